@@ -1,0 +1,81 @@
+SHELL := /bin/bash
+PROFILE ?= kubeflow
+# Where tools of the tree are built; the components of the control plane are cached elsewhere, see docs/development.md.
+BIN := $(CURDIR)/bin
+TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
+COVERED := ./overrides/... ./podsets/... ./admission/... ./integration/...
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: go
+go:
+	@command -v go >/dev/null || { echo "There is no Go here. Install Go 1.26 or later (your system's package manager or go.dev) and try again."; exit 1; }
+	@go version | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' || { echo "This needs Go 1.26 or later; here is: $$(go version)"; exit 1; }
+
+##@ Use
+
+.PHONY: demo
+demo: cluster-tool ## Run the main job on a real control plane; KEEP=1 leaves it up
+	@mkdir -p $(BIN) && go build -o $(BIN)/demo ./examples/demo
+ifdef KEEP
+	@$(BIN)/cluster up --profile $(PROFILE) && KUBECONFIG=$(CURDIR)/.cluster/kubeconfig $(BIN)/demo --keep
+else
+	@$(BIN)/cluster run --profile $(PROFILE) -- $(BIN)/demo
+endif
+
+.PHONY: cluster
+cluster: cluster-tool ## Start a control plane in the background (PROFILE=kubeflow|builtin)
+	@$(BIN)/cluster up --profile $(PROFILE)
+
+.PHONY: cluster-down
+cluster-down: cluster-tool ## Stop it
+	@$(BIN)/cluster down
+
+.PHONY: cluster-tool
+cluster-tool: go
+	@mkdir -p $(BIN) && go build -C test/cluster -o $(BIN)/cluster .
+
+##@ Test
+
+.PHONY: test
+test: test-unit test-e2e ## Run all tests
+
+.PHONY: test-unit
+test-unit: go ## Table tests, and the coverage of the packages that decide
+	@mkdir -p coverage
+	go test -race -shuffle=on -coverprofile=coverage/unit.out -coverpkg=$$(go list $(COVERED) | paste -sd,) ./api/... ./cmd/... $(COVERED)
+	go test -C test/cluster ./...
+
+.PHONY: test-e2e
+test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regexp for some of it
+	@mkdir -p $(BIN) coverage
+	go test -c -o $(BIN)/e2e.test ./test/e2e
+	@rm -rf coverage/e2e && mkdir -p coverage/e2e
+	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e $(BIN)/cluster run --profile $(PROFILE) -- $(BIN)/e2e.test -ginkgo.v -ginkgo.junit-report=$(CURDIR)/junit.xml $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+	@echo "Coverage by unit and end-to-end tests:"
+	@go tool covdata percent -i coverage/e2e | grep -E 'signalbox/(overrides|podsets|admission|integration)' || true
+
+##@ Develop
+
+.PHONY: generate
+generate: go ## Write what is generated: RBAC, webhook configurations
+	$(TOOL) controller-gen rbac:roleName=signalbox-manager paths=./integration output:rbac:dir=config/rbac
+	$(TOOL) controller-gen webhook paths=./integration output:webhook:dir=config/webhook
+
+.PHONY: lint
+lint: go ## gofmt, go vet, staticcheck
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "Not gofmt clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go vet ./... && go vet -C test/cluster ./...
+	$(TOOL) staticcheck ./...
+
+.PHONY: verify
+verify: generate lint ## Fail when something generated is stale
+	@git diff --exit-code -- config || { echo "Generated files are stale: commit what make generate wrote."; exit 1; }
+
+.PHONY: clean
+clean: ## Remove what builds and tests left; the control plane's build cache stays
+	rm -rf bin dist coverage junit.xml .cluster

@@ -1,0 +1,108 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"net"
+	"os"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+)
+
+// Default returns the configuration of an empty file.
+func Default() *Configuration {
+	enabled := true
+	return &Configuration{
+		Health:           Endpoint{BindAddress: ":8081"},
+		Metrics:          Endpoint{BindAddress: ":8080"},
+		Webhook:          Webhook{Port: 9443, CertDir: "/tmp/k8s-webhook-server/serving-certs"},
+		LeaderElection:   LeaderElection{Enabled: &enabled},
+		ClientConnection: ClientConnection{QPS: 300, Burst: 500},
+		Concurrency:      5,
+		Kueue: Kueue{
+			ConfigMap: NamespacedName{Namespace: "kueue-system", Name: "kueue-manager-config"},
+			ManagedJobsNamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+				Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-system", "kueue-system"},
+			}}},
+			OwnerKinds: []string{"AppWrapper.v1beta2.workload.codeflare.dev"},
+			Identities: []string{"system:serviceaccount:kueue-system:kueue-controller-manager"},
+		},
+	}
+}
+
+// Load reads a configuration file over the defaults. A field that doesn't exist and a value that can't be are errors
+// that name the field.
+func Load(path string) (*Configuration, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	c, err := Parse(content)
+	if err != nil {
+		return nil, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Parse reads the content of a configuration file; see Load.
+func Parse(content []byte) (*Configuration, error) {
+	var head metav1.TypeMeta
+	if err := yaml.Unmarshal(content, &head); err != nil {
+		return nil, err
+	}
+	if head.APIVersion != APIVersion || head.Kind != Kind {
+		return nil, fmt.Errorf("it is apiVersion %q, kind %q; this version of Signalbox reads apiVersion %q, kind %q", head.APIVersion, head.Kind, APIVersion, Kind)
+	}
+	c := Default()
+	if err := yaml.UnmarshalStrict(content, c); err != nil {
+		return nil, err
+	}
+	return c, c.validate().ToAggregate()
+}
+
+func (c *Configuration) validate() field.ErrorList {
+	var errs field.ErrorList
+	for _, a := range []struct{ name, address string }{{"health", c.Health.BindAddress}, {"metrics", c.Metrics.BindAddress}} {
+		if a.name == "metrics" && a.address == "0" {
+			continue
+		}
+		if _, _, err := net.SplitHostPort(a.address); err != nil {
+			errs = append(errs, field.Invalid(field.NewPath(a.name, "bindAddress"), a.address, "must be HOST:PORT or :PORT"))
+		}
+	}
+	if c.Webhook.Port < 1 || c.Webhook.Port > 65535 {
+		errs = append(errs, field.Invalid(field.NewPath("webhook", "port"), c.Webhook.Port, "must be 1 to 65535"))
+	}
+	if c.Concurrency < 1 {
+		errs = append(errs, field.Invalid(field.NewPath("concurrency"), c.Concurrency, "must be 1 or more"))
+	}
+	if c.ClientConnection.QPS <= 0 {
+		errs = append(errs, field.Invalid(field.NewPath("clientConnection", "qps"), c.ClientConnection.QPS, "must be more than 0"))
+	}
+	if c.ClientConnection.Burst < 1 {
+		errs = append(errs, field.Invalid(field.NewPath("clientConnection", "burst"), c.ClientConnection.Burst, "must be 1 or more"))
+	}
+	return append(errs, c.Kueue.validate(field.NewPath("kueue"))...)
+}
+
+func (k *Kueue) validate(path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	selector := path.Child("managedJobsNamespaceSelector")
+	if k.ManagedJobsNamespaceSelector == nil {
+		errs = append(errs, field.Required(selector, "leave the line out for the default, or write {} for all namespaces"))
+	} else {
+		errs = append(errs, validation.ValidateLabelSelector(k.ManagedJobsNamespaceSelector, validation.LabelSelectorValidationOptions{}, selector)...)
+	}
+	for i, kind := range k.OwnerKinds {
+		if gvk, _ := schema.ParseKindArg(kind); gvk == nil {
+			errs = append(errs, field.Invalid(path.Child("ownerKinds").Index(i), kind, "must be Kind.version.group, such as AppWrapper.v1beta2.workload.codeflare.dev"))
+		}
+	}
+	if d := k.AfterDeactivated; d != nil && d.Duration < 0 {
+		errs = append(errs, field.Invalid(path.Child("afterDeactivated"), d.Duration.String(), "must not be negative"))
+	}
+	return errs
+}

@@ -1,0 +1,99 @@
+// Package v1alpha1 is version v1alpha1 of the manager's configuration file (config.signalbox.dev).
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// APIVersion and Kind head every configuration file.
+const (
+	APIVersion = "config.signalbox.dev/v1alpha1"
+	Kind       = "Configuration"
+)
+
+// Configuration is the manager's configuration file.
+type Configuration struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// Health is where liveness (/healthz) and readiness (/readyz) are answered.
+	Health Endpoint `json:"health"`
+	// Metrics is where Prometheus metrics are served, over HTTP. The address "0" switches them off.
+	Metrics Endpoint `json:"metrics"`
+	// Webhook is the server of the admission webhooks.
+	Webhook Webhook `json:"webhook"`
+	// LeaderElection lets one of several replicas reconcile; all of them serve webhooks.
+	LeaderElection LeaderElection `json:"leaderElection"`
+	// ClientConnection limits the requests to the API server.
+	ClientConnection ClientConnection `json:"clientConnection"`
+	// Concurrency is how many TrainJobs are reconciled at a time. Default 5.
+	Concurrency int `json:"concurrency"`
+	// Kueue repeats the settings of Kueue's own configuration that a process beside it can't see. They must be the same
+	// on both sides.
+	Kueue Kueue `json:"kueue"`
+}
+
+// Endpoint is an address to listen on.
+type Endpoint struct {
+	// BindAddress is HOST:PORT; an empty host listens on all addresses.
+	BindAddress string `json:"bindAddress"`
+}
+
+// Webhook is the webhook server.
+type Webhook struct {
+	// Host to listen on. Default all addresses.
+	Host string `json:"host,omitempty"`
+	// Port to listen on. Default 9443.
+	Port int `json:"port"`
+	// CertDir holds tls.crt and tls.key; they are read again when they change. Default
+	// /tmp/k8s-webhook-server/serving-certs.
+	CertDir string `json:"certDir"`
+}
+
+// LeaderElection is by a Lease.
+type LeaderElection struct {
+	// Enabled, default true.
+	Enabled *bool `json:"enabled,omitempty"`
+	// Namespace of the Lease. Default the namespace that the manager runs in.
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// ClientConnection limits requests.
+type ClientConnection struct {
+	// QPS is requests per second. Default 300.
+	QPS float32 `json:"qps"`
+	// Burst is how many requests may go out at once. Default 500.
+	Burst int `json:"burst"`
+}
+
+// Kueue repeats settings of Kueue's Configuration (config.kueue.x-k8s.io/v1beta2) by their names there.
+type Kueue struct {
+	// ConfigMap is where the installed Kueue keeps its configuration. It is read at start-up, to refuse a Kueue that
+	// runs its own TrainJob integration and settings that differ from those here. Default
+	// kueue-system/kueue-manager-config.
+	ConfigMap NamespacedName `json:"configMap"`
+	// ManageJobsWithoutQueueName queues TrainJobs without a queue name too. Default false.
+	ManageJobsWithoutQueueName bool `json:"manageJobsWithoutQueueName"`
+	// ManagedJobsNamespaceSelector is the namespaces that Kueue manages. Default all but kube-system and kueue-system.
+	ManagedJobsNamespaceSelector *metav1.LabelSelector `json:"managedJobsNamespaceSelector,omitempty"`
+	// WaitForPodsReady keeps the Workloads' PodsReady condition, which Kueue's waitForPodsReady acts on. Default false.
+	WaitForPodsReady bool `json:"waitForPodsReady"`
+	// LabelKeysToCopy are labels copied from TrainJobs to Workloads (Kueue: integrations.labelKeysToCopy).
+	LabelKeysToCopy []string `json:"labelKeysToCopy,omitempty"`
+	// AfterDeactivated is how long a TrainJob is kept that Kueue has deactivated (Kueue:
+	// objectRetentionPolicies.workloads.afterDeactivatedByKueue). Default for ever.
+	AfterDeactivated *metav1.Duration `json:"afterDeactivated,omitempty"`
+	// OwnerKinds are kinds that Kueue manages and that may own TrainJobs, as Kind.version.group; a TrainJob of theirs is
+	// not queued by itself.
+	OwnerKinds []string `json:"ownerKinds,omitempty"`
+	// Identities are users that write TrainJobs on Kueue's behalf, and may carry the integration's entry into another
+	// cluster (MultiKueue). Default system:serviceaccount:kueue-system:kueue-controller-manager.
+	Identities []string `json:"identities,omitempty"`
+	// FeatureGates of Kueue, by name.
+	FeatureGates map[string]bool `json:"featureGates,omitempty"`
+}
+
+// NamespacedName names an object.
+type NamespacedName struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}

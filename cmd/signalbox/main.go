@@ -1,0 +1,166 @@
+// Command signalbox is the manager: it starts Kubeflow TrainJobs on Kueue's quota.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/go-logr/logr"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
+)
+
+const leaderElectionID = "signalbox.signalbox.dev"
+
+func main() {
+	if err := command().ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		fmt.Fprintln(os.Stderr, "signalbox:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var path string
+	var verbosity int
+	cmd := &cobra.Command{
+		Use: "signalbox", Short: "Start Kubeflow TrainJobs on Kueue's quota, each in one write",
+		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := zap.New(zap.Level(zapLevel(verbosity)), zap.UseDevMode(false))
+			ctrl.SetLogger(log)
+			config := configapi.Default()
+			if path != "" {
+				var err error
+				if config, err = configapi.Load(path); err != nil {
+					return err
+				}
+			}
+			return run(logr.NewContext(cmd.Context(), log), config)
+		},
+	}
+	cmd.Flags().StringVar(&path, "config", "", "configuration file; without it the defaults hold")
+	cmd.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 to 5")
+	return cmd
+}
+
+func run(ctx context.Context, config *configapi.Configuration) error {
+	if err := integration.Prepare(&config.Kueue); err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the cluster: %w", err)
+	}
+	restConfig.QPS, restConfig.Burst = config.ClientConnection.QPS, config.ClientConnection.Burst
+	clients, err := kubernetes.NewForConfig(restConfig)
+	if err != nil {
+		return err
+	}
+	mgr, err := newManager(restConfig, config)
+	if err != nil {
+		return err
+	}
+	if err := integration.Check(ctx, mgr.GetAPIReader(), clients.Discovery(), &config.Kueue); err != nil {
+		return fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
+	}
+	self, err := integration.Identity(ctx, clients)
+	if err != nil {
+		return err
+	}
+	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("signalbox"), &config.Kueue, clock.RealClock{})
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	if err := reconciler.SetupWithManager(ctx, mgr, config.Concurrency); err != nil {
+		return err
+	}
+	identities := append([]string{self}, config.Kueue.Identities...)
+	integration.NewWebhook(reconciler, admission.NewDecoder(mgr.GetScheme()), identities).Register(mgr)
+	kueuemetrics.Register()
+	ctrl.LoggerFrom(ctx).Info("Starting", "as", self)
+	return mgr.Start(ctx)
+}
+
+func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, trainer.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
+	} {
+		utilruntime.Must(add(scheme))
+	}
+	pods, err := jobSetPods()
+	if err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme:                        scheme,
+		Metrics:                       metricsserver.Options{BindAddress: config.Metrics.BindAddress},
+		HealthProbeBindAddress:        config.Health.BindAddress,
+		WebhookServer:                 webhook.NewServer(webhook.Options{Host: config.Webhook.Host, Port: config.Webhook.Port, CertDir: config.Webhook.CertDir}),
+		LeaderElection:                *config.LeaderElection.Enabled,
+		LeaderElectionID:              leaderElectionID,
+		LeaderElectionNamespace:       config.LeaderElection.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Pod{}: pods},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, err
+	}
+	return mgr, mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker())
+}
+
+// jobSetPods caches of the pods only those of JobSets, and of each only what tells whether it has ended.
+func jobSetPods() (cache.ByObject, error) {
+	ofJobSets, err := labels.NewRequirement(jobset.JobSetNameKey, selection.Exists, nil)
+	if err != nil {
+		return cache.ByObject{}, err
+	}
+	return cache.ByObject{
+		Label: labels.NewSelector().Add(*ofJobSets),
+		Transform: func(object any) (any, error) {
+			pod, ok := object.(*corev1.Pod)
+			if !ok {
+				return object, nil
+			}
+			return &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+					Labels: map[string]string{jobset.JobSetNameKey: pod.Labels[jobset.JobSetNameKey]},
+				},
+				Status: corev1.PodStatus{Phase: pod.Status.Phase},
+			}, nil
+		},
+	}, nil
+}

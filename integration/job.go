@@ -1,0 +1,471 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+	"sigs.k8s.io/kueue/pkg/podset"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
+)
+
+var gvk = trainer.GroupVersion.WithKind(trainer.TrainJobKind)
+
+// settleTimeout bounds how long an admitted TrainJob waits for Trainer and JobSet to be done with it.
+const settleTimeout = 10 * time.Second
+
+// job is one TrainJob during one reconcile. It is a ComposableJob of a single member: jobframework then leaves starting
+// to Run and stopping to Stop, and writes nothing to the TrainJob itself.
+type job struct {
+	trainer.TrainJob
+	r *Reconciler
+
+	jobSet *jobset.JobSet // its child; nil where there is none
+	pods   []corev1.Pod   // its pods; read only while it is suspended
+	skip   bool           // nothing is left to do
+
+	runtime   *trainer.TrainingRuntimeSpec // that it stands on; set while it is suspended
+	effective *overrides.Effective         // of the runtime and the others' entries
+	podSets   []kueue.PodSet
+	stale     *snapshot     // Trainer's snapshot, where the job has not run and the runtime has changed since
+	blocked   *blockedError // why it can't be queued
+	waiting   string        // what an admitted job waits for
+
+	matched       *kueue.Workload // its Workload
+	foundFinished bool            // the Workload was finished before this reconcile
+}
+
+var (
+	_ jobframework.GenericJob              = (*job)(nil)
+	_ jobframework.ComposableJob           = (*job)(nil)
+	_ jobframework.JobWithReclaimablePods  = (*job)(nil)
+	_ jobframework.JobWithFinalize         = (*job)(nil)
+	_ jobframework.JobWithSkip             = (*job)(nil)
+	_ jobframework.JobWithOnHold           = (*job)(nil)
+	_ jobframework.JobWithPodLabelSelector = (*job)(nil)
+)
+
+func (j *job) key() types.NamespacedName { return client.ObjectKeyFromObject(&j.TrainJob) }
+
+// Object implements jobframework.GenericJob.
+func (j *job) Object() client.Object { return &j.TrainJob }
+
+// GVK implements jobframework.GenericJob.
+func (j *job) GVK() schema.GroupVersionKind { return gvk }
+
+// IsSuspended implements jobframework.GenericJob.
+func (j *job) IsSuspended() bool { return ptr.Deref(j.Spec.Suspend, false) }
+
+// Suspend implements jobframework.GenericJob; it changes the object in memory only.
+func (j *job) Suspend() { j.Spec.Suspend = ptr.To(true) }
+
+// PodLabelSelector implements jobframework.JobWithPodLabelSelector.
+func (j *job) PodLabelSelector() string { return jobset.JobSetNameKey + "=" + j.Name }
+
+// errNotComposed is what jobframework gets if it ever treats a TrainJob as other than a ComposableJob.
+var errNotComposed = errors.New("a TrainJob is started by ComposableJob.Run, in one request")
+
+// RunWithPodSetsInfo implements jobframework.GenericJob. A ComposableJob is run by Run instead.
+func (j *job) RunWithPodSetsInfo(context.Context, client.Client, []podset.PodSetInfo) error {
+	return errNotComposed
+}
+
+// RestorePodSetsInfo implements jobframework.GenericJob. A ComposableJob is stopped by Stop instead.
+func (j *job) RestorePodSetsInfo(context.Context, []podset.PodSetInfo) bool { return false }
+
+// Finished implements jobframework.GenericJob by Trainer's conditions.
+func (j *job) Finished(context.Context) (message string, success, finished bool) {
+	if c := apimeta.FindStatusCondition(j.Status.Conditions, trainer.TrainJobComplete); c != nil && c.Status == metav1.ConditionTrue {
+		return c.Message, true, true
+	}
+	if c := apimeta.FindStatusCondition(j.Status.Conditions, trainer.TrainJobFailed); c != nil && c.Status == metav1.ConditionTrue {
+		return c.Message, false, true
+	}
+	return "", false, false
+}
+
+// IsActive implements jobframework.GenericJob. Quota is freed only when GPUs are: a terminating pod counts.
+func (j *job) IsActive() bool { return admission.Running(&j.TrainJob, j.jobSet, j.pods) != "" }
+
+// PodsReady implements jobframework.GenericJob.
+func (j *job) PodsReady(context.Context, client.Client) bool {
+	return j.jobSet != nil && podsets.Ready(j.jobSet.Spec.ReplicatedJobs, j.Status.JobsStatus)
+}
+
+// ReclaimablePods implements jobframework.JobWithReclaimablePods.
+func (j *job) ReclaimablePods(context.Context, client.Client) ([]kueue.ReclaimablePod, error) {
+	if j.jobSet == nil {
+		return nil, nil
+	}
+	return podsets.Reclaimable(j.jobSet.Spec.ReplicatedJobs, j.Status.JobsStatus), nil
+}
+
+// IsOnHold implements jobframework.JobWithOnHold: a TrainJob that can't start must not hold quota.
+func (j *job) IsOnHold() bool { return j.blocked != nil }
+
+// Skip implements jobframework.JobWithSkip.
+func (j *job) Skip(context.Context) bool { return j.skip }
+
+// Load implements jobframework.ComposableJob: it reads all that the methods without a client answer from.
+func (j *job) Load(ctx context.Context, c client.Client, key *types.NamespacedName) (removeFinalizers bool, err error) {
+	if err := c.Get(ctx, *key, &j.TrainJob); apierrors.IsNotFound(err) {
+		j.Namespace, j.Name = key.Namespace, key.Name
+		j.r.memory.forget(*key)
+		return true, nil
+	} else if err != nil {
+		return false, err
+	}
+	if !j.DeletionTimestamp.IsZero() {
+		return true, nil
+	}
+	if j.skip, err = j.done(ctx, c); err != nil || j.skip {
+		return false, err
+	}
+	if err := j.loadChildren(ctx, c); err != nil {
+		return false, err
+	}
+	managed, err := j.r.manages(ctx, &j.TrainJob)
+	if err != nil || !managed || !j.IsSuspended() {
+		return false, err
+	}
+	return false, j.resolve(ctx, c)
+}
+
+// done tells whether the job's end has been written already, so that no later event repeats it.
+func (j *job) done(ctx context.Context, c client.Client) (bool, error) {
+	_, _, finished := j.Finished(ctx)
+	if finished && j.r.memory.of(j.key(), j.UID).finished {
+		return true, nil
+	}
+	if !finished && !j.IsSuspended() {
+		return false, nil
+	}
+	workloads, err := j.ListChildWorkloads(ctx, c, j.key())
+	if err != nil || len(workloads.Items) == 0 {
+		return false, err
+	}
+	for i := range workloads.Items {
+		wl := &workloads.Items[i]
+		if !workloadfinish.IsFinished(wl) || controllerutil.ContainsFinalizer(wl, kueue.ResourceInUseFinalizerName) || !metav1.IsControlledBy(wl, &j.TrainJob) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func (j *job) loadChildren(ctx context.Context, c client.Client) error {
+	var js jobset.JobSet
+	if err := c.Get(ctx, j.key(), &js); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading the JobSet: %w", err)
+	} else if err == nil && metav1.IsControlledBy(&js, &j.TrainJob) {
+		j.jobSet = &js
+	}
+	// Only a job that stops can have pods that matter; a job that has never run has none.
+	if !j.IsSuspended() || overrides.Own(&j.TrainJob) == nil {
+		return nil
+	}
+	var pods corev1.PodList
+	if err := c.List(ctx, &pods, client.InNamespace(j.Namespace), client.MatchingLabels{jobset.JobSetNameKey: j.Name}); err != nil {
+		return fmt.Errorf("listing the pods: %w", err)
+	}
+	j.pods = pods.Items
+	return nil
+}
+
+// resolve finds the runtime of a suspended job, and what follows from it. That it can't be queued is a result.
+func (j *job) resolve(ctx context.Context, c client.Client) error {
+	err := func() error {
+		live, err := liveRuntime(ctx, c, &j.TrainJob)
+		if err != nil {
+			return err
+		}
+		pinned, err := pinnedRuntime(ctx, j.r.reader, &j.TrainJob)
+		if err != nil {
+			return err
+		}
+		spec, stale, err := runtimeOf(&j.TrainJob, live, pinned)
+		if err != nil {
+			return err
+		}
+		if j.runtime = spec; stale {
+			j.stale = pinned
+		}
+		if j.effective, err = overrides.Compute(&j.TrainJob, spec, overrides.Others(&j.TrainJob)); err != nil {
+			return &blockedError{reason: ReasonInvalidRuntime, err: err}
+		}
+		if n := len(j.effective.ReplicatedJobs); n > podsets.Max {
+			return &blockedError{reason: ReasonTooManyPodSets, err: fmt.Errorf(
+				"%s has %d replicatedJobs, but a Workload holds at most %d PodSets; refer to a runtime with fewer", describe(&j.TrainJob), n, podsets.Max)}
+		}
+		if j.podSets, err = podsets.Of(j.effective, j.r.features.podSets()); err != nil {
+			return &blockedError{reason: ReasonInvalidRuntime, err: err}
+		}
+		return nil
+	}()
+	if errors.As(err, &j.blocked) {
+		return nil
+	}
+	return err
+}
+
+// PodSets implements jobframework.GenericJob.
+func (j *job) PodSets(context.Context, client.Client) ([]kueue.PodSet, error) {
+	if j.blocked != nil {
+		return nil, j.blocked
+	}
+	return j.podSets, nil
+}
+
+// ConstructComposableWorkload implements jobframework.ComposableJob.
+func (j *job) ConstructComposableWorkload(ctx context.Context, c client.Client, _ events.EventRecorder, labelKeys, annotations sets.Set[string]) (*kueue.Workload, error) {
+	wl, err := jobframework.ConstructWorkload(ctx, c, j, labelKeys, annotations)
+	if err != nil {
+		return nil, err
+	}
+	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.workload = wl.Name })
+	return wl, nil
+}
+
+// ListChildWorkloads implements jobframework.ComposableJob.
+func (j *job) ListChildWorkloads(ctx context.Context, c client.Client, parent types.NamespacedName) (*kueue.WorkloadList, error) {
+	var list kueue.WorkloadList
+	return &list, c.List(ctx, &list, client.InNamespace(parent.Namespace), jobframework.OwnerReferenceIndexFieldMatcher(gvk, parent.Name))
+}
+
+// FindMatchingWorkloads implements jobframework.ComposableJob.
+func (j *job) FindMatchingWorkloads(ctx context.Context, c client.Client, _ events.EventRecorder) (match *kueue.Workload, toDelete []*kueue.Workload, err error) {
+	list, err := j.ListChildWorkloads(ctx, c, j.key())
+	if err != nil {
+		return nil, nil, err
+	}
+	if made := j.r.memory.of(j.key(), j.UID).workload; made != "" && len(list.Items) == 0 {
+		// The cache doesn't show the Workload that this process has made: it is late, or the Workload was deleted.
+		var wl kueue.Workload
+		err := j.r.reader.Get(ctx, types.NamespacedName{Namespace: j.Namespace, Name: made}, &wl)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, nil, err
+		}
+		if err == nil {
+			list.Items = append(list.Items, wl)
+		}
+	}
+	for i := range list.Items {
+		wl := &list.Items[i]
+		if match == nil && j.fits(wl) {
+			match = wl
+		} else {
+			toDelete = append(toDelete, wl)
+		}
+	}
+	j.matched, j.foundFinished = match, match != nil && workloadfinish.IsFinished(match)
+	return match, toDelete, nil
+}
+
+// fits tells whether a Workload is this job's and up to date with it. A job that runs fits by its ownership alone: what
+// it was admitted with can't change while it runs, and neither an edited nor a deleted runtime may stop it.
+func (j *job) fits(wl *kueue.Workload) bool {
+	if !metav1.IsControlledBy(wl, &j.TrainJob) {
+		return false
+	}
+	if !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, jobframework.MaximumExecutionTimeSeconds(j)) {
+		return false
+	}
+	if _, _, finished := j.Finished(context.Background()); finished || !j.IsSuspended() || j.blocked != nil {
+		return true
+	}
+	return podsets.Equal(j.podSets, wl.Spec.PodSets)
+}
+
+// EquivalentToWorkload implements jobframework.ComposableJob.
+func (j *job) EquivalentToWorkload(_ context.Context, _ client.Client, wl *kueue.Workload) (bool, error) {
+	return j.fits(wl), nil
+}
+
+// EnsureWorkloadOwnedByAllMembers implements jobframework.ComposableJob for prebuilt Workloads.
+func (j *job) EnsureWorkloadOwnedByAllMembers(ctx context.Context, c client.Client, _ events.EventRecorder, wl *kueue.Workload) error {
+	return jobframework.EnsurePrebuiltWorkloadOwnership(ctx, c, wl, &j.TrainJob)
+}
+
+// ForEach implements jobframework.ComposableJob.
+func (j *job) ForEach(f func(runtime.Object)) { f(&j.TrainJob) }
+
+// Run implements jobframework.ComposableJob: the start, in one write, once nothing else is about to change.
+func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []podset.PodSetInfo, recorder events.EventRecorder, msg string) error {
+	if j.r.memory.of(j.key(), j.UID).startedOn == j.ResourceVersion {
+		return nil // started from this very version; the cache is late
+	}
+	if j.waiting = j.unsettled(); j.waiting != "" && !j.overdue(wl) {
+		return nil
+	}
+	if overrides.Own(&j.TrainJob) != nil {
+		if fresh, err := j.freshJobs(ctx); err != nil || !fresh {
+			j.waiting = "its Jobs of the last admission are being replaced"
+			return err
+		}
+	}
+	flavors, err := flavorsOf(ctx, c, wl)
+	if err != nil {
+		return err
+	}
+	start, err := admission.Decide(admission.Input{
+		Job: &j.TrainJob, Runtime: j.runtime, Workload: wl, Flavors: flavors, Features: j.r.features.admission(),
+	})
+	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
+		recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, jobframework.FailedToStartFinishedReason, "Starting", "%s; then delete Workload %s to queue the TrainJob again", truncate(err.Error()), wl.Name)
+		return &finalError{err}
+	}
+	if err != nil {
+		return fmt.Errorf("deciding the start: %w", err)
+	}
+	if err := j.r.writer.Start(ctx, start); err != nil {
+		return fmt.Errorf("starting: %w", err)
+	}
+	j.waiting = ""
+	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.startedOn = start.ResourceVersion })
+	recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, jobframework.ReasonStarted, "Started", "%s", msg)
+	return nil
+}
+
+// unsettled says what has to happen before the start; see admission.Unsettled.
+func (j *job) unsettled() string {
+	if j.stale != nil {
+		return "Trainer has not taken the edited runtime yet"
+	}
+	if !admission.IsNeutral(&j.TrainJob) {
+		return "the last admission is not cleared yet"
+	}
+	return admission.Unsettled(&j.TrainJob, j.jobSet, j.effective)
+}
+
+// overdue tells whether an admitted job has waited long enough.
+func (j *job) overdue(wl *kueue.Workload) bool {
+	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
+	return c != nil && j.r.clock.Since(c.LastTransitionTime.Time) > settleTimeout
+}
+
+// freshJobs deletes Jobs that were made or resumed under an earlier admission, and tells whether there were none. JobSet
+// merges selectors and tolerations into a Job that it resumes (jobset#1294), so such a Job would keep the last flavor's;
+// it makes a deleted one anew from its template.
+func (j *job) freshJobs(ctx context.Context) (bool, error) {
+	if j.jobSet == nil {
+		return true, nil
+	}
+	var jobs batchv1.JobList
+	if err := j.r.reader.List(ctx, &jobs, client.InNamespace(j.Namespace), client.MatchingLabels{jobset.JobSetNameKey: j.Name}); err != nil {
+		return false, fmt.Errorf("listing the Jobs of the last admission: %w", err)
+	}
+	fresh := true
+	for i := range jobs.Items {
+		child := &jobs.Items[i]
+		if !metav1.IsControlledBy(child, j.jobSet) || !ptr.Deref(child.Spec.Suspend, false) || child.Status.CompletionTime != nil || followsTemplate(child, j.jobSet) {
+			continue
+		}
+		fresh = false
+		if !child.DeletionTimestamp.IsZero() {
+			continue
+		}
+		err := j.r.client.Delete(ctx, child, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &child.UID})
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("deleting Job %s of the last admission: %w", child.Name, err)
+		}
+	}
+	return fresh, nil
+}
+
+// followsTemplate tells whether a Job would place its pods as its JobSet's template says now.
+func followsTemplate(child *batchv1.Job, js *jobset.JobSet) bool {
+	e := overrides.Effective{ReplicatedJobs: js.Spec.ReplicatedJobs}
+	rj := e.ReplicatedJob(child.Labels[jobset.ReplicatedJobNameKey])
+	if rj == nil {
+		return false
+	}
+	have, want := &child.Spec.Template.Spec, &rj.Template.Spec.Template.Spec
+	return equality.Semantic.DeepEqual(have.NodeSelector, want.NodeSelector) &&
+		equality.Semantic.DeepEqual(have.Tolerations, want.Tolerations) &&
+		equality.Semantic.DeepEqual(have.SchedulingGates, want.SchedulingGates)
+}
+
+// flavorsOf reads the ResourceFlavors that a Workload was assigned.
+func flavorsOf(ctx context.Context, c client.Reader, wl *kueue.Workload) (map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec, error) {
+	flavors := map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec{}
+	for _, assignment := range wl.Status.Admission.PodSetAssignments {
+		for _, name := range assignment.Flavors {
+			if _, known := flavors[name]; known {
+				continue
+			}
+			var flavor kueue.ResourceFlavor
+			if err := c.Get(ctx, client.ObjectKey{Name: string(name)}, &flavor); err != nil {
+				return nil, fmt.Errorf("reading ResourceFlavor %s: %w", name, err)
+			}
+			flavors[name] = flavor.Spec
+		}
+	}
+	return flavors, nil
+}
+
+// Stop implements jobframework.ComposableJob: it suspends, once. The entry stays until no pod is left.
+func (j *job) Stop(ctx context.Context, _ client.Client, _ []podset.PodSetInfo, _ jobframework.StopReason, _ string) ([]client.Object, error) {
+	if j.IsSuspended() {
+		return nil, nil
+	}
+	if err := j.r.writer.Suspend(ctx, &j.TrainJob); err != nil {
+		return nil, fmt.Errorf("suspending: %w", err)
+	}
+	return []client.Object{&j.TrainJob}, nil
+}
+
+// Finalize implements jobframework.JobWithFinalize: it lets the Workload of a finished job go in the reconcile that has
+// declared it finished, so that no other is needed for it. A Workload that was found finished is jobframework's to let
+// go.
+func (j *job) Finalize(ctx context.Context, c client.Client) error {
+	if _, _, finished := j.Finished(ctx); !finished || j.matched == nil || j.foundFinished {
+		return nil
+	}
+	before := j.matched.DeepCopy()
+	if controllerutil.RemoveFinalizer(j.matched, kueue.ResourceInUseFinalizerName) {
+		if err := c.Patch(ctx, j.matched, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("letting Workload %s go: %w", workload.Key(j.matched), err)
+		}
+	}
+	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.finished = true })
+	return nil
+}
+
+// finalError fails a start for good; jobframework finishes the Workload, which frees its quota.
+type finalError struct{ error }
+
+func (e *finalError) Unwrap() error        { return e.error }
+func (e *finalError) Is(target error) bool { return target == podset.ErrInvalidPodsetInfo }
+
+// truncate keeps a message within an event's limit of 1,024 bytes, with room for what follows it.
+func truncate(message string) string {
+	const limit = 850
+	if len(message) <= limit {
+		return message
+	}
+	return message[:limit] + "…"
+}

@@ -1,0 +1,53 @@
+package integration
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// memory is what this process knows of its own writes before its cache shows them, so that a stale read doesn't write
+// them again. It holds nothing that can't be lost: without it a write is tried twice, and refused by the API server.
+type memory struct {
+	mu   sync.Mutex
+	jobs map[types.NamespacedName]record
+}
+
+// record is about one TrainJob.
+type record struct {
+	uid types.UID
+	// workload that was made for it.
+	workload string
+	// startedOn is the version of the TrainJob that was started.
+	startedOn string
+	// finished is set when its Workload was declared finished and let go.
+	finished bool
+}
+
+func newMemory() *memory { return &memory{jobs: map[types.NamespacedName]record{}} }
+
+func (m *memory) of(key types.NamespacedName, uid types.UID) record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r := m.jobs[key]; r.uid == uid {
+		return r
+	}
+	return record{uid: uid}
+}
+
+func (m *memory) keep(key types.NamespacedName, uid types.UID, change func(*record)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.jobs[key]
+	if r.uid != uid {
+		r = record{uid: uid}
+	}
+	change(&r)
+	m.jobs[key] = r
+}
+
+func (m *memory) forget(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.jobs, key)
+}

@@ -1,0 +1,151 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+	_ "sigs.k8s.io/kueue/pkg/features" // registers Kueue's feature gates
+	"sigs.k8s.io/yaml"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+)
+
+const (
+	builtinFramework  = "trainer.kubeflow.org/trainjob"
+	externalFramework = "TrainJob.v1alpha1.trainer.kubeflow.org"
+)
+
+// Prepare sets what jobframework keeps for the whole process: Kueue's feature gates and the kinds that may own
+// TrainJobs. It is to be called once, before anything else of this package.
+func Prepare(config *configapi.Kueue) error {
+	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(config.FeatureGates); err != nil {
+		return fmt.Errorf("kueue.featureGates: %w", err)
+	}
+	for i, kind := range append(slices.Clone(config.OwnerKinds), externalFramework) {
+		if err := jobframework.RegisterExternalJobType(kind); err != nil {
+			return fmt.Errorf("kueue.ownerKinds[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// Identity returns the name of the user that the client is to the API server.
+func Identity(ctx context.Context, clients kubernetes.Interface) (string, error) {
+	review, err := clients.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("asking who we are: %w", err)
+	}
+	return review.Status.UserInfo.Username, nil
+}
+
+// Check refuses a cluster on which the integration can't work, with what to change.
+func Check(ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface, config *configapi.Kueue) error {
+	return errors.Join(
+		served(disco, kueue.SchemeGroupVersion.WithKind("Workload"), "install Kueue v0.19 or later"),
+		served(disco, jobset.SchemeGroupVersion.WithKind("JobSet"), "install JobSet v0.12 or later"),
+		checkTrainer(ctx, reader),
+		checkKueue(ctx, reader, config),
+	)
+}
+
+func served(disco discovery.DiscoveryInterface, kind schema.GroupVersionKind, wayOut string) error {
+	resources, err := disco.ServerResourcesForGroupVersion(kind.GroupVersion().String())
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("the cluster does not serve %s; %s", kind.GroupVersion(), wayOut)
+	}
+	if err != nil {
+		return fmt.Errorf("looking for %s: %w", kind, err)
+	}
+	if !slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind.Kind }) {
+		return fmt.Errorf("the cluster does not serve kind %s of %s; %s", kind.Kind, kind.GroupVersion(), wayOut)
+	}
+	return nil
+}
+
+// checkTrainer refuses a Trainer whose TrainJobs can't be started in one write: before v2.2.0 they have no
+// runtimePatches. v2.2.0, which has them but refuses that write, has the same CRD as v2.2.1; its webhook says so when a
+// TrainJob is started.
+func checkTrainer(ctx context.Context, reader client.Reader) error {
+	const name = "trainjobs.trainer.kubeflow.org"
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := reader.Get(ctx, client.ObjectKey{Name: name}, &crd); apierrors.IsNotFound(err) {
+		return errors.New("the cluster has no TrainJobs; install Kubeflow Trainer v2.2.1 or later")
+	} else if err != nil {
+		return fmt.Errorf("reading CRD %s: %w", name, err)
+	}
+	for _, version := range crd.Spec.Versions {
+		if version.Name != trainer.GroupVersion.Version || version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
+			continue
+		}
+		if _, found := version.Schema.OpenAPIV3Schema.Properties["spec"].Properties["runtimePatches"]; found {
+			return nil
+		}
+	}
+	return fmt.Errorf("CRD %s has no spec.runtimePatches: the installed Kubeflow Trainer is older than v2.2.1, before which a TrainJob can't be started in one write; upgrade it", name)
+}
+
+// checkKueue refuses a Kueue that runs its own TrainJob integration, and settings that differ from ours.
+func checkKueue(ctx context.Context, reader client.Reader, config *configapi.Kueue) error {
+	var object corev1.ConfigMap
+	key := client.ObjectKey{Namespace: config.ConfigMap.Namespace, Name: config.ConfigMap.Name}
+	if err := reader.Get(ctx, key, &object); apierrors.IsNotFound(err) {
+		ctrl.LoggerFrom(ctx).Info("Kueue's configuration is not where it should be; make sure that it lists "+externalFramework+
+			" under integrations.externalFrameworks and not "+builtinFramework+" under integrations.frameworks, or name its place in kueue.configMap", "configMap", key)
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("reading Kueue's configuration: %w", err)
+	}
+	for name, content := range object.Data {
+		var theirs kueueconfig.Configuration
+		if err := yaml.Unmarshal([]byte(content), &theirs); err != nil {
+			return fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
+		}
+		if theirs.Kind == "Configuration" {
+			if err := compare(config, &theirs); err != nil {
+				return fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// compare looks for what the two configurations must agree on.
+func compare(ours *configapi.Kueue, theirs *kueueconfig.Configuration) error {
+	var frameworks, external []string
+	if theirs.Integrations != nil {
+		frameworks, external = theirs.Integrations.Frameworks, theirs.Integrations.ExternalFrameworks
+	}
+	var errs []error
+	if slices.Contains(frameworks, builtinFramework) {
+		errs = append(errs, fmt.Errorf("integrations.frameworks lists %q: two integrations would fight over every TrainJob; take it out, list %q under "+
+			"integrations.externalFrameworks, and restart Kueue", builtinFramework, externalFramework))
+	} else if !slices.ContainsFunc(external, func(s string) bool { return strings.EqualFold(s, externalFramework) }) {
+		errs = append(errs, fmt.Errorf("integrations.externalFrameworks does not list %q: Kueue would queue the TrainJobs' JobSets a second time; add it, and restart Kueue", externalFramework))
+	}
+	if theirs.ManageJobsWithoutQueueName != ours.ManageJobsWithoutQueueName {
+		errs = append(errs, fmt.Errorf("manageJobsWithoutQueueName is %t there and kueue.manageJobsWithoutQueueName %t here; make them the same", theirs.ManageJobsWithoutQueueName, ours.ManageJobsWithoutQueueName))
+	}
+	if waits := theirs.WaitForPodsReady != nil; waits != ours.WaitForPodsReady {
+		errs = append(errs, fmt.Errorf("waitForPodsReady is set there: %t, and kueue.waitForPodsReady is %t here; make them the same", waits, ours.WaitForPodsReady))
+	}
+	return errors.Join(errs...)
+}

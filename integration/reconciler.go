@@ -1,0 +1,320 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	schdcache "sigs.k8s.io/kueue/pkg/cache/scheduler"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+	"sigs.k8s.io/kueue/pkg/features"
+	clientutil "sigs.k8s.io/kueue/pkg/util/client"
+	"sigs.k8s.io/kueue/pkg/workload"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
+)
+
+// ConditionBlocked on a TrainJob says that it can't be queued as it is, and why. It is taken away when it can.
+const ConditionBlocked = "Blocked"
+
+// gates are Kueue's feature gates that we depend on, read once: they can't change while a process runs.
+type gates struct {
+	topologyAware, multiLayerTopology, queueLabels bool
+}
+
+func readGates() gates {
+	return gates{
+		topologyAware:      features.Enabled(features.TopologyAwareScheduling),
+		multiLayerTopology: features.Enabled(features.TASMultiLayerTopology),
+		queueLabels:        features.Enabled(features.AssignQueueLabelsForPods),
+	}
+}
+
+func (g gates) podSets() podsets.Features {
+	return podsets.Features{TopologyAware: g.topologyAware, MultiLayerTopology: g.multiLayerTopology}
+}
+
+func (g gates) admission() admission.Features {
+	return admission.Features{TopologyAware: g.topologyAware, QueueLabels: g.queueLabels}
+}
+
+// Reconciler keeps TrainJobs and their Workloads in step.
+type Reconciler struct {
+	client   client.Client
+	reader   client.Reader // reads from the API server itself
+	recorder events.EventRecorder
+	writer   admission.Writer
+	clock    clock.Clock
+	features gates
+	memory   *memory
+	jobs     *jobframework.JobReconciler
+
+	manageAll bool
+	selector  labels.Selector
+}
+
+// NewReconciler returns a Reconciler. reader must not be a cache.
+func NewReconciler(c client.Client, reader client.Reader, recorder events.EventRecorder, config *configapi.Kueue, clk clock.Clock) (*Reconciler, error) {
+	selector, err := metav1.LabelSelectorAsSelector(config.ManagedJobsNamespaceSelector)
+	if err != nil {
+		return nil, fmt.Errorf("kueue.managedJobsNamespaceSelector: %w", err)
+	}
+	options := []jobframework.Option{
+		jobframework.WithManageJobsWithoutQueueName(config.ManageJobsWithoutQueueName),
+		jobframework.WithManagedJobsNamespaceSelector(selector),
+		jobframework.WithLabelKeysToCopy(sets.New(config.LabelKeysToCopy...)),
+		jobframework.WithClock(clk),
+		jobframework.WithCache(schdcache.New(c)), // jobframework asks it which LocalQueues have metrics of their own
+	}
+	if config.WaitForPodsReady {
+		options = append(options, jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{}))
+	}
+	if config.AfterDeactivated != nil {
+		options = append(options, jobframework.WithObjectRetentionPolicies(&kueueconfig.ObjectRetentionPolicies{
+			Workloads: &kueueconfig.WorkloadRetentionPolicy{AfterDeactivatedByKueue: config.AfterDeactivated},
+		}))
+	}
+	return &Reconciler{
+		client: c, reader: reader, recorder: recorder, writer: admission.Writer{Client: c}, clock: clk,
+		features: readGates(), memory: newMemory(), jobs: jobframework.NewReconciler(c, recorder, options...),
+		manageAll: config.ManageJobsWithoutQueueName, selector: selector,
+	}, nil
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	j := &job{r: r}
+	result, err := r.jobs.ReconcileGenericJob(ctx, request, j)
+	if blocked := (*blockedError)(nil); errors.As(err, &blocked) {
+		err = nil // said by the condition; what lifts it brings the TrainJob back
+	}
+	if err != nil {
+		return result, err
+	}
+	if j.UID == "" || j.skip || !j.DeletionTimestamp.IsZero() {
+		return result, nil
+	}
+	if err := r.report(ctx, j); err != nil {
+		return result, err
+	}
+	if err := r.tidy(ctx, j); err != nil {
+		return result, err
+	}
+	if j.waiting != "" {
+		ctrl.LoggerFrom(ctx).V(2).Info("Admitted, waiting to start", "for", j.waiting)
+		result.RequeueAfter = settleTimeout
+	}
+	return result, nil
+}
+
+// manages tells whether Kueue manages the TrainJob, in jobframework's terms.
+func (r *Reconciler) manages(ctx context.Context, trainJob *trainer.TrainJob) (bool, error) {
+	if !r.manageAll && jobframework.QueueNameForObject(trainJob) == "" {
+		return false, nil
+	}
+	var namespace corev1.Namespace
+	if err := r.client.Get(ctx, client.ObjectKey{Name: trainJob.Namespace}, &namespace); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	if !r.selector.Matches(labels.Set(namespace.Labels)) {
+		return false, nil
+	}
+	ancestor, err := jobframework.FindAncestorJobManagedByKueue(ctx, r.client, trainJob, r.manageAll)
+	return ancestor == nil, err
+}
+
+// report keeps the condition Blocked of a TrainJob, with an event when it comes.
+func (r *Reconciler) report(ctx context.Context, j *job) error {
+	before := j.TrainJob.DeepCopy()
+	switch {
+	case j.blocked != nil:
+		if !apimeta.SetStatusCondition(&j.Status.Conditions, metav1.Condition{
+			Type: ConditionBlocked, Status: metav1.ConditionTrue, Reason: j.blocked.reason, Message: j.blocked.Error(), ObservedGeneration: j.Generation,
+		}) {
+			return nil
+		}
+		r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, j.blocked.reason, "Queueing", "%s", truncate(j.blocked.Error()))
+	case !apimeta.RemoveStatusCondition(&j.Status.Conditions, ConditionBlocked):
+		return nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Status().Patch(ctx, &j.TrainJob, patch, client.FieldOwner(admission.FieldManager)); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("writing condition %s: %w", ConditionBlocked, err))
+	}
+	return nil
+}
+
+// tidy does what a suspended TrainJob needs beside jobframework's steps.
+func (r *Reconciler) tidy(ctx context.Context, j *job) error {
+	if !j.IsSuspended() || j.blocked != nil || j.runtime == nil {
+		return nil
+	}
+	if err := r.release(ctx, j); err != nil {
+		return err
+	}
+	if j.stale != nil {
+		return r.dropSnapshot(ctx, j)
+	}
+	switch own := overrides.Own(&j.TrainJob); {
+	case own != nil && !admission.IsNeutral(&j.TrainJob) && !j.IsActive() && r.memory.of(j.key(), j.UID).startedOn != j.ResourceVersion:
+		if err := r.writer.Clear(ctx, &j.TrainJob, own); err != nil {
+			return fmt.Errorf("clearing the entry of the last admission: %w", err)
+		}
+	case own == nil && j.jobSet != nil && !admission.Fits(j.jobSet, j.effective) && !r.builds(j):
+		return r.dropJobSet(ctx, j)
+	}
+	return nil
+}
+
+// builds tells whether Trainer can bring the suspended JobSet up to date by itself: it can where only what places the
+// pods has changed, but not their containers, which are immutable in a JobSet.
+func (r *Reconciler) builds(j *job) bool {
+	e := overrides.Effective{ReplicatedJobs: j.effective.DeepCopy().ReplicatedJobs}
+	for i := range e.ReplicatedJobs {
+		if i >= len(j.jobSet.Spec.ReplicatedJobs) {
+			return false
+		}
+		have, want := &j.jobSet.Spec.ReplicatedJobs[i].Template.Spec.Template.Spec, &e.ReplicatedJobs[i].Template.Spec.Template.Spec
+		want.NodeSelector, want.Tolerations = have.NodeSelector, have.Tolerations
+	}
+	return admission.Fits(j.jobSet, &e)
+}
+
+// dropSnapshot makes Trainer pin the runtime anew for a TrainJob that waits and has never run: it follows an edit of its
+// runtime until it is admitted.
+func (r *Reconciler) dropSnapshot(ctx context.Context, j *job) error {
+	object := j.stale.object
+	if err := r.client.Delete(ctx, object, client.Preconditions{UID: &object.UID, ResourceVersion: &object.ResourceVersion}); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("deleting the outdated runtime snapshot: %w", err))
+	}
+	r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, "RuntimeChanged", "Queueing", "%s was edited; the TrainJob, which has not run yet, follows it", describe(&j.TrainJob))
+	return nil
+}
+
+// dropJobSet makes Trainer build the JobSet anew from the runtime that the TrainJob follows now.
+func (r *Reconciler) dropJobSet(ctx context.Context, j *job) error {
+	err := r.client.Delete(ctx, j.jobSet, client.PropagationPolicy(metav1.DeletePropagationBackground),
+		client.Preconditions{UID: &j.jobSet.UID, ResourceVersion: &j.jobSet.ResourceVersion})
+	if err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("deleting the JobSet of the earlier runtime: %w", err))
+	}
+	return nil
+}
+
+// release lets a Workload queue again that was put on hold while its TrainJob was blocked.
+func (r *Reconciler) release(ctx context.Context, j *job) error {
+	wl := j.matched
+	if wl == nil || !workload.IsOnHold(wl) {
+		return nil
+	}
+	err := clientutil.PatchStatus(ctx, r.client, wl, func() (bool, error) {
+		reason := workload.UnadmittedWorkloadReasonWithFallback(kueue.WorkloadQuotaReservedReasonPendingEvaluation, "Pending")
+		return workload.UnsetQuotaReservationWithCondition(wl, reason, "The TrainJob is no longer blocked", r.clock.Now()), nil
+	})
+	return client.IgnoreNotFound(err)
+}
+
+// runtimeIndex finds the TrainJobs that refer to a runtime.
+const runtimeIndex = "spec.runtimeRef"
+
+func runtimeKey(kind, name string) string { return kind + "/" + name }
+
+// SetupWithManager registers the controller, its indexes and its watches.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrency int) error {
+	if err := jobframework.SetupWorkloadOwnerIndex(ctx, mgr.GetFieldIndexer(), gvk); err != nil {
+		return err
+	}
+	err := mgr.GetFieldIndexer().IndexField(ctx, &trainer.TrainJob{}, runtimeIndex, func(o client.Object) []string {
+		ref := o.(*trainer.TrainJob).Spec.RuntimeRef
+		return []string{runtimeKey(ptr.Deref(ref.Kind, ""), ref.Name)}
+	})
+	if err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		For(&trainer.TrainJob{}).
+		Owns(&kueue.Workload{}).
+		Owns(&jobset.JobSet{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.stoppingJobOf), builder.WithPredicates(podEnds())).
+		Watches(&trainer.ClusterTrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.ClusterTrainingRuntimeKind))).
+		Watches(&trainer.TrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.TrainingRuntimeKind))).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		Complete(r)
+}
+
+// podEnds passes what can end a stop: a pod that is gone or at its end.
+func podEnds() predicate.Funcs {
+	ended := func(o client.Object) bool {
+		phase := o.(*corev1.Pod).Status.Phase
+		return phase == corev1.PodSucceeded || phase == corev1.PodFailed
+	}
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return ended(e.ObjectNew) && !ended(e.ObjectOld) },
+		DeleteFunc:  func(event.DeleteEvent) bool { return true },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// stoppingJobOf returns the TrainJob of a pod, where it is suspended: only then do its pods matter.
+func (r *Reconciler) stoppingJobOf(ctx context.Context, pod client.Object) []reconcile.Request {
+	key := types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetLabels()[jobset.JobSetNameKey]}
+	var trainJob trainer.TrainJob
+	if err := r.client.Get(ctx, key, &trainJob); err != nil {
+		if client.IgnoreNotFound(err) != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Reading the TrainJob of a pod", "trainJob", key)
+			return []reconcile.Request{{NamespacedName: key}}
+		}
+		return nil // a JobSet that no TrainJob owns
+	}
+	if !ptr.Deref(trainJob.Spec.Suspend, false) {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: key}}
+}
+
+// waitingJobsOf returns the suspended TrainJobs that refer to a runtime of the kind.
+func (r *Reconciler) waitingJobsOf(kind string) handler.MapFunc {
+	return func(ctx context.Context, runtime client.Object) []reconcile.Request {
+		var list trainer.TrainJobList
+		err := r.client.List(ctx, &list, client.InNamespace(runtime.GetNamespace()), client.MatchingFields{runtimeIndex: runtimeKey(kind, runtime.GetName())})
+		if err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Listing the TrainJobs of a runtime", "kind", kind, "name", runtime.GetName())
+			return nil
+		}
+		var requests []reconcile.Request
+		for i := range list.Items {
+			if ptr.Deref(list.Items[i].Spec.Suspend, false) {
+				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+			}
+		}
+		return requests
+	}
+}
+
+var _ reconcile.Reconciler = (*Reconciler)(nil)
+

@@ -1,0 +1,259 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"gomodules.xyz/jsonpatch/v2"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// +kubebuilder:webhook:path=/mutate-trainjob,mutating=true,failurePolicy=fail,sideEffects=None,groups=trainer.kubeflow.org,resources=trainjobs,verbs=create;update,versions=v1alpha1,name=mtrainjob.signalbox.dev,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/validate-trainjob,mutating=false,failurePolicy=fail,sideEffects=None,groups=trainer.kubeflow.org,resources=trainjobs,verbs=create;update,versions=v1alpha1,name=vtrainjob.signalbox.dev,admissionReviewVersions=v1
+
+// Webhook queues TrainJobs: it suspends them on creation, keeps suspend and the integration's entry out of other hands,
+// and validates Kueue's labels. It answers with patches of single fields, so that nothing else of a TrainJob changes.
+type Webhook struct {
+	client    client.Client
+	decoder   admission.Decoder
+	manageAll bool
+	selector  labels.Selector
+	// self are the users that write as the integration.
+	self []string
+}
+
+// NewWebhook returns the webhook of the reconciler; self are the users that it writes as, and Kueue's own.
+func NewWebhook(r *Reconciler, decoder admission.Decoder, self []string) *Webhook {
+	return &Webhook{client: r.client, decoder: decoder, manageAll: r.manageAll, selector: r.selector, self: self}
+}
+
+// Register serves the webhook.
+func (w *Webhook) Register(mgr ctrl.Manager) {
+	server := mgr.GetWebhookServer()
+	server.Register("/mutate-trainjob", &webhook.Admission{Handler: admission.HandlerFunc(w.mutate)})
+	server.Register("/validate-trainjob", &webhook.Admission{Handler: admission.HandlerFunc(w.validate)})
+}
+
+// review is a request with its objects decoded.
+type review struct {
+	old, new *job // old is nil on creation
+	raw      []byte
+	rawOld   []byte
+	integral bool // the request is the integration's own
+}
+
+func (w *Webhook) decode(request admission.Request) (*review, error) {
+	rv := &review{new: &job{}, raw: request.Object.Raw, rawOld: request.OldObject.Raw, integral: slices.Contains(w.self, request.UserInfo.Username)}
+	if err := w.decoder.Decode(request, &rv.new.TrainJob); err != nil {
+		return nil, err
+	}
+	if rv.new.Namespace == "" {
+		rv.new.Namespace = request.Namespace
+	}
+	if request.Operation == admissionv1.Update {
+		rv.old = &job{}
+		if err := w.decoder.DecodeRaw(request.OldObject, &rv.old.TrainJob); err != nil {
+			return nil, err
+		}
+	}
+	return rv, nil
+}
+
+func (w *Webhook) mutate(ctx context.Context, request admission.Request) admission.Response {
+	rv, err := w.decode(request)
+	if err != nil {
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	// The integration's own writes are exactly what they should be; a deleted job's are not worth a look.
+	if rv.integral && rv.old != nil || !rv.new.DeletionTimestamp.IsZero() {
+		return admission.Allowed("")
+	}
+	patch, err := w.defaults(ctx, rv)
+	if err != nil {
+		return admission.Errored(http.StatusInternalServerError, err)
+	}
+	return admission.Patched("", patch...)
+}
+
+// defaults returns the patches of a create or an update by somebody else.
+func (w *Webhook) defaults(ctx context.Context, rv *review) ([]jsonpatch.Operation, error) {
+	var patch []jsonpatch.Operation
+	if rv.old == nil {
+		queued, err := w.defaultLabels(ctx, rv.new)
+		if err != nil {
+			return nil, err
+		}
+		patch = queued
+	}
+	managed, err := jobframework.WorkloadShouldBeSuspended(ctx, &rv.new.TrainJob, w.client, w.manageAll, w.selector, jobframework.WithDeletingObjectTolerance(true))
+	if err != nil || !managed {
+		return patch, err
+	}
+	// Only the integration starts a job. A running one is stopped by its Workload; that a manifest that says
+	// "suspend: true" is applied again does not stop it.
+	suspend := rv.old == nil || ptr.Deref(rv.old.Spec.Suspend, false)
+	if rv.old != nil && !suspend && jobframework.QueueNameForObject(&rv.old.TrainJob) != jobframework.QueueNameForObject(&rv.new.TrainJob) {
+		suspend = ptr.Deref(rv.new.Spec.Suspend, false)
+	}
+	if suspend != ptr.Deref(rv.new.Spec.Suspend, false) {
+		patch = append(patch, jsonpatch.NewOperation("add", "/spec/suspend", suspend))
+	}
+	if rv.old == nil {
+		return patch, nil
+	}
+	entries, err := keepOwn(rv)
+	if err != nil || entries == nil {
+		return patch, err
+	}
+	return append(patch, jsonpatch.NewOperation("add", "/spec/runtimePatches", entries)), nil
+}
+
+// defaultLabels sets the queue and the priority class that a job without them gets, as Kueue does for its own jobs.
+func (w *Webhook) defaultLabels(ctx context.Context, j *job) ([]jsonpatch.Operation, error) {
+	before := j.Labels
+	defaulted := j.DeepCopy()
+	var lookup error
+	exists := func(namespace string) bool {
+		found, err := w.defaultQueueExists(ctx, namespace)
+		lookup = err
+		return found
+	}
+	if err := jobframework.ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector(ctx, w.client, defaulted, exists, w.selector); err != nil {
+		return nil, err
+	}
+	if lookup != nil {
+		return nil, lookup
+	}
+	if jobframework.QueueNameForObject(defaulted) != "" {
+		jobframework.ApplyDefaultWorkloadPriorityClass(ctx, w.client, defaulted)
+	}
+	j.Labels = defaulted.Labels
+	if len(defaulted.Labels) == len(before) {
+		return nil, nil
+	}
+	if before == nil {
+		return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/metadata/labels", defaulted.Labels)}, nil
+	}
+	var patch []jsonpatch.Operation
+	for _, key := range []string{constants.QueueLabel, constants.WorkloadPriorityClassLabel} {
+		if _, had := before[key]; !had && defaulted.Labels[key] != "" {
+			patch = append(patch, jsonpatch.NewOperation("add", "/metadata/labels/"+strings.ReplaceAll(key, "/", "~1"), defaulted.Labels[key]))
+		}
+	}
+	return patch, nil
+}
+
+func (w *Webhook) defaultQueueExists(ctx context.Context, namespace string) (bool, error) {
+	var queue kueue.LocalQueue
+	err := w.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: string(constants.DefaultLocalQueueName)}, &queue)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("looking for LocalQueue %s/%s: %w", namespace, constants.DefaultLocalQueueName, err)
+	}
+	return err == nil, nil
+}
+
+// keepOwn returns the entries of an update by somebody else, with the integration's as it stood before and last in the
+// list, where no other overrides it; nil where they are so already. It works on what was sent, not on what our types
+// know of it, so that the other entries stay as they are.
+func keepOwn(rv *review) ([]any, error) {
+	own := overrides.Own(&rv.old.TrainJob)
+	if own == nil {
+		return nil, nil
+	}
+	_, moved := overrides.OwnLast(rv.new.Spec.RuntimePatches)
+	if sent := overrides.Own(&rv.new.TrainJob); sent != nil && !moved && equality.Semantic.DeepEqual(sent, own) {
+		return nil, nil
+	}
+	if equality.Semantic.DeepEqual(rv.old.Spec.RuntimePatches, rv.new.Spec.RuntimePatches) {
+		return nil, nil // as it stood, in the order in which it stood
+	}
+	before, err := rawEntries(rv.rawOld)
+	if err != nil {
+		return nil, err
+	}
+	sent, err := rawEntries(rv.raw)
+	if err != nil {
+		return nil, err
+	}
+	isOwn := func(entry any) bool {
+		e, ok := entry.(map[string]any)
+		return ok && e["manager"] == overrides.Manager
+	}
+	kept := slices.DeleteFunc(sent, isOwn)
+	if i := slices.IndexFunc(before, isOwn); i >= 0 {
+		kept = append(kept, before[i])
+	}
+	return kept, nil
+}
+
+func rawEntries(raw []byte) ([]any, error) {
+	var object struct {
+		Spec struct {
+			RuntimePatches []any `json:"runtimePatches"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(raw, &object); err != nil {
+		return nil, fmt.Errorf("reading spec.runtimePatches: %w", err)
+	}
+	return object.Spec.RuntimePatches, nil
+}
+
+func (w *Webhook) validate(ctx context.Context, request admission.Request) admission.Response {
+	rv, err := w.decode(request)
+	if err != nil {
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	if rv.integral || !rv.new.DeletionTimestamp.IsZero() {
+		return admission.Allowed("")
+	}
+	var errs field.ErrorList
+	if rv.old == nil {
+		errs = append(jobframework.ValidateJobOnCreate(rv.new), refuseOwn(&rv.new.TrainJob)...)
+	} else {
+		var lookup error
+		errs = jobframework.ValidateJobOnUpdate(rv.old, rv.new, func(namespace string) bool {
+			found, err := w.defaultQueueExists(ctx, namespace)
+			lookup = err
+			return found
+		})
+		if lookup != nil {
+			return admission.Errored(http.StatusInternalServerError, lookup)
+		}
+	}
+	if len(errs) > 0 {
+		name := trainer.GroupVersion.WithKind(trainer.TrainJobKind).GroupKind()
+		status := apierrors.NewInvalid(name, rv.new.Name, errs).Status()
+		return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status}}
+	}
+	return admission.Allowed("")
+}
+
+// refuseOwn refuses a new TrainJob that brings the integration's entry with it.
+func refuseOwn(trainJob *trainer.TrainJob) field.ErrorList {
+	if overrides.Own(trainJob) == nil {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath("spec", "runtimePatches").Key(overrides.Manager), fmt.Sprintf(
+		"the entry of manager %q is written when the TrainJob is admitted; take it out of the manifest. If the manifest has none, Kueue's built-in "+
+			"TrainJob integration has added it: take trainer.kubeflow.org/trainjob out of integrations.frameworks in Kueue's configuration", overrides.Manager))}
+}

@@ -1,0 +1,245 @@
+package overrides
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/kubeflow/trainer/v2/pkg/apply"
+	"github.com/kubeflow/trainer/v2/pkg/constants"
+	trainerruntime "github.com/kubeflow/trainer/v2/pkg/runtime"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/flux"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jax"
+	jobsetplugin "github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jobset"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/mpi"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/plainml"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/torch"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/xgboost"
+	trainingruntimeutil "github.com/kubeflow/trainer/v2/pkg/util/trainingruntime"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
+)
+
+// Effective is what a TrainJob runs: its runtime, the entries merged into it, and what the ML policy and the TrainJob's
+// own API make of it.
+type Effective struct {
+	// ReplicatedJobs in the runtime's order. A ReplicatedJob's pods are its parallelism × replicas.
+	ReplicatedJobs []jobset.ReplicatedJob
+}
+
+// ReplicatedJob returns the one of that name, or nil.
+func (e *Effective) ReplicatedJob(name string) *jobset.ReplicatedJob {
+	return find(e.ReplicatedJobs, name)
+}
+
+// PodsPerJob is how many pods one Job of the ReplicatedJob runs at a time, as Kubernetes counts a Job's pods: its
+// parallelism (default 1), or its completions where those are fewer.
+func PodsPerJob(rj *jobset.ReplicatedJob) int32 {
+	parallelism := ptr.Deref(rj.Template.Spec.Parallelism, 1)
+	return min(parallelism, ptr.Deref(rj.Template.Spec.Completions, parallelism))
+}
+
+// mlPolicies are Trainer's plugins that turn an ML policy into node counts and environment. Each tells by itself
+// whether the runtime's policy is its own; plain comes last, as the one for all others.
+func mlPolicies() []framework.EnforceMLPolicyPlugin {
+	return []framework.EnforceMLPolicyPlugin{&torch.Torch{}, &mpi.MPI{}, &jax.Jax{}, &xgboost.XGBoost{}, &flux.Flux{}, &plainml.PlainML{}}
+}
+
+var patchesPath = field.NewPath("spec", "runtimePatches")
+
+// Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
+// entry that names a ReplicatedJob that the runtime doesn't have is an error: a strategic merge would append it.
+func Compute(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []trainer.RuntimePatch) (*Effective, error) {
+	job, runtime = job.DeepCopy(), runtime.DeepCopy() // Trainer's plugins write into what they are given
+	template, err := merge(runtime.Template.Spec, entries)
+	if err != nil {
+		return nil, err
+	}
+	if len(template.ReplicatedJobs) == 0 {
+		return nil, field.Required(field.NewPath("spec", "runtimeRef"), fmt.Sprintf("runtime %q has no replicatedJobs; give it one, or refer to another runtime", job.Spec.RuntimeRef.Name))
+	}
+	if err := setResourcesPerNode(job, runtime.MLPolicy, template.ReplicatedJobs); err != nil {
+		return nil, err
+	}
+	spec, err := apply.FromTypedObjWithFields[jobsetac.JobSetSpecApplyConfiguration](&jobset.JobSet{Spec: template}, "spec")
+	if err != nil {
+		return nil, fmt.Errorf("reading the JobSet template of runtime %q: %w", job.Spec.RuntimeRef.Name, err)
+	}
+	info := runtimeInfo(runtime, template.ReplicatedJobs, spec)
+	for _, policy := range mlPolicies() {
+		if err := policy.EnforceMLPolicy(info, job); err != nil {
+			return nil, fmt.Errorf("ML policy %s of runtime %q: %w", policy.Name(), job.Spec.RuntimeRef.Name, err)
+		}
+	}
+	for i, podSet := range info.TemplateSpec.PodSets {
+		spec.ReplicatedJobs[i].Template.Spec.Parallelism = podSet.Count
+		spec.ReplicatedJobs[i].Template.Spec.Completions = podSet.Count
+	}
+	built := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithSpec(spec)).Initializer(job).Trainer(info, job).Build()
+	return fromApply(built.Spec)
+}
+
+func fromApply(spec *jobsetac.JobSetSpecApplyConfiguration) (*Effective, error) {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return nil, err
+	}
+	var typed jobset.JobSetSpec
+	if err := json.Unmarshal(data, &typed); err != nil {
+		return nil, err
+	}
+	return &Effective{ReplicatedJobs: typed.ReplicatedJobs}, nil
+}
+
+// merge applies the entries to the JobSet template, one after the other, as Trainer does.
+func merge(template jobset.JobSetSpec, entries []trainer.RuntimePatch) (jobset.JobSetSpec, error) {
+	order := make(map[string]int, len(template.ReplicatedJobs))
+	for i, rj := range template.ReplicatedJobs {
+		order[rj.Name] = i
+	}
+	for _, entry := range entries {
+		if entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil || entry.TrainingRuntimeSpec.Template.Spec == nil {
+			continue
+		}
+		patch := entry.TrainingRuntimeSpec.Template.Spec
+		for _, rj := range patch.ReplicatedJobs {
+			if _, found := order[rj.Name]; !found {
+				path := patchesPath.Key(entry.Manager).Child("trainingRuntimeSpec", "template", "spec", "replicatedJobs").Key(rj.Name)
+				return template, field.NotSupported(path, rj.Name, names(template.ReplicatedJobs))
+			}
+		}
+		merged, err := mergeOne(template, patch)
+		if err != nil {
+			return template, fmt.Errorf("merging %s: %w", patchesPath.Key(entry.Manager), err)
+		}
+		template = merged
+	}
+	// A strategic merge may reorder the list; the order of ReplicatedJobs is the runtime's.
+	slices.SortStableFunc(template.ReplicatedJobs, func(a, b jobset.ReplicatedJob) int { return order[a.Name] - order[b.Name] })
+	return template, nil
+}
+
+func mergeOne(template jobset.JobSetSpec, patch *trainer.JobSetSpecPatch) (merged jobset.JobSetSpec, err error) {
+	original, err := json.Marshal(template)
+	if err != nil {
+		return merged, err
+	}
+	change, err := json.Marshal(patch)
+	if err != nil {
+		return merged, err
+	}
+	result, err := strategicpatch.StrategicMergePatch(original, change, jobset.JobSetSpec{})
+	if err != nil {
+		return merged, err
+	}
+	return merged, json.Unmarshal(result, &merged)
+}
+
+// isTrainer tells whether a ReplicatedJob is the trainer step, by the label that Trainer's runtimes carry.
+func isTrainer(rj *jobset.ReplicatedJob) bool {
+	return rj.Template.Labels[constants.LabelTrainJobAncestor] == constants.AncestorTrainer
+}
+
+// setResourcesPerNode merges spec.trainer.resourcesPerNode into the node container of the trainer step, and of the
+// nodes where MPI's launcher is one of them.
+func setResourcesPerNode(job *trainer.TrainJob, policy *trainer.MLPolicy, replicatedJobs []jobset.ReplicatedJob) error {
+	if job.Spec.Trainer == nil || job.Spec.Trainer.ResourcesPerNode == nil || policy == nil {
+		return nil
+	}
+	launcherIsNode := policy.MPI != nil && ptr.Deref(policy.MPI.RunLauncherAsNode, false)
+	for i := range replicatedJobs {
+		rj := &replicatedJobs[i]
+		if !isTrainer(rj) && !(launcherIsNode && rj.Name == constants.Node) {
+			continue
+		}
+		node := findContainer(rj.Template.Spec.Template.Spec.Containers, constants.Node)
+		if node == nil {
+			continue
+		}
+		merged, err := trainingruntimeutil.MergeResourceRequirements(node.Resources, *job.Spec.Trainer.ResourcesPerNode)
+		if err != nil {
+			return field.Invalid(field.NewPath("spec", "trainer", "resourcesPerNode"), job.Spec.Trainer.ResourcesPerNode, err.Error())
+		}
+		node.Resources = merged
+	}
+	return nil
+}
+
+// runtimeInfo is the form in which Trainer's plugins take a runtime.
+func runtimeInfo(runtime *trainer.TrainingRuntimeSpec, replicatedJobs []jobset.ReplicatedJob, spec *jobsetac.JobSetSpecApplyConfiguration) *trainerruntime.Info {
+	defaultMPI(runtime.MLPolicy)
+	options := []trainerruntime.InfoOption{
+		trainerruntime.WithMLPolicySource(runtime.MLPolicy),
+		trainerruntime.WithTemplateSpecObjApply(spec),
+	}
+	for i := range replicatedJobs {
+		rj := &replicatedJobs[i]
+		count := ptr.Deref(rj.Template.Spec.Parallelism, 1)
+		if isTrainer(rj) && runtime.MLPolicy != nil {
+			count = ptr.Deref(runtime.MLPolicy.NumNodes, 1)
+		}
+		var ancestor *string
+		if label, found := rj.Template.Labels[constants.LabelTrainJobAncestor]; found {
+			ancestor = &label
+		}
+		options = append(options, trainerruntime.WithPodSet(rj.Name, ancestor, count, rj.Template.Spec.Template.Spec, spec.ReplicatedJobs[i].Template.Spec.Template.Spec))
+	}
+	return trainerruntime.NewInfo(options...)
+}
+
+// defaultMPI sets the defaults of the runtimes' CRD, without which Trainer's MPI plugin follows nil pointers.
+func defaultMPI(policy *trainer.MLPolicy) {
+	if policy == nil || policy.MPI == nil {
+		return
+	}
+	mpi := policy.MPI
+	mpi.NumProcPerNode = cmpOr(mpi.NumProcPerNode, int32(1))
+	mpi.MPIImplementation = cmpOr(mpi.MPIImplementation, trainer.MPIImplementationOpenMPI)
+	mpi.SSHAuthMountPath = cmpOr(mpi.SSHAuthMountPath, "/root/.ssh")
+}
+
+func cmpOr[T any](value *T, otherwise T) *T {
+	if value == nil {
+		return &otherwise
+	}
+	return value
+}
+
+func find(replicatedJobs []jobset.ReplicatedJob, name string) *jobset.ReplicatedJob {
+	if i := slices.IndexFunc(replicatedJobs, func(rj jobset.ReplicatedJob) bool { return rj.Name == name }); i >= 0 {
+		return &replicatedJobs[i]
+	}
+	return nil
+}
+
+func findContainer(containers []corev1.Container, name string) *corev1.Container {
+	if i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name }); i >= 0 {
+		return &containers[i]
+	}
+	return nil
+}
+
+func names(replicatedJobs []jobset.ReplicatedJob) []string {
+	all := make([]string, 0, len(replicatedJobs))
+	for _, rj := range replicatedJobs {
+		all = append(all, rj.Name)
+	}
+	slices.SortFunc(all, strings.Compare)
+	return all
+}
+
+// DeepCopy returns a copy that shares nothing with e.
+func (e *Effective) DeepCopy() *Effective {
+	c := &Effective{ReplicatedJobs: make([]jobset.ReplicatedJob, len(e.ReplicatedJobs))}
+	for i := range e.ReplicatedJobs {
+		e.ReplicatedJobs[i].DeepCopyInto(&c.ReplicatedJobs[i])
+	}
+	return c
+}

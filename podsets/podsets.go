@@ -1,0 +1,123 @@
+// Package podsets maps what a TrainJob runs to the PodSets of a Kueue Workload, and a TrainJob's progress back to them.
+// Everything here is a pure function of objects.
+package podsets
+
+import (
+	"fmt"
+	"slices"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// Max is how many PodSets a Workload may hold (Kueue v0.19.2, maxItems of spec.podSets).
+const Max = 18
+
+// Features are the feature gates of Kueue that PodSets depend on.
+type Features struct {
+	// TopologyAware reads topology requests from the pod templates' annotations (gate TopologyAwareScheduling).
+	TopologyAware bool
+	// MultiLayerTopology reads constraints on several layers (gate TASMultiLayerTopology).
+	MultiLayerTopology bool
+}
+
+// Of returns the PodSets of what a TrainJob runs, one for each ReplicatedJob, in their order. They are defaulted as the
+// API server defaults what it stores, so that they compare equal to a Workload that was made from them.
+func Of(e *overrides.Effective, features Features) ([]kueue.PodSet, error) {
+	if n := len(e.ReplicatedJobs); n > Max {
+		return nil, field.TooMany(field.NewPath("spec", "runtimeRef"), n, Max)
+	}
+	podSets := make([]kueue.PodSet, 0, len(e.ReplicatedJobs))
+	for i := range e.ReplicatedJobs {
+		rj := &e.ReplicatedJobs[i]
+		podSet := kueue.PodSet{
+			Name:     kueue.NewPodSetReference(rj.Name),
+			Template: defaulted(rj.Template.Spec.Template),
+			Count:    rj.Replicas * overrides.PodsPerJob(rj),
+		}
+		if features.TopologyAware {
+			request, err := topologyRequest(rj, features)
+			if err != nil {
+				return nil, fmt.Errorf("ReplicatedJob %s: %w", rj.Name, err)
+			}
+			podSet.TopologyRequest = request
+		}
+		podSets = append(podSets, podSet)
+	}
+	return podSets, nil
+}
+
+// defaulted returns the pod template with the defaults of core/v1, and of JobSet for what a Job's pod may not default to.
+func defaulted(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {
+	t := &corev1.PodTemplate{Template: *template.DeepCopy()}
+	if t.Template.Spec.RestartPolicy == "" {
+		t.Template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+	}
+	corev1defaults.SetObjectDefaults_PodTemplate(t)
+	return t.Template
+}
+
+// Equal tells whether a Workload with the PodSets stored fits a TrainJob that gives the PodSets computed. Beside the
+// counts and containers it compares what decides on which flavor a PodSet may go; a Workload that waits must follow any
+// change of these.
+func Equal(computed, stored []kueue.PodSet) bool {
+	return slices.EqualFunc(computed, stored, func(a, b kueue.PodSet) bool {
+		x, y := &a.Template.Spec, &b.Template.Spec
+		return a.Name == b.Name && a.Count == b.Count && ptr.Equal(a.MinCount, b.MinCount) &&
+			equality.Semantic.DeepEqual(a.TopologyRequest, b.TopologyRequest) &&
+			equality.Semantic.DeepEqual(x.InitContainers, y.InitContainers) &&
+			equality.Semantic.DeepEqual(x.Containers, y.Containers) &&
+			equality.Semantic.DeepEqual(x.NodeSelector, y.NodeSelector) &&
+			equality.Semantic.DeepEqual(x.Affinity, y.Affinity) &&
+			equality.Semantic.DeepEqual(x.Tolerations, y.Tolerations) &&
+			equality.Semantic.DeepEqual(x.Overhead, y.Overhead) &&
+			ptr.Equal(x.RuntimeClassName, y.RuntimeClassName) &&
+			x.PriorityClassName == y.PriorityClassName
+	})
+}
+
+// Reclaimable returns the pods whose quota a running TrainJob no longer needs: those of Jobs that have succeeded, such
+// as initializers. When all have succeeded the TrainJob is about to finish and gives its whole quota back at once, so
+// that nothing is to be said of the last.
+func Reclaimable(replicatedJobs []jobset.ReplicatedJob, status []trainer.JobStatus) []kueue.ReclaimablePod {
+	pods := make([]kueue.ReclaimablePod, 0, len(replicatedJobs))
+	running := false
+	for i := range replicatedJobs {
+		rj := &replicatedJobs[i]
+		succeeded := min(ptr.Deref(statusOf(status, rj.Name).Succeeded, 0), rj.Replicas)
+		running = running || succeeded < rj.Replicas
+		if succeeded > 0 {
+			pods = append(pods, kueue.ReclaimablePod{Name: kueue.NewPodSetReference(rj.Name), Count: succeeded * overrides.PodsPerJob(rj)})
+		}
+	}
+	if !running {
+		return nil
+	}
+	return pods
+}
+
+// Ready tells whether all pods of a TrainJob are ready or have succeeded, from what its Jobs report.
+func Ready(replicatedJobs []jobset.ReplicatedJob, status []trainer.JobStatus) bool {
+	for i := range replicatedJobs {
+		s := statusOf(status, replicatedJobs[i].Name)
+		if ptr.Deref(s.Ready, 0)+ptr.Deref(s.Succeeded, 0) < replicatedJobs[i].Replicas {
+			return false
+		}
+	}
+	return len(replicatedJobs) > 0
+}
+
+func statusOf(status []trainer.JobStatus, name string) trainer.JobStatus {
+	if i := slices.IndexFunc(status, func(s trainer.JobStatus) bool { return s.Name == name }); i >= 0 {
+		return status[i]
+	}
+	return trainer.JobStatus{}
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+const kubernetesVersion = "v1.36.3"
+
+// part is a program that is built from a pinned Go module.
+type part struct {
+	name string // of the binary
+	// module is the folder under components/ whose go.mod pins the program.
+	module string
+	pkg    string
+	// stamp links Kubernetes' version in: Kueue refuses an API server that doesn't say its version.
+	stamp bool
+	// replace are textual changes to a main package that is one main.go; the build takes the changed copy of it.
+	replace []replacement
+}
+
+type replacement struct{ from, to string }
+
+// kueueCertificates lets Kueue's metrics certificate lie elsewhere than in /etc, which only root can write.
+var kueueCertificates = replacement{
+	from: `metricsCertPath := "/etc/kueue/metrics/certs"`,
+	to:   `metricsCertPath := os.Getenv("KUEUE_METRICS_CERTS")`,
+}
+
+var (
+	etcd        = part{name: "etcd", module: "etcd", pkg: "go.etcd.io/etcd/server/v3"}
+	apiserver   = part{name: "kube-apiserver", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", stamp: true}
+	controllers = part{name: "kube-controller-manager", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", stamp: true}
+	scheduler   = part{name: "kube-scheduler", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", stamp: true}
+	kwok        = part{name: "kwok", module: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"}
+	kueue       = part{name: "kueue", module: "kubernetes", pkg: "sigs.k8s.io/kueue/cmd/kueue", replace: []replacement{kueueCertificates}}
+	jobset      = part{name: "jobset", module: "kubernetes", pkg: "sigs.k8s.io/jobset"}
+	trainer     = part{name: "trainer", module: "kubernetes", pkg: "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"}
+)
+
+func (p profile) parts() []part {
+	parts := []part{etcd, apiserver, controllers, scheduler, kwok, kueue, jobset}
+	if p.trainer {
+		parts = append(parts, trainer)
+	}
+	return parts
+}
+
+// buildAll builds what the profile runs and returns the path of every binary by its name. What is in the cache is not
+// built again; a part's key covers its pinned modules, its flags and the Go version.
+func buildAll(ctx context.Context, l layout, p profile) (map[string]string, error) {
+	parts := p.parts()
+	total := len(parts)
+	if p.signalbox {
+		total++
+	}
+	binaries := make(map[string]string, total)
+	for i, part := range parts {
+		path, err := buildPart(ctx, l, part, fmt.Sprintf("[%d/%d]", i+1, total))
+		if err != nil {
+			return nil, err
+		}
+		binaries[part.name] = path
+	}
+	if p.signalbox {
+		out := filepath.Join(l.cache, "bin", "signalbox-dev", "signalbox")
+		label := fmt.Sprintf("[%d/%d] %s", total, total, "signalbox")
+		if err := goBuild(ctx, label, l.repo, out, "./cmd/signalbox"); err != nil {
+			return nil, err
+		}
+		binaries["signalbox"] = out
+	}
+	return binaries, nil
+}
+
+func buildPart(ctx context.Context, l layout, p part, position string) (string, error) {
+	dir := filepath.Join(l.components(), p.module)
+	key, err := p.key(dir)
+	if err != nil {
+		return "", err
+	}
+	out := filepath.Join(l.cache, "bin", p.name+"-"+key, p.name)
+	if _, err := os.Stat(out); err == nil {
+		return out, nil
+	}
+	source := p.pkg
+	if len(p.replace) > 0 {
+		if source, err = p.changedMain(ctx, dir, filepath.Dir(out)); err != nil {
+			return "", err
+		}
+	}
+	// The binary appears under its name only when it is complete: an interrupted build leaves nothing that looks built.
+	if err := goBuild(ctx, position+" "+p.name, dir, out+".part", "-ldflags", p.ldflags(), source); err != nil {
+		return "", err
+	}
+	return out, os.Rename(out+".part", out)
+}
+
+// key changes when anything changes that the binary is made of.
+func (p part) key(dir string) (string, error) {
+	h := sha256.New()
+	fmt.Fprintln(h, runtime.Version(), runtime.GOOS, runtime.GOARCH, p.pkg, p.ldflags(), p.replace)
+	for _, name := range []string{"go.mod", "go.sum"} {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return "", err
+		}
+		h.Write(content)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:12], nil
+}
+
+func (p part) ldflags() string {
+	flags := []string{"-s", "-w"}
+	if p.stamp {
+		major, minor, _ := strings.Cut(strings.TrimPrefix(kubernetesVersion, "v"), ".")
+		minor, _, _ = strings.Cut(minor, ".")
+		for _, kv := range [][2]string{
+			{"gitVersion", kubernetesVersion}, {"gitMajor", major}, {"gitMinor", minor},
+			{"gitCommit", strings.Repeat("0", 40)}, {"gitTreeState", "clean"}, {"buildDate", "1970-01-01T00:00:00Z"},
+		} {
+			flags = append(flags, "-X", "k8s.io/component-base/version."+kv[0]+"="+kv[1])
+		}
+	}
+	return strings.Join(flags, " ")
+}
+
+// changedMain writes the changed main.go into dir and returns its path.
+func (p part) changedMain(ctx context.Context, moduleDir, dir string) (string, error) {
+	list := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", p.pkg)
+	list.Dir = moduleDir
+	list.Stderr = os.Stderr
+	folder, err := list.Output()
+	if err != nil {
+		return "", fmt.Errorf("finding %s: %w", p.pkg, err)
+	}
+	source, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(folder)), "main.go"))
+	if err != nil {
+		return "", err
+	}
+	for _, r := range p.replace {
+		if bytes.Count(source, []byte(r.from)) != 1 {
+			return "", fmt.Errorf("%s does not hold %q exactly once: another version? mend the replacement in build.go", p.pkg, r.from)
+		}
+		source = bytes.Replace(source, []byte(r.from), []byte(r.to), 1)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	changed := filepath.Join(dir, "main.go")
+	return changed, os.WriteFile(changed, source, 0o644)
+}
+
+// goBuild builds one package and shows for how long it has been at it.
+func goBuild(ctx context.Context, label, dir, out string, args ...string) error {
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-o", out}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false")
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	done := showProgress(os.Stderr, label)
+	err := cmd.Run()
+	done(err)
+	if err != nil {
+		return fmt.Errorf("building %s: %w\n%s", label, err, output.String())
+	}
+	return nil
+}
+
+// showProgress prints a line that counts the seconds, on a terminal in place and elsewhere now and then. The returned
+// function ends it; builds that take no time leave no line.
+func showProgress(w *os.File, label string) func(error) {
+	start, stop, stopped := time.Now(), make(chan struct{}), make(chan struct{})
+	every, lead, end := 10*time.Second, "", "\n"
+	if info, err := w.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+		every, lead, end = time.Second, "\r", " "
+	}
+	elapsed := func() time.Duration { return time.Since(start).Round(time.Second) }
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				fmt.Fprintf(w, "%s%s: building, %s%s", lead, label, elapsed(), end)
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func(err error) {
+		close(stop)
+		<-stopped
+		if err == nil && elapsed() > time.Second {
+			fmt.Fprintf(w, "%s%s: built in %s      \n", lead, label, elapsed())
+		}
+	}
+}
+
+// moduleDir returns the folder of a module in the module cache, as the part's go.mod pins it.
+func moduleDir(ctx context.Context, l layout, p part, module string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module)
+	cmd.Dir = filepath.Join(l.components(), p.module)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("finding module %s: %w", module, err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}

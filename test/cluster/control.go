@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+)
+
+// serveControl lets tests act on single components: POST /kill/signalbox and the like, on a socket under .cluster.
+func serveControl(ctx context.Context, l layout, s *supervisor) (*http.Server, error) {
+	listener, err := net.Listen("unix", l.socket())
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /{action}/{component}", func(w http.ResponseWriter, r *http.Request) {
+		if err := act(ctx, s, r.PathValue("action"), r.PathValue("component")); err != nil {
+			http.Error(w, err.Error(), http.StatusConflict)
+		}
+	})
+	server := &http.Server{Handler: mux}
+	go server.Serve(listener) //nolint:errcheck // it always ends with ErrServerClosed, when we close it
+	return server, nil
+}
+
+func act(ctx context.Context, s *supervisor, action, component string) error {
+	switch action {
+	case "kill":
+		return s.stop(component, syscall.SIGKILL)
+	case "stop":
+		return s.stop(component, syscall.SIGTERM)
+	case "start":
+		return s.start(ctx, component)
+	case "restart":
+		if err := s.stop(component, syscall.SIGTERM); err != nil {
+			return err
+		}
+		return s.start(ctx, component)
+	}
+	return fmt.Errorf("no action %q; there are kill, stop, start, restart", action)
+}
+
+func callControl(l layout, action, component string) error {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", l.socket())
+	}}}
+	response, err := client.Post("http://cluster/"+action+"/"+component, "", nil)
+	if err != nil {
+		return fmt.Errorf("no control plane runs here: %w; start one with make cluster", err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		message, err := io.ReadAll(response.Body)
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("%s %s: %s", action, component, strings.TrimSpace(string(message)))
+	}
+	return nil
+}

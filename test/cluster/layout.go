@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// layout says where everything is: the repository, what a control plane leaves, and the build cache.
+type layout struct {
+	repo  string // the Signalbox repository
+	state string // .cluster: kubeconfigs, logs, data; recreated by every start
+	cache string // built components; survives everything but the user
+}
+
+func newLayout(repo string) (layout, error) {
+	if _, err := os.Stat(filepath.Join(repo, "test", "cluster", "components")); err != nil {
+		return layout{}, fmt.Errorf("%s is not the root of the Signalbox repository: %w; give it by --root", repo, err)
+	}
+	cache := os.Getenv("SIGNALBOX_CACHE")
+	if cache == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			return layout{}, fmt.Errorf("finding a place for the build cache: %w; name one in SIGNALBOX_CACHE", err)
+		}
+		cache = filepath.Join(user, "signalbox")
+	}
+	return layout{repo: repo, state: filepath.Join(repo, ".cluster"), cache: cache}, nil
+}
+
+func (l layout) components() string { return filepath.Join(l.repo, "test", "cluster", "components") }
+func (l layout) pid() string        { return filepath.Join(l.state, "cluster.pid") }
+func (l layout) ready() string      { return filepath.Join(l.state, "ready") }
+func (l layout) socket() string     { return filepath.Join(l.state, "control.sock") }
+func (l layout) logs() string       { return filepath.Join(l.state, "log") }
+func (l layout) audit() string      { return filepath.Join(l.logs(), "audit.log") }
+func (l layout) config(name string) string {
+	return filepath.Join(l.state, "config", name)
+}
+func (l layout) pki(name string) string { return filepath.Join(l.state, "pki", name) }
+func (l layout) log(component string) string {
+	return filepath.Join(l.logs(), component+".log")
+}
+
+// kubeconfig is the file by which a client reaches the API server under its own name; "" is the administrator.
+func (l layout) kubeconfig(client string) string {
+	if client == "" {
+		return filepath.Join(l.state, "kubeconfig")
+	}
+	return filepath.Join(l.state, client+".kubeconfig")
+}
+
+// fresh empties what an earlier control plane left and makes the folders of the next.
+func (l layout) fresh() error {
+	if err := os.RemoveAll(l.state); err != nil {
+		return err
+	}
+	for _, dir := range []string{l.logs(), l.config(""), l.pki(""), filepath.Join(l.state, "data")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+// Command cluster builds and runs a real Kubernetes control plane from Go modules: etcd, kube-apiserver,
+// kube-controller-manager, kube-scheduler, KWOK, Kueue, JobSet and, by profile, Kubeflow Trainer and Signalbox.
+// The demo, the end-to-end tests and the benchmarks all run on it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+const usage = `cluster runs a real control plane on loopback.
+
+  cluster build [--profile P]                build what the profile needs
+  cluster up    [--profile P]                start in the background; a second call replaces the first
+  cluster down                               stop it
+  cluster run   [--profile P] -- CMD ARG...  start, run CMD with its environment, stop; exits as CMD does
+  cluster restart|stop|start|kill COMPONENT  act on one component of a running control plane
+
+Profiles: ` + "%s" + `
+Flags:
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := run(ctx, os.Args[1:])
+	var command commandError
+	switch {
+	case err == nil:
+	case errors.As(err, &command):
+		os.Exit(command.ExitCode()) // the command has said why
+	default:
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
+	root := flags.String("root", ".", "root of the Signalbox repository")
+	profileName := flags.String("profile", defaultProfile, "what runs beside Kubernetes, Kueue and JobSet")
+	flags.Usage = func() {
+		fmt.Fprintf(flags.Output(), usage, strings.Join(profileNames(), ", "))
+		flags.PrintDefaults()
+	}
+	if len(args) == 0 {
+		flags.Usage()
+		return errors.New("which command?")
+	}
+	if err := flags.Parse(args[1:]); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	p, err := profileNamed(*profileName)
+	if err != nil {
+		return err
+	}
+	dir, err := filepath.Abs(*root)
+	if err != nil {
+		return err
+	}
+	l, err := newLayout(dir)
+	if err != nil {
+		return err
+	}
+	switch command := args[0]; command {
+	case "build":
+		_, err = buildAll(ctx, l, p)
+	case "up":
+		err = up(ctx, l, p)
+	case "serve":
+		err = serve(ctx, l, p)
+	case "down":
+		err = down(l)
+	case "run":
+		err = runCommand(ctx, l, p, flags.Args())
+	case "restart", "stop", "start", "kill":
+		if flags.NArg() != 1 {
+			return fmt.Errorf("%s takes the name of one component", command)
+		}
+		err = callControl(l, command, flags.Arg(0))
+	default:
+		flags.Usage()
+		err = fmt.Errorf("unknown command %q", command)
+	}
+	return err
+}

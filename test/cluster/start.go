@@ -1,0 +1,428 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"embed"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"text/template"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+//go:embed assets
+var assets embed.FS
+
+// gangGates serve and schedule scheduling.k8s.io/v1alpha2 Workload and PodGroup.
+const gangGates = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+
+// plan is what every step of a start needs to know.
+type plan struct {
+	layout   layout
+	profile  profile
+	binaries map[string]string
+	s        *supervisor
+	ca       *authority
+	ports    map[string]int
+	config   *rest.Config
+	applier  *applier
+}
+
+// startAll starts the control plane and returns when all of it is ready.
+func startAll(ctx context.Context, l layout, p profile, binaries map[string]string, s *supervisor) error {
+	ca, err := newAuthority()
+	if err != nil {
+		return err
+	}
+	ports, err := freePorts("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok",
+		"kueue", "kueue-webhook", "kueue-metrics", "jobset", "jobset-webhook", "jobset-metrics",
+		"trainer", "trainer-webhook", "trainer-metrics", "signalbox", "signalbox-webhook", "signalbox-metrics")
+	if err != nil {
+		return err
+	}
+	x := &plan{layout: l, profile: p, binaries: binaries, s: s, ca: ca, ports: ports}
+	if err := writePKI(l, ca, "https://"+hostPort(ports["kube-apiserver"])); err != nil {
+		return err
+	}
+	if x.config, err = clientcmd.BuildConfigFromFlags("", l.kubeconfig("")); err != nil {
+		return err
+	}
+	x.config.QPS, x.config.Burst = 500, 500
+	for _, step := range []func(context.Context) error{x.startEtcd, x.startAPIServer, x.installEarly, x.startManagers, x.installLate} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *plan) startEtcd(ctx context.Context) error {
+	client := "http://" + hostPort(x.ports["etcd"])
+	peer := "http://" + hostPort(x.ports["etcd-peer"])
+	return x.s.add(ctx, component{
+		name: "etcd", binary: x.binaries["etcd"],
+		args: []string{
+			"--data-dir", filepath.Join(x.layout.state, "data", "etcd"), "--unsafe-no-fsync",
+			"--listen-client-urls", client, "--advertise-client-urls", client,
+			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer,
+			"--quota-backend-bytes", strconv.Itoa(8 << 30), "--log-level", "warn",
+		},
+		ready: answers(client + "/health"),
+	})
+}
+
+func (x *plan) startAPIServer(ctx context.Context) error {
+	if err := x.asset("audit-policy.yaml", nil); err != nil {
+		return err
+	}
+	certs, err := x.ca.serving(x.layout, "kube-apiserver")
+	if err != nil {
+		return err
+	}
+	saKey := x.layout.pki("service-account.key")
+	client, err := rest.HTTPClientFor(x.config)
+	if err != nil {
+		return err
+	}
+	if x.applier, err = newApplier(x.config); err != nil {
+		return err
+	}
+	return x.s.add(ctx, component{
+		name: "kube-apiserver", binary: x.binaries["kube-apiserver"],
+		args: []string{
+			"--etcd-servers", "http://" + hostPort(x.ports["etcd"]),
+			"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(x.ports["kube-apiserver"]),
+			"--advertise-address", "127.0.0.1", "--endpoint-reconciler-type", "none",
+			"--tls-cert-file", filepath.Join(certs, "tls.crt"), "--tls-private-key-file", filepath.Join(certs, "tls.key"),
+			"--cert-dir", certs, "--client-ca-file", x.layout.pki("ca.crt"),
+			"--service-account-issuer", "https://kubernetes.default.svc",
+			"--service-account-signing-key-file", saKey, "--service-account-key-file", saKey,
+			"--service-cluster-ip-range", "10.0.0.0/16",
+			"--authorization-mode", "RBAC",
+			"--audit-policy-file", x.layout.config("audit-policy.yaml"), "--audit-log-path", x.layout.audit(),
+			"--audit-log-maxsize", "4000",
+			"--runtime-config", "scheduling.k8s.io/v1alpha2=true", gangGates,
+		},
+		ready: func(ctx context.Context) error { return get(ctx, client, x.config.Host+"/readyz") },
+	})
+}
+
+// installEarly makes everything that the managers need to find when they start.
+func (x *plan) installEarly(ctx context.Context) error {
+	kueueDir, err := moduleDir(ctx, x.layout, kueue, "sigs.k8s.io/kueue")
+	if err != nil {
+		return err
+	}
+	jobsetDir, err := moduleDir(ctx, x.layout, jobset, "sigs.k8s.io/jobset")
+	if err != nil {
+		return err
+	}
+	var crds []*unstructured.Unstructured
+	patterns := []string{
+		filepath.Join(kueueDir, "config/components/crd/bases/*.yaml"),
+		filepath.Join(jobsetDir, "config/components/crd/bases/*.yaml"),
+	}
+	if x.profile.trainer {
+		trainerDir, err := moduleDir(ctx, x.layout, trainer, "github.com/kubeflow/trainer/v2")
+		if err != nil {
+			return err
+		}
+		patterns = append(patterns, filepath.Join(trainerDir, "manifests/base/crds/trainer*.yaml"))
+	}
+	for _, pattern := range patterns {
+		read, err := readManifests(pattern)
+		if err != nil {
+			return err
+		}
+		crds = append(crds, ofKind(read, "CustomResourceDefinition")...)
+	}
+	for _, crd := range crds {
+		versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+		if err != nil {
+			return err
+		}
+		if len(versions) > 1 { // only Kueue's
+			if err := convertOnLoopback(crd, x.ports["kueue-webhook"], x.ca.pem); err != nil {
+				return err
+			}
+		}
+	}
+	base, err := readAsset("base.yaml")
+	if err != nil {
+		return err
+	}
+	if err := x.applier.apply(ctx, base...); err != nil {
+		return err
+	}
+	if x.profile.signalbox {
+		if err := x.grantSignalbox(ctx); err != nil {
+			return err
+		}
+	}
+	return x.applier.establish(ctx, crds...)
+}
+
+// grantSignalbox gives the client "signalbox" the role that Signalbox ships, and no more.
+func (x *plan) grantSignalbox(ctx context.Context) error {
+	roles, err := readManifests(filepath.Join(x.layout.repo, "config/rbac/role.yaml"))
+	if err != nil {
+		return err
+	}
+	binding, err := readAsset("signalbox-binding.yaml")
+	if err != nil {
+		return err
+	}
+	return x.applier.apply(ctx, append(roles, binding...)...)
+}
+
+// startManagers starts everything that talks to the API server, all at once.
+func (x *plan) startManagers(ctx context.Context) error {
+	starts := []func(context.Context) error{x.startControllerManager, x.startScheduler, x.startKWOK, x.startKueue, x.startJobSet}
+	if x.profile.trainer {
+		starts = append(starts, x.startTrainer)
+	}
+	if x.profile.signalbox {
+		starts = append(starts, x.startSignalbox)
+	}
+	errs := make([]error, len(starts))
+	var wg sync.WaitGroup
+	for i, start := range starts {
+		wg.Go(func() { errs[i] = start(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (x *plan) startControllerManager(ctx context.Context) error {
+	certs, err := x.ca.serving(x.layout, "kube-controller-manager")
+	if err != nil {
+		return err
+	}
+	return x.s.add(ctx, component{
+		name: "kube-controller-manager", binary: x.binaries["kube-controller-manager"],
+		args: []string{
+			"--kubeconfig", x.layout.kubeconfig("kube-controller-manager"),
+			"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(x.ports["kube-controller-manager"]), "--cert-dir", certs,
+			"--use-service-account-credentials", "--service-account-private-key-file", x.layout.pki("service-account.key"),
+			"--root-ca-file", x.layout.pki("ca.crt"), "--leader-elect=false",
+			"--kube-api-qps", "300", "--kube-api-burst", "500", gangGates,
+		},
+		ready: answers("https://" + hostPort(x.ports["kube-controller-manager"]) + "/healthz"),
+	})
+}
+
+func (x *plan) startScheduler(ctx context.Context) error {
+	certs, err := x.ca.serving(x.layout, "kube-scheduler")
+	if err != nil {
+		return err
+	}
+	if err := x.asset("kube-scheduler.yaml", map[string]any{"Kubeconfig": x.layout.kubeconfig("kube-scheduler")}); err != nil {
+		return err
+	}
+	return x.s.add(ctx, component{
+		name: "kube-scheduler", binary: x.binaries["kube-scheduler"],
+		args: []string{
+			"--config", x.layout.config("kube-scheduler.yaml"), "--bind-address", "127.0.0.1",
+			"--secure-port", strconv.Itoa(x.ports["kube-scheduler"]), "--cert-dir", certs, gangGates,
+		},
+		ready: answers("https://" + hostPort(x.ports["kube-scheduler"]) + "/healthz"),
+	})
+}
+
+func (x *plan) startKWOK(ctx context.Context) error {
+	if err := x.asset("kwok-stages.yaml", nil); err != nil {
+		return err
+	}
+	return x.s.add(ctx, component{
+		name: "kwok", binary: x.binaries["kwok"],
+		args: []string{
+			"--kubeconfig", x.layout.kubeconfig("kwok"), "--config", x.layout.config("kwok-stages.yaml"), "--manage-all-nodes",
+			"--node-ip", "127.0.0.1", "--server-address", hostPort(x.ports["kwok"]),
+		},
+		env:   []string{"HOME=" + x.layout.state},
+		ready: answers("http://" + hostPort(x.ports["kwok"]) + "/healthz"),
+	})
+}
+
+// manager starts a controller manager with a configuration file made from the asset of its name.
+func (x *plan) manager(ctx context.Context, name string, values map[string]any, env ...string) error {
+	certs, err := x.ca.serving(x.layout, name)
+	if err != nil {
+		return err
+	}
+	all := map[string]any{
+		"Health": hostPort(x.ports[name]), "Metrics": hostPort(x.ports[name+"-metrics"]),
+		"WebhookPort": x.ports[name+"-webhook"], "CertDir": certs,
+	}
+	for k, v := range values {
+		all[k] = v
+	}
+	if err := x.asset(name+".yaml", all); err != nil {
+		return err
+	}
+	return x.s.add(ctx, component{
+		name: name, binary: x.binaries[name],
+		args:  []string{"--config", x.layout.config(name + ".yaml")},
+		env:   append([]string{"KUBECONFIG=" + x.layout.kubeconfig(name), "POD_NAMESPACE=" + name + "-system"}, env...),
+		ready: answers("http://" + hostPort(x.ports[name]) + "/readyz"),
+	})
+}
+
+func (x *plan) startKueue(ctx context.Context) error {
+	certs := x.layout.pki("kueue")
+	err := x.manager(ctx, "kueue", map[string]any{"Builtin": x.profile.builtin, "Signalbox": x.profile.signalbox}, "KUEUE_METRICS_CERTS="+certs)
+	if err != nil {
+		return err
+	}
+	// An installed Kueue has its configuration in this ConfigMap, where Signalbox looks at it.
+	config, err := os.ReadFile(x.layout.config("kueue.yaml"))
+	if err != nil {
+		return err
+	}
+	return x.applier.apply(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"namespace": "kueue-system", "name": "kueue-manager-config"},
+		"data":     map[string]any{"controller_manager_config.yaml": string(config)},
+	}})
+}
+
+func (x *plan) startJobSet(ctx context.Context) error { return x.manager(ctx, "jobset", nil) }
+
+func (x *plan) startTrainer(ctx context.Context) error {
+	// Trainer reads its certificate at a fixed place under the folder for temporary files.
+	tmp := filepath.Join(x.layout.state, "data", "trainer-tmp")
+	if err := os.MkdirAll(filepath.Join(tmp, "k8s-webhook-server"), 0o755); err != nil {
+		return err
+	}
+	certs := filepath.Join(tmp, "k8s-webhook-server", "serving-certs")
+	if err := os.Symlink(x.layout.pki("trainer"), certs); err != nil && !os.IsExist(err) {
+		return err
+	}
+	return x.manager(ctx, "trainer", nil, "TMPDIR="+tmp)
+}
+
+func (x *plan) startSignalbox(ctx context.Context) error { return x.manager(ctx, "signalbox", nil) }
+
+// installLate makes what needs the managers: their webhooks, and Trainer's runtimes, which pass through them.
+func (x *plan) installLate(ctx context.Context) error {
+	kueueDir, err := moduleDir(ctx, x.layout, kueue, "sigs.k8s.io/kueue")
+	if err != nil {
+		return err
+	}
+	jobsetDir, err := moduleDir(ctx, x.layout, jobset, "sigs.k8s.io/jobset")
+	if err != nil {
+		return err
+	}
+	webhooks := map[string]string{
+		"kueue":  filepath.Join(kueueDir, "config/components/webhook/manifests.yaml"),
+		"jobset": filepath.Join(jobsetDir, "config/components/webhook/manifests.yaml"),
+	}
+	var runtimes []*unstructured.Unstructured
+	if x.profile.trainer {
+		trainerDir, err := moduleDir(ctx, x.layout, trainer, "github.com/kubeflow/trainer/v2")
+		if err != nil {
+			return err
+		}
+		webhooks["trainer"] = filepath.Join(trainerDir, "manifests/base/webhook/manifests.yaml")
+		if runtimes, err = readManifests(filepath.Join(trainerDir, "manifests/base/runtimes/*_distributed.yaml")); err != nil {
+			return err
+		}
+	}
+	if x.profile.signalbox {
+		webhooks["signalbox"] = filepath.Join(x.layout.repo, "config/webhook/manifests.yaml")
+	}
+	for name, file := range webhooks {
+		objects, err := readManifests(file)
+		if err != nil {
+			return err
+		}
+		configurations := ofKind(objects, "WebhookConfiguration")
+		if err := toLoopback(configurations, name, x.ports[name+"-webhook"], x.ca.pem); err != nil {
+			return err
+		}
+		if err := x.applier.apply(ctx, configurations...); err != nil {
+			return err
+		}
+	}
+	return x.applier.apply(ctx, runtimes...)
+}
+
+// asset writes an embedded file, as a template of the values, to the configuration folder.
+func (x *plan) asset(name string, values map[string]any) error {
+	t, err := template.New(name).Option("missingkey=error").ParseFS(assets, "assets/"+name)
+	if values == nil {
+		content, err := assets.ReadFile("assets/" + name)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(x.layout.config(name), content, 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	if err := t.Execute(&out, values); err != nil {
+		return err
+	}
+	return os.WriteFile(x.layout.config(name), out.Bytes(), 0o644)
+}
+
+func readAsset(name string) ([]*unstructured.Unstructured, error) {
+	content, err := assets.ReadFile("assets/" + name)
+	if err != nil {
+		return nil, err
+	}
+	return decode(content)
+}
+
+// answers returns a readiness check: the address answers 200. It is on loopback and the check carries no secret, so the
+// server's own self-signed certificate will do.
+func answers(address string) func(context.Context) error {
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true,
+	}}
+	return func(ctx context.Context) error { return get(ctx, client, address) }
+}
+
+func get(ctx context.Context, client *http.Client, address string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", address, response.Status)
+	}
+	return nil
+}
+
+func hostPort(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// freePorts finds a free loopback port for each name; all are held open until the last is found, so they differ.
+func freePorts(names ...string) (map[string]int, error) {
+	ports := make(map[string]int, len(names))
+	for _, name := range names {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("finding a free port for %s: %w", name, err)
+		}
+		defer listener.Close()
+		ports[name] = listener.Addr().(*net.TCPAddr).Port
+	}
+	return ports, nil
+}
