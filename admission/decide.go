@@ -35,6 +35,8 @@ type Input struct {
 	// Flavors holds every ResourceFlavor that the admission assigns.
 	Flavors  map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec
 	Features Features
+	// Now becomes the entry's time. Trainer's webhook sets it where it is missing, and then rewrites the whole object.
+	Now metav1.Time
 }
 
 // Start is a decided start: the entry to write together with suspend: false, and the version of the TrainJob that it
@@ -104,7 +106,7 @@ func Decide(in Input) (*Start, error) {
 		Key:             types.NamespacedName{Namespace: in.Job.Namespace, Name: in.Job.Name},
 		UID:             in.Job.UID,
 		ResourceVersion: in.Job.ResourceVersion,
-		Entry:           entry(patches),
+		Entry:           entry(patches, &in.Now),
 	}
 	return start, verify(in, all, start.Entry)
 }
@@ -222,7 +224,7 @@ func Neutral(own *trainer.RuntimePatch) trainer.RuntimePatch {
 			patches = append(patches, podPatch(rj.Name, &metav1.ObjectMeta{Labels: map[string]string{constants.PodSetLabel: rj.Name}}, nil))
 		}
 	}
-	return entry(patches)
+	return entry(patches, nil)
 }
 
 // IsNeutral tells whether nothing of an admission is left in the TrainJob's own entry.
@@ -237,9 +239,10 @@ func IsNeutral(job *trainer.TrainJob) bool {
 	})
 }
 
-func entry(patches []trainer.ReplicatedJobPatch) trainer.RuntimePatch {
+func entry(patches []trainer.ReplicatedJobPatch, now *metav1.Time) trainer.RuntimePatch {
 	return trainer.RuntimePatch{
 		Manager: overrides.Manager,
+		Time:    now,
 		TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{
 			Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{ReplicatedJobs: patches}},
 		},

@@ -332,7 +332,7 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 		return err
 	}
 	start, err := admission.Decide(admission.Input{
-		Job: &j.TrainJob, Runtime: j.runtime, Workload: wl, Flavors: flavors, Features: j.r.features.admission(),
+		Job: &j.TrainJob, Runtime: j.runtime, Workload: wl, Flavors: flavors, Features: j.r.features.admission(), Now: metav1.NewTime(j.r.clock.Now()),
 	})
 	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
 		recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, jobframework.FailedToStartFinishedReason, "Starting", "%s; then delete Workload %s to queue the TrainJob again", truncate(err.Error()), wl.Name)

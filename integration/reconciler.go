@@ -317,4 +317,3 @@ func (r *Reconciler) waitingJobsOf(kind string) handler.MapFunc {
 }
 
 var _ reconcile.Reconciler = (*Reconciler)(nil)
-

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"gomodules.xyz/jsonpatch/v2"
@@ -119,7 +118,8 @@ func (w *Webhook) defaults(ctx context.Context, rv *review) ([]jsonpatch.Operati
 		patch = append(patch, jsonpatch.NewOperation("add", "/spec/suspend", suspend))
 	}
 	if rv.old == nil {
-		return patch, nil
+		values, err := canonical(rv.raw, &rv.new.TrainJob)
+		return append(patch, values...), err
 	}
 	entries, err := keepOwn(rv)
 	if err != nil || entries == nil {
@@ -157,7 +157,7 @@ func (w *Webhook) defaultLabels(ctx context.Context, j *job) ([]jsonpatch.Operat
 	var patch []jsonpatch.Operation
 	for _, key := range []string{constants.QueueLabel, constants.WorkloadPriorityClassLabel} {
 		if _, had := before[key]; !had && defaulted.Labels[key] != "" {
-			patch = append(patch, jsonpatch.NewOperation("add", "/metadata/labels/"+strings.ReplaceAll(key, "/", "~1"), defaulted.Labels[key]))
+			patch = append(patch, jsonpatch.NewOperation("add", "/metadata/labels/"+escape(key), defaulted.Labels[key]))
 		}
 	}
 	return patch, nil

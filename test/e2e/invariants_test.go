@@ -1,0 +1,154 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+type runtimeObject = runtime.Object
+
+// invariants sees every version of every TrainJob and pod, as the API server's watch gives them, and holds:
+//   - a queued TrainJob is never unsuspended without the integration's whole entry;
+//   - a pod is born with exactly the node selector of the entry that its TrainJob runs with, and with all its
+//     tolerations;
+//   - a TrainJob is started once for each time that it was stopped, and no more.
+type invariants struct {
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	broken []string
+	jobs   map[types.NamespacedName]*trainer.TrainJob
+	starts map[types.UID]int
+	stops  map[types.UID]int
+}
+
+func watchInvariants() *invariants {
+	ctx, cancel := context.WithCancel(context.Background())
+	i := &invariants{cancel: cancel, jobs: map[types.NamespacedName]*trainer.TrainJob{}, starts: map[types.UID]int{}, stops: map[types.UID]int{}}
+	go i.follow(ctx, &trainer.TrainJobList{}, func(o client.Object) { i.trainJob(o.(*trainer.TrainJob)) })
+	go i.follow(ctx, &corev1.PodList{}, func(o client.Object) { i.pod(ctx, o.(*corev1.Pod)) })
+	return i
+}
+
+func (i *invariants) stop() { i.cancel() }
+
+func (i *invariants) follow(ctx context.Context, list client.ObjectList, see func(client.Object)) {
+	version := ""
+	for ctx.Err() == nil {
+		events, err := admin.Watch(ctx, list, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})
+		if err != nil {
+			i.fail("watching %T: %v", list, err)
+			return
+		}
+		for e := range events.ResultChan() {
+			o, ok := e.Object.(client.Object)
+			if !ok {
+				break
+			}
+			version = o.GetResourceVersion()
+			if e.Type == watch.Added || e.Type == watch.Modified {
+				see(o)
+			}
+		}
+	}
+}
+
+func (i *invariants) fail(format string, args ...any) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.broken = append(i.broken, fmt.Sprintf(format, args...))
+}
+
+// violations returns what was found since the last call.
+func (i *invariants) violations() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	broken := i.broken
+	i.broken = nil
+	return broken
+}
+
+func (i *invariants) startsOf(tj *trainer.TrainJob) int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.starts[tj.UID]
+}
+
+func (i *invariants) trainJob(tj *trainer.TrainJob) {
+	runs := !ptr.Deref(tj.Spec.Suspend, false)
+	key := client.ObjectKeyFromObject(tj)
+	i.mu.Lock()
+	before := i.jobs[key]
+	i.jobs[key] = tj
+	if before != nil && before.UID == tj.UID && ptr.Deref(before.Spec.Suspend, false) == runs {
+		if runs {
+			i.starts[tj.UID]++
+		} else {
+			i.stops[tj.UID]++
+		}
+	}
+	starts, stops := i.starts[tj.UID], i.stops[tj.UID]
+	i.mu.Unlock()
+	if tj.Labels[constants.QueueLabel] == "" || !runs {
+		return
+	}
+	if starts > stops+1 {
+		i.fail("TrainJob %s was started %d times and stopped %d times", key, starts, stops)
+	}
+	own := overrides.Own(tj)
+	if own == nil || own.TrainingRuntimeSpec == nil || len(own.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs) == 0 {
+		i.fail("TrainJob %s runs at version %s without the integration's entry", key, tj.ResourceVersion)
+	}
+}
+
+func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
+	name := pod.Labels[jobset.JobSetNameKey]
+	if name == "" || pod.Status.Phase != corev1.PodPending || pod.Spec.NodeName != "" {
+		return
+	}
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: name}
+	i.mu.Lock()
+	tj := i.jobs[key]
+	i.mu.Unlock()
+	if tj == nil { // the two watches are not in step
+		tj = &trainer.TrainJob{}
+		if err := admin.Get(ctx, key, tj); err != nil {
+			return // gone again, or a JobSet that no TrainJob owns
+		}
+	}
+	if tj.Labels[constants.QueueLabel] == "" || overrides.Own(tj) == nil || ptr.Deref(tj.Spec.Suspend, false) {
+		return
+	}
+	_, spec := overrides.PodPatch(*overrides.Own(tj), pod.Labels[jobset.ReplicatedJobNameKey])
+	if spec == nil {
+		return
+	}
+	if !maps.Equal(pod.Spec.NodeSelector, spec.NodeSelector) {
+		i.fail("pod %s/%s has node selector %v, its TrainJob's entry %v", pod.Namespace, pod.Name, pod.Spec.NodeSelector, spec.NodeSelector)
+	}
+	for _, t := range spec.Tolerations {
+		if !slices.ContainsFunc(pod.Spec.Tolerations, func(have corev1.Toleration) bool { return have.MatchToleration(&t) }) {
+			i.fail("pod %s/%s lacks toleration %v of its TrainJob's entry", pod.Namespace, pod.Name, t)
+		}
+	}
+	for _, have := range pod.Spec.Tolerations {
+		if have.Key == "gpu" && !slices.ContainsFunc(spec.Tolerations, func(t corev1.Toleration) bool { return have.MatchToleration(&t) }) {
+			i.fail("pod %s/%s has toleration %v, which its TrainJob's entry doesn't", pod.Namespace, pod.Name, have)
+		}
+	}
+}

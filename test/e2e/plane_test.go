@@ -1,0 +1,183 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/yaml"
+)
+
+// plane is the running control plane, by what it leaves under .cluster.
+type plane struct{ dir string }
+
+func (p plane) kubeconfig(name string) string {
+	if name == "" {
+		return filepath.Join(p.dir, "kubeconfig")
+	}
+	return filepath.Join(p.dir, name+".kubeconfig")
+}
+
+// act kills, stops, starts or restarts a component and returns when that is done; a started one is ready.
+func (p plane) act(action, component string) error {
+	client := &http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(p.dir, "control.sock"))
+	}}}
+	response, err := client.Post("http://cluster/"+action+"/"+component, "", nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		message, err := io.ReadAll(response.Body)
+		return fmt.Errorf("%s %s: %s %w", action, component, strings.TrimSpace(string(message)), err)
+	}
+	return nil
+}
+
+func (p plane) mustAct(action string, components ...string) {
+	ginkgo.GinkgoHelper()
+	for _, c := range components {
+		gomega.Expect(p.act(action, c)).To(gomega.Succeed())
+	}
+}
+
+// configure changes the configuration file of a component for the running spec and restarts it, and puts both back when
+// the spec (or the container that it is called for) ends.
+func (p plane) configure(component string, change func(map[string]any)) {
+	ginkgo.GinkgoHelper()
+	path := filepath.Join(p.dir, "config", component+".yaml")
+	before, err := os.ReadFile(path)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	var config map[string]any
+	gomega.Expect(yaml.Unmarshal(before, &config)).To(gomega.Succeed())
+	change(config)
+	after, err := yaml.Marshal(config)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	ginkgo.DeferCleanup(func() {
+		gomega.Expect(os.WriteFile(path, before, 0o644)).To(gomega.Succeed())
+		p.publish(before, component)
+		p.mustAct("restart", component)
+		if component == "kueue" {
+			awaitKueue()
+		}
+	})
+	gomega.Expect(os.WriteFile(path, after, 0o644)).To(gomega.Succeed())
+	p.publish(after, component)
+	p.mustAct("restart", component)
+	if component == "kueue" {
+		awaitKueue()
+	}
+}
+
+// awaitKueue waits until a restarted Kueue has its queues active again.
+func awaitKueue() {
+	ginkgo.GinkgoHelper()
+	gomega.Eventually(func(g gomega.Gomega) {
+		var queues kueue.ClusterQueueList
+		g.Expect(admin.List(context.Background(), &queues)).To(gomega.Succeed())
+		for _, q := range queues.Items {
+			g.Expect(meta.IsStatusConditionTrue(q.Status.Conditions, kueue.ClusterQueueActive)).To(gomega.BeTrue(), q.Name)
+		}
+	}).Should(gomega.Succeed())
+}
+
+// request is a line of the audit log.
+type request struct {
+	Verb string `json:"verb"`
+	User struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	RequestURI string `json:"requestURI"`
+	ObjectRef  struct {
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
+	} `json:"objectRef"`
+	ResponseStatus struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
+}
+
+func (r request) writes() bool {
+	switch r.Verb {
+	case "create", "update", "patch", "delete", "deletecollection":
+		return true
+	}
+	return false
+}
+
+func (r request) dryRun() bool { return strings.Contains(r.RequestURI, "dryRun=All") }
+
+// requests reads the audit log from an offset to its end and returns what the filter takes.
+func (p plane) requests(from int64, take func(request) bool) []request {
+	ginkgo.GinkgoHelper()
+	file, err := os.Open(filepath.Join(p.dir, "log", "audit.log"))
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	defer file.Close()
+	_, err = file.Seek(from, io.SeekStart)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	var taken []request
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var r request
+		if json.Unmarshal(lines.Bytes(), &r) == nil && take(r) { // the last line may be half written
+			taken = append(taken, r)
+		}
+	}
+	gomega.Expect(lines.Err()).NotTo(gomega.HaveOccurred())
+	return taken
+}
+
+// auditEnd is where the audit log ends now.
+func (p plane) auditEnd() int64 {
+	ginkgo.GinkgoHelper()
+	info, err := os.Stat(filepath.Join(p.dir, "log", "audit.log"))
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	return info.Size()
+}
+
+// logEnd and logSince read a component's log.
+func (p plane) logEnd(component string) int64 {
+	info, err := os.Stat(filepath.Join(p.dir, "log", component+".log"))
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	return info.Size()
+}
+
+func (p plane) logSince(component string, offset int64) string {
+	content, err := os.ReadFile(filepath.Join(p.dir, "log", component+".log"))
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	return string(content[offset:])
+}
+
+// publish puts a changed Kueue configuration where an installed Kueue has it, and where Signalbox compares it.
+func (p plane) publish(content []byte, component string) {
+	ginkgo.GinkgoHelper()
+	if component != "kueue" {
+		return
+	}
+	setKueueConfig(string(content))
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+

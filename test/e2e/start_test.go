@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+var _ = ginkgo.Describe("A queued TrainJob", func() {
+	ginkgo.It("starts with one write on the flavor that it was given, runs, and gives its quota back", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 16})
+		g.runtime(ctx, "torch", "1s")
+		from := cluster.auditEnd()
+		tj := g.submit(ctx, g.trainJob("first", "torch", 2))
+		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
+		gomega.Eventually(condition(ctx, tj, kueue.WorkloadFinished)).Should(gomega.Equal("True/Succeeded"))
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+
+		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
+		writes := cluster.requests(from, func(r request) bool {
+			return r.writes() && r.ObjectRef.Namespace == g.namespace && r.ObjectRef.Resource == "trainjobs" && r.ObjectRef.Subresource == "" && r.User.Username != "user"
+		})
+		gomega.Expect(writes).To(gomega.HaveLen(1), "writes to the TrainJob by all but the user")
+		gomega.Expect(writes[0].User.Username).To(gomega.Equal("signalbox"))
+		pods := podsOf(ctx, tj)
+		gomega.Expect(pods).To(gomega.HaveLen(2))
+		for _, p := range pods {
+			gomega.Expect(p.Spec.NodeSelector).To(gomega.Equal(map[string]string{"gpu": "a100", "has-a100": "true"}))
+			gomega.Expect(p.Labels).To(gomega.And(
+				gomega.HaveKeyWithValue("kueue.x-k8s.io/podset", "node"),
+				gomega.HaveKeyWithValue("kueue.x-k8s.io/local-queue-name", localQueue),
+				gomega.HaveKeyWithValue("kueue.x-k8s.io/cluster-queue-name", g.queue)))
+		}
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElements(
+			gomega.HavePrefix("CreatedWorkload: Created Workload: "+g.namespace+"/"),
+			gomega.Equal("Started: Admitted by clusterQueue "+g.queue),
+			gomega.HavePrefix("FinishedWorkload: Workload '"+g.namespace+"/")))
+	})
+
+	ginkgo.It("is suspended when it was not created so, and only its admission starts it", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
+		g.runtime(ctx, "torch", "1s")
+		tj := g.submit(ctx, g.trainJob("eager", "torch", 1, func(tj *trainer.TrainJob) { tj.Spec.Suspend = ptr.To(false) }))
+		gomega.Expect(tj.Spec.Suspend).To(gomega.HaveValue(gomega.BeTrue()))
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"suspend":null}}`))
+		gomega.Expect(user.Patch(ctx, tj, patch)).To(gomega.Succeed())
+		gomega.Expect(tj.Spec.Suspend).To(gomega.HaveValue(gomega.BeTrue()))
+		gomega.Consistently(bound(ctx, tj)).Should(gomega.BeZero())
+	})
+
+	ginkgo.It("stays as it is when its manifest is applied again while it runs", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		tj := g.submit(ctx, g.trainJob("again", "torch", 1))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		entry := entryOf(get(ctx, tj))
+		// What a client-side apply sends for a manifest that says "suspend: true" and has no entries.
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"suspend":true,"runtimePatches":null}}`))
+		gomega.Expect(user.Patch(ctx, tj, patch)).To(gomega.Succeed())
+		gomega.Expect(tj.Spec.Suspend).To(gomega.HaveValue(gomega.BeFalse()))
+		gomega.Expect(entryOf(tj)).To(gomega.Equal(entry))
+		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
+	})
+
+	ginkgo.It("may not bring the integration's entry with it", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "1s")
+		tj := g.trainJob("forged", "torch", 1, func(tj *trainer.TrainJob) {
+			tj.Spec.RuntimePatches = []trainer.RuntimePatch{{Manager: overrides.Manager}}
+		})
+		gomega.Expect(user.Create(ctx, tj)).To(gomega.MatchError(gomega.ContainSubstring("take it out of the manifest")))
+	})
+
+	ginkgo.It("keeps a user's entry byte for byte, with explicit zeros and with fields that nobody here knows", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8, "h100": 8})
+		g.runtime(ctx, "torch", "2s", func(rt *trainer.TrainingRuntime) {
+			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers = append(
+				rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers, corev1.Container{Name: "sidecar", Image: "example.com/sidecar:1"})
+		})
+		allowFutureField(ctx)
+		tj := g.trainJob("zeros", "torch", 1)
+		object, err := toUnstructured(tj)
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		entries := `[{"manager":"example.com/team","trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"node","template":{"spec":{"template":{
+			"metadata":{"labels":{"team":""}},
+			"spec":{"futureField":"kept","volumes":[{"name":"data","emptyDir":{}}],"containers":[{"name":"sidecar","env":[{"name":"EMPTY","value":""}],
+			"volumeMounts":[{"name":"data","mountPath":"/data","readOnly":false}]}],"tolerations":[{"key":"team","operator":"Exists","effect":""}]}}}}}]}}}}]`
+		var list []any
+		gomega.Expect(json.Unmarshal([]byte(entries), &list)).To(gomega.Succeed())
+		gomega.Expect(unstructured.SetNestedSlice(object.Object, list, "spec", "runtimePatches")).To(gomega.Succeed())
+		gomega.Expect(user.Create(ctx, object)).To(gomega.Succeed())
+		tj = get(ctx, tj)
+		before := rawEntry(ctx, tj, "example.com/team")
+		gomega.Expect(before).To(gomega.And(gomega.ContainSubstring(`"readOnly":false`), gomega.ContainSubstring(`"value":""`), gomega.ContainSubstring(`"futureField":"kept"`)))
+
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		gomega.Expect(rawEntry(ctx, tj, "example.com/team")).To(gomega.MatchJSON(before), "while it runs")
+		_, spec := overrides.PodPatch(*entryOf(get(ctx, tj)), "node")
+		gomega.Expect(spec.Tolerations).To(gomega.HaveLen(2), "the user's toleration, which replaces the runtime's, and the flavor's")
+		gomega.Expect(admin.Patch(ctx, workloadOf(ctx, tj), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"active":false}}`)))).To(gomega.Succeed())
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		gomega.Expect(rawEntry(ctx, tj, "example.com/team")).To(gomega.MatchJSON(before), "after it was stopped")
+	})
+
+	ginkgo.It("does not start where another entry contradicts what admission needs", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "1s")
+		tj := g.submit(ctx, g.trainJob("conflict", "torch", 1, entryFor("example.com/team", "node", func(meta *metav1.ObjectMeta, _ *trainer.PodSpecPatch) {
+			meta.Labels = map[string]string{"kueue.x-k8s.io/podset": "mine"}
+		})))
+		gomega.Eventually(condition(ctx, tj, kueue.WorkloadFinished)).Should(gomega.Equal("True/FailedToStart"))
+		message := meta.FindStatusCondition(workloadOf(ctx, tj).Status.Conditions, kueue.WorkloadFinished).Message
+		gomega.Expect(message).To(gomega.And(
+			gomega.ContainSubstring("spec.runtimePatches[example.com/team]"), gomega.ContainSubstring("metadata.labels[kueue.x-k8s.io/podset]"),
+			gomega.ContainSubstring(`"mine"`), gomega.ContainSubstring(`"node"`)))
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("FailedToStart: ")))
+		gomega.Consistently(bound(ctx, tj)).Should(gomega.BeZero())
+		gomega.Expect(g.used(ctx)()).To(gomega.BeZero())
+		gomega.Expect(watched.startsOf(tj)).To(gomega.BeZero())
+	})
+
+	ginkgo.It("takes what admission checks add, and refuses what contradicts an entry", func(ctx context.Context) {
+		check := &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{GenerateName: "zones-"}, Spec: kueue.AdmissionCheckSpec{ControllerName: "example.com/zones"}}
+		gomega.Expect(admin.Create(ctx, check)).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, check)).To(gomega.Succeed()) })
+		meta.SetStatusCondition(&check.Status.Conditions, metav1.Condition{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue, Reason: "Ready"})
+		gomega.Expect(admin.Status().Update(ctx, check)).To(gomega.Succeed())
+		g := newGround(ctx, map[string]int64{"a100": 16}, func(cq *kueue.ClusterQueue) {
+			cq.Spec.AdmissionChecksStrategy = &kueue.AdmissionChecksStrategy{AdmissionChecks: []kueue.AdmissionCheckStrategyRule{{Name: kueue.AdmissionCheckReference(check.Name)}}}
+		})
+		g.runtime(ctx, "torch", "1s")
+		agrees := g.submit(ctx, g.trainJob("agrees", "torch", 1))
+		contradicts := g.submit(ctx, g.trainJob("contradicts", "torch", 1, entryFor("example.com/team", "node", func(_ *metav1.ObjectMeta, spec *trainer.PodSpecPatch) {
+			spec.NodeSelector = map[string]string{"zone": "west"}
+		})))
+		for _, tj := range []*trainer.TrainJob{agrees, contradicts} {
+			gomega.Eventually(condition(ctx, tj, kueue.WorkloadQuotaReserved)).Should(gomega.HavePrefix("True/"))
+			answer(ctx, tj, check.Name, kueue.CheckStateReady, map[string]string{"zone": "east"})
+		}
+		gomega.Eventually(func() int { return len(podsOf(ctx, agrees)) }).Should(gomega.Equal(1))
+		gomega.Expect(podsOf(ctx, agrees)[0].Spec.NodeSelector).To(gomega.HaveKeyWithValue("zone", "east"))
+		gomega.Eventually(condition(ctx, contradicts, kueue.WorkloadFinished)).Should(gomega.Equal("True/FailedToStart"))
+		gomega.Expect(meta.FindStatusCondition(workloadOf(ctx, contradicts).Status.Conditions, kueue.WorkloadFinished).Message).To(gomega.And(
+			gomega.ContainSubstring("spec.runtimePatches[example.com/team]"), gomega.ContainSubstring("spec.nodeSelector[zone]"),
+			gomega.ContainSubstring(`"west"`), gomega.ContainSubstring("AdmissionCheck "+check.Name), gomega.ContainSubstring(`"east"`)))
+		gomega.Expect(podsOf(ctx, contradicts)).To(gomega.BeEmpty())
+	})
+})
+
+var _ = ginkgo.Describe("A TrainJob of several steps", func() {
+	ginkgo.It("gives the quota of an initializer back when that has succeeded", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 16})
+		g.runtime(ctx, "staged", "forever", withInitializer("1s"))
+		tj := g.submit(ctx, g.trainJob("staged", "staged", 1))
+		gomega.Eventually(func() []kueue.ReclaimablePod {
+			wl := workloadOf(ctx, tj)
+			if wl == nil {
+				return nil
+			}
+			return wl.Status.ReclaimablePods
+		}).Should(gomega.ConsistOf(kueue.ReclaimablePod{Name: "dataset-initializer", Count: 1}))
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeEquivalentTo(8), "the GPUs of the initializer are free, those of the trainer are not")
+	})
+
+	ginkgo.It("runs MPI's launcher and workers as PodSets in the runtime's order", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 32})
+		g.runtime(ctx, "mpi", "1s", func(rt *trainer.TrainingRuntime) {
+			launcher := step("launcher", "trainer", "1s")
+			launcher.DependsOn = []jobset.DependsOn{{Name: "node", Status: jobset.DependencyReady}}
+			worker := step("node", "", "forever")
+			rt.Spec.MLPolicy = &trainer.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainer.MLPolicySource{MPI: &trainer.MPIMLPolicySource{
+				NumProcPerNode: ptr.To[int32](8), MPIImplementation: ptr.To(trainer.MPIImplementationOpenMPI), SSHAuthMountPath: ptr.To("/root/.ssh"), RunLauncherAsNode: ptr.To(true),
+			}}}
+			rt.Spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll, TargetReplicatedJobs: []string{"launcher"}}
+			rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{worker, launcher}
+		})
+		tj := g.submit(ctx, g.trainJob("mpi", "mpi", 4))
+		gomega.Eventually(flavor(ctx, tj)).Should(gomega.Equal("a100"))
+		var shape []string
+		for _, ps := range workloadOf(ctx, tj).Spec.PodSets {
+			shape = append(shape, fmt.Sprintf("%s×%d", ps.Name, ps.Count))
+		}
+		gomega.Expect(shape).To(gomega.Equal([]string{"node×3", "launcher×1"}))
+		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
+	})
+})
+
+// entryFor adds a user's entry for one ReplicatedJob.
+func entryFor(manager, replicatedJob string, fill func(*metav1.ObjectMeta, *trainer.PodSpecPatch)) func(*trainer.TrainJob) {
+	return func(tj *trainer.TrainJob) {
+		pod := &trainer.PodTemplatePatch{Metadata: &metav1.ObjectMeta{}, Spec: &trainer.PodSpecPatch{}}
+		fill(pod.Metadata, pod.Spec)
+		tj.Spec.RuntimePatches = append(tj.Spec.RuntimePatches, trainer.RuntimePatch{Manager: manager, TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{
+			Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{ReplicatedJobs: []trainer.ReplicatedJobPatch{
+				{Name: replicatedJob, Template: &trainer.JobTemplatePatch{Spec: &trainer.JobSpecPatch{Template: pod}}},
+			}}},
+		}})
+	}
+}
+
+// withInitializer puts a dataset initializer before the trainer. It asks for a node's GPUs, so that its quota shows.
+func withInitializer(duration string) func(*trainer.TrainingRuntime) {
+	return func(rt *trainer.TrainingRuntime) {
+		first := step("dataset-initializer", "dataset-initializer", duration)
+		gpus := corev1.ResourceList{gpu: resource.MustParse(fmt.Sprint(gpusPerNode))}
+		first.Template.Spec.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: gpus, Limits: gpus}
+		jobs := rt.Spec.Template.Spec.ReplicatedJobs
+		jobs[0].DependsOn = []jobset.DependsOn{{Name: "dataset-initializer", Status: jobset.DependencyComplete}}
+		rt.Spec.Template.Spec.ReplicatedJobs = append([]jobset.ReplicatedJob{first}, jobs...)
+	}
+}
+
+// answer lets an admission check of a TrainJob's Workload come to a state, with a node selector for every PodSet.
+func answer(ctx context.Context, tj *trainer.TrainJob, check string, state kueue.CheckState, nodeSelector map[string]string) {
+	ginkgo.GinkgoHelper()
+	gomega.Eventually(func() error {
+		wl := workloadOf(ctx, tj)
+		var updates []kueue.PodSetUpdate
+		for _, ps := range wl.Spec.PodSets {
+			updates = append(updates, kueue.PodSetUpdate{Name: ps.Name, NodeSelector: nodeSelector})
+		}
+		for i := range wl.Status.AdmissionChecks {
+			if c := &wl.Status.AdmissionChecks[i]; string(c.Name) == check {
+				c.State, c.Message, c.PodSetUpdates, c.LastTransitionTime = state, "answered by the spec", updates, metav1.Now()
+				return admin.Status().Update(ctx, wl)
+			}
+		}
+		return fmt.Errorf("Workload %s has no admission check %s yet", wl.Name, check)
+	}).Should(gomega.Succeed())
+}
+
+func toUnstructured(tj *trainer.TrainJob) (*unstructured.Unstructured, error) {
+	data, err := json.Marshal(tj)
+	if err != nil {
+		return nil, err
+	}
+	o := &unstructured.Unstructured{}
+	if err := json.Unmarshal(data, &o.Object); err != nil {
+		return nil, err
+	}
+	delete(o.Object, "status")
+	o.SetGroupVersionKind(trainer.GroupVersion.WithKind(trainer.TrainJobKind))
+	return o, nil
+}
+
+// rawEntry returns an entry as the API server has it, with fields that our types don't know.
+func rawEntry(ctx context.Context, tj *trainer.TrainJob, manager string) string {
+	ginkgo.GinkgoHelper()
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(trainer.GroupVersion.WithKind(trainer.TrainJobKind))
+	gomega.Expect(admin.Get(ctx, client.ObjectKeyFromObject(tj), o)).To(gomega.Succeed())
+	entries, _, err := unstructured.NestedSlice(o.Object, "spec", "runtimePatches")
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	for _, e := range entries {
+		if e.(map[string]any)["manager"] == manager {
+			data, err := json.Marshal(e)
+			gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			return string(data)
+		}
+	}
+	return ""
+}
+
+// allowFutureField lets TrainJobs have a field in a pod patch that no Trainer has today, as a later one might.
+func allowFutureField(ctx context.Context) {
+	ginkgo.GinkgoHelper()
+	crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"}})
+	before := crd.DeepCopy()
+	root := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+	gomega.Expect(addProperty(root, []string{"spec", "runtimePatches", "*", "trainingRuntimeSpec", "template", "spec", "replicatedJobs", "*",
+		"template", "spec", "template", "spec"}, "futureField")).To(gomega.BeTrue())
+	gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
+	ginkgo.DeferCleanup(func(ctx context.Context) {
+		crd = get(ctx, crd)
+		crd.Spec = before.Spec
+		gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
+	})
+}
+
+// addProperty adds a string property to the object at the path of a schema; * is a list's items.
+func addProperty(schema *apiextensionsv1.JSONSchemaProps, path []string, name string) bool {
+	if len(path) == 0 {
+		schema.Properties[name] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+		return true
+	}
+	if path[0] == "*" {
+		return schema.Items != nil && addProperty(schema.Items.Schema, path[1:], name)
+	}
+	child, found := schema.Properties[path[0]]
+	if !found || !addProperty(&child, path[1:], name) {
+		return false
+	}
+	schema.Properties[path[0]] = child
+	return true
+}
+

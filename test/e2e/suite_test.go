@@ -1,0 +1,79 @@
+// Package e2e tests Signalbox on a real control plane: API server, scheduler, Kueue, JobSet and Kubeflow Trainer, with
+// simulated nodes. `make test-e2e` starts one and runs the suite on it.
+package e2e
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+)
+
+func TestE2E(t *testing.T) {
+	gomega.RegisterFailHandler(ginkgo.Fail)
+	gomega.SetDefaultEventuallyTimeout(30 * time.Second)
+	gomega.SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
+	gomega.SetDefaultConsistentlyDuration(2 * time.Second)
+	gomega.SetDefaultConsistentlyPollingInterval(100 * time.Millisecond)
+	ginkgo.RunSpecs(t, "Signalbox on a real control plane")
+}
+
+var (
+	cluster plane            // the control plane
+	admin   client.WithWatch // may do everything
+	user    client.Client    // an ordinary user, who submits TrainJobs
+	watched *invariants      // looks at every version of every TrainJob and pod
+)
+
+var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
+	ctrl.SetLogger(zap.New(zap.WriteTo(ginkgo.GinkgoWriter)))
+	dir := os.Getenv("SIGNALBOX_CLUSTER")
+	gomega.Expect(dir).NotTo(gomega.BeEmpty(), "the suite runs on a control plane; start it with make test-e2e")
+	cluster = plane{dir: dir}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, trainer.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
+	} {
+		utilruntime.Must(add(scheme))
+	}
+	var err error
+	admin, err = client.NewWithWatch(config(cluster.kubeconfig("")), client.Options{Scheme: scheme})
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	user, err = client.New(config(cluster.kubeconfig("user")), client.Options{Scheme: scheme})
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	makeNodes(ctx)
+	makeFlavors(ctx)
+	watched = watchInvariants()
+})
+
+var _ = ginkgo.AfterSuite(func() {
+	if watched != nil {
+		watched.stop()
+	}
+})
+
+var _ = ginkgo.AfterEach(func() {
+	gomega.Expect(watched.violations()).To(gomega.BeEmpty(), "invariants of TrainJobs and their pods")
+})
+
+func config(path string) *rest.Config {
+	c, err := clientcmd.BuildConfigFromFlags("", path)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	c.QPS, c.Burst = 200, 400
+	return c
+}
