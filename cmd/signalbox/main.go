@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,7 +53,7 @@ func command() *cobra.Command {
 		Use: "signalbox", Short: "Start Kubeflow TrainJobs on Kueue's quota, each in one write",
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log := zap.New(zap.Level(zapLevel(verbosity)), zap.UseDevMode(false))
+			log := zap.New(zap.Level(zapcore.Level(-verbosity)), zap.StacktraceLevel(zapcore.DPanicLevel))
 			ctrl.SetLogger(log)
 			config := configapi.Default()
 			if path != "" {

@@ -30,7 +30,11 @@ type process struct {
 	cmd *exec.Cmd
 	// wanted is closed when somebody asks for its end, so that the end is no failure.
 	wanted chan struct{}
-	done   chan struct{}
+	// ready is closed when it serves; an end before that is the starter's to report.
+	ready chan struct{}
+	done  chan struct{}
+	// err is how it ended; to be read after done.
+	err error
 }
 
 // supervisor starts components, reports the death of any that was not asked for, and ends them all.
@@ -106,7 +110,7 @@ func (s *supervisor) fork(c component) (*process, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, wanted: make(chan struct{}), done: make(chan struct{})}
+	p := &process{cmd: cmd, wanted: make(chan struct{}), ready: make(chan struct{}), done: make(chan struct{})}
 	s.mu.Lock()
 	s.processes[c.name] = p
 	s.mu.Unlock()
@@ -114,28 +118,39 @@ func (s *supervisor) fork(c component) (*process, error) {
 	return p, nil
 }
 
-// watch reports a death that nobody asked for, at once and with the component's last words.
+// watch reports the death of a component that served and that nobody asked to end, at once and with its last words.
 func (s *supervisor) watch(name string, p *process) {
-	err := p.cmd.Wait()
+	p.err = p.cmd.Wait()
 	s.mu.Lock()
 	if s.processes[name] == p {
 		delete(s.processes, name)
 	}
 	s.mu.Unlock()
 	close(p.done)
-	select {
-	case <-p.wanted:
+	if closed(p.wanted) || !closed(p.ready) {
 		return
-	default:
 	}
+	select {
+	case s.died <- s.death(name, p):
+	default: // an earlier death is being reported
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *supervisor) death(name string, p *process) error {
+	err := p.err
 	if err == nil {
 		err = errors.New("it ended by itself")
 	}
-	death := fmt.Errorf("component %s died: %w\nthe last lines of %s:\n%s", name, err, s.layout.log(name), lastLines(s.layout.log(name), 15))
-	select {
-	case s.died <- death:
-	default:
-	}
+	return fmt.Errorf("component %s died: %w\nthe last lines of %s:\n%s", name, err, s.layout.log(name), lastLines(s.layout.log(name), 15))
 }
 
 const readyTimeout = 90 * time.Second
@@ -146,17 +161,12 @@ func (s *supervisor) awaitReady(ctx context.Context, c component, p *process) er
 	var last error
 	for {
 		if last = c.ready(ctx); last == nil {
+			close(p.ready)
 			return nil
 		}
 		select {
 		case <-p.done:
-			select {
-			case <-p.wanted:
-				return fmt.Errorf("%s was stopped before it was ready", c.name)
-			case death := <-s.died:
-				s.died <- death
-				return death
-			}
+			return s.death(c.name, p)
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w\nthe last lines of %s:\n%s", c.name, last, s.layout.log(c.name), lastLines(s.layout.log(c.name), 15))
 		case <-time.After(50 * time.Millisecond):

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -233,7 +234,9 @@ func running(ctx context.Context, tj *trainer.TrainJob) func() bool {
 }
 
 func complete(ctx context.Context, tj *trainer.TrainJob) func() bool {
-	return func() bool { return meta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, trainer.TrainJobComplete) }
+	return func() bool {
+		return meta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, trainer.TrainJobComplete)
+	}
 }
 
 // workloadOf returns the one Workload of a TrainJob, nil while there is none. More than one fails the spec.
@@ -346,3 +349,5 @@ func setKueueConfig(content string) {
 	cm.Data = map[string]string{"controller_manager_config.yaml": content}
 	gomega.Expect(admin.Update(ctx, cm)).To(gomega.Succeed())
 }
+
+func intPort(port int32) intstr.IntOrString { return intstr.FromInt32(port) }

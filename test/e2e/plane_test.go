@@ -55,32 +55,43 @@ func (p plane) mustAct(action string, components ...string) {
 	}
 }
 
-// configure changes the configuration file of a component for the running spec and restarts it, and puts both back when
-// the spec (or the container that it is called for) ends.
-func (p plane) configure(component string, change func(map[string]any)) {
+// change edits the configuration of a component.
+type change func(map[string]any)
+
+// configure changes the configurations of Kueue and Signalbox for the running spec and restarts both, and puts all back
+// when the spec (or the container that it is called for) ends.
+func (p plane) configure(ofKueue, ofSignalbox change) {
 	ginkgo.GinkgoHelper()
-	path := filepath.Join(p.dir, "config", component+".yaml")
-	before, err := os.ReadFile(path)
+	kueueBefore, kueueAfter := p.edited("kueue", ofKueue)
+	signalboxBefore, signalboxAfter := p.edited("signalbox", ofSignalbox)
+	ginkgo.DeferCleanup(func() { p.install(kueueBefore, signalboxBefore) })
+	p.install(kueueAfter, signalboxAfter)
+}
+
+func (p plane) configPath(component string) string {
+	return filepath.Join(p.dir, "config", component+".yaml")
+}
+
+func (p plane) edited(component string, edit change) (before, after []byte) {
+	ginkgo.GinkgoHelper()
+	before, err := os.ReadFile(p.configPath(component))
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	var config map[string]any
 	gomega.Expect(yaml.Unmarshal(before, &config)).To(gomega.Succeed())
-	change(config)
-	after, err := yaml.Marshal(config)
+	edit(config)
+	after, err = yaml.Marshal(config)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	ginkgo.DeferCleanup(func() {
-		gomega.Expect(os.WriteFile(path, before, 0o644)).To(gomega.Succeed())
-		p.publish(before, component)
-		p.mustAct("restart", component)
-		if component == "kueue" {
-			awaitKueue()
-		}
-	})
-	gomega.Expect(os.WriteFile(path, after, 0o644)).To(gomega.Succeed())
-	p.publish(after, component)
-	p.mustAct("restart", component)
-	if component == "kueue" {
-		awaitKueue()
-	}
+	return before, after
+}
+
+// install writes both configurations, Kueue's also where an installed Kueue has it and where Signalbox compares it.
+func (p plane) install(ofKueue, ofSignalbox []byte) {
+	ginkgo.GinkgoHelper()
+	gomega.Expect(os.WriteFile(p.configPath("kueue"), ofKueue, 0o644)).To(gomega.Succeed())
+	gomega.Expect(os.WriteFile(p.configPath("signalbox"), ofSignalbox, 0o644)).To(gomega.Succeed())
+	setKueueConfig(string(ofKueue))
+	p.mustAct("restart", "kueue", "signalbox")
+	awaitKueue()
 }
 
 // awaitKueue waits until a restarted Kueue has its queues active again.
@@ -165,19 +176,9 @@ func (p plane) logSince(component string, offset int64) string {
 	return string(content[offset:])
 }
 
-// publish puts a changed Kueue configuration where an installed Kueue has it, and where Signalbox compares it.
-func (p plane) publish(content []byte, component string) {
-	ginkgo.GinkgoHelper()
-	if component != "kueue" {
-		return
-	}
-	setKueueConfig(string(content))
-}
-
 func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
-

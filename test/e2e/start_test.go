@@ -100,7 +100,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		entries := `[{"manager":"example.com/team","trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"node","template":{"spec":{"template":{
 			"metadata":{"labels":{"team":""}},
 			"spec":{"futureField":"kept","volumes":[{"name":"data","emptyDir":{}}],"containers":[{"name":"sidecar","env":[{"name":"EMPTY","value":""}],
-			"volumeMounts":[{"name":"data","mountPath":"/data","readOnly":false}]}],"tolerations":[{"key":"team","operator":"Exists","effect":""}]}}}}}]}}}}]`
+			"volumeMounts":[{"name":"data","mountPath":"/data","readOnly":false}]}],"tolerations":[{"key":"spot","operator":"Exists"},{"key":"team","operator":"Exists","effect":""}]}}}}}]}}}}]`
 		var list []any
 		gomega.Expect(json.Unmarshal([]byte(entries), &list)).To(gomega.Succeed())
 		gomega.Expect(unstructured.SetNestedSlice(object.Object, list, "spec", "runtimePatches")).To(gomega.Succeed())
@@ -112,7 +112,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		gomega.Expect(rawEntry(ctx, tj, "example.com/team")).To(gomega.MatchJSON(before), "while it runs")
 		_, spec := overrides.PodPatch(*entryOf(get(ctx, tj)), "node")
-		gomega.Expect(spec.Tolerations).To(gomega.HaveLen(2), "the user's toleration, which replaces the runtime's, and the flavor's")
+		gomega.Expect(spec.Tolerations).To(gomega.HaveLen(3), "the user's two, which replace the runtime's, and the flavor's")
 		gomega.Expect(admin.Patch(ctx, workloadOf(ctx, tj), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"active":false}}`)))).To(gomega.Succeed())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Expect(rawEntry(ctx, tj, "example.com/team")).To(gomega.MatchJSON(before), "after it was stopped")
@@ -139,8 +139,10 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		check := &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{GenerateName: "zones-"}, Spec: kueue.AdmissionCheckSpec{ControllerName: "example.com/zones"}}
 		gomega.Expect(admin.Create(ctx, check)).To(gomega.Succeed())
 		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, check)).To(gomega.Succeed()) })
-		meta.SetStatusCondition(&check.Status.Conditions, metav1.Condition{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue, Reason: "Ready"})
-		gomega.Expect(admin.Status().Update(ctx, check)).To(gomega.Succeed())
+		gomega.Eventually(func() error {
+			meta.SetStatusCondition(&get(ctx, check).Status.Conditions, metav1.Condition{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue, Reason: "Ready"})
+			return admin.Status().Update(ctx, check)
+		}).Should(gomega.Succeed())
 		g := newGround(ctx, map[string]int64{"a100": 16}, func(cq *kueue.ClusterQueue) {
 			cq.Spec.AdmissionChecksStrategy = &kueue.AdmissionChecksStrategy{AdmissionChecks: []kueue.AdmissionCheckStrategyRule{{Name: kueue.AdmissionCheckReference(check.Name)}}}
 		})
@@ -309,4 +311,3 @@ func addProperty(schema *apiextensionsv1.JSONSchemaProps, path []string, name st
 	schema.Properties[path[0]] = child
 	return true
 }
-

@@ -1,0 +1,154 @@
+package e2e
+
+import (
+	"context"
+	"slices"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+
+	"github.com/signalbox-dev/signalbox/admission"
+)
+
+// makePriorities makes the priority classes low and high for one spec.
+func makePriorities(ctx context.Context) (low, high string) {
+	ginkgo.GinkgoHelper()
+	for _, c := range []*kueue.WorkloadPriorityClass{
+		{ObjectMeta: metav1.ObjectMeta{Name: "low"}, Value: 100}, {ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000},
+	} {
+		gomega.Expect(admin.Create(ctx, c)).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, c)).To(gomega.Succeed()) })
+	}
+	return "low", "high"
+}
+
+var _ = ginkgo.Describe("An evicted TrainJob", func() {
+	ginkgo.It("is preempted, and runs again on the other flavor with exactly that flavor's selectors and tolerations", func(ctx context.Context) {
+		low, high := makePriorities(ctx)
+		g := newGround(ctx, map[string]int64{"a100": 16, "h100": 16}, func(cq *kueue.ClusterQueue) {
+			cq.Spec.FlavorFungibility = &kueue.FlavorFungibility{WhenCanPreempt: kueue.MayStopSearch}
+		})
+		g.runtime(ctx, "torch", "forever")
+		g.runtime(ctx, "short", "3s")
+		victim := g.submit(ctx, g.trainJob("victim", "torch", 2, priority(low)))
+		gomega.Eventually(bound(ctx, victim)).Should(gomega.Equal(2))
+		gomega.Expect(flavor(ctx, victim)()).To(gomega.Equal("a100"))
+		first := get(ctx, victim).ResourceVersion
+
+		urgent := g.submit(ctx, g.trainJob("urgent", "torch", 2, priority(high)))
+		gomega.Eventually(bound(ctx, urgent)).Should(gomega.Equal(2))
+		gomega.Expect(flavor(ctx, urgent)()).To(gomega.Equal("a100"))
+		gomega.Eventually(eventsOf(ctx, victim)).Should(gomega.ContainElement(gomega.HavePrefix("Stopped: Preempted to accommodate a workload")))
+
+		gomega.Eventually(flavor(ctx, victim)).Should(gomega.Equal("h100"))
+		gomega.Eventually(bound(ctx, victim)).Should(gomega.Equal(2))
+		gomega.Expect(get(ctx, victim).ResourceVersion).NotTo(gomega.Equal(first))
+		for _, p := range podsOf(ctx, victim) {
+			gomega.Expect(p.Spec.NodeSelector).To(gomega.Equal(map[string]string{"gpu": "h100", "has-h100": "true"}))
+			gomega.Expect(own(p.Spec.Tolerations)).To(gomega.ConsistOf(spot,
+				corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: "h100", Effect: corev1.TaintEffectNoSchedule}))
+		}
+		gomega.Expect(watched.startsOf(victim)).To(gomega.Equal(2))
+	})
+
+	ginkgo.It("keeps its quota until the last of its pods is gone", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "slow", "forever", func(rt *trainer.TrainingRuntime) {
+			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[stopAfter] = "4s"
+			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](60)
+		})
+		tj := g.submit(ctx, g.trainJob("slow", "slow", 1))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		gomega.Expect(admin.Patch(ctx, workloadOf(ctx, tj), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"active":false}}`)))).To(gomega.Succeed())
+		gomega.Eventually(running(ctx, tj)).Should(gomega.BeFalse())
+		gomega.Eventually(func() bool {
+			pods := podsOf(ctx, tj)
+			return len(pods) == 1 && pods[0].DeletionTimestamp != nil
+		}).Should(gomega.BeTrue(), "the pod terminates")
+		gomega.Consistently(g.used(ctx), "2s").Should(gomega.BeEquivalentTo(8), "its GPUs are still taken")
+		gomega.Eventually(func() int { return len(podsOf(ctx, tj)) }).Should(gomega.BeZero())
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		gomega.Eventually(func() bool { return admission.IsNeutral(get(ctx, tj)) }).Should(gomega.BeTrue(), "nothing of the admission is left in the entry")
+	})
+
+	ginkgo.It("is stopped by hold and drain of its queue, and runs again when the queue is opened", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		runs := g.submit(ctx, g.trainJob("runs", "torch", 1))
+		gomega.Eventually(bound(ctx, runs)).Should(gomega.Equal(1))
+		stopPolicy(ctx, g.queue, kueue.Hold)
+		waits := g.submit(ctx, g.trainJob("waits", "torch", 1))
+		gomega.Consistently(bound(ctx, runs)).Should(gomega.Equal(1), "hold lets it run")
+		gomega.Expect(running(ctx, waits)()).To(gomega.BeFalse())
+		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
+		gomega.Eventually(running(ctx, runs)).Should(gomega.BeFalse())
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		stopPolicy(ctx, g.queue, kueue.None)
+		gomega.Eventually(func() int { return bound(ctx, runs)() + bound(ctx, waits)() }).Should(gomega.Equal(1), "one of the two fits")
+	})
+
+	ginkgo.It("follows its maximum execution time", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		tj := g.submit(ctx, g.trainJob("timed", "torch", 1, func(tj *trainer.TrainJob) { tj.Labels[constants.MaxExecTimeSecondsLabel] = "3" }))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		gomega.Eventually(condition(ctx, tj, kueue.WorkloadEvicted)).Should(gomega.HavePrefix("True/Deactivated"))
+		gomega.Eventually(running(ctx, tj)).Should(gomega.BeFalse())
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+	})
+})
+
+var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, func() {
+	ginkgo.BeforeAll(func() {
+		cluster.configure(func(c map[string]any) {
+			c["waitForPodsReady"] = map[string]any{"timeout": "5s", "blockAdmission": false, "requeuingStrategy": map[string]any{"backoffBaseSeconds": 1, "backoffMaxSeconds": 2}}
+		}, func(c map[string]any) { c["kueue"].(map[string]any)["waitForPodsReady"] = true })
+	})
+
+	ginkgo.It("says when the pods are ready", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		tj := g.submit(ctx, g.trainJob("ready", "torch", 1))
+		gomega.Eventually(condition(ctx, tj, kueue.WorkloadPodsReady)).Should(gomega.Equal("True/Started"))
+	})
+
+	ginkgo.It("evicts a TrainJob whose pods don't become ready in time, and starts it again", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "stuck", "forever", func(rt *trainer.TrainingRuntime) {
+			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[readyAfter] = "never"
+		})
+		tj := g.submit(ctx, g.trainJob("stuck", "stuck", 1))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("Stopped: Exceeded the PodsReady timeout")))
+		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(gomega.BeNumerically(">=", 2), "it is started again after the back-off")
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+	})
+})
+
+// own leaves out the tolerations that Kubernetes adds to every pod.
+func own(tolerations []corev1.Toleration) []corev1.Toleration {
+	return slices.DeleteFunc(slices.Clone(tolerations), func(t corev1.Toleration) bool {
+		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
+	})
+}
+
+func stopPolicy(ctx context.Context, clusterQueue string, policy kueue.StopPolicy) {
+	ginkgo.GinkgoHelper()
+	gomega.Eventually(func() error {
+		cq := get(ctx, &kueue.ClusterQueue{ObjectMeta: metav1.ObjectMeta{Name: clusterQueue}})
+		cq.Spec.StopPolicy = &policy
+		return admin.Update(ctx, cq)
+	}).Should(gomega.Succeed())
+	gomega.Eventually(func() bool {
+		cq := get(ctx, &kueue.ClusterQueue{ObjectMeta: metav1.ObjectMeta{Name: clusterQueue}})
+		return meta.IsStatusConditionTrue(cq.Status.Conditions, kueue.ClusterQueueActive) == (policy == kueue.None)
+	}).Should(gomega.BeTrue())
+}

@@ -1,0 +1,147 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/podsets"
+)
+
+var _ = ginkgo.Describe("A runtime", func() {
+	cpus := func(ctx context.Context, tj *trainer.TrainJob) func() string {
+		return func() string {
+			wl := workloadOf(ctx, tj)
+			if wl == nil {
+				return ""
+			}
+			return wl.Spec.PodSets[0].Template.Spec.Containers[0].Resources.Requests.Cpu().String()
+		}
+	}
+
+	ginkgo.It("that is edited leaves a running TrainJob alone, and a queued one follows it before it is admitted", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		rt := g.runtime(ctx, "torch", "5s")
+		runs := g.submit(ctx, g.trainJob("runs", "torch", 1))
+		gomega.Eventually(bound(ctx, runs)).Should(gomega.Equal(1))
+		waits := g.submit(ctx, g.trainJob("waits", "torch", 1))
+		gomega.Eventually(cpus(ctx, waits)).Should(gomega.Equal("1"))
+		before := workloadOf(ctx, runs).UID
+
+		gomega.Eventually(func() error {
+			get(ctx, rt).Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3")
+			return admin.Update(ctx, rt)
+		}).Should(gomega.Succeed())
+		gomega.Eventually(cpus(ctx, waits)).Should(gomega.Equal("3"))
+		gomega.Expect(running(ctx, waits)()).To(gomega.BeFalse())
+		gomega.Expect(cpus(ctx, runs)()).To(gomega.Equal("1"))
+		gomega.Expect(workloadOf(ctx, runs).UID).To(gomega.Equal(before))
+		gomega.Eventually(complete(ctx, runs)).Should(gomega.BeTrue())
+		gomega.Expect(watched.startsOf(runs)).To(gomega.Equal(1))
+
+		gomega.Eventually(bound(ctx, waits)).Should(gomega.Equal(1))
+		gomega.Expect(podsOf(ctx, waits)[0].Spec.Containers[0].Resources.Requests.Cpu().String()).To(gomega.Equal("3"), "it runs what its quota was given for")
+		gomega.Eventually(complete(ctx, waits)).Should(gomega.BeTrue())
+	})
+
+	ginkgo.It("that is deleted leaves a running TrainJob alone; a queued one says so, holds no quota, and starts when it is back", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		rt := g.runtime(ctx, "torch", "6s")
+		runs := g.submit(ctx, g.trainJob("runs", "torch", 1))
+		gomega.Eventually(bound(ctx, runs)).Should(gomega.Equal(1))
+		waits := g.submit(ctx, g.trainJob("waits", "torch", 1))
+		gomega.Eventually(cpus(ctx, waits)).Should(gomega.Equal("1"))
+		gomega.Expect(admin.Delete(ctx, rt)).To(gomega.Succeed())
+
+		gomega.Eventually(blocked(ctx, waits)).Should(gomega.Equal(integration.ReasonRuntimeNotFound))
+		message := meta.FindStatusCondition(get(ctx, waits).Status.Conditions, integration.ConditionBlocked).Message
+		gomega.Expect(message).To(gomega.And(gomega.ContainSubstring("spec.runtimeRef"), gomega.ContainSubstring(`TrainingRuntime "torch"`), gomega.ContainSubstring("create it")))
+		gomega.Eventually(eventsOf(ctx, waits)).Should(gomega.ContainElement(gomega.HavePrefix(integration.ReasonRuntimeNotFound + ": ")))
+		gomega.Eventually(complete(ctx, runs)).Should(gomega.BeTrue())
+		gomega.Expect(watched.startsOf(runs)).To(gomega.Equal(1))
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		gomega.Consistently(g.used(ctx)).Should(gomega.BeZero(), "what can't start holds no quota")
+
+		g.runtime(ctx, "torch", "1s")
+		gomega.Eventually(complete(ctx, waits)).Should(gomega.BeTrue())
+		gomega.Expect(blocked(ctx, waits)()).To(gomega.BeEmpty())
+	})
+
+	ginkgo.It("of more ReplicatedJobs than a Workload holds PodSets is refused with an event and a condition", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		rt := g.runtime(ctx, "wide", "1s", func(rt *trainer.TrainingRuntime) {
+			for i := range podsets.Max {
+				rt.Spec.Template.Spec.ReplicatedJobs = append(rt.Spec.Template.Spec.ReplicatedJobs, step(fmt.Sprintf("extra-%d", i), "", "1s"))
+			}
+		})
+		tj := g.submit(ctx, g.trainJob("wide", "wide", 1))
+		gomega.Eventually(blocked(ctx, tj)).Should(gomega.Equal(integration.ReasonTooManyPodSets))
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.And(
+			gomega.HavePrefix(integration.ReasonTooManyPodSets+": "), gomega.ContainSubstring("has 19 replicatedJobs"), gomega.ContainSubstring("at most 18"))))
+		gomega.Expect(workloadOf(ctx, tj)).To(gomega.BeNil())
+
+		gomega.Eventually(func() error {
+			rt := get(ctx, rt)
+			rt.Spec.Template.Spec.ReplicatedJobs = rt.Spec.Template.Spec.ReplicatedJobs[:1]
+			return admin.Update(ctx, rt)
+		}).Should(gomega.Succeed())
+		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue(), "it follows the runtime that was mended")
+	})
+})
+
+// blocked is the reason of a TrainJob's condition Blocked, "" where it has none.
+func blocked(ctx context.Context, tj *trainer.TrainJob) func() string {
+	return func() string {
+		ginkgo.GinkgoHelper()
+		if c := meta.FindStatusCondition(get(ctx, tj).Status.Conditions, integration.ConditionBlocked); c != nil && c.Status == metav1.ConditionTrue {
+			return c.Reason
+		}
+		return ""
+	}
+}
+
+var _ = ginkgo.Describe("A Workload", func() {
+	ginkgo.It("is stored as it was computed, so that nothing is written to bring it in step", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {
+			hold := kueue.Hold
+			cq.Spec.StopPolicy = &hold
+		})
+		g.runtime(ctx, "full", "1s", func(rt *trainer.TrainingRuntime) {
+			c := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0]
+			c.Ports = []corev1.ContainerPort{{ContainerPort: 29500}}
+			c.ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 1}}}
+			c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intPort(80)}}}
+			c.Env = []corev1.EnvVar{{Name: "POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}
+		})
+		from := cluster.auditEnd()
+		tj := g.submit(ctx, g.trainJob("full", "full", 1, func(tj *trainer.TrainJob) {
+			tj.Spec.Trainer.ResourcesPerNode.Requests[corev1.ResourceCPU] = resource.MustParse("2000m")
+		}))
+		gomega.Eventually(func() any { return workloadOf(ctx, tj) }).ShouldNot(gomega.BeNil())
+		var js jobset.JobSet
+		gomega.Eventually(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(tj), &js) }).Should(gomega.Succeed())
+		for i := range 3 { // each makes Signalbox look at the TrainJob again
+			patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"e2e/touched":"%d"}}}`, i)
+			gomega.Expect(user.Patch(ctx, tj, client.RawPatch("application/merge-patch+json", patch))).To(gomega.Succeed())
+		}
+		writes := func() int {
+			return len(cluster.requests(from, func(r request) bool {
+				return r.writes() && r.User.Username == "signalbox" && r.ObjectRef.Namespace == g.namespace && r.ObjectRef.Resource == "workloads"
+			}))
+		}
+		gomega.Eventually(writes).Should(gomega.Equal(1))
+		gomega.Consistently(writes).Should(gomega.Equal(1), "the create, and no update")
+		gomega.Expect(cluster.requests(from, func(r request) bool { return r.User.Username == "signalbox" && r.dryRun() })).To(gomega.BeEmpty())
+	})
+})
