@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -37,6 +39,9 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
+
+// conflictDelay is how long after a conflict the cache will show what it was about.
+const conflictDelay = 100 * time.Millisecond
 
 // ConditionBlocked on a TrainJob says that it can't be queued as it is, and why. It is taken away when it can.
 const ConditionBlocked = "Blocked"
@@ -118,10 +123,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if j.UID == "" || j.skip || !j.DeletionTimestamp.IsZero() {
 		return result, nil
 	}
-	if err := r.report(ctx, j); err != nil {
-		return result, err
-	}
-	if err := r.tidy(ctx, j); err != nil {
+	if err := errors.Join(r.report(ctx, j), r.tidy(ctx, j)); apierrors.IsConflict(err) {
+		ctrl.LoggerFrom(ctx).V(1).Info("Decided on an outdated object, trying again", "reason", err.Error())
+		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+	} else if err != nil {
 		return result, err
 	}
 	if j.waiting != "" {

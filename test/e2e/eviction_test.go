@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
@@ -60,23 +59,25 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 	})
 
 	ginkgo.It("keeps its quota until the last of its pods is gone", func(ctx context.Context) {
+		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "1s")
 		g.runtime(ctx, "slow", "forever", func(rt *trainer.TrainingRuntime) {
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[stopAfter] = "4s"
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](60)
 		})
-		tj := g.submit(ctx, g.trainJob("slow", "slow", 1))
-		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
-		gomega.Expect(admin.Patch(ctx, workloadOf(ctx, tj), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"active":false}}`)))).To(gomega.Succeed())
-		gomega.Eventually(running(ctx, tj)).Should(gomega.BeFalse())
+		slow := g.submit(ctx, g.trainJob("slow", "slow", 1, priority(low)))
+		gomega.Eventually(bound(ctx, slow)).Should(gomega.Equal(1))
+		urgent := g.submit(ctx, g.trainJob("urgent", "torch", 1, priority(high)))
+		gomega.Eventually(running(ctx, slow)).Should(gomega.BeFalse())
 		gomega.Eventually(func() bool {
-			pods := podsOf(ctx, tj)
+			pods := podsOf(ctx, slow)
 			return len(pods) == 1 && pods[0].DeletionTimestamp != nil
 		}).Should(gomega.BeTrue(), "the pod terminates")
-		gomega.Consistently(g.used(ctx), "2s").Should(gomega.BeEquivalentTo(8), "its GPUs are still taken")
-		gomega.Eventually(func() int { return len(podsOf(ctx, tj)) }).Should(gomega.BeZero())
-		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
-		gomega.Eventually(func() bool { return admission.IsNeutral(get(ctx, tj)) }).Should(gomega.BeTrue(), "nothing of the admission is left in the entry")
+		gomega.Consistently(flavor(ctx, urgent), "2s").Should(gomega.BeEmpty(), "its GPUs are still taken")
+		gomega.Expect(podsOf(ctx, slow)).To(gomega.HaveLen(1))
+		gomega.Eventually(complete(ctx, urgent)).Should(gomega.BeTrue())
+		gomega.Eventually(bound(ctx, slow)).Should(gomega.Equal(1), "it runs again")
 	})
 
 	ginkgo.It("is stopped by hold and drain of its queue, and runs again when the queue is opened", func(ctx context.Context) {
@@ -103,6 +104,7 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 		gomega.Eventually(condition(ctx, tj, kueue.WorkloadEvicted)).Should(gomega.HavePrefix("True/Deactivated"))
 		gomega.Eventually(running(ctx, tj)).Should(gomega.BeFalse())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		gomega.Eventually(func() bool { return admission.IsNeutral(get(ctx, tj)) }).Should(gomega.BeTrue(), "nothing of the admission is left in its entry")
 	})
 })
 

@@ -1,0 +1,165 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+)
+
+var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
+	ginkgo.It("starts nothing twice, loses nothing, and leaks no quota", func(ctx context.Context) {
+		low, high := makePriorities(ctx)
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "2s")
+		trap := newTrap()
+		n := 1
+		for ; ; n++ {
+			fired := trap.arm(n, g.namespace)
+			victim := g.trainJob(fmt.Sprintf("victim-%d", n), "torch", 1, priority(low))
+			urgent := g.trainJob(fmt.Sprintf("urgent-%d", n), "torch", 1, priority(high))
+			resubmit(ctx, victim)
+			trap.reviveAfter(fired)
+			gomega.Eventually(func() bool { return bound(ctx, victim)() > 0 || complete(ctx, victim)() }).Should(gomega.BeTrue(), "round %d", n)
+			resubmit(ctx, urgent)
+			trap.reviveAfter(fired)
+			for _, tj := range []*trainer.TrainJob{victim, urgent} {
+				gomega.Eventually(func() bool { trap.reviveAfter(fired); return complete(ctx, tj)() }).Should(gomega.BeTrue(), "round %d, %s", n, tj.Name)
+				gomega.Eventually(func() bool {
+					trap.reviveAfter(fired)
+					wl := workloadOf(ctx, tj)
+					return wl != nil && workloadfinish.IsFinished(wl) && len(wl.Finalizers) == 0
+				}).Should(gomega.BeTrue(), "round %d: the Workload of %s is finished and let go", n, tj.Name)
+			}
+			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero(), "round %d", n)
+			gomega.Expect(g.list(ctx, &kueue.WorkloadList{})).To(gomega.HaveLen(2*n), "round %d", n)
+			gomega.Expect(watched.startsOf(urgent)).To(gomega.Equal(1), "round %d", n)
+			gomega.Expect(watched.startsOf(victim)).To(gomega.BeNumerically("<=", 2), "round %d", n)
+			gomega.Expect(watched.violations()).To(gomega.BeEmpty(), "round %d", n)
+			if !trap.fired() {
+				break
+			}
+		}
+		ginkgo.AddReportEntry(fmt.Sprintf("crash: killed after each of %d writes of a start, a preemption, a restart and two finishes", n-1))
+		gomega.Expect(n).To(gomega.BeNumerically(">", 14), "a start, a preemption, a restart and two finishes have more writes")
+	})
+})
+
+// resubmit creates a TrainJob as the user; while the manager is down its webhook refuses, as a user would see it too.
+func resubmit(ctx context.Context, tj *trainer.TrainJob) {
+	ginkgo.GinkgoHelper()
+	gomega.Eventually(func() error { return user.Create(ctx, tj) }).Should(gomega.Succeed())
+}
+
+// trap stands between the manager and the API server and kills the manager when the API server has carried out its nth
+// write, before the manager hears of it.
+type trap struct {
+	mu        sync.Mutex
+	left      int
+	namespace string
+	killed    chan struct{}
+	dead      bool
+}
+
+// newTrap puts the trap between the two for the running spec.
+func newTrap() *trap {
+	ginkgo.GinkgoHelper()
+	t := &trap{}
+	path := cluster.kubeconfig("signalbox")
+	before, err := os.ReadFile(path)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	real := config(path)
+	transport, err := rest.TransportFor(real)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	target, err := url.Parse(real.Host)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	proxy := &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport:     transport,
+		FlushInterval: -1,
+		ModifyResponse: func(response *http.Response) error {
+			t.see(response)
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		},
+	}
+	server := &http.Server{Handler: proxy}
+	go server.Serve(listener) //nolint:errcheck // it ends with the spec
+	through := clientcmdapi.NewConfig()
+	through.Clusters["trap"] = &clientcmdapi.Cluster{Server: "http://" + listener.Addr().String()}
+	through.Contexts["trap"] = &clientcmdapi.Context{Cluster: "trap"}
+	through.CurrentContext = "trap"
+	gomega.Expect(clientcmd.WriteToFile(*through, path)).To(gomega.Succeed())
+	ginkgo.DeferCleanup(func() {
+		gomega.Expect(os.WriteFile(path, before, 0o600)).To(gomega.Succeed())
+		cluster.mustAct("restart", "signalbox")
+		gomega.Expect(server.Close()).To(gomega.Succeed())
+	})
+	cluster.mustAct("restart", "signalbox")
+	return t
+}
+
+// arm sets the trap for the nth write in the namespace from now on; the channel is closed when it has snapped.
+func (t *trap) arm(n int, namespace string) <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.left, t.namespace, t.killed, t.dead = n, namespace, make(chan struct{}), false
+	return t.killed
+}
+
+func (t *trap) see(response *http.Response) {
+	r := response.Request
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r.Method == http.MethodGet || t.left == 0 || !strings.Contains(r.URL.Path, "/namespaces/"+t.namespace+"/") || response.StatusCode >= 300 {
+		return
+	}
+	if t.left--; t.left > 0 {
+		return
+	}
+	if err := cluster.act("kill", "signalbox"); err == nil {
+		t.dead = true
+		close(t.killed)
+	}
+}
+
+func (t *trap) fired() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.left == 0
+}
+
+// reviveAfter starts the manager again once the trap has snapped.
+func (t *trap) reviveAfter(killed <-chan struct{}) {
+	ginkgo.GinkgoHelper()
+	select {
+	case <-killed:
+	default:
+		return
+	}
+	t.mu.Lock()
+	dead := t.dead
+	t.dead = false
+	t.mu.Unlock()
+	if dead {
+		cluster.mustAct("start", "signalbox")
+	}
+}

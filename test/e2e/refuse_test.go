@@ -1,0 +1,59 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"strings"
+
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var _ = ginkgo.Describe("The manager refuses to start", func() {
+	// refused restarts the manager and returns what it says.
+	refused := func() string {
+		ginkgo.GinkgoHelper()
+		cluster.mustAct("stop", "signalbox")
+		ginkgo.DeferCleanup(func() { cluster.mustAct("start", "signalbox") })
+		from := cluster.logEnd("signalbox")
+		gomega.Expect(cluster.act("start", "signalbox")).NotTo(gomega.Succeed())
+		return cluster.logSince("signalbox", from)
+	}
+
+	ginkgo.It("beside Kueue's built-in TrainJob integration", func(ctx context.Context) {
+		content, err := os.ReadFile(cluster.configPath("kueue"))
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		ginkgo.DeferCleanup(func() { setKueueConfig(string(content)) })
+		setKueueConfig(strings.Replace(string(content), "- jobset.x-k8s.io/jobset", "- jobset.x-k8s.io/jobset\n  - trainer.kubeflow.org/trainjob", 1))
+		gomega.Expect(refused()).To(gomega.And(
+			gomega.ContainSubstring(`integrations.frameworks lists "trainer.kubeflow.org/trainjob"`), gomega.ContainSubstring("take it out")))
+	})
+
+	ginkgo.It("beside a Kubeflow Trainer before v2.2.1", func(ctx context.Context) {
+		crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"}})
+		before := crd.DeepCopy()
+		ginkgo.DeferCleanup(func(ctx context.Context) {
+			crd = get(ctx, crd)
+			crd.Spec = before.Spec
+			gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
+		})
+		properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
+		spec := properties["spec"]
+		spec.Properties["podTemplateOverrides"] = spec.Properties["runtimePatches"]
+		delete(spec.Properties, "runtimePatches")
+		properties["spec"] = spec
+		gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
+		gomega.Expect(refused()).To(gomega.ContainSubstring("the installed Kubeflow Trainer is older than v2.2.1"))
+	})
+
+	ginkgo.It("with a configuration that can't be, naming the field", func() {
+		path := cluster.configPath("signalbox")
+		content, err := os.ReadFile(path)
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		ginkgo.DeferCleanup(func() { gomega.Expect(os.WriteFile(path, content, 0o644)).To(gomega.Succeed()) })
+		gomega.Expect(os.WriteFile(path, append(content, []byte("concurrency: 0\n")...), 0o644)).To(gomega.Succeed())
+		gomega.Expect(refused()).To(gomega.ContainSubstring("concurrency: Invalid value: 0: must be 1 or more"))
+	})
+})
