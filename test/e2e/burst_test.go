@@ -47,7 +47,7 @@ var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a tain
 			}
 			return finished
 		}).Should(gomega.Equal(jobs))
-		gomega.Expect(g.used(ctx)()).To(gomega.BeZero())
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 
 		var pods corev1.PodList
 		gomega.Expect(admin.List(ctx, &pods, client.InNamespace(g.namespace))).To(gomega.Succeed())

@@ -32,18 +32,20 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 			fired := trap.arm(n, g.namespace)
 			victim := g.trainJob(fmt.Sprintf("victim-%d", n), "torch", 1, priority(low))
 			urgent := g.trainJob(fmt.Sprintf("urgent-%d", n), "torch", 1, priority(high))
-			resubmit(ctx, victim)
-			trap.reviveAfter(fired)
-			gomega.Eventually(func() bool { return bound(ctx, victim)() > 0 || complete(ctx, victim)() }).Should(gomega.BeTrue(), "round %d", n)
-			resubmit(ctx, urgent)
-			trap.reviveAfter(fired)
+			// eventually holds a condition, and starts the manager again when the trap has snapped meanwhile.
+			eventually := func(what string, holds func() bool) {
+				ginkgo.GinkgoHelper()
+				gomega.Eventually(func() bool { trap.reviveAfter(fired); return holds() }).Should(gomega.BeTrue(), "round %d: %s", n, what)
+			}
+			eventually("the victim is submitted", func() bool { return user.Create(ctx, victim) == nil })
+			eventually("the victim runs", func() bool { return bound(ctx, victim)() > 0 || complete(ctx, victim)() })
+			eventually("the urgent is submitted", func() bool { return user.Create(ctx, urgent) == nil })
 			for _, tj := range []*trainer.TrainJob{victim, urgent} {
-				gomega.Eventually(func() bool { trap.reviveAfter(fired); return complete(ctx, tj)() }).Should(gomega.BeTrue(), "round %d, %s", n, tj.Name)
-				gomega.Eventually(func() bool {
-					trap.reviveAfter(fired)
+				eventually(tj.Name+" completes", complete(ctx, tj))
+				eventually("the Workload of "+tj.Name+" is finished and let go", func() bool {
 					wl := workloadOf(ctx, tj)
 					return wl != nil && workloadfinish.IsFinished(wl) && len(wl.Finalizers) == 0
-				}).Should(gomega.BeTrue(), "round %d: the Workload of %s is finished and let go", n, tj.Name)
+				})
 			}
 			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero(), "round %d", n)
 			gomega.Expect(g.list(ctx, &kueue.WorkloadList{})).To(gomega.HaveLen(2*n), "round %d", n)
@@ -58,12 +60,6 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 		gomega.Expect(n).To(gomega.BeNumerically(">", 14), "a start, a preemption, a restart and two finishes have more writes")
 	})
 })
-
-// resubmit creates a TrainJob as the user; while the manager is down its webhook refuses, as a user would see it too.
-func resubmit(ctx context.Context, tj *trainer.TrainJob) {
-	ginkgo.GinkgoHelper()
-	gomega.Eventually(func() error { return user.Create(ctx, tj) }).Should(gomega.Succeed())
-}
 
 // trap stands between the manager and the API server and kills the manager when the API server has carried out its nth
 // write, before the manager hears of it.
@@ -109,8 +105,12 @@ func newTrap() *trap {
 	through.CurrentContext = "trap"
 	gomega.Expect(clientcmd.WriteToFile(*through, path)).To(gomega.Succeed())
 	ginkgo.DeferCleanup(func() {
+		t.arm(0, "")
 		gomega.Expect(os.WriteFile(path, before, 0o600)).To(gomega.Succeed())
-		cluster.mustAct("restart", "signalbox")
+		if cluster.act("stop", "signalbox") != nil {
+			ginkgo.GinkgoLogr.Info("the manager was dead at the end of the spec")
+		}
+		cluster.mustAct("start", "signalbox")
 		gomega.Expect(server.Close()).To(gomega.Succeed())
 	})
 	cluster.mustAct("restart", "signalbox")

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -43,7 +44,7 @@ func (p plane) act(action, component string) error {
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		message, err := io.ReadAll(response.Body)
-		return fmt.Errorf("%s %s: %s %w", action, component, strings.TrimSpace(string(message)), err)
+		return errors.Join(fmt.Errorf("%s %s: %s", action, component, strings.TrimSpace(string(message))), err)
 	}
 	return nil
 }

@@ -12,11 +12,13 @@ import (
 )
 
 var _ = ginkgo.Describe("The manager refuses to start", func() {
-	// refused restarts the manager and returns what it says.
+	ginkgo.BeforeEach(func() {
+		cluster.mustAct("stop", "signalbox")
+		ginkgo.DeferCleanup(func() { cluster.mustAct("start", "signalbox") }) // after the cleanups that follow
+	})
+	// refused starts the manager and returns what it says.
 	refused := func() string {
 		ginkgo.GinkgoHelper()
-		cluster.mustAct("stop", "signalbox")
-		ginkgo.DeferCleanup(func() { cluster.mustAct("start", "signalbox") })
 		from := cluster.logEnd("signalbox")
 		gomega.Expect(cluster.act("start", "signalbox")).NotTo(gomega.Succeed())
 		return cluster.logSince("signalbox", from)
