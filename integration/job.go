@@ -318,7 +318,10 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 	if j.r.memory.of(j.key(), j.UID).startedOn == j.ResourceVersion {
 		return nil // started from this very version; the cache is late
 	}
-	if j.waiting = j.unsettled(); j.waiting != "" && !j.overdue(wl) {
+	if j.waiting = j.unready(); j.waiting != "" {
+		return nil
+	}
+	if j.waiting = admission.Unsettled(&j.TrainJob, j.jobSet, j.effective); j.waiting != "" && !j.overdue(wl) {
 		return nil
 	}
 	if overrides.Own(&j.TrainJob) != nil {
@@ -350,15 +353,27 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 	return nil
 }
 
-// unsettled says what has to happen before the start; see admission.Unsettled.
-func (j *job) unsettled() string {
-	if j.stale != nil {
+// unready says what tidy has still to do before a start; a start without it would not be right.
+func (j *job) unready() string {
+	switch {
+	case j.stale != nil:
 		return "Trainer has not taken the edited runtime yet"
-	}
-	if !admission.IsNeutral(&j.TrainJob) {
+	case !admission.IsNeutral(&j.TrainJob):
 		return "the last admission is not cleared yet"
 	}
-	return admission.Unsettled(&j.TrainJob, j.jobSet, j.effective)
+	return ""
+}
+
+// clearable tells whether nothing is left that runs on the last admission, and nobody is about to write the TrainJob.
+func (j *job) clearable() (bool, error) {
+	if j.IsActive() || j.r.memory.of(j.key(), j.UID).startedOn == j.ResourceVersion {
+		return false, nil
+	}
+	if j.jobSet == nil || j.matched != nil && j.overdue(j.matched) {
+		return true, nil
+	}
+	before, err := overrides.Compute(&j.TrainJob, j.runtime, j.Spec.RuntimePatches)
+	return err == nil && admission.Unsettled(&j.TrainJob, j.jobSet, before) == "", err
 }
 
 // overdue tells whether an admitted job has waited long enough.

@@ -184,13 +184,18 @@ func (r *Reconciler) tidy(ctx context.Context, j *job) error {
 	if j.stale != nil {
 		return r.dropSnapshot(ctx, j)
 	}
-	switch own := overrides.Own(&j.TrainJob); {
-	case own != nil && !admission.IsNeutral(&j.TrainJob) && !j.IsActive() && r.memory.of(j.key(), j.UID).startedOn != j.ResourceVersion:
-		if err := r.writer.Clear(ctx, &j.TrainJob, own); err != nil {
-			return fmt.Errorf("clearing the entry of the last admission: %w", err)
-		}
-	case own == nil && j.jobSet != nil && !admission.Fits(j.jobSet, j.effective) && !r.builds(j):
+	own := overrides.Own(&j.TrainJob)
+	if own == nil && j.jobSet != nil && !admission.Fits(j.jobSet, j.effective) && !r.builds(j) {
 		return r.dropJobSet(ctx, j)
+	}
+	if own == nil || admission.IsNeutral(&j.TrainJob) {
+		return nil
+	}
+	if clear, err := j.clearable(); err != nil || !clear {
+		return err
+	}
+	if err := r.writer.Clear(ctx, &j.TrainJob, own); err != nil {
+		return fmt.Errorf("clearing the entry of the last admission: %w", err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
@@ -56,8 +58,13 @@ func Parse(content []byte) (*Configuration, error) {
 	if head.APIVersion != APIVersion || head.Kind != Kind {
 		return nil, fmt.Errorf("it is apiVersion %q, kind %q; this version of Signalbox reads apiVersion %q, kind %q", head.APIVersion, head.Kind, APIVersion, Kind)
 	}
+	data, err := yaml.YAMLToJSONStrict(content)
+	if err != nil {
+		return nil, err
+	}
 	c := Default()
-	if err := yaml.UnmarshalStrict(content, c); err != nil {
+	strict, err := json.UnmarshalStrict(data, c)
+	if err := errors.Join(append(strict, err)...); err != nil {
 		return nil, err
 	}
 	return c, c.validate().ToAggregate()

@@ -1,0 +1,47 @@
+package v1alpha1
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	const head = "apiVersion: config.signalbox.dev/v1alpha1\nkind: Configuration\n"
+	cases := map[string]struct {
+		reason, content, want string
+	}{
+		"nothing but the head": {"the defaults hold", head, ""},
+		"no head":              {"another file is not taken for ours", "concurrency: 3\n", `it is apiVersion "", kind ""`},
+		"another version":      {"the message says which version is read", "apiVersion: config.signalbox.dev/v2\nkind: Configuration\n", `reads apiVersion "config.signalbox.dev/v1alpha1"`},
+		"no YAML":              {"the parser's word is passed on", "{", "yaml"},
+		"an unknown field":     {"a slip of the pen is not ignored", head + "kueue: {manageJobsWithoutQueuename: true}\n", `unknown field "kueue.manageJobsWithoutQueuename"`},
+		"a wrong type":         {"the field is named", head + "concurrency: many\n", "concurrency"},
+		"an address":           {"the path and the value are named", head + "health: {bindAddress: here}\n", `health.bindAddress: Invalid value: "here"`},
+		"metrics off":          {"0 switches them off", head + `metrics: {bindAddress: "0"}` + "\n", ""},
+		"a port":               {"the path and the value are named", head + "webhook: {port: 0}\n", "webhook.port: Invalid value: 0"},
+		"concurrency":          {"nothing would be reconciled", head + "concurrency: 0\n", "concurrency: Invalid value: 0"},
+		"qps":                  {"nothing would be sent", head + "clientConnection: {qps: 0}\n", "clientConnection.qps"},
+		"burst":                {"nothing would be sent", head + "clientConnection: {burst: 0}\n", "clientConnection.burst"},
+		"a selector":           {"the path is named", head + "kueue: {managedJobsNamespaceSelector: {matchExpressions: [{key: a, operator: Is}]}}\n", "kueue.managedJobsNamespaceSelector.matchExpressions[0].operator"},
+		"no selector":          {"null is not the same as all", head + "kueue: {managedJobsNamespaceSelector: null}\n", "kueue.managedJobsNamespaceSelector: Required"},
+		"an owner kind":        {"the index and the form are named", head + "kueue: {ownerKinds: [AppWrapper]}\n", "kueue.ownerKinds[0]"},
+		"a negative time":      {"the path is named", head + "kueue: {afterDeactivated: -1s}\n", "kueue.afterDeactivated"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			config, err := Parse([]byte(c.content))
+			if c.want == "" {
+				if err != nil || config.Concurrency != 5 || config.Webhook.Port != 9443 {
+					t.Errorf("%s: got %+v, %v", c.reason, config, err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: got %v, want it to say %q", c.reason, err, c.want)
+			}
+		})
+	}
+	if _, err := Load("/nowhere"); err == nil || !strings.Contains(err.Error(), "/nowhere") {
+		t.Errorf("a file that can't be read is named: got %v", err)
+	}
+}

@@ -1,0 +1,338 @@
+package overrides
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+)
+
+// must reads YAML into a T.
+func must[T any](t *testing.T, text string) T {
+	t.Helper()
+	var v T
+	if err := yaml.UnmarshalStrict([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+const torchRuntime = `
+mlPolicy: {numNodes: 2, torch: {}}
+template:
+  spec:
+    replicatedJobs:
+    - name: dataset-initializer
+      replicas: 1
+      template:
+        metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: dataset-initializer}}
+        spec:
+          template:
+            spec:
+              containers:
+              - {name: dataset-initializer, image: example.com/init:1}
+    - name: node
+      replicas: 1
+      dependsOn: [{name: dataset-initializer, status: Complete}]
+      template:
+        metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
+        spec:
+          template:
+            metadata: {labels: {from: runtime}}
+            spec:
+              nodeSelector: {zone: east}
+              tolerations: [{key: spot, operator: Exists}]
+              containers:
+              - {name: node, image: example.com/train:1, resources: {requests: {cpu: 1, memory: 1Gi}}}
+              - {name: sidecar, image: example.com/sidecar:1}
+`
+
+const mpiRuntime = `
+mlPolicy: {numNodes: 1, mpi: {runLauncherAsNode: true}}
+template:
+  spec:
+    replicatedJobs:
+    - name: node
+      replicas: 1
+      template: {spec: {template: {spec: {containers: [{name: node, image: example.com/mpi:1}]}}}}
+    - name: launcher
+      replicas: 1
+      template:
+        metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
+        spec: {template: {spec: {containers: [{name: node, image: example.com/mpi:1}]}}}
+`
+
+func plainRuntime(policy string) string {
+	return fmt.Sprintf(`
+%s
+template:
+  spec:
+    replicatedJobs:
+    - name: node
+      replicas: 3
+      template:
+        metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
+        spec:
+          parallelism: 5
+          template: {spec: {containers: [{name: node, image: example.com/train:1}]}}
+    - name: cache
+      replicas: 3
+      template: {spec: {parallelism: 5, template: {spec: {containers: [{name: cache, image: example.com/cache:1}]}}}}
+`, policy)
+}
+
+func shape(e *Effective) string {
+	var all []string
+	for i := range e.ReplicatedJobs {
+		rj := &e.ReplicatedJobs[i]
+		all = append(all, fmt.Sprintf("%s:%d×%d", rj.Name, rj.Replicas, PodsPerJob(rj)))
+	}
+	return strings.Join(all, " ")
+}
+
+func TestComputeCounts(t *testing.T) {
+	cases := map[string]struct {
+		reason, runtime, job, want string
+	}{
+		"torch, by the runtime":   {"mlPolicy.numNodes counts the trainer's nodes", torchRuntime, `{}`, "dataset-initializer:1×1 node:1×2"},
+		"torch, by the TrainJob":  {"spec.trainer.numNodes goes before mlPolicy.numNodes", torchRuntime, `{trainer: {numNodes: 5}}`, "dataset-initializer:1×1 node:1×5"},
+		"mpi, launcher as a node": {"the launcher is one of the nodes", mpiRuntime, `{trainer: {numNodes: 4}}`, "node:1×3 launcher:1×1"},
+		"mpi, launcher apart":     {"the launcher comes on top", strings.Replace(mpiRuntime, "runLauncherAsNode: true", "runLauncherAsNode: false", 1), `{trainer: {numNodes: 4}}`, "node:1×4 launcher:1×1"},
+		"mpi, one node":           {"Trainer v2.3.0 keeps one worker beside the launcher", mpiRuntime, `{trainer: {numNodes: 1}}`, "node:1×1 launcher:1×1"},
+		"mpi, nothing said":       {"each has one pod", mpiRuntime, `{}`, "node:1×1 launcher:1×1"},
+		"jax":                     {"as torch", strings.Replace(torchRuntime, "torch: {}", "jax: {}", 1), `{trainer: {numNodes: 3}}`, "dataset-initializer:1×1 node:1×3"},
+		"xgboost":                 {"as torch", strings.Replace(torchRuntime, "torch: {}", "xgboost: {}", 1), `{trainer: {numNodes: 3}}`, "dataset-initializer:1×1 node:1×3"},
+		"plain, with a policy":    {"an ML policy without a framework counts nodes; the trainer has one replica, others keep theirs", plainRuntime("mlPolicy: {numNodes: 2}"), `{}`, "node:1×2 cache:3×5"},
+		"plain, without a policy": {"the runtime's parallelism stands", plainRuntime(""), `{}`, "node:1×5 cache:3×5"},
+		"plain, by the TrainJob":  {"spec.trainer.numNodes counts without a policy too", plainRuntime(""), `{trainer: {numNodes: 7}}`, "node:1×7 cache:3×5"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			job := &trainer.TrainJob{Spec: must[trainer.TrainJobSpec](t, c.job)}
+			job.Name = "job"
+			rt := must[trainer.TrainingRuntimeSpec](t, c.runtime)
+			jobBefore, before := job.DeepCopy(), rt.DeepCopy()
+			e, err := Compute(job, &rt, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := shape(e); got != c.want {
+				t.Errorf("%s: got %s, want %s", c.reason, got, c.want)
+			}
+			if !equality.Semantic.DeepEqual(&rt, before) || !equality.Semantic.DeepEqual(job, jobBefore) {
+				t.Error("Compute changed what it was given")
+			}
+		})
+	}
+}
+
+func TestComputeTrainJobsOwnAPI(t *testing.T) {
+	job := &trainer.TrainJob{Spec: must[trainer.TrainJobSpec](t, `
+trainer:
+  image: example.com/mine:2
+  command: [run]
+  args: [fast]
+  env: [{name: A, value: b}]
+  resourcesPerNode: {requests: {nvidia.com/gpu: 8, cpu: 4}, limits: {nvidia.com/gpu: 8}}
+initializer: {dataset: {storageUri: "hf://data"}}
+`)}
+	rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+	e, err := Compute(job, &rt, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := findContainer(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers, "node")
+	if c.Image != "example.com/mine:2" || c.Command[0] != "run" || c.Args[0] != "fast" {
+		t.Errorf("spec.trainer sets image, command and args: got %+v", c)
+	}
+	want := must[corev1.ResourceRequirements](t, `{requests: {nvidia.com/gpu: 8, cpu: 4, memory: 1Gi}, limits: {nvidia.com/gpu: 8}}`)
+	if !equality.Semantic.DeepEqual(c.Resources, want) {
+		t.Errorf("resourcesPerNode is merged over the runtime's resources, key by key: got %+v", c.Resources)
+	}
+	if findContainer(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers, "sidecar").Resources.Requests != nil {
+		t.Error("resourcesPerNode is for the node container only")
+	}
+	init := e.ReplicatedJob("dataset-initializer").Template.Spec.Template.Spec.Containers[0]
+	if len(init.Env) != 1 || init.Env[0].Value != "hf://data" {
+		t.Errorf("the initializer's storageUri becomes its environment: got %+v", init.Env)
+	}
+	if e.ReplicatedJob("unknown") != nil {
+		t.Error("there is no ReplicatedJob of that name")
+	}
+	launcher := must[trainer.TrainingRuntimeSpec](t, mpiRuntime)
+	m, err := Compute(job, &launcher, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"node", "launcher"} {
+		if got := m.ReplicatedJob(name).Template.Spec.Template.Spec.Containers[0].Resources.Requests; got.Cpu().Value() != 4 {
+			t.Errorf("where the launcher is a node, resourcesPerNode is for both: %s has %v", name, got)
+		}
+	}
+}
+
+func entries(t *testing.T, text string) []trainer.RuntimePatch {
+	return must[[]trainer.RuntimePatch](t, text)
+}
+
+func podEntry(manager, pod string) string {
+	return fmt.Sprintf(`{manager: %s, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node, template: {spec: {template: %s}}}]}}}}`, manager, pod)
+}
+
+func TestComputeMergesEntries(t *testing.T) {
+	cases := map[string]struct {
+		reason  string
+		entries []string
+		check   func(corev1.PodTemplateSpec) string
+	}{
+		"maps": {
+			"labels and node selectors are merged by key, the later entry wins",
+			[]string{podEntry("a.com/a", `{metadata: {labels: {x: a, z: a}}, spec: {nodeSelector: {gpu: a100}}}`), podEntry("b.com/b", `{metadata: {labels: {x: b}}}`)},
+			func(p corev1.PodTemplateSpec) string {
+				return fmt.Sprintf("%v %v", p.Labels, p.Spec.NodeSelector)
+			},
+		},
+		"tolerations": {
+			"tolerations are replaced as a whole: the last list stands",
+			[]string{podEntry("a.com/a", `{spec: {tolerations: [{key: a, operator: Exists}]}}`), podEntry("b.com/b", `{spec: {tolerations: [{key: b, operator: Exists}]}}`)},
+			func(p corev1.PodTemplateSpec) string {
+				return fmt.Sprintf("%d %s", len(p.Spec.Tolerations), p.Spec.Tolerations[0].Key)
+			},
+		},
+		"gates": {
+			"gates are merged by name",
+			[]string{podEntry("a.com/a", `{spec: {schedulingGates: [{name: a}]}}`), podEntry("b.com/b", `{spec: {schedulingGates: [{name: b}]}}`)},
+			func(p corev1.PodTemplateSpec) string { return fmt.Sprint(len(p.Spec.SchedulingGates)) },
+		},
+		"containers": {
+			"a container's environment is merged by name",
+			[]string{podEntry("a.com/a", `{spec: {containers: [{name: sidecar, env: [{name: A, value: a}]}]}}`), podEntry("b.com/b", `{spec: {containers: [{name: sidecar, env: [{name: A, value: b}, {name: B, value: b}]}]}}`)},
+			func(p corev1.PodTemplateSpec) string {
+				env := map[string]string{}
+				for _, e := range findContainer(p.Spec.Containers, "sidecar").Env {
+					env[e.Name] = e.Value
+				}
+				return fmt.Sprintf("%v %d", env, len(p.Spec.Containers))
+			},
+		},
+		"an entry of nothing": {
+			"an entry without patches changes nothing",
+			[]string{`{manager: a.com/a}`},
+			func(p corev1.PodTemplateSpec) string { return fmt.Sprint(p.Labels) },
+		},
+	}
+	want := map[string]string{
+		"maps": "map[from:runtime x:b z:a] map[gpu:a100 zone:east]", "tolerations": "1 b", "gates": "2",
+		"containers": "map[A:b B:b] 2", "an entry of nothing": "map[from:runtime]",
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+			e, err := Compute(&trainer.TrainJob{}, &rt, entries(t, "["+strings.Join(c.entries, ",")+"]"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.check(e.ReplicatedJob("node").Template.Spec.Template); got != want[name] {
+				t.Errorf("%s: got %s, want %s", c.reason, got, want[name])
+			}
+			if e.ReplicatedJobs[0].Name != "dataset-initializer" {
+				t.Error("the order of ReplicatedJobs is the runtime's")
+			}
+		})
+	}
+}
+
+func TestComputeRefuses(t *testing.T) {
+	rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+	_, err := Compute(&trainer.TrainJob{}, &rt, entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: nodes}]}}}}]`))
+	var invalid *field.Error
+	if !errors.As(err, &invalid) || invalid.Field != "spec.runtimePatches[a.com/a].trainingRuntimeSpec.template.spec.replicatedJobs[nodes]" ||
+		!strings.Contains(err.Error(), `"dataset-initializer", "node"`) {
+		t.Errorf("an entry for a ReplicatedJob that the runtime doesn't have is refused with its path and the names that there are: got %v", err)
+	}
+	if _, err := Compute(&trainer.TrainJob{}, &trainer.TrainingRuntimeSpec{}, nil); !errors.As(err, &invalid) || invalid.Type != field.ErrorTypeRequired {
+		t.Errorf("a runtime without ReplicatedJobs is refused: got %v", err)
+	}
+}
+
+func TestEntries(t *testing.T) {
+	job := &trainer.TrainJob{Spec: trainer.TrainJobSpec{RuntimePatches: entries(t, `[{manager: a.com/a}, {manager: kueue.x-k8s.io/manager}, {manager: b.com/b}]`)}}
+	managers := func(list []trainer.RuntimePatch) string {
+		var all []string
+		for _, e := range list {
+			all = append(all, e.Manager)
+		}
+		return strings.Join(all, " ")
+	}
+	before, err := json.Marshal(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if Own(job) != &job.Spec.RuntimePatches[1] {
+		t.Error("Own finds the integration's entry")
+	}
+	if got := managers(Others(job)); got != "a.com/a b.com/b" {
+		t.Errorf("Others keeps the order of the rest: got %s", got)
+	}
+	if got := managers(With(job, trainer.RuntimePatch{Manager: Manager})); got != "a.com/a kueue.x-k8s.io/manager b.com/b" {
+		t.Errorf("With writes in place: got %s", got)
+	}
+	if got, moved := OwnLast(job.Spec.RuntimePatches); managers(got) != "a.com/a b.com/b kueue.x-k8s.io/manager" || !moved {
+		t.Errorf("OwnLast moves it to the end: got %s", managers(got))
+	}
+	fresh := &trainer.TrainJob{Spec: trainer.TrainJobSpec{RuntimePatches: Others(job)}}
+	if Own(fresh) != nil {
+		t.Error("there is no entry of the integration")
+	}
+	if got := managers(With(fresh, trainer.RuntimePatch{Manager: Manager})); got != "a.com/a b.com/b kueue.x-k8s.io/manager" {
+		t.Errorf("With appends a first entry: got %s", got)
+	}
+	if _, moved := OwnLast(fresh.Spec.RuntimePatches); moved {
+		t.Error("nothing is to be moved")
+	}
+	if after, err := json.Marshal(job); err != nil || string(after) != string(before) {
+		t.Error("nothing here changes the TrainJob")
+	}
+}
+
+func TestSetter(t *testing.T) {
+	list := entries(t, "["+strings.Join([]string{
+		podEntry("a.com/a", `{metadata: {labels: {k: a}, annotations: {k: a}}, spec: {nodeSelector: {k: a}, tolerations: [{key: a, operator: Exists}], schedulingGates: [{name: k}]}}`),
+		podEntry("b.com/b", `{metadata: {labels: {k: b}}}`),
+		podEntry(Manager, `{metadata: {labels: {k: own}}, spec: {nodeSelector: {k: own}}}`),
+	}, ",")+"]")
+	cases := map[string]struct {
+		reason string
+		job    string
+		field  Field
+		key    string
+		want   string
+	}{
+		"the last one":     {"the later entry wins, and the integration's own is not meant", "node", Labels, "k", "b.com/b"},
+		"annotation":       {"only one sets it", "node", Annotations, "k", "a.com/a"},
+		"node selector":    {"only one sets it beside the integration", "node", NodeSelector, "k", "a.com/a"},
+		"any toleration":   {"a list is set as a whole", "node", Tolerations, "", "a.com/a"},
+		"a gate":           {"by its name", "node", SchedulingGates, "k", "a.com/a"},
+		"another gate":     {"nobody sets it", "node", SchedulingGates, "other", ""},
+		"another key":      {"nobody sets it, so it is the runtime's", "node", Labels, "other", ""},
+		"another job":      {"entries are by ReplicatedJob", "launcher", Labels, "k", ""},
+		"an unknown field": {"nobody sets what doesn't exist", "node", Field("spec.other"), "k", ""},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := Setter(list, c.job, c.field, c.key); got != c.want {
+				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
+			}
+		})
+	}
+	if meta, spec := PodPatch(entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}]}}}}]`)[0], "node"); meta != nil || spec != nil {
+		t.Error("an entry may name a ReplicatedJob and say nothing of its pods")
+	}
+}
