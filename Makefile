@@ -20,9 +20,9 @@ go:
 
 .PHONY: demo
 demo: cluster-tool ## Run the main job on a real control plane; KEEP=1 leaves it up
-	@mkdir -p $(BIN) && go build -o $(BIN)/demo ./examples/demo
+	@CGO_ENABLED=0 go build -o $(BIN)/demo ./examples/demo
 ifdef KEEP
-	@$(BIN)/cluster up --profile $(PROFILE) && KUBECONFIG=$(CURDIR)/.cluster/kubeconfig $(BIN)/demo --keep
+	@$(BIN)/cluster up --profile $(PROFILE) && $(BIN)/demo --cluster $(CURDIR)/.cluster --keep
 else
 	@$(BIN)/cluster run --profile $(PROFILE) -- $(BIN)/demo
 endif
@@ -37,27 +37,31 @@ cluster-down: cluster-tool ## Stop it
 
 .PHONY: cluster-tool
 cluster-tool: go
-	@mkdir -p $(BIN) && go build -C test/cluster -o $(BIN)/cluster .
+	@mkdir -p $(BIN) && CGO_ENABLED=0 go build -C test/cluster -o $(BIN)/cluster .
 
 ##@ Test
 
 .PHONY: test
 test: test-unit test-e2e ## Run all tests
+	@echo "Statements covered by the unit tests and the end-to-end suite together:"
+	@go tool covdata percent -i coverage/unit,coverage/e2e | grep -E 'signalbox/(overrides|podsets|admission|integration)\b'
 
 .PHONY: test-unit
-test-unit: go ## Table tests, and the coverage of the packages that decide
-	@mkdir -p coverage
-	go test -race -shuffle=on -coverprofile=coverage/unit.out -coverpkg=$$(go list $(COVERED) | paste -sd,) ./api/... ./cmd/... $(COVERED)
-	go test -C test/cluster ./...
+test-unit: go ## Table tests; no control plane
+	@rm -rf coverage/unit && mkdir -p coverage/unit
+	CGO_ENABLED=0 go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
+	CGO_ENABLED=0 go test -C test/cluster ./...
+
+.PHONY: test-race
+test-race: go ## Table tests under the race detector, five times in random order; needs a C compiler
+	go test -race -shuffle=on -count=5 $(COVERED)
 
 .PHONY: test-e2e
 test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regexp for some of it
-	@mkdir -p $(BIN) coverage
-	go test -c -o $(BIN)/e2e.test ./test/e2e
 	@rm -rf coverage/e2e && mkdir -p coverage/e2e
-	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e $(BIN)/cluster run --profile $(PROFILE) -- $(BIN)/e2e.test -ginkgo.v -ginkgo.junit-report=$(CURDIR)/junit.xml $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
-	@echo "Coverage by unit and end-to-end tests:"
-	@go tool covdata percent -i coverage/e2e | grep -E 'signalbox/(overrides|podsets|admission|integration)' || true
+	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
+	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e $(BIN)/cluster run --profile $(PROFILE) -- \
+		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit.xml $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
 ##@ Develop
 

@@ -72,15 +72,23 @@ func buildAll(ctx context.Context, l layout, p profile) (map[string]string, erro
 		binaries[part.name] = path
 	}
 	if p.signalbox {
-		out := filepath.Join(l.cache, "bin", "signalbox-dev", "signalbox")
+		out := filepath.Join(l.repo, "bin", "signalbox")
 		label := fmt.Sprintf("[%d/%d] %s", total, total, "signalbox")
-		if err := goBuild(ctx, label, l.repo, out, "./cmd/signalbox"); err != nil {
+		var args []string
+		if coverage() != "" {
+			out += "-cover"
+			args = []string{"-cover", "-coverpkg", "github.com/signalbox-dev/signalbox/..."}
+		}
+		if err := goBuild(ctx, label, l.repo, out, append(args, "./cmd/signalbox")...); err != nil {
 			return nil, err
 		}
 		binaries["signalbox"] = out
 	}
 	return binaries, nil
 }
+
+// coverage is the folder for the coverage data of Signalbox, "" where none is asked for.
+func coverage() string { return os.Getenv("SIGNALBOX_COVER") }
 
 func buildPart(ctx context.Context, l layout, p part, position string) (string, error) {
 	dir := filepath.Join(l.components(), p.module)

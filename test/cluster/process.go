@@ -197,12 +197,17 @@ func (s *supervisor) stop(name string, signal syscall.Signal) error {
 	return nil
 }
 
-// stopAll kills what runs, the last started first. Nothing of a test control plane needs a clean goodbye.
+// stopAll kills what runs, the last started first. Nothing of a test control plane needs a clean goodbye but Signalbox,
+// which writes its coverage then.
 func (s *supervisor) stopAll() error {
 	s.mu.Lock()
 	names := append([]string(nil), s.order...)
+	_, signalbox := s.processes["signalbox"]
 	s.mu.Unlock()
 	var errs []error
+	if signalbox && coverage() != "" {
+		errs = append(errs, s.stop("signalbox", syscall.SIGTERM))
+	}
 	for i := len(names) - 1; i >= 0; i-- {
 		s.mu.Lock()
 		_, running := s.processes[names[i]]

@@ -312,7 +312,9 @@ func (x *plan) startTrainer(ctx context.Context) error {
 	return x.manager(ctx, "trainer", nil, "TMPDIR="+tmp)
 }
 
-func (x *plan) startSignalbox(ctx context.Context) error { return x.manager(ctx, "signalbox", nil) }
+func (x *plan) startSignalbox(ctx context.Context) error {
+	return x.manager(ctx, "signalbox", nil, "GOCOVERDIR="+coverage())
+}
 
 // installLate makes what needs the managers: their webhooks, and Trainer's runtimes, which pass through them.
 func (x *plan) installLate(ctx context.Context) error {
