@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -34,9 +33,6 @@ import (
 )
 
 var gvk = trainer.GroupVersion.WithKind(trainer.TrainJobKind)
-
-// settleTimeout bounds how long an admitted TrainJob waits for Trainer and JobSet to be done with it.
-const settleTimeout = 10 * time.Second
 
 // job is one TrainJob during one reconcile. It is a ComposableJob of a single member: jobframework then leaves starting
 // to Run and stopping to Stop, and writes nothing to the TrainJob itself.
@@ -313,135 +309,6 @@ func (j *job) EnsureWorkloadOwnedByAllMembers(ctx context.Context, c client.Clie
 // ForEach implements jobframework.ComposableJob.
 func (j *job) ForEach(f func(runtime.Object)) { f(&j.TrainJob) }
 
-// Run implements jobframework.ComposableJob: the start, in one write, once nothing else is about to change.
-func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []podset.PodSetInfo, recorder events.EventRecorder, msg string) error {
-	if j.r.memory.of(j.key(), j.UID).startedOn == j.ResourceVersion {
-		return nil // started from this very version; the cache is late
-	}
-	if j.waiting = j.unready(); j.waiting != "" {
-		return nil
-	}
-	if j.waiting = admission.Unsettled(&j.TrainJob, j.jobSet, j.effective); j.waiting != "" && !j.overdue(wl) {
-		return nil
-	}
-	if overrides.Own(&j.TrainJob) != nil {
-		if fresh, err := j.freshJobs(ctx); err != nil || !fresh {
-			j.waiting = "its Jobs of the last admission are being replaced"
-			return err
-		}
-	}
-	flavors, err := flavorsOf(ctx, c, wl)
-	if err != nil {
-		return err
-	}
-	start, err := admission.Decide(admission.Input{
-		Job: &j.TrainJob, Runtime: j.runtime, Workload: wl, Flavors: flavors, Features: j.r.features.admission(), Now: metav1.NewTime(j.r.clock.Now()),
-	})
-	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
-		recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, jobframework.FailedToStartFinishedReason, "Starting", "%s; then delete Workload %s to queue the TrainJob again", truncate(err.Error()), wl.Name)
-		return &finalError{err}
-	}
-	if err != nil {
-		return fmt.Errorf("deciding the start: %w", err)
-	}
-	if err := j.r.writer.Start(ctx, start); err != nil {
-		return fmt.Errorf("starting: %w", err)
-	}
-	j.waiting = ""
-	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.startedOn = start.ResourceVersion })
-	recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, jobframework.ReasonStarted, "Started", "%s", msg)
-	return nil
-}
-
-// unready says what tidy has still to do before a start; a start without it would not be right.
-func (j *job) unready() string {
-	switch {
-	case j.stale != nil:
-		return "Trainer has not taken the edited runtime yet"
-	case !admission.IsNeutral(&j.TrainJob):
-		return "the last admission is not cleared yet"
-	}
-	return ""
-}
-
-// clearable tells whether nothing is left that runs on the last admission, and nobody is about to write the TrainJob.
-func (j *job) clearable() (bool, error) {
-	if j.IsActive() || j.r.memory.of(j.key(), j.UID).startedOn == j.ResourceVersion {
-		return false, nil
-	}
-	if j.jobSet == nil || j.matched != nil && j.overdue(j.matched) {
-		return true, nil
-	}
-	before, err := overrides.Compute(&j.TrainJob, j.runtime, j.Spec.RuntimePatches)
-	return err == nil && admission.Unsettled(&j.TrainJob, j.jobSet, before) == "", err
-}
-
-// overdue tells whether an admitted job has waited long enough.
-func (j *job) overdue(wl *kueue.Workload) bool {
-	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
-	return c != nil && j.r.clock.Since(c.LastTransitionTime.Time) > settleTimeout
-}
-
-// freshJobs deletes Jobs that were made or resumed under an earlier admission, and tells whether there were none. JobSet
-// merges selectors and tolerations into a Job that it resumes (jobset#1294), so such a Job would keep the last flavor's;
-// it makes a deleted one anew from its template.
-func (j *job) freshJobs(ctx context.Context) (bool, error) {
-	if j.jobSet == nil {
-		return true, nil
-	}
-	var jobs batchv1.JobList
-	if err := j.r.reader.List(ctx, &jobs, client.InNamespace(j.Namespace), client.MatchingLabels{jobset.JobSetNameKey: j.Name}); err != nil {
-		return false, fmt.Errorf("listing the Jobs of the last admission: %w", err)
-	}
-	fresh := true
-	for i := range jobs.Items {
-		child := &jobs.Items[i]
-		if !metav1.IsControlledBy(child, j.jobSet) || !ptr.Deref(child.Spec.Suspend, false) || child.Status.CompletionTime != nil || followsTemplate(child, j.jobSet) {
-			continue
-		}
-		fresh = false
-		if !child.DeletionTimestamp.IsZero() {
-			continue
-		}
-		err := j.r.client.Delete(ctx, child, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &child.UID})
-		if client.IgnoreNotFound(err) != nil {
-			return false, fmt.Errorf("deleting Job %s of the last admission: %w", child.Name, err)
-		}
-	}
-	return fresh, nil
-}
-
-// followsTemplate tells whether a Job would place its pods as its JobSet's template says now.
-func followsTemplate(child *batchv1.Job, js *jobset.JobSet) bool {
-	e := overrides.Effective{ReplicatedJobs: js.Spec.ReplicatedJobs}
-	rj := e.ReplicatedJob(child.Labels[jobset.ReplicatedJobNameKey])
-	if rj == nil {
-		return false
-	}
-	have, want := &child.Spec.Template.Spec, &rj.Template.Spec.Template.Spec
-	return equality.Semantic.DeepEqual(have.NodeSelector, want.NodeSelector) &&
-		equality.Semantic.DeepEqual(have.Tolerations, want.Tolerations) &&
-		equality.Semantic.DeepEqual(have.SchedulingGates, want.SchedulingGates)
-}
-
-// flavorsOf reads the ResourceFlavors that a Workload was assigned.
-func flavorsOf(ctx context.Context, c client.Reader, wl *kueue.Workload) (map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec, error) {
-	flavors := map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec{}
-	for _, assignment := range wl.Status.Admission.PodSetAssignments {
-		for _, name := range assignment.Flavors {
-			if _, known := flavors[name]; known {
-				continue
-			}
-			var flavor kueue.ResourceFlavor
-			if err := c.Get(ctx, client.ObjectKey{Name: string(name)}, &flavor); err != nil {
-				return nil, fmt.Errorf("reading ResourceFlavor %s: %w", name, err)
-			}
-			flavors[name] = flavor.Spec
-		}
-	}
-	return flavors, nil
-}
-
 // Stop implements jobframework.ComposableJob: it suspends, once. The entry stays until no pod is left.
 func (j *job) Stop(ctx context.Context, _ client.Client, _ []podset.PodSetInfo, _ jobframework.StopReason, _ string) ([]client.Object, error) {
 	if j.IsSuspended() {
@@ -468,19 +335,4 @@ func (j *job) Finalize(ctx context.Context, c client.Client) error {
 	}
 	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.finished = true })
 	return nil
-}
-
-// finalError fails a start for good; jobframework finishes the Workload, which frees its quota.
-type finalError struct{ error }
-
-func (e *finalError) Unwrap() error        { return e.error }
-func (e *finalError) Is(target error) bool { return target == podset.ErrInvalidPodsetInfo }
-
-// truncate keeps a message within an event's limit of 1,024 bytes, with room for what follows it.
-func truncate(message string) string {
-	const limit = 850
-	if len(message) <= limit {
-		return message
-	}
-	return message[:limit] + "…"
 }

@@ -118,74 +118,6 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 	})
 }
 
-// installEarly makes everything that the managers need to find when they start.
-func (x *plan) installEarly(ctx context.Context) error {
-	kueueDir, err := moduleDir(ctx, x.layout, kueue, "sigs.k8s.io/kueue")
-	if err != nil {
-		return err
-	}
-	jobsetDir, err := moduleDir(ctx, x.layout, jobset, "sigs.k8s.io/jobset")
-	if err != nil {
-		return err
-	}
-	var crds []*unstructured.Unstructured
-	patterns := []string{
-		filepath.Join(kueueDir, "config/components/crd/bases/*.yaml"),
-		filepath.Join(jobsetDir, "config/components/crd/bases/*.yaml"),
-	}
-	if x.profile.trainer {
-		trainerDir, err := moduleDir(ctx, x.layout, trainer, "github.com/kubeflow/trainer/v2")
-		if err != nil {
-			return err
-		}
-		patterns = append(patterns, filepath.Join(trainerDir, "manifests/base/crds/trainer*.yaml"))
-	}
-	for _, pattern := range patterns {
-		read, err := readManifests(pattern)
-		if err != nil {
-			return err
-		}
-		crds = append(crds, ofKind(read, "CustomResourceDefinition")...)
-	}
-	for _, crd := range crds {
-		versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
-		if err != nil {
-			return err
-		}
-		if len(versions) > 1 { // only Kueue's
-			if err := convertOnLoopback(crd, x.ports["kueue-webhook"], x.ca.pem); err != nil {
-				return err
-			}
-		}
-	}
-	base, err := readAsset("base.yaml")
-	if err != nil {
-		return err
-	}
-	if err := x.applier.apply(ctx, base...); err != nil {
-		return err
-	}
-	if x.profile.signalbox {
-		if err := x.grantSignalbox(ctx); err != nil {
-			return err
-		}
-	}
-	return x.applier.establish(ctx, crds...)
-}
-
-// grantSignalbox gives the client "signalbox" the role that Signalbox ships, and no more.
-func (x *plan) grantSignalbox(ctx context.Context) error {
-	roles, err := readManifests(filepath.Join(x.layout.repo, "config/rbac/role.yaml"))
-	if err != nil {
-		return err
-	}
-	binding, err := readAsset("signalbox-binding.yaml")
-	if err != nil {
-		return err
-	}
-	return x.applier.apply(ctx, append(roles, binding...)...)
-}
-
 // startManagers starts everything that talks to the API server, all at once.
 func (x *plan) startManagers(ctx context.Context) error {
 	starts := []func(context.Context) error{x.startControllerManager, x.startScheduler, x.startKWOK, x.startKueue, x.startJobSet}
@@ -314,50 +246,6 @@ func (x *plan) startTrainer(ctx context.Context) error {
 
 func (x *plan) startSignalbox(ctx context.Context) error {
 	return x.manager(ctx, "signalbox", nil, "GOCOVERDIR="+coverage())
-}
-
-// installLate makes what needs the managers: their webhooks, and Trainer's runtimes, which pass through them.
-func (x *plan) installLate(ctx context.Context) error {
-	kueueDir, err := moduleDir(ctx, x.layout, kueue, "sigs.k8s.io/kueue")
-	if err != nil {
-		return err
-	}
-	jobsetDir, err := moduleDir(ctx, x.layout, jobset, "sigs.k8s.io/jobset")
-	if err != nil {
-		return err
-	}
-	webhooks := map[string]string{
-		"kueue":  filepath.Join(kueueDir, "config/components/webhook/manifests.yaml"),
-		"jobset": filepath.Join(jobsetDir, "config/components/webhook/manifests.yaml"),
-	}
-	var runtimes []*unstructured.Unstructured
-	if x.profile.trainer {
-		trainerDir, err := moduleDir(ctx, x.layout, trainer, "github.com/kubeflow/trainer/v2")
-		if err != nil {
-			return err
-		}
-		webhooks["trainer"] = filepath.Join(trainerDir, "manifests/base/webhook/manifests.yaml")
-		if runtimes, err = readManifests(filepath.Join(trainerDir, "manifests/base/runtimes/*_distributed.yaml")); err != nil {
-			return err
-		}
-	}
-	if x.profile.signalbox {
-		webhooks["signalbox"] = filepath.Join(x.layout.repo, "config/webhook/manifests.yaml")
-	}
-	for name, file := range webhooks {
-		objects, err := readManifests(file)
-		if err != nil {
-			return err
-		}
-		configurations := ofKind(objects, "WebhookConfiguration")
-		if err := toLoopback(configurations, name, x.ports[name+"-webhook"], x.ca.pem); err != nil {
-			return err
-		}
-		if err := x.applier.apply(ctx, configurations...); err != nil {
-			return err
-		}
-	}
-	return x.applier.apply(ctx, runtimes...)
 }
 
 // asset writes an embedded file, as a template of the values, to the configuration folder.
