@@ -13,7 +13,7 @@ help: ## Show what there is
 
 .PHONY: go
 go:
-	@command -v go >/dev/null || { echo "There is no Go here. Install Go 1.26 or later (your system's package manager or go.dev) and try again."; exit 1; }
+	@command -v go >/dev/null || { echo "There is no Go here. Install Go 1.26 or later and try again."; exit 1; }
 	@go version | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' || { echo "This needs Go 1.26 or later; here is: $$(go version)"; exit 1; }
 
 ##@ Use
