@@ -80,7 +80,7 @@ func TestMemory(t *testing.T) {
 	if m.of(key, "first").startedOn != "7" {
 		t.Error("what was kept is known")
 	}
-	if m.of(key, "second") != (record{uid: "second"}) {
+	if got := m.of(key, "second"); got.uid != "second" || got.startedOn != "" {
 		t.Error("another TrainJob of the same name starts from nothing")
 	}
 	m.keep(key, "second", func(r *record) { r.workload = "wl" })

@@ -45,7 +45,8 @@ type job struct {
 	runtime   *trainer.TrainingRuntimeSpec // that it stands on; set while it is suspended
 	effective *overrides.Effective         // of the runtime and the others' entries
 	podSets   []kueue.PodSet
-	stale     *snapshot     // Trainer's snapshot, where the job has not run and the runtime has changed since
+	pinned    *snapshot     // Trainer's snapshot of it; nil where there is none
+	stale     bool          // the job has not run, and its runtime has changed since the snapshot
 	blocked   *blockedError // why it can't be queued
 	waiting   string        // what an admitted job waits for
 
@@ -118,8 +119,8 @@ func (j *job) ReclaimablePods(context.Context, client.Client) ([]kueue.Reclaimab
 	return podsets.Reclaimable(j.jobSet.Spec.ReplicatedJobs, j.Status.JobsStatus), nil
 }
 
-// IsOnHold implements jobframework.JobWithOnHold: a TrainJob that can't start must not hold quota.
-func (j *job) IsOnHold() bool { return j.blocked != nil }
+// IsOnHold implements jobframework.JobWithOnHold: a TrainJob that can't start must not hold quota, once none of it runs.
+func (j *job) IsOnHold() bool { return j.blocked != nil && !j.IsActive() }
 
 // Skip implements jobframework.JobWithSkip.
 func (j *job) Skip(context.Context) bool { return j.skip }
@@ -201,14 +202,11 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 		if err != nil {
 			return err
 		}
-		spec, stale, err := runtimeOf(&j.TrainJob, live, pinned)
-		if err != nil {
+		j.pinned = pinned
+		if j.runtime, j.stale, err = runtimeOf(&j.TrainJob, live, pinned); err != nil {
 			return err
 		}
-		if j.runtime = spec; stale {
-			j.stale = pinned
-		}
-		if j.effective, err = overrides.Compute(&j.TrainJob, spec, overrides.Others(&j.TrainJob)); err != nil {
+		if j.effective, err = overrides.Compute(&j.TrainJob, j.runtime, overrides.Others(&j.TrainJob)); err != nil {
 			return &blockedError{reason: ReasonInvalidRuntime, err: err}
 		}
 		if n := len(j.effective.ReplicatedJobs); n > podsets.Max {
@@ -226,8 +224,14 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 	return err
 }
 
-// PodSets implements jobframework.GenericJob.
-func (j *job) PodSets(context.Context, client.Client) ([]kueue.PodSet, error) {
+// PodSets implements jobframework.GenericJob. A job that was running when it was loaded, and was stopped since, is
+// resolved here.
+func (j *job) PodSets(ctx context.Context, c client.Client) ([]kueue.PodSet, error) {
+	if j.effective == nil && j.blocked == nil {
+		if err := j.resolve(ctx, c); err != nil {
+			return nil, err
+		}
+	}
 	if j.blocked != nil {
 		return nil, j.blocked
 	}

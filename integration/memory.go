@@ -3,6 +3,7 @@ package integration
 import (
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -22,6 +23,10 @@ type record struct {
 	startedOn string
 	// finished is set when its Workload was declared finished and let go.
 	finished bool
+	// rebuilt is the runtime snapshot for which its JobSet was deleted.
+	rebuilt types.UID
+	// replaced is, by name, the Jobs that were deleted after the entry was cleared at that time.
+	replaced map[string]*metav1.Time
 }
 
 func newMemory() *memory { return &memory{jobs: map[types.NamespacedName]record{}} }

@@ -181,11 +181,11 @@ func (r *Reconciler) tidy(ctx context.Context, j *job) error {
 	if err := r.release(ctx, j); err != nil {
 		return err
 	}
-	if j.stale != nil {
+	if j.stale {
 		return r.dropSnapshot(ctx, j)
 	}
 	own := overrides.Own(&j.TrainJob)
-	if own == nil && j.jobSet != nil && !admission.Fits(j.jobSet, j.effective) && !r.builds(j) {
+	if own == nil && r.outdated(j) {
 		return r.dropJobSet(ctx, j)
 	}
 	if own == nil || admission.IsNeutral(&j.TrainJob) {
@@ -198,6 +198,19 @@ func (r *Reconciler) tidy(ctx context.Context, j *job) error {
 		return fmt.Errorf("clearing the entry of the last admission: %w", err)
 	}
 	return nil
+}
+
+// outdated tells whether a JobSet that has not run was built before Trainer pinned the runtime that the TrainJob stands on
+// now, and can't follow it. It is asked once for each pinned runtime: a JobSet that differs even when it is built anew
+// was changed by somebody else.
+func (r *Reconciler) outdated(j *job) bool {
+	if j.jobSet == nil || j.pinned == nil || j.pinned.object.CreationTimestamp.Before(&j.jobSet.CreationTimestamp) {
+		return false
+	}
+	if r.memory.of(j.key(), j.UID).rebuilt == j.pinned.object.UID {
+		return false
+	}
+	return !admission.Fits(j.jobSet, j.effective) && !r.builds(j)
 }
 
 // builds tells whether Trainer can bring the suspended JobSet up to date by itself: it can where only what places the
@@ -217,7 +230,7 @@ func (r *Reconciler) builds(j *job) bool {
 // dropSnapshot makes Trainer pin the runtime anew for a TrainJob that waits and has never run: it follows an edit of its
 // runtime until it is admitted.
 func (r *Reconciler) dropSnapshot(ctx context.Context, j *job) error {
-	object := j.stale.object
+	object := j.pinned.object
 	if err := r.client.Delete(ctx, object, client.Preconditions{UID: &object.UID, ResourceVersion: &object.ResourceVersion}); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("deleting the outdated runtime snapshot: %w", err))
 	}
@@ -232,6 +245,7 @@ func (r *Reconciler) dropJobSet(ctx context.Context, j *job) error {
 	if err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("deleting the JobSet of the earlier runtime: %w", err))
 	}
+	r.memory.keep(j.key(), j.UID, func(rec *record) { rec.rebuilt = j.pinned.object.UID })
 	return nil
 }
 

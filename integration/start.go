@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -30,6 +31,9 @@ const settleTimeout = 10 * time.Second
 func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []podset.PodSetInfo, recorder events.EventRecorder, msg string) error {
 	if j.r.memory.of(j.key(), j.UID).startedOn == j.ResourceVersion {
 		return nil // started from this very version; the cache is late
+	}
+	if j.blocked != nil {
+		return nil // its condition says why; the quota goes when the last of its pods has ended
 	}
 	if j.waiting = j.unready(); j.waiting != "" {
 		return nil
@@ -69,7 +73,7 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 // unready says what tidy has still to do before a start; a start without it would not be right.
 func (j *job) unready() string {
 	switch {
-	case j.stale != nil:
+	case j.stale:
 		return "Trainer has not taken the edited runtime yet"
 	case !admission.IsNeutral(&j.TrainJob):
 		return "the last admission is not cleared yet"
@@ -97,7 +101,7 @@ func (j *job) overdue(wl *kueue.Workload) bool {
 
 // freshJobs deletes Jobs that were made or resumed under an earlier admission, and tells whether there were none. JobSet
 // merges selectors and tolerations into a Job that it resumes (jobset#1294), so such a Job would keep the last flavor's;
-// it makes a deleted one anew from its template.
+// it makes a deleted one anew from its template. A Job that differs even so was changed by somebody else, and stays.
 func (j *job) freshJobs(ctx context.Context) (bool, error) {
 	if j.jobSet == nil {
 		return true, nil
@@ -106,20 +110,33 @@ func (j *job) freshJobs(ctx context.Context) (bool, error) {
 	if err := j.r.reader.List(ctx, &jobs, client.InNamespace(j.Namespace), client.MatchingLabels{jobset.JobSetNameKey: j.Name}); err != nil {
 		return false, fmt.Errorf("listing the Jobs of the last admission: %w", err)
 	}
+	cleared := overrides.Own(&j.TrainJob).Time
+	replaced := j.r.memory.of(j.key(), j.UID).replaced
 	fresh := true
 	for i := range jobs.Items {
 		child := &jobs.Items[i]
 		if !metav1.IsControlledBy(child, j.jobSet) || !ptr.Deref(child.Spec.Suspend, false) || child.Status.CompletionTime != nil || followsTemplate(child, j.jobSet) {
 			continue
 		}
-		fresh = false
 		if !child.DeletionTimestamp.IsZero() {
+			fresh = false
 			continue
 		}
+		if cleared != nil && replaced[child.Name].Equal(cleared) {
+			continue
+		}
+		fresh = false
 		err := j.r.client.Delete(ctx, child, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &child.UID})
 		if client.IgnoreNotFound(err) != nil {
 			return false, fmt.Errorf("deleting Job %s of the last admission: %w", child.Name, err)
 		}
+		j.r.memory.keep(j.key(), j.UID, func(r *record) {
+			r.replaced = maps.Clone(r.replaced)
+			if r.replaced == nil {
+				r.replaced = map[string]*metav1.Time{}
+			}
+			r.replaced[child.Name] = cleared
+		})
 	}
 	return fresh, nil
 }

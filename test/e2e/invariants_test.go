@@ -40,14 +40,18 @@ type invariants struct {
 func watchInvariants() *invariants {
 	ctx, cancel := context.WithCancel(context.Background())
 	i := &invariants{cancel: cancel, jobs: map[types.NamespacedName]*trainer.TrainJob{}, starts: map[types.UID]int{}, stops: map[types.UID]int{}}
-	go i.follow(ctx, &trainer.TrainJobList{}, func(o client.Object) { i.trainJob(o.(*trainer.TrainJob)) })
-	go i.follow(ctx, &corev1.PodList{}, func(o client.Object) { i.pod(ctx, o.(*corev1.Pod)) })
+	go i.follow(ctx, &trainer.TrainJobList{}, func(_ watch.EventType, o client.Object) { i.trainJob(o.(*trainer.TrainJob)) })
+	go i.follow(ctx, &corev1.PodList{}, func(t watch.EventType, o client.Object) {
+		if t == watch.Added { // later, Kueue names the node of a pod that it had gated
+			i.pod(ctx, o.(*corev1.Pod))
+		}
+	})
 	return i
 }
 
 func (i *invariants) stop() { i.cancel() }
 
-func (i *invariants) follow(ctx context.Context, list client.ObjectList, see func(client.Object)) {
+func (i *invariants) follow(ctx context.Context, list client.ObjectList, see func(watch.EventType, client.Object)) {
 	version := ""
 	for ctx.Err() == nil {
 		events, err := admin.Watch(ctx, list, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})
@@ -62,7 +66,7 @@ func (i *invariants) follow(ctx context.Context, list client.ObjectList, see fun
 			}
 			version = o.GetResourceVersion()
 			if e.Type == watch.Added || e.Type == watch.Modified {
-				see(o)
+				see(e.Type, o)
 			}
 		}
 	}
@@ -118,7 +122,7 @@ func (i *invariants) trainJob(tj *trainer.TrainJob) {
 
 func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
 	name := pod.Labels[jobset.JobSetNameKey]
-	if name == "" || pod.Status.Phase != corev1.PodPending || pod.Spec.NodeName != "" {
+	if name == "" || pod.Spec.NodeName != "" { // of a JobSet, and not an old one that a new watch shows
 		return
 	}
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: name}

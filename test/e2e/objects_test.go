@@ -29,6 +29,7 @@ const (
 	gpu         = corev1.ResourceName("nvidia.com/gpu")
 	gpusPerNode = 8
 	nodesOfKind = 8
+	nodesOfRack = 4
 	runFor      = "sim.signalbox.dev/run-for"
 	stopAfter   = "sim.signalbox.dev/stop-after"
 	readyAfter  = "sim.signalbox.dev/ready-after"
@@ -46,7 +47,9 @@ func makeNodes(ctx context.Context) {
 	for _, kind := range gpuKinds {
 		for i := range nodesOfKind {
 			node := &corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", kind, i), Labels: map[string]string{"gpu": kind, "has-" + kind: "true"}},
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", kind, i), Labels: map[string]string{
+					"gpu": kind, "has-" + kind: "true", "rack": fmt.Sprintf("%s-rack-%d", kind, i/nodesOfRack), corev1.LabelHostname: fmt.Sprintf("%s-%d", kind, i),
+				}},
 				Spec: corev1.NodeSpec{Taints: []corev1.Taint{
 					{Key: "gpu", Value: kind, Effect: corev1.TaintEffectNoSchedule},
 					{Key: "spot", Value: "true", Effect: corev1.TaintEffectNoSchedule},

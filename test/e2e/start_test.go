@@ -165,6 +165,41 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 	})
 })
 
+var _ = ginkgo.Describe("A TrainJob that asks for one rack", func() {
+	ginkgo.It("gets all its pods placed in one, after they were gated", func(ctx context.Context) {
+		racks := &kueue.Topology{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "racks-"},
+			Spec:       kueue.TopologySpec{Levels: []kueue.TopologyLevel{{NodeLabel: "rack"}, {NodeLabel: corev1.LabelHostname}}},
+		}
+		gomega.Expect(admin.Create(ctx, racks)).To(gomega.Succeed())
+		flavor := get(ctx, &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "a100"}}).DeepCopy()
+		flavor.ObjectMeta = metav1.ObjectMeta{GenerateName: "a100-racks-"}
+		flavor.Spec.TopologyName = ptr.To(kueue.TopologyReference(racks.Name))
+		gomega.Expect(admin.Create(ctx, flavor)).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func(ctx context.Context) {
+			gomega.Expect(admin.Delete(ctx, flavor)).To(gomega.Succeed())
+			gomega.Expect(admin.Delete(ctx, racks)).To(gomega.Succeed())
+		})
+		g := newGround(ctx, map[string]int64{"a100": 64}, func(cq *kueue.ClusterQueue) {
+			cq.Spec.ResourceGroups[0].Flavors[0].Name = kueue.ResourceFlavorReference(flavor.Name)
+		})
+		g.runtime(ctx, "torch", "forever", func(rt *trainer.TrainingRuntime) {
+			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[kueue.PodSetRequiredTopologyAnnotation] = "rack"
+		})
+		tj := g.submit(ctx, g.trainJob("racked", "torch", nodesOfRack))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(nodesOfRack))
+		gomega.Expect(workloadOf(ctx, tj).Spec.PodSets[0].TopologyRequest.Required).To(gomega.HaveValue(gomega.Equal("rack")))
+		_, spec := overrides.PodPatch(*entryOf(get(ctx, tj)), "node")
+		gomega.Expect(spec.SchedulingGates).To(gomega.ConsistOf(corev1.PodSchedulingGate{Name: kueue.TopologySchedulingGate}))
+		used := map[string]int{}
+		for _, p := range podsOf(ctx, tj) {
+			gomega.Expect(p.Spec.SchedulingGates).To(gomega.BeEmpty())
+			used[get(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Spec.NodeName}}).Labels["rack"]]++
+		}
+		gomega.Expect(used).To(gomega.HaveLen(1), "racks in use")
+	})
+})
+
 var _ = ginkgo.Describe("A TrainJob of several steps", func() {
 	ginkgo.It("gives the quota of an initializer back when that has succeeded", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 16})
