@@ -9,7 +9,7 @@ COVERED := ./overrides/... ./podsets/... ./admission/... ./integration/...
 
 .PHONY: help
 help: ## Show what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 .PHONY: go
 go:
@@ -45,6 +45,7 @@ cluster-tool: go
 test: test-unit test-e2e ## Run all tests
 	@echo "Statements covered by the unit tests and the end-to-end suite together:"
 	@go tool covdata percent -i coverage/unit,coverage/e2e | grep -E 'signalbox/(overrides|podsets|admission|integration)\b'
+	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="[0-9]+" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3/p' junit.xml | { read all errors failures; echo "$$((all-errors-failures)) passed, $$((errors+failures)) failed"; }
 
 .PHONY: test-unit
 test-unit: go ## Table tests; no control plane

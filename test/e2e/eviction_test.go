@@ -120,6 +120,8 @@ var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, func() {
 		g.runtime(ctx, "torch", "forever")
 		tj := g.submit(ctx, g.trainJob("ready", "torch", 1))
 		gomega.Eventually(condition(ctx, tj, kueue.WorkloadPodsReady)).Should(gomega.Equal("True/Started"))
+		gomega.Eventually(cluster.metrics).Should(gomega.MatchRegexp(
+			`kueue_admitted_until_ready_wait_time_seconds_count\{cluster_queue="` + g.queue + `"[^}]*\} 1`))
 	})
 
 	ginkgo.It("evicts a TrainJob whose pods don't become ready in time, and starts it again", func(ctx context.Context) {

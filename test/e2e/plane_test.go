@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/yaml"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 )
 
 // plane is the running control plane, by what it leaves under .cluster.
@@ -93,6 +95,25 @@ func (p plane) install(ofKueue, ofSignalbox []byte) {
 	setKueueConfig(string(ofKueue))
 	p.mustAct("restart", "kueue", "signalbox")
 	awaitKueue()
+}
+
+// metrics are what Signalbox serves to Prometheus.
+func (p plane) metrics() (string, error) {
+	content, err := os.ReadFile(p.configPath("signalbox"))
+	if err != nil {
+		return "", err
+	}
+	config, err := configapi.Parse(content)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.Get("http://" + config.Metrics.BindAddress + "/metrics")
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return string(text), err
 }
 
 // awaitKueue waits until a restarted Kueue has its queues active again.

@@ -53,6 +53,21 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 			gomega.HavePrefix("FinishedWorkload: Workload '"+g.namespace+"/")))
 	})
 
+	ginkgo.It("that fails is declared failed, and gives its quota back", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "broken", "1s", func(rt *trainer.TrainingRuntime) {
+			template := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template
+			template.Spec.BackoffLimit = ptr.To[int32](0)
+			template.Spec.Template.Annotations["sim.signalbox.dev/fail"] = "true"
+			template.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+		})
+		tj := g.submit(ctx, g.trainJob("broken", "broken", 1))
+		gomega.Eventually(condition(ctx, tj, kueue.WorkloadFinished)).Should(gomega.Equal("True/Failed"))
+		gomega.Expect(meta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, trainer.TrainJobFailed)).To(gomega.BeTrue())
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
+	})
+
 	ginkgo.It("is suspended when it was not created so, and only its admission starts it", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
 		g.runtime(ctx, "torch", "1s")
