@@ -51,17 +51,20 @@ func watchInvariants() *invariants {
 
 func (i *invariants) stop() { i.cancel() }
 
+// follow sees every version from now on. A watch ends now and then, when a CRD changes for one; it goes on where it
+// ended, or from what is there where that is too long ago.
 func (i *invariants) follow(ctx context.Context, list client.ObjectList, see func(watch.EventType, client.Object)) {
 	version := ""
 	for ctx.Err() == nil {
 		events, err := admin.Watch(ctx, list, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})
 		if err != nil {
-			i.fail("watching %T: %v", list, err)
-			return
+			version = ""
+			continue
 		}
 		for e := range events.ResultChan() {
 			o, ok := e.Object.(client.Object)
 			if !ok {
+				version = ""
 				break
 			}
 			version = o.GetResourceVersion()
@@ -69,6 +72,7 @@ func (i *invariants) follow(ctx context.Context, list client.ObjectList, see fun
 				see(e.Type, o)
 			}
 		}
+		events.Stop()
 	}
 }
 
