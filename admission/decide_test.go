@@ -168,6 +168,14 @@ func TestDecide(t *testing.T) {
 			want: `{metadata: {labels: {from: runtime, kueue.x-k8s.io/podset: node, l: "1"}, annotations: {note: runtime, a: "1"}},
 				spec: {nodeSelector: {disk: fast, gpu: a100, zone: "1"}, tolerations: [{key: spot, operator: Exists}, {key: gpu, value: a100}, {key: t, operator: Exists}]}}`,
 		},
+		"reclaimed": {
+			reason: "a PodSet whose pods have succeeded is assigned none, and starts as the others do",
+			change: []func(*Input){func(in *Input) {
+				in.Flavors["a100"] = kueue.ResourceFlavorSpec{}
+				in.Workload.Status.Admission.PodSetAssignments[0].Count = ptr.To[int32](0)
+			}},
+			want: `{metadata: {labels: {from: runtime, kueue.x-k8s.io/podset: node}}, spec: {}}`,
+		},
 		"from another cluster": {
 			reason: "pods of a MultiKueue worker say so",
 			change: []func(*Input){func(in *Input) {
@@ -295,7 +303,9 @@ func TestDecideRefuses(t *testing.T) {
 	}{
 		"not admitted":   {"there is nothing to start on", func(in *Input) { in.Workload.Status.Admission = nil }, "is not admitted"},
 		"unknown flavor": {"a flavor that can't be read is not an empty one", func(in *Input) { in.Flavors = nil }, `ResourceFlavor "a100"`},
-		"in part":        {"a TrainJob has no smaller size", func(in *Input) { in.Workload.Status.Admission.PodSetAssignments[0].Count = ptr.To[int32](0) }, "admits 0 of the 1 pods"},
+		"in part": {"a TrainJob has no smaller size", func(in *Input) {
+			in.Workload.Spec.PodSets[0].MinCount, in.Workload.Status.Admission.PodSetAssignments[0].Count = ptr.To[int32](0), ptr.To[int32](0)
+		}, "admits 0 of the 1 pods"},
 		"unknown PodSet": {"an assignment is for a PodSet of the Workload", func(in *Input) { in.Workload.Status.Admission.PodSetAssignments[0].Name = "other" }, `assigns PodSet "other"`},
 		"another shape":  {"every ReplicatedJob needs its assignment", func(in *Input) { in.Workload.Status.Admission.PodSetAssignments = nil }, "0 PodSets, but the TrainJob has 1"},
 		"other names": {"a PodSet is found by its name", func(in *Input) {
@@ -396,6 +406,11 @@ func TestUnsettled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	effective.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Args = []string{"new"}
+	effective.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "a"}}
+	edited := func(js *jobset.JobSet) {
+		js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Args = []string{"old"}
+	}
 	settled := func() (*trainer.TrainJob, *jobset.JobSet) {
 		tj := job.DeepCopy()
 		tj.Status.Conditions = []metav1.Condition{{Type: trainer.TrainJobSuspended, Status: metav1.ConditionTrue}}
@@ -420,6 +435,16 @@ func TestUnsettled(t *testing.T) {
 			js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.NodeSelector = nil
 			return js
 		}, "does not follow"},
+		"other arguments": {"an edit that changes no quota is an edit too", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+			edited(js)
+			return js
+		}, "does not follow"},
+		"more than was asked for": {"Trainer adds environment and volumes, in any order", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+			pod := &js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
+			pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "more"})
+			pod.Containers[0].Env = append([]corev1.EnvVar{{Name: "MORE"}}, pod.Containers[0].Env...)
+			return js
+		}, ""},
 		"not seen":      {"Trainer is about to write the condition", func(tj *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet { tj.Status.Conditions = nil; return js }, "Trainer has not seen it"},
 		"not suspended": {"JobSet is about to write its status, and Trainer after it", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet { js.Status.Conditions = nil; return js }, "has not suspended its Jobs"},
 		"Jobs missing": {"their making changes the status", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet {

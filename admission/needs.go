@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/constants"
 )
@@ -61,8 +62,10 @@ func assigned(in Input) (map[kueue.PodSetReference]*needs, error) {
 		if podSet == nil {
 			return nil, fmt.Errorf("Workload %s assigns PodSet %q, which it does not have", wl.Name, assignment.Name)
 		}
-		if assignment.Count != nil && *assignment.Count != podSet.Count {
-			return nil, fmt.Errorf("Workload %s admits %d of the %d pods of PodSet %q; a TrainJob can't be admitted in part", wl.Name, *assignment.Count, podSet.Count, assignment.Name)
+		// Kueue assigns fewer pods where some have been reclaimed, an initializer's that has succeeded; only with a minimum
+		// count are fewer a smaller job.
+		if n := ptr.Deref(assignment.Count, podSet.Count); n > podSet.Count || n < podSet.Count && podSet.MinCount != nil {
+			return nil, fmt.Errorf("Workload %s admits %d of the %d pods of PodSet %q; a TrainJob can't be admitted in part", wl.Name, n, podSet.Count, assignment.Name)
 		}
 		n, err := forPodSet(in, assignment, podSet)
 		if err != nil {

@@ -34,18 +34,45 @@ func Unsettled(job *trainer.TrainJob, js *jobset.JobSet, effective *overrides.Ef
 	return ""
 }
 
-// Fits tells whether a JobSet was built from what the TrainJob runs, by all that decides where pods go and what they
-// use.
+// Fits tells whether a JobSet was built from what the TrainJob runs.
 func Fits(js *jobset.JobSet, effective *overrides.Effective) bool {
-	return slices.EqualFunc(js.Spec.ReplicatedJobs, effective.ReplicatedJobs, func(a, b jobset.ReplicatedJob) bool {
+	return CanFit(js, effective) && slices.EqualFunc(js.Spec.ReplicatedJobs, effective.ReplicatedJobs, func(a, b jobset.ReplicatedJob) bool {
 		x, y := &a.Template.Spec.Template.Spec, &b.Template.Spec.Template.Spec
-		return a.Name == b.Name && a.Replicas == b.Replicas && overrides.PodsPerJob(&a) == overrides.PodsPerJob(&b) &&
-			equality.Semantic.DeepEqual(x.NodeSelector, y.NodeSelector) &&
-			equality.Semantic.DeepEqual(x.Tolerations, y.Tolerations) &&
-			slices.EqualFunc(x.Containers, y.Containers, func(c, d corev1.Container) bool {
-				return c.Name == d.Name && c.Image == d.Image && equality.Semantic.DeepEqual(c.Resources, d.Resources)
-			})
+		return equality.Semantic.DeepEqual(x.NodeSelector, y.NodeSelector) && equality.Semantic.DeepEqual(x.Tolerations, y.Tolerations)
 	})
+}
+
+// CanFit tells whether a suspended JobSet can come to fit by an update: all of it is immutable but what places its pods
+// (JobSet v0.12.0's webhook). Trainer and JobSet add to a pod's spec, so a JobSet fits that has at least what the
+// TrainJob's effective runtime says; what an edit has only taken away is not seen.
+func CanFit(js *jobset.JobSet, effective *overrides.Effective) bool {
+	return slices.EqualFunc(js.Spec.ReplicatedJobs, effective.ReplicatedJobs, func(a, b jobset.ReplicatedJob) bool {
+		have, want := a.Template.Spec.Template.Spec.DeepCopy(), b.Template.Spec.Template.Spec.DeepCopy()
+		want.NodeSelector, want.Tolerations, want.SchedulingGates = nil, nil, nil
+		return a.Name == b.Name && a.Replicas == b.Replicas && overrides.PodsPerJob(&a) == overrides.PodsPerJob(&b) &&
+			containersFit(have.InitContainers, want.InitContainers) && containersFit(have.Containers, want.Containers) &&
+			equality.Semantic.DeepDerivative(want, have)
+	})
+}
+
+// containersFit compares what has no order, or must be exactly equal, and takes it out of want, where the rest is left
+// to be compared: Trainer runs its ML policies in no fixed order, and each adds to the environment.
+func containersFit(have, want []corev1.Container) bool {
+	if len(have) < len(want) {
+		return false
+	}
+	for i := range want {
+		for _, w := range want[i].Env {
+			if !slices.ContainsFunc(have[i].Env, func(h corev1.EnvVar) bool { return h.Name == w.Name && equality.Semantic.DeepDerivative(w, h) }) {
+				return false
+			}
+		}
+		if !equality.Semantic.DeepEqual(have[i].Resources, want[i].Resources) {
+			return false
+		}
+		want[i].Env = nil
+	}
+	return true
 }
 
 // allMade tells whether every Job is there that a suspended JobSet makes: all but those that depend on others.

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // FieldManager owns, on a TrainJob, the integration's entry and suspend. Server-side apply of these two alone leaves
@@ -24,8 +26,21 @@ type Writer struct {
 // Start writes the entry and clears suspend in one request. It fails with a conflict where the TrainJob has changed
 // since the start was decided.
 func (w Writer) Start(ctx context.Context, s *Start) error {
-	metadata := map[string]any{"uid": string(s.UID), "resourceVersion": s.ResourceVersion}
-	return w.apply(ctx, s.Key, metadata, s.Entry, false)
+	data, err := json.Marshal(s.Entry)
+	if err != nil {
+		return fmt.Errorf("encoding the entry of %s: %w", s.Entry.Manager, err)
+	}
+	var entry map[string]any
+	if err := json.Unmarshal(data, &entry); err != nil {
+		return fmt.Errorf("encoding the entry of %s: %w", s.Entry.Manager, err)
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": trainer.GroupVersion.String(),
+		"kind":       trainer.TrainJobKind,
+		"metadata":   map[string]any{"namespace": s.Key.Namespace, "name": s.Key.Name, "uid": string(s.UID), "resourceVersion": s.ResourceVersion},
+		"spec":       map[string]any{"suspend": false, "runtimePatches": []any{entry}},
+	}}
+	return w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldManager), client.ForceOwnership)
 }
 
 // Suspend stops the TrainJob and changes nothing else: its entry must stay while pods run with it.
@@ -34,27 +49,23 @@ func (w Writer) Suspend(ctx context.Context, job *trainer.TrainJob) error {
 	return w.Client.Patch(ctx, job, patch, client.FieldOwner(FieldManager))
 }
 
-// Clear empties the entry of a TrainJob that no longer runs.
-func (w Writer) Clear(ctx context.Context, job *trainer.TrainJob, own *trainer.RuntimePatch) error {
-	metadata := map[string]any{"uid": string(job.UID), "resourceVersion": job.ResourceVersion}
-	return w.apply(ctx, client.ObjectKeyFromObject(job), metadata, Neutral(own), true)
-}
-
-func (w Writer) apply(ctx context.Context, key types.NamespacedName, metadata map[string]any, own trainer.RuntimePatch, suspend bool) error {
-	data, err := json.Marshal(own)
+// Clear empties the entry of a TrainJob that no longer runs. It replaces the entry as it stands, whoever owns its fields
+// by now: an update of somebody else's that dropped the entry has taken them from us before our webhook put it back, and
+// Kueue's built-in integration may have written it.
+func (w Writer) Clear(ctx context.Context, job *trainer.TrainJob) error {
+	i := overrides.OwnIndex(job)
+	if i < 0 {
+		return nil
+	}
+	entry := fmt.Sprintf("/spec/runtimePatches/%d", i)
+	patch, err := json.Marshal([]map[string]any{
+		{"op": "test", "path": "/metadata/uid", "value": job.UID},
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": job.ResourceVersion}, // a conflict where it has changed since
+		{"op": "test", "path": entry + "/manager", "value": overrides.Manager},
+		{"op": "replace", "path": entry, "value": Neutral(&job.Spec.RuntimePatches[i])},
+	})
 	if err != nil {
-		return fmt.Errorf("encoding the entry of %s: %w", own.Manager, err)
+		return fmt.Errorf("encoding the entry of %s: %w", overrides.Manager, err)
 	}
-	var patch map[string]any
-	if err := json.Unmarshal(data, &patch); err != nil {
-		return fmt.Errorf("encoding the entry of %s: %w", own.Manager, err)
-	}
-	metadata["namespace"], metadata["name"] = key.Namespace, key.Name
-	u := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": trainer.GroupVersion.String(),
-		"kind":       trainer.TrainJobKind,
-		"metadata":   metadata,
-		"spec":       map[string]any{"suspend": suspend, "runtimePatches": []any{patch}},
-	}}
-	return w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldManager), client.ForceOwnership)
+	return w.Client.Patch(ctx, job.DeepCopy(), client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
 }

@@ -141,6 +141,7 @@ func TestKeepOwn(t *testing.T) {
 		"others added after":   {"ours stays the last word", own, own + "," + theirs, theirs + "," + own},
 		"not last before":      {"an update of something else leaves the order alone", own + "," + theirs, own + "," + theirs, ""},
 		"none before":          {"there is nothing to keep", theirs, "", ""},
+		"forged":               {"nobody else makes one", theirs, theirs + "," + other, theirs},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -266,6 +267,12 @@ func TestFits(t *testing.T) {
 		"another count, finished": {"a finished job keeps its Workload", func(j *job, _ *kueue.Workload) {
 			j.podSets = nil
 			j.Status.Conditions = []metav1.Condition{{Type: trainer.TrainJobFailed, Status: metav1.ConditionTrue}}
+		}, true},
+		"another count, still running": {"its quota is in use until its pods have ended", func(j *job, wl *kueue.Workload) {
+			j.podSets = nil
+			j.pods = []corev1.Pod{{}}
+			wl.Status.Admission = &kueue.Admission{}
+			wl.Status.Conditions = []metav1.Condition{{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue}}
 		}, true},
 		"of an earlier job":      {"a job of the same name has another UID", func(_ *job, wl *kueue.Workload) { wl.ObjectMeta = controlled("other", true) }, false},
 		"owned, not controlled":  {"an owner that is no controller is none, and no reason to panic", func(_ *job, wl *kueue.Workload) { wl.ObjectMeta = controlled(uid, false) }, false},

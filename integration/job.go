@@ -38,9 +38,10 @@ type job struct {
 	trainer.TrainJob
 	r *Reconciler
 
-	jobSet *jobset.JobSet // its child; nil where there is none
-	pods   []corev1.Pod   // its pods; read only while it is suspended
-	skip   bool           // nothing is left to do
+	jobSet  *jobset.JobSet // its child; nil where there is none
+	pods    []corev1.Pod   // its pods; read only while it is suspended
+	skip    bool           // nothing is left to do
+	stopped bool           // in this reconcile
 
 	runtime   *trainer.TrainingRuntimeSpec // that it stands on; set while it is suspended
 	effective *overrides.Effective         // of the runtime and the others' entries
@@ -104,7 +105,10 @@ func (j *job) Finished(context.Context) (message string, success, finished bool)
 }
 
 // IsActive implements jobframework.GenericJob. Quota is freed only when GPUs are: a terminating pod counts.
-func (j *job) IsActive() bool { return admission.Running(&j.TrainJob, j.jobSet, j.pods) != "" }
+// What was read before it was stopped in this reconcile says nothing of what runs now.
+func (j *job) IsActive() bool {
+	return j.stopped || admission.Running(&j.TrainJob, j.jobSet, j.pods) != ""
+}
 
 // PodsReady implements jobframework.GenericJob.
 func (j *job) PodsReady(context.Context, client.Client) bool {
@@ -116,7 +120,11 @@ func (j *job) ReclaimablePods(context.Context, client.Client) ([]kueue.Reclaimab
 	if j.jobSet == nil {
 		return nil, nil
 	}
-	return podsets.Reclaimable(j.jobSet.Spec.ReplicatedJobs, j.Status.JobsStatus), nil
+	pods := podsets.Reclaimable(j.jobSet.Spec.ReplicatedJobs, j.Status.JobsStatus)
+	if j.matched != nil && workload.HasQuotaReservation(j.matched) {
+		pods = podsets.AtLeast(pods, j.matched.Status.ReclaimablePods)
+	}
+	return pods, nil
 }
 
 // IsOnHold implements jobframework.JobWithOnHold: a TrainJob that can't start must not hold quota, once none of it runs.
@@ -179,12 +187,11 @@ func (j *job) loadChildren(ctx context.Context, c client.Client) error {
 	} else if err == nil && metav1.IsControlledBy(&js, &j.TrainJob) {
 		j.jobSet = &js
 	}
-	// Only a job that stops can have pods that matter; a job that has never run has none.
-	if !j.IsSuspended() || overrides.Own(&j.TrainJob) == nil {
-		return nil
+	if !j.IsSuspended() {
+		return nil // only of a job that stops do the pods matter
 	}
 	var pods corev1.PodList
-	if err := c.List(ctx, &pods, client.InNamespace(j.Namespace), client.MatchingLabels{jobset.JobSetNameKey: j.Name}); err != nil {
+	if err := c.List(ctx, &pods, client.InNamespace(j.Namespace), client.MatchingFields{podIndex: j.Name}); err != nil {
 		return fmt.Errorf("listing the pods: %w", err)
 	}
 	j.pods = pods.Items
@@ -289,6 +296,9 @@ func (j *job) fits(wl *kueue.Workload) bool {
 	if !metav1.IsControlledBy(wl, &j.TrainJob) {
 		return false
 	}
+	if workload.HasQuotaReservation(wl) && j.IsActive() {
+		return true // whatever has changed, its quota is in use
+	}
 	if !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, jobframework.MaximumExecutionTimeSeconds(j)) {
 		return false
 	}
@@ -300,7 +310,11 @@ func (j *job) fits(wl *kueue.Workload) bool {
 
 // EquivalentToWorkload implements jobframework.ComposableJob.
 func (j *job) EquivalentToWorkload(_ context.Context, _ client.Client, wl *kueue.Workload) (bool, error) {
-	return j.fits(wl), nil
+	if !j.fits(wl) {
+		return false, nil
+	}
+	j.matched, j.foundFinished = wl, workloadfinish.IsFinished(wl)
+	return true, nil
 }
 
 // EnsureWorkloadOwnedByAllMembers implements jobframework.ComposableJob for prebuilt Workloads.
@@ -311,22 +325,36 @@ func (j *job) EnsureWorkloadOwnedByAllMembers(ctx context.Context, c client.Clie
 // ForEach implements jobframework.ComposableJob.
 func (j *job) ForEach(f func(runtime.Object)) { f(&j.TrainJob) }
 
+// errStillRunning keeps a deleted Workload, and so its quota, until the last of the job's pods is gone.
+var errStillRunning = errors.New("pods of the TrainJob have not ended")
+
 // Stop implements jobframework.ComposableJob: it suspends, once. The entry stays until no pod is left.
-func (j *job) Stop(ctx context.Context, _ client.Client, _ []podset.PodSetInfo, _ jobframework.StopReason, _ string) ([]client.Object, error) {
-	if j.IsSuspended() {
-		return nil, nil
+func (j *job) Stop(ctx context.Context, _ client.Client, _ []podset.PodSetInfo, reason jobframework.StopReason, _ string) ([]client.Object, error) {
+	var stoppedNow []client.Object
+	if !j.IsSuspended() {
+		if err := j.r.writer.Suspend(ctx, &j.TrainJob); err != nil {
+			return nil, fmt.Errorf("suspending: %w", err)
+		}
+		j.stopped = true
+		stoppedNow = []client.Object{&j.TrainJob}
 	}
-	if err := j.r.writer.Suspend(ctx, &j.TrainJob); err != nil {
-		return nil, fmt.Errorf("suspending: %w", err)
+	if reason == jobframework.StopReasonWorkloadDeleted && j.IsActive() {
+		return stoppedNow, errStillRunning
 	}
-	return []client.Object{&j.TrainJob}, nil
+	return stoppedNow, nil
 }
 
 // Finalize implements jobframework.JobWithFinalize: it lets the Workload of a finished job go in the reconcile that has
 // declared it finished, so that no other is needed for it. A Workload that was found finished is jobframework's to let
 // go.
 func (j *job) Finalize(ctx context.Context, c client.Client) error {
-	if _, _, finished := j.Finished(ctx); !finished || j.matched == nil || j.foundFinished {
+	_, _, finished := j.Finished(ctx)
+	if !finished && j.foundFinished && !j.IsSuspended() {
+		// Its end was declared and its quota given away, but Trainer v2.3.0 runs a failed job again whose JobSet was
+		// deleted (trainer#3737).
+		return j.r.writer.Suspend(ctx, &j.TrainJob)
+	}
+	if !finished || j.matched == nil || j.foundFinished {
 		return nil
 	}
 	before := j.matched.DeepCopy()

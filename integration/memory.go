@@ -23,8 +23,8 @@ type record struct {
 	startedOn string
 	// finished is set when its Workload was declared finished and let go.
 	finished bool
-	// rebuilt is the runtime snapshot for which its JobSet was deleted.
-	rebuilt types.UID
+	// rebuilt is the state of runtime and entries for which its JobSet was deleted.
+	rebuilt string
 	// replaced is, by name, the Jobs that were deleted after the entry was cleared at that time.
 	replaced map[string]*metav1.Time
 }

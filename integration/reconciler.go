@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -12,6 +13,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
@@ -78,8 +80,9 @@ type Reconciler struct {
 	memory   *memory
 	jobs     *jobframework.JobReconciler
 
-	manageAll bool
-	selector  labels.Selector
+	manageAll  bool
+	selector   labels.Selector
+	ownerKinds []schema.GroupVersionKind // that may own TrainJobs, beside TrainJob itself
 }
 
 // NewReconciler returns a Reconciler. reader must not be a cache.
@@ -87,6 +90,14 @@ func NewReconciler(c client.Client, reader client.Reader, recorder events.EventR
 	selector, err := metav1.LabelSelectorAsSelector(config.ManagedJobsNamespaceSelector)
 	if err != nil {
 		return nil, fmt.Errorf("kueue.managedJobsNamespaceSelector: %w", err)
+	}
+	var ownerKinds []schema.GroupVersionKind
+	for i, kind := range config.OwnerKinds {
+		parsed, _ := schema.ParseKindArg(kind)
+		if parsed == nil {
+			return nil, fmt.Errorf("kueue.ownerKinds[%d] is %q; write Kind.version.group", i, kind)
+		}
+		ownerKinds = append(ownerKinds, *parsed)
 	}
 	options := []jobframework.Option{
 		jobframework.WithManageJobsWithoutQueueName(config.ManageJobsWithoutQueueName),
@@ -106,7 +117,7 @@ func NewReconciler(c client.Client, reader client.Reader, recorder events.EventR
 	return &Reconciler{
 		client: c, reader: reader, recorder: recorder, writer: admission.Writer{Client: c}, clock: clk,
 		features: readGates(), memory: newMemory(), jobs: jobframework.NewReconciler(c, recorder, options...),
-		manageAll: config.ManageJobsWithoutQueueName, selector: selector,
+		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds,
 	}, nil
 }
 
@@ -114,8 +125,8 @@ func NewReconciler(c client.Client, reader client.Reader, recorder events.EventR
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	j := &job{r: r}
 	result, err := r.jobs.ReconcileGenericJob(ctx, request, j)
-	if blocked := (*blockedError)(nil); errors.As(err, &blocked) {
-		err = nil // said by the condition; what lifts it brings the TrainJob back
+	if blocked := (*blockedError)(nil); errors.As(err, &blocked) || errors.Is(err, errStillRunning) {
+		err = nil // said by the condition, or by its pods; what lifts it brings the TrainJob back
 	}
 	if err != nil {
 		return result, err
@@ -184,47 +195,19 @@ func (r *Reconciler) tidy(ctx context.Context, j *job) error {
 	if j.stale {
 		return r.dropSnapshot(ctx, j)
 	}
-	own := overrides.Own(&j.TrainJob)
-	if own == nil && r.outdated(j) {
-		return r.dropJobSet(ctx, j)
+	if overrides.Own(&j.TrainJob) == nil {
+		return r.dropOutdated(ctx, j)
 	}
-	if own == nil || admission.IsNeutral(&j.TrainJob) {
+	if admission.IsNeutral(&j.TrainJob) {
 		return nil
 	}
 	if clear, err := j.clearable(); err != nil || !clear {
 		return err
 	}
-	if err := r.writer.Clear(ctx, &j.TrainJob, own); err != nil {
+	if err := r.writer.Clear(ctx, &j.TrainJob); err != nil {
 		return fmt.Errorf("clearing the entry of the last admission: %w", err)
 	}
 	return nil
-}
-
-// outdated tells whether a JobSet that has not run was built before Trainer pinned the runtime that the TrainJob stands on
-// now, and can't follow it. It is asked once for each pinned runtime: a JobSet that differs even when it is built anew
-// was changed by somebody else.
-func (r *Reconciler) outdated(j *job) bool {
-	if j.jobSet == nil || j.pinned == nil || j.pinned.object.CreationTimestamp.Before(&j.jobSet.CreationTimestamp) {
-		return false
-	}
-	if r.memory.of(j.key(), j.UID).rebuilt == j.pinned.object.UID {
-		return false
-	}
-	return !admission.Fits(j.jobSet, j.effective) && !r.builds(j)
-}
-
-// builds tells whether Trainer can bring the suspended JobSet up to date by itself: it can where only what places the
-// pods has changed, but not their containers, which are immutable in a JobSet.
-func (r *Reconciler) builds(j *job) bool {
-	e := overrides.Effective{ReplicatedJobs: j.effective.DeepCopy().ReplicatedJobs}
-	for i := range e.ReplicatedJobs {
-		if i >= len(j.jobSet.Spec.ReplicatedJobs) {
-			return false
-		}
-		have, want := &j.jobSet.Spec.ReplicatedJobs[i].Template.Spec.Template.Spec, &e.ReplicatedJobs[i].Template.Spec.Template.Spec
-		want.NodeSelector, want.Tolerations = have.NodeSelector, have.Tolerations
-	}
-	return admission.Fits(j.jobSet, &e)
 }
 
 // dropSnapshot makes Trainer pin the runtime anew for a TrainJob that waits and has never run: it follows an edit of its
@@ -235,17 +218,42 @@ func (r *Reconciler) dropSnapshot(ctx context.Context, j *job) error {
 		return client.IgnoreNotFound(fmt.Errorf("deleting the outdated runtime snapshot: %w", err))
 	}
 	r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, "RuntimeChanged", "Queueing", "%s was edited; the TrainJob, which has not run yet, follows it", describe(&j.TrainJob))
+	if j.jobSet == nil {
+		return nil
+	}
+	return r.dropJobSet(ctx, j)
+}
+
+// dropOutdated deletes the JobSet of a TrainJob that has never run, where it was built from an earlier runtime or from
+// earlier entries and can't be brought up to date; Trainer builds it anew. It is done once for each state of the two: a
+// JobSet that differs even when it was built anew was changed by somebody else.
+func (r *Reconciler) dropOutdated(ctx context.Context, j *job) error {
+	if j.jobSet == nil {
+		return nil
+	}
+	older := j.pinned != nil && j.jobSet.CreationTimestamp.Before(&j.pinned.object.CreationTimestamp)
+	if !older && admission.CanFit(j.jobSet, j.effective) {
+		return nil
+	}
+	state := fmt.Sprintf("generation %d", j.Generation)
+	if j.pinned != nil {
+		state += fmt.Sprintf(", snapshot %s", j.pinned.object.UID)
+	}
+	if r.memory.of(j.key(), j.UID).rebuilt == state {
+		return nil
+	}
+	if err := r.dropJobSet(ctx, j); err != nil {
+		return err
+	}
+	r.memory.keep(j.key(), j.UID, func(rec *record) { rec.rebuilt = state })
 	return nil
 }
 
-// dropJobSet makes Trainer build the JobSet anew from the runtime that the TrainJob follows now.
 func (r *Reconciler) dropJobSet(ctx context.Context, j *job) error {
-	err := r.client.Delete(ctx, j.jobSet, client.PropagationPolicy(metav1.DeletePropagationBackground),
-		client.Preconditions{UID: &j.jobSet.UID, ResourceVersion: &j.jobSet.ResourceVersion})
+	err := r.client.Delete(ctx, j.jobSet, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &j.jobSet.UID})
 	if err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("deleting the JobSet of the earlier runtime: %w", err))
 	}
-	r.memory.keep(j.key(), j.UID, func(rec *record) { rec.rebuilt = j.pinned.object.UID })
 	return nil
 }
 
@@ -262,6 +270,9 @@ func (r *Reconciler) release(ctx context.Context, j *job) error {
 	return client.IgnoreNotFound(err)
 }
 
+// podIndex finds the pods of a JobSet by its name.
+const podIndex = "jobSet"
+
 // runtimeIndex finds the TrainJobs that refer to a runtime.
 const runtimeIndex = "spec.runtimeRef"
 
@@ -269,10 +280,18 @@ func runtimeKey(kind, name string) string { return kind + "/" + name }
 
 // SetupWithManager registers the controller, its indexes and its watches.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrency int) error {
-	if err := jobframework.SetupWorkloadOwnerIndex(ctx, mgr.GetFieldIndexer(), gvk); err != nil {
+	for _, kind := range append(slices.Clone(r.ownerKinds), gvk) {
+		if err := jobframework.SetupWorkloadOwnerIndex(ctx, mgr.GetFieldIndexer(), kind); err != nil {
+			return err
+		}
+	}
+	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, podIndex, func(o client.Object) []string {
+		return []string{o.GetLabels()[jobset.JobSetNameKey]}
+	})
+	if err != nil {
 		return err
 	}
-	err := mgr.GetFieldIndexer().IndexField(ctx, &trainer.TrainJob{}, runtimeIndex, func(o client.Object) []string {
+	err = mgr.GetFieldIndexer().IndexField(ctx, &trainer.TrainJob{}, runtimeIndex, func(o client.Object) []string {
 		ref := o.(*trainer.TrainJob).Spec.RuntimeRef
 		return []string{runtimeKey(ptr.Deref(ref.Kind, ""), ref.Name)}
 	})

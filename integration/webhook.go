@@ -108,6 +108,9 @@ func (w *Webhook) defaults(ctx context.Context, rv *review) ([]jsonpatch.Operati
 	if err != nil || !managed {
 		return patch, err
 	}
+	if !hasSpec(rv.raw) {
+		return patch, nil // the CRD refuses it
+	}
 	// Only the integration starts a job. A running one is stopped by its Workload; that a manifest that says
 	// "suspend: true" is applied again does not stop it.
 	suspend := rv.old == nil || ptr.Deref(rv.old.Spec.Suspend, false)
@@ -177,11 +180,11 @@ func (w *Webhook) defaultQueueExists(ctx context.Context, namespace string) (boo
 // know of it, so that the other entries stay as they are.
 func keepOwn(rv *review) ([]any, error) {
 	own := overrides.Own(&rv.old.TrainJob)
-	if own == nil {
+	if own == nil && overrides.Own(&rv.new.TrainJob) == nil {
 		return nil, nil
 	}
 	_, moved := overrides.OwnLast(rv.new.Spec.RuntimePatches)
-	if sent := overrides.Own(&rv.new.TrainJob); sent != nil && !moved && equality.Semantic.DeepEqual(sent, own) {
+	if sent := overrides.Own(&rv.new.TrainJob); sent != nil && own != nil && !moved && equality.Semantic.DeepEqual(sent, own) {
 		return nil, nil
 	}
 	if equality.Semantic.DeepEqual(rv.old.Spec.RuntimePatches, rv.new.Spec.RuntimePatches) {
@@ -200,10 +203,20 @@ func keepOwn(rv *review) ([]any, error) {
 		return ok && e["manager"] == overrides.Manager
 	}
 	kept := slices.DeleteFunc(sent, isOwn)
+	if kept == nil {
+		kept = []any{}
+	}
 	if i := slices.IndexFunc(before, isOwn); i >= 0 {
 		kept = append(kept, before[i])
 	}
 	return kept, nil
+}
+
+func hasSpec(raw []byte) bool {
+	var object struct {
+		Spec map[string]any `json:"spec"`
+	}
+	return json.Unmarshal(raw, &object) == nil && object.Spec != nil
 }
 
 func rawEntries(raw []byte) ([]any, error) {
@@ -239,6 +252,7 @@ func (w *Webhook) validate(ctx context.Context, request admission.Request) admis
 		if lookup != nil {
 			return admission.Errored(http.StatusInternalServerError, lookup)
 		}
+		errs = append(errs, w.refuseUnqueued(ctx, rv)...)
 	}
 	if len(errs) > 0 {
 		name := trainer.GroupVersion.WithKind(trainer.TrainJobKind).GroupKind()
@@ -246,6 +260,18 @@ func (w *Webhook) validate(ctx context.Context, request admission.Request) admis
 		return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status}}
 	}
 	return admission.Allowed("")
+}
+
+// refuseUnqueued refuses to take a TrainJob out of its queue before its end: its Workload would stay behind with its quota,
+// and nobody would look after it.
+func (w *Webhook) refuseUnqueued(ctx context.Context, rv *review) field.ErrorList {
+	_, _, finished := rv.old.Finished(ctx)
+	before, after := jobframework.QueueNameForObject(&rv.old.TrainJob), jobframework.QueueNameForObject(&rv.new.TrainJob)
+	if w.manageAll || finished || before == "" || after != "" {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(field.NewPath("metadata", "labels").Key(constants.QueueLabel), "", fmt.Sprintf(
+		"the TrainJob is in queue %q; name another queue, or delete the TrainJob", before))}
 }
 
 // refuseOwn refuses a new TrainJob that brings the integration's entry with it.

@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
@@ -78,12 +79,39 @@ func Compute(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entrie
 			return nil, fmt.Errorf("ML policy %s of runtime %q: %w", policy.Name(), job.Spec.RuntimeRef.Name, err)
 		}
 	}
-	for i, podSet := range info.TemplateSpec.PodSets {
-		spec.ReplicatedJobs[i].Template.Spec.Parallelism = podSet.Count
-		spec.ReplicatedJobs[i].Template.Spec.Completions = podSet.Count
+	for i := range info.TemplateSpec.PodSets {
+		take(&spec.ReplicatedJobs[i], &info.TemplateSpec.PodSets[i])
 	}
 	built := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithSpec(spec)).Initializer(job).Trainer(info, job).Build()
 	return fromApply(built.Spec)
+}
+
+// take brings what the ML policy has made of a PodSet into its ReplicatedJob, as Trainer's JobSet plugin does.
+func take(rj *jobsetac.ReplicatedJobApplyConfiguration, podSet *trainerruntime.PodSet) {
+	rj.Template.Spec.Parallelism, rj.Template.Spec.Completions = podSet.Count, podSet.Count
+	pod := rj.Template.Spec.Template.Spec
+	apply.UpsertVolumes(&pod.Volumes, podSet.Volumes...)
+	for i := range podSet.Containers {
+		takeContainer(&pod.Containers[i], &podSet.Containers[i])
+	}
+	for i := range podSet.InitContainers {
+		if i >= len(pod.InitContainers) {
+			pod.InitContainers = append(pod.InitContainers, *corev1ac.Container().WithName(podSet.InitContainers[i].Name))
+		}
+		takeContainer(&pod.InitContainers[i], &podSet.InitContainers[i])
+	}
+}
+
+func takeContainer(container *corev1ac.ContainerApplyConfiguration, made *trainerruntime.Container) {
+	if len(made.Command) > 0 {
+		container.Command = made.Command
+	}
+	if made.Image != "" {
+		container.Image = &made.Image
+	}
+	apply.UpsertEnvVars(&container.Env, made.Env...)
+	apply.UpsertPort(&container.Ports, made.Ports...)
+	apply.UpsertVolumeMounts(&container.VolumeMounts, made.VolumeMounts...)
 }
 
 func fromApply(spec *jobsetac.JobSetSpecApplyConfiguration) (*Effective, error) {

@@ -14,13 +14,14 @@ const Manager = "kueue.x-k8s.io/manager"
 
 // Own returns the integration's entry of the TrainJob, or nil where it has none.
 func Own(job *trainer.TrainJob) *trainer.RuntimePatch {
-	if i := ownIndex(job); i >= 0 {
+	if i := OwnIndex(job); i >= 0 {
 		return &job.Spec.RuntimePatches[i]
 	}
 	return nil
 }
 
-func ownIndex(job *trainer.TrainJob) int {
+// OwnIndex is where the integration's entry stands in the TrainJob's list, -1 where it has none.
+func OwnIndex(job *trainer.TrainJob) int {
 	return slices.IndexFunc(job.Spec.RuntimePatches, func(p trainer.RuntimePatch) bool { return p.Manager == Manager })
 }
 
@@ -39,7 +40,7 @@ func Others(job *trainer.TrainJob) []trainer.RuntimePatch {
 // as the last.
 func With(job *trainer.TrainJob, own trainer.RuntimePatch) []trainer.RuntimePatch {
 	entries := slices.Clone(job.Spec.RuntimePatches)
-	if i := ownIndex(job); i >= 0 {
+	if i := OwnIndex(job); i >= 0 {
 		entries[i] = own
 		return entries
 	}

@@ -104,6 +104,21 @@ func Reclaimable(replicatedJobs []jobset.ReplicatedJob, status []trainer.JobStat
 	return pods
 }
 
+// AtLeast returns the reclaimable pods with no count below what is stored: while a Workload holds quota, Kueue refuses to
+// take back what was reclaimed. A JobSet that restarts all its Jobs would have it so.
+func AtLeast(computed, stored []kueue.ReclaimablePod) []kueue.ReclaimablePod {
+	all := slices.Clone(computed)
+	for _, s := range stored {
+		i := slices.IndexFunc(all, func(p kueue.ReclaimablePod) bool { return p.Name == s.Name })
+		if i < 0 {
+			all = append(all, s)
+		} else {
+			all[i].Count = max(all[i].Count, s.Count)
+		}
+	}
+	return all
+}
+
 // Ready tells whether all pods of a TrainJob are ready or have succeeded, from what its Jobs report.
 func Ready(replicatedJobs []jobset.ReplicatedJob, status []trainer.JobStatus) bool {
 	for i := range replicatedJobs {

@@ -393,3 +393,26 @@ func TestReady(t *testing.T) {
 		})
 	}
 }
+
+func TestAtLeast(t *testing.T) {
+	pod := func(name kueue.PodSetReference, count int32) kueue.ReclaimablePod {
+		return kueue.ReclaimablePod{Name: name, Count: count}
+	}
+	cases := map[string]struct {
+		reason                 string
+		computed, stored, want []kueue.ReclaimablePod
+	}{
+		"more":    {"progress is reported", []kueue.ReclaimablePod{pod("a", 2)}, []kueue.ReclaimablePod{pod("a", 1)}, []kueue.ReclaimablePod{pod("a", 2)}},
+		"fewer":   {"Kueue refuses a smaller count", []kueue.ReclaimablePod{pod("a", 1)}, []kueue.ReclaimablePod{pod("a", 2)}, []kueue.ReclaimablePod{pod("a", 2)}},
+		"none":    {"Kueue refuses to remove one", nil, []kueue.ReclaimablePod{pod("a", 2)}, []kueue.ReclaimablePod{pod("a", 2)}},
+		"another": {"both stay", []kueue.ReclaimablePod{pod("b", 1)}, []kueue.ReclaimablePod{pod("a", 2)}, []kueue.ReclaimablePod{pod("b", 1), pod("a", 2)}},
+		"first":   {"nothing is stored yet", []kueue.ReclaimablePod{pod("a", 1)}, nil, []kueue.ReclaimablePod{pod("a", 1)}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := AtLeast(c.computed, c.stored); !equality.Semantic.DeepEqual(got, c.want) {
+				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
+			}
+		})
+	}
+}

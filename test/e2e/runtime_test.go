@@ -46,12 +46,17 @@ var _ = ginkgo.Describe("A runtime", func() {
 		gomega.Eventually(cpus(ctx, waits)).Should(gomega.Equal("3"))
 		gomega.Expect(running(ctx, waits)()).To(gomega.BeFalse())
 		gomega.Expect(cpus(ctx, runs)()).To(gomega.Equal("1"))
+		gomega.Eventually(func() error { // of what changes no quota, but can't be changed in a JobSet
+			get(ctx, rt).Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Args = []string{"edited"}
+			return admin.Update(ctx, rt)
+		}).Should(gomega.Succeed())
 		gomega.Expect(workloadOf(ctx, runs).UID).To(gomega.Equal(before))
 		gomega.Eventually(complete(ctx, runs)).Should(gomega.BeTrue())
 		gomega.Expect(watched.startsOf(runs)).To(gomega.Equal(1))
 
 		gomega.Eventually(bound(ctx, waits)).Should(gomega.Equal(1))
 		gomega.Expect(podsOf(ctx, waits)[0].Spec.Containers[0].Resources.Requests.Cpu().String()).To(gomega.Equal("3"), "it runs what its quota was given for")
+		gomega.Expect(podsOf(ctx, waits)[0].Spec.Containers[0].Args).To(gomega.Equal([]string{"edited"}))
 		gomega.Eventually(complete(ctx, waits)).Should(gomega.BeTrue())
 	})
 

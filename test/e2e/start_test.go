@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -91,6 +92,39 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		gomega.Expect(tj.Spec.Suspend).To(gomega.HaveValue(gomega.BeFalse()))
 		gomega.Expect(entryOf(tj)).To(gomega.Equal(entry))
 		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
+		// The update has taken the entry's fields from us before our webhook put it back; it is cleared and written all the same.
+		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		stopPolicy(ctx, g.queue, kueue.None)
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(2))
+	})
+
+	ginkgo.It("may not be given the integration's entry, nor be taken out of its queue", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
+		g.runtime(ctx, "torch", "1s")
+		tj := g.submit(ctx, g.trainJob("waits", "torch", 1))
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"runtimePatches":[{"manager":"example.com/a"},{"manager":"kueue.x-k8s.io/manager"}]}}`))
+		gomega.Expect(user.Patch(ctx, tj, patch)).To(gomega.Succeed())
+		gomega.Expect(tj.Spec.RuntimePatches).To(gomega.HaveLen(1))
+		gomega.Expect(entryOf(tj)).To(gomega.BeNil())
+		gomega.Expect(relabel(ctx, tj, constants.QueueLabel, "")).To(gomega.MatchError(gomega.ContainSubstring("name another queue, or delete the TrainJob")))
+	})
+
+	ginkgo.It("of any runtime that Kubeflow Trainer ships starts on the JobSet that Trainer has built", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		from := cluster.auditEnd()
+		for _, name := range []string{"torch-distributed", "deepspeed-distributed", "mlx-distributed", "jax-distributed", "xgboost-distributed"} {
+			tj := g.submit(ctx, g.trainJob(name, name, 2, func(tj *trainer.TrainJob) {
+				tj.Spec.RuntimeRef.Kind = ptr.To(trainer.ClusterTrainingRuntimeKind)
+				tj.Spec.Trainer.Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
+				tj.Spec.Trainer.Args = []string{"train"}
+			}))
+			gomega.Eventually(running(ctx, tj), "8s").Should(gomega.BeTrue(), "%s, before the wait for Trainer ends", name)
+		}
+		gomega.Expect(cluster.requests(from, func(r request) bool {
+			return r.User.Username == "signalbox" && r.Verb == "delete" && r.ObjectRef.Namespace == g.namespace
+		})).To(gomega.BeEmpty(), "nothing had to be built anew")
 	})
 
 	ginkgo.It("may not bring the integration's entry with it", func(ctx context.Context) {
@@ -228,6 +262,12 @@ var _ = ginkgo.Describe("A TrainJob of several steps", func() {
 			return wl.Status.ReclaimablePods
 		}).Should(gomega.ConsistOf(kueue.ReclaimablePod{Name: "dataset-initializer", Count: 1}))
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeEquivalentTo(8), "the GPUs of the initializer are free, those of the trainer are not")
+
+		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		stopPolicy(ctx, g.queue, kueue.None)
+		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(gomega.Equal(2), "it starts again without the initializer")
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeEquivalentTo(8))
 	})
 
 	ginkgo.It("runs MPI's launcher and workers as PodSets in the runtime's order", func(ctx context.Context) {
