@@ -406,8 +406,8 @@ func TestUnsettled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	effective.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Args = []string{"new"}
-	effective.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "a"}}
+	effective.Built[0].Template.Spec.Template.Spec.Containers[0].Args = []string{"new"}
+	effective.Built[0].Template.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "a"}}
 	edited := func(js *jobset.JobSet) {
 		js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Args = []string{"old"}
 	}
@@ -415,7 +415,7 @@ func TestUnsettled(t *testing.T) {
 		tj := job.DeepCopy()
 		tj.Status.Conditions = []metav1.Condition{{Type: trainer.TrainJobSuspended, Status: metav1.ConditionTrue}}
 		tj.Status.JobsStatus = []trainer.JobStatus{{Name: "node", Suspended: ptr.To[int32](1)}}
-		js := &jobset.JobSet{Spec: jobset.JobSetSpec{ReplicatedJobs: effective.DeepCopy().ReplicatedJobs}}
+		js := &jobset.JobSet{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{*effective.Built[0].DeepCopy()}}}
 		js.Status.Conditions = []metav1.Condition{{Type: string(jobset.JobSetSuspended), Status: metav1.ConditionTrue}}
 		js.Status.ReplicatedJobsStatus = []jobset.ReplicatedJobStatus{{Name: "node", Suspended: 1}}
 		return tj, js

@@ -36,7 +36,7 @@ func Unsettled(job *trainer.TrainJob, js *jobset.JobSet, effective *overrides.Ef
 
 // Fits tells whether a JobSet was built from what the TrainJob runs.
 func Fits(js *jobset.JobSet, effective *overrides.Effective) bool {
-	return CanFit(js, effective) && slices.EqualFunc(js.Spec.ReplicatedJobs, effective.ReplicatedJobs, func(a, b jobset.ReplicatedJob) bool {
+	return CanFit(js, effective) && slices.EqualFunc(js.Spec.ReplicatedJobs, effective.Built, func(a, b jobset.ReplicatedJob) bool {
 		x, y := &a.Template.Spec.Template.Spec, &b.Template.Spec.Template.Spec
 		return equality.Semantic.DeepEqual(x.NodeSelector, y.NodeSelector) && equality.Semantic.DeepEqual(x.Tolerations, y.Tolerations)
 	})
@@ -46,7 +46,7 @@ func Fits(js *jobset.JobSet, effective *overrides.Effective) bool {
 // (JobSet v0.12.0's webhook). Trainer and JobSet add to a pod's spec, so a JobSet fits that has at least what the
 // TrainJob's effective runtime says; what an edit has only taken away is not seen.
 func CanFit(js *jobset.JobSet, effective *overrides.Effective) bool {
-	return slices.EqualFunc(js.Spec.ReplicatedJobs, effective.ReplicatedJobs, func(a, b jobset.ReplicatedJob) bool {
+	return slices.EqualFunc(js.Spec.ReplicatedJobs, effective.Built, func(a, b jobset.ReplicatedJob) bool {
 		have, want := a.Template.Spec.Template.Spec.DeepCopy(), b.Template.Spec.Template.Spec.DeepCopy()
 		want.NodeSelector, want.Tolerations, want.SchedulingGates = nil, nil, nil
 		return a.Name == b.Name && a.Replicas == b.Replicas && overrides.PodsPerJob(&a) == overrides.PodsPerJob(&b) &&

@@ -33,6 +33,10 @@ import (
 type Effective struct {
 	// ReplicatedJobs in the runtime's order. A ReplicatedJob's pods are its parallelism × replicas.
 	ReplicatedJobs []jobset.ReplicatedJob
+	// Built is the same with what the ML policy adds to the pods: environment, ports, volumes, a command. None of it
+	// decides where pods go or what they use, some of it holds the TrainJob's name, and Kueue's built-in integration
+	// leaves it out of its Workloads too.
+	Built []jobset.ReplicatedJob
 }
 
 // ReplicatedJob returns the one of that name, or nil.
@@ -79,16 +83,23 @@ func Compute(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entrie
 			return nil, fmt.Errorf("ML policy %s of runtime %q: %w", policy.Name(), job.Spec.RuntimeRef.Name, err)
 		}
 	}
+	for i, podSet := range info.TemplateSpec.PodSets {
+		spec.ReplicatedJobs[i].Template.Spec.Parallelism, spec.ReplicatedJobs[i].Template.Spec.Completions = podSet.Count, podSet.Count
+	}
+	builder := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithSpec(spec))
+	e := &Effective{}
+	if e.ReplicatedJobs, err = fromApply(builder.Initializer(job).Trainer(info, job).Build().Spec); err != nil {
+		return nil, err
+	}
 	for i := range info.TemplateSpec.PodSets {
 		take(&spec.ReplicatedJobs[i], &info.TemplateSpec.PodSets[i])
 	}
-	built := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithSpec(spec)).Initializer(job).Trainer(info, job).Build()
-	return fromApply(built.Spec)
+	e.Built, err = fromApply(builder.Trainer(info, job).Build().Spec) // spec.trainer goes before the ML policy
+	return e, err
 }
 
 // take brings what the ML policy has made of a PodSet into its ReplicatedJob, as Trainer's JobSet plugin does.
 func take(rj *jobsetac.ReplicatedJobApplyConfiguration, podSet *trainerruntime.PodSet) {
-	rj.Template.Spec.Parallelism, rj.Template.Spec.Completions = podSet.Count, podSet.Count
 	pod := rj.Template.Spec.Template.Spec
 	apply.UpsertVolumes(&pod.Volumes, podSet.Volumes...)
 	for i := range podSet.Containers {
@@ -114,7 +125,7 @@ func takeContainer(container *corev1ac.ContainerApplyConfiguration, made *traine
 	apply.UpsertVolumeMounts(&container.VolumeMounts, made.VolumeMounts...)
 }
 
-func fromApply(spec *jobsetac.JobSetSpecApplyConfiguration) (*Effective, error) {
+func fromApply(spec *jobsetac.JobSetSpecApplyConfiguration) ([]jobset.ReplicatedJob, error) {
 	data, err := json.Marshal(spec)
 	if err != nil {
 		return nil, err
@@ -123,7 +134,7 @@ func fromApply(spec *jobsetac.JobSetSpecApplyConfiguration) (*Effective, error) 
 	if err := json.Unmarshal(data, &typed); err != nil {
 		return nil, err
 	}
-	return &Effective{ReplicatedJobs: typed.ReplicatedJobs}, nil
+	return typed.ReplicatedJobs, nil
 }
 
 // merge applies the entries to the JobSet template, one after the other, as Trainer does.
@@ -261,13 +272,4 @@ func names(replicatedJobs []jobset.ReplicatedJob) []string {
 	}
 	slices.SortFunc(all, strings.Compare)
 	return all
-}
-
-// DeepCopy returns a copy that shares nothing with e.
-func (e *Effective) DeepCopy() *Effective {
-	c := &Effective{ReplicatedJobs: make([]jobset.ReplicatedJob, len(e.ReplicatedJobs))}
-	for i := range e.ReplicatedJobs {
-		e.ReplicatedJobs[i].DeepCopyInto(&c.ReplicatedJobs[i])
-	}
-	return c
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	"sigs.k8s.io/yaml"
 )
 
@@ -158,6 +159,19 @@ initializer: {dataset: {storageUri: "hf://data"}}
 	}
 	if findContainer(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers, "sidecar").Resources.Requests != nil {
 		t.Error("resourcesPerNode is for the node container only")
+	}
+	env := func(jobs []jobset.ReplicatedJob) string {
+		var names []string
+		for _, v := range findContainer(find(jobs, "node").Template.Spec.Template.Spec.Containers, "node").Env {
+			names = append(names, v.Name)
+		}
+		return strings.Join(names, " ")
+	}
+	if got := env(e.ReplicatedJobs); got != "A" {
+		t.Errorf("the ML policy's environment is not for the Workload: got %s", got)
+	}
+	if got := env(e.Built); got != "A PET_NNODES PET_NPROC_PER_NODE PET_NODE_RANK PET_MASTER_ADDR PET_MASTER_PORT" {
+		t.Errorf("the ML policy's environment is what runs: got %s", got)
 	}
 	init := e.ReplicatedJob("dataset-initializer").Template.Spec.Template.Spec.Containers[0]
 	if len(init.Env) != 1 || init.Env[0].Value != "hf://data" {

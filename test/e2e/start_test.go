@@ -112,7 +112,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 	})
 
 	ginkgo.It("of any runtime that Kubeflow Trainer ships starts on the JobSet that Trainer has built", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 64})
+		g := newGround(ctx, map[string]int64{"a100": 128})
 		from := cluster.auditEnd()
 		for _, name := range []string{"torch-distributed", "deepspeed-distributed", "mlx-distributed", "jax-distributed", "xgboost-distributed"} {
 			tj := g.submit(ctx, g.trainJob(name, name, 2, func(tj *trainer.TrainJob) {
@@ -153,6 +153,13 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		var list []any
 		gomega.Expect(json.Unmarshal([]byte(entries), &list)).To(gomega.Succeed())
 		gomega.Expect(unstructured.SetNestedSlice(object.Object, list, "spec", "runtimePatches")).To(gomega.Succeed())
+		gomega.Eventually(func() string { // the API server takes a moment to serve the changed CRD
+			probe := object.DeepCopy()
+			gomega.Expect(user.Create(ctx, probe, client.DryRunAll)).To(gomega.Succeed())
+			data, err := probe.MarshalJSON()
+			gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			return string(data)
+		}).Should(gomega.ContainSubstring("futureField"))
 		gomega.Expect(user.Create(ctx, object)).To(gomega.Succeed())
 		tj = get(ctx, tj)
 		before := rawEntry(ctx, tj, "example.com/team")
