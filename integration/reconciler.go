@@ -186,8 +186,8 @@ func (r *Reconciler) report(ctx context.Context, j *job) error {
 
 // tidy does what a suspended TrainJob needs beside jobframework's steps.
 func (r *Reconciler) tidy(ctx context.Context, j *job) error {
-	if !j.IsSuspended() || j.blocked != nil || j.runtime == nil {
-		return nil
+	if !j.IsSuspended() || j.blocked != nil || j.runtime == nil || r.memory.of(j.key(), j.UID).startedOn == j.ResourceVersion {
+		return nil // nothing to do, nothing known, or started since it was read
 	}
 	if err := r.release(ctx, j); err != nil {
 		return err

@@ -38,8 +38,11 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 	if j.waiting = j.unready(); j.waiting != "" {
 		return nil
 	}
-	if j.waiting = admission.Unsettled(&j.TrainJob, j.jobSet, j.effective); j.waiting != "" && !j.overdue(wl) {
-		return nil
+	if j.waiting = admission.Unsettled(&j.TrainJob, j.jobSet, j.effective); j.waiting != "" {
+		if !j.overdue(wl) {
+			return nil
+		}
+		recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, "NotSettled", "Starting", "Starting %s after its admission, although %s; look at Kubeflow Trainer and JobSet", settleTimeout, j.waiting)
 	}
 	if overrides.Own(&j.TrainJob) != nil {
 		if fresh, err := j.freshJobs(ctx); err != nil || !fresh {
@@ -83,7 +86,7 @@ func (j *job) unready() string {
 
 // clearable tells whether nothing is left that runs on the last admission, and nobody is about to write the TrainJob.
 func (j *job) clearable() (bool, error) {
-	if j.IsActive() || j.r.memory.of(j.key(), j.UID).startedOn == j.ResourceVersion {
+	if j.IsActive() {
 		return false, nil
 	}
 	if j.jobSet == nil || j.matched != nil && j.overdue(j.matched) {
