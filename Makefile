@@ -20,6 +20,7 @@ go:
 
 .PHONY: demo
 demo: cluster-tool ## Run the main job on a real control plane; KEEP=1 leaves it up
+	@test -x $(BIN)/demo || echo "Building the demo; the first time takes a minute."
 	@CGO_ENABLED=0 go build -o $(BIN)/demo ./examples/demo
 ifdef KEEP
 	@$(BIN)/cluster up --profile $(PROFILE) && $(BIN)/demo --cluster $(CURDIR)/.cluster --keep
@@ -37,6 +38,7 @@ cluster-down: cluster-tool ## Stop it
 
 .PHONY: cluster-tool
 cluster-tool: go
+	@test -x $(BIN)/cluster || echo "Building the program that builds and runs the control plane; the first time takes a minute."
 	@mkdir -p $(BIN) && CGO_ENABLED=0 go build -C test/cluster -o $(BIN)/cluster .
 
 ##@ Test
@@ -60,6 +62,7 @@ test-race: go ## Table tests under the race detector, five times in random order
 .PHONY: test-e2e
 test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regexp for some of it
 	@rm -rf coverage/e2e && mkdir -p coverage/e2e
+	@echo "Building the end-to-end suite."
 	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e $(BIN)/cluster run --profile $(PROFILE) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit.xml $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
