@@ -26,7 +26,7 @@ import (
 
 func TestE2E(t *testing.T) {
 	gomega.RegisterFailHandler(ginkgo.Fail)
-	gomega.SetDefaultEventuallyTimeout(30 * time.Second)
+	gomega.SetDefaultEventuallyTimeout(time.Minute)
 	gomega.SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 	gomega.SetDefaultConsistentlyDuration(2 * time.Second)
 	gomega.SetDefaultConsistentlyPollingInterval(100 * time.Millisecond)
