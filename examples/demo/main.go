@@ -71,7 +71,7 @@ func run(ctx context.Context, dir string, keep bool) error {
 		return err
 	}
 	if keep {
-		fmt.Printf("\nThe control plane stays up. Look around:\n  export KUBECONFIG=%s\n  kubectl get trainjobs,workloads -A\n"+
+		fmt.Printf("\nThe control plane stays up. Look around:\n  export KUBECONFIG=%s\n  kubectl get trainjobs,workloads.kueue.x-k8s.io -A\n"+
 			"  kubectl describe clusterqueue gpus\n  kubectl -n team-a get trainjob team-a-torch-1 -o yaml\nand end it with: make cluster-down\n", filepath.Join(dir, "kubeconfig"))
 	}
 	return nil
