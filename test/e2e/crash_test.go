@@ -69,6 +69,7 @@ type trap struct {
 	namespace string
 	killed    chan struct{}
 	dead      bool
+	failed    error // of a kill: the round would prove nothing
 }
 
 // newTrap puts the trap between the two for the running spec.
@@ -135,15 +136,17 @@ func (t *trap) see(response *http.Response) {
 	if t.left--; t.left > 0 {
 		return
 	}
-	if err := cluster.act("kill", "signalbox"); err == nil {
+	if t.failed = cluster.act("kill", "signalbox"); t.failed == nil {
 		t.dead = true
 		close(t.killed)
 	}
 }
 
 func (t *trap) fired() bool {
+	ginkgo.GinkgoHelper()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	gomega.Expect(t.failed).NotTo(gomega.HaveOccurred(), "killing the manager")
 	return t.left == 0
 }
 
