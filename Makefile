@@ -1,9 +1,9 @@
 SHELL := /bin/bash
-PROFILE ?= kubeflow
+PROFILE ?= bundled
 # Where tools of the tree are built; the components of the control plane are cached elsewhere, see docs/development.md.
 BIN := $(CURDIR)/bin
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
-COVERED := ./overrides/... ./podsets/... ./admission/... ./integration/...
+COVERED := ./overrides/... ./podsets/... ./admission/... ./integration/... ./trainer/...
 
 .DEFAULT_GOAL := help
 
@@ -29,7 +29,7 @@ else
 endif
 
 .PHONY: cluster
-cluster: cluster-tool ## Start a control plane in the background (PROFILE=kubeflow|builtin)
+cluster: cluster-tool ## Start a control plane in the background (PROFILE=bundled|kubeflow|builtin)
 	@$(BIN)/cluster up --profile $(PROFILE)
 
 .PHONY: cluster-down
@@ -46,7 +46,7 @@ cluster-tool: go
 .PHONY: test
 test: test-unit test-e2e ## Run all tests
 	@echo "Statements covered by the unit tests and the end-to-end suite together:"
-	@go tool covdata percent -i coverage/unit,coverage/e2e | grep -E 'signalbox/(overrides|podsets|admission|integration)\b'
+	@go tool covdata percent -i coverage/unit,coverage/e2e | grep -E 'signalbox/(overrides|podsets|admission|integration|trainer)\b'
 	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="[0-9]+" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3/p' junit.xml | { read all errors failures; echo "$$((all-errors-failures)) passed, $$((errors+failures)) failed"; }
 
 .PHONY: test-unit
@@ -70,9 +70,13 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 ##@ Develop
 
 .PHONY: generate
-generate: go ## Write what is generated: RBAC, webhook configurations
+generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook configurations
+	go run -modfile=$(CURDIR)/go.tools.mod config/crdgen/main.go config/crd
+	$(TOOL) controller-gen object paths=./api/trainer/...
 	$(TOOL) controller-gen rbac:roleName=signalbox-manager paths=./integration output:rbac:dir=config/rbac
 	$(TOOL) controller-gen webhook paths=./integration output:webhook:dir=config/webhook
+	$(TOOL) controller-gen rbac:roleName=signalbox-trainer paths=./trainer output:rbac:dir=config/rbac/trainer
+	$(TOOL) controller-gen webhook paths=./trainer output:webhook:dir=config/webhook/trainer
 
 .PHONY: lint
 lint: go ## gofmt, go vet, staticcheck
@@ -82,7 +86,7 @@ lint: go ## gofmt, go vet, staticcheck
 
 .PHONY: verify
 verify: generate lint ## Fail when something generated is stale
-	@git diff --exit-code -- config || { echo "Generated files are stale: commit what make generate wrote."; exit 1; }
+	@git diff --exit-code -- config api || { echo "Generated files are stale: commit what make generate wrote."; exit 1; }
 
 .PHONY: clean
 clean: ## Remove what builds and tests left; the control plane's build cache stays

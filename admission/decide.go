@@ -46,6 +46,8 @@ type Start struct {
 	UID             types.UID
 	ResourceVersion string
 	Entry           trainer.RuntimePatch
+	// Pin is the runtime to be written with the start (overrides.Pin); "" where Kubeflow Trainer keeps it.
+	Pin string
 }
 
 // ConflictError says that something contradicts what admission needs. Trying again does not help; somebody has to

@@ -4,12 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
+	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -18,14 +23,61 @@ import (
 // that its types don't know, and the CRD's rules then refuse the change.
 const FieldManager = "signalbox"
 
-// Writer is the one place that writes TrainJobs.
+// Writer is the one place that writes TrainJobs. It remembers what it wrote last, so that nothing is decided on an older
+// version that a cache still shows.
 type Writer struct {
-	Client client.Client
+	client client.Client
+	clock  clock.PassiveClock
+	// extended is set where the CRD is the bundled Trainer's, whose status has a state.
+	extended bool
+
+	mu      sync.Mutex
+	written map[types.NamespacedName]written
+}
+
+type written struct {
+	uid     types.UID
+	version string
+	at      time.Time
+}
+
+// NewWriter returns a Writer. extended tells that the TrainJobs' CRD is the bundled Trainer's.
+func NewWriter(c client.Client, clk clock.PassiveClock, extended bool) *Writer {
+	return &Writer{client: c, clock: clk, extended: extended, written: map[types.NamespacedName]written{}}
+}
+
+// lateCache is how long a cache may be late. A version that hasn't come after that never will: the API server was set
+// back, and what it has is all there is.
+const lateCache = time.Minute
+
+// Behind tells whether the TrainJob, as it was read, is older than what this Writer wrote of it.
+func (w *Writer) Behind(job *trainer.TrainJob) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, found := w.written[client.ObjectKeyFromObject(job)]
+	if !found || last.uid != job.UID || w.clock.Since(last.at) > lateCache {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(job.ResourceVersion, last.version)
+	return err == nil && order < 0
+}
+
+// Forget drops what is remembered of a TrainJob that is gone.
+func (w *Writer) Forget(key types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.written, key)
+}
+
+func (w *Writer) wrote(o client.Object) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.written[client.ObjectKeyFromObject(o)] = written{uid: o.GetUID(), version: o.GetResourceVersion(), at: w.clock.Now()}
 }
 
 // Start writes the entry and clears suspend in one request. It fails with a conflict where the TrainJob has changed
 // since the start was decided.
-func (w Writer) Start(ctx context.Context, s *Start) error {
+func (w *Writer) Start(ctx context.Context, s *Start) error {
 	data, err := json.Marshal(s.Entry)
 	if err != nil {
 		return fmt.Errorf("encoding the entry of %s: %w", s.Entry.Manager, err)
@@ -34,25 +86,33 @@ func (w Writer) Start(ctx context.Context, s *Start) error {
 	if err := json.Unmarshal(data, &entry); err != nil {
 		return fmt.Errorf("encoding the entry of %s: %w", s.Entry.Manager, err)
 	}
+	metadata := map[string]any{"namespace": s.Key.Namespace, "name": s.Key.Name, "uid": string(s.UID), "resourceVersion": s.ResourceVersion}
+	if s.Pin != "" {
+		metadata["annotations"] = map[string]any{overrides.PinAnnotation: s.Pin}
+	}
 	u := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": trainer.GroupVersion.String(),
 		"kind":       trainer.TrainJobKind,
-		"metadata":   map[string]any{"namespace": s.Key.Namespace, "name": s.Key.Name, "uid": string(s.UID), "resourceVersion": s.ResourceVersion},
+		"metadata":   metadata,
 		"spec":       map[string]any{"suspend": false, "runtimePatches": []any{entry}},
 	}}
-	return w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldManager), client.ForceOwnership)
+	if err := w.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
+		return err
+	}
+	w.wrote(u)
+	return nil
 }
 
 // Suspend stops the TrainJob and changes nothing else: its entry must stay while pods run with it.
-func (w Writer) Suspend(ctx context.Context, job *trainer.TrainJob) error {
+func (w *Writer) Suspend(ctx context.Context, job *trainer.TrainJob) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":true}}`))
-	return w.Client.Patch(ctx, job, patch, client.FieldOwner(FieldManager))
+	return w.patch(ctx, job, patch)
 }
 
 // Clear empties the entry of a TrainJob that no longer runs. It replaces the entry as it stands, whoever owns its fields
 // by now: an update of somebody else's that dropped the entry has taken them from us before our webhook put it back, and
 // Kueue's built-in integration may have written it.
-func (w Writer) Clear(ctx context.Context, job *trainer.TrainJob) error {
+func (w *Writer) Clear(ctx context.Context, job *trainer.TrainJob) error {
 	i := overrides.OwnIndex(job)
 	if i < 0 {
 		return nil
@@ -67,5 +127,59 @@ func (w Writer) Clear(ctx context.Context, job *trainer.TrainJob) error {
 	if err != nil {
 		return fmt.Errorf("encoding the entry of %s: %w", overrides.Manager, err)
 	}
-	return w.Client.Patch(ctx, job.DeepCopy(), client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
+	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
+}
+
+// Pin writes the runtime that the TrainJob starts on, for one that nobody queues: a queued one's comes with its start.
+func (w *Writer) Pin(ctx context.Context, job *trainer.TrainJob, pin string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": job.UID, "resourceVersion": job.ResourceVersion, "annotations": map[string]string{overrides.PinAnnotation: pin}}})
+	if err != nil {
+		return fmt.Errorf("encoding the pin: %w", err)
+	}
+	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+}
+
+func (w *Writer) patch(ctx context.Context, job *trainer.TrainJob, patch client.Patch) error {
+	if err := w.client.Patch(ctx, job, patch, client.FieldOwner(FieldManager)); err != nil {
+		return err
+	}
+	w.wrote(job)
+	return nil
+}
+
+// Status writes what has changed of the status, and where the CRD has it the state that the status amounts to. more are
+// further fields of the status. Nothing else is touched: a training process may be writing its own part of it.
+func (w *Writer) Status(ctx context.Context, before *trainer.TrainJob, status *trainer.TrainJobStatus, more map[string]any) error {
+	after := before.DeepCopy()
+	after.Status = *status
+	data, err := client.MergeFrom(before).Data(after)
+	if err != nil {
+		return fmt.Errorf("encoding the status: %w", err)
+	}
+	var change map[string]any
+	if err := json.Unmarshal(data, &change); err != nil {
+		return fmt.Errorf("encoding the status: %w", err)
+	}
+	fields, _ := change["status"].(map[string]any)
+	if fields == nil {
+		fields = map[string]any{}
+	}
+	metadata := map[string]any{"uid": before.UID}
+	if w.extended {
+		fields["state"] = api.StateOf(status)
+		for key, value := range more {
+			fields[key] = value
+		}
+	} else {
+		metadata["resourceVersion"] = before.ResourceVersion // Kubeflow Trainer writes the same list of conditions
+	}
+	if data, err = json.Marshal(map[string]any{"metadata": metadata, "status": fields}); err != nil {
+		return fmt.Errorf("encoding the status: %w", err)
+	}
+	if err := w.client.Status().Patch(ctx, after, client.RawPatch(types.MergePatchType, data), client.FieldOwner(FieldManager)); err != nil {
+		return err
+	}
+	w.wrote(after)
+	return nil
 }

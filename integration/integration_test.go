@@ -76,15 +76,15 @@ func TestRuntimeOf(t *testing.T) {
 func TestMemory(t *testing.T) {
 	m := newMemory()
 	key := types.NamespacedName{Namespace: "ns", Name: "job"}
-	m.keep(key, "first", func(r *record) { r.startedOn = "7" })
-	if m.of(key, "first").startedOn != "7" {
+	m.keep(key, "first", func(r *record) { r.rebuilt = "7" })
+	if m.of(key, "first").rebuilt != "7" {
 		t.Error("what was kept is known")
 	}
-	if got := m.of(key, "second"); got.uid != "second" || got.startedOn != "" {
+	if got := m.of(key, "second"); got.uid != "second" || got.rebuilt != "" {
 		t.Error("another TrainJob of the same name starts from nothing")
 	}
 	m.keep(key, "second", func(r *record) { r.workload = "wl" })
-	if got := m.of(key, "second"); got.workload != "wl" || got.startedOn != "" {
+	if got := m.of(key, "second"); got.workload != "wl" || got.rebuilt != "" {
 		t.Errorf("nothing is taken over from the first: got %+v", got)
 	}
 	m.forget(key)

@@ -42,6 +42,7 @@ type job struct {
 	pods    []corev1.Pod   // its pods; read only while it is suspended
 	skip    bool           // nothing is left to do
 	stopped bool           // in this reconcile
+	late    bool           // it was read in a version older than what we wrote last
 
 	runtime   *trainer.TrainingRuntimeSpec // that it stands on; set while it is suspended
 	effective *overrides.Effective         // of the runtime and the others' entries
@@ -107,20 +108,28 @@ func (j *job) Finished(context.Context) (message string, success, finished bool)
 // IsActive implements jobframework.GenericJob. Quota is freed only when GPUs are: a terminating pod counts.
 // What was read before it was stopped in this reconcile says nothing of what runs now.
 func (j *job) IsActive() bool {
+	if j.r.bundled && j.jobSet != nil {
+		return true // it goes with the last of its pods
+	}
 	return j.stopped || admission.Running(&j.TrainJob, j.jobSet, j.pods) != ""
 }
 
 // PodsReady implements jobframework.GenericJob.
 func (j *job) PodsReady(context.Context, client.Client) bool {
-	return j.jobSet != nil && podsets.Ready(j.jobSet.Spec.ReplicatedJobs, j.Status.JobsStatus)
+	return j.jobSet != nil && podsets.Ready(j.jobSet.Spec.ReplicatedJobs, podsets.Statuses(j.jobSet))
 }
 
 // ReclaimablePods implements jobframework.JobWithReclaimablePods.
 func (j *job) ReclaimablePods(context.Context, client.Client) ([]kueue.ReclaimablePod, error) {
-	if j.jobSet == nil {
+	var pods []kueue.ReclaimablePod
+	switch {
+	case j.jobSet != nil:
+		pods = podsets.Reclaimable(j.jobSet.Spec.ReplicatedJobs, podsets.Statuses(j.jobSet))
+	case j.r.bundled && j.effective != nil:
+		pods = podsets.Outlived(j.effective.ReplicatedJobs, j.runtime.Template.Spec.VolumeClaimPolicies, j.Status.JobsStatus)
+	default:
 		return nil, nil
 	}
-	pods := podsets.Reclaimable(j.jobSet.Spec.ReplicatedJobs, j.Status.JobsStatus)
 	if j.matched != nil && workload.HasQuotaReservation(j.matched) {
 		pods = podsets.AtLeast(pods, j.matched.Status.ReclaimablePods)
 	}
@@ -138,12 +147,17 @@ func (j *job) Load(ctx context.Context, c client.Client, key *types.NamespacedNa
 	if err := c.Get(ctx, *key, &j.TrainJob); apierrors.IsNotFound(err) {
 		j.Namespace, j.Name = key.Namespace, key.Name
 		j.r.memory.forget(*key)
+		j.r.writer.Forget(*key)
 		return true, nil
 	} else if err != nil {
 		return false, err
 	}
 	if !j.DeletionTimestamp.IsZero() {
 		return true, nil
+	}
+	if j.late = j.r.writer.Behind(&j.TrainJob); j.late {
+		j.skip = true
+		return false, nil
 	}
 	if j.skip, err = j.done(ctx, c); err != nil || j.skip {
 		return false, err
@@ -200,35 +214,48 @@ func (j *job) loadChildren(ctx context.Context, c client.Client) error {
 
 // resolve finds the runtime of a suspended job, and what follows from it. That it can't be queued is a result.
 func (j *job) resolve(ctx context.Context, c client.Client) error {
-	err := func() error {
+	err := func() (err error) {
+		if j.r.bundled {
+			if j.runtime, err = runtimeHere(ctx, c, j.r.reader, &j.TrainJob); err != nil {
+				return err
+			}
+			return j.compute()
+		}
 		live, err := liveRuntime(ctx, c, &j.TrainJob)
 		if err != nil {
 			return err
 		}
-		pinned, err := pinnedRuntime(ctx, j.r.reader, &j.TrainJob)
+		spec, object, err := admission.Snapshot(ctx, j.r.reader, &j.TrainJob)
 		if err != nil {
 			return err
 		}
-		j.pinned = pinned
-		if j.runtime, j.stale, err = runtimeOf(&j.TrainJob, live, pinned); err != nil {
+		if spec != nil {
+			j.pinned = &snapshot{object: object, spec: *spec}
+		}
+		if j.runtime, j.stale, err = runtimeOf(&j.TrainJob, live, j.pinned); err != nil {
 			return err
 		}
-		if j.effective, err = overrides.Compute(&j.TrainJob, j.runtime, overrides.Others(&j.TrainJob)); err != nil {
-			return &blockedError{reason: ReasonInvalidRuntime, err: err}
-		}
-		if n := len(j.effective.ReplicatedJobs); n > podsets.Max {
-			return &blockedError{reason: ReasonTooManyPodSets, err: fmt.Errorf(
-				"%s has %d replicatedJobs, but a Workload holds at most %d PodSets; refer to a runtime with fewer", describe(&j.TrainJob), n, podsets.Max)}
-		}
-		if j.podSets, err = podsets.Of(j.effective, j.r.features.podSets()); err != nil {
-			return &blockedError{reason: ReasonInvalidRuntime, err: err}
-		}
-		return nil
+		return j.compute()
 	}()
 	if errors.As(err, &j.blocked) {
 		return nil
 	}
 	return err
+}
+
+// compute makes the PodSets of the runtime.
+func (j *job) compute() (err error) {
+	if j.effective, err = overrides.Compute(&j.TrainJob, j.runtime, overrides.Others(&j.TrainJob)); err != nil {
+		return &blockedError{reason: ReasonInvalidRuntime, err: err}
+	}
+	if n := len(j.effective.ReplicatedJobs); n > podsets.Max {
+		return &blockedError{reason: ReasonTooManyPodSets, err: fmt.Errorf(
+			"%s has %d replicatedJobs, but a Workload holds at most %d PodSets; refer to a runtime with fewer", admission.Describe(&j.TrainJob), n, podsets.Max)}
+	}
+	if j.podSets, err = podsets.Of(j.effective, j.r.features.podSets()); err != nil {
+		return &blockedError{reason: ReasonInvalidRuntime, err: err}
+	}
+	return nil
 }
 
 // PodSets implements jobframework.GenericJob. A job that was running when it was loaded, and was stopped since, is

@@ -19,8 +19,6 @@ type record struct {
 	uid types.UID
 	// workload that was made for it.
 	workload string
-	// startedOn is the version of the TrainJob that was started.
-	startedOn string
 	// finished is set when its Workload was declared finished and let go.
 	finished bool
 	// rebuilt is the state of runtime and entries for which its JobSet was deleted.

@@ -57,12 +57,17 @@ func Identity(ctx context.Context, clients kubernetes.Interface) (string, error)
 	return review.Status.UserInfo.Username, nil
 }
 
-// Check refuses a cluster on which the integration can't work, with what to change.
-func Check(ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface, config *configapi.Kueue) error {
+// Check refuses a cluster on which the integration can't work, with what to change. With the bundled Trainer, that looks
+// at the TrainJobs itself.
+func Check(ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface, config *configapi.Kueue, bundled bool) error {
+	look := checkTrainer
+	if bundled {
+		look = func(context.Context, client.Reader) error { return nil }
+	}
 	return errors.Join(
 		served(disco, kueue.SchemeGroupVersion.WithKind("Workload"), "install Kueue v0.19 or later"),
 		served(disco, jobset.SchemeGroupVersion.WithKind("JobSet"), "install JobSet v0.12 or later"),
-		checkTrainer(ctx, reader),
+		look(ctx, reader),
 		checkKueue(ctx, reader, config),
 	)
 }
@@ -88,7 +93,7 @@ func checkTrainer(ctx context.Context, reader client.Reader) error {
 	const name = "trainjobs.trainer.kubeflow.org"
 	var crd apiextensionsv1.CustomResourceDefinition
 	if err := reader.Get(ctx, client.ObjectKey{Name: name}, &crd); apierrors.IsNotFound(err) {
-		return errors.New("the cluster has no TrainJobs; install Kubeflow Trainer v2.2.1 or later")
+		return errors.New("the cluster has no TrainJobs; install Kubeflow Trainer v2.2.1 or later, or set trainer.enabled to true and apply config/crd")
 	} else if err != nil {
 		return fmt.Errorf("reading CRD %s: %w", name, err)
 	}

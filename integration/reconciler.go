@@ -13,6 +13,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -38,15 +39,13 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // conflictDelay is how long after a conflict the cache will show what it was about.
 const conflictDelay = 100 * time.Millisecond
-
-// ConditionBlocked on a TrainJob says that it can't be queued as it is, and why. It is taken away when it can.
-const ConditionBlocked = "Blocked"
 
 // gates are Kueue's feature gates that we depend on, read once: they can't change while a process runs.
 type gates struct {
@@ -74,7 +73,10 @@ type Reconciler struct {
 	client   client.Client
 	reader   client.Reader // reads from the API server itself
 	recorder events.EventRecorder
-	writer   admission.Writer
+	writer   *admission.Writer
+	// bundled tells that the Trainer is ours: it makes nothing before a TrainJob starts, and leaves nothing of one that was
+	// stopped.
+	bundled  bool
 	clock    clock.Clock
 	features gates
 	memory   *memory
@@ -85,8 +87,8 @@ type Reconciler struct {
 	ownerKinds []schema.GroupVersionKind // that may own TrainJobs, beside TrainJob itself
 }
 
-// NewReconciler returns a Reconciler. reader must not be a cache.
-func NewReconciler(c client.Client, reader client.Reader, recorder events.EventRecorder, config *configapi.Kueue, clk clock.Clock) (*Reconciler, error) {
+// NewReconciler returns a Reconciler. reader must not be a cache. bundled tells that the Trainer is Signalbox's own.
+func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writer, recorder events.EventRecorder, config *configapi.Kueue, bundled bool, clk clock.Clock) (*Reconciler, error) {
 	selector, err := metav1.LabelSelectorAsSelector(config.ManagedJobsNamespaceSelector)
 	if err != nil {
 		return nil, fmt.Errorf("kueue.managedJobsNamespaceSelector: %w", err)
@@ -114,11 +116,26 @@ func NewReconciler(c client.Client, reader client.Reader, recorder events.EventR
 			Workloads: &kueueconfig.WorkloadRetentionPolicy{AfterDeactivatedByKueue: config.AfterDeactivated},
 		}))
 	}
+	told := recorder
+	if bundled {
+		told = briefly{recorder}
+	}
 	return &Reconciler{
-		client: c, reader: reader, recorder: recorder, writer: admission.Writer{Client: c}, clock: clk,
-		features: readGates(), memory: newMemory(), jobs: jobframework.NewReconciler(c, recorder, options...),
+		client: c, reader: reader, recorder: recorder, writer: writer, bundled: bundled, clock: clk,
+		features: readGates(), memory: newMemory(), jobs: jobframework.NewReconciler(c, told, options...),
 		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds,
 	}, nil
+}
+
+// briefly leaves out the events of jobframework that say what a TrainJob of the bundled Trainer has among its conditions:
+// that it is queued, and that it has finished.
+type briefly struct{ events.EventRecorder }
+
+func (b briefly) Eventf(regarding, related runtime.Object, eventtype, reason, action, note string, args ...any) {
+	if reason == jobframework.ReasonCreatedWorkload || reason == jobframework.ReasonFinishedWorkload {
+		return
+	}
+	b.EventRecorder.Eventf(regarding, related, eventtype, reason, action, note, args...)
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -131,8 +148,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return result, err
 	}
-	if j.UID == "" || j.skip || !j.DeletionTimestamp.IsZero() {
-		return result, nil
+	if j.late {
+		return reconcile.Result{RequeueAfter: time.Second}, nil // the version that we wrote comes before that
+	}
+	if j.UID == "" || j.skip || !j.DeletionTimestamp.IsZero() || r.writer.Behind(&j.TrainJob) {
+		return result, nil // nothing to do, or started or stopped since it was read
 	}
 	if err := errors.Join(r.report(ctx, j), r.tidy(ctx, j)); apierrors.IsConflict(err) {
 		ctrl.LoggerFrom(ctx).V(1).Info("Decided on an outdated object, trying again", "reason", err.Error())
@@ -169,25 +189,24 @@ func (r *Reconciler) report(ctx context.Context, j *job) error {
 	switch {
 	case j.blocked != nil:
 		if !apimeta.SetStatusCondition(&j.Status.Conditions, metav1.Condition{
-			Type: ConditionBlocked, Status: metav1.ConditionTrue, Reason: j.blocked.reason, Message: j.blocked.Error(), ObservedGeneration: j.Generation,
+			Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: j.blocked.reason, Message: j.blocked.Error(), ObservedGeneration: j.Generation,
 		}) {
 			return nil
 		}
 		r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, j.blocked.reason, "Queueing", "%s", truncate(j.blocked.Error()))
-	case !apimeta.RemoveStatusCondition(&j.Status.Conditions, ConditionBlocked):
+	case !apimeta.RemoveStatusCondition(&j.Status.Conditions, api.ConditionBlocked):
 		return nil
 	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.client.Status().Patch(ctx, &j.TrainJob, patch, client.FieldOwner(admission.FieldManager)); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("writing condition %s: %w", ConditionBlocked, err))
+	if err := r.writer.Status(ctx, before, &j.Status, nil); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("writing condition %s: %w", api.ConditionBlocked, err))
 	}
 	return nil
 }
 
 // tidy does what a suspended TrainJob needs beside jobframework's steps.
 func (r *Reconciler) tidy(ctx context.Context, j *job) error {
-	if !j.IsSuspended() || j.blocked != nil || j.runtime == nil || r.memory.of(j.key(), j.UID).startedOn == j.ResourceVersion {
-		return nil // nothing to do, nothing known, or started since it was read
+	if !j.IsSuspended() || j.blocked != nil || j.runtime == nil {
+		return nil // nothing to do, or nothing known
 	}
 	if err := r.release(ctx, j); err != nil {
 		return err
@@ -195,7 +214,7 @@ func (r *Reconciler) tidy(ctx context.Context, j *job) error {
 	if j.stale {
 		return r.dropSnapshot(ctx, j)
 	}
-	if overrides.Own(&j.TrainJob) == nil {
+	if overrides.Own(&j.TrainJob) == nil && !r.bundled {
 		return r.dropOutdated(ctx, j)
 	}
 	if admission.IsNeutral(&j.TrainJob) {
@@ -217,7 +236,7 @@ func (r *Reconciler) dropSnapshot(ctx context.Context, j *job) error {
 	if err := r.client.Delete(ctx, object, client.Preconditions{UID: &object.UID, ResourceVersion: &object.ResourceVersion}); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("deleting the outdated runtime snapshot: %w", err))
 	}
-	r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, "RuntimeChanged", "Queueing", "%s was edited; the TrainJob, which has not run yet, follows it", describe(&j.TrainJob))
+	r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, "RuntimeChanged", "Queueing", "%s was edited; the TrainJob, which has not run yet, follows it", admission.Describe(&j.TrainJob))
 	if j.jobSet == nil {
 		return nil
 	}
@@ -278,8 +297,9 @@ const runtimeIndex = "spec.runtimeRef"
 
 func runtimeKey(kind, name string) string { return kind + "/" + name }
 
-// SetupWithManager registers the controller, its indexes and its watches.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrency int) error {
+// SetupWithManager registers the controller, its indexes and its watches. next, where it is not nil, is run after each
+// reconcile of a TrainJob: one queue for both means that they never write the same TrainJob at the same time.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrency int, next reconcile.Reconciler) error {
 	for _, kind := range append(slices.Clone(r.ownerKinds), gvk) {
 		if err := jobframework.SetupWorkloadOwnerIndex(ctx, mgr.GetFieldIndexer(), kind); err != nil {
 			return err
@@ -298,15 +318,29 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if err != nil {
 		return err
 	}
-	return ctrl.NewControllerManagedBy(mgr).
+	b := ctrl.NewControllerManagedBy(mgr).
 		For(&trainer.TrainJob{}).
 		Owns(&kueue.Workload{}).
 		Owns(&jobset.JobSet{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.stoppingJobOf), builder.WithPredicates(podEnds())).
 		Watches(&trainer.ClusterTrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.ClusterTrainingRuntimeKind))).
 		Watches(&trainer.TrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.TrainingRuntimeKind))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
-		Complete(r)
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency})
+	if next == nil {
+		return b.Complete(r)
+	}
+	return b.Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+		ours, err := r.Reconcile(ctx, request)
+		theirs, nextErr := next.Reconcile(ctx, request)
+		return sooner(ours, theirs), errors.Join(err, nextErr)
+	}))
+}
+
+func sooner(a, b reconcile.Result) reconcile.Result {
+	if a.RequeueAfter == 0 || b.RequeueAfter > 0 && b.RequeueAfter < a.RequeueAfter {
+		return b
+	}
+	return a
 }
 
 // podEnds passes what can end a stop: a pod that is gone or at its end.
@@ -342,11 +376,11 @@ func (r *Reconciler) stoppingJobOf(ctx context.Context, pod client.Object) []rec
 
 // waitingJobsOf returns the suspended TrainJobs that refer to a runtime of the kind.
 func (r *Reconciler) waitingJobsOf(kind string) handler.MapFunc {
-	return func(ctx context.Context, runtime client.Object) []reconcile.Request {
+	return func(ctx context.Context, rt client.Object) []reconcile.Request {
 		var list trainer.TrainJobList
-		err := r.client.List(ctx, &list, client.InNamespace(runtime.GetNamespace()), client.MatchingFields{runtimeIndex: runtimeKey(kind, runtime.GetName())})
+		err := r.client.List(ctx, &list, client.InNamespace(rt.GetNamespace()), client.MatchingFields{runtimeIndex: runtimeKey(kind, rt.GetName())})
 		if err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Listing the TrainJobs of a runtime", "kind", kind, "name", runtime.GetName())
+			ctrl.LoggerFrom(ctx).Error(err, "Listing the TrainJobs of a runtime", "kind", kind, "name", rt.GetName())
 			return nil
 		}
 		var requests []reconcile.Request

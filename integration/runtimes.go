@@ -6,22 +6,12 @@ import (
 	"fmt"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/overrides"
-)
-
-// Where Kubeflow Trainer (v2.3.0, KEP-2599) keeps the runtime that it has pinned for a TrainJob.
-const (
-	snapshotSuffix = "-runtime-snapshot"
-	snapshotKey    = "runtime"
 )
 
 // Reasons of the condition Blocked, and of the events beside it.
@@ -52,8 +42,7 @@ type snapshot struct {
 // change of a TrainJob whose live runtime is gone, so that it could not be started: live nil is an error in both cases.
 func runtimeOf(job *trainer.TrainJob, live *trainer.TrainingRuntimeSpec, pinned *snapshot) (spec *trainer.TrainingRuntimeSpec, stale bool, err error) {
 	if live == nil {
-		return nil, false, &blockedError{reason: ReasonRuntimeNotFound, err: fmt.Errorf(
-			"spec.runtimeRef: there is no %s; create it, or delete this TrainJob and refer to another", describe(job))}
+		return nil, false, errNoRuntime(job)
 	}
 	if pinned == nil {
 		return live, false, nil
@@ -64,52 +53,44 @@ func runtimeOf(job *trainer.TrainJob, live *trainer.TrainingRuntimeSpec, pinned 
 	return live, !equality.Semantic.DeepEqual(pinned.spec, *live), nil
 }
 
-func describe(job *trainer.TrainJob) string {
-	if trainjobutil.RuntimeRefIsTrainingRuntime(job.Spec.RuntimeRef) {
-		return fmt.Sprintf("TrainingRuntime %q in namespace %q", job.Spec.RuntimeRef.Name, job.Namespace)
+func errNoRuntime(job *trainer.TrainJob) error {
+	return &blockedError{reason: ReasonRuntimeNotFound, err: fmt.Errorf(
+		"spec.runtimeRef: there is no %s; create it, or delete this TrainJob and refer to another", admission.Describe(job))}
+}
+
+// runtimeHere decides the runtime of a suspended TrainJob of the bundled Trainer: the one that it was first started on,
+// by us or, where it has run before it came to us, by Kubeflow Trainer; else the live one.
+func runtimeHere(ctx context.Context, cache, reader client.Reader, job *trainer.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
+	pinned, err := overrides.Pinned(job)
+	if err != nil {
+		return nil, &blockedError{reason: ReasonInvalidRuntime, err: err}
 	}
-	return fmt.Sprintf("ClusterTrainingRuntime %q", job.Spec.RuntimeRef.Name)
+	if pinned != nil {
+		return pinned, nil
+	}
+	if overrides.Own(job) != nil {
+		if theirs, _, err := admission.Snapshot(ctx, reader, job); err != nil || theirs != nil {
+			return theirs, err
+		}
+	}
+	live, err := liveRuntime(ctx, cache, job)
+	if err != nil {
+		return nil, err
+	}
+	if live == nil {
+		return nil, errNoRuntime(job)
+	}
+	return live, nil
 }
 
 // liveRuntime reads the runtime that the TrainJob refers to; nil where it doesn't exist.
 func liveRuntime(ctx context.Context, c client.Reader, job *trainer.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
-	ref := job.Spec.RuntimeRef
-	switch {
-	case trainjobutil.RuntimeRefIsClusterTrainingRuntime(ref):
-		var rt trainer.ClusterTrainingRuntime
-		if err := c.Get(ctx, client.ObjectKey{Name: ref.Name}, &rt); err != nil {
-			return nil, client.IgnoreNotFound(err)
-		}
-		return &rt.Spec, nil
-	case trainjobutil.RuntimeRefIsTrainingRuntime(ref):
-		var rt trainer.TrainingRuntime
-		if err := c.Get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: ref.Name}, &rt); err != nil {
-			return nil, client.IgnoreNotFound(err)
-		}
-		return &rt.Spec, nil
+	live, err := admission.LiveRuntime(ctx, c, job)
+	if errors.Is(err, admission.ErrUnknownKind) {
+		return nil, &blockedError{reason: ReasonInvalidRuntime, err: err}
 	}
-	return nil, &blockedError{reason: ReasonInvalidRuntime, err: errors.New(
-		"spec.runtimeRef: only kinds TrainingRuntime and ClusterTrainingRuntime of trainer.kubeflow.org can be referred to; create the TrainJob anew with one of them")}
-}
-
-// pinnedRuntime reads Trainer's snapshot for the TrainJob; nil where there is none. It asks the API server: the
-// ConfigMaps of a whole cluster are too many to keep, and only a suspended TrainJob's is ever needed.
-func pinnedRuntime(ctx context.Context, c client.Reader, job *trainer.TrainJob) (*snapshot, error) {
-	var object corev1.ConfigMap
-	key := types.NamespacedName{Namespace: job.Namespace, Name: job.Name + snapshotSuffix}
-	if err := c.Get(ctx, key, &object); apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("reading Trainer's runtime snapshot: %w", err)
+	if err != nil || live == nil {
+		return nil, err
 	}
-	if owner := metav1.GetControllerOf(&object); owner == nil || owner.UID != job.UID {
-		return nil, nil // of an earlier TrainJob of that name; the garbage collector is about to take it
-	}
-	var pinned struct {
-		Spec trainer.TrainingRuntimeSpec `json:"spec"`
-	}
-	if err := yaml.Unmarshal([]byte(object.Data[snapshotKey]), &pinned); err != nil {
-		return nil, fmt.Errorf("Trainer's runtime snapshot %s, key %q: %w", key, snapshotKey, err)
-	}
-	return &snapshot{object: &object, spec: pinned.Spec}, nil
+	return &live.Spec, nil
 }

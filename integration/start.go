@@ -29,24 +29,14 @@ const settleTimeout = 10 * time.Second
 
 // Run implements jobframework.ComposableJob: the start, in one write, once nothing else is about to change.
 func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []podset.PodSetInfo, recorder events.EventRecorder, msg string) error {
-	if j.r.memory.of(j.key(), j.UID).startedOn == j.ResourceVersion {
-		return nil // started from this very version; the cache is late
-	}
 	if j.blocked != nil {
 		return nil // its condition says why; the quota goes when the last of its pods has ended
 	}
 	if j.waiting = j.unready(); j.waiting != "" {
 		return nil
 	}
-	if j.waiting = admission.Unsettled(&j.TrainJob, j.jobSet, j.effective); j.waiting != "" {
-		if !j.overdue(wl) {
-			return nil
-		}
-		recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, "NotSettled", "Starting", "Starting %s after its admission, although %s; look at Kubeflow Trainer and JobSet", settleTimeout, j.waiting)
-	}
-	if overrides.Own(&j.TrainJob) != nil {
-		if fresh, err := j.freshJobs(ctx); err != nil || !fresh {
-			j.waiting = "its Jobs of the last admission are being replaced"
+	if !j.r.bundled {
+		if ready, err := j.settled(ctx, wl, recorder); err != nil || !ready {
 			return err
 		}
 	}
@@ -64,13 +54,36 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 	if err != nil {
 		return fmt.Errorf("deciding the start: %w", err)
 	}
+	if j.r.bundled {
+		if start.Pin = j.Annotations[overrides.PinAnnotation]; start.Pin == "" {
+			if start.Pin, err = overrides.Pin(j.runtime); err != nil {
+				return err
+			}
+		}
+	}
 	if err := j.r.writer.Start(ctx, start); err != nil {
 		return fmt.Errorf("starting: %w", err)
 	}
 	j.waiting = ""
-	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.startedOn = start.ResourceVersion })
 	recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, jobframework.ReasonStarted, "Started", "%s", msg)
 	return nil
+}
+
+// settled tells whether Kubeflow Trainer and JobSet have done what a start waits for, or have had their time for it.
+func (j *job) settled(ctx context.Context, wl *kueue.Workload, recorder events.EventRecorder) (bool, error) {
+	if j.waiting = admission.Unsettled(&j.TrainJob, j.jobSet, j.effective); j.waiting != "" {
+		if !j.overdue(wl) {
+			return false, nil
+		}
+		recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, "NotSettled", "Starting", "Starting %s after its admission, although %s; look at Kubeflow Trainer and JobSet", settleTimeout, j.waiting)
+	}
+	if overrides.Own(&j.TrainJob) != nil {
+		if fresh, err := j.freshJobs(ctx); err != nil || !fresh {
+			j.waiting = "its Jobs of the last admission are being replaced"
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // unready says what tidy has still to do before a start; a start without it would not be right.
@@ -78,6 +91,8 @@ func (j *job) unready() string {
 	switch {
 	case j.stale:
 		return "Trainer has not taken the edited runtime yet"
+	case j.r.bundled && j.jobSet != nil:
+		return "the JobSet of the last admission is not gone yet"
 	case !admission.IsNeutral(&j.TrainJob):
 		return "the last admission is not cleared yet"
 	}
@@ -89,7 +104,7 @@ func (j *job) clearable() (bool, error) {
 	if j.IsActive() {
 		return false, nil
 	}
-	if j.jobSet == nil || j.matched != nil && j.overdue(j.matched) {
+	if j.r.bundled || j.jobSet == nil || j.matched != nil && j.overdue(j.matched) {
 		return true, nil
 	}
 	before, err := overrides.Compute(&j.TrainJob, j.runtime, j.Spec.RuntimePatches)

@@ -104,12 +104,19 @@ func (w *Webhook) defaults(ctx context.Context, rv *review) ([]jsonpatch.Operati
 		}
 		patch = queued
 	}
+	if !hasSpec(rv.raw) {
+		return patch, nil // the CRD refuses it
+	}
+	if rv.old != nil {
+		kept, err := keep(rv)
+		if err != nil {
+			return nil, err
+		}
+		patch = append(patch, kept...)
+	}
 	managed, err := jobframework.WorkloadShouldBeSuspended(ctx, &rv.new.TrainJob, w.client, w.manageAll, w.selector, jobframework.WithDeletingObjectTolerance(true))
 	if err != nil || !managed {
 		return patch, err
-	}
-	if !hasSpec(rv.raw) {
-		return patch, nil // the CRD refuses it
 	}
 	// Only the integration starts a job. A running one is stopped by its Workload; that a manifest that says
 	// "suspend: true" is applied again does not stop it.
@@ -124,11 +131,31 @@ func (w *Webhook) defaults(ctx context.Context, rv *review) ([]jsonpatch.Operati
 		values, err := canonical(rv.raw, &rv.new.TrainJob)
 		return append(patch, values...), err
 	}
+	return patch, nil
+}
+
+// keep returns the patches that leave the integration's entry, and the runtime that the TrainJob is pinned to, as they
+// stood before an update by somebody else.
+func keep(rv *review) ([]jsonpatch.Operation, error) {
+	var patch []jsonpatch.Operation
 	entries, err := keepOwn(rv)
-	if err != nil || entries == nil {
-		return patch, err
+	if err != nil {
+		return nil, err
 	}
-	return append(patch, jsonpatch.NewOperation("add", "/spec/runtimePatches", entries)), nil
+	if entries != nil {
+		patch = append(patch, jsonpatch.NewOperation("add", "/spec/runtimePatches", entries))
+	}
+	annotation := "/metadata/annotations/" + escape(overrides.PinAnnotation)
+	before, had := rv.old.Annotations[overrides.PinAnnotation]
+	switch now, has := rv.new.Annotations[overrides.PinAnnotation]; {
+	case had && rv.new.Annotations == nil:
+		patch = append(patch, jsonpatch.NewOperation("add", "/metadata/annotations", map[string]string{overrides.PinAnnotation: before}))
+	case had && (!has || now != before):
+		patch = append(patch, jsonpatch.NewOperation("add", annotation, before))
+	case !had && has:
+		patch = append(patch, jsonpatch.NewOperation("remove", annotation, nil))
+	}
+	return patch, nil
 }
 
 // defaultLabels sets the queue and the priority class that a job without them gets, as Kueue does for its own jobs.
@@ -274,12 +301,17 @@ func (w *Webhook) refuseUnqueued(ctx context.Context, rv *review) field.ErrorLis
 		"the TrainJob is in queue %q; name another queue, or delete the TrainJob", before))}
 }
 
-// refuseOwn refuses a new TrainJob that brings the integration's entry with it.
+// refuseOwn refuses a new TrainJob that brings with it what is the integration's: its entry, or a pinned runtime.
 func refuseOwn(trainJob *trainer.TrainJob) field.ErrorList {
-	if overrides.Own(trainJob) == nil {
-		return nil
+	var errs field.ErrorList
+	if _, found := trainJob.Annotations[overrides.PinAnnotation]; found {
+		errs = append(errs, field.Forbidden(field.NewPath("metadata", "annotations").Key(overrides.PinAnnotation),
+			"the annotation is written when the TrainJob starts; take it out of the manifest"))
 	}
-	return field.ErrorList{field.Forbidden(field.NewPath("spec", "runtimePatches").Key(overrides.Manager), fmt.Sprintf(
+	if overrides.Own(trainJob) == nil {
+		return errs
+	}
+	return append(errs, field.Forbidden(field.NewPath("spec", "runtimePatches").Key(overrides.Manager), fmt.Sprintf(
 		"the entry of manager %q is written when the TrainJob is admitted; take it out of the manifest. If the manifest has none, Kueue's built-in "+
-			"TrainJob integration has added it: take trainer.kubeflow.org/trainjob out of integrations.frameworks in Kueue's configuration", overrides.Manager))}
+			"TrainJob integration has added it: take trainer.kubeflow.org/trainjob out of integrations.frameworks in Kueue's configuration", overrides.Manager)))
 }

@@ -3,6 +3,7 @@ package overrides
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -62,7 +63,45 @@ var patchesPath = field.NewPath("spec", "runtimePatches")
 // Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
 // entry that names a ReplicatedJob that the runtime doesn't have is an error: a strategic merge would append it.
 func Compute(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []trainer.RuntimePatch) (*Effective, error) {
-	job, runtime = job.DeepCopy(), runtime.DeepCopy() // Trainer's plugins write into what they are given
+	job = forPlugins(job)
+	info, err := Prepare(job, runtime, entries)
+	if err != nil {
+		return nil, err
+	}
+	for _, policy := range mlPolicies() {
+		if err := policy.EnforceMLPolicy(info, job); err != nil {
+			return nil, fmt.Errorf("ML policy %s of runtime %q: %w", policy.Name(), job.Spec.RuntimeRef.Name, err)
+		}
+	}
+	spec, _ := trainerruntime.TemplateSpecApply[jobsetac.JobSetSpecApplyConfiguration](info)
+	for i, podSet := range info.TemplateSpec.PodSets {
+		spec.ReplicatedJobs[i].Template.Spec.Parallelism, spec.ReplicatedJobs[i].Template.Spec.Completions = podSet.Count, podSet.Count
+	}
+	builder := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithSpec(spec))
+	e := &Effective{}
+	if e.ReplicatedJobs, err = fromApply(builder.Initializer(job).Trainer(info, job).Build().Spec); err != nil {
+		return nil, err
+	}
+	Take(info, spec)
+	e.Built, err = fromApply(builder.Trainer(info, job).Build().Spec) // spec.trainer goes before the ML policy
+	return e, err
+}
+
+// forPlugins returns a copy of the TrainJob that Trainer's plugins may write into. Trainer v2.3.0's Flux plugin follows
+// spec.trainer without looking whether it is there.
+func forPlugins(job *trainer.TrainJob) *trainer.TrainJob {
+	job = job.DeepCopy()
+	if job.Spec.Trainer == nil {
+		job.Spec.Trainer = &trainer.Trainer{}
+	}
+	return job
+}
+
+// Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that, and returns the result in
+// the form that Trainer's plugins take: what they work on, before the first of them has. It changes none of its
+// arguments, but the plugins may change the result's.
+func Prepare(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []trainer.RuntimePatch) (*trainerruntime.Info, error) {
+	runtime = runtime.DeepCopy()
 	template, err := merge(runtime.Template.Spec, entries)
 	if err != nil {
 		return nil, err
@@ -77,39 +116,39 @@ func Compute(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entrie
 	if err != nil {
 		return nil, fmt.Errorf("reading the JobSet template of runtime %q: %w", job.Spec.RuntimeRef.Name, err)
 	}
-	info := runtimeInfo(runtime, template.ReplicatedJobs, spec)
-	for _, policy := range mlPolicies() {
-		if err := policy.EnforceMLPolicy(info, job); err != nil {
-			return nil, fmt.Errorf("ML policy %s of runtime %q: %w", policy.Name(), job.Spec.RuntimeRef.Name, err)
-		}
-	}
-	for i, podSet := range info.TemplateSpec.PodSets {
-		spec.ReplicatedJobs[i].Template.Spec.Parallelism, spec.ReplicatedJobs[i].Template.Spec.Completions = podSet.Count, podSet.Count
-	}
-	builder := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithSpec(spec))
-	e := &Effective{}
-	if e.ReplicatedJobs, err = fromApply(builder.Initializer(job).Trainer(info, job).Build().Spec); err != nil {
-		return nil, err
-	}
-	for i := range info.TemplateSpec.PodSets {
-		take(&spec.ReplicatedJobs[i], &info.TemplateSpec.PodSets[i])
-	}
-	e.Built, err = fromApply(builder.Trainer(info, job).Build().Spec) // spec.trainer goes before the ML policy
-	return e, err
+	labels, annotations := metadata(runtime, entries)
+	return runtimeInfo(runtime, template.ReplicatedJobs, spec, trainerruntime.WithLabels(labels), trainerruntime.WithAnnotations(annotations)), nil
 }
 
-// take brings what the ML policy has made of a PodSet into its ReplicatedJob, as Trainer's JobSet plugin does.
-func take(rj *jobsetac.ReplicatedJobApplyConfiguration, podSet *trainerruntime.PodSet) {
-	pod := rj.Template.Spec.Template.Spec
-	apply.UpsertVolumes(&pod.Volumes, podSet.Volumes...)
-	for i := range podSet.Containers {
-		takeContainer(&pod.Containers[i], &podSet.Containers[i])
-	}
-	for i := range podSet.InitContainers {
-		if i >= len(pod.InitContainers) {
-			pod.InitContainers = append(pod.InitContainers, *corev1ac.Container().WithName(podSet.InitContainers[i].Name))
+// metadata is the JobSet's own: the runtime's, and over it what the entries say, one after the other.
+func metadata(runtime *trainer.TrainingRuntimeSpec, entries []trainer.RuntimePatch) (labels, annotations map[string]string) {
+	labels, annotations = map[string]string{}, map[string]string{}
+	maps.Copy(labels, runtime.Template.Labels)
+	maps.Copy(annotations, runtime.Template.Annotations)
+	for _, entry := range entries {
+		if s := entry.TrainingRuntimeSpec; s != nil && s.Template != nil && s.Template.Metadata != nil {
+			maps.Copy(labels, s.Template.Metadata.Labels)
+			maps.Copy(annotations, s.Template.Metadata.Annotations)
 		}
-		takeContainer(&pod.InitContainers[i], &podSet.InitContainers[i])
+	}
+	return labels, annotations
+}
+
+// Take brings what the ML policy has made of the PodSets into the JobSet's spec, as Trainer's JobSet plugin does.
+func Take(info *trainerruntime.Info, spec *jobsetac.JobSetSpecApplyConfiguration) {
+	for i := range info.TemplateSpec.PodSets {
+		podSet := &info.TemplateSpec.PodSets[i]
+		pod := spec.ReplicatedJobs[i].Template.Spec.Template.Spec
+		apply.UpsertVolumes(&pod.Volumes, podSet.Volumes...)
+		for c := range podSet.Containers {
+			takeContainer(&pod.Containers[c], &podSet.Containers[c])
+		}
+		for c := range podSet.InitContainers {
+			if c >= len(pod.InitContainers) {
+				pod.InitContainers = append(pod.InitContainers, *corev1ac.Container().WithName(podSet.InitContainers[c].Name))
+			}
+			takeContainer(&pod.InitContainers[c], &podSet.InitContainers[c])
+		}
 	}
 }
 
@@ -212,12 +251,19 @@ func setResourcesPerNode(job *trainer.TrainJob, policy *trainer.MLPolicy, replic
 }
 
 // runtimeInfo is the form in which Trainer's plugins take a runtime.
-func runtimeInfo(runtime *trainer.TrainingRuntimeSpec, replicatedJobs []jobset.ReplicatedJob, spec *jobsetac.JobSetSpecApplyConfiguration) *trainerruntime.Info {
+func runtimeInfo(runtime *trainer.TrainingRuntimeSpec, replicatedJobs []jobset.ReplicatedJob, spec *jobsetac.JobSetSpecApplyConfiguration, options ...trainerruntime.InfoOption) *trainerruntime.Info {
 	defaultMPI(runtime.MLPolicy)
-	options := []trainerruntime.InfoOption{
-		trainerruntime.WithMLPolicySource(runtime.MLPolicy),
-		trainerruntime.WithTemplateSpecObjApply(spec),
+	if p := runtime.PodGroupPolicy; p != nil && p.Volcano != nil && p.Volcano.NetworkTopology != nil {
+		p.Volcano.NetworkTopology.HighestTierAllowed = cmpOr(p.Volcano.NetworkTopology.HighestTierAllowed, 1)
 	}
+	if p := runtime.PodGroupPolicy; p != nil && p.Coscheduling != nil {
+		p.Coscheduling.ScheduleTimeoutSeconds = cmpOr(p.Coscheduling.ScheduleTimeoutSeconds, int32(60))
+	}
+	options = append(options,
+		trainerruntime.WithMLPolicySource(runtime.MLPolicy),
+		trainerruntime.WithPodGroupPolicy(runtime.PodGroupPolicy),
+		trainerruntime.WithTemplateSpecObjApply(spec),
+	)
 	for i := range replicatedJobs {
 		rj := &replicatedJobs[i]
 		count := ptr.Deref(rj.Template.Spec.Parallelism, 1)
@@ -233,7 +279,7 @@ func runtimeInfo(runtime *trainer.TrainingRuntimeSpec, replicatedJobs []jobset.R
 	return trainerruntime.NewInfo(options...)
 }
 
-// defaultMPI sets the defaults of the runtimes' CRD, without which Trainer's MPI plugin follows nil pointers.
+// defaultMPI sets the defaults of the runtimes' CRD, without which Trainer's plugins follow nil pointers.
 func defaultMPI(policy *trainer.MLPolicy) {
 	if policy == nil || policy.MPI == nil {
 		return

@@ -104,6 +104,23 @@ func Reclaimable(replicatedJobs []jobset.ReplicatedJob, status []trainer.JobStat
 	return pods
 }
 
+// Statuses are a JobSet's ReplicatedJobs in the form of a TrainJob's status.
+func Statuses(js *jobset.JobSet) []trainer.JobStatus {
+	statuses := make([]trainer.JobStatus, 0, len(js.Status.ReplicatedJobsStatus))
+	for _, s := range js.Status.ReplicatedJobsStatus {
+		statuses = append(statuses, trainer.JobStatus{
+			Name: s.Name, Ready: &s.Ready, Succeeded: &s.Succeeded, Failed: &s.Failed, Active: &s.Active, Suspended: &s.Suspended,
+		})
+	}
+	return statuses
+}
+
+// Outlived returns the pods of the ReplicatedJobs that need not run again when a stopped TrainJob does.
+func Outlived(replicatedJobs []jobset.ReplicatedJob, claims []jobset.VolumeClaimPolicy, statuses []trainer.JobStatus) []kueue.ReclaimablePod {
+	done := overrides.Outlived(replicatedJobs, claims, statuses)
+	return Reclaimable(replicatedJobs, slices.DeleteFunc(slices.Clone(statuses), func(s trainer.JobStatus) bool { return !done[s.Name] }))
+}
+
 // AtLeast returns the reclaimable pods with no count below what is stored: while a Workload holds quota, Kueue refuses to
 // take back what was reclaimed. A JobSet that restarts all its Jobs would have it so.
 func AtLeast(computed, stored []kueue.ReclaimablePod) []kueue.ReclaimablePod {

@@ -3,11 +3,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/go-logr/logr"
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -27,14 +30,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
+	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
+	volcano "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
+	signalboxadmission "github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/trainer"
 )
 
 const leaderElectionID = "signalbox.signalbox.dev"
@@ -87,31 +95,76 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err != nil {
 		return err
 	}
-	if err := integration.Check(ctx, mgr.GetAPIReader(), clients.Discovery(), &config.Kueue); err != nil {
+	bundled := *config.Trainer.Enabled
+	err = integration.Check(ctx, mgr.GetAPIReader(), clients.Discovery(), &config.Kueue, bundled)
+	if bundled {
+		err = errors.Join(err, trainer.Check(ctx, mgr.GetAPIReader()))
+	}
+	if err != nil {
 		return fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
 	}
 	self, err := integration.Identity(ctx, clients)
 	if err != nil {
 		return err
 	}
-	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("signalbox"), &config.Kueue, clock.RealClock{})
+	writer := signalboxadmission.NewWriter(mgr.GetClient(), clock.RealClock{}, bundled)
+	recorder := mgr.GetEventRecorder("signalbox")
+	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), writer, recorder, &config.Kueue, bundled, clock.RealClock{})
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	if err := reconciler.SetupWithManager(ctx, mgr, config.Concurrency); err != nil {
+	identities := append([]string{self}, config.Kueue.Identities...)
+	var next reconcile.Reconciler
+	if bundled {
+		if next, err = bundledTrainer(ctx, mgr, config, clients, writer, recorder, identities); err != nil {
+			return err
+		}
+	}
+	if err := reconciler.SetupWithManager(ctx, mgr, config.Concurrency, next); err != nil {
 		return err
 	}
-	identities := append([]string{self}, config.Kueue.Identities...)
 	integration.NewWebhook(reconciler, admission.NewDecoder(mgr.GetScheme()), identities).Register(mgr)
 	kueuemetrics.Register()
-	ctrl.LoggerFrom(ctx).Info("Starting", "as", self)
+	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "bundledTrainer", bundled)
 	return mgr.Start(ctx)
+}
+
+// bundledTrainer sets the Trainer role up and returns what is to be run for each TrainJob.
+func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, recorder events.EventRecorder, self []string) (reconcile.Reconciler, error) {
+	progress := config.Trainer.Progress
+	theirs := &trainerconfig.Configuration{
+		CertManagement: &trainerconfig.CertManagement{WebhookServiceName: progress.Service, WebhookSecretName: progress.Secret},
+		StatusServer:   &trainerconfig.StatusServer{Port: &progress.Port},
+	}
+	if progress.Enabled {
+		if err := trainer.EnableProgress(); err != nil {
+			return nil, err
+		}
+		if err := (trainer.Progress{Config: theirs, CertDir: config.Webhook.CertDir}).AddTo(mgr, mgr.GetClient(), clients); err != nil {
+			return nil, err
+		}
+	}
+	// Trainer's plugins read a Secret or a pod group now and then; to cache all of the cluster's would cost more.
+	live, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return nil, err
+	}
+	builder, err := trainer.NewBuilder(ctx, live, theirs)
+	if err != nil {
+		return nil, err
+	}
+	reconciler := trainer.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), builder, writer, recorder, clock.RealClock{})
+	if err := reconciler.Setup(ctx, mgr.GetFieldIndexer()); err != nil {
+		return nil, err
+	}
+	return reconciler, trainer.NewWebhook(mgr.GetClient(), mgr.GetAPIReader(), builder, admission.NewDecoder(mgr.GetScheme()), clock.RealClock{}, self).Register(mgr)
 }
 
 func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.Manager, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, trainer.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, trainerapi.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
+		coscheduling.AddToScheme, volcano.AddToScheme,
 	} {
 		utilruntime.Must(add(scheme))
 	}

@@ -35,6 +35,9 @@ func (x *plan) installEarly(ctx context.Context) error {
 	if x.profile.trainer {
 		patterns = append(patterns, filepath.Join(dirs.trainer, "manifests/base/crds/trainer*.yaml"))
 	}
+	if x.profile.bundled() {
+		patterns = append(patterns, filepath.Join(x.layout.repo, "config/crd/*.yaml"))
+	}
 	for _, pattern := range patterns {
 		read, err := readManifests(pattern)
 		if err != nil {
@@ -68,18 +71,30 @@ func (x *plan) installEarly(ctx context.Context) error {
 	return x.applier.establish(ctx, crds...)
 }
 
-// grantSignalbox gives the client "signalbox" the role that Signalbox ships, and no more.
+// grantSignalbox gives the client "signalbox" the roles that Signalbox ships for what it does here, and no more.
 func (x *plan) grantSignalbox(ctx context.Context) error {
-	roles, err := readManifests(filepath.Join(x.layout.repo, "config/rbac/role.yaml"))
-	if err != nil {
-		return err
+	grants := map[string]string{"config/rbac/role.yaml": "signalbox-binding.yaml"}
+	if x.profile.bundled() {
+		grants["config/rbac/trainer/role.yaml"] = "signalbox-trainer-binding.yaml"
 	}
-	binding, err := readAsset("signalbox-binding.yaml")
-	if err != nil {
-		return err
+	for role, binding := range grants {
+		objects, err := readManifests(filepath.Join(x.layout.repo, role))
+		if err != nil {
+			return err
+		}
+		bindings, err := readAsset(binding)
+		if err != nil {
+			return err
+		}
+		if err := x.applier.apply(ctx, append(objects, bindings...)...); err != nil {
+			return err
+		}
 	}
-	return x.applier.apply(ctx, append(roles, binding...)...)
+	return nil
 }
+
+// webhooks are configurations of webhooks, and the component that serves them.
+type webhooks struct{ component, file string }
 
 // installLate makes what needs the managers: their webhooks, and Trainer's runtimes, which pass through them.
 func (x *plan) installLate(ctx context.Context) error {
@@ -87,32 +102,35 @@ func (x *plan) installLate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	webhooks := map[string]string{
-		"kueue":  filepath.Join(dirs.kueue, "config/components/webhook/manifests.yaml"),
-		"jobset": filepath.Join(dirs.jobset, "config/components/webhook/manifests.yaml"),
+	all := map[string]webhooks{
+		"kueue":  {"kueue", filepath.Join(dirs.kueue, "config/components/webhook/manifests.yaml")},
+		"jobset": {"jobset", filepath.Join(dirs.jobset, "config/components/webhook/manifests.yaml")},
 	}
-	var runtimes []*unstructured.Unstructured
 	if x.profile.trainer {
-		webhooks["trainer"] = filepath.Join(dirs.trainer, "manifests/base/webhook/manifests.yaml")
-		if runtimes, err = readManifests(filepath.Join(dirs.trainer, "manifests/base/runtimes/*_distributed.yaml")); err != nil {
-			return err
-		}
+		all["trainer"] = webhooks{"trainer", filepath.Join(dirs.trainer, "manifests/base/webhook/manifests.yaml")}
 	}
 	if x.profile.signalbox {
-		webhooks["signalbox"] = filepath.Join(x.layout.repo, "config/webhook/manifests.yaml")
+		all["signalbox"] = webhooks{"signalbox", filepath.Join(x.layout.repo, "config/webhook/manifests.yaml")}
 	}
-	for name, file := range webhooks {
-		objects, err := readManifests(file)
+	if x.profile.bundled() {
+		all["signalbox-trainer"] = webhooks{"signalbox", filepath.Join(x.layout.repo, "config/webhook/trainer/manifests.yaml")}
+	}
+	for name, w := range all {
+		objects, err := readManifests(w.file)
 		if err != nil {
 			return err
 		}
 		configurations := ofKind(objects, "WebhookConfiguration")
-		if err := toLoopback(configurations, name, x.ports[name+"-webhook"], x.ca.pem); err != nil {
+		if err := toLoopback(configurations, name, x.ports[w.component+"-webhook"], x.ca.pem); err != nil {
 			return err
 		}
 		if err := x.applier.apply(ctx, configurations...); err != nil {
 			return err
 		}
+	}
+	runtimes, err := readManifests(filepath.Join(dirs.trainer, "manifests/base/runtimes/*_distributed.yaml"))
+	if err != nil {
+		return err
 	}
 	return x.applier.apply(ctx, runtimes...)
 }

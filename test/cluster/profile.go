@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-const defaultProfile = "kubeflow"
+const defaultProfile = "bundled"
 
 // profile says what runs beside Kubernetes, KWOK, Kueue and JobSet.
 type profile struct {
@@ -14,11 +14,15 @@ type profile struct {
 	builtin bool
 	// trainer runs Kubeflow Trainer.
 	trainer bool
-	// signalbox runs Signalbox as the integration.
+	// signalbox runs Signalbox as the integration, and as the Trainer where Kubeflow Trainer doesn't run.
 	signalbox bool
 }
 
+// bundled tells whether Signalbox is the Trainer.
+func (p profile) bundled() bool { return p.signalbox && !p.trainer }
+
 var profiles = []profile{
+	{name: "bundled", signalbox: true},
 	{name: "kubeflow", trainer: true, signalbox: true},
 	{name: "builtin", builtin: true, trainer: true},
 }

@@ -245,7 +245,7 @@ func (x *plan) startTrainer(ctx context.Context) error {
 }
 
 func (x *plan) startSignalbox(ctx context.Context) error {
-	return x.manager(ctx, "signalbox", nil, "GOCOVERDIR="+coverage())
+	return x.manager(ctx, "signalbox", map[string]any{"Bundled": x.profile.bundled()}, "GOCOVERDIR="+coverage())
 }
 
 // asset writes an embedded file, as a template of the values, to the configuration folder.

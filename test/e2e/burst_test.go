@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -10,20 +11,25 @@ import (
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 )
 
 var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a taint of its own", func() {
-	ginkgo.It("runs and finishes, 100 of 100, with one write a start", func(ctx context.Context) {
-		const jobs = 100
+	const jobs = 100
+	burst := func(ctx context.Context, gpus int64, limit func(by map[string]int, all int)) {
+		ginkgo.GinkgoHelper()
 		g := newGround(ctx, map[string]int64{"a100": 64, "h100": 64})
 		g.runtime(ctx, "torch", "1s")
 		from := cluster.auditEnd()
 		var all []*trainer.TrainJob
 		for i := range jobs {
-			all = append(all, g.submit(ctx, g.trainJob(fmt.Sprintf("burst-%03d", i), "torch", 1)))
+			all = append(all, g.submit(ctx, g.trainJob(fmt.Sprintf("burst-%03d", i), "torch", 1, func(tj *trainer.TrainJob) {
+				some := corev1.ResourceList{gpu: *resource.NewQuantity(gpus, resource.DecimalSI)}
+				tj.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{Requests: some, Limits: some}
+			})))
 		}
 		gomega.Eventually(func() int {
 			finished := 0
@@ -60,28 +66,63 @@ var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a tain
 		for _, tj := range all {
 			starts += watched.startsOf(tj)
 		}
-		ours := func(r request) bool { return r.User.Username == "signalbox" }
-		here := func(r request) bool { return r.ObjectRef.Namespace == g.namespace && r.writes() }
-		toTrainJobs := cluster.requests(from, func(r request) bool {
-			return here(r) && r.ObjectRef.Resource == "trainjobs" && r.ObjectRef.Subresource == "" && r.User.Username != "user"
-		})
-		dryRuns := cluster.requests(from, func(r request) bool { return ours(r) && r.dryRun() })
-		writes := cluster.requests(from, func(r request) bool { return ours(r) && here(r) })
-		byKind := map[string]int{}
+		writes := cluster.requests(from, func(r request) bool { return r.writes() && component(r) != "" })
+		toTrainJobs, dryRuns, by := 0, 0, map[string]int{}
 		for _, w := range writes {
-			byKind[fmt.Sprintf("%s %s/%s %d", w.Verb, w.ObjectRef.Resource, w.ObjectRef.Subresource, w.ResponseStatus.Code)]++
+			by[component(w)]++
+			if w.ObjectRef.Resource == "trainjobs" && w.ObjectRef.Subresource == "" {
+				toTrainJobs++
+			}
+			if w.dryRun() {
+				dryRuns++
+			}
 		}
-		var lines []string
-		for k, n := range byKind {
-			lines = append(lines, fmt.Sprintf("%5d %s", n, k))
-		}
-		slices.Sort(lines)
-		ginkgo.AddReportEntry(fmt.Sprintf("burst: %d of %d finished, %d starts; %.2f writes to the TrainJob per start; %d dry runs; %.2f writes by signalbox per TrainJob",
-			jobs, jobs, starts, float64(len(toTrainJobs))/float64(starts), len(dryRuns), float64(len(writes))/jobs), lines)
+		each := func(n int) float64 { return float64(n) / jobs }
+		ginkgo.AddReportEntry(fmt.Sprintf("burst of 100 at %d GPUs: %d of %d finished, %d starts; %.2f writes to the TrainJob per start; %d dry runs; "+
+			"writes per TrainJob: Signalbox %.2f, Kueue %.2f, JobSet %.2f, together %.2f", gpus, jobs, jobs, starts, float64(toTrainJobs)/float64(starts), dryRuns,
+			each(by["signalbox"]), each(by["kueue"]), each(by["jobset"]), each(len(writes))), summary(writes))
 
 		gomega.Expect(starts).To(gomega.Equal(jobs))
-		gomega.Expect(toTrainJobs).To(gomega.HaveLen(jobs), "exactly one write a start")
-		gomega.Expect(dryRuns).To(gomega.BeEmpty())
-		gomega.Expect(len(writes)).To(gomega.BeNumerically("<=", 7*jobs))
+		gomega.Expect(toTrainJobs).To(gomega.Equal(jobs), "exactly one write a start")
+		gomega.Expect(dryRuns).To(gomega.BeZero())
+		limit(by, len(writes))
+	}
+
+	ginkgo.It("runs and finishes, 100 of 100, with one write a start, whole nodes each", func(ctx context.Context) {
+		burst(ctx, gpusPerNode, func(by map[string]int, _ int) {
+			if !cluster.bundled() {
+				gomega.Expect(by["signalbox"]).To(gomega.BeNumerically("<=", 7*jobs))
+			}
+		})
+	})
+
+	ginkgo.It("runs and finishes, 100 of 100, with one write a start, all at once", func(ctx context.Context) {
+		burst(ctx, 1, func(by map[string]int, all int) {
+			if cluster.bundled() {
+				gomega.Expect(all).To(gomega.BeNumerically("<=", 18*jobs), "Signalbox, Kueue and JobSet together")
+			}
+		})
 	})
 })
+
+// component is the controller on trial that a request is of, "" where it is of another client.
+func component(r request) string {
+	switch r.User.Username {
+	case "signalbox", "kueue", "jobset":
+		return r.User.Username
+	}
+	return ""
+}
+
+// summary counts requests by what they are.
+func summary(requests []request) []string {
+	byKind := map[string]int{}
+	for _, r := range requests {
+		byKind[fmt.Sprintf("%s: %s %s/%s %d", r.User.Username, r.Verb, r.ObjectRef.Resource, r.ObjectRef.Subresource, r.ResponseStatus.Code)]++
+	}
+	var lines []string
+	for _, kind := range slices.Sorted(maps.Keys(byKind)) {
+		lines = append(lines, fmt.Sprintf("%d %s", byKind[kind], kind))
+	}
+	return lines
+}

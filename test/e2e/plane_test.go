@@ -27,6 +27,13 @@ import (
 // plane is the running control plane, by what it leaves under .cluster.
 type plane struct{ dir string }
 
+// bundled tells whether Signalbox is the Trainer of this control plane; else Kubeflow Trainer runs beside it. Specs ask
+// it when they are declared.
+func (p plane) bundled() bool {
+	_, err := os.Stat(p.configPath("trainer"))
+	return os.IsNotExist(err)
+}
+
 func (p plane) kubeconfig(name string) string {
 	if name == "" {
 		return filepath.Join(p.dir, "kubeconfig")

@@ -7,8 +7,10 @@ import (
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 var _ = ginkgo.Describe("The manager refuses to start", func() {
@@ -33,22 +35,26 @@ var _ = ginkgo.Describe("The manager refuses to start", func() {
 			gomega.ContainSubstring(`integrations.frameworks lists "trainer.kubeflow.org/trainjob"`), gomega.ContainSubstring("take it out")))
 	})
 
-	ginkgo.It("beside a Kubeflow Trainer before v2.2.1", func(ctx context.Context) {
-		crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"}})
-		before := crd.DeepCopy()
-		ginkgo.DeferCleanup(func(ctx context.Context) {
-			crd = get(ctx, crd)
-			crd.Spec = before.Spec
+	if cluster.bundled() {
+		bundledRefusals(refused)
+	} else {
+		ginkgo.It("beside a Kubeflow Trainer before v2.2.1", func(ctx context.Context) {
+			crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"}})
+			before := crd.DeepCopy()
+			ginkgo.DeferCleanup(func(ctx context.Context) {
+				crd = get(ctx, crd)
+				crd.Spec = before.Spec
+				gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
+			})
+			properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
+			spec := properties["spec"]
+			spec.Properties["podTemplateOverrides"] = spec.Properties["runtimePatches"]
+			delete(spec.Properties, "runtimePatches")
+			properties["spec"] = spec
 			gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
+			gomega.Expect(refused()).To(gomega.ContainSubstring("the installed Kubeflow Trainer is older than v2.2.1"))
 		})
-		properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
-		spec := properties["spec"]
-		spec.Properties["podTemplateOverrides"] = spec.Properties["runtimePatches"]
-		delete(spec.Properties, "runtimePatches")
-		properties["spec"] = spec
-		gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
-		gomega.Expect(refused()).To(gomega.ContainSubstring("the installed Kubeflow Trainer is older than v2.2.1"))
-	})
+	}
 
 	ginkgo.It("with a configuration that can't be, naming the field", func() {
 		path := cluster.configPath("signalbox")
@@ -59,3 +65,37 @@ var _ = ginkgo.Describe("The manager refuses to start", func() {
 		gomega.Expect(refused()).To(gomega.ContainSubstring("concurrency: Invalid value: 0: must be 1 or more"))
 	})
 })
+
+// bundledRefusals are what the bundled Trainer refuses to start beside.
+func bundledRefusals(refused func() string) {
+	ginkgo.It("as the Trainer, beside another Trainer", func(ctx context.Context) {
+		policy := admissionregistrationv1.Ignore
+		none := admissionregistrationv1.SideEffectClassNone
+		theirs := &admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "validator.trainer.kubeflow.org"},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+				Name: "validator.trainjob.trainer.kubeflow.org", FailurePolicy: &policy, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+				ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/validate")},
+			}},
+		}
+		gomega.Expect(admin.Create(ctx, theirs)).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, theirs)).To(gomega.Succeed()) })
+		gomega.Expect(refused()).To(gomega.And(
+			gomega.ContainSubstring("another Trainer serves TrainJobs here"), gomega.ContainSubstring("set trainer.enabled to false"),
+			gomega.ContainSubstring("validator.trainjob.trainer.kubeflow.org (ValidatingWebhookConfiguration validator.trainer.kubeflow.org)")))
+	})
+
+	ginkgo.It("as the Trainer, on Kubeflow Trainer's CRDs", func(ctx context.Context) {
+		crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"}})
+		before := crd.DeepCopy()
+		ginkgo.DeferCleanup(func(ctx context.Context) {
+			crd = get(ctx, crd)
+			crd.Spec = before.Spec
+			gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
+		})
+		properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
+		delete(properties["status"].Properties, "state")
+		gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
+		gomega.Expect(refused()).To(gomega.And(gomega.ContainSubstring("has no status.state"), gomega.ContainSubstring("apply config/crd of this release over it")))
+	})
+}

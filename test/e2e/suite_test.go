@@ -34,7 +34,7 @@ func TestE2E(t *testing.T) {
 }
 
 var (
-	cluster plane            // the control plane
+	cluster = plane{dir: os.Getenv("SIGNALBOX_CLUSTER")}
 	admin   client.WithWatch // may do everything
 	user    client.Client    // an ordinary user, who submits TrainJobs
 	watched *invariants      // looks at every version of every TrainJob and pod
@@ -42,9 +42,7 @@ var (
 
 var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 	ctrl.SetLogger(zap.New(zap.WriteTo(ginkgo.GinkgoWriter)))
-	dir := os.Getenv("SIGNALBOX_CLUSTER")
-	gomega.Expect(dir).NotTo(gomega.BeEmpty(), "the suite runs on a control plane; start it with make test-e2e")
-	cluster = plane{dir: dir}
+	gomega.Expect(cluster.dir).NotTo(gomega.BeEmpty(), "the suite runs on a control plane; start it with make test-e2e")
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, trainer.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,

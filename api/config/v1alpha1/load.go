@@ -24,6 +24,7 @@ func Default() *Configuration {
 		LeaderElection:   LeaderElection{Enabled: &enabled},
 		ClientConnection: ClientConnection{QPS: 300, Burst: 500},
 		Concurrency:      5,
+		Trainer:          Trainer{Enabled: new(true), Progress: Progress{Port: 10443, Service: "signalbox-webhook", Secret: "signalbox-webhook-cert"}},
 		Kueue: Kueue{
 			ConfigMap: NamespacedName{Namespace: "kueue-system", Name: "kueue-manager-config"},
 			ManagedJobsNamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
@@ -91,6 +92,9 @@ func (c *Configuration) validate() field.ErrorList {
 	}
 	if c.ClientConnection.Burst < 1 {
 		errs = append(errs, field.Invalid(field.NewPath("clientConnection", "burst"), c.ClientConnection.Burst, "must be 1 or more"))
+	}
+	if p := c.Trainer.Progress.Port; p < 1 || p > 65535 {
+		errs = append(errs, field.Invalid(field.NewPath("trainer", "progress", "port"), p, "must be 1 to 65535"))
 	}
 	return append(errs, c.Kueue.validate(field.NewPath("kueue"))...)
 }

@@ -30,6 +30,8 @@ type Configuration struct {
 	// Kueue repeats the settings of Kueue's own configuration that a process beside it can't see. They must be the same
 	// on both sides.
 	Kueue Kueue `json:"kueue"`
+	// Trainer is the bundled Trainer.
+	Trainer Trainer `json:"trainer"`
 }
 
 // Endpoint is an address to listen on.
@@ -96,4 +98,27 @@ type Kueue struct {
 type NamespacedName struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
+}
+
+// Trainer is the role that builds the JobSets of TrainJobs. It takes the place of an installed Kubeflow Trainer.
+type Trainer struct {
+	// Enabled switches the role on. It is to be off where Kubeflow Trainer is installed. Default true.
+	Enabled *bool `json:"enabled,omitempty"`
+	// Progress lets training processes report their progress and metrics into status.trainerStatus (Kubeflow Trainer:
+	// feature gate TrainJobStatus).
+	Progress Progress `json:"progress"`
+}
+
+// Progress is Kubeflow Trainer's status server.
+type Progress struct {
+	// Enabled switches it on. Default false.
+	Enabled bool `json:"enabled"`
+	// Port that the status server listens on, and that training processes are told. Default 10443.
+	Port int32 `json:"port"`
+	// Service is the name of the Service, in the manager's namespace, by which training processes reach it. Default
+	// signalbox-webhook.
+	Service string `json:"service"`
+	// Secret is the name of the Secret, in the manager's namespace, whose ca.crt training processes verify the server by.
+	// Default signalbox-webhook-cert.
+	Secret string `json:"secret"`
 }

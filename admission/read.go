@@ -1,0 +1,67 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// ErrUnknownKind is about a runtimeRef of a kind that nobody serves.
+var ErrUnknownKind = errors.New(
+	"spec.runtimeRef: only kinds TrainingRuntime and ClusterTrainingRuntime of trainer.kubeflow.org can be referred to; create the TrainJob anew with one of them")
+
+// Runtime is a runtime as it stands.
+type Runtime struct {
+	Spec   trainer.TrainingRuntimeSpec
+	Labels map[string]string
+}
+
+// LiveRuntime reads the runtime that a TrainJob refers to; nil where there is none of that name.
+func LiveRuntime(ctx context.Context, c client.Reader, job *trainer.TrainJob) (*Runtime, error) {
+	ref := job.Spec.RuntimeRef
+	switch {
+	case trainjobutil.RuntimeRefIsClusterTrainingRuntime(ref):
+		var rt trainer.ClusterTrainingRuntime
+		if err := c.Get(ctx, client.ObjectKey{Name: ref.Name}, &rt); err != nil {
+			return nil, client.IgnoreNotFound(err)
+		}
+		return &Runtime{Spec: rt.Spec, Labels: rt.Labels}, nil
+	case trainjobutil.RuntimeRefIsTrainingRuntime(ref):
+		var rt trainer.TrainingRuntime
+		if err := c.Get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: ref.Name}, &rt); err != nil {
+			return nil, client.IgnoreNotFound(err)
+		}
+		return &Runtime{Spec: rt.Spec, Labels: rt.Labels}, nil
+	}
+	return nil, ErrUnknownKind
+}
+
+// Describe names the runtime that a TrainJob refers to.
+func Describe(job *trainer.TrainJob) string {
+	if trainjobutil.RuntimeRefIsTrainingRuntime(job.Spec.RuntimeRef) {
+		return fmt.Sprintf("TrainingRuntime %q in namespace %q", job.Spec.RuntimeRef.Name, job.Namespace)
+	}
+	return fmt.Sprintf("ClusterTrainingRuntime %q", job.Spec.RuntimeRef.Name)
+}
+
+// Snapshot reads the runtime that Kubeflow Trainer has pinned for a TrainJob, and the ConfigMap that holds it; nil where
+// there is none. It is to be asked of the API server: the ConfigMaps of a whole cluster are too many to keep.
+func Snapshot(ctx context.Context, c client.Reader, job *trainer.TrainJob) (*trainer.TrainingRuntimeSpec, *corev1.ConfigMap, error) {
+	var object corev1.ConfigMap
+	key := types.NamespacedName{Namespace: job.Namespace, Name: job.Name + overrides.SnapshotSuffix}
+	if err := c.Get(ctx, key, &object); client.IgnoreNotFound(err) != nil {
+		return nil, nil, fmt.Errorf("reading Trainer's runtime snapshot: %w", err)
+	} else if err != nil {
+		return nil, nil, nil
+	}
+	spec, err := overrides.FromSnapshot(job, &object)
+	return spec, &object, err
+}

@@ -1,0 +1,52 @@
+package v1alpha1
+
+import (
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+)
+
+// Conditions of a TrainJob beside Kubeflow Trainer's own. The first three are its Workload's, with the reason and the
+// message that Kueue gives.
+const (
+	// ConditionQuotaReserved says whether the TrainJob has quota, and where it waits for it, why.
+	ConditionQuotaReserved = "QuotaReserved"
+	// ConditionAdmitted says whether the TrainJob may run: it has quota and has passed its admission checks.
+	ConditionAdmitted = "Admitted"
+	// ConditionEvicted says why the TrainJob lost its quota; it is False when it was admitted again.
+	ConditionEvicted = "Evicted"
+	// ConditionBlocked says that the TrainJob can't be queued as it is, and why. It is taken away when it can.
+	ConditionBlocked = "Blocked"
+)
+
+// StateOf returns the state that a status amounts to. It depends on nothing else, so that whoever writes a status can
+// write the state with it.
+func StateOf(status *trainer.TrainJobStatus) TrainJobState {
+	is := func(condition string) bool { return meta.IsStatusConditionTrue(status.Conditions, condition) }
+	active, ready := false, false
+	for _, s := range status.JobsStatus {
+		active = active || ptr.Deref(s.Active, 0) > 0
+		ready = ready || ptr.Deref(s.Ready, 0) > 0
+	}
+	switch {
+	case is(trainer.TrainJobFailed):
+		return StateFailed
+	case is(trainer.TrainJobComplete):
+		return StateComplete
+	case !is(trainer.TrainJobSuspended) && ready:
+		return StateRunning
+	case !is(trainer.TrainJobSuspended):
+		return StateStarting
+	case active:
+		return StateStopping
+	case is(ConditionBlocked):
+		return StateBlocked
+	case is(ConditionAdmitted):
+		return StateAdmitted
+	case is(ConditionQuotaReserved):
+		return StateQuotaReserved
+	case meta.FindStatusCondition(status.Conditions, ConditionQuotaReserved) != nil:
+		return StateQueued
+	}
+	return StateSuspended
+}

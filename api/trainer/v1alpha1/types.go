@@ -1,0 +1,144 @@
+// Package v1alpha1 is the API of the bundled Trainer: group trainer.kubeflow.org, a superset of Kubeflow Trainer
+// v2.3.0's. Kubeflow Trainer's own Go types are embedded, so that any manifest and any client made for it works
+// unchanged; what is declared here is only what is added. The CRDs in config/crd are generated from it.
+//
+// +kubebuilder:object:generate=true
+// +groupName=trainer.kubeflow.org
+package v1alpha1
+
+import (
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Version is the API's version; controller-gen names the CRDs' version after the package.
+const Version = "v1alpha1"
+
+// TrainJob represents configuration of a training job.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:storageversion
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Queue",type=string,JSONPath=`.metadata.labels.kueue\.x-k8s\.io/queue-name`
+// +kubebuilder:printcolumn:name="Flavor",type=string,JSONPath=`.status.flavor`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')", message="metadata.name must match RFC 1035 DNS label format"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63", message="metadata.name must be no more than 63 characters"
+type TrainJob struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata of the TrainJob.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec of the TrainJob.
+	// +optional
+	Spec trainer.TrainJobSpec `json:"spec,omitzero"`
+
+	// status of TrainJob.
+	// +optional
+	Status TrainJobStatus `json:"status,omitzero"`
+}
+
+// TrainJobStatus represents the current status of TrainJob.
+type TrainJobStatus struct {
+	trainer.TrainJobStatus `json:",inline"`
+
+	// state sums the conditions up in one word.
+	// +optional
+	State TrainJobState `json:"state,omitempty"`
+
+	// flavor is the ResourceFlavor that the TrainJob is admitted on; the names of several are joined by commas.
+	// +optional
+	Flavor string `json:"flavor,omitempty"`
+}
+
+// TrainJobState sums the conditions of a TrainJob up in one word.
+//
+// +kubebuilder:validation:Enum=Suspended;Queued;QuotaReserved;Admitted;Blocked;Starting;Running;Stopping;Complete;Failed
+type TrainJobState string
+
+// The states of a TrainJob.
+const (
+	// StateSuspended is a TrainJob that its user has suspended and that is in no queue.
+	StateSuspended TrainJobState = "Suspended"
+	// StateQueued waits for quota. Condition QuotaReserved says what Kueue says of it.
+	StateQueued TrainJobState = "Queued"
+	// StateQuotaReserved has quota and waits for admission checks. Condition Admitted says what for.
+	StateQuotaReserved TrainJobState = "QuotaReserved"
+	// StateAdmitted is about to be started.
+	StateAdmitted TrainJobState = "Admitted"
+	// StateBlocked can't be queued as it is. Condition Blocked says why.
+	StateBlocked TrainJobState = "Blocked"
+	// StateStarting was started; none of its ReplicatedJobs is ready yet.
+	StateStarting TrainJobState = "Starting"
+	// StateRunning has a ReplicatedJob whose pods are ready.
+	StateRunning TrainJobState = "Running"
+	// StateStopping was evicted or suspended, and its pods have not all ended.
+	StateStopping TrainJobState = "Stopping"
+	// StateComplete has ended well.
+	StateComplete TrainJobState = "Complete"
+	// StateFailed has failed for good.
+	StateFailed TrainJobState = "Failed"
+)
+
+// TrainJobList is a collection of training jobs.
+//
+// +kubebuilder:object:root=true
+type TrainJobList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []TrainJob `json:"items"`
+}
+
+// TrainingRuntime represents a training runtime which can be referenced as part of TrainJob in the same namespace.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:storageversion
+type TrainingRuntime struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata of the TrainingRuntime.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec of the TrainingRuntime.
+	// +optional
+	Spec trainer.TrainingRuntimeSpec `json:"spec,omitempty,omitzero"`
+}
+
+// TrainingRuntimeList is a collection of training runtimes.
+//
+// +kubebuilder:object:root=true
+type TrainingRuntimeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []TrainingRuntime `json:"items"`
+}
+
+// ClusterTrainingRuntime represents a training runtime which can be referenced as part of TrainJob from any namespace.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster
+// +kubebuilder:storageversion
+type ClusterTrainingRuntime struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata of the ClusterTrainingRuntime.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec of the ClusterTrainingRuntime.
+	// +optional
+	Spec trainer.TrainingRuntimeSpec `json:"spec,omitempty,omitzero"`
+}
+
+// ClusterTrainingRuntimeList is a collection of cluster training runtimes.
+//
+// +kubebuilder:object:root=true
+type ClusterTrainingRuntimeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ClusterTrainingRuntime `json:"items"`
+}

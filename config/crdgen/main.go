@@ -1,0 +1,108 @@
+//go:build ignore
+
+// Command crdgen writes the CRDs of the bundled Trainer's API, as controller-gen does. It exists because that API embeds
+// Kubeflow Trainer's types, and controller-gen, which finds the same kinds of the same version in both packages, would
+// write each of them twice. `make generate` runs it.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	gopackages "golang.org/x/tools/go/packages"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-tools/pkg/crd"
+	crdmarkers "sigs.k8s.io/controller-tools/pkg/crd/markers"
+	"sigs.k8s.io/controller-tools/pkg/loader"
+	"sigs.k8s.io/controller-tools/pkg/markers"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	ours     = "./api/trainer/v1alpha1"
+	embedded = "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	group    = "trainer.kubeflow.org"
+)
+
+func main() {
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "crdgen:", err)
+		os.Exit(1)
+	}
+}
+
+func run(dir string) error {
+	packages, err := loader.LoadRoots(ours)
+	if err != nil {
+		return err
+	}
+	registry := &markers.Registry{}
+	if err := crdmarkers.Register(registry); err != nil {
+		return err
+	}
+	parser := &crd.Parser{
+		Collector: &markers.Collector{Registry: registry}, Checker: &loader.TypeChecker{NodeFilters: []loader.NodeFilter{crd.Generator{}.CheckFilter()}}, GenerateEmbeddedObjectMeta: true,
+		PackageOverrides: map[string]crd.PackageOverride{},
+	}
+	crd.AddKnownTypes(parser)
+	parser.PackageOverrides[embedded] = func(p *crd.Parser, pkg *loader.Package) {
+		p.AddPackage(pkg)
+		delete(p.GroupVersions, pkg) // its kinds are ours
+	}
+	for _, p := range packages {
+		parser.NeedPackage(p)
+	}
+	for _, kind := range []string{"TrainJob", "TrainingRuntime", "ClusterTrainingRuntime"} {
+		gk := schema.GroupKind{Group: group, Kind: kind}
+		parser.NeedCRDFor(gk, nil)
+		definition, found := parser.CustomResourceDefinitions[gk]
+		if !found {
+			return fmt.Errorf("no CRD came out for %s", gk)
+		}
+		if loader.PrintErrors(packages, gopackages.TypeError) { // of what CRDs need, only some is loaded
+			return fmt.Errorf("the packages have errors")
+		}
+		crd.FixTopLevelMetadata(definition)
+		defaultTier(&definition)
+		if err := write(filepath.Join(dir, group+"_"+definition.Spec.Names.Plural+".yaml"), &definition); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// defaultTier sets a default that the CRDs of Kubeflow Trainer v2.3.0 have: it comes from the Volcano types that Trainer
+// builds with, and the later ones that Kueue brings here have lost it.
+func defaultTier(definition *apiextensionsv1.CustomResourceDefinition) {
+	schema := definition.Spec.Versions[0].Schema.OpenAPIV3Schema
+	for _, name := range []string{"spec", "podGroupPolicy", "volcano", "networkTopology"} {
+		next, found := schema.Properties[name]
+		if !found {
+			return
+		}
+		schema = &next
+	}
+	if tier, found := schema.Properties["highestTierAllowed"]; found {
+		tier.Default = &apiextensionsv1.JSON{Raw: []byte("1")}
+		schema.Properties["highestTierAllowed"] = tier
+	}
+}
+
+func write(path string, definition *apiextensionsv1.CustomResourceDefinition) error {
+	data, err := yaml.Marshal(definition)
+	if err != nil {
+		return err
+	}
+	var object map[string]any
+	if err := yaml.Unmarshal(data, &object); err != nil {
+		return err
+	}
+	delete(object, "status")
+	delete(object["metadata"].(map[string]any), "creationTimestamp")
+	if data, err = yaml.Marshal(object); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append([]byte("---\n"), data...), 0o644)
+}

@@ -1,0 +1,297 @@
+package overrides
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/kubeflow/trainer/v2/pkg/constants"
+	jobsetconstants "github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jobset/constants"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+)
+
+// MaxEntries is how many entries a TrainJob may have (the CRD's limit).
+const MaxEntries = 16
+
+// CheckEntries refuses entries that no runtime could make right.
+func CheckEntries(entries []trainer.RuntimePatch) field.ErrorList {
+	var errs field.ErrorList
+	if len(entries) > MaxEntries {
+		errs = append(errs, field.TooMany(patchesPath, len(entries), MaxEntries))
+	}
+	seen := map[string]bool{}
+	for i, entry := range entries {
+		path := patchesPath.Index(i).Child("manager")
+		if seen[entry.Manager] {
+			e := field.Duplicate(path, entry.Manager)
+			e.Detail = "a manager has one entry; join the two"
+			errs = append(errs, e)
+		}
+		seen[entry.Manager] = true
+		if problems := validation.IsDomainPrefixedPath(path, entry.Manager); len(problems) > 0 {
+			errs = append(errs, field.Invalid(path, entry.Manager, "must be a domain-prefixed path that says who writes the entry, such as example.com/team: "+problems[0].Detail))
+		}
+	}
+	return errs
+}
+
+// Check refuses what the TrainJob's entries and initializers ask of a runtime that doesn't have it. The runtime is taken
+// as it is, without the entries.
+func Check(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec) field.ErrorList {
+	replicatedJobs := runtime.Template.Spec.ReplicatedJobs
+	var errs field.ErrorList
+	if init := job.Spec.Initializer; init != nil {
+		path := field.NewPath("spec", "initializer")
+		if init.Dataset != nil {
+			errs = append(errs, checkInitializer(path.Child("dataset"), constants.DatasetInitializer, job, replicatedJobs)...)
+		}
+		if init.Model != nil {
+			errs = append(errs, checkInitializer(path.Child("model"), constants.ModelInitializer, job, replicatedJobs)...)
+		}
+	}
+	for _, entry := range job.Spec.RuntimePatches {
+		if entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil || entry.TrainingRuntimeSpec.Template.Spec == nil {
+			continue
+		}
+		for _, patch := range entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs {
+			path := patchesPath.Key(entry.Manager).Child("trainingRuntimeSpec", "template", "spec", "replicatedJobs").Key(patch.Name)
+			rj := find(replicatedJobs, patch.Name)
+			if rj == nil {
+				errs = append(errs, unknown(path, patch.Name, names(replicatedJobs), fmt.Sprintf("runtime %q has no such replicatedJob", job.Spec.RuntimeRef.Name)))
+				continue
+			}
+			if _, pod := PodPatch(entry, patch.Name); pod != nil {
+				path := path.Child("template", "spec", "template", "spec")
+				where := fmt.Sprintf("replicatedJob %q of runtime %q has no such", rj.Name, job.Spec.RuntimeRef.Name)
+				errs = append(errs, checkContainers(path.Child("containers"), pod.Containers, rj.Template.Spec.Template.Spec.Containers, where+" container")...)
+				errs = append(errs, checkContainers(path.Child("initContainers"), pod.InitContainers, rj.Template.Spec.Template.Spec.InitContainers, where+" initContainer")...)
+			}
+		}
+	}
+	return errs
+}
+
+// unknown is a name that is not among those that there are.
+func unknown(path *field.Path, name string, known []string, reason string) *field.Error {
+	e := field.NotSupported(path, name, known)
+	e.Detail = reason + "; " + e.Detail
+	return e
+}
+
+// apiOf is where the environment of a container is set that the TrainJob's own API is for.
+var apiOf = map[string]string{
+	constants.Node:               "spec.trainer.env",
+	constants.DatasetInitializer: "spec.initializer.dataset.env",
+	constants.ModelInitializer:   "spec.initializer.model.env",
+}
+
+func checkContainers(path *field.Path, patches []trainer.ContainerPatch, have []corev1.Container, reason string) field.ErrorList {
+	var errs field.ErrorList
+	for _, patch := range patches {
+		if findContainer(have, patch.Name) == nil {
+			known := make([]string, 0, len(have))
+			for _, c := range have {
+				known = append(known, c.Name)
+			}
+			errs = append(errs, unknown(path.Key(patch.Name), patch.Name, known, reason))
+		}
+		if api, reserved := apiOf[patch.Name]; reserved && len(patch.Env) > 0 {
+			errs = append(errs, field.Forbidden(path.Key(patch.Name).Child("env"), fmt.Sprintf(
+				"the environment of container %q (here %q) is not for an entry; set it by %s", patch.Name, patch.Env[0].Name, api)))
+		}
+	}
+	return errs
+}
+
+// checkInitializer looks whether the runtime has the step that an initializer's configuration is for, as Trainer does:
+// the ReplicatedJob, in it the container of that name, and in that a mount of the volume "initializer".
+func checkInitializer(path *field.Path, name string, job *trainer.TrainJob, replicatedJobs []jobset.ReplicatedJob) field.ErrorList {
+	refuse := func(what string) field.ErrorList {
+		return field.ErrorList{field.Invalid(path, job.Spec.RuntimeRef.Name, fmt.Sprintf(
+			"the runtime has no %s, which this configures; refer to a runtime that has one in spec.runtimeRef, or leave this out", what))}
+	}
+	rj := find(replicatedJobs, name)
+	if rj == nil {
+		return refuse(fmt.Sprintf("replicatedJob %q", name))
+	}
+	container := findContainer(rj.Template.Spec.Template.Spec.Containers, name)
+	if container == nil {
+		return refuse(fmt.Sprintf("container %q in its replicatedJob %q", name, name))
+	}
+	if !slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == jobsetconstants.VolumeNameInitializer }) {
+		return refuse(fmt.Sprintf("mount of a volume %q in container %q of its replicatedJob %q", jobsetconstants.VolumeNameInitializer, name, name))
+	}
+	return nil
+}
+
+// Changed tells whether an update changes the entries in more than their time.
+func Changed(before, after *trainer.TrainJob) bool {
+	return !equality.Semantic.DeepEqual(timeless(before.Spec.RuntimePatches), timeless(after.Spec.RuntimePatches))
+}
+
+func timeless(entries []trainer.RuntimePatch) []trainer.RuntimePatch {
+	entries = slices.Clone(entries)
+	for i := range entries {
+		entries[i].Time = nil
+	}
+	return entries
+}
+
+// CheckTransition refuses an update of the entries at a time when they may not change: while the TrainJob runs before
+// and after it, and while a ReplicatedJob of its JobSet (nil where there is none) is still active.
+func CheckTransition(before, after *trainer.TrainJob, js *jobset.JobSet) field.ErrorList {
+	if !Changed(before, after) {
+		return nil
+	}
+	if !ptr.Deref(before.Spec.Suspend, false) && !ptr.Deref(after.Spec.Suspend, false) {
+		return field.ErrorList{field.Forbidden(patchesPath, fmt.Sprintf("%s can't change while the TrainJob runs; suspend it before, or in the same update", changedEntries(before, after)))}
+	}
+	if js == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	for _, status := range js.Status.ReplicatedJobsStatus {
+		if status.Active > 0 {
+			errs = append(errs, field.Forbidden(patchesPath, fmt.Sprintf("%s can't change while replicatedJob %q of the last run is still active (%d); try again when it has stopped",
+				changedEntries(before, after), status.Name, status.Active)))
+		}
+	}
+	return errs
+}
+
+func changedEntries(before, after *trainer.TrainJob) string {
+	byManager := func(entries []trainer.RuntimePatch) map[string]trainer.RuntimePatch {
+		m := make(map[string]trainer.RuntimePatch, len(entries))
+		for _, e := range timeless(entries) {
+			m[e.Manager] = e
+		}
+		return m
+	}
+	old, now := byManager(before.Spec.RuntimePatches), byManager(after.Spec.RuntimePatches)
+	var changed []string
+	for manager, entry := range now {
+		if was, found := old[manager]; !found || !equality.Semantic.DeepEqual(was, entry) {
+			changed = append(changed, manager)
+		}
+	}
+	for manager := range old {
+		if _, found := now[manager]; !found {
+			changed = append(changed, manager)
+		}
+	}
+	if len(changed) == 0 {
+		return "the order of the entries"
+	}
+	slices.Sort(changed)
+	return "the entry of " + strings.Join(changed, ", ")
+}
+
+// Times returns the time that each entry is to have, by its index, where that is another than it has now: an entry keeps
+// its time while its content stays; a new or changed one is given now's. trusted is the integration, which says the time
+// of its own entry.
+func Times(before, after *trainer.TrainJob, now metav1.Time, trusted bool) map[int]metav1.Time {
+	times := map[int]metav1.Time{}
+	for i := range after.Spec.RuntimePatches {
+		entry := &after.Spec.RuntimePatches[i]
+		var old *trainer.RuntimePatch
+		if before != nil {
+			if at := slices.IndexFunc(before.Spec.RuntimePatches, func(e trainer.RuntimePatch) bool { return e.Manager == entry.Manager }); at >= 0 {
+				old = &before.Spec.RuntimePatches[at]
+			}
+		}
+		switch {
+		case old == nil || trusted && entry.Manager == Manager:
+			if entry.Time == nil {
+				times[i] = now
+			}
+		case equality.Semantic.DeepEqual(timeless([]trainer.RuntimePatch{*old}), timeless([]trainer.RuntimePatch{*entry})):
+			if old.Time != nil && !old.Time.Equal(entry.Time) {
+				times[i] = *old.Time
+			} else if old.Time == nil && entry.Time == nil {
+				times[i] = now
+			}
+		default:
+			times[i] = now
+		}
+	}
+	return times
+}
+
+// maxWarnings bounds what is said of one TrainJob: an API server cuts long lists of warnings off.
+const maxWarnings = 8
+
+// Warnings says where an entry sets what an earlier one sets to another value. That is allowed, and the later wins. The
+// integration's own entry is complete by design and not meant.
+func Warnings(entries []trainer.RuntimePatch) []string {
+	type setting struct{ manager, value string }
+	set := map[string]setting{}
+	var warnings []string
+	for _, entry := range entries {
+		if entry.Manager == Manager || entry.TrainingRuntimeSpec == nil {
+			continue
+		}
+		data, err := json.Marshal(entry.TrainingRuntimeSpec)
+		if err != nil {
+			continue // what can't be written can't be stored either; the API server says so
+		}
+		var content any
+		if err := json.Unmarshal(data, &content); err != nil {
+			continue
+		}
+		values := map[string]string{}
+		flatten("trainingRuntimeSpec", content, values)
+		for _, path := range slices.Sorted(maps.Keys(values)) {
+			if old, found := set[path]; found && old.value != values[path] && len(warnings) < maxWarnings {
+				warnings = append(warnings, fmt.Sprintf("spec.runtimePatches: %s sets %s to %s and %s to %s; the later entry, of %s, wins",
+					old.manager, path, old.value, entry.Manager, values[path], entry.Manager))
+			}
+			set[path] = setting{entry.Manager, values[path]}
+		}
+	}
+	return warnings
+}
+
+// flatten writes every value under its path. Lists of named things are keyed by name (mounts by their path); any other
+// list is one value, as it is when it is merged.
+func flatten(path string, content any, into map[string]string) {
+	switch c := content.(type) {
+	case map[string]any:
+		for key, value := range c {
+			flatten(path+"."+key, value, into)
+		}
+	case []any:
+		for _, item := range c {
+			named, ok := item.(map[string]any)
+			key := named["mountPath"]
+			if key == nil {
+				key = named["name"]
+			}
+			if !ok || key == nil || strings.HasSuffix(path, ".tolerations") {
+				if data, err := json.Marshal(c); err == nil {
+					into[path] = string(data)
+				}
+				return
+			}
+			rest := maps.Clone(named)
+			if named["mountPath"] != nil {
+				delete(rest, "mountPath")
+			} else {
+				delete(rest, "name")
+			}
+			flatten(fmt.Sprintf("%s[%v]", path, key), rest, into)
+		}
+	default:
+		if data, err := json.Marshal(c); err == nil {
+			into[path] = string(data)
+		}
+	}
+}

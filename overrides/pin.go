@@ -1,0 +1,163 @@
+package overrides
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	"sigs.k8s.io/yaml"
+)
+
+// PinAnnotation holds the runtime that a TrainJob of the bundled Trainer was first started on: its spec as JSON,
+// compressed by gzip, in base64. It is written together with the start, so that a later edit of the runtime, or its
+// deletion, changes nothing for the TrainJob.
+const PinAnnotation = "signalbox.dev/runtime"
+
+// maxPin bounds what a pin may unfold to, in bytes; more than an object can hold is not a pin that we wrote.
+const maxPin = 8 << 20
+
+// Pin returns the annotation's value for a runtime.
+func Pin(runtime *trainer.TrainingRuntimeSpec) (string, error) {
+	data, err := json.Marshal(runtime)
+	if err != nil {
+		return "", fmt.Errorf("pinning the runtime: %w", err)
+	}
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	if err := errors.Join(second(w.Write(data)), w.Close()); err != nil {
+		return "", fmt.Errorf("pinning the runtime: %w", err)
+	}
+	return base64.StdEncoding.EncodeToString(out.Bytes()), nil
+}
+
+func second(_ int, err error) error { return err }
+
+// Pinned returns the runtime that the TrainJob is pinned to, nil where it has never started.
+func Pinned(job *trainer.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
+	value, found := job.Annotations[PinAnnotation]
+	if !found {
+		return nil, nil
+	}
+	runtime, err := unpin(value)
+	if err != nil {
+		return nil, fmt.Errorf("metadata.annotations[%s]: %w; it was not written by Signalbox: delete the TrainJob and create it without the annotation", PinAnnotation, err)
+	}
+	return runtime, nil
+}
+
+func unpin(value string) (*trainer.TrainingRuntimeSpec, error) {
+	packed, err := base64.StdEncoding.DecodeString(value)
+	if err != nil {
+		return nil, err
+	}
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(r, maxPin+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxPin {
+		return nil, fmt.Errorf("it unfolds to more than %d bytes", maxPin)
+	}
+	runtime := &trainer.TrainingRuntimeSpec{}
+	return runtime, json.Unmarshal(data, runtime)
+}
+
+// Where Kubeflow Trainer (v2.3.0, KEP-2599) keeps the runtime that it has pinned for a TrainJob.
+const (
+	SnapshotSuffix = "-runtime-snapshot"
+	snapshotKey    = "runtime"
+)
+
+// FromSnapshot reads the runtime out of Kubeflow Trainer's snapshot; nil where it is of an earlier TrainJob of that
+// name, which the garbage collector is about to take.
+func FromSnapshot(job *trainer.TrainJob, object *corev1.ConfigMap) (*trainer.TrainingRuntimeSpec, error) {
+	if owner := metav1.GetControllerOf(object); owner == nil || owner.UID != job.UID {
+		return nil, nil
+	}
+	var pinned struct {
+		Spec trainer.TrainingRuntimeSpec `json:"spec"`
+	}
+	if err := yaml.Unmarshal([]byte(object.Data[snapshotKey]), &pinned); err != nil {
+		return nil, fmt.Errorf("Trainer's runtime snapshot %s/%s, key %q: %w", object.Namespace, object.Name, snapshotKey, err)
+	}
+	return &pinned.Spec, nil
+}
+
+// Outlived returns the initializers (the ReplicatedJobs that others wait to complete) whose work is done and outlives
+// the JobSet, by name: all their Jobs have succeeded, and every volume that they can write to lasts. They need not run
+// again when the TrainJob does.
+func Outlived(spec []jobset.ReplicatedJob, claims []jobset.VolumeClaimPolicy, statuses []trainer.JobStatus) map[string]bool {
+	awaited := map[string]bool{}
+	for _, rj := range spec {
+		for _, d := range rj.DependsOn {
+			if d.Status == jobset.DependencyComplete {
+				awaited[d.Name] = true
+			}
+		}
+	}
+	done := map[string]bool{}
+	for i := range spec {
+		rj := &spec[i]
+		for _, status := range statuses {
+			if status.Name == rj.Name && awaited[rj.Name] && ptr.Deref(status.Succeeded, 0) >= max(rj.Replicas, 1) && lasting(rj, claims) {
+				done[rj.Name] = true
+			}
+		}
+	}
+	return done
+}
+
+// lasting tells whether a ReplicatedJob writes to volumes at all, and all of them outlive its JobSet.
+func lasting(rj *jobset.ReplicatedJob, claims []jobset.VolumeClaimPolicy) bool {
+	kept := map[string]bool{} // by the name of the claim's template; whether the claim stays
+	for _, policy := range claims {
+		for _, template := range policy.Templates {
+			p := policy.RetentionPolicy
+			kept[template.Name] = p != nil && ptr.Deref(p.WhenDeleted, jobset.RetentionPolicyDelete) == jobset.RetentionPolicyRetain
+		}
+	}
+	pod := &rj.Template.Spec.Template.Spec
+	volumes := map[string]corev1.Volume{}
+	for _, v := range pod.Volumes {
+		volumes[v.Name] = v
+	}
+	writes := false
+	for _, c := range pod.Containers {
+		for _, mount := range c.VolumeMounts {
+			if mount.ReadOnly {
+				continue
+			}
+			if stays, ofClaim := kept[mount.Name]; ofClaim {
+				if !stays {
+					return false
+				}
+				writes = true
+				continue
+			}
+			v, found := volumes[mount.Name]
+			switch {
+			case !found:
+				return false
+			case v.PersistentVolumeClaim != nil || v.NFS != nil:
+				writes = true
+			case v.ConfigMap != nil || v.Secret != nil || v.DownwardAPI != nil || v.Projected != nil:
+				// nobody writes to them
+			default:
+				return false
+			}
+		}
+	}
+	return writes
+}

@@ -1,0 +1,200 @@
+package trainer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	configapi "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerruntime "github.com/kubeflow/trainer/v2/pkg/runtime"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/core"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins"
+	jobsetplugin "github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jobset"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// Builder makes the objects of a TrainJob with Kubeflow Trainer's plugins, its JobSet plugin replaced by ours.
+type Builder struct {
+	framework *core.Framework
+}
+
+// NewBuilder returns a Builder. The plugins read Secrets, pod groups and priority classes by the client, now and then;
+// a client without a cache spares caching them all. config is what they take of Trainer's own configuration.
+func NewBuilder(ctx context.Context, c client.Client, config *configapi.Configuration) (*Builder, error) {
+	registry := plugins.NewRegistry()
+	registry[jobsetplugin.Name] = func(context.Context, client.Client, client.FieldIndexer, *configapi.Configuration) (framework.Plugin, error) {
+		return jobSetPlugin{}, nil
+	}
+	fw, err := core.New(ctx, c, registry, noIndexes{}, config)
+	if err != nil {
+		return nil, fmt.Errorf("setting up Trainer's plugins: %w", err)
+	}
+	return &Builder{framework: fw}, nil
+}
+
+// noIndexes stands for the indexes that Trainer's watches of RuntimeClasses search: we have no such watch, because
+// nothing is made before a TrainJob starts that such a change could concern.
+type noIndexes struct{}
+
+func (noIndexes) IndexField(context.Context, client.Object, string, client.IndexerFunc) error {
+	return nil
+}
+
+// Build returns the objects of the TrainJob on the runtime, with all its entries: the side objects first, the JobSet
+// last. It leaves out the ReplicatedJobs that are done and outlive the JobSet. It changes none of its arguments.
+func (b *Builder) Build(ctx context.Context, job *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
+	job = job.DeepCopy() // plugins write into what they are given
+	if job.Spec.Trainer == nil {
+		job.Spec.Trainer = &trainer.Trainer{} // Trainer v2.3.0's Flux plugin doesn't look whether it is there
+	}
+	info, err := overrides.Prepare(job, spec, job.Spec.RuntimePatches)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, run := range []func(*trainerruntime.Info, *trainer.TrainJob) error{
+		b.framework.RunEnforceMLPolicyPlugins, b.framework.RunEnforcePodGroupPolicyPlugins, b.framework.RunPodNetworkPlugins,
+	} {
+		if err := run(info, job); err != nil {
+			return nil, nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
+		}
+	}
+	objects, err := b.framework.RunComponentBuilderPlugins(ctx, info, job)
+	if err != nil {
+		return nil, nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
+	}
+	for _, o := range objects {
+		if built, ok := o.(*jobsetac.JobSetApplyConfiguration); ok {
+			js = built
+		} else {
+			sideObjects = append(sideObjects, o)
+		}
+	}
+	if js == nil {
+		return nil, nil, fmt.Errorf("runtime %q: Trainer's plugins have built no JobSet", job.Spec.RuntimeRef.Name)
+	}
+	var built jobset.JobSetSpec
+	if data, err := json.Marshal(js.Spec); err != nil {
+		return nil, nil, err
+	} else if err := json.Unmarshal(data, &built); err != nil {
+		return nil, nil, err
+	}
+	leaveOut(js.Spec, overrides.Outlived(built.ReplicatedJobs, built.VolumeClaimPolicies, job.Status.JobsStatus))
+	return sideObjects, js, nil
+}
+
+// Validate asks Trainer's plugins what they refuse of a TrainJob on a runtime; before is nil on creation.
+func (b *Builder) Validate(ctx context.Context, before, after *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) (admission.Warnings, field.ErrorList) {
+	info, err := overrides.Prepare(after, spec, after.Spec.RuntimePatches)
+	if err != nil {
+		return nil, field.ErrorList{asFieldError(err)}
+	}
+	return b.framework.RunCustomValidationPlugins(ctx, info, before, after.DeepCopy())
+}
+
+// asFieldError gives an error a path where it has none.
+func asFieldError(err error) *field.Error {
+	if invalid := (*field.Error)(nil); errors.As(err, &invalid) {
+		return invalid
+	}
+	return field.InternalError(field.NewPath("spec"), err)
+}
+
+// jobSetPlugin builds the JobSet. It is a value without a client: what it makes depends on what it is given alone.
+type jobSetPlugin struct{}
+
+var (
+	_ framework.PodNetworkPlugin       = jobSetPlugin{}
+	_ framework.ComponentBuilderPlugin = jobSetPlugin{}
+)
+
+// Name implements framework.Plugin.
+func (jobSetPlugin) Name() string { return jobsetplugin.Name }
+
+// IdentifyPodNetwork implements framework.PodNetworkPlugin; the names of a JobSet's pods are JobSet's, so it is Trainer's.
+func (jobSetPlugin) IdentifyPodNetwork(info *trainerruntime.Info, job *trainer.TrainJob) error {
+	return (&jobsetplugin.JobSet{}).IdentifyPodNetwork(info, job)
+}
+
+// SyncParallelCount implements framework.ComponentBuilderPlugin.
+func (jobSetPlugin) SyncParallelCount(info *trainerruntime.Info) error {
+	return (&jobsetplugin.JobSet{}).SyncParallelCount(info)
+}
+
+// Build implements framework.ComponentBuilderPlugin.
+func (jobSetPlugin) Build(_ context.Context, info *trainerruntime.Info, job *trainer.TrainJob) ([]runtime.ApplyConfiguration, error) {
+	spec, ok := trainerruntime.TemplateSpecApply[jobsetac.JobSetSpecApplyConfiguration](info)
+	if !ok {
+		return nil, fmt.Errorf("the runtime's template is no JobSet")
+	}
+	overrides.Take(info, spec)
+	js := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithLabels(info.Labels).WithAnnotations(info.Annotations).WithSpec(spec)).
+		Initializer(job).
+		Trainer(info, job).
+		PodLabels(info.Scheduler.PodLabels).
+		PodAnnotations(info.Scheduler.PodAnnotations).
+		Suspend(job.Spec.Suspend).
+		Build().
+		WithOwnerReferences(metav1ac.OwnerReference().
+			WithAPIVersion(trainer.GroupVersion.String()).WithKind(trainer.TrainJobKind).WithName(job.Name).WithUID(job.UID).
+			WithController(true).WithBlockOwnerDeletion(true))
+	return []runtime.ApplyConfiguration{js}, nil
+}
+
+// leaveOut takes ReplicatedJobs out of a JobSet, and what refers to them. Where a shared claim would then be mounted by
+// nobody, which JobSet refuses, it leaves all as it is.
+func leaveOut(spec *jobsetac.JobSetSpecApplyConfiguration, done map[string]bool) {
+	if len(done) == 0 {
+		return
+	}
+	isDone := func(name string) bool { return done[name] }
+	rest := slices.DeleteFunc(slices.Clone(spec.ReplicatedJobs), func(rj jobsetac.ReplicatedJobApplyConfiguration) bool { return isDone(ptr.Deref(rj.Name, "")) })
+	if len(rest) == 0 {
+		return
+	}
+	for _, policy := range spec.VolumeClaimPolicies {
+		for _, claim := range policy.Templates {
+			if !mounted(rest, claim) {
+				return
+			}
+		}
+	}
+	spec.ReplicatedJobs = rest
+	for i := range spec.ReplicatedJobs {
+		spec.ReplicatedJobs[i].DependsOn = slices.DeleteFunc(spec.ReplicatedJobs[i].DependsOn, func(d jobsetac.DependsOnApplyConfiguration) bool { return isDone(ptr.Deref(d.Name, "")) })
+	}
+	if p := spec.SuccessPolicy; p != nil {
+		p.TargetReplicatedJobs = slices.DeleteFunc(p.TargetReplicatedJobs, isDone)
+	}
+	if p := spec.FailurePolicy; p != nil {
+		for i := range p.Rules {
+			p.Rules[i].TargetReplicatedJobs = slices.DeleteFunc(p.Rules[i].TargetReplicatedJobs, isDone)
+		}
+	}
+}
+
+func mounted(replicatedJobs []jobsetac.ReplicatedJobApplyConfiguration, claim corev1.PersistentVolumeClaim) bool {
+	for _, rj := range replicatedJobs {
+		for _, c := range rj.Template.Spec.Template.Spec.Containers {
+			for _, m := range c.VolumeMounts {
+				if ptr.Deref(m.Name, "") == claim.Name {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

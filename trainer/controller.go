@@ -1,0 +1,274 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// fieldManager owns the children. It is Kubeflow Trainer's, so that either takes over what the other has made: an apply
+// by the one takes away what the other's set and its own doesn't.
+const fieldManager = "trainer"
+
+// joinDelay is how long a change of status waits for others to be written with it, and countDelay how long one of counts
+// alone does. An end doesn't wait.
+const (
+	joinDelay  = time.Second
+	countDelay = 5 * time.Second
+)
+
+// Reconciler makes the children of TrainJobs that were started, takes away those of TrainJobs that were stopped, and
+// keeps the status. It is to be run in one queue with the integration's.
+type Reconciler struct {
+	client   client.Client
+	reader   client.Reader // reads from the API server itself
+	builder  *Builder
+	writer   *admission.Writer
+	recorder events.EventRecorder
+	clock    clock.Clock
+
+	mu sync.Mutex
+	// changed is since when the status of a TrainJob has differed from what is written.
+	changed map[types.NamespacedName]time.Time
+}
+
+// NewReconciler returns a Reconciler. reader must not be a cache.
+func NewReconciler(c client.Client, reader client.Reader, builder *Builder, writer *admission.Writer, recorder events.EventRecorder, clk clock.Clock) *Reconciler {
+	return &Reconciler{client: c, reader: reader, builder: builder, writer: writer, recorder: recorder, clock: clk, changed: map[types.NamespacedName]time.Time{}}
+}
+
+// workloadIndex finds a TrainJob's Workload by the TrainJob's name.
+const workloadIndex = "trainJob"
+
+// Setup registers what the Reconciler searches by.
+func (r *Reconciler) Setup(ctx context.Context, indexer client.FieldIndexer) error {
+	return indexer.IndexField(ctx, &kueue.Workload{}, workloadIndex, func(o client.Object) []string {
+		if owner := metav1.GetControllerOf(o); owner != nil && owner.Kind == trainer.TrainJobKind && owner.APIVersion == trainer.GroupVersion.String() {
+			return []string{owner.Name}
+		}
+		return nil
+	})
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	var job trainer.TrainJob
+	if err := r.client.Get(ctx, request.NamespacedName, &job); err != nil {
+		r.settle(request.NamespacedName)
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !job.DeletionTimestamp.IsZero() || trainjobutil.IsManagedByExternalController(&job) {
+		return reconcile.Result{}, nil
+	}
+	if r.writer.Behind(&job) {
+		return reconcile.Result{RequeueAfter: joinDelay}, nil // the version that we wrote comes before that
+	}
+	js, err := r.jobSetOf(ctx, &job)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	wl, err := r.workloadOf(ctx, &job)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	status := statusOf(&job, js, wl, r.clock.Now())
+	stopping := js != nil && js.DeletionTimestamp.IsZero() && ptr.Deref(job.Spec.Suspend, false)
+	result, err := r.writeStatus(ctx, &job, status, wl, stopping)
+	if err != nil {
+		return result, err
+	}
+	finished := trainjobutil.IsTrainJobFinished(&trainer.TrainJob{Status: *status})
+	switch {
+	case stopping, finished && js != nil && js.DeletionTimestamp.IsZero() && overdue(status):
+		err = r.remove(ctx, js)
+	case !finished && js == nil && !ptr.Deref(job.Spec.Suspend, false):
+		err = r.make(ctx, &job)
+	}
+	if end, limited := deadline(&job, status); limited && !finished && err == nil {
+		if left := max(end.Sub(r.clock.Now()), 0) + time.Millisecond; result.RequeueAfter == 0 || left < result.RequeueAfter {
+			result.RequeueAfter = left
+		}
+	}
+	return result, err
+}
+
+// overdue tells whether the TrainJob has failed by its deadline, which nobody has told its JobSet.
+func overdue(status *trainer.TrainJobStatus) bool {
+	for _, c := range status.Conditions {
+		if c.Type == trainer.TrainJobFailed && c.Status == metav1.ConditionTrue && c.Reason == trainer.TrainJobDeadlineExceededReason {
+			return true
+		}
+	}
+	return false
+}
+
+// jobSetOf reads the TrainJob's JobSet; nil where there is none of its own.
+func (r *Reconciler) jobSetOf(ctx context.Context, job *trainer.TrainJob) (*jobset.JobSet, error) {
+	var js jobset.JobSet
+	if err := r.client.Get(ctx, client.ObjectKeyFromObject(job), &js); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if !metav1.IsControlledBy(&js, job) {
+		return nil, nil
+	}
+	return &js, nil
+}
+
+func (r *Reconciler) workloadOf(ctx context.Context, job *trainer.TrainJob) (*kueue.Workload, error) {
+	var list kueue.WorkloadList
+	if err := r.client.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingFields{workloadIndex: job.Name}); err != nil {
+		return nil, fmt.Errorf("listing the TrainJob's Workloads: %w", err)
+	}
+	for i := range list.Items {
+		if wl := &list.Items[i]; metav1.IsControlledBy(wl, job) && wl.DeletionTimestamp.IsZero() {
+			return wl, nil
+		}
+	}
+	return nil, nil
+}
+
+// writeStatus writes a changed status: at once where it is urgent or must be written before something is done, else
+// together with what changes in the time of joinDelay.
+func (r *Reconciler) writeStatus(ctx context.Context, job *trainer.TrainJob, status *trainer.TrainJobStatus, wl *kueue.Workload, now bool) (reconcile.Result, error) {
+	key := client.ObjectKeyFromObject(job)
+	if equality.Semantic.DeepEqual(&job.Status, status) {
+		r.settle(key)
+		return reconcile.Result{}, nil
+	}
+	delay := joinDelay
+	if equality.Semantic.DeepEqual(job.Status.Conditions, status.Conditions) && api.StateOf(&job.Status) == api.StateOf(status) {
+		delay = countDelay
+	}
+	if left := delay - r.waited(key); left > 0 && !now && !urgent(&job.Status, status) {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	if err := r.writer.Status(ctx, job, status, map[string]any{"flavor": flavorOf(wl)}); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(fmt.Errorf("writing the status: %w", err))
+	}
+	r.settle(key)
+	return reconcile.Result{}, nil
+}
+
+// waited is for how long a change of status has been waiting.
+func (r *Reconciler) waited(key types.NamespacedName) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since, known := r.changed[key]
+	if !known {
+		since = r.clock.Now()
+		r.changed[key] = since
+	}
+	return r.clock.Since(since)
+}
+
+func (r *Reconciler) settle(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.changed, key)
+}
+
+// remove deletes a JobSet, which stays until the last of its pods is gone: as long as it is there, something may run.
+func (r *Reconciler) remove(ctx context.Context, js *jobset.JobSet) error {
+	err := r.client.Delete(ctx, js, client.PropagationPolicy(metav1.DeletePropagationForeground), client.Preconditions{UID: &js.UID})
+	if err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("deleting the JobSet: %w", err))
+	}
+	return nil
+}
+
+// make makes the children of a TrainJob that was started, the JobSet last.
+func (r *Reconciler) make(ctx context.Context, job *trainer.TrainJob) error {
+	spec, pinned, err := r.runtimeOf(ctx, job)
+	if err == nil && !pinned {
+		pin, err := overrides.Pin(spec)
+		if err != nil {
+			return err
+		}
+		return r.writer.Pin(ctx, job, pin) // the change brings the TrainJob back
+	}
+	if err == nil {
+		err = r.apply(ctx, job, spec)
+	}
+	if err != nil && !apierrors.IsConflict(err) {
+		r.recorder.Eventf(job, nil, corev1.EventTypeWarning, "TrainJobResourcesCreationFailed", "Reconciling", "TrainJob resources reconciliation failed: %s", truncate(err.Error()))
+	}
+	return err
+}
+
+// truncate keeps a message within an event's limit of 1,024 bytes, with room for what stands before it.
+func truncate(message string) string {
+	const limit = 950
+	if len(message) <= limit {
+		return message
+	}
+	return message[:limit] + "…"
+}
+
+func (r *Reconciler) apply(ctx context.Context, job *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) error {
+	sideObjects, js, err := r.builder.Build(ctx, job, spec)
+	if err != nil {
+		return err
+	}
+	// The cache may be late; a JobSet of before that is still there, or on its way out, must be gone first.
+	var there jobset.JobSet
+	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(job), &there); err == nil {
+		if metav1.IsControlledBy(&there, job) {
+			return nil // its coming or its going brings the TrainJob back
+		}
+		return fmt.Errorf("there is a JobSet %s already that is not the TrainJob's; delete it, or create the TrainJob by another name", client.ObjectKeyFromObject(job))
+	} else if !apierrors.IsNotFound(err) {
+		return err
+	}
+	for _, o := range sideObjects {
+		if err := r.client.Apply(ctx, o, client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
+			return fmt.Errorf("applying a side object: %w", err)
+		}
+	}
+	if err := r.client.Apply(ctx, js, client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
+		return fmt.Errorf("applying the JobSet: %w", err)
+	}
+	ctrl.LoggerFrom(ctx).V(1).Info("Made the JobSet", "trainJob", client.ObjectKeyFromObject(job))
+	return nil
+}
+
+// runtimeOf returns the runtime that the TrainJob starts on, and whether it is pinned to it: its own pin, else Kubeflow
+// Trainer's, else the live runtime.
+func (r *Reconciler) runtimeOf(ctx context.Context, job *trainer.TrainJob) (spec *trainer.TrainingRuntimeSpec, pinned bool, err error) {
+	if spec, err = overrides.Pinned(job); err != nil || spec != nil {
+		return spec, true, err
+	}
+	if spec, _, err = admission.Snapshot(ctx, r.reader, job); err != nil || spec != nil {
+		return spec, false, err
+	}
+	live, err := admission.LiveRuntime(ctx, r.client, job)
+	if err != nil {
+		return nil, false, err
+	}
+	if live == nil {
+		return nil, false, fmt.Errorf("spec.runtimeRef: there is no %s; create it, or delete this TrainJob and refer to another", admission.Describe(job))
+	}
+	return &live.Spec, false, nil
+}
+
+var _ reconcile.Reconciler = (*Reconciler)(nil)

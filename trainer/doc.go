@@ -1,0 +1,8 @@
+// Package trainer is the bundled Trainer: the side of Kubeflow Trainer that Signalbox depends on, as a role of the
+// manager that is switched off beside an installed Kubeflow Trainer. It builds the JobSet of a TrainJob that was
+// started, takes it away from one that was stopped, keeps the TrainJob's status, and serves the webhooks that hold the
+// override contract.
+//
+// ML policies, pod network, pod groups and their side objects come from Kubeflow Trainer's own plugins; the JobSet and
+// the merge are ours. Nothing is made for a TrainJob that only waits.
+package trainer

@@ -1,0 +1,87 @@
+package trainer
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	configapi "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
+	"github.com/kubeflow/trainer/v2/pkg/features"
+	"github.com/kubeflow/trainer/v2/pkg/statusserver"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Progress lets training processes write status.trainerStatus (progress and metrics) by Kubeflow Trainer's status
+// server. It is to be switched on, by EnableProgress, before a Builder is made.
+type Progress struct {
+	Config  *configapi.Configuration
+	CertDir string
+}
+
+// EnableProgress makes the plugins inject what a training process needs to report its progress.
+func EnableProgress() error { return features.SetEnable(features.TrainJobStatus, true) }
+
+// AddTo serves the status server in the manager, on every replica.
+func (p Progress) AddTo(mgr ctrl.Manager, c client.Client, clients kubernetes.Interface) error {
+	certs, err := certwatcher.New(filepath.Join(p.CertDir, "tls.crt"), filepath.Join(p.CertDir, "tls.key"))
+	if err != nil {
+		return fmt.Errorf("status server: %w", err)
+	}
+	if err := mgr.Add(certs); err != nil {
+		return err
+	}
+	config := &tls.Config{GetCertificate: certs.GetCertificate, MinVersion: tls.VersionTLS12}
+	server, err := statusserver.NewServer(c, p.Config.StatusServer, config, reviewer{clients})
+	if err != nil {
+		return fmt.Errorf("status server: %w", err)
+	}
+	return mgr.Add(everywhere{server})
+}
+
+// everywhere runs a server without leader election, and doesn't wait for more than its context: Trainer v2.3.0's server
+// closes its listener then, and never returns.
+type everywhere struct{ server *statusserver.Server }
+
+func (everywhere) NeedLeaderElection() bool { return false }
+
+func (e everywhere) Start(ctx context.Context) error {
+	ended := make(chan error, 1)
+	go func() { ended <- e.server.Start(ctx) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// reviewer lets the API server judge a token: it must be meant for the TrainJob, and belong to a service account of its
+// namespace.
+type reviewer struct{ clients kubernetes.Interface }
+
+var _ statusserver.TokenAuthorizer = reviewer{}
+
+// Init implements statusserver.TokenAuthorizer.
+func (reviewer) Init(context.Context) error { return nil }
+
+// Authorize implements statusserver.TokenAuthorizer.
+func (r reviewer) Authorize(ctx context.Context, header, namespace, trainJob string) (bool, error) {
+	scheme, token, found := strings.Cut(strings.TrimSpace(header), " ")
+	if !found || !strings.EqualFold(scheme, "Bearer") {
+		return false, nil
+	}
+	review, err := r.clients.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: strings.TrimSpace(token), Audiences: []string{statusserver.TokenAudience(namespace, trainJob)}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, fmt.Errorf("reviewing the token: %w", err)
+	}
+	return review.Status.Authenticated && strings.HasPrefix(review.Status.User.Username, "system:serviceaccount:"+namespace+":"), nil
+}

@@ -1,0 +1,188 @@
+package trainer
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/kubeflow/trainer/v2/pkg/constants"
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
+)
+
+// mirrored are the conditions of a Workload that its TrainJob carries.
+var mirrored = []string{api.ConditionQuotaReserved, api.ConditionAdmitted, api.ConditionEvicted}
+
+// statusOf returns the status that a TrainJob is to have: Kubeflow Trainer's conditions and job counts, from its JobSet,
+// and Kueue's conditions, from its Workload; both may be nil. An end that was written stays: whatever becomes of the
+// children afterwards, the TrainJob has ended.
+func statusOf(job *trainer.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time.Time) *trainer.TrainJobStatus {
+	status := job.Status.DeepCopy()
+	if trainjobutil.IsTrainJobFinished(job) {
+		observe(status, job)
+		return status
+	}
+	if js != nil && js.DeletionTimestamp.IsZero() {
+		end(status, js)
+	}
+	setSuspended(status, job, now)
+	status.JobsStatus = jobsStatus(job, js)
+	mirror(status, job, wl)
+	if expired(job, status, now) {
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: trainer.TrainJobFailed, Status: metav1.ConditionTrue, Reason: trainer.TrainJobDeadlineExceededReason,
+			Message: constants.TrainJobDeadlineExceededMessage, LastTransitionTime: metav1.NewTime(now),
+		})
+	}
+	observe(status, job)
+	return status
+}
+
+// end takes the end of a JobSet over.
+func end(status *trainer.TrainJobStatus, js *jobset.JobSet) {
+	for from, to := range map[jobset.JobSetConditionType]string{jobset.JobSetCompleted: trainer.TrainJobComplete, jobset.JobSetFailed: trainer.TrainJobFailed} {
+		if c := meta.FindStatusCondition(js.Status.Conditions, string(from)); c != nil && c.Status == metav1.ConditionTrue {
+			ended := *c
+			ended.Type, ended.ObservedGeneration = to, 0
+			meta.SetStatusCondition(&status.Conditions, ended)
+		}
+	}
+}
+
+// setSuspended keeps Trainer's condition. It turns False at the time of the start, which the deadline counts from: a
+// started TrainJob's own entry has it.
+func setSuspended(status *trainer.TrainJobStatus, job *trainer.TrainJob, now time.Time) {
+	c := metav1.Condition{Type: trainer.TrainJobSuspended, LastTransitionTime: metav1.NewTime(now)}
+	switch {
+	case ptr.Deref(job.Spec.Suspend, false):
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, trainer.TrainJobSuspendedReason, constants.TrainJobSuspendedMessage
+	case meta.FindStatusCondition(status.Conditions, trainer.TrainJobSuspended) != nil || overrides.Own(job) != nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, trainer.TrainJobResumedReason, constants.TrainJobResumedMessage
+		if own := overrides.Own(job); own != nil && own.Time != nil {
+			c.LastTransitionTime = *own.Time
+		}
+	default:
+		return
+	}
+	set(status, c)
+}
+
+// set sets a condition; where its status changes, at the time that it names.
+func set(status *trainer.TrainJobStatus, c metav1.Condition) {
+	if old := meta.FindStatusCondition(status.Conditions, c.Type); old != nil {
+		c.ObservedGeneration = old.ObservedGeneration
+	}
+	meta.SetStatusCondition(&status.Conditions, c)
+}
+
+// jobsStatus are the JobSet's counts. What the JobSet doesn't have, because it is gone or because it was left out of it,
+// keeps what is true without it: what has succeeded.
+func jobsStatus(job *trainer.TrainJob, js *jobset.JobSet) []trainer.JobStatus {
+	var statuses []trainer.JobStatus
+	if js != nil {
+		statuses = podsets.Statuses(js)
+	} else if !ptr.Deref(job.Spec.Suspend, false) {
+		return job.Status.JobsStatus // it is about to be made
+	}
+	for _, old := range job.Status.JobsStatus {
+		if slices.ContainsFunc(statuses, func(s trainer.JobStatus) bool { return s.Name == old.Name }) {
+			continue
+		}
+		if js == nil || ptr.Deref(old.Succeeded, 0) > 0 && !has(js, old.Name) {
+			statuses = append(statuses, trainer.JobStatus{
+				Name: old.Name, Succeeded: old.Succeeded, Ready: new(int32), Failed: new(int32), Active: new(int32), Suspended: new(int32),
+			})
+		}
+	}
+	return statuses
+}
+
+func has(js *jobset.JobSet, replicatedJob string) bool {
+	return slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool { return rj.Name == replicatedJob })
+}
+
+// mirror carries the Workload's conditions, with Kueue's reasons, messages and times. A Workload of which Kueue has said
+// nothing yet waits.
+func mirror(status *trainer.TrainJobStatus, job *trainer.TrainJob, wl *kueue.Workload) {
+	if wl == nil {
+		return
+	}
+	for _, name := range mirrored {
+		c := meta.FindStatusCondition(wl.Status.Conditions, name)
+		if c == nil {
+			if name == api.ConditionQuotaReserved && ptr.Deref(job.Spec.Suspend, false) {
+				set(status, metav1.Condition{Type: name, Status: metav1.ConditionFalse, Reason: "Pending",
+					Message: "Workload " + wl.Name + " waits in LocalQueue " + string(wl.Spec.QueueName), LastTransitionTime: wl.CreationTimestamp})
+			} else {
+				meta.RemoveStatusCondition(&status.Conditions, name)
+			}
+			continue
+		}
+		set(status, metav1.Condition{Type: name, Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+	}
+}
+
+// observe marks the conditions with a generation. Kubeflow Trainer's have none, so that a status that it has written is
+// written once by us, with the state that it lacks.
+func observe(status *trainer.TrainJobStatus, job *trainer.TrainJob) {
+	for i := range status.Conditions {
+		if c := &status.Conditions[i]; c.ObservedGeneration == 0 {
+			c.ObservedGeneration = job.Generation
+		}
+	}
+}
+
+// flavorOf is what the Workload is admitted on: its ResourceFlavors, joined by commas; "" where it isn't.
+func flavorOf(wl *kueue.Workload) string {
+	if wl == nil || wl.Status.Admission == nil {
+		return ""
+	}
+	var names []string
+	for _, assignment := range wl.Status.Admission.PodSetAssignments {
+		for _, flavor := range assignment.Flavors {
+			names = append(names, string(flavor))
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), ",")
+}
+
+// deadline is when a running TrainJob has used up its activeDeadlineSeconds; false where it has none. It counts from the
+// last start, as Kubeflow Trainer does.
+func deadline(job *trainer.TrainJob, status *trainer.TrainJobStatus) (time.Time, bool) {
+	if job.Spec.ActiveDeadlineSeconds == 0 || ptr.Deref(job.Spec.Suspend, false) {
+		return time.Time{}, false
+	}
+	start := job.CreationTimestamp.Time
+	if c := meta.FindStatusCondition(status.Conditions, trainer.TrainJobSuspended); c != nil && c.Status == metav1.ConditionFalse {
+		start = c.LastTransitionTime.Time
+	}
+	return start.Add(time.Duration(job.Spec.ActiveDeadlineSeconds) * time.Second), true
+}
+
+func expired(job *trainer.TrainJob, status *trainer.TrainJobStatus, now time.Time) bool {
+	if meta.IsStatusConditionTrue(status.Conditions, trainer.TrainJobComplete) || meta.IsStatusConditionTrue(status.Conditions, trainer.TrainJobFailed) {
+		return false
+	}
+	end, limited := deadline(job, status)
+	return limited && now.After(end)
+}
+
+// urgent tells whether a change of status is worth a write of its own at once: an end, or the reason of a stop.
+func urgent(before, after *trainer.TrainJobStatus) bool {
+	for _, name := range []string{trainer.TrainJobComplete, trainer.TrainJobFailed, api.ConditionEvicted} {
+		if meta.IsStatusConditionTrue(after.Conditions, name) && !meta.IsStatusConditionTrue(before.Conditions, name) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,189 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/kubeflow/trainer/v2/pkg/constants"
+	trainingruntimeutil "github.com/kubeflow/trainer/v2/pkg/util/trainingruntime"
+	"github.com/kubeflow/trainer/v2/pkg/webhooks"
+	"gomodules.xyz/jsonpatch/v2"
+	admissionv1 "k8s.io/api/admission/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// +kubebuilder:webhook:path=/mutate-trainer-kubeflow-org-v1alpha1-trainjob,mutating=true,failurePolicy=fail,sideEffects=None,groups=trainer.kubeflow.org,resources=trainjobs,verbs=create;update,versions=v1alpha1,name=mtrainjob.trainer.signalbox.dev,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/validate-trainer-kubeflow-org-v1alpha1-trainjob,mutating=false,failurePolicy=fail,sideEffects=None,groups=trainer.kubeflow.org,resources=trainjobs,verbs=create;update,versions=v1alpha1,name=vtrainjob.trainer.signalbox.dev,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/validate-trainer-kubeflow-org-v1alpha1-trainingruntime,mutating=false,failurePolicy=fail,sideEffects=None,groups=trainer.kubeflow.org,resources=trainingruntimes,verbs=create;update,versions=v1alpha1,name=vtrainingruntime.trainer.signalbox.dev,admissionReviewVersions=v1
+// +kubebuilder:webhook:path=/validate-trainer-kubeflow-org-v1alpha1-clustertrainingruntime,mutating=false,failurePolicy=fail,sideEffects=None,groups=trainer.kubeflow.org,resources=clustertrainingruntimes,verbs=create;update,versions=v1alpha1,name=vclustertrainingruntime.trainer.signalbox.dev,admissionReviewVersions=v1
+
+// Webhook holds the override contract: what a TrainJob may change of its runtime, and when. Who may change which entry
+// is the integration's webhook's, which stands before it with either Trainer. Runtimes are validated by Trainer's own
+// code.
+type Webhook struct {
+	client  client.Client
+	reader  client.Reader // reads from the API server itself
+	builder *Builder
+	decoder ctrladmission.Decoder
+	clock   clock.PassiveClock
+	// self are the users that write as the integration.
+	self []string
+}
+
+// NewWebhook returns the webhook. reader must not be a cache; self are the users that write as the integration.
+func NewWebhook(c client.Client, reader client.Reader, builder *Builder, decoder ctrladmission.Decoder, clk clock.PassiveClock, self []string) *Webhook {
+	return &Webhook{client: c, reader: reader, builder: builder, decoder: decoder, clock: clk, self: self}
+}
+
+// Register serves the webhooks at the paths of Kubeflow Trainer's.
+func (w *Webhook) Register(mgr ctrl.Manager) error {
+	server := mgr.GetWebhookServer()
+	server.Register("/mutate-trainer-kubeflow-org-v1alpha1-trainjob", &webhook.Admission{Handler: ctrladmission.HandlerFunc(w.mutate)})
+	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainjob", &webhook.Admission{Handler: ctrladmission.HandlerFunc(w.validate)})
+	err := ctrl.NewWebhookManagedBy(mgr, &trainer.TrainingRuntime{}).WithValidator(&webhooks.TrainingRuntimeValidator{}).Complete()
+	if err != nil {
+		return err
+	}
+	return ctrl.NewWebhookManagedBy(mgr, &trainer.ClusterTrainingRuntime{}).WithValidator(&webhooks.ClusterTrainingRuntimeValidator{}).Complete()
+}
+
+// decode reads the TrainJob of a request, and the one of before; nil on creation.
+func (w *Webhook) decode(request ctrladmission.Request) (before, after *trainer.TrainJob, err error) {
+	after = &trainer.TrainJob{}
+	if err := w.decoder.Decode(request, after); err != nil {
+		return nil, nil, err
+	}
+	if after.Namespace == "" {
+		after.Namespace = request.Namespace
+	}
+	if request.Operation == admissionv1.Update {
+		before = &trainer.TrainJob{}
+		err = w.decoder.DecodeRaw(request.OldObject, before)
+	}
+	return before, after, err
+}
+
+// mutate sets the times of the entries, and refuses what the CRD would refuse with less of a message.
+func (w *Webhook) mutate(_ context.Context, request ctrladmission.Request) ctrladmission.Response {
+	before, after, err := w.decode(request)
+	if err != nil {
+		return ctrladmission.Errored(http.StatusBadRequest, err)
+	}
+	if !after.DeletionTimestamp.IsZero() {
+		return ctrladmission.Allowed("")
+	}
+	if before == nil || overrides.Changed(before, after) {
+		if errs := overrides.CheckEntries(after.Spec.RuntimePatches); len(errs) > 0 {
+			return refused(after, errs, nil)
+		}
+	}
+	times := overrides.Times(before, after, metav1.NewTime(w.clock.Now()), w.trusted(request))
+	var patch []jsonpatch.Operation
+	for i := range after.Spec.RuntimePatches {
+		if at, found := times[i]; found {
+			patch = append(patch, jsonpatch.NewOperation("add", fmt.Sprintf("/spec/runtimePatches/%d/time", i), at))
+		}
+	}
+	return ctrladmission.Patched("", patch...)
+}
+
+func (w *Webhook) trusted(request ctrladmission.Request) bool {
+	return slices.Contains(w.self, request.UserInfo.Username)
+}
+
+func (w *Webhook) validate(ctx context.Context, request ctrladmission.Request) ctrladmission.Response {
+	before, after, err := w.decode(request)
+	if err != nil {
+		return ctrladmission.Errored(http.StatusBadRequest, err)
+	}
+	if !after.DeletionTimestamp.IsZero() || before != nil && !overrides.Changed(before, after) {
+		return ctrladmission.Allowed("") // nothing here is about it; above all, a stop needs no runtime
+	}
+	if before != nil {
+		var js jobset.JobSet
+		found := &js
+		if err := w.client.Get(ctx, client.ObjectKeyFromObject(after), &js); apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(&js, after) {
+			found = nil
+		} else if err != nil {
+			return ctrladmission.Errored(http.StatusInternalServerError, err)
+		}
+		if errs := overrides.CheckTransition(before, after, found); len(errs) > 0 {
+			return refused(after, errs, nil)
+		}
+		if w.trusted(request) {
+			return ctrladmission.Allowed("") // its entry was computed on the runtime
+		}
+	}
+	warnings, errs, err := w.check(ctx, before, after)
+	if err != nil {
+		return ctrladmission.Errored(http.StatusInternalServerError, err)
+	}
+	if len(errs) > 0 {
+		return refused(after, errs, warnings)
+	}
+	return ctrladmission.Allowed("").WithWarnings(warnings...)
+}
+
+// check compares the TrainJob with its runtime.
+func (w *Webhook) check(ctx context.Context, before, after *trainer.TrainJob) (ctrladmission.Warnings, field.ErrorList, error) {
+	path := field.NewPath("spec", "runtimeRef")
+	var warnings ctrladmission.Warnings
+	spec, err := overrides.Pinned(after)
+	if err != nil {
+		return nil, field.ErrorList{field.Invalid(field.NewPath("metadata", "annotations").Key(overrides.PinAnnotation), "", err.Error())}, nil
+	}
+	if spec == nil {
+		live, err := admission.LiveRuntime(ctx, w.client, after)
+		if err == nil && live == nil {
+			live, err = admission.LiveRuntime(ctx, w.reader, after) // made a moment ago, maybe
+		}
+		switch {
+		case err == admission.ErrUnknownKind:
+			return nil, field.ErrorList{field.NotSupported(path.Child("kind"), fmt.Sprintf("%s.%s", value(after.Spec.RuntimeRef.Kind), value(after.Spec.RuntimeRef.APIGroup)),
+				[]string{"ClusterTrainingRuntime.trainer.kubeflow.org", "TrainingRuntime.trainer.kubeflow.org"})}, nil
+		case err != nil:
+			return nil, nil, err
+		case live == nil:
+			return nil, field.ErrorList{field.Invalid(path, after.Spec.RuntimeRef.Name, fmt.Sprintf(
+				"there is no %s; create it before the TrainJob, or refer to another", admission.Describe(after)))}, nil
+		}
+		spec = &live.Spec
+		if trainingruntimeutil.IsSupportDeprecated(live.Labels) {
+			warnings = append(warnings, fmt.Sprintf("%s is deprecated and will be removed in a future release of Kubeflow Trainer; its policy for runtimes: %s",
+				admission.Describe(after), constants.RuntimeDeprecationPolicyURL))
+		}
+	}
+	warnings = append(warnings, overrides.Warnings(after.Spec.RuntimePatches)...)
+	if errs := overrides.Check(after, spec); len(errs) > 0 {
+		return warnings, errs, nil
+	}
+	more, errs := w.builder.Validate(ctx, before, after, spec)
+	return append(warnings, more...), errs, nil
+}
+
+func value(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+func refused(job *trainer.TrainJob, errs field.ErrorList, warnings ctrladmission.Warnings) ctrladmission.Response {
+	kind := trainer.GroupVersion.WithKind(trainer.TrainJobKind).GroupKind()
+	status := apierrors.NewInvalid(kind, job.Name, errs).Status()
+	return ctrladmission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status, Warnings: warnings}}
+}
