@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gomodules.xyz/jsonpatch/v2"
+	kjson "sigs.k8s.io/json"
 )
 
 // canonical returns the operations that bring the values of a TrainJob's spec into the form in which Trainer's webhook
@@ -21,10 +22,10 @@ func canonical(raw []byte, typed any) ([]jsonpatch.Operation, error) {
 	var sent, written struct {
 		Spec any `json:"spec"`
 	}
-	if err := json.Unmarshal(raw, &sent); err != nil {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &sent); err != nil {
 		return nil, fmt.Errorf("reading spec: %w", err)
 	}
-	if err := json.Unmarshal(back, &written); err != nil {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(back, &written); err != nil {
 		return nil, err
 	}
 	return replacements("/spec", sent.Spec, written.Spec), nil

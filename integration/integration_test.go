@@ -280,7 +280,7 @@ func TestFits(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			j := &job{podSets: podSets}
+			j := &job{r: &Reconciler{}, podSets: podSets}
 			j.Name, j.UID, j.Spec.Suspend = "job", uid, ptr.To(true)
 			wl := &kueue.Workload{ObjectMeta: controlled(uid, true), Spec: kueue.WorkloadSpec{PodSets: podSets}}
 			c.change(j, wl)

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	kjson "sigs.k8s.io/json"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
@@ -243,7 +243,7 @@ func hasSpec(raw []byte) bool {
 	var object struct {
 		Spec map[string]any `json:"spec"`
 	}
-	return json.Unmarshal(raw, &object) == nil && object.Spec != nil
+	return kjson.UnmarshalCaseSensitivePreserveInts(raw, &object) == nil && object.Spec != nil
 }
 
 func rawEntries(raw []byte) ([]any, error) {
@@ -252,7 +252,8 @@ func rawEntries(raw []byte) ([]any, error) {
 			RuntimePatches []any `json:"runtimePatches"`
 		} `json:"spec"`
 	}
-	if err := json.Unmarshal(raw, &object); err != nil {
+	// As the API server reads it: a whole number stays one, however large.
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &object); err != nil {
 		return nil, fmt.Errorf("reading spec.runtimePatches: %w", err)
 	}
 	return object.Spec.RuntimePatches, nil

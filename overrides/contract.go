@@ -40,6 +40,43 @@ func CheckEntries(entries []trainer.RuntimePatch) field.ErrorList {
 		if problems := validation.IsDomainPrefixedPath(path, entry.Manager); len(problems) > 0 {
 			errs = append(errs, field.Invalid(path, entry.Manager, "must be a domain-prefixed path that says who writes the entry, such as example.com/team: "+problems[0].Detail))
 		}
+		errs = append(errs, checkContent(patchesPath.Key(entry.Manager).Child("trainingRuntimeSpec"), entry.TrainingRuntimeSpec)...)
+	}
+	return errs
+}
+
+// checkContent refuses what would not merge as it reads: the same ReplicatedJob twice, and keys that are directives of a
+// strategic merge ("$patch: delete" among labels takes all labels away).
+func checkContent(path *field.Path, spec *trainer.TrainingRuntimeSpecPatch) field.ErrorList {
+	if spec == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	if spec.Template != nil && spec.Template.Spec != nil {
+		seen := map[string]bool{}
+		for i, rj := range spec.Template.Spec.ReplicatedJobs {
+			if seen[rj.Name] {
+				e := field.Duplicate(path.Child("template", "spec", "replicatedJobs").Index(i).Child("name"), rj.Name)
+				e.Detail = "an entry names a replicatedJob once; join the two"
+				errs = append(errs, e)
+			}
+			seen[rj.Name] = true
+		}
+	}
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return append(errs, field.Invalid(path, "", err.Error()))
+	}
+	var content any
+	if err := json.Unmarshal(data, &content); err != nil {
+		return append(errs, field.Invalid(path, "", err.Error()))
+	}
+	values := map[string]string{}
+	flatten(path.String(), content, values)
+	for _, at := range slices.Sorted(maps.Keys(values)) {
+		if strings.Contains(at, ".$") {
+			errs = append(errs, field.Invalid(path, at[strings.Index(at, ".$")+1:], "a key may not begin with $, by which strategic merges are directed: leave it out; found at "+at))
+		}
 	}
 	return errs
 }

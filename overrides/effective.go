@@ -63,7 +63,8 @@ var patchesPath = field.NewPath("spec", "runtimePatches")
 // Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
 // entry that names a ReplicatedJob that the runtime doesn't have is an error: a strategic merge would append it.
 func Compute(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []trainer.RuntimePatch) (*Effective, error) {
-	job = forPlugins(job)
+	runtime = runtime.DeepCopy()
+	job = ForPlugins(job, runtime)
 	info, err := Prepare(job, runtime, entries)
 	if err != nil {
 		return nil, err
@@ -87,12 +88,16 @@ func Compute(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entrie
 	return e, err
 }
 
-// forPlugins returns a copy of the TrainJob that Trainer's plugins may write into. Trainer v2.3.0's Flux plugin follows
-// spec.trainer without looking whether it is there.
-func forPlugins(job *trainer.TrainJob) *trainer.TrainJob {
+// ForPlugins returns a copy of the TrainJob that Trainer's plugins may write into. Trainer v2.3.0's Flux plugin follows
+// spec.trainer and its numNodes without looking whether they are there; what they default to is the runtime's.
+func ForPlugins(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec) *trainer.TrainJob {
 	job = job.DeepCopy()
 	if job.Spec.Trainer == nil {
 		job.Spec.Trainer = &trainer.Trainer{}
+	}
+	if policy := runtime.MLPolicy; policy != nil && policy.Flux != nil {
+		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, ptr.Deref(policy.NumNodes, 1))
+		policy.Flux.NumProcPerNode = cmpOr(policy.Flux.NumProcPerNode, int32(1))
 	}
 	return job
 }

@@ -57,10 +57,8 @@ func (noIndexes) IndexField(context.Context, client.Object, string, client.Index
 // Build returns the objects of the TrainJob on the runtime, with all its entries: the side objects first, the JobSet
 // last. It leaves out the ReplicatedJobs that are done and outlive the JobSet. It changes none of its arguments.
 func (b *Builder) Build(ctx context.Context, job *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
-	job = job.DeepCopy() // plugins write into what they are given
-	if job.Spec.Trainer == nil {
-		job.Spec.Trainer = &trainer.Trainer{} // Trainer v2.3.0's Flux plugin doesn't look whether it is there
-	}
+	spec = spec.DeepCopy()
+	job = overrides.ForPlugins(job, spec)
 	info, err := overrides.Prepare(job, spec, job.Spec.RuntimePatches)
 	if err != nil {
 		return nil, nil, err

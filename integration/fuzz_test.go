@@ -1,0 +1,137 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// FuzzWebhook holds that no update by somebody else, whatever was sent, makes the webhook panic, changes or drops the
+// integration's entry, puts another after it, or touches an entry that isn't the integration's.
+func FuzzWebhook(f *testing.F) {
+	const own = `{"manager":"kueue.x-k8s.io/manager","time":"2026-01-01T00:00:00Z","trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"node"}]}}}}`
+	stored := `{"metadata":{"name":"a","annotations":{"signalbox.dev/runtime":"x"}},"spec":{"runtimePatches":[{"manager":"a.com/a","future":{"b":0}},` + own + `]}}`
+	for _, sent := range []string{
+		`{"metadata":{"name":"a"},"spec":{}}`, stored, `{"metadata":{"name":"a"},"spec":{"runtimePatches":null}}`,
+		`{"metadata":{"name":"a"},"spec":{"runtimePatches":[{"manager":"kueue.x-k8s.io/manager"},{"manager":"b.com/b","trainingRuntimeSpec":{}}]}}`,
+		`{"spec":{"runtimePatches":[` + own + `,{"manager":"a.com/a"},` + own + `]}}`, `{"metadata":{"annotations":{"signalbox.dev/runtime":"y"}},"spec":{"trainer":{"resourcesPerNode":{"limits":{"nvidia.com/gpu":8}}}}}`,
+	} {
+		f.Add([]byte(stored), []byte(sent))
+		f.Add([]byte(sent), []byte(stored))
+	}
+	scheme := runtime.NewScheme()
+	if err := trainer.AddToScheme(scheme); err != nil {
+		f.Fatal(err)
+	}
+	w := &Webhook{decoder: admission.NewDecoder(scheme)}
+	f.Fuzz(func(t *testing.T, before, sent []byte) {
+		rv, err := w.decode(admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+			Operation: admissionv1.Update, Object: runtime.RawExtension{Raw: sent}, OldObject: runtime.RawExtension{Raw: before},
+		}})
+		if err != nil || !hasSpec(sent) || !hasSpec(before) || rv.new.Name == "" {
+			return // no API server sends that
+		}
+		if _, err := canonical(sent, &rv.new.TrainJob); err != nil {
+			return
+		}
+		refuseOwn(&rv.new.TrainJob)
+		operations, err := keep(rv)
+		if err != nil {
+			return
+		}
+		after := sent
+		if len(operations) > 0 {
+			data, err := json.Marshal(operations)
+			if err != nil {
+				t.Fatal(err)
+			}
+			patch, err := jsonpatch.DecodePatch(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if after, err = patch.Apply(sent); err != nil {
+				t.Fatalf("the patch %s can't be applied to %s: %v", data, sent, err)
+			}
+		}
+		now := entriesOf(t, after)
+		_, wasOwn := split(entriesOf(t, before))
+		last := len(now) - 1
+		others, nowOwn := split(now)
+		if !bytes.Equal(wasOwn, nowOwn) {
+			t.Fatalf("the integration's entry was %s and is %s", wasOwn, nowOwn)
+		}
+		if nowOwn != nil && !same(now, entriesOf(t, before)) && !bytes.Equal(now[last], nowOwn) {
+			t.Fatalf("an entry stands after the integration's: %s", after)
+		}
+		if theirs, _ := split(entriesOf(t, sent)); !same(theirs, others) {
+			t.Fatalf("the others' entries were sent as %s and became %s", theirs, others)
+		}
+		if rv.old.Annotations[overrides.PinAnnotation] != annotationOf(t, after) {
+			t.Fatalf("the pinned runtime has changed: %s", after)
+		}
+	})
+}
+
+func entriesOf(t *testing.T, raw []byte) []json.RawMessage {
+	t.Helper()
+	list, err := rawEntries(raw)
+	if err != nil {
+		t.Skip("not a TrainJob's")
+	}
+	entries := make([]json.RawMessage, 0, len(list))
+	for _, e := range list {
+		data, err := json.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, data)
+	}
+	return entries
+}
+
+// split takes the integration's entry out of the others; of several, the first.
+func split(entries []json.RawMessage) (others []json.RawMessage, own []byte) {
+	for _, e := range entries {
+		var head struct {
+			Manager any `json:"manager"`
+		}
+		if kjson.UnmarshalCaseSensitivePreserveInts(e, &head) == nil && head.Manager == overrides.Manager {
+			if own == nil {
+				own = e
+			}
+			continue
+		}
+		others = append(others, e)
+	}
+	return others, own
+}
+
+func same(a, b []json.RawMessage) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if !bytes.Equal(a[i], b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func annotationOf(t *testing.T, raw []byte) string {
+	t.Helper()
+	var object trainer.TrainJob
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &object); err != nil {
+		t.Fatal(err)
+	}
+	return object.Annotations[overrides.PinAnnotation]
+}

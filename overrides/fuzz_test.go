@@ -1,0 +1,300 @@
+package overrides
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+)
+
+// fuzzRuntimes are runtimes of every ML policy.
+func fuzzRuntimes(f *testing.F) []trainer.TrainingRuntimeSpec {
+	f.Helper()
+	var all []trainer.TrainingRuntimeSpec
+	for _, text := range []string{torchRuntime, mpiRuntime} {
+		var spec trainer.TrainingRuntimeSpec
+		if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil {
+			f.Fatal(err)
+		}
+		all = append(all, spec)
+		flux := spec.DeepCopy()
+		flux.MLPolicy = &trainer.MLPolicy{NumNodes: ptr.To[int32](2), MLPolicySource: trainer.MLPolicySource{Flux: &trainer.FluxMLPolicySource{NumProcPerNode: ptr.To[int32](1)}}}
+		plain := spec.DeepCopy()
+		plain.MLPolicy = nil
+		all = append(all, *flux, *plain)
+	}
+	return all
+}
+
+var fuzzSeeds = []string{
+	`{}`,
+	"\x03\x00\x01\x01\x01\x03\x00\x01\x01\x00\x02\x01\x02\x01\x01\x00\x02\x02\x01\x02\x01\x02\x01\x01\x02\x01\x01\x02\x03\x01\x02\x01\x02\x01\x02\x01\x02\x01\x02\x01\x02\x03\x01\x02\x01\x03\x01\x02\x01\x00\x01\x02\x01\x02\x01\x02\x01\x02\x01\x02\x01\x02",
+	`{"runtimePatches":[{"manager":"a.com/a"},{"manager":"kueue.x-k8s.io/manager"}]}`,
+	`{"trainer":{"numNodes":3,"numProcPerNode":2,"image":"i","command":["c"],"args":["a"],"env":[{"name":"A","value":"b"}],"resourcesPerNode":{"limits":{"nvidia.com/gpu":"8"}}}}`,
+	`{"initializer":{"dataset":{"storageUri":"hf://a","env":[{"name":"X"}],"secretRef":{"name":"s"}},"model":{"storageUri":"hf://m"}}}`,
+	`{"runtimePatches":[{"manager":"a.com/a","trainingRuntimeSpec":{"template":{"metadata":{"labels":{"a":"b"}},"spec":{"replicatedJobs":[{"name":"node","template":{"metadata":{"labels":{"trainer.kubeflow.org/trainjob-ancestor-step":"x"}},"spec":{"template":{"metadata":{"labels":{"l":"1"},"annotations":{"n":"1"}},"spec":{"nodeSelector":{"gpu":"a"},"tolerations":[{"key":"k","operator":"Exists"}],"schedulingGates":[{"name":"g"}],"volumes":[{"name":"v","emptyDir":{}}],"containers":[{"name":"sidecar","env":[{"name":"E","value":""}],"volumeMounts":[{"name":"v","mountPath":"/v","readOnly":false}]}],"affinity":{"nodeAffinity":{}},"serviceAccountName":"sa","imagePullSecrets":[{"name":"p"}],"securityContext":{"runAsUser":0},"terminationGracePeriodSeconds":0}}}}}]}}}},{"manager":"b.com/b","trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"node","template":{"spec":{"template":{"spec":{"nodeSelector":{"gpu":"b","zone":"z"},"tolerations":[{"key":"x"}]}}}}}]}}}}]}`,
+	`{"runtimePatches":[{"manager":"a.com/a","trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"launcher"},{"name":"nobody"}]}}}}]}`,
+}
+
+// draw makes choices from the fuzzer's bytes; without bytes left, always the first.
+type draw struct{ data []byte }
+
+func (d *draw) of(n int) int {
+	if len(d.data) == 0 {
+		return 0
+	}
+	c := int(d.data[0]) % n
+	d.data = d.data[1:]
+	return c
+}
+
+func pick[T any](d *draw, from ...T) T { return from[d.of(len(from))] }
+
+func (d *draw) pairs() map[string]string {
+	n := d.of(4)
+	if n == 0 {
+		return nil
+	}
+	m := map[string]string{}
+	for range n {
+		m[pick(d, "gpu", "zone", "team", "", "$patch", "kueue.x-k8s.io/podset")] = pick(d, "", "a", "b", "delete", "replace")
+	}
+	return m
+}
+
+// entries draws a TrainJob's entries, of fields that can meet each other.
+func (d *draw) entries() []trainer.RuntimePatch {
+	var entries []trainer.RuntimePatch
+	for range d.of(5) {
+		entry := trainer.RuntimePatch{Manager: pick(d, "a.com/a", "b.com/b", "c.com/c", Manager, "", "nobody")}
+		if d.of(8) > 0 {
+			entry.TrainingRuntimeSpec = &trainer.TrainingRuntimeSpecPatch{}
+			if d.of(8) > 0 {
+				entry.TrainingRuntimeSpec.Template = &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{}}
+				if d.of(3) == 0 {
+					entry.TrainingRuntimeSpec.Template.Metadata = &metav1.ObjectMeta{Labels: d.pairs(), Annotations: d.pairs()}
+				}
+				for range d.of(4) {
+					entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs = append(entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs, d.replicatedJob())
+				}
+			}
+		}
+		entries = append(entries, entry)
+	}
+	return entries
+}
+
+func (d *draw) replicatedJob() trainer.ReplicatedJobPatch {
+	rj := trainer.ReplicatedJobPatch{Name: pick(d, "node", "launcher", "dataset-initializer", "nodes")}
+	if d.of(8) == 0 {
+		return rj
+	}
+	rj.Template = &trainer.JobTemplatePatch{Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{}}}
+	if d.of(3) == 0 {
+		rj.Template.Metadata = &metav1.ObjectMeta{Labels: d.pairs()}
+	}
+	pod := rj.Template.Spec.Template
+	if d.of(2) == 0 {
+		pod.Metadata = &metav1.ObjectMeta{Labels: d.pairs(), Annotations: d.pairs()}
+	}
+	if d.of(6) == 0 {
+		return rj
+	}
+	pod.Spec = &trainer.PodSpecPatch{NodeSelector: d.pairs()}
+	for range d.of(3) {
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: pick(d, "", "spot", "gpu"), Operator: pick(d, corev1.TolerationOpExists, corev1.TolerationOpEqual, "")})
+	}
+	for range d.of(3) {
+		pod.Spec.SchedulingGates = append(pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: pick(d, "a", "b", "")})
+	}
+	for range d.of(3) {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: pick(d, "data", "initializer", "")})
+	}
+	for range d.of(3) {
+		c := trainer.ContainerPatch{Name: pick(d, "node", "sidecar", "dataset-initializer", "")}
+		for range d.of(3) {
+			c.Env = append(c.Env, corev1.EnvVar{Name: pick(d, "A", "B", ""), Value: pick(d, "", "x")})
+		}
+		for range d.of(3) {
+			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: pick(d, "data", "initializer"), MountPath: pick(d, "/a", "/b", "")})
+		}
+		pod.Spec.Containers = append(pod.Spec.Containers, c)
+	}
+	if d.of(4) == 0 {
+		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
+	}
+	if d.of(4) == 0 {
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To(int64(d.of(3)))
+	}
+	return rj
+}
+
+func (d *draw) spec() trainer.TrainJobSpec {
+	spec := trainer.TrainJobSpec{RuntimePatches: d.entries()}
+	if d.of(3) == 0 {
+		spec.Trainer = &trainer.Trainer{NumNodes: ptr.To(int32(d.of(5) - 1)), Env: []corev1.EnvVar{{Name: pick(d, "A", "")}}, Command: pick(d, nil, []string{"tune", "run"})}
+	}
+	if d.of(4) == 0 {
+		spec.Initializer = &trainer.Initializer{Dataset: &trainer.DatasetInitializer{StorageUri: ptr.To("hf://a")}}
+	}
+	if d.of(4) == 0 {
+		spec.Initializer = &trainer.Initializer{Model: &trainer.ModelInitializer{}}
+	}
+	return spec
+}
+
+// FuzzMerge holds that no TrainJob makes the merge panic, and that what it computes has lost no entry: for every key of
+// labels, annotations, node selector and scheduling gates that an entry sets, the result has the value of the last entry
+// that sets it, and its tolerations are the last list. The bytes are a TrainJob's spec, or choices of which one is made.
+func FuzzMerge(f *testing.F) {
+	runtimes := fuzzRuntimes(f)
+	for i, seed := range fuzzSeeds {
+		f.Add([]byte(seed), uint8(i))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, which uint8) {
+		job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job"}}
+		if json.Unmarshal(data, &job.Spec) != nil {
+			job.Spec = (&draw{data}).spec()
+		}
+		runtime := &runtimes[int(which)%len(runtimes)]
+		before, err := json.Marshal(job)
+		if err != nil {
+			return // holds what can't be written, a quantity say
+		}
+		e, err := Compute(job, runtime, job.Spec.RuntimePatches)
+		if after, err := json.Marshal(job); err != nil || string(after) != string(before) {
+			t.Fatalf("the TrainJob was changed")
+		}
+		if err != nil || len(CheckEntries(job.Spec.RuntimePatches)) > 0 || len(Check(job, runtime)) > 0 {
+			return // refused
+		}
+		if len(e.ReplicatedJobs) != len(runtime.Template.Spec.ReplicatedJobs) {
+			t.Fatalf("%d ReplicatedJobs of %d", len(e.ReplicatedJobs), len(runtime.Template.Spec.ReplicatedJobs))
+		}
+		for i := range e.ReplicatedJobs {
+			name := runtime.Template.Spec.ReplicatedJobs[i].Name
+			if e.ReplicatedJobs[i].Name != name {
+				t.Fatalf("the order of ReplicatedJobs is the runtime's: %s stands where %s did", e.ReplicatedJobs[i].Name, name)
+			}
+			if problem := lost(job.Spec.RuntimePatches, name, &e.ReplicatedJobs[i].Template.Spec.Template); problem != "" {
+				t.Fatalf("ReplicatedJob %s: %s", name, problem)
+			}
+		}
+	})
+}
+
+// lost names what the entries say of a ReplicatedJob's pods and the pod template doesn't have.
+func lost(entries []trainer.RuntimePatch, replicatedJob string, pod *corev1.PodTemplateSpec) string {
+	want := map[string]map[string]string{"labels": {}, "annotations": {}, "nodeSelector": {}}
+	have := map[string]map[string]string{"labels": pod.Labels, "annotations": pod.Annotations, "nodeSelector": pod.Spec.NodeSelector}
+	var tolerations []corev1.Toleration
+	set := func(field string, values map[string]string) {
+		for k, v := range values {
+			want[field][k] = v
+		}
+	}
+	for _, entry := range entries {
+		meta, spec := podPatches(entry, replicatedJob)
+		for _, m := range meta {
+			set("labels", m.Labels)
+			set("annotations", m.Annotations)
+		}
+		for _, s := range spec {
+			set("nodeSelector", s.NodeSelector)
+			if len(s.Tolerations) > 0 {
+				tolerations = s.Tolerations
+			}
+			for _, g := range s.SchedulingGates {
+				if !slices.Contains(pod.Spec.SchedulingGates, g) {
+					return fmt.Sprintf("scheduling gate %q of %s is lost", g.Name, entry.Manager)
+				}
+			}
+		}
+	}
+	for field, values := range want {
+		for k, v := range values {
+			if got, found := have[field][k]; !found || got != v {
+				return fmt.Sprintf("%s[%q] is %q, the last entry that sets it says %q", field, k, got, v)
+			}
+		}
+	}
+	if len(tolerations) > 0 && len(pod.Spec.Tolerations) != len(tolerations) {
+		return fmt.Sprintf("%d tolerations, the last list has %d", len(pod.Spec.Tolerations), len(tolerations))
+	}
+	return ""
+}
+
+// podPatches are all that an entry says of a ReplicatedJob's pods; the CRD lets it name each once.
+func podPatches(entry trainer.RuntimePatch, replicatedJob string) (meta []*metav1.ObjectMeta, spec []*trainer.PodSpecPatch) {
+	m, s := PodPatch(entry, replicatedJob)
+	if m != nil {
+		meta = append(meta, m)
+	}
+	if s != nil {
+		spec = append(spec, s)
+	}
+	return meta, spec
+}
+
+// FuzzCheck holds that validation takes any two versions of a TrainJob without a panic, answers the same twice, refuses
+// no update that changes nothing, and that what it says of times is about entries that there are.
+func FuzzCheck(f *testing.F) {
+	runtimes := fuzzRuntimes(f)
+	for i, seed := range fuzzSeeds {
+		f.Add([]byte(seed), []byte(fuzzSeeds[(i+1)%len(fuzzSeeds)]), uint8(i))
+	}
+	f.Fuzz(func(t *testing.T, first, second []byte, which uint8) {
+		var before, after trainer.TrainJob
+		if json.Unmarshal(first, &before.Spec) != nil {
+			before.Spec = (&draw{first}).spec()
+		}
+		if json.Unmarshal(second, &after.Spec) != nil {
+			after.Spec = (&draw{second}).spec()
+		}
+		runtime := &runtimes[int(which)%len(runtimes)]
+		for range 2 {
+			CheckEntries(after.Spec.RuntimePatches)
+			Warnings(after.Spec.RuntimePatches)
+		}
+		if a, b := fmt.Sprint(Check(&after, runtime)), fmt.Sprint(Check(&after, runtime)); a != b {
+			t.Fatalf("two answers: %s, and %s", a, b)
+		}
+		if errs := CheckTransition(&after, after.DeepCopy(), nil); len(errs) > 0 {
+			t.Fatalf("an update that changes nothing is refused: %v", errs)
+		}
+		CheckTransition(&before, &after, nil)
+		for i := range Times(&before, &after, metav1.Now(), which%2 == 0) {
+			if i < 0 || i >= len(after.Spec.RuntimePatches) {
+				t.Fatalf("a time for entry %d of %d", i, len(after.Spec.RuntimePatches))
+			}
+		}
+		if times := Times(&after, after.DeepCopy(), metav1.Now(), false); slices.ContainsFunc(after.Spec.RuntimePatches, func(e trainer.RuntimePatch) bool { return e.Time != nil }) {
+			for i := range times {
+				if after.Spec.RuntimePatches[i].Time != nil && uniqueManagers(&after) {
+					t.Fatalf("entry %d has not changed and is given another time", i)
+				}
+			}
+		}
+		job := trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{PinAnnotation: string(first)}}}
+		if spec, err := Pinned(&job); err == nil && spec == nil {
+			t.Fatal("a pin that says nothing is no pin")
+		}
+	})
+}
+
+func uniqueManagers(job *trainer.TrainJob) bool {
+	seen := map[string]bool{}
+	for _, e := range job.Spec.RuntimePatches {
+		if seen[e.Manager] {
+			return false
+		}
+		seen[e.Manager] = true
+	}
+	return true
+}
