@@ -4,14 +4,19 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -22,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/yaml"
 )
 
 func TestE2E(t *testing.T) {
@@ -62,6 +68,37 @@ var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 var _ = ginkgo.AfterSuite(func() {
 	if watched != nil {
 		watched.stop()
+	}
+})
+
+// What a failed spec leaves behind is gone when somebody reads of it; so it is written down.
+var _ = ginkgo.JustAfterEach(func(ctx context.Context) {
+	if !ginkgo.CurrentSpecReport().Failed() {
+		return
+	}
+	var namespaces corev1.NamespaceList
+	if err := admin.List(ctx, &namespaces); err != nil {
+		ginkgo.AddReportEntry("what was there can't be listed", err.Error())
+		return
+	}
+	for _, n := range namespaces.Items {
+		if !strings.HasPrefix(n.Name, "e2e-") || !n.DeletionTimestamp.IsZero() {
+			continue
+		}
+		for _, list := range []client.ObjectList{&trainer.TrainJobList{}, &kueue.WorkloadList{}, &jobset.JobSetList{}, &batchv1.JobList{}, &corev1.PodList{}} {
+			if err := admin.List(ctx, list, client.InNamespace(n.Name)); err != nil || meta.LenList(list) == 0 || meta.LenList(list) > 10 {
+				continue
+			}
+			if err := meta.EachListItem(list, func(o runtime.Object) error {
+				o.(client.Object).SetManagedFields(nil)
+				return nil
+			}); err != nil {
+				continue
+			}
+			if text, err := yaml.Marshal(list); err == nil {
+				ginkgo.AddReportEntry(fmt.Sprintf("%T in %s", list, n.Name), string(text))
+			}
+		}
 	}
 })
 

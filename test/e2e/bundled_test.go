@@ -1,0 +1,401 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/kubeflow/trainer/v2/pkg/statusserver"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+func init() {
+	if cluster.bundled() {
+		ginkgo.Describe("The bundled Trainer", bundledSpecs)
+	}
+}
+
+func bundledSpecs() {
+	ginkgo.It("makes nothing for a TrainJob that waits: two objects, and at most 6 writes", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
+		g.runtime(ctx, "torch", "1s")
+		gomega.Eventually(func() bool { // what a namespace and a queue are given by themselves
+			lq := get(ctx, &kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: localQueue}})
+			root := admin.Get(ctx, client.ObjectKey{Namespace: g.namespace, Name: "kube-root-ca.crt"}, &corev1.ConfigMap{})
+			account := admin.Get(ctx, client.ObjectKey{Namespace: g.namespace, Name: "default"}, &corev1.ServiceAccount{})
+			return len(lq.Status.Conditions) > 0 && root == nil && account == nil
+		}).Should(gomega.BeTrue())
+		from := cluster.auditEnd()
+		count := func() []request {
+			return cluster.requests(from, func(r request) bool {
+				return r.writes() && r.User.Username != "user" && r.User.Username != "admin" &&
+					(r.ObjectRef.Namespace == g.namespace || r.ObjectRef.Name == g.queue)
+			})
+		}
+		quiet := func() {
+			ginkgo.GinkgoHelper()
+			last := -1
+			gomega.Eventually(func() bool { n := len(count()); still := n == last; last = n; return still }, "30s", "1s").Should(gomega.BeTrue())
+		}
+		quiet()
+		from = cluster.auditEnd()
+		tj := g.submit(ctx, g.trainJob("waits", "torch", 1))
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
+		quiet()
+		gomega.Consistently(func() int { return len(count()) }, "3s").Should(gomega.BeNumerically("<=", 6), func() string { return strings.Join(summary(count()), "\n") })
+		objects := objectsIn(ctx, g.namespace, "kube-root-ca.crt", "default", "torch", localQueue)
+		ginkgo.AddReportEntry(fmt.Sprintf("waiting: %d objects %v, %d writes by all clients but the user", len(objects), objects, len(count())), summary(count()))
+		gomega.Expect(objects).To(gomega.ConsistOf("TrainJob waits", gomega.HavePrefix("Workload trainjob-waits-")))
+	})
+
+	ginkgo.It("tells in kubectl's columns and in the conditions where a TrainJob stands", func(ctx context.Context) {
+		low, high := makePriorities(ctx)
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		tj := g.submit(ctx, g.trainJob("told", "torch", 1, priority(low)))
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+		gomega.Expect(columns(ctx, tj)).To(gomega.Equal(map[string]string{"Name": "told", "State": "Running", "Queue": localQueue, "Flavor": "a100"}))
+		large := g.submit(ctx, g.trainJob("large", "torch", 2, priority(low)))
+		gomega.Eventually(func() string { return told(ctx, large, api.ConditionQuotaReserved) }).Should(gomega.And(
+			gomega.HavePrefix("False "), gomega.ContainSubstring("insufficient quota for nvidia.com/gpu in flavor a100")))
+		gomega.Expect(columns(ctx, large)).To(gomega.HaveKeyWithValue("State", "Queued"))
+		urgent := g.submit(ctx, g.trainJob("urgent", "torch", 1, priority(high)))
+		gomega.Eventually(func() string { return told(ctx, tj, api.ConditionEvicted) }).Should(gomega.HavePrefix("True Preempted: Preempted to accommodate a workload"))
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
+		gomega.Expect(columns(ctx, tj)).To(gomega.HaveKeyWithValue("Flavor", ""))
+		gomega.Eventually(state(ctx, urgent)).Should(gomega.Equal(api.StateRunning))
+		gomega.Expect(user.Delete(ctx, urgent)).To(gomega.Succeed())
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+		gomega.Expect(told(ctx, tj, trainerapi.TrainJobSuspended)).To(gomega.HavePrefix("False Resumed"))
+		gomega.Expect(told(ctx, tj, api.ConditionEvicted)).To(gomega.HavePrefix("False"))
+	})
+
+	ginkgo.It("makes the children of an evicted TrainJob anew, and doesn't run an initializer again whose work has outlived them", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8, "h100": 8})
+		initialized := func(volume corev1.VolumeSource) func(*trainerapi.TrainingRuntime) {
+			return func(rt *trainerapi.TrainingRuntime) {
+				first := step("dataset-initializer", "dataset-initializer", "1s")
+				pod := &first.Template.Spec.Template
+				pod.Spec.Volumes = []corev1.Volume{{Name: "initializer", VolumeSource: volume}}
+				pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "initializer", MountPath: "/workspace"}}
+				pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists})
+				node := &rt.Spec.Template.Spec.ReplicatedJobs[0]
+				node.DependsOn = []jobset.DependsOn{{Name: first.Name, Status: jobset.DependencyComplete}}
+				rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{first, *node}
+			}
+		}
+		g.runtime(ctx, "lasting", "forever", initialized(corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs.example.com", Path: "/"}}))
+		g.runtime(ctx, "lost", "forever", initialized(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
+		for runtime, again := range map[string]int{"lasting": 0, "lost": 1} {
+			tj := g.submit(ctx, g.trainJob(runtime, runtime, 1))
+			nodes := func() int { return len(podsNamed(ctx, tj, "node")) }
+			gomega.Eventually(nodes).Should(gomega.Equal(1), "the trainer comes after its initializer")
+			first := get(ctx, &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: tj.Namespace, Name: tj.Name}}).UID
+			stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
+			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+			gomega.Expect(objectsIn(ctx, g.namespace, "kube-root-ca.crt", "default", "lasting", "lost", localQueue)).NotTo(gomega.ContainElement(gomega.HavePrefix("JobSet")))
+			gomega.Expect(g.list(ctx, &corev1.PodList{})).To(gomega.BeEmpty())
+			stopPolicy(ctx, g.queue, kueue.None)
+			gomega.Eventually(nodes).Should(gomega.Equal(1))
+			js := get(ctx, &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: tj.Namespace, Name: tj.Name}})
+			gomega.Expect(js.UID).NotTo(gomega.Equal(first))
+			gomega.Expect(js.Spec.ReplicatedJobs).To(gomega.HaveLen(1+again), runtime)
+			gomega.Expect(podsNamed(ctx, tj, "dataset-initializer")).To(gomega.HaveLen(again), runtime)
+			gomega.Eventually(func() int32 { return succeeded(ctx, tj, "dataset-initializer") }, "15s").Should(gomega.BeEquivalentTo(1), "it still counts as done")
+			gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(2))
+			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
+			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		}
+	})
+
+	ginkgo.It("pins the runtime when the TrainJob starts: neither its edit nor its deletion changes anything, evicted or not", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		rt := g.runtime(ctx, "torch", "forever")
+		tj := g.submit(ctx, g.trainJob("pinned", "torch", 1))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		gomega.Eventually(func() error {
+			get(ctx, rt).Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image = "example.com/edited:2"
+			return admin.Update(ctx, rt)
+		}).Should(gomega.Succeed())
+		again := func() {
+			ginkgo.GinkgoHelper()
+			stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
+			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+			stopPolicy(ctx, g.queue, kueue.None)
+			gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+			gomega.Expect(podsOf(ctx, tj)[0].Spec.Containers[0].Image).To(gomega.Equal("example.com/train:1"))
+		}
+		again()
+		gomega.Expect(admin.Delete(ctx, rt)).To(gomega.Succeed())
+		again()
+		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(3))
+
+		// Nobody but the integration may say what a TrainJob is pinned to.
+		pin := get(ctx, tj).Annotations[overrides.PinAnnotation]
+		gomega.Expect(pin).NotTo(gomega.BeEmpty())
+		for _, value := range []string{`null`, `"other"`} {
+			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+overrides.PinAnnotation+`":`+value+`}}}`))
+			gomega.Expect(user.Patch(ctx, tj, patch)).To(gomega.Succeed())
+			gomega.Expect(tj.Annotations[overrides.PinAnnotation]).To(gomega.Equal(pin))
+		}
+		forged := g.trainJob("forged", "torch", 1, func(tj *trainerapi.TrainJob) { tj.Annotations = map[string]string{overrides.PinAnnotation: pin} })
+		g.runtime(ctx, "torch", "1s")
+		gomega.Expect(user.Create(ctx, forged)).To(gomega.MatchError(gomega.ContainSubstring("the annotation is written when the TrainJob starts")))
+	})
+
+	ginkgo.It("never runs a TrainJob again that has ended, whatever is deleted", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 16})
+		g.runtime(ctx, "short", "1s")
+		g.runtime(ctx, "broken", "1s", func(rt *trainerapi.TrainingRuntime) {
+			template := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template
+			template.Spec.BackoffLimit = ptr.To[int32](0)
+			template.Spec.Template.Annotations["sim.signalbox.dev/fail"] = "true"
+			template.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+		})
+		var ended []*trainerapi.TrainJob
+		for runtime, end := range map[string]api.TrainJobState{"short": api.StateComplete, "broken": api.StateFailed} {
+			tj := g.submit(ctx, g.trainJob(runtime, runtime, 1))
+			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(end))
+			ended = append(ended, tj)
+		}
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		gomega.Expect(admin.DeleteAllOf(ctx, &jobset.JobSet{}, client.InNamespace(g.namespace), client.PropagationPolicy(metav1.DeletePropagationForeground))).To(gomega.Succeed())
+		gomega.Eventually(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.BeEmpty())
+		cluster.mustAct("restart", "signalbox")
+		gomega.Consistently(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.BeEmpty())
+		for _, tj := range ended {
+			gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
+		}
+	})
+
+	ginkgo.It("ends a TrainJob at its deadline, and leaves one to others that is theirs", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		tj := g.submit(ctx, g.trainJob("overdue", "torch", 1, func(tj *trainerapi.TrainJob) { tj.Spec.ActiveDeadlineSeconds = 3 }))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		gomega.Eventually(func() string { return told(ctx, tj, trainerapi.TrainJobFailed) }).Should(gomega.HavePrefix("True " + trainerapi.TrainJobDeadlineExceededReason))
+		gomega.Eventually(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.BeEmpty())
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+
+		elsewhere := g.submit(ctx, g.trainJob("elsewhere", "torch", 1, func(tj *trainerapi.TrainJob) {
+			tj.Labels, tj.Spec.Suspend, tj.Spec.ManagedBy = nil, ptr.To(false), ptr.To("kueue.x-k8s.io/multikueue")
+		}))
+		gomega.Consistently(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.BeEmpty())
+		gomega.Expect(get(ctx, elsewhere).Status.Conditions).To(gomega.BeEmpty())
+	})
+
+	ginkgo.It("runs, stops and resumes a TrainJob that nobody queues, on the runtime that it started on", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		rt := g.runtime(ctx, "torch", "forever", func(rt *trainerapi.TrainingRuntime) {
+			pod := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
+			pod.Tolerations = append(pod.Tolerations, corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists})
+		})
+		tj := g.submit(ctx, g.trainJob("free", "torch", 1, func(tj *trainerapi.TrainJob) { tj.Labels = nil }))
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateSuspended))
+		suspend := func(value bool) {
+			ginkgo.GinkgoHelper()
+			patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, value))
+			gomega.Expect(user.Patch(ctx, tj, patch)).To(gomega.Succeed())
+		}
+		suspend(false)
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+		gomega.Expect(admin.Delete(ctx, rt)).To(gomega.Succeed())
+		suspend(true)
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateSuspended))
+		gomega.Eventually(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.BeEmpty())
+		suspend(false)
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+		gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
+		gomega.Eventually(func() []string {
+			return objectsIn(ctx, g.namespace, "kube-root-ca.crt", "default", localQueue)
+		}).Should(gomega.BeEmpty(), "everything goes with it")
+	})
+
+	ginkgo.It("says why a JobSet can't be made, and takes no other's for the TrainJob's", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "1s")
+		foreign := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "taken"}, Spec: jobset.JobSetSpec{
+			Suspend: ptr.To(true), ReplicatedJobs: []jobset.ReplicatedJob{step("node", "", "1s")}}}
+		foreign.Spec.ReplicatedJobs[0].Replicas = 1
+		foreign.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+		gomega.Expect(admin.Create(ctx, foreign)).To(gomega.Succeed())
+		tj := g.submit(ctx, g.trainJob("taken", "torch", 1))
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.And(
+			gomega.HavePrefix("TrainJobResourcesCreationFailed: "), gomega.ContainSubstring("that is not the TrainJob's; delete it"))))
+		gomega.Expect(get(ctx, foreign).Spec.Suspend).To(gomega.HaveValue(gomega.BeTrue()))
+		gomega.Expect(admin.Delete(ctx, foreign)).To(gomega.Succeed())
+		gomega.Eventually(complete(ctx, tj), "2m").Should(gomega.BeTrue())
+	})
+
+	ginkgo.It("lets a training process report its progress, and nobody else", func(ctx context.Context) {
+		const namespace, secret = "kubeflow-system", "signalbox-webhook-cert" // of a manager that runs in no cluster
+		gomega.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(gomega.Succeed())
+		ca, err := os.ReadFile(filepath.Join(cluster.dir, "pki", "ca.crt"))
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		gomega.Expect(admin.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secret}, Data: map[string][]byte{"ca.crt": ca}})).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func(ctx context.Context) {
+			gomega.Expect(admin.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(gomega.Succeed())
+		})
+		port := freePort()
+		cluster.configure(func(map[string]any) {}, func(c map[string]any) {
+			c["trainer"] = map[string]any{"enabled": true, "progress": map[string]any{"enabled": true, "port": port}}
+		})
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		tj := g.submit(ctx, g.trainJob("reports", "torch", 1))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		env := podsOf(ctx, tj)[0].Spec.Containers[0].Env
+		gomega.Expect(env).To(gomega.ContainElement(corev1.EnvVar{Name: "KUBEFLOW_TRAINER_SERVER_URL",
+			Value: fmt.Sprintf("https://signalbox-webhook.%s.svc:%d%s", namespace, port, statusserver.StatusUrl(tj.Namespace, tj.Name))}))
+		report := func(audience string) int {
+			ginkgo.GinkgoHelper()
+			request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
+			account := get(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "default"}})
+			gomega.Expect(admin.SubResource("token").Create(ctx, account, request)).To(gomega.Succeed())
+			body, err := json.Marshal(trainerapi.UpdateTrainJobStatusRequest{TrainerStatus: &trainerapi.TrainerStatus{ProgressPercentage: ptr.To[int32](42), LastUpdatedTime: metav1.Now()}})
+			gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			post, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("https://127.0.0.1:%d%s", port, statusserver.StatusUrl(tj.Namespace, tj.Name)), bytes.NewReader(body))
+			gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			post.Header.Set("Authorization", "Bearer "+request.Status.Token)
+			transport := http.DefaultTransport.(*http.Transport).Clone()
+			transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // it is on loopback
+			response, err := (&http.Client{Transport: transport}).Do(post)
+			gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			gomega.Expect(response.Body.Close()).To(gomega.Succeed())
+			return response.StatusCode
+		}
+		gomega.Expect(report("somebody-else")).To(gomega.Equal(http.StatusForbidden))
+		gomega.Expect(report(statusserver.TokenAudience(tj.Namespace, tj.Name))).To(gomega.Equal(http.StatusOK))
+		progress := func() *int32 {
+			if s := get(ctx, tj).Status.TrainerStatus; s != nil {
+				return s.ProgressPercentage
+			}
+			return nil
+		}
+		gomega.Eventually(progress).Should(gomega.HaveValue(gomega.BeEquivalentTo(42)))
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+		gomega.Expect(progress()).To(gomega.HaveValue(gomega.BeEquivalentTo(42)), "the status that we write leaves it")
+	})
+}
+
+// state is status.state of a TrainJob.
+func state(ctx context.Context, tj *trainerapi.TrainJob) func() api.TrainJobState {
+	return func() api.TrainJobState {
+		ginkgo.GinkgoHelper()
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
+		gomega.Expect(admin.Get(ctx, client.ObjectKeyFromObject(tj), u)).To(gomega.Succeed())
+		s, _, err := unstructured.NestedString(u.Object, "status", "state")
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		return api.TrainJobState(s)
+	}
+}
+
+// told is what a condition of a TrainJob says, as "Status Reason: message".
+func told(ctx context.Context, tj *trainerapi.TrainJob, condition string) string {
+	ginkgo.GinkgoHelper()
+	if c := meta.FindStatusCondition(get(ctx, tj).Status.Conditions, condition); c != nil {
+		return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+	}
+	return ""
+}
+
+// columns are what kubectl get prints of a TrainJob, but for its age.
+func columns(ctx context.Context, tj *trainerapi.TrainJob) map[string]string {
+	ginkgo.GinkgoHelper()
+	c := rest.CopyConfig(config(cluster.kubeconfig("user")))
+	c.GroupVersion, c.APIPath, c.NegotiatedSerializer = &trainerapi.GroupVersion, "/apis", clientgoscheme.Codecs.WithoutConversion()
+	requests, err := rest.RESTClientFor(c)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	data, err := requests.Get().Namespace(tj.Namespace).Resource("trainjobs").Name(tj.Name).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	var table metav1.Table
+	gomega.Expect(json.Unmarshal(data, &table)).To(gomega.Succeed())
+	texts := map[string]string{}
+	for i, definition := range table.ColumnDefinitions {
+		if definition.Name != "Age" {
+			texts[definition.Name] = ""
+			if cell := table.Rows[0].Cells[i]; cell != nil {
+				texts[definition.Name] = fmt.Sprint(cell)
+			}
+		}
+	}
+	return texts
+}
+
+func podsNamed(ctx context.Context, tj *trainerapi.TrainJob, replicatedJob string) []string {
+	var names []string
+	for _, p := range podsOf(ctx, tj) {
+		if p.Labels[jobset.ReplicatedJobNameKey] == replicatedJob {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
+func succeeded(ctx context.Context, tj *trainerapi.TrainJob, replicatedJob string) int32 {
+	for _, s := range get(ctx, tj).Status.JobsStatus {
+		if s.Name == replicatedJob {
+			return ptr.Deref(s.Succeeded, 0)
+		}
+	}
+	return 0
+}
+
+// objectsIn are all objects of a namespace that a TrainJob may have to do with, but for those named.
+func objectsIn(ctx context.Context, namespace string, but ...string) []string {
+	ginkgo.GinkgoHelper()
+	known := map[string]bool{}
+	for _, name := range but {
+		known[name] = true
+	}
+	var all []string
+	for kind, list := range map[string]client.ObjectList{
+		"TrainJob": &trainerapi.TrainJobList{}, "Workload": &kueue.WorkloadList{}, "JobSet": &jobset.JobSetList{}, "Job": &batchv1.JobList{},
+		"Pod": &corev1.PodList{}, "Service": &corev1.ServiceList{}, "Endpoints": &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "EndpointsList"}},
+		"EndpointSlice": &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList"}},
+		"ConfigMap":     &corev1.ConfigMapList{}, "Secret": &corev1.SecretList{}, "PersistentVolumeClaim": &corev1.PersistentVolumeClaimList{},
+	} {
+		gomega.Expect(admin.List(ctx, list, client.InNamespace(namespace))).To(gomega.Succeed())
+		gomega.Expect(meta.EachListItem(list, func(o runtimeObject) error {
+			if name := o.(client.Object).GetName(); !known[name] {
+				all = append(all, kind+" "+name)
+			}
+			return nil
+		})).To(gomega.Succeed())
+	}
+	return all
+}
+
+// freePort is a port of loopback that was free a moment ago.
+func freePort() int {
+	ginkgo.GinkgoHelper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
