@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -145,6 +146,11 @@ func keep(rv *review) ([]jsonpatch.Operation, error) {
 	if entries != nil {
 		patch = append(patch, jsonpatch.NewOperation("add", "/spec/runtimePatches", entries))
 	}
+	same, err := sameForm(rv)
+	if err != nil {
+		return nil, err
+	}
+	patch = append(patch, same...)
 	annotation := "/metadata/annotations/" + escape(overrides.PinAnnotation)
 	before, had := rv.old.Annotations[overrides.PinAnnotation]
 	switch now, has := rv.new.Annotations[overrides.PinAnnotation]; {
@@ -202,28 +208,50 @@ func (w *Webhook) defaultQueueExists(ctx context.Context, namespace string) (boo
 	return err == nil, nil
 }
 
+// sameForm returns the patches that bring an immutable part of the spec that was sent again into the form in which it is
+// stored: a GPU count of 8 is stored as "8" (see canonical), and the CRD takes the one for an edit of the other.
+func sameForm(rv *review) ([]jsonpatch.Operation, error) {
+	var before, sent struct {
+		Spec map[string]any `json:"spec"`
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(rv.rawOld, &before); err != nil {
+		return nil, fmt.Errorf("reading spec: %w", err)
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(rv.raw, &sent); err != nil {
+		return nil, fmt.Errorf("reading spec: %w", err)
+	}
+	was, is := &rv.old.Spec, &rv.new.Spec
+	var patch []jsonpatch.Operation
+	for name, equal := range map[string]bool{
+		"trainer":     was.Trainer != nil && equality.Semantic.DeepEqual(was.Trainer, is.Trainer),
+		"initializer": was.Initializer != nil && equality.Semantic.DeepEqual(was.Initializer, is.Initializer),
+	} {
+		if equal && !reflect.DeepEqual(before.Spec[name], sent.Spec[name]) {
+			patch = append(patch, jsonpatch.NewOperation("add", "/spec/"+name, before.Spec[name]))
+		}
+	}
+	return patch, nil
+}
+
 // keepOwn returns the entries of an update by somebody else, with the integration's as it stood before and last in the
 // list, where no other overrides it; nil where they are so already. It works on what was sent, not on what our types
 // know of it, so that the other entries stay as they are.
 func keepOwn(rv *review) ([]any, error) {
 	own := overrides.Own(&rv.old.TrainJob)
 	if own == nil && overrides.Own(&rv.new.TrainJob) == nil {
-		return nil, nil
+		return nil, nil // Trainer's webhook, or ours, has the rest
 	}
 	_, moved := overrides.OwnLast(rv.new.Spec.RuntimePatches)
 	if sent := overrides.Own(&rv.new.TrainJob); sent != nil && own != nil && !moved && equality.Semantic.DeepEqual(sent, own) {
 		return nil, nil
-	}
-	if equality.Semantic.DeepEqual(rv.old.Spec.RuntimePatches, rv.new.Spec.RuntimePatches) {
-		return nil, nil // as it stood, in the order in which it stood
 	}
 	before, err := rawEntries(rv.rawOld)
 	if err != nil {
 		return nil, err
 	}
 	sent, err := rawEntries(rv.raw)
-	if err != nil {
-		return nil, err
+	if err != nil || reflect.DeepEqual(before, sent) {
+		return nil, err // as it stood, in the order in which it stood
 	}
 	isOwn := func(entry any) bool {
 		e, ok := entry.(map[string]any)

@@ -41,6 +41,7 @@ func init() {
 
 func bundledSpecs() {
 	ginkgo.It("makes nothing for a TrainJob that waits: two objects, and at most 6 writes", func(ctx context.Context) {
+		const jobs = 20
 		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
 		g.runtime(ctx, "torch", "1s")
 		gomega.Eventually(func() bool { // what a namespace and a queue are given by themselves
@@ -63,13 +64,23 @@ func bundledSpecs() {
 		}
 		quiet()
 		from = cluster.auditEnd()
-		tj := g.submit(ctx, g.trainJob("waits", "torch", 1))
-		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
+		var waiting []*trainerapi.TrainJob
+		var expected []any
+		for i := range jobs {
+			name := fmt.Sprintf("waits-%d", i)
+			waiting = append(waiting, g.submit(ctx, g.trainJob(name, "torch", 1)))
+			expected = append(expected, "TrainJob "+name, gomega.HavePrefix("Workload trainjob-"+name+"-"))
+		}
+		for _, tj := range waiting {
+			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
+			gomega.Expect(told(ctx, tj, api.ConditionQuotaReserved)).To(gomega.ContainSubstring("ClusterQueue " + g.queue + " is inactive"))
+		}
 		quiet()
-		gomega.Consistently(func() int { return len(count()) }, "3s").Should(gomega.BeNumerically("<=", 6), func() string { return strings.Join(summary(count()), "\n") })
 		objects := objectsIn(ctx, g.namespace, "kube-root-ca.crt", "default", "torch", localQueue)
-		ginkgo.AddReportEntry(fmt.Sprintf("waiting: %d objects %v, %d writes by all clients but the user", len(objects), objects, len(count())), summary(count()))
-		gomega.Expect(objects).To(gomega.ConsistOf("TrainJob waits", gomega.HavePrefix("Workload trainjob-waits-")))
+		ginkgo.AddReportEntry(fmt.Sprintf("waiting: %.2f objects and %.2f writes by all clients but the user per TrainJob, of %d",
+			float64(len(objects))/jobs, float64(len(count()))/jobs, jobs), summary(count()))
+		gomega.Expect(objects).To(gomega.ConsistOf(expected...))
+		gomega.Consistently(func() int { return len(count()) }, "3s").Should(gomega.BeNumerically("<=", 6*jobs), func() string { return strings.Join(summary(count()), "\n") })
 	})
 
 	ginkgo.It("tells in kubectl's columns and in the conditions where a TrainJob stands", func(ctx context.Context) {
