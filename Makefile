@@ -44,10 +44,13 @@ cluster-tool: go
 ##@ Test
 
 .PHONY: test
-test: test-unit test-e2e ## Run all tests
+test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer, and beside Kubeflow Trainer
+	@rm -rf coverage/e2e-* junit*.xml
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled
+	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow
 	@echo "Statements covered by the unit tests and the end-to-end suite together:"
-	@go tool covdata percent -i coverage/unit,coverage/e2e | grep -E 'signalbox/(overrides|podsets|admission|integration|trainer)\b'
-	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="[0-9]+" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3/p' junit.xml | { read all errors failures; echo "$$((all-errors-failures)) passed, $$((errors+failures)) failed"; }
+	@go tool covdata percent -i coverage/unit,coverage/e2e-bundled,coverage/e2e-kubeflow | grep -E 'signalbox/(overrides|podsets|admission|integration|trainer)\b'
+	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="[0-9]+" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3/p' junit-*.xml | awk '{a+=$$1; e+=$$2; f+=$$3} END {print a-e-f " passed, " e+f " failed"}'
 
 .PHONY: test-unit
 test-unit: go ## Table tests; no control plane
@@ -61,11 +64,17 @@ test-race: go ## Table tests under the race detector, five times in random order
 
 .PHONY: test-e2e
 test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regexp for some of it
-	@rm -rf coverage/e2e && mkdir -p coverage/e2e
+	@rm -rf coverage/e2e-$(PROFILE) && mkdir -p coverage/e2e-$(PROFILE)
 	@echo "Building the end-to-end suite."
 	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
-	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e $(BIN)/cluster run --profile $(PROFILE) -- \
-		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit.xml $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) -- \
+		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+
+FUZZTIME ?= 10m
+.PHONY: fuzz
+fuzz: go ## Run every fuzz target for FUZZTIME (default 10m); findings go to testdata/fuzz
+	@for target in overrides/FuzzMerge overrides/FuzzCheck integration/FuzzWebhook trainer/FuzzWebhook; do \
+		go test ./$${target%/*} -run XXX -fuzz "^$${target#*/}$$" -fuzztime $(FUZZTIME) || exit 1; done
 
 ##@ Develop
 
@@ -90,4 +99,4 @@ verify: generate lint ## Fail when something generated is stale
 
 .PHONY: clean
 clean: ## Remove what builds and tests left; the control plane's build cache stays
-	rm -rf bin dist coverage junit.xml .cluster
+	rm -rf bin dist coverage junit*.xml .cluster
