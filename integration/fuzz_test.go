@@ -62,17 +62,22 @@ func FuzzWebhook(f *testing.F) {
 				t.Fatalf("the patch %s can't be applied to %s: %v", data, sent, err)
 			}
 		}
-		now := entriesOf(t, after)
-		_, wasOwn := split(entriesOf(t, before))
+		was, ok := entriesOf(before)
+		now, okNow := entriesOf(after)
+		given, okSent := entriesOf(sent)
+		if !ok || !okNow || !okSent {
+			return // not a TrainJob's
+		}
+		_, wasOwn := split(was)
 		last := len(now) - 1
 		others, nowOwn := split(now)
 		if !bytes.Equal(wasOwn, nowOwn) {
 			t.Fatalf("the integration's entry was %s and is %s", wasOwn, nowOwn)
 		}
-		if nowOwn != nil && !same(now, entriesOf(t, before)) && !bytes.Equal(now[last], nowOwn) {
+		if nowOwn != nil && !same(now, was) && !bytes.Equal(now[last], nowOwn) {
 			t.Fatalf("an entry stands after the integration's: %s", after)
 		}
-		if theirs, _ := split(entriesOf(t, sent)); !same(theirs, others) {
+		if theirs, _ := split(given); !same(theirs, others) {
 			t.Fatalf("the others' entries were sent as %s and became %s", theirs, others)
 		}
 		if rv.old.Annotations[overrides.PinAnnotation] != annotationOf(t, after) {
@@ -81,21 +86,20 @@ func FuzzWebhook(f *testing.F) {
 	})
 }
 
-func entriesOf(t *testing.T, raw []byte) []json.RawMessage {
-	t.Helper()
+func entriesOf(raw []byte) ([]json.RawMessage, bool) {
 	list, err := rawEntries(raw)
 	if err != nil {
-		t.Skip("not a TrainJob's")
+		return nil, false
 	}
 	entries := make([]json.RawMessage, 0, len(list))
 	for _, e := range list {
 		data, err := json.Marshal(e)
 		if err != nil {
-			t.Fatal(err)
+			return nil, false
 		}
 		entries = append(entries, data)
 	}
-	return entries
+	return entries, true
 }
 
 // split takes the integration's entry out of the others; of several, the first.

@@ -34,7 +34,7 @@ const fieldManager = "trainer"
 // joinDelay is how long a change of status waits for others to be written with it, and countDelay how long one of counts
 // alone does. An end doesn't wait.
 const (
-	joinDelay  = time.Second
+	joinDelay  = 2 * time.Second
 	countDelay = 5 * time.Second
 )
 
