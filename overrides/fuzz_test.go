@@ -200,20 +200,21 @@ func lost(entries []trainer.RuntimePatch, replicatedJob string, pod *corev1.PodT
 		}
 	}
 	for _, entry := range entries {
-		meta, spec := podPatches(entry, replicatedJob)
-		for _, m := range meta {
-			set("labels", m.Labels)
-			set("annotations", m.Annotations)
+		meta, spec := PodPatch(entry, replicatedJob)
+		if meta != nil {
+			set("labels", meta.Labels)
+			set("annotations", meta.Annotations)
 		}
-		for _, s := range spec {
-			set("nodeSelector", s.NodeSelector)
-			if len(s.Tolerations) > 0 {
-				tolerations = s.Tolerations
-			}
-			for _, g := range s.SchedulingGates {
-				if !slices.Contains(pod.Spec.SchedulingGates, g) {
-					return fmt.Sprintf("scheduling gate %q of %s is lost", g.Name, entry.Manager)
-				}
+		if spec == nil {
+			continue
+		}
+		set("nodeSelector", spec.NodeSelector)
+		if len(spec.Tolerations) > 0 {
+			tolerations = spec.Tolerations
+		}
+		for _, g := range spec.SchedulingGates {
+			if !slices.Contains(pod.Spec.SchedulingGates, g) {
+				return fmt.Sprintf("scheduling gate %q of %s is lost", g.Name, entry.Manager)
 			}
 		}
 	}
@@ -228,18 +229,6 @@ func lost(entries []trainer.RuntimePatch, replicatedJob string, pod *corev1.PodT
 		return fmt.Sprintf("%d tolerations, the last list has %d", len(pod.Spec.Tolerations), len(tolerations))
 	}
 	return ""
-}
-
-// podPatches are all that an entry says of a ReplicatedJob's pods; the CRD lets it name each once.
-func podPatches(entry trainer.RuntimePatch, replicatedJob string) (meta []*metav1.ObjectMeta, spec []*trainer.PodSpecPatch) {
-	m, s := PodPatch(entry, replicatedJob)
-	if m != nil {
-		meta = append(meta, m)
-	}
-	if s != nil {
-		spec = append(spec, s)
-	}
-	return meta, spec
 }
 
 // FuzzCheck holds that validation takes any two versions of a TrainJob without a panic, answers the same twice, refuses

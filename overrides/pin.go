@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 
@@ -33,13 +32,14 @@ func Pin(runtime *trainer.TrainingRuntimeSpec) (string, error) {
 	}
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	if err := errors.Join(second(w.Write(data)), w.Close()); err != nil {
+	if _, err := w.Write(data); err != nil {
+		return "", fmt.Errorf("pinning the runtime: %w", err)
+	}
+	if err := w.Close(); err != nil {
 		return "", fmt.Errorf("pinning the runtime: %w", err)
 	}
 	return base64.StdEncoding.EncodeToString(out.Bytes()), nil
 }
-
-func second(_ int, err error) error { return err }
 
 // Pinned returns the runtime that the TrainJob is pinned to, nil where it has never started.
 func Pinned(job *trainer.TrainJob) (*trainer.TrainingRuntimeSpec, error) {

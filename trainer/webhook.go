@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -152,8 +154,8 @@ func (w *Webhook) check(ctx context.Context, before, after *trainer.TrainJob) (c
 			live, err = admission.LiveRuntime(ctx, w.reader, after) // made a moment ago, maybe
 		}
 		switch {
-		case err == admission.ErrUnknownKind:
-			return nil, field.ErrorList{field.NotSupported(path.Child("kind"), fmt.Sprintf("%s.%s", value(after.Spec.RuntimeRef.Kind), value(after.Spec.RuntimeRef.APIGroup)),
+		case errors.Is(err, admission.ErrUnknownKind):
+			return nil, field.ErrorList{field.NotSupported(path.Child("kind"), fmt.Sprintf("%s.%s", ptr.Deref(after.Spec.RuntimeRef.Kind, ""), ptr.Deref(after.Spec.RuntimeRef.APIGroup, "")),
 				[]string{"ClusterTrainingRuntime.trainer.kubeflow.org", "TrainingRuntime.trainer.kubeflow.org"})}, nil
 		case err != nil:
 			return nil, nil, err
@@ -173,13 +175,6 @@ func (w *Webhook) check(ctx context.Context, before, after *trainer.TrainJob) (c
 	}
 	more, errs := w.builder.Validate(ctx, before, after, spec)
 	return append(warnings, more...), errs, nil
-}
-
-func value(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 func refused(job *trainer.TrainJob, errs field.ErrorList, warnings ctrladmission.Warnings) ctrladmission.Response {

@@ -11,9 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Version is the API's version; controller-gen names the CRDs' version after the package.
-const Version = "v1alpha1"
-
 // TrainJob represents configuration of a training job.
 //
 // +kubebuilder:object:root=true
