@@ -15,7 +15,10 @@ import (
 	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins"
 	jobsetplugin "github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jobset"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	"k8s.io/utils/ptr"
@@ -30,20 +33,46 @@ import (
 // Builder makes the objects of a TrainJob with Kubeflow Trainer's plugins, its JobSet plugin replaced by ours.
 type Builder struct {
 	framework *core.Framework
+	// unseen is the same to which nothing exists yet, so that it names every object that a TrainJob has had.
+	unseen *core.Framework
 }
 
 // NewBuilder returns a Builder. The plugins read Secrets, pod groups and priority classes by the client, now and then;
 // a client without a cache spares caching them all. config is what they take of Trainer's own configuration.
 func NewBuilder(ctx context.Context, c client.Client, config *configapi.Configuration) (*Builder, error) {
-	registry := plugins.NewRegistry()
-	registry[jobsetplugin.Name] = func(context.Context, client.Client, client.FieldIndexer, *configapi.Configuration) (framework.Plugin, error) {
+	b := &Builder{}
+	unseen := emptyCluster{Client: c}
+	if config.CertManagement != nil {
+		unseen.but = config.CertManagement.WebhookSecretName
+	}
+	for framework, c := range map[**core.Framework]client.Client{&b.framework: c, &b.unseen: unseen} {
+		var err error
+		if *framework, err = core.New(ctx, c, registry(), noIndexes{}, config); err != nil {
+			return nil, fmt.Errorf("setting up Trainer's plugins: %w", err)
+		}
+	}
+	return b, nil
+}
+
+func registry() plugins.Registry {
+	r := plugins.NewRegistry()
+	r[jobsetplugin.Name] = func(context.Context, client.Client, client.FieldIndexer, *configapi.Configuration) (framework.Plugin, error) {
 		return jobSetPlugin{}, nil
 	}
-	fw, err := core.New(ctx, c, registry, noIndexes{}, config)
-	if err != nil {
-		return nil, fmt.Errorf("setting up Trainer's plugins: %w", err)
+	return r
+}
+
+// emptyCluster is a client to which nothing exists but the Secret of one name, which plugins read and don't make.
+type emptyCluster struct {
+	client.Client
+	but string
+}
+
+func (c emptyCluster) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if _, ok := o.(*corev1.Secret); ok && key.Name == c.but {
+		return c.Client.Get(ctx, key, o, options...)
 	}
-	return &Builder{framework: fw}, nil
+	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 }
 
 // noIndexes stands for the indexes that Trainer's watches of RuntimeClasses search: we have no such watch, because
@@ -57,6 +86,31 @@ func (noIndexes) IndexField(context.Context, client.Object, string, client.Index
 // Build returns the objects of the TrainJob on the runtime, with all its entries: the side objects first, the JobSet
 // last. It leaves out the ReplicatedJobs that are done and outlive the JobSet. It changes none of its arguments.
 func (b *Builder) Build(ctx context.Context, job *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
+	return build(ctx, b.framework, job, spec)
+}
+
+// SideObjects names the side objects that Build has made for the TrainJob, whether they are still there or not.
+func (b *Builder) SideObjects(ctx context.Context, job *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) ([]*unstructured.Unstructured, error) {
+	applied, _, err := build(ctx, b.unseen, job, spec)
+	if err != nil {
+		return nil, err
+	}
+	objects := make([]*unstructured.Unstructured, 0, len(applied))
+	for _, a := range applied {
+		data, err := json.Marshal(a)
+		if err != nil {
+			return nil, err
+		}
+		o := &unstructured.Unstructured{}
+		if err := json.Unmarshal(data, &o.Object); err != nil {
+			return nil, err
+		}
+		objects = append(objects, o)
+	}
+	return objects, nil
+}
+
+func build(ctx context.Context, fw *core.Framework, job *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
 	spec = spec.DeepCopy()
 	job = overrides.ForPlugins(job, spec)
 	info, err := overrides.Prepare(job, spec, job.Spec.RuntimePatches)
@@ -64,13 +118,13 @@ func (b *Builder) Build(ctx context.Context, job *trainer.TrainJob, spec *traine
 		return nil, nil, err
 	}
 	for _, run := range []func(*trainerruntime.Info, *trainer.TrainJob) error{
-		b.framework.RunEnforceMLPolicyPlugins, b.framework.RunEnforcePodGroupPolicyPlugins, b.framework.RunPodNetworkPlugins,
+		fw.RunEnforceMLPolicyPlugins, fw.RunEnforcePodGroupPolicyPlugins, fw.RunPodNetworkPlugins,
 	} {
 		if err := run(info, job); err != nil {
 			return nil, nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
 		}
 	}
-	objects, err := b.framework.RunComponentBuilderPlugins(ctx, info, job)
+	objects, err := fw.RunComponentBuilderPlugins(ctx, info, job)
 	if err != nil {
 		return nil, nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
 	}

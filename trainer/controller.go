@@ -100,7 +100,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	finished := trainjobutil.IsTrainJobFinished(&trainer.TrainJob{Status: *status})
 	switch {
-	case stopping, finished && js != nil && js.DeletionTimestamp.IsZero() && overdue(status):
+	case stopping:
+		r.removeSideObjects(ctx, &job)
+		err = r.remove(ctx, js)
+	case finished && js != nil && js.DeletionTimestamp.IsZero() && overdue(status):
 		err = r.remove(ctx, js)
 	case !finished && js == nil && !ptr.Deref(job.Spec.Suspend, false):
 		err = r.make(ctx, &job)
@@ -195,6 +198,36 @@ func (r *Reconciler) remove(ctx context.Context, js *jobset.JobSet) error {
 		return client.IgnoreNotFound(fmt.Errorf("deleting the JobSet: %w", err))
 	}
 	return nil
+}
+
+// removeSideObjects deletes what was made beside the JobSet of a TrainJob that stops; it is made anew with the next. What
+// keeps it from that is no reason to let the TrainJob run on: its side objects go with the TrainJob at the latest.
+func (r *Reconciler) removeSideObjects(ctx context.Context, job *trainer.TrainJob) {
+	log := ctrl.LoggerFrom(ctx).WithValues("trainJob", client.ObjectKeyFromObject(job))
+	spec, _, err := r.runtimeOf(ctx, job)
+	if err != nil {
+		log.Error(err, "Can't tell the side objects of a TrainJob that stops; they stay until it is deleted")
+		return
+	}
+	objects, err := r.builder.SideObjects(ctx, job, spec)
+	if err != nil {
+		log.Error(err, "Can't tell the side objects of a TrainJob that stops; they stay until it is deleted")
+		return
+	}
+	for _, o := range objects {
+		if err := r.removeSideObject(ctx, job, o); client.IgnoreNotFound(err) != nil {
+			log.Error(err, "Deleting a side object; it stays until the TrainJob is deleted", "kind", o.GetKind(), "name", o.GetName())
+		}
+	}
+}
+
+func (r *Reconciler) removeSideObject(ctx context.Context, job *trainer.TrainJob, o client.Object) error {
+	there := &metav1.PartialObjectMetadata{}
+	there.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
+	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(o), there); err != nil || !metav1.IsControlledBy(there, job) {
+		return err
+	}
+	return r.client.Delete(ctx, there, client.Preconditions{UID: &there.UID})
 }
 
 // make makes the children of a TrainJob that was started, the JobSet last.

@@ -164,6 +164,10 @@ func TestBuild(t *testing.T) {
 	if len(side) != 2 || len(js.OwnerReferences) != 1 || *js.OwnerReferences[0].UID != "uid" || *js.Spec.Suspend {
 		t.Errorf("an MPI TrainJob has a Secret, a ConfigMap and a JobSet that it owns: got %d side objects and %+v", len(side), js)
 	}
+	named, err := b.SideObjects(context.Background(), job, runtimeOf(t, "{numNodes: 2, mpi: {}}", lostVolume))
+	if err != nil || len(named) != 2 || named[0].GetName()+named[1].GetName() != "job-mpi-ssh-authjob-mpi-hostfile" {
+		t.Errorf("what was made is named, whether it is there or not: got %v, %v", named, err)
+	}
 	if a, err := json.Marshal(job); err != nil || string(a) != string(must(json.Marshal(before))) {
 		t.Error("building changes nothing of the TrainJob")
 	}

@@ -143,6 +143,35 @@ func bundledSpecs() {
 		}
 	})
 
+	ginkgo.It("makes side objects with the JobSet, and takes them away with it", func(ctx context.Context) {
+		installPodGroups(ctx)
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		mpi := get(ctx, &trainerapi.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "deepspeed-distributed"}})
+		rt := &trainerapi.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mpi"}, Spec: *mpi.Spec.DeepCopy()}
+		rt.Spec.PodGroupPolicy = &trainerapi.PodGroupPolicy{PodGroupPolicySource: trainerapi.PodGroupPolicySource{Coscheduling: &trainerapi.CoschedulingPodGroupPolicySource{}}}
+		gomega.Expect(admin.Create(ctx, rt)).To(gomega.Succeed())
+		tj := g.submit(ctx, g.trainJob("mpi", "mpi", 1, func(tj *trainerapi.TrainJob) {
+			some := corev1.ResourceList{gpu: quantity("1")}
+			tj.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{Requests: some, Limits: some}
+		}))
+		side := func() []string {
+			names := []string{}
+			for _, o := range childrenOf(ctx, tj) {
+				names = append(names, o.GetKind()+" "+o.GetName())
+			}
+			return names
+		}
+		gomega.Eventually(side).Should(gomega.ConsistOf("PodGroup mpi", "Secret mpi-mpi-ssh-auth", "ConfigMap mpi-mpi-hostfile"))
+		gomega.Eventually(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.HaveLen(1))
+		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		gomega.Expect(side()).To(gomega.BeEmpty())
+		gomega.Expect(g.list(ctx, &jobset.JobSetList{})).To(gomega.BeEmpty())
+		stopPolicy(ctx, g.queue, kueue.None)
+		gomega.Eventually(side).Should(gomega.HaveLen(3))
+		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(2))
+	})
+
 	ginkgo.It("pins the runtime when the TrainJob starts: neither its edit nor its deletion changes anything, evicted or not", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		rt := g.runtime(ctx, "torch", "forever")

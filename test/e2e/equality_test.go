@@ -20,10 +20,12 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,9 +34,11 @@ import (
 	"github.com/signalbox-dev/signalbox/trainer"
 )
 
-// The figures of the equality spec: the runtimes that Trainer v2.3.0 ships, and the TrainJobs tried on each.
+// The figures of the equality spec: the runtimes that Trainer v2.3.0 ships and two with pod groups, and the TrainJobs
+// tried on each.
 const (
 	shippedRuntimes = 10
+	withPodGroups   = 2
 	jobsPerRuntime  = 6
 )
 
@@ -46,6 +50,8 @@ func init() {
 		ginkgo.It("makes what Kubeflow Trainer makes, field by field, of every runtime that it ships", func(ctx context.Context) {
 			runtimes := installShippedRuntimes(ctx)
 			gomega.Expect(runtimes).To(gomega.HaveLen(shippedRuntimes))
+			runtimes = append(runtimes, installPodGroupRuntimes(ctx)...)
+			gomega.Expect(runtimes).To(gomega.HaveLen(shippedRuntimes + withPodGroups))
 			theirs, ours := newNamespace(ctx), newNamespace(ctx)
 			builder, err := trainer.NewBuilder(ctx, fake.NewClientBuilder().WithScheme(admin.Scheme()).Build(), &trainerconfig.Configuration{})
 			gomega.Expect(err).NotTo(gomega.HaveOccurred())
@@ -99,10 +105,10 @@ func init() {
 	})
 }
 
-// trainerModule is the folder of Kubeflow Trainer's module.
-func trainerModule() string {
+// moduleDir is the folder of a module that this one builds with.
+func moduleDir(module string) string {
 	ginkgo.GinkgoHelper()
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubeflow/trainer/v2").Output()
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	return strings.TrimSpace(string(out))
 }
@@ -110,7 +116,7 @@ func trainerModule() string {
 // installShippedRuntimes makes sure of all the runtimes of Trainer's manifests, and of its Flux example.
 func installShippedRuntimes(ctx context.Context) []trainerapi.ClusterTrainingRuntime {
 	ginkgo.GinkgoHelper()
-	dir := trainerModule()
+	dir := moduleDir(trainerModule)
 	var all []trainerapi.ClusterTrainingRuntime
 	read := func(path string) {
 		content, err := os.ReadFile(path)
@@ -150,6 +156,52 @@ func newNamespace(ctx context.Context) string {
 	gomega.Expect(admin.Create(ctx, namespace)).To(gomega.Succeed())
 	ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, namespace)).To(gomega.Succeed()) })
 	return namespace.Name
+}
+
+// installPodGroupRuntimes makes a torch runtime with each kind of pod group, and the CRDs of these: scheduler-plugins' own,
+// and one for Volcano, whose module has none, that takes whatever is sent.
+func installPodGroupRuntimes(ctx context.Context) []trainerapi.ClusterTrainingRuntime {
+	ginkgo.GinkgoHelper()
+	installPodGroups(ctx)
+	var all []trainerapi.ClusterTrainingRuntime
+	for name, source := range map[string]trainerapi.PodGroupPolicySource{
+		"coscheduling": {Coscheduling: &trainerapi.CoschedulingPodGroupPolicySource{ScheduleTimeoutSeconds: ptr.To[int32](100)}},
+		"volcano":      {Volcano: &trainerapi.VolcanoPodGroupPolicySource{}},
+	} {
+		rt := get(ctx, &trainerapi.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-distributed"}})
+		rt = &trainerapi.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-" + name}, Spec: *rt.Spec.DeepCopy()}
+		rt.Spec.PodGroupPolicy = &trainerapi.PodGroupPolicy{PodGroupPolicySource: source}
+		gomega.Expect(admin.Create(ctx, rt)).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, rt)).To(gomega.Succeed()) })
+		all = append(all, *rt)
+	}
+	return all
+}
+
+func installPodGroups(ctx context.Context) {
+	ginkgo.GinkgoHelper()
+	applyFiles(ctx, filepath.Join(moduleDir("sigs.k8s.io/scheduler-plugins"), "config/crd/bases/scheduling.x-k8s.io_podgroups.yaml"), nil)
+	anything := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "podgroups.scheduling.volcano.sh"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "scheduling.volcano.sh", Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "PodGroup", ListKind: "PodGroupList", Plural: "podgroups", Singular: "podgroup"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1beta1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
+				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}}}},
+		},
+	}
+	gomega.Expect(ignoreExists(admin.Create(ctx, anything))).To(gomega.Succeed())
+	for _, kind := range podGroupKinds {
+		gomega.Eventually(func() error {
+			list := &unstructured.UnstructuredList{}
+			list.SetGroupVersionKind(kind)
+			return admin.List(ctx, list)
+		}).Should(gomega.Succeed())
+	}
+}
+
+var podGroupKinds = []schema.GroupVersionKind{
+	{Group: "scheduling.x-k8s.io", Version: "v1alpha1", Kind: "PodGroup"}, {Group: "scheduling.volcano.sh", Version: "v1beta1", Kind: "PodGroup"},
 }
 
 // jobVariants are the TrainJobs that are tried on a runtime.
@@ -256,10 +308,9 @@ func everyField(rt *trainerapi.ClusterTrainingRuntime, manager string) trainerap
 func childrenOf(ctx context.Context, tj *trainerapi.TrainJob) []*unstructured.Unstructured {
 	ginkgo.GinkgoHelper()
 	var children []*unstructured.Unstructured
-	for _, kind := range []string{"ConfigMap", "Secret"} {
+	for _, kind := range append(slices.Clone(podGroupKinds), corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Secret")) {
 		list := &unstructured.UnstructuredList{}
-		list.SetAPIVersion("v1")
-		list.SetKind(kind + "List")
+		list.SetGroupVersionKind(kind)
 		gomega.Expect(admin.List(ctx, list, client.InNamespace(tj.Namespace))).To(gomega.Succeed())
 		for i := range list.Items {
 			if metav1.IsControlledBy(&list.Items[i], tj) && !strings.HasSuffix(list.Items[i].GetName(), "-runtime-snapshot") {
@@ -351,5 +402,7 @@ func differences(a, b any, path string) []string {
 	}
 	return []string{fmt.Sprintf("%s: %v, %v", path, a, b)}
 }
+
+const trainerModule = "github.com/kubeflow/trainer/v2"
 
 func quantity(text string) resource.Quantity { return resource.MustParse(text) }

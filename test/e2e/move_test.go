@@ -147,7 +147,7 @@ func moveToBundled(ctx context.Context) func(context.Context) {
 		setTrainer(false)
 		cluster.mustAct("stop", "signalbox")
 		gomega.Expect(admin.Delete(ctx, binding)).To(gomega.Succeed())
-		applyFiles(ctx, filepath.Join(trainerModule(), "manifests/base/crds/trainer*.yaml"), nil)
+		applyFiles(ctx, filepath.Join(moduleDir(trainerModule), "manifests/base/crds/trainer*.yaml"), nil)
 		cluster.mustAct("start", "trainer")
 		for _, o := range []client.Object{&mutating, &validating} {
 			o.SetResourceVersion("")

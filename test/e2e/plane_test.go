@@ -211,3 +211,10 @@ func ignoreNotFound(err error) error {
 	}
 	return err
 }
+
+func ignoreExists(err error) error {
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

@@ -27,7 +27,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 	"sigs.k8s.io/yaml"
+	volcano "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 )
 
 func TestE2E(t *testing.T) {
@@ -52,6 +54,7 @@ var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, trainer.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
+		coscheduling.AddToScheme, volcano.AddToScheme,
 	} {
 		utilruntime.Must(add(scheme))
 	}
