@@ -95,7 +95,7 @@ lint: go ## gofmt, go vet, staticcheck
 
 .PHONY: verify
 verify: generate lint ## Fail when something generated is stale
-	@git diff --exit-code -- config api || { echo "Generated files are stale: commit what make generate wrote."; exit 1; }
+	@git diff --exit-code -- config api && test -z "$$(git ls-files --others --exclude-standard -- config api)" || { echo "Generated files are stale: commit what make generate wrote."; exit 1; }
 
 .PHONY: clean
 clean: ## Remove what builds and tests left; the control plane's build cache stays

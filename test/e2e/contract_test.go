@@ -127,7 +127,7 @@ func contractSpecs() {
 					gomega.Expect(unstructured.SetNestedSlice(after.Object, entriesFrom(nodeEntry("example.com/team", `"nodeSelector":{"zone":"east"}`)), "spec", "runtimePatches")).To(gomega.Succeed())
 					allowed := (row.before || row.after) && !active
 					what := fmt.Sprintf("%s, suspended %t then %t, active %t", way, row.before, row.after, active)
-					refusal := fmt.Sprintf(`replicatedJob "node" of the last run is still active (1); try again when it has stopped`)
+					refusal := `replicatedJob "node" of the last run is still active (1); try again when it has stopped`
 					if !row.before && !row.after {
 						refusal = "spec.runtimePatches: Forbidden: the entry of example.com/team can't change while the TrainJob runs; suspend it before, or in the same update"
 					}
