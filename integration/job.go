@@ -195,11 +195,9 @@ func (j *job) done(ctx context.Context, c client.Client) (bool, error) {
 }
 
 func (j *job) loadChildren(ctx context.Context, c client.Client) error {
-	var js jobset.JobSet
-	if err := c.Get(ctx, j.key(), &js); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading the JobSet: %w", err)
-	} else if err == nil && metav1.IsControlledBy(&js, &j.TrainJob) {
-		j.jobSet = &js
+	var err error
+	if j.jobSet, err = j.r.jobSets.Of(ctx, &j.TrainJob); err != nil {
+		return err
 	}
 	if !j.IsSuspended() {
 		return nil // only of a job that stops do the pods matter

@@ -74,6 +74,7 @@ type Reconciler struct {
 	reader   client.Reader // reads from the API server itself
 	recorder events.EventRecorder
 	writer   *admission.Writer
+	jobSets  *admission.JobSets
 	// bundled tells that the Trainer is ours: it makes nothing before a TrainJob starts, and leaves nothing of one that was
 	// stopped.
 	bundled  bool
@@ -88,7 +89,7 @@ type Reconciler struct {
 }
 
 // NewReconciler returns a Reconciler. reader must not be a cache. bundled tells that the Trainer is Signalbox's own.
-func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writer, recorder events.EventRecorder, config *configapi.Kueue, bundled bool, clk clock.Clock) (*Reconciler, error) {
+func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writer, jobSets *admission.JobSets, recorder events.EventRecorder, config *configapi.Kueue, bundled bool, clk clock.Clock) (*Reconciler, error) {
 	selector, err := metav1.LabelSelectorAsSelector(config.ManagedJobsNamespaceSelector)
 	if err != nil {
 		return nil, fmt.Errorf("kueue.managedJobsNamespaceSelector: %w", err)
@@ -121,7 +122,7 @@ func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writ
 		told = briefly{recorder}
 	}
 	return &Reconciler{
-		client: c, reader: reader, recorder: recorder, writer: writer, bundled: bundled, clock: clk,
+		client: c, reader: reader, recorder: recorder, writer: writer, jobSets: jobSets, bundled: bundled, clock: clk,
 		features: readGates(), memory: newMemory(), jobs: jobframework.NewReconciler(c, told, options...),
 		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds,
 	}, nil

@@ -45,6 +45,7 @@ type Reconciler struct {
 	reader   client.Reader // reads from the API server itself
 	builder  *Builder
 	writer   *admission.Writer
+	jobSets  *admission.JobSets
 	recorder events.EventRecorder
 	clock    clock.Clock
 
@@ -54,8 +55,8 @@ type Reconciler struct {
 }
 
 // NewReconciler returns a Reconciler. reader must not be a cache.
-func NewReconciler(c client.Client, reader client.Reader, builder *Builder, writer *admission.Writer, recorder events.EventRecorder, clk clock.Clock) *Reconciler {
-	return &Reconciler{client: c, reader: reader, builder: builder, writer: writer, recorder: recorder, clock: clk, changed: map[types.NamespacedName]time.Time{}}
+func NewReconciler(c client.Client, reader client.Reader, builder *Builder, writer *admission.Writer, jobSets *admission.JobSets, recorder events.EventRecorder, clk clock.Clock) *Reconciler {
+	return &Reconciler{client: c, reader: reader, builder: builder, writer: writer, jobSets: jobSets, recorder: recorder, clock: clk, changed: map[types.NamespacedName]time.Time{}}
 }
 
 // workloadIndex finds a TrainJob's Workload by the TrainJob's name.
@@ -76,6 +77,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	var job trainer.TrainJob
 	if err := r.client.Get(ctx, request.NamespacedName, &job); err != nil {
 		r.settle(request.NamespacedName)
+		r.jobSets.Forget(request.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if !job.DeletionTimestamp.IsZero() || trainjobutil.IsManagedByExternalController(&job) {
@@ -84,7 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if r.writer.Behind(&job) {
 		return reconcile.Result{RequeueAfter: joinDelay}, nil // the version that we wrote comes before that
 	}
-	js, err := r.jobSetOf(ctx, &job)
+	js, err := r.jobSets.Of(ctx, &job)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -93,12 +95,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	status := statusOf(&job, js, wl, r.clock.Now())
-	stopping := js != nil && js.DeletionTimestamp.IsZero() && ptr.Deref(job.Spec.Suspend, false)
+	finished := trainjobutil.IsTrainJobFinished(&trainer.TrainJob{Status: *status})
+	stopping := !finished && js != nil && js.DeletionTimestamp.IsZero() && ptr.Deref(job.Spec.Suspend, false)
 	result, err := r.writeStatus(ctx, &job, status, wl, stopping)
 	if err != nil {
 		return result, err
 	}
-	finished := trainjobutil.IsTrainJobFinished(&trainer.TrainJob{Status: *status})
 	switch {
 	case stopping:
 		r.removeSideObjects(ctx, &job)
@@ -124,18 +126,6 @@ func overdue(status *trainer.TrainJobStatus) bool {
 		}
 	}
 	return false
-}
-
-// jobSetOf reads the TrainJob's JobSet; nil where there is none of its own.
-func (r *Reconciler) jobSetOf(ctx context.Context, job *trainer.TrainJob) (*jobset.JobSet, error) {
-	var js jobset.JobSet
-	if err := r.client.Get(ctx, client.ObjectKeyFromObject(job), &js); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	if !metav1.IsControlledBy(&js, job) {
-		return nil, nil
-	}
-	return &js, nil
 }
 
 func (r *Reconciler) workloadOf(ctx context.Context, job *trainer.TrainJob) (*kueue.Workload, error) {
@@ -281,6 +271,7 @@ func (r *Reconciler) apply(ctx context.Context, job *trainer.TrainJob, spec *tra
 	if err := r.client.Apply(ctx, js, client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
 		return fmt.Errorf("applying the JobSet: %w", err)
 	}
+	r.jobSets.Made(client.ObjectKeyFromObject(job), ptr.Deref(js.UID, ""))
 	ctrl.LoggerFrom(ctx).V(1).Info("Made the JobSet", "trainJob", client.ObjectKeyFromObject(job))
 	return nil
 }

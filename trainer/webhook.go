@@ -56,11 +56,36 @@ func (w *Webhook) Register(mgr ctrl.Manager) error {
 	server := mgr.GetWebhookServer()
 	server.Register("/mutate-trainer-kubeflow-org-v1alpha1-trainjob", &webhook.Admission{Handler: ctrladmission.HandlerFunc(w.mutate)})
 	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainjob", &webhook.Admission{Handler: ctrladmission.HandlerFunc(w.validate)})
-	err := ctrl.NewWebhookManagedBy(mgr, &trainer.TrainingRuntime{}).WithValidator(&webhooks.TrainingRuntimeValidator{}).Complete()
+	err := ctrl.NewWebhookManagedBy(mgr, &trainer.TrainingRuntime{}).
+		WithValidator(unlessDisabled[*trainer.TrainingRuntime]{&webhooks.TrainingRuntimeValidator{}}).Complete()
 	if err != nil {
 		return err
 	}
-	return ctrl.NewWebhookManagedBy(mgr, &trainer.ClusterTrainingRuntime{}).WithValidator(&webhooks.ClusterTrainingRuntimeValidator{}).Complete()
+	return ctrl.NewWebhookManagedBy(mgr, &trainer.ClusterTrainingRuntime{}).
+		WithValidator(unlessDisabled[*trainer.ClusterTrainingRuntime]{&webhooks.ClusterTrainingRuntimeValidator{}}).Complete()
+}
+
+// validationLabel on a runtime, with value "disabled", keeps it from validation: Kubeflow Trainer's webhook configuration
+// has a selector for it, and the runtimes that Trainer ships carry it.
+const validationLabel = "trainer.kubeflow.org/webhook-validation"
+
+// unlessDisabled validates runtimes that don't have the label.
+type unlessDisabled[T client.Object] struct{ ctrladmission.Validator[T] }
+
+// ValidateCreate implements admission.Validator.
+func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, runtime T) (ctrladmission.Warnings, error) {
+	if runtime.GetLabels()[validationLabel] == "disabled" {
+		return nil, nil
+	}
+	return u.Validator.ValidateCreate(ctx, runtime)
+}
+
+// ValidateUpdate implements admission.Validator.
+func (u unlessDisabled[T]) ValidateUpdate(ctx context.Context, before, after T) (ctrladmission.Warnings, error) {
+	if after.GetLabels()[validationLabel] == "disabled" {
+		return nil, nil
+	}
+	return u.Validator.ValidateUpdate(ctx, before, after)
 }
 
 // decode reads the TrainJob of a request, and the one of before; nil on creation.

@@ -108,15 +108,16 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 		return err
 	}
 	writer := signalboxadmission.NewWriter(mgr.GetClient(), clock.RealClock{}, bundled)
+	jobSets := signalboxadmission.NewJobSets(mgr.GetClient(), mgr.GetAPIReader())
 	recorder := mgr.GetEventRecorder("signalbox")
-	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), writer, recorder, &config.Kueue, bundled, clock.RealClock{})
+	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), writer, jobSets, recorder, &config.Kueue, bundled, clock.RealClock{})
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	identities := append([]string{self}, config.Kueue.Identities...)
 	var next reconcile.Reconciler
 	if bundled {
-		if next, err = bundledTrainer(ctx, mgr, config, clients, writer, recorder, identities); err != nil {
+		if next, err = bundledTrainer(ctx, mgr, config, clients, writer, jobSets, recorder, identities); err != nil {
 			return err
 		}
 	}
@@ -130,7 +131,7 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 }
 
 // bundledTrainer sets the Trainer role up and returns what is to be run for each TrainJob.
-func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, recorder events.EventRecorder, self []string) (reconcile.Reconciler, error) {
+func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, jobSets *signalboxadmission.JobSets, recorder events.EventRecorder, self []string) (reconcile.Reconciler, error) {
 	progress := config.Trainer.Progress
 	theirs := &trainerconfig.Configuration{
 		CertManagement: &trainerconfig.CertManagement{WebhookServiceName: progress.Service, WebhookSecretName: progress.Secret},
@@ -153,7 +154,7 @@ func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Con
 	if err != nil {
 		return nil, err
 	}
-	reconciler := trainer.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), builder, writer, recorder, clock.RealClock{})
+	reconciler := trainer.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), builder, writer, jobSets, recorder, clock.RealClock{})
 	if err := reconciler.Setup(ctx, mgr.GetFieldIndexer()); err != nil {
 		return nil, err
 	}

@@ -172,6 +172,21 @@ func bundledSpecs() {
 		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(2))
 	})
 
+	ginkgo.It("validates runtimes as Kubeflow Trainer does", func(ctx context.Context) {
+		for _, labels := range []map[string]string{nil, {"trainer.kubeflow.org/webhook-validation": "disabled"}} {
+			rt := &trainerapi.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-", Labels: labels}}
+			rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{step("node", "trainer", "1s")}
+			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Name = "other"
+			err := admin.Create(ctx, rt)
+			if labels == nil {
+				gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring("must contain the required container for the ancestor: trainer")))
+				continue
+			}
+			gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			gomega.Expect(admin.Delete(ctx, rt)).To(gomega.Succeed())
+		}
+	})
+
 	ginkgo.It("pins the runtime when the TrainJob starts: neither its edit nor its deletion changes anything, evicted or not", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		rt := g.runtime(ctx, "torch", "forever")

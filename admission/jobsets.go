@@ -1,0 +1,82 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+)
+
+// JobSets reads the JobSets of TrainJobs from a cache, and from the API server where this process has made one that the
+// cache doesn't show. That nothing runs must never be concluded from a cache that is late.
+type JobSets struct {
+	cache, live client.Reader
+
+	mu   sync.Mutex
+	made map[types.NamespacedName]types.UID
+}
+
+// NewJobSets returns JobSets. live must not be a cache.
+func NewJobSets(cache, live client.Reader) *JobSets {
+	return &JobSets{cache: cache, live: live, made: map[types.NamespacedName]types.UID{}}
+}
+
+// Made notes a JobSet that was made.
+func (s *JobSets) Made(key types.NamespacedName, uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made[key] = uid
+}
+
+// Forget drops what is noted of a TrainJob that is gone.
+func (s *JobSets) Forget(key types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.made, key)
+}
+
+func (s *JobSets) expected(key types.NamespacedName) types.UID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.made[key]
+}
+
+// Of returns the TrainJob's JobSet; nil where there is none of its own.
+func (s *JobSets) Of(ctx context.Context, job *trainer.TrainJob) (*jobset.JobSet, error) {
+	key := client.ObjectKeyFromObject(job)
+	js, err := read(ctx, s.cache, key)
+	if err != nil {
+		return nil, err
+	}
+	if made := s.expected(key); made != "" {
+		if js == nil || js.UID != made {
+			if js, err = read(ctx, s.live, key); err != nil {
+				return nil, err
+			}
+		} else {
+			s.Forget(key) // the cache has it
+		}
+		if js == nil || js.UID != made {
+			s.Forget(key) // it is gone
+		}
+	}
+	if js == nil || !metav1.IsControlledBy(js, job) {
+		return nil, nil
+	}
+	return js, nil
+}
+
+func read(ctx context.Context, c client.Reader, key types.NamespacedName) (*jobset.JobSet, error) {
+	var js jobset.JobSet
+	if err := c.Get(ctx, key, &js); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the JobSet: %w", err)
+	} else if err != nil {
+		return nil, nil
+	}
+	return &js, nil
+}
