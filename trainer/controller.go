@@ -31,11 +31,11 @@ import (
 // by the one takes away what the other's set and its own doesn't.
 const fieldManager = "trainer"
 
-// joinDelay is how long a change of status waits for others to be written with it, and countDelay how long one of counts
-// alone does. An end doesn't wait.
+// joinDelay is how long a change of status waits for others to be written with it. Counts alone, and a state that is about
+// to be followed by another, wait for passingDelay. An end doesn't wait.
 const (
-	joinDelay  = 2 * time.Second
-	countDelay = 5 * time.Second
+	joinDelay    = 3 * time.Second
+	passingDelay = 5 * time.Second
 )
 
 // Reconciler makes the children of TrainJobs that were started, takes away those of TrainJobs that were stopped, and
@@ -84,7 +84,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{}, nil
 	}
 	if r.writer.Behind(&job) {
-		return reconcile.Result{RequeueAfter: joinDelay}, nil // the version that we wrote comes before that
+		return reconcile.Result{RequeueAfter: time.Second}, nil // the version that we wrote comes before that
 	}
 	js, err := r.jobSets.Of(ctx, &job)
 	if err != nil {
@@ -149,9 +149,10 @@ func (r *Reconciler) writeStatus(ctx context.Context, job *trainer.TrainJob, sta
 		r.settle(key)
 		return reconcile.Result{}, nil
 	}
-	delay := joinDelay
-	if equality.Semantic.DeepEqual(job.Status.Conditions, status.Conditions) && api.StateOf(&job.Status) == api.StateOf(status) {
-		delay = countDelay
+	delay, state := joinDelay, api.StateOf(status)
+	countsAlone := equality.Semantic.DeepEqual(job.Status.Conditions, status.Conditions) && api.StateOf(&job.Status) == state
+	if countsAlone || state == api.StateAdmitted || state == api.StateStarting {
+		delay = passingDelay
 	}
 	if left := delay - r.waited(key); left > 0 && !now && !urgent(&job.Status, status) {
 		return reconcile.Result{RequeueAfter: left}, nil
