@@ -126,9 +126,9 @@ func (j *job) ReclaimablePods(context.Context, client.Client) ([]kueue.Reclaimab
 	case j.jobSet != nil:
 		pods = podsets.Reclaimable(j.jobSet.Spec.ReplicatedJobs, podsets.Statuses(j.jobSet))
 	case j.r.bundled && j.effective != nil:
-		pods = podsets.Outlived(j.effective.ReplicatedJobs, j.runtime.Template.Spec.VolumeClaimPolicies, j.Status.JobsStatus)
-	default:
-		return nil, nil
+		spec := j.runtime.Template.Spec
+		spec.ReplicatedJobs = j.effective.ReplicatedJobs
+		pods = podsets.Outlived(&spec, j.Status.JobsStatus)
 	}
 	if j.matched != nil && workload.HasQuotaReservation(j.matched) {
 		pods = podsets.AtLeast(pods, j.matched.Status.ReclaimablePods)

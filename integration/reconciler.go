@@ -332,8 +332,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	}
 	return b.Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		ours, err := r.Reconcile(ctx, request)
-		theirs, nextErr := next.Reconcile(ctx, request)
-		return sooner(ours, theirs), errors.Join(err, nextErr)
+		if err != nil {
+			return ours, err // what is to be stopped, maybe, must not be made
+		}
+		theirs, err := next.Reconcile(ctx, request)
+		return sooner(ours, theirs), err
 	}))
 }
 

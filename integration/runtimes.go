@@ -68,7 +68,7 @@ func runtimeHere(ctx context.Context, cache, reader client.Reader, job *trainer.
 	if pinned != nil {
 		return pinned, nil
 	}
-	if overrides.Own(job) != nil {
+	if overrides.Own(job) != nil && overrides.SeenByTrainer(job) {
 		if theirs, _, err := admission.Snapshot(ctx, reader, job); err != nil || theirs != nil {
 			return theirs, err
 		}

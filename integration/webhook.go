@@ -106,7 +106,7 @@ func (w *Webhook) defaults(ctx context.Context, rv *review) ([]jsonpatch.Operati
 		patch = queued
 	}
 	if !hasSpec(rv.raw) {
-		return patch, nil // the CRD refuses it
+		return patch, nil // the validating webhook refuses it
 	}
 	if rv.old != nil {
 		kept, err := keep(rv)
@@ -292,7 +292,13 @@ func (w *Webhook) validate(ctx context.Context, request admission.Request) admis
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	if rv.integral || !rv.new.DeletionTimestamp.IsZero() {
+	if !rv.new.DeletionTimestamp.IsZero() {
+		return admission.Allowed("")
+	}
+	if !hasSpec(rv.raw) { // without it, none of the CRD's rules holds
+		return refused(rv.new, field.ErrorList{field.Required(field.NewPath("spec"), "a TrainJob without it runs nothing; send the whole manifest")})
+	}
+	if rv.integral {
 		return admission.Allowed("")
 	}
 	var errs field.ErrorList
@@ -311,11 +317,15 @@ func (w *Webhook) validate(ctx context.Context, request admission.Request) admis
 		errs = append(errs, w.refuseUnqueued(ctx, rv)...)
 	}
 	if len(errs) > 0 {
-		name := trainer.GroupVersion.WithKind(trainer.TrainJobKind).GroupKind()
-		status := apierrors.NewInvalid(name, rv.new.Name, errs).Status()
-		return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status}}
+		return refused(rv.new, errs)
 	}
 	return admission.Allowed("")
+}
+
+func refused(j *job, errs field.ErrorList) admission.Response {
+	name := trainer.GroupVersion.WithKind(trainer.TrainJobKind).GroupKind()
+	status := apierrors.NewInvalid(name, j.Name, errs).Status()
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status}}
 }
 
 // refuseUnqueued refuses to take a TrainJob out of its queue before its end: its Workload would stay behind with its quota,

@@ -87,12 +87,15 @@ func Check(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec) field.Er
 	replicatedJobs := runtime.Template.Spec.ReplicatedJobs
 	var errs field.ErrorList
 	if init := job.Spec.Initializer; init != nil {
-		path := field.NewPath("spec", "initializer")
+		path, merged := field.NewPath("spec", "initializer"), replicatedJobs
+		if with, err := merge(runtime.Template.Spec, job.Spec.RuntimePatches); err == nil { // else it is refused below
+			merged = with.ReplicatedJobs // an entry may bring the mount
+		}
 		if init.Dataset != nil {
-			errs = append(errs, checkInitializer(path.Child("dataset"), constants.DatasetInitializer, job, replicatedJobs)...)
+			errs = append(errs, checkInitializer(path.Child("dataset"), constants.DatasetInitializer, job, merged)...)
 		}
 		if init.Model != nil {
-			errs = append(errs, checkInitializer(path.Child("model"), constants.ModelInitializer, job, replicatedJobs)...)
+			errs = append(errs, checkInitializer(path.Child("model"), constants.ModelInitializer, job, merged)...)
 		}
 	}
 	for _, entry := range job.Spec.RuntimePatches {
@@ -203,6 +206,26 @@ func CheckTransition(before, after *trainer.TrainJob, js *jobset.JobSet) field.E
 		}
 	}
 	return errs
+}
+
+// CheckFrozen refuses an update of what a TrainJob is made of, but for its entries, unless it is suspended before and
+// after it, and tells whether there was any. The CRD refuses a change too, but doesn't see one that takes a field away, or
+// brings it.
+func CheckFrozen(before, after *trainer.TrainJob) (errs field.ErrorList, changed bool) {
+	was, is, path := &before.Spec, &after.Spec, field.NewPath("spec")
+	for name, values := range map[string][2]any{
+		"runtimeRef": {was.RuntimeRef, is.RuntimeRef}, "initializer": {was.Initializer, is.Initializer}, "trainer": {was.Trainer, is.Trainer},
+		"activeDeadlineSeconds": {was.ActiveDeadlineSeconds, is.ActiveDeadlineSeconds}, "managedBy": {was.ManagedBy, is.ManagedBy},
+	} {
+		if equality.Semantic.DeepEqual(values[0], values[1]) {
+			continue
+		}
+		changed = true
+		if !ptr.Deref(was.Suspend, false) || !ptr.Deref(is.Suspend, false) {
+			errs = append(errs, field.Forbidden(path.Child(name), "it can't change while the TrainJob runs, nor in the update that starts or stops it; create another TrainJob"))
+		}
+	}
+	return errs, changed
 }
 
 func changedEntries(before, after *trainer.TrainJob) string {

@@ -179,6 +179,7 @@ func TestOutlived(t *testing.T) {
 		pod := &init.Template.Spec.Template.Spec
 		pod.Volumes = []corev1.Volume{{Name: "v", VolumeSource: volume}}
 		pod.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{mount}}}
+		node.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{mount}}}
 		return []jobset.ReplicatedJob{init, node}
 	}
 	claim := func(policy *jobset.VolumeRetentionPolicy) []jobset.VolumeClaimPolicy {
@@ -192,19 +193,21 @@ func TestOutlived(t *testing.T) {
 		claims    []jobset.VolumeClaimPolicy
 		succeeded int32
 		want      bool
+		success   *jobset.SuccessPolicy
 	}{
-		"network volume":      {"it is still there", rjs(nfs, v, jobset.DependencyComplete), nil, 1, true},
-		"not done":            {"it has to be run", rjs(nfs, v, jobset.DependencyComplete), nil, 0, false},
-		"awaited to be ready": {"what others need running is no initializer", rjs(nfs, v, jobset.DependencyReady), nil, 1, false},
-		"read only":           {"what writes nowhere has left nothing", rjs(nfs, corev1.VolumeMount{Name: "v", ReadOnly: true}, jobset.DependencyComplete), nil, 1, false},
-		"a configuration":     {"nobody writes to it", rjs(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}, v, jobset.DependencyComplete), nil, 1, false},
-		"unknown volume":      {"it can't be judged", rjs(nfs, corev1.VolumeMount{Name: "x"}, jobset.DependencyComplete), nil, 1, false},
-		"claim kept":          {"the JobSet's claim outlives it", rjs(nfs, shared, jobset.DependencyComplete), claim(&jobset.VolumeRetentionPolicy{WhenDeleted: ptr.To(jobset.RetentionPolicyRetain)}), 1, true},
-		"claim deleted":       {"the claim goes with the JobSet", rjs(nfs, shared, jobset.DependencyComplete), claim(nil), 1, false},
+		"network volume":              {"it is still there", rjs(nfs, v, jobset.DependencyComplete), nil, 1, true, nil},
+		"not done":                    {"it has to be run", rjs(nfs, v, jobset.DependencyComplete), nil, 0, false, nil},
+		"awaited to be ready":         {"what others need running is no initializer", rjs(nfs, v, jobset.DependencyReady), nil, 1, false, nil},
+		"read only":                   {"what writes nowhere has left nothing", rjs(nfs, corev1.VolumeMount{Name: "v", ReadOnly: true}, jobset.DependencyComplete), nil, 1, false, nil},
+		"a configuration":             {"nobody writes to it", rjs(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}, v, jobset.DependencyComplete), nil, 1, false, nil},
+		"unknown volume":              {"it can't be judged", rjs(nfs, corev1.VolumeMount{Name: "x"}, jobset.DependencyComplete), nil, 1, false, nil},
+		"claim kept":                  {"the JobSet's claim outlives it", rjs(nfs, shared, jobset.DependencyComplete), claim(&jobset.VolumeRetentionPolicy{WhenDeleted: ptr.To(jobset.RetentionPolicyRetain)}), 1, true, nil},
+		"alone in the success policy": {"the policy would then be for all", rjs(nfs, v, jobset.DependencyComplete), nil, 1, false, &jobset.SuccessPolicy{TargetReplicatedJobs: []string{"init"}}},
+		"claim deleted":               {"the claim goes with the JobSet", rjs(nfs, shared, jobset.DependencyComplete), claim(nil), 1, false, nil},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := Outlived(c.rjs, c.claims, []trainer.JobStatus{{Name: "init", Succeeded: &c.succeeded}, {Name: "node", Succeeded: ptr.To[int32](1)}})
+			got := Outlived(&jobset.JobSetSpec{ReplicatedJobs: c.rjs, VolumeClaimPolicies: c.claims, SuccessPolicy: c.success}, []trainer.JobStatus{{Name: "init", Succeeded: &c.succeeded}, {Name: "node", Succeeded: ptr.To[int32](1)}})
 			if got["init"] != c.want || got["node"] {
 				t.Errorf("%s: got %v", c.reason, got)
 			}
@@ -213,11 +216,16 @@ func TestOutlived(t *testing.T) {
 }
 
 func TestFromSnapshot(t *testing.T) {
-	job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "job", UID: "uid"}}
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: ptr.To(true)}}}, Data: map[string]string{"runtime": "spec: {template: {spec: {replicatedJobs: [{name: node}]}}}"}}
+	job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "job", UID: "uid"}, Spec: trainer.TrainJobSpec{RuntimeRef: trainer.RuntimeRef{Kind: ptr.To("TrainingRuntime"), Name: "torch"}}}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: ptr.To(true)}}}, Data: map[string]string{"runtime": "kind: TrainingRuntime\nmetadata: {name: torch}\nspec: {template: {spec: {replicatedJobs: [{name: node}]}}}"}}
 	if spec, err := FromSnapshot(job, object); err != nil || spec.Template.Spec.ReplicatedJobs[0].Name != "node" {
 		t.Errorf("the runtime is read: got %v, %v", spec, err)
 	}
+	job.Spec.RuntimeRef.Name = "other"
+	if spec, err := FromSnapshot(job, object); err != nil || spec != nil {
+		t.Errorf("another runtime's is none: got %v, %v", spec, err)
+	}
+	job.Spec.RuntimeRef.Name = "torch"
 	object.OwnerReferences[0].UID = "other"
 	if spec, err := FromSnapshot(job, object); err != nil || spec != nil {
 		t.Errorf("an earlier TrainJob's is none: got %v, %v", spec, err)
@@ -225,5 +233,34 @@ func TestFromSnapshot(t *testing.T) {
 	object.OwnerReferences[0].UID, object.Data["runtime"] = "uid", "{"
 	if _, err := FromSnapshot(job, object); err == nil || !strings.Contains(err.Error(), `key "runtime"`) {
 		t.Errorf("what can't be read is named: got %v", err)
+	}
+}
+
+func TestCheckFrozen(t *testing.T) {
+	cases := map[string]struct {
+		reason        string
+		before, after bool
+		change        func(*trainer.TrainJobSpec)
+		refused       string
+		changed       bool
+	}{
+		"nothing":             {"there is nothing to refuse", false, false, func(*trainer.TrainJobSpec) {}, "", false},
+		"taken away":          {"the CRD doesn't see it", false, false, func(s *trainer.TrainJobSpec) { s.Trainer = nil }, "spec.trainer: Forbidden", true},
+		"with the start":      {"quota was given for what it was", true, false, func(s *trainer.TrainJobSpec) { s.ActiveDeadlineSeconds = 1 }, "spec.activeDeadlineSeconds: Forbidden", true},
+		"while it waits":      {"its Workload follows", true, true, func(s *trainer.TrainJobSpec) { s.Trainer = nil }, "", true},
+		"entries":             {"they have rules of their own", false, false, func(s *trainer.TrainJobSpec) { s.RuntimePatches = []trainer.RuntimePatch{{Manager: "a.com/a"}} }, "", false},
+		"the same, otherwise": {"empty is nothing", false, false, func(s *trainer.TrainJobSpec) { s.Trainer.Args = []string{} }, "", false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			before := &trainer.TrainJob{Spec: trainer.TrainJobSpec{Trainer: &trainer.Trainer{NumNodes: ptr.To[int32](2)}, Suspend: &c.before}}
+			after := before.DeepCopy()
+			after.Spec.Suspend = &c.after
+			c.change(&after.Spec)
+			errs, changed := CheckFrozen(before, after)
+			if changed != c.changed || c.refused == "" && len(errs) > 0 || c.refused != "" && (len(errs) != 1 || !strings.Contains(errs.ToAggregate().Error(), c.refused)) {
+				t.Errorf("%s: got %v, changed %t", c.reason, errs, changed)
+			}
+		})
 	}
 }

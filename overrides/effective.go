@@ -92,10 +92,8 @@ func Compute(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entrie
 // spec.trainer and its numNodes without looking whether they are there; what they default to is the runtime's.
 func ForPlugins(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec) *trainer.TrainJob {
 	job = job.DeepCopy()
-	if job.Spec.Trainer == nil {
-		job.Spec.Trainer = &trainer.Trainer{}
-	}
 	if policy := runtime.MLPolicy; policy != nil && policy.Flux != nil {
+		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainer.Trainer{})
 		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, ptr.Deref(policy.NumNodes, 1))
 		policy.Flux.NumProcPerNode = cmpOr(policy.Flux.NumProcPerNode, int32(1))
 	}

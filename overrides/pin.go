@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -81,26 +82,39 @@ const (
 )
 
 // FromSnapshot reads the runtime out of Kubeflow Trainer's snapshot; nil where it is of an earlier TrainJob of that
-// name, which the garbage collector is about to take.
+// name, which the garbage collector is about to take, or of another runtime.
 func FromSnapshot(job *trainer.TrainJob, object *corev1.ConfigMap) (*trainer.TrainingRuntimeSpec, error) {
 	if owner := metav1.GetControllerOf(object); owner == nil || owner.UID != job.UID {
 		return nil, nil
 	}
 	var pinned struct {
-		Spec trainer.TrainingRuntimeSpec `json:"spec"`
+		Kind     string                      `json:"kind"`
+		Metadata metav1.ObjectMeta           `json:"metadata"`
+		Spec     trainer.TrainingRuntimeSpec `json:"spec"`
 	}
 	if err := yaml.Unmarshal([]byte(object.Data[snapshotKey]), &pinned); err != nil {
 		return nil, fmt.Errorf("Trainer's runtime snapshot %s/%s, key %q: %w", object.Namespace, object.Name, snapshotKey, err)
 	}
+	if ref := job.Spec.RuntimeRef; pinned.Metadata.Name != ref.Name || ref.Kind != nil && pinned.Kind != *ref.Kind {
+		return nil, nil
+	}
 	return &pinned.Spec, nil
 }
+
+// SeenByTrainer tells whether Kubeflow Trainer, or ours, has made a JobSet of the TrainJob: only then may there be a
+// snapshot that Trainer has made. Anybody who may write ConfigMaps can make one that looks so; nobody but a controller
+// writes status.
+func SeenByTrainer(job *trainer.TrainJob) bool { return len(job.Status.JobsStatus) > 0 }
 
 // Outlived returns the initializers (the ReplicatedJobs that others wait to complete) whose work is done and outlives
 // the JobSet, by name: all their Jobs have succeeded, and every volume that they can write to lasts. They need not run
 // again when the TrainJob does.
-func Outlived(spec []jobset.ReplicatedJob, claims []jobset.VolumeClaimPolicy, statuses []trainer.JobStatus) map[string]bool {
+//
+// Where the rest could not stand without them, all are run again: JobSet refuses a shared claim that nobody mounts, and a
+// success policy that names only them would name all.
+func Outlived(spec *jobset.JobSetSpec, statuses []trainer.JobStatus) map[string]bool {
 	awaited := map[string]bool{}
-	for _, rj := range spec {
+	for _, rj := range spec.ReplicatedJobs {
 		for _, d := range rj.DependsOn {
 			if d.Status == jobset.DependencyComplete {
 				awaited[d.Name] = true
@@ -108,15 +122,43 @@ func Outlived(spec []jobset.ReplicatedJob, claims []jobset.VolumeClaimPolicy, st
 		}
 	}
 	done := map[string]bool{}
-	for i := range spec {
-		rj := &spec[i]
+	for i := range spec.ReplicatedJobs {
+		rj := &spec.ReplicatedJobs[i]
 		for _, status := range statuses {
-			if status.Name == rj.Name && awaited[rj.Name] && ptr.Deref(status.Succeeded, 0) >= max(rj.Replicas, 1) && lasting(rj, claims) {
+			if status.Name == rj.Name && awaited[rj.Name] && ptr.Deref(status.Succeeded, 0) >= max(rj.Replicas, 1) && lasting(rj, spec.VolumeClaimPolicies) {
 				done[rj.Name] = true
 			}
 		}
 	}
+	if !standsWithout(spec, done) {
+		return nil
+	}
 	return done
+}
+
+func standsWithout(spec *jobset.JobSetSpec, done map[string]bool) bool {
+	if len(done) == len(spec.ReplicatedJobs) {
+		return false
+	}
+	if p := spec.SuccessPolicy; p != nil && len(p.TargetReplicatedJobs) > 0 && !slices.ContainsFunc(p.TargetReplicatedJobs, func(name string) bool { return !done[name] }) {
+		return false
+	}
+	mounted := map[string]bool{}
+	for _, rj := range spec.ReplicatedJobs {
+		for _, c := range rj.Template.Spec.Template.Spec.Containers {
+			for _, m := range c.VolumeMounts {
+				mounted[m.Name] = mounted[m.Name] || !done[rj.Name]
+			}
+		}
+	}
+	for _, policy := range spec.VolumeClaimPolicies {
+		for _, claim := range policy.Templates {
+			if !mounted[claim.Name] {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // lasting tells whether a ReplicatedJob writes to volumes at all, and all of them outlive its JobSet.

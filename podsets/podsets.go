@@ -116,9 +116,9 @@ func Statuses(js *jobset.JobSet) []trainer.JobStatus {
 }
 
 // Outlived returns the pods of the ReplicatedJobs that need not run again when a stopped TrainJob does.
-func Outlived(replicatedJobs []jobset.ReplicatedJob, claims []jobset.VolumeClaimPolicy, statuses []trainer.JobStatus) []kueue.ReclaimablePod {
-	done := overrides.Outlived(replicatedJobs, claims, statuses)
-	return Reclaimable(replicatedJobs, slices.DeleteFunc(slices.Clone(statuses), func(s trainer.JobStatus) bool { return !done[s.Name] }))
+func Outlived(spec *jobset.JobSetSpec, statuses []trainer.JobStatus) []kueue.ReclaimablePod {
+	done := overrides.Outlived(spec, statuses)
+	return Reclaimable(spec.ReplicatedJobs, slices.DeleteFunc(slices.Clone(statuses), func(s trainer.JobStatus) bool { return !done[s.Name] }))
 }
 
 // AtLeast returns the reclaimable pods with no count below what is stored: while a Workload holds quota, Kueue refuses to

@@ -144,7 +144,7 @@ func build(ctx context.Context, fw *core.Framework, job *trainer.TrainJob, spec 
 	} else if err := json.Unmarshal(data, &built); err != nil {
 		return nil, nil, err
 	}
-	leaveOut(js.Spec, overrides.Outlived(built.ReplicatedJobs, built.VolumeClaimPolicies, job.Status.JobsStatus))
+	leaveOut(js.Spec, overrides.Outlived(&built, job.Status.JobsStatus))
 	return sideObjects, js, nil
 }
 
@@ -206,25 +206,10 @@ func (jobSetPlugin) Build(_ context.Context, info *trainerruntime.Info, job *tra
 	return []runtime.ApplyConfiguration{js}, nil
 }
 
-// leaveOut takes ReplicatedJobs out of a JobSet, and what refers to them. Where a shared claim would then be mounted by
-// nobody, which JobSet refuses, it leaves all as it is.
+// leaveOut takes ReplicatedJobs out of a JobSet, and what refers to them.
 func leaveOut(spec *jobsetac.JobSetSpecApplyConfiguration, done map[string]bool) {
-	if len(done) == 0 {
-		return
-	}
 	isDone := func(name string) bool { return done[name] }
-	rest := slices.DeleteFunc(slices.Clone(spec.ReplicatedJobs), func(rj jobsetac.ReplicatedJobApplyConfiguration) bool { return isDone(ptr.Deref(rj.Name, "")) })
-	if len(rest) == 0 {
-		return
-	}
-	for _, policy := range spec.VolumeClaimPolicies {
-		for _, claim := range policy.Templates {
-			if !mounted(rest, claim) {
-				return
-			}
-		}
-	}
-	spec.ReplicatedJobs = rest
+	spec.ReplicatedJobs = slices.DeleteFunc(spec.ReplicatedJobs, func(rj jobsetac.ReplicatedJobApplyConfiguration) bool { return isDone(ptr.Deref(rj.Name, "")) })
 	for i := range spec.ReplicatedJobs {
 		spec.ReplicatedJobs[i].DependsOn = slices.DeleteFunc(spec.ReplicatedJobs[i].DependsOn, func(d jobsetac.DependsOnApplyConfiguration) bool { return isDone(ptr.Deref(d.Name, "")) })
 	}
@@ -232,21 +217,12 @@ func leaveOut(spec *jobsetac.JobSetSpecApplyConfiguration, done map[string]bool)
 		p.TargetReplicatedJobs = slices.DeleteFunc(p.TargetReplicatedJobs, isDone)
 	}
 	if p := spec.FailurePolicy; p != nil {
+		p.Rules = slices.DeleteFunc(p.Rules, func(rule jobsetac.FailurePolicyRuleApplyConfiguration) bool {
+			// A rule for them alone goes: without a target it would be for all.
+			return len(rule.TargetReplicatedJobs) > 0 && !slices.ContainsFunc(rule.TargetReplicatedJobs, func(name string) bool { return !isDone(name) })
+		})
 		for i := range p.Rules {
 			p.Rules[i].TargetReplicatedJobs = slices.DeleteFunc(p.Rules[i].TargetReplicatedJobs, isDone)
 		}
 	}
-}
-
-func mounted(replicatedJobs []jobsetac.ReplicatedJobApplyConfiguration, claim corev1.PersistentVolumeClaim) bool {
-	for _, rj := range replicatedJobs {
-		for _, c := range rj.Template.Spec.Template.Spec.Containers {
-			for _, m := range c.VolumeMounts {
-				if ptr.Deref(m.Name, "") == claim.Name {
-					return true
-				}
-			}
-		}
-	}
-	return false
 }

@@ -38,6 +38,9 @@ const (
 	passingDelay = 5 * time.Second
 )
 
+// conflictDelay is how long after a conflict the cache will show what it was about.
+const conflictDelay = 100 * time.Millisecond
+
 // Reconciler makes the children of TrainJobs that were started, takes away those of TrainJobs that were stopped, and
 // keeps the status. It is to be run in one queue with the integration's.
 type Reconciler struct {
@@ -109,6 +112,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		err = r.remove(ctx, js)
 	case !finished && js == nil && !ptr.Deref(job.Spec.Suspend, false):
 		err = r.make(ctx, &job)
+	}
+	if apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	}
 	if end, limited := deadline(&job, status); limited && !finished && err == nil {
 		if left := max(end.Sub(r.clock.Now()), 0) + time.Millisecond; result.RequeueAfter == 0 || left < result.RequeueAfter {
@@ -184,7 +190,8 @@ func (r *Reconciler) settle(key types.NamespacedName) {
 
 // remove deletes a JobSet, which stays until the last of its pods is gone: as long as it is there, something may run.
 func (r *Reconciler) remove(ctx context.Context, js *jobset.JobSet) error {
-	err := r.client.Delete(ctx, js, client.PropagationPolicy(metav1.DeletePropagationForeground), client.Preconditions{UID: &js.UID})
+	// In the version that was looked at: its next may say that it has come to its end.
+	err := r.client.Delete(ctx, js, client.PropagationPolicy(metav1.DeletePropagationForeground), client.Preconditions{UID: &js.UID, ResourceVersion: &js.ResourceVersion})
 	if err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("deleting the JobSet: %w", err))
 	}
@@ -283,8 +290,10 @@ func (r *Reconciler) runtimeOf(ctx context.Context, job *trainer.TrainJob) (spec
 	if spec, err = overrides.Pinned(job); err != nil || spec != nil {
 		return spec, true, err
 	}
-	if spec, _, err = admission.Snapshot(ctx, r.reader, job); err != nil || spec != nil {
-		return spec, false, err
+	if overrides.SeenByTrainer(job) {
+		if spec, _, err = admission.Snapshot(ctx, r.reader, job); err != nil || spec != nil {
+			return spec, false, err
+		}
 	}
 	live, err := admission.LiveRuntime(ctx, r.client, job)
 	if err != nil {

@@ -31,8 +31,8 @@ func statusOf(job *trainer.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now 
 		observe(status, job)
 		return status
 	}
-	if js != nil && js.DeletionTimestamp.IsZero() {
-		end(status, js)
+	if js != nil {
+		end(status, js) // also of one that is being deleted: JobSet says no end of it any more, so this one was before
 	}
 	setSuspended(status, job, now)
 	status.JobsStatus = jobsStatus(job, js)
@@ -98,12 +98,24 @@ func jobsStatus(job *trainer.TrainJob, js *jobset.JobSet) []trainer.JobStatus {
 			continue
 		}
 		if js == nil || ptr.Deref(old.Succeeded, 0) > 0 && !has(js, old.Name) {
+			done := old.Succeeded
+			if js == nil && edited(job) {
+				done = new(int32) // it was done for what the TrainJob was then
+			}
 			statuses = append(statuses, trainer.JobStatus{
-				Name: old.Name, Succeeded: old.Succeeded, Ready: new(int32), Failed: new(int32), Active: new(int32), Suspended: new(int32),
+				Name: old.Name, Succeeded: done, Ready: new(int32), Failed: new(int32), Active: new(int32), Suspended: new(int32),
 			})
 		}
 	}
 	return statuses
+}
+
+// edited tells whether an entry was changed since the TrainJob was stopped.
+func edited(job *trainer.TrainJob) bool {
+	stopped := meta.FindStatusCondition(job.Status.Conditions, trainer.TrainJobSuspended)
+	return stopped != nil && stopped.Status == metav1.ConditionTrue && slices.ContainsFunc(overrides.Others(job), func(e trainer.RuntimePatch) bool {
+		return e.Time != nil && e.Time.After(stopped.LastTransitionTime.Time)
+	})
 }
 
 func has(js *jobset.JobSet, replicatedJob string) bool {
@@ -114,6 +126,14 @@ func has(js *jobset.JobSet, replicatedJob string) bool {
 // nothing yet waits.
 func mirror(status *trainer.TrainJobStatus, job *trainer.TrainJob, wl *kueue.Workload) {
 	if wl == nil {
+		return
+	}
+	if c := meta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished); c != nil && c.Status == metav1.ConditionTrue && ptr.Deref(job.Spec.Suspend, false) {
+		// Its start has failed for good, or somebody has ended its Workload: it waits for nothing that will come.
+		for name, value := range map[string]metav1.ConditionStatus{api.ConditionBlocked: metav1.ConditionTrue, api.ConditionQuotaReserved: metav1.ConditionFalse} {
+			set(status, metav1.Condition{Type: name, Status: value, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime})
+		}
+		meta.RemoveStatusCondition(&status.Conditions, api.ConditionAdmitted)
 		return
 	}
 	for _, name := range mirrored {

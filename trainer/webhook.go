@@ -137,10 +137,17 @@ func (w *Webhook) validate(ctx context.Context, request ctrladmission.Request) c
 	if err != nil {
 		return ctrladmission.Errored(http.StatusBadRequest, err)
 	}
-	if !after.DeletionTimestamp.IsZero() || before != nil && !overrides.Changed(before, after) {
-		return ctrladmission.Allowed("") // nothing here is about it; above all, a stop needs no runtime
+	if !after.DeletionTimestamp.IsZero() {
+		return ctrladmission.Allowed("")
 	}
 	if before != nil {
+		errs, changed := overrides.CheckFrozen(before, after)
+		if len(errs) > 0 {
+			return refused(after, errs, nil)
+		}
+		if !changed && !overrides.Changed(before, after) {
+			return ctrladmission.Allowed("") // nothing here is about it; above all, a stop needs no runtime
+		}
 		var js jobset.JobSet
 		found := &js
 		if err := w.client.Get(ctx, client.ObjectKeyFromObject(after), &js); apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(&js, after) {

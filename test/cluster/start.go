@@ -149,6 +149,9 @@ func (x *plan) startControllerManager(ctx context.Context) error {
 			"--use-service-account-credentials", "--service-account-private-key-file", x.layout.pki("service-account.key"),
 			"--root-ca-file", x.layout.pki("ca.crt"), "--leader-elect=false",
 			"--kube-api-qps", "300", "--kube-api-burst", "500", gangGates,
+			// Simulated nodes send no heartbeats. Without this they are taken for dead every 50 seconds, and the pods on them are
+			// marked as not ready, which KWOK never takes back.
+			"--node-monitor-grace-period", "1h",
 		},
 		ready: answers("https://" + hostPort(x.ports["kube-controller-manager"]) + "/healthz"),
 	})

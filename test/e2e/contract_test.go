@@ -208,6 +208,28 @@ func contractSpecs() {
 		ginkgo.AddReportEntry(fmt.Sprintf("contract: %d refusals tried", len(refusals)+1))
 	})
 
+	ginkgo.It("lets nobody out of it by an update that takes the spec, or a part of it, away", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		rt := g.runtime(ctx, "torch", "forever", tolerant)
+		pin, err := overrides.Pin(&rt.Spec)
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		tj := g.submit(ctx, g.trainJob("escape", "torch", 4))
+		gomega.Eventually(state(ctx, tj)).Should(gomega.BeEquivalentTo("Queued"))
+		escape, err := json.Marshal([]map[string]any{
+			{"op": "remove", "path": "/spec"},
+			{"op": "add", "path": "/metadata/annotations", "value": map[string]string{overrides.PinAnnotation: pin}},
+		})
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		gomega.Expect(user.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.JSONPatchType, escape))).To(gomega.MatchError(gomega.Or(
+			gomega.ContainSubstring("spec: Required value"), gomega.ContainSubstring("spec.runtimeRef: Forbidden")))) // whichever webhook is asked first
+
+		running := freeJob(g, "swapped", false)
+		gomega.Expect(user.Create(ctx, running)).To(gomega.Succeed())
+		gomega.Eventually(bound(ctx, running)).Should(gomega.Equal(1))
+		removed := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"remove","path":"/spec/trainer"}]`))
+		gomega.Expect(user.Patch(ctx, running.DeepCopy(), removed)).To(gomega.MatchError(gomega.ContainSubstring("spec.trainer: Forbidden: it can't change while the TrainJob runs")))
+	})
+
 	ginkgo.It("warns where two managers set the same to different values; the later wins", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s")

@@ -39,7 +39,7 @@ import (
 const (
 	shippedRuntimes = 10
 	withPodGroups   = 2
-	jobsPerRuntime  = 6
+	jobsPerRuntime  = 7
 )
 
 func init() {
@@ -215,6 +215,11 @@ func jobVariants(rt *trainerapi.ClusterTrainingRuntime) []func(*trainerapi.Train
 		return tj.Spec.Trainer
 	}
 	return []func(*trainerapi.TrainJob){
+		func(tj *trainerapi.TrainJob) {
+			if policy := rt.Spec.MLPolicy; policy != nil && policy.Flux != nil {
+				withTrainer(tj)
+			}
+		},
 		func(tj *trainerapi.TrainJob) { withTrainer(tj) },
 		func(tj *trainerapi.TrainJob) { // nodes and resources
 			t := withTrainer(tj)

@@ -194,6 +194,10 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 			gomega.ContainSubstring(`"mine"`), gomega.ContainSubstring(`"node"`)))
 		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("FailedToStart: ")))
 		gomega.Consistently(bound(ctx, tj)).Should(gomega.BeZero())
+		if cluster.bundled() {
+			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateBlocked))
+			gomega.Expect(told(ctx, tj, api.ConditionBlocked)).To(gomega.ContainSubstring("spec.runtimePatches[example.com/team]"))
+		}
 		gomega.Expect(g.used(ctx)()).To(gomega.BeZero())
 		gomega.Expect(watched.startsOf(tj)).To(gomega.BeZero())
 	})

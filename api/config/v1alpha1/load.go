@@ -93,6 +93,14 @@ func (c *Configuration) validate() field.ErrorList {
 	if c.ClientConnection.Burst < 1 {
 		errs = append(errs, field.Invalid(field.NewPath("clientConnection", "burst"), c.ClientConnection.Burst, "must be 1 or more"))
 	}
+	for _, e := range []struct {
+		path  *field.Path
+		value *bool
+	}{{field.NewPath("leaderElection", "enabled"), c.LeaderElection.Enabled}, {field.NewPath("trainer", "enabled"), c.Trainer.Enabled}} {
+		if e.value == nil {
+			errs = append(errs, field.Required(e.path, "leave the line out for the default, true, or write true or false"))
+		}
+	}
 	if p := c.Trainer.Progress.Port; p < 1 || p > 65535 {
 		errs = append(errs, field.Invalid(field.NewPath("trainer", "progress", "port"), p, "must be 1 to 65535"))
 	}

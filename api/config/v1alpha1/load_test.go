@@ -25,6 +25,7 @@ func TestParse(t *testing.T) {
 		"a selector":           {"the path is named", head + "kueue: {managedJobsNamespaceSelector: {matchExpressions: [{key: a, operator: Is}]}}\n", "kueue.managedJobsNamespaceSelector.matchExpressions[0].operator"},
 		"no selector":          {"null is not the same as all", head + "kueue: {managedJobsNamespaceSelector: null}\n", "kueue.managedJobsNamespaceSelector: Required"},
 		"an owner kind":        {"the index and the form are named", head + "kueue: {ownerKinds: [AppWrapper]}\n", "kueue.ownerKinds[0]"},
+		"no switch":            {"null is neither on nor off", head + "trainer: {enabled: null}\n", "trainer.enabled: Required"},
 		"a progress port":      {"the path and the value are named", head + "trainer: {progress: {port: 0}}\n", "trainer.progress.port: Invalid value: 0"},
 		"a negative time":      {"the path is named", head + "kueue: {afterDeactivated: -1s}\n", "kueue.afterDeactivated"},
 	}
