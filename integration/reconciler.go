@@ -298,9 +298,16 @@ const runtimeIndex = "spec.runtimeRef"
 
 func runtimeKey(kind, name string) string { return kind + "/" + name }
 
+// Next is what is run after each reconcile of a TrainJob.
+type Next interface {
+	// ReconcileAfter looks at the same TrainJob. failed tells that the reconcile before has failed: what may have to be
+	// stopped must not be started.
+	ReconcileAfter(ctx context.Context, request reconcile.Request, failed bool) (reconcile.Result, error)
+}
+
 // SetupWithManager registers the controller, its indexes and its watches. next, where it is not nil, is run after each
 // reconcile of a TrainJob: one queue for both means that they never write the same TrainJob at the same time.
-func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrency int, next reconcile.Reconciler) error {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrency int, next Next) error {
 	for _, kind := range append(slices.Clone(r.ownerKinds), gvk) {
 		if err := jobframework.SetupWorkloadOwnerIndex(ctx, mgr.GetFieldIndexer(), kind); err != nil {
 			return err
@@ -332,11 +339,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	}
 	return b.Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		ours, err := r.Reconcile(ctx, request)
-		if err != nil {
-			return ours, err // what is to be stopped, maybe, must not be made
-		}
-		theirs, err := next.Reconcile(ctx, request)
-		return sooner(ours, theirs), err
+		theirs, nextErr := next.ReconcileAfter(ctx, request, err != nil)
+		return sooner(ours, theirs), errors.Join(err, nextErr)
 	}))
 }
 

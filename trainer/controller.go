@@ -75,8 +75,9 @@ func (r *Reconciler) Setup(ctx context.Context, indexer client.FieldIndexer) err
 	})
 }
 
-// Reconcile implements reconcile.Reconciler.
-func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+// ReconcileAfter looks at a TrainJob after the integration has. Where that has failed, it makes nothing: the TrainJob may
+// have to be stopped.
+func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Request, failed bool) (reconcile.Result, error) {
 	var job trainer.TrainJob
 	if err := r.client.Get(ctx, request.NamespacedName, &job); err != nil {
 		r.settle(request.NamespacedName)
@@ -110,7 +111,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		err = r.remove(ctx, js)
 	case finished && js != nil && js.DeletionTimestamp.IsZero() && overdue(status):
 		err = r.remove(ctx, js)
-	case !finished && js == nil && !ptr.Deref(job.Spec.Suspend, false):
+	case !finished && js == nil && !failed && !ptr.Deref(job.Spec.Suspend, false):
 		err = r.make(ctx, &job)
 	}
 	if apierrors.IsConflict(err) {
@@ -304,5 +305,3 @@ func (r *Reconciler) runtimeOf(ctx context.Context, job *trainer.TrainJob) (spec
 	}
 	return &live.Spec, false, nil
 }
-
-var _ reconcile.Reconciler = (*Reconciler)(nil)

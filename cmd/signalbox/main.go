@@ -30,7 +30,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -115,7 +114,7 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	identities := append([]string{self}, config.Kueue.Identities...)
-	var next reconcile.Reconciler
+	var next integration.Next
 	if bundled {
 		if next, err = bundledTrainer(ctx, mgr, config, clients, writer, jobSets, recorder, identities); err != nil {
 			return err
@@ -131,7 +130,7 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 }
 
 // bundledTrainer sets the Trainer role up and returns what is to be run for each TrainJob.
-func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, jobSets *signalboxadmission.JobSets, recorder events.EventRecorder, self []string) (reconcile.Reconciler, error) {
+func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, jobSets *signalboxadmission.JobSets, recorder events.EventRecorder, self []string) (integration.Next, error) {
 	progress := config.Trainer.Progress
 	theirs := &trainerconfig.Configuration{
 		CertManagement: &trainerconfig.CertManagement{WebhookServiceName: progress.Service, WebhookSecretName: progress.Secret},
