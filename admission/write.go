@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,6 +45,18 @@ type written struct {
 // NewWriter returns a Writer. extended tells that the TrainJobs' CRD is the bundled Trainer's.
 func NewWriter(c client.Client, clk clock.PassiveClock, extended bool) *Writer {
 	return &Writer{client: c, clock: clk, extended: extended, written: map[types.NamespacedName]written{}}
+}
+
+// ConflictDelay is how long after a conflict a cache will show what it was about.
+const ConflictDelay = 100 * time.Millisecond
+
+// Note keeps a message within an event's limit of 1,024 bytes, with room for what stands beside it.
+func Note(message string) string {
+	const limit = 850
+	if len(message) <= limit {
+		return message
+	}
+	return strings.ToValidUTF8(message[:limit], "") + "…" // the cut may be within a character
 }
 
 // lateCache is how long a cache may be late. A version that hasn't come after that never will: the API server was set

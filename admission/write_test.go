@@ -1,8 +1,10 @@
 package admission
 
 import (
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,6 +12,17 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+func TestNote(t *testing.T) {
+	if got := Note("as it is"); got != "as it is" {
+		t.Errorf("a short message is passed on: got %q", got)
+	}
+	for _, letter := range []string{"x", "…"} { // of one byte and of three
+		if got := Note(strings.Repeat(letter, 1000)); len(got) > 1000 || len(got) < 800 || !utf8.ValidString(got) {
+			t.Errorf("an event's message has a limit, and is text: got %d bytes, valid %t", len(got), utf8.ValidString(got))
+		}
+	}
+}
 
 func TestBehind(t *testing.T) {
 	at := func(uid, version string) *trainer.TrainJob {

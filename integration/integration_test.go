@@ -297,7 +297,4 @@ func TestFinalError(t *testing.T) {
 	if !podset.IsPermanent(err) || !errors.Is(err, cause) || err.Error() != "cause" {
 		t.Errorf("jobframework must take it as permanent, and the user must read the cause alone: got %v", err)
 	}
-	if got := truncate(strings.Repeat("x", 2000)); len(got) > 1000 {
-		t.Errorf("an event's message has a limit: got %d bytes", len(got))
-	}
 }

@@ -44,9 +44,6 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// conflictDelay is how long after a conflict the cache will show what it was about.
-const conflictDelay = 100 * time.Millisecond
-
 // gates are Kueue's feature gates that we depend on, read once: they can't change while a process runs.
 type gates struct {
 	topologyAware, multiLayerTopology, queueLabels bool
@@ -157,7 +154,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	if err := errors.Join(r.report(ctx, j), r.tidy(ctx, j)); apierrors.IsConflict(err) {
 		ctrl.LoggerFrom(ctx).V(1).Info("Decided on an outdated object, trying again", "reason", err.Error())
-		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+		return reconcile.Result{RequeueAfter: admission.ConflictDelay}, nil
 	} else if err != nil {
 		return result, err
 	}
@@ -194,7 +191,7 @@ func (r *Reconciler) report(ctx context.Context, j *job) error {
 		}) {
 			return nil
 		}
-		r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, j.blocked.reason, "Queueing", "%s", truncate(j.blocked.Error()))
+		r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, j.blocked.reason, "Queueing", "%s", admission.Note(j.blocked.Error()))
 	case !apimeta.RemoveStatusCondition(&j.Status.Conditions, api.ConditionBlocked):
 		return nil
 	}

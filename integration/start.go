@@ -48,7 +48,7 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 		Job: &j.TrainJob, Runtime: j.runtime, Workload: wl, Flavors: flavors, Features: j.r.features.admission(), Now: metav1.NewTime(j.r.clock.Now()),
 	})
 	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
-		recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, jobframework.FailedToStartFinishedReason, "Starting", "%s; then delete Workload %s to queue the TrainJob again", truncate(err.Error()), wl.Name)
+		recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, jobframework.FailedToStartFinishedReason, "Starting", "%s; then delete Workload %s to queue the TrainJob again", admission.Note(err.Error()), wl.Name)
 		return &finalError{err}
 	}
 	if err != nil {
@@ -195,12 +195,3 @@ type finalError struct{ error }
 
 func (e *finalError) Unwrap() error        { return e.error }
 func (e *finalError) Is(target error) bool { return target == podset.ErrInvalidPodsetInfo }
-
-// truncate keeps a message within an event's limit of 1,024 bytes, with room for what follows it.
-func truncate(message string) string {
-	const limit = 850
-	if len(message) <= limit {
-		return message
-	}
-	return message[:limit] + "…"
-}

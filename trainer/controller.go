@@ -38,9 +38,6 @@ const (
 	passingDelay = 5 * time.Second
 )
 
-// conflictDelay is how long after a conflict the cache will show what it was about.
-const conflictDelay = 100 * time.Millisecond
-
 // Reconciler makes the children of TrainJobs that were started, takes away those of TrainJobs that were stopped, and
 // keeps the status. It is to be run in one queue with the integration's.
 type Reconciler struct {
@@ -115,7 +112,7 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 		err = r.make(ctx, &job)
 	}
 	if apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+		return reconcile.Result{RequeueAfter: admission.ConflictDelay}, nil
 	}
 	if end, limited := deadline(&job, status); limited && !finished && err == nil {
 		if left := max(end.Sub(r.clock.Now()), 0) + time.Millisecond; result.RequeueAfter == 0 || left < result.RequeueAfter {
@@ -243,18 +240,9 @@ func (r *Reconciler) make(ctx context.Context, job *trainer.TrainJob) error {
 		err = r.apply(ctx, job, spec)
 	}
 	if err != nil && !apierrors.IsConflict(err) {
-		r.recorder.Eventf(job, nil, corev1.EventTypeWarning, "TrainJobResourcesCreationFailed", "Reconciling", "TrainJob resources reconciliation failed: %s", truncate(err.Error()))
+		r.recorder.Eventf(job, nil, corev1.EventTypeWarning, "TrainJobResourcesCreationFailed", "Reconciling", "TrainJob resources reconciliation failed: %s", admission.Note(err.Error()))
 	}
 	return err
-}
-
-// truncate keeps a message within an event's limit of 1,024 bytes, with room for what stands before it.
-func truncate(message string) string {
-	const limit = 950
-	if len(message) <= limit {
-		return message
-	}
-	return message[:limit] + "…"
 }
 
 func (r *Reconciler) apply(ctx context.Context, job *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) error {

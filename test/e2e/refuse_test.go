@@ -39,19 +39,12 @@ var _ = ginkgo.Describe("The manager refuses to start", func() {
 		bundledRefusals(refused)
 	} else {
 		ginkgo.It("beside a Kubeflow Trainer before v2.2.1", func(ctx context.Context) {
-			crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"}})
-			before := crd.DeepCopy()
-			ginkgo.DeferCleanup(func(ctx context.Context) {
-				crd = get(ctx, crd)
-				crd.Spec = before.Spec
-				gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
+			editTrainJobs(ctx, func(properties map[string]apiextensionsv1.JSONSchemaProps) {
+				spec := properties["spec"]
+				spec.Properties["podTemplateOverrides"] = spec.Properties["runtimePatches"]
+				delete(spec.Properties, "runtimePatches")
+				properties["spec"] = spec
 			})
-			properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
-			spec := properties["spec"]
-			spec.Properties["podTemplateOverrides"] = spec.Properties["runtimePatches"]
-			delete(spec.Properties, "runtimePatches")
-			properties["spec"] = spec
-			gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
 			gomega.Expect(refused()).To(gomega.ContainSubstring("the installed Kubeflow Trainer is older than v2.2.1"))
 		})
 	}
@@ -86,16 +79,23 @@ func bundledRefusals(refused func() string) {
 	})
 
 	ginkgo.It("as the Trainer, on Kubeflow Trainer's CRDs", func(ctx context.Context) {
-		crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"}})
-		before := crd.DeepCopy()
-		ginkgo.DeferCleanup(func(ctx context.Context) {
-			crd = get(ctx, crd)
-			crd.Spec = before.Spec
-			gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
+		editTrainJobs(ctx, func(properties map[string]apiextensionsv1.JSONSchemaProps) {
+			delete(properties["status"].Properties, "state")
 		})
-		properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
-		delete(properties["status"].Properties, "state")
-		gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
 		gomega.Expect(refused()).To(gomega.And(gomega.ContainSubstring("has no status.state"), gomega.ContainSubstring("apply config/crd of this release over it")))
 	})
+}
+
+// editTrainJobs changes the properties of the TrainJobs' CRD for the running spec.
+func editTrainJobs(ctx context.Context, edit func(map[string]apiextensionsv1.JSONSchemaProps)) {
+	ginkgo.GinkgoHelper()
+	crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"}})
+	before := crd.DeepCopy()
+	ginkgo.DeferCleanup(func(ctx context.Context) {
+		crd = get(ctx, crd)
+		crd.Spec = before.Spec
+		gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
+	})
+	edit(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties)
+	gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
 }
