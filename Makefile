@@ -68,7 +68,7 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 	@echo "Building the end-to-end suite."
 	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) -- \
-		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
 FUZZTIME ?= 10m
 .PHONY: fuzz

@@ -15,6 +15,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/constants"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -28,8 +29,10 @@ type Features struct {
 
 // Input is all that a start is decided on.
 type Input struct {
-	Job     *trainer.TrainJob
+	Job     *api.TrainJob
 	Runtime *trainer.TrainingRuntimeSpec
+	// Dialect of the Trainer that is to run it.
+	Dialect overrides.Dialect
 	// Workload is admitted: status.admission is set.
 	Workload *kueue.Workload
 	// Flavors holds every ResourceFlavor that the admission assigns.
@@ -46,6 +49,8 @@ type Start struct {
 	UID             types.UID
 	ResourceVersion string
 	Entry           trainer.RuntimePatch
+	// Record is written instead of the entry to a Trainer whose list of overrides is not keyed by manager; nil else.
+	Record *overrides.Record
 	// Pin is the runtime to be written with the start (overrides.Pin); "" where Kubeflow Trainer keeps it.
 	Pin string
 }
@@ -84,7 +89,8 @@ func Decide(in Input) (*Start, error) {
 	if err != nil {
 		return nil, err
 	}
-	effective, err := overrides.Compute(in.Job, in.Runtime, overrides.Others(in.Job))
+	others := in.Dialect.Others(in.Job)
+	effective, err := in.Dialect.Compute(in.Job, in.Runtime, others)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +104,7 @@ func Decide(in Input) (*Start, error) {
 		if !found {
 			return nil, fmt.Errorf("Workload %s was admitted without a PodSet for ReplicatedJob %q", in.Workload.Name, rj.Name)
 		}
-		patch, err := complete(in.Job, rj, n)
+		patch, err := complete(in.Job, others, rj, n)
 		if err != nil {
 			return nil, err
 		}
@@ -110,15 +116,65 @@ func Decide(in Input) (*Start, error) {
 		ResourceVersion: in.Job.ResourceVersion,
 		Entry:           entry(patches, &in.Now),
 	}
-	return start, verify(in, all, start.Entry)
+	if in.Dialect.Field == overrides.PodSpecOverrides {
+		if err := carriable(in, all, others, patches); err != nil {
+			return nil, err
+		}
+	}
+	if err := verify(in, all, start.Entry); err != nil || in.Dialect.Keyed() {
+		return start, err
+	}
+	start.Record, err = recordOf(in.Dialect, in.Job, &start.Entry)
+	return start, err
+}
+
+// recordOf returns the TrainJob's Record with the entry as the integration's.
+func recordOf(d overrides.Dialect, job *api.TrainJob, own *trainer.RuntimePatch) (*overrides.Record, error) {
+	record, err := overrides.RecordOf(job)
+	if err != nil {
+		return nil, err
+	}
+	if record == nil {
+		record = &overrides.Record{}
+	}
+	record.Field, record.Time = d.Field, own.Time
+	record.Own, err = d.Elements(own)
+	return record, err
+}
+
+// carriable refuses a start that podSpecOverrides, of Kubeflow Trainer v2.0, can't carry: they have no metadata of pods, and
+// name each ReplicatedJob once in the whole list.
+func carriable(in Input, all map[kueue.PodSetReference]*needs, others []overrides.Entry, patches []trainer.ReplicatedJobPatch) error {
+	const path, has = "spec." + overrides.PodSpecOverrides, "without labels and annotations of pods, in " // the Trainer's name
+	for _, patch := range patches {
+		n := all[kueue.NewPodSetReference(patch.Name)]
+		if n.metadata != "" {
+			return &ConflictError{
+				Path: path, Says: has + in.Dialect.Name, Source: n.metadata, Needs: "labels or annotations on the pods of " + patch.Name,
+				WayOut: "upgrade Kubeflow Trainer to v2.1 or later, or queue the TrainJob where they are not needed",
+			}
+		}
+		if len(n.nodeSelector)+len(n.tolerations)+len(n.gates) == 0 {
+			continue
+		}
+		for _, entry := range others {
+			if entry.Targets(patch.Name) {
+				return &ConflictError{
+					Path: entry.Path().String(), Says: "for replicatedJob " + patch.Name, Source: in.Dialect.Name, Needs: "one element for each replicatedJob, and admission writes it",
+					WayOut: "move what it says to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // complete adds what is needed to what the ReplicatedJob has, and returns the whole.
-func complete(job *trainer.TrainJob, rj *jobset.ReplicatedJob, n *needs) (patch trainer.ReplicatedJobPatch, err error) {
+func complete(job *api.TrainJob, others []overrides.Entry, rj *jobset.ReplicatedJob, n *needs) (patch trainer.ReplicatedJobPatch, err error) {
 	pod := &rj.Template.Spec.Template
-	labels, err1 := union(job, rj.Name, overrides.Labels, pod.Labels, n.labels, n)
-	annotations, err2 := union(job, rj.Name, overrides.Annotations, pod.Annotations, n.annotations, n)
-	selector, err3 := union(job, rj.Name, overrides.NodeSelector, pod.Spec.NodeSelector, n.nodeSelector, n)
+	labels, err1 := union(job, others, rj.Name, overrides.Labels, pod.Labels, n.labels, n)
+	annotations, err2 := union(job, others, rj.Name, overrides.Annotations, pod.Annotations, n.annotations, n)
+	selector, err3 := union(job, others, rj.Name, overrides.NodeSelector, pod.Spec.NodeSelector, n.nodeSelector, n)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return patch, err
 	}
@@ -136,7 +192,7 @@ func complete(job *trainer.TrainJob, rj *jobset.ReplicatedJob, n *needs) (patch 
 	}
 	if len(spec.Tolerations) > maxTolerations || len(spec.SchedulingGates) > maxGates {
 		return patch, &ConflictError{
-			Path: entryPath(overrides.Manager, rj.Name, "spec"), Source: "a complete entry",
+			Path: fmt.Sprintf("the entry of %s for replicatedJob %s", overrides.Manager, rj.Name), Source: "a complete entry",
 			Says:  fmt.Sprintf("%d tolerations and %d scheduling gates", len(spec.Tolerations), len(spec.SchedulingGates)),
 			Needs: fmt.Sprintf("at most %d and %d", maxTolerations, maxGates), WayOut: "give the runtime or the other entries fewer",
 		}
@@ -146,13 +202,13 @@ func complete(job *trainer.TrainJob, rj *jobset.ReplicatedJob, n *needs) (patch 
 
 // union merges what is needed into what is there; another value for a key is a conflict with whoever set it. Nothing
 // needed gives nothing, so that the field stays out of the entry.
-func union(job *trainer.TrainJob, replicatedJob string, field overrides.Field, have, need map[string]string, n *needs) (map[string]string, error) {
+func union(job *api.TrainJob, others []overrides.Entry, replicatedJob string, field overrides.Field, have, need map[string]string, n *needs) (map[string]string, error) {
 	if len(need) == 0 {
 		return nil, nil
 	}
 	for _, key := range slices.Sorted(maps.Keys(need)) {
 		if value, found := have[key]; found && value != need[key] {
-			return nil, conflict(job, replicatedJob, field, key, value, need[key], n.origin(key))
+			return nil, conflict(job, others, replicatedJob, field, key, value, need[key], n.origin(key))
 		}
 	}
 	whole := maps.Clone(need)
@@ -163,15 +219,18 @@ func union(job *trainer.TrainJob, replicatedJob string, field overrides.Field, h
 }
 
 // conflict names who set a value: the last entry that does, or the runtime.
-func conflict(job *trainer.TrainJob, replicatedJob string, field overrides.Field, key, says, wants, source string) *ConflictError {
+func conflict(job *api.TrainJob, entries []overrides.Entry, replicatedJob string, field overrides.Field, key, says, wants, source string) *ConflictError {
 	e := &ConflictError{Says: says, Needs: wants, Source: source}
 	keyed := string(field)
 	if key != "" {
 		keyed += "[" + key + "]"
 	}
-	if manager := overrides.Setter(job.Spec.RuntimePatches, replicatedJob, field, key); manager != "" {
-		e.Path = entryPath(manager, replicatedJob, keyed)
-		e.WayOut = fmt.Sprintf("take it out of the entry of %s, or queue the TrainJob where the two agree", manager)
+	if entry := overrides.Setter(entries, replicatedJob, field, key); entry != nil {
+		e.Path = entry.PodPath(replicatedJob).String() + "." + keyed
+		e.WayOut = "take it out there, or queue the TrainJob where the two agree"
+		if entry.Manager != "" {
+			e.WayOut = fmt.Sprintf("take it out of the entry of %s, or queue the TrainJob where the two agree", entry.Manager)
+		}
 	} else {
 		e.Path = fmt.Sprintf("runtime %s: replicatedJobs[%s].template.spec.template.%s", job.Spec.RuntimeRef.Name, replicatedJob, keyed)
 		e.WayOut = "change the runtime, or queue the TrainJob where the two agree"
@@ -179,14 +238,11 @@ func conflict(job *trainer.TrainJob, replicatedJob string, field overrides.Field
 	return e
 }
 
-func entryPath(manager, replicatedJob, field string) string {
-	return fmt.Sprintf("spec.runtimePatches[%s].trainingRuntimeSpec.template.spec.replicatedJobs[%s].template.spec.template.%s", manager, replicatedJob, field)
-}
-
 // verify computes what the TrainJob would run with the entry among the others, where a later one has the last word, and
 // looks whether every pod gets what admission needs.
 func verify(in Input, all map[kueue.PodSetReference]*needs, own trainer.RuntimePatch) error {
-	result, err := overrides.Compute(in.Job, in.Runtime, overrides.With(in.Job, own))
+	entries := in.Dialect.With(in.Job, own)
+	result, err := in.Dialect.Compute(in.Job, in.Runtime, entries)
 	if err != nil {
 		return err
 	}
@@ -200,16 +256,16 @@ func verify(in Input, all map[kueue.PodSetReference]*needs, own trainer.RuntimeP
 		}{{overrides.Labels, pod.Labels, n.labels}, {overrides.Annotations, pod.Annotations, n.annotations}, {overrides.NodeSelector, pod.Spec.NodeSelector, n.nodeSelector}} {
 			for _, key := range slices.Sorted(maps.Keys(m.want)) {
 				if m.have[key] != m.want[key] {
-					return conflict(in.Job, rj.Name, m.field, key, m.have[key], m.want[key], n.origin(key))
+					return conflict(in.Job, entries, rj.Name, m.field, key, m.have[key], m.want[key], n.origin(key))
 				}
 			}
 		}
 		if len(tolerate(slices.Clone(pod.Spec.Tolerations), n.tolerations)) != len(pod.Spec.Tolerations) {
-			return conflict(in.Job, rj.Name, overrides.Tolerations, "", fmt.Sprint(pod.Spec.Tolerations), fmt.Sprint(n.tolerations), "the admission")
+			return conflict(in.Job, entries, rj.Name, overrides.Tolerations, "", fmt.Sprint(pod.Spec.Tolerations), fmt.Sprint(n.tolerations), "the admission")
 		}
 		for _, g := range n.gates {
 			if !slices.Contains(pod.Spec.SchedulingGates, g) {
-				return conflict(in.Job, rj.Name, overrides.SchedulingGates, g.Name, fmt.Sprint(pod.Spec.SchedulingGates), g.Name, "the topology assignment")
+				return conflict(in.Job, entries, rj.Name, overrides.SchedulingGates, g.Name, fmt.Sprint(pod.Spec.SchedulingGates), g.Name, "the topology assignment")
 			}
 		}
 	}
@@ -229,14 +285,13 @@ func Neutral(own *trainer.RuntimePatch) trainer.RuntimePatch {
 	return entry(patches, nil)
 }
 
-// IsNeutral tells whether nothing of an admission is left in the TrainJob's own entry.
-func IsNeutral(job *trainer.TrainJob) bool {
-	own := overrides.Own(job)
+// IsNeutral tells whether nothing of an admission is left in the integration's entry; nil is none.
+func IsNeutral(own *trainer.RuntimePatch) bool {
 	if own == nil || own.TrainingRuntimeSpec == nil || own.TrainingRuntimeSpec.Template == nil || own.TrainingRuntimeSpec.Template.Spec == nil {
 		return true
 	}
 	return !slices.ContainsFunc(own.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs, func(rj trainer.ReplicatedJobPatch) bool {
-		meta, spec := overrides.PodPatch(*own, rj.Name)
+		meta, spec := overrides.PodPatch(own.TrainingRuntimeSpec, rj.Name)
 		return spec != nil || meta != nil && (len(meta.Annotations) > 0 || len(meta.Labels) > 1)
 	})
 }
@@ -260,7 +315,7 @@ func podPatch(replicatedJob string, meta *metav1.ObjectMeta, spec *trainer.PodSp
 
 // Running tells why a TrainJob that is suspended may still hold resources, or "" where none of it is left: its JobSet
 // has stopped its Jobs, and every pod has come to its end. A pod that is terminating is not at its end yet.
-func Running(job *trainer.TrainJob, js *jobset.JobSet, pods []corev1.Pod) string {
+func Running(job *api.TrainJob, js *jobset.JobSet, pods []corev1.Pod) string {
 	if !ptr.Deref(job.Spec.Suspend, false) {
 		return "the TrainJob is not suspended"
 	}

@@ -16,6 +16,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/yaml"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -52,11 +53,11 @@ var now = metav1.NewTime(time.Unix(1_700_000_000, 0))
 // input is an admission of one PodSet on flavor a100, changed.
 func input(t *testing.T, change ...func(*Input)) Input {
 	t.Helper()
-	job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "uid", ResourceVersion: "7"}}
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "uid", ResourceVersion: "7"}}
 	job.Spec.RuntimeRef.Name = "torch"
 	rt := must[trainer.TrainingRuntimeSpec](t, runtimeYAML)
 	in := Input{
-		Job: job, Runtime: &rt, Now: now,
+		Job: job, Runtime: &rt, Dialect: overrides.Kubeflow23, Now: now,
 		Workload: &kueue.Workload{
 			ObjectMeta: metav1.ObjectMeta{Name: "wl"},
 			Spec:       kueue.WorkloadSpec{QueueName: "local", PodSets: []kueue.PodSet{{Name: "node", Count: 1}}},
@@ -274,7 +275,7 @@ func TestDecideConflicts(t *testing.T) {
 					spec.Tolerations = append(spec.Tolerations, corev1.Toleration{Key: fmt.Sprintf("k%d", i), Operator: corev1.TolerationOpExists})
 				}
 			}},
-			path: "spec.runtimePatches[kueue.x-k8s.io/manager].trainingRuntimeSpec.template.spec.replicatedJobs[node].template.spec.template.spec",
+			path: "the entry of kueue.x-k8s.io/manager for replicatedJob node",
 			says: "130 tolerations and 0 scheduling gates", needs: "at most 128 and 16", source: "a complete entry",
 		},
 	}
@@ -327,21 +328,21 @@ func TestNeutral(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job := &trainer.TrainJob{}
-	if !IsNeutral(job) {
+	job := &api.TrainJob{}
+	if !IsNeutral(overrides.Bundled.Own(job)) {
 		t.Error("a TrainJob without our entry has nothing of an admission")
 	}
 	job.Spec.RuntimePatches = []trainer.RuntimePatch{start.Entry}
-	if IsNeutral(job) {
+	if IsNeutral(overrides.Bundled.Own(job)) {
 		t.Error("an entry of an admission is not neutral")
 	}
 	job.Spec.RuntimePatches = []trainer.RuntimePatch{Neutral(&start.Entry)}
-	if !IsNeutral(job) {
+	if !IsNeutral(overrides.Bundled.Own(job)) {
 		t.Errorf("nothing of the admission is left in %+v", job.Spec.RuntimePatches[0])
 	}
 	rt := must[trainer.TrainingRuntimeSpec](t, runtimeYAML)
-	with, err1 := overrides.Compute(job, &rt, job.Spec.RuntimePatches)
-	without, err2 := overrides.Compute(job, &rt, nil)
+	with, err1 := overrides.Bundled.Compute(job, &rt, overrides.Bundled.Entries(job))
+	without, err2 := overrides.Bundled.Compute(job, &rt, nil)
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +355,9 @@ func TestNeutral(t *testing.T) {
 }
 
 func TestRunning(t *testing.T) {
-	suspended := func(s bool) *trainer.TrainJob { return &trainer.TrainJob{Spec: trainer.TrainJobSpec{Suspend: &s}} }
+	suspended := func(s bool) *api.TrainJob {
+		return &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{Suspend: &s}}}
+	}
 	js := func(suspend bool, generation int64, condition metav1.ConditionStatus, active int32) *jobset.JobSet {
 		j := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Generation: generation}, Spec: jobset.JobSetSpec{Suspend: &suspend}}
 		if condition != "" {
@@ -374,7 +377,7 @@ func TestRunning(t *testing.T) {
 	terminating[0].DeletionTimestamp = &now
 	cases := map[string]struct {
 		reason string
-		job    *trainer.TrainJob
+		job    *api.TrainJob
 		js     *jobset.JobSet
 		pods   []corev1.Pod
 		want   string
@@ -401,8 +404,8 @@ func TestRunning(t *testing.T) {
 
 func TestUnsettled(t *testing.T) {
 	rt := must[trainer.TrainingRuntimeSpec](t, runtimeYAML)
-	job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "job"}}
-	effective, err := overrides.Compute(job, &rt, nil)
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "job"}}
+	effective, err := overrides.Bundled.Compute(job, &rt, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +414,7 @@ func TestUnsettled(t *testing.T) {
 	edited := func(js *jobset.JobSet) {
 		js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Args = []string{"old"}
 	}
-	settled := func() (*trainer.TrainJob, *jobset.JobSet) {
+	settled := func() (*api.TrainJob, *jobset.JobSet) {
 		tj := job.DeepCopy()
 		tj.Status.Conditions = []metav1.Condition{{Type: trainer.TrainJobSuspended, Status: metav1.ConditionTrue}}
 		tj.Status.JobsStatus = []trainer.JobStatus{{Name: "node", Suspended: ptr.To[int32](1)}}
@@ -422,45 +425,45 @@ func TestUnsettled(t *testing.T) {
 	}
 	cases := map[string]struct {
 		reason string
-		change func(*trainer.TrainJob, *jobset.JobSet) *jobset.JobSet
+		change func(*api.TrainJob, *jobset.JobSet) *jobset.JobSet
 		want   string
 	}{
-		"settled":   {"nobody is about to write it", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet { return js }, ""},
-		"no JobSet": {"Trainer has not seen the TrainJob", func(*trainer.TrainJob, *jobset.JobSet) *jobset.JobSet { return nil }, "not made yet"},
-		"another image": {"the JobSet was built from an earlier runtime", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+		"settled":   {"nobody is about to write it", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { return js }, ""},
+		"no JobSet": {"Trainer has not seen the TrainJob", func(*api.TrainJob, *jobset.JobSet) *jobset.JobSet { return nil }, "not made yet"},
+		"another image": {"the JobSet was built from an earlier runtime", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image = "old"
 			return js
 		}, "does not follow"},
-		"another selector": {"the JobSet was built from an earlier entry", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+		"another selector": {"the JobSet was built from an earlier entry", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.NodeSelector = nil
 			return js
 		}, "does not follow"},
-		"other arguments": {"an edit that changes no quota is an edit too", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+		"other arguments": {"an edit that changes no quota is an edit too", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			edited(js)
 			return js
 		}, "does not follow"},
-		"more than was asked for": {"Trainer adds environment and volumes, in any order", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+		"more than was asked for": {"Trainer adds environment and volumes, in any order", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			pod := &js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
 			pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "more"})
 			pod.Containers[0].Env = append([]corev1.EnvVar{{Name: "MORE"}}, pod.Containers[0].Env...)
 			return js
 		}, ""},
-		"not seen":      {"Trainer is about to write the condition", func(tj *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet { tj.Status.Conditions = nil; return js }, "Trainer has not seen it"},
-		"not suspended": {"JobSet is about to write its status, and Trainer after it", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet { js.Status.Conditions = nil; return js }, "has not suspended its Jobs"},
-		"Jobs missing": {"their making changes the status", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+		"not seen":      {"Trainer is about to write the condition", func(tj *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { tj.Status.Conditions = nil; return js }, "Trainer has not seen it"},
+		"not suspended": {"JobSet is about to write its status, and Trainer after it", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { js.Status.Conditions = nil; return js }, "has not suspended its Jobs"},
+		"Jobs missing": {"their making changes the status", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			js.Status.ReplicatedJobsStatus[0].Suspended = 0
 			return js
 		}, "not all made"},
-		"no status": {"their making changes the status", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+		"no status": {"their making changes the status", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			js.Status.ReplicatedJobsStatus = nil
 			return js
 		}, "not all made"},
-		"not mirrored": {"Trainer is about to write the status", func(tj *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+		"not mirrored": {"Trainer is about to write the status", func(tj *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			tj.Status.JobsStatus[0].Suspended = nil
 			return js
 		}, "does not follow its JobSet"},
-		"not at all": {"Trainer is about to write the status", func(tj *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet { tj.Status.JobsStatus = nil; return js }, "does not follow its JobSet"},
-		"one that depends": {"a ReplicatedJob that starts after others has no Jobs while it is suspended", func(_ *trainer.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+		"not at all": {"Trainer is about to write the status", func(tj *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { tj.Status.JobsStatus = nil; return js }, "does not follow its JobSet"},
+		"one that depends": {"a ReplicatedJob that starts after others has no Jobs while it is suspended", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			js.Spec.ReplicatedJobs[0].DependsOn = []jobset.DependsOn{{Name: "first"}}
 			js.Status.ReplicatedJobsStatus[0].Suspended = 1
 			return js

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"sync"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // JobSets reads the JobSets of TrainJobs from a cache, and from the API server where this process has made one that the
@@ -47,7 +48,7 @@ func (s *JobSets) expected(key types.NamespacedName) types.UID {
 }
 
 // Of returns the TrainJob's JobSet; nil where there is none of its own.
-func (s *JobSets) Of(ctx context.Context, job *trainer.TrainJob) (*jobset.JobSet, error) {
+func (s *JobSets) Of(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, error) {
 	key := client.ObjectKeyFromObject(job)
 	js, err := read(ctx, s.cache, key)
 	if err != nil {

@@ -17,6 +17,8 @@ type needs struct {
 	labels, annotations, nodeSelector map[string]string
 	tolerations                       []corev1.Toleration
 	gates                             []corev1.PodSchedulingGate
+	// metadata names what can't do without the labels or annotations; "" where they only inform.
+	metadata string
 	// source names what asked for a key of nodeSelector: a flavor or an admission check.
 	source map[string]string
 }
@@ -96,6 +98,7 @@ func forPodSet(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet
 	if in.Features.TopologyAware {
 		n.annotations[kueue.WorkloadAnnotation] = wl.Name
 		if assignment.TopologyAssignment != nil {
+			n.metadata = "the topology assignment"
 			n.gates = append(n.gates, corev1.PodSchedulingGate{Name: kueue.TopologySchedulingGate})
 			if r := podSet.TopologyRequest; r == nil || r.Required == nil && r.Preferred == nil && r.Unconstrained == nil {
 				n.annotations[kueue.PodSetUnconstrainedTopologyAnnotation] = "true"
@@ -103,6 +106,7 @@ func forPodSet(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet
 		}
 	}
 	if _, remote := wl.Labels[kueue.MultiKueueOriginLabel]; remote {
+		n.metadata = "MultiKueue"
 		n.labels[kueue.MultiKueueWorkerWorkloadPodLabel] = kueue.MultiKueueWorkerWorkloadPodValue
 	}
 	if in.Features.QueueLabels {
@@ -140,6 +144,9 @@ func (n *needs) update(check string, update kueue.PodSetUpdate) error {
 				}
 			}
 		}
+	}
+	if len(update.Labels)+len(update.Annotations) > 0 {
+		n.metadata = source
 	}
 	maps.Copy(n.labels, update.Labels)
 	maps.Copy(n.annotations, update.Annotations)

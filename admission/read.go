@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -25,17 +26,17 @@ type Runtime struct {
 }
 
 // LiveRuntime reads the runtime that a TrainJob refers to; nil where there is none of that name.
-func LiveRuntime(ctx context.Context, c client.Reader, job *trainer.TrainJob) (*Runtime, error) {
+func LiveRuntime(ctx context.Context, c client.Reader, job *api.TrainJob) (*Runtime, error) {
 	ref := job.Spec.RuntimeRef
 	switch {
 	case trainjobutil.RuntimeRefIsClusterTrainingRuntime(ref):
-		var rt trainer.ClusterTrainingRuntime
+		var rt api.ClusterTrainingRuntime
 		if err := c.Get(ctx, client.ObjectKey{Name: ref.Name}, &rt); err != nil {
 			return nil, client.IgnoreNotFound(err)
 		}
 		return &Runtime{Spec: rt.Spec, Labels: rt.Labels}, nil
 	case trainjobutil.RuntimeRefIsTrainingRuntime(ref):
-		var rt trainer.TrainingRuntime
+		var rt api.TrainingRuntime
 		if err := c.Get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: ref.Name}, &rt); err != nil {
 			return nil, client.IgnoreNotFound(err)
 		}
@@ -45,7 +46,7 @@ func LiveRuntime(ctx context.Context, c client.Reader, job *trainer.TrainJob) (*
 }
 
 // Describe names the runtime that a TrainJob refers to.
-func Describe(job *trainer.TrainJob) string {
+func Describe(job *api.TrainJob) string {
 	if trainjobutil.RuntimeRefIsTrainingRuntime(job.Spec.RuntimeRef) {
 		return fmt.Sprintf("TrainingRuntime %q in namespace %q", job.Spec.RuntimeRef.Name, job.Namespace)
 	}
@@ -54,7 +55,7 @@ func Describe(job *trainer.TrainJob) string {
 
 // Snapshot reads the runtime that Kubeflow Trainer has pinned for a TrainJob, and the ConfigMap that holds it; nil where
 // there is none. It is to be asked of the API server: the ConfigMaps of a whole cluster are too many to keep.
-func Snapshot(ctx context.Context, c client.Reader, job *trainer.TrainJob) (*trainer.TrainingRuntimeSpec, *corev1.ConfigMap, error) {
+func Snapshot(ctx context.Context, c client.Reader, job *api.TrainJob) (*trainer.TrainingRuntimeSpec, *corev1.ConfigMap, error) {
 	var object corev1.ConfigMap
 	key := types.NamespacedName{Namespace: job.Namespace, Name: job.Name + overrides.SnapshotSuffix}
 	if err := c.Get(ctx, key, &object); client.IgnoreNotFound(err) != nil {

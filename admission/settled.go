@@ -10,13 +10,14 @@ import (
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // Unsettled says what Trainer and JobSet have still to do before a suspended TrainJob is quiet, or "" where nothing is
 // left. A start that waits for it meets a TrainJob whose status nobody is about to write, so that it succeeds at the
 // first try, and a JobSet that is up to date with the runtime.
-func Unsettled(job *trainer.TrainJob, js *jobset.JobSet, effective *overrides.Effective) string {
+func Unsettled(job *api.TrainJob, js *jobset.JobSet, effective *overrides.Effective) string {
 	switch {
 	case js == nil:
 		return "its JobSet is not made yet"

@@ -3,12 +3,14 @@ package admission
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -64,7 +66,7 @@ func Note(message string) string {
 const lateCache = time.Minute
 
 // Behind tells whether the TrainJob, as it was read, is older than what this Writer wrote of it.
-func (w *Writer) Behind(job *trainer.TrainJob) bool {
+func (w *Writer) Behind(job *api.TrainJob) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	last, found := w.written[client.ObjectKeyFromObject(job)]
@@ -88,27 +90,91 @@ func (w *Writer) wrote(o client.Object) {
 	w.written[client.ObjectKeyFromObject(o)] = written{uid: o.GetUID(), version: o.GetResourceVersion(), at: w.clock.Now()}
 }
 
-// Start writes the entry and clears suspend in one request. It fails with a conflict where the TrainJob has changed
-// since the start was decided.
-func (w *Writer) Start(ctx context.Context, s *Start) error {
+// ErrNotRendered is about a Record whose elements did not come into the list of overrides: our webhook puts them there.
+var ErrNotRendered = errors.New("the integration's elements are not in the TrainJob's list of overrides, where Signalbox's mutating webhook puts them; see that its MutatingWebhookConfiguration is installed")
+
+// Refused tells whether an atomic start was refused by a Trainer that takes no changes of entries in the update that
+// starts a TrainJob (Kubeflow Trainer v2.2.0; it has the same CRD as v2.2.1, which does).
+func Refused(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "RuntimePatches can only be modified when the TrainJob is suspended") &&
+		!strings.Contains(err.Error(), "before or after the update")
+}
+
+// StartInTwo writes the entry while the TrainJob is suspended, and then clears suspend, for Trainers that refuse to have
+// both in one request. Each fails with a conflict where the TrainJob has changed since it was read; what was written is
+// cleared then, and the start decided anew.
+func (w *Writer) StartInTwo(ctx context.Context, s *Start) error {
+	job := &api.TrainJob{}
+	job.Namespace, job.Name, job.UID, job.ResourceVersion = s.Key.Namespace, s.Key.Name, s.UID, s.ResourceVersion
+	if s.Record != nil {
+		if err := w.writeRecord(ctx, job, s.Record); err != nil {
+			return err
+		}
+	} else {
+		u, err := entryOnly(s)
+		if err != nil {
+			return err
+		}
+		if err := w.apply(ctx, u); err != nil {
+			return err
+		}
+		job.ResourceVersion = u.GetResourceVersion()
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": s.UID, "resourceVersion": job.ResourceVersion}, "spec": map[string]any{"suspend": false}})
+	if err != nil {
+		return fmt.Errorf("encoding the start: %w", err)
+	}
+	return w.patch(ctx, job, client.RawPatch(types.MergePatchType, patch))
+}
+
+// writeRecord writes the Record, and sees that our webhook has brought the list of overrides into line with it.
+func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *overrides.Record) error {
+	value, err := record.String()
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": job.UID, "resourceVersion": job.ResourceVersion, "annotations": map[string]string{overrides.RecordAnnotation: value}}})
+	if err != nil {
+		return fmt.Errorf("encoding annotation %s: %w", overrides.RecordAnnotation, err)
+	}
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(trainer.GroupVersion.String())
+	u.SetKind(trainer.TrainJobKind)
+	u.SetNamespace(job.Namespace)
+	u.SetName(job.Name)
+	if err := w.client.Patch(ctx, u, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
+		return err
+	}
+	w.wrote(u)
+	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
+	if err != nil || len(list)-len(overrides.Without(list, record.Own)) != len(record.Own) {
+		return errors.Join(err, ErrNotRendered)
+	}
+	job.ResourceVersion = u.GetResourceVersion()
+	return nil
+}
+
+func entryOnly(s *Start) (*unstructured.Unstructured, error) {
 	data, err := json.Marshal(s.Entry)
 	if err != nil {
-		return fmt.Errorf("encoding the entry of %s: %w", s.Entry.Manager, err)
+		return nil, fmt.Errorf("encoding the entry of %s: %w", s.Entry.Manager, err)
 	}
 	var entry map[string]any
 	if err := json.Unmarshal(data, &entry); err != nil {
-		return fmt.Errorf("encoding the entry of %s: %w", s.Entry.Manager, err)
+		return nil, fmt.Errorf("encoding the entry of %s: %w", s.Entry.Manager, err)
 	}
 	metadata := map[string]any{"namespace": s.Key.Namespace, "name": s.Key.Name, "uid": string(s.UID), "resourceVersion": s.ResourceVersion}
-	if s.Pin != "" {
-		metadata["annotations"] = map[string]any{overrides.PinAnnotation: s.Pin}
-	}
-	u := &unstructured.Unstructured{Object: map[string]any{
+	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": trainer.GroupVersion.String(),
 		"kind":       trainer.TrainJobKind,
 		"metadata":   metadata,
-		"spec":       map[string]any{"suspend": false, "runtimePatches": []any{entry}},
-	}}
+		"spec":       map[string]any{overrides.RuntimePatches: []any{entry}},
+	}}, nil
+}
+
+func (w *Writer) apply(ctx context.Context, u *unstructured.Unstructured) error {
 	if err := w.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
 		return err
 	}
@@ -116,8 +182,22 @@ func (w *Writer) Start(ctx context.Context, s *Start) error {
 	return nil
 }
 
+// Start writes the entry and clears suspend in one request. It fails with a conflict where the TrainJob has changed
+// since the start was decided.
+func (w *Writer) Start(ctx context.Context, s *Start) error {
+	u, err := entryOnly(s)
+	if err != nil {
+		return err
+	}
+	u.Object["spec"].(map[string]any)["suspend"] = false
+	if s.Pin != "" {
+		u.SetAnnotations(map[string]string{overrides.PinAnnotation: s.Pin})
+	}
+	return w.apply(ctx, u)
+}
+
 // Suspend stops the TrainJob and changes nothing else: its entry must stay while pods run with it.
-func (w *Writer) Suspend(ctx context.Context, job *trainer.TrainJob) error {
+func (w *Writer) Suspend(ctx context.Context, job *api.TrainJob) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":true}}`))
 	return w.patch(ctx, job, patch)
 }
@@ -125,7 +205,16 @@ func (w *Writer) Suspend(ctx context.Context, job *trainer.TrainJob) error {
 // Clear empties the entry of a TrainJob that no longer runs. It replaces the entry as it stands, whoever owns its fields
 // by now: an update of somebody else's that dropped the entry has taken them from us before our webhook put it back, and
 // Kueue's built-in integration may have written it.
-func (w *Writer) Clear(ctx context.Context, job *trainer.TrainJob) error {
+func (w *Writer) Clear(ctx context.Context, d overrides.Dialect, job *api.TrainJob) error {
+	if !d.Keyed() {
+		neutral := Neutral(d.Own(job))
+		neutral.Time = &metav1.Time{Time: w.clock.Now()}
+		record, err := recordOf(d, job, &neutral)
+		if err != nil {
+			return err
+		}
+		return w.writeRecord(ctx, job.DeepCopy(), record)
+	}
 	i := overrides.OwnIndex(job)
 	if i < 0 {
 		return nil
@@ -143,8 +232,41 @@ func (w *Writer) Clear(ctx context.Context, job *trainer.TrainJob) error {
 	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
 }
 
+// Migrate writes what takes the place of a Record of another Trainer, and takes the Record away.
+func (w *Writer) Migrate(ctx context.Context, d overrides.Dialect, job *api.TrainJob, m *overrides.Migration) error {
+	operations := []map[string]any{
+		{"op": "test", "path": "/metadata/uid", "value": job.UID},
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": job.ResourceVersion},
+	}
+	const annotation = "/metadata/annotations/signalbox.dev~1overrides"
+	switch {
+	case !d.Keyed():
+		users, err := overrides.UsersOf(d, m)
+		if err != nil {
+			return err
+		}
+		operations = append(operations, map[string]any{"op": "add", "path": "/spec/" + d.Field, "value": m.List})
+		operations = append(operations, map[string]any{"op": "replace", "path": annotation, "value": users})
+	default:
+		operations = append(operations, map[string]any{"op": "remove", "path": annotation})
+		if len(job.Spec.PodTemplateOverrides) > 0 && d.Bundled { // its CRD has the list too
+			operations = append(operations, map[string]any{"op": "remove", "path": "/spec/" + overrides.PodTemplateOverrides})
+		}
+		if m.Patch != nil && len(job.Spec.RuntimePatches) > 0 {
+			operations = append(operations, map[string]any{"op": "add", "path": "/spec/" + d.Field + "/0", "value": m.Patch})
+		} else if m.Patch != nil {
+			operations = append(operations, map[string]any{"op": "add", "path": "/spec/" + d.Field, "value": []any{m.Patch}})
+		}
+	}
+	patch, err := json.Marshal(operations)
+	if err != nil {
+		return fmt.Errorf("encoding the migration: %w", err)
+	}
+	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
+}
+
 // Pin writes the runtime that the TrainJob starts on, for one that nobody queues: a queued one's comes with its start.
-func (w *Writer) Pin(ctx context.Context, job *trainer.TrainJob, pin string) error {
+func (w *Writer) Pin(ctx context.Context, job *api.TrainJob, pin string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": job.UID, "resourceVersion": job.ResourceVersion, "annotations": map[string]string{overrides.PinAnnotation: pin}}})
 	if err != nil {
@@ -153,7 +275,7 @@ func (w *Writer) Pin(ctx context.Context, job *trainer.TrainJob, pin string) err
 	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
 }
 
-func (w *Writer) patch(ctx context.Context, job *trainer.TrainJob, patch client.Patch) error {
+func (w *Writer) patch(ctx context.Context, job *api.TrainJob, patch client.Patch) error {
 	if err := w.client.Patch(ctx, job, patch, client.FieldOwner(FieldManager)); err != nil {
 		return err
 	}
@@ -163,9 +285,9 @@ func (w *Writer) patch(ctx context.Context, job *trainer.TrainJob, patch client.
 
 // Status writes what has changed of the status, and where the CRD has it the state that the status amounts to. more are
 // further fields of the status. Nothing else is touched: a training process may be writing its own part of it.
-func (w *Writer) Status(ctx context.Context, before *trainer.TrainJob, status *trainer.TrainJobStatus, more map[string]any) error {
+func (w *Writer) Status(ctx context.Context, before *api.TrainJob, status *trainer.TrainJobStatus, more map[string]any) error {
 	after := before.DeepCopy()
-	after.Status = *status
+	after.Status.TrainJobStatus = *status
 	data, err := client.MergeFrom(before).Data(after)
 	if err != nil {
 		return fmt.Errorf("encoding the status: %w", err)

@@ -6,11 +6,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 func TestNote(t *testing.T) {
@@ -25,8 +26,8 @@ func TestNote(t *testing.T) {
 }
 
 func TestBehind(t *testing.T) {
-	at := func(uid, version string) *trainer.TrainJob {
-		return &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: types.UID(uid), ResourceVersion: version}}
+	at := func(uid, version string) *api.TrainJob {
+		return &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: types.UID(uid), ResourceVersion: version}}
 	}
 	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC))
 	w := NewWriter(nil, clk, true)

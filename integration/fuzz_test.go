@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kjson "sigs.k8s.io/json"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -43,8 +44,8 @@ func FuzzWebhook(f *testing.F) {
 		if _, err := canonical(sent, &rv.new.TrainJob); err != nil {
 			return
 		}
-		refuseOwn(&rv.new.TrainJob)
-		operations, err := keep(rv)
+		refuseOwn(overrides.Kubeflow23, &rv.new.TrainJob)
+		operations, err := keep(overrides.Kubeflow23, rv)
 		if err != nil {
 			return
 		}
@@ -133,7 +134,7 @@ func same(a, b []json.RawMessage) bool {
 
 func annotationOf(t *testing.T, raw []byte) string {
 	t.Helper()
-	var object trainer.TrainJob
+	var object api.TrainJob
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &object); err != nil {
 		t.Fatal(err)
 	}

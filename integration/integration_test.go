@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/podset"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -56,9 +57,9 @@ func TestRuntimeOf(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: trainer.TrainJobSpec{RuntimePatches: c.entries, RuntimeRef: trainer.RuntimeRef{
-				APIGroup: &trainer.GroupVersion.Group, Kind: ptr.To(trainer.TrainingRuntimeKind), Name: "torch"}}}
-			spec, stale, err := runtimeOf(job, c.live, c.pinned)
+			job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimePatches: c.entries, RuntimeRef: trainer.RuntimeRef{
+				APIGroup: &trainer.GroupVersion.Group, Kind: ptr.To(trainer.TrainingRuntimeKind), Name: "torch"}}}}
+			spec, stale, err := runtimeOf(job, overrides.Kubeflow23.Own(job) != nil, c.live, c.pinned)
 			var blocked *blockedError
 			if c.blocked != "" {
 				if !errors.As(err, &blocked) || blocked.reason != c.blocked || !strings.Contains(err.Error(), `spec.runtimeRef: there is no TrainingRuntime "torch" in namespace "ns"; create it`) {
@@ -97,7 +98,7 @@ func TestCanonical(t *testing.T) {
 	raw := `{"spec":{"runtimeRef":{"name":"torch"},"trainer":{"numNodes":2,"resourcesPerNode":{"requests":{"cpu":4,"nvidia.com/gpu":"8","a~b/c":"1000m"}}},
 		"runtimePatches":[{"manager":"a.com/a","future":1,"trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"node","template":{"spec":{"template":{"spec":{
 		"volumes":[{"name":"v","emptyDir":{"sizeLimit":"1024Mi"}}],"containers":[{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v","readOnly":false}]}]}}}}}]}}}}]}}`
-	var job trainer.TrainJob
+	var job api.TrainJob
 	if err := json.Unmarshal([]byte(raw), &job); err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
@@ -35,8 +36,9 @@ var gvk = trainer.GroupVersion.WithKind(trainer.TrainJobKind)
 // job is one TrainJob during one reconcile. It is a ComposableJob of a single member: jobframework then leaves starting
 // to Run and stopping to Stop, and writes nothing to the TrainJob itself.
 type job struct {
-	trainer.TrainJob
-	r *Reconciler
+	api.TrainJob
+	r       *Reconciler
+	dialect overrides.Dialect // of the Trainer, the same for the whole reconcile
 
 	jobSet  *jobset.JobSet // its child; nil where there is none
 	pods    []corev1.Pod   // its pods; read only while it is suspended
@@ -47,10 +49,11 @@ type job struct {
 	runtime   *trainer.TrainingRuntimeSpec // that it stands on; set while it is suspended
 	effective *overrides.Effective         // of the runtime and the others' entries
 	podSets   []kueue.PodSet
-	pinned    *snapshot     // Trainer's snapshot of it; nil where there is none
-	stale     bool          // the job has not run, and its runtime has changed since the snapshot
-	blocked   *blockedError // why it can't be queued
-	waiting   string        // what an admitted job waits for
+	pinned    *snapshot         // Trainer's snapshot of it; nil where there is none
+	record    *overrides.Record // of another Trainer, which has gone; nil where there is none
+	stale     bool              // the job has not run, and its runtime has changed since the snapshot
+	blocked   *blockedError     // why it can't be queued
+	waiting   string            // what an admitted job waits for
 
 	matched       *kueue.Workload // its Workload
 	foundFinished bool            // the Workload was finished before this reconcile
@@ -65,6 +68,9 @@ var (
 	_ jobframework.JobWithOnHold           = (*job)(nil)
 	_ jobframework.JobWithPodLabelSelector = (*job)(nil)
 )
+
+// own is the integration's entry; nil where there is none.
+func (j *job) own() *trainer.RuntimePatch { return j.dialect.Own(&j.TrainJob) }
 
 func (j *job) key() types.NamespacedName { return client.ObjectKeyFromObject(&j.TrainJob) }
 
@@ -213,6 +219,13 @@ func (j *job) loadChildren(ctx context.Context, c client.Client) error {
 // resolve finds the runtime of a suspended job, and what follows from it. That it can't be queued is a result.
 func (j *job) resolve(ctx context.Context, c client.Client) error {
 	err := func() (err error) {
+		record, err := overrides.RecordOf(&j.TrainJob)
+		if err != nil {
+			return &blockedError{reason: ReasonInvalidOverrides, err: err}
+		}
+		if j.dialect.Foreign(record) {
+			j.record = record
+		}
 		if j.r.bundled {
 			if j.runtime, err = runtimeHere(ctx, c, j.r.reader, &j.TrainJob); err != nil {
 				return err
@@ -223,14 +236,16 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 		if err != nil {
 			return err
 		}
-		spec, object, err := admission.Snapshot(ctx, j.r.reader, &j.TrainJob)
-		if err != nil {
-			return err
+		if j.dialect.Snapshots {
+			spec, object, err := admission.Snapshot(ctx, j.r.reader, &j.TrainJob)
+			if err != nil {
+				return err
+			}
+			if spec != nil {
+				j.pinned = &snapshot{object: object, spec: *spec}
+			}
 		}
-		if spec != nil {
-			j.pinned = &snapshot{object: object, spec: *spec}
-		}
-		if j.runtime, j.stale, err = runtimeOf(&j.TrainJob, live, j.pinned); err != nil {
+		if j.runtime, j.stale, err = runtimeOf(&j.TrainJob, j.own() != nil, live, j.pinned); err != nil {
 			return err
 		}
 		return j.compute()
@@ -243,7 +258,7 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 
 // compute makes the PodSets of the runtime.
 func (j *job) compute() (err error) {
-	if j.effective, err = overrides.Compute(&j.TrainJob, j.runtime, overrides.Others(&j.TrainJob)); err != nil {
+	if j.effective, err = j.dialect.Compute(&j.TrainJob, j.runtime, j.dialect.Others(&j.TrainJob)); err != nil {
 		return &blockedError{reason: ReasonInvalidRuntime, err: err}
 	}
 	if n := len(j.effective.ReplicatedJobs); n > podsets.Max {

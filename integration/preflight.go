@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -27,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 const (
@@ -57,17 +57,11 @@ func Identity(ctx context.Context, clients kubernetes.Interface) (string, error)
 	return review.Status.UserInfo.Username, nil
 }
 
-// Check refuses a cluster on which the integration can't work, with what to change. With the bundled Trainer, that looks
-// at the TrainJobs itself.
-func Check(ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface, config *configapi.Kueue, bundled bool) error {
-	look := checkTrainer
-	if bundled {
-		look = func(context.Context, client.Reader) error { return nil }
-	}
+// Check refuses a cluster on which the integration can't work, with what to change. It doesn't look at the Trainer.
+func Check(ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface, config *configapi.Kueue) error {
 	return errors.Join(
 		served(disco, kueue.SchemeGroupVersion.WithKind("Workload"), "install Kueue v0.19 or later"),
 		served(disco, jobset.SchemeGroupVersion.WithKind("JobSet"), "install JobSet v0.12 or later"),
-		look(ctx, reader),
 		checkKueue(ctx, reader, config),
 	)
 }
@@ -86,26 +80,15 @@ func served(disco discovery.DiscoveryInterface, kind schema.GroupVersionKind, wa
 	return nil
 }
 
-// checkTrainer refuses a Trainer whose TrainJobs can't be started in one write: before v2.2.0 they have no
-// runtimePatches. v2.2.0, which has them but refuses that write, has the same CRD as v2.2.1; its webhook says so when a
-// TrainJob is started.
-func checkTrainer(ctx context.Context, reader client.Reader) error {
-	const name = "trainjobs.trainer.kubeflow.org"
+// FindTrainer returns how the installed Kubeflow Trainer takes overrides.
+func FindTrainer(ctx context.Context, reader client.Reader) (overrides.Dialect, error) {
 	var crd apiextensionsv1.CustomResourceDefinition
-	if err := reader.Get(ctx, client.ObjectKey{Name: name}, &crd); apierrors.IsNotFound(err) {
-		return errors.New("the cluster has no TrainJobs; install Kubeflow Trainer v2.2.1 or later, or set trainer.enabled to true and apply config/crd")
+	if err := reader.Get(ctx, client.ObjectKey{Name: TrainJobCRD}, &crd); apierrors.IsNotFound(err) {
+		return overrides.Dialect{}, errors.New("the cluster has no TrainJobs; install Kubeflow Trainer, or set trainer.enabled to true and apply config/crd")
 	} else if err != nil {
-		return fmt.Errorf("reading CRD %s: %w", name, err)
+		return overrides.Dialect{}, fmt.Errorf("reading CRD %s: %w", TrainJobCRD, err)
 	}
-	for _, version := range crd.Spec.Versions {
-		if version.Name != trainer.GroupVersion.Version || version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
-			continue
-		}
-		if _, found := version.Schema.OpenAPIV3Schema.Properties["spec"].Properties["runtimePatches"]; found {
-			return nil
-		}
-	}
-	return fmt.Errorf("CRD %s has no spec.runtimePatches: the installed Kubeflow Trainer is older than v2.2.1, before which a TrainJob can't be started in one write; upgrade it", name)
+	return DialectOf(&crd)
 }
 
 // checkKueue refuses a Kueue that runs its own TrainJob integration, and settings that differ from ours.

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -40,7 +41,6 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -74,19 +74,20 @@ type Reconciler struct {
 	jobSets  *admission.JobSets
 	// bundled tells that the Trainer is ours: it makes nothing before a TrainJob starts, and leaves nothing of one that was
 	// stopped.
-	bundled  bool
-	clock    clock.Clock
-	features gates
-	memory   *memory
-	jobs     *jobframework.JobReconciler
+	bundled   bool
+	installed *Installed
+	clock     clock.Clock
+	features  gates
+	memory    *memory
+	jobs      *jobframework.JobReconciler
 
 	manageAll  bool
 	selector   labels.Selector
 	ownerKinds []schema.GroupVersionKind // that may own TrainJobs, beside TrainJob itself
 }
 
-// NewReconciler returns a Reconciler. reader must not be a cache. bundled tells that the Trainer is Signalbox's own.
-func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writer, jobSets *admission.JobSets, recorder events.EventRecorder, config *configapi.Kueue, bundled bool, clk clock.Clock) (*Reconciler, error) {
+// NewReconciler returns a Reconciler. reader must not be a cache. installed knows the Trainer, which may be Signalbox's own.
+func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writer, jobSets *admission.JobSets, recorder events.EventRecorder, config *configapi.Kueue, installed *Installed, clk clock.Clock) (*Reconciler, error) {
 	selector, err := metav1.LabelSelectorAsSelector(config.ManagedJobsNamespaceSelector)
 	if err != nil {
 		return nil, fmt.Errorf("kueue.managedJobsNamespaceSelector: %w", err)
@@ -114,12 +115,12 @@ func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writ
 			Workloads: &kueueconfig.WorkloadRetentionPolicy{AfterDeactivatedByKueue: config.AfterDeactivated},
 		}))
 	}
-	told := recorder
+	told, bundled := recorder, installed.Dialect().Bundled
 	if bundled {
 		told = briefly{recorder}
 	}
 	return &Reconciler{
-		client: c, reader: reader, recorder: recorder, writer: writer, jobSets: jobSets, bundled: bundled, clock: clk,
+		client: c, reader: reader, recorder: recorder, writer: writer, jobSets: jobSets, bundled: bundled, installed: installed, clock: clk,
 		features: readGates(), memory: newMemory(), jobs: jobframework.NewReconciler(c, told, options...),
 		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds,
 	}, nil
@@ -138,7 +139,7 @@ func (b briefly) Eventf(regarding, related runtime.Object, eventtype, reason, ac
 
 // Reconcile implements reconcile.Reconciler.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	j := &job{r: r}
+	j := &job{r: r, dialect: r.installed.Dialect()}
 	result, err := r.jobs.ReconcileGenericJob(ctx, request, j)
 	if blocked := (*blockedError)(nil); errors.As(err, &blocked) || errors.Is(err, errStillRunning) {
 		err = nil // said by the condition, or by its pods; what lifts it brings the TrainJob back
@@ -166,7 +167,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 }
 
 // manages tells whether Kueue manages the TrainJob, in jobframework's terms.
-func (r *Reconciler) manages(ctx context.Context, trainJob *trainer.TrainJob) (bool, error) {
+func (r *Reconciler) manages(ctx context.Context, trainJob *api.TrainJob) (bool, error) {
 	if !r.manageAll && jobframework.QueueNameForObject(trainJob) == "" {
 		return false, nil
 	}
@@ -195,7 +196,7 @@ func (r *Reconciler) report(ctx context.Context, j *job) error {
 	case !apimeta.RemoveStatusCondition(&j.Status.Conditions, api.ConditionBlocked):
 		return nil
 	}
-	if err := r.writer.Status(ctx, before, &j.Status, nil); err != nil {
+	if err := r.writer.Status(ctx, before, &j.Status.TrainJobStatus, nil); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing condition %s: %w", api.ConditionBlocked, err))
 	}
 	return nil
@@ -212,17 +213,39 @@ func (r *Reconciler) tidy(ctx context.Context, j *job) error {
 	if j.stale {
 		return r.dropSnapshot(ctx, j)
 	}
-	if overrides.Own(&j.TrainJob) == nil && !r.bundled {
+	if j.record != nil {
+		return r.migrate(ctx, j)
+	}
+	if j.own() == nil && !r.bundled {
 		return r.dropOutdated(ctx, j)
 	}
-	if admission.IsNeutral(&j.TrainJob) {
+	if admission.IsNeutral(j.own()) {
 		return nil
 	}
 	if clear, err := j.clearable(); err != nil || !clear {
 		return err
 	}
-	if err := r.writer.Clear(ctx, &j.TrainJob); err != nil {
+	if err := r.writer.Clear(ctx, j.dialect, &j.TrainJob); err != nil {
 		return fmt.Errorf("clearing the entry of the last admission: %w", err)
+	}
+	return nil
+}
+
+// migrate brings what a TrainJob said to a Trainer of before into the way in which the present one takes it. It is done
+// while nothing runs: only then may entries change.
+func (r *Reconciler) migrate(ctx context.Context, j *job) error {
+	if j.IsActive() {
+		return nil
+	}
+	m, err := j.dialect.Migrate(&j.TrainJob, j.record, metav1.NewTime(r.clock.Now()))
+	if err != nil {
+		return fmt.Errorf("bringing spec.%s to spec.%s: %w", j.record.Field, j.dialect.Field, err)
+	}
+	if err := r.writer.Migrate(ctx, j.dialect, &j.TrainJob, m); err != nil {
+		return fmt.Errorf("bringing spec.%s to spec.%s: %w", j.record.Field, j.dialect.Field, err)
+	}
+	if len(j.record.Users) > 0 {
+		r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, "OverridesMigrated", "Queueing", "The CRD is another's now: what spec.%s said is in spec.%s, for %s", j.record.Field, j.dialect.Field, j.dialect.Name)
 	}
 	return nil
 }
@@ -316,20 +339,21 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if err != nil {
 		return err
 	}
-	err = mgr.GetFieldIndexer().IndexField(ctx, &trainer.TrainJob{}, runtimeIndex, func(o client.Object) []string {
-		ref := o.(*trainer.TrainJob).Spec.RuntimeRef
+	err = mgr.GetFieldIndexer().IndexField(ctx, &api.TrainJob{}, runtimeIndex, func(o client.Object) []string {
+		ref := o.(*api.TrainJob).Spec.RuntimeRef
 		return []string{runtimeKey(ptr.Deref(ref.Kind, ""), ref.Name)}
 	})
 	if err != nil {
 		return err
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&trainer.TrainJob{}).
+		For(&api.TrainJob{}).
 		Owns(&kueue.Workload{}).
 		Owns(&jobset.JobSet{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.stoppingJobOf), builder.WithPredicates(podEnds())).
-		Watches(&trainer.ClusterTrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.ClusterTrainingRuntimeKind))).
-		Watches(&trainer.TrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.TrainingRuntimeKind))).
+		Watches(&api.ClusterTrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.ClusterTrainingRuntimeKind))).
+		Watches(&api.TrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.TrainingRuntimeKind))).
+		WatchesRawSource(source.Channel(r.installed.again(ctx, r.client), &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency})
 	if next == nil {
 		return b.Complete(r)
@@ -365,7 +389,7 @@ func podEnds() predicate.Funcs {
 // stoppingJobOf returns the TrainJob of a pod, where it is suspended: only then do its pods matter.
 func (r *Reconciler) stoppingJobOf(ctx context.Context, pod client.Object) []reconcile.Request {
 	key := types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetLabels()[jobset.JobSetNameKey]}
-	var trainJob trainer.TrainJob
+	var trainJob api.TrainJob
 	if err := r.client.Get(ctx, key, &trainJob); err != nil {
 		if client.IgnoreNotFound(err) != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Reading the TrainJob of a pod", "trainJob", key)
@@ -382,7 +406,7 @@ func (r *Reconciler) stoppingJobOf(ctx context.Context, pod client.Object) []rec
 // waitingJobsOf returns the suspended TrainJobs that refer to a runtime of the kind.
 func (r *Reconciler) waitingJobsOf(kind string) handler.MapFunc {
 	return func(ctx context.Context, rt client.Object) []reconcile.Request {
-		var list trainer.TrainJobList
+		var list api.TrainJobList
 		err := r.client.List(ctx, &list, client.InNamespace(rt.GetNamespace()), client.MatchingFields{runtimeIndex: runtimeKey(kind, rt.GetName())})
 		if err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Listing the TrainJobs of a runtime", "kind", kind, "name", rt.GetName())

@@ -11,14 +11,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // Reasons of the condition Blocked, and of the events beside it.
 const (
-	ReasonRuntimeNotFound = "RuntimeNotFound"
-	ReasonInvalidRuntime  = "InvalidRuntime"
-	ReasonTooManyPodSets  = "TooManyPodSets"
+	ReasonRuntimeNotFound  = "RuntimeNotFound"
+	ReasonInvalidRuntime   = "InvalidRuntime"
+	ReasonInvalidOverrides = "InvalidOverrides"
+	ReasonTooManyPodSets   = "TooManyPodSets"
 )
 
 // blockedError says why a TrainJob can't be queued until somebody changes something. It is not retried by itself: the
@@ -40,27 +42,27 @@ type snapshot struct {
 // runtimeOf decides which runtime a suspended TrainJob stands on, and whether Trainer's snapshot is out of date. A
 // TrainJob that has run keeps the runtime it ran on. One that has not follows the live runtime. Trainer refuses any
 // change of a TrainJob whose live runtime is gone, so that it could not be started: live nil is an error in both cases.
-func runtimeOf(job *trainer.TrainJob, live *trainer.TrainingRuntimeSpec, pinned *snapshot) (spec *trainer.TrainingRuntimeSpec, stale bool, err error) {
+func runtimeOf(job *api.TrainJob, hasRun bool, live *trainer.TrainingRuntimeSpec, pinned *snapshot) (spec *trainer.TrainingRuntimeSpec, stale bool, err error) {
 	if live == nil {
 		return nil, false, errNoRuntime(job)
 	}
 	if pinned == nil {
 		return live, false, nil
 	}
-	if overrides.Own(job) != nil {
+	if hasRun {
 		return &pinned.spec, false, nil
 	}
 	return live, !equality.Semantic.DeepEqual(pinned.spec, *live), nil
 }
 
-func errNoRuntime(job *trainer.TrainJob) error {
+func errNoRuntime(job *api.TrainJob) error {
 	return &blockedError{reason: ReasonRuntimeNotFound, err: fmt.Errorf(
 		"spec.runtimeRef: there is no %s; create it, or delete this TrainJob and refer to another", admission.Describe(job))}
 }
 
 // runtimeHere decides the runtime of a suspended TrainJob of the bundled Trainer: the one that it was first started on,
 // by us or, where it has run before it came to us, by Kubeflow Trainer; else the live one.
-func runtimeHere(ctx context.Context, cache, reader client.Reader, job *trainer.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
+func runtimeHere(ctx context.Context, cache, reader client.Reader, job *api.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
 	pinned, err := overrides.Pinned(job)
 	if err != nil {
 		return nil, &blockedError{reason: ReasonInvalidRuntime, err: err}
@@ -68,7 +70,7 @@ func runtimeHere(ctx context.Context, cache, reader client.Reader, job *trainer.
 	if pinned != nil {
 		return pinned, nil
 	}
-	if overrides.Own(job) != nil && overrides.SeenByTrainer(job) {
+	if overrides.Bundled.Own(job) != nil && overrides.SeenByTrainer(job) {
 		if theirs, _, err := admission.Snapshot(ctx, reader, job); err != nil || theirs != nil {
 			return theirs, err
 		}
@@ -84,7 +86,7 @@ func runtimeHere(ctx context.Context, cache, reader client.Reader, job *trainer.
 }
 
 // liveRuntime reads the runtime that the TrainJob refers to; nil where it doesn't exist.
-func liveRuntime(ctx context.Context, c client.Reader, job *trainer.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
+func liveRuntime(ctx context.Context, c client.Reader, job *api.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
 	live, err := admission.LiveRuntime(ctx, c, job)
 	if errors.Is(err, admission.ErrUnknownKind) {
 		return nil, &blockedError{reason: ReasonInvalidRuntime, err: err}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -45,7 +46,7 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 		return err
 	}
 	start, err := admission.Decide(admission.Input{
-		Job: &j.TrainJob, Runtime: j.runtime, Workload: wl, Flavors: flavors, Features: j.r.features.admission(), Now: metav1.NewTime(j.r.clock.Now()),
+		Job: &j.TrainJob, Runtime: j.runtime, Dialect: j.dialect, Workload: wl, Flavors: flavors, Features: j.r.features.admission(), Now: metav1.NewTime(j.r.clock.Now()),
 	})
 	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
 		recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, jobframework.FailedToStartFinishedReason, "Starting", "%s; then delete Workload %s to queue the TrainJob again", admission.Note(err.Error()), wl.Name)
@@ -61,12 +62,36 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 			}
 		}
 	}
-	if err := j.r.writer.Start(ctx, start); err != nil {
+	way, err := j.write(ctx, start)
+	if err != nil {
 		return fmt.Errorf("starting: %w", err)
 	}
 	j.waiting = ""
+	starts.WithLabelValues(way, j.dialect.Field).Inc()
+	if !j.r.bundled {
+		msg += fmt.Sprintf("; in %s, by spec.%s", ways[way], j.dialect.Field)
+	}
 	recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, jobframework.ReasonStarted, "Started", "%s", msg)
 	return nil
+}
+
+// ways says in words how a start was written.
+var ways = map[string]string{oneWrite: "one write", twoWrites: "two writes"}
+
+// write writes the start, in one request where the Trainer takes it so.
+func (j *job) write(ctx context.Context, start *admission.Start) (way string, err error) {
+	if j.r.bundled {
+		return oneWrite, j.r.writer.Start(ctx, start)
+	}
+	if j.dialect.Keyed() && !j.r.installed.refuses() {
+		err := j.r.writer.Start(ctx, start)
+		if !admission.Refused(err) {
+			return oneWrite, err
+		}
+		j.r.installed.refusedAtomic()
+		ctrl.LoggerFrom(ctx).Info("The installed Kubeflow Trainer is v2.2.0, which refuses to change entries in the write that starts a TrainJob; starting in two", "refusal", err.Error())
+	}
+	return twoWrites, j.r.writer.StartInTwo(ctx, start)
 }
 
 // settled tells whether Kubeflow Trainer and JobSet have done what a start waits for, or have had their time for it.
@@ -77,7 +102,7 @@ func (j *job) settled(ctx context.Context, wl *kueue.Workload, recorder events.E
 		}
 		recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, "NotSettled", "Starting", "Starting %s after its admission, although %s; look at Kubeflow Trainer and JobSet", settleTimeout, j.waiting)
 	}
-	if overrides.Own(&j.TrainJob) != nil {
+	if j.own() != nil {
 		if fresh, err := j.freshJobs(ctx); err != nil || !fresh {
 			j.waiting = "its Jobs of the last admission are being replaced"
 			return false, err
@@ -93,7 +118,9 @@ func (j *job) unready() string {
 		return "Trainer has not taken the edited runtime yet"
 	case j.r.bundled && j.jobSet != nil:
 		return "the JobSet of the last admission is not gone yet"
-	case !admission.IsNeutral(&j.TrainJob):
+	case j.record != nil:
+		return "what it said in spec." + j.record.Field + " is not brought to spec." + j.dialect.Field + " yet"
+	case !admission.IsNeutral(j.own()):
 		return "the last admission is not cleared yet"
 	}
 	return ""
@@ -107,7 +134,7 @@ func (j *job) clearable() (bool, error) {
 	if j.r.bundled || j.jobSet == nil || j.matched != nil && j.overdue(j.matched) {
 		return true, nil
 	}
-	before, err := overrides.Compute(&j.TrainJob, j.runtime, j.Spec.RuntimePatches)
+	before, err := j.dialect.Compute(&j.TrainJob, j.runtime, j.dialect.Entries(&j.TrainJob))
 	return err == nil && admission.Unsettled(&j.TrainJob, j.jobSet, before) == "", err
 }
 
@@ -128,7 +155,7 @@ func (j *job) freshJobs(ctx context.Context) (bool, error) {
 	if err := j.r.reader.List(ctx, &jobs, client.InNamespace(j.Namespace), client.MatchingLabels{jobset.JobSetNameKey: j.Name}); err != nil {
 		return false, fmt.Errorf("listing the Jobs of the last admission: %w", err)
 	}
-	cleared := overrides.Own(&j.TrainJob).Time
+	cleared := j.own().Time
 	replaced := j.r.memory.of(j.key(), j.UID).replaced
 	fresh := true
 	for i := range jobs.Items {

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -36,6 +37,7 @@ import (
 type Webhook struct {
 	client    client.Client
 	decoder   admission.Decoder
+	installed *Installed
 	manageAll bool
 	selector  labels.Selector
 	// self are the users that write as the integration.
@@ -44,7 +46,7 @@ type Webhook struct {
 
 // NewWebhook returns the webhook of the reconciler; self are the users that it writes as, and Kueue's own.
 func NewWebhook(r *Reconciler, decoder admission.Decoder, self []string) *Webhook {
-	return &Webhook{client: r.client, decoder: decoder, manageAll: r.manageAll, selector: r.selector, self: self}
+	return &Webhook{client: r.client, decoder: decoder, installed: r.installed, manageAll: r.manageAll, selector: r.selector, self: self}
 }
 
 // Register serves the webhook.
@@ -84,11 +86,19 @@ func (w *Webhook) mutate(ctx context.Context, request admission.Request) admissi
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	// The integration's own writes are exactly what they should be; a deleted job's are not worth a look.
-	if rv.integral && rv.old != nil || !rv.new.DeletionTimestamp.IsZero() {
-		return admission.Allowed("")
+	if !rv.new.DeletionTimestamp.IsZero() {
+		return admission.Allowed("") // not worth a look
 	}
-	patch, err := w.defaults(ctx, rv)
+	d := w.installed.Dialect()
+	if rv.integral && rv.old != nil {
+		// The integration's own writes are exactly what they should be, but for a list that its Record is to come into.
+		patch, err := render(d, rv)
+		if err != nil {
+			return admission.Errored(http.StatusInternalServerError, err)
+		}
+		return admission.Patched("", patch...)
+	}
+	patch, err := w.defaults(ctx, d, rv)
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
@@ -96,7 +106,7 @@ func (w *Webhook) mutate(ctx context.Context, request admission.Request) admissi
 }
 
 // defaults returns the patches of a create or an update by somebody else.
-func (w *Webhook) defaults(ctx context.Context, rv *review) ([]jsonpatch.Operation, error) {
+func (w *Webhook) defaults(ctx context.Context, d overrides.Dialect, rv *review) ([]jsonpatch.Operation, error) {
 	var patch []jsonpatch.Operation
 	if rv.old == nil {
 		queued, err := w.defaultLabels(ctx, rv.new)
@@ -109,7 +119,7 @@ func (w *Webhook) defaults(ctx context.Context, rv *review) ([]jsonpatch.Operati
 		return patch, nil // the validating webhook refuses it
 	}
 	if rv.old != nil {
-		kept, err := keep(rv)
+		kept, err := keep(d, rv)
 		if err != nil {
 			return nil, err
 		}
@@ -119,6 +129,11 @@ func (w *Webhook) defaults(ctx context.Context, rv *review) ([]jsonpatch.Operati
 	if err != nil || !managed {
 		return patch, err
 	}
+	rendered, err := render(d, rv)
+	if err != nil {
+		return nil, err
+	}
+	patch = append(patch, rendered...)
 	// Only the integration starts a job. A running one is stopped by its Workload; that a manifest that says
 	// "suspend: true" is applied again does not stop it.
 	suspend := rv.old == nil || ptr.Deref(rv.old.Spec.Suspend, false)
@@ -128,7 +143,7 @@ func (w *Webhook) defaults(ctx context.Context, rv *review) ([]jsonpatch.Operati
 	if suspend != ptr.Deref(rv.new.Spec.Suspend, false) {
 		patch = append(patch, jsonpatch.NewOperation("add", "/spec/suspend", suspend))
 	}
-	if rv.old == nil {
+	if rv.old == nil && d.Keyed() {
 		values, err := canonical(rv.raw, &rv.new.TrainJob)
 		return append(patch, values...), err
 	}
@@ -137,31 +152,121 @@ func (w *Webhook) defaults(ctx context.Context, rv *review) ([]jsonpatch.Operati
 
 // keep returns the patches that leave the integration's entry, and the runtime that the TrainJob is pinned to, as they
 // stood before an update by somebody else.
-func keep(rv *review) ([]jsonpatch.Operation, error) {
+func keep(d overrides.Dialect, rv *review) ([]jsonpatch.Operation, error) {
 	var patch []jsonpatch.Operation
-	entries, err := keepOwn(rv)
-	if err != nil {
-		return nil, err
-	}
-	if entries != nil {
-		patch = append(patch, jsonpatch.NewOperation("add", "/spec/runtimePatches", entries))
+	if d.Keyed() {
+		entries, err := keepOwn(rv)
+		if err != nil {
+			return nil, err
+		}
+		if entries != nil {
+			patch = append(patch, jsonpatch.NewOperation("add", "/spec/runtimePatches", entries))
+		}
 	}
 	same, err := sameForm(rv)
 	if err != nil {
 		return nil, err
 	}
 	patch = append(patch, same...)
-	annotation := "/metadata/annotations/" + escape(overrides.PinAnnotation)
-	before, had := rv.old.Annotations[overrides.PinAnnotation]
-	switch now, has := rv.new.Annotations[overrides.PinAnnotation]; {
-	case had && rv.new.Annotations == nil:
-		patch = append(patch, jsonpatch.NewOperation("add", "/metadata/annotations", map[string]string{overrides.PinAnnotation: before}))
-	case had && (!has || now != before):
-		patch = append(patch, jsonpatch.NewOperation("add", annotation, before))
-	case !had && has:
-		patch = append(patch, jsonpatch.NewOperation("remove", annotation, nil))
+	for _, name := range ownAnnotations {
+		if name == overrides.RecordAnnotation && !d.Keyed() {
+			continue // render's
+		}
+		var was *string
+		if value, had := rv.old.Annotations[name]; had {
+			was = &value
+		}
+		patch = append(patch, rv.annotate(name, was)...)
 	}
 	return patch, nil
+}
+
+// ownAnnotations are the integration's. Nobody else may bring, change or remove them.
+var ownAnnotations = []string{overrides.PinAnnotation, overrides.RecordAnnotation}
+
+// annotate returns the patch that gives an annotation the value, or takes it away where that is nil.
+func (rv *review) annotate(name string, value *string) []jsonpatch.Operation {
+	is, has := rv.new.Annotations[name]
+	switch {
+	case value == nil && has:
+		delete(rv.new.Annotations, name)
+		return []jsonpatch.Operation{jsonpatch.NewOperation("remove", "/metadata/annotations/"+escape(name), nil)}
+	case value != nil && rv.new.Annotations == nil:
+		rv.new.Annotations = map[string]string{name: *value}
+		return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/metadata/annotations", map[string]string{name: *value})}
+	case value != nil && (!has || is != *value):
+		rv.new.Annotations[name] = *value
+		return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/metadata/annotations/"+escape(name), *value)}
+	}
+	return nil
+}
+
+// render brings a list of overrides that is not keyed by manager into line with the Record: the users' elements as they
+// were sent, and after them the integration's. The Record is the integration's alone; whoever sends a list sends it for
+// the users. It keeps what they have sent, for the day on which the CRD no longer has the list.
+func render(d overrides.Dialect, rv *review) ([]jsonpatch.Operation, error) {
+	if d.Keyed() || !hasSpec(rv.raw) {
+		return nil, nil
+	}
+	before, record := &overrides.Record{}, &overrides.Record{}
+	if rv.old != nil {
+		if r, err := overrides.RecordOf(&rv.old.TrainJob); err != nil {
+			return nil, err
+		} else if r != nil {
+			before, record = r, &overrides.Record{Field: r.Field, Time: r.Time, Own: r.Own, Users: r.Users}
+		}
+	}
+	if rv.integral {
+		r, err := overrides.RecordOf(&rv.new.TrainJob)
+		if err != nil {
+			return nil, err
+		}
+		if r != nil {
+			record = r
+		}
+	}
+	if record.Field != "" && d.Foreign(record) {
+		value, err := record.String()
+		if err != nil {
+			return nil, err
+		}
+		return rv.annotate(overrides.RecordAnnotation, &value), nil // to be migrated
+	}
+	var sent struct {
+		Spec map[string]any `json:"spec"`
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(rv.raw, &sent); err != nil {
+		return nil, fmt.Errorf("reading spec: %w", err)
+	}
+	list, _ := sent.Spec[d.Field].([]any)
+	users := list
+	if before.Field == d.Field {
+		users = overrides.Without(list, before.Own)
+	}
+	record.Field, record.Users = d.Field, map[string]any{}
+	if len(users) > 0 {
+		record.Users[d.Field] = users
+	}
+	for _, name := range []string{"labels", "annotations"} { // of the JobSet; later CRDs don't have them
+		if value := sent.Spec[name]; value != nil {
+			record.Users[name] = value
+		}
+	}
+	var patch []jsonpatch.Operation
+	switch all := append(slices.Clone(users), record.Own...); {
+	case len(all) == 0 && len(list) > 0:
+		patch = append(patch, jsonpatch.NewOperation("remove", "/spec/"+d.Field, nil))
+	case len(all) > 0 && !reflect.DeepEqual(all, list):
+		patch = append(patch, jsonpatch.NewOperation("add", "/spec/"+d.Field, all))
+	}
+	if record.Empty() {
+		return append(patch, rv.annotate(overrides.RecordAnnotation, nil)...), nil
+	}
+	value, err := record.String()
+	if err != nil {
+		return nil, err
+	}
+	return append(patch, rv.annotate(overrides.RecordAnnotation, &value)...), nil
 }
 
 // defaultLabels sets the queue and the priority class that a job without them gets, as Kueue does for its own jobs.
@@ -237,12 +342,12 @@ func sameForm(rv *review) ([]jsonpatch.Operation, error) {
 // list, where no other overrides it; nil where they are so already. It works on what was sent, not on what our types
 // know of it, so that the other entries stay as they are.
 func keepOwn(rv *review) ([]any, error) {
-	own := overrides.Own(&rv.old.TrainJob)
-	if own == nil && overrides.Own(&rv.new.TrainJob) == nil {
+	own := overrides.Bundled.Own(&rv.old.TrainJob)
+	if own == nil && overrides.Bundled.Own(&rv.new.TrainJob) == nil {
 		return nil, nil // Trainer's webhook, or ours, has the rest
 	}
 	_, moved := overrides.OwnLast(rv.new.Spec.RuntimePatches)
-	if sent := overrides.Own(&rv.new.TrainJob); sent != nil && own != nil && !moved && equality.Semantic.DeepEqual(sent, own) {
+	if sent := overrides.Bundled.Own(&rv.new.TrainJob); sent != nil && own != nil && !moved && equality.Semantic.DeepEqual(sent, own) {
 		return nil, nil
 	}
 	before, err := rawEntries(rv.rawOld)
@@ -303,7 +408,7 @@ func (w *Webhook) validate(ctx context.Context, request admission.Request) admis
 	}
 	var errs field.ErrorList
 	if rv.old == nil {
-		errs = append(jobframework.ValidateJobOnCreate(rv.new), refuseOwn(&rv.new.TrainJob)...)
+		errs = append(jobframework.ValidateJobOnCreate(rv.new), refuseOwn(w.installed.Dialect(), &rv.new.TrainJob)...)
 	} else {
 		var lookup error
 		errs = jobframework.ValidateJobOnUpdate(rv.old, rv.new, func(namespace string) bool {
@@ -341,13 +446,15 @@ func (w *Webhook) refuseUnqueued(ctx context.Context, rv *review) field.ErrorLis
 }
 
 // refuseOwn refuses a new TrainJob that brings with it what is the integration's: its entry, or a pinned runtime.
-func refuseOwn(trainJob *trainer.TrainJob) field.ErrorList {
+func refuseOwn(d overrides.Dialect, trainJob *api.TrainJob) field.ErrorList {
 	var errs field.ErrorList
-	if _, found := trainJob.Annotations[overrides.PinAnnotation]; found {
-		errs = append(errs, field.Forbidden(field.NewPath("metadata", "annotations").Key(overrides.PinAnnotation),
-			"the annotation is written when the TrainJob starts; take it out of the manifest"))
+	for _, name := range ownAnnotations {
+		if _, found := trainJob.Annotations[name]; found && (d.Keyed() || name != overrides.RecordAnnotation) {
+			errs = append(errs, field.Forbidden(field.NewPath("metadata", "annotations").Key(name),
+				"the annotation is written when the TrainJob starts; take it out of the manifest"))
+		}
 	}
-	if overrides.Own(trainJob) == nil {
+	if overrides.Bundled.Own(trainJob) == nil {
 		return errs
 	}
 	return append(errs, field.Forbidden(field.NewPath("spec", "runtimePatches").Key(overrides.Manager), fmt.Sprintf(

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
@@ -17,44 +18,68 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// MaxEntries is how many entries a TrainJob may have (the CRD's limit).
+var historiesPath = field.NewPath("spec", TemplateOverrides)
+
+// MaxEntries is how many entries a TrainJob may have of runtimePatches and of templateOverrides (the CRD's limit).
 const MaxEntries = 16
 
 // CheckEntries refuses entries that no runtime could make right.
-func CheckEntries(entries []trainer.RuntimePatch) field.ErrorList {
-	var errs field.ErrorList
-	if len(entries) > MaxEntries {
-		errs = append(errs, field.TooMany(patchesPath, len(entries), MaxEntries))
+func (d Dialect) CheckEntries(job *api.TrainJob) field.ErrorList {
+	patches := make([]string, 0, len(job.Spec.RuntimePatches))
+	for _, patch := range job.Spec.RuntimePatches {
+		patches = append(patches, patch.Manager)
 	}
-	seen := map[string]bool{}
-	for i, entry := range entries {
-		path := patchesPath.Index(i).Child("manager")
-		if seen[entry.Manager] {
-			e := field.Duplicate(path, entry.Manager)
-			e.Detail = "a manager has one entry; join the two"
-			errs = append(errs, e)
-		}
-		seen[entry.Manager] = true
-		if problems := validation.IsDomainPrefixedPath(path, entry.Manager); len(problems) > 0 {
-			errs = append(errs, field.Invalid(path, entry.Manager, "must be a domain-prefixed path that says who writes the entry, such as example.com/team: "+problems[0].Detail))
-		}
-		errs = append(errs, checkContent(patchesPath.Key(entry.Manager).Child("trainingRuntimeSpec"), entry.TrainingRuntimeSpec)...)
+	histories := make([]string, 0, len(job.Spec.TemplateOverrides))
+	for _, o := range job.Spec.TemplateOverrides {
+		histories = append(histories, o.Manager)
+	}
+	errs := append(checkManagers(patchesPath, patches), checkManagers(historiesPath, histories)...)
+	if i := slices.Index(histories, Manager); i >= 0 {
+		errs = append(errs, field.Forbidden(historiesPath.Index(i).Child("manager"), fmt.Sprintf(
+			"manager %q is the integration's, which writes to %s when the TrainJob is admitted; take this out of the manifest", Manager, patchesPath)))
+	}
+	for _, entry := range d.Entries(job) {
+		errs = append(errs, checkContent(entry)...)
 	}
 	return errs
 }
 
-// checkContent refuses what would not merge as it reads: the same ReplicatedJob twice, and keys that are directives of a
-// strategic merge ("$patch: delete" among labels takes all labels away).
-func checkContent(path *field.Path, spec *trainer.TrainingRuntimeSpecPatch) field.ErrorList {
-	if spec == nil {
-		return nil
-	}
+func checkManagers(list *field.Path, managers []string) field.ErrorList {
 	var errs field.ErrorList
-	if spec.Template != nil && spec.Template.Spec != nil {
+	if len(managers) > MaxEntries {
+		errs = append(errs, field.TooMany(list, len(managers), MaxEntries))
+	}
+	seen := map[string]bool{}
+	for i, manager := range managers {
+		path := list.Index(i).Child("manager")
+		if seen[manager] {
+			e := field.Duplicate(path, manager)
+			e.Detail = "a manager has one entry; join the two"
+			errs = append(errs, e)
+		}
+		seen[manager] = true
+		if problems := validation.IsDomainPrefixedPath(path, manager); len(problems) > 0 {
+			errs = append(errs, field.Invalid(path, manager, "must be a domain-prefixed path that says who writes the entry, such as example.com/team: "+problems[0].Detail))
+		}
+	}
+	return errs
+}
+
+// checkContent refuses what would not merge as it reads: the same ReplicatedJob twice, and
+// keys that are directives of a strategic merge ("$patch: delete" among labels takes all labels away).
+func checkContent(entry Entry) field.ErrorList {
+	path := entry.contentPath()
+	var errs field.ErrorList
+	if entry.Patch != nil && entry.Patch.Template != nil && entry.Patch.Template.Spec != nil {
+		if entry.shape != RuntimePatches && len(entry.Patch.Template.Spec.ReplicatedJobs) == 0 {
+			return field.ErrorList{field.Required(path.Child("targetJobs"), "an entry without any changes nothing; name the replicatedJobs of the runtime that it is for")}
+		}
 		seen := map[string]bool{}
-		for i, rj := range spec.Template.Spec.ReplicatedJobs {
+		for i, rj := range entry.Patch.Template.Spec.ReplicatedJobs {
 			if seen[rj.Name] {
 				e := field.Duplicate(path.Child("template", "spec", "replicatedJobs").Index(i).Child("name"), rj.Name)
 				e.Detail = "an entry names a replicatedJob once; join the two"
@@ -63,7 +88,7 @@ func checkContent(path *field.Path, spec *trainer.TrainingRuntimeSpecPatch) fiel
 			seen[rj.Name] = true
 		}
 	}
-	data, err := json.Marshal(spec)
+	data, err := json.Marshal(entry.Patch)
 	if err != nil {
 		return append(errs, field.Invalid(path, "", err.Error()))
 	}
@@ -81,14 +106,34 @@ func checkContent(path *field.Path, spec *trainer.TrainingRuntimeSpecPatch) fiel
 	return errs
 }
 
+// saysNothing tells whether an entry has none of the fields that an entry may have, so that it can't be told from one of
+// fields that this version doesn't know.
+func saysNothing(entry Entry) bool {
+	if entry.Patch == nil || entry.Patch.Template == nil {
+		return true
+	}
+	has := func(m *metav1.ObjectMeta) bool { return m != nil && len(m.Labels)+len(m.Annotations) > 0 }
+	if has(entry.Patch.Template.Metadata) {
+		return false
+	}
+	if entry.Patch.Template.Spec == nil {
+		return true
+	}
+	return !slices.ContainsFunc(entry.Patch.Template.Spec.ReplicatedJobs, func(rj trainer.ReplicatedJobPatch) bool {
+		meta, spec := PodPatch(entry.Patch, rj.Name)
+		return rj.Template != nil && has(rj.Template.Metadata) || has(meta) || spec != nil && !equality.Semantic.DeepEqual(*spec, trainer.PodSpecPatch{})
+	})
+}
+
 // Check refuses what the TrainJob's entries and initializers ask of a runtime that doesn't have it. The runtime is taken
 // as it is, without the entries.
-func Check(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec) field.ErrorList {
+func (d Dialect) Check(job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec) field.ErrorList {
 	replicatedJobs := runtime.Template.Spec.ReplicatedJobs
+	entries := d.Entries(job)
 	var errs field.ErrorList
 	if init := job.Spec.Initializer; init != nil {
 		path, merged := field.NewPath("spec", "initializer"), replicatedJobs
-		if with, err := merge(runtime.Template.Spec, job.Spec.RuntimePatches); err == nil { // else it is refused below
+		if with, err := merge(runtime.Template.Spec, entries); err == nil { // else it is refused below
 			merged = with.ReplicatedJobs // an entry may bring the mount
 		}
 		if init.Dataset != nil {
@@ -98,26 +143,38 @@ func Check(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec) field.Er
 			errs = append(errs, checkInitializer(path.Child("model"), constants.ModelInitializer, job, merged)...)
 		}
 	}
-	for _, entry := range job.Spec.RuntimePatches {
-		if entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil || entry.TrainingRuntimeSpec.Template.Spec == nil {
+	for _, entry := range entries {
+		fine := len(errs)
+		if entry.Patch == nil || entry.Patch.Template == nil || entry.Patch.Template.Spec == nil {
+			errs = append(errs, checkSays(entry)...)
 			continue
 		}
-		for _, patch := range entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs {
-			path := patchesPath.Key(entry.Manager).Child("trainingRuntimeSpec", "template", "spec", "replicatedJobs").Key(patch.Name)
+		for _, patch := range entry.Patch.Template.Spec.ReplicatedJobs {
 			rj := find(replicatedJobs, patch.Name)
 			if rj == nil {
-				errs = append(errs, unknown(path, patch.Name, names(replicatedJobs), fmt.Sprintf("runtime %q has no such replicatedJob", job.Spec.RuntimeRef.Name)))
+				errs = append(errs, unknown(entry.targetPath(patch.Name), patch.Name, names(replicatedJobs), fmt.Sprintf("runtime %q has no such replicatedJob", job.Spec.RuntimeRef.Name)))
 				continue
 			}
-			if _, pod := PodPatch(entry, patch.Name); pod != nil {
-				path := path.Child("template", "spec", "template", "spec")
+			if _, pod := PodPatch(entry.Patch, patch.Name); pod != nil {
+				path := entry.specPath(patch.Name)
 				where := fmt.Sprintf("replicatedJob %q of runtime %q has no such", rj.Name, job.Spec.RuntimeRef.Name)
 				errs = append(errs, checkContainers(path.Child("containers"), pod.Containers, rj.Template.Spec.Template.Spec.Containers, where+" container")...)
 				errs = append(errs, checkContainers(path.Child("initContainers"), pod.InitContainers, rj.Template.Spec.Template.Spec.InitContainers, where+" initContainer")...)
 			}
 		}
+		if len(errs) == fine {
+			errs = append(errs, checkSays(entry)...)
+		}
 	}
 	return errs
+}
+
+// checkSays refuses an entry that says nothing. The integration knows what it does.
+func checkSays(entry Entry) field.ErrorList {
+	if entry.Manager == Manager || !saysNothing(entry) {
+		return nil
+	}
+	return field.ErrorList{field.Required(entry.contentPath(), "the entry says nothing of what may be changed (a field that this version doesn't know is dropped before it is seen here); write a field that it knows, or leave the entry out")}
 }
 
 // unknown is a name that is not among those that there are.
@@ -154,7 +211,7 @@ func checkContainers(path *field.Path, patches []trainer.ContainerPatch, have []
 
 // checkInitializer looks whether the runtime has the step that an initializer's configuration is for, as Trainer does:
 // the ReplicatedJob, in it the container of that name, and in that a mount of the volume "initializer".
-func checkInitializer(path *field.Path, name string, job *trainer.TrainJob, replicatedJobs []jobset.ReplicatedJob) field.ErrorList {
+func checkInitializer(path *field.Path, name string, job *api.TrainJob, replicatedJobs []jobset.ReplicatedJob) field.ErrorList {
 	refuse := func(what string) field.ErrorList {
 		return field.ErrorList{field.Invalid(path, job.Spec.RuntimeRef.Name, fmt.Sprintf(
 			"the runtime has no %s, which this configures; refer to a runtime that has one in spec.runtimeRef, or leave this out", what))}
@@ -174,8 +231,10 @@ func checkInitializer(path *field.Path, name string, job *trainer.TrainJob, repl
 }
 
 // Changed tells whether an update changes the entries in more than their time.
-func Changed(before, after *trainer.TrainJob) bool {
-	return !equality.Semantic.DeepEqual(timeless(before.Spec.RuntimePatches), timeless(after.Spec.RuntimePatches))
+func Changed(before, after *api.TrainJob) bool {
+	return !equality.Semantic.DeepEqual(timeless(before.Spec.RuntimePatches), timeless(after.Spec.RuntimePatches)) ||
+		!equality.Semantic.DeepEqual(timelessHistories(before), timelessHistories(after)) ||
+		!equality.Semantic.DeepEqual(before.Spec.PodTemplateOverrides, after.Spec.PodTemplateOverrides)
 }
 
 func timeless(entries []trainer.RuntimePatch) []trainer.RuntimePatch {
@@ -186,14 +245,62 @@ func timeless(entries []trainer.RuntimePatch) []trainer.RuntimePatch {
 	return entries
 }
 
+func timelessHistories(job *api.TrainJob) []api.TemplateOverride {
+	histories := job.DeepCopy().Spec.TemplateOverrides
+	for _, h := range histories {
+		for i := range h.Job {
+			h.Job[i].Time = nil
+		}
+		for i := range h.Pod {
+			h.Pod[i].Time = nil
+		}
+	}
+	return histories
+}
+
+// CheckHistories refuses an update that changes or removes what templateOverrides have said before. Entries may be added.
+func CheckHistories(before, after *api.TrainJob) field.ErrorList {
+	var errs field.ErrorList
+	for i := range before.Spec.TemplateOverrides {
+		was := &before.Spec.TemplateOverrides[i]
+		path := historiesPath.Key(was.Manager)
+		is := &api.TemplateOverride{}
+		if at := slices.IndexFunc(after.Spec.TemplateOverrides, func(o api.TemplateOverride) bool { return o.Manager == was.Manager }); at >= 0 {
+			is = &after.Spec.TemplateOverrides[at]
+		}
+		errs = append(errs, checkHistory(path.Child("job"), was.Job, is.Job, func(e api.JobTemplateHistoryEntry) *metav1.Time { return e.Time })...)
+		errs = append(errs, checkHistory(path.Child("pod"), was.Pod, is.Pod, func(e api.PodTemplateHistoryEntry) *metav1.Time { return e.Time })...)
+	}
+	return errs
+}
+
+func checkHistory[T any](path *field.Path, was, is []T, timeOf func(T) *metav1.Time) field.ErrorList {
+	var errs field.ErrorList
+	rest := slices.Clone(is)
+	for i, old := range was {
+		at := slices.IndexFunc(rest, func(e T) bool { return equality.Semantic.DeepEqual(e, old) })
+		if at >= 0 {
+			rest = slices.Delete(rest, at, at+1)
+			continue
+		}
+		since := ""
+		if t := timeOf(old); t != nil {
+			since = ", of " + t.UTC().Format(time.RFC3339) + ","
+		}
+		errs = append(errs, field.Forbidden(path.Index(i), fmt.Sprintf(
+			"entry %d%s is history: it can't be changed or removed. Send it as it stands, with its time, and add an entry after it, which wins over it; or use spec.runtimePatches, which can be changed", i, since)))
+	}
+	return errs
+}
+
 // CheckTransition refuses an update of the entries at a time when they may not change: while the TrainJob runs before
 // and after it, and while a ReplicatedJob of its JobSet (nil where there is none) is still active.
-func CheckTransition(before, after *trainer.TrainJob, js *jobset.JobSet) field.ErrorList {
+func CheckTransition(before, after *api.TrainJob, js *jobset.JobSet) field.ErrorList {
 	if !Changed(before, after) {
 		return nil
 	}
 	if !ptr.Deref(before.Spec.Suspend, false) && !ptr.Deref(after.Spec.Suspend, false) {
-		return field.ErrorList{field.Forbidden(patchesPath, fmt.Sprintf("%s can't change while the TrainJob runs; suspend it before, or in the same update", changedEntries(before, after)))}
+		return field.ErrorList{field.Forbidden(changedPath(before, after), fmt.Sprintf("%s can't change while the TrainJob runs; suspend it before, or in the same update", changedEntries(before, after)))}
 	}
 	if js == nil {
 		return nil
@@ -201,7 +308,7 @@ func CheckTransition(before, after *trainer.TrainJob, js *jobset.JobSet) field.E
 	var errs field.ErrorList
 	for _, status := range js.Status.ReplicatedJobsStatus {
 		if status.Active > 0 {
-			errs = append(errs, field.Forbidden(patchesPath, fmt.Sprintf("%s can't change while replicatedJob %q of the last run is still active (%d); try again when it has stopped",
+			errs = append(errs, field.Forbidden(changedPath(before, after), fmt.Sprintf("%s can't change while replicatedJob %q of the last run is still active (%d); try again when it has stopped",
 				changedEntries(before, after), status.Name, status.Active)))
 		}
 	}
@@ -211,7 +318,7 @@ func CheckTransition(before, after *trainer.TrainJob, js *jobset.JobSet) field.E
 // CheckFrozen refuses an update of what a TrainJob is made of, but for its entries, unless it is suspended before and
 // after it, and tells whether there was any. The CRD refuses a change too, but doesn't see one that takes a field away, or
 // brings it.
-func CheckFrozen(before, after *trainer.TrainJob) (errs field.ErrorList, changed bool) {
+func CheckFrozen(before, after *api.TrainJob) (errs field.ErrorList, changed bool) {
 	was, is, path := &before.Spec, &after.Spec, field.NewPath("spec")
 	for name, values := range map[string][2]any{
 		"runtimeRef": {was.RuntimeRef, is.RuntimeRef}, "initializer": {was.Initializer, is.Initializer}, "trainer": {was.Trainer, is.Trainer},
@@ -228,7 +335,21 @@ func CheckFrozen(before, after *trainer.TrainJob) (errs field.ErrorList, changed
 	return errs, changed
 }
 
-func changedEntries(before, after *trainer.TrainJob) string {
+// changedPath is the field that holds what was changed, the first of several.
+func changedPath(before, after *api.TrainJob) *field.Path {
+	switch {
+	case !equality.Semantic.DeepEqual(timeless(before.Spec.RuntimePatches), timeless(after.Spec.RuntimePatches)):
+		return patchesPath
+	case !equality.Semantic.DeepEqual(timelessHistories(before), timelessHistories(after)):
+		return historiesPath
+	}
+	return field.NewPath("spec", PodTemplateOverrides)
+}
+
+func changedEntries(before, after *api.TrainJob) string {
+	if changedPath(before, after).String() != patchesPath.String() {
+		return "its entries"
+	}
 	byManager := func(entries []trainer.RuntimePatch) map[string]trainer.RuntimePatch {
 		m := make(map[string]trainer.RuntimePatch, len(entries))
 		for _, e := range timeless(entries) {
@@ -255,13 +376,14 @@ func changedEntries(before, after *trainer.TrainJob) string {
 	return "the entry of " + strings.Join(changed, ", ")
 }
 
-// Times returns the time that each entry is to have, by its index, where that is another than it has now: an entry keeps
-// its time while its content stays; a new or changed one is given now's. trusted is the integration, which says the time
-// of its own entry.
-func Times(before, after *trainer.TrainJob, now metav1.Time, trusted bool) map[int]metav1.Time {
-	times := map[int]metav1.Time{}
+// Times returns the time that each entry is to have, by the JSON pointer of its time, where that is another than it has
+// now: an entry keeps its time while its content stays; a new or changed one is given now's. trusted is the integration,
+// which says the time of its own entry. A history's entries keep the time that they are sent with; one that is sent
+// without is an earlier one of the same content, or new.
+func Times(before, after *api.TrainJob, now metav1.Time, trusted bool) map[string]metav1.Time {
+	times := map[string]metav1.Time{}
 	for i := range after.Spec.RuntimePatches {
-		entry := &after.Spec.RuntimePatches[i]
+		entry, pointer := &after.Spec.RuntimePatches[i], fmt.Sprintf("/spec/%s/%d/time", RuntimePatches, i)
 		var old *trainer.RuntimePatch
 		if before != nil {
 			if at := slices.IndexFunc(before.Spec.RuntimePatches, func(e trainer.RuntimePatch) bool { return e.Manager == entry.Manager }); at >= 0 {
@@ -271,35 +393,76 @@ func Times(before, after *trainer.TrainJob, now metav1.Time, trusted bool) map[i
 		switch {
 		case old == nil || trusted && entry.Manager == Manager:
 			if entry.Time == nil {
-				times[i] = now
+				times[pointer] = now
 			}
 		case equality.Semantic.DeepEqual(timeless([]trainer.RuntimePatch{*old}), timeless([]trainer.RuntimePatch{*entry})):
 			if old.Time != nil && !old.Time.Equal(entry.Time) {
-				times[i] = *old.Time
+				times[pointer] = *old.Time
 			} else if old.Time == nil && entry.Time == nil {
-				times[i] = now
+				times[pointer] = now
 			}
 		default:
-			times[i] = now
+			times[pointer] = now
 		}
 	}
+	for i := range after.Spec.TemplateOverrides {
+		entry, pointer := &after.Spec.TemplateOverrides[i], fmt.Sprintf("/spec/%s/%d", TemplateOverrides, i)
+		old := &api.TemplateOverride{}
+		if before != nil {
+			if at := slices.IndexFunc(before.Spec.TemplateOverrides, func(o api.TemplateOverride) bool { return o.Manager == entry.Manager }); at >= 0 {
+				old = &before.Spec.TemplateOverrides[at]
+			}
+		}
+		historyTimes(times, pointer+"/job", old.Job, entry.Job, func(e *api.JobTemplateHistoryEntry) **metav1.Time { return &e.Time }, now)
+		historyTimes(times, pointer+"/pod", old.Pod, entry.Pod, func(e *api.PodTemplateHistoryEntry) **metav1.Time { return &e.Time }, now)
+	}
 	return times
+}
+
+func historyTimes[T any](times map[string]metav1.Time, pointer string, old, entries []T, timeOf func(*T) **metav1.Time, now metav1.Time) {
+	// What is sent with its time is not to be taken for another.
+	rest := slices.Clone(old)
+	for _, e := range entries {
+		if *timeOf(&e) == nil {
+			continue
+		}
+		if at := slices.IndexFunc(rest, func(o T) bool { return equality.Semantic.DeepEqual(o, e) }); at >= 0 {
+			rest = slices.Delete(rest, at, at+1)
+		}
+	}
+	for i, e := range entries {
+		if *timeOf(&e) != nil {
+			continue
+		}
+		is := now
+		at := slices.IndexFunc(rest, func(o T) bool {
+			*timeOf(&o) = nil
+			return equality.Semantic.DeepEqual(o, e)
+		})
+		if at >= 0 {
+			if was := *timeOf(&rest[at]); was != nil {
+				is = *was
+			}
+			rest = slices.Delete(rest, at, at+1)
+		}
+		times[fmt.Sprintf("%s/%d/time", pointer, i)] = is
+	}
 }
 
 // maxWarnings bounds what is said of one TrainJob: an API server cuts long lists of warnings off.
 const maxWarnings = 8
 
-// Warnings says where an entry sets what an earlier one sets to another value. That is allowed, and the later wins. The
-// integration's own entry is complete by design and not meant.
-func Warnings(entries []trainer.RuntimePatch) []string {
+// Warnings says where an entry sets what an earlier one of another manager sets to another value. That is allowed, and the
+// later wins. The integration's own entry is complete by design and not meant.
+func Warnings(entries []Entry) []string {
 	type setting struct{ manager, value string }
 	set := map[string]setting{}
 	var warnings []string
 	for _, entry := range entries {
-		if entry.Manager == Manager || entry.TrainingRuntimeSpec == nil {
+		if entry.Manager == Manager || entry.Manager == "" || entry.Patch == nil {
 			continue
 		}
-		data, err := json.Marshal(entry.TrainingRuntimeSpec)
+		data, err := json.Marshal(entry.Patch)
 		if err != nil {
 			continue // what can't be written can't be stored either; the API server says so
 		}
@@ -310,9 +473,9 @@ func Warnings(entries []trainer.RuntimePatch) []string {
 		values := map[string]string{}
 		flatten("trainingRuntimeSpec", content, values)
 		for _, path := range slices.Sorted(maps.Keys(values)) {
-			if old, found := set[path]; found && old.value != values[path] && len(warnings) < maxWarnings {
-				warnings = append(warnings, fmt.Sprintf("spec.runtimePatches: %s sets %s to %s and %s to %s; the later entry, of %s, wins",
-					old.manager, path, old.value, entry.Manager, values[path], entry.Manager))
+			if old, found := set[path]; found && old.manager != entry.Manager && old.value != values[path] && len(warnings) < maxWarnings {
+				warnings = append(warnings, fmt.Sprintf("spec.%s: %s sets %s to %s and %s to %s; the later entry, of %s, wins",
+					entry.shape, old.manager, path, old.value, entry.Manager, values[path], entry.Manager))
 			}
 			set[path] = setting{entry.Manager, values[path]}
 		}

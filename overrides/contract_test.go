@@ -11,33 +11,36 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-func jobWith(t *testing.T, list ...string) *trainer.TrainJob {
+func jobWith(t *testing.T, list ...string) *api.TrainJob {
 	t.Helper()
-	return &trainer.TrainJob{Spec: trainer.TrainJobSpec{RuntimeRef: trainer.RuntimeRef{Name: "torch"}, RuntimePatches: entries(t, "["+strings.Join(list, ",")+"]")}}
+	return &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimeRef: trainer.RuntimeRef{Name: "torch"}, RuntimePatches: entries(t, "["+strings.Join(list, ",")+"]")}}}
 }
 
 func TestCheckEntries(t *testing.T) {
+	const says = `{metadata: {labels: {a: b}}}`
 	many := make([]string, MaxEntries+1)
 	for i := range many {
-		many[i] = fmt.Sprintf("{manager: a.com/m%d}", i)
+		many[i] = podEntry(fmt.Sprintf("a.com/m%d", i), says)
 	}
 	cases := map[string]struct {
 		reason  string
 		entries []string
 		want    string
 	}{
-		"fine":              {"managers are domain-prefixed paths", []string{"{manager: a.com/a}", "{manager: b.com/b/c}"}, ""},
-		"no domain":         {"a bare name says of nobody who it is", []string{"{manager: team}"}, `spec.runtimePatches[0].manager: Invalid value: "team": must be a domain-prefixed path that says who writes the entry, such as example.com/team`},
-		"twice":             {"a manager has one entry", []string{"{manager: a.com/a}", "{manager: a.com/a}"}, `spec.runtimePatches[1].manager: Duplicate value: "a.com/a": a manager has one entry; join the two`},
+		"fine":              {"managers are domain-prefixed paths", []string{podEntry("a.com/a", says), podEntry("b.com/b/c", says)}, ""},
+		"no domain":         {"a bare name says of nobody who it is", []string{podEntry("team", says)}, `spec.runtimePatches[0].manager: Invalid value: "team": must be a domain-prefixed path that says who writes the entry, such as example.com/team`},
+		"twice":             {"a manager has one entry", []string{podEntry("a.com/a", says), podEntry("a.com/a", says)}, `spec.runtimePatches[1].manager: Duplicate value: "a.com/a": a manager has one entry; join the two`},
 		"too many":          {"the CRD's limit", many, "spec.runtimePatches: Too many: 17: must have at most 16 items"},
 		"a directive":       {"it would take away what others say", []string{podEntry("a.com/a", `{spec: {nodeSelector: {$patch: replace}}}`)}, "a key may not begin with $"},
-		"a job named twice": {"a merge would take one of the two", []string{`{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}, {name: node}]}}}}`}, `spec.runtimePatches[a.com/a].trainingRuntimeSpec.template.spec.replicatedJobs[1].name: Duplicate value: "node"`},
+		"a job named twice": {"a merge would take one of the two", []string{`{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node, template: {metadata: {labels: {a: b}}}}, {name: node}]}}}}`}, `spec.runtimePatches[a.com/a].trainingRuntimeSpec.template.spec.replicatedJobs[1].name: Duplicate value: "node"`},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := CheckEntries(jobWith(t, c.entries...).Spec.RuntimePatches)
+			got := Bundled.CheckEntries(jobWith(t, c.entries...))
 			if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got.ToAggregate().Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, got, c.want)
 			}
@@ -55,6 +58,8 @@ func TestCheck(t *testing.T) {
 		want    string
 	}{
 		"fine":                      {"names that the runtime has", []string{podEntry("a.com/a", `{spec: {containers: [{name: sidecar, env: [{name: A}]}, {name: node, volumeMounts: [{name: v, mountPath: /v}]}]}}`)}, nil, nil, ""},
+		"nothing":                   {"nothing must stay distinguishable from something unknown", []string{"{manager: a.com/a}"}, nil, nil, `spec.runtimePatches[a.com/a].trainingRuntimeSpec: Required value: the entry says nothing of what may be changed`},
+		"only a name":               {"a name changes nothing", []string{`{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}]}}}}`}, nil, nil, `the entry says nothing of what may be changed`},
 		"an unknown job":            {"path, value and what there is", []string{`{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: nodes}]}}}}`}, nil, nil, `replicatedJobs[nodes]: Unsupported value: "nodes": runtime "torch" has no such replicatedJob; supported values: "dataset-initializer", "node"`},
 		"an unknown container":      {"path, value and what there is", []string{podEntry("a.com/a", `{spec: {containers: [{name: other}]}}`)}, nil, nil, `spec.containers[other]: Unsupported value: "other": replicatedJob "node" of runtime "torch" has no such container; supported values: "node", "sidecar"`},
 		"no initContainer":          {"a merge would make one without an image", []string{podEntry("a.com/a", `{spec: {initContainers: [{name: node}]}}`)}, nil, nil, `spec.initContainers[node]: Unsupported value: "node"`},
@@ -74,7 +79,7 @@ func TestCheck(t *testing.T) {
 			}
 			job := jobWith(t, c.entries...)
 			job.Spec.Initializer = c.init
-			got := Check(job, &rt)
+			got := Bundled.Check(job, &rt)
 			if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got.ToAggregate().Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, got, c.want)
 			}
@@ -135,14 +140,14 @@ func TestTimes(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			var before *trainer.TrainJob
+			var before *api.TrainJob
 			if c.before != nil {
 				before = jobWith(t, c.before...)
 			}
 			var got []string
 			times := Times(before, jobWith(t, c.now...), now, c.trusted)
 			for i := range c.now {
-				if at, found := times[i]; found {
+				if at, found := times[fmt.Sprintf("/spec/runtimePatches/%d/time", i)]; found {
 					got = append(got, fmt.Sprintf("%d:%d", i, at.UTC().Year()))
 				}
 			}
@@ -154,11 +159,11 @@ func TestTimes(t *testing.T) {
 }
 
 func TestWarnings(t *testing.T) {
-	got := Warnings(jobWith(t,
+	got := Warnings(Bundled.Entries(jobWith(t,
 		podEntry("a.com/a", `{metadata: {labels: {l: x}}, spec: {nodeSelector: {zone: east, disk: ssd}, tolerations: [{key: a}], containers: [{name: sidecar, env: [{name: A, value: x}], volumeMounts: [{name: v, mountPath: /v}]}]}}`),
 		podEntry(Manager, `{spec: {nodeSelector: {zone: own}}}`),
 		podEntry("b.com/b", `{spec: {nodeSelector: {zone: west, disk: ssd}, tolerations: [{key: b}], containers: [{name: sidecar, env: [{name: A, value: y}, {name: B}], volumeMounts: [{name: w, mountPath: /v}]}]}}`),
-	).Spec.RuntimePatches)
+	)))
 	for i, want := range []string{`containers[sidecar].env[A].value to "x"`, `containers[sidecar].volumeMounts[/v].name to "v"`, `nodeSelector.zone to "east" and b.com/b to "west"; the later entry, of b.com/b, wins`, `tolerations to [{"key":"a"}]`} {
 		if len(got) != 4 || !strings.Contains(got[i], want) {
 			t.Errorf("two managers that set the same to different values are named, once a field: got %q, want %q", got, want)
@@ -168,7 +173,7 @@ func TestWarnings(t *testing.T) {
 	for i := range 12 {
 		long = append(long, podEntry(fmt.Sprintf("a.com/m%d", i), fmt.Sprintf("{spec: {nodeSelector: {zone: z%d}}}", i)))
 	}
-	if got := Warnings(jobWith(t, long...).Spec.RuntimePatches); len(got) != maxWarnings {
+	if got := Warnings(Bundled.Entries(jobWith(t, long...))); len(got) != maxWarnings {
 		t.Errorf("the list is bounded: got %d", len(got))
 	}
 }
@@ -216,7 +221,7 @@ func TestOutlived(t *testing.T) {
 }
 
 func TestFromSnapshot(t *testing.T) {
-	job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "job", UID: "uid"}, Spec: trainer.TrainJobSpec{RuntimeRef: trainer.RuntimeRef{Kind: ptr.To("TrainingRuntime"), Name: "torch"}}}
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "job", UID: "uid"}, Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimeRef: trainer.RuntimeRef{Kind: ptr.To("TrainingRuntime"), Name: "torch"}}}}
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: ptr.To(true)}}}, Data: map[string]string{"runtime": "kind: TrainingRuntime\nmetadata: {name: torch}\nspec: {template: {spec: {replicatedJobs: [{name: node}]}}}"}}
 	if spec, err := FromSnapshot(job, object); err != nil || spec.Template.Spec.ReplicatedJobs[0].Name != "node" {
 		t.Errorf("the runtime is read: got %v, %v", spec, err)
@@ -240,20 +245,20 @@ func TestCheckFrozen(t *testing.T) {
 	cases := map[string]struct {
 		reason        string
 		before, after bool
-		change        func(*trainer.TrainJobSpec)
+		change        func(*api.TrainJobSpec)
 		refused       string
 		changed       bool
 	}{
-		"nothing":             {"there is nothing to refuse", false, false, func(*trainer.TrainJobSpec) {}, "", false},
-		"taken away":          {"the CRD doesn't see it", false, false, func(s *trainer.TrainJobSpec) { s.Trainer = nil }, "spec.trainer: Forbidden", true},
-		"with the start":      {"quota was given for what it was", true, false, func(s *trainer.TrainJobSpec) { s.ActiveDeadlineSeconds = 1 }, "spec.activeDeadlineSeconds: Forbidden", true},
-		"while it waits":      {"its Workload follows", true, true, func(s *trainer.TrainJobSpec) { s.Trainer = nil }, "", true},
-		"entries":             {"they have rules of their own", false, false, func(s *trainer.TrainJobSpec) { s.RuntimePatches = []trainer.RuntimePatch{{Manager: "a.com/a"}} }, "", false},
-		"the same, otherwise": {"empty is nothing", false, false, func(s *trainer.TrainJobSpec) { s.Trainer.Args = []string{} }, "", false},
+		"nothing":             {"there is nothing to refuse", false, false, func(*api.TrainJobSpec) {}, "", false},
+		"taken away":          {"the CRD doesn't see it", false, false, func(s *api.TrainJobSpec) { s.Trainer = nil }, "spec.trainer: Forbidden", true},
+		"with the start":      {"quota was given for what it was", true, false, func(s *api.TrainJobSpec) { s.ActiveDeadlineSeconds = 1 }, "spec.activeDeadlineSeconds: Forbidden", true},
+		"while it waits":      {"its Workload follows", true, true, func(s *api.TrainJobSpec) { s.Trainer = nil }, "", true},
+		"entries":             {"they have rules of their own", false, false, func(s *api.TrainJobSpec) { s.RuntimePatches = []trainer.RuntimePatch{{Manager: "a.com/a"}} }, "", false},
+		"the same, otherwise": {"empty is nothing", false, false, func(s *api.TrainJobSpec) { s.Trainer.Args = []string{} }, "", false},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			before := &trainer.TrainJob{Spec: trainer.TrainJobSpec{Trainer: &trainer.Trainer{NumNodes: ptr.To[int32](2)}, Suspend: &c.before}}
+			before := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{Trainer: &trainer.Trainer{NumNodes: ptr.To[int32](2)}, Suspend: &c.before}}}
 			after := before.DeepCopy()
 			after.Spec.Suspend = &c.after
 			c.change(&after.Spec)

@@ -27,6 +27,8 @@ import (
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // Effective is what a TrainJob runs: its runtime, the entries merged into it, and what the ML policy and the TrainJob's
@@ -36,7 +38,7 @@ type Effective struct {
 	ReplicatedJobs []jobset.ReplicatedJob
 	// Built is the same with what the ML policy adds to the pods: environment, ports, volumes, a command. None of it
 	// decides where pods go or what they use, some of it holds the TrainJob's name, and Kueue's built-in integration
-	// leaves it out of its Workloads too.
+	// leaves it out of its Workloads too. Of Trainers before v2.3 it is not known, and left out here.
 	Built []jobset.ReplicatedJob
 }
 
@@ -62,10 +64,10 @@ var patchesPath = field.NewPath("spec", "runtimePatches")
 
 // Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
 // entry that names a ReplicatedJob that the runtime doesn't have is an error: a strategic merge would append it.
-func Compute(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []trainer.RuntimePatch) (*Effective, error) {
+func (d Dialect) Compute(trainJob *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []Entry) (*Effective, error) {
 	runtime = runtime.DeepCopy()
-	job = ForPlugins(job, runtime)
-	info, err := Prepare(job, runtime, entries)
+	job := ForPlugins(trainJob, runtime)
+	info, err := d.Prepare(job, runtime, entries)
 	if err != nil {
 		return nil, err
 	}
@@ -83,6 +85,10 @@ func Compute(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entrie
 	if e.ReplicatedJobs, err = fromApply(builder.Initializer(job).Trainer(info, job).Build().Spec); err != nil {
 		return nil, err
 	}
+	if d.replaces { // an earlier Trainer, whose ML policies add other things
+		e.Built = e.ReplicatedJobs
+		return e, nil
+	}
 	Take(info, spec)
 	e.Built, err = fromApply(builder.Trainer(info, job).Build().Spec) // spec.trainer goes before the ML policy
 	return e, err
@@ -90,8 +96,8 @@ func Compute(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entrie
 
 // ForPlugins returns a copy of the TrainJob that Trainer's plugins may write into. Trainer v2.3.0's Flux plugin follows
 // spec.trainer and its numNodes without looking whether they are there; what they default to is the runtime's.
-func ForPlugins(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec) *trainer.TrainJob {
-	job = job.DeepCopy()
+func ForPlugins(trainJob *api.TrainJob, runtime *trainer.TrainingRuntimeSpec) *trainer.TrainJob {
+	job := trainJob.Upstream().DeepCopy()
 	if policy := runtime.MLPolicy; policy != nil && policy.Flux != nil {
 		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainer.Trainer{})
 		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, ptr.Deref(policy.NumNodes, 1))
@@ -103,7 +109,7 @@ func ForPlugins(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec) *tr
 // Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that, and returns the result in
 // the form that Trainer's plugins take: what they work on, before the first of them has. It changes none of its
 // arguments, but the plugins may change the result's.
-func Prepare(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []trainer.RuntimePatch) (*trainerruntime.Info, error) {
+func (d Dialect) Prepare(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []Entry) (*trainerruntime.Info, error) {
 	runtime = runtime.DeepCopy()
 	template, err := merge(runtime.Template.Spec, entries)
 	if err != nil {
@@ -112,7 +118,7 @@ func Prepare(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entrie
 	if len(template.ReplicatedJobs) == 0 {
 		return nil, field.Required(field.NewPath("spec", "runtimeRef"), fmt.Sprintf("runtime %q has no replicatedJobs; give it one, or refer to another runtime", job.Spec.RuntimeRef.Name))
 	}
-	if err := setResourcesPerNode(job, runtime.MLPolicy, template.ReplicatedJobs); err != nil {
+	if err := d.setResourcesPerNode(job, runtime.MLPolicy, template.ReplicatedJobs); err != nil {
 		return nil, err
 	}
 	spec, err := apply.FromTypedObjWithFields[jobsetac.JobSetSpecApplyConfiguration](&jobset.JobSet{Spec: template}, "spec")
@@ -124,12 +130,12 @@ func Prepare(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entrie
 }
 
 // metadata is the JobSet's own: the runtime's, and over it what the entries say, one after the other.
-func metadata(runtime *trainer.TrainingRuntimeSpec, entries []trainer.RuntimePatch) (labels, annotations map[string]string) {
+func metadata(runtime *trainer.TrainingRuntimeSpec, entries []Entry) (labels, annotations map[string]string) {
 	labels, annotations = map[string]string{}, map[string]string{}
 	maps.Copy(labels, runtime.Template.Labels)
 	maps.Copy(annotations, runtime.Template.Annotations)
 	for _, entry := range entries {
-		if s := entry.TrainingRuntimeSpec; s != nil && s.Template != nil && s.Template.Metadata != nil {
+		if s := entry.Patch; s != nil && s.Template != nil && s.Template.Metadata != nil {
 			maps.Copy(labels, s.Template.Metadata.Labels)
 			maps.Copy(annotations, s.Template.Metadata.Annotations)
 		}
@@ -180,31 +186,92 @@ func fromApply(spec *jobsetac.JobSetSpecApplyConfiguration) ([]jobset.Replicated
 }
 
 // merge applies the entries to the JobSet template, one after the other, as Trainer does.
-func merge(template jobset.JobSetSpec, entries []trainer.RuntimePatch) (jobset.JobSetSpec, error) {
+func merge(template jobset.JobSetSpec, entries []Entry) (jobset.JobSetSpec, error) {
 	order := make(map[string]int, len(template.ReplicatedJobs))
 	for i, rj := range template.ReplicatedJobs {
 		order[rj.Name] = i
 	}
 	for _, entry := range entries {
-		if entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil || entry.TrainingRuntimeSpec.Template.Spec == nil {
+		if entry.Patch == nil || entry.Patch.Template == nil || entry.Patch.Template.Spec == nil {
 			continue
 		}
-		patch := entry.TrainingRuntimeSpec.Template.Spec
+		patch := entry.Patch.Template.Spec
 		for _, rj := range patch.ReplicatedJobs {
 			if _, found := order[rj.Name]; !found {
-				path := patchesPath.Key(entry.Manager).Child("trainingRuntimeSpec", "template", "spec", "replicatedJobs").Key(rj.Name)
-				return template, field.NotSupported(path, rj.Name, names(template.ReplicatedJobs))
+				return template, field.NotSupported(entry.targetPath(rj.Name), rj.Name, names(template.ReplicatedJobs))
 			}
+		}
+		if entry.Replaces {
+			template = makeRoom(template, patch)
 		}
 		merged, err := mergeOne(template, patch)
 		if err != nil {
-			return template, fmt.Errorf("merging %s: %w", patchesPath.Key(entry.Manager), err)
+			return template, fmt.Errorf("merging %s: %w", entry.Path(), err)
 		}
 		template = merged
 	}
 	// A strategic merge may reorder the list; the order of ReplicatedJobs is the runtime's.
 	slices.SortStableFunc(template.ReplicatedJobs, func(a, b jobset.ReplicatedJob) int { return order[a.Name] - order[b.Name] })
 	return template, nil
+}
+
+// makeRoom takes away what the patch is to take the place of, so that a strategic merge of the two is what the operator
+// guide of podTemplateOverrides says: maps and lists of names are replaced, as are volumes, environment and mounts of the
+// same name.
+func makeRoom(template jobset.JobSetSpec, patch *trainer.JobSetSpecPatch) jobset.JobSetSpec {
+	template = *template.DeepCopy()
+	for _, rj := range patch.ReplicatedJobs {
+		_, over := PodPatch(&trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{Spec: patch}}, rj.Name)
+		at := find(template.ReplicatedJobs, rj.Name)
+		if over == nil || at == nil {
+			continue
+		}
+		pod := &at.Template.Spec.Template.Spec
+		if len(over.NodeSelector) > 0 {
+			pod.NodeSelector = nil
+		}
+		if over.Affinity != nil {
+			pod.Affinity = nil
+		}
+		if len(over.SchedulingGates) > 0 {
+			pod.SchedulingGates = nil
+		}
+		if len(over.ImagePullSecrets) > 0 {
+			pod.ImagePullSecrets = nil
+		}
+		for _, v := range over.Volumes {
+			if i := slices.IndexFunc(pod.Volumes, func(have corev1.Volume) bool { return have.Name == v.Name }); i >= 0 {
+				pod.Volumes[i] = corev1.Volume{Name: v.Name}
+			}
+		}
+		makeRoomInContainers(pod.InitContainers, over.InitContainers)
+		makeRoomInContainers(pod.Containers, over.Containers)
+	}
+	return template
+}
+
+func makeRoomInContainers(have []corev1.Container, patches []trainer.ContainerPatch) {
+	for _, patch := range patches {
+		c := findContainer(have, patch.Name)
+		if c == nil {
+			continue
+		}
+		for _, env := range patch.Env {
+			if i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == env.Name }); i >= 0 {
+				c.Env[i] = corev1.EnvVar{Name: env.Name} // in its place: a later variable may refer to it
+			}
+		}
+		for _, mount := range patch.VolumeMounts {
+			if i := slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == mount.MountPath }); i >= 0 {
+				c.VolumeMounts[i] = corev1.VolumeMount{Name: mount.Name, MountPath: mount.MountPath}
+			}
+		}
+		c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+			sameVolume := slices.ContainsFunc(patch.VolumeMounts, func(o corev1.VolumeMount) bool { return o.Name == m.Name })
+			samePath := slices.ContainsFunc(patch.VolumeMounts, func(o corev1.VolumeMount) bool { return o.MountPath == m.MountPath })
+			return sameVolume && !samePath
+		})
+	}
 }
 
 func mergeOne(template jobset.JobSetSpec, patch *trainer.JobSetSpecPatch) (merged jobset.JobSetSpec, err error) {
@@ -230,11 +297,11 @@ func isTrainer(rj *jobset.ReplicatedJob) bool {
 
 // setResourcesPerNode merges spec.trainer.resourcesPerNode into the node container of the trainer step, and of the
 // nodes where MPI's launcher is one of them.
-func setResourcesPerNode(job *trainer.TrainJob, policy *trainer.MLPolicy, replicatedJobs []jobset.ReplicatedJob) error {
+func (d Dialect) setResourcesPerNode(job *trainer.TrainJob, policy *trainer.MLPolicy, replicatedJobs []jobset.ReplicatedJob) error {
 	if job.Spec.Trainer == nil || job.Spec.Trainer.ResourcesPerNode == nil || policy == nil {
 		return nil
 	}
-	launcherIsNode := policy.MPI != nil && ptr.Deref(policy.MPI.RunLauncherAsNode, false)
+	launcherIsNode := !d.launcherAlone && policy.MPI != nil && ptr.Deref(policy.MPI.RunLauncherAsNode, false)
 	for i := range replicatedJobs {
 		rj := &replicatedJobs[i]
 		if !isTrainer(rj) && !(launcherIsNode && rj.Name == constants.Node) {
@@ -242,6 +309,12 @@ func setResourcesPerNode(job *trainer.TrainJob, policy *trainer.MLPolicy, replic
 		}
 		node := findContainer(rj.Template.Spec.Template.Spec.Containers, constants.Node)
 		if node == nil {
+			continue
+		}
+		if d.replaces {
+			if given := job.Spec.Trainer.ResourcesPerNode; given.Limits != nil || given.Requests != nil {
+				node.Resources = *given.DeepCopy()
+			}
 			continue
 		}
 		merged, err := trainingruntimeutil.MergeResourceRequirements(node.Resources, *job.Spec.Trainer.ResourcesPerNode)

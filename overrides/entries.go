@@ -6,45 +6,190 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // Manager names the entry of runtimePatches that belongs to the integration. It is the name that Kueue's built-in
 // integration uses, so that a job that it has admitted is taken over without a second, stale entry.
 const Manager = "kueue.x-k8s.io/manager"
 
-// Own returns the integration's entry of the TrainJob, or nil where it has none.
-func Own(job *trainer.TrainJob) *trainer.RuntimePatch {
-	if i := OwnIndex(job); i >= 0 {
-		return &job.Spec.RuntimePatches[i]
+// Entry is one change of a runtime, whatever shape it was written in.
+type Entry struct {
+	// Manager that owns it; "" in the shapes that have none.
+	Manager string
+	// Time at which it was written; nil where it is not known.
+	Time *metav1.Time
+	// Replaces tells that it is merged as the operator guide of podTemplateOverrides says, and not strategically.
+	Replaces bool
+	// Patch is what it changes; nil where it says nothing.
+	Patch *trainer.TrainingRuntimeSpecPatch
+
+	shape string
+	root  *field.Path // where it stands in the TrainJob
+}
+
+// Path is where the entry stands in the TrainJob.
+func (e Entry) Path() *field.Path { return e.root }
+
+// Targets tells whether the entry is about a ReplicatedJob.
+func (e Entry) Targets(replicatedJob string) bool {
+	return e.Patch != nil && e.Patch.Template != nil && e.Patch.Template.Spec != nil &&
+		slices.ContainsFunc(e.Patch.Template.Spec.ReplicatedJobs, func(p trainer.ReplicatedJobPatch) bool { return p.Name == replicatedJob })
+}
+
+// targetPath is where the entry names a ReplicatedJob.
+func (e Entry) targetPath(replicatedJob string) *field.Path {
+	if e.shape == RuntimePatches {
+		return e.root.Child("trainingRuntimeSpec", "template", "spec", "replicatedJobs").Key(replicatedJob)
 	}
-	return nil
+	return e.root.Child("targetJobs").Key(replicatedJob)
 }
 
-// OwnIndex is where the integration's entry stands in the TrainJob's list, -1 where it has none.
-func OwnIndex(job *trainer.TrainJob) int {
-	return slices.IndexFunc(job.Spec.RuntimePatches, func(p trainer.RuntimePatch) bool { return p.Manager == Manager })
+// PodPath is where the entry says something of the pods of a ReplicatedJob: their metadata and spec stand under it.
+func (e Entry) PodPath(replicatedJob string) *field.Path {
+	if e.shape == RuntimePatches {
+		return e.targetPath(replicatedJob).Child("template", "spec", "template")
+	}
+	return e.root
 }
 
-// Others returns the entries that are not the integration's, in their order.
-func Others(job *trainer.TrainJob) []trainer.RuntimePatch {
-	others := make([]trainer.RuntimePatch, 0, len(job.Spec.RuntimePatches))
-	for _, p := range job.Spec.RuntimePatches {
-		if p.Manager != Manager {
-			others = append(others, p)
+// specPath is where the entry says something of the spec of a ReplicatedJob's pods.
+func (e Entry) specPath(replicatedJob string) *field.Path {
+	if e.shape == PodSpecOverrides {
+		return e.root
+	}
+	return e.PodPath(replicatedJob).Child("spec")
+}
+
+// contentPath is what stands above all that the entry says.
+func (e Entry) contentPath() *field.Path {
+	if e.shape == RuntimePatches {
+		return e.root.Child("trainingRuntimeSpec")
+	}
+	return e.root
+}
+
+// lists returns the entries of podTemplateOverrides and podSpecOverrides.
+func (d Dialect) lists(job *api.TrainJob) []Entry {
+	var entries []Entry
+	for i := range job.Spec.PodTemplateOverrides {
+		if !d.Bundled && d.Field != PodTemplateOverrides {
+			break // another Trainer's
+		}
+		o := &job.Spec.PodTemplateOverrides[i]
+		entries = append(entries, Entry{Replaces: d.Bundled, shape: PodTemplateOverrides, root: field.NewPath("spec", PodTemplateOverrides).Index(i),
+			Patch: forPods(o.TargetJobs, o.Metadata, podSpec(o.Spec))})
+	}
+	for i := range job.Spec.PodSpecOverrides {
+		if d.Field != PodSpecOverrides {
+			break // another Trainer's
+		}
+		o := &job.Spec.PodSpecOverrides[i]
+		entries = append(entries, Entry{shape: PodSpecOverrides, root: field.NewPath("spec", PodSpecOverrides).Index(i),
+			Patch: forPods(o.TargetJobs, nil, podSpec(withoutTargets(o)))})
+	}
+	return entries
+}
+
+func withoutTargets(o *api.PodSpecOverride) *api.PodTemplateSpecOverride {
+	return &api.PodTemplateSpecOverride{
+		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Tolerations: o.Tolerations, Volumes: o.Volumes,
+		InitContainers: o.InitContainers, Containers: o.Containers, SchedulingGates: o.SchedulingGates,
+	}
+}
+
+// history returns the entries of one manager's templateOverrides, the earliest first.
+func history(o *api.TemplateOverride) []Entry {
+	var all []Entry
+	root := field.NewPath("spec", TemplateOverrides).Key(o.Manager)
+	for i := range o.Job {
+		h := &o.Job[i]
+		patch := &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{}}
+		if len(h.TargetJobs) == 0 {
+			patch.Template.Metadata = named(h.Metadata)
+		} else {
+			patch.Template.Spec = &trainer.JobSetSpecPatch{ReplicatedJobs: each(h.TargetJobs, func(name string) trainer.ReplicatedJobPatch {
+				return trainer.ReplicatedJobPatch{Name: name, Template: &trainer.JobTemplatePatch{Metadata: named(h.Metadata)}}
+			})}
+		}
+		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: patch, shape: TemplateOverrides, root: root.Child("job").Index(i)})
+	}
+	for i := range o.Pod {
+		h := &o.Pod[i]
+		spec := (*trainer.PodSpecPatch)(nil)
+		if h.Spec != nil {
+			spec = podSpec(&h.Spec.PodTemplateSpecOverride)
+			spec.SecurityContext, spec.TerminationGracePeriodSeconds = h.Spec.SecurityContext, h.Spec.TerminationGracePeriodSeconds
+		}
+		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: forPods(h.TargetJobs, h.Metadata, spec), shape: TemplateOverrides, root: root.Child("pod").Index(i)})
+	}
+	slices.SortStableFunc(all, func(a, b Entry) int {
+		switch {
+		case a.Time == nil && b.Time == nil:
+			return 0
+		case a.Time == nil:
+			return 1 // it is about to be given one
+		case b.Time == nil:
+			return -1
+		}
+		return a.Time.Compare(b.Time.Time)
+	})
+	return all
+}
+
+func each(targets []api.TargetJob, of func(name string) trainer.ReplicatedJobPatch) []trainer.ReplicatedJobPatch {
+	patches := make([]trainer.ReplicatedJobPatch, 0, len(targets))
+	for _, target := range targets {
+		if !slices.ContainsFunc(patches, func(p trainer.ReplicatedJobPatch) bool { return p.Name == target.Name }) {
+			patches = append(patches, of(target.Name))
 		}
 	}
-	return others
+	return patches
 }
 
-// With returns the entries as they stand after the integration has written its own: in the place of the one it has, or
-// as the last.
-func With(job *trainer.TrainJob, own trainer.RuntimePatch) []trainer.RuntimePatch {
-	entries := slices.Clone(job.Spec.RuntimePatches)
-	if i := OwnIndex(job); i >= 0 {
-		entries[i] = own
-		return entries
+func forPods(targets []api.TargetJob, meta *metav1.ObjectMeta, spec *trainer.PodSpecPatch) *trainer.TrainingRuntimeSpecPatch {
+	return &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{
+		ReplicatedJobs: each(targets, func(name string) trainer.ReplicatedJobPatch {
+			pod := &trainer.PodTemplatePatch{Metadata: named(meta), Spec: spec}
+			return trainer.ReplicatedJobPatch{Name: name, Template: &trainer.JobTemplatePatch{Spec: &trainer.JobSpecPatch{Template: pod}}}
+		}),
+	}}}
+}
+
+// named returns the part of an override's metadata that counts: labels and annotations.
+func named(meta *metav1.ObjectMeta) *metav1.ObjectMeta {
+	if meta == nil {
+		return nil
 	}
-	return append(entries, own)
+	return &metav1.ObjectMeta{Labels: meta.Labels, Annotations: meta.Annotations}
+}
+
+func podSpec(o *api.PodTemplateSpecOverride) *trainer.PodSpecPatch {
+	if o == nil {
+		return nil
+	}
+	return &trainer.PodSpecPatch{
+		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Affinity: o.Affinity, Tolerations: o.Tolerations, Volumes: o.Volumes,
+		InitContainers: containers(o.InitContainers), Containers: containers(o.Containers), SchedulingGates: o.SchedulingGates, ImagePullSecrets: o.ImagePullSecrets,
+	}
+}
+
+func containers(overrides []api.ContainerOverride) []trainer.ContainerPatch {
+	if overrides == nil {
+		return nil
+	}
+	patches := make([]trainer.ContainerPatch, 0, len(overrides))
+	for _, o := range overrides {
+		patches = append(patches, trainer.ContainerPatch{Name: o.Name, Env: o.Env, VolumeMounts: o.VolumeMounts})
+	}
+	return patches
+}
+
+// OwnIndex is where the integration's entry stands in the TrainJob's runtimePatches, -1 where it has none.
+func OwnIndex(job *api.TrainJob) int {
+	return slices.IndexFunc(job.Spec.RuntimePatches, func(p trainer.RuntimePatch) bool { return p.Manager == Manager })
 }
 
 // OwnLast returns the entries with the integration's moved to the end, where no other can override it, and whether that
@@ -58,9 +203,15 @@ func OwnLast(entries []trainer.RuntimePatch) ([]trainer.RuntimePatch, bool) {
 	return append(moved, entries[i]), true
 }
 
-// PodPatch returns what an entry says of the pods of a ReplicatedJob; both results may be nil.
-func PodPatch(entry trainer.RuntimePatch, replicatedJob string) (*metav1.ObjectMeta, *trainer.PodSpecPatch) {
-	spec := entry.TrainingRuntimeSpec
+func replicatedJobsOf(entry *trainer.RuntimePatch) []trainer.ReplicatedJobPatch {
+	if entry == nil || entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil || entry.TrainingRuntimeSpec.Template.Spec == nil {
+		return nil
+	}
+	return entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs
+}
+
+// PodPatch returns what a patch says of the pods of a ReplicatedJob; both results may be nil.
+func PodPatch(spec *trainer.TrainingRuntimeSpecPatch, replicatedJob string) (*metav1.ObjectMeta, *trainer.PodSpecPatch) {
 	if spec == nil || spec.Template == nil || spec.Template.Spec == nil {
 		return nil, nil
 	}
@@ -88,19 +239,19 @@ const (
 	SchedulingGates Field = "spec.schedulingGates"
 )
 
-// Setter returns the manager of the last entry that sets the key of the field for the ReplicatedJob (of any key where
-// key is empty), or "" where none does and the value is the runtime's.
-func Setter(entries []trainer.RuntimePatch, replicatedJob string, field Field, key string) string {
-	for _, entry := range slices.Backward(entries) {
-		if entry.Manager == Manager {
+// Setter returns the last entry but the integration's that sets the key of the field for the ReplicatedJob (any key where
+// key is empty), or nil where none does and the value is the runtime's.
+func Setter(entries []Entry, replicatedJob string, field Field, key string) *Entry {
+	for i := range slices.Backward(entries) {
+		if entries[i].Manager == Manager {
 			continue
 		}
-		meta, spec := PodPatch(entry, replicatedJob)
+		meta, spec := PodPatch(entries[i].Patch, replicatedJob)
 		if sets(meta, spec, field, key) {
-			return entry.Manager
+			return &entries[i]
 		}
 	}
-	return ""
+	return nil
 }
 
 func sets(meta *metav1.ObjectMeta, spec *trainer.PodSpecPatch, field Field, key string) bool {

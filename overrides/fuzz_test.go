@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // fuzzRuntimes are runtimes of every ML policy.
@@ -40,6 +44,9 @@ var fuzzSeeds = []string{
 	`{"initializer":{"dataset":{"storageUri":"hf://a","env":[{"name":"X"}],"secretRef":{"name":"s"}},"model":{"storageUri":"hf://m"}}}`,
 	`{"runtimePatches":[{"manager":"a.com/a","trainingRuntimeSpec":{"template":{"metadata":{"labels":{"a":"b"}},"spec":{"replicatedJobs":[{"name":"node","template":{"metadata":{"labels":{"trainer.kubeflow.org/trainjob-ancestor-step":"x"}},"spec":{"template":{"metadata":{"labels":{"l":"1"},"annotations":{"n":"1"}},"spec":{"nodeSelector":{"gpu":"a"},"tolerations":[{"key":"k","operator":"Exists"}],"schedulingGates":[{"name":"g"}],"volumes":[{"name":"v","emptyDir":{}}],"containers":[{"name":"sidecar","env":[{"name":"E","value":""}],"volumeMounts":[{"name":"v","mountPath":"/v","readOnly":false}]}],"affinity":{"nodeAffinity":{}},"serviceAccountName":"sa","imagePullSecrets":[{"name":"p"}],"securityContext":{"runAsUser":0},"terminationGracePeriodSeconds":0}}}}}]}}}},{"manager":"b.com/b","trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"node","template":{"spec":{"template":{"spec":{"nodeSelector":{"gpu":"b","zone":"z"},"tolerations":[{"key":"x"}]}}}}}]}}}}]}`,
 	`{"runtimePatches":[{"manager":"a.com/a","trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"launcher"},{"name":"nobody"}]}}}}]}`,
+	`{"podTemplateOverrides":[{"targetJobs":[{"name":"node"}],"metadata":{"labels":{"a":"b"}},"spec":{"nodeSelector":{"gpu":"a"},"affinity":{"nodeAffinity":{}},"volumes":[{"name":"v","emptyDir":{}}],"containers":[{"name":"sidecar","env":[{"name":"E","value":"x"}],"volumeMounts":[{"name":"v","mountPath":"/v"},{"name":"v","mountPath":"/w"}]}],"schedulingGates":[{"name":"g"}],"imagePullSecrets":[{"name":"p"}]}},{"targetJobs":[{"name":"node"},{"name":"dataset-initializer"}],"spec":{"serviceAccountName":"sa","tolerations":[{"key":"k","operator":"Exists"}]}}]}`,
+	`{"templateOverrides":[{"manager":"a.com/a","job":[{"metadata":{"labels":{"l":"1"}}},{"time":"2026-01-01T00:00:00Z","targetJobs":[{"name":"node"}],"metadata":{"annotations":{"n":"1"}}}],"pod":[{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"gpu":"b"},"securityContext":{"runAsUser":0},"terminationGracePeriodSeconds":0}}]}],"runtimePatches":[{"manager":"a.com/a","trainingRuntimeSpec":{"template":{"metadata":{"labels":{"a":"b"}}}}}]}`,
+	`{"podTemplateOverrides":[{"targetJobs":[{"name":"launcher"},{"name":"nobody"}]},{}],"templateOverrides":[{"manager":"kueue.x-k8s.io/manager"},{"manager":"x","pod":[{}]}]}`,
 }
 
 // draw makes choices from the fuzzer's bytes; without bytes left, always the first.
@@ -135,8 +142,8 @@ func (d *draw) replicatedJob() trainer.ReplicatedJobPatch {
 	return rj
 }
 
-func (d *draw) spec() trainer.TrainJobSpec {
-	spec := trainer.TrainJobSpec{RuntimePatches: d.entries()}
+func (d *draw) spec() api.TrainJobSpec {
+	spec := api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimePatches: d.entries()}}
 	if d.of(3) == 0 {
 		spec.Trainer = &trainer.Trainer{NumNodes: ptr.To(int32(d.of(5) - 1)), Env: []corev1.EnvVar{{Name: pick(d, "A", "")}}, Command: pick(d, nil, []string{"tune", "run"})}
 	}
@@ -145,6 +152,33 @@ func (d *draw) spec() trainer.TrainJobSpec {
 	}
 	if d.of(4) == 0 {
 		spec.Initializer = &trainer.Initializer{Model: &trainer.ModelInitializer{}}
+	}
+	for range d.of(3) {
+		o := api.PodTemplateOverride{TargetJobs: []api.TargetJob{{Name: pick(d, "node", "launcher", "dataset-initializer", "nodes")}}, Metadata: &metav1.ObjectMeta{Labels: d.pairs()}}
+		if d.of(4) > 0 {
+			o.Spec = &api.PodTemplateSpecOverride{NodeSelector: d.pairs()}
+			for range d.of(3) {
+				o.Spec.SchedulingGates = append(o.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: pick(d, "a", "b", "")})
+			}
+			for range d.of(3) {
+				o.Spec.Tolerations = append(o.Spec.Tolerations, corev1.Toleration{Key: pick(d, "", "spot", "gpu"), Operator: corev1.TolerationOpExists})
+			}
+			for range d.of(3) {
+				o.Spec.Volumes = append(o.Spec.Volumes, corev1.Volume{Name: pick(d, "data", "initializer", "")})
+				o.Spec.Containers = append(o.Spec.Containers, api.ContainerOverride{Name: pick(d, "node", "sidecar", "dataset-initializer", ""),
+					Env: []corev1.EnvVar{{Name: pick(d, "A", ""), Value: "x"}}, VolumeMounts: []corev1.VolumeMount{{Name: pick(d, "data", ""), MountPath: pick(d, "/a", "/b", "")}}})
+			}
+		}
+		if d.of(3) > 0 {
+			spec.PodTemplateOverrides = append(spec.PodTemplateOverrides, o)
+			continue
+		}
+		h := api.TemplateOverride{Manager: pick(d, "a.com/a", "b.com/b", Manager)}
+		h.Job = append(h.Job, api.JobTemplateHistoryEntry{TargetJobs: o.TargetJobs[:d.of(2)], Metadata: o.Metadata})
+		if o.Spec != nil {
+			h.Pod = append(h.Pod, api.PodTemplateHistoryEntry{Time: pick(d, nil, &metav1.Time{Time: time.Unix(int64(d.of(3)), 0)}), TargetJobs: o.TargetJobs, Metadata: o.Metadata, Spec: &api.PodSpecOverlay{PodTemplateSpecOverride: *o.Spec}})
+		}
+		spec.TemplateOverrides = append(spec.TemplateOverrides, h)
 	}
 	return spec
 }
@@ -158,7 +192,7 @@ func FuzzMerge(f *testing.F) {
 		f.Add([]byte(seed), uint8(i))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, which uint8) {
-		job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job"}}
+		job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job"}}
 		if json.Unmarshal(data, &job.Spec) != nil {
 			job.Spec = (&draw{data}).spec()
 		}
@@ -167,11 +201,11 @@ func FuzzMerge(f *testing.F) {
 		if err != nil {
 			return // holds what can't be written, a quantity say
 		}
-		e, err := Compute(job, runtime, job.Spec.RuntimePatches)
+		e, err := Bundled.Compute(job, runtime, Bundled.Entries(job))
 		if after, err := json.Marshal(job); err != nil || string(after) != string(before) {
 			t.Fatalf("the TrainJob was changed")
 		}
-		if err != nil || len(CheckEntries(job.Spec.RuntimePatches)) > 0 || len(Check(job, runtime)) > 0 {
+		if err != nil || len(Bundled.CheckEntries(job)) > 0 || len(Bundled.Check(job, runtime)) > 0 {
 			return // refused
 		}
 		if len(e.ReplicatedJobs) != len(runtime.Template.Spec.ReplicatedJobs) {
@@ -182,7 +216,7 @@ func FuzzMerge(f *testing.F) {
 			if e.ReplicatedJobs[i].Name != name {
 				t.Fatalf("the order of ReplicatedJobs is the runtime's: %s stands where %s did", e.ReplicatedJobs[i].Name, name)
 			}
-			if problem := lost(job.Spec.RuntimePatches, name, &e.ReplicatedJobs[i].Template.Spec.Template); problem != "" {
+			if problem := lost(Bundled.Entries(job), name, &e.ReplicatedJobs[i].Template.Spec.Template); problem != "" {
 				t.Fatalf("ReplicatedJob %s: %s", name, problem)
 			}
 		}
@@ -190,17 +224,18 @@ func FuzzMerge(f *testing.F) {
 }
 
 // lost names what the entries say of a ReplicatedJob's pods and the pod template doesn't have.
-func lost(entries []trainer.RuntimePatch, replicatedJob string, pod *corev1.PodTemplateSpec) string {
+func lost(entries []Entry, replicatedJob string, pod *corev1.PodTemplateSpec) string {
 	want := map[string]map[string]string{"labels": {}, "annotations": {}, "nodeSelector": {}}
 	have := map[string]map[string]string{"labels": pod.Labels, "annotations": pod.Annotations, "nodeSelector": pod.Spec.NodeSelector}
 	var tolerations []corev1.Toleration
+	var gates []corev1.PodSchedulingGate
 	set := func(field string, values map[string]string) {
 		for k, v := range values {
 			want[field][k] = v
 		}
 	}
 	for _, entry := range entries {
-		meta, spec := PodPatch(entry, replicatedJob)
+		meta, spec := PodPatch(entry.Patch, replicatedJob)
 		if meta != nil {
 			set("labels", meta.Labels)
 			set("annotations", meta.Annotations)
@@ -208,14 +243,21 @@ func lost(entries []trainer.RuntimePatch, replicatedJob string, pod *corev1.PodT
 		if spec == nil {
 			continue
 		}
+		if entry.Replaces && len(spec.NodeSelector) > 0 {
+			want["nodeSelector"] = map[string]string{}
+		}
 		set("nodeSelector", spec.NodeSelector)
 		if len(spec.Tolerations) > 0 {
 			tolerations = spec.Tolerations
 		}
-		for _, g := range spec.SchedulingGates {
-			if !slices.Contains(pod.Spec.SchedulingGates, g) {
-				return fmt.Sprintf("scheduling gate %q of %s is lost", g.Name, entry.Manager)
-			}
+		if entry.Replaces && len(spec.SchedulingGates) > 0 {
+			gates = nil
+		}
+		gates = append(gates, spec.SchedulingGates...)
+	}
+	for _, g := range gates {
+		if !slices.Contains(pod.Spec.SchedulingGates, g) {
+			return fmt.Sprintf("scheduling gate %q is lost", g.Name)
 		}
 	}
 	for field, values := range want {
@@ -239,7 +281,7 @@ func FuzzCheck(f *testing.F) {
 		f.Add([]byte(seed), []byte(fuzzSeeds[(i+1)%len(fuzzSeeds)]), uint8(i))
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte, which uint8) {
-		var before, after trainer.TrainJob
+		var before, after api.TrainJob
 		if json.Unmarshal(first, &before.Spec) != nil {
 			before.Spec = (&draw{first}).spec()
 		}
@@ -248,42 +290,77 @@ func FuzzCheck(f *testing.F) {
 		}
 		runtime := &runtimes[int(which)%len(runtimes)]
 		for range 2 {
-			CheckEntries(after.Spec.RuntimePatches)
-			Warnings(after.Spec.RuntimePatches)
+			Bundled.CheckEntries(&after)
+			Warnings(Bundled.Entries(&after))
 		}
-		if a, b := fmt.Sprint(Check(&after, runtime)), fmt.Sprint(Check(&after, runtime)); a != b {
+		if a, b := fmt.Sprint(Bundled.Check(&after, runtime)), fmt.Sprint(Bundled.Check(&after, runtime)); a != b {
 			t.Fatalf("two answers: %s, and %s", a, b)
 		}
 		if errs := CheckTransition(&after, after.DeepCopy(), nil); len(errs) > 0 {
 			t.Fatalf("an update that changes nothing is refused: %v", errs)
 		}
 		CheckTransition(&before, &after, nil)
-		for i := range Times(&before, &after, metav1.Now(), which%2 == 0) {
-			if i < 0 || i >= len(after.Spec.RuntimePatches) {
-				t.Fatalf("a time for entry %d of %d", i, len(after.Spec.RuntimePatches))
-			}
+		CheckHistories(&before, &after)
+		Deprecations(&after, runtime)
+		stored := stamped(&after, Times(&before, &after, metav1.Now(), which%2 == 0), t)
+		if errs := CheckHistories(stored, stored.DeepCopy()); len(errs) > 0 && uniqueManagers(&after) {
+			t.Fatalf("a history that has not changed is refused: %v", errs)
 		}
 		if times := Times(&after, after.DeepCopy(), metav1.Now(), false); slices.ContainsFunc(after.Spec.RuntimePatches, func(e trainer.RuntimePatch) bool { return e.Time != nil }) {
-			for i := range times {
-				if after.Spec.RuntimePatches[i].Time != nil && uniqueManagers(&after) {
+			for i, e := range after.Spec.RuntimePatches {
+				if _, given := times[fmt.Sprintf("/spec/runtimePatches/%d/time", i)]; given && e.Time != nil && uniqueManagers(&after) {
 					t.Fatalf("entry %d has not changed and is given another time", i)
 				}
 			}
 		}
-		job := trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{PinAnnotation: string(first)}}}
+		job := api.TrainJob{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{PinAnnotation: string(first)}}}
 		if spec, err := Pinned(&job); err == nil && spec == nil {
 			t.Fatal("a pin that says nothing is no pin")
 		}
 	})
 }
 
-func uniqueManagers(job *trainer.TrainJob) bool {
+// stamped returns the TrainJob with the times that it is given, each of an entry that there is.
+func stamped(job *api.TrainJob, times map[string]metav1.Time, t *testing.T) *api.TrainJob {
+	t.Helper()
+	data, err := json.Marshal(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pointer, at := range times {
+		operation, err := json.Marshal([]map[string]any{{"op": "add", "path": pointer, "value": at}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		patch, err := jsonpatch.DecodePatch(operation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, err = patch.Apply(data); err != nil {
+			t.Fatalf("a time for what is not there: %v", err)
+		}
+	}
+	stored := &api.TrainJob{}
+	if err := json.Unmarshal(data, stored); err != nil {
+		t.Fatal(err)
+	}
+	return stored
+}
+
+func uniqueManagers(job *api.TrainJob) bool {
 	seen := map[string]bool{}
 	for _, e := range job.Spec.RuntimePatches {
 		if seen[e.Manager] {
 			return false
 		}
 		seen[e.Manager] = true
+	}
+	seen = map[string]bool{}
+	for _, o := range job.Spec.TemplateOverrides {
+		if seen[o.Manager] {
+			return false
+		}
+		seen[o.Manager] = true
 	}
 	return true
 }

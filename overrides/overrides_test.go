@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	"sigs.k8s.io/yaml"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // must reads YAML into a T.
@@ -23,6 +26,11 @@ func must[T any](t *testing.T, text string) T {
 		t.Fatal(err)
 	}
 	return v
+}
+
+// listed returns the entries of runtimePatches.
+func listed(patches []trainer.RuntimePatch) []Entry {
+	return Bundled.Entries(&api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimePatches: patches}}})
 }
 
 const torchRuntime = `
@@ -116,11 +124,11 @@ func TestComputeCounts(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			job := &trainer.TrainJob{Spec: must[trainer.TrainJobSpec](t, c.job)}
+			job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, c.job)}
 			job.Name = "job"
 			rt := must[trainer.TrainingRuntimeSpec](t, c.runtime)
 			jobBefore, before := job.DeepCopy(), rt.DeepCopy()
-			e, err := Compute(job, &rt, nil)
+			e, err := Bundled.Compute(job, &rt, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -135,7 +143,7 @@ func TestComputeCounts(t *testing.T) {
 }
 
 func TestComputeTrainJobsOwnAPI(t *testing.T) {
-	job := &trainer.TrainJob{Spec: must[trainer.TrainJobSpec](t, `
+	job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, `
 trainer:
   image: example.com/mine:2
   command: [run]
@@ -145,7 +153,7 @@ trainer:
 initializer: {dataset: {storageUri: "hf://data"}}
 `)}
 	rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
-	e, err := Compute(job, &rt, nil)
+	e, err := Bundled.Compute(job, &rt, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +189,7 @@ initializer: {dataset: {storageUri: "hf://data"}}
 		t.Error("there is no ReplicatedJob of that name")
 	}
 	launcher := must[trainer.TrainingRuntimeSpec](t, mpiRuntime)
-	m, err := Compute(job, &launcher, nil)
+	m, err := Bundled.Compute(job, &launcher, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +257,7 @@ func TestComputeMergesEntries(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
-			e, err := Compute(&trainer.TrainJob{}, &rt, entries(t, "["+strings.Join(c.entries, ",")+"]"))
+			e, err := Bundled.Compute(&api.TrainJob{}, &rt, listed(entries(t, "["+strings.Join(c.entries, ",")+"]")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -265,20 +273,20 @@ func TestComputeMergesEntries(t *testing.T) {
 
 func TestComputeRefuses(t *testing.T) {
 	rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
-	_, err := Compute(&trainer.TrainJob{}, &rt, entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: nodes}]}}}}]`))
+	_, err := Bundled.Compute(&api.TrainJob{}, &rt, listed(entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: nodes}]}}}}]`)))
 	var invalid *field.Error
 	if !errors.As(err, &invalid) || invalid.Field != "spec.runtimePatches[a.com/a].trainingRuntimeSpec.template.spec.replicatedJobs[nodes]" ||
 		!strings.Contains(err.Error(), `"dataset-initializer", "node"`) {
 		t.Errorf("an entry for a ReplicatedJob that the runtime doesn't have is refused with its path and the names that there are: got %v", err)
 	}
-	if _, err := Compute(&trainer.TrainJob{}, &trainer.TrainingRuntimeSpec{}, nil); !errors.As(err, &invalid) || invalid.Type != field.ErrorTypeRequired {
+	if _, err := Bundled.Compute(&api.TrainJob{}, &trainer.TrainingRuntimeSpec{}, nil); !errors.As(err, &invalid) || invalid.Type != field.ErrorTypeRequired {
 		t.Errorf("a runtime without ReplicatedJobs is refused: got %v", err)
 	}
 }
 
 func TestEntries(t *testing.T) {
-	job := &trainer.TrainJob{Spec: trainer.TrainJobSpec{RuntimePatches: entries(t, `[{manager: a.com/a}, {manager: kueue.x-k8s.io/manager}, {manager: b.com/b}]`)}}
-	managers := func(list []trainer.RuntimePatch) string {
+	job := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimePatches: entries(t, `[{manager: a.com/a}, {manager: kueue.x-k8s.io/manager}, {manager: b.com/b}]`)}}}
+	managers := func(list []Entry) string {
 		var all []string
 		for _, e := range list {
 			all = append(all, e.Manager)
@@ -289,23 +297,23 @@ func TestEntries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if Own(job) != &job.Spec.RuntimePatches[1] {
+	if Bundled.Own(job) != &job.Spec.RuntimePatches[1] {
 		t.Error("Own finds the integration's entry")
 	}
-	if got := managers(Others(job)); got != "a.com/a b.com/b" {
+	if got := managers(Bundled.Others(job)); got != "a.com/a b.com/b" {
 		t.Errorf("Others keeps the order of the rest: got %s", got)
 	}
-	if got := managers(With(job, trainer.RuntimePatch{Manager: Manager})); got != "a.com/a kueue.x-k8s.io/manager b.com/b" {
+	if got := managers(Bundled.With(job, trainer.RuntimePatch{Manager: Manager})); got != "a.com/a kueue.x-k8s.io/manager b.com/b" {
 		t.Errorf("With writes in place: got %s", got)
 	}
-	if got, moved := OwnLast(job.Spec.RuntimePatches); managers(got) != "a.com/a b.com/b kueue.x-k8s.io/manager" || !moved {
-		t.Errorf("OwnLast moves it to the end: got %s", managers(got))
+	if got, moved := OwnLast(job.Spec.RuntimePatches); managers(listed(got)) != "a.com/a b.com/b kueue.x-k8s.io/manager" || !moved {
+		t.Errorf("OwnLast moves it to the end: got %s", managers(listed(got)))
 	}
-	fresh := &trainer.TrainJob{Spec: trainer.TrainJobSpec{RuntimePatches: Others(job)}}
-	if Own(fresh) != nil {
+	fresh := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimePatches: slices.DeleteFunc(slices.Clone(job.Spec.RuntimePatches), func(p trainer.RuntimePatch) bool { return p.Manager == Manager })}}}
+	if Bundled.Own(fresh) != nil {
 		t.Error("there is no entry of the integration")
 	}
-	if got := managers(With(fresh, trainer.RuntimePatch{Manager: Manager})); got != "a.com/a b.com/b kueue.x-k8s.io/manager" {
+	if got := managers(Bundled.With(fresh, trainer.RuntimePatch{Manager: Manager})); got != "a.com/a b.com/b kueue.x-k8s.io/manager" {
 		t.Errorf("With appends a first entry: got %s", got)
 	}
 	if _, moved := OwnLast(fresh.Spec.RuntimePatches); moved {
@@ -317,11 +325,11 @@ func TestEntries(t *testing.T) {
 }
 
 func TestSetter(t *testing.T) {
-	list := entries(t, "["+strings.Join([]string{
+	list := listed(entries(t, "["+strings.Join([]string{
 		podEntry("a.com/a", `{metadata: {labels: {k: a}, annotations: {k: a}}, spec: {nodeSelector: {k: a}, tolerations: [{key: a, operator: Exists}], schedulingGates: [{name: k}]}}`),
 		podEntry("b.com/b", `{metadata: {labels: {k: b}}}`),
 		podEntry(Manager, `{metadata: {labels: {k: own}}, spec: {nodeSelector: {k: own}}}`),
-	}, ",")+"]")
+	}, ",")+"]"))
 	cases := map[string]struct {
 		reason string
 		job    string
@@ -341,12 +349,16 @@ func TestSetter(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := Setter(list, c.job, c.field, c.key); got != c.want {
+			got := ""
+			if entry := Setter(list, c.job, c.field, c.key); entry != nil {
+				got = entry.Manager
+			}
+			if got != c.want {
 				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
 			}
 		})
 	}
-	if meta, spec := PodPatch(entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}]}}}}]`)[0], "node"); meta != nil || spec != nil {
+	if meta, spec := PodPatch(entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}]}}}}]`)[0].TrainingRuntimeSpec, "node"); meta != nil || spec != nil {
 		t.Error("an entry may name a ReplicatedJob and say nothing of its pods")
 	}
 }

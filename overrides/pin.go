@@ -15,6 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	"sigs.k8s.io/yaml"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // PinAnnotation holds the runtime that a TrainJob of the bundled Trainer was first started on: its spec as JSON,
@@ -43,7 +45,7 @@ func Pin(runtime *trainer.TrainingRuntimeSpec) (string, error) {
 }
 
 // Pinned returns the runtime that the TrainJob is pinned to, nil where it has never started.
-func Pinned(job *trainer.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
+func Pinned(job *api.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
 	value, found := job.Annotations[PinAnnotation]
 	if !found {
 		return nil, nil
@@ -83,7 +85,7 @@ const (
 
 // FromSnapshot reads the runtime out of Kubeflow Trainer's snapshot; nil where it is of an earlier TrainJob of that
 // name, which the garbage collector is about to take, or of another runtime.
-func FromSnapshot(job *trainer.TrainJob, object *corev1.ConfigMap) (*trainer.TrainingRuntimeSpec, error) {
+func FromSnapshot(job *api.TrainJob, object *corev1.ConfigMap) (*trainer.TrainingRuntimeSpec, error) {
 	if owner := metav1.GetControllerOf(object); owner == nil || owner.UID != job.UID {
 		return nil, nil
 	}
@@ -104,7 +106,7 @@ func FromSnapshot(job *trainer.TrainJob, object *corev1.ConfigMap) (*trainer.Tra
 // SeenByTrainer tells whether Kubeflow Trainer, or ours, has made a JobSet of the TrainJob: only then may there be a
 // snapshot that Trainer has made. Anybody who may write ConfigMaps can make one that looks so; nobody but a controller
 // writes status.
-func SeenByTrainer(job *trainer.TrainJob) bool { return len(job.Status.JobsStatus) > 0 }
+func SeenByTrainer(job *api.TrainJob) bool { return len(job.Status.JobsStatus) > 0 }
 
 // Outlived returns the initializers (the ReplicatedJobs that others wait to complete) whose work is done and outlives
 // the JobSet, by name: all their Jobs have succeeded, and every volume that they can write to lasts. They need not run

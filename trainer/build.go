@@ -27,6 +27,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -85,12 +86,12 @@ func (noIndexes) IndexField(context.Context, client.Object, string, client.Index
 
 // Build returns the objects of the TrainJob on the runtime, with all its entries: the side objects first, the JobSet
 // last. It leaves out the ReplicatedJobs that are done and outlive the JobSet. It changes none of its arguments.
-func (b *Builder) Build(ctx context.Context, job *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
+func (b *Builder) Build(ctx context.Context, job *api.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
 	return build(ctx, b.framework, job, spec)
 }
 
 // SideObjects names the side objects that Build has made for the TrainJob, whether they are still there or not.
-func (b *Builder) SideObjects(ctx context.Context, job *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) ([]*unstructured.Unstructured, error) {
+func (b *Builder) SideObjects(ctx context.Context, job *api.TrainJob, spec *trainer.TrainingRuntimeSpec) ([]*unstructured.Unstructured, error) {
 	applied, _, err := build(ctx, b.unseen, job, spec)
 	if err != nil {
 		return nil, err
@@ -110,10 +111,10 @@ func (b *Builder) SideObjects(ctx context.Context, job *trainer.TrainJob, spec *
 	return objects, nil
 }
 
-func build(ctx context.Context, fw *core.Framework, job *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
+func build(ctx context.Context, fw *core.Framework, trainJob *api.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
 	spec = spec.DeepCopy()
-	job = overrides.ForPlugins(job, spec)
-	info, err := overrides.Prepare(job, spec, job.Spec.RuntimePatches)
+	job := overrides.ForPlugins(trainJob, spec)
+	info, err := overrides.Bundled.Prepare(job, spec, overrides.Bundled.Entries(trainJob))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -149,12 +150,16 @@ func build(ctx context.Context, fw *core.Framework, job *trainer.TrainJob, spec 
 }
 
 // Validate asks Trainer's plugins what they refuse of a TrainJob on a runtime; before is nil on creation.
-func (b *Builder) Validate(ctx context.Context, before, after *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) (admission.Warnings, field.ErrorList) {
-	info, err := overrides.Prepare(after, spec, after.Spec.RuntimePatches)
+func (b *Builder) Validate(ctx context.Context, before, after *api.TrainJob, spec *trainer.TrainingRuntimeSpec) (admission.Warnings, field.ErrorList) {
+	info, err := overrides.Bundled.Prepare(after.Upstream(), spec, overrides.Bundled.Entries(after))
 	if err != nil {
 		return nil, field.ErrorList{asFieldError(err)}
 	}
-	return b.framework.RunCustomValidationPlugins(ctx, info, before, after.DeepCopy())
+	var old *trainer.TrainJob
+	if before != nil {
+		old = before.Upstream()
+	}
+	return b.framework.RunCustomValidationPlugins(ctx, info, old, after.Upstream().DeepCopy())
 }
 
 // asFieldError gives an error a path where it has none.

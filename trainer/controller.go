@@ -75,13 +75,13 @@ func (r *Reconciler) Setup(ctx context.Context, indexer client.FieldIndexer) err
 // ReconcileAfter looks at a TrainJob after the integration has. Where that has failed, it makes nothing: the TrainJob may
 // have to be stopped.
 func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Request, failed bool) (reconcile.Result, error) {
-	var job trainer.TrainJob
+	var job api.TrainJob
 	if err := r.client.Get(ctx, request.NamespacedName, &job); err != nil {
 		r.settle(request.NamespacedName)
 		r.jobSets.Forget(request.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !job.DeletionTimestamp.IsZero() || trainjobutil.IsManagedByExternalController(&job) {
+	if !job.DeletionTimestamp.IsZero() || trainjobutil.IsManagedByExternalController(job.Upstream()) {
 		return reconcile.Result{}, nil
 	}
 	if r.writer.Behind(&job) {
@@ -132,7 +132,7 @@ func overdue(status *trainer.TrainJobStatus) bool {
 	return false
 }
 
-func (r *Reconciler) workloadOf(ctx context.Context, job *trainer.TrainJob) (*kueue.Workload, error) {
+func (r *Reconciler) workloadOf(ctx context.Context, job *api.TrainJob) (*kueue.Workload, error) {
 	var list kueue.WorkloadList
 	if err := r.client.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingFields{workloadIndex: job.Name}); err != nil {
 		return nil, fmt.Errorf("listing the TrainJob's Workloads: %w", err)
@@ -147,18 +147,18 @@ func (r *Reconciler) workloadOf(ctx context.Context, job *trainer.TrainJob) (*ku
 
 // writeStatus writes a changed status: at once where it is urgent or must be written before something is done, else
 // together with what changes in the time of joinDelay.
-func (r *Reconciler) writeStatus(ctx context.Context, job *trainer.TrainJob, status *trainer.TrainJobStatus, wl *kueue.Workload, now bool) (reconcile.Result, error) {
+func (r *Reconciler) writeStatus(ctx context.Context, job *api.TrainJob, status *trainer.TrainJobStatus, wl *kueue.Workload, now bool) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(job)
-	if equality.Semantic.DeepEqual(&job.Status, status) {
+	if equality.Semantic.DeepEqual(&job.Status.TrainJobStatus, status) {
 		r.settle(key)
 		return reconcile.Result{}, nil
 	}
 	delay, state := joinDelay, api.StateOf(status)
-	countsAlone := equality.Semantic.DeepEqual(job.Status.Conditions, status.Conditions) && api.StateOf(&job.Status) == state
+	countsAlone := equality.Semantic.DeepEqual(job.Status.Conditions, status.Conditions) && api.StateOf(&job.Status.TrainJobStatus) == state
 	if countsAlone || state == api.StateAdmitted || state == api.StateStarting {
 		delay = passingDelay
 	}
-	if left := delay - r.waited(key); left > 0 && !now && !urgent(&job.Status, status) {
+	if left := delay - r.waited(key); left > 0 && !now && !urgent(&job.Status.TrainJobStatus, status) {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
 	if err := r.writer.Status(ctx, job, status, map[string]any{"flavor": flavorOf(wl)}); err != nil {
@@ -198,7 +198,7 @@ func (r *Reconciler) remove(ctx context.Context, js *jobset.JobSet) error {
 
 // removeSideObjects deletes what was made beside the JobSet of a TrainJob that stops; it is made anew with the next. What
 // keeps it from that is no reason to let the TrainJob run on: its side objects go with the TrainJob at the latest.
-func (r *Reconciler) removeSideObjects(ctx context.Context, job *trainer.TrainJob) {
+func (r *Reconciler) removeSideObjects(ctx context.Context, job *api.TrainJob) {
 	log := ctrl.LoggerFrom(ctx).WithValues("trainJob", client.ObjectKeyFromObject(job))
 	spec, _, err := r.runtimeOf(ctx, job)
 	if err != nil {
@@ -217,7 +217,7 @@ func (r *Reconciler) removeSideObjects(ctx context.Context, job *trainer.TrainJo
 	}
 }
 
-func (r *Reconciler) removeSideObject(ctx context.Context, job *trainer.TrainJob, o client.Object) error {
+func (r *Reconciler) removeSideObject(ctx context.Context, job *api.TrainJob, o client.Object) error {
 	there := &metav1.PartialObjectMetadata{}
 	there.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
 	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(o), there); err != nil || !metav1.IsControlledBy(there, job) {
@@ -227,7 +227,7 @@ func (r *Reconciler) removeSideObject(ctx context.Context, job *trainer.TrainJob
 }
 
 // make makes the children of a TrainJob that was started, the JobSet last.
-func (r *Reconciler) make(ctx context.Context, job *trainer.TrainJob) error {
+func (r *Reconciler) make(ctx context.Context, job *api.TrainJob) error {
 	spec, pinned, err := r.runtimeOf(ctx, job)
 	if err == nil && !pinned {
 		pin, err := overrides.Pin(spec)
@@ -245,7 +245,7 @@ func (r *Reconciler) make(ctx context.Context, job *trainer.TrainJob) error {
 	return err
 }
 
-func (r *Reconciler) apply(ctx context.Context, job *trainer.TrainJob, spec *trainer.TrainingRuntimeSpec) error {
+func (r *Reconciler) apply(ctx context.Context, job *api.TrainJob, spec *trainer.TrainingRuntimeSpec) error {
 	sideObjects, js, err := r.builder.Build(ctx, job, spec)
 	if err != nil {
 		return err
@@ -275,7 +275,7 @@ func (r *Reconciler) apply(ctx context.Context, job *trainer.TrainJob, spec *tra
 
 // runtimeOf returns the runtime that the TrainJob starts on, and whether it is pinned to it: its own pin, else Kubeflow
 // Trainer's, else the live runtime.
-func (r *Reconciler) runtimeOf(ctx context.Context, job *trainer.TrainJob) (spec *trainer.TrainingRuntimeSpec, pinned bool, err error) {
+func (r *Reconciler) runtimeOf(ctx context.Context, job *api.TrainJob) (spec *trainer.TrainingRuntimeSpec, pinned bool, err error) {
 	if spec, err = overrides.Pinned(job); err != nil || spec != nil {
 		return spec, true, err
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -13,6 +12,7 @@ import (
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kjson "sigs.k8s.io/json"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -59,7 +59,7 @@ func FuzzWebhook(f *testing.F) {
 			if err != nil {
 				t.Fatalf("the patch %s can't be applied to %s: %v", data, after, err)
 			}
-			var result trainer.TrainJob
+			var result api.TrainJob
 			if err := kjson.UnmarshalCaseSensitivePreserveInts(changed, &result); err != nil {
 				t.Fatal(err)
 			}

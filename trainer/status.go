@@ -25,9 +25,9 @@ var mirrored = []string{api.ConditionQuotaReserved, api.ConditionAdmitted, api.C
 // statusOf returns the status that a TrainJob is to have: Kubeflow Trainer's conditions and job counts, from its JobSet,
 // and Kueue's conditions, from its Workload; both may be nil. An end that was written stays: whatever becomes of the
 // children afterwards, the TrainJob has ended.
-func statusOf(job *trainer.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time.Time) *trainer.TrainJobStatus {
-	status := job.Status.DeepCopy()
-	if trainjobutil.IsTrainJobFinished(job) {
+func statusOf(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time.Time) *trainer.TrainJobStatus {
+	status := job.Status.TrainJobStatus.DeepCopy()
+	if trainjobutil.IsTrainJobFinished(job.Upstream()) {
 		observe(status, job)
 		return status
 	}
@@ -60,14 +60,14 @@ func end(status *trainer.TrainJobStatus, js *jobset.JobSet) {
 
 // setSuspended keeps Trainer's condition. It turns False at the time of the start, which the deadline counts from: a
 // started TrainJob's own entry has it.
-func setSuspended(status *trainer.TrainJobStatus, job *trainer.TrainJob, now time.Time) {
+func setSuspended(status *trainer.TrainJobStatus, job *api.TrainJob, now time.Time) {
 	c := metav1.Condition{Type: trainer.TrainJobSuspended, LastTransitionTime: metav1.NewTime(now)}
 	switch {
 	case ptr.Deref(job.Spec.Suspend, false):
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, trainer.TrainJobSuspendedReason, constants.TrainJobSuspendedMessage
-	case meta.FindStatusCondition(status.Conditions, trainer.TrainJobSuspended) != nil || overrides.Own(job) != nil:
+	case meta.FindStatusCondition(status.Conditions, trainer.TrainJobSuspended) != nil || overrides.Bundled.Own(job) != nil:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, trainer.TrainJobResumedReason, constants.TrainJobResumedMessage
-		if own := overrides.Own(job); own != nil && own.Time != nil {
+		if own := overrides.Bundled.Own(job); own != nil && own.Time != nil {
 			c.LastTransitionTime = *own.Time
 		}
 	default:
@@ -86,7 +86,7 @@ func set(status *trainer.TrainJobStatus, c metav1.Condition) {
 
 // jobsStatus are the JobSet's counts. What the JobSet doesn't have, because it is gone or because it was left out of it,
 // keeps what is true without it: what has succeeded.
-func jobsStatus(job *trainer.TrainJob, js *jobset.JobSet) []trainer.JobStatus {
+func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainer.JobStatus {
 	var statuses []trainer.JobStatus
 	if js != nil {
 		statuses = podsets.Statuses(js)
@@ -111,9 +111,9 @@ func jobsStatus(job *trainer.TrainJob, js *jobset.JobSet) []trainer.JobStatus {
 }
 
 // edited tells whether an entry was changed since the TrainJob was stopped.
-func edited(job *trainer.TrainJob) bool {
+func edited(job *api.TrainJob) bool {
 	stopped := meta.FindStatusCondition(job.Status.Conditions, trainer.TrainJobSuspended)
-	return stopped != nil && stopped.Status == metav1.ConditionTrue && slices.ContainsFunc(overrides.Others(job), func(e trainer.RuntimePatch) bool {
+	return stopped != nil && stopped.Status == metav1.ConditionTrue && slices.ContainsFunc(overrides.Bundled.Others(job), func(e overrides.Entry) bool {
 		return e.Time != nil && e.Time.After(stopped.LastTransitionTime.Time)
 	})
 }
@@ -124,7 +124,7 @@ func has(js *jobset.JobSet, replicatedJob string) bool {
 
 // mirror carries the Workload's conditions, with Kueue's reasons, messages and times. A Workload of which Kueue has said
 // nothing yet waits.
-func mirror(status *trainer.TrainJobStatus, job *trainer.TrainJob, wl *kueue.Workload) {
+func mirror(status *trainer.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
 	if wl == nil {
 		return
 	}
@@ -153,7 +153,7 @@ func mirror(status *trainer.TrainJobStatus, job *trainer.TrainJob, wl *kueue.Wor
 
 // observe marks the conditions with a generation. Kubeflow Trainer's have none, so that a status that it has written is
 // written once by us, with the state that it lacks.
-func observe(status *trainer.TrainJobStatus, job *trainer.TrainJob) {
+func observe(status *trainer.TrainJobStatus, job *api.TrainJob) {
 	for i := range status.Conditions {
 		if c := &status.Conditions[i]; c.ObservedGeneration == 0 {
 			c.ObservedGeneration = job.Generation
@@ -178,7 +178,7 @@ func flavorOf(wl *kueue.Workload) string {
 
 // deadline is when a running TrainJob has used up its activeDeadlineSeconds; false where it has none. It counts from the
 // last start, as Kubeflow Trainer does.
-func deadline(job *trainer.TrainJob, status *trainer.TrainJobStatus) (time.Time, bool) {
+func deadline(job *api.TrainJob, status *trainer.TrainJobStatus) (time.Time, bool) {
 	if job.Spec.ActiveDeadlineSeconds == 0 || ptr.Deref(job.Spec.Suspend, false) {
 		return time.Time{}, false
 	}
@@ -189,7 +189,7 @@ func deadline(job *trainer.TrainJob, status *trainer.TrainJobStatus) (time.Time,
 	return start.Add(time.Duration(job.Spec.ActiveDeadlineSeconds) * time.Second), true
 }
 
-func expired(job *trainer.TrainJob, status *trainer.TrainJobStatus, now time.Time) bool {
+func expired(job *api.TrainJob, status *trainer.TrainJobStatus, now time.Time) bool {
 	if meta.IsStatusConditionTrue(status.Conditions, trainer.TrainJobComplete) || meta.IsStatusConditionTrue(status.Conditions, trainer.TrainJobFailed) {
 		return false
 	}

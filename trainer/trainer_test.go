@@ -64,9 +64,9 @@ func runtimeOf(t testing.TB, policy, volume string) *trainer.TrainingRuntimeSpec
 	return &spec
 }
 
-func jobOf(t testing.TB, name, text string) *trainer.TrainJob {
+func jobOf(t testing.TB, name, text string) *api.TrainJob {
 	t.Helper()
-	job := &trainer.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "uid"}}
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "uid"}}
 	job.Spec.RuntimeRef = trainer.RuntimeRef{APIGroup: &trainer.GroupVersion.Group, Kind: ptr.To(trainer.TrainingRuntimeKind), Name: name}
 	if err := yaml.UnmarshalStrict([]byte(text), job); err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func jobOf(t testing.TB, name, text string) *trainer.TrainJob {
 func testClient(t testing.TB) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, trainer.AddToScheme, jobset.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -86,9 +86,9 @@ func testClient(t testing.TB) client.Client {
 	for name, policy := range map[string]string{
 		"torch": "{numNodes: 2, torch: {}}", "mpi": "{numNodes: 2, mpi: {numProcPerNode: 1, runLauncherAsNode: true}}", "flux": "{numNodes: 2, flux: {numProcPerNode: 1}}",
 	} {
-		objects = append(objects, &trainer.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: *runtimeOf(t, policy, lastingVolume)})
+		objects = append(objects, &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: *runtimeOf(t, policy, lastingVolume)})
 	}
-	objects = append(objects, &trainer.ClusterTrainingRuntime{
+	objects = append(objects, &api.ClusterTrainingRuntime{
 		ObjectMeta: metav1.ObjectMeta{Name: "old", Labels: map[string]string{"trainer.kubeflow.org/support": "deprecated"}}, Spec: *runtimeOf(t, "{torch: {}}", lostVolume)})
 	objects = append(objects, &jobset.JobSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "active", OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: ptr.To(true)}}},
@@ -248,7 +248,7 @@ func TestStatusOf(t *testing.T) {
 				}
 			}
 			again := job.DeepCopy()
-			again.Status = *status
+			again.Status.TrainJobStatus = *status
 			if got := statusOf(again, set, load, now.Add(time.Millisecond)); describeStatus(got) != describeStatus(status) {
 				t.Errorf("a second look changes %q to %q", describeStatus(status), describeStatus(got))
 			}

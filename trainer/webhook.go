@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -15,6 +16,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -25,6 +27,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -56,13 +59,15 @@ func (w *Webhook) Register(mgr ctrl.Manager) error {
 	server := mgr.GetWebhookServer()
 	server.Register("/mutate-trainer-kubeflow-org-v1alpha1-trainjob", &webhook.Admission{Handler: ctrladmission.HandlerFunc(w.mutate)})
 	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainjob", &webhook.Admission{Handler: ctrladmission.HandlerFunc(w.validate)})
-	err := ctrl.NewWebhookManagedBy(mgr, &trainer.TrainingRuntime{}).
-		WithValidator(unlessDisabled[*trainer.TrainingRuntime]{&webhooks.TrainingRuntimeValidator{}}).Complete()
-	if err != nil {
+	theirs := runtime.NewScheme() // Trainer's validators take its own types
+	if err := trainer.AddToScheme(theirs); err != nil {
 		return err
 	}
-	return ctrl.NewWebhookManagedBy(mgr, &trainer.ClusterTrainingRuntime{}).
-		WithValidator(unlessDisabled[*trainer.ClusterTrainingRuntime]{&webhooks.ClusterTrainingRuntimeValidator{}}).Complete()
+	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainingruntime",
+		ctrladmission.WithValidator(theirs, unlessDisabled[*trainer.TrainingRuntime]{&webhooks.TrainingRuntimeValidator{}}))
+	server.Register("/validate-trainer-kubeflow-org-v1alpha1-clustertrainingruntime",
+		ctrladmission.WithValidator(theirs, unlessDisabled[*trainer.ClusterTrainingRuntime]{&webhooks.ClusterTrainingRuntimeValidator{}}))
+	return nil
 }
 
 // validationLabel on a runtime, with value "disabled", keeps it from validation: Kubeflow Trainer's webhook configuration
@@ -73,11 +78,11 @@ const validationLabel = "trainer.kubeflow.org/webhook-validation"
 type unlessDisabled[T client.Object] struct{ ctrladmission.Validator[T] }
 
 // ValidateCreate implements admission.Validator.
-func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, runtime T) (ctrladmission.Warnings, error) {
-	if runtime.GetLabels()[validationLabel] == "disabled" {
+func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, created T) (ctrladmission.Warnings, error) {
+	if created.GetLabels()[validationLabel] == "disabled" {
 		return nil, nil
 	}
-	return u.Validator.ValidateCreate(ctx, runtime)
+	return u.Validator.ValidateCreate(ctx, created)
 }
 
 // ValidateUpdate implements admission.Validator.
@@ -89,8 +94,8 @@ func (u unlessDisabled[T]) ValidateUpdate(ctx context.Context, before, after T) 
 }
 
 // decode reads the TrainJob of a request, and the one of before; nil on creation.
-func (w *Webhook) decode(request ctrladmission.Request) (before, after *trainer.TrainJob, err error) {
-	after = &trainer.TrainJob{}
+func (w *Webhook) decode(request ctrladmission.Request) (before, after *api.TrainJob, err error) {
+	after = &api.TrainJob{}
 	if err := w.decoder.Decode(request, after); err != nil {
 		return nil, nil, err
 	}
@@ -98,7 +103,7 @@ func (w *Webhook) decode(request ctrladmission.Request) (before, after *trainer.
 		after.Namespace = request.Namespace
 	}
 	if request.Operation == admissionv1.Update {
-		before = &trainer.TrainJob{}
+		before = &api.TrainJob{}
 		err = w.decoder.DecodeRaw(request.OldObject, before)
 	}
 	return before, after, err
@@ -113,17 +118,15 @@ func (w *Webhook) mutate(_ context.Context, request ctrladmission.Request) ctrla
 	if !after.DeletionTimestamp.IsZero() {
 		return ctrladmission.Allowed("")
 	}
-	if before == nil || overrides.Changed(before, after) {
-		if errs := overrides.CheckEntries(after.Spec.RuntimePatches); len(errs) > 0 {
+	if before == nil || overrides.Changed(before, after) && !w.trusted(request) {
+		if errs := overrides.Bundled.CheckEntries(after); len(errs) > 0 {
 			return refused(after, errs, nil)
 		}
 	}
 	times := overrides.Times(before, after, metav1.NewTime(w.clock.Now()), w.trusted(request))
 	var patch []jsonpatch.Operation
-	for i := range after.Spec.RuntimePatches {
-		if at, found := times[i]; found {
-			patch = append(patch, jsonpatch.NewOperation("add", fmt.Sprintf("/spec/runtimePatches/%d/time", i), at))
-		}
+	for _, pointer := range slices.Sorted(maps.Keys(times)) {
+		patch = append(patch, jsonpatch.NewOperation("add", pointer, times[pointer]))
 	}
 	return ctrladmission.Patched("", patch...)
 }
@@ -142,6 +145,7 @@ func (w *Webhook) validate(ctx context.Context, request ctrladmission.Request) c
 	}
 	if before != nil {
 		errs, changed := overrides.CheckFrozen(before, after)
+		errs = append(errs, overrides.CheckHistories(before, after)...)
 		if len(errs) > 0 {
 			return refused(after, errs, nil)
 		}
@@ -173,7 +177,7 @@ func (w *Webhook) validate(ctx context.Context, request ctrladmission.Request) c
 }
 
 // check compares the TrainJob with its runtime.
-func (w *Webhook) check(ctx context.Context, before, after *trainer.TrainJob) (ctrladmission.Warnings, field.ErrorList, error) {
+func (w *Webhook) check(ctx context.Context, before, after *api.TrainJob) (ctrladmission.Warnings, field.ErrorList, error) {
 	path := field.NewPath("spec", "runtimeRef")
 	var warnings ctrladmission.Warnings
 	spec, err := overrides.Pinned(after)
@@ -201,15 +205,16 @@ func (w *Webhook) check(ctx context.Context, before, after *trainer.TrainJob) (c
 				admission.Describe(after), constants.RuntimeDeprecationPolicyURL))
 		}
 	}
-	warnings = append(warnings, overrides.Warnings(after.Spec.RuntimePatches)...)
-	if errs := overrides.Check(after, spec); len(errs) > 0 {
+	warnings = append(warnings, overrides.Warnings(overrides.Bundled.Entries(after))...)
+	warnings = append(warnings, overrides.Deprecations(after, spec)...)
+	if errs := overrides.Bundled.Check(after, spec); len(errs) > 0 {
 		return warnings, errs, nil
 	}
 	more, errs := w.builder.Validate(ctx, before, after, spec)
 	return append(warnings, more...), errs, nil
 }
 
-func refused(job *trainer.TrainJob, errs field.ErrorList, warnings ctrladmission.Warnings) ctrladmission.Response {
+func refused(job *api.TrainJob, errs field.ErrorList, warnings ctrladmission.Warnings) ctrladmission.Response {
 	kind := trainer.GroupVersion.WithKind(trainer.TrainJobKind).GroupKind()
 	status := apierrors.NewInvalid(kind, job.Name, errs).Status()
 	return ctrladmission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status, Warnings: warnings}}

@@ -15,10 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -40,7 +40,9 @@ import (
 
 	signalboxadmission "github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/trainer"
 )
 
@@ -95,9 +97,14 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 		return err
 	}
 	bundled := *config.Trainer.Enabled
-	err = integration.Check(ctx, mgr.GetAPIReader(), clients.Discovery(), &config.Kueue, bundled)
+	err = integration.Check(ctx, mgr.GetAPIReader(), clients.Discovery(), &config.Kueue)
+	dialect := overrides.Bundled
 	if bundled {
 		err = errors.Join(err, trainer.Check(ctx, mgr.GetAPIReader()))
+	} else {
+		var missing error
+		dialect, missing = integration.FindTrainer(ctx, mgr.GetAPIReader())
+		err = errors.Join(err, missing)
 	}
 	if err != nil {
 		return fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
@@ -106,10 +113,16 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err != nil {
 		return err
 	}
+	installed := integration.NewInstalled(dialect, clock.RealClock{})
+	if !bundled {
+		if err := installed.Watch(ctx, mgr.GetCache()); err != nil {
+			return err
+		}
+	}
 	writer := signalboxadmission.NewWriter(mgr.GetClient(), clock.RealClock{}, bundled)
 	jobSets := signalboxadmission.NewJobSets(mgr.GetClient(), mgr.GetAPIReader())
 	recorder := mgr.GetEventRecorder("signalbox")
-	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), writer, jobSets, recorder, &config.Kueue, bundled, clock.RealClock{})
+	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), writer, jobSets, recorder, &config.Kueue, installed, clock.RealClock{})
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
@@ -125,7 +138,7 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	}
 	integration.NewWebhook(reconciler, admission.NewDecoder(mgr.GetScheme()), identities).Register(mgr)
 	kueuemetrics.Register()
-	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "bundledTrainer", bundled)
+	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "trainer", dialect.Name)
 	return mgr.Start(ctx)
 }
 
@@ -140,14 +153,21 @@ func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Con
 		if err := trainer.EnableProgress(); err != nil {
 			return nil, err
 		}
-		if err := (trainer.Progress{Config: theirs, CertDir: config.Webhook.CertDir}).AddTo(mgr, mgr.GetClient(), clients); err != nil {
-			return nil, err
-		}
 	}
-	// Trainer's plugins read a Secret or a pod group now and then; to cache all of the cluster's would cost more.
-	live, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	// Trainer's plugins read a Secret or a pod group now and then; to cache all of the cluster's would cost more. Its code
+	// takes its own types.
+	scheme, err := newScheme(trainerapi.AddToScheme)
 	if err != nil {
 		return nil, err
+	}
+	live, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return nil, err
+	}
+	if progress.Enabled {
+		if err := (trainer.Progress{Config: theirs, CertDir: config.Webhook.CertDir}).AddTo(mgr, live, clients); err != nil {
+			return nil, err
+		}
 	}
 	builder, err := trainer.NewBuilder(ctx, live, theirs)
 	if err != nil {
@@ -160,13 +180,24 @@ func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Con
 	return reconciler, trainer.NewWebhook(mgr.GetClient(), mgr.GetAPIReader(), builder, admission.NewDecoder(mgr.GetScheme()), clock.RealClock{}, self).Register(mgr)
 }
 
-func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.Manager, error) {
+// newScheme returns a scheme with every kind that we deal with; trainers are whose types TrainJobs and runtimes have.
+func newScheme(trainers func(*runtime.Scheme) error) (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, trainerapi.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, trainers, jobset.AddToScheme, kueue.AddToScheme,
 		coscheduling.AddToScheme, volcano.AddToScheme,
 	} {
-		utilruntime.Must(add(scheme))
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	return scheme, nil
+}
+
+func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.Manager, error) {
+	scheme, err := newScheme(api.AddToScheme)
+	if err != nil {
+		return nil, err
 	}
 	pods, err := jobSetPods()
 	if err != nil {
@@ -183,7 +214,10 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 		LeaderElectionReleaseOnCancel: true,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Pod{}: pods},
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Pod{}: pods,
+				&apiextensionsv1.CustomResourceDefinition{}: {Field: fields.OneTermEqualSelector("metadata.name", integration.TrainJobCRD)},
+			},
 		},
 	})
 	if err != nil {

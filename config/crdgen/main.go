@@ -66,6 +66,7 @@ func run(dir string) error {
 		}
 		crd.FixTopLevelMetadata(definition)
 		defaultTier(&definition)
+		leaveOutForeign(&definition)
 		if err := write(filepath.Join(dir, group+"_"+definition.Spec.Names.Plural+".yaml"), &definition); err != nil {
 			return err
 		}
@@ -87,6 +88,18 @@ func defaultTier(definition *apiextensionsv1.CustomResourceDefinition) {
 	if tier, found := schema.Properties["highestTierAllowed"]; found {
 		tier.Default = &apiextensionsv1.JSON{Raw: []byte("1")}
 		schema.Properties["highestTierAllowed"] = tier
+	}
+}
+
+// foreign are fields of a TrainJob's spec that our Go type has for the CRDs of Kubeflow Trainer before v2.2.
+var foreign = []string{"podSpecOverrides", "labels", "annotations"}
+
+func leaveOutForeign(definition *apiextensionsv1.CustomResourceDefinition) {
+	if definition.Spec.Names.Kind != "TrainJob" {
+		return
+	}
+	for _, name := range foreign {
+		delete(definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties, name)
 	}
 }
 

@@ -36,6 +36,16 @@ var kueueCertificates = replacement{
 	to:   `metricsCertPath := os.Getenv("KUEUE_METRICS_CERTS")`,
 }
 
+// trainerCertificates lets Trainer v2.0 do without its certificate rotation, which later versions have a switch for, and
+// listen on loopback alone. Its certificate is found as later versions find theirs.
+var trainerCertificates = []replacement{
+	{from: "cert.ManageCerts(mgr, cert.Config{", to: "given(cert.Config{"},
+	{from: "func setupControllers(", to: "func given(_ cert.Config, ready chan struct{}) error { close(ready); return nil }\n\nfunc setupControllers("},
+	{from: "Port:    webhookServerPort,", to: `Host: "127.0.0.1", Port: webhookServerPort,`},
+}
+
+const trainerManager = "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"
+
 var (
 	etcd        = part{name: "etcd", module: "etcd", pkg: "go.etcd.io/etcd/server/v3"}
 	apiserver   = part{name: "kube-apiserver", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", stamp: true}
@@ -44,13 +54,26 @@ var (
 	kwok        = part{name: "kwok", module: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"}
 	kueue       = part{name: "kueue", module: "kubernetes", pkg: "sigs.k8s.io/kueue/cmd/kueue", replace: []replacement{kueueCertificates}}
 	jobset      = part{name: "jobset", module: "kubernetes", pkg: "sigs.k8s.io/jobset"}
-	trainer     = part{name: "trainer", module: "kubernetes", pkg: "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"}
+	trainer     = part{name: "trainer", module: "kubernetes", pkg: trainerManager}
+	// Earlier Trainers, each with the dependencies that it was released with.
+	trainer20  = part{name: "trainer", module: "trainer-2.0", pkg: trainerManager, replace: trainerCertificates}
+	trainer21  = part{name: "trainer", module: "trainer-2.1", pkg: trainerManager}
+	trainer220 = part{name: "trainer", module: "trainer-2.2.0", pkg: trainerManager}
+	trainer221 = part{name: "trainer", module: "trainer-2.2.1", pkg: trainerManager}
 )
+
+// upgraded is the name, among the binaries, of the Trainer that an upgrade brings.
+const upgraded = "trainer-upgraded"
 
 func (p profile) parts() []part {
 	parts := []part{etcd, apiserver, controllers, scheduler, kwok, kueue, jobset}
-	if p.trainer {
-		parts = append(parts, trainer)
+	if p.trainer != nil {
+		parts = append(parts, *p.trainer)
+	}
+	if p.upgrade != nil {
+		next := *p.upgrade
+		next.name = upgraded
+		parts = append(parts, next)
 	}
 	return parts
 }

@@ -192,7 +192,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestProfiles(t *testing.T) {
-	if _, err := profileNamed("other"); err == nil || !strings.Contains(err.Error(), "bundled, kubeflow, builtin") {
+	if _, err := profileNamed("other"); err == nil || !strings.Contains(err.Error(), "bundled, kubeflow, kubeflow-2.0, kubeflow-2.1, kubeflow-2.2.0, kubeflow-2.2.1, builtin") {
 		t.Errorf("an unknown profile is refused with those that there are: got %v", err)
 	}
 	for _, p := range profiles {

@@ -11,14 +11,14 @@ import (
 )
 
 // serveControl lets tests act on single components: POST /kill/signalbox and the like, on a socket under .cluster.
-func serveControl(ctx context.Context, l layout, s *supervisor) (*http.Server, error) {
-	listener, err := net.Listen("unix", l.socket())
+func serveControl(ctx context.Context, x *plan) (*http.Server, error) {
+	listener, err := net.Listen("unix", x.layout.socket())
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /{action}/{component}", func(w http.ResponseWriter, r *http.Request) {
-		if err := act(ctx, s, r.PathValue("action"), r.PathValue("component")); err != nil {
+		if err := act(ctx, x, r.PathValue("action"), r.PathValue("component")); err != nil {
 			http.Error(w, err.Error(), http.StatusConflict)
 		}
 	})
@@ -27,7 +27,8 @@ func serveControl(ctx context.Context, l layout, s *supervisor) (*http.Server, e
 	return server, nil
 }
 
-func act(ctx context.Context, s *supervisor, action, component string) error {
+func act(ctx context.Context, x *plan, action, component string) error {
+	s := x.s
 	switch action {
 	case "kill":
 		return s.stop(component, syscall.SIGKILL)
@@ -41,7 +42,10 @@ func act(ctx context.Context, s *supervisor, action, component string) error {
 		}
 		return s.start(ctx, component)
 	}
-	return fmt.Errorf("no action %q; there are kill, stop, start, restart", action)
+	if action == "upgrade" && component == "trainer" {
+		return x.upgradeTrainer(ctx)
+	}
+	return fmt.Errorf("no action %q of %s; there are kill, stop, start, restart, and upgrade of trainer", action, component)
 }
 
 func callControl(l layout, action, component string) error {

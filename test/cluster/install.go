@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
+	"syscall"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
+
+const trainerModule = "github.com/kubeflow/trainer/v2"
 
 // modules are the folders of the module cache that manifests are read from.
 type modules struct{ kueue, jobset, trainer string }
@@ -17,7 +21,11 @@ func (x *plan) modules(ctx context.Context) (m modules, err error) {
 	if m.jobset, err = moduleDir(ctx, x.layout, jobset, "sigs.k8s.io/jobset"); err != nil {
 		return m, err
 	}
-	m.trainer, err = moduleDir(ctx, x.layout, trainer, "github.com/kubeflow/trainer/v2")
+	installed := trainer // its runtimes are there without it too
+	if x.profile.trainer != nil {
+		installed = *x.profile.trainer
+	}
+	m.trainer, err = moduleDir(ctx, x.layout, installed, trainerModule)
 	return m, err
 }
 
@@ -32,7 +40,7 @@ func (x *plan) installEarly(ctx context.Context) error {
 		filepath.Join(dirs.kueue, "config/components/crd/bases/*.yaml"),
 		filepath.Join(dirs.jobset, "config/components/crd/bases/*.yaml"),
 	}
-	if x.profile.trainer {
+	if x.profile.trainer != nil {
 		patterns = append(patterns, filepath.Join(dirs.trainer, "manifests/base/crds/trainer*.yaml"))
 	}
 	if x.profile.bundled() {
@@ -106,7 +114,7 @@ func (x *plan) installLate(ctx context.Context) error {
 		"kueue":  {"kueue", filepath.Join(dirs.kueue, "config/components/webhook/manifests.yaml")},
 		"jobset": {"jobset", filepath.Join(dirs.jobset, "config/components/webhook/manifests.yaml")},
 	}
-	if x.profile.trainer {
+	if x.profile.trainer != nil {
 		all["trainer"] = webhooks{"trainer", filepath.Join(dirs.trainer, "manifests/base/webhook/manifests.yaml")}
 	}
 	if x.profile.signalbox {
@@ -116,15 +124,7 @@ func (x *plan) installLate(ctx context.Context) error {
 		all["signalbox-trainer"] = webhooks{"signalbox", filepath.Join(x.layout.repo, "config/webhook/trainer/manifests.yaml")}
 	}
 	for name, w := range all {
-		objects, err := readManifests(w.file)
-		if err != nil {
-			return err
-		}
-		configurations := ofKind(objects, "WebhookConfiguration")
-		if err := toLoopback(configurations, name, x.ports[w.component+"-webhook"], x.ca.pem); err != nil {
-			return err
-		}
-		if err := x.applier.apply(ctx, configurations...); err != nil {
+		if err := x.installWebhooks(ctx, name, w); err != nil {
 			return err
 		}
 	}
@@ -133,4 +133,43 @@ func (x *plan) installLate(ctx context.Context) error {
 		return err
 	}
 	return x.applier.apply(ctx, runtimes...)
+}
+
+func (x *plan) installWebhooks(ctx context.Context, name string, w webhooks) error {
+	objects, err := readManifests(w.file)
+	if err != nil {
+		return err
+	}
+	configurations := ofKind(objects, "WebhookConfiguration")
+	if err := toLoopback(configurations, name, x.ports[w.component+"-webhook"], x.ca.pem); err != nil {
+		return err
+	}
+	return x.applier.apply(ctx, configurations...)
+}
+
+// upgradeTrainer puts the profile's next Trainer in the place of the one that runs, as its administrator would: its CRDs,
+// its manager, its webhooks.
+func (x *plan) upgradeTrainer(ctx context.Context) error {
+	if x.profile.upgrade == nil {
+		return fmt.Errorf("profile %s has no Trainer to upgrade to", x.profile.name)
+	}
+	dir, err := moduleDir(ctx, x.layout, *x.profile.upgrade, trainerModule)
+	if err != nil {
+		return err
+	}
+	crds, err := readManifests(filepath.Join(dir, "manifests/base/crds/trainer*.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := x.s.stop("trainer", syscall.SIGTERM); err != nil {
+		return err
+	}
+	if err := x.applier.establish(ctx, ofKind(crds, "CustomResourceDefinition")...); err != nil {
+		return err
+	}
+	x.binaries["trainer"], x.profile.trainer = x.binaries[upgraded], x.profile.upgrade
+	if err := x.startTrainer(ctx); err != nil {
+		return err
+	}
+	return x.installWebhooks(ctx, "trainer", webhooks{"trainer", filepath.Join(dir, "manifests/base/webhook/manifests.yaml")})
 }

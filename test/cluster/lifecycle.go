@@ -144,10 +144,11 @@ func hold(ctx context.Context, l layout, p profile, binaries map[string]string, 
 	defer func() {
 		err = errors.Join(err, s.stopAll(), os.Remove(l.pid()), removeIfThere(l.ready()))
 	}()
-	if err := startAll(ctx, l, p, binaries, s); err != nil {
+	x, err := startAll(ctx, l, p, binaries, s)
+	if err != nil {
 		return err
 	}
-	control, err := serveControl(ctx, l, s)
+	control, err := serveControl(ctx, x)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ const usage = `cluster runs a real control plane on loopback.
   cluster down                               stop it
   cluster run   [--profile P] -- CMD ARG...  start, run CMD with its environment, stop; exits as CMD does
   cluster restart|stop|start|kill COMPONENT  act on one component of a running control plane
+  cluster upgrade trainer                    put the next Kubeflow Trainer in the place of the one that runs
 
 Profiles: ` + "%s" + `
 Flags:
@@ -83,7 +84,7 @@ func run(ctx context.Context, args []string) error {
 		err = down(l)
 	case "run":
 		err = runCommand(ctx, l, p, flags.Args())
-	case "restart", "stop", "start", "kill":
+	case "restart", "stop", "start", "kill", "upgrade":
 		if flags.NArg() != 1 {
 			return fmt.Errorf("%s takes the name of one component", command)
 		}

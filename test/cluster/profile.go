@@ -12,19 +12,25 @@ type profile struct {
 	name string
 	// builtin lets Kueue's own TrainJob integration do the work; else TrainJob is an external framework.
 	builtin bool
-	// trainer runs Kubeflow Trainer.
-	trainer bool
+	// trainer is the Kubeflow Trainer that runs; nil where none does.
+	trainer *part
+	// upgrade is the one that "cluster upgrade trainer" puts in its place; nil where there is none.
+	upgrade *part
 	// signalbox runs Signalbox as the integration, and as the Trainer where Kubeflow Trainer doesn't run.
 	signalbox bool
 }
 
 // bundled tells whether Signalbox is the Trainer.
-func (p profile) bundled() bool { return p.signalbox && !p.trainer }
+func (p profile) bundled() bool { return p.signalbox && p.trainer == nil }
 
 var profiles = []profile{
 	{name: "bundled", signalbox: true},
-	{name: "kubeflow", trainer: true, signalbox: true},
-	{name: "builtin", builtin: true, trainer: true},
+	{name: "kubeflow", trainer: &trainer, signalbox: true},
+	{name: "kubeflow-2.0", trainer: &trainer20, signalbox: true},
+	{name: "kubeflow-2.1", trainer: &trainer21, upgrade: &trainer, signalbox: true},
+	{name: "kubeflow-2.2.0", trainer: &trainer220, signalbox: true},
+	{name: "kubeflow-2.2.1", trainer: &trainer221, signalbox: true},
+	{name: "builtin", builtin: true, trainer: &trainer},
 }
 
 func profileNames() []string {

@@ -40,31 +40,31 @@ type plan struct {
 }
 
 // startAll starts the control plane and returns when all of it is ready.
-func startAll(ctx context.Context, l layout, p profile, binaries map[string]string, s *supervisor) error {
+func startAll(ctx context.Context, l layout, p profile, binaries map[string]string, s *supervisor) (*plan, error) {
 	ca, err := newAuthority()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ports, err := freePorts("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok",
 		"kueue", "kueue-webhook", "kueue-metrics", "jobset", "jobset-webhook", "jobset-metrics",
 		"trainer", "trainer-webhook", "trainer-metrics", "signalbox", "signalbox-webhook", "signalbox-metrics")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	x := &plan{layout: l, profile: p, binaries: binaries, s: s, ca: ca, ports: ports}
 	if err := writePKI(l, ca, "https://"+hostPort(ports["kube-apiserver"])); err != nil {
-		return err
+		return nil, err
 	}
 	if x.config, err = clientcmd.BuildConfigFromFlags("", l.kubeconfig("")); err != nil {
-		return err
+		return nil, err
 	}
 	x.config.QPS, x.config.Burst = 500, 500
 	for _, step := range []func(context.Context) error{x.startEtcd, x.startAPIServer, x.installEarly, x.startManagers, x.installLate} {
 		if err := step(ctx); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return x, nil
 }
 
 func (x *plan) startEtcd(ctx context.Context) error {
@@ -121,7 +121,7 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 // startManagers starts everything that talks to the API server, all at once.
 func (x *plan) startManagers(ctx context.Context) error {
 	starts := []func(context.Context) error{x.startControllerManager, x.startScheduler, x.startKWOK, x.startKueue, x.startJobSet}
-	if x.profile.trainer {
+	if x.profile.trainer != nil {
 		starts = append(starts, x.startTrainer)
 	}
 	if x.profile.signalbox {
@@ -243,6 +243,17 @@ func (x *plan) startTrainer(ctx context.Context) error {
 	certs := filepath.Join(tmp, "k8s-webhook-server", "serving-certs")
 	if err := os.Symlink(x.layout.pki("trainer"), certs); err != nil && !os.IsExist(err) {
 		return err
+	}
+	if x.profile.trainer.module == trainer20.module { // which has flags and no configuration file
+		if _, err := x.ca.serving(x.layout, "trainer"); err != nil {
+			return err
+		}
+		return x.s.add(ctx, component{
+			name: "trainer", binary: x.binaries["trainer"],
+			args:  []string{"--health-probe-bind-address", hostPort(x.ports["trainer"]), "--webhook-server-port", strconv.Itoa(x.ports["trainer-webhook"])},
+			env:   []string{"KUBECONFIG=" + x.layout.kubeconfig("trainer"), "POD_NAMESPACE=trainer-system", "TMPDIR=" + tmp},
+			ready: answers("http://" + hostPort(x.ports["trainer"]) + "/readyz"),
+		})
 	}
 	return x.manager(ctx, "trainer", nil, "TMPDIR="+tmp)
 }

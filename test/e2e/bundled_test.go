@@ -64,7 +64,7 @@ func bundledSpecs() {
 		}
 		quiet()
 		from = cluster.auditEnd()
-		var waiting []*trainerapi.TrainJob
+		var waiting []*api.TrainJob
 		var expected []any
 		for i := range jobs {
 			name := fmt.Sprintf("waits-%d", i)
@@ -107,8 +107,8 @@ func bundledSpecs() {
 
 	ginkgo.It("makes the children of an evicted TrainJob anew, and doesn't run an initializer again whose work has outlived them", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8, "h100": 8})
-		initialized := func(volume corev1.VolumeSource) func(*trainerapi.TrainingRuntime) {
-			return func(rt *trainerapi.TrainingRuntime) {
+		initialized := func(volume corev1.VolumeSource) func(*api.TrainingRuntime) {
+			return func(rt *api.TrainingRuntime) {
 				first := step("dataset-initializer", "dataset-initializer", "1s")
 				pod := &first.Template.Spec.Template
 				pod.Spec.Volumes = []corev1.Volume{{Name: "initializer", VolumeSource: volume}}
@@ -146,11 +146,11 @@ func bundledSpecs() {
 	ginkgo.It("makes side objects with the JobSet, and takes them away with it", func(ctx context.Context) {
 		installPodGroups(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		mpi := get(ctx, &trainerapi.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "deepspeed-distributed"}})
-		rt := &trainerapi.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mpi"}, Spec: *mpi.Spec.DeepCopy()}
+		mpi := get(ctx, &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "deepspeed-distributed"}})
+		rt := &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mpi"}, Spec: *mpi.Spec.DeepCopy()}
 		rt.Spec.PodGroupPolicy = &trainerapi.PodGroupPolicy{PodGroupPolicySource: trainerapi.PodGroupPolicySource{Coscheduling: &trainerapi.CoschedulingPodGroupPolicySource{}}}
 		gomega.Expect(admin.Create(ctx, rt)).To(gomega.Succeed())
-		tj := g.submit(ctx, g.trainJob("mpi", "mpi", 1, func(tj *trainerapi.TrainJob) {
+		tj := g.submit(ctx, g.trainJob("mpi", "mpi", 1, func(tj *api.TrainJob) {
 			some := corev1.ResourceList{gpu: quantity("1")}
 			tj.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{Requests: some, Limits: some}
 		}))
@@ -174,7 +174,7 @@ func bundledSpecs() {
 
 	ginkgo.It("validates runtimes as Kubeflow Trainer does", func(ctx context.Context) {
 		for _, labels := range []map[string]string{nil, {"trainer.kubeflow.org/webhook-validation": "disabled"}} {
-			rt := &trainerapi.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-", Labels: labels}}
+			rt := &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-", Labels: labels}}
 			rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{step("node", "trainer", "1s")}
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Name = "other"
 			err := admin.Create(ctx, rt)
@@ -217,7 +217,7 @@ func bundledSpecs() {
 			gomega.Expect(user.Patch(ctx, tj, patch)).To(gomega.Succeed())
 			gomega.Expect(tj.Annotations[overrides.PinAnnotation]).To(gomega.Equal(pin))
 		}
-		forged := g.trainJob("forged", "torch", 1, func(tj *trainerapi.TrainJob) { tj.Annotations = map[string]string{overrides.PinAnnotation: pin} })
+		forged := g.trainJob("forged", "torch", 1, func(tj *api.TrainJob) { tj.Annotations = map[string]string{overrides.PinAnnotation: pin} })
 		g.runtime(ctx, "torch", "1s")
 		gomega.Expect(user.Create(ctx, forged)).To(gomega.MatchError(gomega.ContainSubstring("the annotation is written when the TrainJob starts")))
 	})
@@ -225,13 +225,13 @@ func bundledSpecs() {
 	ginkgo.It("never runs a TrainJob again that has ended, whatever is deleted", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 16})
 		g.runtime(ctx, "short", "1s")
-		g.runtime(ctx, "broken", "1s", func(rt *trainerapi.TrainingRuntime) {
+		g.runtime(ctx, "broken", "1s", func(rt *api.TrainingRuntime) {
 			template := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template
 			template.Spec.BackoffLimit = ptr.To[int32](0)
 			template.Spec.Template.Annotations["sim.signalbox.dev/fail"] = "true"
 			template.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
 		})
-		var ended []*trainerapi.TrainJob
+		var ended []*api.TrainJob
 		for runtime, end := range map[string]api.TrainJobState{"short": api.StateComplete, "broken": api.StateFailed} {
 			tj := g.submit(ctx, g.trainJob(runtime, runtime, 1))
 			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(end))
@@ -250,13 +250,13 @@ func bundledSpecs() {
 	ginkgo.It("ends a TrainJob at its deadline, and leaves one to others that is theirs", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever")
-		tj := g.submit(ctx, g.trainJob("overdue", "torch", 1, func(tj *trainerapi.TrainJob) { tj.Spec.ActiveDeadlineSeconds = 3 }))
+		tj := g.submit(ctx, g.trainJob("overdue", "torch", 1, func(tj *api.TrainJob) { tj.Spec.ActiveDeadlineSeconds = 3 }))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		gomega.Eventually(func() string { return told(ctx, tj, trainerapi.TrainJobFailed) }).Should(gomega.HavePrefix("True " + trainerapi.TrainJobDeadlineExceededReason))
 		gomega.Eventually(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.BeEmpty())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 
-		elsewhere := g.submit(ctx, g.trainJob("elsewhere", "torch", 1, func(tj *trainerapi.TrainJob) {
+		elsewhere := g.submit(ctx, g.trainJob("elsewhere", "torch", 1, func(tj *api.TrainJob) {
 			tj.Labels, tj.Spec.Suspend, tj.Spec.ManagedBy = nil, ptr.To(false), ptr.To("kueue.x-k8s.io/multikueue")
 		}))
 		gomega.Consistently(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.BeEmpty())
@@ -265,11 +265,11 @@ func bundledSpecs() {
 
 	ginkgo.It("runs, stops and resumes a TrainJob that nobody queues, on the runtime that it started on", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		rt := g.runtime(ctx, "torch", "forever", func(rt *trainerapi.TrainingRuntime) {
+		rt := g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
 			pod := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
 			pod.Tolerations = append(pod.Tolerations, corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists})
 		})
-		tj := g.submit(ctx, g.trainJob("free", "torch", 1, func(tj *trainerapi.TrainJob) { tj.Labels = nil }))
+		tj := g.submit(ctx, g.trainJob("free", "torch", 1, func(tj *api.TrainJob) { tj.Labels = nil }))
 		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateSuspended))
 		suspend := func(value bool) {
 			ginkgo.GinkgoHelper()
@@ -358,7 +358,7 @@ func bundledSpecs() {
 }
 
 // state is status.state of a TrainJob.
-func state(ctx context.Context, tj *trainerapi.TrainJob) func() api.TrainJobState {
+func state(ctx context.Context, tj *api.TrainJob) func() api.TrainJobState {
 	return func() api.TrainJobState {
 		ginkgo.GinkgoHelper()
 		u := &unstructured.Unstructured{}
@@ -371,7 +371,7 @@ func state(ctx context.Context, tj *trainerapi.TrainJob) func() api.TrainJobStat
 }
 
 // told is what a condition of a TrainJob says, as "Status Reason: message".
-func told(ctx context.Context, tj *trainerapi.TrainJob, condition string) string {
+func told(ctx context.Context, tj *api.TrainJob, condition string) string {
 	ginkgo.GinkgoHelper()
 	if c := meta.FindStatusCondition(get(ctx, tj).Status.Conditions, condition); c != nil {
 		return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
@@ -380,7 +380,7 @@ func told(ctx context.Context, tj *trainerapi.TrainJob, condition string) string
 }
 
 // columns are what kubectl get prints of a TrainJob, but for its age.
-func columns(ctx context.Context, tj *trainerapi.TrainJob) map[string]string {
+func columns(ctx context.Context, tj *api.TrainJob) map[string]string {
 	ginkgo.GinkgoHelper()
 	c := rest.CopyConfig(config(cluster.kubeconfig("user")))
 	c.GroupVersion, c.APIPath, c.NegotiatedSerializer = &trainerapi.GroupVersion, "/apis", clientgoscheme.Codecs.WithoutConversion()
@@ -402,7 +402,7 @@ func columns(ctx context.Context, tj *trainerapi.TrainJob) map[string]string {
 	return texts
 }
 
-func podsNamed(ctx context.Context, tj *trainerapi.TrainJob, replicatedJob string) []string {
+func podsNamed(ctx context.Context, tj *api.TrainJob, replicatedJob string) []string {
 	var names []string
 	for _, p := range podsOf(ctx, tj) {
 		if p.Labels[jobset.ReplicatedJobNameKey] == replicatedJob {
@@ -412,7 +412,7 @@ func podsNamed(ctx context.Context, tj *trainerapi.TrainJob, replicatedJob strin
 	return names
 }
 
-func succeeded(ctx context.Context, tj *trainerapi.TrainJob, replicatedJob string) int32 {
+func succeeded(ctx context.Context, tj *api.TrainJob, replicatedJob string) int32 {
 	for _, s := range get(ctx, tj).Status.JobsStatus {
 		if s.Name == replicatedJob {
 			return ptr.Deref(s.Succeeded, 0)
@@ -430,7 +430,7 @@ func objectsIn(ctx context.Context, namespace string, but ...string) []string {
 	}
 	var all []string
 	for kind, list := range map[string]client.ObjectList{
-		"TrainJob": &trainerapi.TrainJobList{}, "Workload": &kueue.WorkloadList{}, "JobSet": &jobset.JobSetList{}, "Job": &batchv1.JobList{},
+		"TrainJob": &api.TrainJobList{}, "Workload": &kueue.WorkloadList{}, "JobSet": &jobset.JobSetList{}, "Job": &batchv1.JobList{},
 		"Pod": &corev1.PodList{}, "Service": &corev1.ServiceList{}, "Endpoints": &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "EndpointsList"}},
 		"EndpointSlice": &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList"}},
 		"ConfigMap":     &corev1.ConfigMapList{}, "Secret": &corev1.SecretList{}, "PersistentVolumeClaim": &corev1.PersistentVolumeClaimList{},

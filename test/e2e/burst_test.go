@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a taint of its own", func() {
@@ -24,16 +26,16 @@ var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a tain
 		g := newGround(ctx, map[string]int64{"a100": 64, "h100": 64})
 		g.runtime(ctx, "torch", "1s")
 		from := cluster.auditEnd()
-		var all []*trainer.TrainJob
+		var all []*api.TrainJob
 		for i := range jobs {
-			all = append(all, g.submit(ctx, g.trainJob(fmt.Sprintf("burst-%03d", i), "torch", 1, func(tj *trainer.TrainJob) {
+			all = append(all, g.submit(ctx, g.trainJob(fmt.Sprintf("burst-%03d", i), "torch", 1, func(tj *api.TrainJob) {
 				some := corev1.ResourceList{gpu: *resource.NewQuantity(gpus, resource.DecimalSI)}
 				tj.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{Requests: some, Limits: some}
 			})))
 		}
 		gomega.Eventually(func() int {
 			finished := 0
-			var list trainer.TrainJobList
+			var list api.TrainJobList
 			gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
 			for _, tj := range list.Items {
 				if meta.IsStatusConditionTrue(tj.Status.Conditions, trainer.TrainJobComplete) {

@@ -20,6 +20,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -79,7 +80,7 @@ var ways = map[string]func(ctx context.Context, c client.Client, before, after *
 }
 
 // raw reads a TrainJob as it is stored.
-func raw(ctx context.Context, tj *trainerapi.TrainJob) *unstructured.Unstructured {
+func raw(ctx context.Context, tj *api.TrainJob) *unstructured.Unstructured {
 	ginkgo.GinkgoHelper()
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
@@ -89,10 +90,10 @@ func raw(ctx context.Context, tj *trainerapi.TrainJob) *unstructured.Unstructure
 
 func contractSpecs() {
 	// freeJob is one that no queue manages, so that the user may suspend and resume it: the contract is the Trainer's.
-	freeJob := func(g *ground, name string, suspend bool, change ...func(*trainerapi.TrainJob)) *trainerapi.TrainJob {
-		return g.trainJob(name, "torch", 1, append(change, func(tj *trainerapi.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, &suspend })...)
+	freeJob := func(g *ground, name string, suspend bool, change ...func(*api.TrainJob)) *api.TrainJob {
+		return g.trainJob(name, "torch", 1, append(change, func(tj *api.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, &suspend })...)
 	}
-	tolerant := func(rt *trainerapi.TrainingRuntime) {
+	tolerant := func(rt *api.TrainingRuntime) {
 		pod := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
 		pod.Tolerations = append(pod.Tolerations, corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists})
 	}
@@ -107,7 +108,7 @@ func contractSpecs() {
 					tried++
 					name := fmt.Sprintf("row-%d", tried)
 					// What is not to be looked after by our Trainer, so that its JobSet is what the row says.
-					tj := freeJob(g, name, row.before, func(tj *trainerapi.TrainJob) { tj.Spec.ManagedBy = ptr.To("kueue.x-k8s.io/multikueue") })
+					tj := freeJob(g, name, row.before, func(tj *api.TrainJob) { tj.Spec.ManagedBy = ptr.To("kueue.x-k8s.io/multikueue") })
 					gomega.Expect(user.Create(ctx, tj)).To(gomega.Succeed())
 					js := &jobset.JobSet{
 						ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, OwnerReferences: []metav1.OwnerReference{
@@ -155,7 +156,7 @@ func contractSpecs() {
 
 	ginkgo.It("refuses, with the path, the value and the way out", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "1s", func(rt *trainerapi.TrainingRuntime) {
+		g.runtime(ctx, "torch", "1s", func(rt *api.TrainingRuntime) {
 			init := step("dataset-initializer", "dataset-initializer", "1s")
 			rt.Spec.Template.Spec.ReplicatedJobs = append(rt.Spec.Template.Spec.ReplicatedJobs, init)
 		})
@@ -251,7 +252,7 @@ func contractSpecs() {
 		o := parsed(`{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob","metadata":{"namespace":"` + g.namespace + `","name":"timed"},"spec":{"suspend":true,"runtimeRef":{"kind":"TrainingRuntime","name":"torch"},"runtimePatches":` +
 			strings.ReplaceAll(list(nodeEntry("example.com/a", `"nodeSelector":{"a":"1"}`), nodeEntry("example.com/b", `"nodeSelector":{"b":"1"}`)), `{"manager"`, `{"time":"2020-01-01T00:00:00Z","manager"`) + `}}`)
 		gomega.Expect(user.Create(ctx, o)).To(gomega.Succeed())
-		tj := &trainerapi.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "timed"}}
+		tj := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "timed"}}
 		before := raw(ctx, tj)
 		after := before.DeepCopy()
 		gomega.Expect(unstructured.SetNestedSlice(after.Object, entriesFrom(nodeEntry("example.com/a", `"nodeSelector":{"a":"1"}`), nodeEntry("example.com/b", `"nodeSelector":{"b":"2"}`)), "spec", "runtimePatches")).To(gomega.Succeed())
@@ -271,8 +272,8 @@ func contractSpecs() {
 				for hand, c := range map[string]client.Client{"user": user, "integration": self, "MultiKueue": kueues} {
 					for _, change := range []string{"drop", "alter"} {
 						tried++
-						tj := freeJob(g, fmt.Sprintf("owned-%d", tried), true, func(tj *trainerapi.TrainJob) {
-							tj.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: "example.com/team"}, {Manager: overrides.Manager, TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{}}}
+						tj := freeJob(g, fmt.Sprintf("owned-%d", tried), true, func(tj *api.TrainJob) {
+							tj.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: "example.com/team", TrainingRuntimeSpec: labelled()}, {Manager: overrides.Manager, TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{}}}
 						})
 						if queued { // in a queue that is held, so that nothing else happens to it
 							tj.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "held"}
@@ -281,15 +282,15 @@ func contractSpecs() {
 						before := raw(ctx, tj)
 						entry := rawEntry(ctx, tj, overrides.Manager)
 						after := before.DeepCopy()
-						entries := entriesFrom(`{"manager":"example.com/team"}`)
+						entries := entriesFrom(labelledEntry)
 						if change == "alter" {
-							entries = entriesFrom(nodeEntry(overrides.Manager, `"nodeSelector":{"gpu":"stolen"}`), `{"manager":"example.com/team"}`)
+							entries = entriesFrom(nodeEntry(overrides.Manager, `"nodeSelector":{"gpu":"stolen"}`), labelledEntry)
 						}
 						gomega.Expect(unstructured.SetNestedSlice(after.Object, entries, "spec", "runtimePatches")).To(gomega.Succeed())
 						what := fmt.Sprintf("%s, %s by %s, queued %t", way, change, hand, queued)
 						gomega.Expect(send(ctx, c, before, after)).To(gomega.Succeed(), what)
 						now := get(ctx, tj)
-						own := overrides.Own(now)
+						own := dialect().Own(now)
 						switch {
 						case hand == "user":
 							gomega.Expect(rawEntry(ctx, tj, overrides.Manager)).To(gomega.MatchJSON(entry), what)
@@ -304,7 +305,7 @@ func contractSpecs() {
 				}
 			}
 		}
-		gomega.Expect(user.Create(ctx, freeJob(g, "forged", true, func(tj *trainerapi.TrainJob) {
+		gomega.Expect(user.Create(ctx, freeJob(g, "forged", true, func(tj *api.TrainJob) {
 			tj.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: overrides.Manager}}
 		}))).To(gomega.MatchError(gomega.ContainSubstring("take it out of the manifest")))
 		ginkgo.AddReportEntry(fmt.Sprintf("contract: %d changes of the integration's entry tried", tried))
@@ -316,7 +317,7 @@ func contractSpecs() {
 		manifest := parsed(`{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob","metadata":{"namespace":"` + g.namespace + `","name":"again","labels":{"kueue.x-k8s.io/queue-name":"` + localQueue + `"}},
 			"spec":{"suspend":true,"runtimeRef":{"kind":"TrainingRuntime","name":"torch"},"trainer":{"numNodes":1,"resourcesPerNode":{"limits":{"nvidia.com/gpu":8}}},"runtimePatches":` +
 			list(nodeEntry("example.com/team", `"nodeSelector":{"gpu":"a100"}`)) + `}}`)
-		tj := &trainerapi.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "again"}}
+		tj := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "again"}}
 		gomega.Expect(user.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest.DeepCopy()), client.FieldOwner("kubectl"))).To(gomega.Succeed())
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		gomega.Eventually(state(ctx, tj)).Should(gomega.BeEquivalentTo("Running"))
@@ -331,6 +332,13 @@ func contractSpecs() {
 }
 
 // nodeEntry is an entry for the pods of ReplicatedJob node.
+// labelledEntry is an entry that gives the JobSet a label, and labelled what it says.
+const labelledEntry = `{"manager":"example.com/team","trainingRuntimeSpec":{"template":{"metadata":{"labels":{"team":"a"}}}}}`
+
+func labelled() *trainerapi.TrainingRuntimeSpecPatch {
+	return &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Metadata: &metav1.ObjectMeta{Labels: map[string]string{"team": "a"}}}}
+}
+
 func nodeEntry(manager, pod string) string {
 	return `{"manager":"` + manager + `","trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"node","template":{"spec":{"template":{"spec":{` + pod + `}}}}}]}}}}`
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	"k8s.io/client-go/rest"
@@ -19,6 +18,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
@@ -40,7 +41,7 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 			eventually("the victim is submitted", func() bool { return user.Create(ctx, victim) == nil })
 			eventually("the victim runs", func() bool { return bound(ctx, victim)() > 0 || complete(ctx, victim)() })
 			eventually("the urgent is submitted", func() bool { return user.Create(ctx, urgent) == nil })
-			for _, tj := range []*trainer.TrainJob{victim, urgent} {
+			for _, tj := range []*api.TrainJob{victim, urgent} {
 				eventually(tj.Name+" completes", complete(ctx, tj))
 				eventually("the Workload of "+tj.Name+" is finished and let go", func() bool {
 					wl := workloadOf(ctx, tj)

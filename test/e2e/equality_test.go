@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/trainer"
 )
 
@@ -60,12 +61,12 @@ func init() {
 				variants := jobVariants(&rt)
 				gomega.Expect(variants).To(gomega.HaveLen(jobsPerRuntime))
 				for i, change := range variants {
-					tj := &trainerapi.TrainJob{
+					tj := &api.TrainJob{
 						ObjectMeta: metav1.ObjectMeta{Namespace: theirs, Name: fmt.Sprintf("%s-%d", strings.ReplaceAll(rt.Name, ".", "-"), i)},
-						Spec: trainerapi.TrainJobSpec{
+						Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
 							RuntimeRef: trainerapi.RuntimeRef{APIGroup: &trainerapi.GroupVersion.Group, Kind: ptr.To(trainerapi.ClusterTrainingRuntimeKind), Name: rt.Name},
 							Suspend:    ptr.To(true),
-						},
+						}},
 					}
 					change(tj)
 					gomega.Expect(admin.Create(ctx, tj)).To(gomega.Succeed(), "%s, TrainJob %d", rt.Name, i)
@@ -75,7 +76,7 @@ func init() {
 					gomega.Eventually(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(tj), js) }).Should(gomega.Succeed(), "%s, TrainJob %d", rt.Name, i)
 
 					// Ours are made in another namespace, of a TrainJob that Kubeflow Trainer leaves alone.
-					twin := &trainerapi.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: tj.Name}, Spec: *get(ctx, tj).Spec.DeepCopy()}
+					twin := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: tj.Name}, Spec: *get(ctx, tj).Spec.DeepCopy()}
 					twin.Spec.ManagedBy = ptr.To("kueue.x-k8s.io/multikueue")
 					gomega.Expect(admin.Create(ctx, twin)).To(gomega.Succeed())
 					side, built, err := builder.Build(ctx, twin, &rt.Spec)
@@ -114,16 +115,16 @@ func moduleDir(module string) string {
 }
 
 // installShippedRuntimes makes sure of all the runtimes of Trainer's manifests, and of its Flux example.
-func installShippedRuntimes(ctx context.Context) []trainerapi.ClusterTrainingRuntime {
+func installShippedRuntimes(ctx context.Context) []api.ClusterTrainingRuntime {
 	ginkgo.GinkgoHelper()
 	dir := moduleDir(trainerModule)
-	var all []trainerapi.ClusterTrainingRuntime
+	var all []api.ClusterTrainingRuntime
 	read := func(path string) {
 		content, err := os.ReadFile(path)
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 		decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
 		for {
-			rt := &trainerapi.ClusterTrainingRuntime{}
+			rt := &api.ClusterTrainingRuntime{}
 			if err := decoder.Decode(rt); errors.Is(err, io.EOF) {
 				return
 			} else {
@@ -160,16 +161,16 @@ func newNamespace(ctx context.Context) string {
 
 // installPodGroupRuntimes makes a torch runtime with each kind of pod group, and the CRDs of these: scheduler-plugins' own,
 // and one for Volcano, whose module has none, that takes whatever is sent.
-func installPodGroupRuntimes(ctx context.Context) []trainerapi.ClusterTrainingRuntime {
+func installPodGroupRuntimes(ctx context.Context) []api.ClusterTrainingRuntime {
 	ginkgo.GinkgoHelper()
 	installPodGroups(ctx)
-	var all []trainerapi.ClusterTrainingRuntime
+	var all []api.ClusterTrainingRuntime
 	for name, source := range map[string]trainerapi.PodGroupPolicySource{
 		"coscheduling": {Coscheduling: &trainerapi.CoschedulingPodGroupPolicySource{ScheduleTimeoutSeconds: ptr.To[int32](100)}},
 		"volcano":      {Volcano: &trainerapi.VolcanoPodGroupPolicySource{}},
 	} {
-		rt := get(ctx, &trainerapi.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-distributed"}})
-		rt = &trainerapi.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-" + name}, Spec: *rt.Spec.DeepCopy()}
+		rt := get(ctx, &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-distributed"}})
+		rt = &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-" + name}, Spec: *rt.Spec.DeepCopy()}
 		rt.Spec.PodGroupPolicy = &trainerapi.PodGroupPolicy{PodGroupPolicySource: source}
 		gomega.Expect(admin.Create(ctx, rt)).To(gomega.Succeed())
 		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, rt)).To(gomega.Succeed()) })
@@ -205,28 +206,28 @@ var podGroupKinds = []schema.GroupVersionKind{
 }
 
 // jobVariants are the TrainJobs that are tried on a runtime.
-func jobVariants(rt *trainerapi.ClusterTrainingRuntime) []func(*trainerapi.TrainJob) {
+func jobVariants(rt *api.ClusterTrainingRuntime) []func(*api.TrainJob) {
 	gpus := corev1.ResourceList{gpu: quantity("4")}
-	withTrainer := func(tj *trainerapi.TrainJob) *trainerapi.Trainer {
+	withTrainer := func(tj *api.TrainJob) *trainerapi.Trainer {
 		tj.Spec.Trainer = &trainerapi.Trainer{}
 		if policy := rt.Spec.MLPolicy; policy != nil && policy.Flux != nil {
 			tj.Spec.Trainer.NumNodes = ptr.To[int32](1) // Trainer v2.3.0 panics without
 		}
 		return tj.Spec.Trainer
 	}
-	return []func(*trainerapi.TrainJob){
-		func(tj *trainerapi.TrainJob) {
+	return []func(*api.TrainJob){
+		func(tj *api.TrainJob) {
 			if policy := rt.Spec.MLPolicy; policy != nil && policy.Flux != nil {
 				withTrainer(tj)
 			}
 		},
-		func(tj *trainerapi.TrainJob) { withTrainer(tj) },
-		func(tj *trainerapi.TrainJob) { // nodes and resources
+		func(tj *api.TrainJob) { withTrainer(tj) },
+		func(tj *api.TrainJob) { // nodes and resources
 			t := withTrainer(tj)
 			t.NumNodes, t.NumProcPerNode = ptr.To[int32](3), ptr.To[int32](2)
 			t.ResourcesPerNode = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("3"), gpu: quantity("4")}, Limits: gpus}
 		},
-		func(tj *trainerapi.TrainJob) { // the node's container
+		func(tj *api.TrainJob) { // the node's container
 			t := withTrainer(tj)
 			t.Image, t.Command, t.Args = ptr.To("example.com/mine:1"), []string{"python", "train.py"}, []string{"--epochs", "3"}
 			t.Env = []corev1.EnvVar{
@@ -235,7 +236,7 @@ func jobVariants(rt *trainerapi.ClusterTrainingRuntime) []func(*trainerapi.Train
 				{Name: "SECRET", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "k", Optional: ptr.To(true)}}},
 			}
 		},
-		func(tj *trainerapi.TrainJob) { // initializers, where the runtime has them; else its arguments alone
+		func(tj *api.TrainJob) { // initializers, where the runtime has them; else its arguments alone
 			t := withTrainer(tj)
 			t.Args = []string{"lr=1"}
 			for _, rj := range rt.Spec.Template.Spec.ReplicatedJobs {
@@ -254,11 +255,11 @@ func jobVariants(rt *trainerapi.ClusterTrainingRuntime) []func(*trainerapi.Train
 				}
 			}
 		},
-		func(tj *trainerapi.TrainJob) { // a user's entry of every field, for every ReplicatedJob
+		func(tj *api.TrainJob) { // a user's entry of every field, for every ReplicatedJob
 			withTrainer(tj)
 			tj.Spec.RuntimePatches = []trainerapi.RuntimePatch{everyField(rt, "example.com/team")}
 		},
-		func(tj *trainerapi.TrainJob) { // two entries that meet
+		func(tj *api.TrainJob) { // two entries that meet
 			withTrainer(tj).NumNodes = ptr.To[int32](2)
 			first, second := everyField(rt, "example.com/team"), everyField(rt, "example.org/other")
 			for i := range second.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs {
@@ -273,7 +274,7 @@ func jobVariants(rt *trainerapi.ClusterTrainingRuntime) []func(*trainerapi.Train
 }
 
 // everyField is an entry that sets every field that an entry can, for every ReplicatedJob of a runtime.
-func everyField(rt *trainerapi.ClusterTrainingRuntime, manager string) trainerapi.RuntimePatch {
+func everyField(rt *api.ClusterTrainingRuntime, manager string) trainerapi.RuntimePatch {
 	entry := trainerapi.RuntimePatch{Manager: manager, TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
 		Metadata: &metav1.ObjectMeta{Labels: map[string]string{"jobset": "label"}, Annotations: map[string]string{"jobset": "annotation"}},
 		Spec:     &trainerapi.JobSetSpecPatch{},
@@ -310,7 +311,7 @@ func everyField(rt *trainerapi.ClusterTrainingRuntime, manager string) trainerap
 }
 
 // childrenOf are the ConfigMaps, Secrets and pod groups that Trainer has made for a TrainJob, but for its snapshot.
-func childrenOf(ctx context.Context, tj *trainerapi.TrainJob) []*unstructured.Unstructured {
+func childrenOf(ctx context.Context, tj *api.TrainJob) []*unstructured.Unstructured {
 	ginkgo.GinkgoHelper()
 	var children []*unstructured.Unstructured
 	for _, kind := range append(slices.Clone(podGroupKinds), corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Secret")) {

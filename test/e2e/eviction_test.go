@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +14,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // makePriorities makes the priority classes low and high for one spec.
@@ -62,7 +62,7 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s")
-		g.runtime(ctx, "slow", "forever", func(rt *trainer.TrainingRuntime) {
+		g.runtime(ctx, "slow", "forever", func(rt *api.TrainingRuntime) {
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[stopAfter] = "4s"
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](60)
 		})
@@ -99,12 +99,12 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 	ginkgo.It("follows its maximum execution time", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever")
-		tj := g.submit(ctx, g.trainJob("timed", "torch", 1, func(tj *trainer.TrainJob) { tj.Labels[constants.MaxExecTimeSecondsLabel] = "3" }))
+		tj := g.submit(ctx, g.trainJob("timed", "torch", 1, func(tj *api.TrainJob) { tj.Labels[constants.MaxExecTimeSecondsLabel] = "3" }))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		gomega.Eventually(condition(ctx, tj, kueue.WorkloadEvicted)).Should(gomega.HavePrefix("True/Deactivated"))
 		gomega.Eventually(running(ctx, tj)).Should(gomega.BeFalse())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
-		gomega.Eventually(func() bool { return admission.IsNeutral(get(ctx, tj)) }).Should(gomega.BeTrue(), "nothing of the admission is left in its entry")
+		gomega.Eventually(func() bool { return admission.IsNeutral(entryOf(get(ctx, tj))) }).Should(gomega.BeTrue(), "nothing of the admission is left in its entry")
 	})
 })
 
@@ -126,7 +126,7 @@ var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, func() {
 
 	ginkgo.It("evicts a TrainJob whose pods don't become ready in time, and starts it again", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "stuck", "forever", func(rt *trainer.TrainingRuntime) {
+		g.runtime(ctx, "stuck", "forever", func(rt *api.TrainingRuntime) {
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[readyAfter] = "never"
 		})
 		tj := g.submit(ctx, g.trainJob("stuck", "stuck", 1))

@@ -2,14 +2,15 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -18,6 +19,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -32,15 +34,15 @@ type invariants struct {
 	cancel context.CancelFunc
 	mu     sync.Mutex
 	broken []string
-	jobs   map[types.NamespacedName]*trainer.TrainJob
+	jobs   map[types.NamespacedName]*api.TrainJob
 	starts map[types.UID]int
 	stops  map[types.UID]int
 }
 
 func watchInvariants() *invariants {
 	ctx, cancel := context.WithCancel(context.Background())
-	i := &invariants{cancel: cancel, jobs: map[types.NamespacedName]*trainer.TrainJob{}, starts: map[types.UID]int{}, stops: map[types.UID]int{}}
-	go i.follow(ctx, &trainer.TrainJobList{}, func(_ watch.EventType, o client.Object) { i.trainJob(o.(*trainer.TrainJob)) })
+	i := &invariants{cancel: cancel, jobs: map[types.NamespacedName]*api.TrainJob{}, starts: map[types.UID]int{}, stops: map[types.UID]int{}}
+	go i.follow(ctx, &api.TrainJobList{}, func(_ watch.EventType, o client.Object) { i.trainJob(o.(*api.TrainJob)) })
 	go i.follow(ctx, &corev1.PodList{}, func(t watch.EventType, o client.Object) {
 		if t == watch.Added { // later, Kueue names the node of a pod that it had gated
 			i.pod(ctx, o.(*corev1.Pod))
@@ -91,13 +93,13 @@ func (i *invariants) violations() []string {
 	return broken
 }
 
-func (i *invariants) startsOf(tj *trainer.TrainJob) int {
+func (i *invariants) startsOf(tj *api.TrainJob) int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.starts[tj.UID]
 }
 
-func (i *invariants) trainJob(tj *trainer.TrainJob) {
+func (i *invariants) trainJob(tj *api.TrainJob) {
 	runs := !ptr.Deref(tj.Spec.Suspend, false)
 	key := client.ObjectKeyFromObject(tj)
 	i.mu.Lock()
@@ -118,10 +120,31 @@ func (i *invariants) trainJob(tj *trainer.TrainJob) {
 	if starts > stops+1 {
 		i.fail("TrainJob %s was started %d times and stopped %d times", key, starts, stops)
 	}
-	own := overrides.Own(tj)
+	record, err := overrides.RecordOf(tj)
+	if err != nil || dialect().Foreign(record) && record.Time != nil {
+		return // the Trainer was upgraded while it ran
+	}
+	own := dialect().Own(tj)
+	if own != nil && record != nil && !rendered(tj, record) {
+		i.fail("TrainJob %s runs at version %s without the integration's elements %v", key, tj.ResourceVersion, record.Own)
+	}
 	if own == nil || own.TrainingRuntimeSpec == nil || len(own.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs) == 0 {
 		i.fail("TrainJob %s runs at version %s without the integration's entry", key, tj.ResourceVersion)
 	}
+}
+
+// rendered tells whether the list of overrides has the integration's elements.
+func rendered(tj *api.TrainJob, record *overrides.Record) bool {
+	data, err := json.Marshal(tj)
+	if err != nil {
+		return false
+	}
+	var object map[string]any
+	if err := json.Unmarshal(data, &object); err != nil {
+		return false
+	}
+	list, _, err := unstructured.NestedSlice(object, "spec", record.Field)
+	return err == nil && len(list)-len(overrides.Without(list, record.Own)) == len(record.Own)
 }
 
 func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
@@ -134,15 +157,15 @@ func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
 	tj := i.jobs[key]
 	i.mu.Unlock()
 	if tj == nil { // the two watches are not in step
-		tj = &trainer.TrainJob{}
+		tj = &api.TrainJob{}
 		if err := admin.Get(ctx, key, tj); err != nil {
 			return // gone again, or a JobSet that no TrainJob owns
 		}
 	}
-	if tj.Labels[constants.QueueLabel] == "" || overrides.Own(tj) == nil || ptr.Deref(tj.Spec.Suspend, false) {
+	if tj.Labels[constants.QueueLabel] == "" || dialect().Own(tj) == nil || ptr.Deref(tj.Spec.Suspend, false) {
 		return
 	}
-	_, spec := overrides.PodPatch(*overrides.Own(tj), pod.Labels[jobset.ReplicatedJobNameKey])
+	_, spec := overrides.PodPatch(dialect().Own(tj).TrainingRuntimeSpec, pod.Labels[jobset.ReplicatedJobNameKey])
 	if spec == nil {
 		return
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -38,7 +37,7 @@ func moveSpecs() {
 		runs := g.submit(ctx, g.trainJob("runs", "torch", 1))
 		gomega.Eventually(bound(ctx, runs)).Should(gomega.Equal(1))
 		waits := g.submit(ctx, g.trainJob("waits", "short", 1))
-		jobSetOf := func(tj *trainerapi.TrainJob) func() types.UID {
+		jobSetOf := func(tj *api.TrainJob) func() types.UID {
 			return func() types.UID {
 				var js jobset.JobSet
 				if ignoreNotFound(admin.Get(ctx, client.ObjectKeyFromObject(tj), &js)) != nil {

@@ -22,7 +22,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 const (
@@ -97,7 +97,7 @@ func newGround(ctx context.Context, quota map[string]int64, change ...func(*kueu
 	g.clusterQueue(ctx, g.queue, quota, change...)
 	g.localQueue(ctx, localQueue, g.queue)
 	ginkgo.DeferCleanup(func(ctx context.Context) {
-		gomega.Expect(admin.DeleteAllOf(ctx, &trainer.TrainJob{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
+		gomega.Expect(admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
 		gomega.Eventually(func(e gomega.Gomega) {
 			e.Expect(g.list(ctx, &kueue.WorkloadList{})).To(gomega.BeEmpty())
 			e.Expect(g.list(ctx, &corev1.PodList{})).To(gomega.BeEmpty())
@@ -156,9 +156,9 @@ func (g *ground) list(ctx context.Context, list client.ObjectList) []string {
 
 // runtime makes a TrainingRuntime in the namespace: one trainer step of one node, which tolerates the nodes' own taint
 // and runs for the given time.
-func (g *ground) runtime(ctx context.Context, name, duration string, change ...func(*trainer.TrainingRuntime)) *trainer.TrainingRuntime {
+func (g *ground) runtime(ctx context.Context, name, duration string, change ...func(*api.TrainingRuntime)) *api.TrainingRuntime {
 	ginkgo.GinkgoHelper()
-	rt := &trainer.TrainingRuntime{
+	rt := &api.TrainingRuntime{
 		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"}},
 		Spec: trainer.TrainingRuntimeSpec{
 			MLPolicy: &trainer.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainer.MLPolicySource{Torch: &trainer.TorchMLPolicySource{}}},
@@ -198,15 +198,15 @@ func step(name, ancestor, duration string) jobset.ReplicatedJob {
 }
 
 // trainJob returns a suspended TrainJob of that many whole nodes, queued at LocalQueue training.
-func (g *ground) trainJob(name, runtime string, nodes int32, change ...func(*trainer.TrainJob)) *trainer.TrainJob {
+func (g *ground) trainJob(name, runtime string, nodes int32, change ...func(*api.TrainJob)) *api.TrainJob {
 	gpus := corev1.ResourceList{gpu: resource.MustParse(fmt.Sprint(gpusPerNode))}
-	tj := &trainer.TrainJob{
+	tj := &api.TrainJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: map[string]string{constants.QueueLabel: localQueue}},
-		Spec: trainer.TrainJobSpec{
+		Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{
 			RuntimeRef: trainer.RuntimeRef{APIGroup: ptr.To(trainer.GroupVersion.Group), Kind: ptr.To(trainer.TrainingRuntimeKind), Name: runtime},
 			Trainer:    &trainer.Trainer{NumNodes: &nodes, ResourcesPerNode: &corev1.ResourceRequirements{Requests: gpus, Limits: gpus}},
 			Suspend:    ptr.To(true),
-		},
+		}},
 	}
 	for _, c := range change {
 		c(tj)
@@ -215,14 +215,14 @@ func (g *ground) trainJob(name, runtime string, nodes int32, change ...func(*tra
 }
 
 // submit creates a TrainJob as the user.
-func (g *ground) submit(ctx context.Context, tj *trainer.TrainJob) *trainer.TrainJob {
+func (g *ground) submit(ctx context.Context, tj *api.TrainJob) *api.TrainJob {
 	ginkgo.GinkgoHelper()
 	gomega.Expect(user.Create(ctx, tj)).To(gomega.Succeed())
 	return tj
 }
 
-func priority(class string) func(*trainer.TrainJob) {
-	return func(tj *trainer.TrainJob) { tj.Labels[constants.WorkloadPriorityClassLabel] = class }
+func priority(class string) func(*api.TrainJob) {
+	return func(tj *api.TrainJob) { tj.Labels[constants.WorkloadPriorityClassLabel] = class }
 }
 
 // get reads an object again.
@@ -232,18 +232,18 @@ func get[T client.Object](ctx context.Context, o T) T {
 	return o
 }
 
-func running(ctx context.Context, tj *trainer.TrainJob) func() bool {
+func running(ctx context.Context, tj *api.TrainJob) func() bool {
 	return func() bool { return !ptr.Deref(get(ctx, tj).Spec.Suspend, false) }
 }
 
-func complete(ctx context.Context, tj *trainer.TrainJob) func() bool {
+func complete(ctx context.Context, tj *api.TrainJob) func() bool {
 	return func() bool {
 		return meta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, trainer.TrainJobComplete)
 	}
 }
 
 // workloadOf returns the one Workload of a TrainJob, nil while there is none. More than one fails the spec.
-func workloadOf(ctx context.Context, tj *trainer.TrainJob) *kueue.Workload {
+func workloadOf(ctx context.Context, tj *api.TrainJob) *kueue.Workload {
 	ginkgo.GinkgoHelper()
 	var list kueue.WorkloadList
 	gomega.Expect(admin.List(ctx, &list, client.InNamespace(tj.Namespace))).To(gomega.Succeed())
@@ -258,7 +258,7 @@ func workloadOf(ctx context.Context, tj *trainer.TrainJob) *kueue.Workload {
 }
 
 // condition returns the status and reason of a Workload's condition, as "True/Reason", or "".
-func condition(ctx context.Context, tj *trainer.TrainJob, conditionType string) func() string {
+func condition(ctx context.Context, tj *api.TrainJob, conditionType string) func() string {
 	return func() string {
 		ginkgo.GinkgoHelper()
 		wl := workloadOf(ctx, tj)
@@ -273,7 +273,7 @@ func condition(ctx context.Context, tj *trainer.TrainJob, conditionType string) 
 }
 
 // flavor is what a Workload was admitted on, "" while it isn't.
-func flavor(ctx context.Context, tj *trainer.TrainJob) func() string {
+func flavor(ctx context.Context, tj *api.TrainJob) func() string {
 	return func() string {
 		ginkgo.GinkgoHelper()
 		wl := workloadOf(ctx, tj)
@@ -291,14 +291,14 @@ func flavor(ctx context.Context, tj *trainer.TrainJob) func() string {
 }
 
 // podsOf returns the pods of a TrainJob.
-func podsOf(ctx context.Context, tj *trainer.TrainJob) []corev1.Pod {
+func podsOf(ctx context.Context, tj *api.TrainJob) []corev1.Pod {
 	ginkgo.GinkgoHelper()
 	var list corev1.PodList
 	gomega.Expect(admin.List(ctx, &list, client.InNamespace(tj.Namespace), client.MatchingLabels{jobset.JobSetNameKey: tj.Name})).To(gomega.Succeed())
 	return list.Items
 }
 
-func bound(ctx context.Context, tj *trainer.TrainJob) func() int {
+func bound(ctx context.Context, tj *api.TrainJob) func() int {
 	return func() int {
 		n := 0
 		for _, p := range podsOf(ctx, tj) {
@@ -343,7 +343,7 @@ func eventsOf(ctx context.Context, o client.Object) func() []string {
 	}
 }
 
-func entryOf(tj *trainer.TrainJob) *trainer.RuntimePatch { return overrides.Own(tj) }
+func entryOf(tj *api.TrainJob) *trainer.RuntimePatch { return dialect().Own(tj) }
 
 func setKueueConfig(content string) {
 	ginkgo.GinkgoHelper()

@@ -30,7 +30,7 @@ type plane struct{ dir string }
 // bundled tells whether Signalbox is the Trainer of this control plane; else Kubeflow Trainer runs beside it. Specs ask
 // it when they are declared.
 func (p plane) bundled() bool {
-	_, err := os.Stat(p.configPath("trainer"))
+	_, err := os.Stat(filepath.Join(p.dir, "log", "trainer.log"))
 	return os.IsNotExist(err)
 }
 

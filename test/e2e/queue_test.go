@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -15,10 +14,12 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // relabel changes a label of a TrainJob as the user; an empty value removes it.
-func relabel(ctx context.Context, tj *trainer.TrainJob, key, value string) error {
+func relabel(ctx context.Context, tj *api.TrainJob, key, value string) error {
 	var v any = value
 	if value == "" {
 		v = nil
@@ -70,7 +71,7 @@ var _ = ginkgo.Describe("A TrainJob that waits", func() {
 				c["kueue"].(map[string]any)["featureGates"] = map[string]any{"AdmissionGatedBy": true}
 			})
 		g.runtime(ctx, "torch", "1s")
-		tj := g.submit(ctx, g.trainJob("gated", "torch", 1, func(tj *trainer.TrainJob) { tj.Annotations = map[string]string{gate: "example.com/budget"} }))
+		tj := g.submit(ctx, g.trainJob("gated", "torch", 1, func(tj *api.TrainJob) { tj.Annotations = map[string]string{gate: "example.com/budget"} }))
 		gomega.Eventually(func() string {
 			if wl := workloadOf(ctx, tj); wl != nil {
 				return wl.Annotations[gate]
@@ -93,7 +94,7 @@ var _ = ginkgo.Describe("A TrainJob that waits", func() {
 		}
 		gomega.Expect(admin.Delete(ctx, model)).To(gomega.Succeed())
 		gomega.Expect(admin.Create(ctx, prebuilt)).To(gomega.Succeed())
-		tj := g.submit(ctx, g.trainJob("taker", "torch", 1, func(tj *trainer.TrainJob) { tj.Labels[constants.PrebuiltWorkloadLabel] = "prebuilt" }))
+		tj := g.submit(ctx, g.trainJob("taker", "torch", 1, func(tj *api.TrainJob) { tj.Labels[constants.PrebuiltWorkloadLabel] = "prebuilt" }))
 		stopPolicy(ctx, g.queue, kueue.None)
 		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
 		gomega.Expect(workloadOf(ctx, tj).Name).To(gomega.Equal("prebuilt"))
@@ -103,12 +104,12 @@ var _ = ginkgo.Describe("A TrainJob that waits", func() {
 var _ = ginkgo.Describe("A TrainJob that Kueue does not manage", func() {
 	ginkgo.It("is left alone, byte for byte", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "1s", func(rt *trainer.TrainingRuntime) {
+		g.runtime(ctx, "torch", "1s", func(rt *api.TrainingRuntime) {
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Tolerations = append(
 				rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Tolerations, corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists})
 		})
 		from := cluster.auditEnd()
-		free := g.trainJob("free", "torch", 1, func(tj *trainer.TrainJob) {
+		free := g.trainJob("free", "torch", 1, func(tj *api.TrainJob) {
 			tj.Labels, tj.Spec.Suspend = nil, ptr.To(false)
 		})
 		object, err := toUnstructured(free)
@@ -135,7 +136,7 @@ var _ = ginkgo.Describe("A TrainJob that Kueue does not manage", func() {
 
 var _ = ginkgo.Describe("The children of a queued TrainJob", func() {
 	// aloneInQueue holds that a TrainJob has one Workload and its JobSet and Jobs none, and that it comes to its end.
-	aloneInQueue := func(ctx context.Context, g *ground, tj *trainer.TrainJob) {
+	aloneInQueue := func(ctx context.Context, g *ground, tj *api.TrainJob) {
 		ginkgo.GinkgoHelper()
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		gomega.Expect(g.list(ctx, &kueue.WorkloadList{})).To(gomega.HaveLen(1))
@@ -145,14 +146,14 @@ var _ = ginkgo.Describe("The children of a queued TrainJob", func() {
 		gomega.Expect(g.list(ctx, &kueue.WorkloadList{})).To(gomega.HaveLen(1))
 		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
 	}
-	inDefault := func(tj *trainer.TrainJob) { tj.Labels[constants.QueueLabel] = "default" }
+	inDefault := func(tj *api.TrainJob) { tj.Labels[constants.QueueLabel] = "default" }
 
 	ginkgo.It("are not queued a second time, with a LocalQueue named default", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.localQueue(ctx, "default", g.queue)
 		g.runtime(ctx, "torch", "2s")
 		aloneInQueue(ctx, g, g.submit(ctx, g.trainJob("named", "torch", 1, inDefault)))
-		unnamed := g.submit(ctx, g.trainJob("unnamed", "torch", 1, func(tj *trainer.TrainJob) { tj.Labels = nil }))
+		unnamed := g.submit(ctx, g.trainJob("unnamed", "torch", 1, func(tj *api.TrainJob) { tj.Labels = nil }))
 		gomega.Expect(unnamed.Labels).To(gomega.HaveKeyWithValue(constants.QueueLabel, "default"))
 	})
 
@@ -173,21 +174,21 @@ var _ = ginkgo.Describe("The children of a queued TrainJob", func() {
 				k["manageJobsWithoutQueueName"], k["managedJobsNamespaceSelector"] = true, selector
 			})
 		aloneInQueue(ctx, g, g.submit(ctx, g.trainJob("named", "torch", 1, inDefault)))
-		alien := outside.submit(ctx, outside.trainJob("alien", "torch", 1, func(tj *trainer.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, ptr.To(false) }))
+		alien := outside.submit(ctx, outside.trainJob("alien", "torch", 1, func(tj *api.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, ptr.To(false) }))
 		gomega.Expect(alien.Spec.Suspend).To(gomega.HaveValue(gomega.BeFalse()), "in a namespace that Kueue doesn't manage")
 		gomega.Consistently(func() any { return workloadOf(ctx, alien) }).Should(gomega.BeNil())
 
 		// Without a queue named default, a TrainJob without a queue name is held until it gets one.
 		gomega.Expect(admin.Delete(ctx, &kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "default"}})).To(gomega.Succeed())
 		gomega.Eventually(func() *bool {
-			tj := g.trainJob("held", "torch", 1, func(tj *trainer.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, ptr.To(false) })
+			tj := g.trainJob("held", "torch", 1, func(tj *api.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, ptr.To(false) })
 			gomega.Expect(user.Create(ctx, tj, client.DryRunAll)).To(gomega.Succeed())
 			if tj.Labels[constants.QueueLabel] != "" {
 				return nil // the caches still know the queue
 			}
 			return tj.Spec.Suspend
 		}).Should(gomega.HaveValue(gomega.BeTrue()))
-		held := g.submit(ctx, g.trainJob("held", "torch", 1, func(tj *trainer.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, ptr.To(false) }))
+		held := g.submit(ctx, g.trainJob("held", "torch", 1, func(tj *api.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, ptr.To(false) }))
 		gomega.Consistently(bound(ctx, held)).Should(gomega.BeZero())
 		gomega.Expect(relabel(ctx, held, constants.QueueLabel, localQueue)).To(gomega.Succeed())
 		gomega.Eventually(complete(ctx, held)).Should(gomega.BeTrue())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +20,7 @@ import (
 )
 
 var _ = ginkgo.Describe("A runtime", func() {
-	cpus := func(ctx context.Context, tj *trainer.TrainJob) func() string {
+	cpus := func(ctx context.Context, tj *api.TrainJob) func() string {
 		return func() string {
 			wl := workloadOf(ctx, tj)
 			if wl == nil {
@@ -86,7 +85,7 @@ var _ = ginkgo.Describe("A runtime", func() {
 
 	ginkgo.It("of more ReplicatedJobs than a Workload holds PodSets is refused with an event and a condition", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})
-		rt := g.runtime(ctx, "wide", "1s", func(rt *trainer.TrainingRuntime) {
+		rt := g.runtime(ctx, "wide", "1s", func(rt *api.TrainingRuntime) {
 			for i := range podsets.Max {
 				rt.Spec.Template.Spec.ReplicatedJobs = append(rt.Spec.Template.Spec.ReplicatedJobs, step(fmt.Sprintf("extra-%d", i), "", "1s"))
 			}
@@ -107,7 +106,7 @@ var _ = ginkgo.Describe("A runtime", func() {
 })
 
 // blocked is the reason of a TrainJob's condition Blocked, "" where it has none.
-func blocked(ctx context.Context, tj *trainer.TrainJob) func() string {
+func blocked(ctx context.Context, tj *api.TrainJob) func() string {
 	return func() string {
 		ginkgo.GinkgoHelper()
 		if c := meta.FindStatusCondition(get(ctx, tj).Status.Conditions, api.ConditionBlocked); c != nil && c.Status == metav1.ConditionTrue {
@@ -123,7 +122,7 @@ var _ = ginkgo.Describe("A Workload", func() {
 			hold := kueue.Hold
 			cq.Spec.StopPolicy = &hold
 		})
-		g.runtime(ctx, "full", "1s", func(rt *trainer.TrainingRuntime) {
+		g.runtime(ctx, "full", "1s", func(rt *api.TrainingRuntime) {
 			c := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0]
 			c.Ports = []corev1.ContainerPort{{ContainerPort: 29500}}
 			c.ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 1}}}
@@ -131,7 +130,7 @@ var _ = ginkgo.Describe("A Workload", func() {
 			c.Env = []corev1.EnvVar{{Name: "POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}
 		})
 		from := cluster.auditEnd()
-		tj := g.submit(ctx, g.trainJob("full", "full", 1, func(tj *trainer.TrainJob) {
+		tj := g.submit(ctx, g.trainJob("full", "full", 1, func(tj *api.TrainJob) {
 			tj.Spec.Trainer.ResourcesPerNode.Requests[corev1.ResourceCPU] = resource.MustParse("2000m")
 		}))
 		gomega.Eventually(func() any { return workloadOf(ctx, tj) }).ShouldNot(gomega.BeNil())

@@ -63,7 +63,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 
 	ginkgo.It("that fails is declared failed, and gives its quota back", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "broken", "1s", func(rt *trainer.TrainingRuntime) {
+		g.runtime(ctx, "broken", "1s", func(rt *api.TrainingRuntime) {
 			template := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template
 			template.Spec.BackoffLimit = ptr.To[int32](0)
 			template.Spec.Template.Annotations["sim.signalbox.dev/fail"] = "true"
@@ -79,7 +79,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 	ginkgo.It("is suspended when it was not created so, and only its admission starts it", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
 		g.runtime(ctx, "torch", "1s")
-		tj := g.submit(ctx, g.trainJob("eager", "torch", 1, func(tj *trainer.TrainJob) { tj.Spec.Suspend = ptr.To(false) }))
+		tj := g.submit(ctx, g.trainJob("eager", "torch", 1, func(tj *api.TrainJob) { tj.Spec.Suspend = ptr.To(false) }))
 		gomega.Expect(tj.Spec.Suspend).To(gomega.HaveValue(gomega.BeTrue()))
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"suspend":null}}`))
 		gomega.Expect(user.Patch(ctx, tj, patch)).To(gomega.Succeed())
@@ -122,7 +122,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		g := newGround(ctx, map[string]int64{"a100": 128})
 		from := cluster.auditEnd()
 		for _, name := range []string{"torch-distributed", "deepspeed-distributed", "mlx-distributed", "jax-distributed", "xgboost-distributed"} {
-			tj := g.submit(ctx, g.trainJob(name, name, 2, func(tj *trainer.TrainJob) {
+			tj := g.submit(ctx, g.trainJob(name, name, 2, func(tj *api.TrainJob) {
 				tj.Spec.RuntimeRef.Kind = ptr.To(trainer.ClusterTrainingRuntimeKind)
 				tj.Spec.Trainer.Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
 				tj.Spec.Trainer.Args = []string{"train"}
@@ -137,7 +137,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 	ginkgo.It("may not bring the integration's entry with it", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s")
-		tj := g.trainJob("forged", "torch", 1, func(tj *trainer.TrainJob) {
+		tj := g.trainJob("forged", "torch", 1, func(tj *api.TrainJob) {
 			tj.Spec.RuntimePatches = []trainer.RuntimePatch{{Manager: overrides.Manager}}
 		})
 		gomega.Expect(user.Create(ctx, tj)).To(gomega.MatchError(gomega.ContainSubstring("take it out of the manifest")))
@@ -145,7 +145,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 
 	ginkgo.It("keeps a user's entry byte for byte, with explicit zeros and with fields that nobody here knows", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8, "h100": 8})
-		g.runtime(ctx, "torch", "2s", func(rt *trainer.TrainingRuntime) {
+		g.runtime(ctx, "torch", "2s", func(rt *api.TrainingRuntime) {
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers = append(
 				rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers, corev1.Container{Name: "sidecar", Image: "example.com/sidecar:1"})
 		})
@@ -174,7 +174,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		gomega.Expect(rawEntry(ctx, tj, "example.com/team")).To(gomega.MatchJSON(before), "while it runs")
-		_, spec := overrides.PodPatch(*entryOf(get(ctx, tj)), "node")
+		_, spec := overrides.PodPatch(entryOf(get(ctx, tj)).TrainingRuntimeSpec, "node")
 		gomega.Expect(spec.Tolerations).To(gomega.HaveLen(3), "the user's two, which replace the runtime's, and the flavor's")
 		gomega.Expect(admin.Patch(ctx, workloadOf(ctx, tj), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"active":false}}`)))).To(gomega.Succeed())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
@@ -218,7 +218,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		contradicts := g.submit(ctx, g.trainJob("contradicts", "torch", 1, entryFor("example.com/team", "node", func(_ *metav1.ObjectMeta, spec *trainer.PodSpecPatch) {
 			spec.NodeSelector = map[string]string{"zone": "west"}
 		})))
-		for _, tj := range []*trainer.TrainJob{agrees, contradicts} {
+		for _, tj := range []*api.TrainJob{agrees, contradicts} {
 			gomega.Eventually(condition(ctx, tj, kueue.WorkloadQuotaReserved)).Should(gomega.HavePrefix("True/"))
 			answer(ctx, tj, check.Name, kueue.CheckStateReady, map[string]string{"zone": "east"})
 		}
@@ -250,13 +250,13 @@ var _ = ginkgo.Describe("A TrainJob that asks for one rack", func() {
 		g := newGround(ctx, map[string]int64{"a100": 64}, func(cq *kueue.ClusterQueue) {
 			cq.Spec.ResourceGroups[0].Flavors[0].Name = kueue.ResourceFlavorReference(flavor.Name)
 		})
-		g.runtime(ctx, "torch", "forever", func(rt *trainer.TrainingRuntime) {
+		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[kueue.PodSetRequiredTopologyAnnotation] = "rack"
 		})
 		tj := g.submit(ctx, g.trainJob("racked", "torch", nodesOfRack))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(nodesOfRack))
 		gomega.Expect(workloadOf(ctx, tj).Spec.PodSets[0].TopologyRequest.Required).To(gomega.HaveValue(gomega.Equal("rack")))
-		_, spec := overrides.PodPatch(*entryOf(get(ctx, tj)), "node")
+		_, spec := overrides.PodPatch(entryOf(get(ctx, tj)).TrainingRuntimeSpec, "node")
 		gomega.Expect(spec.SchedulingGates).To(gomega.ConsistOf(corev1.PodSchedulingGate{Name: kueue.TopologySchedulingGate}))
 		used := map[string]int{}
 		for _, p := range podsOf(ctx, tj) {
@@ -290,7 +290,7 @@ var _ = ginkgo.Describe("A TrainJob of several steps", func() {
 
 	ginkgo.It("runs MPI's launcher and workers as PodSets in the runtime's order", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 32})
-		g.runtime(ctx, "mpi", "1s", func(rt *trainer.TrainingRuntime) {
+		g.runtime(ctx, "mpi", "1s", func(rt *api.TrainingRuntime) {
 			launcher := step("launcher", "trainer", "1s")
 			launcher.DependsOn = []jobset.DependsOn{{Name: "node", Status: jobset.DependencyReady}}
 			worker := step("node", "", "forever")
@@ -312,8 +312,8 @@ var _ = ginkgo.Describe("A TrainJob of several steps", func() {
 })
 
 // entryFor adds a user's entry for one ReplicatedJob.
-func entryFor(manager, replicatedJob string, fill func(*metav1.ObjectMeta, *trainer.PodSpecPatch)) func(*trainer.TrainJob) {
-	return func(tj *trainer.TrainJob) {
+func entryFor(manager, replicatedJob string, fill func(*metav1.ObjectMeta, *trainer.PodSpecPatch)) func(*api.TrainJob) {
+	return func(tj *api.TrainJob) {
 		pod := &trainer.PodTemplatePatch{Metadata: &metav1.ObjectMeta{}, Spec: &trainer.PodSpecPatch{}}
 		fill(pod.Metadata, pod.Spec)
 		tj.Spec.RuntimePatches = append(tj.Spec.RuntimePatches, trainer.RuntimePatch{Manager: manager, TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{
@@ -325,8 +325,8 @@ func entryFor(manager, replicatedJob string, fill func(*metav1.ObjectMeta, *trai
 }
 
 // withInitializer puts a dataset initializer before the trainer. It asks for a node's GPUs, so that its quota shows.
-func withInitializer(duration string) func(*trainer.TrainingRuntime) {
-	return func(rt *trainer.TrainingRuntime) {
+func withInitializer(duration string) func(*api.TrainingRuntime) {
+	return func(rt *api.TrainingRuntime) {
 		first := step("dataset-initializer", "dataset-initializer", duration)
 		gpus := corev1.ResourceList{gpu: resource.MustParse(fmt.Sprint(gpusPerNode))}
 		first.Template.Spec.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: gpus, Limits: gpus}
@@ -337,7 +337,7 @@ func withInitializer(duration string) func(*trainer.TrainingRuntime) {
 }
 
 // answer lets an admission check of a TrainJob's Workload come to a state, with a node selector for every PodSet.
-func answer(ctx context.Context, tj *trainer.TrainJob, check string, state kueue.CheckState, nodeSelector map[string]string) {
+func answer(ctx context.Context, tj *api.TrainJob, check string, state kueue.CheckState, nodeSelector map[string]string) {
 	ginkgo.GinkgoHelper()
 	gomega.Eventually(func() error {
 		wl := workloadOf(ctx, tj)
@@ -355,7 +355,7 @@ func answer(ctx context.Context, tj *trainer.TrainJob, check string, state kueue
 	}).Should(gomega.Succeed())
 }
 
-func toUnstructured(tj *trainer.TrainJob) (*unstructured.Unstructured, error) {
+func toUnstructured(tj *api.TrainJob) (*unstructured.Unstructured, error) {
 	data, err := json.Marshal(tj)
 	if err != nil {
 		return nil, err
@@ -370,7 +370,7 @@ func toUnstructured(tj *trainer.TrainJob) (*unstructured.Unstructured, error) {
 }
 
 // rawEntry returns an entry as the API server has it, with fields that our types don't know.
-func rawEntry(ctx context.Context, tj *trainer.TrainJob, manager string) string {
+func rawEntry(ctx context.Context, tj *api.TrainJob, manager string) string {
 	ginkgo.GinkgoHelper()
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(trainer.GroupVersion.WithKind(trainer.TrainJobKind))

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	batchv1 "k8s.io/api/batch/v1"
@@ -30,6 +30,10 @@ import (
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 	"sigs.k8s.io/yaml"
 	volcano "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 func TestE2E(t *testing.T) {
@@ -53,7 +57,7 @@ var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 	gomega.Expect(cluster.dir).NotTo(gomega.BeEmpty(), "the suite runs on a control plane; start it with make test-e2e")
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, trainer.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, api.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
 		coscheduling.AddToScheme, volcano.AddToScheme,
 	} {
 		utilruntime.Must(add(scheme))
@@ -63,6 +67,7 @@ var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	user, err = client.New(config(cluster.kubeconfig("user")), client.Options{Scheme: scheme})
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	learnDialect(ctx)
 	makeNodes(ctx)
 	makeFlavors(ctx)
 	watched = watchInvariants()
@@ -88,7 +93,7 @@ var _ = ginkgo.JustAfterEach(func(ctx context.Context) {
 		if !strings.HasPrefix(n.Name, "e2e-") || !n.DeletionTimestamp.IsZero() {
 			continue
 		}
-		for _, list := range []client.ObjectList{&trainer.TrainJobList{}, &kueue.WorkloadList{}, &jobset.JobSetList{}, &batchv1.JobList{}, &corev1.PodList{}} {
+		for _, list := range []client.ObjectList{&api.TrainJobList{}, &kueue.WorkloadList{}, &jobset.JobSetList{}, &batchv1.JobList{}, &corev1.PodList{}} {
 			if err := admin.List(ctx, list, client.InNamespace(n.Name)); err != nil || meta.LenList(list) == 0 || meta.LenList(list) > 10 {
 				continue
 			}
@@ -108,6 +113,22 @@ var _ = ginkgo.JustAfterEach(func(ctx context.Context) {
 var _ = ginkgo.AfterEach(func() {
 	gomega.Expect(watched.violations()).To(gomega.BeEmpty(), "invariants of TrainJobs and their pods")
 })
+
+var installed atomic.Pointer[overrides.Dialect]
+
+// dialect is how the Trainer of the control plane takes overrides.
+func dialect() overrides.Dialect { return *installed.Load() }
+
+func learnDialect(ctx context.Context) {
+	ginkgo.GinkgoHelper()
+	d := overrides.Bundled
+	if !cluster.bundled() {
+		var err error
+		d, err = integration.FindTrainer(ctx, admin)
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	}
+	installed.Store(&d)
+}
 
 func config(path string) *rest.Config {
 	c, err := clientcmd.BuildConfigFromFlags("", path)

@@ -31,11 +31,17 @@ type TrainJob struct {
 
 	// spec of the TrainJob.
 	// +optional
-	Spec trainer.TrainJobSpec `json:"spec,omitzero"`
+	Spec TrainJobSpec `json:"spec,omitzero"`
 
 	// status of TrainJob.
 	// +optional
 	Status TrainJobStatus `json:"status,omitzero"`
+}
+
+// Upstream returns the TrainJob as Kubeflow Trainer's own code takes it. The two share what they have in common: to change
+// the one is to change the other.
+func (j *TrainJob) Upstream() *trainer.TrainJob {
+	return &trainer.TrainJob{TypeMeta: j.TypeMeta, ObjectMeta: j.ObjectMeta, Spec: j.Spec.TrainJobSpec, Status: j.Status.TrainJobStatus}
 }
 
 // TrainJobStatus represents the current status of TrainJob.

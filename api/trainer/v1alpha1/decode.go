@@ -1,0 +1,44 @@
+package v1alpha1
+
+import (
+	"encoding/json"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	kjson "sigs.k8s.io/json"
+)
+
+// AddToScheme registers the kinds of this package.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(trainer.GroupVersion,
+		&TrainJob{}, &TrainJobList{}, &TrainingRuntime{}, &TrainingRuntimeList{}, &ClusterTrainingRuntime{}, &ClusterTrainingRuntimeList{})
+	metav1.AddToGroupVersion(scheme, trainer.GroupVersion)
+	return nil
+}
+
+// UnmarshalJSON reads the TrainJobs of every Trainer since v2.0.
+func (j *TrainJob) UnmarshalJSON(data []byte) error {
+	type plain TrainJob
+	strict := kjson.UnmarshalCaseSensitivePreserveInts(data, (*plain)(j))
+	if strict == nil {
+		return nil
+	}
+	// Before Kubeflow Trainer v2.2 this could be a word (auto, cpu, gpu). It decides on nothing but environment, which
+	// Trainer itself sets.
+	path := []string{"spec", "trainer", "numProcPerNode"}
+	var object map[string]any
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &object); err != nil {
+		return strict
+	}
+	if _, found, err := unstructured.NestedString(object, path...); err != nil || !found {
+		return strict
+	}
+	unstructured.RemoveNestedField(object, path...)
+	data, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	return kjson.UnmarshalCaseSensitivePreserveInts(data, (*plain)(j))
+}

@@ -1,0 +1,341 @@
+package overrides
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// The fields of a TrainJob's spec that hold what it changes of its runtime.
+const (
+	RuntimePatches       = "runtimePatches"
+	TemplateOverrides    = "templateOverrides"
+	PodTemplateOverrides = "podTemplateOverrides"
+	PodSpecOverrides     = "podSpecOverrides"
+)
+
+// Dialect is how a Trainer takes what a TrainJob changes of its runtime.
+type Dialect struct {
+	// Name of the Trainer, for people.
+	Name string
+	// Field of a TrainJob's spec that holds the integration's entry.
+	Field string
+	// Bundled takes every shape, and podTemplateOverrides as the operator guide describes them. All others merge
+	// strategically, whatever the guide says.
+	Bundled bool
+	// Snapshots are ConfigMaps in which the Trainer keeps the runtime that a TrainJob runs on.
+	Snapshots bool
+	// replaces tells that spec.trainer.resourcesPerNode takes the place of the runtime's resources, as a whole.
+	replaces bool
+	// launcherAlone tells that with MPI's launcher as a node, resourcesPerNode is the launcher's alone.
+	launcherAlone bool
+}
+
+// The Trainers that there are.
+var (
+	Bundled    = Dialect{Name: "the bundled Trainer", Field: RuntimePatches, Bundled: true}
+	Kubeflow23 = Dialect{Name: "Kubeflow Trainer v2.3", Field: RuntimePatches, Snapshots: true}
+	Kubeflow22 = Dialect{Name: "Kubeflow Trainer v2.2", Field: RuntimePatches, replaces: true}
+	Kubeflow21 = Dialect{Name: "Kubeflow Trainer v2.1", Field: PodTemplateOverrides, replaces: true}
+	Kubeflow20 = Dialect{Name: "Kubeflow Trainer v2.0", Field: PodSpecOverrides, replaces: true, launcherAlone: true}
+)
+
+// Keyed tells whether entries are keyed by their managers. In a list that is not, the integration's elements are found
+// again by its Record.
+func (d Dialect) Keyed() bool { return d.Field == RuntimePatches }
+
+// RecordAnnotation is on TrainJobs of Trainers whose lists of overrides are not keyed by manager. It holds a Record.
+const RecordAnnotation = "signalbox.dev/overrides"
+
+// Record says which elements of a list of overrides are the integration's, and keeps the users' elements: when the CRD is
+// upgraded to another shape, the API server drops the list.
+type Record struct {
+	// Field of the TrainJob's spec that the elements belong to.
+	Field string `json:"field"`
+	// Time at which Own was last written; nil where the TrainJob has never been started.
+	Time *metav1.Time `json:"time,omitempty"`
+	// Own are the integration's elements, the last of the list.
+	Own []any `json:"own,omitempty"`
+	// Users are the fields of the spec that the users have set and that another Trainer's CRD doesn't have.
+	Users map[string]any `json:"users,omitempty"`
+}
+
+// RecordOf returns the TrainJob's Record, nil where it has none.
+func RecordOf(job *api.TrainJob) (*Record, error) {
+	value, found := job.Annotations[RecordAnnotation]
+	if !found {
+		return nil, nil
+	}
+	record := &Record{}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(value), record); err != nil {
+		return nil, fmt.Errorf("metadata.annotations[%s]: %w; it was not written by Signalbox: delete the TrainJob and create it without the annotation", RecordAnnotation, err)
+	}
+	return record, nil
+}
+
+// String returns the annotation's value.
+func (r *Record) String() (string, error) {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return "", fmt.Errorf("encoding annotation %s: %w", RecordAnnotation, err)
+	}
+	return string(data), nil
+}
+
+// Empty tells whether there is nothing to record.
+func (r *Record) Empty() bool { return r.Time == nil && len(r.Own) == 0 && len(r.Users) == 0 }
+
+// Elements returns the integration's entry as elements of the dialect's list, one for each ReplicatedJob that it says
+// something of. What the list can't carry is left out; Decide looks whether it was needed.
+func (d Dialect) Elements(own *trainer.RuntimePatch) ([]any, error) {
+	elements := []any{}
+	for _, rj := range replicatedJobsOf(own) {
+		meta, spec := PodPatch(own.TrainingRuntimeSpec, rj.Name)
+		target := []api.TargetJob{{Name: rj.Name}}
+		var element any
+		switch {
+		case d.Field == PodSpecOverrides && spec == nil || meta == nil && spec == nil:
+			continue
+		case d.Field == PodSpecOverrides:
+			if len(spec.NodeSelector)+len(spec.Tolerations)+len(spec.SchedulingGates) == 0 {
+				continue
+			}
+			element = api.PodSpecOverride{TargetJobs: target, NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations, SchedulingGates: spec.SchedulingGates}
+		default:
+			o := api.PodTemplateOverride{TargetJobs: target, Metadata: meta}
+			if spec != nil {
+				o.Spec = &api.PodTemplateSpecOverride{NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations, SchedulingGates: spec.SchedulingGates}
+			}
+			element = o
+		}
+		plain, err := generic(element)
+		if err != nil {
+			return nil, err
+		}
+		elements = append(elements, plain)
+	}
+	return elements, nil
+}
+
+// generic returns a value as JSON has it.
+func generic(value any) (any, error) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	var plain any
+	return plain, json.Unmarshal(data, &plain)
+}
+
+// Without returns the elements of the list that are not among own; each of own takes away one.
+func Without(list, own []any) []any {
+	own = slices.Clone(own)
+	users := make([]any, 0, len(list))
+	for _, element := range list {
+		if i := slices.IndexFunc(own, func(o any) bool { return sameJSON(o, element) }); i >= 0 {
+			own = slices.Delete(own, i, i+1)
+			continue
+		}
+		users = append(users, element)
+	}
+	return users
+}
+
+// sameJSON compares two values of JSON, however their numbers were read.
+func sameJSON(a, b any) bool {
+	x, err1 := generic(a)
+	y, err2 := generic(b)
+	return err1 == nil && err2 == nil && reflect.DeepEqual(x, y)
+}
+
+// Own returns the integration's entry of the TrainJob, or nil where it has none.
+func (d Dialect) Own(job *api.TrainJob) *trainer.RuntimePatch {
+	if d.Keyed() {
+		if i := OwnIndex(job); i >= 0 {
+			return &job.Spec.RuntimePatches[i]
+		}
+		return nil
+	}
+	record, err := RecordOf(job)
+	if err != nil || record == nil || record.Time == nil || record.Field != d.Field {
+		return nil
+	}
+	own := &trainer.RuntimePatch{Manager: Manager, Time: record.Time}
+	for _, e := range d.legacy(job, record.Own) {
+		if own.TrainingRuntimeSpec == nil {
+			own.TrainingRuntimeSpec = &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{}}}
+		}
+		spec := own.TrainingRuntimeSpec.Template.Spec
+		spec.ReplicatedJobs = append(spec.ReplicatedJobs, e.Patch.Template.Spec.ReplicatedJobs...)
+	}
+	return own
+}
+
+// legacy reads elements of the dialect's list.
+func (d Dialect) legacy(job *api.TrainJob, elements []any) []Entry {
+	var read api.TrainJob
+	data, err := json.Marshal(map[string]any{"spec": map[string]any{d.Field: elements}})
+	if err == nil {
+		err = json.Unmarshal(data, &read)
+	}
+	if err != nil {
+		return nil // not ours: what we write can be read
+	}
+	read.Name = job.Name
+	return d.lists(&read)
+}
+
+// Entries returns all that the TrainJob changes of its runtime, what comes first in the order in which it is merged:
+// runtimePatches win over templateOverrides, these over podTemplateOverrides, and of each the later over the earlier.
+func (d Dialect) Entries(job *api.TrainJob) []Entry { return d.entries(job, true) }
+
+// Others returns the entries that are not the integration's.
+func (d Dialect) Others(job *api.TrainJob) []Entry { return d.entries(job, false) }
+
+func (d Dialect) entries(job *api.TrainJob, own bool) []Entry {
+	entries := d.unkeyed(job)
+	for i := range job.Spec.RuntimePatches {
+		patch := &job.Spec.RuntimePatches[i]
+		entries = append(entries, Entry{Manager: patch.Manager, Time: patch.Time, Patch: patch.TrainingRuntimeSpec, shape: RuntimePatches, root: patchesPath.Key(patch.Manager)})
+	}
+	if own {
+		return entries
+	}
+	return slices.DeleteFunc(entries, func(e Entry) bool { return e.Manager == Manager })
+}
+
+// unkeyed returns the entries in earlier shapes than runtimePatches.
+func (d Dialect) unkeyed(job *api.TrainJob) []Entry {
+	record, err := RecordOf(job)
+	if err != nil {
+		record = nil // who reads it says so
+	}
+	if d.Foreign(record) {
+		return d.recorded(job, record)
+	}
+	var entries []Entry
+	if !d.Keyed() && len(job.Spec.Labels)+len(job.Spec.Annotations) > 0 {
+		entries = append(entries, Entry{shape: "labels", root: field.NewPath("spec"), Patch: &trainer.TrainingRuntimeSpecPatch{
+			Template: &trainer.JobSetTemplatePatch{Metadata: &metav1.ObjectMeta{Labels: job.Spec.Labels, Annotations: job.Spec.Annotations}}}})
+	}
+	lists := d.lists(job)
+	if record != nil {
+		lists = d.markOwn(job, lists, record)
+	}
+	entries = append(entries, lists...)
+	if d.Bundled {
+		for i := range job.Spec.TemplateOverrides {
+			entries = append(entries, history(&job.Spec.TemplateOverrides[i])...)
+		}
+	}
+	return entries
+}
+
+// Foreign tells whether a Record is of another Trainer, which this one has taken the place of: what the users' elements
+// said is to be said in this one's way.
+func (d Dialect) Foreign(record *Record) bool { return record != nil && record.Field != d.Field }
+
+// before is the Trainer whose list the field is.
+func before(field string) Dialect {
+	if field == PodSpecOverrides {
+		return Kubeflow20
+	}
+	return Kubeflow21
+}
+
+// recorded returns the entries that a Record has kept.
+func (d Dialect) recorded(job *api.TrainJob, record *Record) []Entry {
+	users := map[string]any{}
+	maps.Copy(users, record.Users)
+	if !d.Keyed() { // its CRD has these still
+		users["labels"], users["annotations"] = job.Spec.Labels, job.Spec.Annotations
+	}
+	var read api.TrainJob
+	data, err := json.Marshal(map[string]any{"spec": users})
+	if err == nil {
+		err = json.Unmarshal(data, &read)
+	}
+	if err != nil {
+		return nil // not ours: what we write can be read
+	}
+	return before(record.Field).unkeyed(&read)
+}
+
+// Migration is what takes the place of a foreign Record.
+type Migration struct {
+	// Patch is a further entry, the first of runtimePatches; nil where there is nothing to say.
+	Patch *trainer.RuntimePatch
+	// List takes the place of the dialect's list, where that is not keyed by manager.
+	List []api.PodTemplateOverride
+}
+
+// Migrate returns what says in this dialect what a foreign Record has kept.
+func (d Dialect) Migrate(job *api.TrainJob, record *Record, now metav1.Time) (*Migration, error) {
+	m := &Migration{}
+	entries := d.recorded(job, record)
+	if d.Keyed() {
+		if len(entries) == 0 {
+			return m, nil
+		}
+		patch, err := fold(entries)
+		m.Patch = &trainer.RuntimePatch{Manager: ConvertedManager, Time: &now, TrainingRuntimeSpec: patch}
+		return m, err
+	}
+	data, err := json.Marshal(record.Users[PodSpecOverrides])
+	if err != nil {
+		return nil, err
+	}
+	var old []api.PodSpecOverride
+	if err := json.Unmarshal(data, &old); err != nil {
+		return nil, fmt.Errorf("reading annotation %s: %w", RecordAnnotation, err)
+	}
+	for i := range old {
+		m.List = append(m.List, api.PodTemplateOverride{TargetJobs: old[i].TargetJobs, Spec: withoutTargets(&old[i])})
+	}
+	return m, nil
+}
+
+// UsersOf returns the Record, as an annotation's value, of a TrainJob that was migrated to the dialect and not started since.
+func UsersOf(d Dialect, m *Migration) (string, error) {
+	list, err := generic(m.List)
+	if err != nil {
+		return "", err
+	}
+	return (&Record{Field: d.Field, Users: map[string]any{d.Field: list}}).String()
+}
+
+// markOwn gives the integration's elements its manager.
+func (d Dialect) markOwn(job *api.TrainJob, lists []Entry, record *Record) []Entry {
+	own := d.legacy(job, record.Own)
+	for i := range slices.Backward(lists) {
+		if at := slices.IndexFunc(own, func(o Entry) bool { return reflect.DeepEqual(o.Patch, lists[i].Patch) }); at >= 0 {
+			own = slices.Delete(own, at, at+1)
+			lists[i].Manager = Manager
+		}
+	}
+	return lists
+}
+
+// With returns the entries as they stand after the integration has written its own: in the place of the one it has, or
+// as the last.
+func (d Dialect) With(job *api.TrainJob, own trainer.RuntimePatch) []Entry {
+	entry := Entry{Manager: Manager, Patch: own.TrainingRuntimeSpec, shape: RuntimePatches, root: patchesPath.Key(Manager)}
+	if d.Keyed() {
+		entries := d.Entries(job)
+		if i := slices.IndexFunc(entries, func(e Entry) bool { return e.Manager == Manager }); i >= 0 {
+			entries[i] = entry
+			return entries
+		}
+		return append(entries, entry)
+	}
+	return append(d.Others(job), entry)
+}
