@@ -16,9 +16,9 @@ import (
 // ConvertedManager names the entry of runtimePatches that stands for what a TrainJob said in a shape without managers.
 const ConvertedManager = "signalbox.dev/converted"
 
-// historySuffix is added to a manager's name where it has an entry of runtimePatches already, which must stay apart: it
+// HistorySuffix is added to a manager's name where it has an entry of runtimePatches already, which must stay apart: it
 // wins over every manager's history.
-const historySuffix = "-template-overrides"
+const HistorySuffix = "-template-overrides"
 
 // Conversion is what a TrainJob says in earlier shapes, as runtimePatches.
 type Conversion struct {
@@ -67,7 +67,7 @@ func (d Dialect) Convert(job *api.TrainJob) (*Conversion, error) {
 		o := &job.Spec.TemplateOverrides[i]
 		manager := o.Manager
 		if has[manager] {
-			manager += historySuffix
+			manager += HistorySuffix
 		}
 		entries := history(o)
 		if err := c.add(entries, manager, last(o)); err != nil {

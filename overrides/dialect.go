@@ -36,6 +36,10 @@ type Dialect struct {
 	Snapshots bool
 	// replaces tells that spec.trainer.resourcesPerNode takes the place of the runtime's resources, as a whole.
 	replaces bool
+	// manifests takes every shape that a manifest may have been written in, for whatever Trainer.
+	manifests bool
+	// strategic merges podTemplateOverrides as Kubeflow Trainer v2.1 does, and not as its guide says.
+	strategic bool
 	// launcherAlone tells that with MPI's launcher as a node, resourcesPerNode is the launcher's alone.
 	launcherAlone bool
 }
@@ -48,6 +52,12 @@ var (
 	Kubeflow21 = Dialect{Name: "Kubeflow Trainer v2.1", Field: PodTemplateOverrides, replaces: true}
 	Kubeflow20 = Dialect{Name: "Kubeflow Trainer v2.0", Field: PodSpecOverrides, replaces: true, launcherAlone: true}
 )
+
+// Manifests is the dialect of manifests, in which every shape may stand. strategic takes podTemplateOverrides as Kubeflow
+// Trainer v2.1 merges them, and not as its operator guide and the bundled Trainer do.
+func Manifests(strategic bool) Dialect {
+	return Dialect{Name: "a manifest", Field: RuntimePatches, Bundled: true, manifests: true, strategic: strategic}
+}
 
 // Keyed tells whether entries are keyed by their managers. In a list that is not, the integration's elements are found
 // again by its Record.
@@ -112,7 +122,7 @@ func (d Dialect) Elements(own *trainer.RuntimePatch) ([]any, error) {
 			element = api.PodSpecOverride{TargetJobs: target, NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations, SchedulingGates: spec.SchedulingGates}
 		default:
 			o := api.PodTemplateOverride{TargetJobs: target, Metadata: meta}
-			if spec != nil {
+			if spec != nil && len(spec.NodeSelector)+len(spec.Tolerations)+len(spec.SchedulingGates) > 0 {
 				o.Spec = &api.PodTemplateSpecOverride{NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations, SchedulingGates: spec.SchedulingGates}
 			}
 			element = o
@@ -223,7 +233,7 @@ func (d Dialect) unkeyed(job *api.TrainJob) []Entry {
 		return d.recorded(job, record)
 	}
 	var entries []Entry
-	if !d.Keyed() && len(job.Spec.Labels)+len(job.Spec.Annotations) > 0 {
+	if (d.manifests || !d.Keyed()) && len(job.Spec.Labels)+len(job.Spec.Annotations) > 0 {
 		entries = append(entries, Entry{shape: "labels", root: field.NewPath("spec"), Patch: &trainer.TrainingRuntimeSpecPatch{
 			Template: &trainer.JobSetTemplatePatch{Metadata: &metav1.ObjectMeta{Labels: job.Spec.Labels, Annotations: job.Spec.Annotations}}}})
 	}

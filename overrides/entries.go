@@ -79,11 +79,11 @@ func (d Dialect) lists(job *api.TrainJob) []Entry {
 			break // another Trainer's
 		}
 		o := &job.Spec.PodTemplateOverrides[i]
-		entries = append(entries, Entry{Replaces: d.Bundled, shape: PodTemplateOverrides, root: field.NewPath("spec", PodTemplateOverrides).Index(i),
+		entries = append(entries, Entry{Replaces: d.Bundled && !d.strategic, shape: PodTemplateOverrides, root: field.NewPath("spec", PodTemplateOverrides).Index(i),
 			Patch: forPods(o.TargetJobs, o.Metadata, podSpec(o.Spec))})
 	}
 	for i := range job.Spec.PodSpecOverrides {
-		if d.Field != PodSpecOverrides {
+		if !d.manifests && d.Field != PodSpecOverrides {
 			break // another Trainer's
 		}
 		o := &job.Spec.PodSpecOverrides[i]

@@ -111,7 +111,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
 		g.runtime(ctx, "torch", "1s")
 		tj := g.submit(ctx, g.trainJob("waits", "torch", 1))
-		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"runtimePatches":[{"manager":"example.com/a"},{"manager":"kueue.x-k8s.io/manager"}]}}`))
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"runtimePatches":[{"manager":"example.com/a","trainingRuntimeSpec":{"template":{"metadata":{"labels":{"team":"a"}}}}},{"manager":"kueue.x-k8s.io/manager"}]}}`))
 		gomega.Expect(user.Patch(ctx, tj, patch)).To(gomega.Succeed())
 		gomega.Expect(tj.Spec.RuntimePatches).To(gomega.HaveLen(1))
 		gomega.Expect(entryOf(tj)).To(gomega.BeNil())

@@ -1,0 +1,34 @@
+// Command kubectl-signalbox is a plugin of kubectl: kubectl signalbox.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+func main() {
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	if err := command(streams).ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		os.Exit(1)
+	}
+}
+
+func command(streams genericiooptions.IOStreams) *cobra.Command {
+	flags := genericclioptions.NewConfigFlags(true)
+	cmd := &cobra.Command{
+		Use: "kubectl-signalbox", Short: "Work with TrainJobs on Kueue's quota",
+		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl signalbox"},
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	flags.AddFlags(cmd.PersistentFlags())
+	cmd.SetOut(streams.Out)
+	cmd.SetErr(streams.ErrOut)
+	cmd.AddCommand(convertCommand(flags, streams))
+	return cmd
+}
