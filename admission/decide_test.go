@@ -473,7 +473,7 @@ func TestUnsettled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tj, js := settled()
 			js = c.change(tj, js)
-			if got := Unsettled(tj, js, effective); c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			if got := Unsettled(overrides.Kubeflow23, tj, js, effective); c.want == "" && got != "" || !strings.Contains(got, c.want) {
 				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
 			}
 		})

@@ -17,7 +17,7 @@ import (
 // Unsettled says what Trainer and JobSet have still to do before a suspended TrainJob is quiet, or "" where nothing is
 // left. A start that waits for it meets a TrainJob whose status nobody is about to write, so that it succeeds at the
 // first try, and a JobSet that is up to date with the runtime.
-func Unsettled(job *api.TrainJob, js *jobset.JobSet, effective *overrides.Effective) string {
+func Unsettled(d overrides.Dialect, job *api.TrainJob, js *jobset.JobSet, effective *overrides.Effective) string {
 	switch {
 	case js == nil:
 		return "its JobSet is not made yet"
@@ -29,7 +29,7 @@ func Unsettled(job *api.TrainJob, js *jobset.JobSet, effective *overrides.Effect
 		return "its JobSet has not suspended its Jobs yet"
 	case !allMade(js):
 		return "its Jobs are not all made yet"
-	case !mirrored(job.Status.JobsStatus, js.Status.ReplicatedJobsStatus):
+	case d.Counts && !mirrored(job.Status.JobsStatus, js.Status.ReplicatedJobsStatus):
 		return "its status does not follow its JobSet yet"
 	}
 	return ""

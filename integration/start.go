@@ -96,7 +96,7 @@ func (j *job) write(ctx context.Context, start *admission.Start) (way string, er
 
 // settled tells whether Kubeflow Trainer and JobSet have done what a start waits for, or have had their time for it.
 func (j *job) settled(ctx context.Context, wl *kueue.Workload, recorder events.EventRecorder) (bool, error) {
-	if j.waiting = admission.Unsettled(&j.TrainJob, j.jobSet, j.effective); j.waiting != "" {
+	if j.waiting = admission.Unsettled(j.dialect, &j.TrainJob, j.jobSet, j.effective); j.waiting != "" {
 		if !j.overdue(wl) {
 			return false, nil
 		}
@@ -135,13 +135,18 @@ func (j *job) clearable() (bool, error) {
 		return true, nil
 	}
 	before, err := j.dialect.Compute(&j.TrainJob, j.runtime, j.dialect.Entries(&j.TrainJob))
-	return err == nil && admission.Unsettled(&j.TrainJob, j.jobSet, before) == "", err
+	return err == nil && admission.Unsettled(j.dialect, &j.TrainJob, j.jobSet, before) == "", err
 }
 
-// overdue tells whether an admitted job has waited long enough.
+// overdue tells whether an admitted job has waited long enough, since its admission and since its entry was cleared: a
+// JobSet that has not followed a cleared entry would bring the last admission's pods back.
 func (j *job) overdue(wl *kueue.Workload) bool {
 	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
-	return c != nil && j.r.clock.Since(c.LastTransitionTime.Time) > settleTimeout
+	if c == nil || j.r.clock.Since(c.LastTransitionTime.Time) <= settleTimeout {
+		return false
+	}
+	own := j.own()
+	return own == nil || own.Time == nil || !admission.IsNeutral(own) || j.r.clock.Since(own.Time.Time) > settleTimeout
 }
 
 // freshJobs deletes Jobs that were made or resumed under an earlier admission, and tells whether there were none. JobSet

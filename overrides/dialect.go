@@ -34,6 +34,8 @@ type Dialect struct {
 	Bundled bool
 	// Snapshots are ConfigMaps in which the Trainer keeps the runtime that a TrainJob runs on.
 	Snapshots bool
+	// Counts tells that the Trainer keeps status.jobsStatus, which v2.0 has and leaves empty.
+	Counts bool
 	// replaces tells that spec.trainer.resourcesPerNode takes the place of the runtime's resources, as a whole.
 	replaces bool
 	// manifests takes every shape that a manifest may have been written in, for whatever Trainer.
@@ -46,10 +48,10 @@ type Dialect struct {
 
 // The Trainers that there are.
 var (
-	Bundled    = Dialect{Name: "the bundled Trainer", Field: RuntimePatches, Bundled: true}
-	Kubeflow23 = Dialect{Name: "Kubeflow Trainer v2.3", Field: RuntimePatches, Snapshots: true}
-	Kubeflow22 = Dialect{Name: "Kubeflow Trainer v2.2", Field: RuntimePatches, replaces: true}
-	Kubeflow21 = Dialect{Name: "Kubeflow Trainer v2.1", Field: PodTemplateOverrides, replaces: true}
+	Bundled    = Dialect{Name: "the bundled Trainer", Field: RuntimePatches, Bundled: true, Counts: true}
+	Kubeflow23 = Dialect{Name: "Kubeflow Trainer v2.3", Field: RuntimePatches, Snapshots: true, Counts: true}
+	Kubeflow22 = Dialect{Name: "Kubeflow Trainer v2.2", Field: RuntimePatches, Counts: true, replaces: true}
+	Kubeflow21 = Dialect{Name: "Kubeflow Trainer v2.1", Field: PodTemplateOverrides, Counts: true, replaces: true}
 	Kubeflow20 = Dialect{Name: "Kubeflow Trainer v2.0", Field: PodSpecOverrides, replaces: true, launcherAlone: true}
 )
 
