@@ -510,6 +510,9 @@ func flatten(path string, content any, into map[string]string) {
 			} else {
 				delete(rest, "name")
 			}
+			if len(rest) == 0 {
+				into[fmt.Sprintf("%s[%v]", path, key)] = "{}" // its name is all that it says
+			}
 			flatten(fmt.Sprintf("%s[%v]", path, key), rest, into)
 		}
 	default:
