@@ -232,10 +232,14 @@ func (r *Reconciler) tidy(ctx context.Context, j *job) error {
 }
 
 // migrate brings what a TrainJob said to a Trainer of before into the way in which the present one takes it. It is done
-// while nothing runs: only then may entries change.
+// while nothing runs: only then may entries change. The present Trainer can't stop a JobSet that the one before has made:
+// without what the TrainJob said, it would have to change what is immutable. So the JobSet is deleted, and made anew.
 func (r *Reconciler) migrate(ctx context.Context, j *job) error {
 	if j.IsActive() {
-		return nil
+		if j.jobSet == nil || ptr.Deref(j.jobSet.Spec.Suspend, false) || !j.jobSet.DeletionTimestamp.IsZero() {
+			return nil
+		}
+		return r.dropJobSet(ctx, j, metav1.DeletePropagationForeground)
 	}
 	m, err := j.dialect.Migrate(&j.TrainJob, j.record, metav1.NewTime(r.clock.Now()))
 	if err != nil {
@@ -261,7 +265,7 @@ func (r *Reconciler) dropSnapshot(ctx context.Context, j *job) error {
 	if j.jobSet == nil {
 		return nil
 	}
-	return r.dropJobSet(ctx, j)
+	return r.dropJobSet(ctx, j, metav1.DeletePropagationBackground)
 }
 
 // dropOutdated deletes the JobSet of a TrainJob that has never run, where it was built from an earlier runtime or from
@@ -282,15 +286,15 @@ func (r *Reconciler) dropOutdated(ctx context.Context, j *job) error {
 	if r.memory.of(j.key(), j.UID).rebuilt == state {
 		return nil
 	}
-	if err := r.dropJobSet(ctx, j); err != nil {
+	if err := r.dropJobSet(ctx, j, metav1.DeletePropagationBackground); err != nil {
 		return err
 	}
 	r.memory.keep(j.key(), j.UID, func(rec *record) { rec.rebuilt = state })
 	return nil
 }
 
-func (r *Reconciler) dropJobSet(ctx context.Context, j *job) error {
-	err := r.client.Delete(ctx, j.jobSet, client.PropagationPolicy(metav1.DeletePropagationBackground), client.Preconditions{UID: &j.jobSet.UID})
+func (r *Reconciler) dropJobSet(ctx context.Context, j *job, propagation metav1.DeletionPropagation) error {
+	err := r.client.Delete(ctx, j.jobSet, client.PropagationPolicy(propagation), client.Preconditions{UID: &j.jobSet.UID})
 	if err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("deleting the JobSet of the earlier runtime: %w", err))
 	}

@@ -217,8 +217,20 @@ func (g *ground) trainJob(name, runtime string, nodes int32, change ...func(*api
 // submit creates a TrainJob as the user.
 func (g *ground) submit(ctx context.Context, tj *api.TrainJob) *api.TrainJob {
 	ginkgo.GinkgoHelper()
-	gomega.Expect(user.Create(ctx, tj)).To(gomega.Succeed())
+	create(ctx, tj)
 	return tj
+}
+
+// create creates a TrainJob as the user, again where Kubeflow Trainer's cache doesn't show its runtime yet.
+func create(ctx context.Context, o client.Object) {
+	ginkgo.GinkgoHelper()
+	gomega.Eventually(func() error {
+		err := user.Create(ctx, o)
+		if err != nil && !strings.Contains(err.Error(), "must be created before the TrainJob") {
+			return gomega.StopTrying("it is refused").Wrap(err)
+		}
+		return err
+	}).Should(gomega.Succeed())
 }
 
 func priority(class string) func(*api.TrainJob) {

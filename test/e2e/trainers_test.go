@@ -97,7 +97,7 @@ func (g *ground) submitRaw(ctx context.Context, tj *api.TrainJob, field string, 
 	u, err := toUnstructured(tj)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	gomega.Expect(unstructured.SetNestedSlice(u.Object, said, "spec", field)).To(gomega.Succeed())
-	gomega.Expect(user.Create(ctx, u)).To(gomega.Succeed())
+	create(ctx, u)
 	return get(ctx, tj)
 }
 
@@ -348,7 +348,7 @@ func upgradeSpecs() {
 		const jobs = 50
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 64}, onTwoGroups(ctx))
-		g.runtime(ctx, "long", "1m", withOpenInitializer)
+		g.runtime(ctx, "long", "30s", withOpenInitializer)
 		g.runtime(ctx, "short", "1s", withOpenInitializer)
 		given := listFrom(usersOverrides[overrides.PodTemplateOverrides])
 		var all []*api.TrainJob
