@@ -29,7 +29,7 @@ else
 endif
 
 .PHONY: cluster
-cluster: cluster-tool ## Start a control plane in the background (PROFILE=bundled|kubeflow|builtin)
+cluster: cluster-tool ## Start a control plane in the background (PROFILE=bundled|kubeflow|kubeflow-2.1|builtin|…)
 	@$(BIN)/cluster up --profile $(PROFILE)
 
 .PHONY: cluster-down
@@ -44,13 +44,19 @@ cluster-tool: go
 ##@ Test
 
 .PHONY: test
-test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer, and beside Kubeflow Trainer
+test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer, and beside Kubeflow Trainers
 	@rm -rf coverage/e2e-* junit*.xml
 	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow
+	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-2.1
+	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-2.2.0
 	@echo "Statements covered by the unit tests and the end-to-end suite together:"
-	@go tool covdata percent -i coverage/unit,coverage/e2e-bundled,coverage/e2e-kubeflow | grep -E 'signalbox/(overrides|podsets|admission|integration|trainer)\b'
-	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="[0-9]+" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3/p' junit-*.xml | awk '{a+=$$1; e+=$$2; f+=$$3} END {print a-e-f " passed, " e+f " failed"}'
+	@go tool covdata percent -i coverage/unit,coverage/e2e-bundled,coverage/e2e-kubeflow,coverage/e2e-kubeflow-2.1,coverage/e2e-kubeflow-2.2.0 | grep -E 'signalbox/(overrides|podsets|admission|integration|trainer)\b'
+	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="([0-9]+)" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3 \4/p' junit-*.xml | awk '{a+=$$1-$$2; e+=$$3; f+=$$4} END {print a-e-f " passed, " e+f " failed"}'
+
+.PHONY: test-trainers
+test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer
+	@for version in 2.0 2.1 2.2.0 2.2.1; do $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-$$version || exit 1; done
 
 .PHONY: test-unit
 test-unit: go ## Table tests; no control plane
@@ -67,6 +73,7 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 	@rm -rf coverage/e2e-$(PROFILE) && mkdir -p coverage/e2e-$(PROFILE)
 	@echo "Building the end-to-end suite."
 	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
+	CGO_ENABLED=0 go build -o $(BIN)/kubectl-signalbox ./cmd/kubectl-signalbox
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 

@@ -49,15 +49,19 @@ func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (overrides.Dialect
 
 // hasGracePeriod tells whether runtimePatches can set a pod's grace period, which they can since Kubeflow Trainer v2.3.
 func hasGracePeriod(patches *apiextensionsv1.JSONSchemaProps) bool {
-	s := patches.Items.Schema
+	inside := func(s *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
+		if s.Items != nil && s.Items.Schema != nil {
+			return s.Items.Schema
+		}
+		return s
+	}
+	s := inside(patches)
 	for _, name := range []string{"trainingRuntimeSpec", "template", "spec", "replicatedJobs", "template", "spec", "template", "spec"} {
 		next, found := s.Properties[name]
 		if !found {
 			return false
 		}
-		if s = &next; next.Items != nil {
-			s = next.Items.Schema
-		}
+		s = inside(&next)
 	}
 	_, found := s.Properties["terminationGracePeriodSeconds"]
 	return found

@@ -119,11 +119,20 @@ func newTrap() *trap {
 	return t
 }
 
-// arm sets the trap for the nth write in the namespace from now on; the channel is closed when it has snapped.
+// arm sets the trap for the nth write in the namespace from now on; the channel is closed when it has snapped. A manager
+// whom it has killed by a write that came when nobody waited for one any more is started again.
 func (t *trap) arm(n int, namespace string) <-chan struct{} {
+	ginkgo.GinkgoHelper()
+	t.mu.Lock()
+	dead := t.dead
+	t.left, t.dead = 0, false
+	t.mu.Unlock()
+	if dead {
+		cluster.mustAct("start", "signalbox")
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.left, t.namespace, t.killed, t.dead = n, namespace, make(chan struct{}), false
+	t.left, t.namespace, t.killed = n, namespace, make(chan struct{})
 	return t.killed
 }
 

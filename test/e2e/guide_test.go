@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -330,6 +332,43 @@ func guideSpecs() {
 			gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring(`unknown field "spec.podTemplateOverrides[0].spec.containers[0].` + field + `"`)))
 		}
 		ginkgo.AddReportEntry(fmt.Sprintf("guide: %d refusals tried", len(refusals)+1))
+	})
+
+	ginkgo.It("is converted by kubectl signalbox convert, which has the cluster check the result", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "plain", "1s", func(rt *api.TrainingRuntime) { // what the guide names, and nothing in its way
+			guided(rt)
+			pod := &rt.Spec.Template.Spec.ReplicatedJobs[1].Template.Spec.Template.Spec
+			pod.NodeSelector, pod.Affinity, pod.SchedulingGates, pod.ImagePullSecrets, pod.Volumes = nil, nil, nil, nil, nil
+			pod.Containers[1].VolumeMounts = nil
+		})
+		g.runtime(ctx, "guided", "1s", guided)
+		convert := func(runtime, list string) (out, said string, err error) {
+			ginkgo.GinkgoHelper()
+			u, err := toUnstructured(g.trainJob("converted", runtime, 1))
+			gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			gomega.Expect(unstructured.SetNestedSlice(u.Object, listFrom(list), "spec", "podTemplateOverrides")).To(gomega.Succeed())
+			manifest, err := yaml.Marshal(u.Object)
+			gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			cmd := exec.CommandContext(ctx, filepath.Join(cluster.dir, "..", "bin", "kubectl-signalbox"), "convert", "-f", "-", "--server-dry-run")
+			cmd.Env = append(os.Environ(), "KUBECONFIG="+cluster.kubeconfig(""))
+			var written, errs strings.Builder
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(string(manifest)), &written, &errs
+			err = cmd.Run()
+			return written.String(), errs.String(), err
+		}
+		for name, e := range examples {
+			out, said, err := convert("plain", e.overrides)
+			gomega.Expect(err).NotTo(gomega.HaveOccurred(), name+": "+said)
+			gomega.Expect(out).To(gomega.And(gomega.ContainSubstring("runtimePatches:"), gomega.Not(gomega.ContainSubstring("podTemplateOverrides"))), name)
+		}
+		gomega.Expect(g.list(ctx, &api.TrainJobList{})).To(gomega.BeEmpty(), "nothing is stored")
+		_, said, err := convert("guided", examples["1, a service account and a node selector"].overrides)
+		gomega.Expect(err).To(gomega.HaveOccurred())
+		gomega.Expect(said).To(gomega.And(gomega.ContainSubstring("LOST: "), gomega.ContainSubstring("nodeSelector.disk is \"fast\" and was not there"), gomega.ContainSubstring("1 things were lost")))
+		_, said, err = convert("plain", `[{targetJobs: [{name: nodes}], spec: {serviceAccountName: x}}]`)
+		gomega.Expect(err).To(gomega.HaveOccurred())
+		gomega.Expect(said).To(gomega.ContainSubstring(`"nodes"`))
 	})
 
 	ginkgo.It("lets runtimePatches win over templateOverrides, and these over podTemplateOverrides", func(ctx context.Context) {

@@ -38,14 +38,14 @@ var _ = ginkgo.Describe("The manager refuses to start", func() {
 	if cluster.bundled() {
 		bundledRefusals(refused)
 	} else {
-		ginkgo.It("beside a Kubeflow Trainer before v2.2.1", func(ctx context.Context) {
+		ginkgo.It("beside a Trainer that it doesn't know", func(ctx context.Context) {
 			editTrainJobs(ctx, func(properties map[string]apiextensionsv1.JSONSchemaProps) {
 				spec := properties["spec"]
-				spec.Properties["podTemplateOverrides"] = spec.Properties["runtimePatches"]
+				spec.Properties["someOverrides"] = spec.Properties["runtimePatches"]
 				delete(spec.Properties, "runtimePatches")
 				properties["spec"] = spec
 			})
-			gomega.Expect(refused()).To(gomega.ContainSubstring("the installed Kubeflow Trainer is older than v2.2.1"))
+			gomega.Expect(refused()).To(gomega.ContainSubstring("has none of spec.runtimePatches, spec.podTemplateOverrides and spec.podSpecOverrides: it is of no Kubeflow Trainer from v2.0 to v2.3; install one of these"))
 		})
 	}
 
