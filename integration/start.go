@@ -68,10 +68,7 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 	}
 	j.waiting = ""
 	starts.WithLabelValues(way, j.dialect.Field).Inc()
-	if !j.r.bundled {
-		msg += fmt.Sprintf("; in %s, by spec.%s", ways[way], j.dialect.Field)
-	}
-	recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, jobframework.ReasonStarted, "Started", "%s", msg)
+	recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, jobframework.ReasonStarted, "Started", "%s; in %s, by spec.%s", msg, ways[way], j.dialect.Field)
 	return nil
 }
 
