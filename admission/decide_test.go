@@ -479,3 +479,36 @@ func TestUnsettled(t *testing.T) {
 		})
 	}
 }
+
+func TestRunsWith(t *testing.T) {
+	start, err := Decide(input(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	js := func(selector map[string]string, suspended bool, tolerations ...corev1.Toleration) *jobset.JobSet {
+		rj := jobset.ReplicatedJob{Name: "node"}
+		rj.Template.Spec.Template.Spec = corev1.PodSpec{NodeSelector: selector, Tolerations: tolerations}
+		return &jobset.JobSet{Spec: jobset.JobSetSpec{Suspend: &suspended, ReplicatedJobs: []jobset.ReplicatedJob{{Name: "other"}, rj}}}
+	}
+	_, spec := overrides.PodPatch(start.Entry.TrainingRuntimeSpec, "node")
+	cases := map[string]struct {
+		reason string
+		js     *jobset.JobSet
+		want   bool
+	}{
+		"made with it":         {"its pods are placed as it says", js(spec.NodeSelector, false, spec.Tolerations...), true},
+		"suspended":            {"it does not run", js(spec.NodeSelector, true, spec.Tolerations...), false},
+		"another selector":     {"its pods are elsewhere", js(map[string]string{"gpu": "h100"}, false, spec.Tolerations...), false},
+		"without a toleration": {"its pods are nowhere", js(spec.NodeSelector, false, spec.Tolerations[1:]...), false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := RunsWith(c.js, &start.Entry); got != c.want {
+				t.Errorf("%s: got %t", c.reason, got)
+			}
+		})
+	}
+	if !RunsWith(js(nil, false), nil) {
+		t.Error("without an entry there is nothing to run with")
+	}
+}

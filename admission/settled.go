@@ -35,6 +35,26 @@ func Unsettled(d overrides.Dialect, job *api.TrainJob, js *jobset.JobSet, effect
 	return ""
 }
 
+// RunsWith tells whether a JobSet that is not suspended was made with an entry: its pods are placed as that says.
+func RunsWith(js *jobset.JobSet, own *trainer.RuntimePatch) bool {
+	if ptr.Deref(js.Spec.Suspend, false) {
+		return false
+	}
+	return own == nil || own.TrainingRuntimeSpec == nil || !slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
+		_, spec := overrides.PodPatch(own.TrainingRuntimeSpec, rj.Name)
+		pod := &rj.Template.Spec.Template.Spec
+		if spec == nil {
+			return false
+		}
+		for key, value := range spec.NodeSelector {
+			if pod.NodeSelector[key] != value {
+				return true
+			}
+		}
+		return len(tolerate(slices.Clone(pod.Tolerations), spec.Tolerations)) != len(pod.Tolerations)
+	})
+}
+
 // Fits tells whether a JobSet was built from what the TrainJob runs.
 func Fits(js *jobset.JobSet, effective *overrides.Effective) bool {
 	return CanFit(js, effective) && slices.EqualFunc(js.Spec.ReplicatedJobs, effective.Built, func(a, b jobset.ReplicatedJob) bool {

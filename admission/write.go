@@ -106,10 +106,14 @@ func Refused(err error) bool {
 func (w *Writer) StartInTwo(ctx context.Context, s *Start) error {
 	job := &api.TrainJob{}
 	job.Namespace, job.Name, job.UID, job.ResourceVersion = s.Key.Namespace, s.Key.Name, s.UID, s.ResourceVersion
+	var operations []map[string]any
 	if s.Record != nil {
-		if err := w.writeRecord(ctx, job, s.Record); err != nil {
+		list, err := w.writeRecord(ctx, job, s.Record)
+		if err != nil {
 			return err
 		}
+		// A CRD that is upgraded now drops the list, which changes no version of the TrainJob.
+		operations = append(operations, map[string]any{"op": "test", "path": "/spec/" + s.Record.Field, "value": list})
 	} else {
 		u, err := entryOnly(s)
 		if err != nil {
@@ -120,24 +124,26 @@ func (w *Writer) StartInTwo(ctx context.Context, s *Start) error {
 		}
 		job.ResourceVersion = u.GetResourceVersion()
 	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": s.UID, "resourceVersion": job.ResourceVersion}, "spec": map[string]any{"suspend": false}})
+	patch, err := json.Marshal(append(operations,
+		map[string]any{"op": "test", "path": "/metadata/uid", "value": s.UID},
+		map[string]any{"op": "replace", "path": "/metadata/resourceVersion", "value": job.ResourceVersion}, // a conflict where it has changed since
+		map[string]any{"op": "add", "path": "/spec/suspend", "value": false}))
 	if err != nil {
 		return fmt.Errorf("encoding the start: %w", err)
 	}
-	return w.patch(ctx, job, client.RawPatch(types.MergePatchType, patch))
+	return w.patch(ctx, job, client.RawPatch(types.JSONPatchType, patch))
 }
 
-// writeRecord writes the Record, and sees that our webhook has brought the list of overrides into line with it.
-func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *overrides.Record) error {
+// writeRecord writes the Record, and returns the list of overrides, which our webhook has brought into line with it.
+func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *overrides.Record) ([]any, error) {
 	value, err := record.String()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": job.UID, "resourceVersion": job.ResourceVersion, "annotations": map[string]string{overrides.RecordAnnotation: value}}})
 	if err != nil {
-		return fmt.Errorf("encoding annotation %s: %w", overrides.RecordAnnotation, err)
+		return nil, fmt.Errorf("encoding annotation %s: %w", overrides.RecordAnnotation, err)
 	}
 	u := &unstructured.Unstructured{}
 	u.SetAPIVersion(trainer.GroupVersion.String())
@@ -145,15 +151,15 @@ func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *ove
 	u.SetNamespace(job.Namespace)
 	u.SetName(job.Name)
 	if err := w.client.Patch(ctx, u, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
-		return err
+		return nil, err
 	}
 	w.wrote(u)
 	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
 	if err != nil || len(list)-len(overrides.Without(list, record.Own)) != len(record.Own) {
-		return errors.Join(err, ErrNotRendered)
+		return nil, errors.Join(err, ErrNotRendered)
 	}
 	job.ResourceVersion = u.GetResourceVersion()
-	return nil
+	return list, nil
 }
 
 func entryOnly(s *Start) (*unstructured.Unstructured, error) {
@@ -213,7 +219,8 @@ func (w *Writer) Clear(ctx context.Context, d overrides.Dialect, job *api.TrainJ
 		if err != nil {
 			return err
 		}
-		return w.writeRecord(ctx, job.DeepCopy(), record)
+		_, err = w.writeRecord(ctx, job.DeepCopy(), record)
+		return err
 	}
 	i := overrides.OwnIndex(job)
 	if i < 0 {
@@ -232,7 +239,8 @@ func (w *Writer) Clear(ctx context.Context, d overrides.Dialect, job *api.TrainJ
 	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
 }
 
-// Migrate writes what takes the place of a Record of another Trainer, and takes the Record away.
+// Migrate writes what takes the place of a Record of another Trainer, and takes the Record away. An API server that still
+// serves the CRD of before refuses it: it would drop the one and the other.
 func (w *Writer) Migrate(ctx context.Context, d overrides.Dialect, job *api.TrainJob, m *overrides.Migration) error {
 	operations := []map[string]any{
 		{"op": "test", "path": "/metadata/uid", "value": job.UID},
@@ -245,12 +253,18 @@ func (w *Writer) Migrate(ctx context.Context, d overrides.Dialect, job *api.Trai
 		if err != nil {
 			return err
 		}
-		operations = append(operations, map[string]any{"op": "add", "path": "/spec/" + d.Field, "value": m.List})
+		if len(m.List) > 0 {
+			operations = append(operations, map[string]any{"op": "add", "path": "/spec/" + d.Field, "value": m.List})
+		}
 		operations = append(operations, map[string]any{"op": "replace", "path": annotation, "value": users})
 	default:
 		operations = append(operations, map[string]any{"op": "remove", "path": annotation})
 		if len(job.Spec.PodTemplateOverrides) > 0 && d.Bundled { // its CRD has the list too
-			operations = append(operations, map[string]any{"op": "remove", "path": "/spec/" + overrides.PodTemplateOverrides})
+			change := map[string]any{"op": "remove", "path": "/spec/" + overrides.PodTemplateOverrides}
+			if len(m.List) > 0 {
+				change = map[string]any{"op": "replace", "path": "/spec/" + overrides.PodTemplateOverrides, "value": m.List}
+			}
+			operations = append(operations, change)
 		}
 		if m.Patch != nil && len(job.Spec.RuntimePatches) > 0 {
 			operations = append(operations, map[string]any{"op": "add", "path": "/spec/" + d.Field + "/0", "value": m.Patch})
@@ -262,7 +276,7 @@ func (w *Writer) Migrate(ctx context.Context, d overrides.Dialect, job *api.Trai
 	if err != nil {
 		return fmt.Errorf("encoding the migration: %w", err)
 	}
-	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
+	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.JSONPatchType, patch), client.FieldValidation(metav1.FieldValidationStrict))
 }
 
 // Pin writes the runtime that the TrainJob starts on, for one that nobody queues: a queued one's comes with its start.
@@ -275,8 +289,8 @@ func (w *Writer) Pin(ctx context.Context, job *api.TrainJob, pin string) error {
 	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
 }
 
-func (w *Writer) patch(ctx context.Context, job *api.TrainJob, patch client.Patch) error {
-	if err := w.client.Patch(ctx, job, patch, client.FieldOwner(FieldManager)); err != nil {
+func (w *Writer) patch(ctx context.Context, job *api.TrainJob, patch client.Patch, options ...client.PatchOption) error {
+	if err := w.client.Patch(ctx, job, patch, append(options, client.FieldOwner(FieldManager))...); err != nil {
 		return err
 	}
 	w.wrote(job)

@@ -78,10 +78,10 @@ func TestStartInTwo(t *testing.T) {
 		want     []string
 		err      error
 	}{
-		"both":             {"the second is guarded by the version of the first", []any{"users'", element}, 0, []string{"7 signalbox.dev/overrides", "8 suspend false"}, nil},
+		"both":             {"the second is guarded by the version of the first", []any{"users'", element}, 0, []string{"7 signalbox.dev/overrides", "test /spec/podTemplateOverrides [users' map[targetJobs:[map[name:node]]]]; test /metadata/uid uid; replace /metadata/resourceVersion 8; add /spec/suspend false; "}, nil},
 		"the first fails":  {"nothing follows", []any{element}, 1, []string{"7 signalbox.dev/overrides"}, conflict},
 		"not rendered":     {"it must not run without its entry", []any{"users'"}, 0, []string{"7 signalbox.dev/overrides"}, ErrNotRendered},
-		"the second fails": {"what has changed in between is to be looked at", []any{element}, 2, []string{"7 signalbox.dev/overrides", "8 suspend false"}, conflict},
+		"the second fails": {"what has changed in between is to be looked at", []any{element}, 2, []string{"7 signalbox.dev/overrides", "test /spec/podTemplateOverrides [map[targetJobs:[map[name:node]]]]; test /metadata/uid uid; replace /metadata/resourceVersion 8; add /spec/suspend false; "}, conflict},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -91,22 +91,32 @@ func TestStartInTwo(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				var p struct {
-					Metadata struct {
-						ResourceVersion string
-						Annotations     map[string]string
+				said := ""
+				if patch.Type() == types.MergePatchType {
+					var p struct {
+						Metadata struct {
+							ResourceVersion string
+							Annotations     map[string]string
+						}
 					}
-					Spec struct{ Suspend *bool }
-				}
-				if err := json.Unmarshal(data, &p); err != nil {
-					t.Fatal(err)
-				}
-				said := p.Metadata.ResourceVersion
-				for key := range p.Metadata.Annotations {
-					said += " " + key
-				}
-				if p.Spec.Suspend != nil {
-					said += fmt.Sprintf(" suspend %t", *p.Spec.Suspend)
+					if err := json.Unmarshal(data, &p); err != nil {
+						t.Fatal(err)
+					}
+					said = p.Metadata.ResourceVersion
+					for key := range p.Metadata.Annotations {
+						said += " " + key
+					}
+				} else {
+					var operations []struct {
+						Op, Path string
+						Value    any
+					}
+					if err := json.Unmarshal(data, &operations); err != nil {
+						t.Fatal(err)
+					}
+					for _, operation := range operations {
+						said += fmt.Sprintf("%s %s %v; ", operation.Op, operation.Path, operation.Value)
+					}
 				}
 				if sent = append(sent, said); len(sent) == c.fail {
 					return conflict

@@ -173,8 +173,13 @@ func (i *Installed) again(ctx context.Context, c client.Reader) <-chan event.Gen
 			}
 			var jobs api.TrainJobList
 			if err := c.List(ctx, &jobs); err != nil {
-				ctrl.LoggerFrom(ctx).Error(err, "Listing the TrainJobs of a cluster with another Trainer")
-				continue // the informer, which the changed CRD restarts, brings them too
+				ctrl.LoggerFrom(ctx).Error(err, "Listing the TrainJobs of a cluster with another Trainer, trying again")
+				select {
+				case <-time.After(time.Second):
+				case <-ctx.Done():
+				}
+				i.changed()
+				continue
 			}
 			for n := range jobs.Items {
 				select {

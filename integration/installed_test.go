@@ -179,6 +179,8 @@ func TestRender(t *testing.T) {
 			reason: "it comes back", before: users + "," + own, sent: users, recBefore: record(own, users), recSent: record("", ""), want: users + "," + own, wantRec: record(own, users)},
 		"users say nothing more": {
 			reason: "the integration's stay", before: users + "," + own, sent: "", recBefore: record(own, users), recSent: record(own, users), want: own, wantRec: record(own, "")},
+		"one of the users' equals ours": {
+			reason: "it is theirs, as before", before: own + "," + users + "," + own, sent: own + "," + users, recBefore: record(own, own+","+users), recSent: record(own, own+","+users), want: own + "," + users + "," + own, wantRec: record(own, own+","+users)},
 		"cleared": {
 			reason: "the users' stay", before: users + "," + own, sent: users + "," + own, recBefore: record(own, users), recSent: record("", users), integral: true, want: users, wantRec: record("", users)},
 		"the same twice by users": {
@@ -240,6 +242,13 @@ func TestRender(t *testing.T) {
 				t.Errorf("what is in line stays as it is: %v %v", again, err)
 			}
 		})
+	}
+	// The CRD has been upgraded, and we don't know it yet.
+	pruned := &review{raw: []byte(`{"spec":{"suspend":true}}`), rawOld: []byte(`{"spec":{"suspend":true}}`), old: &job{}, new: &job{}, integral: true}
+	pruned.old.Annotations = map[string]string{overrides.RecordAnnotation: record(own, users)}
+	pruned.new.Annotations = map[string]string{overrides.RecordAnnotation: record("", "")}
+	if operations, err := render(overrides.Kubeflow21, pruned); err != nil || len(operations) != 1 || !sameJSON(t, operations[0].Value.(string), record(own, users)) {
+		t.Errorf("the record is all that is left, and stays: %v %v", operations, err)
 	}
 	foreign := &review{raw: []byte(`{"spec":{}}`), old: &job{}, new: &job{}}
 	foreign.old.Annotations = map[string]string{overrides.RecordAnnotation: `{"field":"podSpecOverrides","users":{"podSpecOverrides":[]}}`}

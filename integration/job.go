@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -172,10 +173,31 @@ func (j *job) Load(ctx context.Context, c client.Client, key *types.NamespacedNa
 		return false, err
 	}
 	managed, err := j.r.manages(ctx, &j.TrainJob)
-	if err != nil || !managed || !j.IsSuspended() {
+	if err != nil || !managed {
 		return false, err
 	}
+	if !j.IsSuspended() {
+		return false, j.recall(ctx)
+	}
 	return false, j.resolve(ctx, c)
+}
+
+// recall stops a TrainJob that the Trainer of before was told to start and did not: the present one knows nothing of the
+// entry that it was to run with. It is started anew, on the quota that it has.
+func (j *job) recall(ctx context.Context) error {
+	record, err := overrides.RecordOf(&j.TrainJob)
+	if err != nil || !j.dialect.Foreign(record) || record.Time == nil {
+		return nil // nobody but us writes it; what can't be read is said when it stops
+	}
+	if _, _, finished := j.Finished(ctx); finished || j.jobSet != nil && admission.RunsWith(j.jobSet, record.Entry(&j.TrainJob)) {
+		return nil
+	}
+	ctrl.LoggerFrom(ctx).Info("Stopping a TrainJob that was started for another Trainer", "before", record.Field, "now", j.dialect.Name)
+	if err := j.r.writer.Suspend(ctx, &j.TrainJob); err != nil {
+		return fmt.Errorf("suspending: %w", err)
+	}
+	j.skip, j.late = true, true // the version that we wrote comes
+	return nil
 }
 
 // done tells whether the job's end has been written already, so that no later event repeats it.
@@ -225,6 +247,9 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 		}
 		if j.dialect.Foreign(record) {
 			j.record = record
+			if _, err := j.dialect.Migrate(&j.TrainJob, record, metav1.Time{}); err != nil {
+				return &blockedError{reason: ReasonInvalidOverrides, err: err}
+			}
 		}
 		if j.r.bundled {
 			if j.runtime, err = runtimeHere(ctx, c, j.r.reader, &j.TrainJob); err != nil {

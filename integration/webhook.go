@@ -126,8 +126,14 @@ func (w *Webhook) defaults(ctx context.Context, d overrides.Dialect, rv *review)
 		patch = append(patch, kept...)
 	}
 	managed, err := jobframework.WorkloadShouldBeSuspended(ctx, &rv.new.TrainJob, w.client, w.manageAll, w.selector, jobframework.WithDeletingObjectTolerance(true))
-	if err != nil || !managed {
-		return patch, err
+	if err != nil {
+		return nil, err
+	}
+	if !managed && !d.Keyed() { // keep has the rest
+		return append(patch, rv.annotate(overrides.RecordAnnotation, rv.was(overrides.RecordAnnotation))...), nil
+	}
+	if !managed {
+		return patch, nil
 	}
 	rendered, err := render(d, rv)
 	if err != nil {
@@ -163,22 +169,31 @@ func keep(d overrides.Dialect, rv *review) ([]jsonpatch.Operation, error) {
 			patch = append(patch, jsonpatch.NewOperation("add", "/spec/runtimePatches", entries))
 		}
 	}
-	same, err := sameForm(rv)
-	if err != nil {
-		return nil, err
+	if d.Keyed() { // before, spec.trainer may change
+		same, err := sameForm(rv)
+		if err != nil {
+			return nil, err
+		}
+		patch = append(patch, same...)
 	}
-	patch = append(patch, same...)
 	for _, name := range ownAnnotations {
 		if name == overrides.RecordAnnotation && !d.Keyed() {
 			continue // render's
 		}
-		var was *string
-		if value, had := rv.old.Annotations[name]; had {
-			was = &value
-		}
-		patch = append(patch, rv.annotate(name, was)...)
+		patch = append(patch, rv.annotate(name, rv.was(name))...)
 	}
 	return patch, nil
+}
+
+// was returns what an annotation was before the update; nil where there was none.
+func (rv *review) was(name string) *string {
+	if rv.old == nil {
+		return nil
+	}
+	if value, had := rv.old.Annotations[name]; had {
+		return &value
+	}
+	return nil
 }
 
 // ownAnnotations are the integration's. Nobody else may bring, change or remove them.
@@ -210,18 +225,13 @@ func render(d overrides.Dialect, rv *review) ([]jsonpatch.Operation, error) {
 	}
 	before, record := &overrides.Record{}, &overrides.Record{}
 	if rv.old != nil {
-		if r, err := overrides.RecordOf(&rv.old.TrainJob); err != nil {
-			return nil, err
-		} else if r != nil {
+		// What can't be read was not written by us.
+		if r, err := overrides.RecordOf(&rv.old.TrainJob); err == nil && r != nil {
 			before, record = r, &overrides.Record{Field: r.Field, Time: r.Time, Own: r.Own, Users: r.Users}
 		}
 	}
 	if rv.integral {
-		r, err := overrides.RecordOf(&rv.new.TrainJob)
-		if err != nil {
-			return nil, err
-		}
-		if r != nil {
+		if r, err := overrides.RecordOf(&rv.new.TrainJob); err == nil && r != nil {
 			record = r
 		}
 	}
@@ -241,7 +251,15 @@ func render(d overrides.Dialect, rv *review) ([]jsonpatch.Operation, error) {
 	list, _ := sent.Spec[d.Field].([]any)
 	users := list
 	if before.Field == d.Field {
-		users = overrides.Without(list, before.Own)
+		users = before.Strip(list)
+		if said, _ := before.Users[d.Field].([]any); len(before.Own)+len(said) > 0 && !hasList(rv.rawOld, d.Field) {
+			// The CRD has been upgraded, and we don't know it yet: the Record is all that is left of the list.
+			value, err := before.String()
+			if err != nil {
+				return nil, err
+			}
+			return rv.annotate(overrides.RecordAnnotation, &value), nil
+		}
 	}
 	record.Field, record.Users = d.Field, map[string]any{}
 	if len(users) > 0 {
@@ -347,9 +365,6 @@ func keepOwn(rv *review) ([]any, error) {
 		return nil, nil // Trainer's webhook, or ours, has the rest
 	}
 	_, moved := overrides.OwnLast(rv.new.Spec.RuntimePatches)
-	if sent := overrides.Bundled.Own(&rv.new.TrainJob); sent != nil && own != nil && !moved && equality.Semantic.DeepEqual(sent, own) {
-		return nil, nil
-	}
 	before, err := rawEntries(rv.rawOld)
 	if err != nil {
 		return nil, err
@@ -362,6 +377,9 @@ func keepOwn(rv *review) ([]any, error) {
 		e, ok := entry.(map[string]any)
 		return ok && e["manager"] == overrides.Manager
 	}
+	if was, is := slices.IndexFunc(before, isOwn), slices.IndexFunc(sent, isOwn); was >= 0 && is >= 0 && !moved && reflect.DeepEqual(before[was], sent[is]) {
+		return nil, nil // it stands where it is to stand, with all that our types don't know
+	}
 	kept := slices.DeleteFunc(sent, isOwn)
 	if kept == nil {
 		kept = []any{}
@@ -370,6 +388,14 @@ func keepOwn(rv *review) ([]any, error) {
 		kept = append(kept, before[i])
 	}
 	return kept, nil
+}
+
+// hasList tells whether an object's spec has a field.
+func hasList(raw []byte, field string) bool {
+	var object struct {
+		Spec map[string]any `json:"spec"`
+	}
+	return kjson.UnmarshalCaseSensitivePreserveInts(raw, &object) == nil && object.Spec[field] != nil
 }
 
 func hasSpec(raw []byte) bool {

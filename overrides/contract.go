@@ -276,11 +276,11 @@ func CheckHistories(before, after *api.TrainJob) field.ErrorList {
 
 func checkHistory[T any](path *field.Path, was, is []T, timeOf func(T) *metav1.Time) field.ErrorList {
 	var errs field.ErrorList
-	rest := slices.Clone(is)
+	rest := is // in their order: of two of the same time, the later in the list wins
 	for i, old := range was {
 		at := slices.IndexFunc(rest, func(e T) bool { return equality.Semantic.DeepEqual(e, old) })
 		if at >= 0 {
-			rest = slices.Delete(rest, at, at+1)
+			rest = rest[at+1:]
 			continue
 		}
 		since := ""
@@ -288,7 +288,7 @@ func checkHistory[T any](path *field.Path, was, is []T, timeOf func(T) *metav1.T
 			since = ", of " + t.UTC().Format(time.RFC3339) + ","
 		}
 		errs = append(errs, field.Forbidden(path.Index(i), fmt.Sprintf(
-			"entry %d%s is history: it can't be changed or removed. Send it as it stands, with its time, and add an entry after it, which wins over it; or use spec.runtimePatches, which can be changed", i, since)))
+			"entry %d%s is history: it can't be changed, moved or removed. Send it as it stands, with its time, and add an entry after it, which wins over it; or use spec.runtimePatches, which can be changed", i, since)))
 	}
 	return errs
 }

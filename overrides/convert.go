@@ -51,23 +51,31 @@ func (d Dialect) Convert(job *api.TrainJob) (*Conversion, error) {
 		}
 	}
 	lists := slices.DeleteFunc(d.Others(job), func(e Entry) bool { return e.shape == RuntimePatches || e.shape == TemplateOverrides })
-	if err := c.add(lists, ConvertedManager, nil); err != nil {
+	converted := ConvertedManager
+	for n := 2; has[converted]; n++ { // it was converted before, and said something in an earlier shape again
+		converted = fmt.Sprintf("%s-%d", ConvertedManager, n)
+	}
+	if err := c.add(lists, converted, nil); err != nil {
 		return nil, err
 	}
 	if n := len(job.Spec.PodTemplateOverrides); n > 0 {
-		c.Changes = append(c.Changes, fmt.Sprintf("spec.%s (%d) became the entry of %s in spec.%s", PodTemplateOverrides, n, ConvertedManager, RuntimePatches))
+		c.Changes = append(c.Changes, fmt.Sprintf("spec.%s (%d) became the entry of %s in spec.%s", PodTemplateOverrides, n, converted, RuntimePatches))
 	}
 	if n := len(job.Spec.PodSpecOverrides); n > 0 {
-		c.Changes = append(c.Changes, fmt.Sprintf("spec.%s (%d) became the entry of %s in spec.%s", PodSpecOverrides, n, ConvertedManager, RuntimePatches))
+		c.Changes = append(c.Changes, fmt.Sprintf("spec.%s (%d) became the entry of %s in spec.%s", PodSpecOverrides, n, converted, RuntimePatches))
 	}
 	if len(job.Spec.Labels)+len(job.Spec.Annotations) > 0 {
-		c.Changes = append(c.Changes, fmt.Sprintf("spec.labels and spec.annotations became the template's metadata in the entry of %s in spec.%s", ConvertedManager, RuntimePatches))
+		c.Changes = append(c.Changes, fmt.Sprintf("spec.labels and spec.annotations became the template's metadata in the entry of %s in spec.%s", converted, RuntimePatches))
 	}
 	for i := range job.Spec.TemplateOverrides {
 		o := &job.Spec.TemplateOverrides[i]
 		manager := o.Manager
 		if has[manager] {
 			manager += HistorySuffix
+		}
+		if manager == Manager {
+			c.Lost = append(c.Lost, fmt.Sprintf("spec.%s[%s] is the integration's, which writes its entry when the TrainJob is admitted; take it out", TemplateOverrides, Manager))
+			continue
 		}
 		entries := history(o)
 		if err := c.add(entries, manager, last(o)); err != nil {
@@ -112,6 +120,10 @@ func (c *Conversion) add(entries []Entry, manager string, time *metav1.Time) err
 	patch, err := fold(entries)
 	if err != nil {
 		return err
+	}
+	if saysNothing(Entry{Patch: patch}) {
+		c.Lost = append(c.Lost, fmt.Sprintf("%s and what follows it says nothing of what may be changed; leave it out", entries[0].Path()))
+		return nil
 	}
 	c.Patches = append(c.Patches, trainer.RuntimePatch{Manager: manager, Time: time, TrainingRuntimeSpec: patch})
 	for _, rj := range patch.Template.Spec.ReplicatedJobs {
@@ -170,6 +182,9 @@ func fold(entries []Entry) (*trainer.TrainingRuntimeSpecPatch, error) {
 	for i := range spec.ReplicatedJobs {
 		prune(&spec.ReplicatedJobs[i])
 	}
+	spec.ReplicatedJobs = slices.DeleteFunc(spec.ReplicatedJobs, func(rj trainer.ReplicatedJobPatch) bool { // of which nothing is said
+		return rj.Template == nil || rj.Template.Metadata == nil && rj.Template.Spec == nil
+	})
 	patch := &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{Spec: spec}}
 	if len(meta.Labels)+len(meta.Annotations) > 0 {
 		patch.Template.Metadata = meta
@@ -187,6 +202,7 @@ func prune(rj *trainer.ReplicatedJobPatch) {
 		rj.Template.Metadata = nil
 	}
 	if rj.Template.Spec == nil || rj.Template.Spec.Template == nil {
+		rj.Template.Spec = nil
 		return
 	}
 	if pod := rj.Template.Spec.Template; empty(pod.Metadata) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
@@ -88,7 +89,11 @@ func RecordOf(job *api.TrainJob) (*Record, error) {
 		return nil, nil
 	}
 	record := &Record{}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(value), record); err != nil {
+	err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(value), record)
+	if err == nil {
+		err = record.check()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("metadata.annotations[%s]: %w; it was not written by Signalbox: delete the TrainJob and create it without the annotation", RecordAnnotation, err)
 	}
 	return record, nil
@@ -101,6 +106,54 @@ func (r *Record) String() (string, error) {
 		return "", fmt.Errorf("encoding annotation %s: %w", RecordAnnotation, err)
 	}
 	return string(data), nil
+}
+
+// check refuses a Record whose elements can't be read.
+func (r *Record) check() error {
+	if r.Field != PodTemplateOverrides && r.Field != PodSpecOverrides {
+		return fmt.Errorf("its field is %q", r.Field)
+	}
+	for _, spec := range []map[string]any{r.Users, {r.Field: r.Own}} {
+		if _, err := specOf(spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// specOf reads fields of a TrainJob's spec.
+func specOf(fields map[string]any) (*api.TrainJob, error) {
+	data, err := json.Marshal(map[string]any{"spec": fields})
+	if err != nil {
+		return nil, err
+	}
+	read := &api.TrainJob{}
+	return read, json.Unmarshal(data, read)
+}
+
+// Entry returns the integration's entry that a Record holds; nil where the TrainJob has never been started.
+func (r *Record) Entry(job *api.TrainJob) *trainer.RuntimePatch { return of(r.Field).Own(job) }
+
+// Strip returns the users' elements of a list that they or we have sent: all but the integration's. One that equals an
+// element of the integration's is theirs as long as they have said as much before.
+func (r *Record) Strip(list []any) []any {
+	said, _ := r.Users[r.Field].([]any)
+	count := func(in []any, element any) int {
+		n := 0
+		for _, e := range in {
+			if sameJSON(e, element) {
+				n++
+			}
+		}
+		return n
+	}
+	var own []any
+	for _, element := range r.Own {
+		if count(list, element)-count(said, element) > count(own, element) {
+			own = append(own, element)
+		}
+	}
+	return Without(list, own)
 }
 
 // Empty tells whether there is nothing to record.
@@ -145,20 +198,21 @@ func generic(value any) (any, error) {
 		return nil, err
 	}
 	var plain any
-	return plain, json.Unmarshal(data, &plain)
+	return plain, kjson.UnmarshalCaseSensitivePreserveInts(data, &plain)
 }
 
-// Without returns the elements of the list that are not among own; each of own takes away one.
+// Without returns the elements of the list that are not among own; each of own takes away one, the last.
 func Without(list, own []any) []any {
 	own = slices.Clone(own)
 	users := make([]any, 0, len(list))
-	for _, element := range list {
+	for _, element := range slices.Backward(list) {
 		if i := slices.IndexFunc(own, func(o any) bool { return sameJSON(o, element) }); i >= 0 {
 			own = slices.Delete(own, i, i+1)
 			continue
 		}
 		users = append(users, element)
 	}
+	slices.Reverse(users)
 	return users
 }
 
@@ -194,16 +248,12 @@ func (d Dialect) Own(job *api.TrainJob) *trainer.RuntimePatch {
 
 // legacy reads elements of the dialect's list.
 func (d Dialect) legacy(job *api.TrainJob, elements []any) []Entry {
-	var read api.TrainJob
-	data, err := json.Marshal(map[string]any{"spec": map[string]any{d.Field: elements}})
-	if err == nil {
-		err = json.Unmarshal(data, &read)
-	}
+	read, err := specOf(map[string]any{d.Field: elements})
 	if err != nil {
-		return nil // not ours: what we write can be read
+		return nil // RecordOf has read them
 	}
 	read.Name = job.Name
-	return d.lists(&read)
+	return d.lists(read)
 }
 
 // Entries returns all that the TrainJob changes of its runtime, what comes first in the order in which it is merged:
@@ -231,10 +281,14 @@ func (d Dialect) unkeyed(job *api.TrainJob) []Entry {
 	if err != nil {
 		record = nil // who reads it says so
 	}
-	if d.Foreign(record) {
-		return d.recorded(job, record)
-	}
 	var entries []Entry
+	if d.Foreign(record) {
+		entries = d.recorded(job, record)
+		if d.Bundled {
+			entries = append(entries, histories(job)...)
+		}
+		return entries
+	}
 	if (d.manifests || !d.Keyed()) && len(job.Spec.Labels)+len(job.Spec.Annotations) > 0 {
 		entries = append(entries, Entry{shape: "labels", root: field.NewPath("spec"), Patch: &trainer.TrainingRuntimeSpecPatch{
 			Template: &trainer.JobSetTemplatePatch{Metadata: &metav1.ObjectMeta{Labels: job.Spec.Labels, Annotations: job.Spec.Annotations}}}})
@@ -245,9 +299,15 @@ func (d Dialect) unkeyed(job *api.TrainJob) []Entry {
 	}
 	entries = append(entries, lists...)
 	if d.Bundled {
-		for i := range job.Spec.TemplateOverrides {
-			entries = append(entries, history(&job.Spec.TemplateOverrides[i])...)
-		}
+		entries = append(entries, histories(job)...)
+	}
+	return entries
+}
+
+func histories(job *api.TrainJob) []Entry {
+	var entries []Entry
+	for i := range job.Spec.TemplateOverrides {
+		entries = append(entries, history(&job.Spec.TemplateOverrides[i])...)
 	}
 	return entries
 }
@@ -256,64 +316,106 @@ func (d Dialect) unkeyed(job *api.TrainJob) []Entry {
 // said is to be said in this one's way.
 func (d Dialect) Foreign(record *Record) bool { return record != nil && record.Field != d.Field }
 
-// before is the Trainer whose list the field is.
-func before(field string) Dialect {
+// of is the Trainer whose list the field is.
+func of(field string) Dialect {
 	if field == PodSpecOverrides {
 		return Kubeflow20
 	}
 	return Kubeflow21
 }
 
-// recorded returns the entries that a Record has kept.
+// recorded returns the entries that a foreign Record has kept, and what the users have said in this dialect's list since.
 func (d Dialect) recorded(job *api.TrainJob, record *Record) []Entry {
+	if d.edited(job, record) {
+		live := job.DeepCopy()
+		live.Annotations = nil
+		live.Spec.PodTemplateOverrides = d.liveList(job, record)
+		return d.lists(live)
+	}
 	users := map[string]any{}
 	maps.Copy(users, record.Users)
 	if !d.Keyed() { // its CRD has these still
 		users["labels"], users["annotations"] = job.Spec.Labels, job.Spec.Annotations
 	}
-	var read api.TrainJob
-	data, err := json.Marshal(map[string]any{"spec": users})
-	if err == nil {
-		err = json.Unmarshal(data, &read)
-	}
+	read, err := specOf(users)
 	if err != nil {
-		return nil // not ours: what we write can be read
+		return nil // RecordOf has read them
 	}
-	return before(record.Field).unkeyed(&read)
+	entries := of(record.Field).unkeyed(read)
+	if !d.Keyed() {
+		entries = append(entries, d.lists(job)...)
+	}
+	return entries
+}
+
+// liveList is the list of podTemplateOverrides as it stands on a CRD that still has it, without the integration's elements
+// of before.
+func (d Dialect) liveList(job *api.TrainJob, record *Record) []api.PodTemplateOverride {
+	plain, err := generic(job.Spec.PodTemplateOverrides)
+	list, ok := plain.([]any)
+	if err != nil || !ok {
+		return nil
+	}
+	read, err := specOf(map[string]any{PodTemplateOverrides: record.Strip(list)})
+	if err != nil {
+		return nil // it was read from the TrainJob
+	}
+	return read.Spec.PodTemplateOverrides
+}
+
+// edited tells whether the users have changed the list since another Trainer's Record was written: the bundled Trainer's
+// CRD has podTemplateOverrides too. What stands there now is what they say.
+func (d Dialect) edited(job *api.TrainJob, record *Record) bool {
+	if !d.Bundled || record.Field != PodTemplateOverrides {
+		return false
+	}
+	read, err := specOf(record.Users)
+	return err == nil && !equality.Semantic.DeepEqual(read.Spec.PodTemplateOverrides, d.liveList(job, record))
 }
 
 // Migration is what takes the place of a foreign Record.
 type Migration struct {
 	// Patch is a further entry, the first of runtimePatches; nil where there is nothing to say.
 	Patch *trainer.RuntimePatch
-	// List takes the place of the dialect's list, where that is not keyed by manager.
+	// List is what podTemplateOverrides are to be.
 	List []api.PodTemplateOverride
 }
 
-// Migrate returns what says in this dialect what a foreign Record has kept.
+// Migrate returns what says in this dialect what a foreign Record has kept, or why that can't be said.
 func (d Dialect) Migrate(job *api.TrainJob, record *Record, now metav1.Time) (*Migration, error) {
 	m := &Migration{}
-	entries := d.recorded(job, record)
-	if d.Keyed() {
-		if len(entries) == 0 {
-			return m, nil
+	switch {
+	case d.edited(job, record):
+		m.List = d.liveList(job, record)
+		return m, nil
+	case d.Field == PodSpecOverrides:
+		if len(record.Users) > 0 {
+			return nil, fmt.Errorf("what was said in spec.%s can't be said to %s; upgrade Kubeflow Trainer, or delete the TrainJob and create it anew", record.Field, d.Name)
 		}
-		patch, err := fold(entries)
-		m.Patch = &trainer.RuntimePatch{Manager: ConvertedManager, Time: &now, TrainingRuntimeSpec: patch}
-		return m, err
+		return m, nil
+	case !d.Keyed():
+		read, err := specOf(record.Users)
+		if err != nil {
+			return nil, fmt.Errorf("reading annotation %s: %w", RecordAnnotation, err)
+		}
+		for i := range read.Spec.PodSpecOverrides {
+			old := &read.Spec.PodSpecOverrides[i]
+			m.List = append(m.List, api.PodTemplateOverride{TargetJobs: old.TargetJobs, Spec: withoutTargets(old)})
+		}
+		m.List = append(m.List, job.Spec.PodTemplateOverrides...)
+		return m, nil
 	}
-	data, err := json.Marshal(record.Users[PodSpecOverrides])
-	if err != nil {
-		return nil, err
+	said := slices.ContainsFunc(job.Spec.RuntimePatches, func(p trainer.RuntimePatch) bool { return p.Manager == ConvertedManager })
+	entries := d.recorded(job, record)
+	if len(entries) == 0 || said { // by the users, with their converted manifests
+		return m, nil
 	}
-	var old []api.PodSpecOverride
-	if err := json.Unmarshal(data, &old); err != nil {
-		return nil, fmt.Errorf("reading annotation %s: %w", RecordAnnotation, err)
+	if n := len(job.Spec.RuntimePatches); n >= MaxEntries {
+		return nil, fmt.Errorf("what was said in spec.%s needs an entry of spec.%s, which has %d already; take one out", record.Field, RuntimePatches, n)
 	}
-	for i := range old {
-		m.List = append(m.List, api.PodTemplateOverride{TargetJobs: old[i].TargetJobs, Spec: withoutTargets(&old[i])})
-	}
-	return m, nil
+	patch, err := fold(entries)
+	m.Patch = &trainer.RuntimePatch{Manager: ConvertedManager, Time: &now, TrainingRuntimeSpec: patch}
+	return m, err
 }
 
 // UsersOf returns the Record, as an annotation's value, of a TrainJob that was migrated to the dialect and not started since.

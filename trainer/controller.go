@@ -108,7 +108,7 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 		err = r.remove(ctx, js)
 	case finished && js != nil && js.DeletionTimestamp.IsZero() && overdue(status):
 		err = r.remove(ctx, js)
-	case !finished && js == nil && !failed && !ptr.Deref(job.Spec.Suspend, false):
+	case !finished && js == nil && !failed && !ptr.Deref(job.Spec.Suspend, false) && !ofAnother(&job):
 		err = r.make(ctx, &job)
 	}
 	if apierrors.IsConflict(err) {
@@ -120,6 +120,13 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 		}
 	}
 	return result, err
+}
+
+// ofAnother tells whether a TrainJob was started for another Trainer, with an entry that ours doesn't read. The integration
+// stops it, and starts it anew.
+func ofAnother(job *api.TrainJob) bool {
+	record, err := overrides.RecordOf(job)
+	return err == nil && overrides.Bundled.Foreign(record)
 }
 
 // overdue tells whether the TrainJob has failed by its deadline, which nobody has told its JobSet.

@@ -455,7 +455,7 @@ func historySpecs() {
 			}
 			for _, refusal := range refusals {
 				gomega.Expect(send(way, refusal)).To(gomega.MatchError(gomega.And(
-					gomega.ContainSubstring("spec.templateOverrides[example.com/team].pod[0]: Forbidden: entry 0, of "), gomega.ContainSubstring("is history: it can't be changed or removed"),
+					gomega.ContainSubstring("spec.templateOverrides[example.com/team].pod[0]: Forbidden: entry 0, of "), gomega.ContainSubstring("is history: it can't be changed, moved or removed"),
 					gomega.ContainSubstring("or use spec.runtimePatches"))), way+": "+refusal)
 			}
 		}
