@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -156,9 +158,13 @@ func compare(ctx context.Context, job *conversion, known runtimes, cluster *serv
 	}
 	rt := known.of(job.before)
 	if rt == nil && cluster != nil {
-		live, err := admission.LiveRuntime(ctx, cluster.client, job.before)
+		stored := cluster.defaulted(job.before)
+		live, err := admission.LiveRuntime(ctx, cluster.client, stored)
+		if errors.Is(err, admission.ErrUnknownKind) {
+			return lost, nil, nil // the cluster refuses it, with the reason
+		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("reading %s: %w", admission.Describe(job.before), err)
+			return nil, nil, fmt.Errorf("reading %s: %w", admission.Describe(stored), err)
 		}
 		if live != nil {
 			rt = &live.Spec
@@ -266,6 +272,20 @@ func connect(flags *genericclioptions.ConfigFlags) (*server, error) {
 	}
 	c, err := client.New(config, client.Options{Scheme: scheme})
 	return &server{client: c, namespace: namespace}, err
+}
+
+// defaulted returns a TrainJob as the cluster would store it, as far as its runtime is concerned.
+func (s *server) defaulted(job *api.TrainJob) *api.TrainJob {
+	job = job.DeepCopy()
+	job.Namespace = cmp.Or(job.Namespace, s.namespace)
+	ref := &job.Spec.RuntimeRef
+	if ref.APIGroup == nil {
+		ref.APIGroup = ptr.To(trainer.GroupVersion.Group)
+	}
+	if ref.Kind == nil {
+		ref.Kind = ptr.To(trainer.ClusterTrainingRuntimeKind)
+	}
+	return job
 }
 
 // check has the cluster check a TrainJob as if it were created, or applied over the one that is there.

@@ -196,6 +196,73 @@ func TestConvert(t *testing.T) {
 			in:     `{"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "job"}, "spec": {"runtimeRef": {"name": "torch"}, "podTemplateOverrides": [{"targetJobs": [{"name": "node"}], "spec": {"serviceAccountName": "sa"}}]}}` + "\n",
 			said:   []string{"TrainJob job: spec.podTemplateOverrides (1) became"},
 		},
+		"a document that ends, and another": {
+			reason: "each is converted",
+			in:     "kind: ConfigMap\n...\n" + head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {serviceAccountName: sa}\n...\n# x\n%YAML 1.1\n---\nkind: Secret\n",
+			out: "kind: ConfigMap\n...\n" + head + `  runtimePatches:
+    - manager: signalbox.dev/converted
+      trainingRuntimeSpec:
+        template:
+          spec:
+            replicatedJobs:
+              - name: node
+                template:
+                  spec:
+                    template:
+                      spec: {serviceAccountName: sa}
+` + "...\n# x\n%YAML 1.1\n---\nkind: Secret\n",
+		},
+		"the same comment twice, and one in between": {
+			reason: "each comes along, or stays, once",
+			in: head + `  podTemplateOverrides:
+  - targetJobs: [{name: node}] # required
+    spec: {serviceAccountName: sa} # required
+  # of what follows
+  suspend: true
+  runtimePatches: # ours
+  - manager: example.com/team
+`,
+			out: head + `  runtimePatches: # ours
+    # required
+    - manager: signalbox.dev/converted
+      trainingRuntimeSpec:
+        template:
+          spec:
+            replicatedJobs:
+              - name: node
+                template:
+                  spec:
+                    template:
+                      spec: {serviceAccountName: sa} # required
+    - manager: example.com/team
+  # of what follows
+  suspend: true
+`,
+		},
+		"lines that end as elsewhere": {
+			reason: "they end so in what is written too",
+			in:     strings.ReplaceAll(head+"  podTemplateOverrides: []\n  labels: {a: b}\n", "\n", "\r\n"),
+			out:    strings.ReplaceAll(head+"  runtimePatches:\n    - manager: signalbox.dev/converted\n      trainingRuntimeSpec:\n        template:\n          metadata:\n            labels: {a: b}\n          spec: {}\n", "\n", "\r\n"),
+		},
+		"metadata that nobody takes": {
+			reason: "is lost, and said",
+			in:     head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    metadata: {name: x, labels: {a: b}}\n",
+			lost:   true, said: []string{"LOST: spec.podTemplateOverrides[0].metadata.name: only labels and annotations can be changed"},
+		},
+		"what says nothing": {
+			reason: "is lost, and said",
+			in:     head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {}\n", lost: true, said: []string{"LOST: spec.podTemplateOverrides[0] and what follows it says nothing"},
+		},
+		"converted before": {
+			reason: "the entry of before stays the one that wins",
+			in:     head + "  labels: {a: b}\n  runtimePatches:\n  - manager: signalbox.dev/converted\n    trainingRuntimeSpec: {template: {metadata: {labels: {a: c}}}}\n",
+			said:   []string{"became the template's metadata in the entry of signalbox.dev/converted-2"},
+		},
+		"the integration's history": {
+			reason: "is nobody's to write",
+			in:     head + "  templateOverrides:\n  - manager: kueue.x-k8s.io/manager\n    job: [{metadata: {labels: {a: b}}}]\n",
+			lost:   true, said: []string{"LOST: spec.templateOverrides[kueue.x-k8s.io/manager] is the integration's"},
+		},
 		"a list": {
 			reason: "its TrainJobs are converted, the rest of it stays",
 			in:     "apiVersion: v1\nkind: List\nitems:\n- kind: ConfigMap\n  apiVersion: v1\n  data: {a:   b}\n- apiVersion: trainer.kubeflow.org/v1alpha1\n  kind: TrainJob\n  metadata: {name: job}\n  spec:\n    podTemplateOverrides:\n    - targetJobs: [{name: node}]\n      spec: {serviceAccountName: sa}\n    suspend:   true\n",
@@ -242,6 +309,7 @@ func TestConvertRefuses(t *testing.T) {
 	cases := map[string]struct{ reason, in, want string }{
 		"not YAML":       {"the file is named", "a: [", "job.yaml: yaml"},
 		"a wrong type":   {"the TrainJob and its line are named", head + "  podTemplateOverrides: {a: b}\n", "job.yaml: TrainJob job (line 2): json: cannot unmarshal object"},
+		"an alias":       {"it would not survive", strings.Replace(head, "spec:", "x: &base {suspend: true}\nspec:\n  <<: *base", 1), "TrainJob job (line 2): line 5 has an anchor, an alias or a merge key of YAML, which would not survive; write out what it stands for"},
 		"the same twice": {"nobody can tell which is meant", head + "  suspend: true\n  suspend: false\n", "job.yaml: "},
 	}
 	for name, c := range cases {
@@ -531,7 +599,7 @@ func TestConvertGivesTheSamePods(t *testing.T) {
 	same, lost := map[string]int{}, map[string]int{}
 	for name, rt := range map[string]string{"little": little, "all": all} {
 		p := newPods(t, rt)
-		for seed := range uint64(1000) {
+		for seed := range uint64(300) {
 			c := chance{rand.New(rand.NewPCG(seed, 1))}
 			strategic := seed%4 == 0
 			in := c.manifest(fmt.Sprintf("job-%d", seed))
@@ -561,7 +629,7 @@ func TestConvertGivesTheSamePods(t *testing.T) {
 		}
 	}
 	t.Logf("the same pods: %v; said to be lost: %v", same, lost)
-	if same["little"] < 500 || lost["all"] < 100 {
+	if same["little"] < 150 || lost["all"] < 50 {
 		t.Errorf("the property says little: the same %v, lost %v", same, lost)
 	}
 }

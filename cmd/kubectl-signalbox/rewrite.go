@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -21,18 +22,33 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// documents splits a file of YAML at its separators, which stay with the documents that follow them.
+// documents splits a file of YAML at its separators. A "---" stays with the document that follows it, as do comments and
+// directives before it; a "..." stays with the one that it ends.
 func documents(text string) []string {
 	var docs []string
 	var doc strings.Builder
+	content := false
+	next := func() {
+		docs = append(docs, doc.String())
+		doc.Reset()
+		content = false
+	}
 	for line := range strings.Lines(text) {
-		if bare := strings.TrimRight(line, " \t\r\n"); (bare == "---" || strings.HasPrefix(line, "--- ")) && doc.Len() > 0 {
-			docs = append(docs, doc.String())
-			doc.Reset()
+		bare := strings.TrimRight(line, " \t\r\n")
+		begins := bare == "---" || strings.HasPrefix(line, "--- ")
+		if begins && content {
+			next()
 		}
 		doc.WriteString(line)
+		content = content || begins || bare != "" && !strings.HasPrefix(bare, "#") && !strings.HasPrefix(bare, "%")
+		if bare == "..." {
+			next()
+		}
 	}
-	return append(docs, doc.String())
+	if doc.Len() > 0 {
+		docs = append(docs, doc.String())
+	}
+	return docs
 }
 
 // conversion is what becomes of one TrainJob.
@@ -71,6 +87,10 @@ func rewrite(doc string, d overrides.Dialect) (*rewritten, error) {
 	var edits []edit
 	surgical, changed := true, false
 	for _, node := range trainJobs(root.Content[0]) {
+		if line := aliased(node); line > 0 {
+			return nil, fmt.Errorf("TrainJob %s (line %d): line %d has an anchor, an alias or a merge key of YAML, which would not survive; write out what it stands for, and convert again",
+				scalar(value(node, "metadata"), "name"), node.Line, line)
+		}
 		job, err := plan(node, d)
 		if err != nil {
 			return nil, err
@@ -99,11 +119,30 @@ func rewrite(doc string, d overrides.Dialect) (*rewritten, error) {
 	if strings.HasPrefix(doc, "---") {
 		whole = "---\n" + whole
 	}
+	if strings.HasSuffix(strings.TrimRight(doc, " \t\r\n"), "\n...") {
+		whole += "...\n"
+	}
 	result.text = whole
 	if text := applyEdits(doc, edits); surgical && sameDocument(text, whole) {
 		result.text = text
 	}
+	if strings.Contains(doc, "\r\n") {
+		result.text = strings.ReplaceAll(strings.ReplaceAll(result.text, "\r\n", "\n"), "\n", "\r\n")
+	}
 	return result, nil
+}
+
+// aliased is the line of the first anchor, alias or merge key in a node, 0 where there is none.
+func aliased(node *yamlv3.Node) int {
+	if node.Kind == yamlv3.AliasNode || node.Anchor != "" || node.Tag == "!!merge" {
+		return node.Line
+	}
+	for _, child := range node.Content {
+		if line := aliased(child); line > 0 {
+			return line
+		}
+	}
+	return 0
 }
 
 // trainJobs returns the TrainJobs of a document: itself, or the items of a list.
@@ -207,6 +246,7 @@ func plan(node *yamlv3.Node, d overrides.Dialect) (*conversion, error) {
 			}
 		}
 	}
+	c.lost = append(c.lost, uncarried(u)...)
 	if hadWord {
 		c.changes = append(c.changes, words)
 	}
@@ -219,6 +259,36 @@ func plan(node *yamlv3.Node, d overrides.Dialect) (*conversion, error) {
 	c.changes = append(c.changes, c.plan.Changes...)
 	c.lost = append(c.lost, c.plan.Lost...)
 	return c, nil
+}
+
+// uncarried says what an override's metadata has beside labels and annotations: no Trainer takes it.
+func uncarried(u *unstructured.Unstructured) []string {
+	var lost []string
+	look := func(path string, element any) {
+		e, _ := element.(map[string]any)
+		meta, _ := e["metadata"].(map[string]any)
+		for _, key := range slices.Sorted(maps.Keys(meta)) {
+			if key != "labels" && key != "annotations" && key != "creationTimestamp" {
+				lost = append(lost, fmt.Sprintf("%s.metadata.%s: only labels and annotations can be changed; take it out", path, key))
+			}
+		}
+	}
+	spec, _ := u.Object["spec"].(map[string]any)
+	list, _ := spec[overrides.PodTemplateOverrides].([]any)
+	for i, element := range list {
+		look(fmt.Sprintf("spec.%s[%d]", overrides.PodTemplateOverrides, i), element)
+	}
+	histories, _ := spec[overrides.TemplateOverrides].([]any)
+	for _, history := range histories {
+		h, _ := history.(map[string]any)
+		for _, name := range []string{"job", "pod"} {
+			entries, _ := h[name].([]any)
+			for i, element := range entries {
+				look(fmt.Sprintf("spec.%s[%v].%s[%d]", overrides.TemplateOverrides, h["manager"], name, i), element)
+			}
+		}
+	}
+	return lost
 }
 
 // processes takes a number of processes that is a word, as TrainJobs could have it before Kubeflow Trainer v2.2, out of
@@ -257,7 +327,7 @@ func apply(spec *yamlv3.Node, c *conversion) {
 	if c.plan == nil {
 		return
 	}
-	key, list := c.patches(spec)
+	key, list := c.patches(spec, func(string) bool { return true })
 	at := -1
 	for i := 0; i+1 < len(spec.Content); i += 2 {
 		if slices.Contains(converted, spec.Content[i].Value) {
@@ -292,23 +362,26 @@ func remove(node, key *yamlv3.Node) {
 
 // patches returns the field runtimePatches. Entries that were there are taken as they stand; the others carry the order
 // of keys, the comments and the quotes of what they were made from.
-func (c *conversion) patches(spec *yamlv3.Node) (key, list *yamlv3.Node) {
+//
+// Only comments that are to be taken along are: those between two fields stay where they stand.
+func (c *conversion) patches(spec *yamlv3.Node, along func(comment string) bool) (key, list *yamlv3.Node) {
 	key = &yamlv3.Node{Kind: yamlv3.ScalarNode, Tag: "!!str", Value: overrides.RuntimePatches}
 	list = &yamlv3.Node{Kind: yamlv3.SequenceNode, Tag: "!!seq"}
 	made := c.plan.Patches[:len(c.plan.Patches)-len(c.before.Spec.RuntimePatches)]
 	for i := range made {
 		list.Content = append(list.Content, nodeOf(&made[i]))
 	}
-	a := aligner{}
+	a := aligner{placed: map[*string]bool{}, along: along}
 	a.lists(spec, list)
-	if _, old := entry(spec, overrides.RuntimePatches); old != nil {
+	if k, old := entry(spec, overrides.RuntimePatches); old != nil {
 		list.Content = append(list.Content, old.Content...)
+		key.LineComment = k.LineComment
 	}
 	for _, name := range converted[:5] { // what is left of the comments stays with the field
 		if k, v := entry(spec, name); v != nil {
 			for _, comment := range comments(k, v) {
-				if !a.placed[comment] {
-					list.HeadComment = strings.TrimPrefix(list.HeadComment+"\n"+comment, "\n")
+				if !a.placed[comment] && along(*comment) {
+					list.HeadComment = strings.TrimPrefix(list.HeadComment+"\n"+*comment, "\n")
 				}
 			}
 		}
@@ -330,19 +403,19 @@ func nodeOf(v any) *yamlv3.Node {
 }
 
 // comments returns the comments of a field, but for the head comment of its key, which stays where it is.
-func comments(key, v *yamlv3.Node) []string {
-	var all []string
-	take := func(texts ...string) {
+func comments(key, v *yamlv3.Node) []*string {
+	var all []*string
+	take := func(texts ...*string) {
 		for _, text := range texts {
-			if text != "" {
+			if *text != "" {
 				all = append(all, text)
 			}
 		}
 	}
-	take(key.LineComment, key.FootComment)
+	take(&key.LineComment, &key.FootComment)
 	var walk func(*yamlv3.Node)
 	walk = func(n *yamlv3.Node) {
-		take(n.HeadComment, n.LineComment, n.FootComment)
+		take(&n.HeadComment, &n.LineComment, &n.FootComment)
 		for _, child := range n.Content {
 			walk(child)
 		}
@@ -352,10 +425,12 @@ func comments(key, v *yamlv3.Node) []string {
 }
 
 // aligner brings the order of keys, the comments and the style of what was there to what is made of it.
-type aligner struct{ placed map[string]bool }
+type aligner struct {
+	placed map[*string]bool
+	along  func(comment string) bool
+}
 
 func (a *aligner) lists(spec, list *yamlv3.Node) {
-	a.placed = map[string]bool{}
 	patch := func(manager string) *yamlv3.Node {
 		for _, p := range list.Content {
 			if m := scalar(p, "manager"); m == manager {
@@ -365,6 +440,9 @@ func (a *aligner) lists(spec, list *yamlv3.Node) {
 		return nil
 	}
 	converted := patch(overrides.ConvertedManager)
+	for n := 2; converted == nil && n <= overrides.MaxEntries; n++ {
+		converted = patch(fmt.Sprintf("%s-%d", overrides.ConvertedManager, n))
+	}
 	if spec == nil {
 		return
 	}
@@ -433,15 +511,15 @@ func path(node *yamlv3.Node, keys ...string) *yamlv3.Node {
 
 // comment moves the comments of a node to the one made of it, each once.
 func (a *aligner) comment(made, old *yamlv3.Node) {
-	move := func(to *string, from string) {
-		if from != "" && !a.placed[from] {
+	move := func(to, from *string) {
+		if *from != "" && !a.placed[from] && a.along(*from) {
 			a.placed[from] = true
-			*to = strings.TrimPrefix(*to+"\n"+from, "\n")
+			*to = strings.TrimPrefix(*to+"\n"+*from, "\n")
 		}
 	}
-	move(&made.HeadComment, old.HeadComment)
-	move(&made.LineComment, old.LineComment)
-	move(&made.FootComment, old.FootComment)
+	move(&made.HeadComment, &old.HeadComment)
+	move(&made.LineComment, &old.LineComment)
+	move(&made.FootComment, &old.FootComment)
 }
 
 func (a *aligner) align(made, old *yamlv3.Node) {
@@ -511,7 +589,9 @@ func (edit) ofSpec(doc string, spec *yamlv3.Node, c *conversion) ([]edit, bool) 
 		if k, v := entry(job, "numProcPerNode"); v != nil && v.Tag == "!!str" {
 			e := edit{from: k.Line - 1, to: k.Line}
 			if n, found, _ := unstructured.NestedInt64(toObject(c), "spec", "trainer", "numProcPerNode"); found {
-				e.text = strings.Repeat(" ", k.Column-1) + "numProcPerNode: " + strconv.FormatInt(n, 10) + "\n"
+				e.text = strings.Repeat(" ", k.Column-1) + strings.TrimSpace("numProcPerNode: "+strconv.FormatInt(n, 10)+" "+v.LineComment) + "\n"
+			} else if v.LineComment != "" {
+				e.text = strings.Repeat(" ", k.Column-1) + v.LineComment + "\n"
 			}
 			edits = append(edits, e)
 		}
@@ -519,12 +599,9 @@ func (edit) ofSpec(doc string, spec *yamlv3.Node, c *conversion) ([]edit, bool) 
 	if c.plan == nil {
 		return edits, true
 	}
-	key, list := c.patches(spec)
-	text, err := encode(&yamlv3.Node{Kind: yamlv3.MappingNode, Content: []*yamlv3.Node{key, list}})
-	if err != nil {
-		return nil, false
-	}
-	placed := false
+	var blocks []edit
+	var taken strings.Builder
+	column := 0
 	for i := 0; i+1 < len(spec.Content); i += 2 {
 		k := spec.Content[i]
 		if !slices.Contains(converted, k.Value) {
@@ -533,14 +610,25 @@ func (edit) ofSpec(doc string, spec *yamlv3.Node, c *conversion) ([]edit, bool) 
 		if strings.TrimSpace(lines[k.Line-1][:min(k.Column-1, len(lines[k.Line-1]))]) != "" {
 			return nil, false // something stands before it on its line
 		}
-		e := edit{from: k.Line - 1, to: blockEnd(lines, k.Line-1, k.Column-1)}
-		if !placed {
-			placed = true
-			e.text = indent(text, k.Column-1)
+		column = k.Column - 1
+		block := edit{from: k.Line - 1, to: blockEnd(lines, k.Line-1, column)}
+		for _, line := range lines[block.from:block.to] {
+			taken.WriteString(strings.TrimSpace(line) + "\n")
 		}
-		edits = append(edits, e)
+		blocks = append(blocks, block)
 	}
-	return edits, placed
+	if len(blocks) == 0 {
+		return nil, false
+	}
+	key, list := c.patches(spec, func(comment string) bool { // of those that go with the lines
+		return strings.Contains(taken.String(), strings.TrimSpace(strings.SplitN(comment, "\n", 2)[0]))
+	})
+	text, err := encode(&yamlv3.Node{Kind: yamlv3.MappingNode, Content: []*yamlv3.Node{key, list}})
+	if err != nil {
+		return nil, false
+	}
+	blocks[0].text = indent(text, column)
+	return append(edits, blocks...), true
 }
 
 // blockEnd is the line after the last of the block that a key of the given indentation begins.
