@@ -80,7 +80,7 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 FUZZTIME ?= 10m
 .PHONY: fuzz
 fuzz: go ## Run every fuzz target for FUZZTIME (default 10m); findings go to testdata/fuzz
-	@for target in overrides/FuzzMerge overrides/FuzzCheck integration/FuzzWebhook trainer/FuzzWebhook; do \
+	@for target in overrides/FuzzMerge overrides/FuzzCheck integration/FuzzWebhook trainer/FuzzWebhook cmd/kubectl-signalbox/FuzzRewrite; do \
 		go test ./$${target%/*} -run XXX -fuzz "^$${target#*/}$$" -fuzztime $(FUZZTIME) || exit 1; done
 
 ##@ Develop
