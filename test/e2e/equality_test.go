@@ -333,8 +333,11 @@ func defaulted(ctx context.Context, applied kruntime.ApplyConfiguration) *unstru
 	data, err := json.Marshal(applied)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	o := &unstructured.Unstructured{}
-	gomega.Expect(json.Unmarshal(data, o)).To(gomega.Succeed())
-	gomega.Expect(admin.Create(ctx, o, client.DryRunAll)).To(gomega.Succeed())
+	gomega.Eventually(func() error { // Kueue's webhook looks for the TrainJob, which its cache may not show yet
+		o = &unstructured.Unstructured{}
+		gomega.Expect(json.Unmarshal(data, o)).To(gomega.Succeed())
+		return admin.Create(ctx, o, client.DryRunAll)
+	}).Should(gomega.Succeed())
 	return o
 }
 
