@@ -81,7 +81,7 @@ FUZZTIME ?= 10m
 .PHONY: fuzz
 fuzz: go ## Run every fuzz target for FUZZTIME (default 10m); findings go to testdata/fuzz
 	@for target in overrides/FuzzMerge overrides/FuzzCheck integration/FuzzWebhook trainer/FuzzWebhook cmd/kubectl-signalbox/FuzzRewrite; do \
-		go test ./$${target%/*} -run XXX -fuzz "^$${target#*/}$$" -fuzztime $(FUZZTIME) || exit 1; done
+		go test ./$${target%/*} -run XXX -fuzz "^$${target##*/}$$" -fuzztime $(FUZZTIME) || exit 1; done
 
 ##@ Develop
 
