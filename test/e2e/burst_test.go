@@ -6,11 +6,9 @@ import (
 	"maps"
 	"slices"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -33,17 +31,7 @@ var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a tain
 				tj.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{Requests: some, Limits: some}
 			})))
 		}
-		gomega.Eventually(func() int {
-			finished := 0
-			var list api.TrainJobList
-			gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
-			for _, tj := range list.Items {
-				if meta.IsStatusConditionTrue(tj.Status.Conditions, trainer.TrainJobComplete) {
-					finished++
-				}
-			}
-			return finished
-		}, "4m", "500ms").Should(gomega.Equal(jobs))
+		gomega.Eventually(g.finished(ctx), "4m", "500ms").Should(gomega.Equal(jobs))
 		gomega.Eventually(func() int {
 			finished := 0
 			var list kueue.WorkloadList

@@ -339,6 +339,22 @@ func (g *ground) used(ctx context.Context) func() int64 {
 	}
 }
 
+// finished is how many TrainJobs of the namespace are complete.
+func (g *ground) finished(ctx context.Context) func() int {
+	return func() int {
+		ginkgo.GinkgoHelper()
+		finished := 0
+		var list api.TrainJobList
+		gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
+		for _, tj := range list.Items {
+			if meta.IsStatusConditionTrue(tj.Status.Conditions, trainer.TrainJobComplete) {
+				finished++
+			}
+		}
+		return finished
+	}
+}
+
 // eventsOf returns the events on an object, as "Reason: message".
 func eventsOf(ctx context.Context, o client.Object) func() []string {
 	return func() []string {

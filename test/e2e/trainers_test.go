@@ -13,7 +13,6 @@ import (
 	"github.com/onsi/gomega"
 	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -146,17 +145,7 @@ func trainerSpecs() {
 		for i := range jobs {
 			all = append(all, g.submit(ctx, g.trainJob(fmt.Sprintf("burst-%03d", i), "torch", 1)))
 		}
-		gomega.Eventually(func() int {
-			finished := 0
-			var list api.TrainJobList
-			gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
-			for _, tj := range list.Items {
-				if meta.IsStatusConditionTrue(tj.Status.Conditions, trainer.TrainJobComplete) {
-					finished++
-				}
-			}
-			return finished
-		}, "4m", "500ms").Should(gomega.Equal(jobs))
+		gomega.Eventually(g.finished(ctx), "4m", "500ms").Should(gomega.Equal(jobs))
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		var pods corev1.PodList
 		gomega.Expect(admin.List(ctx, &pods, client.InNamespace(g.namespace))).To(gomega.Succeed())
