@@ -402,113 +402,63 @@ func TestRunning(t *testing.T) {
 	}
 }
 
-func TestUnsettled(t *testing.T) {
-	rt := must[trainer.TrainingRuntimeSpec](t, runtimeYAML)
-	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "job"}}
-	effective, err := overrides.Bundled.Compute(job, &rt, nil)
-	if err != nil {
-		t.Fatal(err)
+// TestDecideForLists holds what a list that is not keyed by manager carries of an admission, and what it can't.
+func TestDecideForLists(t *testing.T) {
+	on := func(d overrides.Dialect) func(*Input) { return func(in *Input) { in.Dialect = d } }
+	check := func(labels map[string]string) func(*Input) {
+		return func(in *Input) {
+			in.Workload.Status.AdmissionChecks = []kueue.AdmissionCheckState{{Name: "zones", PodSetUpdates: []kueue.PodSetUpdate{{Name: "node", Labels: labels, NodeSelector: map[string]string{"zone": "east"}}}}}
+		}
 	}
-	effective.Built[0].Template.Spec.Template.Spec.Containers[0].Args = []string{"new"}
-	effective.Built[0].Template.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "a"}}
-	edited := func(js *jobset.JobSet) {
-		js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Args = []string{"old"}
+	topology := func(in *Input) {
+		in.Features.TopologyAware = true
+		in.Workload.Status.Admission.PodSetAssignments[0].TopologyAssignment = &kueue.TopologyAssignment{}
 	}
-	settled := func() (*api.TrainJob, *jobset.JobSet) {
-		tj := job.DeepCopy()
-		tj.Status.Conditions = []metav1.Condition{{Type: trainer.TrainJobSuspended, Status: metav1.ConditionTrue}}
-		tj.Status.JobsStatus = []trainer.JobStatus{{Name: "node", Suspended: ptr.To[int32](1)}}
-		js := &jobset.JobSet{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{*effective.Built[0].DeepCopy()}}}
-		js.Status.Conditions = []metav1.Condition{{Type: string(jobset.JobSetSuspended), Status: metav1.ConditionTrue}}
-		js.Status.ReplicatedJobsStatus = []jobset.ReplicatedJobStatus{{Name: "node", Suspended: 1}}
-		return tj, js
+	remote := func(in *Input) { in.Workload.Labels = map[string]string{kueue.MultiKueueOriginLabel: "a"} }
+	said := func(in *Input) {
+		in.Job.Spec.PodSpecOverrides = []api.PodSpecOverride{{TargetJobs: []api.TargetJob{{Name: "node"}}, NodeSelector: map[string]string{"disk": "slow"}}}
 	}
+	nothing := func(in *Input) { in.Flavors["a100"] = kueue.ResourceFlavorSpec{} }
 	cases := map[string]struct {
-		reason string
-		change func(*api.TrainJob, *jobset.JobSet) *jobset.JobSet
-		want   string
+		reason   string
+		change   []func(*Input)
+		elements string // of the Record; "" is a refusal
+		refusal  []string
 	}{
-		"settled":   {"nobody is about to write it", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { return js }, ""},
-		"no JobSet": {"Trainer has not seen the TrainJob", func(*api.TrainJob, *jobset.JobSet) *jobset.JobSet { return nil }, "not made yet"},
-		"another image": {"the JobSet was built from an earlier runtime", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image = "old"
-			return js
-		}, "does not follow"},
-		"another selector": {"the JobSet was built from an earlier entry", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.NodeSelector = nil
-			return js
-		}, "does not follow"},
-		"other arguments": {"an edit that changes no quota is an edit too", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			edited(js)
-			return js
-		}, "does not follow"},
-		"more than was asked for": {"Trainer adds environment and volumes, in any order", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			pod := &js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
-			pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "more"})
-			pod.Containers[0].Env = append([]corev1.EnvVar{{Name: "MORE"}}, pod.Containers[0].Env...)
-			return js
-		}, ""},
-		"not seen":      {"Trainer is about to write the condition", func(tj *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { tj.Status.Conditions = nil; return js }, "Trainer has not seen it"},
-		"not suspended": {"JobSet is about to write its status, and Trainer after it", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { js.Status.Conditions = nil; return js }, "has not suspended its Jobs"},
-		"Jobs missing": {"their making changes the status", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			js.Status.ReplicatedJobsStatus[0].Suspended = 0
-			return js
-		}, "not all made"},
-		"no status": {"their making changes the status", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			js.Status.ReplicatedJobsStatus = nil
-			return js
-		}, "not all made"},
-		"not mirrored": {"Trainer is about to write the status", func(tj *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			tj.Status.JobsStatus[0].Suspended = nil
-			return js
-		}, "does not follow its JobSet"},
-		"not at all": {"Trainer is about to write the status", func(tj *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { tj.Status.JobsStatus = nil; return js }, "does not follow its JobSet"},
-		"one that depends": {"a ReplicatedJob that starts after others has no Jobs while it is suspended", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			js.Spec.ReplicatedJobs[0].DependsOn = []jobset.DependsOn{{Name: "first"}}
-			js.Status.ReplicatedJobsStatus[0].Suspended = 1
-			return js
-		}, ""},
+		"v2.1": {"labels, selector and tolerations", []func(*Input){on(overrides.Kubeflow21), topology, check(map[string]string{"a": "b"})},
+			`metadata:map[annotations:map[kueue.x-k8s.io/podset-unconstrained-topology:true kueue.x-k8s.io/workload:wl note:runtime] labels:map[a:b from:runtime kueue.x-k8s.io/podset:node]] spec:map[nodeSelector:map[disk:fast gpu:a100 zone:east] schedulingGates:[map[name:example.com/mine] map[name:kueue.x-k8s.io/topology]] tolerations:[map[key:spot operator:Exists] map[key:gpu value:a100]]] targetJobs:[map[name:node]]`, nil},
+		"v2.0":                            {"selector and tolerations; labels that only inform are left out", []func(*Input){on(overrides.Kubeflow20), check(nil)}, `nodeSelector:map[disk:fast gpu:a100 zone:east] targetJobs:[map[name:node]] tolerations:[map[key:spot operator:Exists] map[key:gpu value:a100]]`, nil},
+		"v2.0, a topology":                {"its pods have to carry labels", []func(*Input){on(overrides.Kubeflow20), topology}, "", []string{"spec.podSpecOverrides is", "the topology assignment needs", "the pods of node", "upgrade Kubeflow Trainer to v2.1 or later"}},
+		"v2.0, a check that wants labels": {"the check is named", []func(*Input){on(overrides.Kubeflow20), check(map[string]string{"a": "b"})}, "", []string{"AdmissionCheck zones needs"}},
+		"v2.0, MultiKueue":                {"its label is needed", []func(*Input){on(overrides.Kubeflow20), remote}, "", []string{"MultiKueue needs"}},
+		"v2.0, a user's element":          {"each ReplicatedJob has one in the whole list", []func(*Input){on(overrides.Kubeflow20), said}, "", []string{"spec.podSpecOverrides[0] is", "one element for each replicatedJob", "move what it says to the runtime"}},
+		"v2.0, not in the way":            {"where admission has nothing to say, users may", []func(*Input){on(overrides.Kubeflow20), said, nothing}, "none", nil},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			tj, js := settled()
-			js = c.change(tj, js)
-			if got := Unsettled(overrides.Kubeflow23, tj, js, effective); c.want == "" && got != "" || !strings.Contains(got, c.want) {
-				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
+			start, err := Decide(input(t, c.change...))
+			if c.elements == "" {
+				var conflict *ConflictError
+				if !errors.As(err, &conflict) {
+					t.Fatalf("%s: got %v", c.reason, err)
+				}
+				for _, words := range c.refusal {
+					if !strings.Contains(err.Error(), words) {
+						t.Errorf("%s: got %v, want it to say %q", c.reason, err, words)
+					}
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", c.reason, err)
+			}
+			want := "[map[" + c.elements + "]]"
+			if c.elements == "none" {
+				want = "[]"
+			}
+			if got := fmt.Sprint(start.Record.Own); got != want || start.Record.Time == nil {
+				t.Errorf("%s: got %s, want %s", c.reason, got, want)
 			}
 		})
-	}
-}
-
-func TestRunsWith(t *testing.T) {
-	start, err := Decide(input(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	js := func(selector map[string]string, suspended bool, tolerations ...corev1.Toleration) *jobset.JobSet {
-		rj := jobset.ReplicatedJob{Name: "node"}
-		rj.Template.Spec.Template.Spec = corev1.PodSpec{NodeSelector: selector, Tolerations: tolerations}
-		return &jobset.JobSet{Spec: jobset.JobSetSpec{Suspend: &suspended, ReplicatedJobs: []jobset.ReplicatedJob{{Name: "other"}, rj}}}
-	}
-	_, spec := overrides.PodPatch(start.Entry.TrainingRuntimeSpec, "node")
-	cases := map[string]struct {
-		reason string
-		js     *jobset.JobSet
-		want   bool
-	}{
-		"made with it":         {"its pods are placed as it says", js(spec.NodeSelector, false, spec.Tolerations...), true},
-		"suspended":            {"it does not run", js(spec.NodeSelector, true, spec.Tolerations...), false},
-		"another selector":     {"its pods are elsewhere", js(map[string]string{"gpu": "h100"}, false, spec.Tolerations...), false},
-		"without a toleration": {"its pods are nowhere", js(spec.NodeSelector, false, spec.Tolerations[1:]...), false},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			if got := RunsWith(c.js, &start.Entry); got != c.want {
-				t.Errorf("%s: got %t", c.reason, got)
-			}
-		})
-	}
-	if !RunsWith(js(nil, false), nil) {
-		t.Error("without an entry there is nothing to run with")
 	}
 }

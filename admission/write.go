@@ -249,14 +249,18 @@ func (w *Writer) Migrate(ctx context.Context, d overrides.Dialect, job *api.Trai
 	const annotation = "/metadata/annotations/signalbox.dev~1overrides"
 	switch {
 	case !d.Keyed():
-		users, err := overrides.UsersOf(d, m)
+		record, err := m.Record(d)
+		if err != nil {
+			return fmt.Errorf("encoding the migration: %w", err)
+		}
+		value, err := record.String()
 		if err != nil {
 			return err
 		}
 		if len(m.List) > 0 {
 			operations = append(operations, map[string]any{"op": "add", "path": "/spec/" + d.Field, "value": m.List})
 		}
-		operations = append(operations, map[string]any{"op": "replace", "path": annotation, "value": users})
+		operations = append(operations, map[string]any{"op": "replace", "path": annotation, "value": value})
 	default:
 		operations = append(operations, map[string]any{"op": "remove", "path": annotation})
 		if len(job.Spec.PodTemplateOverrides) > 0 && d.Bundled { // its CRD has the list too

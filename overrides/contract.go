@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
@@ -21,8 +20,6 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
-
-var historiesPath = field.NewPath("spec", TemplateOverrides)
 
 // MaxEntries is how many entries a TrainJob may have of runtimePatches and of templateOverrides (the CRD's limit).
 const MaxEntries = 16
@@ -245,54 +242,6 @@ func timeless(entries []trainer.RuntimePatch) []trainer.RuntimePatch {
 	return entries
 }
 
-func timelessHistories(job *api.TrainJob) []api.TemplateOverride {
-	histories := job.DeepCopy().Spec.TemplateOverrides
-	for _, h := range histories {
-		for i := range h.Job {
-			h.Job[i].Time = nil
-		}
-		for i := range h.Pod {
-			h.Pod[i].Time = nil
-		}
-	}
-	return histories
-}
-
-// CheckHistories refuses an update that changes or removes what templateOverrides have said before. Entries may be added.
-func CheckHistories(before, after *api.TrainJob) field.ErrorList {
-	var errs field.ErrorList
-	for i := range before.Spec.TemplateOverrides {
-		was := &before.Spec.TemplateOverrides[i]
-		path := historiesPath.Key(was.Manager)
-		is := &api.TemplateOverride{}
-		if at := slices.IndexFunc(after.Spec.TemplateOverrides, func(o api.TemplateOverride) bool { return o.Manager == was.Manager }); at >= 0 {
-			is = &after.Spec.TemplateOverrides[at]
-		}
-		errs = append(errs, checkHistory(path.Child("job"), was.Job, is.Job, func(e api.JobTemplateHistoryEntry) *metav1.Time { return e.Time })...)
-		errs = append(errs, checkHistory(path.Child("pod"), was.Pod, is.Pod, func(e api.PodTemplateHistoryEntry) *metav1.Time { return e.Time })...)
-	}
-	return errs
-}
-
-func checkHistory[T any](path *field.Path, was, is []T, timeOf func(T) *metav1.Time) field.ErrorList {
-	var errs field.ErrorList
-	rest := is // in their order: of two of the same time, the later in the list wins
-	for i, old := range was {
-		at := slices.IndexFunc(rest, func(e T) bool { return equality.Semantic.DeepEqual(e, old) })
-		if at >= 0 {
-			rest = rest[at+1:]
-			continue
-		}
-		since := ""
-		if t := timeOf(old); t != nil {
-			since = ", of " + t.UTC().Format(time.RFC3339) + ","
-		}
-		errs = append(errs, field.Forbidden(path.Index(i), fmt.Sprintf(
-			"entry %d%s is history: it can't be changed, moved or removed. Send it as it stands, with its time, and add an entry after it, which wins over it; or use spec.runtimePatches, which can be changed", i, since)))
-	}
-	return errs
-}
-
 // CheckTransition refuses an update of the entries at a time when they may not change: while the TrainJob runs before
 // and after it, and while a ReplicatedJob of its JobSet (nil where there is none) is still active.
 func CheckTransition(before, after *api.TrainJob, js *jobset.JobSet) field.ErrorList {
@@ -417,36 +366,6 @@ func Times(before, after *api.TrainJob, now metav1.Time, trusted bool) map[strin
 		historyTimes(times, pointer+"/pod", old.Pod, entry.Pod, func(e *api.PodTemplateHistoryEntry) **metav1.Time { return &e.Time }, now)
 	}
 	return times
-}
-
-func historyTimes[T any](times map[string]metav1.Time, pointer string, old, entries []T, timeOf func(*T) **metav1.Time, now metav1.Time) {
-	// What is sent with its time is not to be taken for another.
-	rest := slices.Clone(old)
-	for _, e := range entries {
-		if *timeOf(&e) == nil {
-			continue
-		}
-		if at := slices.IndexFunc(rest, func(o T) bool { return equality.Semantic.DeepEqual(o, e) }); at >= 0 {
-			rest = slices.Delete(rest, at, at+1)
-		}
-	}
-	for i, e := range entries {
-		if *timeOf(&e) != nil {
-			continue
-		}
-		is := now
-		at := slices.IndexFunc(rest, func(o T) bool {
-			*timeOf(&o) = nil
-			return equality.Semantic.DeepEqual(o, e)
-		})
-		if at >= 0 {
-			if was := *timeOf(&rest[at]); was != nil {
-				is = *was
-			}
-			rest = slices.Delete(rest, at, at+1)
-		}
-		times[fmt.Sprintf("%s/%d/time", pointer, i)] = is
-	}
 }
 
 // maxWarnings bounds what is said of one TrainJob: an API server cuts long lists of warnings off.

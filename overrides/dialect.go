@@ -132,7 +132,7 @@ func specOf(fields map[string]any) (*api.TrainJob, error) {
 }
 
 // Entry returns the integration's entry that a Record holds; nil where the TrainJob has never been started.
-func (r *Record) Entry(job *api.TrainJob) *trainer.RuntimePatch { return of(r.Field).Own(job) }
+func (r *Record) Entry(job *api.TrainJob) *trainer.RuntimePatch { return trainerOf(r.Field).Own(job) }
 
 // Strip returns the users' elements of a list that they or we have sent: all but the integration's. One that equals an
 // element of the integration's is theirs as long as they have said as much before.
@@ -304,20 +304,12 @@ func (d Dialect) unkeyed(job *api.TrainJob) []Entry {
 	return entries
 }
 
-func histories(job *api.TrainJob) []Entry {
-	var entries []Entry
-	for i := range job.Spec.TemplateOverrides {
-		entries = append(entries, history(&job.Spec.TemplateOverrides[i])...)
-	}
-	return entries
-}
-
 // Foreign tells whether a Record is of another Trainer, which this one has taken the place of: what the users' elements
 // said is to be said in this one's way.
 func (d Dialect) Foreign(record *Record) bool { return record != nil && record.Field != d.Field }
 
-// of is the Trainer whose list the field is.
-func of(field string) Dialect {
+// trainerOf is the Trainer whose list the field is.
+func trainerOf(field string) Dialect {
 	if field == PodSpecOverrides {
 		return Kubeflow20
 	}
@@ -341,7 +333,7 @@ func (d Dialect) recorded(job *api.TrainJob, record *Record) []Entry {
 	if err != nil {
 		return nil // RecordOf has read them
 	}
-	entries := of(record.Field).unkeyed(read)
+	entries := trainerOf(record.Field).unkeyed(read)
 	if !d.Keyed() {
 		entries = append(entries, d.lists(job)...)
 	}
@@ -418,13 +410,10 @@ func (d Dialect) Migrate(job *api.TrainJob, record *Record, now metav1.Time) (*M
 	return m, err
 }
 
-// UsersOf returns the Record, as an annotation's value, of a TrainJob that was migrated to the dialect and not started since.
-func UsersOf(d Dialect, m *Migration) (string, error) {
+// Record returns the Record of a TrainJob that was migrated to the dialect and has not been started since.
+func (m *Migration) Record(d Dialect) (*Record, error) {
 	list, err := generic(m.List)
-	if err != nil {
-		return "", err
-	}
-	return (&Record{Field: d.Field, Users: map[string]any{d.Field: list}}).String()
+	return &Record{Field: d.Field, Users: map[string]any{d.Field: list}}, err
 }
 
 // markOwn gives the integration's elements its manager.

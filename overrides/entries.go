@@ -100,45 +100,6 @@ func withoutTargets(o *api.PodSpecOverride) *api.PodTemplateSpecOverride {
 	}
 }
 
-// history returns the entries of one manager's templateOverrides, the earliest first.
-func history(o *api.TemplateOverride) []Entry {
-	var all []Entry
-	root := field.NewPath("spec", TemplateOverrides).Key(o.Manager)
-	for i := range o.Job {
-		h := &o.Job[i]
-		patch := &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{}}
-		if len(h.TargetJobs) == 0 {
-			patch.Template.Metadata = named(h.Metadata)
-		} else {
-			patch.Template.Spec = &trainer.JobSetSpecPatch{ReplicatedJobs: each(h.TargetJobs, func(name string) trainer.ReplicatedJobPatch {
-				return trainer.ReplicatedJobPatch{Name: name, Template: &trainer.JobTemplatePatch{Metadata: named(h.Metadata)}}
-			})}
-		}
-		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: patch, shape: TemplateOverrides, root: root.Child("job").Index(i)})
-	}
-	for i := range o.Pod {
-		h := &o.Pod[i]
-		spec := (*trainer.PodSpecPatch)(nil)
-		if h.Spec != nil {
-			spec = podSpec(&h.Spec.PodTemplateSpecOverride)
-			spec.SecurityContext, spec.TerminationGracePeriodSeconds = h.Spec.SecurityContext, h.Spec.TerminationGracePeriodSeconds
-		}
-		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: forPods(h.TargetJobs, h.Metadata, spec), shape: TemplateOverrides, root: root.Child("pod").Index(i)})
-	}
-	slices.SortStableFunc(all, func(a, b Entry) int {
-		switch {
-		case a.Time == nil && b.Time == nil:
-			return 0
-		case a.Time == nil:
-			return 1 // it is about to be given one
-		case b.Time == nil:
-			return -1
-		}
-		return a.Time.Compare(b.Time.Time)
-	})
-	return all
-}
-
 func each(targets []api.TargetJob, of func(name string) trainer.ReplicatedJobPatch) []trainer.ReplicatedJobPatch {
 	patches := make([]trainer.ReplicatedJobPatch, 0, len(targets))
 	for _, target := range targets {

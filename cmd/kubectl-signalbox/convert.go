@@ -124,11 +124,11 @@ func convert(ctx context.Context, o options, cluster *server, streams genericioo
 	}
 	switch {
 	case lost > 0 && refused > 0:
-		return fmt.Errorf("%d things were lost and the cluster refuses %d TrainJobs; see above", lost, refused)
+		return fmt.Errorf("lost: %d, refused by the cluster: %d; each is named above", lost, refused)
 	case lost > 0:
-		return fmt.Errorf("%d things were lost; see above", lost)
+		return fmt.Errorf("lost: %d; each is named above, with what to do", lost)
 	case refused > 0:
-		return fmt.Errorf("the cluster refuses %d TrainJobs; see above", refused)
+		return fmt.Errorf("refused by the cluster: %d; each is named above", refused)
 	}
 	return nil
 }
@@ -199,7 +199,8 @@ func read(path string, in io.Reader) ([]file, error) {
 		return err
 	}
 	if !info.IsDir() {
-		return files, errors.Join(take(path), nil)
+		err := take(path)
+		return files, err
 	}
 	err = filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {

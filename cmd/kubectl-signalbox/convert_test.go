@@ -52,11 +52,10 @@ spec:
 
 func TestConvert(t *testing.T) {
 	cases := map[string]struct {
-		reason    string
-		in, out   string
-		strategic bool
-		said      []string
-		lost      bool
+		reason  string
+		in, out string
+		said    []string
+		lost    bool
 	}{
 		"nothing to do": {
 			reason: "what needs no conversion stays as it stands, byte for byte",
@@ -283,7 +282,7 @@ func TestConvert(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			out, said, err := run(t, options{strategic: c.strategic}, c.in)
+			out, said, err := run(t, options{}, c.in)
 			if c.lost != (err != nil) {
 				t.Errorf("%s: error %v", c.reason, err)
 			}

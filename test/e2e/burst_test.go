@@ -45,17 +45,7 @@ var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a tain
 		}).Should(gomega.Equal(jobs))
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 
-		var pods corev1.PodList
-		gomega.Expect(admin.List(ctx, &pods, client.InNamespace(g.namespace))).To(gomega.Succeed())
-		gomega.Expect(pods.Items).To(gomega.HaveLen(jobs))
-		for _, p := range pods.Items {
-			gomega.Expect(own(p.Spec.Tolerations)).To(gomega.ConsistOf(spot, corev1.Toleration{
-				Key: "gpu", Operator: corev1.TolerationOpEqual, Value: p.Spec.NodeSelector["gpu"], Effect: corev1.TaintEffectNoSchedule}))
-		}
-		starts := 0
-		for _, tj := range all {
-			starts += watched.startsOf(tj)
-		}
+		starts := g.startsOf(ctx, all)
 		writes := cluster.requests(from, func(r request) bool { return r.writes() && component(r) != "" })
 		toTrainJobs, dryRuns, by := 0, 0, map[string]int{}
 		for _, w := range writes {

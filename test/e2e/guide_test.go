@@ -365,7 +365,7 @@ func guideSpecs() {
 		gomega.Expect(g.list(ctx, &api.TrainJobList{})).To(gomega.BeEmpty(), "nothing is stored")
 		_, said, err := convert("guided", examples["1, a service account and a node selector"].overrides)
 		gomega.Expect(err).To(gomega.HaveOccurred())
-		gomega.Expect(said).To(gomega.And(gomega.ContainSubstring("LOST: "), gomega.ContainSubstring("nodeSelector.disk is \"fast\" and was not there"), gomega.ContainSubstring("1 things were lost")))
+		gomega.Expect(said).To(gomega.And(gomega.ContainSubstring("LOST: "), gomega.ContainSubstring("nodeSelector.disk is \"fast\" and was not there"), gomega.ContainSubstring("lost: 1; each is named above")))
 		_, said, err = convert("plain", `[{targetJobs: [{name: nodes}], spec: {serviceAccountName: x}}]`)
 		gomega.Expect(err).To(gomega.HaveOccurred())
 		gomega.Expect(said).To(gomega.ContainSubstring(`"nodes"`))

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -135,15 +134,11 @@ func (i *invariants) trainJob(tj *api.TrainJob) {
 
 // rendered tells whether the list of overrides has the integration's elements.
 func rendered(tj *api.TrainJob, record *overrides.Record) bool {
-	data, err := json.Marshal(tj)
+	u, err := toUnstructured(tj)
 	if err != nil {
 		return false
 	}
-	var object map[string]any
-	if err := json.Unmarshal(data, &object); err != nil {
-		return false
-	}
-	list, _, err := unstructured.NestedSlice(object, "spec", record.Field)
+	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
 	return err == nil && len(list)-len(overrides.Without(list, record.Own)) == len(record.Own)
 }
 

@@ -339,6 +339,24 @@ func (g *ground) used(ctx context.Context) func() int64 {
 	}
 }
 
+// startsOf is how often the TrainJobs of one pod each were started. It holds that each had its pod, with exactly the
+// tolerations of its runtime and its flavor.
+func (g *ground) startsOf(ctx context.Context, all []*api.TrainJob) int {
+	ginkgo.GinkgoHelper()
+	var pods corev1.PodList
+	gomega.Expect(admin.List(ctx, &pods, client.InNamespace(g.namespace))).To(gomega.Succeed())
+	gomega.Expect(pods.Items).To(gomega.HaveLen(len(all)))
+	for _, p := range pods.Items {
+		gomega.Expect(own(p.Spec.Tolerations)).To(gomega.ConsistOf(spot, corev1.Toleration{
+			Key: "gpu", Operator: corev1.TolerationOpEqual, Value: p.Spec.NodeSelector["gpu"], Effect: corev1.TaintEffectNoSchedule}))
+	}
+	starts := 0
+	for _, tj := range all {
+		starts += watched.startsOf(tj)
+	}
+	return starts
+}
+
 // finished is how many TrainJobs of the namespace are complete.
 func (g *ground) finished(ctx context.Context) func() int {
 	return func() int {

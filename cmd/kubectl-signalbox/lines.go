@@ -1,0 +1,106 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	yamlv3 "go.yaml.in/yaml/v3"
+)
+
+// edit replaces lines, counted from 0, by a text.
+type edit struct {
+	from, to int
+	text     string
+}
+
+// editsOf returns the edits that convert a spec, or false where its lines can't be told apart.
+func editsOf(doc string, spec *yamlv3.Node, c *conversion) ([]edit, bool) {
+	if spec == nil || spec.Style&yamlv3.FlowStyle != 0 {
+		return nil, false
+	}
+	lines := strings.SplitAfter(doc, "\n")
+	var edits []edit
+	if job := value(spec, "trainer"); job != nil && job.Style&yamlv3.FlowStyle == 0 {
+		if k, v := entry(job, "numProcPerNode"); v != nil && v.Tag == "!!str" {
+			e := edit{from: k.Line - 1, to: k.Line}
+			if n := c.processes(); n != "" {
+				e.text = strings.Repeat(" ", k.Column-1) + strings.TrimSpace("numProcPerNode: "+n+" "+v.LineComment) + "\n"
+			} else if v.LineComment != "" {
+				e.text = strings.Repeat(" ", k.Column-1) + v.LineComment + "\n"
+			}
+			edits = append(edits, e)
+		}
+	}
+	if c.plan == nil {
+		return edits, true
+	}
+	var blocks []edit
+	var taken strings.Builder
+	column := 0
+	for i := 0; i+1 < len(spec.Content); i += 2 {
+		k := spec.Content[i]
+		if !slices.Contains(converted, k.Value) {
+			continue
+		}
+		if strings.TrimSpace(lines[k.Line-1][:min(k.Column-1, len(lines[k.Line-1]))]) != "" {
+			return nil, false // something stands before it on its line
+		}
+		column = k.Column - 1
+		block := edit{from: k.Line - 1, to: blockEnd(lines, k.Line-1, column)}
+		for _, line := range lines[block.from:block.to] {
+			taken.WriteString(strings.TrimSpace(line) + "\n")
+		}
+		blocks = append(blocks, block)
+	}
+	if len(blocks) == 0 {
+		return nil, false
+	}
+	key, list := c.patches(spec, func(comment string) bool { // of those that go with the lines
+		return strings.Contains(taken.String(), strings.TrimSpace(strings.SplitN(comment, "\n", 2)[0]))
+	})
+	text, err := encode(&yamlv3.Node{Kind: yamlv3.MappingNode, Content: []*yamlv3.Node{key, list}})
+	if err != nil {
+		return nil, false
+	}
+	blocks[0].text = indent(text, column)
+	return append(edits, blocks...), true
+}
+
+// blockEnd is the line after the last of the block that a key of the given indentation begins.
+func blockEnd(lines []string, start, column int) int {
+	end := start + 1
+	for i := start + 1; i < len(lines); i++ {
+		bare := strings.TrimRight(lines[i], " \t\r\n")
+		trimmed := strings.TrimLeft(bare, " ")
+		depth := len(bare) - len(trimmed)
+		switch {
+		case trimmed == "" || strings.HasPrefix(trimmed, "#") && depth <= column:
+			continue // of the block only if more of it follows
+		case depth > column || depth == column && (trimmed == "-" || strings.HasPrefix(trimmed, "- ")):
+			end = i + 1
+			continue
+		}
+		break
+	}
+	return end
+}
+
+func indent(text string, columns int) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.TrimSpace(line) != "" {
+			out.WriteString(strings.Repeat(" ", columns))
+		}
+		out.WriteString(line)
+	}
+	return out.String()
+}
+
+func applyEdits(doc string, edits []edit) string {
+	lines := strings.SplitAfter(doc, "\n")
+	slices.SortFunc(edits, func(a, b edit) int { return b.from - a.from })
+	for _, e := range edits {
+		lines = slices.Replace(lines, e.from, min(e.to, len(lines)), e.text)
+	}
+	return strings.Join(lines, "")
+}
