@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -70,6 +71,18 @@ func (s *JobSets) Of(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, er
 		return nil, nil
 	}
 	return js, nil
+}
+
+// PodIndex finds the pods of a JobSet by its name; whoever makes the cache registers it.
+const PodIndex = "jobSet"
+
+// Pods lists the pods of a TrainJob's JobSet, as the cache keeps them.
+func Pods(ctx context.Context, cache client.Reader, job *api.TrainJob) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := cache.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingFields{PodIndex: job.Name}); err != nil {
+		return nil, fmt.Errorf("listing the pods: %w", err)
+	}
+	return pods.Items, nil
 }
 
 func read(ctx context.Context, c client.Reader, key types.NamespacedName) (*jobset.JobSet, error) {

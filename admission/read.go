@@ -8,6 +8,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,8 +22,20 @@ var ErrUnknownKind = errors.New(
 
 // Runtime is a runtime as it stands.
 type Runtime struct {
-	Spec   trainer.TrainingRuntimeSpec
-	Labels map[string]string
+	Spec                trainer.TrainingRuntimeSpec
+	Labels, Annotations map[string]string
+}
+
+// Pinnable returns the runtime's spec with what its own annotations say of a start among those of its template, so that
+// a TrainJob's pin holds it too. It changes nothing of the runtime.
+func (r *Runtime) Pinnable() *trainer.TrainingRuntimeSpec {
+	spec := r.Spec.DeepCopy()
+	for _, key := range []string{api.GangModeAnnotation, api.GangPolicyAnnotation} {
+		if value, found := r.Annotations[key]; found {
+			metav1.SetMetaDataAnnotation(&spec.Template.ObjectMeta, key, value)
+		}
+	}
+	return spec
 }
 
 // LiveRuntime reads the runtime that a TrainJob refers to; nil where there is none of that name.
@@ -34,13 +47,13 @@ func LiveRuntime(ctx context.Context, c client.Reader, job *api.TrainJob) (*Runt
 		if err := c.Get(ctx, client.ObjectKey{Name: ref.Name}, &rt); err != nil {
 			return nil, client.IgnoreNotFound(err)
 		}
-		return &Runtime{Spec: rt.Spec, Labels: rt.Labels}, nil
+		return &Runtime{Spec: rt.Spec, Labels: rt.Labels, Annotations: rt.Annotations}, nil
 	case trainjobutil.RuntimeRefIsTrainingRuntime(ref):
 		var rt api.TrainingRuntime
 		if err := c.Get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: ref.Name}, &rt); err != nil {
 			return nil, client.IgnoreNotFound(err)
 		}
-		return &Runtime{Spec: rt.Spec, Labels: rt.Labels}, nil
+		return &Runtime{Spec: rt.Spec, Labels: rt.Labels, Annotations: rt.Annotations}, nil
 	}
 	return nil, ErrUnknownKind
 }

@@ -17,6 +17,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/podset"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -60,9 +61,9 @@ func TestRuntimeOf(t *testing.T) {
 			job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimePatches: c.entries, RuntimeRef: trainer.RuntimeRef{
 				APIGroup: &trainer.GroupVersion.Group, Kind: ptr.To(trainer.TrainingRuntimeKind), Name: "torch"}}}}
 			spec, stale, err := runtimeOf(job, overrides.Kubeflow23.Own(job) != nil, c.live, c.pinned)
-			var blocked *blockedError
+			var blocked *admission.BlockedError
 			if c.blocked != "" {
-				if !errors.As(err, &blocked) || blocked.reason != c.blocked || !strings.Contains(err.Error(), `spec.runtimeRef: there is no TrainingRuntime "torch" in namespace "ns"; create it`) {
+				if !errors.As(err, &blocked) || blocked.Reason != c.blocked || !strings.Contains(err.Error(), `spec.runtimeRef: there is no TrainingRuntime "torch" in namespace "ns"; create it`) {
 					t.Errorf("%s: got %v", c.reason, err)
 				}
 				return
@@ -264,7 +265,7 @@ func TestFits(t *testing.T) {
 		"equal":                  {"it is what the job gives", func(*job, *kueue.Workload) {}, true},
 		"another count":          {"a job that waits needs another Workload", func(j *job, _ *kueue.Workload) { j.podSets = []kueue.PodSet{{Name: "node", Count: 3}} }, false},
 		"another count, running": {"nothing stops a job that runs", func(j *job, _ *kueue.Workload) { j.podSets, j.Spec.Suspend = nil, ptr.To(false) }, true},
-		"another count, blocked": {"a job that can't be computed keeps its Workload", func(j *job, _ *kueue.Workload) { j.podSets, j.blocked = nil, &blockedError{} }, true},
+		"another count, blocked": {"a job that can't be computed keeps its Workload", func(j *job, _ *kueue.Workload) { j.podSets, j.blocked = nil, &admission.BlockedError{} }, true},
 		"another count, finished": {"a finished job keeps its Workload", func(j *job, _ *kueue.Workload) {
 			j.podSets = nil
 			j.Status.Conditions = []metav1.Condition{{Type: trainer.TrainJobFailed, Status: metav1.ConditionTrue}}

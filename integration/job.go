@@ -50,11 +50,11 @@ type job struct {
 	runtime   *trainer.TrainingRuntimeSpec // that it stands on; set while it is suspended
 	effective *overrides.Effective         // of the runtime and the others' entries
 	podSets   []kueue.PodSet
-	pinned    *snapshot         // Trainer's snapshot of it; nil where there is none
-	record    *overrides.Record // of another Trainer, which has gone; nil where there is none
-	stale     bool              // the job has not run, and its runtime has changed since the snapshot
-	blocked   *blockedError     // why it can't be queued
-	waiting   string            // what an admitted job waits for
+	pinned    *snapshot               // Trainer's snapshot of it; nil where there is none
+	record    *overrides.Record       // of another Trainer, which has gone; nil where there is none
+	stale     bool                    // the job has not run, and its runtime has changed since the snapshot
+	blocked   *admission.BlockedError // why it can't be queued
+	waiting   string                  // what an admitted job waits for
 
 	matched       *kueue.Workload // its Workload
 	foundFinished bool            // the Workload was finished before this reconcile
@@ -230,12 +230,8 @@ func (j *job) loadChildren(ctx context.Context, c client.Client) error {
 	if !j.IsSuspended() {
 		return nil // only of a job that stops do the pods matter
 	}
-	var pods corev1.PodList
-	if err := c.List(ctx, &pods, client.InNamespace(j.Namespace), client.MatchingFields{podIndex: j.Name}); err != nil {
-		return fmt.Errorf("listing the pods: %w", err)
-	}
-	j.pods = pods.Items
-	return nil
+	j.pods, err = admission.Pods(ctx, c, &j.TrainJob)
+	return err
 }
 
 // resolve finds the runtime of a suspended job, and what follows from it. That it can't be queued is a result.
@@ -243,23 +239,27 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 	err := func() (err error) {
 		record, err := overrides.RecordOf(&j.TrainJob)
 		if err != nil {
-			return &blockedError{reason: ReasonInvalidOverrides, err: err}
+			return &admission.BlockedError{Reason: ReasonInvalidOverrides, Err: err}
 		}
 		if j.dialect.Foreign(record) {
 			j.record = record
 			if _, err := j.dialect.Migrate(&j.TrainJob, record, metav1.Time{}); err != nil {
-				return &blockedError{reason: ReasonInvalidOverrides, err: err}
+				return &admission.BlockedError{Reason: ReasonInvalidOverrides, Err: err}
 			}
 		}
 		if j.r.bundled {
 			if j.runtime, err = runtimeHere(ctx, c, j.r.reader, &j.TrainJob); err != nil {
 				return err
 			}
-			return j.compute()
+			return j.compute(ctx, j.runtime)
 		}
-		live, err := liveRuntime(ctx, c, &j.TrainJob)
+		runtime, err := liveRuntime(ctx, c, &j.TrainJob)
 		if err != nil {
 			return err
+		}
+		var live *trainer.TrainingRuntimeSpec
+		if runtime != nil {
+			live = &runtime.Spec
 		}
 		if j.dialect.Snapshots {
 			spec, object, err := admission.Snapshot(ctx, j.r.reader, &j.TrainJob)
@@ -273,7 +273,7 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 		if j.runtime, j.stale, err = runtimeOf(&j.TrainJob, j.own() != nil, live, j.pinned); err != nil {
 			return err
 		}
-		return j.compute()
+		return j.compute(ctx, runtime.Pinnable())
 	}()
 	if errors.As(err, &j.blocked) {
 		return nil
@@ -281,19 +281,19 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 	return err
 }
 
-// compute makes the PodSets of the runtime.
-func (j *job) compute() (err error) {
+// compute makes the PodSets of the runtime. settings is the runtime with what its annotations say.
+func (j *job) compute(ctx context.Context, settings *trainer.TrainingRuntimeSpec) (err error) {
 	if j.effective, err = j.dialect.Compute(&j.TrainJob, j.runtime, j.dialect.Others(&j.TrainJob)); err != nil {
-		return &blockedError{reason: ReasonInvalidRuntime, err: err}
+		return &admission.BlockedError{Reason: ReasonInvalidRuntime, Err: err}
 	}
 	if n := len(j.effective.ReplicatedJobs); n > podsets.Max {
-		return &blockedError{reason: ReasonTooManyPodSets, err: fmt.Errorf(
+		return &admission.BlockedError{Reason: ReasonTooManyPodSets, Err: fmt.Errorf(
 			"%s has %d replicatedJobs, but a Workload holds at most %d PodSets; refer to a runtime with fewer", admission.Describe(&j.TrainJob), n, podsets.Max)}
 	}
 	if j.podSets, err = podsets.Of(j.effective, j.r.features.podSets()); err != nil {
-		return &blockedError{reason: ReasonInvalidRuntime, err: err}
+		return &admission.BlockedError{Reason: ReasonInvalidRuntime, Err: err}
 	}
-	return nil
+	return j.r.placement.Startable(ctx, &j.TrainJob, settings, j.effective)
 }
 
 // PodSets implements jobframework.GenericJob. A job that was running when it was loaded, and was stopped since, is

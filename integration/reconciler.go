@@ -41,6 +41,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -84,10 +85,19 @@ type Reconciler struct {
 	manageAll  bool
 	selector   labels.Selector
 	ownerKinds []schema.GroupVersionKind // that may own TrainJobs, beside TrainJob itself
+
+	placement Placement
+}
+
+// Placement knows what a TrainJob asks of the placement of its pods.
+type Placement interface {
+	// Startable refuses, by an *admission.BlockedError, a TrainJob that asks for what can't be had here. runtime is its
+	// runtime, with what the runtime's annotations say among those of its template; effective what it runs of it.
+	Startable(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, effective *overrides.Effective) error
 }
 
 // NewReconciler returns a Reconciler. reader must not be a cache. installed knows the Trainer, which may be Signalbox's own.
-func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writer, jobSets *admission.JobSets, recorder events.EventRecorder, config *configapi.Kueue, installed *Installed, clk clock.Clock) (*Reconciler, error) {
+func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writer, jobSets *admission.JobSets, recorder events.EventRecorder, config *configapi.Kueue, installed *Installed, placement Placement, clk clock.Clock) (*Reconciler, error) {
 	selector, err := metav1.LabelSelectorAsSelector(config.ManagedJobsNamespaceSelector)
 	if err != nil {
 		return nil, fmt.Errorf("kueue.managedJobsNamespaceSelector: %w", err)
@@ -122,7 +132,7 @@ func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writ
 	return &Reconciler{
 		client: c, reader: reader, recorder: recorder, writer: writer, jobSets: jobSets, bundled: bundled, installed: installed, clock: clk,
 		features: readGates(), memory: newMemory(), jobs: jobframework.NewReconciler(c, told, options...),
-		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds,
+		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds, placement: placement,
 	}, nil
 }
 
@@ -141,7 +151,7 @@ func (b briefly) Eventf(regarding, related runtime.Object, eventtype, reason, ac
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	j := &job{r: r, dialect: r.installed.Dialect()}
 	result, err := r.jobs.ReconcileGenericJob(ctx, request, j)
-	if blocked := (*blockedError)(nil); errors.As(err, &blocked) || errors.Is(err, errStillRunning) {
+	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) || errors.Is(err, errStillRunning) {
 		err = nil // said by the condition, or by its pods; what lifts it brings the TrainJob back
 	}
 	if err != nil {
@@ -158,6 +168,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return reconcile.Result{RequeueAfter: admission.ConflictDelay}, nil
 	} else if err != nil {
 		return result, err
+	}
+	if j.blocked != nil && j.blocked.RetryAfter > 0 {
+		result.RequeueAfter = j.blocked.RetryAfter
 	}
 	if j.waiting != "" {
 		ctrl.LoggerFrom(ctx).V(2).Info("Admitted, waiting to start", "for", j.waiting)
@@ -188,11 +201,11 @@ func (r *Reconciler) report(ctx context.Context, j *job) error {
 	switch {
 	case j.blocked != nil:
 		if !apimeta.SetStatusCondition(&j.Status.Conditions, metav1.Condition{
-			Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: j.blocked.reason, Message: j.blocked.Error(), ObservedGeneration: j.Generation,
+			Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: j.blocked.Reason, Message: j.blocked.Error(), ObservedGeneration: j.Generation,
 		}) {
 			return nil
 		}
-		r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, j.blocked.reason, "Queueing", "%s", admission.Note(j.blocked.Error()))
+		r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, j.blocked.Reason, "Queueing", "%s", admission.Note(j.blocked.Error()))
 	case !apimeta.RemoveStatusCondition(&j.Status.Conditions, api.ConditionBlocked):
 		return nil
 	}
@@ -314,9 +327,6 @@ func (r *Reconciler) release(ctx context.Context, j *job) error {
 	return client.IgnoreNotFound(err)
 }
 
-// podIndex finds the pods of a JobSet by its name.
-const podIndex = "jobSet"
-
 // runtimeIndex finds the TrainJobs that refer to a runtime.
 const runtimeIndex = "spec.runtimeRef"
 
@@ -327,6 +337,8 @@ type Next interface {
 	// ReconcileAfter looks at the same TrainJob. failed tells that the reconcile before has failed: what may have to be
 	// stopped must not be started.
 	ReconcileAfter(ctx context.Context, request reconcile.Request, failed bool) (reconcile.Result, error)
+	// Changed sends TrainJobs that are to be looked at again.
+	Changed() <-chan event.GenericEvent
 }
 
 // SetupWithManager registers the controller, its indexes and its watches. next, where it is not nil, is run after each
@@ -337,7 +349,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 			return err
 		}
 	}
-	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, podIndex, func(o client.Object) []string {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, admission.PodIndex, func(o client.Object) []string {
 		return []string{o.GetLabels()[jobset.JobSetNameKey]}
 	})
 	if err != nil {
@@ -354,7 +366,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		For(&api.TrainJob{}).
 		Owns(&kueue.Workload{}).
 		Owns(&jobset.JobSet{}).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.stoppingJobOf), builder.WithPredicates(podEnds())).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.jobOf), builder.WithPredicates(podEnds())).
 		Watches(&api.ClusterTrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.ClusterTrainingRuntimeKind))).
 		Watches(&api.TrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.TrainingRuntimeKind))).
 		WatchesRawSource(source.Channel(r.installed.again(ctx, r.client), &handler.EnqueueRequestForObject{})).
@@ -362,6 +374,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if next == nil {
 		return b.Complete(r)
 	}
+	b = b.WatchesRawSource(source.Channel(next.Changed(), &handler.EnqueueRequestForObject{}))
 	return b.Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		ours, err := r.Reconcile(ctx, request)
 		theirs, nextErr := next.ReconcileAfter(ctx, request, err != nil)
@@ -390,9 +403,14 @@ func podEnds() predicate.Funcs {
 	}
 }
 
-// stoppingJobOf returns the TrainJob of a pod, where it is suspended: only then do its pods matter.
-func (r *Reconciler) stoppingJobOf(ctx context.Context, pod client.Object) []reconcile.Request {
-	key := types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetLabels()[jobset.JobSetNameKey]}
+// jobOf returns the TrainJob of a pod, where its end matters: the TrainJob is suspended, or the pod, in a gang, may have
+// to be replaced.
+func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Request {
+	pod := o.(*corev1.Pod)
+	key := types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.Labels[jobset.JobSetNameKey]}
+	if pod.Spec.SchedulingGroup != nil && pod.Status.Phase != corev1.PodSucceeded {
+		return []reconcile.Request{{NamespacedName: key}}
+	}
 	var trainJob api.TrainJob
 	if err := r.client.Get(ctx, key, &trainJob); err != nil {
 		if client.IgnoreNotFound(err) != nil {

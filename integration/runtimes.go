@@ -23,16 +23,6 @@ const (
 	ReasonTooManyPodSets   = "TooManyPodSets"
 )
 
-// blockedError says why a TrainJob can't be queued until somebody changes something. It is not retried by itself: the
-// change brings the TrainJob back.
-type blockedError struct {
-	reason string
-	err    error
-}
-
-func (e *blockedError) Error() string { return e.err.Error() }
-func (e *blockedError) Unwrap() error { return e.err }
-
 // snapshot is a runtime that Trainer has pinned.
 type snapshot struct {
 	object *corev1.ConfigMap
@@ -56,7 +46,7 @@ func runtimeOf(job *api.TrainJob, hasRun bool, live *trainer.TrainingRuntimeSpec
 }
 
 func errNoRuntime(job *api.TrainJob) error {
-	return &blockedError{reason: ReasonRuntimeNotFound, err: fmt.Errorf(
+	return &admission.BlockedError{Reason: ReasonRuntimeNotFound, Err: fmt.Errorf(
 		"spec.runtimeRef: there is no %s; create it, or delete this TrainJob and refer to another", admission.Describe(job))}
 }
 
@@ -65,7 +55,7 @@ func errNoRuntime(job *api.TrainJob) error {
 func runtimeHere(ctx context.Context, cache, reader client.Reader, job *api.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
 	pinned, err := overrides.Pinned(job)
 	if err != nil {
-		return nil, &blockedError{reason: ReasonInvalidRuntime, err: err}
+		return nil, &admission.BlockedError{Reason: ReasonInvalidRuntime, Err: err}
 	}
 	if pinned != nil {
 		return pinned, nil
@@ -82,17 +72,14 @@ func runtimeHere(ctx context.Context, cache, reader client.Reader, job *api.Trai
 	if live == nil {
 		return nil, errNoRuntime(job)
 	}
-	return live, nil
+	return live.Pinnable(), nil
 }
 
 // liveRuntime reads the runtime that the TrainJob refers to; nil where it doesn't exist.
-func liveRuntime(ctx context.Context, c client.Reader, job *api.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
+func liveRuntime(ctx context.Context, c client.Reader, job *api.TrainJob) (*admission.Runtime, error) {
 	live, err := admission.LiveRuntime(ctx, c, job)
 	if errors.Is(err, admission.ErrUnknownKind) {
-		return nil, &blockedError{reason: ReasonInvalidRuntime, err: err}
+		return nil, &admission.BlockedError{Reason: ReasonInvalidRuntime, Err: err}
 	}
-	if err != nil || live == nil {
-		return nil, err
-	}
-	return &live.Spec, nil
+	return live, err
 }

@@ -139,14 +139,22 @@ func build(ctx context.Context, fw *core.Framework, trainJob *api.TrainJob, spec
 	if js == nil {
 		return nil, nil, fmt.Errorf("runtime %q: Trainer's plugins have built no JobSet", job.Spec.RuntimeRef.Name)
 	}
-	var built jobset.JobSetSpec
-	if data, err := json.Marshal(js.Spec); err != nil {
-		return nil, nil, err
-	} else if err := json.Unmarshal(data, &built); err != nil {
+	built, err := specOf(js)
+	if err != nil {
 		return nil, nil, err
 	}
-	leaveOut(js.Spec, overrides.Outlived(&built, job.Status.JobsStatus))
+	leaveOut(js.Spec, overrides.Outlived(built, job.Status.JobsStatus))
 	return sideObjects, js, nil
+}
+
+// specOf reads the spec of a JobSet that is to be applied.
+func specOf(js *jobsetac.JobSetApplyConfiguration) (*jobset.JobSetSpec, error) {
+	data, err := json.Marshal(js.Spec)
+	if err != nil {
+		return nil, err
+	}
+	spec := &jobset.JobSetSpec{}
+	return spec, json.Unmarshal(data, spec)
 }
 
 // Validate asks Trainer's plugins what they refuse of a TrainJob on a runtime; before is nil on creation.

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -25,6 +27,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
 
 // fieldManager owns the children. It is Kubeflow Trainer's, so that either takes over what the other has made: an apply
@@ -46,6 +49,7 @@ type Reconciler struct {
 	builder  *Builder
 	writer   *admission.Writer
 	jobSets  *admission.JobSets
+	gangs    *gang.Gangs
 	recorder events.EventRecorder
 	clock    clock.Clock
 
@@ -55,8 +59,8 @@ type Reconciler struct {
 }
 
 // NewReconciler returns a Reconciler. reader must not be a cache.
-func NewReconciler(c client.Client, reader client.Reader, builder *Builder, writer *admission.Writer, jobSets *admission.JobSets, recorder events.EventRecorder, clk clock.Clock) *Reconciler {
-	return &Reconciler{client: c, reader: reader, builder: builder, writer: writer, jobSets: jobSets, recorder: recorder, clock: clk, changed: map[types.NamespacedName]time.Time{}}
+func NewReconciler(c client.Client, reader client.Reader, builder *Builder, writer *admission.Writer, jobSets *admission.JobSets, gangs *gang.Gangs, recorder events.EventRecorder, clk clock.Clock) *Reconciler {
+	return &Reconciler{client: c, reader: reader, builder: builder, writer: writer, jobSets: jobSets, gangs: gangs, recorder: recorder, clock: clk, changed: map[types.NamespacedName]time.Time{}}
 }
 
 // workloadIndex finds a TrainJob's Workload by the TrainJob's name.
@@ -71,6 +75,9 @@ func (r *Reconciler) Setup(ctx context.Context, indexer client.FieldIndexer) err
 		return nil
 	})
 }
+
+// Changed sends the TrainJobs whose gangs have changed.
+func (r *Reconciler) Changed() <-chan event.GenericEvent { return r.gangs.Changed() }
 
 // ReconcileAfter looks at a TrainJob after the integration has. Where that has failed, it makes nothing: the TrainJob may
 // have to be stopped.
@@ -97,11 +104,16 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 	}
 	status := statusOf(&job, js, wl, r.clock.Now())
 	finished := trainjobutil.IsTrainJobFinished(&trainer.TrainJob{Status: *status})
+	again, err := r.keepGangs(ctx, &job, js, status, finished)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	stopping := !finished && js != nil && js.DeletionTimestamp.IsZero() && ptr.Deref(job.Spec.Suspend, false)
 	result, err := r.writeStatus(ctx, &job, status, wl, stopping)
 	if err != nil {
 		return result, err
 	}
+	result = sooner(result, again)
 	switch {
 	case stopping:
 		r.removeSideObjects(ctx, &job)
@@ -115,11 +127,38 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 		return reconcile.Result{RequeueAfter: admission.ConflictDelay}, nil
 	}
 	if end, limited := deadline(&job, status); limited && !finished && err == nil {
-		if left := max(end.Sub(r.clock.Now()), 0) + time.Millisecond; result.RequeueAfter == 0 || left < result.RequeueAfter {
-			result.RequeueAfter = left
-		}
+		result = sooner(result, max(end.Sub(r.clock.Now()), 0)+time.Millisecond)
 	}
 	return result, err
+}
+
+// sooner brings a result's time forward; 0 is no time.
+func sooner(result reconcile.Result, after time.Duration) reconcile.Result {
+	if after > 0 && (result.RequeueAfter == 0 || after < result.RequeueAfter) {
+		result.RequeueAfter = after
+	}
+	return result
+}
+
+// keepGangs brings the gangs in step with the TrainJob, and its status in step with them.
+func (r *Reconciler) keepGangs(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, status *trainer.TrainJobStatus, finished bool) (again time.Duration, err error) {
+	var pods []corev1.Pod
+	running := !finished && !ptr.Deref(job.Spec.Suspend, false)
+	if running && js != nil && gang.Has(js) {
+		if pods, err = admission.Pods(ctx, r.client, job); err != nil {
+			return 0, err
+		}
+	}
+	condition, again, err := r.gangs.Keep(ctx, job, js, pods, running)
+	switch {
+	case err != nil || finished:
+	case condition != nil:
+		set(status, *condition)
+		observe(status, job)
+	case !running:
+		meta.RemoveStatusCondition(&status.Conditions, api.ConditionGangScheduled)
+	}
+	return again, err
 }
 
 // ofAnother tells whether a TrainJob was started for another Trainer, with an entry that ours doesn't read. The integration
@@ -172,6 +211,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, job *api.TrainJob, status 
 		return reconcile.Result{}, client.IgnoreNotFound(fmt.Errorf("writing the status: %w", err))
 	}
 	r.settle(key)
+	if c := meta.FindStatusCondition(status.Conditions, api.ConditionGangScheduled); c != nil && c.Status == metav1.ConditionFalse && !meta.IsStatusConditionFalse(job.Status.Conditions, c.Type) {
+		r.recorder.Eventf(job, nil, corev1.EventTypeWarning, "GangUnschedulable", "Scheduling", "%s", admission.Note(c.Message))
+	}
 	return reconcile.Result{}, nil
 }
 
@@ -267,6 +309,13 @@ func (r *Reconciler) apply(ctx context.Context, job *api.TrainJob, spec *trainer
 	} else if !apierrors.IsNotFound(err) {
 		return err
 	}
+	built, err := specOf(js)
+	if err != nil {
+		return err
+	}
+	if err := r.gangs.Make(ctx, job, spec, built, js); err != nil {
+		return err
+	}
 	for _, o := range sideObjects {
 		if err := r.client.Apply(ctx, o, client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
 			return fmt.Errorf("applying a side object: %w", err)
@@ -298,5 +347,5 @@ func (r *Reconciler) runtimeOf(ctx context.Context, job *api.TrainJob) (spec *tr
 	if live == nil {
 		return nil, false, fmt.Errorf("spec.runtimeRef: there is no %s; create it, or delete this TrainJob and refer to another", admission.Describe(job))
 	}
-	return &live.Spec, false, nil
+	return live.Pinnable(), false, nil
 }

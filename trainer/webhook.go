@@ -29,6 +29,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
 
 // +kubebuilder:webhook:path=/mutate-trainer-kubeflow-org-v1alpha1-trainjob,mutating=true,failurePolicy=fail,sideEffects=None,groups=trainer.kubeflow.org,resources=trainjobs,verbs=create;update,versions=v1alpha1,name=mtrainjob.trainer.signalbox.dev,admissionReviewVersions=v1
@@ -82,13 +83,24 @@ func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, created T) (ctrla
 	if created.GetLabels()[validationLabel] == "disabled" {
 		return nil, nil
 	}
+	if err := checkRuntime(created); err != nil {
+		return nil, err
+	}
 	return u.Validator.ValidateCreate(ctx, created)
+}
+
+// checkRuntime refuses values of our own annotations that don't exist.
+func checkRuntime(runtime client.Object) error {
+	return gang.CheckAnnotations(field.NewPath("metadata", "annotations"), runtime.GetAnnotations()).ToAggregate()
 }
 
 // ValidateUpdate implements admission.Validator.
 func (u unlessDisabled[T]) ValidateUpdate(ctx context.Context, before, after T) (ctrladmission.Warnings, error) {
 	if after.GetLabels()[validationLabel] == "disabled" {
 		return nil, nil
+	}
+	if err := checkRuntime(after); err != nil && !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) {
+		return nil, err
 	}
 	return u.Validator.ValidateUpdate(ctx, before, after)
 }
@@ -142,6 +154,11 @@ func (w *Webhook) validate(ctx context.Context, request ctrladmission.Request) c
 	}
 	if !after.DeletionTimestamp.IsZero() {
 		return ctrladmission.Allowed("")
+	}
+	if before == nil || !maps.Equal(before.Annotations, after.Annotations) {
+		if errs := gang.CheckAnnotations(field.NewPath("metadata", "annotations"), after.Annotations); len(errs) > 0 {
+			return refused(after, errs, nil)
+		}
 	}
 	if before != nil {
 		errs, changed := overrides.CheckFrozen(before, after)

@@ -44,6 +44,7 @@ import (
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/trainer"
+	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
 
 const leaderElectionID = "signalbox.signalbox.dev"
@@ -122,14 +123,19 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	writer := signalboxadmission.NewWriter(mgr.GetClient(), clock.RealClock{}, bundled)
 	jobSets := signalboxadmission.NewJobSets(mgr.GetClient(), mgr.GetAPIReader())
 	recorder := mgr.GetEventRecorder("signalbox")
-	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), writer, jobSets, recorder, &config.Kueue, installed, clock.RealClock{})
+	gangs := newGangs(ctx, mgr, config, clients, recorder)
+	var placement integration.Placement = gang.Elsewhere{}
+	if bundled {
+		placement = gangs
+	}
+	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), writer, jobSets, recorder, &config.Kueue, installed, placement, clock.RealClock{})
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	identities := append([]string{self}, config.Kueue.Identities...)
 	var next integration.Next
 	if bundled {
-		if next, err = bundledTrainer(ctx, mgr, config, clients, writer, jobSets, recorder, identities); err != nil {
+		if next, err = bundledTrainer(ctx, mgr, config, clients, writer, jobSets, gangs, recorder, identities); err != nil {
 			return err
 		}
 	}
@@ -143,7 +149,7 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 }
 
 // bundledTrainer sets the Trainer role up and returns what is to be run for each TrainJob.
-func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, jobSets *signalboxadmission.JobSets, recorder events.EventRecorder, self []string) (integration.Next, error) {
+func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, jobSets *signalboxadmission.JobSets, gangs *gang.Gangs, recorder events.EventRecorder, self []string) (integration.Next, error) {
 	progress := config.Trainer.Progress
 	theirs := &trainerconfig.Configuration{
 		CertManagement: &trainerconfig.CertManagement{WebhookServiceName: progress.Service, WebhookSecretName: progress.Secret},
@@ -173,11 +179,23 @@ func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Con
 	if err != nil {
 		return nil, err
 	}
-	reconciler := trainer.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), builder, writer, jobSets, recorder, clock.RealClock{})
+	reconciler := trainer.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), builder, writer, jobSets, gangs, recorder, clock.RealClock{})
 	if err := reconciler.Setup(ctx, mgr.GetFieldIndexer()); err != nil {
 		return nil, err
 	}
 	return reconciler, trainer.NewWebhook(mgr.GetClient(), mgr.GetAPIReader(), builder, admission.NewDecoder(mgr.GetScheme()), clock.RealClock{}, self).Register(mgr)
+}
+
+// newGangs returns what puts pods into groups. Its cache is made when the API server is found to serve them.
+func newGangs(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, recorder events.EventRecorder) *gang.Gangs {
+	newCache := func() (cache.Cache, error) {
+		return cache.New(mgr.GetConfig(), cache.Options{
+			HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+			DefaultLabelSelector: gang.Selector(), DefaultTransform: cache.TransformStripManagedFields(),
+		})
+	}
+	setting := config.Trainer.GangScheduling
+	return gang.NewGangs(ctx, mgr.GetClient(), mgr.GetAPIReader(), clients.Discovery(), newCache, recorder, clock.RealClock{}, setting.Mode, setting.Policy)
 }
 
 // newScheme returns a scheme with every kind that we deal with; trainers are whose types TrainJobs and runtimes have.
@@ -229,7 +247,8 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 	return mgr, mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker())
 }
 
-// jobSetPods caches of the pods only those of JobSets, and of each only what tells whether it has ended.
+// jobSetPods caches of the pods only those of JobSets, and of each only what tells whether it has ended, and where it is
+// in a group, how that is placed.
 func jobSetPods() (cache.ByObject, error) {
 	ofJobSets, err := labels.NewRequirement(jobset.JobSetNameKey, selection.Exists, nil)
 	if err != nil {
@@ -242,13 +261,17 @@ func jobSetPods() (cache.ByObject, error) {
 			if !ok {
 				return object, nil
 			}
-			return &corev1.Pod{
+			kept := &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{
 					Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 					Labels: map[string]string{jobset.JobSetNameKey: pod.Labels[jobset.JobSetNameKey]},
 				},
 				Status: corev1.PodStatus{Phase: pod.Status.Phase},
-			}, nil
+			}
+			if pod.Spec.SchedulingGroup != nil {
+				gang.Keepsake(kept, pod)
+			}
+			return kept, nil
 		},
 	}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -42,10 +43,40 @@ func act(ctx context.Context, x *plan, action, component string) error {
 		}
 		return s.start(ctx, component)
 	}
-	if action == "upgrade" && component == "trainer" {
+	switch action + " " + component {
+	case "upgrade trainer":
 		return x.upgradeTrainer(ctx)
+	case "disable gangs", "enable gangs":
+		return x.serveGangs(ctx, action == "enable")
 	}
-	return fmt.Errorf("no action %q of %s; there are kill, stop, start, restart, and upgrade of trainer", action, component)
+	return fmt.Errorf("no action %q of %s; there are kill, stop, start, restart, upgrade of trainer, disable and enable of gangs", action, component)
+}
+
+// serveGangs restarts Kubernetes with the Workload and PodGroup API, or without it, as most clusters of 1.36 are.
+func (x *plan) serveGangs(ctx context.Context, on bool) error {
+	all := []string{"kube-controller-manager", "kube-scheduler", "kube-apiserver"}
+	for _, name := range all {
+		if err := x.s.stop(name, syscall.SIGTERM); err != nil {
+			return err
+		}
+		x.s.revise(name, func(args []string) []string {
+			args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == gangAPI || arg == gangGates })
+			if !on {
+				return args
+			}
+			if name == "kube-apiserver" {
+				args = append(args, gangAPI)
+			}
+			return append(args, gangGates)
+		})
+	}
+	slices.Reverse(all)
+	for _, name := range all {
+		if err := x.s.start(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func callControl(l layout, action, component string) error {

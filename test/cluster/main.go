@@ -23,6 +23,7 @@ const usage = `cluster runs a real control plane on loopback.
   cluster run   [--profile P] -- CMD ARG...  start, run CMD with its environment, stop; exits as CMD does
   cluster restart|stop|start|kill COMPONENT  act on one component of a running control plane
   cluster upgrade trainer                    put the next Kubeflow Trainer in the place of the one that runs
+  cluster disable|enable gangs               restart Kubernetes without or with the Workload and PodGroup API
 
 Profiles: ` + "%s" + `
 Flags:
@@ -84,7 +85,7 @@ func run(ctx context.Context, args []string) error {
 		err = down(l)
 	case "run":
 		err = runCommand(ctx, l, p, flags.Args())
-	case "restart", "stop", "start", "kill", "upgrade":
+	case "restart", "stop", "start", "kill", "upgrade", "disable", "enable":
 		if flags.NArg() != 1 {
 			return fmt.Errorf("%s takes the name of one component", command)
 		}

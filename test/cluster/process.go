@@ -75,6 +75,15 @@ func (s *supervisor) add(ctx context.Context, c component) error {
 	return s.start(ctx, c.name)
 }
 
+// revise changes what a component is started with the next time.
+func (s *supervisor) revise(name string, args func([]string) []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.specs[name]
+	c.args = args(c.args)
+	s.specs[name] = c
+}
+
 func (s *supervisor) start(ctx context.Context, name string) error {
 	s.mu.Lock()
 	c, known := s.specs[name]

@@ -24,7 +24,10 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// gangGates serve and schedule scheduling.k8s.io/v1alpha2 Workload and PodGroup.
+// gangAPI serves scheduling.k8s.io/v1alpha2, Workload and PodGroup.
+const gangAPI = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
+
+// gangGates are of every component of Kubernetes that has a part in it.
 const gangGates = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 
 // plan is what every step of a start needs to know.
@@ -112,7 +115,7 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 			"--authorization-mode", "RBAC",
 			"--audit-policy-file", x.layout.config("audit-policy.yaml"), "--audit-log-path", x.layout.audit(),
 			"--audit-log-maxsize", "4000",
-			"--runtime-config", "scheduling.k8s.io/v1alpha2=true", gangGates,
+			gangAPI, gangGates,
 		},
 		ready: func(ctx context.Context) error { return get(ctx, client, x.config.Host+"/readyz") },
 	})

@@ -31,8 +31,12 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 		n := 1
 		for ; ; n++ {
 			fired := trap.arm(n, g.namespace)
-			victim := g.trainJob(fmt.Sprintf("victim-%d", n), "torch", 1, priority(low))
-			urgent := g.trainJob(fmt.Sprintf("urgent-%d", n), "torch", 1, priority(high))
+			mode := api.GangOff
+			if cluster.bundled() {
+				mode = api.GangRequired // the writes without are among those with
+			}
+			victim := g.trainJob(fmt.Sprintf("victim-%d", n), "torch", 1, priority(low), gangs(mode))
+			urgent := g.trainJob(fmt.Sprintf("urgent-%d", n), "torch", 1, priority(high), gangs(mode))
 			// eventually holds a condition, and starts the manager again when the trap has snapped meanwhile.
 			eventually := func(what string, holds func() bool) {
 				ginkgo.GinkgoHelper()
@@ -49,6 +53,7 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 				})
 			}
 			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero(), "round %d", n)
+			gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty(), "round %d: Workloads and PodGroups of gangs", n)
 			gomega.Expect(g.list(ctx, &kueue.WorkloadList{})).To(gomega.HaveLen(2*n), "round %d", n)
 			gomega.Expect(watched.startsOf(urgent)).To(gomega.Equal(1), "round %d", n)
 			gomega.Expect(watched.startsOf(victim)).To(gomega.BeNumerically("<=", 2), "round %d", n)

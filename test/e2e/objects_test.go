@@ -40,27 +40,33 @@ var gpuKinds = []string{"a100", "h100"}
 // makeNodes makes eight nodes of each GPU kind. All carry a taint of their kind, and one ("spot") that only runtimes
 // tolerate.
 func makeNodes(ctx context.Context) {
+	for _, kind := range gpuKinds {
+		for i := range nodesOfKind {
+			makeNode(ctx, kind, i)
+		}
+	}
+}
+
+func makeNode(ctx context.Context, kind string, i int) *corev1.Node {
+	ginkgo.GinkgoHelper()
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("96"), corev1.ResourceMemory: resource.MustParse("1Ti"),
 		corev1.ResourcePods: resource.MustParse("110"), gpu: resource.MustParse(fmt.Sprint(gpusPerNode)),
 	}
-	for _, kind := range gpuKinds {
-		for i := range nodesOfKind {
-			node := &corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", kind, i), Labels: map[string]string{
-					"gpu": kind, "has-" + kind: "true", "rack": fmt.Sprintf("%s-rack-%d", kind, i/nodesOfRack), corev1.LabelHostname: fmt.Sprintf("%s-%d", kind, i),
-				}},
-				Spec: corev1.NodeSpec{Taints: []corev1.Taint{
-					{Key: "gpu", Value: kind, Effect: corev1.TaintEffectNoSchedule},
-					{Key: "spot", Value: "true", Effect: corev1.TaintEffectNoSchedule},
-				}},
-				Status: corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
-			}
-			gomega.Expect(admin.Create(ctx, node)).To(gomega.Succeed())
-			node.Status = corev1.NodeStatus{Allocatable: capacity, Capacity: capacity}
-			gomega.Expect(admin.Status().Update(ctx, node)).To(gomega.Or(gomega.Succeed(), gomega.Satisfy(apierrors.IsConflict)))
-		}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", kind, i), Labels: map[string]string{
+			"gpu": kind, "has-" + kind: "true", "rack": fmt.Sprintf("%s-rack-%d", kind, i/nodesOfRack), corev1.LabelHostname: fmt.Sprintf("%s-%d", kind, i),
+		}},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+			{Key: "gpu", Value: kind, Effect: corev1.TaintEffectNoSchedule},
+			{Key: "spot", Value: "true", Effect: corev1.TaintEffectNoSchedule},
+		}},
+		Status: corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
 	}
+	gomega.Expect(admin.Create(ctx, node)).To(gomega.Succeed())
+	node.Status = corev1.NodeStatus{Allocatable: capacity, Capacity: capacity}
+	gomega.Expect(admin.Status().Update(ctx, node)).To(gomega.Or(gomega.Succeed(), gomega.Satisfy(apierrors.IsConflict)))
+	return node
 }
 
 // makeFlavors makes a flavor of each GPU kind. Each has a node label of its own beside the common one, and a toleration,

@@ -234,22 +234,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 
 var _ = ginkgo.Describe("A TrainJob that asks for one rack", func() {
 	ginkgo.It("gets all its pods placed in one, after they were gated", func(ctx context.Context) {
-		racks := &kueue.Topology{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "racks-"},
-			Spec:       kueue.TopologySpec{Levels: []kueue.TopologyLevel{{NodeLabel: "rack"}, {NodeLabel: corev1.LabelHostname}}},
-		}
-		gomega.Expect(admin.Create(ctx, racks)).To(gomega.Succeed())
-		flavor := get(ctx, &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "a100"}}).DeepCopy()
-		flavor.ObjectMeta = metav1.ObjectMeta{GenerateName: "a100-racks-"}
-		flavor.Spec.TopologyName = ptr.To(kueue.TopologyReference(racks.Name))
-		gomega.Expect(admin.Create(ctx, flavor)).To(gomega.Succeed())
-		ginkgo.DeferCleanup(func(ctx context.Context) {
-			gomega.Expect(admin.Delete(ctx, flavor)).To(gomega.Succeed())
-			gomega.Expect(admin.Delete(ctx, racks)).To(gomega.Succeed())
-		})
-		g := newGround(ctx, map[string]int64{"a100": 64}, func(cq *kueue.ClusterQueue) {
-			cq.Spec.ResourceGroups[0].Flavors[0].Name = kueue.ResourceFlavorReference(flavor.Name)
-		})
+		g := onRacks(ctx)
 		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[kueue.PodSetRequiredTopologyAnnotation] = "rack"
 		})
@@ -258,14 +243,43 @@ var _ = ginkgo.Describe("A TrainJob that asks for one rack", func() {
 		gomega.Expect(workloadOf(ctx, tj).Spec.PodSets[0].TopologyRequest.Required).To(gomega.HaveValue(gomega.Equal("rack")))
 		_, spec := overrides.PodPatch(entryOf(get(ctx, tj)).TrainingRuntimeSpec, "node")
 		gomega.Expect(spec.SchedulingGates).To(gomega.ConsistOf(corev1.PodSchedulingGate{Name: kueue.TopologySchedulingGate}))
-		used := map[string]int{}
 		for _, p := range podsOf(ctx, tj) {
 			gomega.Expect(p.Spec.SchedulingGates).To(gomega.BeEmpty())
-			used[get(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Spec.NodeName}}).Labels["rack"]]++
 		}
-		gomega.Expect(used).To(gomega.HaveLen(1), "racks in use")
+		gomega.Expect(racksOf(ctx, tj)).To(gomega.HaveLen(1), "racks in use")
 	})
 })
+
+// onRacks is a ground whose a100 nodes are in racks.
+func onRacks(ctx context.Context) *ground {
+	ginkgo.GinkgoHelper()
+	racks := &kueue.Topology{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "racks-"},
+		Spec:       kueue.TopologySpec{Levels: []kueue.TopologyLevel{{NodeLabel: "rack"}, {NodeLabel: corev1.LabelHostname}}},
+	}
+	gomega.Expect(admin.Create(ctx, racks)).To(gomega.Succeed())
+	flavor := get(ctx, &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "a100"}}).DeepCopy()
+	flavor.ObjectMeta = metav1.ObjectMeta{GenerateName: "a100-racks-"}
+	flavor.Spec.TopologyName = ptr.To(kueue.TopologyReference(racks.Name))
+	gomega.Expect(admin.Create(ctx, flavor)).To(gomega.Succeed())
+	ginkgo.DeferCleanup(func(ctx context.Context) {
+		gomega.Expect(admin.Delete(ctx, flavor)).To(gomega.Succeed())
+		gomega.Expect(admin.Delete(ctx, racks)).To(gomega.Succeed())
+	})
+	return newGround(ctx, map[string]int64{"a100": 64}, func(cq *kueue.ClusterQueue) {
+		cq.Spec.ResourceGroups[0].Flavors[0].Name = kueue.ResourceFlavorReference(flavor.Name)
+	})
+}
+
+// racksOf is how many pods of a TrainJob are in each rack.
+func racksOf(ctx context.Context, tj *api.TrainJob) map[string]int {
+	ginkgo.GinkgoHelper()
+	used := map[string]int{}
+	for _, p := range podsOf(ctx, tj) {
+		used[get(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Spec.NodeName}}).Labels["rack"]]++
+	}
+	return used
+}
 
 var _ = ginkgo.Describe("A TrainJob of several steps", func() {
 	ginkgo.It("gives the quota of an initializer back when that has succeeded", func(ctx context.Context) {
@@ -290,16 +304,7 @@ var _ = ginkgo.Describe("A TrainJob of several steps", func() {
 
 	ginkgo.It("runs MPI's launcher and workers as PodSets in the runtime's order", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 32})
-		g.runtime(ctx, "mpi", "1s", func(rt *api.TrainingRuntime) {
-			launcher := step("launcher", "trainer", "1s")
-			launcher.DependsOn = []jobset.DependsOn{{Name: "node", Status: jobset.DependencyReady}}
-			worker := step("node", "", "forever")
-			rt.Spec.MLPolicy = &trainer.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainer.MLPolicySource{MPI: &trainer.MPIMLPolicySource{
-				NumProcPerNode: ptr.To[int32](8), MPIImplementation: ptr.To(trainer.MPIImplementationOpenMPI), SSHAuthMountPath: ptr.To("/root/.ssh"), RunLauncherAsNode: ptr.To(true),
-			}}}
-			rt.Spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll, TargetReplicatedJobs: []string{"launcher"}}
-			rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{worker, launcher}
-		})
+		g.runtime(ctx, "mpi", "1s", mpiAsNode)
 		tj := g.submit(ctx, g.trainJob("mpi", "mpi", 4))
 		gomega.Eventually(flavor(ctx, tj)).Should(gomega.Equal("a100"))
 		var shape []string
@@ -310,6 +315,18 @@ var _ = ginkgo.Describe("A TrainJob of several steps", func() {
 		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
 	})
 })
+
+// mpiAsNode makes a runtime one of MPI, whose launcher is one of the nodes and starts when the others are ready.
+func mpiAsNode(rt *api.TrainingRuntime) {
+	launcher := step("launcher", "trainer", "1s")
+	launcher.DependsOn = []jobset.DependsOn{{Name: "node", Status: jobset.DependencyReady}}
+	worker := step("node", "", "forever")
+	rt.Spec.MLPolicy = &trainer.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainer.MLPolicySource{MPI: &trainer.MPIMLPolicySource{
+		NumProcPerNode: ptr.To[int32](8), MPIImplementation: ptr.To(trainer.MPIImplementationOpenMPI), SSHAuthMountPath: ptr.To("/root/.ssh"), RunLauncherAsNode: ptr.To(true),
+	}}}
+	rt.Spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll, TargetReplicatedJobs: []string{"launcher"}}
+	rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{worker, launcher}
+}
 
 // entryFor adds a user's entry for one ReplicatedJob.
 func entryFor(manager, replicatedJob string, fill func(*metav1.ObjectMeta, *trainer.PodSpecPatch)) func(*api.TrainJob) {

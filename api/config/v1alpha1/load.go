@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -12,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	trainer "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // Default returns the configuration of an empty file.
@@ -24,7 +27,10 @@ func Default() *Configuration {
 		LeaderElection:   LeaderElection{Enabled: &enabled},
 		ClientConnection: ClientConnection{QPS: 300, Burst: 500},
 		Concurrency:      5,
-		Trainer:          Trainer{Enabled: new(true), Progress: Progress{Port: 10443, Service: "signalbox-webhook", Secret: "signalbox-webhook-cert"}},
+		Trainer: Trainer{
+			Enabled: new(true), Progress: Progress{Port: 10443, Service: "signalbox-webhook", Secret: "signalbox-webhook-cert"},
+			GangScheduling: GangScheduling{Mode: trainer.GangOff, Policy: trainer.GangPolicyGang},
+		},
 		Kueue: Kueue{
 			ConfigMap: NamespacedName{Namespace: "kueue-system", Name: "kueue-manager-config"},
 			ManagedJobsNamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
@@ -104,7 +110,22 @@ func (c *Configuration) validate() field.ErrorList {
 	if p := c.Trainer.Progress.Port; p < 1 || p > 65535 {
 		errs = append(errs, field.Invalid(field.NewPath("trainer", "progress", "port"), p, "must be 1 to 65535"))
 	}
+	errs = append(errs, c.Trainer.validateGangScheduling(field.NewPath("trainer", "gangScheduling"))...)
 	return append(errs, c.Kueue.validate(field.NewPath("kueue"))...)
+}
+
+func (t *Trainer) validateGangScheduling(path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if g := t.GangScheduling; !slices.Contains(trainer.GangModes, g.Mode) {
+		errs = append(errs, field.NotSupported(path.Child("mode"), g.Mode, trainer.GangModes))
+	} else if g.Mode != trainer.GangOff && t.Enabled != nil && !*t.Enabled {
+		errs = append(errs, field.Invalid(path.Child("mode"), g.Mode, "the JobSets of an installed Kubeflow Trainer are not Signalbox's to build, so that their pods can't be put into groups; "+
+			"set it to off, or use the bundled Trainer (trainer.enabled)"))
+	}
+	if p := t.GangScheduling.Policy; !slices.Contains(trainer.GangPolicies, p) {
+		errs = append(errs, field.NotSupported(path.Child("policy"), p, trainer.GangPolicies))
+	}
+	return errs
 }
 
 func (k *Kueue) validate(path *field.Path) field.ErrorList {

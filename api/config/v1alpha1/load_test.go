@@ -27,6 +27,9 @@ func TestParse(t *testing.T) {
 		"an owner kind":        {"the index and the form are named", head + "kueue: {ownerKinds: [AppWrapper]}\n", "kueue.ownerKinds[0]"},
 		"no switch":            {"null is neither on nor off", head + "trainer: {enabled: null}\n", "trainer.enabled: Required"},
 		"a progress port":      {"the path and the value are named", head + "trainer: {progress: {port: 0}}\n", "trainer.progress.port: Invalid value: 0"},
+		"a gang mode":          {"the path, the value and the choice are named", head + "trainer: {gangScheduling: {mode: always}}\n", `trainer.gangScheduling.mode: Unsupported value: "always": supported values: "required", "preferred", "off"`},
+		"a gang policy":        {"the path is named", head + "trainer: {gangScheduling: {policy: none}}\n", `trainer.gangScheduling.policy: Unsupported value: "none"`},
+		"gangs of another's":   {"its JobSets are not ours to build", head + "trainer: {enabled: false, gangScheduling: {mode: preferred}}\n", `trainer.gangScheduling.mode: Invalid value: "preferred"`},
 		"a negative time":      {"the path is named", head + "kueue: {afterDeactivated: -1s}\n", "kueue.afterDeactivated"},
 	}
 	for name, c := range cases {

@@ -3,6 +3,8 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	trainer "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // APIVersion and Kind head every configuration file.
@@ -107,6 +109,17 @@ type Trainer struct {
 	// Progress lets training processes report their progress and metrics into status.trainerStatus (Kubeflow Trainer:
 	// feature gate TrainJobStatus).
 	Progress Progress `json:"progress"`
+	// GangScheduling is for TrainJobs and runtimes that don't say by annotation how their pods are to be placed.
+	GangScheduling GangScheduling `json:"gangScheduling"`
+}
+
+// GangScheduling places the pods of TrainJobs in groups, by Kubernetes' Workload and PodGroup API (scheduling.k8s.io).
+// Beside an installed Kubeflow Trainer it must be off: that one's JobSets are not ours to build.
+type GangScheduling struct {
+	// Mode is required, preferred or off (annotation signalbox.dev/gang-scheduling). Default off.
+	Mode trainer.GangMode `json:"mode"`
+	// Policy is gang (all pods of a group or none) or basic (annotation signalbox.dev/gang-scheduling-policy). Default gang.
+	Policy trainer.GangPolicy `json:"policy"`
 }
 
 // Progress is Kubeflow Trainer's status server.

@@ -17,6 +17,9 @@ const (
 	ConditionEvicted = "Evicted"
 	// ConditionBlocked says that the TrainJob can't be queued as it is, and why. It is taken away when it can.
 	ConditionBlocked = "Blocked"
+	// ConditionGangScheduled says whether the gangs of a running TrainJob are placed, and where one is not, why and since
+	// when. A TrainJob without gangs doesn't have it.
+	ConditionGangScheduled = "GangScheduled"
 )
 
 // StateOf returns the state that a status amounts to. It depends on nothing else, so that whoever writes a status can

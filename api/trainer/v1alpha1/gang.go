@@ -1,0 +1,38 @@
+package v1alpha1
+
+// Annotations of TrainJobs and of runtimes that say how the pods of a TrainJob are to be placed. A TrainJob's go before
+// its runtime's, and these before the manager's configuration (trainer.gangScheduling).
+const (
+	// GangModeAnnotation is one of the GangModes.
+	GangModeAnnotation = "signalbox.dev/gang-scheduling"
+	// GangPolicyAnnotation is one of the GangPolicies.
+	GangPolicyAnnotation = "signalbox.dev/gang-scheduling-policy"
+)
+
+// GangMode says whether a TrainJob's pods are placed in groups, by Kubernetes' Workload and PodGroup API.
+type GangMode string
+
+const (
+	// GangRequired: in groups, or the TrainJob doesn't start.
+	GangRequired GangMode = "required"
+	// GangPreferred: in groups where that can be done, else one by one.
+	GangPreferred GangMode = "preferred"
+	// GangOff: one by one.
+	GangOff GangMode = "off"
+)
+
+// GangModes are all of them.
+var GangModes = []GangMode{GangRequired, GangPreferred, GangOff}
+
+// GangPolicy says how kube-scheduler places a group.
+type GangPolicy string
+
+const (
+	// GangPolicyGang: all of its pods, or none.
+	GangPolicyGang GangPolicy = "gang"
+	// GangPolicyBasic: each by itself; kube-scheduler knows that they belong together.
+	GangPolicyBasic GangPolicy = "basic"
+)
+
+// GangPolicies are all of them.
+var GangPolicies = []GangPolicy{GangPolicyGang, GangPolicyBasic}

@@ -1,0 +1,404 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+func init() {
+	if cluster.bundled() {
+		ginkgo.Describe("Gangs", gangSpecs)
+	}
+}
+
+// gangs sets how a TrainJob's pods are to be placed.
+func gangs(mode api.GangMode) func(*api.TrainJob) {
+	return func(tj *api.TrainJob) {
+		metav1.SetMetaDataAnnotation(&tj.ObjectMeta, api.GangModeAnnotation, string(mode))
+	}
+}
+
+// gpusEach sets how many GPUs each node of a TrainJob asks for.
+func gpusEach(n int64) func(*api.TrainJob) {
+	return func(tj *api.TrainJob) {
+		some := corev1.ResourceList{gpu: *resource.NewQuantity(n, resource.DecimalSI)}
+		tj.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{Requests: some, Limits: some}
+	}
+}
+
+// leftovers are the Workloads and PodGroups of a namespace.
+func (g *ground) leftovers(ctx context.Context) func() []string {
+	return func() []string {
+		ginkgo.GinkgoHelper()
+		return append(g.list(ctx, &schedulingv1alpha2.WorkloadList{}), g.list(ctx, &schedulingv1alpha2.PodGroupList{})...)
+	}
+}
+
+// podGroups are the PodGroups of a TrainJob, as "template=minCount".
+func podGroups(ctx context.Context, tj *api.TrainJob) []string {
+	ginkgo.GinkgoHelper()
+	var list schedulingv1alpha2.PodGroupList
+	gomega.Expect(admin.List(ctx, &list, client.InNamespace(tj.Namespace))).To(gomega.Succeed())
+	var found []string
+	for _, pg := range list.Items {
+		if !metav1.IsControlledBy(&pg, tj) {
+			continue
+		}
+		count := "basic"
+		if gang := pg.Spec.SchedulingPolicy.Gang; gang != nil {
+			count = fmt.Sprint(gang.MinCount)
+		}
+		found = append(found, fmt.Sprintf("%s=%s", pg.Spec.PodGroupTemplateRef.Workload.PodGroupTemplateName, count))
+	}
+	return found
+}
+
+// groupsOfPods are the PodGroups that the pods of a TrainJob name, each with how many do.
+func groupsOfPods(ctx context.Context, tj *api.TrainJob) map[string]int {
+	ginkgo.GinkgoHelper()
+	named := map[string]int{}
+	for _, p := range podsOf(ctx, tj) {
+		if s := p.Spec.SchedulingGroup; s != nil {
+			named[ptr.Deref(s.PodGroupName, "")]++
+		}
+	}
+	return named
+}
+
+// boundOf is how many pods are on a node and have not ended of the TrainJobs whose names begin so.
+func (g *ground) boundOf(ctx context.Context, prefix string) func() int {
+	return func() int {
+		ginkgo.GinkgoHelper()
+		var list corev1.PodList
+		gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
+		n := 0
+		for _, p := range list.Items {
+			if strings.HasPrefix(p.Name, prefix) && p.Spec.NodeName != "" && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning {
+				n++
+			}
+		}
+		return n
+	}
+}
+
+// end lets the pods come to their ends of the TrainJobs whose names begin so.
+func (g *ground) end(ctx context.Context, prefix string) {
+	ginkgo.GinkgoHelper()
+	var list corev1.PodList
+	gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if !strings.HasPrefix(pod.Name, prefix) {
+			continue
+		}
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"0s"}}}`, runFor)
+		gomega.Expect(admin.Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(patch)))).To(gomega.Succeed())
+	}
+}
+
+// moreNodes makes another node of a kind for the running spec.
+func moreNodes(ctx context.Context, kind string, from, n int) {
+	ginkgo.GinkgoHelper()
+	for i := from; i < from+n; i++ {
+		node := makeNode(ctx, kind, i)
+		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, node)).To(gomega.Succeed()) })
+	}
+}
+
+func gangSpecs() {
+	ginkgo.It("place all pods or none: 9 nodes where there is room for 8, without and with", func(ctx context.Context) {
+		for _, mode := range []api.GangMode{api.GangOff, api.GangRequired} {
+			g := newGround(ctx, map[string]int64{"a100": 72})
+			g.runtime(ctx, "torch", "forever")
+			tj := g.submit(ctx, g.trainJob("nine", "torch", 9, gangs(mode)))
+			if mode == api.GangOff {
+				gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(8))
+				gomega.Consistently(bound(ctx, tj), "3s").Should(gomega.Equal(8), "64 GPUs are held, and nothing runs")
+				gomega.Expect(g.leftovers(ctx)()).To(gomega.BeEmpty())
+				gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
+				gomega.Eventually(func() []corev1.Pod { return podsOf(ctx, tj) }).Should(gomega.BeEmpty())
+				continue
+			}
+			gomega.Eventually(func() []corev1.Pod { return podsOf(ctx, tj) }).Should(gomega.HaveLen(9))
+			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(gomega.And(
+				gomega.HavePrefix("False Unschedulable: none of the 9 pods of gang node can be placed, since 20"),
+				gomega.ContainSubstring("nodes are available"), gomega.ContainSubstring("Insufficient nvidia.com/gpu")))
+			gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("GangUnschedulable: none of the 9 pods")))
+			gomega.Eventually(cluster.metrics).Should(gomega.ContainSubstring("signalbox_gangs_unschedulable 1"))
+			gomega.Consistently(bound(ctx, tj), "3s").Should(gomega.BeZero(), "not one GPU is held")
+			moreNodes(ctx, "a100", nodesOfKind, 1)
+			gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(9))
+			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(gomega.Equal("True Scheduled: the 9 pods of gang node are placed"))
+			gomega.Eventually(cluster.metrics).Should(gomega.ContainSubstring("signalbox_gangs_unschedulable 0"))
+			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
+			gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
+		}
+		ginkgo.AddReportEntry("gangs: of 9 pods with room for 8, 8 bound without a gang; 0 with, and 9 with one node more")
+	})
+
+	ginkgo.It("never deadlock: two jobs of 6 nodes on 8, started at once, 20 times", func(ctx context.Context) {
+		const rounds = 20
+		low, _ := makePriorities(ctx)
+		g := newGround(ctx, map[string]int64{"a100": 96})
+		g.runtime(ctx, "torch", "300ms")
+		halves := watchHalves(ctx, g, 6)
+		for n := range rounds {
+			first := g.trainJob(fmt.Sprintf("first-%d", n), "torch", 6, gangs(api.GangRequired), priority(low))
+			second := g.trainJob(fmt.Sprintf("second-%d", n), "torch", 6, gangs(api.GangRequired), priority(low))
+			g.submit(ctx, first)
+			g.submit(ctx, second)
+			gomega.Eventually(func() bool { return complete(ctx, first)() && complete(ctx, second)() }).Should(gomega.BeTrue(), "round %d", n)
+			gomega.Expect(halves.seen()).To(gomega.BeEmpty(), "round %d", n)
+		}
+		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
+		ginkgo.AddReportEntry(fmt.Sprintf("gangs: %d rounds of 6 + 6 nodes on 8: %d jobs finished, none ever half placed beside another", rounds, g.finished(ctx)()))
+		gomega.Expect(g.finished(ctx)()).To(gomega.Equal(2 * rounds))
+	})
+
+	ginkgo.It("wait for no pod that comes later: initializers before the trainer, nodes before the launcher", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		g.runtime(ctx, "staged", "2s", func(rt *api.TrainingRuntime) {
+			rjs := []jobset.ReplicatedJob{step("dataset-initializer", "dataset-initializer", "1s"), step("model-initializer", "model-initializer", "1s"), step("node", "trainer", "2s")}
+			rjs[2].DependsOn = []jobset.DependsOn{{Name: "dataset-initializer", Status: jobset.DependencyComplete}, {Name: "model-initializer", Status: jobset.DependencyComplete}}
+			rt.Spec.Template.Spec.ReplicatedJobs = rjs
+			rt.Annotations = map[string]string{api.GangModeAnnotation: string(api.GangRequired)}
+		})
+		g.runtime(ctx, "mpi", "2s", mpiAsNode)
+		staged := g.submit(ctx, g.trainJob("staged", "staged", 2))
+		mpi := g.submit(ctx, g.trainJob("mpi", "mpi", 4, gangs(api.GangRequired)))
+		gomega.Eventually(func() []string { return podGroups(ctx, staged) }).Should(gomega.ConsistOf("dataset-initializer=2", "node=2"))
+		gomega.Eventually(func() []string { return podGroups(ctx, mpi) }).Should(gomega.ConsistOf("node=3", "launcher=1"))
+		var workloads schedulingv1alpha2.WorkloadList
+		gomega.Expect(admin.List(ctx, &workloads, client.InNamespace(g.namespace))).To(gomega.Succeed())
+		for _, tj := range []*api.TrainJob{staged, mpi} {
+			gomega.Expect(workloads.Items).To(gomega.ContainElement(gomega.Satisfy(func(w schedulingv1alpha2.Workload) bool {
+				return metav1.IsControlledBy(&w, tj) && w.Spec.ControllerRef.Kind == "TrainJob" && w.Spec.ControllerRef.Name == tj.Name && len(w.Spec.PodGroupTemplates) == 2
+			})))
+			gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
+			gomega.Expect(told(ctx, tj, api.ConditionGangScheduled)).To(gomega.HavePrefix("True Scheduled"))
+		}
+		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty(), "finished")
+		ginkgo.AddReportEntry("gangs: initializers (2 pods) → trainer (2) and nodes (3) → launcher (1) ran to their ends")
+	})
+
+	ginkgo.It("leave nothing behind: 50 preemptions, 50 restarts, 100 finishes", func(ctx context.Context) {
+		const pairs = 50
+		low, high := makePriorities(ctx)
+		moreNodes(ctx, "a100", nodesOfKind, 5) // 104 GPUs
+		g := newGround(ctx, map[string]int64{"a100": 2 * pairs})
+		g.runtime(ctx, "torch", "forever")
+		var victims, urgent []*api.TrainJob
+		for n := range pairs {
+			victims = append(victims, g.submit(ctx, g.trainJob(fmt.Sprintf("victim-%d", n), "torch", 2, gangs(api.GangRequired), priority(low), gpusEach(1))))
+		}
+		gomega.Eventually(g.boundOf(ctx, "victim-"), "2m").Should(gomega.Equal(2 * pairs))
+		for n := range pairs {
+			urgent = append(urgent, g.submit(ctx, g.trainJob(fmt.Sprintf("urgent-%d", n), "torch", 2, gangs(api.GangRequired), priority(high), gpusEach(1))))
+		}
+		gomega.Eventually(g.boundOf(ctx, "urgent-"), "2m").Should(gomega.Equal(2*pairs), "every victim is preempted")
+		g.end(ctx, "urgent-")
+		gomega.Eventually(g.boundOf(ctx, "victim-"), "2m").Should(gomega.Equal(2*pairs), "every victim runs again")
+		g.end(ctx, "victim-")
+		gomega.Eventually(g.finished(ctx), "2m").Should(gomega.Equal(2 * pairs))
+		again := 0
+		for n := range pairs {
+			again += watched.startsOf(victims[n]) - 1
+			gomega.Expect(watched.startsOf(urgent[n])).To(gomega.Equal(1))
+		}
+		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
+		ginkgo.AddReportEntry(fmt.Sprintf("gangs: %d preempted and started again, %d finished, 0 Workloads and PodGroups left", again, 2*pairs))
+		gomega.Expect(again).To(gomega.Equal(pairs))
+	})
+
+	ginkgo.It("are named by pods, and made again under the same name when they are deleted", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 16})
+		g.runtime(ctx, "torch", "forever")
+		tj := g.submit(ctx, g.trainJob("held", "torch", 2, gangs(api.GangRequired)))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(2))
+		named := groupsOfPods(ctx, tj)
+		gomega.Expect(named).To(gomega.HaveLen(1))
+		var list schedulingv1alpha2.PodGroupList
+		gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
+		gomega.Expect(list.Items).To(gomega.HaveLen(1))
+		before := list.Items[0].DeepCopy()
+		gomega.Expect(named).To(gomega.Equal(map[string]int{before.Name: 2}))
+		gomega.Expect(before.OwnerReferences).To(gomega.HaveLen(2))
+		gomega.Expect(metav1.IsControlledBy(before, get(ctx, tj))).To(gomega.BeTrue())
+		gomega.Expect(before.OwnerReferences[1].Kind).To(gomega.Equal("Workload"))
+
+		gomega.Expect(admin.Delete(ctx, before.DeepCopy())).To(gomega.Succeed())
+		gomega.Expect(get(ctx, before.DeepCopy()).DeletionTimestamp).NotTo(gomega.BeNil(), "its finalizer keeps it while its pods run")
+		gomega.Expect(bound(ctx, tj)()).To(gomega.Equal(2))
+		// The Job makes both pods anew; between the two the PodGroup is free to go.
+		gomega.Expect(admin.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
+		gomega.Eventually(func() bool {
+			pg := &schedulingv1alpha2.PodGroup{}
+			return admin.Get(ctx, client.ObjectKeyFromObject(before), pg) == nil && pg.UID != before.UID && bound(ctx, tj)() == 2
+		}).Should(gomega.BeTrue())
+		gomega.Expect(groupsOfPods(ctx, tj)).To(gomega.Equal(map[string]int{before.Name: 2}))
+	})
+
+	ginkgo.It("let a pod be placed by itself that replaces a failed one, when others of its gang have succeeded", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		g.runtime(ctx, "staged", "1s", func(rt *api.TrainingRuntime) {
+			rjs := []jobset.ReplicatedJob{step("dataset-initializer", "dataset-initializer", "1s"), step("model-initializer", "model-initializer", "forever"), step("node", "trainer", "1s")}
+			rjs[2].DependsOn = []jobset.DependsOn{{Name: "dataset-initializer", Status: jobset.DependencyComplete}, {Name: "model-initializer", Status: jobset.DependencyReady}}
+			rt.Spec.Template.Spec.ReplicatedJobs = rjs
+			rt.Spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll, TargetReplicatedJobs: []string{"node"}}
+			rjs[2].Template.Spec.Template.Annotations[runFor] = "60s"
+		})
+		tj := g.submit(ctx, g.trainJob("staged", "staged", 1, gangs(api.GangRequired)))
+		gomega.Eventually(func() int32 { return succeeded(ctx, tj, "dataset-initializer") }).Should(gomega.BeEquivalentTo(1))
+		gomega.Eventually(func() []string { return podsNamed(ctx, tj, "model-initializer") }).Should(gomega.HaveLen(1))
+		lost := podsNamed(ctx, tj, "model-initializer")[0]
+		gomega.Expect(admin.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: lost}})).To(gomega.Succeed())
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("GangReleased: Gang dataset-initializer was placed as a whole, and 1 of its 2 pods have succeeded")))
+		gomega.Eventually(func() string {
+			for _, p := range podsOf(ctx, tj) {
+				if strings.HasPrefix(p.Name, "staged-model-initializer") && p.DeletionTimestamp == nil && p.Name != lost {
+					return string(p.Status.Phase)
+				}
+			}
+			return ""
+		}).Should(gomega.Equal("Running"))
+		gomega.Expect(podGroups(ctx, tj)).To(gomega.ConsistOf("dataset-initializer=basic", "node=1"))
+		gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
+		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
+	})
+
+	ginkgo.It("of more phases than a Workload has templates are spread over several", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		g.runtime(ctx, "long", "200ms", func(rt *api.TrainingRuntime) {
+			rjs := []jobset.ReplicatedJob{step("node", "trainer", "200ms")}
+			for n := range 9 {
+				next := step(fmt.Sprintf("step-%d", n), "", "200ms")
+				next.DependsOn = []jobset.DependsOn{{Name: rjs[n].Name, Status: jobset.DependencyComplete}}
+				rjs = append(rjs, next)
+			}
+			rt.Spec.Template.Spec.ReplicatedJobs = rjs
+		})
+		tj := g.submit(ctx, g.trainJob("long", "long", 1, gangs(api.GangRequired)))
+		gomega.Eventually(func() []int {
+			var list schedulingv1alpha2.WorkloadList
+			gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
+			var templates []int
+			for _, w := range list.Items {
+				templates = append(templates, len(w.Spec.PodGroupTemplates))
+			}
+			return templates
+		}).Should(gomega.ConsistOf(8, 2))
+		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
+		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
+	})
+
+	ginkgo.It("are placed in the rack that Kueue's topology-aware scheduling gives them", func(ctx context.Context) {
+		g := onRacks(ctx)
+		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
+			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[kueue.PodSetRequiredTopologyAnnotation] = "rack"
+		})
+		tj := g.submit(ctx, g.trainJob("racked", "torch", nodesOfRack, gangs(api.GangRequired)))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(nodesOfRack))
+		gomega.Expect(racksOf(ctx, tj)).To(gomega.HaveLen(1))
+		gomega.Expect(podGroups(ctx, tj)).To(gomega.ConsistOf(fmt.Sprintf("node=%d", nodesOfRack)))
+	})
+
+	ginkgo.It("say what they refuse: with the path, the value and the way out", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		rt := g.runtime(ctx, "grouped", "forever", func(rt *api.TrainingRuntime) {
+			other := step("other", "", "forever")
+			other.Template.Spec.Template.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("mine")}
+			rt.Spec.Template.Spec.ReplicatedJobs = append(rt.Spec.Template.Spec.ReplicatedJobs, other)
+		})
+		err := user.Create(ctx, g.trainJob("wrong", "grouped", 1, gangs("always")))
+		gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring(`metadata.annotations[signalbox.dev/gang-scheduling]: Unsupported value: "always": supported values: "required", "preferred", "off"`)))
+		get(ctx, rt)
+		metav1.SetMetaDataAnnotation(&rt.ObjectMeta, api.GangPolicyAnnotation, "some")
+		gomega.Expect(admin.Update(ctx, rt)).To(gomega.MatchError(gomega.ContainSubstring(`metadata.annotations[signalbox.dev/gang-scheduling-policy]: Unsupported value: "some"`)))
+
+		required := g.submit(ctx, g.trainJob("required", "grouped", 1, gangs(api.GangRequired)))
+		gomega.Eventually(func() string { return told(ctx, required, api.ConditionBlocked) }).Should(gomega.And(
+			gomega.HavePrefix("True InvalidGangScheduling: gang scheduling is required (metadata.annotations[signalbox.dev/gang-scheduling])"),
+			gomega.ContainSubstring(`replicatedJobs[other].template.spec.template.spec.schedulingGroup.podGroupName is "mine"`), gomega.HaveSuffix("or set it to off")))
+		gomega.Expect(workloadOf(ctx, required)).To(gomega.BeNil(), "it holds no quota")
+		gomega.Expect(admin.Create(ctx, &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mine"}, Spec: schedulingv1alpha2.PodGroupSpec{
+			SchedulingPolicy: schedulingv1alpha2.PodGroupSchedulingPolicy{Basic: &schedulingv1alpha2.BasicSchedulingPolicy{}},
+		}})).To(gomega.Succeed())
+		preferred := g.submit(ctx, g.trainJob("preferred", "grouped", 1, gangs(api.GangPreferred)))
+		gomega.Eventually(bound(ctx, preferred)).Should(gomega.Equal(2))
+		gomega.Eventually(eventsOf(ctx, preferred)).Should(gomega.ContainElement(gomega.HavePrefix("GangSchedulingSkipped: Its pods are placed one by one: replicatedJobs[other]")))
+		gomega.Expect(groupsOfPods(ctx, preferred)).To(gomega.Equal(map[string]int{"mine": 1}))
+		gomega.Expect(g.leftovers(ctx)()).To(gomega.ConsistOf("mine"))
+
+		g.runtime(ctx, "torch", "forever")
+		basic := g.submit(ctx, g.trainJob("basic", "torch", 2, gangs(api.GangRequired), func(tj *api.TrainJob) {
+			tj.Annotations[api.GangPolicyAnnotation] = string(api.GangPolicyBasic)
+		}))
+		gomega.Eventually(bound(ctx, basic)).Should(gomega.Equal(2))
+		gomega.Expect(podGroups(ctx, basic)).To(gomega.ConsistOf("node=basic"))
+	})
+}
+
+// halves looks at every pod of a namespace, and keeps when a pod of one TrainJob was bound while another had some of its
+// pods bound and not all.
+type halves struct {
+	mu    sync.Mutex
+	bound map[string]map[string]bool // by TrainJob: the pods that have ever been bound
+	of    int
+	found []string
+}
+
+func watchHalves(ctx context.Context, g *ground, of int) *halves {
+	ginkgo.GinkgoHelper()
+	h := &halves{bound: map[string]map[string]bool{}, of: of}
+	events, err := admin.Watch(ctx, &corev1.PodList{}, client.InNamespace(g.namespace))
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	ginkgo.DeferCleanup(events.Stop)
+	go func() {
+		for e := range events.ResultChan() {
+			if pod, ok := e.Object.(*corev1.Pod); ok && e.Type != watch.Deleted && pod.Spec.NodeName != "" {
+				h.see(pod.Labels[jobset.JobSetNameKey], pod.Name)
+			}
+		}
+	}()
+	return h
+}
+
+func (h *halves) see(job, pod string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.bound[job] == nil {
+		h.bound[job] = map[string]bool{}
+	}
+	if h.bound[job][pod] {
+		return
+	}
+	h.bound[job][pod] = true
+	for other, pods := range h.bound {
+		if other != job && len(pods) < h.of {
+			h.found = append(h.found, fmt.Sprintf("%s had %d of %d pods bound when %s had %d", other, len(pods), h.of, job, len(h.bound[job])))
+		}
+	}
+}
+
+func (h *halves) seen() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.found
+}

@@ -1,0 +1,200 @@
+package gang
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// patience is how long a pod that replaces a failed one waits for the rest of its gang, before it is found that the rest
+// has come to its end; and how soon the reason is looked for why a gang is not placed.
+const (
+	patience = 10 * time.Second
+	soon     = time.Second
+)
+
+// Keep brings the groups of a TrainJob in step with what it does. While it runs, and has a JobSet, the groups that the
+// JobSet's pods name are there; all others go. It returns the condition GangScheduled (nil for none), and when to look
+// again (0 for when something has changed).
+func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, pods []corev1.Pod, running bool) (*metav1.Condition, time.Duration, error) {
+	s, err := g.api(ctx)
+	if notServed(err) {
+		return nil, 0, nil // so nothing is there
+	} else if err != nil {
+		return nil, 0, err
+	}
+	var current *plan
+	if running {
+		if js == nil || !js.DeletionTimestamp.IsZero() {
+			return nil, 0, nil // they are being made, or are about to be
+		}
+		current = planOf(js)
+	}
+	if err := s.remove(ctx, g.client, job, current); err != nil || current == nil {
+		return nil, 0, err
+	}
+	states, err := s.podGroups(ctx, job)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, group := range current.groups {
+		key := types.NamespacedName{Namespace: job.Namespace, Name: current.podGroup(group)}
+		if _, found := states[key.Name]; !found && !g.expected(key) {
+			ctrl.LoggerFrom(ctx).Info("Making a PodGroup again that was deleted while its TrainJob runs", "podGroup", key)
+			return nil, soon, g.create(ctx, s.version, job, current)
+		}
+	}
+	again, err := g.release(ctx, s.version, job, current, states, pods)
+	if err != nil {
+		return nil, 0, err
+	}
+	condition, why := conditionOf(current, states, pods)
+	if !why && (again == 0 || soon < again) {
+		again = soon // the pods' own conditions come a moment later
+	}
+	return condition, again, nil
+}
+
+// release lets a pod that replaces a failed one be placed by itself, where the rest of its gang, which has been placed as
+// a whole, has succeeded: kube-scheduler would wait for ever for minCount pods that are there, because it doesn't count
+// those that have ended, and no field of a PodGroup can change (Kubernetes 1.36). So the PodGroup is replaced by one of
+// the policy basic, with the same name. It can't be deleted but without its finalizer, which protects it as long as that
+// very pod waits.
+func (g *Gangs) release(ctx context.Context, v version, job *api.TrainJob, p *plan, states map[string]podGroupState, pods []corev1.Pod) (again time.Duration, err error) {
+	for _, group := range p.groups {
+		state, found := states[p.podGroup(group)]
+		if !found || state.minCount == 0 || !state.placed() {
+			continue
+		}
+		var there, succeeded int32
+		waits := time.Duration(-1) // of the pod that has waited for the shortest time
+		for i := range pods {
+			pod := &pods[i]
+			if s := pod.Spec.SchedulingGroup; s == nil || ptr.Deref(s.PodGroupName, "") != state.name {
+				continue
+			}
+			switch pod.Status.Phase {
+			case corev1.PodSucceeded:
+				succeeded++
+			case corev1.PodFailed:
+			default:
+				there++
+				if waited := g.clock.Since(pod.CreationTimestamp.Time); pod.Spec.NodeName == "" && (waits < 0 || waited < waits) {
+					waits = waited
+				}
+			}
+		}
+		if there >= state.minCount || succeeded == 0 {
+			continue
+		}
+		// All that will come have come: those that have succeeded are not replaced.
+		complete := there+succeeded >= state.minCount
+		if complete && waits < 0 {
+			continue // those that are there run
+		}
+		if !complete || waits < patience {
+			again = patience
+			continue
+		}
+		if err := g.replace(ctx, v, job, p, group, state); err != nil {
+			return 0, err
+		}
+		g.recorder.Eventf(job, nil, corev1.EventTypeNormal, "GangReleased", "Running",
+			"Gang %s was placed as a whole, and %d of its %d pods have succeeded; a pod that replaces a failed one is placed by itself", group.Name, succeeded, group.Pods)
+		gangsReleased.Inc()
+	}
+	return again, nil
+}
+
+// replace puts a PodGroup of the policy basic in the place of another.
+func (g *Gangs) replace(ctx context.Context, v version, job *api.TrainJob, p *plan, group Group, state podGroupState) error {
+	o := v.emptyPodGroup()
+	o.SetNamespace(job.Namespace)
+	o.SetName(state.name)
+	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"finalizers":null}}`, state.uid)
+	if err := g.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(patch))); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("releasing PodGroup %s: %w", state.name, err)
+	}
+	if err := g.client.Delete(ctx, o, client.Preconditions{UID: &state.uid}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting PodGroup %s: %w", state.name, err)
+	}
+	return g.create(ctx, v, job, &plan{policy: api.GangPolicyBasic, groups: p.groups, base: p.base})
+}
+
+// conditionOf says what has become of the groups: nil before kube-scheduler has said anything. why is false where it has
+// refused a group, and no pod says yet why.
+func conditionOf(p *plan, states map[string]podGroupState, pods []corev1.Pod) (condition *metav1.Condition, why bool) {
+	var placed, refused, later []string
+	c := &metav1.Condition{Type: api.ConditionGangScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled"}
+	why = true
+	for _, group := range p.groups {
+		state := states[p.podGroup(group)]
+		switch {
+		case state.refused():
+			reason := reasonOf(state, pods)
+			why = why && reason != ""
+			refused = append(refused, fmt.Sprintf("none of the %d pods of gang %s can be placed, since %s: %s",
+				group.Pods, group.Name, state.scheduled.LastTransitionTime.UTC().Format(time.RFC3339), cmp.Or(reason, state.scheduled.Message, state.scheduled.Reason)))
+			if c.Status == metav1.ConditionTrue || state.scheduled.LastTransitionTime.Before(&c.LastTransitionTime) {
+				c.Status, c.Reason, c.LastTransitionTime = metav1.ConditionFalse, state.scheduled.Reason, state.scheduled.LastTransitionTime
+			}
+		case state.placed():
+			placed = append(placed, fmt.Sprintf("the %d pods of gang %s are placed", group.Pods, group.Name))
+			if c.Status == metav1.ConditionTrue && c.LastTransitionTime.Before(&state.scheduled.LastTransitionTime) {
+				c.LastTransitionTime = state.scheduled.LastTransitionTime
+			}
+		default:
+			later = append(later, fmt.Sprintf("gang %s comes later", group.Name))
+		}
+	}
+	if len(placed)+len(refused) == 0 {
+		return nil, true
+	}
+	if len(refused) > 0 {
+		placed = nil
+	}
+	c.Message = strings.Join(append(append(refused, placed...), later...), "; ")
+	return c, why
+}
+
+// Keepsake copies what is to be known here of a pod into what a cache keeps of it.
+func Keepsake(kept, pod *corev1.Pod) {
+	kept.CreationTimestamp, kept.Spec.NodeName, kept.Spec.SchedulingGroup = pod.CreationTimestamp, pod.Spec.NodeName, pod.Spec.SchedulingGroup
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			kept.Status.Conditions = []corev1.PodCondition{c}
+		}
+	}
+}
+
+// reasonOf is what kube-scheduler says of a pod of the group that it could not place; "" where it says nothing of any. Of
+// a pod that could be placed, if the others could, it says that it waits.
+func reasonOf(state podGroupState, pods []corev1.Pod) string {
+	reason := ""
+	for i := range pods {
+		if s := pods[i].Spec.SchedulingGroup; s == nil || ptr.Deref(s.PodGroupName, "") != state.name {
+			continue
+		}
+		for _, c := range pods[i].Status.Conditions {
+			if c.Type != corev1.PodScheduled || c.Status != corev1.ConditionFalse || c.Reason != corev1.PodReasonUnschedulable {
+				continue
+			}
+			if strings.Contains(c.Message, "nodes are available") {
+				return c.Message
+			}
+		}
+	}
+	return reason
+}
