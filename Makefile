@@ -77,6 +77,12 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
+.PHONY: bench
+bench: cluster-tool ## Measure on the control plane; the results go to bench/results
+	@echo "Building the benchmarks."
+	@CGO_ENABLED=0 go build -o $(BIN)/bench ./bench
+	@$(BIN)/cluster run --profile bundled -- $(BIN)/bench --out $(CURDIR)/bench/results
+
 FUZZTIME ?= 10m
 .PHONY: fuzz
 fuzz: go ## Run every fuzz target for FUZZTIME (default 10m); findings go to testdata/fuzz

@@ -104,7 +104,7 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 	}
 	status := statusOf(&job, js, wl, r.clock.Now())
 	finished := trainjobutil.IsTrainJobFinished(&trainer.TrainJob{Status: *status})
-	again, err := r.keepGangs(ctx, &job, js, status, finished)
+	again, err := r.keepGangs(ctx, &job, js, status)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -140,9 +140,11 @@ func sooner(result reconcile.Result, after time.Duration) reconcile.Result {
 	return result
 }
 
-// keepGangs brings the gangs in step with the TrainJob, and its status in step with them.
-func (r *Reconciler) keepGangs(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, status *trainer.TrainJobStatus, finished bool) (again time.Duration, err error) {
+// keepGangs brings the gangs in step with the TrainJob, and its status in step with them. They go when its end has been
+// written: what became of them is written with it.
+func (r *Reconciler) keepGangs(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, status *trainer.TrainJobStatus) (again time.Duration, err error) {
 	var pods []corev1.Pod
+	finished := trainjobutil.IsTrainJobFinished(job.Upstream())
 	running := !finished && !ptr.Deref(job.Spec.Suspend, false)
 	if running && js != nil && gang.Has(js) {
 		if pods, err = admission.Pods(ctx, r.client, job); err != nil {

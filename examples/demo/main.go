@@ -20,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/test/audit"
 )
 
 // timeout bounds the whole demo.
@@ -56,8 +58,8 @@ func run(ctx context.Context, dir string, keep bool) error {
 	if err := prepare(ctx, admin); err != nil {
 		return err
 	}
-	audit := filepath.Join(dir, "log", "audit.log")
-	from, err := size(audit)
+	log := audit.Log(dir)
+	from, err := audit.End(log)
 	if err != nil {
 		return err
 	}
@@ -67,7 +69,7 @@ func run(ctx context.Context, dir string, keep bool) error {
 	if err := follow(ctx, admin, board, submitted); err != nil {
 		return err
 	}
-	if err := summarize(os.Stdout, board, audit, from); err != nil {
+	if err := summarize(os.Stdout, board, log, from); err != nil {
 		return err
 	}
 	if keep {

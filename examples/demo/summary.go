@@ -1,16 +1,15 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"time"
+
+	"github.com/signalbox-dev/signalbox/test/audit"
 )
 
 // summarize says what happened, with the writes counted from the API server's audit log.
-func summarize(out io.Writer, b *board, audit string, from int64) error {
+func summarize(out io.Writer, b *board, log string, from int64) error {
 	var starts, preempted, finished, failed int
 	var waiting []string
 	for _, name := range b.order {
@@ -26,7 +25,7 @@ func summarize(out io.Writer, b *board, audit string, from int64) error {
 			waiting = append(waiting, fmt.Sprintf("  %s: %s", r.name, r.why))
 		}
 	}
-	byJob, err := countWrites(audit, from)
+	byJob, err := countWrites(log, from)
 	if err != nil {
 		return err
 	}
@@ -58,38 +57,13 @@ func summarize(out io.Writer, b *board, audit string, from int64) error {
 }
 
 // countWrites counts the requests that change a TrainJob, by all but the user, by the TrainJob's name.
-func countWrites(path string, from int64) (map[string]int, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	if _, err := file.Seek(from, io.SeekStart); err != nil {
-		return nil, err
-	}
+func countWrites(log string, from int64) (map[string]int, error) {
 	counts := map[string]int{}
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var e struct {
-			Verb      string
-			User      struct{ Username string }
-			ObjectRef struct{ Resource, Subresource, Name string }
+	_, err := audit.Since(log, from, func(r audit.Request) bool {
+		if r.ObjectRef.Resource == "trainjobs" && r.ObjectRef.Subresource == "" && r.User.Username != "user" && (r.Verb == "patch" || r.Verb == "update") {
+			counts[r.ObjectRef.Name]++
 		}
-		if json.Unmarshal(lines.Bytes(), &e) != nil { // the last line may be half written
-			continue
-		}
-		if e.ObjectRef.Resource == "trainjobs" && e.ObjectRef.Subresource == "" && e.User.Username != "user" && (e.Verb == "patch" || e.Verb == "update") {
-			counts[e.ObjectRef.Name]++
-		}
-	}
-	return counts, lines.Err()
-}
-
-func size(path string) (int64, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0, err
-	}
-	return info.Size(), nil
+		return false
+	})
+	return counts, err
 }

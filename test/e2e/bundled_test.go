@@ -53,7 +53,7 @@ func bundledSpecs() {
 		from := cluster.auditEnd()
 		count := func() []request {
 			return cluster.requests(from, func(r request) bool {
-				return r.writes() && r.User.Username != "user" && r.User.Username != "admin" &&
+				return r.Writes() && r.User.Username != "user" && r.User.Username != "admin" &&
 					(r.ObjectRef.Namespace == g.namespace || r.ObjectRef.Name == g.queue)
 			})
 		}

@@ -46,14 +46,14 @@ var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a tain
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 
 		starts := g.startsOf(ctx, all)
-		writes := cluster.requests(from, func(r request) bool { return r.writes() && component(r) != "" })
+		writes := cluster.requests(from, func(r request) bool { return r.Writes() && component(r) != "" })
 		toTrainJobs, dryRuns, by := 0, 0, map[string]int{}
 		for _, w := range writes {
 			by[component(w)]++
 			if w.ObjectRef.Resource == "trainjobs" && w.ObjectRef.Subresource == "" {
 				toTrainJobs++
 			}
-			if w.dryRun() {
+			if w.DryRun() {
 				dryRuns++
 			}
 		}

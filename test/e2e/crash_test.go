@@ -26,7 +26,8 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 	ginkgo.It("starts nothing twice, loses nothing, and leaks no quota", func(ctx context.Context) {
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "2s")
+		g.runtime(ctx, "torch", "300ms")
+		g.runtime(ctx, "long", "forever")
 		trap := newTrap()
 		n := 1
 		for ; ; n++ {
@@ -35,7 +36,7 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 			if cluster.bundled() {
 				mode = api.GangRequired // the writes without are among those with
 			}
-			victim := g.trainJob(fmt.Sprintf("victim-%d", n), "torch", 1, priority(low), gangs(mode))
+			victim := g.trainJob(fmt.Sprintf("victim-%d", n), "long", 1, priority(low), gangs(mode))
 			urgent := g.trainJob(fmt.Sprintf("urgent-%d", n), "torch", 1, priority(high), gangs(mode))
 			// eventually holds a condition, and starts the manager again when the trap has snapped meanwhile.
 			eventually := func(what string, holds func() bool) {
@@ -43,10 +44,14 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 				gomega.Eventually(func() bool { trap.reviveAfter(fired); return holds() }).Should(gomega.BeTrue(), "round %d: %s", n, what)
 			}
 			eventually("the victim is submitted", func() bool { return user.Create(ctx, victim) == nil })
-			eventually("the victim runs", func() bool { return bound(ctx, victim)() > 0 || complete(ctx, victim)() })
+			eventually("the victim runs", func() bool { return bound(ctx, victim)() > 0 })
 			eventually("the urgent is submitted", func() bool { return user.Create(ctx, urgent) == nil })
+			eventually(urgent.Name+" completes", complete(ctx, urgent))
+			eventually(victim.Name+" runs again, and completes", func() bool {
+				g.end(ctx, victim.Name+"-")
+				return complete(ctx, victim)()
+			})
 			for _, tj := range []*api.TrainJob{victim, urgent} {
-				eventually(tj.Name+" completes", complete(ctx, tj))
 				eventually("the Workload of "+tj.Name+" is finished and let go", func() bool {
 					wl := workloadOf(ctx, tj)
 					return wl != nil && workloadfinish.IsFinished(wl) && len(wl.Finalizers) == 0

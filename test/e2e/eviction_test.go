@@ -124,6 +124,23 @@ var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, func() {
 			`kueue_admitted_until_ready_wait_time_seconds_count\{cluster_queue="` + g.queue + `"[^}]*\} 1`))
 	})
 
+	if cluster.bundled() {
+		ginkgo.It("evicts a TrainJob whose gang can't be placed in time, and leaves nothing of it", func(ctx context.Context) {
+			g := newGround(ctx, map[string]int64{"a100": 72})
+			g.runtime(ctx, "torch", "forever")
+			tj := g.submit(ctx, g.trainJob("nine", "torch", 9, gangs(api.GangRequired)))
+			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(gomega.HavePrefix("False Unschedulable: gang node (9 pods)"))
+			first := g.leftovers(ctx)()
+			gomega.Expect(first).To(gomega.HaveLen(2))
+			gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("Stopped: Exceeded the PodsReady timeout")))
+			gomega.Eventually(g.leftovers(ctx)).Should(gomega.And(gomega.HaveLen(2), gomega.Not(gomega.ContainElements(first[0])), gomega.Not(gomega.ContainElement(first[1]))),
+				"the next start has others")
+			stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
+			gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
+			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(gomega.BeEmpty())
+		})
+	}
+
 	ginkgo.It("evicts a TrainJob whose pods don't become ready in time, and starts it again", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "stuck", "forever", func(rt *api.TrainingRuntime) {

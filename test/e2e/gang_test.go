@@ -25,7 +25,44 @@ import (
 func init() {
 	if cluster.bundled() {
 		ginkgo.Describe("Gangs", gangSpecs)
+		ginkgo.Describe("Gangs for all, by configuration", ginkgo.Ordered, gangConfigSpecs)
+	} else {
+		ginkgo.Describe("Gangs beside Kubeflow Trainer", noGangSpecs)
 	}
+}
+
+func gangConfigSpecs() {
+	ginkgo.It("are made for TrainJobs that don't say, and not for one that says off", func(ctx context.Context) {
+		cluster.configure(func(map[string]any) {}, func(c map[string]any) {
+			c["trainer"].(map[string]any)["gangScheduling"] = map[string]any{"mode": "preferred"}
+		})
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		g.runtime(ctx, "torch", "forever")
+		says, off := g.submit(ctx, g.trainJob("silent", "torch", 2)), g.submit(ctx, g.trainJob("off", "torch", 2, gangs(api.GangOff)))
+		gomega.Eventually(g.boundOf(ctx, "")).Should(gomega.Equal(4))
+		gomega.Expect(podGroups(ctx, says)).To(gomega.ConsistOf("node=2"))
+		gomega.Expect(podGroups(ctx, off)).To(gomega.BeEmpty())
+		gomega.Eventually(cluster.metrics).Should(gomega.MatchRegexp(`signalbox_gang_wait_seconds_count [1-9]`))
+	})
+}
+
+func noGangSpecs() {
+	ginkgo.It("are refused where they are required, and done without where they are preferred", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		g.runtime(ctx, "torch", "1s")
+		g.runtime(ctx, "ganged", "1s", func(rt *api.TrainingRuntime) {
+			rt.Annotations = map[string]string{api.GangModeAnnotation: string(api.GangRequired)}
+		})
+		const why = "but the JobSets of an installed Kubeflow Trainer are not Signalbox's to build"
+		required, byRuntime := g.submit(ctx, g.trainJob("required", "torch", 1, gangs(api.GangRequired))), g.submit(ctx, g.trainJob("by-runtime", "ganged", 1))
+		gomega.Eventually(func() string { return told(ctx, required, api.ConditionBlocked) }).Should(gomega.And(
+			gomega.HavePrefix("True GangSchedulingUnavailable: gang scheduling is required (metadata.annotations[signalbox.dev/gang-scheduling])"), gomega.ContainSubstring(why)))
+		gomega.Eventually(func() string { return told(ctx, byRuntime, api.ConditionBlocked) }).Should(gomega.And(
+			gomega.HavePrefix("True GangSchedulingUnavailable: gang scheduling is required (runtime ganged.metadata.annotations"), gomega.ContainSubstring(why)))
+		preferred := g.submit(ctx, g.trainJob("preferred", "torch", 1, gangs(api.GangPreferred)))
+		gomega.Eventually(complete(ctx, preferred)).Should(gomega.BeTrue())
+		gomega.Expect(running(ctx, required)()).To(gomega.BeFalse())
+	})
 }
 
 // gangs sets how a TrainJob's pods are to be placed.
@@ -138,14 +175,14 @@ func gangSpecs() {
 			}
 			gomega.Eventually(func() []corev1.Pod { return podsOf(ctx, tj) }).Should(gomega.HaveLen(9))
 			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(gomega.And(
-				gomega.HavePrefix("False Unschedulable: none of the 9 pods of gang node can be placed, since 20"),
+				gomega.HavePrefix("False Unschedulable: gang node (9 pods) can't be placed, since 20"),
 				gomega.ContainSubstring("nodes are available"), gomega.ContainSubstring("Insufficient nvidia.com/gpu")))
-			gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("GangUnschedulable: none of the 9 pods")))
+			gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("GangUnschedulable: gang node (9 pods) can't be placed")))
 			gomega.Eventually(cluster.metrics).Should(gomega.ContainSubstring("signalbox_gangs_unschedulable 1"))
 			gomega.Consistently(bound(ctx, tj), "3s").Should(gomega.BeZero(), "not one GPU is held")
 			moreNodes(ctx, "a100", nodesOfKind, 1)
 			gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(9))
-			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(gomega.Equal("True Scheduled: the 9 pods of gang node are placed"))
+			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(gomega.Equal("True Scheduled: gang node (9 pods) is placed"))
 			gomega.Eventually(cluster.metrics).Should(gomega.ContainSubstring("signalbox_gangs_unschedulable 0"))
 			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
 			gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
@@ -269,7 +306,7 @@ func gangSpecs() {
 		gomega.Eventually(func() []string { return podsNamed(ctx, tj, "model-initializer") }).Should(gomega.HaveLen(1))
 		lost := podsNamed(ctx, tj, "model-initializer")[0]
 		gomega.Expect(admin.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: lost}})).To(gomega.Succeed())
-		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("GangReleased: Gang dataset-initializer was placed as a whole, and 1 of its 2 pods have succeeded")))
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("GangReleased: gang dataset-initializer (2 pods) was placed as a whole, and 1 of its pods")))
 		gomega.Eventually(func() string {
 			for _, p := range podsOf(ctx, tj) {
 				if strings.HasPrefix(p.Name, "staged-model-initializer") && p.DeletionTimestamp == nil && p.Name != lost {
@@ -317,6 +354,33 @@ func gangSpecs() {
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(nodesOfRack))
 		gomega.Expect(racksOf(ctx, tj)).To(gomega.HaveLen(1))
 		gomega.Expect(podGroups(ctx, tj)).To(gomega.ConsistOf(fmt.Sprintf("node=%d", nodesOfRack)))
+	})
+
+	ginkgo.It("are found out at run time: where the API isn't served, required waits and says why, preferred does without", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		g.runtime(ctx, "torch", "1s")
+		serve := func(action string) {
+			cluster.mustAct(action, "gangs")
+			cluster.mustAct("restart", "kueue", "jobset") // their watches can be minutes late behind a restarted API server
+			awaitKueue()
+		}
+		ginkgo.DeferCleanup(func() { serve("enable") })
+		serve("disable")
+		required, preferred := g.trainJob("required", "torch", 2, gangs(api.GangRequired)), g.trainJob("preferred", "torch", 2, gangs(api.GangPreferred))
+		for _, tj := range []*api.TrainJob{required, preferred} {
+			gomega.Eventually(func() error { return user.Create(ctx, tj) }).Should(gomega.Succeed())
+		}
+		gomega.Eventually(func() string { return told(ctx, required, api.ConditionBlocked) }).Should(gomega.And(
+			gomega.HavePrefix("True GangSchedulingUnavailable: gang scheduling is required (metadata.annotations[signalbox.dev/gang-scheduling]), but the API server doesn't serve Workloads and PodGroups of scheduling.k8s.io/v1alpha2"),
+			gomega.ContainSubstring("--feature-gates=GenericWorkload=true,GangScheduling=true"), gomega.HaveSuffix("or set it to preferred or off")))
+		gomega.Eventually(complete(ctx, preferred)).Should(gomega.BeTrue())
+		gomega.Expect(eventsOf(ctx, preferred)()).To(gomega.ContainElement(gomega.HavePrefix("GangSchedulingSkipped: Its pods are placed one by one: the API server doesn't serve")))
+		gomega.Expect(running(ctx, required)()).To(gomega.BeFalse())
+
+		serve("enable")
+		gomega.Eventually(complete(ctx, required)).Should(gomega.BeTrue())
+		gomega.Expect(told(ctx, required, api.ConditionGangScheduled)).To(gomega.HavePrefix("True Scheduled: gang node (2 pods) is placed"))
+		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
 	})
 
 	ginkgo.It("say what they refuse: with the path, the value and the way out", func(ctx context.Context) {

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/test/audit"
 )
 
 // plane is the running control plane, by what it leaves under .cluster.
@@ -135,61 +134,22 @@ func awaitKueue() {
 	}).Should(gomega.Succeed())
 }
 
-// request is a line of the audit log.
-type request struct {
-	Verb string `json:"verb"`
-	User struct {
-		Username string `json:"username"`
-	} `json:"user"`
-	RequestURI string `json:"requestURI"`
-	ObjectRef  struct {
-		Resource    string `json:"resource"`
-		Subresource string `json:"subresource"`
-		Namespace   string `json:"namespace"`
-		Name        string `json:"name"`
-	} `json:"objectRef"`
-	ResponseStatus struct {
-		Code int `json:"code"`
-	} `json:"responseStatus"`
-}
-
-func (r request) writes() bool {
-	switch r.Verb {
-	case "create", "update", "patch", "delete", "deletecollection":
-		return true
-	}
-	return false
-}
-
-func (r request) dryRun() bool { return strings.Contains(r.RequestURI, "dryRun=All") }
+type request = audit.Request
 
 // requests reads the audit log from an offset to its end and returns what the filter takes.
 func (p plane) requests(from int64, take func(request) bool) []request {
 	ginkgo.GinkgoHelper()
-	file, err := os.Open(filepath.Join(p.dir, "log", "audit.log"))
+	taken, err := audit.Since(audit.Log(p.dir), from, take)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	defer file.Close()
-	_, err = file.Seek(from, io.SeekStart)
-	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	var taken []request
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var r request
-		if json.Unmarshal(lines.Bytes(), &r) == nil && take(r) { // the last line may be half written
-			taken = append(taken, r)
-		}
-	}
-	gomega.Expect(lines.Err()).NotTo(gomega.HaveOccurred())
 	return taken
 }
 
 // auditEnd is where the audit log ends now.
 func (p plane) auditEnd() int64 {
 	ginkgo.GinkgoHelper()
-	info, err := os.Stat(filepath.Join(p.dir, "log", "audit.log"))
+	end, err := audit.End(audit.Log(p.dir))
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	return info.Size()
+	return end
 }
 
 // logEnd and logSince read a component's log.

@@ -144,11 +144,11 @@ var _ = ginkgo.Describe("A Workload", func() {
 		}
 		writes := func() int {
 			return len(cluster.requests(from, func(r request) bool {
-				return r.writes() && r.User.Username == "signalbox" && r.ObjectRef.Namespace == g.namespace && r.ObjectRef.Resource == "workloads"
+				return r.Writes() && r.User.Username == "signalbox" && r.ObjectRef.Namespace == g.namespace && r.ObjectRef.Resource == "workloads"
 			}))
 		}
 		gomega.Eventually(writes).Should(gomega.Equal(1))
 		gomega.Consistently(writes).Should(gomega.Equal(1), "the create, and no update")
-		gomega.Expect(cluster.requests(from, func(r request) bool { return r.User.Username == "signalbox" && r.dryRun() })).To(gomega.BeEmpty())
+		gomega.Expect(cluster.requests(from, func(r request) bool { return r.User.Username == "signalbox" && r.DryRun() })).To(gomega.BeEmpty())
 	})
 })

@@ -36,7 +36,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 
 		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
 		writes := cluster.requests(from, func(r request) bool {
-			return r.writes() && r.ObjectRef.Namespace == g.namespace && r.ObjectRef.Resource == "trainjobs" && r.ObjectRef.Subresource == "" && r.User.Username != "user"
+			return r.Writes() && r.ObjectRef.Namespace == g.namespace && r.ObjectRef.Resource == "trainjobs" && r.ObjectRef.Subresource == "" && r.User.Username != "user"
 		})
 		gomega.Expect(writes).To(gomega.HaveLen(1), "writes to the TrainJob by all but the user")
 		gomega.Expect(writes[0].User.Username).To(gomega.Equal("signalbox"))

@@ -151,10 +151,10 @@ func trainerSpecs() {
 		gomega.Expect(starts).To(gomega.Equal(jobs))
 		written, refused := 0, 0
 		writes := cluster.requests(from, func(r request) bool {
-			return r.writes() && r.User.Username == "signalbox" && r.ObjectRef.Resource == "trainjobs" && r.ObjectRef.Subresource == ""
+			return r.Writes() && r.User.Username == "signalbox" && r.ObjectRef.Resource == "trainjobs" && r.ObjectRef.Subresource == ""
 		})
 		for _, w := range writes {
-			gomega.Expect(w.dryRun()).To(gomega.BeFalse())
+			gomega.Expect(w.DryRun()).To(gomega.BeFalse())
 			if w.ResponseStatus.Code < 300 {
 				written++
 			} else {

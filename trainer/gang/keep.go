@@ -75,47 +75,64 @@ func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, 
 func (g *Gangs) release(ctx context.Context, v version, job *api.TrainJob, p *plan, states map[string]podGroupState, pods []corev1.Pod) (again time.Duration, err error) {
 	for _, group := range p.groups {
 		state, found := states[p.podGroup(group)]
-		if !found || state.minCount == 0 || !state.placed() {
+		if !found {
 			continue
 		}
-		var there, succeeded int32
-		waits := time.Duration(-1) // of the pod that has waited for the shortest time
-		for i := range pods {
-			pod := &pods[i]
-			if s := pod.Spec.SchedulingGroup; s == nil || ptr.Deref(s.PodGroupName, "") != state.name {
-				continue
-			}
-			switch pod.Status.Phase {
-			case corev1.PodSucceeded:
-				succeeded++
-			case corev1.PodFailed:
-			default:
-				there++
-				if waited := g.clock.Since(pod.CreationTimestamp.Time); pod.Spec.NodeName == "" && (waits < 0 || waited < waits) {
-					waits = waited
-				}
-			}
+		late, succeeded, wait := lateComer(state, pods, g.clock.Now())
+		if wait > 0 && (again == 0 || wait < again) {
+			again = wait
 		}
-		if there >= state.minCount || succeeded == 0 {
-			continue
-		}
-		// All that will come have come: those that have succeeded are not replaced.
-		complete := there+succeeded >= state.minCount
-		if complete && waits < 0 {
-			continue // those that are there run
-		}
-		if !complete || waits < patience {
-			again = patience
+		if !late {
 			continue
 		}
 		if err := g.replace(ctx, v, job, p, group, state); err != nil {
 			return 0, err
 		}
 		g.recorder.Eventf(job, nil, corev1.EventTypeNormal, "GangReleased", "Running",
-			"Gang %s was placed as a whole, and %d of its %d pods have succeeded; a pod that replaces a failed one is placed by itself", group.Name, succeeded, group.Pods)
+			"%s was placed as a whole, and %d of its pods have succeeded; a pod that replaces a failed one is placed by itself", group, succeeded)
 		gangsReleased.Inc()
 	}
 	return again, nil
+}
+
+// lateComer tells whether a pod of a gang that has been placed waits for others that will never come, because they have
+// succeeded; and how many have. wait is when to look again, 0 for when something has changed.
+func lateComer(state podGroupState, pods []corev1.Pod, now time.Time) (late bool, succeeded int32, wait time.Duration) {
+	if state.minCount == 0 || !state.placed() {
+		return false, 0, 0
+	}
+	var there int32
+	waits := time.Duration(-1) // of the pod that has waited for the shortest time
+	for i := range pods {
+		pod := &pods[i]
+		if !isOf(pod, state) || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		if pod.Status.Phase == corev1.PodSucceeded {
+			succeeded++
+			continue
+		}
+		there++
+		if waited := now.Sub(pod.CreationTimestamp.Time); pod.Spec.NodeName == "" && (waits < 0 || waited < waits) {
+			waits = waited
+		}
+	}
+	switch {
+	case succeeded == 0 || there >= state.minCount:
+		return false, succeeded, 0 // kube-scheduler has all that it waits for, or will have
+	case there+succeeded < state.minCount:
+		return false, succeeded, patience // some are still to come in the place of failed ones
+	case waits < 0:
+		return false, succeeded, 0 // those that are there run
+	case waits < patience:
+		return false, succeeded, patience - waits
+	}
+	return true, succeeded, 0
+}
+
+func isOf(pod *corev1.Pod, state podGroupState) bool {
+	s := pod.Spec.SchedulingGroup
+	return s != nil && ptr.Deref(s.PodGroupName, "") == state.name
 }
 
 // replace puts a PodGroup of the policy basic in the place of another.
@@ -145,18 +162,18 @@ func conditionOf(p *plan, states map[string]podGroupState, pods []corev1.Pod) (c
 		case state.refused():
 			reason := reasonOf(state, pods)
 			why = why && reason != ""
-			refused = append(refused, fmt.Sprintf("none of the %d pods of gang %s can be placed, since %s: %s",
-				group.Pods, group.Name, state.scheduled.LastTransitionTime.UTC().Format(time.RFC3339), cmp.Or(reason, state.scheduled.Message, state.scheduled.Reason)))
+			refused = append(refused, fmt.Sprintf("%s can't be placed, since %s: %s",
+				group, state.scheduled.LastTransitionTime.UTC().Format(time.RFC3339), cmp.Or(reason, state.scheduled.Message, state.scheduled.Reason)))
 			if c.Status == metav1.ConditionTrue || state.scheduled.LastTransitionTime.Before(&c.LastTransitionTime) {
 				c.Status, c.Reason, c.LastTransitionTime = metav1.ConditionFalse, state.scheduled.Reason, state.scheduled.LastTransitionTime
 			}
 		case state.placed():
-			placed = append(placed, fmt.Sprintf("the %d pods of gang %s are placed", group.Pods, group.Name))
+			placed = append(placed, fmt.Sprintf("%s is placed", group))
 			if c.Status == metav1.ConditionTrue && c.LastTransitionTime.Before(&state.scheduled.LastTransitionTime) {
 				c.LastTransitionTime = state.scheduled.LastTransitionTime
 			}
 		default:
-			later = append(later, fmt.Sprintf("gang %s comes later", group.Name))
+			later = append(later, fmt.Sprintf("%s comes later", group))
 		}
 	}
 	if len(placed)+len(refused) == 0 {
@@ -182,9 +199,8 @@ func Keepsake(kept, pod *corev1.Pod) {
 // reasonOf is what kube-scheduler says of a pod of the group that it could not place; "" where it says nothing of any. Of
 // a pod that could be placed, if the others could, it says that it waits.
 func reasonOf(state podGroupState, pods []corev1.Pod) string {
-	reason := ""
 	for i := range pods {
-		if s := pods[i].Spec.SchedulingGroup; s == nil || ptr.Deref(s.PodGroupName, "") != state.name {
+		if !isOf(&pods[i], state) {
 			continue
 		}
 		for _, c := range pods[i].Status.Conditions {
@@ -196,5 +212,5 @@ func reasonOf(state podGroupState, pods []corev1.Pod) string {
 			}
 		}
 	}
-	return reason
+	return ""
 }

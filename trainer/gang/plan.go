@@ -26,6 +26,13 @@ type Group struct {
 	Pods int32
 }
 
+func (g Group) String() string {
+	if g.Pods == 1 {
+		return fmt.Sprintf("gang %s (1 pod)", g.Name)
+	}
+	return fmt.Sprintf("gang %s (%d pods)", g.Name, g.Pods)
+}
+
 // groupsOf returns the groups of a JobSet, in the order of its ReplicatedJobs. ReplicatedJobs start together that wait
 // for the same others by dependsOn; with startupPolicy InOrder each starts by itself. A group that waited for pods that
 // come later would wait for ever. What can't be put into groups is an error that names the path.

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/yaml"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/test/audit"
+)
+
+const (
+	gpu       = corev1.ResourceName("nvidia.com/gpu")
+	namespace = "bench"
+	// patience bounds how long a run may take.
+	patience = 5 * time.Minute
+)
+
+// ground is what is measured on: 16 nodes of 8 GPUs, quota for all of them, a runtime of one step.
+type ground struct {
+	client client.Client
+	audit  string
+}
+
+// manifest is all but the nodes. A pod runs for a second.
+const manifest = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: bench}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: bench}
+spec: {nodeLabels: {pool: bench}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: bench}
+spec:
+  namespaceSelector: {}
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu]
+    flavors: [{name: bench, resources: [{name: nvidia.com/gpu, nominalQuota: 128}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {namespace: bench, name: bench}
+spec: {clusterQueue: bench}
+---
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainingRuntime
+metadata: {namespace: bench, name: torch, labels: {trainer.kubeflow.org/framework: torch}}
+spec:
+  mlPolicy: {numNodes: 1, torch: {}}
+  template:
+    spec:
+      replicatedJobs:
+      - name: node
+        template:
+          metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
+          spec: {template: {metadata: {annotations: {sim.signalbox.dev/run-for: 1s}}, spec: {containers: [{name: node, image: "example.com/train:1"}]}}}
+`
+
+func newGround(ctx context.Context, dir string) (*ground, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
+	if err != nil {
+		return nil, fmt.Errorf("%w; is the control plane up? make bench starts one", err)
+	}
+	config.QPS, config.Burst = 500, 1000
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme, kueue.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	g := &ground{audit: audit.Log(dir)}
+	if g.client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+		return nil, err
+	}
+	for i := range 16 {
+		capacity := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("96"), corev1.ResourcePods: resource.MustParse("110"), gpu: resource.MustParse("8")}
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bench-%d", i), Labels: map[string]string{"pool": "bench"}},
+			Status:     corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
+		}
+		if err := g.client.Create(ctx, node); err != nil {
+			return nil, fmt.Errorf("node %s: %w", node.Name, err)
+		}
+	}
+	return g, g.apply(ctx)
+}
+
+func (g *ground) apply(ctx context.Context) error {
+	for _, text := range strings.Split(manifest, "\n---\n") {
+		var kind metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(text), &kind); err != nil {
+			return err
+		}
+		o, err := g.client.Scheme().New(kind.GroupVersionKind())
+		if err != nil {
+			return err
+		}
+		if err := yaml.UnmarshalStrict([]byte(text), o); err != nil {
+			return fmt.Errorf("%s: %w", kind.Kind, err)
+		}
+		if err := g.client.Create(ctx, o.(client.Object)); err != nil {
+			return fmt.Errorf("%s: %w", kind.Kind, err)
+		}
+	}
+	return g.until(ctx, "the ClusterQueue is active", func() (bool, error) {
+		var cq kueue.ClusterQueue
+		err := g.client.Get(ctx, client.ObjectKey{Name: "bench"}, &cq)
+		return err == nil && meta.IsStatusConditionTrue(cq.Status.Conditions, kueue.ClusterQueueActive), err
+	})
+}
+
+// trainJob returns a suspended TrainJob of two nodes of one GPU.
+func trainJob(name string, mode api.GangMode) *api.TrainJob {
+	one := corev1.ResourceList{gpu: resource.MustParse("1")}
+	return &api.TrainJob{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name,
+			Labels: map[string]string{constants.QueueLabel: "bench"}, Annotations: map[string]string{api.GangModeAnnotation: string(mode)},
+		},
+		Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{
+			RuntimeRef: trainer.RuntimeRef{APIGroup: ptr.To(trainer.GroupVersion.Group), Kind: ptr.To(trainer.TrainingRuntimeKind), Name: "torch"},
+			Trainer:    &trainer.Trainer{NumNodes: ptr.To[int32](2), ResourcesPerNode: &corev1.ResourceRequirements{Requests: one, Limits: one}},
+			Suspend:    ptr.To(true),
+		}},
+	}
+}
+
+// until waits for a condition.
+func (g *ground) until(ctx context.Context, what string, holds func() (bool, error)) error {
+	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(context.Context) (bool, error) { return holds() }); err != nil {
+		return fmt.Errorf("waiting until %s: %w", what, err)
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"context"
+
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// What docs/gang-scheduling.md says of Kubernetes itself, on the API server and the scheduler that it is said of.
+func init() {
+	if cluster.bundled() {
+		ginkgo.Describe("The PodGroup API", gangAPISpecs)
+	}
+}
+
+// member returns a pod that names a PodGroup; nil names none.
+func (g *ground) member(name string, group *corev1.PodSchedulingGroup) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Annotations: map[string]string{runFor: "forever"}},
+		Spec: corev1.PodSpec{
+			SchedulingGroup: group, Containers: []corev1.Container{{Name: "c", Image: "example.com/pause:1"}},
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, AutomountServiceAccountToken: ptr.To(false),
+		},
+	}
+}
+
+func gangAPISpecs() {
+	nodeOf := func(ctx context.Context, pod *corev1.Pod) func() string {
+		return func() string { return get(ctx, pod).Spec.NodeName }
+	}
+	group := func(g *ground, name string, minCount int32) *schedulingv1alpha2.PodGroup {
+		return &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}, Spec: schedulingv1alpha2.PodGroupSpec{
+			SchedulingPolicy: schedulingv1alpha2.PodGroupSchedulingPolicy{Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: minCount}},
+		}}
+	}
+	remove := func(ctx context.Context, pods ...*corev1.Pod) {
+		for _, pod := range pods {
+			gomega.Expect(admin.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(gomega.Succeed())
+		}
+	}
+
+	ginkgo.It("refuses an empty schedulingGroup, and takes a pod without one", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		gomega.Expect(admin.Create(ctx, g.member("empty", &corev1.PodSchedulingGroup{}))).To(gomega.MatchError(gomega.ContainSubstring(
+			"spec.schedulingGroup.podGroupName: Invalid value: null: must specify one of: `podGroupName`")))
+		alone := g.member("alone", nil)
+		gomega.Expect(admin.Create(ctx, alone)).To(gomega.Succeed())
+		gomega.Eventually(nodeOf(ctx, alone)).ShouldNot(gomega.BeEmpty())
+		remove(ctx, alone)
+	})
+
+	ginkgo.It("lets pods wait for a PodGroup that comes late, and needs no Workload for it", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		named := &corev1.PodSchedulingGroup{PodGroupName: ptr.To("late")}
+		first, second := g.member("first", named), g.member("second", named)
+		gomega.Expect(admin.Create(ctx, first)).To(gomega.Succeed())
+		gomega.Expect(admin.Create(ctx, second)).To(gomega.Succeed())
+		gomega.Consistently(nodeOf(ctx, first)).Should(gomega.BeEmpty())
+		late := group(g, "late", 2)
+		gomega.Expect(admin.Create(ctx, late)).To(gomega.Succeed())
+		gomega.Eventually(nodeOf(ctx, first)).ShouldNot(gomega.BeEmpty())
+		gomega.Eventually(nodeOf(ctx, second)).ShouldNot(gomega.BeEmpty())
+
+		gomega.Expect(get(ctx, late).Finalizers).NotTo(gomega.BeEmpty(), "the API server protects it")
+		gomega.Expect(admin.Delete(ctx, late)).To(gomega.Succeed())
+		gomega.Consistently(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(late), late) }).Should(gomega.Succeed(), "as long as its pods are there")
+		remove(ctx, first, second)
+		gomega.Eventually(func() error { return ignoreNotFound(admin.Get(ctx, client.ObjectKeyFromObject(late), late)) }).Should(gomega.Succeed())
+		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
+	})
+
+	ginkgo.It("refuses a PodGroup whose Workload isn't there, and a change of what it was made with", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		pg := group(g, "orphan", 2)
+		pg.Spec.PodGroupTemplateRef = &schedulingv1alpha2.PodGroupTemplateReference{Workload: &schedulingv1alpha2.WorkloadPodGroupTemplateReference{WorkloadName: "none", PodGroupTemplateName: "node"}}
+		gomega.Expect(admin.Create(ctx, pg)).To(gomega.MatchError(gomega.ContainSubstring(`Workload "none" not found`)))
+		fixed := group(g, "fixed", 2)
+		gomega.Expect(admin.Create(ctx, fixed)).To(gomega.Succeed())
+		fixed.Spec.SchedulingPolicy.Gang.MinCount = 1
+		gomega.Expect(admin.Update(ctx, fixed)).To(gomega.MatchError(gomega.ContainSubstring("immutable")))
+	})
+
+	ginkgo.It("does not count a pod that has succeeded: one that comes for a failed one waits for the rest for ever", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		gomega.Expect(admin.Create(ctx, group(g, "two", 2))).To(gomega.Succeed())
+		named := &corev1.PodSchedulingGroup{PodGroupName: ptr.To("two")}
+		first, second, third := g.member("first", named), g.member("second", named), g.member("third", named)
+		gomega.Expect(admin.Create(ctx, first)).To(gomega.Succeed())
+		gomega.Expect(admin.Create(ctx, second)).To(gomega.Succeed())
+		gomega.Eventually(nodeOf(ctx, first)).ShouldNot(gomega.BeEmpty())
+		for phase, pod := range map[corev1.PodPhase]*corev1.Pod{corev1.PodSucceeded: first, corev1.PodFailed: second} {
+			gomega.Eventually(func() error {
+				get(ctx, pod).Status.Phase = phase
+				return admin.Status().Update(ctx, pod)
+			}).Should(gomega.Succeed())
+		}
+		gomega.Expect(admin.Create(ctx, third)).To(gomega.Succeed())
+		gomega.Consistently(nodeOf(ctx, third), "5s").Should(gomega.BeEmpty())
+		remove(ctx, first, second, third)
+	})
+}
