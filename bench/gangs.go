@@ -20,6 +20,9 @@ import (
 // pace is the time between two TrainJobs that are submitted: what is measured is a start, not a burst.
 const pace = 400 * time.Millisecond
 
+// quiet is for how long nothing is written when a run is over: longer than any component waits with a write.
+const quiet = 6 * time.Second
+
 // gangResult is what gang scheduling costs.
 type gangResult struct {
 	Machine string              `json:"machine"`
@@ -122,8 +125,16 @@ func (g *ground) runJobs(ctx context.Context, prefix string, mode api.GangMode, 
 	if err != nil {
 		return nil, err
 	}
-	return audit.Since(g.audit, from, func(r audit.Request) bool {
-		return r.Writes() && r.ResponseStatus.Code < 300 && r.ObjectRef.Namespace == namespace
+	var requests []audit.Request
+	last := time.Now()
+	return requests, g.until(ctx, "nobody writes any more", func() (bool, error) {
+		now, err := audit.Since(g.audit, from, func(r audit.Request) bool {
+			return r.Writes() && r.ResponseStatus.Code < 300 && r.ObjectRef.Namespace == namespace
+		})
+		if len(now) > len(requests) {
+			requests, last = now, time.Now()
+		}
+		return time.Since(last) > quiet, err
 	})
 }
 

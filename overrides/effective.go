@@ -40,6 +40,8 @@ type Effective struct {
 	// decides where pods go or what they use, some of it holds the TrainJob's name, and Kueue's built-in integration
 	// leaves it out of its Workloads too. Of Trainers before v2.3 it is not known, and left out here.
 	Built []jobset.ReplicatedJob
+	// Annotations of the JobSet itself: the runtime's template's, and what the entries say.
+	Annotations map[string]string
 }
 
 // ReplicatedJob returns the one of that name, or nil.
@@ -81,7 +83,7 @@ func (d Dialect) Compute(trainJob *api.TrainJob, runtime *trainer.TrainingRuntim
 		spec.ReplicatedJobs[i].Template.Spec.Parallelism, spec.ReplicatedJobs[i].Template.Spec.Completions = podSet.Count, podSet.Count
 	}
 	builder := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithSpec(spec))
-	e := &Effective{}
+	e := &Effective{Annotations: info.Annotations}
 	if e.ReplicatedJobs, err = fromApply(builder.Initializer(job).Trainer(info, job).Build().Spec); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -104,14 +105,12 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 	}
 	status := statusOf(&job, js, wl, r.clock.Now())
 	finished := trainjobutil.IsTrainJobFinished(&trainer.TrainJob{Status: *status})
-	again, err := r.keepGangs(ctx, &job, js, status)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
+	// What keeps the gangs from being in step keeps nothing else back, above all no stop and no end.
+	again, gangErr := r.keepGangs(ctx, &job, js, status)
 	stopping := !finished && js != nil && js.DeletionTimestamp.IsZero() && ptr.Deref(job.Spec.Suspend, false)
 	result, err := r.writeStatus(ctx, &job, status, wl, stopping)
 	if err != nil {
-		return result, err
+		return result, errors.Join(err, gangErr)
 	}
 	result = sooner(result, again)
 	switch {
@@ -124,12 +123,15 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 		err = r.make(ctx, &job)
 	}
 	if apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: admission.ConflictDelay}, nil
+		return reconcile.Result{RequeueAfter: admission.ConflictDelay}, gangErr
+	}
+	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) {
+		result, err = sooner(result, blocked.RetryAfter), nil // nobody queues it, or it would not have been started; an event says why
 	}
 	if end, limited := deadline(&job, status); limited && !finished && err == nil {
 		result = sooner(result, max(end.Sub(r.clock.Now()), 0)+time.Millisecond)
 	}
-	return result, err
+	return result, errors.Join(err, gangErr)
 }
 
 // sooner brings a result's time forward; 0 is no time.
@@ -315,7 +317,8 @@ func (r *Reconciler) apply(ctx context.Context, job *api.TrainJob, spec *trainer
 	if err != nil {
 		return err
 	}
-	if err := r.gangs.Make(ctx, job, spec, built, js); err != nil {
+	skipped, err := r.gangs.Make(ctx, job, spec, built, js)
+	if err != nil {
 		return err
 	}
 	for _, o := range sideObjects {
@@ -325,6 +328,9 @@ func (r *Reconciler) apply(ctx context.Context, job *api.TrainJob, spec *trainer
 	}
 	if err := r.client.Apply(ctx, js, client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
 		return fmt.Errorf("applying the JobSet: %w", err)
+	}
+	if skipped != nil {
+		r.gangs.Skipped(job, skipped)
 	}
 	r.jobSets.Made(client.ObjectKeyFromObject(job), ptr.Deref(js.UID, ""))
 	ctrl.LoggerFrom(ctx).V(1).Info("Made the JobSet", "trainJob", client.ObjectKeyFromObject(job))

@@ -56,7 +56,7 @@ func act(ctx context.Context, x *plan, action, component string) error {
 func (x *plan) serveGangs(ctx context.Context, on bool) error {
 	all := []string{"kube-controller-manager", "kube-scheduler", "kube-apiserver"}
 	for _, name := range all {
-		if err := x.s.stop(name, syscall.SIGTERM); err != nil {
+		if err := x.s.stop(name, syscall.SIGKILL); err != nil { // a clean goodbye takes each of them seconds
 			return err
 		}
 		x.s.revise(name, func(args []string) []string {

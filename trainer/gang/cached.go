@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -23,56 +24,106 @@ import (
 )
 
 // Selector is of all objects that are made here.
-func Selector() labels.Selector { return labels.SelectorFromSet(labels.Set{managedByLabel: managedBy}) }
+func Selector() labels.Selector {
+	r, err := labels.NewRequirement(partLabel, selection.Exists, nil)
+	if err != nil {
+		panic(err) // the label is a constant
+	}
+	return labels.NewSelector().Add(*r)
+}
 
 // ownerIndex finds objects by the UID of their controller.
 const ownerIndex = "controller"
 
-// syncTimeout bounds how long the first list of the objects may take.
-const syncTimeout = 10 * time.Second
-
-// brokenFor is for how long nothing is tried again where the objects are served and can't be listed: every TrainJob would
-// wait for it.
-const brokenFor = 5 * time.Minute
+// How long the first list of the objects may take before who asks is told to come back, and before it is taken for one
+// that never comes.
+const (
+	listSoon = 2 * time.Second
+	listEver = time.Minute
+)
 
 // served is the API while the API server serves it: a version, and a cache of our objects in it.
 type served struct {
 	version version
-	cache   cache.Cache
+	objects client.Reader
+	synced  func(context.Context) bool
 	stop    context.CancelFunc
+	since   time.Time
 }
 
-// api returns the API as it is served now. Where it isn't, the error is an *errNotServed.
+// api returns the API as it is served now; nil where it isn't. The error says that no groups can be made, by an
+// *errNotServed, or that it is to be tried again; what is there can be looked at even so where the first is not nil.
 func (g *Gangs) api(ctx context.Context) (*served, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.clock.Since(g.checked) < checkEvery {
-		return g.served, g.why
+	if !g.probing.TryLock() {
+		if s, why, at := g.last(); !at.IsZero() {
+			return s, why // somebody is looking; so long, what was found before holds
+		}
+		g.probing.Lock()
 	}
-	v, err := find(ctx, g.discovery, g.reader)
-	if err != nil && !notServed(err) {
-		return nil, err // tried again by the next who asks
+	defer g.probing.Unlock()
+	s, why, at := g.last()
+	if !at.IsZero() && g.clock.Since(at) < checkEvery {
+		return s, why
 	}
-	if g.served != nil && (err != nil || g.served.version != v) {
-		g.served.stop()
-		g.served = nil
+	at = g.clock.Now()
+	v, why := find(ctx, g.discovery, g.reader)
+	if why != nil && !notServed(why) {
+		at = at.Add(time.Second - checkEvery) // for a second, all others are spared the same
+		g.keep(s, why, at)
+		return s, why
 	}
-	g.checked = g.clock.Now()
-	if err == nil && g.served == nil {
-		if g.served, err = g.watch(ctx, v); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "No gangs can be made", "tryingAgainAfter", brokenFor.String())
-			g.checked, err = g.checked.Add(brokenFor), &errNotServed{err.Error()}
+	if s, err := g.follows(ctx, v); err != nil {
+		g.keep(nil, err, at.Add(time.Second-checkEvery))
+		return nil, err
+	} else {
+		g.keep(s, why, at)
+		return s, why
+	}
+}
+
+// follows returns the API in a version, with a cache that is in step; nil for no version. Only who probes may call it.
+func (g *Gangs) follows(ctx context.Context, v version) (*served, error) {
+	if g.watched != nil && g.watched.version != v {
+		g.watched.stop()
+		g.watched = nil
+		gangsUnschedulable.Set(0)
+	}
+	if v == nil {
+		return nil, nil
+	}
+	if g.watched == nil {
+		var err error
+		if g.watched, err = g.watch(ctx, v); err != nil {
+			return nil, err
 		}
 	}
-	g.why = err
-	return g.served, err
+	if g.watched.synced(ctx) {
+		return g.watched, nil
+	}
+	if g.clock.Since(g.watched.since) > listEver {
+		return nil, &errNotServed{fmt.Sprintf("Workloads and PodGroups of %s can't be listed; the manager's log says why (its ClusterRole may be an earlier release's)", v.groupVersion())}
+	}
+	return nil, fmt.Errorf("Workloads and PodGroups of %s are still being listed", v.groupVersion())
+}
+
+// last is what was found last, and when.
+func (g *Gangs) last() (*served, error, time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.served, g.why, g.checked
+}
+
+func (g *Gangs) keep(s *served, why error, at time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.served, g.why, g.checked = s, why, at
 }
 
 // doubt makes the next who asks look again what is served.
 func (g *Gangs) doubt() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.checked = time.Time{}
+	g.checked = g.clock.Now().Add(-checkEvery)
 }
 
 // watch starts a cache of our objects, and sends on what happens to them.
@@ -82,51 +133,63 @@ func (g *Gangs) watch(ctx context.Context, v version) (*served, error) {
 		return nil, fmt.Errorf("making a cache of PodGroups: %w", err)
 	}
 	life, stop := context.WithCancel(g.life)
-	s := &served{version: v, cache: objects, stop: stop}
-	err = func() error {
-		for _, kind := range []client.Object{v.emptyPodGroup(), s.workload()} {
-			if err := objects.IndexField(ctx, kind, ownerIndex, func(o client.Object) []string {
-				if owner := metav1.GetControllerOf(o); owner != nil {
-					return []string{string(owner.UID)}
-				}
-				return nil
-			}); err != nil {
-				return err
-			}
-		}
-		podGroups, err := objects.GetInformer(ctx, v.emptyPodGroup(), cache.BlockUntilSynced(false))
-		if err != nil {
-			return err
-		}
-		if _, err := podGroups.AddEventHandler(g.follow(life, v)); err != nil {
-			return err
-		}
-		workloads, err := objects.GetInformer(ctx, s.workload(), cache.BlockUntilSynced(false))
-		if err != nil {
-			return err
-		}
-		// One that a start has left, which had come no further, is found by it.
-		if _, err := workloads.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(o any) { g.send(life, o) }}); err != nil {
-			return err
-		}
-		go func() {
-			if err := objects.Start(life); err != nil {
-				ctrl.LoggerFrom(life).Error(err, "Caching PodGroups")
-			}
-		}()
-		within, cancel := context.WithTimeout(ctx, syncTimeout)
+	s := &served{version: v, objects: objects, stop: stop, since: g.clock.Now(), synced: func(ctx context.Context) bool {
+		within, cancel := context.WithTimeout(ctx, listSoon)
 		defer cancel()
-		if !objects.WaitForCacheSync(within) {
-			return fmt.Errorf("Workloads and PodGroups can't be listed within %s; see the log for why", syncTimeout)
-		}
-		return nil
-	}()
-	if err != nil {
+		return objects.WaitForCacheSync(within)
+	}}
+	if err := g.register(ctx, life, s, objects); err != nil {
 		stop()
 		return nil, fmt.Errorf("watching PodGroups of %s: %w", v.groupVersion(), err)
 	}
+	g.mu.Lock()
+	clear(g.made) // the new cache shows whatever is there
+	clear(g.removed)
+	g.mu.Unlock()
+	go func() {
+		if err := objects.Start(life); err != nil {
+			ctrl.LoggerFrom(life).Error(err, "Caching PodGroups")
+		}
+	}()
 	ctrl.LoggerFrom(ctx).Info("Workloads and PodGroups are served", "version", v.groupVersion().String())
 	return s, nil
+}
+
+// register tells a cache what to keep, and what to do when it changes.
+func (g *Gangs) register(ctx, life context.Context, s *served, objects cache.Cache) error {
+	for _, kind := range []client.Object{s.version.emptyPodGroup(), s.workload()} {
+		if err := objects.IndexField(ctx, kind, ownerIndex, byOwner); err != nil {
+			return err
+		}
+	}
+	podGroups, err := objects.GetInformer(ctx, s.version.emptyPodGroup(), cache.BlockUntilSynced(false))
+	if err != nil {
+		return err
+	}
+	if _, err := podGroups.AddEventHandler(g.follow(life, s.version)); err != nil {
+		return err
+	}
+	workloads, err := objects.GetInformer(ctx, s.workload(), cache.BlockUntilSynced(false))
+	if err != nil {
+		return err
+	}
+	// One that a start has left, which had come no further, is found by it.
+	_, err = workloads.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { g.send(life, o) },
+		DeleteFunc: func(o any) {
+			if workload := lastOf(o); workload != nil {
+				g.forget(workload.GetUID())
+			}
+		},
+	})
+	return err
+}
+
+func byOwner(o client.Object) []string {
+	if owner := metav1.GetControllerOf(o); owner != nil {
+		return []string{string(owner.UID)}
+	}
+	return nil
 }
 
 // workload is an empty Workload, of which nothing but the metadata matters.
@@ -163,23 +226,21 @@ func (g *Gangs) follow(ctx context.Context, v version) toolscache.ResourceEventH
 			if reflect.DeepEqual(was, is) {
 				return
 			}
-			if !was.placed() && is.placed() {
+			if !was.placed() && is.placed() && !is.later { // how long the pods of a later one have waited is not known here
 				gangWait.Observe(is.scheduled.LastTransitionTime.Sub(is.made.Time).Seconds())
 			}
 			count(podGroup, is, false)
 			g.send(ctx, after)
 		},
 		DeleteFunc: func(o any) {
-			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-				o = last.Obj
-			}
-			podGroup, ok := o.(client.Object)
-			if !ok {
+			podGroup := lastOf(o)
+			if podGroup == nil {
 				return
 			}
 			g.expect(client.ObjectKeyFromObject(podGroup), false)
+			g.forget(podGroup.GetUID())
 			count(podGroup, v.read(podGroup), true)
-			g.send(ctx, o)
+			g.send(ctx, podGroup)
 		},
 	}
 }
@@ -212,26 +273,27 @@ func (s *served) podGroups(ctx context.Context, job *api.TrainJob) (map[string]p
 
 // each goes over the TrainJob's objects in the cache.
 func (s *served) each(ctx context.Context, job *api.TrainJob, list client.ObjectList, visit func(client.Object) error) error {
-	if err := s.cache.List(ctx, list, client.InNamespace(job.Namespace), client.MatchingFields{ownerIndex: string(job.UID)}); err != nil {
+	if err := s.objects.List(ctx, list, client.InNamespace(job.Namespace), client.MatchingFields{ownerIndex: string(job.UID)}); err != nil {
 		return fmt.Errorf("listing the TrainJob's groups: %w", err)
 	}
 	return meta.EachListItem(list, func(o runtime.Object) error { return visit(o.(client.Object)) })
 }
 
-// remove deletes the TrainJob's objects but those of a plan. The Workload goes first: whoever is interrupted then finds
-// the PodGroups by their pods' TrainJob all the same.
-func (s *served) remove(ctx context.Context, c client.Client, job *api.TrainJob, but *plan) error {
+// remove deletes the TrainJob's objects but those of a plan. The PodGroups go first: of one that is left without its
+// Workload the garbage collector would write so.
+func (g *Gangs) remove(ctx context.Context, s *served, job *api.TrainJob, but *plan) error {
 	workloads := &metav1.PartialObjectMetadataList{}
 	workloads.SetGroupVersionKind(s.version.groupVersion().WithKind("WorkloadList"))
-	for _, list := range []client.ObjectList{workloads, s.version.podGroups()} {
+	for _, list := range []client.ObjectList{s.version.podGroups(), workloads} {
 		err := s.each(ctx, job, list, func(o client.Object) error {
-			if but.has(o.GetName()) || !o.GetDeletionTimestamp().IsZero() {
+			uid := o.GetUID()
+			if but.has(o.GetName()) || !o.GetDeletionTimestamp().IsZero() || g.removing(uid) {
 				return nil
 			}
-			uid := o.GetUID()
-			if err := c.Delete(ctx, o, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+			if err := g.client.Delete(ctx, o, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("deleting %s: %w", o.GetName(), err)
 			}
+			g.remember(uid)
 			return nil
 		})
 		if err != nil {
@@ -239,4 +301,32 @@ func (s *served) remove(ctx context.Context, c client.Client, job *api.TrainJob,
 		}
 	}
 	return nil
+}
+
+// removing tells whether this process has deleted an object that the cache still shows.
+func (g *Gangs) removing(uid types.UID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.removed[uid]
+}
+
+func (g *Gangs) remember(uid types.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.removed[uid] = true
+}
+
+func (g *Gangs) forget(uid types.UID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.removed, uid)
+}
+
+// lastOf is the last state of an object that is gone; nil where it isn't known.
+func lastOf(o any) client.Object {
+	if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = last.Obj
+	}
+	object, _ := o.(client.Object)
+	return object
 }

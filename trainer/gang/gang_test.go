@@ -38,24 +38,29 @@ func TestGroupsOf(t *testing.T) {
 	cases := map[string]struct {
 		reason, jobs, policy string
 		want                 string // "name:replicatedJobs=pods", or what the error says
+		annotations          map[string]string
 	}{
-		"one":             {"pods are parallelism × replicas", rj("node", 2, 3, ""), "", "node:node=6"},
-		"together":        {"what waits for nothing starts at once", rj("a", 1, 1, "") + rj("b", 1, 2, ""), "", "a:a,b=3"},
-		"one after other": {"a gang never waits for pods that come later", rj("a", 1, 1, "") + rj("node", 1, 4, after(a)), "", "a:a=1 node:node=4"},
-		"two after two":   {"the same waits, in whatever order, are the same start", rj("a", 1, 1, "") + rj("b", 1, 1, "") + rj("c", 1, 2, after(a, b)) + rj("d", 1, 3, after(b, a)), "", "a:a,b=2 c:c,d=5"},
-		"ready, complete": {"another status is another time", rj("a", 1, 1, "") + rj("c", 1, 2, after(a)) + rj("d", 1, 3, after("{name: a, status: Ready}")), "", "a:a=1 c:c=2 d:d=3"},
-		"in order":        {"each starts when the one before is ready", rj("a", 1, 1, "") + rj("b", 1, 2, ""), "startupPolicy: {startupPolicyOrder: InOrder}\n", "a:a=1 b:b=2"},
-		"no pods":         {"nothing comes, so nothing is waited for", rj("a", 0, 1, "") + rj("b", 1, 2, ""), "", "b:b=2"},
-		"fewer to do":     {"a Job never runs more pods than it has completions", `- {name: a, replicas: 2, template: {spec: {parallelism: 5, completions: 3, template: {spec: {containers: []}}}}}` + "\n", "", "a:a=6"},
-		"more to do":      {"its last pods would come alone", `- {name: a, replicas: 1, template: {spec: {parallelism: 2, completions: 3, template: {spec: {containers: []}}}}}` + "\n", "", "replicatedJobs[a].template.spec.completions is 3, more than its parallelism 2"},
+		"one":             {"pods are parallelism × replicas", rj("node", 2, 3, ""), "", "node:node=6", nil},
+		"together":        {"what waits for nothing starts at once", rj("a", 1, 1, "") + rj("b", 1, 2, ""), "", "a:a,b=3", nil},
+		"one after other": {"a gang never waits for pods that come later", rj("a", 1, 1, "") + rj("node", 1, 4, after(a)), "", "a:a=1 node:node=4", nil},
+		"two after two":   {"the same waits, in whatever order, are the same start", rj("a", 1, 1, "") + rj("b", 1, 1, "") + rj("c", 1, 2, after(a, b)) + rj("d", 1, 3, after(b, a)), "", "a:a,b=2 c:c,d=5", nil},
+		"ready, complete": {"another status is another time", rj("a", 1, 1, "") + rj("c", 1, 2, after(a)) + rj("d", 1, 3, after("{name: a, status: Ready}")), "", "a:a=1 c:c=2 d:d=3", nil},
+		"in order":        {"each starts when the one before is ready", rj("a", 1, 1, "") + rj("b", 1, 2, ""), "startupPolicy: {startupPolicyOrder: InOrder}\n", "a:a=1 b:b=2", nil},
+		"no pods":         {"nothing comes, so nothing is waited for", rj("a", 0, 1, "") + rj("b", 1, 2, ""), "", "b:b=2", nil},
+		"fewer to do":     {"a Job never runs more pods than it has completions", `- {name: a, replicas: 2, template: {spec: {parallelism: 5, completions: 3, template: {spec: {containers: []}}}}}` + "\n", "", "a:a=6", nil},
+		"more to do":      {"its last pods would come alone", `- {name: a, replicas: 1, template: {spec: {parallelism: 2, completions: 3, template: {spec: {containers: []}}}}}` + "\n", "", "replicatedJobs[a].template.spec.completions is 3, more than its parallelism 2", nil},
 		"a group of its own": {"a pod is in one group", `- {name: a, replicas: 1, template: {spec: {template: {spec: {containers: [], schedulingGroup: {podGroupName: mine}}}}}}` + "\n", "",
-			`replicatedJobs[a].template.spec.template.spec.schedulingGroup.podGroupName is "mine"`},
+			`replicatedJobs[a].template.spec.template.spec.schedulingGroup.podGroupName is "mine"`, nil},
 		"two schedulers": {"one scheduler places a group", rj("a", 1, 1, "") + `- {name: b, replicas: 1, template: {spec: {template: {spec: {containers: [], schedulerName: other}}}}}` + "\n", "",
-			`replicatedJobs[b].template.spec.template.spec.schedulerName is "other", but that of replicatedJobs[a]`},
+			`replicatedJobs[b].template.spec.template.spec.schedulerName is "other", but that of replicatedJobs[a]`, nil},
+		"exclusive":                {"JobSet lets no pod come before the first is placed", rj("a", 1, 2, ""), "", `annotation alpha.jobset.sigs.k8s.io/exclusive-topology of the JobSet or of replicatedJobs[a] is "rack"`, map[string]string{jobset.ExclusiveKey: "rack"}},
+		"exclusive, alone":         {"it waits for no other", rj("a", 4, 1, ""), "", "a:a=4", map[string]string{jobset.ExclusiveKey: "rack"}},
+		"exclusive by node labels": {"JobSet lets all pods come", rj("a", 1, 2, ""), "", "a:a=2", map[string]string{jobset.ExclusiveKey: "rack", jobset.NodeSelectorStrategyKey: "true"}},
+		"failing indexes":          {"one that has failed for good would be missing for ever", `- {name: a, replicas: 1, template: {spec: {parallelism: 2, backoffLimitPerIndex: 1, template: {spec: {containers: []}}}}}` + "\n", "", "replicatedJobs[a].template.spec.backoffLimitPerIndex is 1", nil},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			groups, err := groupsOf(specOf(t, c.policy+"replicatedJobs:\n"+c.jobs))
+			groups, err := groupsOf(specOf(t, c.policy+"replicatedJobs:\n"+c.jobs), c.annotations)
 			var got []string
 			for _, g := range groups {
 				got = append(got, fmt.Sprintf("%s:%s=%d", g.Name, strings.Join(g.ReplicatedJobs, ","), g.Pods))
@@ -112,7 +117,7 @@ func TestPlan(t *testing.T) {
 
 func TestPlanIsReadBack(t *testing.T) {
 	spec := specOf(t, "replicatedJobs:\n"+rj("a", 1, 1, "")+rj("b", 1, 2, "")+rj("node", 2, 3, ", dependsOn: [{name: a, status: Complete}]"))
-	groups, err := groupsOf(spec)
+	groups, err := groupsOf(spec, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +253,7 @@ func TestV1Alpha2(t *testing.T) {
 		if ref := pg.Spec.PodGroupTemplateRef.Workload; ref.WorkloadName != "w" || ref.PodGroupTemplateName != "node" {
 			t.Errorf("the PodGroup says what it was made of: got %+v", ref)
 		}
-		if s := (v1alpha2{}).read(pg); s.minCount != minCount || s.placed() || !s.refused() || s.deleting {
+		if s := (v1alpha2{}).read(pg); s.minCount != minCount || s.placed() || !s.refused() {
 			t.Errorf("policy %s: got %+v", policy, s)
 		}
 	}
@@ -302,7 +307,7 @@ func TestLateComer(t *testing.T) {
 		"the end":              {"pods end one after the other", metav1.ConditionTrue, []corev1.Pod{done, runs, runs}, false, 0},
 		"none has succeeded":   {"all come again", metav1.ConditionTrue, []corev1.Pod{failed, failed, waits}, false, 0},
 		"enough":               {"kube-scheduler has what it waits for", metav1.ConditionTrue, []corev1.Pod{done, runs, runs, waits}, false, 0},
-		"never placed":         {"then it is still all or none", metav1.ConditionFalse, []corev1.Pod{done, done, waits}, false, 0},
+		"made again":           {"what has succeeded was placed, whatever a new PodGroup says", metav1.ConditionFalse, []corev1.Pod{done, done, waits}, true, 0},
 		"of another":           {"only its own pods count", metav1.ConditionTrue, []corev1.Pod{done, done, other}, false, patience},
 	}
 	for name, c := range cases {

@@ -10,6 +10,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
@@ -32,8 +33,13 @@ const (
 	ReasonInvalid     = "InvalidGangScheduling"
 )
 
-// managedBy is the label, and its value, of all objects that are made here.
-const managedByLabel, managedBy = "app.kubernetes.io/managed-by", "signalbox"
+// partLabel is on all objects that are made here, and says which they are.
+const (
+	partLabel    = "signalbox.dev/gang-part"
+	partWorkload = "workload"
+	partFirst    = "first" // a PodGroup whose pods come at once
+	partLater    = "later" // a PodGroup whose pods come after others
+)
 
 // Gangs makes the groups of TrainJobs that start, keeps them while they run, and removes them.
 type Gangs struct {
@@ -47,21 +53,27 @@ type Gangs struct {
 	changed   chan event.GenericEvent
 	life      context.Context // the process's
 
+	// probing is held by the one who looks what the API server serves; watched is his.
+	probing sync.Mutex
+	watched *served // whose cache may not be in step yet
+
 	mu      sync.Mutex
-	checked time.Time
-	why     error // what the last check has found in the way
-	served  *served
+	checked time.Time // zero before the first look
+	why     error     // that groups can't be made; nil where they can
+	served  *served   // nil where they can't be looked at either
 	// made are PodGroups that this process has made and that the cache doesn't show yet.
 	made map[types.NamespacedName]bool
+	// removed are objects that this process has deleted and that the cache still shows, by UID.
+	removed map[types.UID]bool
 }
 
-// NewGangs returns Gangs. newCache makes a cache of the objects that are labelled with Selector; it is made when the API
-// is served, which may be later than now, and lives as long as ctx. reader must not be a cache.
+// NewGangs returns Gangs. newCache makes a cache of the objects that Selector selects; it is made when the API is served,
+// which may be later than now, and lives as long as ctx. reader must not be a cache.
 func NewGangs(ctx context.Context, c client.Client, reader client.Reader, d discovery.DiscoveryInterface, newCache func() (cache.Cache, error), recorder events.EventRecorder, clk clock.PassiveClock, mode api.GangMode, policy api.GangPolicy) *Gangs {
 	return &Gangs{
 		client: c, reader: reader, discovery: d, newCache: newCache, recorder: recorder, clock: clk,
 		defaults: Setting{Mode: mode, Policy: policy, From: "the manager's configuration, trainer.gangScheduling.mode"},
-		changed:  make(chan event.GenericEvent), life: ctx, made: map[types.NamespacedName]bool{},
+		changed:  make(chan event.GenericEvent), life: ctx, made: map[types.NamespacedName]bool{}, removed: map[types.UID]bool{},
 	}
 }
 
@@ -71,7 +83,8 @@ func (g *Gangs) Changed() <-chan event.GenericEvent { return g.changed }
 // Startable refuses a TrainJob that asks for groups which can't be made: it is not to be queued as it is. The error is an
 // *admission.BlockedError; any other is to be tried again.
 func (g *Gangs) Startable(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, effective *overrides.Effective) error {
-	_, _, err := g.groups(ctx, job, runtime, &jobset.JobSetSpec{ReplicatedJobs: effective.ReplicatedJobs, StartupPolicy: runtime.Template.Spec.StartupPolicy})
+	spec := &jobset.JobSetSpec{ReplicatedJobs: effective.ReplicatedJobs, StartupPolicy: runtime.Template.Spec.StartupPolicy}
+	_, err := g.decide(ctx, job, runtime, spec, effective.Annotations)
 	return err
 }
 
@@ -92,109 +105,124 @@ func (Elsewhere) Startable(_ context.Context, job *api.TrainJob, runtime *traine
 		"%s, but the JobSets of an installed Kubeflow Trainer are not Signalbox's to build, so that their pods can't be put into groups; use the bundled Trainer, or set it to %s or %s", setting.asks(), api.GangPreferred, api.GangOff)}
 }
 
-// skipped says why a TrainJob that prefers groups runs without.
-type skipped struct{ why error }
+// decision is how the pods of a TrainJob are placed.
+type decision struct {
+	setting Setting
+	plan    *plan // nil: one by one
+	served  *served
+	without error // why, where the TrainJob prefers groups and does without
+}
 
-// groups returns the groups of a TrainJob, by its setting; none, and why, where it can do without.
-func (g *Gangs) groups(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, spec *jobset.JobSetSpec) (*plan, *skipped, error) {
+// decide returns how the pods of a TrainJob are placed, by its setting. spec and annotations are its JobSet's.
+func (g *Gangs) decide(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, spec *jobset.JobSetSpec, annotations map[string]string) (decision, error) {
 	setting, err := SettingOf(job, runtime, g.defaults)
 	if err != nil {
-		return nil, nil, &admission.BlockedError{Reason: ReasonInvalid, Err: err}
+		return decision{}, &admission.BlockedError{Reason: ReasonInvalid, Err: err}
 	}
+	d := decision{setting: setting}
 	if setting.Mode == api.GangOff {
-		return nil, nil, nil
+		return d, nil
 	}
-	groups, err := groupsOf(spec)
+	groups, err := groupsOf(spec, annotations)
 	if err == nil && runtime.PodGroupPolicy != nil {
 		err = errors.New("the runtime has a podGroupPolicy, and the pods would be in the groups of two schedulers; take it out of the runtime")
 	}
 	if err != nil {
 		if setting.Mode == api.GangPreferred {
-			return nil, &skipped{err}, nil
+			d.without = err
+			return d, nil
 		}
-		return nil, nil, &admission.BlockedError{Reason: ReasonInvalid, Err: fmt.Errorf("%s, but the pods can't be put into groups: %w, or set it to %s", setting.asks(), err, api.GangOff)}
+		return d, &admission.BlockedError{Reason: ReasonInvalid, Err: fmt.Errorf("%s, but the pods can't be put into groups: %w, or set it to %s", setting.asks(), err, api.GangOff)}
 	}
-	if _, err := g.api(ctx); notServed(err) {
-		if setting.Mode == api.GangPreferred {
-			return nil, &skipped{err}, nil
-		}
-		return nil, nil, &admission.BlockedError{
+	switch d.served, err = g.api(ctx); {
+	case notServed(err) && setting.Mode == api.GangPreferred:
+		d.without = err
+	case notServed(err):
+		return d, &admission.BlockedError{
 			Reason: ReasonUnavailable, RetryAfter: checkEvery,
 			Err: fmt.Errorf("%s, but %w; or set it to %s or %s", setting.asks(), err, api.GangPreferred, api.GangOff),
 		}
-	} else if err != nil {
-		return nil, nil, err
+	case err != nil:
+		return d, err
+	case len(groups) > 0:
+		d.plan = newPlan(job, setting.Policy, groups)
 	}
-	if len(groups) == 0 {
-		return nil, nil, nil
-	}
-	return newPlan(job, setting.Policy, groups), nil, nil
+	return d, nil
 }
 
 // Make makes the groups of a TrainJob that has been started, and puts their names into the JobSet, which is made after
-// them. spec is the JobSet's.
-func (g *Gangs) Make(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, spec *jobset.JobSetSpec, js *jobsetac.JobSetApplyConfiguration) error {
-	p, without, err := g.groups(ctx, job, runtime, spec)
+// them. spec is the JobSet's. It returns why the TrainJob does without where it prefers them, for Skipped.
+func (g *Gangs) Make(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, spec *jobset.JobSetSpec, js *jobsetac.JobSetApplyConfiguration) (skipped, err error) {
+	d, err := g.decide(ctx, job, runtime, spec, js.Annotations)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if without != nil {
-		gangsSkipped.Inc()
-		g.recorder.Eventf(job, nil, corev1.EventTypeWarning, "GangSchedulingSkipped", "Starting", "Its pods are placed one by one: %s", admission.Note(without.why.Error()))
+	delete(js.Annotations, baseAnnotation) // a runtime's own would not be ours
+	if d.plan == nil {
+		return d.without, nil
 	}
-	if p == nil {
-		return nil
+	for n := range d.plan.groups {
+		err := g.create(ctx, d.served.version, job, d.plan, n, d.plan.policy)
+		if d.setting.Mode == api.GangPreferred && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {
+			return err, nil // what has been made goes when the JobSet is seen to name none of it
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	s, err := g.api(ctx)
-	if err != nil {
-		return err
-	}
-	if err := g.create(ctx, s.version, job, p); err != nil {
-		return err
-	}
-	p.into(js)
-	return nil
+	d.plan.into(js)
+	return nil, nil
 }
 
-// create makes the objects of a plan that don't exist. A PodGroup is refused whose Workload doesn't exist, so that it
-// comes second; a pod waits for its PodGroup, but must not come into an older one of that name.
-func (g *Gangs) create(ctx context.Context, v version, job *api.TrainJob, p *plan) error {
+// Skipped tells that a TrainJob was started without groups, and why.
+func (g *Gangs) Skipped(job *api.TrainJob, why error) {
+	gangsSkipped.Inc()
+	g.recorder.Eventf(job, nil, corev1.EventTypeWarning, "GangSchedulingSkipped", "Starting", "Its pods are placed one by one: %s", admission.Note(why.Error()))
+}
+
+// create makes the nth group's PodGroup, and its Workload first, without which it would be refused. What is there stays.
+func (g *Gangs) create(ctx context.Context, v version, job *api.TrainJob, p *plan, n int, policy api.GangPolicy) error {
 	owner := *metav1.NewControllerRef(job, trainer.GroupVersion.WithKind(trainer.TrainJobKind))
-	meta := func(name string, owners ...metav1.OwnerReference) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: job.Namespace, Name: name, Labels: map[string]string{managedByLabel: managedBy}, OwnerReferences: owners}
+	meta := func(name, part string, owners ...metav1.OwnerReference) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: job.Namespace, Name: name, Labels: map[string]string{partLabel: part}, OwnerReferences: owners}
 	}
-	for from := 0; from < len(p.groups); from += maxTemplates {
-		groups := p.groups[from:min(from+maxTemplates, len(p.groups))]
-		workload := v.workload(meta(p.workload(from), owner), job, p.policy, groups)
+	if p.anchors[p.workload(n)] == "" {
+		workload := v.workload(meta(p.workload(n), partWorkload, owner), job, p.policy, p.chunk(n))
 		if _, err := g.ensure(ctx, v, job, workload, "Workload"); err != nil {
 			return err
 		}
-		anchor := metav1.OwnerReference{APIVersion: v.groupVersion().String(), Kind: "Workload", Name: workload.GetName(), UID: workload.GetUID()}
-		for _, group := range groups {
-			podGroup := v.podGroup(meta(p.podGroup(group), owner, anchor), workload.GetName(), p.policy, group)
-			g.expect(client.ObjectKeyFromObject(podGroup), true)
-			created, err := g.ensure(ctx, v, job, podGroup, "PodGroup")
-			if created {
-				gangsMade.WithLabelValues(string(p.policy)).Inc()
-			} else {
-				g.expect(client.ObjectKeyFromObject(podGroup), false)
-			}
-			if err != nil {
-				return err
-			}
+		if p.anchors == nil {
+			p.anchors = map[string]types.UID{}
 		}
+		p.anchors[p.workload(n)] = workload.GetUID()
 	}
-	return nil
+	group, part := p.groups[n], partFirst
+	if group.Later {
+		part = partLater
+	}
+	anchor := metav1.OwnerReference{APIVersion: v.groupVersion().String(), Kind: "Workload", Name: p.workload(n), UID: p.anchors[p.workload(n)]}
+	podGroup := v.podGroup(meta(p.podGroup(group), part, owner, anchor), p.workload(n), policy, group)
+	key := client.ObjectKeyFromObject(podGroup)
+	g.expect(key, true)
+	created, err := g.ensure(ctx, v, job, podGroup, "PodGroup")
+	if created {
+		gangsMade.WithLabelValues(string(policy)).Inc()
+	} else {
+		g.expect(key, false)
+	}
+	return err
 }
 
-// ensure makes an object, or takes the one that is there where it is the TrainJob's own.
+// ensure makes an object, or takes the one that is there where it is the TrainJob's own; either way it gives it its UID.
 func (g *Gangs) ensure(ctx context.Context, v version, job *api.TrainJob, o client.Object, kind string) (created bool, err error) {
 	err = g.client.Create(ctx, o)
 	if err == nil {
 		return true, nil
 	}
 	if !apierrors.IsAlreadyExists(err) {
-		g.doubt() // it may no longer be served
+		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+			g.doubt() // it may no longer be served
+		}
 		return false, fmt.Errorf("making %s %s: %w", kind, o.GetName(), err)
 	}
 	there := &metav1.PartialObjectMetadata{}

@@ -3,7 +3,9 @@ package gang
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,8 +20,11 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
+// protection is the finalizer that the API server gives to PodGroups (Kubernetes 1.36, plugin/pkg/admission/scheduling).
+const protection = "scheduling.k8s.io/podgroup-protection"
+
 // patience is how long a pod that replaces a failed one waits for the rest of its gang, before it is found that the rest
-// has come to its end; and how soon the reason is looked for why a gang is not placed.
+// has come to its end; and for how long, and how soon, the reason is looked for why a gang is not placed.
 const (
 	patience = 10 * time.Second
 	soon     = time.Second
@@ -30,9 +35,10 @@ const (
 // again (0 for when something has changed).
 func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, pods []corev1.Pod, running bool) (*metav1.Condition, time.Duration, error) {
 	s, err := g.api(ctx)
-	if notServed(err) {
-		return nil, 0, nil // so nothing is there
-	} else if err != nil {
+	if s == nil {
+		if notServed(err) {
+			err = nil // nothing can be seen, and nothing be done
+		}
 		return nil, 0, err
 	}
 	var current *plan
@@ -42,40 +48,43 @@ func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, 
 		}
 		current = planOf(js)
 	}
-	if err := s.remove(ctx, g.client, job, current); err != nil || current == nil {
+	if err := g.remove(ctx, s, job, current); err != nil || current == nil {
 		return nil, 0, err
 	}
 	states, err := s.podGroups(ctx, job)
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, group := range current.groups {
-		key := types.NamespacedName{Namespace: job.Namespace, Name: current.podGroup(group)}
-		if _, found := states[key.Name]; !found && !g.expected(key) {
-			ctrl.LoggerFrom(ctx).Info("Making a PodGroup again that was deleted while its TrainJob runs", "podGroup", key)
-			return nil, soon, g.create(ctx, s.version, job, current)
-		}
-	}
-	again, err := g.release(ctx, s.version, job, current, states, pods)
+	again, err := g.heal(ctx, s.version, job, current, states, pods)
 	if err != nil {
 		return nil, 0, err
 	}
 	condition, why := conditionOf(current, states, pods)
-	if !why && (again == 0 || soon < again) {
+	if !why && g.clock.Since(condition.LastTransitionTime.Time) < patience && (again == 0 || soon < again) {
 		again = soon // the pods' own conditions come a moment later
 	}
 	return condition, again, nil
 }
 
-// release lets a pod that replaces a failed one be placed by itself, where the rest of its gang, which has been placed as
-// a whole, has succeeded: kube-scheduler would wait for ever for minCount pods that are there, because it doesn't count
-// those that have ended, and no field of a PodGroup can change (Kubernetes 1.36). So the PodGroup is replaced by one of
-// the policy basic, with the same name. It can't be deleted but without its finalizer, which protects it as long as that
-// very pod waits.
-func (g *Gangs) release(ctx context.Context, v version, job *api.TrainJob, p *plan, states map[string]podGroupState, pods []corev1.Pod) (again time.Duration, err error) {
-	for _, group := range p.groups {
-		state, found := states[p.podGroup(group)]
+// heal makes PodGroups again that were deleted while their TrainJob runs, and releases the gangs of late comers. again is
+// when to look again, 0 for when something has changed.
+func (g *Gangs) heal(ctx context.Context, v version, job *api.TrainJob, p *plan, states map[string]podGroupState, pods []corev1.Pod) (again time.Duration, err error) {
+	log := ctrl.LoggerFrom(ctx).WithValues("trainJob", client.ObjectKeyFromObject(job))
+	for n, group := range p.groups {
+		name := p.podGroup(group)
+		state, found := states[name]
+		if !found && g.expected(types.NamespacedName{Namespace: job.Namespace, Name: name}) {
+			continue
+		}
 		if !found {
+			policy := p.policy
+			if policy == api.GangPolicyGang && wasPlaced(name, group, pods) {
+				policy = api.GangPolicyBasic
+			}
+			log.Info("Making a PodGroup again that was deleted while its TrainJob runs", "podGroup", name, "policy", policy)
+			if err := g.create(ctx, v, job, p, n, policy); err != nil {
+				return 0, err
+			}
 			continue
 		}
 		late, succeeded, wait := lateComer(state, pods, g.clock.Now())
@@ -85,7 +94,7 @@ func (g *Gangs) release(ctx context.Context, v version, job *api.TrainJob, p *pl
 		if !late {
 			continue
 		}
-		if err := g.replace(ctx, v, job, p, group, state); err != nil {
+		if err := g.release(ctx, v, job, p, n, state); err != nil {
 			return 0, err
 		}
 		g.recorder.Eventf(job, nil, corev1.EventTypeNormal, "GangReleased", "Running",
@@ -95,17 +104,59 @@ func (g *Gangs) release(ctx context.Context, v version, job *api.TrainJob, p *pl
 	return again, nil
 }
 
-// lateComer tells whether a pod of a gang that has been placed waits for others that will never come, because they have
-// succeeded; and how many have. wait is when to look again, 0 for when something has changed.
+// release lets a pod that replaces a failed one be placed by itself, where the rest of its gang, which has been placed as
+// a whole, has succeeded: kube-scheduler would wait for ever for minCount pods that are there, because it doesn't count
+// those that have ended, and no field of a PodGroup can change (Kubernetes 1.36). So the PodGroup is replaced by one of
+// the policy basic, with the same name. It can't be deleted but without its finalizer, which protects it as long as that
+// very pod waits. Whoever is interrupted finds it missing, and makes it by the same policy (wasPlaced).
+func (g *Gangs) release(ctx context.Context, v version, job *api.TrainJob, p *plan, n int, state podGroupState) error {
+	o := v.emptyPodGroup()
+	o.SetNamespace(job.Namespace)
+	o.SetName(state.name)
+	others := slices.DeleteFunc(slices.Clone(state.finalizers), func(f string) bool { return f == protection })
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": state.uid, "finalizers": others}})
+	if err != nil {
+		return err
+	}
+	if err := g.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("releasing PodGroup %s: %w", state.name, err)
+	}
+	if err := g.client.Delete(ctx, o, client.Preconditions{UID: &state.uid}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting PodGroup %s: %w", state.name, err)
+	}
+	return g.create(ctx, v, job, p, n, api.GangPolicyBasic)
+}
+
+// wasPlaced tells whether a gang whose PodGroup is missing was placed before, and can't come together again: some of its
+// pods have had a node, and fewer are left than it takes.
+func wasPlaced(name string, group Group, pods []corev1.Pod) bool {
+	var there int32
+	placed := false
+	for i := range pods {
+		pod := &pods[i]
+		if !isOf(pod, name) {
+			continue
+		}
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if !ended {
+			there++
+		}
+		placed = placed || pod.Status.Phase == corev1.PodSucceeded || !ended && pod.Spec.NodeName != ""
+	}
+	return placed && there < group.Pods
+}
+
+// lateComer tells whether a pod of a gang waits for others that will never come, because they have succeeded (so that the
+// gang was placed once); and how many have. wait is when to look again, 0 for when something has changed.
 func lateComer(state podGroupState, pods []corev1.Pod, now time.Time) (late bool, succeeded int32, wait time.Duration) {
-	if state.minCount == 0 || !state.placed() {
+	if state.minCount == 0 {
 		return false, 0, 0
 	}
 	var there int32
 	waits := time.Duration(-1) // of the pod that has waited for the shortest time
 	for i := range pods {
 		pod := &pods[i]
-		if !isOf(pod, state) || pod.Status.Phase == corev1.PodFailed {
+		if !isOf(pod, state.name) || pod.Status.Phase == corev1.PodFailed {
 			continue
 		}
 		if pod.Status.Phase == corev1.PodSucceeded {
@@ -119,7 +170,7 @@ func lateComer(state podGroupState, pods []corev1.Pod, now time.Time) (late bool
 	}
 	switch {
 	case succeeded == 0 || there >= state.minCount:
-		return false, succeeded, 0 // kube-scheduler has all that it waits for, or will have
+		return false, succeeded, 0 // the gang was never placed, or kube-scheduler has all that it waits for
 	case there+succeeded < state.minCount:
 		return false, succeeded, patience // some are still to come in the place of failed ones
 	case waits < 0:
@@ -130,24 +181,9 @@ func lateComer(state podGroupState, pods []corev1.Pod, now time.Time) (late bool
 	return true, succeeded, 0
 }
 
-func isOf(pod *corev1.Pod, state podGroupState) bool {
+func isOf(pod *corev1.Pod, podGroup string) bool {
 	s := pod.Spec.SchedulingGroup
-	return s != nil && ptr.Deref(s.PodGroupName, "") == state.name
-}
-
-// replace puts a PodGroup of the policy basic in the place of another.
-func (g *Gangs) replace(ctx context.Context, v version, job *api.TrainJob, p *plan, group Group, state podGroupState) error {
-	o := v.emptyPodGroup()
-	o.SetNamespace(job.Namespace)
-	o.SetName(state.name)
-	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"finalizers":null}}`, state.uid)
-	if err := g.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(patch))); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("releasing PodGroup %s: %w", state.name, err)
-	}
-	if err := g.client.Delete(ctx, o, client.Preconditions{UID: &state.uid}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("deleting PodGroup %s: %w", state.name, err)
-	}
-	return g.create(ctx, v, job, &plan{policy: api.GangPolicyBasic, groups: p.groups, base: p.base})
+	return s != nil && ptr.Deref(s.PodGroupName, "") == podGroup
 }
 
 // conditionOf says what has become of the groups: nil before kube-scheduler has said anything. why is false where it has
@@ -197,20 +233,19 @@ func Keepsake(kept, pod *corev1.Pod) {
 }
 
 // reasonOf is what kube-scheduler says of a pod of the group that it could not place; "" where it says nothing of any. Of
-// a pod that could be placed, if the others could, it says that it waits.
+// a pod that could be placed, if the others could, it says that it waits for them. Of several, the first by name counts.
 func reasonOf(state podGroupState, pods []corev1.Pod) string {
+	first, reason := "", ""
 	for i := range pods {
-		if !isOf(&pods[i], state) {
+		pod := &pods[i]
+		if !isOf(pod, state.name) || reason != "" && pod.Name > first {
 			continue
 		}
-		for _, c := range pods[i].Status.Conditions {
-			if c.Type != corev1.PodScheduled || c.Status != corev1.ConditionFalse || c.Reason != corev1.PodReasonUnschedulable {
-				continue
-			}
-			if strings.Contains(c.Message, "nodes are available") {
-				return c.Message
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" && !strings.Contains(c.Message, "minCount pods from a gang") {
+				first, reason = pod.Name, c.Message
 			}
 		}
 	}
-	return ""
+	return reason
 }

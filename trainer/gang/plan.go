@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -24,6 +25,8 @@ type Group struct {
 	ReplicatedJobs []string
 	// Pods is how many come: for each ReplicatedJob parallelism × replicas.
 	Pods int32
+	// Later tells that they don't come at once, but after others.
+	Later bool
 }
 
 func (g Group) String() string {
@@ -35,14 +38,15 @@ func (g Group) String() string {
 
 // groupsOf returns the groups of a JobSet, in the order of its ReplicatedJobs. ReplicatedJobs start together that wait
 // for the same others by dependsOn; with startupPolicy InOrder each starts by itself. A group that waited for pods that
-// come later would wait for ever. What can't be put into groups is an error that names the path.
-func groupsOf(spec *jobset.JobSetSpec) ([]Group, error) {
+// come later would wait for ever. What can't be put into groups is an error that names the path. annotations are the
+// JobSet's.
+func groupsOf(spec *jobset.JobSetSpec, annotations map[string]string) ([]Group, error) {
 	var groups []Group
 	byStart, scheduler := map[string]int{}, map[string]string{}
 	inOrder := spec.StartupPolicy != nil && spec.StartupPolicy.StartupPolicyOrder == jobset.InOrder
 	for i := range spec.ReplicatedJobs {
 		rj := &spec.ReplicatedJobs[i]
-		if err := fits(rj); err != nil {
+		if err := fits(rj, annotations); err != nil {
 			return nil, err
 		}
 		pods := rj.Replicas * overrides.PodsPerJob(rj)
@@ -57,7 +61,7 @@ func groupsOf(spec *jobset.JobSetSpec) ([]Group, error) {
 		if !found {
 			n = len(groups)
 			byStart[start], scheduler[start] = n, rj.Template.Spec.Template.Spec.SchedulerName
-			groups = append(groups, Group{Name: rj.Name})
+			groups = append(groups, Group{Name: rj.Name, Later: start != "" && (!inOrder || n > 0)})
 		}
 		if other := rj.Template.Spec.Template.Spec.SchedulerName; other != scheduler[start] {
 			return nil, fmt.Errorf("replicatedJobs[%s].template.spec.template.spec.schedulerName is %q, but that of replicatedJobs[%s], which starts with it, is %q, and one scheduler places a whole group; give both the same",
@@ -80,8 +84,20 @@ func startOf(rj *jobset.ReplicatedJob) string {
 }
 
 // fits refuses a ReplicatedJob whose pods can't be a part of a group.
-func fits(rj *jobset.ReplicatedJob) error {
+func fits(rj *jobset.ReplicatedJob, annotations map[string]string) error {
 	job := &rj.Template.Spec
+	if job.BackoffLimitPerIndex != nil {
+		return fmt.Errorf("replicatedJobs[%s].template.spec.backoffLimitPerIndex is %d: an index that has failed for good doesn't come again, and a pod of another that does would wait for it; use backoffLimit",
+			rj.Name, *job.BackoffLimitPerIndex)
+	}
+	// JobSet v0.12 refuses the pods of a Job until its first is placed (its pod webhook), which waits for the others.
+	for _, has := range []map[string]string{rj.Template.Annotations, annotations} {
+		topology, exclusive := has[jobset.ExclusiveKey]
+		if _, otherwise := has[jobset.NodeSelectorStrategyKey]; exclusive && !otherwise && overrides.PodsPerJob(rj) > 1 {
+			return fmt.Errorf("annotation %s of the JobSet or of replicatedJobs[%s] is %q: JobSet lets the pods of a Job come only when its first is placed, which waits for the others; take it out, use annotation %s, or gang scheduling with policy %s",
+				jobset.ExclusiveKey, rj.Name, topology, jobset.NodeSelectorStrategyKey, api.GangPolicyBasic)
+		}
+	}
 	if parallelism := ptr.Deref(job.Parallelism, 1); job.Completions != nil && *job.Completions > parallelism {
 		return fmt.Errorf("replicatedJobs[%s].template.spec.completions is %d, more than its parallelism %d, so that its last pods would come when too few others are left to make up the group; give both the same",
 			rj.Name, *job.Completions, parallelism)
@@ -99,6 +115,8 @@ type plan struct {
 	groups []Group
 	// base is what all names begin with.
 	base string
+	// anchors are the UIDs of the Workloads that have been made or found, by name.
+	anchors map[string]types.UID
 }
 
 // newPlan names the groups of a start. A TrainJob's generation is another at each start and stays while it runs, so that
@@ -143,6 +161,12 @@ func (p *plan) into(js *jobsetac.JobSetApplyConfiguration) {
 		}
 	}
 	js.WithAnnotations(map[string]string{api.GangPolicyAnnotation: string(p.policy), baseAnnotation: p.base})
+}
+
+// chunk returns the groups whose templates are in the nth group's Workload.
+func (p *plan) chunk(n int) []Group {
+	from := n / maxTemplates * maxTemplates
+	return p.groups[from:min(from+maxTemplates, len(p.groups))]
 }
 
 // baseAnnotation on a JobSet says that its groups are ours, and what their names begin with.

@@ -30,8 +30,8 @@ type errNotServed struct{ why string }
 
 func (e *errNotServed) Error() string { return e.why }
 
-// find returns the best version that the API server serves and that we can make. Where there is none, the error is an
-// *errNotServed.
+// find returns the best version that the API server serves and that we can make; nil where there is none. Where groups
+// can't be made, with a version or without, the error is an *errNotServed.
 func find(ctx context.Context, d discovery.DiscoveryInterface, reader client.Reader) (version, error) {
 	groups, err := d.ServerGroups()
 	if err != nil {
@@ -90,7 +90,9 @@ func hasPodGroups(d discovery.DiscoveryInterface, groupVersion string) (bool, er
 // word, and the pods would not be in the group that waits for them.
 func canName(ctx context.Context, reader client.Reader) error {
 	var crd apiextensionsv1.CustomResourceDefinition
-	if err := reader.Get(ctx, client.ObjectKey{Name: jobSetCRD}, &crd); err != nil {
+	if err := reader.Get(ctx, client.ObjectKey{Name: jobSetCRD}, &crd); apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return &errNotServed{fmt.Sprintf("whether JobSet takes groups can't be told: %s; apply this release's config/rbac, and JobSet v0.12 or later", err)}
+	} else if err != nil {
 		return fmt.Errorf("reading CRD %s: %w", jobSetCRD, err)
 	}
 	for _, v := range crd.Spec.Versions {

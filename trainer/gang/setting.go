@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // Setting is how the pods of a TrainJob are to be placed.
@@ -34,6 +35,9 @@ func SettingOf(job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, defaults
 	}{{theirs, runtime.Template.Annotations}, {own, job.Annotations}} {
 		if mode := level.annotations[api.GangModeAnnotation]; mode != "" {
 			s.Mode, s.From = api.GangMode(mode), level.path.Key(api.GangModeAnnotation).String()
+			if _, pinned := job.Annotations[overrides.PinAnnotation]; pinned && level.path == theirs {
+				s.From += " when it was first started; the TrainJob's own annotation goes before"
+			}
 		}
 		if policy := level.annotations[api.GangPolicyAnnotation]; policy != "" {
 			s.Policy = api.GangPolicy(policy)

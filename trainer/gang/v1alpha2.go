@@ -51,7 +51,7 @@ func (v1alpha2) podGroups() client.ObjectList { return &schedulingv1alpha2.PodGr
 func (v1alpha2) read(o client.Object) podGroupState {
 	pg := o.(*schedulingv1alpha2.PodGroup)
 	s := podGroupState{
-		name: pg.Name, uid: pg.UID, made: pg.CreationTimestamp, deleting: !pg.DeletionTimestamp.IsZero(),
+		name: pg.Name, uid: pg.UID, finalizers: pg.Finalizers, made: pg.CreationTimestamp, later: pg.Labels[partLabel] == partLater,
 		scheduled: meta.FindStatusCondition(pg.Status.Conditions, schedulingv1alpha2.PodGroupScheduled),
 	}
 	if gang := pg.Spec.SchedulingPolicy.Gang; gang != nil {

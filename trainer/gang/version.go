@@ -29,14 +29,16 @@ type version interface {
 
 // podGroupState is what is to be known of a PodGroup.
 type podGroupState struct {
-	name string
-	uid  types.UID
-	made metav1.Time
+	name       string
+	uid        types.UID
+	finalizers []string
+	made       metav1.Time
+	// later tells that its pods don't come at once.
+	later bool
 	// minCount of a gang; 0 of the policy basic.
 	minCount int32
 	// scheduled is kube-scheduler's word; nil before its first.
 	scheduled *metav1.Condition
-	deleting  bool
 }
 
 func (s podGroupState) placed() bool {
