@@ -55,30 +55,28 @@ type served struct {
 // *errNotServed, or that it is to be tried again; what is there can be looked at even so where the first is not nil.
 func (g *Gangs) api(ctx context.Context) (*served, error) {
 	if !g.probing.TryLock() {
-		if s, why, at := g.last(); !at.IsZero() {
+		if at, s, why := g.last(); !at.IsZero() {
 			return s, why // somebody is looking; so long, what was found before holds
 		}
 		g.probing.Lock()
 	}
 	defer g.probing.Unlock()
-	s, why, at := g.last()
+	at, s, why := g.last()
 	if !at.IsZero() && g.clock.Since(at) < checkEvery {
 		return s, why
 	}
 	at = g.clock.Now()
-	v, why := find(ctx, g.discovery, g.reader)
-	if why != nil && !notServed(why) {
+	v, err := find(ctx, g.discovery, g.reader)
+	if why = err; why != nil && !notServed(why) {
 		at = at.Add(time.Second - checkEvery) // for a second, all others are spared the same
 		g.keep(s, why, at)
 		return s, why
 	}
-	if s, err := g.follows(ctx, v); err != nil {
-		g.keep(nil, err, at.Add(time.Second-checkEvery))
-		return nil, err
-	} else {
-		g.keep(s, why, at)
-		return s, why
+	if s, err = g.follows(ctx, v); err != nil {
+		why, at = err, at.Add(time.Second-checkEvery)
 	}
+	g.keep(s, why, at)
+	return s, why
 }
 
 // follows returns the API in a version, with a cache that is in step; nil for no version. Only who probes may call it.
@@ -106,11 +104,11 @@ func (g *Gangs) follows(ctx context.Context, v version) (*served, error) {
 	return nil, fmt.Errorf("Workloads and PodGroups of %s are still being listed", v.groupVersion())
 }
 
-// last is what was found last, and when.
-func (g *Gangs) last() (*served, error, time.Time) {
+// last is when was looked last, zero for never, and what was found.
+func (g *Gangs) last() (at time.Time, s *served, why error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.served, g.why, g.checked
+	return g.checked, g.served, g.why
 }
 
 func (g *Gangs) keep(s *served, why error, at time.Time) {
