@@ -23,44 +23,47 @@ import (
 type Progress struct {
 	Config  *configapi.Configuration
 	CertDir string
+	// Await waits until there is a certificate in the folder, or the context ends.
+	Await func(ctx context.Context, certDir string) error
 }
 
 // EnableProgress makes the plugins inject what a training process needs to report its progress.
 func EnableProgress() error { return features.SetEnable(features.TrainJobStatus, true) }
 
-// AddTo serves the status server in the manager, on every replica.
+// AddTo serves the status server in the manager, on every replica, as soon as there is a certificate.
 func (p Progress) AddTo(mgr ctrl.Manager, c client.Client, clients kubernetes.Interface) error {
-	certs, err := certwatcher.New(filepath.Join(p.CertDir, "tls.crt"), filepath.Join(p.CertDir, "tls.key"))
-	if err != nil {
-		return fmt.Errorf("status server: %w", err)
-	}
-	if err := mgr.Add(certs); err != nil {
-		return err
-	}
-	config := &tls.Config{GetCertificate: certs.GetCertificate, MinVersion: tls.VersionTLS12}
-	server, err := statusserver.NewServer(c, p.Config.StatusServer, config, reviewer{clients})
-	if err != nil {
-		return fmt.Errorf("status server: %w", err)
-	}
-	return mgr.Add(everywhere{server})
+	return mgr.Add(everywhere{func(ctx context.Context) error {
+		if err := p.Await(ctx, p.CertDir); err != nil || ctx.Err() != nil {
+			return err
+		}
+		certs, err := certwatcher.New(filepath.Join(p.CertDir, "tls.crt"), filepath.Join(p.CertDir, "tls.key"))
+		if err != nil {
+			return fmt.Errorf("status server: %w", err)
+		}
+		config := &tls.Config{GetCertificate: certs.GetCertificate, MinVersion: tls.VersionTLS12}
+		server, err := statusserver.NewServer(c, p.Config.StatusServer, config, reviewer{clients})
+		if err != nil {
+			return fmt.Errorf("status server: %w", err)
+		}
+		ended := make(chan error, 2)
+		go func() { ended <- certs.Start(ctx) }()
+		go func() { ended <- server.Start(ctx) }()
+		// Trainer v2.3.0's server closes its listener with the context, and never returns.
+		select {
+		case err := <-ended:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	}})
 }
 
-// everywhere runs a server without leader election, and doesn't wait for more than its context: Trainer v2.3.0's server
-// closes its listener then, and never returns.
-type everywhere struct{ server *statusserver.Server }
+// everywhere runs without leader election.
+type everywhere struct{ run func(context.Context) error }
 
 func (everywhere) NeedLeaderElection() bool { return false }
 
-func (e everywhere) Start(ctx context.Context) error {
-	ended := make(chan error, 1)
-	go func() { ended <- e.server.Start(ctx) }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-		return nil
-	}
-}
+func (e everywhere) Start(ctx context.Context) error { return e.run(ctx) }
 
 // reviewer lets the API server judge a token: it must be meant for the TrainJob, and belong to a service account of its
 // namespace.

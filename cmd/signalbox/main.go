@@ -77,6 +77,7 @@ func command() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&path, "config", "", "configuration file; without it the defaults hold")
 	cmd.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 to 5")
+	cmd.AddCommand(versionCommand(), configCommand())
 	return cmd
 }
 
@@ -171,7 +172,7 @@ func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Con
 		return nil, err
 	}
 	if progress.Enabled {
-		if err := (trainer.Progress{Config: theirs, CertDir: config.Webhook.CertDir}).AddTo(mgr, live, clients); err != nil {
+		if err := (trainer.Progress{Config: theirs, CertDir: config.Webhook.CertDir, Await: awaitCertificates}).AddTo(mgr, live, clients); err != nil {
 			return nil, err
 		}
 	}
@@ -222,10 +223,13 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 		return nil, err
 	}
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
-		Scheme:                        scheme,
-		Metrics:                       metricsserver.Options{BindAddress: config.Metrics.BindAddress},
-		HealthProbeBindAddress:        config.Health.BindAddress,
-		WebhookServer:                 webhook.NewServer(webhook.Options{Host: config.Webhook.Host, Port: config.Webhook.Port, CertDir: config.Webhook.CertDir}),
+		Scheme:                 scheme,
+		Metrics:                metricsserver.Options{BindAddress: config.Metrics.BindAddress},
+		HealthProbeBindAddress: config.Health.BindAddress,
+		WebhookServer: whenMounted{
+			Server:  webhook.NewServer(webhook.Options{Host: config.Webhook.Host, Port: config.Webhook.Port, CertDir: config.Webhook.CertDir}),
+			certDir: config.Webhook.CertDir,
+		},
 		LeaderElection:                *config.LeaderElection.Enabled,
 		LeaderElectionID:              leaderElectionID,
 		LeaderElectionNamespace:       config.LeaderElection.Namespace,
@@ -239,6 +243,9 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 		},
 	})
 	if err != nil {
+		return nil, err
+	}
+	if err := rotateCertificates(mgr, &config.Webhook); err != nil {
 		return nil, err
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {

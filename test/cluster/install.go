@@ -44,7 +44,7 @@ func (x *plan) installEarly(ctx context.Context) error {
 		patterns = append(patterns, filepath.Join(dirs.trainer, "manifests/base/crds/trainer*.yaml"))
 	}
 	if x.profile.bundled() {
-		patterns = append(patterns, filepath.Join(x.layout.repo, "config/crd/*.yaml"))
+		patterns = append(patterns, filepath.Join(x.layout.repo, "config/crd/trainer*.yaml"))
 	}
 	for _, pattern := range patterns {
 		read, err := readManifests(pattern)
@@ -127,6 +127,9 @@ func (x *plan) installLate(ctx context.Context) error {
 		if err := x.installWebhooks(ctx, name, w); err != nil {
 			return err
 		}
+	}
+	if x.profile.trainer == nil && !x.profile.bundled() {
+		return nil // there are no runtimes of anybody
 	}
 	runtimes, err := readManifests(filepath.Join(dirs.trainer, "manifests/base/runtimes/*_distributed.yaml"))
 	if err != nil {

@@ -83,10 +83,12 @@ func (a *applier) establish(ctx context.Context, crds ...*unstructured.Unstructu
 			if err != nil {
 				return false, err
 			}
-			conditions, _, err := unstructured.NestedSlice(got.Object, "status", "conditions")
+			// Before its first condition it has none, or null.
+			value, _, err := unstructured.NestedFieldNoCopy(got.Object, "status", "conditions")
 			if err != nil {
 				return false, err
 			}
+			conditions, _ := value.([]any)
 			for _, c := range conditions {
 				if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
 					return true, nil

@@ -31,6 +31,7 @@ var profiles = []profile{
 	{name: "kubeflow-2.2.0", trainer: &trainer220, signalbox: true},
 	{name: "kubeflow-2.2.1", trainer: &trainer221, signalbox: true},
 	{name: "builtin", builtin: true, trainer: &trainer},
+	{name: "bare"},
 }
 
 func profileNames() []string {

@@ -106,7 +106,7 @@ func moveToBundled(ctx context.Context) func(context.Context) {
 	gomega.Expect(admin.Delete(ctx, mutating.DeepCopy())).To(gomega.Succeed())
 	gomega.Expect(admin.Delete(ctx, validating.DeepCopy())).To(gomega.Succeed())
 	// 2. Our CRDs are applied over Trainer's, and the role is granted.
-	for _, path := range []string{"config/crd/*.yaml", "config/rbac/trainer/*.yaml"} {
+	for _, path := range []string{"config/crd/trainer*.yaml", "config/rbac/trainer/*.yaml"} {
 		applyFiles(ctx, path, nil)
 	}
 	binding := &rbacv1.ClusterRoleBinding{

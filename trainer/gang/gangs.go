@@ -139,7 +139,7 @@ func (g *Gangs) decide(ctx context.Context, job *api.TrainJob, runtime *trainer.
 		d.without = err
 	case notServed(err):
 		return d, &admission.BlockedError{
-			Reason: ReasonUnavailable, RetryAfter: checkEvery,
+			Reason: ReasonUnavailable, RetryAfter: retryEvery,
 			Err: fmt.Errorf("%s, but %w; or set it to %s or %s", setting.asks(), err, api.GangPreferred, api.GangOff),
 		}
 	case err != nil:

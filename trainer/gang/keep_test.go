@@ -306,7 +306,7 @@ func TestStartable(t *testing.T) {
 	s.served, s.why = nil, &errNotServed{"it is not served"}
 	_, err := s.start(t, twoPhases)
 	blocked := (*admission.BlockedError)(nil)
-	if !errors.As(err, &blocked) || blocked.Reason != ReasonUnavailable || blocked.RetryAfter != checkEvery || !strings.Contains(err.Error(), "gang scheduling is required (the manager's configuration, trainer.gangScheduling.mode), but it is not served") {
+	if !errors.As(err, &blocked) || blocked.Reason != ReasonUnavailable || blocked.RetryAfter != retryEvery || !strings.Contains(err.Error(), "gang scheduling is required (the manager's configuration, trainer.gangScheduling.mode), but it is not served") {
 		t.Errorf("required is refused: got %v", err)
 	}
 	s.why = errors.New("the API server is not there")

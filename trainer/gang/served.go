@@ -16,8 +16,12 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// checkEvery is for how long is believed what the API server was found to serve.
-const checkEvery = 10 * time.Second
+// checkEvery is for how long is believed what the API server was found to serve, and retryEvery how often a TrainJob asks
+// that waits for it.
+const (
+	checkEvery = 2 * time.Second
+	retryEvery = 10 * time.Second
+)
 
 // howToServe says what makes a Kubernetes 1.36 serve the API.
 const howToServe = "on Kubernetes 1.36 run kube-apiserver with --runtime-config=scheduling.k8s.io/v1alpha2=true, and it, kube-scheduler and kube-controller-manager with --feature-gates=GenericWorkload=true,GangScheduling=true"

@@ -90,6 +90,15 @@ func (c *Configuration) validate() field.ErrorList {
 	if c.Webhook.Port < 1 || c.Webhook.Port > 65535 {
 		errs = append(errs, field.Invalid(field.NewPath("webhook", "port"), c.Webhook.Port, "must be 1 to 65535"))
 	}
+	if s := c.Webhook.Certificates; s.Secret != (NamespacedName{}) {
+		path := field.NewPath("webhook", "certificates")
+		if s.Secret.Namespace == "" || s.Secret.Name == "" {
+			errs = append(errs, field.Invalid(path.Child("secret"), s.Secret.Namespace+"/"+s.Secret.Name, "needs both namespace and name"))
+		}
+		if len(s.DNSNames) == 0 {
+			errs = append(errs, field.Required(path.Child("dnsNames"), "name the Service of the webhooks, such as signalbox-webhook.signalbox-system.svc"))
+		}
+	}
 	if c.Concurrency < 1 {
 		errs = append(errs, field.Invalid(field.NewPath("concurrency"), c.Concurrency, "must be 1 or more"))
 	}

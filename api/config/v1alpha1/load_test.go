@@ -19,6 +19,8 @@ func TestParse(t *testing.T) {
 		"an address":           {"the path and the value are named", head + "health: {bindAddress: here}\n", `health.bindAddress: Invalid value: "here"`},
 		"metrics off":          {"0 switches them off", head + `metrics: {bindAddress: "0"}` + "\n", ""},
 		"a port":               {"the path and the value are named", head + "webhook: {port: 0}\n", "webhook.port: Invalid value: 0"},
+		"half a Secret":        {"the path is named", head + "webhook: {certificates: {secret: {name: certs}, dnsNames: [a]}}\n", `webhook.certificates.secret: Invalid value: "/certs"`},
+		"no DNS name":          {"the API server would trust no certificate", head + "webhook: {certificates: {secret: {namespace: a, name: certs}}}\n", "webhook.certificates.dnsNames: Required"},
 		"concurrency":          {"nothing would be reconciled", head + "concurrency: 0\n", "concurrency: Invalid value: 0"},
 		"qps":                  {"nothing would be sent", head + "clientConnection: {qps: 0}\n", "clientConnection.qps"},
 		"burst":                {"nothing would be sent", head + "clientConnection: {burst: 0}\n", "clientConnection.burst"},

@@ -48,9 +48,22 @@ type Webhook struct {
 	Host string `json:"host,omitempty"`
 	// Port to listen on. Default 9443.
 	Port int `json:"port"`
-	// CertDir holds tls.crt and tls.key; they are read again when they change. Default
-	// /tmp/k8s-webhook-server/serving-certs.
+	// CertDir holds tls.crt and tls.key; they are read again when they change, and waited for when they are not there yet.
+	// Default /tmp/k8s-webhook-server/serving-certs.
 	CertDir string `json:"certDir"`
+	// Certificates are made by the manager where a Secret is named, and by somebody else where none is.
+	Certificates Certificates `json:"certificates"`
+}
+
+// Certificates are made, and made anew before they expire, without a restart (cert-controller). Whoever mounts the Secret
+// to certDir brings them there.
+type Certificates struct {
+	// Secret to keep them in, with the keys tls.crt, tls.key and ca.crt. It must exist. Default none.
+	Secret NamespacedName `json:"secret"`
+	// DNSNames that the API server reaches the webhooks by.
+	DNSNames []string `json:"dnsNames,omitempty"`
+	// WebhookConfigurations, mutating and validating, that are told the CA.
+	WebhookConfigurations []string `json:"webhookConfigurations,omitempty"`
 }
 
 // LeaderElection is by a Lease.

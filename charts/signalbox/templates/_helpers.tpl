@@ -1,0 +1,77 @@
+{{/* The name of everything: the release's, or the chart's where the release has it in its name. */}}
+{{- define "signalbox.fullname" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "signalbox.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "signalbox.labels" -}}
+{{ include "signalbox.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: {{ .Chart.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "signalbox.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (include "signalbox.fullname" .) }}
+{{- end }}
+
+{{- define "signalbox.webhookService" -}}
+{{ include "signalbox.fullname" . }}-webhook
+{{- end }}
+
+{{- define "signalbox.secret" -}}
+{{ .Values.certificates.secretName | default (printf "%s-webhook-cert" (include "signalbox.fullname" .)) }}
+{{- end }}
+
+{{- define "signalbox.image" -}}
+{{- with .Values.image -}}
+{{ with .registry }}{{ . }}/{{ end }}{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* The roles that are installed: the integration, and the bundled Trainer where it is on. */}}
+{{- define "signalbox.roles" -}}
+integration{{ if .Values.trainer.enabled }} trainer{{ end }}
+{{- end }}
+
+{{/* The configuration file: what the values make of it, and .Values.config over it. */}}
+{{- define "signalbox.config" -}}
+{{- $config := dict
+  "apiVersion" "config.signalbox.dev/v1alpha1"
+  "kind" "Configuration"
+  "health" (dict "bindAddress" ":8081")
+  "metrics" (dict "bindAddress" (ternary (printf ":%d" (int .Values.metrics.port)) "0" (ne (int .Values.metrics.port) 0)))
+  "webhook" (dict "port" (int .Values.webhook.port) "certDir" "/etc/signalbox/certs")
+  "leaderElection" (dict "enabled" true "namespace" .Release.Namespace)
+  "trainer" (dict
+    "enabled" .Values.trainer.enabled
+    "progress" (dict "enabled" .Values.trainer.progress.enabled "port" 10443 "service" (include "signalbox.webhookService" .) "secret" (include "signalbox.secret" .))
+    "gangScheduling" (dict "mode" .Values.trainer.gangScheduling.mode "policy" .Values.trainer.gangScheduling.policy))
+  "kueue" (dict
+    "configMap" (dict "namespace" .Values.kueue.namespace "name" .Values.kueue.configMap)
+    "identities" (list (printf "system:serviceaccount:%s:%s" .Values.kueue.namespace .Values.kueue.serviceAccount))
+    "manageJobsWithoutQueueName" .Values.kueue.manageJobsWithoutQueueName
+    "managedJobsNamespaceSelector" .Values.kueue.managedJobsNamespaceSelector
+    "waitForPodsReady" .Values.kueue.waitForPodsReady
+    "featureGates" .Values.kueue.featureGates) }}
+{{- if eq .Values.certificates.source "internal" }}
+{{- $service := printf "%s.%s.svc" (include "signalbox.webhookService" .) .Release.Namespace }}
+{{- $names := list $service (printf "%s.cluster.local" $service) }}
+{{- if .Values.webhook.url }}{{ $names = append $names (urlParse .Values.webhook.url).hostname }}{{ end }}
+{{- $configurations := list }}
+{{- range splitList " " (include "signalbox.roles" .) }}{{ $configurations = append $configurations (printf "%s-%s" (include "signalbox.fullname" $) .) }}{{ end }}
+{{- $_ := set $config.webhook "certificates" (dict
+  "secret" (dict "namespace" .Release.Namespace "name" (include "signalbox.secret" .))
+  "dnsNames" $names
+  "webhookConfigurations" $configurations) }}
+{{- end }}
+{{- mergeOverwrite $config .Values.config | toYaml }}
+{{- end }}

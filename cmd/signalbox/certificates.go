@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+)
+
+// rotateCertificates lets the leader keep the certificates of the webhooks.
+func rotateCertificates(mgr ctrl.Manager, config *configapi.Webhook) error {
+	c := config.Certificates
+	if c.Secret.Name == "" {
+		return nil
+	}
+	var webhooks []rotator.WebhookInfo
+	for _, name := range c.WebhookConfigurations {
+		webhooks = append(webhooks, rotator.WebhookInfo{Name: name, Type: rotator.Mutating}, rotator.WebhookInfo{Name: name, Type: rotator.Validating})
+	}
+	err := rotator.AddRotator(mgr, &rotator.CertRotator{
+		SecretKey: types.NamespacedName{Namespace: c.Secret.Namespace, Name: c.Secret.Name}, CertDir: config.CertDir,
+		CAName: "signalbox-ca", CAOrganization: "signalbox", DNSName: c.DNSNames[0], ExtraDNSNames: c.DNSNames[1:],
+		Webhooks: webhooks, IsReady: make(chan struct{}), RequireLeaderElection: true, FieldOwner: "signalbox-certificates",
+	})
+	if err != nil {
+		return fmt.Errorf("keeping certificates: %w", err)
+	}
+	return nil
+}
+
+// whenMounted serves webhooks as soon as their certificate is there: a new installation's comes when a first leader has
+// made it, and a moment later where it is mounted.
+type whenMounted struct {
+	webhook.Server
+	certDir string
+}
+
+// Start implements manager.Runnable.
+func (s whenMounted) Start(ctx context.Context) error {
+	if err := awaitCertificates(ctx, s.certDir); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil // asked to end before there was one
+	}
+	return s.Server.Start(ctx)
+}
+
+// awaitCertificates waits until a certificate and its key are in the folder, or the process ends.
+func awaitCertificates(ctx context.Context, dir string) error {
+	said := false
+	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
+		for _, name := range []string{"tls.crt", "tls.key"} {
+			info, err := os.Stat(filepath.Join(dir, name))
+			if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+				if !said {
+					ctrl.LoggerFrom(ctx).Info("Waiting for the certificate of the webhooks", "folder", dir)
+					said = true
+				}
+				return false, nil
+			} else if err != nil {
+				return false, fmt.Errorf("the certificate of the webhooks: %w", err)
+			}
+		}
+		return true, nil
+	})
+	if wait.Interrupted(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
+)
+
+// version, commit and date of a release are set by the linker (Makefile); of any other build Go knows the last two.
+var version, commit, date = "development", "", ""
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version, the commit and its date", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			commit, date := commit, date
+			if info, found := debug.ReadBuildInfo(); found && commit == "" {
+				for _, s := range info.Settings {
+					switch s.Key {
+					case "vcs.revision":
+						commit = s.Value
+					case "vcs.time":
+						date = s.Value
+					}
+				}
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "signalbox %s\ncommit %s\ndate %s\n%s %s/%s\n", version, orUnknown(commit), orUnknown(date), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return s
+}
+
+func configCommand() *cobra.Command {
+	config := &cobra.Command{Use: "config", Short: "Look at a configuration file"}
+	config.AddCommand(&cobra.Command{
+		Use: "check FILE", Short: "Say what is wrong with a configuration file, or print it with its defaults", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := configapi.Load(args[0])
+			if err != nil {
+				return err
+			}
+			if err := integration.Prepare(&c.Kueue); err != nil {
+				return fmt.Errorf("configuration %s: %w", args[0], err)
+			}
+			c.APIVersion, c.Kind = configapi.APIVersion, configapi.Kind
+			text, err := yaml.Marshal(c)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	})
+	return config
+}

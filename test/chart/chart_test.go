@@ -1,0 +1,142 @@
+package chart
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/lint/support"
+	"sigs.k8s.io/yaml"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+)
+
+const repository = "../.."
+
+var update = flag.Bool("update", false, "write the golden files anew; look at what changes")
+
+// sets are what the chart is rendered with; each has a golden file.
+var sets = map[string]string{
+	"default":      "",
+	"integration":  "trainer: {enabled: false}",
+	"cert-manager": "certificates: {source: cert-manager}",
+	"issuer":       "certificates: {source: cert-manager, certManager: {issuerRef: {kind: ClusterIssuer, name: ours}}}\nwebhook: {url: \"https://signalbox.example.com:9443/\"}",
+	"existing":     "certificates: {source: existing, secretName: mine, caBundle: PEM}",
+	"single":       "replicas: 1\npodDisruptionBudget: {enabled: true}\nmetrics: {port: 0}\nrbac: {aggregate: false}",
+	"image":        "image: {registry: registry.example.com, repository: team/signalbox, digest: \"sha256:" + digest + "\"}\nimagePullSecrets: [{name: pull}]\nserviceAccount: {create: false, name: theirs}",
+	"everywhere":   "kueue: {manageJobsWithoutQueueName: true, managedJobsNamespaceSelector: {}, waitForPodsReady: true, featureGates: {PartialAdmission: false}}\nwebhook: {failurePolicy: Ignore}",
+	"placed":       "nodeSelector: {pool: system}\ntolerations: [{key: system, operator: Exists}]\ntopologySpreadConstraints: [{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]\naffinity: {nodeAffinity: {}}\npriorityClassName: system-cluster-critical\npodLabels: {a: b}\npodAnnotations: {c: d}\ncommonLabels: {team: ml}\nenv: [{name: HTTPS_PROXY, value: x}]\nnetworkPolicy: {enabled: true}",
+	"watched":      "metrics: {serviceMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: true}}\ntrainer: {progress: {enabled: true}, gangScheduling: {mode: preferred}}\nconfig: {concurrency: 9, clientConnection: {qps: 50}}",
+}
+
+const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+func TestGolden(t *testing.T) {
+	for name, values := range sets {
+		t.Run(name, func(t *testing.T) {
+			got, err := Render(repository, values+"\n"+"crds: {install: false}")
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("testdata", name+".yaml")
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s differs from what the chart renders; go test -C test/chart . -update writes it anew: then look at git diff", path)
+			}
+		})
+	}
+}
+
+func TestCRDsStay(t *testing.T) {
+	got, err := Render(repository, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if crds, kept := strings.Count(got, "\nkind: CustomResourceDefinition\n"), strings.Count(got, "helm.sh/resource-policy: keep"); crds != 3 || kept != 3 {
+		t.Errorf("got %d CRDs, of which %d outlive the release; want 3 and 3", crds, kept)
+	}
+}
+
+// The manager reads every configuration that the chart renders.
+func TestConfiguration(t *testing.T) {
+	for name, values := range sets {
+		t.Run(name, func(t *testing.T) {
+			got, err := Render(repository, values+"\ncrds: {install: false}")
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := 0
+			for _, document := range strings.Split(got, "\n---\n") {
+				var object struct {
+					Kind string
+					Data map[string]string
+				}
+				if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+					t.Fatal(err)
+				}
+				content, has := object.Data["config.yaml"]
+				if object.Kind != "ConfigMap" || !has {
+					continue
+				}
+				found++
+				if _, err := configapi.Parse([]byte(content)); err != nil {
+					t.Errorf("%v in\n%s", err, content)
+				}
+			}
+			if found != 1 {
+				t.Errorf("got %d configurations, want 1", found)
+			}
+		})
+	}
+}
+
+func TestSchema(t *testing.T) {
+	for values, want := range map[string]string{
+		"replicas: 0":                               "replicas",
+		"replica: 2":                                "replica",
+		"image: {pullPolicy: Sometimes}":            "image.pullPolicy",
+		"webhook: {failurePolicy: Maybe}":           "webhook.failurePolicy",
+		"webhook: {url: \"http://plain\"}":          "webhook.url",
+		"webhook: {timeoutSeconds: 31}":             "webhook.timeoutSeconds",
+		"certificates: {source: somewhere}":         "certificates.source",
+		"trainer: {enabled: \"yes\"}":               "trainer.enabled",
+		"trainer: {gangScheduling: {mode: always}}": "trainer.gangScheduling.mode",
+		"metrics: {port: many}":                     "metrics.port",
+		"verbosity: 9":                              "verbosity",
+		"image: {digest: latest}":                   "image.digest",
+	} {
+		if _, err := Render(repository, values); err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), "/", "."), want) {
+			t.Errorf("%s: got %v, want it to name %s", values, err, want)
+		}
+	}
+	if _, err := Render(repository, "certificates: {source: existing}"); err == nil || !strings.Contains(err.Error(), "certificates.caBundle: give the CA") {
+		t.Errorf("a Secret without its CA: got %v", err)
+	}
+}
+
+func TestLint(t *testing.T) {
+	for name, values := range sets {
+		var given map[string]any
+		if err := yaml.Unmarshal([]byte(values), &given); err != nil {
+			t.Fatal(err)
+		}
+		lint := action.NewLint()
+		lint.Strict, lint.Namespace = true, "signalbox-system"
+		for _, message := range lint.Run([]string{filepath.Join(repository, "charts", "signalbox")}, given).Messages {
+			if message.Severity >= support.WarningSev {
+				t.Errorf("%s: %s", name, message)
+			}
+		}
+	}
+}

@@ -1,0 +1,241 @@
+// Command generate writes what is made from config/ and from the chart: the chart's copies of CRDs, roles and webhooks,
+// its README, and the kustomize bases. `make generate` runs it.
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/signalbox-dev/signalbox/test/chart"
+)
+
+func main() {
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "generate:", err)
+		os.Exit(1)
+	}
+}
+
+func run(repository string) error {
+	files := filepath.Join(repository, "charts", "signalbox", "files")
+	for role, folder := range map[string]string{"integration": "", "trainer": "trainer"} {
+		rules, err := os.ReadFile(filepath.Join(repository, "config", "rbac", folder, "role.yaml"))
+		if err != nil {
+			return err
+		}
+		_, after, found := strings.Cut(string(rules), "\nrules:\n")
+		if !found {
+			return fmt.Errorf("config/rbac/%s: a role without rules", folder)
+		}
+		webhooks, err := os.ReadFile(filepath.Join(repository, "config", "webhook", folder, "manifests.yaml"))
+		if err != nil {
+			return err
+		}
+		for path, content := range map[string]string{"rbac": "rules:\n" + after, "webhook": string(webhooks)} {
+			if err := write(filepath.Join(files, path, role+".yaml"), content); err != nil {
+				return err
+			}
+		}
+	}
+	if err := crds(filepath.Join(repository, "config", "crd"), filepath.Join(files, "crd")); err != nil {
+		return err
+	}
+	values, err := os.ReadFile(filepath.Join(repository, "charts", "signalbox", "values.yaml"))
+	if err != nil {
+		return err
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(values, &document); err != nil {
+		return err
+	}
+	if err := readme(filepath.Join(repository, "charts", "signalbox"), document.Content[0]); err != nil {
+		return err
+	}
+	if err := schema(filepath.Join(repository, "charts", "signalbox"), document.Content[0]); err != nil {
+		return err
+	}
+	return bases(repository)
+}
+
+// crds copies the CRDs; Helm is to keep them when a release is uninstalled, and the TrainJobs with them. What their fields
+// are for is left out: Helm keeps a release in one Secret, which holds no more than a mebibyte.
+func crds(from, to string) error {
+	paths, err := filepath.Glob(filepath.Join(from, "trainer.kubeflow.org_*.yaml"))
+	if err != nil {
+		return err
+	}
+	names := make([]string, 0, len(paths))
+	for _, path := range paths {
+		names = append(names, filepath.Base(path))
+	}
+	base := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + strings.Join(names, ", ") + "]\n"
+	if err := write(filepath.Join(from, "kustomization.yaml"), base); err != nil {
+		return err
+	}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		const at = "\nmetadata:\n"
+		if !bytes.Contains(content, []byte(at)) {
+			return fmt.Errorf("%s has no metadata", path)
+		}
+		kept := strings.Replace(string(content), at, at+"  annotations:\n    helm.sh/resource-policy: keep\n", 1)
+		var crd yaml.Node
+		if err := yaml.Unmarshal([]byte(kept), &crd); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if err := undescribe(crd.Content[0]); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		var short bytes.Buffer
+		encoder := yaml.NewEncoder(&short)
+		encoder.SetIndent(2)
+		if err := encoder.Encode(crd.Content[0]); err != nil {
+			return err
+		}
+		kept = short.String()
+		if err := write(filepath.Join(to, filepath.Base(path)), kept); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// undescribe takes the descriptions out of the schemas of a CRD, but no property of that name.
+func undescribe(crd *yaml.Node) error {
+	versions := child(child(crd, "spec"), "versions")
+	if versions == nil || len(versions.Content) == 0 {
+		return fmt.Errorf("it has no versions")
+	}
+	for _, version := range versions.Content {
+		schema := child(child(version, "schema"), "openAPIV3Schema")
+		if schema == nil {
+			return fmt.Errorf("it has a version without a schema")
+		}
+		undescribeSchema(schema)
+	}
+	return nil
+}
+
+func undescribeSchema(schema *yaml.Node) {
+	if schema == nil || schema.Kind != yaml.MappingNode {
+		return
+	}
+	for i := 0; i+1 < len(schema.Content); i += 2 {
+		key, value := schema.Content[i].Value, schema.Content[i+1]
+		switch key {
+		case "description":
+			schema.Content = append(schema.Content[:i], schema.Content[i+2:]...)
+			i -= 2
+		case "properties", "patternProperties":
+			for j := 1; j < len(value.Content); j += 2 {
+				undescribeSchema(value.Content[j])
+			}
+		case "items", "additionalProperties", "not":
+			undescribeSchema(value)
+		case "anyOf", "allOf", "oneOf":
+			for _, inner := range value.Content {
+				undescribeSchema(inner)
+			}
+		}
+	}
+}
+
+func child(node *yaml.Node, key string) *yaml.Node {
+	if node == nil {
+		return nil
+	}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		if node.Content[i].Value == key {
+			return node.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// bases writes the kustomize bases: the chart's objects, rendered.
+func bases(repository string) error {
+	for _, base := range []struct{ name, says, values string }{
+		{"default", "both roles", "crds: {install: false}"},
+		{"integration", "the integration alone, beside an installed Kubeflow Trainer", "trainer: {enabled: false}"},
+	} {
+		resources := "[signalbox.yaml]"
+		if base.name == "default" {
+			resources = "[../crd, signalbox.yaml]"
+		}
+		text, err := chart.Render(repository, base.values)
+		if err != nil {
+			return err
+		}
+		text = strings.ReplaceAll(text, "app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kustomize")
+		const namespace = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: signalbox-system\n  labels:\n    pod-security.kubernetes.io/enforce: restricted\n"
+		folder := filepath.Join(repository, "config", base.name)
+		if err := write(filepath.Join(folder, "signalbox.yaml"), "# Made from charts/signalbox by make generate: "+base.says+".\n"+namespace+text); err != nil {
+			return err
+		}
+		if err := write(filepath.Join(folder, "kustomization.yaml"), "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: "+resources+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readme writes the chart's README from the comments of its values.
+func readme(chart string, values *yaml.Node) error {
+	var rows strings.Builder
+	if err := list(&rows, values, ""); err != nil {
+		return err
+	}
+	return write(filepath.Join(chart, "README.md"), `# The Helm chart
+
+`+"```"+`
+helm install signalbox charts/signalbox --namespace signalbox-system --create-namespace
+`+"```"+`
+
+It refuses a cluster on which Signalbox can't work, with the change to make. This page is made from values.yaml by `+"`make generate`"+`.
+
+| value | default | |
+| --- | --- | --- |
+`+rows.String())
+}
+
+// list writes a row for each value that a comment describes, and looks into those that none does.
+func list(out *strings.Builder, node *yaml.Node, prefix string) error {
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		path := prefix + key.Value
+		says, described := strings.CutPrefix(key.HeadComment, "# -- ")
+		if !described {
+			if value.Kind != yaml.MappingNode {
+				return fmt.Errorf("values.yaml: %s has no comment that begins with \"# -- \"", path)
+			}
+			if err := list(out, value, path+"."); err != nil {
+				return err
+			}
+			continue
+		}
+		plain := *value
+		plain.HeadComment, plain.LineComment, plain.FootComment = "", "", ""
+		plain.Style |= yaml.FlowStyle
+		text, err := yaml.Marshal(&plain)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "| `%s` | `%s` | %s |\n", path, strings.Join(strings.Fields(string(text)), " "), strings.ReplaceAll(says, "|", "\\|"))
+	}
+	return nil
+}
+
+func write(path, content string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(content), 0o644)
+}
