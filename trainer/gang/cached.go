@@ -53,7 +53,8 @@ type served struct {
 
 // api returns the API as it is served now; nil where it isn't. The error says that no groups can be made, by an
 // *errNotServed, or that it is to be tried again; what is there can be looked at even so where the first is not nil.
-func (g *Gangs) api(ctx context.Context) (*served, error) {
+// fresh is how old what was found may be.
+func (g *Gangs) api(ctx context.Context, fresh time.Duration) (*served, error) {
 	if !g.probing.TryLock() {
 		if at, s, why := g.last(); !at.IsZero() {
 			return s, why // somebody is looking; so long, what was found before holds
@@ -62,18 +63,23 @@ func (g *Gangs) api(ctx context.Context) (*served, error) {
 	}
 	defer g.probing.Unlock()
 	at, s, why := g.last()
-	if !at.IsZero() && g.clock.Since(at) < checkEvery {
+	if !at.IsZero() && g.clock.Since(at) < fresh {
 		return s, why
 	}
 	at = g.clock.Now()
-	v, err := find(ctx, g.discovery, g.reader)
+	v, err := find(g.discovery)
+	if err == nil && g.clock.Since(g.named) > jobSetEvery {
+		if err = canName(ctx, g.reader); err == nil {
+			g.named = at
+		}
+	}
 	if why = err; why != nil && !notServed(why) {
-		at = at.Add(time.Second - checkEvery) // for a second, all others are spared the same
+		at = at.Add(time.Second - fresh) // for a second, all others are spared the same
 		g.keep(s, why, at)
 		return s, why
 	}
 	if s, err = g.follows(ctx, v); err != nil {
-		why, at = err, at.Add(time.Second-checkEvery)
+		why, at = err, at.Add(time.Second-fresh)
 	}
 	g.keep(s, why, at)
 	return s, why
@@ -121,7 +127,7 @@ func (g *Gangs) keep(s *served, why error, at time.Time) {
 func (g *Gangs) doubt() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.checked = g.clock.Now().Add(-checkEvery)
+	g.checked = g.clock.Now().Add(-keepEvery)
 }
 
 // watch starts a cache of our objects, and sends on what happens to them.

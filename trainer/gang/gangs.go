@@ -53,9 +53,10 @@ type Gangs struct {
 	changed   chan event.GenericEvent
 	life      context.Context // the process's
 
-	// probing is held by the one who looks what the API server serves; watched is his.
+	// probing is held by the one who looks what the API server serves; the two below are his.
 	probing sync.Mutex
-	watched *served // whose cache may not be in step yet
+	watched *served   // whose cache may not be in step yet
+	named   time.Time // when JobSet's pod templates were seen to be able to name a group
 
 	mu      sync.Mutex
 	checked time.Time // zero before the first look
@@ -134,7 +135,7 @@ func (g *Gangs) decide(ctx context.Context, job *api.TrainJob, runtime *trainer.
 		}
 		return d, &admission.BlockedError{Reason: ReasonInvalid, Err: fmt.Errorf("%s, but the pods can't be put into groups: %w, or set it to %s", setting.asks(), err, api.GangOff)}
 	}
-	switch d.served, err = g.api(ctx); {
+	switch d.served, err = g.api(ctx, checkEvery); {
 	case notServed(err) && setting.Mode == api.GangPreferred:
 		d.without = err
 	case notServed(err):

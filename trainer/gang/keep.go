@@ -34,7 +34,7 @@ const (
 // JobSet's pods name are there; all others go. It returns the condition GangScheduled (nil for none), and when to look
 // again (0 for when something has changed).
 func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, pods []corev1.Pod, running bool) (*metav1.Condition, time.Duration, error) {
-	s, err := g.api(ctx)
+	s, err := g.api(ctx, keepEvery)
 	if s == nil {
 		if notServed(err) {
 			err = nil // nothing can be seen, and nothing be done

@@ -16,11 +16,13 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// checkEvery is for how long is believed what the API server was found to serve, and retryEvery how often a TrainJob asks
-// that waits for it.
+// For how long is believed what was found: that the API is served, by who starts a TrainJob and by who looks after what is
+// there; and that JobSet's pod templates can name a group. retryEvery is how often a TrainJob asks that waits for it.
 const (
-	checkEvery = 2 * time.Second
-	retryEvery = 10 * time.Second
+	checkEvery  = 2 * time.Second
+	keepEvery   = 30 * time.Second
+	jobSetEvery = 5 * time.Minute
+	retryEvery  = 10 * time.Second
 )
 
 // howToServe says what makes a Kubernetes 1.36 serve the API.
@@ -34,9 +36,16 @@ type errNotServed struct{ why string }
 
 func (e *errNotServed) Error() string { return e.why }
 
-// find returns the best version that the API server serves and that we can make; nil where there is none. Where groups
-// can't be made, with a version or without, the error is an *errNotServed.
-func find(ctx context.Context, d discovery.DiscoveryInterface, reader client.Reader) (version, error) {
+// find returns the best version that the API server serves and that we can make. Where there is none, the error is an
+// *errNotServed.
+func find(d discovery.DiscoveryInterface) (version, error) {
+	known := make([]string, len(versions))
+	for i, v := range versions {
+		known[i] = v.groupVersion().String()
+		if ok, err := hasPodGroups(d, known[i]); err != nil || ok {
+			return v, err
+		}
+	}
 	groups, err := d.ServerGroups()
 	if err != nil {
 		return nil, fmt.Errorf("asking for the API groups: %w", err)
@@ -46,16 +55,6 @@ func find(ctx context.Context, d discovery.DiscoveryInterface, reader client.Rea
 		if g.Name != group {
 			continue
 		}
-		for _, v := range versions {
-			if !slices.ContainsFunc(g.Versions, func(s metav1.GroupVersionForDiscovery) bool { return s.Version == v.groupVersion().Version }) {
-				continue
-			}
-			if ok, err := hasPodGroups(d, v.groupVersion().String()); err != nil {
-				return nil, err
-			} else if ok {
-				return v, canName(ctx, reader)
-			}
-		}
 		for _, s := range g.Versions {
 			if ok, err := hasPodGroups(d, s.GroupVersion); err != nil {
 				return nil, err
@@ -63,10 +62,6 @@ func find(ctx context.Context, d discovery.DiscoveryInterface, reader client.Rea
 				others = append(others, s.GroupVersion)
 			}
 		}
-	}
-	known := make([]string, len(versions))
-	for i, v := range versions {
-		known[i] = v.groupVersion().String()
 	}
 	if len(others) > 0 {
 		return nil, &errNotServed{fmt.Sprintf("the API server serves PodGroups as %s, and this version of Signalbox makes them as %s; upgrade Signalbox",

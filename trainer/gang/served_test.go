@@ -51,7 +51,10 @@ spec: {versions: [{name: v1alpha2, schema: {openAPIV3Schema: {properties: {spec:
 				t.Fatal(err)
 			}
 			d := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{Resources: c.served}}
-			v, err := find(t.Context(), d, fake.NewClientBuilder().WithScheme(scheme).WithObjects(&crd).Build())
+			v, err := find(d)
+			if err == nil {
+				err = canName(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(&crd).Build())
+			}
 			if c.want == "" {
 				if err != nil || v != (v1alpha2{}) {
 					t.Errorf("%s: got %v, %v", c.reason, v, err)
