@@ -117,7 +117,7 @@ func contractSpecs() {
 					}
 					js.Spec.ReplicatedJobs[0].Replicas = 1
 					js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
-					gomega.Expect(admin.Create(ctx, js)).To(gomega.Succeed())
+					gomega.Eventually(func() error { return admin.Create(ctx, js) }).Should(gomega.Succeed()) // Kueue's webhook may not know the TrainJob yet
 					gomega.Eventually(func() bool {
 						s := get(ctx, js).Status.ReplicatedJobsStatus
 						return len(s) == 1 && (s[0].Active > 0) == active

@@ -65,7 +65,7 @@ integration{{ if .Values.trainer.enabled }} trainer{{ end }}
 {{- if eq .Values.certificates.source "internal" }}
 {{- $service := printf "%s.%s.svc" (include "signalbox.webhookService" .) .Release.Namespace }}
 {{- $names := list $service (printf "%s.cluster.local" $service) }}
-{{- if .Values.webhook.url }}{{ $names = append $names (urlParse .Values.webhook.url).hostname }}{{ end }}
+{{- if .Values.webhook.url }}{{ $names = prepend $names (urlParse .Values.webhook.url).hostname }}{{ end }}
 {{- $configurations := list }}
 {{- range splitList " " (include "signalbox.roles" .) }}{{ $configurations = append $configurations (printf "%s-%s" (include "signalbox.fullname" $) .) }}{{ end }}
 {{- $_ := set $config.webhook "certificates" (dict

@@ -4,8 +4,11 @@
 package install
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
@@ -184,7 +187,7 @@ webhooks:
 	if r.Info.Status != release.StatusDeployed || !strings.Contains(r.Info.Notes, "rollout status deployment/signalbox") {
 		t.Errorf("got %s, %q", r.Info.Status, r.Info.Notes)
 	}
-	manager := s.run(port)
+	s.run(port)
 	s.train("first", "Complete")
 
 	// Upgraded: what runs goes on, and the certificates stay.
@@ -211,15 +214,15 @@ webhooks:
 	// The certificates are made anew without a restart.
 	_, err = s.clients.CoreV1().Secrets(namespace).Patch(ctx, "signalbox-webhook-cert", types.MergePatchType, []byte(`{"data":null}`), metav1.PatchOptions{})
 	s.must(err)
-	s.eventually("another certificate is served", func() (string, bool) {
+	s.eventually("another certificate is served, and trusted", func() (string, bool) {
 		now, err := s.clients.CoreV1().Secrets(namespace).Get(ctx, "signalbox-webhook-cert", metav1.GetOptions{})
 		s.must(err)
-		return fmt.Sprint(len(now.Data)), len(now.Data["tls.crt"]) > 0 && string(now.Data["tls.crt"]) != string(secret.Data["tls.crt"])
+		if len(now.Data["tls.crt"]) == 0 || string(now.Data["tls.crt"]) == string(secret.Data["tls.crt"]) {
+			return "the Secret has no other", false
+		}
+		return s.trusted(port, now)
 	})
 	s.train("third", "Complete")
-	if manager.ProcessState != nil {
-		t.Error("the manager has ended")
-	}
 
 	// Rolled back.
 	b := action.NewRollback(s.helm)
@@ -250,7 +253,7 @@ webhooks:
 			t.Errorf("TrainJob %s: %v", name, err)
 		}
 	}
-	left, err := s.clients.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=signalbox"})
+	left, err := s.clients.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, ours)
 	s.must(err)
 	if len(left.Items) != 0 {
 		t.Errorf("webhooks are left that nobody answers: %d", len(left.Items))
@@ -330,7 +333,7 @@ func (s *stand) train(name, want string) {
 }
 
 // run starts a manager with what the chart has made for it, and does the kubelet's part.
-func (s *stand) run(port int) *exec.Cmd {
+func (s *stand) run(port int) {
 	s.Helper()
 	ctx, dir := s.Context(), s.TempDir()
 	file := func(name string, content []byte) string {
@@ -365,7 +368,7 @@ func (s *stand) run(port int) *exec.Cmd {
 	manager.Stdout, manager.Stderr = log, log
 	s.must(manager.Start())
 	ended := make(chan error, 1)
-	go func() { ended <- manager.Wait() }()
+	go func() { ended <- manager.Wait(); close(ended) }()
 	mounting, stop := context.WithCancel(ctx)
 	s.Cleanup(func() {
 		stop()
@@ -391,13 +394,48 @@ func (s *stand) run(port int) *exec.Cmd {
 		text, _ := io.ReadAll(response.Body)
 		return string(text), response.StatusCode == http.StatusOK
 	})
-	s.eventually("the webhooks are told the CA", func() (string, bool) {
-		w, err := s.clients.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, "signalbox-trainer", metav1.GetOptions{})
+	s.eventually("the certificate is trusted", func() (string, bool) {
+		secret, err := s.clients.CoreV1().Secrets(namespace).Get(ctx, "signalbox-webhook-cert", metav1.GetOptions{})
 		s.must(err)
-		return "", len(w.Webhooks[0].ClientConfig.CABundle) > 0
+		return s.trusted(port, secret)
 	})
-	return manager
 }
+
+// trusted tells whether what is served is the Secret's certificate, and every webhook is told its CA.
+func (s *stand) trusted(port int, secret *corev1.Secret) (string, bool) {
+	c, err := tls.Dial("tcp", fmt.Sprintf("localhost:%d", port), &tls.Config{InsecureSkipVerify: true}) // it is compared
+	if err != nil {
+		return err.Error(), false
+	}
+	defer c.Close()
+	served := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.ConnectionState().PeerCertificates[0].Raw})
+	if !bytes.Equal(bytes.TrimSpace(served), bytes.TrimSpace(secret.Data["tls.crt"])) {
+		return "another certificate is served", false
+	}
+	mutating, err := s.clients.AdmissionregistrationV1().MutatingWebhookConfigurations().List(s.Context(), ours)
+	s.must(err)
+	validating, err := s.clients.AdmissionregistrationV1().ValidatingWebhookConfigurations().List(s.Context(), ours)
+	s.must(err)
+	var told [][]byte
+	for _, c := range mutating.Items {
+		for _, w := range c.Webhooks {
+			told = append(told, w.ClientConfig.CABundle)
+		}
+	}
+	for _, c := range validating.Items {
+		for _, w := range c.Webhooks {
+			told = append(told, w.ClientConfig.CABundle)
+		}
+	}
+	for _, ca := range told {
+		if !bytes.Equal(ca, secret.Data["ca.crt"]) {
+			return "a webhook is told another CA", false
+		}
+	}
+	return "no webhook is there", len(told) > 0
+}
+
+var ours = metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=signalbox"}
 
 // mount brings the Secret into the folder whenever it changes, as a kubelet does.
 func (s *stand) mount(ctx context.Context, folder string) {
