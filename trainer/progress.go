@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	configapi "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
@@ -80,11 +81,14 @@ func (r reviewer) Authorize(ctx context.Context, header, namespace, trainJob str
 	if !found || !strings.EqualFold(scheme, "Bearer") {
 		return false, nil
 	}
+	audience := statusserver.TokenAudience(namespace, trainJob)
 	review, err := r.clients.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: strings.TrimSpace(token), Audiences: []string{statusserver.TokenAudience(namespace, trainJob)}},
+		Spec: authenticationv1.TokenReviewSpec{Token: strings.TrimSpace(token), Audiences: []string{audience}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return false, fmt.Errorf("reviewing the token: %w", err)
 	}
-	return review.Status.Authenticated && strings.HasPrefix(review.Status.User.Username, "system:serviceaccount:"+namespace+":"), nil
+	// An authenticator that knows nothing of audiences answers without one.
+	return review.Status.Authenticated && slices.Contains(review.Status.Audiences, audience) &&
+		strings.HasPrefix(review.Status.User.Username, "system:serviceaccount:"+namespace+":"), nil
 }

@@ -276,7 +276,7 @@ func jobSetPods() (cache.ByObject, error) {
 				Status: corev1.PodStatus{Phase: pod.Status.Phase},
 			}
 			if pod.Spec.SchedulingGroup != nil {
-				gang.Keepsake(kept, pod)
+				gang.Retain(kept, pod)
 			}
 			return kept, nil
 		},

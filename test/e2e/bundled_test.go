@@ -228,7 +228,7 @@ func bundledSpecs() {
 		g.runtime(ctx, "broken", "1s", func(rt *api.TrainingRuntime) {
 			template := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template
 			template.Spec.BackoffLimit = ptr.To[int32](0)
-			template.Spec.Template.Annotations["sim.signalbox.dev/fail"] = "true"
+			template.Spec.Template.Annotations[fails] = "true"
 			template.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
 		})
 		var ended []*api.TrainJob

@@ -4,17 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -64,100 +59,6 @@ func noGangSpecs() {
 		gomega.Eventually(complete(ctx, preferred)).Should(gomega.BeTrue())
 		gomega.Expect(running(ctx, required)()).To(gomega.BeFalse())
 	})
-}
-
-// gangs sets how a TrainJob's pods are to be placed.
-func gangs(mode api.GangMode) func(*api.TrainJob) {
-	return func(tj *api.TrainJob) {
-		metav1.SetMetaDataAnnotation(&tj.ObjectMeta, api.GangModeAnnotation, string(mode))
-	}
-}
-
-// gpusEach sets how many GPUs each node of a TrainJob asks for.
-func gpusEach(n int64) func(*api.TrainJob) {
-	return func(tj *api.TrainJob) {
-		some := corev1.ResourceList{gpu: *resource.NewQuantity(n, resource.DecimalSI)}
-		tj.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{Requests: some, Limits: some}
-	}
-}
-
-// leftovers are the Workloads and PodGroups of a namespace.
-func (g *ground) leftovers(ctx context.Context) func() []string {
-	return func() []string {
-		ginkgo.GinkgoHelper()
-		return append(g.list(ctx, &schedulingv1alpha2.WorkloadList{}), g.list(ctx, &schedulingv1alpha2.PodGroupList{})...)
-	}
-}
-
-// podGroups are the PodGroups of a TrainJob, as "template=minCount".
-func podGroups(ctx context.Context, tj *api.TrainJob) []string {
-	ginkgo.GinkgoHelper()
-	var list schedulingv1alpha2.PodGroupList
-	gomega.Expect(admin.List(ctx, &list, client.InNamespace(tj.Namespace))).To(gomega.Succeed())
-	var found []string
-	for _, pg := range list.Items {
-		if !metav1.IsControlledBy(&pg, tj) {
-			continue
-		}
-		count := "basic"
-		if gang := pg.Spec.SchedulingPolicy.Gang; gang != nil {
-			count = fmt.Sprint(gang.MinCount)
-		}
-		found = append(found, fmt.Sprintf("%s=%s", pg.Spec.PodGroupTemplateRef.Workload.PodGroupTemplateName, count))
-	}
-	return found
-}
-
-// groupsOfPods are the PodGroups that the pods of a TrainJob name, each with how many do.
-func groupsOfPods(ctx context.Context, tj *api.TrainJob) map[string]int {
-	ginkgo.GinkgoHelper()
-	named := map[string]int{}
-	for _, p := range podsOf(ctx, tj) {
-		if s := p.Spec.SchedulingGroup; s != nil {
-			named[ptr.Deref(s.PodGroupName, "")]++
-		}
-	}
-	return named
-}
-
-// boundOf is how many pods are on a node and have not ended of the TrainJobs whose names begin so.
-func (g *ground) boundOf(ctx context.Context, prefix string) func() int {
-	return func() int {
-		ginkgo.GinkgoHelper()
-		var list corev1.PodList
-		gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
-		n := 0
-		for _, p := range list.Items {
-			if strings.HasPrefix(p.Name, prefix) && p.Spec.NodeName != "" && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning {
-				n++
-			}
-		}
-		return n
-	}
-}
-
-// end lets the pods come to their ends of the TrainJobs whose names begin so.
-func (g *ground) end(ctx context.Context, prefix string) {
-	ginkgo.GinkgoHelper()
-	var list corev1.PodList
-	gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
-	for i := range list.Items {
-		pod := &list.Items[i]
-		if !strings.HasPrefix(pod.Name, prefix) {
-			continue
-		}
-		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"0s"}}}`, runFor)
-		gomega.Expect(admin.Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(patch)))).To(gomega.Succeed())
-	}
-}
-
-// moreNodes makes another node of a kind for the running spec.
-func moreNodes(ctx context.Context, kind string, from, n int) {
-	ginkgo.GinkgoHelper()
-	for i := from; i < from+n; i++ {
-		node := makeNode(ctx, kind, i)
-		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, node)).To(gomega.Succeed()) })
-	}
 }
 
 func gangSpecs() {
@@ -215,9 +116,7 @@ func gangSpecs() {
 	ginkgo.It("wait for no pod that comes later: initializers before the trainer, nodes before the launcher", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})
 		g.runtime(ctx, "staged", "2s", func(rt *api.TrainingRuntime) {
-			rjs := []jobset.ReplicatedJob{step("dataset-initializer", "dataset-initializer", "1s"), step("model-initializer", "model-initializer", "1s"), step("node", "trainer", "2s")}
-			rjs[2].DependsOn = []jobset.DependsOn{{Name: "dataset-initializer", Status: jobset.DependencyComplete}, {Name: "model-initializer", Status: jobset.DependencyComplete}}
-			rt.Spec.Template.Spec.ReplicatedJobs = rjs
+			withInitializers(rt, "1s", jobset.DependencyComplete)
 			rt.Annotations = map[string]string{api.GangModeAnnotation: string(api.GangRequired)}
 		})
 		g.runtime(ctx, "mpi", "2s", mpiAsNode)
@@ -267,6 +166,19 @@ func gangSpecs() {
 		gomega.Expect(again).To(gomega.Equal(pairs))
 	})
 
+	ginkgo.It("leave nothing behind of a TrainJob that fails", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 16})
+		g.runtime(ctx, "torch", "1s", func(rt *api.TrainingRuntime) {
+			job := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec
+			job.BackoffLimit = ptr.To[int32](0)
+			job.Template.Annotations[fails] = "true"
+		})
+		tj := g.submit(ctx, g.trainJob("fails", "torch", 2, gangs(api.GangRequired)))
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateFailed))
+		gomega.Expect(told(ctx, tj, api.ConditionGangScheduled)).To(gomega.HavePrefix("True Scheduled: gang node (2 pods) is placed"))
+		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
+	})
+
 	ginkgo.It("are named by pods, and made again under the same name when they are deleted", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 16})
 		g.runtime(ctx, "torch", "forever")
@@ -283,6 +195,10 @@ func gangSpecs() {
 		gomega.Expect(metav1.IsControlledBy(before, get(ctx, tj))).To(gomega.BeTrue())
 		gomega.Expect(before.OwnerReferences[1].Kind).To(gomega.Equal("Workload"))
 
+		// Its Workload is but where it came from.
+		gomega.Expect(admin.DeleteAllOf(ctx, &schedulingv1alpha2.Workload{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
+		gomega.Consistently(bound(ctx, tj)).Should(gomega.Equal(2))
+
 		gomega.Expect(admin.Delete(ctx, before.DeepCopy())).To(gomega.Succeed())
 		gomega.Expect(get(ctx, before.DeepCopy()).DeletionTimestamp).NotTo(gomega.BeNil(), "its finalizer keeps it while its pods run")
 		gomega.Expect(bound(ctx, tj)()).To(gomega.Equal(2))
@@ -297,12 +213,9 @@ func gangSpecs() {
 
 	ginkgo.It("let a pod be placed by itself that replaces a failed one, when others of its gang have succeeded", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})
-		g.runtime(ctx, "staged", "1s", func(rt *api.TrainingRuntime) {
-			rjs := []jobset.ReplicatedJob{step("dataset-initializer", "dataset-initializer", "1s"), step("model-initializer", "model-initializer", "forever"), step("node", "trainer", "1s")}
-			rjs[2].DependsOn = []jobset.DependsOn{{Name: "dataset-initializer", Status: jobset.DependencyComplete}, {Name: "model-initializer", Status: jobset.DependencyReady}}
-			rt.Spec.Template.Spec.ReplicatedJobs = rjs
+		g.runtime(ctx, "staged", "forever", func(rt *api.TrainingRuntime) {
+			withInitializers(rt, "forever", jobset.DependencyReady)
 			rt.Spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll, TargetReplicatedJobs: []string{"node"}}
-			rjs[2].Template.Spec.Template.Annotations[runFor] = "60s"
 		})
 		tj := g.submit(ctx, g.trainJob("staged", "staged", 1, gangs(api.GangRequired)))
 		gomega.Eventually(func() int32 { return succeeded(ctx, tj, "dataset-initializer") }).Should(gomega.BeEquivalentTo(1))
@@ -435,67 +348,4 @@ func gangSpecs() {
 		gomega.Eventually(bound(ctx, basic)).Should(gomega.Equal(2))
 		gomega.Expect(podGroups(ctx, basic)).To(gomega.ConsistOf("node=basic"))
 	})
-}
-
-// halves looks at every pod of a namespace, and keeps when a pod of one TrainJob was bound while another had some of its
-// pods bound and not all.
-type halves struct {
-	mu    sync.Mutex
-	bound map[string]map[string]bool // by TrainJob: the pods that have ever been bound
-	of    int
-	found []string
-	ended atomic.Bool
-}
-
-func watchHalves(ctx context.Context, g *ground, of int) *halves {
-	ginkgo.GinkgoHelper()
-	h := &halves{bound: map[string]map[string]bool{}, of: of}
-	events, err := admin.Watch(ctx, &corev1.PodList{}, client.InNamespace(g.namespace))
-	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	ginkgo.DeferCleanup(events.Stop)
-	go func() {
-		defer func() { h.ended.Store(true) }()
-		for e := range events.ResultChan() {
-			if pod, ok := e.Object.(*corev1.Pod); ok && e.Type != watch.Deleted && pod.Spec.NodeName != "" {
-				h.see(pod.Labels[jobset.JobSetNameKey], pod.Name)
-			}
-		}
-	}()
-	return h
-}
-
-func (h *halves) see(job, pod string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.bound[job] == nil {
-		h.bound[job] = map[string]bool{}
-	}
-	if h.bound[job][pod] {
-		return
-	}
-	h.bound[job][pod] = true
-	for other, pods := range h.bound {
-		if other != job && len(pods) < h.of {
-			h.found = append(h.found, fmt.Sprintf("%s had %d of %d pods bound when %s had %d", other, len(pods), h.of, job, len(h.bound[job])))
-		}
-	}
-}
-
-// whole is how many TrainJobs have had all their pods bound.
-func (h *halves) whole() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	n := 0
-	for _, pods := range h.bound {
-		if len(pods) == h.of {
-			n++
-		}
-	}
-	return n
-}
-
-func (h *halves) seen() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.found
 }

@@ -33,6 +33,7 @@ const (
 	runFor      = "sim.signalbox.dev/run-for"
 	stopAfter   = "sim.signalbox.dev/stop-after"
 	readyAfter  = "sim.signalbox.dev/ready-after"
+	fails       = "sim.signalbox.dev/fail"
 )
 
 var gpuKinds = []string{"a100", "h100"}

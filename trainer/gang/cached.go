@@ -146,10 +146,8 @@ func (g *Gangs) watch(ctx context.Context, v version) (*served, error) {
 		stop()
 		return nil, fmt.Errorf("watching PodGroups of %s: %w", v.groupVersion(), err)
 	}
-	g.mu.Lock()
-	clear(g.made) // the new cache shows whatever is there
-	clear(g.removed)
-	g.mu.Unlock()
+	g.made.Clear() // the new cache shows whatever is there
+	g.removed.Clear()
 	go func() {
 		if err := objects.Start(life); err != nil {
 			ctrl.LoggerFrom(life).Error(err, "Caching PodGroups")
@@ -182,7 +180,7 @@ func (g *Gangs) register(ctx, life context.Context, s *served, objects cache.Cac
 		AddFunc: func(o any) { g.send(life, o) },
 		DeleteFunc: func(o any) {
 			if workload := lastOf(o); workload != nil {
-				g.forget(workload.GetUID())
+				g.removed.Delete(workload.GetUID())
 			}
 		},
 	})
@@ -220,7 +218,7 @@ func (g *Gangs) follow(ctx context.Context, v version) toolscache.ResourceEventH
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			podGroup := o.(client.Object)
-			g.expect(client.ObjectKeyFromObject(podGroup), false)
+			g.made.Delete(client.ObjectKeyFromObject(podGroup))
 			count(podGroup, v.read(podGroup), false)
 			g.send(ctx, o)
 		},
@@ -241,8 +239,8 @@ func (g *Gangs) follow(ctx context.Context, v version) toolscache.ResourceEventH
 			if podGroup == nil {
 				return
 			}
-			g.expect(client.ObjectKeyFromObject(podGroup), false)
-			g.forget(podGroup.GetUID())
+			g.made.Delete(client.ObjectKeyFromObject(podGroup))
+			g.removed.Delete(podGroup.GetUID())
 			count(podGroup, v.read(podGroup), true)
 			g.send(ctx, podGroup)
 		},
@@ -291,13 +289,14 @@ func (g *Gangs) remove(ctx context.Context, s *served, job *api.TrainJob, but *p
 	for _, list := range []client.ObjectList{s.version.podGroups(), workloads} {
 		err := s.each(ctx, job, list, func(o client.Object) error {
 			uid := o.GetUID()
-			if but.has(o.GetName()) || !o.GetDeletionTimestamp().IsZero() || g.removing(uid) {
+			_, gone := g.removed.Load(uid)
+			if gone || but.has(o.GetName()) || !o.GetDeletionTimestamp().IsZero() {
 				return nil
 			}
 			if err := g.client.Delete(ctx, o, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("deleting %s: %w", o.GetName(), err)
 			}
-			g.remember(uid)
+			g.removed.Store(uid, nil)
 			return nil
 		})
 		if err != nil {
@@ -305,25 +304,6 @@ func (g *Gangs) remove(ctx context.Context, s *served, job *api.TrainJob, but *p
 		}
 	}
 	return nil
-}
-
-// removing tells whether this process has deleted an object that the cache still shows.
-func (g *Gangs) removing(uid types.UID) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.removed[uid]
-}
-
-func (g *Gangs) remember(uid types.UID) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.removed[uid] = true
-}
-
-func (g *Gangs) forget(uid types.UID) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.removed, uid)
 }
 
 // lastOf is the last state of an object that is gone; nil where it isn't known.

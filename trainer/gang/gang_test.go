@@ -259,7 +259,7 @@ func TestV1Alpha2(t *testing.T) {
 	}
 }
 
-func TestKeepsake(t *testing.T) {
+func TestRetain(t *testing.T) {
 	pod := &corev1.Pod{
 		Spec: corev1.PodSpec{NodeName: "n", SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}},
 		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
@@ -267,13 +267,13 @@ func TestKeepsake(t *testing.T) {
 		}},
 	}
 	kept := &corev1.Pod{}
-	Keepsake(kept, pod)
+	Retain(kept, pod)
 	if kept.Spec.NodeName != "n" || *kept.Spec.SchedulingGroup.PodGroupName != "g" || len(kept.Status.Conditions) != 1 || kept.Status.Conditions[0].Message != "no" {
 		t.Errorf("got %+v", kept)
 	}
 	pod.Status.Conditions[1].Status = corev1.ConditionTrue
 	kept = &corev1.Pod{}
-	Keepsake(kept, pod)
+	Retain(kept, pod)
 	if len(kept.Status.Conditions) != 0 {
 		t.Errorf("a pod that is placed has nothing to say: got %v", kept.Status.Conditions)
 	}

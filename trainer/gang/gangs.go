@@ -62,10 +62,10 @@ type Gangs struct {
 	checked time.Time // zero before the first look
 	why     error     // that groups can't be made; nil where they can
 	served  *served   // nil where they can't be looked at either
-	// made are PodGroups that this process has made and that the cache doesn't show yet.
-	made map[types.NamespacedName]bool
-	// removed are objects that this process has deleted and that the cache still shows, by UID.
-	removed map[types.UID]bool
+
+	// made are PodGroups, by types.NamespacedName, that this process has made and that the cache doesn't show yet; removed are
+	// objects, by types.UID, that it has deleted and that the cache still shows.
+	made, removed sync.Map
 }
 
 // NewGangs returns Gangs. newCache makes a cache of the objects that Selector selects; it is made when the API is served,
@@ -74,7 +74,7 @@ func NewGangs(ctx context.Context, c client.Client, reader client.Reader, d disc
 	return &Gangs{
 		client: c, reader: reader, discovery: d, newCache: newCache, recorder: recorder, clock: clk,
 		defaults: Setting{Mode: mode, Policy: policy, From: "the manager's configuration, trainer.gangScheduling.mode"},
-		changed:  make(chan event.GenericEvent), life: ctx, made: map[types.NamespacedName]bool{}, removed: map[types.UID]bool{},
+		changed:  make(chan event.GenericEvent), life: ctx,
 	}
 }
 
@@ -204,12 +204,12 @@ func (g *Gangs) create(ctx context.Context, v version, job *api.TrainJob, p *pla
 	anchor := metav1.OwnerReference{APIVersion: v.groupVersion().String(), Kind: "Workload", Name: p.workload(n), UID: p.anchors[p.workload(n)]}
 	podGroup := v.podGroup(meta(p.podGroup(group), part, owner, anchor), p.workload(n), policy, group)
 	key := client.ObjectKeyFromObject(podGroup)
-	g.expect(key, true)
+	g.made.Store(key, nil)
 	created, err := g.ensure(ctx, v, job, podGroup, "PodGroup")
 	if created {
 		gangsMade.WithLabelValues(string(policy)).Inc()
 	} else {
-		g.expect(key, false)
+		g.made.Delete(key)
 	}
 	return err
 }
@@ -239,20 +239,4 @@ func (g *Gangs) ensure(ctx context.Context, v version, job *api.TrainJob, o clie
 	}
 	o.SetUID(there.UID)
 	return false, nil
-}
-
-func (g *Gangs) expect(key types.NamespacedName, made bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if made {
-		g.made[key] = true
-	} else {
-		delete(g.made, key)
-	}
-}
-
-func (g *Gangs) expected(key types.NamespacedName) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.made[key]
 }

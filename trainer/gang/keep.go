@@ -73,10 +73,10 @@ func (g *Gangs) heal(ctx context.Context, v version, job *api.TrainJob, p *plan,
 	for n, group := range p.groups {
 		name := p.podGroup(group)
 		state, found := states[name]
-		if !found && g.expected(types.NamespacedName{Namespace: job.Namespace, Name: name}) {
-			continue
-		}
 		if !found {
+			if _, made := g.made.Load(types.NamespacedName{Namespace: job.Namespace, Name: name}); made {
+				continue
+			}
 			policy := p.policy
 			if policy == api.GangPolicyGang && wasPlaced(name, group, pods) {
 				policy = api.GangPolicyBasic
@@ -222,8 +222,8 @@ func conditionOf(p *plan, states map[string]podGroupState, pods []corev1.Pod) (c
 	return c, why
 }
 
-// Keepsake copies what is to be known here of a pod into what a cache keeps of it.
-func Keepsake(kept, pod *corev1.Pod) {
+// Retain copies what is to be known here of a pod into what a cache keeps of it.
+func Retain(kept, pod *corev1.Pod) {
 	kept.CreationTimestamp, kept.Spec.NodeName, kept.Spec.SchedulingGroup = pod.CreationTimestamp, pod.Spec.NodeName, pod.Spec.SchedulingGroup
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {

@@ -106,7 +106,7 @@ func (s *stand) start(t *testing.T, jobs string) (skipped, err error) {
 	if err := yaml.Unmarshal(data, s.js); err != nil {
 		t.Fatal(err)
 	}
-	clear(s.made) // the cache shows them
+	s.made.Clear() // the cache shows them
 	return skipped, nil
 }
 
@@ -247,7 +247,7 @@ func TestReleaseSurvives(t *testing.T) {
 				if _, _, err := s.Keep(t.Context(), s.job, s.js, pods, true); err != nil && !strings.Contains(err.Error(), "the connection is lost") {
 					t.Fatal(err)
 				}
-				clear(s.made)
+				s.made.Clear()
 			}
 			if got := s.objects(t); got != "workload -a=basic -b=3" || interrupted != (at != "") {
 				t.Errorf("got %s", got)
