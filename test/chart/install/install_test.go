@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -90,14 +91,13 @@ func (s *stand) must(err error) {
 func (s *stand) eventually(what string, holds func() (string, bool)) {
 	s.Helper()
 	said := ""
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		text, ok := holds()
-		if ok {
-			return
-		}
-		said = text
+	err := wait.PollUntilContextTimeout(s.Context(), 200*time.Millisecond, patience, true, func(context.Context) (ok bool, _ error) {
+		said, ok = holds()
+		return ok, nil
+	})
+	if err != nil {
+		s.Fatalf("%s: %v; last: %s", what, err, said)
 	}
-	s.Fatalf("%s: not within %s; last: %s", what, patience, said)
 }
 
 // create makes the objects of a YAML text.
