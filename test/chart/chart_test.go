@@ -120,6 +120,9 @@ func TestSchema(t *testing.T) {
 			t.Errorf("%s: got %v, want it to name %s", values, err, want)
 		}
 	}
+	if _, err := Render(repository, "trainer: {enabled: false, gangScheduling: {mode: preferred}}"); err == nil || !strings.Contains(err.Error(), "trainer.gangScheduling.mode are the bundled Trainer's") {
+		t.Errorf("gangs beside Kubeflow Trainer: got %v", err)
+	}
 	if _, err := Render(repository, "certificates: {source: existing}"); err == nil || !strings.Contains(err.Error(), "certificates.caBundle: give the CA") {
 		t.Errorf("a Secret without its CA: got %v", err)
 	}

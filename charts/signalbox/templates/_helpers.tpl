@@ -42,6 +42,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 integration{{ if .Values.trainer.enabled }} trainer{{ end }}
 {{- end }}
 
+{{/* The namespaces that Kueue manages. The default stands here, because Helm would merge a map of the values into it. */}}
+{{- define "signalbox.namespaces" -}}
+{{- if kindIs "invalid" .Values.kueue.managedJobsNamespaceSelector -}}
+matchExpressions:
+- {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, {{ .Values.kueue.namespace }}]}
+{{- else -}}
+{{ toYaml .Values.kueue.managedJobsNamespaceSelector }}
+{{- end }}
+{{- end }}
+
 {{/* The configuration file: what the values make of it, and .Values.config over it. */}}
 {{- define "signalbox.config" -}}
 {{- $config := dict
@@ -59,7 +69,7 @@ integration{{ if .Values.trainer.enabled }} trainer{{ end }}
     "configMap" (dict "namespace" .Values.kueue.namespace "name" .Values.kueue.configMap)
     "identities" (list (printf "system:serviceaccount:%s:%s" .Values.kueue.namespace .Values.kueue.serviceAccount))
     "manageJobsWithoutQueueName" .Values.kueue.manageJobsWithoutQueueName
-    "managedJobsNamespaceSelector" .Values.kueue.managedJobsNamespaceSelector
+    "managedJobsNamespaceSelector" (include "signalbox.namespaces" . | fromYaml)
     "waitForPodsReady" .Values.kueue.waitForPodsReady
     "featureGates" .Values.kueue.featureGates) }}
 {{- if eq .Values.certificates.source "internal" }}

@@ -66,6 +66,8 @@ func object(node *yaml.Node, prefix string, used map[string]bool) (map[string]an
 		}
 		property := map[string]any{"description": says}
 		switch {
+		case value.Tag == "!!null":
+			property["type"] = []string{"object", "null"}
 		case value.Kind == yaml.MappingNode:
 			property["type"] = "object"
 		case value.Kind == yaml.SequenceNode:

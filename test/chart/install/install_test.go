@@ -253,6 +253,21 @@ webhooks:
 			t.Errorf("TrainJob %s: %v", name, err)
 		}
 	}
+	// The CRDs stay this release's, and are another's only if that is said.
+	other := func(ownership bool, text string) error {
+		i := action.NewInstall(s.helm)
+		i.ReleaseName, i.Namespace, i.TakeOwnership = "other", namespace, ownership
+		_, err := i.Run(s.chart, values(text))
+		return err
+	}
+	if err := other(false, ""); err == nil || !strings.Contains(err.Error(), `is here already and not this release's (it is of release "signalbox"`) {
+		t.Errorf("got %v", err)
+	}
+	s.must(other(true, "checks: {enabled: false}"))
+	_, err = action.NewUninstall(s.helm).Run("other")
+	s.must(err)
+	s.must(func() error { _, err := s.get("trainer.kubeflow.org", "v1alpha1", "trainjobs", "team", "first"); return err }())
+
 	left, err := s.clients.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, ours)
 	s.must(err)
 	if len(left.Items) != 0 {
