@@ -53,6 +53,8 @@ type Start struct {
 	Record *overrides.Record
 	// Pin is the runtime to be written with the start (overrides.Pin); "" where Kubeflow Trainer keeps it.
 	Pin string
+	// NewPin tells that the TrainJob has no pin yet.
+	NewPin bool
 }
 
 // ConflictError says that something contradicts what admission needs. Trying again does not help; somebody has to

@@ -199,7 +199,13 @@ func (w *Writer) Start(ctx context.Context, s *Start) error {
 	if s.Pin != "" {
 		u.SetAnnotations(map[string]string{overrides.PinAnnotation: s.Pin})
 	}
-	return w.apply(ctx, u)
+	if err := w.apply(ctx, u); err != nil {
+		return err
+	}
+	if s.NewPin {
+		pins.Inc()
+	}
+	return nil
 }
 
 // Suspend stops the TrainJob and changes nothing else: its entry must stay while pods run with it.
@@ -290,7 +296,11 @@ func (w *Writer) Pin(ctx context.Context, job *api.TrainJob, pin string) error {
 	if err != nil {
 		return fmt.Errorf("encoding the pin: %w", err)
 	}
-	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+	if err := w.patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return err
+	}
+	pins.Inc()
+	return nil
 }
 
 func (w *Writer) patch(ctx context.Context, job *api.TrainJob, patch client.Patch, options ...client.PatchOption) error {

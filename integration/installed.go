@@ -7,7 +7,6 @@ import (
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"github.com/prometheus/client_golang/prometheus"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
@@ -15,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -192,16 +190,3 @@ func (i *Installed) again(ctx context.Context, c client.Reader) <-chan event.Gen
 	}()
 	return events
 }
-
-// The ways in which TrainJobs are started.
-const (
-	oneWrite  = "one-write"
-	twoWrites = "two-writes"
-)
-
-var starts = prometheus.NewCounterVec(prometheus.CounterOpts{
-	Name: "signalbox_trainjob_starts_total",
-	Help: "Starts of TrainJobs, by the way in which they were written: one-write sets the entry and clears suspend at once; two-writes is for Kubeflow Trainer before v2.2.1. field is the field of the spec that the entry went into.",
-}, []string{"way", "field"})
-
-func init() { metrics.Registry.MustRegister(starts) }

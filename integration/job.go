@@ -401,6 +401,7 @@ func (j *job) Stop(ctx context.Context, _ client.Client, _ []podset.PodSetInfo, 
 			return nil, fmt.Errorf("suspending: %w", err)
 		}
 		j.stopped = true
+		j.countEviction(reason)
 		stoppedNow = []client.Object{&j.TrainJob}
 	}
 	if reason == jobframework.StopReasonWorkloadDeleted && j.IsActive() {

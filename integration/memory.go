@@ -2,6 +2,7 @@ package integration
 
 import (
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +26,8 @@ type record struct {
 	rebuilt string
 	// replaced is, by name, the Jobs that were deleted after the entry was cleared at that time.
 	replaced map[string]*metav1.Time
+	// started is when it was started, until its pods have been ready; only a metric is lost with it.
+	started time.Time
 }
 
 func newMemory() *memory { return &memory{jobs: map[types.NamespacedName]record{}} }

@@ -37,6 +37,9 @@ const (
 // Prepare sets what jobframework keeps for the whole process: Kueue's feature gates and the kinds that may own
 // TrainJobs. It is to be called once, before anything else of this package.
 func Prepare(config *configapi.Kueue) error {
+	if err := CheckConfiguration(config); err != nil {
+		return err
+	}
 	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(config.FeatureGates); err != nil {
 		return fmt.Errorf("kueue.featureGates: %w", err)
 	}
@@ -44,6 +47,14 @@ func Prepare(config *configapi.Kueue) error {
 		if err := jobframework.RegisterExternalJobType(kind); err != nil {
 			return fmt.Errorf("kueue.ownerKinds[%d]: %w", i, err)
 		}
+	}
+	return nil
+}
+
+// CheckConfiguration refuses what Prepare would, and changes nothing: gates that Kueue doesn't have, by their name.
+func CheckConfiguration(config *configapi.Kueue) error {
+	if err := utilfeature.DefaultMutableFeatureGate.DeepCopy().SetFromMap(config.FeatureGates); err != nil {
+		return fmt.Errorf("kueue.featureGates: %w", err)
 	}
 	return nil
 }

@@ -160,6 +160,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if j.late {
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the version that we wrote comes before that
 	}
+	j.countReady(ctx)
 	if j.UID == "" || j.skip || !j.DeletionTimestamp.IsZero() || r.writer.Behind(&j.TrainJob) {
 		return result, nil // nothing to do, or started or stopped since it was read
 	}
@@ -274,6 +275,7 @@ func (r *Reconciler) dropSnapshot(ctx context.Context, j *job) error {
 	if err := r.client.Delete(ctx, object, client.Preconditions{UID: &object.UID, ResourceVersion: &object.ResourceVersion}); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("deleting the outdated runtime snapshot: %w", err))
 	}
+	snapshotsDropped.Inc()
 	r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, "RuntimeChanged", "Queueing", "%s was edited; the TrainJob, which has not run yet, follows it", admission.Describe(&j.TrainJob))
 	if j.jobSet == nil {
 		return nil
@@ -360,6 +362,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return []string{runtimeKey(ptr.Deref(ref.Kind, ""), ref.Name)}
 	})
 	if err != nil {
+		return err
+	}
+	if err := countStates(mgr); err != nil {
 		return err
 	}
 	b := ctrl.NewControllerManagedBy(mgr).

@@ -49,6 +49,7 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 		Job: &j.TrainJob, Runtime: j.runtime, Dialect: j.dialect, Workload: wl, Flavors: flavors, Features: j.r.features.admission(), Now: metav1.NewTime(j.r.clock.Now()),
 	})
 	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
+		entryConflicts.Inc()
 		recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, jobframework.FailedToStartFinishedReason, "Starting", "%s; then delete Workload %s to queue the TrainJob again", admission.Note(err.Error()), wl.Name)
 		return &finalError{err}
 	}
@@ -60,14 +61,15 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 			if start.Pin, err = overrides.Pin(j.runtime); err != nil {
 				return err
 			}
+			start.NewPin = true
 		}
 	}
 	way, err := j.write(ctx, start)
+	j.countStart(way, wl, err)
 	if err != nil {
 		return fmt.Errorf("starting: %w", err)
 	}
 	j.waiting = ""
-	starts.WithLabelValues(way, j.dialect.Field).Inc()
 	recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, jobframework.ReasonStarted, "Started", "%s; in %s, by spec.%s", msg, ways[way], j.dialect.Field)
 	return nil
 }

@@ -147,6 +147,9 @@ func (w *Webhook) defaults(ctx context.Context, d overrides.Dialect, rv *review)
 		suspend = ptr.Deref(rv.new.Spec.Suspend, false)
 	}
 	if suspend != ptr.Deref(rv.new.Spec.Suspend, false) {
+		if rv.old != nil {
+			refusals.WithLabelValues("suspend", "restored").Inc()
+		}
 		patch = append(patch, jsonpatch.NewOperation("add", "/spec/suspend", suspend))
 	}
 	if rv.old == nil && d.Keyed() {
@@ -166,6 +169,7 @@ func keep(d overrides.Dialect, rv *review) ([]jsonpatch.Operation, error) {
 			return nil, err
 		}
 		if entries != nil {
+			refusals.WithLabelValues("entry", "restored").Inc()
 			patch = append(patch, jsonpatch.NewOperation("add", "/spec/runtimePatches", entries))
 		}
 	}
@@ -180,7 +184,11 @@ func keep(d overrides.Dialect, rv *review) ([]jsonpatch.Operation, error) {
 		if name == overrides.RecordAnnotation && !d.Keyed() {
 			continue // render's
 		}
-		patch = append(patch, rv.annotate(name, rv.was(name))...)
+		restored := rv.annotate(name, rv.was(name))
+		if len(restored) > 0 {
+			refusals.WithLabelValues("annotation", "restored").Inc()
+		}
+		patch = append(patch, restored...)
 	}
 	return patch, nil
 }
@@ -476,6 +484,7 @@ func refuseOwn(d overrides.Dialect, trainJob *api.TrainJob) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range ownAnnotations {
 		if _, found := trainJob.Annotations[name]; found && (d.Keyed() || name != overrides.RecordAnnotation) {
+			refusals.WithLabelValues("annotation", "refused").Inc()
 			errs = append(errs, field.Forbidden(field.NewPath("metadata", "annotations").Key(name),
 				"the annotation is written when the TrainJob starts; take it out of the manifest"))
 		}
@@ -483,6 +492,7 @@ func refuseOwn(d overrides.Dialect, trainJob *api.TrainJob) field.ErrorList {
 	if overrides.Bundled.Own(trainJob) == nil {
 		return errs
 	}
+	refusals.WithLabelValues("entry", "refused").Inc()
 	return append(errs, field.Forbidden(field.NewPath("spec", "runtimePatches").Key(overrides.Manager), fmt.Sprintf(
 		"the entry of manager %q is written when the TrainJob is admitted; take it out of the manifest. If the manifest has none, Kueue's built-in "+
 			"TrainJob integration has added it: take trainer.kubeflow.org/trainjob out of integrations.frameworks in Kueue's configuration", overrides.Manager)))

@@ -9,7 +9,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
 )
 
 // version, commit and date of a release are set by the linker (Makefile); of any other build Go knows the last two.
@@ -19,21 +18,27 @@ func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version, the commit and its date", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			commit, date := commit, date
-			if info, found := debug.ReadBuildInfo(); found && commit == "" {
-				for _, s := range info.Settings {
-					switch s.Key {
-					case "vcs.revision":
-						commit = s.Value
-					case "vcs.time":
-						date = s.Value
-					}
-				}
-			}
+			commit, date := built()
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "signalbox %s\ncommit %s\ndate %s\n%s %s/%s\n", version, orUnknown(commit), orUnknown(date), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}
+}
+
+// built returns the commit that the program was built from, and its date.
+func built() (commitOf, dateOf string) {
+	commitOf, dateOf = commit, date
+	if info, found := debug.ReadBuildInfo(); found && commit == "" {
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				commitOf = s.Value
+			case "vcs.time":
+				dateOf = s.Value
+			}
+		}
+	}
+	return commitOf, dateOf
 }
 
 func orUnknown(s string) string {
@@ -48,12 +53,9 @@ func configCommand() *cobra.Command {
 	config.AddCommand(&cobra.Command{
 		Use: "check FILE", Short: "Say what is wrong with a configuration file, or print it with its defaults", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := configapi.Load(args[0])
+			c, _, err := load(args[0])
 			if err != nil {
 				return err
-			}
-			if err := integration.Prepare(&c.Kueue); err != nil {
-				return fmt.Errorf("configuration %s: %w", args[0], err)
 			}
 			c.APIVersion, c.Kind = configapi.APIVersion, configapi.Kind
 			text, err := yaml.Marshal(c)

@@ -2,10 +2,16 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 )
@@ -80,5 +86,47 @@ func TestAwaitCertificates(t *testing.T) {
 	}
 	if err := awaitCertificates(t.Context(), filepath.Join(dir, "file")); err == nil || !strings.Contains(err.Error(), "the certificate of the webhooks") {
 		t.Errorf("what can't be read is said: got %v", err)
+	}
+}
+
+func TestAwaitChange(t *testing.T) {
+	const head = "apiVersion: config.signalbox.dev/v1alpha1\nkind: Configuration\n"
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	write := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(head)
+	configValid.Set(1)
+	ended := make(chan error, 1)
+	go func() { ended <- awaitChange(t.Context(), path, []byte(head), time.Millisecond) }()
+	runsOn := func(want float64) {
+		t.Helper()
+		err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+			return testutil.ToFloat64(configValid) == want, nil
+		})
+		if err != nil {
+			t.Fatalf("signalbox_config_valid is not %v", want)
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("it has ended: %v", err)
+		default:
+		}
+	}
+	write(head + "concurrency: 0\n")
+	runsOn(0)
+	write(head)
+	runsOn(1)
+	write(head + "kueue: {featureGates: {Nothing: true}}\n")
+	runsOn(0)
+	write(head + "concurrency: 7\n")
+	if err := <-ended; !errors.Is(err, errChanged) {
+		t.Errorf("another that is valid: got %v", err)
 	}
 }

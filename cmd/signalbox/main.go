@@ -59,23 +59,37 @@ func main() {
 func command() *cobra.Command {
 	var path string
 	var verbosity int
+	var reload bool
 	cmd := &cobra.Command{
 		Use: "signalbox", Short: "Start Kubeflow TrainJobs on Kueue's quota, each in one write",
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := zap.New(zap.Level(zapcore.Level(-verbosity)), zap.StacktraceLevel(zapcore.DPanicLevel))
 			ctrl.SetLogger(log)
-			config := configapi.Default()
-			if path != "" {
-				var err error
-				if config, err = configapi.Load(path); err != nil {
-					return err
-				}
+			ctx := logr.NewContext(cmd.Context(), log)
+			if path == "" {
+				return run(ctx, configapi.Default())
 			}
-			return run(logr.NewContext(cmd.Context(), log), config)
+			config, content, err := load(path)
+			if err != nil {
+				return err
+			}
+			configValid.Set(1)
+			if !reload {
+				return run(ctx, config)
+			}
+			ctx, end := context.WithCancelCause(ctx)
+			go func() { end(awaitChange(ctx, path, content, lookEvery)) }()
+			err = run(ctx, config)
+			if !errors.Is(context.Cause(ctx), errChanged) {
+				return err
+			}
+			log.Info("The configuration has changed; starting anew", "configuration", path, "ended", err)
+			return restart()
 		},
 	}
 	cmd.Flags().StringVar(&path, "config", "", "configuration file; without it the defaults hold")
+	cmd.Flags().BoolVar(&reload, "reload", false, "start anew when the configuration file has changed to another that is valid")
 	cmd.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 to 5")
 	cmd.AddCommand(versionCommand(), configCommand())
 	return cmd
@@ -145,6 +159,8 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	}
 	integration.NewWebhook(reconciler, admission.NewDecoder(mgr.GetScheme()), identities).Register(mgr)
 	kueuemetrics.Register()
+	commit, _ := built()
+	buildInfo.WithLabelValues(version, orUnknown(commit)).Set(1)
 	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "trainer", dialect.Name)
 	return mgr.Start(ctx)
 }

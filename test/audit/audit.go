@@ -29,6 +29,7 @@ type Request struct {
 	ResponseStatus struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
+	Annotations map[string]string `json:"annotations"`
 	// Received and Answered are the API server's times of the request.
 	Received time.Time `json:"requestReceivedTimestamp"`
 	Answered time.Time `json:"stageTimestamp"`
@@ -42,6 +43,9 @@ func (r Request) Writes() bool {
 	}
 	return false
 }
+
+// Forbidden tells whether the request was refused because its user has no right to it.
+func (r Request) Forbidden() bool { return r.Annotations["authorization.k8s.io/decision"] == "forbid" }
 
 // DryRun tells whether the request was to change nothing.
 func (r Request) DryRun() bool { return strings.Contains(r.RequestURI, "dryRun=All") }

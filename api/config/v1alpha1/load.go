@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,21 +41,8 @@ func Default() *Configuration {
 	}
 }
 
-// Load reads a configuration file over the defaults. A field that doesn't exist and a value that can't be are errors
-// that name the field.
-func Load(path string) (*Configuration, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the configuration: %w", err)
-	}
-	c, err := Parse(content)
-	if err != nil {
-		return nil, fmt.Errorf("configuration %s: %w", path, err)
-	}
-	return c, nil
-}
-
-// Parse reads the content of a configuration file; see Load.
+// Parse reads the content of a configuration file over the defaults. A field that doesn't exist and a value that can't be
+// are errors that name the field.
 func Parse(content []byte) (*Configuration, error) {
 	var head metav1.TypeMeta
 	if err := yaml.Unmarshal(content, &head); err != nil {

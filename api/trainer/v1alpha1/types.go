@@ -86,6 +86,11 @@ const (
 	StateFailed TrainJobState = "Failed"
 )
 
+// States are all of them, in the order in which a TrainJob comes through them.
+var States = []TrainJobState{
+	StateSuspended, StateBlocked, StateQueued, StateQuotaReserved, StateAdmitted, StateStarting, StateRunning, StateStopping, StateComplete, StateFailed,
+}
+
 // TrainJobList is a collection of training jobs.
 //
 // +kubebuilder:object:root=true

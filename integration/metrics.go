@@ -1,0 +1,156 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// The ways in which TrainJobs are started.
+const (
+	oneWrite  = "one-write"
+	twoWrites = "two-writes"
+)
+
+// seconds are the buckets of what takes moments on a good day and hours on a bad one.
+var seconds = []float64{0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600}
+
+var (
+	starts = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "signalbox_trainjob_starts_total",
+		Help: "Starts of TrainJobs, by the way in which they were written (one-write sets the entry and clears suspend at once; two-writes is for Kubeflow Trainer before v2.2.1), by the field of the spec that the entry went into, " +
+			"and by their result: started, conflict (the TrainJob had changed; it is decided anew), refused (by the API server or a webhook) or failed.",
+	}, []string{"way", "field", "result"})
+	admissionToStart = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "signalbox_admission_to_start_seconds",
+		Help:    "Seconds from the admission of a TrainJob's Workload, whose time Kueue gives in whole seconds, to the write that starts the TrainJob.",
+		Buckets: seconds,
+	})
+	startToReady = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "signalbox_start_to_pods_ready_seconds",
+		Help:    "Seconds from the write that starts a TrainJob until all of its pods have been ready or have succeeded. A start before the manager's own is not counted.",
+		Buckets: seconds,
+	})
+	entryConflicts = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "signalbox_entry_conflicts_total",
+		Help: "TrainJobs that could not be started because another entry of their overrides contradicts what admission needs; their event names both.",
+	})
+	refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "signalbox_ownership_refusals_total",
+		Help: "Requests of others that would have changed what is the integration's: its entry, its annotation or suspend. answer is refused, or restored where the request was granted without that.",
+	}, []string{"what", "answer"})
+	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "signalbox_trainjob_evictions_total",
+		Help: "TrainJobs that were stopped, by the reason of their Workload's eviction in Kueue's terms, or WorkloadDeleted, NoMatchingWorkload or NotAdmitted.",
+	}, []string{"reason"})
+	snapshotsDropped = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "signalbox_runtime_snapshots_dropped_total",
+		Help: "Kubeflow Trainer's snapshots of runtimes that were deleted because the runtime was edited while the TrainJob, which had not run, waited.",
+	})
+)
+
+func init() {
+	metrics.Registry.MustRegister(starts, admissionToStart, startToReady, entryConflicts, refusals, evictions, snapshotsDropped)
+}
+
+// resultOf is the result of a start's write.
+func resultOf(err error) string {
+	status := apierrors.APIStatus(nil)
+	switch {
+	case err == nil:
+		return "started"
+	case apierrors.IsConflict(err):
+		return "conflict"
+	case errors.As(err, &status) && status.Status().Code >= 400 && status.Status().Code < 500:
+		return "refused"
+	}
+	return "failed"
+}
+
+// countStart counts the write of a start. What it starts is measured.
+func (j *job) countStart(way string, wl *kueue.Workload, err error) {
+	starts.WithLabelValues(way, j.dialect.Field, resultOf(err)).Inc()
+	if err != nil {
+		return
+	}
+	now := j.r.clock.Now()
+	if c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted); c != nil {
+		admissionToStart.Observe(max(now.Sub(c.LastTransitionTime.Time), 0).Seconds())
+	}
+	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.started = now })
+}
+
+// countReady measures how long the pods of a started TrainJob took.
+func (j *job) countReady(ctx context.Context) {
+	if j.UID == "" || j.IsSuspended() {
+		return
+	}
+	started := j.r.memory.of(j.key(), j.UID).started
+	if started.IsZero() || !j.PodsReady(ctx, j.r.client) {
+		return
+	}
+	startToReady.Observe(j.r.clock.Since(started).Seconds())
+	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.started = time.Time{} })
+}
+
+// countEviction counts a TrainJob that was stopped.
+func (j *job) countEviction(reason jobframework.StopReason) {
+	why := strings.ReplaceAll(string(reason), " ", "")
+	if reason == jobframework.StopReasonWorkloadEvicted && j.matched != nil {
+		if c := apimeta.FindStatusCondition(j.matched.Status.Conditions, kueue.WorkloadEvicted); c != nil {
+			why = c.Reason
+		}
+	}
+	evictions.WithLabelValues(why).Inc()
+	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.started = time.Time{} })
+}
+
+// states counts TrainJobs by their state when it is asked. The leader alone does, so that the replicas' counts can be added.
+type states struct{ client client.Reader }
+
+var trainJobs = prometheus.NewDesc("signalbox_trainjobs", "TrainJobs by their state, as kubectl get trainjob shows it.", []string{"state"}, nil)
+
+func (s states) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- trainJobs }
+
+func (s states) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var list api.TrainJobList
+	if err := s.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		out <- prometheus.NewInvalidMetric(trainJobs, err)
+		return
+	}
+	by := map[api.TrainJobState]int{}
+	for i := range list.Items {
+		by[api.StateOf(&list.Items[i].Status.TrainJobStatus)]++
+	}
+	for _, state := range api.States {
+		out <- prometheus.MustNewConstMetric(trainJobs, prometheus.GaugeValue, float64(by[state]), string(state))
+	}
+}
+
+// countStates serves the count of TrainJobs by state for as long as this process leads.
+func countStates(mgr ctrl.Manager) error {
+	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		s := states{mgr.GetClient()}
+		if err := metrics.Registry.Register(s); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		metrics.Registry.Unregister(s)
+		return nil
+	}))
+}

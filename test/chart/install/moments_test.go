@@ -1,0 +1,155 @@
+package install
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// moments follows a TrainJob by what its user sees: its state and conditions, the events about it, and the metrics.
+func (s *stand) moments(m *manager) {
+	s.Helper()
+	s.submit("holds", "forever", 16)
+	s.state("holds", "Running")
+	s.submit("follows", "1s", 1)
+	s.state("follows", "Queued")
+	s.condition("follows", "QuotaReserved", "False", "insufficient unused quota")
+	s.counts(m, `signalbox_trainjobs{state="Queued"} 1`, `signalbox_trainjobs{state="Running"} 1`, `signalbox_admission_to_start_seconds_count 2`, `signalbox_start_to_pods_ready_seconds_count 2`)
+	s.must(s.trainJobs().Delete(s.Context(), "holds", metav1.DeleteOptions{}))
+	s.state("follows", "Complete")
+	s.condition("follows", "Complete", "True", "")
+	s.counts(m, `signalbox_trainjobs{state="Queued"} 0`, `signalbox_trainjobs{state="Complete"} 2`,
+		`signalbox_trainjob_starts_total{field="runtimePatches",result="started",way="one-write"} 3`, `signalbox_runtime_pins_total 3`)
+	s.eventually("the events say that it was started", func() (string, bool) {
+		events, err := s.clients.EventsV1().Events("team").List(s.Context(), metav1.ListOptions{FieldSelector: "regarding.name=follows,regarding.kind=TrainJob"})
+		s.must(err)
+		var reasons []string
+		for _, e := range events.Items {
+			reasons = append(reasons, e.Reason+": "+e.Note)
+		}
+		return strings.Join(reasons, "\n"), slices.ContainsFunc(reasons, func(r string) bool {
+			return strings.HasPrefix(r, "Started: ") && strings.Contains(r, "one write")
+		})
+	})
+}
+
+func (s *stand) condition(name, kind, status, message string) {
+	s.Helper()
+	s.eventually(fmt.Sprintf("TrainJob %s has condition %s=%s", name, kind, status), func() (string, bool) {
+		tj, err := s.trainJobs().Get(s.Context(), name, metav1.GetOptions{})
+		s.must(err)
+		conditions, _, err := unstructured.NestedSlice(tj.Object, "status", "conditions")
+		s.must(err)
+		for _, c := range conditions {
+			if c := c.(map[string]any); c["type"] == kind {
+				return fmt.Sprint(c), c["status"] == status && strings.Contains(fmt.Sprint(c["message"]), message)
+			}
+		}
+		return fmt.Sprint(conditions), false
+	})
+}
+
+func (s *stand) counts(m *manager, lines ...string) {
+	s.Helper()
+	s.eventually("the metrics say so", func() (string, bool) {
+		text := s.scrape(m)
+		for _, line := range lines {
+			if !strings.Contains(text, "\n"+line+"\n") {
+				name, _, _ := strings.Cut(line, "{")
+				name, _, _ = strings.Cut(name, " ")
+				var has []string
+				for _, l := range strings.Split(text, "\n") {
+					if strings.HasPrefix(l, name) {
+						has = append(has, l)
+					}
+				}
+				return "want " + line + " among\n" + strings.Join(has, "\n"), false
+			}
+		}
+		return "", true
+	})
+}
+
+// examples applies what docs/ refers to, as it stands, and waits until every TrainJob of it has finished.
+func (s *stand) examples() {
+	s.Helper()
+	files, err := filepath.Glob(filepath.Join(repository, "examples", "*", "*.yaml"))
+	s.must(err)
+	if len(files) == 0 {
+		s.Fatal("no examples")
+	}
+	s.create(exampleNodes)
+	slices.Sort(files)
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		s.must(err)
+		s.create(string(content))
+	}
+	finished := 0
+	s.eventually("the TrainJobs of the examples have finished", func() (string, bool) {
+		list, err := s.objects.Resource(trainJobResource).Namespace("").List(s.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=signalbox-examples"})
+		s.must(err)
+		var open []string
+		for _, tj := range list.Items {
+			if state, _, _ := unstructured.NestedString(tj.Object, "status", "state"); state != "Complete" {
+				open = append(open, tj.GetName()+" is "+state)
+			}
+		}
+		finished = len(list.Items)
+		return strings.Join(open, "\n"), len(open) == 0 && finished > 0
+	})
+	s.Logf("examples: %d files applied, %d of %d TrainJobs finished", len(files), finished, finished)
+}
+
+// reload changes the configuration of a running manager: to what can't be, which it says and runs on, and to another,
+// with which it starts anew in the same process.
+func (s *stand) reload(m *manager) {
+	s.Helper()
+	write := func(content string) {
+		s.must(os.WriteFile(m.config+".new", []byte(content), 0o600))
+		s.must(os.Rename(m.config+".new", m.config))
+	}
+	said := func(what string, times int) {
+		s.Helper()
+		s.eventually("the log says "+what, func() (string, bool) {
+			text, err := os.ReadFile(m.log)
+			s.must(err)
+			return string(text), strings.Count(string(text), what) == times
+		})
+	}
+	write(strings.Replace(m.base, "kind: Configuration", "kind: Configuration\nconcurrency: 0", 1))
+	said("concurrency: Invalid value: 0: must be 1 or more", 1)
+	s.counts(m, "signalbox_config_valid 0")
+	s.train("invalid", "Complete")
+	m.base = strings.Replace(m.base, "kind: Configuration", "kind: Configuration\nconcurrency: 7", 1)
+	write(m.base)
+	said(`"worker count":7`, 1)
+	s.ready(m)
+	s.counts(m, "signalbox_config_valid 1")
+	s.train("reloaded", "Complete")
+}
+
+// exampleNodes are what the flavors of examples/batch-admin select.
+var exampleNodes = func() string {
+	var text strings.Builder
+	for _, kind := range []string{"a100-80gb", "h100-80gb"} {
+		for i := range 8 {
+			fmt.Fprintf(&text, `
+---
+apiVersion: v1
+kind: Node
+metadata:
+  name: %[1]s-%[2]d
+  labels: {example.com/gpu: %[1]s, example.com/block: b%[3]d, example.com/rack: r%[4]d, kubernetes.io/hostname: %[1]s-%[2]d}
+spec: {taints: [{key: nvidia.com/gpu, value: present, effect: NoSchedule}]}
+status: {capacity: {cpu: 128, memory: 1Ti, pods: 100, nvidia.com/gpu: 8}, allocatable: {cpu: 128, memory: 1Ti, pods: 100, nvidia.com/gpu: 8}}
+`, kind, i, i/4, i/2)
+		}
+	}
+	return text.String()
+}()
