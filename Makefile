@@ -96,6 +96,35 @@ fuzz: go ## Run every fuzz target for FUZZTIME (default 10m); findings go to tes
 	@for target in overrides/FuzzMerge overrides/FuzzCheck integration/FuzzWebhook trainer/FuzzWebhook cmd/kubectl-signalbox/FuzzRewrite; do \
 		go test ./$${target%/*} -run XXX -fuzz "^$${target##*/}$$" -fuzztime $(FUZZTIME) || exit 1; done
 
+##@ Release
+
+# Of a commit: the same one gives the same bytes.
+VERSION ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null || echo v0.1.0-dev)
+COMMIT = $(shell git rev-parse HEAD)$(if $(shell git status --porcelain),-dirty)
+DATE = $(shell TZ=UTC git show -s --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd)
+STAMPED = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)'
+
+.PHONY: release
+release: go ## Leave binaries, chart, manifests, checksums and SBOMs of VERSION under dist/
+	@rm -rf dist && mkdir dist
+	@for platform in linux/amd64 linux/arm64; do echo "Building signalbox for $$platform."; \
+		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(STAMPED) -o dist/signalbox-$${platform/\//-} ./cmd/signalbox || exit 1; done
+	@for platform in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64; do echo "Building kubectl-signalbox for $$platform."; \
+		suffix=; [ $${platform%/*} = windows ] && suffix=.exe; \
+		GOOS=$${platform%/*} GOARCH=$${platform#*/} $(STAMPED) -o dist/kubectl-signalbox-$${platform/\//-}$$suffix ./cmd/kubectl-signalbox || exit 1; done
+	@go run -C test/chart ./release $(CURDIR) $(CURDIR)/dist $(VERSION) $(DATE)
+	@cat dist/SHA256SUMS
+
+IMAGE ?= signalbox-dev/signalbox:$(VERSION)
+PLATFORMS ?= linux/amd64,linux/arm64
+ENGINE ?= $(shell command -v docker || command -v podman)
+.PHONY: image
+image: ## Build the image with docker or podman; BASE_IMAGE names a distroless static image by digest
+	@test -n "$(ENGINE)" || { echo "There is neither docker nor podman here. Install one, or name another that takes their arguments: make image ENGINE=nerdctl"; exit 1; }
+	@test -n "$(BASE_IMAGE)" || { echo "Name the base, best by digest: make image BASE_IMAGE=REGISTRY/distroless/static-debian12:nonroot@sha256:DIGEST"; exit 1; }
+	$(ENGINE) build --platform $(PLATFORMS) --build-arg BASE_IMAGE=$(BASE_IMAGE) $(if $(GO_IMAGE),--build-arg GO_IMAGE=$(GO_IMAGE)) \
+		--build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) --build-arg DATE=$(DATE) -t $(IMAGE) .
+
 ##@ Develop
 
 .PHONY: generate

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strings"
 
+	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
@@ -17,10 +18,27 @@ import (
 // Render returns the manifests of the chart with the values (YAML over the chart's own), as an installation of release
 // "signalbox" in namespace "signalbox-system" has them. A cluster is not asked.
 func Render(repository, values string) (string, error) {
-	c, err := loader.Load(filepath.Join(repository, "charts", "signalbox"))
+	c, err := Load(repository)
 	if err != nil {
 		return "", err
 	}
+	return RenderChart(c, values)
+}
+
+// Load reads the chart.
+func Load(repository string) (*chart.Chart, error) {
+	return loader.Load(filepath.Join(repository, "charts", "signalbox"))
+}
+
+// Plain returns what Render does, and the namespace, for those who install without Helm.
+func Plain(c *chart.Chart, values string) (string, error) {
+	text, err := RenderChart(c, values)
+	const namespace = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: signalbox-system\n  labels:\n    pod-security.kubernetes.io/enforce: restricted\n"
+	return namespace + strings.ReplaceAll(text, "app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kustomize"), err
+}
+
+// RenderChart is Render for a chart that was read.
+func RenderChart(c *chart.Chart, values string) (string, error) {
 	var given map[string]any
 	if err := yaml.Unmarshal([]byte(values), &given); err != nil {
 		return "", fmt.Errorf("values: %w", err)

@@ -162,6 +162,10 @@ func child(node *yaml.Node, key string) *yaml.Node {
 
 // bases writes the kustomize bases: the chart's objects, rendered.
 func bases(repository string) error {
+	c, err := chart.Load(repository)
+	if err != nil {
+		return err
+	}
 	for _, base := range []struct{ name, says, values string }{
 		{"default", "both roles", "crds: {install: false}"},
 		{"integration", "the integration alone, beside an installed Kubeflow Trainer", "trainer: {enabled: false}"},
@@ -170,14 +174,12 @@ func bases(repository string) error {
 		if base.name == "default" {
 			resources = "[../crd, signalbox.yaml]"
 		}
-		text, err := chart.Render(repository, base.values)
+		text, err := chart.Plain(c, base.values)
 		if err != nil {
 			return err
 		}
-		text = strings.ReplaceAll(text, "app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kustomize")
-		const namespace = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: signalbox-system\n  labels:\n    pod-security.kubernetes.io/enforce: restricted\n"
 		folder := filepath.Join(repository, "config", base.name)
-		if err := write(filepath.Join(folder, "signalbox.yaml"), "# Made from charts/signalbox by make generate: "+base.says+".\n"+namespace+text); err != nil {
+		if err := write(filepath.Join(folder, "signalbox.yaml"), "# Made from charts/signalbox by make generate: "+base.says+".\n"+text); err != nil {
 			return err
 		}
 		if err := write(filepath.Join(folder, "kustomization.yaml"), "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: "+resources+"\n"); err != nil {

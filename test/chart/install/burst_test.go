@@ -28,10 +28,17 @@ func (s *stand) burst(one, two *manager) {
 	s.must(err)
 	trainJobs := s.trainJobs()
 	var submitted, retries atomic.Int32
+	leaderless, distrusted := make(chan struct{}), make(chan struct{})
 	var all sync.WaitGroup
 	for i := range submitters {
 		all.Go(func() {
 			for n := i; n < jobs; n += submitters {
+				if n >= 40 {
+					<-leaderless
+				}
+				if n >= 80 {
+					<-distrusted
+				}
 				retries.Add(int32(s.insist(trainJobs, fmt.Sprintf("burst-%03d", n))))
 				submitted.Add(1)
 			}
@@ -56,6 +63,7 @@ func (s *stand) burst(one, two *manager) {
 	finished(30)
 	lost := s.leader(one, two)
 	s.kill(lost)
+	close(leaderless)
 	killed := time.Now()
 	survivor := one
 	if lost == one {
@@ -64,6 +72,7 @@ func (s *stand) burst(one, two *manager) {
 	s.leader(survivor)
 	took := time.Since(killed)
 	finished(60)
+	close(distrusted)
 	s.renew(survivor, `{"data":null}`, "")
 	all.Wait()
 	finished(jobs)

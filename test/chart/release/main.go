@@ -1,0 +1,174 @@
+// Command release writes what a release has beside its binaries, which are there already: the chart's archive, plain
+// manifests, a software bill of materials for each program, and the checksums of all. `make release` runs it. The same
+// commit gives the same bytes.
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	cyclonedx "github.com/CycloneDX/cyclonedx-go"
+	helmchart "helm.sh/helm/v3/pkg/chart"
+	"sigs.k8s.io/yaml"
+
+	"github.com/signalbox-dev/signalbox/test/chart"
+)
+
+func main() {
+	if len(os.Args) != 5 {
+		fmt.Fprintln(os.Stderr, "release: want REPOSITORY DIST VERSION DATE, the last as 2006-01-02T15:04:05Z")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+func run(repository, dist, version, date string) error {
+	at, err := time.Parse(time.RFC3339, date)
+	if err != nil {
+		return err
+	}
+	c, err := chart.Load(repository)
+	if err != nil {
+		return err
+	}
+	c.Metadata.Version, c.Metadata.AppVersion = strings.TrimPrefix(version, "v"), version
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if err := archive(c, filepath.Join(dist, "signalbox-"+c.Metadata.Version+".tgz"), at); err != nil {
+		return err
+	}
+	if err := manifests(c, repository, dist); err != nil {
+		return err
+	}
+	programs, err := filepath.Glob(filepath.Join(dist, "*signalbox-*-*"))
+	if err != nil {
+		return err
+	}
+	for _, program := range programs {
+		if err := materials(program, version, at); err != nil {
+			return fmt.Errorf("%s: %w", program, err)
+		}
+	}
+	return checksums(dist)
+}
+
+// archive writes the chart as helm package does, but with the commit's time for every file.
+func archive(c *helmchart.Chart, path string, at time.Time) error {
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	files := tar.NewWriter(zip)
+	metadata, err := yaml.Marshal(c.Metadata)
+	if err != nil {
+		return err
+	}
+	for _, f := range c.Raw {
+		content := f.Data
+		if f.Name == "Chart.yaml" {
+			content = metadata
+		}
+		header := &tar.Header{Name: c.Name() + "/" + f.Name, Mode: 0o644, Size: int64(len(content)), ModTime: at.UTC(), Format: tar.FormatPAX}
+		if err := files.WriteHeader(header); err != nil {
+			return err
+		}
+		if _, err := files.Write(content); err != nil {
+			return err
+		}
+	}
+	if err := files.Close(); err != nil {
+		return err
+	}
+	if err := zip.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(path, out.Bytes(), 0o644)
+}
+
+func manifests(c *helmchart.Chart, repository, dist string) error {
+	var crds strings.Builder
+	paths, err := filepath.Glob(filepath.Join(repository, "config", "crd", "trainer.kubeflow.org_*.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		crds.Write(content)
+		crds.WriteString("\n---\n")
+	}
+	for name, m := range map[string]struct{ before, values string }{
+		"signalbox.yaml":             {crds.String(), "crds: {install: false}"},
+		"signalbox-integration.yaml": {"", "trainer: {enabled: false}"},
+	} {
+		text, err := chart.Plain(c, m.values)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dist, name), []byte(m.before+text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// materials writes which modules a program was built from, as the linker has left it in there.
+func materials(program, version string, at time.Time) error {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	component := func(kind cyclonedx.ComponentType, name, version string) cyclonedx.Component {
+		url := "pkg:golang/" + name + "@" + version
+		return cyclonedx.Component{BOMRef: url, Type: kind, Name: name, Version: version, PackageURL: url}
+	}
+	bom := cyclonedx.NewBOM()
+	main := component(cyclonedx.ComponentTypeApplication, info.Path, version)
+	bom.Metadata = &cyclonedx.Metadata{Timestamp: at.UTC().Format(time.RFC3339), Component: &main}
+	modules := []cyclonedx.Component{component(cyclonedx.ComponentTypeLibrary, "std", strings.TrimPrefix(info.GoVersion, "go"))}
+	for _, m := range info.Deps {
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		modules = append(modules, component(cyclonedx.ComponentTypeLibrary, m.Path, m.Version))
+	}
+	bom.Components = &modules
+	var out bytes.Buffer
+	if err := cyclonedx.NewBOMEncoder(&out, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(bom); err != nil {
+		return err
+	}
+	return os.WriteFile(strings.TrimSuffix(program, ".exe")+".cdx.json", out.Bytes(), 0o644)
+}
+
+func checksums(dist string) error {
+	entries, err := os.ReadDir(dist)
+	if err != nil {
+		return err
+	}
+	var lines []string
+	for _, e := range entries {
+		if e.Name() == "SHA256SUMS" {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(dist, e.Name()))
+		if err != nil {
+			return err
+		}
+		lines = append(lines, fmt.Sprintf("%x  %s\n", sha256.Sum256(content), e.Name()))
+	}
+	slices.Sort(lines)
+	return os.WriteFile(filepath.Join(dist, "SHA256SUMS"), []byte(strings.Join(lines, "")), 0o644)
+}
