@@ -90,6 +90,13 @@ bench: cluster-tool ## Measure on the control plane; the results go to bench/res
 	@CGO_ENABLED=0 go build -o $(BIN)/bench ./bench
 	@$(BIN)/cluster run --profile bundled -- $(BIN)/bench --out $(CURDIR)/bench/results
 
+PROMETHEUS ?= prometheus
+.PHONY: dashboard
+dashboard: cluster-tool ## Ask a real Prometheus every query of dashboard and alerts during the demo, and draw docs/dashboard.png
+	@echo "Building the demo and what draws."
+	@CGO_ENABLED=0 go build -o $(BIN)/demo ./examples/demo && CGO_ENABLED=0 go build -o $(BIN)/dashboard ./bench/dashboard
+	@$(BIN)/cluster run --profile bundled -- $(BIN)/dashboard --prometheus $(PROMETHEUS) --demo $(BIN)/demo
+
 FUZZTIME ?= 10m
 .PHONY: fuzz
 fuzz: go ## Run every fuzz target for FUZZTIME (default 10m); findings go to testdata/fuzz
@@ -128,7 +135,7 @@ image: ## Build the image with docker or podman; BASE_IMAGE names a distroless s
 ##@ Develop
 
 .PHONY: generate
-generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook configurations
+generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook configurations, the chart's copies, the reference
 	go run -modfile=$(CURDIR)/go.tools.mod config/crdgen/main.go config/crd
 	$(TOOL) controller-gen object paths=./api/trainer/...
 	$(TOOL) controller-gen rbac:roleName=signalbox-manager paths=./integration output:rbac:dir=config/rbac
@@ -136,6 +143,7 @@ generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook config
 	$(TOOL) controller-gen rbac:roleName=signalbox-trainer paths=./trainer output:rbac:dir=config/rbac/trainer
 	$(TOOL) controller-gen webhook paths=./trainer output:webhook:dir=config/webhook/trainer
 	go run -C test/chart ./generate $(CURDIR)
+	go run -modfile=$(CURDIR)/go.tools.mod config/refgen/main.go docs/reference.md
 
 .PHONY: lint
 lint: go ## gofmt, go vet, staticcheck
@@ -145,7 +153,7 @@ lint: go ## gofmt, go vet, staticcheck
 
 .PHONY: verify
 verify: generate lint ## Fail when something generated is stale
-	@git diff --exit-code -- config api charts && test -z "$$(git ls-files --others --exclude-standard -- config api charts)" || { echo "Generated files are stale: commit what make generate wrote."; exit 1; }
+	@git diff --exit-code -- config api charts docs/reference.md && test -z "$$(git ls-files --others --exclude-standard -- config api charts docs/reference.md)" || { echo "Generated files are stale: commit what make generate wrote."; exit 1; }
 
 .PHONY: clean
 clean: ## Remove what builds and tests left; the control plane's build cache stays

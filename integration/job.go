@@ -364,6 +364,9 @@ func (j *job) fits(wl *kueue.Workload) bool {
 	if workload.HasQuotaReservation(wl) && j.IsActive() {
 		return true // whatever has changed, its quota is in use
 	}
+	if !workload.IsActive(wl) {
+		return true // another in its place would be active: the TrainJob that somebody has stopped would run
+	}
 	if !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, jobframework.MaximumExecutionTimeSeconds(j)) {
 		return false
 	}

@@ -17,10 +17,14 @@ import (
 
 // Reasons of the condition Blocked, and of the events beside it.
 const (
-	ReasonRuntimeNotFound  = "RuntimeNotFound"
-	ReasonInvalidRuntime   = "InvalidRuntime"
+	// ReasonRuntimeNotFound: the runtime that spec.runtimeRef names doesn't exist. Create it, or refer to another.
+	ReasonRuntimeNotFound = "RuntimeNotFound"
+	// ReasonInvalidRuntime: the runtime, with what the TrainJob changes of it, can't be. The message names the field.
+	ReasonInvalidRuntime = "InvalidRuntime"
+	// ReasonInvalidOverrides: what the TrainJob said to another Trainer can't be said to this one.
 	ReasonInvalidOverrides = "InvalidOverrides"
-	ReasonTooManyPodSets   = "TooManyPodSets"
+	// ReasonTooManyPodSets: the runtime has more ReplicatedJobs than a Workload has room for.
+	ReasonTooManyPodSets = "TooManyPodSets"
 )
 
 // snapshot is a runtime that Trainer has pinned.

@@ -29,8 +29,9 @@ type Features struct {
 	MultiLayerTopology bool
 }
 
-// Of returns the PodSets of what a TrainJob runs, one for each ReplicatedJob, in their order. They are defaulted as the
-// API server defaults what it stores, so that they compare equal to a Workload that was made from them.
+// Of returns the PodSets of what a TrainJob runs, one for each ReplicatedJob, in their order. They are not defaulted, as
+// those of Kueue's own integration are not: that one takes over a running TrainJob whose Workload has the containers of its
+// runtime, and stops any other.
 func Of(e *overrides.Effective, features Features) ([]kueue.PodSet, error) {
 	if n := len(e.ReplicatedJobs); n > Max {
 		return nil, field.TooMany(field.NewPath("spec", "runtimeRef"), n, Max)
@@ -40,7 +41,7 @@ func Of(e *overrides.Effective, features Features) ([]kueue.PodSet, error) {
 		rj := &e.ReplicatedJobs[i]
 		podSet := kueue.PodSet{
 			Name:     kueue.NewPodSetReference(rj.Name),
-			Template: defaulted(rj.Template.Spec.Template),
+			Template: *rj.Template.Spec.Template.DeepCopy(),
 			Count:    rj.Replicas * overrides.PodsPerJob(rj),
 		}
 		if features.TopologyAware {
@@ -67,10 +68,14 @@ func defaulted(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 
 // Equal tells whether a Workload with the PodSets stored fits a TrainJob that gives the PodSets computed. Beside the
 // counts and containers it compares what decides on which flavor a PodSet may go; a Workload that waits must follow any
-// change of these.
+// change of these. Either may be defaulted: what a default says is the same as nothing.
 func Equal(computed, stored []kueue.PodSet) bool {
 	return slices.EqualFunc(computed, stored, func(a, b kueue.PodSet) bool {
-		x, y := &a.Template.Spec, &b.Template.Spec
+		if equality.Semantic.DeepEqual(a, b) {
+			return true
+		}
+		s, t := defaulted(a.Template), defaulted(b.Template)
+		x, y := &s.Spec, &t.Spec
 		return a.Name == b.Name && a.Count == b.Count && ptr.Equal(a.MinCount, b.MinCount) &&
 			equality.Semantic.DeepEqual(a.TopologyRequest, b.TopologyRequest) &&
 			equality.Semantic.DeepEqual(x.InitContainers, y.InitContainers) &&

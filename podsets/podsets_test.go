@@ -89,7 +89,7 @@ func TestOfCountsAndOrder(t *testing.T) {
 	}
 }
 
-func TestOfDefaultsAsTheAPIServerDoes(t *testing.T) {
+func TestDefaultsAreNoDifference(t *testing.T) {
 	rj := replicatedJob("node", func(rj *jobset.ReplicatedJob) {
 		c := &rj.Template.Spec.Template.Spec.Containers[0]
 		c.Ports = []corev1.ContainerPort{{ContainerPort: 29500}}
@@ -104,30 +104,24 @@ func TestOfDefaultsAsTheAPIServerDoes(t *testing.T) {
 	if !equality.Semantic.DeepEqual(&rj, before) {
 		t.Error("Of changed what it was given")
 	}
-	spec := podSets[0].Template.Spec
-	c := spec.Containers[0]
-	for what, ok := range map[string]bool{
-		"port protocol TCP":               c.Ports[0].Protocol == corev1.ProtocolTCP,
-		"probe scheme HTTP":               c.ReadinessProbe.HTTPGet.Scheme == corev1.URISchemeHTTP,
-		"probe path /":                    c.ReadinessProbe.HTTPGet.Path == "/",
-		"probe period 10 s":               c.ReadinessProbe.PeriodSeconds == 10,
-		"fieldRef version v1":             c.Env[0].ValueFrom.FieldRef.APIVersion == "v1",
-		"pull policy of a tagged image":   c.ImagePullPolicy == corev1.PullIfNotPresent,
-		"termination message path":        c.TerminationMessagePath == corev1.TerminationMessagePathDefault,
-		"restart policy that a Job takes": spec.RestartPolicy == corev1.RestartPolicyOnFailure,
-		"scheduler name":                  spec.SchedulerName == corev1.DefaultSchedulerName,
-		"grace period 30 s":               ptr.Deref(spec.TerminationGracePeriodSeconds, 0) == 30,
-	} {
-		if !ok {
-			t.Errorf("not defaulted: %s", what)
-		}
+	if !equality.Semantic.DeepEqual(podSets[0].Template, before.Template.Spec.Template) {
+		t.Error("Kueue's own integration, which takes over what runs, compares the containers of the runtime as they stand")
 	}
-	again, err := Of(effective(jobset.ReplicatedJob{Name: "node", Replicas: 1, Template: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{Template: podSets[0].Template}}}), Features{})
-	if err != nil {
-		t.Fatal(err)
+	stored := []kueue.PodSet{*podSets[0].DeepCopy()}
+	spec := &stored[0].Template.Spec
+	spec.RestartPolicy, spec.SchedulerName, spec.DNSPolicy, spec.TerminationGracePeriodSeconds = corev1.RestartPolicyOnFailure, corev1.DefaultSchedulerName, corev1.DNSClusterFirst, ptr.To[int64](30)
+	c := &spec.Containers[0]
+	c.Ports[0].Protocol = corev1.ProtocolTCP
+	c.ReadinessProbe.HTTPGet.Scheme, c.ReadinessProbe.HTTPGet.Path = corev1.URISchemeHTTP, "/"
+	c.ReadinessProbe.PeriodSeconds, c.ReadinessProbe.TimeoutSeconds, c.ReadinessProbe.SuccessThreshold, c.ReadinessProbe.FailureThreshold = 10, 1, 1, 3
+	c.Env[0].ValueFrom.FieldRef.APIVersion = "v1"
+	c.ImagePullPolicy, c.TerminationMessagePath, c.TerminationMessagePolicy = corev1.PullIfNotPresent, corev1.TerminationMessagePathDefault, corev1.TerminationMessageReadFile
+	if !Equal(podSets, stored) || !Equal(stored, podSets) {
+		t.Error("what the defaults say is the same as nothing")
 	}
-	if !equality.Semantic.DeepEqual(again, podSets) {
-		t.Error("what is defaulted already must not change again")
+	c.ImagePullPolicy = corev1.PullAlways
+	if Equal(podSets, stored) {
+		t.Error("what is not a default is a difference")
 	}
 }
 

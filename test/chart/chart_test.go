@@ -29,7 +29,7 @@ var sets = map[string]string{
 	"image":        "image: {registry: registry.example.com, repository: team/signalbox, digest: \"sha256:" + digest + "\"}\nimagePullSecrets: [{name: pull}]\nserviceAccount: {create: false, name: theirs}",
 	"everywhere":   "kueue: {manageJobsWithoutQueueName: true, managedJobsNamespaceSelector: {}, waitForPodsReady: true, featureGates: {PartialAdmission: false}}\nwebhook: {failurePolicy: Ignore}",
 	"placed":       "nodeSelector: {pool: system}\ntolerations: [{key: system, operator: Exists}]\ntopologySpreadConstraints: [{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]\naffinity: {nodeAffinity: {}}\npriorityClassName: system-cluster-critical\npodLabels: {a: b}\npodAnnotations: {c: d}\ncommonLabels: {team: ml}\nenv: [{name: HTTPS_PROXY, value: x}]\nnetworkPolicy: {enabled: true}",
-	"watched":      "metrics: {serviceMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: true}}\ntrainer: {progress: {enabled: true}, gangScheduling: {mode: preferred}}\nconfig: {concurrency: 9, clientConnection: {qps: 50}}",
+	"watched":      "metrics: {serviceMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: true}, dashboard: {enabled: true, annotations: {grafana_folder: Batch}}}\nreload: true\ntrainer: {progress: {enabled: true}, gangScheduling: {mode: preferred}}\nconfig: {concurrency: 9, clientConnection: {qps: 50}}",
 }
 
 const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -122,6 +122,15 @@ func TestSchema(t *testing.T) {
 	}
 	if _, err := Render(repository, "trainer: {enabled: false, gangScheduling: {mode: preferred}}"); err == nil || !strings.Contains(err.Error(), "trainer.gangScheduling.mode are the bundled Trainer's") {
 		t.Errorf("gangs beside Kubeflow Trainer: got %v", err)
+	}
+	for values, want := range map[string]string{
+		"config: {webhook: {port: 1}}":              "config.webhook: the chart makes this field of its other values",
+		"config: {kueue: {waitForPodsReady: true}}": "config.kueue.waitForPodsReady: the chart makes this field of kueue.waitForPodsReady",
+		"webhook: {url: \"https://10.0.0.1:9443\"}": "webhook.url names an address",
+	} {
+		if _, err := Render(repository, values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want it to say %q", values, err, want)
+		}
 	}
 	if _, err := Render(repository, "certificates: {source: existing}"); err == nil || !strings.Contains(err.Error(), "certificates.caBundle: give the CA") {
 		t.Errorf("a Secret without its CA: got %v", err)

@@ -29,8 +29,10 @@ import (
 
 // Reasons of the condition Blocked.
 const (
+	// ReasonUnavailable: gang scheduling is required, and the cluster doesn't serve the API for it, or not all that it takes.
 	ReasonUnavailable = "GangSchedulingUnavailable"
-	ReasonInvalid     = "InvalidGangScheduling"
+	// ReasonInvalid: the annotations have values that don't exist, or gang scheduling can't go with what else is asked for.
+	ReasonInvalid = "InvalidGangScheduling"
 )
 
 // partLabel is on all objects that are made here, and says which they are.

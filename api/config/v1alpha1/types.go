@@ -105,7 +105,8 @@ type Kueue struct {
 	// Identities are users that write TrainJobs on Kueue's behalf, and may carry the integration's entry into another
 	// cluster (MultiKueue). Default system:serviceaccount:kueue-system:kueue-controller-manager.
 	Identities []string `json:"identities,omitempty"`
-	// FeatureGates of Kueue, by name.
+	// FeatureGates of Kueue that differ from its defaults, by name. Signalbox acts on TopologyAwareScheduling,
+	// TASMultiLayerTopology and AssignQueueLabelsForPods, and Kueue's library on the others.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 }
 

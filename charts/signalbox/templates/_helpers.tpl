@@ -83,5 +83,15 @@ matchExpressions:
   "dnsNames" $names
   "webhookConfigurations" $configurations) }}
 {{- end }}
-{{- mergeOverwrite $config .Values.config | toYaml }}
+{{- range $key, $_ := .Values.config }}
+{{- if not (has $key (list "concurrency" "clientConnection" "kueue")) }}
+{{- fail (printf "\n\nconfig.%s: the chart makes this field of its other values; set those. config takes concurrency, clientConnection, and of kueue labelKeysToCopy, afterDeactivated and ownerKinds." $key) }}
+{{- end }}
+{{- end }}
+{{- range $key, $_ := .Values.config.kueue }}
+{{- if not (has $key (list "labelKeysToCopy" "afterDeactivated" "ownerKinds")) }}
+{{- fail (printf "\n\nconfig.kueue.%s: the chart makes this field of kueue.%s; set that. config.kueue takes labelKeysToCopy, afterDeactivated and ownerKinds." $key $key) }}
+{{- end }}
+{{- end }}
+{{- mergeOverwrite $config (deepCopy .Values.config) | toYaml }}
 {{- end }}

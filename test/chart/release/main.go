@@ -47,20 +47,24 @@ func run(repository, dist, version, date string) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	if err := archive(c, filepath.Join(dist, "signalbox-"+c.Metadata.Version+".tgz"), at); err != nil {
-		return err
-	}
-	if err := manifests(c, repository, dist); err != nil {
-		return err
-	}
-	programs, err := filepath.Glob(filepath.Join(dist, "*signalbox-*-*"))
+	entries, err := os.ReadDir(dist)
 	if err != nil {
 		return err
+	}
+	var programs []string
+	for _, e := range entries {
+		programs = append(programs, filepath.Join(dist, e.Name()))
 	}
 	for _, program := range programs {
 		if err := materials(program, version, at); err != nil {
 			return fmt.Errorf("%s: %w", program, err)
 		}
+	}
+	if err := archive(c, filepath.Join(dist, "signalbox-"+c.Metadata.Version+".tgz"), at); err != nil {
+		return err
+	}
+	if err := manifests(c, repository, dist); err != nil {
+		return err
 	}
 	return checksums(dist)
 }
