@@ -66,8 +66,9 @@ test-unit: go ## Table tests; no control plane
 	CGO_ENABLED=0 go test -C test/chart .
 
 .PHONY: test-chart
-test-chart: cluster-tool ## Install, upgrade, roll back and uninstall the Helm chart with Helm, on a control plane without Signalbox
+test-chart: cluster-tool ## Do what the documentation says with kubectl and Helm, and try the chart, on a control plane without Signalbox
 	CGO_ENABLED=0 go build -o $(BIN)/signalbox ./cmd/signalbox
+	CGO_ENABLED=0 go build -C test/chart -o $(BIN)/ ./kubectl helm.sh/helm/v3/cmd/helm
 	CGO_ENABLED=0 go test -C test/chart -c -o $(BIN)/chart.test ./install
 	$(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m
 

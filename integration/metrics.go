@@ -64,6 +64,18 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(starts, admissionToStart, startToReady, entryConflicts, refusals, evictions, snapshotsDropped)
+	// A rate sees the first of a kind only where there was a zero before.
+	for _, reason := range []string{
+		kueue.WorkloadEvictedByPreemption, kueue.WorkloadEvictedByPodsReadyTimeout, kueue.WorkloadEvictedByAdmissionCheck, kueue.WorkloadEvictedByClusterQueueStopped,
+		kueue.WorkloadEvictedByLocalQueueStopped, kueue.WorkloadEvictedDueToNodeFailures, kueue.WorkloadDeactivated,
+	} {
+		evictions.WithLabelValues(reason)
+	}
+	for _, what := range []string{"entry", "annotation"} {
+		refusals.WithLabelValues(what, "refused")
+		refusals.WithLabelValues(what, "restored")
+	}
+	refusals.WithLabelValues("suspend", "restored")
 }
 
 // resultOf is the result of a start's write.
@@ -106,15 +118,14 @@ func (j *job) countReady(ctx context.Context) {
 	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.started = time.Time{} })
 }
 
+// evictionOf is the reason of an eviction in Kueue's terms; jobframework says it behind its own.
+func evictionOf(reason jobframework.StopReason) string {
+	return strings.TrimPrefix(string(reason), string(jobframework.StopReasonWorkloadEvicted)+"DueTo")
+}
+
 // countEviction counts a TrainJob that was stopped.
 func (j *job) countEviction(reason jobframework.StopReason) {
-	why := strings.ReplaceAll(string(reason), " ", "")
-	if reason == jobframework.StopReasonWorkloadEvicted && j.matched != nil {
-		if c := apimeta.FindStatusCondition(j.matched.Status.Conditions, kueue.WorkloadEvicted); c != nil {
-			why = c.Reason
-		}
-	}
-	evictions.WithLabelValues(why).Inc()
+	evictions.WithLabelValues(evictionOf(reason)).Inc()
 	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.started = time.Time{} })
 }
 

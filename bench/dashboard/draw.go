@@ -16,8 +16,8 @@ import (
 
 // A unit of Grafana's grid, which is 24 wide, on paper.
 const (
-	unitX = 0.52 * vg.Centimeter
-	unitY = 0.62 * vg.Centimeter
+	unitX = 1.05 * vg.Centimeter
+	unitY = 0.75 * vg.Centimeter
 )
 
 // drawPanels draws the panels where the dashboard has them, with the seconds since from on every x axis.
@@ -26,7 +26,7 @@ func drawPanels(board dashboard, panels [][]series, from time.Time) (*vgimg.Canv
 	for _, p := range board.Panels {
 		bottom = max(bottom, p.GridPos.Y+p.GridPos.H)
 	}
-	canvas := vgimg.NewWith(vgimg.UseWH(24*unitX, vg.Length(bottom)*unitY), vgimg.UseDPI(130))
+	canvas := vgimg.NewWith(vgimg.UseWH(24*unitX, vg.Length(bottom)*unitY), vgimg.UseDPI(110))
 	for i, panel := range board.Panels {
 		p := plot.New()
 		p.Title.Text = panel.Title

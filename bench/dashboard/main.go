@@ -90,7 +90,7 @@ func run(ctx context.Context, cluster, program, demo, files, out string) error {
 // dashboard is what we read of Grafana's JSON.
 type dashboard struct {
 	Panels []struct {
-		Title   string   `json:"title"`
+		Title   string `json:"title"`
 		GridPos struct{ X, Y, W, H int }
 		Targets []target `json:"targets"`
 	} `json:"panels"`

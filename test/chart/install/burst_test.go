@@ -110,11 +110,8 @@ func (s *stand) trainJobs() dynamic.ResourceInterface {
 // insist creates a TrainJob, again for as long as no webhook answers or none is trusted, as a user does. It returns how
 // often.
 func (s *stand) insist(trainJobs dynamic.ResourceInterface, name string) (again int) {
-	tj := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
-		"metadata": map[string]any{"name": name, "labels": map[string]any{"kueue.x-k8s.io/queue-name": "training", "burst": "yes"}},
-		"spec":     map[string]any{"suspend": true, "runtimeRef": map[string]any{"kind": "TrainingRuntime", "name": "burst"}},
-	}}
+	tj := unqueued(name, "burst")
+	tj.SetLabels(map[string]string{"kueue.x-k8s.io/queue-name": "training", "burst": "yes"})
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for s.Context().Err() == nil {

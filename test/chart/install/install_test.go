@@ -69,7 +69,7 @@ webhooks:
 	one := s.run("one")
 	s.train("first", "Complete")
 	s.moments(one)
-	s.examples()
+	s.forged()
 	s.reload(one)
 
 	// Upgraded: what runs goes on, and the certificates stay.
@@ -154,6 +154,39 @@ webhooks:
 		_, err := s.get("trainer.kubeflow.org", "v1alpha1", "trainjobs", "team", "first")
 		return err
 	}())
+
+	// Beside Kubeflow Trainer, TrainJobs that nobody queues don't depend on us: no replica answers here.
+	free := unqueued("free", "")
+	_, err = s.trainJobs().Create(ctx, free, metav1.CreateOptions{})
+	s.must(err)
+	s.must(other(true, "{checks: {enabled: false}, crds: {install: false}, trainer: {enabled: false}, webhook: {url: \"https://localhost:1\"}}"))
+	label := func(name, key string) error {
+		_, err := s.trainJobs().Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"x"}}}`, key), metav1.PatchOptions{})
+		return err
+	}
+	s.must(label("free", "seen"))
+	elsewhere := s.objects.Resource(trainJobResource).Namespace("kueue-system")
+	_, err = elsewhere.Create(ctx, unqueued("free", ""), metav1.CreateOptions{})
+	s.must(err)
+	s.must(elsewhere.Delete(ctx, "free", metav1.DeleteOptions{}))
+	for what, err := range map[string]error{
+		"a queued one is changed": label("first", "seen"),
+		"one is queued":           label("free", "kueue.x-k8s.io/queue-name"),
+		"one is created where Kueue manages TrainJobs": func() error {
+			_, err := s.trainJobs().Create(ctx, unqueued("another", ""), metav1.CreateOptions{})
+			return err
+		}(),
+		"one is given a pin": func() error {
+			_, err := s.trainJobs().Patch(ctx, "free", types.MergePatchType, []byte(`{"metadata":{"annotations":{"signalbox.dev/runtime":"forged"}}}`), metav1.PatchOptions{})
+			return err
+		}(),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
+			t.Errorf("%s unguarded: got %v", what, err)
+		}
+	}
+	_, err = action.NewUninstall(s.helm).Run("other")
+	s.must(err)
 
 	left, err := s.clients.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, ours)
 	s.must(err)
