@@ -124,10 +124,11 @@ release: go ## Leave binaries, chart, manifests, checksums and SBOMs of VERSION 
 	@cat dist/SHA256SUMS
 
 IMAGE ?= signalbox-dev/signalbox:$(VERSION)
-PLATFORMS ?= linux/amd64,linux/arm64
+# Of several, an engine makes a manifest only if it can: PLATFORMS=linux/amd64,linux/arm64 ENGINE="docker buildx".
+PLATFORMS ?= linux/$(shell go env GOARCH)
 ENGINE ?= $(shell command -v docker || command -v podman)
 .PHONY: image
-image: ## Build the image with docker or podman; BASE_IMAGE names a distroless static image by digest
+image: ## Build the image with docker or podman, for PLATFORMS; BASE_IMAGE names a distroless static image by digest
 	@test -n "$(ENGINE)" || { echo "There is neither docker nor podman here. Install one, or name another that takes their arguments: make image ENGINE=nerdctl"; exit 1; }
 	@test -n "$(BASE_IMAGE)" || { echo "Name the base, best by digest: make image BASE_IMAGE=REGISTRY/distroless/static-debian12:nonroot@sha256:DIGEST"; exit 1; }
 	$(ENGINE) build --platform $(PLATFORMS) --build-arg BASE_IMAGE=$(BASE_IMAGE) $(if $(GO_IMAGE),--build-arg GO_IMAGE=$(GO_IMAGE)) \

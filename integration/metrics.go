@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // The ways in which TrainJobs are started.
@@ -78,6 +79,19 @@ func init() {
 	refusals.WithLabelValues("suspend", "restored")
 }
 
+// countFromZero makes the counts of a Trainer's starts, so that a rate sees the first of each.
+func countFromZero(d overrides.Dialect) {
+	ways := []string{oneWrite}
+	if !d.Bundled {
+		ways = append(ways, twoWrites)
+	}
+	for _, way := range ways {
+		for _, result := range []string{"started", "conflict", "refused", "failed"} {
+			starts.WithLabelValues(way, d.Field, result)
+		}
+	}
+}
+
 // resultOf is the result of a start's write.
 func resultOf(err error) string {
 	status := apierrors.APIStatus(nil)
@@ -132,7 +146,7 @@ func (j *job) countEviction(reason jobframework.StopReason) {
 // states counts TrainJobs by their state when it is asked. The leader alone does, so that the replicas' counts can be added.
 type states struct{ client client.Reader }
 
-var trainJobs = prometheus.NewDesc("signalbox_trainjobs", "TrainJobs by their state, as kubectl get trainjob shows it.", []string{"state"}, nil)
+var trainJobs = prometheus.NewDesc("signalbox_trainjobs", "TrainJobs by their state, as kubectl get trainjob shows it; with the bundled Trainer only, whose status has it.", []string{"state"}, nil)
 
 func (s states) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- trainJobs }
 

@@ -129,6 +129,7 @@ func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writ
 	if bundled {
 		told = briefly{recorder}
 	}
+	countFromZero(installed.Dialect())
 	return &Reconciler{
 		client: c, reader: reader, recorder: recorder, writer: writer, jobSets: jobSets, bundled: bundled, installed: installed, clock: clk,
 		features: readGates(), memory: newMemory(), jobs: jobframework.NewReconciler(c, told, options...),
@@ -364,8 +365,10 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if err != nil {
 		return err
 	}
-	if err := countStates(mgr); err != nil {
-		return err
+	if r.bundled { // another's status doesn't say
+		if err := countStates(mgr); err != nil {
+			return err
+		}
 	}
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&api.TrainJob{}).

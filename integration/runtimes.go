@@ -17,7 +17,7 @@ import (
 
 // Reasons of the condition Blocked, and of the events beside it.
 const (
-	// ReasonRuntimeNotFound: the runtime that spec.runtimeRef names doesn't exist. Create it, or refer to another.
+	// ReasonRuntimeNotFound: the runtime that spec.runtimeRef names doesn't exist. Create it, or delete the TrainJob and refer to another.
 	ReasonRuntimeNotFound = "RuntimeNotFound"
 	// ReasonInvalidRuntime: the runtime, with what the TrainJob changes of it, can't be. The message names the field.
 	ReasonInvalidRuntime = "InvalidRuntime"

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -63,6 +64,9 @@ func run(ctx context.Context, cluster, program, demo, files, out string) error {
 		return fmt.Errorf("the demo: %w", err)
 	}
 	to := time.Now()
+	if err := p.names(ctx, board, filepath.Join(files, "alerts.yaml")); err != nil {
+		return err
+	}
 	var empty []string
 	drawn := make([][]series, len(board.Panels))
 	for i, panel := range board.Panels {
@@ -199,6 +203,33 @@ func (p *prometheus) ask(ctx context.Context, t target, from, to time.Time) ([]s
 
 func seconds(t time.Time) string {
 	return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64)
+}
+
+// metricName is what in an expression may be a metric of the manager. Two it can't have here: the API server's own, and
+// those of leader election, without which the demo runs.
+var metricName = regexp.MustCompile(`\b(?:signalbox|controller_runtime|workqueue|rest_client|process)_[a-z_]+`)
+
+// names refuses a dashboard or an alert that names a metric which the manager doesn't serve.
+func (p *prometheus) names(ctx context.Context, board dashboard, alerts string) error {
+	content, err := os.ReadFile(alerts)
+	if err != nil {
+		return err
+	}
+	text := string(content)
+	for _, panel := range board.Panels {
+		for _, t := range panel.Targets {
+			text += t.Expr + "\n"
+		}
+	}
+	names := metricName.FindAllString(text, -1)
+	for _, name := range names {
+		now := time.Now()
+		if found, err := p.get(ctx, "query", url.Values{"query": {name}, "time": {seconds(now)}}); err != nil || len(found) == 0 {
+			return errors.Join(fmt.Errorf("the manager serves no metric %s", name), err)
+		}
+	}
+	fmt.Printf("%d uses of the manager's metrics, all of which it serves\n", len(names))
+	return nil
 }
 
 // askAlerts asks the expression of every alert.

@@ -104,7 +104,13 @@ func TestAwaitChange(t *testing.T) {
 	write(head)
 	configValid.Set(1)
 	ended := make(chan error, 1)
-	go func() { ended <- awaitChange(t.Context(), path, []byte(head), time.Millisecond) }()
+	check := func(_ context.Context, config *configapi.Configuration) error {
+		if config.Kueue.WaitForPodsReady {
+			return errors.New("Kueue's is another")
+		}
+		return nil
+	}
+	go func() { ended <- awaitChange(t.Context(), path, []byte(head), time.Millisecond, check) }()
 	runsOn := func(want float64) {
 		t.Helper()
 		err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
@@ -124,6 +130,14 @@ func TestAwaitChange(t *testing.T) {
 	write(head)
 	runsOn(1)
 	write(head + "kueue: {featureGates: {Nothing: true}}\n")
+	runsOn(0)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	runsOn(0)
+	write(head)
+	runsOn(1)
+	write(head + "kueue: {waitForPodsReady: true}\n")
 	runsOn(0)
 	write(head + "concurrency: 7\n")
 	if err := <-ended; !errors.Is(err, errChanged) {

@@ -67,6 +67,7 @@ func command() *cobra.Command {
 			log := zap.New(zap.Level(zapcore.Level(-verbosity)), zap.StacktraceLevel(zapcore.DPanicLevel))
 			ctrl.SetLogger(log)
 			ctx := logr.NewContext(cmd.Context(), log)
+			configValid.Set(1) // nothing runs with another
 			if path == "" {
 				return run(ctx, configapi.Default())
 			}
@@ -74,15 +75,14 @@ func command() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			configValid.Set(1)
 			if !reload {
 				return run(ctx, config)
 			}
 			ctx, end := context.WithCancelCause(ctx)
-			go func() { end(awaitChange(ctx, path, content, lookEvery)) }()
+			go func() { end(awaitChange(ctx, path, content, lookEvery, fits)) }()
 			err = run(ctx, config)
-			if !errors.Is(context.Cause(ctx), errChanged) {
-				return err
+			if !errors.Is(context.Cause(ctx), errChanged) || cmd.Context().Err() != nil {
+				return err // asked to end, perhaps while it was about to start anew
 			}
 			log.Info("The configuration has changed; starting anew", "configuration", path, "ended", err)
 			return restart()
@@ -113,17 +113,9 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 		return err
 	}
 	bundled := *config.Trainer.Enabled
-	err = integration.Check(ctx, mgr.GetAPIReader(), clients.Discovery(), &config.Kueue)
-	dialect := overrides.Bundled
-	if bundled {
-		err = errors.Join(err, trainer.Check(ctx, mgr.GetAPIReader()))
-	} else {
-		var missing error
-		dialect, missing = integration.FindTrainer(ctx, mgr.GetAPIReader())
-		err = errors.Join(err, missing)
-	}
+	dialect, err := checkCluster(ctx, mgr.GetAPIReader(), clients, config)
 	if err != nil {
-		return fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
+		return err
 	}
 	self, err := integration.Identity(ctx, clients)
 	if err != nil {
@@ -163,6 +155,46 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	buildInfo.WithLabelValues(version, orUnknown(commit)).Set(1)
 	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "trainer", dialect.Name)
 	return mgr.Start(ctx)
+}
+
+// checkCluster refuses a cluster on which the configuration can't work, with what to change. It returns how the Trainer
+// takes overrides.
+func checkCluster(ctx context.Context, reader client.Reader, clients kubernetes.Interface, config *configapi.Configuration) (overrides.Dialect, error) {
+	err := integration.Check(ctx, reader, clients.Discovery(), &config.Kueue)
+	dialect := overrides.Bundled
+	if *config.Trainer.Enabled {
+		err = errors.Join(err, trainer.Check(ctx, reader))
+	} else {
+		var missing error
+		dialect, missing = integration.FindTrainer(ctx, reader)
+		err = errors.Join(err, missing)
+	}
+	if err != nil {
+		return dialect, fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
+	}
+	return dialect, nil
+}
+
+// fits tells what of the cluster a configuration doesn't fit.
+func fits(ctx context.Context, config *configapi.Configuration) error {
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the cluster: %w", err)
+	}
+	clients, err := kubernetes.NewForConfig(restConfig)
+	if err != nil {
+		return err
+	}
+	scheme, err := newScheme(api.AddToScheme)
+	if err != nil {
+		return err
+	}
+	reader, err := client.New(restConfig, client.Options{Scheme: scheme})
+	if err != nil {
+		return err
+	}
+	_, err = checkCluster(ctx, reader, clients, config)
+	return err
 }
 
 // bundledTrainer sets the Trainer role up and returns what is to be run for each TrainJob.

@@ -36,13 +36,13 @@ func init() { metrics.Registry.MustRegister(configValid, buildInfo) }
 // errChanged is why a manager ends whose configuration is another now.
 var errChanged = errors.New("the configuration has changed")
 
-// awaitChange returns errChanged when the configuration file has changed to another that is valid, and nil when ctx ends.
-// What is not valid is logged, and the manager runs on with what it has.
-func awaitChange(ctx context.Context, path string, running []byte, every time.Duration) error {
+// awaitChange returns errChanged when the configuration file has changed to another that is valid and fits the cluster,
+// which check tells, and nil when ctx ends. Of what can't be it says so, and the manager runs on with what it has.
+func awaitChange(ctx context.Context, path string, running []byte, every time.Duration, check func(context.Context, *configapi.Configuration) error) error {
 	log := ctrl.LoggerFrom(ctx).WithName("configuration")
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	seen := running
+	said := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -50,22 +50,26 @@ func awaitChange(ctx context.Context, path string, running []byte, every time.Du
 		case <-tick.C:
 		}
 		content, err := os.ReadFile(path)
-		if err == nil && bytes.Equal(content, seen) {
+		if err == nil && bytes.Equal(content, running) {
+			configValid.Set(1)
+			said = ""
 			continue
 		}
+		var config *configapi.Configuration
 		if err == nil {
-			seen = content
-			if bytes.Equal(content, running) {
-				configValid.Set(1)
-				continue
-			}
-			_, err = parse(path, content)
+			config, err = parse(path, content)
+		}
+		if err == nil {
+			err = check(ctx, config)
 		}
 		if err == nil {
 			return errChanged
 		}
 		configValid.Set(0)
-		log.Error(err, "The configuration was changed to what can't be; running on with the one of before")
+		if err.Error() != said && ctx.Err() == nil {
+			log.Error(err, "The configuration was changed to what can't be; running on with the one of before")
+			said = err.Error()
+		}
 	}
 }
 

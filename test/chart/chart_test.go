@@ -124,13 +124,17 @@ func TestSchema(t *testing.T) {
 		t.Errorf("gangs beside Kubeflow Trainer: got %v", err)
 	}
 	for values, want := range map[string]string{
-		"config: {webhook: {port: 1}}":              "config.webhook: the chart makes this field of its other values",
-		"config: {kueue: {waitForPodsReady: true}}": "config.kueue.waitForPodsReady: the chart makes this field of kueue.waitForPodsReady",
-		"webhook: {url: \"https://10.0.0.1:9443\"}": "webhook.url names an address",
+		"metrics: {dashboard: {labels: {grafana_dashboard: 1}}}": "/metrics/dashboard/labels/grafana_dashboard",
+		"config: {webhook: {port: 1}}":                           "config.webhook: the chart makes this field of its other values",
+		"config: {kueue: {waitForPodsReady: true}}":              "config.kueue.waitForPodsReady: the chart makes this field of kueue.waitForPodsReady",
+		"webhook: {url: \"https://10.0.0.1:9443\"}":              "webhook.url names an address",
 	} {
 		if _, err := Render(repository, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want it to say %q", values, err, want)
 		}
+	}
+	if _, err := Render(repository, "config: null"); err != nil {
+		t.Errorf("no config: %v", err)
 	}
 	if _, err := Render(repository, "certificates: {source: existing}"); err == nil || !strings.Contains(err.Error(), "certificates.caBundle: give the CA") {
 		t.Errorf("a Secret without its CA: got %v", err)

@@ -3,6 +3,8 @@ package gang
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 var (
@@ -31,4 +33,7 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(gangsMade, gangsSkipped, gangsReleased, gangWait, gangsUnschedulable)
+	for _, policy := range api.GangPolicies { // a rate sees the first only where there was a zero before
+		gangsMade.WithLabelValues(string(policy))
+	}
 }

@@ -56,6 +56,15 @@ func Parse(content []byte) (*Configuration, error) {
 		return nil, err
 	}
 	c := Default()
+	var given struct {
+		Kueue map[string]any `json:"kueue"`
+	}
+	if err := yaml.Unmarshal(content, &given); err != nil {
+		return nil, err
+	}
+	if _, has := given.Kueue["managedJobsNamespaceSelector"]; has {
+		c.Kueue.ManagedJobsNamespaceSelector = nil // a selector takes the default's place; it isn't merged into it
+	}
 	strict, err := json.UnmarshalStrict(data, c)
 	if err := errors.Join(append(strict, err)...); err != nil {
 		return nil, err

@@ -3,6 +3,8 @@ package v1alpha1
 import (
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestParse(t *testing.T) {
@@ -33,6 +35,21 @@ func TestParse(t *testing.T) {
 		"a gang policy":        {"the path is named", head + "trainer: {gangScheduling: {policy: none}}\n", `trainer.gangScheduling.policy: Unsupported value: "none"`},
 		"gangs of another's":   {"its JobSets are not ours to build", head + "trainer: {enabled: false, gangScheduling: {mode: preferred}}\n", `trainer.gangScheduling.mode: Invalid value: "preferred"`},
 		"a negative time":      {"the path is named", head + "kueue: {afterDeactivated: -1s}\n", "kueue.afterDeactivated"},
+	}
+	for content, want := range map[string]string{
+		"": "kubernetes.io/metadata.name notin (kube-system,kueue-system)",
+		"kueue: {managedJobsNamespaceSelector: {}}\n":                                               "",
+		"kueue: {managedJobsNamespaceSelector: {matchLabels: {a: b}}}\n":                            "a=b",
+		"kueue: {managedJobsNamespaceSelector: {matchExpressions: [{key: a, operator: Exists}]}}\n": "a",
+	} {
+		config, err := Parse([]byte(head + content))
+		if err != nil {
+			t.Errorf("%s: %v", content, err)
+			continue
+		}
+		if got, err := metav1.LabelSelectorAsSelector(config.Kueue.ManagedJobsNamespaceSelector); err != nil || got.String() != want {
+			t.Errorf("%s: got %v, %v, want %q", content, got, err, want)
+		}
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

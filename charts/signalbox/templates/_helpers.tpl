@@ -46,7 +46,7 @@ integration{{ if .Values.trainer.enabled }} trainer{{ end }}
 {{- define "signalbox.namespaces" -}}
 {{- if kindIs "invalid" .Values.kueue.managedJobsNamespaceSelector -}}
 matchExpressions:
-- {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, {{ .Values.kueue.namespace }}]}
+- {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, {{ .Values.kueue.namespace | quote }}]}
 {{- else -}}
 {{ toYaml .Values.kueue.managedJobsNamespaceSelector }}
 {{- end }}
@@ -83,15 +83,16 @@ matchExpressions:
   "dnsNames" $names
   "webhookConfigurations" $configurations) }}
 {{- end }}
-{{- range $key, $_ := .Values.config }}
+{{- $more := .Values.config | default dict }}
+{{- range $key, $_ := $more }}
 {{- if not (has $key (list "concurrency" "clientConnection" "kueue")) }}
 {{- fail (printf "\n\nconfig.%s: the chart makes this field of its other values; set those. config takes concurrency, clientConnection, and of kueue labelKeysToCopy, afterDeactivated and ownerKinds." $key) }}
 {{- end }}
 {{- end }}
-{{- range $key, $_ := .Values.config.kueue }}
+{{- range $key, $_ := $more.kueue }}
 {{- if not (has $key (list "labelKeysToCopy" "afterDeactivated" "ownerKinds")) }}
 {{- fail (printf "\n\nconfig.kueue.%s: the chart makes this field of kueue.%s; set that. config.kueue takes labelKeysToCopy, afterDeactivated and ownerKinds." $key $key) }}
 {{- end }}
 {{- end }}
-{{- mergeOverwrite $config (deepCopy .Values.config) | toYaml }}
+{{- mergeOverwrite $config (deepCopy $more) | toYaml }}
 {{- end }}

@@ -38,7 +38,7 @@ func TestDocumentation(t *testing.T) {
 			t.Errorf("no page applies %s", example)
 		}
 	}
-	run("what is left", "kubectl get trainjobs -A --no-headers | grep -vc Complete | grep -qx 0\nkubectl delete --wait=false -f examples/user -f examples/batch-admin\n"+
+	run("what is left", "test \"$(kubectl get trainjobs -A --no-headers | grep -c Complete)\" = 4\nkubectl delete --wait=false -f examples/user -f examples/batch-admin\n"+
 		"kubectl delete crd trainjobs.trainer.kubeflow.org trainingruntimes.trainer.kubeflow.org clustertrainingruntimes.trainer.kubeflow.org\n")
 	t.Logf("documentation: %d blocks of commands of %d pages run, %d examples applied, every TrainJob finished", blocks, len(pages), len(examples))
 }

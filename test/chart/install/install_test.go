@@ -69,6 +69,7 @@ webhooks:
 	one := s.run("one")
 	s.train("first", "Complete")
 	s.moments(one)
+	s.observed(one)
 	s.forged()
 	s.reload(one)
 

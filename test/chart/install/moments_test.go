@@ -3,6 +3,8 @@ package install
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -75,6 +77,25 @@ func (s *stand) counts(m *manager, lines ...string) {
 	})
 }
 
+// observed holds that the dashboard and the alerts name no metric that a manager doesn't serve.
+func (s *stand) observed(m *manager) {
+	s.Helper()
+	served := s.scrape(m)
+	for _, file := range []string{"dashboard.json", "alerts.yaml"} {
+		content, err := os.ReadFile(filepath.Join(repository, "charts", "signalbox", "files", file))
+		s.must(err)
+		names := regexp.MustCompile(`\b(?:signalbox|controller_runtime|workqueue|rest_client|leader_election|process)_[a-z_]+`).FindAllString(string(content), -1)
+		if len(names) == 0 {
+			s.Errorf("%s names no metric", file)
+		}
+		for _, name := range names {
+			if !strings.Contains(served, "\n"+name+"{") && !strings.Contains(served, "\n"+name+" ") {
+				s.Errorf("%s names metric %s, which is not served", file, name)
+			}
+		}
+	}
+}
+
 // unqueued is a suspended TrainJob in no queue.
 func unqueued(name, runtime string) *unstructured.Unstructured {
 	if runtime == "" {
@@ -123,6 +144,8 @@ func (s *stand) reload(m *manager) {
 	said("concurrency: Invalid value: 0: must be 1 or more", 1)
 	s.counts(m, "signalbox_config_valid 0")
 	s.train("invalid", "Complete")
+	write(strings.Replace(m.base, "waitForPodsReady: false", "waitForPodsReady: true", 1))
+	said("this cluster is not ready for Signalbox", 1)
 	m.base = strings.Replace(m.base, "kind: Configuration", "kind: Configuration\nconcurrency: 7", 1)
 	write(m.base)
 	said(`"worker count":7`, 1)
