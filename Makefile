@@ -85,11 +85,26 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
+ROUNDS ?= 2
+BURSTS ?= 100,500
+WAITING ?= 100,1000
 .PHONY: bench
-bench: cluster-tool ## Measure on the control plane; the results go to bench/results
+bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (ROUNDS, BURSTS, WAITING); page, JSON and plots go to bench/results
+	@echo "Building the benchmarks."
+	@CGO_ENABLED=0 go build -o $(BIN)/bench ./bench && rm -rf bench/.raw
+	@for round in $$(seq $(ROUNDS)); do for profile in bundled builtin kubeflow; do \
+		$(BIN)/cluster run --profile $$profile -- $(BIN)/bench load --profile $$profile --bursts $(BURSTS) --waiting $(WAITING) --out $(CURDIR)/bench/.raw/$$profile-$$round.json || exit 1; done; done
+	@$(BIN)/bench report $(CURDIR)/bench/.raw --out $(CURDIR)/bench/results
+
+.PHONY: bench-gangs
+bench-gangs: cluster-tool ## Measure what gang scheduling costs
 	@echo "Building the benchmarks."
 	@CGO_ENABLED=0 go build -o $(BIN)/bench ./bench
-	@$(BIN)/cluster run --profile bundled -- $(BIN)/bench --out $(CURDIR)/bench/results
+	@$(BIN)/cluster run --profile bundled -- $(BIN)/bench gangs --out $(CURDIR)/bench/results
+
+.PHONY: bench-micro
+bench-micro: go ## Time and allocations of what is decided, without a control plane
+	@go test -run XXX -bench . -benchmem -count $(or $(COUNT),6) ./overrides ./podsets ./admission
 
 PROMETHEUS ?= prometheus
 .PHONY: dashboard

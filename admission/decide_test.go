@@ -20,7 +20,7 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-func must[T any](t *testing.T, text string) T {
+func must[T any](t testing.TB, text string) T {
 	t.Helper()
 	var v T
 	if err := yaml.UnmarshalStrict([]byte(text), &v); err != nil {
@@ -51,7 +51,7 @@ template:
 var now = metav1.NewTime(time.Unix(1_700_000_000, 0))
 
 // input is an admission of one PodSet on flavor a100, changed.
-func input(t *testing.T, change ...func(*Input)) Input {
+func input(t testing.TB, change ...func(*Input)) Input {
 	t.Helper()
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "uid", ResourceVersion: "7"}}
 	job.Spec.RuntimeRef.Name = "torch"

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/yaml"
@@ -35,7 +37,7 @@ const (
 
 // ground is what is measured on: 16 nodes of 8 GPUs, quota for all of them, a runtime of one step.
 type ground struct {
-	client client.Client
+	client client.WithWatch
 	audit  string
 }
 
@@ -78,20 +80,30 @@ spec:
           spec: {template: {metadata: {annotations: {sim.signalbox.dev/run-for: 1s}}, spec: {containers: [{name: node, image: "example.com/train:1"}]}}}
 `
 
-func newGround(ctx context.Context, dir string) (*ground, error) {
+// connect returns a ground on which nothing is yet.
+func connect(dir string) (*ground, error) {
+	if dir == "" {
+		return nil, errors.New("which control plane? run me by make bench, or name its folder by --cluster")
+	}
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
 	if err != nil {
 		return nil, fmt.Errorf("%w; is the control plane up? make bench starts one", err)
 	}
 	config.QPS, config.Burst = 500, 1000
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme, kueue.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme, kueue.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
 	}
 	g := &ground{audit: audit.Log(dir)}
-	if g.client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+	g.client, err = client.NewWithWatch(config, client.Options{Scheme: scheme})
+	return g, err
+}
+
+func newGround(ctx context.Context, dir string) (*ground, error) {
+	g, err := connect(dir)
+	if err != nil {
 		return nil, err
 	}
 	for i := range 16 {
@@ -104,10 +116,10 @@ func newGround(ctx context.Context, dir string) (*ground, error) {
 			return nil, fmt.Errorf("node %s: %w", node.Name, err)
 		}
 	}
-	return g, g.apply(ctx)
+	return g, g.apply(ctx, manifest)
 }
 
-func (g *ground) apply(ctx context.Context) error {
+func (g *ground) apply(ctx context.Context, manifest string) error {
 	for _, text := range strings.Split(manifest, "\n---\n") {
 		var kind metav1.TypeMeta
 		if err := yaml.Unmarshal([]byte(text), &kind); err != nil {

@@ -1,12 +1,10 @@
-// Command bench measures on a running control plane. Counts come from the API server's audit log and are exact; times
-// are the API server's, and are given as medians and as the 95th of 100.
+// Command bench measures on a running control plane. Counts come from the API server's audit log and are exact; times are
+// given as medians and as the 95th and 99th of 100. `make bench` runs it.
 package main
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -14,55 +12,84 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
 func main() {
-	dir := flag.String("cluster", os.Getenv("SIGNALBOX_CLUSTER"), "folder that the control plane left, .cluster of the repository")
-	out := flag.String("out", "bench/results", "folder for the results")
-	jobs := flag.Int("jobs", 40, "TrainJobs in each run")
-	rounds := flag.Int("rounds", 3, "runs of each kind, alternating")
-	flag.Parse()
+	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
-	if err := run(ctx, *dir, *out, *jobs, *rounds); err != nil {
+	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, dir, out string, jobs, rounds int) error {
-	if dir == "" {
-		return errors.New("which control plane? run me by make bench, or name its folder by --cluster")
+func command() *cobra.Command {
+	root := &cobra.Command{Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true}
+	var dir, out, profile string
+	var jobs, rounds int
+	var bursts, depths []int
+	cluster := func(c *cobra.Command) *cobra.Command {
+		c.Flags().StringVar(&dir, "cluster", os.Getenv("SIGNALBOX_CLUSTER"), "folder that the control plane left, .cluster of the repository")
+		return c
 	}
-	if jobs < 1 || rounds < 1 {
-		return fmt.Errorf("--jobs is %d and --rounds %d; both must be 1 or more", jobs, rounds)
+	gang := cluster(&cobra.Command{
+		Use: "gangs", Short: "What gang scheduling costs", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if jobs < 1 || rounds < 1 {
+				return fmt.Errorf("--jobs is %d and --rounds %d; both must be 1 or more", jobs, rounds)
+			}
+			g, err := newGround(cmd.Context(), dir)
+			if err != nil {
+				return err
+			}
+			result, err := gangs(cmd.Context(), g, jobs, rounds)
+			if err != nil {
+				return err
+			}
+			text := result.markdown()
+			fmt.Print("\n" + text)
+			return write(filepath.Join(out, time.Now().Format(time.DateOnly)+"-gangs"), result, text)
+		},
+	})
+	gang.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
+	gang.Flags().IntVar(&jobs, "jobs", 40, "TrainJobs in each run")
+	gang.Flags().IntVar(&rounds, "rounds", 3, "runs of each kind, alternating")
+
+	one := cluster(&cobra.Command{
+		Use: "load", Short: "Measure one profile: what waits, bursts, and starts while others wait", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return load(cmd.Context(), dir, profile, bursts, depths, out)
+		},
+	})
+	one.Flags().StringVar(&profile, "profile", "bundled", "profile that the control plane was started with")
+	one.Flags().StringVar(&out, "out", "bench/.raw/bundled-1.json", "file for what was measured")
+	one.Flags().IntSliceVar(&bursts, "bursts", []int{100, 500}, "TrainJobs of each burst")
+	one.Flags().IntSliceVar(&depths, "waiting", []int{100, 1000}, "TrainJobs that wait while others are started")
+
+	page := &cobra.Command{
+		Use: "report FOLDER", Short: "Compare what runs of load have measured", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return report(args[0], filepath.Join(out, time.Now().Format(time.DateOnly)))
+		},
 	}
-	g, err := newGround(ctx, dir)
-	if err != nil {
-		return err
-	}
-	result, err := gangs(ctx, g, jobs, rounds)
-	if err != nil {
-		return err
-	}
-	text := result.markdown()
-	fmt.Print("\n" + text)
-	return write(out, result, text)
+	page.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
+	root.AddCommand(gang, one, page)
+	return root
 }
 
-// write leaves the result as a page and as JSON.
-func write(out string, result *gangResult, text string) error {
-	if err := os.MkdirAll(out, 0o755); err != nil {
+// write leaves a result as a page and as JSON.
+func write(base string, result any, text string) error {
+	if err := os.MkdirAll(filepath.Dir(base), 0o755); err != nil {
 		return err
 	}
 	data, err := json.MarshalIndent(result, "", "  ")
 	if err != nil {
 		return err
 	}
-	base := filepath.Join(out, time.Now().Format(time.DateOnly)+"-gangs")
 	if err := os.WriteFile(base+".json", append(data, '\n'), 0o644); err != nil {
 		return err
 	}

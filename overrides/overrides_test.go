@@ -19,7 +19,7 @@ import (
 )
 
 // must reads YAML into a T.
-func must[T any](t *testing.T, text string) T {
+func must[T any](t testing.TB, text string) T {
 	t.Helper()
 	var v T
 	if err := yaml.UnmarshalStrict([]byte(text), &v); err != nil {
@@ -200,7 +200,7 @@ initializer: {dataset: {storageUri: "hf://data"}}
 	}
 }
 
-func entries(t *testing.T, text string) []trainer.RuntimePatch {
+func entries(t testing.TB, text string) []trainer.RuntimePatch {
 	return must[[]trainer.RuntimePatch](t, text)
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"sync"
 	"slices"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -27,6 +28,9 @@ const PinAnnotation = "signalbox.dev/runtime"
 // maxPin bounds what a pin may unfold to, in bytes; more than an object can hold is not a pin that we wrote.
 const maxPin = 8 << 20
 
+// packers are kept, because each is most of a megabyte.
+var packers = sync.Pool{New: func() any { return gzip.NewWriter(io.Discard) }}
+
 // Pin returns the annotation's value for a runtime.
 func Pin(runtime *trainer.TrainingRuntimeSpec) (string, error) {
 	data, err := json.Marshal(runtime)
@@ -34,7 +38,9 @@ func Pin(runtime *trainer.TrainingRuntimeSpec) (string, error) {
 		return "", fmt.Errorf("pinning the runtime: %w", err)
 	}
 	var out bytes.Buffer
-	w := gzip.NewWriter(&out)
+	w := packers.Get().(*gzip.Writer)
+	defer packers.Put(w)
+	w.Reset(&out)
 	if _, err := w.Write(data); err != nil {
 		return "", fmt.Errorf("pinning the runtime: %w", err)
 	}

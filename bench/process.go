@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// usage is what a component has used: seconds of CPU, and bytes of memory at its peak.
+type usage struct {
+	CPU  float64 `json:"cpuSeconds"`
+	Peak int64   `json:"peakBytes"`
+}
+
+// ticks is what Linux counts CPU time in, per second, on every architecture that Go runs on.
+const ticks = 100
+
+// usages reads, from /proc, what each component of the control plane has used since it was started.
+func usages(cluster string) (map[string]usage, error) {
+	all := map[string]usage{}
+	return all, processes(cluster, func(name, pid string, _ []string) error {
+		stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+		if err != nil {
+			return err
+		}
+		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
+		if err != nil {
+			return err
+		}
+		_, after, _ := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(after) // from the third field of proc(5) on
+		if len(fields) < 13 {
+			return fmt.Errorf("/proc/%s/stat: %q", pid, stat)
+		}
+		user, err := strconv.ParseFloat(fields[11], 64)
+		if err != nil {
+			return err
+		}
+		system, err := strconv.ParseFloat(fields[12], 64)
+		if err != nil {
+			return err
+		}
+		u := usage{CPU: (user + system) / ticks}
+		if m := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(status); m != nil {
+			kib, err := strconv.ParseInt(string(m[1]), 10, 64)
+			if err != nil {
+				return err
+			}
+			u.Peak = kib << 10
+		}
+		all[name] = u
+		return nil
+	})
+}
+
+var suffix = regexp.MustCompile(`-(cover|upgraded|[0-9a-f]{12})$`)
+
+// processes finds the processes of the control plane.
+func processes(cluster string, visit func(name, pid string, args []string) error) error {
+	dir, err := filepath.Abs(cluster)
+	if err != nil {
+		return err
+	}
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return err
+	}
+	found := false
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(content, []byte(dir+"/")) {
+			continue // gone, or another's
+		}
+		args := strings.Split(strings.TrimRight(string(content), "\x00"), "\x00")
+		name := suffix.ReplaceAllString(filepath.Base(args[0]), "") // what is built is named by what it is built of
+		if name == "bench" || name == "cluster" {
+			continue
+		}
+		found = true
+		if err := visit(name, filepath.Base(filepath.Dir(path)), args); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return fmt.Errorf("no process of the control plane under %s; this needs Linux", dir)
+	}
+	return nil
+}
+
+// stored is what etcd keeps.
+type stored struct {
+	Objects int   `json:"objects"`
+	Bytes   int64 `json:"bytes"`
+}
+
+// storedIn asks etcd for all that it keeps of a namespace.
+func storedIn(cluster, namespace string) (s stored, err error) {
+	endpoint := ""
+	err = processes(cluster, func(name, _ string, args []string) error {
+		for i, arg := range args {
+			if arg == "--listen-client-urls" {
+				endpoint = args[i+1]
+			}
+		}
+		return nil
+	})
+	if err != nil || endpoint == "" {
+		return s, fmt.Errorf("looking for etcd: %w", err)
+	}
+	encode := func(key string) string { return base64.StdEncoding.EncodeToString([]byte(key)) }
+	body, err := json.Marshal(map[string]any{"key": encode("/registry/"), "range_end": encode("/registry0")})
+	if err != nil {
+		return s, err
+	}
+	response, err := http.Post(endpoint+"/v3/kv/range", "application/json", bytes.NewReader(body))
+	if err != nil {
+		return s, err
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		return s, err
+	}
+	var answer struct {
+		Kvs []struct{ Key, Value []byte }
+	}
+	if err := json.Unmarshal(content, &answer); err != nil {
+		return s, fmt.Errorf("etcd: %w", err)
+	}
+	for _, kv := range answer.Kvs {
+		if bytes.Contains(kv.Key, []byte("/"+namespace+"/")) && !bytes.HasPrefix(kv.Key, []byte("/registry/events/")) {
+			s.Objects++
+			s.Bytes += int64(len(kv.Key) + len(kv.Value))
+		}
+	}
+	return s, nil
+}

@@ -1,0 +1,35 @@
+package overrides
+
+import (
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+func BenchmarkCompute(b *testing.B) {
+	job := &api.TrainJob{Spec: must[api.TrainJobSpec](b, `{trainer: {numNodes: 5}}`)}
+	runtime := must[trainer.TrainingRuntimeSpec](b, torchRuntime)
+	merged := listed(entries(b, "["+podEntry("a.com/a", `{metadata: {labels: {x: a}}, spec: {nodeSelector: {gpu: a100}}}`)+"]"))
+	for name, with := range map[string][]Entry{"plain": nil, "merging an entry": merged} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := Bundled.Compute(job, &runtime, with); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkPin(b *testing.B) {
+	runtime := must[trainer.TrainingRuntimeSpec](b, torchRuntime)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Pin(&runtime); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
