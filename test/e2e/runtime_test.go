@@ -75,6 +75,8 @@ var _ = ginkgo.Describe("A runtime", func() {
 		gomega.Eventually(eventsOf(ctx, waits)).Should(gomega.ContainElement(gomega.HavePrefix(integration.ReasonRuntimeNotFound + ": ")))
 		gomega.Eventually(complete(ctx, runs)).Should(gomega.BeTrue())
 		gomega.Expect(watched.startsOf(runs)).To(gomega.Equal(1))
+		// Kueue, which doesn't know that it is blocked, gives it the quota that is free now; at once it is put on hold.
+		gomega.Eventually(condition(ctx, waits, kueue.WorkloadQuotaReserved)).Should(gomega.Equal("False/" + kueue.WorkloadOnHold))
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Consistently(g.used(ctx)).Should(gomega.BeZero(), "what can't start holds no quota")
 
