@@ -2,6 +2,7 @@ SHELL := /bin/bash
 PROFILE ?= bundled
 # Where tools of the tree are built; the components of the control plane are cached elsewhere, see docs/development.md.
 BIN := $(CURDIR)/bin
+comma := ,
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
 COVERED := ./overrides/... ./podsets/... ./admission/... ./integration/... ./trainer/...
 
@@ -85,15 +86,17 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
-ROUNDS ?= 2
-BURSTS ?= 100,500
+ROUNDS ?= 1
+BURSTS ?= 100,500,2000
 WAITING ?= 100,1000
+DEEP ?= 5000,10000
 .PHONY: bench
-bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (ROUNDS, BURSTS, WAITING); page, JSON and plots go to bench/results
+bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (ROUNDS, BURSTS, WAITING, DEEP); page, JSON and plots go to bench/results
 	@echo "Building the benchmarks."
 	@CGO_ENABLED=0 go build -o $(BIN)/bench ./bench && rm -rf bench/.raw
 	@for round in $$(seq $(ROUNDS)); do for profile in bundled builtin kubeflow; do \
-		$(BIN)/cluster run --profile $$profile -- $(BIN)/bench load --profile $$profile --bursts $(BURSTS) --waiting $(WAITING) --out $(CURDIR)/bench/.raw/$$profile-$$round.json || exit 1; done; done
+		waiting=$(WAITING); [ $$profile = bundled ] && waiting=$$waiting$(addprefix $(comma),$(DEEP)); \
+		$(BIN)/cluster run --profile $$profile -- $(BIN)/bench load --profile $$profile --bursts $(BURSTS) --waiting $$waiting --out $(CURDIR)/bench/.raw/$$profile-$$round.json || exit 1; done; done
 	@$(BIN)/bench report $(CURDIR)/bench/.raw --out $(CURDIR)/bench/results
 
 .PHONY: bench-gangs
@@ -102,9 +105,16 @@ bench-gangs: cluster-tool ## Measure what gang scheduling costs
 	@CGO_ENABLED=0 go build -o $(BIN)/bench ./bench
 	@$(BIN)/cluster run --profile bundled -- $(BIN)/bench gangs --out $(CURDIR)/bench/results
 
+SINCE ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)
+COUNT ?= 6
+MICRO = go test -run XXX -bench . -benchmem -count $(COUNT) ./overrides ./podsets ./admission ./trainer
 .PHONY: bench-micro
-bench-micro: go ## Time and allocations of what is decided, without a control plane
-	@go test -run XXX -bench . -benchmem -count $(or $(COUNT),6) ./overrides ./podsets ./admission
+bench-micro: go ## Time and allocations of what is decided, and by benchstat what has changed since SINCE (default: the last release)
+	@mkdir -p bench/.micro && $(MICRO) | tee bench/.micro/now.txt
+	@test -n "$(SINCE)" || echo "There is no release to compare with; name a commit: make bench-micro SINCE=COMMIT"
+	@test -z "$(SINCE)" || { rm -rf bench/.micro/since && git worktree prune && git worktree add --detach bench/.micro/since $(SINCE) && echo "Now the same of $(SINCE)." && \
+		{ (cd bench/.micro/since && $(MICRO)) | tee bench/.micro/since.txt; git worktree remove --force bench/.micro/since; } && \
+		$(TOOL) benchstat bench/.micro/since.txt bench/.micro/now.txt; }
 
 PROMETHEUS ?= prometheus
 .PHONY: dashboard

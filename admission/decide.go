@@ -33,6 +33,8 @@ type Input struct {
 	Runtime *trainer.TrainingRuntimeSpec
 	// Dialect of the Trainer that is to run it.
 	Dialect overrides.Dialect
+	// Memo of what TrainJobs run; nil computes it.
+	Memo *overrides.Memo
 	// Workload is admitted: status.admission is set.
 	Workload *kueue.Workload
 	// Flavors holds every ResourceFlavor that the admission assigns.
@@ -92,7 +94,7 @@ func Decide(in Input) (*Start, error) {
 		return nil, err
 	}
 	others := in.Dialect.Others(in.Job)
-	effective, err := in.Dialect.Compute(in.Job, in.Runtime, others)
+	effective, err := in.Memo.Compute(in.Dialect, in.Job, in.Runtime, others)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +246,7 @@ func conflict(job *api.TrainJob, entries []overrides.Entry, replicatedJob string
 // looks whether every pod gets what admission needs.
 func verify(in Input, all map[kueue.PodSetReference]*needs, own trainer.RuntimePatch) error {
 	entries := in.Dialect.With(in.Job, own)
-	result, err := in.Dialect.Compute(in.Job, in.Runtime, entries)
+	result, err := in.Memo.Compute(in.Dialect, in.Job, in.Runtime, entries)
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func (s *JobSets) expected(key types.NamespacedName) types.UID {
 	return s.made[key]
 }
 
-// Of returns the TrainJob's JobSet; nil where there is none of its own.
+// Of returns the TrainJob's JobSet; nil where there is none of its own. It may be the cache's own: it must not be changed.
 func (s *JobSets) Of(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, error) {
 	key := client.ObjectKeyFromObject(job)
 	js, err := read(ctx, s.cache, key)
@@ -87,7 +87,7 @@ func Pods(ctx context.Context, cache client.Reader, job *api.TrainJob) ([]corev1
 
 func read(ctx context.Context, c client.Reader, key types.NamespacedName) (*jobset.JobSet, error) {
 	var js jobset.JobSet
-	if err := c.Get(ctx, key, &js); client.IgnoreNotFound(err) != nil {
+	if err := c.Get(ctx, key, &js, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading the JobSet: %w", err)
 	} else if err != nil {
 		return nil, nil

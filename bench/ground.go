@@ -31,17 +31,22 @@ import (
 const (
 	gpu       = corev1.ResourceName("nvidia.com/gpu")
 	namespace = "bench"
-	// patience bounds how long a run may take.
-	patience = 5 * time.Minute
+	// patience bounds how long anything may take that is waited for, beside what each TrainJob may.
+	patience     = 5 * time.Minute
+	patienceEach = time.Second
 )
 
 // ground is what is measured on: 16 nodes of 8 GPUs, quota for all of them, a runtime of one step.
 type ground struct {
 	client client.WithWatch
 	audit  string
+	jobs   int // of which something is waited for
 }
 
-// manifest is all but the nodes. A pod runs for a second.
+// allow has waits take the time that n TrainJobs may take.
+func (g *ground) allow(n int) { g.jobs = max(g.jobs, n) }
+
+// manifest is all but the nodes and the runtime.
 const manifest = `
 apiVersion: v1
 kind: Namespace
@@ -65,7 +70,10 @@ apiVersion: kueue.x-k8s.io/v1beta2
 kind: LocalQueue
 metadata: {namespace: bench, name: bench}
 spec: {clusterQueue: bench}
----
+`
+
+// runtimeManifest is the runtime of every TrainJob here. A pod runs for a second.
+const runtimeManifest = `
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainingRuntime
 metadata: {namespace: bench, name: torch, labels: {trainer.kubeflow.org/framework: torch}}
@@ -116,7 +124,7 @@ func newGround(ctx context.Context, dir string) (*ground, error) {
 			return nil, fmt.Errorf("node %s: %w", node.Name, err)
 		}
 	}
-	return g, g.apply(ctx, manifest)
+	return g, g.apply(ctx, manifest+"\n---\n"+runtimeManifest)
 }
 
 func (g *ground) apply(ctx context.Context, manifest string) error {
@@ -161,7 +169,7 @@ func trainJob(name string, mode api.GangMode) *api.TrainJob {
 
 // until waits for a condition.
 func (g *ground) until(ctx context.Context, what string, holds func() (bool, error)) error {
-	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(context.Context) (bool, error) { return holds() }); err != nil {
+	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience+time.Duration(g.jobs)*patienceEach, true, func(context.Context) (bool, error) { return holds() }); err != nil {
 		return fmt.Errorf("waiting until %s: %w", what, err)
 	}
 	return nil

@@ -2,16 +2,23 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"sigs.k8s.io/yaml"
 )
 
 // usage is what a component has used: seconds of CPU, and bytes of memory at its peak.
@@ -142,4 +149,64 @@ func storedIn(cluster, namespace string) (s stored, err error) {
 		}
 	}
 	return s, nil
+}
+
+// act stops or starts a component of the control plane, and returns when that is done.
+func act(cluster, action, component string) error {
+	socket := filepath.Join(cluster, "control.sock")
+	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	response, err := c.Post("http://cluster/"+action+"/"+component, "", nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		message, err := io.ReadAll(response.Body)
+		return errors.Join(fmt.Errorf("%s %s: %s", action, component, bytes.TrimSpace(message)), err)
+	}
+	return nil
+}
+
+// managerMetrics is where Signalbox serves its metrics.
+type managerMetrics string
+
+// metricsOf reads the address in the manager's configuration.
+func metricsOf(cluster string) (managerMetrics, error) {
+	path := filepath.Join(cluster, "config", "signalbox.yaml")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	var config struct{ Metrics struct{ BindAddress string } }
+	if err := yaml.Unmarshal(content, &config); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return managerMetrics("http://" + config.Metrics.BindAddress + "/metrics"), nil
+}
+
+// queue returns how often the manager has looked at a TrainJob since it was started, and how many are left to be looked at.
+func (m managerMetrics) queue(ctx context.Context) (reconciled, left int, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, string(m), nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer response.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	if err != nil {
+		return 0, 0, fmt.Errorf("the manager's metrics: %w", err)
+	}
+	for _, metric := range families["controller_runtime_reconcile_total"].GetMetric() {
+		reconciled += int(metric.GetCounter().GetValue())
+	}
+	for _, metric := range families["workqueue_depth"].GetMetric() {
+		left += int(metric.GetGauge().GetValue())
+	}
+	return reconciled, left, nil
 }

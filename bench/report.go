@@ -13,6 +13,9 @@ import (
 // peers in the order of the tables; the last is what the others are compared with.
 var peers = []string{"bundled", "kubeflow", "builtin"}
 
+// quantiles that are reported of a distribution.
+var quantiles = []float64{0.5, 0.95, 0.99}
+
 // figure is one line of the comparison: of each profile, the median of its runs.
 type figure struct {
 	Group  string             `json:"group"`
@@ -88,96 +91,220 @@ func (c *comparison) add(group, name string, runs map[string][]*loadRun, value f
 }
 
 func (c *comparison) compare(runs map[string][]*loadRun) {
-	sizes, depths, faults := map[int]bool{}, map[int]bool{}, map[string]bool{}
+	sizes, depths := map[int]bool{}, map[int]bool{}
 	for _, all := range runs {
 		for _, r := range all {
-			for _, b := range r.Bursts {
-				sizes[b.Jobs] = true
-				for fault := range b.Faults {
-					faults[fault] = true
-				}
+			for i := range r.Bursts {
+				sizes[r.Bursts[i].Jobs] = true
 			}
-			for _, w := range r.Waiting {
-				depths[w.Waiting] = true
+			for i := range r.Waiting {
+				depths[r.Waiting[i].Waiting] = true
 			}
 		}
 	}
-	const waits = "A TrainJob that waits (its ClusterQueue is on hold)"
-	ofQueued := func(value func(*queuedRun) float64) func(*loadRun) (float64, bool) {
-		return func(r *loadRun) (float64, bool) {
+	c.compareQueued(runs)
+	for _, size := range slices.Sorted(maps.Keys(sizes)) {
+		c.compareBursts(runs, size)
+	}
+	c.compareSmall(runs)
+	deeper := slices.Sorted(maps.Keys(depths))
+	for _, depth := range deeper {
+		c.compareWaiting(runs, depth)
+	}
+	c.compareGrowth(deeper)
+	c.compareRestarts(runs)
+}
+
+func (c *comparison) compareQueued(runs map[string][]*loadRun) {
+	add := func(name string, value func(*queuedRun) float64) {
+		c.add("A TrainJob that waits (its ClusterQueue is on hold)", name, runs, func(r *loadRun) (float64, bool) {
 			if r.Queued == nil {
 				return 0, false
 			}
 			return value(r.Queued), true
-		}
+		})
 	}
-	c.add(waits, "objects in etcd, itself among them, without events", runs, ofQueued(func(q *queuedRun) float64 { return float64(q.Stored.Objects) / float64(q.Jobs) }))
-	c.add(waits, "bytes in etcd", runs, ofQueued(func(q *queuedRun) float64 { return float64(q.Stored.Bytes) / float64(q.Jobs) }))
-	c.add(waits, "write requests by all, its submission among them", runs, ofQueued(func(q *queuedRun) float64 { return q.WritesPerJob["all"] }))
-	for _, size := range slices.Sorted(maps.Keys(sizes)) {
-		group := fmt.Sprintf("A burst of %d", size)
-		ofBurst := func(value func(*burstRun) float64) func(*loadRun) (float64, bool) {
-			return func(r *loadRun) (float64, bool) {
-				for i := range r.Bursts {
-					if r.Bursts[i].Jobs == size {
-						return value(&r.Bursts[i]), true
-					}
-				}
-				return 0, false
+	add("objects in etcd, itself among them, without events", func(q *queuedRun) float64 { return float64(q.Stored.Objects) / float64(q.Jobs) })
+	add("bytes in etcd", func(q *queuedRun) float64 { return float64(q.Stored.Bytes) / float64(q.Jobs) })
+	add("write requests by all, its submission among them", func(q *queuedRun) float64 { return q.WritesPerJob["all"] })
+}
+
+// compareSmall adds what is measured once in each run, and the latency of an eviction.
+func (c *comparison) compareSmall(runs map[string][]*loadRun) {
+	s := span{evicted, released}
+	for _, q := range quantiles {
+		c.add(fmt.Sprintf("%d running TrainJobs are evicted at once", running), fmt.Sprintf("%s, p%.0f, ms", s, q*100), runs, func(r *loadRun) (float64, bool) {
+			return quantile(r.Evictions[s.String()], q), len(r.Evictions) > 0
+		})
+	}
+	const after = "After the end"
+	c.add(after, "write requests per TrainJob by Kueue, JobSet and who starts and builds", runs, func(r *loadRun) (float64, bool) { return r.LateWrites, true })
+}
+
+func (c *comparison) compareRestarts(runs map[string][]*loadRun) {
+	depths := map[int]bool{}
+	for _, all := range runs {
+		for _, r := range all {
+			if r.Restart != nil {
+				depths[r.Restart.Waiting] = true
 			}
-		}
-		c.add(group, "finished", runs, ofBurst(func(b *burstRun) float64 { return float64(b.Finished) }))
-		c.add(group, "TrainJobs per second", runs, ofBurst(func(b *burstRun) float64 { return float64(b.Jobs) / b.Seconds }))
-		c.add(group, "writes to the TrainJob per start", runs, ofBurst(func(b *burstRun) float64 { return b.StartWrites }))
-		c.add(group, "write requests per TrainJob by Kueue, JobSet and who starts and builds", runs, ofBurst(func(b *burstRun) float64 { return b.WritesPerJob["controllers"] }))
-		for _, who := range controllers {
-			c.add(group, "… of them by "+who, runs, ofBurst(func(b *burstRun) float64 { return b.WritesPerJob[who] }))
-		}
-		c.add(group, "read requests per TrainJob by the same", runs, ofBurst(func(b *burstRun) float64 { return b.ReadsPerJob["controllers"] }))
-		c.add(group, "conflicts", runs, ofBurst(func(b *burstRun) float64 { return float64(b.Conflicts) }))
-		c.add(group, "dry runs", runs, ofBurst(func(b *burstRun) float64 { return float64(b.DryRuns) }))
-		c.add(group, "CPU seconds of the same per 1,000", runs, ofBurst(func(b *burstRun) float64 { return b.CPU["controllers"] }))
-		for _, who := range append(slices.Clone(controllers), "kube-apiserver") {
-			c.add(group, "… CPU seconds of "+who+" per 1,000", runs, ofBurst(func(b *burstRun) float64 { return b.CPU[who] }))
-		}
-		for _, who := range controllers {
-			c.add(group, "peak memory of "+who+", MiB", runs, ofBurst(func(b *burstRun) float64 { return float64(b.Peak[who]) / (1 << 20) }))
-		}
-		for _, s := range spans {
-			for _, q := range []float64{0.5, 0.95, 0.99} {
-				c.add(group, fmt.Sprintf("%s, p%.0f, ms", s, q*100), runs, ofBurst(func(b *burstRun) float64 { return quantile(b.LatencyMs[s.String()], q) }))
-			}
-		}
-		c.add(group, "objects in etcd per finished TrainJob", runs, ofBurst(func(b *burstRun) float64 { return float64(b.Stored.Objects) / float64(b.Jobs) }))
-		for _, fault := range slices.Sorted(maps.Keys(faults)) {
-			c.add(group, fault, runs, ofBurst(func(b *burstRun) float64 { return float64(b.Faults[fault]) }))
 		}
 	}
 	for _, depth := range slices.Sorted(maps.Keys(depths)) {
-		group := fmt.Sprintf("While %d wait", depth)
-		ofWaiting := func(value func(*waitingRun) float64) func(*loadRun) (float64, bool) {
-			return func(r *loadRun) (float64, bool) {
-				for i := range r.Waiting {
-					if r.Waiting[i].Waiting == depth {
-						return value(&r.Waiting[i]), true
-					}
+		add := func(name string, value func(*restartRun) float64) {
+			c.add(fmt.Sprintf("The manager is restarted while %d wait; %d were admitted meanwhile", depth, running), name, runs, func(r *loadRun) (float64, bool) {
+				if r.Restart == nil || r.Restart.Waiting != depth {
+					return 0, false
 				}
-				return 0, false
+				return value(r.Restart), true
+			})
+		}
+		add("its webhooks serve after, s", func(r *restartRun) float64 { return r.ReadySeconds })
+		add("those that were admitted are started after, s", func(r *restartRun) float64 { return r.StartedSeconds })
+		add("it is in step after, s", func(r *restartRun) float64 { return r.InStepSeconds })
+		add("its peak memory, MiB", func(r *restartRun) float64 { return float64(r.Peak) / (1 << 20) })
+	}
+}
+
+// compareGrowth adds how the time to start grows from the fewest that wait.
+func (c *comparison) compareGrowth(depths []int) {
+	const name = "admitted → started, p99, ms"
+	if len(depths) < 2 {
+		return
+	}
+	least := c.find(waitingGroup(depths[0]), name)
+	for _, depth := range depths[1:] {
+		f := &figure{Group: fmt.Sprintf("How it grows over %d waiting", depths[0]), Name: fmt.Sprintf("admitted → started, p99, with %d waiting: times", depth), Values: map[string]float64{}}
+		for profile, v := range c.find(waitingGroup(depth), name).Values {
+			if at, has := least.Values[profile]; has && at > 0 {
+				f.Values[profile] = v / at
 			}
 		}
-		s := span{admitted, started}
-		for _, q := range []float64{0.5, 0.95, 0.99} {
-			c.add(group, fmt.Sprintf("%s, p%.0f, ms", s, q*100), runs, ofWaiting(func(w *waitingRun) float64 { return quantile(w.LatencyMs[s.String()], q) }))
+		c.Figures = append(c.Figures, f)
+	}
+}
+
+func waitingGroup(depth int) string { return fmt.Sprintf("While %d wait and %d run", depth, running) }
+
+func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
+	faults, group := map[string]bool{}, fmt.Sprintf("A burst of %d", size)
+	add := func(name string, value func(*burstRun) float64) {
+		c.add(group, name, runs, func(r *loadRun) (float64, bool) {
+			for i := range r.Bursts {
+				if r.Bursts[i].Jobs == size {
+					for fault := range r.Bursts[i].Faults {
+						faults[fault] = true
+					}
+					return value(&r.Bursts[i]), true
+				}
+			}
+			return 0, false
+		})
+	}
+	add("finished", func(b *burstRun) float64 { return float64(b.Finished) })
+	add("TrainJobs per second", func(b *burstRun) float64 { return float64(b.Jobs) / b.Seconds })
+	add("writes to the TrainJob per start", func(b *burstRun) float64 { return b.StartWrites })
+	add("write requests per TrainJob by Kueue, JobSet and who starts and builds", func(b *burstRun) float64 { return b.WritesPerJob["controllers"] })
+	for _, who := range controllers {
+		add("… of them by "+who, func(b *burstRun) float64 { return b.WritesPerJob[who] })
+	}
+	add("… of them events", func(b *burstRun) float64 { return b.WritesPerJob["events"] })
+	add("read requests per TrainJob by the same", func(b *burstRun) float64 { return b.ReadsPerJob["controllers"] })
+	add("conflicts", func(b *burstRun) float64 { return float64(b.Conflicts) })
+	add("dry runs", func(b *burstRun) float64 { return float64(b.DryRuns) })
+	add("CPU seconds of the same per 1,000", func(b *burstRun) float64 { return b.CPU["controllers"] })
+	for _, who := range append(slices.Clone(controllers), "kube-apiserver") {
+		add("… CPU seconds of "+who+" per 1,000", func(b *burstRun) float64 { return b.CPU[who] })
+	}
+	for _, who := range controllers {
+		add("peak memory of "+who+", MiB", func(b *burstRun) float64 { return float64(b.Peak[who]) / (1 << 20) })
+	}
+	for _, s := range spans {
+		if s.from == evicted {
+			continue // none is in a burst
 		}
-		for _, who := range controllers {
-			c.add(group, "peak memory of "+who+", MiB", runs, ofWaiting(func(w *waitingRun) float64 { return float64(w.Peak[who]) / (1 << 20) }))
+		for _, q := range quantiles {
+			add(fmt.Sprintf("%s, p%.0f, ms", s, q*100), func(b *burstRun) float64 { return quantile(b.LatencyMs[s.String()], q) })
 		}
 	}
+	add("objects in etcd per finished TrainJob, without events", func(b *burstRun) float64 { return float64(b.Stored.Objects) / float64(b.Jobs) })
+	add("bytes in etcd per finished TrainJob", func(b *burstRun) float64 { return float64(b.Stored.Bytes) / float64(b.Jobs) })
+	c.compareShare(group)
+	for _, fault := range slices.Sorted(maps.Keys(faults)) {
+		add(fault, func(b *burstRun) float64 { return float64(b.Faults[fault]) })
+	}
+}
+
+const shareName = "CPU seconds per 1,000: Signalbox, and what it takes the place of (Trainer, and what Kueue spends more)"
+
+// compareShare compares what Signalbox costs with what it takes the place of: Kubeflow Trainer, and what Kueue spends more on
+// its own integration.
+func (c *comparison) compareShare(group string) {
+	cpu := func(who, profile string) float64 {
+		if f := c.find(group, "… CPU seconds of "+who+" per 1,000"); f != nil {
+			return f.Values[profile]
+		}
+		return 0
+	}
+	ours, theirs := cpu("signalbox", "bundled"), cpu("trainer", "builtin")+cpu("kueue", "builtin")-cpu("kueue", "bundled")
+	if ours > 0 && cpu("trainer", "builtin") > 0 {
+		c.Figures = append(c.Figures, &figure{
+			Group: group, Name: shareName,
+			Values: map[string]float64{"bundled": ours, "builtin": theirs}, Ratio: ours / theirs,
+		})
+	}
+}
+
+func (c *comparison) compareWaiting(runs map[string][]*loadRun, depth int) {
+	add := func(name string, value func(*waitingRun) float64) {
+		c.add(waitingGroup(depth), name, runs, func(r *loadRun) (float64, bool) {
+			for i := range r.Waiting {
+				if r.Waiting[i].Waiting == depth {
+					return value(&r.Waiting[i]), true
+				}
+			}
+			return 0, false
+		})
+	}
+	s := span{admitted, started}
+	for _, q := range quantiles {
+		add(fmt.Sprintf("%s, p%.0f, ms", s, q*100), func(w *waitingRun) float64 { return quantile(w.LatencyMs[s.String()], q) })
+	}
+	for _, who := range controllers {
+		add("peak memory of "+who+", MiB", func(w *waitingRun) float64 { return float64(w.Peak[who]) / (1 << 20) })
+	}
+}
+
+// glance are the figures that a reader is to see first: the name of a figure, and how its group begins.
+var glance = []struct{ group, figure string }{
+	{"A burst of 100", "writes to the TrainJob per start"},
+	{"A burst of 100", "write requests per TrainJob by Kueue, JobSet and who starts and builds"},
+	{"A TrainJob that waits", "objects in etcd, itself among them, without events"},
+	{"A TrainJob that waits", "write requests by all, its submission among them"},
+	{"A burst of 500", "finished"},
+	{"A burst of 500", "TrainJobs per second"},
+	{"A burst of 500", "admitted → started, p99, ms"},
+	{"A burst of 500", "CPU seconds of the same per 1,000"},
+	{"A burst of 500", shareName},
+	{"A burst of 2000", "TrainJobs per second"},
+	{"A burst of 2000", "CPU seconds of the same per 1,000"},
+	{"How it grows", "admitted → started, p99, with 10000 waiting: times"},
+	{"The manager is restarted while 10000", "it is in step after, s"},
+	{"The manager is restarted while 10000", "its peak memory, MiB"},
 }
 
 func (c *comparison) markdown(name string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Side by side\n\n`make bench` makes this page: medians of %s, in turns, on one machine (%s). [README](../README.md) says how to read it.\n\n", c.runsInWords(), c.Machine)
+	fmt.Fprintf(&b, "# Side by side\n\n`make bench` makes this page: medians of %s, in turns, on one machine (%s). [README](../README.md) says how to read it.\n", c.runsInWords(), c.Machine)
+	b.WriteString("\n## At a glance\n\n" + heading)
+	for _, g := range glance {
+		for _, f := range c.Figures {
+			if f.Name == g.figure && (f.Group == g.group || strings.HasPrefix(f.Group, g.group+" ")) {
+				f.row(&b, f.Group+": "+f.Name)
+			}
+		}
+	}
+	b.WriteString("\n")
 	for _, picture := range pictures {
 		fmt.Fprintf(&b, "![%s](%s-%s.svg)\n\n", picture.title, name, picture.name)
 	}
@@ -185,23 +312,31 @@ func (c *comparison) markdown(name string) string {
 	for _, f := range c.Figures {
 		if f.Group != group {
 			group = f.Group
-			fmt.Fprintf(&b, "\n## %s\n\n| | %s | bundled / builtin |\n| --- |%s --: |\n", group, strings.Join(peers, " | "), strings.Repeat(" --: |", len(peers)))
+			fmt.Fprintf(&b, "\n## %s\n\n%s", group, heading)
 		}
-		cells := make([]string, 0, len(peers)+1)
-		for _, p := range peers {
-			if v, has := f.Values[p]; has {
-				cells = append(cells, fmt.Sprintf("%.2f", v))
-			} else {
-				cells = append(cells, "")
-			}
-		}
-		ratio := ""
-		if f.Ratio != 0 {
-			ratio = fmt.Sprintf("%.2f", f.Ratio)
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", f.Name, strings.Join(cells, " | "), ratio)
+		f.row(&b, f.Name)
 	}
 	return b.String()
+}
+
+// heading of a table.
+var heading = fmt.Sprintf("| | %s | bundled / builtin |\n| --- |%s --: |\n", strings.Join(peers, " | "), strings.Repeat(" --: |", len(peers)))
+
+// row writes the figure as a row of a table.
+func (f *figure) row(b *strings.Builder, name string) {
+	cells := make([]string, 0, len(peers)+1)
+	for _, p := range peers {
+		if v, has := f.Values[p]; has {
+			cells = append(cells, fmt.Sprintf("%.2f", v))
+		} else {
+			cells = append(cells, "")
+		}
+	}
+	ratio := ""
+	if f.Ratio != 0 {
+		ratio = fmt.Sprintf("%.2f", f.Ratio)
+	}
+	fmt.Fprintf(b, "| %s | %s | %s |\n", name, strings.Join(cells, " | "), ratio)
 }
 
 func (c *comparison) runsInWords() string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +36,8 @@ const (
 	bound     moment = "bound"     // all of its pods have nodes
 	finished  moment = "finished"  // its condition Complete or Failed is true
 	freed     moment = "freed"     // the Workload's condition Finished is true
+	evicted   moment = "evicted"   // the Workload's condition Evicted is true
+	released  moment = "released"  // an evicted Workload's quota is free: its condition QuotaReserved is not true any more
 )
 
 // timeline sees every version of the TrainJobs, Workloads, JobSets and pods of the namespace. All profiles are seen by the
@@ -52,11 +55,10 @@ type timeline struct {
 
 // faults that are counted.
 const (
-	startedTwice    = "started twice"
-	wrongPlacement  = "pods with a wrong selector or toleration"
-	quotaOverused   = "instants at which quota was over-used"
-	endedInFailure  = "failed"
-	notSeenFinished = "lost"
+	startedTwice   = "started twice"
+	wrongPlacement = "pods with a wrong selector or toleration"
+	quotaOverused  = "instants at which quota was over-used"
+	endedInFailure = "failed"
 )
 
 func follow(ctx context.Context, c client.WithWatch) *timeline {
@@ -108,6 +110,12 @@ func (t *timeline) see(kind watch.EventType, o client.Object, now time.Time) {
 			}
 			if meta.IsStatusConditionTrue(o.Status.Conditions, kueue.WorkloadFinished) {
 				t.mark(owner.Name, freed, now)
+			}
+			if meta.IsStatusConditionTrue(o.Status.Conditions, kueue.WorkloadEvicted) {
+				t.mark(owner.Name, evicted, now)
+				if !meta.IsStatusConditionTrue(o.Status.Conditions, kueue.WorkloadQuotaReserved) {
+					t.mark(owner.Name, released, now)
+				}
 			}
 		}
 	case *jobset.JobSet:
@@ -180,12 +188,15 @@ func (t *timeline) pod(kind watch.EventType, o *corev1.Pod, now time.Time) {
 }
 
 // count returns how many TrainJobs have come to a moment.
-func (t *timeline) count(m moment) int {
+func (t *timeline) count(m moment) int { return t.countOf("", m) }
+
+// countOf counts those whose names have a prefix.
+func (t *timeline) countOf(prefix string, m moment) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := 0
-	for _, moments := range t.jobs {
-		if _, has := moments[m]; has {
+	for name, moments := range t.jobs {
+		if _, has := moments[m]; has && strings.HasPrefix(name, prefix) {
 			n++
 		}
 	}
@@ -198,7 +209,7 @@ type span struct{ from, to moment }
 func (s span) String() string { return fmt.Sprintf("%s → %s", s.from, s.to) }
 
 // spans are those that are reported.
-var spans = []span{{submitted, queued}, {admitted, started}, {started, built}, {built, pod}, {pod, bound}, {finished, freed}, {submitted, finished}}
+var spans = []span{{submitted, queued}, {admitted, started}, {started, built}, {built, pod}, {pod, bound}, {finished, freed}, {submitted, finished}, {evicted, released}}
 
 // durations returns the spans of all TrainJobs that have come through both ends, among those that take tells.
 func (t *timeline) durations(take func(map[moment]time.Time) bool) map[string][]time.Duration {

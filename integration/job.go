@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -46,9 +47,10 @@ type job struct {
 	skip    bool           // nothing is left to do
 	stopped bool           // in this reconcile
 	late    bool           // it was read in a version older than what we wrote last
+	again   time.Duration  // after which it is to be looked at again, where nothing else brings it back
 
 	runtime   *trainer.TrainingRuntimeSpec // that it stands on; set while it is suspended
-	effective *overrides.Effective         // of the runtime and the others' entries
+	effective *overrides.Effective         // of the runtime and the others' entries; shared, not to be changed
 	podSets   []kueue.PodSet
 	pinned    *snapshot               // Trainer's snapshot of it; nil where there is none
 	record    *overrides.Record       // of another Trainer, which has gone; nil where there is none
@@ -200,26 +202,55 @@ func (j *job) recall(ctx context.Context) error {
 	return nil
 }
 
+// letGoDelay is for how long after its end a TrainJob's Workload keeps the finalizer of what is in use. To take it away is a
+// write that nobody waits for: it comes when the burst that the TrainJob was part of is over, and is spared where both are
+// deleted before.
+const letGoDelay = time.Minute
+
 // done tells whether the job's end has been written already, so that no later event repeats it.
 func (j *job) done(ctx context.Context, c client.Client) (bool, error) {
 	_, _, finished := j.Finished(ctx)
-	if finished && j.r.memory.of(j.key(), j.UID).finished {
-		return true, nil
-	}
 	if !finished && !j.IsSuspended() {
 		return false, nil
 	}
-	workloads, err := j.ListChildWorkloads(ctx, c, j.key())
+	declared := finished && j.r.memory.of(j.key(), j.UID).finished // the cache may not show it yet
+	var workloads kueue.WorkloadList                               // the cache's own: read only
+	err := c.List(ctx, &workloads, client.InNamespace(j.Namespace), jobframework.OwnerReferenceIndexFieldMatcher(gvk, j.Name), client.UnsafeDisableDeepCopy)
 	if err != nil || len(workloads.Items) == 0 {
-		return false, err
+		return declared, err
 	}
 	for i := range workloads.Items {
 		wl := &workloads.Items[i]
-		if !workloadfinish.IsFinished(wl) || controllerutil.ContainsFinalizer(wl, kueue.ResourceInUseFinalizerName) || !metav1.IsControlledBy(wl, &j.TrainJob) {
+		ended := workloadfinish.IsFinished(wl) && metav1.IsControlledBy(wl, &j.TrainJob)
+		if !ended && !declared {
 			return false, nil
+		}
+		if !ended || !controllerutil.ContainsFinalizer(wl, kueue.ResourceInUseFinalizerName) {
+			continue
+		}
+		if !finished {
+			return false, nil // jobframework lets it go
+		}
+		if err := j.letGo(ctx, c, wl); err != nil {
+			return false, err
 		}
 	}
 	return true, nil
+}
+
+// letGo takes the finalizer from the Workload of a finished job, when it is time.
+func (j *job) letGo(ctx context.Context, c client.Client, wl *kueue.Workload) error {
+	ended := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished).LastTransitionTime
+	if left := letGoDelay - j.r.clock.Since(ended.Time); left > 0 && wl.DeletionTimestamp.IsZero() {
+		j.again = left
+		return nil
+	}
+	after := wl.DeepCopy()
+	controllerutil.RemoveFinalizer(after, kueue.ResourceInUseFinalizerName)
+	if err := c.Patch(ctx, after, client.MergeFrom(wl)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("letting Workload %s go: %w", workload.Key(wl), err)
+	}
+	return nil
 }
 
 func (j *job) loadChildren(ctx context.Context, c client.Client) error {
@@ -283,7 +314,7 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 
 // compute makes the PodSets of the runtime. settings is the runtime with what its annotations say.
 func (j *job) compute(ctx context.Context, settings *trainer.TrainingRuntimeSpec) (err error) {
-	if j.effective, err = j.dialect.Compute(&j.TrainJob, j.runtime, j.dialect.Others(&j.TrainJob)); err != nil {
+	if j.effective, err = j.r.memo.Compute(j.dialect, &j.TrainJob, j.runtime, j.dialect.Others(&j.TrainJob)); err != nil {
 		return &admission.BlockedError{Reason: ReasonInvalidRuntime, Err: err}
 	}
 	if n := len(j.effective.ReplicatedJobs); n > podsets.Max {
@@ -413,25 +444,16 @@ func (j *job) Stop(ctx context.Context, _ client.Client, _ []podset.PodSetInfo, 
 	return stoppedNow, nil
 }
 
-// Finalize implements jobframework.JobWithFinalize: it lets the Workload of a finished job go in the reconcile that has
-// declared it finished, so that no other is needed for it. A Workload that was found finished is jobframework's to let
-// go.
-func (j *job) Finalize(ctx context.Context, c client.Client) error {
+// Finalize implements jobframework.JobWithFinalize: it notes that the job was declared finished.
+func (j *job) Finalize(ctx context.Context, _ client.Client) error {
 	_, _, finished := j.Finished(ctx)
 	if !finished && j.foundFinished && !j.IsSuspended() {
 		// Its end was declared and its quota given away, but Trainer v2.3.0 runs a failed job again whose JobSet was
 		// deleted (trainer#3737).
 		return j.r.writer.Suspend(ctx, &j.TrainJob)
 	}
-	if !finished || j.matched == nil || j.foundFinished {
-		return nil
+	if finished && j.matched != nil && !j.foundFinished {
+		j.r.memory.keep(j.key(), j.UID, func(r *record) { r.finished = true })
 	}
-	before := j.matched.DeepCopy()
-	if controllerutil.RemoveFinalizer(j.matched, kueue.ResourceInUseFinalizerName) {
-		if err := c.Patch(ctx, j.matched, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("letting Workload %s go: %w", workload.Key(j.matched), err)
-		}
-	}
-	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.finished = true })
 	return nil
 }

@@ -20,7 +20,7 @@ type record struct {
 	uid types.UID
 	// workload that was made for it.
 	workload string
-	// finished is set when its Workload was declared finished and let go.
+	// finished is set when its Workload was declared finished.
 	finished bool
 	// rebuilt is the state of runtime and entries for which its JobSet was deleted.
 	rebuilt string

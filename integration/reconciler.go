@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-logr/logr"
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -66,6 +68,9 @@ func (g gates) admission() admission.Features {
 	return admission.Features{TopologyAware: g.topologyAware, QueueLabels: g.queueLabels}
 }
 
+// memoized is how many different TrainJobs are computed once: what they run is tens of kilobytes each.
+const memoized = 512
+
 // Reconciler keeps TrainJobs and their Workloads in step.
 type Reconciler struct {
 	client   client.Client
@@ -80,6 +85,7 @@ type Reconciler struct {
 	clock     clock.Clock
 	features  gates
 	memory    *memory
+	memo      *overrides.Memo
 	jobs      *jobframework.JobReconciler
 
 	manageAll  bool
@@ -132,17 +138,18 @@ func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writ
 	countFromZero(installed.Dialect())
 	return &Reconciler{
 		client: c, reader: reader, recorder: recorder, writer: writer, jobSets: jobSets, bundled: bundled, installed: installed, clock: clk,
-		features: readGates(), memory: newMemory(), jobs: jobframework.NewReconciler(c, told, options...),
+		features: readGates(), memory: newMemory(), memo: overrides.NewMemo(memoized), jobs: jobframework.NewReconciler(c, told, options...),
 		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds, placement: placement,
 	}, nil
 }
 
 // briefly leaves out the events of jobframework that say what a TrainJob of the bundled Trainer has among its conditions:
-// that it is queued, and that it has finished.
+// that it is queued, that it was started, and that it has finished.
 type briefly struct{ events.EventRecorder }
 
 func (b briefly) Eventf(regarding, related runtime.Object, eventtype, reason, action, note string, args ...any) {
-	if reason == jobframework.ReasonCreatedWorkload || reason == jobframework.ReasonFinishedWorkload {
+	switch reason {
+	case jobframework.ReasonCreatedWorkload, jobframework.ReasonStarted, jobframework.ReasonFinishedWorkload:
 		return
 	}
 	b.EventRecorder.Eventf(regarding, related, eventtype, reason, action, note, args...)
@@ -160,6 +167,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	if j.late {
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the version that we wrote comes before that
+	}
+	if j.again > 0 {
+		return reconcile.Result{RequeueAfter: j.again, Priority: ptr.To(laterPriority)}, nil
 	}
 	j.countReady(ctx)
 	if j.UID == "" || j.skip || !j.DeletionTimestamp.IsZero() || r.writer.Behind(&j.TrainJob) {
@@ -199,7 +209,10 @@ func (r *Reconciler) manages(ctx context.Context, trainJob *api.TrainJob) (bool,
 
 // report keeps the condition Blocked of a TrainJob, with an event when it comes.
 func (r *Reconciler) report(ctx context.Context, j *job) error {
-	before := j.TrainJob.DeepCopy()
+	before := &j.TrainJob
+	if j.blocked != nil || apimeta.FindStatusCondition(j.Status.Conditions, api.ConditionBlocked) != nil {
+		before = j.TrainJob.DeepCopy() // it may be about to change
+	}
 	switch {
 	case j.blocked != nil:
 		if !apimeta.SetStatusCondition(&j.Status.Conditions, metav1.Condition{
@@ -333,6 +346,9 @@ func (r *Reconciler) release(ctx context.Context, j *job) error {
 // runtimeIndex finds the TrainJobs that refer to a runtime.
 const runtimeIndex = "spec.runtimeRef"
 
+// controllerName is the controller's in logs and metrics.
+const controllerName = "trainjob"
+
 func runtimeKey(kind, name string) string { return kind + "/" + name }
 
 // Next is what is run after each reconcile of a TrainJob.
@@ -370,10 +386,19 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 			return err
 		}
 	}
+	owner := holdersFirst{handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &api.TrainJob{}, handler.OnlyControllerOwner())}
+	log := mgr.GetLogger().WithValues("controller", controllerName, "controllerGroup", gvk.Group, "controllerKind", gvk.Kind)
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&api.TrainJob{}).
-		Owns(&kueue.Workload{}).
-		Owns(&jobset.JobSet{}).
+		Named(controllerName).
+		WithLogConstructor(func(request *reconcile.Request) logr.Logger {
+			if request == nil {
+				return log
+			}
+			return log.WithValues(gvk.Kind, klog.KRef(request.Namespace, request.Name), "namespace", request.Namespace, "name", request.Name)
+		}).
+		Watches(&api.TrainJob{}, holdersFirst{&handler.EnqueueRequestForObject{}}).
+		Watches(&kueue.Workload{}, owner).
+		Watches(&jobset.JobSet{}, owner).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.jobOf), builder.WithPredicates(podEnds())).
 		Watches(&api.ClusterTrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.ClusterTrainingRuntimeKind))).
 		Watches(&api.TrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.TrainingRuntimeKind))).

@@ -46,7 +46,7 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 		return err
 	}
 	start, err := admission.Decide(admission.Input{
-		Job: &j.TrainJob, Runtime: j.runtime, Dialect: j.dialect, Workload: wl, Flavors: flavors, Features: j.r.features.admission(), Now: metav1.NewTime(j.r.clock.Now()),
+		Job: &j.TrainJob, Runtime: j.runtime, Dialect: j.dialect, Memo: j.r.memo, Workload: wl, Flavors: flavors, Features: j.r.features.admission(), Now: metav1.NewTime(j.r.clock.Now()),
 	})
 	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
 		entryConflicts.Inc()

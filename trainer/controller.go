@@ -36,11 +36,18 @@ import (
 const fieldManager = "trainer"
 
 // joinDelay is how long a change of status waits for others to be written with it. Counts alone, and a state that is about
-// to be followed by another, wait for passingDelay. An end doesn't wait.
+// to be followed by another, wait for passingDelay. An end doesn't wait. When many TrainJobs change at once each waits longer,
+// by eachDelays for every other up to crowdDelay: the API server is busy with their starts, and most have changed again by then.
 const (
-	joinDelay    = 3 * time.Second
-	passingDelay = 5 * time.Second
+	joinDelay    = 2 * time.Second
+	passingDelay = 4 * time.Second
+	eachDelays   = 100 * time.Millisecond
+	crowdDelay   = 26 * time.Second
 )
+
+// statusPriority is the priority, in the controller's queue, of a TrainJob of which nothing is left to do but to write its
+// status: whatever else is to be done goes before it.
+const statusPriority = -10
 
 // Reconciler makes the children of TrainJobs that were started, takes away those of TrainJobs that were stopped, and
 // keeps the status. It is to be run in one queue with the integration's.
@@ -137,7 +144,7 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 // sooner brings a result's time forward; 0 is no time.
 func sooner(result reconcile.Result, after time.Duration) reconcile.Result {
 	if after > 0 && (result.RequeueAfter == 0 || after < result.RequeueAfter) {
-		result.RequeueAfter = after
+		return reconcile.Result{RequeueAfter: after}
 	}
 	return result
 }
@@ -182,9 +189,10 @@ func overdue(status *trainer.TrainJobStatus) bool {
 	return false
 }
 
+// workloadOf returns the TrainJob's Workload as the cache has it; it must not be changed.
 func (r *Reconciler) workloadOf(ctx context.Context, job *api.TrainJob) (*kueue.Workload, error) {
 	var list kueue.WorkloadList
-	if err := r.client.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingFields{workloadIndex: job.Name}); err != nil {
+	if err := r.client.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingFields{workloadIndex: job.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the TrainJob's Workloads: %w", err)
 	}
 	for i := range list.Items {
@@ -208,8 +216,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, job *api.TrainJob, status 
 	if countsAlone || state == api.StateAdmitted || state == api.StateStarting {
 		delay = passingDelay
 	}
-	if left := delay - r.waited(key); left > 0 && !now && !urgent(&job.Status.TrainJobStatus, status) {
-		return reconcile.Result{RequeueAfter: left}, nil
+	waited, others := r.waited(key)
+	if left := delay + min(time.Duration(others)*eachDelays, crowdDelay) - waited; left > 0 && !now && !urgent(&job.Status.TrainJobStatus, status) {
+		return reconcile.Result{RequeueAfter: left, Priority: ptr.To(statusPriority)}, nil
 	}
 	if err := r.writer.Status(ctx, job, status, map[string]any{"flavor": flavorOf(wl)}); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(fmt.Errorf("writing the status: %w", err))
@@ -221,16 +230,16 @@ func (r *Reconciler) writeStatus(ctx context.Context, job *api.TrainJob, status 
 	return reconcile.Result{}, nil
 }
 
-// waited is for how long a change of status has been waiting.
-func (r *Reconciler) waited(key types.NamespacedName) time.Duration {
+// waited is for how long a change of status has been waiting, and how many others are.
+func (r *Reconciler) waited(key types.NamespacedName) (since time.Duration, others int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	since, known := r.changed[key]
+	at, known := r.changed[key]
 	if !known {
-		since = r.clock.Now()
-		r.changed[key] = since
+		at = r.clock.Now()
+		r.changed[key] = at
 	}
-	return r.clock.Since(since)
+	return r.clock.Since(at), len(r.changed) - 1
 }
 
 func (r *Reconciler) settle(key types.NamespacedName) {

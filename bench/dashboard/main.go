@@ -146,7 +146,7 @@ func start(ctx context.Context, cluster, program string) (*prometheus, func(), e
 	}
 	stop := func() {
 		if err := cmd.Process.Kill(); err == nil {
-			cmd.Wait() //nolint:errcheck // it was killed
+			_ = cmd.Wait() // it was killed
 		}
 		os.RemoveAll(dir)
 	}

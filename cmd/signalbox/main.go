@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -285,7 +286,10 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Pod{}: pods,
+				&corev1.Pod{}:                               pods,
+				&api.TrainJob{}:                             {Transform: withoutManifests},
+				&api.TrainingRuntime{}:                      {Transform: withoutManifests},
+				&api.ClusterTrainingRuntime{}:               {Transform: withoutManifests},
 				&apiextensionsv1.CustomResourceDefinition{}: {Field: fields.OneTermEqualSelector("metadata.name", integration.TrainJobCRD)},
 			},
 		},
@@ -300,6 +304,16 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 		return nil, err
 	}
 	return mgr, mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker())
+}
+
+// withoutManifests drops from what users apply what is cached for nothing: who owns which field, and kubectl's copy of the
+// manifest. Nothing here sends a whole TrainJob or runtime, so that nothing is lost.
+func withoutManifests(object any) (any, error) {
+	if m, err := meta.Accessor(object); err == nil { // else it is the mark of a deletion that was missed
+		m.SetManagedFields(nil)
+		delete(m.GetAnnotations(), corev1.LastAppliedConfigAnnotation)
+	}
+	return object, nil
 }
 
 // jobSetPods caches of the pods only those of JobSets, and of each only what tells whether it has ended, and where it is

@@ -37,7 +37,7 @@ var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a tain
 			var list kueue.WorkloadList
 			gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
 			for i := range list.Items {
-				if workloadfinish.IsFinished(&list.Items[i]) && len(list.Items[i].Finalizers) == 0 {
+				if workloadfinish.IsFinished(&list.Items[i]) {
 					finished++
 				}
 			}

@@ -49,14 +49,15 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 				gomega.HaveKeyWithValue("kueue.x-k8s.io/local-queue-name", localQueue),
 				gomega.HaveKeyWithValue("kueue.x-k8s.io/cluster-queue-name", g.queue)))
 		}
-		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.Equal("Started: Admitted by clusterQueue " + g.queue + "; in one write, by spec.runtimePatches")))
-		if cluster.bundled() { // the TrainJob says the rest itself
+		if cluster.bundled() { // the TrainJob says so itself
 			for _, c := range []string{api.ConditionQuotaReserved, api.ConditionAdmitted, trainer.TrainJobComplete} {
 				gomega.Expect(meta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, c)).To(gomega.BeTrue(), c)
 			}
+			gomega.Expect(meta.IsStatusConditionFalse(get(ctx, tj).Status.Conditions, trainer.TrainJobSuspended)).To(gomega.BeTrue())
 			return
 		}
 		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElements(
+			gomega.Equal("Started: Admitted by clusterQueue "+g.queue+"; in one write, by spec.runtimePatches"),
 			gomega.HavePrefix("CreatedWorkload: Created Workload: "+g.namespace+"/"),
 			gomega.HavePrefix("FinishedWorkload: Workload '"+g.namespace+"/")))
 	})

@@ -266,9 +266,10 @@ func trainerSpecs() {
 			eventually(complete(ctx, tj))
 			eventually(func() bool {
 				wl := workloadOf(ctx, tj)
-				return wl != nil && workloadfinish.IsFinished(wl) && len(wl.Finalizers) == 0
+				return wl != nil && workloadfinish.IsFinished(wl)
 			})
 			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero(), "round %d", n)
+			eventually(func() bool { return g.letGo(ctx) })
 			gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1), "round %d", n)
 			gomega.Expect(watched.violations()).To(gomega.BeEmpty(), "round %d", n)
 			if !trap.fired() {

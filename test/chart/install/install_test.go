@@ -157,7 +157,7 @@ webhooks:
 	}())
 
 	// Beside Kubeflow Trainer, TrainJobs that nobody queues don't depend on us: no replica answers here.
-	free := unqueued("free", "")
+	free := unqueued("free", "first")
 	_, err = s.trainJobs().Create(ctx, free, metav1.CreateOptions{})
 	s.must(err)
 	s.must(other(true, "{checks: {enabled: false}, crds: {install: false}, trainer: {enabled: false}, webhook: {url: \"https://localhost:1\"}}"))
@@ -167,14 +167,14 @@ webhooks:
 	}
 	s.must(label("free", "seen"))
 	elsewhere := s.objects.Resource(trainJobResource).Namespace("kueue-system")
-	_, err = elsewhere.Create(ctx, unqueued("free", ""), metav1.CreateOptions{})
+	_, err = elsewhere.Create(ctx, unqueued("free", "first"), metav1.CreateOptions{})
 	s.must(err)
 	s.must(elsewhere.Delete(ctx, "free", metav1.DeleteOptions{}))
 	for what, err := range map[string]error{
 		"a queued one is changed": label("first", "seen"),
 		"one is queued":           label("free", "kueue.x-k8s.io/queue-name"),
 		"one is created where Kueue manages TrainJobs": func() error {
-			_, err := s.trainJobs().Create(ctx, unqueued("another", ""), metav1.CreateOptions{})
+			_, err := s.trainJobs().Create(ctx, unqueued("another", "first"), metav1.CreateOptions{})
 			return err
 		}(),
 		"one is given a pin": func() error {

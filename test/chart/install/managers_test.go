@@ -202,10 +202,10 @@ func (s *service) forward(from net.Conn) {
 	}
 	defer to.Close()
 	go func() {
-		io.Copy(to, from) //nolint:errcheck // either side may close
+		_, _ = io.Copy(to, from) // either side may close
 		to.Close()
 	}()
-	io.Copy(from, to) //nolint:errcheck // either side may close
+	_, _ = io.Copy(from, to) // either side may close
 }
 
 // trusted tells whether what is served is the Secret's certificate, and every webhook is told its CA.

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// moments follows a TrainJob by what its user sees: its state and conditions, the events about it, and the metrics.
+// moments follows a TrainJob by what its user sees: its state and conditions, the events of its Workload, and the metrics.
 func (s *stand) moments(m *manager) {
 	s.Helper()
 	s.submit("holds", "forever", 16)
@@ -27,15 +27,16 @@ func (s *stand) moments(m *manager) {
 	s.condition("follows", "Complete", "True", "")
 	s.counts(m, `signalbox_trainjobs{state="Queued"} 0`, `signalbox_trainjobs{state="Complete"} 2`,
 		`signalbox_trainjob_starts_total{field="runtimePatches",result="started",way="one-write"} 3`, `signalbox_runtime_pins_total 3`)
-	s.eventually("the events say that it was started", func() (string, bool) {
-		events, err := s.clients.EventsV1().Events("team").List(s.Context(), metav1.ListOptions{FieldSelector: "regarding.name=follows,regarding.kind=TrainJob"})
+	s.condition("follows", "Suspended", "False", "resumed")
+	s.eventually("the events of its Workload say that it was admitted", func() (string, bool) {
+		events, err := s.clients.EventsV1().Events("team").List(s.Context(), metav1.ListOptions{FieldSelector: "regarding.kind=Workload"})
 		s.must(err)
 		var reasons []string
 		for _, e := range events.Items {
-			reasons = append(reasons, e.Reason+": "+e.Note)
+			reasons = append(reasons, e.Regarding.Name+": "+e.Reason)
 		}
 		return strings.Join(reasons, "\n"), slices.ContainsFunc(reasons, func(r string) bool {
-			return strings.HasPrefix(r, "Started: ") && strings.Contains(r, "one write")
+			return strings.HasPrefix(r, "trainjob-follows-") && strings.HasSuffix(r, ": Admitted")
 		})
 	})
 }
@@ -98,9 +99,6 @@ func (s *stand) observed(m *manager) {
 
 // unqueued is a suspended TrainJob in no queue.
 func unqueued(name, runtime string) *unstructured.Unstructured {
-	if runtime == "" {
-		runtime = "first"
-	}
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
 		"metadata": map[string]any{"name": name},
@@ -111,7 +109,7 @@ func unqueued(name, runtime string) *unstructured.Unstructured {
 // forged gives a TrainJob that nobody queues what is the integration's; the narrow rules of the webhooks see it.
 func (s *stand) forged() {
 	s.Helper()
-	tj, err := s.trainJobs().Create(s.Context(), unqueued("forged", ""), metav1.CreateOptions{})
+	tj, err := s.trainJobs().Create(s.Context(), unqueued("forged", "first"), metav1.CreateOptions{})
 	s.must(err)
 	if suspended, _, _ := unstructured.NestedBool(tj.Object, "spec", "suspend"); !suspended {
 		s.Error("a suspended TrainJob was started")

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/signalbox-dev/signalbox/test/audit"
+)
+
+// still is for how long nothing is written when nothing is left to be told: longer than a component waits with a status.
+const still = 35 * time.Second
+
+// burst submits n TrainJobs at once and measures until all have finished and their quota is free.
+func (g *ground) burst(ctx context.Context, dir, prefix string, n int) (*burstRun, error) {
+	g.allow(n)
+	t := follow(ctx, g.client)
+	defer t.end()
+	from, err := audit.End(g.audit)
+	if err != nil {
+		return nil, err
+	}
+	before, err := usages(dir)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	if err := g.submit(ctx, prefix, n, short); err != nil {
+		return nil, err
+	}
+	b := &burstRun{Jobs: n}
+	if err := g.until(ctx, "all have finished and their quota is free", func() (bool, error) { return t.count(finished) >= n && t.count(freed) >= n, nil }); err != nil {
+		return nil, fmt.Errorf("%w: %d of %d finished", err, t.count(finished), n)
+	}
+	b.Seconds = time.Since(began).Seconds()
+	after, err := usages(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.countRequests(g.audit, from); err != nil {
+		return nil, err
+	}
+	b.Finished = t.count(finished)
+	b.LatencyMs = milliseconds(t.durations(func(map[moment]time.Time) bool { return true }))
+	t.mu.Lock()
+	b.Faults = maps.Clone(t.faults)
+	t.mu.Unlock()
+	b.CPU, b.Peak = map[string]float64{}, map[string]int64{}
+	for name, u := range after {
+		per1000 := (u.CPU - before[name].CPU) * 1000 / float64(n)
+		b.CPU[name], b.Peak[name] = per1000, u.Peak
+		if slices.Contains(controllers, name) {
+			b.CPU["controllers"] += per1000
+		}
+	}
+	b.Stored, err = storedIn(dir, namespace)
+	return b, err
+}
+
+// lateWindow is longer than any controller waits, after the end of a TrainJob, with anything.
+const lateWindow = 75 * time.Second
+
+// lateWrites counts what the controllers write of n TrainJobs in the lateWindow after these have finished.
+func (g *ground) lateWrites(ctx context.Context, n int) (float64, error) {
+	from, err := audit.End(g.audit)
+	if err != nil {
+		return 0, err
+	}
+	end := time.Now().Add(lateWindow)
+	if err := g.until(ctx, "the window is over", func() (bool, error) { return time.Now().After(end), nil }); err != nil {
+		return 0, err
+	}
+	late, err := audit.Since(g.audit, from, func(r audit.Request) bool {
+		return r.Writes() && r.ObjectRef.Namespace == namespace && slices.Contains(controllers, r.User.Username)
+	})
+	return float64(len(late)) / float64(n), err
+}
+
+// controllers are those that the peers differ by: Kueue, JobSet, and who starts and builds.
+var controllers = []string{"signalbox", "kueue", "jobset", "trainer"}
+
+func (b *burstRun) countRequests(log string, from int64) error {
+	b.Requests, b.WritesPerJob, b.ReadsPerJob = map[string]int{}, map[string]float64{}, map[string]float64{}
+	each := 1 / float64(b.Jobs)
+	_, err := audit.Since(log, from, func(r audit.Request) bool {
+		who := r.User.Username
+		if !slices.Contains(controllers, who) {
+			return false
+		}
+		if r.Verb == "watch" || r.ObjectRef.Resource == "leases" {
+			return false
+		}
+		b.Requests[named(who, r)]++
+		if !r.Writes() {
+			b.ReadsPerJob[who] += each
+			b.ReadsPerJob["controllers"] += each
+			return false
+		}
+		if r.ObjectRef.Resource == "events" {
+			b.WritesPerJob["events"] += each
+		}
+		b.WritesPerJob[who] += each
+		b.WritesPerJob["controllers"] += each
+		if r.ObjectRef.Resource == "trainjobs" && r.ObjectRef.Subresource == "" && r.ResponseStatus.Code < 300 {
+			b.StartWrites += each
+		}
+		if r.ResponseStatus.Code == 409 {
+			b.Conflicts++
+		}
+		if r.DryRun() {
+			b.DryRuns++
+		}
+		return false
+	})
+	return err
+}
+
+// named tells one kind of request from others.
+func named(who string, r audit.Request) string {
+	resource := r.ObjectRef.Resource
+	if r.ObjectRef.Subresource != "" {
+		resource += "/" + r.ObjectRef.Subresource
+	}
+	return fmt.Sprintf("%s %s %s %d", who, r.Verb, resource, r.ResponseStatus.Code)
+}
+
+// settle waits until nobody has written into the namespace for so long.
+func (g *ground) settle(ctx context.Context, from int64, quiet time.Duration) error {
+	last := time.Now()
+	return g.until(ctx, "nobody writes any more", func() (bool, error) {
+		end, err := audit.End(g.audit)
+		if err != nil {
+			return false, err
+		}
+		now, err := audit.Since(g.audit, from, func(r audit.Request) bool { return r.Writes() && r.ObjectRef.Namespace == namespace })
+		if len(now) > 0 {
+			last = time.Now()
+		}
+		from = end
+		return time.Since(last) > quiet, err
+	})
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/test/audit"
+)
+
+// queued submits TrainJobs to a ClusterQueue on hold, and counts what they cost before anything of them runs.
+func (g *ground) queued(ctx context.Context, dir string, n int) (*queuedRun, error) {
+	if err := g.hold(ctx, kueue.Hold); err != nil {
+		return nil, err
+	}
+	before, err := storedIn(dir, namespace)
+	if err != nil {
+		return nil, err
+	}
+	from, err := audit.End(g.audit)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.submit(ctx, "queued", n, short); err != nil {
+		return nil, err
+	}
+	if err := g.settle(ctx, from, still); err != nil {
+		return nil, err
+	}
+	q := &queuedRun{Jobs: n, Requests: map[string]int{}, WritesPerJob: map[string]float64{}}
+	writes, err := audit.Since(g.audit, from, func(r audit.Request) bool {
+		return r.Writes() && r.ObjectRef.Namespace == namespace
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range writes {
+		who := w.User.Username
+		if strings.HasPrefix(who, "system:") {
+			who = "Kubernetes"
+		}
+		q.Requests[named(who, w)]++
+		q.WritesPerJob[who] += 1 / float64(n)
+		q.WritesPerJob["all"] += 1 / float64(n)
+	}
+	after, err := storedIn(dir, namespace)
+	if err != nil {
+		return nil, err
+	}
+	q.Stored = stored{Objects: after.Objects - before.Objects, Bytes: after.Bytes - before.Bytes}
+	if err := g.clear(ctx, n); err != nil {
+		return nil, err
+	}
+	return q, g.hold(ctx, kueue.None)
+}
+
+func (g *ground) hold(ctx context.Context, policy kueue.StopPolicy) error {
+	var cq kueue.ClusterQueue
+	if err := g.client.Get(ctx, client.ObjectKey{Name: "bench"}, &cq); err != nil {
+		return err
+	}
+	before := cq.DeepCopy()
+	cq.Spec.StopPolicy = &policy
+	return g.client.Patch(ctx, &cq, client.MergeFrom(before))
+}
+
+// What a measurement with others waiting is made of: TrainJobs of two GPUs, of which as many run as there is quota for.
+// Holders are those that hold it until all is quiet; they come before those that wait.
+const (
+	running = 2 * quotaOfFlavor / 2
+	starts  = 4 * running
+	holder  = "holder"
+	waiter  = "waiter"
+)
+
+// waiters is the TrainJobs that wait, and what was seen of them.
+type waiters struct {
+	*ground
+	dir       string
+	seen      *timeline
+	submitted map[string]int
+}
+
+// wait returns a ground on which nothing waits yet.
+func (g *ground) wait(ctx context.Context, dir string) *waiters {
+	return &waiters{ground: g, dir: dir, seen: follow(ctx, g.client), submitted: map[string]int{}}
+}
+
+func (w *waiters) add(ctx context.Context, kind string, n int) error {
+	w.allow(w.submitted[kind] + n)
+	err := w.submit(ctx, fmt.Sprintf("%s-%d", kind, w.submitted[kind]), n, func(job *api.TrainJob) {
+		job.Spec.Trainer.ResourcesPerNode = gpus(2)
+		if kind == holder {
+			job.Labels[constants.WorkloadPriorityClassLabel], job.Labels[holder] = holder, "true"
+			job.Spec.RuntimeRef.Name = long
+		}
+	})
+	w.submitted[kind] += n
+	return err
+}
+
+// fill has the quota held, and n TrainJobs wait behind, until nobody has anything left to write.
+func (w *waiters) fill(ctx context.Context, n int) error {
+	from, err := audit.End(w.audit)
+	if err != nil {
+		return err
+	}
+	if err := w.add(ctx, holder, running); err != nil {
+		return err
+	}
+	if err := w.until(ctx, "the quota is held", func() (bool, error) { return w.seen.countOf(holder, bound) == w.submitted[holder], nil }); err != nil {
+		return err
+	}
+	if err := w.add(ctx, waiter, n-(w.submitted[waiter]-w.seen.countOf(waiter, started))); err != nil {
+		return err
+	}
+	if err := w.until(ctx, "all are queued", func() (bool, error) { return w.seen.countOf(waiter, queued) == w.submitted[waiter], nil }); err != nil {
+		return err
+	}
+	return w.settle(ctx, from, still)
+}
+
+// behind measures starts while n others wait.
+func (w *waiters) behind(ctx context.Context, n int) (*waitingRun, error) {
+	if err := w.fill(ctx, n+starts); err != nil {
+		return nil, err
+	}
+	before, from := w.seen.countOf(waiter, started), time.Now()
+	if err := w.client.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(namespace), client.HasLabels{holder}); err != nil {
+		return nil, err
+	}
+	if err := w.until(ctx, "enough have started", func() (bool, error) { return w.seen.countOf(waiter, started) >= before+starts, nil }); err != nil {
+		return nil, err
+	}
+	r := &waitingRun{Waiting: n, Starts: w.seen.countOf(waiter, started) - before, Peak: map[string]int64{}}
+	r.LatencyMs = milliseconds(w.seen.durations(func(m map[moment]time.Time) bool { return m[started].After(from) }))
+	now, err := usages(w.dir)
+	if err != nil {
+		return nil, err
+	}
+	for name, u := range now {
+		r.Peak[name] = u.Peak
+	}
+	return r, nil
+}
+
+// restart stops Signalbox while n TrainJobs wait, has some admitted meanwhile, and returns how long it takes from its start
+// until all are looked at, nothing is left to be done, and those that were admitted are started.
+func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
+	if err := w.fill(ctx, n+running); err != nil {
+		return nil, err
+	}
+	if err := w.hold(ctx, kueue.Hold); err != nil {
+		return nil, err
+	}
+	if err := w.client.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(namespace), client.HasLabels{holder}); err != nil {
+		return nil, err
+	}
+	from, err := audit.End(w.audit)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.settle(ctx, from, still); err != nil {
+		return nil, err
+	}
+	manager, err := metricsOf(w.dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := act(w.dir, "stop", "signalbox"); err != nil {
+		return nil, err
+	}
+	if err := w.hold(ctx, kueue.None); err != nil {
+		return nil, err
+	}
+	before := w.seen.countOf(waiter, started)
+	if err := w.until(ctx, "the quota is given out", func() (bool, error) { return w.seen.countOf(waiter, admitted) >= before+running, nil }); err != nil {
+		return nil, err
+	}
+	r := &restartRun{Waiting: n, Admitted: running}
+	began := time.Now()
+	if err := act(w.dir, "start", "signalbox"); err != nil {
+		return nil, err
+	}
+	r.ReadySeconds = time.Since(began).Seconds()
+	err = w.until(ctx, "Signalbox is in step", func() (bool, error) {
+		if r.StartedSeconds == 0 && w.seen.countOf(waiter, started) >= before+running {
+			r.StartedSeconds = time.Since(began).Seconds()
+		}
+		reconciled, left, err := manager.queue(ctx)
+		return err == nil && r.StartedSeconds > 0 && reconciled >= n && left == 0, err
+	})
+	r.InStepSeconds = time.Since(began).Seconds()
+	if err != nil {
+		return nil, err
+	}
+	now, err := usages(w.dir)
+	r.Peak = now["signalbox"].Peak
+	return r, err
+}
+
+// evictions has the quota held by n TrainJobs, takes it away, and measures until it is free.
+func (g *ground) evictions(ctx context.Context, n int) (map[string][]float64, error) {
+	t := follow(ctx, g.client)
+	defer t.end()
+	if err := g.submit(ctx, "evicted", n, func(job *api.TrainJob) { job.Spec.RuntimeRef.Name = long }); err != nil {
+		return nil, err
+	}
+	if err := g.until(ctx, "all run", func() (bool, error) { return t.count(bound) == n, nil }); err != nil {
+		return nil, err
+	}
+	if err := g.hold(ctx, kueue.HoldAndDrain); err != nil {
+		return nil, err
+	}
+	if err := g.until(ctx, "their quota is free", func() (bool, error) { return t.count(released) == n, nil }); err != nil {
+		return nil, err
+	}
+	if err := g.clear(ctx, n); err != nil {
+		return nil, err
+	}
+	return milliseconds(t.durations(func(map[moment]time.Time) bool { return true })), g.hold(ctx, kueue.None)
+}

@@ -1,0 +1,77 @@
+package integration
+
+import (
+	"context"
+
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// Priorities in the controller's queue; what isn't named has 0. TrainJobs that hold quota come first: however many are
+// submitted or wait, GPUs stand idle only for those that are to start, stop or end. What nobody waits for comes last.
+const (
+	holderPriority = 10
+	laterPriority  = -20
+)
+
+// holdersFirst passes events on, those of what holds quota with holderPriority.
+type holdersFirst struct{ handler.EventHandler }
+
+// Create implements handler.EventHandler; after a restart, too, holders come first.
+func (h holdersFirst) Create(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	h.EventHandler.Create(ctx, e, queueFor(q, e.Object))
+}
+
+// Update implements handler.EventHandler.
+func (h holdersFirst) Update(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	h.EventHandler.Update(ctx, e, queueFor(q, e.ObjectNew))
+}
+
+// Delete implements handler.EventHandler.
+func (h holdersFirst) Delete(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	h.EventHandler.Delete(ctx, e, queueFor(q, e.Object))
+}
+
+func queueFor(q workqueue.TypedRateLimitingInterface[reconcile.Request], o client.Object) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && holdsQuota(o) {
+		return raised{pq}
+	}
+	return q
+}
+
+// holdsQuota tells whether an object's TrainJob holds quota, or did until now. A JobSet is made, or runs, with quota.
+func holdsQuota(o client.Object) bool {
+	switch o := o.(type) {
+	case *api.TrainJob:
+		return !ptr.Deref(o.Spec.Suspend, false)
+	case *kueue.Workload:
+		return workload.HasQuotaReservation(o)
+	case *jobset.JobSet:
+		return !ptr.Deref(o.Spec.Suspend, false)
+	}
+	return false
+}
+
+// raised is a queue into which everything comes with holderPriority.
+type raised struct {
+	priorityqueue.PriorityQueue[reconcile.Request]
+}
+
+// Add implements workqueue.TypedRateLimitingInterface.
+func (r raised) Add(item reconcile.Request) { r.AddWithOpts(priorityqueue.AddOpts{}, item) }
+
+// AddWithOpts implements priorityqueue.PriorityQueue.
+func (r raised) AddWithOpts(o priorityqueue.AddOpts, items ...reconcile.Request) {
+	o.Priority = ptr.To(holderPriority)
+	r.PriorityQueue.AddWithOpts(o, items...)
+}

@@ -1,0 +1,122 @@
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// What holds quota is looked at before what only waits, whenever it came, and what came first among equals.
+func TestHoldersFirst(t *testing.T) {
+	queue := priorityqueue.New[reconcile.Request]("test")
+	defer queue.ShutDown()
+	h := holdersFirst{&handler.EnqueueRequestForObject{}}
+	trainJob := func(name string, suspend bool) *api.TrainJob {
+		job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		job.Spec.Suspend = ptr.To(suspend)
+		return job
+	}
+	reserved := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "admitted"}}
+	meta.SetStatusCondition(&reserved.Status.Conditions, metav1.Condition{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue, Reason: "QuotaReserved"})
+	ctx := context.Background()
+	h.Create(ctx, event.CreateEvent{Object: trainJob("waited before the restart", true), IsInInitialList: true}, queue)
+	h.Create(ctx, event.CreateEvent{Object: trainJob("waits", true)}, queue)
+	h.Create(ctx, event.CreateEvent{Object: trainJob("ran before the restart", false), IsInInitialList: true}, queue)
+	h.Update(ctx, event.UpdateEvent{ObjectOld: trainJob("runs", true), ObjectNew: trainJob("runs", false)}, queue)
+	h.Update(ctx, event.UpdateEvent{ObjectOld: &kueue.Workload{}, ObjectNew: reserved}, queue)
+	if err := wait.PollUntilContextTimeout(ctx, time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return queue.Len() == 5, nil }); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"ran before the restart", "runs", "admitted", "waits", "waited before the restart"} {
+		item, _ := queue.Get()
+		if item.Name != want {
+			t.Errorf("got %q, want %q", item.Name, want)
+		}
+		queue.Done(item)
+	}
+}
+
+// The finalizer of a finished job's Workload goes after a while, or when the Workload is deleted.
+func TestLetGo(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	cases := map[string]struct {
+		reason     string
+		finished   bool
+		ended      time.Duration // ago; 0 is not
+		noFinal    bool
+		deleted    bool
+		declared   bool
+		done, gone bool
+		again      time.Duration
+	}{
+		"just now":               {"nobody waits for it", true, 10 * time.Second, false, false, true, true, false, 50 * time.Second},
+		"a while ago":            {"it is let go", true, 2 * time.Minute, false, false, false, true, true, 0},
+		"deleted":                {"whoever deletes it waits", true, 10 * time.Second, false, true, false, true, true, 0},
+		"let go before":          {"nothing is left to do", true, 2 * time.Minute, true, false, false, true, true, 0},
+		"declared, not seen yet": {"a late cache doesn't declare it twice", true, 0, false, false, true, true, false, 0},
+		"not declared":           {"jobframework declares it", true, 0, false, false, false, false, false, 0},
+		"ended by somebody":      {"jobframework lets go what was never finished", false, 10 * time.Second, false, false, false, false, false, 0},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			j := &job{}
+			j.Namespace, j.Name, j.UID = "ns", "job", "uid"
+			j.Spec.Suspend = ptr.To(!c.finished)
+			if c.finished {
+				meta.SetStatusCondition(&j.Status.Conditions, metav1.Condition{Type: trainer.TrainJobComplete, Status: metav1.ConditionTrue, Reason: "JobsCompleted"})
+			}
+			wl := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "wl", Finalizers: []string{"other.example.com/a"}}}
+			wl.OwnerReferences = []metav1.OwnerReference{{APIVersion: trainer.GroupVersion.String(), Kind: trainer.TrainJobKind, Name: "job", UID: "uid", Controller: ptr.To(true)}}
+			if !c.noFinal {
+				wl.Finalizers = append(wl.Finalizers, kueue.ResourceInUseFinalizerName)
+			}
+			if c.ended > 0 {
+				meta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
+					Type: kueue.WorkloadFinished, Status: metav1.ConditionTrue, Reason: kueue.WorkloadFinishedReasonSucceeded, LastTransitionTime: metav1.NewTime(now.Add(-c.ended))})
+			}
+			scheme := runtime.NewScheme()
+			if err := kueue.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			fakes := fake.NewClientBuilder().WithScheme(scheme).WithObjects(wl).WithIndex(&kueue.Workload{}, jobframework.OwnerReferenceIndexKey(gvk), func(o client.Object) []string { return []string{o.GetOwnerReferences()[0].Name} }).Build()
+			ctx := context.Background()
+			if c.deleted {
+				if err := fakes.Delete(ctx, wl); err != nil {
+					t.Fatal(err)
+				}
+			}
+			j.r = &Reconciler{clock: testingclock.NewFakeClock(now), memory: newMemory()}
+			if c.declared {
+				j.r.memory.keep(j.key(), j.UID, func(r *record) { r.finished = true })
+			}
+			done, err := j.done(ctx, fakes)
+			if err != nil || done != c.done || j.again != c.again {
+				t.Errorf("%s: got done %v, again after %v, error %v; want %v, %v", c.reason, done, j.again, err, c.done, c.again)
+			}
+			if err := fakes.Get(ctx, client.ObjectKeyFromObject(wl), wl); err != nil {
+				t.Fatal(err)
+			}
+			if gone := len(wl.Finalizers) == 1; gone != c.gone {
+				t.Errorf("%s: got finalizers %v", c.reason, wl.Finalizers)
+			}
+		})
+	}
+}

@@ -1,0 +1,86 @@
+package overrides
+
+import (
+	"strings"
+	"testing"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// A Memo gives what Compute gives, whatever it was asked for before: of two TrainJobs with other names the same, of one that
+// says something else what that is.
+func TestMemo(t *testing.T) {
+	entry := listed(entries(t, "["+podEntry("a.com/a", `{spec: {nodeSelector: {gpu: a100}}}`)+"]"))
+	runtimes := map[string]string{"torch": torchRuntime, "mpi": mpiRuntime, "plain": plainRuntime("mlPolicy: {numNodes: 2}"), "jax": strings.Replace(torchRuntime, "torch: {}", "jax: {}", 1)}
+	for _, d := range []Dialect{Bundled, Kubeflow23, Kubeflow20} {
+		m := NewMemo(100)
+		for name, text := range runtimes {
+			rt := must[trainer.TrainingRuntimeSpec](t, text)
+			for _, of := range []struct {
+				job, spec string
+				entries   []Entry
+			}{{"a", `{}`, nil}, {"b", `{}`, nil}, {"a", `{}`, nil}, {"a", `{trainer: {numNodes: 3}}`, nil}, {"b", `{}`, entry}, {"a", `{}`, entry}, {"a", `{initializer: {dataset: {storageUri: "hf://a/b"}}}`, nil}} {
+				job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, of.spec)}
+				job.Namespace, job.Name = "ns", of.job
+				want, err := d.Compute(job, &rt, of.entries)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := m.Compute(d, job, &rt, of.entries)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !equality.Semantic.DeepEqual(got.ReplicatedJobs, want.ReplicatedJobs) || !equality.Semantic.DeepEqual(got.Annotations, want.Annotations) {
+					t.Errorf("%s, %s, TrainJob %s %s: got %v, want %v", d.Name, name, of.job, of.spec, got.ReplicatedJobs, want.ReplicatedJobs)
+				}
+				if d.Bundled != (got.Built == nil) || !d.Bundled && len(got.Built) != len(want.Built) {
+					t.Errorf("%s, %s: got %d ReplicatedJobs built, want %d for Kubeflow Trainer and none for ours", d.Name, name, len(got.Built), len(want.Built))
+				}
+			}
+		}
+	}
+}
+
+// What two TrainJobs have in common is computed once; what has a fault is computed, and refused, for each.
+func TestMemoShares(t *testing.T) {
+	m := NewMemo(2)
+	ask := func(name, spec string) *Effective {
+		job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, spec)}
+		job.Name = name
+		rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+		e, err := m.Compute(Bundled, job, &rt, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	first := ask("a", `{}`)
+	if ask("b", `{}`) != first {
+		t.Error("another TrainJob of the same shape was computed again")
+	}
+	ask("a", `{trainer: {numNodes: 3}}`)
+	ask("a", `{trainer: {numNodes: 4}}`)
+	if ask("a", `{}`) == first {
+		t.Error("more is kept than there is room for")
+	}
+	for range 2 {
+		if _, err := m.Compute(Bundled, &api.TrainJob{}, &trainer.TrainingRuntimeSpec{}, nil); err == nil {
+			t.Error("a runtime without ReplicatedJobs was taken")
+		}
+	}
+}
+
+func BenchmarkMemo(b *testing.B) {
+	job := &api.TrainJob{Spec: must[api.TrainJobSpec](b, `{trainer: {numNodes: 5}}`)}
+	runtime := must[trainer.TrainingRuntimeSpec](b, torchRuntime)
+	m := NewMemo(1)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := m.Compute(Bundled, job, &runtime, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
