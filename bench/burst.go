@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -35,18 +34,22 @@ func (g *ground) burst(ctx context.Context, dir, prefix string, n int) (*burstRu
 		return nil, fmt.Errorf("%w: %d of %d finished", err, t.count(finished), n)
 	}
 	b.Seconds = time.Since(began).Seconds()
+	end := time.Now()
 	after, err := usages(dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.countRequests(g.audit, from); err != nil {
+	if n <= lateSize {
+		if err := g.until(ctx, "nothing is written any more", func() (bool, error) { return time.Since(end) > lateWindow, nil }); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.countRequests(g.audit, from, end); err != nil {
 		return nil, err
 	}
 	b.Finished = t.count(finished)
 	b.LatencyMs = milliseconds(t.durations(func(map[moment]time.Time) bool { return true }))
-	t.mu.Lock()
-	b.Faults = maps.Clone(t.faults)
-	t.mu.Unlock()
+	b.Faults = t.takeFaults()
 	b.CPU, b.Peak = map[string]float64{}, map[string]int64{}
 	for name, u := range after {
 		per1000 := (u.CPU - before[name].CPU) * 1000 / float64(n)
@@ -59,29 +62,18 @@ func (g *ground) burst(ctx context.Context, dir, prefix string, n int) (*burstRu
 	return b, err
 }
 
-// lateWindow is longer than any controller waits, after the end of a TrainJob, with anything.
-const lateWindow = 75 * time.Second
-
-// lateWrites counts what the controllers write of n TrainJobs in the lateWindow after these have finished.
-func (g *ground) lateWrites(ctx context.Context, n int) (float64, error) {
-	from, err := audit.End(g.audit)
-	if err != nil {
-		return 0, err
-	}
-	end := time.Now().Add(lateWindow)
-	if err := g.until(ctx, "the window is over", func() (bool, error) { return time.Now().After(end), nil }); err != nil {
-		return 0, err
-	}
-	late, err := audit.Since(g.audit, from, func(r audit.Request) bool {
-		return r.Writes() && r.ObjectRef.Namespace == namespace && slices.Contains(controllers, r.User.Username)
-	})
-	return float64(len(late)) / float64(n), err
-}
+// lateWindow is longer than any controller waits, after the end of a TrainJob, with anything. What is written in it is
+// counted of bursts of at most lateSize.
+const (
+	lateWindow = 75 * time.Second
+	lateSize   = 100
+)
 
 // controllers are those that the peers differ by: Kueue, JobSet, and who starts and builds.
 var controllers = []string{"signalbox", "kueue", "jobset", "trainer"}
 
-func (b *burstRun) countRequests(log string, from int64) error {
+// countRequests counts what was asked until the end, and what was written after it.
+func (b *burstRun) countRequests(log string, from int64, end time.Time) error {
 	b.Requests, b.WritesPerJob, b.ReadsPerJob = map[string]int{}, map[string]float64{}, map[string]float64{}
 	each := 1 / float64(b.Jobs)
 	_, err := audit.Since(log, from, func(r audit.Request) bool {
@@ -90,6 +82,12 @@ func (b *burstRun) countRequests(log string, from int64) error {
 			return false
 		}
 		if r.Verb == "watch" || r.ObjectRef.Resource == "leases" {
+			return false
+		}
+		if r.Received.After(end) {
+			if r.Writes() {
+				b.LateWrites += each
+			}
 			return false
 		}
 		b.Requests[named(who, r)]++

@@ -36,8 +36,6 @@ type loadRun struct {
 	Bursts  []burstRun   `json:"bursts"`
 	Waiting []waitingRun `json:"waiting"`
 	Queued  *queuedRun   `json:"queued"`
-	// LateWrites are, per TrainJob, by the controllers after it has finished.
-	LateWrites float64 `json:"lateWritesPerJob"`
 	// Evictions are the spans of TrainJobs that were evicted.
 	Evictions map[string][]float64 `json:"evictionsMs"`
 	Restart   *restartRun          `json:"restart,omitempty"`
@@ -53,6 +51,8 @@ type restartRun struct {
 	StartedSeconds float64 `json:"startedSeconds"`
 	InStepSeconds  float64 `json:"inStepSeconds"`
 	Peak           int64   `json:"peakBytes"`
+	// Faults that were seen since the manager was stopped.
+	Faults map[string]int `json:"faults"`
 }
 
 // burstRun is a burst of TrainJobs of one pod of one GPU that runs for a second.
@@ -64,6 +64,8 @@ type burstRun struct {
 	// WritesPerJob are requests that may change something, by component.
 	WritesPerJob map[string]float64 `json:"writesPerJob"`
 	ReadsPerJob  map[string]float64 `json:"readsPerJob"`
+	// LateWrites are writes after all have finished, per TrainJob; of bursts of at most lateSize.
+	LateWrites float64 `json:"lateWritesPerJob"`
 	// StartWrites are writes to TrainJobs by other than their users, without those of status, per TrainJob.
 	StartWrites float64              `json:"startWritesPerJob"`
 	Conflicts   int                  `json:"conflicts"`
@@ -91,6 +93,7 @@ type waitingRun struct {
 	Starts    int                  `json:"starts"`
 	LatencyMs map[string][]float64 `json:"latencyMs"`
 	Peak      map[string]int64     `json:"peakBytes"`
+	Faults    map[string]int       `json:"faults"`
 }
 
 // load measures one profile on a control plane that nothing else uses.
@@ -111,7 +114,7 @@ func load(ctx context.Context, dir, profile string, bursts, depths []int, out st
 		if err != nil {
 			return err
 		}
-		say("burst of %d: %.1f s, %.2f writes each, CPU of the controllers %.1f s per 1,000", n, b.Seconds, b.WritesPerJob["controllers"], b.CPU["controllers"])
+		say("burst of %d: %.1f s, %.2f writes each (and %.2f after the end), CPU of the controllers %.1f s per 1,000", n, b.Seconds, b.WritesPerJob["controllers"], b.LateWrites, b.CPU["controllers"])
 		r.Bursts = append(r.Bursts, *b)
 		if err := g.clear(ctx, n); err != nil {
 			return err
@@ -137,10 +140,6 @@ func (r *loadRun) small(ctx context.Context, g *ground, dir string, say func(str
 	if _, err := g.burst(ctx, dir, "warm", few); err != nil {
 		return err
 	}
-	if r.LateWrites, err = g.lateWrites(ctx, few); err != nil {
-		return err
-	}
-	say("%.2f writes each after the end", r.LateWrites)
 	if err := g.clear(ctx, few); err != nil {
 		return err
 	}

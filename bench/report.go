@@ -77,7 +77,7 @@ func (c *comparison) add(group, name string, runs map[string][]*loadRun, value f
 		}
 		if len(values) > 0 {
 			slices.Sort(values)
-			f.Values[profile] = values[len(values)/2]
+			f.Values[profile] = (values[len(values)/2] + values[(len(values)-1)/2]) / 2
 		}
 	}
 	ours, have := f.Values["bundled"]
@@ -129,6 +129,9 @@ func (c *comparison) compareQueued(runs map[string][]*loadRun) {
 	add("write requests by all, its submission among them", func(q *queuedRun) float64 { return q.WritesPerJob["all"] })
 }
 
+// lateName is the figure of what is written when all is over: Signalbox takes the finalizers from the Workloads then.
+const lateName = "write requests per TrainJob by the same in the 75 s after the end of all"
+
 // compareSmall adds what is measured once in each run, and the latency of an eviction.
 func (c *comparison) compareSmall(runs map[string][]*loadRun) {
 	s := span{evicted, released}
@@ -137,8 +140,25 @@ func (c *comparison) compareSmall(runs map[string][]*loadRun) {
 			return quantile(r.Evictions[s.String()], q), len(r.Evictions) > 0
 		})
 	}
-	const after = "After the end"
-	c.add(after, "write requests per TrainJob by Kueue, JobSet and who starts and builds", runs, func(r *loadRun) (float64, bool) { return r.LateWrites, true })
+}
+
+// addFaults adds a line for every kind of fault that any run has seen, and for each that matters most in any case.
+func (c *comparison) addFaults(group string, runs map[string][]*loadRun, of func(*loadRun) (map[string]int, bool)) {
+	kinds := map[string]bool{startedTwice: true, wrongPlacement: true, quotaOverused: true}
+	for _, all := range runs {
+		for _, r := range all {
+			faults, _ := of(r)
+			for kind := range faults {
+				kinds[kind] = true
+			}
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		c.add(group, kind, runs, func(r *loadRun) (float64, bool) {
+			faults, has := of(r)
+			return float64(faults[kind]), has
+		})
+	}
 }
 
 func (c *comparison) compareRestarts(runs map[string][]*loadRun) {
@@ -162,6 +182,9 @@ func (c *comparison) compareRestarts(runs map[string][]*loadRun) {
 		add("its webhooks serve after, s", func(r *restartRun) float64 { return r.ReadySeconds })
 		add("those that were admitted are started after, s", func(r *restartRun) float64 { return r.StartedSeconds })
 		add("it is in step after, s", func(r *restartRun) float64 { return r.InStepSeconds })
+		for _, kind := range []string{startedTwice, wrongPlacement, quotaOverused} {
+			add(kind, func(r *restartRun) float64 { return float64(r.Faults[kind]) })
+		}
 		add("its peak memory, MiB", func(r *restartRun) float64 { return float64(r.Peak) / (1 << 20) })
 	}
 }
@@ -187,16 +210,17 @@ func (c *comparison) compareGrowth(depths []int) {
 func waitingGroup(depth int) string { return fmt.Sprintf("While %d wait and %d run", depth, running) }
 
 func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
-	faults, group := map[string]bool{}, fmt.Sprintf("A burst of %d", size)
+	group := fmt.Sprintf("A burst of %d", size)
+	of := func(r *loadRun) *burstRun {
+		if i := slices.IndexFunc(r.Bursts, func(b burstRun) bool { return b.Jobs == size }); i >= 0 {
+			return &r.Bursts[i]
+		}
+		return nil
+	}
 	add := func(name string, value func(*burstRun) float64) {
 		c.add(group, name, runs, func(r *loadRun) (float64, bool) {
-			for i := range r.Bursts {
-				if r.Bursts[i].Jobs == size {
-					for fault := range r.Bursts[i].Faults {
-						faults[fault] = true
-					}
-					return value(&r.Bursts[i]), true
-				}
+			if b := of(r); b != nil {
+				return value(b), true
 			}
 			return 0, false
 		})
@@ -205,10 +229,14 @@ func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
 	add("TrainJobs per second", func(b *burstRun) float64 { return float64(b.Jobs) / b.Seconds })
 	add("writes to the TrainJob per start", func(b *burstRun) float64 { return b.StartWrites })
 	add("write requests per TrainJob by Kueue, JobSet and who starts and builds", func(b *burstRun) float64 { return b.WritesPerJob["controllers"] })
+	add("… of them events", func(b *burstRun) float64 { return b.WritesPerJob["events"] })
 	for _, who := range controllers {
 		add("… of them by "+who, func(b *burstRun) float64 { return b.WritesPerJob[who] })
 	}
-	add("… of them events", func(b *burstRun) float64 { return b.WritesPerJob["events"] })
+	if size <= lateSize {
+		add(lateName, func(b *burstRun) float64 { return b.LateWrites })
+		add("both together", func(b *burstRun) float64 { return b.WritesPerJob["controllers"] + b.LateWrites })
+	}
 	add("read requests per TrainJob by the same", func(b *burstRun) float64 { return b.ReadsPerJob["controllers"] })
 	add("conflicts", func(b *burstRun) float64 { return float64(b.Conflicts) })
 	add("dry runs", func(b *burstRun) float64 { return float64(b.DryRuns) })
@@ -230,9 +258,12 @@ func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
 	add("objects in etcd per finished TrainJob, without events", func(b *burstRun) float64 { return float64(b.Stored.Objects) / float64(b.Jobs) })
 	add("bytes in etcd per finished TrainJob", func(b *burstRun) float64 { return float64(b.Stored.Bytes) / float64(b.Jobs) })
 	c.compareShare(group)
-	for _, fault := range slices.Sorted(maps.Keys(faults)) {
-		add(fault, func(b *burstRun) float64 { return float64(b.Faults[fault]) })
-	}
+	c.addFaults(group, runs, func(r *loadRun) (map[string]int, bool) {
+		if b := of(r); b != nil {
+			return b.Faults, true
+		}
+		return nil, false
+	})
 }
 
 const shareName = "CPU seconds per 1,000: Signalbox, and what it takes the place of (Trainer, and what Kueue spends more)"
@@ -270,6 +301,13 @@ func (c *comparison) compareWaiting(runs map[string][]*loadRun, depth int) {
 	for _, q := range quantiles {
 		add(fmt.Sprintf("%s, p%.0f, ms", s, q*100), func(w *waitingRun) float64 { return quantile(w.LatencyMs[s.String()], q) })
 	}
+	c.addFaults(waitingGroup(depth), runs, func(r *loadRun) (map[string]int, bool) {
+		i := slices.IndexFunc(r.Waiting, func(w waitingRun) bool { return w.Waiting == depth })
+		if i < 0 {
+			return nil, false
+		}
+		return r.Waiting[i].Faults, true
+	})
 	for _, who := range controllers {
 		add("peak memory of "+who+", MiB", func(w *waitingRun) float64 { return float64(w.Peak[who]) / (1 << 20) })
 	}
@@ -279,6 +317,7 @@ func (c *comparison) compareWaiting(runs map[string][]*loadRun, depth int) {
 var glance = []struct{ group, figure string }{
 	{"A burst of 100", "writes to the TrainJob per start"},
 	{"A burst of 100", "write requests per TrainJob by Kueue, JobSet and who starts and builds"},
+	{"A burst of 100", lateName},
 	{"A TrainJob that waits", "objects in etcd, itself among them, without events"},
 	{"A TrainJob that waits", "write requests by all, its submission among them"},
 	{"A burst of 500", "finished"},
@@ -295,7 +334,7 @@ var glance = []struct{ group, figure string }{
 
 func (c *comparison) markdown(name string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Side by side\n\n`make bench` makes this page: medians of %s, in turns, on one machine (%s). [README](../README.md) says how to read it.\n", c.runsInWords(), c.Machine)
+	fmt.Fprintf(&b, "# Side by side\n\n`make bench` makes this page: %s, one after the other on one machine (%s); of several runs the medians. [README](../README.md) says how to read it.\n", c.runsInWords(), c.Machine)
 	b.WriteString("\n## At a glance\n\n" + heading)
 	for _, g := range glance {
 		for _, f := range c.Figures {
@@ -340,13 +379,13 @@ func (f *figure) row(b *strings.Builder, name string) {
 }
 
 func (c *comparison) runsInWords() string {
-	var words []string
+	words := []string{}
 	for _, p := range peers {
 		if n := c.Runs[p]; n > 0 {
-			words = append(words, fmt.Sprintf("%d runs of %s", n, p))
+			words = append(words, fmt.Sprintf("%d of %s", n, p))
 		}
 	}
-	return strings.Join(words, ", ")
+	return "runs: " + strings.Join(words, ", ")
 }
 
 // find returns a figure; nil where there is none.

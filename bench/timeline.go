@@ -187,6 +187,15 @@ func (t *timeline) pod(kind watch.EventType, o *corev1.Pod, now time.Time) {
 	}
 }
 
+// takeFaults returns what has gone wrong since it was last asked.
+func (t *timeline) takeFaults() map[string]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	faults := t.faults
+	t.faults = map[string]int{}
+	return faults
+}
+
 // count returns how many TrainJobs have come to a moment.
 func (t *timeline) count(m moment) int { return t.countOf("", m) }
 

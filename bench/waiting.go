@@ -139,6 +139,7 @@ func (w *waiters) behind(ctx context.Context, n int) (*waitingRun, error) {
 		return nil, err
 	}
 	r := &waitingRun{Waiting: n, Starts: w.seen.countOf(waiter, started) - before, Peak: map[string]int64{}}
+	r.Faults = w.seen.takeFaults()
 	r.LatencyMs = milliseconds(w.seen.durations(func(m map[moment]time.Time) bool { return m[started].After(from) }))
 	now, err := usages(w.dir)
 	if err != nil {
@@ -200,6 +201,7 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.Faults = w.seen.takeFaults()
 	now, err := usages(w.dir)
 	r.Peak = now["signalbox"].Peak
 	return r, err

@@ -203,8 +203,7 @@ func (j *job) recall(ctx context.Context) error {
 }
 
 // letGoDelay is for how long after its end a TrainJob's Workload keeps the finalizer of what is in use. To take it away is a
-// write that nobody waits for: it comes when the burst that the TrainJob was part of is over, and is spared where both are
-// deleted before.
+// write that nobody waits for: it comes when the burst that the TrainJob was part of is over, or when the Workload is deleted.
 const letGoDelay = time.Minute
 
 // done tells whether the job's end has been written already, so that no later event repeats it.
@@ -247,7 +246,12 @@ func (j *job) letGo(ctx context.Context, c client.Client, wl *kueue.Workload) er
 	}
 	after := wl.DeepCopy()
 	controllerutil.RemoveFinalizer(after, kueue.ResourceInUseFinalizerName)
-	if err := c.Patch(ctx, after, client.MergeFrom(wl)); client.IgnoreNotFound(err) != nil {
+	err := c.Patch(ctx, after, client.MergeFromWithOptions(wl, client.MergeFromWithOptimisticLock{})) // the list may have others'
+	if apierrors.IsConflict(err) {
+		j.again = admission.ConflictDelay
+		return nil
+	}
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("letting Workload %s go: %w", workload.Key(wl), err)
 	}
 	return nil

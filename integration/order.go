@@ -3,6 +3,8 @@ package integration
 import (
 	"context"
 
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,6 +15,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -29,35 +32,38 @@ type holdersFirst struct{ handler.EventHandler }
 
 // Create implements handler.EventHandler; after a restart, too, holders come first.
 func (h holdersFirst) Create(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	h.EventHandler.Create(ctx, e, queueFor(q, e.Object))
+	h.EventHandler.Create(ctx, e, queueFor(q, holdsQuota(e.Object)))
 }
 
-// Update implements handler.EventHandler.
+// Update implements handler.EventHandler; what has just come to its end, or was stopped, is raised once more.
 func (h holdersFirst) Update(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	h.EventHandler.Update(ctx, e, queueFor(q, e.ObjectNew))
+	h.EventHandler.Update(ctx, e, queueFor(q, holdsQuota(e.ObjectOld) || holdsQuota(e.ObjectNew)))
 }
 
 // Delete implements handler.EventHandler.
 func (h holdersFirst) Delete(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	h.EventHandler.Delete(ctx, e, queueFor(q, e.Object))
+	h.EventHandler.Delete(ctx, e, queueFor(q, holdsQuota(e.Object)))
 }
 
-func queueFor(q workqueue.TypedRateLimitingInterface[reconcile.Request], o client.Object) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && holdsQuota(o) {
+func queueFor(q workqueue.TypedRateLimitingInterface[reconcile.Request], holds bool) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && holds {
 		return raised{pq}
 	}
 	return q
 }
 
-// holdsQuota tells whether an object's TrainJob holds quota, or did until now. A JobSet is made, or runs, with quota.
+// holdsQuota tells whether an object's TrainJob holds quota, as far as the object tells. A JobSet runs with quota; a pod is
+// passed on only where it is what quota is still held for (jobOf).
 func holdsQuota(o client.Object) bool {
 	switch o := o.(type) {
 	case *api.TrainJob:
-		return !ptr.Deref(o.Spec.Suspend, false)
+		return !ptr.Deref(o.Spec.Suspend, false) && !trainjobutil.IsTrainJobFinished(o.Upstream())
 	case *kueue.Workload:
-		return workload.HasQuotaReservation(o)
+		return workload.HasQuotaReservation(o) && !workloadfinish.IsFinished(o)
 	case *jobset.JobSet:
-		return !ptr.Deref(o.Spec.Suspend, false)
+		return !ptr.Deref(o.Spec.Suspend, false) && o.Status.TerminalState == ""
+	case *corev1.Pod:
+		return true
 	}
 	return false
 }

@@ -36,16 +36,22 @@ func TestHoldersFirst(t *testing.T) {
 	}
 	reserved := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "admitted"}}
 	meta.SetStatusCondition(&reserved.Status.Conditions, metav1.Condition{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue, Reason: "QuotaReserved"})
+	ended := trainJob("ended before the restart", false)
+	meta.SetStatusCondition(&ended.Status.Conditions, metav1.Condition{Type: trainer.TrainJobComplete, Status: metav1.ConditionTrue, Reason: "JobsCompleted"})
+	ends := ended.DeepCopy()
+	ends.Name = "ends"
 	ctx := context.Background()
+	h.Create(ctx, event.CreateEvent{Object: ended, IsInInitialList: true}, queue)
 	h.Create(ctx, event.CreateEvent{Object: trainJob("waited before the restart", true), IsInInitialList: true}, queue)
 	h.Create(ctx, event.CreateEvent{Object: trainJob("waits", true)}, queue)
 	h.Create(ctx, event.CreateEvent{Object: trainJob("ran before the restart", false), IsInInitialList: true}, queue)
 	h.Update(ctx, event.UpdateEvent{ObjectOld: trainJob("runs", true), ObjectNew: trainJob("runs", false)}, queue)
 	h.Update(ctx, event.UpdateEvent{ObjectOld: &kueue.Workload{}, ObjectNew: reserved}, queue)
-	if err := wait.PollUntilContextTimeout(ctx, time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return queue.Len() == 5, nil }); err != nil {
+	h.Update(ctx, event.UpdateEvent{ObjectOld: trainJob("ends", false), ObjectNew: ends}, queue)
+	if err := wait.PollUntilContextTimeout(ctx, time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return queue.Len() == 7, nil }); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"ran before the restart", "runs", "admitted", "waits", "waited before the restart"} {
+	for _, want := range []string{"ran before the restart", "runs", "admitted", "ends", "waits", "ended before the restart", "waited before the restart"} {
 		item, _ := queue.Get()
 		if item.Name != want {
 			t.Errorf("got %q, want %q", item.Name, want)

@@ -182,7 +182,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		return result, err
 	}
 	if j.blocked != nil && j.blocked.RetryAfter > 0 {
-		result.RequeueAfter = j.blocked.RetryAfter
+		result.RequeueAfter, result.Priority = j.blocked.RetryAfter, ptr.To(0)
 	}
 	if j.waiting != "" {
 		ctrl.LoggerFrom(ctx).V(2).Info("Admitted, waiting to start", "for", j.waiting)
@@ -399,19 +399,27 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		Watches(&api.TrainJob{}, holdersFirst{&handler.EnqueueRequestForObject{}}).
 		Watches(&kueue.Workload{}, owner).
 		Watches(&jobset.JobSet{}, owner).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.jobOf), builder.WithPredicates(podEnds())).
+		Watches(&corev1.Pod{}, holdersFirst{handler.EnqueueRequestsFromMapFunc(r.jobOf)}, builder.WithPredicates(podEnds())).
 		Watches(&api.ClusterTrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.ClusterTrainingRuntimeKind))).
 		Watches(&api.TrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.TrainingRuntimeKind))).
 		WatchesRawSource(source.Channel(r.installed.again(ctx, r.client), &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency})
-	if next == nil {
-		return b.Complete(r)
+	if next != nil {
+		b = b.WatchesRawSource(source.Channel(next.Changed(), &handler.EnqueueRequestForObject{}))
 	}
-	b = b.WatchesRawSource(source.Channel(next.Changed(), &handler.EnqueueRequestForObject{}))
 	return b.Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-		ours, err := r.Reconcile(ctx, request)
-		theirs, nextErr := next.ReconcileAfter(ctx, request, err != nil)
-		return sooner(ours, theirs), errors.Join(err, nextErr)
+		result, err := r.Reconcile(ctx, request)
+		if next != nil {
+			theirs, nextErr := next.ReconcileAfter(ctx, request, err != nil)
+			result, err = sooner(result, theirs), errors.Join(err, nextErr)
+		}
+		if err != nil {
+			return reconcile.Result{}, err // it is tried again with the priority that it had
+		}
+		if result.RequeueAfter > 0 && result.Priority == nil {
+			result.Priority = ptr.To(holderPriority) // what waits for a time, and isn't last, is about to start or to stop
+		}
+		return result, nil
 	}))
 }
 

@@ -1,6 +1,7 @@
 package overrides
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -19,17 +20,19 @@ type Memo struct{ kept *lru.Cache }
 func NewMemo(results int) *Memo { return &Memo{lru.New(results)} }
 
 // Compute returns what Dialect.Compute does, which is shared and must not be changed. For the bundled Trainer it has no
-// Built: that holds the name of a TrainJob, and is compared with Kubeflow Trainer's JobSets alone.
+// Built: that is compared with Kubeflow Trainer's JobSets alone.
 func (m *Memo) Compute(d Dialect, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []Entry) (*Effective, error) {
 	if m == nil {
 		return d.Compute(job, runtime, entries)
 	}
-	key, err := keyOf(d, job, runtime, entries)
+	shared, own, err := keysOf(d, job, runtime, entries)
 	if err != nil {
 		return nil, err
 	}
-	if kept, found := m.kept.Get(key); found {
-		return kept.(*Effective), nil
+	for _, key := range []any{shared, own} {
+		if kept, found := m.kept.Get(key); found {
+			return kept.(*Effective), nil
+		}
 	}
 	e, err := d.Compute(job, runtime, entries)
 	if err != nil {
@@ -38,33 +41,51 @@ func (m *Memo) Compute(d Dialect, job *api.TrainJob, runtime *trainer.TrainingRu
 	if d.Bundled {
 		e.Built = nil
 	}
-	m.kept.Add(key, e)
+	hasName, err := mentions(e, job)
+	if err != nil {
+		return nil, err
+	}
+	if hasName {
+		m.kept.Add(own, e)
+	} else {
+		m.kept.Add(shared, e)
+	}
 	return e, nil
 }
 
-// keyOf is of all that Compute reads, so that nothing that is kept is ever out of date.
-func keyOf(d Dialect, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []Entry) ([sha256.Size]byte, error) {
+// mentions tells whether what a TrainJob runs has something of its own name in it, as the addresses of its pods have, which
+// Trainer puts into the environment (Built) and, for torchtune, into the command.
+func mentions(e *Effective, job *api.TrainJob) (bool, error) {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return false, fmt.Errorf("encoding what the TrainJob runs: %w", err)
+	}
+	return bytes.Contains(data, []byte(job.Name)) || job.UID != "" && bytes.Contains(data, []byte(job.UID)), nil
+}
+
+type key [sha256.Size]byte
+
+// keysOf returns the keys of what a TrainJob has in common with others, and of it alone. They are of all that Compute
+// reads, so that nothing that is kept is ever out of date.
+func keysOf(d Dialect, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []Entry) (shared, own key, err error) {
 	type change struct {
 		Patch    *trainer.TrainingRuntimeSpecPatch
 		Replaces bool
 	}
 	read := struct {
-		Dialect     string
-		Runtime     *trainer.TrainingRuntimeSpec
-		Trainer     *trainer.Trainer
-		Initializer *trainer.Initializer
-		Changes     []change
-		Job         []string // where the result holds its name
-	}{Dialect: fmt.Sprint(d), Runtime: runtime, Trainer: job.Spec.Trainer, Initializer: job.Spec.Initializer}
+		Dialect, Namespace, RuntimeName string
+		Runtime                         *trainer.TrainingRuntimeSpec
+		Trainer                         *trainer.Trainer
+		Initializer                     *trainer.Initializer
+		Changes                         []change
+	}{fmt.Sprint(d), job.Namespace, job.Spec.RuntimeRef.Name, runtime, job.Spec.Trainer, job.Spec.Initializer, nil}
 	for _, e := range entries {
 		read.Changes = append(read.Changes, change{e.Patch, e.Replaces})
 	}
-	if !d.Bundled {
-		read.Job = []string{job.Namespace, job.Name, string(job.UID)}
-	}
 	data, err := json.Marshal(read)
 	if err != nil {
-		return [sha256.Size]byte{}, fmt.Errorf("encoding what the TrainJob runs: %w", err)
+		return shared, own, fmt.Errorf("encoding what the TrainJob runs: %w", err)
 	}
-	return sha256.Sum256(data), nil
+	shared = sha256.Sum256(data)
+	return shared, sha256.Sum256(append(append(shared[:len(shared):len(shared)], job.Name...), job.UID...)), nil
 }

@@ -15,6 +15,7 @@ import (
 func TestMemo(t *testing.T) {
 	entry := listed(entries(t, "["+podEntry("a.com/a", `{spec: {nodeSelector: {gpu: a100}}}`)+"]"))
 	runtimes := map[string]string{"torch": torchRuntime, "mpi": mpiRuntime, "plain": plainRuntime("mlPolicy: {numNodes: 2}"), "jax": strings.Replace(torchRuntime, "torch: {}", "jax: {}", 1)}
+	const tune = `{trainer: {numNodes: 2, command: [tune, run]}, runtimeRef: {name: torchtune-llama3_2_1b}}`
 	for _, d := range []Dialect{Bundled, Kubeflow23, Kubeflow20} {
 		m := NewMemo(100)
 		for name, text := range runtimes {
@@ -22,7 +23,12 @@ func TestMemo(t *testing.T) {
 			for _, of := range []struct {
 				job, spec string
 				entries   []Entry
-			}{{"a", `{}`, nil}, {"b", `{}`, nil}, {"a", `{}`, nil}, {"a", `{trainer: {numNodes: 3}}`, nil}, {"b", `{}`, entry}, {"a", `{}`, entry}, {"a", `{initializer: {dataset: {storageUri: "hf://a/b"}}}`, nil}} {
+			}{
+				{"first-job", `{}`, nil}, {"other-job", `{}`, nil}, {"first-job", `{}`, nil}, {"first-job", `{trainer: {numNodes: 3}}`, nil},
+				{"other-job", `{}`, entry}, {"first-job", `{}`, entry}, {"first-job", `{initializer: {dataset: {storageUri: "hf://a/b"}}}`, nil},
+				// torchtune's command holds the address of the first pod, and a configuration named by the runtime.
+				{"first-job", tune, nil}, {"other-job", tune, nil}, {"other-job", strings.Replace(tune, "llama3_2_1b", "qwen2_5_1.5b", 1), nil},
+			} {
 				job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, of.spec)}
 				job.Namespace, job.Name = "ns", of.job
 				want, err := d.Compute(job, &rt, of.entries)
@@ -57,13 +63,13 @@ func TestMemoShares(t *testing.T) {
 		}
 		return e
 	}
-	first := ask("a", `{}`)
-	if ask("b", `{}`) != first {
+	first := ask("first-job", `{}`)
+	if ask("other-job", `{}`) != first {
 		t.Error("another TrainJob of the same shape was computed again")
 	}
-	ask("a", `{trainer: {numNodes: 3}}`)
-	ask("a", `{trainer: {numNodes: 4}}`)
-	if ask("a", `{}`) == first {
+	ask("first-job", `{trainer: {numNodes: 3}}`)
+	ask("first-job", `{trainer: {numNodes: 4}}`)
+	if ask("first-job", `{}`) == first {
 		t.Error("more is kept than there is room for")
 	}
 	for range 2 {

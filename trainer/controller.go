@@ -35,16 +35,6 @@ import (
 // by the one takes away what the other's set and its own doesn't.
 const fieldManager = "trainer"
 
-// joinDelay is how long a change of status waits for others to be written with it. Counts alone, and a state that is about
-// to be followed by another, wait for passingDelay. An end doesn't wait. When many TrainJobs change at once each waits longer,
-// by eachDelays for every other up to crowdDelay: the API server is busy with their starts, and most have changed again by then.
-const (
-	joinDelay    = 2 * time.Second
-	passingDelay = 4 * time.Second
-	eachDelays   = 100 * time.Millisecond
-	crowdDelay   = 26 * time.Second
-)
-
 // statusPriority is the priority, in the controller's queue, of a TrainJob of which nothing is left to do but to write its
 // status: whatever else is to be done goes before it.
 const statusPriority = -10
@@ -211,13 +201,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, job *api.TrainJob, status 
 		r.settle(key)
 		return reconcile.Result{}, nil
 	}
-	delay, state := joinDelay, api.StateOf(status)
-	countsAlone := equality.Semantic.DeepEqual(job.Status.Conditions, status.Conditions) && api.StateOf(&job.Status.TrainJobStatus) == state
-	if countsAlone || state == api.StateAdmitted || state == api.StateStarting {
-		delay = passingDelay
-	}
 	waited, others := r.waited(key)
-	if left := delay + min(time.Duration(others)*eachDelays, crowdDelay) - waited; left > 0 && !now && !urgent(&job.Status.TrainJobStatus, status) {
+	if left := delayOf(&job.Status.TrainJobStatus, status, others) - waited; left > 0 && !now {
 		return reconcile.Result{RequeueAfter: left, Priority: ptr.To(statusPriority)}, nil
 	}
 	if err := r.writer.Status(ctx, job, status, map[string]any{"flavor": flavorOf(wl)}); err != nil {

@@ -8,6 +8,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -205,4 +206,28 @@ func urgent(before, after *trainer.TrainJobStatus) bool {
 		}
 	}
 	return false
+}
+
+// joinDelay is how long a change of status waits for others to be written with it. Counts alone, and a state that is about
+// to be followed by another, wait for passingDelay. An end doesn't wait. When many TrainJobs change at once each waits longer,
+// by eachDelays for every other up to crowdDelay: the API server is busy with their starts, and most have changed again by then.
+const (
+	joinDelay    = 2 * time.Second
+	passingDelay = 4 * time.Second
+	eachDelays   = 100 * time.Millisecond
+	crowdDelay   = 26 * time.Second
+)
+
+// delayOf is how long a change of status may wait for others to be written with it, where so many other TrainJobs have one
+// too; 0 is not at all.
+func delayOf(before, after *trainer.TrainJobStatus, others int) time.Duration {
+	if urgent(before, after) {
+		return 0
+	}
+	delay, state := joinDelay, api.StateOf(after)
+	countsAlone := equality.Semantic.DeepEqual(before.Conditions, after.Conditions) && api.StateOf(before) == state
+	if countsAlone || state == api.StateAdmitted || state == api.StateStarting {
+		delay = passingDelay
+	}
+	return delay + min(time.Duration(others)*eachDelays, crowdDelay)
 }

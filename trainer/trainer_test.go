@@ -366,3 +366,37 @@ func TestPinSurvives(t *testing.T) {
 		t.Errorf("a forged pin is named: got %v", err)
 	}
 }
+
+func TestDelayOf(t *testing.T) {
+	status := func(conditions ...string) *trainer.TrainJobStatus {
+		s := &trainer.TrainJobStatus{}
+		for _, c := range conditions {
+			kind, value, _ := strings.Cut(c, "=")
+			meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionStatus(value), Reason: "Any"})
+		}
+		return s
+	}
+	counts := status("Suspended=False")
+	counts.JobsStatus = []trainer.JobStatus{{Name: "node", Active: ptr.To[int32](1), Ready: ptr.To[int32](0)}}
+	cases := map[string]struct {
+		reason        string
+		before, after *trainer.TrainJobStatus
+		others        int
+		want          time.Duration
+	}{
+		"waits":            {"somebody wants to know why", status(), status("Suspended=True", "QuotaReserved=False"), 0, 2 * time.Second},
+		"waits in a crowd": {"the API server is busy with starts", status(), status("Suspended=True", "QuotaReserved=False"), 100, 12 * time.Second},
+		"a great crowd":    {"not for ever", status(), status("Suspended=True", "QuotaReserved=False"), 10000, 28 * time.Second},
+		"admitted":         {"it is about to start", status("Suspended=True"), status("Suspended=True", "QuotaReserved=True", "Admitted=True"), 0, 4 * time.Second},
+		"counts":           {"they change all the time", status("Suspended=False"), counts, 0, 4 * time.Second},
+		"end":              {"an end doesn't wait for anybody", status("Suspended=False"), status("Suspended=False", "Complete=True"), 10000, 0},
+		"evicted":          {"nor does the reason of a stop", status("Admitted=True"), status("Admitted=False", "Evicted=True"), 10000, 0},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := delayOf(c.before, c.after, c.others); got != c.want {
+				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
+			}
+		})
+	}
+}

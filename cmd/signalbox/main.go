@@ -109,12 +109,16 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := newManager(restConfig, config)
+	reader, err := newReader(restConfig)
 	if err != nil {
 		return err
 	}
 	bundled := *config.Trainer.Enabled
-	dialect, err := checkCluster(ctx, mgr.GetAPIReader(), clients, config)
+	dialect, err := checkCluster(ctx, reader, clients, config) // before the manager, which says less of a missing CRD
+	if err != nil {
+		return err
+	}
+	mgr, err := newManager(restConfig, config)
 	if err != nil {
 		return err
 	}
@@ -186,16 +190,21 @@ func fits(ctx context.Context, config *configapi.Configuration) error {
 	if err != nil {
 		return err
 	}
-	scheme, err := newScheme(api.AddToScheme)
-	if err != nil {
-		return err
-	}
-	reader, err := client.New(restConfig, client.Options{Scheme: scheme})
+	reader, err := newReader(restConfig)
 	if err != nil {
 		return err
 	}
 	_, err = checkCluster(ctx, reader, clients, config)
 	return err
+}
+
+// newReader returns a client without a cache.
+func newReader(config *rest.Config) (client.Client, error) {
+	scheme, err := newScheme(api.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme})
 }
 
 // bundledTrainer sets the Trainer role up and returns what is to be run for each TrainJob.
