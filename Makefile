@@ -87,7 +87,7 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
 ROUNDS ?= 1
-BURSTS ?= 100,500,2000
+BURSTS ?= 100,500
 WAITING ?= 100,1000
 DEEP ?= 5000,10000
 .PHONY: bench

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -36,9 +37,16 @@ type loadRun struct {
 	Bursts  []burstRun   `json:"bursts"`
 	Waiting []waitingRun `json:"waiting"`
 	Queued  *queuedRun   `json:"queued"`
-	// Evictions are the spans of TrainJobs that were evicted.
-	Evictions map[string][]float64 `json:"evictionsMs"`
-	Restart   *restartRun          `json:"restart,omitempty"`
+	Running *runningRun  `json:"running"`
+	Restart *restartRun  `json:"restart,omitempty"`
+}
+
+// runningRun is of TrainJobs that run until they are evicted.
+type runningRun struct {
+	Jobs int `json:"jobs"`
+	// Stored is of all of them, while they run.
+	Stored    stored               `json:"stored"`
+	LatencyMs map[string][]float64 `json:"latencyMs"`
 }
 
 // restartRun is of a manager that comes back while others wait, to TrainJobs that were admitted meanwhile.
@@ -114,15 +122,22 @@ func load(ctx context.Context, dir, profile string, bursts, depths []int, out st
 		if err != nil {
 			return err
 		}
-		say("burst of %d: %.1f s, %.2f writes each (and %.2f after the end), CPU of the controllers %.1f s per 1,000", n, b.Seconds, b.WritesPerJob["controllers"], b.LateWrites, b.CPU["controllers"])
+		say("burst of %d: %.1f s, %.2f writes each (and %.2f after the end), CPU of the controllers %.1f s per 1,000 (Signalbox %.1f, API server %.1f)", n, b.Seconds, b.WritesPerJob["controllers"], b.LateWrites, b.CPU["controllers"], b.CPU["signalbox"], b.CPU["kube-apiserver"])
+		if err := r.save(out); err != nil {
+			return err
+		}
 		r.Bursts = append(r.Bursts, *b)
 		if err := g.clear(ctx, n); err != nil {
 			return err
 		}
 	}
-	if err := r.deep(ctx, g, dir, depths, say); err != nil {
+	if err := r.deep(ctx, g, dir, depths, out, say); err != nil {
 		return err
 	}
+	return r.save(out)
+}
+
+func (r *loadRun) save(out string) error {
 	data, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
 		return err
@@ -147,15 +162,15 @@ func (r *loadRun) small(ctx context.Context, g *ground, dir string, say func(str
 		return err
 	}
 	say("%d queued: %.2f writes each, %.1f objects", some, r.Queued.WritesPerJob["all"], float64(r.Queued.Stored.Objects)/some)
-	if r.Evictions, err = g.evictions(ctx, running); err != nil {
+	if r.Running, err = g.evictions(ctx, dir, running); err != nil {
 		return err
 	}
-	say("%d evicted: their quota is free after %.0f ms, p50", running, quantile(r.Evictions[span{evicted, released}.String()], 0.5))
+	say("%d evicted: their quota is free after %.0f ms, p50", running, quantile(r.Running.LatencyMs[span{evicted, released}.String()], 0.5))
 	return nil
 }
 
 // deep measures with ever more TrainJobs waiting, and a restart behind the most of them.
-func (r *loadRun) deep(ctx context.Context, g *ground, dir string, depths []int, say func(string, ...any)) error {
+func (r *loadRun) deep(ctx context.Context, g *ground, dir string, depths []int, out string, say func(string, ...any)) error {
 	slices.Sort(depths)
 	w := g.wait(ctx, dir)
 	defer w.seen.end()
@@ -166,6 +181,9 @@ func (r *loadRun) deep(ctx context.Context, g *ground, dir string, depths []int,
 		}
 		say("%d waiting: %s p99 %.0f ms", n, span{admitted, started}, quantile(one.LatencyMs[span{admitted, started}.String()], 0.99))
 		r.Waiting = append(r.Waiting, *one)
+		if err := r.save(out); err != nil {
+			return err
+		}
 	}
 	if len(depths) == 0 || r.Profile == "builtin" {
 		return nil
@@ -261,35 +279,38 @@ func gpus(n int64) *corev1.ResourceRequirements {
 // short leaves a TrainJob of a second as it is.
 func short(*api.TrainJob) {}
 
-// submit creates n TrainJobs, by several clients at a time.
+// submit creates n TrainJobs.
 func (g *ground) submit(ctx context.Context, prefix string, n int, change func(*api.TrainJob)) error {
-	errs := make(chan error, submitters)
-	for s := range submitters {
-		go func() {
-			for i := s; i < n; i += submitters {
-				job := loadJob(fmt.Sprintf("%s-%05d", prefix, i))
-				change(job)
-				if err := g.client.Create(ctx, job); err != nil {
-					errs <- fmt.Errorf("submitting: %w", err)
-					return
-				}
-			}
-			errs <- nil
-		}()
-	}
-	var first error
-	for range submitters {
-		if err := <-errs; err != nil && first == nil {
-			first = err
+	return atOnce(n, func(i int) error {
+		job := loadJob(fmt.Sprintf("%s-%05d", prefix, i))
+		change(job)
+		if err := g.client.Create(ctx, job); err != nil {
+			return fmt.Errorf("submitting: %w", err)
 		}
+		return nil
+	})
+}
+
+// atOnce does n things, as many at a time as there are submitters.
+func atOnce(n int, do func(int) error) error {
+	var group errgroup.Group
+	group.SetLimit(submitters)
+	for i := range n {
+		group.Go(func() error { return do(i) })
 	}
-	return first
+	return group.Wait()
 }
 
 // clear deletes all n TrainJobs, and waits until nothing of them is left.
 func (g *ground) clear(ctx context.Context, n int) error {
 	g.allow(n)
-	if err := g.client.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(namespace)); err != nil {
+	var all api.TrainJobList
+	if err := g.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
+		return err
+	}
+	// One by one: a request to delete thousands takes longer than the API server gives it.
+	err := atOnce(len(all.Items), func(i int) error { return client.IgnoreNotFound(g.client.Delete(ctx, &all.Items[i])) })
+	if err != nil {
 		return err
 	}
 	return g.until(ctx, "nothing is left of the TrainJobs", func() (bool, error) {

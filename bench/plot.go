@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -12,11 +14,11 @@ import (
 
 // pictures are what a report draws: of each group of figures whose name has the prefix, one figure for each profile.
 var pictures = []struct{ name, title, group, figure string }{
-	{"writes", "Write requests per TrainJob", "A burst of ", "write requests per TrainJob by Kueue, JobSet and who starts and builds"},
-	{"cpu", "CPU seconds of the controllers per 1,000 TrainJobs", "A burst of ", "CPU seconds of the same per 1,000"},
-	{"throughput", "TrainJobs per second", "A burst of ", "TrainJobs per second"},
-	{"start", "Admitted → started, p99, ms", "A burst of ", "admitted → started, p99, ms"},
-	{"waiting", "Admitted → started while others wait, p99, ms", "While ", "admitted → started, p99, ms"},
+	{"writes", "Write requests per TrainJob, by the size of a burst", "A burst of ", "write requests per TrainJob by Kueue, JobSet and who starts and builds"},
+	{"cpu", "CPU seconds of the controllers per 1,000, by the size of a burst", "A burst of ", "CPU seconds of the same per 1,000"},
+	{"throughput", "TrainJobs per second, by the size of a burst", "A burst of ", "TrainJobs per second"},
+	{"start", "Admitted → started, p99, ms, by the size of a burst", "A burst of ", "admitted → started, p99, ms"},
+	{"waiting", "Admitted → started, p99, ms, by how many wait", "While ", "admitted → started, p99, ms"},
 }
 
 // draw draws the pictures beside the page.
@@ -51,11 +53,20 @@ func (c *comparison) draw(base string) error {
 			p.Add(bars)
 			p.Legend.Add(peer, bars)
 		}
-		p.NominalX(groups...)
+		p.NominalX(sizes(groups)...)
 		p.Y.Max *= 1.25 // room for the legend
 		if err := p.Save(16*vg.Centimeter, 8*vg.Centimeter, base+"-"+picture.name+".svg"); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// sizes are the numbers by which groups differ.
+func sizes(groups []string) []string {
+	labels := make([]string, len(groups))
+	for i, group := range groups {
+		labels[i] = cmp.Or(regexp.MustCompile(`[0-9]+`).FindString(group), group)
+	}
+	return labels
 }

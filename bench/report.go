@@ -137,9 +137,22 @@ func (c *comparison) compareSmall(runs map[string][]*loadRun) {
 	s := span{evicted, released}
 	for _, q := range quantiles {
 		c.add(fmt.Sprintf("%d running TrainJobs are evicted at once", running), fmt.Sprintf("%s, p%.0f, ms", s, q*100), runs, func(r *loadRun) (float64, bool) {
-			return quantile(r.Evictions[s.String()], q), len(r.Evictions) > 0
+			if r.Running == nil {
+				return 0, false
+			}
+			return quantile(r.Running.LatencyMs[s.String()], q), true
 		})
 	}
+	kept := func(name string, value func(stored) float64) {
+		c.add("A TrainJob that runs", name, runs, func(r *loadRun) (float64, bool) {
+			if r.Running == nil {
+				return 0, false
+			}
+			return value(r.Running.Stored) / float64(r.Running.Jobs), true
+		})
+	}
+	kept("objects in etcd, itself among them, without events", func(s stored) float64 { return float64(s.Objects) })
+	kept("bytes in etcd", func(s stored) float64 { return float64(s.Bytes) })
 }
 
 // addFaults adds a line for every kind of fault that any run has seen, and for each that matters most in any case.

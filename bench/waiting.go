@@ -97,7 +97,7 @@ func (w *waiters) add(ctx context.Context, kind string, n int) error {
 	err := w.submit(ctx, fmt.Sprintf("%s-%d", kind, w.submitted[kind]), n, func(job *api.TrainJob) {
 		job.Spec.Trainer.ResourcesPerNode = gpus(2)
 		if kind == holder {
-			job.Labels[constants.WorkloadPriorityClassLabel], job.Labels[holder] = holder, "true"
+			job.Labels[constants.WorkloadPriorityClassLabel] = holder
 			job.Spec.RuntimeRef.Name = long
 		}
 	})
@@ -126,13 +126,24 @@ func (w *waiters) fill(ctx context.Context, n int) error {
 	return w.settle(ctx, from, still)
 }
 
+// free deletes those that hold the quota: by their names, for to find them would take the API server the longer the more
+// others wait.
+func (w *waiters) free(ctx context.Context) error {
+	first := w.submitted[holder] - running
+	return atOnce(running, func(i int) error {
+		job := &api.TrainJob{}
+		job.Namespace, job.Name = namespace, fmt.Sprintf("%s-%d-%05d", holder, first, i)
+		return w.client.Delete(ctx, job)
+	})
+}
+
 // behind measures starts while n others wait.
 func (w *waiters) behind(ctx context.Context, n int) (*waitingRun, error) {
 	if err := w.fill(ctx, n+starts); err != nil {
 		return nil, err
 	}
 	before, from := w.seen.countOf(waiter, started), time.Now()
-	if err := w.client.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(namespace), client.HasLabels{holder}); err != nil {
+	if err := w.free(ctx); err != nil {
 		return nil, err
 	}
 	if err := w.until(ctx, "enough have started", func() (bool, error) { return w.seen.countOf(waiter, started) >= before+starts, nil }); err != nil {
@@ -160,7 +171,7 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	if err := w.hold(ctx, kueue.Hold); err != nil {
 		return nil, err
 	}
-	if err := w.client.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(namespace), client.HasLabels{holder}); err != nil {
+	if err := w.free(ctx); err != nil {
 		return nil, err
 	}
 	from, err := audit.End(w.audit)
@@ -207,16 +218,26 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	return r, err
 }
 
-// evictions has the quota held by n TrainJobs, takes it away, and measures until it is free.
-func (g *ground) evictions(ctx context.Context, n int) (map[string][]float64, error) {
+// evictions has the quota held by n TrainJobs, looks what is stored of them, takes the quota away, and measures until it is
+// free.
+func (g *ground) evictions(ctx context.Context, dir string, n int) (*runningRun, error) {
 	t := follow(ctx, g.client)
 	defer t.end()
+	before, err := storedIn(dir, namespace)
+	if err != nil {
+		return nil, err
+	}
 	if err := g.submit(ctx, "evicted", n, func(job *api.TrainJob) { job.Spec.RuntimeRef.Name = long }); err != nil {
 		return nil, err
 	}
 	if err := g.until(ctx, "all run", func() (bool, error) { return t.count(bound) == n, nil }); err != nil {
 		return nil, err
 	}
+	now, err := storedIn(dir, namespace)
+	if err != nil {
+		return nil, err
+	}
+	r := &runningRun{Jobs: n, Stored: stored{Objects: now.Objects - before.Objects, Bytes: now.Bytes - before.Bytes}}
 	if err := g.hold(ctx, kueue.HoldAndDrain); err != nil {
 		return nil, err
 	}
@@ -226,5 +247,6 @@ func (g *ground) evictions(ctx context.Context, n int) (map[string][]float64, er
 	if err := g.clear(ctx, n); err != nil {
 		return nil, err
 	}
-	return milliseconds(t.durations(func(map[moment]time.Time) bool { return true })), g.hold(ctx, kueue.None)
+	r.LatencyMs = milliseconds(t.durations(func(map[moment]time.Time) bool { return true }))
+	return r, g.hold(ctx, kueue.None)
 }

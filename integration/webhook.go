@@ -64,8 +64,13 @@ type review struct {
 	integral bool // the request is the integration's own
 }
 
+// integral tells whether a request is the integration's own.
+func (w *Webhook) integral(request admission.Request) bool {
+	return slices.Contains(w.self, request.UserInfo.Username)
+}
+
 func (w *Webhook) decode(request admission.Request) (*review, error) {
-	rv := &review{new: &job{}, raw: request.Object.Raw, rawOld: request.OldObject.Raw, integral: slices.Contains(w.self, request.UserInfo.Username)}
+	rv := &review{new: &job{}, raw: request.Object.Raw, rawOld: request.OldObject.Raw, integral: w.integral(request)}
 	if err := w.decoder.Decode(request, &rv.new.TrainJob); err != nil {
 		return nil, err
 	}
@@ -82,6 +87,10 @@ func (w *Webhook) decode(request admission.Request) (*review, error) {
 }
 
 func (w *Webhook) mutate(ctx context.Context, request admission.Request) admission.Response {
+	d := w.installed.Dialect()
+	if w.integral(request) && request.Operation == admissionv1.Update && d.Keyed() {
+		return admission.Allowed("") // its own writes are exactly what they should be; each start comes by here
+	}
 	rv, err := w.decode(request)
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
@@ -89,9 +98,8 @@ func (w *Webhook) mutate(ctx context.Context, request admission.Request) admissi
 	if !rv.new.DeletionTimestamp.IsZero() {
 		return admission.Allowed("") // not worth a look
 	}
-	d := w.installed.Dialect()
 	if rv.integral && rv.old != nil {
-		// The integration's own writes are exactly what they should be, but for a list that its Record is to come into.
+		// Exactly what it should be, but for a list that its Record is to come into.
 		patch, err := render(d, rv)
 		if err != nil {
 			return admission.Errored(http.StatusInternalServerError, err)
@@ -427,6 +435,9 @@ func rawEntries(raw []byte) ([]any, error) {
 }
 
 func (w *Webhook) validate(ctx context.Context, request admission.Request) admission.Response {
+	if w.integral(request) && request.Operation == admissionv1.Update {
+		return admission.Allowed("") // it never takes the spec away
+	}
 	rv, err := w.decode(request)
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
