@@ -39,7 +39,7 @@ func (g *ground) burst(ctx context.Context, dir, prefix string, n int) (*burstRu
 	if err != nil {
 		return nil, err
 	}
-	if n <= lateSize {
+	if n == lateSize {
 		if err := g.until(ctx, "nothing is written any more", func() (bool, error) { return time.Since(end) > lateWindow, nil }); err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func (g *ground) burst(ctx context.Context, dir, prefix string, n int) (*burstRu
 }
 
 // lateWindow is longer than any controller waits, after the end of a TrainJob, with anything. What is written in it is
-// counted of bursts of at most lateSize.
+// counted of a burst of lateSize.
 const (
 	lateWindow = 75 * time.Second
 	lateSize   = 100

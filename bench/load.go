@@ -72,7 +72,7 @@ type burstRun struct {
 	// WritesPerJob are requests that may change something, by component.
 	WritesPerJob map[string]float64 `json:"writesPerJob"`
 	ReadsPerJob  map[string]float64 `json:"readsPerJob"`
-	// LateWrites are writes after all have finished, per TrainJob; of bursts of at most lateSize.
+	// LateWrites are writes after all have finished, per TrainJob; of a burst of lateSize.
 	LateWrites float64 `json:"lateWritesPerJob"`
 	// StartWrites are writes to TrainJobs by other than their users, without those of status, per TrainJob.
 	StartWrites float64              `json:"startWritesPerJob"`
@@ -122,7 +122,7 @@ func load(ctx context.Context, dir, profile string, bursts, depths []int, out st
 		if err != nil {
 			return err
 		}
-		say("burst of %d: %.1f s, %.2f writes each (and %.2f after the end), CPU of the controllers %.1f s per 1,000 (Signalbox %.1f, API server %.1f)", n, b.Seconds, b.WritesPerJob["controllers"], b.LateWrites, b.CPU["controllers"], b.CPU["signalbox"], b.CPU["kube-apiserver"])
+		say("burst of %d: %.1f s, %.2f writes each (after the end %.2f, where looked at), CPU of the controllers %.1f s per 1,000 (Signalbox %.1f, API server %.1f)", n, b.Seconds, b.WritesPerJob["controllers"], b.LateWrites, b.CPU["controllers"], b.CPU["signalbox"], b.CPU["kube-apiserver"])
 		if err := r.save(out); err != nil {
 			return err
 		}

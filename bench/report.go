@@ -246,7 +246,7 @@ func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
 	for _, who := range controllers {
 		add("… of them by "+who, func(b *burstRun) float64 { return b.WritesPerJob[who] })
 	}
-	if size <= lateSize {
+	if size == lateSize {
 		add(lateName, func(b *burstRun) float64 { return b.LateWrites })
 		add("both together", func(b *burstRun) float64 { return b.WritesPerJob["controllers"] + b.LateWrites })
 	}
