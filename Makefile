@@ -86,15 +86,16 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
+PROFILES ?= bundled builtin kubeflow
 ROUNDS ?= 1
 BURSTS ?= 100,500
 WAITING ?= 100,1000
 DEEP ?= 5000,10000
 .PHONY: bench
-bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (ROUNDS, BURSTS, WAITING, DEEP); page, JSON and plots go to bench/results
+bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PROFILES, ROUNDS, BURSTS, WAITING, DEEP); page, JSON and plots go to bench/results
 	@echo "Building the benchmarks."
 	@CGO_ENABLED=0 go build -o $(BIN)/bench ./bench && rm -rf bench/.raw
-	@for round in $$(seq $(ROUNDS)); do for profile in bundled builtin kubeflow; do \
+	@for round in $$(seq $(ROUNDS)); do for profile in $(PROFILES); do \
 		waiting=$(WAITING); [ $$profile = bundled ] && waiting=$$waiting$(addprefix $(comma),$(DEEP)); \
 		$(BIN)/cluster run --profile $$profile -- $(BIN)/bench load --profile $$profile --bursts $(BURSTS) --waiting $$waiting --out $(CURDIR)/bench/.raw/$$profile-$$round.json || exit 1; done; done
 	@$(BIN)/bench report $(CURDIR)/bench/.raw --out $(CURDIR)/bench/results
