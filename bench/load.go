@@ -123,10 +123,10 @@ func load(ctx context.Context, dir, profile string, bursts, depths []int, out st
 			return err
 		}
 		say("burst of %d: %.1f s, %.2f writes each (after the end %.2f, where looked at), CPU of the controllers %.1f s per 1,000 (Signalbox %.1f, API server %.1f)", n, b.Seconds, b.WritesPerJob["controllers"], b.LateWrites, b.CPU["controllers"], b.CPU["signalbox"], b.CPU["kube-apiserver"])
+		r.Bursts = append(r.Bursts, *b)
 		if err := r.save(out); err != nil {
 			return err
 		}
-		r.Bursts = append(r.Bursts, *b)
 		if err := g.clear(ctx, n); err != nil {
 			return err
 		}
