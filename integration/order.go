@@ -68,6 +68,19 @@ func holdsQuota(o client.Object) bool {
 	return false
 }
 
+// placed gives a TrainJob that is to be looked at again its place in the queue. After an error it keeps the one that it had: a
+// start that has failed doesn't wait behind a status that was to be written. What waits for a time, and doesn't say that it
+// comes last, is about to start or to stop.
+func placed(result reconcile.Result, err error) reconcile.Result {
+	if err != nil {
+		return reconcile.Result{}
+	}
+	if result.RequeueAfter > 0 && result.Priority == nil {
+		result.Priority = ptr.To(holderPriority)
+	}
+	return result
+}
+
 // raised is a queue into which everything comes with holderPriority.
 type raised struct {
 	priorityqueue.PriorityQueue[reconcile.Request]

@@ -60,6 +60,29 @@ func TestHoldersFirst(t *testing.T) {
 	}
 }
 
+func TestPlaced(t *testing.T) {
+	later, first := reconcile.Result{RequeueAfter: time.Second, Priority: ptr.To(laterPriority)}, ptr.To(holderPriority)
+	cases := map[string]struct {
+		reason string
+		result reconcile.Result
+		err    error
+		want   reconcile.Result
+	}{
+		"done":           {"nothing brings it back", reconcile.Result{}, nil, reconcile.Result{}},
+		"a time":         {"a deadline doesn't inherit the place of a status", reconcile.Result{RequeueAfter: time.Second}, nil, reconcile.Result{RequeueAfter: time.Second, Priority: first}},
+		"later":          {"nobody waits for it", later, nil, later},
+		"failed":         {"it keeps the place that it had", reconcile.Result{}, context.DeadlineExceeded, reconcile.Result{}},
+		"failed, status": {"a failed start doesn't take the place of a status", later, context.DeadlineExceeded, reconcile.Result{}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := placed(c.result, c.err); got.RequeueAfter != c.want.RequeueAfter || !ptr.Equal(got.Priority, c.want.Priority) {
+				t.Errorf("%s: got %+v, want %+v", c.reason, got, c.want)
+			}
+		})
+	}
+}
+
 // The finalizer of a finished job's Workload goes after a while, or when the Workload is deleted.
 func TestLetGo(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)

@@ -413,13 +413,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 			theirs, nextErr := next.ReconcileAfter(ctx, request, err != nil)
 			result, err = sooner(result, theirs), errors.Join(err, nextErr)
 		}
-		if err != nil {
-			return reconcile.Result{}, err // it is tried again with the priority that it had
-		}
-		if result.RequeueAfter > 0 && result.Priority == nil {
-			result.Priority = ptr.To(holderPriority) // what waits for a time, and isn't last, is about to start or to stop
-		}
-		return result, nil
+		return placed(result, err), err
 	}))
 }
 
