@@ -119,7 +119,7 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 	case !finished && js == nil && !failed && !ptr.Deref(job.Spec.Suspend, false) && !ofAnother(&job):
 		err = r.make(ctx, &job)
 	}
-	if apierrors.IsConflict(err) {
+	if apierrors.IsConflict(err) || unseen(&job, err, r.clock.Now()) {
 		return reconcile.Result{RequeueAfter: admission.ConflictDelay}, gangErr
 	}
 	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) {
@@ -286,10 +286,19 @@ func (r *Reconciler) make(ctx context.Context, job *api.TrainJob) error {
 	if err == nil {
 		err = r.apply(ctx, job, spec)
 	}
-	if err != nil && !apierrors.IsConflict(err) {
+	if err != nil && !apierrors.IsConflict(err) && !unseen(job, err, r.clock.Now()) {
 		r.recorder.Eventf(job, nil, corev1.EventTypeWarning, "TrainJobResourcesCreationFailed", "Reconciling", "TrainJob resources reconciliation failed: %s", admission.Note(err.Error()))
 	}
 	return err
+}
+
+// unseenFor is how long after its creation a TrainJob may be unknown to the webhooks of others.
+const unseenFor = 10 * time.Second
+
+// unseen tells whether the JobSet was refused for a TrainJob that the cache of a webhook doesn't have yet: Kueue's for JobSets
+// looks its owner up. It is no failure: the next try finds it.
+func unseen(job *api.TrainJob, err error, now time.Time) bool {
+	return apierrors.IsNotFound(err) && now.Sub(job.CreationTimestamp.Time) < unseenFor
 }
 
 func (r *Reconciler) apply(ctx context.Context, job *api.TrainJob, spec *trainer.TrainingRuntimeSpec) error {

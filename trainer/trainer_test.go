@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,9 +15,11 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -282,6 +285,27 @@ func TestUrgent(t *testing.T) {
 	}
 	if !urgent(&trainer.TrainJobStatus{}, is(trainer.TrainJobComplete)) || urgent(is(trainer.TrainJobComplete), is(trainer.TrainJobComplete)) || urgent(&trainer.TrainJobStatus{}, is(api.ConditionAdmitted)) {
 		t.Error("an end is urgent, once; an admission can wait for what comes with it")
+	}
+}
+
+func TestUnseen(t *testing.T) {
+	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	job := &api.TrainJob{}
+	job.CreationTimestamp = metav1.NewTime(created)
+	unknown := apierrors.NewNotFound(schema.GroupResource{Group: trainer.GroupVersion.Group, Resource: "trainjobs"}, "model")
+	for name, test := range map[string]struct {
+		err   error
+		after time.Duration
+		want  bool
+	}{
+		"another's webhook doesn't know it yet": {fmt.Errorf("applying the JobSet: %w", unknown), time.Second, true},
+		"nor will it":                           {fmt.Errorf("applying the JobSet: %w", unknown), unseenFor, false},
+		"refused for what it is":                {apierrors.NewForbidden(schema.GroupResource{}, "model", errors.New("no")), time.Second, false},
+		"made":                                  {nil, time.Second, false},
+	} {
+		if got := unseen(job, test.err, created.Add(test.after)); got != test.want {
+			t.Errorf("%s: got %t", name, got)
+		}
 	}
 }
 
