@@ -246,7 +246,7 @@ func conflict(job *api.TrainJob, entries []overrides.Entry, replicatedJob string
 // looks whether every pod gets what admission needs.
 func verify(in Input, all map[kueue.PodSetReference]*needs, own trainer.RuntimePatch) error {
 	entries := in.Dialect.With(in.Job, own)
-	result, err := in.Memo.Compute(in.Dialect, in.Job, in.Runtime, entries)
+	result, err := in.Dialect.Compute(in.Job, in.Runtime, entries) // it names the Workload: no other TrainJob runs the same
 	if err != nil {
 		return err
 	}

@@ -219,8 +219,7 @@ func (w *Writer) Suspend(ctx context.Context, job *api.TrainJob) error {
 // Kueue's built-in integration may have written it.
 func (w *Writer) Clear(ctx context.Context, d overrides.Dialect, job *api.TrainJob) error {
 	if !d.Keyed() {
-		neutral := Neutral(d.Own(job))
-		neutral.Time = &metav1.Time{Time: w.clock.Now()}
+		neutral := w.neutral(d.Own(job))
 		record, err := recordOf(d, job, &neutral)
 		if err != nil {
 			return err
@@ -237,12 +236,19 @@ func (w *Writer) Clear(ctx context.Context, d overrides.Dialect, job *api.TrainJ
 		{"op": "test", "path": "/metadata/uid", "value": job.UID},
 		{"op": "replace", "path": "/metadata/resourceVersion", "value": job.ResourceVersion}, // a conflict where it has changed since
 		{"op": "test", "path": entry + "/manager", "value": overrides.Manager},
-		{"op": "replace", "path": entry, "value": Neutral(&job.Spec.RuntimePatches[i])},
+		{"op": "replace", "path": entry, "value": w.neutral(&job.Spec.RuntimePatches[i])},
 	})
 	if err != nil {
 		return fmt.Errorf("encoding the entry of %s: %w", overrides.Manager, err)
 	}
 	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
+}
+
+// neutral is Neutral at this time, which no webhook of ours sets.
+func (w *Writer) neutral(own *trainer.RuntimePatch) trainer.RuntimePatch {
+	entry := Neutral(own)
+	entry.Time = &metav1.Time{Time: w.clock.Now()}
+	return entry
 }
 
 // Migrate writes what takes the place of a Record of another Trainer, and takes the Record away. An API server that still

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -174,6 +176,38 @@ metadata: {name: s}
 	config := configurations[0].Object["webhooks"].([]any)[0].(map[string]any)["clientConfig"].(map[string]any)
 	if config["url"] != "https://127.0.0.1:1234/mutate" || config["caBundle"] != "Y2E=" || configurations[0].GetName() != "manager-mutating" {
 		t.Errorf("got %s %v", configurations[0].GetName(), config)
+	}
+}
+
+func TestWebhooksTakeTheUserForTheManager(t *testing.T) {
+	objects, err := readManifests("../../config/default/signalbox.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string]int{}
+	for _, o := range ofKind(objects, "WebhookConfiguration") {
+		if err := runAs(o, "somebody"); err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of["manager"] += strings.Count(string(text), installedAs)
+		of["somebody"] += strings.Count(string(text), "!= 'somebody'")
+	}
+	if of["manager"] != 0 || of["somebody"] != 3 { // both of the integration's, and the Trainer's that changes TrainJobs
+		t.Errorf("got %v", of)
+	}
+}
+
+func TestInstalledEnv(t *testing.T) {
+	env, err := installedEnv("../../config/default/signalbox.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, "GOMEMLIMIT=") }) {
+		t.Errorf("got %q, without what the chart sets for the collector", env)
 	}
 }
 

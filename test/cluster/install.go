@@ -117,14 +117,13 @@ func (x *plan) installLate(ctx context.Context) error {
 	if x.profile.trainer != nil {
 		all["trainer"] = webhooks{"trainer", filepath.Join(dirs.trainer, "manifests/base/webhook/manifests.yaml")}
 	}
-	if x.profile.signalbox {
-		all["signalbox"] = webhooks{"signalbox", filepath.Join(x.layout.repo, "config/webhook/manifests.yaml")}
-	}
-	if x.profile.bundled() {
-		all["signalbox-trainer"] = webhooks{"signalbox", filepath.Join(x.layout.repo, "config/webhook/trainer/manifests.yaml")}
-	}
 	for name, w := range all {
 		if err := x.installWebhooks(ctx, name, w); err != nil {
+			return err
+		}
+	}
+	if x.profile.signalbox {
+		if err := x.installSignalboxWebhooks(ctx); err != nil {
 			return err
 		}
 	}
@@ -148,6 +147,65 @@ func (x *plan) installWebhooks(ctx context.Context, name string, w webhooks) err
 		return err
 	}
 	return x.applier.apply(ctx, configurations...)
+}
+
+// installedAs is whom the plain manifests, which are made of the chart, run the manager as.
+const installedAs = "system:serviceaccount:signalbox-system:signalbox"
+
+// signalboxManifest is the plain manifest of what the profile runs of Signalbox.
+func (x *plan) signalboxManifest() string {
+	kind := "integration"
+	if x.profile.bundled() {
+		kind = "default"
+	}
+	return filepath.Join(x.layout.repo, "config", kind, "signalbox.yaml")
+}
+
+// installedEnv is the environment of the manager of a manifest.
+func installedEnv(manifest string) ([]string, error) {
+	objects, err := readManifests(manifest)
+	if err != nil {
+		return nil, err
+	}
+	var env []string
+	for _, o := range ofKind(objects, "Deployment") {
+		containers, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range containers {
+			vars, _, err := unstructured.NestedSlice(c.(map[string]any), "env")
+			if err != nil {
+				return nil, err
+			}
+			for _, v := range vars {
+				if name, value := v.(map[string]any)["name"], v.(map[string]any)["value"]; value != nil {
+					env = append(env, fmt.Sprintf("%s=%s", name, value))
+				}
+			}
+		}
+	}
+	return env, nil
+}
+
+// installSignalboxWebhooks makes Signalbox's own as they are installed, with all that they are called for and not.
+func (x *plan) installSignalboxWebhooks(ctx context.Context) error {
+	objects, err := readManifests(x.signalboxManifest())
+	if err != nil {
+		return err
+	}
+	for _, o := range ofKind(objects, "WebhookConfiguration") {
+		if err := runAs(o, "signalbox"); err != nil {
+			return err
+		}
+		if err := toLoopback([]*unstructured.Unstructured{o}, o.GetName(), x.ports["signalbox-webhook"], x.ca.pem); err != nil {
+			return err
+		}
+		if err := x.applier.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // upgradeTrainer puts the profile's next Trainer in the place of the one that runs, as its administrator would: its CRDs,

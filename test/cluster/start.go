@@ -262,7 +262,11 @@ func (x *plan) startTrainer(ctx context.Context) error {
 }
 
 func (x *plan) startSignalbox(ctx context.Context) error {
-	return x.manager(ctx, "signalbox", map[string]any{"Bundled": x.profile.bundled()}, "GOCOVERDIR="+coverage())
+	env, err := installedEnv(x.signalboxManifest())
+	if err != nil {
+		return err
+	}
+	return x.manager(ctx, "signalbox", map[string]any{"Bundled": x.profile.bundled()}, append(env, "GOCOVERDIR="+coverage())...)
 }
 
 // asset writes an embedded file, as a template of the values, to the configuration folder.

@@ -37,6 +37,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* What Go may use of a memory limit in Mi or Gi: four fifths; nothing where there is none. */}}
+{{- define "signalbox.memory" -}}
+{{- $limit := dig "limits" "memory" "" .Values.resources | toString -}}
+{{- if regexMatch "^[0-9]+[MG]i$" $limit -}}
+{{ div (mul (regexFind "^[0-9]+" $limit | int) (ternary 4 4096 (hasSuffix "Mi" $limit))) 5 }}MiB
+{{- end }}
+{{- end }}
+
 {{/* The roles that are installed: the integration, and the bundled Trainer where it is on. */}}
 {{- define "signalbox.roles" -}}
 integration{{ if .Values.trainer.enabled }} trainer{{ end }}
