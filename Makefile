@@ -87,17 +87,22 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
 PROFILES ?= bundled builtin kubeflow
-ROUNDS ?= 1
+ROUNDS ?= 3
 BURSTS ?= 100,500
+LARGE ?= 2000
 WAITING ?= 100,1000
 DEEP ?= 5000,10000
+LOAD = $(BIN)/cluster run --profile $$profile -- $(BIN)/bench load --profile $$profile --out $(CURDIR)/bench/.raw/$$profile
 .PHONY: bench
-bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PROFILES, ROUNDS, BURSTS, WAITING, DEEP); page, JSON and plots go to bench/results
+bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PROFILES, ROUNDS, BURSTS, WAITING, DEEP, LARGE); page, JSON and plots go to bench/results
 	@echo "Building the benchmarks."
 	@CGO_ENABLED=0 go build -o $(BIN)/bench ./bench && rm -rf bench/.raw
-	@for round in $$(seq $(ROUNDS)); do for profile in $(PROFILES); do \
-		waiting=$(WAITING); [ $$profile = bundled ] && waiting=$$waiting$(addprefix $(comma),$(DEEP)); \
-		$(BIN)/cluster run --profile $$profile -- $(BIN)/bench load --profile $$profile --bursts $(BURSTS) --waiting $$waiting --out $(CURDIR)/bench/.raw/$$profile-$$round.json || exit 1; done; done
+	@for profile in $(PROFILES); do $(LOAD)-1.json --few --bursts $(BURSTS) || exit 1; done
+	@for round in $$(seq 2 $(ROUNDS)); do for profile in $(filter bundled builtin,$(PROFILES)); do $(LOAD)-$$round.json --bursts $(BURSTS) || exit 1; done; done
+	@for profile in $(PROFILES); do $(LOAD)-waiting.json --waiting $(WAITING)$$([ $$profile = bundled ] && echo "$(addprefix $(comma),$(DEEP))") || exit 1; done
+ifneq ($(LARGE),)
+	@for profile in $(filter bundled builtin,$(PROFILES)); do $(LOAD)-large.json --bursts $(LARGE) || exit 1; done
+endif
 	@$(BIN)/bench report $(CURDIR)/bench/.raw --out $(CURDIR)/bench/results
 
 .PHONY: bench-gangs

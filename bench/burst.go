@@ -12,8 +12,9 @@ import (
 // still is for how long nothing is written when nothing is left to be told: longer than a component waits with a status.
 const still = 65 * time.Second
 
-// burst submits n TrainJobs at once and measures until all have finished and their quota is free.
-func (g *ground) burst(ctx context.Context, dir, prefix string, n int) (*burstRun, error) {
+// burst submits n TrainJobs at once and measures until all have finished and their quota is free; where late is true, what is
+// written in the time after it too.
+func (g *ground) burst(ctx context.Context, dir, prefix string, n int, late bool) (*burstRun, error) {
 	g.allow(n)
 	t := follow(ctx, g.client)
 	defer t.end()
@@ -29,7 +30,7 @@ func (g *ground) burst(ctx context.Context, dir, prefix string, n int) (*burstRu
 	if err := g.submit(ctx, prefix, n, short); err != nil {
 		return nil, err
 	}
-	b := &burstRun{Jobs: n}
+	b := &burstRun{Jobs: n, Late: late}
 	if err := g.until(ctx, "all have finished and their quota is free", func() (bool, error) { return t.count(finished) >= n && t.count(freed) >= n, nil }); err != nil {
 		return nil, fmt.Errorf("%w: %d of %d finished", err, t.count(finished), n)
 	}
@@ -39,7 +40,7 @@ func (g *ground) burst(ctx context.Context, dir, prefix string, n int) (*burstRu
 	if err != nil {
 		return nil, err
 	}
-	if n == lateSize {
+	if late {
 		if err := g.until(ctx, "nothing is written any more", func() (bool, error) { return time.Since(end) > lateWindow, nil }); err != nil {
 			return nil, err
 		}

@@ -72,7 +72,8 @@ type burstRun struct {
 	// WritesPerJob are requests that may change something, by component.
 	WritesPerJob map[string]float64 `json:"writesPerJob"`
 	ReadsPerJob  map[string]float64 `json:"readsPerJob"`
-	// LateWrites are writes after all have finished, per TrainJob; of a burst of lateSize.
+	// LateWrites are writes after all have finished, per TrainJob, where they were looked at: Late.
+	Late       bool    `json:"late"`
 	LateWrites float64 `json:"lateWritesPerJob"`
 	// StartWrites are writes to TrainJobs by other than their users, without those of status, per TrainJob.
 	StartWrites float64              `json:"startWritesPerJob"`
@@ -104,8 +105,9 @@ type waitingRun struct {
 	Faults    map[string]int       `json:"faults"`
 }
 
-// load measures one profile on a control plane that nothing else uses.
-func load(ctx context.Context, dir, profile string, bursts, depths []int, out string) error {
+// load measures one profile on a control plane that nothing else uses: what a few TrainJobs tell, where few is true, the
+// bursts, and starts while so many others wait.
+func load(ctx context.Context, dir, profile string, few bool, bursts, depths []int, out string) error {
 	g, err := newLoadGround(ctx, dir)
 	if err != nil {
 		return err
@@ -114,11 +116,17 @@ func load(ctx context.Context, dir, profile string, bursts, depths []int, out st
 	say := func(format string, args ...any) {
 		fmt.Printf("%s  %s: %s\n", time.Now().Format(time.TimeOnly), profile, fmt.Sprintf(format, args...))
 	}
-	if err := r.small(ctx, g, dir, say); err != nil {
+	if err := g.warm(ctx, dir); err != nil {
 		return err
 	}
-	for _, n := range bursts {
-		b, err := g.burst(ctx, dir, fmt.Sprintf("burst-%d", n), n)
+	say("warm")
+	if few {
+		if err := r.small(ctx, g, dir, say); err != nil {
+			return err
+		}
+	}
+	for i, n := range bursts {
+		b, err := g.burst(ctx, dir, fmt.Sprintf("burst-%d", n), n, few && n == lateSize)
 		if err != nil {
 			return err
 		}
@@ -126,6 +134,9 @@ func load(ctx context.Context, dir, profile string, bursts, depths []int, out st
 		r.Bursts = append(r.Bursts, *b)
 		if err := r.save(out); err != nil {
 			return err
+		}
+		if i == len(bursts)-1 && len(depths) == 0 {
+			break // the control plane goes with them
 		}
 		if err := g.clear(ctx, n); err != nil {
 			return err
@@ -148,16 +159,18 @@ func (r *loadRun) save(out string) error {
 	return os.WriteFile(out, append(data, '\n'), 0o644)
 }
 
+// warm starts a few TrainJobs, so that nothing is done for the first time later.
+func (g *ground) warm(ctx context.Context, dir string) error {
+	const few = 10
+	if _, err := g.burst(ctx, dir, "warm", few, false); err != nil {
+		return err
+	}
+	return g.clear(ctx, few)
+}
+
 // small measures what a few TrainJobs tell.
 func (r *loadRun) small(ctx context.Context, g *ground, dir string, say func(string, ...any)) (err error) {
-	const few, some = 10, 50
-	say("warming up")
-	if _, err := g.burst(ctx, dir, "warm", few); err != nil {
-		return err
-	}
-	if err := g.clear(ctx, few); err != nil {
-		return err
-	}
+	const some = 50
 	if r.Queued, err = g.queued(ctx, dir, some); err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ func command() *cobra.Command {
 	root := &cobra.Command{Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true}
 	var dir, out, profile string
 	var jobs, rounds int
+	var few bool
 	var bursts, depths []int
 	cluster := func(c *cobra.Command) *cobra.Command {
 		c.Flags().StringVar(&dir, "cluster", os.Getenv("SIGNALBOX_CLUSTER"), "folder that the control plane left, .cluster of the repository")
@@ -62,13 +63,14 @@ func command() *cobra.Command {
 	one := cluster(&cobra.Command{
 		Use: "load", Short: "Measure one profile: what waits, bursts, and starts while others wait", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return load(cmd.Context(), dir, profile, bursts, depths, out)
+			return load(cmd.Context(), dir, profile, few, bursts, depths, out)
 		},
 	})
 	one.Flags().StringVar(&profile, "profile", "bundled", "profile that the control plane was started with")
 	one.Flags().StringVar(&out, "out", "bench/.raw/bundled-1.json", "file for what was measured")
-	one.Flags().IntSliceVar(&bursts, "bursts", []int{100, 500}, "TrainJobs of each burst")
-	one.Flags().IntSliceVar(&depths, "waiting", []int{100, 1000}, "TrainJobs that wait while others are started")
+	one.Flags().IntSliceVar(&bursts, "bursts", nil, "TrainJobs of each burst; none by default")
+	one.Flags().IntSliceVar(&depths, "waiting", nil, "TrainJobs that wait while others are started; none by default")
+	one.Flags().BoolVar(&few, "few", false, "measure what a few tell, too: queued, running, evicted, and what is written after a burst of 100")
 
 	page := &cobra.Command{
 		Use: "report FOLDER", Short: "Compare what runs of load have measured", Args: cobra.ExactArgs(1),

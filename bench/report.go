@@ -21,15 +21,16 @@ type figure struct {
 	Group  string             `json:"group"`
 	Name   string             `json:"name"`
 	Values map[string]float64 `json:"values"`
+	// Measured are what the medians are of, in order.
+	Measured map[string][]float64 `json:"measured,omitempty"`
 	// Ratio is bundled's to builtin's.
 	Ratio float64 `json:"bundledToBuiltin,omitempty"`
 }
 
 // comparison is all that a report says.
 type comparison struct {
-	Machine string         `json:"machine"`
-	Runs    map[string]int `json:"runs"`
-	Figures []*figure      `json:"figures"`
+	Machine string    `json:"machine"`
+	Figures []*figure `json:"figures"`
 }
 
 // report reads the runs in a folder, compares the profiles and leaves a page, a JSON and pictures.
@@ -39,7 +40,7 @@ func report(folder, base string) error {
 		return err
 	}
 	runs := map[string][]*loadRun{}
-	c := &comparison{Runs: map[string]int{}}
+	c := &comparison{}
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -51,7 +52,6 @@ func report(folder, base string) error {
 		}
 		runs[r.Profile] = append(runs[r.Profile], r)
 		c.Machine = r.Machine
-		c.Runs[r.Profile]++
 	}
 	if len(runs) == 0 {
 		return fmt.Errorf("no runs in %s; make bench makes them", folder)
@@ -67,7 +67,7 @@ func report(folder, base string) error {
 
 // add adds a figure: value is asked of every run that has it.
 func (c *comparison) add(group, name string, runs map[string][]*loadRun, value func(*loadRun) (float64, bool)) {
-	f := &figure{Group: group, Name: name, Values: map[string]float64{}}
+	f := &figure{Group: group, Name: name, Values: map[string]float64{}, Measured: map[string][]float64{}}
 	for profile, all := range runs {
 		var values []float64
 		for _, r := range all {
@@ -77,6 +77,7 @@ func (c *comparison) add(group, name string, runs map[string][]*loadRun, value f
 		}
 		if len(values) > 0 {
 			slices.Sort(values)
+			f.Measured[profile] = values
 			f.Values[profile] = (values[len(values)/2] + values[(len(values)-1)/2]) / 2
 		}
 	}
@@ -246,10 +247,16 @@ func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
 	for _, who := range controllers {
 		add("… of them by "+who, func(b *burstRun) float64 { return b.WritesPerJob[who] })
 	}
-	if size == lateSize {
-		add(lateName, func(b *burstRun) float64 { return b.LateWrites })
-		add("both together", func(b *burstRun) float64 { return b.WritesPerJob["controllers"] + b.LateWrites })
+	addLate := func(name string, value func(*burstRun) float64) {
+		c.add(group, name, runs, func(r *loadRun) (float64, bool) {
+			if b := of(r); b != nil && b.Late {
+				return value(b), true
+			}
+			return 0, false
+		})
 	}
+	addLate(lateName, func(b *burstRun) float64 { return b.LateWrites })
+	addLate("both together", func(b *burstRun) float64 { return b.WritesPerJob["controllers"] + b.LateWrites })
 	add("read requests per TrainJob by the same", func(b *burstRun) float64 { return b.ReadsPerJob["controllers"] })
 	add("conflicts", func(b *burstRun) float64 { return float64(b.Conflicts) })
 	add("dry runs", func(b *burstRun) float64 { return float64(b.DryRuns) })
@@ -347,7 +354,7 @@ var glance = []struct{ group, figure string }{
 
 func (c *comparison) markdown(name string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Side by side\n\n`make bench` makes this page: %s, one after the other on one machine (%s); of several runs the medians. [README](../README.md) says how to read it.\n", c.runsInWords(), c.Machine)
+	fmt.Fprintf(&b, "# Side by side\n\n`make bench` makes this page, of runs one after the other on one machine (%s). Of several runs of the same it has the median, and beside it the least and the most. [README](../README.md) says how to read it.\n", c.Machine)
 	b.WriteString("\n## At a glance\n\n" + heading)
 	for _, g := range glance {
 		for _, f := range c.Figures {
@@ -364,7 +371,7 @@ func (c *comparison) markdown(name string) string {
 	for _, f := range c.Figures {
 		if f.Group != group {
 			group = f.Group
-			fmt.Fprintf(&b, "\n## %s\n\n%s", group, heading)
+			fmt.Fprintf(&b, "\n## %s\n\n%s%s", group, f.runs(), heading)
 		}
 		f.row(&b, f.Name)
 	}
@@ -379,7 +386,11 @@ func (f *figure) row(b *strings.Builder, name string) {
 	cells := make([]string, 0, len(peers)+1)
 	for _, p := range peers {
 		if v, has := f.Values[p]; has {
-			cells = append(cells, fmt.Sprintf("%.2f", v))
+			cell := fmt.Sprintf("%.2f", v)
+			if all := f.Measured[p]; len(all) > 1 && all[0] != all[len(all)-1] {
+				cell += fmt.Sprintf(" (%.2f–%.2f)", all[0], all[len(all)-1])
+			}
+			cells = append(cells, cell)
 		} else {
 			cells = append(cells, "")
 		}
@@ -391,14 +402,18 @@ func (f *figure) row(b *strings.Builder, name string) {
 	fmt.Fprintf(b, "| %s | %s | %s |\n", name, strings.Join(cells, " | "), ratio)
 }
 
-func (c *comparison) runsInWords() string {
+// runs says how often the figure was measured.
+func (f *figure) runs() string {
 	words := []string{}
 	for _, p := range peers {
-		if n := c.Runs[p]; n > 0 {
+		if n := len(f.Measured[p]); n > 0 {
 			words = append(words, fmt.Sprintf("%d of %s", n, p))
 		}
 	}
-	return "runs: " + strings.Join(words, ", ")
+	if len(words) == 0 {
+		return ""
+	}
+	return "Runs: " + strings.Join(words, ", ") + ".\n\n"
 }
 
 // find returns a figure; nil where there is none.

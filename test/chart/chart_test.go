@@ -25,10 +25,10 @@ var sets = map[string]string{
 	"cert-manager": "certificates: {source: cert-manager}",
 	"issuer":       "certificates: {source: cert-manager, certManager: {issuerRef: {kind: ClusterIssuer, name: ours}}}\nwebhook: {url: \"https://signalbox.example.com:9443/\"}",
 	"existing":     "certificates: {source: existing, secretName: mine, caBundle: PEM}",
-	"single":       "replicas: 1\npodDisruptionBudget: {enabled: true}\nmetrics: {port: 0}\nrbac: {aggregate: false}",
+	"single":       "replicas: 1\nresources: {limits: {memory: 2Gi}}\npodDisruptionBudget: {enabled: true}\nmetrics: {port: 0}\nrbac: {aggregate: false}",
 	"image":        "image: {registry: registry.example.com, repository: team/signalbox, digest: \"sha256:" + digest + "\"}\nimagePullSecrets: [{name: pull}]\nserviceAccount: {create: false, name: theirs}",
 	"everywhere":   "kueue: {manageJobsWithoutQueueName: true, managedJobsNamespaceSelector: {}, waitForPodsReady: true, featureGates: {PartialAdmission: false}}\nwebhook: {failurePolicy: Ignore}",
-	"placed":       "nodeSelector: {pool: system}\ntolerations: [{key: system, operator: Exists}]\ntopologySpreadConstraints: [{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]\naffinity: {nodeAffinity: {}}\npriorityClassName: system-cluster-critical\npodLabels: {a: b}\npodAnnotations: {c: d}\ncommonLabels: {team: ml}\nenv: [{name: HTTPS_PROXY, value: x}]\nnetworkPolicy: {enabled: true}",
+	"placed":       "nodeSelector: {pool: system}\ntolerations: [{key: system, operator: Exists}]\ntopologySpreadConstraints: [{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]\naffinity: {nodeAffinity: {}}\npriorityClassName: system-cluster-critical\npodLabels: {a: b}\npodAnnotations: {c: d}\ncommonLabels: {team: ml}\nenv: [{name: HTTPS_PROXY, value: x}, {name: GOGC, value: \"50\"}]\nnetworkPolicy: {enabled: true}",
 	"watched":      "metrics: {serviceMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: true}, dashboard: {enabled: true, annotations: {grafana_folder: Batch}}}\nreload: true\ntrainer: {progress: {enabled: true}, gangScheduling: {mode: preferred}}\nconfig: {concurrency: 9, clientConnection: {qps: 50}}",
 }
 
