@@ -58,8 +58,8 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 					return wl != nil && workloadfinish.IsFinished(wl)
 				})
 			}
-			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero(), "round %d", n)
-			gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty(), "round %d: Workloads and PodGroups of gangs", n)
+			eventually("the quota is free", func() bool { return g.used(ctx)() == 0 })
+			gomega.Eventually(func() []string { trap.reviveAfter(fired); return g.leftovers(ctx)() }).Should(gomega.BeEmpty(), "round %d: Workloads and PodGroups of gangs", n)
 			gomega.Expect(g.list(ctx, &kueue.WorkloadList{})).To(gomega.HaveLen(2), "round %d", n)
 			eventually("the Workloads are let go when they are deleted", func() bool { return g.letGo(ctx) })
 			gomega.Expect(watched.startsOf(urgent)).To(gomega.Equal(1), "round %d", n)
