@@ -120,11 +120,6 @@ func load(ctx context.Context, dir, profile string, few bool, bursts, depths []i
 		return err
 	}
 	say("warm")
-	if few {
-		if err := r.small(ctx, g, dir, say); err != nil {
-			return err
-		}
-	}
 	for i, n := range bursts {
 		b, err := g.burst(ctx, dir, fmt.Sprintf("burst-%d", n), n, few && n == lateSize)
 		if err != nil {
@@ -135,10 +130,18 @@ func load(ctx context.Context, dir, profile string, few bool, bursts, depths []i
 		if err := r.save(out); err != nil {
 			return err
 		}
-		if i == len(bursts)-1 && len(depths) == 0 {
+		if i == len(bursts)-1 && len(depths) == 0 && !few {
 			break // the control plane goes with them
 		}
 		if err := g.clear(ctx, n); err != nil {
+			return err
+		}
+	}
+	if few {
+		if err := r.small(ctx, g, dir, say); err != nil {
+			return err
+		}
+		if err := r.save(out); err != nil {
 			return err
 		}
 	}

@@ -247,16 +247,12 @@ func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
 	for _, who := range controllers {
 		add("… of them by "+who, func(b *burstRun) float64 { return b.WritesPerJob[who] })
 	}
-	addLate := func(name string, value func(*burstRun) float64) {
-		c.add(group, name, runs, func(r *loadRun) (float64, bool) {
-			if b := of(r); b != nil && b.Late {
-				return value(b), true
-			}
-			return 0, false
-		})
-	}
-	addLate(lateName, func(b *burstRun) float64 { return b.LateWrites })
-	addLate("both together", func(b *burstRun) float64 { return b.WritesPerJob["controllers"] + b.LateWrites })
+	c.add(group, lateName, runs, func(r *loadRun) (float64, bool) {
+		if b := of(r); b != nil && b.Late {
+			return b.LateWrites, true
+		}
+		return 0, false
+	})
 	add("read requests per TrainJob by the same", func(b *burstRun) float64 { return b.ReadsPerJob["controllers"] })
 	add("conflicts", func(b *burstRun) float64 { return float64(b.Conflicts) })
 	add("dry runs", func(b *burstRun) float64 { return float64(b.DryRuns) })
@@ -367,13 +363,13 @@ func (c *comparison) markdown(name string) string {
 	for _, picture := range pictures {
 		fmt.Fprintf(&b, "![%s](%s-%s.svg)\n\n", picture.title, name, picture.name)
 	}
-	group := ""
+	group, first := "", (*figure)(nil)
 	for _, f := range c.Figures {
 		if f.Group != group {
-			group = f.Group
+			group, first = f.Group, f
 			fmt.Fprintf(&b, "\n## %s\n\n%s%s", group, f.runs(), heading)
 		}
-		f.row(&b, f.Name)
+		f.row(&b, f.Name+f.fewer(first))
 	}
 	return b.String()
 }
@@ -414,6 +410,16 @@ func (f *figure) runs() string {
 		return ""
 	}
 	return "Runs: " + strings.Join(words, ", ") + ".\n\n"
+}
+
+// fewer says how often the figure was measured, where that is less than the first of its group.
+func (f *figure) fewer(first *figure) string {
+	for p, values := range f.Measured {
+		if len(values) < len(first.Measured[p]) {
+			return fmt.Sprintf(" (in %d of the runs)", len(values))
+		}
+	}
+	return ""
 }
 
 // find returns a figure; nil where there is none.

@@ -88,7 +88,7 @@ func (w *Webhook) decode(request admission.Request) (*review, error) {
 func (w *Webhook) mutate(ctx context.Context, request admission.Request) admission.Response {
 	d := w.installed.Dialect()
 	if w.integral(request) && request.Operation == admissionv1.Update && d.Keyed() {
-		return admission.Allowed("") // its own writes are exactly what they should be; each start comes by here
+		return admission.Allowed("") // its own writes are exactly what they should be; beside Kubeflow Trainer each start comes by here
 	}
 	rv, err := w.decode(request)
 	if err != nil {

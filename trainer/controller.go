@@ -298,7 +298,12 @@ const unseenFor = 10 * time.Second
 // unseen tells whether the JobSet was refused for a TrainJob that the cache of a webhook doesn't have yet: Kueue's for JobSets
 // looks its owner up. It is no failure: the next try finds it.
 func unseen(job *api.TrainJob, err error, now time.Time) bool {
-	return apierrors.IsNotFound(err) && now.Sub(job.CreationTimestamp.Time) < unseenFor
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsNotFound(err) || now.Sub(job.CreationTimestamp.Time) >= unseenFor {
+		return false
+	}
+	missing := status.Status().Details
+	return missing != nil && missing.Group == trainer.GroupVersion.Group && missing.Name == job.Name
 }
 
 func (r *Reconciler) apply(ctx context.Context, job *api.TrainJob, spec *trainer.TrainingRuntimeSpec) error {

@@ -291,7 +291,7 @@ func TestUrgent(t *testing.T) {
 func TestUnseen(t *testing.T) {
 	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	job := &api.TrainJob{}
-	job.CreationTimestamp = metav1.NewTime(created)
+	job.Name, job.CreationTimestamp = "model", metav1.NewTime(created)
 	unknown := apierrors.NewNotFound(schema.GroupResource{Group: trainer.GroupVersion.Group, Resource: "trainjobs"}, "model")
 	for name, test := range map[string]struct {
 		err   error
@@ -300,6 +300,7 @@ func TestUnseen(t *testing.T) {
 	}{
 		"another's webhook doesn't know it yet": {fmt.Errorf("applying the JobSet: %w", unknown), time.Second, true},
 		"nor will it":                           {fmt.Errorf("applying the JobSet: %w", unknown), unseenFor, false},
+		"something else is missing":             {apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "model"), time.Second, false},
 		"refused for what it is":                {apierrors.NewForbidden(schema.GroupResource{}, "model", errors.New("no")), time.Second, false},
 		"made":                                  {nil, time.Second, false},
 	} {

@@ -133,8 +133,10 @@ func TestSchema(t *testing.T) {
 			t.Errorf("%s: got %v, want it to say %q", values, err, want)
 		}
 	}
-	if _, err := Render(repository, "config: null"); err != nil {
-		t.Errorf("no config: %v", err)
+	for _, values := range []string{"config: null", "resources: null", "resources: {limits: null}", "env: null", "resources: {limits: {memory: 1G}}"} {
+		if _, err := Render(repository, values); err != nil {
+			t.Errorf("%s: %v", values, err)
+		}
 	}
 	if _, err := Render(repository, "certificates: {source: existing}"); err == nil || !strings.Contains(err.Error(), "certificates.caBundle: give the CA") {
 		t.Errorf("a Secret without its CA: got %v", err)

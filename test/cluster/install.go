@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -198,7 +199,7 @@ func (x *plan) installSignalboxWebhooks(ctx context.Context) error {
 		if err := runAs(o, "signalbox"); err != nil {
 			return err
 		}
-		if err := toLoopback([]*unstructured.Unstructured{o}, o.GetName(), x.ports["signalbox-webhook"], x.ca.pem); err != nil {
+		if err := toLoopback([]*unstructured.Unstructured{o}, strings.TrimSuffix(o.GetName(), "-integration"), x.ports["signalbox-webhook"], x.ca.pem); err != nil {
 			return err
 		}
 		if err := x.applier.apply(ctx, o); err != nil {

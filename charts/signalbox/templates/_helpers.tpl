@@ -39,7 +39,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* What Go may use of a memory limit in Mi or Gi: four fifths; nothing where there is none. */}}
 {{- define "signalbox.memory" -}}
-{{- $limit := dig "limits" "memory" "" .Values.resources | toString -}}
+{{- $limit := ((.Values.resources).limits).memory | default "" | toString -}}
 {{- if regexMatch "^[0-9]+[MG]i$" $limit -}}
 {{ div (mul (regexFind "^[0-9]+" $limit | int) (ternary 4 4096 (hasSuffix "Mi" $limit))) 5 }}MiB
 {{- end }}
