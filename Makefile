@@ -87,7 +87,7 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
 PROFILES ?= bundled builtin kubeflow
-ROUNDS ?= 3
+ROUNDS ?= 2
 BURSTS ?= 100,500
 LARGE ?= 2000
 WAITING ?= 100,1000
@@ -99,10 +99,11 @@ bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PR
 	@CGO_ENABLED=0 go build -o $(BIN)/bench ./bench && rm -rf bench/.raw
 	@for profile in $(PROFILES); do $(LOAD)-1.json --few --bursts $(BURSTS) || exit 1; done
 	@for round in $$(seq 2 $(ROUNDS)); do for profile in $(filter bundled builtin,$(PROFILES)); do $(LOAD)-$$round.json --bursts $(BURSTS) || exit 1; done; done
-	@for profile in $(PROFILES); do $(LOAD)-waiting.json --waiting $(WAITING)$$([ $$profile = bundled ] && echo "$(addprefix $(comma),$(DEEP))") || exit 1; done
+	@for profile in $(filter bundled,$(PROFILES)); do $(LOAD)-waiting.json --waiting $(WAITING)$(addprefix $(comma),$(DEEP)) || exit 1; done
 ifneq ($(LARGE),)
 	@for profile in $(filter bundled builtin,$(PROFILES)); do $(LOAD)-large.json --bursts $(LARGE) || exit 1; done
 endif
+	@for profile in $(filter-out bundled,$(PROFILES)); do $(LOAD)-waiting.json --waiting $(WAITING) || exit 1; done
 	@$(BIN)/bench report $(CURDIR)/bench/.raw --out $(CURDIR)/bench/results
 
 .PHONY: bench-gangs
