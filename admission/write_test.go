@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -68,6 +69,15 @@ func TestBehind(t *testing.T) {
 
 // TestStartInTwo holds that the entry is written first and suspend cleared after it, each guarded by the version that was
 // looked at, and that nothing is started whose entry did not come to stand.
+func TestNeutralHasItsTime(t *testing.T) {
+	now := time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC)
+	w := NewWriter(nil, clocktesting.NewFakeClock(now), true)
+	entry := w.neutral(&trainer.RuntimePatch{Manager: overrides.Manager})
+	if !IsNeutral(&entry) || entry.Time == nil || !entry.Time.Time.Equal(now) {
+		t.Errorf("a cleared entry says since when it is: no webhook of ours sees the write; got %+v", entry)
+	}
+}
+
 func TestStartInTwo(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "trainjobs"}, "job", errors.New("changed"))
 	element := map[string]any{"targetJobs": []any{map[string]any{"name": "node"}}}

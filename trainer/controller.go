@@ -120,6 +120,7 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 		err = r.make(ctx, &job)
 	}
 	if apierrors.IsConflict(err) || unseen(&job, err, r.clock.Now()) {
+		ctrl.LoggerFrom(ctx).V(1).Info("Too early, trying again", "reason", err.Error())
 		return reconcile.Result{RequeueAfter: admission.ConflictDelay}, gangErr
 	}
 	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) {
