@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -16,6 +18,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -75,6 +78,33 @@ func Check(ctx context.Context, reader client.Reader, disco discovery.DiscoveryI
 		served(disco, jobset.SchemeGroupVersion.WithKind("JobSet"), "install JobSet v0.12 or later"),
 		checkKueue(ctx, reader, config),
 	)
+}
+
+// serveTime is for how long the API server may not list the kinds of a CRD that it has.
+const serveTime = 30 * time.Second
+
+// AwaitTrainJobs waits until TrainJobs and their runtimes are served: a manager that is installed together with their CRDs
+// comes before the API server has taken those up. That a CRD is there is for others to check.
+func AwaitTrainJobs(ctx context.Context, disco discovery.DiscoveryInterface, clk clock.WithTicker) error {
+	version := trainer.GroupVersion
+	timeout, ticker := clk.After(serveTime), clk.NewTicker(serveTime/100)
+	defer ticker.Stop()
+	for {
+		var missing error
+		for _, kind := range []string{"TrainJob", trainer.TrainingRuntimeKind, trainer.ClusterTrainingRuntimeKind} {
+			missing = errors.Join(missing, served(disco, version.WithKind(kind), "look at the conditions of the CRDs of group "+version.Group))
+		}
+		if missing == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), missing)
+		case <-timeout:
+			return fmt.Errorf("waited for %s: %w", serveTime, missing)
+		case <-ticker.C():
+		}
+	}
 }
 
 func served(disco discovery.DiscoveryInterface, kind schema.GroupVersionKind, wayOut string) error {

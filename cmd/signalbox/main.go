@@ -118,6 +118,9 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err != nil {
 		return err
 	}
+	if err := integration.AwaitTrainJobs(ctx, clients.Discovery(), clock.RealClock{}); err != nil {
+		return fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
+	}
 	mgr, err := newManager(restConfig, config)
 	if err != nil {
 		return err
