@@ -89,9 +89,22 @@ func TestMemory(t *testing.T) {
 	if got := m.of(key, "second"); got.workload != "wl" || got.rebuilt != "" {
 		t.Errorf("nothing is taken over from the first: got %+v", got)
 	}
+	other := types.NamespacedName{Namespace: "ns", Name: "other"}
+	m.keep(other, "third", func(*record) {})
+	m.keep(key, "second", func(r *record) { r.finished = true })
+	m.keep(key, "second", func(r *record) { r.workload = "its next" })
+	if got := m.unfinished(); got != 1 {
+		t.Errorf("one of two has ended: got %d that have not", got)
+	}
+	m.keep(key, "fourth", func(*record) {})
+	if got := m.unfinished(); got != 2 {
+		t.Errorf("what comes by the name of one that had ended has not: got %d", got)
+	}
+	m.keep(key, "fourth", func(r *record) { r.finished = true })
 	m.forget(key)
-	if m.of(key, "second").workload != "" {
-		t.Error("what is forgotten is gone")
+	m.forget(key)
+	if m.of(key, "fourth").finished || m.unfinished() != 1 {
+		t.Errorf("what is forgotten is gone: got %d that have not ended", m.unfinished())
 	}
 }
 

@@ -202,9 +202,12 @@ func (j *job) recall(ctx context.Context) error {
 	return nil
 }
 
-// letGoDelay is for how long after its end a TrainJob's Workload keeps the finalizer of what is in use. To take it away is a
-// write that nobody waits for: it comes when the burst that the TrainJob was part of is over, or when the Workload is deleted.
-const letGoDelay = time.Minute
+// letGoAfter is for how long after its end a TrainJob's Workload keeps the finalizer of what is in use, where so many others
+// have not ended. To take it away is a write that nobody waits for: it comes when the burst that the TrainJob was part of is
+// over, or when the Workload is deleted. It is a minute, and 200 ms for each of the others, at most ten minutes.
+func letGoAfter(others int) time.Duration {
+	return min(time.Minute+time.Duration(others)*200*time.Millisecond, 10*time.Minute)
+}
 
 // done tells whether the job's end has been written already, so that no later event repeats it.
 func (j *job) done(ctx context.Context, c client.Client) (bool, error) {
@@ -240,7 +243,7 @@ func (j *job) done(ctx context.Context, c client.Client) (bool, error) {
 // letGo takes the finalizer from the Workload of a finished job, when it is time.
 func (j *job) letGo(ctx context.Context, c client.Client, wl *kueue.Workload) error {
 	ended := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished).LastTransitionTime
-	if left := letGoDelay - j.r.clock.Since(ended.Time); left > 0 && wl.DeletionTimestamp.IsZero() {
+	if left := letGoAfter(j.r.memory.unfinished()) - j.r.clock.Since(ended.Time); left > 0 && wl.DeletionTimestamp.IsZero() {
 		j.again = left
 		return nil
 	}

@@ -11,8 +11,9 @@ import (
 // memory is what this process knows of its own writes before its cache shows them, so that a stale read doesn't write
 // them again. It holds nothing that can't be lost: without it a write is tried twice, and refused by the API server.
 type memory struct {
-	mu   sync.Mutex
-	jobs map[types.NamespacedName]record
+	mu       sync.Mutex
+	jobs     map[types.NamespacedName]record
+	finished int // of them
 }
 
 // record is about one TrainJob.
@@ -45,15 +46,31 @@ func (m *memory) keep(key types.NamespacedName, uid types.UID, change func(*reco
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.jobs[key]
+	m.count(r, -1)
 	if r.uid != uid {
 		r = record{uid: uid}
 	}
 	change(&r)
+	m.count(r, 1)
 	m.jobs[key] = r
+}
+
+func (m *memory) count(r record, by int) {
+	if r.finished {
+		m.finished += by
+	}
+}
+
+// unfinished is how many of the TrainJobs that this process has written for have not ended.
+func (m *memory) unfinished() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.jobs) - m.finished
 }
 
 func (m *memory) forget(key types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.count(m.jobs[key], -1)
 	delete(m.jobs, key)
 }

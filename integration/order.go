@@ -21,35 +21,49 @@ import (
 )
 
 // Priorities in the controller's queue; what isn't named has 0. TrainJobs that hold quota come first: however many are
-// submitted or wait, GPUs stand idle only for those that are to start, stop or end. What nobody waits for comes last.
+// submitted or wait, GPUs stand idle only for those that are to start, stop or end. Among them come first those that have just
+// been admitted: a start is one write, and a JobSet, for which others than we work the longer, is made when none waits for
+// its start. What nobody waits for comes last.
 const (
-	holderPriority = 10
-	laterPriority  = -20
+	admittedPriority = 20
+	holderPriority   = 10
+	laterPriority    = -20
 )
 
-// holdersFirst passes events on, those of what holds quota with holderPriority.
+// holdersFirst passes events on, those of what holds quota with holderPriority, an admission with admittedPriority.
 type holdersFirst struct{ handler.EventHandler }
 
 // Create implements handler.EventHandler; after a restart, too, holders come first.
 func (h holdersFirst) Create(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	h.EventHandler.Create(ctx, e, queueFor(q, holdsQuota(e.Object)))
+	h.EventHandler.Create(ctx, e, queueFor(q, priorityOf(e.Object)))
 }
 
 // Update implements handler.EventHandler; what has just come to its end, or was stopped, is raised once more.
 func (h holdersFirst) Update(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	h.EventHandler.Update(ctx, e, queueFor(q, holdsQuota(e.ObjectOld) || holdsQuota(e.ObjectNew)))
+	priority := max(priorityOf(e.ObjectOld), priorityOf(e.ObjectNew))
+	if before, ok := e.ObjectOld.(*kueue.Workload); ok && !workload.IsAdmitted(before) && workload.IsAdmitted(e.ObjectNew.(*kueue.Workload)) {
+		priority = admittedPriority
+	}
+	h.EventHandler.Update(ctx, e, queueFor(q, priority))
 }
 
 // Delete implements handler.EventHandler.
 func (h holdersFirst) Delete(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	h.EventHandler.Delete(ctx, e, queueFor(q, holdsQuota(e.Object)))
+	h.EventHandler.Delete(ctx, e, queueFor(q, priorityOf(e.Object)))
 }
 
-func queueFor(q workqueue.TypedRateLimitingInterface[reconcile.Request], holds bool) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && holds {
-		return raised{pq}
+func queueFor(q workqueue.TypedRateLimitingInterface[reconcile.Request], priority int) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && priority > 0 {
+		return raised{pq, priority}
 	}
 	return q
+}
+
+func priorityOf(o client.Object) int {
+	if holdsQuota(o) {
+		return holderPriority
+	}
+	return 0
 }
 
 // holdsQuota tells whether an object's TrainJob holds quota, as far as the object tells. A JobSet runs with quota; a pod is
@@ -81,9 +95,10 @@ func placed(result reconcile.Result, err error) reconcile.Result {
 	return result
 }
 
-// raised is a queue into which everything comes with holderPriority.
+// raised is a queue into which everything comes with a priority.
 type raised struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
+	priority int
 }
 
 // Add implements workqueue.TypedRateLimitingInterface.
@@ -91,6 +106,6 @@ func (r raised) Add(item reconcile.Request) { r.AddWithOpts(priorityqueue.AddOpt
 
 // AddWithOpts implements priorityqueue.PriorityQueue.
 func (r raised) AddWithOpts(o priorityqueue.AddOpts, items ...reconcile.Request) {
-	o.Priority = ptr.To(holderPriority)
+	o.Priority = &r.priority
 	r.PriorityQueue.AddWithOpts(o, items...)
 }

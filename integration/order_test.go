@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -34,8 +36,13 @@ func TestHoldersFirst(t *testing.T) {
 		job.Spec.Suspend = ptr.To(suspend)
 		return job
 	}
-	reserved := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "admitted"}}
+	reserved := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "has quota"}}
 	meta.SetStatusCondition(&reserved.Status.Conditions, metav1.Condition{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue, Reason: "QuotaReserved"})
+	admitted := reserved.DeepCopy()
+	admitted.Name = "admitted"
+	meta.SetStatusCondition(&admitted.Status.Conditions, metav1.Condition{Type: kueue.WorkloadAdmitted, Status: metav1.ConditionTrue, Reason: "Admitted"})
+	runs := admitted.DeepCopy()
+	runs.Name = "was admitted before"
 	ended := trainJob("ended before the restart", false)
 	meta.SetStatusCondition(&ended.Status.Conditions, metav1.Condition{Type: trainer.TrainJobComplete, Status: metav1.ConditionTrue, Reason: "JobsCompleted"})
 	ends := ended.DeepCopy()
@@ -47,11 +54,13 @@ func TestHoldersFirst(t *testing.T) {
 	h.Create(ctx, event.CreateEvent{Object: trainJob("ran before the restart", false), IsInInitialList: true}, queue)
 	h.Update(ctx, event.UpdateEvent{ObjectOld: trainJob("runs", true), ObjectNew: trainJob("runs", false)}, queue)
 	h.Update(ctx, event.UpdateEvent{ObjectOld: &kueue.Workload{}, ObjectNew: reserved}, queue)
+	h.Update(ctx, event.UpdateEvent{ObjectOld: reserved, ObjectNew: admitted}, queue)
+	h.Update(ctx, event.UpdateEvent{ObjectOld: runs, ObjectNew: runs}, queue)
 	h.Update(ctx, event.UpdateEvent{ObjectOld: trainJob("ends", false), ObjectNew: ends}, queue)
-	if err := wait.PollUntilContextTimeout(ctx, time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return queue.Len() == 7, nil }); err != nil {
+	if err := wait.PollUntilContextTimeout(ctx, time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return queue.Len() == 9, nil }); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"ran before the restart", "runs", "admitted", "ends", "waits", "ended before the restart", "waited before the restart"} {
+	for _, want := range []string{"admitted", "ran before the restart", "runs", "has quota", "was admitted before", "ends", "waits", "ended before the restart", "waited before the restart"} {
 		item, _ := queue.Get()
 		if item.Name != want {
 			t.Errorf("got %q, want %q", item.Name, want)
@@ -95,14 +104,17 @@ func TestLetGo(t *testing.T) {
 		declared   bool
 		done, gone bool
 		again      time.Duration
+		others     int
 	}{
-		"just now":               {"nobody waits for it", true, 10 * time.Second, false, false, true, true, false, 50 * time.Second},
-		"a while ago":            {"it is let go", true, 2 * time.Minute, false, false, false, true, true, 0},
-		"deleted":                {"whoever deletes it waits", true, 10 * time.Second, false, true, false, true, true, 0},
-		"let go before":          {"nothing is left to do", true, 2 * time.Minute, true, false, false, true, true, 0},
-		"declared, not seen yet": {"a late cache doesn't declare it twice", true, 0, false, false, true, true, false, 0},
-		"not declared":           {"jobframework declares it", true, 0, false, false, false, false, false, 0},
-		"ended by somebody":      {"jobframework lets go what was never finished", false, 10 * time.Second, false, false, false, false, false, 0},
+		"just now":               {"nobody waits for it", true, 10 * time.Second, false, false, true, true, false, 50 * time.Second, 0},
+		"a while ago":            {"it is let go", true, 2 * time.Minute, false, false, false, true, true, 0, 0},
+		"others have not ended":  {"the burst is not over", true, 2 * time.Minute, false, false, false, true, false, 40 * time.Second, 500},
+		"very many have not":     {"it keeps it for ten minutes", true, 10 * time.Minute, false, false, false, true, true, 0, 10000},
+		"deleted":                {"whoever deletes it waits", true, 10 * time.Second, false, true, false, true, true, 0, 0},
+		"let go before":          {"nothing is left to do", true, 2 * time.Minute, true, false, false, true, true, 0, 0},
+		"declared, not seen yet": {"a late cache doesn't declare it twice", true, 0, false, false, true, true, false, 0, 0},
+		"not declared":           {"jobframework declares it", true, 0, false, false, false, false, false, 0, 0},
+		"ended by somebody":      {"jobframework lets go what was never finished", false, 10 * time.Second, false, false, false, false, false, 0, 0},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -135,6 +147,9 @@ func TestLetGo(t *testing.T) {
 			j.r = &Reconciler{clock: testingclock.NewFakeClock(now), memory: newMemory()}
 			if c.declared {
 				j.r.memory.keep(j.key(), j.UID, func(r *record) { r.finished = true })
+			}
+			for i := range c.others {
+				j.r.memory.keep(types.NamespacedName{Name: fmt.Sprint(i)}, "uid", func(*record) {})
 			}
 			done, err := j.done(ctx, fakes)
 			if err != nil || done != c.done || j.again != c.again {
