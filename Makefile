@@ -91,7 +91,7 @@ ROUNDS ?= 2
 BURSTS ?= 100,500
 LARGE ?= 2000
 WAITING ?= 100,1000
-DEEP ?= 5000,10000
+DEEP ?= 100,100,5000,10000,10000,10000
 LOAD = $(BIN)/cluster run --profile $$profile -- $(BIN)/bench load --profile $$profile --out $(CURDIR)/bench/.raw/$$profile
 .PHONY: bench
 bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PROFILES, ROUNDS, BURSTS, WAITING, DEEP, LARGE); page, JSON and plots go to bench/results

@@ -69,7 +69,7 @@ func command() *cobra.Command {
 	one.Flags().StringVar(&profile, "profile", "bundled", "profile that the control plane was started with")
 	one.Flags().StringVar(&out, "out", "bench/.raw/bundled-1.json", "file for what was measured")
 	one.Flags().IntSliceVar(&bursts, "bursts", nil, "TrainJobs of each burst; none by default")
-	one.Flags().IntSliceVar(&depths, "waiting", nil, "TrainJobs that wait while others are started; none by default")
+	one.Flags().IntSliceVar(&depths, "waiting", nil, "TrainJobs that wait while others are started, each as often as it is named; none by default")
 	one.Flags().BoolVar(&few, "few", false, "measure what a few tell, too: queued, running, evicted, and what is written after a burst of 100")
 
 	page := &cobra.Command{

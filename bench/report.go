@@ -91,7 +91,31 @@ func (c *comparison) add(group, name string, runs map[string][]*loadRun, value f
 	}
 }
 
-func (c *comparison) compare(runs map[string][]*loadRun) {
+// inTurns makes runs of their own of what one run has measured again with as many TrainJobs waiting.
+func inTurns(runs []*loadRun) (all []*loadRun) {
+	for _, r := range runs {
+		first := *r
+		first.Waiting = nil
+		seen := map[int]bool{}
+		var again []*loadRun
+		for _, w := range r.Waiting {
+			if seen[w.Waiting] {
+				again = append(again, &loadRun{Profile: r.Profile, Machine: r.Machine, Waiting: []waitingRun{w}})
+				continue
+			}
+			seen[w.Waiting] = true
+			first.Waiting = append(first.Waiting, w)
+		}
+		all = append(append(all, &first), again...)
+	}
+	return all
+}
+
+func (c *comparison) compare(measured map[string][]*loadRun) {
+	runs := map[string][]*loadRun{}
+	for profile, all := range measured {
+		runs[profile] = inTurns(all)
+	}
 	sizes, depths := map[int]bool{}, map[int]bool{}
 	for _, all := range runs {
 		for _, r := range all {
