@@ -25,7 +25,7 @@ func Default() *Configuration {
 		Webhook:          Webhook{Port: 9443, CertDir: "/tmp/k8s-webhook-server/serving-certs"},
 		LeaderElection:   LeaderElection{Enabled: &enabled},
 		ClientConnection: ClientConnection{QPS: 300, Burst: 500},
-		Concurrency:      5,
+		Concurrency:      16,
 		Trainer: Trainer{
 			Enabled: new(true), Progress: Progress{Port: 10443, Service: "signalbox-webhook", Secret: "signalbox-webhook-cert"},
 			GangScheduling: GangScheduling{Mode: trainer.GangOff, Policy: trainer.GangPolicyGang},

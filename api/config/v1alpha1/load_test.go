@@ -55,7 +55,7 @@ func TestParse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			config, err := Parse([]byte(c.content))
 			if c.want == "" {
-				if err != nil || config.Concurrency != 5 || config.Webhook.Port != 9443 {
+				if err != nil || config.Concurrency != 16 || config.Webhook.Port != 9443 {
 					t.Errorf("%s: got %+v, %v", c.reason, config, err)
 				}
 				return

@@ -27,7 +27,7 @@ type Configuration struct {
 	LeaderElection LeaderElection `json:"leaderElection"`
 	// ClientConnection limits the requests to the API server.
 	ClientConnection ClientConnection `json:"clientConnection"`
-	// Concurrency is how many TrainJobs are reconciled at a time. Default 5.
+	// Concurrency is how many TrainJobs are reconciled at a time, most of which wait for the API server. Default 16.
 	Concurrency int `json:"concurrency"`
 	// Kueue repeats the settings of Kueue's own configuration that a process beside it can't see. They must be the same
 	// on both sides.
