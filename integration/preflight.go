@@ -90,9 +90,11 @@ func AwaitTrainJobs(ctx context.Context, disco discovery.DiscoveryInterface, clk
 	timeout, ticker := clk.After(serveTime), clk.NewTicker(serveTime/100)
 	defer ticker.Stop()
 	for {
-		var missing error
-		for _, kind := range []string{"TrainJob", trainer.TrainingRuntimeKind, trainer.ClusterTrainingRuntimeKind} {
-			missing = errors.Join(missing, served(disco, version.WithKind(kind), "look at the conditions of the CRDs of group "+version.Group))
+		var missing error // the first; the group alone would be missing once for each kind
+		for _, kind := range []string{trainer.TrainJobKind, trainer.TrainingRuntimeKind, trainer.ClusterTrainingRuntimeKind} {
+			if missing = served(disco, version.WithKind(kind), "look at the conditions of the CRDs of group "+version.Group); missing != nil {
+				break
+			}
 		}
 		if missing == nil {
 			return nil
