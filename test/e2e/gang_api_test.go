@@ -34,6 +34,9 @@ func gangAPISpecs() {
 	nodeOf := func(ctx context.Context, pod *corev1.Pod) func() string {
 		return func() string { return get(ctx, pod).Spec.NodeName }
 	}
+	phaseOf := func(ctx context.Context, pod *corev1.Pod) func() corev1.PodPhase {
+		return func() corev1.PodPhase { return get(ctx, pod).Status.Phase }
+	}
 	group := func(g *ground, name string, minCount int32) *schedulingv1alpha2.PodGroup {
 		return &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}, Spec: schedulingv1alpha2.PodGroupSpec{
 			SchedulingPolicy: schedulingv1alpha2.PodGroupSchedulingPolicy{Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: minCount}},
@@ -93,7 +96,11 @@ func gangAPISpecs() {
 		first, second, third := g.member("first", named), g.member("second", named), g.member("third", named)
 		gomega.Expect(admin.Create(ctx, first)).To(gomega.Succeed())
 		gomega.Expect(admin.Create(ctx, second)).To(gomega.Succeed())
-		gomega.Eventually(nodeOf(ctx, first)).ShouldNot(gomega.BeEmpty())
+		// What runs them must have made them Running before they end here: its patch of a pod that it still took for Pending
+		// would make an ended pod run again, and the scheduler count it.
+		for _, pod := range []*corev1.Pod{first, second} {
+			gomega.Eventually(phaseOf(ctx, pod)).Should(gomega.Equal(corev1.PodRunning))
+		}
 		for phase, pod := range map[corev1.PodPhase]*corev1.Pod{corev1.PodSucceeded: first, corev1.PodFailed: second} {
 			gomega.Eventually(func() error {
 				get(ctx, pod).Status.Phase = phase
@@ -102,6 +109,8 @@ func gangAPISpecs() {
 		}
 		gomega.Expect(admin.Create(ctx, third)).To(gomega.Succeed())
 		gomega.Consistently(nodeOf(ctx, third), "5s").Should(gomega.BeEmpty())
+		gomega.Expect(phaseOf(ctx, first)()).To(gomega.Equal(corev1.PodSucceeded))
+		gomega.Expect(phaseOf(ctx, second)()).To(gomega.Equal(corev1.PodFailed))
 		remove(ctx, first, second, third)
 	})
 }
