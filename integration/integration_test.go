@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -89,22 +90,22 @@ func TestMemory(t *testing.T) {
 	if got := m.of(key, "second"); got.workload != "wl" || got.rebuilt != "" {
 		t.Errorf("nothing is taken over from the first: got %+v", got)
 	}
-	other := types.NamespacedName{Namespace: "ns", Name: "other"}
-	m.keep(other, "third", func(*record) {})
-	m.keep(key, "second", func(r *record) { r.finished = true })
+	other, now := types.NamespacedName{Namespace: "ns", Name: "other"}, time.Now()
+	m.look(other, "third", false, now)
+	m.look(key, "second", true, now.Add(time.Second))
 	m.keep(key, "second", func(r *record) { r.workload = "its next" })
-	if got := m.unfinished(); got != 1 {
-		t.Errorf("one of two has ended: got %d that have not", got)
+	if got, since := m.unfinished(); got != 1 || !since.Equal(now) {
+		t.Errorf("one of two has ended: got %d that have not, since %v", got, since)
 	}
-	m.keep(key, "fourth", func(*record) {})
-	if got := m.unfinished(); got != 2 {
+	m.look(key, "fourth", false, now)
+	if got, _ := m.unfinished(); got != 2 {
 		t.Errorf("what comes by the name of one that had ended has not: got %d", got)
 	}
-	m.keep(key, "fourth", func(r *record) { r.finished = true })
+	m.look(key, "fourth", true, now)
 	m.forget(key)
 	m.forget(key)
-	if m.of(key, "fourth").finished || m.unfinished() != 1 {
-		t.Errorf("what is forgotten is gone: got %d that have not ended", m.unfinished())
+	if got, _ := m.unfinished(); m.of(key, "fourth").ended || got != 1 {
+		t.Errorf("what is forgotten is gone: got %d that have not ended", got)
 	}
 }
 

@@ -161,6 +161,8 @@ func (j *job) Load(ctx context.Context, c client.Client, key *types.NamespacedNa
 	} else if err != nil {
 		return false, err
 	}
+	_, _, ended := j.Finished(ctx)
+	j.r.memory.look(*key, j.UID, ended, j.r.clock.Now())
 	if !j.DeletionTimestamp.IsZero() {
 		return true, nil
 	}
@@ -206,8 +208,12 @@ func (j *job) recall(ctx context.Context) error {
 // have not ended. To take it away is a write that nobody waits for: it comes when the burst that the TrainJob was part of is
 // over, or when the Workload is deleted. It is a minute, and 200 ms for each of the others, at most ten minutes.
 func letGoAfter(others int) time.Duration {
-	return min(time.Minute+time.Duration(others)*200*time.Millisecond, 10*time.Minute)
+	return min(letGoAtLeast+time.Duration(others)*200*time.Millisecond, 10*time.Minute)
 }
+
+// letGoAtLeast is letGoAfter where there are no others. For as long, a manager that has just started to look takes no finalizer
+// away: it doesn't know yet how many others there are, and has what was admitted meanwhile to start.
+const letGoAtLeast = time.Minute
 
 // done tells whether the job's end has been written already, so that no later event repeats it.
 func (j *job) done(ctx context.Context, c client.Client) (bool, error) {
@@ -243,7 +249,8 @@ func (j *job) done(ctx context.Context, c client.Client) (bool, error) {
 // letGo takes the finalizer from the Workload of a finished job, when it is time.
 func (j *job) letGo(ctx context.Context, c client.Client, wl *kueue.Workload) error {
 	ended := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished).LastTransitionTime
-	if left := letGoAfter(j.r.memory.unfinished()) - j.r.clock.Since(ended.Time); left > 0 && wl.DeletionTimestamp.IsZero() {
+	others, since := j.r.memory.unfinished()
+	if left := max(letGoAfter(others)-j.r.clock.Since(ended.Time), letGoAtLeast-j.r.clock.Since(since)); left > 0 && wl.DeletionTimestamp.IsZero() {
 		j.again = left
 		return nil
 	}

@@ -11,14 +11,17 @@ import (
 // memory is what this process knows of its own writes before its cache shows them, so that a stale read doesn't write
 // them again. It holds nothing that can't be lost: without it a write is tried twice, and refused by the API server.
 type memory struct {
-	mu       sync.Mutex
-	jobs     map[types.NamespacedName]record
-	finished int // of them
+	mu    sync.Mutex
+	jobs  map[types.NamespacedName]record
+	ended int       // of them
+	since time.Time // when the first was looked at
 }
 
 // record is about one TrainJob.
 type record struct {
 	uid types.UID
+	// ended is set when the TrainJob has been seen at its end.
+	ended bool
 	// workload that was made for it.
 	workload string
 	// finished is set when its Workload was declared finished.
@@ -56,16 +59,26 @@ func (m *memory) keep(key types.NamespacedName, uid types.UID, change func(*reco
 }
 
 func (m *memory) count(r record, by int) {
-	if r.finished {
-		m.finished += by
+	if r.ended {
+		m.ended += by
 	}
 }
 
-// unfinished is how many of the TrainJobs that this process has written for have not ended.
-func (m *memory) unfinished() int {
+// look keeps that a TrainJob was looked at, and whether it has ended.
+func (m *memory) look(key types.NamespacedName, uid types.UID, ended bool, now time.Time) {
+	m.keep(key, uid, func(r *record) { r.ended = ended })
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.jobs) - m.finished
+	if m.since.IsZero() {
+		m.since = now
+	}
+}
+
+// unfinished is how many of the TrainJobs that this process has looked at have not ended, and since when it looks.
+func (m *memory) unfinished() (others int, since time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.jobs) - m.ended, m.since
 }
 
 func (m *memory) forget(key types.NamespacedName) {
