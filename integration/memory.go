@@ -9,7 +9,7 @@ import (
 )
 
 // memory is what this process knows of its own writes before its cache shows them, so that a stale read doesn't write
-// them again. It holds nothing that can't be lost: without it a write is tried twice, and refused by the API server.
+// them again, and how many TrainJobs it has looked at. It holds nothing that can't be lost: without it a write is tried twice, and refused by the API server.
 type memory struct {
 	mu    sync.Mutex
 	jobs  map[types.NamespacedName]record

@@ -168,3 +168,27 @@ func TestLetGo(t *testing.T) {
 		})
 	}
 }
+
+func TestLoadLooks(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := api.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	ended, deleted := &api.TrainJob{}, metav1.Now()
+	ended.Namespace, ended.Name, ended.UID = "ns", "ended", "uid"
+	ended.DeletionTimestamp, ended.Finalizers = &deleted, []string{"other.example.com/a"} // it reads no more of it
+	other := ended.DeepCopy()
+	other.Name = "other"
+	meta.SetStatusCondition(&ended.Status.Conditions, metav1.Condition{Type: trainer.TrainJobComplete, Status: metav1.ConditionTrue, Reason: "JobsCompleted"})
+	fakes, now := fake.NewClientBuilder().WithScheme(scheme).WithObjects(ended, other).Build(), time.Now()
+	r := &Reconciler{clock: testingclock.NewFakeClock(now), memory: newMemory()}
+	for _, o := range []*api.TrainJob{ended, other} {
+		key := client.ObjectKeyFromObject(o)
+		if _, err := (&job{r: r}).Load(context.Background(), fakes, &key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if others, since := r.memory.unfinished(); others != 1 || !since.Equal(now) {
+		t.Errorf("of two that were looked at, one has ended: got %d that have not, since %v", others, since)
+	}
+}

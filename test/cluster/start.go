@@ -118,7 +118,7 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 			gangAPI, gangGates,
 		},
 		// Everything waits for it while it collects garbage: with a GiB in its caches that is 3 s of every 10 on two cores, and
-		// with a limit near what it needs (3 GiB, behind 10,000 TrainJobs) all the time.
+		// with a limit near what it needs (3 GiB, behind 10,000 TrainJobs) more often still.
 		env:   []string{"GOGC=400", "GOMEMLIMIT=8GiB"},
 		ready: func(ctx context.Context) error { return get(ctx, client, x.config.Host+"/readyz") },
 	})
