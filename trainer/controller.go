@@ -52,13 +52,19 @@ type Reconciler struct {
 	clock    clock.Clock
 
 	mu sync.Mutex
-	// changed is since when the status of a TrainJob has differed from what is written.
-	changed map[types.NamespacedName]time.Time
+	// changed is the TrainJobs whose status differs from what is written.
+	changed map[types.NamespacedName]change
+}
+
+// change is a status that differs from what is written.
+type change struct {
+	since  time.Time
+	others int // as many others at a time as have differed meanwhile
 }
 
 // NewReconciler returns a Reconciler. reader must not be a cache.
 func NewReconciler(c client.Client, reader client.Reader, builder *Builder, writer *admission.Writer, jobSets *admission.JobSets, gangs *gang.Gangs, recorder events.EventRecorder, clk clock.Clock) *Reconciler {
-	return &Reconciler{client: c, reader: reader, builder: builder, writer: writer, jobSets: jobSets, gangs: gangs, recorder: recorder, clock: clk, changed: map[types.NamespacedName]time.Time{}}
+	return &Reconciler{client: c, reader: reader, builder: builder, writer: writer, jobSets: jobSets, gangs: gangs, recorder: recorder, clock: clk, changed: map[types.NamespacedName]change{}}
 }
 
 // workloadIndex finds a TrainJob's Workload by the TrainJob's name.
@@ -216,16 +222,22 @@ func (r *Reconciler) writeStatus(ctx context.Context, job *api.TrainJob, status 
 	return reconcile.Result{}, nil
 }
 
-// waited is for how long a change of status has been waiting, and how many others are.
-func (r *Reconciler) waited(key types.NamespacedName) (since time.Duration, others int) {
+// waited is for how long a change of status has been waiting, and how many others at a time have been, meanwhile: a crowd that
+// gets less is about to be through, which is no reason to tell now what its last are still waiting for.
+func (r *Reconciler) waited(key types.NamespacedName) (time.Duration, int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at, known := r.changed[key]
+	c, known := r.changed[key]
 	if !known {
-		at = r.clock.Now()
-		r.changed[key] = at
+		c.since = r.clock.Now()
 	}
-	return r.clock.Since(at), len(r.changed) - 1
+	others := len(r.changed)
+	if known {
+		others--
+	}
+	c.others = max(c.others, others)
+	r.changed[key] = c
+	return r.clock.Since(c.since), c.others
 }
 
 func (r *Reconciler) settle(key types.NamespacedName) {

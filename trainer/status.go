@@ -214,12 +214,12 @@ func urgent(before, after *trainer.TrainJobStatus) bool {
 const (
 	joinDelay    = 2 * time.Second
 	passingDelay = 4 * time.Second
-	eachDelays   = 100 * time.Millisecond
+	eachDelays   = 300 * time.Millisecond
 	crowdDelay   = 56 * time.Second
 )
 
-// delayOf is how long a change of status may wait for others to be written with it, where so many other TrainJobs have one
-// too; 0 is not at all.
+// delayOf is how long a change of status may wait for others to be written with it, where so many other TrainJobs have had one
+// meanwhile; 0 is not at all.
 func delayOf(before, after *trainer.TrainJobStatus, others int) time.Duration {
 	if urgent(before, after) {
 		return 0

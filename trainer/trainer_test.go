@@ -20,8 +20,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -410,7 +412,7 @@ func TestDelayOf(t *testing.T) {
 		want          time.Duration
 	}{
 		"waits":            {"somebody wants to know why", status(), status("Suspended=True", "QuotaReserved=False"), 0, 2 * time.Second},
-		"waits in a crowd": {"the API server is busy with starts", status(), status("Suspended=True", "QuotaReserved=False"), 100, 12 * time.Second},
+		"waits in a crowd": {"the API server is busy with starts", status(), status("Suspended=True", "QuotaReserved=False"), 100, 32 * time.Second},
 		"a great crowd":    {"not for ever", status(), status("Suspended=True", "QuotaReserved=False"), 10000, 58 * time.Second},
 		"admitted":         {"it is about to start", status("Suspended=True"), status("Suspended=True", "QuotaReserved=True", "Admitted=True"), 0, 4 * time.Second},
 		"counts":           {"they change all the time", status("Suspended=False"), counts, 0, 4 * time.Second},
@@ -423,5 +425,26 @@ func TestDelayOf(t *testing.T) {
 				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
 			}
 		})
+	}
+}
+
+func TestWaited(t *testing.T) {
+	clk := testingclock.NewFakeClock(time.Now())
+	r := &Reconciler{clock: clk, changed: map[types.NamespacedName]change{}}
+	keys := []types.NamespacedName{{Name: "a"}, {Name: "b"}, {Name: "c"}}
+	for _, key := range keys {
+		r.waited(key)
+	}
+	clk.Step(time.Second)
+	r.waited(keys[0])
+	r.settle(keys[1])
+	r.settle(keys[2])
+	clk.Step(time.Second)
+	if waited, others := r.waited(keys[0]); waited != 2*time.Second || others != 2 {
+		t.Errorf("a crowd that gets less is still one: got %v and %d others, want 2s and 2", waited, others)
+	}
+	r.settle(keys[0])
+	if waited, others := r.waited(keys[0]); waited != 0 || others != 0 {
+		t.Errorf("what was written has waited: got %v and %d others, want 0s and 0", waited, others)
 	}
 }
