@@ -87,7 +87,7 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
 PROFILES ?= bundled builtin kubeflow
-ROUNDS ?= 2
+ROUNDS ?= 4
 BURSTS ?= 100,500
 LARGE ?= 2000
 WAITING ?= 100,1000
