@@ -10,7 +10,7 @@ import (
 )
 
 // still is for how long nothing is written when nothing is left to be told: longer than a component waits with a status.
-const still = 65 * time.Second
+const still = 95 * time.Second
 
 // burst submits n TrainJobs at once and measures until all have finished and their quota is free; where late is true, what is
 // written in the time after it too.

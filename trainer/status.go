@@ -215,7 +215,7 @@ const (
 	joinDelay    = 2 * time.Second
 	passingDelay = 4 * time.Second
 	eachDelays   = 300 * time.Millisecond
-	crowdDelay   = 56 * time.Second
+	crowdDelay   = 86 * time.Second
 )
 
 // delayOf is how long a change of status may wait for others to be written with it, where so many other TrainJobs have had one

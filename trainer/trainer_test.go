@@ -413,7 +413,7 @@ func TestDelayOf(t *testing.T) {
 	}{
 		"waits":            {"somebody wants to know why", status(), status("Suspended=True", "QuotaReserved=False"), 0, 2 * time.Second},
 		"waits in a crowd": {"the API server is busy with starts", status(), status("Suspended=True", "QuotaReserved=False"), 100, 32 * time.Second},
-		"a great crowd":    {"not for ever", status(), status("Suspended=True", "QuotaReserved=False"), 10000, 58 * time.Second},
+		"a great crowd":    {"not for ever", status(), status("Suspended=True", "QuotaReserved=False"), 10000, 88 * time.Second},
 		"admitted":         {"it is about to start", status("Suspended=True"), status("Suspended=True", "QuotaReserved=True", "Admitted=True"), 0, 4 * time.Second},
 		"counts":           {"they change all the time", status("Suspended=False"), counts, 0, 4 * time.Second},
 		"end":              {"an end doesn't wait for anybody", status("Suspended=False"), status("Suspended=False", "Complete=True"), 10000, 0},
