@@ -55,8 +55,12 @@ type Start struct {
 	Record *overrides.Record
 	// Pin is the runtime to be written with the start (overrides.Pin); "" where Kubeflow Trainer keeps it.
 	Pin string
-	// NewPin tells that the TrainJob has no pin yet.
+	// NewPin is set where the TrainJob has no pin yet.
 	NewPin bool
+	// At is the place of the integration's entry in spec.runtimePatches, -1 where it has none; Others is set where the list
+	// has entries. Annotated is set where the TrainJob has annotations.
+	At                int
+	Others, Annotated bool
 }
 
 // ConflictError says that something contradicts what admission needs. Trying again does not help; somebody has to
@@ -119,6 +123,9 @@ func Decide(in Input) (*Start, error) {
 		UID:             in.Job.UID,
 		ResourceVersion: in.Job.ResourceVersion,
 		Entry:           entry(patches, &in.Now),
+		At:              overrides.OwnIndex(in.Job),
+		Others:          len(in.Job.Spec.RuntimePatches) > 0,
+		Annotated:       in.Job.Annotations != nil, // a cache that drops the last annotation leaves an empty map
 	}
 	if in.Dialect.Field == overrides.PodSpecOverrides {
 		if err := carriable(in, all, others, patches); err != nil {
@@ -317,16 +324,14 @@ func podPatch(replicatedJob string, meta *metav1.ObjectMeta, spec *trainer.PodSp
 	}
 }
 
-// Running tells why a TrainJob that is suspended may still hold resources, or "" where none of it is left: its JobSet
-// has stopped its Jobs, and every pod has come to its end. A pod that is terminating is not at its end yet.
+// Running returns why a TrainJob that is suspended may still hold resources, or "" where none of it is left: its JobSet
+// has stopped its Jobs, and no pod is running (Pods.Running). A pod that is terminating still runs.
 func Running(job *api.TrainJob, js *jobset.JobSet, pods []corev1.Pod) string {
 	if !ptr.Deref(job.Spec.Suspend, false) {
 		return "the TrainJob is not suspended"
 	}
-	for i := range pods {
-		if phase := pods[i].Status.Phase; phase != corev1.PodSucceeded && phase != corev1.PodFailed {
-			return fmt.Sprintf("pod %s has not ended", pods[i].Name)
-		}
+	if len(pods) > 0 {
+		return fmt.Sprintf("pod %s has not ended", pods[0].Name)
 	}
 	if js == nil {
 		return ""

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -73,16 +73,18 @@ func (s *JobSets) Of(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, er
 	return js, nil
 }
 
-// PodIndex finds the pods of a JobSet by its name; whoever makes the cache registers it.
-const PodIndex = "jobSet"
-
-// Pods lists the pods of a TrainJob's JobSet, as the cache keeps them.
-func Pods(ctx context.Context, cache client.Reader, job *api.TrainJob) ([]corev1.Pod, error) {
-	var pods corev1.PodList
-	if err := cache.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingFields{PodIndex: job.Name}); err != nil {
-		return nil, fmt.Errorf("listing the pods: %w", err)
+// Left returns the JobSet that a TrainJob which is deleted has left; nil where there is none. The TrainJob has a name alone
+// where it is gone: then the JobSet is of any TrainJob of that name.
+func (s *JobSets) Left(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, error) {
+	js, err := read(ctx, s.live, client.ObjectKeyFromObject(job))
+	if err != nil || js == nil {
+		return nil, err
 	}
-	return pods.Items, nil
+	owner := metav1.GetControllerOfNoCopy(js)
+	if owner == nil || owner.Kind != trainer.TrainJobKind || owner.APIVersion != trainer.GroupVersion.String() || owner.Name != job.Name || job.UID != "" && owner.UID != job.UID {
+		return nil, nil
+	}
+	return js, nil
 }
 
 func read(ctx context.Context, c client.Reader, key types.NamespacedName) (*jobset.JobSet, error) {

@@ -21,9 +21,10 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// FieldManager owns, on a TrainJob, the integration's entry and suspend. Server-side apply of these two alone leaves
-// every other entry as it is, byte for byte: a client that sends the whole list drops explicit zero values and fields
-// that its types don't know, and the CRD's rules then refuse the change.
+// FieldManager is the name by which the API server records the integration's writes. Nothing depends on it: anybody may
+// write by any name, and a server-side apply takes away what was applied before by the same. So a TrainJob is written by
+// JSON patches of single fields, which leave every other entry as it is, byte for byte: a client that sends the whole list
+// drops explicit zero values and fields that its types don't know, and the CRD's rules then refuse the change.
 const FieldManager = "signalbox"
 
 // Writer is the one place that writes TrainJobs. It remembers what it wrote last, so that nothing is decided on an older
@@ -106,32 +107,23 @@ func Refused(err error) bool {
 func (w *Writer) StartInTwo(ctx context.Context, s *Start) error {
 	job := &api.TrainJob{}
 	job.Namespace, job.Name, job.UID, job.ResourceVersion = s.Key.Namespace, s.Key.Name, s.UID, s.ResourceVersion
-	var operations []map[string]any
+	var operations []operation
 	if s.Record != nil {
 		list, err := w.writeRecord(ctx, job, s.Record)
 		if err != nil {
 			return err
 		}
 		// A CRD that is upgraded now drops the list, which changes no version of the TrainJob.
-		operations = append(operations, map[string]any{"op": "test", "path": "/spec/" + s.Record.Field, "value": list})
+		operations = append(operations, operation{"test", "/spec/" + s.Record.Field, list})
 	} else {
-		u, err := entryOnly(s)
-		if err != nil {
+		written := job.DeepCopy()
+		if err := w.patchFields(ctx, written, s.guarded(s.entry())); err != nil {
 			return err
 		}
-		if err := w.apply(ctx, u); err != nil {
-			return err
-		}
-		job.ResourceVersion = u.GetResourceVersion()
+		job.ResourceVersion = written.ResourceVersion
 	}
-	patch, err := json.Marshal(append(operations,
-		map[string]any{"op": "test", "path": "/metadata/uid", "value": s.UID},
-		map[string]any{"op": "replace", "path": "/metadata/resourceVersion", "value": job.ResourceVersion}, // a conflict where it has changed since
-		map[string]any{"op": "add", "path": "/spec/suspend", "value": false}))
-	if err != nil {
-		return fmt.Errorf("encoding the start: %w", err)
-	}
-	return w.patch(ctx, job, client.RawPatch(types.JSONPatchType, patch))
+	operations = append(guard(s.UID, job.ResourceVersion), append(operations, operation{"add", "/spec/suspend", false})...)
+	return w.patchFields(ctx, job, operations)
 }
 
 // writeRecord writes the Record, and returns the list of overrides, which our webhook has brought into line with it.
@@ -162,44 +154,60 @@ func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *ove
 	return list, nil
 }
 
-func entryOnly(s *Start) (*unstructured.Unstructured, error) {
-	data, err := json.Marshal(s.Entry)
-	if err != nil {
-		return nil, fmt.Errorf("encoding the entry of %s: %w", s.Entry.Manager, err)
-	}
-	var entry map[string]any
-	if err := json.Unmarshal(data, &entry); err != nil {
-		return nil, fmt.Errorf("encoding the entry of %s: %w", s.Entry.Manager, err)
-	}
-	metadata := map[string]any{"namespace": s.Key.Namespace, "name": s.Key.Name, "uid": string(s.UID), "resourceVersion": s.ResourceVersion}
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": trainer.GroupVersion.String(),
-		"kind":       trainer.TrainJobKind,
-		"metadata":   metadata,
-		"spec":       map[string]any{overrides.RuntimePatches: []any{entry}},
-	}}, nil
+// operation adds, replaces or tests a value in a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
 }
 
-func (w *Writer) apply(ctx context.Context, u *unstructured.Unstructured) error {
-	if err := w.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
-		return err
+// guard fails a patch where the TrainJob is another, and makes it a conflict where it has changed since that version.
+func guard(uid types.UID, version string) []operation {
+	return []operation{{"test", "/metadata/uid", uid}, {"replace", "/metadata/resourceVersion", version}}
+}
+
+func (s *Start) guarded(operations ...operation) []operation {
+	return append(guard(s.UID, s.ResourceVersion), operations...)
+}
+
+// entry writes the integration's entry: in its place, or after all others.
+func (s *Start) entry() operation {
+	const list = "/spec/" + overrides.RuntimePatches
+	switch {
+	case s.At >= 0:
+		return operation{"replace", fmt.Sprintf("%s/%d", list, s.At), s.Entry}
+	case s.Others:
+		return operation{"add", list + "/-", s.Entry}
 	}
-	w.wrote(u)
-	return nil
+	return operation{"add", list, []any{s.Entry}}
+}
+
+// pin writes the pinned runtime.
+func (s *Start) pin() operation {
+	if !s.Annotated {
+		return operation{"add", "/metadata/annotations", map[string]string{overrides.PinAnnotation: s.Pin}}
+	}
+	return operation{"add", "/metadata/annotations/" + strings.ReplaceAll(overrides.PinAnnotation, "/", "~1"), s.Pin}
+}
+
+func (w *Writer) patchFields(ctx context.Context, job *api.TrainJob, operations []operation) error {
+	patch, err := json.Marshal(operations)
+	if err != nil {
+		return fmt.Errorf("encoding a patch of TrainJob %s/%s: %w", job.Namespace, job.Name, err)
+	}
+	return w.patch(ctx, job, client.RawPatch(types.JSONPatchType, patch))
 }
 
 // Start writes the entry and clears suspend in one request. It fails with a conflict where the TrainJob has changed
 // since the start was decided.
 func (w *Writer) Start(ctx context.Context, s *Start) error {
-	u, err := entryOnly(s)
-	if err != nil {
-		return err
+	job := &api.TrainJob{}
+	job.Namespace, job.Name = s.Key.Namespace, s.Key.Name
+	operations := s.guarded(s.entry(), operation{"add", "/spec/suspend", false})
+	if s.NewPin {
+		operations = append(operations, s.pin())
 	}
-	u.Object["spec"].(map[string]any)["suspend"] = false
-	if s.Pin != "" {
-		u.SetAnnotations(map[string]string{overrides.PinAnnotation: s.Pin})
-	}
-	if err := w.apply(ctx, u); err != nil {
+	if err := w.patchFields(ctx, job, operations); err != nil {
 		return err
 	}
 	if s.NewPin {
@@ -232,16 +240,8 @@ func (w *Writer) Clear(ctx context.Context, d overrides.Dialect, job *api.TrainJ
 		return nil
 	}
 	entry := fmt.Sprintf("/spec/runtimePatches/%d", i)
-	patch, err := json.Marshal([]map[string]any{
-		{"op": "test", "path": "/metadata/uid", "value": job.UID},
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": job.ResourceVersion}, // a conflict where it has changed since
-		{"op": "test", "path": entry + "/manager", "value": overrides.Manager},
-		{"op": "replace", "path": entry, "value": w.neutral(&job.Spec.RuntimePatches[i])},
-	})
-	if err != nil {
-		return fmt.Errorf("encoding the entry of %s: %w", overrides.Manager, err)
-	}
-	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
+	return w.patchFields(ctx, job.DeepCopy(), append(guard(job.UID, job.ResourceVersion),
+		operation{"test", entry + "/manager", overrides.Manager}, operation{"replace", entry, w.neutral(&job.Spec.RuntimePatches[i])}))
 }
 
 // neutral is Neutral at this time, which no webhook of ours sets.

@@ -88,10 +88,10 @@ func TestStartInTwo(t *testing.T) {
 		want     []string
 		err      error
 	}{
-		"both":             {"the second is guarded by the version of the first", []any{"users'", element}, 0, []string{"7 signalbox.dev/overrides", "test /spec/podTemplateOverrides [users' map[targetJobs:[map[name:node]]]]; test /metadata/uid uid; replace /metadata/resourceVersion 8; add /spec/suspend false; "}, nil},
+		"both":             {"the second is guarded by the version of the first", []any{"users'", element}, 0, []string{"7 signalbox.dev/overrides", "test /metadata/uid uid; replace /metadata/resourceVersion 8; test /spec/podTemplateOverrides [users' map[targetJobs:[map[name:node]]]]; add /spec/suspend false; "}, nil},
 		"the first fails":  {"nothing follows", []any{element}, 1, []string{"7 signalbox.dev/overrides"}, conflict},
 		"not rendered":     {"it must not run without its entry", []any{"users'"}, 0, []string{"7 signalbox.dev/overrides"}, ErrNotRendered},
-		"the second fails": {"what has changed in between is to be looked at", []any{element}, 2, []string{"7 signalbox.dev/overrides", "test /spec/podTemplateOverrides [map[targetJobs:[map[name:node]]]]; test /metadata/uid uid; replace /metadata/resourceVersion 8; add /spec/suspend false; "}, conflict},
+		"the second fails": {"what has changed in between is to be looked at", []any{element}, 2, []string{"7 signalbox.dev/overrides", "test /metadata/uid uid; replace /metadata/resourceVersion 8; test /spec/podTemplateOverrides [map[targetJobs:[map[name:node]]]]; add /spec/suspend false; "}, conflict},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -43,7 +44,8 @@ type job struct {
 	dialect overrides.Dialect // of the Trainer, the same for the whole reconcile
 
 	jobSet  *jobset.JobSet // its child; nil where there is none
-	pods    []corev1.Pod   // its pods; read only while it is suspended
+	pods    []corev1.Pod   // its pods that have not ended; read only of a job that is suspended, or has ended
+	lingers bool           // it has ended, and its quota is still in use
 	skip    bool           // nothing is left to do
 	stopped bool           // in this reconcile
 	late    bool           // it was read in a version older than what we wrote last
@@ -103,20 +105,34 @@ func (j *job) RunWithPodSetsInfo(context.Context, client.Client, []podset.PodSet
 // RestorePodSetsInfo implements jobframework.GenericJob. A ComposableJob is stopped by Stop instead.
 func (j *job) RestorePodSetsInfo(context.Context, []podset.PodSetInfo) bool { return false }
 
-// Finished implements jobframework.GenericJob by Trainer's conditions.
+// Finished implements jobframework.GenericJob: the job has ended, and so has the last of its pods. What jobframework takes
+// for finished gives its quota back.
 func (j *job) Finished(context.Context) (message string, success, finished bool) {
-	if c := apimeta.FindStatusCondition(j.Status.Conditions, trainer.TrainJobComplete); c != nil && c.Status == metav1.ConditionTrue {
-		return c.Message, true, true
+	c := end(&j.TrainJob)
+	if c == nil {
+		return "", false, false
 	}
-	if c := apimeta.FindStatusCondition(j.Status.Conditions, trainer.TrainJobFailed); c != nil && c.Status == metav1.ConditionTrue {
-		return c.Message, false, true
-	}
-	return "", false, false
+	return c.Message, c.Type == trainer.TrainJobComplete, !j.lingers
 }
+
+// end returns the condition by which Trainer says that a TrainJob has ended; nil where it has not.
+func end(job *api.TrainJob) *metav1.Condition {
+	for _, name := range []string{trainer.TrainJobComplete, trainer.TrainJobFailed} {
+		if c := apimeta.FindStatusCondition(job.Status.Conditions, name); c != nil && c.Status == metav1.ConditionTrue {
+			return c
+		}
+	}
+	return nil
+}
+
+func hasEnded(job *api.TrainJob) bool { return end(job) != nil }
 
 // IsActive implements jobframework.GenericJob. Quota is freed only when GPUs are: a terminating pod counts.
 // What was read before it was stopped in this reconcile says nothing of what runs now.
 func (j *job) IsActive() bool {
+	if hasEnded(&j.TrainJob) {
+		return j.lingers
+	}
 	if j.r.bundled && j.jobSet != nil {
 		return true // it goes with the last of its pods
 	}
@@ -125,24 +141,29 @@ func (j *job) IsActive() bool {
 
 // PodsReady implements jobframework.GenericJob.
 func (j *job) PodsReady(context.Context, client.Client) bool {
-	return j.jobSet != nil && podsets.Ready(j.jobSet.Spec.ReplicatedJobs, podsets.Statuses(j.jobSet))
+	return hasEnded(&j.TrainJob) || j.jobSet != nil && podsets.Ready(j.jobSet.Spec.ReplicatedJobs, podsets.Statuses(j.jobSet))
 }
 
 // ReclaimablePods implements jobframework.JobWithReclaimablePods.
 func (j *job) ReclaimablePods(context.Context, client.Client) ([]kueue.ReclaimablePod, error) {
-	var pods []kueue.ReclaimablePod
-	switch {
-	case j.jobSet != nil:
-		pods = podsets.Reclaimable(j.jobSet.Spec.ReplicatedJobs, podsets.Statuses(j.jobSet))
-	case j.r.bundled && j.effective != nil:
-		spec := j.runtime.Template.Spec
-		spec.ReplicatedJobs = j.effective.ReplicatedJobs
-		pods = podsets.Outlived(&spec, j.Status.JobsStatus)
-	}
+	pods := j.reclaimable()
 	if j.matched != nil && workload.HasQuotaReservation(j.matched) {
 		pods = podsets.AtLeast(pods, j.matched.Status.ReclaimablePods)
 	}
 	return pods, nil
+}
+
+// reclaimable returns the pods that will not run again.
+func (j *job) reclaimable() []kueue.ReclaimablePod {
+	switch {
+	case j.jobSet != nil:
+		return podsets.Reclaimable(j.jobSet.Spec.ReplicatedJobs, podsets.Final(j.jobSet), podsets.Statuses(j.jobSet))
+	case j.r.bundled && j.effective != nil:
+		spec := j.runtime.Template.Spec
+		spec.ReplicatedJobs = j.effective.ReplicatedJobs
+		return podsets.Outlived(&spec, j.Status.JobsStatus)
+	}
+	return nil
 }
 
 // IsOnHold implements jobframework.JobWithOnHold: a TrainJob that can't start must not hold quota, once none of it runs.
@@ -157,14 +178,14 @@ func (j *job) Load(ctx context.Context, c client.Client, key *types.NamespacedNa
 		j.Namespace, j.Name = key.Namespace, key.Name
 		j.r.memory.forget(*key)
 		j.r.writer.Forget(*key)
-		return true, nil
+		return j.loadDeleted(ctx)
 	} else if err != nil {
 		return false, err
 	}
-	_, _, ended := j.Finished(ctx)
+	ended := hasEnded(&j.TrainJob)
 	j.r.memory.look(*key, j.UID, ended, j.r.clock.Now())
 	if !j.DeletionTimestamp.IsZero() {
-		return true, nil
+		return j.loadDeleted(ctx)
 	}
 	if j.late = j.r.writer.Behind(&j.TrainJob); j.late {
 		j.skip = true
@@ -173,7 +194,7 @@ func (j *job) Load(ctx context.Context, c client.Client, key *types.NamespacedNa
 	if j.skip, err = j.done(ctx, c); err != nil || j.skip {
 		return false, err
 	}
-	if err := j.loadChildren(ctx, c); err != nil {
+	if err := j.loadChildren(ctx); err != nil || ended {
 		return false, err
 	}
 	managed, err := j.r.manages(ctx, &j.TrainJob)
@@ -186,6 +207,40 @@ func (j *job) Load(ctx context.Context, c client.Client, key *types.NamespacedNa
 	return false, j.resolve(ctx, c)
 }
 
+// deletedDelay is after how long a deleted job is looked at again whose Jobs have no pods, and have not ended either.
+const deletedDelay = time.Second
+
+// loadDeleted decides on a TrainJob that is deleted, or is being deleted and kept by a finalizer: its Workloads, and so its
+// quota, are let go when the last of its pods has ended.
+func (j *job) loadDeleted(ctx context.Context) (removeFinalizers bool, err error) {
+	holds, err := j.r.holdsQuota(ctx, j.key())
+	if err != nil || !holds {
+		return err == nil, err
+	}
+	js, err := j.r.jobSets.Left(ctx, &j.TrainJob)
+	if err != nil {
+		return false, err
+	}
+	if j.pods, err = j.r.pods.Running(ctx, j.key(), js); err != nil {
+		return false, err
+	}
+	over := js == nil && len(j.pods) == 0
+	if over {
+		if over, err = j.r.pods.JobsEnded(ctx, j.key(), nil); err != nil {
+			return false, err
+		}
+		j.again = deletedDelay // nothing tells when a Job is gone
+	}
+	j.skip = !over
+	if over || j.IsSuspended() || hasEnded(&j.TrainJob) || j.r.bundled || js == nil || !js.DeletionTimestamp.IsZero() {
+		return over, nil // the bundled Trainer deletes the JobSet, and Kubeflow Trainer stops one that is suspended
+	}
+	if err := j.r.writer.Suspend(ctx, &j.TrainJob); err != nil {
+		return false, client.IgnoreNotFound(fmt.Errorf("suspending: %w", err))
+	}
+	return false, nil
+}
+
 // recall stops a TrainJob that the Trainer of before was told to start and did not: the present one knows nothing of the
 // entry that it was to run with. It is started anew, on the quota that it has.
 func (j *job) recall(ctx context.Context) error {
@@ -193,7 +248,7 @@ func (j *job) recall(ctx context.Context) error {
 	if err != nil || !j.dialect.Foreign(record) || record.Time == nil {
 		return nil // nobody but us writes it; what can't be read is said when it stops
 	}
-	if _, _, finished := j.Finished(ctx); finished || j.jobSet != nil && admission.RunsWith(j.jobSet, record.Entry(&j.TrainJob)) {
+	if j.jobSet != nil && admission.RunsWith(j.jobSet, record.Entry(&j.TrainJob)) {
 		return nil
 	}
 	ctrl.LoggerFrom(ctx).Info("Stopping a TrainJob that was started for another Trainer", "before", record.Field, "now", j.dialect.Name)
@@ -217,7 +272,7 @@ const letGoAtLeast = time.Minute
 
 // done tells whether the job's end has been written already, so that no later event repeats it.
 func (j *job) done(ctx context.Context, c client.Client) (bool, error) {
-	_, _, finished := j.Finished(ctx)
+	finished := hasEnded(&j.TrainJob)
 	if !finished && !j.IsSuspended() {
 		return false, nil
 	}
@@ -267,15 +322,26 @@ func (j *job) letGo(ctx context.Context, c client.Client, wl *kueue.Workload) er
 	return nil
 }
 
-func (j *job) loadChildren(ctx context.Context, c client.Client) error {
+func (j *job) loadChildren(ctx context.Context) error {
 	var err error
 	if j.jobSet, err = j.r.jobSets.Of(ctx, &j.TrainJob); err != nil {
 		return err
 	}
-	if !j.IsSuspended() {
-		return nil // only of a job that stops do the pods matter
+	ended := hasEnded(&j.TrainJob)
+	if !j.IsSuspended() && !ended {
+		return nil // only of a job that stops or has ended do the pods matter
 	}
-	j.pods, err = admission.Pods(ctx, c, &j.TrainJob)
+	if j.pods, err = j.r.pods.Running(ctx, j.key(), j.jobSet); err != nil || !ended {
+		return err
+	}
+	j.lingers = len(j.pods) > 0
+	if j.lingers || j.jobSet == nil || admission.EndedCleanly(j.jobSet) {
+		return nil
+	}
+	over, err := j.r.pods.JobsEnded(ctx, j.key(), j.jobSet)
+	if j.lingers = !over; j.lingers {
+		j.again = deletedDelay
+	}
 	return err
 }
 
@@ -390,10 +456,17 @@ func (j *job) FindMatchingWorkloads(ctx context.Context, c client.Client, _ even
 	}
 	for i := range list.Items {
 		wl := &list.Items[i]
-		if match == nil && j.fits(wl) {
+		switch {
+		case match == nil && j.fits(wl):
 			match = wl
-		} else {
-			toDelete = append(toDelete, wl)
+		default:
+			used, err := j.inUse(ctx, wl)
+			if err != nil {
+				return nil, nil, err
+			}
+			if !used {
+				toDelete = append(toDelete, wl)
+			}
 		}
 	}
 	j.matched, j.foundFinished = match, match != nil && workloadfinish.IsFinished(match)
@@ -415,10 +488,28 @@ func (j *job) fits(wl *kueue.Workload) bool {
 	if !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, jobframework.MaximumExecutionTimeSeconds(j)) {
 		return false
 	}
-	if _, _, finished := j.Finished(context.Background()); finished || !j.IsSuspended() || j.blocked != nil {
+	if hasEnded(&j.TrainJob) || !j.IsSuspended() || j.blocked != nil {
 		return true
 	}
 	return podsets.Equal(j.podSets, wl.Spec.PodSets)
+}
+
+// inUse reports whether a Workload stands for pods of an earlier TrainJob of the same name, which have not ended.
+func (j *job) inUse(ctx context.Context, wl *kueue.Workload) (bool, error) {
+	if metav1.IsControlledBy(wl, &j.TrainJob) || workloadfinish.IsFinished(wl) || !workload.HasQuotaReservation(wl) {
+		return false, nil
+	}
+	pods, err := j.r.pods.Running(ctx, j.key(), j.jobSet)
+	if err != nil {
+		return false, err
+	}
+	used := slices.ContainsFunc(pods, func(p corev1.Pod) bool {
+		return j.jobSet == nil || p.Labels[jobset.JobSetUIDKey] != string(j.jobSet.UID)
+	})
+	if used {
+		j.again = deletedDelay
+	}
+	return used, nil
 }
 
 // EquivalentToWorkload implements jobframework.ComposableJob.
@@ -444,7 +535,7 @@ var errStillRunning = errors.New("pods of the TrainJob have not ended")
 // Stop implements jobframework.ComposableJob: it suspends, once. The entry stays until no pod is left.
 func (j *job) Stop(ctx context.Context, _ client.Client, _ []podset.PodSetInfo, reason jobframework.StopReason, _ string) ([]client.Object, error) {
 	var stoppedNow []client.Object
-	if !j.IsSuspended() {
+	if !j.IsSuspended() && !hasEnded(&j.TrainJob) {
 		if err := j.r.writer.Suspend(ctx, &j.TrainJob); err != nil {
 			return nil, fmt.Errorf("suspending: %w", err)
 		}
@@ -460,8 +551,8 @@ func (j *job) Stop(ctx context.Context, _ client.Client, _ []podset.PodSetInfo, 
 
 // Finalize implements jobframework.JobWithFinalize: it notes that the job was declared finished.
 func (j *job) Finalize(ctx context.Context, _ client.Client) error {
-	_, _, finished := j.Finished(ctx)
-	if !finished && j.foundFinished && !j.IsSuspended() {
+	finished := hasEnded(&j.TrainJob)
+	if !finished && j.foundFinished && !j.IsSuspended() && j.DeletionTimestamp.IsZero() {
 		// Its end was declared and its quota given away, but Trainer v2.3.0 runs a failed job again whose JobSet was
 		// deleted (trainer#3737).
 		return j.r.writer.Suspend(ctx, &j.TrainJob)

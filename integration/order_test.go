@@ -171,8 +171,10 @@ func TestLetGo(t *testing.T) {
 
 func TestLoadLooks(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := api.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
+	for _, add := range []func(*runtime.Scheme) error{api.AddToScheme, kueue.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ended, deleted := &api.TrainJob{}, metav1.Now()
 	ended.Namespace, ended.Name, ended.UID = "ns", "ended", "uid"
@@ -180,8 +182,8 @@ func TestLoadLooks(t *testing.T) {
 	other := ended.DeepCopy()
 	other.Name = "other"
 	meta.SetStatusCondition(&ended.Status.Conditions, metav1.Condition{Type: trainer.TrainJobComplete, Status: metav1.ConditionTrue, Reason: "JobsCompleted"})
-	fakes, now := fake.NewClientBuilder().WithScheme(scheme).WithObjects(ended, other).Build(), time.Now()
-	r := &Reconciler{clock: testingclock.NewFakeClock(now), memory: newMemory()}
+	fakes, now := fake.NewClientBuilder().WithScheme(scheme).WithObjects(ended, other).WithIndex(&kueue.Workload{}, jobframework.OwnerReferenceIndexKey(gvk), func(client.Object) []string { return nil }).Build(), time.Now()
+	r := &Reconciler{client: fakes, clock: testingclock.NewFakeClock(now), memory: newMemory()}
 	for _, o := range []*api.TrainJob{ended, other} {
 		key := client.ObjectKeyFromObject(o)
 		if _, err := (&job{r: r}).Load(context.Background(), fakes, &key); err != nil {

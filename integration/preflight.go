@@ -46,7 +46,9 @@ func Prepare(config *configapi.Kueue) error {
 	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(config.FeatureGates); err != nil {
 		return fmt.Errorf("kueue.featureGates: %w", err)
 	}
-	for i, kind := range append(slices.Clone(config.OwnerKinds), externalFramework) {
+	// TrainJob itself isn't registered: one that names another as its owner needs quota of its own, because the other's
+	// Workload stands for the other's pods alone.
+	for i, kind := range config.OwnerKinds {
 		if err := jobframework.RegisterExternalJobType(kind); err != nil {
 			return fmt.Errorf("kueue.ownerKinds[%d]: %w", i, err)
 		}

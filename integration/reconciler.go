@@ -39,6 +39,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/features"
 	clientutil "sigs.k8s.io/kueue/pkg/util/client"
 	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -78,6 +79,7 @@ type Reconciler struct {
 	recorder events.EventRecorder
 	writer   *admission.Writer
 	jobSets  *admission.JobSets
+	pods     *admission.Pods
 	// bundled tells that the Trainer is ours: it makes nothing before a TrainJob starts, and leaves nothing of one that was
 	// stopped.
 	bundled   bool
@@ -90,7 +92,8 @@ type Reconciler struct {
 
 	manageAll  bool
 	selector   labels.Selector
-	ownerKinds []schema.GroupVersionKind // that may own TrainJobs, beside TrainJob itself
+	ownerKinds []schema.GroupVersionKind // that may own TrainJobs
+	ownerUsers []string                  // that may create TrainJobs which these own
 
 	placement Placement
 }
@@ -103,7 +106,7 @@ type Placement interface {
 }
 
 // NewReconciler returns a Reconciler. reader must not be a cache. installed knows the Trainer, which may be Signalbox's own.
-func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writer, jobSets *admission.JobSets, recorder events.EventRecorder, config *configapi.Kueue, installed *Installed, placement Placement, clk clock.Clock) (*Reconciler, error) {
+func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writer, jobSets *admission.JobSets, pods *admission.Pods, recorder events.EventRecorder, config *configapi.Kueue, installed *Installed, placement Placement, clk clock.Clock) (*Reconciler, error) {
 	selector, err := metav1.LabelSelectorAsSelector(config.ManagedJobsNamespaceSelector)
 	if err != nil {
 		return nil, fmt.Errorf("kueue.managedJobsNamespaceSelector: %w", err)
@@ -137,9 +140,9 @@ func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writ
 	}
 	countFromZero(installed.Dialect())
 	return &Reconciler{
-		client: c, reader: reader, recorder: recorder, writer: writer, jobSets: jobSets, bundled: bundled, installed: installed, clock: clk,
+		client: c, reader: reader, recorder: recorder, writer: writer, jobSets: jobSets, pods: pods, bundled: bundled, installed: installed, clock: clk,
 		features: readGates(), memory: newMemory(), memo: overrides.NewMemo(memoized), jobs: jobframework.NewReconciler(c, told, options...),
-		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds, placement: placement,
+		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds, ownerUsers: config.OwnerIdentities, placement: placement,
 	}, nil
 }
 
@@ -168,8 +171,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if j.late {
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the version that we wrote comes before that
 	}
-	if j.again > 0 {
-		return reconcile.Result{RequeueAfter: j.again, Priority: ptr.To(laterPriority)}, nil
+	if j.again > 0 && (result.RequeueAfter == 0 || j.again < result.RequeueAfter) {
+		result = reconcile.Result{RequeueAfter: j.again, Priority: ptr.To(laterPriority)}
 	}
 	j.countReady(ctx)
 	if j.UID == "" || j.skip || !j.DeletionTimestamp.IsZero() || r.writer.Behind(&j.TrainJob) {
@@ -368,9 +371,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 			return err
 		}
 	}
-	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, admission.PodIndex, func(o client.Object) []string {
-		return []string{o.GetLabels()[jobset.JobSetNameKey]}
-	})
+	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, admission.PodIndex, admission.PodIndexOf)
 	if err != nil {
 		return err
 	}
@@ -426,10 +427,7 @@ func sooner(a, b reconcile.Result) reconcile.Result {
 
 // podEnds passes what can end a stop: a pod that is gone or at its end.
 func podEnds() predicate.Funcs {
-	ended := func(o client.Object) bool {
-		phase := o.(*corev1.Pod).Status.Phase
-		return phase == corev1.PodSucceeded || phase == corev1.PodFailed
-	}
+	ended := func(o client.Object) bool { return admission.PodEnded(o.(*corev1.Pod)) }
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
 		UpdateFunc:  func(e event.UpdateEvent) bool { return ended(e.ObjectNew) && !ended(e.ObjectOld) },
@@ -438,26 +436,43 @@ func podEnds() predicate.Funcs {
 	}
 }
 
-// jobOf returns the TrainJob of a pod, where its end matters: the TrainJob is suspended, or the pod, in a gang, may have
-// to be replaced.
+// jobOf returns the TrainJob of a pod, where its end matters: quota is held for its pods alone, because it is suspended,
+// finished or deleted; or the pod, in a gang, may have to be replaced.
 func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Request {
 	pod := o.(*corev1.Pod)
 	key := types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.Labels[jobset.JobSetNameKey]}
+	request := []reconcile.Request{{NamespacedName: key}}
 	if pod.Spec.SchedulingGroup != nil && pod.Status.Phase != corev1.PodSucceeded {
-		return []reconcile.Request{{NamespacedName: key}}
+		return request
 	}
 	var trainJob api.TrainJob
-	if err := r.client.Get(ctx, key, &trainJob); err != nil {
-		if client.IgnoreNotFound(err) != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Reading the TrainJob of a pod", "trainJob", key)
-			return []reconcile.Request{{NamespacedName: key}}
-		}
-		return nil // a JobSet that no TrainJob owns
+	err := r.client.Get(ctx, key, &trainJob, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Reading the TrainJob of a pod", "trainJob", key)
+		return request
 	}
-	if !ptr.Deref(trainJob.Spec.Suspend, false) {
+	present := err == nil && trainJob.DeletionTimestamp.IsZero() && !hasEnded(&trainJob)
+	if present && ptr.Deref(trainJob.Spec.Suspend, false) {
+		return request
+	}
+	if present {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: key}}
+	if holds, err := r.holdsQuota(ctx, key); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing the Workloads of a pod's TrainJob", "trainJob", key)
+	} else if !holds {
+		return nil
+	}
+	return request
+}
+
+// holdsQuota reports whether a Workload of a TrainJob of the name holds quota.
+func (r *Reconciler) holdsQuota(ctx context.Context, key types.NamespacedName) (bool, error) {
+	var workloads kueue.WorkloadList
+	err := r.client.List(ctx, &workloads, client.InNamespace(key.Namespace), jobframework.OwnerReferenceIndexFieldMatcher(gvk, key.Name), client.UnsafeDisableDeepCopy)
+	return err != nil || slices.ContainsFunc(workloads.Items, func(wl kueue.Workload) bool {
+		return !workloadfinish.IsFinished(&wl) && workload.HasQuotaReservation(&wl)
+	}), err
 }
 
 // waitingJobsOf returns the suspended TrainJobs that refer to a runtime of the kind.

@@ -30,8 +30,8 @@ const settleTimeout = 10 * time.Second
 
 // Run implements jobframework.ComposableJob: the start, in one write, once nothing else is about to change.
 func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []podset.PodSetInfo, recorder events.EventRecorder, msg string) error {
-	if j.blocked != nil {
-		return nil // its condition says why; the quota goes when the last of its pods has ended
+	if j.blocked != nil || hasEnded(&j.TrainJob) {
+		return nil // its conditions say why; the quota goes when the last of its pods has ended
 	}
 	if j.waiting = j.unready(); j.waiting != "" {
 		return nil
@@ -40,6 +40,12 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 		if ready, err := j.settled(ctx, wl, recorder); err != nil || !ready {
 			return err
 		}
+	}
+	if err := j.covered(ctx, wl); err != nil {
+		if mismatch := (*admission.MismatchError)(nil); errors.As(err, &mismatch) {
+			return j.requeue(ctx, wl, mismatch, recorder)
+		}
+		return err
 	}
 	flavors, err := flavorsOf(ctx, c, wl)
 	if err != nil {
@@ -71,6 +77,29 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 	}
 	j.waiting = ""
 	recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeNormal, jobframework.ReasonStarted, "Started", "%s; in %s, by spec.%s", msg, ways[way], j.dialect.Field)
+	return nil
+}
+
+// covered returns a *admission.MismatchError where the Workload was admitted for something else than what is to run.
+func (j *job) covered(ctx context.Context, wl *kueue.Workload) error {
+	uncounted, err := admission.Covers(wl, j.podSets, j.reclaimable())
+	if err != nil || len(uncounted) == 0 {
+		return err
+	}
+	var cq kueue.ClusterQueue
+	if err := j.r.reader.Get(ctx, client.ObjectKey{Name: string(wl.Status.Admission.ClusterQueue)}, &cq); err != nil {
+		return fmt.Errorf("reading ClusterQueue %s: %w", wl.Status.Admission.ClusterQueue, err)
+	}
+	return admission.Uncovered(&cq, uncounted)
+}
+
+// requeue deletes a Workload that was admitted for something else; the next is of what is to run.
+func (j *job) requeue(ctx context.Context, wl *kueue.Workload, mismatch *admission.MismatchError, recorder events.EventRecorder) error {
+	j.waiting = "another Workload, because " + mismatch.Error()
+	if err := j.r.client.Delete(ctx, wl, client.Preconditions{UID: &wl.UID, ResourceVersion: &wl.ResourceVersion}); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("deleting Workload %s: %w", wl.Name, err))
+	}
+	recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, "AdmissionMismatch", "Starting", "%s; Workload %s is deleted and the TrainJob queued again", admission.Note(mismatch.Error()), wl.Name)
 	return nil
 }
 

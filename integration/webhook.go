@@ -11,7 +11,9 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -39,13 +41,16 @@ type Webhook struct {
 	installed *Installed
 	manageAll bool
 	selector  labels.Selector
+	// ownerKinds may own TrainJobs, and only ownerUsers may create TrainJobs that they own.
+	ownerKinds []schema.GroupVersionKind
+	ownerUsers []string
 	// self are the users that write as the integration.
 	self []string
 }
 
 // NewWebhook returns the webhook of the reconciler; self are the users that it writes as, and Kueue's own.
 func NewWebhook(r *Reconciler, decoder admission.Decoder, self []string) *Webhook {
-	return &Webhook{client: r.client, decoder: decoder, installed: r.installed, manageAll: r.manageAll, selector: r.selector, self: self}
+	return &Webhook{client: r.client, decoder: decoder, installed: r.installed, manageAll: r.manageAll, selector: r.selector, ownerKinds: r.ownerKinds, ownerUsers: r.ownerUsers, self: self}
 }
 
 // Register serves the webhook.
@@ -366,6 +371,7 @@ func (w *Webhook) validate(ctx context.Context, request admission.Request) admis
 	var errs field.ErrorList
 	if rv.old == nil {
 		errs = append(jobframework.ValidateJobOnCreate(rv.new), refuseOwn(w.installed.Dialect(), &rv.new.TrainJob)...)
+		errs = append(errs, w.refuseOwned(rv.new, request.UserInfo.Username)...)
 	} else {
 		var lookup error
 		errs = jobframework.ValidateJobOnUpdate(rv.old, rv.new, func(namespace string) bool {
@@ -376,7 +382,8 @@ func (w *Webhook) validate(ctx context.Context, request admission.Request) admis
 		if lookup != nil {
 			return admission.Errored(http.StatusInternalServerError, lookup)
 		}
-		errs = append(errs, w.refuseUnqueued(ctx, rv)...)
+		errs = append(errs, w.refuseUnqueued(rv)...)
+		errs = append(errs, refuseAdopted(rv)...)
 	}
 	if len(errs) > 0 {
 		return refused(rv.new, errs)
@@ -392,14 +399,43 @@ func refused(j *job, errs field.ErrorList) admission.Response {
 
 // refuseUnqueued refuses to take a TrainJob out of its queue before its end: its Workload would stay behind with its quota,
 // and nobody would look after it.
-func (w *Webhook) refuseUnqueued(ctx context.Context, rv *review) field.ErrorList {
-	_, _, finished := rv.old.Finished(ctx)
+func (w *Webhook) refuseUnqueued(rv *review) field.ErrorList {
+	finished := hasEnded(&rv.old.TrainJob)
 	before, after := jobframework.QueueNameForObject(&rv.old.TrainJob), jobframework.QueueNameForObject(&rv.new.TrainJob)
 	if w.manageAll || finished || before == "" || after != "" {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(field.NewPath("metadata", "labels").Key(constants.QueueLabel), "", fmt.Sprintf(
 		"the TrainJob is in queue %q; name another queue, or delete the TrainJob", before))}
+}
+
+var ownersPath = field.NewPath("metadata", "ownerReferences")
+
+// refuseOwned refuses a new TrainJob that names an owner of a kind which Kueue manages, except from that owner's
+// controller: its quota would be the owner's, whose Workload doesn't stand for it.
+func (w *Webhook) refuseOwned(j *job, user string) field.ErrorList {
+	owner := metav1.GetControllerOfNoCopy(&j.TrainJob)
+	if owner == nil || slices.Contains(w.ownerUsers, user) {
+		return nil
+	}
+	kind := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind)
+	if !slices.ContainsFunc(w.ownerKinds, func(k schema.GroupVersionKind) bool { return k.GroupKind() == kind.GroupKind() }) {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(ownersPath, fmt.Sprintf(
+		"a TrainJob that %s %q owns runs on the owner's quota, so that only the owner's controller may create it, and %q is not listed in kueue.ownerIdentities of Signalbox's configuration; "+
+			"create the TrainJob without an owner, or list the user", owner.Kind, owner.Name, user))}
+}
+
+// refuseAdopted refuses an update that gives a TrainJob another controller: whose quota it runs on is decided when it is
+// created. To take the controller away is harmless: the TrainJob then needs quota of its own.
+func refuseAdopted(rv *review) field.ErrorList {
+	before, after := metav1.GetControllerOfNoCopy(&rv.old.TrainJob), metav1.GetControllerOfNoCopy(&rv.new.TrainJob)
+	if after == nil || before != nil && before.UID == after.UID && before.Kind == after.Kind && before.Name == after.Name && before.APIVersion == after.APIVersion {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(ownersPath, fmt.Sprintf(
+		"%s %q can't become the controller of a TrainJob that is there already: whose quota it runs on is decided when it is created; create another TrainJob", after.Kind, after.Name))}
 }
 
 // refuseOwn refuses a new TrainJob that brings with it what is the integration's: its entry, or a pinned runtime.

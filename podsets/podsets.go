@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	resourcehelpers "k8s.io/component-helpers/resource"
 	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -66,45 +67,70 @@ func defaulted(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 	return t.Template
 }
 
-// Equal tells whether a Workload with the PodSets stored fits a TrainJob that gives the PodSets computed. Beside the
-// counts and containers it compares what decides on which flavor a PodSet may go; a Workload that waits must follow any
-// change of these. Either may be defaulted: what a default says is the same as nothing.
+// Equal reports whether a Workload with the PodSets stored stands for a TrainJob that gives the PodSets computed: the same
+// names, counts, topology requests and pods, in full. Either may be defaulted: what a default says is the same as nothing.
+// Labels and annotations of pods decide neither on quota nor on a flavor, and may differ; what Kueue reads of them is in
+// the topology request.
 func Equal(computed, stored []kueue.PodSet) bool {
 	return slices.EqualFunc(computed, stored, func(a, b kueue.PodSet) bool {
-		if equality.Semantic.DeepEqual(a, b) {
-			return true
-		}
-		s, t := defaulted(a.Template), defaulted(b.Template)
-		x, y := &s.Spec, &t.Spec
 		return a.Name == b.Name && a.Count == b.Count && ptr.Equal(a.MinCount, b.MinCount) &&
 			equality.Semantic.DeepEqual(a.TopologyRequest, b.TopologyRequest) &&
-			equality.Semantic.DeepEqual(x.InitContainers, y.InitContainers) &&
-			equality.Semantic.DeepEqual(x.Containers, y.Containers) &&
-			equality.Semantic.DeepEqual(x.NodeSelector, y.NodeSelector) &&
-			equality.Semantic.DeepEqual(x.Affinity, y.Affinity) &&
-			equality.Semantic.DeepEqual(x.Tolerations, y.Tolerations) &&
-			equality.Semantic.DeepEqual(x.Overhead, y.Overhead) &&
-			ptr.Equal(x.RuntimeClassName, y.RuntimeClassName) &&
-			x.PriorityClassName == y.PriorityClassName
+			(equality.Semantic.DeepEqual(a.Template.Spec, b.Template.Spec) || equality.Semantic.DeepEqual(defaulted(a.Template).Spec, defaulted(b.Template).Spec))
 	})
 }
 
-// Reclaimable returns the pods whose quota a running TrainJob no longer needs: those of Jobs that have succeeded, such
-// as initializers. When all have succeeded the TrainJob is about to finish and gives its whole quota back at once, so
-// that nothing is to be said of the last.
-func Reclaimable(replicatedJobs []jobset.ReplicatedJob, status []trainer.JobStatus) []kueue.ReclaimablePod {
-	pods := make([]kueue.ReclaimablePod, 0, len(replicatedJobs))
-	running := false
-	for i := range replicatedJobs {
-		rj := &replicatedJobs[i]
-		succeeded := min(ptr.Deref(statusOf(status, rj.Name).Succeeded, 0), rj.Replicas)
-		running = running || succeeded < rj.Replicas
-		if succeeded > 0 {
-			pods = append(pods, kueue.ReclaimablePod{Name: kueue.NewPodSetReference(rj.Name), Count: succeeded * overrides.PodsPerJob(rj)})
+// Requests returns what one pod of a template asks for, as Kueue v0.19.2 counts it: a limit without a request is one.
+func Requests(template *corev1.PodTemplateSpec) corev1.ResourceList {
+	spec := template.Spec.DeepCopy()
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			r := &containers[i].Resources
+			for name, limit := range r.Limits {
+				if _, found := r.Requests[name]; !found {
+					if r.Requests == nil {
+						r.Requests = corev1.ResourceList{}
+					}
+					r.Requests[name] = limit
+				}
+			}
 		}
 	}
+	return resourcehelpers.PodRequests(&corev1.Pod{Spec: *spec}, resourcehelpers.PodResourcesOptions{})
+}
+
+// Final returns the ReplicatedJobs of a JobSet whose Jobs, once they have succeeded, never run again; the others may, and
+// need their quota until the end: while the failure policy has restarts left, which make every Job anew, and where a
+// finished Job is deleted by its time to live, which JobSet replaces.
+func Final(js *jobset.JobSet) []jobset.ReplicatedJob {
+	if p := js.Spec.FailurePolicy; p != nil {
+		unbounded := slices.ContainsFunc(p.Rules, func(rule jobset.FailurePolicyRule) bool {
+			return rule.Action != jobset.FailJobSet && rule.Action != jobset.RestartJobSet
+		})
+		if unbounded || p.MaxRestarts > js.Status.RestartsCountTowardsMax {
+			return nil
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(js.Spec.ReplicatedJobs), func(rj jobset.ReplicatedJob) bool {
+		return rj.Template.Spec.TTLSecondsAfterFinished != nil
+	})
+}
+
+// Reclaimable returns the pods whose quota a TrainJob no longer needs: those of the final ReplicatedJobs' Jobs that have
+// succeeded, such as initializers. When all of the TrainJob's Jobs have succeeded it is about to finish and gives its whole
+// quota back at once, so that nothing is reclaimed of the last.
+func Reclaimable(all, final []jobset.ReplicatedJob, status []trainer.JobStatus) []kueue.ReclaimablePod {
+	running := slices.ContainsFunc(all, func(rj jobset.ReplicatedJob) bool {
+		return ptr.Deref(statusOf(status, rj.Name).Succeeded, 0) < rj.Replicas
+	})
 	if !running {
 		return nil
+	}
+	pods := make([]kueue.ReclaimablePod, 0, len(final))
+	for i := range final {
+		rj := &final[i]
+		if succeeded := min(ptr.Deref(statusOf(status, rj.Name).Succeeded, 0), rj.Replicas); succeeded > 0 {
+			pods = append(pods, kueue.ReclaimablePod{Name: kueue.NewPodSetReference(rj.Name), Count: succeeded * overrides.PodsPerJob(rj)})
+		}
 	}
 	return pods
 }
@@ -123,7 +149,7 @@ func Statuses(js *jobset.JobSet) []trainer.JobStatus {
 // Outlived returns the pods of the ReplicatedJobs that need not run again when a stopped TrainJob does.
 func Outlived(spec *jobset.JobSetSpec, statuses []trainer.JobStatus) []kueue.ReclaimablePod {
 	done := overrides.Outlived(spec, statuses)
-	return Reclaimable(spec.ReplicatedJobs, slices.DeleteFunc(slices.Clone(statuses), func(s trainer.JobStatus) bool { return !done[s.Name] }))
+	return Reclaimable(spec.ReplicatedJobs, spec.ReplicatedJobs, slices.DeleteFunc(slices.Clone(statuses), func(s trainer.JobStatus) bool { return !done[s.Name] }))
 }
 
 // AtLeast returns the reclaimable pods with no count below what is stored: while a Workload holds quota, Kueue refuses to

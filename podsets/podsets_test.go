@@ -3,6 +3,7 @@ package podsets
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -357,8 +358,37 @@ func TestReclaimable(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := Reclaimable(c.jobs, c.status); !equality.Semantic.DeepEqual(got, c.want) {
+			if got := Reclaimable(c.jobs, c.jobs, c.status); !equality.Semantic.DeepEqual(got, c.want) {
 				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
+			}
+		})
+	}
+}
+
+func TestFinal(t *testing.T) {
+	staged := []jobset.ReplicatedJob{replicatedJob("dataset-initializer"), replicatedJob("node")}
+	cases := map[string]struct {
+		reason  string
+		policy  *jobset.FailurePolicy
+		counted int32
+		ttl     *int32
+		want    int
+	}{
+		"no failure policy":    {reason: "a failed Job fails the JobSet", want: 2},
+		"no restarts":          {reason: "the same", policy: &jobset.FailurePolicy{}, want: 2},
+		"a restart left":       {reason: "it would run the initializer again, whose quota must not be another's", policy: &jobset.FailurePolicy{MaxRestarts: 2}, counted: 1},
+		"all restarts used":    {reason: "the next failure is the end", policy: &jobset.FailurePolicy{MaxRestarts: 2}, counted: 2, want: 2},
+		"a rule without bound": {reason: "it may restart for ever", policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.RestartJobSetAndIgnoreMaxRestarts}}}},
+		"a rule for one Job":   {reason: "it makes a Job anew", policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.RestartJob}}}},
+		"a rule that fails":    {reason: "nothing is restarted", policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.FailJobSet}}}, want: 2},
+		"a time to live":       {reason: "JobSet replaces a Job that is deleted, however it ended", ttl: ptr.To[int32](0), want: 1},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			js := &jobset.JobSet{Spec: jobset.JobSetSpec{ReplicatedJobs: slices.Clone(staged), FailurePolicy: c.policy}, Status: jobset.JobSetStatus{RestartsCountTowardsMax: c.counted}}
+			js.Spec.ReplicatedJobs[0].Template.Spec.TTLSecondsAfterFinished = c.ttl
+			if got := len(Final(js)); got != c.want {
+				t.Errorf("%s: got %d, want %d", c.reason, got, c.want)
 			}
 		})
 	}

@@ -33,8 +33,9 @@ import (
 
 // Builder makes the objects of a TrainJob with Kubeflow Trainer's plugins, its JobSet plugin replaced by ours.
 type Builder struct {
+	// framework validates; it reads priority classes.
 	framework *core.Framework
-	// unseen is the same to which nothing exists yet, so that it names every object that a TrainJob has had.
+	// unseen builds. To it nothing exists yet, so that what is there already, perhaps somebody else's, decides nothing.
 	unseen *core.Framework
 }
 
@@ -87,7 +88,7 @@ func (noIndexes) IndexField(context.Context, client.Object, string, client.Index
 // Build returns the objects of the TrainJob on the runtime, with all its entries: the side objects first, the JobSet
 // last. It leaves out the ReplicatedJobs that are done and outlive the JobSet. It changes none of its arguments.
 func (b *Builder) Build(ctx context.Context, job *api.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
-	return build(ctx, b.framework, job, spec)
+	return build(ctx, b.unseen, job, spec)
 }
 
 // SideObjects names the side objects that Build has made for the TrainJob, whether they are still there or not.
@@ -98,17 +99,23 @@ func (b *Builder) SideObjects(ctx context.Context, job *api.TrainJob, spec *trai
 	}
 	objects := make([]*unstructured.Unstructured, 0, len(applied))
 	for _, a := range applied {
-		data, err := json.Marshal(a)
+		o, err := objectOf(a)
 		if err != nil {
-			return nil, err
-		}
-		o := &unstructured.Unstructured{}
-		if err := json.Unmarshal(data, &o.Object); err != nil {
 			return nil, err
 		}
 		objects = append(objects, o)
 	}
 	return objects, nil
+}
+
+// objectOf returns what an apply configuration is of, as an object to create.
+func objectOf(a runtime.ApplyConfiguration) (*unstructured.Unstructured, error) {
+	data, err := json.Marshal(a)
+	if err != nil {
+		return nil, err
+	}
+	o := &unstructured.Unstructured{}
+	return o, json.Unmarshal(data, &o.Object)
 }
 
 func build(ctx context.Context, fw *core.Framework, trainJob *api.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {

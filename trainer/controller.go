@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -47,6 +48,7 @@ type Reconciler struct {
 	builder  *Builder
 	writer   *admission.Writer
 	jobSets  *admission.JobSets
+	pods     *admission.Pods
 	gangs    *gang.Gangs
 	recorder events.EventRecorder
 	clock    clock.Clock
@@ -63,8 +65,8 @@ type change struct {
 }
 
 // NewReconciler returns a Reconciler. reader must not be a cache.
-func NewReconciler(c client.Client, reader client.Reader, builder *Builder, writer *admission.Writer, jobSets *admission.JobSets, gangs *gang.Gangs, recorder events.EventRecorder, clk clock.Clock) *Reconciler {
-	return &Reconciler{client: c, reader: reader, builder: builder, writer: writer, jobSets: jobSets, gangs: gangs, recorder: recorder, clock: clk, changed: map[types.NamespacedName]change{}}
+func NewReconciler(c client.Client, reader client.Reader, builder *Builder, writer *admission.Writer, jobSets *admission.JobSets, pods *admission.Pods, gangs *gang.Gangs, recorder events.EventRecorder, clk clock.Clock) *Reconciler {
+	return &Reconciler{client: c, reader: reader, builder: builder, writer: writer, jobSets: jobSets, pods: pods, gangs: gangs, recorder: recorder, clock: clk, changed: map[types.NamespacedName]change{}}
 }
 
 // workloadIndex finds a TrainJob's Workload by the TrainJob's name.
@@ -92,8 +94,11 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 		r.jobSets.Forget(request.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !job.DeletionTimestamp.IsZero() || trainjobutil.IsManagedByExternalController(job.Upstream()) {
+	if trainjobutil.IsManagedByExternalController(job.Upstream()) {
 		return reconcile.Result{}, nil
+	}
+	if !job.DeletionTimestamp.IsZero() {
+		return r.end(ctx, &job)
 	}
 	if r.writer.Behind(&job) {
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the version that we wrote comes before that
@@ -138,6 +143,20 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 	return result, errors.Join(err, gangErr)
 }
 
+// end deletes the JobSet of a TrainJob that is being deleted and that a finalizer keeps: nothing of it is to run on.
+func (r *Reconciler) end(ctx context.Context, job *api.TrainJob) (reconcile.Result, error) {
+	js, err := r.jobSets.Of(ctx, job)
+	if err != nil || js == nil || !js.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, err
+	}
+	if err := r.remove(ctx, js); apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: admission.ConflictDelay}, nil
+	} else if err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{}, nil
+}
+
 // sooner brings a result's time forward; 0 is no time.
 func sooner(result reconcile.Result, after time.Duration) reconcile.Result {
 	if after > 0 && (result.RequeueAfter == 0 || after < result.RequeueAfter) {
@@ -153,7 +172,7 @@ func (r *Reconciler) keepGangs(ctx context.Context, job *api.TrainJob, js *jobse
 	finished := trainjobutil.IsTrainJobFinished(job.Upstream())
 	running := !finished && !ptr.Deref(job.Spec.Suspend, false)
 	if running && js != nil && gang.Has(js) {
-		if pods, err = admission.Pods(ctx, r.client, job); err != nil {
+		if pods, err = r.pods.Named(ctx, js); err != nil {
 			return 0, err
 		}
 	}
@@ -278,12 +297,49 @@ func (r *Reconciler) removeSideObjects(ctx context.Context, job *api.TrainJob) {
 }
 
 func (r *Reconciler) removeSideObject(ctx context.Context, job *api.TrainJob, o client.Object) error {
+	if isSecret(o) {
+		return r.client.Delete(ctx, o) // nobody reads Secrets; that it is a TrainJob's is for a policy of the chart to hold
+	}
 	there := &metav1.PartialObjectMetadata{}
 	there.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
 	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(o), there); err != nil || !metav1.IsControlledBy(there, job) {
 		return err
 	}
 	return r.client.Delete(ctx, there, client.Preconditions{UID: &there.UID})
+}
+
+func isSecret(o client.Object) bool {
+	return o.GetObjectKind().GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Secret")
+}
+
+// create creates a side object of a TrainJob. One of the name that is there already is deleted where it is the TrainJob's
+// own, of an earlier start, and is an error where it is not: nothing of anybody else is taken over.
+func (r *Reconciler) create(ctx context.Context, job *api.TrainJob, o *unstructured.Unstructured) error {
+	err := r.client.Create(ctx, o.DeepCopy(), client.FieldOwner(fieldManager))
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	taken := fmt.Errorf("there is a %s %s/%s already that is not the TrainJob's; delete it, or create the TrainJob by another name", o.GetKind(), o.GetNamespace(), o.GetName())
+	if isSecret(o) {
+		if err := r.client.Delete(ctx, o.DeepCopy()); apierrors.IsForbidden(err) {
+			return errors.Join(taken, err)
+		} else if client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		return r.client.Create(ctx, o, client.FieldOwner(fieldManager))
+	}
+	there := &metav1.PartialObjectMetadata{}
+	there.SetGroupVersionKind(o.GroupVersionKind())
+	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(o), there); err != nil {
+		return err
+	}
+	if !metav1.IsControlledBy(there, job) {
+		return taken
+	}
+	if err := r.client.Delete(ctx, there, client.Preconditions{UID: &there.UID}); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	return r.client.Create(ctx, o, client.FieldOwner(fieldManager))
 }
 
 // make makes the children of a TrainJob that was started, the JobSet last.
@@ -342,18 +398,26 @@ func (r *Reconciler) apply(ctx context.Context, job *api.TrainJob, spec *trainer
 	if err != nil {
 		return err
 	}
-	for _, o := range sideObjects {
-		if err := r.client.Apply(ctx, o, client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
-			return fmt.Errorf("applying a side object: %w", err)
+	for _, a := range sideObjects {
+		o, err := objectOf(a)
+		if err != nil {
+			return err
+		}
+		if err := r.create(ctx, job, o); err != nil {
+			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 	}
-	if err := r.client.Apply(ctx, js, client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
-		return fmt.Errorf("applying the JobSet: %w", err)
+	o, err := objectOf(js)
+	if err != nil {
+		return err
+	}
+	if err := r.client.Create(ctx, o, client.FieldOwner(fieldManager)); err != nil {
+		return fmt.Errorf("creating the JobSet: %w", err)
 	}
 	if skipped != nil {
 		r.gangs.Skipped(job, skipped)
 	}
-	r.jobSets.Made(client.ObjectKeyFromObject(job), ptr.Deref(js.UID, ""))
+	r.jobSets.Made(client.ObjectKeyFromObject(job), o.GetUID())
 	ctrl.LoggerFrom(ctx).V(1).Info("Made the JobSet", "trainJob", client.ObjectKeyFromObject(job))
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
@@ -137,10 +138,45 @@ func (w *Webhook) mutate(_ context.Context, request ctrladmission.Request) ctrla
 	}
 	times := overrides.Times(before, after, metav1.NewTime(w.clock.Now()), w.trusted(request))
 	var patch []jsonpatch.Operation
+	if before != nil && !w.trusted(request) {
+		patch = keepPin(before, after)
+	}
 	for _, pointer := range slices.Sorted(maps.Keys(times)) {
 		patch = append(patch, jsonpatch.NewOperation("add", pointer, times[pointer]))
 	}
 	return ctrladmission.Patched("", patch...)
+}
+
+// keepPin returns the patch that leaves the pinned runtime as it was before an update by somebody else. It stands here
+// beside the integration's, because TrainJobs that nobody queues are pinned too, in every namespace.
+func keepPin(before, after *api.TrainJob) []jsonpatch.Operation {
+	const path = "/metadata/annotations"
+	pointer := path + "/" + strings.ReplaceAll(overrides.PinAnnotation, "/", "~1")
+	was, had := before.Annotations[overrides.PinAnnotation]
+	is, has := after.Annotations[overrides.PinAnnotation]
+	switch {
+	case had == has && was == is:
+		return nil
+	case !had:
+		return []jsonpatch.Operation{jsonpatch.NewOperation("remove", pointer, nil)}
+	case after.Annotations == nil:
+		return []jsonpatch.Operation{jsonpatch.NewOperation("add", path, map[string]string{overrides.PinAnnotation: was})}
+	}
+	return []jsonpatch.Operation{jsonpatch.NewOperation("add", pointer, was)}
+}
+
+// checkPin refuses a pinned runtime that somebody else brings or changes: what is pinned is run, whatever it says.
+func checkPin(before, after *api.TrainJob) field.ErrorList {
+	is, has := after.Annotations[overrides.PinAnnotation]
+	if before != nil {
+		if was, had := before.Annotations[overrides.PinAnnotation]; had == has && was == is {
+			return nil
+		}
+	} else if !has {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath("metadata", "annotations").Key(overrides.PinAnnotation),
+		"the annotation is written when the TrainJob starts; take it out of the manifest")}
 }
 
 func (w *Webhook) trusted(request ctrladmission.Request) bool {
@@ -154,6 +190,11 @@ func (w *Webhook) validate(ctx context.Context, request ctrladmission.Request) c
 	}
 	if !after.DeletionTimestamp.IsZero() {
 		return ctrladmission.Allowed("")
+	}
+	if !w.trusted(request) {
+		if errs := checkPin(before, after); len(errs) > 0 {
+			return refused(after, errs, nil)
+		}
 	}
 	if before == nil || !maps.Equal(before.Annotations, after.Annotations) {
 		if errs := gang.CheckAnnotations(field.NewPath("metadata", "annotations"), after.Annotations); len(errs) > 0 {

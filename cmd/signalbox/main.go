@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -137,20 +136,21 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	}
 	writer := signalboxadmission.NewWriter(mgr.GetClient(), clock.RealClock{}, bundled)
 	jobSets := signalboxadmission.NewJobSets(mgr.GetClient(), mgr.GetAPIReader())
+	pods := signalboxadmission.NewPods(mgr.GetClient(), mgr.GetAPIReader())
 	recorder := mgr.GetEventRecorder("signalbox")
 	gangs := newGangs(ctx, mgr, config, clients, recorder)
 	var placement integration.Placement = gang.Elsewhere{}
 	if bundled {
 		placement = gangs
 	}
-	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), writer, jobSets, recorder, &config.Kueue, installed, placement, clock.RealClock{})
+	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), writer, jobSets, pods, recorder, &config.Kueue, installed, placement, clock.RealClock{})
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	identities := append([]string{self}, config.Kueue.Identities...)
 	var next integration.Next
 	if bundled {
-		if next, err = bundledTrainer(ctx, mgr, config, clients, writer, jobSets, gangs, recorder, identities); err != nil {
+		if next, err = bundledTrainer(ctx, mgr, config, clients, writer, jobSets, pods, gangs, recorder, identities); err != nil {
 			return err
 		}
 	}
@@ -211,7 +211,7 @@ func newReader(config *rest.Config) (client.Client, error) {
 }
 
 // bundledTrainer sets the Trainer role up and returns what is to be run for each TrainJob.
-func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, jobSets *signalboxadmission.JobSets, gangs *gang.Gangs, recorder events.EventRecorder, self []string) (integration.Next, error) {
+func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, jobSets *signalboxadmission.JobSets, pods *signalboxadmission.Pods, gangs *gang.Gangs, recorder events.EventRecorder, self []string) (integration.Next, error) {
 	progress := config.Trainer.Progress
 	theirs := &trainerconfig.Configuration{
 		CertManagement: &trainerconfig.CertManagement{WebhookServiceName: progress.Service, WebhookSecretName: progress.Secret},
@@ -241,7 +241,7 @@ func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Con
 	if err != nil {
 		return nil, err
 	}
-	reconciler := trainer.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), builder, writer, jobSets, gangs, recorder, clock.RealClock{})
+	reconciler := trainer.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), builder, writer, jobSets, pods, gangs, recorder, clock.RealClock{})
 	if err := reconciler.Setup(ctx, mgr.GetFieldIndexer()); err != nil {
 		return nil, err
 	}
@@ -342,13 +342,7 @@ func jobSetPods() (cache.ByObject, error) {
 			if !ok {
 				return object, nil
 			}
-			kept := &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-					Labels: map[string]string{jobset.JobSetNameKey: pod.Labels[jobset.JobSetNameKey]},
-				},
-				Status: corev1.PodStatus{Phase: pod.Status.Phase},
-			}
+			kept := signalboxadmission.RetainPod(pod)
 			if pod.Spec.SchedulingGroup != nil {
 				gang.Retain(kept, pod)
 			}

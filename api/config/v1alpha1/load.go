@@ -35,8 +35,9 @@ func Default() *Configuration {
 			ManagedJobsNamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 				Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-system", "kueue-system"},
 			}}},
-			OwnerKinds: []string{"AppWrapper.v1beta2.workload.codeflare.dev"},
-			Identities: []string{"system:serviceaccount:kueue-system:kueue-controller-manager"},
+			OwnerKinds:      []string{"AppWrapper.v1beta2.workload.codeflare.dev"},
+			OwnerIdentities: []string{"system:serviceaccount:appwrapper-system:appwrapper-controller-manager"},
+			Identities:      []string{"system:serviceaccount:kueue-system:kueue-controller-manager"},
 		},
 	}
 }

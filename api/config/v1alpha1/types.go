@@ -102,6 +102,10 @@ type Kueue struct {
 	// OwnerKinds are kinds that Kueue manages and that may own TrainJobs, as Kind.version.group; a TrainJob of theirs is
 	// not queued by itself.
 	OwnerKinds []string `json:"ownerKinds,omitempty"`
+	// OwnerIdentities are users that may create TrainJobs owned by an object of OwnerKinds: the controllers of those kinds.
+	// Anybody else's would run on quota that doesn't stand for them. Default
+	// system:serviceaccount:appwrapper-system:appwrapper-controller-manager.
+	OwnerIdentities []string `json:"ownerIdentities,omitempty"`
 	// Identities are users that write TrainJobs on Kueue's behalf, and may carry the integration's entry into another
 	// cluster (MultiKueue). Default system:serviceaccount:kueue-system:kueue-controller-manager.
 	Identities []string `json:"identities,omitempty"`

@@ -1,0 +1,86 @@
+package admission
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/podsets"
+)
+
+// MismatchError says that a Workload was admitted for something else than what its TrainJob would run. Kueue decides on
+// its own copy of a Workload, and others may write to Workloads; what starts must fit what was admitted.
+type MismatchError struct{ Path, Says, Needs string }
+
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("the admission doesn't stand for what the TrainJob runs: %s is %s, but %s is needed", e.Path, e.Says, e.Needs)
+}
+
+// Covers compares what was admitted with what is to run, PodSet by PodSet: the pods in full, their number and the quota
+// that was counted for them. reclaimed are the pods that will not run again, for which Kueue counts nothing. It returns a
+// *MismatchError for the first difference.
+//
+// uncounted are the resources that the pods ask for and the admission counts nothing of. They are right only where the
+// ClusterQueue doesn't cover them: Kueue's configuration may exclude them.
+func Covers(wl *kueue.Workload, computed []kueue.PodSet, reclaimed []kueue.ReclaimablePod) (uncounted []corev1.ResourceName, err error) {
+	if wl.Status.Admission == nil {
+		return nil, &MismatchError{Path: "status.admission", Says: "not set", Needs: "an admission"}
+	}
+	if !podsets.Equal(computed, wl.Spec.PodSets) {
+		return nil, &MismatchError{Path: "spec.podSets", Says: "of something else", Needs: "what the runtime and the TrainJob give now"}
+	}
+	if have, need := len(wl.Status.Admission.PodSetAssignments), len(computed); have != need {
+		return nil, &MismatchError{Path: "status.admission.podSetAssignments", Says: fmt.Sprintf("%d long", have), Needs: fmt.Sprint(need)}
+	}
+	missing := map[corev1.ResourceName]bool{}
+	for i := range computed {
+		podSet := &computed[i]
+		at := slices.IndexFunc(wl.Status.Admission.PodSetAssignments, func(a kueue.PodSetAssignment) bool { return a.Name == podSet.Name })
+		if at < 0 {
+			return nil, &MismatchError{Path: "status.admission.podSetAssignments", Says: "without " + string(podSet.Name), Needs: "one for each PodSet"}
+		}
+		assignment, path := &wl.Status.Admission.PodSetAssignments[at], fmt.Sprintf("status.admission.podSetAssignments[%s]", podSet.Name)
+		count := podSet.Count
+		for _, r := range reclaimed {
+			if r.Name == podSet.Name {
+				count -= r.Count
+			}
+		}
+		if have := ptr.Deref(assignment.Count, podSet.Count); have < count || have > podSet.Count {
+			return nil, &MismatchError{Path: path + ".count", Says: fmt.Sprint(have), Needs: fmt.Sprint(count)}
+		}
+		requests := podsets.Requests(&podSet.Template)
+		for _, name := range slices.Sorted(maps.Keys(requests)) {
+			need := requests[name]
+			need.Mul(int64(count))
+			if need.IsZero() {
+				continue
+			}
+			usage, counted := assignment.ResourceUsage[name]
+			if !counted {
+				missing[name] = true
+				continue
+			}
+			if usage.Cmp(need) < 0 {
+				return nil, &MismatchError{Path: path + ".resourceUsage[" + string(name) + "]", Says: usage.String(), Needs: need.String()}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(missing)), nil
+}
+
+// Uncovered returns a *MismatchError where a ClusterQueue covers a resource that an admission by it counts nothing of.
+func Uncovered(cq *kueue.ClusterQueue, uncounted []corev1.ResourceName) error {
+	for _, group := range cq.Spec.ResourceGroups {
+		for _, name := range uncounted {
+			if slices.Contains(group.CoveredResources, name) {
+				return &MismatchError{Path: "status.admission.podSetAssignments[].resourceUsage", Says: "without " + string(name), Needs: "all that ClusterQueue " + cq.Name + " covers"}
+			}
+		}
+	}
+	return nil
+}
