@@ -206,6 +206,16 @@ func (x *plan) installSignalboxWebhooks(ctx context.Context) error {
 			return err
 		}
 	}
+	for _, kind := range []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
+		for _, o := range ofKind(objects, kind) {
+			if err := runAs(o, "signalbox"); err != nil {
+				return err
+			}
+			if err := x.applier.apply(ctx, o); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 

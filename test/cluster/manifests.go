@@ -179,26 +179,13 @@ func toLoopback(objects []*unstructured.Unstructured, component string, port int
 	return nil
 }
 
-// runAs makes webhook configurations take a user for the manager.
+// runAs makes objects take a user for the manager.
 func runAs(o *unstructured.Unstructured, user string) error {
-	webhooks, _, err := unstructured.NestedSlice(o.Object, "webhooks")
+	data, err := o.MarshalJSON()
 	if err != nil {
 		return err
 	}
-	for _, w := range webhooks {
-		conditions, _, err := unstructured.NestedSlice(w.(map[string]any), "matchConditions")
-		if err != nil {
-			return err
-		}
-		for _, c := range conditions {
-			condition := c.(map[string]any)
-			condition["expression"] = strings.ReplaceAll(condition["expression"].(string), installedAs, user)
-		}
-		if len(conditions) > 0 {
-			w.(map[string]any)["matchConditions"] = conditions
-		}
-	}
-	return unstructured.SetNestedSlice(o.Object, webhooks, "webhooks")
+	return o.UnmarshalJSON(bytes.ReplaceAll(data, []byte(installedAs), []byte(user)))
 }
 
 // convertOnLoopback sends a CRD's conversion to the component's port.

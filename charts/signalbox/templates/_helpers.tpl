@@ -94,12 +94,12 @@ matchExpressions:
 {{- $more := .Values.config | default dict }}
 {{- range $key, $_ := $more }}
 {{- if not (has $key (list "concurrency" "clientConnection" "kueue")) }}
-{{- fail (printf "\n\nconfig.%s: the chart makes this field of its other values; set those. config takes concurrency, clientConnection, and of kueue labelKeysToCopy, afterDeactivated and ownerKinds." $key) }}
+{{- fail (printf "\n\nconfig.%s: the chart makes this field of its other values; set those. config takes concurrency, clientConnection, and of kueue labelKeysToCopy, afterDeactivated, ownerKinds and ownerIdentities." $key) }}
 {{- end }}
 {{- end }}
 {{- range $key, $_ := $more.kueue }}
-{{- if not (has $key (list "labelKeysToCopy" "afterDeactivated" "ownerKinds")) }}
-{{- fail (printf "\n\nconfig.kueue.%s: the chart makes this field of kueue.%s; set that. config.kueue takes labelKeysToCopy, afterDeactivated and ownerKinds." $key $key) }}
+{{- if not (has $key (list "labelKeysToCopy" "afterDeactivated" "ownerKinds" "ownerIdentities")) }}
+{{- fail (printf "\n\nconfig.kueue.%s: the chart makes this field of kueue.%s; set that. config.kueue takes labelKeysToCopy, afterDeactivated, ownerKinds and ownerIdentities." $key $key) }}
 {{- end }}
 {{- end }}
 {{- mergeOverwrite $config (deepCopy $more) | toYaml }}

@@ -1,0 +1,403 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// as returns a client of a user that has the rules in the ground's namespace, and Kubernetes' own ClusterRoles of the names.
+func (g *ground) as(ctx context.Context, name string, rules []rbacv1.PolicyRule, roles ...string) client.Client {
+	ginkgo.GinkgoHelper()
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}, Rules: rules}
+	gomega.Expect(admin.Create(ctx, role)).To(gomega.Succeed())
+	refs := []rbacv1.RoleRef{{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name}}
+	for _, r := range roles {
+		refs = append(refs, rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: r})
+	}
+	for i, ref := range refs {
+		gomega.Expect(admin.Create(ctx, &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: fmt.Sprintf("%s-%d", name, i)}, RoleRef: ref,
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
+		})).To(gomega.Succeed())
+	}
+	c := rest.CopyConfig(config(cluster.kubeconfig("")))
+	c.Impersonate.UserName = name
+	as, err := client.New(c, client.Options{Scheme: admin.Scheme()})
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	return as
+}
+
+func may(group string, resources ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"*"}}
+}
+
+// editor may do what Kubernetes' edit may, and all with TrainJobs, runtimes, JobSets and Workloads.
+func (g *ground) editor(ctx context.Context) client.Client {
+	return g.as(ctx, "editor", []rbacv1.PolicyRule{
+		may("trainer.kubeflow.org", "*"), may("jobset.x-k8s.io", "*"), may("kueue.x-k8s.io", "workloads", "workloads/status"),
+	}, "edit")
+}
+
+// inUse is how many GPUs the pods of the namespace use: those that are bound and whose containers have not ended.
+func (g *ground) inUse(ctx context.Context) func() int64 {
+	return func() int64 {
+		ginkgo.GinkgoHelper()
+		var pods corev1.PodList
+		gomega.Expect(admin.List(ctx, &pods, client.InNamespace(g.namespace))).To(gomega.Succeed())
+		var sum int64
+		for _, p := range pods.Items {
+			if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+				continue
+			}
+			for _, c := range p.Spec.Containers {
+				sum += ptr.To(c.Resources.Requests[gpu]).Value()
+			}
+		}
+		return sum
+	}
+}
+
+// slowly makes the pods of a runtime take that long to terminate.
+func slowly(stop string) func(*api.TrainingRuntime) {
+	return func(rt *api.TrainingRuntime) {
+		pod := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template
+		pod.Annotations[stopAfter] = stop
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](60)
+	}
+}
+
+// waitsFor holds that a TrainJob isn't admitted as long as pods of the others use its GPUs, and that it is afterwards.
+func (g *ground) waitsFor(ctx context.Context, next *api.TrainJob, quota int64) {
+	ginkgo.GinkgoHelper()
+	gomega.Consistently(flavor(ctx, next), "2s").Should(gomega.BeEmpty(), "its GPUs are still in use")
+	gomega.Expect(g.inUse(ctx)()).To(gomega.BeNumerically(">", 0), "the pods of the other still terminate")
+	gomega.Eventually(bound(ctx, next)).Should(gomega.BeNumerically(">", 0))
+	gomega.Expect(g.inUse(ctx)()).To(gomega.BeNumerically("<=", quota))
+}
+
+var _ = ginkgo.Describe("Quota follows the pods", func() {
+	for name, options := range map[string][]client.DeleteOption{
+		"in the background": {client.PropagationPolicy(metav1.DeletePropagationBackground)},
+		"in the foreground": {client.PropagationPolicy(metav1.DeletePropagationForeground)},
+	} {
+		ginkgo.It("of a TrainJob that is deleted "+name, func(ctx context.Context) {
+			g := newGround(ctx, map[string]int64{"a100": 8})
+			g.runtime(ctx, "slow", "forever", slowly("5s"))
+			g.runtime(ctx, "torch", "1s")
+			first := g.submit(ctx, g.trainJob("first", "slow", 1))
+			gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))
+			gomega.Expect(user.Delete(ctx, first, options...)).To(gomega.Succeed())
+			g.waitsFor(ctx, g.submit(ctx, g.trainJob("next", "torch", 1)), 8)
+			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		})
+	}
+
+	ginkgo.It("of a TrainJob that a user's finalizer keeps", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "slow", "forever", slowly("5s"))
+		g.runtime(ctx, "torch", "1s")
+		first := g.submit(ctx, g.trainJob("first", "slow", 1, func(tj *api.TrainJob) { tj.Finalizers = []string{"example.com/mine"} }))
+		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))
+		gomega.Expect(user.Delete(ctx, first)).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func(ctx context.Context) {
+			gomega.Expect(ignoreNotFound(admin.Patch(ctx, first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(gomega.Succeed())
+		})
+		g.waitsFor(ctx, g.submit(ctx, g.trainJob("next", "torch", 1)), 8)
+	})
+
+	ginkgo.It("of a TrainJob that is created again by the same name", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 16})
+		g.runtime(ctx, "slow", "forever", slowly("5s"))
+		g.runtime(ctx, "torch", "1s")
+		first := g.submit(ctx, g.trainJob("same", "slow", 2))
+		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(2))
+		gomega.Expect(user.Delete(ctx, first)).To(gomega.Succeed())
+		var again *api.TrainJob
+		gomega.Eventually(func() error {
+			again = g.trainJob("same", "torch", 1)
+			return user.Create(ctx, again)
+		}).Should(gomega.Succeed())
+		g.waitsFor(ctx, g.submit(ctx, g.trainJob("next", "torch", 1)), 16)
+		gomega.Eventually(complete(ctx, again)).Should(gomega.BeTrue())
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+	})
+
+	ginkgo.It("of a TrainJob that exceeds its deadline", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "slow", "forever", slowly("5s"))
+		g.runtime(ctx, "torch", "1s")
+		first := g.submit(ctx, g.trainJob("first", "slow", 1, func(tj *api.TrainJob) { tj.Spec.ActiveDeadlineSeconds = 2 }))
+		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))
+		next := g.submit(ctx, g.trainJob("next", "torch", 1))
+		gomega.Eventually(func() bool {
+			return meta.IsStatusConditionTrue(get(ctx, first).Status.Conditions, trainer.TrainJobFailed)
+		}).Should(gomega.BeTrue())
+		g.waitsFor(ctx, next, 8)
+		gomega.Eventually(condition(ctx, first, kueue.WorkloadFinished)).Should(gomega.Equal("True/Failed"))
+	})
+
+	ginkgo.It("of a TrainJob whose success policy ends it while other pods run", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 16})
+		g.runtime(ctx, "slow", "forever", slowly("5s"), func(rt *api.TrainingRuntime) {
+			spec := &rt.Spec.Template.Spec
+			first := step("first", "", "2s")
+			spec.ReplicatedJobs = append(spec.ReplicatedJobs, first)
+			spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll, TargetReplicatedJobs: []string{"first"}}
+		})
+		g.runtime(ctx, "torch", "1s")
+		first := g.submit(ctx, g.trainJob("first", "slow", 2))
+		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(3))
+		next := g.submit(ctx, g.trainJob("next", "torch", 1))
+		gomega.Eventually(complete(ctx, first)).Should(gomega.BeTrue())
+		g.waitsFor(ctx, next, 16)
+		gomega.Eventually(condition(ctx, first, kueue.WorkloadFinished)).Should(gomega.Equal("True/Succeeded"))
+	})
+
+	ginkgo.It("and can't be left behind: nothing of a TrainJob is orphaned", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		editor := g.editor(ctx)
+		tj := g.submit(ctx, g.trainJob("first", "torch", 1))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		js := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: tj.Name}}
+		orphan := client.PropagationPolicy(metav1.DeletePropagationOrphan)
+		gomega.Expect(user.Delete(ctx, tj, orphan)).To(gomega.MatchError(gomega.ContainSubstring("--cascade=orphan")))
+		gomega.Expect(editor.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["orphan"]}}`)))).To(
+			gomega.MatchError(gomega.ContainSubstring("metadata.finalizers")))
+		gomega.Expect(editor.Delete(ctx, js, orphan)).To(gomega.MatchError(gomega.ContainSubstring("created and deleted with it")))
+		gomega.Expect(editor.Delete(ctx, js)).To(gomega.MatchError(gomega.ContainSubstring("created and deleted with it")))
+		gomega.Expect(g.used(ctx)()).To(gomega.Equal(int64(8)))
+		gomega.Expect(podsOf(ctx, tj)).To(gomega.HaveLen(1))
+	})
+
+	ginkgo.It("of an initializer that may run again", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 16})
+		g.runtime(ctx, "staged", "3s", func(rt *api.TrainingRuntime) {
+			spec := &rt.Spec.Template.Spec
+			init := step("dataset-initializer", "dataset-initializer", "1s")
+			init.Template.Spec.Template.Spec.Containers[0].Resources.Requests[gpu] = resource.MustParse("8")
+			init.Template.Spec.Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{gpu: resource.MustParse("8")}
+			node := &spec.ReplicatedJobs[0]
+			node.DependsOn = []jobset.DependsOn{{Name: "dataset-initializer", Status: jobset.DependencyComplete}}
+			node.Template.Spec.BackoffLimit = ptr.To[int32](0)
+			node.Template.Spec.Template.Annotations[fails] = "true"
+			spec.ReplicatedJobs = []jobset.ReplicatedJob{init, *node}
+			spec.FailurePolicy = &jobset.FailurePolicy{MaxRestarts: 1}
+		})
+		g.runtime(ctx, "torch", "forever")
+		staged := g.submit(ctx, g.trainJob("staged", "staged", 1))
+		gomega.Eventually(running(ctx, staged)).Should(gomega.BeTrue())
+		next := g.submit(ctx, g.trainJob("next", "torch", 1))
+		failed := func() bool {
+			gomega.Expect(g.inUse(ctx)()).To(gomega.BeNumerically("<=", 16))
+			return meta.IsStatusConditionTrue(get(ctx, staged).Status.Conditions, trainer.TrainJobFailed)
+		}
+		restarted := func() int32 {
+			gomega.Expect(flavor(ctx, next)()).To(gomega.BeEmpty(), "the initializer may run again")
+			js := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: staged.Name}}
+			return get(ctx, js).Status.Restarts
+		}
+		gomega.Eventually(restarted).Should(gomega.Equal(int32(1)))
+		gomega.Eventually(failed).Should(gomega.BeTrue())
+		gomega.Eventually(bound(ctx, next)).Should(gomega.Equal(1))
+	})
+})
+
+// labelled returns a pod of the user's own that carries the labels of a TrainJob's pods.
+func (g *ground) labelled(name, trainJob string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: map[string]string{
+			jobset.JobSetNameKey: trainJob, jobset.JobSetUIDKey: "made-up", jobset.ReplicatedJobNameKey: "node"}},
+		Spec: corev1.PodSpec{NodeSelector: map[string]string{"no": "where"}, Containers: []corev1.Container{{Name: "c", Image: "example.com/none:1"}}},
+	}
+}
+
+var _ = ginkgo.Describe("Whose pods count is decided by ownership", func() {
+	ginkgo.It("for a TrainJob that is yet to come, that waits and that is evicted", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		editor := g.editor(ctx)
+		for i, pod := range []*corev1.Pod{g.labelled("alone", "mine"), g.labelled("kept", "mine")} {
+			if i == 1 {
+				pod.Finalizers = []string{"example.com/mine"}
+			}
+			gomega.Expect(editor.Create(ctx, pod)).To(gomega.Succeed())
+			ginkgo.DeferCleanup(func(ctx context.Context) {
+				gomega.Expect(ignoreNotFound(admin.Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(gomega.Succeed())
+				gomega.Expect(ignoreNotFound(admin.Delete(ctx, pod))).To(gomega.Succeed())
+			})
+		}
+		mine := g.submit(ctx, g.trainJob("mine", "torch", 1))
+		gomega.Eventually(running(ctx, mine)).Should(gomega.BeTrue())
+		gomega.Eventually(g.inUse(ctx)).Should(gomega.Equal(int64(8)))
+		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		gomega.Eventually(running(ctx, mine)).Should(gomega.BeFalse())
+	})
+
+	ginkgo.It("and not by a Job of the user's own that labels its pods so", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		editor := g.editor(ctx)
+		pod := g.labelled("", "mine")
+		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+		gomega.Expect(editor.Create(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "own"},
+			Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}}})).To(gomega.Succeed())
+		gomega.Eventually(func() int { return len(podsOf(ctx, g.trainJob("mine", "torch", 1))) }).Should(gomega.Equal(1))
+		mine := g.submit(ctx, g.trainJob("mine", "torch", 1))
+		gomega.Eventually(g.inUse(ctx)).Should(gomega.Equal(int64(8)))
+		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		gomega.Expect(running(ctx, mine)()).To(gomega.BeFalse())
+		gomega.Expect(editor.Delete(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "own"}}, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(gomega.Succeed())
+	})
+})
+
+var _ = ginkgo.Describe("What was built is left to those who build it", func() {
+	ginkgo.It("children of a TrainJob can't be changed by those who may edit their kinds", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		editor := g.editor(ctx)
+		tj := g.submit(ctx, g.trainJob("mine", "torch", 1))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		js := get(ctx, &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mine"}})
+		child := get(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mine-node-0"}})
+		pod, wl := podsOf(ctx, tj)[0], workloadOf(ctx, tj)
+		for what, patch := range map[string]struct {
+			object client.Object
+			merge  string
+		}{
+			"a Job's parallelism":          {child, `{"spec":{"parallelism":8}}`},
+			"a Job's suspend":              {child, `{"spec":{"suspend":true}}`},
+			"a Job's owners":               {child, `{"metadata":{"ownerReferences":null}}`},
+			"a JobSet's suspend":           {js, `{"spec":{"suspend":true}}`},
+			"a JobSet's owners":            {js, `{"metadata":{"ownerReferences":null}}`},
+			"a JobSet's labels":            {js, `{"metadata":{"labels":{"kueue.x-k8s.io/queue-name":"other"}}}`},
+			"a pod's owners":               {&pod, `{"metadata":{"ownerReferences":null}}`},
+			"a pod's JobSet":               {&pod, `{"metadata":{"labels":{"jobset.sigs.k8s.io/jobset-name":"other"}}}`},
+			"a Workload's PodSets":         {wl, `{"spec":{"podSets":[{"name":"node","count":0,"template":{"spec":{"containers":[{"name":"node"}]}}}]}}`},
+			"a Workload's owners":          {wl, `{"metadata":{"ownerReferences":null}}`},
+			"the finalizer of a Workload":  {wl, `{"metadata":{"finalizers":null}}`},
+			"the UID label of a Workload":  {wl, `{"metadata":{"labels":{"kueue.x-k8s.io/job-uid":"other"}}}`},
+			"a Job's orphaning finalizer":  {child, `{"metadata":{"finalizers":["orphan"]}}`},
+			"a JobSet's orphaning of Jobs": {js, `{"metadata":{"finalizers":["orphan"]}}`},
+		} {
+			err := editor.Patch(ctx, patch.object.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(patch.merge)))
+			gomega.Expect(err).To(gomega.HaveOccurred(), what)
+			gomega.Expect(apierrors.IsForbidden(err) || apierrors.IsInvalid(err)).To(gomega.BeTrue(), "%s: %v", what, err)
+		}
+		gomega.Expect(editor.Status().Patch(ctx, wl.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"admission":null}}`)))).NotTo(gomega.Succeed())
+		for _, o := range []client.Object{js, child, &pod} {
+			gomega.Expect(apierrors.IsForbidden(editor.Delete(ctx, o))).To(gomega.BeTrue(), "deleting %T", o)
+		}
+		resized := pod.DeepCopy()
+		resized.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("2")
+		gomega.Expect(editor.SubResource("resize").Update(ctx, resized)).NotTo(gomega.Succeed())
+		gomega.Expect(editor.Patch(ctx, pod.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"mine":"too"}}}`)))).To(gomega.Succeed(), "a label of the user's own")
+		gomega.Expect(g.inUse(ctx)()).To(gomega.Equal(int64(8)))
+		gomega.Expect(bound(ctx, tj)()).To(gomega.Equal(1))
+	})
+})
+
+var _ = ginkgo.Describe("Who owns a TrainJob", func() {
+	owner := func(tj *api.TrainJob) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: trainer.GroupVersion.String(), Kind: trainer.TrainJobKind, Name: tj.Name, UID: tj.UID, Controller: ptr.To(true)}}
+	}
+
+	ginkgo.It("is decided when it is created", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 16})
+		g.runtime(ctx, "torch", "forever")
+		small, tj := g.submit(ctx, g.trainJob("small", "torch", 1)), g.submit(ctx, g.trainJob("mine", "torch", 1))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		for _, of := range []*api.TrainJob{small, tj} {
+			patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": owner(of)}})
+			gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			gomega.Expect(user.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.MergePatchType, patch))).To(gomega.MatchError(gomega.ContainSubstring("metadata.ownerReferences")))
+		}
+		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
+		gomega.Eventually(g.inUse(ctx)).Should(gomega.BeZero())
+	})
+
+	ginkgo.It("doesn't make it run on another's quota", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		parent := g.submit(ctx, g.trainJob("parent", "torch", 1))
+		gomega.Eventually(bound(ctx, parent)).Should(gomega.Equal(1))
+		child := g.submit(ctx, g.trainJob("child", "torch", 1, func(tj *api.TrainJob) { tj.OwnerReferences = owner(parent) }))
+		gomega.Eventually(func() *kueue.Workload { return workloadOf(ctx, child) }).ShouldNot(gomega.BeNil(), "it needs quota of its own")
+		gomega.Consistently(running(ctx, child)).Should(gomega.BeFalse())
+		gomega.Expect(g.inUse(ctx)()).To(gomega.Equal(int64(8)))
+	})
+})
+
+var _ = ginkgo.Describe("A field manager's name", func() {
+	ginkgo.It("is nobody's: what is applied by the integration's stays", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		tj := g.trainJob("mine", "torch", 1)
+		tj.Labels["team"] = "x"
+		u, err := toUnstructured(tj)
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		u.SetAPIVersion(trainer.GroupVersion.String())
+		u.SetKind(trainer.TrainJobKind)
+		delete(u.Object, "status")
+		u.SetCreationTimestamp(metav1.Time{})
+		gomega.Expect(user.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(admission.FieldManager), client.ForceOwnership)).To(gomega.Succeed())
+		gomega.Eventually(running(ctx, tj)).Should(gomega.BeTrue())
+		gomega.Expect(get(ctx, tj).Labels).To(gomega.And(gomega.HaveKeyWithValue(constants.QueueLabel, localQueue), gomega.HaveKeyWithValue("team", "x")))
+		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
+		gomega.Eventually(running(ctx, tj)).Should(gomega.BeFalse(), "it is still managed")
+		gomega.Eventually(g.inUse(ctx)).Should(gomega.BeZero())
+	})
+})
+
+var _ = ginkgo.Describe("A pinned runtime", func() {
+	if !cluster.bundled() {
+		return
+	}
+	ginkgo.It("is the manager's alone, also of a TrainJob that nobody queues and in a namespace that Kueue doesn't manage", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		rt := g.runtime(ctx, "torch", "forever")
+		privileged := rt.Spec.DeepCopy()
+		privileged.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.HostPID = true
+		pin, err := overrides.Pin(privileged)
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		for _, namespace := range []string{g.namespace, "kueue-system"} {
+			tj := g.trainJob("mine", "torch", 1)
+			tj.Namespace, tj.Labels, tj.Annotations = namespace, nil, map[string]string{overrides.PinAnnotation: pin}
+			gomega.Expect(user.Create(ctx, tj)).To(gomega.MatchError(gomega.ContainSubstring(overrides.PinAnnotation)))
+		}
+		tj := g.trainJob("mine", "torch", 1)
+		tj.Labels = nil
+		gomega.Expect(user.Create(ctx, tj)).To(gomega.Succeed())
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{overrides.PinAnnotation: pin}}, "spec": map[string]any{"suspend": false}})
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		gomega.Expect(user.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.MergePatchType, patch))).To(gomega.Succeed())
+		gomega.Eventually(func() []corev1.Pod { return podsOf(ctx, tj) }).Should(gomega.HaveLen(1))
+		gomega.Expect(podsOf(ctx, tj)[0].Spec.HostPID).To(gomega.BeFalse())
+		gomega.Expect(get(ctx, tj).Annotations[overrides.PinAnnotation]).NotTo(gomega.Equal(pin))
+	})
+})
