@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // PodIndex finds the pods that carry a JobSet's name; whoever makes the cache registers it.
@@ -23,7 +26,7 @@ const PodIndex = "jobSet"
 func PodIndexOf(o client.Object) []string { return []string{o.GetLabels()[jobset.JobSetNameKey]} }
 
 // RetainPod returns what a cache must keep of a pod for Pods: its identity, its controller, the JobSet that it names, its
-// node and its phase.
+// node, its phase, and the scheduling gates that Kueue doesn't open.
 func RetainPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -33,6 +36,11 @@ func RetainPod(pod *corev1.Pod) *corev1.Pod {
 		},
 		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+	}
+	for _, gate := range pod.Spec.SchedulingGates {
+		if !strings.HasPrefix(gate.Name, podsets.KueueGates) {
+			kept.Spec.SchedulingGates = append(kept.Spec.SchedulingGates, gate)
+		}
 	}
 	if controller := metav1.GetControllerOfNoCopy(pod); controller != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*controller}

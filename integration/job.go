@@ -202,7 +202,11 @@ func (j *job) Load(ctx context.Context, c client.Client, key *types.NamespacedNa
 		return false, err
 	}
 	if !j.IsSuspended() {
-		return false, j.recall(ctx)
+		if err := j.recall(ctx); err != nil || j.skip {
+			return false, err
+		}
+		j.blocked, j.again, err = j.stillborn(ctx)
+		return false, err
 	}
 	return false, j.resolve(ctx, c)
 }
@@ -394,8 +398,15 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 
 // compute makes the PodSets of the runtime. settings is the runtime with what its annotations say.
 func (j *job) compute(ctx context.Context, settings *trainer.TrainingRuntimeSpec) (err error) {
+	limits := j.r.limits
+	if errs := append(limits.CheckSize(&j.TrainJob), limits.CheckRuntime(&j.TrainJob, j.runtime)...); len(errs) > 0 {
+		return &admission.BlockedError{Reason: ReasonLimitExceeded, Err: errs.ToAggregate()}
+	}
 	if j.effective, err = j.r.memo.Compute(j.dialect, &j.TrainJob, j.runtime, j.dialect.Others(&j.TrainJob)); err != nil {
 		return &admission.BlockedError{Reason: ReasonInvalidRuntime, Err: err}
+	}
+	if errs := limits.CheckBuilt(j.effective.ReplicatedJobs, j.r.features.claimsCounted); len(errs) > 0 {
+		return &admission.BlockedError{Reason: ReasonLimitExceeded, Err: fmt.Errorf("%s: %w", admission.Describe(&j.TrainJob), errs.ToAggregate())}
 	}
 	if n := len(j.effective.ReplicatedJobs); n > podsets.Max {
 		return &admission.BlockedError{Reason: ReasonTooManyPodSets, Err: fmt.Errorf(
@@ -403,6 +414,9 @@ func (j *job) compute(ctx context.Context, settings *trainer.TrainingRuntimeSpec
 	}
 	if j.podSets, err = podsets.Of(j.effective, j.r.features.podSets()); err != nil {
 		return &admission.BlockedError{Reason: ReasonInvalidRuntime, Err: err}
+	}
+	if err := j.held(); err != nil {
+		return err
 	}
 	return j.r.placement.Startable(ctx, &j.TrainJob, settings, j.effective)
 }

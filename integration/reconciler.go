@@ -51,6 +51,7 @@ import (
 // gates are Kueue's feature gates that we depend on, read once: they can't change while a process runs.
 type gates struct {
 	topologyAware, multiLayerTopology, queueLabels bool
+	claimsCounted                                  bool // or refused
 }
 
 func readGates() gates {
@@ -58,6 +59,7 @@ func readGates() gates {
 		topologyAware:      features.Enabled(features.TopologyAwareScheduling),
 		multiLayerTopology: features.Enabled(features.TASMultiLayerTopology),
 		queueLabels:        features.Enabled(features.AssignQueueLabelsForPods),
+		claimsCounted:      features.Enabled(features.KueueDRAIntegration) || features.Enabled(features.KueueDRARejectWorkloadsWhenDRADisabled),
 	}
 }
 
@@ -69,8 +71,9 @@ func (g gates) admission() admission.Features {
 	return admission.Features{TopologyAware: g.topologyAware, QueueLabels: g.queueLabels}
 }
 
-// memoized is how many different TrainJobs are computed once: what they run is tens of kilobytes each.
-const memoized = 512
+// memoized is how many bytes of what TrainJobs run are kept, so that the same is computed once: it is tens of kilobytes for
+// most, and an eighth of the memory that the chart gives to a manager.
+const memoized = 64 << 20
 
 // Reconciler keeps TrainJobs and their Workloads in step.
 type Reconciler struct {
@@ -96,9 +99,12 @@ type Reconciler struct {
 	ownerUsers []string                  // that may create TrainJobs which these own
 
 	placement Placement
+	limits    overrides.Limits
+	// podsWithin is after how long a started TrainJob without pods gives its quota back.
+	podsWithin time.Duration
 }
 
-// Placement knows what a TrainJob asks of the placement of its pods.
+// Placement knows what keeps a TrainJob from having pods once it is admitted.
 type Placement interface {
 	// Startable refuses, by an *admission.BlockedError, a TrainJob that asks for what can't be had here. runtime is its
 	// runtime, with what the runtime's annotations say among those of its template; effective what it runs of it.
@@ -106,7 +112,7 @@ type Placement interface {
 }
 
 // NewReconciler returns a Reconciler. reader must not be a cache. installed knows the Trainer, which may be Signalbox's own.
-func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writer, jobSets *admission.JobSets, pods *admission.Pods, recorder events.EventRecorder, config *configapi.Kueue, installed *Installed, placement Placement, clk clock.Clock) (*Reconciler, error) {
+func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writer, jobSets *admission.JobSets, pods *admission.Pods, recorder events.EventRecorder, config *configapi.Kueue, limits overrides.Limits, podsWithin time.Duration, installed *Installed, placement Placement, clk clock.Clock) (*Reconciler, error) {
 	selector, err := metav1.LabelSelectorAsSelector(config.ManagedJobsNamespaceSelector)
 	if err != nil {
 		return nil, fmt.Errorf("kueue.managedJobsNamespaceSelector: %w", err)
@@ -142,7 +148,7 @@ func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writ
 	return &Reconciler{
 		client: c, reader: reader, recorder: recorder, writer: writer, jobSets: jobSets, pods: pods, bundled: bundled, installed: installed, clock: clk,
 		features: readGates(), memory: newMemory(), memo: overrides.NewMemo(memoized), jobs: jobframework.NewReconciler(c, told, options...),
-		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds, ownerUsers: config.OwnerIdentities, placement: placement,
+		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds, ownerUsers: config.OwnerIdentities, placement: placement, limits: limits, podsWithin: podsWithin,
 	}, nil
 }
 
@@ -171,14 +177,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if j.late {
 		return reconcile.Result{RequeueAfter: time.Second}, nil // the version that we wrote comes before that
 	}
-	if j.again > 0 && (result.RequeueAfter == 0 || j.again < result.RequeueAfter) {
-		result = reconcile.Result{RequeueAfter: j.again, Priority: ptr.To(laterPriority)}
-	}
 	j.countReady(ctx)
 	if j.UID == "" || j.skip || !j.DeletionTimestamp.IsZero() || r.writer.Behind(&j.TrainJob) {
-		return result, nil // nothing to do, or started or stopped since it was read
+		return j.later(result), nil // nothing to do, or started or stopped since it was read
 	}
-	if err := errors.Join(r.report(ctx, j), r.tidy(ctx, j)); apierrors.IsConflict(err) {
+	err = r.report(ctx, j)
+	if err == nil {
+		err = r.giveBack(ctx, j)
+	}
+	if err == nil {
+		err = r.deactivate(ctx, j)
+	}
+	if err := errors.Join(err, r.tidy(ctx, j)); apierrors.IsConflict(err) {
 		ctrl.LoggerFrom(ctx).V(1).Info("Decided on an outdated object, trying again", "reason", err.Error())
 		return reconcile.Result{RequeueAfter: admission.ConflictDelay}, nil
 	} else if err != nil {
@@ -191,7 +201,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		ctrl.LoggerFrom(ctx).V(2).Info("Admitted, waiting to start", "for", j.waiting)
 		result.RequeueAfter = settleTimeout
 	}
-	return result, nil
+	return j.later(result), nil
+}
+
+// later brings a result forward to when the job is to be looked at again.
+func (j *job) later(result reconcile.Result) reconcile.Result {
+	if j.again > 0 && (result.RequeueAfter == 0 || j.again < result.RequeueAfter) {
+		return reconcile.Result{RequeueAfter: j.again, Priority: ptr.To(laterPriority)}
+	}
+	return result
 }
 
 // manages tells whether Kueue manages the TrainJob, in jobframework's terms.
@@ -210,25 +228,27 @@ func (r *Reconciler) manages(ctx context.Context, trainJob *api.TrainJob) (bool,
 	return ancestor == nil, err
 }
 
-// report keeps the condition Blocked of a TrainJob, with an event when it comes.
+// report keeps the conditions Blocked and StopOverdue of a TrainJob, with an event when one comes.
 func (r *Reconciler) report(ctx context.Context, j *job) error {
 	before := &j.TrainJob
-	if j.blocked != nil || apimeta.FindStatusCondition(j.Status.Conditions, api.ConditionBlocked) != nil {
+	has := func(name string) bool { return apimeta.FindStatusCondition(j.Status.Conditions, name) != nil }
+	if j.blocked != nil || len(j.pods) > 0 || has(api.ConditionBlocked) || has(api.ConditionStopOverdue) {
 		before = j.TrainJob.DeepCopy() // it may be about to change
 	}
-	switch {
-	case j.blocked != nil:
-		if !apimeta.SetStatusCondition(&j.Status.Conditions, metav1.Condition{
-			Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: j.blocked.Reason, Message: j.blocked.Error(), ObservedGeneration: j.Generation,
-		}) {
-			return nil
-		}
+	changed := r.reportStop(j)
+	if j.blocked == nil {
+		changed = apimeta.RemoveStatusCondition(&j.Status.Conditions, api.ConditionBlocked) || changed
+	} else if apimeta.SetStatusCondition(&j.Status.Conditions, metav1.Condition{
+		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: j.blocked.Reason, Message: j.blocked.Error(), ObservedGeneration: j.Generation,
+	}) {
+		changed = true
 		r.recorder.Eventf(&j.TrainJob, nil, corev1.EventTypeWarning, j.blocked.Reason, "Queueing", "%s", admission.Note(j.blocked.Error()))
-	case !apimeta.RemoveStatusCondition(&j.Status.Conditions, api.ConditionBlocked):
+	}
+	if !changed {
 		return nil
 	}
 	if err := r.writer.Status(ctx, before, &j.Status.TrainJobStatus, nil); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("writing condition %s: %w", api.ConditionBlocked, err))
+		return client.IgnoreNotFound(fmt.Errorf("writing the conditions: %w", err))
 	}
 	return nil
 }

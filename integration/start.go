@@ -33,6 +33,9 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 	if j.blocked != nil || hasEnded(&j.TrainJob) {
 		return nil // its conditions say why; the quota goes when the last of its pods has ended
 	}
+	if deactivating(wl) {
+		return nil
+	}
 	if j.waiting = j.unready(); j.waiting != "" {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -41,22 +42,24 @@ type Webhook struct {
 	installed *Installed
 	manageAll bool
 	selector  labels.Selector
+	limits    overrides.Limits
 	// ownerKinds may own TrainJobs, and only ownerUsers may create TrainJobs that they own.
 	ownerKinds []schema.GroupVersionKind
 	ownerUsers []string
-	// self are the users that write as the integration.
+	// self are the users that write as the integration; the first is the manager itself.
 	self []string
 }
 
 // NewWebhook returns the webhook of the reconciler; self are the users that it writes as, and Kueue's own.
 func NewWebhook(r *Reconciler, decoder admission.Decoder, self []string) *Webhook {
-	return &Webhook{client: r.client, decoder: decoder, installed: r.installed, manageAll: r.manageAll, selector: r.selector, ownerKinds: r.ownerKinds, ownerUsers: r.ownerUsers, self: self}
+	return &Webhook{client: r.client, decoder: decoder, installed: r.installed, manageAll: r.manageAll, selector: r.selector, limits: r.limits, ownerKinds: r.ownerKinds, ownerUsers: r.ownerUsers, self: self}
 }
 
 // Register serves the webhook.
 func (w *Webhook) Register(mgr ctrl.Manager) {
 	server := mgr.GetWebhookServer()
 	server.Register("/mutate-trainjob", &webhook.Admission{Handler: admission.HandlerFunc(w.mutate)})
+	server.Register("/mutate-workload", &webhook.Admission{Handler: admission.HandlerFunc(w.mutateWorkload)})
 	server.Register("/validate-trainjob", &webhook.Admission{Handler: admission.HandlerFunc(w.validate)})
 }
 
@@ -101,6 +104,12 @@ func (w *Webhook) mutate(ctx context.Context, request admission.Request) admissi
 	}
 	if !rv.new.DeletionTimestamp.IsZero() {
 		return admission.Allowed("") // not worth a look
+	}
+	// Before anything is computed of it. A mutating webhook is called first.
+	if !rv.integral && (rv.old == nil || !equality.Semantic.DeepEqual(rv.old.Spec, rv.new.Spec)) {
+		if errs := w.limits.CheckSize(&rv.new.TrainJob); len(errs) > 0 {
+			return refused(rv.new, errs)
+		}
 	}
 	if rv.integral && rv.old != nil {
 		// Exactly what it should be, but for a list that its Record is to come into.

@@ -2,22 +2,69 @@ package overrides
 
 import (
 	"bytes"
+	"container/list"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"sync"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"k8s.io/utils/lru"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // Memo keeps what was computed last, for the TrainJobs of which the same comes out: those of one runtime that change it
-// alike, and each of them again from its queue to its start. A nil Memo keeps nothing.
-type Memo struct{ kept *lru.Cache }
+// alike, and each of them again from its queue to its start. It is bounded by the memory that it takes, not by a number:
+// users decide how large a result is. A nil Memo keeps nothing.
+type Memo struct {
+	limit int
 
-// NewMemo returns a Memo of so many results; the one that was not asked for the longest goes.
-func NewMemo(results int) *Memo { return &Memo{lru.New(results)} }
+	mu    sync.Mutex
+	bytes int
+	kept  map[key]*list.Element // of results
+	order list.List             // the one that was asked for last in front
+}
+
+// result is one that is kept, and the memory that it takes, estimated.
+type result struct {
+	key       key
+	effective *Effective
+	bytes     int
+}
+
+// perByte is how many bytes of memory an Effective takes for each byte of its JSON: measured as 2 to 6 for runtimes of a
+// kilobyte to a megabyte.
+const perByte = 6
+
+// NewMemo returns a Memo that takes so many bytes; the results that were not asked for the longest go.
+func NewMemo(bytes int) *Memo { return &Memo{limit: bytes, kept: map[key]*list.Element{}} }
+
+func (m *Memo) get(k key) *Effective {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at, found := m.kept[k]
+	if !found {
+		return nil
+	}
+	m.order.MoveToFront(at)
+	return at.Value.(*result).effective
+}
+
+// add keeps a result, if it takes no more than a quarter of the whole.
+func (m *Memo) add(k key, e *Effective, size int) {
+	r := &result{k, e, size * perByte}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, found := m.kept[k]; found || r.bytes > m.limit/4 {
+		return
+	}
+	m.kept[k] = m.order.PushFront(r)
+	for m.bytes += r.bytes; m.bytes > m.limit; {
+		oldest := m.order.Remove(m.order.Back()).(*result)
+		delete(m.kept, oldest.key)
+		m.bytes -= oldest.bytes
+	}
+}
 
 // Compute returns what Dialect.Compute does, which is shared and must not be changed. For the bundled Trainer it has no
 // Built: that is compared with Kubeflow Trainer's JobSets alone.
@@ -29,9 +76,9 @@ func (m *Memo) Compute(d Dialect, job *api.TrainJob, runtime *trainer.TrainingRu
 	if err != nil {
 		return nil, err
 	}
-	for _, key := range []any{shared, own} {
-		if kept, found := m.kept.Get(key); found {
-			return kept.(*Effective), nil
+	for _, k := range []key{shared, own} {
+		if kept := m.get(k); kept != nil {
+			return kept, nil
 		}
 	}
 	e, err := d.Compute(job, runtime, entries)
@@ -41,26 +88,22 @@ func (m *Memo) Compute(d Dialect, job *api.TrainJob, runtime *trainer.TrainingRu
 	if d.Bundled {
 		e.Built = nil
 	}
-	hasName, err := mentions(e, job)
+	data, err := json.Marshal(e)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encoding what the TrainJob runs: %w", err)
 	}
-	if hasName {
-		m.kept.Add(own, e)
+	if mentions(data, job) {
+		m.add(own, e, len(data))
 	} else {
-		m.kept.Add(shared, e)
+		m.add(shared, e, len(data))
 	}
 	return e, nil
 }
 
-// mentions tells whether what a TrainJob runs has something of its own name in it, as the addresses of its pods have, which
-// Trainer puts into the environment (Built) and, for torchtune, into the command.
-func mentions(e *Effective, job *api.TrainJob) (bool, error) {
-	data, err := json.Marshal(e)
-	if err != nil {
-		return false, fmt.Errorf("encoding what the TrainJob runs: %w", err)
-	}
-	return bytes.Contains(data, []byte(job.Name)) || job.UID != "" && bytes.Contains(data, []byte(job.UID)), nil
+// mentions reports whether what a TrainJob runs has something of its own name in it, as the addresses of its pods have,
+// which Trainer puts into the environment (Built) and, for torchtune, into the command.
+func mentions(data []byte, job *api.TrainJob) bool {
+	return bytes.Contains(data, []byte(job.Name)) || job.UID != "" && bytes.Contains(data, []byte(job.UID))
 }
 
 type key [sha256.Size]byte

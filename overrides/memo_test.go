@@ -1,6 +1,8 @@
 package overrides
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -17,7 +19,7 @@ func TestMemo(t *testing.T) {
 	runtimes := map[string]string{"torch": torchRuntime, "mpi": mpiRuntime, "plain": plainRuntime("mlPolicy: {numNodes: 2}"), "jax": strings.Replace(torchRuntime, "torch: {}", "jax: {}", 1)}
 	const tune = `{trainer: {numNodes: 2, command: [tune, run]}, runtimeRef: {name: torchtune-llama3_2_1b}}`
 	for _, d := range []Dialect{Bundled, Kubeflow23, Kubeflow20} {
-		m := NewMemo(100)
+		m := NewMemo(64 << 20)
 		for name, text := range runtimes {
 			rt := must[trainer.TrainingRuntimeSpec](t, text)
 			for _, of := range []struct {
@@ -52,7 +54,7 @@ func TestMemo(t *testing.T) {
 
 // What two TrainJobs have in common is computed once; what has a fault is computed, and refused, for each.
 func TestMemoShares(t *testing.T) {
-	m := NewMemo(2)
+	m := NewMemo(0)
 	ask := func(name, spec string) *Effective {
 		job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, spec)}
 		job.Name = name
@@ -64,11 +66,24 @@ func TestMemoShares(t *testing.T) {
 		return e
 	}
 	first := ask("first-job", `{}`)
+	if ask("first-job", `{}`) == first {
+		t.Error("a result that takes more than a quarter of the whole is kept")
+	}
+	data, err := json.Marshal(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m = NewMemo(len(data) * perByte * 9 / 2) // four of them, and a bit
+	first = ask("first-job", `{}`)
 	if ask("other-job", `{}`) != first {
 		t.Error("another TrainJob of the same shape was computed again")
 	}
-	ask("first-job", `{trainer: {numNodes: 3}}`)
-	ask("first-job", `{trainer: {numNodes: 4}}`)
+	for nodes := range 4 {
+		ask("first-job", fmt.Sprintf(`{trainer: {numNodes: %d}}`, nodes+3))
+	}
+	if m.bytes > m.limit || len(m.kept) != m.order.Len() {
+		t.Errorf("%d bytes are kept of %d, %d results of %d", m.bytes, m.limit, len(m.kept), m.order.Len())
+	}
 	if ask("first-job", `{}`) == first {
 		t.Error("more is kept than there is room for")
 	}
@@ -82,7 +97,7 @@ func TestMemoShares(t *testing.T) {
 func BenchmarkMemo(b *testing.B) {
 	job := &api.TrainJob{Spec: must[api.TrainJobSpec](b, `{trainer: {numNodes: 5}}`)}
 	runtime := must[trainer.TrainingRuntimeSpec](b, torchRuntime)
-	m := NewMemo(1)
+	m := NewMemo(64 << 20)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := m.Compute(Bundled, job, &runtime, nil); err != nil {

@@ -22,6 +22,9 @@ import (
 // Max is how many PodSets a Workload may hold (Kueue v0.19.2, maxItems of spec.podSets).
 const Max = 18
 
+// KueueGates is how the names of the scheduling gates begin that Kueue opens itself.
+const KueueGates = "kueue.x-k8s.io/"
+
 // Features are the feature gates of Kueue that PodSets depend on.
 type Features struct {
 	// TopologyAware reads topology requests from the pod templates' annotations (gate TopologyAwareScheduling).

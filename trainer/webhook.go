@@ -47,13 +47,14 @@ type Webhook struct {
 	builder *Builder
 	decoder ctrladmission.Decoder
 	clock   clock.PassiveClock
+	limits  overrides.Limits
 	// self are the users that write as the integration.
 	self []string
 }
 
 // NewWebhook returns the webhook. reader must not be a cache; self are the users that write as the integration.
-func NewWebhook(c client.Client, reader client.Reader, builder *Builder, decoder ctrladmission.Decoder, clk clock.PassiveClock, self []string) *Webhook {
-	return &Webhook{client: c, reader: reader, builder: builder, decoder: decoder, clock: clk, self: self}
+func NewWebhook(c client.Client, reader client.Reader, builder *Builder, decoder ctrladmission.Decoder, clk clock.PassiveClock, limits overrides.Limits, self []string) *Webhook {
+	return &Webhook{client: c, reader: reader, builder: builder, decoder: decoder, clock: clk, limits: limits, self: self}
 }
 
 // Register serves the webhooks at the paths of Kubeflow Trainer's.
@@ -132,6 +133,9 @@ func (w *Webhook) mutate(_ context.Context, request ctrladmission.Request) ctrla
 		return ctrladmission.Allowed("")
 	}
 	if before == nil || overrides.Changed(before, after) && !w.trusted(request) {
+		if errs := w.limits.CheckSize(after); len(errs) > 0 {
+			return refused(after, errs, nil) // before anything is computed of it
+		}
 		if errs := overrides.Bundled.CheckEntries(after); len(errs) > 0 {
 			return refused(after, errs, nil)
 		}
@@ -262,6 +266,9 @@ func (w *Webhook) check(ctx context.Context, before, after *api.TrainJob) (ctrla
 			warnings = append(warnings, fmt.Sprintf("%s is deprecated and will be removed in a future release of Kubeflow Trainer; its policy for runtimes: %s",
 				admission.Describe(after), constants.RuntimeDeprecationPolicyURL))
 		}
+	}
+	if errs := append(w.limits.CheckSize(after), w.limits.CheckRuntime(after, spec)...); before == nil && len(errs) > 0 {
+		return warnings, errs, nil
 	}
 	warnings = append(warnings, overrides.Warnings(overrides.Bundled.Entries(after))...)
 	warnings = append(warnings, overrides.Deprecations(after, spec)...)

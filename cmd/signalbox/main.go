@@ -139,20 +139,18 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	pods := signalboxadmission.NewPods(mgr.GetClient(), mgr.GetAPIReader())
 	recorder := mgr.GetEventRecorder("signalbox")
 	gangs := newGangs(ctx, mgr, config, clients, recorder)
-	var placement integration.Placement = gang.Elsewhere{}
-	if bundled {
-		placement = gangs
-	}
-	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), writer, jobSets, pods, recorder, &config.Kueue, installed, placement, clock.RealClock{})
-	if err != nil {
-		return fmt.Errorf("configuration: %w", err)
-	}
+	limits := limitsOf(config)
 	identities := append([]string{self}, config.Kueue.Identities...)
+	var placement integration.Placement = gang.Elsewhere{}
 	var next integration.Next
 	if bundled {
-		if next, err = bundledTrainer(ctx, mgr, config, clients, writer, jobSets, pods, gangs, recorder, identities); err != nil {
+		if next, placement, err = bundledTrainer(ctx, mgr, config, clients, writer, jobSets, pods, gangs, recorder, limits, identities); err != nil {
 			return err
 		}
+	}
+	reconciler, err := integration.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), writer, jobSets, pods, recorder, &config.Kueue, limits, config.Limits.PodsWithin.Duration, installed, placement, clock.RealClock{})
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
 	}
 	if err := reconciler.SetupWithManager(ctx, mgr, config.Concurrency, next); err != nil {
 		return err
@@ -210,8 +208,12 @@ func newReader(config *rest.Config) (client.Client, error) {
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
-// bundledTrainer sets the Trainer role up and returns what is to be run for each TrainJob.
-func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, jobSets *signalboxadmission.JobSets, pods *signalboxadmission.Pods, gangs *gang.Gangs, recorder events.EventRecorder, self []string) (integration.Next, error) {
+func limitsOf(config *configapi.Configuration) overrides.Limits {
+	return overrides.Limits{Pods: config.Limits.Pods, SpecBytes: config.Limits.SpecBytes, GracePeriodSeconds: config.Limits.TerminationGracePeriodSeconds}
+}
+
+// bundledTrainer sets the Trainer role up and returns what is run for each TrainJob, and what decides whether it can start.
+func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, jobSets *signalboxadmission.JobSets, pods *signalboxadmission.Pods, gangs *gang.Gangs, recorder events.EventRecorder, limits overrides.Limits, self []string) (integration.Next, integration.Placement, error) {
 	progress := config.Trainer.Progress
 	theirs := &trainerconfig.Configuration{
 		CertManagement: &trainerconfig.CertManagement{WebhookServiceName: progress.Service, WebhookSecretName: progress.Secret},
@@ -219,33 +221,35 @@ func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Con
 	}
 	if progress.Enabled {
 		if err := trainer.EnableProgress(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	// Trainer's plugins read a Secret or a pod group now and then; to cache all of the cluster's would cost more. Its code
 	// takes its own types.
 	scheme, err := newScheme(trainerapi.AddToScheme)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	live, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mgr.GetRESTMapper()})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if progress.Enabled {
 		if err := (trainer.Progress{Config: theirs, CertDir: config.Webhook.CertDir, Await: awaitCertificates}).AddTo(mgr, live, clients); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	builder, err := trainer.NewBuilder(ctx, live, theirs)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	reconciler := trainer.NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), builder, writer, jobSets, pods, gangs, recorder, clock.RealClock{})
 	if err := reconciler.Setup(ctx, mgr.GetFieldIndexer()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return reconciler, trainer.NewWebhook(mgr.GetClient(), mgr.GetAPIReader(), builder, admission.NewDecoder(mgr.GetScheme()), clock.RealClock{}, self).Register(mgr)
+	startable := trainer.NewStartable(mgr.GetClient(), mgr.GetClient(), builder, gangs, clock.RealClock{})
+	webhook := trainer.NewWebhook(mgr.GetClient(), mgr.GetAPIReader(), builder, admission.NewDecoder(mgr.GetScheme()), clock.RealClock{}, limits, self)
+	return reconciler, startable, webhook.Register(mgr)
 }
 
 // newGangs returns what puts pods into groups. Its cache is made when the API server is found to serve them.

@@ -176,6 +176,25 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		gomega.Eventually(condition(ctx, first, kueue.WorkloadFinished)).Should(gomega.Equal("True/Succeeded"))
 	})
 
+	ginkgo.It("of a TrainJob whose Workload is deactivated", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "slow", "forever", slowly("5s"))
+		g.runtime(ctx, "torch", "1s")
+		first := g.submit(ctx, g.trainJob("first", "slow", 1))
+		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))
+		active := func(value bool) {
+			ginkgo.GinkgoHelper()
+			gomega.Expect(admin.Patch(ctx, workloadOf(ctx, first), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"active":%t}}`, value)))).To(gomega.Succeed())
+		}
+		active(false)
+		g.waitsFor(ctx, g.submit(ctx, g.trainJob("next", "torch", 1)), 8)
+		gomega.Eventually(func() bool { return ptr.Deref(workloadOf(ctx, first).Spec.Active, true) }).Should(gomega.BeFalse())
+		gomega.Eventually(condition(ctx, first, kueue.WorkloadEvicted)).Should(gomega.HavePrefix("True/Deactivated"))
+		gomega.Consistently(running(ctx, first)).Should(gomega.BeFalse())
+		active(true)
+		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1), "it is active again")
+	})
+
 	ginkgo.It("and can't be left behind: nothing of a TrainJob is orphaned", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever")
@@ -189,7 +208,7 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 			gomega.MatchError(gomega.ContainSubstring("metadata.finalizers")))
 		gomega.Expect(editor.Delete(ctx, js, orphan)).To(gomega.MatchError(gomega.ContainSubstring("created and deleted with it")))
 		gomega.Expect(editor.Delete(ctx, js)).To(gomega.MatchError(gomega.ContainSubstring("created and deleted with it")))
-		gomega.Expect(g.used(ctx)()).To(gomega.Equal(int64(8)))
+		gomega.Eventually(g.used(ctx)).Should(gomega.Equal(int64(8)))
 		gomega.Expect(podsOf(ctx, tj)).To(gomega.HaveLen(1))
 	})
 

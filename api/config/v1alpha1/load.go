@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -26,6 +27,7 @@ func Default() *Configuration {
 		LeaderElection:   LeaderElection{Enabled: &enabled},
 		ClientConnection: ClientConnection{QPS: 300, Burst: 500},
 		Concurrency:      16,
+		Limits:           Limits{Pods: 5000, SpecBytes: 256 << 10, TerminationGracePeriodSeconds: 3600, PodsWithin: metav1.Duration{Duration: 5 * time.Minute}},
 		Trainer: Trainer{
 			Enabled: new(true), Progress: Progress{Port: 10443, Service: "signalbox-webhook", Secret: "signalbox-webhook-cert"},
 			GangScheduling: GangScheduling{Mode: trainer.GangOff, Policy: trainer.GangPolicyGang},
@@ -114,6 +116,18 @@ func (c *Configuration) validate() field.ErrorList {
 	}
 	if p := c.Trainer.Progress.Port; p < 1 || p > 65535 {
 		errs = append(errs, field.Invalid(field.NewPath("trainer", "progress", "port"), p, "must be 1 to 65535"))
+	}
+	limits := field.NewPath("limits")
+	for _, l := range []struct {
+		name  string
+		value int64
+	}{{"pods", int64(c.Limits.Pods)}, {"specBytes", int64(c.Limits.SpecBytes)}, {"terminationGracePeriodSeconds", c.Limits.TerminationGracePeriodSeconds}} {
+		if l.value < 1 {
+			errs = append(errs, field.Invalid(limits.Child(l.name), l.value, "must be 1 or more"))
+		}
+	}
+	if d := c.Limits.PodsWithin.Duration; d < time.Second {
+		errs = append(errs, field.Invalid(limits.Child("podsWithin"), d.String(), "must be 1s or more"))
 	}
 	errs = append(errs, c.Trainer.validateGangScheduling(field.NewPath("trainer", "gangScheduling"))...)
 	return append(errs, c.Kueue.validate(field.NewPath("kueue"))...)

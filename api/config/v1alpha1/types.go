@@ -34,6 +34,22 @@ type Configuration struct {
 	Kueue Kueue `json:"kueue"`
 	// Trainer is the bundled Trainer.
 	Trainer Trainer `json:"trainer"`
+	// Limits bound what one TrainJob may ask for.
+	Limits Limits `json:"limits"`
+}
+
+// Limits bound what one TrainJob may ask for, so that none exhausts the manager or holds quota without end. A TrainJob
+// beyond them is refused when it is created, or isn't queued, with a message that names the limit.
+type Limits struct {
+	// Pods is how many pods, and how many nodes, a TrainJob may have. Default 5000.
+	Pods int32 `json:"pods"`
+	// SpecBytes is the size of a TrainJob's spec, and of its runtime's, as JSON. Default 262144 (256 KiB).
+	SpecBytes int `json:"specBytes"`
+	// TerminationGracePeriodSeconds is how long a pod may take to terminate. Quota is held until then. Default 3600.
+	TerminationGracePeriodSeconds int64 `json:"terminationGracePeriodSeconds"`
+	// PodsWithin is how long after its start a TrainJob may have no pod that can be scheduled; then its quota is released,
+	// and condition Blocked says why. Default 5m.
+	PodsWithin metav1.Duration `json:"podsWithin"`
 }
 
 // Endpoint is an address to listen on.

@@ -17,6 +17,9 @@ const (
 	ConditionEvicted = "Evicted"
 	// ConditionBlocked says that the TrainJob can't be queued as it is, and why. It is taken away when it can.
 	ConditionBlocked = "Blocked"
+	// ConditionStopOverdue says that a TrainJob was stopped, has ended or lost its quota, and that a pod of it still runs half
+	// a minute after its grace period. Its quota is held until the pod has ended.
+	ConditionStopOverdue = "StopOverdue"
 	// ConditionGangScheduled says whether the gangs of a running TrainJob are placed, and where one is not, why and since
 	// when. A TrainJob without gangs doesn't have it.
 	ConditionGangScheduled = "GangScheduled"

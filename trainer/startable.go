@@ -1,0 +1,239 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"weak"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/trainer/gang"
+)
+
+// Reasons of the condition Blocked, and of the events beside it.
+const (
+	// ReasonNameTaken: an object that the TrainJob needs is there already, and is not the TrainJob's. The message names it; delete it, or create the TrainJob by another name.
+	ReasonNameTaken = "NameTaken"
+	// ReasonInvalidJobSet: the JobSet that the TrainJob needs is refused. The message says by whom and why; change the TrainJob or the runtime.
+	ReasonInvalidJobSet = "InvalidJobSet"
+	// ReasonTooLarge: the runtime doesn't fit into the TrainJob's annotations, where it is pinned at the start. Take annotations away, or make the runtime smaller.
+	ReasonTooLarge = "TooLarge"
+)
+
+// After which times a TrainJob is looked at again whose name is taken, or whose JobSet is refused: nothing tells when that
+// changes.
+const (
+	takenRetry   = 10 * time.Second
+	refusedRetry = time.Minute
+)
+
+// verdicts is how many shapes of JobSets are remembered.
+const verdicts = 4096
+
+// Startable finds, before a TrainJob is queued, what would keep it from having pods once it is admitted.
+type Startable struct {
+	cache   client.Reader
+	client  client.Client
+	builder *Builder
+	gangs   *gang.Gangs
+	clock   clock.PassiveClock
+	// verdicts are what the API server has said of the JobSets of a shape, by what TrainJobs of that shape run.
+	verdicts *lru.Cache
+}
+
+// NewStartable returns a Startable. cache and c may be the same.
+func NewStartable(cache client.Reader, c client.Client, builder *Builder, gangs *gang.Gangs, clk clock.PassiveClock) *Startable {
+	return &Startable{cache: cache, client: c, builder: builder, gangs: gangs, clock: clk, verdicts: lru.New(verdicts)}
+}
+
+// verdict is what the API server has said of a JobSet; nil where it would take it.
+type verdict struct {
+	refused error
+	at      time.Time
+	pin     int // bytes of the runtime, pinned
+}
+
+// Startable implements integration.Placement. What it finds is an *admission.BlockedError.
+func (s *Startable) Startable(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, effective *overrides.Effective) error {
+	if err := s.gangs.Startable(ctx, job, runtime, effective); err != nil {
+		return err
+	}
+	if err := checkNames(job, effective.ReplicatedJobs); err != nil {
+		return &admission.BlockedError{Reason: ReasonInvalidJobSet, Err: err}
+	}
+	if err := s.checkTaken(ctx, job, effective.ReplicatedJobs); err != nil {
+		return err
+	}
+	v, err := s.judge(ctx, job, runtime, effective)
+	if err != nil {
+		return err
+	}
+	if v.refused != nil {
+		return &admission.BlockedError{Reason: ReasonInvalidJobSet, RetryAfter: refusedRetry, Err: fmt.Errorf(
+			"the JobSet of %s and the TrainJob is refused, so that the TrainJob would never have pods: %w; change one of the two", admission.Describe(job), v.refused)}
+	}
+	return checkRoom(job, v.pin)
+}
+
+// checkRoom refuses a TrainJob whose annotations have no room for the pinned runtime.
+func checkRoom(job *api.TrainJob, pin int) error {
+	total := pin + len(overrides.PinAnnotation)
+	for key, value := range job.Annotations {
+		if key != overrides.PinAnnotation {
+			total += len(key) + len(value)
+		}
+	}
+	const limit = apimachineryvalidation.TotalAnnotationSizeLimitB - 4<<10 // a bit is for kubectl and others
+	if total > limit {
+		return &admission.BlockedError{Reason: ReasonTooLarge, Err: fmt.Errorf(
+			"%s takes %d bytes, compressed, in annotation %s, and the TrainJob's annotations together may have %d; make the runtime smaller, or take annotations away",
+			admission.Describe(job), pin, overrides.PinAnnotation, limit)}
+	}
+	return nil
+}
+
+// checkNames refuses a TrainJob whose Jobs and pods would have names that are too long or not DNS labels (JobSet v0.12.0's
+// webhook).
+func checkNames(job *api.TrainJob, replicatedJobs []jobset.ReplicatedJob) error {
+	for i := range replicatedJobs {
+		rj := &replicatedJobs[i]
+		last := int64(max(ptr.Deref(rj.Template.Spec.Completions, overrides.PodsPerJob(rj)), 1) - 1)
+		name := fmt.Sprintf("%s-%s-%d-%d-abcde", job.Name, rj.Name, max(rj.Replicas, 1)-1, last)
+		if problems := validation.IsDNS1035Label(name); len(problems) > 0 {
+			return fmt.Errorf("metadata.name: %q would give pods of replicatedJob %q names such as %q, of %d characters: %s; create the TrainJob by a shorter name",
+				job.Name, rj.Name, name, len(name), strings.Join(problems, "; "))
+		}
+	}
+	return nil
+}
+
+// checkTaken refuses a TrainJob whose JobSet or Jobs would have the names of others'. Of two TrainJobs whose Jobs would have
+// the same name, the one that was created first keeps it: TrainJob "my" with replicatedJob "model-node", and "my-model" with
+// "node".
+func (s *Startable) checkTaken(ctx context.Context, job *api.TrainJob, replicatedJobs []jobset.ReplicatedJob) error {
+	key := client.ObjectKeyFromObject(job)
+	if js, err := s.jobSet(ctx, key); err != nil {
+		return err
+	} else if js != nil && !metav1.IsControlledBy(js, job) && js.DeletionTimestamp.IsZero() {
+		return taken("JobSet", key.Name)
+	}
+	for i := range replicatedJobs {
+		whole := job.Name + "-" + replicatedJobs[i].Name
+		for at := range whole {
+			if whole[at] != '-' || at == len(job.Name) {
+				continue
+			}
+			other, rj := client.ObjectKey{Namespace: job.Namespace, Name: whole[:at]}, whole[at+1:]
+			if js, err := s.jobSet(ctx, other); err != nil {
+				return err
+			} else if js != nil && (&overrides.Effective{ReplicatedJobs: js.Spec.ReplicatedJobs}).ReplicatedJob(rj) != nil {
+				return taken("Job of JobSet "+other.Name, whole+"-0")
+			}
+			first, err := s.comesFirst(ctx, job, other, rj)
+			if err != nil {
+				return err
+			}
+			if first {
+				return taken("Job of TrainJob "+other.Name, whole+"-0")
+			}
+		}
+	}
+	return nil
+}
+
+// comesFirst reports whether there is an unfinished TrainJob that was created before job and whose runtime has the
+// ReplicatedJob.
+func (s *Startable) comesFirst(ctx context.Context, job *api.TrainJob, other client.ObjectKey, replicatedJob string) (bool, error) {
+	var there api.TrainJob
+	if err := s.cache.Get(ctx, other, &there); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	if trainjobutil.IsTrainJobFinished(there.Upstream()) || job.CreationTimestamp.Before(&there.CreationTimestamp) || job.CreationTimestamp.Equal(&there.CreationTimestamp) && job.UID < there.UID {
+		return false, nil
+	}
+	runtime, err := overrides.Pinned(&there)
+	if err == nil && runtime == nil {
+		var live *admission.Runtime
+		if live, err = admission.LiveRuntime(ctx, s.cache, &there); live != nil {
+			runtime = &live.Spec
+		}
+	}
+	if err != nil || runtime == nil {
+		return false, nil // it can't start itself
+	}
+	return (&overrides.Effective{ReplicatedJobs: runtime.Template.Spec.ReplicatedJobs}).ReplicatedJob(replicatedJob) != nil, nil
+}
+
+func taken(what, name string) error {
+	return &admission.BlockedError{Reason: ReasonNameTaken, RetryAfter: takenRetry, Err: fmt.Errorf(
+		"there is a %s %q already that is not the TrainJob's; delete it, or create the TrainJob by another name", what, name)}
+}
+
+func (s *Startable) jobSet(ctx context.Context, key client.ObjectKey) (*jobset.JobSet, error) {
+	var js jobset.JobSet
+	if err := s.cache.Get(ctx, key, &js, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return &js, nil
+}
+
+// judge returns what the API server says of the JobSet of a TrainJob. It is asked once for each shape: TrainJobs that run the
+// same share what they run.
+func (s *Startable) judge(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, effective *overrides.Effective) (*verdict, error) {
+	shape := weak.Make(effective)
+	if known, found := s.verdicts.Get(shape); found {
+		if v := known.(*verdict); v.refused == nil || s.clock.Since(v.at) < refusedRetry {
+			return v, nil
+		}
+	}
+	v := &verdict{at: s.clock.Now()}
+	pin, err := overrides.Pin(runtime)
+	if err != nil {
+		return nil, err
+	}
+	v.pin = len(pin)
+	_, js, err := s.builder.Build(ctx, job, runtime)
+	if err != nil {
+		return nil, &admission.BlockedError{Reason: ReasonInvalidJobSet, Err: err}
+	}
+	o, err := objectOf(js)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.dryRun(ctx, o); refuses(err) {
+		v.refused = err
+	} else if err != nil {
+		return v, nil // not known; the start will tell
+	}
+	s.verdicts.Add(shape, v)
+	return v, nil
+}
+
+// dryRun creates a JobSet by a name of its own, so that one that is there doesn't matter, and keeps nothing.
+func (s *Startable) dryRun(ctx context.Context, o *unstructured.Unstructured) error {
+	o = o.DeepCopy()
+	o.SetName("check-" + strconv.FormatInt(s.clock.Now().UnixNano(), 36))
+	return s.client.Create(ctx, o, client.DryRunAll, client.FieldOwner(fieldManager))
+}
+
+// refuses reports whether an error says that the object itself can't be.
+func refuses(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err)
+}
