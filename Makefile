@@ -4,7 +4,7 @@ PROFILE ?= bundled
 BIN := $(CURDIR)/bin
 comma := ,
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
-COVERED := ./overrides/... ./podsets/... ./admission/... ./integration/... ./trainer/...
+COVERED := ./overrides/... ./podsets/... ./admission/... ./integration/... ./trainer/... ./audit/...
 
 .DEFAULT_GOAL := help
 
@@ -85,6 +85,15 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 	CGO_ENABLED=0 go build -o $(BIN)/kubectl-signalbox ./cmd/kubectl-signalbox
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+
+SECONDS ?= 60
+SEED ?= 1
+.PHONY: chaos
+chaos: cluster-tool ## Kill components at random for SECONDS while TrainJobs of all kinds preempt each other; SEED repeats the faults, GANGS=1 puts pods into gangs
+	@echo "Building the end-to-end suite."
+	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
+	SIGNALBOX_CHAOS_SECONDS=$(SECONDS) SIGNALBOX_CHAOS_SEED=$(SEED) SIGNALBOX_CHAOS_GANGS=$(GANGS) $(BIN)/cluster run --profile $(PROFILE) -- \
+		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.label-filter=chaos -ginkgo.timeout=3h -test.timeout=0
 
 PROFILES ?= bundled builtin kubeflow
 ROUNDS ?= 4

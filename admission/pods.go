@@ -160,8 +160,9 @@ func (p *Pods) JobsEnded(ctx context.Context, key types.NamespacedName, js *jobs
 	}), nil
 }
 
+// jobEnded reports whether a Job makes no more pods: it has ended, or it is being deleted.
 func jobEnded(job *batchv1.Job) bool {
-	return slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
+	return !job.DeletionTimestamp.IsZero() || slices.ContainsFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
 		return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
 	})
 }

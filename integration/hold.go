@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -101,13 +103,22 @@ func (j *job) gated() bool {
 	return false
 }
 
-// giveBack stops a running TrainJob that has no pods; its condition has been written.
+// giveBack stops a running TrainJob that has no pods; its condition has been written. Beside Kubeflow Trainer its JobSet is
+// deleted when it is to be suspended: a JobSet that can't make its Jobs never says that it has suspended them (JobSet v0.12.0).
+// Trainer makes it again, suspended.
 func (r *Reconciler) giveBack(ctx context.Context, j *job) error {
-	if j.blocked == nil || j.IsSuspended() || hasEnded(&j.TrainJob) {
+	if j.blocked == nil || hasEnded(&j.TrainJob) {
 		return nil
 	}
-	if err := r.writer.Suspend(ctx, &j.TrainJob); err != nil {
-		return fmt.Errorf("suspending: %w", err)
+	if !j.IsSuspended() {
+		if err := r.writer.Suspend(ctx, &j.TrainJob); err != nil {
+			return fmt.Errorf("suspending: %w", err)
+		}
+		return nil
+	}
+	stuck := !r.bundled && j.blocked.Reason == ReasonNoPods && j.jobSet != nil && len(j.pods) == 0 && ptr.Deref(j.jobSet.Spec.Suspend, false)
+	if stuck && j.jobSet.DeletionTimestamp.IsZero() && j.IsActive() {
+		return r.dropJobSet(ctx, j, metav1.DeletePropagationBackground)
 	}
 	return nil
 }
@@ -115,15 +126,21 @@ func (r *Reconciler) giveBack(ctx context.Context, j *job) error {
 // overdueAfter is for how long after the end of its grace period a pod may still be there.
 const overdueAfter = 30 * time.Second
 
+// overdue returns for how long a pod has been overdue; before, it is negative. That a pod is being deleted sends no event, so
+// one that is not counts as if it had just been deleted without a grace period.
+func overdue(pod *corev1.Pod, clk clock.PassiveClock) time.Duration {
+	if pod.DeletionTimestamp.IsZero() {
+		return -overdueAfter
+	}
+	return clk.Since(pod.DeletionTimestamp.Time) - overdueAfter // the API server sets it to the end of the grace period
+}
+
 // stopOverdue returns what to say of a job whose pods run on after their grace period, "" where none does; and before, after
 // which time to look again.
 func (j *job) stopOverdue() (says string, left time.Duration) {
 	for i := range j.pods {
 		pod := &j.pods[i]
-		late := -overdueAfter // of a pod that is about to be deleted; that it is sends no event
-		if !pod.DeletionTimestamp.IsZero() {
-			late += j.r.clock.Since(pod.DeletionTimestamp.Time) // the API server sets it to the end of the grace period
-		}
+		late := overdue(pod, j.r.clock)
 		if late >= 0 {
 			return fmt.Sprintf("pod %s on node %s should have ended by %s and has not; the TrainJob's quota is held until it has. See whether the node's kubelet answers",
 				pod.Name, pod.Spec.NodeName, pod.DeletionTimestamp.UTC().Format(time.RFC3339)), 0

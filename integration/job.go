@@ -46,6 +46,7 @@ type job struct {
 	jobSet  *jobset.JobSet // its child; nil where there is none
 	pods    []corev1.Pod   // its pods that have not ended; read only of a job that is suspended, or has ended
 	lingers bool           // it has ended, and its quota is still in use
+	kept    bool           // it is suspended, nothing of it runs, and its JobSet is kept
 	skip    bool           // nothing is left to do
 	stopped bool           // in this reconcile
 	late    bool           // it was read in a version older than what we wrote last
@@ -134,7 +135,7 @@ func (j *job) IsActive() bool {
 		return j.lingers
 	}
 	if j.r.bundled && j.jobSet != nil {
-		return true // it goes with the last of its pods
+		return !j.kept // it goes with the last of its pods
 	}
 	return j.stopped || admission.Running(&j.TrainJob, j.jobSet, j.pods) != ""
 }
@@ -228,21 +229,31 @@ func (j *job) loadDeleted(ctx context.Context) (removeFinalizers bool, err error
 	if j.pods, err = j.r.pods.Running(ctx, j.key(), js); err != nil {
 		return false, err
 	}
-	over := js == nil && len(j.pods) == 0
-	if over {
-		if over, err = j.r.pods.JobsEnded(ctx, j.key(), nil); err != nil {
-			return false, err
-		}
-		j.again = deletedDelay // nothing tells when a Job is gone
+	over, err := j.quiet(ctx, js)
+	if j.skip = !over; err != nil || over {
+		return over, err
 	}
-	j.skip = !over
-	if over || j.IsSuspended() || hasEnded(&j.TrainJob) || j.r.bundled || js == nil || !js.DeletionTimestamp.IsZero() {
-		return over, nil // the bundled Trainer deletes the JobSet, and Kubeflow Trainer stops one that is suspended
+	if j.IsSuspended() || hasEnded(&j.TrainJob) || j.r.bundled || j.UID == "" || js == nil || !js.DeletionTimestamp.IsZero() {
+		return false, nil // it is stopping; the bundled Trainer deletes the JobSet of a TrainJob that is being deleted
 	}
 	if err := j.r.writer.Suspend(ctx, &j.TrainJob); err != nil {
 		return false, client.IgnoreNotFound(fmt.Errorf("suspending: %w", err))
 	}
 	return false, nil
+}
+
+// quiet reports whether nothing of a deleted job runs, or will.
+func (j *job) quiet(ctx context.Context, js *jobset.JobSet) (bool, error) {
+	switch {
+	case len(j.pods) > 0:
+		return false, nil
+	case js != nil && (j.UID == "" || j.r.bundled):
+		return false, nil // it is deleted next, by the garbage collector or by the bundled Trainer
+	case js != nil && !hasEnded(&j.TrainJob):
+		return admission.Running(&j.TrainJob, js, nil) == "", nil
+	}
+	j.again = deletedDelay // nothing tells when a Job has ended
+	return j.r.pods.JobsEnded(ctx, j.key(), js)
 }
 
 // recall stops a TrainJob that the Trainer of before was told to start and did not: the present one knows nothing of the
@@ -335,8 +346,11 @@ func (j *job) loadChildren(ctx context.Context) error {
 	if !j.IsSuspended() && !ended {
 		return nil // only of a job that stops or has ended do the pods matter
 	}
-	if j.pods, err = j.r.pods.Running(ctx, j.key(), j.jobSet); err != nil || !ended {
+	if j.pods, err = j.r.pods.Running(ctx, j.key(), j.jobSet); err != nil {
 		return err
+	}
+	if !ended {
+		return j.loadKept(ctx)
 	}
 	j.lingers = len(j.pods) > 0
 	if j.lingers || j.jobSet == nil || admission.EndedCleanly(j.jobSet) {
@@ -349,9 +363,30 @@ func (j *job) loadChildren(ctx context.Context) error {
 	return err
 }
 
+// keptAfter is how long after its deletion a JobSet of which nothing runs is taken for kept.
+const keptAfter = 30 * time.Second
+
+// loadKept finds out whether the JobSet of a stopped job is there only because somebody's finalizer keeps a pod that has
+// ended: such a pod uses nothing, and must not hold quota.
+func (j *job) loadKept(ctx context.Context) (err error) {
+	if !j.r.bundled || j.jobSet == nil || j.jobSet.DeletionTimestamp.IsZero() || len(j.pods) > 0 {
+		return nil
+	}
+	if left := keptAfter - j.r.clock.Since(j.jobSet.DeletionTimestamp.Time); left > 0 {
+		j.again = left
+		return nil
+	}
+	j.kept, err = j.r.pods.JobsEnded(ctx, j.key(), j.jobSet)
+	return err
+}
+
 // resolve finds the runtime of a suspended job, and what follows from it. That it can't be queued is a result.
 func (j *job) resolve(ctx context.Context, c client.Client) error {
 	err := func() (err error) {
+		if j.kept {
+			return &admission.BlockedError{Reason: ReasonLastRunKept, RetryAfter: keptAfter, Err: fmt.Errorf(
+				"JobSet %s of the last run can't be deleted, although all its pods have ended; look for a finalizer on the JobSet, its Jobs or its pods, and remove it", j.jobSet.Name)}
+		}
 		record, err := overrides.RecordOf(&j.TrainJob)
 		if err != nil {
 			return &admission.BlockedError{Reason: ReasonInvalidOverrides, Err: err}

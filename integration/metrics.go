@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -16,6 +18,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -167,15 +170,42 @@ func (s states) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// countStates serves the count of TrainJobs by state for as long as this process leads.
-func countStates(mgr ctrl.Manager) error {
+// overduePods counts pods that run on after their grace period when it is asked.
+type overduePods struct {
+	client client.Reader
+	clock  clock.PassiveClock
+}
+
+var podsOverdue = prometheus.NewDesc("signalbox_pods_overdue",
+	"Pods of JobSets that still run 30 seconds after their grace period. Those of TrainJobs hold quota until they have ended.", nil, nil)
+
+func (o overduePods) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- podsOverdue }
+
+func (o overduePods) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var pods corev1.PodList
+	if err := o.client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+		out <- prometheus.NewInvalidMetric(podsOverdue, err)
+		return
+	}
+	n := 0
+	for i := range pods.Items {
+		if overdue(&pods.Items[i], o.clock) >= 0 && !admission.PodEnded(&pods.Items[i]) {
+			n++
+		}
+	}
+	out <- prometheus.MustNewConstMetric(podsOverdue, prometheus.GaugeValue, float64(n))
+}
+
+// collect serves what is counted when it is asked for, for as long as this process leads.
+func collect(mgr ctrl.Manager, collector prometheus.Collector) error {
 	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		s := states{mgr.GetClient()}
-		if err := metrics.Registry.Register(s); err != nil {
+		if err := metrics.Registry.Register(collector); err != nil {
 			return err
 		}
 		<-ctx.Done()
-		metrics.Registry.Unregister(s)
+		metrics.Registry.Unregister(collector)
 		return nil
 	}))
 }

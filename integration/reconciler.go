@@ -402,8 +402,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if err != nil {
 		return err
 	}
+	if err := collect(mgr, overduePods{mgr.GetClient(), r.clock}); err != nil {
+		return err
+	}
 	if r.bundled { // another's status doesn't say
-		if err := countStates(mgr); err != nil {
+		if err := collect(mgr, states{mgr.GetClient()}); err != nil {
 			return err
 		}
 	}

@@ -23,6 +23,8 @@ const (
 	ReasonInvalidRuntime = "InvalidRuntime"
 	// ReasonInvalidOverrides: what the TrainJob said to another Trainer can't be said to this one.
 	ReasonInvalidOverrides = "InvalidOverrides"
+	// ReasonLastRunKept: nothing of the TrainJob's last run is running, but a finalizer keeps its JobSet, its Jobs or its pods. Remove the finalizer; the TrainJob holds no quota meanwhile.
+	ReasonLastRunKept = "LastRunKept"
 	// ReasonLimitExceeded: the TrainJob asks for more than one TrainJob may have, or for what Kueue can't count. The message names the field and the limit.
 	ReasonLimitExceeded = "LimitExceeded"
 	// ReasonTooManyPodSets: the runtime has more ReplicatedJobs than a Workload has room for.

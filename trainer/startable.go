@@ -11,6 +11,7 @@ import (
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -87,7 +88,7 @@ func (s *Startable) Startable(ctx context.Context, job *api.TrainJob, runtime *t
 	}
 	if v.refused != nil {
 		return &admission.BlockedError{Reason: ReasonInvalidJobSet, RetryAfter: refusedRetry, Err: fmt.Errorf(
-			"the JobSet of %s and the TrainJob is refused, so that the TrainJob would never have pods: %w; change one of the two", admission.Describe(job), v.refused)}
+			"what is built of %s and the TrainJob is refused, so that the TrainJob would never have pods: %w; change one of the two", admission.Describe(job), v.refused)}
 	}
 	return checkRoom(job, v.pin)
 }
@@ -209,18 +210,24 @@ func (s *Startable) judge(ctx context.Context, job *api.TrainJob, runtime *train
 		return nil, err
 	}
 	v.pin = len(pin)
-	_, js, err := s.builder.Build(ctx, job, runtime)
+	sideObjects, js, err := s.builder.Build(ctx, job, runtime)
 	if err != nil {
 		return nil, &admission.BlockedError{Reason: ReasonInvalidJobSet, Err: err}
 	}
-	o, err := objectOf(js)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.dryRun(ctx, o); refuses(err) {
-		v.refused = err
-	} else if err != nil {
-		return v, nil // not known; the start will tell
+	for _, a := range append(sideObjects, js) {
+		o, err := objectOf(a)
+		if err != nil {
+			return nil, err
+		}
+		if isSecret(o) {
+			continue // its form is fixed
+		}
+		if err := s.dryRun(ctx, o); refuses(err) {
+			v.refused = fmt.Errorf("%s: %w", o.GetKind(), err)
+			break
+		} else if err != nil {
+			return v, nil // not known; the start will tell
+		}
 	}
 	s.verdicts.Add(shape, v)
 	return v, nil
@@ -235,5 +242,5 @@ func (s *Startable) dryRun(ctx context.Context, o *unstructured.Unstructured) er
 
 // refuses reports whether an error says that the object itself can't be.
 func refuses(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err)
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apimeta.IsNoMatchError(err)
 }

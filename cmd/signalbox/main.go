@@ -91,7 +91,7 @@ func command() *cobra.Command {
 	cmd.Flags().StringVar(&path, "config", "", "configuration file; without it the defaults hold")
 	cmd.Flags().BoolVar(&reload, "reload", false, "start anew when the configuration file has changed to another that is valid")
 	cmd.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 to 5")
-	cmd.AddCommand(versionCommand(), configCommand())
+	cmd.AddCommand(versionCommand(), configCommand(), auditCommand())
 	return cmd
 }
 

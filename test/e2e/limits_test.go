@@ -95,7 +95,7 @@ var _ = ginkgo.Describe("What can't be built isn't queued", func() {
 		long := g.submit(ctx, g.trainJob(strings.Repeat("a", 63), "torch", 1))
 		gomega.Eventually(blockedBy(ctx, long)).Should(gomega.And(gomega.HavePrefix("InvalidJobSet: metadata.name"), gomega.ContainSubstring("shorter name")))
 		odd := g.submit(ctx, g.trainJob("odd", "odd", 1))
-		gomega.Eventually(blockedBy(ctx, odd)).Should(gomega.And(gomega.HavePrefix("InvalidJobSet: the JobSet of"), gomega.ContainSubstring("subdomain")))
+		gomega.Eventually(blockedBy(ctx, odd)).Should(gomega.And(gomega.HavePrefix("InvalidJobSet: what is built of"), gomega.ContainSubstring("subdomain")))
 		full := g.submit(ctx, g.trainJob("full", "torch", 1, func(tj *api.TrainJob) {
 			tj.Annotations = map[string]string{"example.com/large": strings.Repeat("x", 255<<10)}
 		}))
@@ -194,7 +194,10 @@ var _ = ginkgo.Describe("Quota is held by what uses it", ginkgo.Ordered, func() 
 		gomega.Expect(g.used(ctx)()).To(gomega.Equal(int64(8)), "its GPUs are in use")
 		pod := podsOf(ctx, tj)[0]
 		gomega.Expect(admin.Status().Patch(ctx, &pod, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Failed"}}`)))).To(gomega.Succeed())
-		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero(), "what has ended uses nothing, whatever keeps it")
+		if cluster.bundled() {
+			gomega.Eventually(blockedBy(ctx, tj)).Should(gomega.HavePrefix("LastRunKept: "))
+		}
 		gomega.Eventually(func() bool {
 			return meta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, api.ConditionStopOverdue)
 		}).Should(gomega.BeFalse())

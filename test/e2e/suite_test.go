@@ -50,6 +50,7 @@ var (
 	admin   client.WithWatch // may do everything
 	user    client.Client    // an ordinary user, who submits TrainJobs
 	watched *invariants      // looks at every version of every TrainJob and pod
+	audited *auditor         // compares what runs with what was admitted
 )
 
 var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
@@ -71,11 +72,15 @@ var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 	makeNodes(ctx)
 	makeFlavors(ctx)
 	watched = watchInvariants()
+	audited = runAudit(scheme)
 })
 
 var _ = ginkgo.AfterSuite(func() {
 	if watched != nil {
 		watched.stop()
+	}
+	if audited != nil {
+		audited.stop()
 	}
 })
 
@@ -112,6 +117,7 @@ var _ = ginkgo.JustAfterEach(func(ctx context.Context) {
 
 var _ = ginkgo.AfterEach(func() {
 	gomega.Expect(watched.violations()).To(gomega.BeEmpty(), "invariants of TrainJobs and their pods")
+	gomega.Expect(audited.findings()).To(gomega.BeEmpty(), "signalbox audit")
 })
 
 var installed atomic.Pointer[overrides.Dialect]

@@ -1,0 +1,126 @@
+package audit
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/yaml"
+)
+
+// healthy is a TrainJob of one pod of 8 GPUs, on an admission of 8.
+func healthy(t *testing.T) *Objects {
+	t.Helper()
+	var o Objects
+	if err := yaml.UnmarshalStrict([]byte(`
+TrainJobs: [{metadata: {namespace: ns, name: tj, uid: tj, labels: {kueue.x-k8s.io/queue-name: q}}, spec: {runtimeRef: {name: r}}}]
+Workloads:
+- metadata: {namespace: ns, name: wl, uid: wl, ownerReferences: [{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, name: tj, uid: tj, controller: true}]}
+  spec: {podSets: []}
+  status:
+    conditions: [{type: QuotaReserved, status: "True", reason: r, message: "", lastTransitionTime: null}, {type: Admitted, status: "True", reason: r, message: "", lastTransitionTime: null}]
+    admission: {clusterQueue: q, podSetAssignments: [{name: node, count: 1, resourceUsage: {nvidia.com/gpu: "8"}}]}
+JobSets:
+- metadata: {namespace: ns, name: tj, uid: js, ownerReferences: [{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, name: tj, uid: tj, controller: true}]}
+  spec: {replicatedJobs: [{name: node, replicas: 1, template: {spec: {parallelism: 1, completions: 1, template: {spec: {containers: []}}}}}]}
+Jobs:
+- metadata: {namespace: ns, name: tj-node-0, uid: job, labels: {jobset.sigs.k8s.io/replicatedjob-name: node}, ownerReferences: [{apiVersion: jobset.x-k8s.io/v1alpha2, kind: JobSet, name: tj, uid: js, controller: true}]}
+  spec: {parallelism: 1, completions: 1, template: {spec: {containers: []}}}
+Pods:
+- metadata:
+    namespace: ns
+    name: pod
+    uid: pod
+    labels: {jobset.sigs.k8s.io/jobset-name: tj, jobset.sigs.k8s.io/jobset-uid: js, jobset.sigs.k8s.io/replicatedjob-name: node, kueue.x-k8s.io/podset: node}
+    ownerReferences: [{apiVersion: batch/v1, kind: Job, name: tj-node-0, uid: job, controller: true}]
+  spec: {nodeName: n, containers: [{name: node, resources: {requests: {nvidia.com/gpu: "8"}}}]}
+  status: {phase: Running}
+`), &o); err != nil {
+		t.Fatal(err)
+	}
+	return &o
+}
+
+func TestLook(t *testing.T) {
+	again := func(o *Objects) {
+		pod := o.Pods[0].DeepCopy()
+		pod.Name = "again"
+		o.Pods = append(o.Pods, *pod)
+	}
+	cases := map[string]struct {
+		reason string
+		change func(*Objects)
+		want   []Rule
+	}{
+		"healthy":                       {reason: "what runs is what was admitted", change: func(*Objects) {}},
+		"no Workload":                   {reason: "a queued TrainJob runs on quota", change: func(o *Objects) { o.Workloads = nil }, want: []Rule{Unquoted}},
+		"a finished Workload":           {reason: "Kueue has given its quota away", change: func(o *Objects) { finish(&o.Workloads[0]) }, want: []Rule{Unquoted}},
+		"an inactive Workload":          {reason: "Kueue counts nothing of it", change: func(o *Objects) { o.Workloads[0].Spec.Active = ptr.To(false) }, want: []Rule{Unquoted}},
+		"a TrainJob that nobody queues": {reason: "it needs no quota", change: func(o *Objects) { o.Workloads, o.TrainJobs[0].Labels = nil, nil }},
+		"a TrainJob that is gone":       {reason: "its pods still need their quota", change: func(o *Objects) { o.TrainJobs = nil }},
+		"a pod that has ended":          {reason: "it uses nothing", change: func(o *Objects) { o.Pods[0].Status.Phase = corev1.PodSucceeded; o.Workloads = nil }},
+		"one pod more than was counted": {reason: "more runs than was admitted", change: again, want: []Rule{Exceeds}},
+		"a larger pod": {reason: "more runs than was admitted", change: func(o *Objects) {
+			o.Pods[0].Spec.Containers[0].Resources.Requests["nvidia.com/gpu"] = resource.MustParse("16")
+		}, want: []Rule{Exceeds}},
+		"a resource that Kueue leaves out": {reason: "its configuration may exclude it", change: func(o *Objects) {
+			o.Pods[0].Spec.Containers[0].Resources.Requests["memory"] = resource.MustParse("1Gi")
+		}},
+		"an orphan without quota":            {reason: "nobody stands for it", change: func(o *Objects) { o.Jobs, o.JobSets, o.TrainJobs, o.Workloads = nil, nil, nil, nil }, want: []Rule{Unquoted}},
+		"an orphan whose Workload still has": {reason: "its quota is held until it has ended", change: func(o *Objects) { o.Jobs, o.JobSets, o.TrainJobs = nil, nil, nil }},
+		"quota for nothing":                  {reason: "others could use it", change: func(o *Objects) { o.Jobs, o.JobSets, o.Pods = nil, nil, nil }, want: []Rule{Idle}},
+		"a Job of other parallelism":         {reason: "more would run than was built", change: func(o *Objects) { o.Jobs[0].Spec.Parallelism = ptr.To[int32](8) }, want: []Rule{Altered}},
+		"two Workloads":                      {reason: "quota is held twice", change: func(o *Objects) { o.Workloads = append(o.Workloads, *o.Workloads[0].DeepCopy()) }, want: []Rule{Doubled}},
+		"two JobSets": {reason: "it runs twice", change: func(o *Objects) {
+			js := o.JobSets[0].DeepCopy()
+			js.Name, js.UID = "other", "other"
+			o.JobSets = append(o.JobSets, *js)
+		}, want: []Rule{Doubled}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := healthy(t)
+			c.change(o)
+			var got []Rule
+			for _, f := range Look(*o) {
+				got = append(got, f.Rule)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%s: got %v, want %v", c.reason, Look(*o), c.want)
+			}
+		})
+	}
+}
+
+func finish(wl *kueue.Workload) {
+	wl.Status.Conditions = append(wl.Status.Conditions, metav1.Condition{Type: kueue.WorkloadFinished, Status: metav1.ConditionTrue})
+}
+
+func TestLasting(t *testing.T) {
+	l, now := &Lasting{Other: 5 * time.Second, Idle: time.Minute}, time.Unix(1_700_000_000, 0)
+	runs, idle := Finding{Rule: Unquoted, Object: "a"}, Finding{Rule: Idle, Object: "b"}
+	for _, step := range []struct {
+		reason string
+		after  time.Duration
+		now    []Finding
+		want   []Finding
+	}{
+		{"reads are never of one moment", 0, []Finding{runs, idle}, nil},
+		{"what went meanwhile was none", 4 * time.Second, []Finding{idle}, nil},
+		{"it begins again", 6 * time.Second, []Finding{runs, idle}, nil},
+		{"it has lasted", 11 * time.Second, []Finding{runs, idle}, []Finding{runs}},
+		{"it is told once, and so is quota for nothing, later", 61 * time.Second, []Finding{runs, idle}, []Finding{idle}},
+	} {
+		if got := l.Next(step.now, now.Add(step.after)); !slices.Equal(got, step.want) {
+			t.Errorf("%s: got %v, want %v", step.reason, got, step.want)
+		}
+	}
+	if l.Pending() != 0 {
+		t.Errorf("all were told, %d are pending", l.Pending())
+	}
+}

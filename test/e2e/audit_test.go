@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/signalbox-dev/signalbox/audit"
+)
+
+// auditor runs what `signalbox audit --watch` does beside the whole suite.
+type auditor struct {
+	stop    context.CancelFunc
+	mu      sync.Mutex
+	found   []string
+	lasting audit.Lasting
+}
+
+func runAudit(scheme *runtime.Scheme) *auditor {
+	ctx, cancel := context.WithCancel(context.Background())
+	a := &auditor{stop: cancel}
+	watcher, err := audit.NewWatcher(config(cluster.kubeconfig("")), scheme)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	a.patience(3 * time.Second)
+	go func() {
+		if err := watcher.Run(ctx, 500*time.Millisecond, &a.lasting, func(f audit.Finding) { a.tell(f.String()) }, nil); err != nil && ctx.Err() == nil {
+			a.tell("the audit has ended: " + err.Error())
+		}
+	}()
+	return a
+}
+
+// patience is how long a finding must last.
+func (a *auditor) patience(d time.Duration) {
+	a.lasting.SetPatience(d, 45*time.Second+d)
+}
+
+func (a *auditor) tell(finding string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.found = append(a.found, finding)
+}
+
+// findings returns what was found since the last call.
+func (a *auditor) findings() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	found := a.found
+	a.found = nil
+	return found
+}
