@@ -32,6 +32,8 @@ require (
 	volcano.sh/apis v1.14.0
 )
 
+require k8s.io/streaming v0.36.3 // indirect
+
 require (
 	cel.dev/expr v0.25.1 // indirect
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -278,6 +279,15 @@ func newScheme(trainers func(*runtime.Scheme) error) (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
+// metricsOptions has metrics served over HTTP to everybody, or over TLS to those whom the API server lets.
+func metricsOptions(config configapi.Metrics) metricsserver.Options {
+	options := metricsserver.Options{BindAddress: config.BindAddress, SecureServing: config.Secure}
+	if config.Secure {
+		options.FilterProvider = filters.WithAuthenticationAndAuthorization
+	}
+	return options
+}
+
 func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.Manager, error) {
 	scheme, err := newScheme(api.AddToScheme)
 	if err != nil {
@@ -289,7 +299,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 	}
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme:                 scheme,
-		Metrics:                metricsserver.Options{BindAddress: config.Metrics.BindAddress},
+		Metrics:                metricsOptions(config.Metrics),
 		HealthProbeBindAddress: config.Health.BindAddress,
 		WebhookServer: whenMounted{
 			Server:  webhook.NewServer(webhook.Options{Host: config.Webhook.Host, Port: config.Webhook.Port, CertDir: config.Webhook.CertDir}),

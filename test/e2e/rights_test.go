@@ -1,17 +1,26 @@
 package e2e
 
 import (
+	"context"
+	"crypto/tls"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 )
 
 // The manager runs with the roles that it ships and nothing else. After all specs it has been refused nothing that it
@@ -64,6 +73,48 @@ var _ = ginkgo.ReportAfterSuite("rights of the manager", func(ctx ginkgo.SpecCon
 		fmt.Printf("rights granted and not used:\n  %s\n", strings.Join(slices.Sorted(maps.Keys(unused)), "\n  "))
 	}
 	gomega.Expect(slices.Sorted(maps.Keys(forbidden))).To(gomega.BeEmpty(), "the manager was refused what it asked for")
+})
+
+var _ = ginkgo.Describe("Metrics over TLS", func() {
+	ginkgo.It("are for those whom the API server lets", func(ctx context.Context) {
+		cluster.configure(func(map[string]any) {}, func(c map[string]any) { c["metrics"].(map[string]any)["secure"] = true })
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		content, err := os.ReadFile(cluster.configPath("signalbox"))
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		parsed, err := configapi.Parse(content)
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "prometheus"}}
+		gomega.Expect(admin.Create(ctx, account)).To(gomega.Succeed())
+		request := &authenticationv1.TokenRequest{}
+		gomega.Expect(admin.SubResource("token").Create(ctx, account, request)).To(gomega.Succeed())
+		insecure := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+		status := func(token string) func() (int, error) {
+			return func() (int, error) {
+				r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+parsed.Metrics.BindAddress+"/metrics", nil)
+				if err != nil {
+					return 0, err
+				}
+				if token != "" {
+					r.Header.Set("Authorization", "Bearer "+token)
+				}
+				response, err := insecure.Do(r)
+				if err != nil {
+					return 0, err
+				}
+				return response.StatusCode, response.Body.Close()
+			}
+		}
+		gomega.Eventually(status("")).Should(gomega.Equal(http.StatusUnauthorized))
+		gomega.Expect(status(request.Status.Token)()).To(gomega.Equal(http.StatusForbidden), "its account may not get /metrics")
+		reader := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: g.namespace}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}}
+		gomega.Expect(admin.Create(ctx, reader)).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, reader)).To(gomega.Succeed()) })
+		binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: g.namespace}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: g.namespace},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: g.namespace, Name: account.Name}}}
+		gomega.Expect(admin.Create(ctx, binding)).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, binding)).To(gomega.Succeed()) })
+		gomega.Eventually(status(request.Status.Token)).Should(gomega.Equal(http.StatusOK))
+	})
 })
 
 func right(verb, group, resource string) string {

@@ -19,8 +19,8 @@ type Configuration struct {
 
 	// Health is where liveness (/healthz) and readiness (/readyz) are answered.
 	Health Endpoint `json:"health"`
-	// Metrics is where Prometheus metrics are served, over HTTP. The address "0" switches them off.
-	Metrics Endpoint `json:"metrics"`
+	// Metrics is where Prometheus metrics are served. The address "0" switches them off.
+	Metrics Metrics `json:"metrics"`
 	// Webhook is the server of the admission webhooks.
 	Webhook Webhook `json:"webhook"`
 	// LeaderElection lets one of several replicas reconcile; all of them serve webhooks.
@@ -50,6 +50,14 @@ type Limits struct {
 	// PodsWithin is how long after its start a TrainJob may have no pod that can be scheduled; then its quota is released,
 	// and condition Blocked says why. Default 5m.
 	PodsWithin metav1.Duration `json:"podsWithin"`
+}
+
+// Metrics is the server of Prometheus metrics.
+type Metrics struct {
+	Endpoint `json:",inline"`
+	// Secure serves them over TLS, with a certificate of its own, to those whose token the API server takes and who may get
+	// the non-resource URL /metrics. Default false: over HTTP, to everybody.
+	Secure bool `json:"secure"`
 }
 
 // Endpoint is an address to listen on.

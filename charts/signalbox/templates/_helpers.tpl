@@ -66,7 +66,7 @@ matchExpressions:
   "apiVersion" "config.signalbox.dev/v1alpha1"
   "kind" "Configuration"
   "health" (dict "bindAddress" ":8081")
-  "metrics" (dict "bindAddress" (ternary (printf ":%d" (int .Values.metrics.port)) "0" (ne (int .Values.metrics.port) 0)))
+  "metrics" (dict "bindAddress" (ternary (printf ":%d" (int .Values.metrics.port)) "0" (ne (int .Values.metrics.port) 0)) "secure" .Values.metrics.secure)
   "webhook" (dict "port" (int .Values.webhook.port) "certDir" "/etc/signalbox/certs")
   "leaderElection" (dict "enabled" true "namespace" .Release.Namespace)
   "trainer" (dict
