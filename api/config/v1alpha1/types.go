@@ -54,7 +54,8 @@ type Limits struct {
 
 // Metrics is the server of Prometheus metrics.
 type Metrics struct {
-	Endpoint `json:",inline"`
+	// BindAddress is HOST:PORT; an empty host listens on all addresses, and "0" serves none.
+	BindAddress string `json:"bindAddress"`
 	// Secure serves them over TLS, with a certificate of its own, to those whose token the API server takes and who may get
 	// the non-resource URL /metrics. Default false: over HTTP, to everybody.
 	Secure bool `json:"secure"`
