@@ -19,6 +19,9 @@ type Limits struct {
 	Pods int32
 	// SpecBytes is the size of a TrainJob's spec, and of a runtime's, as JSON.
 	SpecBytes int
+	// Elements is how many elements the lists of a TrainJob's spec, and of a runtime's, may have in all. A strategic merge
+	// (k8s.io/apimachinery) takes time in the square of a list's length.
+	Elements int
 	// GracePeriodSeconds is how long a pod may take to terminate.
 	GracePeriodSeconds int64
 }
@@ -26,13 +29,7 @@ type Limits struct {
 // CheckSize refuses a TrainJob by what it says itself, before anything is computed of it.
 func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {
 	path := field.NewPath("spec")
-	var errs field.ErrorList
-	if data, err := json.Marshal(&job.Spec); err != nil {
-		errs = append(errs, field.Invalid(path, "", err.Error()))
-	} else if len(data) > l.SpecBytes {
-		errs = append(errs, field.Invalid(path, fmt.Sprintf("%d bytes", len(data)), fmt.Sprintf(
-			"a TrainJob's spec may have at most %d bytes (limits.specBytes of Signalbox's configuration); move what is common to a runtime, or files to a ConfigMap", l.SpecBytes)))
-	}
+	errs := l.checkBulk(path, "a TrainJob's spec", &job.Spec)
 	if t := job.Spec.Trainer; t != nil && ptr.Deref(t.NumNodes, 0) > l.Pods {
 		errs = append(errs, l.tooMany(path.Child("trainer", "numNodes"), int64(*t.NumNodes)))
 	}
@@ -53,13 +50,7 @@ func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {
 // CheckRuntime refuses a TrainJob by its runtime, before anything is computed of the two.
 func (l Limits) CheckRuntime(job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec) field.ErrorList {
 	path := field.NewPath("spec", "runtimeRef")
-	var errs field.ErrorList
-	if data, err := json.Marshal(runtime); err != nil {
-		errs = append(errs, field.Invalid(path, job.Spec.RuntimeRef.Name, err.Error()))
-	} else if len(data) > l.SpecBytes {
-		errs = append(errs, field.Invalid(path, job.Spec.RuntimeRef.Name, fmt.Sprintf(
-			"the runtime's spec has %d bytes, more than limits.specBytes of Signalbox's configuration (%d); move files to a ConfigMap", len(data), l.SpecBytes)))
-	}
+	errs := l.checkBulk(path, fmt.Sprintf("the spec of runtime %q", job.Spec.RuntimeRef.Name), runtime)
 	pods, nodes := int64(0), int64(0)
 	if runtime.MLPolicy != nil {
 		nodes = int64(ptr.Deref(runtime.MLPolicy.NumNodes, 1))
@@ -79,6 +70,47 @@ func (l Limits) CheckRuntime(job *api.TrainJob, runtime *trainer.TrainingRuntime
 		errs = append(errs, l.tooMany(path, most))
 	}
 	return errs
+}
+
+// checkBulk refuses what is too large to be computed with.
+func (l Limits) checkBulk(path *field.Path, what string, spec any) field.ErrorList {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return field.ErrorList{field.Invalid(path, "", err.Error())}
+	}
+	if len(data) > l.SpecBytes {
+		return field.ErrorList{field.Invalid(path, fmt.Sprintf("%d bytes", len(data)), fmt.Sprintf(
+			"%s may have at most %d bytes (limits.specBytes of Signalbox's configuration); move files to a ConfigMap", what, l.SpecBytes))}
+	}
+	if len(data) < 2*l.Elements {
+		return nil // an element is two bytes at least
+	}
+	var content any
+	if err := json.Unmarshal(data, &content); err != nil {
+		return field.ErrorList{field.Invalid(path, "", err.Error())}
+	}
+	if n := elements(content); n > l.Elements {
+		return field.ErrorList{field.Invalid(path, fmt.Sprintf("%d list elements", n), fmt.Sprintf(
+			"the lists of %s may have at most %d elements in all (limits.elements of Signalbox's configuration); move environment to a ConfigMap, with envFrom", what, l.Elements))}
+	}
+	return nil
+}
+
+// elements counts the elements of all lists in decoded JSON.
+func elements(content any) int {
+	n := 0
+	switch c := content.(type) {
+	case []any:
+		n = len(c)
+		for _, e := range c {
+			n += elements(e)
+		}
+	case map[string]any:
+		for _, e := range c {
+			n += elements(e)
+		}
+	}
+	return n
 }
 
 func (l Limits) tooMany(path *field.Path, pods int64) *field.Error {

@@ -11,13 +11,14 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-var limits = Limits{Pods: 100, SpecBytes: 4096, GracePeriodSeconds: 600}
+var limits = Limits{Pods: 100, SpecBytes: 4096, Elements: 100, GracePeriodSeconds: 600}
 
 func TestCheckSize(t *testing.T) {
 	cases := map[string]struct{ reason, spec, want string }{
 		"small":          {"nothing is out of bounds", `{trainer: {numNodes: 100}}`, ""},
 		"nodes":          {"each is a pod", `{trainer: {numNodes: 101}}`, "spec.trainer.numNodes: Invalid value: 101"},
-		"bytes":          {"every decision costs as much as there is to read", `{trainer: {command: [` + strings.Repeat("abcdefgh, ", 600) + `]}}`, "limits.specBytes"},
+		"bytes":          {"every decision costs as much as there is to read", `{trainer: {command: [` + strings.Repeat("abcdefgh, ", 600) + `]}}`, "limits."},
+		"elements":       {"lists are merged in the square of their length", `{trainer: {command: [` + strings.Repeat("a, ", 101) + `]}}`, "limits.elements"},
 		"a long goodbye": {"a preemption would take as long", `{runtimePatches: [{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node, template: {spec: {template: {spec: {terminationGracePeriodSeconds: 601}}}}}]}}}}]}`, "terminationGracePeriodSeconds: Invalid value: 601"},
 	}
 	for name, c := range cases {

@@ -3,10 +3,14 @@ package trainer
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
@@ -50,5 +54,42 @@ spec:
 		if answer := w.validate(context.Background(), request); !answer.Allowed {
 			b.Fatal(answer.Result)
 		}
+	}
+}
+
+// BenchmarkWebhookLarge is the same for a TrainJob of 16 entries that have as many mounts in all as is said. A strategic merge
+// takes time in the square of a list's length, which limits.elements bounds.
+func BenchmarkWebhookLarge(b *testing.B) {
+	for _, elements := range []int{125, 250, 500, 1000} {
+		b.Run(fmt.Sprint(elements), func(b *testing.B) {
+			w := testWebhook(b)
+			job := jobOf(b, "torch", "spec: {suspend: true, trainer: {numNodes: 2}}")
+			job.APIVersion, job.Kind = "trainer.kubeflow.org/v1alpha1", "TrainJob"
+			for entry := range 16 {
+				container := trainer.ContainerPatch{Name: "node"}
+				for i := range elements / 16 {
+					container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "v", MountPath: fmt.Sprintf("/%s/%d/%d", strings.Repeat("x", 12), entry, i)})
+				}
+				job.Spec.RuntimePatches = append(job.Spec.RuntimePatches, trainer.RuntimePatch{
+					Manager: fmt.Sprintf("a.com/m%d", entry), TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{
+						ReplicatedJobs: []trainer.ReplicatedJobPatch{{Name: "node", Template: &trainer.JobTemplatePatch{Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{
+							Spec: &trainer.PodSpecPatch{Containers: []trainer.ContainerPatch{container}}}}}}},
+					}}},
+				})
+			}
+			raw, err := json.Marshal(job)
+			if err != nil {
+				b.Fatal(err)
+			}
+			request := ctrladmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+				Operation: admissionv1.Create, Namespace: "ns", Name: "job", Object: runtime.RawExtension{Raw: raw}, UserInfo: authenticationv1.UserInfo{Username: "user"},
+			}}
+			for b.Loop() {
+				w.mutate(context.Background(), request)
+				if answer := w.validate(context.Background(), request); !answer.Allowed {
+					b.Fatal(answer.Result)
+				}
+			}
+		})
 	}
 }

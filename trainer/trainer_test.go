@@ -114,7 +114,7 @@ func testBuilder(t testing.TB, c client.Client) *Builder {
 func testWebhook(t testing.TB) *Webhook {
 	t.Helper()
 	c := testClient(t)
-	return NewWebhook(c, c, testBuilder(t, c), ctrladmission.NewDecoder(c.Scheme()), clock.RealClock{}, overrides.Limits{Pods: 5000, SpecBytes: 1 << 20, GracePeriodSeconds: 3600}, []string{"signalbox"})
+	return NewWebhook(c, c, testBuilder(t, c), ctrladmission.NewDecoder(c.Scheme()), clock.RealClock{}, overrides.Limits{Pods: 5000, SpecBytes: 1 << 20, Elements: 1 << 20, GracePeriodSeconds: 3600}, []string{"signalbox"})
 }
 
 func TestBuildLeavesOutWhatIsDone(t *testing.T) {

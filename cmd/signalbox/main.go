@@ -210,7 +210,7 @@ func newReader(config *rest.Config) (client.Client, error) {
 }
 
 func limitsOf(config *configapi.Configuration) overrides.Limits {
-	return overrides.Limits{Pods: config.Limits.Pods, SpecBytes: config.Limits.SpecBytes, GracePeriodSeconds: config.Limits.TerminationGracePeriodSeconds}
+	return overrides.Limits{Pods: config.Limits.Pods, SpecBytes: config.Limits.SpecBytes, Elements: config.Limits.Elements, GracePeriodSeconds: config.Limits.TerminationGracePeriodSeconds}
 }
 
 // bundledTrainer sets the Trainer role up and returns what is run for each TrainJob, and what decides whether it can start.

@@ -51,7 +51,7 @@ var _ = ginkgo.Describe("One TrainJob is bounded", func() {
 				tj.Spec.Trainer.Env = append(tj.Spec.Trainer.Env, corev1.EnvVar{Name: fmt.Sprintf("V%d", i), Value: strings.Repeat("x", 60)})
 			}
 		})
-		gomega.Expect(user.Create(ctx, large)).To(gomega.MatchError(gomega.ContainSubstring("limits.specBytes")))
+		gomega.Expect(user.Create(ctx, large)).To(gomega.MatchError(gomega.ContainSubstring("limits.")))
 	})
 
 	if !cluster.bundled() {

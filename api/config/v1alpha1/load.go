@@ -27,7 +27,7 @@ func Default() *Configuration {
 		LeaderElection:   LeaderElection{Enabled: &enabled},
 		ClientConnection: ClientConnection{QPS: 300, Burst: 500},
 		Concurrency:      16,
-		Limits:           Limits{Pods: 5000, SpecBytes: 256 << 10, TerminationGracePeriodSeconds: 3600, PodsWithin: metav1.Duration{Duration: 5 * time.Minute}},
+		Limits:           Limits{Pods: 5000, SpecBytes: 256 << 10, Elements: 1000, TerminationGracePeriodSeconds: 3600, PodsWithin: metav1.Duration{Duration: 5 * time.Minute}},
 		Trainer: Trainer{
 			Enabled: new(true), Progress: Progress{Port: 10443, Service: "signalbox-webhook", Secret: "signalbox-webhook-cert"},
 			GangScheduling: GangScheduling{Mode: trainer.GangOff, Policy: trainer.GangPolicyGang},
@@ -121,7 +121,7 @@ func (c *Configuration) validate() field.ErrorList {
 	for _, l := range []struct {
 		name  string
 		value int64
-	}{{"pods", int64(c.Limits.Pods)}, {"specBytes", int64(c.Limits.SpecBytes)}, {"terminationGracePeriodSeconds", c.Limits.TerminationGracePeriodSeconds}} {
+	}{{"pods", int64(c.Limits.Pods)}, {"specBytes", int64(c.Limits.SpecBytes)}, {"elements", int64(c.Limits.Elements)}, {"terminationGracePeriodSeconds", c.Limits.TerminationGracePeriodSeconds}} {
 		if l.value < 1 {
 			errs = append(errs, field.Invalid(limits.Child(l.name), l.value, "must be 1 or more"))
 		}

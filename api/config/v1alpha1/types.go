@@ -45,6 +45,8 @@ type Limits struct {
 	Pods int32 `json:"pods"`
 	// SpecBytes is the size of a TrainJob's spec, and of its runtime's, as JSON. Default 262144 (256 KiB).
 	SpecBytes int `json:"specBytes"`
+	// Elements is how many elements the lists of a TrainJob's spec may have in all, and those of its runtime's. Default 1000.
+	Elements int `json:"elements"`
 	// TerminationGracePeriodSeconds is how long a pod may take to terminate. Quota is held until then. Default 3600.
 	TerminationGracePeriodSeconds int64 `json:"terminationGracePeriodSeconds"`
 	// PodsWithin is how long after its start a TrainJob may have no pod that can be scheduled; then its quota is released,
