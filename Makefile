@@ -51,6 +51,7 @@ test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer,
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-2.1
 	@$(MAKE) --no-print-directory test-chart
+	@$(MAKE) --no-print-directory chaos PROFILE=bundled SECONDS=60
 	@echo "Statements covered by the unit tests and the end-to-end suite together:"
 	@go tool covdata percent -i coverage/unit,coverage/e2e-bundled,coverage/e2e-kubeflow,coverage/e2e-kubeflow-2.1 | grep -E 'signalbox/(overrides|podsets|admission|integration|trainer)\b'
 	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="([0-9]+)" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3 \4/p' junit-*.xml | awk '{a+=$$1-$$2; e+=$$3; f+=$$4} END {print a-e-f " passed, " e+f " failed"}'

@@ -1,0 +1,131 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+func reasonOf(err error) string {
+	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) {
+		return blocked.Reason
+	}
+	return ""
+}
+
+func TestCheckTaken(t *testing.T) {
+	created := func(name string, at int64, change ...func(*api.TrainJob)) *api.TrainJob {
+		job := jobOf(t, "plain", "{}")
+		job.Name, job.UID, job.CreationTimestamp = name, types.UID(name), metav1.NewTime(time.Unix(at, 0))
+		for _, c := range change {
+			c(job)
+		}
+		return job
+	}
+	finished := func(job *api.TrainJob) {
+		job.Status.Conditions = []metav1.Condition{{Type: trainer.TrainJobComplete, Status: metav1.ConditionTrue}}
+	}
+	runtime := &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "plain"}}
+	runtime.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{{Name: "node"}}
+	set := func(name, replicatedJob string, owner *api.TrainJob) *jobset.JobSet {
+		js := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{{Name: replicatedJob}}}}
+		if owner != nil {
+			js.OwnerReferences = []metav1.OwnerReference{{APIVersion: "trainer.kubeflow.org/v1alpha1", Kind: "TrainJob", Name: owner.Name, UID: owner.UID, Controller: new(true)}}
+		}
+		return js
+	}
+	cases := map[string]struct {
+		reason string
+		there  []client.Object
+		taken  bool
+	}{
+		"nothing":                     {reason: "every name is free"},
+		"its own JobSet":              {reason: "of its last run", there: []client.Object{set("my", "model-node", created("my", 10))}},
+		"another's JobSet":            {reason: "it can't be taken over", there: []client.Object{set("my", "x", nil)}, taken: true},
+		"an earlier TrainJob":         {reason: "its Job has the name", there: []client.Object{created("my-model", 5)}, taken: true},
+		"a later TrainJob":            {reason: "it is for the later one to wait", there: []client.Object{created("my-model", 15)}},
+		"one that has finished":       {reason: "it makes no Job any more", there: []client.Object{created("my-model", 5, finished)}},
+		"a JobSet with the same Job":  {reason: "whoever made it", there: []client.Object{set("my-model", "node", nil)}, taken: true},
+		"a JobSet of other Jobs":      {reason: "their names differ", there: []client.Object{set("my-model", "other", nil)}},
+		"a TrainJob of another shape": {reason: "its runtime has no such replicatedJob", there: []client.Object{created("my-model-node", 5)}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			objects := fake.NewClientBuilder().WithScheme(testClient(t).Scheme()).WithObjects(append(c.there, runtime)...).Build()
+			s := &Startable{cache: objects}
+			err := s.checkTaken(context.Background(), created("my", 10), []jobset.ReplicatedJob{{Name: "model-node"}})
+			if c.taken != (reasonOf(err) == ReasonNameTaken) || !c.taken && err != nil {
+				t.Errorf("%s: got %v", c.reason, err)
+			}
+		})
+	}
+}
+
+func TestCheckNames(t *testing.T) {
+	job := jobOf(t, "torch", "{}")
+	rjs := []jobset.ReplicatedJob{{Name: "node", Replicas: 1}}
+	for name, ok := range map[string]bool{strings.Repeat("a", 48): true, strings.Repeat("a", 49): false, "1st": false} {
+		job.Name = name
+		if err := checkNames(job, rjs); ok != (err == nil) {
+			t.Errorf("%d characters, %q: got %v", len(name), name, err)
+		}
+	}
+}
+
+// The API server is asked once for each shape, and again after a minute where it has refused.
+func TestJudge(t *testing.T) {
+	invalid := apierrors.NewInvalid(schema.GroupKind{Group: "jobset.x-k8s.io", Kind: "JobSet"}, "check", nil)
+	cases := map[string]struct {
+		reason string
+		answer error
+		asked  int // by two TrainJobs of the same shape
+		want   string
+	}{
+		"taken":       {"the second has the shape of the first", nil, 1, ""},
+		"refused":     {"so it would be when it is admitted", invalid, 1, ReasonInvalidJobSet},
+		"no answer":   {"the start will tell; the next TrainJob asks again", apierrors.NewServiceUnavailable("down"), 2, ""},
+		"unknown yet": {"a webhook doesn't know the TrainJob yet", apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, ""},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			answers := fake.NewClientBuilder().WithScheme(testClient(t).Scheme()).WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+					asked++
+					return c.answer
+				},
+			}).Build()
+			s := NewStartable(answers, answers, testBuilder(t, answers), nil, clock.RealClock{})
+			spec, effective := runtimeOf(t, "{numNodes: 2, torch: {}}", lostVolume), &overrides.Effective{}
+			for range 2 {
+				v, err := s.judge(context.Background(), jobOf(t, "torch", "spec: {suspend: true}"), spec, effective)
+				if err != nil || v.pin == 0 {
+					t.Fatalf("%s: got %+v, %v", c.reason, v, err)
+				}
+				if (c.want == "") != (v.refused == nil) {
+					t.Errorf("%s: got %v", c.reason, v.refused)
+				}
+			}
+			if asked != c.asked {
+				t.Errorf("%s: asked %d times, want %d", c.reason, asked, c.asked)
+			}
+		})
+	}
+}
