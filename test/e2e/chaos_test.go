@@ -220,5 +220,8 @@ func (c *chaos) settle(ctx context.Context) int {
 	}).Should(gomega.BeZero(), "pods that run on")
 	gomega.Expect(watched.violations()).To(gomega.BeEmpty())
 	gomega.Expect(audited.findings()).To(gomega.BeEmpty())
+	// A garbage collector that was restarted takes its time.
+	gomega.Expect(admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(c.namespace))).To(gomega.Succeed())
+	gomega.Eventually(func() []string { return c.list(ctx, &corev1.PodList{}) }, "5m").Should(gomega.BeEmpty(), "pods that nothing collects")
 	return ended
 }
