@@ -146,18 +146,23 @@ func (p *Pods) jobSetOf(ctx context.Context, pod *corev1.Pod) (types.UID, bool, 
 	return uid, uid != "", nil
 }
 
-// JobsEnded reports whether every Job of a JobSet has come to its end, so that none makes another pod; without a JobSet,
-// every Job of JobSets of the name that are gone. It asks the API server: a JobSet says that it has ended before it has
-// ended its Jobs.
-func (p *Pods) JobsEnded(ctx context.Context, key types.NamespacedName, js *jobset.JobSet) (bool, error) {
+// JobsEnded reports whether every Job of the JobSets of a name, whose UIDs match, has come to its end, so that none makes
+// another pod. It asks the API server: a JobSet says that it has ended before it has ended its Jobs, and may be gone before
+// them.
+func (p *Pods) JobsEnded(ctx context.Context, key types.NamespacedName, match func(jobSet types.UID) bool) (bool, error) {
 	var jobs batchv1.JobList
 	if err := p.live.List(ctx, &jobs, client.InNamespace(key.Namespace), client.MatchingLabels{jobset.JobSetNameKey: key.Name}); err != nil {
 		return false, fmt.Errorf("listing the Jobs of JobSet %s: %w", key.Name, err)
 	}
 	return !slices.ContainsFunc(jobs.Items, func(job batchv1.Job) bool {
 		owner := metav1.GetControllerOfNoCopy(&job)
-		return owner != nil && owner.Kind == "JobSet" && owner.Name == key.Name && (js == nil || owner.UID == js.UID) && !jobEnded(&job)
+		return owner != nil && owner.Kind == "JobSet" && owner.Name == key.Name && match(owner.UID) && !jobEnded(&job)
 	}), nil
+}
+
+// Is matches the UID of one JobSet, or any where js is nil.
+func Is(js *jobset.JobSet) func(types.UID) bool {
+	return func(uid types.UID) bool { return js == nil || uid == js.UID }
 }
 
 // jobEnded reports whether a Job makes no more pods: it has ended, or it is being deleted.

@@ -192,6 +192,9 @@ func (j *job) Load(ctx context.Context, c client.Client, key *types.NamespacedNa
 		j.skip = true
 		return false, nil
 	}
+	if err := j.letEarlierGo(ctx, c); err != nil {
+		return false, err
+	}
 	if j.skip, err = j.done(ctx, c); err != nil || j.skip {
 		return false, err
 	}
@@ -253,7 +256,7 @@ func (j *job) quiet(ctx context.Context, js *jobset.JobSet) (bool, error) {
 		return admission.Running(&j.TrainJob, js, nil) == "", nil
 	}
 	j.again = deletedDelay // nothing tells when a Job has ended
-	return j.r.pods.JobsEnded(ctx, j.key(), js)
+	return j.r.pods.JobsEnded(ctx, j.key(), admission.Is(js))
 }
 
 // recall stops a TrainJob that the Trainer of before was told to start and did not: the present one knows nothing of the
@@ -356,7 +359,7 @@ func (j *job) loadChildren(ctx context.Context) error {
 	if j.lingers || j.jobSet == nil || admission.EndedCleanly(j.jobSet) {
 		return nil
 	}
-	over, err := j.r.pods.JobsEnded(ctx, j.key(), j.jobSet)
+	over, err := j.r.pods.JobsEnded(ctx, j.key(), admission.Is(j.jobSet))
 	if j.lingers = !over; j.lingers {
 		j.again = deletedDelay
 	}
@@ -376,7 +379,7 @@ func (j *job) loadKept(ctx context.Context) (err error) {
 		j.again = left
 		return nil
 	}
-	j.kept, err = j.r.pods.JobsEnded(ctx, j.key(), j.jobSet)
+	j.kept, err = j.r.pods.JobsEnded(ctx, j.key(), admission.Is(j.jobSet))
 	return err
 }
 
@@ -543,18 +546,60 @@ func (j *job) fits(wl *kueue.Workload) bool {
 	return podsets.Equal(j.podSets, wl.Spec.PodSets)
 }
 
+// letEarlierGo removes the finalizer from Workloads of earlier TrainJobs of the same name when the last of their pods has
+// ended. This TrainJob may be one that Kueue doesn't manage: nobody else looks after them.
+func (j *job) letEarlierGo(ctx context.Context, c client.Client) error {
+	var workloads kueue.WorkloadList // the cache's own: read only
+	if err := c.List(ctx, &workloads, client.InNamespace(j.Namespace), jobframework.OwnerReferenceIndexFieldMatcher(gvk, j.Name), client.UnsafeDisableDeepCopy); err != nil {
+		return err
+	}
+	for i := range workloads.Items {
+		wl := &workloads.Items[i]
+		if metav1.IsControlledBy(wl, &j.TrainJob) || wl.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(wl, kueue.ResourceInUseFinalizerName) {
+			continue
+		}
+		if used, err := j.inUse(ctx, wl); err != nil {
+			return err
+		} else if used {
+			continue
+		}
+		after := wl.DeepCopy()
+		controllerutil.RemoveFinalizer(after, kueue.ResourceInUseFinalizerName)
+		if err := c.Patch(ctx, after, client.MergeFromWithOptions(wl, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("letting Workload %s go: %w", workload.Key(wl), err)
+		}
+	}
+	return nil
+}
+
 // inUse reports whether a Workload stands for pods of an earlier TrainJob of the same name, which have not ended.
 func (j *job) inUse(ctx context.Context, wl *kueue.Workload) (bool, error) {
 	if metav1.IsControlledBy(wl, &j.TrainJob) || workloadfinish.IsFinished(wl) || !workload.HasQuotaReservation(wl) {
 		return false, nil
 	}
-	pods, err := j.r.pods.Running(ctx, j.key(), j.jobSet)
+	js, err := j.r.jobSets.Of(ctx, &j.TrainJob)
 	if err != nil {
 		return false, err
 	}
-	used := slices.ContainsFunc(pods, func(p corev1.Pod) bool {
-		return j.jobSet == nil || p.Labels[jobset.JobSetUIDKey] != string(j.jobSet.UID)
-	})
+	named := &api.TrainJob{} // a JobSet that is there may still be the earlier one's
+	named.Namespace, named.Name = j.Namespace, j.Name
+	present, err := j.r.jobSets.Left(ctx, named)
+	if err != nil {
+		return false, err
+	}
+	pods, err := j.r.pods.Running(ctx, j.key(), present)
+	if err != nil {
+		return false, err
+	}
+	earlier := func(uid types.UID) bool { return js == nil || uid != js.UID }
+	used := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return earlier(types.UID(p.Labels[jobset.JobSetUIDKey])) })
+	if !used {
+		ended, err := j.r.pods.JobsEnded(ctx, j.key(), earlier)
+		if err != nil {
+			return false, err
+		}
+		used = !ended
+	}
 	if used {
 		j.again = deletedDelay
 	}

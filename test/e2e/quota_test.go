@@ -145,6 +145,20 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 	})
 
+	ginkgo.It("of a TrainJob that is created again by the same name and queued by nobody", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "slow", "forever", slowly("5s"))
+		g.runtime(ctx, "torch", "1s")
+		first := g.submit(ctx, g.trainJob("same", "slow", 1))
+		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))
+		gomega.Expect(user.Delete(ctx, first)).To(gomega.Succeed())
+		gomega.Eventually(func() error {
+			return user.Create(ctx, g.trainJob("same", "torch", 1, func(tj *api.TrainJob) { tj.Labels = nil }))
+		}).Should(gomega.Succeed())
+		g.waitsFor(ctx, g.submit(ctx, g.trainJob("next", "torch", 1)), 8)
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+	})
+
 	ginkgo.It("of a TrainJob that exceeds its deadline", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "slow", "forever", slowly("5s"))
