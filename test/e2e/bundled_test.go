@@ -300,7 +300,8 @@ func bundledSpecs() {
 		gomega.Expect(admin.Create(ctx, foreign)).To(gomega.Succeed())
 		tj := g.submit(ctx, g.trainJob("taken", "torch", 1))
 		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.And(
-			gomega.HavePrefix("TrainJobResourcesCreationFailed: "), gomega.ContainSubstring("that is not the TrainJob's; delete it"))))
+			gomega.HavePrefix("NameTaken: "), gomega.ContainSubstring("that is not the TrainJob's; delete it"))), "before it is queued")
+		gomega.Expect(workloadOf(ctx, tj)).To(gomega.BeNil())
 		gomega.Expect(get(ctx, foreign).Spec.Suspend).To(gomega.HaveValue(gomega.BeTrue()))
 		gomega.Expect(admin.Delete(ctx, foreign)).To(gomega.Succeed())
 		gomega.Eventually(complete(ctx, tj), "2m").Should(gomega.BeTrue())
