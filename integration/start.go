@@ -20,6 +20,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/podset"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -33,8 +34,8 @@ func (j *job) Run(ctx context.Context, c client.Client, wl *kueue.Workload, _ []
 	if j.blocked != nil || hasEnded(&j.TrainJob) {
 		return nil // its conditions say why; the quota goes when the last of its pods has ended
 	}
-	if deactivating(wl) {
-		return nil
+	if !workload.IsActive(wl) || deactivating(wl) {
+		return nil // Kueue counts nothing of it, although its admission may still be there
 	}
 	if j.waiting = j.unready(); j.waiting != "" {
 		return nil
