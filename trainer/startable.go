@@ -10,6 +10,7 @@ import (
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
+	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
@@ -55,8 +56,10 @@ type Startable struct {
 	builder *Builder
 	gangs   *gang.Gangs
 	clock   clock.PassiveClock
-	// verdicts are what the API server has said of the JobSets of a shape, by what TrainJobs of that shape run.
+	// verdicts are what the API server has said of the JobSets of a shape, by what TrainJobs of that shape run. Of a burst of
+	// them, one asks.
 	verdicts *lru.Cache
+	asking   singleflight.Group
 }
 
 // NewStartable returns a Startable. cache and c may be the same.
@@ -199,38 +202,52 @@ func (s *Startable) jobSet(ctx context.Context, key client.ObjectKey) (*jobset.J
 // same share what they run.
 func (s *Startable) judge(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, effective *overrides.Effective) (*verdict, error) {
 	shape := weak.Make(effective)
-	if known, found := s.verdicts.Get(shape); found {
-		if v := known.(*verdict); v.refused == nil || s.clock.Since(v.at) < refusedRetry {
-			return v, nil
+	v, err, _ := s.asking.Do(fmt.Sprintf("%p", effective), func() (any, error) {
+		if known, found := s.verdicts.Get(shape); found {
+			if v := known.(*verdict); v.refused == nil || s.clock.Since(v.at) < refusedRetry {
+				return v, nil
+			}
 		}
-	}
-	v := &verdict{at: s.clock.Now()}
-	pin, err := overrides.Pin(runtime)
+		v, known, err := s.ask(ctx, job, runtime)
+		if known {
+			s.verdicts.Add(shape, v)
+		}
+		return v, err
+	})
 	if err != nil {
 		return nil, err
+	}
+	return v.(*verdict), nil
+}
+
+// ask asks the API server. What it doesn't answer isn't known: the start will tell.
+func (s *Startable) ask(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec) (v *verdict, known bool, err error) {
+	v = &verdict{at: s.clock.Now()}
+	pin, err := overrides.Pin(runtime)
+	if err != nil {
+		return nil, false, err
 	}
 	v.pin = len(pin)
 	sideObjects, js, err := s.builder.Build(ctx, job, runtime)
 	if err != nil {
-		return nil, &admission.BlockedError{Reason: ReasonInvalidJobSet, Err: err}
+		return nil, false, &admission.BlockedError{Reason: ReasonInvalidJobSet, Err: err}
 	}
 	for _, a := range append(sideObjects, js) {
 		o, err := objectOf(a)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if isSecret(o) {
 			continue // its form is fixed
 		}
 		if err := s.dryRun(ctx, o); refuses(err) {
 			v.refused = fmt.Errorf("%s: %w", o.GetKind(), err)
-			break
+			return v, true, nil
 		} else if err != nil {
-			return v, nil // not known; the start will tell
+			return v, false, nil
 		}
 	}
-	s.verdicts.Add(shape, v)
-	return v, nil
+	return v, true, nil
 }
 
 // dryRun creates a JobSet by a name of its own, so that one that is there doesn't matter, and keeps nothing.

@@ -24,7 +24,7 @@ func runAudit(scheme *runtime.Scheme) *auditor {
 	a := &auditor{stop: cancel}
 	watcher, err := audit.NewWatcher(config(cluster.kubeconfig("")), scheme)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	a.patience(3 * time.Second)
+	a.patience(5 * time.Second)
 	go func() {
 		if err := watcher.Run(ctx, 500*time.Millisecond, &a.lasting, func(f audit.Finding) { a.tell(f.String()) }, nil); err != nil && ctx.Err() == nil {
 			a.tell("the audit has ended: " + err.Error())
