@@ -81,7 +81,7 @@ func TestPodsRunning(t *testing.T) {
 		own    *jobset.JobSet
 		want   []string
 	}{
-		"with its JobSet": {"its own, and those that a JobSet of before has left", own, []string{"of-a-job-that-is-gone", "of-the-last-run", "real"}},
+		"with its JobSet": {"its own, and those that an earlier JobSet has left", own, []string{"of-a-job-that-is-gone", "of-the-last-run", "real"}},
 		"without":         {"the JobSet of the name is somebody else's", nil, []string{"of-a-job-that-is-gone", "of-the-last-run"}},
 	}
 	for name, test := range cases {

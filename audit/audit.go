@@ -1,5 +1,6 @@
-// Package audit holds what runs against what was admitted. It trusts nobody, Signalbox least: it follows the owners of each pod
-// by their UIDs, and compares what the pods ask for with what Kueue counted. Look is a pure function of objects.
+// Package audit compares what runs with what was admitted. It doesn't rely on Signalbox's own decisions: it follows the owners
+// of each pod by their UIDs, and compares what the pods ask for with what Kueue counted. It reads labels only of pods whose
+// owners are gone. Look is a pure function of objects.
 package audit
 
 import (

@@ -130,7 +130,7 @@ func (l Limits) CheckBuilt(replicatedJobs []jobset.ReplicatedJob, claimsCounted 
 		errs = append(errs, l.checkProbes(path.Child("containers"), pod.Containers)...)
 		errs = append(errs, l.checkProbes(path.Child("initContainers"), pod.InitContainers)...)
 		if pod.Resources != nil {
-			errs = append(errs, field.Forbidden(path.Child("resources"), "Kueue doesn't count the resources of a pod as a whole; set those of its containers"))
+			errs = append(errs, field.Forbidden(path.Child("resources"), "the resources of a pod as a whole aren't taken on quota; set those of its containers"))
 		}
 		if len(pod.ResourceClaims) > 0 && !claimsCounted {
 			errs = append(errs, field.Forbidden(path.Child("resourceClaims"),

@@ -63,7 +63,7 @@ func TestCheckBuilt(t *testing.T) {
 		"a long goodbye":       {"quota is held until then", `{terminationGracePeriodSeconds: 100000000, containers: []}`, "terminationGracePeriodSeconds: Invalid value: 100000000"},
 		"none":                 {"the API server would forget the pod at once", `{terminationGracePeriodSeconds: 0, containers: []}`, "must be 1 or more"},
 		"one of a probe":       {"it takes the place of the pod's", `{containers: [{name: node, livenessProbe: {terminationGracePeriodSeconds: 601}}]}`, "containers[node].livenessProbe.terminationGracePeriodSeconds"},
-		"resources of the pod": {"Kueue counts those of containers", `{resources: {requests: {cpu: "90"}}, containers: []}`, "resources: Forbidden"},
+		"resources of the pod": {"quota is for containers", `{resources: {requests: {cpu: "90"}}, containers: []}`, "resources: Forbidden"},
 		"claims":               {"nobody counts them", `{resourceClaims: [{name: gpu}], containers: []}`, "resourceClaims: Forbidden"},
 		"a node":               {"the flavor decides", `{nodeName: n, containers: []}`, "nodeName: Forbidden"},
 	}

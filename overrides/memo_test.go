@@ -73,7 +73,7 @@ func TestMemoShares(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m = NewMemo(len(data) * perByte * 9 / 2) // four of them, and a bit
+	m = NewMemo(sizeOf(len(data)) * 9 / 2) // four of them, and a bit
 	first = ask("first-job", `{}`)
 	if ask("other-job", `{}`) != first {
 		t.Error("another TrainJob of the same shape was computed again")

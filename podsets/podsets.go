@@ -102,7 +102,7 @@ func Requests(template *corev1.PodTemplateSpec) corev1.ResourceList {
 }
 
 // Final returns the ReplicatedJobs of a JobSet whose Jobs, once they have succeeded, never run again; the others may, and
-// need their quota until the end: while the failure policy has restarts left, which make every Job anew, and where a
+// need their quota until the end: while the failure policy has restarts left, which recreate every Job, and where a
 // finished Job is deleted by its time to live, which JobSet replaces.
 func Final(js *jobset.JobSet) []jobset.ReplicatedJob {
 	if p := js.Spec.FailurePolicy; p != nil {

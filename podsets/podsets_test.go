@@ -379,7 +379,7 @@ func TestFinal(t *testing.T) {
 		"a restart left":       {reason: "it would run the initializer again, whose quota must not be another's", policy: &jobset.FailurePolicy{MaxRestarts: 2}, counted: 1},
 		"all restarts used":    {reason: "the next failure is the end", policy: &jobset.FailurePolicy{MaxRestarts: 2}, counted: 2, want: 2},
 		"a rule without bound": {reason: "it may restart for ever", policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.RestartJobSetAndIgnoreMaxRestarts}}}},
-		"a rule for one Job":   {reason: "it makes a Job anew", policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.RestartJob}}}},
+		"a rule for one Job":   {reason: "it recreates a Job", policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.RestartJob}}}},
 		"a rule that fails":    {reason: "nothing is restarted", policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.FailJobSet}}}, want: 2},
 		"a time to live":       {reason: "JobSet replaces a Job that is deleted, however it ended", ttl: ptr.To[int32](0), want: 1},
 	}

@@ -257,7 +257,7 @@ func (s *Startable) dryRun(ctx context.Context, o *unstructured.Unstructured) er
 	return s.client.Create(ctx, o, client.DryRunAll, client.FieldOwner(fieldManager))
 }
 
-// refuses reports whether an error says that the object itself can't be.
+// refuses reports whether an error says that the object itself is invalid or forbidden.
 func refuses(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apimeta.IsNoMatchError(err)
 }
