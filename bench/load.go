@@ -39,6 +39,8 @@ type loadRun struct {
 	Queued  *queuedRun   `json:"queued"`
 	Running *runningRun  `json:"running"`
 	Restart *restartRun  `json:"restart,omitempty"`
+	// Findings of `signalbox audit`, which ran beside all of it, by rule.
+	Findings map[string]int `json:"findings"`
 }
 
 // runningRun is of TrainJobs that run until they are evicted.
@@ -116,6 +118,22 @@ func load(ctx context.Context, dir, profile string, few bool, bursts, depths []i
 	say := func(format string, args ...any) {
 		fmt.Printf("%s  %s: %s\n", time.Now().Format(time.TimeOnly), profile, fmt.Sprintf(format, args...))
 	}
+	audited, err := g.runAudit(ctx, dir, say)
+	if err != nil {
+		return err
+	}
+	defer audited.end()
+	if err := r.measure(ctx, g, dir, few, bursts, depths, out, say); err != nil {
+		return err
+	}
+	if r.Findings, err = audited.findings(); err != nil {
+		return err
+	}
+	return r.save(out)
+}
+
+// measure measures what load is asked for.
+func (r *loadRun) measure(ctx context.Context, g *ground, dir string, few bool, bursts, depths []int, out string, say func(string, ...any)) error {
 	if err := g.warm(ctx, dir); err != nil {
 		return err
 	}
@@ -145,10 +163,7 @@ func load(ctx context.Context, dir, profile string, few bool, bursts, depths []i
 			return err
 		}
 	}
-	if err := r.deep(ctx, g, dir, depths, out, say); err != nil {
-		return err
-	}
-	return r.save(out)
+	return r.deep(ctx, g, dir, depths, out, say)
 }
 
 func (r *loadRun) save(out string) error {
