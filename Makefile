@@ -90,10 +90,10 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 SECONDS ?= 60
 SEED ?= 1
 .PHONY: chaos
-chaos: cluster-tool ## Kill components at random for SECONDS while TrainJobs of all kinds preempt each other; SEED repeats the faults, GANGS=1 puts pods into gangs
+chaos: cluster-tool ## Kill components, cut and stall their connections, at random for SECONDS while TrainJobs of all kinds preempt each other; SEED repeats the faults, GANGS=1 puts pods into gangs
 	@echo "Building the end-to-end suite."
 	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
-	SIGNALBOX_CHAOS_SECONDS=$(SECONDS) SIGNALBOX_CHAOS_SEED=$(SEED) SIGNALBOX_CHAOS_GANGS=$(GANGS) $(BIN)/cluster run --profile $(PROFILE) -- \
+	SIGNALBOX_CHAOS_SECONDS=$(SECONDS) SIGNALBOX_CHAOS_SEED=$(SEED) SIGNALBOX_CHAOS_GANGS=$(GANGS) $(BIN)/cluster run --relayed --profile $(PROFILE) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.label-filter=chaos -ginkgo.timeout=3h -test.timeout=0
 
 PROFILES ?= bundled builtin kubeflow

@@ -6,13 +6,16 @@ package audit
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,9 +44,9 @@ const (
 	Unquoted Rule = "no-quota"
 	// Exceeds: the pods of a PodSet use more of a resource than Kueue counted for it.
 	Exceeds Rule = "exceeds-admission"
-	// Idle: a Workload holds quota, and its TrainJob has neither pods nor a JobSet.
+	// Idle: a Workload holds quota, and its TrainJob has no pod that runs or waits for nothing but a node.
 	Idle Rule = "quota-for-nothing"
-	// Altered: a Job differs from the JobSet that it was made of, in what decides how much runs.
+	// Altered: a Job differs from the JobSet that it was made of, in how many pods it makes or in what they ask for.
 	Altered Rule = "altered-child"
 	// Doubled: a TrainJob has more than one JobSet that is not being deleted, or more than one Workload with quota.
 	Doubled Rule = "doubled"
@@ -201,7 +204,7 @@ func (l *look) pods() []Finding {
 	return findings
 }
 
-// counted is what Kueue counted of a resource for a PodSet.
+// counted is what Kueue counts of a resource for a PodSet: of pods that were reclaimed, nothing.
 func counted(wl *kueue.Workload, podSet kueue.PodSetReference, name corev1.ResourceName) (resource.Quantity, bool) {
 	if wl.Status.Admission == nil {
 		return resource.Quantity{}, false
@@ -209,18 +212,36 @@ func counted(wl *kueue.Workload, podSet kueue.PodSetReference, name corev1.Resou
 	for _, a := range wl.Status.Admission.PodSetAssignments {
 		if a.Name == podSet {
 			quantity, found := a.ResourceUsage[name]
+			if count := ptr.Deref(a.Count, 0); count > 0 {
+				quantity = *resource.NewMilliQuantity(quantity.MilliValue()/int64(count)*int64(max(count-reclaimed(wl, podSet), 0)), quantity.Format)
+			}
 			return quantity, found
 		}
 	}
 	return resource.Quantity{}, true // nothing was
 }
 
+// reclaimed is how many pods of a PodSet Kueue counts nothing of any more.
+func reclaimed(wl *kueue.Workload, podSet kueue.PodSetReference) int32 {
+	for _, r := range wl.Status.ReclaimablePods {
+		if r.Name == podSet {
+			return r.Count
+		}
+	}
+	return 0
+}
+
+// gated reports whether a pod waits for somebody else than Kueue to open a scheduling gate: nothing tells that it ever will run.
+func gated(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return !strings.HasPrefix(g.Name, podsets.KueueGates) })
+}
+
 func (l *look) workloads() []Finding {
 	var findings []Finding
-	alive := map[types.UID]int{} // pods and JobSets, by TrainJob
+	alive := map[types.UID]int{} // pods, by TrainJob
 	sets := map[types.UID]int{}
 	for i := range l.Pods {
-		if pod := &l.Pods[i]; !admission.PodEnded(pod) {
+		if pod := &l.Pods[i]; !admission.PodEnded(pod) && !gated(pod) {
 			alive[l.trainJobOf(pod)]++
 			if l.abandoned(pod) {
 				for uid, tj := range l.trainJobs {
@@ -233,7 +254,6 @@ func (l *look) workloads() []Finding {
 	}
 	for i := range l.JobSets {
 		owner := controller(&l.JobSets[i], trainer.TrainJobKind)
-		alive[owner]++
 		if l.JobSets[i].DeletionTimestamp.IsZero() {
 			sets[owner]++
 		}
@@ -244,7 +264,7 @@ func (l *look) workloads() []Finding {
 		}
 		// One whose TrainJob is gone is deleted with it.
 		if wl := all[0]; meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadAdmitted) && alive[uid] == 0 && l.trainJobs[uid] != nil {
-			findings = append(findings, Finding{Idle, name("Workload", wl), "it is admitted, and its TrainJob has neither pods nor a JobSet"})
+			findings = append(findings, Finding{Idle, name("Workload", wl), "it is admitted, and its TrainJob has no pod that runs or waits for a node"})
 		}
 	}
 	for uid, n := range sets {
@@ -268,6 +288,9 @@ func (l *look) jobs() []Finding {
 			findings = append(findings, Finding{Altered, name("Job", job), fmt.Sprintf("JobSet %s has no replicatedJob %q", js.Name, job.Labels[jobset.ReplicatedJobNameKey])})
 			continue
 		}
+		if have, was := podsets.Requests(&job.Spec.Template), podsets.Requests(&rj.Template.Spec.Template); !equality.Semantic.DeepEqual(have, was) {
+			findings = append(findings, Finding{Altered, name("Job", job), fmt.Sprintf("its pods ask for %s, and those of its JobSet for %s", text(have), text(was))})
+		}
 		for _, f := range []struct {
 			field     string
 			have, was *int32
@@ -278,6 +301,19 @@ func (l *look) jobs() []Finding {
 		}
 	}
 	return findings
+}
+
+// text writes resources in the order of their names.
+func text(list corev1.ResourceList) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		quantity := list[name]
+		all = append(all, fmt.Sprintf("%s of %s", quantity.String(), name))
+	}
+	if len(all) == 0 {
+		return "nothing"
+	}
+	return strings.Join(all, ", ")
 }
 
 func name(kind string, o client.Object) string {

@@ -74,8 +74,19 @@ func TestLook(t *testing.T) {
 		"an orphan without quota":            {reason: "nobody stands for it", change: func(o *Objects) { o.Jobs, o.JobSets, o.TrainJobs, o.Workloads = nil, nil, nil, nil }, want: []Rule{Unquoted}},
 		"an orphan whose Workload still has": {reason: "its quota is held until it has ended", change: func(o *Objects) { o.Jobs, o.JobSets, o.TrainJobs = nil, nil, nil }},
 		"quota for nothing":                  {reason: "others could use it", change: func(o *Objects) { o.Jobs, o.JobSets, o.Pods = nil, nil, nil }, want: []Rule{Idle}},
-		"a Job of other parallelism":         {reason: "more would run than was built", change: func(o *Objects) { o.Jobs[0].Spec.Parallelism = ptr.To[int32](8) }, want: []Rule{Altered}},
-		"two Workloads":                      {reason: "quota is held twice", change: func(o *Objects) { o.Workloads = append(o.Workloads, *o.Workloads[0].DeepCopy()) }, want: []Rule{Doubled}},
+		"quota for a JobSet without pods":    {reason: "nothing of it runs, or is about to", change: func(o *Objects) { o.Jobs, o.Pods = nil, nil }, want: []Rule{Idle}},
+		"quota for pods behind a gate": {reason: "nothing tells that it will be opened", change: func(o *Objects) {
+			o.Pods[0].Spec.NodeName, o.Pods[0].Spec.SchedulingGates, o.Pods[0].Status.Phase = "", []corev1.PodSchedulingGate{{Name: "example.com/never"}}, corev1.PodPending
+		}, want: []Rule{Idle}},
+		"a pod that waits for a node": {reason: "its quota is for the place that it waits for", change: func(o *Objects) { o.Pods[0].Spec.NodeName, o.Pods[0].Status.Phase = "", corev1.PodPending }},
+		"a pod that was reclaimed": {reason: "Kueue counts nothing of it any more", change: func(o *Objects) {
+			o.Workloads[0].Status.ReclaimablePods = []kueue.ReclaimablePod{{Name: "node", Count: 1}}
+		}, want: []Rule{Exceeds}},
+		"a Job of larger pods": {reason: "more would run than was built", change: func(o *Objects) {
+			o.Jobs[0].Spec.Template.Spec.Containers = o.Pods[0].Spec.Containers
+		}, want: []Rule{Altered}},
+		"a Job of other parallelism": {reason: "more would run than was built", change: func(o *Objects) { o.Jobs[0].Spec.Parallelism = ptr.To[int32](8) }, want: []Rule{Altered}},
+		"two Workloads":              {reason: "quota is held twice", change: func(o *Objects) { o.Workloads = append(o.Workloads, *o.Workloads[0].DeepCopy()) }, want: []Rule{Doubled}},
 		"two JobSets": {reason: "it runs twice", change: func(o *Objects) {
 			js := o.JobSets[0].DeepCopy()
 			js.Name, js.UID = "other", "other"

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -93,6 +94,13 @@ func (w *Webhook) decode(request admission.Request) (*review, error) {
 	return rv, nil
 }
 
+// goes tells whether the TrainJob is being deleted and the request changes nothing of it but who keeps it: that must never be
+// refused. Of one that somebody's finalizer keeps, the rest is guarded as before: Kubeflow Trainer would still start it.
+func (rv *review) goes() bool {
+	return !rv.new.DeletionTimestamp.IsZero() && (rv.old == nil || equality.Semantic.DeepEqual(rv.old.Spec, rv.new.Spec) &&
+		maps.Equal(rv.old.Labels, rv.new.Labels) && maps.Equal(rv.old.Annotations, rv.new.Annotations))
+}
+
 func (w *Webhook) mutate(ctx context.Context, request admission.Request) admission.Response {
 	d := w.installed.Dialect()
 	if w.integral(request) && request.Operation == admissionv1.Update && d.Keyed() {
@@ -102,7 +110,7 @@ func (w *Webhook) mutate(ctx context.Context, request admission.Request) admissi
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	if !rv.new.DeletionTimestamp.IsZero() {
+	if rv.goes() {
 		return admission.Allowed("") // not worth a look
 	}
 	// Before anything is computed of it. A mutating webhook is called first.
@@ -146,7 +154,7 @@ func (w *Webhook) defaults(ctx context.Context, d overrides.Dialect, rv *review)
 		}
 		patch = append(patch, kept...)
 	}
-	managed, err := jobframework.WorkloadShouldBeSuspended(ctx, &rv.new.TrainJob, w.client, w.manageAll, w.selector, jobframework.WithDeletingObjectTolerance(true))
+	managed, err := jobframework.WorkloadShouldBeSuspended(ctx, &rv.new.TrainJob, w.client, w.manageAll, w.selector)
 	if err != nil {
 		return nil, err
 	}
@@ -368,7 +376,7 @@ func (w *Webhook) validate(ctx context.Context, request admission.Request) admis
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	if !rv.new.DeletionTimestamp.IsZero() {
+	if rv.goes() {
 		return admission.Allowed("")
 	}
 	if !hasSpec(rv.raw) { // without it, none of the CRD's rules holds

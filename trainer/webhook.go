@@ -15,6 +15,7 @@ import (
 	"github.com/kubeflow/trainer/v2/pkg/webhooks"
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -123,13 +124,19 @@ func (w *Webhook) decode(request ctrladmission.Request) (before, after *api.Trai
 	return before, after, err
 }
 
+// goes tells whether the TrainJob is being deleted and the request changes nothing of it but who keeps it: that must never be
+// refused.
+func goes(before, after *api.TrainJob) bool {
+	return !after.DeletionTimestamp.IsZero() && (before == nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) && maps.Equal(before.Annotations, after.Annotations))
+}
+
 // mutate sets the times of the entries, and refuses what the CRD would refuse with less of a message.
 func (w *Webhook) mutate(_ context.Context, request ctrladmission.Request) ctrladmission.Response {
 	before, after, err := w.decode(request)
 	if err != nil {
 		return ctrladmission.Errored(http.StatusBadRequest, err)
 	}
-	if !after.DeletionTimestamp.IsZero() {
+	if goes(before, after) {
 		return ctrladmission.Allowed("")
 	}
 	if before == nil || overrides.Changed(before, after) && !w.trusted(request) {
@@ -192,7 +199,7 @@ func (w *Webhook) validate(ctx context.Context, request ctrladmission.Request) c
 	if err != nil {
 		return ctrladmission.Errored(http.StatusBadRequest, err)
 	}
-	if !after.DeletionTimestamp.IsZero() {
+	if goes(before, after) {
 		return ctrladmission.Allowed("")
 	}
 	if !w.trusted(request) {

@@ -43,13 +43,16 @@ func act(ctx context.Context, x *plan, action, component string) error {
 		}
 		return s.start(ctx, component)
 	}
+	if relayActions[action] != nil {
+		return x.relayed(action, component)
+	}
 	switch action + " " + component {
 	case "upgrade trainer":
 		return x.upgradeTrainer(ctx)
 	case "disable gangs", "enable gangs":
 		return x.serveGangs(ctx, action == "enable")
 	}
-	return fmt.Errorf("no action %q of %s; there are kill, stop, start, restart, upgrade of trainer, disable and enable of gangs", action, component)
+	return fmt.Errorf("no action %q of %s; there are kill, stop, start, restart, cut, stall, flow, upgrade of trainer, disable and enable of gangs", action, component)
 }
 
 // serveGangs restarts Kubernetes with the Workload and PodGroup API, or without it, as most clusters of 1.36 are.

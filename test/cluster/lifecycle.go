@@ -34,7 +34,7 @@ func up(ctx context.Context, l layout, p profile) error {
 		return err
 	}
 	defer log.Close()
-	serve := exec.Command(self, "serve", "--root", l.repo, "--profile", p.name)
+	serve := exec.Command(self, "serve", "--root", l.repo, "--profile", p.name, "--relayed="+strconv.FormatBool(p.relayed))
 	serve.Stdout, serve.Stderr = log, log
 	serve.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	start := time.Now()
@@ -141,6 +141,9 @@ func hold(ctx context.Context, l layout, p profile, binaries map[string]string, 
 		return err
 	}
 	s := newSupervisor(l)
+	if p.relayed {
+		s.env = []string{"DISABLE_HTTP2=true"} // see relay
+	}
 	defer func() {
 		err = errors.Join(err, s.stopAll(), os.Remove(l.pid()), removeIfThere(l.ready()))
 	}()

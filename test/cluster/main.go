@@ -22,6 +22,8 @@ const usage = `cluster runs a real control plane on loopback.
   cluster down                               stop it
   cluster run   [--profile P] -- CMD ARG...  start, run CMD with its environment, stop; exits as CMD does
   cluster restart|stop|start|kill COMPONENT  act on one component of a running control plane
+  cluster cut|stall|flow COMPONENT           with --relayed: close its connections to the API server, hold back what arrives on
+                                             about half of them, let it flow again
   cluster upgrade trainer                    put the next Kubeflow Trainer in the place of the one that runs
   cluster disable|enable gangs               restart Kubernetes without or with the Workload and PodGroup API
 
@@ -48,6 +50,7 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
 	root := flags.String("root", ".", "root of the Signalbox repository")
 	profileName := flags.String("profile", defaultProfile, "what runs beside Kubernetes, Kueue and JobSet")
+	relayed := flags.Bool("relayed", false, "connect every component to the API server by a relay, for cut, stall and flow")
 	flags.Usage = func() {
 		fmt.Fprintf(flags.Output(), usage, strings.Join(profileNames(), ", "))
 		flags.PrintDefaults()
@@ -66,6 +69,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	p.relayed = *relayed
 	dir, err := filepath.Abs(*root)
 	if err != nil {
 		return err
@@ -85,7 +89,7 @@ func run(ctx context.Context, args []string) error {
 		err = down(l)
 	case "run":
 		err = runCommand(ctx, l, p, flags.Args())
-	case "restart", "stop", "start", "kill", "upgrade", "disable", "enable":
+	case "restart", "stop", "start", "kill", "cut", "stall", "flow", "upgrade", "disable", "enable":
 		if flags.NArg() != 1 {
 			return fmt.Errorf("%s takes the name of one component", command)
 		}

@@ -122,8 +122,9 @@ var identities = []identity{
 	{file: "kube-scheduler", name: "system:kube-scheduler"},
 }
 
-// writePKI makes the authority's file, the service account key and a kubeconfig for every identity.
-func writePKI(l layout, a *authority, server string) error {
+// writePKI makes the authority's file, the service account key and a kubeconfig for every identity; server is where each finds
+// the API server.
+func writePKI(l layout, a *authority, server func(identity) string) error {
 	if err := os.WriteFile(l.pki("ca.crt"), a.pem, 0o644); err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func writePKI(l layout, a *authority, server string) error {
 			return fmt.Errorf("certificate of %s: %w", id.name, err)
 		}
 		config := clientcmdapi.NewConfig()
-		config.Clusters["signalbox"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: a.pem}
+		config.Clusters["signalbox"] = &clientcmdapi.Cluster{Server: server(id), CertificateAuthorityData: a.pem}
 		config.AuthInfos[id.name] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
 		config.Contexts["signalbox"] = &clientcmdapi.Context{Cluster: "signalbox", AuthInfo: id.name, Namespace: "default"}
 		config.CurrentContext = "signalbox"

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -42,6 +43,7 @@ type supervisor struct {
 	layout layout
 	died   chan error // the first unasked death
 	forks  chan func()
+	env    []string // of every component
 
 	mu        sync.Mutex
 	specs     map[string]component
@@ -110,7 +112,7 @@ func (s *supervisor) fork(c component) (*process, error) {
 	}
 	defer log.Close()
 	cmd := exec.Command(c.binary, c.args...)
-	cmd.Env = append(os.Environ(), c.env...)
+	cmd.Env = slices.Concat(os.Environ(), s.env, c.env)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = s.layout.state
 	cmd.SysProcAttr = attributes()

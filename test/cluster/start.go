@@ -40,6 +40,7 @@ type plan struct {
 	ports    map[string]int
 	config   *rest.Config
 	applier  *applier
+	relays   map[string]*relay // by component; nil where there are none
 }
 
 // startAll starts the control plane and returns when all of it is ready.
@@ -55,7 +56,11 @@ func startAll(ctx context.Context, l layout, p profile, binaries map[string]stri
 		return nil, err
 	}
 	x := &plan{layout: l, profile: p, binaries: binaries, s: s, ca: ca, ports: ports}
-	if err := writePKI(l, ca, "https://"+hostPort(ports["kube-apiserver"])); err != nil {
+	server, err := x.startRelays(ctx, hostPort(ports["kube-apiserver"]))
+	if err != nil {
+		return nil, err
+	}
+	if err := writePKI(l, ca, server); err != nil {
 		return nil, err
 	}
 	if x.config, err = clientcmd.BuildConfigFromFlags("", l.kubeconfig("")); err != nil {

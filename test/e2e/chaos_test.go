@@ -166,7 +166,8 @@ func (c *chaos) stopPolicy(ctx context.Context, policy kueue.StopPolicy) {
 	}, "2m").Should(gomega.Succeed())
 }
 
-// breakUntil kills components and starts them again, and returns how often.
+// breakUntil kills components and starts them again, cuts their connections and holds back what they are to hear, and returns
+// how often.
 func (c *chaos) breakUntil(end time.Time) int {
 	ginkgo.GinkgoHelper()
 	components := []string{"signalbox", "signalbox", "signalbox", "kueue", "jobset", "kube-controller-manager", "kube-scheduler", "kube-apiserver", "etcd"}
@@ -177,14 +178,31 @@ func (c *chaos) breakUntil(end time.Time) int {
 	for time.Now().Before(end) {
 		component := components[c.random.IntN(len(components))]
 		down, pause := time.Duration(c.random.IntN(2000))*time.Millisecond, time.Duration(1000+c.random.IntN(3000))*time.Millisecond
-		action := []string{"kill", "kill", "stop"}[c.random.IntN(3)]
-		gomega.Expect(cluster.act(action, component)).To(gomega.Succeed(), "%s %s", action, component)
-		time.Sleep(down)
-		gomega.Eventually(func() error { return cluster.act("start", component) }, "2m").Should(gomega.Succeed(), "start %s", component)
+		action := []string{"kill", "kill", "stop", "cut", "stall", "stall"}[c.random.IntN(6)]
+		if action == "cut" || action == "stall" {
+			c.disturb(action, component, 4*down)
+		} else {
+			gomega.Expect(cluster.act(action, component)).To(gomega.Succeed(), "%s %s", action, component)
+			time.Sleep(down)
+			gomega.Eventually(func() error { return cluster.act("start", component) }, "2m").Should(gomega.Succeed(), "start %s", component)
+		}
 		faults++
 		time.Sleep(pause)
 	}
 	return faults
+}
+
+// disturb cuts the connections of a component to the API server, or has it live for so long on late caches and late answers.
+func (c *chaos) disturb(action, component string, lasting time.Duration) {
+	ginkgo.GinkgoHelper()
+	if component == "kube-apiserver" || component == "etcd" {
+		component = "signalbox" // they are connected to nobody by a relay
+	}
+	gomega.Expect(cluster.act(action, component)).To(gomega.Succeed(), "%s %s", action, component)
+	if action == "stall" {
+		time.Sleep(lasting)
+		gomega.Expect(cluster.act("flow", component)).To(gomega.Succeed(), "flow %s", component)
+	}
 }
 
 // settle waits until all is over, and returns how many TrainJobs have ended.

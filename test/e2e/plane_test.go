@@ -40,6 +40,14 @@ func (p plane) kubeconfig(name string) string {
 	return filepath.Join(p.dir, name+".kubeconfig")
 }
 
+// ensure starts a component that may run already.
+func (p plane) ensure(component string) error {
+	if err := p.act("start", component); err != nil && !strings.Contains(err.Error(), "runs already") {
+		return err
+	}
+	return nil
+}
+
 // act kills, stops, starts or restarts a component and returns when that is done; a started one is ready.
 func (p plane) act(action, component string) error {
 	client := &http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -128,6 +128,25 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		g.waitsFor(ctx, g.submit(ctx, g.trainJob("next", "torch", 1)), 8)
 	})
 
+	ginkgo.It("of a deleted TrainJob that a user's finalizer keeps, and that its user starts", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		holder := g.submit(ctx, g.trainJob("holder", "torch", 1))
+		gomega.Eventually(bound(ctx, holder)).Should(gomega.Equal(1))
+		waits := g.submit(ctx, g.trainJob("waits", "torch", 1, func(tj *api.TrainJob) { tj.Finalizers = []string{"example.com/mine"} }))
+		ginkgo.DeferCleanup(func(ctx context.Context) {
+			gomega.Expect(ignoreNotFound(admin.Patch(ctx, waits, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(gomega.Succeed())
+		})
+		for _, tj := range []*api.TrainJob{holder, waits} {
+			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
+		}
+		gomega.Eventually(func() bool { return get(ctx, waits).DeletionTimestamp.IsZero() }).Should(gomega.BeFalse())
+		start := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":false}}`))
+		gomega.Expect(user.Patch(ctx, waits.DeepCopy(), start)).To(gomega.Succeed())
+		gomega.Expect(ptr.Deref(get(ctx, waits).Spec.Suspend, false)).To(gomega.BeTrue(), "only an admission starts it")
+		gomega.Consistently(bound(ctx, waits), "3s").Should(gomega.BeZero())
+	})
+
 	ginkgo.It("of a TrainJob that is created again by the same name", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 16})
 		g.runtime(ctx, "slow", "forever", slowly("5s"))
@@ -256,6 +275,66 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		gomega.Eventually(restarted).Should(gomega.Equal(int32(1)))
 		gomega.Eventually(failed).Should(gomega.BeTrue())
 		gomega.Eventually(bound(ctx, next)).Should(gomega.Equal(1))
+	})
+})
+
+var _ = ginkgo.Describe("What starts is what was admitted", func() {
+	ginkgo.It("and not a runtime that has grown since", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		rt := g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
+			rt.Labels["trainer.kubeflow.org/webhook-validation"] = "disabled" // whose webhook is down when it is edited
+		})
+		stopPolicy(ctx, g.queue, kueue.Hold)
+		tj := g.submit(ctx, g.trainJob("mine", "torch", 1))
+		gomega.Eventually(func() *kueue.Workload { return workloadOf(ctx, tj) }).ShouldNot(gomega.BeNil())
+		before := workloadOf(ctx, tj)
+		gomega.Expect(cluster.act("stop", "signalbox")).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func() { gomega.Expect(cluster.ensure("signalbox")).To(gomega.Succeed()) })
+		stopPolicy(ctx, g.queue, kueue.None)
+		gomega.Eventually(flavor(ctx, tj)).Should(gomega.Equal("a100"))
+		rt.Spec.Template.Spec.ReplicatedJobs[0].Replicas = 8
+		gomega.Eventually(func() error {
+			rt.ResourceVersion = get(ctx, rt.DeepCopy()).ResourceVersion
+			return admin.Update(ctx, rt)
+		}).Should(gomega.Succeed())
+		gomega.Expect(cluster.ensure("signalbox")).To(gomega.Succeed())
+		gomega.Eventually(func() bool {
+			wl := workloadOf(ctx, tj)
+			return wl != nil && wl.UID != before.UID
+		}).Should(gomega.BeTrue(), "it is queued as what it is now")
+		gomega.Consistently(g.inUse(ctx), "3s").Should(gomega.BeZero(), "64 GPUs are not admitted on 8")
+	})
+
+	ginkgo.It("and not more than an admission counts", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		stopPolicy(ctx, g.queue, kueue.Hold)
+		tj := g.submit(ctx, g.trainJob("mine", "torch", 1))
+		gomega.Eventually(func() *kueue.Workload { return workloadOf(ctx, tj) }).ShouldNot(gomega.BeNil())
+		before := workloadOf(ctx, tj)
+		asKueue, err := client.New(config(cluster.kubeconfig("kueue")), client.Options{Scheme: admin.Scheme()})
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		now := metav1.Now()
+		patch, err := json.Marshal(map[string]any{"status": map[string]any{
+			"conditions": []metav1.Condition{
+				{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue, Reason: "QuotaReserved", Message: "by the spec", LastTransitionTime: now},
+				{Type: kueue.WorkloadAdmitted, Status: metav1.ConditionTrue, Reason: "Admitted", Message: "by the spec", LastTransitionTime: now},
+			},
+			"admission": kueue.Admission{ClusterQueue: kueue.ClusterQueueReference(g.queue), PodSetAssignments: []kueue.PodSetAssignment{{
+				Name: before.Spec.PodSets[0].Name, Count: ptr.To[int32](1), Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{gpu: "a100"},
+				ResourceUsage: corev1.ResourceList{gpu: resource.MustParse("1")},
+			}}},
+		}})
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		gomega.Expect(asKueue.Status().Patch(ctx, before.DeepCopy(), client.RawPatch(types.MergePatchType, patch))).To(gomega.Succeed())
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.And(gomega.HavePrefix("AdmissionMismatch: "), gomega.ContainSubstring("resourceUsage"))))
+		gomega.Eventually(func() bool {
+			wl := workloadOf(ctx, tj)
+			return wl != nil && wl.UID != before.UID
+		}).Should(gomega.BeTrue(), "it is queued again")
+		gomega.Expect(g.inUse(ctx)()).To(gomega.BeZero())
+		stopPolicy(ctx, g.queue, kueue.None)
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1), "with an admission of what it asks for")
 	})
 })
 

@@ -1,0 +1,140 @@
+// Command holes takes one fix after the other out of a copy of the tree, runs the end-to-end specs that are about it, and tells
+// whether they fail and what `signalbox audit` finds: a spec that passes without the fix shows nothing, and an audit that is
+// silent sees nothing.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// hole is a fix that is taken out: in file, from becomes to.
+type hole struct {
+	name, file, from, to string
+	// focus selects the specs that are about it.
+	focus string
+	// finds is the rule that audit must find broken; "" where nothing runs that it compares.
+	finds string
+}
+
+var holes = []hole{
+	{"a deleted TrainJob's quota is free at once", "integration/job.go", "	holds, err := j.r.holdsQuota(ctx, j.key())\n	if err != nil || !holds {\n		return err == nil, err\n	}",
+		"	return true, nil\n	holds, err := j.r.holdsQuota(ctx, j.key())\n	if err != nil || !holds {\n		return err == nil, err\n	}", "of a TrainJob that is deleted", "no-quota"},
+	{"a TrainJob that has ended gives its quota back while pods run", "integration/job.go", "c.Type == trainer.TrainJobComplete, !j.lingers", "c.Type == trainer.TrainJobComplete, true", "exceeds its deadline|success policy ends it", "no-quota"},
+	{"a deactivated Workload counts for nothing", "integration/deactivate.go", "	type readable struct {", "	return admission.Allowed(\"\")\n	type readable struct {", "whose Workload is deactivated", "no-quota"},
+	{"an initializer's quota is reclaimed though it may run again", "podsets/podsets.go", "unbounded || p.MaxRestarts > js.Status.RestartsCountTowardsMax", "unbounded && p.MaxRestarts > js.Status.RestartsCountTowardsMax", "of an initializer that may run again", "exceeds-admission"},
+	{"a user starts a TrainJob that is being deleted", "integration/webhook.go", "	return !rv.new.DeletionTimestamp.IsZero() && (", "	return !rv.new.DeletionTimestamp.IsZero() || false && (", "that its user starts", ""},
+	{"pods count by their labels", "admission/pods.go", "	owner := metav1.GetControllerOfNoCopy(pod)\n	if owner == nil ||", "	return types.UID(pod.Labels[jobset.JobSetUIDKey]), true, nil\n	owner := metav1.GetControllerOfNoCopy(pod)\n	if owner == nil ||", "for a TrainJob that is yet to come", "quota-for-nothing"},
+	{"a Job may be edited", "charts/signalbox/templates/policies.yaml", `(list "request.operation == 'UPDATE'" "the Jobs of a JobSet are created and deleted by JobSet; suspend or delete the TrainJob instead")
+      (list (printf "request.operation != 'UPDATE' || (`, `(list "request.operation == 'UPDATE'" "the Jobs of a JobSet are created and deleted by JobSet; suspend or delete the TrainJob instead")
+      (list (printf "true || (`, "children of a TrainJob can't be changed", "altered-child"},
+	{"a start isn't held against its admission", "admission/covers.go", "	if wl.Status.Admission == nil {", "	if wl.Status.Admission != nil {\n		return nil, nil\n	}\n	if wl.Status.Admission == nil {", "not more than an admission counts", "exceeds-admission"},
+	{"any Workload fits", "podsets/podsets.go", "func Equal(computed, stored []kueue.PodSet) bool {", "func Equal(computed, stored []kueue.PodSet) bool {\n	if len(computed) > 0 {\n		return true\n	}", "a runtime that has grown since", ""},
+	{"a started TrainJob without pods keeps its quota", "integration/hold.go", "	own := j.own()\n	if own == nil || own.Time == nil", "	return nil, 0, nil\n	own := j.own()\n	if own == nil || own.Time == nil", "where a started TrainJob has no pods|where a scheduling gate", "quota-for-nothing"},
+	{"a TrainJob takes another as its owner", "integration/webhook.go", "	if after == nil || before != nil && before.UID == after.UID", "	if true || after == nil || before != nil && before.UID == after.UID", "is decided when it is created", ""},
+	{"anybody's pin is believed", "trainer/webhook.go", "	is, has := after.Annotations[overrides.PinAnnotation]\n	if before != nil {", "	return nil\n	is, has := after.Annotations[overrides.PinAnnotation]\n	if before != nil {", "is the manager's alone", ""},
+	{"side objects are taken over", "trainer/controller.go", "	if !metav1.IsControlledBy(there, job) {\n		return taken\n	}", "", "takes over nothing of anybody's", ""},
+	{"nothing limits what a TrainJob asks for", "overrides/limits.go", "func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {", "func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {\n	if job != nil {\n		return nil\n	}", "in its pods and in its size", ""},
+	{"what can't be built is queued", "trainer/startable.go", "	if err := checkNames(job, effective.ReplicatedJobs); err != nil {", "	if effective != nil {\n		return nil\n	}\n	if err := checkNames(job, effective.ReplicatedJobs); err != nil {", "because its names would be too long|because a name is taken", ""},
+}
+
+func main() {
+	only := flag.String("only", "", "names of the holes to try, a regular expression; all by default")
+	patience := flag.String("patience", "700ms", "how long a finding of the audit must last")
+	flag.Parse()
+	if err := run(regexp.MustCompile(*only), *patience); err != nil {
+		fmt.Fprintln(os.Stderr, "holes:", err)
+		os.Exit(1)
+	}
+}
+
+func run(only *regexp.Regexp, patience string) error {
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	tree := filepath.Join(root, "bin", "holes")
+	if err := os.RemoveAll(tree); err != nil {
+		return err
+	}
+	// The files as they are, with what is not committed.
+	copied := exec.Command("bash", "-c", `mkdir -p "$1" && git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$1"`, "copy", tree)
+	if out, err := copied.CombinedOutput(); err != nil {
+		return fmt.Errorf("copying the tree: %w: %s", err, out)
+	}
+	defer os.RemoveAll(tree)
+	failed := 0
+	fmt.Println("| without the fix | specs that fail | audit finds |\n| --- | --: | --- |")
+	for _, h := range holes {
+		if !only.MatchString(h.name) {
+			continue
+		}
+		says, err := h.try(root, tree, patience)
+		if err != nil {
+			failed++
+			says = "**" + err.Error() + "** |"
+		}
+		fmt.Printf("| %s | %s |\n", h.name, says)
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d holes are not seen", failed)
+	}
+	return nil
+}
+
+var (
+	ran   = regexp.MustCompile(`(\d+) Passed \| (\d+) Failed`)
+	rules = regexp.MustCompile(`"((?:no-quota|exceeds-admission|quota-for-nothing|altered-child|doubled): [^"]*)"`)
+)
+
+// try runs the specs without the fix, and returns what they and the audit say.
+func (h hole) try(root, tree, patience string) (string, error) {
+	path := filepath.Join(tree, h.file)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	if bytes.Count(whole, []byte(h.from)) != 1 {
+		return "", fmt.Errorf("%s has changed: the fix isn't where it was", h.file)
+	}
+	if err := os.WriteFile(path, bytes.Replace(whole, []byte(h.from), []byte(h.to), 1), 0o644); err != nil {
+		return "", err
+	}
+	defer os.WriteFile(path, whole, 0o644) //nolint:errcheck // the next hole says so
+	specs := exec.Command(filepath.Join(root, "bin", "cluster"), "run", "--root", tree, "--profile", "bundled", "--",
+		filepath.Join(root, "bin", "e2e.test"), "-ginkgo.no-color", "-ginkgo.focus="+h.focus)
+	specs.Env = append(os.Environ(), "SIGNALBOX_AUDIT_PATIENCE="+patience)
+	out, err := specs.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		return "", err
+	}
+	counts := ran.FindSubmatch(out)
+	if counts == nil {
+		return "", fmt.Errorf("no spec ran: %s", lastOf(out))
+	}
+	if string(counts[2]) == "0" {
+		return "", errors.New("no spec fails")
+	}
+	found := ""
+	for _, m := range rules.FindAllSubmatch(out, -1) {
+		if found == "" || strings.HasPrefix(string(m[1]), h.finds+":") && !strings.HasPrefix(found, h.finds+":") {
+			found = string(m[1])
+		}
+	}
+	if h.finds != "" && !strings.HasPrefix(found, h.finds+":") {
+		return "", fmt.Errorf("audit doesn't find %s, but %q", h.finds, found)
+	}
+	return fmt.Sprintf("%s | %s", counts[2], strings.ReplaceAll(found, "|", "/")), nil
+}
+
+func lastOf(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return strings.Join(lines[max(0, len(lines)-5):], " / ")
+}

@@ -1,0 +1,397 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
+)
+
+// action is a step that somebody may take next.
+type action struct {
+	name string
+	// must tells that it comes at some time, if nothing else does.
+	must bool
+	do   func(*world)
+}
+
+var background = context.Background()
+
+// actions are all that may happen next, in an order that is the same for the same state.
+func (w *world) actions() []action {
+	return slices.Concat(w.managerActions(), w.watchActions(), w.kueueActions(), w.jobSetActions(), w.collectorActions(), w.userActions(), w.dueActions())
+}
+
+func (w *world) managerActions() []action {
+	var all []action
+	for _, name := range names {
+		if !w.queue[name] {
+			continue
+		}
+		all = append(all, action{"the manager looks at " + name, true, func(w *world) { w.reconcile(name) }})
+		if w.budget.Faults == 0 {
+			continue
+		}
+		for after := 1; after <= 3; after++ {
+			all = append(all, action{fmt.Sprintf("the manager looks at %s, and is gone after %d writes", name, after), false, func(w *world) {
+				w.budget.Faults--
+				w.left = after
+				w.reconcile(name)
+				w.left = -1
+				w.restart()
+			}}, action{fmt.Sprintf("the manager looks at %s, and the answer to write %d is lost", name, after), false, func(w *world) {
+				w.budget.Faults--
+				w.writes, w.lost = 0, after
+				w.reconcile(name)
+				w.lost = 0
+			}})
+		}
+	}
+	if w.budget.Faults > 0 {
+		all = append(all, action{"the manager is started anew", false, func(w *world) {
+			w.budget.Faults--
+			w.restart()
+		}})
+	}
+	return all
+}
+
+// dueActions are what the manager comes back to, at the time that it wished: when nothing else happens before.
+func (w *world) dueActions() []action {
+	var all []action
+	for _, name := range names {
+		if _, due := w.again[name]; due && !w.queue[name] {
+			all = append(all, action{"time passes, and the manager looks at " + name, true, func(w *world) { w.reconcile(name) }})
+		}
+	}
+	return all
+}
+
+func (w *world) watchActions() []action {
+	var all []action
+	for _, kind := range watched {
+		if w.late(kind) {
+			all = append(all, action{"the manager hears of every " + kind, true, func(w *world) { w.sync(kind) }})
+		}
+	}
+	return all
+}
+
+// counts tells whether Kueue counts a Workload's quota as used.
+func counts(wl *kueue.Workload) bool {
+	return workload.HasQuotaReservation(wl) && workload.IsActive(wl) && !workloadfinish.IsFinished(wl)
+}
+
+func (w *world) update(o client.Object)       { must(w.store.Update(background, o)) }
+func (w *world) updateStatus(o client.Object) { must(w.store.Status().Update(background, o)) }
+
+// kueueActions: quota is for one.
+func (w *world) kueueActions() []action {
+	workloads := list[*kueue.Workload](w, "Workload")
+	used := slices.ContainsFunc(workloads, counts)
+	var all []action
+	for _, wl := range workloads {
+		owner := metav1.GetControllerOf(wl)
+		evicted := meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadEvicted)
+		switch {
+		case workloadfinish.IsFinished(wl) || owner == nil:
+		case !workload.HasQuotaReservation(wl):
+			if !used && workload.IsActive(wl) && wl.DeletionTimestamp.IsZero() && !workload.IsOnHold(wl) {
+				all = append(all, action{"Kueue admits " + wl.Name, true, func(w *world) { w.admit(wl) }})
+			}
+		case !workload.IsActive(wl) && !evicted:
+			all = append(all, action{"Kueue evicts " + wl.Name + ", which is not active", true, func(w *world) { w.evict(wl, kueue.WorkloadDeactivated) }})
+		case workload.IsActive(wl) && !evicted && w.budget.Preemptions > 0:
+			all = append(all, action{"Kueue preempts " + wl.Name, false, func(w *world) {
+				w.budget.Preemptions--
+				w.evict(wl, kueue.WorkloadEvictedByPreemption)
+			}})
+		}
+	}
+	return all
+}
+
+func (w *world) admit(wl *kueue.Workload) {
+	owner := metav1.GetControllerOf(wl).UID
+	flavor := flavors[w.ledger.Admissions[owner]%len(flavors)]
+	wl = wl.DeepCopy()
+	assignment := kueue.PodSetAssignment{Name: wl.Spec.PodSets[0].Name, Count: ptr.To(wl.Spec.PodSets[0].Count),
+		Flavors:       map[corev1.ResourceName]kueue.ResourceFlavorReference{gpu: flavor},
+		ResourceUsage: corev1.ResourceList{gpu: *resource.NewQuantity(int64(wl.Spec.PodSets[0].Count), resource.DecimalSI)}}
+	workload.SetQuotaReservation(wl, &kueue.Admission{ClusterQueue: "queue", PodSetAssignments: []kueue.PodSetAssignment{assignment}}, w.clock)
+	workload.SyncAdmittedCondition(wl, w.clock.Now())
+	w.updateStatus(wl)
+	w.ledger.Admissions[owner]++
+	w.ledger.Flavor[owner] = string(flavor)
+}
+
+func (w *world) evict(wl *kueue.Workload, reason string) {
+	wl = wl.DeepCopy()
+	meta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
+		Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue, Reason: reason, Message: "evicted", LastTransitionTime: metav1.NewTime(w.clock.Now())})
+	w.updateStatus(wl)
+}
+
+// jobSetActions: JobSet, the Job controller, the scheduler and the kubelet, of a JobSet of one Job of one pod.
+func (w *world) jobSetActions() []action {
+	jobs, pods := list[*batchv1.Job](w, "Job"), list[*corev1.Pod](w, "Pod")
+	var all []action
+	for _, js := range list[*jobset.JobSet](w, "JobSet") {
+		if !js.DeletionTimestamp.IsZero() || js.Status.TerminalState != "" {
+			continue
+		}
+		i := slices.IndexFunc(jobs, func(j *batchv1.Job) bool { return metav1.IsControlledBy(j, js) })
+		switch {
+		case i < 0:
+			all = append(all, action{"JobSet makes the Job of " + js.Name, true, func(w *world) { w.makeJob(js) }})
+		case jobs[i].DeletionTimestamp.IsZero() && jobs[i].Status.Succeeded > 0:
+			all = append(all, action{"JobSet says that " + js.Name + " is over", true, func(w *world) { w.finish(js) }})
+		}
+	}
+	for _, job := range jobs {
+		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return metav1.IsControlledBy(p, job) })
+		if i < 0 && job.DeletionTimestamp.IsZero() && job.Status.Succeeded == 0 {
+			all = append(all, action{"the Job controller makes the pod of " + job.Name, true, func(w *world) { w.makePod(job) }})
+		}
+		if i >= 0 && pods[i].Status.Phase == corev1.PodSucceeded && job.Status.Succeeded == 0 {
+			all = append(all, action{"the Job controller counts the end of " + job.Name, true, func(w *world) {
+				job := job.DeepCopy()
+				job.Status.Succeeded = 1
+				job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: batchv1.JobComplete, Status: corev1.ConditionTrue})
+				w.updateStatus(job)
+			}})
+		}
+	}
+	return append(all, w.podActions(pods)...)
+}
+
+func (w *world) podActions(pods []*corev1.Pod) []action {
+	var all []action
+	for _, pod := range pods {
+		switch deleted := !pod.DeletionTimestamp.IsZero(); {
+		case deleted:
+			all = append(all, action{"the kubelet ends " + pod.Name, true, func(w *world) {
+				pod := pod.DeepCopy()
+				pod.Finalizers = nil
+				w.update(pod)
+			}})
+		case pod.Spec.NodeName == "":
+			all = append(all, action{"the scheduler binds " + pod.Name, true, func(w *world) {
+				pod := pod.DeepCopy()
+				pod.Spec.NodeName = "node"
+				w.update(pod)
+				pod.Status.Phase = corev1.PodRunning
+				w.updateStatus(pod)
+			}})
+		case pod.Status.Phase == corev1.PodRunning:
+			all = append(all, action{pod.Name + " succeeds", true, func(w *world) {
+				pod := pod.DeepCopy()
+				pod.Status.Phase = corev1.PodSucceeded
+				w.updateStatus(pod)
+			}})
+		}
+	}
+	return all
+}
+
+// controlled makes an object the child of another.
+func controlled(child, owner client.Object) {
+	must(controllerutil.SetControllerReference(owner, child, scheme))
+}
+
+func (w *world) makeJob(js *jobset.JobSet) {
+	template := js.Spec.ReplicatedJobs[0].Template.DeepCopy()
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: js.Name + "-node-0", Labels: map[string]string{
+		jobset.JobSetNameKey: js.Name, jobset.JobSetUIDKey: string(js.UID), jobset.ReplicatedJobNameKey: "node"}}, Spec: template.Spec}
+	controlled(job, js)
+	err := w.api().Create(background, job) // one of the name may be there, of a JobSet that was
+	must(client.IgnoreAlreadyExists(err))
+}
+
+func (w *world) makePod(job *batchv1.Job) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%d", job.Name, w.uids), Labels: job.Labels,
+		Finalizers: []string{batchv1.JobTrackingFinalizer}}, Spec: *job.Spec.Template.Spec.DeepCopy()}
+	controlled(pod, job)
+	must(w.api().Create(background, pod))
+}
+
+func (w *world) finish(js *jobset.JobSet) {
+	js = js.DeepCopy()
+	js.Status.ReplicatedJobsStatus = []jobset.ReplicatedJobStatus{{Name: "node", Succeeded: 1}}
+	meta.SetStatusCondition(&js.Status.Conditions, metav1.Condition{Type: string(jobset.JobSetCompleted), Status: metav1.ConditionTrue, Reason: "AllJobsCompleted",
+		Message: "over", LastTransitionTime: metav1.NewTime(w.clock.Now())})
+	js.Status.TerminalState = string(jobset.JobSetCompleted)
+	w.updateStatus(js)
+}
+
+// collectorActions: the garbage collector.
+func (w *world) collectorActions() []action {
+	there, going := map[types.UID]bool{}, map[types.UID]bool{}
+	children := map[types.UID]int{}
+	everything := map[string][]client.Object{}
+	for _, kind := range []string{"TrainJob", "Workload", "JobSet", "Job", "Pod"} {
+		everything[kind] = w.all(kind)
+		for _, o := range everything[kind] {
+			there[o.GetUID()] = true
+			going[o.GetUID()] = !o.GetDeletionTimestamp().IsZero() && controllerutil.ContainsFinalizer(o, metav1.FinalizerDeleteDependents)
+			if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
+				children[owner.UID]++
+			}
+		}
+	}
+	var all []action
+	for _, kind := range []string{"Workload", "JobSet", "Job", "Pod"} {
+		for _, o := range everything[kind] {
+			owner := metav1.GetControllerOfNoCopy(o)
+			if owner != nil && (!there[owner.UID] || going[owner.UID] && ptr.Deref(owner.BlockOwnerDeletion, false)) && o.GetDeletionTimestamp().IsZero() {
+				all = append(all, action{"the garbage collector deletes " + kind + " " + o.GetName(), true, func(w *world) {
+					how := metav1.DeletePropagationBackground
+					if there[owner.UID] && kind != "Pod" {
+						how = metav1.DeletePropagationForeground
+					}
+					must(w.api().Delete(background, o.DeepCopyObject().(client.Object), client.PropagationPolicy(how)))
+				}})
+			}
+		}
+	}
+	for _, kind := range []string{"JobSet", "Job"} {
+		for _, o := range everything[kind] {
+			if going[o.GetUID()] && children[o.GetUID()] == 0 {
+				all = append(all, action{"the garbage collector is through with " + kind + " " + o.GetName(), true, func(w *world) {
+					o := o.DeepCopyObject().(client.Object)
+					controllerutil.RemoveFinalizer(o, metav1.FinalizerDeleteDependents)
+					w.update(o)
+				}})
+			}
+		}
+	}
+	return all
+}
+
+func (w *world) userActions() []action {
+	var all []action
+	there := map[string]bool{}
+	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
+		there[tj.Name] = true
+		if w.budget.Deletions > 0 && tj.DeletionTimestamp.IsZero() {
+			all = append(all, action{"a user deletes " + tj.Name, false, func(w *world) {
+				w.budget.Deletions--
+				must(w.api().Delete(background, tj.DeepCopy()))
+			}})
+		}
+	}
+	for _, wl := range list[*kueue.Workload](w, "Workload") {
+		if w.budget.Deactivations > 0 && workload.IsActive(wl) && !workloadfinish.IsFinished(wl) && wl.Annotations[integration.DeactivateAnnotation] == "" {
+			all = append(all, action{"a user deactivates " + wl.Name, false, func(w *world) {
+				w.budget.Deactivations--
+				wl := wl.DeepCopy()
+				if workload.HasQuotaReservation(wl) { // as the webhook does
+					wl.Annotations = map[string]string{integration.DeactivateAnnotation: "user"}
+				} else {
+					wl.Spec.Active = ptr.To(false)
+				}
+				w.update(wl)
+			}})
+		}
+		if w.budget.Deletions > 0 && wl.DeletionTimestamp.IsZero() {
+			all = append(all, action{"a user deletes Workload " + wl.Name, false, func(w *world) {
+				w.budget.Deletions--
+				must(w.api().Delete(background, wl.DeepCopy()))
+			}})
+		}
+	}
+	for _, name := range names {
+		if w.budget.Creations > 0 && !there[name] {
+			all = append(all, action{"a user creates " + name + " again", false, func(w *world) {
+				w.budget.Creations--
+				must(w.api().Create(background, trainJob(name)))
+			}})
+		}
+	}
+	return all
+}
+
+// wrong returns what must never be, "" where nothing is.
+func (w *world) wrong() string {
+	workloads := list[*kueue.Workload](w, "Workload")
+	used, held := 0, map[types.UID]bool{}
+	for _, wl := range workloads {
+		if counts(wl) {
+			used++
+			if owner := metav1.GetControllerOf(wl); owner != nil {
+				held[owner.UID] = true
+			}
+		}
+	}
+	if used > 1 {
+		return fmt.Sprintf("%d Workloads hold the quota for one", used)
+	}
+	running := map[types.UID]int{}
+	for _, pod := range list[*corev1.Pod](w, "Pod") {
+		uid := w.ledger.Owner[types.UID(pod.Labels[jobset.JobSetUIDKey])]
+		if uid == "" {
+			return "pod " + pod.Name + " is of a JobSet that no TrainJob has"
+		}
+		if pod.Spec.NodeName == "" || admission.PodEnded(pod) {
+			continue
+		}
+		running[uid]++
+		if !held[uid] {
+			return "pod " + pod.Name + " runs, and no Workload of its TrainJob holds quota"
+		}
+		if running[uid] > 1 {
+			return "two pods of one TrainJob run"
+		}
+		if pod.DeletionTimestamp.IsZero() && pod.Spec.NodeSelector[pool] != w.ledger.Flavor[uid] {
+			return fmt.Sprintf("pod %s runs on flavor %q, and %q was admitted", pod.Name, pod.Spec.NodeSelector[pool], w.ledger.Flavor[uid])
+		}
+	}
+	for uid, starts := range w.ledger.Starts {
+		if starts > w.ledger.Admissions[uid] {
+			return fmt.Sprintf("a TrainJob was started %d times on %d admissions", starts, w.ledger.Admissions[uid])
+		}
+	}
+	return ""
+}
+
+// unfinished returns what is not as it should be when nothing more happens by itself, "" where nothing is.
+func (w *world) unfinished() string {
+	inactive := map[types.UID]bool{}
+	for _, wl := range list[*kueue.Workload](w, "Workload") {
+		owner := metav1.GetControllerOf(wl)
+		if owner != nil && !workload.IsActive(wl) {
+			inactive[owner.UID] = true
+		}
+		if counts(wl) {
+			return "Workload " + wl.Name + " holds quota for nothing"
+		}
+	}
+	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
+		if !meta.IsStatusConditionTrue(tj.Status.Conditions, "Complete") && !inactive[tj.UID] {
+			return fmt.Sprintf("TrainJob %s is lost: %v", tj.Name, tj.Status.Conditions)
+		}
+	}
+	for _, pod := range list[*corev1.Pod](w, "Pod") {
+		if !admission.PodEnded(pod) {
+			return "pod " + pod.Name + " runs on"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,198 @@
+package model
+
+import (
+	"fmt"
+	"hash/fnv"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/discovery"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// unserved is the discovery of an API server that knows no groups of pods.
+func unserved() discovery.DiscoveryInterface { return kubefake.NewClientset().Discovery() }
+
+// memories are what a manager remembers from one reconcile to the next, by the fields that have it. All of them are maps of
+// values, or values. What else it keeps is computed of what it is computed of again, and follows from that alone.
+func memories(m *manager) []reflect.Value {
+	of := func(o any, fields ...string) reflect.Value {
+		v := reflect.ValueOf(o).Elem()
+		for _, field := range fields {
+			if v.Kind() == reflect.Pointer {
+				v = v.Elem()
+			}
+			v = v.FieldByName(field)
+			if !v.IsValid() {
+				panic("no field " + field + ": the model is to follow what the manager remembers")
+			}
+		}
+		return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
+	}
+	return []reflect.Value{
+		of(m.integration, "memory", "jobs"), of(m.integration, "memory", "ended"), of(m.integration, "memory", "since"),
+		of(m.writer, "written"), of(m.jobSets, "made"), of(m.trainer, "changed"),
+	}
+}
+
+// remember gives a manager the memory of another.
+func remember(from, to *manager) {
+	source, target := memories(from), memories(to)
+	for i, value := range source {
+		if value.Kind() != reflect.Map {
+			target[i].Set(value)
+			continue
+		}
+		for _, key := range value.MapKeys() {
+			target[i].SetMapIndex(key, value.MapIndex(key))
+		}
+	}
+}
+
+// fingerprint is the same for states from which the same can happen: versions are compared and not named, and times are left
+// out.
+func (w *world) fingerprint() uint64 {
+	h := fnv.New64a()
+	now := map[types.UID]client.Object{}
+	for _, kind := range append(slices.Clone(watched), "Job") {
+		for _, o := range w.all(kind) {
+			now[o.GetUID()] = o
+			fmt.Fprintln(h, kind, describe(o))
+		}
+	}
+	for _, kind := range watched {
+		for _, o := range w.cache[kind] {
+			there := now[o.GetUID()]
+			if there != nil && there.GetResourceVersion() == o.GetResourceVersion() {
+				fmt.Fprintln(h, "cached", kind, o.GetName())
+				continue
+			}
+			fmt.Fprintln(h, "late", kind, describe(o))
+		}
+	}
+	for _, name := range names {
+		_, due := w.again[name]
+		fmt.Fprintln(h, name, w.queue[name], due)
+	}
+	for i, value := range memories(w.manager) {
+		fmt.Fprintln(h, i, w.recall(value))
+	}
+	fmt.Fprintln(h, w.budget, w.ledger)
+	return h.Sum64()
+}
+
+// recall says what is remembered, without times, and versions as they stand to what the cache shows.
+func (w *world) recall(value reflect.Value) string {
+	var says []string
+	switch {
+	case value.Kind() == reflect.Map:
+		for _, key := range value.MapKeys() {
+			says = append(says, fmt.Sprint(key, w.recallFields(key.Interface().(types.NamespacedName), value.MapIndex(key))))
+		}
+		slices.Sort(says)
+	case value.Kind() == reflect.Int:
+		says = []string{fmt.Sprint(value.Int())}
+	}
+	return strings.Join(says, ",")
+}
+
+func (w *world) recallFields(key types.NamespacedName, value reflect.Value) string {
+	if value.Kind() != reflect.Struct {
+		return fmt.Sprint(value)
+	}
+	var b strings.Builder
+	for i := range value.NumField() {
+		field := value.Field(i)
+		switch {
+		case field.Type() == reflect.TypeFor[time.Time]() || field.Kind() == reflect.Map:
+		case value.Type().Field(i).Name == "version":
+			fmt.Fprint(&b, w.behind(key, field.String()), " ")
+		default:
+			fmt.Fprint(&b, field, " ")
+		}
+	}
+	return b.String()
+}
+
+// behind tells whether what the cache shows of a TrainJob is older than a version.
+func (w *world) behind(key types.NamespacedName, version string) bool {
+	for _, o := range w.cache["TrainJob"] {
+		if o.GetName() == key.Name {
+			order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), version)
+			return err == nil && order < 0
+		}
+	}
+	return false
+}
+
+// describe says what an object is, without its version and without times.
+func describe(o client.Object) string {
+	c := o.DeepCopyObject().(client.Object)
+	c.SetResourceVersion("")
+	c.SetManagedFields(nil)
+	var b strings.Builder
+	dump(&b, reflect.ValueOf(c).Elem())
+	return b.String()
+}
+
+// dump writes a value without times; that a pointer to one is set is written.
+func dump(b *strings.Builder, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			b.WriteString("-")
+			return
+		}
+		b.WriteString("&")
+		dump(b, v.Elem())
+	case reflect.Struct:
+		name := v.Type().Name()
+		if name == "Time" {
+			return
+		}
+		if name == "Quantity" {
+			fmt.Fprint(b, v.Addr().MethodByName("String").Call(nil)[0])
+			return
+		}
+		b.WriteString("{")
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() && !v.Field(i).IsZero() {
+				b.WriteString(v.Type().Field(i).Name + ":")
+				dump(b, v.Field(i))
+				b.WriteString(" ")
+			}
+		}
+		b.WriteString("}")
+	case reflect.Slice, reflect.Array:
+		b.WriteString("[")
+		for i := range v.Len() {
+			dump(b, v.Index(i))
+			b.WriteString(" ")
+		}
+		b.WriteString("]")
+	case reflect.Map:
+		var entries []string
+		for _, key := range v.MapKeys() {
+			var e strings.Builder
+			fmt.Fprint(&e, key, ":")
+			value := reflect.New(v.Type().Elem()).Elem() // what a map holds has no address
+			value.Set(v.MapIndex(key))
+			dump(&e, value)
+			entries = append(entries, e.String())
+		}
+		slices.Sort(entries)
+		b.WriteString("map" + strings.Join(entries, ","))
+	case reflect.Interface:
+		if !v.IsNil() {
+			fmt.Fprint(b, v.Elem())
+		}
+	default:
+		fmt.Fprint(b, v)
+	}
+}
