@@ -28,6 +28,12 @@ func NewJobSets(cache, live client.Reader) *JobSets {
 	return &JobSets{cache: cache, live: live, made: map[types.NamespacedName]types.UID{}}
 }
 
+// unknown is noted of a JobSet that may have been made: the API server's answer is lost.
+const unknown types.UID = "?"
+
+// Attempted notes that a JobSet may have been made, until the cache shows one.
+func (s *JobSets) Attempted(key types.NamespacedName) { s.Made(key, unknown) }
+
 // Made notes a JobSet that was made.
 func (s *JobSets) Made(key types.NamespacedName, uid types.UID) {
 	s.mu.Lock()
@@ -55,7 +61,15 @@ func (s *JobSets) Of(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, er
 	if err != nil {
 		return nil, err
 	}
-	if made := s.expected(key); made != "" {
+	if made := s.expected(key); made == unknown {
+		if js == nil || !metav1.IsControlledBy(js, job) {
+			if js, err = read(ctx, s.live, key); err != nil {
+				return nil, err
+			}
+		} else {
+			s.Forget(key) // the cache has it
+		}
+	} else if made != "" {
 		if js == nil || js.UID != made {
 			if js, err = read(ctx, s.live, key); err != nil {
 				return nil, err
@@ -80,11 +94,16 @@ func (s *JobSets) Left(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, 
 	if err != nil || js == nil {
 		return nil, err
 	}
-	owner := metav1.GetControllerOfNoCopy(js)
-	if owner == nil || owner.Kind != trainer.TrainJobKind || owner.APIVersion != trainer.GroupVersion.String() || owner.Name != job.Name || job.UID != "" && owner.UID != job.UID {
+	if !ofTrainJob(js, job.Name, job.UID) {
 		return nil, nil
 	}
 	return js, nil
+}
+
+// ofTrainJob tells whether a JobSet is of the TrainJob of a name, with the UID; of any of the name where that is "".
+func ofTrainJob(js *jobset.JobSet, name string, uid types.UID) bool {
+	owner := metav1.GetControllerOfNoCopy(js)
+	return owner != nil && owner.Kind == trainer.TrainJobKind && owner.APIVersion == trainer.GroupVersion.String() && owner.Name == name && (uid == "" || owner.UID == uid)
 }
 
 func read(ctx context.Context, c client.Reader, key types.NamespacedName) (*jobset.JobSet, error) {

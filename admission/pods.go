@@ -81,12 +81,27 @@ func (p *Pods) Named(ctx context.Context, js *jobset.JobSet) ([]corev1.Pod, erro
 }
 
 // Running returns the pods of a TrainJob that have not ended, whichever of its JobSets they are of: the present one, own
-// (nil where there is none), or one that was deleted before its pods. The TrainJob may itself be gone.
-func (p *Pods) Running(ctx context.Context, key types.NamespacedName, own *jobset.JobSet) ([]corev1.Pod, error) {
+// (nil where there is none), or one that was deleted before its pods. The TrainJob may itself be gone: then its UID is "", and
+// the pods are those of any TrainJob of the name.
+func (p *Pods) Running(ctx context.Context, key types.NamespacedName, uid types.UID, own *jobset.JobSet) ([]corev1.Pod, error) {
 	pods, err := p.list(ctx, key)
 	if err != nil {
 		return nil, err
 	}
+	return p.running(ctx, pods, key, uid, own)
+}
+
+// RunningNow is Running by the API server, and not by the cache. That nothing runs must never be concluded from watches alone:
+// that of pods may be later than those of their owners.
+func (p *Pods) RunningNow(ctx context.Context, key types.NamespacedName, uid types.UID, own *jobset.JobSet) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := p.live.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabels{jobset.JobSetNameKey: key.Name}); err != nil {
+		return nil, fmt.Errorf("listing the pods: %w", err)
+	}
+	return p.running(ctx, pods.Items, key, uid, own)
+}
+
+func (p *Pods) running(ctx context.Context, pods []corev1.Pod, key types.NamespacedName, uid types.UID, own *jobset.JobSet) ([]corev1.Pod, error) {
 	pods = slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return PodEnded(&pod) })
 	if len(pods) == 0 {
 		return nil, nil
@@ -95,8 +110,9 @@ func (p *Pods) Running(ctx context.Context, key types.NamespacedName, own *jobse
 	if err != nil {
 		return nil, err
 	}
-	foreign := func(uid types.UID) bool {
-		return present != nil && present.UID == uid && (own == nil || own.UID != uid)
+	// A cache may still show the TrainJob's own, which is gone.
+	foreign := func(jobSet types.UID) bool {
+		return present != nil && present.UID == jobSet && (own == nil || own.UID != jobSet) && !ofTrainJob(present, key.Name, uid)
 	}
 	running := pods[:0]
 	for _, pod := range pods {

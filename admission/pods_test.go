@@ -60,8 +60,10 @@ func TestPodsRunning(t *testing.T) {
 	job := func(name string, owners []metav1.OwnerReference) *batchv1.Job {
 		return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: owners}}
 	}
+	stale := own.DeepCopy() // as a cache shows what is gone
+	stale.OwnerReferences = controlledBy("trainer.kubeflow.org/v1alpha1", "TrainJob", "tj", "tj")
 	objects := []client.Object{
-		own, job("tj-node-0", controlledBy(sets, "JobSet", "tj", "js")), job("mine", nil), job("old", controlledBy(sets, "JobSet", "tj", "before")),
+		job("tj-node-0", controlledBy(sets, "JobSet", "tj", "js")), job("mine", nil), job("old", controlledBy(sets, "JobSet", "tj", "before")),
 		pod("real", controlledBy(batch, "Job", "tj-node-0", "tj-node-0"), "js"),
 		pod("labelled", nil, "js"),
 		pod("of-my-job", controlledBy(batch, "Job", "mine", "mine"), "js"),
@@ -75,18 +77,19 @@ func TestPodsRunning(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&corev1.Pod{}, PodIndex, PodIndexOf).Build()
 	cases := map[string]struct {
-		reason string
-		own    *jobset.JobSet
-		want   []string
+		reason       string
+		own, present *jobset.JobSet
+		want         []string
 	}{
-		"with its JobSet": {"its own, and those that an earlier JobSet has left", own, []string{"of-a-job-that-is-gone", "of-the-last-run", "real"}},
-		"without":         {"the JobSet of the name is somebody else's", nil, []string{"of-a-job-that-is-gone", "of-the-last-run"}},
+		"with its JobSet":              {"its own, and those that an earlier JobSet has left", own, own, []string{"of-a-job-that-is-gone", "of-the-last-run", "real"}},
+		"without":                      {"the JobSet of the name is somebody else's", nil, own, []string{"of-a-job-that-is-gone", "of-the-last-run"}},
+		"gone, and still in the cache": {"its pods are still its own", nil, stale, []string{"of-a-job-that-is-gone", "of-the-last-run", "real"}},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			running, err := NewPods(c, c).Running(context.Background(), key, test.own)
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, test.present)...).WithIndex(&corev1.Pod{}, PodIndex, PodIndexOf).Build()
+			running, err := NewPods(c, c).Running(context.Background(), key, "tj", test.own)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -229,7 +229,7 @@ func (j *job) loadDeleted(ctx context.Context) (removeFinalizers bool, err error
 	if err != nil {
 		return false, err
 	}
-	if j.pods, err = j.r.pods.Running(ctx, j.key(), js); err != nil {
+	if j.pods, err = j.r.pods.Running(ctx, j.key(), j.UID, js); err != nil {
 		return false, err
 	}
 	over, err := j.quiet(ctx, js)
@@ -253,10 +253,28 @@ func (j *job) quiet(ctx context.Context, js *jobset.JobSet) (bool, error) {
 	case js != nil && (j.UID == "" || j.r.bundled):
 		return false, nil // it is deleted next, by the garbage collector or by the bundled Trainer
 	case js != nil && !hasEnded(&j.TrainJob):
-		return admission.Running(&j.TrainJob, js, nil) == "", nil
+		if admission.Running(&j.TrainJob, js, nil) != "" {
+			return false, nil
+		}
 	}
-	j.again = deletedDelay // nothing tells when a Job has ended
-	return j.r.pods.JobsEnded(ctx, j.key(), admission.Is(js))
+	return j.over(ctx, js)
+}
+
+// over asks the API server whether nothing of the job's JobSets, or of js alone where it isn't nil, runs, or will: no Job that
+// makes pods, and then no pod. Watches may be late, each by its own time, and nothing tells when a Job has ended.
+func (j *job) over(ctx context.Context, js *jobset.JobSet) (bool, error) {
+	j.again = deletedDelay
+	if js == nil || js.Spec.Suspend == nil || !*js.Spec.Suspend {
+		if ended, err := j.r.pods.JobsEnded(ctx, j.key(), admission.Is(js)); err != nil || !ended {
+			return false, err
+		}
+	}
+	pods, err := j.r.pods.RunningNow(ctx, j.key(), j.UID, js)
+	if err != nil || len(pods) > 0 {
+		return false, err
+	}
+	j.again = 0
+	return true, nil
 }
 
 // recall stops a TrainJob that the Trainer of before was told to start and did not: the present one knows nothing of the
@@ -349,18 +367,34 @@ func (j *job) loadChildren(ctx context.Context) error {
 	if !j.IsSuspended() && !ended {
 		return nil // only of a job that stops or has ended do the pods matter
 	}
-	if j.pods, err = j.r.pods.Running(ctx, j.key(), j.jobSet); err != nil {
+	if j.pods, err = j.r.pods.Running(ctx, j.key(), j.UID, j.jobSet); err != nil {
 		return err
 	}
 	if !ended {
-		return j.loadKept(ctx)
+		return j.loadStopped(ctx)
 	}
 	j.lingers = len(j.pods) > 0
-	if j.lingers || j.jobSet == nil || admission.EndedCleanly(j.jobSet) {
+	if j.lingers || j.jobSet != nil && admission.EndedCleanly(j.jobSet) {
 		return nil
 	}
-	over, err := j.r.pods.JobsEnded(ctx, j.key(), admission.Is(j.jobSet))
-	if j.lingers = !over; j.lingers {
+	if holds, err := j.r.holdsQuota(ctx, j.key()); err != nil || !holds {
+		return err
+	}
+	over, err := j.over(ctx, j.jobSet)
+	j.lingers = !over
+	return err
+}
+
+// loadStopped looks at the pods of a suspended job. The bundled Trainer's JobSet goes after the last of them; of one that
+// Kubeflow Trainer has suspended, the watch of pods may not show yet what runs.
+func (j *job) loadStopped(ctx context.Context) (err error) {
+	if j.r.bundled {
+		return j.loadKept(ctx)
+	}
+	if len(j.pods) > 0 || admission.IsNeutral(j.own()) || admission.Running(&j.TrainJob, j.jobSet, nil) != "" {
+		return nil
+	}
+	if j.pods, err = j.r.pods.RunningNow(ctx, j.key(), j.UID, j.jobSet); len(j.pods) > 0 {
 		j.again = deletedDelay
 	}
 	return err
@@ -372,14 +406,14 @@ const keptAfter = 30 * time.Second
 // loadKept finds out whether the JobSet of a stopped job is there only because somebody's finalizer keeps a pod that has
 // ended: such a pod uses nothing, and must not hold quota.
 func (j *job) loadKept(ctx context.Context) (err error) {
-	if !j.r.bundled || j.jobSet == nil || j.jobSet.DeletionTimestamp.IsZero() || len(j.pods) > 0 {
+	if j.jobSet == nil || j.jobSet.DeletionTimestamp.IsZero() || len(j.pods) > 0 {
 		return nil
 	}
 	if left := keptAfter - j.r.clock.Since(j.jobSet.DeletionTimestamp.Time); left > 0 {
 		j.again = left
 		return nil
 	}
-	j.kept, err = j.r.pods.JobsEnded(ctx, j.key(), admission.Is(j.jobSet))
+	j.kept, err = j.over(ctx, j.jobSet)
 	return err
 }
 
@@ -505,6 +539,9 @@ func (j *job) FindMatchingWorkloads(ctx context.Context, c client.Client, _ even
 		if err == nil {
 			list.Items = append(list.Items, wl)
 		}
+		if !wl.DeletionTimestamp.IsZero() {
+			j.again = deletedDelay // a watch that has missed its coming won't tell its end
+		}
 	}
 	for i := range list.Items {
 		wl := &list.Items[i]
@@ -587,23 +624,21 @@ func (j *job) inUse(ctx context.Context, wl *kueue.Workload) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	pods, err := j.r.pods.Running(ctx, j.key(), present)
+	earlier := func(uid types.UID) bool { return js == nil || uid != js.UID }
+	if present != nil && earlier(present.UID) {
+		j.again = deletedDelay // until the garbage collector has it, it may make Jobs
+		return true, nil
+	}
+	ended, err := j.r.pods.JobsEnded(ctx, j.key(), earlier)
 	if err != nil {
 		return false, err
 	}
-	earlier := func(uid types.UID) bool { return js == nil || uid != js.UID }
-	used := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return earlier(types.UID(p.Labels[jobset.JobSetUIDKey])) })
-	if !used {
-		ended, err := j.r.pods.JobsEnded(ctx, j.key(), earlier)
-		if err != nil {
-			return false, err
-		}
-		used = !ended
-	}
+	pods, err := j.r.pods.RunningNow(ctx, j.key(), "", present)
+	used := !ended || slices.ContainsFunc(pods, func(p corev1.Pod) bool { return earlier(types.UID(p.Labels[jobset.JobSetUIDKey])) })
 	if used {
 		j.again = deletedDelay
 	}
-	return used, nil
+	return used, err
 }
 
 // EquivalentToWorkload implements jobframework.ComposableJob.

@@ -412,6 +412,7 @@ func (r *Reconciler) apply(ctx context.Context, job *api.TrainJob, spec *trainer
 		return err
 	}
 	if err := r.client.Create(ctx, o, client.FieldOwner(fieldManager)); err != nil {
+		r.jobSets.Attempted(client.ObjectKeyFromObject(job))
 		return fmt.Errorf("creating the JobSet: %w", err)
 	}
 	if skipped != nil {

@@ -158,7 +158,9 @@ func (w *world) jobSetActions() []action {
 			continue
 		}
 		i := slices.IndexFunc(jobs, func(j *batchv1.Job) bool { return metav1.IsControlledBy(j, js) })
+		taken := slices.ContainsFunc(jobs, func(j *batchv1.Job) bool { return j.Name == jobName(js) }) // by an earlier JobSet's
 		switch {
+		case i < 0 && taken:
 		case i < 0:
 			all = append(all, action{"JobSet makes the Job of " + js.Name, true, func(w *world) { w.makeJob(js) }})
 		case jobs[i].DeletionTimestamp.IsZero() && jobs[i].Status.Succeeded > 0:
@@ -216,13 +218,14 @@ func controlled(child, owner client.Object) {
 	must(controllerutil.SetControllerReference(owner, child, scheme))
 }
 
+func jobName(js *jobset.JobSet) string { return js.Name + "-node-0" }
+
 func (w *world) makeJob(js *jobset.JobSet) {
 	template := js.Spec.ReplicatedJobs[0].Template.DeepCopy()
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: js.Name + "-node-0", Labels: map[string]string{
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: jobName(js), Labels: map[string]string{
 		jobset.JobSetNameKey: js.Name, jobset.JobSetUIDKey: string(js.UID), jobset.ReplicatedJobNameKey: "node"}}, Spec: template.Spec}
 	controlled(job, js)
-	err := w.api().Create(background, job) // one of the name may be there, of a JobSet that was
-	must(client.IgnoreAlreadyExists(err))
+	must(w.api().Create(background, job))
 }
 
 func (w *world) makePod(job *batchv1.Job) {

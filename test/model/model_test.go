@@ -3,6 +3,7 @@ package model
 import (
 	"flag"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,9 @@ var (
 // patience is how many steps everything may take to its end.
 const patience = 400
 
+// most is how many steps of a path are told.
+const most = 60
+
 // path is how a state was reached.
 type path struct {
 	before *path
@@ -25,7 +29,11 @@ type path struct {
 func (p *path) String() string {
 	var steps []string
 	for ; p != nil; p = p.before {
-		steps = append([]string{p.step}, steps...)
+		steps = append(steps, p.step)
+	}
+	slices.Reverse(steps)
+	if len(steps) > most {
+		steps = slices.Concat(steps[:most/2], []string{"…"}, steps[len(steps)-most/2:])
 	}
 	return "\n  " + strings.Join(steps, "\n  ")
 }
@@ -76,11 +84,21 @@ func next(w *world) action {
 // step takes a step, and fails where it leads to what must never be.
 func (s *state) step(t *testing.T, a action) {
 	t.Helper()
-	s.path = &path{s.path, a.name}
-	a.do(s.world)
+	s.take(a)
 	if wrong := s.wrong(); wrong != "" {
 		t.Fatalf("%s, after%s", wrong, s.path)
 	}
+}
+
+// take takes a step, and keeps that it was taken, and what the manager failed with.
+func (s *state) take(a action) {
+	s.failed = nil
+	a.do(s.world)
+	name := a.name
+	if s.failed != nil {
+		name += " (" + s.failed.Error() + ")"
+	}
+	s.path = &path{s.path, name}
 }
 
 // search tries every order of steps from a state, each state once.
@@ -138,8 +156,7 @@ func search(t *testing.T, first state) (states, followed int) {
 
 // try takes a step in a worker, which must not end the test.
 func (s *state) try(t *testing.T, a action) bool {
-	s.path = &path{s.path, a.name}
-	a.do(s.world)
+	s.take(a)
 	if wrong := s.wrong(); wrong != "" {
 		t.Errorf("%s, after%s", wrong, s.path)
 		return false
