@@ -63,7 +63,7 @@ test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer
 .PHONY: test-unit
 test-unit: go ## Table tests; no control plane
 	@rm -rf coverage/unit && mkdir -p coverage/unit
-	CGO_ENABLED=0 go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
+	CGO_ENABLED=0 go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/model $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
 	CGO_ENABLED=0 go test -C test/cluster ./...
 	CGO_ENABLED=0 go test -C test/chart .
 
@@ -95,6 +95,19 @@ chaos: cluster-tool ## Kill components, cut and stall their connections, at rand
 	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
 	SIGNALBOX_CHAOS_SECONDS=$(SECONDS) SIGNALBOX_CHAOS_SEED=$(SEED) SIGNALBOX_CHAOS_GANGS=$(GANGS) $(BIN)/cluster run --relayed --profile $(PROFILE) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.label-filter=chaos -ginkgo.timeout=3h -test.timeout=0
+
+DEPTH ?= 5
+ENDS ?= 40
+INPUTS ?= 100000
+.PHONY: model
+model: go ## Try every order of DEPTH steps of two TrainJobs and a quota for one, follow one of ENDS states to the end of all, and send INPUTS sequences of requests
+	CGO_ENABLED=0 go test ./test/model -v -timeout 0 -args -depth $(DEPTH) -ends $(ENDS) -inputs $(INPUTS)
+
+.PHONY: holes
+holes: cluster-tool ## Take one fix after the other out of a copy of the tree, and see that its specs fail and that audit finds it; ONLY=regexp for some
+	@echo "Building the end-to-end suite."
+	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
+	CGO_ENABLED=0 go run ./test/holes $(if $(ONLY),-only '$(ONLY)')
 
 PROFILES ?= bundled builtin kubeflow
 ROUNDS ?= 4
@@ -143,7 +156,7 @@ dashboard: cluster-tool ## Ask a real Prometheus every query of dashboard and al
 FUZZTIME ?= 10m
 .PHONY: fuzz
 fuzz: go ## Run every fuzz target for FUZZTIME (default 10m); findings go to testdata/fuzz
-	@for target in overrides/FuzzMerge overrides/FuzzCheck integration/FuzzWebhook trainer/FuzzWebhook cmd/kubectl-signalbox/FuzzRewrite; do \
+	@for target in overrides/FuzzMerge overrides/FuzzCheck admission/FuzzDecide integration/FuzzWebhook trainer/FuzzWebhook trainer/FuzzBuild test/model/FuzzRequests cmd/kubectl-signalbox/FuzzRewrite; do \
 		go test ./$${target%/*} -run XXX -fuzz "^$${target##*/}$$" -fuzztime $(FUZZTIME) || exit 1; done
 
 ##@ Release
@@ -194,6 +207,12 @@ lint: go ## gofmt, go vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "Not gofmt clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go vet ./... && go vet -C test/cluster ./... && go vet -C test/chart ./...
 	$(TOOL) staticcheck ./...
+
+VULNDB ?= https://vuln.go.dev
+.PHONY: vulncheck
+vulncheck: go ## Compare what is linked with Go's vulnerability database, or a copy of it: VULNDB=URL
+	@out=$$($(TOOL) govulncheck -db $(VULNDB) ./... 2>&1); code=$$?; echo "$$out"; \
+		if [ $$code -ne 0 ] && grep -q "fetching vulnerabilities" <<<"$$out"; then echo "The database can't be reached from here, so nothing was compared. Name a copy of it: make vulncheck VULNDB=URL"; exit 0; fi; exit $$code
 
 .PHONY: verify
 verify: generate lint ## Fail when something generated is stale

@@ -19,7 +19,7 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// choices are made from the fuzzer's bytes; without bytes left, always the first.
+// choices turns the fuzzer's bytes into choices; without bytes left, it takes the first.
 type choices struct{ data []byte }
 
 func (c *choices) of(n int) int {
@@ -90,7 +90,7 @@ func (c *choices) entries() []trainer.RuntimePatch {
 	return entries
 }
 
-// workload is admitted for what the PodSets are, or for something that differs from it.
+// workload returns a Workload that is admitted for the PodSets, or for something that differs from them.
 func (c *choices) workload(computed []kueue.PodSet) *kueue.Workload {
 	wl := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "wl", UID: "wl"}, Spec: kueue.WorkloadSpec{QueueName: "local"}, Status: kueue.WorkloadStatus{Admission: &kueue.Admission{ClusterQueue: "gpus"}}}
 	for i := range computed {
@@ -127,9 +127,9 @@ func (c *choices) workload(computed []kueue.PodSet) *kueue.Workload {
 	return wl
 }
 
-// FuzzDecide holds, of whole TrainJobs, runtimes and admissions: what Covers takes, uses no more than was counted; and a start
-// that Decide gives, when it is written, is complete: it clears suspend, changes no other entry, and every pod has the node
-// labels and tolerations of the flavors that were admitted.
+// FuzzDecide checks starts of whole TrainJobs, runtimes and admissions. What Covers accepts uses no more than was counted. A
+// start by Decide clears suspend and keeps the other entries; every pod has the node labels and tolerations of the admitted
+// flavors.
 func FuzzDecide(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{1, 2, 2, 1, 0, 1, 2, 3, 1, 1, 1, 0, 2, 1, 0, 1, 1, 0, 1, 2, 1, 0, 0, 1, 1, 1, 0, 2, 3, 1})
@@ -145,7 +145,7 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// decideOn decides a start of what is chosen, and returns what is wrong with it, "" where nothing is.
+// decideOn decides a start, and describes what is wrong with it; "" if nothing is.
 func decideOn(c *choices, flavors map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec) string {
 	runtime := c.runtime()
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "uid", ResourceVersion: "7"}}
@@ -172,7 +172,7 @@ func decideOn(c *choices, flavors map[kueue.ResourceFlavorReference]kueue.Resour
 	return runsRight(job, start, runtime, wl, flavors)
 }
 
-// overuses compares what runs with what was counted, resource by resource.
+// overuses describes a resource that would be used beyond what was counted; "" if there is none.
 func overuses(wl *kueue.Workload, effective *overrides.Effective) string {
 	for i := range effective.ReplicatedJobs {
 		rj := &effective.ReplicatedJobs[i]
@@ -193,7 +193,7 @@ func overuses(wl *kueue.Workload, effective *overrides.Effective) string {
 	return ""
 }
 
-// runsRight applies a start as the API server does, and looks at what would run.
+// runsRight applies a start like the API server, and describes what is wrong with the pods; "" if nothing is.
 func runsRight(job *api.TrainJob, start *Start, runtime *trainer.TrainingRuntimeSpec, wl *kueue.Workload, flavors map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec) string {
 	before, err := json.Marshal(job)
 	if err != nil {
@@ -219,7 +219,7 @@ func runsRight(job *api.TrainJob, start *Start, runtime *trainer.TrainingRuntime
 		return "suspend is not cleared"
 	}
 	if others, now := overrides.Bundled.Others(job), overrides.Bundled.Others(after); fmt.Sprint(len(others)) != fmt.Sprint(len(now)) {
-		return "an entry of another's has come or gone"
+		return "the number of other entries changed"
 	}
 	result, err := overrides.Bundled.Compute(after, runtime, overrides.Bundled.Entries(after))
 	if err != nil {

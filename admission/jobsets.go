@@ -28,10 +28,10 @@ func NewJobSets(cache, live client.Reader) *JobSets {
 	return &JobSets{cache: cache, live: live, made: map[types.NamespacedName]types.UID{}}
 }
 
-// unknown is noted of a JobSet that may have been made: the API server's answer is lost.
+// unknown is the UID of a JobSet whose creation had no response.
 const unknown types.UID = "?"
 
-// Attempted notes that a JobSet may have been made, until the cache shows one.
+// Attempted records that a JobSet may have been created. Of reads from the API server until the cache has one.
 func (s *JobSets) Attempted(key types.NamespacedName) { s.Made(key, unknown) }
 
 // Made notes a JobSet that was made.
@@ -100,7 +100,7 @@ func (s *JobSets) Left(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, 
 	return js, nil
 }
 
-// ofTrainJob tells whether a JobSet is of the TrainJob of a name, with the UID; of any of the name where that is "".
+// ofTrainJob reports whether a JobSet is controlled by the TrainJob with the name and UID; "" matches any UID.
 func ofTrainJob(js *jobset.JobSet, name string, uid types.UID) bool {
 	owner := metav1.GetControllerOfNoCopy(js)
 	return owner != nil && owner.Kind == trainer.TrainJobKind && owner.APIVersion == trainer.GroupVersion.String() && owner.Name == name && (uid == "" || owner.UID == uid)

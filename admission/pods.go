@@ -91,8 +91,8 @@ func (p *Pods) Running(ctx context.Context, key types.NamespacedName, uid types.
 	return p.running(ctx, pods, key, uid, own)
 }
 
-// RunningNow is Running by the API server, and not by the cache. That nothing runs must never be concluded from watches alone:
-// that of pods may be later than those of their owners.
+// RunningNow is Running by the API server instead of the cache. Quota is released on its result only: the watch of pods may be
+// behind those of their owners.
 func (p *Pods) RunningNow(ctx context.Context, key types.NamespacedName, uid types.UID, own *jobset.JobSet) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := p.live.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabels{jobset.JobSetNameKey: key.Name}); err != nil {
@@ -110,7 +110,7 @@ func (p *Pods) running(ctx context.Context, pods []corev1.Pod, key types.Namespa
 	if err != nil {
 		return nil, err
 	}
-	// A cache may still show the TrainJob's own, which is gone.
+	// A stale cache may have the TrainJob's own JobSet, which is deleted.
 	foreign := func(jobSet types.UID) bool {
 		return present != nil && present.UID == jobSet && (own == nil || own.UID != jobSet) && !ofTrainJob(present, key.Name, uid)
 	}

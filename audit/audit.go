@@ -44,7 +44,7 @@ const (
 	Unquoted Rule = "no-quota"
 	// Exceeds: the pods of a PodSet use more of a resource than Kueue counted for it.
 	Exceeds Rule = "exceeds-admission"
-	// Idle: a Workload holds quota, and its TrainJob has no pod that runs or waits for nothing but a node.
+	// Idle: a Workload holds quota, and its TrainJob has no pod that runs or can be scheduled.
 	Idle Rule = "quota-for-nothing"
 	// Altered: a Job differs from the JobSet that it was made of, in how many pods it makes or in what they ask for.
 	Altered Rule = "altered-child"
@@ -204,7 +204,7 @@ func (l *look) pods() []Finding {
 	return findings
 }
 
-// counted is what Kueue counts of a resource for a PodSet: of pods that were reclaimed, nothing.
+// counted returns the quantity of a resource that Kueue counts for a PodSet, without reclaimed pods.
 func counted(wl *kueue.Workload, podSet kueue.PodSetReference, name corev1.ResourceName) (resource.Quantity, bool) {
 	if wl.Status.Admission == nil {
 		return resource.Quantity{}, false
@@ -221,7 +221,7 @@ func counted(wl *kueue.Workload, podSet kueue.PodSetReference, name corev1.Resou
 	return resource.Quantity{}, true // nothing was
 }
 
-// reclaimed is how many pods of a PodSet Kueue counts nothing of any more.
+// reclaimed returns the number of reclaimed pods of a PodSet.
 func reclaimed(wl *kueue.Workload, podSet kueue.PodSetReference) int32 {
 	for _, r := range wl.Status.ReclaimablePods {
 		if r.Name == podSet {
@@ -231,7 +231,7 @@ func reclaimed(wl *kueue.Workload, podSet kueue.PodSetReference) int32 {
 	return 0
 }
 
-// gated reports whether a pod waits for somebody else than Kueue to open a scheduling gate: nothing tells that it ever will run.
+// gated reports whether a pod has a scheduling gate that Kueue doesn't remove.
 func gated(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return !strings.HasPrefix(g.Name, podsets.KueueGates) })
 }
@@ -264,7 +264,7 @@ func (l *look) workloads() []Finding {
 		}
 		// One whose TrainJob is gone is deleted with it.
 		if wl := all[0]; meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadAdmitted) && alive[uid] == 0 && l.trainJobs[uid] != nil {
-			findings = append(findings, Finding{Idle, name("Workload", wl), "it is admitted, and its TrainJob has no pod that runs or waits for a node"})
+			findings = append(findings, Finding{Idle, name("Workload", wl), "it is admitted, and its TrainJob has no pod that runs or can be scheduled"})
 		}
 	}
 	for uid, n := range sets {
@@ -303,7 +303,7 @@ func (l *look) jobs() []Finding {
 	return findings
 }
 
-// text writes resources in the order of their names.
+// text formats resources in the order of their names.
 func text(list corev1.ResourceList) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(list)) {

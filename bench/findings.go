@@ -13,7 +13,7 @@ import (
 	"github.com/signalbox-dev/signalbox/audit"
 )
 
-// auditor runs what `signalbox audit --watch` does beside all that is measured.
+// auditor runs `signalbox audit --watch` during a benchmark.
 type auditor struct {
 	stop  context.CancelFunc
 	ended sync.WaitGroup
@@ -22,7 +22,7 @@ type auditor struct {
 	err   error
 }
 
-// runAudit compares what runs with what was admitted until it is ended.
+// runAudit starts the audit.
 func (g *ground) runAudit(ctx context.Context, dir string, say func(string, ...any)) (*auditor, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
 	if err != nil {
@@ -35,7 +35,7 @@ func (g *ground) runAudit(ctx context.Context, dir string, say func(string, ...a
 	ctx, cancel := context.WithCancel(ctx)
 	a := &auditor{stop: cancel, found: map[string]int{}}
 	a.ended.Go(func() {
-		// A look at ten thousand takes its time on a machine that is measured: every second, as the command does.
+		// Once a second, like the command: an audit of ten thousand TrainJobs uses CPU on the machine under test.
 		err := watcher.Run(ctx, time.Second, &audit.Lasting{Other: 10 * time.Second, Idle: time.Minute}, func(f audit.Finding) {
 			say("audit: %s", f)
 			a.mu.Lock()
@@ -43,16 +43,16 @@ func (g *ground) runAudit(ctx context.Context, dir string, say func(string, ...a
 			a.found[string(f.Rule)]++
 		}, nil)
 		if ctx.Err() != nil {
-			return // an end that was asked for
+			return // ended by end
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.err = fmt.Errorf("the audit has ended by itself: %w", err)
+		a.err = fmt.Errorf("the audit failed: %w", err)
 	})
 	return a, nil
 }
 
-// findings returns how much was found so far, by rule.
+// findings returns the number of findings so far, by rule.
 func (a *auditor) findings() (map[string]int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -39,7 +39,7 @@ type loadRun struct {
 	Queued  *queuedRun   `json:"queued"`
 	Running *runningRun  `json:"running"`
 	Restart *restartRun  `json:"restart,omitempty"`
-	// Findings of `signalbox audit`, which ran beside all of it, by rule.
+	// Findings are the number of findings of `signalbox audit` during the run, by rule.
 	Findings map[string]int `json:"findings"`
 }
 
@@ -132,7 +132,7 @@ func load(ctx context.Context, dir, profile string, few bool, bursts, depths []i
 	return r.save(out)
 }
 
-// measure measures what load is asked for.
+// measure runs the benchmarks.
 func (r *loadRun) measure(ctx context.Context, g *ground, dir string, few bool, bursts, depths []int, out string, say func(string, ...any)) error {
 	if err := g.warm(ctx, dir); err != nil {
 		return err

@@ -138,7 +138,7 @@ func (c *comparison) compare(measured map[string][]*loadRun) {
 	}
 	c.compareGrowth(deeper)
 	c.compareRestarts(runs)
-	c.add("Beside all of it", "findings of `signalbox audit`", measured, func(r *loadRun) (float64, bool) {
+	c.add("All runs", "findings of `signalbox audit`", measured, func(r *loadRun) (float64, bool) {
 		found := 0
 		for _, n := range r.Findings {
 			found += n
@@ -377,7 +377,7 @@ var glance = []struct{ group, figure string }{
 	{"How it grows", "admitted → started, p99, with 10000 waiting: times"},
 	{"The manager is restarted while 10000", "it is in step after, s"},
 	{"The manager is restarted while 10000", "its peak memory, MiB"},
-	{"Beside all of it", "findings of `signalbox audit`"},
+	{"All runs", "findings of `signalbox audit`"},
 }
 
 func (c *comparison) markdown(name string) string {

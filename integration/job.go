@@ -260,8 +260,9 @@ func (j *job) quiet(ctx context.Context, js *jobset.JobSet) (bool, error) {
 	return j.over(ctx, js)
 }
 
-// over asks the API server whether nothing of the job's JobSets, or of js alone where it isn't nil, runs, or will: no Job that
-// makes pods, and then no pod. Watches may be late, each by its own time, and nothing tells when a Job has ended.
+// over reports whether the job has no pods and gets no more, by the API server: no unfinished Job, and then no running pod. js
+// restricts the Jobs to those of one JobSet. The caches can't answer this: the watch of pods may be behind those of Jobs and
+// JobSets. It sets j.again, because no event follows when a Job finishes.
 func (j *job) over(ctx context.Context, js *jobset.JobSet) (bool, error) {
 	j.again = deletedDelay
 	if js == nil || js.Spec.Suspend == nil || !*js.Spec.Suspend {
@@ -385,8 +386,8 @@ func (j *job) loadChildren(ctx context.Context) error {
 	return err
 }
 
-// loadStopped looks at the pods of a suspended job. The bundled Trainer's JobSet goes after the last of them; of one that
-// Kubeflow Trainer has suspended, the watch of pods may not show yet what runs.
+// loadStopped loads the pods of a suspended job. The bundled Trainer's JobSet is deleted after its last pod. A JobSet that
+// Kubeflow Trainer has suspended may have pods that the cache doesn't have yet.
 func (j *job) loadStopped(ctx context.Context) (err error) {
 	if j.r.bundled {
 		return j.loadKept(ctx)
@@ -540,7 +541,7 @@ func (j *job) FindMatchingWorkloads(ctx context.Context, c client.Client, _ even
 			list.Items = append(list.Items, wl)
 		}
 		if !wl.DeletionTimestamp.IsZero() {
-			j.again = deletedDelay // a watch that has missed its coming won't tell its end
+			j.again = deletedDelay // a watch that missed the creation has no event for the deletion
 		}
 	}
 	for i := range list.Items {
@@ -626,7 +627,7 @@ func (j *job) inUse(ctx context.Context, wl *kueue.Workload) (bool, error) {
 	}
 	earlier := func(uid types.UID) bool { return js == nil || uid != js.UID }
 	if present != nil && earlier(present.UID) {
-		j.again = deletedDelay // until the garbage collector has it, it may make Jobs
+		j.again = deletedDelay // JobSet may create its Jobs until the garbage collector deletes it
 		return true, nil
 	}
 	ended, err := j.r.pods.JobsEnded(ctx, j.key(), earlier)

@@ -94,8 +94,8 @@ func (w *Webhook) decode(request admission.Request) (*review, error) {
 	return rv, nil
 }
 
-// goes tells whether the TrainJob is being deleted and the request changes nothing of it but who keeps it: that must never be
-// refused. Of one that somebody's finalizer keeps, the rest is guarded as before: Kubeflow Trainer would still start it.
+// goes reports whether a request only removes finalizers from a TrainJob that is being deleted. Such a request is never denied.
+// Other changes are: a finalizer keeps the TrainJob, and Kubeflow Trainer v2.3.0 starts it if suspend is false.
 func (rv *review) goes() bool {
 	return !rv.new.DeletionTimestamp.IsZero() && (rv.old == nil || equality.Semantic.DeepEqual(rv.old.Spec, rv.new.Spec) &&
 		maps.Equal(rv.old.Labels, rv.new.Labels) && maps.Equal(rv.old.Annotations, rv.new.Annotations))

@@ -124,8 +124,7 @@ func (w *Webhook) decode(request ctrladmission.Request) (before, after *api.Trai
 	return before, after, err
 }
 
-// goes tells whether the TrainJob is being deleted and the request changes nothing of it but who keeps it: that must never be
-// refused.
+// goes reports whether a request only removes finalizers from a TrainJob that is being deleted. Such a request is never denied.
 func goes(before, after *api.TrainJob) bool {
 	return !after.DeletionTimestamp.IsZero() && (before == nil || equality.Semantic.DeepEqual(before.Spec, after.Spec) && maps.Equal(before.Annotations, after.Annotations))
 }

@@ -22,8 +22,8 @@ const usage = `cluster runs a real control plane on loopback.
   cluster down                               stop it
   cluster run   [--profile P] -- CMD ARG...  start, run CMD with its environment, stop; exits as CMD does
   cluster restart|stop|start|kill COMPONENT  act on one component of a running control plane
-  cluster cut|stall|flow COMPONENT           with --relayed: close its connections to the API server, hold back what arrives on
-                                             about half of them, let it flow again
+  cluster cut|stall|flow COMPONENT           with --relayed: close its connections to the API server; delay responses and
+                                             events on about half of them; end the delay
   cluster upgrade trainer                    put the next Kubeflow Trainer in the place of the one that runs
   cluster disable|enable gangs               restart Kubernetes without or with the Workload and PodGroup API
 

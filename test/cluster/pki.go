@@ -122,8 +122,8 @@ var identities = []identity{
 	{file: "kube-scheduler", name: "system:kube-scheduler"},
 }
 
-// writePKI makes the authority's file, the service account key and a kubeconfig for every identity; server is where each finds
-// the API server.
+// writePKI makes the authority's file, the service account key and a kubeconfig for every identity; server returns each
+// identity's address of the API server.
 func writePKI(l layout, a *authority, server func(identity) string) error {
 	if err := os.WriteFile(l.pki("ca.crt"), a.pem, 0o644); err != nil {
 		return err

@@ -18,7 +18,7 @@ type profile struct {
 	upgrade *part
 	// signalbox runs Signalbox as the integration, and as the Trainer where Kubeflow Trainer doesn't run.
 	signalbox bool
-	// relayed has each component reach the API server by a relay.
+	// relayed connects each component to the API server by a relay.
 	relayed bool
 }
 

@@ -10,9 +10,9 @@ import (
 	"sync"
 )
 
-// relay stands between one component and the API server, so that its connections can be cut, or stalled: what the API server
-// sends then doesn't arrive, caches are late, and answers come late. A component speaks HTTP/1.1 through it (DISABLE_HTTP2), so
-// that each of its watches is a connection of its own, and some of them can stall while others flow.
+// relay is a TCP proxy between one component and the API server. It can close connections, and stall them: watch events and
+// responses are delayed, so the component's caches are stale. Components use HTTP/1.1 through it (DISABLE_HTTP2), so each watch
+// has its own connection and some stall while others don't.
 type relay struct {
 	listener net.Listener
 	target   string
@@ -21,7 +21,7 @@ type relay struct {
 	pipes map[*pipe]struct{}
 }
 
-// pipe is one connection and its other half.
+// pipe is a pair of connections.
 type pipe struct {
 	client, server net.Conn
 	mu             sync.Mutex
@@ -29,7 +29,7 @@ type pipe struct {
 	stalled        bool
 }
 
-// newRelay serves until the context ends, on a port of its own.
+// newRelay serves on a free port until the context ends.
 func newRelay(ctx context.Context, target string) (*relay, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,11 +50,11 @@ func (r *relay) serve() {
 	for {
 		client, err := r.listener.Accept()
 		if err != nil {
-			return // the end
+			return // closed
 		}
 		server, err := net.Dial("tcp", r.target)
 		if err != nil {
-			client.Close() // as if nobody listened: the API server is down
+			client.Close() // like a refused connection
 			continue
 		}
 		p := &pipe{client: client, server: server}
@@ -74,7 +74,7 @@ func (r *relay) serve() {
 	}
 }
 
-// copyAll copies until either end is closed, and closes both; before is called before each write.
+// copyAll copies until one end is closed, and closes both. It calls before ahead of each write.
 func copyAll(to, from net.Conn, before func()) {
 	defer to.Close()
 	defer from.Close()
@@ -93,7 +93,7 @@ func copyAll(to, from net.Conn, before func()) {
 	}
 }
 
-// await returns when the connection isn't stalled.
+// await blocks while the connection is stalled.
 func (p *pipe) await() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,7 +128,7 @@ func (r *relay) cut() {
 	}
 }
 
-// stall holds back what the API server sends on about half of the connections, until flow is called.
+// stall delays what the API server sends on about half of the connections, until flow is called.
 func (r *relay) stall() {
 	for _, p := range r.all() {
 		if rand.IntN(2) == 0 {
@@ -143,10 +143,10 @@ func (r *relay) flow() {
 	}
 }
 
-// relayActions are what can be done to the connections of a component.
+// relayActions are the actions on a component's connections.
 var relayActions = map[string]func(*relay){"cut": (*relay).cut, "stall": (*relay).stall, "flow": (*relay).flow}
 
-// startRelays puts a relay before every component that has a kubeconfig, and returns where each finds the API server.
+// startRelays starts a relay for every component with a kubeconfig, and returns each identity's address of the API server.
 func (x *plan) startRelays(ctx context.Context, server string) (func(identity) string, error) {
 	direct := func(identity) string { return "https://" + server }
 	if !x.profile.relayed {
@@ -171,7 +171,7 @@ func (x *plan) startRelays(ctx context.Context, server string) (func(identity) s
 	}, nil
 }
 
-// relayed does something to the connections of a component.
+// relayed runs an action on the connections of a component.
 func (x *plan) relayed(action, component string) error {
 	if x.relays == nil {
 		return errors.New("the components are connected directly; start the control plane with --relayed")

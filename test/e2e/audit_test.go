@@ -34,8 +34,7 @@ func runAudit(scheme *runtime.Scheme) *auditor {
 	return a
 }
 
-// patience is how long a finding must last. SIGNALBOX_AUDIT_PATIENCE sets it for specs that end before: those of a manager that
-// was broken on purpose.
+// patience sets how long a finding must last. SIGNALBOX_AUDIT_PATIENCE overrides it: test/holes expects specs to fail early.
 func (a *auditor) patience(d time.Duration) {
 	if less, err := time.ParseDuration(os.Getenv("SIGNALBOX_AUDIT_PATIENCE")); err == nil {
 		a.lasting.SetPatience(less, less)

@@ -166,8 +166,7 @@ func (c *chaos) stopPolicy(ctx context.Context, policy kueue.StopPolicy) {
 	}, "2m").Should(gomega.Succeed())
 }
 
-// breakUntil kills components and starts them again, cuts their connections and holds back what they are to hear, and returns
-// how often.
+// breakUntil kills and restarts components, closes their connections and delays their watches, and returns the number of faults.
 func (c *chaos) breakUntil(end time.Time) int {
 	ginkgo.GinkgoHelper()
 	components := []string{"signalbox", "signalbox", "signalbox", "kueue", "jobset", "kube-controller-manager", "kube-scheduler", "kube-apiserver", "etcd"}
@@ -192,11 +191,11 @@ func (c *chaos) breakUntil(end time.Time) int {
 	return faults
 }
 
-// disturb cuts the connections of a component to the API server, or has it live for so long on late caches and late answers.
+// disturb closes the connections of a component to the API server, or delays its watch events and responses.
 func (c *chaos) disturb(action, component string, lasting time.Duration) {
 	ginkgo.GinkgoHelper()
 	if component == "kube-apiserver" || component == "etcd" {
-		component = "signalbox" // they are connected to nobody by a relay
+		component = "signalbox" // they have no relay
 	}
 	gomega.Expect(cluster.act(action, component)).To(gomega.Succeed(), "%s %s", action, component)
 	if action == "stall" {

@@ -40,7 +40,7 @@ func (p plane) kubeconfig(name string) string {
 	return filepath.Join(p.dir, name+".kubeconfig")
 }
 
-// ensure starts a component that may run already.
+// ensure starts a component unless it runs.
 func (p plane) ensure(component string) error {
 	if err := p.act("start", component); err != nil && !strings.Contains(err.Error(), "runs already") {
 		return err

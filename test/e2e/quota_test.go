@@ -282,7 +282,7 @@ var _ = ginkgo.Describe("What starts is what was admitted", func() {
 	ginkgo.It("and not a runtime that has grown since", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		rt := g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
-			rt.Labels["trainer.kubeflow.org/webhook-validation"] = "disabled" // whose webhook is down when it is edited
+			rt.Labels["trainer.kubeflow.org/webhook-validation"] = "disabled" // its webhook is down during the edit
 		})
 		stopPolicy(ctx, g.queue, kueue.Hold)
 		tj := g.submit(ctx, g.trainJob("mine", "torch", 1))

@@ -1,6 +1,6 @@
-// Command holes takes one fix after the other out of a copy of the tree, runs the end-to-end specs that are about it, and tells
-// whether they fail and what `signalbox audit` finds: a spec that passes without the fix shows nothing, and an audit that is
-// silent sees nothing.
+// Command holes removes each fix of docs/security.md from a copy of the tree, runs the end-to-end specs that cover it, and
+// prints how many fail and what `signalbox audit` finds. It exits with an error if no spec fails, or if the audit misses what it
+// should find.
 package main
 
 import (
@@ -15,12 +15,12 @@ import (
 	"strings"
 )
 
-// hole is a fix that is taken out: in file, from becomes to.
+// hole removes a fix: in file, from is replaced by to.
 type hole struct {
 	name, file, from, to string
-	// focus selects the specs that are about it.
+	// focus selects the specs that cover it.
 	focus string
-	// finds is the rule that audit must find broken; "" where nothing runs that it compares.
+	// finds is the rule that audit must report; "" if the audit doesn't cover it.
 	finds string
 }
 
@@ -46,7 +46,7 @@ var holes = []hole{
 }
 
 func main() {
-	only := flag.String("only", "", "names of the holes to try, a regular expression; all by default")
+	only := flag.String("only", "", "regular expression of the holes to test; all by default")
 	patience := flag.String("patience", "700ms", "how long a finding of the audit must last")
 	flag.Parse()
 	if err := run(regexp.MustCompile(*only), *patience); err != nil {
@@ -64,7 +64,7 @@ func run(only *regexp.Regexp, patience string) error {
 	if err := os.RemoveAll(tree); err != nil {
 		return err
 	}
-	// The files as they are, with what is not committed.
+	// Includes uncommitted files.
 	copied := exec.Command("bash", "-c", `mkdir -p "$1" && git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$1"`, "copy", tree)
 	if out, err := copied.CombinedOutput(); err != nil {
 		return fmt.Errorf("copying the tree: %w: %s", err, out)
@@ -84,7 +84,7 @@ func run(only *regexp.Regexp, patience string) error {
 		fmt.Printf("| %s | %s |\n", h.name, says)
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d holes are not seen", failed)
+		return fmt.Errorf("%d holes are not detected", failed)
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ var (
 	rules = regexp.MustCompile(`"((?:no-quota|exceeds-admission|quota-for-nothing|altered-child|doubled): [^"]*)"`)
 )
 
-// try runs the specs without the fix, and returns what they and the audit say.
+// try runs the specs without the fix, and returns the failures and a finding as table cells.
 func (h hole) try(root, tree, patience string) (string, error) {
 	path := filepath.Join(tree, h.file)
 	whole, err := os.ReadFile(path)
@@ -102,12 +102,12 @@ func (h hole) try(root, tree, patience string) (string, error) {
 		return "", err
 	}
 	if bytes.Count(whole, []byte(h.from)) != 1 {
-		return "", fmt.Errorf("%s has changed: the fix isn't where it was", h.file)
+		return "", fmt.Errorf("%s has changed; update the hole", h.file)
 	}
 	if err := os.WriteFile(path, bytes.Replace(whole, []byte(h.from), []byte(h.to), 1), 0o644); err != nil {
 		return "", err
 	}
-	defer os.WriteFile(path, whole, 0o644) //nolint:errcheck // the next hole says so
+	defer os.WriteFile(path, whole, 0o644) //nolint:errcheck // the next hole fails then
 	specs := exec.Command(filepath.Join(root, "bin", "cluster"), "run", "--root", tree, "--profile", "bundled", "--",
 		filepath.Join(root, "bin", "e2e.test"), "-ginkgo.no-color", "-ginkgo.focus="+h.focus)
 	specs.Env = append(os.Environ(), "SIGNALBOX_AUDIT_PATIENCE="+patience)

@@ -24,17 +24,17 @@ import (
 	"github.com/signalbox-dev/signalbox/integration"
 )
 
-// action is a step that somebody may take next.
+// action is a step of one actor.
 type action struct {
 	name string
-	// must tells that it comes at some time, if nothing else does.
+	// must marks a step that happens eventually.
 	must bool
 	do   func(*world)
 }
 
 var background = context.Background()
 
-// actions are all that may happen next, in an order that is the same for the same state.
+// actions returns all enabled steps, in an order that depends on the state alone.
 func (w *world) actions() []action {
 	return slices.Concat(w.managerActions(), w.watchActions(), w.kueueActions(), w.jobSetActions(), w.collectorActions(), w.userActions(), w.dueActions())
 }
@@ -45,18 +45,18 @@ func (w *world) managerActions() []action {
 		if !w.queue[name] {
 			continue
 		}
-		all = append(all, action{"the manager looks at " + name, true, func(w *world) { w.reconcile(name) }})
+		all = append(all, action{"the manager reconciles " + name, true, func(w *world) { w.reconcile(name) }})
 		if w.budget.Faults == 0 {
 			continue
 		}
 		for after := 1; after <= 3; after++ {
-			all = append(all, action{fmt.Sprintf("the manager looks at %s, and is gone after %d writes", name, after), false, func(w *world) {
+			all = append(all, action{fmt.Sprintf("the manager reconciles %s, and crashes after %d writes", name, after), false, func(w *world) {
 				w.budget.Faults--
 				w.left = after
 				w.reconcile(name)
 				w.left = -1
 				w.restart()
-			}}, action{fmt.Sprintf("the manager looks at %s, and the answer to write %d is lost", name, after), false, func(w *world) {
+			}}, action{fmt.Sprintf("the manager reconciles %s, and the response to write %d is lost", name, after), false, func(w *world) {
 				w.budget.Faults--
 				w.writes, w.lost = 0, after
 				w.reconcile(name)
@@ -65,7 +65,7 @@ func (w *world) managerActions() []action {
 		}
 	}
 	if w.budget.Faults > 0 {
-		all = append(all, action{"the manager is started anew", false, func(w *world) {
+		all = append(all, action{"the manager restarts", false, func(w *world) {
 			w.budget.Faults--
 			w.restart()
 		}})
@@ -73,12 +73,12 @@ func (w *world) managerActions() []action {
 	return all
 }
 
-// dueActions are what the manager comes back to, at the time that it wished: when nothing else happens before.
+// dueActions are the reconciles by RequeueAfter.
 func (w *world) dueActions() []action {
 	var all []action
 	for _, name := range names {
 		if _, due := w.again[name]; due && !w.queue[name] {
-			all = append(all, action{"time passes, and the manager looks at " + name, true, func(w *world) { w.reconcile(name) }})
+			all = append(all, action{"time passes, and the manager reconciles " + name, true, func(w *world) { w.reconcile(name) }})
 		}
 	}
 	return all
@@ -88,13 +88,13 @@ func (w *world) watchActions() []action {
 	var all []action
 	for _, kind := range watched {
 		if w.late(kind) {
-			all = append(all, action{"the manager hears of every " + kind, true, func(w *world) { w.sync(kind) }})
+			all = append(all, action{"the manager's cache of " + kind + "s is synced", true, func(w *world) { w.sync(kind) }})
 		}
 	}
 	return all
 }
 
-// counts tells whether Kueue counts a Workload's quota as used.
+// counts reports whether Kueue counts the quota of a Workload as used.
 func counts(wl *kueue.Workload) bool {
 	return workload.HasQuotaReservation(wl) && workload.IsActive(wl) && !workloadfinish.IsFinished(wl)
 }
@@ -102,7 +102,7 @@ func counts(wl *kueue.Workload) bool {
 func (w *world) update(o client.Object)       { must(w.store.Update(background, o)) }
 func (w *world) updateStatus(o client.Object) { must(w.store.Status().Update(background, o)) }
 
-// kueueActions: quota is for one.
+// kueueActions are Kueue's steps on a quota for one TrainJob.
 func (w *world) kueueActions() []action {
 	workloads := list[*kueue.Workload](w, "Workload")
 	used := slices.ContainsFunc(workloads, counts)
@@ -117,7 +117,7 @@ func (w *world) kueueActions() []action {
 				all = append(all, action{"Kueue admits " + wl.Name, true, func(w *world) { w.admit(wl) }})
 			}
 		case !workload.IsActive(wl) && !evicted:
-			all = append(all, action{"Kueue evicts " + wl.Name + ", which is not active", true, func(w *world) { w.evict(wl, kueue.WorkloadDeactivated) }})
+			all = append(all, action{"Kueue evicts inactive " + wl.Name, true, func(w *world) { w.evict(wl, kueue.WorkloadDeactivated) }})
 		case workload.IsActive(wl) && !evicted && w.budget.Preemptions > 0:
 			all = append(all, action{"Kueue preempts " + wl.Name, false, func(w *world) {
 				w.budget.Preemptions--
@@ -149,7 +149,7 @@ func (w *world) evict(wl *kueue.Workload, reason string) {
 	w.updateStatus(wl)
 }
 
-// jobSetActions: JobSet, the Job controller, the scheduler and the kubelet, of a JobSet of one Job of one pod.
+// jobSetActions are the steps of JobSet, the Job controller, the scheduler and the kubelet for JobSets of one pod.
 func (w *world) jobSetActions() []action {
 	jobs, pods := list[*batchv1.Job](w, "Job"), list[*corev1.Pod](w, "Pod")
 	var all []action
@@ -158,22 +158,22 @@ func (w *world) jobSetActions() []action {
 			continue
 		}
 		i := slices.IndexFunc(jobs, func(j *batchv1.Job) bool { return metav1.IsControlledBy(j, js) })
-		taken := slices.ContainsFunc(jobs, func(j *batchv1.Job) bool { return j.Name == jobName(js) }) // by an earlier JobSet's
+		taken := slices.ContainsFunc(jobs, func(j *batchv1.Job) bool { return j.Name == jobName(js) }) // by a previous JobSet's
 		switch {
 		case i < 0 && taken:
 		case i < 0:
-			all = append(all, action{"JobSet makes the Job of " + js.Name, true, func(w *world) { w.makeJob(js) }})
+			all = append(all, action{"JobSet creates the Job of " + js.Name, true, func(w *world) { w.makeJob(js) }})
 		case jobs[i].DeletionTimestamp.IsZero() && jobs[i].Status.Succeeded > 0:
-			all = append(all, action{"JobSet says that " + js.Name + " is over", true, func(w *world) { w.finish(js) }})
+			all = append(all, action{"JobSet completes " + js.Name, true, func(w *world) { w.finish(js) }})
 		}
 	}
 	for _, job := range jobs {
 		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return metav1.IsControlledBy(p, job) })
 		if i < 0 && job.DeletionTimestamp.IsZero() && job.Status.Succeeded == 0 {
-			all = append(all, action{"the Job controller makes the pod of " + job.Name, true, func(w *world) { w.makePod(job) }})
+			all = append(all, action{"the Job controller creates the pod of " + job.Name, true, func(w *world) { w.makePod(job) }})
 		}
 		if i >= 0 && pods[i].Status.Phase == corev1.PodSucceeded && job.Status.Succeeded == 0 {
-			all = append(all, action{"the Job controller counts the end of " + job.Name, true, func(w *world) {
+			all = append(all, action{"the Job controller completes " + job.Name, true, func(w *world) {
 				job := job.DeepCopy()
 				job.Status.Succeeded = 1
 				job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: batchv1.JobComplete, Status: corev1.ConditionTrue})
@@ -189,7 +189,7 @@ func (w *world) podActions(pods []*corev1.Pod) []action {
 	for _, pod := range pods {
 		switch deleted := !pod.DeletionTimestamp.IsZero(); {
 		case deleted:
-			all = append(all, action{"the kubelet ends " + pod.Name, true, func(w *world) {
+			all = append(all, action{"the kubelet terminates " + pod.Name, true, func(w *world) {
 				pod := pod.DeepCopy()
 				pod.Finalizers = nil
 				w.update(pod)
@@ -213,7 +213,7 @@ func (w *world) podActions(pods []*corev1.Pod) []action {
 	return all
 }
 
-// controlled makes an object the child of another.
+// controlled sets the controller reference of a child.
 func controlled(child, owner client.Object) {
 	must(controllerutil.SetControllerReference(owner, child, scheme))
 }
@@ -244,7 +244,7 @@ func (w *world) finish(js *jobset.JobSet) {
 	w.updateStatus(js)
 }
 
-// collectorActions: the garbage collector.
+// collectorActions are the steps of the garbage collector.
 func (w *world) collectorActions() []action {
 	there, going := map[types.UID]bool{}, map[types.UID]bool{}
 	children := map[types.UID]int{}
@@ -277,7 +277,7 @@ func (w *world) collectorActions() []action {
 	for _, kind := range []string{"JobSet", "Job"} {
 		for _, o := range everything[kind] {
 			if going[o.GetUID()] && children[o.GetUID()] == 0 {
-				all = append(all, action{"the garbage collector is through with " + kind + " " + o.GetName(), true, func(w *world) {
+				all = append(all, action{"the garbage collector finalizes " + kind + " " + o.GetName(), true, func(w *world) {
 					o := o.DeepCopyObject().(client.Object)
 					controllerutil.RemoveFinalizer(o, metav1.FinalizerDeleteDependents)
 					w.update(o)
@@ -331,7 +331,7 @@ func (w *world) userActions() []action {
 	return all
 }
 
-// wrong returns what must never be, "" where nothing is.
+// wrong describes a violated safety property; "" if there is none.
 func (w *world) wrong() string {
 	workloads := list[*kueue.Workload](w, "Workload")
 	used, held := 0, map[types.UID]bool{}
@@ -344,7 +344,7 @@ func (w *world) wrong() string {
 		}
 	}
 	if used > 1 {
-		return fmt.Sprintf("%d Workloads hold the quota for one", used)
+		return fmt.Sprintf("%d Workloads hold a quota for one", used)
 	}
 	running := map[types.UID]int{}
 	for _, pod := range list[*corev1.Pod](w, "Pod") {
@@ -374,7 +374,7 @@ func (w *world) wrong() string {
 	return ""
 }
 
-// unfinished returns what is not as it should be when nothing more happens by itself, "" where nothing is.
+// unfinished describes what should not remain when no step is left; "" if there is nothing.
 func (w *world) unfinished() string {
 	inactive := map[types.UID]bool{}
 	for _, wl := range list[*kueue.Workload](w, "Workload") {
@@ -383,17 +383,17 @@ func (w *world) unfinished() string {
 			inactive[owner.UID] = true
 		}
 		if counts(wl) {
-			return "Workload " + wl.Name + " holds quota for nothing"
+			return "Workload " + wl.Name + " keeps its quota"
 		}
 	}
 	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
 		if !meta.IsStatusConditionTrue(tj.Status.Conditions, "Complete") && !inactive[tj.UID] {
-			return fmt.Sprintf("TrainJob %s is lost: %v", tj.Name, tj.Status.Conditions)
+			return fmt.Sprintf("TrainJob %s never finishes: %v", tj.Name, tj.Status.Conditions)
 		}
 	}
 	for _, pod := range list[*corev1.Pod](w, "Pod") {
 		if !admission.PodEnded(pod) {
-			return "pod " + pod.Name + " runs on"
+			return "pod " + pod.Name + " still runs"
 		}
 	}
 	return ""

@@ -16,11 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// unserved is the discovery of an API server that knows no groups of pods.
+// unserved is the discovery of an API server without the PodGroup API.
 func unserved() discovery.DiscoveryInterface { return kubefake.NewClientset().Discovery() }
 
-// memories are what a manager remembers from one reconcile to the next, by the fields that have it. All of them are maps of
-// values, or values. What else it keeps is computed of what it is computed of again, and follows from that alone.
+// memories returns the fields that carry state from one reconcile to the next: maps of values, or values. Everything else that
+// a manager stores is a pure cache.
 func memories(m *manager) []reflect.Value {
 	of := func(o any, fields ...string) reflect.Value {
 		v := reflect.ValueOf(o).Elem()
@@ -30,7 +30,7 @@ func memories(m *manager) []reflect.Value {
 			}
 			v = v.FieldByName(field)
 			if !v.IsValid() {
-				panic("no field " + field + ": the model is to follow what the manager remembers")
+				panic("no field " + field + ": adapt the model to the manager's state")
 			}
 		}
 		return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
@@ -41,7 +41,7 @@ func memories(m *manager) []reflect.Value {
 	}
 }
 
-// remember gives a manager the memory of another.
+// remember copies the state of one manager to another.
 func remember(from, to *manager) {
 	source, target := memories(from), memories(to)
 	for i, value := range source {
@@ -55,8 +55,7 @@ func remember(from, to *manager) {
 	}
 }
 
-// fingerprint is the same for states from which the same can happen: versions are compared and not named, and times are left
-// out.
+// fingerprint identifies a state. It ignores times, and resource versions but for whether a cached one is stale.
 func (w *world) fingerprint() uint64 {
 	h := fnv.New64a()
 	now := map[types.UID]client.Object{}
@@ -87,7 +86,7 @@ func (w *world) fingerprint() uint64 {
 	return h.Sum64()
 }
 
-// recall says what is remembered, without times, and versions as they stand to what the cache shows.
+// recall formats a field of the manager's state without times; of a version it writes whether the cache is behind it.
 func (w *world) recall(value reflect.Value) string {
 	var says []string
 	switch {
@@ -120,7 +119,7 @@ func (w *world) recallFields(key types.NamespacedName, value reflect.Value) stri
 	return b.String()
 }
 
-// behind tells whether what the cache shows of a TrainJob is older than a version.
+// behind reports whether the cached TrainJob is older than a version.
 func (w *world) behind(key types.NamespacedName, version string) bool {
 	for _, o := range w.cache["TrainJob"] {
 		if o.GetName() == key.Name {
@@ -131,7 +130,7 @@ func (w *world) behind(key types.NamespacedName, version string) bool {
 	return false
 }
 
-// describe says what an object is, without its version and without times.
+// describe formats an object without its version and times.
 func describe(o client.Object) string {
 	c := o.DeepCopyObject().(client.Object)
 	c.SetResourceVersion("")
@@ -141,7 +140,7 @@ func describe(o client.Object) string {
 	return b.String()
 }
 
-// dump writes a value without times; that a pointer to one is set is written.
+// dump formats a value without times.
 func dump(b *strings.Builder, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:

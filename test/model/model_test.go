@@ -10,17 +10,17 @@ import (
 )
 
 var (
-	depth = flag.Int("depth", 5, "steps of every order that is tried")
-	ends  = flag.Int("ends", 1, "of how many states one is followed to the end of all")
+	depth = flag.Int("depth", 3, "steps of each interleaving")
+	ends  = flag.Int("ends", 8, "check liveness from one of this many states")
 )
 
-// patience is how many steps everything may take to its end.
+// patience bounds the steps from a state to the end.
 const patience = 400
 
-// most is how many steps of a path are told.
+// most bounds the steps of a path that are printed.
 const most = 60
 
-// path is how a state was reached.
+// path is the list of steps to a state.
 type path struct {
 	before *path
 	step   string
@@ -38,18 +38,18 @@ func (p *path) String() string {
 	return "\n  " + strings.Join(steps, "\n  ")
 }
 
-// state is a world and how it came to be.
+// state is a world and its path.
 type state struct {
 	*world
 	path *path
 }
 
-// TestEveryOrder tries every order of steps from a few situations, and follows what it finds to the end.
-func TestEveryOrder(t *testing.T) {
+// TestInterleavings explores every order of steps from a few situations, and checks liveness from a sample of the states.
+func TestInterleavings(t *testing.T) {
 	for _, s := range []struct {
 		name   string
 		budget budget
-		lead   int // steps that are taken in order, before all orders are tried
+		lead   int // steps taken in order before the search starts
 	}{
 		{"submitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 0},
 		{"queued", budget{Faults: 1, Preemptions: 1, Deactivations: 1}, 4},
@@ -66,12 +66,12 @@ func TestEveryOrder(t *testing.T) {
 			w.budget = s.budget
 			t.Logf("from%s", first.path)
 			states, followed := search(t, first)
-			t.Logf("%s: %d states in %d steps, %d of them followed to the end", s.name, states, *depth, followed)
+			t.Logf("%s: %d states at depth %d, liveness checked from %d", s.name, states, *depth, followed)
 		})
 	}
 }
 
-// next is the step that comes if nobody interferes: what must come, in order.
+// next returns the first step that must happen.
 func next(w *world) action {
 	for _, a := range w.actions() {
 		if a.must {
@@ -81,7 +81,7 @@ func next(w *world) action {
 	return action{}
 }
 
-// step takes a step, and fails where it leads to what must never be.
+// step takes a step and fails the test if it violates safety.
 func (s *state) step(t *testing.T, a action) {
 	t.Helper()
 	s.take(a)
@@ -90,7 +90,7 @@ func (s *state) step(t *testing.T, a action) {
 	}
 }
 
-// take takes a step, and keeps that it was taken, and what the manager failed with.
+// take takes a step and appends it to the path, with the error of the reconcile.
 func (s *state) take(a action) {
 	s.failed = nil
 	a.do(s.world)
@@ -101,7 +101,7 @@ func (s *state) take(a action) {
 	s.path = &path{s.path, name}
 }
 
-// search tries every order of steps from a state, each state once.
+// search explores every order of steps from a state; equal states once.
 func search(t *testing.T, first state) (states, followed int) {
 	seen := map[uint64]bool{first.fingerprint(): true}
 	frontier := []state{first}
@@ -154,7 +154,7 @@ func search(t *testing.T, first state) (states, followed int) {
 	return len(seen), followed
 }
 
-// try takes a step in a worker, which must not end the test.
+// try is step for a worker goroutine, which must not call FailNow.
 func (s *state) try(t *testing.T, a action) bool {
 	s.take(a)
 	if wrong := s.wrong(); wrong != "" {
@@ -164,14 +164,14 @@ func (s *state) try(t *testing.T, a action) bool {
 	return true
 }
 
-// follow has everything come to its end, and looks at it.
+// follow takes steps until none is left, and checks the result.
 func (s *state) follow(t *testing.T) bool {
 	c := state{s.clone(), s.path}
 	for range patience {
 		a := next(c.world)
 		if a.do == nil {
 			if says := c.unfinished(); says != "" {
-				t.Errorf("nothing more happens, and %s, after%s", says, c.path)
+				t.Errorf("no step is left, but %s, after%s", says, c.path)
 				return false
 			}
 			return true
@@ -180,6 +180,6 @@ func (s *state) follow(t *testing.T) bool {
 			return false
 		}
 	}
-	t.Errorf("it comes to no end in %d steps, after%s", patience, c.path)
+	t.Errorf("steps remain after %d, after%s", patience, c.path)
 	return false
 }

@@ -28,11 +28,11 @@ import (
 	"github.com/signalbox-dev/signalbox/trainer"
 )
 
-var inputs = flag.Int("inputs", 2000, "sequences of requests that are made at random")
+var inputs = flag.Int("inputs", 2000, "random sequences of requests")
 
 const self = "signalbox"
 
-// server keeps the handlers that webhooks register with a manager.
+// server records the handlers that webhooks register with a manager.
 type server struct {
 	ctrl.Manager
 	*served
@@ -51,10 +51,10 @@ func (s *served) Register(path string, handler http.Handler) {
 	}
 }
 
-// chain is what the API server calls of a request for a TrainJob, in its order.
+// chain calls the webhooks for TrainJobs in the API server's order.
 type chain struct {
 	mutating, validating []*ctrladmission.Webhook
-	created, taken       int // TrainJobs, and updates of them
+	created, updated     int // by users
 	started              int // by the manager
 }
 
@@ -81,7 +81,7 @@ func newChain() *chain {
 	}
 }
 
-// request carries a request out: it returns what is stored, or why it is refused.
+// request returns what the API server would store, or why it denies the request.
 func (c *chain) request(user string, old, sent []byte) (stored []byte, refusal string, err error) {
 	request := ctrladmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 		UID: "request", Operation: admissionv1.Create, Namespace: namespace, Name: "job", UserInfo: authenticationv1.UserInfo{Username: user},
@@ -112,10 +112,10 @@ func (c *chain) request(user string, old, sent []byte) (stored []byte, refusal s
 	return sent, "", nil
 }
 
-// deleting is what the API server makes of a TrainJob with a finalizer that is deleted.
+// deleting is what a deletion changes of a TrainJob with a finalizer.
 const deleting = `{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z","finalizers":["example.com/mine"]}}`
 
-// palette is what users and the manager send, as merge patches; a creation is one of nothing.
+// palette are merge patches that users send.
 var palette = []string{
 	`{"spec":{"suspend":false}}`, `{"spec":{"suspend":true}}`, `{"spec":{"suspend":null}}`, `{"spec":{"runtimePatches":null}}`, `{"spec":{"runtimePatches":[]}}`,
 	`{"spec":{"runtimePatches":[{"manager":"a.com/a"}]}}`,
@@ -132,20 +132,20 @@ var palette = []string{
 	`{"spec":{"podTemplateOverrides":[{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"pool":"b"}}}]}}`, `{"spec":{"activeDeadlineSeconds":5}}`,
 }
 
-// base is a TrainJob as a user creates it.
+// base is a TrainJob that a user creates.
 const base = `{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob","metadata":{"namespace":"team","name":"job","uid":"uid","labels":{"kueue.x-k8s.io/queue-name":"queue"}},
 	"spec":{"runtimeRef":{"apiGroup":"trainer.kubeflow.org","kind":"ClusterTrainingRuntime","name":"torch"},"managedBy":"trainer.kubeflow.org/trainjob-controller","suspend":true}}`
 
-// starts and ends are what the manager writes.
+// The manager's writes.
 const (
 	managerStarts = `[{"op":"add","path":"/metadata/annotations","value":{"signalbox.dev/runtime":"pinned"}},{"op":"add","path":"/spec/suspend","value":false},{"op":"add","path":"/spec/runtimePatches","value":
 		[{"manager":"kueue.x-k8s.io/manager","time":"2026-01-01T00:00:00Z","trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"node","template":{"spec":{"template":{"spec":{"nodeSelector":{"pool":"a"}}}}}}]}}}}]}]`
 	managerStops = `[{"op":"add","path":"/spec/suspend","value":true}]`
 )
 
-// FuzzRequests holds, of sequences of requests by users and by the manager, whatever is sent: nothing panics, every refusal says
-// why, and what is the manager's alone, suspend of a queued TrainJob, its entry and its pin, changes by no request of anybody
-// else's. The bytes choose the requests; what is left of them is sent as it is.
+// FuzzRequests sends sequences of requests by users and by the manager through both webhooks. Nothing panics, and every denial
+// has a message. No user's request changes the manager's fields: suspend of a queued TrainJob, its entry and its pinned runtime.
+// The bytes select the requests; the rest may be sent as a merge patch.
 func FuzzRequests(f *testing.F) {
 	c := newChain()
 	f.Add([]byte{3, 0, 5, 10, 0, 9, 4, 1})
@@ -157,7 +157,7 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// TestRequests makes sequences at random; FuzzRequests is guided by what they reach.
+// TestRequests runs random sequences; FuzzRequests is guided by coverage.
 func TestRequests(t *testing.T) {
 	c := newChain()
 	for i := range *inputs {
@@ -170,13 +170,13 @@ func TestRequests(t *testing.T) {
 			t.Fatalf("sequence %d, %v: %s", i, data, says)
 		}
 	}
-	t.Logf("%d sequences: %d TrainJobs created, %d updates by users taken, %d starts", *inputs, c.created, c.taken, c.started)
-	if c.created == 0 || c.taken == 0 || c.started == 0 {
-		t.Error("nothing is tried where nothing comes through")
+	t.Logf("%d sequences: %d TrainJobs created, %d updates by users accepted, %d starts", *inputs, c.created, c.updated, c.started)
+	if c.created == 0 || c.updated == 0 || c.started == 0 {
+		t.Error("no request is accepted, so nothing is tested")
 	}
 }
 
-// sequence sends requests until the bytes are used up.
+// sequence sends the requests that the bytes select, and describes a violation; "" if there is none.
 func (c *chain) sequence(data []byte) string {
 	var stored []byte
 	for len(data) > 0 {
@@ -193,10 +193,10 @@ func (c *chain) sequence(data []byte) string {
 			}
 			if refusal == "" {
 				if queued(created) && !suspended(created) {
-					return "a queued TrainJob is created running: " + string(created)
+					return "a queued TrainJob is created unsuspended: " + string(created)
 				}
 				if own(created) != "" || pin(created) != "" {
-					return "what is the manager's comes with a creation: " + string(created)
+					return "a user creates the manager's fields: " + string(created)
 				}
 				stored = created
 				c.created++
@@ -221,13 +221,13 @@ func (c *chain) sequence(data []byte) string {
 	return ""
 }
 
-// managers is a request of the manager's, which is refused only where the TrainJob is in no state for it.
+// managers sends a request of the manager, and returns what is stored.
 func (c *chain) managers(stored []byte, operations string) []byte {
 	patch, err := jsonpatch.DecodePatch([]byte(operations))
 	must(err)
 	sent, err := patch.Apply(stored)
 	if err != nil {
-		return stored // there is no spec to write to
+		return stored // it has no spec
 	}
 	after, refusal, err := c.request(self, stored, sent)
 	if refusal != "" || err != nil {
@@ -239,7 +239,7 @@ func (c *chain) managers(stored []byte, operations string) []byte {
 	return after
 }
 
-// users is a request of anybody else's.
+// users sends a request of a user.
 func (c *chain) users(stored *[]byte, sent []byte) string {
 	before := *stored
 	after, refusal, err := c.request("user", before, sent)
@@ -255,10 +255,10 @@ func (c *chain) users(stored *[]byte, sent []byte) string {
 	case queued(before) && queued(after) && suspended(before) && !suspended(after):
 		return fmt.Sprintf("a user starts a queued TrainJob: %s becomes %s", before, after)
 	case queued(before) && !suspended(before) && !reflect.DeepEqual(entries(before), entries(after)):
-		return fmt.Sprintf("entries of a TrainJob that runs change: %s becomes %s", before, after)
+		return fmt.Sprintf("entries of a running TrainJob change: %s becomes %s", before, after)
 	}
 	*stored = after
-	c.taken++
+	c.updated++
 	return ""
 }
 
@@ -299,7 +299,7 @@ func entries(raw []byte) []any {
 	return object.Spec.RuntimePatches
 }
 
-// own is the manager's entry as it stands, "" where there is none.
+// own returns the manager's entry; "" if there is none.
 func own(raw []byte) string {
 	var all []string
 	for _, e := range entries(raw) {

@@ -52,14 +52,13 @@ const (
 	pool      = "pool" // the label of nodes by which flavors differ
 )
 
-// names of the TrainJobs, and of the flavors that they are admitted to in turns.
+// names are the TrainJobs; consecutive admissions of one alternate between the flavors.
 var (
 	names   = []string{"first", "second"}
 	flavors = []kueue.ResourceFlavorReference{"a", "b"}
 )
 
-// watched are the kinds that the manager reads from its cache and that change; their versions in it are of any moment between
-// the start and now.
+// watched are the kinds that the manager reads from its cache. Each may be stale by any number of events.
 var watched = []string{"TrainJob", "Workload", "JobSet", "Pod"}
 
 var scheme = func() *runtime.Scheme {
@@ -72,7 +71,7 @@ var scheme = func() *runtime.Scheme {
 	return s
 }()
 
-// world is one state, and what can be done in it.
+// world is one state of the cluster and of the manager.
 type world struct {
 	store client.WithWatch // the API server
 	clock *clocktesting.FakeClock
@@ -80,22 +79,22 @@ type world struct {
 
 	manager *manager
 	cache   map[string][]client.Object // by kind; never changed in place
-	queue   map[string]bool            // TrainJobs that the manager is to look at
-	again   map[string]time.Time       // and at which time
+	queue   map[string]bool            // TrainJobs in the manager's workqueue
+	again   map[string]time.Time       // TrainJobs with a RequeueAfter, and when it is due
 
-	// left is how many writes the manager may still make before it is gone; negative for any number. lost is the one, from 1,
-	// whose answer doesn't arrive; 0 for none.
+	// left is how many writes the manager has before it crashes; negative means unlimited. lost is the number of the write, from
+	// 1, whose response is lost; 0 means none.
 	left, lost, writes int
-	failed             error // the manager, the last time that it looked
+	failed             error // of the last reconcile
 
 	budget budget
 	ledger ledger
 }
 
-// budget is how much may still happen that need not.
+// budget bounds the events that don't have to happen.
 type budget struct{ Faults, Preemptions, Deletions, Deactivations, Creations int }
 
-// ledger is what has happened, for what no single state shows.
+// ledger records what no single state shows.
 type ledger struct {
 	Admissions map[types.UID]int       // by the UID of the TrainJob
 	Starts     map[types.UID]int       //
@@ -125,7 +124,7 @@ func must(err error) {
 	}
 }
 
-// fixed are the objects that nobody changes.
+// fixed are the objects that never change.
 func fixed() []client.Object {
 	rj := jobset.ReplicatedJob{Name: "node", Replicas: 1}
 	rj.Template.Labels = map[string]string{"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
@@ -156,13 +155,14 @@ func trainJob(name string) *api.TrainJob {
 	}
 }
 
-// serve makes an API server that has the objects.
+// serve replaces the API server by one with the objects.
 func (w *world) serve(objects []client.Object) {
 	w.store = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&api.TrainJob{}, &kueue.Workload{}, &jobset.JobSet{}, &batchv1.Job{}, &corev1.Pod{}).Build()
 }
 
-// api is the API server as everybody sees it: it gives UIDs and times, and deletes in the foreground where it is asked to.
+// api is the API server as its clients see it. Unlike the fake client it assigns UIDs and creation times, and implements
+// foreground deletion.
 func (w *world) api() client.WithWatch {
 	return interceptor.NewClient(w.store, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
@@ -198,8 +198,8 @@ func (w *world) api() client.WithWatch {
 	})
 }
 
-// unchanged shows the manager's cache the versions that changed nothing, and wakes nobody: an API server makes no version of a
-// write that changes nothing, as the fake one does.
+// unchanged hides resource versions that changed nothing from the manager: the fake client bumps the version on a no-op write,
+// and an API server doesn't.
 func (w *world) unchanged() {
 	for _, kind := range watched {
 		now := map[types.UID]client.Object{}
@@ -216,7 +216,7 @@ func (w *world) unchanged() {
 	}
 }
 
-// manager is Signalbox with the bundled Trainer, wired as cmd/signalbox does.
+// manager is Signalbox with the bundled Trainer, wired like cmd/signalbox.
 type manager struct {
 	writer      *admission.Writer
 	jobSets     *admission.JobSets
@@ -225,7 +225,7 @@ type manager struct {
 	indexes     indexes
 }
 
-// indexes are what is searched by in the cache, by field.
+// indexes are the cache's field indexes.
 type indexes map[string]client.IndexerFunc
 
 func (i indexes) IndexField(_ context.Context, _ client.Object, field string, extract client.IndexerFunc) error {
@@ -233,7 +233,7 @@ func (i indexes) IndexField(_ context.Context, _ client.Object, field string, ex
 	return nil
 }
 
-// start makes a manager that knows nothing.
+// start creates a manager with empty memory.
 func (w *world) start() {
 	ctx := context.Background()
 	config := configapi.Default()
@@ -255,13 +255,13 @@ func (w *world) start() {
 	w.manager = m
 }
 
-// limits are the defaults of the configuration.
+// limits are the configuration's defaults.
 func limits() overrides.Limits {
 	l := configapi.Default().Limits
 	return overrides.Limits{Pods: l.Pods, SpecBytes: l.SpecBytes, Elements: l.Elements, GracePeriodSeconds: l.TerminationGracePeriodSeconds}
 }
 
-// restart starts the manager anew: its cache is of now, and all that it finds is in its queue.
+// restart restarts the manager: its cache is current, and its queue has every TrainJob.
 func (w *world) restart() {
 	w.start()
 	w.cache, w.queue, w.again = map[string][]client.Object{}, map[string]bool{}, map[string]time.Time{}
@@ -270,7 +270,7 @@ func (w *world) restart() {
 	}
 }
 
-// sync brings one kind in the manager's cache to now, and into its queue what its watches would.
+// sync makes the manager's cache of one kind current, and enqueues what the watch events would.
 func (w *world) sync(kind string) {
 	before := map[types.UID]client.Object{}
 	for _, o := range w.cache[kind] {
@@ -289,7 +289,7 @@ func (w *world) sync(kind string) {
 	}
 }
 
-// wake puts the TrainJob of a changed object into the queue; either version may be nil.
+// wake enqueues the TrainJob of a changed object; either version may be nil.
 func (w *world) wake(kind string, before, after client.Object) {
 	o := after
 	if o == nil {
@@ -300,7 +300,7 @@ func (w *world) wake(kind string, before, after client.Object) {
 		return
 	}
 	if pod, ok := o.(*corev1.Pod); ok {
-		// Only a pod's end is told (integration's podEnds).
+		// integration.podEnds passes only these.
 		if after == nil || before != nil && admission.PodEnded(pod) && !admission.PodEnded(before.(*corev1.Pod)) {
 			w.queue[pod.Labels[jobset.JobSetNameKey]] = true
 		}
@@ -311,7 +311,7 @@ func (w *world) wake(kind string, before, after client.Object) {
 	}
 }
 
-// late tells whether the manager's cache of a kind isn't of now.
+// late reports whether the manager's cache of a kind is stale.
 func (w *world) late(kind string) bool {
 	now := w.all(kind)
 	return len(now) != len(w.cache[kind]) || slices.ContainsFunc(now, func(o client.Object) bool {
@@ -321,7 +321,7 @@ func (w *world) late(kind string) bool {
 	})
 }
 
-// all reads the objects of a kind, by name; pods as the manager's cache keeps them.
+// all returns the objects of a kind, sorted by name.
 func (w *world) all(kind string) []client.Object {
 	list := map[string]client.ObjectList{
 		"TrainJob": &api.TrainJobList{}, "Workload": &kueue.WorkloadList{}, "JobSet": &jobset.JobSetList{}, "Pod": &corev1.PodList{}, "Job": &batchv1.JobList{},
@@ -344,24 +344,23 @@ func list[T client.Object](w *world, kind string) []T {
 	return all
 }
 
-// errGone ends what a manager does that is gone.
-var errGone = errors.New("the manager is gone")
+// errCrashed fails every write of a manager that has crashed.
+var errCrashed = errors.New("the manager has crashed")
 
-// counted is the API server for the manager's writes, each of which may be the one before which it is gone, or the one whose
-// answer is lost.
+// counted is the API server for the manager's writes: it injects crashes and lost responses, and fills the ledger.
 func (w *world) counted() client.Client {
 	write := func(dryRun bool, do func() error) error {
 		if dryRun {
 			return do()
 		}
 		if w.left == 0 {
-			return errGone
+			return errCrashed
 		}
 		w.left--
 		w.writes++
 		err := do()
 		if err == nil && w.writes == w.lost {
-			return apierrors.NewTimeoutError("the answer is lost", 1)
+			return apierrors.NewTimeoutError("the response is lost", 1)
 		}
 		return err
 	}
@@ -402,7 +401,7 @@ func (w *world) counted() client.Client {
 	})
 }
 
-// suspended returns the UID of the TrainJob that an object is, where the API server has it suspended.
+// suspended returns the UID of a TrainJob that is suspended in the API server; "" otherwise.
 func (w *world) suspended(o client.Object) types.UID {
 	if _, ok := o.(*api.TrainJob); !ok {
 		return ""
@@ -434,7 +433,7 @@ func kindOf(o runtime.Object) string {
 	return ""
 }
 
-// kept is a copy of an object as the manager's cache keeps it.
+// kept returns a copy of an object as the manager's cache stores it.
 func kept(o client.Object) client.Object {
 	if pod, ok := o.(*corev1.Pod); ok {
 		return admission.RetainPod(pod).DeepCopy()
@@ -489,7 +488,7 @@ func (w *world) matches(o client.Object, selector fields.Selector) bool {
 	return true
 }
 
-// reconcile has the manager look at a TrainJob, as its controller does.
+// reconcile runs both reconcilers for a TrainJob, like the controller does.
 func (w *world) reconcile(name string) {
 	if at, due := w.again[name]; due && !w.queue[name] {
 		w.clock.SetTime(maxTime(at, w.clock.Now()))
@@ -520,7 +519,7 @@ func maxTime(a, b time.Time) time.Time {
 	return b
 }
 
-// clone returns a world in the same state.
+// clone returns a copy of the state.
 func (w *world) clone() *world {
 	c := &world{
 		clock: clocktesting.NewFakeClock(w.clock.Now()), uids: w.uids, cache: maps.Clone(w.cache), queue: maps.Clone(w.queue), again: maps.Clone(w.again),
