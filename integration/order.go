@@ -2,6 +2,8 @@ package integration
 
 import (
 	"context"
+	"math/bits"
+	"sync"
 
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	corev1 "k8s.io/api/core/v1"
@@ -30,12 +32,83 @@ const (
 	laterPriority    = -20
 )
 
-// holdersFirst passes events on, those of what holds quota with holderPriority, an admission with admittedPriority.
-type holdersFirst struct{ handler.EventHandler }
+// holdersFirst passes events on, those of what holds quota with holderPriority, an admission with admittedPriority, and those of
+// what waits by the size of its namespace's crowd.
+type holdersFirst struct {
+	handler.EventHandler
+	crowds *crowds
+}
+
+// crowds lowers the priority of waiting TrainJobs by how many of their namespace are in the queue, so that a namespace with ten
+// thousand doesn't delay another with one. Within a namespace the order stays first in, first out.
+type crowds struct {
+	mu     sync.Mutex
+	queued map[string]*crowd // by namespace
+}
+
+// crowd is the TrainJobs of one namespace in the queue.
+type crowd struct {
+	names map[string]struct{}
+	level int // the highest since the crowd was last empty: a lower one would overtake
+}
+
+// The level of a crowd is 0 up to crowdSize TrainJobs, and one higher each time that they double, up to maxLevel.
+const (
+	crowdSize = 32
+	maxLevel  = 8 // statusPriority of the bundled Trainer is lower
+)
+
+func newCrowds() *crowds { return &crowds{queued: map[string]*crowd{}} }
+
+// priority returns the priority of a waiting TrainJob that enters the queue.
+func (c *crowds) priority(request reconcile.Request) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := c.queued[request.Namespace]
+	if of == nil {
+		of = &crowd{names: map[string]struct{}{}}
+		c.queued[request.Namespace] = of
+	}
+	of.names[request.Name] = struct{}{}
+	of.level = max(of.level, min(bits.Len(uint(len(of.names)-1)/crowdSize), maxLevel))
+	return -of.level
+}
+
+// took records that a TrainJob has left the queue.
+func (c *crowds) took(request reconcile.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if of := c.queued[request.Namespace]; of != nil {
+		if delete(of.names, request.Name); len(of.names) == 0 {
+			delete(c.queued, request.Namespace)
+		}
+	}
+}
+
+// inTurn is a queue into which everything without a priority comes with that of its crowd.
+type inTurn struct {
+	priorityqueue.PriorityQueue[reconcile.Request]
+	crowds *crowds
+}
+
+// Add implements workqueue.TypedRateLimitingInterface.
+func (q inTurn) Add(item reconcile.Request) { q.AddWithOpts(priorityqueue.AddOpts{}, item) }
+
+// AddWithOpts implements priorityqueue.PriorityQueue.
+func (q inTurn) AddWithOpts(o priorityqueue.AddOpts, items ...reconcile.Request) {
+	if ptr.Deref(o.Priority, 0) != 0 {
+		q.PriorityQueue.AddWithOpts(o, items...)
+		return
+	}
+	for _, item := range items {
+		o.Priority = ptr.To(q.crowds.priority(item))
+		q.PriorityQueue.AddWithOpts(o, item)
+	}
+}
 
 // Create implements handler.EventHandler; after a restart, too, holders come first.
 func (h holdersFirst) Create(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	h.EventHandler.Create(ctx, e, queueFor(q, priorityOf(e.Object)))
+	h.EventHandler.Create(ctx, e, h.queueFor(q, priorityOf(e.Object)))
 }
 
 // Update implements handler.EventHandler; what has just come to its end, or was stopped, is raised once more.
@@ -44,19 +117,23 @@ func (h holdersFirst) Update(ctx context.Context, e event.UpdateEvent, q workque
 	if before, ok := e.ObjectOld.(*kueue.Workload); ok && !workload.IsAdmitted(before) && workload.IsAdmitted(e.ObjectNew.(*kueue.Workload)) {
 		priority = admittedPriority
 	}
-	h.EventHandler.Update(ctx, e, queueFor(q, priority))
+	h.EventHandler.Update(ctx, e, h.queueFor(q, priority))
 }
 
 // Delete implements handler.EventHandler.
 func (h holdersFirst) Delete(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-	h.EventHandler.Delete(ctx, e, queueFor(q, priorityOf(e.Object)))
+	h.EventHandler.Delete(ctx, e, h.queueFor(q, priorityOf(e.Object)))
 }
 
-func queueFor(q workqueue.TypedRateLimitingInterface[reconcile.Request], priority int) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && priority > 0 {
+func (h holdersFirst) queueFor(q workqueue.TypedRateLimitingInterface[reconcile.Request], priority int) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request])
+	switch {
+	case !ok:
+		return q
+	case priority > 0:
 		return raised{pq, priority}
 	}
-	return q
+	return inTurn{pq, h.crowds}
 }
 
 func priorityOf(o client.Object) int {

@@ -30,7 +30,7 @@ import (
 func TestHoldersFirst(t *testing.T) {
 	queue := priorityqueue.New[reconcile.Request]("test")
 	defer queue.ShutDown()
-	h := holdersFirst{&handler.EnqueueRequestForObject{}}
+	h := holdersFirst{&handler.EnqueueRequestForObject{}, newCrowds()}
 	trainJob := func(name string, suspend bool) *api.TrainJob {
 		job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		job.Spec.Suspend = ptr.To(suspend)
@@ -66,6 +66,52 @@ func TestHoldersFirst(t *testing.T) {
 			t.Errorf("got %q, want %q", item.Name, want)
 		}
 		queue.Done(item)
+	}
+}
+
+// A namespace with many waiting TrainJobs doesn't delay another, and keeps its own order.
+func TestCrowds(t *testing.T) {
+	queue := priorityqueue.New[reconcile.Request]("test")
+	defer queue.ShutDown()
+	crowds := newCrowds()
+	h := holdersFirst{&handler.EnqueueRequestForObject{}, crowds}
+	add := func(namespace string, n int) {
+		job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%05d", n)}}
+		job.Spec.Suspend = ptr.To(true)
+		h.Create(context.Background(), event.CreateEvent{Object: job}, queue)
+	}
+	const many = 10_000
+	for n := range many {
+		add("many", n)
+	}
+	add("few", 0)
+	if err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return queue.Len() == many+1, nil }); err != nil {
+		t.Fatal(err)
+	}
+	next, last := 0, -1
+	for n := range many + 1 {
+		item, _ := queue.Get()
+		crowds.took(item)
+		queue.Done(item)
+		if item.Namespace == "few" {
+			last = n
+			continue
+		}
+		if want := fmt.Sprintf("%05d", next); item.Name != want {
+			t.Fatalf("first in, first out: got %s after %d, want %s", item.Name, n, want)
+		}
+		next++
+		if n == many/2 {
+			add("many", many) // comes after those that wait, however few they are now
+		}
+	}
+	if last < 0 || last > crowdSize {
+		t.Errorf("the other namespace's TrainJob comes after %d of the crowd, want at most %d", last, crowdSize)
+	}
+	if item, _ := queue.Get(); item.Name != fmt.Sprintf("%05d", many) {
+		t.Errorf("the last is %s", item.Name)
+	} else if crowds.took(item); len(crowds.queued) != 0 {
+		t.Errorf("an empty queue has no crowds: %v", crowds.queued)
 	}
 }
 

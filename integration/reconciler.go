@@ -90,6 +90,7 @@ type Reconciler struct {
 	clock     clock.Clock
 	features  gates
 	memory    *memory
+	crowds    *crowds
 	memo      *overrides.Memo
 	jobs      *jobframework.JobReconciler
 
@@ -147,7 +148,7 @@ func NewReconciler(c client.Client, reader client.Reader, writer *admission.Writ
 	countFromZero(installed.Dialect())
 	return &Reconciler{
 		client: c, reader: reader, recorder: recorder, writer: writer, jobSets: jobSets, pods: pods, bundled: bundled, installed: installed, clock: clk,
-		features: readGates(), memory: newMemory(), memo: overrides.NewMemo(memoized), jobs: jobframework.NewReconciler(c, told, options...),
+		features: readGates(), memory: newMemory(), crowds: newCrowds(), memo: overrides.NewMemo(memoized), jobs: jobframework.NewReconciler(c, told, options...),
 		manageAll: config.ManageJobsWithoutQueueName, selector: selector, ownerKinds: ownerKinds, ownerUsers: config.OwnerIdentities, placement: placement, limits: limits, podsWithin: podsWithin,
 	}, nil
 }
@@ -410,7 +411,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 			return err
 		}
 	}
-	owner := holdersFirst{handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &api.TrainJob{}, handler.OnlyControllerOwner())}
+	owner := holdersFirst{handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &api.TrainJob{}, handler.OnlyControllerOwner()), r.crowds}
 	log := mgr.GetLogger().WithValues("controller", controllerName, "controllerGroup", gvk.Group, "controllerKind", gvk.Kind)
 	b := ctrl.NewControllerManagedBy(mgr).
 		Named(controllerName).
@@ -420,18 +421,19 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 			}
 			return log.WithValues(gvk.Kind, klog.KRef(request.Namespace, request.Name), "namespace", request.Namespace, "name", request.Name)
 		}).
-		Watches(&api.TrainJob{}, holdersFirst{&handler.EnqueueRequestForObject{}}).
+		Watches(&api.TrainJob{}, holdersFirst{&handler.EnqueueRequestForObject{}, r.crowds}).
 		Watches(&kueue.Workload{}, owner).
 		Watches(&jobset.JobSet{}, owner).
-		Watches(&corev1.Pod{}, holdersFirst{handler.EnqueueRequestsFromMapFunc(r.jobOf)}, builder.WithPredicates(podEnds())).
-		Watches(&api.ClusterTrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.ClusterTrainingRuntimeKind))).
-		Watches(&api.TrainingRuntime{}, handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.TrainingRuntimeKind))).
+		Watches(&corev1.Pod{}, holdersFirst{handler.EnqueueRequestsFromMapFunc(r.jobOf), r.crowds}, builder.WithPredicates(podEnds())).
+		Watches(&api.ClusterTrainingRuntime{}, holdersFirst{handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.ClusterTrainingRuntimeKind)), r.crowds}).
+		Watches(&api.TrainingRuntime{}, holdersFirst{handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.TrainingRuntimeKind)), r.crowds}).
 		WatchesRawSource(source.Channel(r.installed.again(ctx, r.client), &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency})
 	if next != nil {
 		b = b.WatchesRawSource(source.Channel(next.Changed(), &handler.EnqueueRequestForObject{}))
 	}
 	return b.Complete(reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+		r.crowds.took(request)
 		result, err := r.Reconcile(ctx, request)
 		if next != nil {
 			theirs, nextErr := next.ReconcileAfter(ctx, request, err != nil)
