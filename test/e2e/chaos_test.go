@@ -119,7 +119,29 @@ func (c *chaos) submitUntil(ctx context.Context, end time.Time, random *rand.Ran
 			c.mu.Unlock()
 		}
 		time.Sleep(wait)
+		for c.unfinished(ctx) > maxUnfinished && time.Now().Before(end) {
+			time.Sleep(time.Second)
+		}
 	}
+}
+
+// maxUnfinished bounds the TrainJobs that wait or run at a time, so that a long run doesn't end with an hour of waiting.
+const maxUnfinished = 150
+
+// unfinished returns how many TrainJobs have not finished; 0 if the API server doesn't answer.
+func (c *chaos) unfinished(ctx context.Context) int {
+	var list api.TrainJobList
+	if err := admin.List(ctx, &list, client.InNamespace(c.namespace)); err != nil {
+		return 0
+	}
+	return len(slices.DeleteFunc(list.Items, func(tj api.TrainJob) bool { return over(&tj) }))
+}
+
+// over reports whether a TrainJob has finished.
+func over(tj *api.TrainJob) bool {
+	return slices.ContainsFunc([]string{trainer.TrainJobComplete, trainer.TrainJobFailed}, func(name string) bool {
+		return meta.IsStatusConditionTrue(tj.Status.Conditions, name)
+	})
 }
 
 // meddleUntil writes to TrainJobs, deletes some, deactivates Workloads, and closes and opens the queue.
@@ -217,10 +239,7 @@ func (c *chaos) settle(ctx context.Context) int {
 		for i := range list.Items {
 			tj := &list.Items[i]
 			there[tj.UID] = true
-			over := slices.ContainsFunc([]string{trainer.TrainJobComplete, trainer.TrainJobFailed}, func(name string) bool {
-				return meta.IsStatusConditionTrue(tj.Status.Conditions, name)
-			})
-			g.Expect(over).To(gomega.BeTrue(), "TrainJob %s has not ended: %v", tj.Name, tj.Status.Conditions)
+			g.Expect(over(tj)).To(gomega.BeTrue(), "TrainJob %s has not ended: %v", tj.Name, tj.Status.Conditions)
 			ended++
 		}
 		for _, tj := range c.jobs {

@@ -117,7 +117,7 @@ var _ = ginkgo.JustAfterEach(func(ctx context.Context) {
 
 var _ = ginkgo.AfterEach(func() {
 	gomega.Expect(watched.violations()).To(gomega.BeEmpty(), "invariants of TrainJobs and their pods")
-	gomega.Expect(audited.findings()).To(gomega.BeEmpty(), "signalbox audit")
+	gomega.Expect(audited.afterSpec()).To(gomega.BeEmpty(), "signalbox audit")
 })
 
 var installed atomic.Pointer[overrides.Dialect]
