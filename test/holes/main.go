@@ -109,7 +109,7 @@ func (h hole) try(root, tree, patience string) (string, error) {
 	}
 	defer os.WriteFile(path, whole, 0o644) //nolint:errcheck // the next hole fails then
 	specs := exec.Command(filepath.Join(root, "bin", "cluster"), "run", "--root", tree, "--profile", "bundled", "--",
-		filepath.Join(root, "bin", "e2e.test"), "-ginkgo.no-color", "-ginkgo.focus="+h.focus)
+		filepath.Join(root, "bin", "e2e.test"), "-ginkgo.vv", "-ginkgo.no-color", "-ginkgo.focus="+h.focus)
 	specs.Env = append(os.Environ(), "SIGNALBOX_AUDIT_PATIENCE="+patience)
 	out, err := specs.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
