@@ -249,7 +249,7 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		g := newGround(ctx, map[string]int64{"a100": 16})
 		g.runtime(ctx, "staged", "3s", func(rt *api.TrainingRuntime) {
 			spec := &rt.Spec.Template.Spec
-			init := step("dataset-initializer", "dataset-initializer", "1s")
+			init := step("dataset-initializer", "dataset-initializer", "2s")
 			init.Template.Spec.Template.Spec.Containers[0].Resources.Requests[gpu] = resource.MustParse("8")
 			init.Template.Spec.Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{gpu: resource.MustParse("8")}
 			node := &spec.ReplicatedJobs[0]
