@@ -398,28 +398,29 @@ var _ = ginkgo.Describe("What was built is left to those who build it", func() {
 		js := get(ctx, &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mine"}})
 		child := get(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mine-node-0"}})
 		pod, wl := podsOf(ctx, tj)[0], workloadOf(ctx, tj)
-		for what, patch := range map[string]struct {
+		for _, patch := range []struct {
+			what   string
 			object client.Object
 			merge  string
 		}{
-			"a Job's parallelism":          {child, `{"spec":{"parallelism":8}}`},
-			"a Job's suspend":              {child, `{"spec":{"suspend":true}}`},
-			"a Job's owners":               {child, `{"metadata":{"ownerReferences":null}}`},
-			"a JobSet's suspend":           {js, `{"spec":{"suspend":true}}`},
-			"a JobSet's owners":            {js, `{"metadata":{"ownerReferences":null}}`},
-			"a JobSet's labels":            {js, `{"metadata":{"labels":{"kueue.x-k8s.io/queue-name":"other"}}}`},
-			"a pod's owners":               {&pod, `{"metadata":{"ownerReferences":null}}`},
-			"a pod's JobSet":               {&pod, `{"metadata":{"labels":{"jobset.sigs.k8s.io/jobset-name":"other"}}}`},
-			"a Workload's PodSets":         {wl, `{"spec":{"podSets":[{"name":"node","count":0,"template":{"spec":{"containers":[{"name":"node"}]}}}]}}`},
-			"a Workload's owners":          {wl, `{"metadata":{"ownerReferences":null}}`},
-			"the finalizer of a Workload":  {wl, `{"metadata":{"finalizers":null}}`},
-			"the UID label of a Workload":  {wl, `{"metadata":{"labels":{"kueue.x-k8s.io/job-uid":"other"}}}`},
-			"a Job's orphaning finalizer":  {child, `{"metadata":{"finalizers":["orphan"]}}`},
-			"a JobSet's orphaning of Jobs": {js, `{"metadata":{"finalizers":["orphan"]}}`},
+			{"a Job's parallelism", child, `{"spec":{"parallelism":8}}`},
+			{"a Job's suspend", child, `{"spec":{"suspend":true}}`},
+			{"a Job's owners", child, `{"metadata":{"ownerReferences":null}}`},
+			{"a JobSet's suspend", js, `{"spec":{"suspend":true}}`},
+			{"a JobSet's owners", js, `{"metadata":{"ownerReferences":null}}`},
+			{"a JobSet's labels", js, `{"metadata":{"labels":{"kueue.x-k8s.io/queue-name":"other"}}}`},
+			{"a pod's owners", &pod, `{"metadata":{"ownerReferences":null}}`},
+			{"a pod's JobSet", &pod, `{"metadata":{"labels":{"jobset.sigs.k8s.io/jobset-name":"other"}}}`},
+			{"a Workload's PodSets", wl, `{"spec":{"podSets":[{"name":"node","count":0,"template":{"spec":{"containers":[{"name":"node"}]}}}]}}`},
+			{"a Workload's owners", wl, `{"metadata":{"ownerReferences":null}}`},
+			{"the finalizer of a Workload", wl, `{"metadata":{"finalizers":null}}`},
+			{"the UID label of a Workload", wl, `{"metadata":{"labels":{"kueue.x-k8s.io/job-uid":"other"}}}`},
+			{"a Job's orphaning finalizer", child, `{"metadata":{"finalizers":["orphan"]}}`},
+			{"a JobSet's orphaning of Jobs", js, `{"metadata":{"finalizers":["orphan"]}}`},
 		} {
 			err := editor.Patch(ctx, patch.object.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(patch.merge)))
-			gomega.Expect(err).To(gomega.HaveOccurred(), what)
-			gomega.Expect(apierrors.IsForbidden(err) || apierrors.IsInvalid(err)).To(gomega.BeTrue(), "%s: %v", what, err)
+			gomega.Expect(err).To(gomega.HaveOccurred(), patch.what)
+			gomega.Expect(apierrors.IsForbidden(err) || apierrors.IsInvalid(err)).To(gomega.BeTrue(), "%s: %v", patch.what, err)
 		}
 		gomega.Expect(editor.Status().Patch(ctx, wl.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"admission":null}}`)))).NotTo(gomega.Succeed())
 		for _, o := range []client.Object{js, child, &pod} {
