@@ -303,6 +303,9 @@ func letGoAfter(others int) time.Duration {
 	return min(letGoAtLeast+time.Duration(others)*200*time.Millisecond, 10*time.Minute)
 }
 
+// finishedSeen bounds how long the cache may take to have the end of a Workload that this process has written.
+const finishedSeen = 10 * time.Second
+
 // letGoAtLeast is letGoAfter where there are no others. For as long, a manager that has just started to look takes no finalizer
 // away: it doesn't know yet how many others there are, and has what was admitted meanwhile to start.
 const letGoAtLeast = time.Minute
@@ -313,8 +316,11 @@ func (j *job) done(ctx context.Context, c client.Client) (bool, error) {
 	if !finished && !j.IsSuspended() {
 		return false, nil
 	}
-	declared := finished && j.r.memory.of(j.key(), j.UID).finished // the cache may not show it yet
-	var workloads kueue.WorkloadList                               // the cache's own: read only
+	// The cache may not have it yet. It never gets it if Kueue v0.19.2, from a stale cache, overwrites the conditions: then the
+	// Workload is declared finished again.
+	left := finishedSeen - j.r.clock.Since(j.r.memory.of(j.key(), j.UID).finished)
+	declared := finished && left > 0
+	var workloads kueue.WorkloadList // the cache's own: read only
 	err := c.List(ctx, &workloads, client.InNamespace(j.Namespace), jobframework.OwnerReferenceIndexFieldMatcher(gvk, j.Name), client.UnsafeDisableDeepCopy)
 	if err != nil || len(workloads.Items) == 0 {
 		return declared, err
@@ -324,6 +330,9 @@ func (j *job) done(ctx context.Context, c client.Client) (bool, error) {
 		ended := workloadfinish.IsFinished(wl) && metav1.IsControlledBy(wl, &j.TrainJob)
 		if !ended && !declared {
 			return false, nil
+		}
+		if !ended && metav1.IsControlledBy(wl, &j.TrainJob) {
+			j.again = left
 		}
 		if !ended || !controllerutil.ContainsFinalizer(wl, kueue.ResourceInUseFinalizerName) {
 			continue
@@ -688,7 +697,7 @@ func (j *job) Finalize(ctx context.Context, _ client.Client) error {
 		return j.r.writer.Suspend(ctx, &j.TrainJob)
 	}
 	if finished && j.matched != nil && !j.foundFinished {
-		j.r.memory.keep(j.key(), j.UID, func(r *record) { r.finished = true })
+		j.r.memory.keep(j.key(), j.UID, func(r *record) { r.finished = j.r.clock.Now() })
 	}
 	return nil
 }

@@ -24,8 +24,8 @@ type record struct {
 	ended bool
 	// workload that was made for it.
 	workload string
-	// finished is set when its Workload was declared finished.
-	finished bool
+	// finished is when its Workload was declared finished; zero if it wasn't.
+	finished time.Time
 	// rebuilt is the state of runtime and entries for which its JobSet was deleted.
 	rebuilt string
 	// replaced is, by name, the Jobs that were deleted after the entry was cleared at that time.

@@ -147,23 +147,24 @@ func TestLetGo(t *testing.T) {
 		ended      time.Duration // ago; 0 is not
 		noFinal    bool
 		deleted    bool
-		declared   bool
+		declared   time.Duration // ago; 0 is not
 		done, gone bool
 		again      time.Duration
 		others     int
 		looks      time.Duration // since the manager has begun to look
 	}{
-		"just now":               {"nobody waits for it", true, 10 * time.Second, false, false, true, true, false, 50 * time.Second, 0, time.Hour},
-		"a while ago":            {"it is let go", true, 2 * time.Minute, false, false, false, true, true, 0, 0, time.Hour},
-		"others have not ended":  {"the burst is not over", true, 2 * time.Minute, false, false, false, true, false, 40 * time.Second, 500, time.Hour},
-		"very many have not":     {"it keeps it for ten minutes", true, 10 * time.Minute, false, false, false, true, true, 0, 10000, time.Hour},
-		"after a restart":        {"what was admitted meanwhile comes first", true, 2 * time.Minute, false, false, false, true, false, 45 * time.Second, 0, 15 * time.Second},
-		"deleted after it":       {"whoever deletes it waits", true, 2 * time.Minute, false, true, false, true, true, 0, 0, 15 * time.Second},
-		"deleted":                {"whoever deletes it waits", true, 10 * time.Second, false, true, false, true, true, 0, 0, time.Hour},
-		"let go before":          {"nothing is left to do", true, 2 * time.Minute, true, false, false, true, true, 0, 0, time.Hour},
-		"declared, not seen yet": {"a late cache doesn't declare it twice", true, 0, false, false, true, true, false, 0, 0, time.Hour},
-		"not declared":           {"jobframework declares it", true, 0, false, false, false, false, false, 0, 0, time.Hour},
-		"ended by somebody":      {"jobframework lets go what was never finished", false, 10 * time.Second, false, false, false, false, false, 0, 0, time.Hour},
+		"just now":                  {"nobody waits for it", true, 10 * time.Second, false, false, 3 * time.Second, true, false, 50 * time.Second, 0, time.Hour},
+		"a while ago":               {"it is let go", true, 2 * time.Minute, false, false, 0, true, true, 0, 0, time.Hour},
+		"others have not ended":     {"the burst is not over", true, 2 * time.Minute, false, false, 0, true, false, 40 * time.Second, 500, time.Hour},
+		"very many have not":        {"it keeps it for ten minutes", true, 10 * time.Minute, false, false, 0, true, true, 0, 10000, time.Hour},
+		"after a restart":           {"what was admitted meanwhile comes first", true, 2 * time.Minute, false, false, 0, true, false, 45 * time.Second, 0, 15 * time.Second},
+		"deleted after it":          {"whoever deletes it waits", true, 2 * time.Minute, false, true, 0, true, true, 0, 0, 15 * time.Second},
+		"deleted":                   {"whoever deletes it waits", true, 10 * time.Second, false, true, 0, true, true, 0, 0, time.Hour},
+		"let go before":             {"nothing is left to do", true, 2 * time.Minute, true, false, 0, true, true, 0, 0, time.Hour},
+		"declared, not seen yet":    {"a late cache doesn't declare it twice", true, 0, false, false, 3 * time.Second, true, false, 7 * time.Second, 0, time.Hour},
+		"declared, and overwritten": {"Kueue's patch from a stale cache drops the condition", true, 0, false, false, 11 * time.Second, false, false, 0, 0, time.Hour},
+		"not declared":              {"jobframework declares it", true, 0, false, false, 0, false, false, 0, 0, time.Hour},
+		"ended by somebody":         {"jobframework lets go what was never finished", false, 10 * time.Second, false, false, 0, false, false, 0, 0, time.Hour},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -195,8 +196,8 @@ func TestLetGo(t *testing.T) {
 			}
 			j.r = &Reconciler{clock: testingclock.NewFakeClock(now), memory: newMemory()}
 			j.r.memory.look(j.key(), j.UID, c.finished, now.Add(-c.looks))
-			if c.declared {
-				j.r.memory.keep(j.key(), j.UID, func(r *record) { r.finished = true })
+			if c.declared > 0 {
+				j.r.memory.keep(j.key(), j.UID, func(r *record) { r.finished = now.Add(-c.declared) })
 			}
 			for i := range c.others {
 				j.r.memory.look(types.NamespacedName{Name: fmt.Sprint(i)}, "uid", false, now)

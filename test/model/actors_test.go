@@ -111,6 +111,13 @@ func (w *world) kueueActions() []action {
 		owner := metav1.GetControllerOf(wl)
 		evicted := meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadEvicted)
 		switch {
+		case workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl) && !evicted && owner != nil && w.budget.Preemptions > 0:
+			all = append(all, action{"Kueue preempts " + wl.Name + " from a stale cache", false, func(w *world) {
+				w.budget.Preemptions--
+				stale := wl.DeepCopy() // its patch replaces all conditions
+				meta.RemoveStatusCondition(&stale.Status.Conditions, kueue.WorkloadFinished)
+				w.evict(stale, kueue.WorkloadEvictedByPreemption)
+			}})
 		case workloadfinish.IsFinished(wl) || owner == nil:
 		case !workload.HasQuotaReservation(wl):
 			if !used && workload.IsActive(wl) && wl.DeletionTimestamp.IsZero() && !workload.IsOnHold(wl) {
