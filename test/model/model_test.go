@@ -56,6 +56,7 @@ func TestInterleavings(t *testing.T) {
 		{"admitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 8},
 		{"started", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 11},
 		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15},
+		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			w := newWorld()
