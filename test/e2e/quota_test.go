@@ -292,7 +292,10 @@ var _ = ginkgo.Describe("What starts is what was admitted", func() {
 		ginkgo.DeferCleanup(func() { gomega.Expect(cluster.ensure("signalbox")).To(gomega.Succeed()) })
 		stopPolicy(ctx, g.queue, kueue.None)
 		gomega.Eventually(flavor(ctx, tj)).Should(gomega.Equal("a100"))
-		rt.Spec.Template.Spec.ReplicatedJobs[0].Replicas = 8
+		more := step("more", "", "forever")
+		gpus := corev1.ResourceList{gpu: resource.MustParse("8")}
+		more.Template.Spec.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: gpus, Limits: gpus}
+		rt.Spec.Template.Spec.ReplicatedJobs = append(rt.Spec.Template.Spec.ReplicatedJobs, more)
 		gomega.Eventually(func() error {
 			rt.ResourceVersion = get(ctx, rt.DeepCopy()).ResourceVersion
 			return admin.Update(ctx, rt)
@@ -302,7 +305,7 @@ var _ = ginkgo.Describe("What starts is what was admitted", func() {
 			wl := workloadOf(ctx, tj)
 			return wl != nil && wl.UID != before.UID
 		}).Should(gomega.BeTrue(), "it is queued as what it is now")
-		gomega.Consistently(g.inUse(ctx), "3s").Should(gomega.BeZero(), "64 GPUs are not admitted on 8")
+		gomega.Consistently(g.inUse(ctx), "3s").Should(gomega.BeZero(), "16 GPUs are not admitted on 8")
 	})
 
 	ginkgo.It("and not more than an admission counts", func(ctx context.Context) {
