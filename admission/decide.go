@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -30,7 +30,7 @@ type Features struct {
 // Input is all that a start is decided on.
 type Input struct {
 	Job     *api.TrainJob
-	Runtime *trainer.TrainingRuntimeSpec
+	Runtime *trainerapi.TrainingRuntimeSpec
 	// Dialect of the Trainer that is to run it.
 	Dialect overrides.Dialect
 	// Memo of what TrainJobs run; nil computes it.
@@ -50,7 +50,7 @@ type Start struct {
 	Key             types.NamespacedName
 	UID             types.UID
 	ResourceVersion string
-	Entry           trainer.RuntimePatch
+	Entry           trainerapi.RuntimePatch
 	// Record is written instead of the entry to a Trainer whose list of overrides is not keyed by manager; nil else.
 	Record *overrides.Record
 	// Pin is the runtime to be written with the start (overrides.Pin); "" where Kubeflow Trainer keeps it.
@@ -105,7 +105,7 @@ func Decide(in Input) (*Start, error) {
 	if len(all) != len(effective.ReplicatedJobs) {
 		return nil, fmt.Errorf("Workload %s was admitted with %d PodSets, but the TrainJob has %d ReplicatedJobs", in.Workload.Name, len(all), len(effective.ReplicatedJobs))
 	}
-	patches := make([]trainer.ReplicatedJobPatch, 0, len(effective.ReplicatedJobs))
+	patches := make([]trainerapi.ReplicatedJobPatch, 0, len(effective.ReplicatedJobs))
 	for i := range effective.ReplicatedJobs {
 		rj := &effective.ReplicatedJobs[i]
 		n, found := all[kueue.NewPodSetReference(rj.Name)]
@@ -140,7 +140,7 @@ func Decide(in Input) (*Start, error) {
 }
 
 // recordOf returns the TrainJob's Record with the entry as the integration's.
-func recordOf(d overrides.Dialect, job *api.TrainJob, own *trainer.RuntimePatch) (*overrides.Record, error) {
+func recordOf(d overrides.Dialect, job *api.TrainJob, own *trainerapi.RuntimePatch) (*overrides.Record, error) {
 	record, err := overrides.RecordOf(job)
 	if err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func recordOf(d overrides.Dialect, job *api.TrainJob, own *trainer.RuntimePatch)
 
 // carriable refuses a start that podSpecOverrides, of Kubeflow Trainer v2.0, can't carry: they have no metadata of pods, and
 // name each ReplicatedJob once in the whole list.
-func carriable(in Input, all map[kueue.PodSetReference]*needs, others []overrides.Entry, patches []trainer.ReplicatedJobPatch) error {
+func carriable(in Input, all map[kueue.PodSetReference]*needs, others []overrides.Entry, patches []trainerapi.ReplicatedJobPatch) error {
 	const path, has = "spec." + overrides.PodSpecOverrides, "without labels and annotations of pods, in " // the Trainer's name
 	for _, patch := range patches {
 		n := all[kueue.NewPodSetReference(patch.Name)]
@@ -181,7 +181,7 @@ func carriable(in Input, all map[kueue.PodSetReference]*needs, others []override
 }
 
 // complete adds what is needed to what the ReplicatedJob has, and returns the whole.
-func complete(job *api.TrainJob, others []overrides.Entry, rj *jobset.ReplicatedJob, n *needs) (patch trainer.ReplicatedJobPatch, err error) {
+func complete(job *api.TrainJob, others []overrides.Entry, rj *jobset.ReplicatedJob, n *needs) (patch trainerapi.ReplicatedJobPatch, err error) {
 	pod := &rj.Template.Spec.Template
 	labels, err1 := union(job, others, rj.Name, overrides.Labels, pod.Labels, n.labels, n)
 	annotations, err2 := union(job, others, rj.Name, overrides.Annotations, pod.Annotations, n.annotations, n)
@@ -189,7 +189,7 @@ func complete(job *api.TrainJob, others []overrides.Entry, rj *jobset.Replicated
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return patch, err
 	}
-	spec := &trainer.PodSpecPatch{NodeSelector: selector}
+	spec := &trainerapi.PodSpecPatch{NodeSelector: selector}
 	if len(n.tolerations) > 0 {
 		spec.Tolerations = tolerate(slices.Clone(pod.Spec.Tolerations), n.tolerations)
 	}
@@ -251,7 +251,7 @@ func conflict(job *api.TrainJob, entries []overrides.Entry, replicatedJob string
 
 // verify computes what the TrainJob would run with the entry among the others, where a later one has the last word, and
 // looks whether every pod gets what admission needs.
-func verify(in Input, all map[kueue.PodSetReference]*needs, own trainer.RuntimePatch) error {
+func verify(in Input, all map[kueue.PodSetReference]*needs, own trainerapi.RuntimePatch) error {
 	entries := in.Dialect.With(in.Job, own)
 	result, err := in.Dialect.Compute(in.Job, in.Runtime, entries) // it names the Workload: no other TrainJob runs the same
 	if err != nil {
@@ -286,8 +286,8 @@ func verify(in Input, all map[kueue.PodSetReference]*needs, own trainer.RuntimeP
 // Neutral returns the integration's entry for a TrainJob that does not run: nothing of an admission is left in it. It
 // keeps one label for each ReplicatedJob, because Trainer v2.3.0 can't apply a JobSet whose pod template had metadata
 // and has none any more ("template.metadata: Invalid value: null").
-func Neutral(own *trainer.RuntimePatch) trainer.RuntimePatch {
-	var patches []trainer.ReplicatedJobPatch
+func Neutral(own *trainerapi.RuntimePatch) trainerapi.RuntimePatch {
+	var patches []trainerapi.ReplicatedJobPatch
 	if s := own.TrainingRuntimeSpec; s != nil && s.Template != nil && s.Template.Spec != nil {
 		for _, rj := range s.Template.Spec.ReplicatedJobs {
 			patches = append(patches, podPatch(rj.Name, &metav1.ObjectMeta{Labels: map[string]string{constants.PodSetLabel: rj.Name}}, nil))
@@ -297,30 +297,30 @@ func Neutral(own *trainer.RuntimePatch) trainer.RuntimePatch {
 }
 
 // IsNeutral tells whether nothing of an admission is left in the integration's entry; nil is none.
-func IsNeutral(own *trainer.RuntimePatch) bool {
+func IsNeutral(own *trainerapi.RuntimePatch) bool {
 	if own == nil || own.TrainingRuntimeSpec == nil || own.TrainingRuntimeSpec.Template == nil || own.TrainingRuntimeSpec.Template.Spec == nil {
 		return true
 	}
-	return !slices.ContainsFunc(own.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs, func(rj trainer.ReplicatedJobPatch) bool {
+	return !slices.ContainsFunc(own.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs, func(rj trainerapi.ReplicatedJobPatch) bool {
 		meta, spec := overrides.PodPatch(own.TrainingRuntimeSpec, rj.Name)
 		return spec != nil || meta != nil && (len(meta.Annotations) > 0 || len(meta.Labels) > 1)
 	})
 }
 
-func entry(patches []trainer.ReplicatedJobPatch, now *metav1.Time) trainer.RuntimePatch {
-	return trainer.RuntimePatch{
+func entry(patches []trainerapi.ReplicatedJobPatch, now *metav1.Time) trainerapi.RuntimePatch {
+	return trainerapi.RuntimePatch{
 		Manager: overrides.Manager,
 		Time:    now,
-		TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{
-			Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{ReplicatedJobs: patches}},
+		TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{
+			Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{ReplicatedJobs: patches}},
 		},
 	}
 }
 
-func podPatch(replicatedJob string, meta *metav1.ObjectMeta, spec *trainer.PodSpecPatch) trainer.ReplicatedJobPatch {
-	return trainer.ReplicatedJobPatch{
+func podPatch(replicatedJob string, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) trainerapi.ReplicatedJobPatch {
+	return trainerapi.ReplicatedJobPatch{
 		Name:     replicatedJob,
-		Template: &trainer.JobTemplatePatch{Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{Metadata: meta, Spec: spec}}},
+		Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{Metadata: meta, Spec: spec}}},
 	}
 }
 

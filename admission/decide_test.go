@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,7 +55,7 @@ func input(t testing.TB, change ...func(*Input)) Input {
 	t.Helper()
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "uid", ResourceVersion: "7"}}
 	job.Spec.RuntimeRef.Name = "torch"
-	rt := must[trainer.TrainingRuntimeSpec](t, runtimeYAML)
+	rt := must[trainerapi.TrainingRuntimeSpec](t, runtimeYAML)
 	in := Input{
 		Job: job, Runtime: &rt, Dialect: overrides.Kubeflow23, Now: now,
 		Workload: &kueue.Workload{
@@ -78,7 +78,7 @@ func input(t testing.TB, change ...func(*Input)) Input {
 
 func withEntry(t *testing.T, manager, pod string) func(*Input) {
 	return func(in *Input) {
-		in.Job.Spec.RuntimePatches = append(in.Job.Spec.RuntimePatches, must[trainer.RuntimePatch](t, fmt.Sprintf(
+		in.Job.Spec.RuntimePatches = append(in.Job.Spec.RuntimePatches, must[trainerapi.RuntimePatch](t, fmt.Sprintf(
 			`{manager: %s, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node, template: {spec: {template: %s}}}]}}}}`, manager, pod)))
 	}
 }
@@ -194,7 +194,7 @@ func TestDecide(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := must[trainer.PodTemplatePatch](t, c.want)
+			want := must[trainerapi.PodTemplatePatch](t, c.want)
 			got := start.Entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template
 			if !equality.Semantic.DeepEqual(got, &want) {
 				t.Errorf("%s:\ngot  %+v %+v\nwant %+v %+v", c.reason, got.Metadata, got.Spec, want.Metadata, want.Spec)
@@ -332,15 +332,15 @@ func TestNeutral(t *testing.T) {
 	if !IsNeutral(overrides.Bundled.Own(job)) {
 		t.Error("a TrainJob without our entry has nothing of an admission")
 	}
-	job.Spec.RuntimePatches = []trainer.RuntimePatch{start.Entry}
+	job.Spec.RuntimePatches = []trainerapi.RuntimePatch{start.Entry}
 	if IsNeutral(overrides.Bundled.Own(job)) {
 		t.Error("an entry of an admission is not neutral")
 	}
-	job.Spec.RuntimePatches = []trainer.RuntimePatch{Neutral(&start.Entry)}
+	job.Spec.RuntimePatches = []trainerapi.RuntimePatch{Neutral(&start.Entry)}
 	if !IsNeutral(overrides.Bundled.Own(job)) {
 		t.Errorf("nothing of the admission is left in %+v", job.Spec.RuntimePatches[0])
 	}
-	rt := must[trainer.TrainingRuntimeSpec](t, runtimeYAML)
+	rt := must[trainerapi.TrainingRuntimeSpec](t, runtimeYAML)
 	with, err1 := overrides.Bundled.Compute(job, &rt, overrides.Bundled.Entries(job))
 	without, err2 := overrides.Bundled.Compute(job, &rt, nil)
 	if err := errors.Join(err1, err2); err != nil {
@@ -349,14 +349,14 @@ func TestNeutral(t *testing.T) {
 	if !equality.Semantic.DeepEqual(with.ReplicatedJobs[0].Template.Spec.Template.Spec, without.ReplicatedJobs[0].Template.Spec.Template.Spec) {
 		t.Error("a neutral entry places pods as none does")
 	}
-	if builtin := (trainer.RuntimePatch{Manager: overrides.Manager}); len(Neutral(&builtin).TrainingRuntimeSpec.Template.Spec.ReplicatedJobs) != 0 {
+	if builtin := (trainerapi.RuntimePatch{Manager: overrides.Manager}); len(Neutral(&builtin).TrainingRuntimeSpec.Template.Spec.ReplicatedJobs) != 0 {
 		t.Error("an entry of nothing stays one")
 	}
 }
 
 func TestRunning(t *testing.T) {
 	suspended := func(s bool) *api.TrainJob {
-		return &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{Suspend: &s}}}
+		return &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{Suspend: &s}}}
 	}
 	js := func(suspend bool, generation int64, condition metav1.ConditionStatus, active int32) *jobset.JobSet {
 		j := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Generation: generation}, Spec: jobset.JobSetSpec{Suspend: &suspend}}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -61,8 +61,8 @@ func (c *choices) resources() corev1.ResourceList {
 	return list
 }
 
-func (c *choices) runtime() *trainer.TrainingRuntimeSpec {
-	spec := &trainer.TrainingRuntimeSpec{}
+func (c *choices) runtime() *trainerapi.TrainingRuntimeSpec {
+	spec := &trainerapi.TrainingRuntimeSpec{}
 	for _, name := range []string{"node", "launcher"}[:1+c.of(2)] {
 		rj := jobset.ReplicatedJob{Name: name, Replicas: int32(1 + c.of(3))}
 		rj.Template.Spec.Parallelism = ptr.To(int32(1 + c.of(3)))
@@ -75,16 +75,16 @@ func (c *choices) runtime() *trainer.TrainingRuntimeSpec {
 	return spec
 }
 
-func (c *choices) entries() []trainer.RuntimePatch {
-	var entries []trainer.RuntimePatch
+func (c *choices) entries() []trainerapi.RuntimePatch {
+	var entries []trainerapi.RuntimePatch
 	for _, manager := range []string{"a.com/a", overrides.Manager, "b.com/b"} {
 		if c.of(2) == 0 {
 			continue
 		}
 		var pod corev1.PodSpec
 		c.podSpec(&pod)
-		patch := trainer.PodSpecPatch{NodeSelector: pod.NodeSelector, Tolerations: pod.Tolerations, SchedulingGates: pod.SchedulingGates}
-		entries = append(entries, entry([]trainer.ReplicatedJobPatch{podPatch(choose(c, "node", "launcher"), &metav1.ObjectMeta{Labels: c.pairs(), Annotations: c.pairs()}, &patch)}, nil))
+		patch := trainerapi.PodSpecPatch{NodeSelector: pod.NodeSelector, Tolerations: pod.Tolerations, SchedulingGates: pod.SchedulingGates}
+		entries = append(entries, entry([]trainerapi.ReplicatedJobPatch{podPatch(choose(c, "node", "launcher"), &metav1.ObjectMeta{Labels: c.pairs(), Annotations: c.pairs()}, &patch)}, nil))
 		entries[len(entries)-1].Manager = manager
 	}
 	return entries
@@ -194,7 +194,7 @@ func overuses(wl *kueue.Workload, effective *overrides.Effective) string {
 }
 
 // runsRight applies a start like the API server, and describes what is wrong with the pods; "" if nothing is.
-func runsRight(job *api.TrainJob, start *Start, runtime *trainer.TrainingRuntimeSpec, wl *kueue.Workload, flavors map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec) string {
+func runsRight(job *api.TrainJob, start *Start, runtime *trainerapi.TrainingRuntimeSpec, wl *kueue.Workload, flavors map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec) string {
 	before, err := json.Marshal(job)
 	if err != nil {
 		return err.Error()

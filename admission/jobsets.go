@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -103,7 +103,7 @@ func (s *JobSets) Left(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, 
 // ofTrainJob reports whether a JobSet is controlled by the TrainJob with the name and UID; "" matches any UID.
 func ofTrainJob(js *jobset.JobSet, name string, uid types.UID) bool {
 	owner := metav1.GetControllerOfNoCopy(js)
-	return owner != nil && owner.Kind == trainer.TrainJobKind && owner.APIVersion == trainer.GroupVersion.String() && owner.Name == name && (uid == "" || owner.UID == uid)
+	return owner != nil && owner.Kind == trainerapi.TrainJobKind && owner.APIVersion == trainerapi.GroupVersion.String() && owner.Name == name && (uid == "" || owner.UID == uid)
 }
 
 func read(ctx context.Context, c client.Reader, key types.NamespacedName) (*jobset.JobSet, error) {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,13 +22,13 @@ var ErrUnknownKind = errors.New(
 
 // Runtime is a runtime as it stands.
 type Runtime struct {
-	Spec                trainer.TrainingRuntimeSpec
+	Spec                trainerapi.TrainingRuntimeSpec
 	Labels, Annotations map[string]string
 }
 
 // Pinnable returns the runtime's spec with what its own annotations say of a start among those of its template, so that
 // a TrainJob's pin holds it too. It changes nothing of the runtime.
-func (r *Runtime) Pinnable() *trainer.TrainingRuntimeSpec {
+func (r *Runtime) Pinnable() *trainerapi.TrainingRuntimeSpec {
 	spec := r.Spec.DeepCopy()
 	for _, key := range []string{api.GangModeAnnotation, api.GangPolicyAnnotation} {
 		if value, found := r.Annotations[key]; found {
@@ -68,7 +68,7 @@ func Describe(job *api.TrainJob) string {
 
 // Snapshot reads the runtime that Kubeflow Trainer has pinned for a TrainJob, and the ConfigMap that holds it; nil where
 // there is none. It is to be asked of the API server: the ConfigMaps of a whole cluster are too many to keep.
-func Snapshot(ctx context.Context, c client.Reader, job *api.TrainJob) (*trainer.TrainingRuntimeSpec, *corev1.ConfigMap, error) {
+func Snapshot(ctx context.Context, c client.Reader, job *api.TrainJob) (*trainerapi.TrainingRuntimeSpec, *corev1.ConfigMap, error) {
 	var object corev1.ConfigMap
 	key := types.NamespacedName{Namespace: job.Namespace, Name: job.Name + overrides.SnapshotSuffix}
 	if err := c.Get(ctx, key, &object); client.IgnoreNotFound(err) != nil {

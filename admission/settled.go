@@ -3,10 +3,10 @@ package admission
 import (
 	"slices"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
@@ -23,9 +23,9 @@ func Unsettled(d overrides.Dialect, job *api.TrainJob, js *jobset.JobSet, effect
 		return "its JobSet is not made yet"
 	case !Fits(js, effective):
 		return "its JobSet does not follow its runtime and entries yet"
-	case !meta.IsStatusConditionTrue(job.Status.Conditions, trainer.TrainJobSuspended):
+	case !apimeta.IsStatusConditionTrue(job.Status.Conditions, trainerapi.TrainJobSuspended):
 		return "Trainer has not seen it suspended yet"
-	case !meta.IsStatusConditionTrue(js.Status.Conditions, string(jobset.JobSetSuspended)):
+	case !apimeta.IsStatusConditionTrue(js.Status.Conditions, string(jobset.JobSetSuspended)):
 		return "its JobSet has not suspended its Jobs yet"
 	case !allMade(js):
 		return "its Jobs are not all made yet"
@@ -36,7 +36,7 @@ func Unsettled(d overrides.Dialect, job *api.TrainJob, js *jobset.JobSet, effect
 }
 
 // RunsWith tells whether a JobSet that is not suspended was made with an entry: its pods are placed as that says.
-func RunsWith(js *jobset.JobSet, own *trainer.RuntimePatch) bool {
+func RunsWith(js *jobset.JobSet, own *trainerapi.RuntimePatch) bool {
 	if ptr.Deref(js.Spec.Suspend, false) {
 		return false
 	}
@@ -113,12 +113,12 @@ func allMade(js *jobset.JobSet) bool {
 	return true
 }
 
-func mirrored(have []trainer.JobStatus, want []jobset.ReplicatedJobStatus) bool {
+func mirrored(have []trainerapi.JobStatus, want []jobset.ReplicatedJobStatus) bool {
 	if len(have) != len(want) {
 		return false
 	}
 	for _, w := range want {
-		if !slices.ContainsFunc(have, func(h trainer.JobStatus) bool {
+		if !slices.ContainsFunc(have, func(h trainerapi.JobStatus) bool {
 			return h.Name == w.Name && ptr.Deref(h.Ready, 0) == w.Ready && ptr.Deref(h.Succeeded, 0) == w.Succeeded &&
 				ptr.Deref(h.Failed, 0) == w.Failed && ptr.Deref(h.Active, 0) == w.Active && ptr.Deref(h.Suspended, 0) == w.Suspended
 		}) {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -15,7 +15,7 @@ import (
 )
 
 func TestUnsettled(t *testing.T) {
-	rt := must[trainer.TrainingRuntimeSpec](t, runtimeYAML)
+	rt := must[trainerapi.TrainingRuntimeSpec](t, runtimeYAML)
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "job"}}
 	effective, err := overrides.Bundled.Compute(job, &rt, nil)
 	if err != nil {
@@ -28,8 +28,8 @@ func TestUnsettled(t *testing.T) {
 	}
 	settled := func() (*api.TrainJob, *jobset.JobSet) {
 		tj := job.DeepCopy()
-		tj.Status.Conditions = []metav1.Condition{{Type: trainer.TrainJobSuspended, Status: metav1.ConditionTrue}}
-		tj.Status.JobsStatus = []trainer.JobStatus{{Name: "node", Suspended: ptr.To[int32](1)}}
+		tj.Status.Conditions = []metav1.Condition{{Type: trainerapi.TrainJobSuspended, Status: metav1.ConditionTrue}}
+		tj.Status.JobsStatus = []trainerapi.JobStatus{{Name: "node", Suspended: ptr.To[int32](1)}}
 		js := &jobset.JobSet{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{*effective.Built[0].DeepCopy()}}}
 		js.Status.Conditions = []metav1.Condition{{Type: string(jobset.JobSetSuspended), Status: metav1.ConditionTrue}}
 		js.Status.ReplicatedJobsStatus = []jobset.ReplicatedJobStatus{{Name: "node", Suspended: 1}}

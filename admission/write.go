@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -138,8 +138,8 @@ func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *ove
 		return nil, fmt.Errorf("encoding annotation %s: %w", overrides.RecordAnnotation, err)
 	}
 	u := &unstructured.Unstructured{}
-	u.SetAPIVersion(trainer.GroupVersion.String())
-	u.SetKind(trainer.TrainJobKind)
+	u.SetAPIVersion(trainerapi.GroupVersion.String())
+	u.SetKind(trainerapi.TrainJobKind)
 	u.SetNamespace(job.Namespace)
 	u.SetName(job.Name)
 	if err := w.client.Patch(ctx, u, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
@@ -245,7 +245,7 @@ func (w *Writer) Clear(ctx context.Context, d overrides.Dialect, job *api.TrainJ
 }
 
 // neutral is Neutral at this time, which no webhook of ours sets.
-func (w *Writer) neutral(own *trainer.RuntimePatch) trainer.RuntimePatch {
+func (w *Writer) neutral(own *trainerapi.RuntimePatch) trainerapi.RuntimePatch {
 	entry := Neutral(own)
 	entry.Time = &metav1.Time{Time: w.clock.Now()}
 	return entry
@@ -319,7 +319,7 @@ func (w *Writer) patch(ctx context.Context, job *api.TrainJob, patch client.Patc
 
 // Status writes what has changed of the status, and where the CRD has it the state that the status amounts to. more are
 // further fields of the status. Nothing else is touched: a training process may be writing its own part of it.
-func (w *Writer) Status(ctx context.Context, before *api.TrainJob, status *trainer.TrainJobStatus, more map[string]any) error {
+func (w *Writer) Status(ctx context.Context, before *api.TrainJob, status *trainerapi.TrainJobStatus, more map[string]any) error {
 	after := before.DeepCopy()
 	after.Status.TrainJobStatus = *status
 	data, err := client.MergeFrom(before).Data(after)

@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -72,7 +72,7 @@ func TestBehind(t *testing.T) {
 func TestNeutralHasItsTime(t *testing.T) {
 	now := time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC)
 	w := NewWriter(nil, clocktesting.NewFakeClock(now), true)
-	entry := w.neutral(&trainer.RuntimePatch{Manager: overrides.Manager})
+	entry := w.neutral(&trainerapi.RuntimePatch{Manager: overrides.Manager})
 	if !IsNeutral(&entry) || entry.Time == nil || !entry.Time.Time.Equal(now) {
 		t.Errorf("a cleared entry says since when it is: no webhook of ours sees the write; got %+v", entry)
 	}

@@ -12,11 +12,11 @@ import (
 	"sync"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -105,7 +105,7 @@ func newLook(o Objects) *look {
 	}
 	for i := range o.Workloads {
 		wl := &o.Workloads[i]
-		owner := controller(wl, trainer.TrainJobKind)
+		owner := controller(wl, trainerapi.TrainJobKind)
 		if owner == "" {
 			continue
 		}
@@ -136,7 +136,7 @@ func (l *look) trainJobOf(pod *corev1.Pod) types.UID {
 	if js == nil {
 		return ""
 	}
-	return controller(js, trainer.TrainJobKind)
+	return controller(js, trainerapi.TrainJobKind)
 }
 
 // abandoned reports whether a pod was of a TrainJob's JobSet, whose owners are gone.
@@ -253,7 +253,7 @@ func (l *look) workloads() []Finding {
 		}
 	}
 	for i := range l.JobSets {
-		owner := controller(&l.JobSets[i], trainer.TrainJobKind)
+		owner := controller(&l.JobSets[i], trainerapi.TrainJobKind)
 		if l.JobSets[i].DeletionTimestamp.IsZero() {
 			sets[owner]++
 		}
@@ -263,7 +263,7 @@ func (l *look) workloads() []Finding {
 			findings = append(findings, Finding{Doubled, name("Workload", all[1]), "another Workload of the same TrainJob holds quota: " + all[0].Name})
 		}
 		// One whose TrainJob is gone is deleted with it.
-		if wl := all[0]; meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadAdmitted) && alive[uid] == 0 && l.trainJobs[uid] != nil {
+		if wl := all[0]; apimeta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadAdmitted) && alive[uid] == 0 && l.trainJobs[uid] != nil {
 			findings = append(findings, Finding{Idle, name("Workload", wl), "it is admitted, and its TrainJob has no pod that runs or can be scheduled"})
 		}
 	}
@@ -280,7 +280,7 @@ func (l *look) jobs() []Finding {
 	for i := range l.Jobs {
 		job := &l.Jobs[i]
 		js := l.jobSets[controller(job, "JobSet")]
-		if js == nil || controller(js, trainer.TrainJobKind) == "" || !job.DeletionTimestamp.IsZero() {
+		if js == nil || controller(js, trainerapi.TrainJobKind) == "" || !job.DeletionTimestamp.IsZero() {
 			continue
 		}
 		rj := (&overrides.Effective{ReplicatedJobs: js.Spec.ReplicatedJobs}).ReplicatedJob(job.Labels[jobset.ReplicatedJobNameKey])

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -115,7 +115,7 @@ func (g *ground) runJobs(ctx context.Context, prefix string, mode api.GangMode, 
 			return false, err
 		}
 		for i := range list.Items {
-			if !meta.IsStatusConditionTrue(list.Items[i].Status.Conditions, trainer.TrainJobComplete) {
+			if !apimeta.IsStatusConditionTrue(list.Items[i].Status.Conditions, trainerapi.TrainJobComplete) {
 				return false, nil
 			}
 		}

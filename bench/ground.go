@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -147,7 +147,7 @@ func (g *ground) apply(ctx context.Context, manifest string) error {
 	return g.until(ctx, "the ClusterQueue is active", func() (bool, error) {
 		var cq kueue.ClusterQueue
 		err := g.client.Get(ctx, client.ObjectKey{Name: "bench"}, &cq)
-		return err == nil && meta.IsStatusConditionTrue(cq.Status.Conditions, kueue.ClusterQueueActive), err
+		return err == nil && apimeta.IsStatusConditionTrue(cq.Status.Conditions, kueue.ClusterQueueActive), err
 	})
 }
 
@@ -159,9 +159,9 @@ func trainJob(name string, mode api.GangMode) *api.TrainJob {
 			Namespace: namespace, Name: name,
 			Labels: map[string]string{constants.QueueLabel: "bench"}, Annotations: map[string]string{api.GangModeAnnotation: string(mode)},
 		},
-		Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{
-			RuntimeRef: trainer.RuntimeRef{APIGroup: ptr.To(trainer.GroupVersion.Group), Kind: ptr.To(trainer.TrainingRuntimeKind), Name: "torch"},
-			Trainer:    &trainer.Trainer{NumNodes: ptr.To[int32](2), ResourcesPerNode: &corev1.ResourceRequirements{Requests: one, Limits: one}},
+		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
+			RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group), Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: "torch"},
+			Trainer:    &trainerapi.Trainer{NumNodes: ptr.To[int32](2), ResourcesPerNode: &corev1.ResourceRequirements{Requests: one, Limits: one}},
 			Suspend:    ptr.To(true),
 		}},
 	}

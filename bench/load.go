@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -290,9 +290,9 @@ func newLoadGround(ctx context.Context, dir string) (*ground, error) {
 func loadJob(name string) *api.TrainJob {
 	return &api.TrainJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{constants.QueueLabel: "bench"}},
-		Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{
-			RuntimeRef: trainer.RuntimeRef{APIGroup: ptr.To(trainer.GroupVersion.Group), Kind: ptr.To(trainer.TrainingRuntimeKind), Name: "torch"},
-			Trainer:    &trainer.Trainer{NumNodes: ptr.To[int32](1), ResourcesPerNode: gpus(1)},
+		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
+			RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group), Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: "torch"},
+			Trainer:    &trainerapi.Trainer{NumNodes: ptr.To[int32](1), ResourcesPerNode: gpus(1)},
 			Suspend:    ptr.To(true),
 		}},
 	}
@@ -349,7 +349,7 @@ func (g *ground) clear(ctx context.Context, n int) error {
 			if err := g.client.List(ctx, list, client.InNamespace(namespace), client.Limit(1)); err != nil {
 				return false, err
 			}
-			if meta.LenList(list) > 0 {
+			if apimeta.LenList(list) > 0 {
 				return false, nil
 			}
 		}

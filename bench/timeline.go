@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
@@ -105,15 +105,15 @@ func (t *timeline) see(kind watch.EventType, o client.Object, now time.Time) {
 	case *kueue.Workload:
 		if owner := metav1.GetControllerOf(o); owner != nil {
 			t.mark(owner.Name, queued, now)
-			if meta.IsStatusConditionTrue(o.Status.Conditions, kueue.WorkloadAdmitted) {
+			if apimeta.IsStatusConditionTrue(o.Status.Conditions, kueue.WorkloadAdmitted) {
 				t.mark(owner.Name, admitted, now)
 			}
-			if meta.IsStatusConditionTrue(o.Status.Conditions, kueue.WorkloadFinished) {
+			if apimeta.IsStatusConditionTrue(o.Status.Conditions, kueue.WorkloadFinished) {
 				t.mark(owner.Name, freed, now)
 			}
-			if meta.IsStatusConditionTrue(o.Status.Conditions, kueue.WorkloadEvicted) {
+			if apimeta.IsStatusConditionTrue(o.Status.Conditions, kueue.WorkloadEvicted) {
 				t.mark(owner.Name, evicted, now)
-				if !meta.IsStatusConditionTrue(o.Status.Conditions, kueue.WorkloadQuotaReserved) {
+				if !apimeta.IsStatusConditionTrue(o.Status.Conditions, kueue.WorkloadQuotaReserved) {
 					t.mark(owner.Name, released, now)
 				}
 			}
@@ -147,8 +147,8 @@ func (t *timeline) trainJob(o *api.TrainJob, now time.Time) {
 		// Nothing preempts here: a stop is followed by a second start.
 		t.faults[startedTwice]++
 	}
-	failed := meta.IsStatusConditionTrue(o.Status.Conditions, trainer.TrainJobFailed)
-	if failed || meta.IsStatusConditionTrue(o.Status.Conditions, trainer.TrainJobComplete) {
+	failed := apimeta.IsStatusConditionTrue(o.Status.Conditions, trainerapi.TrainJobFailed)
+	if failed || apimeta.IsStatusConditionTrue(o.Status.Conditions, trainerapi.TrainJobComplete) {
 		if t.mark(o.Name, finished, now) && failed {
 			t.faults[endedInFailure]++
 		}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
@@ -30,7 +30,7 @@ const DeactivateAnnotation = "signalbox.dev/deactivate"
 
 // mutateWorkload turns the deactivation of a TrainJob's Workload that holds quota into the annotation. It reads only what all
 // versions of Workload have.
-func (w *Webhook) mutateWorkload(_ context.Context, request admission.Request) admission.Response {
+func (w *Webhook) mutateWorkload(_ context.Context, request webhookadmission.Request) webhookadmission.Response {
 	type readable struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 		Spec     struct {
@@ -42,14 +42,14 @@ func (w *Webhook) mutateWorkload(_ context.Context, request admission.Request) a
 	}
 	var before, after readable
 	if err := errors.Join(json.Unmarshal(request.OldObject.Raw, &before), json.Unmarshal(request.Object.Raw, &after)); err != nil {
-		return admission.Errored(http.StatusBadRequest, err)
+		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
 	wasActive, isActive := before.Spec.Active == nil || *before.Spec.Active, after.Spec.Active == nil || *after.Spec.Active
 	wl := kueue.Workload{Status: kueue.WorkloadStatus{Conditions: before.Status.Conditions}}
 	owner := metav1.GetControllerOfNoCopy(&before.Metadata)
 	if len(w.self) > 0 && request.UserInfo.Username == w.self[0] || !wasActive || isActive || owner == nil || owner.Kind != gvk.Kind || owner.APIVersion != gvk.GroupVersion().String() ||
 		!workload.HasQuotaReservation(&wl) || workloadfinish.IsFinished(&wl) {
-		return admission.Allowed("")
+		return webhookadmission.Allowed("")
 	}
 	patch := []jsonpatch.Operation{jsonpatch.NewOperation("replace", "/spec/active", true)}
 	if after.Metadata.Annotations == nil {
@@ -57,7 +57,7 @@ func (w *Webhook) mutateWorkload(_ context.Context, request admission.Request) a
 	} else if after.Metadata.Annotations[DeactivateAnnotation] == "" {
 		patch = append(patch, jsonpatch.NewOperation("add", "/metadata/annotations/"+escape(DeactivateAnnotation), request.UserInfo.Username))
 	}
-	return admission.Patched("", patch...).WithWarnings(fmt.Sprintf(
+	return webhookadmission.Patched("", patch...).WithWarnings(fmt.Sprintf(
 		"the Workload is deactivated when the last pod of TrainJob %s has ended, so that its quota is not given away before", owner.Name))
 }
 

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"testing"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kjson "sigs.k8s.io/json"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -30,12 +30,12 @@ func FuzzWebhook(f *testing.F) {
 		f.Add([]byte(sent), []byte(stored))
 	}
 	scheme := runtime.NewScheme()
-	if err := trainer.AddToScheme(scheme); err != nil {
+	if err := trainerapi.AddToScheme(scheme); err != nil {
 		f.Fatal(err)
 	}
-	w := &Webhook{decoder: admission.NewDecoder(scheme)}
+	w := &Webhook{decoder: webhookadmission.NewDecoder(scheme)}
 	f.Fuzz(func(t *testing.T, before, sent []byte) {
-		rv, err := w.decode(admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		rv, err := w.decode(webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 			Operation: admissionv1.Update, Object: runtime.RawExtension{Raw: sent}, OldObject: runtime.RawExtension{Raw: before},
 		}})
 		if err != nil || !hasSpec(sent) || !hasSpec(before) || rv.new.Name == "" {

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
@@ -25,7 +25,7 @@ const TrainJobCRD = "trainjobs.trainer.kubeflow.org"
 // DialectOf returns how the Trainer that a CRD is of takes overrides.
 func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (overrides.Dialect, error) {
 	for _, version := range crd.Spec.Versions {
-		if version.Name != trainer.GroupVersion.Version || version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
+		if version.Name != trainerapi.GroupVersion.Version || version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
 			continue
 		}
 		spec := version.Schema.OpenAPIV3Schema.Properties["spec"].Properties

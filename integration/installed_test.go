@@ -16,7 +16,7 @@ import (
 	jsonpatchapply "gopkg.in/evanphx/json-patch.v4"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/yaml"
 
@@ -89,7 +89,7 @@ func TestDialectOf(t *testing.T) {
 }
 
 func TestInstalled(t *testing.T) {
-	clock := testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))
+	clock := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
 	i := NewInstalled(overrides.Kubeflow21, clock)
 	if changed, err := i.observe(crdOf(t, "{podTemplateOverrides: {}}")); changed || err != nil {
 		t.Errorf("the same is no change: %v", err)

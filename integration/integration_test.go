@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,13 +24,13 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-func runtimeSpec(image string) *trainer.TrainingRuntimeSpec {
+func runtimeSpec(image string) *trainerapi.TrainingRuntimeSpec {
 	rj := jobset.ReplicatedJob{Name: "node"}
 	rj.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: "node", Image: image}}
-	return &trainer.TrainingRuntimeSpec{Template: trainer.JobSetTemplateSpec{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{rj}}}}
+	return &trainerapi.TrainingRuntimeSpec{Template: trainerapi.JobSetTemplateSpec{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{rj}}}}
 }
 
-func image(spec *trainer.TrainingRuntimeSpec) string {
+func image(spec *trainerapi.TrainingRuntimeSpec) string {
 	if spec == nil {
 		return ""
 	}
@@ -38,11 +38,11 @@ func image(spec *trainer.TrainingRuntimeSpec) string {
 }
 
 func TestRuntimeOf(t *testing.T) {
-	hasRun := []trainer.RuntimePatch{{Manager: overrides.Manager}}
+	hasRun := []trainerapi.RuntimePatch{{Manager: overrides.Manager}}
 	cases := map[string]struct {
 		reason  string
-		entries []trainer.RuntimePatch
-		live    *trainer.TrainingRuntimeSpec
+		entries []trainerapi.RuntimePatch
+		live    *trainerapi.TrainingRuntimeSpec
 		pinned  *snapshot
 		want    string
 		stale   bool
@@ -59,8 +59,8 @@ func TestRuntimeOf(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimePatches: c.entries, RuntimeRef: trainer.RuntimeRef{
-				APIGroup: &trainer.GroupVersion.Group, Kind: ptr.To(trainer.TrainingRuntimeKind), Name: "torch"}}}}
+			job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: c.entries, RuntimeRef: trainerapi.RuntimeRef{
+				APIGroup: &trainerapi.GroupVersion.Group, Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: "torch"}}}}
 			spec, stale, err := runtimeOf(job, overrides.Kubeflow23.Own(job) != nil, c.live, c.pinned)
 			var blocked *admission.BlockedError
 			if c.blocked != "" {
@@ -268,7 +268,7 @@ func TestFollowsTemplate(t *testing.T) {
 func TestFits(t *testing.T) {
 	uid := types.UID("uid")
 	controlled := func(uid types.UID, controller bool) metav1.ObjectMeta {
-		return metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: trainer.GroupVersion.String(), Kind: trainer.TrainJobKind, Name: "job", UID: uid, Controller: &controller}}}
+		return metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: trainerapi.GroupVersion.String(), Kind: trainerapi.TrainJobKind, Name: "job", UID: uid, Controller: &controller}}}
 	}
 	podSets := []kueue.PodSet{{Name: "node", Count: 2}}
 	cases := map[string]struct {
@@ -282,7 +282,7 @@ func TestFits(t *testing.T) {
 		"another count, blocked": {"a job that can't be computed keeps its Workload", func(j *job, _ *kueue.Workload) { j.podSets, j.blocked = nil, &admission.BlockedError{} }, true},
 		"another count, finished": {"a finished job keeps its Workload", func(j *job, _ *kueue.Workload) {
 			j.podSets = nil
-			j.Status.Conditions = []metav1.Condition{{Type: trainer.TrainJobFailed, Status: metav1.ConditionTrue}}
+			j.Status.Conditions = []metav1.Condition{{Type: trainerapi.TrainJobFailed, Status: metav1.ConditionTrue}}
 		}, true},
 		"another count, still running": {"its quota is in use until its pods have ended", func(j *job, wl *kueue.Workload) {
 			j.podSets = nil

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -34,7 +34,7 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-var gvk = trainer.GroupVersion.WithKind(trainer.TrainJobKind)
+var gvk = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
 
 // job is one TrainJob during one reconcile. It is a ComposableJob of a single member: jobframework then leaves starting
 // to Run and stopping to Stop, and writes nothing to the TrainJob itself.
@@ -52,8 +52,8 @@ type job struct {
 	late    bool           // it was read in a version older than what we wrote last
 	again   time.Duration  // after which it is to be looked at again, where nothing else brings it back
 
-	runtime   *trainer.TrainingRuntimeSpec // that it stands on; set while it is suspended
-	effective *overrides.Effective         // of the runtime and the others' entries; shared, not to be changed
+	runtime   *trainerapi.TrainingRuntimeSpec // that it stands on; set while it is suspended
+	effective *overrides.Effective            // of the runtime and the others' entries; shared, not to be changed
 	podSets   []kueue.PodSet
 	pinned    *snapshot               // Trainer's snapshot of it; nil where there is none
 	record    *overrides.Record       // of another Trainer, which has gone; nil where there is none
@@ -76,7 +76,7 @@ var (
 )
 
 // own is the integration's entry; nil where there is none.
-func (j *job) own() *trainer.RuntimePatch { return j.dialect.Own(&j.TrainJob) }
+func (j *job) own() *trainerapi.RuntimePatch { return j.dialect.Own(&j.TrainJob) }
 
 func (j *job) key() types.NamespacedName { return client.ObjectKeyFromObject(&j.TrainJob) }
 
@@ -113,12 +113,12 @@ func (j *job) Finished(context.Context) (message string, success, finished bool)
 	if c == nil {
 		return "", false, false
 	}
-	return c.Message, c.Type == trainer.TrainJobComplete, !j.lingers
+	return c.Message, c.Type == trainerapi.TrainJobComplete, !j.lingers
 }
 
 // end returns the condition by which Trainer says that a TrainJob has ended; nil where it has not.
 func end(job *api.TrainJob) *metav1.Condition {
-	for _, name := range []string{trainer.TrainJobComplete, trainer.TrainJobFailed} {
+	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed} {
 		if c := apimeta.FindStatusCondition(job.Status.Conditions, name); c != nil && c.Status == metav1.ConditionTrue {
 			return c
 		}
@@ -454,7 +454,7 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 		if err != nil {
 			return err
 		}
-		var live *trainer.TrainingRuntimeSpec
+		var live *trainerapi.TrainingRuntimeSpec
 		if runtime != nil {
 			live = &runtime.Spec
 		}
@@ -479,7 +479,7 @@ func (j *job) resolve(ctx context.Context, c client.Client) error {
 }
 
 // compute makes the PodSets of the runtime. settings is the runtime with what its annotations say.
-func (j *job) compute(ctx context.Context, settings *trainer.TrainingRuntimeSpec) (err error) {
+func (j *job) compute(ctx context.Context, settings *trainerapi.TrainingRuntimeSpec) (err error) {
 	limits := j.r.limits
 	if errs := append(limits.CheckSize(&j.TrainJob), limits.CheckRuntime(&j.TrainJob, j.runtime)...); len(errs) > 0 {
 		return &admission.BlockedError{Reason: ReasonLimitExceeded, Err: errs.ToAggregate()}

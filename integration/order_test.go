@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -37,14 +37,14 @@ func TestHoldersFirst(t *testing.T) {
 		return job
 	}
 	reserved := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "has quota"}}
-	meta.SetStatusCondition(&reserved.Status.Conditions, metav1.Condition{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue, Reason: "QuotaReserved"})
+	apimeta.SetStatusCondition(&reserved.Status.Conditions, metav1.Condition{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue, Reason: "QuotaReserved"})
 	admitted := reserved.DeepCopy()
 	admitted.Name = "admitted"
-	meta.SetStatusCondition(&admitted.Status.Conditions, metav1.Condition{Type: kueue.WorkloadAdmitted, Status: metav1.ConditionTrue, Reason: "Admitted"})
+	apimeta.SetStatusCondition(&admitted.Status.Conditions, metav1.Condition{Type: kueue.WorkloadAdmitted, Status: metav1.ConditionTrue, Reason: "Admitted"})
 	runs := admitted.DeepCopy()
 	runs.Name = "was admitted before"
 	ended := trainJob("ended before the restart", false)
-	meta.SetStatusCondition(&ended.Status.Conditions, metav1.Condition{Type: trainer.TrainJobComplete, Status: metav1.ConditionTrue, Reason: "JobsCompleted"})
+	apimeta.SetStatusCondition(&ended.Status.Conditions, metav1.Condition{Type: trainerapi.TrainJobComplete, Status: metav1.ConditionTrue, Reason: "JobsCompleted"})
 	ends := ended.DeepCopy()
 	ends.Name = "ends"
 	ctx := context.Background()
@@ -172,15 +172,15 @@ func TestLetGo(t *testing.T) {
 			j.Namespace, j.Name, j.UID = "ns", "job", "uid"
 			j.Spec.Suspend = ptr.To(!c.finished)
 			if c.finished {
-				meta.SetStatusCondition(&j.Status.Conditions, metav1.Condition{Type: trainer.TrainJobComplete, Status: metav1.ConditionTrue, Reason: "JobsCompleted"})
+				apimeta.SetStatusCondition(&j.Status.Conditions, metav1.Condition{Type: trainerapi.TrainJobComplete, Status: metav1.ConditionTrue, Reason: "JobsCompleted"})
 			}
 			wl := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "wl", Finalizers: []string{"other.example.com/a"}}}
-			wl.OwnerReferences = []metav1.OwnerReference{{APIVersion: trainer.GroupVersion.String(), Kind: trainer.TrainJobKind, Name: "job", UID: "uid", Controller: ptr.To(true)}}
+			wl.OwnerReferences = []metav1.OwnerReference{{APIVersion: trainerapi.GroupVersion.String(), Kind: trainerapi.TrainJobKind, Name: "job", UID: "uid", Controller: ptr.To(true)}}
 			if !c.noFinal {
 				wl.Finalizers = append(wl.Finalizers, kueue.ResourceInUseFinalizerName)
 			}
 			if c.ended > 0 {
-				meta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
+				apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
 					Type: kueue.WorkloadFinished, Status: metav1.ConditionTrue, Reason: kueue.WorkloadFinishedReasonSucceeded, LastTransitionTime: metav1.NewTime(now.Add(-c.ended))})
 			}
 			scheme := runtime.NewScheme()
@@ -194,7 +194,7 @@ func TestLetGo(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			j.r = &Reconciler{clock: testingclock.NewFakeClock(now), memory: newMemory()}
+			j.r = &Reconciler{clock: clocktesting.NewFakeClock(now), memory: newMemory()}
 			j.r.memory.look(j.key(), j.UID, c.finished, now.Add(-c.looks))
 			if c.declared > 0 {
 				j.r.memory.keep(j.key(), j.UID, func(r *record) { r.finished = now.Add(-c.declared) })
@@ -228,9 +228,9 @@ func TestLoadLooks(t *testing.T) {
 	ended.DeletionTimestamp, ended.Finalizers = &deleted, []string{"other.example.com/a"} // it reads no more of it
 	other := ended.DeepCopy()
 	other.Name = "other"
-	meta.SetStatusCondition(&ended.Status.Conditions, metav1.Condition{Type: trainer.TrainJobComplete, Status: metav1.ConditionTrue, Reason: "JobsCompleted"})
+	apimeta.SetStatusCondition(&ended.Status.Conditions, metav1.Condition{Type: trainerapi.TrainJobComplete, Status: metav1.ConditionTrue, Reason: "JobsCompleted"})
 	fakes, now := fake.NewClientBuilder().WithScheme(scheme).WithObjects(ended, other).WithIndex(&kueue.Workload{}, jobframework.OwnerReferenceIndexKey(gvk), func(client.Object) []string { return nil }).Build(), time.Now()
-	r := &Reconciler{client: fakes, clock: testingclock.NewFakeClock(now), memory: newMemory()}
+	r := &Reconciler{client: fakes, clock: clocktesting.NewFakeClock(now), memory: newMemory()}
 	for _, o := range []*api.TrainJob{ended, other} {
 		key := client.ObjectKeyFromObject(o)
 		if _, err := (&job{r: r}).Load(context.Background(), fakes, &key); err != nil {

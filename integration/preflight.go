@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -88,12 +88,12 @@ const serveTime = 30 * time.Second
 // AwaitTrainJobs waits until TrainJobs and their runtimes are served: a manager that is installed together with their CRDs
 // comes before the API server has taken those up. That a CRD is there is for others to check.
 func AwaitTrainJobs(ctx context.Context, disco discovery.DiscoveryInterface, clk clock.WithTicker) error {
-	version := trainer.GroupVersion
+	version := trainerapi.GroupVersion
 	timeout, ticker := clk.After(serveTime), clk.NewTicker(serveTime/100)
 	defer ticker.Stop()
 	for {
 		var missing error // the first; the group alone would be missing once for each kind
-		for _, kind := range []string{trainer.TrainJobKind, trainer.TrainingRuntimeKind, trainer.ClusterTrainingRuntimeKind} {
+		for _, kind := range []string{trainerapi.TrainJobKind, trainerapi.TrainingRuntimeKind, trainerapi.ClusterTrainingRuntimeKind} {
 			if missing = served(disco, version.WithKind(kind), "look at the conditions of the CRDs of group "+version.Group); missing != nil {
 				break
 			}

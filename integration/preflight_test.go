@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
 // kindsServed serves some kinds, and a group only where it has one.
@@ -30,7 +30,7 @@ func (s *kindsServed) ServerResourcesForGroupVersion(groupVersion string) (*meta
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.kinds) == 0 {
-		return nil, apierrors.NewNotFound(trainer.GroupVersion.WithResource("").GroupResource(), groupVersion)
+		return nil, apierrors.NewNotFound(trainerapi.GroupVersion.WithResource("").GroupResource(), groupVersion)
 	}
 	list := &metav1.APIResourceList{GroupVersion: groupVersion}
 	for _, kind := range s.kinds {
@@ -47,7 +47,7 @@ func TestAwaitTrainJobs(t *testing.T) {
 		defer disco.mu.Unlock()
 		disco.kinds = kinds
 	}
-	clk := testingclock.NewFakeClock(time.Now())
+	clk := clocktesting.NewFakeClock(time.Now())
 	await := func(ctx context.Context) <-chan error {
 		ended := make(chan error)
 		go func() { ended <- AwaitTrainJobs(ctx, disco, clk) }()

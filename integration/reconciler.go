@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -109,7 +109,7 @@ type Reconciler struct {
 type Placement interface {
 	// Startable refuses, by an *admission.BlockedError, a TrainJob that asks for what can't be had here. runtime is its
 	// runtime, with what the runtime's annotations say among those of its template; effective what it runs of it.
-	Startable(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, effective *overrides.Effective) error
+	Startable(ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective) error
 }
 
 // NewReconciler returns a Reconciler. reader must not be a cache. installed knows the Trainer, which may be Signalbox's own.
@@ -425,8 +425,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		Watches(&kueue.Workload{}, owner).
 		Watches(&jobset.JobSet{}, owner).
 		Watches(&corev1.Pod{}, holdersFirst{handler.EnqueueRequestsFromMapFunc(r.jobOf), r.crowds}, builder.WithPredicates(podEnds())).
-		Watches(&api.ClusterTrainingRuntime{}, holdersFirst{handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.ClusterTrainingRuntimeKind)), r.crowds}).
-		Watches(&api.TrainingRuntime{}, holdersFirst{handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainer.TrainingRuntimeKind)), r.crowds}).
+		Watches(&api.ClusterTrainingRuntime{}, holdersFirst{handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainerapi.ClusterTrainingRuntimeKind)), r.crowds}).
+		Watches(&api.TrainingRuntime{}, holdersFirst{handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(trainerapi.TrainingRuntimeKind)), r.crowds}).
 		WatchesRawSource(source.Channel(r.installed.again(ctx, r.client), &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency})
 	if next != nil {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,13 +34,13 @@ const (
 // snapshot is a runtime that Trainer has pinned.
 type snapshot struct {
 	object *corev1.ConfigMap
-	spec   trainer.TrainingRuntimeSpec
+	spec   trainerapi.TrainingRuntimeSpec
 }
 
 // runtimeOf decides which runtime a suspended TrainJob stands on, and whether Trainer's snapshot is out of date. A
 // TrainJob that has run keeps the runtime it ran on. One that has not follows the live runtime. Trainer refuses any
 // change of a TrainJob whose live runtime is gone, so that it could not be started: live nil is an error in both cases.
-func runtimeOf(job *api.TrainJob, hasRun bool, live *trainer.TrainingRuntimeSpec, pinned *snapshot) (spec *trainer.TrainingRuntimeSpec, stale bool, err error) {
+func runtimeOf(job *api.TrainJob, hasRun bool, live *trainerapi.TrainingRuntimeSpec, pinned *snapshot) (spec *trainerapi.TrainingRuntimeSpec, stale bool, err error) {
 	if live == nil {
 		return nil, false, errNoRuntime(job)
 	}
@@ -60,7 +60,7 @@ func errNoRuntime(job *api.TrainJob) error {
 
 // runtimeHere decides the runtime of a suspended TrainJob of the bundled Trainer: the one that it was first started on,
 // by us or, where it has run before it came to us, by Kubeflow Trainer; else the live one.
-func runtimeHere(ctx context.Context, cache, reader client.Reader, job *api.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
+func runtimeHere(ctx context.Context, cache, reader client.Reader, job *api.TrainJob) (*trainerapi.TrainingRuntimeSpec, error) {
 	pinned, err := overrides.Pinned(job)
 	if err != nil {
 		return nil, &admission.BlockedError{Reason: ReasonInvalidRuntime, Err: err}

@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"slices"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -22,7 +22,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kjson "sigs.k8s.io/json"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
@@ -39,7 +39,7 @@ import (
 // and validates Kueue's labels. It answers with patches of single fields, so that nothing else of a TrainJob changes.
 type Webhook struct {
 	client    client.Client
-	decoder   admission.Decoder
+	decoder   webhookadmission.Decoder
 	installed *Installed
 	manageAll bool
 	selector  labels.Selector
@@ -52,16 +52,16 @@ type Webhook struct {
 }
 
 // NewWebhook returns the webhook of the reconciler; self are the users that it writes as, and Kueue's own.
-func NewWebhook(r *Reconciler, decoder admission.Decoder, self []string) *Webhook {
+func NewWebhook(r *Reconciler, decoder webhookadmission.Decoder, self []string) *Webhook {
 	return &Webhook{client: r.client, decoder: decoder, installed: r.installed, manageAll: r.manageAll, selector: r.selector, limits: r.limits, ownerKinds: r.ownerKinds, ownerUsers: r.ownerUsers, self: self}
 }
 
 // Register serves the webhook.
 func (w *Webhook) Register(mgr ctrl.Manager) {
 	server := mgr.GetWebhookServer()
-	server.Register("/mutate-trainjob", &webhook.Admission{Handler: admission.HandlerFunc(w.mutate)})
-	server.Register("/mutate-workload", &webhook.Admission{Handler: admission.HandlerFunc(w.mutateWorkload)})
-	server.Register("/validate-trainjob", &webhook.Admission{Handler: admission.HandlerFunc(w.validate)})
+	server.Register("/mutate-trainjob", &webhook.Admission{Handler: webhookadmission.HandlerFunc(w.mutate)})
+	server.Register("/mutate-workload", &webhook.Admission{Handler: webhookadmission.HandlerFunc(w.mutateWorkload)})
+	server.Register("/validate-trainjob", &webhook.Admission{Handler: webhookadmission.HandlerFunc(w.validate)})
 }
 
 // review is a request with its objects decoded.
@@ -73,11 +73,11 @@ type review struct {
 }
 
 // integral tells whether a request is the integration's own.
-func (w *Webhook) integral(request admission.Request) bool {
+func (w *Webhook) integral(request webhookadmission.Request) bool {
 	return slices.Contains(w.self, request.UserInfo.Username)
 }
 
-func (w *Webhook) decode(request admission.Request) (*review, error) {
+func (w *Webhook) decode(request webhookadmission.Request) (*review, error) {
 	rv := &review{new: &job{}, raw: request.Object.Raw, rawOld: request.OldObject.Raw, integral: w.integral(request)}
 	if err := w.decoder.Decode(request, &rv.new.TrainJob); err != nil {
 		return nil, err
@@ -101,17 +101,17 @@ func (rv *review) goes() bool {
 		maps.Equal(rv.old.Labels, rv.new.Labels) && maps.Equal(rv.old.Annotations, rv.new.Annotations))
 }
 
-func (w *Webhook) mutate(ctx context.Context, request admission.Request) admission.Response {
+func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
 	d := w.installed.Dialect()
 	if w.integral(request) && request.Operation == admissionv1.Update && d.Keyed() {
-		return admission.Allowed("") // its own writes are exactly what they should be; beside Kubeflow Trainer each start comes by here
+		return webhookadmission.Allowed("") // its own writes are exactly what they should be; beside Kubeflow Trainer each start comes by here
 	}
 	rv, err := w.decode(request)
 	if err != nil {
-		return admission.Errored(http.StatusBadRequest, err)
+		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
 	if rv.goes() {
-		return admission.Allowed("") // not worth a look
+		return webhookadmission.Allowed("") // not worth a look
 	}
 	// Before anything is computed of it. A mutating webhook is called first.
 	if !rv.integral && (rv.old == nil || !equality.Semantic.DeepEqual(rv.old.Spec, rv.new.Spec)) {
@@ -123,15 +123,15 @@ func (w *Webhook) mutate(ctx context.Context, request admission.Request) admissi
 		// Exactly what it should be, but for a list that its Record is to come into.
 		patch, err := render(d, rv)
 		if err != nil {
-			return admission.Errored(http.StatusInternalServerError, err)
+			return webhookadmission.Errored(http.StatusInternalServerError, err)
 		}
-		return admission.Patched("", patch...)
+		return webhookadmission.Patched("", patch...)
 	}
 	patch, err := w.defaults(ctx, d, rv)
 	if err != nil {
-		return admission.Errored(http.StatusInternalServerError, err)
+		return webhookadmission.Errored(http.StatusInternalServerError, err)
 	}
-	return admission.Patched("", patch...)
+	return webhookadmission.Patched("", patch...)
 }
 
 // defaults returns the patches of a create or an update by somebody else.
@@ -368,22 +368,22 @@ func (w *Webhook) defaultQueueExists(ctx context.Context, namespace string) (boo
 	return err == nil, nil
 }
 
-func (w *Webhook) validate(ctx context.Context, request admission.Request) admission.Response {
+func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
 	if w.integral(request) && request.Operation == admissionv1.Update {
-		return admission.Allowed("") // it never takes the spec away
+		return webhookadmission.Allowed("") // it never takes the spec away
 	}
 	rv, err := w.decode(request)
 	if err != nil {
-		return admission.Errored(http.StatusBadRequest, err)
+		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
 	if rv.goes() {
-		return admission.Allowed("")
+		return webhookadmission.Allowed("")
 	}
 	if !hasSpec(rv.raw) { // without it, none of the CRD's rules holds
 		return refused(rv.new, field.ErrorList{field.Required(field.NewPath("spec"), "a TrainJob without it runs nothing; send the whole manifest")})
 	}
 	if rv.integral {
-		return admission.Allowed("")
+		return webhookadmission.Allowed("")
 	}
 	var errs field.ErrorList
 	if rv.old == nil {
@@ -397,7 +397,7 @@ func (w *Webhook) validate(ctx context.Context, request admission.Request) admis
 			return found
 		})
 		if lookup != nil {
-			return admission.Errored(http.StatusInternalServerError, lookup)
+			return webhookadmission.Errored(http.StatusInternalServerError, lookup)
 		}
 		errs = append(errs, w.refuseUnqueued(rv)...)
 		errs = append(errs, refuseAdopted(rv)...)
@@ -405,13 +405,13 @@ func (w *Webhook) validate(ctx context.Context, request admission.Request) admis
 	if len(errs) > 0 {
 		return refused(rv.new, errs)
 	}
-	return admission.Allowed("")
+	return webhookadmission.Allowed("")
 }
 
-func refused(j *job, errs field.ErrorList) admission.Response {
-	name := trainer.GroupVersion.WithKind(trainer.TrainJobKind).GroupKind()
+func refused(j *job, errs field.ErrorList) webhookadmission.Response {
+	name := trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind).GroupKind()
 	status := apierrors.NewInvalid(name, j.Name, errs).Status()
-	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status}}
+	return webhookadmission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status}}
 }
 
 // refuseUnqueued refuses to take a TrainJob out of its queue before its end: its Workload would stay behind with its quota,

@@ -3,14 +3,14 @@ package overrides
 import (
 	"testing"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 func BenchmarkCompute(b *testing.B) {
 	job := &api.TrainJob{Spec: must[api.TrainJobSpec](b, `{trainer: {numNodes: 5}}`)}
-	runtime := must[trainer.TrainingRuntimeSpec](b, torchRuntime)
+	runtime := must[trainerapi.TrainingRuntimeSpec](b, torchRuntime)
 	merged := listed(entries(b, "["+podEntry("a.com/a", `{metadata: {labels: {x: a}}, spec: {nodeSelector: {gpu: a100}}}`)+"]"))
 	for name, with := range map[string][]Entry{"plain": nil, "merging an entry": merged} {
 		b.Run(name, func(b *testing.B) {
@@ -25,7 +25,7 @@ func BenchmarkCompute(b *testing.B) {
 }
 
 func BenchmarkPin(b *testing.B) {
-	runtime := must[trainer.TrainingRuntimeSpec](b, torchRuntime)
+	runtime := must[trainerapi.TrainingRuntimeSpec](b, torchRuntime)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := Pin(&runtime); err != nil {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
 	jobsetconstants "github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jobset/constants"
 	corev1 "k8s.io/api/core/v1"
@@ -116,15 +116,15 @@ func saysNothing(entry Entry) bool {
 	if entry.Patch.Template.Spec == nil {
 		return true
 	}
-	return !slices.ContainsFunc(entry.Patch.Template.Spec.ReplicatedJobs, func(rj trainer.ReplicatedJobPatch) bool {
+	return !slices.ContainsFunc(entry.Patch.Template.Spec.ReplicatedJobs, func(rj trainerapi.ReplicatedJobPatch) bool {
 		meta, spec := PodPatch(entry.Patch, rj.Name)
-		return rj.Template != nil && has(rj.Template.Metadata) || has(meta) || spec != nil && !equality.Semantic.DeepEqual(*spec, trainer.PodSpecPatch{})
+		return rj.Template != nil && has(rj.Template.Metadata) || has(meta) || spec != nil && !equality.Semantic.DeepEqual(*spec, trainerapi.PodSpecPatch{})
 	})
 }
 
 // Check refuses what the TrainJob's entries and initializers ask of a runtime that doesn't have it. The runtime is taken
 // as it is, without the entries.
-func (d Dialect) Check(job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec) field.ErrorList {
+func (d Dialect) Check(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) field.ErrorList {
 	replicatedJobs := runtime.Template.Spec.ReplicatedJobs
 	entries := d.Entries(job)
 	var errs field.ErrorList
@@ -188,7 +188,7 @@ var apiOf = map[string]string{
 	constants.ModelInitializer:   "spec.initializer.model.env",
 }
 
-func checkContainers(path *field.Path, patches []trainer.ContainerPatch, have []corev1.Container, reason string) field.ErrorList {
+func checkContainers(path *field.Path, patches []trainerapi.ContainerPatch, have []corev1.Container, reason string) field.ErrorList {
 	var errs field.ErrorList
 	for _, patch := range patches {
 		if findContainer(have, patch.Name) == nil {
@@ -234,7 +234,7 @@ func Changed(before, after *api.TrainJob) bool {
 		!equality.Semantic.DeepEqual(before.Spec.PodTemplateOverrides, after.Spec.PodTemplateOverrides)
 }
 
-func timeless(entries []trainer.RuntimePatch) []trainer.RuntimePatch {
+func timeless(entries []trainerapi.RuntimePatch) []trainerapi.RuntimePatch {
 	entries = slices.Clone(entries)
 	for i := range entries {
 		entries[i].Time = nil
@@ -299,8 +299,8 @@ func changedEntries(before, after *api.TrainJob) string {
 	if changedPath(before, after).String() != patchesPath.String() {
 		return "its entries"
 	}
-	byManager := func(entries []trainer.RuntimePatch) map[string]trainer.RuntimePatch {
-		m := make(map[string]trainer.RuntimePatch, len(entries))
+	byManager := func(entries []trainerapi.RuntimePatch) map[string]trainerapi.RuntimePatch {
+		m := make(map[string]trainerapi.RuntimePatch, len(entries))
 		for _, e := range timeless(entries) {
 			m[e.Manager] = e
 		}
@@ -333,9 +333,9 @@ func Times(before, after *api.TrainJob, now metav1.Time, trusted bool) map[strin
 	times := map[string]metav1.Time{}
 	for i := range after.Spec.RuntimePatches {
 		entry, pointer := &after.Spec.RuntimePatches[i], fmt.Sprintf("/spec/%s/%d/time", RuntimePatches, i)
-		var old *trainer.RuntimePatch
+		var old *trainerapi.RuntimePatch
 		if before != nil {
-			if at := slices.IndexFunc(before.Spec.RuntimePatches, func(e trainer.RuntimePatch) bool { return e.Manager == entry.Manager }); at >= 0 {
+			if at := slices.IndexFunc(before.Spec.RuntimePatches, func(e trainerapi.RuntimePatch) bool { return e.Manager == entry.Manager }); at >= 0 {
 				old = &before.Spec.RuntimePatches[at]
 			}
 		}
@@ -344,7 +344,7 @@ func Times(before, after *api.TrainJob, now metav1.Time, trusted bool) map[strin
 			if entry.Time == nil {
 				times[pointer] = now
 			}
-		case equality.Semantic.DeepEqual(timeless([]trainer.RuntimePatch{*old}), timeless([]trainer.RuntimePatch{*entry})):
+		case equality.Semantic.DeepEqual(timeless([]trainerapi.RuntimePatch{*old}), timeless([]trainerapi.RuntimePatch{*entry})):
 			if old.Time != nil && !old.Time.Equal(entry.Time) {
 				times[pointer] = *old.Time
 			} else if old.Time == nil && entry.Time == nil {

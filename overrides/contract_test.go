@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -17,7 +17,7 @@ import (
 
 func jobWith(t *testing.T, list ...string) *api.TrainJob {
 	t.Helper()
-	return &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimeRef: trainer.RuntimeRef{Name: "torch"}, RuntimePatches: entries(t, "["+strings.Join(list, ",")+"]")}}}
+	return &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimeRef: trainerapi.RuntimeRef{Name: "torch"}, RuntimePatches: entries(t, "["+strings.Join(list, ",")+"]")}}}
 }
 
 func TestCheckEntries(t *testing.T) {
@@ -49,11 +49,11 @@ func TestCheckEntries(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	dataset := &trainer.Initializer{Dataset: &trainer.DatasetInitializer{}}
+	dataset := &trainerapi.Initializer{Dataset: &trainerapi.DatasetInitializer{}}
 	cases := map[string]struct {
 		reason  string
 		entries []string
-		init    *trainer.Initializer
+		init    *trainerapi.Initializer
 		change  func(*jobset.ReplicatedJob)
 		want    string
 	}{
@@ -69,11 +69,11 @@ func TestCheck(t *testing.T) {
 		}, ""},
 		"no mount":      {"the work would go nowhere", nil, dataset, func(rj *jobset.ReplicatedJob) { rj.Template.Spec.Template.Spec.Containers[0].VolumeMounts = nil }, `spec.initializer.dataset: Invalid value: "torch": the runtime has no mount of a volume "initializer" in container "dataset-initializer"`},
 		"no container":  {"nobody would do the work", nil, dataset, func(rj *jobset.ReplicatedJob) { rj.Template.Spec.Template.Spec.Containers[0].Name = "other" }, `the runtime has no container "dataset-initializer" in its replicatedJob "dataset-initializer"`},
-		"no step of it": {"nobody would do the work", nil, &trainer.Initializer{Model: &trainer.ModelInitializer{}}, nil, `spec.initializer.model: Invalid value: "torch": the runtime has no replicatedJob "model-initializer"`},
+		"no step of it": {"nobody would do the work", nil, &trainerapi.Initializer{Model: &trainerapi.ModelInitializer{}}, nil, `spec.initializer.model: Invalid value: "torch": the runtime has no replicatedJob "model-initializer"`},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 			if c.change != nil {
 				c.change(find(rt.Template.Spec.ReplicatedJobs, "dataset-initializer"))
 			}
@@ -212,7 +212,7 @@ func TestOutlived(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := Outlived(&jobset.JobSetSpec{ReplicatedJobs: c.rjs, VolumeClaimPolicies: c.claims, SuccessPolicy: c.success}, []trainer.JobStatus{{Name: "init", Succeeded: &c.succeeded}, {Name: "node", Succeeded: ptr.To[int32](1)}})
+			got := Outlived(&jobset.JobSetSpec{ReplicatedJobs: c.rjs, VolumeClaimPolicies: c.claims, SuccessPolicy: c.success}, []trainerapi.JobStatus{{Name: "init", Succeeded: &c.succeeded}, {Name: "node", Succeeded: ptr.To[int32](1)}})
 			if got["init"] != c.want || got["node"] {
 				t.Errorf("%s: got %v", c.reason, got)
 			}
@@ -221,7 +221,7 @@ func TestOutlived(t *testing.T) {
 }
 
 func TestFromSnapshot(t *testing.T) {
-	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "job", UID: "uid"}, Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimeRef: trainer.RuntimeRef{Kind: ptr.To("TrainingRuntime"), Name: "torch"}}}}
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "job", UID: "uid"}, Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimeRef: trainerapi.RuntimeRef{Kind: ptr.To("TrainingRuntime"), Name: "torch"}}}}
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: ptr.To(true)}}}, Data: map[string]string{"runtime": "kind: TrainingRuntime\nmetadata: {name: torch}\nspec: {template: {spec: {replicatedJobs: [{name: node}]}}}"}}
 	if spec, err := FromSnapshot(job, object); err != nil || spec.Template.Spec.ReplicatedJobs[0].Name != "node" {
 		t.Errorf("the runtime is read: got %v, %v", spec, err)
@@ -253,12 +253,12 @@ func TestCheckFrozen(t *testing.T) {
 		"taken away":          {"the CRD doesn't see it", false, false, func(s *api.TrainJobSpec) { s.Trainer = nil }, "spec.trainer: Forbidden", true},
 		"with the start":      {"quota was given for what it was", true, false, func(s *api.TrainJobSpec) { s.ActiveDeadlineSeconds = 1 }, "spec.activeDeadlineSeconds: Forbidden", true},
 		"while it waits":      {"its Workload follows", true, true, func(s *api.TrainJobSpec) { s.Trainer = nil }, "", true},
-		"entries":             {"they have rules of their own", false, false, func(s *api.TrainJobSpec) { s.RuntimePatches = []trainer.RuntimePatch{{Manager: "a.com/a"}} }, "", false},
+		"entries":             {"they have rules of their own", false, false, func(s *api.TrainJobSpec) { s.RuntimePatches = []trainerapi.RuntimePatch{{Manager: "a.com/a"}} }, "", false},
 		"the same, otherwise": {"empty is nothing", false, false, func(s *api.TrainJobSpec) { s.Trainer.Args = []string{} }, "", false},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			before := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{Trainer: &trainer.Trainer{NumNodes: ptr.To[int32](2)}, Suspend: &c.before}}}
+			before := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{Trainer: &trainerapi.Trainer{NumNodes: ptr.To[int32](2)}, Suspend: &c.before}}}
 			after := before.DeepCopy()
 			after.Spec.Suspend = &c.after
 			c.change(&after.Spec)

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
@@ -23,7 +23,7 @@ const HistorySuffix = "-template-overrides"
 // Conversion is what a TrainJob says in earlier shapes, as runtimePatches.
 type Conversion struct {
 	// Patches is the whole list, the TrainJob's own entries last.
-	Patches []trainer.RuntimePatch
+	Patches []trainerapi.RuntimePatch
 	// Changes says what became of each field that was there.
 	Changes []string
 	// Lost says what runtimePatches can't express, whatever the runtime.
@@ -125,7 +125,7 @@ func (c *Conversion) add(entries []Entry, manager string, time *metav1.Time) err
 		c.Lost = append(c.Lost, fmt.Sprintf("%s and what follows it says nothing of what may be changed; leave it out", entries[0].Path()))
 		return nil
 	}
-	c.Patches = append(c.Patches, trainer.RuntimePatch{Manager: manager, Time: time, TrainingRuntimeSpec: patch})
+	c.Patches = append(c.Patches, trainerapi.RuntimePatch{Manager: manager, Time: time, TrainingRuntimeSpec: patch})
 	for _, rj := range patch.Template.Spec.ReplicatedJobs {
 		_, spec := PodPatch(patch, rj.Name)
 		if spec == nil {
@@ -147,7 +147,7 @@ func (c *Conversion) add(entries []Entry, manager string, time *metav1.Time) err
 
 // fold joins entries into one patch that does what they do one after the other. A patch is a part of what it is merged
 // into, so that they are merged as they would be into a runtime that says nothing.
-func fold(entries []Entry) (*trainer.TrainingRuntimeSpecPatch, error) {
+func fold(entries []Entry) (*trainerapi.TrainingRuntimeSpecPatch, error) {
 	var base jobset.JobSetSpec
 	meta := &metav1.ObjectMeta{Labels: map[string]string{}, Annotations: map[string]string{}}
 	for _, entry := range entries {
@@ -175,17 +175,17 @@ func fold(entries []Entry) (*trainer.TrainingRuntimeSpecPatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec := &trainer.JobSetSpecPatch{}
+	spec := &trainerapi.JobSetSpecPatch{}
 	if err := json.Unmarshal(data, spec); err != nil {
 		return nil, err
 	}
 	for i := range spec.ReplicatedJobs {
 		prune(&spec.ReplicatedJobs[i])
 	}
-	spec.ReplicatedJobs = slices.DeleteFunc(spec.ReplicatedJobs, func(rj trainer.ReplicatedJobPatch) bool { // of which nothing is said
+	spec.ReplicatedJobs = slices.DeleteFunc(spec.ReplicatedJobs, func(rj trainerapi.ReplicatedJobPatch) bool { // of which nothing is said
 		return rj.Template == nil || rj.Template.Metadata == nil && rj.Template.Spec == nil
 	})
-	patch := &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{Spec: spec}}
+	patch := &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Spec: spec}}
 	if len(meta.Labels)+len(meta.Annotations) > 0 {
 		patch.Template.Metadata = meta
 	}
@@ -193,7 +193,7 @@ func fold(entries []Entry) (*trainer.TrainingRuntimeSpecPatch, error) {
 }
 
 // prune takes away what only stands there because a JobSet's types always write it.
-func prune(rj *trainer.ReplicatedJobPatch) {
+func prune(rj *trainerapi.ReplicatedJobPatch) {
 	empty := func(m *metav1.ObjectMeta) bool { return m == nil || len(m.Labels)+len(m.Annotations) == 0 }
 	if rj.Template == nil {
 		return
@@ -250,7 +250,7 @@ func replaced(entry Entry) []string {
 
 // Differences says in what the TrainJob comes out otherwise on the runtime when it says by runtimePatches what it says
 // now. The result is empty where both give the same pods.
-func (d Dialect) Differences(job *api.TrainJob, c *Conversion, runtime *trainer.TrainingRuntimeSpec) ([]string, error) {
+func (d Dialect) Differences(job *api.TrainJob, c *Conversion, runtime *trainerapi.TrainingRuntimeSpec) ([]string, error) {
 	converted := job.DeepCopy()
 	s := &converted.Spec
 	s.RuntimePatches, s.PodTemplateOverrides, s.PodSpecOverrides, s.TemplateOverrides, s.Labels, s.Annotations = c.Patches, nil, nil, nil, nil, nil
@@ -279,7 +279,7 @@ func (d Dialect) Differences(job *api.TrainJob, c *Conversion, runtime *trainer.
 }
 
 // template returns the JobSet template that the TrainJob's entries make of the runtime, every value by its path.
-func (d Dialect) template(job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec) (map[string]string, error) {
+func (d Dialect) template(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) (map[string]string, error) {
 	entries := d.Entries(job)
 	merged, err := merge(runtime.Template.Spec, entries)
 	if err != nil {
@@ -301,7 +301,7 @@ const maxEquivalent = 2800
 
 // Deprecations warns of the shapes that runtimePatches take the place of, and shows what to write instead. The runtime is
 // taken as it is.
-func Deprecations(job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec) []string {
+func Deprecations(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string {
 	if !Needed(job) {
 		return nil
 	}

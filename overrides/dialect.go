@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"slices"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -132,7 +132,9 @@ func specOf(fields map[string]any) (*api.TrainJob, error) {
 }
 
 // Entry returns the integration's entry that a Record holds; nil where the TrainJob has never been started.
-func (r *Record) Entry(job *api.TrainJob) *trainer.RuntimePatch { return trainerOf(r.Field).Own(job) }
+func (r *Record) Entry(job *api.TrainJob) *trainerapi.RuntimePatch {
+	return trainerOf(r.Field).Own(job)
+}
 
 // Strip returns the users' elements of a list that they or we have sent: all but the integration's. One that equals an
 // element of the integration's is theirs as long as they have said as much before.
@@ -161,7 +163,7 @@ func (r *Record) Empty() bool { return r.Time == nil && len(r.Own) == 0 && len(r
 
 // Elements returns the integration's entry as elements of the dialect's list, one for each ReplicatedJob that it says
 // something of. What the list can't carry is left out; Decide looks whether it was needed.
-func (d Dialect) Elements(own *trainer.RuntimePatch) ([]any, error) {
+func (d Dialect) Elements(own *trainerapi.RuntimePatch) ([]any, error) {
 	elements := []any{}
 	for _, rj := range replicatedJobsOf(own) {
 		meta, spec := PodPatch(own.TrainingRuntimeSpec, rj.Name)
@@ -224,7 +226,7 @@ func sameJSON(a, b any) bool {
 }
 
 // Own returns the integration's entry of the TrainJob, or nil where it has none.
-func (d Dialect) Own(job *api.TrainJob) *trainer.RuntimePatch {
+func (d Dialect) Own(job *api.TrainJob) *trainerapi.RuntimePatch {
 	if d.Keyed() {
 		if i := OwnIndex(job); i >= 0 {
 			return &job.Spec.RuntimePatches[i]
@@ -235,10 +237,10 @@ func (d Dialect) Own(job *api.TrainJob) *trainer.RuntimePatch {
 	if err != nil || record == nil || record.Time == nil || record.Field != d.Field {
 		return nil
 	}
-	own := &trainer.RuntimePatch{Manager: Manager, Time: record.Time}
+	own := &trainerapi.RuntimePatch{Manager: Manager, Time: record.Time}
 	for _, e := range d.legacy(job, record.Own) {
 		if own.TrainingRuntimeSpec == nil {
-			own.TrainingRuntimeSpec = &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{}}}
+			own.TrainingRuntimeSpec = &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{}}}
 		}
 		spec := own.TrainingRuntimeSpec.Template.Spec
 		spec.ReplicatedJobs = append(spec.ReplicatedJobs, e.Patch.Template.Spec.ReplicatedJobs...)
@@ -290,8 +292,8 @@ func (d Dialect) unkeyed(job *api.TrainJob) []Entry {
 		return entries
 	}
 	if (d.manifests || !d.Keyed()) && len(job.Spec.Labels)+len(job.Spec.Annotations) > 0 {
-		entries = append(entries, Entry{shape: "labels", root: field.NewPath("spec"), Patch: &trainer.TrainingRuntimeSpecPatch{
-			Template: &trainer.JobSetTemplatePatch{Metadata: &metav1.ObjectMeta{Labels: job.Spec.Labels, Annotations: job.Spec.Annotations}}}})
+		entries = append(entries, Entry{shape: "labels", root: field.NewPath("spec"), Patch: &trainerapi.TrainingRuntimeSpecPatch{
+			Template: &trainerapi.JobSetTemplatePatch{Metadata: &metav1.ObjectMeta{Labels: job.Spec.Labels, Annotations: job.Spec.Annotations}}}})
 	}
 	lists := d.lists(job)
 	if record != nil {
@@ -368,7 +370,7 @@ func (d Dialect) edited(job *api.TrainJob, record *Record) bool {
 // Migration is what takes the place of a foreign Record.
 type Migration struct {
 	// Patch is a further entry, the first of runtimePatches; nil where there is nothing to say.
-	Patch *trainer.RuntimePatch
+	Patch *trainerapi.RuntimePatch
 	// List is what podTemplateOverrides are to be.
 	List []api.PodTemplateOverride
 }
@@ -397,7 +399,7 @@ func (d Dialect) Migrate(job *api.TrainJob, record *Record, now metav1.Time) (*M
 		m.List = append(m.List, job.Spec.PodTemplateOverrides...)
 		return m, nil
 	}
-	said := slices.ContainsFunc(job.Spec.RuntimePatches, func(p trainer.RuntimePatch) bool { return p.Manager == ConvertedManager })
+	said := slices.ContainsFunc(job.Spec.RuntimePatches, func(p trainerapi.RuntimePatch) bool { return p.Manager == ConvertedManager })
 	entries := d.recorded(job, record)
 	if len(entries) == 0 || said { // by the users, with their converted manifests
 		return m, nil
@@ -406,7 +408,7 @@ func (d Dialect) Migrate(job *api.TrainJob, record *Record, now metav1.Time) (*M
 		return nil, fmt.Errorf("what was said in spec.%s needs an entry of spec.%s, which has %d already; take one out", record.Field, RuntimePatches, n)
 	}
 	patch, err := fold(entries)
-	m.Patch = &trainer.RuntimePatch{Manager: ConvertedManager, Time: &now, TrainingRuntimeSpec: patch}
+	m.Patch = &trainerapi.RuntimePatch{Manager: ConvertedManager, Time: &now, TrainingRuntimeSpec: patch}
 	return m, err
 }
 
@@ -430,7 +432,7 @@ func (d Dialect) markOwn(job *api.TrainJob, lists []Entry, record *Record) []Ent
 
 // With returns the entries as they stand after the integration has written its own: in the place of the one it has, or
 // as the last.
-func (d Dialect) With(job *api.TrainJob, own trainer.RuntimePatch) []Entry {
+func (d Dialect) With(job *api.TrainJob, own trainerapi.RuntimePatch) []Entry {
 	entry := Entry{Manager: Manager, Patch: own.TrainingRuntimeSpec, shape: RuntimePatches, root: patchesPath.Key(Manager)}
 	if d.Keyed() {
 		entries := d.Entries(job)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -69,7 +69,7 @@ func TestDialects(t *testing.T) {
 			if n := len(c.dialect.Others(job)); n != c.entries-1 {
 				t.Errorf("the integration's is not another's: %d", n)
 			}
-			rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 			e, err := c.dialect.Compute(job, &rt, entries)
 			if err != nil {
 				t.Fatal(err)
@@ -92,7 +92,7 @@ template: {spec: {replicatedJobs: [{name: node, replicas: 1, template: {spec: {t
 	const override = `podTemplateOverrides: [{targetJobs: [{name: node}], spec: {
   affinity: {podAffinity: {}}, schedulingGates: [{name: o}], imagePullSecrets: [{name: o}], tolerations: [{key: o}], volumes: [{name: v, emptyDir: {}}],
   containers: [{name: side, env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], volumeMounts: [{name: v, mountPath: /elsewhere}, {name: v, mountPath: /same}]}]}}]`
-	rt := must[trainer.TrainingRuntimeSpec](t, runtime)
+	rt := must[trainerapi.TrainingRuntimeSpec](t, runtime)
 	job := jobOf(t, override)
 	e, err := Bundled.Compute(job, &rt, Bundled.Entries(job))
 	if err != nil {
@@ -134,7 +134,7 @@ func TestResourcesPerNode(t *testing.T) {
 		"replaced, and nothing is none": {Kubeflow20, "cpu"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 			job := jobOf(t, "trainer: {resourcesPerNode: {requests: {cpu: 8}}}")
 			e, err := c.dialect.Compute(job, &rt, nil)
 			if err != nil {
@@ -157,10 +157,10 @@ func TestResourcesPerNode(t *testing.T) {
 	}
 }
 
-func start() *trainer.RuntimePatch {
-	own := trainer.RuntimePatch{Manager: Manager, Time: &metav1.Time{Time: time.Unix(1_700_000_000, 0).UTC()}}
+func start() *trainerapi.RuntimePatch {
+	own := trainerapi.RuntimePatch{Manager: Manager, Time: &metav1.Time{Time: time.Unix(1_700_000_000, 0).UTC()}}
 	own.TrainingRuntimeSpec = forPods([]api.TargetJob{{Name: "dataset-initializer"}, {Name: "node"}}, &metav1.ObjectMeta{Labels: map[string]string{"kueue.x-k8s.io/podset": "x"}}, nil)
-	own.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[1].Template.Spec.Template.Spec = &trainer.PodSpecPatch{
+	own.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[1].Template.Spec.Template.Spec = &trainerapi.PodSpecPatch{
 		NodeSelector: map[string]string{"gpu": "a"}, Tolerations: []corev1.Toleration{{Key: "gpu", TolerationSeconds: new(int64)}}}
 	return &own
 }
@@ -284,11 +284,11 @@ func TestMigrate(t *testing.T) {
 			migrated := jobOf(t, "{}")
 			migrated.Spec.Labels = upgraded.Spec.Labels
 			if c.to.Keyed() {
-				migrated.Spec.RuntimePatches, migrated.Spec.Labels = []trainer.RuntimePatch{*m.Patch}, nil
+				migrated.Spec.RuntimePatches, migrated.Spec.Labels = []trainerapi.RuntimePatch{*m.Patch}, nil
 			} else {
 				migrated.Spec.PodTemplateOverrides = m.List
 			}
-			rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 			texts := map[string]string{}
 			for when, of := range map[string]struct {
 				d   Dialect
@@ -369,7 +369,7 @@ func TestHistories(t *testing.T) {
 }
 
 func TestDeprecations(t *testing.T) {
-	rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	if got := Deprecations(jobOf(t, "runtimePatches: [{manager: a.com/a}]"), &rt); got != nil {
 		t.Errorf("there is nothing to say: %v", got)
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/apply"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
 	trainerruntime "github.com/kubeflow/trainer/v2/pkg/runtime"
@@ -66,7 +66,7 @@ var patchesPath = field.NewPath("spec", "runtimePatches")
 
 // Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
 // entry that names a ReplicatedJob that the runtime doesn't have is an error: a strategic merge would append it.
-func (d Dialect) Compute(trainJob *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []Entry) (*Effective, error) {
+func (d Dialect) Compute(trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*Effective, error) {
 	runtime = runtime.DeepCopy()
 	job := ForPlugins(trainJob, runtime)
 	info, err := d.Prepare(job, runtime, entries)
@@ -98,10 +98,10 @@ func (d Dialect) Compute(trainJob *api.TrainJob, runtime *trainer.TrainingRuntim
 
 // ForPlugins returns a copy of the TrainJob that Trainer's plugins may write into. Trainer v2.3.0's Flux plugin follows
 // spec.trainer and its numNodes without looking whether they are there; what they default to is the runtime's.
-func ForPlugins(trainJob *api.TrainJob, runtime *trainer.TrainingRuntimeSpec) *trainer.TrainJob {
+func ForPlugins(trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) *trainerapi.TrainJob {
 	job := trainJob.Upstream().DeepCopy()
 	if policy := runtime.MLPolicy; policy != nil && policy.Flux != nil {
-		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainer.Trainer{})
+		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
 		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, ptr.Deref(policy.NumNodes, 1))
 		policy.Flux.NumProcPerNode = cmpOr(policy.Flux.NumProcPerNode, int32(1))
 	}
@@ -111,7 +111,7 @@ func ForPlugins(trainJob *api.TrainJob, runtime *trainer.TrainingRuntimeSpec) *t
 // Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that, and returns the result in
 // the form that Trainer's plugins take: what they work on, before the first of them has. It changes none of its
 // arguments, but the plugins may change the result's.
-func (d Dialect) Prepare(job *trainer.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []Entry) (*trainerruntime.Info, error) {
+func (d Dialect) Prepare(job *trainerapi.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*trainerruntime.Info, error) {
 	runtime = runtime.DeepCopy()
 	template, err := merge(runtime.Template.Spec, entries)
 	if err != nil {
@@ -132,7 +132,7 @@ func (d Dialect) Prepare(job *trainer.TrainJob, runtime *trainer.TrainingRuntime
 }
 
 // metadata is the JobSet's own: the runtime's, and over it what the entries say, one after the other.
-func metadata(runtime *trainer.TrainingRuntimeSpec, entries []Entry) (labels, annotations map[string]string) {
+func metadata(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (labels, annotations map[string]string) {
 	labels, annotations = map[string]string{}, map[string]string{}
 	maps.Copy(labels, runtime.Template.Labels)
 	maps.Copy(annotations, runtime.Template.Annotations)
@@ -220,10 +220,10 @@ func merge(template jobset.JobSetSpec, entries []Entry) (jobset.JobSetSpec, erro
 // makeRoom takes away what the patch is to take the place of, so that a strategic merge of the two is what the operator
 // guide of podTemplateOverrides says: maps and lists of names are replaced, as are volumes, environment and mounts of the
 // same name.
-func makeRoom(template jobset.JobSetSpec, patch *trainer.JobSetSpecPatch) jobset.JobSetSpec {
+func makeRoom(template jobset.JobSetSpec, patch *trainerapi.JobSetSpecPatch) jobset.JobSetSpec {
 	template = *template.DeepCopy()
 	for _, rj := range patch.ReplicatedJobs {
-		_, over := PodPatch(&trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{Spec: patch}}, rj.Name)
+		_, over := PodPatch(&trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Spec: patch}}, rj.Name)
 		at := find(template.ReplicatedJobs, rj.Name)
 		if over == nil || at == nil {
 			continue
@@ -252,7 +252,7 @@ func makeRoom(template jobset.JobSetSpec, patch *trainer.JobSetSpecPatch) jobset
 	return template
 }
 
-func makeRoomInContainers(have []corev1.Container, patches []trainer.ContainerPatch) {
+func makeRoomInContainers(have []corev1.Container, patches []trainerapi.ContainerPatch) {
 	for _, patch := range patches {
 		c := findContainer(have, patch.Name)
 		if c == nil {
@@ -276,7 +276,7 @@ func makeRoomInContainers(have []corev1.Container, patches []trainer.ContainerPa
 	}
 }
 
-func mergeOne(template jobset.JobSetSpec, patch *trainer.JobSetSpecPatch) (merged jobset.JobSetSpec, err error) {
+func mergeOne(template jobset.JobSetSpec, patch *trainerapi.JobSetSpecPatch) (merged jobset.JobSetSpec, err error) {
 	original, err := json.Marshal(template)
 	if err != nil {
 		return merged, err
@@ -299,7 +299,7 @@ func isTrainer(rj *jobset.ReplicatedJob) bool {
 
 // setResourcesPerNode merges spec.trainer.resourcesPerNode into the node container of the trainer step, and of the
 // nodes where MPI's launcher is one of them.
-func (d Dialect) setResourcesPerNode(job *trainer.TrainJob, policy *trainer.MLPolicy, replicatedJobs []jobset.ReplicatedJob) error {
+func (d Dialect) setResourcesPerNode(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob) error {
 	if job.Spec.Trainer == nil || job.Spec.Trainer.ResourcesPerNode == nil || policy == nil {
 		return nil
 	}
@@ -329,7 +329,7 @@ func (d Dialect) setResourcesPerNode(job *trainer.TrainJob, policy *trainer.MLPo
 }
 
 // runtimeInfo is the form in which Trainer's plugins take a runtime.
-func runtimeInfo(runtime *trainer.TrainingRuntimeSpec, replicatedJobs []jobset.ReplicatedJob, spec *jobsetac.JobSetSpecApplyConfiguration, options ...trainerruntime.InfoOption) *trainerruntime.Info {
+func runtimeInfo(runtime *trainerapi.TrainingRuntimeSpec, replicatedJobs []jobset.ReplicatedJob, spec *jobsetac.JobSetSpecApplyConfiguration, options ...trainerruntime.InfoOption) *trainerruntime.Info {
 	defaultMPI(runtime.MLPolicy)
 	if p := runtime.PodGroupPolicy; p != nil && p.Volcano != nil && p.Volcano.NetworkTopology != nil {
 		p.Volcano.NetworkTopology.HighestTierAllowed = cmpOr(p.Volcano.NetworkTopology.HighestTierAllowed, 1)
@@ -358,13 +358,13 @@ func runtimeInfo(runtime *trainer.TrainingRuntimeSpec, replicatedJobs []jobset.R
 }
 
 // defaultMPI sets the defaults of the runtimes' CRD, without which Trainer's plugins follow nil pointers.
-func defaultMPI(policy *trainer.MLPolicy) {
+func defaultMPI(policy *trainerapi.MLPolicy) {
 	if policy == nil || policy.MPI == nil {
 		return
 	}
 	mpi := policy.MPI
 	mpi.NumProcPerNode = cmpOr(mpi.NumProcPerNode, int32(1))
-	mpi.MPIImplementation = cmpOr(mpi.MPIImplementation, trainer.MPIImplementationOpenMPI)
+	mpi.MPIImplementation = cmpOr(mpi.MPIImplementation, trainerapi.MPIImplementationOpenMPI)
 	mpi.SSHAuthMountPath = cmpOr(mpi.SSHAuthMountPath, "/root/.ssh")
 }
 

@@ -3,7 +3,7 @@ package overrides
 import (
 	"slices"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -24,7 +24,7 @@ type Entry struct {
 	// Replaces tells that it is merged as the operator guide of podTemplateOverrides says, and not strategically.
 	Replaces bool
 	// Patch is what it changes; nil where it says nothing.
-	Patch *trainer.TrainingRuntimeSpecPatch
+	Patch *trainerapi.TrainingRuntimeSpecPatch
 
 	shape string
 	root  *field.Path // where it stands in the TrainJob
@@ -36,7 +36,7 @@ func (e Entry) Path() *field.Path { return e.root }
 // Targets tells whether the entry is about a ReplicatedJob.
 func (e Entry) Targets(replicatedJob string) bool {
 	return e.Patch != nil && e.Patch.Template != nil && e.Patch.Template.Spec != nil &&
-		slices.ContainsFunc(e.Patch.Template.Spec.ReplicatedJobs, func(p trainer.ReplicatedJobPatch) bool { return p.Name == replicatedJob })
+		slices.ContainsFunc(e.Patch.Template.Spec.ReplicatedJobs, func(p trainerapi.ReplicatedJobPatch) bool { return p.Name == replicatedJob })
 }
 
 // targetPath is where the entry names a ReplicatedJob.
@@ -100,21 +100,21 @@ func withoutTargets(o *api.PodSpecOverride) *api.PodTemplateSpecOverride {
 	}
 }
 
-func each(targets []api.TargetJob, of func(name string) trainer.ReplicatedJobPatch) []trainer.ReplicatedJobPatch {
-	patches := make([]trainer.ReplicatedJobPatch, 0, len(targets))
+func each(targets []api.TargetJob, of func(name string) trainerapi.ReplicatedJobPatch) []trainerapi.ReplicatedJobPatch {
+	patches := make([]trainerapi.ReplicatedJobPatch, 0, len(targets))
 	for _, target := range targets {
-		if !slices.ContainsFunc(patches, func(p trainer.ReplicatedJobPatch) bool { return p.Name == target.Name }) {
+		if !slices.ContainsFunc(patches, func(p trainerapi.ReplicatedJobPatch) bool { return p.Name == target.Name }) {
 			patches = append(patches, of(target.Name))
 		}
 	}
 	return patches
 }
 
-func forPods(targets []api.TargetJob, meta *metav1.ObjectMeta, spec *trainer.PodSpecPatch) *trainer.TrainingRuntimeSpecPatch {
-	return &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{
-		ReplicatedJobs: each(targets, func(name string) trainer.ReplicatedJobPatch {
-			pod := &trainer.PodTemplatePatch{Metadata: named(meta), Spec: spec}
-			return trainer.ReplicatedJobPatch{Name: name, Template: &trainer.JobTemplatePatch{Spec: &trainer.JobSpecPatch{Template: pod}}}
+func forPods(targets []api.TargetJob, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) *trainerapi.TrainingRuntimeSpecPatch {
+	return &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{
+		ReplicatedJobs: each(targets, func(name string) trainerapi.ReplicatedJobPatch {
+			pod := &trainerapi.PodTemplatePatch{Metadata: named(meta), Spec: spec}
+			return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: pod}}}
 		}),
 	}}}
 }
@@ -127,36 +127,36 @@ func named(meta *metav1.ObjectMeta) *metav1.ObjectMeta {
 	return &metav1.ObjectMeta{Labels: meta.Labels, Annotations: meta.Annotations}
 }
 
-func podSpec(o *api.PodTemplateSpecOverride) *trainer.PodSpecPatch {
+func podSpec(o *api.PodTemplateSpecOverride) *trainerapi.PodSpecPatch {
 	if o == nil {
 		return nil
 	}
-	return &trainer.PodSpecPatch{
+	return &trainerapi.PodSpecPatch{
 		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Affinity: o.Affinity, Tolerations: o.Tolerations, Volumes: o.Volumes,
 		InitContainers: containers(o.InitContainers), Containers: containers(o.Containers), SchedulingGates: o.SchedulingGates, ImagePullSecrets: o.ImagePullSecrets,
 	}
 }
 
-func containers(overrides []api.ContainerOverride) []trainer.ContainerPatch {
+func containers(overrides []api.ContainerOverride) []trainerapi.ContainerPatch {
 	if overrides == nil {
 		return nil
 	}
-	patches := make([]trainer.ContainerPatch, 0, len(overrides))
+	patches := make([]trainerapi.ContainerPatch, 0, len(overrides))
 	for _, o := range overrides {
-		patches = append(patches, trainer.ContainerPatch{Name: o.Name, Env: o.Env, VolumeMounts: o.VolumeMounts})
+		patches = append(patches, trainerapi.ContainerPatch{Name: o.Name, Env: o.Env, VolumeMounts: o.VolumeMounts})
 	}
 	return patches
 }
 
 // OwnIndex is where the integration's entry stands in the TrainJob's runtimePatches, -1 where it has none.
 func OwnIndex(job *api.TrainJob) int {
-	return slices.IndexFunc(job.Spec.RuntimePatches, func(p trainer.RuntimePatch) bool { return p.Manager == Manager })
+	return slices.IndexFunc(job.Spec.RuntimePatches, func(p trainerapi.RuntimePatch) bool { return p.Manager == Manager })
 }
 
 // OwnLast returns the entries with the integration's moved to the end, where no other can override it, and whether that
 // changed anything. Entries apply in the order of the list, and tolerations are replaced as a whole by the last.
-func OwnLast(entries []trainer.RuntimePatch) ([]trainer.RuntimePatch, bool) {
-	i := slices.IndexFunc(entries, func(p trainer.RuntimePatch) bool { return p.Manager == Manager })
+func OwnLast(entries []trainerapi.RuntimePatch) ([]trainerapi.RuntimePatch, bool) {
+	i := slices.IndexFunc(entries, func(p trainerapi.RuntimePatch) bool { return p.Manager == Manager })
 	if i < 0 || i == len(entries)-1 {
 		return entries, false
 	}
@@ -164,7 +164,7 @@ func OwnLast(entries []trainer.RuntimePatch) ([]trainer.RuntimePatch, bool) {
 	return append(moved, entries[i]), true
 }
 
-func replicatedJobsOf(entry *trainer.RuntimePatch) []trainer.ReplicatedJobPatch {
+func replicatedJobsOf(entry *trainerapi.RuntimePatch) []trainerapi.ReplicatedJobPatch {
 	if entry == nil || entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil || entry.TrainingRuntimeSpec.Template.Spec == nil {
 		return nil
 	}
@@ -172,7 +172,7 @@ func replicatedJobsOf(entry *trainer.RuntimePatch) []trainer.ReplicatedJobPatch 
 }
 
 // PodPatch returns what a patch says of the pods of a ReplicatedJob; both results may be nil.
-func PodPatch(spec *trainer.TrainingRuntimeSpecPatch, replicatedJob string) (*metav1.ObjectMeta, *trainer.PodSpecPatch) {
+func PodPatch(spec *trainerapi.TrainingRuntimeSpecPatch, replicatedJob string) (*metav1.ObjectMeta, *trainerapi.PodSpecPatch) {
 	if spec == nil || spec.Template == nil || spec.Template.Spec == nil {
 		return nil, nil
 	}
@@ -215,7 +215,7 @@ func Setter(entries []Entry, replicatedJob string, field Field, key string) *Ent
 	return nil
 }
 
-func sets(meta *metav1.ObjectMeta, spec *trainer.PodSpecPatch, field Field, key string) bool {
+func sets(meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch, field Field, key string) bool {
 	inMap := func(m map[string]string) bool {
 		_, found := m[key]
 		return found || key == "" && len(m) > 0

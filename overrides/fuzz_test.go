@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,17 +18,17 @@ import (
 )
 
 // fuzzRuntimes are runtimes of every ML policy.
-func fuzzRuntimes(f *testing.F) []trainer.TrainingRuntimeSpec {
+func fuzzRuntimes(f *testing.F) []trainerapi.TrainingRuntimeSpec {
 	f.Helper()
-	var all []trainer.TrainingRuntimeSpec
+	var all []trainerapi.TrainingRuntimeSpec
 	for _, text := range []string{torchRuntime, mpiRuntime} {
-		var spec trainer.TrainingRuntimeSpec
+		var spec trainerapi.TrainingRuntimeSpec
 		if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil {
 			f.Fatal(err)
 		}
 		all = append(all, spec)
 		flux := spec.DeepCopy()
-		flux.MLPolicy = &trainer.MLPolicy{NumNodes: ptr.To[int32](2), MLPolicySource: trainer.MLPolicySource{Flux: &trainer.FluxMLPolicySource{NumProcPerNode: ptr.To[int32](1)}}}
+		flux.MLPolicy = &trainerapi.MLPolicy{NumNodes: ptr.To[int32](2), MLPolicySource: trainerapi.MLPolicySource{Flux: &trainerapi.FluxMLPolicySource{NumProcPerNode: ptr.To[int32](1)}}}
 		plain := spec.DeepCopy()
 		plain.MLPolicy = nil
 		all = append(all, *flux, *plain)
@@ -76,14 +76,14 @@ func (d *draw) pairs() map[string]string {
 }
 
 // entries draws a TrainJob's entries, of fields that can meet each other.
-func (d *draw) entries() []trainer.RuntimePatch {
-	var entries []trainer.RuntimePatch
+func (d *draw) entries() []trainerapi.RuntimePatch {
+	var entries []trainerapi.RuntimePatch
 	for range d.of(5) {
-		entry := trainer.RuntimePatch{Manager: pick(d, "a.com/a", "b.com/b", "c.com/c", Manager, "", "nobody")}
+		entry := trainerapi.RuntimePatch{Manager: pick(d, "a.com/a", "b.com/b", "c.com/c", Manager, "", "nobody")}
 		if d.of(8) > 0 {
-			entry.TrainingRuntimeSpec = &trainer.TrainingRuntimeSpecPatch{}
+			entry.TrainingRuntimeSpec = &trainerapi.TrainingRuntimeSpecPatch{}
 			if d.of(8) > 0 {
-				entry.TrainingRuntimeSpec.Template = &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{}}
+				entry.TrainingRuntimeSpec.Template = &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{}}
 				if d.of(3) == 0 {
 					entry.TrainingRuntimeSpec.Template.Metadata = &metav1.ObjectMeta{Labels: d.pairs(), Annotations: d.pairs()}
 				}
@@ -97,12 +97,12 @@ func (d *draw) entries() []trainer.RuntimePatch {
 	return entries
 }
 
-func (d *draw) replicatedJob() trainer.ReplicatedJobPatch {
-	rj := trainer.ReplicatedJobPatch{Name: pick(d, "node", "launcher", "dataset-initializer", "nodes")}
+func (d *draw) replicatedJob() trainerapi.ReplicatedJobPatch {
+	rj := trainerapi.ReplicatedJobPatch{Name: pick(d, "node", "launcher", "dataset-initializer", "nodes")}
 	if d.of(8) == 0 {
 		return rj
 	}
-	rj.Template = &trainer.JobTemplatePatch{Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{}}}
+	rj.Template = &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{}}}
 	if d.of(3) == 0 {
 		rj.Template.Metadata = &metav1.ObjectMeta{Labels: d.pairs()}
 	}
@@ -113,7 +113,7 @@ func (d *draw) replicatedJob() trainer.ReplicatedJobPatch {
 	if d.of(6) == 0 {
 		return rj
 	}
-	pod.Spec = &trainer.PodSpecPatch{NodeSelector: d.pairs()}
+	pod.Spec = &trainerapi.PodSpecPatch{NodeSelector: d.pairs()}
 	for range d.of(3) {
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: pick(d, "", "spot", "gpu"), Operator: pick(d, corev1.TolerationOpExists, corev1.TolerationOpEqual, "")})
 	}
@@ -124,7 +124,7 @@ func (d *draw) replicatedJob() trainer.ReplicatedJobPatch {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: pick(d, "data", "initializer", "")})
 	}
 	for range d.of(3) {
-		c := trainer.ContainerPatch{Name: pick(d, "node", "sidecar", "dataset-initializer", "")}
+		c := trainerapi.ContainerPatch{Name: pick(d, "node", "sidecar", "dataset-initializer", "")}
 		for range d.of(3) {
 			c.Env = append(c.Env, corev1.EnvVar{Name: pick(d, "A", "B", ""), Value: pick(d, "", "x")})
 		}
@@ -143,15 +143,15 @@ func (d *draw) replicatedJob() trainer.ReplicatedJobPatch {
 }
 
 func (d *draw) spec() api.TrainJobSpec {
-	spec := api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimePatches: d.entries()}}
+	spec := api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: d.entries()}}
 	if d.of(3) == 0 {
-		spec.Trainer = &trainer.Trainer{NumNodes: ptr.To(int32(d.of(5) - 1)), Env: []corev1.EnvVar{{Name: pick(d, "A", "")}}, Command: pick(d, nil, []string{"tune", "run"})}
+		spec.Trainer = &trainerapi.Trainer{NumNodes: ptr.To(int32(d.of(5) - 1)), Env: []corev1.EnvVar{{Name: pick(d, "A", "")}}, Command: pick(d, nil, []string{"tune", "run"})}
 	}
 	if d.of(4) == 0 {
-		spec.Initializer = &trainer.Initializer{Dataset: &trainer.DatasetInitializer{StorageUri: ptr.To("hf://a")}}
+		spec.Initializer = &trainerapi.Initializer{Dataset: &trainerapi.DatasetInitializer{StorageUri: ptr.To("hf://a")}}
 	}
 	if d.of(4) == 0 {
-		spec.Initializer = &trainer.Initializer{Model: &trainer.ModelInitializer{}}
+		spec.Initializer = &trainerapi.Initializer{Model: &trainerapi.ModelInitializer{}}
 	}
 	for range d.of(3) {
 		o := api.PodTemplateOverride{TargetJobs: []api.TargetJob{{Name: pick(d, "node", "launcher", "dataset-initializer", "nodes")}}, Metadata: &metav1.ObjectMeta{Labels: d.pairs()}}
@@ -306,7 +306,7 @@ func FuzzCheck(f *testing.F) {
 		if errs := CheckHistories(stored, stored.DeepCopy()); len(errs) > 0 && uniqueManagers(&after) {
 			t.Fatalf("a history that has not changed is refused: %v", errs)
 		}
-		if times := Times(&after, after.DeepCopy(), metav1.Now(), false); slices.ContainsFunc(after.Spec.RuntimePatches, func(e trainer.RuntimePatch) bool { return e.Time != nil }) {
+		if times := Times(&after, after.DeepCopy(), metav1.Now(), false); slices.ContainsFunc(after.Spec.RuntimePatches, func(e trainerapi.RuntimePatch) bool { return e.Time != nil }) {
 			for i, e := range after.Spec.RuntimePatches {
 				if _, given := times[fmt.Sprintf("/spec/runtimePatches/%d/time", i)]; given && e.Time != nil && uniqueManagers(&after) {
 					t.Fatalf("entry %d has not changed and is given another time", i)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -30,19 +30,19 @@ func history(o *api.TemplateOverride) []Entry {
 	root := field.NewPath("spec", TemplateOverrides).Key(o.Manager)
 	for i := range o.Job {
 		h := &o.Job[i]
-		patch := &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{}}
+		patch := &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{}}
 		if len(h.TargetJobs) == 0 {
 			patch.Template.Metadata = named(h.Metadata)
 		} else {
-			patch.Template.Spec = &trainer.JobSetSpecPatch{ReplicatedJobs: each(h.TargetJobs, func(name string) trainer.ReplicatedJobPatch {
-				return trainer.ReplicatedJobPatch{Name: name, Template: &trainer.JobTemplatePatch{Metadata: named(h.Metadata)}}
+			patch.Template.Spec = &trainerapi.JobSetSpecPatch{ReplicatedJobs: each(h.TargetJobs, func(name string) trainerapi.ReplicatedJobPatch {
+				return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{Metadata: named(h.Metadata)}}
 			})}
 		}
 		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: patch, shape: TemplateOverrides, root: root.Child("job").Index(i)})
 	}
 	for i := range o.Pod {
 		h := &o.Pod[i]
-		spec := (*trainer.PodSpecPatch)(nil)
+		spec := (*trainerapi.PodSpecPatch)(nil)
 		if h.Spec != nil {
 			spec = podSpec(&h.Spec.PodTemplateSpecOverride)
 			spec.SecurityContext, spec.TerminationGracePeriodSeconds = h.Spec.SecurityContext, h.Spec.TerminationGracePeriodSeconds

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -48,7 +48,7 @@ func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {
 }
 
 // CheckRuntime refuses a TrainJob by its runtime, before anything is computed of the two.
-func (l Limits) CheckRuntime(job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec) field.ErrorList {
+func (l Limits) CheckRuntime(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) field.ErrorList {
 	path := field.NewPath("spec", "runtimeRef")
 	errs := l.checkBulk(path, fmt.Sprintf("the spec of runtime %q", job.Spec.RuntimeRef.Name), runtime)
 	pods, nodes := int64(0), int64(0)

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -49,7 +49,7 @@ func TestCheckRuntime(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			rt := must[trainer.TrainingRuntimeSpec](t, c.runtime)
+			rt := must[trainerapi.TrainingRuntimeSpec](t, c.runtime)
 			if errs := limits.CheckRuntime(&api.TrainJob{Spec: must[api.TrainJobSpec](t, c.job)}, &rt); c.ok != (len(errs) == 0) {
 				t.Errorf("%s: got %v", c.reason, errs)
 			}

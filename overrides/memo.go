@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"sync"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -73,7 +73,7 @@ func (m *Memo) add(k key, e *Effective, size int) {
 
 // Compute returns what Dialect.Compute does, which is shared and must not be changed. For the bundled Trainer it has no
 // Built: that is compared with Kubeflow Trainer's JobSets alone.
-func (m *Memo) Compute(d Dialect, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []Entry) (*Effective, error) {
+func (m *Memo) Compute(d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*Effective, error) {
 	if m == nil {
 		return d.Compute(job, runtime, entries)
 	}
@@ -115,16 +115,16 @@ type key [sha256.Size]byte
 
 // keysOf returns the keys of what a TrainJob has in common with others, and of it alone. They are of all that Compute
 // reads, so that nothing that is kept is ever out of date.
-func keysOf(d Dialect, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, entries []Entry) (shared, own key, err error) {
+func keysOf(d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (shared, own key, err error) {
 	type change struct {
-		Patch    *trainer.TrainingRuntimeSpecPatch
+		Patch    *trainerapi.TrainingRuntimeSpecPatch
 		Replaces bool
 	}
 	read := struct {
 		Dialect, Namespace, RuntimeName string
-		Runtime                         *trainer.TrainingRuntimeSpec
-		Trainer                         *trainer.Trainer
-		Initializer                     *trainer.Initializer
+		Runtime                         *trainerapi.TrainingRuntimeSpec
+		Trainer                         *trainerapi.Trainer
+		Initializer                     *trainerapi.Initializer
 		Changes                         []change
 	}{fmt.Sprint(d), job.Namespace, job.Spec.RuntimeRef.Name, runtime, job.Spec.Trainer, job.Spec.Initializer, nil}
 	for _, e := range entries {

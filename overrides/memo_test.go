@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -21,7 +21,7 @@ func TestMemo(t *testing.T) {
 	for _, d := range []Dialect{Bundled, Kubeflow23, Kubeflow20} {
 		m := NewMemo(64 << 20)
 		for name, text := range runtimes {
-			rt := must[trainer.TrainingRuntimeSpec](t, text)
+			rt := must[trainerapi.TrainingRuntimeSpec](t, text)
 			for _, of := range []struct {
 				job, spec string
 				entries   []Entry
@@ -58,7 +58,7 @@ func TestMemoShares(t *testing.T) {
 	ask := func(name, spec string) *Effective {
 		job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, spec)}
 		job.Name = name
-		rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+		rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 		e, err := m.Compute(Bundled, job, &rt, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +88,7 @@ func TestMemoShares(t *testing.T) {
 		t.Error("more is kept than there is room for")
 	}
 	for range 2 {
-		if _, err := m.Compute(Bundled, &api.TrainJob{}, &trainer.TrainingRuntimeSpec{}, nil); err == nil {
+		if _, err := m.Compute(Bundled, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil); err == nil {
 			t.Error("a runtime without ReplicatedJobs was taken")
 		}
 	}
@@ -96,7 +96,7 @@ func TestMemoShares(t *testing.T) {
 
 func BenchmarkMemo(b *testing.B) {
 	job := &api.TrainJob{Spec: must[api.TrainJobSpec](b, `{trainer: {numNodes: 5}}`)}
-	runtime := must[trainer.TrainingRuntimeSpec](b, torchRuntime)
+	runtime := must[trainerapi.TrainingRuntimeSpec](b, torchRuntime)
 	m := NewMemo(64 << 20)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -29,8 +29,8 @@ func must[T any](t testing.TB, text string) T {
 }
 
 // listed returns the entries of runtimePatches.
-func listed(patches []trainer.RuntimePatch) []Entry {
-	return Bundled.Entries(&api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimePatches: patches}}})
+func listed(patches []trainerapi.RuntimePatch) []Entry {
+	return Bundled.Entries(&api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: patches}}})
 }
 
 const torchRuntime = `
@@ -126,7 +126,7 @@ func TestComputeCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, c.job)}
 			job.Name = "job"
-			rt := must[trainer.TrainingRuntimeSpec](t, c.runtime)
+			rt := must[trainerapi.TrainingRuntimeSpec](t, c.runtime)
 			jobBefore, before := job.DeepCopy(), rt.DeepCopy()
 			e, err := Bundled.Compute(job, &rt, nil)
 			if err != nil {
@@ -152,7 +152,7 @@ trainer:
   resourcesPerNode: {requests: {nvidia.com/gpu: 8, cpu: 4}, limits: {nvidia.com/gpu: 8}}
 initializer: {dataset: {storageUri: "hf://data"}}
 `)}
-	rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	e, err := Bundled.Compute(job, &rt, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +188,7 @@ initializer: {dataset: {storageUri: "hf://data"}}
 	if e.ReplicatedJob("unknown") != nil {
 		t.Error("there is no ReplicatedJob of that name")
 	}
-	launcher := must[trainer.TrainingRuntimeSpec](t, mpiRuntime)
+	launcher := must[trainerapi.TrainingRuntimeSpec](t, mpiRuntime)
 	m, err := Bundled.Compute(job, &launcher, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -200,8 +200,8 @@ initializer: {dataset: {storageUri: "hf://data"}}
 	}
 }
 
-func entries(t testing.TB, text string) []trainer.RuntimePatch {
-	return must[[]trainer.RuntimePatch](t, text)
+func entries(t testing.TB, text string) []trainerapi.RuntimePatch {
+	return must[[]trainerapi.RuntimePatch](t, text)
 }
 
 func podEntry(manager, pod string) string {
@@ -256,7 +256,7 @@ func TestComputeMergesEntries(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 			e, err := Bundled.Compute(&api.TrainJob{}, &rt, listed(entries(t, "["+strings.Join(c.entries, ",")+"]")))
 			if err != nil {
 				t.Fatal(err)
@@ -272,20 +272,20 @@ func TestComputeMergesEntries(t *testing.T) {
 }
 
 func TestComputeRefuses(t *testing.T) {
-	rt := must[trainer.TrainingRuntimeSpec](t, torchRuntime)
+	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	_, err := Bundled.Compute(&api.TrainJob{}, &rt, listed(entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: nodes}]}}}}]`)))
 	var invalid *field.Error
 	if !errors.As(err, &invalid) || invalid.Field != "spec.runtimePatches[a.com/a].trainingRuntimeSpec.template.spec.replicatedJobs[nodes]" ||
 		!strings.Contains(err.Error(), `"dataset-initializer", "node"`) {
 		t.Errorf("an entry for a ReplicatedJob that the runtime doesn't have is refused with its path and the names that there are: got %v", err)
 	}
-	if _, err := Bundled.Compute(&api.TrainJob{}, &trainer.TrainingRuntimeSpec{}, nil); !errors.As(err, &invalid) || invalid.Type != field.ErrorTypeRequired {
+	if _, err := Bundled.Compute(&api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil); !errors.As(err, &invalid) || invalid.Type != field.ErrorTypeRequired {
 		t.Errorf("a runtime without ReplicatedJobs is refused: got %v", err)
 	}
 }
 
 func TestEntries(t *testing.T) {
-	job := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimePatches: entries(t, `[{manager: a.com/a}, {manager: kueue.x-k8s.io/manager}, {manager: b.com/b}]`)}}}
+	job := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: entries(t, `[{manager: a.com/a}, {manager: kueue.x-k8s.io/manager}, {manager: b.com/b}]`)}}}
 	managers := func(list []Entry) string {
 		var all []string
 		for _, e := range list {
@@ -303,17 +303,17 @@ func TestEntries(t *testing.T) {
 	if got := managers(Bundled.Others(job)); got != "a.com/a b.com/b" {
 		t.Errorf("Others keeps the order of the rest: got %s", got)
 	}
-	if got := managers(Bundled.With(job, trainer.RuntimePatch{Manager: Manager})); got != "a.com/a kueue.x-k8s.io/manager b.com/b" {
+	if got := managers(Bundled.With(job, trainerapi.RuntimePatch{Manager: Manager})); got != "a.com/a kueue.x-k8s.io/manager b.com/b" {
 		t.Errorf("With writes in place: got %s", got)
 	}
 	if got, moved := OwnLast(job.Spec.RuntimePatches); managers(listed(got)) != "a.com/a b.com/b kueue.x-k8s.io/manager" || !moved {
 		t.Errorf("OwnLast moves it to the end: got %s", managers(listed(got)))
 	}
-	fresh := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{RuntimePatches: slices.DeleteFunc(slices.Clone(job.Spec.RuntimePatches), func(p trainer.RuntimePatch) bool { return p.Manager == Manager })}}}
+	fresh := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: slices.DeleteFunc(slices.Clone(job.Spec.RuntimePatches), func(p trainerapi.RuntimePatch) bool { return p.Manager == Manager })}}}
 	if Bundled.Own(fresh) != nil {
 		t.Error("there is no entry of the integration")
 	}
-	if got := managers(Bundled.With(fresh, trainer.RuntimePatch{Manager: Manager})); got != "a.com/a b.com/b kueue.x-k8s.io/manager" {
+	if got := managers(Bundled.With(fresh, trainerapi.RuntimePatch{Manager: Manager})); got != "a.com/a b.com/b kueue.x-k8s.io/manager" {
 		t.Errorf("With appends a first entry: got %s", got)
 	}
 	if _, moved := OwnLast(fresh.Spec.RuntimePatches); moved {

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"sync"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -32,7 +32,7 @@ const maxPin = 8 << 20
 var packers = sync.Pool{New: func() any { return gzip.NewWriter(io.Discard) }}
 
 // Pin returns the annotation's value for a runtime.
-func Pin(runtime *trainer.TrainingRuntimeSpec) (string, error) {
+func Pin(runtime *trainerapi.TrainingRuntimeSpec) (string, error) {
 	data, err := json.Marshal(runtime)
 	if err != nil {
 		return "", fmt.Errorf("pinning the runtime: %w", err)
@@ -51,7 +51,7 @@ func Pin(runtime *trainer.TrainingRuntimeSpec) (string, error) {
 }
 
 // Pinned returns the runtime that the TrainJob is pinned to, nil where it has never started.
-func Pinned(job *api.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
+func Pinned(job *api.TrainJob) (*trainerapi.TrainingRuntimeSpec, error) {
 	value, found := job.Annotations[PinAnnotation]
 	if !found {
 		return nil, nil
@@ -63,7 +63,7 @@ func Pinned(job *api.TrainJob) (*trainer.TrainingRuntimeSpec, error) {
 	return runtime, nil
 }
 
-func unpin(value string) (*trainer.TrainingRuntimeSpec, error) {
+func unpin(value string) (*trainerapi.TrainingRuntimeSpec, error) {
 	packed, err := base64.StdEncoding.DecodeString(value)
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func unpin(value string) (*trainer.TrainingRuntimeSpec, error) {
 	if len(data) > maxPin {
 		return nil, fmt.Errorf("it unfolds to more than %d bytes", maxPin)
 	}
-	runtime := &trainer.TrainingRuntimeSpec{}
+	runtime := &trainerapi.TrainingRuntimeSpec{}
 	return runtime, json.Unmarshal(data, runtime)
 }
 
@@ -91,14 +91,14 @@ const (
 
 // FromSnapshot reads the runtime out of Kubeflow Trainer's snapshot; nil where it is of an earlier TrainJob of that
 // name, which the garbage collector is about to take, or of another runtime.
-func FromSnapshot(job *api.TrainJob, object *corev1.ConfigMap) (*trainer.TrainingRuntimeSpec, error) {
+func FromSnapshot(job *api.TrainJob, object *corev1.ConfigMap) (*trainerapi.TrainingRuntimeSpec, error) {
 	if owner := metav1.GetControllerOf(object); owner == nil || owner.UID != job.UID {
 		return nil, nil
 	}
 	var pinned struct {
-		Kind     string                      `json:"kind"`
-		Metadata metav1.ObjectMeta           `json:"metadata"`
-		Spec     trainer.TrainingRuntimeSpec `json:"spec"`
+		Kind     string                         `json:"kind"`
+		Metadata metav1.ObjectMeta              `json:"metadata"`
+		Spec     trainerapi.TrainingRuntimeSpec `json:"spec"`
 	}
 	if err := yaml.Unmarshal([]byte(object.Data[snapshotKey]), &pinned); err != nil {
 		return nil, fmt.Errorf("Trainer's runtime snapshot %s/%s, key %q: %w", object.Namespace, object.Name, snapshotKey, err)
@@ -120,7 +120,7 @@ func SeenByTrainer(job *api.TrainJob) bool { return len(job.Status.JobsStatus) >
 //
 // Where the rest could not stand without them, all are run again: JobSet refuses a shared claim that nobody mounts, and a
 // success policy that names only them would name all.
-func Outlived(spec *jobset.JobSetSpec, statuses []trainer.JobStatus) map[string]bool {
+func Outlived(spec *jobset.JobSetSpec, statuses []trainerapi.JobStatus) map[string]bool {
 	awaited := map[string]bool{}
 	for _, rj := range spec.ReplicatedJobs {
 		for _, d := range rj.DependsOn {

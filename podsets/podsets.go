@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -121,7 +121,7 @@ func Final(js *jobset.JobSet) []jobset.ReplicatedJob {
 // Reclaimable returns the pods whose quota a TrainJob no longer needs: those of the final ReplicatedJobs' Jobs that have
 // succeeded, such as initializers. When all of the TrainJob's Jobs have succeeded it is about to finish and gives its whole
 // quota back at once, so that nothing is reclaimed of the last.
-func Reclaimable(all, final []jobset.ReplicatedJob, status []trainer.JobStatus) []kueue.ReclaimablePod {
+func Reclaimable(all, final []jobset.ReplicatedJob, status []trainerapi.JobStatus) []kueue.ReclaimablePod {
 	running := slices.ContainsFunc(all, func(rj jobset.ReplicatedJob) bool {
 		return ptr.Deref(statusOf(status, rj.Name).Succeeded, 0) < rj.Replicas
 	})
@@ -139,10 +139,10 @@ func Reclaimable(all, final []jobset.ReplicatedJob, status []trainer.JobStatus) 
 }
 
 // Statuses are a JobSet's ReplicatedJobs in the form of a TrainJob's status.
-func Statuses(js *jobset.JobSet) []trainer.JobStatus {
-	statuses := make([]trainer.JobStatus, 0, len(js.Status.ReplicatedJobsStatus))
+func Statuses(js *jobset.JobSet) []trainerapi.JobStatus {
+	statuses := make([]trainerapi.JobStatus, 0, len(js.Status.ReplicatedJobsStatus))
 	for _, s := range js.Status.ReplicatedJobsStatus {
-		statuses = append(statuses, trainer.JobStatus{
+		statuses = append(statuses, trainerapi.JobStatus{
 			Name: s.Name, Ready: &s.Ready, Succeeded: &s.Succeeded, Failed: &s.Failed, Active: &s.Active, Suspended: &s.Suspended,
 		})
 	}
@@ -150,9 +150,9 @@ func Statuses(js *jobset.JobSet) []trainer.JobStatus {
 }
 
 // Outlived returns the pods of the ReplicatedJobs that need not run again when a stopped TrainJob does.
-func Outlived(spec *jobset.JobSetSpec, statuses []trainer.JobStatus) []kueue.ReclaimablePod {
+func Outlived(spec *jobset.JobSetSpec, statuses []trainerapi.JobStatus) []kueue.ReclaimablePod {
 	done := overrides.Outlived(spec, statuses)
-	return Reclaimable(spec.ReplicatedJobs, spec.ReplicatedJobs, slices.DeleteFunc(slices.Clone(statuses), func(s trainer.JobStatus) bool { return !done[s.Name] }))
+	return Reclaimable(spec.ReplicatedJobs, spec.ReplicatedJobs, slices.DeleteFunc(slices.Clone(statuses), func(s trainerapi.JobStatus) bool { return !done[s.Name] }))
 }
 
 // AtLeast returns the reclaimable pods with no count below what is stored: while a Workload holds quota, Kueue refuses to
@@ -171,7 +171,7 @@ func AtLeast(computed, stored []kueue.ReclaimablePod) []kueue.ReclaimablePod {
 }
 
 // Ready tells whether all pods of a TrainJob are ready or have succeeded, from what its Jobs report.
-func Ready(replicatedJobs []jobset.ReplicatedJob, status []trainer.JobStatus) bool {
+func Ready(replicatedJobs []jobset.ReplicatedJob, status []trainerapi.JobStatus) bool {
 	for i := range replicatedJobs {
 		s := statusOf(status, replicatedJobs[i].Name)
 		if ptr.Deref(s.Ready, 0)+ptr.Deref(s.Succeeded, 0) < replicatedJobs[i].Replicas {
@@ -181,9 +181,9 @@ func Ready(replicatedJobs []jobset.ReplicatedJob, status []trainer.JobStatus) bo
 	return len(replicatedJobs) > 0
 }
 
-func statusOf(status []trainer.JobStatus, name string) trainer.JobStatus {
-	if i := slices.IndexFunc(status, func(s trainer.JobStatus) bool { return s.Name == name }); i >= 0 {
+func statusOf(status []trainerapi.JobStatus, name string) trainerapi.JobStatus {
+	if i := slices.IndexFunc(status, func(s trainerapi.JobStatus) bool { return s.Name == name }); i >= 0 {
 		return status[i]
 	}
-	return trainer.JobStatus{}
+	return trainerapi.JobStatus{}
 }

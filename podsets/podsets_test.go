@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -316,8 +316,8 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-func status(name string, ready, succeeded int32) trainer.JobStatus {
-	return trainer.JobStatus{Name: name, Ready: &ready, Succeeded: &succeeded}
+func status(name string, ready, succeeded int32) trainerapi.JobStatus {
+	return trainerapi.JobStatus{Name: name, Ready: &ready, Succeeded: &succeeded}
 }
 
 func TestReclaimable(t *testing.T) {
@@ -328,31 +328,31 @@ func TestReclaimable(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		jobs   []jobset.ReplicatedJob
-		status []trainer.JobStatus
+		status []trainerapi.JobStatus
 		want   []kueue.ReclaimablePod
 	}{
 		"nothing reported": {reason: "nothing is known to have succeeded", jobs: staged},
-		"running":          {reason: "a ready pod needs its quota", jobs: staged, status: []trainer.JobStatus{status("dataset-initializer", 1, 0)}},
+		"running":          {reason: "a ready pod needs its quota", jobs: staged, status: []trainerapi.JobStatus{status("dataset-initializer", 1, 0)}},
 		"initializer succeeded": {
 			reason: "its quota is free, the trainer's is not",
-			jobs:   staged, status: []trainer.JobStatus{status("dataset-initializer", 0, 1), status("node", 1, 0)},
+			jobs:   staged, status: []trainerapi.JobStatus{status("dataset-initializer", 0, 1), status("node", 1, 0)},
 			want: []kueue.ReclaimablePod{{Name: "dataset-initializer", Count: 1}},
 		},
 		"all succeeded": {
 			reason: "the TrainJob is about to finish and gives everything back at once; another write would be wasted",
-			jobs:   staged, status: []trainer.JobStatus{status("dataset-initializer", 0, 1), status("node", 0, 1)},
+			jobs:   staged, status: []trainerapi.JobStatus{status("dataset-initializer", 0, 1), status("node", 0, 1)},
 		},
 		"some Jobs of several": {
 			reason: "a succeeded Job gives the quota of its pods back",
 			jobs: []jobset.ReplicatedJob{replicatedJob("node", func(rj *jobset.ReplicatedJob) {
 				rj.Replicas, rj.Template.Spec.Parallelism = 3, ptr.To[int32](4)
 			})},
-			status: []trainer.JobStatus{status("node", 1, 2)},
+			status: []trainerapi.JobStatus{status("node", 1, 2)},
 			want:   []kueue.ReclaimablePod{{Name: "node", Count: 8}},
 		},
 		"more succeeded than there are": {
 			reason: "a status of an earlier shape gives no more than there is",
-			jobs:   staged, status: []trainer.JobStatus{status("dataset-initializer", 0, 7)},
+			jobs:   staged, status: []trainerapi.JobStatus{status("dataset-initializer", 0, 7)},
 			want: []kueue.ReclaimablePod{{Name: "dataset-initializer", Count: 1}},
 		},
 	}
@@ -399,15 +399,15 @@ func TestReady(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		jobs   []jobset.ReplicatedJob
-		status []trainer.JobStatus
+		status []trainerapi.JobStatus
 		want   bool
 	}{
 		"nothing reported":      {reason: "unknown is not ready", jobs: jobs},
-		"no Jobs":               {reason: "what has no pods is not ready", status: []trainer.JobStatus{status("node", 1, 0)}},
-		"one of two":            {reason: "the other is missing", jobs: jobs, status: []trainer.JobStatus{status("dataset-initializer", 1, 0)}},
-		"succeeded and ready":   {reason: "a succeeded Job counts as ready", jobs: jobs, status: []trainer.JobStatus{status("dataset-initializer", 0, 1), status("node", 1, 0)}, want: true},
-		"twice ready for one":   {reason: "one ReplicatedJob can't make up for another", jobs: jobs, status: []trainer.JobStatus{status("dataset-initializer", 2, 0)}},
-		"of an unknown job too": {reason: "what isn't asked for doesn't matter", jobs: jobs[1:], status: []trainer.JobStatus{status("node", 1, 0), status("gone", 0, 0)}, want: true},
+		"no Jobs":               {reason: "what has no pods is not ready", status: []trainerapi.JobStatus{status("node", 1, 0)}},
+		"one of two":            {reason: "the other is missing", jobs: jobs, status: []trainerapi.JobStatus{status("dataset-initializer", 1, 0)}},
+		"succeeded and ready":   {reason: "a succeeded Job counts as ready", jobs: jobs, status: []trainerapi.JobStatus{status("dataset-initializer", 0, 1), status("node", 1, 0)}, want: true},
+		"twice ready for one":   {reason: "one ReplicatedJob can't make up for another", jobs: jobs, status: []trainerapi.JobStatus{status("dataset-initializer", 2, 0)}},
+		"of an unknown job too": {reason: "what isn't asked for doesn't matter", jobs: jobs[1:], status: []trainerapi.JobStatus{status("node", 1, 0), status("gone", 0, 0)}, want: true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

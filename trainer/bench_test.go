@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
 // BenchmarkBuild is the JobSet of a TrainJob that is started.
@@ -43,7 +43,7 @@ spec:
 	if err != nil {
 		b.Fatal(err)
 	}
-	request := ctrladmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 		Operation: admissionv1.Create, Namespace: "ns", Name: "job", Object: runtime.RawExtension{Raw: raw}, UserInfo: authenticationv1.UserInfo{Username: "user"},
 	}}
 	b.ReportAllocs()
@@ -66,14 +66,14 @@ func BenchmarkWebhookLarge(b *testing.B) {
 			job := jobOf(b, "torch", "spec: {suspend: true, trainer: {numNodes: 2}}")
 			job.APIVersion, job.Kind = "trainer.kubeflow.org/v1alpha1", "TrainJob"
 			for entry := range 16 {
-				container := trainer.ContainerPatch{Name: "node"}
+				container := trainerapi.ContainerPatch{Name: "node"}
 				for i := range elements / 16 {
 					container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "v", MountPath: fmt.Sprintf("/%s/%d/%d", strings.Repeat("x", 12), entry, i)})
 				}
-				job.Spec.RuntimePatches = append(job.Spec.RuntimePatches, trainer.RuntimePatch{
-					Manager: fmt.Sprintf("a.com/m%d", entry), TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{
-						ReplicatedJobs: []trainer.ReplicatedJobPatch{{Name: "node", Template: &trainer.JobTemplatePatch{Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{
-							Spec: &trainer.PodSpecPatch{Containers: []trainer.ContainerPatch{container}}}}}}},
+				job.Spec.RuntimePatches = append(job.Spec.RuntimePatches, trainerapi.RuntimePatch{
+					Manager: fmt.Sprintf("a.com/m%d", entry), TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{
+						ReplicatedJobs: []trainerapi.ReplicatedJobPatch{{Name: "node", Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{
+							Spec: &trainerapi.PodSpecPatch{Containers: []trainerapi.ContainerPatch{container}}}}}}},
 					}}},
 				})
 			}
@@ -81,7 +81,7 @@ func BenchmarkWebhookLarge(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			request := ctrladmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+			request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 				Operation: admissionv1.Create, Namespace: "ns", Name: "job", Object: runtime.RawExtension{Raw: raw}, UserInfo: authenticationv1.UserInfo{Username: "user"},
 			}}
 			for b.Loop() {

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"slices"
 
-	configapi "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	trainerruntime "github.com/kubeflow/trainer/v2/pkg/runtime"
 	"github.com/kubeflow/trainer/v2/pkg/runtime/framework"
 	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/core"
@@ -23,7 +23,7 @@ import (
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
@@ -41,7 +41,7 @@ type Builder struct {
 
 // NewBuilder returns a Builder. The plugins read Secrets, pod groups and priority classes by the client, now and then;
 // a client without a cache spares caching them all. config is what they take of Trainer's own configuration.
-func NewBuilder(ctx context.Context, c client.Client, config *configapi.Configuration) (*Builder, error) {
+func NewBuilder(ctx context.Context, c client.Client, config *trainerconfig.Configuration) (*Builder, error) {
 	b := &Builder{}
 	unseen := emptyCluster{Client: c}
 	if config.CertManagement != nil {
@@ -58,7 +58,7 @@ func NewBuilder(ctx context.Context, c client.Client, config *configapi.Configur
 
 func registry() plugins.Registry {
 	r := plugins.NewRegistry()
-	r[jobsetplugin.Name] = func(context.Context, client.Client, client.FieldIndexer, *configapi.Configuration) (framework.Plugin, error) {
+	r[jobsetplugin.Name] = func(context.Context, client.Client, client.FieldIndexer, *trainerconfig.Configuration) (framework.Plugin, error) {
 		return jobSetPlugin{}, nil
 	}
 	return r
@@ -87,12 +87,12 @@ func (noIndexes) IndexField(context.Context, client.Object, string, client.Index
 
 // Build returns the objects of the TrainJob on the runtime, with all its entries: the side objects first, the JobSet
 // last. It leaves out the ReplicatedJobs that are done and outlive the JobSet. It changes none of its arguments.
-func (b *Builder) Build(ctx context.Context, job *api.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
+func (b *Builder) Build(ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
 	return build(ctx, b.unseen, job, spec)
 }
 
 // SideObjects names the side objects that Build has made for the TrainJob, whether they are still there or not.
-func (b *Builder) SideObjects(ctx context.Context, job *api.TrainJob, spec *trainer.TrainingRuntimeSpec) ([]*unstructured.Unstructured, error) {
+func (b *Builder) SideObjects(ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) ([]*unstructured.Unstructured, error) {
 	applied, _, err := build(ctx, b.unseen, job, spec)
 	if err != nil {
 		return nil, err
@@ -118,14 +118,14 @@ func objectOf(a runtime.ApplyConfiguration) (*unstructured.Unstructured, error) 
 	return o, json.Unmarshal(data, &o.Object)
 }
 
-func build(ctx context.Context, fw *core.Framework, trainJob *api.TrainJob, spec *trainer.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
+func build(ctx context.Context, fw *core.Framework, trainJob *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
 	spec = spec.DeepCopy()
 	job := overrides.ForPlugins(trainJob, spec)
 	info, err := overrides.Bundled.Prepare(job, spec, overrides.Bundled.Entries(trainJob))
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, run := range []func(*trainerruntime.Info, *trainer.TrainJob) error{
+	for _, run := range []func(*trainerruntime.Info, *trainerapi.TrainJob) error{
 		fw.RunEnforceMLPolicyPlugins, fw.RunEnforcePodGroupPolicyPlugins, fw.RunPodNetworkPlugins,
 	} {
 		if err := run(info, job); err != nil {
@@ -165,12 +165,12 @@ func specOf(js *jobsetac.JobSetApplyConfiguration) (*jobset.JobSetSpec, error) {
 }
 
 // Validate asks Trainer's plugins what they refuse of a TrainJob on a runtime; before is nil on creation.
-func (b *Builder) Validate(ctx context.Context, before, after *api.TrainJob, spec *trainer.TrainingRuntimeSpec) (admission.Warnings, field.ErrorList) {
+func (b *Builder) Validate(ctx context.Context, before, after *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) (webhookadmission.Warnings, field.ErrorList) {
 	info, err := overrides.Bundled.Prepare(after.Upstream(), spec, overrides.Bundled.Entries(after))
 	if err != nil {
 		return nil, field.ErrorList{asFieldError(err)}
 	}
-	var old *trainer.TrainJob
+	var old *trainerapi.TrainJob
 	if before != nil {
 		old = before.Upstream()
 	}
@@ -197,7 +197,7 @@ var (
 func (jobSetPlugin) Name() string { return jobsetplugin.Name }
 
 // IdentifyPodNetwork implements framework.PodNetworkPlugin; the names of a JobSet's pods are JobSet's, so it is Trainer's.
-func (jobSetPlugin) IdentifyPodNetwork(info *trainerruntime.Info, job *trainer.TrainJob) error {
+func (jobSetPlugin) IdentifyPodNetwork(info *trainerruntime.Info, job *trainerapi.TrainJob) error {
 	return (&jobsetplugin.JobSet{}).IdentifyPodNetwork(info, job)
 }
 
@@ -207,7 +207,7 @@ func (jobSetPlugin) SyncParallelCount(info *trainerruntime.Info) error {
 }
 
 // Build implements framework.ComponentBuilderPlugin.
-func (jobSetPlugin) Build(_ context.Context, info *trainerruntime.Info, job *trainer.TrainJob) ([]runtime.ApplyConfiguration, error) {
+func (jobSetPlugin) Build(_ context.Context, info *trainerruntime.Info, job *trainerapi.TrainJob) ([]runtime.ApplyConfiguration, error) {
 	spec, ok := trainerruntime.TemplateSpecApply[jobsetac.JobSetSpecApplyConfiguration](info)
 	if !ok {
 		return nil, fmt.Errorf("the runtime's template is no JobSet")
@@ -221,7 +221,7 @@ func (jobSetPlugin) Build(_ context.Context, info *trainerruntime.Info, job *tra
 		Suspend(job.Spec.Suspend).
 		Build().
 		WithOwnerReferences(metav1ac.OwnerReference().
-			WithAPIVersion(trainer.GroupVersion.String()).WithKind(trainer.TrainJobKind).WithName(job.Name).WithUID(job.UID).
+			WithAPIVersion(trainerapi.GroupVersion.String()).WithKind(trainerapi.TrainJobKind).WithName(job.Name).WithUID(job.UID).
 			WithController(true).WithBlockOwnerDeletion(true))
 	return []runtime.ApplyConfiguration{js}, nil
 }

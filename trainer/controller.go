@@ -7,12 +7,12 @@ import (
 	"sync"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -75,7 +75,7 @@ const workloadIndex = "trainJob"
 // Setup registers what the Reconciler searches by.
 func (r *Reconciler) Setup(ctx context.Context, indexer client.FieldIndexer) error {
 	return indexer.IndexField(ctx, &kueue.Workload{}, workloadIndex, func(o client.Object) []string {
-		if owner := metav1.GetControllerOf(o); owner != nil && owner.Kind == trainer.TrainJobKind && owner.APIVersion == trainer.GroupVersion.String() {
+		if owner := metav1.GetControllerOf(o); owner != nil && owner.Kind == trainerapi.TrainJobKind && owner.APIVersion == trainerapi.GroupVersion.String() {
 			return []string{owner.Name}
 		}
 		return nil
@@ -112,7 +112,7 @@ func (r *Reconciler) ReconcileAfter(ctx context.Context, request reconcile.Reque
 		return reconcile.Result{}, err
 	}
 	status := statusOf(&job, js, wl, r.clock.Now())
-	finished := trainjobutil.IsTrainJobFinished(&trainer.TrainJob{Status: *status})
+	finished := trainjobutil.IsTrainJobFinished(&trainerapi.TrainJob{Status: *status})
 	// What keeps the gangs from being in step keeps nothing else back, above all no stop and no end.
 	again, gangErr := r.keepGangs(ctx, &job, js, status)
 	stopping := !finished && js != nil && js.DeletionTimestamp.IsZero() && ptr.Deref(job.Spec.Suspend, false)
@@ -167,7 +167,7 @@ func sooner(result reconcile.Result, after time.Duration) reconcile.Result {
 
 // keepGangs brings the gangs in step with the TrainJob, and its status in step with them. They go when its end has been
 // written: what became of them is written with it.
-func (r *Reconciler) keepGangs(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, status *trainer.TrainJobStatus) (again time.Duration, err error) {
+func (r *Reconciler) keepGangs(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, status *trainerapi.TrainJobStatus) (again time.Duration, err error) {
 	var pods []corev1.Pod
 	finished := trainjobutil.IsTrainJobFinished(job.Upstream())
 	running := !finished && !ptr.Deref(job.Spec.Suspend, false)
@@ -183,7 +183,7 @@ func (r *Reconciler) keepGangs(ctx context.Context, job *api.TrainJob, js *jobse
 		set(status, *condition)
 		observe(status, job)
 	case !running:
-		meta.RemoveStatusCondition(&status.Conditions, api.ConditionGangScheduled)
+		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionGangScheduled)
 	}
 	return again, err
 }
@@ -196,9 +196,9 @@ func ofAnother(job *api.TrainJob) bool {
 }
 
 // overdue tells whether the TrainJob has failed by its deadline, which nobody has told its JobSet.
-func overdue(status *trainer.TrainJobStatus) bool {
+func overdue(status *trainerapi.TrainJobStatus) bool {
 	for _, c := range status.Conditions {
-		if c.Type == trainer.TrainJobFailed && c.Status == metav1.ConditionTrue && c.Reason == trainer.TrainJobDeadlineExceededReason {
+		if c.Type == trainerapi.TrainJobFailed && c.Status == metav1.ConditionTrue && c.Reason == trainerapi.TrainJobDeadlineExceededReason {
 			return true
 		}
 	}
@@ -221,7 +221,7 @@ func (r *Reconciler) workloadOf(ctx context.Context, job *api.TrainJob) (*kueue.
 
 // writeStatus writes a changed status: at once where it is urgent or must be written before something is done, else
 // together with what changes in the time of joinDelay.
-func (r *Reconciler) writeStatus(ctx context.Context, job *api.TrainJob, status *trainer.TrainJobStatus, wl *kueue.Workload, now bool) (reconcile.Result, error) {
+func (r *Reconciler) writeStatus(ctx context.Context, job *api.TrainJob, status *trainerapi.TrainJobStatus, wl *kueue.Workload, now bool) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(job)
 	if equality.Semantic.DeepEqual(&job.Status.TrainJobStatus, status) {
 		r.settle(key)
@@ -235,7 +235,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, job *api.TrainJob, status 
 		return reconcile.Result{}, client.IgnoreNotFound(fmt.Errorf("writing the status: %w", err))
 	}
 	r.settle(key)
-	if c := meta.FindStatusCondition(status.Conditions, api.ConditionGangScheduled); c != nil && c.Status == metav1.ConditionFalse && !meta.IsStatusConditionFalse(job.Status.Conditions, c.Type) {
+	if c := apimeta.FindStatusCondition(status.Conditions, api.ConditionGangScheduled); c != nil && c.Status == metav1.ConditionFalse && !apimeta.IsStatusConditionFalse(job.Status.Conditions, c.Type) {
 		r.recorder.Eventf(job, nil, corev1.EventTypeWarning, "GangUnschedulable", "Scheduling", "%s", admission.Note(c.Message))
 	}
 	return reconcile.Result{}, nil
@@ -372,10 +372,10 @@ func unseen(job *api.TrainJob, err error, now time.Time) bool {
 		return false
 	}
 	missing := status.Status().Details
-	return missing != nil && missing.Group == trainer.GroupVersion.Group && missing.Name == job.Name
+	return missing != nil && missing.Group == trainerapi.GroupVersion.Group && missing.Name == job.Name
 }
 
-func (r *Reconciler) apply(ctx context.Context, job *api.TrainJob, spec *trainer.TrainingRuntimeSpec) error {
+func (r *Reconciler) apply(ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) error {
 	sideObjects, js, err := r.builder.Build(ctx, job, spec)
 	if err != nil {
 		return err
@@ -425,7 +425,7 @@ func (r *Reconciler) apply(ctx context.Context, job *api.TrainJob, spec *trainer
 
 // runtimeOf returns the runtime that the TrainJob starts on, and whether it is pinned to it: its own pin, else Kubeflow
 // Trainer's, else the live runtime.
-func (r *Reconciler) runtimeOf(ctx context.Context, job *api.TrainJob) (spec *trainer.TrainingRuntimeSpec, pinned bool, err error) {
+func (r *Reconciler) runtimeOf(ctx context.Context, job *api.TrainJob) (spec *trainerapi.TrainingRuntimeSpec, pinned bool, err error) {
 	if spec, err = overrides.Pinned(job); err != nil || spec != nil {
 		return spec, true, err
 	}

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"testing"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
-	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kjson "sigs.k8s.io/json"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -38,7 +38,7 @@ func FuzzBuild(f *testing.F) {
 	}
 	f.Add([]byte{1, 5, 9, 11}, uint8(1))
 	builder := testBuilder(f, testClient(f))
-	var runtimes []*trainer.TrainingRuntimeSpec
+	var runtimes []*trainerapi.TrainingRuntimeSpec
 	for _, policy := range []string{"{numNodes: 2, torch: {}}", "{numNodes: 2, mpi: {numProcPerNode: 1, runLauncherAsNode: true}}", "{numNodes: 2, mpi: {numProcPerNode: 2}}", "{numNodes: 2, flux: {numProcPerNode: 1}}", "{numNodes: 2}", "null"} {
 		runtimes = append(runtimes, runtimeOf(f, policy, lastingVolume), runtimeOf(f, policy, lostVolume))
 	}
@@ -113,7 +113,7 @@ func FuzzWebhook(f *testing.F) {
 	}
 	w := testWebhook(f)
 	f.Fuzz(func(t *testing.T, before, after []byte, kind uint8) {
-		request := ctrladmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 			Operation: admissionv1.Create, Namespace: "ns", Name: "job", Object: runtime.RawExtension{Raw: after},
 			UserInfo: authenticationv1.UserInfo{Username: []string{"user", "signalbox"}[kind%2]},
 		}}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,7 +52,7 @@ func checkAlone(ctx context.Context, reader client.Reader) error {
 
 func checkCRDs(ctx context.Context, reader client.Reader) error {
 	for _, plural := range []string{"trainjobs", "trainingruntimes", "clustertrainingruntimes"} {
-		name := plural + "." + trainer.GroupVersion.Group
+		name := plural + "." + trainerapi.GroupVersion.Group
 		var crd apiextensionsv1.CustomResourceDefinition
 		if err := reader.Get(ctx, client.ObjectKey{Name: name}, &crd); apierrors.IsNotFound(err) {
 			return fmt.Errorf("CRD %s is missing; apply config/crd of this release", name)
@@ -68,7 +68,7 @@ func checkCRDs(ctx context.Context, reader client.Reader) error {
 
 func hasState(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	for _, version := range crd.Spec.Versions {
-		if version.Name == trainer.GroupVersion.Version && version.Schema != nil && version.Schema.OpenAPIV3Schema != nil {
+		if version.Name == trainerapi.GroupVersion.Version && version.Schema != nil && version.Schema.OpenAPIV3Schema != nil {
 			_, found := version.Schema.OpenAPIV3Schema.Properties["status"].Properties["state"]
 			return found
 		}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	configapi "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
+	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/features"
 	"github.com/kubeflow/trainer/v2/pkg/statusserver"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -22,7 +22,7 @@ import (
 // Progress lets training processes write status.trainerStatus (progress and metrics) by Kubeflow Trainer's status
 // server. It is to be switched on, by EnableProgress, before a Builder is made.
 type Progress struct {
-	Config  *configapi.Configuration
+	Config  *trainerconfig.Configuration
 	CertDir string
 	// Await waits until there is a certificate in the folder, or the context ends.
 	Await func(ctx context.Context, certDir string) error

@@ -8,7 +8,7 @@ import (
 	"time"
 	"weak"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -75,7 +75,7 @@ type verdict struct {
 }
 
 // Startable implements integration.Placement. What it finds is an *admission.BlockedError.
-func (s *Startable) Startable(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, effective *overrides.Effective) error {
+func (s *Startable) Startable(ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective) error {
 	if err := s.gangs.Startable(ctx, job, runtime, effective); err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (s *Startable) jobSet(ctx context.Context, key client.ObjectKey) (*jobset.J
 
 // judge returns what the API server says of the JobSet of a TrainJob. It is asked once for each shape: TrainJobs that run the
 // same share what they run.
-func (s *Startable) judge(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, effective *overrides.Effective) (*verdict, error) {
+func (s *Startable) judge(ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective) (*verdict, error) {
 	shape := weak.Make(effective)
 	v, err, _ := s.asking.Do(fmt.Sprintf("%p", effective), func() (any, error) {
 		if known, found := s.verdicts.Get(shape); found {
@@ -221,7 +221,7 @@ func (s *Startable) judge(ctx context.Context, job *api.TrainJob, runtime *train
 }
 
 // ask asks the API server. What it doesn't answer isn't known: the start will tell.
-func (s *Startable) ask(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec) (v *verdict, known bool, err error) {
+func (s *Startable) ask(ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) (v *verdict, known bool, err error) {
 	v = &verdict{at: s.clock.Now()}
 	pin, err := overrides.Pin(runtime)
 	if err != nil {

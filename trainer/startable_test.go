@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -40,7 +40,7 @@ func TestCheckTaken(t *testing.T) {
 		return job
 	}
 	finished := func(job *api.TrainJob) {
-		job.Status.Conditions = []metav1.Condition{{Type: trainer.TrainJobComplete, Status: metav1.ConditionTrue}}
+		job.Status.Conditions = []metav1.Condition{{Type: trainerapi.TrainJobComplete, Status: metav1.ConditionTrue}}
 	}
 	runtime := &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "plain"}}
 	runtime.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{{Name: "node"}}

@@ -5,11 +5,11 @@ import (
 	"strings"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -26,7 +26,7 @@ var mirrored = []string{api.ConditionQuotaReserved, api.ConditionAdmitted, api.C
 // statusOf returns the status that a TrainJob is to have: Kubeflow Trainer's conditions and job counts, from its JobSet,
 // and Kueue's conditions, from its Workload; both may be nil. An end that was written stays: whatever becomes of the
 // children afterwards, the TrainJob has ended.
-func statusOf(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time.Time) *trainer.TrainJobStatus {
+func statusOf(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time.Time) *trainerapi.TrainJobStatus {
 	status := job.Status.TrainJobStatus.DeepCopy()
 	if trainjobutil.IsTrainJobFinished(job.Upstream()) {
 		observe(status, job)
@@ -39,8 +39,8 @@ func statusOf(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time
 	status.JobsStatus = jobsStatus(job, js)
 	mirror(status, job, wl)
 	if expired(job, status, now) {
-		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-			Type: trainer.TrainJobFailed, Status: metav1.ConditionTrue, Reason: trainer.TrainJobDeadlineExceededReason,
+		apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: trainerapi.TrainJobFailed, Status: metav1.ConditionTrue, Reason: trainerapi.TrainJobDeadlineExceededReason,
 			Message: constants.TrainJobDeadlineExceededMessage, LastTransitionTime: metav1.NewTime(now),
 		})
 	}
@@ -49,25 +49,25 @@ func statusOf(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time
 }
 
 // end takes the end of a JobSet over.
-func end(status *trainer.TrainJobStatus, js *jobset.JobSet) {
-	for from, to := range map[jobset.JobSetConditionType]string{jobset.JobSetCompleted: trainer.TrainJobComplete, jobset.JobSetFailed: trainer.TrainJobFailed} {
-		if c := meta.FindStatusCondition(js.Status.Conditions, string(from)); c != nil && c.Status == metav1.ConditionTrue {
+func end(status *trainerapi.TrainJobStatus, js *jobset.JobSet) {
+	for from, to := range map[jobset.JobSetConditionType]string{jobset.JobSetCompleted: trainerapi.TrainJobComplete, jobset.JobSetFailed: trainerapi.TrainJobFailed} {
+		if c := apimeta.FindStatusCondition(js.Status.Conditions, string(from)); c != nil && c.Status == metav1.ConditionTrue {
 			ended := *c
 			ended.Type, ended.ObservedGeneration = to, 0
-			meta.SetStatusCondition(&status.Conditions, ended)
+			apimeta.SetStatusCondition(&status.Conditions, ended)
 		}
 	}
 }
 
 // setSuspended keeps Trainer's condition. It turns False at the time of the start, which the deadline counts from: a
 // started TrainJob's own entry has it.
-func setSuspended(status *trainer.TrainJobStatus, job *api.TrainJob, now time.Time) {
-	c := metav1.Condition{Type: trainer.TrainJobSuspended, LastTransitionTime: metav1.NewTime(now)}
+func setSuspended(status *trainerapi.TrainJobStatus, job *api.TrainJob, now time.Time) {
+	c := metav1.Condition{Type: trainerapi.TrainJobSuspended, LastTransitionTime: metav1.NewTime(now)}
 	switch {
 	case ptr.Deref(job.Spec.Suspend, false):
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, trainer.TrainJobSuspendedReason, constants.TrainJobSuspendedMessage
-	case meta.FindStatusCondition(status.Conditions, trainer.TrainJobSuspended) != nil || overrides.Bundled.Own(job) != nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, trainer.TrainJobResumedReason, constants.TrainJobResumedMessage
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, trainerapi.TrainJobSuspendedReason, constants.TrainJobSuspendedMessage
+	case apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended) != nil || overrides.Bundled.Own(job) != nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, trainerapi.TrainJobResumedReason, constants.TrainJobResumedMessage
 		if own := overrides.Bundled.Own(job); own != nil && own.Time != nil {
 			c.LastTransitionTime = *own.Time
 		}
@@ -78,24 +78,24 @@ func setSuspended(status *trainer.TrainJobStatus, job *api.TrainJob, now time.Ti
 }
 
 // set sets a condition; where its status changes, at the time that it names.
-func set(status *trainer.TrainJobStatus, c metav1.Condition) {
-	if old := meta.FindStatusCondition(status.Conditions, c.Type); old != nil {
+func set(status *trainerapi.TrainJobStatus, c metav1.Condition) {
+	if old := apimeta.FindStatusCondition(status.Conditions, c.Type); old != nil {
 		c.ObservedGeneration = old.ObservedGeneration
 	}
-	meta.SetStatusCondition(&status.Conditions, c)
+	apimeta.SetStatusCondition(&status.Conditions, c)
 }
 
 // jobsStatus are the JobSet's counts. What the JobSet doesn't have, because it is gone or because it was left out of it,
 // keeps what is true without it: what has succeeded.
-func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainer.JobStatus {
-	var statuses []trainer.JobStatus
+func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainerapi.JobStatus {
+	var statuses []trainerapi.JobStatus
 	if js != nil {
 		statuses = podsets.Statuses(js)
 	} else if !ptr.Deref(job.Spec.Suspend, false) {
 		return job.Status.JobsStatus // it is about to be made
 	}
 	for _, old := range job.Status.JobsStatus {
-		if slices.ContainsFunc(statuses, func(s trainer.JobStatus) bool { return s.Name == old.Name }) {
+		if slices.ContainsFunc(statuses, func(s trainerapi.JobStatus) bool { return s.Name == old.Name }) {
 			continue
 		}
 		if js == nil || ptr.Deref(old.Succeeded, 0) > 0 && !has(js, old.Name) {
@@ -103,7 +103,7 @@ func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainer.JobStatus {
 			if js == nil && edited(job) {
 				done = new(int32) // it was done for what the TrainJob was then
 			}
-			statuses = append(statuses, trainer.JobStatus{
+			statuses = append(statuses, trainerapi.JobStatus{
 				Name: old.Name, Succeeded: done, Ready: new(int32), Failed: new(int32), Active: new(int32), Suspended: new(int32),
 			})
 		}
@@ -113,7 +113,7 @@ func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainer.JobStatus {
 
 // edited tells whether an entry was changed since the TrainJob was stopped.
 func edited(job *api.TrainJob) bool {
-	stopped := meta.FindStatusCondition(job.Status.Conditions, trainer.TrainJobSuspended)
+	stopped := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
 	return stopped != nil && stopped.Status == metav1.ConditionTrue && slices.ContainsFunc(overrides.Bundled.Others(job), func(e overrides.Entry) bool {
 		return e.Time != nil && e.Time.After(stopped.LastTransitionTime.Time)
 	})
@@ -125,26 +125,26 @@ func has(js *jobset.JobSet, replicatedJob string) bool {
 
 // mirror carries the Workload's conditions, with Kueue's reasons, messages and times. A Workload of which Kueue has said
 // nothing yet waits.
-func mirror(status *trainer.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
+func mirror(status *trainerapi.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
 	if wl == nil {
 		return
 	}
-	if c := meta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished); c != nil && c.Status == metav1.ConditionTrue && ptr.Deref(job.Spec.Suspend, false) {
+	if c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished); c != nil && c.Status == metav1.ConditionTrue && ptr.Deref(job.Spec.Suspend, false) {
 		// Its start has failed for good, or somebody has ended its Workload: it waits for nothing that will come.
 		for name, value := range map[string]metav1.ConditionStatus{api.ConditionBlocked: metav1.ConditionTrue, api.ConditionQuotaReserved: metav1.ConditionFalse} {
 			set(status, metav1.Condition{Type: name, Status: value, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime})
 		}
-		meta.RemoveStatusCondition(&status.Conditions, api.ConditionAdmitted)
+		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionAdmitted)
 		return
 	}
 	for _, name := range mirrored {
-		c := meta.FindStatusCondition(wl.Status.Conditions, name)
+		c := apimeta.FindStatusCondition(wl.Status.Conditions, name)
 		if c == nil {
 			if name == api.ConditionQuotaReserved && ptr.Deref(job.Spec.Suspend, false) {
 				set(status, metav1.Condition{Type: name, Status: metav1.ConditionFalse, Reason: "Pending",
 					Message: "Workload " + wl.Name + " waits in LocalQueue " + string(wl.Spec.QueueName), LastTransitionTime: wl.CreationTimestamp})
 			} else {
-				meta.RemoveStatusCondition(&status.Conditions, name)
+				apimeta.RemoveStatusCondition(&status.Conditions, name)
 			}
 			continue
 		}
@@ -154,7 +154,7 @@ func mirror(status *trainer.TrainJobStatus, job *api.TrainJob, wl *kueue.Workloa
 
 // observe marks the conditions with a generation. Kubeflow Trainer's have none, so that a status that it has written is
 // written once by us, with the state that it lacks.
-func observe(status *trainer.TrainJobStatus, job *api.TrainJob) {
+func observe(status *trainerapi.TrainJobStatus, job *api.TrainJob) {
 	for i := range status.Conditions {
 		if c := &status.Conditions[i]; c.ObservedGeneration == 0 {
 			c.ObservedGeneration = job.Generation
@@ -179,19 +179,19 @@ func flavorOf(wl *kueue.Workload) string {
 
 // deadline is when a running TrainJob has used up its activeDeadlineSeconds; false where it has none. It counts from the
 // last start, as Kubeflow Trainer does.
-func deadline(job *api.TrainJob, status *trainer.TrainJobStatus) (time.Time, bool) {
+func deadline(job *api.TrainJob, status *trainerapi.TrainJobStatus) (time.Time, bool) {
 	if job.Spec.ActiveDeadlineSeconds == 0 || ptr.Deref(job.Spec.Suspend, false) {
 		return time.Time{}, false
 	}
 	start := job.CreationTimestamp.Time
-	if c := meta.FindStatusCondition(status.Conditions, trainer.TrainJobSuspended); c != nil && c.Status == metav1.ConditionFalse {
+	if c := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended); c != nil && c.Status == metav1.ConditionFalse {
 		start = c.LastTransitionTime.Time
 	}
 	return start.Add(time.Duration(job.Spec.ActiveDeadlineSeconds) * time.Second), true
 }
 
-func expired(job *api.TrainJob, status *trainer.TrainJobStatus, now time.Time) bool {
-	if meta.IsStatusConditionTrue(status.Conditions, trainer.TrainJobComplete) || meta.IsStatusConditionTrue(status.Conditions, trainer.TrainJobFailed) {
+func expired(job *api.TrainJob, status *trainerapi.TrainJobStatus, now time.Time) bool {
+	if apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobComplete) || apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobFailed) {
 		return false
 	}
 	end, limited := deadline(job, status)
@@ -199,9 +199,9 @@ func expired(job *api.TrainJob, status *trainer.TrainJobStatus, now time.Time) b
 }
 
 // urgent tells whether a change of status is worth a write of its own at once: an end, or the reason of a stop.
-func urgent(before, after *trainer.TrainJobStatus) bool {
-	for _, name := range []string{trainer.TrainJobComplete, trainer.TrainJobFailed, api.ConditionEvicted} {
-		if meta.IsStatusConditionTrue(after.Conditions, name) && !meta.IsStatusConditionTrue(before.Conditions, name) {
+func urgent(before, after *trainerapi.TrainJobStatus) bool {
+	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed, api.ConditionEvicted} {
+		if apimeta.IsStatusConditionTrue(after.Conditions, name) && !apimeta.IsStatusConditionTrue(before.Conditions, name) {
 			return true
 		}
 	}
@@ -220,7 +220,7 @@ const (
 
 // delayOf is how long a change of status may wait for others to be written with it, where so many other TrainJobs have had one
 // meanwhile; 0 is not at all.
-func delayOf(before, after *trainer.TrainJobStatus, others int) time.Duration {
+func delayOf(before, after *trainerapi.TrainJobStatus, others int) time.Duration {
 	if urgent(before, after) {
 		return 0
 	}

@@ -10,24 +10,24 @@ import (
 	"testing"
 	"time"
 
-	configapi "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
-	testingclock "k8s.io/utils/clock/testing"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/yaml"
@@ -60,9 +60,9 @@ const template = `
 
 const lastingVolume, lostVolume = "persistentVolumeClaim: {claimName: data}", "emptyDir: {}"
 
-func runtimeOf(t testing.TB, policy, volume string) *trainer.TrainingRuntimeSpec {
+func runtimeOf(t testing.TB, policy, volume string) *trainerapi.TrainingRuntimeSpec {
 	t.Helper()
-	var spec trainer.TrainingRuntimeSpec
+	var spec trainerapi.TrainingRuntimeSpec
 	if err := yaml.UnmarshalStrict([]byte("mlPolicy: "+policy+"\ntemplate:"+fmt.Sprintf(template, volume)), &spec); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func runtimeOf(t testing.TB, policy, volume string) *trainer.TrainingRuntimeSpec
 func jobOf(t testing.TB, name, text string) *api.TrainJob {
 	t.Helper()
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "uid"}}
-	job.Spec.RuntimeRef = trainer.RuntimeRef{APIGroup: &trainer.GroupVersion.Group, Kind: ptr.To(trainer.TrainingRuntimeKind), Name: name}
+	job.Spec.RuntimeRef = trainerapi.RuntimeRef{APIGroup: &trainerapi.GroupVersion.Group, Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: name}
 	if err := yaml.UnmarshalStrict([]byte(text), job); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func testClient(t testing.TB) client.Client {
 
 func testBuilder(t testing.TB, c client.Client) *Builder {
 	t.Helper()
-	b, err := NewBuilder(context.Background(), c, &configapi.Configuration{})
+	b, err := NewBuilder(context.Background(), c, &trainerconfig.Configuration{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func testBuilder(t testing.TB, c client.Client) *Builder {
 func testWebhook(t testing.TB) *Webhook {
 	t.Helper()
 	c := testClient(t)
-	return NewWebhook(c, c, testBuilder(t, c), ctrladmission.NewDecoder(c.Scheme()), clock.RealClock{}, overrides.Limits{Pods: 5000, SpecBytes: 1 << 20, Elements: 1 << 20, GracePeriodSeconds: 3600}, []string{"signalbox"})
+	return NewWebhook(c, c, testBuilder(t, c), webhookadmission.NewDecoder(c.Scheme()), clock.RealClock{}, overrides.Limits{Pods: 5000, SpecBytes: 1 << 20, Elements: 1 << 20, GracePeriodSeconds: 3600}, []string{"signalbox"})
 }
 
 func TestBuildLeavesOutWhatIsDone(t *testing.T) {
@@ -179,7 +179,7 @@ func TestBuild(t *testing.T) {
 	if _, _, err := b.Build(context.Background(), jobOf(t, "flux", "{}"), runtimeOf(t, "{flux: {numProcPerNode: 1}}", lostVolume)); err != nil {
 		t.Errorf("a Flux TrainJob without spec.trainer is built: got %v", err)
 	}
-	_, _, err = b.Build(context.Background(), job, &trainer.TrainingRuntimeSpec{})
+	_, _, err = b.Build(context.Background(), job, &trainerapi.TrainingRuntimeSpec{})
 	if err == nil || !strings.Contains(err.Error(), "has no replicatedJobs") {
 		t.Errorf("a runtime without ReplicatedJobs is an error: got %v", err)
 	}
@@ -261,14 +261,14 @@ func TestStatusOf(t *testing.T) {
 	}
 }
 
-func describeStatus(status *trainer.TrainJobStatus) string {
+func describeStatus(status *trainerapi.TrainJobStatus) string {
 	var texts []string
 	for _, c := range status.Conditions {
 		text := fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason)
-		if c.Message != "" && c.Type != trainer.TrainJobSuspended && c.Reason != trainer.TrainJobDeadlineExceededReason {
+		if c.Message != "" && c.Type != trainerapi.TrainJobSuspended && c.Reason != trainerapi.TrainJobDeadlineExceededReason {
 			text += "(" + c.Message + ")"
 		}
-		if c.Reason == trainer.TrainJobResumedReason {
+		if c.Reason == trainerapi.TrainJobResumedReason {
 			text += c.LastTransitionTime.UTC().Format("@15:04")
 		}
 		texts = append(texts, text)
@@ -280,12 +280,12 @@ func describeStatus(status *trainer.TrainJobStatus) string {
 }
 
 func TestUrgent(t *testing.T) {
-	is := func(condition string) *trainer.TrainJobStatus {
-		s := &trainer.TrainJobStatus{}
-		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: condition, Status: metav1.ConditionTrue})
+	is := func(condition string) *trainerapi.TrainJobStatus {
+		s := &trainerapi.TrainJobStatus{}
+		apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: condition, Status: metav1.ConditionTrue})
 		return s
 	}
-	if !urgent(&trainer.TrainJobStatus{}, is(trainer.TrainJobComplete)) || urgent(is(trainer.TrainJobComplete), is(trainer.TrainJobComplete)) || urgent(&trainer.TrainJobStatus{}, is(api.ConditionAdmitted)) {
+	if !urgent(&trainerapi.TrainJobStatus{}, is(trainerapi.TrainJobComplete)) || urgent(is(trainerapi.TrainJobComplete), is(trainerapi.TrainJobComplete)) || urgent(&trainerapi.TrainJobStatus{}, is(api.ConditionAdmitted)) {
 		t.Error("an end is urgent, once; an admission can wait for what comes with it")
 	}
 }
@@ -294,7 +294,7 @@ func TestUnseen(t *testing.T) {
 	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	job := &api.TrainJob{}
 	job.Name, job.CreationTimestamp = "model", metav1.NewTime(created)
-	unknown := apierrors.NewNotFound(schema.GroupResource{Group: trainer.GroupVersion.Group, Resource: "trainjobs"}, "model")
+	unknown := apierrors.NewNotFound(schema.GroupResource{Group: trainerapi.GroupVersion.Group, Resource: "trainjobs"}, "model")
 	for name, test := range map[string]struct {
 		err   error
 		after time.Duration
@@ -349,12 +349,12 @@ func TestWebhookOnRequests(t *testing.T) {
 			if c.user == "" {
 				c.user = "user"
 			}
-			request := ctrladmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+			request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 				Operation: admissionv1.Create, Namespace: "ns", UserInfo: authenticationv1.UserInfo{Username: c.user},
 			}}
 			raw := func(text string) runtime.RawExtension {
 				job := jobOf(t, c.runtime, text)
-				job.APIVersion, job.Kind = trainer.GroupVersion.String(), trainer.TrainJobKind
+				job.APIVersion, job.Kind = trainerapi.GroupVersion.String(), trainerapi.TrainJobKind
 				return runtime.RawExtension{Raw: must(json.Marshal(job))}
 			}
 			if c.runtime != "" {
@@ -373,7 +373,7 @@ func TestWebhookOnRequests(t *testing.T) {
 		})
 	}
 	deprecated := jobOf(t, "old", "spec: {runtimeRef: {kind: ClusterTrainingRuntime, name: old}}")
-	request := ctrladmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: must(json.Marshal(deprecated))}}}
+	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: must(json.Marshal(deprecated))}}}
 	if answer := w.validate(context.Background(), request); !answer.Allowed || len(answer.Warnings) != 1 || !strings.Contains(answer.Warnings[0], `ClusterTrainingRuntime "old" is deprecated`) {
 		t.Errorf("a deprecated runtime is warned of: got %+v", answer)
 	}
@@ -395,19 +395,19 @@ func TestPinSurvives(t *testing.T) {
 }
 
 func TestDelayOf(t *testing.T) {
-	status := func(conditions ...string) *trainer.TrainJobStatus {
-		s := &trainer.TrainJobStatus{}
+	status := func(conditions ...string) *trainerapi.TrainJobStatus {
+		s := &trainerapi.TrainJobStatus{}
 		for _, c := range conditions {
 			kind, value, _ := strings.Cut(c, "=")
-			meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionStatus(value), Reason: "Any"})
+			apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionStatus(value), Reason: "Any"})
 		}
 		return s
 	}
 	counts := status("Suspended=False")
-	counts.JobsStatus = []trainer.JobStatus{{Name: "node", Active: ptr.To[int32](1), Ready: ptr.To[int32](0)}}
+	counts.JobsStatus = []trainerapi.JobStatus{{Name: "node", Active: ptr.To[int32](1), Ready: ptr.To[int32](0)}}
 	cases := map[string]struct {
 		reason        string
-		before, after *trainer.TrainJobStatus
+		before, after *trainerapi.TrainJobStatus
 		others        int
 		want          time.Duration
 	}{
@@ -429,7 +429,7 @@ func TestDelayOf(t *testing.T) {
 }
 
 func TestWaited(t *testing.T) {
-	clk := testingclock.NewFakeClock(time.Now())
+	clk := clocktesting.NewFakeClock(time.Now())
 	r := &Reconciler{clock: clk, changed: map[types.NamespacedName]change{}}
 	keys := []types.NamespacedName{{Name: "a"}, {Name: "b"}, {Name: "c"}}
 	for _, key := range keys {

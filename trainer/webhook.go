@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
 	trainingruntimeutil "github.com/kubeflow/trainer/v2/pkg/util/trainingruntime"
 	"github.com/kubeflow/trainer/v2/pkg/webhooks"
@@ -25,7 +25,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
-	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -46,7 +46,7 @@ type Webhook struct {
 	client  client.Client
 	reader  client.Reader // reads from the API server itself
 	builder *Builder
-	decoder ctrladmission.Decoder
+	decoder webhookadmission.Decoder
 	clock   clock.PassiveClock
 	limits  overrides.Limits
 	// self are the users that write as the integration.
@@ -54,23 +54,23 @@ type Webhook struct {
 }
 
 // NewWebhook returns the webhook. reader must not be a cache; self are the users that write as the integration.
-func NewWebhook(c client.Client, reader client.Reader, builder *Builder, decoder ctrladmission.Decoder, clk clock.PassiveClock, limits overrides.Limits, self []string) *Webhook {
+func NewWebhook(c client.Client, reader client.Reader, builder *Builder, decoder webhookadmission.Decoder, clk clock.PassiveClock, limits overrides.Limits, self []string) *Webhook {
 	return &Webhook{client: c, reader: reader, builder: builder, decoder: decoder, clock: clk, limits: limits, self: self}
 }
 
 // Register serves the webhooks at the paths of Kubeflow Trainer's.
 func (w *Webhook) Register(mgr ctrl.Manager) error {
 	server := mgr.GetWebhookServer()
-	server.Register("/mutate-trainer-kubeflow-org-v1alpha1-trainjob", &webhook.Admission{Handler: ctrladmission.HandlerFunc(w.mutate)})
-	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainjob", &webhook.Admission{Handler: ctrladmission.HandlerFunc(w.validate)})
+	server.Register("/mutate-trainer-kubeflow-org-v1alpha1-trainjob", &webhook.Admission{Handler: webhookadmission.HandlerFunc(w.mutate)})
+	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainjob", &webhook.Admission{Handler: webhookadmission.HandlerFunc(w.validate)})
 	theirs := runtime.NewScheme() // Trainer's validators take its own types
-	if err := trainer.AddToScheme(theirs); err != nil {
+	if err := trainerapi.AddToScheme(theirs); err != nil {
 		return err
 	}
 	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainingruntime",
-		ctrladmission.WithValidator(theirs, unlessDisabled[*trainer.TrainingRuntime]{&webhooks.TrainingRuntimeValidator{}}))
+		webhookadmission.WithValidator(theirs, unlessDisabled[*trainerapi.TrainingRuntime]{&webhooks.TrainingRuntimeValidator{}}))
 	server.Register("/validate-trainer-kubeflow-org-v1alpha1-clustertrainingruntime",
-		ctrladmission.WithValidator(theirs, unlessDisabled[*trainer.ClusterTrainingRuntime]{&webhooks.ClusterTrainingRuntimeValidator{}}))
+		webhookadmission.WithValidator(theirs, unlessDisabled[*trainerapi.ClusterTrainingRuntime]{&webhooks.ClusterTrainingRuntimeValidator{}}))
 	return nil
 }
 
@@ -79,10 +79,10 @@ func (w *Webhook) Register(mgr ctrl.Manager) error {
 const validationLabel = "trainer.kubeflow.org/webhook-validation"
 
 // unlessDisabled validates runtimes that don't have the label.
-type unlessDisabled[T client.Object] struct{ ctrladmission.Validator[T] }
+type unlessDisabled[T client.Object] struct{ webhookadmission.Validator[T] }
 
 // ValidateCreate implements admission.Validator.
-func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, created T) (ctrladmission.Warnings, error) {
+func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, created T) (webhookadmission.Warnings, error) {
 	if created.GetLabels()[validationLabel] == "disabled" {
 		return nil, nil
 	}
@@ -98,7 +98,7 @@ func checkRuntime(runtime client.Object) error {
 }
 
 // ValidateUpdate implements admission.Validator.
-func (u unlessDisabled[T]) ValidateUpdate(ctx context.Context, before, after T) (ctrladmission.Warnings, error) {
+func (u unlessDisabled[T]) ValidateUpdate(ctx context.Context, before, after T) (webhookadmission.Warnings, error) {
 	if after.GetLabels()[validationLabel] == "disabled" {
 		return nil, nil
 	}
@@ -109,7 +109,7 @@ func (u unlessDisabled[T]) ValidateUpdate(ctx context.Context, before, after T) 
 }
 
 // decode reads the TrainJob of a request, and the one of before; nil on creation.
-func (w *Webhook) decode(request ctrladmission.Request) (before, after *api.TrainJob, err error) {
+func (w *Webhook) decode(request webhookadmission.Request) (before, after *api.TrainJob, err error) {
 	after = &api.TrainJob{}
 	if err := w.decoder.Decode(request, after); err != nil {
 		return nil, nil, err
@@ -130,13 +130,13 @@ func goes(before, after *api.TrainJob) bool {
 }
 
 // mutate sets the times of the entries, and refuses what the CRD would refuse with less of a message.
-func (w *Webhook) mutate(_ context.Context, request ctrladmission.Request) ctrladmission.Response {
+func (w *Webhook) mutate(_ context.Context, request webhookadmission.Request) webhookadmission.Response {
 	before, after, err := w.decode(request)
 	if err != nil {
-		return ctrladmission.Errored(http.StatusBadRequest, err)
+		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
 	if goes(before, after) {
-		return ctrladmission.Allowed("")
+		return webhookadmission.Allowed("")
 	}
 	if before == nil || overrides.Changed(before, after) && !w.trusted(request) {
 		if errs := w.limits.CheckSize(after); len(errs) > 0 {
@@ -154,7 +154,7 @@ func (w *Webhook) mutate(_ context.Context, request ctrladmission.Request) ctrla
 	for _, pointer := range slices.Sorted(maps.Keys(times)) {
 		patch = append(patch, jsonpatch.NewOperation("add", pointer, times[pointer]))
 	}
-	return ctrladmission.Patched("", patch...)
+	return webhookadmission.Patched("", patch...)
 }
 
 // keepPin returns the patch that leaves the pinned runtime as it was before an update by somebody else. It stands here
@@ -189,17 +189,17 @@ func checkPin(before, after *api.TrainJob) field.ErrorList {
 		"the annotation is written when the TrainJob starts; take it out of the manifest")}
 }
 
-func (w *Webhook) trusted(request ctrladmission.Request) bool {
+func (w *Webhook) trusted(request webhookadmission.Request) bool {
 	return slices.Contains(w.self, request.UserInfo.Username)
 }
 
-func (w *Webhook) validate(ctx context.Context, request ctrladmission.Request) ctrladmission.Response {
+func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
 	before, after, err := w.decode(request)
 	if err != nil {
-		return ctrladmission.Errored(http.StatusBadRequest, err)
+		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
 	if goes(before, after) {
-		return ctrladmission.Allowed("")
+		return webhookadmission.Allowed("")
 	}
 	if !w.trusted(request) {
 		if errs := checkPin(before, after); len(errs) > 0 {
@@ -218,36 +218,36 @@ func (w *Webhook) validate(ctx context.Context, request ctrladmission.Request) c
 			return refused(after, errs, nil)
 		}
 		if !changed && !overrides.Changed(before, after) {
-			return ctrladmission.Allowed("") // nothing here is about it; above all, a stop needs no runtime
+			return webhookadmission.Allowed("") // nothing here is about it; above all, a stop needs no runtime
 		}
 		var js jobset.JobSet
 		found := &js
 		if err := w.client.Get(ctx, client.ObjectKeyFromObject(after), &js); apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(&js, after) {
 			found = nil
 		} else if err != nil {
-			return ctrladmission.Errored(http.StatusInternalServerError, err)
+			return webhookadmission.Errored(http.StatusInternalServerError, err)
 		}
 		if errs := overrides.CheckTransition(before, after, found); len(errs) > 0 {
 			return refused(after, errs, nil)
 		}
 		if w.trusted(request) {
-			return ctrladmission.Allowed("") // its entry was computed on the runtime
+			return webhookadmission.Allowed("") // its entry was computed on the runtime
 		}
 	}
 	warnings, errs, err := w.check(ctx, before, after)
 	if err != nil {
-		return ctrladmission.Errored(http.StatusInternalServerError, err)
+		return webhookadmission.Errored(http.StatusInternalServerError, err)
 	}
 	if len(errs) > 0 {
 		return refused(after, errs, warnings)
 	}
-	return ctrladmission.Allowed("").WithWarnings(warnings...)
+	return webhookadmission.Allowed("").WithWarnings(warnings...)
 }
 
 // check compares the TrainJob with its runtime.
-func (w *Webhook) check(ctx context.Context, before, after *api.TrainJob) (ctrladmission.Warnings, field.ErrorList, error) {
+func (w *Webhook) check(ctx context.Context, before, after *api.TrainJob) (webhookadmission.Warnings, field.ErrorList, error) {
 	path := field.NewPath("spec", "runtimeRef")
-	var warnings ctrladmission.Warnings
+	var warnings webhookadmission.Warnings
 	spec, err := overrides.Pinned(after)
 	if err != nil {
 		return nil, field.ErrorList{field.Invalid(field.NewPath("metadata", "annotations").Key(overrides.PinAnnotation), "", err.Error())}, nil
@@ -285,8 +285,8 @@ func (w *Webhook) check(ctx context.Context, before, after *api.TrainJob) (ctrla
 	return append(warnings, more...), errs, nil
 }
 
-func refused(job *api.TrainJob, errs field.ErrorList, warnings ctrladmission.Warnings) ctrladmission.Response {
-	kind := trainer.GroupVersion.WithKind(trainer.TrainJobKind).GroupKind()
+func refused(job *api.TrainJob, errs field.ErrorList, warnings webhookadmission.Warnings) webhookadmission.Response {
+	kind := trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind).GroupKind()
 	status := apierrors.NewInvalid(kind, job.Name, errs).Status()
-	return ctrladmission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status, Warnings: warnings}}
+	return webhookadmission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Allowed: false, Result: &status, Warnings: warnings}}
 }

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -215,7 +215,7 @@ func read(path string, in io.Reader) ([]file, error) {
 }
 
 // runtimes are those among the files, by kind, namespace and name.
-type runtimes map[string]*trainer.TrainingRuntimeSpec
+type runtimes map[string]*trainerapi.TrainingRuntimeSpec
 
 func (r runtimes) collect(f file) error {
 	for _, doc := range documents(f.text) {
@@ -232,7 +232,7 @@ func (r runtimes) collect(f file) error {
 			objects = list.Items
 		}
 		for _, o := range objects {
-			if o.GroupVersionKind().Group != trainer.GroupVersion.Group || !strings.HasSuffix(o.GetKind(), "TrainingRuntime") {
+			if o.GroupVersionKind().Group != trainerapi.GroupVersion.Group || !strings.HasSuffix(o.GetKind(), "TrainingRuntime") {
 				continue
 			}
 			rt := &api.ClusterTrainingRuntime{}
@@ -245,11 +245,11 @@ func (r runtimes) collect(f file) error {
 	return nil
 }
 
-func (r runtimes) of(job *api.TrainJob) *trainer.TrainingRuntimeSpec {
-	if kind := job.Spec.RuntimeRef.Kind; kind != nil && *kind == trainer.TrainingRuntimeKind {
+func (r runtimes) of(job *api.TrainJob) *trainerapi.TrainingRuntimeSpec {
+	if kind := job.Spec.RuntimeRef.Kind; kind != nil && *kind == trainerapi.TrainingRuntimeKind {
 		return r[*kind+"/"+job.Namespace+"/"+job.Spec.RuntimeRef.Name]
 	}
-	return r[trainer.ClusterTrainingRuntimeKind+"//"+job.Spec.RuntimeRef.Name]
+	return r[trainerapi.ClusterTrainingRuntimeKind+"//"+job.Spec.RuntimeRef.Name]
 }
 
 // server is a cluster that checks what was converted.
@@ -281,10 +281,10 @@ func (s *server) defaulted(job *api.TrainJob) *api.TrainJob {
 	job.Namespace = cmp.Or(job.Namespace, s.namespace)
 	ref := &job.Spec.RuntimeRef
 	if ref.APIGroup == nil {
-		ref.APIGroup = ptr.To(trainer.GroupVersion.Group)
+		ref.APIGroup = ptr.To(trainerapi.GroupVersion.Group)
 	}
 	if ref.Kind == nil {
-		ref.Kind = ptr.To(trainer.ClusterTrainingRuntimeKind)
+		ref.Kind = ptr.To(trainerapi.ClusterTrainingRuntimeKind)
 	}
 	return job
 }

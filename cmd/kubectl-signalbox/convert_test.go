@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	configapi "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
+	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -338,7 +338,7 @@ func newPods(t testing.TB, text string) pods {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	builder, err := trainer.NewBuilder(context.Background(), fake.NewClientBuilder().WithScheme(scheme).Build(), &configapi.Configuration{})
+	builder, err := trainer.NewBuilder(context.Background(), fake.NewClientBuilder().WithScheme(scheme).Build(), &trainerconfig.Configuration{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	yamlv3 "go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -149,7 +149,7 @@ func aliased(node *yamlv3.Node) int {
 func trainJobs(node *yamlv3.Node) []*yamlv3.Node {
 	kind, group := scalar(node, "kind"), scalar(node, "apiVersion")
 	switch {
-	case kind == trainer.TrainJobKind && strings.HasPrefix(group, trainer.GroupVersion.Group+"/"):
+	case kind == trainerapi.TrainJobKind && strings.HasPrefix(group, trainerapi.GroupVersion.Group+"/"):
 		return []*yamlv3.Node{node}
 	case strings.HasSuffix(kind, "List"):
 		var all []*yamlv3.Node

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,14 +32,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
 	coscheduling "sigs.k8s.io/scheduler-plugins/apis/scheduling/v1alpha1"
 	volcano "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
-	signalboxadmission "github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
@@ -135,9 +135,9 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 			return err
 		}
 	}
-	writer := signalboxadmission.NewWriter(mgr.GetClient(), clock.RealClock{}, bundled)
-	jobSets := signalboxadmission.NewJobSets(mgr.GetClient(), mgr.GetAPIReader())
-	pods := signalboxadmission.NewPods(mgr.GetClient(), mgr.GetAPIReader())
+	writer := admission.NewWriter(mgr.GetClient(), clock.RealClock{}, bundled)
+	jobSets := admission.NewJobSets(mgr.GetClient(), mgr.GetAPIReader())
+	pods := admission.NewPods(mgr.GetClient(), mgr.GetAPIReader())
 	recorder := mgr.GetEventRecorder("signalbox")
 	gangs := newGangs(ctx, mgr, config, clients, recorder)
 	limits := limitsOf(config)
@@ -156,7 +156,7 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err := reconciler.SetupWithManager(ctx, mgr, config.Concurrency, next); err != nil {
 		return err
 	}
-	integration.NewWebhook(reconciler, admission.NewDecoder(mgr.GetScheme()), identities).Register(mgr)
+	integration.NewWebhook(reconciler, webhookadmission.NewDecoder(mgr.GetScheme()), identities).Register(mgr)
 	kueuemetrics.Register()
 	commit, _ := built()
 	buildInfo.WithLabelValues(version, orUnknown(commit)).Set(1)
@@ -214,7 +214,7 @@ func limitsOf(config *configapi.Configuration) overrides.Limits {
 }
 
 // bundledTrainer sets the Trainer role up and returns what is run for each TrainJob, and what decides whether it can start.
-func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *signalboxadmission.Writer, jobSets *signalboxadmission.JobSets, pods *signalboxadmission.Pods, gangs *gang.Gangs, recorder events.EventRecorder, limits overrides.Limits, self []string) (integration.Next, integration.Placement, error) {
+func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Configuration, clients kubernetes.Interface, writer *admission.Writer, jobSets *admission.JobSets, pods *admission.Pods, gangs *gang.Gangs, recorder events.EventRecorder, limits overrides.Limits, self []string) (integration.Next, integration.Placement, error) {
 	progress := config.Trainer.Progress
 	theirs := &trainerconfig.Configuration{
 		CertManagement: &trainerconfig.CertManagement{WebhookServiceName: progress.Service, WebhookSecretName: progress.Secret},
@@ -249,7 +249,7 @@ func bundledTrainer(ctx context.Context, mgr ctrl.Manager, config *configapi.Con
 		return nil, nil, err
 	}
 	startable := trainer.NewStartable(mgr.GetClient(), mgr.GetClient(), builder, gangs, clock.RealClock{})
-	webhook := trainer.NewWebhook(mgr.GetClient(), mgr.GetAPIReader(), builder, admission.NewDecoder(mgr.GetScheme()), clock.RealClock{}, limits, self)
+	webhook := trainer.NewWebhook(mgr.GetClient(), mgr.GetAPIReader(), builder, webhookadmission.NewDecoder(mgr.GetScheme()), clock.RealClock{}, limits, self)
 	return reconciler, startable, webhook.Register(mgr)
 }
 
@@ -335,7 +335,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 // withoutManifests drops from what users apply what is cached for nothing: who owns which field, and kubectl's copy of the
 // manifest. Nothing here sends a whole TrainJob or runtime, so that nothing is lost.
 func withoutManifests(object any) (any, error) {
-	if m, err := meta.Accessor(object); err == nil { // else it is the mark of a deletion that was missed
+	if m, err := apimeta.Accessor(object); err == nil { // else it is the mark of a deletion that was missed
 		m.SetManagedFields(nil)
 		delete(m.GetAnnotations(), corev1.LastAppliedConfigAnnotation)
 	}
@@ -356,7 +356,7 @@ func jobSetPods() (cache.ByObject, error) {
 			if !ok {
 				return object, nil
 			}
-			kept := signalboxadmission.RetainPod(pod)
+			kept := admission.RetainPod(pod)
 			if pod.Spec.SchedulingGroup != nil {
 				gang.Retain(kept, pod)
 			}

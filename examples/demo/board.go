@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,7 +44,7 @@ func newBoard(out *os.File) *board {
 
 // look reads the TrainJobs and their Workloads.
 func (b *board) look(ctx context.Context, c client.Client) error {
-	var jobs trainer.TrainJobList
+	var jobs trainerapi.TrainJobList
 	if err := c.List(ctx, &jobs); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (b *board) look(ctx context.Context, c client.Client) error {
 	if err := c.List(ctx, &workloads); err != nil {
 		return err
 	}
-	slices.SortFunc(jobs.Items, func(x, y trainer.TrainJob) int { return x.CreationTimestamp.Compare(y.CreationTimestamp.Time) })
+	slices.SortFunc(jobs.Items, func(x, y trainerapi.TrainJob) int { return x.CreationTimestamp.Compare(y.CreationTimestamp.Time) })
 	for i := range jobs.Items {
 		tj := &jobs.Items[i]
 		r, known := b.rows[tj.Name]
@@ -69,18 +69,18 @@ func (b *board) look(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-func (b *board) update(r *row, tj *trainer.TrainJob, wl *kueue.Workload) {
+func (b *board) update(r *row, tj *trainerapi.TrainJob, wl *kueue.Workload) {
 	running := !ptr.Deref(tj.Spec.Suspend, false)
 	wasRunning := r.state == "Running"
 	r.why = ""
 	switch {
-	case meta.IsStatusConditionTrue(tj.Status.Conditions, trainer.TrainJobComplete):
+	case apimeta.IsStatusConditionTrue(tj.Status.Conditions, trainerapi.TrainJobComplete):
 		r.state = "Finished"
-	case meta.IsStatusConditionTrue(tj.Status.Conditions, trainer.TrainJobFailed):
+	case apimeta.IsStatusConditionTrue(tj.Status.Conditions, trainerapi.TrainJobFailed):
 		r.state = "Failed"
 	case running:
 		r.state = "Running"
-	case wl != nil && meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadEvicted):
+	case wl != nil && apimeta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadEvicted):
 		r.state, r.why = "Preempted", message(wl, kueue.WorkloadEvicted)
 	case wl != nil && wl.Status.Admission != nil:
 		r.state = "Starting"
@@ -113,7 +113,7 @@ func (b *board) update(r *row, tj *trainer.TrainJob, wl *kueue.Workload) {
 	}
 }
 
-func workloadOf(all []kueue.Workload, tj *trainer.TrainJob) *kueue.Workload {
+func workloadOf(all []kueue.Workload, tj *trainerapi.TrainJob) *kueue.Workload {
 	if i := slices.IndexFunc(all, func(wl kueue.Workload) bool { return metav1.IsControlledBy(&wl, tj) }); i >= 0 {
 		return &all[i]
 	}
@@ -121,7 +121,7 @@ func workloadOf(all []kueue.Workload, tj *trainer.TrainJob) *kueue.Workload {
 }
 
 func message(wl *kueue.Workload, condition string) string {
-	if c := meta.FindStatusCondition(wl.Status.Conditions, condition); c != nil {
+	if c := apimeta.FindStatusCondition(wl.Status.Conditions, condition); c != nil {
 		return c.Message
 	}
 	return ""

@@ -10,7 +10,7 @@ import (
 	"io/fs"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,7 +74,7 @@ type shape struct {
 	priority            string // "" is low
 	runFor              string // of its trainer's pods
 	after               time.Duration
-	change              func(*trainer.TrainJob)
+	change              func(*trainerapi.TrainJob)
 }
 
 // The jobs come in the order in which they are submitted, each some time after the one before.
@@ -101,15 +101,15 @@ func shapes() []shape {
 }
 
 // onlyH100 is a user's own entry: this TrainJob goes to H100 nodes or nowhere.
-func onlyH100(tj *trainer.TrainJob) {
-	tj.Spec.RuntimePatches = append(tj.Spec.RuntimePatches, entry("example.com/team-b", nil, &trainer.PodSpecPatch{NodeSelector: map[string]string{"gpu": "h100"}}))
+func onlyH100(tj *trainerapi.TrainJob) {
+	tj.Spec.RuntimePatches = append(tj.Spec.RuntimePatches, entry("example.com/team-b", nil, &trainerapi.PodSpecPatch{NodeSelector: map[string]string{"gpu": "h100"}}))
 }
 
 // entry is a user's entry for the trainer's pods.
-func entry(manager string, meta *metav1.ObjectMeta, spec *trainer.PodSpecPatch) trainer.RuntimePatch {
-	return trainer.RuntimePatch{Manager: manager, TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{Template: &trainer.JobSetTemplatePatch{
-		Spec: &trainer.JobSetSpecPatch{ReplicatedJobs: []trainer.ReplicatedJobPatch{{Name: "node", Template: &trainer.JobTemplatePatch{
-			Spec: &trainer.JobSpecPatch{Template: &trainer.PodTemplatePatch{Metadata: meta, Spec: spec}}}}}},
+func entry(manager string, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) trainerapi.RuntimePatch {
+	return trainerapi.RuntimePatch{Manager: manager, TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
+		Spec: &trainerapi.JobSetSpecPatch{ReplicatedJobs: []trainerapi.ReplicatedJobPatch{{Name: "node", Template: &trainerapi.JobTemplatePatch{
+			Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{Metadata: meta, Spec: spec}}}}}},
 	}}}
 }
 
@@ -128,25 +128,25 @@ func submit(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-func (s shape) trainJob() *trainer.TrainJob {
+func (s shape) trainJob() *trainerapi.TrainJob {
 	priority := s.priority
 	if priority == "" {
 		priority = "low"
 	}
 	gpus := corev1.ResourceList{gpu: *resource.NewQuantity(s.gpus, resource.DecimalSI)}
-	tj := &trainer.TrainJob{
+	tj := &trainerapi.TrainJob{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.team, Name: s.team + "-" + s.name,
 			Labels: map[string]string{"kueue.x-k8s.io/queue-name": "training", "kueue.x-k8s.io/priority-class": priority},
 		},
-		Spec: trainer.TrainJobSpec{
-			RuntimeRef: trainer.RuntimeRef{Name: s.runtime},
-			Trainer:    &trainer.Trainer{NumNodes: &s.nodes, ResourcesPerNode: &corev1.ResourceRequirements{Requests: gpus, Limits: gpus}},
+		Spec: trainerapi.TrainJobSpec{
+			RuntimeRef: trainerapi.RuntimeRef{Name: s.runtime},
+			Trainer:    &trainerapi.Trainer{NumNodes: &s.nodes, ResourcesPerNode: &corev1.ResourceRequirements{Requests: gpus, Limits: gpus}},
 			Suspend:    ptr.To(true),
 		},
 	}
 	if s.runFor != "" {
-		tj.Spec.RuntimePatches = []trainer.RuntimePatch{entry("demo.signalbox.dev/simulation",
+		tj.Spec.RuntimePatches = []trainerapi.RuntimePatch{entry("demo.signalbox.dev/simulation",
 			&metav1.ObjectMeta{Annotations: map[string]string{"sim.signalbox.dev/run-for": s.runFor}}, nil)}
 	}
 	if s.change != nil {

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
@@ -86,7 +86,7 @@ func connect(kubeconfig string) (client.Client, error) {
 	}
 	config.QPS, config.Burst = 100, 200
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, trainer.AddToScheme, kueue.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, trainerapi.AddToScheme, kueue.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}

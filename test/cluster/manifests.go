@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -53,7 +53,7 @@ func (a *applier) apply(ctx context.Context, objects ...*unstructured.Unstructur
 			return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 		var resource dynamic.ResourceInterface = a.client.Resource(mapping.Resource)
-		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		if mapping.Scope.Name() == apimeta.RESTScopeNameNamespace {
 			resource = a.client.Resource(mapping.Resource).Namespace(o.GetNamespace())
 		}
 		data, err := o.MarshalJSON()

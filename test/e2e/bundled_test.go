@@ -19,7 +19,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -374,7 +374,7 @@ func state(ctx context.Context, tj *api.TrainJob) func() api.TrainJobState {
 // told is what a condition of a TrainJob says, as "Status Reason: message".
 func told(ctx context.Context, tj *api.TrainJob, condition string) string {
 	ginkgo.GinkgoHelper()
-	if c := meta.FindStatusCondition(get(ctx, tj).Status.Conditions, condition); c != nil {
+	if c := apimeta.FindStatusCondition(get(ctx, tj).Status.Conditions, condition); c != nil {
 		return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 	}
 	return ""
@@ -437,7 +437,7 @@ func objectsIn(ctx context.Context, namespace string, but ...string) []string {
 		"ConfigMap":     &corev1.ConfigMapList{}, "Secret": &corev1.SecretList{}, "PersistentVolumeClaim": &corev1.PersistentVolumeClaimList{},
 	} {
 		gomega.Expect(admin.List(ctx, list, client.InNamespace(namespace))).To(gomega.Succeed())
-		gomega.Expect(meta.EachListItem(list, func(o runtimeObject) error {
+		gomega.Expect(apimeta.EachListItem(list, func(o runtimeObject) error {
 			if name := o.(client.Object).GetName(); !known[name] {
 				all = append(all, kind+" "+name)
 			}

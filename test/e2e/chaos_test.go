@@ -10,12 +10,12 @@ import (
 	"sync"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -139,8 +139,8 @@ func (c *chaos) unfinished(ctx context.Context) int {
 
 // over reports whether a TrainJob has finished.
 func over(tj *api.TrainJob) bool {
-	return slices.ContainsFunc([]string{trainer.TrainJobComplete, trainer.TrainJobFailed}, func(name string) bool {
-		return meta.IsStatusConditionTrue(tj.Status.Conditions, name)
+	return slices.ContainsFunc([]string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed}, func(name string) bool {
+		return apimeta.IsStatusConditionTrue(tj.Status.Conditions, name)
 	})
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -170,6 +170,6 @@ func stopPolicy(ctx context.Context, clusterQueue string, policy kueue.StopPolic
 	}).Should(gomega.Succeed())
 	gomega.Eventually(func() bool {
 		cq := get(ctx, &kueue.ClusterQueue{ObjectMeta: metav1.ObjectMeta{Name: clusterQueue}})
-		return meta.IsStatusConditionTrue(cq.Status.Conditions, kueue.ClusterQueueActive) == (policy == kueue.None)
+		return apimeta.IsStatusConditionTrue(cq.Status.Conditions, kueue.ClusterQueueActive) == (policy == kueue.None)
 	}).Should(gomega.BeTrue())
 }

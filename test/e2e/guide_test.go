@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -252,9 +252,9 @@ func guideSpecs() {
 		for _, account := range []string{"ml-training-sa", "dataset-reader-sa", "model-trainer-sa"} {
 			gomega.Expect(admin.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: account}})).To(gomega.Succeed())
 		}
-		rt := &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "pytorch-distributed-gpu"}, Spec: trainer.TrainingRuntimeSpec{
-			MLPolicy: &trainer.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainer.MLPolicySource{Torch: &trainer.TorchMLPolicySource{}}},
-			Template: trainer.JobSetTemplateSpec{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{step("node", "trainer", "1s")}}},
+		rt := &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "pytorch-distributed-gpu"}, Spec: trainerapi.TrainingRuntimeSpec{
+			MLPolicy: &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainerapi.MLPolicySource{Torch: &trainerapi.TorchMLPolicySource{}}},
+			Template: trainerapi.JobSetTemplateSpec{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{step("node", "trainer", "1s")}}},
 		}}
 		guided(rt)
 		everywhere := &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: rt.Name, Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"}}, Spec: rt.Spec}

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"strings"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,7 +26,7 @@ import (
 func blockedBy(ctx context.Context, tj *api.TrainJob) func() string {
 	return func() string {
 		ginkgo.GinkgoHelper()
-		if c := meta.FindStatusCondition(get(ctx, tj).Status.Conditions, api.ConditionBlocked); c != nil {
+		if c := apimeta.FindStatusCondition(get(ctx, tj).Status.Conditions, api.ConditionBlocked); c != nil {
 			return c.Reason + ": " + c.Message
 		}
 		return ""
@@ -142,7 +142,7 @@ var _ = ginkgo.Describe("What can't be built isn't queued", func() {
 func mpiRuntime(ctx context.Context, g *ground, name string) {
 	ginkgo.GinkgoHelper()
 	g.runtime(ctx, name, "forever", func(rt *api.TrainingRuntime) {
-		rt.Spec.MLPolicy = &trainer.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainer.MLPolicySource{MPI: &trainer.MPIMLPolicySource{}}}
+		rt.Spec.MLPolicy = &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainerapi.MLPolicySource{MPI: &trainerapi.MPIMLPolicySource{}}}
 		launcher := step("launcher", "", "1s")
 		launcher.Template.Spec.Template.Spec.Containers[0].Name = "node"
 		rt.Spec.Template.Spec.ReplicatedJobs = append([]jobset.ReplicatedJob{launcher}, rt.Spec.Template.Spec.ReplicatedJobs...)
@@ -189,7 +189,7 @@ var _ = ginkgo.Describe("Quota is held by what uses it", ginkgo.Ordered, func() 
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
 		gomega.Eventually(func() bool {
-			return meta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, api.ConditionStopOverdue)
+			return apimeta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, api.ConditionStopOverdue)
 		}).Should(gomega.BeTrue())
 		gomega.Expect(g.used(ctx)()).To(gomega.Equal(int64(8)), "its GPUs are in use")
 		pod := podsOf(ctx, tj)[0]
@@ -199,7 +199,7 @@ var _ = ginkgo.Describe("Quota is held by what uses it", ginkgo.Ordered, func() 
 			gomega.Eventually(blockedBy(ctx, tj)).Should(gomega.HavePrefix("LastRunKept: "))
 		}
 		gomega.Eventually(func() bool {
-			return meta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, api.ConditionStopOverdue)
+			return apimeta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, api.ConditionStopOverdue)
 		}).Should(gomega.BeFalse())
 		gomega.Expect(admin.Delete(ctx, &pod, client.GracePeriodSeconds(0))).To(gomega.Succeed())
 	})

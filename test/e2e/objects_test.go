@@ -6,13 +6,13 @@ import (
 	"slices"
 	"strings"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -154,7 +154,7 @@ func (g *ground) list(ctx context.Context, list client.ObjectList) []string {
 	ginkgo.GinkgoHelper()
 	gomega.Expect(admin.List(ctx, list, client.InNamespace(g.namespace))).To(gomega.Succeed())
 	var names []string
-	gomega.Expect(meta.EachListItem(list, func(o runtimeObject) error {
+	gomega.Expect(apimeta.EachListItem(list, func(o runtimeObject) error {
 		names = append(names, o.(client.Object).GetName())
 		return nil
 	})).To(gomega.Succeed())
@@ -167,9 +167,9 @@ func (g *ground) runtime(ctx context.Context, name, duration string, change ...f
 	ginkgo.GinkgoHelper()
 	rt := &api.TrainingRuntime{
 		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"}},
-		Spec: trainer.TrainingRuntimeSpec{
-			MLPolicy: &trainer.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainer.MLPolicySource{Torch: &trainer.TorchMLPolicySource{}}},
-			Template: trainer.JobSetTemplateSpec{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{step("node", "trainer", duration)}}},
+		Spec: trainerapi.TrainingRuntimeSpec{
+			MLPolicy: &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainerapi.MLPolicySource{Torch: &trainerapi.TorchMLPolicySource{}}},
+			Template: trainerapi.JobSetTemplateSpec{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{step("node", "trainer", duration)}}},
 		},
 	}
 	for _, c := range change {
@@ -209,9 +209,9 @@ func (g *ground) trainJob(name, runtime string, nodes int32, change ...func(*api
 	gpus := corev1.ResourceList{gpu: resource.MustParse(fmt.Sprint(gpusPerNode))}
 	tj := &api.TrainJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: map[string]string{constants.QueueLabel: localQueue}},
-		Spec: api.TrainJobSpec{TrainJobSpec: trainer.TrainJobSpec{
-			RuntimeRef: trainer.RuntimeRef{APIGroup: ptr.To(trainer.GroupVersion.Group), Kind: ptr.To(trainer.TrainingRuntimeKind), Name: runtime},
-			Trainer:    &trainer.Trainer{NumNodes: &nodes, ResourcesPerNode: &corev1.ResourceRequirements{Requests: gpus, Limits: gpus}},
+		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
+			RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group), Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: runtime},
+			Trainer:    &trainerapi.Trainer{NumNodes: &nodes, ResourcesPerNode: &corev1.ResourceRequirements{Requests: gpus, Limits: gpus}},
 			Suspend:    ptr.To(true),
 		}},
 	}
@@ -257,7 +257,7 @@ func running(ctx context.Context, tj *api.TrainJob) func() bool {
 
 func complete(ctx context.Context, tj *api.TrainJob) func() bool {
 	return func() bool {
-		return meta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, trainer.TrainJobComplete)
+		return apimeta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, trainerapi.TrainJobComplete)
 	}
 }
 
@@ -284,7 +284,7 @@ func condition(ctx context.Context, tj *api.TrainJob, conditionType string) func
 		if wl == nil {
 			return ""
 		}
-		if c := meta.FindStatusCondition(wl.Status.Conditions, conditionType); c != nil {
+		if c := apimeta.FindStatusCondition(wl.Status.Conditions, conditionType); c != nil {
 			return string(c.Status) + "/" + c.Reason
 		}
 		return ""
@@ -372,7 +372,7 @@ func (g *ground) finished(ctx context.Context) func() int {
 		var list api.TrainJobList
 		gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
 		for _, tj := range list.Items {
-			if meta.IsStatusConditionTrue(tj.Status.Conditions, trainer.TrainJobComplete) {
+			if apimeta.IsStatusConditionTrue(tj.Status.Conditions, trainerapi.TrainJobComplete) {
 				finished++
 			}
 		}
@@ -396,7 +396,7 @@ func eventsOf(ctx context.Context, o client.Object) func() []string {
 	}
 }
 
-func entryOf(tj *api.TrainJob) *trainer.RuntimePatch { return dialect().Own(tj) }
+func entryOf(tj *api.TrainJob) *trainerapi.RuntimePatch { return dialect().Own(tj) }
 
 func setKueueConfig(content string) {
 	ginkgo.GinkgoHelper()

@@ -15,7 +15,7 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/yaml"
 
@@ -137,7 +137,7 @@ func awaitKueue() {
 		var queues kueue.ClusterQueueList
 		g.Expect(admin.List(context.Background(), &queues)).To(gomega.Succeed())
 		for _, q := range queues.Items {
-			g.Expect(meta.IsStatusConditionTrue(q.Status.Conditions, kueue.ClusterQueueActive)).To(gomega.BeTrue(), q.Name)
+			g.Expect(apimeta.IsStatusConditionTrue(q.Status.Conditions, kueue.ClusterQueueActive)).To(gomega.BeTrue(), q.Name)
 		}
 	}).Should(gomega.Succeed())
 }

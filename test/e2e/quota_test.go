@@ -5,14 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -186,7 +186,7 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))
 		next := g.submit(ctx, g.trainJob("next", "torch", 1))
 		gomega.Eventually(func() bool {
-			return meta.IsStatusConditionTrue(get(ctx, first).Status.Conditions, trainer.TrainJobFailed)
+			return apimeta.IsStatusConditionTrue(get(ctx, first).Status.Conditions, trainerapi.TrainJobFailed)
 		}).Should(gomega.BeTrue())
 		g.waitsFor(ctx, next, 8)
 		gomega.Eventually(condition(ctx, first, kueue.WorkloadFinished)).Should(gomega.Equal("True/Failed"))
@@ -265,7 +265,7 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		next := g.submit(ctx, g.trainJob("next", "torch", 1))
 		failed := func() bool {
 			gomega.Expect(g.inUse(ctx)()).To(gomega.BeNumerically("<=", 16))
-			return meta.IsStatusConditionTrue(get(ctx, staged).Status.Conditions, trainer.TrainJobFailed)
+			return apimeta.IsStatusConditionTrue(get(ctx, staged).Status.Conditions, trainerapi.TrainJobFailed)
 		}
 		restarted := func() int32 {
 			gomega.Expect(flavor(ctx, next)()).To(gomega.BeEmpty(), "the initializer may run again")
@@ -440,7 +440,7 @@ var _ = ginkgo.Describe("What was built is left to those who build it", func() {
 
 var _ = ginkgo.Describe("Who owns a TrainJob", func() {
 	owner := func(tj *api.TrainJob) []metav1.OwnerReference {
-		return []metav1.OwnerReference{{APIVersion: trainer.GroupVersion.String(), Kind: trainer.TrainJobKind, Name: tj.Name, UID: tj.UID, Controller: ptr.To(true)}}
+		return []metav1.OwnerReference{{APIVersion: trainerapi.GroupVersion.String(), Kind: trainerapi.TrainJobKind, Name: tj.Name, UID: tj.UID, Controller: ptr.To(true)}}
 	}
 
 	ginkgo.It("is decided when it is created", func(ctx context.Context) {
@@ -477,8 +477,8 @@ var _ = ginkgo.Describe("A field manager's name", func() {
 		tj.Labels["team"] = "x"
 		u, err := toUnstructured(tj)
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		u.SetAPIVersion(trainer.GroupVersion.String())
-		u.SetKind(trainer.TrainJobKind)
+		u.SetAPIVersion(trainerapi.GroupVersion.String())
+		u.SetKind(trainerapi.TrainJobKind)
 		delete(u.Object, "status")
 		u.SetCreationTimestamp(metav1.Time{})
 		gomega.Expect(user.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(admission.FieldManager), client.ForceOwnership)).To(gomega.Succeed())

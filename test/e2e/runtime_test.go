@@ -7,7 +7,7 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -70,7 +70,7 @@ var _ = ginkgo.Describe("A runtime", func() {
 		gomega.Expect(admin.Delete(ctx, rt)).To(gomega.Succeed())
 
 		gomega.Eventually(blocked(ctx, waits)).Should(gomega.Equal(integration.ReasonRuntimeNotFound))
-		message := meta.FindStatusCondition(get(ctx, waits).Status.Conditions, api.ConditionBlocked).Message
+		message := apimeta.FindStatusCondition(get(ctx, waits).Status.Conditions, api.ConditionBlocked).Message
 		gomega.Expect(message).To(gomega.And(gomega.ContainSubstring("spec.runtimeRef"), gomega.ContainSubstring(`TrainingRuntime "torch"`), gomega.ContainSubstring("create it")))
 		gomega.Eventually(eventsOf(ctx, waits)).Should(gomega.ContainElement(gomega.HavePrefix(integration.ReasonRuntimeNotFound + ": ")))
 		gomega.Eventually(complete(ctx, runs)).Should(gomega.BeTrue())
@@ -111,7 +111,7 @@ var _ = ginkgo.Describe("A runtime", func() {
 func blocked(ctx context.Context, tj *api.TrainJob) func() string {
 	return func() string {
 		ginkgo.GinkgoHelper()
-		if c := meta.FindStatusCondition(get(ctx, tj).Status.Conditions, api.ConditionBlocked); c != nil && c.Status == metav1.ConditionTrue {
+		if c := apimeta.FindStatusCondition(get(ctx, tj).Status.Conditions, api.ConditionBlocked); c != nil && c.Status == metav1.ConditionTrue {
 			return c.Reason
 		}
 		return ""

@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -50,10 +50,10 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 				gomega.HaveKeyWithValue("kueue.x-k8s.io/cluster-queue-name", g.queue)))
 		}
 		if cluster.bundled() { // the TrainJob says so itself
-			for _, c := range []string{api.ConditionQuotaReserved, api.ConditionAdmitted, trainer.TrainJobComplete} {
-				gomega.Expect(meta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, c)).To(gomega.BeTrue(), c)
+			for _, c := range []string{api.ConditionQuotaReserved, api.ConditionAdmitted, trainerapi.TrainJobComplete} {
+				gomega.Expect(apimeta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, c)).To(gomega.BeTrue(), c)
 			}
-			gomega.Expect(meta.IsStatusConditionFalse(get(ctx, tj).Status.Conditions, trainer.TrainJobSuspended)).To(gomega.BeTrue())
+			gomega.Expect(apimeta.IsStatusConditionFalse(get(ctx, tj).Status.Conditions, trainerapi.TrainJobSuspended)).To(gomega.BeTrue())
 			return
 		}
 		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElements(
@@ -72,7 +72,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		})
 		tj := g.submit(ctx, g.trainJob("broken", "broken", 1))
 		gomega.Eventually(condition(ctx, tj, kueue.WorkloadFinished)).Should(gomega.Equal("True/Failed"))
-		gomega.Expect(meta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, trainer.TrainJobFailed)).To(gomega.BeTrue())
+		gomega.Expect(apimeta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, trainerapi.TrainJobFailed)).To(gomega.BeTrue())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
 	})
@@ -124,7 +124,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		from := cluster.auditEnd()
 		for _, name := range []string{"torch-distributed", "deepspeed-distributed", "mlx-distributed", "jax-distributed", "xgboost-distributed"} {
 			tj := g.submit(ctx, g.trainJob(name, name, 2, func(tj *api.TrainJob) {
-				tj.Spec.RuntimeRef.Kind = ptr.To(trainer.ClusterTrainingRuntimeKind)
+				tj.Spec.RuntimeRef.Kind = ptr.To(trainerapi.ClusterTrainingRuntimeKind)
 				tj.Spec.Trainer.Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
 				tj.Spec.Trainer.Args = []string{"train"}
 			}))
@@ -139,7 +139,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s")
 		tj := g.trainJob("forged", "torch", 1, func(tj *api.TrainJob) {
-			tj.Spec.RuntimePatches = []trainer.RuntimePatch{{Manager: overrides.Manager}}
+			tj.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: overrides.Manager}}
 		})
 		gomega.Expect(user.Create(ctx, tj)).To(gomega.MatchError(gomega.ContainSubstring("take it out of the manifest")))
 	})
@@ -185,11 +185,11 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 	ginkgo.It("does not start where another entry contradicts what admission needs", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s")
-		tj := g.submit(ctx, g.trainJob("conflict", "torch", 1, entryFor("example.com/team", "node", func(meta *metav1.ObjectMeta, _ *trainer.PodSpecPatch) {
+		tj := g.submit(ctx, g.trainJob("conflict", "torch", 1, entryFor("example.com/team", "node", func(meta *metav1.ObjectMeta, _ *trainerapi.PodSpecPatch) {
 			meta.Labels = map[string]string{"kueue.x-k8s.io/podset": "mine"}
 		})))
 		gomega.Eventually(condition(ctx, tj, kueue.WorkloadFinished)).Should(gomega.Equal("True/FailedToStart"))
-		message := meta.FindStatusCondition(workloadOf(ctx, tj).Status.Conditions, kueue.WorkloadFinished).Message
+		message := apimeta.FindStatusCondition(workloadOf(ctx, tj).Status.Conditions, kueue.WorkloadFinished).Message
 		gomega.Expect(message).To(gomega.And(
 			gomega.ContainSubstring("spec.runtimePatches[example.com/team]"), gomega.ContainSubstring("metadata.labels[kueue.x-k8s.io/podset]"),
 			gomega.ContainSubstring(`"mine"`), gomega.ContainSubstring(`"node"`)))
@@ -208,7 +208,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		gomega.Expect(admin.Create(ctx, check)).To(gomega.Succeed())
 		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, check)).To(gomega.Succeed()) })
 		gomega.Eventually(func() error {
-			meta.SetStatusCondition(&get(ctx, check).Status.Conditions, metav1.Condition{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue, Reason: "Ready"})
+			apimeta.SetStatusCondition(&get(ctx, check).Status.Conditions, metav1.Condition{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue, Reason: "Ready"})
 			return admin.Status().Update(ctx, check)
 		}).Should(gomega.Succeed())
 		g := newGround(ctx, map[string]int64{"a100": 16}, func(cq *kueue.ClusterQueue) {
@@ -216,7 +216,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		})
 		g.runtime(ctx, "torch", "1s")
 		agrees := g.submit(ctx, g.trainJob("agrees", "torch", 1))
-		contradicts := g.submit(ctx, g.trainJob("contradicts", "torch", 1, entryFor("example.com/team", "node", func(_ *metav1.ObjectMeta, spec *trainer.PodSpecPatch) {
+		contradicts := g.submit(ctx, g.trainJob("contradicts", "torch", 1, entryFor("example.com/team", "node", func(_ *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) {
 			spec.NodeSelector = map[string]string{"zone": "west"}
 		})))
 		for _, tj := range []*api.TrainJob{agrees, contradicts} {
@@ -226,7 +226,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		gomega.Eventually(func() int { return len(podsOf(ctx, agrees)) }).Should(gomega.Equal(1))
 		gomega.Expect(podsOf(ctx, agrees)[0].Spec.NodeSelector).To(gomega.HaveKeyWithValue("zone", "east"))
 		gomega.Eventually(condition(ctx, contradicts, kueue.WorkloadFinished)).Should(gomega.Equal("True/FailedToStart"))
-		gomega.Expect(meta.FindStatusCondition(workloadOf(ctx, contradicts).Status.Conditions, kueue.WorkloadFinished).Message).To(gomega.And(
+		gomega.Expect(apimeta.FindStatusCondition(workloadOf(ctx, contradicts).Status.Conditions, kueue.WorkloadFinished).Message).To(gomega.And(
 			gomega.ContainSubstring("spec.runtimePatches[example.com/team]"), gomega.ContainSubstring("spec.nodeSelector[zone]"),
 			gomega.ContainSubstring(`"west"`), gomega.ContainSubstring("AdmissionCheck "+check.Name), gomega.ContainSubstring(`"east"`)))
 		gomega.Expect(podsOf(ctx, contradicts)).To(gomega.BeEmpty())
@@ -322,21 +322,21 @@ func mpiAsNode(rt *api.TrainingRuntime) {
 	launcher := step("launcher", "trainer", "1s")
 	launcher.DependsOn = []jobset.DependsOn{{Name: "node", Status: jobset.DependencyReady}}
 	worker := step("node", "", "forever")
-	rt.Spec.MLPolicy = &trainer.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainer.MLPolicySource{MPI: &trainer.MPIMLPolicySource{
-		NumProcPerNode: ptr.To[int32](8), MPIImplementation: ptr.To(trainer.MPIImplementationOpenMPI), SSHAuthMountPath: ptr.To("/root/.ssh"), RunLauncherAsNode: ptr.To(true),
+	rt.Spec.MLPolicy = &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainerapi.MLPolicySource{MPI: &trainerapi.MPIMLPolicySource{
+		NumProcPerNode: ptr.To[int32](8), MPIImplementation: ptr.To(trainerapi.MPIImplementationOpenMPI), SSHAuthMountPath: ptr.To("/root/.ssh"), RunLauncherAsNode: ptr.To(true),
 	}}}
 	rt.Spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll, TargetReplicatedJobs: []string{"launcher"}}
 	rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{worker, launcher}
 }
 
 // entryFor adds a user's entry for one ReplicatedJob.
-func entryFor(manager, replicatedJob string, fill func(*metav1.ObjectMeta, *trainer.PodSpecPatch)) func(*api.TrainJob) {
+func entryFor(manager, replicatedJob string, fill func(*metav1.ObjectMeta, *trainerapi.PodSpecPatch)) func(*api.TrainJob) {
 	return func(tj *api.TrainJob) {
-		pod := &trainer.PodTemplatePatch{Metadata: &metav1.ObjectMeta{}, Spec: &trainer.PodSpecPatch{}}
+		pod := &trainerapi.PodTemplatePatch{Metadata: &metav1.ObjectMeta{}, Spec: &trainerapi.PodSpecPatch{}}
 		fill(pod.Metadata, pod.Spec)
-		tj.Spec.RuntimePatches = append(tj.Spec.RuntimePatches, trainer.RuntimePatch{Manager: manager, TrainingRuntimeSpec: &trainer.TrainingRuntimeSpecPatch{
-			Template: &trainer.JobSetTemplatePatch{Spec: &trainer.JobSetSpecPatch{ReplicatedJobs: []trainer.ReplicatedJobPatch{
-				{Name: replicatedJob, Template: &trainer.JobTemplatePatch{Spec: &trainer.JobSpecPatch{Template: pod}}},
+		tj.Spec.RuntimePatches = append(tj.Spec.RuntimePatches, trainerapi.RuntimePatch{Manager: manager, TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{
+			Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{ReplicatedJobs: []trainerapi.ReplicatedJobPatch{
+				{Name: replicatedJob, Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: pod}}},
 			}}},
 		}})
 	}
@@ -383,7 +383,7 @@ func toUnstructured(tj *api.TrainJob) (*unstructured.Unstructured, error) {
 		return nil, err
 	}
 	delete(o.Object, "status")
-	o.SetGroupVersionKind(trainer.GroupVersion.WithKind(trainer.TrainJobKind))
+	o.SetGroupVersionKind(trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
 	return o, nil
 }
 
@@ -391,7 +391,7 @@ func toUnstructured(tj *api.TrainJob) (*unstructured.Unstructured, error) {
 func rawEntry(ctx context.Context, tj *api.TrainJob, manager string) string {
 	ginkgo.GinkgoHelper()
 	o := &unstructured.Unstructured{}
-	o.SetGroupVersionKind(trainer.GroupVersion.WithKind(trainer.TrainJobKind))
+	o.SetGroupVersionKind(trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
 	gomega.Expect(admin.Get(ctx, client.ObjectKeyFromObject(tj), o)).To(gomega.Succeed())
 	entries, _, err := unstructured.NestedSlice(o.Object, "spec", "runtimePatches")
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())

@@ -16,7 +16,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -99,10 +99,10 @@ var _ = ginkgo.JustAfterEach(func(ctx context.Context) {
 			continue
 		}
 		for _, list := range []client.ObjectList{&api.TrainJobList{}, &kueue.WorkloadList{}, &jobset.JobSetList{}, &batchv1.JobList{}, &corev1.PodList{}} {
-			if err := admin.List(ctx, list, client.InNamespace(n.Name)); err != nil || meta.LenList(list) == 0 || meta.LenList(list) > 10 {
+			if err := admin.List(ctx, list, client.InNamespace(n.Name)); err != nil || apimeta.LenList(list) == 0 || apimeta.LenList(list) > 10 {
 				continue
 			}
-			if err := meta.EachListItem(list, func(o runtime.Object) error {
+			if err := apimeta.EachListItem(list, func(o runtime.Object) error {
 				o.(client.Object).SetManagedFields(nil)
 				return nil
 			}); err != nil {

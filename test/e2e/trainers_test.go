@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	gomegatypes "github.com/onsi/gomega/types"
@@ -378,7 +378,7 @@ func upgradeSpecs() {
 			default:
 				ginkgo.Fail(fmt.Sprintf("TrainJob %s was started %d times", tj.Name, starts))
 			}
-			if slices.ContainsFunc(get(ctx, tj).Spec.RuntimePatches, func(p trainer.RuntimePatch) bool { return p.Manager == overrides.ConvertedManager }) {
+			if slices.ContainsFunc(get(ctx, tj).Spec.RuntimePatches, func(p trainerapi.RuntimePatch) bool { return p.Manager == overrides.ConvertedManager }) {
 				migrated++
 			}
 			for _, p := range podsOf(ctx, tj) {

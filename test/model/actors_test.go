@@ -7,7 +7,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -109,13 +109,13 @@ func (w *world) kueueActions() []action {
 	var all []action
 	for _, wl := range workloads {
 		owner := metav1.GetControllerOf(wl)
-		evicted := meta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadEvicted)
+		evicted := apimeta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadEvicted)
 		switch {
 		case workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl) && !evicted && owner != nil && w.budget.Preemptions > 0:
 			all = append(all, action{"Kueue preempts " + wl.Name + " from a stale cache", false, func(w *world) {
 				w.budget.Preemptions--
 				stale := wl.DeepCopy() // its patch replaces all conditions
-				meta.RemoveStatusCondition(&stale.Status.Conditions, kueue.WorkloadFinished)
+				apimeta.RemoveStatusCondition(&stale.Status.Conditions, kueue.WorkloadFinished)
 				w.evict(stale, kueue.WorkloadEvictedByPreemption)
 			}})
 		case workloadfinish.IsFinished(wl) || owner == nil:
@@ -151,7 +151,7 @@ func (w *world) admit(wl *kueue.Workload) {
 
 func (w *world) evict(wl *kueue.Workload, reason string) {
 	wl = wl.DeepCopy()
-	meta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
+	apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
 		Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue, Reason: reason, Message: "evicted", LastTransitionTime: metav1.NewTime(w.clock.Now())})
 	w.updateStatus(wl)
 }
@@ -245,7 +245,7 @@ func (w *world) makePod(job *batchv1.Job) {
 func (w *world) finish(js *jobset.JobSet) {
 	js = js.DeepCopy()
 	js.Status.ReplicatedJobsStatus = []jobset.ReplicatedJobStatus{{Name: "node", Succeeded: 1}}
-	meta.SetStatusCondition(&js.Status.Conditions, metav1.Condition{Type: string(jobset.JobSetCompleted), Status: metav1.ConditionTrue, Reason: "AllJobsCompleted",
+	apimeta.SetStatusCondition(&js.Status.Conditions, metav1.Condition{Type: string(jobset.JobSetCompleted), Status: metav1.ConditionTrue, Reason: "AllJobsCompleted",
 		Message: "over", LastTransitionTime: metav1.NewTime(w.clock.Now())})
 	js.Status.TerminalState = string(jobset.JobSetCompleted)
 	w.updateStatus(js)
@@ -394,7 +394,7 @@ func (w *world) unfinished() string {
 		}
 	}
 	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
-		if !meta.IsStatusConditionTrue(tj.Status.Conditions, "Complete") && !inactive[tj.UID] {
+		if !apimeta.IsStatusConditionTrue(tj.Status.Conditions, "Complete") && !inactive[tj.UID] {
 			return fmt.Sprintf("TrainJob %s never finishes: %v", tj.Name, tj.Status.Conditions)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
-	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -42,31 +42,31 @@ func (s server) GetWebhookServer() webhook.Server { return s.served }
 
 type served struct {
 	webhook.Server
-	handlers map[string]*ctrladmission.Webhook
+	handlers map[string]*webhookadmission.Webhook
 }
 
 func (s *served) Register(path string, handler http.Handler) {
-	if w, ok := handler.(*ctrladmission.Webhook); ok {
+	if w, ok := handler.(*webhookadmission.Webhook); ok {
 		s.handlers[path] = w
 	}
 }
 
 // chain calls the webhooks for TrainJobs in the API server's order.
 type chain struct {
-	mutating, validating []*ctrladmission.Webhook
+	mutating, validating []*webhookadmission.Webhook
 	created, updated     int // by users
 	started              int // by the manager
 }
 
 func newChain() *chain {
 	w := newWorld()
-	s := server{served: &served{handlers: map[string]*ctrladmission.Webhook{}}}
-	decoder := ctrladmission.NewDecoder(scheme)
+	s := server{served: &served{handlers: map[string]*webhookadmission.Webhook{}}}
+	decoder := webhookadmission.NewDecoder(scheme)
 	integration.NewWebhook(w.manager.integration, decoder, []string{self}).Register(s)
 	builder, err := trainer.NewBuilder(context.Background(), w.store, &trainerconfig.Configuration{})
 	must(err)
 	must(trainer.NewWebhook(w.store, w.store, builder, decoder, w.clock, limits(), []string{self}).Register(s))
-	of := func(paths ...string) (all []*ctrladmission.Webhook) {
+	of := func(paths ...string) (all []*webhookadmission.Webhook) {
 		for _, path := range paths {
 			if s.handlers[path] == nil {
 				panic("nothing is served at " + path)
@@ -83,7 +83,7 @@ func newChain() *chain {
 
 // request returns what the API server would store, or why it denies the request.
 func (c *chain) request(user string, old, sent []byte) (stored []byte, refusal string, err error) {
-	request := ctrladmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 		UID: "request", Operation: admissionv1.Create, Namespace: namespace, Name: "job", UserInfo: authenticationv1.UserInfo{Username: user},
 	}}
 	if old != nil {

@@ -16,7 +16,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -328,7 +328,7 @@ func (w *world) all(kind string) []client.Object {
 	}[kind]
 	must(w.store.List(context.Background(), list))
 	var all []client.Object
-	must(meta.EachListItem(list, func(o runtime.Object) error {
+	must(apimeta.EachListItem(list, func(o runtime.Object) error {
 		all = append(all, o.(client.Object))
 		return nil
 	}))
@@ -469,7 +469,7 @@ func (c *cachedClient) List(ctx context.Context, into client.ObjectList, options
 		}
 		found = append(found, kept(o))
 	}
-	return meta.SetList(into, found)
+	return apimeta.SetList(into, found)
 }
 
 func (w *world) matches(o client.Object, selector fields.Selector) bool {

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -254,7 +254,7 @@ func (g *Gangs) send(ctx context.Context, o any) {
 		return
 	}
 	owner := metav1.GetControllerOf(object)
-	if owner == nil || owner.Kind != trainer.TrainJobKind || owner.APIVersion != trainer.GroupVersion.String() {
+	if owner == nil || owner.Kind != trainerapi.TrainJobKind || owner.APIVersion != trainerapi.GroupVersion.String() {
 		return // another's, with the same label
 	}
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: owner.Name}}
@@ -278,7 +278,7 @@ func (s *served) each(ctx context.Context, job *api.TrainJob, list client.Object
 	if err := s.objects.List(ctx, list, client.InNamespace(job.Namespace), client.MatchingFields{ownerIndex: string(job.UID)}); err != nil {
 		return fmt.Errorf("listing the TrainJob's groups: %w", err)
 	}
-	return meta.EachListItem(list, func(o runtime.Object) error { return visit(o.(client.Object)) })
+	return apimeta.EachListItem(list, func(o runtime.Object) error { return visit(o.(client.Object)) })
 }
 
 // remove deletes the TrainJob's objects but those of a plan. The PodGroups go first: of one that is left without its

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -169,7 +169,7 @@ func TestSettingOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Annotations: c.job}}
 			job.Spec.RuntimeRef.Name = "torch"
-			runtime := &trainer.TrainingRuntimeSpec{}
+			runtime := &trainerapi.TrainingRuntimeSpec{}
 			runtime.Template.Annotations = c.runtime
 			s, err := SettingOf(job, runtime, defaults)
 			if c.error != "" {

@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
@@ -85,7 +85,7 @@ func (g *Gangs) Changed() <-chan event.GenericEvent { return g.changed }
 
 // Startable refuses a TrainJob that asks for groups which can't be made: it is not to be queued as it is. The error is an
 // *admission.BlockedError; any other is to be tried again.
-func (g *Gangs) Startable(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, effective *overrides.Effective) error {
+func (g *Gangs) Startable(ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective) error {
 	spec := &jobset.JobSetSpec{ReplicatedJobs: effective.ReplicatedJobs, StartupPolicy: runtime.Template.Spec.StartupPolicy}
 	_, err := g.decide(ctx, job, runtime, spec, effective.Annotations)
 	return err
@@ -96,7 +96,7 @@ func (g *Gangs) Startable(ctx context.Context, job *api.TrainJob, runtime *train
 type Elsewhere struct{}
 
 // Startable refuses a TrainJob that requires groups; one that prefers them does without.
-func (Elsewhere) Startable(_ context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, _ *overrides.Effective) error {
+func (Elsewhere) Startable(_ context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, _ *overrides.Effective) error {
 	setting, err := SettingOf(job, runtime, Setting{Mode: api.GangOff})
 	if err != nil {
 		return &admission.BlockedError{Reason: ReasonInvalid, Err: err}
@@ -117,7 +117,7 @@ type decision struct {
 }
 
 // decide returns how the pods of a TrainJob are placed, by its setting. spec and annotations are its JobSet's.
-func (g *Gangs) decide(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, spec *jobset.JobSetSpec, annotations map[string]string) (decision, error) {
+func (g *Gangs) decide(ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, spec *jobset.JobSetSpec, annotations map[string]string) (decision, error) {
 	setting, err := SettingOf(job, runtime, g.defaults)
 	if err != nil {
 		return decision{}, &admission.BlockedError{Reason: ReasonInvalid, Err: err}
@@ -155,7 +155,7 @@ func (g *Gangs) decide(ctx context.Context, job *api.TrainJob, runtime *trainer.
 
 // Make makes the groups of a TrainJob that has been started, and puts their names into the JobSet, which is made after
 // them. spec is the JobSet's. It returns why the TrainJob does without where it prefers them, for Skipped.
-func (g *Gangs) Make(ctx context.Context, job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, spec *jobset.JobSetSpec, js *jobsetac.JobSetApplyConfiguration) (skipped, err error) {
+func (g *Gangs) Make(ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, spec *jobset.JobSetSpec, js *jobsetac.JobSetApplyConfiguration) (skipped, err error) {
 	d, err := g.decide(ctx, job, runtime, spec, js.Annotations)
 	if err != nil {
 		return nil, err
@@ -185,7 +185,7 @@ func (g *Gangs) Skipped(job *api.TrainJob, why error) {
 
 // create makes the nth group's PodGroup, and its Workload first, without which it would be refused. What is there stays.
 func (g *Gangs) create(ctx context.Context, v version, job *api.TrainJob, p *plan, n int, policy api.GangPolicy) error {
-	owner := *metav1.NewControllerRef(job, trainer.GroupVersion.WithKind(trainer.TrainJobKind))
+	owner := *metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
 	meta := func(name, part string, owners ...metav1.OwnerReference) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: job.Namespace, Name: name, Labels: map[string]string{partLabel: part}, OwnerReferences: owners}
 	}
@@ -223,7 +223,7 @@ func (g *Gangs) ensure(ctx context.Context, v version, job *api.TrainJob, o clie
 		return true, nil
 	}
 	if !apierrors.IsAlreadyExists(err) {
-		if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		if apierrors.IsNotFound(err) || apimeta.IsNoMatchError(err) {
 			g.doubt() // it may no longer be served
 		}
 		return false, fmt.Errorf("making %s %s: %w", kind, o.GetName(), err)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -96,7 +96,7 @@ func (s *stand) start(t *testing.T, jobs string) (skipped, err error) {
 	if err := yaml.Unmarshal(data, applied); err != nil {
 		t.Fatal(err)
 	}
-	if skipped, err = s.Make(t.Context(), s.job, &trainer.TrainingRuntimeSpec{}, spec, applied); err != nil {
+	if skipped, err = s.Make(t.Context(), s.job, &trainerapi.TrainingRuntimeSpec{}, spec, applied); err != nil {
 		return nil, err
 	}
 	if data, err = yaml.Marshal(applied); err != nil {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -22,7 +22,7 @@ type Setting struct {
 // SettingOf returns the TrainJob's own setting, else that of its runtime, else the default, each of the two fields by
 // itself. A runtime's is in its template's metadata (admission.Runtime.Pinnable puts it there). A value that isn't one is
 // an error that names the path.
-func SettingOf(job *api.TrainJob, runtime *trainer.TrainingRuntimeSpec, defaults Setting) (Setting, error) {
+func SettingOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, defaults Setting) (Setting, error) {
 	own := field.NewPath("metadata", "annotations")
 	theirs := field.NewPath("runtime "+job.Spec.RuntimeRef.Name).Child("metadata", "annotations")
 	if errs := append(CheckAnnotations(own, job.Annotations), CheckAnnotations(theirs, runtime.Template.Annotations)...); len(errs) > 0 {

@@ -1,9 +1,9 @@
 package gang
 
 import (
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,7 +27,7 @@ func (v1alpha2) policy(policy api.GangPolicy, g Group) schedulingv1alpha2.PodGro
 
 func (v v1alpha2) workload(meta metav1.ObjectMeta, job *api.TrainJob, policy api.GangPolicy, groups []Group) client.Object {
 	w := &schedulingv1alpha2.Workload{ObjectMeta: meta, Spec: schedulingv1alpha2.WorkloadSpec{
-		ControllerRef: &schedulingv1alpha2.TypedLocalObjectReference{APIGroup: trainer.GroupVersion.Group, Kind: trainer.TrainJobKind, Name: job.Name},
+		ControllerRef: &schedulingv1alpha2.TypedLocalObjectReference{APIGroup: trainerapi.GroupVersion.Group, Kind: trainerapi.TrainJobKind, Name: job.Name},
 	}}
 	for _, g := range groups {
 		w.Spec.PodGroupTemplates = append(w.Spec.PodGroupTemplates, schedulingv1alpha2.PodGroupTemplate{Name: g.Name, SchedulingPolicy: v.policy(policy, g)})
@@ -52,7 +52,7 @@ func (v1alpha2) read(o client.Object) podGroupState {
 	pg := o.(*schedulingv1alpha2.PodGroup)
 	s := podGroupState{
 		name: pg.Name, uid: pg.UID, finalizers: pg.Finalizers, made: pg.CreationTimestamp, later: pg.Labels[partLabel] == partLater,
-		scheduled: meta.FindStatusCondition(pg.Status.Conditions, schedulingv1alpha2.PodGroupScheduled),
+		scheduled: apimeta.FindStatusCondition(pg.Status.Conditions, schedulingv1alpha2.PodGroupScheduled),
 	}
 	if gang := pg.Spec.SchedulingPolicy.Gang; gang != nil {
 		s.minCount = gang.MinCount

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	trainer "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // Default returns the configuration of an empty file.
@@ -30,7 +30,7 @@ func Default() *Configuration {
 		Limits:           Limits{Pods: 5000, SpecBytes: 256 << 10, Elements: 1000, TerminationGracePeriodSeconds: 3600, PodsWithin: metav1.Duration{Duration: 5 * time.Minute}},
 		Trainer: Trainer{
 			Enabled: new(true), Progress: Progress{Port: 10443, Service: "signalbox-webhook", Secret: "signalbox-webhook-cert"},
-			GangScheduling: GangScheduling{Mode: trainer.GangOff, Policy: trainer.GangPolicyGang},
+			GangScheduling: GangScheduling{Mode: api.GangOff, Policy: api.GangPolicyGang},
 		},
 		Kueue: Kueue{
 			ConfigMap: NamespacedName{Namespace: "kueue-system", Name: "kueue-manager-config"},
@@ -135,14 +135,14 @@ func (c *Configuration) validate() field.ErrorList {
 
 func (t *Trainer) validateGangScheduling(path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if g := t.GangScheduling; !slices.Contains(trainer.GangModes, g.Mode) {
-		errs = append(errs, field.NotSupported(path.Child("mode"), g.Mode, trainer.GangModes))
-	} else if g.Mode != trainer.GangOff && t.Enabled != nil && !*t.Enabled {
+	if g := t.GangScheduling; !slices.Contains(api.GangModes, g.Mode) {
+		errs = append(errs, field.NotSupported(path.Child("mode"), g.Mode, api.GangModes))
+	} else if g.Mode != api.GangOff && t.Enabled != nil && !*t.Enabled {
 		errs = append(errs, field.Invalid(path.Child("mode"), g.Mode, "the JobSets of an installed Kubeflow Trainer are not Signalbox's to build, so that their pods can't be put into groups; "+
 			"set it to off, or use the bundled Trainer (trainer.enabled)"))
 	}
-	if p := t.GangScheduling.Policy; !slices.Contains(trainer.GangPolicies, p) {
-		errs = append(errs, field.NotSupported(path.Child("policy"), p, trainer.GangPolicies))
+	if p := t.GangScheduling.Policy; !slices.Contains(api.GangPolicies, p) {
+		errs = append(errs, field.NotSupported(path.Child("policy"), p, api.GangPolicies))
 	}
 	return errs
 }

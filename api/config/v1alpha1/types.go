@@ -4,7 +4,7 @@ package v1alpha1
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	trainer "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // APIVersion and Kind head every configuration file.
@@ -162,9 +162,9 @@ type Trainer struct {
 // Beside an installed Kubeflow Trainer it must be off: that one's JobSets are not ours to build.
 type GangScheduling struct {
 	// Mode is required, preferred or off (annotation signalbox.dev/gang-scheduling). Default off.
-	Mode trainer.GangMode `json:"mode"`
+	Mode api.GangMode `json:"mode"`
 	// Policy is gang (all pods of a group or none) or basic (annotation signalbox.dev/gang-scheduling-policy). Default gang.
-	Policy trainer.GangPolicy `json:"policy"`
+	Policy api.GangPolicy `json:"policy"`
 }
 
 // Progress is Kubeflow Trainer's status server.

@@ -3,7 +3,7 @@ package v1alpha1
 import (
 	"encoding/json"
 
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -12,9 +12,9 @@ import (
 
 // AddToScheme registers the kinds of this package.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(trainer.GroupVersion,
+	scheme.AddKnownTypes(trainerapi.GroupVersion,
 		&TrainJob{}, &TrainJobList{}, &TrainingRuntime{}, &TrainingRuntimeList{}, &ClusterTrainingRuntime{}, &ClusterTrainingRuntimeList{})
-	metav1.AddToGroupVersion(scheme, trainer.GroupVersion)
+	metav1.AddToGroupVersion(scheme, trainerapi.GroupVersion)
 	return nil
 }
 

@@ -1,7 +1,7 @@
 package v1alpha1
 
 import (
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -9,7 +9,7 @@ import (
 // TrainJobSpec represents specification of the desired TrainJob. Beside runtimePatches, which the embedded type has, it
 // holds what a TrainJob may change of its runtime in the shapes that came before.
 type TrainJobSpec struct {
-	trainer.TrainJobSpec `json:",inline"`
+	trainerapi.TrainJobSpec `json:",inline"`
 
 	// podTemplateOverrides change the pod templates of the runtime, as Kubeflow Trainer v2.1 had it: later entries win over
 	// earlier ones, and runtimePatches win over all of them.

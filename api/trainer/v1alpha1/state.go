@@ -1,8 +1,8 @@
 package v1alpha1
 
 import (
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 )
 
@@ -27,21 +27,21 @@ const (
 
 // StateOf returns the state that a status amounts to. It depends on nothing else, so that whoever writes a status can
 // write the state with it.
-func StateOf(status *trainer.TrainJobStatus) TrainJobState {
-	is := func(condition string) bool { return meta.IsStatusConditionTrue(status.Conditions, condition) }
+func StateOf(status *trainerapi.TrainJobStatus) TrainJobState {
+	is := func(condition string) bool { return apimeta.IsStatusConditionTrue(status.Conditions, condition) }
 	active, ready := false, false
 	for _, s := range status.JobsStatus {
 		active = active || ptr.Deref(s.Active, 0) > 0
 		ready = ready || ptr.Deref(s.Ready, 0) > 0
 	}
 	switch {
-	case is(trainer.TrainJobFailed):
+	case is(trainerapi.TrainJobFailed):
 		return StateFailed
-	case is(trainer.TrainJobComplete):
+	case is(trainerapi.TrainJobComplete):
 		return StateComplete
-	case !is(trainer.TrainJobSuspended) && ready:
+	case !is(trainerapi.TrainJobSuspended) && ready:
 		return StateRunning
-	case !is(trainer.TrainJobSuspended):
+	case !is(trainerapi.TrainJobSuspended):
 		return StateStarting
 	case active:
 		return StateStopping
@@ -51,7 +51,7 @@ func StateOf(status *trainer.TrainJobStatus) TrainJobState {
 		return StateAdmitted
 	case is(ConditionQuotaReserved):
 		return StateQuotaReserved
-	case meta.FindStatusCondition(status.Conditions, ConditionQuotaReserved) != nil:
+	case apimeta.FindStatusCondition(status.Conditions, ConditionQuotaReserved) != nil:
 		return StateQueued
 	}
 	return StateSuspended

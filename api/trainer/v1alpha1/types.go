@@ -7,7 +7,7 @@
 package v1alpha1
 
 import (
-	trainer "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -40,13 +40,13 @@ type TrainJob struct {
 
 // Upstream returns the TrainJob as Kubeflow Trainer's own code takes it. The two share what they have in common: to change
 // the one is to change the other.
-func (j *TrainJob) Upstream() *trainer.TrainJob {
-	return &trainer.TrainJob{TypeMeta: j.TypeMeta, ObjectMeta: j.ObjectMeta, Spec: j.Spec.TrainJobSpec, Status: j.Status.TrainJobStatus}
+func (j *TrainJob) Upstream() *trainerapi.TrainJob {
+	return &trainerapi.TrainJob{TypeMeta: j.TypeMeta, ObjectMeta: j.ObjectMeta, Spec: j.Spec.TrainJobSpec, Status: j.Status.TrainJobStatus}
 }
 
 // TrainJobStatus represents the current status of TrainJob.
 type TrainJobStatus struct {
-	trainer.TrainJobStatus `json:",inline"`
+	trainerapi.TrainJobStatus `json:",inline"`
 
 	// state sums the conditions up in one word.
 	// +optional
@@ -113,7 +113,7 @@ type TrainingRuntime struct {
 
 	// spec of the TrainingRuntime.
 	// +optional
-	Spec trainer.TrainingRuntimeSpec `json:"spec,omitempty,omitzero"`
+	Spec trainerapi.TrainingRuntimeSpec `json:"spec,omitempty,omitzero"`
 }
 
 // TrainingRuntimeList is a collection of training runtimes.
@@ -139,7 +139,7 @@ type ClusterTrainingRuntime struct {
 
 	// spec of the ClusterTrainingRuntime.
 	// +optional
-	Spec trainer.TrainingRuntimeSpec `json:"spec,omitempty,omitzero"`
+	Spec trainerapi.TrainingRuntimeSpec `json:"spec,omitempty,omitzero"`
 }
 
 // ClusterTrainingRuntimeList is a collection of cluster training runtimes.
