@@ -6,12 +6,16 @@ FROM --platform=$BUILDPLATFORM ${GO_IMAGE} AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
-COPY api api
 COPY admission admission
+COPY api api
+COPY audit audit
 COPY cmd cmd
+COPY events events
 COPY integration integration
 COPY overrides overrides
 COPY podsets podsets
+COPY review review
+COPY store store
 COPY trainer trainer
 ARG TARGETOS TARGETARCH VERSION=development COMMIT= DATE=
 RUN CGO_ENABLED=0 GOOS=${TARGETOS} GOARCH=${TARGETARCH} go build -trimpath -buildvcs=false \

@@ -4,7 +4,7 @@ PROFILE ?= bundled
 BIN := $(CURDIR)/bin
 comma := ,
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
-COVERED := ./overrides/... ./podsets/... ./admission/... ./integration/... ./trainer/... ./audit/...
+COVERED := ./overrides/... ./podsets/... ./admission/... ./store/... ./events/... ./review/... ./integration/... ./trainer/... ./audit/...
 
 .DEFAULT_GOAL := help
 
@@ -53,7 +53,7 @@ test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer,
 	@$(MAKE) --no-print-directory test-chart
 	@$(MAKE) --no-print-directory chaos PROFILE=bundled SECONDS=60
 	@echo "Statements covered by the unit tests and the end-to-end suite together:"
-	@go tool covdata percent -i coverage/unit,coverage/e2e-bundled,coverage/e2e-kubeflow,coverage/e2e-kubeflow-2.1 | grep -E 'signalbox/(overrides|podsets|admission|integration|trainer)\b'
+	@go tool covdata percent -i coverage/unit,coverage/e2e-bundled,coverage/e2e-kubeflow,coverage/e2e-kubeflow-2.1 | grep -E 'signalbox/(overrides|podsets|admission|store|integration|trainer)\b'
 	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="([0-9]+)" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3 \4/p' junit-*.xml | awk '{a+=$$1-$$2; e+=$$3; f+=$$4} END {print a-e-f " passed, " e+f " failed"}'
 
 .PHONY: test-trainers
@@ -63,7 +63,7 @@ test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer
 .PHONY: test-unit
 test-unit: go ## Table tests; no control plane
 	@rm -rf coverage/unit && mkdir -p coverage/unit
-	CGO_ENABLED=0 go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/model $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
+	CGO_ENABLED=0 go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/model ./test/style ./test/holes $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
 	CGO_ENABLED=0 go test -C test/cluster ./...
 	CGO_ENABLED=0 go test -C test/chart .
 
@@ -119,7 +119,7 @@ LOAD = $(BIN)/cluster run --profile $$profile -- $(BIN)/bench load --profile $$p
 .PHONY: bench
 bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PROFILES, ROUNDS, BURSTS, WAITING, DEEP, LARGE); page, JSON and plots go to bench/results
 	@echo "Building the benchmarks."
-	@CGO_ENABLED=0 go build -o $(BIN)/bench ./bench && rm -rf bench/.raw
+	@CGO_ENABLED=0 go build -C bench -o $(BIN)/bench . && rm -rf bench/.raw
 	@for profile in $(PROFILES); do $(LOAD)-1.json --few --bursts $(BURSTS) || exit 1; done
 	@for round in $$(seq 2 $(ROUNDS)); do for profile in $(filter bundled builtin,$(PROFILES)); do $(LOAD)-$$round.json --bursts $(BURSTS) || exit 1; done; done
 	@for profile in $(filter bundled,$(PROFILES)); do $(LOAD)-waiting.json --waiting $(WAITING)$(addprefix $(comma),$(DEEP)) || exit 1; done
@@ -132,7 +132,7 @@ endif
 .PHONY: bench-gangs
 bench-gangs: cluster-tool ## Measure what gang scheduling costs
 	@echo "Building the benchmarks."
-	@CGO_ENABLED=0 go build -o $(BIN)/bench ./bench
+	@CGO_ENABLED=0 go build -C bench -o $(BIN)/bench .
 	@$(BIN)/cluster run --profile bundled -- $(BIN)/bench gangs --out $(CURDIR)/bench/results
 
 SINCE ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)
@@ -150,7 +150,7 @@ PROMETHEUS ?= prometheus
 .PHONY: dashboard
 dashboard: cluster-tool ## Ask a real Prometheus every query of dashboard and alerts during the demo, and draw docs/dashboard.png
 	@echo "Building the demo and what draws."
-	@CGO_ENABLED=0 go build -o $(BIN)/demo ./examples/demo && CGO_ENABLED=0 go build -o $(BIN)/dashboard ./bench/dashboard
+	@CGO_ENABLED=0 go build -o $(BIN)/demo ./examples/demo && CGO_ENABLED=0 go build -C bench -o $(BIN)/dashboard ./dashboard
 	@$(BIN)/cluster run --profile bundled -- $(BIN)/dashboard --prometheus $(PROMETHEUS) --demo $(BIN)/demo
 
 FUZZTIME ?= 10m
@@ -202,11 +202,19 @@ generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook config
 	go run -C test/chart ./generate $(CURDIR)
 	go run -modfile=$(CURDIR)/go.tools.mod config/refgen/main.go docs/reference.md
 
+.PHONY: style
+style: go ## Print how far the product keeps to the bounds of docs/development.md, with what unit tests cover of each package
+	@CGO_ENABLED=0 go run ./test/style -strict -cover
+
+MODULES = . bench test/cluster test/chart
 .PHONY: lint
-lint: go ## gofmt, go vet, staticcheck
+lint: go ## gofmt, go vet, golangci-lint, and the bounds of docs/development.md; the first build of golangci-lint takes minutes
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "Not gofmt clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
-	go vet ./... && go vet -C test/cluster ./... && go vet -C test/chart ./...
-	$(TOOL) staticcheck ./...
+	@for module in $(MODULES); do echo "go vet of $$module"; go vet -C $$module ./... || exit 1; done
+	@CGO_ENABLED=0 go run ./test/style -strict
+	@test -x $(BIN)/golangci-lint || echo "Building golangci-lint; the first time takes minutes."
+	@CGO_ENABLED=0 go build -modfile=go.lint.mod -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@echo "golangci-lint of the product" && CGO_ENABLED=0 $(BIN)/golangci-lint run ./...
 
 VULNDB ?= https://vuln.go.dev
 .PHONY: vulncheck

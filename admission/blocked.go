@@ -2,15 +2,18 @@ package admission
 
 import "time"
 
-// BlockedError says why a TrainJob can't be queued until somebody changes something. The change brings it back; where
-// none does, it is looked at again after RetryAfter.
+// BlockedError reports why a TrainJob can't be queued until somebody changes something. The change triggers a
+// reconcile; if nothing does, the TrainJob is reconciled after RetryAfter.
 type BlockedError struct {
 	// Reason of the condition Blocked and of the event beside it.
 	Reason string
 	Err    error
-	// RetryAfter is 0 where the change brings the TrainJob back.
+	// RetryAfter is 0 if the change triggers a reconcile.
 	RetryAfter time.Duration
 }
 
+// Error implements error.
 func (e *BlockedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what is wrong.
 func (e *BlockedError) Unwrap() error { return e.Err }

@@ -12,65 +12,90 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// MismatchError says that a Workload was admitted for something else than what its TrainJob would run. Kueue decides on
-// its own copy of a Workload, and others may write to Workloads; what starts must fit what was admitted.
+// MismatchError reports that a Workload was admitted for something else than what its TrainJob would run. Kueue decides
+// on its own copy of a Workload, and others may write to Workloads; what starts must fit what was admitted.
 type MismatchError struct{ Path, Says, Needs string }
 
+// Error implements error.
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("the admission doesn't stand for what the TrainJob runs: %s is %s, but %s is needed", e.Path, e.Says, e.Needs)
+	return fmt.Sprintf("the admission doesn't stand for what the TrainJob runs: %s is %s, but %s is needed",
+		e.Path, e.Says, e.Needs)
 }
 
+// assignments is where an admission's assignments are.
+const assignments = "status.admission.podSetAssignments"
+
 // Covers compares what was admitted with what is to run, PodSet by PodSet: the pods in full, their number and the quota
-// that was counted for them. reclaimed are the pods that will not run again, for which Kueue counts nothing. It returns a
-// *MismatchError for the first difference.
+// that was counted for them. reclaimed are the pods that will not run again, for which Kueue counts nothing. The first
+// difference is a *MismatchError.
 //
-// uncounted are the resources that the pods ask for and the admission counts nothing of. They are right only where the
+// uncounted are the resources that the pods ask for and the admission counts nothing of. They are right only if the
 // ClusterQueue doesn't cover them: Kueue's configuration may exclude them.
-func Covers(wl *kueue.Workload, computed []kueue.PodSet, reclaimed []kueue.ReclaimablePod) (uncounted []corev1.ResourceName, err error) {
+func Covers(
+	wl *kueue.Workload, computed []kueue.PodSet, reclaimed []kueue.ReclaimablePod,
+) (uncounted []corev1.ResourceName, err error) {
 	if wl.Status.Admission == nil {
 		return nil, &MismatchError{Path: "status.admission", Says: "not set", Needs: "an admission"}
 	}
 	if !podsets.Equal(computed, wl.Spec.PodSets) {
-		return nil, &MismatchError{Path: "spec.podSets", Says: "of something else", Needs: "what the runtime and the TrainJob give now"}
+		return nil, &MismatchError{
+			Path: "spec.podSets", Says: "of something else", Needs: "what the runtime and the TrainJob give now",
+		}
 	}
-	if have, need := len(wl.Status.Admission.PodSetAssignments), len(computed); have != need {
-		return nil, &MismatchError{Path: "status.admission.podSetAssignments", Says: fmt.Sprintf("%d long", have), Needs: fmt.Sprint(need)}
+	assigned := wl.Status.Admission.PodSetAssignments
+	if have, need := len(assigned), len(computed); have != need {
+		return nil, &MismatchError{Path: assignments, Says: fmt.Sprintf("%d long", have), Needs: fmt.Sprint(need)}
 	}
 	missing := map[corev1.ResourceName]bool{}
 	for i := range computed {
 		podSet := &computed[i]
-		at := slices.IndexFunc(wl.Status.Admission.PodSetAssignments, func(a kueue.PodSetAssignment) bool { return a.Name == podSet.Name })
+		at := slices.IndexFunc(assigned, func(a kueue.PodSetAssignment) bool { return a.Name == podSet.Name })
 		if at < 0 {
-			return nil, &MismatchError{Path: "status.admission.podSetAssignments", Says: "without " + string(podSet.Name), Needs: "one for each PodSet"}
-		}
-		assignment, path := &wl.Status.Admission.PodSetAssignments[at], fmt.Sprintf("status.admission.podSetAssignments[%s]", podSet.Name)
-		count := podSet.Count
-		for _, r := range reclaimed {
-			if r.Name == podSet.Name {
-				count -= r.Count
+			return nil, &MismatchError{
+				Path: assignments, Says: "without " + string(podSet.Name), Needs: "one for each PodSet",
 			}
 		}
-		if have := ptr.Deref(assignment.Count, podSet.Count); have < count || have > podSet.Count {
-			return nil, &MismatchError{Path: path + ".count", Says: fmt.Sprint(have), Needs: fmt.Sprint(count)}
-		}
-		requests := podsets.Requests(&podSet.Template)
-		for _, name := range slices.Sorted(maps.Keys(requests)) {
-			need := requests[name]
-			need.Mul(int64(count))
-			if need.IsZero() {
-				continue
-			}
-			usage, counted := assignment.ResourceUsage[name]
-			if !counted {
-				missing[name] = true
-				continue
-			}
-			if usage.Cmp(need) < 0 {
-				return nil, &MismatchError{Path: path + ".resourceUsage[" + string(name) + "]", Says: usage.String(), Needs: need.String()}
-			}
+		if err := covers(&assigned[at], podSet, reclaimed, missing); err != nil {
+			return nil, err
 		}
 	}
 	return slices.Sorted(maps.Keys(missing)), nil
+}
+
+// covers compares the assignment of one PodSet with it. It adds the resources that are not counted to missing.
+func covers(
+	assignment *kueue.PodSetAssignment, podSet *kueue.PodSet, reclaimed []kueue.ReclaimablePod,
+	missing map[corev1.ResourceName]bool,
+) error {
+	path := fmt.Sprintf("%s[%s]", assignments, podSet.Name)
+	count := podSet.Count
+	for _, r := range reclaimed {
+		if r.Name == podSet.Name {
+			count -= r.Count
+		}
+	}
+	if have := ptr.Deref(assignment.Count, podSet.Count); have < count || have > podSet.Count {
+		return &MismatchError{Path: path + ".count", Says: fmt.Sprint(have), Needs: fmt.Sprint(count)}
+	}
+	requests := podsets.Requests(&podSet.Template)
+	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		need := requests[name]
+		need.Mul(int64(count))
+		if need.IsZero() {
+			continue
+		}
+		usage, counted := assignment.ResourceUsage[name]
+		if !counted {
+			missing[name] = true
+			continue
+		}
+		if usage.Cmp(need) < 0 {
+			return &MismatchError{
+				Path: path + ".resourceUsage[" + string(name) + "]", Says: usage.String(), Needs: need.String(),
+			}
+		}
+	}
+	return nil
 }
 
 // Uncovered returns a *MismatchError where a ClusterQueue covers a resource that an admission by it counts nothing of.
@@ -78,7 +103,10 @@ func Uncovered(cq *kueue.ClusterQueue, uncounted []corev1.ResourceName) error {
 	for _, group := range cq.Spec.ResourceGroups {
 		for _, name := range uncounted {
 			if slices.Contains(group.CoveredResources, name) {
-				return &MismatchError{Path: "status.admission.podSetAssignments[].resourceUsage", Says: "without " + string(name), Needs: "all that ClusterQueue " + cq.Name + " covers"}
+				return &MismatchError{
+					Path: assignments + "[].resourceUsage", Says: "without " + string(name),
+					Needs: "all that ClusterQueue " + cq.Name + " covers",
+				}
 			}
 		}
 	}

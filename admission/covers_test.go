@@ -14,12 +14,23 @@ import (
 
 func TestCovers(t *testing.T) {
 	podSet := func(count int32, gpus string) kueue.PodSet {
-		return kueue.PodSet{Name: "node", Count: count, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
-			Name: "node", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(gpus)}}}}}}}
+		return kueue.PodSet{
+			Name:  "node",
+			Count: count,
+			Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{
+				Name: "node", Resources: corev1.ResourceRequirements{
+					Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(gpus)},
+				}}}}},
+		}
 	}
 	admitted := func(usage string, count *int32) *kueue.Workload {
-		return &kueue.Workload{Spec: kueue.WorkloadSpec{PodSets: []kueue.PodSet{podSet(2, "8")}}, Status: kueue.WorkloadStatus{Admission: &kueue.Admission{
-			PodSetAssignments: []kueue.PodSetAssignment{{Name: "node", Count: count, ResourceUsage: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(usage)}}}}}}
+		return &kueue.Workload{
+			Spec: kueue.WorkloadSpec{PodSets: []kueue.PodSet{podSet(2, "8")}},
+			Status: kueue.WorkloadStatus{Admission: &kueue.Admission{
+				PodSetAssignments: []kueue.PodSetAssignment{
+					{Name: "node", Count: count, ResourceUsage: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(usage)}},
+				}}},
+		}
 	}
 	cases := map[string]struct {
 		reason    string
@@ -29,20 +40,50 @@ func TestCovers(t *testing.T) {
 		uncounted []corev1.ResourceName
 		want      string
 	}{
-		"what was admitted":      {reason: "a limit without a request is counted as one", workload: admitted("16", ptr.To[int32](2)), computed: []kueue.PodSet{podSet(2, "8")}},
-		"no count":               {reason: "it is the PodSet's", workload: admitted("16", nil), computed: []kueue.PodSet{podSet(2, "8")}},
-		"more than is needed":    {reason: "Kueue adds overheads", workload: admitted("17", nil), computed: []kueue.PodSet{podSet(2, "8")}},
-		"not admitted":           {reason: "nothing stands for it", workload: &kueue.Workload{}, computed: []kueue.PodSet{podSet(2, "8")}, want: "status.admission is not set"},
-		"other PodSets":          {reason: "somebody has edited the Workload, or the runtime", workload: admitted("16", nil), computed: []kueue.PodSet{podSet(2, "4")}, want: "spec.podSets"},
-		"fewer pods":             {reason: "Kueue admitted an earlier version of the Workload", workload: admitted("8", ptr.To[int32](1)), computed: []kueue.PodSet{podSet(2, "8")}, want: "[node].count is 1, but 2"},
-		"less quota":             {reason: "the same", workload: admitted("8", ptr.To[int32](2)), computed: []kueue.PodSet{podSet(2, "8")}, want: "resourceUsage[nvidia.com/gpu] is 8, but 16"},
-		"pods that won't run":    {reason: "an initializer that has succeeded needs nothing", workload: admitted("8", ptr.To[int32](1)), computed: []kueue.PodSet{podSet(2, "8")}, reclaimed: []kueue.ReclaimablePod{{Name: "node", Count: 1}}},
-		"a PodSet without quota": {reason: "each needs its own", workload: admitted("16", nil), computed: []kueue.PodSet{podSet(2, "8"), podSet(1, "1")}, want: "spec.podSets"},
-		"nothing counted at all": {reason: "the caller asks the ClusterQueue whether it should be", workload: func() *kueue.Workload {
-			w := admitted("0", nil)
-			w.Status.Admission.PodSetAssignments[0].ResourceUsage = nil
-			return w
-		}(), computed: []kueue.PodSet{podSet(2, "8")}, uncounted: []corev1.ResourceName{"nvidia.com/gpu"}},
+		"what was admitted": {
+			reason: "a limit without a request is counted as one", workload: admitted("16", ptr.To[int32](2)),
+			computed: []kueue.PodSet{podSet(2, "8")},
+		},
+		"no count": {
+			reason: "it is the PodSet's", workload: admitted("16", nil), computed: []kueue.PodSet{podSet(2, "8")},
+		},
+		"more than is needed": {
+			reason: "Kueue adds overheads", workload: admitted("17", nil), computed: []kueue.PodSet{podSet(2, "8")},
+		},
+		"not admitted": {
+			reason: "nothing stands for it", workload: &kueue.Workload{}, computed: []kueue.PodSet{podSet(2, "8")},
+			want: "status.admission is not set",
+		},
+		"other PodSets": {
+			reason: "somebody has edited the Workload, or the runtime", workload: admitted("16", nil),
+			computed: []kueue.PodSet{podSet(2, "4")}, want: "spec.podSets",
+		},
+		"fewer pods": {
+			reason: "Kueue admitted an earlier version of the Workload", workload: admitted("8", ptr.To[int32](1)),
+			computed: []kueue.PodSet{podSet(2, "8")}, want: "[node].count is 1, but 2",
+		},
+		"less quota": {
+			reason: "the same", workload: admitted("8", ptr.To[int32](2)), computed: []kueue.PodSet{podSet(2, "8")},
+			want: "resourceUsage[nvidia.com/gpu] is 8, but 16",
+		},
+		"pods that won't run": {
+			reason: "an initializer that has succeeded needs nothing", workload: admitted("8", ptr.To[int32](1)),
+			computed: []kueue.PodSet{podSet(2, "8")}, reclaimed: []kueue.ReclaimablePod{{Name: "node", Count: 1}},
+		},
+		"a PodSet without quota": {
+			reason: "each needs its own", workload: admitted("16", nil),
+			computed: []kueue.PodSet{podSet(2, "8"), podSet(1, "1")}, want: "spec.podSets",
+		},
+		"nothing counted at all": {
+			reason: "the caller asks the ClusterQueue whether it should be",
+			workload: func() *kueue.Workload {
+				w := admitted("0", nil)
+				w.Status.Admission.PodSetAssignments[0].ResourceUsage = nil
+				return w
+			}(),
+			computed:  []kueue.PodSet{podSet(2, "8")},
+			uncounted: []corev1.ResourceName{"nvidia.com/gpu"},
+		},
 		"an assignment elsewhere": {reason: "it is not this PodSet's", workload: func() *kueue.Workload {
 			w := admitted("16", nil)
 			w.Status.Admission.PodSetAssignments[0].Name = "other"
@@ -53,7 +94,8 @@ func TestCovers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			uncounted, err := Covers(c.workload, c.computed, c.reclaimed)
 			mismatch := (*MismatchError)(nil)
-			if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &mismatch) || !strings.Contains(err.Error(), c.want)) {
+			if c.want == "" && err != nil ||
+				c.want != "" && (!errors.As(err, &mismatch) || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, err, c.want)
 			}
 			if !slices.Equal(uncounted, c.uncounted) {
@@ -61,7 +103,11 @@ func TestCovers(t *testing.T) {
 			}
 		})
 	}
-	cq := &kueue.ClusterQueue{Spec: kueue.ClusterQueueSpec{ResourceGroups: []kueue.ResourceGroup{{CoveredResources: []corev1.ResourceName{"nvidia.com/gpu"}}}}}
+	cq := &kueue.ClusterQueue{
+		Spec: kueue.ClusterQueueSpec{
+			ResourceGroups: []kueue.ResourceGroup{{CoveredResources: []corev1.ResourceName{"nvidia.com/gpu"}}},
+		},
+	}
 	if Uncovered(cq, []corev1.ResourceName{"memory"}) != nil {
 		t.Error("what the ClusterQueue doesn't cover needn't be counted")
 	}

@@ -1,19 +1,12 @@
 package admission
 
 import (
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -33,8 +26,8 @@ type Input struct {
 	Runtime *trainerapi.TrainingRuntimeSpec
 	// Dialect of the Trainer that is to run it.
 	Dialect overrides.Dialect
-	// Memo of what TrainJobs run; nil computes it.
-	Memo *overrides.Memo
+	// Effective is what the TrainJob runs with the entries of others alone; nil computes it.
+	Effective *overrides.Effective
 	// Workload is admitted: status.admission is set.
 	Workload *kueue.Workload
 	// Flavors holds every ResourceFlavor that the admission assigns.
@@ -57,8 +50,8 @@ type Start struct {
 	Pin string
 	// NewPin is set where the TrainJob has no pin yet.
 	NewPin bool
-	// At is the place of the integration's entry in spec.runtimePatches, -1 where it has none; Others is set where the list
-	// has entries. Annotated is set where the TrainJob has annotations.
+	// At is the place of the integration's entry in spec.runtimePatches, -1 where it has none; Others is set where the
+	// list has entries. Annotated is set where the TrainJob has annotations.
 	At                int
 	Others, Annotated bool
 }
@@ -74,6 +67,7 @@ type ConflictError struct {
 	WayOut string
 }
 
+// Error implements error.
 func (e *ConflictError) Error() string {
 	return fmt.Sprintf("%s is %q, but %s needs %q; %s", e.Path, e.Says, e.Source, e.Needs, e.WayOut)
 }
@@ -98,21 +92,25 @@ func Decide(in Input) (*Start, error) {
 		return nil, err
 	}
 	others := in.Dialect.Others(in.Job)
-	effective, err := in.Memo.Compute(in.Dialect, in.Job, in.Runtime, others)
-	if err != nil {
-		return nil, err
+	effective := in.Effective
+	if effective == nil {
+		if effective, err = in.Dialect.Compute(in.Job, in.Runtime, others); err != nil {
+			return nil, err
+		}
 	}
 	if len(all) != len(effective.ReplicatedJobs) {
-		return nil, fmt.Errorf("Workload %s was admitted with %d PodSets, but the TrainJob has %d ReplicatedJobs", in.Workload.Name, len(all), len(effective.ReplicatedJobs))
+		return nil, fmt.Errorf("Workload %s was admitted with %d PodSets, but the TrainJob has %d ReplicatedJobs",
+			in.Workload.Name, len(all), len(effective.ReplicatedJobs))
 	}
 	patches := make([]trainerapi.ReplicatedJobPatch, 0, len(effective.ReplicatedJobs))
 	for i := range effective.ReplicatedJobs {
 		rj := &effective.ReplicatedJobs[i]
 		n, found := all[kueue.NewPodSetReference(rj.Name)]
 		if !found {
-			return nil, fmt.Errorf("Workload %s was admitted without a PodSet for ReplicatedJob %q", in.Workload.Name, rj.Name)
+			return nil, fmt.Errorf("Workload %s was admitted without a PodSet for ReplicatedJob %q",
+				in.Workload.Name, rj.Name)
 		}
-		patch, err := complete(in.Job, others, rj, n)
+		patch, err := placing{in.Job, others, rj.Name, n}.complete(&rj.Template.Spec.Template)
 		if err != nil {
 			return nil, err
 		}
@@ -127,229 +125,28 @@ func Decide(in Input) (*Start, error) {
 		Others:          len(in.Job.Spec.RuntimePatches) > 0,
 		Annotated:       in.Job.Annotations != nil, // a cache that drops the last annotation leaves an empty map
 	}
-	if in.Dialect.Field == overrides.PodSpecOverrides {
-		if err := carriable(in, all, others, patches); err != nil {
-			return nil, err
-		}
+	if err := carried(in, all, others, patches); err != nil {
+		return nil, err
 	}
-	if err := verify(in, all, start.Entry); err != nil || in.Dialect.Keyed() {
-		return start, err
+	if err := verify(in, all, start.Entry); err != nil {
+		return nil, err
 	}
-	start.Record, err = recordOf(in.Dialect, in.Job, &start.Entry)
+	start.Record, err = in.Dialect.Record(in.Job, &start.Entry)
 	return start, err
 }
 
-// recordOf returns the TrainJob's Record with the entry as the integration's.
-func recordOf(d overrides.Dialect, job *api.TrainJob, own *trainerapi.RuntimePatch) (*overrides.Record, error) {
-	record, err := overrides.RecordOf(job)
-	if err != nil {
-		return nil, err
-	}
-	if record == nil {
-		record = &overrides.Record{}
-	}
-	record.Field, record.Time = d.Field, own.Time
-	record.Own, err = d.Elements(own)
-	return record, err
-}
-
-// carriable refuses a start that podSpecOverrides, of Kubeflow Trainer v2.0, can't carry: they have no metadata of pods, and
-// name each ReplicatedJob once in the whole list.
-func carriable(in Input, all map[kueue.PodSetReference]*needs, others []overrides.Entry, patches []trainerapi.ReplicatedJobPatch) error {
-	const path, has = "spec." + overrides.PodSpecOverrides, "without labels and annotations of pods, in " // the Trainer's name
+// carried rejects a start that the Trainer's list of overrides can't carry.
+func carried(
+	in Input, all map[kueue.PodSetReference]*needs, others []overrides.Entry, patches []trainerapi.ReplicatedJobPatch,
+) error {
 	for _, patch := range patches {
 		n := all[kueue.NewPodSetReference(patch.Name)]
-		if n.metadata != "" {
-			return &ConflictError{
-				Path: path, Says: has + in.Dialect.Name, Source: n.metadata, Needs: "labels or annotations on the pods of " + patch.Name,
-				WayOut: "upgrade Kubeflow Trainer to v2.1 or later, or queue the TrainJob where they are not needed",
-			}
+		needed := overrides.Needs{
+			Metadata: n.metadata, Placement: len(n.nodeSelector)+len(n.tolerations)+len(n.gates) > 0,
 		}
-		if len(n.nodeSelector)+len(n.tolerations)+len(n.gates) == 0 {
-			continue
-		}
-		for _, entry := range others {
-			if entry.Targets(patch.Name) {
-				return &ConflictError{
-					Path: entry.Path().String(), Says: "for replicatedJob " + patch.Name, Source: in.Dialect.Name, Needs: "one element for each replicatedJob, and admission writes it",
-					WayOut: "move what it says to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
-				}
-			}
+		if u := in.Dialect.Uncarried(others, patch, needed); u != nil {
+			return &ConflictError{Path: u.Path, Says: u.Says, Needs: u.Needs, Source: u.Source, WayOut: u.WayOut}
 		}
 	}
 	return nil
-}
-
-// complete adds what is needed to what the ReplicatedJob has, and returns the whole.
-func complete(job *api.TrainJob, others []overrides.Entry, rj *jobset.ReplicatedJob, n *needs) (patch trainerapi.ReplicatedJobPatch, err error) {
-	pod := &rj.Template.Spec.Template
-	labels, err1 := union(job, others, rj.Name, overrides.Labels, pod.Labels, n.labels, n)
-	annotations, err2 := union(job, others, rj.Name, overrides.Annotations, pod.Annotations, n.annotations, n)
-	selector, err3 := union(job, others, rj.Name, overrides.NodeSelector, pod.Spec.NodeSelector, n.nodeSelector, n)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return patch, err
-	}
-	spec := &trainerapi.PodSpecPatch{NodeSelector: selector}
-	if len(n.tolerations) > 0 {
-		spec.Tolerations = tolerate(slices.Clone(pod.Spec.Tolerations), n.tolerations)
-	}
-	if len(n.gates) > 0 {
-		spec.SchedulingGates = slices.Clone(pod.Spec.SchedulingGates)
-		for _, g := range n.gates {
-			if !slices.Contains(spec.SchedulingGates, g) {
-				spec.SchedulingGates = append(spec.SchedulingGates, g)
-			}
-		}
-	}
-	if len(spec.Tolerations) > maxTolerations || len(spec.SchedulingGates) > maxGates {
-		return patch, &ConflictError{
-			Path: fmt.Sprintf("the entry of %s for replicatedJob %s", overrides.Manager, rj.Name), Source: "a complete entry",
-			Says:  fmt.Sprintf("%d tolerations and %d scheduling gates", len(spec.Tolerations), len(spec.SchedulingGates)),
-			Needs: fmt.Sprintf("at most %d and %d", maxTolerations, maxGates), WayOut: "give the runtime or the other entries fewer",
-		}
-	}
-	return podPatch(rj.Name, &metav1.ObjectMeta{Labels: labels, Annotations: annotations}, spec), nil
-}
-
-// union merges what is needed into what is there; another value for a key is a conflict with whoever set it. Nothing
-// needed gives nothing, so that the field stays out of the entry.
-func union(job *api.TrainJob, others []overrides.Entry, replicatedJob string, field overrides.Field, have, need map[string]string, n *needs) (map[string]string, error) {
-	if len(need) == 0 {
-		return nil, nil
-	}
-	for _, key := range slices.Sorted(maps.Keys(need)) {
-		if value, found := have[key]; found && value != need[key] {
-			return nil, conflict(job, others, replicatedJob, field, key, value, need[key], n.origin(key))
-		}
-	}
-	whole := maps.Clone(need)
-	for key, value := range have {
-		whole[key] = value
-	}
-	return whole, nil
-}
-
-// conflict names who set a value: the last entry that does, or the runtime.
-func conflict(job *api.TrainJob, entries []overrides.Entry, replicatedJob string, field overrides.Field, key, says, wants, source string) *ConflictError {
-	e := &ConflictError{Says: says, Needs: wants, Source: source}
-	keyed := string(field)
-	if key != "" {
-		keyed += "[" + key + "]"
-	}
-	if entry := overrides.Setter(entries, replicatedJob, field, key); entry != nil {
-		e.Path = entry.PodPath(replicatedJob).String() + "." + keyed
-		e.WayOut = "take it out there, or queue the TrainJob where the two agree"
-		if entry.Manager != "" {
-			e.WayOut = fmt.Sprintf("take it out of the entry of %s, or queue the TrainJob where the two agree", entry.Manager)
-		}
-	} else {
-		e.Path = fmt.Sprintf("runtime %s: replicatedJobs[%s].template.spec.template.%s", job.Spec.RuntimeRef.Name, replicatedJob, keyed)
-		e.WayOut = "change the runtime, or queue the TrainJob where the two agree"
-	}
-	return e
-}
-
-// verify computes what the TrainJob would run with the entry among the others, where a later one has the last word, and
-// looks whether every pod gets what admission needs.
-func verify(in Input, all map[kueue.PodSetReference]*needs, own trainerapi.RuntimePatch) error {
-	entries := in.Dialect.With(in.Job, own)
-	result, err := in.Dialect.Compute(in.Job, in.Runtime, entries) // it names the Workload: no other TrainJob runs the same
-	if err != nil {
-		return err
-	}
-	for i := range result.ReplicatedJobs {
-		rj := &result.ReplicatedJobs[i]
-		n := all[kueue.NewPodSetReference(rj.Name)]
-		pod := &rj.Template.Spec.Template
-		for _, m := range []struct {
-			field      overrides.Field
-			have, want map[string]string
-		}{{overrides.Labels, pod.Labels, n.labels}, {overrides.Annotations, pod.Annotations, n.annotations}, {overrides.NodeSelector, pod.Spec.NodeSelector, n.nodeSelector}} {
-			for _, key := range slices.Sorted(maps.Keys(m.want)) {
-				if m.have[key] != m.want[key] {
-					return conflict(in.Job, entries, rj.Name, m.field, key, m.have[key], m.want[key], n.origin(key))
-				}
-			}
-		}
-		if len(tolerate(slices.Clone(pod.Spec.Tolerations), n.tolerations)) != len(pod.Spec.Tolerations) {
-			return conflict(in.Job, entries, rj.Name, overrides.Tolerations, "", fmt.Sprint(pod.Spec.Tolerations), fmt.Sprint(n.tolerations), "the admission")
-		}
-		for _, g := range n.gates {
-			if !slices.Contains(pod.Spec.SchedulingGates, g) {
-				return conflict(in.Job, entries, rj.Name, overrides.SchedulingGates, g.Name, fmt.Sprint(pod.Spec.SchedulingGates), g.Name, "the topology assignment")
-			}
-		}
-	}
-	return nil
-}
-
-// Neutral returns the integration's entry for a TrainJob that does not run: nothing of an admission is left in it. It
-// keeps one label for each ReplicatedJob, because Trainer v2.3.0 can't apply a JobSet whose pod template had metadata
-// and has none any more ("template.metadata: Invalid value: null").
-func Neutral(own *trainerapi.RuntimePatch) trainerapi.RuntimePatch {
-	var patches []trainerapi.ReplicatedJobPatch
-	if s := own.TrainingRuntimeSpec; s != nil && s.Template != nil && s.Template.Spec != nil {
-		for _, rj := range s.Template.Spec.ReplicatedJobs {
-			patches = append(patches, podPatch(rj.Name, &metav1.ObjectMeta{Labels: map[string]string{constants.PodSetLabel: rj.Name}}, nil))
-		}
-	}
-	return entry(patches, nil)
-}
-
-// IsNeutral tells whether nothing of an admission is left in the integration's entry; nil is none.
-func IsNeutral(own *trainerapi.RuntimePatch) bool {
-	if own == nil || own.TrainingRuntimeSpec == nil || own.TrainingRuntimeSpec.Template == nil || own.TrainingRuntimeSpec.Template.Spec == nil {
-		return true
-	}
-	return !slices.ContainsFunc(own.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs, func(rj trainerapi.ReplicatedJobPatch) bool {
-		meta, spec := overrides.PodPatch(own.TrainingRuntimeSpec, rj.Name)
-		return spec != nil || meta != nil && (len(meta.Annotations) > 0 || len(meta.Labels) > 1)
-	})
-}
-
-func entry(patches []trainerapi.ReplicatedJobPatch, now *metav1.Time) trainerapi.RuntimePatch {
-	return trainerapi.RuntimePatch{
-		Manager: overrides.Manager,
-		Time:    now,
-		TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{
-			Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{ReplicatedJobs: patches}},
-		},
-	}
-}
-
-func podPatch(replicatedJob string, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) trainerapi.ReplicatedJobPatch {
-	return trainerapi.ReplicatedJobPatch{
-		Name:     replicatedJob,
-		Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{Metadata: meta, Spec: spec}}},
-	}
-}
-
-// Running returns why a TrainJob that is suspended may still hold resources, or "" where none of it is left: its JobSet
-// has stopped its Jobs, and no pod is running (Pods.Running). A pod that is terminating still runs.
-func Running(job *api.TrainJob, js *jobset.JobSet, pods []corev1.Pod) string {
-	if !ptr.Deref(job.Spec.Suspend, false) {
-		return "the TrainJob is not suspended"
-	}
-	if len(pods) > 0 {
-		return fmt.Sprintf("pod %s has not ended", pods[0].Name)
-	}
-	if js == nil {
-		return ""
-	}
-	if !ptr.Deref(js.Spec.Suspend, false) {
-		return "the JobSet is not suspended"
-	}
-	for _, status := range js.Status.ReplicatedJobsStatus {
-		if status.Active > 0 {
-			return fmt.Sprintf("ReplicatedJob %s has active Jobs", status.Name)
-		}
-	}
-	// A JobSet that was made suspended and never changed has not run; any other says so when its Jobs are suspended.
-	suspended := slices.ContainsFunc(js.Status.Conditions, func(c metav1.Condition) bool {
-		return c.Type == string(jobset.JobSetSuspended) && c.Status == metav1.ConditionTrue
-	})
-	if js.Generation > 1 && !suspended {
-		return "the JobSet has not suspended its Jobs"
-	}
-	return ""
 }

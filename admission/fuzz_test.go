@@ -46,10 +46,20 @@ func (c *choices) pairs() map[string]string {
 func (c *choices) podSpec(spec *corev1.PodSpec) {
 	spec.NodeSelector = c.pairs()
 	for range c.of(3) {
-		spec.Tolerations = append(spec.Tolerations, corev1.Toleration{Key: choose(c, "gpu", "spot"), Value: choose(c, "", "a100"), Operator: choose(c, "", corev1.TolerationOpExists)})
+		spec.Tolerations = append(
+			spec.Tolerations,
+			corev1.Toleration{
+				Key:      choose(c, "gpu", "spot"),
+				Value:    choose(c, "", "a100"),
+				Operator: choose(c, "", corev1.TolerationOpExists),
+			},
+		)
 	}
 	for range c.of(2) {
-		spec.SchedulingGates = append(spec.SchedulingGates, corev1.PodSchedulingGate{Name: choose(c, "example.com/mine", kueue.TopologySchedulingGate)})
+		spec.SchedulingGates = append(
+			spec.SchedulingGates,
+			corev1.PodSchedulingGate{Name: choose(c, "example.com/mine", kueue.TopologySchedulingGate)},
+		)
 	}
 }
 
@@ -83,8 +93,20 @@ func (c *choices) entries() []trainerapi.RuntimePatch {
 		}
 		var pod corev1.PodSpec
 		c.podSpec(&pod)
-		patch := trainerapi.PodSpecPatch{NodeSelector: pod.NodeSelector, Tolerations: pod.Tolerations, SchedulingGates: pod.SchedulingGates}
-		entries = append(entries, entry([]trainerapi.ReplicatedJobPatch{podPatch(choose(c, "node", "launcher"), &metav1.ObjectMeta{Labels: c.pairs(), Annotations: c.pairs()}, &patch)}, nil))
+		patch := trainerapi.PodSpecPatch{
+			NodeSelector:    pod.NodeSelector,
+			Tolerations:     pod.Tolerations,
+			SchedulingGates: pod.SchedulingGates,
+		}
+		entries = append(
+			entries,
+			entry(
+				[]trainerapi.ReplicatedJobPatch{
+					podPatch(choose(c, "node", "launcher"), &metav1.ObjectMeta{Labels: c.pairs(), Annotations: c.pairs()}, &patch),
+				},
+				nil,
+			),
+		)
 		entries[len(entries)-1].Manager = manager
 	}
 	return entries
@@ -92,10 +114,19 @@ func (c *choices) entries() []trainerapi.RuntimePatch {
 
 // workload returns a Workload that is admitted for the PodSets, or for something that differs from them.
 func (c *choices) workload(computed []kueue.PodSet) *kueue.Workload {
-	wl := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "wl", UID: "wl"}, Spec: kueue.WorkloadSpec{QueueName: "local"}, Status: kueue.WorkloadStatus{Admission: &kueue.Admission{ClusterQueue: "gpus"}}}
+	wl := &kueue.Workload{
+		ObjectMeta: metav1.ObjectMeta{Name: "wl", UID: "wl"},
+		Spec:       kueue.WorkloadSpec{QueueName: "local"},
+		Status:     kueue.WorkloadStatus{Admission: &kueue.Admission{ClusterQueue: "gpus"}},
+	}
 	for i := range computed {
 		podSet := computed[i].DeepCopy()
-		a := kueue.PodSetAssignment{Name: podSet.Name, Count: ptr.To(podSet.Count), Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{}, ResourceUsage: corev1.ResourceList{}}
+		a := kueue.PodSetAssignment{
+			Name:          podSet.Name,
+			Count:         ptr.To(podSet.Count),
+			Flavors:       map[corev1.ResourceName]kueue.ResourceFlavorReference{},
+			ResourceUsage: corev1.ResourceList{},
+		}
 		for name, quantity := range podsets.Requests(&podSet.Template) {
 			a.Flavors[name] = choose(c, kueue.ResourceFlavorReference("a100"), "cpu")
 			quantity.Mul(int64(podSet.Count))
@@ -121,15 +152,22 @@ func (c *choices) workload(computed []kueue.PodSet) *kueue.Workload {
 		wl.Status.Admission.PodSetAssignments = append(wl.Status.Admission.PodSetAssignments, a)
 	}
 	if c.of(4) == 1 {
-		update := kueue.PodSetUpdate{Name: choose(c, kueue.PodSetReference("node"), "launcher"), NodeSelector: c.pairs(), Labels: c.pairs(), Annotations: c.pairs()}
-		wl.Status.AdmissionChecks = []kueue.AdmissionCheckState{{Name: "check", State: kueue.CheckStateReady, PodSetUpdates: []kueue.PodSetUpdate{update}}}
+		update := kueue.PodSetUpdate{
+			Name:         choose(c, kueue.PodSetReference("node"), "launcher"),
+			NodeSelector: c.pairs(),
+			Labels:       c.pairs(),
+			Annotations:  c.pairs(),
+		}
+		wl.Status.AdmissionChecks = []kueue.AdmissionCheckState{
+			{Name: "check", State: kueue.CheckStateReady, PodSetUpdates: []kueue.PodSetUpdate{update}},
+		}
 	}
 	return wl
 }
 
-// FuzzDecide checks starts of whole TrainJobs, runtimes and admissions. What Covers accepts uses no more than was counted. A
-// start by Decide clears suspend and keeps the other entries; every pod has the node labels and tolerations of the admitted
-// flavors.
+// FuzzDecide checks starts of whole TrainJobs, runtimes and admissions. What Covers accepts uses no more than was
+// counted. A start by Decide clears suspend and keeps the other entries; every pod has the node labels and tolerations
+// of the admitted flavors.
 func FuzzDecide(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{1, 2, 2, 1, 0, 1, 2, 3, 1, 1, 1, 0, 2, 1, 0, 1, 1, 0, 1, 2, 1, 0, 0, 1, 1, 1, 0, 2, 3, 1})
@@ -165,7 +203,9 @@ func decideOn(c *choices, flavors map[kueue.ResourceFlavorReference]kueue.Resour
 			return "covered, but " + says
 		}
 	}
-	start, err := Decide(Input{Job: job, Runtime: runtime, Dialect: overrides.Bundled, Workload: wl, Flavors: flavors, Now: now})
+	start, err := Decide(
+		Input{Job: job, Runtime: runtime, Dialect: overrides.Bundled, Workload: wl, Flavors: flavors, Now: now},
+	)
 	if err != nil || mismatch != nil {
 		return ""
 	}
@@ -193,13 +233,36 @@ func overuses(wl *kueue.Workload, effective *overrides.Effective) string {
 	return ""
 }
 
+// operationsOf returns what writes a start, by Start.At and Start.Others.
+func operationsOf(start *Start) []overrides.PatchOperation {
+	const list = "/spec/" + overrides.RuntimePatches
+	entry := overrides.PatchOperation{Op: "add", Path: list, Value: []any{start.Entry}}
+	if start.At >= 0 {
+		entry = overrides.PatchOperation{Op: "replace", Path: fmt.Sprintf("%s/%d", list, start.At), Value: start.Entry}
+	} else if start.Others {
+		entry = overrides.PatchOperation{Op: "add", Path: list + "/-", Value: start.Entry}
+	}
+	return []overrides.PatchOperation{
+		{Op: "test", Path: "/metadata/uid", Value: start.UID},
+		{Op: "replace", Path: "/metadata/resourceVersion", Value: start.ResourceVersion},
+		entry,
+		{Op: "replace", Path: "/spec/suspend", Value: false},
+	}
+}
+
 // runsRight applies a start like the API server, and describes what is wrong with the pods; "" if nothing is.
-func runsRight(job *api.TrainJob, start *Start, runtime *trainerapi.TrainingRuntimeSpec, wl *kueue.Workload, flavors map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec) string {
+func runsRight(
+	job *api.TrainJob,
+	start *Start,
+	runtime *trainerapi.TrainingRuntimeSpec,
+	wl *kueue.Workload,
+	flavors map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec,
+) string {
 	before, err := json.Marshal(job)
 	if err != nil {
 		return err.Error()
 	}
-	operations, err := json.Marshal(start.guarded(start.entry(), operation{"add", "/spec/suspend", false}))
+	operations, err := json.Marshal(operationsOf(start))
 	if err != nil {
 		return err.Error()
 	}
@@ -218,7 +281,11 @@ func runsRight(job *api.TrainJob, start *Start, runtime *trainerapi.TrainingRunt
 	if ptr.Deref(after.Spec.Suspend, true) {
 		return "suspend is not cleared"
 	}
-	if others, now := overrides.Bundled.Others(job), overrides.Bundled.Others(after); fmt.Sprint(len(others)) != fmt.Sprint(len(now)) {
+	if others, now := overrides.Bundled.Others(job), overrides.Bundled.Others(after); fmt.Sprint(
+		len(others),
+	) != fmt.Sprint(
+		len(now),
+	) {
 		return "the number of other entries changed"
 	}
 	result, err := overrides.Bundled.Compute(after, runtime, overrides.Bundled.Entries(after))
@@ -234,10 +301,21 @@ func runsRight(job *api.TrainJob, start *Start, runtime *trainerapi.TrainingRunt
 		for _, flavor := range a.Flavors {
 			for key, value := range flavors[flavor].NodeLabels {
 				if pod.NodeSelector[key] != value {
-					return fmt.Sprintf("pods of %s have %s=%q, and flavor %s has %q", a.Name, key, pod.NodeSelector[key], flavor, value)
+					return fmt.Sprintf(
+						"pods of %s have %s=%q, and flavor %s has %q",
+						a.Name,
+						key,
+						pod.NodeSelector[key],
+						flavor,
+						value,
+					)
 				}
 			}
-			if more := tolerate(pod.Tolerations[:len(pod.Tolerations):len(pod.Tolerations)], flavors[flavor].Tolerations); len(more) != len(pod.Tolerations) {
+			if more := tolerate(pod.Tolerations[:len(pod.Tolerations):len(pod.Tolerations)], flavors[flavor].Tolerations); len(
+				more,
+			) != len(
+				pod.Tolerations,
+			) {
 				return fmt.Sprintf("pods of %s don't tolerate what flavor %s does", a.Name, flavor)
 			}
 		}

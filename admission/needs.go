@@ -67,7 +67,8 @@ func assigned(in Input) (map[kueue.PodSetReference]*needs, error) {
 		// Kueue assigns fewer pods where some have been reclaimed, an initializer's that has succeeded; only with a minimum
 		// count are fewer a smaller job.
 		if n := ptr.Deref(assignment.Count, podSet.Count); n > podSet.Count || n < podSet.Count && podSet.MinCount != nil {
-			return nil, fmt.Errorf("Workload %s admits %d of the %d pods of PodSet %q; a TrainJob can't be admitted in part", wl.Name, n, podSet.Count, assignment.Name)
+			return nil, fmt.Errorf("Workload %s admits %d of the %d pods of PodSet %q; a TrainJob can't be admitted in part",
+				wl.Name, n, podSet.Count, assignment.Name)
 		}
 		n, err := forPodSet(in, assignment, podSet)
 		if err != nil {
@@ -95,26 +96,8 @@ func forPodSet(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet
 		n.selector(flavor.NodeLabels, fmt.Sprintf("ResourceFlavor %s", name))
 		n.tolerations = tolerate(n.tolerations, flavor.Tolerations)
 	}
-	if in.Features.TopologyAware {
-		n.annotations[kueue.WorkloadAnnotation] = wl.Name
-		if assignment.TopologyAssignment != nil {
-			n.metadata = "the topology assignment"
-			n.gates = append(n.gates, corev1.PodSchedulingGate{Name: kueue.TopologySchedulingGate})
-			if r := podSet.TopologyRequest; r == nil || r.Required == nil && r.Preferred == nil && r.Unconstrained == nil {
-				n.annotations[kueue.PodSetUnconstrainedTopologyAnnotation] = "true"
-			}
-		}
-	}
-	if _, remote := wl.Labels[kueue.MultiKueueOriginLabel]; remote {
-		n.metadata = "MultiKueue"
-		n.labels[kueue.MultiKueueWorkerWorkloadPodLabel] = kueue.MultiKueueWorkerWorkloadPodValue
-	}
-	if in.Features.QueueLabels {
-		n.labels[constants.LocalQueueLabel] = string(wl.Spec.QueueName)
-		if name := string(wl.Status.Admission.ClusterQueue); len(validation.IsDNS1123Label(name)) == 0 {
-			n.labels[constants.ClusterQueueLabel] = name
-		}
-	}
+	n.topology(in, assignment, podSet)
+	n.queues(in)
 	for _, check := range wl.Status.AdmissionChecks {
 		for _, update := range check.PodSetUpdates {
 			if update.Name != assignment.Name {
@@ -128,13 +111,49 @@ func forPodSet(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet
 	return n, nil
 }
 
+// topology adds what a topology assignment needs.
+func (n *needs) topology(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet) {
+	if !in.Features.TopologyAware {
+		return
+	}
+	n.annotations[kueue.WorkloadAnnotation] = in.Workload.Name
+	if assignment.TopologyAssignment == nil {
+		return
+	}
+	n.metadata = "the topology assignment"
+	n.gates = append(n.gates, corev1.PodSchedulingGate{Name: kueue.TopologySchedulingGate})
+	if r := podSet.TopologyRequest; r == nil || r.Required == nil && r.Preferred == nil && r.Unconstrained == nil {
+		n.annotations[kueue.PodSetUnconstrainedTopologyAnnotation] = "true"
+	}
+}
+
+// queues adds the labels that name the queues, and the one of MultiKueue.
+func (n *needs) queues(in Input) {
+	wl := in.Workload
+	if _, remote := wl.Labels[kueue.MultiKueueOriginLabel]; remote {
+		n.metadata = "MultiKueue"
+		n.labels[kueue.MultiKueueWorkerWorkloadPodLabel] = kueue.MultiKueueWorkerWorkloadPodValue
+	}
+	if !in.Features.QueueLabels {
+		return
+	}
+	n.labels[constants.LocalQueueLabel] = string(wl.Spec.QueueName)
+	if name := string(wl.Status.Admission.ClusterQueue); len(validation.IsDNS1123Label(name)) == 0 {
+		n.labels[constants.ClusterQueueLabel] = name
+	}
+}
+
 // update adds what an admission check asks for; a value that contradicts a flavor or another check is an error.
 func (n *needs) update(check string, update kueue.PodSetUpdate) error {
 	source := "AdmissionCheck " + check
 	for _, m := range []struct {
 		field      string
 		have, want map[string]string
-	}{{"labels", n.labels, update.Labels}, {"annotations", n.annotations, update.Annotations}, {"nodeSelector", n.nodeSelector, update.NodeSelector}} {
+	}{
+		{"labels", n.labels, update.Labels},
+		{"annotations", n.annotations, update.Annotations},
+		{"nodeSelector", n.nodeSelector, update.NodeSelector},
+	} {
 		for _, key := range slices.Sorted(maps.Keys(m.want)) {
 			if have, found := m.have[key]; found && have != m.want[key] {
 				return &ConflictError{

@@ -1,9 +1,11 @@
 package admission
 
 import (
+	"fmt"
 	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -17,7 +19,7 @@ import (
 // Unsettled says what Trainer and JobSet have still to do before a suspended TrainJob is quiet, or "" where nothing is
 // left. A start that waits for it meets a TrainJob whose status nobody is about to write, so that it succeeds at the
 // first try, and a JobSet that is up to date with the runtime.
-func Unsettled(d overrides.Dialect, job *api.TrainJob, js *jobset.JobSet, effective *overrides.Effective) string {
+func Unsettled(job *api.TrainJob, js *jobset.JobSet, effective *overrides.Effective, countsJobs bool) string {
 	switch {
 	case js == nil:
 		return "its JobSet is not made yet"
@@ -29,18 +31,21 @@ func Unsettled(d overrides.Dialect, job *api.TrainJob, js *jobset.JobSet, effect
 		return "its JobSet has not suspended its Jobs yet"
 	case !allMade(js):
 		return "its Jobs are not all made yet"
-	case d.Counts && !mirrored(job.Status.JobsStatus, js.Status.ReplicatedJobsStatus):
+	case countsJobs && !mirrored(job.Status.JobsStatus, js.Status.ReplicatedJobsStatus):
 		return "its status does not follow its JobSet yet"
 	}
 	return ""
 }
 
-// RunsWith tells whether a JobSet that is not suspended was made with an entry: its pods are placed as that says.
+// RunsWith reports whether a JobSet that is not suspended was made with an entry: its pods are placed as that says.
 func RunsWith(js *jobset.JobSet, own *trainerapi.RuntimePatch) bool {
 	if ptr.Deref(js.Spec.Suspend, false) {
 		return false
 	}
-	return own == nil || own.TrainingRuntimeSpec == nil || !slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
+	if own == nil || own.TrainingRuntimeSpec == nil {
+		return true
+	}
+	return !slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
 		_, spec := overrides.PodPatch(own.TrainingRuntimeSpec, rj.Name)
 		pod := &rj.Template.Spec.Template.Spec
 		if spec == nil {
@@ -55,16 +60,18 @@ func RunsWith(js *jobset.JobSet, own *trainerapi.RuntimePatch) bool {
 	})
 }
 
-// Fits tells whether a JobSet was built from what the TrainJob runs.
+// Fits reports whether a JobSet was built from what the TrainJob runs.
 func Fits(js *jobset.JobSet, effective *overrides.Effective) bool {
-	return CanFit(js, effective) && slices.EqualFunc(js.Spec.ReplicatedJobs, effective.Built, func(a, b jobset.ReplicatedJob) bool {
+	placed := func(a, b jobset.ReplicatedJob) bool {
 		x, y := &a.Template.Spec.Template.Spec, &b.Template.Spec.Template.Spec
-		return equality.Semantic.DeepEqual(x.NodeSelector, y.NodeSelector) && equality.Semantic.DeepEqual(x.Tolerations, y.Tolerations)
-	})
+		return equality.Semantic.DeepEqual(x.NodeSelector, y.NodeSelector) &&
+			equality.Semantic.DeepEqual(x.Tolerations, y.Tolerations)
+	}
+	return CanFit(js, effective) && slices.EqualFunc(js.Spec.ReplicatedJobs, effective.Built, placed)
 }
 
-// CanFit tells whether a suspended JobSet can come to fit by an update: all of it is immutable but what places its pods
-// (JobSet v0.12.0's webhook). Trainer and JobSet add to a pod's spec, so a JobSet fits that has at least what the
+// CanFit reports whether a suspended JobSet can come to fit by an update: all of it is immutable but what places its
+// pods (JobSet v0.12.0's webhook). Trainer and JobSet add to a pod's spec, so a JobSet fits that has at least what the
 // TrainJob's effective runtime says; what an edit has only taken away is not seen.
 func CanFit(js *jobset.JobSet, effective *overrides.Effective) bool {
 	return slices.EqualFunc(js.Spec.ReplicatedJobs, effective.Built, func(a, b jobset.ReplicatedJob) bool {
@@ -84,7 +91,9 @@ func containersFit(have, want []corev1.Container) bool {
 	}
 	for i := range want {
 		for _, w := range want[i].Env {
-			if !slices.ContainsFunc(have[i].Env, func(h corev1.EnvVar) bool { return h.Name == w.Name && equality.Semantic.DeepDerivative(w, h) }) {
+			if !slices.ContainsFunc(have[i].Env, func(h corev1.EnvVar) bool {
+				return h.Name == w.Name && equality.Semantic.DeepDerivative(w, h)
+			}) {
 				return false
 			}
 		}
@@ -96,13 +105,15 @@ func containersFit(have, want []corev1.Container) bool {
 	return true
 }
 
-// allMade tells whether every Job is there that a suspended JobSet makes: all but those that depend on others.
+// allMade reports whether every Job exists that a suspended JobSet makes: all but those that depend on others.
 func allMade(js *jobset.JobSet) bool {
 	for _, rj := range js.Spec.ReplicatedJobs {
 		if len(rj.DependsOn) > 0 {
 			continue
 		}
-		i := slices.IndexFunc(js.Status.ReplicatedJobsStatus, func(s jobset.ReplicatedJobStatus) bool { return s.Name == rj.Name })
+		i := slices.IndexFunc(js.Status.ReplicatedJobsStatus, func(s jobset.ReplicatedJobStatus) bool {
+			return s.Name == rj.Name
+		})
 		if i < 0 {
 			return false
 		}
@@ -111,6 +122,23 @@ func allMade(js *jobset.JobSet) bool {
 		}
 	}
 	return true
+}
+
+// MissingJob returns the name of a Job that a suspended JobSet creates and that is not among jobs; "" if all exist.
+// Those that depend on others are created later.
+func MissingJob(js *jobset.JobSet, jobs []batchv1.Job) string {
+	for _, rj := range js.Spec.ReplicatedJobs {
+		if len(rj.DependsOn) > 0 {
+			continue
+		}
+		for i := range rj.Replicas {
+			name := fmt.Sprintf("%s-%s-%d", js.Name, rj.Name, i)
+			if !slices.ContainsFunc(jobs, func(job batchv1.Job) bool { return job.Name == name }) {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 func mirrored(have []trainerapi.JobStatus, want []jobset.ReplicatedJobStatus) bool {

@@ -40,28 +40,57 @@ func TestUnsettled(t *testing.T) {
 		change func(*api.TrainJob, *jobset.JobSet) *jobset.JobSet
 		want   string
 	}{
-		"settled":   {"nobody is about to write it", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { return js }, ""},
-		"no JobSet": {"Trainer has not seen the TrainJob", func(*api.TrainJob, *jobset.JobSet) *jobset.JobSet { return nil }, "not made yet"},
-		"another image": {"the JobSet was built from an earlier runtime", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image = "old"
-			return js
-		}, "does not follow"},
-		"another selector": {"the JobSet was built from an earlier entry", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.NodeSelector = nil
-			return js
-		}, "does not follow"},
-		"other arguments": {"an edit that changes no quota is an edit too", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			edited(js)
-			return js
-		}, "does not follow"},
-		"more than was asked for": {"Trainer adds environment and volumes, in any order", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			pod := &js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
-			pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "more"})
-			pod.Containers[0].Env = append([]corev1.EnvVar{{Name: "MORE"}}, pod.Containers[0].Env...)
-			return js
-		}, ""},
-		"not seen":      {"Trainer is about to write the condition", func(tj *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { tj.Status.Conditions = nil; return js }, "Trainer has not seen it"},
-		"not suspended": {"JobSet is about to write its status, and Trainer after it", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { js.Status.Conditions = nil; return js }, "has not suspended its Jobs"},
+		"settled": {
+			"nobody is about to write it", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { return js }, "",
+		},
+		"no JobSet": {
+			"Trainer has not seen the TrainJob", func(*api.TrainJob, *jobset.JobSet) *jobset.JobSet { return nil },
+			"not made yet",
+		},
+		"another image": {
+			"the JobSet was built from an earlier runtime",
+			func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+				js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image = "old"
+				return js
+			},
+			"does not follow",
+		},
+		"another selector": {
+			"the JobSet was built from an earlier entry",
+			func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+				js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.NodeSelector = nil
+				return js
+			},
+			"does not follow",
+		},
+		"other arguments": {
+			"an edit that changes no quota is an edit too",
+			func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+				edited(js)
+				return js
+			},
+			"does not follow",
+		},
+		"more than was asked for": {
+			"Trainer adds environment and volumes, in any order",
+			func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+				pod := &js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
+				pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "more"})
+				pod.Containers[0].Env = append([]corev1.EnvVar{{Name: "MORE"}}, pod.Containers[0].Env...)
+				return js
+			},
+			"",
+		},
+		"not seen": {
+			"Trainer is about to write the condition",
+			func(tj *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { tj.Status.Conditions = nil; return js },
+			"Trainer has not seen it",
+		},
+		"not suspended": {
+			"JobSet is about to write its status, and Trainer after it",
+			func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { js.Status.Conditions = nil; return js },
+			"has not suspended its Jobs",
+		},
 		"Jobs missing": {"their making changes the status", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			js.Status.ReplicatedJobsStatus[0].Suspended = 0
 			return js
@@ -74,18 +103,26 @@ func TestUnsettled(t *testing.T) {
 			tj.Status.JobsStatus[0].Suspended = nil
 			return js
 		}, "does not follow its JobSet"},
-		"not at all": {"Trainer is about to write the status", func(tj *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { tj.Status.JobsStatus = nil; return js }, "does not follow its JobSet"},
-		"one that depends": {"a ReplicatedJob that starts after others has no Jobs while it is suspended", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
-			js.Spec.ReplicatedJobs[0].DependsOn = []jobset.DependsOn{{Name: "first"}}
-			js.Status.ReplicatedJobsStatus[0].Suspended = 1
-			return js
-		}, ""},
+		"not at all": {
+			"Trainer is about to write the status",
+			func(tj *api.TrainJob, js *jobset.JobSet) *jobset.JobSet { tj.Status.JobsStatus = nil; return js },
+			"does not follow its JobSet",
+		},
+		"one that depends": {
+			"a ReplicatedJob that starts after others has no Jobs while it is suspended",
+			func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
+				js.Spec.ReplicatedJobs[0].DependsOn = []jobset.DependsOn{{Name: "first"}}
+				js.Status.ReplicatedJobsStatus[0].Suspended = 1
+				return js
+			},
+			"",
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			tj, js := settled()
 			js = c.change(tj, js)
-			if got := Unsettled(overrides.Kubeflow23, tj, js, effective); c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			if got := Unsettled(tj, js, effective, true); c.want == "" && got != "" || !strings.Contains(got, c.want) {
 				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
 			}
 		})
@@ -100,7 +137,9 @@ func TestRunsWith(t *testing.T) {
 	js := func(selector map[string]string, suspended bool, tolerations ...corev1.Toleration) *jobset.JobSet {
 		rj := jobset.ReplicatedJob{Name: "node"}
 		rj.Template.Spec.Template.Spec = corev1.PodSpec{NodeSelector: selector, Tolerations: tolerations}
-		return &jobset.JobSet{Spec: jobset.JobSetSpec{Suspend: &suspended, ReplicatedJobs: []jobset.ReplicatedJob{{Name: "other"}, rj}}}
+		return &jobset.JobSet{
+			Spec: jobset.JobSetSpec{Suspend: &suspended, ReplicatedJobs: []jobset.ReplicatedJob{{Name: "other"}, rj}},
+		}
 	}
 	_, spec := overrides.PodPatch(start.Entry.TrainingRuntimeSpec, "node")
 	cases := map[string]struct {
@@ -108,9 +147,11 @@ func TestRunsWith(t *testing.T) {
 		js     *jobset.JobSet
 		want   bool
 	}{
-		"made with it":         {"its pods are placed as it says", js(spec.NodeSelector, false, spec.Tolerations...), true},
-		"suspended":            {"it does not run", js(spec.NodeSelector, true, spec.Tolerations...), false},
-		"another selector":     {"its pods are elsewhere", js(map[string]string{"gpu": "h100"}, false, spec.Tolerations...), false},
+		"made with it": {"its pods are placed as it says", js(spec.NodeSelector, false, spec.Tolerations...), true},
+		"suspended":    {"it does not run", js(spec.NodeSelector, true, spec.Tolerations...), false},
+		"another selector": {
+			"its pods are elsewhere", js(map[string]string{"gpu": "h100"}, false, spec.Tolerations...), false,
+		},
 		"without a toleration": {"its pods are nowhere", js(spec.NodeSelector, false, spec.Tolerations[1:]...), false},
 	}
 	for name, c := range cases {

@@ -19,11 +19,11 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// Watcher looks at what runs in a cluster by watches of its own.
+// Watcher audits a cluster by watches of its own.
 type Watcher struct{ reader cache.Cache }
 
-// NewWatcher returns a Watcher. It watches the pods and Jobs of JobSets, and all TrainJobs, Workloads and JobSets; the scheme
-// has their kinds.
+// NewWatcher returns a Watcher of the pods and Jobs of JobSets, and of all TrainJobs, Workloads and JobSets. The scheme
+// must have their kinds.
 func NewWatcher(config *rest.Config, scheme *runtime.Scheme) (*Watcher, error) {
 	ofJobSets, err := labels.NewRequirement(jobset.JobSetNameKey, selection.Exists, nil)
 	if err != nil {
@@ -40,7 +40,7 @@ func NewWatcher(config *rest.Config, scheme *runtime.Scheme) (*Watcher, error) {
 	return &Watcher{reader: reader}, nil
 }
 
-// Objects returns what the watches show now.
+// Objects returns the objects in the cache. It is an error if Run has not been called.
 func (w *Watcher) Objects(ctx context.Context) (Objects, error) {
 	var (
 		trainJobs api.TrainJobList
@@ -49,7 +49,7 @@ func (w *Watcher) Objects(ctx context.Context) (Objects, error) {
 		jobs      batchv1.JobList
 		pods      corev1.PodList
 	)
-	// What runs is read first: what was admitted for it was there before.
+	// Pods are read first, because quota is reserved before they are created.
 	for _, list := range []client.ObjectList{&pods, &jobs, &jobSets, &workloads, &trainJobs} {
 		if err := w.reader.List(ctx, list); err != nil {
 			return Objects{}, fmt.Errorf("listing %T: %w", list, err)
@@ -58,12 +58,15 @@ func (w *Watcher) Objects(ctx context.Context) (Objects, error) {
 	return Objects{trainJobs.Items, workloads.Items, jobSets.Items, jobs.Items, pods.Items}, nil
 }
 
-// Run looks every so often, until the context ends or done says so, and tells each finding that has lasted once. done, which
-// may be nil, is asked after each look with their number and with how many findings have not lasted yet.
-func (w *Watcher) Run(ctx context.Context, every time.Duration, lasting *Lasting, tell func(Finding), done func(looks, pending int) bool) error {
+// Run audits the cluster at an interval until the context ends or done returns true, and calls report for each finding
+// that has lasted, once. After each audit it calls done, unless that is nil, with the number of audits and of findings
+// that have not lasted yet. An error of the watches ends it.
+func (w *Watcher) Run(ctx context.Context, interval time.Duration, lasting *Lasting, report func(Finding),
+	done func(audits, pending int) bool) error {
 	started := make(chan error, 1)
 	go func() { started <- w.reader.Start(ctx) }()
-	for _, o := range []client.Object{&corev1.Pod{}, &batchv1.Job{}, &jobset.JobSet{}, &kueue.Workload{}, &api.TrainJob{}} {
+	kinds := []client.Object{&corev1.Pod{}, &batchv1.Job{}, &jobset.JobSet{}, &kueue.Workload{}, &api.TrainJob{}}
+	for _, o := range kinds {
 		if _, err := w.reader.GetInformer(ctx, o); err != nil {
 			return fmt.Errorf("watching %T: %w", o, err)
 		}
@@ -71,9 +74,9 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration, lasting *Lasting
 	if !w.reader.WaitForCacheSync(ctx) {
 		return context.Cause(ctx)
 	}
-	ticker := time.NewTicker(every)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	for looks := 1; ; {
+	for audits := 1; ; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -85,12 +88,12 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration, lasting *Lasting
 				return err
 			}
 			for _, f := range lasting.Next(Look(objects), now) {
-				tell(f)
+				report(f)
 			}
-			if done != nil && done(looks, lasting.Pending()) {
+			if done != nil && done(audits, lasting.Pending()) {
 				return nil
 			}
-			looks++
+			audits++
 		}
 	}
 }

@@ -2,33 +2,33 @@ package integration
 
 import (
 	"encoding/json"
-	"fmt"
+	"maps"
+	"slices"
 	"strconv"
-	"strings"
 
 	"gomodules.xyz/jsonpatch/v2"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/signalbox-dev/signalbox/review"
 )
 
 // canonical returns the operations that bring the values of a TrainJob's spec into the form in which Trainer's webhook
-// writes them: it reads an object into its types and writes it back when it changes anything, and quantities come back
-// differently (a GPU count of 8 as "8"). Trainer then refuses the change, because it believes that an immutable field
-// was edited; so the values get that form when the TrainJob is created. Nothing is added and nothing removed.
-func canonical(raw []byte, typed any) ([]jsonpatch.Operation, error) {
-	back, err := json.Marshal(typed)
+// writes them: it decodes an object into its types and encodes it again when it changes anything, which changes the
+// form of quantities (a GPU count of 8 becomes "8"). Trainer then rejects the change, because it takes it for an edit
+// of an immutable field; so the values get that form when the TrainJob is created. Nothing is added and nothing
+// removed.
+func canonical(sent map[string]any, typed any) ([]jsonpatch.Operation, error) {
+	encoded, err := json.Marshal(typed)
 	if err != nil {
 		return nil, err
 	}
-	var sent, written struct {
-		Spec any `json:"spec"`
+	var written struct {
+		Spec map[string]any `json:"spec"`
 	}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &sent); err != nil {
-		return nil, fmt.Errorf("reading spec: %w", err)
-	}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(back, &written); err != nil {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(encoded, &written); err != nil {
 		return nil, err
 	}
-	return replacements("/spec", sent.Spec, written.Spec), nil
+	return replacements("/spec", sent, written.Spec), nil
 }
 
 // replacements compares what both sides have and returns the leaves that differ.
@@ -40,9 +40,9 @@ func replacements(path string, sent, written any) []jsonpatch.Operation {
 		if !ok {
 			return nil
 		}
-		for key, value := range s {
+		for _, key := range slices.Sorted(maps.Keys(s)) {
 			if other, found := w[key]; found {
-				operations = append(operations, replacements(path+"/"+escape(key), value, other)...)
+				operations = append(operations, replacements(path+"/"+review.Escape(key), s[key], other)...)
 			}
 		}
 	case []any:
@@ -59,9 +59,4 @@ func replacements(path string, sent, written any) []jsonpatch.Operation {
 		}
 	}
 	return operations
-}
-
-// escape writes a key as a part of a JSON pointer (RFC 6901).
-func escape(key string) string {
-	return strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }

@@ -14,17 +14,24 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/review"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // FuzzWebhook holds that no update by somebody else, whatever was sent, makes the webhook panic, changes or drops the
 // integration's entry, puts another after it, or touches an entry that isn't the integration's.
 func FuzzWebhook(f *testing.F) {
-	const own = `{"manager":"kueue.x-k8s.io/manager","time":"2026-01-01T00:00:00Z","trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"node"}]}}}}`
-	stored := `{"metadata":{"name":"a","annotations":{"signalbox.dev/runtime":"x"}},"spec":{"runtimePatches":[{"manager":"a.com/a","future":{"b":0}},` + own + `]}}`
+	const own = `{"manager":"kueue.x-k8s.io/manager","time":"2026-01-01T00:00:00Z",` +
+		`"trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[{"name":"node"}]}}}}`
+	stored := `{"metadata":{"name":"a","annotations":{"signalbox.dev/runtime":"x"}},` +
+		`"spec":{"runtimePatches":[{"manager":"a.com/a","future":{"b":0}},` + own + `]}}`
 	for _, sent := range []string{
 		`{"metadata":{"name":"a"},"spec":{}}`, stored, `{"metadata":{"name":"a"},"spec":{"runtimePatches":null}}`,
-		`{"metadata":{"name":"a"},"spec":{"runtimePatches":[{"manager":"kueue.x-k8s.io/manager"},{"manager":"b.com/b","trainingRuntimeSpec":{}}]}}`,
-		`{"spec":{"runtimePatches":[` + own + `,{"manager":"a.com/a"},` + own + `]}}`, `{"metadata":{"annotations":{"signalbox.dev/runtime":"y"}},"spec":{"trainer":{"resourcesPerNode":{"limits":{"nvidia.com/gpu":8}}}}}`,
+		`{"metadata":{"name":"a"},"spec":{"runtimePatches":[{"manager":"kueue.x-k8s.io/manager"},` +
+			`{"manager":"b.com/b","trainingRuntimeSpec":{}}]}}`,
+		`{"spec":{"runtimePatches":[` + own + `,{"manager":"a.com/a"},` + own + `]}}`,
+		`{"metadata":{"annotations":{"signalbox.dev/runtime":"y"}},` +
+			`"spec":{"trainer":{"resourcesPerNode":{"limits":{"nvidia.com/gpu":8}}}}}`,
 	} {
 		f.Add([]byte(stored), []byte(sent))
 		f.Add([]byte(sent), []byte(stored))
@@ -33,19 +40,27 @@ func FuzzWebhook(f *testing.F) {
 	if err := trainerapi.AddToScheme(scheme); err != nil {
 		f.Fatal(err)
 	}
-	w := &Webhook{decoder: webhookadmission.NewDecoder(scheme)}
+	reader, trainer := review.Reader{Decoder: webhookadmission.NewDecoder(scheme)}, trainerOf(overrides.Kubeflow23, nil)
 	f.Fuzz(func(t *testing.T, before, sent []byte) {
-		rv, err := w.decode(webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-			Operation: admissionv1.Update, Object: runtime.RawExtension{Raw: sent}, OldObject: runtime.RawExtension{Raw: before},
+		rq, err := reader.Read(webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+			Operation: admissionv1.Update,
+			Object:    runtime.RawExtension{Raw: sent}, OldObject: runtime.RawExtension{Raw: before},
 		}})
-		if err != nil || !hasSpec(sent) || !hasSpec(before) || rv.new.Name == "" {
+		if err != nil || !rq.HasSpec() || rq.New.Name == "" {
 			return // no API server sends that
 		}
-		if _, err := canonical(sent, &rv.new.TrainJob); err != nil {
+		if stored, err := rq.Stored(); err != nil || stored == nil {
 			return
 		}
-		refuseOwn(overrides.Kubeflow23, &rv.new.TrainJob)
-		operations, err := keep(overrides.Kubeflow23, rv)
+		fields, err := rq.Sent()
+		if err != nil {
+			return
+		}
+		if _, err := canonical(fields, rq.New); err != nil {
+			return
+		}
+		refuseOwn(trainer, rq.New)
+		operations, err := trainer.keep(rq)
 		if err != nil {
 			return
 		}
@@ -63,9 +78,9 @@ func FuzzWebhook(f *testing.F) {
 				t.Fatalf("the patch %s can't be applied to %s: %v", data, sent, err)
 			}
 		}
-		was, ok := entriesOf(before)
-		now, okNow := entriesOf(after)
-		given, okSent := entriesOf(sent)
+		was, ok := sentEntries(before)
+		now, okNow := sentEntries(after)
+		given, okSent := sentEntries(sent)
 		if !ok || !okNow || !okSent {
 			return // not a TrainJob's
 		}
@@ -81,14 +96,19 @@ func FuzzWebhook(f *testing.F) {
 		if theirs, _ := split(given); !same(theirs, others) {
 			t.Fatalf("the others' entries were sent as %s and became %s", theirs, others)
 		}
-		if rv.old.Annotations[overrides.PinAnnotation] != annotationOf(t, after) {
+		if rq.Old.Annotations[store.PinAnnotation] != annotationOf(t, after) {
 			t.Fatalf("the pinned runtime has changed: %s", after)
 		}
 	})
 }
 
-func entriesOf(raw []byte) ([]json.RawMessage, bool) {
-	list, err := rawEntries(raw)
+// sentEntries returns the entries of a TrainJob as JSON; false if they can't be read.
+func sentEntries(raw []byte) ([]json.RawMessage, bool) {
+	var object struct {
+		Spec map[string]any `json:"spec"`
+	}
+	err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &object)
+	list, err := entriesOf(object.Spec, err)
 	if err != nil {
 		return nil, false
 	}
@@ -138,5 +158,5 @@ func annotationOf(t *testing.T, raw []byte) string {
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw, &object); err != nil {
 		t.Fatal(err)
 	}
-	return object.Annotations[overrides.PinAnnotation]
+	return object.Annotations[store.PinAnnotation]
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// TrainJobCRD is the CRD that tells which Trainer is installed.
+// TrainJobCRD is the CRD that shows which Trainer is installed.
 const TrainJobCRD = "trainjobs.trainer.kubeflow.org"
 
 // DialectOf returns how the Trainer that a CRD is of takes overrides.
@@ -36,16 +36,18 @@ func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (overrides.Dialect
 			return overrides.Kubeflow22, nil
 		}
 		for _, d := range []overrides.Dialect{overrides.Kubeflow21, overrides.Kubeflow20} {
-			if _, found := spec[d.Field]; found {
+			if _, found := spec[d.Field()]; found {
 				return d, nil
 			}
 		}
 	}
-	return overrides.Dialect{}, fmt.Errorf("CRD %s has none of spec.%s, spec.%s and spec.%s: it is of no Kubeflow Trainer from v2.0 to v2.3; install one of these", crd.Name,
-		overrides.RuntimePatches, overrides.PodTemplateOverrides, overrides.PodSpecOverrides)
+	return nil, fmt.Errorf("CRD %s has none of spec.%s, spec.%s and spec.%s: it is of no Kubeflow Trainer from v2.0 to "+
+		"v2.3; install one of these",
+		crd.Name, overrides.RuntimePatches, overrides.PodTemplateOverrides, overrides.PodSpecOverrides)
 }
 
-// hasGracePeriod tells whether runtimePatches can set a pod's grace period, which they can since Kubeflow Trainer v2.3.
+// hasGracePeriod reports whether runtimePatches can set a pod's grace period, which they can since Kubeflow Trainer
+// v2.3.
 func hasGracePeriod(patches *apiextensionsv1.JSONSchemaProps) bool {
 	inside := func(s *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
 		if s.Items != nil && s.Items.Schema != nil {
@@ -54,7 +56,10 @@ func hasGracePeriod(patches *apiextensionsv1.JSONSchemaProps) bool {
 		return s
 	}
 	s := inside(patches)
-	for _, name := range []string{"trainingRuntimeSpec", "template", "spec", "replicatedJobs", "template", "spec", "template", "spec"} {
+	path := []string{
+		"trainingRuntimeSpec", "template", "spec", "replicatedJobs", "template", "spec", "template", "spec",
+	}
+	for _, name := range path {
 		next, found := s.Properties[name]
 		if !found {
 			return false
@@ -65,8 +70,8 @@ func hasGracePeriod(patches *apiextensionsv1.JSONSchemaProps) bool {
 	return found
 }
 
-// refusalHolds is for how long a refused atomic start is remembered: Kubeflow Trainer v2.2.0 refuses all of them, v2.2.1,
-// which has the same CRD, none, and an upgrade of the one to the other is not seen but by trying.
+// refusalHolds is for how long a refused atomic start is remembered: Kubeflow Trainer v2.2.0 refuses all of them,
+// v2.2.1, which has the same CRD, none, and an upgrade of the one to the other is not seen but by trying.
 const refusalHolds = 10 * time.Minute
 
 // Installed knows the Trainer of the cluster, and follows it when its CRD changes.
@@ -91,7 +96,10 @@ func (i *Installed) Dialect() overrides.Dialect {
 	return i.dialect
 }
 
-// refuses tells whether the Trainer has refused an atomic start a short while ago.
+// Trainer returns the Trainer as it is now.
+func (i *Installed) Trainer() Trainer { return trainerOf(i.Dialect(), i) }
+
+// refuses reports whether the Trainer has refused an atomic start a short while ago.
 func (i *Installed) refuses() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -104,7 +112,7 @@ func (i *Installed) refusedAtomic() {
 	i.refused = i.clock.Now()
 }
 
-// observe takes a CRD as it is now, and tells whether it is another Trainer's than before.
+// observe takes a CRD as it is now, and reports whether it is another Trainer's than before.
 func (i *Installed) observe(crd *apiextensionsv1.CustomResourceDefinition) (bool, error) {
 	d, err := DialectOf(crd)
 	if err != nil {
@@ -135,7 +143,7 @@ func (i *Installed) Watch(ctx context.Context, informers cache.Informers) error 
 		case err != nil:
 			log.Error(err, "The Trainer that is installed now is not known; TrainJobs are started as with the one before")
 		case changed:
-			log.Info("Another Trainer is installed", "trainer", i.Dialect().Name)
+			log.Info("Another Trainer is installed", "trainer", i.Dialect().Name())
 			i.mu.Lock()
 			tell := i.changed
 			i.mu.Unlock()

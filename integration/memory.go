@@ -4,12 +4,12 @@ import (
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
 // memory is what this process knows of its own writes before its cache shows them, so that a stale read doesn't write
-// them again, and how many TrainJobs it has looked at. It holds nothing that can't be lost: without it a write is tried twice, and refused by the API server.
+// them again, and how many TrainJobs it has looked at. It holds nothing that can't be lost: without it a write is tried
+// twice, and refused by the API server.
 type memory struct {
 	mu    sync.Mutex
 	jobs  map[types.NamespacedName]record
@@ -28,8 +28,6 @@ type record struct {
 	finished time.Time
 	// rebuilt is the state of runtime and entries for which its JobSet was deleted.
 	rebuilt string
-	// replaced is, by name, the Jobs that were deleted after the entry was cleared at that time.
-	replaced map[string]*metav1.Time
 	// started is when it was started, until its pods have been ready; only a metric is lost with it.
 	started time.Time
 }
@@ -74,11 +72,13 @@ func (m *memory) look(key types.NamespacedName, uid types.UID, ended bool, now t
 	}
 }
 
-// unfinished is how many of the TrainJobs that this process has looked at have not ended, and since when it looks.
-func (m *memory) unfinished() (others int, since time.Time) {
+// recall returns what is remembered of a TrainJob, how many have not ended of those that this process has reconciled,
+// and since when it reconciles.
+func (m *memory) recall(key types.NamespacedName, uid types.UID) recollection {
+	remembered := m.of(key, uid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.jobs) - m.ended, m.since
+	return recollection{record: remembered, unfinished: len(m.jobs) - m.ended, since: m.since}
 }
 
 func (m *memory) forget(key types.NamespacedName) {

@@ -18,9 +18,8 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
-	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // The ways in which TrainJobs are started.
@@ -35,42 +34,52 @@ var seconds = []float64{0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800
 var (
 	starts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "signalbox_trainjob_starts_total",
-		Help: "Starts of TrainJobs, by the way in which they were written (one-write sets the entry and clears suspend at once; two-writes is for Kubeflow Trainer before v2.2.1), by the field of the spec that the entry went into, " +
-			"and by their result: started, conflict (the TrainJob had changed; it is decided anew), refused (by the API server or a webhook) or failed.",
+		Help: "Starts of TrainJobs, by the way in which they were written (one-write sets the entry and clears suspend at " +
+			"once; two-writes is for Kubeflow Trainer before v2.2.1), by the field of the spec that the entry went into, and " +
+			"by their result: started, conflict (the TrainJob had changed; it is decided anew), refused (by the API server " +
+			"or a webhook) or failed.",
 	}, []string{"way", "field", "result"})
 	admissionToStart = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name:    "signalbox_admission_to_start_seconds",
-		Help:    "Seconds from the admission of a TrainJob's Workload, whose time Kueue gives in whole seconds, to the write that starts the TrainJob.",
+		Name: "signalbox_admission_to_start_seconds",
+		Help: "Seconds from the admission of a TrainJob's Workload, whose time Kueue gives in whole seconds, to the write " +
+			"that starts the TrainJob.",
 		Buckets: seconds,
 	})
 	startToReady = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name:    "signalbox_start_to_pods_ready_seconds",
-		Help:    "Seconds from the write that starts a TrainJob until all of its pods have been ready or have succeeded. A start before the manager's own is not counted.",
+		Name: "signalbox_start_to_pods_ready_seconds",
+		Help: "Seconds from the write that starts a TrainJob until all of its pods have been ready or have succeeded. A " +
+			"start before the manager's own is not counted.",
 		Buckets: seconds,
 	})
 	entryConflicts = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "signalbox_entry_conflicts_total",
-		Help: "TrainJobs that could not be started because another entry of their overrides contradicts what admission needs; their event names both.",
+		Help: "TrainJobs that could not be started because another entry of their overrides contradicts what admission " +
+			"needs; their event names both.",
 	})
 	refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "signalbox_ownership_refusals_total",
-		Help: "Requests of others that would have changed what is the integration's: its entry, its annotation or suspend. answer is refused, or restored where the request was granted without that.",
+		Help: "Requests of others that would have changed what is the integration's: its entry, its annotation or suspend. " +
+			"answer is refused, or restored where the request was granted without that.",
 	}, []string{"what", "answer"})
 	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "signalbox_trainjob_evictions_total",
-		Help: "TrainJobs that were stopped, by the reason of their Workload's eviction in Kueue's terms, or WorkloadDeleted, NoMatchingWorkload or NotAdmitted.",
+		Help: "TrainJobs that were stopped, by the reason of their Workload's eviction in Kueue's terms, or " +
+			"WorkloadDeleted, NoMatchingWorkload or NotAdmitted.",
 	}, []string{"reason"})
 	snapshotsDropped = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "signalbox_runtime_snapshots_dropped_total",
-		Help: "Kubeflow Trainer's snapshots of runtimes that were deleted because the runtime was edited while the TrainJob, which had not run, waited.",
+		Help: "Kubeflow Trainer's snapshots of runtimes that were deleted because the runtime was edited while the " +
+			"TrainJob, which had not run, waited.",
 	})
 )
 
 func init() {
-	metrics.Registry.MustRegister(starts, admissionToStart, startToReady, entryConflicts, refusals, evictions, snapshotsDropped)
+	metrics.Registry.MustRegister(
+		starts, admissionToStart, startToReady, entryConflicts, refusals, evictions, snapshotsDropped)
 	// A rate sees the first of a kind only where there was a zero before.
 	for _, reason := range []string{
-		kueue.WorkloadEvictedByPreemption, kueue.WorkloadEvictedByPodsReadyTimeout, kueue.WorkloadEvictedByAdmissionCheck, kueue.WorkloadEvictedByClusterQueueStopped,
+		kueue.WorkloadEvictedByPreemption, kueue.WorkloadEvictedByPodsReadyTimeout,
+		kueue.WorkloadEvictedByAdmissionCheck, kueue.WorkloadEvictedByClusterQueueStopped,
 		kueue.WorkloadEvictedByLocalQueueStopped, kueue.WorkloadEvictedDueToNodeFailures, kueue.WorkloadDeactivated,
 	} {
 		evictions.WithLabelValues(reason)
@@ -82,15 +91,11 @@ func init() {
 	refusals.WithLabelValues("suspend", "restored")
 }
 
-// countFromZero makes the counts of a Trainer's starts, so that a rate sees the first of each.
-func countFromZero(d overrides.Dialect) {
-	ways := []string{oneWrite}
-	if !d.Bundled {
-		ways = append(ways, twoWrites)
-	}
-	for _, way := range ways {
+// countFromZero creates the counters of a Trainer's starts, so that a rate sees the first of each.
+func countFromZero(trainer Trainer) {
+	for _, way := range trainer.ways() {
 		for _, result := range []string{"started", "conflict", "refused", "failed"} {
-			starts.WithLabelValues(way, d.Field, result)
+			starts.WithLabelValues(way, trainer.Field(), result)
 		}
 	}
 }
@@ -109,47 +114,46 @@ func resultOf(err error) string {
 	return "failed"
 }
 
-// countStart counts the write of a start. What it starts is measured.
-func (j *job) countStart(way string, wl *kueue.Workload, err error) {
-	starts.WithLabelValues(way, j.dialect.Field, resultOf(err)).Inc()
+// countStart counts the write of a start, and measures what it starts.
+func (r *Reconciler) countStart(o *observed, way string, wl *kueue.Workload, err error) {
+	starts.WithLabelValues(way, o.trainer.Field(), resultOf(err)).Inc()
 	if err != nil {
 		return
 	}
-	now := j.r.clock.Now()
+	now := r.clock.Now()
 	if c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted); c != nil {
 		admissionToStart.Observe(max(now.Sub(c.LastTransitionTime.Time), 0).Seconds())
 	}
-	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.started = now })
+	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = now })
 }
 
 // countReady measures how long the pods of a started TrainJob took.
-func (j *job) countReady(ctx context.Context) {
-	if j.UID == "" || j.IsSuspended() {
+func (r *Reconciler) countReady(o *observed) {
+	if o.memory.started.IsZero() || o.suspended() || o.stage == stageDeleted || !o.ready() {
 		return
 	}
-	started := j.r.memory.of(j.key(), j.UID).started
-	if started.IsZero() || !j.PodsReady(ctx, j.r.client) {
-		return
-	}
-	startToReady.Observe(j.r.clock.Since(started).Seconds())
-	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.started = time.Time{} })
+	startToReady.Observe(o.now.Sub(o.memory.started).Seconds())
+	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
 }
 
-// evictionOf is the reason of an eviction in Kueue's terms; jobframework says it behind its own.
+// evictionOf returns the reason of an eviction in Kueue's terms; jobframework puts its own before it.
 func evictionOf(reason jobframework.StopReason) string {
 	return strings.TrimPrefix(string(reason), string(jobframework.StopReasonWorkloadEvicted)+"DueTo")
 }
 
 // countEviction counts a TrainJob that was stopped.
-func (j *job) countEviction(reason jobframework.StopReason) {
-	evictions.WithLabelValues(evictionOf(reason)).Inc()
-	j.r.memory.keep(j.key(), j.UID, func(r *record) { r.started = time.Time{} })
+func (r *Reconciler) countEviction(o *observed, reason string) {
+	evictions.WithLabelValues(reason).Inc()
+	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
 }
 
-// states counts TrainJobs by their state when it is asked. The leader alone does, so that the replicas' counts can be added.
+// states counts TrainJobs by their state when it is asked. The leader alone does, so that the replicas' counts can be
+// added.
 type states struct{ client client.Reader }
 
-var trainJobs = prometheus.NewDesc("signalbox_trainjobs", "TrainJobs by their state, as kubectl get trainjob shows it; with the bundled Trainer only, whose status has it.", []string{"state"}, nil)
+var trainJobs = prometheus.NewDesc("signalbox_trainjobs",
+	"TrainJobs by their state, as kubectl get trainjob shows it; with the bundled Trainer only, whose status has it.",
+	[]string{"state"}, nil)
 
 func (s states) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- trainJobs }
 
@@ -177,7 +181,9 @@ type overduePods struct {
 }
 
 var podsOverdue = prometheus.NewDesc("signalbox_pods_overdue",
-	"Pods of JobSets that still run 30 seconds after their grace period. Those of TrainJobs hold quota until they have ended.", nil, nil)
+	"Pods of JobSets that still run 30 seconds after their grace period. Those of TrainJobs hold quota until they have "+
+		"ended.",
+	nil, nil)
 
 func (o overduePods) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- podsOverdue }
 
@@ -191,7 +197,7 @@ func (o overduePods) Collect(out chan<- prometheus.Metric) {
 	}
 	n := 0
 	for i := range pods.Items {
-		if overdue(&pods.Items[i], o.clock) >= 0 && !admission.PodEnded(&pods.Items[i]) {
+		if overdue(&pods.Items[i], o.clock) >= 0 && !store.PodEnded(&pods.Items[i]) {
 			n++
 		}
 	}

@@ -23,24 +23,24 @@ import (
 )
 
 // Priorities in the controller's queue; what isn't named has 0. TrainJobs that hold quota come first: however many are
-// submitted or wait, GPUs stand idle only for those that are to start, stop or end. Among them come first those that have just
-// been admitted: a start is one write, and a JobSet, for which others than we work the longer, is made when none waits for
-// its start. What nobody waits for comes last.
+// submitted or wait, GPUs stand idle only for those that are to start, stop or end. Among them come first those that
+// have just been admitted: a start is one write, and a JobSet, for which others than we work the longer, is made when
+// none waits for its start. What nobody waits for comes last.
 const (
 	admittedPriority = 20
 	holderPriority   = 10
 	laterPriority    = -20
 )
 
-// holdersFirst passes events on, those of what holds quota with holderPriority, an admission with admittedPriority, and those of
-// what waits by the size of its namespace's crowd.
+// holdersFirst passes events on, those of what holds quota with holderPriority, an admission with admittedPriority, and
+// those of what waits by the size of its namespace's crowd.
 type holdersFirst struct {
 	handler.EventHandler
 	crowds *crowds
 }
 
-// crowds lowers the priority of waiting TrainJobs by how many of their namespace are in the queue, so that a namespace with ten
-// thousand doesn't delay another with one. Within a namespace the order stays first in, first out.
+// crowds lowers the priority of waiting TrainJobs by how many of their namespace are in the queue, so that a namespace
+// with ten thousand doesn't delay another with one. Within a namespace the order stays first in, first out.
 type crowds struct {
 	mu     sync.Mutex
 	queued map[string]*crowd // by namespace
@@ -107,25 +107,26 @@ func (q inTurn) AddWithOpts(o priorityqueue.AddOpts, items ...reconcile.Request)
 }
 
 // Create implements handler.EventHandler; after a restart, too, holders come first.
-func (h holdersFirst) Create(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+func (h holdersFirst) Create(ctx context.Context, e event.CreateEvent, q queue) {
 	h.EventHandler.Create(ctx, e, h.queueFor(q, priorityOf(e.Object)))
 }
 
 // Update implements handler.EventHandler; what has just come to its end, or was stopped, is raised once more.
-func (h holdersFirst) Update(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+func (h holdersFirst) Update(ctx context.Context, e event.UpdateEvent, q queue) {
 	priority := max(priorityOf(e.ObjectOld), priorityOf(e.ObjectNew))
-	if before, ok := e.ObjectOld.(*kueue.Workload); ok && !workload.IsAdmitted(before) && workload.IsAdmitted(e.ObjectNew.(*kueue.Workload)) {
+	before, ok := e.ObjectOld.(*kueue.Workload)
+	if ok && !workload.IsAdmitted(before) && workload.IsAdmitted(e.ObjectNew.(*kueue.Workload)) {
 		priority = admittedPriority
 	}
 	h.EventHandler.Update(ctx, e, h.queueFor(q, priority))
 }
 
 // Delete implements handler.EventHandler.
-func (h holdersFirst) Delete(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+func (h holdersFirst) Delete(ctx context.Context, e event.DeleteEvent, q queue) {
 	h.EventHandler.Delete(ctx, e, h.queueFor(q, priorityOf(e.Object)))
 }
 
-func (h holdersFirst) queueFor(q workqueue.TypedRateLimitingInterface[reconcile.Request], priority int) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+func (h holdersFirst) queueFor(q queue, priority int) queue {
 	pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request])
 	switch {
 	case !ok:
@@ -143,8 +144,8 @@ func priorityOf(o client.Object) int {
 	return 0
 }
 
-// holdsQuota tells whether an object's TrainJob holds quota, as far as the object tells. A JobSet runs with quota; a pod is
-// passed on only where it is what quota is still held for (jobOf).
+// holdsQuota reports whether an object's TrainJob holds quota, as far as the object shows. A JobSet runs with quota; a
+// pod is passed on only where it is what quota is still held for (jobOf).
 func holdsQuota(o client.Object) bool {
 	switch o := o.(type) {
 	case *api.TrainJob:
@@ -159,9 +160,9 @@ func holdsQuota(o client.Object) bool {
 	return false
 }
 
-// placed gives a TrainJob that is to be looked at again its place in the queue. After an error it keeps the one that it had: a
-// start that has failed doesn't wait behind a status that was to be written. What waits for a time, and doesn't say that it
-// comes last, is about to start or to stop.
+// placed gives a TrainJob that is to be looked at again its place in the queue. After an error it keeps the one that it
+// had: a start that has failed doesn't wait behind a status that was to be written. What waits for a time, and doesn't
+// say that it comes last, is about to start or to stop.
 func placed(result reconcile.Result, err error) reconcile.Result {
 	if err != nil {
 		return reconcile.Result{}
@@ -171,6 +172,9 @@ func placed(result reconcile.Result, err error) reconcile.Result {
 	}
 	return result
 }
+
+// queue is a controller's.
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // raised is a queue into which everything comes with a priority.
 type raised struct {

@@ -66,7 +66,8 @@ func CheckConfiguration(config *configapi.Kueue) error {
 
 // Identity returns the name of the user that the client is to the API server.
 func Identity(ctx context.Context, clients kubernetes.Interface) (string, error) {
-	review, err := clients.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := clients.AuthenticationV1().SelfSubjectReviews().Create(
+		ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("asking who we are: %w", err)
 	}
@@ -74,7 +75,9 @@ func Identity(ctx context.Context, clients kubernetes.Interface) (string, error)
 }
 
 // Check refuses a cluster on which the integration can't work, with what to change. It doesn't look at the Trainer.
-func Check(ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface, config *configapi.Kueue) error {
+func Check(
+	ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface, config *configapi.Kueue,
+) error {
 	return errors.Join(
 		served(disco, kueue.SchemeGroupVersion.WithKind("Workload"), "install Kueue v0.19 or later"),
 		served(disco, jobset.SchemeGroupVersion.WithKind("JobSet"), "install JobSet v0.12 or later"),
@@ -85,16 +88,19 @@ func Check(ctx context.Context, reader client.Reader, disco discovery.DiscoveryI
 // serveTime is for how long the API server may not list the kinds of a CRD that it has.
 const serveTime = 30 * time.Second
 
-// AwaitTrainJobs waits until TrainJobs and their runtimes are served: a manager that is installed together with their CRDs
-// comes before the API server has taken those up. That a CRD is there is for others to check.
+// AwaitTrainJobs waits until TrainJobs and their runtimes are served: a manager that is installed together with their
+// CRDs comes before the API server has taken those up. That a CRD is there is for others to check.
 func AwaitTrainJobs(ctx context.Context, disco discovery.DiscoveryInterface, clk clock.WithTicker) error {
 	version := trainerapi.GroupVersion
 	timeout, ticker := clk.After(serveTime), clk.NewTicker(serveTime/100)
 	defer ticker.Stop()
 	for {
 		var missing error // the first; the group alone would be missing once for each kind
-		for _, kind := range []string{trainerapi.TrainJobKind, trainerapi.TrainingRuntimeKind, trainerapi.ClusterTrainingRuntimeKind} {
-			if missing = served(disco, version.WithKind(kind), "look at the conditions of the CRDs of group "+version.Group); missing != nil {
+		for _, kind := range []string{
+			trainerapi.TrainJobKind, trainerapi.TrainingRuntimeKind, trainerapi.ClusterTrainingRuntimeKind,
+		} {
+			missing = served(disco, version.WithKind(kind), "look at the conditions of the CRDs of group "+version.Group)
+			if missing != nil {
 				break
 			}
 		}
@@ -129,9 +135,10 @@ func served(disco discovery.DiscoveryInterface, kind schema.GroupVersionKind, wa
 func FindTrainer(ctx context.Context, reader client.Reader) (overrides.Dialect, error) {
 	var crd apiextensionsv1.CustomResourceDefinition
 	if err := reader.Get(ctx, client.ObjectKey{Name: TrainJobCRD}, &crd); apierrors.IsNotFound(err) {
-		return overrides.Dialect{}, errors.New("the cluster has no TrainJobs; install Kubeflow Trainer, or set trainer.enabled to true and apply config/crd")
+		return nil, errors.New("the cluster has no TrainJobs; install Kubeflow Trainer, or set trainer.enabled to true and " +
+			"apply config/crd")
 	} else if err != nil {
-		return overrides.Dialect{}, fmt.Errorf("reading CRD %s: %w", TrainJobCRD, err)
+		return nil, fmt.Errorf("reading CRD %s: %w", TrainJobCRD, err)
 	}
 	return DialectOf(&crd)
 }
@@ -141,8 +148,9 @@ func checkKueue(ctx context.Context, reader client.Reader, config *configapi.Kue
 	var object corev1.ConfigMap
 	key := client.ObjectKey{Namespace: config.ConfigMap.Namespace, Name: config.ConfigMap.Name}
 	if err := reader.Get(ctx, key, &object); apierrors.IsNotFound(err) {
-		ctrl.LoggerFrom(ctx).Info("Kueue's configuration is not where it should be; make sure that it lists "+externalFramework+
-			" under integrations.externalFrameworks and not "+builtinFramework+" under integrations.frameworks, or name its place in kueue.configMap", "configMap", key)
+		ctrl.LoggerFrom(ctx).Info("Kueue's configuration is not where it should be; make sure that it lists "+
+			externalFramework+" under integrations.externalFrameworks and not "+builtinFramework+
+			" under integrations.frameworks, or name its place in kueue.configMap", "configMap", key)
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("reading Kueue's configuration: %w", err)
@@ -169,16 +177,20 @@ func compare(ours *configapi.Kueue, theirs *kueueconfig.Configuration) error {
 	}
 	var errs []error
 	if slices.Contains(frameworks, builtinFramework) {
-		errs = append(errs, fmt.Errorf("integrations.frameworks lists %q: two integrations would fight over every TrainJob; take it out, list %q under "+
-			"integrations.externalFrameworks, and restart Kueue", builtinFramework, externalFramework))
+		errs = append(errs, fmt.Errorf("integrations.frameworks lists %q: two integrations would fight over every TrainJob; "+
+			"take it out, list %q under integrations.externalFrameworks, and restart Kueue",
+			builtinFramework, externalFramework))
 	} else if !slices.ContainsFunc(external, func(s string) bool { return strings.EqualFold(s, externalFramework) }) {
-		errs = append(errs, fmt.Errorf("integrations.externalFrameworks does not list %q: Kueue would queue the TrainJobs' JobSets a second time; add it, and restart Kueue", externalFramework))
+		errs = append(errs, fmt.Errorf("integrations.externalFrameworks does not list %q: Kueue would queue the TrainJobs' "+
+			"JobSets a second time; add it, and restart Kueue", externalFramework))
 	}
 	if theirs.ManageJobsWithoutQueueName != ours.ManageJobsWithoutQueueName {
-		errs = append(errs, fmt.Errorf("manageJobsWithoutQueueName is %t there and kueue.manageJobsWithoutQueueName %t here; make them the same", theirs.ManageJobsWithoutQueueName, ours.ManageJobsWithoutQueueName))
+		errs = append(errs, fmt.Errorf("manageJobsWithoutQueueName is %t there and kueue.manageJobsWithoutQueueName %t "+
+			"here; make them the same", theirs.ManageJobsWithoutQueueName, ours.ManageJobsWithoutQueueName))
 	}
 	if waits := theirs.WaitForPodsReady != nil; waits != ours.WaitForPodsReady {
-		errs = append(errs, fmt.Errorf("waitForPodsReady is set there: %t, and kueue.waitForPodsReady is %t here; make them the same", waits, ours.WaitForPodsReady))
+		errs = append(errs, fmt.Errorf("waitForPodsReady is set there: %t, and kueue.waitForPodsReady is %t here; "+
+			"make them the same", waits, ours.WaitForPodsReady))
 	}
 	return errors.Join(errs...)
 }

@@ -11,7 +11,8 @@ import (
 func BenchmarkCompute(b *testing.B) {
 	job := &api.TrainJob{Spec: must[api.TrainJobSpec](b, `{trainer: {numNodes: 5}}`)}
 	runtime := must[trainerapi.TrainingRuntimeSpec](b, torchRuntime)
-	merged := listed(entries(b, "["+podEntry("a.com/a", `{metadata: {labels: {x: a}}, spec: {nodeSelector: {gpu: a100}}}`)+"]"))
+	merged := listed(entries(b, "["+podEntry("a.com/a", `{metadata: {labels: {x: a}}, spec: {nodeSelector: {gpu: a100}}}`)+
+		"]"))
 	for name, with := range map[string][]Entry{"plain": nil, "merging an entry": merged} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -21,15 +22,5 @@ func BenchmarkCompute(b *testing.B) {
 				}
 			}
 		})
-	}
-}
-
-func BenchmarkPin(b *testing.B) {
-	runtime := must[trainerapi.TrainingRuntimeSpec](b, torchRuntime)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Pin(&runtime); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

@@ -36,12 +36,16 @@ podTemplateOverrides:
 templateOverrides:
 - manager: a.com/a
   pod:
-  - {time: "2026-02-02T00:00:00Z", targetJobs: [{name: node}], spec: {nodeSelector: {x: late}, terminationGracePeriodSeconds: 3}}
+  - {time: "2026-02-02T00:00:00Z", targetJobs: [{name: node}], spec: {nodeSelector: {x: late},
+    terminationGracePeriodSeconds: 3}}
   - {targetJobs: [{name: node}], spec: {nodeSelector: {k: timeless}}}
-  - {time: "2026-01-01T00:00:00Z", targetJobs: [{name: node}], spec: {nodeSelector: {x: early, c: early}, securityContext: {runAsUser: 1}}}
-  job: [{time: "2026-01-01T00:00:00Z", targetJobs: [{name: node}], metadata: {labels: {j: job}}}, {time: "2026-01-02T00:00:00Z", metadata: {annotations: {s: set}}}]
+  - {time: "2026-01-01T00:00:00Z", targetJobs: [{name: node}], spec: {nodeSelector: {x: early, c: early},
+    securityContext: {runAsUser: 1}}}
+  job: [{time: "2026-01-01T00:00:00Z", targetJobs: [{name: node}], metadata: {labels: {j: job}}},
+    {time: "2026-01-02T00:00:00Z", metadata: {annotations: {s: set}}}]
 runtimePatches:
-- {manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node, template: {spec: {template: {spec: {nodeSelector: {x: patch}}}}}}]}}}}
+- {manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node,
+  template: {spec: {template: {spec: {nodeSelector: {x: patch}}}}}}]}}}}
 - {manager: kueue.x-k8s.io/manager}
 `
 
@@ -52,12 +56,15 @@ func TestDialects(t *testing.T) {
 		entries int
 		want    string // the node selector
 	}{
-		"bundled":           {"every shape of the contract, the guide's replaced, the rest merged", Bundled, 2 + 5 + 2, "map[c:early k:timeless x:patch]"},
-		"v2.3":              {"patches alone, on the runtime's", Kubeflow23, 2, "map[x:patch zone:east]"},
-		"v2.1":              {"what its CRD has, merged strategically", Kubeflow21, 1 + 2 + 2, "map[b:pod x:patch zone:east]"},
-		"v2.0":              {"what its CRD has", Kubeflow20, 1 + 1 + 2, "map[a:spec x:patch zone:east]"},
-		"a manifest":        {"all there is", Manifests(false), 1 + 2 + 1 + 5 + 2, "map[a:spec c:early k:timeless x:patch]"},
-		"a v2.1's manifest": {"all there is, merged strategically", Manifests(true), 1 + 2 + 1 + 5 + 2, "map[a:spec b:pod c:early k:timeless x:patch zone:east]"},
+		"bundled": {"every shape of the contract, the guide's replaced, the rest merged", Bundled, 2 + 5 + 2,
+			"map[c:early k:timeless x:patch]"},
+		"v2.3": {"patches alone, on the runtime's", Kubeflow23, 2, "map[x:patch zone:east]"},
+		"v2.1": {"what its CRD has, merged strategically", Kubeflow21, 1 + 2 + 2,
+			"map[b:pod x:patch zone:east]"},
+		"v2.0":       {"what its CRD has", Kubeflow20, 1 + 1 + 2, "map[a:spec x:patch zone:east]"},
+		"a manifest": {"all there is", Manifests(false), 1 + 2 + 1 + 5 + 2, "map[a:spec c:early k:timeless x:patch]"},
+		"a v2.1's manifest": {"all there is, merged strategically", Manifests(true), 1 + 2 + 1 + 5 + 2,
+			"map[a:spec b:pod c:early k:timeless x:patch zone:east]"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -87,11 +94,14 @@ func TestGuide(t *testing.T) {
 template: {spec: {replicatedJobs: [{name: node, replicas: 1, template: {spec: {template: {spec: {
   affinity: {nodeAffinity: {}}, schedulingGates: [{name: r}], imagePullSecrets: [{name: r}], tolerations: [{key: r}],
   volumes: [{name: v, hostPath: {path: /r}}, {name: w, emptyDir: {}}],
-  containers: [{name: side, env: [{name: A, value: r}, {name: B, value: r}], volumeMounts: [{name: v, mountPath: /v, subPath: r}, {name: w, mountPath: /w}, {name: w, mountPath: /same, readOnly: true}]}]}}}}}]}}
+  containers: [{name: side, env: [{name: A, value: r}, {name: B, value: r}], volumeMounts: [{name: v, mountPath: /v,
+    subPath: r}, {name: w, mountPath: /w}, {name: w, mountPath: /same, readOnly: true}]}]}}}}}]}}
 `
 	const override = `podTemplateOverrides: [{targetJobs: [{name: node}], spec: {
-  affinity: {podAffinity: {}}, schedulingGates: [{name: o}], imagePullSecrets: [{name: o}], tolerations: [{key: o}], volumes: [{name: v, emptyDir: {}}],
-  containers: [{name: side, env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}], volumeMounts: [{name: v, mountPath: /elsewhere}, {name: v, mountPath: /same}]}]}}]`
+  affinity: {podAffinity: {}}, schedulingGates: [{name: o}], imagePullSecrets: [{name: o}], tolerations: [{key: o}],
+    volumes: [{name: v, emptyDir: {}}],
+  containers: [{name: side, env: [{name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}],
+    volumeMounts: [{name: v, mountPath: /elsewhere}, {name: v, mountPath: /same}]}]}}]`
 	rt := must[trainerapi.TrainingRuntimeSpec](t, runtime)
 	job := jobOf(t, override)
 	e, err := Bundled.Compute(job, &rt, Bundled.Entries(job))
@@ -103,8 +113,10 @@ template: {spec: {replicatedJobs: [{name: node, replicas: 1, template: {spec: {t
 	if pod.Affinity.NodeAffinity != nil || pod.Affinity.PodAffinity == nil {
 		t.Errorf("affinity is replaced: %v", pod.Affinity)
 	}
-	if fmt.Sprint(pod.SchedulingGates, pod.ImagePullSecrets) != "[{o}] [{o}]" || len(pod.Tolerations) != 1 || pod.Tolerations[0].Key != "o" {
-		t.Errorf("gates, secrets and tolerations are replaced: %v %v %v", pod.SchedulingGates, pod.ImagePullSecrets, pod.Tolerations)
+	if fmt.Sprint(pod.SchedulingGates, pod.ImagePullSecrets) != "[{o}] [{o}]" || len(pod.Tolerations) != 1 ||
+		pod.Tolerations[0].Key != "o" {
+		t.Errorf("gates, secrets and tolerations are replaced: %v %v %v", pod.SchedulingGates, pod.ImagePullSecrets,
+			pod.Tolerations)
 	}
 	if len(pod.Volumes) != 2 || pod.Volumes[0].EmptyDir == nil || pod.Volumes[0].HostPath != nil {
 		t.Errorf("a volume of the same name is overridden, in its place: %v", pod.Volumes)
@@ -112,7 +124,8 @@ template: {spec: {replicatedJobs: [{name: node, replicas: 1, template: {spec: {t
 	if len(side.Env) != 2 || side.Env[0].Value != "" || side.Env[0].ValueFrom == nil || side.Env[1].Value != "r" {
 		t.Errorf("a variable of the same name is overridden, in its place: %v", side.Env)
 	}
-	want := []corev1.VolumeMount{{Name: "w", MountPath: "/w"}, {Name: "v", MountPath: "/same"}, {Name: "v", MountPath: "/elsewhere"}}
+	want := []corev1.VolumeMount{{Name: "w", MountPath: "/w"}, {Name: "v", MountPath: "/same"},
+		{Name: "v", MountPath: "/elsewhere"}}
 	for _, m := range want {
 		found := false
 		for _, have := range side.VolumeMounts {
@@ -142,7 +155,8 @@ func TestResourcesPerNode(t *testing.T) {
 			}
 			var names []string
 			for _, r := range []corev1.ResourceName{"cpu", "memory"} {
-				if _, found := findContainer(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers, "node").Resources.Requests[r]; found {
+				if _, found := findContainer(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers,
+					"node").Resources.Requests[r]; found {
 					names = append(names, string(r))
 				}
 			}
@@ -150,7 +164,8 @@ func TestResourcesPerNode(t *testing.T) {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 			empty := jobOf(t, "trainer: {resourcesPerNode: {}}")
-			if e, err = c.dialect.Compute(empty, &rt, nil); err != nil || len(findContainer(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers, "node").Resources.Requests) != 2 {
+			if e, err = c.dialect.Compute(empty, &rt, nil); err != nil ||
+				len(findContainer(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers, "node").Resources.Requests) != 2 {
 				t.Errorf("no resources take no others' place: %v", err)
 			}
 		})
@@ -159,9 +174,11 @@ func TestResourcesPerNode(t *testing.T) {
 
 func start() *trainerapi.RuntimePatch {
 	own := trainerapi.RuntimePatch{Manager: Manager, Time: &metav1.Time{Time: time.Unix(1_700_000_000, 0).UTC()}}
-	own.TrainingRuntimeSpec = forPods([]api.TargetJob{{Name: "dataset-initializer"}, {Name: "node"}}, &metav1.ObjectMeta{Labels: map[string]string{"kueue.x-k8s.io/podset": "x"}}, nil)
+	own.TrainingRuntimeSpec = forPods([]api.TargetJob{{Name: "dataset-initializer"}, {Name: "node"}},
+		&metav1.ObjectMeta{Labels: map[string]string{"kueue.x-k8s.io/podset": "x"}}, nil)
 	own.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[1].Template.Spec.Template.Spec = &trainerapi.PodSpecPatch{
-		NodeSelector: map[string]string{"gpu": "a"}, Tolerations: []corev1.Toleration{{Key: "gpu", TolerationSeconds: new(int64)}}}
+		NodeSelector: map[string]string{"gpu": "a"}, Tolerations: []corev1.Toleration{
+			{Key: "gpu", TolerationSeconds: new(int64)}}}
 	return &own
 }
 
@@ -172,20 +189,22 @@ func TestRecord(t *testing.T) {
 		elements int
 		users    string
 	}{
-		{Kubeflow21, 2, `podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}}, {targetJobs: [{name: node}], metadata: {labels: {a: b}}}]`},
-		{Kubeflow20, 1, `podSpecOverrides: [{targetJobs: [{name: dataset-initializer}], serviceAccountName: sa}, {targetJobs: [{name: other}], volumes: [{name: v}]}]`},
+		{Kubeflow21, 2, `podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}},
+  {targetJobs: [{name: node}], metadata: {labels: {a: b}}}]`},
+		{Kubeflow20, 1, `podSpecOverrides: [{targetJobs: [{name: dataset-initializer}], serviceAccountName: sa},
+  {targetJobs: [{name: other}], volumes: [{name: v}]}]`},
 	} {
-		t.Run(c.dialect.Name, func(t *testing.T) {
+		t.Run(c.dialect.Name(), func(t *testing.T) {
 			job := jobOf(t, c.users)
 			if c.dialect.Own(job) != nil {
 				t.Fatal("it has none")
 			}
 			own := start()
-			elements, err := c.dialect.Elements(own)
+			elements, err := c.dialect.(*unkeyed).elements(own)
 			if err != nil || len(elements) != c.elements {
 				t.Fatalf("%d elements, %v", len(elements), err)
 			}
-			value, err := (&Record{Field: c.dialect.Field, Time: own.Time, Own: elements}).String()
+			value, err := (&Record{Field: c.dialect.Field(), Time: own.Time, Own: elements}).String()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -198,8 +217,8 @@ func TestRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			spec := object["spec"].(map[string]any)
-			users := spec[c.dialect.Field].([]any)
-			spec[c.dialect.Field] = append(append([]any{}, users...), elements...)
+			users := spec[c.dialect.Field()].([]any)
+			spec[c.dialect.Field()] = append(append([]any{}, users...), elements...)
 			data, err = json.Marshal(object)
 			if err != nil {
 				t.Fatal(err)
@@ -209,7 +228,8 @@ func TestRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			started.Annotations = map[string]string{RecordAnnotation: value}
-			if got := c.dialect.Own(started); got == nil || !got.Time.Equal(own.Time) || len(replicatedJobsOf(got)) != c.elements {
+			if got := c.dialect.Own(started); got == nil || !got.Time.Equal(own.Time) ||
+				len(replicatedJobsOf(got)) != c.elements {
 				t.Errorf("the entry is read back: %+v", got)
 			}
 			if n := len(c.dialect.Others(started)); n != 2 {
@@ -218,14 +238,15 @@ func TestRecord(t *testing.T) {
 			if n := len(c.dialect.Entries(started)); n != 2+c.elements {
 				t.Errorf("%d entries", n)
 			}
-			if got := Without(spec[c.dialect.Field].([]any), elements); !reflect.DeepEqual(got, users) {
+			if got := Without(spec[c.dialect.Field()].([]any), elements); !reflect.DeepEqual(got, users) {
 				t.Errorf("the users' are as they were: %v", got)
 			}
 			if n := len(c.dialect.With(started, *own)); n != 3 {
 				t.Errorf("with another of its own there are %d", n)
 			}
 			cleared := started.DeepCopy()
-			if cleared.Annotations[RecordAnnotation], err = (&Record{Field: c.dialect.Field, Time: own.Time}).String(); err != nil {
+			if cleared.Annotations[RecordAnnotation],
+				err = (&Record{Field: c.dialect.Field(), Time: own.Time}).String(); err != nil {
 				t.Fatal(err)
 			}
 			if got := c.dialect.Own(cleared); got == nil || got.TrainingRuntimeSpec != nil {
@@ -234,7 +255,8 @@ func TestRecord(t *testing.T) {
 		})
 	}
 	broken := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{RecordAnnotation: "{"}}}
-	if _, err := RecordOf(broken); err == nil || !strings.Contains(err.Error(), "metadata.annotations[signalbox.dev/overrides]") || !strings.Contains(err.Error(), "delete the TrainJob") {
+	if _, err := RecordOf(broken); err == nil || !strings.Contains(err.Error(),
+		"metadata.annotations[signalbox.dev/overrides]") || !strings.Contains(err.Error(), "delete the TrainJob") {
 		t.Errorf("what can't be read is refused with the way out: %v", err)
 	}
 	if Kubeflow21.Own(broken) != nil || len(Kubeflow21.Entries(broken)) != 0 {
@@ -244,7 +266,8 @@ func TestRecord(t *testing.T) {
 
 // TestMigrate holds that a TrainJob says to another Trainer what it has said to the one before.
 func TestMigrate(t *testing.T) {
-	const patches = `[{targetJobs: [{name: node}], metadata: {labels: {a: b}}, spec: {nodeSelector: {x: "1"}, volumes: [{name: v, emptyDir: {}}]}}, {targetJobs: [{name: node}], spec: {nodeSelector: {x: "2"}}}]`
+	const patches = `[{targetJobs: [{name: node}], metadata: {labels: {a: b}}, spec: {nodeSelector: {x: "1"},
+  volumes: [{name: v, emptyDir: {}}]}}, {targetJobs: [{name: node}], spec: {nodeSelector: {x: "2"}}}]`
 	const specs = `[{targetJobs: [{name: node}], nodeSelector: {x: "2"}, volumes: [{name: v, emptyDir: {}}]}]`
 	now := metav1.Now()
 	for name, c := range map[string]struct {
@@ -257,18 +280,19 @@ func TestMigrate(t *testing.T) {
 		"v2.0 to v2.1":    {Kubeflow20, Kubeflow21, specs},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := jobOf(t, c.from.Field+": "+c.field+"\nlabels: {of: jobset}")
+			before := jobOf(t, c.from.Field()+": "+c.field+"\nlabels: {of: jobset}")
 			var users []any
 			if err := yaml.Unmarshal([]byte(c.field), &users); err != nil {
 				t.Fatal(err)
 			}
-			record := &Record{Field: c.from.Field, Time: &now, Own: []any{map[string]any{"targetJobs": []any{}}}, Users: map[string]any{c.from.Field: users, "labels": map[string]any{"of": "jobset"}}}
+			record := &Record{Field: c.from.Field(), Time: &now, Own: []any{map[string]any{"targetJobs": []any{}}},
+				Users: map[string]any{c.from.Field(): users, "labels": map[string]any{"of": "jobset"}}}
 			value, err := record.String()
 			if err != nil {
 				t.Fatal(err)
 			}
 			upgraded := jobOf(t, "{}") // the API server has dropped it
-			if c.to.Bundled {
+			if c.to == Bundled {
 				upgraded = before.DeepCopy() // its CRD has the list
 			} else if !c.to.Keyed() {
 				upgraded.Spec.Labels = before.Spec.Labels
@@ -310,31 +334,40 @@ func TestMigrate(t *testing.T) {
 			}
 		})
 	}
-	if m, err := Kubeflow23.Migrate(jobOf(t, "{}"), &Record{Field: PodTemplateOverrides, Time: &now}, now); err != nil || m.Patch != nil {
+	if m, err := Kubeflow23.Migrate(jobOf(t, "{}"), &Record{Field: PodTemplateOverrides, Time: &now}, now); err != nil ||
+		m.Patch != nil {
 		t.Errorf("who has said nothing says nothing: %v %v", m, err)
 	}
 }
 
 func TestHistories(t *testing.T) {
-	const a, b = `{targetJobs: [{name: node}], spec: {nodeSelector: {x: a}}}`, `{targetJobs: [{name: node}], spec: {nodeSelector: {x: b}}}`
+	const a, b = `{targetJobs: [{name: node}], spec: {nodeSelector: {x: a}}}`,
+		`{targetJobs: [{name: node}], spec: {nodeSelector: {x: b}}}`
 	timed := func(entry string) string { return strings.Replace(entry, "{", `{time: "2026-01-01T00:00:00Z", `, 1) }
 	history := func(manager string, entries ...string) string {
 		return "templateOverrides: [{manager: " + manager + ", pod: [" + strings.Join(entries, ", ") + "]}]"
 	}
 	cases := map[string]struct{ reason, before, after, want string }{
-		"the same":        {"nothing has changed", history("a.com/a", timed(a)), history("a.com/a", timed(a)), ""},
-		"added":           {"entries may be added, wherever", history("a.com/a", timed(a)), history("a.com/a", timed(b), timed(a)), ""},
-		"changed":         {"not changed", history("a.com/a", timed(a)), history("a.com/a", timed(b)), "spec.templateOverrides[a.com/a].pod[0]: Forbidden: entry 0, of 2026-01-01T00:00:00Z, is history"},
-		"another time":    {"nor its time", history("a.com/a", timed(a)), history("a.com/a", strings.Replace(timed(a), "01-01", "02-01", 1)), "is history"},
-		"removed":         {"nor removed", history("a.com/a", timed(a), timed(b)), history("a.com/a", timed(a)), "pod[1]: Forbidden"},
-		"one of two":      {"nor one of two alike", history("a.com/a", timed(a), timed(a)), history("a.com/a", timed(a)), "pod[1]: Forbidden"},
-		"all of it":       {"nor all of it", history("a.com/a", timed(a)), "{}", "pod[0]: Forbidden"},
-		"another manager": {"nor given to another", history("a.com/a", timed(a)), history("b.com/b", timed(a)), "spec.templateOverrides[a.com/a].pod[0]: Forbidden"},
+		"the same": {"nothing has changed", history("a.com/a", timed(a)), history("a.com/a", timed(a)), ""},
+		"added": {"entries may be added, wherever", history("a.com/a", timed(a)),
+			history("a.com/a", timed(b), timed(a)), ""},
+		"changed": {"not changed", history("a.com/a", timed(a)), history("a.com/a", timed(b)),
+			"spec.templateOverrides[a.com/a].pod[0]: Forbidden: entry 0, of 2026-01-01T00:00:00Z, is history"},
+		"another time": {"nor its time", history("a.com/a", timed(a)),
+			history("a.com/a", strings.Replace(timed(a), "01-01", "02-01", 1)), "is history"},
+		"removed": {"nor removed", history("a.com/a", timed(a), timed(b)), history("a.com/a", timed(a)),
+			"pod[1]: Forbidden"},
+		"one of two": {"nor one of two alike", history("a.com/a", timed(a), timed(a)), history("a.com/a", timed(a)),
+			"pod[1]: Forbidden"},
+		"all of it": {"nor all of it", history("a.com/a", timed(a)), "{}", "pod[0]: Forbidden"},
+		"another manager": {"nor given to another", history("a.com/a", timed(a)), history("b.com/b", timed(a)),
+			"spec.templateOverrides[a.com/a].pod[0]: Forbidden"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			errs := CheckHistories(jobOf(t, c.before), jobOf(t, c.after))
-			if c.want == "" && len(errs) > 0 || c.want != "" && (len(errs) != 1 || !strings.Contains(errs.ToAggregate().Error(), c.want)) {
+			if c.want == "" && len(errs) > 0 || c.want != "" &&
+				(len(errs) != 1 || !strings.Contains(errs.ToAggregate().Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, errs, c.want)
 			}
 		})
@@ -344,12 +377,15 @@ func TestHistories(t *testing.T) {
 		reason, before, after string
 		want                  string
 	}{
-		"created":                 {"the server's", "{}", history("a.com/a", a), "0:2026-11-21"},
-		"created with one":        {"its own", "{}", history("a.com/a", timed(a)), ""},
-		"sent again without":      {"it keeps its own", history("a.com/a", timed(a)), history("a.com/a", a), "0:2026-01-01"},
-		"one is added":            {"the server's", history("a.com/a", timed(a)), history("a.com/a", timed(a), b), "1:2026-11-21"},
-		"the same is added":       {"what is sent with its time is not the new one's", history("a.com/a", timed(a)), history("a.com/a", a, timed(a)), "0:2026-11-21"},
-		"two alike, sent without": {"each keeps its own", history("a.com/a", timed(a), timed(a)), history("a.com/a", a, a), "0:2026-01-01 1:2026-01-01"},
+		"created":            {"the server's", "{}", history("a.com/a", a), "0:2026-11-21"},
+		"created with one":   {"its own", "{}", history("a.com/a", timed(a)), ""},
+		"sent again without": {"it keeps its own", history("a.com/a", timed(a)), history("a.com/a", a), "0:2026-01-01"},
+		"one is added": {"the server's", history("a.com/a", timed(a)), history("a.com/a", timed(a), b),
+			"1:2026-11-21"},
+		"the same is added": {"what is sent with its time is not the new one's", history("a.com/a", timed(a)),
+			history("a.com/a", a, timed(a)), "0:2026-11-21"},
+		"two alike, sent without": {"each keeps its own", history("a.com/a", timed(a), timed(a)), history("a.com/a", a, a),
+			"0:2026-01-01 1:2026-01-01"},
 	}
 	for name, c := range times {
 		t.Run(name, func(t *testing.T) {
@@ -373,15 +409,23 @@ func TestDeprecations(t *testing.T) {
 	if got := Deprecations(jobOf(t, "runtimePatches: [{manager: a.com/a}]"), &rt); got != nil {
 		t.Errorf("there is nothing to say: %v", got)
 	}
-	got := Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}}]"), &rt)
-	if len(got) != 1 || !strings.HasPrefix(got[0], `spec.podTemplateOverrides is deprecated; the equivalent in spec is {"runtimePatches":[{"manager":"signalbox.dev/converted"`) {
+	got := Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}}]"),
+		&rt)
+	if len(got) != 1 || !strings.HasPrefix(
+		got[0],
+		`spec.podTemplateOverrides is deprecated; the equivalent in spec is `+
+			`{"runtimePatches":[{"manager":"signalbox.dev/converted"`) {
 		t.Errorf("the equivalent is shown: %q", got)
 	}
-	got = Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], spec: {nodeSelector: {gpu: a}}}]\ntemplateOverrides: [{manager: a.com/a, job: [{metadata: {labels: {a: b}}}]}]"), &rt)
-	if len(got) != 2 || !strings.HasPrefix(got[0], "spec.podTemplateOverrides and spec.templateOverrides are deprecated") || !strings.Contains(got[1], `nodeSelector.zone is "east" and was not there`) {
+	got = Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], spec: {nodeSelector: {gpu: "+
+		"a}}}]\ntemplateOverrides: [{manager: a.com/a, job: [{metadata: {labels: {a: b}}}]}]"), &rt)
+	if len(got) != 2 || !strings.HasPrefix(
+		got[0], "spec.podTemplateOverrides and spec.templateOverrides are deprecated") ||
+		!strings.Contains(got[1], `nodeSelector.zone is "east" and was not there`) {
 		t.Errorf("what would come out otherwise is said: %q", got)
 	}
-	long := Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], metadata: {annotations: {a: "+strings.Repeat("x", 4000)+"}}}]"), &rt)
+	long := Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], metadata: {annotations: {a: "+
+		strings.Repeat("x", 4000)+"}}}]"), &rt)
 	if len(long) != 1 || len(long[0]) > 200 || !strings.Contains(long[0], "kubectl signalbox convert") {
 		t.Errorf("what would be cut off is said shorter: %q", long)
 	}

@@ -1,6 +1,7 @@
 package overrides
 
 import (
+	"cmp"
 	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -11,35 +12,37 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// Manager names the entry of runtimePatches that belongs to the integration. It is the name that Kueue's built-in
-// integration uses, so that a job that it has admitted is taken over without a second, stale entry.
+// Manager is the manager of the integration's entry of runtimePatches. Kueue's built-in integration uses the same, so
+// that a TrainJob that it has admitted doesn't keep a second, stale entry.
 const Manager = "kueue.x-k8s.io/manager"
 
-// Entry is one change of a runtime, whatever shape it was written in.
+// Entry is one change of a runtime, in any shape.
 type Entry struct {
 	// Manager that owns it; "" in the shapes that have none.
 	Manager string
 	// Time at which it was written; nil where it is not known.
 	Time *metav1.Time
-	// Replaces tells that it is merged as the operator guide of podTemplateOverrides says, and not strategically.
+	// Replaces is set where it is merged as the operator guide of podTemplateOverrides describes, and not strategically.
 	Replaces bool
-	// Patch is what it changes; nil where it says nothing.
+	// Patch is the change; nil for none.
 	Patch *trainerapi.TrainingRuntimeSpecPatch
 
 	shape string
-	root  *field.Path // where it stands in the TrainJob
+	root  *field.Path // of the entry in the TrainJob
 }
 
-// Path is where the entry stands in the TrainJob.
+// Path returns the entry's path in the TrainJob.
 func (e Entry) Path() *field.Path { return e.root }
 
-// Targets tells whether the entry is about a ReplicatedJob.
+// Targets reports whether the entry is for a ReplicatedJob.
 func (e Entry) Targets(replicatedJob string) bool {
 	return e.Patch != nil && e.Patch.Template != nil && e.Patch.Template.Spec != nil &&
-		slices.ContainsFunc(e.Patch.Template.Spec.ReplicatedJobs, func(p trainerapi.ReplicatedJobPatch) bool { return p.Name == replicatedJob })
+		slices.ContainsFunc(e.Patch.Template.Spec.ReplicatedJobs, func(p trainerapi.ReplicatedJobPatch) bool {
+			return p.Name == replicatedJob
+		})
 }
 
-// targetPath is where the entry names a ReplicatedJob.
+// targetPath returns the path at which the entry names a ReplicatedJob.
 func (e Entry) targetPath(replicatedJob string) *field.Path {
 	if e.shape == RuntimePatches {
 		return e.root.Child("trainingRuntimeSpec", "template", "spec", "replicatedJobs").Key(replicatedJob)
@@ -47,7 +50,7 @@ func (e Entry) targetPath(replicatedJob string) *field.Path {
 	return e.root.Child("targetJobs").Key(replicatedJob)
 }
 
-// PodPath is where the entry says something of the pods of a ReplicatedJob: their metadata and spec stand under it.
+// PodPath returns the path above the metadata and spec of a ReplicatedJob's pods in the entry.
 func (e Entry) PodPath(replicatedJob string) *field.Path {
 	if e.shape == RuntimePatches {
 		return e.targetPath(replicatedJob).Child("template", "spec", "template")
@@ -55,7 +58,7 @@ func (e Entry) PodPath(replicatedJob string) *field.Path {
 	return e.root
 }
 
-// specPath is where the entry says something of the spec of a ReplicatedJob's pods.
+// specPath returns the path of the spec of a ReplicatedJob's pods in the entry.
 func (e Entry) specPath(replicatedJob string) *field.Path {
 	if e.shape == PodSpecOverrides {
 		return e.root
@@ -63,7 +66,7 @@ func (e Entry) specPath(replicatedJob string) *field.Path {
 	return e.PodPath(replicatedJob).Child("spec")
 }
 
-// contentPath is what stands above all that the entry says.
+// contentPath returns the path above all of the entry's content.
 func (e Entry) contentPath() *field.Path {
 	if e.shape == RuntimePatches {
 		return e.root.Child("trainingRuntimeSpec")
@@ -71,35 +74,54 @@ func (e Entry) contentPath() *field.Path {
 	return e.root
 }
 
-// lists returns the entries of podTemplateOverrides and podSpecOverrides.
-func (d Dialect) lists(job *api.TrainJob) []Entry {
+// podTemplateEntries returns the entries of podTemplateOverrides. replaces merges them as the operator guide describes.
+func podTemplateEntries(job *api.TrainJob, replaces bool) []Entry {
 	var entries []Entry
 	for i := range job.Spec.PodTemplateOverrides {
-		if !d.Bundled && d.Field != PodTemplateOverrides {
-			break // another Trainer's
-		}
 		o := &job.Spec.PodTemplateOverrides[i]
-		entries = append(entries, Entry{Replaces: d.Bundled && !d.strategic, shape: PodTemplateOverrides, root: field.NewPath("spec", PodTemplateOverrides).Index(i),
-			Patch: forPods(o.TargetJobs, o.Metadata, podSpec(o.Spec))})
-	}
-	for i := range job.Spec.PodSpecOverrides {
-		if !d.manifests && d.Field != PodSpecOverrides {
-			break // another Trainer's
-		}
-		o := &job.Spec.PodSpecOverrides[i]
-		entries = append(entries, Entry{shape: PodSpecOverrides, root: field.NewPath("spec", PodSpecOverrides).Index(i),
-			Patch: forPods(o.TargetJobs, nil, podSpec(withoutTargets(o)))})
+		entries = append(entries, Entry{
+			Replaces: replaces, shape: PodTemplateOverrides, root: field.NewPath("spec", PodTemplateOverrides).Index(i),
+			Patch: forPods(o.TargetJobs, o.Metadata, podSpec(o.Spec)),
+		})
 	}
 	return entries
 }
 
+// podSpecEntries returns the entries of podSpecOverrides.
+func podSpecEntries(job *api.TrainJob) []Entry {
+	var entries []Entry
+	for i := range job.Spec.PodSpecOverrides {
+		o := &job.Spec.PodSpecOverrides[i]
+		entries = append(entries, Entry{
+			shape: PodSpecOverrides, root: field.NewPath("spec", PodSpecOverrides).Index(i),
+			Patch: forPods(o.TargetJobs, nil, podSpec(withoutTargets(o))),
+		})
+	}
+	return entries
+}
+
+// jobSetEntries returns the entry of spec.labels and spec.annotations, the JobSet's metadata before runtimePatches.
+func jobSetEntries(job *api.TrainJob) []Entry {
+	if len(job.Spec.Labels)+len(job.Spec.Annotations) == 0 {
+		return nil
+	}
+	meta := &metav1.ObjectMeta{Labels: job.Spec.Labels, Annotations: job.Spec.Annotations}
+	return []Entry{{
+		shape: "labels", root: field.NewPath("spec"),
+		Patch: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Metadata: meta}},
+	}}
+}
+
+// withoutTargets returns the content of an element of podSpecOverrides.
 func withoutTargets(o *api.PodSpecOverride) *api.PodTemplateSpecOverride {
 	return &api.PodTemplateSpecOverride{
-		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Tolerations: o.Tolerations, Volumes: o.Volumes,
+		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Tolerations: o.Tolerations,
+		Volumes:        o.Volumes,
 		InitContainers: o.InitContainers, Containers: o.Containers, SchedulingGates: o.SchedulingGates,
 	}
 }
 
+// each returns one patch for each ReplicatedJob that is named.
 func each(targets []api.TargetJob, of func(name string) trainerapi.ReplicatedJobPatch) []trainerapi.ReplicatedJobPatch {
 	patches := make([]trainerapi.ReplicatedJobPatch, 0, len(targets))
 	for _, target := range targets {
@@ -110,16 +132,20 @@ func each(targets []api.TargetJob, of func(name string) trainerapi.ReplicatedJob
 	return patches
 }
 
-func forPods(targets []api.TargetJob, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) *trainerapi.TrainingRuntimeSpecPatch {
-	return &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{
-		ReplicatedJobs: each(targets, func(name string) trainerapi.ReplicatedJobPatch {
-			pod := &trainerapi.PodTemplatePatch{Metadata: named(meta), Spec: spec}
-			return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: pod}}}
-		}),
-	}}}
+// forPods returns a patch of the pods of the targets. Both meta and spec may be nil.
+func forPods(targets []api.TargetJob, meta *metav1.ObjectMeta,
+	spec *trainerapi.PodSpecPatch) *trainerapi.TrainingRuntimeSpecPatch {
+	return &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
+		Spec: &trainerapi.JobSetSpecPatch{
+			ReplicatedJobs: each(targets, func(name string) trainerapi.ReplicatedJobPatch {
+				pod := &trainerapi.PodTemplatePatch{Metadata: named(meta), Spec: spec}
+				return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{
+					Spec: &trainerapi.JobSpecPatch{Template: pod}}}
+			}),
+		}}}
 }
 
-// named returns the part of an override's metadata that counts: labels and annotations.
+// named returns the labels and annotations of an override's metadata, the only part that Trainer reads.
 func named(meta *metav1.ObjectMeta) *metav1.ObjectMeta {
 	if meta == nil {
 		return nil
@@ -132,8 +158,10 @@ func podSpec(o *api.PodTemplateSpecOverride) *trainerapi.PodSpecPatch {
 		return nil
 	}
 	return &trainerapi.PodSpecPatch{
-		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Affinity: o.Affinity, Tolerations: o.Tolerations, Volumes: o.Volumes,
-		InitContainers: containers(o.InitContainers), Containers: containers(o.Containers), SchedulingGates: o.SchedulingGates, ImagePullSecrets: o.ImagePullSecrets,
+		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Affinity: o.Affinity,
+		Tolerations: o.Tolerations, Volumes: o.Volumes,
+		InitContainers: containers(o.InitContainers), Containers: containers(o.Containers),
+		SchedulingGates: o.SchedulingGates, ImagePullSecrets: o.ImagePullSecrets,
 	}
 }
 
@@ -148,7 +176,7 @@ func containers(overrides []api.ContainerOverride) []trainerapi.ContainerPatch {
 	return patches
 }
 
-// OwnIndex is where the integration's entry stands in the TrainJob's runtimePatches, -1 where it has none.
+// OwnIndex returns the index of the integration's entry in the TrainJob's runtimePatches, -1 where it has none.
 func OwnIndex(job *api.TrainJob) int {
 	return slices.IndexFunc(job.Spec.RuntimePatches, func(p trainerapi.RuntimePatch) bool { return p.Manager == Manager })
 }
@@ -165,27 +193,33 @@ func OwnLast(entries []trainerapi.RuntimePatch) ([]trainerapi.RuntimePatch, bool
 }
 
 func replicatedJobsOf(entry *trainerapi.RuntimePatch) []trainerapi.ReplicatedJobPatch {
-	if entry == nil || entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil || entry.TrainingRuntimeSpec.Template.Spec == nil {
+	if entry == nil || entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil ||
+		entry.TrainingRuntimeSpec.Template.Spec == nil {
 		return nil
 	}
 	return entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs
 }
 
-// PodPatch returns what a patch says of the pods of a ReplicatedJob; both results may be nil.
-func PodPatch(spec *trainerapi.TrainingRuntimeSpecPatch, replicatedJob string) (*metav1.ObjectMeta, *trainerapi.PodSpecPatch) {
+// PodPatch returns the part of a patch for the pods of a ReplicatedJob; both results may be nil.
+func PodPatch(
+	spec *trainerapi.TrainingRuntimeSpecPatch, replicatedJob string,
+) (*metav1.ObjectMeta, *trainerapi.PodSpecPatch) {
 	if spec == nil || spec.Template == nil || spec.Template.Spec == nil {
 		return nil, nil
 	}
-	for _, rj := range spec.Template.Spec.ReplicatedJobs {
-		if rj.Name != replicatedJob {
-			continue
-		}
-		if rj.Template == nil || rj.Template.Spec == nil || rj.Template.Spec.Template == nil {
-			return nil, nil
-		}
-		return rj.Template.Spec.Template.Metadata, rj.Template.Spec.Template.Spec
+	named := func(rj *trainerapi.ReplicatedJobPatch) bool { return rj.Name == replicatedJob }
+	if rj := first(spec.Template.Spec.ReplicatedJobs, named); rj != nil {
+		return podPatchOf(rj)
 	}
 	return nil, nil
+}
+
+// podPatchOf returns a patch of the pods of a ReplicatedJob; both results may be nil.
+func podPatchOf(rj *trainerapi.ReplicatedJobPatch) (*metav1.ObjectMeta, *trainerapi.PodSpecPatch) {
+	if rj.Template == nil || rj.Template.Spec == nil || rj.Template.Spec.Template == nil {
+		return nil, nil
+	}
+	return rj.Template.Spec.Template.Metadata, rj.Template.Spec.Template.Spec
 }
 
 // Field is a part of a pod template that admission sets.
@@ -200,8 +234,8 @@ const (
 	SchedulingGates Field = "spec.schedulingGates"
 )
 
-// Setter returns the last entry but the integration's that sets the key of the field for the ReplicatedJob (any key where
-// key is empty), or nil where none does and the value is the runtime's.
+// Setter returns the last entry but the integration's that sets the key of the field for the ReplicatedJob (any key
+// where key is empty), or nil where none does and the value is the runtime's.
 func Setter(entries []Entry, replicatedJob string, field Field, key string) *Entry {
 	for i := range slices.Backward(entries) {
 		if entries[i].Manager == Manager {
@@ -215,22 +249,26 @@ func Setter(entries []Entry, replicatedJob string, field Field, key string) *Ent
 	return nil
 }
 
+// sets reports whether a patch of pods sets the key of the field, or any key where key is empty.
 func sets(meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch, field Field, key string) bool {
-	inMap := func(m map[string]string) bool {
-		_, found := m[key]
-		return found || key == "" && len(m) > 0
-	}
+	meta, spec = cmp.Or(meta, &metav1.ObjectMeta{}), cmp.Or(spec, &trainerapi.PodSpecPatch{})
 	switch field {
 	case Labels:
-		return meta != nil && inMap(meta.Labels)
+		return hasKey(meta.Labels, key)
 	case Annotations:
-		return meta != nil && inMap(meta.Annotations)
+		return hasKey(meta.Annotations, key)
 	case NodeSelector:
-		return spec != nil && inMap(spec.NodeSelector)
+		return hasKey(spec.NodeSelector, key)
 	case Tolerations:
-		return spec != nil && len(spec.Tolerations) > 0
+		return len(spec.Tolerations) > 0
 	case SchedulingGates:
-		return spec != nil && slices.ContainsFunc(spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return key == "" || g.Name == key })
+		is := func(g corev1.PodSchedulingGate) bool { return key == "" || g.Name == key }
+		return slices.ContainsFunc(spec.SchedulingGates, is)
 	}
 	return false
+}
+
+func hasKey(values map[string]string, key string) bool {
+	_, found := values[key]
+	return found || key == "" && len(values) > 0
 }

@@ -34,20 +34,25 @@ func history(o *api.TemplateOverride) []Entry {
 		if len(h.TargetJobs) == 0 {
 			patch.Template.Metadata = named(h.Metadata)
 		} else {
-			patch.Template.Spec = &trainerapi.JobSetSpecPatch{ReplicatedJobs: each(h.TargetJobs, func(name string) trainerapi.ReplicatedJobPatch {
-				return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{Metadata: named(h.Metadata)}}
-			})}
+			patch.Template.Spec = &trainerapi.JobSetSpecPatch{
+				ReplicatedJobs: each(h.TargetJobs, func(name string) trainerapi.ReplicatedJobPatch {
+					return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{
+						Metadata: named(h.Metadata)}}
+				})}
 		}
-		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: patch, shape: TemplateOverrides, root: root.Child("job").Index(i)})
+		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: patch, shape: TemplateOverrides,
+			root: root.Child("job").Index(i)})
 	}
 	for i := range o.Pod {
 		h := &o.Pod[i]
 		spec := (*trainerapi.PodSpecPatch)(nil)
 		if h.Spec != nil {
 			spec = podSpec(&h.Spec.PodTemplateSpecOverride)
-			spec.SecurityContext, spec.TerminationGracePeriodSeconds = h.Spec.SecurityContext, h.Spec.TerminationGracePeriodSeconds
+			spec.SecurityContext, spec.TerminationGracePeriodSeconds = h.Spec.SecurityContext,
+				h.Spec.TerminationGracePeriodSeconds
 		}
-		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: forPods(h.TargetJobs, h.Metadata, spec), shape: TemplateOverrides, root: root.Child("pod").Index(i)})
+		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: forPods(h.TargetJobs, h.Metadata, spec),
+			shape: TemplateOverrides, root: root.Child("pod").Index(i)})
 	}
 	slices.SortStableFunc(all, func(a, b Entry) int {
 		switch {
@@ -77,22 +82,28 @@ func timelessHistories(job *api.TrainJob) []api.TemplateOverride {
 	return histories
 }
 
-// CheckHistories refuses an update that changes or removes what templateOverrides have said before. Entries may be added.
+// CheckHistories returns an error for each entry of templateOverrides that an update changes or removes. It may add
+// entries.
 func CheckHistories(before, after *api.TrainJob) field.ErrorList {
 	var errs field.ErrorList
 	for i := range before.Spec.TemplateOverrides {
 		was := &before.Spec.TemplateOverrides[i]
 		path := historiesPath.Key(was.Manager)
 		is := &api.TemplateOverride{}
-		if at := slices.IndexFunc(after.Spec.TemplateOverrides, func(o api.TemplateOverride) bool { return o.Manager == was.Manager }); at >= 0 {
+		if at := slices.IndexFunc(after.Spec.TemplateOverrides, func(o api.TemplateOverride) bool {
+			return o.Manager == was.Manager
+		}); at >= 0 {
 			is = &after.Spec.TemplateOverrides[at]
 		}
-		errs = append(errs, checkHistory(path.Child("job"), was.Job, is.Job, func(e api.JobTemplateHistoryEntry) *metav1.Time { return e.Time })...)
-		errs = append(errs, checkHistory(path.Child("pod"), was.Pod, is.Pod, func(e api.PodTemplateHistoryEntry) *metav1.Time { return e.Time })...)
+		errs = append(errs, checkHistory(path.Child("job"), was.Job, is.Job,
+			func(e api.JobTemplateHistoryEntry) *metav1.Time { return e.Time })...)
+		errs = append(errs, checkHistory(path.Child("pod"), was.Pod, is.Pod,
+			func(e api.PodTemplateHistoryEntry) *metav1.Time { return e.Time })...)
 	}
 	return errs
 }
 
+// checkHistory returns an error for each entry of a history that an update changes, moves or removes.
 func checkHistory[T any](path *field.Path, was, is []T, timeOf func(T) *metav1.Time) field.ErrorList {
 	var errs field.ErrorList
 	rest := is // in their order: of two of the same time, the later in the list wins
@@ -107,38 +118,8 @@ func checkHistory[T any](path *field.Path, was, is []T, timeOf func(T) *metav1.T
 			since = ", of " + t.UTC().Format(time.RFC3339) + ","
 		}
 		errs = append(errs, field.Forbidden(path.Index(i), fmt.Sprintf(
-			"entry %d%s is history: it can't be changed, moved or removed. Send it as it stands, with its time, and add an entry after it, which wins over it; or use spec.runtimePatches, which can be changed", i, since)))
+			"entry %d%s is history: it can't be changed, moved or removed. Send it as it stands, with its time, and add an "+
+				"entry after it, which wins over it; or use spec.runtimePatches, which can be changed", i, since)))
 	}
 	return errs
-}
-
-// historyTimes adds to times those of a history whose entries are sent without.
-func historyTimes[T any](times map[string]metav1.Time, pointer string, old, entries []T, timeOf func(*T) **metav1.Time, now metav1.Time) {
-	// What is sent with its time is not to be taken for another.
-	rest := slices.Clone(old)
-	for _, e := range entries {
-		if *timeOf(&e) == nil {
-			continue
-		}
-		if at := slices.IndexFunc(rest, func(o T) bool { return equality.Semantic.DeepEqual(o, e) }); at >= 0 {
-			rest = slices.Delete(rest, at, at+1)
-		}
-	}
-	for i, e := range entries {
-		if *timeOf(&e) != nil {
-			continue
-		}
-		is := now
-		at := slices.IndexFunc(rest, func(o T) bool {
-			*timeOf(&o) = nil
-			return equality.Semantic.DeepEqual(o, e)
-		})
-		if at >= 0 {
-			if was := *timeOf(&rest[at]); was != nil {
-				is = *was
-			}
-			rest = slices.Delete(rest, at, at+1)
-		}
-		times[fmt.Sprintf("%s/%d/time", pointer, i)] = is
-	}
 }

@@ -15,18 +15,19 @@ import (
 
 // Limits bound what one TrainJob may ask for, so that none can exhaust the manager or hold quota without end.
 type Limits struct {
-	// Pods is how many pods, and how many nodes, a TrainJob may have.
+	// Pods is the most pods, and the most nodes, that a TrainJob may have.
 	Pods int32
-	// SpecBytes is the size of a TrainJob's spec, and of a runtime's, as JSON.
+	// SpecBytes is the largest size of a TrainJob's spec, and of a runtime's, as JSON.
 	SpecBytes int
-	// Elements is how many elements the lists of a TrainJob's spec, and of a runtime's, may have in all. A strategic merge
-	// (k8s.io/apimachinery) takes time in the square of a list's length.
+	// Elements is the most elements that the lists of a TrainJob's spec, and of a runtime's, may have in all. A strategic
+	// merge (k8s.io/apimachinery) takes time in the square of a list's length.
 	Elements int
-	// GracePeriodSeconds is how long a pod may take to terminate.
+	// GracePeriodSeconds is the longest time that a pod may take to terminate.
 	GracePeriodSeconds int64
 }
 
-// CheckSize refuses a TrainJob by what it says itself, before anything is computed of it.
+// CheckSize returns an error for each limit that the TrainJob exceeds by itself. It is for before Compute, which takes
+// memory and time for what it is given.
 func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {
 	path := field.NewPath("spec")
 	errs := l.checkBulk(path, "a TrainJob's spec", &job.Spec)
@@ -34,20 +35,23 @@ func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {
 		errs = append(errs, l.tooMany(path.Child("trainer", "numNodes"), int64(*t.NumNodes)))
 	}
 	for i, patch := range job.Spec.RuntimePatches {
-		if patch.TrainingRuntimeSpec == nil || patch.TrainingRuntimeSpec.Template == nil || patch.TrainingRuntimeSpec.Template.Spec == nil {
+		if patch.TrainingRuntimeSpec == nil || patch.TrainingRuntimeSpec.Template == nil ||
+			patch.TrainingRuntimeSpec.Template.Spec == nil {
 			continue
 		}
 		for _, rj := range patch.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs {
 			if _, pod := PodPatch(patch.TrainingRuntimeSpec, rj.Name); pod != nil {
-				errs = append(errs, l.checkGrace(patchesPath.Index(i).Child("trainingRuntimeSpec", "template", "spec", "replicatedJobs").Key(rj.Name).
-					Child("template", "spec", "template", "spec", "terminationGracePeriodSeconds"), pod.TerminationGracePeriodSeconds)...)
+				errs = append(errs, l.checkGrace(patchesPath.Index(i).Child("trainingRuntimeSpec", "template", "spec",
+					"replicatedJobs").Key(rj.Name).
+					Child("template", "spec", "template", "spec", "terminationGracePeriodSeconds"),
+					pod.TerminationGracePeriodSeconds)...)
 			}
 		}
 	}
 	return errs
 }
 
-// CheckRuntime refuses a TrainJob by its runtime, before anything is computed of the two.
+// CheckRuntime returns an error for each limit that the TrainJob exceeds on its runtime. It is for before Compute.
 func (l Limits) CheckRuntime(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) field.ErrorList {
 	path := field.NewPath("spec", "runtimeRef")
 	errs := l.checkBulk(path, fmt.Sprintf("the spec of runtime %q", job.Spec.RuntimeRef.Name), runtime)
@@ -72,7 +76,7 @@ func (l Limits) CheckRuntime(job *api.TrainJob, runtime *trainerapi.TrainingRunt
 	return errs
 }
 
-// checkBulk refuses what is too large to be computed with.
+// checkBulk returns an error where a spec is too large.
 func (l Limits) checkBulk(path *field.Path, what string, spec any) field.ErrorList {
 	data, err := json.Marshal(spec)
 	if err != nil {
@@ -80,7 +84,8 @@ func (l Limits) checkBulk(path *field.Path, what string, spec any) field.ErrorLi
 	}
 	if len(data) > l.SpecBytes {
 		return field.ErrorList{field.Invalid(path, fmt.Sprintf("%d bytes", len(data)), fmt.Sprintf(
-			"%s may have at most %d bytes (limits.specBytes of Signalbox's configuration); move files to a ConfigMap", what, l.SpecBytes))}
+			"%s may have at most %d bytes (limits.specBytes of Signalbox's configuration); move files to a ConfigMap", what,
+			l.SpecBytes))}
 	}
 	if len(data) < 2*l.Elements {
 		return nil // an element is two bytes at least
@@ -91,12 +96,13 @@ func (l Limits) checkBulk(path *field.Path, what string, spec any) field.ErrorLi
 	}
 	if n := elements(content); n > l.Elements {
 		return field.ErrorList{field.Invalid(path, fmt.Sprintf("%d list elements", n), fmt.Sprintf(
-			"the lists of %s may have at most %d elements in all (limits.elements of Signalbox's configuration); move environment to a ConfigMap, with envFrom", what, l.Elements))}
+			"the lists of %s may have at most %d elements in all (limits.elements of Signalbox's configuration); move "+
+				"environment to a ConfigMap, with envFrom", what, l.Elements))}
 	}
 	return nil
 }
 
-// elements counts the elements of all lists in decoded JSON.
+// elements returns the number of elements of all lists in decoded JSON.
 func elements(content any) int {
 	n := 0
 	switch c := content.(type) {
@@ -113,12 +119,14 @@ func elements(content any) int {
 	return n
 }
 
+// tooMany returns the error about too many pods.
 func (l Limits) tooMany(path *field.Path, pods int64) *field.Error {
-	return field.Invalid(path, pods, fmt.Sprintf("a TrainJob may have at most %d pods (limits.pods of Signalbox's configuration); ask for fewer", l.Pods))
+	return field.Invalid(path, pods,
+		fmt.Sprintf("a TrainJob may have at most %d pods (limits.pods of Signalbox's configuration); ask for fewer", l.Pods))
 }
 
-// CheckBuilt refuses a TrainJob by what it would run: pods that terminate for longer than is allowed, or without notice,
-// and what costs quota that Kueue can't count. claimsCounted is set where Kueue counts resource claims or
+// CheckBuilt returns an error for each limit that the ReplicatedJobs of a TrainJob exceed: pods with too long a grace
+// period or none, and resources that Kueue can't count. claimsCounted is set where Kueue counts resource claims or
 // refuses them.
 func (l Limits) CheckBuilt(replicatedJobs []jobset.ReplicatedJob, claimsCounted bool) field.ErrorList {
 	var errs field.ErrorList
@@ -130,19 +138,23 @@ func (l Limits) CheckBuilt(replicatedJobs []jobset.ReplicatedJob, claimsCounted 
 		errs = append(errs, l.checkProbes(path.Child("containers"), pod.Containers)...)
 		errs = append(errs, l.checkProbes(path.Child("initContainers"), pod.InitContainers)...)
 		if pod.Resources != nil {
-			errs = append(errs, field.Forbidden(path.Child("resources"), "the resources of a pod as a whole aren't taken on quota; set those of its containers"))
+			errs = append(errs, field.Forbidden(path.Child("resources"),
+				"the resources of a pod as a whole aren't taken on quota; set those of its containers"))
 		}
 		if len(pod.ResourceClaims) > 0 && !claimsCounted {
 			errs = append(errs, field.Forbidden(path.Child("resourceClaims"),
-				"Kueue doesn't count resource claims without its feature gate KueueDRAIntegration; ask for the devices by resources of the containers, or set the gate in Kueue's configuration and in kueue.featureGates of Signalbox's"))
+				"Kueue doesn't count resource claims without its feature gate KueueDRAIntegration; ask for the devices by "+
+					"resources of the containers, or set the gate in Kueue's configuration and in kueue.featureGates of Signalbox's"))
 		}
 		if pod.NodeName != "" {
-			errs = append(errs, field.Forbidden(path.Child("nodeName"), "a pod on quota is placed by the flavor that it is admitted on; use a nodeSelector"))
+			errs = append(errs, field.Forbidden(path.Child("nodeName"),
+				"a pod on quota is placed by the flavor that it is admitted on; use a nodeSelector"))
 		}
 	}
 	return errs
 }
 
+// checkProbes returns an error for each grace period of a probe, which replaces the pod's.
 func (l Limits) checkProbes(path *field.Path, containers []corev1.Container) field.ErrorList {
 	var errs field.ErrorList
 	for _, c := range containers {
@@ -151,24 +163,27 @@ func (l Limits) checkProbes(path *field.Path, containers []corev1.Container) fie
 			probe *corev1.Probe
 		}{{"livenessProbe", c.LivenessProbe}, {"startupProbe", c.StartupProbe}} {
 			if p.probe != nil {
-				errs = append(errs, l.checkGrace(path.Key(c.Name).Child(p.name, "terminationGracePeriodSeconds"), p.probe.TerminationGracePeriodSeconds)...)
+				errs = append(errs, l.checkGrace(path.Key(c.Name).Child(p.name, "terminationGracePeriodSeconds"),
+					p.probe.TerminationGracePeriodSeconds)...)
 			}
 		}
 	}
 	return errs
 }
 
-// checkGrace refuses a grace period that is too long, or none: the API server forgets a pod without one while its
-// containers still run.
+// checkGrace returns an error where a grace period is too long, or 0: the API server deletes a pod without one while
+// its containers still run.
 func (l Limits) checkGrace(path *field.Path, seconds *int64) field.ErrorList {
 	switch {
 	case seconds == nil:
 		return nil
 	case *seconds > l.GracePeriodSeconds:
 		return field.ErrorList{field.Invalid(path, *seconds, fmt.Sprintf(
-			"a pod may take at most %d seconds to terminate (limits.terminationGracePeriodSeconds of Signalbox's configuration), because its quota is held until then", l.GracePeriodSeconds))}
+			"a pod may take at most %d seconds to terminate (limits.terminationGracePeriodSeconds of Signalbox's "+
+				"configuration), because its quota is held until then", l.GracePeriodSeconds))}
 	case *seconds < 1:
-		return field.ErrorList{field.Invalid(path, *seconds, "must be 1 or more: without a grace period the quota of a pod would be free before its containers have ended")}
+		return field.ErrorList{field.Invalid(path, *seconds,
+			"must be 1 or more: without a grace period the quota of a pod would be free before its containers have ended")}
 	}
 	return nil
 }

@@ -15,11 +15,16 @@ var limits = Limits{Pods: 100, SpecBytes: 4096, Elements: 100, GracePeriodSecond
 
 func TestCheckSize(t *testing.T) {
 	cases := map[string]struct{ reason, spec, want string }{
-		"small":          {"nothing is out of bounds", `{trainer: {numNodes: 100}}`, ""},
-		"nodes":          {"each is a pod", `{trainer: {numNodes: 101}}`, "spec.trainer.numNodes: Invalid value: 101"},
-		"bytes":          {"every decision costs as much as there is to read", `{trainer: {command: [` + strings.Repeat("abcdefgh, ", 600) + `]}}`, "limits."},
-		"elements":       {"lists are merged in the square of their length", `{trainer: {command: [` + strings.Repeat("a, ", 101) + `]}}`, "limits.elements"},
-		"a long goodbye": {"a preemption would take as long", `{runtimePatches: [{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node, template: {spec: {template: {spec: {terminationGracePeriodSeconds: 601}}}}}]}}}}]}`, "terminationGracePeriodSeconds: Invalid value: 601"},
+		"small": {"nothing is out of bounds", `{trainer: {numNodes: 100}}`, ""},
+		"nodes": {"each is a pod", `{trainer: {numNodes: 101}}`, "spec.trainer.numNodes: Invalid value: 101"},
+		"bytes": {"every decision costs as much as there is to read", `{trainer: {command: [` +
+			strings.Repeat("abcdefgh, ", 600) + `]}}`, "limits."},
+		"elements": {"lists are merged in the square of their length", `{trainer: {command: [` +
+			strings.Repeat("a, ", 101) + `]}}`, "limits.elements"},
+		"a long goodbye": {"a preemption would take as long",
+			`{runtimePatches: [{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node,
+  template: {spec: {template: {spec: {terminationGracePeriodSeconds: 601}}}}}]}}}}]}`,
+			"terminationGracePeriodSeconds: Invalid value: 601"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -35,7 +40,8 @@ func TestCheckRuntime(t *testing.T) {
 	runtime := func(nodes, replicas int) string {
 		return fmt.Sprintf(`{mlPolicy: {numNodes: %d, torch: {}}, template: {spec: {replicatedJobs: [
 			{name: init, replicas: 1, template: {spec: {template: {spec: {containers: []}}}}},
-			{name: node, replicas: %d, template: {metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}, spec: {template: {spec: {containers: []}}}}}]}}}`, nodes, replicas)
+			{name: node, replicas: %d, template: {metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}},
+  spec: {template: {spec: {containers: []}}}}}]}}}`, nodes, replicas)
 	}
 	cases := map[string]struct {
 		reason, job, runtime string
@@ -43,14 +49,16 @@ func TestCheckRuntime(t *testing.T) {
 	}{
 		"as many as may be": {"nodes and initializer", `{}`, runtime(99, 1), true},
 		"one too many":      {"the initializer is a pod too", `{}`, runtime(100, 1), false},
-		"the TrainJob's":    {"its nodes take the place of the runtime's", `{trainer: {numNodes: 100}}`, runtime(1, 1), false},
-		"replicas":          {"each Job has as many", `{}`, runtime(50, 2), false},
-		"beyond 32 bits":    {"the product is counted in full", `{}`, runtime(2147483647, 2147483647), false},
+		"the TrainJob's": {"its nodes take the place of the runtime's", `{trainer: {numNodes: 100}}`, runtime(1, 1),
+			false},
+		"replicas":       {"each Job has as many", `{}`, runtime(50, 2), false},
+		"beyond 32 bits": {"the product is counted in full", `{}`, runtime(2147483647, 2147483647), false},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			rt := must[trainerapi.TrainingRuntimeSpec](t, c.runtime)
-			if errs := limits.CheckRuntime(&api.TrainJob{Spec: must[api.TrainJobSpec](t, c.job)}, &rt); c.ok != (len(errs) == 0) {
+			if errs := limits.CheckRuntime(&api.TrainJob{Spec: must[api.TrainJobSpec](t, c.job)},
+				&rt); c.ok != (len(errs) == 0) {
 				t.Errorf("%s: got %v", c.reason, errs)
 			}
 		})
@@ -59,13 +67,18 @@ func TestCheckRuntime(t *testing.T) {
 
 func TestCheckBuilt(t *testing.T) {
 	cases := map[string]struct{ reason, pod, want string }{
-		"nothing odd":          {"", `{terminationGracePeriodSeconds: 600, containers: [{name: node}]}`, ""},
-		"a long goodbye":       {"quota is held until then", `{terminationGracePeriodSeconds: 100000000, containers: []}`, "terminationGracePeriodSeconds: Invalid value: 100000000"},
-		"none":                 {"the API server would forget the pod at once", `{terminationGracePeriodSeconds: 0, containers: []}`, "must be 1 or more"},
-		"one of a probe":       {"it takes the place of the pod's", `{containers: [{name: node, livenessProbe: {terminationGracePeriodSeconds: 601}}]}`, "containers[node].livenessProbe.terminationGracePeriodSeconds"},
-		"resources of the pod": {"quota is for containers", `{resources: {requests: {cpu: "90"}}, containers: []}`, "resources: Forbidden"},
-		"claims":               {"nobody counts them", `{resourceClaims: [{name: gpu}], containers: []}`, "resourceClaims: Forbidden"},
-		"a node":               {"the flavor decides", `{nodeName: n, containers: []}`, "nodeName: Forbidden"},
+		"nothing odd": {"", `{terminationGracePeriodSeconds: 600, containers: [{name: node}]}`, ""},
+		"a long goodbye": {"quota is held until then", `{terminationGracePeriodSeconds: 100000000, containers: []}`,
+			"terminationGracePeriodSeconds: Invalid value: 100000000"},
+		"none": {"the API server would forget the pod at once",
+			`{terminationGracePeriodSeconds: 0, containers: []}`, "must be 1 or more"},
+		"one of a probe": {"it takes the place of the pod's",
+			`{containers: [{name: node, livenessProbe: {terminationGracePeriodSeconds: 601}}]}`,
+			"containers[node].livenessProbe.terminationGracePeriodSeconds"},
+		"resources of the pod": {"quota is for containers", `{resources: {requests: {cpu: "90"}}, containers: []}`,
+			"resources: Forbidden"},
+		"claims": {"nobody counts them", `{resourceClaims: [{name: gpu}], containers: []}`, "resourceClaims: Forbidden"},
+		"a node": {"the flavor decides", `{nodeName: n, containers: []}`, "nodeName: Forbidden"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +89,8 @@ func TestCheckBuilt(t *testing.T) {
 			}
 		})
 	}
-	if errs := limits.CheckBuilt(must[[]jobset.ReplicatedJob](t, `[{name: node, template: {spec: {template: {spec: {resourceClaims: [{name: gpu}], containers: []}}}}}]`), true); len(errs) > 0 {
+	if errs := limits.CheckBuilt(must[[]jobset.ReplicatedJob](t, `[{name: node,
+  template: {spec: {template: {spec: {resourceClaims: [{name: gpu}], containers: []}}}}}]`), true); len(errs) > 0 {
 		t.Errorf("claims that Kueue counts are refused: %v", errs)
 	}
 }

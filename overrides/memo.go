@@ -13,35 +13,36 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// Memo keeps what was computed last, for the TrainJobs of which the same comes out: those of one runtime that change it
-// alike, and each of them again from its queue to its start. It is bounded by the memory that it takes, not by a number:
-// users decide how large a result is. A nil Memo keeps nothing.
+// Memo keeps the results of Compute. TrainJobs of one runtime with the same entries share a result, and each needs it
+// several times from its queue to its start. It is bounded by memory and not by a number, because users decide how
+// large a result is. A nil Memo keeps nothing.
 type Memo struct {
 	limit int
 
 	mu    sync.Mutex
 	bytes int
 	kept  map[key]*list.Element // of results
-	order list.List             // the one that was asked for last in front
+	order list.List             // the most recently used first
 }
 
-// result is one that is kept, and the memory that it takes, estimated.
+// result is a result of Compute, with an estimate of the memory that it takes.
 type result struct {
 	key       key
 	effective *Effective
 	bytes     int
 }
 
-// An Effective takes some memory whatever it holds, and more for each byte of its JSON. Measured with JSON of 1 to 250 KB
-// (heap after two collections): 15 to 25 KB for the smallest, 1.0 to 2.7 bytes a byte for the others.
+// An Effective takes a fixed amount of memory, and more for each byte of its JSON. Measured with JSON of 1 to 250
+// KB (heap after two collections): 15 to 25 KB for the smallest, 1.0 to 2.7 bytes a byte for the others.
 const (
 	perResult = 32 << 10
 	perByte   = 3
 )
 
+// sizeOf returns the estimate for a result of that many bytes of JSON.
 func sizeOf(jsonBytes int) int { return perResult + jsonBytes*perByte }
 
-// NewMemo returns a Memo that takes so many bytes; the results that were not asked for the longest go.
+// NewMemo returns a Memo that takes at most that many bytes. It drops the least recently used results.
 func NewMemo(bytes int) *Memo { return &Memo{limit: bytes, kept: map[key]*list.Element{}} }
 
 func (m *Memo) get(k key) *Effective {
@@ -55,7 +56,7 @@ func (m *Memo) get(k key) *Effective {
 	return at.Value.(*result).effective
 }
 
-// add keeps a result, if it takes no more than a quarter of the whole.
+// add keeps a result unless it takes more than a quarter of the whole.
 func (m *Memo) add(k key, e *Effective, size int) {
 	r := &result{k, e, sizeOf(size)}
 	m.mu.Lock()
@@ -71,9 +72,11 @@ func (m *Memo) add(k key, e *Effective, size int) {
 	}
 }
 
-// Compute returns what Dialect.Compute does, which is shared and must not be changed. For the bundled Trainer it has no
+// Compute returns the result of Dialect.Compute, which is shared and must not be changed. The bundled Trainer's has no
 // Built: that is compared with Kubeflow Trainer's JobSets alone.
-func (m *Memo) Compute(d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*Effective, error) {
+func (m *Memo) Compute(
+	d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) (*Effective, error) {
 	if m == nil {
 		return d.Compute(job, runtime, entries)
 	}
@@ -90,9 +93,7 @@ func (m *Memo) Compute(d Dialect, job *api.TrainJob, runtime *trainerapi.Trainin
 	if err != nil {
 		return nil, err // it names what is wrong of this TrainJob
 	}
-	if d.Bundled {
-		e.Built = nil
-	}
+	e = d.forMemo(e)
 	data, err := json.Marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("encoding what the TrainJob runs: %w", err)
@@ -105,17 +106,19 @@ func (m *Memo) Compute(d Dialect, job *api.TrainJob, runtime *trainerapi.Trainin
 	return e, nil
 }
 
-// mentions reports whether what a TrainJob runs has something of its own name in it, as the addresses of its pods have,
-// which Trainer puts into the environment (Built) and, for torchtune, into the command.
+// mentions reports whether a result contains the TrainJob's name or UID. Trainer writes the addresses of its pods into
+// the environment (Built) and, for torchtune, into the command.
 func mentions(data []byte, job *api.TrainJob) bool {
 	return bytes.Contains(data, []byte(job.Name)) || job.UID != "" && bytes.Contains(data, []byte(job.UID))
 }
 
 type key [sha256.Size]byte
 
-// keysOf returns the keys of what a TrainJob has in common with others, and of it alone. They are of all that Compute
-// reads, so that nothing that is kept is ever out of date.
-func keysOf(d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (shared, own key, err error) {
+// keysOf returns the keys of the result that a TrainJob shares with others, and of its own. They cover all that Compute
+// reads, so that no kept result is ever stale.
+func keysOf(
+	d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) (shared, own key, err error) {
 	type change struct {
 		Patch    *trainerapi.TrainingRuntimeSpecPatch
 		Replaces bool
@@ -126,7 +129,7 @@ func keysOf(d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpe
 		Trainer                         *trainerapi.Trainer
 		Initializer                     *trainerapi.Initializer
 		Changes                         []change
-	}{fmt.Sprint(d), job.Namespace, job.Spec.RuntimeRef.Name, runtime, job.Spec.Trainer, job.Spec.Initializer, nil}
+	}{d.Name(), job.Namespace, job.Spec.RuntimeRef.Name, runtime, job.Spec.Trainer, job.Spec.Initializer, nil}
 	for _, e := range entries {
 		read.Changes = append(read.Changes, change{e.Patch, e.Replaces})
 	}

@@ -12,11 +12,12 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// A Memo gives what Compute gives, whatever it was asked for before: of two TrainJobs with other names the same, of one that
-// says something else what that is.
+// A Memo gives what Compute gives, whatever it was asked for before: of two TrainJobs with other names the same, of one
+// that says something else what that is.
 func TestMemo(t *testing.T) {
 	entry := listed(entries(t, "["+podEntry("a.com/a", `{spec: {nodeSelector: {gpu: a100}}}`)+"]"))
-	runtimes := map[string]string{"torch": torchRuntime, "mpi": mpiRuntime, "plain": plainRuntime("mlPolicy: {numNodes: 2}"), "jax": strings.Replace(torchRuntime, "torch: {}", "jax: {}", 1)}
+	runtimes := map[string]string{"torch": torchRuntime, "mpi": mpiRuntime,
+		"plain": plainRuntime("mlPolicy: {numNodes: 2}"), "jax": strings.Replace(torchRuntime, "torch: {}", "jax: {}", 1)}
 	const tune = `{trainer: {numNodes: 2, command: [tune, run]}, runtimeRef: {name: torchtune-llama3_2_1b}}`
 	for _, d := range []Dialect{Bundled, Kubeflow23, Kubeflow20} {
 		m := NewMemo(64 << 20)
@@ -26,10 +27,13 @@ func TestMemo(t *testing.T) {
 				job, spec string
 				entries   []Entry
 			}{
-				{"first-job", `{}`, nil}, {"other-job", `{}`, nil}, {"first-job", `{}`, nil}, {"first-job", `{trainer: {numNodes: 3}}`, nil},
-				{"other-job", `{}`, entry}, {"first-job", `{}`, entry}, {"first-job", `{initializer: {dataset: {storageUri: "hf://a/b"}}}`, nil},
+				{"first-job", `{}`, nil}, {"other-job", `{}`, nil}, {"first-job", `{}`, nil},
+				{"first-job", `{trainer: {numNodes: 3}}`, nil},
+				{"other-job", `{}`, entry}, {"first-job", `{}`, entry},
+				{"first-job", `{initializer: {dataset: {storageUri: "hf://a/b"}}}`, nil},
 				// torchtune's command holds the address of the first pod, and a configuration named by the runtime.
-				{"first-job", tune, nil}, {"other-job", tune, nil}, {"other-job", strings.Replace(tune, "llama3_2_1b", "qwen2_5_1.5b", 1), nil},
+				{"first-job", tune, nil}, {"other-job", tune, nil},
+				{"other-job", strings.Replace(tune, "llama3_2_1b", "qwen2_5_1.5b", 1), nil},
 			} {
 				job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, of.spec)}
 				job.Namespace, job.Name = "ns", of.job
@@ -41,11 +45,14 @@ func TestMemo(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !equality.Semantic.DeepEqual(got.ReplicatedJobs, want.ReplicatedJobs) || !equality.Semantic.DeepEqual(got.Annotations, want.Annotations) {
-					t.Errorf("%s, %s, TrainJob %s %s: got %v, want %v", d.Name, name, of.job, of.spec, got.ReplicatedJobs, want.ReplicatedJobs)
+				if !equality.Semantic.DeepEqual(got.ReplicatedJobs, want.ReplicatedJobs) ||
+					!equality.Semantic.DeepEqual(got.Annotations, want.Annotations) {
+					t.Errorf("%s, %s, TrainJob %s %s: got %v, want %v", d.Name(), name, of.job, of.spec, got.ReplicatedJobs,
+						want.ReplicatedJobs)
 				}
-				if d.Bundled != (got.Built == nil) || !d.Bundled && len(got.Built) != len(want.Built) {
-					t.Errorf("%s, %s: got %d ReplicatedJobs built, want %d for Kubeflow Trainer and none for ours", d.Name, name, len(got.Built), len(want.Built))
+				if (d == Bundled) != (got.Built == nil) || d != Bundled && len(got.Built) != len(want.Built) {
+					t.Errorf("%s, %s: got %d ReplicatedJobs built, want %d for Kubeflow Trainer and none for ours", d.Name(), name,
+						len(got.Built), len(want.Built))
 				}
 			}
 		}

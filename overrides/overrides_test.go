@@ -30,7 +30,8 @@ func must[T any](t testing.TB, text string) T {
 
 // listed returns the entries of runtimePatches.
 func listed(patches []trainerapi.RuntimePatch) []Entry {
-	return Bundled.Entries(&api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: patches}}})
+	return Bundled.Entries(&api.TrainJob{
+		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: patches}}})
 }
 
 const torchRuntime = `
@@ -110,17 +111,26 @@ func TestComputeCounts(t *testing.T) {
 	cases := map[string]struct {
 		reason, runtime, job, want string
 	}{
-		"torch, by the runtime":   {"mlPolicy.numNodes counts the trainer's nodes", torchRuntime, `{}`, "dataset-initializer:1×1 node:1×2"},
-		"torch, by the TrainJob":  {"spec.trainer.numNodes goes before mlPolicy.numNodes", torchRuntime, `{trainer: {numNodes: 5}}`, "dataset-initializer:1×1 node:1×5"},
-		"mpi, launcher as a node": {"the launcher is one of the nodes", mpiRuntime, `{trainer: {numNodes: 4}}`, "node:1×3 launcher:1×1"},
-		"mpi, launcher apart":     {"the launcher comes on top", strings.Replace(mpiRuntime, "runLauncherAsNode: true", "runLauncherAsNode: false", 1), `{trainer: {numNodes: 4}}`, "node:1×4 launcher:1×1"},
-		"mpi, one node":           {"Trainer v2.3.0 keeps one worker beside the launcher", mpiRuntime, `{trainer: {numNodes: 1}}`, "node:1×1 launcher:1×1"},
-		"mpi, nothing said":       {"each has one pod", mpiRuntime, `{}`, "node:1×1 launcher:1×1"},
-		"jax":                     {"as torch", strings.Replace(torchRuntime, "torch: {}", "jax: {}", 1), `{trainer: {numNodes: 3}}`, "dataset-initializer:1×1 node:1×3"},
-		"xgboost":                 {"as torch", strings.Replace(torchRuntime, "torch: {}", "xgboost: {}", 1), `{trainer: {numNodes: 3}}`, "dataset-initializer:1×1 node:1×3"},
-		"plain, with a policy":    {"an ML policy without a framework counts nodes; the trainer has one replica, others keep theirs", plainRuntime("mlPolicy: {numNodes: 2}"), `{}`, "node:1×2 cache:3×5"},
+		"torch, by the runtime": {"mlPolicy.numNodes counts the trainer's nodes", torchRuntime, `{}`,
+			"dataset-initializer:1×1 node:1×2"},
+		"torch, by the TrainJob": {"spec.trainer.numNodes goes before mlPolicy.numNodes", torchRuntime,
+			`{trainer: {numNodes: 5}}`, "dataset-initializer:1×1 node:1×5"},
+		"mpi, launcher as a node": {"the launcher is one of the nodes", mpiRuntime, `{trainer: {numNodes: 4}}`,
+			"node:1×3 launcher:1×1"},
+		"mpi, launcher apart": {"the launcher comes on top", strings.Replace(mpiRuntime, "runLauncherAsNode: true",
+			"runLauncherAsNode: false", 1), `{trainer: {numNodes: 4}}`, "node:1×4 launcher:1×1"},
+		"mpi, one node": {"Trainer v2.3.0 keeps one worker beside the launcher", mpiRuntime,
+			`{trainer: {numNodes: 1}}`, "node:1×1 launcher:1×1"},
+		"mpi, nothing said": {"each has one pod", mpiRuntime, `{}`, "node:1×1 launcher:1×1"},
+		"jax": {"as torch", strings.Replace(torchRuntime, "torch: {}", "jax: {}", 1),
+			`{trainer: {numNodes: 3}}`, "dataset-initializer:1×1 node:1×3"},
+		"xgboost": {"as torch", strings.Replace(torchRuntime, "torch: {}", "xgboost: {}", 1),
+			`{trainer: {numNodes: 3}}`, "dataset-initializer:1×1 node:1×3"},
+		"plain, with a policy": {"an ML policy without a framework counts nodes; the trainer has one replica, others " +
+			"keep theirs", plainRuntime("mlPolicy: {numNodes: 2}"), `{}`, "node:1×2 cache:3×5"},
 		"plain, without a policy": {"the runtime's parallelism stands", plainRuntime(""), `{}`, "node:1×5 cache:3×5"},
-		"plain, by the TrainJob":  {"spec.trainer.numNodes counts without a policy too", plainRuntime(""), `{trainer: {numNodes: 7}}`, "node:1×7 cache:3×5"},
+		"plain, by the TrainJob": {"spec.trainer.numNodes counts without a policy too", plainRuntime(""),
+			`{trainer: {numNodes: 7}}`, "node:1×7 cache:3×5"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +171,8 @@ initializer: {dataset: {storageUri: "hf://data"}}
 	if c.Image != "example.com/mine:2" || c.Command[0] != "run" || c.Args[0] != "fast" {
 		t.Errorf("spec.trainer sets image, command and args: got %+v", c)
 	}
-	want := must[corev1.ResourceRequirements](t, `{requests: {nvidia.com/gpu: 8, cpu: 4, memory: 1Gi}, limits: {nvidia.com/gpu: 8}}`)
+	want := must[corev1.ResourceRequirements](
+		t, `{requests: {nvidia.com/gpu: 8, cpu: 4, memory: 1Gi}, limits: {nvidia.com/gpu: 8}}`)
 	if !equality.Semantic.DeepEqual(c.Resources, want) {
 		t.Errorf("resourcesPerNode is merged over the runtime's resources, key by key: got %+v", c.Resources)
 	}
@@ -205,7 +216,8 @@ func entries(t testing.TB, text string) []trainerapi.RuntimePatch {
 }
 
 func podEntry(manager, pod string) string {
-	return fmt.Sprintf(`{manager: %s, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node, template: {spec: {template: %s}}}]}}}}`, manager, pod)
+	return fmt.Sprintf(`{manager: %s, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node,
+  template: {spec: {template: %s}}}]}}}}`, manager, pod)
 }
 
 func TestComputeMergesEntries(t *testing.T) {
@@ -216,26 +228,30 @@ func TestComputeMergesEntries(t *testing.T) {
 	}{
 		"maps": {
 			"labels and node selectors are merged by key, the later entry wins",
-			[]string{podEntry("a.com/a", `{metadata: {labels: {x: a, z: a}}, spec: {nodeSelector: {gpu: a100}}}`), podEntry("b.com/b", `{metadata: {labels: {x: b}}}`)},
+			[]string{podEntry("a.com/a", `{metadata: {labels: {x: a, z: a}}, spec: {nodeSelector: {gpu: a100}}}`),
+				podEntry("b.com/b", `{metadata: {labels: {x: b}}}`)},
 			func(p corev1.PodTemplateSpec) string {
 				return fmt.Sprintf("%v %v", p.Labels, p.Spec.NodeSelector)
 			},
 		},
 		"tolerations": {
 			"tolerations are replaced as a whole: the last list stands",
-			[]string{podEntry("a.com/a", `{spec: {tolerations: [{key: a, operator: Exists}]}}`), podEntry("b.com/b", `{spec: {tolerations: [{key: b, operator: Exists}]}}`)},
+			[]string{podEntry("a.com/a", `{spec: {tolerations: [{key: a, operator: Exists}]}}`),
+				podEntry("b.com/b", `{spec: {tolerations: [{key: b, operator: Exists}]}}`)},
 			func(p corev1.PodTemplateSpec) string {
 				return fmt.Sprintf("%d %s", len(p.Spec.Tolerations), p.Spec.Tolerations[0].Key)
 			},
 		},
 		"gates": {
 			"gates are merged by name",
-			[]string{podEntry("a.com/a", `{spec: {schedulingGates: [{name: a}]}}`), podEntry("b.com/b", `{spec: {schedulingGates: [{name: b}]}}`)},
+			[]string{podEntry("a.com/a", `{spec: {schedulingGates: [{name: a}]}}`),
+				podEntry("b.com/b", `{spec: {schedulingGates: [{name: b}]}}`)},
 			func(p corev1.PodTemplateSpec) string { return fmt.Sprint(len(p.Spec.SchedulingGates)) },
 		},
 		"containers": {
 			"a container's environment is merged by name",
-			[]string{podEntry("a.com/a", `{spec: {containers: [{name: sidecar, env: [{name: A, value: a}]}]}}`), podEntry("b.com/b", `{spec: {containers: [{name: sidecar, env: [{name: A, value: b}, {name: B, value: b}]}]}}`)},
+			[]string{podEntry("a.com/a", `{spec: {containers: [{name: sidecar, env: [{name: A, value: a}]}]}}`),
+				podEntry("b.com/b", `{spec: {containers: [{name: sidecar, env: [{name: A, value: b}, {name: B, value: b}]}]}}`)},
 			func(p corev1.PodTemplateSpec) string {
 				env := map[string]string{}
 				for _, e := range findContainer(p.Spec.Containers, "sidecar").Env {
@@ -273,19 +289,24 @@ func TestComputeMergesEntries(t *testing.T) {
 
 func TestComputeRefuses(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-	_, err := Bundled.Compute(&api.TrainJob{}, &rt, listed(entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: nodes}]}}}}]`)))
+	_, err := Bundled.Compute(&api.TrainJob{}, &rt, listed(
+		entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: nodes}]}}}}]`)))
 	var invalid *field.Error
-	if !errors.As(err, &invalid) || invalid.Field != "spec.runtimePatches[a.com/a].trainingRuntimeSpec.template.spec.replicatedJobs[nodes]" ||
+	if !errors.As(err, &invalid) ||
+		invalid.Field != "spec.runtimePatches[a.com/a].trainingRuntimeSpec.template.spec.replicatedJobs[nodes]" ||
 		!strings.Contains(err.Error(), `"dataset-initializer", "node"`) {
-		t.Errorf("an entry for a ReplicatedJob that the runtime doesn't have is refused with its path and the names that there are: got %v", err)
+		t.Errorf("an entry for a ReplicatedJob that the runtime doesn't have is refused with its path and the names that "+
+			"there are: got %v", err)
 	}
-	if _, err := Bundled.Compute(&api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil); !errors.As(err, &invalid) || invalid.Type != field.ErrorTypeRequired {
+	if _, err := Bundled.Compute(&api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil); !errors.As(err, &invalid) ||
+		invalid.Type != field.ErrorTypeRequired {
 		t.Errorf("a runtime without ReplicatedJobs is refused: got %v", err)
 	}
 }
 
 func TestEntries(t *testing.T) {
-	job := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: entries(t, `[{manager: a.com/a}, {manager: kueue.x-k8s.io/manager}, {manager: b.com/b}]`)}}}
+	job := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
+		RuntimePatches: entries(t, `[{manager: a.com/a}, {manager: kueue.x-k8s.io/manager}, {manager: b.com/b}]`)}}}
 	managers := func(list []Entry) string {
 		var all []string
 		for _, e := range list {
@@ -303,17 +324,21 @@ func TestEntries(t *testing.T) {
 	if got := managers(Bundled.Others(job)); got != "a.com/a b.com/b" {
 		t.Errorf("Others keeps the order of the rest: got %s", got)
 	}
-	if got := managers(Bundled.With(job, trainerapi.RuntimePatch{Manager: Manager})); got != "a.com/a kueue.x-k8s.io/manager b.com/b" {
+	if got := managers(Bundled.With(
+		job, trainerapi.RuntimePatch{Manager: Manager})); got != "a.com/a kueue.x-k8s.io/manager b.com/b" {
 		t.Errorf("With writes in place: got %s", got)
 	}
-	if got, moved := OwnLast(job.Spec.RuntimePatches); managers(listed(got)) != "a.com/a b.com/b kueue.x-k8s.io/manager" || !moved {
+	if got, moved := OwnLast(job.Spec.RuntimePatches); managers(listed(got)) != "a.com/a b.com/b kueue.x-k8s.io/manager" ||
+		!moved {
 		t.Errorf("OwnLast moves it to the end: got %s", managers(listed(got)))
 	}
-	fresh := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: slices.DeleteFunc(slices.Clone(job.Spec.RuntimePatches), func(p trainerapi.RuntimePatch) bool { return p.Manager == Manager })}}}
+	fresh := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: slices.DeleteFunc(
+		slices.Clone(job.Spec.RuntimePatches), func(p trainerapi.RuntimePatch) bool { return p.Manager == Manager })}}}
 	if Bundled.Own(fresh) != nil {
 		t.Error("there is no entry of the integration")
 	}
-	if got := managers(Bundled.With(fresh, trainerapi.RuntimePatch{Manager: Manager})); got != "a.com/a b.com/b kueue.x-k8s.io/manager" {
+	if got := managers(Bundled.With(
+		fresh, trainerapi.RuntimePatch{Manager: Manager})); got != "a.com/a b.com/b kueue.x-k8s.io/manager" {
 		t.Errorf("With appends a first entry: got %s", got)
 	}
 	if _, moved := OwnLast(fresh.Spec.RuntimePatches); moved {
@@ -326,7 +351,8 @@ func TestEntries(t *testing.T) {
 
 func TestSetter(t *testing.T) {
 	list := listed(entries(t, "["+strings.Join([]string{
-		podEntry("a.com/a", `{metadata: {labels: {k: a}, annotations: {k: a}}, spec: {nodeSelector: {k: a}, tolerations: [{key: a, operator: Exists}], schedulingGates: [{name: k}]}}`),
+		podEntry("a.com/a", `{metadata: {labels: {k: a}, annotations: {k: a}}, spec: {nodeSelector: {k: a},
+  tolerations: [{key: a, operator: Exists}], schedulingGates: [{name: k}]}}`),
 		podEntry("b.com/b", `{metadata: {labels: {k: b}}}`),
 		podEntry(Manager, `{metadata: {labels: {k: own}}, spec: {nodeSelector: {k: own}}}`),
 	}, ",")+"]"))
@@ -358,7 +384,8 @@ func TestSetter(t *testing.T) {
 			}
 		})
 	}
-	if meta, spec := PodPatch(entries(t, `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}]}}}}]`)[0].TrainingRuntimeSpec, "node"); meta != nil || spec != nil {
+	const bare = `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}]}}}}]`
+	if meta, spec := PodPatch(entries(t, bare)[0].TrainingRuntimeSpec, "node"); meta != nil || spec != nil {
 		t.Error("an entry may name a ReplicatedJob and say nothing of its pods")
 	}
 }

@@ -1,5 +1,5 @@
-// Package podsets maps what a TrainJob runs to the PodSets of a Kueue Workload, and a TrainJob's progress back to them.
-// Everything here is a pure function of objects.
+// Package podsets returns the PodSets of a TrainJob for its Kueue Workload, and the pods whose quota is free. All
+// functions are pure functions of objects.
 package podsets
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// Max is how many PodSets a Workload may hold (Kueue v0.19.2, maxItems of spec.podSets).
+// Max is the number of PodSets that a Workload may hold (Kueue v0.19.2, maxItems of spec.podSets).
 const Max = 18
 
-// KueueGates is how the names of the scheduling gates begin that Kueue opens itself.
+// KueueGates is the prefix of the scheduling gates that Kueue removes.
 const KueueGates = "kueue.x-k8s.io/"
 
 // Features are the feature gates of Kueue that PodSets depend on.
@@ -33,9 +33,10 @@ type Features struct {
 	MultiLayerTopology bool
 }
 
-// Of returns the PodSets of what a TrainJob runs, one for each ReplicatedJob, in their order. They are not defaulted, as
-// those of Kueue's own integration are not: that one takes over a running TrainJob whose Workload has the containers of its
-// runtime, and stops any other.
+// Of returns the PodSets of a TrainJob, one for each ReplicatedJob, in their order. It doesn't default them, because
+// Kueue's own integration doesn't: that integration takes over a running TrainJob only if its Workload has the
+// containers of its runtime, and stops any other. The error is a *field.Error for more than Max PodSets and for invalid
+// topology annotations.
 func Of(e *overrides.Effective, features Features) ([]kueue.PodSet, error) {
 	if n := len(e.ReplicatedJobs); n > Max {
 		return nil, field.TooMany(field.NewPath("spec", "runtimeRef"), n, Max)
@@ -60,7 +61,8 @@ func Of(e *overrides.Effective, features Features) ([]kueue.PodSet, error) {
 	return podSets, nil
 }
 
-// defaulted returns the pod template with the defaults of core/v1, and of JobSet for what a Job's pod may not default to.
+// defaulted returns the pod template with the defaults of core/v1, and with JobSet's restart policy: the default of
+// core/v1 is invalid for a Job.
 func defaulted(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 	t := &corev1.PodTemplate{Template: *template.DeepCopy()}
 	if t.Template.Spec.RestartPolicy == "" {
@@ -70,19 +72,21 @@ func defaulted(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 	return t.Template
 }
 
-// Equal reports whether a Workload with the PodSets stored stands for a TrainJob that gives the PodSets computed: the same
-// names, counts, topology requests and pods, in full. Either may be defaulted: what a default says is the same as nothing.
-// Labels and annotations of pods decide neither on quota nor on a flavor, and may differ; what Kueue reads of them is in
-// the topology request.
+// Equal reports whether a Workload with the PodSets stored fits a TrainJob with the PodSets computed: names, counts,
+// topology requests and pod specs are the same. Either side may be defaulted; a default equals an unset field. Labels
+// and annotations of pods may differ: they affect neither quota nor flavor, and what Kueue reads of them is in the
+// topology request.
 func Equal(computed, stored []kueue.PodSet) bool {
 	return slices.EqualFunc(computed, stored, func(a, b kueue.PodSet) bool {
 		return a.Name == b.Name && a.Count == b.Count && ptr.Equal(a.MinCount, b.MinCount) &&
 			equality.Semantic.DeepEqual(a.TopologyRequest, b.TopologyRequest) &&
-			(equality.Semantic.DeepEqual(a.Template.Spec, b.Template.Spec) || equality.Semantic.DeepEqual(defaulted(a.Template).Spec, defaulted(b.Template).Spec))
+			(equality.Semantic.DeepEqual(a.Template.Spec, b.Template.Spec) ||
+				equality.Semantic.DeepEqual(defaulted(a.Template).Spec, defaulted(b.Template).Spec))
 	})
 }
 
-// Requests returns what one pod of a template asks for, as Kueue v0.19.2 counts it: a limit without a request is one.
+// Requests returns the requests of one pod of a template as Kueue v0.19.2 counts them: a limit without a request counts
+// as the request.
 func Requests(template *corev1.PodTemplateSpec) corev1.ResourceList {
 	spec := template.Spec.DeepCopy()
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
@@ -101,9 +105,9 @@ func Requests(template *corev1.PodTemplateSpec) corev1.ResourceList {
 	return resourcehelpers.PodRequests(&corev1.Pod{Spec: *spec}, resourcehelpers.PodResourcesOptions{})
 }
 
-// Final returns the ReplicatedJobs of a JobSet whose Jobs, once they have succeeded, never run again; the others may, and
-// need their quota until the end: while the failure policy has restarts left, which recreate every Job, and where a
-// finished Job is deleted by its time to live, which JobSet replaces.
+// Final returns the ReplicatedJobs of a JobSet whose Jobs never run again once they have succeeded. Others need their
+// quota until the end. None is final while the failure policy has restarts left, because a restart recreates every Job.
+// A ReplicatedJob with a time to live is never final, because JobSet replaces a finished Job that is deleted.
 func Final(js *jobset.JobSet) []jobset.ReplicatedJob {
 	if p := js.Spec.FailurePolicy; p != nil {
 		unbounded := slices.ContainsFunc(p.Rules, func(rule jobset.FailurePolicyRule) bool {
@@ -118,9 +122,9 @@ func Final(js *jobset.JobSet) []jobset.ReplicatedJob {
 	})
 }
 
-// Reclaimable returns the pods whose quota a TrainJob no longer needs: those of the final ReplicatedJobs' Jobs that have
-// succeeded, such as initializers. When all of the TrainJob's Jobs have succeeded it is about to finish and gives its whole
-// quota back at once, so that nothing is reclaimed of the last.
+// Reclaimable returns the pods whose quota a TrainJob no longer needs: those of the succeeded Jobs of final
+// ReplicatedJobs, such as initializers. It returns nil when all Jobs of all have succeeded: the TrainJob is about to
+// finish and releases its whole quota at once.
 func Reclaimable(all, final []jobset.ReplicatedJob, status []trainerapi.JobStatus) []kueue.ReclaimablePod {
 	running := slices.ContainsFunc(all, func(rj jobset.ReplicatedJob) bool {
 		return ptr.Deref(statusOf(status, rj.Name).Succeeded, 0) < rj.Replicas
@@ -132,31 +136,34 @@ func Reclaimable(all, final []jobset.ReplicatedJob, status []trainerapi.JobStatu
 	for i := range final {
 		rj := &final[i]
 		if succeeded := min(ptr.Deref(statusOf(status, rj.Name).Succeeded, 0), rj.Replicas); succeeded > 0 {
-			pods = append(pods, kueue.ReclaimablePod{Name: kueue.NewPodSetReference(rj.Name), Count: succeeded * overrides.PodsPerJob(rj)})
+			pods = append(pods, kueue.ReclaimablePod{Name: kueue.NewPodSetReference(rj.Name),
+				Count: succeeded * overrides.PodsPerJob(rj)})
 		}
 	}
 	return pods
 }
 
-// Statuses are a JobSet's ReplicatedJobs in the form of a TrainJob's status.
+// Statuses returns the status of a JobSet's ReplicatedJobs in the form of a TrainJob's status.
 func Statuses(js *jobset.JobSet) []trainerapi.JobStatus {
 	statuses := make([]trainerapi.JobStatus, 0, len(js.Status.ReplicatedJobsStatus))
 	for _, s := range js.Status.ReplicatedJobsStatus {
 		statuses = append(statuses, trainerapi.JobStatus{
-			Name: s.Name, Ready: &s.Ready, Succeeded: &s.Succeeded, Failed: &s.Failed, Active: &s.Active, Suspended: &s.Suspended,
+			Name: s.Name, Ready: &s.Ready, Succeeded: &s.Succeeded, Failed: &s.Failed, Active: &s.Active,
+			Suspended: &s.Suspended,
 		})
 	}
 	return statuses
 }
 
-// Outlived returns the pods of the ReplicatedJobs that need not run again when a stopped TrainJob does.
+// Outlived returns the pods of the ReplicatedJobs that don't run again when a stopped TrainJob is started again.
 func Outlived(spec *jobset.JobSetSpec, statuses []trainerapi.JobStatus) []kueue.ReclaimablePod {
 	done := overrides.Outlived(spec, statuses)
-	return Reclaimable(spec.ReplicatedJobs, spec.ReplicatedJobs, slices.DeleteFunc(slices.Clone(statuses), func(s trainerapi.JobStatus) bool { return !done[s.Name] }))
+	return Reclaimable(spec.ReplicatedJobs, spec.ReplicatedJobs,
+		slices.DeleteFunc(slices.Clone(statuses), func(s trainerapi.JobStatus) bool { return !done[s.Name] }))
 }
 
-// AtLeast returns the reclaimable pods with no count below what is stored: while a Workload holds quota, Kueue refuses to
-// take back what was reclaimed. A JobSet that restarts all its Jobs would have it so.
+// AtLeast returns the reclaimable pods computed, with no count below the one stored. Kueue refuses to lower a count
+// while a Workload holds quota; a JobSet that restarts all its Jobs would lower it.
 func AtLeast(computed, stored []kueue.ReclaimablePod) []kueue.ReclaimablePod {
 	all := slices.Clone(computed)
 	for _, s := range stored {
@@ -170,7 +177,8 @@ func AtLeast(computed, stored []kueue.ReclaimablePod) []kueue.ReclaimablePod {
 	return all
 }
 
-// Ready tells whether all pods of a TrainJob are ready or have succeeded, from what its Jobs report.
+// Ready reports whether all pods of a TrainJob are ready or have succeeded, by the status of its Jobs. A TrainJob
+// without ReplicatedJobs is not ready.
 func Ready(replicatedJobs []jobset.ReplicatedJob, status []trainerapi.JobStatus) bool {
 	for i := range replicatedJobs {
 		s := statusOf(status, replicatedJobs[i].Name)
@@ -181,6 +189,7 @@ func Ready(replicatedJobs []jobset.ReplicatedJob, status []trainerapi.JobStatus)
 	return len(replicatedJobs) > 0
 }
 
+// statusOf returns the status of a ReplicatedJob; an empty one if there is none.
 func statusOf(status []trainerapi.JobStatus, name string) trainerapi.JobStatus {
 	if i := slices.IndexFunc(status, func(s trainerapi.JobStatus) bool { return s.Name == name }); i >= 0 {
 		return status[i]

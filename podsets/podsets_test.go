@@ -22,7 +22,8 @@ import (
 // replicatedJob returns a ReplicatedJob of one pod, changed.
 func replicatedJob(name string, change ...func(*jobset.ReplicatedJob)) jobset.ReplicatedJob {
 	rj := jobset.ReplicatedJob{Name: name, Replicas: 1, Template: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{
-		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "node", Image: "example.com/train:1"}}}},
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "node",
+			Image: "example.com/train:1"}}}},
 	}}}
 	for _, c := range change {
 		c(&rj)
@@ -60,7 +61,7 @@ func TestOfCountsAndOrder(t *testing.T) {
 			want: []string{"node×2"},
 		},
 		"order": {
-			reason: "PodSets stand in the order of the ReplicatedJobs, not of their names",
+			reason: "PodSets are in the order of the ReplicatedJobs, not of their names",
 			jobs:   []jobset.ReplicatedJob{replicatedJob("node"), replicatedJob("launcher"), replicatedJob("a-third")},
 			want:   []string{"node×1", "launcher×1", "a-third×1"},
 		},
@@ -95,7 +96,8 @@ func TestDefaultsAreNoDifference(t *testing.T) {
 		c := &rj.Template.Spec.Template.Spec.Containers[0]
 		c.Ports = []corev1.ContainerPort{{ContainerPort: 29500}}
 		c.ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{}}}
-		c.Env = []corev1.EnvVar{{Name: "POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}
+		c.Env = []corev1.EnvVar{{Name: "POD",
+			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}
 	})
 	before := rj.DeepCopy()
 	podSets, err := Of(effective(rj), Features{})
@@ -110,13 +112,17 @@ func TestDefaultsAreNoDifference(t *testing.T) {
 	}
 	stored := []kueue.PodSet{*podSets[0].DeepCopy()}
 	spec := &stored[0].Template.Spec
-	spec.RestartPolicy, spec.SchedulerName, spec.DNSPolicy, spec.TerminationGracePeriodSeconds = corev1.RestartPolicyOnFailure, corev1.DefaultSchedulerName, corev1.DNSClusterFirst, ptr.To[int64](30)
+	spec.RestartPolicy, spec.SchedulerName, spec.DNSPolicy,
+		spec.TerminationGracePeriodSeconds = corev1.RestartPolicyOnFailure, corev1.DefaultSchedulerName,
+		corev1.DNSClusterFirst, ptr.To[int64](30)
 	c := &spec.Containers[0]
 	c.Ports[0].Protocol = corev1.ProtocolTCP
 	c.ReadinessProbe.HTTPGet.Scheme, c.ReadinessProbe.HTTPGet.Path = corev1.URISchemeHTTP, "/"
-	c.ReadinessProbe.PeriodSeconds, c.ReadinessProbe.TimeoutSeconds, c.ReadinessProbe.SuccessThreshold, c.ReadinessProbe.FailureThreshold = 10, 1, 1, 3
+	c.ReadinessProbe.PeriodSeconds, c.ReadinessProbe.TimeoutSeconds, c.ReadinessProbe.SuccessThreshold,
+		c.ReadinessProbe.FailureThreshold = 10, 1, 1, 3
 	c.Env[0].ValueFrom.FieldRef.APIVersion = "v1"
-	c.ImagePullPolicy, c.TerminationMessagePath, c.TerminationMessagePolicy = corev1.PullIfNotPresent, corev1.TerminationMessagePathDefault, corev1.TerminationMessageReadFile
+	c.ImagePullPolicy, c.TerminationMessagePath, c.TerminationMessagePolicy = corev1.PullIfNotPresent,
+		corev1.TerminationMessagePathDefault, corev1.TerminationMessageReadFile
 	if !Equal(podSets, stored) || !Equal(stored, podSets) {
 		t.Error("what the defaults say is the same as nothing")
 	}
@@ -170,9 +176,10 @@ func TestTopologyRequest(t *testing.T) {
 			want:        base(func(r *kueue.PodSetTopologyRequest) { r.Preferred = ptr.To("block") }),
 		},
 		"required before preferred": {
-			reason:      "Kueue takes the first of the three",
-			annotations: map[string]string{kueue.PodSetRequiredTopologyAnnotation: "rack", kueue.PodSetPreferredTopologyAnnotation: "block"},
-			want:        base(func(r *kueue.PodSetTopologyRequest) { r.Required = ptr.To("rack") }),
+			reason: "Kueue takes the first of the three",
+			annotations: map[string]string{kueue.PodSetRequiredTopologyAnnotation: "rack",
+				kueue.PodSetPreferredTopologyAnnotation: "block"},
+			want: base(func(r *kueue.PodSetTopologyRequest) { r.Required = ptr.To("rack") }),
 		},
 		"unconstrained": {
 			reason:      "the annotation is a boolean",
@@ -185,7 +192,7 @@ func TestTopologyRequest(t *testing.T) {
 			invalid:     kueue.PodSetUnconstrainedTopologyAnnotation,
 		},
 		"group": {
-			reason:      "a group goes with a level",
+			reason:      "a group needs a level",
 			annotations: map[string]string{kueue.PodSetRequiredTopologyAnnotation: "rack", kueue.PodSetGroupName: "all"},
 			want: base(func(r *kueue.PodSetTopologyRequest) {
 				r.Required, r.PodSetGroupName = ptr.To("rack"), ptr.To("all")
@@ -197,8 +204,9 @@ func TestTopologyRequest(t *testing.T) {
 			want:        base(func(*kueue.PodSetTopologyRequest) {}),
 		},
 		"slices": {
-			reason:      "a slice needs its size",
-			annotations: map[string]string{kueue.PodSetSliceRequiredTopologyAnnotation: "host", kueue.PodSetSliceSizeAnnotation: "4"},
+			reason: "a slice needs its size",
+			annotations: map[string]string{kueue.PodSetSliceRequiredTopologyAnnotation: "host",
+				kueue.PodSetSliceSizeAnnotation: "4"},
 			want: base(func(r *kueue.PodSetTopologyRequest) {
 				r.PodSetSliceRequiredTopology, r.PodSetSliceSize = ptr.To("host"), ptr.To[int32](4)
 			}),
@@ -209,22 +217,30 @@ func TestTopologyRequest(t *testing.T) {
 			want:        base(func(*kueue.PodSetTopologyRequest) {}),
 		},
 		"slices of a wrong size": {
-			reason:      "the error names the annotation",
-			annotations: map[string]string{kueue.PodSetSliceRequiredTopologyAnnotation: "host", kueue.PodSetSliceSizeAnnotation: "four"},
-			invalid:     kueue.PodSetSliceSizeAnnotation,
+			reason: "the error names the annotation",
+			annotations: map[string]string{kueue.PodSetSliceRequiredTopologyAnnotation: "host",
+				kueue.PodSetSliceSizeAnnotation: "four"},
+			invalid: kueue.PodSetSliceSizeAnnotation,
 		},
 		"layers": {
-			reason:      "several layers come as JSON",
-			annotations: map[string]string{kueue.PodSetSliceRequiredTopologyConstraintsAnnotation: `[{"topology":"rack","size":8},{"topology":"host","size":4}]`},
+			reason: "several layers are a JSON list",
+			annotations: map[string]string{
+				kueue.PodSetSliceRequiredTopologyConstraintsAnnotation: `[{"topology":"rack","size":8},` +
+					`{"topology":"host","size":4}]`,
+			},
 			want: base(func(r *kueue.PodSetTopologyRequest) {
-				r.PodsetSliceRequiredTopologyConstraints = []kueue.PodsetSliceRequiredTopologyConstraint{{Topology: "rack", Size: 8}, {Topology: "host", Size: 4}}
+				r.PodsetSliceRequiredTopologyConstraints = []kueue.PodsetSliceRequiredTopologyConstraint{
+					{Topology: "rack", Size: 8}, {Topology: "host", Size: 4},
+				}
 			}),
 		},
 		"layers without their feature": {
-			reason:      "Kueue doesn't read them then either",
-			annotations: map[string]string{kueue.PodSetSliceRequiredTopologyConstraintsAnnotation: `[{"topology":"rack","size":8}]`},
-			features:    Features{TopologyAware: true},
-			want:        base(func(*kueue.PodSetTopologyRequest) {}),
+			reason: "Kueue doesn't read them then either",
+			annotations: map[string]string{
+				kueue.PodSetSliceRequiredTopologyConstraintsAnnotation: `[{"topology":"rack","size":8}]`,
+			},
+			features: Features{TopologyAware: true},
+			want:     base(func(*kueue.PodSetTopologyRequest) {}),
 		},
 		"layers that are no list": {
 			reason:      "the error names the annotation",
@@ -332,7 +348,8 @@ func TestReclaimable(t *testing.T) {
 		want   []kueue.ReclaimablePod
 	}{
 		"nothing reported": {reason: "nothing is known to have succeeded", jobs: staged},
-		"running":          {reason: "a ready pod needs its quota", jobs: staged, status: []trainerapi.JobStatus{status("dataset-initializer", 1, 0)}},
+		"running": {reason: "a ready pod needs its quota", jobs: staged,
+			status: []trainerapi.JobStatus{status("dataset-initializer", 1, 0)}},
 		"initializer succeeded": {
 			reason: "its quota is free, the trainer's is not",
 			jobs:   staged, status: []trainerapi.JobStatus{status("dataset-initializer", 0, 1), status("node", 1, 0)},
@@ -374,18 +391,26 @@ func TestFinal(t *testing.T) {
 		ttl     *int32
 		want    int
 	}{
-		"no failure policy":    {reason: "a failed Job fails the JobSet", want: 2},
-		"no restarts":          {reason: "the same", policy: &jobset.FailurePolicy{}, want: 2},
-		"a restart left":       {reason: "it would run the initializer again, whose quota must not be another's", policy: &jobset.FailurePolicy{MaxRestarts: 2}, counted: 1},
-		"all restarts used":    {reason: "the next failure is the end", policy: &jobset.FailurePolicy{MaxRestarts: 2}, counted: 2, want: 2},
-		"a rule without bound": {reason: "it may restart for ever", policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.RestartJobSetAndIgnoreMaxRestarts}}}},
-		"a rule for one Job":   {reason: "it recreates a Job", policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.RestartJob}}}},
-		"a rule that fails":    {reason: "nothing is restarted", policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.FailJobSet}}}, want: 2},
-		"a time to live":       {reason: "JobSet replaces a Job that is deleted, however it ended", ttl: ptr.To[int32](0), want: 1},
+		"no failure policy": {reason: "a failed Job fails the JobSet", want: 2},
+		"no restarts":       {reason: "the same", policy: &jobset.FailurePolicy{}, want: 2},
+		"a restart left": {reason: "it would run the initializer again, whose quota must not be another's",
+			policy: &jobset.FailurePolicy{MaxRestarts: 2}, counted: 1},
+		"all restarts used": {reason: "the next failure is the end", policy: &jobset.FailurePolicy{MaxRestarts: 2},
+			counted: 2, want: 2},
+		"a rule without bound": {reason: "it may restart for ever",
+			policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{
+				{Action: jobset.RestartJobSetAndIgnoreMaxRestarts},
+			}}},
+		"a rule for one Job": {reason: "it recreates a Job",
+			policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.RestartJob}}}},
+		"a rule that fails": {reason: "nothing is restarted",
+			policy: &jobset.FailurePolicy{Rules: []jobset.FailurePolicyRule{{Action: jobset.FailJobSet}}}, want: 2},
+		"a time to live": {reason: "JobSet replaces a Job that is deleted, however it ended", ttl: ptr.To[int32](0), want: 1},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			js := &jobset.JobSet{Spec: jobset.JobSetSpec{ReplicatedJobs: slices.Clone(staged), FailurePolicy: c.policy}, Status: jobset.JobSetStatus{RestartsCountTowardsMax: c.counted}}
+			js := &jobset.JobSet{Spec: jobset.JobSetSpec{ReplicatedJobs: slices.Clone(staged), FailurePolicy: c.policy},
+				Status: jobset.JobSetStatus{RestartsCountTowardsMax: c.counted}}
 			js.Spec.ReplicatedJobs[0].Template.Spec.TTLSecondsAfterFinished = c.ttl
 			if got := len(Final(js)); got != c.want {
 				t.Errorf("%s: got %d, want %d", c.reason, got, c.want)
@@ -402,12 +427,17 @@ func TestReady(t *testing.T) {
 		status []trainerapi.JobStatus
 		want   bool
 	}{
-		"nothing reported":      {reason: "unknown is not ready", jobs: jobs},
-		"no Jobs":               {reason: "what has no pods is not ready", status: []trainerapi.JobStatus{status("node", 1, 0)}},
-		"one of two":            {reason: "the other is missing", jobs: jobs, status: []trainerapi.JobStatus{status("dataset-initializer", 1, 0)}},
-		"succeeded and ready":   {reason: "a succeeded Job counts as ready", jobs: jobs, status: []trainerapi.JobStatus{status("dataset-initializer", 0, 1), status("node", 1, 0)}, want: true},
-		"twice ready for one":   {reason: "one ReplicatedJob can't make up for another", jobs: jobs, status: []trainerapi.JobStatus{status("dataset-initializer", 2, 0)}},
-		"of an unknown job too": {reason: "what isn't asked for doesn't matter", jobs: jobs[1:], status: []trainerapi.JobStatus{status("node", 1, 0), status("gone", 0, 0)}, want: true},
+		"nothing reported": {reason: "unknown is not ready", jobs: jobs},
+		"no Jobs": {reason: "what has no pods is not ready",
+			status: []trainerapi.JobStatus{status("node", 1, 0)}},
+		"one of two": {reason: "the other is missing", jobs: jobs,
+			status: []trainerapi.JobStatus{status("dataset-initializer", 1, 0)}},
+		"succeeded and ready": {reason: "a succeeded Job counts as ready", jobs: jobs,
+			status: []trainerapi.JobStatus{status("dataset-initializer", 0, 1), status("node", 1, 0)}, want: true},
+		"twice ready for one": {reason: "one ReplicatedJob can't make up for another", jobs: jobs,
+			status: []trainerapi.JobStatus{status("dataset-initializer", 2, 0)}},
+		"of an unknown job too": {reason: "what isn't asked for doesn't matter", jobs: jobs[1:],
+			status: []trainerapi.JobStatus{status("node", 1, 0), status("gone", 0, 0)}, want: true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -426,15 +456,114 @@ func TestAtLeast(t *testing.T) {
 		reason                 string
 		computed, stored, want []kueue.ReclaimablePod
 	}{
-		"more":    {"progress is reported", []kueue.ReclaimablePod{pod("a", 2)}, []kueue.ReclaimablePod{pod("a", 1)}, []kueue.ReclaimablePod{pod("a", 2)}},
-		"fewer":   {"Kueue refuses a smaller count", []kueue.ReclaimablePod{pod("a", 1)}, []kueue.ReclaimablePod{pod("a", 2)}, []kueue.ReclaimablePod{pod("a", 2)}},
-		"none":    {"Kueue refuses to remove one", nil, []kueue.ReclaimablePod{pod("a", 2)}, []kueue.ReclaimablePod{pod("a", 2)}},
-		"another": {"both stay", []kueue.ReclaimablePod{pod("b", 1)}, []kueue.ReclaimablePod{pod("a", 2)}, []kueue.ReclaimablePod{pod("b", 1), pod("a", 2)}},
-		"first":   {"nothing is stored yet", []kueue.ReclaimablePod{pod("a", 1)}, nil, []kueue.ReclaimablePod{pod("a", 1)}},
+		"more": {"progress is reported", []kueue.ReclaimablePod{pod("a", 2)}, []kueue.ReclaimablePod{pod("a", 1)},
+			[]kueue.ReclaimablePod{pod("a", 2)}},
+		"fewer": {"Kueue refuses a smaller count", []kueue.ReclaimablePod{pod("a", 1)}, []kueue.ReclaimablePod{pod("a", 2)},
+			[]kueue.ReclaimablePod{pod("a", 2)}},
+		"none": {"Kueue refuses to remove one", nil, []kueue.ReclaimablePod{pod("a", 2)},
+			[]kueue.ReclaimablePod{pod("a", 2)}},
+		"another": {"both stay", []kueue.ReclaimablePod{pod("b", 1)}, []kueue.ReclaimablePod{pod("a", 2)},
+			[]kueue.ReclaimablePod{pod("b", 1), pod("a", 2)}},
+		"first": {"nothing is stored yet", []kueue.ReclaimablePod{pod("a", 1)}, nil, []kueue.ReclaimablePod{pod("a", 1)}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			if got := AtLeast(c.computed, c.stored); !equality.Semantic.DeepEqual(got, c.want) {
+				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
+			}
+		})
+	}
+}
+
+func TestRequests(t *testing.T) {
+	list := func(gpus, cpus string) corev1.ResourceList {
+		l := corev1.ResourceList{}
+		if gpus != "" {
+			l["nvidia.com/gpu"] = resource.MustParse(gpus)
+		}
+		if cpus != "" {
+			l[corev1.ResourceCPU] = resource.MustParse(cpus)
+		}
+		return l
+	}
+	container := func(requests, limits corev1.ResourceList) corev1.Container {
+		return corev1.Container{Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits}}
+	}
+	cases := map[string]struct {
+		reason string
+		spec   corev1.PodSpec
+		want   corev1.ResourceList
+	}{
+		"nothing": {"a pod may request nothing", corev1.PodSpec{Containers: []corev1.Container{{}}}, list("", "")},
+		"limits only": {"a limit counts as the request",
+			corev1.PodSpec{Containers: []corev1.Container{container(nil, list("8", "4"))}}, list("8", "4")},
+		"a limit above the request": {"the request counts, and the missing one is added",
+			corev1.PodSpec{Containers: []corev1.Container{container(list("", "1"), list("8", "4"))}}, list("8", "1")},
+		"two containers": {"they run at the same time", corev1.PodSpec{Containers: []corev1.Container{
+			container(list("1", "1"), nil), container(list("2", "1"), nil)}}, list("3", "2")},
+		"an init container": {"it runs before the others", corev1.PodSpec{
+			InitContainers: []corev1.Container{container(nil, list("", "6"))},
+			Containers:     []corev1.Container{container(list("8", "4"), nil)}}, list("8", "6")},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			before := c.spec.DeepCopy()
+			got := Requests(&corev1.PodTemplateSpec{Spec: c.spec})
+			if !equality.Semantic.DeepEqual(got, c.want) {
+				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
+			}
+			if !equality.Semantic.DeepEqual(before, &c.spec) {
+				t.Error("Requests changed its argument")
+			}
+		})
+	}
+}
+
+func TestStatuses(t *testing.T) {
+	js := &jobset.JobSet{Status: jobset.JobSetStatus{ReplicatedJobsStatus: []jobset.ReplicatedJobStatus{
+		{Name: "node", Ready: 1, Succeeded: 2, Failed: 3, Active: 4, Suspended: 5},
+		{Name: "launcher"},
+	}}}
+	want := []trainerapi.JobStatus{
+		{Name: "node", Ready: ptr.To[int32](1), Succeeded: ptr.To[int32](2), Failed: ptr.To[int32](3),
+			Active: ptr.To[int32](4), Suspended: ptr.To[int32](5)},
+		{Name: "launcher", Ready: ptr.To[int32](0), Succeeded: ptr.To[int32](0), Failed: ptr.To[int32](0),
+			Active: ptr.To[int32](0), Suspended: ptr.To[int32](0)},
+	}
+	if got := Statuses(js); !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestOutlived(t *testing.T) {
+	spec := &jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{
+		replicatedJob("dataset-initializer", func(rj *jobset.ReplicatedJob) {
+			spec := &rj.Template.Spec.Template.Spec
+			spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+			}}}
+			spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+		}),
+		replicatedJob("node", func(rj *jobset.ReplicatedJob) {
+			rj.DependsOn = []jobset.DependsOn{{Name: "dataset-initializer", Status: jobset.DependencyComplete}}
+		}),
+	}}
+	cases := map[string]struct {
+		reason string
+		status []trainerapi.JobStatus
+		want   []kueue.ReclaimablePod
+	}{
+		"running": {"it runs again", []trainerapi.JobStatus{status("dataset-initializer", 1, 0)}, nil},
+		"succeeded": {"its work outlives the JobSet",
+			[]trainerapi.JobStatus{status("dataset-initializer", 0, 1), status("node", 1, 0)},
+			[]kueue.ReclaimablePod{{Name: "dataset-initializer", Count: 1}}},
+		"all succeeded": {"only what others wait for outlives it",
+			[]trainerapi.JobStatus{status("dataset-initializer", 0, 1), status("node", 0, 1)},
+			[]kueue.ReclaimablePod{{Name: "dataset-initializer", Count: 1}}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := Outlived(spec, c.status); !equality.Semantic.DeepEqual(got, c.want) {
 				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
 			}
 		})

@@ -10,8 +10,8 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
 
-// topologyRequest reads the request that a ReplicatedJob's pod template makes by Kueue's annotations. A JobSet's pods
-// are ranked by their completion index within the Jobs of a ReplicatedJob, so every PodSet has a request that says so.
+// topologyRequest returns the topology request of a ReplicatedJob's pod template, read from Kueue's annotations. It is
+// never nil: every PodSet of a JobSet ranks its pods by their completion index within the Jobs of the ReplicatedJob.
 // The annotations and their precedence are Kueue's (v0.19.2, docs of topology-aware scheduling).
 func topologyRequest(rj *jobset.ReplicatedJob, features Features) (*kueue.PodSetTopologyRequest, error) {
 	annotations := rj.Template.Spec.Template.Annotations
@@ -30,7 +30,8 @@ func topologyRequest(rj *jobset.ReplicatedJob, features Features) (*kueue.PodSet
 	case isUnconstrained:
 		value, err := strconv.ParseBool(unconstrained)
 		if err != nil {
-			return nil, field.Invalid(path.Key(kueue.PodSetUnconstrainedTopologyAnnotation), unconstrained, "must be true or false")
+			return nil, field.Invalid(path.Key(kueue.PodSetUnconstrainedTopologyAnnotation), unconstrained,
+				"must be true or false")
 		}
 		request.Unconstrained = &value
 	}
@@ -40,11 +41,13 @@ func topologyRequest(rj *jobset.ReplicatedJob, features Features) (*kueue.PodSet
 	return request, addSlices(request, annotations, path, features)
 }
 
-// maxLayers is how many layers of topology constraints Kueue takes.
+// maxLayers is the number of layers of topology constraints that Kueue accepts.
 const maxLayers = 3
 
-func addSlices(request *kueue.PodSetTopologyRequest, annotations map[string]string, path *field.Path, features Features) error {
-	if layers, found := annotations[kueue.PodSetSliceRequiredTopologyConstraintsAnnotation]; found && features.MultiLayerTopology {
+func addSlices(request *kueue.PodSetTopologyRequest, annotations map[string]string, path *field.Path,
+	features Features) error {
+	if layers, found := annotations[kueue.PodSetSliceRequiredTopologyConstraintsAnnotation]; found &&
+		features.MultiLayerTopology {
 		at := path.Key(kueue.PodSetSliceRequiredTopologyConstraintsAnnotation)
 		if err := json.Unmarshal([]byte(layers), &request.PodsetSliceRequiredTopologyConstraints); err != nil {
 			return field.Invalid(at, layers, "must be a JSON list of constraints: "+err.Error())

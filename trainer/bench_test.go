@@ -18,7 +18,15 @@ import (
 // BenchmarkBuild is the JobSet of a TrainJob that is started.
 func BenchmarkBuild(b *testing.B) {
 	builder := testBuilder(b, testClient(b))
-	job, spec := jobOf(b, "torch", "spec: {suspend: false, trainer: {numNodes: 2}}"), runtimeOf(b, "{numNodes: 2, torch: {}}", lostVolume)
+	job, spec := jobOf(
+		b,
+		"torch",
+		"spec: {suspend: false, trainer: {numNodes: 2}}",
+	), runtimeOf(
+		b,
+		"{numNodes: 2, torch: {}}",
+		lostVolume,
+	)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, _, err := builder.Build(context.Background(), job, spec); err != nil {
@@ -44,7 +52,8 @@ spec:
 		b.Fatal(err)
 	}
 	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-		Operation: admissionv1.Create, Namespace: "ns", Name: "job", Object: runtime.RawExtension{Raw: raw}, UserInfo: authenticationv1.UserInfo{Username: "user"},
+		Operation: admissionv1.Create, Namespace: "ns", Name: "job", Object: runtime.RawExtension{Raw: raw},
+		UserInfo: authenticationv1.UserInfo{Username: "user"},
 	}}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -57,8 +66,8 @@ spec:
 	}
 }
 
-// BenchmarkWebhookLarge is the same for a TrainJob of 16 entries that have as many mounts in all as is said. A strategic merge
-// takes time in the square of a list's length, which limits.elements bounds.
+// BenchmarkWebhookLarge is the same for a TrainJob of 16 entries that have as many mounts in all as is said. A
+// strategic merge takes time in the square of a list's length, which limits.elements bounds.
 func BenchmarkWebhookLarge(b *testing.B) {
 	for _, elements := range []int{125, 250, 500, 1000} {
 		b.Run(fmt.Sprint(elements), func(b *testing.B) {
@@ -68,13 +77,25 @@ func BenchmarkWebhookLarge(b *testing.B) {
 			for entry := range 16 {
 				container := trainerapi.ContainerPatch{Name: "node"}
 				for i := range elements / 16 {
-					container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "v", MountPath: fmt.Sprintf("/%s/%d/%d", strings.Repeat("x", 12), entry, i)})
+					container.VolumeMounts = append(
+						container.VolumeMounts,
+						corev1.VolumeMount{Name: "v", MountPath: fmt.Sprintf("/%s/%d/%d", strings.Repeat("x", 12), entry, i)},
+					)
 				}
 				job.Spec.RuntimePatches = append(job.Spec.RuntimePatches, trainerapi.RuntimePatch{
-					Manager: fmt.Sprintf("a.com/m%d", entry), TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{
-						ReplicatedJobs: []trainerapi.ReplicatedJobPatch{{Name: "node", Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{
-							Spec: &trainerapi.PodSpecPatch{Containers: []trainerapi.ContainerPatch{container}}}}}}},
-					}}},
+					Manager: fmt.Sprintf(
+						"a.com/m%d",
+						entry,
+					), TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
+						Spec: &trainerapi.JobSetSpecPatch{
+							ReplicatedJobs: []trainerapi.ReplicatedJobPatch{
+								{
+									Name: "node",
+									Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{
+										Spec: &trainerapi.PodSpecPatch{Containers: []trainerapi.ContainerPatch{container}}}}},
+								},
+							},
+						}}},
 				})
 			}
 			raw, err := json.Marshal(job)
@@ -82,7 +103,8 @@ func BenchmarkWebhookLarge(b *testing.B) {
 				b.Fatal(err)
 			}
 			request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-				Operation: admissionv1.Create, Namespace: "ns", Name: "job", Object: runtime.RawExtension{Raw: raw}, UserInfo: authenticationv1.UserInfo{Username: "user"},
+				Operation: admissionv1.Create, Namespace: "ns", Name: "job", Object: runtime.RawExtension{Raw: raw},
+				UserInfo: authenticationv1.UserInfo{Username: "user"},
 			}}
 			for b.Loop() {
 				w.mutate(context.Background(), request)

@@ -58,7 +58,9 @@ func NewBuilder(ctx context.Context, c client.Client, config *trainerconfig.Conf
 
 func registry() plugins.Registry {
 	r := plugins.NewRegistry()
-	r[jobsetplugin.Name] = func(context.Context, client.Client, client.FieldIndexer, *trainerconfig.Configuration) (framework.Plugin, error) {
+	r[jobsetplugin.Name] = func(
+		context.Context, client.Client, client.FieldIndexer, *trainerconfig.Configuration,
+	) (framework.Plugin, error) {
 		return jobSetPlugin{}, nil
 	}
 	return r
@@ -70,7 +72,10 @@ type emptyCluster struct {
 	but string
 }
 
-func (c emptyCluster) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+// Get implements client.Reader.
+func (c emptyCluster) Get(
+	ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption,
+) error {
 	if _, ok := o.(*corev1.Secret); ok && key.Name == c.but {
 		return c.Client.Get(ctx, key, o, options...)
 	}
@@ -87,12 +92,16 @@ func (noIndexes) IndexField(context.Context, client.Object, string, client.Index
 
 // Build returns the objects of the TrainJob on the runtime, with all its entries: the side objects first, the JobSet
 // last. It leaves out the ReplicatedJobs that are done and outlive the JobSet. It changes none of its arguments.
-func (b *Builder) Build(ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
+func (b *Builder) Build(
+	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
+) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
 	return build(ctx, b.unseen, job, spec)
 }
 
-// SideObjects names the side objects that Build has made for the TrainJob, whether they are still there or not.
-func (b *Builder) SideObjects(ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) ([]*unstructured.Unstructured, error) {
+// SideObjects returns the side objects that Build makes for the TrainJob, whether they exist or not.
+func (b *Builder) SideObjects(
+	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
+) ([]*unstructured.Unstructured, error) {
 	applied, _, err := build(ctx, b.unseen, job, spec)
 	if err != nil {
 		return nil, err
@@ -118,7 +127,9 @@ func objectOf(a runtime.ApplyConfiguration) (*unstructured.Unstructured, error) 
 	return o, json.Unmarshal(data, &o.Object)
 }
 
-func build(ctx context.Context, fw *core.Framework, trainJob *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
+func build(
+	ctx context.Context, fw *core.Framework, trainJob *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
+) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
 	spec = spec.DeepCopy()
 	job := overrides.ForPlugins(trainJob, spec)
 	info, err := overrides.Bundled.Prepare(job, spec, overrides.Bundled.Entries(trainJob))
@@ -165,7 +176,9 @@ func specOf(js *jobsetac.JobSetApplyConfiguration) (*jobset.JobSetSpec, error) {
 }
 
 // Validate asks Trainer's plugins what they refuse of a TrainJob on a runtime; before is nil on creation.
-func (b *Builder) Validate(ctx context.Context, before, after *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) (webhookadmission.Warnings, field.ErrorList) {
+func (b *Builder) Validate(
+	ctx context.Context, before, after *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
+) (webhookadmission.Warnings, field.ErrorList) {
 	info, err := overrides.Bundled.Prepare(after.Upstream(), spec, overrides.Bundled.Entries(after))
 	if err != nil {
 		return nil, field.ErrorList{asFieldError(err)}
@@ -196,7 +209,8 @@ var (
 // Name implements framework.Plugin.
 func (jobSetPlugin) Name() string { return jobsetplugin.Name }
 
-// IdentifyPodNetwork implements framework.PodNetworkPlugin; the names of a JobSet's pods are JobSet's, so it is Trainer's.
+// IdentifyPodNetwork implements framework.PodNetworkPlugin; the names of a JobSet's pods are JobSet's, so it is
+// Trainer's.
 func (jobSetPlugin) IdentifyPodNetwork(info *trainerruntime.Info, job *trainerapi.TrainJob) error {
 	return (&jobsetplugin.JobSet{}).IdentifyPodNetwork(info, job)
 }
@@ -207,13 +221,16 @@ func (jobSetPlugin) SyncParallelCount(info *trainerruntime.Info) error {
 }
 
 // Build implements framework.ComponentBuilderPlugin.
-func (jobSetPlugin) Build(_ context.Context, info *trainerruntime.Info, job *trainerapi.TrainJob) ([]runtime.ApplyConfiguration, error) {
+func (jobSetPlugin) Build(
+	_ context.Context, info *trainerruntime.Info, job *trainerapi.TrainJob,
+) ([]runtime.ApplyConfiguration, error) {
 	spec, ok := trainerruntime.TemplateSpecApply[jobsetac.JobSetSpecApplyConfiguration](info)
 	if !ok {
 		return nil, fmt.Errorf("the runtime's template is no JobSet")
 	}
 	overrides.Take(info, spec)
-	js := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithLabels(info.Labels).WithAnnotations(info.Annotations).WithSpec(spec)).
+	empty := jobsetac.JobSet(job.Name, job.Namespace).WithLabels(info.Labels).WithAnnotations(info.Annotations)
+	js := jobsetplugin.NewBuilder(empty.WithSpec(spec)).
 		Initializer(job).
 		Trainer(info, job).
 		PodLabels(info.Scheduler.PodLabels).
@@ -221,7 +238,8 @@ func (jobSetPlugin) Build(_ context.Context, info *trainerruntime.Info, job *tra
 		Suspend(job.Spec.Suspend).
 		Build().
 		WithOwnerReferences(metav1ac.OwnerReference().
-			WithAPIVersion(trainerapi.GroupVersion.String()).WithKind(trainerapi.TrainJobKind).WithName(job.Name).WithUID(job.UID).
+			WithAPIVersion(trainerapi.GroupVersion.String()).WithKind(trainerapi.TrainJobKind).
+			WithName(job.Name).WithUID(job.UID).
 			WithController(true).WithBlockOwnerDeletion(true))
 	return []runtime.ApplyConfiguration{js}, nil
 }
@@ -229,9 +247,14 @@ func (jobSetPlugin) Build(_ context.Context, info *trainerruntime.Info, job *tra
 // leaveOut takes ReplicatedJobs out of a JobSet, and what refers to them.
 func leaveOut(spec *jobsetac.JobSetSpecApplyConfiguration, done map[string]bool) {
 	isDone := func(name string) bool { return done[name] }
-	spec.ReplicatedJobs = slices.DeleteFunc(spec.ReplicatedJobs, func(rj jobsetac.ReplicatedJobApplyConfiguration) bool { return isDone(ptr.Deref(rj.Name, "")) })
+	spec.ReplicatedJobs = slices.DeleteFunc(spec.ReplicatedJobs, func(rj jobsetac.ReplicatedJobApplyConfiguration) bool {
+		return isDone(ptr.Deref(rj.Name, ""))
+	})
 	for i := range spec.ReplicatedJobs {
-		spec.ReplicatedJobs[i].DependsOn = slices.DeleteFunc(spec.ReplicatedJobs[i].DependsOn, func(d jobsetac.DependsOnApplyConfiguration) bool { return isDone(ptr.Deref(d.Name, "")) })
+		rj := &spec.ReplicatedJobs[i]
+		rj.DependsOn = slices.DeleteFunc(rj.DependsOn, func(d jobsetac.DependsOnApplyConfiguration) bool {
+			return isDone(ptr.Deref(d.Name, ""))
+		})
 	}
 	if p := spec.SuccessPolicy; p != nil {
 		p.TargetReplicatedJobs = slices.DeleteFunc(p.TargetReplicatedJobs, isDone)
@@ -239,7 +262,8 @@ func leaveOut(spec *jobsetac.JobSetSpecApplyConfiguration, done map[string]bool)
 	if p := spec.FailurePolicy; p != nil {
 		p.Rules = slices.DeleteFunc(p.Rules, func(rule jobsetac.FailurePolicyRuleApplyConfiguration) bool {
 			// A rule for them alone goes: without a target it would be for all.
-			return len(rule.TargetReplicatedJobs) > 0 && !slices.ContainsFunc(rule.TargetReplicatedJobs, func(name string) bool { return !isDone(name) })
+			targets := rule.TargetReplicatedJobs
+			return len(targets) > 0 && !slices.ContainsFunc(targets, func(name string) bool { return !isDone(name) })
 		})
 		for i := range p.Rules {
 			p.Rules[i].TargetReplicatedJobs = slices.DeleteFunc(p.Rules[i].TargetReplicatedJobs, isDone)

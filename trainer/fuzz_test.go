@@ -30,8 +30,8 @@ var specs = []string{
 }
 
 // FuzzBuild checks JobSets of whole TrainJobs and runtimes of every ML policy against the Workload's PodSets: the same
-// ReplicatedJobs, numbers of pods and requests. Nothing panics, and the TrainJob isn't changed. The bytes are a TrainJob's spec,
-// or select fragments of one.
+// ReplicatedJobs, numbers of pods and requests. Nothing panics, and the TrainJob isn't changed. The bytes are a
+// TrainJob's spec, or select fragments of one.
 func FuzzBuild(f *testing.F) {
 	for i, spec := range specs {
 		f.Add([]byte(spec), uint8(i))
@@ -39,7 +39,9 @@ func FuzzBuild(f *testing.F) {
 	f.Add([]byte{1, 5, 9, 11}, uint8(1))
 	builder := testBuilder(f, testClient(f))
 	var runtimes []*trainerapi.TrainingRuntimeSpec
-	for _, policy := range []string{"{numNodes: 2, torch: {}}", "{numNodes: 2, mpi: {numProcPerNode: 1, runLauncherAsNode: true}}", "{numNodes: 2, mpi: {numProcPerNode: 2}}", "{numNodes: 2, flux: {numProcPerNode: 1}}", "{numNodes: 2}", "null"} {
+	for _, policy := range []string{"{numNodes: 2, torch: {}}", "{numNodes: 2, mpi: {numProcPerNode: 1, " +
+		"runLauncherAsNode: true}}", "{numNodes: 2, mpi: {numProcPerNode: 2}}", "{numNodes: 2, flux: {numProcPerNode: " +
+		"1}}", "{numNodes: 2}", "null"} {
 		runtimes = append(runtimes, runtimeOf(f, policy, lastingVolume), runtimeOf(f, policy, lostVolume))
 	}
 	limits := overrides.Limits{Pods: 50, SpecBytes: 1 << 14, Elements: 200, GracePeriodSeconds: 3600}
@@ -59,7 +61,8 @@ func FuzzBuild(f *testing.F) {
 		if err != nil {
 			return // holds what can't be written, a quantity say
 		}
-		if len(limits.CheckSize(job))+len(limits.CheckRuntime(job, runtime))+len(overrides.Bundled.CheckEntries(job))+len(overrides.Bundled.Check(job, runtime)) > 0 {
+		if len(limits.CheckSize(job))+len(limits.CheckRuntime(job, runtime))+
+			len(overrides.CheckEntries(overrides.Bundled, job))+len(overrides.Check(overrides.Bundled, job, runtime)) > 0 {
 			return // refused
 		}
 		effective, err := overrides.Bundled.Compute(job, runtime, overrides.Bundled.Entries(job))
@@ -77,8 +80,15 @@ func FuzzBuild(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(built.ReplicatedJobs) != len(effective.ReplicatedJobs) || *js.Name != job.Name || len(js.OwnerReferences) != 1 || *js.OwnerReferences[0].UID != job.UID {
-			t.Fatalf("JobSet %s with %d ReplicatedJobs, and quota is asked for %d", *js.Name, len(built.ReplicatedJobs), len(effective.ReplicatedJobs))
+		if len(built.ReplicatedJobs) != len(effective.ReplicatedJobs) || *js.Name != job.Name ||
+			len(js.OwnerReferences) != 1 ||
+			*js.OwnerReferences[0].UID != job.UID {
+			t.Fatalf(
+				"JobSet %s with %d ReplicatedJobs, and quota is asked for %d",
+				*js.Name,
+				len(built.ReplicatedJobs),
+				len(effective.ReplicatedJobs),
+			)
 		}
 		for i := range built.ReplicatedJobs {
 			have := &built.ReplicatedJobs[i]
@@ -87,9 +97,17 @@ func FuzzBuild(f *testing.F) {
 				t.Fatalf("no quota is asked for ReplicatedJob %s", have.Name)
 			}
 			if have.Replicas != want.Replicas || overrides.PodsPerJob(have) != overrides.PodsPerJob(want) {
-				t.Fatalf("%d Jobs of %d pods of %s, and quota is asked for %d of %d", have.Replicas, overrides.PodsPerJob(have), have.Name, want.Replicas, overrides.PodsPerJob(want))
+				t.Fatalf(
+					"%d Jobs of %d pods of %s, and quota is asked for %d of %d",
+					have.Replicas,
+					overrides.PodsPerJob(have),
+					have.Name,
+					want.Replicas,
+					overrides.PodsPerJob(want),
+				)
 			}
-			if a, b := podsets.Requests(&have.Template.Spec.Template), podsets.Requests(&want.Template.Spec.Template); !equality.Semantic.DeepEqual(a, b) {
+			a, b := podsets.Requests(&have.Template.Spec.Template), podsets.Requests(&want.Template.Spec.Template)
+			if !equality.Semantic.DeepEqual(a, b) {
 				t.Fatalf("pods of %s ask for %v, and quota is asked for %v", have.Name, a, b)
 			}
 		}
@@ -120,7 +138,7 @@ func FuzzWebhook(f *testing.F) {
 		if kind%3 > 0 {
 			request.Operation, request.OldObject = admissionv1.Update, runtime.RawExtension{Raw: before}
 		}
-		_, sent, err := w.decode(request)
+		rq, err := w.reader.Read(request)
 		if err != nil {
 			return
 		}
@@ -143,7 +161,7 @@ func FuzzWebhook(f *testing.F) {
 			if err := kjson.UnmarshalCaseSensitivePreserveInts(changed, &result); err != nil {
 				t.Fatal(err)
 			}
-			if overrides.Changed(sent, &result) || len(sent.Spec.RuntimePatches) != len(result.Spec.RuntimePatches) {
+			if overrides.Changed(rq.New, &result) || len(rq.New.Spec.RuntimePatches) != len(result.Spec.RuntimePatches) {
 				t.Fatalf("%s became %s", after, changed)
 			}
 		}

@@ -16,8 +16,8 @@ import (
 // theirWebhooks is how the names of Kubeflow Trainer's webhooks end.
 const theirWebhooks = ".trainer.kubeflow.org"
 
-// Check refuses a cluster on which the bundled Trainer can't work, with what to change: one where another Trainer serves
-// the same kinds, or that has another's CRDs.
+// Check refuses a cluster on which the bundled Trainer can't work, with what to change: one where another Trainer
+// serves the same kinds, or that has another's CRDs.
 func Check(ctx context.Context, reader client.Reader) error {
 	return errors.Join(checkAlone(ctx, reader), checkCRDs(ctx, reader))
 }
@@ -46,8 +46,9 @@ func checkAlone(ctx context.Context, reader client.Reader) error {
 	if len(theirs) == 0 {
 		return nil
 	}
-	return fmt.Errorf("another Trainer serves TrainJobs here, two would fight over every JobSet: set trainer.enabled to false to work beside it, or "+
-		"remove its controller and its webhooks (not its CRDs: that would delete all TrainJobs) to use the bundled one; found %s", strings.Join(theirs, ", "))
+	return fmt.Errorf("another Trainer serves TrainJobs here, two would fight over every JobSet: set trainer.enabled to "+
+		"false to work beside it, or remove its controller and its webhooks (not its CRDs: that would delete all TrainJobs) "+
+		"to use the bundled one; found %s", strings.Join(theirs, ", "))
 }
 
 func checkCRDs(ctx context.Context, reader client.Reader) error {
@@ -60,7 +61,8 @@ func checkCRDs(ctx context.Context, reader client.Reader) error {
 			return fmt.Errorf("reading CRD %s: %w", name, err)
 		}
 		if plural == "trainjobs" && !hasState(&crd) {
-			return fmt.Errorf("CRD %s has no status.state: it is Kubeflow Trainer's, or of an earlier release; apply config/crd of this release over it (TrainJobs stay as they are)", name)
+			return fmt.Errorf("CRD %s has no status.state: it is Kubeflow Trainer's, or of an earlier release; apply "+
+				"config/crd of this release over it (TrainJobs stay as they are)", name)
 		}
 	}
 	return nil

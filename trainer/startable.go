@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,21 +27,25 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
 
 // Reasons of the condition Blocked, and of the events beside it.
 const (
-	// ReasonNameTaken: an object that the TrainJob needs is there already, and is not the TrainJob's. The message names it; delete it, or create the TrainJob by another name.
+	// ReasonNameTaken: an object that the TrainJob needs is there already, and is not the TrainJob's. The message names
+	// it; delete it, or create the TrainJob by another name.
 	ReasonNameTaken = "NameTaken"
-	// ReasonInvalidJobSet: the JobSet that the TrainJob needs is refused. The message says by whom and why; change the TrainJob or the runtime.
+	// ReasonInvalidJobSet: the JobSet that the TrainJob needs is refused. The message says by whom and why; change the
+	// TrainJob or the runtime.
 	ReasonInvalidJobSet = "InvalidJobSet"
-	// ReasonTooLarge: the runtime doesn't fit into the TrainJob's annotations, where it is pinned at the start. Take annotations away, or make the runtime smaller.
+	// ReasonTooLarge: the runtime doesn't fit into the TrainJob's annotations, where it is pinned at the start. Take
+	// annotations away, or make the runtime smaller.
 	ReasonTooLarge = "TooLarge"
 )
 
-// After which times a TrainJob is looked at again whose name is taken, or whose JobSet is refused: nothing tells when that
-// changes.
+// After which times a TrainJob is looked at again whose name is taken, or whose JobSet is refused: nothing tells when
+// that changes.
 const (
 	takenRetry   = 10 * time.Second
 	refusedRetry = time.Minute
@@ -51,20 +56,30 @@ const verdicts = 4096
 
 // Startable finds, before a TrainJob is queued, what would keep it from having pods once it is admitted.
 type Startable struct {
-	cache   client.Reader
 	client  client.Client
 	builder *Builder
 	gangs   *gang.Gangs
 	clock   clock.PassiveClock
-	// verdicts are what the API server has said of the JobSets of a shape, by what TrainJobs of that shape run. Of a burst of
-	// them, one asks.
+	// verdicts are what the API server has said of the JobSets of a shape, by what TrainJobs of that shape run. Of a burst
+	// of them, one asks.
 	verdicts *lru.Cache
 	asking   singleflight.Group
 }
 
-// NewStartable returns a Startable. cache and c may be the same.
-func NewStartable(cache client.Reader, c client.Client, builder *Builder, gangs *gang.Gangs, clk clock.PassiveClock) *Startable {
-	return &Startable{cache: cache, client: c, builder: builder, gangs: gangs, clock: clk, verdicts: lru.New(verdicts)}
+// StartableConfig is what a Startable is made of.
+type StartableConfig struct {
+	// Client reads from a cache.
+	Client  client.Client
+	Builder *Builder
+	Gangs   *gang.Gangs
+	Clock   clock.PassiveClock
+}
+
+// NewStartable returns a Startable.
+func NewStartable(c StartableConfig) *Startable {
+	return &Startable{
+		client: c.Client, builder: c.Builder, gangs: c.Gangs, clock: c.Clock, verdicts: lru.New(verdicts),
+	}
 }
 
 // verdict is what the API server has said of a JobSet; nil where it would take it.
@@ -75,7 +90,9 @@ type verdict struct {
 }
 
 // Startable implements integration.Placement. What it finds is an *admission.BlockedError.
-func (s *Startable) Startable(ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective) error {
+func (s *Startable) Startable(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
+) error {
 	if err := s.gangs.Startable(ctx, job, runtime, effective); err != nil {
 		return err
 	}
@@ -91,46 +108,49 @@ func (s *Startable) Startable(ctx context.Context, job *api.TrainJob, runtime *t
 	}
 	if v.refused != nil {
 		return &admission.BlockedError{Reason: ReasonInvalidJobSet, RetryAfter: refusedRetry, Err: fmt.Errorf(
-			"what is built of %s and the TrainJob is refused, so that the TrainJob would never have pods: %w; change one of the two", admission.Describe(job), v.refused)}
+			"what is built of %s and the TrainJob is refused, so that the TrainJob would never have pods: %w; change one of "+
+				"the two", store.Describe(job), v.refused)}
 	}
 	return checkRoom(job, v.pin)
 }
 
 // checkRoom refuses a TrainJob whose annotations have no room for the pinned runtime.
 func checkRoom(job *api.TrainJob, pin int) error {
-	total := pin + len(overrides.PinAnnotation)
+	total := pin + len(store.PinAnnotation)
 	for key, value := range job.Annotations {
-		if key != overrides.PinAnnotation {
+		if key != store.PinAnnotation {
 			total += len(key) + len(value)
 		}
 	}
 	const limit = apimachineryvalidation.TotalAnnotationSizeLimitB - 4<<10 // a bit is for kubectl and others
 	if total > limit {
 		return &admission.BlockedError{Reason: ReasonTooLarge, Err: fmt.Errorf(
-			"%s takes %d bytes, compressed, in annotation %s, and the TrainJob's annotations together may have %d; make the runtime smaller, or take annotations away",
-			admission.Describe(job), pin, overrides.PinAnnotation, limit)}
+			"%s takes %d bytes, compressed, in annotation %s, and the TrainJob's annotations together may have %d; make the "+
+				"runtime smaller, or take annotations away",
+			store.Describe(job), pin, store.PinAnnotation, limit)}
 	}
 	return nil
 }
 
-// checkNames refuses a TrainJob whose Jobs and pods would have names that are too long or not DNS labels (JobSet v0.12.0's
-// webhook).
+// checkNames refuses a TrainJob whose Jobs and pods would have names that are too long or not DNS labels (JobSet
+// v0.12.0's webhook).
 func checkNames(job *api.TrainJob, replicatedJobs []jobset.ReplicatedJob) error {
 	for i := range replicatedJobs {
 		rj := &replicatedJobs[i]
 		last := int64(max(ptr.Deref(rj.Template.Spec.Completions, overrides.PodsPerJob(rj)), 1) - 1)
 		name := fmt.Sprintf("%s-%s-%d-%d-abcde", job.Name, rj.Name, max(rj.Replicas, 1)-1, last)
 		if problems := validation.IsDNS1035Label(name); len(problems) > 0 {
-			return fmt.Errorf("metadata.name: %q would give pods of replicatedJob %q names such as %q, of %d characters: %s; create the TrainJob by a shorter name",
+			return fmt.Errorf("metadata.name: %q would give pods of replicatedJob %q names such as %q, of %d characters: %s; "+
+				"create the TrainJob by a shorter name",
 				job.Name, rj.Name, name, len(name), strings.Join(problems, "; "))
 		}
 	}
 	return nil
 }
 
-// checkTaken refuses a TrainJob whose JobSet or Jobs would have the names of others'. Of two TrainJobs whose Jobs would have
-// the same name, the one that was created first keeps it: TrainJob "my" with replicatedJob "model-node", and "my-model" with
-// "node".
+// checkTaken refuses a TrainJob whose JobSet or Jobs would have the names of others'. Of two TrainJobs whose Jobs would
+// have the same name, the one that was created first keeps it: TrainJob "my" with replicatedJob "model-node", and
+// "my-model" with "node".
 func (s *Startable) checkTaken(ctx context.Context, job *api.TrainJob, replicatedJobs []jobset.ReplicatedJob) error {
 	key := client.ObjectKeyFromObject(job)
 	if js, err := s.jobSet(ctx, key); err != nil {
@@ -144,45 +164,63 @@ func (s *Startable) checkTaken(ctx context.Context, job *api.TrainJob, replicate
 			if whole[at] != '-' || at == len(job.Name) {
 				continue
 			}
-			other, rj := client.ObjectKey{Namespace: job.Namespace, Name: whole[:at]}, whole[at+1:]
-			if js, err := s.jobSet(ctx, other); err != nil {
+			if err := s.checkSplit(ctx, job, whole[:at], whole[at+1:]); err != nil {
 				return err
-			} else if js != nil && (&overrides.Effective{ReplicatedJobs: js.Spec.ReplicatedJobs}).ReplicatedJob(rj) != nil {
-				return taken("Job of JobSet "+other.Name, whole+"-0")
-			}
-			first, err := s.comesFirst(ctx, job, other, rj)
-			if err != nil {
-				return err
-			}
-			if first {
-				return taken("Job of TrainJob "+other.Name, whole+"-0")
 			}
 		}
 	}
 	return nil
 }
 
-// comesFirst reports whether there is an unfinished TrainJob that was created before job and whose runtime has the
+// checkSplit rejects a TrainJob whose Job has the name of the other's: the TrainJob with the ReplicatedJob.
+func (s *Startable) checkSplit(ctx context.Context, job *api.TrainJob, name, replicatedJob string) error {
+	other := client.ObjectKey{Namespace: job.Namespace, Name: name}
+	js, err := s.jobSet(ctx, other)
+	if err != nil {
+		return err
+	}
+	if js != nil && hasReplicatedJob(js.Spec.ReplicatedJobs, replicatedJob) {
+		return taken("Job of JobSet "+name, name+"-"+replicatedJob+"-0")
+	}
+	first, err := s.isFirst(ctx, job, other, replicatedJob)
+	if err != nil {
+		return err
+	}
+	if first {
+		return taken("Job of TrainJob "+name, name+"-"+replicatedJob+"-0")
+	}
+	return nil
+}
+
+func hasReplicatedJob(replicatedJobs []jobset.ReplicatedJob, name string) bool {
+	return slices.ContainsFunc(replicatedJobs, func(rj jobset.ReplicatedJob) bool { return rj.Name == name })
+}
+
+// isFirst reports whether there is an unfinished TrainJob that was created before job and whose runtime has the
 // ReplicatedJob.
-func (s *Startable) comesFirst(ctx context.Context, job *api.TrainJob, other client.ObjectKey, replicatedJob string) (bool, error) {
+func (s *Startable) isFirst(
+	ctx context.Context, job *api.TrainJob, other client.ObjectKey, replicatedJob string,
+) (bool, error) {
 	var there api.TrainJob
-	if err := s.cache.Get(ctx, other, &there); err != nil {
+	if err := s.client.Get(ctx, other, &there); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
-	if trainjobutil.IsTrainJobFinished(there.Upstream()) || job.CreationTimestamp.Before(&there.CreationTimestamp) || job.CreationTimestamp.Equal(&there.CreationTimestamp) && job.UID < there.UID {
+	later := job.CreationTimestamp.Before(&there.CreationTimestamp) ||
+		job.CreationTimestamp.Equal(&there.CreationTimestamp) && job.UID < there.UID
+	if later || trainjobutil.IsTrainJobFinished(there.Upstream()) {
 		return false, nil
 	}
-	runtime, err := overrides.Pinned(&there)
+	runtime, err := store.Pinned(&there)
 	if err == nil && runtime == nil {
-		var live *admission.Runtime
-		if live, err = admission.LiveRuntime(ctx, s.cache, &there); live != nil {
+		var live *store.Runtime
+		if live, err = store.LiveRuntime(ctx, s.client, &there); live != nil {
 			runtime = &live.Spec
 		}
 	}
 	if err != nil || runtime == nil {
 		return false, nil // it can't start itself
 	}
-	return (&overrides.Effective{ReplicatedJobs: runtime.Template.Spec.ReplicatedJobs}).ReplicatedJob(replicatedJob) != nil, nil
+	return hasReplicatedJob(runtime.Template.Spec.ReplicatedJobs, replicatedJob), nil
 }
 
 func taken(what, name string) error {
@@ -192,15 +230,17 @@ func taken(what, name string) error {
 
 func (s *Startable) jobSet(ctx context.Context, key client.ObjectKey) (*jobset.JobSet, error) {
 	var js jobset.JobSet
-	if err := s.cache.Get(ctx, key, &js, client.UnsafeDisableDeepCopy); err != nil {
+	if err := s.client.Get(ctx, key, &js, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
 	return &js, nil
 }
 
-// judge returns what the API server says of the JobSet of a TrainJob. It is asked once for each shape: TrainJobs that run the
-// same share what they run.
-func (s *Startable) judge(ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective) (*verdict, error) {
+// judge returns what the API server says of the JobSet of a TrainJob. It is asked once for each shape: TrainJobs that
+// run the same share what they run.
+func (s *Startable) judge(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
+) (*verdict, error) {
 	shape := weak.Make(effective)
 	v, err, _ := s.asking.Do(fmt.Sprintf("%p", effective), func() (any, error) {
 		if known, found := s.verdicts.Get(shape); found {
@@ -221,9 +261,11 @@ func (s *Startable) judge(ctx context.Context, job *api.TrainJob, runtime *train
 }
 
 // ask asks the API server. What it doesn't answer isn't known: the start will tell.
-func (s *Startable) ask(ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) (v *verdict, known bool, err error) {
+func (s *Startable) ask(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
+) (v *verdict, known bool, err error) {
 	v = &verdict{at: s.clock.Now()}
-	pin, err := overrides.Pin(runtime)
+	pin, err := store.Pin(runtime)
 	if err != nil {
 		return nil, false, err
 	}
@@ -259,5 +301,6 @@ func (s *Startable) dryRun(ctx context.Context, o *unstructured.Unstructured) er
 
 // refuses reports whether an error says that the object itself is invalid or forbidden.
 func refuses(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apimeta.IsNoMatchError(err)
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
+		apimeta.IsNoMatchError(err)
 }

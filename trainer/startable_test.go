@@ -45,9 +45,20 @@ func TestCheckTaken(t *testing.T) {
 	runtime := &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "plain"}}
 	runtime.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{{Name: "node"}}
 	set := func(name, replicatedJob string, owner *api.TrainJob) *jobset.JobSet {
-		js := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{{Name: replicatedJob}}}}
+		js := &jobset.JobSet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+			Spec:       jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{{Name: replicatedJob}}},
+		}
 		if owner != nil {
-			js.OwnerReferences = []metav1.OwnerReference{{APIVersion: "trainer.kubeflow.org/v1alpha1", Kind: "TrainJob", Name: owner.Name, UID: owner.UID, Controller: new(true)}}
+			js.OwnerReferences = []metav1.OwnerReference{
+				{
+					APIVersion: "trainer.kubeflow.org/v1alpha1",
+					Kind:       "TrainJob",
+					Name:       owner.Name,
+					UID:        owner.UID,
+					Controller: new(true),
+				},
+			}
 		}
 		return js
 	}
@@ -56,20 +67,47 @@ func TestCheckTaken(t *testing.T) {
 		there  []client.Object
 		taken  bool
 	}{
-		"nothing":                     {reason: "every name is free"},
-		"its own JobSet":              {reason: "of its last run", there: []client.Object{set("my", "model-node", created("my", 10))}},
-		"another's JobSet":            {reason: "it can't be taken over", there: []client.Object{set("my", "x", nil)}, taken: true},
-		"an earlier TrainJob":         {reason: "its Job has the name", there: []client.Object{created("my-model", 5)}, taken: true},
-		"a later TrainJob":            {reason: "it is for the later one to wait", there: []client.Object{created("my-model", 15)}},
-		"one that has finished":       {reason: "it makes no Job any more", there: []client.Object{created("my-model", 5, finished)}},
-		"a JobSet with the same Job":  {reason: "whoever made it", there: []client.Object{set("my-model", "node", nil)}, taken: true},
-		"a JobSet of other Jobs":      {reason: "their names differ", there: []client.Object{set("my-model", "other", nil)}},
-		"a TrainJob of another shape": {reason: "its runtime has no such replicatedJob", there: []client.Object{created("my-model-node", 5)}},
+		"nothing": {reason: "every name is free"},
+		"its own JobSet": {
+			reason: "of its last run",
+			there:  []client.Object{set("my", "model-node", created("my", 10))},
+		},
+		"another's JobSet": {
+			reason: "it can't be taken over",
+			there:  []client.Object{set("my", "x", nil)},
+			taken:  true,
+		},
+		"an earlier TrainJob": {
+			reason: "its Job has the name",
+			there:  []client.Object{created("my-model", 5)},
+			taken:  true,
+		},
+		"a later TrainJob": {
+			reason: "it is for the later one to wait",
+			there:  []client.Object{created("my-model", 15)},
+		},
+		"one that has finished": {
+			reason: "it makes no Job any more",
+			there:  []client.Object{created("my-model", 5, finished)},
+		},
+		"a JobSet with the same Job": {
+			reason: "whoever made it",
+			there:  []client.Object{set("my-model", "node", nil)},
+			taken:  true,
+		},
+		"a JobSet of other Jobs": {reason: "their names differ", there: []client.Object{set("my-model", "other", nil)}},
+		"a TrainJob of another shape": {
+			reason: "its runtime has no such replicatedJob",
+			there:  []client.Object{created("my-model-node", 5)},
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			objects := fake.NewClientBuilder().WithScheme(testClient(t).Scheme()).WithObjects(append(c.there, runtime)...).Build()
-			s := &Startable{cache: objects}
+			objects := fake.NewClientBuilder().WithScheme(
+				testClient(t).Scheme(),
+			).WithObjects(
+				append(c.there, runtime)...).Build()
+			s := &Startable{client: objects}
 			err := s.checkTaken(context.Background(), created("my", 10), []jobset.ReplicatedJob{{Name: "model-node"}})
 			if c.taken != (reasonOf(err) == ReasonNameTaken) || !c.taken && err != nil {
 				t.Errorf("%s: got %v", c.reason, err)
@@ -98,10 +136,15 @@ func TestJudge(t *testing.T) {
 		asked  int // by two TrainJobs of the same shape
 		want   string
 	}{
-		"taken":       {"the second has the shape of the first", nil, 1, ""},
-		"refused":     {"so it would be when it is admitted", invalid, 1, ReasonInvalidJobSet},
-		"no answer":   {"the start will tell; the next TrainJob asks again", apierrors.NewServiceUnavailable("down"), 2, ""},
-		"unknown yet": {"a webhook doesn't know the TrainJob yet", apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, ""},
+		"taken":     {"the second has the shape of the first", nil, 1, ""},
+		"refused":   {"so it would be when it is admitted", invalid, 1, ReasonInvalidJobSet},
+		"no answer": {"the start will tell; the next TrainJob asks again", apierrors.NewServiceUnavailable("down"), 2, ""},
+		"unknown yet": {
+			"a webhook doesn't know the TrainJob yet",
+			apierrors.NewNotFound(schema.GroupResource{}, "job"),
+			2,
+			"",
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +155,9 @@ func TestJudge(t *testing.T) {
 					return c.answer
 				},
 			}).Build()
-			s := NewStartable(answers, answers, testBuilder(t, answers), nil, clock.RealClock{})
+			s := NewStartable(StartableConfig{
+				Client: answers, Builder: testBuilder(t, answers), Clock: clock.RealClock{},
+			})
 			spec, effective := runtimeOf(t, "{numNodes: 2, torch: {}}", lostVolume), &overrides.Effective{}
 			for range 2 {
 				v, err := s.judge(context.Background(), jobOf(t, "torch", "spec: {suspend: true}"), spec, effective)

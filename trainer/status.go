@@ -23,17 +23,17 @@ import (
 // mirrored are the conditions of a Workload that its TrainJob carries.
 var mirrored = []string{api.ConditionQuotaReserved, api.ConditionAdmitted, api.ConditionEvicted}
 
-// statusOf returns the status that a TrainJob is to have: Kubeflow Trainer's conditions and job counts, from its JobSet,
-// and Kueue's conditions, from its Workload; both may be nil. An end that was written stays: whatever becomes of the
-// children afterwards, the TrainJob has ended.
+// statusOf returns the status that a TrainJob is to have: Kubeflow Trainer's conditions and job counts, from its
+// JobSet, and Kueue's conditions, from its Workload; both may be nil. An end that was written stays: whatever becomes
+// of the children afterwards, the TrainJob has ended.
 func statusOf(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time.Time) *trainerapi.TrainJobStatus {
 	status := job.Status.TrainJobStatus.DeepCopy()
 	if trainjobutil.IsTrainJobFinished(job.Upstream()) {
-		observe(status, job)
+		markGeneration(status, job)
 		return status
 	}
 	if js != nil {
-		end(status, js) // also of one that is being deleted: JobSet says no end of it any more, so this one was before
+		takeEnd(status, js) // JobSet declares no end of one that is being deleted, so an end was declared before
 	}
 	setSuspended(status, job, now)
 	status.JobsStatus = jobsStatus(job, js)
@@ -44,18 +44,23 @@ func statusOf(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time
 			Message: constants.TrainJobDeadlineExceededMessage, LastTransitionTime: metav1.NewTime(now),
 		})
 	}
-	observe(status, job)
+	markGeneration(status, job)
 	return status
 }
 
-// end takes the end of a JobSet over.
-func end(status *trainerapi.TrainJobStatus, js *jobset.JobSet) {
-	for from, to := range map[jobset.JobSetConditionType]string{jobset.JobSetCompleted: trainerapi.TrainJobComplete, jobset.JobSetFailed: trainerapi.TrainJobFailed} {
-		if c := apimeta.FindStatusCondition(js.Status.Conditions, string(from)); c != nil && c.Status == metav1.ConditionTrue {
-			ended := *c
-			ended.Type, ended.ObservedGeneration = to, 0
-			apimeta.SetStatusCondition(&status.Conditions, ended)
+// takeEnd copies the end of a JobSet.
+func takeEnd(status *trainerapi.TrainJobStatus, js *jobset.JobSet) {
+	for _, end := range []struct {
+		jobSet   jobset.JobSetConditionType
+		trainJob string
+	}{{jobset.JobSetCompleted, trainerapi.TrainJobComplete}, {jobset.JobSetFailed, trainerapi.TrainJobFailed}} {
+		c := apimeta.FindStatusCondition(js.Status.Conditions, string(end.jobSet))
+		if c == nil || c.Status != metav1.ConditionTrue {
+			continue
 		}
+		ended := *c
+		ended.Type, ended.ObservedGeneration = end.trainJob, 0
+		apimeta.SetStatusCondition(&status.Conditions, ended)
 	}
 }
 
@@ -63,98 +68,108 @@ func end(status *trainerapi.TrainJobStatus, js *jobset.JobSet) {
 // started TrainJob's own entry has it.
 func setSuspended(status *trainerapi.TrainJobStatus, job *api.TrainJob, now time.Time) {
 	c := metav1.Condition{Type: trainerapi.TrainJobSuspended, LastTransitionTime: metav1.NewTime(now)}
+	own := overrides.Bundled.Own(job)
 	switch {
 	case ptr.Deref(job.Spec.Suspend, false):
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, trainerapi.TrainJobSuspendedReason, constants.TrainJobSuspendedMessage
-	case apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended) != nil || overrides.Bundled.Own(job) != nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, trainerapi.TrainJobResumedReason, constants.TrainJobResumedMessage
-		if own := overrides.Bundled.Own(job); own != nil && own.Time != nil {
+		c.Status, c.Reason = metav1.ConditionTrue, trainerapi.TrainJobSuspendedReason
+		c.Message = constants.TrainJobSuspendedMessage
+	case apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended) != nil || own != nil:
+		c.Status, c.Reason = metav1.ConditionFalse, trainerapi.TrainJobResumedReason
+		c.Message = constants.TrainJobResumedMessage
+		if own != nil && own.Time != nil {
 			c.LastTransitionTime = *own.Time
 		}
 	default:
 		return
 	}
-	set(status, c)
+	setCondition(status, c)
 }
 
-// set sets a condition; where its status changes, at the time that it names.
-func set(status *trainerapi.TrainJobStatus, c metav1.Condition) {
+// setCondition sets a condition. If its status changes, its time is the one in c.
+func setCondition(status *trainerapi.TrainJobStatus, c metav1.Condition) {
 	if old := apimeta.FindStatusCondition(status.Conditions, c.Type); old != nil {
 		c.ObservedGeneration = old.ObservedGeneration
 	}
 	apimeta.SetStatusCondition(&status.Conditions, c)
 }
 
-// jobsStatus are the JobSet's counts. What the JobSet doesn't have, because it is gone or because it was left out of it,
-// keeps what is true without it: what has succeeded.
+// jobsStatus are the JobSet's counts. What the JobSet doesn't have, because it is gone or because it was left out of
+// it, keeps what is true without it: what has succeeded.
 func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainerapi.JobStatus {
 	var statuses []trainerapi.JobStatus
 	if js != nil {
 		statuses = podsets.Statuses(js)
 	} else if !ptr.Deref(job.Spec.Suspend, false) {
-		return job.Status.JobsStatus // it is about to be made
+		return job.Status.JobsStatus // the JobSet is about to be created
 	}
 	for _, old := range job.Status.JobsStatus {
 		if slices.ContainsFunc(statuses, func(s trainerapi.JobStatus) bool { return s.Name == old.Name }) {
 			continue
 		}
-		if js == nil || ptr.Deref(old.Succeeded, 0) > 0 && !has(js, old.Name) {
+		if js == nil || ptr.Deref(old.Succeeded, 0) > 0 && !hasReplicatedJob(js.Spec.ReplicatedJobs, old.Name) {
 			done := old.Succeeded
-			if js == nil && edited(job) {
+			if js == nil && editedSinceStop(job) {
 				done = new(int32) // it was done for what the TrainJob was then
 			}
 			statuses = append(statuses, trainerapi.JobStatus{
-				Name: old.Name, Succeeded: done, Ready: new(int32), Failed: new(int32), Active: new(int32), Suspended: new(int32),
+				Name: old.Name, Succeeded: done,
+				Ready: new(int32), Failed: new(int32), Active: new(int32), Suspended: new(int32),
 			})
 		}
 	}
 	return statuses
 }
 
-// edited tells whether an entry was changed since the TrainJob was stopped.
-func edited(job *api.TrainJob) bool {
+// editedSinceStop reports whether an entry was changed since the TrainJob was stopped.
+func editedSinceStop(job *api.TrainJob) bool {
 	stopped := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
-	return stopped != nil && stopped.Status == metav1.ConditionTrue && slices.ContainsFunc(overrides.Bundled.Others(job), func(e overrides.Entry) bool {
+	if stopped == nil || stopped.Status != metav1.ConditionTrue {
+		return false
+	}
+	return slices.ContainsFunc(overrides.Bundled.Others(job), func(e overrides.Entry) bool {
 		return e.Time != nil && e.Time.After(stopped.LastTransitionTime.Time)
 	})
 }
 
-func has(js *jobset.JobSet, replicatedJob string) bool {
-	return slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool { return rj.Name == replicatedJob })
-}
-
-// mirror carries the Workload's conditions, with Kueue's reasons, messages and times. A Workload of which Kueue has said
-// nothing yet waits.
+// mirror copies the Workload's conditions, with Kueue's reasons, messages and times. A Workload without any waits.
 func mirror(status *trainerapi.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
 	if wl == nil {
 		return
 	}
-	if c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished); c != nil && c.Status == metav1.ConditionTrue && ptr.Deref(job.Spec.Suspend, false) {
-		// Its start has failed for good, or somebody has ended its Workload: it waits for nothing that will come.
-		for name, value := range map[string]metav1.ConditionStatus{api.ConditionBlocked: metav1.ConditionTrue, api.ConditionQuotaReserved: metav1.ConditionFalse} {
-			set(status, metav1.Condition{Type: name, Status: value, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime})
-		}
+	suspended := ptr.Deref(job.Spec.Suspend, false)
+	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
+	if suspended && c != nil && c.Status == metav1.ConditionTrue {
+		// Its start has failed for good, or somebody has finished its Workload: nothing will start it.
+		ended := metav1.Condition{Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime}
+		ended.Type, ended.Status = api.ConditionBlocked, metav1.ConditionTrue
+		setCondition(status, ended)
+		ended.Type, ended.Status = api.ConditionQuotaReserved, metav1.ConditionFalse
+		setCondition(status, ended)
 		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionAdmitted)
 		return
 	}
 	for _, name := range mirrored {
 		c := apimeta.FindStatusCondition(wl.Status.Conditions, name)
-		if c == nil {
-			if name == api.ConditionQuotaReserved && ptr.Deref(job.Spec.Suspend, false) {
-				set(status, metav1.Condition{Type: name, Status: metav1.ConditionFalse, Reason: "Pending",
-					Message: "Workload " + wl.Name + " waits in LocalQueue " + string(wl.Spec.QueueName), LastTransitionTime: wl.CreationTimestamp})
-			} else {
-				apimeta.RemoveStatusCondition(&status.Conditions, name)
-			}
-			continue
+		switch {
+		case c != nil:
+			setCondition(status, metav1.Condition{
+				Type: name, Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime,
+			})
+		case name == api.ConditionQuotaReserved && suspended:
+			setCondition(status, metav1.Condition{
+				Type: name, Status: metav1.ConditionFalse, Reason: "Pending",
+				Message:            "Workload " + wl.Name + " waits in LocalQueue " + string(wl.Spec.QueueName),
+				LastTransitionTime: wl.CreationTimestamp,
+			})
+		default:
+			apimeta.RemoveStatusCondition(&status.Conditions, name)
 		}
-		set(status, metav1.Condition{Type: name, Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime})
 	}
 }
 
-// observe marks the conditions with a generation. Kubeflow Trainer's have none, so that a status that it has written is
-// written once by us, with the state that it lacks.
-func observe(status *trainerapi.TrainJobStatus, job *api.TrainJob) {
+// markGeneration gives the conditions a generation. Kubeflow Trainer's have none, so that a status that it has written
+// is written once more, with the state that it lacks.
+func markGeneration(status *trainerapi.TrainJobStatus, job *api.TrainJob) {
 	for i := range status.Conditions {
 		if c := &status.Conditions[i]; c.ObservedGeneration == 0 {
 			c.ObservedGeneration = job.Generation
@@ -162,7 +177,7 @@ func observe(status *trainerapi.TrainJobStatus, job *api.TrainJob) {
 	}
 }
 
-// flavorOf is what the Workload is admitted on: its ResourceFlavors, joined by commas; "" where it isn't.
+// flavorOf returns the ResourceFlavors that the Workload is admitted on, joined by commas; "" if it isn't admitted.
 func flavorOf(wl *kueue.Workload) string {
 	if wl == nil || wl.Status.Admission == nil {
 		return ""
@@ -177,28 +192,30 @@ func flavorOf(wl *kueue.Workload) string {
 	return strings.Join(slices.Compact(names), ",")
 }
 
-// deadline is when a running TrainJob has used up its activeDeadlineSeconds; false where it has none. It counts from the
-// last start, as Kubeflow Trainer does.
+// deadline returns when a running TrainJob has used up its activeDeadlineSeconds, and false if it has none. It counts
+// from the last start, as Kubeflow Trainer does.
 func deadline(job *api.TrainJob, status *trainerapi.TrainJobStatus) (time.Time, bool) {
 	if job.Spec.ActiveDeadlineSeconds == 0 || ptr.Deref(job.Spec.Suspend, false) {
 		return time.Time{}, false
 	}
 	start := job.CreationTimestamp.Time
-	if c := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended); c != nil && c.Status == metav1.ConditionFalse {
+	c := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended)
+	if c != nil && c.Status == metav1.ConditionFalse {
 		start = c.LastTransitionTime.Time
 	}
 	return start.Add(time.Duration(job.Spec.ActiveDeadlineSeconds) * time.Second), true
 }
 
 func expired(job *api.TrainJob, status *trainerapi.TrainJobStatus, now time.Time) bool {
-	if apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobComplete) || apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobFailed) {
+	if apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobComplete) ||
+		apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobFailed) {
 		return false
 	}
 	end, limited := deadline(job, status)
 	return limited && now.After(end)
 }
 
-// urgent tells whether a change of status is worth a write of its own at once: an end, or the reason of a stop.
+// urgent reports whether a change of status is worth a write of its own at once: an end, or the reason of a stop.
 func urgent(before, after *trainerapi.TrainJobStatus) bool {
 	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed, api.ConditionEvicted} {
 		if apimeta.IsStatusConditionTrue(after.Conditions, name) && !apimeta.IsStatusConditionTrue(before.Conditions, name) {
@@ -208,9 +225,10 @@ func urgent(before, after *trainerapi.TrainJobStatus) bool {
 	return false
 }
 
-// joinDelay is how long a change of status waits for others to be written with it. Counts alone, and a state that is about
-// to be followed by another, wait for passingDelay. An end doesn't wait. When many TrainJobs change at once each waits longer,
-// by eachDelays for every other up to crowdDelay: the API server is busy with their starts, and most have changed again by then.
+// joinDelay is how long a change of status waits for others to be written with it. Counts alone, and a state that is
+// about to be followed by another, wait for passingDelay. An end doesn't wait. When many TrainJobs change at once each
+// waits longer, by eachDelays for every other up to crowdDelay: the API server is busy with their starts, and most have
+// changed again by then.
 const (
 	joinDelay    = 2 * time.Second
 	passingDelay = 4 * time.Second
@@ -218,8 +236,8 @@ const (
 	crowdDelay   = 86 * time.Second
 )
 
-// delayOf is how long a change of status may wait for others to be written with it, where so many other TrainJobs have had one
-// meanwhile; 0 is not at all.
+// delayOf returns how long a change of status may wait for others to be written with it, if so many other TrainJobs
+// have had one meanwhile; 0 for not at all.
 func delayOf(before, after *trainerapi.TrainJobStatus, others int) time.Duration {
 	if urgent(before, after) {
 		return 0
@@ -230,4 +248,17 @@ func delayOf(before, after *trainerapi.TrainJobStatus, others int) time.Duration
 		delay = passingDelay
 	}
 	return delay + min(time.Duration(others)*eachDelays, crowdDelay)
+}
+
+// withGangs returns the status with what the gangs report.
+func withGangs(o *observed, status *trainerapi.TrainJobStatus, kept keptGangs) *trainerapi.TrainJobStatus {
+	switch {
+	case !kept.known || o.ended():
+	case kept.condition != nil:
+		setCondition(status, *kept.condition)
+		markGeneration(status, o.job)
+	case !o.running():
+		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionGangScheduled)
+	}
+	return status
 }

@@ -34,6 +34,8 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/review"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // template is a runtime with an initializer onto a volume, a trainer and a sidecar.
@@ -63,7 +65,8 @@ const lastingVolume, lostVolume = "persistentVolumeClaim: {claimName: data}", "e
 func runtimeOf(t testing.TB, policy, volume string) *trainerapi.TrainingRuntimeSpec {
 	t.Helper()
 	var spec trainerapi.TrainingRuntimeSpec
-	if err := yaml.UnmarshalStrict([]byte("mlPolicy: "+policy+"\ntemplate:"+fmt.Sprintf(template, volume)), &spec); err != nil {
+	text := "mlPolicy: " + policy + "\ntemplate:" + fmt.Sprintf(template, volume)
+	if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil {
 		t.Fatal(err)
 	}
 	return &spec
@@ -72,7 +75,11 @@ func runtimeOf(t testing.TB, policy, volume string) *trainerapi.TrainingRuntimeS
 func jobOf(t testing.TB, name, text string) *api.TrainJob {
 	t.Helper()
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "uid"}}
-	job.Spec.RuntimeRef = trainerapi.RuntimeRef{APIGroup: &trainerapi.GroupVersion.Group, Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: name}
+	job.Spec.RuntimeRef = trainerapi.RuntimeRef{
+		APIGroup: &trainerapi.GroupVersion.Group,
+		Kind:     ptr.To(trainerapi.TrainingRuntimeKind),
+		Name:     name,
+	}
 	if err := yaml.UnmarshalStrict([]byte(text), job); err != nil {
 		t.Fatal(err)
 	}
@@ -89,15 +96,29 @@ func testClient(t testing.TB) client.Client {
 	}
 	var objects []client.Object
 	for name, policy := range map[string]string{
-		"torch": "{numNodes: 2, torch: {}}", "mpi": "{numNodes: 2, mpi: {numProcPerNode: 1, runLauncherAsNode: true}}", "flux": "{numNodes: 2, flux: {numProcPerNode: 1}}",
+		"torch": "{numNodes: 2, torch: {}}", "mpi": "{numNodes: 2, mpi: {numProcPerNode: 1, runLauncherAsNode: " +
+			"true}}", "flux": "{numNodes: 2, flux: {numProcPerNode: 1}}",
 	} {
-		objects = append(objects, &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: *runtimeOf(t, policy, lastingVolume)})
+		objects = append(
+			objects,
+			&api.TrainingRuntime{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+				Spec:       *runtimeOf(t, policy, lastingVolume),
+			},
+		)
 	}
 	objects = append(objects, &api.ClusterTrainingRuntime{
-		ObjectMeta: metav1.ObjectMeta{Name: "old", Labels: map[string]string{"trainer.kubeflow.org/support": "deprecated"}}, Spec: *runtimeOf(t, "{torch: {}}", lostVolume)})
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   "old",
+			Labels: map[string]string{"trainer.kubeflow.org/support": "deprecated"},
+		}, Spec: *runtimeOf(t, "{torch: {}}", lostVolume)})
 	objects = append(objects, &jobset.JobSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "active", OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: ptr.To(true)}}},
-		Status:     jobset.JobSetStatus{ReplicatedJobsStatus: []jobset.ReplicatedJobStatus{{Name: "node", Active: 2}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       "ns",
+			Name:            "active",
+			OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: ptr.To(true)}},
+		},
+		Status: jobset.JobSetStatus{ReplicatedJobsStatus: []jobset.ReplicatedJobStatus{{Name: "node", Active: 2}}},
 	})
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 }
@@ -114,19 +135,53 @@ func testBuilder(t testing.TB, c client.Client) *Builder {
 func testWebhook(t testing.TB) *Webhook {
 	t.Helper()
 	c := testClient(t)
-	return NewWebhook(c, c, testBuilder(t, c), webhookadmission.NewDecoder(c.Scheme()), clock.RealClock{}, overrides.Limits{Pods: 5000, SpecBytes: 1 << 20, Elements: 1 << 20, GracePeriodSeconds: 3600}, []string{"signalbox"})
+	return NewWebhook(WebhookConfig{
+		Client: c, Live: c, Builder: testBuilder(t, c), Clock: clock.RealClock{},
+		Limits: overrides.Limits{Pods: 5000, SpecBytes: 1 << 20, Elements: 1 << 20, GracePeriodSeconds: 3600},
+		Reader: review.Reader{Decoder: webhookadmission.NewDecoder(c.Scheme()), Trusted: []string{"signalbox"}},
+	})
 }
 
 func TestBuildLeavesOutWhatIsDone(t *testing.T) {
 	const succeeded = "status: {jobsStatus: [{name: dataset-initializer, succeeded: 1}, {name: launcher, succeeded: 1}]}"
 	b := testBuilder(t, testClient(t))
 	cases := map[string]struct{ reason, volume, job, want string }{
-		"first run":        {"everything is to be done", lastingVolume, "{}", "dataset-initializer node<dataset-initializer launcher"},
-		"done, lasting":    {"the initializer is not run again, and nobody waits for it", lastingVolume, succeeded, "node launcher"},
-		"done, lost":       {"what it wrote went with the JobSet", lostVolume, succeeded, "dataset-initializer node<dataset-initializer launcher"},
-		"failed":           {"it has not succeeded", lastingVolume, "status: {jobsStatus: [{name: dataset-initializer, failed: 1}]}", "dataset-initializer node<dataset-initializer launcher"},
-		"no initializer":   {"only what others wait for is an initializer", lastingVolume, "status: {jobsStatus: [{name: launcher, succeeded: 1}]}", "dataset-initializer node<dataset-initializer launcher"},
-		"writes elsewhere": {"another volume of its own would be lost", lastingVolume + "}, {name: other, emptyDir: {}", succeeded, "dataset-initializer node<dataset-initializer launcher"},
+		"first run": {
+			"everything is to be done",
+			lastingVolume,
+			"{}",
+			"dataset-initializer node<dataset-initializer launcher",
+		},
+		"done, lasting": {
+			"the initializer is not run again, and nobody waits for it",
+			lastingVolume,
+			succeeded,
+			"node launcher",
+		},
+		"done, lost": {
+			"what it wrote went with the JobSet",
+			lostVolume,
+			succeeded,
+			"dataset-initializer node<dataset-initializer launcher",
+		},
+		"failed": {
+			"it has not succeeded",
+			lastingVolume,
+			"status: {jobsStatus: [{name: dataset-initializer, failed: 1}]}",
+			"dataset-initializer node<dataset-initializer launcher",
+		},
+		"no initializer": {
+			"only what others wait for is an initializer",
+			lastingVolume,
+			"status: {jobsStatus: [{name: launcher, succeeded: 1}]}",
+			"dataset-initializer node<dataset-initializer launcher",
+		},
+		"writes elsewhere": {
+			"another volume of its own would be lost",
+			lastingVolume + "}, {name: other, emptyDir: {}",
+			succeeded,
+			"dataset-initializer node<dataset-initializer launcher",
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +190,10 @@ func TestBuildLeavesOutWhatIsDone(t *testing.T) {
 				container := &spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0]
 				container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "other", MountPath: "/other"})
 			}
-			spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll, TargetReplicatedJobs: []string{"dataset-initializer", "node"}}
+			spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{
+				Operator:             jobset.OperatorAll,
+				TargetReplicatedJobs: []string{"dataset-initializer", "node"},
+			}
 			_, js, err := b.Build(context.Background(), jobOf(t, "torch", c.job), spec)
 			if err != nil {
 				t.Fatal(err)
@@ -151,7 +209,10 @@ func TestBuildLeavesOutWhatIsDone(t *testing.T) {
 			if strings.Join(got, " ") != c.want {
 				t.Errorf("%s: got %s, want %s", c.reason, got, c.want)
 			}
-			if left := len(js.Spec.ReplicatedJobs) == 2; left == slices.Contains(js.Spec.SuccessPolicy.TargetReplicatedJobs, "dataset-initializer") {
+			if left := len(js.Spec.ReplicatedJobs) == 2; left == slices.Contains(
+				js.Spec.SuccessPolicy.TargetReplicatedJobs,
+				"dataset-initializer",
+			) {
 				t.Errorf("policies name only what is there: got %v", js.Spec.SuccessPolicy.TargetReplicatedJobs)
 			}
 		})
@@ -167,7 +228,11 @@ func TestBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(side) != 2 || len(js.OwnerReferences) != 1 || *js.OwnerReferences[0].UID != "uid" || *js.Spec.Suspend {
-		t.Errorf("an MPI TrainJob has a Secret, a ConfigMap and a JobSet that it owns: got %d side objects and %+v", len(side), js)
+		t.Errorf(
+			"an MPI TrainJob has a Secret, a ConfigMap and a JobSet that it owns: got %d side objects and %+v",
+			len(side),
+			js,
+		)
 	}
 	named, err := b.SideObjects(context.Background(), job, runtimeOf(t, "{numNodes: 2, mpi: {}}", lostVolume))
 	if err != nil || len(named) != 2 || named[0].GetName()+named[1].GetName() != "job-mpi-ssh-authjob-mpi-hostfile" {
@@ -176,7 +241,8 @@ func TestBuild(t *testing.T) {
 	if a, err := json.Marshal(job); err != nil || string(a) != string(must(json.Marshal(before))) {
 		t.Error("building changes nothing of the TrainJob")
 	}
-	if _, _, err := b.Build(context.Background(), jobOf(t, "flux", "{}"), runtimeOf(t, "{flux: {numProcPerNode: 1}}", lostVolume)); err != nil {
+	spec := runtimeOf(t, "{flux: {numProcPerNode: 1}}", lostVolume)
+	if _, _, err := b.Build(context.Background(), jobOf(t, "flux", "{}"), spec); err != nil {
 		t.Errorf("a Flux TrainJob without spec.trainer is built: got %v", err)
 	}
 	_, _, err = b.Build(context.Background(), job, &trainerapi.TrainingRuntimeSpec{})
@@ -202,25 +268,165 @@ func TestStatusOf(t *testing.T) {
 		state               api.TrainJobState
 		want                string // conditions and counts
 	}{
-		"suspended by its user": {"Trainer's condition", "spec: {suspend: true}", "", "", api.StateSuspended, "Suspended=True/Suspended"},
-		"queued":                {"Kueue has said nothing yet", "spec: {suspend: true}", "", wl + "{}", api.StateQueued, "Suspended=True/Suspended QuotaReserved=False/Pending(Workload wl waits in LocalQueue q)"},
-		"Kueue says why":        {"its word is passed on", "spec: {suspend: true}", "", wl + "{conditions: [{type: QuotaReserved, status: 'False', reason: Inadmissible, message: too big}]}", api.StateQueued, "Suspended=True/Suspended QuotaReserved=False/Inadmissible(too big)"},
-		"quota reserved":        {"it waits for admission checks", "spec: {suspend: true}", "", wl + "{conditions: [{type: QuotaReserved, status: 'True', reason: QuotaReserved}]}", api.StateQuotaReserved, "Suspended=True/Suspended QuotaReserved=True/QuotaReserved"},
-		"admitted":              {"it is about to start", "spec: {suspend: true}", "", wl + "{conditions: [{type: QuotaReserved, status: 'True', reason: A}, {type: Admitted, status: 'True', reason: B}]}", api.StateAdmitted, "Suspended=True/Suspended QuotaReserved=True/A Admitted=True/B"},
-		"blocked":               {"what the integration says stays", "spec: {suspend: true}\nstatus: {conditions: [{type: Blocked, status: 'True', reason: RuntimeNotFound}]}", "", "", api.StateBlocked, "Blocked=True/RuntimeNotFound Suspended=True/Suspended"},
-		"never suspended":       {"it has no such condition, as with Trainer", "spec: {suspend: false}", "", "", api.StateStarting, ""},
-		"started":               {"it says Resumed from the time of its entry", "spec: {suspend: false, runtimePatches: [{manager: kueue.x-k8s.io/manager, time: '2026-11-20T11:59:00Z'}]}\nstatus: {conditions: [{type: Suspended, status: 'True', reason: Suspended}]}", "", "", api.StateStarting, "Suspended=False/Resumed@11:59"},
-		"runs":                  {"counts are the JobSet's", "spec: {suspend: false}", js("{replicatedJobsStatus: [{name: node, ready: 1, active: 1}]}"), "", api.StateRunning, "node:a1r1s0"},
-		"stops":                 {"its pods have not ended", "spec: {suspend: true}", js("{replicatedJobsStatus: [{name: node, active: 1}]}"), "", api.StateStopping, "Suspended=True/Suspended node:a1r0s0"},
-		"stopped":               {"what has succeeded is still true", "spec: {suspend: true}\nstatus: {jobsStatus: [{name: init, succeeded: 1, ready: 0, active: 0, failed: 0, suspended: 0}, {name: node, succeeded: 0, ready: 1, active: 1, failed: 0, suspended: 0}]}", "", "", api.StateSuspended, "Suspended=True/Suspended init:a0r0s1 node:a0r0s0"},
-		"left out":              {"what was not run again keeps its count", "spec: {suspend: false}\nstatus: {jobsStatus: [{name: init, succeeded: 1}]}", js("{replicatedJobsStatus: [{name: node, ready: 1, active: 1}]}"), "", api.StateRunning, "node:a1r1s0 init:a0r0s1"},
-		"complete":              {"the JobSet's end is the TrainJob's", "spec: {suspend: false}", js("{conditions: [{type: Completed, status: 'True', reason: AllJobsCompleted, message: done}]}"), "", api.StateComplete, "Complete=True/AllJobsCompleted(done)"},
-		"failed":                {"the JobSet's end is the TrainJob's", "spec: {suspend: false}", js("{conditions: [{type: Failed, status: 'True', reason: FailedJobs}]}"), "", api.StateFailed, "Failed=True/FailedJobs"},
-		"failed, JobSet gone":   {"an end stays", "spec: {suspend: false}\nstatus: {conditions: [{type: Failed, status: 'True', reason: FailedJobs}]}", "", "", api.StateFailed, "Failed=True/FailedJobs"},
-		"overdue":               {"the deadline counts from the start", "spec: {suspend: false, activeDeadlineSeconds: 3601}\nstatus: {conditions: [{" + at("type: Suspended, status: 'False', reason: Resumed") + "}]}\nmetadata: {creationTimestamp: '2026-11-20T01:00:00Z'}", "", "", api.StateStarting, "Suspended=False/Resumed@11:00"},
-		"past its deadline":     {"the deadline has passed", "spec: {suspend: false, activeDeadlineSeconds: 3599}\nstatus: {conditions: [{" + at("type: Suspended, status: 'False', reason: Resumed") + "}]}", "", "", api.StateFailed, "Suspended=False/Resumed@11:00 Failed=True/DeadlineExceeded"},
-		"deadline, suspended":   {"time stands still while it is suspended", "spec: {suspend: true, activeDeadlineSeconds: 1}\nmetadata: {creationTimestamp: '2026-11-20T01:00:00Z'}", "", "", api.StateSuspended, "Suspended=True/Suspended"},
-		"evicted":               {"with Kueue's reason", "spec: {suspend: true}", "", wl + "{conditions: [{type: Evicted, status: 'True', reason: Preempted, message: by x}, {type: QuotaReserved, status: 'False', reason: Pending}]}", api.StateQueued, "Suspended=True/Suspended QuotaReserved=False/Pending Evicted=True/Preempted(by x)"},
+		"suspended by its user": {
+			"Trainer's condition",
+			"spec: {suspend: true}",
+			"",
+			"",
+			api.StateSuspended,
+			"Suspended=True/Suspended",
+		},
+		"queued": {
+			"Kueue has said nothing yet",
+			"spec: {suspend: true}",
+			"",
+			wl + "{}",
+			api.StateQueued,
+			"Suspended=True/Suspended QuotaReserved=False/Pending(Workload wl waits in LocalQueue q)",
+		},
+		"Kueue says why": {
+			"its word is passed on",
+			"spec: {suspend: true}",
+			"",
+			wl + "{conditions: [{type: QuotaReserved, status: 'False', reason: Inadmissible, message: too big}]}",
+			api.StateQueued,
+			"Suspended=True/Suspended QuotaReserved=False/Inadmissible(too big)",
+		},
+		"quota reserved": {
+			"it waits for admission checks",
+			"spec: {suspend: true}",
+			"",
+			wl + "{conditions: [{type: QuotaReserved, status: 'True', reason: QuotaReserved}]}",
+			api.StateQuotaReserved,
+			"Suspended=True/Suspended QuotaReserved=True/QuotaReserved",
+		},
+		"admitted": {
+			"it is about to start",
+			"spec: {suspend: true}",
+			"",
+			wl + "{conditions: [{type: QuotaReserved, status: 'True', reason: A}, {type: Admitted, status: 'True', reason: B}]}",
+			api.StateAdmitted,
+			"Suspended=True/Suspended QuotaReserved=True/A Admitted=True/B",
+		},
+		"blocked": {
+			"what the integration says stays",
+			"spec: {suspend: true}\nstatus: {conditions: [{type: Blocked, status: 'True', reason: RuntimeNotFound}]}",
+			"",
+			"",
+			api.StateBlocked,
+			"Blocked=True/RuntimeNotFound Suspended=True/Suspended",
+		},
+		"never suspended": {
+			"it has no such condition, as with Trainer",
+			"spec: {suspend: false}",
+			"",
+			"",
+			api.StateStarting,
+			"",
+		},
+		"started": {
+			"it says Resumed from the time of its entry",
+			"spec: {suspend: false, runtimePatches: [{manager: kueue.x-k8s.io/manager, time: " +
+				"'2026-11-20T11:59:00Z'}]}\nstatus: {conditions: [{type: Suspended, status: 'True', reason: Suspended}]}",
+			"",
+			"",
+			api.StateStarting,
+			"Suspended=False/Resumed@11:59",
+		},
+		"runs": {
+			"counts are the JobSet's",
+			"spec: {suspend: false}",
+			js("{replicatedJobsStatus: [{name: node, ready: 1, active: 1}]}"),
+			"",
+			api.StateRunning,
+			"node:a1r1s0",
+		},
+		"stops": {
+			"its pods have not ended",
+			"spec: {suspend: true}",
+			js("{replicatedJobsStatus: [{name: node, active: 1}]}"),
+			"",
+			api.StateStopping,
+			"Suspended=True/Suspended node:a1r0s0",
+		},
+		"stopped": {
+			"what has succeeded is still true",
+			"spec: {suspend: true}\nstatus: {jobsStatus: [{name: init, succeeded: 1, ready: 0, active: 0, failed: 0, " +
+				"suspended: 0}, {name: node, succeeded: 0, ready: 1, active: 1, failed: 0, suspended: 0}]}",
+			"",
+			"",
+			api.StateSuspended,
+			"Suspended=True/Suspended init:a0r0s1 node:a0r0s0",
+		},
+		"left out": {
+			"what was not run again keeps its count",
+			"spec: {suspend: false}\nstatus: {jobsStatus: [{name: init, succeeded: 1}]}",
+			js("{replicatedJobsStatus: [{name: node, ready: 1, active: 1}]}"),
+			"",
+			api.StateRunning,
+			"node:a1r1s0 init:a0r0s1",
+		},
+		"complete": {
+			"the JobSet's end is the TrainJob's",
+			"spec: {suspend: false}",
+			js("{conditions: [{type: Completed, status: 'True', reason: AllJobsCompleted, message: done}]}"),
+			"",
+			api.StateComplete,
+			"Complete=True/AllJobsCompleted(done)",
+		},
+		"failed": {
+			"the JobSet's end is the TrainJob's",
+			"spec: {suspend: false}",
+			js("{conditions: [{type: Failed, status: 'True', reason: FailedJobs}]}"),
+			"",
+			api.StateFailed,
+			"Failed=True/FailedJobs",
+		},
+		"failed, JobSet gone": {
+			"an end stays",
+			"spec: {suspend: false}\nstatus: {conditions: [{type: Failed, status: 'True', reason: FailedJobs}]}",
+			"",
+			"",
+			api.StateFailed,
+			"Failed=True/FailedJobs",
+		},
+		"overdue": {
+			"the deadline counts from the start",
+			"spec: {suspend: false, activeDeadlineSeconds: 3601}\nstatus: {conditions: [{" + at(
+				"type: Suspended, status: 'False', reason: Resumed",
+			) + "}]}\nmetadata: {creationTimestamp: '2026-11-20T01:00:00Z'}",
+			"",
+			"",
+			api.StateStarting,
+			"Suspended=False/Resumed@11:00",
+		},
+		"past its deadline": {
+			"the deadline has passed",
+			"spec: {suspend: false, activeDeadlineSeconds: 3599}\nstatus: {conditions: [{" + at(
+				"type: Suspended, status: 'False', reason: Resumed",
+			) + "}]}",
+			"",
+			"",
+			api.StateFailed,
+			"Suspended=False/Resumed@11:00 Failed=True/DeadlineExceeded",
+		},
+		"deadline, suspended": {
+			"time stands still while it is suspended",
+			"spec: {suspend: true, activeDeadlineSeconds: 1}\nmetadata: {creationTimestamp: '2026-11-20T01:00:00Z'}",
+			"",
+			"",
+			api.StateSuspended,
+			"Suspended=True/Suspended",
+		},
+		"evicted": {
+			"with Kueue's reason",
+			"spec: {suspend: true}",
+			"",
+			wl + "{conditions: [{type: Evicted, status: 'True', reason: Preempted, message: by x}, {type: QuotaReserved, " +
+				"status: 'False', reason: Pending}]}",
+			api.StateQueued,
+			"Suspended=True/Suspended QuotaReserved=False/Pending Evicted=True/Preempted(by x)",
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -265,7 +471,8 @@ func describeStatus(status *trainerapi.TrainJobStatus) string {
 	var texts []string
 	for _, c := range status.Conditions {
 		text := fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason)
-		if c.Message != "" && c.Type != trainerapi.TrainJobSuspended && c.Reason != trainerapi.TrainJobDeadlineExceededReason {
+		if c.Message != "" && c.Type != trainerapi.TrainJobSuspended &&
+			c.Reason != trainerapi.TrainJobDeadlineExceededReason {
 			text += "(" + c.Message + ")"
 		}
 		if c.Reason == trainerapi.TrainJobResumedReason {
@@ -274,7 +481,10 @@ func describeStatus(status *trainerapi.TrainJobStatus) string {
 		texts = append(texts, text)
 	}
 	for _, s := range status.JobsStatus {
-		texts = append(texts, fmt.Sprintf("%s:a%dr%ds%d", s.Name, ptr.Deref(s.Active, -1), ptr.Deref(s.Ready, -1), ptr.Deref(s.Succeeded, -1)))
+		texts = append(
+			texts,
+			fmt.Sprintf("%s:a%dr%ds%d", s.Name, ptr.Deref(s.Active, -1), ptr.Deref(s.Ready, -1), ptr.Deref(s.Succeeded, -1)),
+		)
 	}
 	return strings.Join(texts, " ")
 }
@@ -285,7 +495,9 @@ func TestUrgent(t *testing.T) {
 		apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: condition, Status: metav1.ConditionTrue})
 		return s
 	}
-	if !urgent(&trainerapi.TrainJobStatus{}, is(trainerapi.TrainJobComplete)) || urgent(is(trainerapi.TrainJobComplete), is(trainerapi.TrainJobComplete)) || urgent(&trainerapi.TrainJobStatus{}, is(api.ConditionAdmitted)) {
+	if !urgent(&trainerapi.TrainJobStatus{}, is(trainerapi.TrainJobComplete)) ||
+		urgent(is(trainerapi.TrainJobComplete), is(trainerapi.TrainJobComplete)) ||
+		urgent(&trainerapi.TrainJobStatus{}, is(api.ConditionAdmitted)) {
 		t.Error("an end is urgent, once; an admission can wait for what comes with it")
 	}
 }
@@ -294,7 +506,10 @@ func TestUnseen(t *testing.T) {
 	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	job := &api.TrainJob{}
 	job.Name, job.CreationTimestamp = "model", metav1.NewTime(created)
-	unknown := apierrors.NewNotFound(schema.GroupResource{Group: trainerapi.GroupVersion.Group, Resource: "trainjobs"}, "model")
+	unknown := apierrors.NewNotFound(
+		schema.GroupResource{Group: trainerapi.GroupVersion.Group, Resource: "trainjobs"},
+		"model",
+	)
 	for name, test := range map[string]struct {
 		err   error
 		after time.Duration
@@ -302,9 +517,13 @@ func TestUnseen(t *testing.T) {
 	}{
 		"another's webhook doesn't know it yet": {fmt.Errorf("applying the JobSet: %w", unknown), time.Second, true},
 		"nor will it":                           {fmt.Errorf("applying the JobSet: %w", unknown), unseenFor, false},
-		"something else is missing":             {apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "model"), time.Second, false},
-		"refused for what it is":                {apierrors.NewForbidden(schema.GroupResource{}, "model", errors.New("no")), time.Second, false},
-		"made":                                  {nil, time.Second, false},
+		"something else is missing": {
+			apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "model"), time.Second, false,
+		},
+		"refused for what it is": {
+			apierrors.NewForbidden(schema.GroupResource{}, "model", errors.New("no")), time.Second, false,
+		},
+		"made": {nil, time.Second, false},
 	} {
 		if got := unseen(job, test.err, created.Add(test.after)); got != test.want {
 			t.Errorf("%s: got %t", name, got)
@@ -313,9 +532,13 @@ func TestUnseen(t *testing.T) {
 }
 
 func TestFlavorOf(t *testing.T) {
-	wl := &kueue.Workload{Status: kueue.WorkloadStatus{Admission: &kueue.Admission{PodSetAssignments: []kueue.PodSetAssignment{
-		{Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{"cpu": "b", "nvidia.com/gpu": "a"}}, {Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{"cpu": "b"}},
-	}}}}
+	wl := &kueue.Workload{
+		Status: kueue.WorkloadStatus{Admission: &kueue.Admission{PodSetAssignments: []kueue.PodSetAssignment{
+			{
+				Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{"cpu": "b", "nvidia.com/gpu": "a"},
+			}, {Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{"cpu": "b"}},
+		}}},
+	}
 	if got := flavorOf(wl); got != "a,b" {
 		t.Errorf("each flavor once, in order: got %q", got)
 	}
@@ -330,18 +553,87 @@ func TestWebhookOnRequests(t *testing.T) {
 	cases := map[string]struct {
 		reason, runtime, before, after, user, want string
 	}{
-		"fine":                {"an entry for a job that is there", "torch", "", "spec: {runtimePatches: [" + entry + "]}", "", ""},
-		"no runtime":          {"path, value and way out", "missing", "", "{}", "", `spec.runtimeRef: Invalid value: "missing": there is no TrainingRuntime "missing" in namespace "ns"; create it before the TrainJob`},
-		"an unknown kind":     {"path, value and what there is", "torch", "", "spec: {runtimeRef: {name: x, kind: Other}}", "", `spec.runtimeRef.kind: Unsupported value: "Other.trainer.kubeflow.org": supported values: "ClusterTrainingRuntime`},
-		"reserved variables":  {"Trainer's plugins are asked too", "torch", "", "spec: {trainer: {env: [{name: PET_NNODES, value: x}]}}", "", "must not have reserved envs"},
-		"stopped, no runtime": {"a running TrainJob can be stopped whatever became of its runtime", "missing", "spec: {suspend: false}", "spec: {suspend: true}", "", ""},
-		"changed while it runs": {"the transition table", "torch", "spec: {suspend: false}", "spec: {suspend: false, runtimePatches: [" + entry + "]}", "",
-			"spec.runtimePatches: Forbidden: the entry of a.com/a can't change while the TrainJob runs; suspend it before, or in the same update"},
-		"changed while active": {"the transition table", "torch", "metadata: {name: active}\nspec: {suspend: true}", "metadata: {name: active}\nspec: {suspend: true, runtimePatches: [" + entry + "]}", "",
-			`replicatedJob "node" of the last run is still active (2)`},
-		"by the integration":   {"its entry was computed on the runtime, wherever that is now", "missing", "spec: {suspend: true}", "spec: {suspend: false, runtimePatches: [{manager: kueue.x-k8s.io/manager}]}", "signalbox", ""},
-		"no manager":           {"path, value and way out", "torch", "", "spec: {runtimePatches: [{manager: me}]}", "", `spec.runtimePatches[0].manager: Invalid value: "me": must be a domain-prefixed path`},
-		"being deleted":        {"it is let go", "missing", "", "metadata: {deletionTimestamp: '2026-01-01T00:00:00Z'}", "", ""},
+		"fine": {
+			"an entry for a job that is there",
+			"torch",
+			"",
+			"spec: {runtimePatches: [" + entry + "]}",
+			"",
+			"",
+		},
+		"no runtime": {
+			"path, value and way out",
+			"missing",
+			"",
+			"{}",
+			"",
+			`spec.runtimeRef: Invalid value: "missing": there is no TrainingRuntime "missing" in namespace "ns"; create it before the TrainJob`,
+		},
+		"an unknown kind": {
+			"path, value and what there is",
+			"torch",
+			"",
+			"spec: {runtimeRef: {name: x, kind: Other}}",
+			"",
+			`spec.runtimeRef.kind: Unsupported value: "Other.trainer.kubeflow.org": supported values: "ClusterTrainingRuntime`,
+		},
+		"reserved variables": {
+			"Trainer's plugins are asked too",
+			"torch",
+			"",
+			"spec: {trainer: {env: [{name: PET_NNODES, value: x}]}}",
+			"",
+			"must not have reserved envs",
+		},
+		"stopped, no runtime": {
+			"a running TrainJob can be stopped whatever became of its runtime",
+			"missing",
+			"spec: {suspend: false}",
+			"spec: {suspend: true}",
+			"",
+			"",
+		},
+		"changed while it runs": {
+			"the transition table",
+			"torch",
+			"spec: {suspend: false}",
+			"spec: {suspend: false, runtimePatches: [" + entry + "]}",
+			"",
+			"spec.runtimePatches: Forbidden: the entry of a.com/a can't change while the TrainJob runs; suspend it " +
+				"before, or in the same update",
+		},
+		"changed while active": {
+			"the transition table",
+			"torch",
+			"metadata: {name: active}\nspec: {suspend: true}",
+			"metadata: {name: active}\nspec: {suspend: true, runtimePatches: [" + entry + "]}",
+			"",
+			`replicatedJob "node" of the last run is still active (2)`,
+		},
+		"by the integration": {
+			"its entry was computed on the runtime, wherever that is now",
+			"missing",
+			"spec: {suspend: true}",
+			"spec: {suspend: false, runtimePatches: [{manager: kueue.x-k8s.io/manager}]}",
+			"signalbox",
+			"",
+		},
+		"no manager": {
+			"path, value and way out",
+			"torch",
+			"",
+			"spec: {runtimePatches: [{manager: me}]}",
+			"",
+			`spec.runtimePatches[0].manager: Invalid value: "me": must be a domain-prefixed path`,
+		},
+		"being deleted": {
+			"it is let go",
+			"missing",
+			"",
+			"metadata: {deletionTimestamp: '2026-01-01T00:00:00Z'}",
+			"",
+			"",
+		},
 		"an unreadable object": {"the decoder's word", "", "", "", "", "there is no content to decode"},
 	}
 	for name, c := range cases {
@@ -367,29 +659,36 @@ func TestWebhookOnRequests(t *testing.T) {
 			if answer.Allowed {
 				answer = w.validate(context.Background(), request)
 			}
-			if c.want == "" && !answer.Allowed || c.want != "" && (answer.Allowed || !strings.Contains(answer.Result.Message, c.want)) {
+			if c.want == "" && !answer.Allowed ||
+				c.want != "" && (answer.Allowed || !strings.Contains(answer.Result.Message, c.want)) {
 				t.Errorf("%s: got allowed %t, %+v; want %q", c.reason, answer.Allowed, answer.Result, c.want)
 			}
 		})
 	}
 	deprecated := jobOf(t, "old", "spec: {runtimeRef: {kind: ClusterTrainingRuntime, name: old}}")
-	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: must(json.Marshal(deprecated))}}}
-	if answer := w.validate(context.Background(), request); !answer.Allowed || len(answer.Warnings) != 1 || !strings.Contains(answer.Warnings[0], `ClusterTrainingRuntime "old" is deprecated`) {
+	request := webhookadmission.Request{
+		AdmissionRequest: admissionv1.AdmissionRequest{
+			Operation: admissionv1.Create,
+			Object:    runtime.RawExtension{Raw: must(json.Marshal(deprecated))},
+		},
+	}
+	if answer := w.validate(context.Background(), request); !answer.Allowed || len(answer.Warnings) != 1 ||
+		!strings.Contains(answer.Warnings[0], `ClusterTrainingRuntime "old" is deprecated`) {
 		t.Errorf("a deprecated runtime is warned of: got %+v", answer)
 	}
 }
 
 func TestPinSurvives(t *testing.T) {
 	spec := runtimeOf(t, "{numNodes: 2, torch: {}}", lastingVolume)
-	pin := must(overrides.Pin(spec))
+	pin := must(store.Pin(spec))
 	job := jobOf(t, "torch", "{}")
-	job.Annotations = map[string]string{overrides.PinAnnotation: pin}
-	got, err := overrides.Pinned(job)
+	job.Annotations = map[string]string{store.PinAnnotation: pin}
+	got, err := store.Pinned(job)
 	if err != nil || string(must(json.Marshal(got))) != string(must(json.Marshal(spec))) {
 		t.Errorf("what was pinned comes back: got %v, %v", got, err)
 	}
-	job.Annotations[overrides.PinAnnotation] = "x"
-	if _, err := overrides.Pinned(job); err == nil || !strings.Contains(err.Error(), "it was not written by Signalbox") {
+	job.Annotations[store.PinAnnotation] = "x"
+	if _, err := store.Pinned(job); err == nil || !strings.Contains(err.Error(), "it was not written by Signalbox") {
 		t.Errorf("a forged pin is named: got %v", err)
 	}
 }
@@ -399,7 +698,10 @@ func TestDelayOf(t *testing.T) {
 		s := &trainerapi.TrainJobStatus{}
 		for _, c := range conditions {
 			kind, value, _ := strings.Cut(c, "=")
-			apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionStatus(value), Reason: "Any"})
+			apimeta.SetStatusCondition(
+				&s.Conditions,
+				metav1.Condition{Type: kind, Status: metav1.ConditionStatus(value), Reason: "Any"},
+			)
 		}
 		return s
 	}
@@ -411,13 +713,49 @@ func TestDelayOf(t *testing.T) {
 		others        int
 		want          time.Duration
 	}{
-		"waits":            {"somebody wants to know why", status(), status("Suspended=True", "QuotaReserved=False"), 0, 2 * time.Second},
-		"waits in a crowd": {"the API server is busy with starts", status(), status("Suspended=True", "QuotaReserved=False"), 100, 32 * time.Second},
-		"a great crowd":    {"not for ever", status(), status("Suspended=True", "QuotaReserved=False"), 10000, 88 * time.Second},
-		"admitted":         {"it is about to start", status("Suspended=True"), status("Suspended=True", "QuotaReserved=True", "Admitted=True"), 0, 4 * time.Second},
-		"counts":           {"they change all the time", status("Suspended=False"), counts, 0, 4 * time.Second},
-		"end":              {"an end doesn't wait for anybody", status("Suspended=False"), status("Suspended=False", "Complete=True"), 10000, 0},
-		"evicted":          {"nor does the reason of a stop", status("Admitted=True"), status("Admitted=False", "Evicted=True"), 10000, 0},
+		"waits": {
+			"somebody wants to know why",
+			status(),
+			status("Suspended=True", "QuotaReserved=False"),
+			0,
+			2 * time.Second,
+		},
+		"waits in a crowd": {
+			"the API server is busy with starts",
+			status(),
+			status("Suspended=True", "QuotaReserved=False"),
+			100,
+			32 * time.Second,
+		},
+		"a great crowd": {
+			"not for ever",
+			status(),
+			status("Suspended=True", "QuotaReserved=False"),
+			10000,
+			88 * time.Second,
+		},
+		"admitted": {
+			"it is about to start",
+			status("Suspended=True"),
+			status("Suspended=True", "QuotaReserved=True", "Admitted=True"),
+			0,
+			4 * time.Second,
+		},
+		"counts": {"they change all the time", status("Suspended=False"), counts, 0, 4 * time.Second},
+		"end": {
+			"an end doesn't wait for anybody",
+			status("Suspended=False"),
+			status("Suspended=False", "Complete=True"),
+			10000,
+			0,
+		},
+		"evicted": {
+			"nor does the reason of a stop",
+			status("Admitted=True"),
+			status("Admitted=False", "Evicted=True"),
+			10000,
+			0,
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -428,23 +766,28 @@ func TestDelayOf(t *testing.T) {
 	}
 }
 
-func TestWaited(t *testing.T) {
+func TestPend(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
-	r := &Reconciler{clock: clk, changed: map[types.NamespacedName]change{}}
-	keys := []types.NamespacedName{{Name: "a"}, {Name: "b"}, {Name: "c"}}
-	for _, key := range keys {
-		r.waited(key)
+	r := NewReconciler(Config{Clock: clk})
+	changed := &trainerapi.TrainJobStatus{Conditions: []metav1.Condition{{Type: "Any"}}}
+	waited := func(name string) (time.Duration, int) {
+		o := &observed{job: &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: name}}, now: clk.Now()}
+		p := r.pend(o, changed)
+		return clk.Since(p.since), p.others
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		waited(name)
 	}
 	clk.Step(time.Second)
-	r.waited(keys[0])
-	r.settle(keys[1])
-	r.settle(keys[2])
+	waited("a")
+	r.settle(types.NamespacedName{Name: "b"})
+	r.settle(types.NamespacedName{Name: "c"})
 	clk.Step(time.Second)
-	if waited, others := r.waited(keys[0]); waited != 2*time.Second || others != 2 {
+	if waited, others := waited("a"); waited != 2*time.Second || others != 2 {
 		t.Errorf("a crowd that gets less is still one: got %v and %d others, want 2s and 2", waited, others)
 	}
-	r.settle(keys[0])
-	if waited, others := r.waited(keys[0]); waited != 0 || others != 0 {
+	r.settle(types.NamespacedName{Name: "a"})
+	if waited, others := waited("a"); waited != 0 || others != 0 {
 		t.Errorf("what was written has waited: got %v and %d others, want 0s and 0", waited, others)
 	}
 }

@@ -10,10 +10,9 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// patches returns the field runtimePatches. Entries that were there are taken as they stand; the others carry the order
-// of keys, the comments and the quotes of what they were made from.
-//
-// Only comments that are to be taken along are: those between two fields stay where they stand.
+// patches returns the field runtimePatches. It keeps the entries that were there as they are; the others get the order
+// of keys, the comments and the quotes of what they were made from. It takes only the comments that along reports true
+// for: those between two fields stay where they are.
 func (c *conversion) patches(spec *yamlv3.Node, along func(comment string) bool) (key, list *yamlv3.Node) {
 	key = &yamlv3.Node{Kind: yamlv3.ScalarNode, Tag: "!!str", Value: overrides.RuntimePatches}
 	list = &yamlv3.Node{Kind: yamlv3.SequenceNode, Tag: "!!seq"}
@@ -39,7 +38,7 @@ func (c *conversion) patches(spec *yamlv3.Node, along func(comment string) bool)
 	return key, list
 }
 
-// nodeOf writes a value as block YAML would.
+// nodeOf returns the nodes of a value in block style.
 func nodeOf(v any) *yamlv3.Node {
 	data, err := yaml.Marshal(v)
 	if err != nil {
@@ -74,65 +73,67 @@ func comments(key, v *yamlv3.Node) []*string {
 	return all
 }
 
-// aligner brings the order of keys, the comments and the style of what was there to what is made of it.
+// aligner gives new nodes the order of keys, the comments and the style of those that they were made from.
 type aligner struct {
 	placed map[*string]bool
 	along  func(comment string) bool
 }
 
+// lists aligns the entries of runtimePatches in list with the fields of the spec that they were made from.
 func (a *aligner) lists(spec, list *yamlv3.Node) {
-	patch := func(manager string) *yamlv3.Node {
-		for _, p := range list.Content {
-			if m := scalar(p, "manager"); m == manager {
-				return path(p, "trainingRuntimeSpec", "template")
-			}
-		}
-		return nil
-	}
-	converted := patch(overrides.ConvertedManager)
+	converted := templateIn(list, overrides.ConvertedManager)
 	for n := 2; converted == nil && n <= overrides.MaxEntries; n++ {
-		converted = patch(fmt.Sprintf("%s-%d", overrides.ConvertedManager, n))
+		converted = templateIn(list, fmt.Sprintf("%s-%d", overrides.ConvertedManager, n))
 	}
-	if spec == nil {
-		return
+	for _, e := range items(value(spec, overrides.PodTemplateOverrides)) {
+		a.pods(e, converted, value(e, "metadata"), value(e, "spec"))
 	}
-	if old := value(spec, overrides.PodTemplateOverrides); old != nil {
-		for _, e := range old.Content {
-			a.pods(e, converted, value(e, "metadata"), value(e, "spec"))
-		}
-	}
-	if old := value(spec, overrides.PodSpecOverrides); old != nil {
-		for _, e := range old.Content {
-			a.pods(e, converted, nil, e)
-		}
+	for _, e := range items(value(spec, overrides.PodSpecOverrides)) {
+		a.pods(e, converted, nil, e)
 	}
 	for _, field := range []string{"labels", "annotations"} {
 		a.align(path(converted, "metadata", field), value(spec, field))
 	}
-	if old := value(spec, overrides.TemplateOverrides); old != nil {
-		for _, o := range old.Content {
-			made := patch(scalar(o, "manager"))
-			if made == nil {
-				made = patch(scalar(o, "manager") + overrides.HistorySuffix)
-			}
-			for _, list := range []string{"job", "pod"} {
-				entries := value(o, list)
-				if entries == nil {
-					continue
-				}
-				for _, e := range entries.Content {
-					if list == "pod" {
-						a.pods(e, made, value(e, "metadata"), value(e, "spec"))
-					} else if value(e, "targetJobs") == nil {
-						a.align(path(made, "metadata"), value(e, "metadata"))
-					}
-				}
-			}
-		}
+	for _, o := range items(value(spec, overrides.TemplateOverrides)) {
+		a.history(o, list)
 	}
 }
 
-// pods aligns what one element said of pods, with the first of its ReplicatedJobs taking its comments.
+// history aligns the entry made of a manager's templateOverrides.
+func (a *aligner) history(o, list *yamlv3.Node) {
+	made := templateIn(list, scalar(o, "manager"))
+	if made == nil {
+		made = templateIn(list, scalar(o, "manager")+overrides.HistorySuffix)
+	}
+	for _, e := range items(value(o, "job")) {
+		if value(e, "targetJobs") == nil {
+			a.align(path(made, "metadata"), value(e, "metadata"))
+		}
+	}
+	for _, e := range items(value(o, "pod")) {
+		a.pods(e, made, value(e, "metadata"), value(e, "spec"))
+	}
+}
+
+// templateIn returns the JobSet template in a manager's entry of runtimePatches, nil where there is none.
+func templateIn(list *yamlv3.Node, manager string) *yamlv3.Node {
+	for _, p := range list.Content {
+		if scalar(p, "manager") == manager {
+			return path(p, "trainingRuntimeSpec", "template")
+		}
+	}
+	return nil
+}
+
+// items returns the items of a list, none for nil.
+func items(list *yamlv3.Node) []*yamlv3.Node {
+	if list == nil {
+		return nil
+	}
+	return list.Content
+}
+
+// pods aligns the patches of pods that were made of one element. The first of its ReplicatedJobs gets its comments.
 func (a *aligner) pods(element, template, meta, spec *yamlv3.Node) {
 	jobs := path(template, "spec", "replicatedJobs")
 	targets := value(element, "targetJobs")
@@ -152,6 +153,7 @@ func (a *aligner) pods(element, template, meta, spec *yamlv3.Node) {
 	}
 }
 
+// path returns the value under nested keys, nil where there is none.
 func path(node *yamlv3.Node, keys ...string) *yamlv3.Node {
 	for _, key := range keys {
 		node = value(node, key)
@@ -159,7 +161,7 @@ func path(node *yamlv3.Node, keys ...string) *yamlv3.Node {
 	return node
 }
 
-// comment moves the comments of a node to the one made of it, each once.
+// comment moves the comments of a node to the one that was made of it, each once.
 func (a *aligner) comment(made, old *yamlv3.Node) {
 	move := func(to, from *string) {
 		if *from != "" && !a.placed[from] && a.along(*from) {
@@ -172,6 +174,7 @@ func (a *aligner) comment(made, old *yamlv3.Node) {
 	move(&made.FootComment, &old.FootComment)
 }
 
+// align gives a node the order, the style and the comments of the old one that it was made from. Both may be nil.
 func (a *aligner) align(made, old *yamlv3.Node) {
 	if made == nil || old == nil || made.Kind != old.Kind {
 		return
@@ -184,27 +187,34 @@ func (a *aligner) align(made, old *yamlv3.Node) {
 		}
 	case yamlv3.MappingNode:
 		made.Style = old.Style
-		var ordered []*yamlv3.Node
-		for i := 0; i+1 < len(old.Content); i += 2 {
-			if k, v := entry(made, old.Content[i].Value); v != nil {
-				a.comment(k, old.Content[i])
-				a.align(v, old.Content[i+1])
-				remove(made, k)
-				ordered = append(ordered, k, v)
-			}
-		}
-		made.Content = append(ordered, made.Content...)
+		a.alignMapping(made, old)
 	case yamlv3.SequenceNode:
 		made.Style = old.Style
 		for i, item := range old.Content {
-			if at := counterpart(made, item, i); at != nil {
-				a.align(at, item)
-			}
+			a.align(counterpart(made, item, i), item)
 		}
+	case yamlv3.DocumentNode, yamlv3.AliasNode: // manifests have none here
 	}
 }
 
-// counterpart finds the item of a list that was made from another: by its name or path, else by its place.
+// alignMapping moves the keys that the old mapping has to the front, in its order.
+func (a *aligner) alignMapping(made, old *yamlv3.Node) {
+	var ordered []*yamlv3.Node
+	for i := 0; i+1 < len(old.Content); i += 2 {
+		k, v := entry(made, old.Content[i].Value)
+		if v == nil {
+			continue
+		}
+		a.comment(k, old.Content[i])
+		a.align(v, old.Content[i+1])
+		remove(made, k)
+		ordered = append(ordered, k, v)
+	}
+	made.Content = append(ordered, made.Content...)
+}
+
+// counterpart returns the item of a list that was made from another, by its name or path or else by its index i; nil
+// where there is none.
 func counterpart(list, item *yamlv3.Node, i int) *yamlv3.Node {
 	for _, key := range []string{"mountPath", "name"} {
 		if id := scalar(item, key); id != "" {

@@ -38,7 +38,8 @@ func run(t *testing.T, o options, text string) (out, said string, err error) {
 		}
 	}
 	var written, errs bytes.Buffer
-	err = convert(context.Background(), o, nil, genericiooptions.IOStreams{In: strings.NewReader(text), Out: &written, ErrOut: &errs})
+	err = convert(context.Background(), o, nil, genericiooptions.IOStreams{In: strings.NewReader(text), Out: &written,
+		ErrOut: &errs})
 	return written.String(), errs.String(), err
 }
 
@@ -64,7 +65,8 @@ func TestConvert(t *testing.T) {
 		},
 		"something else": {
 			reason: "other kinds stay as they stand",
-			in:     "# x\nkind: ConfigMap\napiVersion: v1\ndata: {a:   b}\n---\n# nothing\n", out: "# x\nkind: ConfigMap\napiVersion: v1\ndata: {a:   b}\n---\n# nothing\n",
+			in:     "# x\nkind: ConfigMap\napiVersion: v1\ndata: {a:   b}\n---\n# nothing\n",
+			out:    "# x\nkind: ConfigMap\napiVersion: v1\ndata: {a:   b}\n---\n# nothing\n",
 		},
 		"comments and order": {
 			reason: "the comments, the order of keys and the quotes of what is converted come along; the rest of the file stays",
@@ -110,11 +112,14 @@ func TestConvert(t *testing.T) {
   # it waits
   suspend: true
 `,
-			said: []string{"spec.podTemplateOverrides (1) became the entry of signalbox.dev/converted in spec.runtimePatches", "note: nodeSelector of replicatedJob node"},
+			said: []string{"spec.podTemplateOverrides (1) became the entry of signalbox.dev/converted in spec.runtimePatches",
+				"note: nodeSelector of replicatedJob node"},
 		},
 		"entries that are there": {
 			reason: "they stay last, where they win, and as they are",
-			in:     head + "  runtimePatches:\n  - manager: example.com/team # ours\n    trainingRuntimeSpec: {template: {metadata: {labels: {a:   b}}}}\n  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {serviceAccountName: sa}\n",
+			in: head + "  runtimePatches:\n  - manager: example.com/team # ours\n    trainingRuntimeSpec: {template: " +
+				"{metadata: {labels: {a:   b}}}}\n  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: " +
+				"{serviceAccountName: sa}\n",
 			out: head + `  runtimePatches:
     - manager: signalbox.dev/converted
       trainingRuntimeSpec:
@@ -132,7 +137,8 @@ func TestConvert(t *testing.T) {
 		},
 		"v2.0": {
 			reason: "podSpecOverrides, the JobSet's labels, and a word for a number",
-			in:     head + "  labels: {a: b}\n  trainer:\n    numProcPerNode: auto\n    numNodes: 2\n  podSpecOverrides:\n  - targetJobs: [{name: node}]\n    nodeSelector: {gpu: a}\n",
+			in: head + "  labels: {a: b}\n  trainer:\n    numProcPerNode: auto\n    numNodes: 2\n  podSpecOverrides:\n  " +
+				"- targetJobs: [{name: node}]\n    nodeSelector: {gpu: a}\n",
 			out: head + `  runtimePatches:
     - manager: signalbox.dev/converted
       trainingRuntimeSpec:
@@ -150,7 +156,8 @@ func TestConvert(t *testing.T) {
   trainer:
     numNodes: 2
 `,
-			said: []string{"spec.labels and spec.annotations became", "spec.podSpecOverrides (1) became", `spec.trainer.numProcPerNode "auto" is left out`},
+			said: []string{"spec.labels and spec.annotations became", "spec.podSpecOverrides (1) became",
+				`spec.trainer.numProcPerNode "auto" is left out`},
 		},
 		"a word that means something": {
 			reason: "what a later Trainer doesn't know is lost, and said",
@@ -158,12 +165,16 @@ func TestConvert(t *testing.T) {
 			said: []string{`LOST: spec.trainer.numProcPerNode: "gpu" is not known`},
 		},
 		"a number in quotes": {
-			reason: "is a number", in: head + "  trainer:\n    numProcPerNode: \"4\"\n", out: head + "  trainer:\n    numProcPerNode: 4\n",
+			reason: "is a number", in: head + "  trainer:\n    numProcPerNode: \"4\"\n", out: head +
+				"  trainer:\n    numProcPerNode: 4\n",
 			said: []string{"spec.trainer.numProcPerNode is 4, a number"},
 		},
 		"a history": {
 			reason: "the later wins; the manager is the same",
-			in:     head + "  templateOverrides:\n  - manager: example.com/team\n    pod:\n    - {time: \"2026-02-01T00:00:00Z\", targetJobs: [{name: node}], spec: {nodeSelector: {a: late}}}\n    - {time: \"2026-01-01T00:00:00Z\", targetJobs: [{name: node}], spec: {nodeSelector: {a: early, b: early}}}\n    job:\n    - {time: \"2026-01-01T00:00:00Z\", metadata: {labels: {l: m}}}\n",
+			in: head + "  templateOverrides:\n  - manager: example.com/team\n    pod:\n    - {time: " +
+				"\"2026-02-01T00:00:00Z\", targetJobs: [{name: node}], spec: {nodeSelector: {a: late}}}\n    - {time: " +
+				"\"2026-01-01T00:00:00Z\", targetJobs: [{name: node}], spec: {nodeSelector: {a: early, b: early}}}\n    job:\n " +
+				"   - {time: \"2026-01-01T00:00:00Z\", metadata: {labels: {l: m}}}\n",
 			out: head + `  runtimePatches:
     - manager: example.com/team
       time: "2026-02-01T00:00:00Z"
@@ -182,22 +193,29 @@ func TestConvert(t *testing.T) {
 		},
 		"an unknown field": {
 			reason: "is lost, and said",
-			in:     head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {serviceAccountName: sa, priorityClassName: high}\n",
-			lost:   true, said: []string{`LOST: unknown field "spec.podTemplateOverrides[0].spec.priorityClassName", which runtimePatches have none for; set it in the runtime`},
+			in: head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {serviceAccountName: sa, " +
+				"priorityClassName: high}\n",
+			lost: true, said: []string{
+				`LOST: unknown field "spec.podTemplateOverrides[0].spec.priorityClassName", which runtimePatches have none ` +
+					`for; set it in the runtime`},
 		},
 		"a volume mounted twice": {
 			reason: "an entry can't say it",
-			in:     head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {containers: [{name: side, volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /b}]}]}\n",
-			lost:   true, said: []string{"LOST: container side of replicatedJob node mounts volume v at /a and at /b"},
+			in: head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {containers: [{name: side, " +
+				"volumeMounts: [{name: v, mountPath: /a}, {name: v, mountPath: /b}]}]}\n",
+			lost: true, said: []string{"LOST: container side of replicatedJob node mounts volume v at /a and at /b"},
 		},
 		"JSON": {
 			reason: "a document in flow style is written anew",
-			in:     `{"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "job"}, "spec": {"runtimeRef": {"name": "torch"}, "podTemplateOverrides": [{"targetJobs": [{"name": "node"}], "spec": {"serviceAccountName": "sa"}}]}}` + "\n",
-			said:   []string{"TrainJob job: spec.podTemplateOverrides (1) became"},
+			in: `{"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": "job"},
+  "spec": {"runtimeRef": {"name": "torch"}, "podTemplateOverrides": [{"targetJobs": [{"name": "node"}],
+    "spec": {"serviceAccountName": "sa"}}]}}` + "\n",
+			said: []string{"TrainJob job: spec.podTemplateOverrides (1) became"},
 		},
 		"a document that ends, and another": {
 			reason: "each is converted",
-			in:     "kind: ConfigMap\n...\n" + head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {serviceAccountName: sa}\n...\n# x\n%YAML 1.1\n---\nkind: Secret\n",
+			in: "kind: ConfigMap\n...\n" + head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: " +
+				"{serviceAccountName: sa}\n...\n# x\n%YAML 1.1\n---\nkind: Secret\n",
 			out: "kind: ConfigMap\n...\n" + head + `  runtimePatches:
     - manager: signalbox.dev/converted
       trainingRuntimeSpec:
@@ -241,31 +259,41 @@ func TestConvert(t *testing.T) {
 		"lines that end as elsewhere": {
 			reason: "they end so in what is written too",
 			in:     strings.ReplaceAll(head+"  podTemplateOverrides: []\n  labels: {a: b}\n", "\n", "\r\n"),
-			out:    strings.ReplaceAll(head+"  runtimePatches:\n    - manager: signalbox.dev/converted\n      trainingRuntimeSpec:\n        template:\n          metadata:\n            labels: {a: b}\n          spec: {}\n", "\n", "\r\n"),
+			out: strings.ReplaceAll(
+				head+"  runtimePatches:\n    - manager: signalbox.dev/converted\n      trainingRuntimeSpec:\n        "+
+					"template:\n          metadata:\n            labels: {a: b}\n          spec: {}\n", "\n", "\r\n"),
 		},
 		"metadata that nobody takes": {
 			reason: "is lost, and said",
 			in:     head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    metadata: {name: x, labels: {a: b}}\n",
-			lost:   true, said: []string{"LOST: spec.podTemplateOverrides[0].metadata.name: only labels and annotations can be changed"},
+			lost:   true, said: []string{
+				"LOST: spec.podTemplateOverrides[0].metadata.name: only labels and annotations can be changed"},
 		},
 		"what says nothing": {
 			reason: "is lost, and said",
-			in:     head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {}\n", lost: true, said: []string{"LOST: spec.podTemplateOverrides[0] and what follows it says nothing"},
+			in:     head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {}\n", lost: true,
+			said: []string{"LOST: spec.podTemplateOverrides[0] and what follows it says nothing"},
 		},
 		"converted before": {
 			reason: "the entry of before stays the one that wins",
-			in:     head + "  labels: {a: b}\n  runtimePatches:\n  - manager: signalbox.dev/converted\n    trainingRuntimeSpec: {template: {metadata: {labels: {a: c}}}}\n",
-			said:   []string{"became the template's metadata in the entry of signalbox.dev/converted-2"},
+			in: head + "  labels: {a: b}\n  runtimePatches:\n  - manager: signalbox.dev/converted\n    " +
+				"trainingRuntimeSpec: {template: {metadata: {labels: {a: c}}}}\n",
+			said: []string{"became the template's metadata in the entry of signalbox.dev/converted-2"},
 		},
 		"the integration's history": {
 			reason: "is nobody's to write",
-			in:     head + "  templateOverrides:\n  - manager: kueue.x-k8s.io/manager\n    job: [{metadata: {labels: {a: b}}}]\n",
-			lost:   true, said: []string{"LOST: spec.templateOverrides[kueue.x-k8s.io/manager] is the integration's"},
+			in: head + "  templateOverrides:\n  - manager: kueue.x-k8s.io/manager\n    job: [{metadata: {labels: {a: " +
+				"b}}}]\n",
+			lost: true, said: []string{"LOST: spec.templateOverrides[kueue.x-k8s.io/manager] is the integration's"},
 		},
 		"a list": {
 			reason: "its TrainJobs are converted, the rest of it stays",
-			in:     "apiVersion: v1\nkind: List\nitems:\n- kind: ConfigMap\n  apiVersion: v1\n  data: {a:   b}\n- apiVersion: trainer.kubeflow.org/v1alpha1\n  kind: TrainJob\n  metadata: {name: job}\n  spec:\n    podTemplateOverrides:\n    - targetJobs: [{name: node}]\n      spec: {serviceAccountName: sa}\n    suspend:   true\n",
-			out: "apiVersion: v1\nkind: List\nitems:\n- kind: ConfigMap\n  apiVersion: v1\n  data: {a:   b}\n- apiVersion: trainer.kubeflow.org/v1alpha1\n  kind: TrainJob\n  metadata: {name: job}\n  spec:\n" + `    runtimePatches:
+			in: "apiVersion: v1\nkind: List\nitems:\n- kind: ConfigMap\n  apiVersion: v1\n  data: {a:   b}\n- " +
+				"apiVersion: trainer.kubeflow.org/v1alpha1\n  kind: TrainJob\n  metadata: {name: job}\n  spec:\n    " +
+				"podTemplateOverrides:\n    - targetJobs: [{name: node}]\n      spec: {serviceAccountName: sa}\n    suspend:   " +
+				"true\n",
+			out: "apiVersion: v1\nkind: List\nitems:\n- kind: ConfigMap\n  apiVersion: v1\n  data: {a:   b}\n- apiVersion: " +
+				"trainer.kubeflow.org/v1alpha1\n  kind: TrainJob\n  metadata: {name: job}\n  spec:\n" + `    runtimePatches:
       - manager: signalbox.dev/converted
         trainingRuntimeSpec:
           template:
@@ -289,7 +317,8 @@ func TestConvert(t *testing.T) {
 			if c.out != "" && out != c.out {
 				t.Errorf("%s: got\n%s\nwant\n%s", c.reason, out, c.out)
 			}
-			if strings.Contains(out, "podTemplateOverrides") || strings.Contains(out, "podSpecOverrides") || strings.Contains(out, "templateOverrides") {
+			if strings.Contains(out, "podTemplateOverrides") || strings.Contains(out, "podSpecOverrides") ||
+				strings.Contains(out, "templateOverrides") {
 				t.Errorf("%s: something is left:\n%s", c.reason, out)
 			}
 			for _, words := range c.said {
@@ -306,9 +335,12 @@ func TestConvert(t *testing.T) {
 
 func TestConvertRefuses(t *testing.T) {
 	cases := map[string]struct{ reason, in, want string }{
-		"not YAML":       {"the file is named", "a: [", "job.yaml: yaml"},
-		"a wrong type":   {"the TrainJob and its line are named", head + "  podTemplateOverrides: {a: b}\n", "job.yaml: TrainJob job (line 2): json: cannot unmarshal object"},
-		"an alias":       {"it would not survive", strings.Replace(head, "spec:", "x: &base {suspend: true}\nspec:\n  <<: *base", 1), "TrainJob job (line 2): line 5 has an anchor, an alias or a merge key of YAML, which would not survive; write out what it stands for"},
+		"not YAML": {"the file is named", "a: [", "job.yaml: yaml"},
+		"a wrong type": {"the TrainJob and its line are named", head + "  podTemplateOverrides: {a: b}\n",
+			"job.yaml: TrainJob job (line 2): json: cannot unmarshal object"},
+		"an alias": {"it would not survive",
+			strings.Replace(head, "spec:", "x: &base {suspend: true}\nspec:\n  <<: *base", 1), "TrainJob job (line 2): line " +
+				"5 has an anchor, an alias or a merge key of YAML, which would not survive; write out what it stands for"},
 		"the same twice": {"nobody can tell which is meant", head + "  suspend: true\n  suspend: false\n", "job.yaml: "},
 	}
 	for name, c := range cases {
@@ -318,7 +350,8 @@ func TestConvertRefuses(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := run(t, options{path: t.TempDir()}, ""); err == nil || !strings.Contains(err.Error(), "name a directory of manifests") {
+	if _, _, err := run(t, options{path: t.TempDir()}, ""); err == nil ||
+		!strings.Contains(err.Error(), "name a directory of manifests") {
 		t.Errorf("an empty directory is refused: got %v", err)
 	}
 	if _, _, err := run(t, options{path: "nothing.yaml"}, ""); !errors.Is(err, os.ErrNotExist) {
@@ -338,7 +371,8 @@ func newPods(t testing.TB, text string) pods {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	builder, err := trainer.NewBuilder(context.Background(), fake.NewClientBuilder().WithScheme(scheme).Build(), &trainerconfig.Configuration{})
+	builder, err := trainer.NewBuilder(context.Background(), fake.NewClientBuilder().WithScheme(scheme).Build(),
+		&trainerconfig.Configuration{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,7 +383,8 @@ func newPods(t testing.TB, text string) pods {
 	return pods{builder, &rt.Spec}
 }
 
-// of returns the JobSet of a TrainJob, in a form in which the order of named things doesn't matter, or why there is none.
+// of returns the JobSet of a TrainJob, in a form in which the order of named things doesn't matter, or why there is
+// none.
 func (p pods) of(t testing.TB, job *api.TrainJob) any {
 	t.Helper()
 	_, js, err := p.builder.Build(context.Background(), job, p.runtime)
@@ -483,7 +518,10 @@ func (c chance) pairs() string {
 }
 
 func (c chance) metadata() string {
-	return "{" + c.some(2, func() string { return "labels: " + c.pairs() }, func() string { return "annotations: " + c.pairs() }) + "}"
+	return "{" + c.some(2, func() string { return "labels: " + c.pairs() }, func() string {
+		return "annotations: " +
+			c.pairs()
+	}) + "}"
 }
 
 func (c chance) named(max int, names []string, rest func() string) string {
@@ -499,7 +537,8 @@ func (c chance) containers(names ...string) string {
 		env := c.named(2, []string{"A", "B", "C"}, func() string {
 			return c.one(", value: x", ", value: z", ", valueFrom: {secretKeyRef: {name: s, key: k}}")
 		})
-		mounts := "[" + c.some(2, func() string { return "{name: v, mountPath: /v}" }, func() string { return "{name: w, mountPath: /w, readOnly: true}" },
+		mounts := "[" + c.some(2, func() string { return "{name: v, mountPath: /v}" },
+			func() string { return "{name: w, mountPath: /w, readOnly: true}" },
 			func() string { return "{name: v, mountPath: /x}" }) + "]"
 		return ", env: " + env + ", volumeMounts: " + mounts
 	})
@@ -525,12 +564,15 @@ func (c chance) spec(more ...func() string) string {
 }
 
 func (c chance) affinity() string {
-	return c.one("affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: a}}]}}",
-		"affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}}}")
+	return c.one("affinity: {podAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, "+
+		"podAffinityTerm: {topologyKey: a}}]}}",
+		"affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: "+
+			"[{matchExpressions: [{key: a, operator: Exists}]}]}}}")
 }
 
 func (c chance) targets() string {
-	return c.one("[{name: node}]", "[{name: node}]", "[{name: dataset-initializer}]", "[{name: dataset-initializer}, {name: node}]")
+	return c.one("[{name: node}]", "[{name: node}]", "[{name: dataset-initializer}]",
+		"[{name: dataset-initializer}, {name: node}]")
 }
 
 func (c chance) repeated(n int, of func() string) string {
@@ -548,32 +590,40 @@ func (c chance) manifest(name string) string {
 		return "imagePullSecrets: " + c.named(2, []string{"p", "q"}, func() string { return "" })
 	}
 	if c.IntN(5) == 0 {
-		fields = append(fields, "podSpecOverrides: "+c.repeated(1, func() string { return "{targetJobs: " + c.targets() + comma(c.spec()) + "}" }))
+		fields = append(fields, "podSpecOverrides: "+
+			c.repeated(1, func() string { return "{targetJobs: " + c.targets() + comma(c.spec()) + "}" }))
 		if c.IntN(2) == 0 {
 			fields = append(fields, "labels: "+c.pairs())
 		}
 	} else {
 		if c.IntN(4) > 0 {
 			fields = append(fields, "podTemplateOverrides: "+c.repeated(3, func() string {
-				return "{targetJobs: " + c.targets() + ", metadata: " + c.metadata() + ", spec: {" + c.spec(secrets, c.affinity) + "}}"
+				return "{targetJobs: " + c.targets() + ", metadata: " + c.metadata() + ", spec: {" + c.spec(secrets, c.affinity) +
+					"}}"
 			}))
 		}
 		if c.IntN(3) == 0 {
 			fields = append(fields, "templateOverrides: [{manager: example.com/team, pod: "+c.repeated(3, func() string {
-				return fmt.Sprintf(`{time: "2026-01-0%dT00:00:00Z", targetJobs: %s, metadata: %s, spec: {%s}}`, 1+c.IntN(9), c.targets(), c.metadata(),
-					c.spec(secrets, c.affinity, func() string { return "securityContext: {runAsUser: 5}" }, func() string { return "terminationGracePeriodSeconds: 0" }))
+				return fmt.Sprintf(`{time: "2026-01-0%dT00:00:00Z", targetJobs: %s, metadata: %s, spec: {%s}}`, 1+c.IntN(9),
+					c.targets(), c.metadata(),
+					c.spec(secrets, c.affinity, func() string { return "securityContext: {runAsUser: 5}" },
+						func() string { return "terminationGracePeriodSeconds: 0" }))
 			})+", job: "+c.repeated(2, func() string {
-				return fmt.Sprintf(`{time: "2026-01-0%dT00:00:00Z", metadata: %s%s}`, 1+c.IntN(9), c.metadata(), c.one("", ", targetJobs: [{name: node}]"))
+				return fmt.Sprintf(`{time: "2026-01-0%dT00:00:00Z", metadata: %s%s}`, 1+c.IntN(9), c.metadata(),
+					c.one("", ", targetJobs: [{name: node}]"))
 			})+"}]")
 		}
 	}
 	if c.IntN(3) == 0 {
-		fields = append(fields, "runtimePatches: [{manager: example.com/"+c.one("team", "other")+", trainingRuntimeSpec: {template: {metadata: "+c.metadata()+
-			", spec: {replicatedJobs: [{name: node, template: {spec: {template: {metadata: "+c.metadata()+", spec: {nodeSelector: "+c.pairs()+"}}}}}]}}}}]")
+		fields = append(fields, "runtimePatches: [{manager: example.com/"+c.one("team", "other")+
+			", trainingRuntimeSpec: {template: {metadata: "+c.metadata()+
+			", spec: {replicatedJobs: [{name: node, template: {spec: {template: {metadata: "+c.metadata()+
+			", spec: {nodeSelector: "+c.pairs()+"}}}}}]}}}}]")
 	}
 	fields = append(fields, "suspend: true")
 	c.Shuffle(len(fields), func(i, j int) { fields[i], fields[j] = fields[j], fields[i] })
-	return "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata:\n  name: " + name + "\nspec:\n  runtimeRef: {name: pytorch-distributed-gpu}\n  " + strings.Join(fields, "\n  ") + "\n"
+	return "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata:\n  name: " + name +
+		"\nspec:\n  runtimeRef: {name: pytorch-distributed-gpu}\n  " + strings.Join(fields, "\n  ") + "\n"
 }
 
 func comma(text string) string {
@@ -583,18 +633,21 @@ func comma(text string) string {
 	return ", " + text
 }
 
-// TestConvertGivesTheSamePods holds, of generated manifests on a runtime that sets little and on one that sets all, that
-// what is converted without a loss gives the same pods as the original shape does, and that what gives others is said to
-// be lost.
+// TestConvertGivesTheSamePods holds, of generated manifests on a runtime that sets little and on one that sets all,
+// that what is converted without a loss gives the same pods as the original shape does, and that what gives others is
+// said to be lost.
 func TestConvertGivesTheSamePods(t *testing.T) {
 	little := readFile(t, "testdata/runtime.yaml")
-	all := strings.Replace(strings.Replace(little, "                  tolerations:\n", `                  nodeSelector: {a: x, d: r}
+	all := strings.Replace(strings.Replace(little, "                  tolerations:\n",
+		`                  nodeSelector: {a: x, d: r}
                   schedulingGates: [{name: r}]
                   imagePullSecrets: [{name: r}]
-                  affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {topologyKey: r}}]}}
+                  affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1,
+                    podAffinityTerm: {topologyKey: r}}]}}
                   volumes: [{name: v, hostPath: {path: /r}}]
                   tolerations:
-`, 1), "image: example.com/beside:1", "image: example.com/beside:1\n                      env: [{name: A, value: r}]\n                      volumeMounts: [{name: v, mountPath: /r}]", 1)
+`, 1), "image: example.com/beside:1", "image: example.com/beside:1\n                      env: [{name: A, value: "+
+		"r}]\n                      volumeMounts: [{name: v, mountPath: /r}]", 1)
 	same, lost := map[string]int{}, map[string]int{}
 	for name, rt := range map[string]string{"little": little, "all": all} {
 		p := newPods(t, rt)
@@ -615,7 +668,8 @@ func TestConvertGivesTheSamePods(t *testing.T) {
 				was, is = p.of(t, before), p.of(t, after)
 			}
 			if err == nil && !reflect.DeepEqual(was, is) {
-				t.Fatalf("seed %d on the runtime that sets %s: other pods, and nothing said:\n%s\n%s\n%v\n%v", seed, name, in, out, was, is)
+				t.Fatalf("seed %d on the runtime that sets %s: other pods, and nothing said:\n%s\n%s\n%v\n%v", seed, name, in, out,
+					was, is)
 			}
 			if err != nil && !strings.Contains(said, "LOST: ") {
 				t.Fatalf("seed %d: %v, without saying what:\n%s", seed, err, said)

@@ -7,10 +7,11 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// FuzzRewrite holds that no document makes the conversion panic, that splitting a file loses none of it, that what has no
-// TrainJob to convert comes out as it stands, and that what was converted says nothing in an earlier shape.
+// FuzzRewrite holds that no document makes the conversion panic, that splitting a file loses none of it, that what has
+// no TrainJob to convert comes out as it stands, and that what was converted says nothing in an earlier shape.
 func FuzzRewrite(f *testing.F) {
-	for _, path := range []string{"../../test/e2e/testdata/guide.yaml", "testdata/fragments.yaml", "testdata/runtime.yaml"} {
+	for _, path := range []string{"../../test/e2e/testdata/guide.yaml", "testdata/fragments.yaml",
+		"testdata/runtime.yaml"} {
 		for _, doc := range documents(readFile(f, path)) {
 			f.Add(doc)
 		}
@@ -18,8 +19,10 @@ func FuzzRewrite(f *testing.F) {
 	for _, doc := range []string{
 		head + "  podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}}]\n",
 		head + "  trainer: {numProcPerNode: auto}\n  labels: {a: b}\n  podSpecOverrides:\n  - targetJobs: [{name: node}]\n",
-		"{\"kind\": \"TrainJob\", \"apiVersion\": \"trainer.kubeflow.org/v1alpha1\", \"spec\": {\"templateOverrides\": [{\"manager\": \"a.com/a\", \"pod\": [null]}]}}",
-		"kind: List\nitems:\n- kind: TrainJob\n  apiVersion: trainer.kubeflow.org/v1alpha1\n  spec:\n    ? podTemplateOverrides\n    : - targetJobs: [{name: a}]\n",
+		"{\"kind\": \"TrainJob\", \"apiVersion\": \"trainer.kubeflow.org/v1alpha1\", \"spec\": {\"templateOverrides\": " +
+			"[{\"manager\": \"a.com/a\", \"pod\": [null]}]}}",
+		"kind: List\nitems:\n- kind: TrainJob\n  apiVersion: trainer.kubeflow.org/v1alpha1\n  spec:\n    ? " +
+			"podTemplateOverrides\n    : - targetJobs: [{name: a}]\n",
 		"a: |\n  ---\n...\n--- !x\nb: &c d\n",
 	} {
 		f.Add(doc)

@@ -13,50 +13,26 @@ type edit struct {
 	text     string
 }
 
-// editsOf returns the edits that convert a spec, or false where its lines can't be told apart.
+// editsOf returns the edits that convert a spec, and false where its fields are not on lines of their own.
 func editsOf(doc string, spec *yamlv3.Node, c *conversion) ([]edit, bool) {
 	if spec == nil || spec.Style&yamlv3.FlowStyle != 0 {
 		return nil, false
 	}
-	lines := strings.SplitAfter(doc, "\n")
-	var edits []edit
-	if job := value(spec, "trainer"); job != nil && job.Style&yamlv3.FlowStyle == 0 {
-		if k, v := entry(job, "numProcPerNode"); v != nil && v.Tag == "!!str" {
-			e := edit{from: k.Line - 1, to: k.Line}
-			if n := c.processes(); n != "" {
-				e.text = strings.Repeat(" ", k.Column-1) + strings.TrimSpace("numProcPerNode: "+n+" "+v.LineComment) + "\n"
-			} else if v.LineComment != "" {
-				e.text = strings.Repeat(" ", k.Column-1) + v.LineComment + "\n"
-			}
-			edits = append(edits, e)
-		}
-	}
+	edits := processesEdits(spec, c)
 	if c.plan == nil {
 		return edits, true
 	}
-	var blocks []edit
-	var taken strings.Builder
-	column := 0
-	for i := 0; i+1 < len(spec.Content); i += 2 {
-		k := spec.Content[i]
-		if !slices.Contains(converted, k.Value) {
-			continue
-		}
-		if strings.TrimSpace(lines[k.Line-1][:min(k.Column-1, len(lines[k.Line-1]))]) != "" {
-			return nil, false // something stands before it on its line
-		}
-		column = k.Column - 1
-		block := edit{from: k.Line - 1, to: blockEnd(lines, k.Line-1, column)}
-		for _, line := range lines[block.from:block.to] {
-			taken.WriteString(strings.TrimSpace(line) + "\n")
-		}
-		blocks = append(blocks, block)
-	}
-	if len(blocks) == 0 {
+	blocks, column, ok := blocksOf(strings.SplitAfter(doc, "\n"), spec)
+	if !ok {
 		return nil, false
 	}
-	key, list := c.patches(spec, func(comment string) bool { // of those that go with the lines
-		return strings.Contains(taken.String(), strings.TrimSpace(strings.SplitN(comment, "\n", 2)[0]))
+	var removed strings.Builder
+	for i := range blocks {
+		removed.WriteString(blocks[i].text)
+		blocks[i].text = ""
+	}
+	key, list := c.patches(spec, func(comment string) bool { // whether it is on the lines that are removed
+		return strings.Contains(removed.String(), strings.TrimSpace(strings.SplitN(comment, "\n", 2)[0]))
 	})
 	text, err := encode(&yamlv3.Node{Kind: yamlv3.MappingNode, Content: []*yamlv3.Node{key, list}})
 	if err != nil {
@@ -66,7 +42,47 @@ func editsOf(doc string, spec *yamlv3.Node, c *conversion) ([]edit, bool) {
 	return append(edits, blocks...), true
 }
 
-// blockEnd is the line after the last of the block that a key of the given indentation begins.
+// processesEdits returns the edit of a number of processes that is a string, none where there is no such.
+func processesEdits(spec *yamlv3.Node, c *conversion) []edit {
+	trainer := value(spec, "trainer")
+	if trainer == nil || trainer.Style&yamlv3.FlowStyle != 0 {
+		return nil
+	}
+	k, v := entry(trainer, "numProcPerNode")
+	if v == nil || v.Tag != "!!str" {
+		return nil
+	}
+	e := edit{from: k.Line - 1, to: k.Line}
+	if n := c.processes(); n != "" {
+		e.text = strings.Repeat(" ", k.Column-1) + strings.TrimSpace("numProcPerNode: "+n+" "+v.LineComment) + "\n"
+	} else if v.LineComment != "" {
+		e.text = strings.Repeat(" ", k.Column-1) + v.LineComment + "\n"
+	}
+	return []edit{e}
+}
+
+// blocksOf returns the blocks of the fields that a conversion replaces, each with its trimmed lines as its text, and
+// the column of the last. It returns false where there are none, or a field isn't the first on its line.
+func blocksOf(lines []string, spec *yamlv3.Node) (blocks []edit, column int, ok bool) {
+	for i := 0; i+1 < len(spec.Content); i += 2 {
+		k := spec.Content[i]
+		if !slices.Contains(converted, k.Value) {
+			continue
+		}
+		if strings.TrimSpace(lines[k.Line-1][:min(k.Column-1, len(lines[k.Line-1]))]) != "" {
+			return nil, 0, false
+		}
+		column = k.Column - 1
+		block := edit{from: k.Line - 1, to: blockEnd(lines, k.Line-1, column)}
+		for _, line := range lines[block.from:block.to] {
+			block.text += strings.TrimSpace(line) + "\n"
+		}
+		blocks = append(blocks, block)
+	}
+	return blocks, column, len(blocks) > 0
+}
+
+// blockEnd returns the line after the last of the block that a key of the given indentation begins.
 func blockEnd(lines []string, start, column int) int {
 	end := start + 1
 	for i := start + 1; i < len(lines); i++ {
@@ -85,6 +101,7 @@ func blockEnd(lines []string, start, column int) int {
 	return end
 }
 
+// indent returns the text with that many spaces before each line that isn't blank.
 func indent(text string, columns int) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
@@ -96,6 +113,7 @@ func indent(text string, columns int) string {
 	return out.String()
 }
 
+// applyEdits returns the document with the edits, which don't overlap.
 func applyEdits(doc string, edits []edit) string {
 	lines := strings.SplitAfter(doc, "\n")
 	slices.SortFunc(edits, func(a, b edit) int { return b.from - a.from })

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -11,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	yamlv3 "go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -22,36 +19,7 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// documents splits a file of YAML at its separators. A "---" stays with the document that follows it, as do comments and
-// directives before it; a "..." stays with the one that it ends.
-func documents(text string) []string {
-	var docs []string
-	var doc strings.Builder
-	content := false
-	next := func() {
-		docs = append(docs, doc.String())
-		doc.Reset()
-		content = false
-	}
-	for line := range strings.Lines(text) {
-		bare := strings.TrimRight(line, " \t\r\n")
-		begins := bare == "---" || strings.HasPrefix(line, "--- ")
-		if begins && content {
-			next()
-		}
-		doc.WriteString(line)
-		content = content || begins || bare != "" && !strings.HasPrefix(bare, "#") && !strings.HasPrefix(bare, "%")
-		if bare == "..." {
-			next()
-		}
-	}
-	if doc.Len() > 0 {
-		docs = append(docs, doc.String())
-	}
-	return docs
-}
-
-// conversion is what becomes of one TrainJob.
+// conversion is that of one TrainJob.
 type conversion struct {
 	before    *api.TrainJob
 	converted *unstructured.Unstructured
@@ -60,6 +28,7 @@ type conversion struct {
 	lost      []string
 }
 
+// name returns the TrainJob's name, after its namespace where it has one.
 func (c *conversion) name() string {
 	if c.before.Namespace == "" {
 		return c.before.Name
@@ -73,48 +42,76 @@ type rewritten struct {
 	jobs []*conversion
 }
 
-// rewrite converts the TrainJobs of a document. Only the lines of the fields that are converted change; where that can't
-// be done, in a document that is written in flow style, the whole of it is written anew.
+// rewrite converts the TrainJobs of a document. It changes only the lines of the fields that it converts; where it
+// can't, in a document in flow style, it writes the whole document.
 func rewrite(doc string, d overrides.Dialect) (*rewritten, error) {
 	var root yamlv3.Node
 	if err := yamlv3.Unmarshal([]byte(doc), &root); err != nil {
 		return nil, err
 	}
-	result := &rewritten{text: doc}
+	r := &rewritten{text: doc}
 	if len(root.Content) == 0 {
-		return result, nil // nothing but comments
+		return r, nil // nothing but comments
 	}
-	var edits []edit
-	surgical, changed := true, false
+	changes := changes{byLine: true}
 	for _, node := range trainJobs(root.Content[0]) {
-		if line := aliased(node); line > 0 {
-			return nil, fmt.Errorf("TrainJob %s (line %d): line %d has an anchor, an alias or a merge key of YAML, which would not survive; write out what it stands for, and convert again",
-				scalar(value(node, "metadata"), "name"), node.Line, line)
-		}
-		job, err := plan(node, d)
+		job, err := changes.add(doc, node, d)
 		if err != nil {
 			return nil, err
 		}
-		result.jobs = append(result.jobs, job)
-		if job.plan == nil && len(job.changes) == 0 {
-			continue
-		}
-		changed = true
-		spec := value(node, "spec")
-		lines, ok := editsOf(doc, spec, job)
-		surgical = surgical && ok
-		edits = append(edits, lines...)
-		apply(spec, job)
-		if job.converted, err = decoded(node); err != nil {
-			return nil, err
-		}
+		r.jobs = append(r.jobs, job)
 	}
-	if !changed {
-		return result, nil
+	if !changes.any {
+		return r, nil
 	}
-	whole, err := encode(&root)
+	whole, err := wholeOf(doc, &root)
 	if err != nil {
 		return nil, err
+	}
+	r.text = whole
+	if text := applyEdits(doc, changes.edits); changes.byLine && sameDocument(text, whole) {
+		r.text = text
+	}
+	if strings.Contains(doc, "\r\n") {
+		r.text = strings.ReplaceAll(strings.ReplaceAll(r.text, "\r\n", "\n"), "\n", "\r\n")
+	}
+	return r, nil
+}
+
+// changes are those of a document.
+type changes struct {
+	any bool
+	// edits make them; byLine is false where the whole document has to be written.
+	edits  []edit
+	byLine bool
+}
+
+// add decides the changes of a TrainJob and makes them in the document's tree.
+func (c *changes) add(doc string, node *yamlv3.Node, d overrides.Dialect) (*conversion, error) {
+	if line := aliased(node); line > 0 {
+		return nil, fmt.Errorf("TrainJob %s (line %d): line %d has an anchor, an alias or a merge key of YAML, which "+
+			"would not "+
+			"survive; write out what it stands for, and convert again", scalar(value(node, "metadata"), "name"), node.Line, line)
+	}
+	job, err := plan(node, d)
+	if err != nil || job.plan == nil && len(job.changes) == 0 {
+		return job, err
+	}
+	c.any = true
+	spec := value(node, "spec")
+	edits, ok := editsOf(doc, spec, job)
+	c.byLine = c.byLine && ok
+	c.edits = append(c.edits, edits...)
+	apply(spec, job)
+	job.converted, err = decoded(node)
+	return job, err
+}
+
+// wholeOf returns the document's tree as text, with the separators that the document has.
+func wholeOf(doc string, root *yamlv3.Node) (string, error) {
+	whole, err := encode(root)
+	if err != nil {
+		return "", err
 	}
 	if strings.HasPrefix(doc, "---") {
 		whole = "---\n" + whole
@@ -122,82 +119,10 @@ func rewrite(doc string, d overrides.Dialect) (*rewritten, error) {
 	if strings.HasSuffix(strings.TrimRight(doc, " \t\r\n"), "\n...") {
 		whole += "...\n"
 	}
-	result.text = whole
-	if text := applyEdits(doc, edits); surgical && sameDocument(text, whole) {
-		result.text = text
-	}
-	if strings.Contains(doc, "\r\n") {
-		result.text = strings.ReplaceAll(strings.ReplaceAll(result.text, "\r\n", "\n"), "\n", "\r\n")
-	}
-	return result, nil
+	return whole, nil
 }
 
-// aliased is the line of the first anchor, alias or merge key in a node, 0 where there is none.
-func aliased(node *yamlv3.Node) int {
-	if node.Kind == yamlv3.AliasNode || node.Anchor != "" || node.Tag == "!!merge" {
-		return node.Line
-	}
-	for _, child := range node.Content {
-		if line := aliased(child); line > 0 {
-			return line
-		}
-	}
-	return 0
-}
-
-// trainJobs returns the TrainJobs of a document: itself, or the items of a list.
-func trainJobs(node *yamlv3.Node) []*yamlv3.Node {
-	kind, group := scalar(node, "kind"), scalar(node, "apiVersion")
-	switch {
-	case kind == trainerapi.TrainJobKind && strings.HasPrefix(group, trainerapi.GroupVersion.Group+"/"):
-		return []*yamlv3.Node{node}
-	case strings.HasSuffix(kind, "List"):
-		var all []*yamlv3.Node
-		if items := value(node, "items"); items != nil {
-			for _, item := range items.Content {
-				all = append(all, trainJobs(item)...)
-			}
-		}
-		return all
-	}
-	return nil
-}
-
-func value(node *yamlv3.Node, key string) *yamlv3.Node {
-	_, v := entry(node, key)
-	return v
-}
-
-func entry(node *yamlv3.Node, key string) (k, v *yamlv3.Node) {
-	if node == nil || node.Kind != yamlv3.MappingNode {
-		return nil, nil
-	}
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		if node.Content[i].Value == key {
-			return node.Content[i], node.Content[i+1]
-		}
-	}
-	return nil, nil
-}
-
-func scalar(node *yamlv3.Node, key string) string {
-	if v := value(node, key); v != nil {
-		return v.Value
-	}
-	return ""
-}
-
-func encode(node *yamlv3.Node) (string, error) {
-	var out bytes.Buffer
-	e := yamlv3.NewEncoder(&out)
-	e.SetIndent(2)
-	if err := errors.Join(e.Encode(node), e.Close()); err != nil {
-		return "", err
-	}
-	return out.String(), nil
-}
-
-// decoded reads a node as Kubernetes reads YAML.
+// decoded returns the object that Kubernetes reads from a node.
 func decoded(node *yamlv3.Node) (*unstructured.Unstructured, error) {
 	text, err := encode(node)
 	if err != nil {
@@ -211,22 +136,50 @@ func decoded(node *yamlv3.Node) (*unstructured.Unstructured, error) {
 	return u, kjson.UnmarshalCaseSensitivePreserveInts(data, &u.Object)
 }
 
-// plan decides what becomes of a TrainJob.
+// plan decides the conversion of a TrainJob.
 func plan(node *yamlv3.Node, d overrides.Dialect) (*conversion, error) {
 	u, err := decoded(node)
 	if err != nil {
 		return nil, err
 	}
 	c := &conversion{converted: u.DeepCopy()}
-	name := u.GetName()
-	where := fmt.Sprintf("TrainJob %s (line %d)", name, node.Line)
-	words, hadWord, err := takeWord(u, c)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", where, err)
+	if err := c.decide(u, d); err != nil {
+		return nil, fmt.Errorf("TrainJob %s (line %d): %w", u.GetName(), node.Line, err)
 	}
+	return c, nil
+}
+
+// decide fills in the conversion of a TrainJob, which it may change.
+func (c *conversion) decide(u *unstructured.Unstructured, d overrides.Dialect) error {
+	word, hadWord, err := takeWord(u, c)
+	if err != nil {
+		return err
+	}
+	unknown, err := c.read(u)
+	if err != nil {
+		return err
+	}
+	c.lost = append(c.lost, withoutEquivalent(unknown)...)
+	c.lost = append(c.lost, uncarried(u)...)
+	if hadWord {
+		c.changes = append(c.changes, word)
+	}
+	if !overrides.Needed(c.before) {
+		return nil
+	}
+	if c.plan, err = overrides.Convert(d, c.before); err != nil {
+		return err
+	}
+	c.changes = append(c.changes, c.plan.Changes...)
+	c.lost = append(c.lost, c.plan.Lost...)
+	return nil
+}
+
+// read sets before, and returns an error for each field that a TrainJob doesn't have.
+func (c *conversion) read(u *unstructured.Unstructured) (unknown []error, err error) {
 	data, err := u.MarshalJSON()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", where, err)
+		return nil, err
 	}
 	var plain struct {
 		metav1.TypeMeta   `json:",inline"`
@@ -234,34 +187,27 @@ func plan(node *yamlv3.Node, d overrides.Dialect) (*conversion, error) {
 		Spec              api.TrainJobSpec `json:"spec"`
 		Status            any              `json:"status"`
 	}
-	unknown, err := kjson.UnmarshalStrict(data, &plain)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", where, err)
-	}
+	unknown, err = kjson.UnmarshalStrict(data, &plain)
 	c.before = &api.TrainJob{TypeMeta: plain.TypeMeta, ObjectMeta: plain.ObjectMeta, Spec: plain.Spec}
+	return unknown, err
+}
+
+// withoutEquivalent describes the unknown fields within the lists that are converted.
+func withoutEquivalent(unknown []error) []string {
+	var lost []string
 	for _, problem := range unknown {
-		for _, field := range []string{overrides.PodTemplateOverrides, overrides.TemplateOverrides, overrides.PodSpecOverrides} {
+		for _, field := range []string{
+			overrides.PodTemplateOverrides, overrides.TemplateOverrides, overrides.PodSpecOverrides,
+		} {
 			if strings.Contains(problem.Error(), `"spec.`+field) {
-				c.lost = append(c.lost, problem.Error()+", which runtimePatches have none for; set it in the runtime")
+				lost = append(lost, problem.Error()+", which runtimePatches have none for; set it in the runtime")
 			}
 		}
 	}
-	c.lost = append(c.lost, uncarried(u)...)
-	if hadWord {
-		c.changes = append(c.changes, words)
-	}
-	if !overrides.Needed(c.before) {
-		return c, nil
-	}
-	if c.plan, err = d.Convert(c.before); err != nil {
-		return nil, fmt.Errorf("%s: %w", where, err)
-	}
-	c.changes = append(c.changes, c.plan.Changes...)
-	c.lost = append(c.lost, c.plan.Lost...)
-	return c, nil
+	return lost
 }
 
-// uncarried says what an override's metadata has beside labels and annotations: no Trainer takes it.
+// uncarried describes the metadata of overrides other than labels and annotations, which no Trainer takes.
 func uncarried(u *unstructured.Unstructured) []string {
 	var lost []string
 	look := func(path string, element any) {
@@ -269,7 +215,8 @@ func uncarried(u *unstructured.Unstructured) []string {
 		meta, _ := e["metadata"].(map[string]any)
 		for _, key := range slices.Sorted(maps.Keys(meta)) {
 			if key != "labels" && key != "annotations" && key != "creationTimestamp" {
-				lost = append(lost, fmt.Sprintf("%s.metadata.%s: only labels and annotations can be changed; take it out", path, key))
+				lost = append(lost, fmt.Sprintf("%s.metadata.%s: only labels and annotations can be changed; take it out", path,
+					key))
 			}
 		}
 	}
@@ -291,8 +238,8 @@ func uncarried(u *unstructured.Unstructured) []string {
 	return lost
 }
 
-// takeWord takes a number of processes that is a word, as TrainJobs could have it before Kubeflow Trainer v2.2, out of
-// the TrainJob.
+// takeWord removes a number of processes that is a string, which TrainJobs could have before Kubeflow Trainer v2.2. A
+// number in it is set as a number. It returns a description of the change, and whether there was such a string.
 func takeWord(u *unstructured.Unstructured, c *conversion) (change string, found bool, err error) {
 	path := []string{"spec", "trainer", "numProcPerNode"}
 	at, found, err := unstructured.NestedFieldNoCopy(u.Object, path...)
@@ -302,16 +249,19 @@ func takeWord(u *unstructured.Unstructured, c *conversion) (change string, found
 	}
 	unstructured.RemoveNestedField(u.Object, path...)
 	if n, err := strconv.ParseInt(word, 10, 32); err == nil {
-		return fmt.Sprintf("spec.trainer.numProcPerNode is %d, a number", n), true, unstructured.SetNestedField(u.Object, n, path...)
+		return fmt.Sprintf("spec.trainer.numProcPerNode is %d, a number", n), true, unstructured.SetNestedField(u.Object, n,
+			path...)
 	}
 	if word != "auto" {
-		c.lost = append(c.lost, fmt.Sprintf("spec.trainer.numProcPerNode: %q is not known to Kubeflow Trainer v2.2 and later; give the number of processes", word))
+		c.lost = append(c.lost, fmt.Sprintf("spec.trainer.numProcPerNode: %q is not known to Kubeflow Trainer v2.2 and "+
+			"later; give the number of processes", word))
 	}
 	return fmt.Sprintf("spec.trainer.numProcPerNode %q is left out; the default is auto", word), true, nil
 }
 
-// converted are the fields of a spec that a conversion may touch.
-var converted = []string{overrides.PodTemplateOverrides, overrides.PodSpecOverrides, overrides.TemplateOverrides, "labels", "annotations", overrides.RuntimePatches}
+// converted are the fields of a spec that a conversion may change.
+var converted = []string{overrides.PodTemplateOverrides, overrides.PodSpecOverrides, overrides.TemplateOverrides,
+	"labels", "annotations", overrides.RuntimePatches}
 
 // apply makes the changes in the document's tree.
 func apply(spec *yamlv3.Node, c *conversion) {
@@ -342,7 +292,7 @@ func apply(spec *yamlv3.Node, c *conversion) {
 	spec.Content = slices.Insert(spec.Content, at, key, list)
 }
 
-// processes is the number of processes for a node, "" where the TrainJob says none.
+// processes returns the number of processes for a node, "" where the TrainJob has none.
 func (c *conversion) processes() string {
 	if c.before.Spec.Trainer == nil || c.before.Spec.Trainer.NumProcPerNode == nil {
 		return ""
@@ -350,12 +300,7 @@ func (c *conversion) processes() string {
 	return strconv.Itoa(int(*c.before.Spec.Trainer.NumProcPerNode))
 }
 
-func remove(node, key *yamlv3.Node) {
-	i := slices.Index(node.Content, key)
-	node.Content = slices.Delete(node.Content, i, i+2)
-}
-
-// sameDocument tells whether two texts say the same.
+// sameDocument reports whether two texts of YAML have the same content.
 func sameDocument(a, b string) bool {
 	x, err1 := yaml.YAMLToJSONStrict([]byte(a))
 	y, err2 := yaml.YAMLToJSONStrict([]byte(b))

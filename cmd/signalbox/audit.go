@@ -43,11 +43,11 @@ It exits with an error when it finds something. With --watch it runs until it is
 				return err
 			}
 			found := 0
-			tell := func(f audit.Finding) {
+			report := func(f audit.Finding) {
 				found++
 				fmt.Fprintln(cmd.OutOrStdout(), f)
 			}
-			if err := watcher.Run(ctx, auditEvery, lasting, tell, func(looks int, pending int) bool {
+			if err := watcher.Run(ctx, auditEvery, lasting, report, func(looks int, pending int) bool {
 				return !watch && pending == 0 && looks > 1
 			}); err != nil {
 				return err
@@ -60,7 +60,8 @@ It exits with an error when it finds something. With --watch it runs until it is
 		},
 	}
 	cmd.Flags().BoolVar(&watch, "watch", false, "look until interrupted")
-	cmd.Flags().DurationVar(&lasting.Other, "for", 5*time.Second, "how long something must differ to be printed: reads of several kinds are never of one moment")
+	cmd.Flags().DurationVar(&lasting.Other, "for", 5*time.Second,
+		"how long something must differ to be printed: reads of several kinds are never of one moment")
 	cmd.Flags().DurationVar(&lasting.Idle, "idle", time.Minute, "how long quota must be held for nothing to be printed")
 	return cmd
 }

@@ -14,7 +14,8 @@ import (
 // Of a cached TrainJob only what nobody reads is missing; the mark of a missed deletion passes as it is.
 func TestWithoutManifests(t *testing.T) {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{
-		Name: "a", Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "mine": "1"}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+		Name: "a", Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "mine": "1"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
 	}}
 	got, err := withoutManifests(job.DeepCopy())
 	if err != nil {

@@ -25,7 +25,8 @@ func rotateCertificates(mgr ctrl.Manager, config *configapi.Webhook) error {
 	}
 	var webhooks []rotator.WebhookInfo
 	for _, name := range c.WebhookConfigurations {
-		webhooks = append(webhooks, rotator.WebhookInfo{Name: name, Type: rotator.Mutating}, rotator.WebhookInfo{Name: name, Type: rotator.Validating})
+		webhooks = append(webhooks, rotator.WebhookInfo{Name: name, Type: rotator.Mutating},
+			rotator.WebhookInfo{Name: name, Type: rotator.Validating})
 	}
 	err := rotator.AddRotator(mgr, &rotator.CertRotator{
 		SecretKey: types.NamespacedName{Namespace: c.Secret.Namespace, Name: c.Secret.Name}, CertDir: config.CertDir,
@@ -58,14 +59,14 @@ func (s whenMounted) Start(ctx context.Context) error {
 
 // awaitCertificates waits until a certificate and its key are in the folder, or the process ends.
 func awaitCertificates(ctx context.Context, dir string) error {
-	said := false
+	logged := false
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
 		for _, name := range []string{"tls.crt", "tls.key"} {
 			info, err := os.Stat(filepath.Join(dir, name))
 			if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
-				if !said {
+				if !logged {
 					ctrl.LoggerFrom(ctx).Info("Waiting for the certificate of the webhooks", "folder", dir)
-					said = true
+					logged = true
 				}
 				return false, nil
 			} else if err != nil {

@@ -19,7 +19,8 @@ func versionCommand() *cobra.Command {
 		Use: "version", Short: "Print the version, the commit and its date", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			commit, date := built()
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "signalbox %s\ncommit %s\ndate %s\n%s %s/%s\n", version, orUnknown(commit), orUnknown(date), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "signalbox %s\ncommit %s\ndate %s\n%s %s/%s\n",
+				version, orUnknown(commit), orUnknown(date), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}
@@ -27,15 +28,21 @@ func versionCommand() *cobra.Command {
 
 // built returns the commit that the program was built from, and its date.
 func built() (commitOf, dateOf string) {
-	commitOf, dateOf = commit, date
-	if info, found := debug.ReadBuildInfo(); found && commit == "" {
-		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				commitOf = s.Value
-			case "vcs.time":
-				dateOf = s.Value
-			}
+	info, found := debug.ReadBuildInfo()
+	if !found || commit != "" {
+		return commit, date
+	}
+	return stamped(info.Settings)
+}
+
+// stamped returns the commit and its date that Go has recorded in a build outside of a release.
+func stamped(settings []debug.BuildSetting) (commitOf, dateOf string) {
+	for _, s := range settings {
+		switch s.Key {
+		case "vcs.revision":
+			commitOf = s.Value
+		case "vcs.time":
+			dateOf = s.Value
 		}
 	}
 	return commitOf, dateOf
@@ -51,7 +58,8 @@ func orUnknown(s string) string {
 func configCommand() *cobra.Command {
 	config := &cobra.Command{Use: "config", Short: "Look at a configuration file"}
 	config.AddCommand(&cobra.Command{
-		Use: "check FILE", Short: "Say what is wrong with a configuration file, or print it with its defaults", Args: cobra.ExactArgs(1),
+		Use: "check FILE", Short: "Say what is wrong with a configuration file, or print it with its defaults",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, _, err := load(args[0])
 			if err != nil {

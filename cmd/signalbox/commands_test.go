@@ -66,7 +66,8 @@ func TestCommands(t *testing.T) {
 	// Kueue's gates are known by name. They are the process's, so that nothing can be checked after a wrong one.
 	cmd = command()
 	cmd.SetArgs([]string{"config", "check", file("gate.yaml", head+"kueue: {featureGates: {Nothing: true}}\n")})
-	if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), "kueue.featureGates: unrecognized feature gate: Nothing") {
+	const unknown = "kueue.featureGates: unrecognized feature gate: Nothing"
+	if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), unknown) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -84,7 +85,8 @@ func TestAwaitCertificates(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := awaitCertificates(t.Context(), filepath.Join(dir, "file")); err == nil || !strings.Contains(err.Error(), "the certificate of the webhooks") {
+	err := awaitCertificates(t.Context(), filepath.Join(dir, "file"))
+	if err == nil || !strings.Contains(err.Error(), "the certificate of the webhooks") {
 		t.Errorf("what can't be read is said: got %v", err)
 	}
 }
@@ -113,7 +115,8 @@ func TestAwaitChange(t *testing.T) {
 	go func() { ended <- awaitChange(t.Context(), path, []byte(head), time.Millisecond, check) }()
 	runsOn := func(want float64) {
 		t.Helper()
-		err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		poll := wait.PollUntilContextTimeout
+		err := poll(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 			return testutil.ToFloat64(configValid) == want, nil
 		})
 		if err != nil {

@@ -17,13 +17,14 @@ import (
 	"github.com/signalbox-dev/signalbox/integration"
 )
 
-// lookEvery is how often the configuration file is read. A mounted ConfigMap changes by a symbolic link's, which watches
-// of files miss.
-const lookEvery = 5 * time.Second
+// reloadInterval is how often the configuration file is read. A mounted ConfigMap changes by a symbolic link's, which
+// watches of files miss.
+const reloadInterval = 5 * time.Second
 
 var configValid = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "signalbox_config_valid",
-	Help: "1 where the configuration file is what the manager runs with, 0 where it was changed to what can't be; the log says why.",
+	Help: "1 where the configuration file is what the manager runs with, 0 where it was changed to what can't be; the " +
+		"log says why.",
 })
 
 var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -38,11 +39,14 @@ var errChanged = errors.New("the configuration has changed")
 
 // awaitChange returns errChanged when the configuration file has changed to another that is valid and fits the cluster,
 // which check tells, and nil when ctx ends. Of what can't be it says so, and the manager runs on with what it has.
-func awaitChange(ctx context.Context, path string, running []byte, every time.Duration, check func(context.Context, *configapi.Configuration) error) error {
+func awaitChange(
+	ctx context.Context, path string, running []byte, every time.Duration,
+	check func(context.Context, *configapi.Configuration) error,
+) error {
 	log := ctrl.LoggerFrom(ctx).WithName("configuration")
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	said := ""
+	logged := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -52,7 +56,7 @@ func awaitChange(ctx context.Context, path string, running []byte, every time.Du
 		content, err := os.ReadFile(path)
 		if err == nil && bytes.Equal(content, running) {
 			configValid.Set(1)
-			said = ""
+			logged = ""
 			continue
 		}
 		var config *configapi.Configuration
@@ -66,9 +70,9 @@ func awaitChange(ctx context.Context, path string, running []byte, every time.Du
 			return errChanged
 		}
 		configValid.Set(0)
-		if err.Error() != said && ctx.Err() == nil {
+		if err.Error() != logged && ctx.Err() == nil {
 			log.Error(err, "The configuration was changed to what can't be; running on with the one of before")
-			said = err.Error()
+			logged = err.Error()
 		}
 	}
 }

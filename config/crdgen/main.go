@@ -1,8 +1,8 @@
 //go:build ignore
 
-// Command crdgen writes the CRDs of the bundled Trainer's API, as controller-gen does. It exists because that API embeds
-// Kubeflow Trainer's types, and controller-gen, which finds the same kinds of the same version in both packages, would
-// write each of them twice. `make generate` runs it.
+// Command crdgen writes the CRDs of the bundled Trainer's API, as controller-gen does. It exists because that API
+// embeds Kubeflow Trainer's types, and controller-gen, which finds the same kinds of the same version in both packages,
+// would write each of them twice. `make generate` runs it.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	ours     = "./api/trainer/v1alpha1"
+	local    = "./api/trainer/v1alpha1"
 	embedded = "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	group    = "trainer.kubeflow.org"
 )
@@ -34,7 +34,7 @@ func main() {
 }
 
 func run(dir string) error {
-	packages, err := loader.LoadRoots(ours)
+	packages, err := loader.LoadRoots(local)
 	if err != nil {
 		return err
 	}
@@ -43,13 +43,15 @@ func run(dir string) error {
 		return err
 	}
 	parser := &crd.Parser{
-		Collector: &markers.Collector{Registry: registry}, Checker: &loader.TypeChecker{NodeFilters: []loader.NodeFilter{crd.Generator{}.CheckFilter()}}, GenerateEmbeddedObjectMeta: true,
-		PackageOverrides: map[string]crd.PackageOverride{},
+		Collector:                  &markers.Collector{Registry: registry},
+		Checker:                    &loader.TypeChecker{NodeFilters: []loader.NodeFilter{crd.Generator{}.CheckFilter()}},
+		GenerateEmbeddedObjectMeta: true,
+		PackageOverrides:           map[string]crd.PackageOverride{},
 	}
 	crd.AddKnownTypes(parser)
 	parser.PackageOverrides[embedded] = func(p *crd.Parser, pkg *loader.Package) {
 		p.AddPackage(pkg)
-		delete(p.GroupVersions, pkg) // its kinds are ours
+		delete(p.GroupVersions, pkg) // the package of Signalbox's API has the same kinds
 	}
 	for _, p := range packages {
 		parser.NeedPackage(p)
@@ -61,12 +63,12 @@ func run(dir string) error {
 		if !found {
 			return fmt.Errorf("no CRD came out for %s", gk)
 		}
-		if loader.PrintErrors(packages, gopackages.TypeError) { // of what CRDs need, only some is loaded
+		if loader.PrintErrors(packages, gopackages.TypeError) { // other errors are of packages that CRDs don't need
 			return fmt.Errorf("the packages have errors")
 		}
 		crd.FixTopLevelMetadata(definition)
 		defaultTier(&definition)
-		leaveOutForeign(&definition)
+		removeForeign(&definition)
 		if err := write(filepath.Join(dir, group+"_"+definition.Spec.Names.Plural+".yaml"), &definition); err != nil {
 			return err
 		}
@@ -74,8 +76,8 @@ func run(dir string) error {
 	return nil
 }
 
-// defaultTier sets a default that the CRDs of Kubeflow Trainer v2.3.0 have: it comes from the Volcano types that Trainer
-// builds with, and the later ones that Kueue brings here have lost it.
+// defaultTier sets a default that the CRDs of Kubeflow Trainer v2.3.0 have. The default is in the Volcano types that
+// Trainer is built with; the later Volcano types, which Kueue requires here, don't have it.
 func defaultTier(definition *apiextensionsv1.CustomResourceDefinition) {
 	schema := definition.Spec.Versions[0].Schema.OpenAPIV3Schema
 	for _, name := range []string{"spec", "podGroupPolicy", "volcano", "networkTopology"} {
@@ -91,10 +93,11 @@ func defaultTier(definition *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// foreign are fields of a TrainJob's spec that our Go type has for the CRDs of Kubeflow Trainer before v2.2.
+// foreign are fields of the Go type that only CRDs of Kubeflow Trainer before v2.2 have in a TrainJob's spec.
 var foreign = []string{"podSpecOverrides", "labels", "annotations"}
 
-func leaveOutForeign(definition *apiextensionsv1.CustomResourceDefinition) {
+// removeForeign removes the foreign fields from the CRD of TrainJobs.
+func removeForeign(definition *apiextensionsv1.CustomResourceDefinition) {
 	if definition.Spec.Names.Kind != "TrainJob" {
 		return
 	}

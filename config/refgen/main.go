@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Command refgen writes docs/reference.md from the source: what users and monitoring see of Signalbox stands there once,
-// as constants, metrics and events with their docstrings. `make generate` runs it.
+// Command refgen writes docs/reference.md from the source: the constants, metrics, events and settings that users and
+// monitoring see, with their docstrings. `make generate` runs it.
 package main
 
 import (
@@ -28,16 +28,21 @@ func main() {
 	}
 }
 
-// reference is what was found; each map is from a name to the cells of its row.
+// rows are the rows of a table: the cells after the name, by name.
+type rows map[string][]string
+
+// reference is the content of docs/reference.md.
 type reference struct {
-	names, conditions, states, reasons, metrics map[string][]string
-	events                                      map[string][]string
-	settings                                    [][]string
+	names, conditions, states, reasons, metrics, events rows
+	// settings are the rows of the configuration file, in the order of its fields.
+	settings [][]string
 }
 
 func run(path string) error {
-	config := &packages.Config{Mode: packages.NeedName | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedImports | packages.NeedDeps}
-	all, err := packages.Load(config, "./api/...", "./overrides", "./podsets", "./admission", "./integration", "./trainer/...", "./cmd/signalbox")
+	config := &packages.Config{Mode: packages.NeedName | packages.NeedSyntax | packages.NeedTypes |
+		packages.NeedTypesInfo | packages.NeedImports | packages.NeedDeps}
+	all, err := packages.Load(config, "./api/...", "./overrides", "./podsets", "./admission", "./store", "./events",
+		"./integration", "./trainer/...", "./cmd/signalbox")
 	if err != nil {
 		return err
 	}
@@ -45,16 +50,17 @@ func run(path string) error {
 		return fmt.Errorf("the source has errors")
 	}
 	r := &reference{
-		names: map[string][]string{}, conditions: map[string][]string{}, states: map[string][]string{}, reasons: map[string][]string{},
-		metrics: map[string][]string{}, events: map[string][]string{},
+		names: rows{}, conditions: rows{}, states: rows{}, reasons: rows{}, metrics: rows{}, events: rows{},
 	}
 	for _, p := range all {
 		for _, file := range p.Syntax {
 			r.constants(p, file)
 			ast.Inspect(file, func(n ast.Node) bool {
-				if call, ok := n.(*ast.CallExpr); ok {
-					r.event(p, call)
-					r.metric(p, call)
+				switch n := n.(type) {
+				case *ast.CallExpr:
+					r.metric(p, n)
+				case *ast.CompositeLit:
+					r.event(p, n)
 				}
 				return true
 			})
@@ -66,7 +72,7 @@ func run(path string) error {
 	return os.WriteFile(path, r.markdown(), 0o644)
 }
 
-// constants finds names under signalbox.dev, conditions, states and the reasons of the condition Blocked.
+// constants adds the string constants of a file.
 func (r *reference) constants(p *packages.Package, file *ast.File) {
 	for _, d := range file.Decls {
 		decl, ok := d.(*ast.GenDecl)
@@ -83,44 +89,48 @@ func (r *reference) constants(p *packages.Package, file *ast.File) {
 				doc = decl.Doc
 			}
 			for _, name := range spec.Names {
-				c, ok := p.TypesInfo.Defs[name].(*types.Const)
-				if !ok || c.Val().Kind() != constant.String {
-					continue
-				}
-				value := constant.StringVal(c.Val())
-				says := line(doc, name.Name)
-				switch {
-				case strings.HasPrefix(value, "signalbox.dev/") && says != "":
-					r.names[value] = []string{says}
-				case strings.HasPrefix(name.Name, "Condition") && c.Exported():
-					r.conditions[value] = []string{says}
-				case strings.HasSuffix(c.Type().String(), ".TrainJobState"):
-					r.states[value] = []string{says}
-				case strings.HasPrefix(name.Name, "Reason") && c.Exported():
-					r.reasons[value] = []string{says}
+				if c, ok := p.TypesInfo.Defs[name].(*types.Const); ok && c.Val().Kind() == constant.String {
+					r.constant(c, line(doc, name.Name))
 				}
 			}
 		}
 	}
 }
 
-// event finds calls of an EventRecorder's Eventf.
-func (r *reference) event(p *packages.Package, call *ast.CallExpr) {
-	f, ok := call.Fun.(*ast.SelectorExpr)
-	if !ok || f.Sel.Name != "Eventf" || len(call.Args) < 6 {
+// constant adds a name under signalbox.dev, a condition, a state or a reason of the condition Blocked. It ignores other
+// constants.
+func (r *reference) constant(c *types.Const, doc string) {
+	value := constant.StringVal(c.Val())
+	switch {
+	case strings.HasPrefix(value, "signalbox.dev/") && doc != "":
+		r.names[value] = []string{doc}
+	case strings.HasPrefix(c.Name(), "Condition") && c.Exported():
+		r.conditions[value] = []string{doc}
+	case strings.HasSuffix(c.Type().String(), ".TrainJobState"):
+		r.states[value] = []string{doc}
+	case strings.HasPrefix(c.Name(), "Reason") && c.Exported():
+		r.reasons[value] = []string{doc}
+	}
+}
+
+// event adds a row of the table of package events.
+func (r *reference) event(p *packages.Package, row *ast.CompositeLit) {
+	if p.PkgPath != module+"events" || len(row.Elts) != 4 {
 		return
 	}
-	kind, reason, note := text(p, call.Args[2]), text(p, call.Args[3]), text(p, call.Args[5])
+	kind, reason, note := text(p, row.Elts[0]), text(p, row.Elts[1]), text(p, row.Elts[3])
 	if kind == "" || reason == "" {
-		return // jobframework's, passed on; and the reasons of Blocked, which have a table of their own
+		return // a reason of Blocked, which has a table of its own
 	}
-	if note == "%s" {
+	if note == "%s" && kind == "Normal" {
+		note = "why"
+	} else if note == "%s" {
 		note = "what is wrong"
 	}
 	r.events[reason] = []string{kind, strings.ReplaceAll(strings.ReplaceAll(note, "%s", "…"), "%d", "…")}
 }
 
-// metric finds what is made by prometheus.New….
+// metric adds the metric of a call of prometheus.New….
 func (r *reference) metric(p *packages.Package, call *ast.CallExpr) {
 	f, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || len(call.Args) == 0 {
@@ -151,9 +161,11 @@ func (r *reference) metric(p *packages.Package, call *ast.CallExpr) {
 	if len(call.Args) > 1 {
 		has = labels(p, call.Args[1])
 	}
-	r.metrics[name] = []string{strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(f.Sel.Name, "New"), "Vec")), has, help}
+	kind := strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(f.Sel.Name, "New"), "Vec"))
+	r.metrics[name] = []string{kind, has, help}
 }
 
+// labels returns the labels of a metric, from a list of constant strings.
 func labels(p *packages.Package, e ast.Expr) string {
 	list, ok := e.(*ast.CompositeLit)
 	if !ok {
@@ -166,7 +178,7 @@ func labels(p *packages.Package, e ast.Expr) string {
 	return strings.Join(names, ", ")
 }
 
-// text is the value of a constant string.
+// text returns the value of a constant string; "" if the expression isn't one.
 func text(p *packages.Package, e ast.Expr) string {
 	if v := p.TypesInfo.Types[e].Value; v != nil && v.Kind() == constant.String {
 		return constant.StringVal(v)
@@ -174,7 +186,7 @@ func text(p *packages.Package, e ast.Expr) string {
 	return ""
 }
 
-// fields finds the fields of the configuration file, by their paths.
+// fields adds the fields of a type of the configuration file, by their paths.
 func (r *reference) fields(p *packages.Package, name, prefix string) {
 	for _, file := range p.Syntax {
 		for _, d := range file.Decls {
@@ -203,7 +215,7 @@ func (r *reference) fields(p *packages.Package, name, prefix string) {
 	}
 }
 
-// line is a docstring on one line, without the name that it begins with.
+// line returns a docstring on one line, without the name that it begins with.
 func line(doc *ast.CommentGroup, name string) string {
 	if doc == nil {
 		return ""
@@ -217,26 +229,69 @@ func line(doc *ast.CommentGroup, name string) string {
 	return says
 }
 
+// table is a table of docs/reference.md.
+type table struct {
+	title, intro string
+	head         []string
+	rows         rows
+}
+
+func (r *reference) tables() []table {
+	return []table{{
+		"Labels, annotations and managers of ours",
+		"Of Kueue's, TrainJobs take all that Kueue documents for jobs: `kueue.x-k8s.io/queue-name`, " +
+			"`kueue.x-k8s.io/priority-class`, `kueue.x-k8s.io/max-exec-time-seconds` and, on pods, the topology requests.",
+		[]string{"name", ""}, r.names,
+	}, {
+		"States",
+		"`status.state` of a TrainJob, as `kubectl get trainjob` shows it (bundled Trainer).",
+		[]string{"state", "a TrainJob that"}, r.states,
+	}, {
+		"Conditions",
+		"Beside Kubeflow Trainer's `Suspended`, `Complete` and `Failed`. `Admitted`, `QuotaReserved` and `Evicted` say of " +
+			"the TrainJob what Kueue says of its Workload (bundled Trainer).",
+		[]string{"condition", ""}, r.conditions,
+	}, {
+		"Reasons of the condition Blocked",
+		"An event of type Warning with the same reason comes with the condition.",
+		[]string{"reason", ""}, r.reasons,
+	}, {
+		"Events",
+		"About a TrainJob. Kueue's library adds its own, as for every job: `CreatedWorkload`, `UpdatedWorkload`, " +
+			"`FinishedWorkload` and the like; the first and the last, and `Started`, are left out with the " +
+			"bundled Trainer, where conditions say the same.",
+		[]string{"reason", "type", "says"}, r.events,
+	}, {
+		"Metrics",
+		"In Prometheus' format. The libraries add theirs: `controller_runtime_*`, `workqueue_*`, `rest_client_*`, " +
+			"`leader_election_master_status`, `certwatcher_*`, `go_*`, `process_*`, and `kueue_*` of what Kueue's library " +
+			"counts of TrainJobs.",
+		[]string{"metric", "type", "labels", ""}, r.metrics,
+	}}
+}
+
+func (t table) write(out *bytes.Buffer) {
+	rule := strings.Repeat(" --- |", len(t.head))
+	fmt.Fprintf(out, "\n## %s\n\n%s\n\n| %s |\n|%s\n", t.title, t.intro, strings.Join(t.head, " | "), rule)
+	for _, name := range slices.Sorted(maps.Keys(t.rows)) {
+		cells := append([]string{"`" + name + "`"}, t.rows[name]...)
+		for i := range cells {
+			cells[i] = strings.ReplaceAll(cells[i], "|", "\\|")
+		}
+		fmt.Fprintf(out, "| %s |\n", strings.Join(cells, " | "))
+	}
+}
+
 func (r *reference) markdown() []byte {
 	var out bytes.Buffer
-	out.WriteString("# Reference\n\nMade from the source by `make generate`. The chart's values are in [its README](../charts/signalbox/README.md), the fields of a TrainJob in `kubectl explain trainjob`.\n")
-	table := func(title, says string, head []string, rows map[string][]string, code bool) {
-		fmt.Fprintf(&out, "\n## %s\n\n%s\n\n| %s |\n|%s\n", title, says, strings.Join(head, " | "), strings.Repeat(" --- |", len(head)))
-		for _, name := range slices.Sorted(maps.Keys(rows)) {
-			cells := append([]string{"`" + name + "`"}, rows[name]...)
-			for i := range cells {
-				cells[i] = strings.ReplaceAll(cells[i], "|", "\\|")
-			}
-			fmt.Fprintf(&out, "| %s |\n", strings.Join(cells, " | "))
-		}
+	out.WriteString("# Reference\n\nMade from the source by `make generate`. The chart's values are in " +
+		"[its README](../charts/signalbox/README.md), the fields of a TrainJob in `kubectl explain trainjob`.\n")
+	for _, t := range r.tables() {
+		t.write(&out)
 	}
-	table("Labels, annotations and managers of ours", "Of Kueue's, TrainJobs take all that Kueue documents for jobs: `kueue.x-k8s.io/queue-name`, `kueue.x-k8s.io/priority-class`, `kueue.x-k8s.io/max-exec-time-seconds` and, on pods, the topology requests.", []string{"name", ""}, r.names, true)
-	table("States", "`status.state` of a TrainJob, as `kubectl get trainjob` shows it (bundled Trainer).", []string{"state", "a TrainJob that"}, r.states, true)
-	table("Conditions", "Beside Kubeflow Trainer's `Suspended`, `Complete` and `Failed`. `Admitted`, `QuotaReserved` and `Evicted` say of the TrainJob what Kueue says of its Workload (bundled Trainer).", []string{"condition", ""}, r.conditions, true)
-	table("Reasons of the condition Blocked", "An event of type Warning with the same reason comes with the condition.", []string{"reason", ""}, r.reasons, true)
-	table("Events", "About a TrainJob. Kueue's library adds its own, as for every job: `CreatedWorkload`, `UpdatedWorkload`, `Stopped`, `FinishedWorkload` and the like; the first and the last, and `Started`, are left out with the bundled Trainer, where conditions say the same.", []string{"reason", "type", "says"}, r.events, true)
-	table("Metrics", "In Prometheus' format. The libraries add theirs: `controller_runtime_*`, `workqueue_*`, `rest_client_*`, `leader_election_master_status`, `certwatcher_*`, `go_*`, `process_*`, and `kueue_*` of what Kueue's library counts of TrainJobs.", []string{"metric", "type", "labels", ""}, r.metrics, true)
-	out.WriteString("\n## Configuration file\n\n`signalbox --config FILE`; `signalbox config check FILE` says what is wrong with one, by the path of the field, or prints it with its defaults. It begins with `apiVersion: config.signalbox.dev/v1alpha1` and `kind: Configuration`.\n\n| field | |\n| --- | --- |\n")
+	out.WriteString("\n## Configuration file\n\n`signalbox --config FILE`; `signalbox config check FILE` says what is " +
+		"wrong with one, by the path of the field, or prints it with its defaults. It begins with " +
+		"`apiVersion: config.signalbox.dev/v1alpha1` and `kind: Configuration`.\n\n| field | |\n| --- | --- |\n")
 	for _, row := range r.settings {
 		fmt.Fprintf(&out, "| %s |\n", strings.ReplaceAll(strings.Join(row, " | "), "||", "\\|\\|"))
 	}

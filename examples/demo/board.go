@@ -20,18 +20,23 @@ import (
 
 // row is what the board shows of a TrainJob.
 type row struct {
-	queue, name, state, flavor, why string
-	nodes                           int32
-	created                         time.Time
-	waited                          time.Duration // until its first start, or so far
-	starts, preempted               int
+	queue, name, state, flavor string
+	// reason is Kueue's message about a TrainJob that waits.
+	reason  string
+	nodes   int32
+	created time.Time
+	// waited is the time until the first start, or until now.
+	waited            time.Duration
+	starts, preempted int
 }
 
 // board is the live table.
 type board struct {
-	out   *os.File
-	live  bool // the output is a terminal: redraw in place
-	drawn int  // lines
+	out *os.File
+	// live is true if the output is a terminal: the table is drawn again in place.
+	live bool
+	// drawn is the number of lines of the table that is on the terminal.
+	drawn int
 	rows  map[string]*row
 	order []string
 	start time.Time
@@ -39,11 +44,12 @@ type board struct {
 
 func newBoard(out *os.File) *board {
 	info, err := out.Stat()
-	return &board{out: out, live: err == nil && info.Mode()&os.ModeCharDevice != 0, rows: map[string]*row{}, start: time.Now()}
+	terminal := err == nil && info.Mode()&os.ModeCharDevice != 0
+	return &board{out: out, live: terminal, rows: map[string]*row{}, start: time.Now()}
 }
 
-// look reads the TrainJobs and their Workloads.
-func (b *board) look(ctx context.Context, c client.Client) error {
+// refresh reads the TrainJobs and their Workloads.
+func (b *board) refresh(ctx context.Context, c client.Client) error {
 	var jobs trainerapi.TrainJobList
 	if err := c.List(ctx, &jobs); err != nil {
 		return err
@@ -52,16 +58,18 @@ func (b *board) look(ctx context.Context, c client.Client) error {
 	if err := c.List(ctx, &workloads); err != nil {
 		return err
 	}
-	slices.SortFunc(jobs.Items, func(x, y trainerapi.TrainJob) int { return x.CreationTimestamp.Compare(y.CreationTimestamp.Time) })
+	slices.SortStableFunc(jobs.Items, func(x, y trainerapi.TrainJob) int {
+		return x.CreationTimestamp.Compare(y.CreationTimestamp.Time)
+	})
 	for i := range jobs.Items {
 		tj := &jobs.Items[i]
 		r, known := b.rows[tj.Name]
 		if !known {
-			r = &row{queue: tj.Namespace + "/" + tj.Labels["kueue.x-k8s.io/queue-name"], name: tj.Name, nodes: ptr.Deref(tj.Spec.Trainer.NumNodes, 1), created: time.Now()}
+			r = newRow(tj)
 			b.rows[tj.Name], b.order = r, append(b.order, tj.Name)
 		}
 		before := r.state
-		b.update(r, tj, workloadOf(workloads.Items, tj))
+		r.update(tj, workloadOf(workloads.Items, tj))
 		if !b.live && r.state != before {
 			fmt.Fprintf(b.out, "%6.1fs  %s\n", time.Since(b.start).Seconds(), r.line())
 		}
@@ -69,48 +77,64 @@ func (b *board) look(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-func (b *board) update(r *row, tj *trainerapi.TrainJob, wl *kueue.Workload) {
-	running := !ptr.Deref(tj.Spec.Suspend, false)
-	wasRunning := r.state == "Running"
-	r.why = ""
-	switch {
-	case apimeta.IsStatusConditionTrue(tj.Status.Conditions, trainerapi.TrainJobComplete):
-		r.state = "Finished"
-	case apimeta.IsStatusConditionTrue(tj.Status.Conditions, trainerapi.TrainJobFailed):
-		r.state = "Failed"
-	case running:
-		r.state = "Running"
-	case wl != nil && apimeta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadEvicted):
-		r.state, r.why = "Preempted", message(wl, kueue.WorkloadEvicted)
-	case wl != nil && wl.Status.Admission != nil:
-		r.state = "Starting"
-	default:
-		r.state = "Queued"
-		if wl != nil {
-			r.why = message(wl, kueue.WorkloadQuotaReserved)
-		}
+func newRow(tj *trainerapi.TrainJob) *row {
+	return &row{
+		queue: tj.Namespace + "/" + tj.Labels["kueue.x-k8s.io/queue-name"], name: tj.Name,
+		nodes: ptr.Deref(tj.Spec.Trainer.NumNodes, 1), created: time.Now(),
 	}
+}
+
+// update sets the row to what the TrainJob and its Workload, which may be nil, show now.
+func (r *row) update(tj *trainerapi.TrainJob, wl *kueue.Workload) {
+	before := r.state
+	r.state, r.reason = stateOf(tj, wl)
 	if wl != nil {
-		r.preempted = 0
-		if s := wl.Status.SchedulingStats; s != nil {
-			for _, e := range s.Evictions {
-				if e.Reason == kueue.WorkloadEvictedByPreemption {
-					r.preempted += int(e.Count)
-				}
-			}
-		}
+		r.preempted = preemptions(wl)
 		r.flavor = ""
 		if wl.Status.Admission != nil {
 			r.flavor = flavors(wl)
 		}
 	}
-	started := r.state == "Running" || r.state == "Finished"
-	if started && !wasRunning && !(r.state == "Finished" && r.starts > 0) {
+	switch {
+	case r.state == "Running" && before != "Running", r.state == "Finished" && before != "Running" && r.starts == 0:
 		r.starts++
 	}
 	if r.starts == 0 {
 		r.waited = time.Since(r.created)
 	}
+}
+
+// stateOf returns the state of a TrainJob, and Kueue's message if it waits.
+func stateOf(tj *trainerapi.TrainJob, wl *kueue.Workload) (state, reason string) {
+	switch {
+	case apimeta.IsStatusConditionTrue(tj.Status.Conditions, trainerapi.TrainJobComplete):
+		return "Finished", ""
+	case apimeta.IsStatusConditionTrue(tj.Status.Conditions, trainerapi.TrainJobFailed):
+		return "Failed", ""
+	case !ptr.Deref(tj.Spec.Suspend, false):
+		return "Running", ""
+	case wl == nil:
+		return "Queued", ""
+	case apimeta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadEvicted):
+		return "Preempted", message(wl, kueue.WorkloadEvicted)
+	case wl.Status.Admission != nil:
+		return "Starting", ""
+	}
+	return "Queued", message(wl, kueue.WorkloadQuotaReserved)
+}
+
+// preemptions returns how often Kueue has preempted a Workload.
+func preemptions(wl *kueue.Workload) int {
+	if wl.Status.SchedulingStats == nil {
+		return 0
+	}
+	n := 0
+	for _, e := range wl.Status.SchedulingStats.Evictions {
+		if e.Reason == kueue.WorkloadEvictedByPreemption {
+			n += int(e.Count)
+		}
+	}
+	return n
 }
 
 func workloadOf(all []kueue.Workload, tj *trainerapi.TrainJob) *kueue.Workload {
@@ -120,6 +144,7 @@ func workloadOf(all []kueue.Workload, tj *trainerapi.TrainJob) *kueue.Workload {
 	return nil
 }
 
+// message returns the message of a condition; "" if there is none.
 func message(wl *kueue.Workload, condition string) string {
 	if c := apimeta.FindStatusCondition(wl.Status.Conditions, condition); c != nil {
 		return c.Message
@@ -127,6 +152,7 @@ func message(wl *kueue.Workload, condition string) string {
 	return ""
 }
 
+// flavors returns the names of the flavors that a Workload is admitted on.
 func flavors(wl *kueue.Workload) string {
 	names := map[string]bool{}
 	for _, a := range wl.Status.Admission.PodSetAssignments {
@@ -138,10 +164,11 @@ func flavors(wl *kueue.Workload) string {
 const header = "QUEUE              TRAINJOB                STATE      FLAVOR  NODES  WAITED"
 
 func (r *row) line() string {
-	return fmt.Sprintf("%-18s %-23s %-10s %-7s %5d  %5.1fs", r.queue, r.name, r.state, r.flavor, r.nodes, r.waited.Seconds())
+	return fmt.Sprintf("%-18s %-23s %-10s %-7s %5d  %5.1fs", r.queue, r.name, r.state, r.flavor, r.nodes,
+		r.waited.Seconds())
 }
 
-// draw shows the whole table in place; elsewhere than on a terminal the changes have been printed already.
+// draw draws the table in place on a terminal. Elsewhere it does nothing, because refresh prints the changes.
 func (b *board) draw() {
 	if !b.live {
 		return
@@ -159,16 +186,16 @@ func (b *board) draw() {
 	}
 	b.drawn = len(lines)
 	if _, err := io.WriteString(b.out, text.String()); err != nil {
-		b.live = false // nobody looks any more
+		b.live = false // the terminal is closed
 	}
 }
 
-// settled tells whether all is finished but what Kueue says can never be admitted.
-func (b *board) settled() bool {
+// done reports whether all TrainJobs have finished except the one that never fits.
+func (b *board) done() bool {
 	for _, r := range b.rows {
 		if r.state != "Finished" && r.state != "Failed" && !strings.Contains(r.name, "fits-nowhere") {
 			return false
 		}
 	}
-	return len(b.rows) == len(shapes())
+	return len(b.rows) == len(examples())
 }

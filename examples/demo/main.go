@@ -24,12 +24,13 @@ import (
 	"github.com/signalbox-dev/signalbox/test/audit"
 )
 
-// timeout bounds the whole demo.
+// timeout is that of the whole demo.
 const timeout = 170 * time.Second
 
 func main() {
-	dir := flag.String("cluster", os.Getenv("SIGNALBOX_CLUSTER"), "folder that the control plane left, .cluster of the repository")
-	keep := flag.Bool("keep", false, "say at the end how to look around")
+	dir := flag.String("cluster", os.Getenv("SIGNALBOX_CLUSTER"),
+		"folder that the control plane left, .cluster of the repository")
+	keep := flag.Bool("keep", false, "print at the end how to look around")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -54,7 +55,8 @@ func run(ctx context.Context, dir string, keep bool) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("16 simulated nodes of 8 GPUs, half of them a100, half h100; a ClusterQueue with both flavors; 20 TrainJobs of two teams.")
+	fmt.Println("16 simulated nodes of 8 GPUs, half of them a100, half h100; a ClusterQueue with both flavors; " +
+		"20 TrainJobs of two teams.")
 	if err := prepare(ctx, admin); err != nil {
 		return err
 	}
@@ -73,8 +75,12 @@ func run(ctx context.Context, dir string, keep bool) error {
 		return err
 	}
 	if keep {
-		fmt.Printf("\nThe control plane stays up. Look around:\n  export KUBECONFIG=%s\n  kubectl get trainjobs,workloads.kueue.x-k8s.io -A\n"+
-			"  kubectl describe clusterqueue gpus\n  kubectl -n team-a get trainjob team-a-torch-1 -o yaml\nand end it with: make cluster-down\n", filepath.Join(dir, "kubeconfig"))
+		fmt.Printf("\nThe control plane stays up. Look around:\n"+
+			"  export KUBECONFIG=%s\n"+
+			"  kubectl get trainjobs,workloads.kueue.x-k8s.io -A\n"+
+			"  kubectl describe clusterqueue gpus\n"+
+			"  kubectl -n team-a get trainjob team-a-torch-1 -o yaml\n"+
+			"and end it with: make cluster-down\n", filepath.Join(dir, "kubeconfig"))
 	}
 	return nil
 }
@@ -86,7 +92,9 @@ func connect(kubeconfig string) (client.Client, error) {
 	}
 	config.QPS, config.Burst = 100, 200
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, trainerapi.AddToScheme, kueue.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, trainerapi.AddToScheme, kueue.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
@@ -107,11 +115,11 @@ func follow(ctx context.Context, c client.Client, b *board, submitted <-chan err
 			}
 			all = true
 		case <-tick.C:
-			if err := b.look(ctx, c); err != nil {
+			if err := b.refresh(ctx, c); err != nil {
 				return err
 			}
 			b.draw()
-			if all && b.settled() {
+			if all && b.done() {
 				return nil
 			}
 		case <-ctx.Done():

@@ -30,7 +30,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 func init() {
@@ -210,14 +210,14 @@ func bundledSpecs() {
 		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(3))
 
 		// Nobody but the integration may say what a TrainJob is pinned to.
-		pin := get(ctx, tj).Annotations[overrides.PinAnnotation]
+		pin := get(ctx, tj).Annotations[store.PinAnnotation]
 		gomega.Expect(pin).NotTo(gomega.BeEmpty())
 		for _, value := range []string{`null`, `"other"`} {
-			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+overrides.PinAnnotation+`":`+value+`}}}`))
+			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+store.PinAnnotation+`":`+value+`}}}`))
 			gomega.Expect(user.Patch(ctx, tj, patch)).To(gomega.Succeed())
-			gomega.Expect(tj.Annotations[overrides.PinAnnotation]).To(gomega.Equal(pin))
+			gomega.Expect(tj.Annotations[store.PinAnnotation]).To(gomega.Equal(pin))
 		}
-		forged := g.trainJob("forged", "torch", 1, func(tj *api.TrainJob) { tj.Annotations = map[string]string{overrides.PinAnnotation: pin} })
+		forged := g.trainJob("forged", "torch", 1, func(tj *api.TrainJob) { tj.Annotations = map[string]string{store.PinAnnotation: pin} })
 		g.runtime(ctx, "torch", "1s")
 		gomega.Expect(user.Create(ctx, forged)).To(gomega.MatchError(gomega.ContainSubstring("the annotation is written when the TrainJob starts")))
 	})

@@ -61,7 +61,9 @@ var _ = ginkgo.Describe("Chaos", ginkgo.Label("chaos"), func() {
 			deleted: map[types.UID]bool{}, classes: []string{low, high},
 		}
 		c.makeRuntimes(ctx)
-		audited.patience(20 * time.Second) // watches come back one after the other when the API server does
+		// Watches come back one after the other when the API server does, and JobSet and the Job controller, delayed, report
+		// late that pods have ended.
+		audited.patience(45 * time.Second)
 		end := time.Now().Add(time.Duration(seconds) * time.Second)
 		var writers sync.WaitGroup
 		writers.Go(func() { c.submitUntil(ctx, end, rand.New(rand.NewPCG(seed, 1))) })
@@ -247,9 +249,9 @@ func (c *chaos) settle(ctx context.Context) int {
 		}
 	}, time.Duration(60+3*len(c.jobs))*time.Second, "1s").Should(gomega.Succeed())
 	gomega.Eventually(c.used(ctx), "2m").Should(gomega.BeZero(), "quota is held for nothing")
-	gomega.Eventually(func() int {
+	gomega.Eventually(func(g gomega.Gomega) int {
 		var pods corev1.PodList
-		gomega.Expect(admin.List(ctx, &pods, client.InNamespace(c.namespace))).To(gomega.Succeed())
+		g.Expect(admin.List(ctx, &pods, client.InNamespace(c.namespace))).To(gomega.Succeed())
 		return len(slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
 			return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 		}))
@@ -257,7 +259,9 @@ func (c *chaos) settle(ctx context.Context) int {
 	gomega.Expect(watched.violations()).To(gomega.BeEmpty())
 	gomega.Expect(audited.findings()).To(gomega.BeEmpty())
 	// A garbage collector that was restarted takes its time.
-	gomega.Expect(admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(c.namespace))).To(gomega.Succeed())
+	gomega.Eventually(func() error { // the last fault may not be over
+		return admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(c.namespace))
+	}, "2m").Should(gomega.Succeed())
 	gomega.Eventually(func() []string { return c.list(ctx, &corev1.PodList{}) }, "5m").Should(gomega.BeEmpty(), "pods that nothing collects")
 	return ended
 }

@@ -22,6 +22,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 func init() {
@@ -212,13 +213,13 @@ func contractSpecs() {
 	ginkgo.It("lets nobody out of it by an update that takes the spec, or a part of it, away", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		rt := g.runtime(ctx, "torch", "forever", tolerant)
-		pin, err := overrides.Pin(&rt.Spec)
+		pin, err := store.Pin(&rt.Spec)
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 		tj := g.submit(ctx, g.trainJob("escape", "torch", 4))
 		gomega.Eventually(state(ctx, tj)).Should(gomega.BeEquivalentTo("Queued"))
 		escape, err := json.Marshal([]map[string]any{
 			{"op": "remove", "path": "/spec"},
-			{"op": "add", "path": "/metadata/annotations", "value": map[string]string{overrides.PinAnnotation: pin}},
+			{"op": "add", "path": "/metadata/annotations", "value": map[string]string{store.PinAnnotation: pin}},
 		})
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 		gomega.Expect(user.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.JSONPatchType, escape))).To(gomega.MatchError(gomega.Or(

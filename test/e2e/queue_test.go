@@ -124,8 +124,8 @@ var _ = ginkgo.Describe("A TrainJob that Kueue does not manage", func() {
 		gomega.Eventually(complete(ctx, free)).Should(gomega.BeTrue())
 		gomega.Expect(workloadOf(ctx, free)).To(gomega.BeNil())
 		gomega.Expect(cluster.requests(from, func(r request) bool {
-			return r.User.Username == "signalbox" && r.Writes() && r.ObjectRef.Namespace == g.namespace &&
-				!(cluster.bundled() && (r.ObjectRef.Resource == "jobsets" || r.ObjectRef.Resource == "trainjobs")) // the Trainer's
+			trainers := cluster.bundled() && (r.ObjectRef.Resource == "jobsets" || r.ObjectRef.Resource == "trainjobs")
+			return r.User.Username == "signalbox" && r.Writes() && r.ObjectRef.Namespace == g.namespace && !trainers
 		})).To(gomega.BeEmpty())
 		object = object.DeepCopy()
 		gomega.Expect(admin.Get(ctx, client.ObjectKeyFromObject(free), object)).To(gomega.Succeed())

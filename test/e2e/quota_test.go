@@ -23,9 +23,8 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
-	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // as returns a client of a user that has the rules in the ground's namespace, and Kubernetes' own ClusterRoles of the names.
@@ -481,7 +480,7 @@ var _ = ginkgo.Describe("A field manager's name", func() {
 		u.SetKind(trainerapi.TrainJobKind)
 		delete(u.Object, "status")
 		u.SetCreationTimestamp(metav1.Time{})
-		gomega.Expect(user.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(admission.FieldManager), client.ForceOwnership)).To(gomega.Succeed())
+		gomega.Expect(user.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(store.FieldManager), client.ForceOwnership)).To(gomega.Succeed())
 		gomega.Eventually(running(ctx, tj)).Should(gomega.BeTrue())
 		gomega.Expect(get(ctx, tj).Labels).To(gomega.And(gomega.HaveKeyWithValue(constants.QueueLabel, localQueue), gomega.HaveKeyWithValue("team", "x")))
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
@@ -499,21 +498,21 @@ var _ = ginkgo.Describe("A pinned runtime", func() {
 		rt := g.runtime(ctx, "torch", "forever")
 		privileged := rt.Spec.DeepCopy()
 		privileged.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.HostPID = true
-		pin, err := overrides.Pin(privileged)
+		pin, err := store.Pin(privileged)
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 		for _, namespace := range []string{g.namespace, "kueue-system"} {
 			tj := g.trainJob("mine", "torch", 1)
-			tj.Namespace, tj.Labels, tj.Annotations = namespace, nil, map[string]string{overrides.PinAnnotation: pin}
-			gomega.Expect(user.Create(ctx, tj)).To(gomega.MatchError(gomega.ContainSubstring(overrides.PinAnnotation)))
+			tj.Namespace, tj.Labels, tj.Annotations = namespace, nil, map[string]string{store.PinAnnotation: pin}
+			gomega.Expect(user.Create(ctx, tj)).To(gomega.MatchError(gomega.ContainSubstring(store.PinAnnotation)))
 		}
 		tj := g.trainJob("mine", "torch", 1)
 		tj.Labels = nil
 		gomega.Expect(user.Create(ctx, tj)).To(gomega.Succeed())
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{overrides.PinAnnotation: pin}}, "spec": map[string]any{"suspend": false}})
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{store.PinAnnotation: pin}}, "spec": map[string]any{"suspend": false}})
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 		gomega.Expect(user.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.MergePatchType, patch))).To(gomega.Succeed())
 		gomega.Eventually(func() []corev1.Pod { return podsOf(ctx, tj) }).Should(gomega.HaveLen(1))
 		gomega.Expect(podsOf(ctx, tj)[0].Spec.HostPID).To(gomega.BeFalse())
-		gomega.Expect(get(ctx, tj).Annotations[overrides.PinAnnotation]).NotTo(gomega.Equal(pin))
+		gomega.Expect(get(ctx, tj).Annotations[store.PinAnnotation]).NotTo(gomega.Equal(pin))
 	})
 })

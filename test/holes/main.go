@@ -1,6 +1,6 @@
-// Command holes removes each fix of docs/security.md from a copy of the tree, runs the end-to-end specs that cover it, and
-// prints how many fail and what `signalbox audit` finds. It exits with an error if no spec fails, or if the audit misses what it
-// should find.
+// Command holes removes each fix of docs/security.md from a copy of the tree, runs the end-to-end specs that cover it,
+// and prints how many fail and what `signalbox audit` finds. It exits with an error if no spec fails, or if the audit
+// misses what it should find.
 package main
 
 import (
@@ -25,22 +25,99 @@ type hole struct {
 }
 
 var holes = []hole{
-	{"a deleted TrainJob's quota is free at once", "integration/job.go", "	holds, err := j.r.holdsQuota(ctx, j.key())\n	if err != nil || !holds {\n		return err == nil, err\n	}",
-		"	return true, nil\n	holds, err := j.r.holdsQuota(ctx, j.key())\n	if err != nil || !holds {\n		return err == nil, err\n	}", "of a TrainJob that is deleted", "no-quota"},
-	{"a TrainJob that has ended gives its quota back while pods run", "integration/job.go", "c.Type == trainer.TrainJobComplete, !j.lingers", "c.Type == trainer.TrainJobComplete, true", "exceeds its deadline|success policy ends it", "no-quota"},
-	{"a deactivated Workload counts for nothing", "integration/deactivate.go", "	type readable struct {", "	return admission.Allowed(\"\")\n	type readable struct {", "whose Workload is deactivated", "no-quota"},
-	{"an initializer's quota is reclaimed though it may run again", "podsets/podsets.go", "unbounded || p.MaxRestarts > js.Status.RestartsCountTowardsMax", "unbounded && p.MaxRestarts > js.Status.RestartsCountTowardsMax", "of an initializer that may run again", "exceeds-admission"},
-	{"a user starts a TrainJob that is being deleted", "integration/webhook.go", "	return !rv.new.DeletionTimestamp.IsZero() && (", "	return !rv.new.DeletionTimestamp.IsZero() || false && (", "that its user starts", ""},
-	{"pods count by their labels", "admission/pods.go", "	owner := metav1.GetControllerOfNoCopy(pod)\n	if owner == nil ||", "	return types.UID(pod.Labels[jobset.JobSetUIDKey]), true, nil\n	owner := metav1.GetControllerOfNoCopy(pod)\n	if owner == nil ||", "for a TrainJob that is yet to come", ""},
-	{"a Job may be edited", "config/default/signalbox.yaml", "policyName: signalbox-jobs\n  validationActions: [Deny]", "policyName: signalbox-jobs\n  validationActions: [Audit]", "children of a TrainJob can't be changed", "altered-child"},
-	{"a start isn't held against its admission", "admission/covers.go", "	if wl.Status.Admission == nil {", "	if wl.Status.Admission != nil {\n		return nil, nil\n	}\n	if wl.Status.Admission == nil {", "not more than an admission counts", "exceeds-admission"},
-	{"any Workload fits", "podsets/podsets.go", "func Equal(computed, stored []kueue.PodSet) bool {", "func Equal(computed, stored []kueue.PodSet) bool {\n	if len(computed) > 0 {\n		return true\n	}", "a runtime that has grown since", ""},
-	{"a started TrainJob without pods keeps its quota", "integration/hold.go", "	own := j.own()\n	if own == nil || own.Time == nil", "	return nil, 0, nil\n	own := j.own()\n	if own == nil || own.Time == nil", "where a started TrainJob has no pods|where a scheduling gate", "quota-for-nothing"},
-	{"a TrainJob takes another as its owner", "integration/webhook.go", "	if after == nil || before != nil && before.UID == after.UID", "	if true || after == nil || before != nil && before.UID == after.UID", "is decided when it is created", ""},
-	{"anybody's pin is believed", "trainer/webhook.go", "	is, has := after.Annotations[overrides.PinAnnotation]\n	if before != nil {", "	return nil\n	is, has := after.Annotations[overrides.PinAnnotation]\n	if before != nil {", "is the manager's alone", ""},
-	{"side objects are taken over", "trainer/controller.go", "	if !metav1.IsControlledBy(there, job) {\n		return taken\n	}", "", "takes over nothing of anybody's", ""},
-	{"nothing limits what a TrainJob asks for", "overrides/limits.go", "func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {", "func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {\n	if job != nil {\n		return nil\n	}", "in its pods and in its size", ""},
-	{"what can't be built is queued", "trainer/startable.go", "	if err := checkNames(job, effective.ReplicatedJobs); err != nil {", "	if effective != nil {\n		return nil\n	}\n	if err := checkNames(job, effective.ReplicatedJobs); err != nil {", "because its names would be too long|because a name is taken", ""},
+	{
+		name: "a deleted TrainJob's quota is free at once", file: "integration/observe.go",
+		from:  "	if !holdQuota(o.workloads.own) {\n		o.left.over = true",
+		to:    "	if true {\n		o.left.over = true",
+		focus: "of a TrainJob that is deleted", finds: "no-quota",
+	},
+	{
+		name: "a TrainJob that has ended gives its quota back while pods run", file: "integration/job.go",
+		from:  "c.Type == trainerapi.TrainJobComplete, j.o.left.over",
+		to:    "c.Type == trainerapi.TrainJobComplete, true",
+		focus: "exceeds its deadline|success policy ends it", finds: "no-quota",
+	},
+	{
+		name: "a deactivated Workload counts for nothing", file: "integration/deactivate.go",
+		from:  "	type readable struct {",
+		to:    "	return webhookadmission.Allowed(\"\")\n	type readable struct {",
+		focus: "whose Workload is deactivated", finds: "no-quota",
+	},
+	{
+		name: "an initializer's quota is reclaimed though it may run again", file: "podsets/podsets.go",
+		from:  "unbounded || p.MaxRestarts > js.Status.RestartsCountTowardsMax",
+		to:    "unbounded && p.MaxRestarts > js.Status.RestartsCountTowardsMax",
+		focus: "of an initializer that may run again", finds: "exceeds-admission",
+	},
+	{
+		name: "a user starts a TrainJob that is being deleted", file: "review/review.go",
+		from:  "	return !r.New.DeletionTimestamp.IsZero() && (",
+		to:    "	return !r.New.DeletionTimestamp.IsZero() || false && (",
+		focus: "that its user starts",
+	},
+	{
+		name: "pods count by their labels", file: "store/pods.go",
+		from: "	owner := metav1.GetControllerOfNoCopy(pod)\n	if owner == nil ||",
+		to: "	return types.UID(pod.Labels[jobset.JobSetUIDKey]), true, nil\n" +
+			"	owner := metav1.GetControllerOfNoCopy(pod)\n	if owner == nil ||",
+		focus: "for a TrainJob that is yet to come",
+	},
+	{
+		name: "a Job may be edited", file: "config/default/signalbox.yaml",
+		from:  "policyName: signalbox-jobs\n  validationActions: [Deny]",
+		to:    "policyName: signalbox-jobs\n  validationActions: [Audit]",
+		focus: "children of a TrainJob can't be changed", finds: "altered-child",
+	},
+	{
+		name: "a start isn't held against its admission", file: "admission/covers.go",
+		from:  "	if wl.Status.Admission == nil {",
+		to:    "	if wl.Status.Admission != nil {\n		return nil, nil\n	}\n	if wl.Status.Admission == nil {",
+		focus: "not more than an admission counts", finds: "exceeds-admission",
+	},
+	{
+		name: "any Workload fits", file: "podsets/podsets.go",
+		from: "func Equal(computed, stored []kueue.PodSet) bool {",
+		to: "func Equal(computed, stored []kueue.PodSet) bool {\n" +
+			"	if len(computed) > 0 {\n		return true\n	}",
+		focus: "a runtime that has grown since",
+	},
+	{
+		name: "a started TrainJob without pods keeps its quota", file: "integration/hold.go",
+		from:  "	own := o.own()\n	if own == nil || own.Time == nil",
+		to:    "	return nil\n	own := o.own()\n	if own == nil || own.Time == nil",
+		focus: "where a started TrainJob has no pods|where a scheduling gate", finds: "quota-for-nothing",
+	},
+	{
+		name: "a TrainJob takes another as its owner", file: "integration/validate.go",
+		from:  "	if after == nil || before != nil && before.UID == after.UID",
+		to:    "	if true || after == nil || before != nil && before.UID == after.UID",
+		focus: "is decided when it is created",
+	},
+	{
+		name: "anybody's pin is believed", file: "trainer/webhook.go",
+		from:  "	if !rq.Trusted && rq.AnnotationChanged(store.PinAnnotation) {",
+		to:    "	if false && rq.AnnotationChanged(store.PinAnnotation) {",
+		focus: "is the manager's alone",
+	},
+	{
+		name: "side objects are taken over", file: "trainer/children.go",
+		from:  "	if !metav1.IsControlledBy(there, job) {\n		return taken\n	}",
+		focus: "takes over nothing of anybody's",
+	},
+	{
+		name: "nothing limits what a TrainJob asks for", file: "overrides/limits.go",
+		from: "func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {",
+		to: "func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {\n" +
+			"	if job != nil {\n		return nil\n	}",
+		focus: "in its pods and in its size",
+	},
+	{
+		name: "what can't be built is queued", file: "trainer/startable.go",
+		from: "	if err := checkNames(job, effective.ReplicatedJobs); err != nil {",
+		to: "	if effective != nil {\n		return nil\n	}\n" +
+			"	if err := checkNames(job, effective.ReplicatedJobs); err != nil {",
+		focus: "because its names would be too long|because a name is taken",
+	},
 }
 
 func main() {

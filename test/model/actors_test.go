@@ -19,9 +19,9 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
-	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // action is a step of one actor.
@@ -359,7 +359,7 @@ func (w *world) wrong() string {
 		if uid == "" {
 			return "pod " + pod.Name + " is of a JobSet that no TrainJob has"
 		}
-		if pod.Spec.NodeName == "" || admission.PodEnded(pod) {
+		if pod.Spec.NodeName == "" || store.PodEnded(pod) {
 			continue
 		}
 		running[uid]++
@@ -399,7 +399,7 @@ func (w *world) unfinished() string {
 		}
 	}
 	for _, pod := range list[*corev1.Pod](w, "Pod") {
-		if !admission.PodEnded(pod) {
+		if !store.PodEnded(pod) {
 			return "pod " + pod.Name + " still runs"
 		}
 	}

@@ -37,7 +37,7 @@ func memories(m *manager) []reflect.Value {
 	}
 	return []reflect.Value{
 		of(m.integration, "memory", "jobs"), of(m.integration, "memory", "ended"), of(m.integration, "memory", "since"),
-		of(m.writer, "written"), of(m.jobSets, "made"), of(m.trainer, "changed"),
+		of(m.writer, "written"), of(m.jobSets, "created"), of(m.trainer, "pending"),
 	}
 }
 

@@ -25,6 +25,8 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/review"
+	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer"
 )
 
@@ -65,7 +67,10 @@ func newChain() *chain {
 	integration.NewWebhook(w.manager.integration, decoder, []string{self}).Register(s)
 	builder, err := trainer.NewBuilder(context.Background(), w.store, &trainerconfig.Configuration{})
 	must(err)
-	must(trainer.NewWebhook(w.store, w.store, builder, decoder, w.clock, limits(), []string{self}).Register(s))
+	must(trainer.NewWebhook(trainer.WebhookConfig{
+		Client: w.store, Live: w.store, Builder: builder, Reader: review.Reader{Decoder: decoder, Trusted: []string{self}},
+		Clock: w.clock, Limits: limits(),
+	}).Register(s))
 	of := func(paths ...string) (all []*webhookadmission.Webhook) {
 		for _, path := range paths {
 			if s.handlers[path] == nil {
@@ -285,7 +290,7 @@ func suspended(raw []byte) bool {
 	return suspend != nil && *suspend
 }
 
-func pin(raw []byte) string { return read(raw).Annotations[overrides.PinAnnotation] }
+func pin(raw []byte) string { return read(raw).Annotations[store.PinAnnotation] }
 
 func entries(raw []byte) []any {
 	var object struct {

@@ -37,11 +37,11 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
-	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
@@ -218,8 +218,8 @@ func (w *world) unchanged() {
 
 // manager is Signalbox with the bundled Trainer, wired like cmd/signalbox.
 type manager struct {
-	writer      *admission.Writer
-	jobSets     *admission.JobSets
+	writer      *store.Writer
+	jobSets     *store.JobSets
 	integration *integration.Reconciler
 	trainer     *trainer.Reconciler
 	indexes     indexes
@@ -240,17 +240,25 @@ func (w *world) start() {
 	cached, live := &cachedClient{Client: w.counted(), w: w}, w.api()
 	m := &manager{indexes: indexes{}}
 	must(jobframework.SetupWorkloadOwnerIndex(ctx, m.indexes, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)))
-	must(m.indexes.IndexField(ctx, nil, admission.PodIndex, admission.PodIndexOf))
-	m.writer = admission.NewWriter(cached, w.clock, true)
-	m.jobSets = admission.NewJobSets(cached, live)
-	pods, recorder := admission.NewPods(cached, live), &events.FakeRecorder{}
+	must(m.indexes.IndexField(ctx, nil, store.PodIndex, store.PodIndexOf))
+	kept, recorder := store.New(cached, live, w.clock, true), &events.FakeRecorder{}
+	m.writer, m.jobSets = kept.Writer, kept.JobSets
 	builder, err := trainer.NewBuilder(ctx, live, &trainerconfig.Configuration{})
 	must(err)
-	gangs := gang.NewGangs(ctx, cached, live, unserved(), nil, recorder, w.clock, config.Trainer.GangScheduling.Mode, config.Trainer.GangScheduling.Policy)
-	m.integration, err = integration.NewReconciler(cached, live, m.writer, m.jobSets, pods, recorder, &config.Kueue, limits(), config.Limits.PodsWithin.Duration,
-		integration.NewInstalled(overrides.Bundled, w.clock), trainer.NewStartable(cached, cached, builder, gangs, w.clock), w.clock)
+	gangs := gang.NewGangs(ctx, gang.Config{
+		Client: cached, Reader: live, Discovery: unserved(), Recorder: recorder, Clock: w.clock,
+		Mode: config.Trainer.GangScheduling.Mode, Policy: config.Trainer.GangScheduling.Policy,
+	})
+	m.integration, err = integration.NewReconciler(integration.Config{
+		Client: cached, Reader: live, Store: kept, Recorder: recorder, Kueue: &config.Kueue, Limits: limits(),
+		PodsWithin: config.Limits.PodsWithin.Duration, Installed: integration.NewInstalled(overrides.Bundled, w.clock),
+		Placement: trainer.NewStartable(trainer.StartableConfig{Client: cached, Builder: builder, Gangs: gangs, Clock: w.clock}),
+		Clock:     w.clock,
+	})
 	must(err)
-	m.trainer = trainer.NewReconciler(cached, live, builder, m.writer, m.jobSets, pods, gangs, recorder, w.clock)
+	m.trainer = trainer.NewReconciler(trainer.Config{
+		Client: cached, Reader: live, Store: kept, Builder: builder, Gangs: gangs, Recorder: recorder, Clock: w.clock,
+	})
 	must(m.trainer.Setup(ctx, m.indexes))
 	w.manager = m
 }
@@ -301,7 +309,7 @@ func (w *world) wake(kind string, before, after client.Object) {
 	}
 	if pod, ok := o.(*corev1.Pod); ok {
 		// integration.podEnds passes only these.
-		if after == nil || before != nil && admission.PodEnded(pod) && !admission.PodEnded(before.(*corev1.Pod)) {
+		if after == nil || before != nil && store.PodEnded(pod) && !store.PodEnded(before.(*corev1.Pod)) {
 			w.queue[pod.Labels[jobset.JobSetNameKey]] = true
 		}
 		return
@@ -436,7 +444,7 @@ func kindOf(o runtime.Object) string {
 // kept returns a copy of an object as the manager's cache stores it.
 func kept(o client.Object) client.Object {
 	if pod, ok := o.(*corev1.Pod); ok {
-		return admission.RetainPod(pod).DeepCopy()
+		return store.RetainPod(pod).DeepCopy()
 	}
 	return o.DeepCopyObject().(client.Object)
 }

@@ -1,6 +1,11 @@
-// Package gang puts the pods of a started TrainJob into groups of Kubernetes' own Workload and PodGroup API
-// (scheduling.k8s.io, KEP-4671 in its decoupled form), so that kube-scheduler places all pods of a group or none.
+// Package gang assigns the pods of a started TrainJob to PodGroups of Kubernetes' Workload and PodGroup API
+// (scheduling.k8s.io, KEP-4671, decoupled form), so that kube-scheduler places all pods of a group or none.
 //
-// setting.go says whether and how, plan.go which pods belong together, version.go and a file for each version of the API
-// make and read the objects, served.go finds out what the API server serves, and gangs.go makes, keeps and removes them.
+//   - setting.go reads whether and how a TrainJob uses groups; group.go derives the groups from a JobSet, and plan.go
+//     names their objects.
+//   - version.go is the interface to one version of the API; each version has a file of its own.
+//   - discovery.go finds the version that the API server serves, prober.go remembers it, and served.go caches the
+//     objects.
+//   - gangs.go decides and creates the groups at a start (create.go); keep.go restores and deletes them later,
+//     release.go replaces a gang that can't be placed again, and condition.go reports on them.
 package gang

@@ -27,9 +27,10 @@ func specOf(t *testing.T, text string) *jobset.JobSetSpec {
 	return &spec
 }
 
-// rj is a ReplicatedJob as YAML.
+// rj returns a ReplicatedJob as YAML.
 func rj(name string, replicas, parallelism int, rest string) string {
-	return fmt.Sprintf("- {name: %s, replicas: %d, template: {spec: {parallelism: %d, template: {spec: {containers: []}}}}%s}\n", name, replicas, parallelism, rest)
+	return fmt.Sprintf("- {name: %s, replicas: %d, template: {spec: {parallelism: %d, template: {spec: {containers: "+
+		"[]}}}}%s}\n", name, replicas, parallelism, rest)
 }
 
 func TestGroupsOf(t *testing.T) {
@@ -40,23 +41,45 @@ func TestGroupsOf(t *testing.T) {
 		want                 string // "name:replicatedJobs=pods", or what the error says
 		annotations          map[string]string
 	}{
-		"one":             {"pods are parallelism × replicas", rj("node", 2, 3, ""), "", "node:node=6", nil},
-		"together":        {"what waits for nothing starts at once", rj("a", 1, 1, "") + rj("b", 1, 2, ""), "", "a:a,b=3", nil},
-		"one after other": {"a gang never waits for pods that come later", rj("a", 1, 1, "") + rj("node", 1, 4, after(a)), "", "a:a=1 node:node=4", nil},
-		"two after two":   {"the same waits, in whatever order, are the same start", rj("a", 1, 1, "") + rj("b", 1, 1, "") + rj("c", 1, 2, after(a, b)) + rj("d", 1, 3, after(b, a)), "", "a:a,b=2 c:c,d=5", nil},
-		"ready, complete": {"another status is another time", rj("a", 1, 1, "") + rj("c", 1, 2, after(a)) + rj("d", 1, 3, after("{name: a, status: Ready}")), "", "a:a=1 c:c=2 d:d=3", nil},
-		"in order":        {"each starts when the one before is ready", rj("a", 1, 1, "") + rj("b", 1, 2, ""), "startupPolicy: {startupPolicyOrder: InOrder}\n", "a:a=1 b:b=2", nil},
-		"no pods":         {"nothing comes, so nothing is waited for", rj("a", 0, 1, "") + rj("b", 1, 2, ""), "", "b:b=2", nil},
-		"fewer to do":     {"a Job never runs more pods than it has completions", `- {name: a, replicas: 2, template: {spec: {parallelism: 5, completions: 3, template: {spec: {containers: []}}}}}` + "\n", "", "a:a=6", nil},
-		"more to do":      {"its last pods would come alone", `- {name: a, replicas: 1, template: {spec: {parallelism: 2, completions: 3, template: {spec: {containers: []}}}}}` + "\n", "", "replicatedJobs[a].template.spec.completions is 3, more than its parallelism 2", nil},
-		"a group of its own": {"a pod is in one group", `- {name: a, replicas: 1, template: {spec: {template: {spec: {containers: [], schedulingGroup: {podGroupName: mine}}}}}}` + "\n", "",
+		"one": {"pods are parallelism × replicas", rj("node", 2, 3, ""), "", "node:node=6", nil},
+		"together": {"what waits for nothing starts at once", rj("a", 1, 1, "") + rj("b", 1, 2, ""), "", "a:a,b=3",
+			nil},
+		"one after other": {"a gang never waits for pods that are created later",
+			rj("a", 1, 1, "") + rj("node", 1, 4, after(a)), "",
+			"a:a=1 node:node=4", nil},
+		"two after two": {"the same waits, in whatever order, are the same start",
+			rj("a", 1, 1, "") + rj("b", 1, 1, "") + rj("c", 1, 2, after(a, b)) + rj("d", 1, 3, after(b, a)), "",
+			"a:a,b=2 c:c,d=5", nil},
+		"ready, complete": {"another status is another time",
+			rj("a", 1, 1, "") + rj("c", 1, 2, after(a)) + rj("d", 1, 3, after("{name: a, status: Ready}")), "",
+			"a:a=1 c:c=2 d:d=3", nil},
+		"in order": {"each starts when the one before is ready", rj("a", 1, 1, "") + rj("b", 1, 2, ""),
+			"startupPolicy: {startupPolicyOrder: InOrder}\n", "a:a=1 b:b=2", nil},
+		"no pods": {"no pod is created, so none is waited for", rj("a", 0, 1, "") + rj("b", 1, 2, ""), "", "b:b=2", nil},
+		"fewer to do": {"a Job never runs more pods than it has completions",
+			`- {name: a, replicas: 2, template: {spec: {parallelism: 5, completions: 3, template: {spec: {containers: []}}}}}` +
+				"\n", "", "a:a=6", nil},
+		"more to do": {"its last pods would be created alone",
+			`- {name: a, replicas: 1, template: {spec: {parallelism: 2, completions: 3, template: {spec: {containers: []}}}}}` +
+				"\n", "", "replicatedJobs[a].template.spec.completions is 3, more than its parallelism 2", nil},
+		"a group of its own": {"a pod is in one group",
+			"- {name: a, replicas: 1, template: {spec: {template: {spec: {containers: []," +
+				" schedulingGroup: {podGroupName: mine}}}}}}\n", "",
 			`replicatedJobs[a].template.spec.template.spec.schedulingGroup.podGroupName is "mine"`, nil},
-		"two schedulers": {"one scheduler places a group", rj("a", 1, 1, "") + `- {name: b, replicas: 1, template: {spec: {template: {spec: {containers: [], schedulerName: other}}}}}` + "\n", "",
+		"two schedulers": {"one scheduler places a group", rj("a", 1, 1, "") +
+			`- {name: b, replicas: 1, template: {spec: {template: {spec: {containers: [], schedulerName: other}}}}}` + "\n", "",
 			`replicatedJobs[b].template.spec.template.spec.schedulerName is "other", but that of replicatedJobs[a]`, nil},
-		"exclusive":                {"JobSet lets no pod come before the first is placed", rj("a", 1, 2, ""), "", `annotation alpha.jobset.sigs.k8s.io/exclusive-topology of the JobSet or of replicatedJobs[a] is "rack"`, map[string]string{jobset.ExclusiveKey: "rack"}},
-		"exclusive, alone":         {"it waits for no other", rj("a", 4, 1, ""), "", "a:a=4", map[string]string{jobset.ExclusiveKey: "rack"}},
-		"exclusive by node labels": {"JobSet lets all pods come", rj("a", 1, 2, ""), "", "a:a=2", map[string]string{jobset.ExclusiveKey: "rack", jobset.NodeSelectorStrategyKey: "true"}},
-		"failing indexes":          {"one that has failed for good would be missing for ever", `- {name: a, replicas: 1, template: {spec: {parallelism: 2, backoffLimitPerIndex: 1, template: {spec: {containers: []}}}}}` + "\n", "", "replicatedJobs[a].template.spec.backoffLimitPerIndex is 1", nil},
+		"exclusive": {"JobSet refuses pods until the first is placed", rj("a", 1, 2, ""), "",
+			`annotation alpha.jobset.sigs.k8s.io/exclusive-topology of the JobSet or of replicatedJobs[a] is "rack"`,
+			map[string]string{jobset.ExclusiveKey: "rack"}},
+		"exclusive, alone": {"it waits for no other", rj("a", 4, 1, ""), "", "a:a=4",
+			map[string]string{jobset.ExclusiveKey: "rack"}},
+		"exclusive by node labels": {"JobSet admits all pods", rj("a", 1, 2, ""), "", "a:a=2",
+			map[string]string{jobset.ExclusiveKey: "rack", jobset.NodeSelectorStrategyKey: "true"}},
+		"failing indexes": {"one that has failed for good would be missing for ever",
+			"- {name: a, replicas: 1, template: {spec: {parallelism: 2, backoffLimitPerIndex: 1," +
+				" template: {spec: {containers: []}}}}}\n", "",
+			"replicatedJobs[a].template.spec.backoffLimitPerIndex is 1", nil},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +103,8 @@ func TestPlan(t *testing.T) {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "train", UID: "u", Generation: 2}}
 	var groups []Group
 	for n := range 10 {
-		groups = append(groups, Group{Name: fmt.Sprintf("step-%d", n), ReplicatedJobs: []string{fmt.Sprintf("step-%d", n)}, Pods: 2})
+		groups = append(groups, Group{Name: fmt.Sprintf("step-%d", n), ReplicatedJobs: []string{fmt.Sprintf("step-%d", n)},
+			Pods: 2})
 	}
 	p := newPlan(job, api.GangPolicyGang, groups)
 	if again := newPlan(job, api.GangPolicyGang, groups); again.base != p.base || !strings.HasPrefix(p.base, "train-") {
@@ -116,7 +140,8 @@ func TestPlan(t *testing.T) {
 }
 
 func TestPlanIsReadBack(t *testing.T) {
-	spec := specOf(t, "replicatedJobs:\n"+rj("a", 1, 1, "")+rj("b", 1, 2, "")+rj("node", 2, 3, ", dependsOn: [{name: a, status: Complete}]"))
+	spec := specOf(t, "replicatedJobs:\n"+rj("a", 1, 1, "")+rj("b", 1, 2, "")+
+		rj("node", 2, 3, ", dependsOn: [{name: a, status: Complete}]"))
 	groups, err := groupsOf(spec, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +155,7 @@ func TestPlanIsReadBack(t *testing.T) {
 	if err := yaml.Unmarshal(data, &applied); err != nil {
 		t.Fatal(err)
 	}
-	p.into(&applied)
+	p.applyTo(&applied)
 	if data, err = yaml.Marshal(applied); err != nil {
 		t.Fatal(err)
 	}
@@ -157,13 +182,21 @@ func TestSettingOf(t *testing.T) {
 		job, runtime      map[string]string
 		want, from, error string
 	}{
-		"nobody":      {"the default holds", nil, nil, "off gang", "default", ""},
-		"the runtime": {"before the default", nil, map[string]string{api.GangModeAnnotation: "preferred"}, "preferred gang", "runtime torch.metadata.annotations[" + api.GangModeAnnotation + "]", ""},
-		"both":        {"the TrainJob before its runtime", map[string]string{api.GangModeAnnotation: "off"}, map[string]string{api.GangModeAnnotation: "required"}, "off gang", "metadata.annotations[" + api.GangModeAnnotation + "]", ""},
-		"one each":    {"each field by itself", map[string]string{api.GangPolicyAnnotation: "basic"}, map[string]string{api.GangModeAnnotation: "required"}, "required basic", "runtime torch.metadata.annotations[" + api.GangModeAnnotation + "]", ""},
-		"wrong":       {"the path and the value are named", map[string]string{api.GangModeAnnotation: "yes"}, nil, "", "", `metadata.annotations[signalbox.dev/gang-scheduling]: Unsupported value: "yes"`},
-		"empty":       {"nothing is not a value", map[string]string{api.GangPolicyAnnotation: ""}, nil, "", "", `metadata.annotations[signalbox.dev/gang-scheduling-policy]: Unsupported value: ""`},
-		"theirs":      {"the runtime is named", nil, map[string]string{api.GangModeAnnotation: "yes"}, "", "", `runtime torch.metadata.annotations[signalbox.dev/gang-scheduling]`},
+		"no annotation": {"the default holds", nil, nil, "off gang", "default", ""},
+		"the runtime": {"before the default", nil, map[string]string{api.GangModeAnnotation: "preferred"}, "preferred gang",
+			"runtime torch.metadata.annotations[" + api.GangModeAnnotation + "]", ""},
+		"both": {"the TrainJob before its runtime", map[string]string{api.GangModeAnnotation: "off"},
+			map[string]string{api.GangModeAnnotation: "required"}, "off gang",
+			"metadata.annotations[" + api.GangModeAnnotation + "]", ""},
+		"one each": {"each field by itself", map[string]string{api.GangPolicyAnnotation: "basic"},
+			map[string]string{api.GangModeAnnotation: "required"}, "required basic",
+			"runtime torch.metadata.annotations[" + api.GangModeAnnotation + "]", ""},
+		"wrong": {"the path and the value are named", map[string]string{api.GangModeAnnotation: "yes"}, nil, "", "",
+			`metadata.annotations[signalbox.dev/gang-scheduling]: Unsupported value: "yes"`},
+		"empty": {"nothing is not a value", map[string]string{api.GangPolicyAnnotation: ""}, nil, "", "",
+			`metadata.annotations[signalbox.dev/gang-scheduling-policy]: Unsupported value: ""`},
+		"a wrong runtime": {"the runtime is named", nil, map[string]string{api.GangModeAnnotation: "yes"}, "", "",
+			`runtime torch.metadata.annotations[signalbox.dev/gang-scheduling]`},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -191,38 +224,51 @@ func TestConditionOf(t *testing.T) {
 		return metav1.NewTime(time.Date(2026, 11, 21, 10, minute, 0, 0, time.UTC))
 	}
 	said := func(status metav1.ConditionStatus, minute int) *metav1.Condition {
-		reason := map[metav1.ConditionStatus]string{metav1.ConditionTrue: "Scheduled", metav1.ConditionFalse: schedulingv1alpha2.PodGroupReasonUnschedulable}[status]
+		reason := map[metav1.ConditionStatus]string{metav1.ConditionTrue: "Scheduled",
+			metav1.ConditionFalse: schedulingv1alpha2.PodGroupReasonUnschedulable}[status]
 		return &metav1.Condition{Status: status, Reason: reason, Message: "general", LastTransitionTime: at(minute)}
 	}
 	pod := func(group, message string) corev1.Pod {
 		return corev1.Pod{
-			Spec:   corev1.PodSpec{SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: &group}},
-			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message}}},
+			Spec: corev1.PodSpec{SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: &group}},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Reason: corev1.PodReasonUnschedulable, Message: message}}},
 		}
 	}
 	const no = "0/8 nodes are available: 8 Insufficient nvidia.com/gpu."
 	cases := map[string]struct {
-		reason   string
-		node     *metav1.Condition
-		launcher *metav1.Condition
-		pods     []corev1.Pod
-		want     string
-		minute   int
-		why      bool
+		reason         string
+		node, launcher *metav1.Condition
+		pods           []corev1.Pod
+		want           string
+		// minute is that of the condition's LastTransitionTime.
+		minute    int
+		explained bool
 	}{
 		"nothing said": {"there is no condition before kube-scheduler has tried", nil, nil, nil, "", 0, true},
-		"refused": {"why is what it says of the pod that didn't fit", said(metav1.ConditionFalse, 3), nil, []corev1.Pod{pod("train-1-node", "waiting for minCount pods"), pod("other", "1/8 nodes are available"), pod("train-1-node", no)},
-			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: " + no + "; gang launcher (1 pod) comes later", 3, true},
-		"no pod says": {"the general word serves until one does", said(metav1.ConditionFalse, 3), nil, nil,
-			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: general; gang launcher (1 pod) comes later", 3, false},
-		"the first": {"what comes later is no lack", said(metav1.ConditionTrue, 4), nil, nil, "True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true},
-		"both":      {"the time is the last one's", said(metav1.ConditionTrue, 4), said(metav1.ConditionTrue, 6), nil, "True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) is placed", 6, true},
-		"the second refused": {"one that isn't placed is what matters", said(metav1.ConditionTrue, 4), said(metav1.ConditionFalse, 6), []corev1.Pod{pod("train-1-launcher", no)},
+		"refused": {"the message is that of the pod that didn't fit", said(metav1.ConditionFalse, 3), nil,
+			[]corev1.Pod{pod("train-1-node", "waiting for minCount pods"), pod("other", "1/8 nodes are available"),
+				pod("train-1-node", no)},
+			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: " + no +
+				"; gang launcher (1 pod) comes later", 3, true},
+		"no pod says": {"the PodGroup's message is used until a pod has one", said(metav1.ConditionFalse, 3), nil, nil,
+			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: general" +
+				"; gang launcher (1 pod) comes later", 3, false},
+		"the first": {"a later group isn't missing", said(metav1.ConditionTrue, 4), nil, nil,
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true},
+		"both": {"the time is the last one's", said(metav1.ConditionTrue, 4), said(metav1.ConditionTrue, 6), nil,
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) is placed", 6, true},
+		"the second refused": {"the refused group matters", said(metav1.ConditionTrue, 4),
+			said(metav1.ConditionFalse, 6), []corev1.Pod{pod("train-1-launcher", no)},
 			"False Unschedulable gang launcher (1 pod) can't be placed, since 2026-11-21T10:06:00Z: " + no, 6, true},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, why := conditionOf(p, map[string]podGroupState{"train-1-node": {name: "train-1-node", scheduled: c.node}, "train-1-launcher": {name: "train-1-launcher", scheduled: c.launcher}}, c.pods)
+			states := map[string]podGroupState{
+				"train-1-node":     {name: "train-1-node", scheduled: c.node},
+				"train-1-launcher": {name: "train-1-launcher", scheduled: c.launcher},
+			}
+			got, explained := conditionOf(p, states, c.pods)
 			text := ""
 			if got != nil {
 				text = fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message)
@@ -230,8 +276,8 @@ func TestConditionOf(t *testing.T) {
 					t.Errorf("%s: got the time %s", c.reason, got.LastTransitionTime)
 				}
 			}
-			if text != c.want || why != c.why {
-				t.Errorf("%s: got %q, %t; want %q, %t", c.reason, text, why, c.want, c.why)
+			if text != c.want || explained != c.explained {
+				t.Errorf("%s: got %q, %t; want %q, %t", c.reason, text, explained, c.want, c.explained)
 			}
 		})
 	}
@@ -241,7 +287,8 @@ func TestV1Alpha2(t *testing.T) {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train"}}
 	groups := []Group{{Name: "node", Pods: 4}, {Name: "launcher", Pods: 1}}
 	w := v1alpha2{}.workload(metav1.ObjectMeta{Name: "w"}, job, api.GangPolicyGang, groups).(*schedulingv1alpha2.Workload)
-	if ref := w.Spec.ControllerRef; ref.APIGroup != "trainer.kubeflow.org" || ref.Kind != "TrainJob" || ref.Name != "train" {
+	if ref := w.Spec.ControllerRef; ref.APIGroup != "trainer.kubeflow.org" || ref.Kind != "TrainJob" ||
+		ref.Name != "train" {
 		t.Errorf("the Workload refers to its TrainJob: got %+v", ref)
 	}
 	if len(w.Spec.PodGroupTemplates) != 2 || w.Spec.PodGroupTemplates[0].SchedulingPolicy.Gang.MinCount != 4 {
@@ -263,23 +310,25 @@ func TestRetain(t *testing.T) {
 	pod := &corev1.Pod{
 		Spec: corev1.PodSpec{NodeName: "n", SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}},
 		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
-			{Type: corev1.PodReady, Status: corev1.ConditionFalse}, {Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no"},
+			{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no"},
 		}},
 	}
 	kept := &corev1.Pod{}
 	Retain(kept, pod)
-	if kept.Spec.NodeName != "n" || *kept.Spec.SchedulingGroup.PodGroupName != "g" || len(kept.Status.Conditions) != 1 || kept.Status.Conditions[0].Message != "no" {
+	if kept.Spec.NodeName != "n" || *kept.Spec.SchedulingGroup.PodGroupName != "g" || len(kept.Status.Conditions) != 1 ||
+		kept.Status.Conditions[0].Message != "no" {
 		t.Errorf("got %+v", kept)
 	}
 	pod.Status.Conditions[1].Status = corev1.ConditionTrue
 	kept = &corev1.Pod{}
 	Retain(kept, pod)
 	if len(kept.Status.Conditions) != 0 {
-		t.Errorf("a pod that is placed has nothing to say: got %v", kept.Status.Conditions)
+		t.Errorf("a placed pod has no message: got %v", kept.Status.Conditions)
 	}
 }
 
-func TestLateComer(t *testing.T) {
+func TestReleaseDue(t *testing.T) {
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	pod := func(phase corev1.PodPhase, node string, age time.Duration) corev1.Pod {
 		return corev1.Pod{
@@ -288,7 +337,8 @@ func TestLateComer(t *testing.T) {
 			Status:     corev1.PodStatus{Phase: phase},
 		}
 	}
-	done, failed, runs := pod(corev1.PodSucceeded, "n", time.Hour), pod(corev1.PodFailed, "n", time.Hour), pod(corev1.PodRunning, "n", time.Hour)
+	done, failed, runs := pod(corev1.PodSucceeded, "n", time.Hour), pod(corev1.PodFailed, "n", time.Hour),
+		pod(corev1.PodRunning, "n", time.Hour)
 	waits, fresh := pod(corev1.PodPending, "", time.Minute), pod(corev1.PodPending, "", 4*time.Second)
 	other := waits
 	other.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("other")}
@@ -299,26 +349,37 @@ func TestLateComer(t *testing.T) {
 		late   bool
 		wait   time.Duration
 	}{
-		"a late one":           {"the rest has succeeded", metav1.ConditionTrue, []corev1.Pod{done, done, failed, waits}, true, 0},
-		"beside one that runs": {"kube-scheduler counts two of three", metav1.ConditionTrue, []corev1.Pod{done, runs, waits}, true, 0},
-		"fresh":                {"what it sees may be about to change", metav1.ConditionTrue, []corev1.Pod{done, done, fresh}, false, 6 * time.Second},
-		"a fresh one and not":  {"the youngest counts", metav1.ConditionTrue, []corev1.Pod{done, waits, fresh}, false, 6 * time.Second},
-		"to come":              {"the pod that replaces the failed one is not there yet", metav1.ConditionTrue, []corev1.Pod{done, done, failed}, false, patience},
-		"the end":              {"pods end one after the other", metav1.ConditionTrue, []corev1.Pod{done, runs, runs}, false, 0},
-		"none has succeeded":   {"all come again", metav1.ConditionTrue, []corev1.Pod{failed, failed, waits}, false, 0},
-		"enough":               {"kube-scheduler has what it waits for", metav1.ConditionTrue, []corev1.Pod{done, runs, runs, waits}, false, 0},
-		"made again":           {"what has succeeded was placed, whatever a new PodGroup says", metav1.ConditionFalse, []corev1.Pod{done, done, waits}, true, 0},
-		"of another":           {"only its own pods count", metav1.ConditionTrue, []corev1.Pod{done, done, other}, false, patience},
+		"a waiting one": {"the rest has succeeded", metav1.ConditionTrue, []corev1.Pod{done, done, failed, waits},
+			true, 0},
+		"beside one that runs": {"kube-scheduler counts two of three", metav1.ConditionTrue, []corev1.Pod{done, runs, waits},
+			true, 0},
+		"fresh": {"the other pods may be about to change", metav1.ConditionTrue, []corev1.Pod{done, done, fresh},
+			false, 6 * time.Second},
+		"a fresh one and not": {"the youngest counts", metav1.ConditionTrue, []corev1.Pod{done, waits, fresh}, false,
+			6 * time.Second},
+		"to come": {"the pod that replaces the failed one is not there yet", metav1.ConditionTrue,
+			[]corev1.Pod{done, done, failed}, false, patience},
+		"the end": {"pods end one after the other", metav1.ConditionTrue, []corev1.Pod{done, runs, runs}, false,
+			0},
+		"none has succeeded": {"all pods are created again", metav1.ConditionTrue, []corev1.Pod{failed, failed, waits}, false,
+			0},
+		"enough": {"kube-scheduler has what it waits for", metav1.ConditionTrue,
+			[]corev1.Pod{done, runs, runs, waits}, false, 0},
+		"made again": {"what has succeeded was placed, whatever a new PodGroup says", metav1.ConditionFalse,
+			[]corev1.Pod{done, done, waits}, true, 0},
+		"of another": {"only its own pods count", metav1.ConditionTrue, []corev1.Pod{done, done, other}, false, patience},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			late, _, wait := lateComer(podGroupState{name: "g", minCount: 3, scheduled: &metav1.Condition{Status: c.status}}, c.pods, now)
+			late, _, wait := releaseDue(podGroupState{name: "g", minCount: 3, scheduled: &metav1.Condition{Status: c.status}},
+				c.pods, now)
 			if late != c.late || wait != c.wait {
 				t.Errorf("%s: got %t, %s; want %t, %s", c.reason, late, wait, c.late, c.wait)
 			}
 		})
 	}
-	if late, _, _ := lateComer(podGroupState{name: "g", scheduled: &metav1.Condition{Status: metav1.ConditionTrue}}, []corev1.Pod{done, waits}, now); late {
-		t.Error("a group that is no gang has no late comers")
+	if late, _, _ := releaseDue(podGroupState{name: "g", scheduled: &metav1.Condition{Status: metav1.ConditionTrue}},
+		[]corev1.Pod{done, waits}, now); late {
+		t.Error("a group that is no gang is never released")
 	}
 }

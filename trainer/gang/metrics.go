@@ -14,11 +14,13 @@ var (
 	}, []string{"policy"})
 	gangsSkipped = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "signalbox_gangs_skipped_total",
-		Help: "Starts of TrainJobs that prefer gang scheduling and were started without it; event GangSchedulingSkipped says why.",
+		Help: "Starts of TrainJobs that prefer gang scheduling and were started without it; " +
+			"event GangSchedulingSkipped says why.",
 	})
 	gangsReleased = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "signalbox_gangs_released_total",
-		Help: "Gangs that were placed as a whole, some of whose pods have succeeded, and of which a failed pod was placed again by itself.",
+		Help: "Gangs that were placed as a whole, some of whose pods have succeeded, and of which a failed pod " +
+			"was placed again by itself.",
 	})
 	gangWait = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "signalbox_gang_wait_seconds",
@@ -33,7 +35,7 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(gangsMade, gangsSkipped, gangsReleased, gangWait, gangsUnschedulable)
-	for _, policy := range api.GangPolicies { // a rate sees the first only where there was a zero before
+	for _, policy := range api.GangPolicies { // rate() misses the first increment of a series that didn't begin at 0
 		gangsMade.WithLabelValues(string(policy))
 	}
 }

@@ -2,121 +2,227 @@ package gang
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"reflect"
+	"sync"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/discovery"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// For how long is believed what was found: that the API is served, by who starts a TrainJob and by who looks after what is
-// there; and that JobSet's pod templates can name a group. retryEvery is how often a TrainJob asks that waits for it.
-const (
-	checkEvery  = 2 * time.Second
-	keepEvery   = 30 * time.Second
-	jobSetEvery = 5 * time.Minute
-	retryEvery  = 10 * time.Second
-)
+// ownerIndex finds objects by the UID of their controller.
+const ownerIndex = "controller"
 
-// howToServe says what makes a Kubernetes 1.36 serve the API.
-const howToServe = "on Kubernetes 1.36 run kube-apiserver with --runtime-config=scheduling.k8s.io/v1alpha2=true, and it, kube-scheduler and kube-controller-manager with --feature-gates=GenericWorkload=true,GangScheduling=true"
+// syncWait is how long a caller waits for the first list of the objects; then it retries later.
+const syncWait = 2 * time.Second
 
-// jobSetCRD is the CRD whose pod templates must be able to name a group.
-const jobSetCRD = "jobsets." + "jobset.x-k8s.io"
-
-// errNotServed says why no groups can be made on this cluster.
-type errNotServed struct{ why string }
-
-func (e *errNotServed) Error() string { return e.why }
-
-// find returns the best version that the API server serves and that we can make. Where there is none, the error is an
-// *errNotServed.
-func find(d discovery.DiscoveryInterface) (version, error) {
-	known := make([]string, len(versions))
-	for i, v := range versions {
-		known[i] = v.groupVersion().String()
-		if ok, err := hasPodGroups(d, known[i]); err != nil || ok {
-			return v, err
-		}
-	}
-	groups, err := d.ServerGroups()
+// Selector returns the label selector of all objects that this package creates.
+func Selector() labels.Selector {
+	r, err := labels.NewRequirement(partLabel, selection.Exists, nil)
 	if err != nil {
-		return nil, fmt.Errorf("asking for the API groups: %w", err)
+		panic(err) // the label is a constant
 	}
-	var others []string
-	for _, g := range groups.Groups {
-		if g.Name != group {
-			continue
-		}
-		for _, s := range g.Versions {
-			if ok, err := hasPodGroups(d, s.GroupVersion); err != nil {
-				return nil, err
-			} else if ok {
-				others = append(others, s.GroupVersion)
-			}
-		}
-	}
-	if len(others) > 0 {
-		return nil, &errNotServed{fmt.Sprintf("the API server serves PodGroups as %s, and this version of Signalbox makes them as %s; upgrade Signalbox",
-			strings.Join(others, " and "), strings.Join(known, " or "))}
-	}
-	return nil, &errNotServed{fmt.Sprintf("the API server doesn't serve Workloads and PodGroups of %s; %s", strings.Join(known, " or "), howToServe)}
+	return labels.NewSelector().Add(*r)
 }
 
-func hasPodGroups(d discovery.DiscoveryInterface, groupVersion string) (bool, error) {
-	list, err := d.ServerResourcesForGroupVersion(groupVersion)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	} else if err != nil {
-		return false, fmt.Errorf("asking for the resources of %s: %w", groupVersion, err)
-	}
-	for _, plural := range []string{"workloads", "podgroups"} {
-		if !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == plural }) {
-			return false, nil
-		}
-	}
-	return true, nil
+// served is one version of the API that the API server serves, and a cache of the objects that Selector selects.
+type served struct {
+	version version
+	objects client.Reader
+	// synced waits up to syncWait for the first list, and reports whether it is complete.
+	synced func(context.Context) bool
+	stop   context.CancelFunc
+	// since is when the cache was started.
+	since time.Time
 }
 
-// canName looks whether a JobSet's pod templates may have the field: an earlier JobSet's CRD would drop it without a
-// word, and the pods would not be in the group that waits for them.
-func canName(ctx context.Context, reader client.Reader) error {
-	var crd apiextensionsv1.CustomResourceDefinition
-	if err := reader.Get(ctx, client.ObjectKey{Name: jobSetCRD}, &crd); apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-		return &errNotServed{fmt.Sprintf("whether JobSet takes groups can't be told: %s; apply this release's config/rbac, and JobSet v0.12 or later", err)}
-	} else if err != nil {
-		return fmt.Errorf("reading CRD %s: %w", jobSetCRD, err)
+// watch starts a cache of the objects in a version. Its events update the metrics and are sent to Changed.
+func (g *Gangs) watch(ctx context.Context, v version) (*served, error) {
+	objects, err := g.config.NewCache()
+	if err != nil {
+		return nil, fmt.Errorf("making a cache of PodGroups: %w", err)
 	}
-	for _, v := range crd.Spec.Versions {
-		if v.Name != jobset.GroupVersion.Version || v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
-			continue
+	running, stop := context.WithCancel(g.lifetime)
+	s := &served{version: v, objects: objects, stop: stop, since: g.config.Clock.Now()}
+	s.synced = func(ctx context.Context) bool {
+		waiting, cancel := context.WithTimeout(ctx, syncWait)
+		defer cancel()
+		return objects.WaitForCacheSync(waiting)
+	}
+	if err := g.register(ctx, running, s, objects); err != nil {
+		stop()
+		return nil, fmt.Errorf("watching PodGroups of %s: %w", v.groupVersion(), err)
+	}
+	g.created.Clear() // the new cache shows all that exists
+	g.deleted.Clear()
+	go func() {
+		if err := objects.Start(running); err != nil {
+			ctrl.LoggerFrom(running).Error(err, "Caching PodGroups")
 		}
-		s := *v.Schema.OpenAPIV3Schema
-		for _, name := range []string{"spec", "replicatedJobs", "", "template", "spec", "template", "spec", "schedulingGroup"} {
-			if name == "" && s.Items != nil && s.Items.Schema != nil {
-				s = *s.Items.Schema
-				continue
-			}
-			next, found := s.Properties[name]
-			if !found {
-				return &errNotServed{fmt.Sprintf("the installed JobSet's pod templates have no field %s (CRD %s); upgrade JobSet to v0.12 or later", name, jobSetCRD)}
-			}
-			s = next
+	}()
+	ctrl.LoggerFrom(ctx).Info("Workloads and PodGroups are served", "version", v.groupVersion().String())
+	return s, nil
+}
+
+// register adds the index and the event handlers to a cache. running is the context in which the cache runs.
+func (g *Gangs) register(ctx, running context.Context, s *served, objects cache.Cache) error {
+	for _, kind := range []client.Object{s.version.emptyPodGroup(), s.emptyWorkload()} {
+		if err := objects.IndexField(ctx, kind, ownerIndex, byOwner); err != nil {
+			return err
 		}
+	}
+	podGroups, err := objects.GetInformer(ctx, s.version.emptyPodGroup(), cache.BlockUntilSynced(false))
+	if err != nil {
+		return err
+	}
+	handler := &podGroupHandler{gangs: g, running: running, version: s.version}
+	if _, err := podGroups.AddEventHandler(handler); err != nil {
+		return err
+	}
+	workloads, err := objects.GetInformer(ctx, s.emptyWorkload(), cache.BlockUntilSynced(false))
+	if err != nil {
+		return err
+	}
+	_, err = workloads.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		// An interrupted start may leave a Workload without PodGroups; its TrainJob is reconciled to delete it.
+		AddFunc: func(o any) { g.notify(running, o) },
+		DeleteFunc: func(o any) {
+			if workload := lastState(o); workload != nil {
+				g.deleted.Delete(workload.GetUID())
+			}
+		},
+	})
+	return err
+}
+
+func byOwner(o client.Object) []string {
+	if owner := metav1.GetControllerOf(o); owner != nil {
+		return []string{string(owner.UID)}
+	}
+	return nil
+}
+
+// emptyWorkload returns an empty Workload; only its metadata is read.
+func (s *served) emptyWorkload() *metav1.PartialObjectMetadata {
+	w := &metav1.PartialObjectMetadata{}
+	w.SetGroupVersionKind(s.version.groupVersion().WithKind("Workload"))
+	return w
+}
+
+// podGroups returns the TrainJob's PodGroups by name.
+func (s *served) podGroups(ctx context.Context, job *api.TrainJob) (map[string]podGroupState, error) {
+	states := map[string]podGroupState{}
+	return states, s.each(ctx, job, s.version.podGroups(), func(o client.Object) error {
+		states[o.GetName()] = s.version.read(o)
 		return nil
-	}
-	return &errNotServed{fmt.Sprintf("CRD %s has no version %s; upgrade JobSet to v0.12 or later", jobSetCRD, jobset.GroupVersion.Version)}
+	})
 }
 
-// notServed tells whether an error says that no groups can be made on this cluster.
-func notServed(err error) bool {
-	var e *errNotServed
-	return errors.As(err, &e)
+// each reads the TrainJob's objects of one kind from the cache into list, and calls visit for each.
+func (s *served) each(ctx context.Context, job *api.TrainJob, list client.ObjectList,
+	visit func(client.Object) error) error {
+	owned := client.MatchingFields{ownerIndex: string(job.UID)}
+	if err := s.objects.List(ctx, list, client.InNamespace(job.Namespace), owned); err != nil {
+		return fmt.Errorf("listing the TrainJob's groups: %w", err)
+	}
+	return apimeta.EachListItem(list, func(o runtime.Object) error { return visit(o.(client.Object)) })
+}
+
+// notify sends the TrainJob that controls an object to Changed. It blocks until the TrainJob is received or ctx ends.
+func (g *Gangs) notify(ctx context.Context, o any) {
+	object, ok := o.(client.Object)
+	if !ok {
+		return
+	}
+	owner := metav1.GetControllerOf(object)
+	if owner == nil || owner.Kind != trainerapi.TrainJobKind || owner.APIVersion != trainerapi.GroupVersion.String() {
+		return // another user's object with the same label
+	}
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: owner.Name}}
+	select {
+	case g.changed <- event.GenericEvent{Object: job}:
+	case <-ctx.Done():
+	}
+}
+
+// podGroupHandler counts the PodGroups that can't be scheduled, and sends the TrainJobs of changed ones to Changed.
+type podGroupHandler struct {
+	gangs   *Gangs
+	running context.Context
+	version version
+
+	mu            sync.Mutex
+	unschedulable map[types.NamespacedName]bool
+}
+
+var _ toolscache.ResourceEventHandler = &podGroupHandler{}
+
+// OnAdd handles a PodGroup that is new to the cache.
+func (h *podGroupHandler) OnAdd(o any, _ bool) {
+	podGroup := o.(client.Object)
+	h.gangs.created.Delete(client.ObjectKeyFromObject(podGroup))
+	h.count(podGroup, h.version.read(podGroup).refused())
+	h.gangs.notify(h.running, podGroup)
+}
+
+// OnUpdate handles a PodGroup that has changed. Changes that don't affect its TrainJob are ignored.
+func (h *podGroupHandler) OnUpdate(before, after any) {
+	podGroup := after.(client.Object)
+	was, is := h.version.read(before.(client.Object)), h.version.read(podGroup)
+	if reflect.DeepEqual(was, is) {
+		return
+	}
+	if !was.placed() && is.placed() && !is.later { // it isn't known how long the pods of a later group have waited
+		gangWait.Observe(is.scheduled.LastTransitionTime.Sub(is.created.Time).Seconds())
+	}
+	h.count(podGroup, is.refused())
+	h.gangs.notify(h.running, podGroup)
+}
+
+// OnDelete handles a PodGroup that was deleted.
+func (h *podGroupHandler) OnDelete(o any) {
+	podGroup := lastState(o)
+	if podGroup == nil {
+		return
+	}
+	h.gangs.created.Delete(client.ObjectKeyFromObject(podGroup))
+	h.gangs.deleted.Delete(podGroup.GetUID())
+	h.count(podGroup, false)
+	h.gangs.notify(h.running, podGroup)
+}
+
+func (h *podGroupHandler) count(podGroup client.Object, unschedulable bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.unschedulable == nil {
+		h.unschedulable = map[types.NamespacedName]bool{}
+	}
+	if unschedulable {
+		h.unschedulable[client.ObjectKeyFromObject(podGroup)] = true
+	} else {
+		delete(h.unschedulable, client.ObjectKeyFromObject(podGroup))
+	}
+	gangsUnschedulable.Set(float64(len(h.unschedulable)))
+}
+
+// lastState returns the last known state of a deleted object; nil if it isn't known.
+func lastState(o any) client.Object {
+	if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = last.Obj
+	}
+	object, _ := o.(client.Object)
+	return object
 }

@@ -1,69 +1,197 @@
 package gang
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	fakediscovery "k8s.io/client-go/discovery/fake"
-	clienttesting "k8s.io/client-go/testing"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-func TestFind(t *testing.T) {
-	const withField = `{schedulingGroup: {type: object}}`
-	list := func(version string, plurals ...string) *metav1.APIResourceList {
-		l := &metav1.APIResourceList{GroupVersion: "scheduling.k8s.io/" + version}
-		for _, plural := range plurals {
-			l.APIResources = append(l.APIResources, metav1.APIResource{Name: plural})
+func TestSelector(t *testing.T) {
+	if !Selector().Matches(labels.Set{partLabel: partLater}) || Selector().Matches(labels.Set{"other": "label"}) {
+		t.Errorf("the selector matches what this package creates: got %s", Selector())
+	}
+}
+
+// ownedPodGroup returns a PodGroup that TrainJob train controls. status is that of its condition; "" for none.
+func ownedPodGroup(name string, status metav1.ConditionStatus) *schedulingv1alpha2.PodGroup {
+	pg := &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "team", Name: name, UID: types.UID(name), Labels: map[string]string{partLabel: partFirst},
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "trainer.kubeflow.org/v1alpha1", Kind: "TrainJob", Name: "train", Controller: new(true),
+		}},
+	}}
+	if status != "" {
+		pg.Status.Conditions = []metav1.Condition{{
+			Type: schedulingv1alpha2.PodGroupScheduled, Status: status, LastTransitionTime: metav1.Now(),
+		}}
+	}
+	return pg
+}
+
+// received returns the TrainJobs that were sent to Changed, as "namespace/name"s.
+func received(g *Gangs) string {
+	var all []string
+	for {
+		select {
+		case e := <-g.Changed():
+			all = append(all, client.ObjectKeyFromObject(e.Object).String())
+		case <-time.After(20 * time.Millisecond):
+			return strings.Join(all, " ")
 		}
-		return l
 	}
-	classes := list("v1", "priorityclasses")
-	cases := map[string]struct {
-		reason string
-		served []*metav1.APIResourceList
-		pod    string // properties of the pod spec in JobSet's CRD
-		want   string // what is in the way; "" for nothing
-	}{
-		"served":        {"1.36 with its gates", []*metav1.APIResourceList{classes, list("v1alpha2", "workloads", "podgroups")}, withField, ""},
-		"not served":    {"1.36 as it comes", []*metav1.APIResourceList{classes}, withField, "the API server doesn't serve Workloads and PodGroups of scheduling.k8s.io/v1alpha2; on Kubernetes 1.36 run kube-apiserver with"},
-		"1.35":          {"its Workloads have no PodGroups", []*metav1.APIResourceList{classes, list("v1alpha1", "workloads")}, withField, "doesn't serve"},
-		"a later one":   {"the way out is ours", []*metav1.APIResourceList{classes, list("v1alpha3", "workloads", "podgroups"), list("v1beta1", "workloads", "podgroups")}, withField, "the API server serves PodGroups as scheduling.k8s.io/v1alpha3 and scheduling.k8s.io/v1beta1, and this version of Signalbox makes them as scheduling.k8s.io/v1alpha2; upgrade Signalbox"},
-		"both":          {"ours serves as long as it is there", []*metav1.APIResourceList{list("v1beta1", "workloads", "podgroups"), list("v1alpha2", "workloads", "podgroups")}, withField, ""},
-		"an old JobSet": {"its CRD would drop the field without a word", []*metav1.APIResourceList{list("v1alpha2", "workloads", "podgroups")}, `{containers: {type: array}}`, "the installed JobSet's pod templates have no field schedulingGroup"},
+}
+
+func TestPodGroupHandler(t *testing.T) {
+	c := newCluster(t, api.GangRequired)
+	c.changed = make(chan event.GenericEvent, 10)
+	h := &podGroupHandler{gangs: c.Gangs, running: t.Context(), version: v1alpha2{}}
+	key := types.NamespacedName{Namespace: "team", Name: "a"}
+	refused, placed := ownedPodGroup("a", metav1.ConditionFalse), ownedPodGroup("a", metav1.ConditionTrue)
+	stranger := ownedPodGroup("b", "")
+	stranger.OwnerReferences = nil
+
+	c.created.Store(key, nil)
+	h.OnAdd(refused, false)
+	if _, created := c.created.Load(key); created || received(c.Gangs) != "team/train" {
+		t.Error("a new PodGroup is in the cache, and its TrainJob has changed")
 	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			var crd apiextensionsv1.CustomResourceDefinition
-			text := `
-metadata: {name: jobsets.jobset.x-k8s.io}
-spec: {versions: [{name: v1alpha2, schema: {openAPIV3Schema: {properties: {spec: {properties: {replicatedJobs: {items: {properties: {
-  template: {properties: {spec: {properties: {template: {properties: {spec: {properties: ` + c.pod + `}}}}}}}}}}}}}}}}]}`
-			if err := yaml.Unmarshal([]byte(text), &crd); err != nil {
-				t.Fatal(err)
-			}
-			scheme := runtime.NewScheme()
-			if err := apiextensionsv1.AddToScheme(scheme); err != nil {
-				t.Fatal(err)
-			}
-			d := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{Resources: c.served}}
-			v, err := find(d)
-			if err == nil {
-				err = canName(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(&crd).Build())
-			}
-			if c.want == "" {
-				if err != nil || v != (v1alpha2{}) {
-					t.Errorf("%s: got %v, %v", c.reason, v, err)
-				}
-				return
-			}
-			if !notServed(err) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: got %v, want %q", c.reason, err, c.want)
-			}
-		})
+	if got := testutil.ToFloat64(gangsUnschedulable); got != 1 {
+		t.Errorf("a refused PodGroup is counted: got %v", got)
+	}
+	h.OnUpdate(refused, refused.DeepCopy())
+	h.OnAdd(stranger, false)
+	if got := received(c.Gangs); got != "" {
+		t.Errorf("no change, and no PodGroup of others, matters: got %s", got)
+	}
+	h.OnUpdate(refused, placed)
+	if got := received(c.Gangs); got != "team/train" || testutil.ToFloat64(gangsUnschedulable) != 0 {
+		t.Errorf("a placed PodGroup is a change: got %q, %v", got, testutil.ToFloat64(gangsUnschedulable))
+	}
+	h.OnUpdate(placed, refused)
+	c.deleted.Store(types.UID("a"), nil)
+	h.OnDelete(toolscache.DeletedFinalStateUnknown{Obj: refused})
+	if _, deleted := c.deleted.Load(types.UID("a")); deleted || received(c.Gangs) != "team/train team/train" {
+		t.Error("a deleted PodGroup is not in the cache, and its TrainJob has changed")
+	}
+	if got := testutil.ToFloat64(gangsUnschedulable); got != 0 {
+		t.Errorf("a deleted PodGroup is not counted: got %v", got)
+	}
+	h.OnDelete(toolscache.DeletedFinalStateUnknown{})
+	c.notify(t.Context(), "no object")
+	if got := received(c.Gangs); got != "" {
+		t.Errorf("an unknown state is ignored: got %s", got)
+	}
+}
+
+func TestNotifyEnds(t *testing.T) {
+	c := newCluster(t, api.GangRequired)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.notify(ctx, ownedPodGroup("a", "")) // without a receiver
+}
+
+func TestWatch(t *testing.T) {
+	c := newCluster(t, api.GangRequired)
+	informers := newFakeCache(-1)
+	c.config.NewCache = func() (cache.Cache, error) { return informers, nil }
+	c.created.Store("a", nil)
+	c.changed = make(chan event.GenericEvent, 10)
+	s, err := c.watch(t.Context(), v1alpha2{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.stop()
+	if _, created := c.created.Load("a"); created || !s.synced(t.Context()) {
+		t.Error("a new cache shows all that exists")
+	}
+	workloads, err := informers.FakeInformerFor(t.Context(), &schedulingv1alpha2.Workload{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	workload := s.emptyWorkload()
+	workload.ObjectMeta = ownedPodGroup("w", "").ObjectMeta
+	workloads.Add(workload)
+	c.deleted.Store(workload.UID, nil)
+	workloads.Delete(workload)
+	if _, deleted := c.deleted.Load(workload.UID); deleted || received(c.Gangs) != "team/train" {
+		t.Error("a Workload without PodGroups is reconciled, and forgotten after its deletion")
+	}
+	podGroups, err := informers.FakeInformerFor(t.Context(), &schedulingv1alpha2.PodGroup{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	podGroups.Add(ownedPodGroup("a", ""))
+	if got := received(c.Gangs); got != "team/train" {
+		t.Errorf("PodGroups are followed: got %q", got)
+	}
+}
+
+// fakeCache fails at IndexField for 0, at the nth GetInformer for n, and never for -1.
+type fakeCache struct {
+	*informertest.FakeInformers
+	at, asked int
+}
+
+func newFakeCache(at int) *fakeCache {
+	return &fakeCache{FakeInformers: &informertest.FakeInformers{}, at: at}
+}
+
+func (f *fakeCache) IndexField(context.Context, client.Object, string, client.IndexerFunc) error {
+	if f.at == 0 {
+		return errors.New("broken")
+	}
+	return nil
+}
+
+func (f *fakeCache) GetInformer(ctx context.Context, o client.Object, options ...cache.InformerGetOption) (
+	cache.Informer, error) {
+	if f.asked++; f.asked == f.at {
+		return nil, errors.New("broken")
+	}
+	if _, ok := o.(*metav1.PartialObjectMetadata); ok {
+		o = &schedulingv1alpha2.Workload{} // FakeInformers knows only kinds of the scheme
+	}
+	return f.FakeInformers.GetInformer(ctx, o, options...)
+}
+
+func TestWatchFails(t *testing.T) {
+	c := newCluster(t, api.GangRequired)
+	for at := range 3 {
+		c.config.NewCache = func() (cache.Cache, error) {
+			return newFakeCache(at), nil
+		}
+		_, err := c.watch(t.Context(), v1alpha2{})
+		if err == nil || err.Error() != "watching PodGroups of scheduling.k8s.io/v1alpha2: broken" {
+			t.Errorf("got %v", err)
+		}
+	}
+	c.config.NewCache = func() (cache.Cache, error) { return nil, errors.New("no mapper") }
+	if _, err := c.watch(t.Context(), v1alpha2{}); err == nil || err.Error() != "making a cache of PodGroups: no mapper" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestStates(t *testing.T) {
+	if (podGroupState{}).placed() || (podGroupState{}).refused() {
+		t.Error("kube-scheduler has not tried it yet")
+	}
+	if got := byOwner(&corev1.Pod{}); got != nil {
+		t.Errorf("an object without a controller is in no index: got %v", got)
 	}
 }

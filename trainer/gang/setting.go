@@ -8,34 +8,36 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // Setting is how the pods of a TrainJob are to be placed.
 type Setting struct {
 	Mode   api.GangMode
 	Policy api.GangPolicy
-	// From is where Mode was said, for messages.
+	// From is the path of the field or annotation that Mode is from, for messages.
 	From string
 }
 
-// SettingOf returns the TrainJob's own setting, else that of its runtime, else the default, each of the two fields by
-// itself. A runtime's is in its template's metadata (admission.Runtime.Pinnable puts it there). A value that isn't one is
-// an error that names the path.
+// SettingOf returns the setting of a TrainJob. For each of mode and policy, the TrainJob's annotation takes precedence
+// over that of its runtime, and that over defaults. The runtime's annotations are in its template's metadata
+// (admission.Runtime.Pinnable copies them there). An invalid value is an error that names its path.
 func SettingOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, defaults Setting) (Setting, error) {
 	own := field.NewPath("metadata", "annotations")
-	theirs := field.NewPath("runtime "+job.Spec.RuntimeRef.Name).Child("metadata", "annotations")
-	if errs := append(CheckAnnotations(own, job.Annotations), CheckAnnotations(theirs, runtime.Template.Annotations)...); len(errs) > 0 {
+	inherited := field.NewPath("runtime "+job.Spec.RuntimeRef.Name).Child("metadata", "annotations")
+	errs := CheckAnnotations(own, job.Annotations)
+	errs = append(errs, CheckAnnotations(inherited, runtime.Template.Annotations)...)
+	if len(errs) > 0 {
 		return Setting{}, errs.ToAggregate()
 	}
 	s := defaults
 	for _, level := range []struct {
 		path        *field.Path
 		annotations map[string]string
-	}{{theirs, runtime.Template.Annotations}, {own, job.Annotations}} {
+	}{{inherited, runtime.Template.Annotations}, {own, job.Annotations}} {
 		if mode := level.annotations[api.GangModeAnnotation]; mode != "" {
 			s.Mode, s.From = api.GangMode(mode), level.path.Key(api.GangModeAnnotation).String()
-			if _, pinned := job.Annotations[overrides.PinAnnotation]; pinned && level.path == theirs {
+			if _, pinned := job.Annotations[store.PinAnnotation]; pinned && level.path == inherited {
 				s.From += " when it was first started; the TrainJob's own annotation goes before"
 			}
 		}
@@ -46,17 +48,20 @@ func SettingOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, defau
 	return s, nil
 }
 
-// CheckAnnotations refuses values of the annotations that don't exist. path is the annotations'.
+// CheckAnnotations returns an error for each gang scheduling annotation with an unknown value. path is that of the
+// annotations.
 func CheckAnnotations(path *field.Path, annotations map[string]string) field.ErrorList {
 	var errs field.ErrorList
-	if mode, found := annotations[api.GangModeAnnotation]; found && !slices.Contains(api.GangModes, api.GangMode(mode)) {
+	mode, found := annotations[api.GangModeAnnotation]
+	if found && !slices.Contains(api.GangModes, api.GangMode(mode)) {
 		errs = append(errs, field.NotSupported(path.Key(api.GangModeAnnotation), api.GangMode(mode), api.GangModes))
 	}
-	if policy, found := annotations[api.GangPolicyAnnotation]; found && !slices.Contains(api.GangPolicies, api.GangPolicy(policy)) {
+	policy, found := annotations[api.GangPolicyAnnotation]
+	if found && !slices.Contains(api.GangPolicies, api.GangPolicy(policy)) {
 		errs = append(errs, field.NotSupported(path.Key(api.GangPolicyAnnotation), api.GangPolicy(policy), api.GangPolicies))
 	}
 	return errs
 }
 
-// asks says in words who asks for what.
-func (s Setting) asks() string { return fmt.Sprintf("gang scheduling is %s (%s)", s.Mode, s.From) }
+// request returns the mode and where it is from, for messages.
+func (s Setting) request() string { return fmt.Sprintf("gang scheduling is %s (%s)", s.Mode, s.From) }

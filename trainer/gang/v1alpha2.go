@@ -25,12 +25,15 @@ func (v1alpha2) policy(policy api.GangPolicy, g Group) schedulingv1alpha2.PodGro
 	return schedulingv1alpha2.PodGroupSchedulingPolicy{Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: g.Pods}}
 }
 
-func (v v1alpha2) workload(meta metav1.ObjectMeta, job *api.TrainJob, policy api.GangPolicy, groups []Group) client.Object {
-	w := &schedulingv1alpha2.Workload{ObjectMeta: meta, Spec: schedulingv1alpha2.WorkloadSpec{
-		ControllerRef: &schedulingv1alpha2.TypedLocalObjectReference{APIGroup: trainerapi.GroupVersion.Group, Kind: trainerapi.TrainJobKind, Name: job.Name},
-	}}
+func (v v1alpha2) workload(meta metav1.ObjectMeta, job *api.TrainJob, policy api.GangPolicy,
+	groups []Group) client.Object {
+	w := &schedulingv1alpha2.Workload{ObjectMeta: meta}
+	w.Spec.ControllerRef = &schedulingv1alpha2.TypedLocalObjectReference{
+		APIGroup: trainerapi.GroupVersion.Group, Kind: trainerapi.TrainJobKind, Name: job.Name,
+	}
 	for _, g := range groups {
-		w.Spec.PodGroupTemplates = append(w.Spec.PodGroupTemplates, schedulingv1alpha2.PodGroupTemplate{Name: g.Name, SchedulingPolicy: v.policy(policy, g)})
+		template := schedulingv1alpha2.PodGroupTemplate{Name: g.Name, SchedulingPolicy: v.policy(policy, g)}
+		w.Spec.PodGroupTemplates = append(w.Spec.PodGroupTemplates, template)
 	}
 	return w
 }
@@ -38,7 +41,9 @@ func (v v1alpha2) workload(meta metav1.ObjectMeta, job *api.TrainJob, policy api
 func (v v1alpha2) podGroup(meta metav1.ObjectMeta, workload string, policy api.GangPolicy, g Group) client.Object {
 	return &schedulingv1alpha2.PodGroup{ObjectMeta: meta, Spec: schedulingv1alpha2.PodGroupSpec{
 		PodGroupTemplateRef: &schedulingv1alpha2.PodGroupTemplateReference{
-			Workload: &schedulingv1alpha2.WorkloadPodGroupTemplateReference{WorkloadName: workload, PodGroupTemplateName: g.Name},
+			Workload: &schedulingv1alpha2.WorkloadPodGroupTemplateReference{
+				WorkloadName: workload, PodGroupTemplateName: g.Name,
+			},
 		},
 		SchedulingPolicy: v.policy(policy, g),
 	}}
@@ -51,7 +56,8 @@ func (v1alpha2) podGroups() client.ObjectList { return &schedulingv1alpha2.PodGr
 func (v1alpha2) read(o client.Object) podGroupState {
 	pg := o.(*schedulingv1alpha2.PodGroup)
 	s := podGroupState{
-		name: pg.Name, uid: pg.UID, finalizers: pg.Finalizers, made: pg.CreationTimestamp, later: pg.Labels[partLabel] == partLater,
+		name: pg.Name, uid: pg.UID, finalizers: pg.Finalizers, created: pg.CreationTimestamp,
+		later:     pg.Labels[partLabel] == partLater,
 		scheduled: apimeta.FindStatusCondition(pg.Status.Conditions, schedulingv1alpha2.PodGroupScheduled),
 	}
 	if gang := pg.Spec.SchedulingPolicy.Gang; gang != nil {

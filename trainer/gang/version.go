@@ -12,45 +12,48 @@ import (
 // group of the Workload and PodGroup API.
 const group = "scheduling.k8s.io"
 
-// version makes and reads the objects of one version of the API. A version that comes is a file with one of these, and a
-// line in versions.
+// version builds and reads the objects of one version of the API. To support another version, add a file with an
+// implementation, and list it in versions.
 type version interface {
 	groupVersion() schema.GroupVersion
-	// workload returns a Workload: the templates of the groups, which nobody acts on but those who make PodGroups.
+	// workload returns a Workload with the templates of the groups. No Kubernetes component acts on it.
 	workload(meta metav1.ObjectMeta, job *api.TrainJob, policy api.GangPolicy, groups []Group) client.Object
-	// podGroup returns a PodGroup, with all that kube-scheduler goes by.
+	// podGroup returns a PodGroup, which kube-scheduler acts on.
 	podGroup(meta metav1.ObjectMeta, workload string, policy api.GangPolicy, g Group) client.Object
-	// emptyPodGroup and podGroups return what PodGroups can be read into.
+	// emptyPodGroup and podGroups return an empty PodGroup, and an empty list of them.
 	emptyPodGroup() client.Object
 	podGroups() client.ObjectList
-	// read returns what is to be known of a PodGroup.
+	// read returns the version-independent state of a PodGroup.
 	read(podGroup client.Object) podGroupState
 }
 
-// podGroupState is what is to be known of a PodGroup.
+// podGroupState is the version-independent state of a PodGroup.
 type podGroupState struct {
 	name       string
 	uid        types.UID
 	finalizers []string
-	made       metav1.Time
-	// later tells that its pods don't come at once.
+	created    metav1.Time
+	// later is true if the pods are created after others, not at the start of the TrainJob.
 	later bool
-	// minCount of a gang; 0 of the policy basic.
+	// minCount of a gang; 0 for policy basic.
 	minCount int32
-	// scheduled is kube-scheduler's word; nil before its first.
+	// scheduled is kube-scheduler's condition; nil before kube-scheduler has tried to place the group.
 	scheduled *metav1.Condition
 }
 
+// placed reports whether kube-scheduler has placed the group.
 func (s podGroupState) placed() bool {
 	return s.scheduled != nil && s.scheduled.Status == metav1.ConditionTrue
 }
 
+// refused reports whether kube-scheduler can't place the group.
 func (s podGroupState) refused() bool {
 	return s.scheduled != nil && s.scheduled.Status == metav1.ConditionFalse
 }
 
-// versions that we can make, the best first.
+// versions are those that this package can build, the best first.
 var versions = []version{v1alpha2{}}
 
-// maxTemplates is how many templates a Workload may hold (scheduling.k8s.io/v1alpha2, WorkloadMaxPodGroupTemplates).
+// maxTemplates is the number of templates that a Workload may hold (scheduling.k8s.io/v1alpha2,
+// WorkloadMaxPodGroupTemplates).
 const maxTemplates = 8

@@ -13,28 +13,45 @@ func TestParse(t *testing.T) {
 		reason, content, want string
 	}{
 		"nothing but the head": {"the defaults hold", head, ""},
-		"no head":              {"another file is not taken for ours", "concurrency: 3\n", `it is apiVersion "", kind ""`},
-		"another version":      {"the message says which version is read", "apiVersion: config.signalbox.dev/v2\nkind: Configuration\n", `reads apiVersion "config.signalbox.dev/v1alpha1"`},
-		"no YAML":              {"the parser's word is passed on", "{", "yaml"},
-		"an unknown field":     {"a slip of the pen is not ignored", head + "kueue: {manageJobsWithoutQueuename: true}\n", `unknown field "kueue.manageJobsWithoutQueuename"`},
-		"a wrong type":         {"the field is named", head + "concurrency: many\n", "concurrency"},
-		"an address":           {"the path and the value are named", head + "health: {bindAddress: here}\n", `health.bindAddress: Invalid value: "here"`},
-		"metrics off":          {"0 switches them off", head + `metrics: {bindAddress: "0"}` + "\n", ""},
-		"a port":               {"the path and the value are named", head + "webhook: {port: 0}\n", "webhook.port: Invalid value: 0"},
-		"half a Secret":        {"the path is named", head + "webhook: {certificates: {secret: {name: certs}, dnsNames: [a]}}\n", `webhook.certificates.secret: Invalid value: "/certs"`},
-		"no DNS name":          {"the API server would trust no certificate", head + "webhook: {certificates: {secret: {namespace: a, name: certs}}}\n", "webhook.certificates.dnsNames: Required"},
-		"concurrency":          {"nothing would be reconciled", head + "concurrency: 0\n", "concurrency: Invalid value: 0"},
-		"qps":                  {"nothing would be sent", head + "clientConnection: {qps: 0}\n", "clientConnection.qps"},
-		"burst":                {"nothing would be sent", head + "clientConnection: {burst: 0}\n", "clientConnection.burst"},
-		"a selector":           {"the path is named", head + "kueue: {managedJobsNamespaceSelector: {matchExpressions: [{key: a, operator: Is}]}}\n", "kueue.managedJobsNamespaceSelector.matchExpressions[0].operator"},
-		"no selector":          {"null is not the same as all", head + "kueue: {managedJobsNamespaceSelector: null}\n", "kueue.managedJobsNamespaceSelector: Required"},
-		"an owner kind":        {"the index and the form are named", head + "kueue: {ownerKinds: [AppWrapper]}\n", "kueue.ownerKinds[0]"},
-		"no switch":            {"null is neither on nor off", head + "trainer: {enabled: null}\n", "trainer.enabled: Required"},
-		"a progress port":      {"the path and the value are named", head + "trainer: {progress: {port: 0}}\n", "trainer.progress.port: Invalid value: 0"},
-		"a gang mode":          {"the path, the value and the choice are named", head + "trainer: {gangScheduling: {mode: always}}\n", `trainer.gangScheduling.mode: Unsupported value: "always": supported values: "required", "preferred", "off"`},
-		"a gang policy":        {"the path is named", head + "trainer: {gangScheduling: {policy: none}}\n", `trainer.gangScheduling.policy: Unsupported value: "none"`},
-		"gangs of another's":   {"its JobSets are not ours to build", head + "trainer: {enabled: false, gangScheduling: {mode: preferred}}\n", `trainer.gangScheduling.mode: Invalid value: "preferred"`},
-		"a negative time":      {"the path is named", head + "kueue: {afterDeactivated: -1s}\n", "kueue.afterDeactivated"},
+		"no head":              {"another file is not a configuration", "concurrency: 3\n", `it is apiVersion "", kind ""`},
+		"another version": {"the message says which version is read",
+			"apiVersion: config.signalbox.dev/v2\nkind: Configuration\n", `reads apiVersion "config.signalbox.dev/v1alpha1"`},
+		"no YAML": {"the parser's word is passed on", "{", "yaml"},
+		"an unknown field": {"a slip of the pen is not ignored", head + "kueue: {manageJobsWithoutQueuename: true}\n",
+			`unknown field "kueue.manageJobsWithoutQueuename"`},
+		"a wrong type": {"the field is named", head + "concurrency: many\n", "concurrency"},
+		"an address": {"the path and the value are named", head + "health: {bindAddress: here}\n",
+			`health.bindAddress: Invalid value: "here"`},
+		"metrics off": {"0 switches them off", head + `metrics: {bindAddress: "0"}` + "\n", ""},
+		"a port": {"the path and the value are named", head + "webhook: {port: 0}\n",
+			"webhook.port: Invalid value: 0"},
+		"half a Secret": {"the path is named", head + "webhook: {certificates: {secret: {name: certs}, dnsNames: " +
+			"[a]}}\n", `webhook.certificates.secret: Invalid value: "/certs"`},
+		"no DNS name": {"the API server would trust no certificate",
+			head + "webhook: {certificates: {secret: {namespace: a, name: certs}}}\n",
+			"webhook.certificates.dnsNames: Required"},
+		"concurrency": {"nothing would be reconciled", head + "concurrency: 0\n", "concurrency: Invalid value: 0"},
+		"qps":         {"nothing would be sent", head + "clientConnection: {qps: 0}\n", "clientConnection.qps"},
+		"burst":       {"nothing would be sent", head + "clientConnection: {burst: 0}\n", "clientConnection.burst"},
+		"a selector": {"the path is named", head + "kueue: {managedJobsNamespaceSelector: {matchExpressions: " +
+			"[{key: a, operator: Is}]}}\n", "kueue.managedJobsNamespaceSelector.matchExpressions[0].operator"},
+		"no selector": {"null is not the same as all", head + "kueue: {managedJobsNamespaceSelector: null}\n",
+			"kueue.managedJobsNamespaceSelector: Required"},
+		"an owner kind": {"the index and the form are named", head + "kueue: {ownerKinds: [AppWrapper]}\n",
+			"kueue.ownerKinds[0]"},
+		"no switch": {"null is neither on nor off", head + "trainer: {enabled: null}\n",
+			"trainer.enabled: Required"},
+		"a progress port": {"the path and the value are named", head + "trainer: {progress: {port: 0}}\n",
+			"trainer.progress.port: Invalid value: 0"},
+		"a gang mode": {"the path, the value and the choice are named",
+			head + "trainer: {gangScheduling: {mode: always}}\n",
+			`trainer.gangScheduling.mode: Unsupported value: "always": supported values: "required", "preferred", "off"`},
+		"a gang policy": {"the path is named", head + "trainer: {gangScheduling: {policy: none}}\n",
+			`trainer.gangScheduling.policy: Unsupported value: "none"`},
+		"gangs beside Kubeflow Trainer": {"Signalbox doesn't build its JobSets",
+			head + "trainer: {enabled: false, gangScheduling: {mode: preferred}}\n",
+			`trainer.gangScheduling.mode: Invalid value: "preferred"`},
+		"a negative time": {"the path is named", head + "kueue: {afterDeactivated: -1s}\n", "kueue.afterDeactivated"},
 	}
 	for content, want := range map[string]string{
 		"": "kubernetes.io/metadata.name notin (kube-system,kueue-system)",
@@ -47,7 +64,8 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: %v", content, err)
 			continue
 		}
-		if got, err := metav1.LabelSelectorAsSelector(config.Kueue.ManagedJobsNamespaceSelector); err != nil || got.String() != want {
+		if got, err := metav1.LabelSelectorAsSelector(config.Kueue.ManagedJobsNamespaceSelector); err != nil ||
+			got.String() != want {
 			t.Errorf("%s: got %v, %v, want %q", content, got, err, want)
 		}
 	}

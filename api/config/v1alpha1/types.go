@@ -45,7 +45,8 @@ type Limits struct {
 	Pods int32 `json:"pods"`
 	// SpecBytes is the size of a TrainJob's spec, and of its runtime's, as JSON. Default 262144 (256 KiB).
 	SpecBytes int `json:"specBytes"`
-	// Elements is how many elements the lists of a TrainJob's spec may have in all, and those of its runtime's. Default 1000.
+	// Elements is how many elements the lists of a TrainJob's spec may have in all, and those of its runtime's. Default
+	// 1000.
 	Elements int `json:"elements"`
 	// TerminationGracePeriodSeconds is how long a pod may take to terminate. Quota is held until then. Default 3600.
 	TerminationGracePeriodSeconds int64 `json:"terminationGracePeriodSeconds"`
@@ -58,8 +59,8 @@ type Limits struct {
 type Metrics struct {
 	// BindAddress is HOST:PORT; an empty host listens on all addresses, and "0" serves none.
 	BindAddress string `json:"bindAddress"`
-	// Secure serves them over TLS, with a certificate of its own, to those whose token the API server takes and who may get
-	// the non-resource URL /metrics. Default false: over HTTP, to everybody.
+	// Secure serves them over TLS, with a certificate of its own, to those whose token the API server takes and who may
+	// get the non-resource URL /metrics. Default false: over HTTP, to everybody.
 	Secure bool `json:"secure"`
 }
 
@@ -82,8 +83,8 @@ type Webhook struct {
 	Certificates Certificates `json:"certificates"`
 }
 
-// Certificates are made, and made anew before they expire, without a restart (cert-controller). Whoever mounts the Secret
-// to certDir brings them there.
+// Certificates are made, and made anew before they expire, without a restart (cert-controller). Whoever mounts the
+// Secret to certDir brings them there.
 type Certificates struct {
 	// Secret to keep them in, with the keys tls.crt, tls.key and ca.crt. It must exist. Default none.
 	Secret NamespacedName `json:"secret"`
@@ -129,8 +130,8 @@ type Kueue struct {
 	// OwnerKinds are kinds that Kueue manages and that may own TrainJobs, as Kind.version.group; a TrainJob of theirs is
 	// not queued by itself.
 	OwnerKinds []string `json:"ownerKinds,omitempty"`
-	// OwnerIdentities are users that may create TrainJobs owned by an object of OwnerKinds: the controllers of those kinds.
-	// Anybody else's would run on quota that doesn't stand for them. Default
+	// OwnerIdentities are users that may create TrainJobs owned by an object of OwnerKinds: the controllers of those
+	// kinds. Anybody else's would run on quota that doesn't stand for them. Default
 	// system:serviceaccount:appwrapper-system:appwrapper-controller-manager.
 	OwnerIdentities []string `json:"ownerIdentities,omitempty"`
 	// Identities are users that write TrainJobs on Kueue's behalf, and may carry the integration's entry into another
@@ -163,7 +164,8 @@ type Trainer struct {
 type GangScheduling struct {
 	// Mode is required, preferred or off (annotation signalbox.dev/gang-scheduling). Default off.
 	Mode api.GangMode `json:"mode"`
-	// Policy is gang (all pods of a group or none) or basic (annotation signalbox.dev/gang-scheduling-policy). Default gang.
+	// Policy is gang (all pods of a group or none) or basic (annotation signalbox.dev/gang-scheduling-policy). Default
+	// gang.
 	Policy api.GangPolicy `json:"policy"`
 }
 

@@ -10,23 +10,24 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// AddToScheme registers the kinds of this package.
+// AddToScheme registers the kinds of this package. It always returns nil.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(trainerapi.GroupVersion,
-		&TrainJob{}, &TrainJobList{}, &TrainingRuntime{}, &TrainingRuntimeList{}, &ClusterTrainingRuntime{}, &ClusterTrainingRuntimeList{})
+		&TrainJob{}, &TrainJobList{}, &TrainingRuntime{}, &TrainingRuntimeList{},
+		&ClusterTrainingRuntime{}, &ClusterTrainingRuntimeList{})
 	metav1.AddToGroupVersion(scheme, trainerapi.GroupVersion)
 	return nil
 }
 
-// UnmarshalJSON reads the TrainJobs of every Trainer since v2.0.
+// UnmarshalJSON reads a TrainJob of any Kubeflow Trainer since v2.0.
 func (j *TrainJob) UnmarshalJSON(data []byte) error {
 	type plain TrainJob
 	strict := kjson.UnmarshalCaseSensitivePreserveInts(data, (*plain)(j))
 	if strict == nil {
 		return nil
 	}
-	// Before Kubeflow Trainer v2.2 this could be a word (auto, cpu, gpu). It decides on nothing but environment, which
-	// Trainer itself sets.
+	// Before Kubeflow Trainer v2.2 this field could be a word (auto, cpu, gpu). It affects only environment variables
+	// that Trainer sets itself, so that the word can be dropped.
 	path := []string{"spec", "trainer", "numProcPerNode"}
 	var object map[string]any
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &object); err != nil {

@@ -1,7 +1,7 @@
 package v1alpha1
 
-// Annotations of TrainJobs and of runtimes that say how the pods of a TrainJob are to be placed. A TrainJob's go before
-// its runtime's, and these before the manager's configuration (trainer.gangScheduling).
+// Annotations of TrainJobs and of runtimes that set how the pods of a TrainJob are placed. A TrainJob's take precedence
+// over its runtime's, and these over the manager's configuration (trainer.gangScheduling).
 const (
 	// GangModeAnnotation is one of the GangModes.
 	GangModeAnnotation = "signalbox.dev/gang-scheduling"
@@ -9,7 +9,7 @@ const (
 	GangPolicyAnnotation = "signalbox.dev/gang-scheduling-policy"
 )
 
-// GangMode says whether a TrainJob's pods are placed in groups, by Kubernetes' Workload and PodGroup API.
+// GangMode is whether a TrainJob's pods are placed in groups, by Kubernetes' Workload and PodGroup API.
 type GangMode string
 
 const (
@@ -21,10 +21,10 @@ const (
 	GangOff GangMode = "off"
 )
 
-// GangModes are all of them.
+// GangModes are all modes.
 var GangModes = []GangMode{GangRequired, GangPreferred, GangOff}
 
-// GangPolicy says how kube-scheduler places a group.
+// GangPolicy is how kube-scheduler places a group.
 type GangPolicy string
 
 const (
@@ -34,5 +34,5 @@ const (
 	GangPolicyBasic GangPolicy = "basic"
 )
 
-// GangPolicies are all of them.
+// GangPolicies are all policies.
 var GangPolicies = []GangPolicy{GangPolicyGang, GangPolicyBasic}

@@ -69,8 +69,8 @@ type PodTemplateOverride struct {
 	Spec *PodTemplateSpecOverride `json:"spec,omitempty"`
 }
 
-// PodTemplateSpecOverride is what a PodTemplateOverride may change of a pod's spec. Volumes and what a container has are
-// merged by name; every other field takes the place of the runtime's.
+// PodTemplateSpecOverride is what a PodTemplateOverride may change of a pod's spec. Volumes and what a container has
+// are merged by name; every other field takes the place of the runtime's.
 type PodTemplateSpecOverride struct {
 	// serviceAccountName of the pods.
 	// +kubebuilder:validation:MaxLength=253

@@ -17,39 +17,46 @@ const (
 	ConditionEvicted = "Evicted"
 	// ConditionBlocked says that the TrainJob can't be queued as it is, and why. It is taken away when it can.
 	ConditionBlocked = "Blocked"
-	// ConditionStopOverdue says that a TrainJob was stopped, has ended or lost its quota, and that a pod of it still runs half
-	// a minute after its grace period. Its quota is held until the pod has ended.
+	// ConditionStopOverdue says that a TrainJob was stopped, has ended or lost its quota, and that a pod of it still runs
+	// half a minute after its grace period. Its quota is held until the pod has ended.
 	ConditionStopOverdue = "StopOverdue"
 	// ConditionGangScheduled says whether the gangs of a running TrainJob are placed, and where one is not, why and since
 	// when. A TrainJob without gangs doesn't have it.
 	ConditionGangScheduled = "GangScheduled"
 )
 
-// StateOf returns the state that a status amounts to. It depends on nothing else, so that whoever writes a status can
+// StateOf returns the state that a status amounts to. It depends on nothing else, so that every writer of a status can
 // write the state with it.
 func StateOf(status *trainerapi.TrainJobStatus) TrainJobState {
-	is := func(condition string) bool { return apimeta.IsStatusConditionTrue(status.Conditions, condition) }
 	active, ready := false, false
 	for _, s := range status.JobsStatus {
 		active = active || ptr.Deref(s.Active, 0) > 0
 		ready = ready || ptr.Deref(s.Ready, 0) > 0
 	}
+	suspended := apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobSuspended)
 	switch {
-	case is(trainerapi.TrainJobFailed):
+	case apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobFailed):
 		return StateFailed
-	case is(trainerapi.TrainJobComplete):
+	case apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobComplete):
 		return StateComplete
-	case !is(trainerapi.TrainJobSuspended) && ready:
+	case !suspended && ready:
 		return StateRunning
-	case !is(trainerapi.TrainJobSuspended):
+	case !suspended:
 		return StateStarting
 	case active:
 		return StateStopping
-	case is(ConditionBlocked):
+	}
+	return waitingState(status)
+}
+
+// waitingState returns the state of a suspended TrainJob without pods.
+func waitingState(status *trainerapi.TrainJobStatus) TrainJobState {
+	switch {
+	case apimeta.IsStatusConditionTrue(status.Conditions, ConditionBlocked):
 		return StateBlocked
-	case is(ConditionAdmitted):
+	case apimeta.IsStatusConditionTrue(status.Conditions, ConditionAdmitted):
 		return StateAdmitted
-	case is(ConditionQuotaReserved):
+	case apimeta.IsStatusConditionTrue(status.Conditions, ConditionQuotaReserved):
 		return StateQuotaReserved
 	case apimeta.FindStatusCondition(status.Conditions, ConditionQuotaReserved) != nil:
 		return StateQueued

@@ -38,10 +38,12 @@ type TrainJob struct {
 	Status TrainJobStatus `json:"status,omitzero"`
 }
 
-// Upstream returns the TrainJob as Kubeflow Trainer's own code takes it. The two share what they have in common: to change
-// the one is to change the other.
+// Upstream returns the TrainJob as Kubeflow Trainer's type. The two share maps, slices and pointers: a change of one
+// changes the other.
 func (j *TrainJob) Upstream() *trainerapi.TrainJob {
-	return &trainerapi.TrainJob{TypeMeta: j.TypeMeta, ObjectMeta: j.ObjectMeta, Spec: j.Spec.TrainJobSpec, Status: j.Status.TrainJobStatus}
+	return &trainerapi.TrainJob{
+		TypeMeta: j.TypeMeta, ObjectMeta: j.ObjectMeta, Spec: j.Spec.TrainJobSpec, Status: j.Status.TrainJobStatus,
+	}
 }
 
 // TrainJobStatus represents the current status of TrainJob.
@@ -86,9 +88,10 @@ const (
 	StateFailed TrainJobState = "Failed"
 )
 
-// States are all of them, in the order in which a TrainJob comes through them.
+// States are all states, in the order in which a TrainJob passes through them.
 var States = []TrainJobState{
-	StateSuspended, StateBlocked, StateQueued, StateQuotaReserved, StateAdmitted, StateStarting, StateRunning, StateStopping, StateComplete, StateFailed,
+	StateSuspended, StateBlocked, StateQueued, StateQuotaReserved, StateAdmitted,
+	StateStarting, StateRunning, StateStopping, StateComplete, StateFailed,
 }
 
 // TrainJobList is a collection of training jobs.

@@ -1,0 +1,58 @@
+package admission
+
+import (
+	"slices"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/kueue/pkg/constants"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// Neutral returns the integration's entry for a TrainJob that does not run: nothing of an admission is left in it. It
+// keeps one label for each ReplicatedJob, because Trainer v2.3.0 can't apply a JobSet whose pod template had metadata
+// and has none any more ("template.metadata: Invalid value: null").
+func Neutral(own *trainerapi.RuntimePatch) trainerapi.RuntimePatch {
+	var patches []trainerapi.ReplicatedJobPatch
+	if s := own.TrainingRuntimeSpec; s != nil && s.Template != nil && s.Template.Spec != nil {
+		for _, rj := range s.Template.Spec.ReplicatedJobs {
+			meta := &metav1.ObjectMeta{Labels: map[string]string{constants.PodSetLabel: rj.Name}}
+			patches = append(patches, podPatch(rj.Name, meta, nil))
+		}
+	}
+	return entry(patches, nil)
+}
+
+// IsNeutral reports whether nothing of an admission is left in the integration's entry; nil stands for no entry.
+func IsNeutral(own *trainerapi.RuntimePatch) bool {
+	if own == nil || own.TrainingRuntimeSpec == nil {
+		return true
+	}
+	template := own.TrainingRuntimeSpec.Template
+	if template == nil || template.Spec == nil {
+		return true
+	}
+	return !slices.ContainsFunc(template.Spec.ReplicatedJobs, func(rj trainerapi.ReplicatedJobPatch) bool {
+		meta, spec := overrides.PodPatch(own.TrainingRuntimeSpec, rj.Name)
+		return spec != nil || meta != nil && (len(meta.Annotations) > 0 || len(meta.Labels) > 1)
+	})
+}
+
+func entry(patches []trainerapi.ReplicatedJobPatch, now *metav1.Time) trainerapi.RuntimePatch {
+	return trainerapi.RuntimePatch{
+		Manager: overrides.Manager,
+		Time:    now,
+		TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{
+			Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{ReplicatedJobs: patches}},
+		},
+	}
+}
+
+func podPatch(
+	replicatedJob string, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch,
+) trainerapi.ReplicatedJobPatch {
+	return trainerapi.ReplicatedJobPatch{Name: replicatedJob, Template: &trainerapi.JobTemplatePatch{
+		Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{Metadata: meta, Spec: spec}},
+	}}
+}

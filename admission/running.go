@@ -1,0 +1,43 @@
+package admission
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// Running returns why a TrainJob that is suspended may still hold resources, or "" where none of it is left: its JobSet
+// has stopped its Jobs, and no pod is running (Pods.Running). A pod that is terminating still runs.
+func Running(job *api.TrainJob, js *jobset.JobSet, pods []corev1.Pod) string {
+	if !ptr.Deref(job.Spec.Suspend, false) {
+		return "the TrainJob is not suspended"
+	}
+	if len(pods) > 0 {
+		return fmt.Sprintf("pod %s has not ended", pods[0].Name)
+	}
+	if js == nil {
+		return ""
+	}
+	if !ptr.Deref(js.Spec.Suspend, false) {
+		return "the JobSet is not suspended"
+	}
+	for _, status := range js.Status.ReplicatedJobsStatus {
+		if status.Active > 0 {
+			return fmt.Sprintf("ReplicatedJob %s has active Jobs", status.Name)
+		}
+	}
+	// A JobSet that was made suspended and never changed has not run; any other says so when its Jobs are suspended.
+	suspended := slices.ContainsFunc(js.Status.Conditions, func(c metav1.Condition) bool {
+		return c.Type == string(jobset.JobSetSuspended) && c.Status == metav1.ConditionTrue
+	})
+	if js.Generation > 1 && !suspended {
+		return "the JobSet has not suspended its Jobs"
+	}
+	return ""
+}

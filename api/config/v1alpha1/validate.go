@@ -1,0 +1,155 @@
+package v1alpha1
+
+import (
+	"net"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// validate returns an error for each invalid field, with its path.
+func (c *Configuration) validate() field.ErrorList {
+	return slices.Concat(
+		c.validateAddresses(),
+		c.Webhook.validate(field.NewPath("webhook")),
+		c.validateThroughput(),
+		c.validateSwitches(),
+		validatePort(field.NewPath("trainer", "progress", "port"), int(c.Trainer.Progress.Port)),
+		c.Limits.validate(field.NewPath("limits")),
+		c.Trainer.validateGangScheduling(field.NewPath("trainer", "gangScheduling")),
+		c.Kueue.validate(field.NewPath("kueue")),
+	)
+}
+
+func (c *Configuration) validateAddresses() field.ErrorList {
+	errs := validateAddress(field.NewPath("health", "bindAddress"), c.Health.BindAddress)
+	if c.Metrics.BindAddress == "0" {
+		return errs
+	}
+	return append(errs, validateAddress(field.NewPath("metrics", "bindAddress"), c.Metrics.BindAddress)...)
+}
+
+func validateAddress(path *field.Path, address string) field.ErrorList {
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return field.ErrorList{field.Invalid(path, address, "must be HOST:PORT or :PORT")}
+	}
+	return nil
+}
+
+func validatePort(path *field.Path, port int) field.ErrorList {
+	if port < 1 || port > 65535 {
+		return field.ErrorList{field.Invalid(path, port, "must be 1 to 65535")}
+	}
+	return nil
+}
+
+func (w *Webhook) validate(path *field.Path) field.ErrorList {
+	errs := validatePort(path.Child("port"), w.Port)
+	c := w.Certificates
+	if c.Secret == (NamespacedName{}) {
+		return errs
+	}
+	path = path.Child("certificates")
+	if c.Secret.Namespace == "" || c.Secret.Name == "" {
+		errs = append(errs, field.Invalid(path.Child("secret"), c.Secret.Namespace+"/"+c.Secret.Name,
+			"needs both namespace and name"))
+	}
+	if len(c.DNSNames) == 0 {
+		errs = append(errs, field.Required(path.Child("dnsNames"),
+			"name the Service of the webhooks, such as signalbox-webhook.signalbox-system.svc"))
+	}
+	return errs
+}
+
+func (c *Configuration) validateThroughput() field.ErrorList {
+	var errs field.ErrorList
+	if c.Concurrency < 1 {
+		errs = append(errs, field.Invalid(field.NewPath("concurrency"), c.Concurrency, "must be 1 or more"))
+	}
+	path := field.NewPath("clientConnection")
+	if qps := c.ClientConnection.QPS; qps <= 0 {
+		errs = append(errs, field.Invalid(path.Child("qps"), qps, "must be more than 0"))
+	}
+	if burst := c.ClientConnection.Burst; burst < 1 {
+		errs = append(errs, field.Invalid(path.Child("burst"), burst, "must be 1 or more"))
+	}
+	return errs
+}
+
+func (c *Configuration) validateSwitches() field.ErrorList {
+	var errs field.ErrorList
+	for _, s := range []struct {
+		path    *field.Path
+		enabled *bool
+	}{
+		{field.NewPath("leaderElection", "enabled"), c.LeaderElection.Enabled},
+		{field.NewPath("trainer", "enabled"), c.Trainer.Enabled},
+	} {
+		if s.enabled == nil {
+			errs = append(errs, field.Required(s.path, "leave the line out for the default, true, or write true or false"))
+		}
+	}
+	return errs
+}
+
+func (l *Limits) validate(path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for _, limit := range []struct {
+		name  string
+		value int64
+	}{
+		{"pods", int64(l.Pods)}, {"specBytes", int64(l.SpecBytes)}, {"elements", int64(l.Elements)},
+		{"terminationGracePeriodSeconds", l.TerminationGracePeriodSeconds},
+	} {
+		if limit.value < 1 {
+			errs = append(errs, field.Invalid(path.Child(limit.name), limit.value, "must be 1 or more"))
+		}
+	}
+	if d := l.PodsWithin.Duration; d < time.Second {
+		errs = append(errs, field.Invalid(path.Child("podsWithin"), d.String(), "must be 1s or more"))
+	}
+	return errs
+}
+
+func (t *Trainer) validateGangScheduling(path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if g := t.GangScheduling; !slices.Contains(api.GangModes, g.Mode) {
+		errs = append(errs, field.NotSupported(path.Child("mode"), g.Mode, api.GangModes))
+	} else if g.Mode != api.GangOff && t.Enabled != nil && !*t.Enabled {
+		errs = append(errs, field.Invalid(path.Child("mode"), g.Mode,
+			"the JobSets of an installed Kubeflow Trainer are not Signalbox's to build, so that their pods can't be put "+
+				"into groups; set it to off, or use the bundled Trainer (trainer.enabled)"))
+	}
+	if p := t.GangScheduling.Policy; !slices.Contains(api.GangPolicies, p) {
+		errs = append(errs, field.NotSupported(path.Child("policy"), p, api.GangPolicies))
+	}
+	return errs
+}
+
+func (k *Kueue) validate(path *field.Path) field.ErrorList {
+	errs := k.validateSelector(path.Child("managedJobsNamespaceSelector"))
+	for i, kind := range k.OwnerKinds {
+		if gvk, _ := schema.ParseKindArg(kind); gvk == nil {
+			errs = append(errs, field.Invalid(path.Child("ownerKinds").Index(i), kind,
+				"must be Kind.version.group, such as AppWrapper.v1beta2.workload.codeflare.dev"))
+		}
+	}
+	if d := k.AfterDeactivated; d != nil && d.Duration < 0 {
+		errs = append(errs, field.Invalid(path.Child("afterDeactivated"), d.Duration.String(), "must not be negative"))
+	}
+	return errs
+}
+
+func (k *Kueue) validateSelector(path *field.Path) field.ErrorList {
+	if k.ManagedJobsNamespaceSelector == nil {
+		return field.ErrorList{field.Required(path,
+			"leave the line out for the default, or write {} for all namespaces")}
+	}
+	return validation.ValidateLabelSelector(k.ManagedJobsNamespaceSelector,
+		validation.LabelSelectorValidationOptions{}, path)
+}

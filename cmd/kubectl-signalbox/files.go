@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// file is a file of manifests.
+type file struct{ name, text string }
+
+func read(path string, in io.Reader) ([]file, error) {
+	if path == "-" {
+		text, err := io.ReadAll(in)
+		return []file{{"standard input", string(text)}}, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	var files []file
+	take := func(path string) error {
+		text, err := os.ReadFile(path)
+		files = append(files, file{path, string(text)})
+		return err
+	}
+	if !info.IsDir() {
+		err := take(path)
+		return files, err
+	}
+	err = filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {
+			return err
+		}
+		return take(path)
+	})
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("%s has no *.yaml, *.yml or *.json; name a directory of manifests, or a file", path)
+	}
+	return files, err
+}
+
+// runtimes are those among the files, by kind, namespace and name.
+type runtimes map[string]*trainerapi.TrainingRuntimeSpec
+
+func (r runtimes) collect(f file) error {
+	for _, doc := range documents(f.text) {
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil || u.Object == nil {
+			continue // rewrite returns the error
+		}
+		objects := []unstructured.Unstructured{*u}
+		if u.IsList() {
+			list, err := u.ToList()
+			if err != nil {
+				return err
+			}
+			objects = list.Items
+		}
+		for _, o := range objects {
+			if o.GroupVersionKind().Group != trainerapi.GroupVersion.Group ||
+				!strings.HasSuffix(o.GetKind(), "TrainingRuntime") {
+				continue
+			}
+			rt := &api.ClusterTrainingRuntime{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rt); err != nil {
+				return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
+			}
+			r[o.GetKind()+"/"+o.GetNamespace()+"/"+o.GetName()] = &rt.Spec
+		}
+	}
+	return nil
+}
+
+func (r runtimes) of(job *api.TrainJob) *trainerapi.TrainingRuntimeSpec {
+	if kind := job.Spec.RuntimeRef.Kind; kind != nil && *kind == trainerapi.TrainingRuntimeKind {
+		return r[*kind+"/"+job.Namespace+"/"+job.Spec.RuntimeRef.Name]
+	}
+	return r[trainerapi.ClusterTrainingRuntimeKind+"//"+job.Spec.RuntimeRef.Name]
+}
+
+// documents splits a file of YAML at its separators. A "---" stays with the document that follows it, as do comments
+// and directives before it; a "..." stays with the one that it ends.
+func documents(text string) []string {
+	var docs []string
+	var doc strings.Builder
+	content := false
+	next := func() {
+		docs = append(docs, doc.String())
+		doc.Reset()
+		content = false
+	}
+	for line := range strings.Lines(text) {
+		bare := strings.TrimRight(line, " \t\r\n")
+		begins := bare == "---" || strings.HasPrefix(line, "--- ")
+		if begins && content {
+			next()
+		}
+		doc.WriteString(line)
+		content = content || begins || bare != "" && !strings.HasPrefix(bare, "#") && !strings.HasPrefix(bare, "%")
+		if bare == "..." {
+			next()
+		}
+	}
+	if doc.Len() > 0 {
+		docs = append(docs, doc.String())
+	}
+	return docs
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/trainer/gang"
+)
+
+const leaderElectionID = "signalbox.signalbox.dev"
+
+// metricsOptions returns how metrics are served: over HTTP to everybody, or over TLS to clients that the API server
+// authorizes.
+func metricsOptions(config configapi.Metrics) metricsserver.Options {
+	options := metricsserver.Options{BindAddress: config.BindAddress, SecureServing: config.Secure}
+	if config.Secure {
+		options.FilterProvider = filters.WithAuthenticationAndAuthorization
+	}
+	return options
+}
+
+func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.Manager, error) {
+	scheme, err := newScheme(api.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := jobSetPods()
+	if err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme:                 scheme,
+		Metrics:                metricsOptions(config.Metrics),
+		HealthProbeBindAddress: config.Health.BindAddress,
+		WebhookServer: whenMounted{
+			Server: webhook.NewServer(webhook.Options{
+				Host: config.Webhook.Host, Port: config.Webhook.Port, CertDir: config.Webhook.CertDir,
+			}),
+			certDir: config.Webhook.CertDir,
+		},
+		LeaderElection:                *config.LeaderElection.Enabled,
+		LeaderElectionID:              leaderElectionID,
+		LeaderElectionNamespace:       config.LeaderElection.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Pod{}:                 pods,
+				&api.TrainJob{}:               {Transform: withoutManifests},
+				&api.TrainingRuntime{}:        {Transform: withoutManifests},
+				&api.ClusterTrainingRuntime{}: {Transform: withoutManifests},
+				&apiextensionsv1.CustomResourceDefinition{}: {
+					Field: fields.OneTermEqualSelector("metadata.name", integration.TrainJobCRD),
+				},
+			},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := rotateCertificates(mgr, &config.Webhook); err != nil {
+		return nil, err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, err
+	}
+	return mgr, mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker())
+}
+
+// withoutManifests drops from what users apply what is cached for nothing: who owns which field, and kubectl's copy of
+// the manifest. Nothing here sends a whole TrainJob or runtime, so that nothing is lost.
+func withoutManifests(object any) (any, error) {
+	if m, err := apimeta.Accessor(object); err == nil { // else it is the mark of a deletion that was missed
+		m.SetManagedFields(nil)
+		delete(m.GetAnnotations(), corev1.LastAppliedConfigAnnotation)
+	}
+	return object, nil
+}
+
+// jobSetPods caches of the pods only those of JobSets, and of each only what tells whether it has ended, and where it
+// is in a group, how that is placed.
+func jobSetPods() (cache.ByObject, error) {
+	ofJobSets, err := labels.NewRequirement(jobset.JobSetNameKey, selection.Exists, nil)
+	if err != nil {
+		return cache.ByObject{}, err
+	}
+	return cache.ByObject{
+		Label: labels.NewSelector().Add(*ofJobSets),
+		Transform: func(object any) (any, error) {
+			pod, ok := object.(*corev1.Pod)
+			if !ok {
+				return object, nil
+			}
+			kept := store.RetainPod(pod)
+			if pod.Spec.SchedulingGroup != nil {
+				gang.Retain(kept, pod)
+			}
+			return kept, nil
+		},
+	}, nil
+}

@@ -1,0 +1,380 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+)
+
+// freeAddress returns an address on loopback that nobody listens on.
+func freeAddress(t *testing.T) (address string, port int) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String(), l.Addr().(*net.TCPAddr).Port
+}
+
+// certificates writes a key and a certificate of it into a folder.
+func certificates(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"a"},
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		"tls.crt": {Type: "CERTIFICATE", Bytes: cert}, "tls.key": {Type: "EC PRIVATE KEY", Bytes: der},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// configured returns a configuration with which the manager runs in a test, and the address of its health checks.
+func configured(t *testing.T) (*configapi.Configuration, string) {
+	t.Helper()
+	config := configapi.Default()
+	config.Metrics.BindAddress = "0"
+	health, _ := freeAddress(t)
+	config.Health.BindAddress = health
+	config.LeaderElection.Enabled = ptr.To(false)
+	_, config.Webhook.Port = freeAddress(t)
+	config.Webhook.Host, config.Webhook.CertDir = "127.0.0.1", certificates(t)
+	return config, health
+}
+
+// TestRun runs the whole manager: it becomes ready, and ends without an error when it is asked to.
+func TestRun(t *testing.T) {
+	newServer(t)
+	config, health := configured(t)
+	config.Trainer.Progress.Enabled = true
+	var port int
+	_, port = freeAddress(t)
+	config.Trainer.Progress.Port = int32(port)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, config) }()
+	ready := func(context.Context) (bool, error) {
+		select {
+		case err := <-ended:
+			return false, fmt.Errorf("it has ended: %w", err)
+		default:
+		}
+		response, err := http.Get("http://" + health + "/readyz")
+		if err != nil {
+			return false, nil
+		}
+		return response.StatusCode == http.StatusOK, response.Body.Close()
+	}
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, ready)
+	stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("asked to end: got %v", err)
+	}
+}
+
+// TestRunRefuses holds what keeps the manager from running, with what to do.
+func TestRunRefuses(t *testing.T) {
+	const crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainjobs.trainer.kubeflow.org"
+	const list = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+	cases := map[string]struct {
+		reason string
+		change func(*apiServer, *configapi.Configuration)
+		want   string
+	}{
+		"no cluster": {"nothing can be done", func(*apiServer, *configapi.Configuration) {
+			t.Setenv("KUBECONFIG", "/nowhere")
+		}, "finding the cluster"},
+		"a gate": {"it doesn't exist", func(_ *apiServer, c *configapi.Configuration) {
+			c.Kueue.FeatureGates = map[string]bool{"Nothing": true}
+		}, "configuration: kueue.featureGates"},
+		"no Kueue": {"it is needed", func(s *apiServer, _ *configapi.Configuration) {
+			s.without = "kueue.x-k8s.io/v1beta2"
+		}, "install Kueue"},
+		"no CRD": {"they come with the release", func(s *apiServer, _ *configapi.Configuration) {
+			delete(s.objects, crd)
+		}, "apply config/crd of this release"},
+		"another Trainer": {"two would fight", func(s *apiServer, _ *configapi.Configuration) {
+			s.lists[list] = []string{`{"metadata":{"name":"trainer"},"webhooks":[{"name":"v.trainer.kubeflow.org"}]}`}
+		}, "another Trainer serves TrainJobs here"},
+		"no Trainer": {"one has to be installed", func(s *apiServer, c *configapi.Configuration) {
+			delete(s.objects, crd)
+			c.Trainer.Enabled = ptr.To(false)
+		}, "install Kubeflow Trainer"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			config, _ := configured(t)
+			if name == "no cluster" {
+				t.Setenv("KUBECONFIG", "/nowhere")
+			} else {
+				c.change(s, config)
+			}
+			err := run(t.Context(), config)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: got %v, want %q", c.reason, err, c.want)
+			}
+			if c.want == "configuration: kueue.featureGates" {
+				return // that of a changed file is checked when it is read
+			}
+			if err := checkCandidate(t.Context(), config); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s, changed to that: got %v, want %q", c.reason, err, c.want)
+			}
+		})
+	}
+}
+
+// TestRunWith holds that the command runs with its file, and says what is wrong with it.
+func TestRunWith(t *testing.T) {
+	s := newServer(t)
+	s.without = "kueue.x-k8s.io/v1beta2"
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	const head = "apiVersion: config.signalbox.dev/v1alpha1\nkind: Configuration\n"
+	if err := os.WriteFile(path, []byte(head), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"":                            "install Kueue",
+		"--config " + path:            "install Kueue",
+		"--reload --config " + path:   "install Kueue",
+		"--config /nowhere.yaml":      "/nowhere.yaml",
+		"--config " + path + " extra": "unknown command",
+	} {
+		cmd := command()
+		cmd.SetArgs(strings.Fields(args))
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", args, err, want)
+		}
+	}
+}
+
+// TestManager holds how the manager is made: with certificates that it keeps itself, and metrics over TLS.
+func TestManager(t *testing.T) {
+	newServer(t)
+	config, _ := configured(t)
+	config.Webhook.Certificates.Secret = configapi.NamespacedName{Namespace: "ns", Name: "certs"}
+	config.Webhook.Certificates.DNSNames = []string{"a", "b"}
+	config.Webhook.Certificates.WebhookConfigurations = []string{"w"}
+	cluster, err := connect(config.ClientConnection)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newManager(cluster.config, config); err != nil {
+		t.Error(err)
+	}
+	config.Metrics.Secure = true
+	if o := metricsOptions(config.Metrics); !o.SecureServing || o.FilterProvider == nil {
+		t.Error("over TLS, and to those alone whom the API server lets")
+	}
+}
+
+// TestAudit holds that the audit ends with an error where it finds something, and without one where it doesn't.
+func TestAudit(t *testing.T) {
+	const trainJob = `{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob","metadata":{"namespace":"ns","name":"job",
+		"uid":"tj","labels":{"kueue.x-k8s.io/queue-name":"q"}}}`
+	const jobSet = `{"apiVersion":"jobset.x-k8s.io/v1alpha2","kind":"JobSet","metadata":{"namespace":"ns","name":"job","uid":"js",
+		"ownerReferences":[{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob","name":"job","uid":"tj",
+		"controller":true}]}}`
+	const job = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"namespace":"ns","name":"job-node-0","uid":"j",
+		"labels":{"jobset.sigs.k8s.io/jobset-name":"job"},"ownerReferences":[{"apiVersion":"jobset.x-k8s.io/v1alpha2",
+		"kind":"JobSet","name":"job","uid":"js","controller":true}]}}`
+	const pod = `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"pod","uid":"p",
+		"labels":{"jobset.sigs.k8s.io/jobset-name":"job"},"ownerReferences":[{"apiVersion":"batch/v1","kind":"Job",
+		"name":"job-node-0","uid":"j","controller":true}]},"spec":{"nodeName":"n","containers":[{"name":"c"}]},
+		"status":{"phase":"Running"}}`
+	audit := func(t *testing.T) (string, error) {
+		var out bytes.Buffer
+		cmd := command()
+		cmd.SetOut(&out)
+		cmd.SetArgs([]string{"audit", "--for", "0s", "--idle", "0s"})
+		err := cmd.ExecuteContext(t.Context())
+		return out.String(), err
+	}
+	t.Run("nothing", func(t *testing.T) {
+		newServer(t)
+		if out, err := audit(t); err != nil || out != "nothing found\n" {
+			t.Errorf("got %q, %v", out, err)
+		}
+	})
+	t.Run("a pod without quota", func(t *testing.T) {
+		s := newServer(t)
+		s.lists["/apis/trainer.kubeflow.org/v1alpha1/trainjobs"] = []string{trainJob}
+		s.lists["/apis/jobset.x-k8s.io/v1alpha2/jobsets"] = []string{jobSet}
+		s.lists["/apis/batch/v1/jobs"] = []string{job}
+		s.lists["/api/v1/pods"] = []string{pod}
+		out, err := audit(t)
+		if err == nil || !strings.Contains(err.Error(), "findings") || !strings.Contains(out, "no-quota: Pod ns/pod") {
+			t.Errorf("got %q, %v", out, err)
+		}
+	})
+	t.Run("no cluster", func(t *testing.T) {
+		t.Setenv("KUBECONFIG", "/nowhere")
+		if _, err := audit(t); err == nil || !strings.Contains(err.Error(), "finding the cluster") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestRunFails holds that what goes wrong while the manager is assembled is returned.
+func TestRunFails(t *testing.T) {
+	cases := map[string]struct {
+		reason string
+		change func(*apiServer, *configapi.Configuration)
+		want   string
+	}{
+		"an address": {"nobody can listen on it", func(_ *apiServer, c *configapi.Configuration) {
+			c.Health.BindAddress = "nowhere:nothing"
+		}, "nothing"},
+		"nobody": {"who writes must be known", func(s *apiServer, _ *configapi.Configuration) {
+			s.nobody = true
+		}, "asking who we are"},
+		"an owner": {"beside the bundled Trainer", func(_ *apiServer, c *configapi.Configuration) {
+			c.Kueue.ManagedJobsNamespaceSelector.MatchLabels = map[string]string{"a b": "c"}
+		}, "configuration: kueue.managedJobsNamespaceSelector"},
+		"an owner, Kubeflow Trainer": {"beside Kubeflow Trainer", func(_ *apiServer, c *configapi.Configuration) {
+			c.Trainer.Enabled = ptr.To(false)
+			c.Kueue.ManagedJobsNamespaceSelector.MatchLabels = map[string]string{"a b": "c"}
+		}, "configuration: kueue.managedJobsNamespaceSelector"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t)
+			config, _ := configured(t)
+			c.change(s, config)
+			if err := run(t.Context(), config); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: got %v, want %q", c.reason, err, c.want)
+			}
+		})
+	}
+	t.Run("kinds that come no more", func(t *testing.T) {
+		s := newServer(t)
+		s.without = "trainer.kubeflow.org/v1alpha1"
+		config, _ := configured(t)
+		ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer stop()
+		if err := run(ctx, config); err == nil || !strings.Contains(err.Error(), "not ready for Signalbox") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestCertificatesComeLate holds that webhooks are served once there is a certificate, and not after the end.
+func TestCertificatesComeLate(t *testing.T) {
+	dir := t.TempDir()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- awaitCertificates(ctx, dir) }()
+	for _, name := range []string{"tls.crt", "tls.key"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("they have come: got %v", err)
+	}
+	stop()
+	if err := (whenMounted{certDir: t.TempDir()}).Start(ctx); err != nil {
+		t.Errorf("asked to end before there was one: got %v", err)
+	}
+	file := filepath.Join(dir, "tls.crt")
+	if err := (whenMounted{certDir: file}).Start(t.Context()); err == nil {
+		t.Error("no folder")
+	}
+}
+
+// TestPods holds what is cached of pods.
+func TestPods(t *testing.T) {
+	pods, err := jobSetPods()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{}
+	pod.Name = "a"
+	pod.Spec.Containers = []corev1.Container{{Name: "c"}}
+	pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
+	kept, err := pods.Transform(pod)
+	if p, ok := kept.(*corev1.Pod); err != nil || !ok || p.Name != "a" || p.Spec.Containers != nil ||
+		p.Spec.SchedulingGroup == nil {
+		t.Errorf("got %+v, %v", kept, err)
+	}
+	if kept, err := pods.Transform("a mark"); err != nil || kept != "a mark" {
+		t.Errorf("what is no pod is passed on: got %v, %v", kept, err)
+	}
+	if orUnknown("") != "unknown" || orUnknown("a") != "a" {
+		t.Error("what isn't known")
+	}
+}
+
+// TestAuditEnds holds that the audit ends with its context.
+func TestAuditEnds(t *testing.T) {
+	newServer(t)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	cmd := command()
+	cmd.SetArgs([]string{"audit", "--watch"})
+	if err := cmd.ExecuteContext(ctx); err == nil {
+		t.Error("it was ended before it could look")
+	}
+}
+
+// TestSmall holds what little is left: the program itself, and what its parts refuse.
+func TestSmall(t *testing.T) {
+	args := os.Args
+	t.Cleanup(func() { os.Args = args })
+	os.Args = []string{"signalbox", "version"}
+	main() // it exits with an error if there is one
+	settings := []debug.BuildSetting{{Key: "vcs.revision", Value: "c"}, {Key: "vcs.time", Value: "d"}}
+	if c, d := stamped(settings); c != "c" || d != "d" {
+		t.Errorf("got %q, %q", c, d)
+	}
+	failed := errors.New("failed")
+	if _, err := newScheme(func(*runtime.Scheme) error { return failed }); !errors.Is(err, failed) {
+		t.Errorf("got %v", err)
+	}
+	newServer(t)
+	if _, err := connect(configapi.ClientConnection{QPS: 1}); err == nil || !strings.Contains(err.Error(), "burst") {
+		t.Errorf("got %v", err)
+	}
+}

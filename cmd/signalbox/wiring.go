@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/review"
+	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/trainer"
+	"github.com/signalbox-dev/signalbox/trainer/gang"
+)
+
+// assembly is the manager with what its parts share.
+type assembly struct {
+	mgr      ctrl.Manager
+	clients  kubernetes.Interface
+	config   *configapi.Configuration
+	store    *store.Store
+	recorder events.EventRecorder
+	gangs    *gang.Gangs
+	limits   overrides.Limits
+	// identities are the users that write as the integration, the manager's own first.
+	identities []string
+}
+
+// newAssembly returns an assembly of which no part runs yet. self is the user that the manager writes as.
+func newAssembly(
+	ctx context.Context, mgr ctrl.Manager, clients kubernetes.Interface, config *configapi.Configuration, self string,
+) *assembly {
+	recorder := mgr.GetEventRecorder("signalbox")
+	return &assembly{
+		mgr: mgr, clients: clients, config: config, recorder: recorder,
+		store:      store.New(mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, *config.Trainer.Enabled),
+		gangs:      newGangs(ctx, mgr, clients, recorder, config.Trainer.GangScheduling),
+		limits:     limitsOf(config.Limits),
+		identities: append([]string{self}, config.Kueue.Identities...),
+	}
+}
+
+// add adds all parts to the manager.
+func (a *assembly) add(ctx context.Context, dialect overrides.Dialect) error {
+	installed := integration.NewInstalled(dialect, clock.RealClock{})
+	var placement integration.Placement = gang.Unsupported{}
+	var next integration.Next
+	if *a.config.Trainer.Enabled {
+		bundled, startable, err := a.addTrainer(ctx)
+		if err != nil {
+			return err
+		}
+		next, placement = bundled, startable
+	} else if err := installed.Watch(ctx, a.mgr.GetCache()); err != nil {
+		return err
+	}
+	reconciler, err := integration.NewReconciler(integration.Config{
+		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Recorder: a.recorder,
+		Kueue: &a.config.Kueue, Limits: a.limits, PodsWithin: a.config.Limits.PodsWithin.Duration,
+		Installed: installed, Placement: placement, Clock: clock.RealClock{},
+	})
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	if err := reconciler.SetupWithManager(ctx, a.mgr, a.config.Concurrency, next); err != nil {
+		return err
+	}
+	decoder := webhookadmission.NewDecoder(a.mgr.GetScheme())
+	integration.NewWebhook(reconciler, decoder, a.identities).Register(a.mgr)
+	kueuemetrics.Register()
+	return nil
+}
+
+// addTrainer adds the bundled Trainer. It returns what is run for each TrainJob after the integration, and what knows
+// whether a TrainJob can start.
+func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *trainer.Startable, error) {
+	plugins, err := a.pluginClient()
+	if err != nil {
+		return nil, nil, err
+	}
+	settings, err := a.addProgress(plugins)
+	if err != nil {
+		return nil, nil, err
+	}
+	builder, err := trainer.NewBuilder(ctx, plugins, settings)
+	if err != nil {
+		return nil, nil, err
+	}
+	reconciler := trainer.NewReconciler(trainer.Config{
+		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Builder: builder, Gangs: a.gangs,
+		Recorder: a.recorder, Clock: clock.RealClock{},
+	})
+	if err := reconciler.Setup(ctx, a.mgr.GetFieldIndexer()); err != nil {
+		return nil, nil, err
+	}
+	startable := trainer.NewStartable(trainer.StartableConfig{
+		Client: a.mgr.GetClient(), Builder: builder, Gangs: a.gangs, Clock: clock.RealClock{},
+	})
+	webhook := trainer.NewWebhook(trainer.WebhookConfig{
+		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,
+		Reader: review.Reader{Decoder: webhookadmission.NewDecoder(a.mgr.GetScheme()), Trusted: a.identities},
+		Clock:  clock.RealClock{}, Limits: a.limits,
+	})
+	return reconciler, startable, webhook.Register(a.mgr)
+}
+
+// pluginClient returns the client of Trainer's plugins, without a cache: they read a Secret or a pod group now and
+// then, and caching all of the cluster's would cost more. Trainer's code takes its own types.
+func (a *assembly) pluginClient() (client.WithWatch, error) {
+	scheme, err := newScheme(trainerapi.AddToScheme)
+	if err != nil {
+		return nil, err
+	}
+	return client.NewWithWatch(a.mgr.GetConfig(), client.Options{
+		HTTPClient: a.mgr.GetHTTPClient(), Scheme: scheme, Mapper: a.mgr.GetRESTMapper(),
+	})
+}
+
+// addProgress adds the server to which training processes report, if it is enabled, and returns Trainer's own
+// configuration.
+func (a *assembly) addProgress(plugins client.Client) (*trainerconfig.Configuration, error) {
+	progress := a.config.Trainer.Progress
+	settings := &trainerconfig.Configuration{
+		CertManagement: &trainerconfig.CertManagement{
+			WebhookServiceName: progress.Service, WebhookSecretName: progress.Secret,
+		},
+		StatusServer: &trainerconfig.StatusServer{Port: &progress.Port},
+	}
+	if !progress.Enabled {
+		return settings, nil
+	}
+	if err := trainer.EnableProgress(); err != nil {
+		return nil, err
+	}
+	server := trainer.Progress{Config: settings, CertDir: a.config.Webhook.CertDir, Await: awaitCertificates}
+	return settings, server.AddTo(a.mgr, plugins, a.clients)
+}
+
+// newGangs returns what puts pods into groups. Its cache is created once the API server serves them.
+func newGangs(
+	ctx context.Context, mgr ctrl.Manager, clients kubernetes.Interface, recorder events.EventRecorder,
+	setting configapi.GangScheduling,
+) *gang.Gangs {
+	newCache := func() (cache.Cache, error) {
+		return cache.New(mgr.GetConfig(), cache.Options{
+			HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+			DefaultLabelSelector: gang.Selector(), DefaultTransform: cache.TransformStripManagedFields(),
+		})
+	}
+	return gang.NewGangs(ctx, gang.Config{
+		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Discovery: clients.Discovery(), NewCache: newCache,
+		Recorder: recorder, Clock: clock.RealClock{}, Mode: setting.Mode, Policy: setting.Policy,
+	})
+}
+
+func limitsOf(limits configapi.Limits) overrides.Limits {
+	return overrides.Limits{
+		Pods: limits.Pods, SpecBytes: limits.SpecBytes, Elements: limits.Elements,
+		GracePeriodSeconds: limits.TerminationGracePeriodSeconds,
+	}
+}

@@ -1,0 +1,126 @@
+// Package events is the one table of the events that TrainJobs get: each reason with its type, its action and its text,
+// and the one way to send them.
+package events
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Event is one row of the table. Its arguments are filled in by Of.
+type Event struct {
+	// Type is Normal or Warning (k8s.io/api/core/v1).
+	Type string
+	// Reason is a CamelCase word that users can select events by.
+	Reason string
+	// Action says what Signalbox was doing.
+	Action string
+	// Note is what users read: a format for Of, or its result.
+	Note string
+}
+
+// The events of TrainJobs. Those that jobframework sends are Kueue's.
+var (
+	Started = Event{corev1.EventTypeNormal, "Started", "Started", "%s; in %s, by spec.%s"}
+	Stopped = Event{corev1.EventTypeNormal, "Stopped", "Stopped", "%s"}
+
+	FailedToStart = Event{
+		corev1.EventTypeWarning, "FailedToStart", "Starting",
+		"%s; then delete Workload %s to queue the TrainJob again",
+	}
+	AdmissionMismatch = Event{
+		corev1.EventTypeWarning, "AdmissionMismatch", "Starting",
+		"%s; Workload %s is deleted and the TrainJob queued again",
+	}
+	NotSettled = Event{
+		corev1.EventTypeWarning, "NotSettled", "Starting",
+		"Starting %s after its admission, although %s; look at Kubeflow Trainer and JobSet",
+	}
+
+	RuntimeChanged = Event{
+		corev1.EventTypeNormal, "RuntimeChanged", "Queueing",
+		"%s was edited; the TrainJob, which has not run yet, follows it",
+	}
+	OverridesMigrated = Event{
+		corev1.EventTypeNormal, "OverridesMigrated", "Queueing",
+		"The CRD is another's now: what spec.%s said is in spec.%s, for %s",
+	}
+	StopOverdue = Event{corev1.EventTypeWarning, "StopOverdue", "Stopping", "%s"}
+
+	ResourcesCreationFailed = Event{
+		corev1.EventTypeWarning, "TrainJobResourcesCreationFailed", "Reconciling",
+		"TrainJob resources reconciliation failed: %s",
+	}
+
+	GangSchedulingSkipped = Event{
+		corev1.EventTypeWarning, "GangSchedulingSkipped", "Starting",
+		"Its pods are placed one by one: %s",
+	}
+	GangReleased = Event{
+		corev1.EventTypeNormal, "GangReleased", "Running",
+		"%s was placed as a whole, and %d of its pods have succeeded; a pod that replaces a failed one is " +
+			"placed by itself",
+	}
+	GangUnschedulable = Event{corev1.EventTypeWarning, "GangUnschedulable", "Scheduling", "%s"}
+)
+
+// Blocked returns the event beside condition Blocked; its reason is the condition's.
+func Blocked(reason string) Event { return Event{corev1.EventTypeWarning, reason, "Queueing", "%s"} }
+
+// Of returns the event with its text. Arguments that are text or errors are cut to what an event has room for.
+func (e Event) Of(args ...any) Event {
+	for i, arg := range args {
+		switch a := arg.(type) {
+		case error:
+			args[i] = cut(a.Error())
+		case string:
+			args[i] = cut(a)
+		}
+	}
+	e.Note = fmt.Sprintf(e.Note, args...)
+	return e
+}
+
+// cut keeps a message within an event's limit of 1,024 bytes, with room for the text around it.
+func cut(message string) string {
+	const limit = 850
+	if len(message) <= limit {
+		return message
+	}
+	return strings.ToValidUTF8(message[:limit], "") + "…" // the cut may be within a character
+}
+
+// Recorder sends events of the table.
+type Recorder struct{ sink events.EventRecorder }
+
+// NewRecorder returns a Recorder that sends to sink.
+func NewRecorder(sink events.EventRecorder) *Recorder { return &Recorder{sink: sink} }
+
+// Send sends an event about an object.
+func (r *Recorder) Send(about client.Object, e Event) {
+	r.sink.Eventf(about, nil, e.Type, e.Reason, e.Action, "%s", e.Note)
+}
+
+// quiet leaves some reasons out.
+type quiet struct {
+	events.EventRecorder
+	reasons map[string]bool
+}
+
+// Quiet returns a recorder for a Trainer whose TrainJobs have among their conditions that they are queued, started and
+// finished: it leaves the events of that out, Kueue's among them.
+func Quiet(sink events.EventRecorder) events.EventRecorder {
+	return quiet{sink, map[string]bool{"CreatedWorkload": true, Started.Reason: true, "FinishedWorkload": true}}
+}
+
+// Eventf implements events.EventRecorder.
+func (q quiet) Eventf(about, related runtime.Object, kind, reason, action, note string, args ...any) {
+	if !q.reasons[reason] {
+		q.EventRecorder.Eventf(about, related, kind, reason, action, note, args...)
+	}
+}

@@ -1,0 +1,199 @@
+package integration_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+const (
+	meta    = `"namespace":"team","name":"job","uid":"uid"`
+	queued  = meta + `,"labels":{"kueue.x-k8s.io/queue-name":"queue"}`
+	basic   = `"runtimeRef":{"apiGroup":"trainer.kubeflow.org","kind":"ClusterTrainingRuntime","name":"torch"}`
+	theirs  = `{"manager":"example.com/a"}`
+	ours    = `{"manager":"kueue.x-k8s.io/manager","trainingRuntimeSpec":{"template":{"spec":{}}}}`
+	waiting = basic + `,"suspend":true`
+	running = basic + `,"suspend":false`
+)
+
+// manifest is a TrainJob; spec "" leaves the spec out.
+func manifest(metadata, spec string) string {
+	object := `{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob","metadata":{` + metadata + `}`
+	if spec != "" {
+		object += `,"spec":{` + spec + `}`
+	}
+	return object + "}"
+}
+
+func annotated(metadata, name, value string) string {
+	return metadata + `,"annotations":{"` + name + `":"` + value + `"}`
+}
+
+func TestMutate(t *testing.T) {
+	entries := func(list string) string { return `,"runtimePatches":[` + list + `]` }
+	pin := store.PinAnnotation
+	pinPath := "/metadata/annotations/" + strings.ReplaceAll(pin, "/", "~1")
+	cases := map[string]struct {
+		reason, user, old, sent string
+		want                    []string
+	}{
+		"created": {"only the integration starts it", "user", "", manifest(queued, basic),
+			[]string{"add /spec/suspend true"}},
+		"created, no queue": {"it is not Kueue's", "user", "", manifest(meta, basic), nil},
+		"created suspended": {"it is as it should be", "user", "", manifest(queued, waiting), nil},
+		"quantities": {"they are stored as the API writes them", "user", "",
+			manifest(queued, waiting+`,"trainer":{"resourcesPerNode":{"requests":{"nvidia.com/gpu":8}}}`),
+			[]string{`replace /spec/trainer/resourcesPerNode/requests/nvidia.com~1gpu "8"`}},
+		"quantities again": {"a manifest applied again is no edit", "user",
+			manifest(queued, waiting+`,"trainer":{"resourcesPerNode":{"requests":{"nvidia.com/gpu":"8"}}}`),
+			manifest(queued, waiting+`,"trainer":{"resourcesPerNode":{"requests":{"nvidia.com/gpu":8}}}`),
+			[]string{`add /spec/trainer {"resourcesPerNode":{"requests":{"nvidia.com/gpu":"8"}}}`}},
+		"started by a user": {"only the integration starts it", "user", manifest(queued, waiting), manifest(queued, running),
+			[]string{"add /spec/suspend true"}},
+		"stopped by a user": {"a manifest applied again doesn't stop it", "user", manifest(queued, running),
+			manifest(queued, waiting),
+			[]string{"add /spec/suspend false"}},
+		"started by us": {"its own writes are as they should be", self, manifest(queued, waiting), manifest(queued,
+			running), nil},
+		"entry removed": {"it stays as it stood", "user", manifest(queued, running+entries(ours)), manifest(queued, running),
+			[]string{"add /spec/runtimePatches [" + ours + "]"}},
+		"entry forged": {"nobody else makes one", "user", manifest(queued, waiting+entries(theirs)),
+			manifest(queued, waiting+entries(theirs+","+ours)), []string{"add /spec/runtimePatches [" + theirs + "]"}},
+		"pin removed": {"it is ours", "user", manifest(annotated(queued, pin, "x"), running), manifest(queued, running),
+			[]string{`add /metadata/annotations {"` + pin + `":"x"}`}},
+		"pin changed": {"it is ours", "user", manifest(annotated(queued, pin, "x"), running),
+			manifest(annotated(queued, pin, "y"), running), []string{`add ` + pinPath + ` "x"`}},
+		"pin forged": {"it is ours", "user", manifest(queued, waiting), manifest(annotated(queued, pin, "y"), waiting),
+			[]string{"remove " + pinPath}},
+		"no spec": {"the validating webhook refuses it", "user", manifest(queued, waiting), manifest(queued, ""), nil},
+		"going": {"only its finalizers change", "user", manifest(queued, waiting),
+			manifest(queued+`,"deletionTimestamp":"2026-01-01T00:00:00Z"`, waiting), nil},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			answer := newHarness(t, overrides.Bundled).ask("/mutate-trainjob", c.user, c.old, c.sent)
+			if got := patches(t, answer); !answer.Allowed || !slices.Equal(got, c.want) {
+				t.Errorf("%s: got %q, %v", c.reason, got, answer.Result)
+			}
+		})
+	}
+}
+
+func TestValidate(t *testing.T) {
+	owned := func(kind, version, name string) string {
+		return queued + `,"ownerReferences":[{"apiVersion":"` + version + `","kind":"` + kind + `","name":"` + name +
+			`","uid":"owner","controller":true}]`
+	}
+	cases := map[string]struct {
+		reason, user, old, sent, refusal string
+	}{
+		"created":       {"nothing is wrong", "user", "", manifest(queued, waiting), ""},
+		"no spec":       {"none of the CRD's rules would hold", "user", "", manifest(queued, ""), "spec: Required value"},
+		"no spec, ours": {"nor for us", self, "", manifest(queued, ""), "spec: Required value"},
+		"own entry": {"it is ours", "user", "", manifest(queued, waiting+`,"runtimePatches":[`+ours+`]`),
+			"take it out of the manifest"},
+		"pin": {"it is ours", "user", "", manifest(annotated(queued, store.PinAnnotation, "x"), waiting),
+			"is written when the TrainJob starts"},
+		"bad queue": {"it is no name", "user", "", manifest(strings.ReplaceAll(queued, `"queue"`, `"-"`), waiting),
+			"queue-name"},
+		"unqueued": {"its quota would stay", "user", manifest(queued, waiting), manifest(meta, waiting),
+			`is in queue "queue"`},
+		"unqueued, ended": {"it has no quota", "user", strings.TrimSuffix(manifest(queued, waiting), "}") +
+			`,"status":{"conditions":[{"type":"Complete","status":"True"}]}}`, manifest(meta, waiting), ""},
+		"adopted": {"whose quota it is was decided", "user", manifest(queued, waiting),
+			manifest(owned("Job", "batch/v1", "x"), waiting), "can't become the controller"},
+		"let go": {"it needs quota of its own", "user", manifest(owned("Job", "batch/v1", "x"), waiting),
+			manifest(queued, waiting), ""},
+		"owned": {"its quota would be the owner's", "user", "", manifest(owned("JobSet", "jobset.x-k8s.io/v1alpha2",
+			"x"), waiting), "runs on the owner's quota"},
+		"owned, else": {"Kueue doesn't manage the kind", "user", "", manifest(owned("Thing", "example.com/v1", "x"),
+			waiting), ""},
+		"ours": {"it never takes the spec away", self, manifest(queued, waiting), manifest(queued, running), ""},
+		"going": {"a finalizer may always go", "user", manifest(queued, waiting),
+			manifest(queued+`,"deletionTimestamp":"2026-01-01T00:00:00Z"`, waiting), ""},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled, func(config *configapi.Configuration) {
+				config.Kueue.OwnerKinds = []string{"JobSet.v1alpha2.jobset.x-k8s.io"}
+			})
+			answer := h.ask("/validate-trainjob", c.user, c.old, c.sent)
+			if answer.Allowed != (c.refusal == "") || c.refusal != "" && !strings.Contains(answer.Result.Message, c.refusal) {
+				t.Errorf("%s: got %v, %v", c.reason, answer.Allowed, answer.Result)
+			}
+		})
+	}
+}
+
+func TestMalformed(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	for _, path := range []string{"/mutate-trainjob", "/validate-trainjob", "/mutate-workload"} {
+		for _, pair := range [][2]string{{"", "{"}, {"{", manifest(queued, waiting)}, {manifest(queued, waiting),
+			`{"spec":1}`}} {
+			answer := h.ask(path, "user", pair[0], pair[1])
+			if answer.Allowed || answer.Result.Code != http.StatusBadRequest {
+				t.Errorf("%s of %q: got %v", path, pair, answer.Result)
+			}
+		}
+	}
+}
+
+func TestLists(t *testing.T) {
+	const list = `[{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"disk":"fast"}}}]`
+	for field, d := range map[string]overrides.Dialect{
+		"podTemplateOverrides": overrides.Kubeflow21, "podSpecOverrides": overrides.Kubeflow20,
+	} {
+		h := newHarness(t, d)
+		answer := h.ask("/mutate-trainjob", "user", "", manifest(queued, waiting+`,"`+field+`":`+list))
+		if got := strings.Join(patches(t, answer), " "); !strings.Contains(got, overrides.RecordAnnotation) ||
+			!strings.Contains(got, "fast") {
+			t.Errorf("%s: what users say is recorded: got %s", field, got)
+		}
+		old := manifest(annotated(queued, overrides.RecordAnnotation, "{}"), waiting)
+		if got := patches(t, h.ask("/mutate-trainjob", "user", old, manifest(queued, waiting))); slices.Contains(got,
+			"add /spec/"+field) {
+			t.Errorf("%s: an empty Record says nothing: got %s", field, got)
+		}
+		forged := h.ask("/mutate-trainjob", "user", manifest(queued, waiting), manifest(annotated(queued,
+			overrides.RecordAnnotation, "x"), waiting))
+		if got := strings.Join(patches(t, forged), " "); !strings.HasPrefix(got, "remove /metadata/annotations/") {
+			t.Errorf("%s: nobody else writes the Record: got %s", field, got)
+		}
+	}
+}
+
+func TestMutateWorkload(t *testing.T) {
+	const owner = `"ownerReferences":[{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob",` +
+		`"name":"job","uid":"uid","controller":true}]`
+	const holds = `,"status":{"conditions":[{"type":"QuotaReserved","status":"True"}]}`
+	of := func(metadata, active, status string) string {
+		return `{"metadata":{` + metadata + `},"spec":{"active":` + active + `}` + status + `}`
+	}
+	cases := map[string]struct {
+		reason, user, old, sent string
+		want                    int
+	}{
+		"holds quota": {"its pods have to end first", "user", of(owner, "true", holds), of(owner, "false", holds), 2},
+		"no quota":    {"nothing runs", "user", of(owner, "true", ""), of(owner, "false", ""), 0},
+		"activated":   {"it is not deactivated", "user", of(owner, "false", holds), of(owner, "true", holds), 0},
+		"ours":        {"its pods have ended", self, of(owner, "true", holds), of(owner, "false", holds), 0},
+		"another's": {"it is no TrainJob's", "user", of(`"name":"wl"`, "true", holds), of(`"name":"wl"`, "false",
+			holds), 0},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			answer := newHarness(t, overrides.Bundled).ask("/mutate-workload", c.user, c.old, c.sent)
+			got := strings.Join(patches(t, answer), "\n")
+			if !answer.Allowed || len(answer.Patches) != c.want || c.want > 0 && !strings.Contains(got,
+				integration.DeactivateAnnotation) {
+				t.Errorf("%s: got %s", c.reason, got)
+			}
+		})
+	}
+}

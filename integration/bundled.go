@@ -1,0 +1,142 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+
+	"gomodules.xyz/jsonpatch/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	kevents "k8s.io/client-go/tools/events"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
+	"github.com/signalbox-dev/signalbox/review"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+// bundledTrainer is Signalbox's own Trainer. It creates nothing before a TrainJob starts, and deletes the JobSet of one
+// that was stopped.
+type bundledTrainer struct{ overrides.Dialect }
+
+var _ Trainer = bundledTrainer{}
+
+func (bundledTrainer) runtime(
+	ctx context.Context, runtimes *store.Runtimes, job *api.TrainJob,
+) (*store.Choice, error) {
+	return runtimes.Of(ctx, job)
+}
+
+// leftover finds out whether the JobSet of a stopped TrainJob exists only because a finalizer keeps a pod that has
+// ended: such a pod uses nothing, and must not hold quota.
+func (bundledTrainer) leftover(ctx context.Context, r *Reconciler, o *observed) (leftover, error) {
+	left := o.left
+	if o.jobSet == nil || o.jobSet.DeletionTimestamp.IsZero() || len(left.pods) > 0 {
+		return left, nil
+	}
+	if wait := keptAfter - o.now.Sub(o.jobSet.DeletionTimestamp.Time); wait > 0 {
+		left.again = wait
+		return left, nil
+	}
+	over, err := r.over(ctx, o.owner())
+	if left.kept = over; !over {
+		left.again = recheckDelay
+	}
+	return left, err
+}
+
+func (bundledTrainer) startJobs(context.Context, *Reconciler, *observed) ([]batchv1.Job, error) {
+	return nil, nil
+}
+
+// active reports whether the JobSet exists: it is deleted in the foreground, after its last pod.
+func (bundledTrainer) active(o *observed) bool {
+	if o.jobSet != nil {
+		return !o.left.kept
+	}
+	return admission.Running(o.job, nil, o.left.pods) != ""
+}
+
+func (bundledTrainer) reclaimable(o *observed) []kueue.ReclaimablePod {
+	if o.queue.effective == nil {
+		return nil
+	}
+	spec := o.queue.choice.Spec.Template.Spec
+	spec.ReplicatedJobs = o.queue.effective.ReplicatedJobs
+	return podsets.Outlived(&spec, o.job.Status.JobsStatus)
+}
+
+func (bundledTrainer) deletesJobSet() bool { return true }
+
+func (bundledTrainer) prepare(o *observed) ([]step, string) {
+	if o.queue.foreign != nil {
+		return migration(o)
+	}
+	if o.jobSet != nil {
+		return nil, "the JobSet of the last admission is not gone yet"
+	}
+	if admission.IsNeutral(o.own()) {
+		return nil, ""
+	}
+	const waiting = "the last admission is not cleared yet"
+	if o.active() {
+		return nil, waiting
+	}
+	return []step{clearEntry{}}, waiting
+}
+
+func (bundledTrainer) settle(*observed) settlement { return settlement{} }
+
+// complete pins the runtime with the first start.
+func (bundledTrainer) complete(o *observed, start *admission.Start) (err error) {
+	if start.Pin = o.job.Annotations[store.PinAnnotation]; start.Pin != "" {
+		return nil
+	}
+	start.NewPin = true
+	start.Pin, err = store.Pin(o.queue.choice.Spec)
+	return err
+}
+
+func (bundledTrainer) stuck(*observed) []step { return nil }
+
+func (bundledTrainer) write(
+	ctx context.Context, writer *store.Writer, start *admission.Start,
+) (way string, err error) {
+	return oneWrite, writer.Start(ctx, start)
+}
+
+func (bundledTrainer) ways() []string { return []string{oneWrite} }
+
+func (bundledTrainer) recorder(sink kevents.EventRecorder) kevents.EventRecorder {
+	return events.Quiet(sink)
+}
+
+func (bundledTrainer) hasState() bool { return true }
+
+// The review is that of any Trainer whose entries are keyed by manager.
+
+func (bundledTrainer) completeOwn(*review.Request) ([]jsonpatch.Operation, error) { return nil, nil }
+func (bundledTrainer) keep(rq *review.Request) ([]jsonpatch.Operation, error)     { return keepKeyed(rq) }
+func (bundledTrainer) unqueued(*review.Request) []jsonpatch.Operation             { return nil }
+func (bundledTrainer) queued(rq *review.Request) ([]jsonpatch.Operation, error) {
+	return canonicalOnCreate(rq)
+}
+func (bundledTrainer) guarded() []string { return ownAnnotations }
+
+// migration returns the steps that move what a TrainJob said to a previous Trainer into the present one's fields. They
+// are taken while nothing runs: only then may entries change. The present Trainer can't stop a JobSet that the previous
+// one has created: without what the TrainJob said, it would have to change immutable fields. So the JobSet is deleted.
+func migration(o *observed) ([]step, string) {
+	waiting := fmt.Sprintf("what it said in spec.%s is not brought to spec.%s yet",
+		o.queue.foreign.Field, o.trainer.Field())
+	if !o.active() {
+		return []step{migrate{record: o.queue.foreign}}, waiting
+	}
+	if o.jobSet == nil || jobSetSuspended(o.jobSet) || !o.jobSet.DeletionTimestamp.IsZero() {
+		return nil, waiting
+	}
+	return []step{deleteJobSet{jobSet: o.jobSet, foreground: true}}, waiting
+}

@@ -1,0 +1,316 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+// recheckDelay is when to look again at Jobs and pods whose next change no event announces.
+const recheckDelay = time.Second
+
+// keptAfter is how long after its deletion a JobSet of which nothing runs counts as kept by a finalizer.
+const keptAfter = 30 * time.Second
+
+// observe reads all that is needed to decide about a TrainJob. What costs a request to the API server is read only if
+// the decision depends on it.
+func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*observed, error) {
+	o, err := r.observeTrainJob(ctx, key)
+	switch {
+	case err != nil:
+		return nil, err
+	case o.stage == stageBehind:
+		return o, nil
+	case o.stage == stageDeleted:
+		return o, r.observeDeleted(ctx, o)
+	}
+	if err := r.observeWorkloads(ctx, o); err != nil || declared(o).all {
+		return o, err
+	}
+	if err := r.observeChildren(ctx, o); err != nil || o.stage == stageEnded {
+		return o, err
+	}
+	if o.managed, err = r.manages(ctx, o.job); err != nil || !o.managed {
+		return o, err
+	}
+	if o.stage == stageRunning {
+		return o, r.observeRunning(ctx, o)
+	}
+	return o, r.observeQueued(ctx, o)
+}
+
+// observeTrainJob reads the TrainJob, and what this process remembers of it.
+func (r *Reconciler) observeTrainJob(ctx context.Context, key types.NamespacedName) (*observed, error) {
+	o := &observed{job: &api.TrainJob{}, trainer: r.installed.Trainer(), now: r.clock.Now()}
+	err := r.client.Get(ctx, key, o.job)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the TrainJob: %w", err)
+	}
+	if err != nil {
+		o.stage, o.job.Namespace, o.job.Name = stageDeleted, key.Namespace, key.Name
+		r.memory.forget(key)
+		r.store.Writer.Forget(key)
+		return o, nil
+	}
+	r.memory.look(key, o.job.UID, hasEnded(o.job), o.now)
+	o.memory = r.memory.recall(key, o.job.UID)
+	switch {
+	case !o.job.DeletionTimestamp.IsZero():
+		o.stage = stageDeleted
+	case r.store.Writer.Behind(o.job):
+		o.stage = stageBehind
+	default:
+		o.stage = stageOf(o)
+	}
+	return o, nil
+}
+
+func stageOf(o *observed) stage {
+	switch {
+	case o.ended():
+		return stageEnded
+	case o.suspended():
+		return stageSuspended
+	}
+	return stageRunning
+}
+
+// owner returns the TrainJob as the owner of pods.
+func (o *observed) owner() store.Owner {
+	return store.Owner{NamespacedName: o.key(), UID: o.job.UID, JobSet: o.jobSet}
+}
+
+// observeDeleted reads what a TrainJob that is deleted, or is being deleted and kept by a finalizer, has left: its
+// Workloads, and so its quota, are released when the last of its pods has ended.
+func (r *Reconciler) observeDeleted(ctx context.Context, o *observed) error {
+	workloads, err := r.workloadsOf(ctx, o.key())
+	if err != nil {
+		return err
+	}
+	for i := range workloads {
+		o.workloads.own = append(o.workloads.own, &workloads[i])
+	}
+	if !holdQuota(o.workloads.own) {
+		o.left.over = true
+		return nil
+	}
+	if o.jobSet, err = r.store.JobSets.Left(ctx, o.job); err != nil {
+		return err
+	}
+	o.left.pods, err = r.store.Pods.Running(ctx, o.owner())
+	if err != nil || len(o.left.pods) > 0 || o.jobSet != nil && !endsWithJobSet(o) {
+		return err
+	}
+	return r.observeEnd(ctx, o)
+}
+
+// endsWithJobSet reports whether nothing of a deleted TrainJob runs, or will, although it has a JobSet.
+func endsWithJobSet(o *observed) bool {
+	if o.job.UID == "" || o.trainer.deletesJobSet() {
+		return false // the JobSet is deleted next, by the garbage collector or by the bundled Trainer
+	}
+	return o.ended() || admission.Running(o.job, o.jobSet, nil) == ""
+}
+
+// observeEnd finds out whether the TrainJob has no pods and gets no more.
+func (r *Reconciler) observeEnd(ctx context.Context, o *observed) (err error) {
+	if o.left.over, err = r.over(ctx, o.owner()); !o.left.over {
+		o.left.again = recheckDelay
+	}
+	return err
+}
+
+// over reports whether a TrainJob has no pods and gets no more, by the API server: no unfinished Job, and then no
+// running pod. The JobSet, if there is one, limits the Jobs to its own. The caches can't answer this: the watch of pods
+// may be behind those of Jobs and JobSets. No event follows when a Job finishes.
+func (r *Reconciler) over(ctx context.Context, owner store.Owner) (bool, error) {
+	if owner.JobSet == nil || !jobSetSuspended(owner.JobSet) {
+		ended, err := r.store.Pods.JobsEnded(ctx, owner.NamespacedName, store.OfJobSet(owner.JobSet))
+		if err != nil || !ended {
+			return false, err
+		}
+	}
+	pods, err := r.store.Pods.RunningNow(ctx, owner)
+	return err == nil && len(pods) == 0, err
+}
+
+// workloadsOf returns the Workloads of TrainJobs of a name. They are the cache's own: they must not be changed.
+func (r *Reconciler) workloadsOf(ctx context.Context, key types.NamespacedName) ([]kueue.Workload, error) {
+	var list kueue.WorkloadList
+	err := r.client.List(ctx, &list, client.InNamespace(key.Namespace),
+		jobframework.OwnerReferenceIndexFieldMatcher(gvk, key.Name), client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("listing the Workloads of TrainJob %s: %w", key, err)
+	}
+	return list.Items, nil
+}
+
+func (r *Reconciler) observeWorkloads(ctx context.Context, o *observed) error {
+	workloads, err := r.workloadsOf(ctx, o.key())
+	if err != nil {
+		return err
+	}
+	created := o.memory.workload
+	if len(workloads) == 0 && created != "" && declaredLeft(o) <= 0 {
+		// The cache doesn't have the Workload that this process created: it is stale, or the Workload was deleted.
+		var wl kueue.Workload
+		err := r.reader.Get(ctx, types.NamespacedName{Namespace: o.job.Namespace, Name: created}, &wl)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading Workload %s: %w", created, err)
+		}
+		if err == nil {
+			workloads = append(workloads, wl)
+			o.workloads.deleted = !wl.DeletionTimestamp.IsZero()
+		}
+	}
+	for i := range workloads {
+		if wl := &workloads[i]; metav1.IsControlledBy(wl, o.job) {
+			o.workloads.own = append(o.workloads.own, wl)
+		} else {
+			o.workloads.earlier = append(o.workloads.earlier, wl)
+		}
+	}
+	if !holdQuota(o.workloads.earlier) {
+		return nil
+	}
+	o.workloads.earlierRuns, err = r.earlierRuns(ctx, o)
+	return err
+}
+
+// earlierRuns reports whether pods of an earlier TrainJob of the same name have not ended.
+func (r *Reconciler) earlierRuns(ctx context.Context, o *observed) (bool, error) {
+	own, err := r.store.JobSets.Of(ctx, o.job)
+	if err != nil {
+		return false, err
+	}
+	named := &api.TrainJob{} // the JobSet that exists may be the earlier one's
+	named.Namespace, named.Name = o.job.Namespace, o.job.Name
+	present, err := r.store.JobSets.Left(ctx, named)
+	if err != nil {
+		return false, err
+	}
+	earlier := func(uid types.UID) bool { return own == nil || uid != own.UID }
+	if present != nil && earlier(present.UID) {
+		return true, nil // JobSet may create its Jobs until the garbage collector deletes it
+	}
+	ended, err := r.store.Pods.JobsEnded(ctx, o.key(), earlier)
+	if err != nil || !ended {
+		return !ended, err
+	}
+	pods, err := r.store.Pods.RunningNow(ctx, store.Owner{NamespacedName: o.key(), JobSet: present})
+	for i := range pods {
+		if earlier(types.UID(pods[i].Labels[jobset.JobSetUIDKey])) {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// observeChildren reads the JobSet and, of a TrainJob that stops or has ended, what is left of its pods.
+func (r *Reconciler) observeChildren(ctx context.Context, o *observed) error {
+	var err error
+	if o.jobSet, err = r.store.JobSets.Of(ctx, o.job); err != nil || o.stage == stageRunning {
+		return err
+	}
+	if o.left.pods, err = r.store.Pods.Running(ctx, o.owner()); err != nil {
+		return err
+	}
+	if o.stage == stageSuspended {
+		o.left, err = o.trainer.leftover(ctx, r, o)
+		return err
+	}
+	if len(o.left.pods) > 0 {
+		return nil
+	}
+	if o.jobSet != nil && store.EndedCleanly(o.jobSet) || !holdQuota(o.workloads.own) && !holdQuota(o.workloads.earlier) {
+		o.left.over = true
+		return nil
+	}
+	return r.observeEnd(ctx, o)
+}
+
+// manages reports whether Kueue manages the TrainJob, in jobframework's terms.
+func (r *Reconciler) manages(ctx context.Context, trainJob *api.TrainJob) (bool, error) {
+	if !r.policy.manageAll && jobframework.QueueNameForObject(trainJob) == "" {
+		return false, nil
+	}
+	var namespace corev1.Namespace
+	if err := r.client.Get(ctx, client.ObjectKey{Name: trainJob.Namespace}, &namespace); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	if !r.policy.selector.Matches(labels.Set(namespace.Labels)) {
+		return false, nil
+	}
+	ancestor, err := jobframework.FindAncestorJobManagedByKueue(ctx, r.client, trainJob, r.policy.manageAll)
+	return ancestor == nil, err
+}
+
+// observeQueued resolves what a suspended TrainJob is queued for. That it can't be queued is a result.
+func (r *Reconciler) observeQueued(ctx context.Context, o *observed) error {
+	err := r.resolve(ctx, o)
+	if errors.As(err, &o.queue.blocked) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	wl := o.match()
+	if wl == nil || !workload.IsAdmitted(wl) || !workload.IsActive(wl) || workloadfinish.IsFinished(wl) {
+		return nil
+	}
+	return r.observeStart(ctx, o, wl)
+}
+
+// observeStart reads what the start of an admitted TrainJob is decided on.
+func (r *Reconciler) observeStart(ctx context.Context, o *observed, wl *kueue.Workload) error {
+	facts := &startFacts{flavors: map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec{}}
+	o.queue.start = facts
+	uncounted, err := admission.Covers(wl, o.queue.podSets, o.reclaimable())
+	if errors.As(err, &facts.mismatch) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(uncounted) > 0 {
+		var cq kueue.ClusterQueue
+		name := string(wl.Status.Admission.ClusterQueue)
+		if err := r.reader.Get(ctx, client.ObjectKey{Name: name}, &cq); err != nil {
+			return fmt.Errorf("reading ClusterQueue %s: %w", name, err)
+		}
+		if err := admission.Uncovered(&cq, uncounted); errors.As(err, &facts.mismatch) {
+			return nil
+		}
+	}
+	for _, assignment := range wl.Status.Admission.PodSetAssignments {
+		for _, name := range assignment.Flavors {
+			var flavor kueue.ResourceFlavor
+			err := r.client.Get(ctx, client.ObjectKey{Name: string(name)}, &flavor)
+			if err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("reading ResourceFlavor %s: %w", name, err)
+			}
+			if err == nil {
+				facts.flavors[name] = flavor.Spec // the decision names one that is missing
+			}
+		}
+	}
+	facts.jobs, err = o.trainer.startJobs(ctx, r, o)
+	return err
+}

@@ -1,0 +1,218 @@
+package integration
+
+import (
+	"slices"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+// observed is all that one reconcile knows of a TrainJob. observe reads it once; afterwards nobody changes it.
+type observed struct {
+	job     *api.TrainJob // of one that is gone only namespace and name
+	trainer Trainer
+	now     time.Time
+	stage   stage
+	// managed is set if Kueue manages the TrainJob. It is not known of one that is deleted, or whose end is declared.
+	managed   bool
+	memory    recollection
+	jobSet    *jobset.JobSet // nil if there is none
+	left      leftover
+	workloads claims
+	queue     queueing
+}
+
+// stage is where a TrainJob is in its life.
+type stage int
+
+const (
+	// stageBehind: the cache has an older version than this process has written. Nothing can be decided.
+	stageBehind stage = iota
+	// stageDeleted: the TrainJob is gone, or is being deleted and kept by a finalizer.
+	stageDeleted
+	// stageSuspended: the TrainJob waits, or is stopping.
+	stageSuspended
+	// stageRunning: the TrainJob was started.
+	stageRunning
+	// stageEnded: the Trainer has declared the TrainJob's end.
+	stageEnded
+)
+
+// recollection is what this process remembers of a TrainJob and of the others.
+type recollection struct {
+	record
+	unfinished int       // TrainJobs that have not ended
+	since      time.Time // when the first was reconciled
+}
+
+// leftover is what may still run of a TrainJob that is not to run.
+type leftover struct {
+	pods []corev1.Pod // that have not ended
+	// over is set, for a deleted or ended TrainJob, when its last pod has ended and none will come.
+	over bool
+	// kept is set if nothing runs, but a finalizer keeps the JobSet.
+	kept bool
+	// again is when to look again, because no event announces the next change; 0 for never.
+	again time.Duration
+}
+
+// claims are the Workloads of TrainJobs of the name. They are the cache's own: they must not be changed.
+type claims struct {
+	own     []*kueue.Workload
+	earlier []*kueue.Workload // of deleted TrainJobs of the same name
+	// earlierRuns is set if pods of an earlier TrainJob have not ended.
+	earlierRuns bool
+	// deleted is set if a Workload that this process created is being deleted, and no watch has shown it.
+	deleted bool
+}
+
+// queueing is what a TrainJob that Kueue manages is queued for. It is known while the TrainJob is suspended.
+type queueing struct {
+	choice    *store.Choice        // the runtime; nil if it isn't known
+	effective *overrides.Effective // shared: it must not be changed
+	podSets   []kueue.PodSet
+	// foreign is the Record of a previous Trainer; nil if there is none.
+	foreign *overrides.Record
+	// blocked is why the TrainJob can't be queued, or can't go on; nil if nothing is wrong.
+	blocked *admission.BlockedError
+	// start is nil if the TrainJob has no Workload that is admitted.
+	start *startFacts
+	// again is when the TrainJob would be blocked, if it gets no pods until then; 0 for never.
+	again time.Duration
+}
+
+// startFacts is what a start is decided on, beside the TrainJob and its Workload.
+type startFacts struct {
+	flavors map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec
+	// mismatch is how the admission differs from what would run; nil if it doesn't.
+	mismatch *admission.MismatchError
+	// jobs of the JobSet, if the Trainer keeps them between runs.
+	jobs []batchv1.Job
+}
+
+func (o *observed) key() types.NamespacedName { return client.ObjectKeyFromObject(o.job) }
+
+// own returns the integration's entry; nil if there is none.
+func (o *observed) own() *trainerapi.RuntimePatch { return o.trainer.Own(o.job) }
+
+// suspended reports whether spec.suspend is true.
+func (o *observed) suspended() bool { return ptr.Deref(o.job.Spec.Suspend, false) }
+
+// endOf returns the condition by which a Trainer declares the end of a TrainJob; nil if it has not ended.
+func endOf(job *api.TrainJob) *metav1.Condition {
+	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed} {
+		if c := apimeta.FindStatusCondition(job.Status.Conditions, name); c != nil && c.Status == metav1.ConditionTrue {
+			return c
+		}
+	}
+	return nil
+}
+
+func hasEnded(job *api.TrainJob) bool { return endOf(job) != nil }
+
+// ended reports whether the Trainer has declared the end.
+func (o *observed) ended() bool { return hasEnded(o.job) }
+
+// active reports whether something of the TrainJob may run. Quota is released only when this is false: a pod that
+// terminates still runs.
+func (o *observed) active() bool {
+	switch {
+	case o.ended():
+		return !o.left.over
+	case !o.suspended():
+		return true
+	}
+	return o.trainer.active(o)
+}
+
+// ready reports whether all pods of the TrainJob are ready or have succeeded.
+func (o *observed) ready() bool {
+	return o.ended() || o.jobSet != nil && podsets.Ready(o.jobSet.Spec.ReplicatedJobs, podsets.Statuses(o.jobSet))
+}
+
+// reclaimable returns the pods that won't run again.
+func (o *observed) reclaimable() []kueue.ReclaimablePod {
+	if o.jobSet != nil {
+		return podsets.Reclaimable(o.jobSet.Spec.ReplicatedJobs, podsets.Final(o.jobSet), podsets.Statuses(o.jobSet))
+	}
+	return o.trainer.reclaimable(o)
+}
+
+// match returns the Workload that stands for the TrainJob; nil if there is none.
+func (o *observed) match() *kueue.Workload {
+	prebuilt := jobframework.PrebuiltWorkloadNameFor(o.job)
+	for _, wl := range o.workloads.own {
+		if (prebuilt == "" || wl.Name == prebuilt) && o.fits(wl) {
+			return wl
+		}
+	}
+	return nil
+}
+
+// fits reports whether a Workload is the TrainJob's and up to date with it. That of a TrainJob which runs fits by its
+// ownership alone: what was admitted can't change while it runs, and neither an edited nor a deleted runtime may stop
+// it.
+func (o *observed) fits(wl *kueue.Workload) bool {
+	switch {
+	case !metav1.IsControlledBy(wl, o.job):
+		return false
+	case workload.HasQuotaReservation(wl) && o.active():
+		return true // whatever has changed, its quota is in use
+	case !workload.IsActive(wl):
+		return true // another Workload in its place would be active and start what somebody has stopped
+	case !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, maximumExecutionTime(o.job)):
+		return false
+	case o.ended() || !o.suspended() || o.queue.blocked != nil:
+		return true
+	}
+	return podsets.Equal(o.queue.podSets, wl.Spec.PodSets)
+}
+
+// finalized reports whether a Workload has the finalizer that keeps its quota.
+func finalized(wl *kueue.Workload) bool {
+	return controllerutil.ContainsFinalizer(wl, kueue.ResourceInUseFinalizerName)
+}
+
+// holdQuota reports whether one of the Workloads holds quota.
+func holdQuota(workloads []*kueue.Workload) bool {
+	return slices.ContainsFunc(workloads, func(wl *kueue.Workload) bool {
+		return !workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl)
+	})
+}
+
+// overdue reports whether an admitted TrainJob has waited for settleTimeout since its admission and since its entry was
+// cleared: a JobSet that has not followed a cleared entry would start the last admission's pods.
+func (o *observed) overdue(wl *kueue.Workload) bool { return o.waited(wl) > settleTimeout }
+
+// waited returns how long an admitted TrainJob has waited since its admission, or since its entry was cleared if that
+// was later; 0 if the Workload is not admitted.
+func (o *observed) waited(wl *kueue.Workload) time.Duration {
+	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
+	if c == nil {
+		return 0
+	}
+	since := o.now.Sub(c.LastTransitionTime.Time)
+	if own := o.own(); own != nil && own.Time != nil && admission.IsNeutral(own) {
+		since = min(since, o.now.Sub(own.Time.Time))
+	}
+	return since
+}

@@ -1,0 +1,142 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/review"
+)
+
+// now is the time of every observation in these tests.
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// ago returns the time so long before now.
+func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
+
+// is returns a condition that is true since so long ago.
+func is(name string, since time.Duration) metav1.Condition {
+	return metav1.Condition{Type: name, Status: metav1.ConditionTrue, Reason: name, LastTransitionTime: ago(since)}
+}
+
+// ownedBy returns the metadata of an object that a TrainJob owns.
+func ownedBy(uid types.UID, controller bool) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "ns", OwnerReferences: []metav1.OwnerReference{{
+		APIVersion: trainerapi.GroupVersion.String(), Kind: trainerapi.TrainJobKind, Name: "job", UID: uid,
+		Controller: &controller}}}
+}
+
+// observation returns what is observed of a suspended TrainJob with one Workload that waits, and changes it.
+func observation(d overrides.Dialect, change ...func(*observed)) *observed {
+	job := &api.TrainJob{}
+	job.Namespace, job.Name, job.UID, job.Spec.Suspend = "ns", "job", "uid", ptr.To(true)
+	podSets := []kueue.PodSet{{Name: "node", Count: 2}}
+	wl := &kueue.Workload{ObjectMeta: ownedBy("uid", true), Spec: kueue.WorkloadSpec{PodSets: podSets}}
+	wl.Name, wl.UID, wl.Finalizers = "wl", "wl-uid", []string{kueue.ResourceInUseFinalizerName}
+	o := &observed{job: job, trainer: trainerOf(d, nil), now: now, stage: stageSuspended, managed: true,
+		memory:    recollection{since: now.Add(-time.Hour)},
+		workloads: claims{own: []*kueue.Workload{wl}}, queue: queueing{podSets: podSets}}
+	for _, c := range change {
+		c(o)
+	}
+	return o
+}
+
+// requestOf returns a request of the integration (trusted) or of another client; before is "" on creation.
+func requestOf(t *testing.T, trusted bool, before, sent string) *review.Request {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := api.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	reader := review.Reader{Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{"signalbox"}}
+	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: []byte(sent)},
+		UserInfo: authenticationv1.UserInfo{Username: "user"}}}
+	if before != "" {
+		request.Operation, request.OldObject = admissionv1.Update, runtime.RawExtension{Raw: []byte(before)}
+	}
+	if trusted {
+		request.UserInfo.Username = "signalbox"
+	}
+	rq, err := reader.Read(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rq
+}
+
+func TestFits(t *testing.T) {
+	none := func(o *observed) { o.queue.podSets = nil }
+	cases := map[string]struct {
+		reason string
+		change func(*observed, *kueue.Workload)
+		want   bool
+	}{
+		"equal": {"it is what the TrainJob needs", func(*observed, *kueue.Workload) {}, true},
+		"another count": {"a TrainJob that waits needs another Workload", func(o *observed, _ *kueue.Workload) {
+			o.queue.podSets = []kueue.PodSet{{Name: "node", Count: 3}}
+		}, false},
+		"another count, running": {"nothing stops a TrainJob that runs", func(o *observed, _ *kueue.Workload) {
+			none(o)
+			o.job.Spec.Suspend = ptr.To(false)
+		}, true},
+		"another count, blocked": {"one that can't be computed keeps it", func(o *observed, _ *kueue.Workload) {
+			none(o)
+			o.queue.blocked = &admission.BlockedError{}
+		}, true},
+		"another count, finished": {"a finished TrainJob keeps its Workload", func(o *observed, _ *kueue.Workload) {
+			none(o)
+			o.job.Status.Conditions = []metav1.Condition{is(trainerapi.TrainJobFailed, 0)}
+		}, true},
+		"another count, still running": {"its quota is in use until its pods have ended",
+			func(o *observed, wl *kueue.Workload) {
+				none(o)
+				o.left.pods = []corev1.Pod{{}}
+				wl.Status.Admission = &kueue.Admission{}
+				wl.Status.Conditions = []metav1.Condition{is(kueue.WorkloadQuotaReserved, 0)}
+			}, true},
+		"another count, inactive": {"another would be active, and start what somebody has stopped",
+			func(o *observed, wl *kueue.Workload) {
+				none(o)
+				wl.Spec.Active = ptr.To(false)
+			}, true},
+		"of an earlier TrainJob": {"a TrainJob of the same name has another UID",
+			func(_ *observed, wl *kueue.Workload) { wl.ObjectMeta = ownedBy("other", true) }, false},
+		"owned, not controlled": {"an owner that isn't the controller is none, and no reason to panic",
+			func(_ *observed, wl *kueue.Workload) { wl.ObjectMeta = ownedBy("uid", false) }, false},
+		"maximum execution time": {"a changed limit needs another Workload",
+			func(_ *observed, wl *kueue.Workload) { wl.Spec.MaximumExecutionTimeSeconds = ptr.To[int32](5) }, false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := observation(overrides.Kubeflow23)
+			wl := o.workloads.own[0]
+			c.change(o, wl)
+			if got := o.fits(wl); got != c.want {
+				t.Errorf("%s: got %t", c.reason, got)
+			}
+			if got := o.match() == wl; got != c.want {
+				t.Errorf("%s: match got %t", c.reason, got)
+			}
+		})
+	}
+	o := observation(overrides.Bundled)
+	o.job.Labels = map[string]string{"kueue.x-k8s.io/prebuilt-workload-name": "other"}
+	if o.match() != nil {
+		t.Error("a prebuilt Workload is the one of its name")
+	}
+}

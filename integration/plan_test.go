@@ -1,0 +1,439 @@
+package integration
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+// wantSteps compares steps as values.
+func wantSteps(t *testing.T, reason string, got []step, want ...step) {
+	t.Helper()
+	if len(got) == 0 && len(want) == 0 {
+		return
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: got %+v, want %+v", reason, got, want)
+	}
+}
+
+// The changes of observation.
+
+func runs(o *observed) { o.job.Spec.Suspend, o.stage = ptr.To(false), stageRunning }
+
+func ends(o *observed) {
+	runs(o)
+	o.stage = stageEnded
+	o.job.Status.Conditions = append(o.job.Status.Conditions, is(trainerapi.TrainJobComplete, time.Minute))
+}
+
+func withJobSet(o *observed) {
+	o.jobSet = &jobset.JobSet{}
+	o.jobSet.Name, o.jobSet.UID, o.jobSet.Spec.Suspend = "job", "js-uid", ptr.To(true)
+	o.jobSet.Spec.ReplicatedJobs = []jobset.ReplicatedJob{{Name: "node", Replicas: 1}}
+}
+
+// withEntry returns a change that gives the TrainJob an entry of so long ago that an admission has written.
+func withEntry(since time.Duration) func(*observed) {
+	return func(o *observed) {
+		at := ago(since)
+		o.job.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: overrides.Manager, Time: &at,
+			TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
+				Spec: &trainerapi.JobSetSpecPatch{ReplicatedJobs: []trainerapi.ReplicatedJobPatch{{Name: "node",
+					Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{
+						Template: &trainerapi.PodTemplatePatch{Spec: &trainerapi.PodSpecPatch{
+							NodeSelector: map[string]string{"pool": "a"}}}}}}}}}}}}
+	}
+}
+
+// withClearedEntry returns a change that gives the TrainJob an entry that was cleared so long ago.
+func withClearedEntry(since time.Duration) func(*observed) {
+	return func(o *observed) {
+		withEntry(since)(o)
+		cleared := admission.Neutral(&o.job.Spec.RuntimePatches[0])
+		cleared.Time = ptr.To(ago(since))
+		o.job.Spec.RuntimePatches[0] = cleared
+	}
+}
+
+func blockedBy(reason string) func(*observed) {
+	return func(o *observed) {
+		o.queue.blocked = &admission.BlockedError{Reason: reason, Err: errors.New("why"), RetryAfter: time.Minute}
+	}
+}
+
+// withChoice gives the TrainJob a runtime and what it runs of that.
+func withChoice(o *observed) {
+	spec := &trainerapi.TrainingRuntimeSpec{}
+	rj := jobset.ReplicatedJob{Name: "node", Replicas: 1}
+	spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{rj}
+	o.queue.choice = &store.Choice{Spec: spec, Settings: spec}
+	built := []jobset.ReplicatedJob{rj}
+	o.queue.effective = &overrides.Effective{ReplicatedJobs: built, Built: built}
+}
+
+// isAdmitted returns a change that admits the Workload so long ago.
+func isAdmitted(since time.Duration) func(*observed) {
+	return func(o *observed) {
+		wl := o.workloads.own[0]
+		wl.Status.Conditions = []metav1.Condition{is(kueue.WorkloadQuotaReserved, since), is(kueue.WorkloadAdmitted, since)}
+		wl.Status.Admission = &kueue.Admission{PodSetAssignments: []kueue.PodSetAssignment{{Name: "node",
+			Count: ptr.To[int32](2)}}}
+		o.queue.start = &startFacts{}
+	}
+}
+
+func earlier(o *observed) {
+	wl := o.workloads.own[0].DeepCopy()
+	wl.Name, wl.DeletionTimestamp = "earlier", ptr.To(ago(time.Minute))
+	wl.Status.Conditions = []metav1.Condition{is(kueue.WorkloadQuotaReserved, time.Hour)}
+	o.workloads.earlier = []*kueue.Workload{wl}
+}
+
+func toDeactivate(o *observed) {
+	o.workloads.own[0].Annotations = map[string]string{DeactivateAnnotation: "user"}
+}
+
+func TestBeforehand(t *testing.T) {
+	deleting := func(o *observed) {
+		o.stage = stageDeleted
+		o.job.Spec.Suspend, o.job.DeletionTimestamp = ptr.To(false), ptr.To(ago(time.Second))
+		withJobSet(o)
+	}
+	foreign := func(o *observed) {
+		runs(o)
+		o.job.Annotations = map[string]string{
+			overrides.RecordAnnotation: `{"field":"podTemplateOverrides","time":"2026-01-01T00:00:00Z"}`}
+	}
+	d := overrides.Kubeflow23
+	cases := map[string]struct {
+		reason string
+		o      *observed
+		want   func(*observed) []step
+		done   bool
+		again  time.Duration
+		retry  time.Duration
+	}{
+		"waits": {"jobframework decides", observation(d), nil, false, 0, 0},
+		"behind": {"nothing is decided on an older version",
+			observation(d, func(o *observed) { o.stage = stageBehind }), nil, true, 0, recheckDelay},
+		"being deleted": {"Kubeflow Trainer keeps the JobSet of one that a finalizer keeps", observation(d, deleting),
+			func(*observed) []step { return []step{suspend{reason: "the TrainJob is being deleted"}} }, true, 0, 0},
+		"being deleted, bundled": {"the bundled Trainer deletes the JobSet", observation(overrides.Bundled, deleting),
+			nil, true, 0, 0},
+		"deleted, over": {"jobframework removes the finalizers", observation(d, deleting,
+			func(o *observed) { o.left.over = true }), nil, false, 0, 0},
+		"deleted, ends": {"no event announces the end of its Jobs", observation(d,
+			func(o *observed) { o.stage, o.left.again = stageDeleted, time.Second }), nil, true, time.Second, 0},
+		"an earlier one": {"its pods have ended", observation(d, earlier),
+			func(o *observed) []step { return []step{releaseWorkload{o.workloads.earlier[0]}} }, false, 0, 0},
+		"an earlier one runs": {"its quota is in use",
+			observation(d, earlier, func(o *observed) { o.workloads.earlierRuns = true }), nil, false, recheckDelay, 0},
+		"deletion not seen": {"a watch that missed a creation has no event for the deletion",
+			observation(d, func(o *observed) { o.workloads.deleted = true }), nil, false, recheckDelay, 0},
+		"recalled": {"the present Trainer doesn't read its entry", observation(d, foreign),
+			func(*observed) []step { return []step{suspend{reason: "it was started for another Trainer"}} },
+			true, 0, recheckDelay},
+		"recalled, not managed": {"it isn't Kueue's",
+			observation(d, foreign, func(o *observed) { o.managed = false }), nil, false, 0, 0},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			var want []step
+			if c.want != nil {
+				want = c.want(c.o)
+			}
+			p, done := beforehand(c.o)
+			wantSteps(t, c.reason, p.steps, want...)
+			if done != c.done || p.again != c.again || p.retry != c.retry {
+				t.Errorf("%s: got done %t, again %s, retry %s", c.reason, done, p.again, p.retry)
+			}
+		})
+	}
+}
+
+// A finished Workload keeps its finalizer for a while, or until it is deleted.
+func TestDeclared(t *testing.T) {
+	cases := map[string]struct {
+		reason     string
+		suspended  bool          // or ended
+		ended      time.Duration // how long the Workload has been finished; 0 if it isn't
+		declared   time.Duration // how long ago this process declared the end; 0 if it didn't
+		others     int
+		since      time.Duration // since when the manager reconciles
+		change     func(*kueue.Workload)
+		done, gone bool
+		again      time.Duration
+	}{
+		"just now": {reason: "nobody waits for it", ended: 10 * time.Second, declared: 3 * time.Second, done: true,
+			again: 50 * time.Second},
+		"a while ago": {reason: "it is released", ended: 2 * time.Minute, done: true, gone: true},
+		"others have not ended": {reason: "the burst is not over", ended: 2 * time.Minute, others: 500, done: true,
+			again: 40 * time.Second},
+		"very many have not": {reason: "it keeps it for ten minutes", ended: 10 * time.Minute, others: 10000, done: true,
+			gone: true},
+		"after a restart": {reason: "what was admitted meanwhile comes first", ended: 2 * time.Minute,
+			since: 15 * time.Second, done: true, again: 45 * time.Second},
+		"deleted after a restart": {reason: "whoever deletes it waits", ended: 2 * time.Minute, since: 15 * time.Second,
+			change: func(wl *kueue.Workload) { wl.DeletionTimestamp = ptr.To(ago(0)) }, done: true, gone: true},
+		"deleted": {reason: "whoever deletes it waits", ended: 10 * time.Second,
+			change: func(wl *kueue.Workload) { wl.DeletionTimestamp = ptr.To(ago(0)) }, done: true, gone: true},
+		"released before": {reason: "nothing is left to do", ended: 2 * time.Minute,
+			change: func(wl *kueue.Workload) { wl.Finalizers = nil }, done: true},
+		"declared, not seen yet": {reason: "a stale cache doesn't declare it twice", declared: 3 * time.Second, done: true,
+			again: 7 * time.Second},
+		"declared, and overwritten": {reason: "a patch from a stale cache drops the condition", declared: 11 * time.Second},
+		"not declared":              {reason: "jobframework declares it"},
+		"finished by somebody": {reason: "jobframework releases what never ended", suspended: true,
+			ended: 10 * time.Second},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := observation(overrides.Bundled)
+			if !c.suspended {
+				ends(o)
+			}
+			wl := o.workloads.own[0]
+			if c.ended > 0 {
+				wl.Status.Conditions = []metav1.Condition{is(kueue.WorkloadFinished, c.ended)}
+			}
+			if c.declared > 0 {
+				o.memory.finished = now.Add(-c.declared)
+			}
+			if c.since > 0 {
+				o.memory.since = now.Add(-c.since)
+			}
+			if c.change != nil {
+				c.change(wl)
+			}
+			o.memory.unfinished = c.others
+			got := declared(o)
+			if got.all != c.done || got.again != c.again {
+				t.Errorf("%s: got %+v", c.reason, got)
+			}
+			if c.gone {
+				wantSteps(t, c.reason, got.release, releaseWorkload{wl})
+			} else {
+				wantSteps(t, c.reason, got.release)
+			}
+		})
+	}
+	none := observation(overrides.Bundled, ends, func(o *observed) { o.workloads = claims{} })
+	if declared(none).all {
+		t.Error("without a Workload, an end that nobody has declared is declared")
+	}
+	if none.memory.finished = now; !declared(none).all {
+		t.Error("once")
+	}
+	if declared(observation(overrides.Bundled, ends, earlier)).all {
+		t.Error("jobframework deletes the Workload of an earlier TrainJob")
+	}
+	if declared(observation(overrides.Bundled, runs)).all {
+		t.Error("what runs has not ended")
+	}
+}
+
+func TestAfterwards(t *testing.T) {
+	wl := &kueue.Workload{}
+	told := events.FailedToStart.Of("why", "wl")
+	all := &asked{start: &start{message: "m"}, stop: &stop{suspend: suspend{reason: "r"}},
+		requeue: &deleteWorkload{workload: wl}, failed: &told, settling: []step{clearEntry{}}}
+	p := afterwards(observation(overrides.Bundled), all, true)
+	wantSteps(t, "what jobframework has asked for is done", p.steps, *all.stop, *all.start, *all.requeue,
+		failStart{told}, clearEntry{})
+
+	p = afterwards(observation(overrides.Bundled), &asked{created: "wl", declared: true}, true)
+	var r record
+	for _, s := range p.steps {
+		s.(remember).change(&r)
+	}
+	if r.workload != "wl" || !r.finished.Equal(now) {
+		t.Errorf("what was created and declared is remembered: got %+v", r)
+	}
+
+	p = afterwards(observation(overrides.Bundled, blockedBy("X")), &asked{start: &start{}}, false)
+	wantSteps(t, "a write to the TrainJob triggers the next reconcile", p.steps, start{})
+	p = afterwards(observation(overrides.Bundled), &asked{waiting: "it"}, false)
+	if p.retry != settleTimeout || p.waiting != "it" || p.blocked {
+		t.Errorf("what waits is reconciled again: got %+v", p)
+	}
+	p = afterwards(observation(overrides.Bundled, blockedBy("X")), &asked{}, false)
+	if p.retry != time.Minute || !p.blocked || len(p.steps) != 1 {
+		t.Errorf("so is what is blocked: got %+v", p)
+	}
+	later := observation(overrides.Bundled, runs, func(o *observed) { o.queue.again = time.Second })
+	p = afterwards(later, &asked{}, false)
+	if p.again != time.Second || len(p.steps) > 0 {
+		t.Errorf("it would be blocked later: got %+v", p)
+	}
+}
+
+func TestReport(t *testing.T) {
+	condition := func(name, reason, message string) metav1.Condition {
+		return metav1.Condition{Type: name, Status: metav1.ConditionTrue, Reason: reason, Message: message,
+			LastTransitionTime: metav1.NewTime(now)}
+	}
+	has := func(conditions ...metav1.Condition) func(*observed) {
+		return func(o *observed) { o.job.Status.Conditions = conditions }
+	}
+	late := func(since time.Duration) func(*observed) {
+		return func(o *observed) {
+			pod := corev1.Pod{}
+			pod.Name, pod.Spec.NodeName, pod.DeletionTimestamp = "pod", "n", ptr.To(ago(since))
+			o.left.pods = []corev1.Pod{pod}
+		}
+	}
+	const message = "pod pod on node n should have ended by 2026-11-21T11:59:00Z and has not; the TrainJob's quota is " +
+		"held until it has. See whether the node's kubelet answers"
+	isBlocked := condition(api.ConditionBlocked, "X", "why")
+	isOverdue := condition(api.ConditionStopOverdue, "PodsRunning", message)
+	write := func(conditions []metav1.Condition, told ...events.Event) []step {
+		return []step{writeStatus{&trainerapi.TrainJobStatus{Conditions: conditions}, told}}
+	}
+	cases := map[string]struct {
+		reason string
+		o      *observed
+		want   []step
+		again  time.Duration
+	}{
+		"nothing": {"nothing is wrong", observation(overrides.Bundled), nil, 0},
+		"blocked": {"it is reported, with an event", observation(overrides.Bundled, blockedBy("X")),
+			write([]metav1.Condition{isBlocked}, events.Blocked("X").Of("why")), 0},
+		"still blocked": {"once", observation(overrides.Bundled, blockedBy("X"), has(isBlocked)), nil, 0},
+		"not blocked any more": {"the condition is removed", observation(overrides.Bundled, has(isBlocked)),
+			write([]metav1.Condition{}), 0},
+		"overdue": {"it is reported, with an event", observation(overrides.Bundled, late(time.Minute)),
+			write([]metav1.Condition{isOverdue}, events.StopOverdue.Of(message)), 0},
+		"still overdue": {"once", observation(overrides.Bundled, late(time.Minute), has(isOverdue)), nil, 0},
+		"not overdue any more": {"the condition is removed", observation(overrides.Bundled, has(isOverdue)),
+			write([]metav1.Condition{}), 0},
+		"not overdue yet": {"no event announces it", observation(overrides.Bundled, late(10*time.Second)), nil,
+			20 * time.Second},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			var p plan
+			wantSteps(t, c.reason, report(c.o, &p), c.want...)
+			if p.again != c.again {
+				t.Errorf("%s: again after %s", c.reason, p.again)
+			}
+		})
+	}
+}
+
+func TestGiveBack(t *testing.T) {
+	d := overrides.Kubeflow23
+	if got := giveBack(observation(d, runs)); got != nil {
+		t.Errorf("nothing is wrong: got %v", got)
+	}
+	wantSteps(t, "it gives its quota back", giveBack(observation(d, runs, blockedBy(ReasonNoPods))),
+		suspend{reason: "it is blocked: NoPods"})
+	if got := giveBack(observation(d, ends, blockedBy(ReasonNoPods))); got != nil {
+		t.Errorf("it has ended: got %v", got)
+	}
+	stuck := observation(d, withJobSet, blockedBy(ReasonNoPods), func(o *observed) { o.jobSet.Generation = 2 })
+	wantSteps(t, "it never has the condition Suspended", giveBack(stuck), deleteJobSet{jobSet: stuck.jobSet})
+	for name, change := range map[string]func(*observed){
+		"another reason":   blockedBy("X"),
+		"no JobSet":        func(o *observed) { o.jobSet = nil },
+		"a pod":            func(o *observed) { o.left.pods = []corev1.Pod{{}} },
+		"not to suspend":   func(o *observed) { o.jobSet.Spec.Suspend = ptr.To(false) },
+		"deleted already":  func(o *observed) { o.jobSet.DeletionTimestamp = ptr.To(ago(0)) },
+		"stopped":          func(o *observed) { o.jobSet.Generation = 1 },
+		"the bundled ones": func(o *observed) { o.trainer = trainerOf(overrides.Bundled, nil) },
+	} {
+		o := observation(d, withJobSet, blockedBy(ReasonNoPods), func(o *observed) { o.jobSet.Generation = 2 }, change)
+		wantSteps(t, name, giveBack(o))
+	}
+}
+
+func TestDeactivation(t *testing.T) {
+	d := overrides.Bundled
+	wantSteps(t, "nobody wishes it", deactivation(observation(d)))
+	wantSteps(t, "it is stopped first", deactivation(observation(d, runs, toDeactivate)),
+		suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated})
+	wantSteps(t, "its pods have to end", deactivation(observation(d, withJobSet, toDeactivate)))
+	over := observation(d, toDeactivate)
+	wantSteps(t, "its pods have ended", deactivation(over), deactivate{over.workloads.own[0]})
+	wantSteps(t, "it is deactivated", deactivation(observation(d, toDeactivate, func(o *observed) {
+		o.workloads.own[0].Spec.Active = ptr.To(false)
+	})))
+}
+
+func TestPreparations(t *testing.T) {
+	d := overrides.Bundled
+	hold := func(o *observed) {
+		held := is(kueue.WorkloadQuotaReserved, 0)
+		held.Status, held.Reason = metav1.ConditionFalse, kueue.WorkloadOnHold
+		o.workloads.own[0].Status.Conditions = []metav1.Condition{held}
+	}
+	wantSteps(t, "it runs", preparations(observation(d, runs, withChoice)))
+	wantSteps(t, "it is blocked", preparations(observation(d, withChoice, blockedBy("X"), hold)))
+	wantSteps(t, "it is ready", preparations(observation(d, withChoice)))
+	over := observation(d, withChoice, withEntry(time.Hour))
+	wantSteps(t, "its last admission is over", preparations(over), clearEntry{})
+	held := observation(d, withChoice, hold)
+	wantSteps(t, "it queues again", preparations(held), unhold{held.workloads.own[0]})
+}
+
+func TestDecideStart(t *testing.T) {
+	mismatch := &admission.MismatchError{}
+	cases := map[string]struct {
+		reason  string
+		o       *observed
+		waiting string
+		starts  bool
+	}{
+		"starts":  {"it is admitted", observation(overrides.Bundled, withChoice, isAdmitted(0)), "", true},
+		"runs":    {"it was started", observation(overrides.Bundled, withChoice, isAdmitted(0), runs), "", false},
+		"blocked": {"it can't", observation(overrides.Bundled, withChoice, isAdmitted(0), blockedBy("X")), "", false},
+		"about to be deactivated": {"it loses its quota",
+			observation(overrides.Bundled, withChoice, isAdmitted(0), toDeactivate), "", false},
+		"another Workload": {"the cache is stale", observation(overrides.Bundled, withChoice, isAdmitted(0),
+			func(o *observed) { o.workloads.own[0] = o.workloads.own[0].DeepCopy(); o.workloads.own[0].UID = "new" }),
+			"the cache, which doesn't have its Workload yet", false},
+		"a JobSet": {"its pods may run", observation(overrides.Bundled, withChoice, isAdmitted(0), withJobSet),
+			"the JobSet of the last admission is not gone yet", false},
+		"Trainer": {"it has writes to do", observation(overrides.Kubeflow23, withChoice, isAdmitted(0)),
+			"its JobSet is not made yet", false},
+		"Trainer, late": {"it doesn't wait for ever", observation(overrides.Kubeflow23, withChoice,
+			isAdmitted(settleTimeout+time.Second)), "", true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			wl := observation(overrides.Bundled, isAdmitted(0)).workloads.own[0]
+			a := &asked{}
+			err := decideStart(c.o, a, admitted{workload: wl, message: "m"})
+			if err != nil || a.waiting != c.waiting || (a.start != nil) != c.starts {
+				t.Errorf("%s: got %+v, %v", c.reason, a, err)
+			}
+			if c.starts && (a.start.message != "m" || a.start.workload != c.o.workloads.own[0]) {
+				t.Errorf("%s: got %+v", c.reason, a.start)
+			}
+		})
+	}
+	o := observation(overrides.Bundled, withChoice, isAdmitted(0))
+	o.queue.start.mismatch = mismatch
+	a := &asked{}
+	if err := decideStart(o, a, admitted{workload: o.workloads.own[0]}); err != nil || a.start != nil {
+		t.Errorf("what it was admitted for is not what would run: got %+v, %v", a, err)
+	}
+	want := &deleteWorkload{o.workloads.own[0], events.AdmissionMismatch.Of(mismatch, "wl")}
+	if !reflect.DeepEqual(a.requeue, want) {
+		t.Errorf("got %+v, want %+v", a.requeue, want)
+	}
+}

@@ -1,0 +1,41 @@
+package integration
+
+import (
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/events"
+)
+
+// report returns the step that brings the conditions Blocked and StopOverdue up to date, with the events of those that
+// are new.
+func report(o *observed, p *plan) []step {
+	status := o.job.Status.TrainJobStatus.DeepCopy()
+	var told []events.Event
+	changed := false
+	message, again := stopOverdue(o)
+	p.later(again)
+	if message == "" {
+		changed = apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionStopOverdue)
+	} else if apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: api.ConditionStopOverdue, Status: metav1.ConditionTrue, Reason: "PodsRunning", Message: message,
+		ObservedGeneration: o.job.Generation, LastTransitionTime: metav1.NewTime(o.now),
+	}) {
+		changed = true
+		told = append(told, events.StopOverdue.Of(message))
+	}
+	if b := o.queue.blocked; b == nil {
+		changed = apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked) || changed
+	} else if apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: b.Reason, Message: b.Error(),
+		ObservedGeneration: o.job.Generation, LastTransitionTime: metav1.NewTime(o.now),
+	}) {
+		changed = true
+		told = append(told, events.Blocked(b.Reason).Of(b.Error()))
+	}
+	if !changed {
+		return nil
+	}
+	return []step{writeStatus{status: status, events: told}}
+}

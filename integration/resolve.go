@@ -1,0 +1,100 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+// Reasons of the condition Blocked, and of the events beside it.
+const (
+	// ReasonRuntimeNotFound: the runtime that spec.runtimeRef names doesn't exist. Create it, or delete the TrainJob and
+	// refer to another.
+	ReasonRuntimeNotFound = "RuntimeNotFound"
+	// ReasonInvalidRuntime: the runtime, with what the TrainJob changes of it, can't be. The message names the field.
+	ReasonInvalidRuntime = "InvalidRuntime"
+	// ReasonInvalidOverrides: what the TrainJob said to another Trainer can't be said to this one.
+	ReasonInvalidOverrides = "InvalidOverrides"
+	// ReasonLastRunKept: nothing of the TrainJob's last run is running, but a finalizer keeps its JobSet, its Jobs or its
+	// pods. Remove the finalizer; the TrainJob holds no quota meanwhile.
+	ReasonLastRunKept = "LastRunKept"
+	// ReasonLimitExceeded: the TrainJob asks for more than one TrainJob may have, or for what Kueue can't count. The
+	// message names the field and the limit.
+	ReasonLimitExceeded = "LimitExceeded"
+	// ReasonTooManyPodSets: the runtime has more ReplicatedJobs than a Workload has room for.
+	ReasonTooManyPodSets = "TooManyPodSets"
+)
+
+func blocked(reason string, err error) error {
+	return &admission.BlockedError{Reason: reason, Err: err}
+}
+
+// resolve finds the runtime of a suspended TrainJob and computes its PodSets. A TrainJob that can't be queued is a
+// *admission.BlockedError.
+func (r *Reconciler) resolve(ctx context.Context, o *observed) error {
+	if o.left.kept {
+		return &admission.BlockedError{Reason: ReasonLastRunKept, RetryAfter: keptAfter, Err: fmt.Errorf(
+			"JobSet %s of the last run can't be deleted, although all its pods have ended; look for a finalizer on the "+
+				"JobSet, its Jobs or its pods, and remove it", o.jobSet.Name)}
+	}
+	if err := resolveRecord(o); err != nil {
+		return blocked(ReasonInvalidOverrides, err)
+	}
+	choice, err := o.trainer.runtime(ctx, r.store.Runtimes, o.job)
+	if unusable := (*store.RuntimeError)(nil); errors.As(err, &unusable) {
+		if unusable.Missing {
+			return blocked(ReasonRuntimeNotFound, err)
+		}
+		return blocked(ReasonInvalidRuntime, err)
+	}
+	if err != nil {
+		return err
+	}
+	o.queue.choice = choice
+	return r.compute(ctx, o)
+}
+
+// resolveRecord finds the Record of a previous Trainer, and rejects one that can't be migrated.
+func resolveRecord(o *observed) error {
+	record, err := overrides.RecordOf(o.job)
+	if err != nil || !o.trainer.Foreign(record) {
+		return err
+	}
+	o.queue.foreign = record
+	_, err = o.trainer.Migrate(o.job, record, metav1.Time{})
+	return err
+}
+
+// compute makes the PodSets of the runtime, and checks that the TrainJob could start.
+func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
+	limits, runtime := r.policy.limits, o.queue.choice.Spec
+	if errs := append(limits.CheckSize(o.job), limits.CheckRuntime(o.job, runtime)...); len(errs) > 0 {
+		return blocked(ReasonLimitExceeded, errs.ToAggregate())
+	}
+	effective, err := r.memo.Compute(o.trainer, o.job, runtime, o.trainer.Others(o.job))
+	if err != nil {
+		return blocked(ReasonInvalidRuntime, err)
+	}
+	o.queue.effective = effective
+	if errs := limits.CheckBuilt(effective.ReplicatedJobs, r.policy.features.claimsCounted); len(errs) > 0 {
+		return blocked(ReasonLimitExceeded, fmt.Errorf("%s: %w", store.Describe(o.job), errs.ToAggregate()))
+	}
+	if n := len(effective.ReplicatedJobs); n > podsets.Max {
+		return blocked(ReasonTooManyPodSets, fmt.Errorf("%s has %d replicatedJobs, but a Workload holds at most %d PodSets; "+
+			"refer to a runtime with fewer", store.Describe(o.job), n, podsets.Max))
+	}
+	if o.queue.podSets, err = podsets.Of(effective, r.policy.features.podSets()); err != nil {
+		return blocked(ReasonInvalidRuntime, err)
+	}
+	if held := r.held(o); held != nil {
+		return held
+	}
+	return r.placement.Startable(ctx, o.job, o.queue.choice.Settings, effective)
+}

@@ -1,0 +1,205 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/go-logr/logr"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+// runtimeIndex finds the TrainJobs that refer to a runtime.
+const runtimeIndex = "spec.runtimeRef"
+
+// controllerName is the controller's in logs and metrics.
+const controllerName = "trainjob"
+
+func runtimeKey(kind, name string) string { return kind + "/" + name }
+
+// Next is what is run after each reconcile of a TrainJob.
+type Next interface {
+	// ReconcileAfter reconciles the same TrainJob. failed is set if the reconcile before has failed: what may have to be
+	// stopped must not be started.
+	ReconcileAfter(ctx context.Context, request reconcile.Request, failed bool) (reconcile.Result, error)
+	// Changed returns TrainJobs to reconcile.
+	Changed() <-chan event.GenericEvent
+}
+
+// SetupWithManager registers the controller, its indexes, its metrics and its watches. next, if it is not nil, is run
+// after each reconcile of a TrainJob: one queue for both means that they never write the same TrainJob at the same
+// time.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrency int, next Next) error {
+	if err := r.setupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	if err := collect(mgr, overduePods{mgr.GetClient(), r.clock}); err != nil {
+		return err
+	}
+	if r.installed.Trainer().hasState() {
+		if err := collect(mgr, states{mgr.GetClient()}); err != nil {
+			return err
+		}
+	}
+	b := r.watch(ctrl.NewControllerManagedBy(mgr), mgr).
+		Named(controllerName).
+		WithLogConstructor(logConstructor(mgr.GetLogger())).
+		WatchesRawSource(source.Channel(r.installed.again(ctx, r.client), &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency})
+	if next != nil {
+		b = b.WatchesRawSource(source.Channel(next.Changed(), &handler.EnqueueRequestForObject{}))
+	}
+	return b.Complete(r.both(next))
+}
+
+func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, kind := range append(slices.Clone(r.policy.ownerKinds), gvk) {
+		if err := jobframework.SetupWorkloadOwnerIndex(ctx, indexer, kind); err != nil {
+			return err
+		}
+	}
+	if err := indexer.IndexField(ctx, &corev1.Pod{}, store.PodIndex, store.PodIndexOf); err != nil {
+		return err
+	}
+	return indexer.IndexField(ctx, &api.TrainJob{}, runtimeIndex, func(o client.Object) []string {
+		ref := o.(*api.TrainJob).Spec.RuntimeRef
+		return []string{runtimeKey(ptr.Deref(ref.Kind, ""), ref.Name)}
+	})
+}
+
+// watch adds the watches of all that a TrainJob depends on.
+func (r *Reconciler) watch(b *builder.Builder, mgr ctrl.Manager) *builder.Builder {
+	inOrder := func(h handler.EventHandler) handler.EventHandler { return holdersFirst{h, r.crowds} }
+	runtimesOf := func(kind string) handler.EventHandler {
+		return inOrder(handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(kind)))
+	}
+	owner := inOrder(handler.EnqueueRequestForOwner(
+		mgr.GetScheme(), mgr.GetRESTMapper(), &api.TrainJob{}, handler.OnlyControllerOwner()))
+	pods := inOrder(handler.EnqueueRequestsFromMapFunc(r.jobOf))
+	return b.
+		Watches(&api.TrainJob{}, inOrder(&handler.EnqueueRequestForObject{})).
+		Watches(&kueue.Workload{}, owner).
+		Watches(&jobset.JobSet{}, owner).
+		Watches(&corev1.Pod{}, pods, builder.WithPredicates(podEnds())).
+		Watches(&api.ClusterTrainingRuntime{}, runtimesOf(trainerapi.ClusterTrainingRuntimeKind)).
+		Watches(&api.TrainingRuntime{}, runtimesOf(trainerapi.TrainingRuntimeKind))
+}
+
+func logConstructor(log logr.Logger) func(*reconcile.Request) logr.Logger {
+	log = log.WithValues("controller", controllerName, "controllerGroup", gvk.Group, "controllerKind", gvk.Kind)
+	return func(request *reconcile.Request) logr.Logger {
+		if request == nil {
+			return log
+		}
+		return log.WithValues(gvk.Kind, klog.KRef(request.Namespace, request.Name),
+			"namespace", request.Namespace, "name", request.Name)
+	}
+}
+
+// both reconciles a TrainJob, and then runs next.
+func (r *Reconciler) both(next Next) reconcile.Func {
+	return func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+		r.crowds.took(request)
+		result, err := r.Reconcile(ctx, request)
+		if next != nil {
+			further, nextErr := next.ReconcileAfter(ctx, request, err != nil)
+			result, err = sooner(result, further), errors.Join(err, nextErr)
+		}
+		return placed(result, err), err
+	}
+}
+
+func sooner(a, b reconcile.Result) reconcile.Result {
+	if a.RequeueAfter == 0 || b.RequeueAfter > 0 && b.RequeueAfter < a.RequeueAfter {
+		return b
+	}
+	return a
+}
+
+// podEnds passes what can end a stop: a pod that is gone or at its end.
+func podEnds() predicate.Funcs {
+	ended := func(o client.Object) bool { return store.PodEnded(o.(*corev1.Pod)) }
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return ended(e.ObjectNew) && !ended(e.ObjectOld) },
+		DeleteFunc:  func(event.DeleteEvent) bool { return true },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// jobOf returns the TrainJob of a pod, where its end matters: quota is held for its pods alone, because it is
+// suspended, finished or deleted; or the pod, in a gang, may have to be replaced.
+func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Request {
+	pod := o.(*corev1.Pod)
+	key := types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.Labels[jobset.JobSetNameKey]}
+	request := []reconcile.Request{{NamespacedName: key}}
+	if pod.Spec.SchedulingGroup != nil && pod.Status.Phase != corev1.PodSucceeded {
+		return request
+	}
+	var trainJob api.TrainJob
+	err := r.client.Get(ctx, key, &trainJob, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Reading the TrainJob of a pod", "trainJob", key)
+		return request
+	}
+	present := err == nil && trainJob.DeletionTimestamp.IsZero() && !hasEnded(&trainJob)
+	if present && ptr.Deref(trainJob.Spec.Suspend, false) {
+		return request
+	}
+	if present {
+		return nil
+	}
+	if holds, err := r.holdsQuota(ctx, key); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing the Workloads of a pod's TrainJob", "trainJob", key)
+	} else if !holds {
+		return nil
+	}
+	return request
+}
+
+// holdsQuota reports whether a Workload of a TrainJob of the name holds quota.
+func (r *Reconciler) holdsQuota(ctx context.Context, key types.NamespacedName) (bool, error) {
+	workloads, err := r.workloadsOf(ctx, key)
+	return slices.ContainsFunc(workloads, func(wl kueue.Workload) bool { return holdQuota([]*kueue.Workload{&wl}) }), err
+}
+
+// waitingJobsOf returns the suspended TrainJobs that refer to a runtime of the kind.
+func (r *Reconciler) waitingJobsOf(kind string) handler.MapFunc {
+	return func(ctx context.Context, rt client.Object) []reconcile.Request {
+		var list api.TrainJobList
+		err := r.client.List(ctx, &list, client.InNamespace(rt.GetNamespace()),
+			client.MatchingFields{runtimeIndex: runtimeKey(kind, rt.GetName())})
+		if err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Listing the TrainJobs of a runtime", "kind", kind, "name", rt.GetName())
+			return nil
+		}
+		var requests []reconcile.Request
+		for i := range list.Items {
+			if ptr.Deref(list.Items[i].Spec.Suspend, false) {
+				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+			}
+		}
+		return requests
+	}
+}
+
+var _ reconcile.Reconciler = (*Reconciler)(nil)

@@ -1,0 +1,368 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+var errDown = errors.New("the API server doesn't answer")
+
+func kinds(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return scheme
+}
+
+// cluster returns a cache of objects; reads of the kind "down" fail.
+func cluster(t *testing.T, down string, objects ...client.Object) client.WithWatch {
+	t.Helper()
+	fails := func(o any) error {
+		if name := reflect.TypeOf(o).Elem().Name(); down != "" && strings.TrimSuffix(name, "List") == down {
+			return errDown
+		}
+		return nil
+	}
+	return fake.NewClientBuilder().WithScheme(kinds(t)).WithObjects(objects...).
+		WithIndex(&kueue.Workload{}, jobframework.OwnerReferenceIndexKey(gvk), func(o client.Object) []string {
+			return []string{o.GetOwnerReferences()[0].Name}
+		}).
+		WithIndex(&api.TrainJob{}, runtimeIndex, func(o client.Object) []string {
+			ref := o.(*api.TrainJob).Spec.RuntimeRef
+			return []string{runtimeKey(ptr.Deref(ref.Kind, ""), ref.Name)}
+		}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+				opts ...client.GetOption) error {
+				if err := fails(o); err != nil {
+					return err
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+			List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
+				if err := fails(l); err != nil {
+					return err
+				}
+				return c.List(ctx, l, opts...)
+			},
+		}).Build()
+}
+
+// trainJobIn returns a TrainJob that refers to ClusterTrainingRuntime torch.
+func trainJobIn(namespace, name string, change ...func(*api.TrainJob)) *api.TrainJob {
+	job := &api.TrainJob{}
+	job.Namespace, job.Name, job.UID, job.Spec.Suspend = namespace, name, "uid", ptr.To(true)
+	job.Spec.RuntimeRef = trainerapi.RuntimeRef{Kind: ptr.To(trainerapi.ClusterTrainingRuntimeKind), Name: "torch"}
+	for _, c := range change {
+		c(job)
+	}
+	return job
+}
+
+func runningJob(job *api.TrainJob) { job.Spec.Suspend = ptr.To(false) }
+
+func endedJob(job *api.TrainJob) {
+	runningJob(job)
+	job.Status.Conditions = []metav1.Condition{is(trainerapi.TrainJobComplete, 0)}
+}
+
+func TestJobOf(t *testing.T) {
+	holds := observation(overrides.Bundled, isAdmitted(0)).workloads.own[0]
+	waits := observation(overrides.Bundled).workloads.own[0]
+	cases := map[string]struct {
+		reason  string
+		objects []client.Object
+		down    string
+		gang    bool
+		phase   corev1.PodPhase
+		want    bool
+	}{
+		"stops": {reason: "its quota is held for its pods", want: true,
+			objects: []client.Object{trainJobIn("ns", "job")}},
+		"runs":          {reason: "nothing waits for the end", objects: []client.Object{trainJobIn("ns", "job", runningJob)}},
+		"runs, gang":    {reason: "the pod may have to be replaced", gang: true, phase: corev1.PodFailed, want: true},
+		"succeeds":      {reason: "it won't be replaced", gang: true, phase: corev1.PodSucceeded},
+		"gone":          {reason: "it holds no quota"},
+		"gone, waits":   {reason: "it holds no quota", objects: []client.Object{waits}},
+		"gone, quota":   {reason: "its quota is held for its pods", objects: []client.Object{holds}, want: true},
+		"ended, quota":  {reason: "the same", objects: []client.Object{trainJobIn("ns", "job", endedJob), holds}, want: true},
+		"unreadable":    {reason: "it may matter", down: "TrainJob", want: true},
+		"quota unknown": {reason: "it may matter", down: "Workload", want: true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod",
+				Labels: map[string]string{jobset.JobSetNameKey: "job"}}}
+			pod.Status.Phase = c.phase
+			if c.gang {
+				pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{}
+			}
+			r := &Reconciler{client: cluster(t, c.down, c.objects...)}
+			got := r.jobOf(t.Context(), pod)
+			key := types.NamespacedName{Namespace: "ns", Name: "job"}
+			if len(got) > 0 != c.want || c.want && got[0].NamespacedName != key {
+				t.Errorf("%s: got %v", c.reason, got)
+			}
+		})
+	}
+}
+
+func TestWaitingJobsOf(t *testing.T) {
+	other := func(job *api.TrainJob) { job.Spec.RuntimeRef.Name = "other" }
+	r := &Reconciler{client: cluster(t, "", trainJobIn("a", "waits"), trainJobIn("b", "waits"),
+		trainJobIn("a", "runs", runningJob), trainJobIn("a", "other", other))}
+	torch := &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch"}}
+	got := r.waitingJobsOf(trainerapi.ClusterTrainingRuntimeKind)(t.Context(), torch)
+	want := []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: "a", Name: "waits"}},
+		{NamespacedName: types.NamespacedName{Namespace: "b", Name: "waits"}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("those that wait follow their runtime: got %v", got)
+	}
+	namespaced := &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "torch"}}
+	if got := r.waitingJobsOf(trainerapi.TrainingRuntimeKind)(t.Context(), namespaced); got != nil {
+		t.Errorf("nobody refers to it: got %v", got)
+	}
+	r.client = cluster(t, "TrainJob", trainJobIn("a", "waits"))
+	if got := r.waitingJobsOf(trainerapi.ClusterTrainingRuntimeKind)(t.Context(), torch); got != nil {
+		t.Errorf("they can't be listed: got %v", got)
+	}
+}
+
+func TestPodEnds(t *testing.T) {
+	p := podEnds()
+	alive, ended := &corev1.Pod{}, &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed}}
+	if p.Create(event.CreateEvent{Object: ended}) || p.Generic(event.GenericEvent{Object: ended}) {
+		t.Error("a new pod ends nothing")
+	}
+	if !p.Delete(event.DeleteEvent{Object: alive}) {
+		t.Error("a pod that is gone does")
+	}
+	if !p.Update(event.UpdateEvent{ObjectOld: alive, ObjectNew: ended}) ||
+		p.Update(event.UpdateEvent{ObjectOld: ended, ObjectNew: ended}) ||
+		p.Update(event.UpdateEvent{ObjectOld: alive, ObjectNew: alive}) {
+		t.Error("so does one that ends, once")
+	}
+}
+
+func TestSooner(t *testing.T) {
+	after := func(d time.Duration) reconcile.Result { return reconcile.Result{RequeueAfter: d} }
+	for _, c := range [][3]time.Duration{{0, 0, 0}, {0, 5, 5}, {5, 0, 5}, {5, 3, 3}, {3, 5, 3}} {
+		if got := sooner(after(c[0]), after(c[1])); got.RequeueAfter != c[2] {
+			t.Errorf("of %d and %d: got %d", c[0], c[1], got.RequeueAfter)
+		}
+	}
+}
+
+// nobody is run after each reconcile.
+type nobody struct{}
+
+func (nobody) ReconcileAfter(context.Context, reconcile.Request, bool) (reconcile.Result, error) {
+	return reconcile.Result{}, nil
+}
+
+func (nobody) Changed() <-chan event.GenericEvent { return make(chan event.GenericEvent) }
+
+func TestSetupWithManager(t *testing.T) {
+	scheme := kinds(t)
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for kind := range scheme.AllKnownTypes() {
+		mapper.Add(kind, meta.RESTScopeNamespace)
+	}
+	for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+		mgr, err := ctrl.NewManager(&rest.Config{Host: "http://127.0.0.1:1"}, ctrl.Options{
+			Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
+			Controller:     config.Controller{SkipNameValidation: ptr.To(true)},
+			MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := reconcilerOf(t, d, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.SetupWithManager(t.Context(), mgr, 1, nobody{}); err != nil {
+			t.Errorf("%s: got %v", d.Name(), err)
+		}
+	}
+}
+
+// reconcilerOf returns a Reconciler on an empty cluster.
+func reconcilerOf(t *testing.T, d overrides.Dialect, change func(*configapi.Kueue)) (*Reconciler, error) {
+	c, clk := cluster(t, ""), clocktesting.NewFakeClock(now)
+	kueueConfig := &configapi.Default().Kueue
+	if change != nil {
+		change(kueueConfig)
+	}
+	return NewReconciler(Config{Client: c, Reader: c, Store: store.New(c, c, clk, d == overrides.Bundled),
+		Kueue: kueueConfig, Installed: NewInstalled(d, clk), Clock: clk})
+}
+
+func TestNewReconciler(t *testing.T) {
+	for want, change := range map[string]func(*configapi.Kueue){
+		"": func(k *configapi.Kueue) {
+			k.WaitForPodsReady, k.AfterDeactivated = true, &metav1.Duration{Duration: time.Hour}
+			k.OwnerKinds = []string{"Job.v1.batch"}
+		},
+		`kueue.ownerKinds[0] is "Job"; write Kind.version.group`: func(k *configapi.Kueue) { k.OwnerKinds = []string{"Job"} },
+		"kueue.managedJobsNamespaceSelector: ": func(k *configapi.Kueue) {
+			k.ManagedJobsNamespaceSelector = &metav1.LabelSelector{
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}
+		},
+	} {
+		r, err := reconcilerOf(t, overrides.Bundled, change)
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		if err == nil && !reflect.DeepEqual(r.policy.ownerKinds, []schema.GroupVersionKind{
+			{Group: "batch", Version: "v1", Kind: "Job"}}) {
+			t.Errorf("got %v", r.policy.ownerKinds)
+		}
+	}
+}
+
+// gauges returns what a collector counts, by label value; an error is under "error".
+func gauges(t *testing.T, c prometheus.Collector) map[string]float64 {
+	t.Helper()
+	out, descriptions := make(chan prometheus.Metric, 100), make(chan *prometheus.Desc, 10)
+	c.Describe(descriptions)
+	if len(descriptions) != 1 {
+		t.Errorf("it describes one metric, not %d", len(descriptions))
+	}
+	c.Collect(out)
+	close(out)
+	counted := map[string]float64{}
+	for m := range out {
+		var data dto.Metric
+		if err := m.Write(&data); err != nil {
+			counted["error"]++
+			continue
+		}
+		name := ""
+		for _, label := range data.Label {
+			name = label.GetValue()
+		}
+		counted[name] = data.GetGauge().GetValue()
+	}
+	return counted
+}
+
+func TestStates(t *testing.T) {
+	ended := trainJobIn("a", "3", endedJob)
+	got := gauges(t, states{cluster(t, "", trainJobIn("a", "1"), trainJobIn("a", "2"), ended)})
+	sum := 0.0
+	for _, n := range got {
+		sum += n
+	}
+	if len(got) != len(api.States) || sum != 3 || got[string(api.StateOf(&ended.Status.TrainJobStatus))] != 1 {
+		t.Errorf("each TrainJob is counted once: got %v", got)
+	}
+	if got := gauges(t, states{cluster(t, "TrainJob")}); got["error"] != 1 {
+		t.Errorf("they can't be listed: got %v", got)
+	}
+}
+
+func TestPodsOverdue(t *testing.T) {
+	pod := func(name string, end time.Duration, phase corev1.PodPhase) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Finalizers: []string{"example.com/a"}}}
+		if end != 0 {
+			p.DeletionTimestamp = ptr.To(ago(end))
+		}
+		p.Status.Phase, p.Spec.NodeName = phase, "node"
+		return p
+	}
+	clk := clocktesting.NewFakeClock(now)
+	got := gauges(t, overduePods{cluster(t, "", pod("late", time.Minute, corev1.PodRunning),
+		pod("in time", 29*time.Second, corev1.PodRunning), pod("ended", time.Minute, corev1.PodFailed),
+		pod("runs", 0, corev1.PodRunning)), clk})
+	if got[""] != 1 || len(got) != 1 {
+		t.Errorf("only one runs 30 seconds after its grace period: got %v", got)
+	}
+	if got := gauges(t, overduePods{cluster(t, "Pod"), clk}); got["error"] != 1 {
+		t.Errorf("they can't be listed: got %v", got)
+	}
+}
+
+// adder is a manager that keeps what is added.
+type adder struct {
+	ctrl.Manager
+	added manager.Runnable
+}
+
+func (a *adder) Add(r manager.Runnable) error {
+	a.added = r
+	return nil
+}
+
+func TestCollect(t *testing.T) {
+	mgr, collector := &adder{}, prometheus.NewGauge(prometheus.GaugeOpts{Name: "signalbox_test_collect"})
+	if err := collect(mgr, collector); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	served := func() bool {
+		families, err := metrics.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "signalbox_test_collect" {
+				return true
+			}
+		}
+		return false
+	}
+	go func() { ended <- mgr.added.Start(ctx) }()
+	await(t, served)
+	if err := mgr.added.Start(ctx); err == nil {
+		t.Error("it is served once")
+	}
+	cancel()
+	if err := <-ended; err != nil || served() {
+		t.Errorf("it is served while this process leads: got %v", err)
+	}
+}

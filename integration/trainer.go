@@ -1,0 +1,97 @@
+package integration
+
+import (
+	"context"
+
+	"gomodules.xyz/jsonpatch/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	kevents "k8s.io/client-go/tools/events"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/review"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+// Trainer is all that differs between the Trainers that run TrainJobs. One is chosen for each reconcile and each
+// review: bundledTrainer, keyedTrainer (Kubeflow Trainer from v2.2) or listTrainer (before).
+type Trainer interface {
+	overrides.Dialect
+	trainerReads
+	trainerDecides
+	trainerReviews
+	// write writes a start, and returns in which way.
+	write(ctx context.Context, writer *store.Writer, start *admission.Start) (way string, err error)
+	// ways returns the ways in which write may write.
+	ways() []string
+	// recorder returns the recorder of the events that users get.
+	recorder(sink kevents.EventRecorder) kevents.EventRecorder
+	// hasState reports whether the status of TrainJobs has a state.
+	hasState() bool
+}
+
+// trainerReads is what a Trainer adds to an observation.
+type trainerReads interface {
+	// runtime returns the runtime that a suspended TrainJob runs.
+	runtime(ctx context.Context, runtimes *store.Runtimes, job *api.TrainJob) (*store.Choice, error)
+	// leftover returns what a suspended TrainJob has left. pods that the cache has are in it already.
+	leftover(ctx context.Context, r *Reconciler, o *observed) (leftover, error)
+	// startJobs returns the Jobs of the TrainJob's JobSet, if they matter to its start.
+	startJobs(ctx context.Context, r *Reconciler, o *observed) ([]batchv1.Job, error)
+}
+
+// trainerDecides are the decisions that depend on the Trainer. They are pure functions of what was observed.
+type trainerDecides interface {
+	// active reports whether something of a suspended TrainJob may still run.
+	active(o *observed) bool
+	// reclaimable returns the pods that won't run again of a TrainJob without a JobSet.
+	reclaimable(o *observed) []kueue.ReclaimablePod
+	// deletesJobSet reports whether the Trainer deletes the JobSet of a TrainJob that is being deleted. If it doesn't, the
+	// integration suspends the TrainJob.
+	deletesJobSet() bool
+	// prepare returns the steps that a suspended TrainJob needs before its next start, and what that start waits for; ""
+	// if it is ready.
+	prepare(o *observed) (steps []step, waiting string)
+	// settle returns what a prepared TrainJob with a Workload that is admitted needs in addition, as prepare does, and the
+	// events that its start sends.
+	settle(o *observed) (settled settlement)
+	// complete adds to a start what the Trainer needs with it.
+	complete(o *observed, start *admission.Start) error
+	// stuck returns the steps that help a suspended TrainJob whose JobSet can't create its Jobs.
+	stuck(o *observed) []step
+}
+
+// settlement is what a Trainer has to finish before a start.
+type settlement struct {
+	steps   []step
+	waiting string
+	events  []events.Event
+}
+
+// trainerReviews are the parts of the webhook that depend on how the Trainer takes overrides.
+type trainerReviews interface {
+	// completeOwn returns the patch of the integration's own update.
+	completeOwn(rq *review.Request) ([]jsonpatch.Operation, error)
+	// keep returns the patch of another's update that restores the integration's entry and annotations.
+	keep(rq *review.Request) ([]jsonpatch.Operation, error)
+	// unqueued returns the further patch of a TrainJob that Kueue doesn't manage.
+	unqueued(rq *review.Request) []jsonpatch.Operation
+	// queued returns the further patch of a TrainJob that Kueue manages.
+	queued(rq *review.Request) ([]jsonpatch.Operation, error)
+	// guarded returns the annotations that nobody else may bring.
+	guarded() []string
+}
+
+// trainerOf returns the Trainer of a dialect.
+func trainerOf(dialect overrides.Dialect, installed *Installed) Trainer {
+	switch {
+	case dialect == overrides.Bundled:
+		return bundledTrainer{dialect}
+	case dialect.Keyed():
+		return keyedTrainer{kubeflowTrainer{dialect}, installed}
+	}
+	return listTrainer{kubeflowTrainer{dialect}}
+}

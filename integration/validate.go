@@ -1,0 +1,131 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/review"
+)
+
+func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
+	if w.reader.Trusts(request) && isUpdate(request) {
+		return webhookadmission.Allowed("") // it never removes the spec
+	}
+	rq, err := w.reader.Read(request)
+	if err != nil {
+		return webhookadmission.Errored(http.StatusBadRequest, err)
+	}
+	if rq.OnlyFinalizers() {
+		return webhookadmission.Allowed("")
+	}
+	if !rq.HasSpec() { // none of the CRD's rules holds without it
+		return review.Reject(rq.New, field.ErrorList{field.Required(field.NewPath("spec"),
+			"a TrainJob without it runs nothing; send the whole manifest")})
+	}
+	if rq.Trusted {
+		return webhookadmission.Allowed("")
+	}
+	errs, err := w.check(ctx, rq)
+	if err != nil {
+		return webhookadmission.Errored(http.StatusInternalServerError, err)
+	}
+	if len(errs) > 0 {
+		return review.Reject(rq.New, errs)
+	}
+	return webhookadmission.Allowed("")
+}
+
+// check returns what is wrong with a create or an update by another client. An error means that it isn't known.
+func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
+	if rq.Created() {
+		errs := append(jobframework.ValidateJobOnCreate(asJob(rq.New)), refuseOwn(w.installed.Trainer(), rq.New)...)
+		return append(errs, w.refuseOwned(rq.New, rq.User)...), nil
+	}
+	var lookup error
+	errs := jobframework.ValidateJobOnUpdate(asJob(rq.Old), asJob(rq.New), func(namespace string) bool {
+		found, err := w.defaultQueueExists(ctx, namespace)
+		lookup = err
+		return found
+	})
+	errs = append(errs, w.refuseUnqueued(rq)...)
+	return append(errs, refuseAdopted(rq)...), lookup
+}
+
+// asJob returns a TrainJob for jobframework's validation, which reads its metadata and spec.suspend.
+func asJob(trainJob *api.TrainJob) *job {
+	return &job{o: &observed{job: trainJob, trainer: bundledTrainer{overrides.Bundled}}, asked: &asked{}}
+}
+
+// refuseUnqueued rejects an update that takes a TrainJob out of its queue before its end: its Workload would keep its
+// quota, and nobody would release it.
+func (w *Webhook) refuseUnqueued(rq *review.Request) field.ErrorList {
+	before, after := jobframework.QueueNameForObject(rq.Old), jobframework.QueueNameForObject(rq.New)
+	if w.policy.manageAll || hasEnded(rq.Old) || before == "" || after != "" {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(field.NewPath("metadata", "labels").Key(constants.QueueLabel), "", fmt.Sprintf(
+		"the TrainJob is in queue %q; name another queue, or delete the TrainJob", before))}
+}
+
+var ownersPath = field.NewPath("metadata", "ownerReferences")
+
+// refuseOwned rejects a new TrainJob that names an owner of a kind which Kueue manages, except from that owner's
+// controller: its quota would be the owner's, whose Workload doesn't stand for it.
+func (w *Webhook) refuseOwned(trainJob *api.TrainJob, user string) field.ErrorList {
+	owner := metav1.GetControllerOf(trainJob)
+	if owner == nil || slices.Contains(w.policy.ownerUsers, user) {
+		return nil
+	}
+	kind := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
+	if !slices.ContainsFunc(w.policy.ownerKinds, func(k schema.GroupVersionKind) bool { return k.GroupKind() == kind }) {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(ownersPath, fmt.Sprintf(
+		"a TrainJob that %s %q owns runs on the owner's quota, so that only the owner's controller may create it, and %q is "+
+			"not listed in kueue.ownerIdentities of Signalbox's configuration; create the TrainJob without an owner, or list "+
+			"the user", owner.Kind, owner.Name, user))}
+}
+
+// refuseAdopted rejects an update that gives a TrainJob another controller: whose quota it runs on is decided when it
+// is created. Removing the controller is harmless: the TrainJob then needs quota of its own.
+func refuseAdopted(rq *review.Request) field.ErrorList {
+	before, after := metav1.GetControllerOf(rq.Old), metav1.GetControllerOf(rq.New)
+	if after == nil || before != nil && before.UID == after.UID && before.Kind == after.Kind &&
+		before.Name == after.Name && before.APIVersion == after.APIVersion {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(ownersPath, fmt.Sprintf(
+		"%s %q can't become the controller of a TrainJob that is there already: whose quota it runs on is decided when it "+
+			"is created; create another TrainJob", after.Kind, after.Name))}
+}
+
+// refuseOwn rejects a new TrainJob that has what is the integration's: its entry, or its annotations.
+func refuseOwn(trainer Trainer, trainJob *api.TrainJob) field.ErrorList {
+	var errs field.ErrorList
+	for _, name := range trainer.guarded() {
+		if _, found := trainJob.Annotations[name]; found {
+			refusals.WithLabelValues("annotation", "refused").Inc()
+			errs = append(errs, field.Forbidden(field.NewPath("metadata", "annotations").Key(name),
+				"the annotation is written when the TrainJob starts; take it out of the manifest"))
+		}
+	}
+	if overrides.OwnIndex(trainJob) < 0 {
+		return errs
+	}
+	refusals.WithLabelValues("entry", "refused").Inc()
+	return append(errs, field.Forbidden(field.NewPath("spec", "runtimePatches").Key(overrides.Manager), fmt.Sprintf(
+		"the entry of manager %q is written when the TrainJob is admitted; take it out of the manifest. If the manifest has "+
+			"none, Kueue's built-in TrainJob integration has added it: take trainer.kubeflow.org/trainjob out of "+
+			"integrations.frameworks in Kueue's configuration", overrides.Manager)))
+}

@@ -1,0 +1,92 @@
+package overrides
+
+import (
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/kubeflow/trainer/v2/pkg/constants"
+	trainingruntimeutil "github.com/kubeflow/trainer/v2/pkg/util/trainingruntime"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+)
+
+// assembly is how a version of Trainer makes a JobSet's ReplicatedJobs of a runtime with the entries merged into it.
+type assembly struct {
+	// resources returns what a node has of the runtime's resources and spec.trainer.resourcesPerNode.
+	resources func(have, given corev1.ResourceRequirements) (corev1.ResourceRequirements, error)
+	// isNode reports whether resourcesPerNode is for a ReplicatedJob.
+	isNode func(rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool
+	// built returns Effective.Built, given Effective.ReplicatedJobs and a function that adds what the ML policies do.
+	built func(without []jobset.ReplicatedJob, with func() ([]jobset.ReplicatedJob, error)) ([]jobset.ReplicatedJob, error)
+}
+
+// The assemblies of the Trainers that are known.
+var (
+	// merging is the bundled Trainer's and Kubeflow Trainer's since v2.3.
+	merging = &assembly{resources: trainingruntimeutil.MergeResourceRequirements, isNode: isNode, built: builtWithPolicies}
+	// replacing is Kubeflow Trainer's in v2.1 and v2.2.
+	replacing = &assembly{resources: replaceResources, isNode: isNode, built: builtWithoutPolicies}
+	// replacingAlone is Kubeflow Trainer's in v2.0, where with MPI's launcher as a node resourcesPerNode is the launcher's
+	// alone.
+	replacingAlone = &assembly{resources: replaceResources, isNode: isTrainerStep, built: builtWithoutPolicies}
+)
+
+// isTrainer reports whether a ReplicatedJob is the trainer step, by the label that Trainer's runtimes carry.
+func isTrainer(rj *jobset.ReplicatedJob) bool {
+	return rj.Template.Labels[constants.LabelTrainJobAncestor] == constants.AncestorTrainer
+}
+
+// isTrainerStep reports whether a ReplicatedJob is the trainer step.
+func isTrainerStep(rj *jobset.ReplicatedJob, _ *trainerapi.MLPolicy) bool { return isTrainer(rj) }
+
+// isNode reports whether a ReplicatedJob is the trainer step, or the nodes where MPI's launcher is one of them.
+func isNode(rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool {
+	launcherIsNode := policy.MPI != nil && ptr.Deref(policy.MPI.RunLauncherAsNode, false)
+	return isTrainer(rj) || launcherIsNode && rj.Name == constants.Node
+}
+
+// replaceResources returns the given resources, as a whole, unless they are empty.
+func replaceResources(have, given corev1.ResourceRequirements) (corev1.ResourceRequirements, error) {
+	if given.Limits == nil && given.Requests == nil {
+		return have, nil
+	}
+	return *given.DeepCopy(), nil
+}
+
+// builtWithPolicies returns the ReplicatedJobs with what the ML policies add.
+func builtWithPolicies(
+	_ []jobset.ReplicatedJob, with func() ([]jobset.ReplicatedJob, error),
+) ([]jobset.ReplicatedJob, error) {
+	return with()
+}
+
+// builtWithoutPolicies returns the ReplicatedJobs as they are: the ML policies of earlier Trainers add other things
+// than those that are compiled in.
+func builtWithoutPolicies(
+	without []jobset.ReplicatedJob, _ func() ([]jobset.ReplicatedJob, error),
+) ([]jobset.ReplicatedJob, error) {
+	return without, nil
+}
+
+// setResourcesPerNode sets the resources of the node container of the ReplicatedJobs that spec.trainer.resourcesPerNode
+// is for.
+func (a *assembly) setResourcesPerNode(
+	job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob,
+) error {
+	if job.Spec.Trainer == nil || job.Spec.Trainer.ResourcesPerNode == nil || policy == nil {
+		return nil
+	}
+	given := job.Spec.Trainer.ResourcesPerNode
+	for i := range replicatedJobs {
+		node := findContainer(replicatedJobs[i].Template.Spec.Template.Spec.Containers, constants.Node)
+		if node == nil || !a.isNode(&replicatedJobs[i], policy) {
+			continue
+		}
+		resources, err := a.resources(node.Resources, *given)
+		if err != nil {
+			return field.Invalid(field.NewPath("spec", "trainer", "resourcesPerNode"), given, err.Error())
+		}
+		node.Resources = resources
+	}
+	return nil
+}

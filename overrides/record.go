@@ -1,0 +1,174 @@
+package overrides
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// RecordAnnotation is on TrainJobs of Trainers whose lists of overrides are not keyed by manager. It holds a Record.
+const RecordAnnotation = "signalbox.dev/overrides"
+
+// recordPointer is the annotation's JSON pointer.
+var recordPointer = "/metadata/annotations/" + strings.ReplaceAll(RecordAnnotation, "/", "~1")
+
+// Record names the elements of a list of overrides that are the integration's, and keeps the users' elements: when the
+// CRD is upgraded to another shape, the API server drops the list.
+type Record struct {
+	// Field of the TrainJob's spec that the elements belong to.
+	Field string `json:"field"`
+	// Time at which Own was last written; nil where the TrainJob has never been started.
+	Time *metav1.Time `json:"time,omitempty"`
+	// Own are the integration's elements, the last of the list.
+	Own []any `json:"own,omitempty"`
+	// Users are the fields of the spec that the users have set and that another Trainer's CRD doesn't have.
+	Users map[string]any `json:"users,omitempty"`
+}
+
+// RecordOf returns the TrainJob's Record, nil where it has none, and an error where it can't be read.
+func RecordOf(job *api.TrainJob) (*Record, error) {
+	value, found := job.Annotations[RecordAnnotation]
+	if !found {
+		return nil, nil
+	}
+	record := &Record{}
+	err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(value), record)
+	if err == nil {
+		err = record.check()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("metadata.annotations[%s]: %w; it was not written by Signalbox: "+
+			"delete the TrainJob and create it without the annotation", RecordAnnotation, err)
+	}
+	return record, nil
+}
+
+// readableRecord returns the TrainJob's Record, nil where it has none that can be read: RecordOf reports the error.
+func readableRecord(job *api.TrainJob) *Record {
+	record, err := RecordOf(job)
+	if err != nil {
+		return nil
+	}
+	return record
+}
+
+// String returns the annotation's value.
+func (r *Record) String() (string, error) {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return "", fmt.Errorf("encoding annotation %s: %w", RecordAnnotation, err)
+	}
+	return string(data), nil
+}
+
+// check returns an error where the Record's elements can't be read.
+func (r *Record) check() error {
+	if r.Field != PodTemplateOverrides && r.Field != PodSpecOverrides {
+		return fmt.Errorf("its field is %q", r.Field)
+	}
+	for _, spec := range []map[string]any{r.Users, {r.Field: r.Own}} {
+		if _, err := specOf(spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Entry returns the integration's entry that the Record holds, nil where the TrainJob has never been started.
+func (r *Record) Entry(job *api.TrainJob) *trainerapi.RuntimePatch {
+	return r.dialect().Own(job)
+}
+
+// dialect returns the Trainer's whose list the Record is of.
+func (r *Record) dialect() Dialect {
+	if r.Field == PodSpecOverrides {
+		return Kubeflow20
+	}
+	return Kubeflow21
+}
+
+// entries returns the entries of fields of the spec, as the Trainer reads them that the Record is of.
+func (r *Record) entries(fields map[string]any) []Entry {
+	read, err := specOf(fields)
+	if err != nil {
+		return nil // RecordOf has read them
+	}
+	read.Spec.RuntimePatches = nil
+	return r.dialect().Entries(read)
+}
+
+// Strip returns the users' elements of a list: all but the integration's. Of an element that equals one of the
+// integration's, the users keep as many as the Record has for them.
+func (r *Record) Strip(list []any) []any {
+	users, _ := r.Users[r.Field].([]any)
+	count := func(in []any, element any) int {
+		n := 0
+		for _, e := range in {
+			if sameJSON(e, element) {
+				n++
+			}
+		}
+		return n
+	}
+	var own []any
+	for _, element := range r.Own {
+		if count(list, element)-count(users, element) > count(own, element) {
+			own = append(own, element)
+		}
+	}
+	return Without(list, own)
+}
+
+// Empty reports whether there is nothing to record.
+func (r *Record) Empty() bool { return r.Time == nil && len(r.Own) == 0 && len(r.Users) == 0 }
+
+// Without returns the elements of the list that are not among own. Each of own removes one element, the last that
+// equals it.
+func Without(list, own []any) []any {
+	own = slices.Clone(own)
+	users := make([]any, 0, len(list))
+	for _, element := range slices.Backward(list) {
+		if i := slices.IndexFunc(own, func(o any) bool { return sameJSON(o, element) }); i >= 0 {
+			own = slices.Delete(own, i, i+1)
+			continue
+		}
+		users = append(users, element)
+	}
+	slices.Reverse(users)
+	return users
+}
+
+// specOf returns a TrainJob with the given fields of its spec.
+func specOf(fields map[string]any) (*api.TrainJob, error) {
+	data, err := json.Marshal(map[string]any{"spec": fields})
+	if err != nil {
+		return nil, err
+	}
+	read := &api.TrainJob{}
+	return read, json.Unmarshal(data, read)
+}
+
+// generic returns a value in the types of decoded JSON.
+func generic(value any) (any, error) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	var plain any
+	return plain, kjson.UnmarshalCaseSensitivePreserveInts(data, &plain)
+}
+
+// sameJSON reports whether two values have the same JSON, however their numbers were read.
+func sameJSON(a, b any) bool {
+	x, err1 := generic(a)
+	y, err2 := generic(b)
+	return err1 == nil && err2 == nil && reflect.DeepEqual(x, y)
+}

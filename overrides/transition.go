@@ -1,0 +1,127 @@
+package overrides
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// Changed reports whether an update changes the entries in more than their time.
+func Changed(before, after *api.TrainJob) bool { return changedPath(before, after) != nil }
+
+// changedPath returns the field that an update of the entries changes, the first of several; nil where there is none.
+func changedPath(before, after *api.TrainJob) *field.Path {
+	was, is := &before.Spec, &after.Spec
+	switch {
+	case !equality.Semantic.DeepEqual(timeless(was.RuntimePatches), timeless(is.RuntimePatches)):
+		return patchesPath
+	case !equality.Semantic.DeepEqual(timelessHistories(before), timelessHistories(after)):
+		return historiesPath
+	case !equality.Semantic.DeepEqual(was.PodTemplateOverrides, is.PodTemplateOverrides):
+		return field.NewPath("spec", PodTemplateOverrides)
+	}
+	return nil
+}
+
+// timeless returns runtimePatches without their times.
+func timeless(entries []trainerapi.RuntimePatch) []trainerapi.RuntimePatch {
+	entries = slices.Clone(entries)
+	for i := range entries {
+		entries[i].Time = nil
+	}
+	return entries
+}
+
+// CheckTransition returns errors where an update changes the entries while they may not change: while the TrainJob runs
+// before and after it, and while a ReplicatedJob of its JobSet (nil where there is none) is still active.
+func CheckTransition(before, after *api.TrainJob, js *jobset.JobSet) field.ErrorList {
+	path := changedPath(before, after)
+	if path == nil {
+		return nil
+	}
+	what := changedEntries(path, before.Spec.RuntimePatches, after.Spec.RuntimePatches)
+	if !ptr.Deref(before.Spec.Suspend, false) && !ptr.Deref(after.Spec.Suspend, false) {
+		return field.ErrorList{field.Forbidden(path,
+			what+" can't change while the TrainJob runs; suspend it before, or in the same update")}
+	}
+	if js == nil {
+		return nil
+	}
+	var errs field.ErrorList
+	for _, status := range js.Status.ReplicatedJobsStatus {
+		if status.Active > 0 {
+			errs = append(errs, field.Forbidden(path, fmt.Sprintf("%s can't change while replicatedJob %q of the last run is "+
+				"still active (%d); try again when it has stopped", what, status.Name, status.Active)))
+		}
+	}
+	return errs
+}
+
+// changedEntries names the entries that an update changes, for messages. path is the field that it changes.
+func changedEntries(path *field.Path, before, after []trainerapi.RuntimePatch) string {
+	if path != patchesPath {
+		return "its entries"
+	}
+	old, now := byManager(before), byManager(after)
+	var changed []string
+	for manager, entry := range now {
+		if was, found := old[manager]; !found || !equality.Semantic.DeepEqual(was, entry) {
+			changed = append(changed, manager)
+		}
+	}
+	for manager := range old {
+		if _, found := now[manager]; !found {
+			changed = append(changed, manager)
+		}
+	}
+	if len(changed) == 0 {
+		return "the order of the entries"
+	}
+	slices.Sort(changed)
+	return "the entry of " + strings.Join(changed, ", ")
+}
+
+// byManager returns the entries without their times, by their managers.
+func byManager(entries []trainerapi.RuntimePatch) map[string]trainerapi.RuntimePatch {
+	all := make(map[string]trainerapi.RuntimePatch, len(entries))
+	for _, e := range timeless(entries) {
+		all[e.Manager] = e
+	}
+	return all
+}
+
+// CheckFrozen returns an error for each field but the entries that an update changes, unless the TrainJob is suspended
+// before and after it, and whether it changes any. The CRD refuses a changed value too, but not one that is added or
+// removed.
+func CheckFrozen(before, after *api.TrainJob) (errs field.ErrorList, changed bool) {
+	was, is, path := &before.Spec, &after.Spec, field.NewPath("spec")
+	suspended := ptr.Deref(was.Suspend, false) && ptr.Deref(is.Suspend, false)
+	for _, frozen := range []struct {
+		name    string
+		was, is any
+	}{
+		{"runtimeRef", was.RuntimeRef, is.RuntimeRef},
+		{"initializer", was.Initializer, is.Initializer},
+		{"trainer", was.Trainer, is.Trainer},
+		{"activeDeadlineSeconds", was.ActiveDeadlineSeconds, is.ActiveDeadlineSeconds},
+		{"managedBy", was.ManagedBy, is.ManagedBy},
+	} {
+		if equality.Semantic.DeepEqual(frozen.was, frozen.is) {
+			continue
+		}
+		changed = true
+		if !suspended {
+			errs = append(errs, field.Forbidden(path.Child(frozen.name), "it can't change while the TrainJob runs, nor in the "+
+				"update that starts or stops it; create another TrainJob"))
+		}
+	}
+	return errs, changed
+}

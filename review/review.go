@@ -1,0 +1,178 @@
+// Package review is the kit of the webhooks: a request's objects, each decoded once, the patches that restore a field,
+// and rejections.
+package review
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"gomodules.xyz/jsonpatch/v2"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	kjson "sigs.k8s.io/json"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// Reader reads requests about TrainJobs.
+type Reader struct {
+	Decoder webhookadmission.Decoder
+	// Trusted are the users that write as the integration.
+	Trusted []string
+}
+
+// Request is a request to create or update a TrainJob.
+type Request struct {
+	// Old is the TrainJob before an update; nil on creation.
+	Old *api.TrainJob
+	// New is the TrainJob as it was sent.
+	New *api.TrainJob
+	// User who sent it.
+	User string
+	// Trusted is set if the integration sent it.
+	Trusted bool
+
+	sent, stored document
+}
+
+// document is an object as it was sent or stored, with what the types of this version don't know.
+type document struct {
+	raw  []byte
+	spec map[string]any
+	err  error
+	read bool
+}
+
+// fields returns the spec, decoded as the API server does it: a whole number stays one, however large. It is nil if the
+// object has no spec.
+func (d *document) fields() (map[string]any, error) {
+	if !d.read {
+		d.read = true
+		var object struct {
+			Spec map[string]any `json:"spec"`
+		}
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(d.raw, &object); err != nil {
+			d.err = fmt.Errorf("reading spec: %w", err)
+		}
+		d.spec = object.Spec
+	}
+	return d.spec, d.err
+}
+
+// Read decodes a request. An error is about what was sent.
+func (r Reader) Read(request webhookadmission.Request) (*Request, error) {
+	rq := &Request{New: &api.TrainJob{}, User: request.UserInfo.Username, Trusted: r.Trusts(request)}
+	rq.sent.raw, rq.stored.raw = request.Object.Raw, request.OldObject.Raw
+	if err := r.Decoder.Decode(request, rq.New); err != nil {
+		return nil, err
+	}
+	if rq.New.Namespace == "" {
+		rq.New.Namespace = request.Namespace
+	}
+	if request.Operation == admissionv1.Update {
+		rq.Old = &api.TrainJob{}
+		if err := r.Decoder.DecodeRaw(request.OldObject, rq.Old); err != nil {
+			return nil, err
+		}
+	}
+	return rq, nil
+}
+
+// Trusts reports whether the integration sent a request.
+func (r Reader) Trusts(request webhookadmission.Request) bool {
+	return slices.Contains(r.Trusted, request.UserInfo.Username)
+}
+
+// Created reports whether the request creates a TrainJob.
+func (r *Request) Created() bool { return r.Old == nil }
+
+// Sent returns the fields of the spec that was sent, with those that the types of this version don't know; nil if there
+// is no spec.
+func (r *Request) Sent() (map[string]any, error) { return r.sent.fields() }
+
+// Stored returns the fields of the spec before an update, as Sent does.
+func (r *Request) Stored() (map[string]any, error) { return r.stored.fields() }
+
+// HasSpec reports whether a spec was sent. None of the CRD's rules holds for a TrainJob without one.
+func (r *Request) HasSpec() bool {
+	spec, err := r.Sent()
+	return err == nil && spec != nil
+}
+
+// OnlyFinalizers reports whether a request changes at most the finalizers of a TrainJob that is being deleted. Such a
+// request is never rejected. Other changes may be: a finalizer keeps the TrainJob, and Kubeflow Trainer v2.3.0 starts
+// it if suspend is false.
+func (r *Request) OnlyFinalizers() bool {
+	return !r.New.DeletionTimestamp.IsZero() && (r.Old == nil || equality.Semantic.DeepEqual(r.Old.Spec, r.New.Spec) &&
+		maps.Equal(r.Old.Labels, r.New.Labels) && maps.Equal(r.Old.Annotations, r.New.Annotations))
+}
+
+// SpecChanged reports whether a request creates a spec or changes it.
+func (r *Request) SpecChanged() bool {
+	return r.Old == nil || !equality.Semantic.DeepEqual(r.Old.Spec, r.New.Spec)
+}
+
+// AnnotationChanged reports whether a request adds, changes or removes an annotation.
+func (r *Request) AnnotationChanged(name string) bool {
+	was, is := r.before(name), r.after(name)
+	return (was == nil) != (is == nil) || was != nil && *was != *is
+}
+
+// before returns an annotation before the update; nil if there was none.
+func (r *Request) before(name string) *string {
+	if r.Old == nil {
+		return nil
+	}
+	if value, had := r.Old.Annotations[name]; had {
+		return &value
+	}
+	return nil
+}
+
+func (r *Request) after(name string) *string {
+	if value, has := r.New.Annotations[name]; has {
+		return &value
+	}
+	return nil
+}
+
+// Restore returns the patch that gives an annotation the value it had before the update, or removes one that it didn't
+// have; nil if the request leaves it. It changes New accordingly.
+func (r *Request) Restore(name string) []jsonpatch.Operation { return r.Annotate(name, r.before(name)) }
+
+// Annotate returns the patch that gives an annotation the value, or removes it if value is nil; nil if the request has
+// it so. It changes New accordingly.
+func (r *Request) Annotate(name string, value *string) []jsonpatch.Operation {
+	const annotations = "/metadata/annotations"
+	is := r.after(name)
+	switch {
+	case value == nil && is != nil:
+		delete(r.New.Annotations, name)
+		return []jsonpatch.Operation{jsonpatch.NewOperation("remove", annotations+"/"+Escape(name), nil)}
+	case value != nil && r.New.Annotations == nil:
+		r.New.Annotations = map[string]string{name: *value}
+		return []jsonpatch.Operation{jsonpatch.NewOperation("add", annotations, map[string]string{name: *value})}
+	case value != nil && (is == nil || *is != *value):
+		r.New.Annotations[name] = *value
+		return []jsonpatch.Operation{jsonpatch.NewOperation("add", annotations+"/"+Escape(name), *value)}
+	}
+	return nil
+}
+
+// Escape returns a key as a part of a JSON pointer (RFC 6901).
+func Escape(key string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(key) }
+
+// Reject returns the rejection of a TrainJob with all that is wrong with it.
+func Reject(job *api.TrainJob, errs field.ErrorList, warnings ...string) webhookadmission.Response {
+	kind := trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind).GroupKind()
+	status := apierrors.NewInvalid(kind, job.Name, errs).Status()
+	return webhookadmission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
+		Allowed: false, Result: &status, Warnings: warnings,
+	}}
+}

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// operation is one operation of a JSON patch (RFC 6902).
+type operation = overrides.PatchOperation
+
+// guard makes a patch fail on a TrainJob with another UID, and makes it a conflict if the TrainJob has changed since
+// that version.
+func guard(uid types.UID, version string) []operation {
+	return []operation{
+		{Op: "test", Path: "/metadata/uid", Value: uid},
+		{Op: "replace", Path: "/metadata/resourceVersion", Value: version},
+	}
+}
+
+// entryOf returns the operation that writes the integration's entry: in its place, or after all others.
+func entryOf(s *admission.Start) operation {
+	const list = "/spec/" + overrides.RuntimePatches
+	switch {
+	case s.At >= 0:
+		return operation{Op: "replace", Path: fmt.Sprintf("%s/%d", list, s.At), Value: s.Entry}
+	case s.Others:
+		return operation{Op: "add", Path: list + "/-", Value: s.Entry}
+	}
+	return operation{Op: "add", Path: list, Value: []any{s.Entry}}
+}
+
+// pinOf returns the operation that writes the pinned runtime.
+func pinOf(s *admission.Start) operation {
+	const annotations = "/metadata/annotations"
+	if !s.Annotated {
+		return operation{Op: "add", Path: annotations, Value: map[string]string{PinAnnotation: s.Pin}}
+	}
+	return operation{Op: "add", Path: annotations + "/" + strings.ReplaceAll(PinAnnotation, "/", "~1"), Value: s.Pin}
+}
+
+// resume returns the operation that starts a TrainJob.
+func resume() operation { return operation{Op: "add", Path: "/spec/suspend", Value: false} }
+
+func (w *Writer) patchFields(
+	ctx context.Context, job *api.TrainJob, operations []operation, options ...client.PatchOption,
+) error {
+	patch, err := json.Marshal(operations)
+	if err != nil {
+		return fmt.Errorf("encoding a patch of TrainJob %s/%s: %w", job.Namespace, job.Name, err)
+	}
+	return w.patch(ctx, job, client.RawPatch(types.JSONPatchType, patch), options...)
+}
+
+func (w *Writer) patch(
+	ctx context.Context, job *api.TrainJob, patch client.Patch, options ...client.PatchOption,
+) error {
+	if err := w.client.Patch(ctx, job, patch, append(options, client.FieldOwner(FieldManager))...); err != nil {
+		return err
+	}
+	w.wrote(job)
+	return nil
+}

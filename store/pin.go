@@ -1,0 +1,80 @@
+package store
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// PinAnnotation holds the runtime that a TrainJob of the bundled Trainer was first started on: its spec as JSON,
+// compressed by gzip, in base64. It is written together with the start, so that a later edit of the runtime, or its
+// deletion, changes nothing for the TrainJob.
+const PinAnnotation = "signalbox.dev/runtime"
+
+// maxPin bounds the decompressed size of a pin, in bytes. It is more than an object can hold.
+const maxPin = 8 << 20
+
+// packers are reused: a gzip writer takes most of a megabyte.
+var packers = sync.Pool{New: func() any { return gzip.NewWriter(io.Discard) }}
+
+// Pin returns the value of PinAnnotation for a runtime.
+func Pin(runtime *trainerapi.TrainingRuntimeSpec) (string, error) {
+	data, err := json.Marshal(runtime)
+	if err != nil {
+		return "", fmt.Errorf("pinning the runtime: %w", err)
+	}
+	var out bytes.Buffer
+	w := packers.Get().(*gzip.Writer)
+	defer packers.Put(w)
+	w.Reset(&out)
+	if _, err := w.Write(data); err != nil {
+		return "", fmt.Errorf("pinning the runtime: %w", err)
+	}
+	if err := w.Close(); err != nil {
+		return "", fmt.Errorf("pinning the runtime: %w", err)
+	}
+	return base64.StdEncoding.EncodeToString(out.Bytes()), nil
+}
+
+// Pinned returns the runtime that a TrainJob is pinned to, nil if it was never started. An annotation that can't be
+// read is an error that names it.
+func Pinned(job *api.TrainJob) (*trainerapi.TrainingRuntimeSpec, error) {
+	value, found := job.Annotations[PinAnnotation]
+	if !found {
+		return nil, nil
+	}
+	runtime, err := unpin(value)
+	if err != nil {
+		return nil, fmt.Errorf("metadata.annotations[%s]: %w; it was not written by Signalbox: delete the TrainJob and "+
+			"create it without the annotation", PinAnnotation, err)
+	}
+	return runtime, nil
+}
+
+func unpin(value string) (*trainerapi.TrainingRuntimeSpec, error) {
+	packed, err := base64.StdEncoding.DecodeString(value)
+	if err != nil {
+		return nil, err
+	}
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(r, maxPin+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxPin {
+		return nil, fmt.Errorf("it unfolds to more than %d bytes", maxPin)
+	}
+	runtime := &trainerapi.TrainingRuntimeSpec{}
+	return runtime, json.Unmarshal(data, runtime)
+}

@@ -1,0 +1,237 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/signalbox-dev/signalbox/podsets"
+)
+
+// PodIndex finds the pods that carry a JobSet's name; whoever makes the cache registers it.
+const PodIndex = "jobSet"
+
+// PodIndexOf returns the value of PodIndex for a pod.
+func PodIndexOf(o client.Object) []string { return []string{o.GetLabels()[jobset.JobSetNameKey]} }
+
+// RetainPod returns what a cache must keep of a pod for Pods: its identity, its controller, the JobSet that it names,
+// its node, its phase, and the scheduling gates that Kueue doesn't open.
+func RetainPod(pod *corev1.Pod) *corev1.Pod {
+	kept := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Labels: map[string]string{
+				jobset.JobSetNameKey: pod.Labels[jobset.JobSetNameKey], jobset.JobSetUIDKey: pod.Labels[jobset.JobSetUIDKey],
+			},
+		},
+		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+	}
+	for _, gate := range pod.Spec.SchedulingGates {
+		if !strings.HasPrefix(gate.Name, podsets.KueueGates) {
+			kept.Spec.SchedulingGates = append(kept.Spec.SchedulingGates, gate)
+		}
+	}
+	if controller := metav1.GetControllerOfNoCopy(pod); controller != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*controller}
+	}
+	return kept
+}
+
+// PodEnded reports whether a pod uses nothing and never will. Its containers have ended: its phase says so, or the
+// kubelet has deleted it with no grace period left and a finalizer keeps it. Or it is being deleted and was never bound
+// to a node: the API server binds no pod that is being deleted.
+func PodEnded(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	return !pod.DeletionTimestamp.IsZero() &&
+		(pod.Spec.NodeName == "" || ptr.Deref(pod.DeletionGracePeriodSeconds, -1) == 0)
+}
+
+// knownJobs is how many Jobs Pods remembers the controllers of.
+const knownJobs = 8192
+
+// Pods finds the pods of TrainJobs by ownership: pod, Job, JobSet, each by the UID of its controller. Labels only
+// narrow the search, because anybody who may create pods may set them.
+type Pods struct {
+	cache, live client.Reader
+	// jobs holds the UID of the JobSet that controls a Job, "" for none, by the Job's UID. A Job is created with its
+	// controller.
+	jobs *lru.Cache
+}
+
+// NewPods returns Pods. cache indexes pods by PodIndex; live must not be a cache.
+func NewPods(cache, live client.Reader) *Pods {
+	return &Pods{cache: cache, live: live, jobs: lru.New(knownJobs)}
+}
+
+// Named returns the pods that carry the JobSet's name and its UID, as the cache keeps them.
+func (p *Pods) Named(ctx context.Context, js *jobset.JobSet) ([]corev1.Pod, error) {
+	pods, err := p.list(ctx, client.ObjectKeyFromObject(js))
+	return slices.DeleteFunc(pods, func(pod corev1.Pod) bool {
+		return pod.Labels[jobset.JobSetUIDKey] != string(js.UID)
+	}), err
+}
+
+// Owner is the TrainJob whose pods Pods finds.
+type Owner struct {
+	types.NamespacedName
+	// UID of the TrainJob. It is "" for a TrainJob that is gone: then the pods are those of any TrainJob of the name.
+	UID types.UID
+	// JobSet is the TrainJob's present one; nil if it has none.
+	JobSet *jobset.JobSet
+}
+
+// Running returns the pods of a TrainJob that have not ended, of its present JobSet and of those that were deleted
+// before their pods.
+func (p *Pods) Running(ctx context.Context, owner Owner) ([]corev1.Pod, error) {
+	pods, err := p.list(ctx, owner.NamespacedName)
+	if err != nil {
+		return nil, err
+	}
+	return p.running(ctx, pods, owner)
+}
+
+// RunningNow returns what Running does, by the API server instead of the cache. Quota is released on its result only:
+// the watch of pods may be behind those of their owners.
+func (p *Pods) RunningNow(ctx context.Context, owner Owner) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := p.live.List(ctx, &pods, named(owner.NamespacedName)...); err != nil {
+		return nil, fmt.Errorf("listing the pods: %w", err)
+	}
+	return p.running(ctx, pods.Items, owner)
+}
+
+// named selects what carries a JobSet's name.
+func named(key types.NamespacedName) []client.ListOption {
+	return []client.ListOption{client.InNamespace(key.Namespace), client.MatchingLabels{jobset.JobSetNameKey: key.Name}}
+}
+
+func (p *Pods) running(ctx context.Context, pods []corev1.Pod, owner Owner) ([]corev1.Pod, error) {
+	pods = slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return PodEnded(&pod) })
+	if len(pods) == 0 {
+		return nil, nil
+	}
+	present, err := read(ctx, p.cache, owner.NamespacedName)
+	if err != nil {
+		return nil, err
+	}
+	// A stale cache may have the TrainJob's own JobSet, which is deleted.
+	foreign := func(jobSet types.UID) bool {
+		return present != nil && present.UID == jobSet && (owner.JobSet == nil || owner.JobSet.UID != jobSet) &&
+			!ofTrainJob(present, owner.Name, owner.UID)
+	}
+	running := pods[:0]
+	for _, pod := range pods {
+		controller, found, err := p.jobSetOf(ctx, &pod)
+		if err != nil {
+			return nil, err
+		}
+		if found && !foreign(controller) {
+			running = append(running, pod)
+		}
+	}
+	return running, nil
+}
+
+func (p *Pods) list(ctx context.Context, key types.NamespacedName) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	err := p.cache.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingFields{PodIndex: key.Name})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pods: %w", err)
+	}
+	return pods.Items, nil
+}
+
+// jobSetOf returns the UID of the JobSet that a pod's Job is of, and false if the pod is of no JobSet's Job. The
+// garbage collector deletes the pods of a Job that is gone; until then the pod's label names the JobSet.
+func (p *Pods) jobSetOf(ctx context.Context, pod *corev1.Pod) (types.UID, bool, error) {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil || owner.Kind != "Job" || owner.APIVersion != batchv1.SchemeGroupVersion.String() {
+		return "", false, nil
+	}
+	if uid, known := p.jobs.Get(owner.UID); known {
+		return uid.(types.UID), uid != types.UID(""), nil
+	}
+	job := &metav1.PartialObjectMetadata{}
+	job.SetGroupVersionKind(batchv1.SchemeGroupVersion.WithKind("Job"))
+	err := p.live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}, job)
+	if apierrors.IsNotFound(err) || err == nil && job.UID != owner.UID {
+		return types.UID(pod.Labels[jobset.JobSetUIDKey]), true, nil
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("reading Job %s of pod %s: %w", owner.Name, pod.Name, err)
+	}
+	var uid types.UID
+	if c := metav1.GetControllerOfNoCopy(job); isJobSet(c) {
+		uid = c.UID
+	}
+	p.jobs.Add(owner.UID, uid)
+	return uid, uid != "", nil
+}
+
+// JobsEnded reports whether every Job of the JobSets of a name whose UIDs match has ended, so that none creates another
+// pod. It asks the API server: a JobSet's status has its end before the Jobs have ended, and the JobSet may be gone
+// before them.
+func (p *Pods) JobsEnded(
+	ctx context.Context, key types.NamespacedName, match func(jobSet types.UID) bool,
+) (bool, error) {
+	var jobs batchv1.JobList
+	if err := p.live.List(ctx, &jobs, named(key)...); err != nil {
+		return false, fmt.Errorf("listing the Jobs of JobSet %s: %w", key.Name, err)
+	}
+	return !slices.ContainsFunc(jobs.Items, func(job batchv1.Job) bool {
+		owner := metav1.GetControllerOfNoCopy(&job)
+		return isJobSet(owner) && owner.Name == key.Name && match(owner.UID) && !jobEnded(&job)
+	}), nil
+}
+
+func isJobSet(owner *metav1.OwnerReference) bool {
+	return owner != nil && owner.Kind == "JobSet" && owner.APIVersion == jobset.SchemeGroupVersion.String()
+}
+
+// JobsOf returns the Jobs of a JobSet, from the API server.
+func (p *Pods) JobsOf(ctx context.Context, js *jobset.JobSet) ([]batchv1.Job, error) {
+	var jobs batchv1.JobList
+	if err := p.live.List(ctx, &jobs, named(client.ObjectKeyFromObject(js))...); err != nil {
+		return nil, fmt.Errorf("listing the Jobs of JobSet %s: %w", js.Name, err)
+	}
+	return slices.DeleteFunc(jobs.Items, func(job batchv1.Job) bool { return !metav1.IsControlledBy(&job, js) }), nil
+}
+
+// OfJobSet returns a function that reports whether a UID is that of the JobSet; for nil it is true for any UID.
+func OfJobSet(js *jobset.JobSet) func(types.UID) bool {
+	return func(uid types.UID) bool { return js == nil || uid == js.UID }
+}
+
+// jobEnded reports whether a Job creates no more pods: it has ended, or it is being deleted.
+func jobEnded(job *batchv1.Job) bool {
+	ended := func(c batchv1.JobCondition) bool {
+		return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
+	}
+	return !job.DeletionTimestamp.IsZero() || slices.ContainsFunc(job.Status.Conditions, ended)
+}
+
+// EndedCleanly reports whether all Jobs of a JobSet have succeeded, by its status: then none is left that creates pods.
+func EndedCleanly(js *jobset.JobSet) bool {
+	succeeded := func(rj jobset.ReplicatedJob) bool {
+		return slices.ContainsFunc(js.Status.ReplicatedJobsStatus, func(s jobset.ReplicatedJobStatus) bool {
+			return s.Name == rj.Name && s.Succeeded >= rj.Replicas
+		})
+	}
+	return len(js.Status.ReplicatedJobsStatus) == len(js.Spec.ReplicatedJobs) &&
+		!slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool { return !succeeded(rj) })
+}

@@ -1,0 +1,23 @@
+package store
+
+import (
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Store is all that Signalbox reads and writes of TrainJobs, shared by the integration and the bundled Trainer.
+type Store struct {
+	Writer   *Writer
+	JobSets  *JobSets
+	Pods     *Pods
+	Runtimes *Runtimes
+}
+
+// New returns a Store. live reads from the API server; it must not be a cache. extended is set if the TrainJobs' CRD is
+// the bundled Trainer's.
+func New(c client.Client, live client.Reader, clk clock.PassiveClock, extended bool) *Store {
+	return &Store{
+		Writer: NewWriter(c, clk, extended), JobSets: NewJobSets(c, live), Pods: NewPods(c, live),
+		Runtimes: NewRuntimes(c, live),
+	}
+}

@@ -1,0 +1,226 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// FieldManager is the name under which the API server records the integration's writes. Nothing depends on it: any
+// client may use any name, and a server-side apply removes what was applied before under the same name. TrainJobs are
+// therefore written by JSON patches of single fields, which leave every other entry unchanged, byte for byte: a client
+// that sends the whole list drops explicit zero values and fields that its types don't know, and the CRD's rules reject
+// the change.
+const FieldManager = "signalbox"
+
+// ConflictDelay is how long after a conflict a cache will have the version that caused it.
+const ConflictDelay = 100 * time.Millisecond
+
+// maxCacheDelay is how stale a cache may be. A version that hasn't arrived after that never will: the API server was
+// set back, and has nothing newer.
+const maxCacheDelay = time.Minute
+
+// Writer is the only writer of TrainJobs. It remembers the version that it wrote last, so that no decision is based on
+// an older one that a cache still has.
+type Writer struct {
+	client client.Client
+	clock  clock.PassiveClock
+	// extended is set if the CRD is the bundled Trainer's, whose status has a state.
+	extended bool
+
+	mu      sync.Mutex
+	written map[types.NamespacedName]written
+}
+
+type written struct {
+	uid     types.UID
+	version string
+	at      time.Time
+}
+
+// NewWriter returns a Writer. extended is set if the TrainJobs' CRD is the bundled Trainer's.
+func NewWriter(c client.Client, clk clock.PassiveClock, extended bool) *Writer {
+	return &Writer{client: c, clock: clk, extended: extended, written: map[types.NamespacedName]written{}}
+}
+
+// Behind reports whether a TrainJob, as it was read, is older than what this Writer wrote of it.
+func (w *Writer) Behind(job *api.TrainJob) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, found := w.written[client.ObjectKeyFromObject(job)]
+	if !found || last.uid != job.UID || w.clock.Since(last.at) > maxCacheDelay {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(job.ResourceVersion, last.version)
+	return err == nil && order < 0
+}
+
+// Forget drops what is remembered of a TrainJob that is gone.
+func (w *Writer) Forget(key types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.written, key)
+}
+
+func (w *Writer) wrote(o client.Object) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.written[client.ObjectKeyFromObject(o)] = written{uid: o.GetUID(), version: o.GetResourceVersion(), at: w.clock.Now()}
+}
+
+// ErrNotRendered is about a Record whose elements are not in the TrainJob's list of overrides.
+var ErrNotRendered = errors.New("the integration's elements are not in the TrainJob's list of overrides, where " +
+	"Signalbox's mutating webhook puts them; see that its MutatingWebhookConfiguration is installed")
+
+// Refused reports whether an atomic start was rejected by a Trainer that takes no changes of entries in the update that
+// starts a TrainJob: Kubeflow Trainer v2.2.0, whose CRD is the same as v2.2.1's.
+func Refused(err error) bool {
+	const refusal = "RuntimePatches can only be modified when the TrainJob is suspended"
+	return err != nil && strings.Contains(err.Error(), refusal) &&
+		!strings.Contains(err.Error(), "before or after the update")
+}
+
+// Start writes the entry, and the pin of a first start, and clears suspend in one request. It fails with a conflict if
+// the TrainJob has changed since the start was decided.
+func (w *Writer) Start(ctx context.Context, s *admission.Start) error {
+	job := &api.TrainJob{}
+	job.Namespace, job.Name = s.Key.Namespace, s.Key.Name
+	operations := append(guard(s.UID, s.ResourceVersion), entryOf(s), resume())
+	if s.NewPin {
+		operations = append(operations, pinOf(s))
+	}
+	if err := w.patchFields(ctx, job, operations); err != nil {
+		return err
+	}
+	if s.NewPin {
+		pins.Inc()
+	}
+	return nil
+}
+
+// StartInTwo writes the entry while the TrainJob is suspended, and then clears suspend, for Trainers that reject both
+// in one request. Each request fails with a conflict if the TrainJob has changed since it was read; what was written is
+// then cleared, and the start decided again.
+func (w *Writer) StartInTwo(ctx context.Context, s *admission.Start) error {
+	job := &api.TrainJob{}
+	job.Namespace, job.Name, job.UID, job.ResourceVersion = s.Key.Namespace, s.Key.Name, s.UID, s.ResourceVersion
+	var unchanged []operation
+	if s.Record != nil {
+		list, err := w.writeRecord(ctx, job, s.Record)
+		if err != nil {
+			return err
+		}
+		// A CRD that is upgraded now drops the list, which changes no version of the TrainJob.
+		unchanged = append(unchanged, operation{Op: "test", Path: "/spec/" + s.Record.Field, Value: list})
+	} else {
+		written := job.DeepCopy()
+		if err := w.patchFields(ctx, written, append(guard(s.UID, s.ResourceVersion), entryOf(s))); err != nil {
+			return err
+		}
+		job.ResourceVersion = written.ResourceVersion
+	}
+	return w.patchFields(ctx, job, append(append(guard(s.UID, job.ResourceVersion), unchanged...), resume()))
+}
+
+// writeRecord writes the Record, and returns the list of overrides, which Signalbox's webhook has updated from it.
+func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *overrides.Record) ([]any, error) {
+	value, err := record.String()
+	if err != nil {
+		return nil, err
+	}
+	patch, err := annotation(job, overrides.RecordAnnotation, value)
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(trainerapi.GroupVersion.String())
+	u.SetKind(trainerapi.TrainJobKind)
+	u.SetNamespace(job.Namespace)
+	u.SetName(job.Name)
+	if err := w.client.Patch(ctx, u, patch, client.FieldOwner(FieldManager)); err != nil {
+		return nil, err
+	}
+	w.wrote(u)
+	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
+	if err != nil || len(list)-len(overrides.Without(list, record.Own)) != len(record.Own) {
+		return nil, errors.Join(err, ErrNotRendered)
+	}
+	job.ResourceVersion = u.GetResourceVersion()
+	return list, nil
+}
+
+// annotation returns the patch that sets an annotation of a TrainJob in the version that was read.
+func annotation(job *api.TrainJob, name, value string) (client.Patch, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": job.UID, "resourceVersion": job.ResourceVersion, "annotations": map[string]string{name: value},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("encoding annotation %s: %w", name, err)
+	}
+	return client.RawPatch(types.MergePatchType, patch), nil
+}
+
+// Suspend stops the TrainJob and changes nothing else: its entry must stay while pods run with it.
+func (w *Writer) Suspend(ctx context.Context, job *api.TrainJob) error {
+	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":true}}`)))
+}
+
+// Clear empties the entry of a TrainJob that no longer runs. It replaces the entry whoever owns its fields: an update
+// by another client that dropped the entry has taken the fields from the integration before the webhook restored them,
+// and Kueue's built-in integration may have written them.
+func (w *Writer) Clear(ctx context.Context, trainer overrides.Dialect, job *api.TrainJob) error {
+	own := trainer.Own(job)
+	if own == nil {
+		return nil
+	}
+	neutral := admission.Neutral(own)
+	neutral.Time = &metav1.Time{Time: w.clock.Now()} // no webhook sets it
+	record, err := trainer.Record(job, &neutral)
+	if err != nil {
+		return err
+	}
+	if record != nil {
+		_, err = w.writeRecord(ctx, job.DeepCopy(), record)
+		return err
+	}
+	entry := fmt.Sprintf("/spec/%s/%d", overrides.RuntimePatches, overrides.OwnIndex(job))
+	return w.patchFields(ctx, job.DeepCopy(), append(guard(job.UID, job.ResourceVersion),
+		operation{Op: "test", Path: entry + "/manager", Value: overrides.Manager},
+		operation{Op: "replace", Path: entry, Value: neutral}))
+}
+
+// Migrate replaces the Record of another Trainer by what it says in the present Trainer's fields. An API server that
+// still serves the previous CRD rejects it, because it would drop both.
+func (w *Writer) Migrate(ctx context.Context, job *api.TrainJob, operations []overrides.PatchOperation) error {
+	return w.patchFields(ctx, job.DeepCopy(), append(guard(job.UID, job.ResourceVersion), operations...),
+		client.FieldValidation(metav1.FieldValidationStrict))
+}
+
+// Pin writes the runtime that a TrainJob starts on which isn't queued. That of a queued one is written with its start.
+func (w *Writer) Pin(ctx context.Context, job *api.TrainJob, pin string) error {
+	patch, err := annotation(job, PinAnnotation, pin)
+	if err != nil {
+		return err
+	}
+	if err := w.patch(ctx, job.DeepCopy(), patch); err != nil {
+		return err
+	}
+	pins.Inc()
+	return nil
+}

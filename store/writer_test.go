@@ -1,0 +1,163 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+func TestBehind(t *testing.T) {
+	at := func(uid, version string) *api.TrainJob {
+		return &api.TrainJob{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: types.UID(uid), ResourceVersion: version},
+		}
+	}
+	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC))
+	w := NewWriter(nil, clk, true)
+	if w.Behind(at("uid", "1")) {
+		t.Error("nothing was written, so nothing is late")
+	}
+	w.wrote(at("uid", "100"))
+	if !w.Behind(at("uid", "99")) || w.Behind(at("uid", "100")) || w.Behind(at("uid", "101")) {
+		t.Error("what is older than our last write is late, and nothing else")
+	}
+	other := at("other", "1")
+	if w.Behind(other) {
+		t.Error("another TrainJob of that name has versions of its own")
+	}
+	clk.Step(maxCacheDelay + time.Second)
+	if w.Behind(at("uid", "99")) {
+		t.Error("an API server that was set back is believed after a while")
+	}
+	w.wrote(at("uid", "200"))
+	w.Forget(client.ObjectKeyFromObject(other))
+	if w.Behind(at("uid", "1")) {
+		t.Error("a TrainJob that is gone is forgotten")
+	}
+}
+
+// TestStartInTwo holds that the entry is written first and suspend cleared after it, each guarded by the version that
+// was looked at, and that nothing is started whose entry did not come to stand.
+func TestStartInTwo(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "trainjobs"}, "job", errors.New("changed"))
+	element := map[string]any{"targetJobs": []any{map[string]any{"name": "node"}}}
+	cases := map[string]struct {
+		reason   string
+		rendered []any // the list after the first write
+		fail     int   // the write that fails
+		want     []string
+		err      error
+	}{
+		"both": {
+			"the second is guarded by the version of the first", []any{"users'", element}, 0,
+			[]string{
+				"7 signalbox.dev/overrides",
+				"test /metadata/uid uid; replace /metadata/resourceVersion 8; test /spec/podTemplateOverrides [users' " +
+					"map[targetJobs:[map[name:node]]]]; add /spec/suspend false; ",
+			},
+			nil,
+		},
+		"the first fails": {"nothing follows", []any{element}, 1, []string{"7 signalbox.dev/overrides"}, conflict},
+		"not rendered": {
+			"it must not run without its entry", []any{"users'"}, 0, []string{"7 signalbox.dev/overrides"}, ErrNotRendered,
+		},
+		"the second fails": {
+			"what has changed in between is to be looked at", []any{element}, 2,
+			[]string{
+				"7 signalbox.dev/overrides",
+				"test /metadata/uid uid; replace /metadata/resourceVersion 8; test /spec/podTemplateOverrides " +
+					"[map[targetJobs:[map[name:node]]]]; add /spec/suspend false; ",
+			},
+			conflict,
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			var sent []string
+			writes := interceptor.Funcs{
+				Patch: func(
+					_ context.Context, _ client.WithWatch, o client.Object, patch client.Patch, _ ...client.PatchOption,
+				) error {
+					data, err := patch.Data(o)
+					if err != nil {
+						t.Fatal(err)
+					}
+					said := ""
+					if patch.Type() == types.MergePatchType {
+						var p struct {
+							Metadata struct {
+								ResourceVersion string
+								Annotations     map[string]string
+							}
+						}
+						if err := json.Unmarshal(data, &p); err != nil {
+							t.Fatal(err)
+						}
+						said = p.Metadata.ResourceVersion
+						for key := range p.Metadata.Annotations {
+							said += " " + key
+						}
+					} else {
+						var operations []struct {
+							Op, Path string
+							Value    any
+						}
+						if err := json.Unmarshal(data, &operations); err != nil {
+							t.Fatal(err)
+						}
+						for _, operation := range operations {
+							said += fmt.Sprintf("%s %s %v; ", operation.Op, operation.Path, operation.Value)
+						}
+					}
+					if sent = append(sent, said); len(sent) == c.fail {
+						return conflict
+					}
+					o.SetResourceVersion(fmt.Sprint(7 + len(sent)))
+					if u, ok := o.(*unstructured.Unstructured); ok {
+						return unstructured.SetNestedSlice(u.Object, c.rendered, "spec", "podTemplateOverrides")
+					}
+					return nil
+				},
+			}
+			scheme := runtime.NewScheme()
+			if err := api.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			w := NewWriter(
+				fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(writes).Build(),
+				clock.RealClock{},
+				false,
+			)
+			err := w.StartInTwo(context.Background(), &admission.Start{
+				Key: types.NamespacedName{Namespace: "ns", Name: "job"}, UID: "uid", ResourceVersion: "7",
+				Record: &overrides.Record{Field: overrides.PodTemplateOverrides, Own: []any{element}},
+			})
+			if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
+				t.Errorf("%s: got %v", c.reason, err)
+			}
+			if !slices.Equal(sent, c.want) {
+				t.Errorf("%s: sent %q, want %q", c.reason, sent, c.want)
+			}
+		})
+	}
+}

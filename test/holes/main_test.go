@@ -1,0 +1,22 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestHoles holds that what each hole replaces is in the tree, once.
+func TestHoles(t *testing.T) {
+	for _, h := range holes {
+		content, err := os.ReadFile(filepath.Join("../..", h.file))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if n := strings.Count(string(content), h.from); n != 1 {
+			t.Errorf("%s: %s has what the hole replaces %d times", h.name, h.file, n)
+		}
+	}
+}

@@ -1,0 +1,171 @@
+// Command style measures the product's source against the bounds of docs/development.md, and prints what exceeds them.
+//
+//	go run ./test/style [-strict] [-cover] [ROOT]
+//
+// With -strict it exits with an error if a bound is exceeded. With -cover it runs the unit tests of each package and
+// prints which statements of its own they cover.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+func main() {
+	strict := flag.Bool("strict", false, "exit with an error if a bound is exceeded")
+	cover := flag.Bool("cover", false, "run the unit tests of each package and print the coverage")
+	flag.Parse()
+	root := "."
+	if flag.NArg() > 0 {
+		root = flag.Arg(0)
+	}
+	exceeded, err := run(os.Stdout, root, *cover)
+	if err == nil && exceeded && *strict {
+		err = fmt.Errorf("bounds are exceeded; see above")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "style:", err)
+		os.Exit(1)
+	}
+}
+
+// products are the folders of the product's packages, with those below them.
+var products = []string{
+	"overrides", "podsets", "admission", "store", "review", "events", "integration", "trainer", "audit", "api", "cmd",
+}
+
+// run prints the measures of a source tree, and reports whether one exceeds its bound.
+func run(out io.Writer, root string, withCover bool) (exceeded bool, err error) {
+	files, err := sources(root, products)
+	if err != nil {
+		return false, err
+	}
+	m := newMeasures()
+	for _, file := range files {
+		if err := m.add(root, file); err != nil {
+			return false, err
+		}
+	}
+	exceeded = m.print(out)
+	if !withCover {
+		return exceeded, nil
+	}
+	over, err := printCoverage(out, root, files)
+	return exceeded || over, err
+}
+
+// sources returns the Go files under folders of root, sorted; generated ones and test data are left out.
+func sources(root string, folders []string) ([]string, error) {
+	var files []string
+	for _, folder := range folders {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, entry os.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case entry.IsDir() && entry.Name() == "testdata":
+				return filepath.SkipDir
+			case !entry.IsDir() && strings.HasSuffix(path, ".go") && !strings.HasPrefix(entry.Name(), "zz_generated"):
+				relative, err := filepath.Rel(root, path)
+				files = append(files, relative)
+				return err
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(files)
+	return files, nil
+}
+
+// measure is one bound, and what exceeds it.
+type measure struct {
+	title   string
+	of      int     // how many were measured
+	allowed float64 // how many may exceed it; a share of `of` below 1
+	found   []string
+}
+
+func (m *measure) exceeded() bool {
+	allowed := m.allowed
+	if allowed < 1 {
+		allowed *= float64(m.of)
+	}
+	return float64(len(m.found)) > allowed
+}
+
+// print prints the measures with what exceeds them, and reports whether one does.
+func (m *measures) print(out io.Writer) bool {
+	exceeded := false
+	for _, name := range order {
+		one := m.by[name]
+		mark := "ok"
+		if one.exceeded() {
+			mark, exceeded = "EXCEEDED", true
+		}
+		fmt.Fprintf(out, "%-8s %s: %d of %d\n", mark, one.title, len(one.found), one.of)
+		if len(one.found) > 0 && (one.exceeded() || name == complexity || name == conditions) {
+			for _, f := range one.found {
+				fmt.Fprintln(out, "           ", f)
+			}
+		}
+	}
+	return exceeded
+}
+
+// measures are all bounds by their names.
+type measures struct{ by map[string]*measure }
+
+// The names of the measures, in the order in which they are printed.
+const (
+	fields     = "fields"
+	length     = "length"
+	complexity = "complexity"
+	parameters = "parameters"
+	lines      = "lines"
+	columns    = "columns"
+	docs       = "docs"
+	conditions = "conditions"
+)
+
+var order = []string{fields, length, complexity, parameters, lines, columns, docs, conditions}
+
+// The bounds.
+const (
+	maxFields     = 10
+	maxLength     = 60
+	maxComplexity = 12
+	maxParameters = 5
+	maxLines      = 350
+	maxColumns    = 120
+	maxConditions = 10
+)
+
+func newMeasures() *measures {
+	m := &measures{by: map[string]*measure{
+		fields:     {title: fmt.Sprintf("structs with more than %d fields, but for API types and configuration", maxFields)},
+		length:     {title: fmt.Sprintf("functions of more than %d lines", maxLength)},
+		complexity: {title: fmt.Sprintf("functions with a complexity over %d (1 %% may)", maxComplexity), allowed: 0.01},
+		parameters: {title: fmt.Sprintf("functions with more than %d parameters", maxParameters)},
+		lines:      {title: fmt.Sprintf("files of more than %d lines", maxLines)},
+		columns:    {title: fmt.Sprintf("lines of more than %d columns", maxColumns)},
+		docs:       {title: "exported names without a docstring"},
+		conditions: {
+			title:   fmt.Sprintf("conditions on the Trainer outside its implementations (%d may)", maxConditions),
+			allowed: maxConditions,
+		},
+	}}
+	for _, name := range slices.Sorted(maps.Keys(m.by)) {
+		if !slices.Contains(order, name) {
+			panic("measure " + name + " is not printed")
+		}
+	}
+	return m
+}

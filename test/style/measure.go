@@ -1,0 +1,255 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// dictated are methods whose signature an interface of a library dictates, with the interface.
+var dictated = map[string]string{
+	"Run":    "jobframework.ComposableJob",
+	"Eventf": "events.EventRecorder",
+}
+
+// implementations are the files that may ask which Trainer there is: those that implement it.
+var implementations = []string{
+	"overrides/", "integration/bundled.go", "integration/kubeflow.go", "integration/keyed.go", "integration/lists.go",
+}
+
+// add measures a file; its path is relative to root.
+func (m *measures) add(root, path string) error {
+	content, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		return err
+	}
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, content, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	v := &visitor{measures: m, set: set, path: filepath.ToSlash(path), file: file}
+	v.columns(string(content))
+	if strings.HasSuffix(path, "_test.go") {
+		return nil
+	}
+	m.count(lines, strings.Count(string(content), "\n") > maxLines, path)
+	for _, decl := range file.Decls {
+		v.decl(decl)
+	}
+	return nil
+}
+
+// count counts one more of a measure, and notes it if it exceeds the bound.
+func (m *measures) count(name string, exceeds bool, where string) {
+	m.by[name].of++
+	if exceeds {
+		m.by[name].found = append(m.by[name].found, where)
+	}
+}
+
+// visitor measures one file.
+type visitor struct {
+	*measures
+	set  *token.FileSet
+	path string
+	file *ast.File
+}
+
+func (v *visitor) at(pos token.Pos, what string) string {
+	return fmt.Sprintf("%s:%d: %s", v.path, v.set.Position(pos).Line, what)
+}
+
+// columns measures the lines but for those of raw strings and of markers, which can't be wrapped.
+func (v *visitor) columns(content string) {
+	raw := map[int]bool{}
+	ast.Inspect(v.file, func(n ast.Node) bool {
+		if literal, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(literal.Value, "`") {
+			for line := v.set.Position(literal.Pos()).Line; line <= v.set.Position(literal.End()).Line; line++ {
+				raw[line] = true
+			}
+		}
+		return true
+	})
+	for i, line := range strings.Split(content, "\n") {
+		marker := strings.Contains(line, "// +kubebuilder:") || strings.Contains(line, "//go:")
+		exceeds := utf8.RuneCountInString(line) > maxColumns && !raw[i+1] && !marker && !v.rendered(line)
+		v.count(columns, exceeds, fmt.Sprintf("%s:%d: %d", v.path, i+1, utf8.RuneCountInString(line)))
+	}
+}
+
+// rendered reports whether a line is a docstring whose line breaks show in what is generated of it.
+func (v *visitor) rendered(line string) bool {
+	comment := strings.TrimSpace(line)
+	return strings.HasPrefix(comment, "//") && strings.HasPrefix(v.path, "api/")
+}
+
+func (v *visitor) decl(decl ast.Decl) {
+	switch d := decl.(type) {
+	case *ast.FuncDecl:
+		v.function(d)
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			v.spec(d, spec)
+		}
+	}
+}
+
+func (v *visitor) function(f *ast.FuncDecl) {
+	name := f.Name.Name
+	if f.Name.IsExported() && exportedReceiver(f) {
+		v.count(docs, f.Doc == nil, v.at(f.Pos(), name))
+	}
+	size := v.set.Position(f.End()).Line - v.set.Position(f.Pos()).Line + 1
+	v.count(length, size > maxLength, v.at(f.Pos(), fmt.Sprintf("%s has %d lines", name, size)))
+	if c := complexityOf(f); true {
+		v.count(complexity, c > maxComplexity, v.at(f.Pos(), fmt.Sprintf("%s has a complexity of %d", name, c)))
+	}
+	if n := f.Type.Params.NumFields(); dictated[name] == "" || f.Recv == nil {
+		v.count(parameters, n > maxParameters, v.at(f.Pos(), fmt.Sprintf("%s has %d parameters", name, n)))
+	}
+	v.trainers(f)
+}
+
+// exportedReceiver reports whether a function is of an exported type, or of none.
+func exportedReceiver(f *ast.FuncDecl) bool {
+	if f.Recv == nil {
+		return true
+	}
+	exported := false
+	ast.Inspect(f.Recv.List[0].Type, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok {
+			exported = exported || id.IsExported()
+		}
+		return true
+	})
+	return exported
+}
+
+// complexityOf returns the cyclomatic complexity of a function: one, and one for each branch.
+func complexityOf(f *ast.FuncDecl) int {
+	c := 1
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.IfStmt, *ast.ForStmt, *ast.RangeStmt:
+			c++
+		case *ast.CaseClause:
+			if n.List != nil {
+				c++
+			}
+		case *ast.CommClause:
+			if n.Comm != nil {
+				c++
+			}
+		case *ast.BinaryExpr:
+			if n.Op == token.LAND || n.Op == token.LOR {
+				c++
+			}
+		}
+		return true
+	})
+	return c
+}
+
+func (v *visitor) spec(d *ast.GenDecl, spec ast.Spec) {
+	switch s := spec.(type) {
+	case *ast.TypeSpec:
+		if s.Name.IsExported() {
+			v.count(docs, s.Doc == nil && d.Doc == nil, v.at(s.Pos(), s.Name.Name))
+		}
+		if t, ok := s.Type.(*ast.StructType); ok && !strings.HasPrefix(v.path, "api/") {
+			n := t.Fields.NumFields()
+			v.count(fields, n > maxFields, v.at(s.Pos(), fmt.Sprintf("%s has %d fields", s.Name.Name, n)))
+		}
+	case *ast.ValueSpec:
+		for _, name := range s.Names {
+			if name.IsExported() {
+				v.count(docs, s.Doc == nil && d.Doc == nil && s.Comment == nil, v.at(name.Pos(), name.Name))
+			}
+		}
+	}
+}
+
+// trainers counts the conditions of a function that ask which Trainer there is.
+func (v *visitor) trainers(f *ast.FuncDecl) {
+	if slices.ContainsFunc(implementations, func(prefix string) bool { return strings.HasPrefix(v.path, prefix) }) {
+		return
+	}
+	ask := func(where ast.Expr) {
+		if where != nil && asksTrainer(where) {
+			v.count(conditions, true, v.at(where.Pos(), f.Name.Name))
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.IfStmt:
+			ask(n.Cond)
+		case *ast.SwitchStmt:
+			ask(n.Tag)
+		case *ast.CaseClause:
+			for _, e := range n.List {
+				ask(e)
+			}
+		case *ast.ReturnStmt:
+			for _, e := range n.Results {
+				if b, ok := e.(*ast.BinaryExpr); ok && (b.Op == token.LAND || b.Op == token.LOR) {
+					ask(b)
+				}
+			}
+		}
+		return true
+	})
+}
+
+// asksTrainer reports whether an expression asks which Trainer there is.
+func asksTrainer(e ast.Expr) bool {
+	asks := false
+	ast.Inspect(e, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BinaryExpr:
+			asks = asks || isBundled(n.X) || isBundled(n.Y)
+		case *ast.SelectorExpr:
+			switch n.Sel.Name {
+			case "Keyed", "Snapshots", "CountsJobs", "bundled", "deletesJobSet", "hasState":
+				asks = true
+			case "Enabled":
+				asks = asks || mentionsTrainer(n)
+			case "Field":
+				asks = asks || mentionsDialect(n)
+			}
+		case *ast.Ident:
+			asks = asks || n.Name == "bundled"
+		}
+		return true
+	})
+	return asks
+}
+
+// isBundled reports whether an operand is overrides.Bundled.
+func isBundled(operand ast.Expr) bool {
+	s, ok := operand.(*ast.SelectorExpr)
+	return ok && s.Sel.Name == "Bundled"
+}
+
+// mentionsTrainer reports whether a selector is config.Trainer.Enabled.
+func mentionsTrainer(s *ast.SelectorExpr) bool {
+	x, ok := s.X.(*ast.SelectorExpr)
+	return ok && x.Sel.Name == "Trainer"
+}
+
+// mentionsDialect reports whether a selector is of a dialect or a Trainer.
+func mentionsDialect(s *ast.SelectorExpr) bool {
+	switch x := s.X.(type) {
+	case *ast.Ident:
+		return x.Name == "d" || x.Name == "dialect" || x.Name == "trainer"
+	case *ast.SelectorExpr:
+		return x.Sel.Name == "trainer" || x.Sel.Name == "Dialect"
+	}
+	return false
+}

@@ -1,0 +1,105 @@
+package trainer
+
+import (
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// plan is what one reconcile does.
+type plan struct {
+	steps []step
+	// again is when to reconcile next, because no event triggers it; 0 for never.
+	again time.Duration
+	// statusAgain is the same for a status that waits, with statusPriority.
+	statusAgain time.Duration
+}
+
+func (p *plan) do(steps ...step) { p.steps = append(p.steps, steps...) }
+
+// later brings the time of the next reconcile forward.
+func (p *plan) later(after time.Duration) {
+	if after > 0 && (p.again == 0 || after < p.again) {
+		p.again = after
+	}
+}
+
+func (p *plan) result() reconcile.Result {
+	if p.statusAgain > 0 && (p.again == 0 || p.statusAgain <= p.again) {
+		return reconcile.Result{RequeueAfter: p.statusAgain, Priority: ptr.To(statusPriority)}
+	}
+	return reconcile.Result{RequeueAfter: p.again}
+}
+
+// lifeless returns what is to be done with a TrainJob of which nothing is to run, or nothing can be decided.
+func lifeless(o *observed) (p plan) {
+	switch {
+	case o.stage == stageBehind:
+		p.again = time.Second // the version that was written arrives before that
+	case o.stage == stageDeleting && o.jobSetStays():
+		p.do(deleteJobSet{})
+	}
+	return p
+}
+
+// decide returns what is to be done with a TrainJob whose status is to be status. pending is for how long the status
+// has differed; gangsAgain is when the gangs are to be kept again.
+func decide(
+	o *observed, status *trainerapi.TrainJobStatus, pending pendingStatus, gangsAgain time.Duration,
+) (p plan) {
+	finished := trainjobutil.IsTrainJobFinished(&trainerapi.TrainJob{Status: *status})
+	stopping := !finished && o.jobSetStays() && o.suspended()
+	wait := delayOf(&o.job.Status.TrainJobStatus, status, pending.others) - o.now.Sub(pending.since)
+	switch {
+	case !differs(o, status):
+	case wait > 0 && !stopping:
+		p.statusAgain = wait
+	default:
+		p.do(writeStatus{status})
+	}
+	p.later(gangsAgain)
+	switch {
+	case stopping:
+		p.do(deleteSideObjects{}, deleteJobSet{})
+	case finished && o.jobSetStays() && deadlineExceeded(status):
+		p.do(deleteJobSet{}) // nobody has told the JobSet
+	case !finished && startable(o):
+		p.do(create{})
+	}
+	if end, limited := deadline(o.job, status); limited && !finished {
+		p.later(max(end.Sub(o.now), 0) + time.Millisecond)
+	}
+	return p
+}
+
+// startable reports whether a TrainJob that was started has no JobSet yet, and is to have one.
+func startable(o *observed) bool {
+	return o.jobSet == nil && !o.failed && !o.suspended() && !forAnotherTrainer(o.job)
+}
+
+// differs reports whether a status differs from what is written.
+func differs(o *observed, status *trainerapi.TrainJobStatus) bool {
+	return !equality.Semantic.DeepEqual(&o.job.Status.TrainJobStatus, status)
+}
+
+// forAnotherTrainer reports whether a TrainJob was started for another Trainer, with an entry that the bundled one
+// doesn't read. The integration stops it, and starts it again.
+func forAnotherTrainer(job *api.TrainJob) bool {
+	record, err := overrides.RecordOf(job)
+	return err == nil && overrides.Bundled.Foreign(record)
+}
+
+// deadlineExceeded reports whether the TrainJob has failed by its deadline.
+func deadlineExceeded(status *trainerapi.TrainJobStatus) bool {
+	c := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobFailed)
+	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == trainerapi.TrainJobDeadlineExceededReason
+}

@@ -1,0 +1,120 @@
+package gang
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// protection is the finalizer that the API server adds to PodGroups (Kubernetes 1.36, plugin/pkg/admission/scheduling).
+const protection = "scheduling.k8s.io/podgroup-protection"
+
+// release replaces the nth group's PodGroup by one of policy basic with the same name, so that a replacement of a
+// failed pod is placed by itself. kube-scheduler doesn't count the pods of the gang that have succeeded: it would wait
+// for ever for minCount pods, and no field of a PodGroup can change (Kubernetes 1.36). The finalizer is removed first,
+// because it protects the PodGroup as long as the waiting pod exists. If the release is interrupted, restore creates
+// the PodGroup with the same policy (wasPlaced).
+func (o *groupObjects) release(ctx context.Context, n int, state podGroupState) error {
+	podGroup := o.version.emptyPodGroup()
+	podGroup.SetNamespace(o.job.Namespace)
+	podGroup.SetName(state.name)
+	others := slices.DeleteFunc(slices.Clone(state.finalizers), func(f string) bool { return f == protection })
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": state.uid, "finalizers": others}})
+	if err != nil {
+		return err
+	}
+	c := o.gangs.config.Client
+	err = c.Patch(ctx, podGroup, client.RawPatch(types.MergePatchType, patch))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("releasing PodGroup %s: %w", state.name, err)
+	}
+	err = c.Delete(ctx, podGroup, client.Preconditions{UID: &state.uid})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting PodGroup %s: %w", state.name, err)
+	}
+	return o.create(ctx, n, api.GangPolicyBasic)
+}
+
+// wasPlaced reports whether a gang whose PodGroup is missing was placed before and can't be placed as a whole again:
+// some of its pods have had a node, and fewer are left than the gang takes.
+func wasPlaced(name string, group Group, pods []corev1.Pod) bool {
+	var present int32
+	placed := false
+	for i := range pods {
+		pod := &pods[i]
+		if !isOf(pod, name) {
+			continue
+		}
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if !ended {
+			present++
+		}
+		placed = placed || pod.Status.Phase == corev1.PodSucceeded || !ended && pod.Spec.NodeName != ""
+	}
+	return placed && present < group.Pods
+}
+
+// gangPods counts the pods of a gang.
+type gangPods struct {
+	// present have not ended.
+	present, succeeded int32
+	// shortestWait is how long the youngest pod without a node has existed; negative if all have a node.
+	shortestWait time.Duration
+}
+
+func countPods(podGroup string, pods []corev1.Pod, now time.Time) gangPods {
+	c := gangPods{shortestWait: -1}
+	for i := range pods {
+		pod := &pods[i]
+		if !isOf(pod, podGroup) || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		if pod.Status.Phase == corev1.PodSucceeded {
+			c.succeeded++
+			continue
+		}
+		c.present++
+		waited := now.Sub(pod.CreationTimestamp.Time)
+		if pod.Spec.NodeName == "" && (c.shortestWait < 0 || waited < c.shortestWait) {
+			c.shortestWait = waited
+		}
+	}
+	return c
+}
+
+// releaseDue reports whether a pod of a gang waits for others that have succeeded and won't be created again, and how
+// many have succeeded. Their success proves that the gang was placed once. recheck is after how long to call it again,
+// 0 to wait for a change.
+func releaseDue(state podGroupState, pods []corev1.Pod, now time.Time) (
+	due bool, succeeded int32, recheck time.Duration) {
+	if state.minCount == 0 {
+		return false, 0, 0
+	}
+	c := countPods(state.name, pods, now)
+	switch {
+	case c.succeeded == 0 || c.present >= state.minCount:
+		return false, c.succeeded, 0 // the gang was never placed, or kube-scheduler has all the pods that it waits for
+	case c.present+c.succeeded < state.minCount:
+		return false, c.succeeded, patience // the Job controller has not replaced all failed pods yet
+	case c.shortestWait < 0:
+		return false, c.succeeded, 0 // all present pods run
+	case c.shortestWait < patience:
+		return false, c.succeeded, patience - c.shortestWait
+	}
+	return true, c.succeeded, 0
+}
+
+// isOf reports whether a pod belongs to a PodGroup.
+func isOf(pod *corev1.Pod, podGroup string) bool {
+	s := pod.Spec.SchedulingGroup
+	return s != nil && ptr.Deref(s.PodGroupName, "") == podGroup
+}

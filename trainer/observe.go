@@ -1,0 +1,103 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// observed is all that one reconcile knows of a TrainJob. observe reads it once; afterwards nobody changes it.
+type observed struct {
+	job   *api.TrainJob
+	now   time.Time
+	stage stage
+	// jobSet and workload are the cache's own and must not be changed; nil if there is none.
+	jobSet   *jobset.JobSet
+	workload *kueue.Workload
+	// failed is set if the integration's reconcile before this one failed.
+	failed bool
+}
+
+// stage is where a TrainJob is in its life.
+type stage int
+
+const (
+	// stageGone: the TrainJob doesn't exist, or is for another controller.
+	stageGone stage = iota
+	// stageBehind: the cache has an older version than this process has written. Nothing can be decided.
+	stageBehind
+	// stageDeleting: the TrainJob is being deleted, and a finalizer keeps it.
+	stageDeleting
+	// stageLive: any other.
+	stageLive
+)
+
+func (o *observed) key() types.NamespacedName { return client.ObjectKeyFromObject(o.job) }
+
+// suspended reports whether spec.suspend is true.
+func (o *observed) suspended() bool { return ptr.Deref(o.job.Spec.Suspend, false) }
+
+// ended reports whether the end of the TrainJob has been written.
+func (o *observed) ended() bool { return trainjobutil.IsTrainJobFinished(o.job.Upstream()) }
+
+// running reports whether the TrainJob was started and has not ended.
+func (o *observed) running() bool { return !o.ended() && !o.suspended() }
+
+// jobSetStays reports whether there is a JobSet that is not being deleted.
+func (o *observed) jobSetStays() bool { return o.jobSet != nil && o.jobSet.DeletionTimestamp.IsZero() }
+
+// observe reads all that is needed to decide about a TrainJob.
+func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*observed, error) {
+	o := &observed{job: &api.TrainJob{}, now: r.clock.Now()}
+	if err := r.client.Get(ctx, key, o.job); apierrors.IsNotFound(err) {
+		r.settle(key)
+		r.store.JobSets.Forget(key)
+		return o, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("reading the TrainJob: %w", err)
+	}
+	switch {
+	case trainjobutil.IsManagedByExternalController(o.job.Upstream()):
+		return o, nil
+	case !o.job.DeletionTimestamp.IsZero():
+		o.stage = stageDeleting
+	case r.store.Writer.Behind(o.job):
+		o.stage = stageBehind
+		return o, nil
+	default:
+		o.stage = stageLive
+	}
+	var err error
+	if o.jobSet, err = r.store.JobSets.Of(ctx, o.job); err != nil || o.stage == stageDeleting {
+		return o, err
+	}
+	o.workload, err = r.workloadOf(ctx, o.job)
+	return o, err
+}
+
+// workloadOf returns the TrainJob's Workload as the cache has it; it must not be changed. It is nil if there is none.
+func (r *Reconciler) workloadOf(ctx context.Context, job *api.TrainJob) (*kueue.Workload, error) {
+	var list kueue.WorkloadList
+	err := r.client.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingFields{workloadIndex: job.Name},
+		client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("listing the TrainJob's Workloads: %w", err)
+	}
+	for i := range list.Items {
+		if wl := &list.Items[i]; metav1.IsControlledBy(wl, job) && wl.DeletionTimestamp.IsZero() {
+			return wl, nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,156 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	kevents "k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/trainer/gang"
+)
+
+// fieldManager of the children. It is Kubeflow Trainer's, so that either Trainer takes over what the other has created:
+// an apply removes what was applied before under the same name and isn't in it.
+const fieldManager = "trainer"
+
+// statusPriority is the priority, in the controller's queue, of a TrainJob of which only the status is to be written:
+// everything else takes precedence.
+const statusPriority = -10
+
+// Config is what a Reconciler is made of.
+type Config struct {
+	// Client reads from a cache; Reader must not.
+	Client   client.Client
+	Reader   client.Reader
+	Store    *store.Store
+	Builder  *Builder
+	Gangs    *gang.Gangs
+	Recorder kevents.EventRecorder
+	Clock    clock.Clock
+}
+
+// Reconciler creates the children of TrainJobs that were started, deletes those of TrainJobs that were stopped, and
+// keeps the status. It runs in one queue with the integration's.
+type Reconciler struct {
+	client   client.Client
+	reader   client.Reader // reads from the API server itself
+	store    *store.Store
+	builder  *Builder
+	gangs    *gang.Gangs
+	recorder *events.Recorder
+	clock    clock.Clock
+
+	mu sync.Mutex
+	// pending is the TrainJobs whose status differs from what is written.
+	pending map[types.NamespacedName]pendingStatus
+}
+
+// pendingStatus is a status that differs from what is written.
+type pendingStatus struct {
+	since  time.Time
+	others int // the most others at a time that have been pending meanwhile
+}
+
+// NewReconciler returns a Reconciler.
+func NewReconciler(config Config) *Reconciler {
+	return &Reconciler{
+		client: config.Client, reader: config.Reader, store: config.Store, builder: config.Builder, gangs: config.Gangs,
+		recorder: events.NewRecorder(config.Recorder), clock: config.Clock,
+		pending: map[types.NamespacedName]pendingStatus{},
+	}
+}
+
+// workloadIndex finds a TrainJob's Workload by the TrainJob's name.
+const workloadIndex = "trainJob"
+
+// Setup registers the indexes that the Reconciler searches by.
+func (r *Reconciler) Setup(ctx context.Context, indexer client.FieldIndexer) error {
+	return indexer.IndexField(ctx, &kueue.Workload{}, workloadIndex, func(o client.Object) []string {
+		owner := metav1.GetControllerOf(o)
+		if owner != nil && owner.Kind == trainerapi.TrainJobKind && owner.APIVersion == trainerapi.GroupVersion.String() {
+			return []string{owner.Name}
+		}
+		return nil
+	})
+}
+
+// Changed returns the TrainJobs whose gangs have changed.
+func (r *Reconciler) Changed() <-chan event.GenericEvent { return r.gangs.Changed() }
+
+// ReconcileAfter reconciles a TrainJob after the integration has. If that has failed, it creates nothing: the TrainJob
+// may have to be stopped.
+func (r *Reconciler) ReconcileAfter(
+	ctx context.Context, request reconcile.Request, failed bool,
+) (reconcile.Result, error) {
+	o, err := r.observe(ctx, request.NamespacedName)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	o.failed = failed
+	if o.stage != stageLive {
+		return r.conclude(ctx, o, lifeless(o), nil)
+	}
+	// The gangs are kept before the status, which reports on them. An error of theirs delays nothing else, above all no
+	// stop and no end.
+	kept, gangErr := r.keepGangs(ctx, o)
+	status := withGangs(o, statusOf(o.job, o.jobSet, o.workload, o.now), kept)
+	return r.conclude(ctx, o, decide(o, status, r.pend(o, status), kept.again), gangErr)
+}
+
+// conclude carries a plan out and returns the result of a reconcile. gangErr is what the gangs failed with.
+func (r *Reconciler) conclude(ctx context.Context, o *observed, p plan, gangErr error) (reconcile.Result, error) {
+	err := r.carryOut(ctx, o, p.steps)
+	if apierrors.IsConflict(err) || unseen(o.job, err, o.now) {
+		ctrl.LoggerFrom(ctx).V(1).Info("Too early, trying again", "reason", err.Error())
+		return reconcile.Result{RequeueAfter: store.ConflictDelay}, gangErr
+	}
+	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) {
+		p.later(blocked.RetryAfter) // nobody queues it, or it would not have been started; an event has the reason
+		err = nil
+	}
+	return p.result(), errors.Join(err, gangErr)
+}
+
+// pend returns for how long the status has differed from what is written, and how many others have at a time: of a
+// crowd that gets smaller, the last are about to change again, which is no reason to write what they wait for.
+func (r *Reconciler) pend(o *observed, status *trainerapi.TrainJobStatus) (p pendingStatus) {
+	key := o.key()
+	if !differs(o, status) {
+		r.settle(key)
+		return p
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p, known := r.pending[key]
+	others := len(r.pending)
+	if known {
+		others--
+	} else {
+		p.since = o.now
+	}
+	p.others = max(p.others, others)
+	r.pending[key] = p
+	return p
+}
+
+// settle drops a status that no longer differs.
+func (r *Reconciler) settle(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.pending, key)
+}
