@@ -27,11 +27,13 @@ import (
 type kubeflowTrainer struct{ overrides.Dialect }
 
 const (
-	// settleTimeout bounds how long an admitted TrainJob waits until Kubeflow Trainer and JobSet have no pending writes.
-	settleTimeout = 10 * time.Second
+	// settleTimeout bounds how long an admitted TrainJob waits until Kubeflow Trainer and JobSet have no pending writes. A
+	// burst of 100 kept JobSet's one worker busy for more than 10 s on two slow cores; starts that don't wait for it meet
+	// conflicts.
+	settleTimeout = 30 * time.Second
 	// jobsTimeout bounds how long it waits until its suspended Jobs follow the JobSet's template: a Job that differs even
 	// then was changed by somebody else.
-	jobsTimeout = 20 * time.Second
+	jobsTimeout = 40 * time.Second
 	// resumeTimeout is how long after a start Kubeflow Trainer or JobSet, from a stale cache, may still act on it.
 	resumeTimeout = 20 * time.Second
 )

@@ -111,6 +111,9 @@ type declaration struct {
 	again   time.Duration
 }
 
+// waitingRetry is when to reconcile a TrainJob again that is admitted and waits to start; events usually come before.
+const waitingRetry = 10 * time.Second
+
 // finishedSeen bounds how long the cache may take to have the end of a Workload that this process has declared.
 const finishedSeen = 10 * time.Second
 
@@ -210,7 +213,7 @@ func afterwards(o *observed, a *asked, frameworkFailed bool) (p plan) {
 		return p // a write to the TrainJob triggers the next reconcile
 	}
 	if p.waiting = a.waiting; p.waiting != "" {
-		p.retry = settleTimeout
+		p.retry = waitingRetry
 	} else if b := o.queue.blocked; b != nil {
 		p.retry, p.blocked = b.RetryAfter, true
 	}

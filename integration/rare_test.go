@@ -143,7 +143,7 @@ func TestJobsOfLastAdmission(t *testing.T) {
 		Status: metav1.ConditionFalse, Reason: "Requeued"})
 	h.updateStatus(wl)
 	h.admit()
-	h.clock.Step(11 * time.Second)
+	h.clock.Step(31 * time.Second)
 	child.ResourceVersion = ""
 	for range 2 { // JobSet, from a stale cache, may create it from the template of the last admission
 		if _, err := h.reconcile("job"); err != nil || h.wrote("delete Job ") != 1 || !h.suspended("job") {
@@ -156,7 +156,7 @@ func TestJobsOfLastAdmission(t *testing.T) {
 	}
 	h.clock.Step(10 * time.Second)
 	if _, err := h.reconcile("job"); err != nil || h.wrote("delete Job ") != 0 || h.suspended("job") {
-		t.Errorf("20 seconds after the admission it starts all the same: got %v, %v", h.sent, err)
+		t.Errorf("40 seconds after the admission it starts all the same: got %v, %v", h.sent, err)
 	}
 }
 

@@ -52,7 +52,11 @@ func (h *harness) run() {
 	h.t.Helper()
 	h.queue()
 	h.admit()
-	h.clock.Step(11 * time.Second)
+	if h.dialect == overrides.Bundled {
+		h.clock.Step(11 * time.Second)
+	} else {
+		h.clock.Step(31 * time.Second) // Trainer's JobSet is not settled
+	}
 	h.settle("job")
 	if h.suspended("job") {
 		h.t.Fatal("it was not started")
@@ -185,7 +189,7 @@ func TestStarts(t *testing.T) {
 			if err != nil || !h.suspended("job") || result.RequeueAfter != 10*time.Second {
 				t.Fatalf("it waits for Trainer's JobSet: got %v, %v, %v", result, err, h.sent)
 			}
-			h.clock.Step(11 * time.Second)
+			h.clock.Step(31 * time.Second)
 			if _, err := h.reconcile("job"); err != nil || h.suspended("job") || !slices.Contains(h.events, "NotSettled") {
 				t.Fatalf("it starts in the end: got %v, %v", h.events, err)
 			}
@@ -201,7 +205,7 @@ func TestStarts(t *testing.T) {
 		h := newHarness(t, overrides.Kubeflow22)
 		h.queue()
 		h.admit()
-		h.clock.Step(11 * time.Second)
+		h.clock.Step(31 * time.Second)
 		h.fail["patch TrainJob"] = apierrors.NewForbidden(schema.GroupResource{Resource: "trainjobs"}, "job",
 			errors.New("spec.runtimePatches: Forbidden: RuntimePatches can only be modified when the TrainJob is suspended"))
 		if _, err := h.reconcile("job"); err == nil || h.wrote("patch TrainJob ") != 2 {
