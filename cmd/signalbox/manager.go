@@ -94,7 +94,7 @@ func withoutManifests(object any) (any, error) {
 	return object, nil
 }
 
-// jobSetPods caches of the pods only those of JobSets, and of each only what tells whether it has ended, and where it
+// jobSetPods caches of the pods only those of JobSets, and of each only what shows whether it has ended, and where it
 // is in a group, how that is placed.
 func jobSetPods() (cache.ByObject, error) {
 	ofJobSets, err := labels.NewRequirement(jobset.JobSetNameKey, selection.Exists, nil)
