@@ -156,8 +156,8 @@ dashboard: cluster-tool ## Ask a real Prometheus every query of dashboard and al
 FUZZTIME ?= 10m
 .PHONY: fuzz
 fuzz: go ## Run every fuzz target for FUZZTIME (default 10m); findings go to testdata/fuzz
-	@for target in overrides/FuzzMerge overrides/FuzzCheck admission/FuzzDecide integration/FuzzWebhook trainer/FuzzWebhook trainer/FuzzBuild test/model/FuzzRequests cmd/kubectl-signalbox/FuzzRewrite; do \
-		go test ./$${target%/*} -run XXX -fuzz "^$${target##*/}$$" -fuzztime $(FUZZTIME) || exit 1; done
+	@for target in $$(git grep -oE '^func Fuzz\w+' -- '*_test.go' | sed -E 's,/[^/]*:func ,/,'); do \
+		echo "$$target"; go test ./$${target%/*} -run XXX -fuzz "^$${target##*/}$$" -fuzztime $(FUZZTIME) || exit 1; done
 
 ##@ Release
 

@@ -155,7 +155,7 @@ func (j *job) FindMatchingWorkloads(
 		}
 	}
 	for _, wl := range j.o.workloads.earlier {
-		if !j.o.workloads.earlierRuns || !holdQuota([]*kueue.Workload{wl}) {
+		if !j.o.workloads.earlierRuns || !holdsQuota(wl) {
 			toDelete = append(toDelete, wl.DeepCopy())
 		}
 	}

@@ -194,9 +194,12 @@ func finalized(wl *kueue.Workload) bool {
 
 // holdQuota reports whether one of the Workloads holds quota.
 func holdQuota(workloads []*kueue.Workload) bool {
-	return slices.ContainsFunc(workloads, func(wl *kueue.Workload) bool {
-		return !workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl)
-	})
+	return slices.ContainsFunc(workloads, holdsQuota)
+}
+
+// holdsQuota reports whether the Workload holds quota.
+func holdsQuota(wl *kueue.Workload) bool {
+	return !workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl)
 }
 
 // overdue reports whether an admitted TrainJob has waited for settleTimeout since its admission and since its entry was

@@ -17,7 +17,6 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
-	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -138,20 +137,20 @@ func (h holdersFirst) queueFor(q queue, priority int) queue {
 }
 
 func priorityOf(o client.Object) int {
-	if holdsQuota(o) {
+	if ofHolder(o) {
 		return holderPriority
 	}
 	return 0
 }
 
-// holdsQuota reports whether an object's TrainJob holds quota, as far as the object shows. A JobSet runs with quota; a
+// ofHolder reports whether an object's TrainJob holds quota, as far as the object shows. A JobSet runs with quota; a
 // pod is passed on only where it is what quota is still held for (jobOf).
-func holdsQuota(o client.Object) bool {
+func ofHolder(o client.Object) bool {
 	switch o := o.(type) {
 	case *api.TrainJob:
 		return !ptr.Deref(o.Spec.Suspend, false) && !trainjobutil.IsTrainJobFinished(o.Upstream())
 	case *kueue.Workload:
-		return workload.HasQuotaReservation(o) && !workloadfinish.IsFinished(o)
+		return holdsQuota(o)
 	case *jobset.JobSet:
 		return !ptr.Deref(o.Spec.Suspend, false) && o.Status.TerminalState == ""
 	case *corev1.Pod:

@@ -96,7 +96,7 @@ func suspendsDeleted(o *observed) bool {
 func releaseEarlier(o *observed) []step {
 	var steps []step
 	for _, wl := range o.workloads.earlier {
-		inUse := o.workloads.earlierRuns && holdQuota([]*kueue.Workload{wl})
+		inUse := o.workloads.earlierRuns && holdsQuota(wl)
 		if !inUse && !wl.DeletionTimestamp.IsZero() && finalized(wl) {
 			steps = append(steps, releaseWorkload{wl})
 		}
@@ -110,9 +110,6 @@ type declaration struct {
 	release []step
 	again   time.Duration
 }
-
-// waitingRetry is when to reconcile a TrainJob again that is admitted and waits to start; events usually come before.
-const waitingRetry = 10 * time.Second
 
 // finishedSeen bounds how long the cache may take to have the end of a Workload that this process has declared.
 const finishedSeen = 10 * time.Second
@@ -204,6 +201,9 @@ func recalled(o *observed) bool {
 	}
 	return o.jobSet == nil || !admission.RunsWith(o.jobSet, record.Entry(o.job))
 }
+
+// waitingRetry is when to reconcile a TrainJob again that is admitted and waits to start; events usually come before.
+const waitingRetry = 10 * time.Second
 
 // afterwards returns what follows from what was observed and what jobframework has asked for. frameworkFailed is set if
 // jobframework returned an error: then only what it asked for is done.

@@ -168,7 +168,7 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 	if present {
 		return nil
 	}
-	if holds, err := r.holdsQuota(ctx, key); err != nil {
+	if holds, err := r.quotaHeld(ctx, key); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing the Workloads of a pod's TrainJob", "trainJob", key)
 	} else if !holds {
 		return nil
@@ -176,10 +176,10 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 	return request
 }
 
-// holdsQuota reports whether a Workload of a TrainJob of the name holds quota.
-func (r *Reconciler) holdsQuota(ctx context.Context, key types.NamespacedName) (bool, error) {
+// quotaHeld reports whether a Workload of a TrainJob of the name holds quota.
+func (r *Reconciler) quotaHeld(ctx context.Context, key types.NamespacedName) (bool, error) {
 	workloads, err := r.workloadsOf(ctx, key)
-	return slices.ContainsFunc(workloads, func(wl kueue.Workload) bool { return holdQuota([]*kueue.Workload{&wl}) }), err
+	return slices.ContainsFunc(workloads, func(wl kueue.Workload) bool { return holdsQuota(&wl) }), err
 }
 
 // waitingJobsOf returns the suspended TrainJobs that refer to a runtime of the kind.
