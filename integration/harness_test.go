@@ -2,22 +2,15 @@ package integration_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	admissionv1 "k8s.io/api/admission/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,16 +19,12 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
-	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -174,142 +163,6 @@ func (h *harness) must(err error) {
 	}
 }
 
-func (h *harness) serve(objects ...client.Object) client.WithWatch {
-	b := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&api.TrainJob{}, &kueue.Workload{}, &jobset.JobSet{}, &batchv1.Job{}, &corev1.Pod{})
-	for _, i := range h.indexes {
-		b = b.WithIndex(i.object, i.field, i.extract)
-	}
-	return b.Build()
-}
-
-func kindOf(o runtime.Object) string {
-	if kind := o.GetObjectKind().GroupVersionKind().Kind; kind != "" {
-		return strings.TrimSuffix(kind, "List")
-	}
-	return strings.TrimSuffix(reflect.TypeOf(o).Elem().Name(), "List")
-}
-
-// client is the API server for the integration. The cached one reads what freeze has kept.
-func (h *harness) client(cached bool) client.Client {
-	write := func(verb, sub string, o client.Object, dry []string, patch client.Patch) error {
-		if len(dry) > 0 {
-			return nil
-		}
-		what := verb + " " + kindOf(o) + sub
-		h.sent = append(h.sent, what+" "+o.GetName())
-		if patch != nil {
-			body, err := patch.Data(o)
-			if err != nil {
-				return err
-			}
-			h.bodies = append(h.bodies, string(body))
-		}
-		return h.fail[what]
-	}
-	reads := func(kind string, c client.Client) client.Client {
-		if shown := h.shown[kind]; cached && shown != nil {
-			return shown
-		}
-		return c
-	}
-	return interceptor.NewClient(h.store, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
-			opts ...client.GetOption) error {
-			if err := h.fail["get "+kindOf(o)]; err != nil {
-				return err
-			}
-			return reads(kindOf(o), c).Get(ctx, key, o, opts...)
-		},
-		List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
-			if err := h.fail["list "+kindOf(l)]; err != nil {
-				return err
-			}
-			return reads(kindOf(l), c).List(ctx, l, opts...)
-		},
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			asked := (&client.CreateOptions{}).ApplyOptions(opts)
-			if err := write("create", "", o, asked.DryRun, nil); err != nil {
-				return err
-			}
-			h.name(o)
-			return c.Create(ctx, o, opts...)
-		},
-		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			if err := write("update", "", o, nil, nil); err != nil {
-				return err
-			}
-			return c.Update(ctx, o, opts...)
-		},
-		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			if err := write("delete", "", o, nil, nil); err != nil {
-				return err
-			}
-			return c.Delete(ctx, o, opts...)
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch,
-			opts ...client.PatchOption) error {
-			if err := write("patch", "", o, nil, p); err != nil {
-				return err
-			}
-			if kindOf(o) == "TrainJob" && !h.dialect.Keyed() {
-				return h.rendered(ctx, o, func() error { return c.Patch(ctx, o, p, opts...) })
-			}
-			return c.Patch(ctx, o, p, opts...)
-		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch,
-			opts ...client.SubResourcePatchOption) error {
-			if err := write("patch", "/"+sub, o, nil, p); err != nil {
-				return err
-			}
-			return c.SubResource(sub).Patch(ctx, o, p, opts...)
-		},
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
-			opts ...client.SubResourceUpdateOption) error {
-			if err := write("update", "/"+sub, o, nil, nil); err != nil {
-				return err
-			}
-			return c.SubResource(sub).Update(ctx, o, opts...)
-		},
-	})
-}
-
-// rendered writes a TrainJob, and does with it what the API server does by the mutating webhook.
-func (h *harness) rendered(ctx context.Context, o client.Object, write func() error) error {
-	var before api.TrainJob
-	if err := h.store.Get(ctx, client.ObjectKeyFromObject(o), &before); err != nil {
-		return err
-	}
-	if err := write(); err != nil {
-		return err
-	}
-	var after api.TrainJob
-	if err := h.store.Get(ctx, client.ObjectKeyFromObject(o), &after); err != nil {
-		return err
-	}
-	answer := h.ask("/mutate-trainjob", self, encoded(h.t, &before), encoded(h.t, &after))
-	if !answer.Allowed {
-		return fmt.Errorf("the webhook refuses: %v", answer.Result)
-	}
-	if len(answer.Patches) == 0 {
-		return nil
-	}
-	body, err := json.Marshal(answer.Patches)
-	if err != nil {
-		return err
-	}
-	return h.store.Patch(ctx, o, client.RawPatch(types.JSONPatchType, body))
-}
-
-func encoded(t *testing.T, o any) string {
-	t.Helper()
-	body, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(body)
-}
-
 // name gives an object what the API server does.
 func (h *harness) name(o client.Object) {
 	if o.GetUID() == "" {
@@ -423,143 +276,3 @@ func (h *harness) blocked(name string) string {
 }
 
 func (h *harness) suspended(name string) bool { return ptr.Deref(h.trainJob(name).Spec.Suspend, false) }
-
-// admit is Kueue's admission of the only Workload.
-func (h *harness) admit(change ...func(*kueue.PodSetAssignment)) {
-	h.t.Helper()
-	wl := h.workload()
-	a := kueue.PodSetAssignment{Name: wl.Spec.PodSets[0].Name, Count: ptr.To(wl.Spec.PodSets[0].Count),
-		Flavors:       map[corev1.ResourceName]kueue.ResourceFlavorReference{gpu: "a"},
-		ResourceUsage: corev1.ResourceList{gpu: *resource.NewQuantity(int64(wl.Spec.PodSets[0].Count), resource.DecimalSI)}}
-	for _, c := range change {
-		c(&a)
-	}
-	workload.SetQuotaReservation(wl, &kueue.Admission{ClusterQueue: "queue",
-		PodSetAssignments: []kueue.PodSetAssignment{a}}, h.clock)
-	workload.SyncAdmittedCondition(wl, h.clock.Now())
-	h.updateStatus(wl)
-}
-
-func (h *harness) evict(reason string) {
-	h.t.Helper()
-	wl := h.workload()
-	apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{Type: kueue.WorkloadEvicted,
-		Status: metav1.ConditionTrue,
-		Reason: reason, Message: "evicted", LastTransitionTime: metav1.NewTime(h.clock.Now())})
-	h.updateStatus(wl)
-}
-
-// end is Trainer's end of a TrainJob.
-func (h *harness) end(name, condition string) {
-	h.t.Helper()
-	job := h.trainJob(name)
-	apimeta.SetStatusCondition(&job.Status.Conditions, metav1.Condition{Type: condition, Status: metav1.ConditionTrue,
-		Reason: "Over", Message: "over", LastTransitionTime: metav1.NewTime(h.clock.Now())})
-	h.updateStatus(job)
-}
-
-// build is Trainer's JobSet of a TrainJob.
-func (h *harness) build(name string) *jobset.JobSet {
-	h.t.Helper()
-	job := h.trainJob(name)
-	js := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: name,
-		OwnerReferences: []metav1.OwnerReference{
-			*metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))}}}
-	js.Spec.ReplicatedJobs = []jobset.ReplicatedJob{node()}
-	js.Spec.Suspend = ptr.To(ptr.Deref(job.Spec.Suspend, false))
-	h.create(js)
-	return js
-}
-
-// pod is one of a JobSet that runs.
-func (h *harness) pod(js *jobset.JobSet) *corev1.Pod {
-	h.t.Helper()
-	labels := map[string]string{jobset.JobSetNameKey: js.Name, jobset.JobSetUIDKey: string(js.UID),
-		jobset.ReplicatedJobNameKey: "node"}
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: js.Name + "-node-0", Labels: labels,
-		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(js, jobset.SchemeGroupVersion.WithKind("JobSet"))}}}
-	h.create(job)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: js.Name + "-node-0-0", Labels: labels,
-		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}}}
-	pod.Spec.NodeName = "node"
-	pod.Status.Phase = corev1.PodRunning
-	h.create(pod)
-	return pod
-}
-
-func node() jobset.ReplicatedJob {
-	rj := jobset.ReplicatedJob{Name: "node", Replicas: 1}
-	rj.Template.Labels = map[string]string{"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
-	rj.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: "node", Image: "example.com/train:1"}}
-	return rj
-}
-
-func fixtures() []client.Object {
-	rt := &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch",
-		Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"}}}
-	rt.Spec.MLPolicy = &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1)}
-	rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{node()}
-	return []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: team,
-			Labels: map[string]string{"kubernetes.io/metadata.name": team}}},
-		&kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "a"},
-			Spec: kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"pool": "a"}}},
-		&kueue.ClusterQueue{ObjectMeta: metav1.ObjectMeta{Name: "queue"}},
-		rt,
-	}
-}
-
-// newTrainJob is one as the webhook leaves it.
-func newTrainJob(name string) *api.TrainJob {
-	one := corev1.ResourceList{gpu: resource.MustParse("1")}
-	return &api.TrainJob{
-		ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: name, Labels: map[string]string{constants.QueueLabel: "queue"}},
-		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
-			RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group),
-				Kind: ptr.To(trainerapi.ClusterTrainingRuntimeKind), Name: "torch"},
-			ManagedBy: ptr.To("trainer.kubeflow.org/trainjob-controller"),
-			Trainer: &trainerapi.Trainer{NumNodes: ptr.To[int32](1),
-				ResourcesPerNode: &corev1.ResourceRequirements{Requests: one, Limits: one}},
-			Suspend: ptr.To(true),
-		}},
-	}
-}
-
-// ask sends a request to a webhook; the objects are JSON, old is "" on creation.
-func (h *harness) ask(path, user, old, sent string) webhookadmission.Response {
-	h.t.Helper()
-	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{UID: "request",
-		Operation: admissionv1.Create,
-		Namespace: team, Name: "job", UserInfo: authenticationv1.UserInfo{Username: user},
-		Object: runtime.RawExtension{Raw: []byte(sent)}}}
-	if old != "" {
-		request.Operation, request.OldObject = admissionv1.Update, runtime.RawExtension{Raw: []byte(old)}
-	}
-	if h.handlers[path] == nil {
-		h.t.Fatalf("nothing is served at %s", path)
-	}
-	return h.handlers[path].Handler.Handle(h.t.Context(), request)
-}
-
-// patches returns the sorted operations of an answer, as "op path value".
-func patches(t *testing.T, answer webhookadmission.Response) []string {
-	t.Helper()
-	var all []string
-	for _, o := range answer.Patches {
-		value := ""
-		if o.Value != nil {
-			value = encoded(t, o.Value)
-		}
-		all = append(all, strings.TrimSpace(o.Operation+" "+o.Path+" "+value))
-	}
-	slices.Sort(all)
-	return all
-}
-
-func jobOf() *batchv1.Job { return &batchv1.Job{} }
-
-// neutral reports whether a TrainJob has no entry of an admission.
-func neutral(d overrides.Dialect, job *api.TrainJob) bool {
-	own := d.Own(job)
-	return own == nil || admission.IsNeutral(own)
-}

@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"errors"
-	"reflect"
 	"testing"
 	"time"
 
@@ -10,103 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
-	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/store"
 )
-
-// wantSteps compares steps as values.
-func wantSteps(t *testing.T, reason string, got []step, want ...step) {
-	t.Helper()
-	if len(got) == 0 && len(want) == 0 {
-		return
-	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%s: got %+v, want %+v", reason, got, want)
-	}
-}
-
-// The changes of observation.
-
-func runs(o *observed) { o.job.Spec.Suspend, o.stage = ptr.To(false), stageRunning }
-
-func ends(o *observed) {
-	runs(o)
-	o.stage = stageEnded
-	o.job.Status.Conditions = append(o.job.Status.Conditions, is(trainerapi.TrainJobComplete, time.Minute))
-}
-
-func withJobSet(o *observed) {
-	o.jobSet = &jobset.JobSet{}
-	o.jobSet.Name, o.jobSet.UID, o.jobSet.Spec.Suspend = "job", "js-uid", ptr.To(true)
-	o.jobSet.Spec.ReplicatedJobs = []jobset.ReplicatedJob{{Name: "node", Replicas: 1}}
-}
-
-// withEntry returns a change that gives the TrainJob an entry of so long ago that an admission has written.
-func withEntry(since time.Duration) func(*observed) {
-	return func(o *observed) {
-		at := ago(since)
-		o.job.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: overrides.Manager, Time: &at,
-			TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
-				Spec: &trainerapi.JobSetSpecPatch{ReplicatedJobs: []trainerapi.ReplicatedJobPatch{{Name: "node",
-					Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{
-						Template: &trainerapi.PodTemplatePatch{Spec: &trainerapi.PodSpecPatch{
-							NodeSelector: map[string]string{"pool": "a"}}}}}}}}}}}}
-	}
-}
-
-// withClearedEntry returns a change that gives the TrainJob an entry that was cleared so long ago.
-func withClearedEntry(since time.Duration) func(*observed) {
-	return func(o *observed) {
-		withEntry(since)(o)
-		cleared := admission.Neutral(&o.job.Spec.RuntimePatches[0])
-		cleared.Time = ptr.To(ago(since))
-		o.job.Spec.RuntimePatches[0] = cleared
-	}
-}
-
-func blockedBy(reason string) func(*observed) {
-	return func(o *observed) {
-		o.queue.blocked = &admission.BlockedError{Reason: reason, Err: errors.New("why"), RetryAfter: time.Minute}
-	}
-}
-
-// withChoice gives the TrainJob a runtime and what it runs of that.
-func withChoice(o *observed) {
-	spec := &trainerapi.TrainingRuntimeSpec{}
-	rj := jobset.ReplicatedJob{Name: "node", Replicas: 1}
-	spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{rj}
-	o.queue.choice = &store.Choice{Spec: spec, Settings: spec}
-	built := []jobset.ReplicatedJob{rj}
-	o.queue.effective = &overrides.Effective{ReplicatedJobs: built, Built: built}
-}
-
-// isAdmitted returns a change that admits the Workload so long ago.
-func isAdmitted(since time.Duration) func(*observed) {
-	return func(o *observed) {
-		wl := o.workloads.own[0]
-		wl.Status.Conditions = []metav1.Condition{is(kueue.WorkloadQuotaReserved, since), is(kueue.WorkloadAdmitted, since)}
-		wl.Status.Admission = &kueue.Admission{PodSetAssignments: []kueue.PodSetAssignment{{Name: "node",
-			Count: ptr.To[int32](2)}}}
-		o.queue.start = &startFacts{}
-	}
-}
-
-func earlier(o *observed) {
-	wl := o.workloads.own[0].DeepCopy()
-	wl.Name, wl.DeletionTimestamp = "earlier", ptr.To(ago(time.Minute))
-	wl.Status.Conditions = []metav1.Condition{is(kueue.WorkloadQuotaReserved, time.Hour)}
-	o.workloads.earlier = []*kueue.Workload{wl}
-}
-
-func toDeactivate(o *observed) {
-	o.workloads.own[0].Annotations = map[string]string{DeactivateAnnotation: "user"}
-}
 
 func TestBeforehand(t *testing.T) {
 	deleting := func(o *observed) {
@@ -358,82 +265,5 @@ func TestGiveBack(t *testing.T) {
 	} {
 		o := observation(d, withJobSet, blockedBy(ReasonNoPods), func(o *observed) { o.jobSet.Generation = 2 }, change)
 		wantSteps(t, name, giveBack(o))
-	}
-}
-
-func TestDeactivation(t *testing.T) {
-	d := overrides.Bundled
-	wantSteps(t, "nobody wishes it", deactivation(observation(d)))
-	wantSteps(t, "it is stopped first", deactivation(observation(d, runs, toDeactivate)),
-		suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated})
-	wantSteps(t, "its pods have to end", deactivation(observation(d, withJobSet, toDeactivate)))
-	over := observation(d, toDeactivate)
-	wantSteps(t, "its pods have ended", deactivation(over), deactivate{over.workloads.own[0]})
-	wantSteps(t, "it is deactivated", deactivation(observation(d, toDeactivate, func(o *observed) {
-		o.workloads.own[0].Spec.Active = ptr.To(false)
-	})))
-}
-
-func TestPreparations(t *testing.T) {
-	d := overrides.Bundled
-	hold := func(o *observed) {
-		held := is(kueue.WorkloadQuotaReserved, 0)
-		held.Status, held.Reason = metav1.ConditionFalse, kueue.WorkloadOnHold
-		o.workloads.own[0].Status.Conditions = []metav1.Condition{held}
-	}
-	wantSteps(t, "it runs", preparations(observation(d, runs, withChoice)))
-	wantSteps(t, "it is blocked", preparations(observation(d, withChoice, blockedBy("X"), hold)))
-	wantSteps(t, "it is ready", preparations(observation(d, withChoice)))
-	over := observation(d, withChoice, withEntry(time.Hour))
-	wantSteps(t, "its last admission is over", preparations(over), clearEntry{})
-	held := observation(d, withChoice, hold)
-	wantSteps(t, "it queues again", preparations(held), unhold{held.workloads.own[0]})
-}
-
-func TestDecideStart(t *testing.T) {
-	mismatch := &admission.MismatchError{}
-	cases := map[string]struct {
-		reason  string
-		o       *observed
-		waiting string
-		starts  bool
-	}{
-		"starts":  {"it is admitted", observation(overrides.Bundled, withChoice, isAdmitted(0)), "", true},
-		"runs":    {"it was started", observation(overrides.Bundled, withChoice, isAdmitted(0), runs), "", false},
-		"blocked": {"it can't", observation(overrides.Bundled, withChoice, isAdmitted(0), blockedBy("X")), "", false},
-		"about to be deactivated": {"it loses its quota",
-			observation(overrides.Bundled, withChoice, isAdmitted(0), toDeactivate), "", false},
-		"another Workload": {"the cache is stale", observation(overrides.Bundled, withChoice, isAdmitted(0),
-			func(o *observed) { o.workloads.own[0] = o.workloads.own[0].DeepCopy(); o.workloads.own[0].UID = "new" }),
-			"the cache, which doesn't have its Workload yet", false},
-		"a JobSet": {"its pods may run", observation(overrides.Bundled, withChoice, isAdmitted(0), withJobSet),
-			"the JobSet of the last admission is not gone yet", false},
-		"Trainer": {"it has writes to do", observation(overrides.Kubeflow23, withChoice, isAdmitted(0)),
-			"its JobSet is not made yet", false},
-		"Trainer, late": {"it doesn't wait for ever", observation(overrides.Kubeflow23, withChoice,
-			isAdmitted(settleTimeout+time.Second)), "", true},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			wl := observation(overrides.Bundled, isAdmitted(0)).workloads.own[0]
-			a := &asked{}
-			err := decideStart(c.o, a, admitted{workload: wl, message: "m"})
-			if err != nil || a.waiting != c.waiting || (a.start != nil) != c.starts {
-				t.Errorf("%s: got %+v, %v", c.reason, a, err)
-			}
-			if c.starts && (a.start.message != "m" || a.start.workload != c.o.workloads.own[0]) {
-				t.Errorf("%s: got %+v", c.reason, a.start)
-			}
-		})
-	}
-	o := observation(overrides.Bundled, withChoice, isAdmitted(0))
-	o.queue.start.mismatch = mismatch
-	a := &asked{}
-	if err := decideStart(o, a, admitted{workload: o.workloads.own[0]}); err != nil || a.start != nil {
-		t.Errorf("what it was admitted for is not what would run: got %+v, %v", a, err)
-	}
-	want := &deleteWorkload{o.workloads.own[0], events.AdmissionMismatch.Of(mismatch, "wl")}
-	if !reflect.DeepEqual(a.requeue, want) {
-		t.Errorf("got %+v, want %+v", a.requeue, want)
 	}
 }

@@ -1,10 +1,8 @@
 package overrides
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -211,82 +209,6 @@ initializer: {dataset: {storageUri: "hf://data"}}
 	}
 }
 
-func entries(t testing.TB, text string) []trainerapi.RuntimePatch {
-	return must[[]trainerapi.RuntimePatch](t, text)
-}
-
-func podEntry(manager, pod string) string {
-	return fmt.Sprintf(`{manager: %s, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node,
-  template: {spec: {template: %s}}}]}}}}`, manager, pod)
-}
-
-func TestComputeMergesEntries(t *testing.T) {
-	cases := map[string]struct {
-		reason  string
-		entries []string
-		check   func(corev1.PodTemplateSpec) string
-	}{
-		"maps": {
-			"labels and node selectors are merged by key, the later entry wins",
-			[]string{podEntry("a.com/a", `{metadata: {labels: {x: a, z: a}}, spec: {nodeSelector: {gpu: a100}}}`),
-				podEntry("b.com/b", `{metadata: {labels: {x: b}}}`)},
-			func(p corev1.PodTemplateSpec) string {
-				return fmt.Sprintf("%v %v", p.Labels, p.Spec.NodeSelector)
-			},
-		},
-		"tolerations": {
-			"tolerations are replaced as a whole: the last list stands",
-			[]string{podEntry("a.com/a", `{spec: {tolerations: [{key: a, operator: Exists}]}}`),
-				podEntry("b.com/b", `{spec: {tolerations: [{key: b, operator: Exists}]}}`)},
-			func(p corev1.PodTemplateSpec) string {
-				return fmt.Sprintf("%d %s", len(p.Spec.Tolerations), p.Spec.Tolerations[0].Key)
-			},
-		},
-		"gates": {
-			"gates are merged by name",
-			[]string{podEntry("a.com/a", `{spec: {schedulingGates: [{name: a}]}}`),
-				podEntry("b.com/b", `{spec: {schedulingGates: [{name: b}]}}`)},
-			func(p corev1.PodTemplateSpec) string { return fmt.Sprint(len(p.Spec.SchedulingGates)) },
-		},
-		"containers": {
-			"a container's environment is merged by name",
-			[]string{podEntry("a.com/a", `{spec: {containers: [{name: sidecar, env: [{name: A, value: a}]}]}}`),
-				podEntry("b.com/b", `{spec: {containers: [{name: sidecar, env: [{name: A, value: b}, {name: B, value: b}]}]}}`)},
-			func(p corev1.PodTemplateSpec) string {
-				env := map[string]string{}
-				for _, e := range findContainer(p.Spec.Containers, "sidecar").Env {
-					env[e.Name] = e.Value
-				}
-				return fmt.Sprintf("%v %d", env, len(p.Spec.Containers))
-			},
-		},
-		"an entry of nothing": {
-			"an entry without patches changes nothing",
-			[]string{`{manager: a.com/a}`},
-			func(p corev1.PodTemplateSpec) string { return fmt.Sprint(p.Labels) },
-		},
-	}
-	want := map[string]string{
-		"maps": "map[from:runtime x:b z:a] map[gpu:a100 zone:east]", "tolerations": "1 b", "gates": "2",
-		"containers": "map[A:b B:b] 2", "an entry of nothing": "map[from:runtime]",
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-			e, err := Bundled.Compute(&api.TrainJob{}, &rt, listed(entries(t, "["+strings.Join(c.entries, ",")+"]")))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := c.check(e.ReplicatedJob("node").Template.Spec.Template); got != want[name] {
-				t.Errorf("%s: got %s, want %s", c.reason, got, want[name])
-			}
-			if e.ReplicatedJobs[0].Name != "dataset-initializer" {
-				t.Error("the order of ReplicatedJobs is the runtime's")
-			}
-		})
-	}
-}
-
 func TestComputeRefuses(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	_, err := Bundled.Compute(&api.TrainJob{}, &rt, listed(
@@ -301,91 +223,5 @@ func TestComputeRefuses(t *testing.T) {
 	if _, err := Bundled.Compute(&api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil); !errors.As(err, &invalid) ||
 		invalid.Type != field.ErrorTypeRequired {
 		t.Errorf("a runtime without ReplicatedJobs is refused: got %v", err)
-	}
-}
-
-func TestEntries(t *testing.T) {
-	job := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
-		RuntimePatches: entries(t, `[{manager: a.com/a}, {manager: kueue.x-k8s.io/manager}, {manager: b.com/b}]`)}}}
-	managers := func(list []Entry) string {
-		var all []string
-		for _, e := range list {
-			all = append(all, e.Manager)
-		}
-		return strings.Join(all, " ")
-	}
-	before, err := json.Marshal(job)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if Bundled.Own(job) != &job.Spec.RuntimePatches[1] {
-		t.Error("Own finds the integration's entry")
-	}
-	if got := managers(Bundled.Others(job)); got != "a.com/a b.com/b" {
-		t.Errorf("Others keeps the order of the rest: got %s", got)
-	}
-	if got := managers(Bundled.With(
-		job, trainerapi.RuntimePatch{Manager: Manager})); got != "a.com/a kueue.x-k8s.io/manager b.com/b" {
-		t.Errorf("With writes in place: got %s", got)
-	}
-	if got, moved := OwnLast(job.Spec.RuntimePatches); managers(listed(got)) != "a.com/a b.com/b kueue.x-k8s.io/manager" ||
-		!moved {
-		t.Errorf("OwnLast moves it to the end: got %s", managers(listed(got)))
-	}
-	fresh := &api.TrainJob{Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{RuntimePatches: slices.DeleteFunc(
-		slices.Clone(job.Spec.RuntimePatches), func(p trainerapi.RuntimePatch) bool { return p.Manager == Manager })}}}
-	if Bundled.Own(fresh) != nil {
-		t.Error("there is no entry of the integration")
-	}
-	if got := managers(Bundled.With(
-		fresh, trainerapi.RuntimePatch{Manager: Manager})); got != "a.com/a b.com/b kueue.x-k8s.io/manager" {
-		t.Errorf("With appends a first entry: got %s", got)
-	}
-	if _, moved := OwnLast(fresh.Spec.RuntimePatches); moved {
-		t.Error("nothing is to be moved")
-	}
-	if after, err := json.Marshal(job); err != nil || string(after) != string(before) {
-		t.Error("nothing here changes the TrainJob")
-	}
-}
-
-func TestSetter(t *testing.T) {
-	list := listed(entries(t, "["+strings.Join([]string{
-		podEntry("a.com/a", `{metadata: {labels: {k: a}, annotations: {k: a}}, spec: {nodeSelector: {k: a},
-  tolerations: [{key: a, operator: Exists}], schedulingGates: [{name: k}]}}`),
-		podEntry("b.com/b", `{metadata: {labels: {k: b}}}`),
-		podEntry(Manager, `{metadata: {labels: {k: own}}, spec: {nodeSelector: {k: own}}}`),
-	}, ",")+"]"))
-	cases := map[string]struct {
-		reason string
-		job    string
-		field  Field
-		key    string
-		want   string
-	}{
-		"the last one":     {"the later entry wins, and the integration's own is not meant", "node", Labels, "k", "b.com/b"},
-		"annotation":       {"only one sets it", "node", Annotations, "k", "a.com/a"},
-		"node selector":    {"only one sets it beside the integration", "node", NodeSelector, "k", "a.com/a"},
-		"any toleration":   {"a list is set as a whole", "node", Tolerations, "", "a.com/a"},
-		"a gate":           {"by its name", "node", SchedulingGates, "k", "a.com/a"},
-		"another gate":     {"nobody sets it", "node", SchedulingGates, "other", ""},
-		"another key":      {"nobody sets it, so it is the runtime's", "node", Labels, "other", ""},
-		"another job":      {"entries are by ReplicatedJob", "launcher", Labels, "k", ""},
-		"an unknown field": {"nobody sets what doesn't exist", "node", Field("spec.other"), "k", ""},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			got := ""
-			if entry := Setter(list, c.job, c.field, c.key); entry != nil {
-				got = entry.Manager
-			}
-			if got != c.want {
-				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
-			}
-		})
-	}
-	const bare = `[{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}]}}}}]`
-	if meta, spec := PodPatch(entries(t, bare)[0].TrainingRuntimeSpec, "node"); meta != nil || spec != nil {
-		t.Error("an entry may name a ReplicatedJob and say nothing of its pods")
 	}
 }

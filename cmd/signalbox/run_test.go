@@ -1,27 +1,22 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"math/big"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
@@ -210,53 +205,6 @@ func TestManager(t *testing.T) {
 	}
 }
 
-// TestAudit holds that the audit ends with an error where it finds something, and without one where it doesn't.
-func TestAudit(t *testing.T) {
-	const trainJob = `{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob","metadata":{"namespace":"ns","name":"job",
-		"uid":"tj","labels":{"kueue.x-k8s.io/queue-name":"q"}}}`
-	const jobSet = `{"apiVersion":"jobset.x-k8s.io/v1alpha2","kind":"JobSet","metadata":{"namespace":"ns","name":"job","uid":"js",
-		"ownerReferences":[{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob","name":"job","uid":"tj",
-		"controller":true}]}}`
-	const job = `{"apiVersion":"batch/v1","kind":"Job","metadata":{"namespace":"ns","name":"job-node-0","uid":"j",
-		"labels":{"jobset.sigs.k8s.io/jobset-name":"job"},"ownerReferences":[{"apiVersion":"jobset.x-k8s.io/v1alpha2",
-		"kind":"JobSet","name":"job","uid":"js","controller":true}]}}`
-	const pod = `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"pod","uid":"p",
-		"labels":{"jobset.sigs.k8s.io/jobset-name":"job"},"ownerReferences":[{"apiVersion":"batch/v1","kind":"Job",
-		"name":"job-node-0","uid":"j","controller":true}]},"spec":{"nodeName":"n","containers":[{"name":"c"}]},
-		"status":{"phase":"Running"}}`
-	audit := func(t *testing.T) (string, error) {
-		var out bytes.Buffer
-		cmd := command()
-		cmd.SetOut(&out)
-		cmd.SetArgs([]string{"audit", "--for", "0s", "--idle", "0s"})
-		err := cmd.ExecuteContext(t.Context())
-		return out.String(), err
-	}
-	t.Run("nothing", func(t *testing.T) {
-		newServer(t)
-		if out, err := audit(t); err != nil || out != "nothing found\n" {
-			t.Errorf("got %q, %v", out, err)
-		}
-	})
-	t.Run("a pod without quota", func(t *testing.T) {
-		s := newServer(t)
-		s.lists["/apis/trainer.kubeflow.org/v1alpha1/trainjobs"] = []string{trainJob}
-		s.lists["/apis/jobset.x-k8s.io/v1alpha2/jobsets"] = []string{jobSet}
-		s.lists["/apis/batch/v1/jobs"] = []string{job}
-		s.lists["/api/v1/pods"] = []string{pod}
-		out, err := audit(t)
-		if err == nil || !strings.Contains(err.Error(), "findings") || !strings.Contains(out, "no-quota: Pod ns/pod") {
-			t.Errorf("got %q, %v", out, err)
-		}
-	})
-	t.Run("no cluster", func(t *testing.T) {
-		t.Setenv("KUBECONFIG", "/nowhere")
-		if _, err := audit(t); err == nil || !strings.Contains(err.Error(), "finding the cluster") {
-			t.Errorf("got %v", err)
-		}
-	})
-}
-
 // TestRunFails holds that what goes wrong while the manager is assembled is returned.
 func TestRunFails(t *testing.T) {
 	cases := map[string]struct {
@@ -321,60 +269,5 @@ func TestCertificatesComeLate(t *testing.T) {
 	file := filepath.Join(dir, "tls.crt")
 	if err := (whenMounted{certDir: file}).Start(t.Context()); err == nil {
 		t.Error("no folder")
-	}
-}
-
-// TestPods holds what is cached of pods.
-func TestPods(t *testing.T) {
-	pods, err := jobSetPods()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pod := &corev1.Pod{}
-	pod.Name = "a"
-	pod.Spec.Containers = []corev1.Container{{Name: "c"}}
-	pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
-	kept, err := pods.Transform(pod)
-	if p, ok := kept.(*corev1.Pod); err != nil || !ok || p.Name != "a" || p.Spec.Containers != nil ||
-		p.Spec.SchedulingGroup == nil {
-		t.Errorf("got %+v, %v", kept, err)
-	}
-	if kept, err := pods.Transform("a mark"); err != nil || kept != "a mark" {
-		t.Errorf("what is no pod is passed on: got %v, %v", kept, err)
-	}
-	if orUnknown("") != "unknown" || orUnknown("a") != "a" {
-		t.Error("what isn't known")
-	}
-}
-
-// TestAuditEnds holds that the audit ends with its context.
-func TestAuditEnds(t *testing.T) {
-	newServer(t)
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	cmd := command()
-	cmd.SetArgs([]string{"audit", "--watch"})
-	if err := cmd.ExecuteContext(ctx); err == nil {
-		t.Error("it was ended before it could look")
-	}
-}
-
-// TestSmall holds what little is left: the program itself, and what its parts refuse.
-func TestSmall(t *testing.T) {
-	args := os.Args
-	t.Cleanup(func() { os.Args = args })
-	os.Args = []string{"signalbox", "version"}
-	main() // it exits with an error if there is one
-	settings := []debug.BuildSetting{{Key: "vcs.revision", Value: "c"}, {Key: "vcs.time", Value: "d"}}
-	if c, d := stamped(settings); c != "c" || d != "d" {
-		t.Errorf("got %q, %q", c, d)
-	}
-	failed := errors.New("failed")
-	if _, err := newScheme(func(*runtime.Scheme) error { return failed }); !errors.Is(err, failed) {
-		t.Errorf("got %v", err)
-	}
-	newServer(t)
-	if _, err := connect(configapi.ClientConnection{QPS: 1}); err == nil || !strings.Contains(err.Error(), "burst") {
-		t.Errorf("got %v", err)
 	}
 }

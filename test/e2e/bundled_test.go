@@ -1,29 +1,15 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
-	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"github.com/kubeflow/trainer/v2/pkg/statusserver"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -35,7 +21,10 @@ import (
 
 func init() {
 	if cluster.bundled() {
-		ginkgo.Describe("The bundled Trainer", bundledSpecs)
+		ginkgo.Describe("The bundled Trainer", func() {
+			bundledSpecs()
+			progressSpecs()
+		})
 	}
 }
 
@@ -306,152 +295,4 @@ func bundledSpecs() {
 		gomega.Expect(admin.Delete(ctx, foreign)).To(gomega.Succeed())
 		gomega.Eventually(complete(ctx, tj), "2m").Should(gomega.BeTrue())
 	})
-
-	ginkgo.It("lets a training process report its progress, and nobody else", func(ctx context.Context) {
-		const namespace, secret = "kubeflow-system", "signalbox-webhook-cert" // of a manager that runs in no cluster
-		gomega.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(gomega.Succeed())
-		ca, err := os.ReadFile(filepath.Join(cluster.dir, "pki", "ca.crt"))
-		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		gomega.Expect(admin.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secret}, Data: map[string][]byte{"ca.crt": ca}})).To(gomega.Succeed())
-		ginkgo.DeferCleanup(func(ctx context.Context) {
-			gomega.Expect(admin.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(gomega.Succeed())
-		})
-		port := freePort()
-		cluster.configure(func(map[string]any) {}, func(c map[string]any) {
-			c["trainer"] = map[string]any{"enabled": true, "progress": map[string]any{"enabled": true, "port": port}}
-		})
-		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "forever")
-		tj := g.submit(ctx, g.trainJob("reports", "torch", 1))
-		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
-		env := podsOf(ctx, tj)[0].Spec.Containers[0].Env
-		gomega.Expect(env).To(gomega.ContainElement(corev1.EnvVar{Name: "KUBEFLOW_TRAINER_SERVER_URL",
-			Value: fmt.Sprintf("https://signalbox-webhook.%s.svc:%d%s", namespace, port, statusserver.StatusUrl(tj.Namespace, tj.Name))}))
-		report := func(audience string) int {
-			ginkgo.GinkgoHelper()
-			request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
-			account := get(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "default"}})
-			gomega.Expect(admin.SubResource("token").Create(ctx, account, request)).To(gomega.Succeed())
-			body, err := json.Marshal(trainerapi.UpdateTrainJobStatusRequest{TrainerStatus: &trainerapi.TrainerStatus{ProgressPercentage: ptr.To[int32](42), LastUpdatedTime: metav1.Now()}})
-			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			post, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("https://127.0.0.1:%d%s", port, statusserver.StatusUrl(tj.Namespace, tj.Name)), bytes.NewReader(body))
-			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			post.Header.Set("Authorization", "Bearer "+request.Status.Token)
-			transport := http.DefaultTransport.(*http.Transport).Clone()
-			transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // it is on loopback
-			response, err := (&http.Client{Transport: transport}).Do(post)
-			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			gomega.Expect(response.Body.Close()).To(gomega.Succeed())
-			return response.StatusCode
-		}
-		gomega.Expect(report("somebody-else")).To(gomega.Equal(http.StatusForbidden))
-		gomega.Expect(report(statusserver.TokenAudience(tj.Namespace, tj.Name))).To(gomega.Equal(http.StatusOK))
-		progress := func() *int32 {
-			if s := get(ctx, tj).Status.TrainerStatus; s != nil {
-				return s.ProgressPercentage
-			}
-			return nil
-		}
-		gomega.Eventually(progress).Should(gomega.HaveValue(gomega.BeEquivalentTo(42)))
-		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
-		gomega.Expect(progress()).To(gomega.HaveValue(gomega.BeEquivalentTo(42)), "the status that we write leaves it")
-	})
-}
-
-// state is status.state of a TrainJob.
-func state(ctx context.Context, tj *api.TrainJob) func() api.TrainJobState {
-	return func() api.TrainJobState {
-		ginkgo.GinkgoHelper()
-		u := &unstructured.Unstructured{}
-		u.SetGroupVersionKind(trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
-		gomega.Expect(admin.Get(ctx, client.ObjectKeyFromObject(tj), u)).To(gomega.Succeed())
-		s, _, err := unstructured.NestedString(u.Object, "status", "state")
-		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		return api.TrainJobState(s)
-	}
-}
-
-// told is what a condition of a TrainJob says, as "Status Reason: message".
-func told(ctx context.Context, tj *api.TrainJob, condition string) string {
-	ginkgo.GinkgoHelper()
-	if c := apimeta.FindStatusCondition(get(ctx, tj).Status.Conditions, condition); c != nil {
-		return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
-	}
-	return ""
-}
-
-// columns are what kubectl get prints of a TrainJob, but for its age.
-func columns(ctx context.Context, tj *api.TrainJob) map[string]string {
-	ginkgo.GinkgoHelper()
-	c := rest.CopyConfig(config(cluster.kubeconfig("user")))
-	c.GroupVersion, c.APIPath, c.NegotiatedSerializer = &trainerapi.GroupVersion, "/apis", clientgoscheme.Codecs.WithoutConversion()
-	requests, err := rest.RESTClientFor(c)
-	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	data, err := requests.Get().Namespace(tj.Namespace).Resource("trainjobs").Name(tj.Name).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx)
-	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	var table metav1.Table
-	gomega.Expect(json.Unmarshal(data, &table)).To(gomega.Succeed())
-	texts := map[string]string{}
-	for i, definition := range table.ColumnDefinitions {
-		if definition.Name != "Age" {
-			texts[definition.Name] = ""
-			if cell := table.Rows[0].Cells[i]; cell != nil {
-				texts[definition.Name] = fmt.Sprint(cell)
-			}
-		}
-	}
-	return texts
-}
-
-func podsNamed(ctx context.Context, tj *api.TrainJob, replicatedJob string) []string {
-	var names []string
-	for _, p := range podsOf(ctx, tj) {
-		if p.Labels[jobset.ReplicatedJobNameKey] == replicatedJob {
-			names = append(names, p.Name)
-		}
-	}
-	return names
-}
-
-func succeeded(ctx context.Context, tj *api.TrainJob, replicatedJob string) int32 {
-	for _, s := range get(ctx, tj).Status.JobsStatus {
-		if s.Name == replicatedJob {
-			return ptr.Deref(s.Succeeded, 0)
-		}
-	}
-	return 0
-}
-
-// objectsIn are all objects of a namespace that a TrainJob may have to do with, but for those named.
-func objectsIn(ctx context.Context, namespace string, but ...string) []string {
-	ginkgo.GinkgoHelper()
-	known := map[string]bool{}
-	for _, name := range but {
-		known[name] = true
-	}
-	var all []string
-	for kind, list := range map[string]client.ObjectList{
-		"TrainJob": &api.TrainJobList{}, "Workload": &kueue.WorkloadList{}, "JobSet": &jobset.JobSetList{}, "Job": &batchv1.JobList{},
-		"Pod": &corev1.PodList{}, "Service": &corev1.ServiceList{}, "Endpoints": &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "EndpointsList"}},
-		"EndpointSlice": &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList"}},
-		"ConfigMap":     &corev1.ConfigMapList{}, "Secret": &corev1.SecretList{}, "PersistentVolumeClaim": &corev1.PersistentVolumeClaimList{},
-	} {
-		gomega.Expect(admin.List(ctx, list, client.InNamespace(namespace))).To(gomega.Succeed())
-		gomega.Expect(apimeta.EachListItem(list, func(o runtimeObject) error {
-			if name := o.(client.Object).GetName(); !known[name] {
-				all = append(all, kind+" "+name)
-			}
-			return nil
-		})).To(gomega.Succeed())
-	}
-	return all
-}
-
-// freePort is a port of loopback that was free a moment ago.
-func freePort() int {
-	ginkgo.GinkgoHelper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/onsi/gomega"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,149 +34,6 @@ const (
 	fails       = "sim.signalbox.dev/fail"
 )
 
-var gpuKinds = []string{"a100", "h100"}
-
-// makeNodes makes eight nodes of each GPU kind. All carry a taint of their kind, and one ("spot") that only runtimes
-// tolerate.
-func makeNodes(ctx context.Context) {
-	for _, kind := range gpuKinds {
-		for i := range nodesOfKind {
-			makeNode(ctx, kind, i)
-		}
-	}
-}
-
-func makeNode(ctx context.Context, kind string, i int) *corev1.Node {
-	ginkgo.GinkgoHelper()
-	capacity := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("96"), corev1.ResourceMemory: resource.MustParse("1Ti"),
-		corev1.ResourcePods: resource.MustParse("110"), gpu: resource.MustParse(fmt.Sprint(gpusPerNode)),
-	}
-	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", kind, i), Labels: map[string]string{
-			"gpu": kind, "has-" + kind: "true", "rack": fmt.Sprintf("%s-rack-%d", kind, i/nodesOfRack), corev1.LabelHostname: fmt.Sprintf("%s-%d", kind, i),
-		}},
-		Spec: corev1.NodeSpec{Taints: []corev1.Taint{
-			{Key: "gpu", Value: kind, Effect: corev1.TaintEffectNoSchedule},
-			{Key: "spot", Value: "true", Effect: corev1.TaintEffectNoSchedule},
-		}},
-		Status: corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
-	}
-	gomega.Expect(admin.Create(ctx, node)).To(gomega.Succeed())
-	node.Status = corev1.NodeStatus{Allocatable: capacity, Capacity: capacity}
-	gomega.Expect(admin.Status().Update(ctx, node)).To(gomega.Or(gomega.Succeed(), gomega.Satisfy(apierrors.IsConflict)))
-	return node
-}
-
-// makeFlavors makes a flavor of each GPU kind. Each has a node label of its own beside the common one, and a toleration,
-// so that what one flavor leaves behind shows under another.
-func makeFlavors(ctx context.Context) {
-	for _, kind := range gpuKinds {
-		gomega.Expect(admin.Create(ctx, &kueue.ResourceFlavor{
-			ObjectMeta: metav1.ObjectMeta{Name: kind},
-			Spec: kueue.ResourceFlavorSpec{
-				NodeLabels:  map[string]string{"gpu": kind, "has-" + kind: "true"},
-				Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: kind, Effect: corev1.TaintEffectNoSchedule}},
-			},
-		})).To(gomega.Succeed())
-	}
-}
-
-var spot = corev1.Toleration{Key: "spot", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
-
-// ground is what one spec stands on: a namespace, a ClusterQueue with its quota and a LocalQueue. All goes with the spec.
-type ground struct {
-	namespace string
-	queue     string // the LocalQueue "training" admits by it
-}
-
-const localQueue = "training"
-
-// newGround makes a namespace with a LocalQueue for a ClusterQueue of its own. quota is GPUs by flavor, tried in the
-// order a100, h100.
-func newGround(ctx context.Context, quota map[string]int64, change ...func(*kueue.ClusterQueue)) *ground {
-	ginkgo.GinkgoHelper()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}
-	gomega.Expect(admin.Create(ctx, namespace)).To(gomega.Succeed())
-	g := &ground{namespace: namespace.Name, queue: namespace.Name}
-	g.clusterQueue(ctx, g.queue, quota, change...)
-	g.localQueue(ctx, localQueue, g.queue)
-	ginkgo.DeferCleanup(func(ctx context.Context) {
-		gomega.Expect(admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
-		gomega.Eventually(func(e gomega.Gomega) {
-			e.Expect(g.list(ctx, &kueue.WorkloadList{})).To(gomega.BeEmpty())
-			e.Expect(g.list(ctx, &corev1.PodList{})).To(gomega.BeEmpty())
-		}).Should(gomega.Succeed())
-		gomega.Expect(admin.Delete(ctx, namespace)).To(gomega.Succeed())
-	})
-	return g
-}
-
-func (g *ground) clusterQueue(ctx context.Context, name string, quota map[string]int64, change ...func(*kueue.ClusterQueue)) {
-	ginkgo.GinkgoHelper()
-	var flavors []kueue.FlavorQuotas
-	for _, kind := range gpuKinds {
-		if gpus, found := quota[kind]; found {
-			flavors = append(flavors, kueue.FlavorQuotas{Name: kueue.ResourceFlavorReference(kind), Resources: []kueue.ResourceQuota{
-				{Name: gpu, NominalQuota: *resource.NewQuantity(gpus, resource.DecimalSI)},
-				{Name: corev1.ResourceCPU, NominalQuota: resource.MustParse("10000")},
-			}})
-		}
-	}
-	cq := &kueue.ClusterQueue{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: kueue.ClusterQueueSpec{
-			NamespaceSelector: &metav1.LabelSelector{},
-			Preemption:        &kueue.ClusterQueuePreemption{WithinClusterQueue: kueue.PreemptionPolicyLowerPriority},
-			ResourceGroups:    []kueue.ResourceGroup{{CoveredResources: []corev1.ResourceName{gpu, corev1.ResourceCPU}, Flavors: flavors}},
-		},
-	}
-	for _, c := range change {
-		c(cq)
-	}
-	gomega.Expect(admin.Create(ctx, cq)).To(gomega.Succeed())
-	ginkgo.DeferCleanup(func(ctx context.Context) {
-		gomega.Expect(ignoreNotFound(admin.Delete(ctx, cq))).To(gomega.Succeed())
-	})
-}
-
-func (g *ground) localQueue(ctx context.Context, name, clusterQueue string) {
-	ginkgo.GinkgoHelper()
-	gomega.Expect(admin.Create(ctx, &kueue.LocalQueue{
-		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name},
-		Spec:       kueue.LocalQueueSpec{ClusterQueue: kueue.ClusterQueueReference(clusterQueue)},
-	})).To(gomega.Succeed())
-}
-
-func (g *ground) list(ctx context.Context, list client.ObjectList) []string {
-	ginkgo.GinkgoHelper()
-	gomega.Expect(admin.List(ctx, list, client.InNamespace(g.namespace))).To(gomega.Succeed())
-	var names []string
-	gomega.Expect(apimeta.EachListItem(list, func(o runtimeObject) error {
-		names = append(names, o.(client.Object).GetName())
-		return nil
-	})).To(gomega.Succeed())
-	return names
-}
-
-// runtime makes a TrainingRuntime in the namespace: one trainer step of one node, which tolerates the nodes' own taint
-// and runs for the given time.
-func (g *ground) runtime(ctx context.Context, name, duration string, change ...func(*api.TrainingRuntime)) *api.TrainingRuntime {
-	ginkgo.GinkgoHelper()
-	rt := &api.TrainingRuntime{
-		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"}},
-		Spec: trainerapi.TrainingRuntimeSpec{
-			MLPolicy: &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainerapi.MLPolicySource{Torch: &trainerapi.TorchMLPolicySource{}}},
-			Template: trainerapi.JobSetTemplateSpec{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{step("node", "trainer", duration)}}},
-		},
-	}
-	for _, c := range change {
-		c(rt)
-	}
-	gomega.Expect(admin.Create(ctx, rt)).To(gomega.Succeed())
-	return rt
-}
-
 // step is a ReplicatedJob of one pod that asks for one CPU.
 func step(name, ancestor, duration string) jobset.ReplicatedJob {
 	container := name
@@ -202,30 +57,6 @@ func step(name, ancestor, duration string) jobset.ReplicatedJob {
 		rj.Template.Labels = map[string]string{"trainer.kubeflow.org/trainjob-ancestor-step": ancestor}
 	}
 	return rj
-}
-
-// trainJob returns a suspended TrainJob of that many whole nodes, queued at LocalQueue training.
-func (g *ground) trainJob(name, runtime string, nodes int32, change ...func(*api.TrainJob)) *api.TrainJob {
-	gpus := corev1.ResourceList{gpu: resource.MustParse(fmt.Sprint(gpusPerNode))}
-	tj := &api.TrainJob{
-		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: map[string]string{constants.QueueLabel: localQueue}},
-		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
-			RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group), Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: runtime},
-			Trainer:    &trainerapi.Trainer{NumNodes: &nodes, ResourcesPerNode: &corev1.ResourceRequirements{Requests: gpus, Limits: gpus}},
-			Suspend:    ptr.To(true),
-		}},
-	}
-	for _, c := range change {
-		c(tj)
-	}
-	return tj
-}
-
-// submit creates a TrainJob as the user.
-func (g *ground) submit(ctx context.Context, tj *api.TrainJob) *api.TrainJob {
-	ginkgo.GinkgoHelper()
-	create(ctx, tj)
-	return tj
 }
 
 // create creates a TrainJob as the user, again where Kubeflow Trainer's cache doesn't show its runtime yet.
@@ -326,57 +157,6 @@ func bound(ctx context.Context, tj *api.TrainJob) func() int {
 			}
 		}
 		return n
-	}
-}
-
-// used is the ClusterQueue's usage of GPUs, over all flavors.
-func (g *ground) used(ctx context.Context) func() int64 {
-	return func() int64 {
-		ginkgo.GinkgoHelper()
-		cq := get(ctx, &kueue.ClusterQueue{ObjectMeta: metav1.ObjectMeta{Name: g.queue}})
-		var sum int64
-		for _, f := range cq.Status.FlavorsReservation {
-			for _, r := range f.Resources {
-				if r.Name == gpu {
-					sum += r.Total.Value()
-				}
-			}
-		}
-		return sum
-	}
-}
-
-// startsOf is how often the TrainJobs of one pod each were started. It holds that each had its pod, with exactly the
-// tolerations of its runtime and its flavor.
-func (g *ground) startsOf(ctx context.Context, all []*api.TrainJob) int {
-	ginkgo.GinkgoHelper()
-	var pods corev1.PodList
-	gomega.Expect(admin.List(ctx, &pods, client.InNamespace(g.namespace))).To(gomega.Succeed())
-	gomega.Expect(pods.Items).To(gomega.HaveLen(len(all)))
-	for _, p := range pods.Items {
-		gomega.Expect(own(p.Spec.Tolerations)).To(gomega.ConsistOf(spot, corev1.Toleration{
-			Key: "gpu", Operator: corev1.TolerationOpEqual, Value: p.Spec.NodeSelector["gpu"], Effect: corev1.TaintEffectNoSchedule}))
-	}
-	starts := 0
-	for _, tj := range all {
-		starts += watched.startsOf(tj)
-	}
-	return starts
-}
-
-// finished is how many TrainJobs of the namespace are complete.
-func (g *ground) finished(ctx context.Context) func() int {
-	return func() int {
-		ginkgo.GinkgoHelper()
-		finished := 0
-		var list api.TrainJobList
-		gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
-		for _, tj := range list.Items {
-			if apimeta.IsStatusConditionTrue(tj.Status.Conditions, trainerapi.TrainJobComplete) {
-				finished++
-			}
-		}
-		return finished
 	}
 }
 

@@ -8,10 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
-	gomegatypes "github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -298,107 +296,5 @@ func refusalSpecs() {
 			gomega.ContainSubstring("spec.podSpecOverrides[0]"), gomega.ContainSubstring("one element for each replicatedJob"), gomega.ContainSubstring("upgrade Kubeflow Trainer to v2.1"))))
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero(), "it holds no quota")
 		gomega.Expect(running(ctx, tj)()).To(gomega.BeFalse())
-	})
-}
-
-// startedBy matches the event of a start by the field.
-func startedBy(field string) gomegatypes.GomegaMatcher {
-	words := "; in two writes, by spec." + field
-	if atomicStarts() {
-		words = "; in one write, by spec." + field
-	}
-	return gomega.And(gomega.HavePrefix("Started: "), gomega.HaveSuffix(words))
-}
-
-// boundOn names the GPU kinds of the nodes that a ReplicatedJob's pods are bound to.
-func boundOn(ctx context.Context, tj *api.TrainJob, replicatedJob string) string {
-	ginkgo.GinkgoHelper()
-	var kinds []string
-	for _, p := range podsOf(ctx, tj) {
-		if p.Labels[jobset.ReplicatedJobNameKey] == replicatedJob && p.Spec.NodeName != "" {
-			kind, _, _ := strings.Cut(p.Spec.NodeName, "-")
-			kinds = append(kinds, kind)
-		}
-	}
-	return strings.Join(kinds, " ")
-}
-
-func upgradeSpecs() {
-	ginkgo.It("loses none of 50 queued and running TrainJobs from v2.1 to v2.3, with the manager running on", func(ctx context.Context) {
-		const jobs = 50
-		low, high := makePriorities(ctx)
-		g := newGround(ctx, map[string]int64{"a100": 64}, onTwoGroups(ctx))
-		g.runtime(ctx, "long", "30s", withOpenInitializer)
-		g.runtime(ctx, "short", "1s", withOpenInitializer)
-		given := listFrom(usersOverrides[overrides.PodTemplateOverrides])
-		var all []*api.TrainJob
-		for i := range jobs {
-			rt := "short"
-			if i < 8 {
-				rt = "long"
-			}
-			all = append(all, g.submitRaw(ctx, g.trainJob(fmt.Sprintf("job-%02d", i), rt, 1, priority(low)), overrides.PodTemplateOverrides, given))
-			if i == 7 {
-				gomega.Eventually(func() int64 { return g.used(ctx)() }).Should(gomega.Equal(int64(64)))
-			}
-		}
-		manager := cluster.logEnd("signalbox")
-		runs := 0
-		for _, tj := range all {
-			if running(ctx, tj)() {
-				runs++
-			}
-		}
-		gomega.Expect(runs).To(gomega.Equal(8))
-
-		installed.Store(&overrides.Kubeflow23) // from the moment of the upgrade, whoever runs has been started by the one before
-		cluster.mustAct("upgrade", "trainer")
-		learnDialect(ctx)
-		gomega.Expect(dialect().Field()).To(gomega.Equal(overrides.RuntimePatches))
-		// One that runs is preempted, so that it has to start again beside the other Trainer.
-		urgent := g.submit(ctx, g.trainJob("urgent", "short", 1, priority(high)))
-		gomega.Eventually(complete(ctx, urgent), "90s").Should(gomega.BeTrue())
-		gomega.Eventually(func() int {
-			finished := 0
-			for _, tj := range all {
-				if complete(ctx, tj)() {
-					finished++
-				}
-			}
-			return finished
-		}, "4m", "1s").Should(gomega.Equal(jobs))
-		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
-
-		again, migrated := 0, 0
-		for _, tj := range all {
-			switch starts := watched.startsOf(tj); starts {
-			case 1:
-			case 2:
-				again++
-			default:
-				ginkgo.Fail(fmt.Sprintf("TrainJob %s was started %d times", tj.Name, starts))
-			}
-			if slices.ContainsFunc(get(ctx, tj).Spec.RuntimePatches, func(p trainerapi.RuntimePatch) bool { return p.Manager == overrides.ConvertedManager }) {
-				migrated++
-			}
-			for _, p := range podsOf(ctx, tj) {
-				gomega.Expect(p.Annotations).To(gomega.HaveKeyWithValue("note", ""), "what users said, on pod %s", p.Name)
-				if p.Labels[jobset.ReplicatedJobNameKey] != "node" {
-					continue
-				}
-				gomega.Expect(p.Labels).To(gomega.HaveKeyWithValue("team", "a"), p.Name)
-				gomega.Expect(p.Spec.Volumes[0].Name).To(gomega.Equal("scratch"), p.Name)
-				gomega.Expect(p.Spec.Containers[0].VolumeMounts).To(gomega.ContainElement(gomega.HaveField("MountPath", "/scratch")), p.Name)
-				gomega.Expect(own(p.Spec.Tolerations)).To(gomega.ConsistOf(spot,
-					corev1.Toleration{Key: "mine", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
-					corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: "a100", Effect: corev1.TaintEffectNoSchedule}), p.Name)
-			}
-		}
-		gomega.Expect(again).To(gomega.Equal(1), "the preempted one ran twice")
-		gomega.Expect(migrated).To(gomega.BeNumerically(">=", jobs-8), "what the users of waiting TrainJobs said is in runtimePatches")
-		log := cluster.logSince("signalbox", manager)
-		gomega.Expect(log).To(gomega.ContainSubstring("Another Trainer is installed"))
-		gomega.Expect(log).NotTo(gomega.ContainSubstring(`"Starting","as"`), "the manager was not restarted")
-		ginkgo.AddReportEntry(fmt.Sprintf("upgrade from v2.1.0 to v2.3.0: %d running and %d waiting, %d of %d finished, %d of them started again after a preemption, what users said moved in %d", runs, jobs-runs, jobs, jobs, again, migrated))
 	})
 }

@@ -10,7 +10,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -18,10 +17,6 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
-
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
-	"github.com/signalbox-dev/signalbox/store"
 )
 
 // action is a step of one actor.
@@ -99,7 +94,8 @@ func counts(wl *kueue.Workload) bool {
 	return workload.HasQuotaReservation(wl) && workload.IsActive(wl) && !workloadfinish.IsFinished(wl)
 }
 
-func (w *world) update(o client.Object)       { must(w.store.Update(background, o)) }
+func (w *world) update(o client.Object) { must(w.store.Update(background, o)) }
+
 func (w *world) updateStatus(o client.Object) { must(w.store.Status().Update(background, o)) }
 
 // kueueActions are Kueue's steps on a quota for one TrainJob.
@@ -249,159 +245,4 @@ func (w *world) finish(js *jobset.JobSet) {
 		Message: "over", LastTransitionTime: metav1.NewTime(w.clock.Now())})
 	js.Status.TerminalState = string(jobset.JobSetCompleted)
 	w.updateStatus(js)
-}
-
-// collectorActions are the steps of the garbage collector.
-func (w *world) collectorActions() []action {
-	there, going := map[types.UID]bool{}, map[types.UID]bool{}
-	children := map[types.UID]int{}
-	everything := map[string][]client.Object{}
-	for _, kind := range []string{"TrainJob", "Workload", "JobSet", "Job", "Pod"} {
-		everything[kind] = w.all(kind)
-		for _, o := range everything[kind] {
-			there[o.GetUID()] = true
-			going[o.GetUID()] = !o.GetDeletionTimestamp().IsZero() && controllerutil.ContainsFinalizer(o, metav1.FinalizerDeleteDependents)
-			if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
-				children[owner.UID]++
-			}
-		}
-	}
-	var all []action
-	for _, kind := range []string{"Workload", "JobSet", "Job", "Pod"} {
-		for _, o := range everything[kind] {
-			owner := metav1.GetControllerOfNoCopy(o)
-			if owner != nil && (!there[owner.UID] || going[owner.UID] && ptr.Deref(owner.BlockOwnerDeletion, false)) && o.GetDeletionTimestamp().IsZero() {
-				all = append(all, action{"the garbage collector deletes " + kind + " " + o.GetName(), true, func(w *world) {
-					how := metav1.DeletePropagationBackground
-					if there[owner.UID] && kind != "Pod" {
-						how = metav1.DeletePropagationForeground
-					}
-					must(w.api().Delete(background, o.DeepCopyObject().(client.Object), client.PropagationPolicy(how)))
-				}})
-			}
-		}
-	}
-	for _, kind := range []string{"JobSet", "Job"} {
-		for _, o := range everything[kind] {
-			if going[o.GetUID()] && children[o.GetUID()] == 0 {
-				all = append(all, action{"the garbage collector finalizes " + kind + " " + o.GetName(), true, func(w *world) {
-					o := o.DeepCopyObject().(client.Object)
-					controllerutil.RemoveFinalizer(o, metav1.FinalizerDeleteDependents)
-					w.update(o)
-				}})
-			}
-		}
-	}
-	return all
-}
-
-func (w *world) userActions() []action {
-	var all []action
-	there := map[string]bool{}
-	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
-		there[tj.Name] = true
-		if w.budget.Deletions > 0 && tj.DeletionTimestamp.IsZero() {
-			all = append(all, action{"a user deletes " + tj.Name, false, func(w *world) {
-				w.budget.Deletions--
-				must(w.api().Delete(background, tj.DeepCopy()))
-			}})
-		}
-	}
-	for _, wl := range list[*kueue.Workload](w, "Workload") {
-		if w.budget.Deactivations > 0 && workload.IsActive(wl) && !workloadfinish.IsFinished(wl) && wl.Annotations[integration.DeactivateAnnotation] == "" {
-			all = append(all, action{"a user deactivates " + wl.Name, false, func(w *world) {
-				w.budget.Deactivations--
-				wl := wl.DeepCopy()
-				if workload.HasQuotaReservation(wl) { // as the webhook does
-					wl.Annotations = map[string]string{integration.DeactivateAnnotation: "user"}
-				} else {
-					wl.Spec.Active = ptr.To(false)
-				}
-				w.update(wl)
-			}})
-		}
-		if w.budget.Deletions > 0 && wl.DeletionTimestamp.IsZero() {
-			all = append(all, action{"a user deletes Workload " + wl.Name, false, func(w *world) {
-				w.budget.Deletions--
-				must(w.api().Delete(background, wl.DeepCopy()))
-			}})
-		}
-	}
-	for _, name := range names {
-		if w.budget.Creations > 0 && !there[name] {
-			all = append(all, action{"a user creates " + name + " again", false, func(w *world) {
-				w.budget.Creations--
-				must(w.api().Create(background, trainJob(name)))
-			}})
-		}
-	}
-	return all
-}
-
-// wrong describes a violated safety property; "" if there is none.
-func (w *world) wrong() string {
-	workloads := list[*kueue.Workload](w, "Workload")
-	used, held := 0, map[types.UID]bool{}
-	for _, wl := range workloads {
-		if counts(wl) {
-			used++
-			if owner := metav1.GetControllerOf(wl); owner != nil {
-				held[owner.UID] = true
-			}
-		}
-	}
-	if used > 1 {
-		return fmt.Sprintf("%d Workloads hold a quota for one", used)
-	}
-	running := map[types.UID]int{}
-	for _, pod := range list[*corev1.Pod](w, "Pod") {
-		uid := w.ledger.Owner[types.UID(pod.Labels[jobset.JobSetUIDKey])]
-		if uid == "" {
-			return "pod " + pod.Name + " is of a JobSet that no TrainJob has"
-		}
-		if pod.Spec.NodeName == "" || store.PodEnded(pod) {
-			continue
-		}
-		running[uid]++
-		if !held[uid] {
-			return "pod " + pod.Name + " runs, and no Workload of its TrainJob holds quota"
-		}
-		if running[uid] > 1 {
-			return "two pods of one TrainJob run"
-		}
-		if pod.DeletionTimestamp.IsZero() && pod.Spec.NodeSelector[pool] != w.ledger.Flavor[uid] {
-			return fmt.Sprintf("pod %s runs on flavor %q, and %q was admitted", pod.Name, pod.Spec.NodeSelector[pool], w.ledger.Flavor[uid])
-		}
-	}
-	for uid, starts := range w.ledger.Starts {
-		if starts > w.ledger.Admissions[uid] {
-			return fmt.Sprintf("a TrainJob was started %d times on %d admissions", starts, w.ledger.Admissions[uid])
-		}
-	}
-	return ""
-}
-
-// unfinished describes what should not remain when no step is left; "" if there is nothing.
-func (w *world) unfinished() string {
-	inactive := map[types.UID]bool{}
-	for _, wl := range list[*kueue.Workload](w, "Workload") {
-		owner := metav1.GetControllerOf(wl)
-		if owner != nil && !workload.IsActive(wl) {
-			inactive[owner.UID] = true
-		}
-		if counts(wl) {
-			return "Workload " + wl.Name + " keeps its quota"
-		}
-	}
-	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
-		if !apimeta.IsStatusConditionTrue(tj.Status.Conditions, "Complete") && !inactive[tj.UID] {
-			return fmt.Sprintf("TrainJob %s never finishes: %v", tj.Name, tj.Status.Conditions)
-		}
-	}
-	for _, pod := range list[*corev1.Pod](w, "Pod") {
-		if !store.PodEnded(pod) {
-			return "pod " + pod.Name + " still runs"
-		}
-	}
-	return ""
 }

@@ -36,10 +36,10 @@ func (m *measures) add(root, path string) error {
 	}
 	v := &visitor{measures: m, set: set, path: filepath.ToSlash(path), file: file}
 	v.columns(string(content))
+	m.count(lines, strings.Count(string(content), "\n") > maxLines, path)
 	if strings.HasSuffix(path, "_test.go") {
 		return nil
 	}
-	m.count(lines, strings.Count(string(content), "\n") > maxLines, path)
 	for _, decl := range file.Decls {
 		v.decl(decl)
 	}
@@ -108,9 +108,8 @@ func (v *visitor) function(f *ast.FuncDecl) {
 	}
 	size := v.set.Position(f.End()).Line - v.set.Position(f.Pos()).Line + 1
 	v.count(length, size > maxLength, v.at(f.Pos(), fmt.Sprintf("%s has %d lines", name, size)))
-	if c := complexityOf(f); true {
-		v.count(complexity, c > maxComplexity, v.at(f.Pos(), fmt.Sprintf("%s has a complexity of %d", name, c)))
-	}
+	c := complexityOf(f)
+	v.count(complexity, c > maxComplexity, v.at(f.Pos(), fmt.Sprintf("%s has a complexity of %d", name, c)))
 	if n := f.Type.Params.NumFields(); dictated[name] == "" || f.Recv == nil {
 		v.count(parameters, n > maxParameters, v.at(f.Pos(), fmt.Sprintf("%s has %d parameters", name, n)))
 	}

@@ -35,6 +35,7 @@ func TestBounds(t *testing.T) {
 		"dictated, no method": {"a function is ours", "store/a.go",
 			"package a\n\n// Run runs.\nfunc Run(a, b, c, d, e, f int) {}\n", parameters},
 		"lines":          {"351", "store/a.go", "package a\n" + many(350, "// %d\n"), lines},
+		"lines, tests":   {"tests too", "store/a_test.go", "package a\n" + many(350, "// %d\n"), lines},
 		"columns":        {"121", "store/a.go", "package a\n// " + strings.Repeat("a", 118) + "\n", columns},
 		"columns, tests": {"tests too", "store/a_test.go", "package a\n// " + strings.Repeat("a", 118) + "\n", columns},
 		"a raw string":   {"it can't be wrapped", "store/a.go", "package a\nconst s = `" + strings.Repeat("a", 130) + "`\n", ""},

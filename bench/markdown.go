@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// glance are the figures that a reader is to see first: the name of a figure, and how its group begins.
+var glance = []struct{ group, figure string }{
+	{"A burst of 100", "writes to the TrainJob per start"},
+	{"A burst of 100", "write requests per TrainJob by Kueue, JobSet and who starts and builds"},
+	{"A burst of 100", lateName},
+	{"A TrainJob that waits", "objects in etcd, itself among them, without events"},
+	{"A TrainJob that waits", "write requests by all, its submission among them"},
+	{"A burst of 500", "finished"},
+	{"A burst of 500", "TrainJobs per second"},
+	{"A burst of 500", "admitted → started, p99, ms"},
+	{"A burst of 500", "CPU seconds of the same per 1,000"},
+	{"A burst of 500", shareName},
+	{"A burst of 2000", "TrainJobs per second"},
+	{"A burst of 2000", "CPU seconds of the same per 1,000"},
+	{"How it grows", "admitted → started, p99, with 10000 waiting: times"},
+	{"The manager is restarted while 10000", "it is in step after, s"},
+	{"The manager is restarted while 10000", "its peak memory, MiB"},
+	{"All runs", "findings of `signalbox audit`"},
+}
+
+func (c *comparison) markdown(name string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Side by side\n\n`make bench` makes this page, of runs one after the other on one machine (%s). Of several runs of the same it has the median, and beside it the least and the most. [README](../README.md) says how to read it.\n", c.Machine)
+	b.WriteString("\n## At a glance\n\n" + heading)
+	for _, g := range glance {
+		for _, f := range c.Figures {
+			if f.Name == g.figure && (f.Group == g.group || strings.HasPrefix(f.Group, g.group+" ")) {
+				f.row(&b, f.Group+": "+f.Name)
+			}
+		}
+	}
+	b.WriteString("\n")
+	for _, picture := range pictures {
+		fmt.Fprintf(&b, "![%s](%s-%s.svg)\n\n", picture.title, name, picture.name)
+	}
+	group, first := "", (*figure)(nil)
+	for _, f := range c.Figures {
+		if f.Group != group {
+			group, first = f.Group, f
+			fmt.Fprintf(&b, "\n## %s\n\n%s%s", group, f.runs(), heading)
+		}
+		f.row(&b, f.Name+f.fewer(first))
+	}
+	return b.String()
+}
+
+// heading of a table.
+var heading = fmt.Sprintf("| | %s | bundled / builtin |\n| --- |%s --: |\n", strings.Join(peers, " | "), strings.Repeat(" --: |", len(peers)))
+
+// row writes the figure as a row of a table.
+func (f *figure) row(b *strings.Builder, name string) {
+	cells := make([]string, 0, len(peers)+1)
+	for _, p := range peers {
+		if v, has := f.Values[p]; has {
+			cell := fmt.Sprintf("%.2f", v)
+			if all := f.Measured[p]; len(all) > 1 && all[0] != all[len(all)-1] {
+				cell += fmt.Sprintf(" (%.2f–%.2f)", all[0], all[len(all)-1])
+			}
+			cells = append(cells, cell)
+		} else {
+			cells = append(cells, "")
+		}
+	}
+	ratio := ""
+	if f.Ratio != 0 {
+		ratio = fmt.Sprintf("%.2f", f.Ratio)
+	}
+	fmt.Fprintf(b, "| %s | %s | %s |\n", name, strings.Join(cells, " | "), ratio)
+}
+
+// runs says how often the figure was measured.
+func (f *figure) runs() string {
+	words := []string{}
+	for _, p := range peers {
+		if n := len(f.Measured[p]); n > 0 {
+			words = append(words, fmt.Sprintf("%d of %s", n, p))
+		}
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return "Runs: " + strings.Join(words, ", ") + ".\n\n"
+}
+
+// fewer says how often the figure was measured, where that is less than the first of its group.
+func (f *figure) fewer(first *figure) string {
+	for p, values := range f.Measured {
+		if len(values) < len(first.Measured[p]) {
+			return fmt.Sprintf(" (in %d of the runs)", len(values))
+		}
+	}
+	return ""
+}
+
+// find returns a figure; nil where there is none.
+func (c *comparison) find(group, name string) *figure {
+	for _, f := range c.Figures {
+		if f.Group == group && f.Name == name {
+			return f
+		}
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// gauges returns what a collector counts, by label value; an error is under "error".
+func gauges(t *testing.T, c prometheus.Collector) map[string]float64 {
+	t.Helper()
+	out, descriptions := make(chan prometheus.Metric, 100), make(chan *prometheus.Desc, 10)
+	c.Describe(descriptions)
+	if len(descriptions) != 1 {
+		t.Errorf("it describes one metric, not %d", len(descriptions))
+	}
+	c.Collect(out)
+	close(out)
+	counted := map[string]float64{}
+	for m := range out {
+		var data dto.Metric
+		if err := m.Write(&data); err != nil {
+			counted["error"]++
+			continue
+		}
+		name := ""
+		for _, label := range data.Label {
+			name = label.GetValue()
+		}
+		counted[name] = data.GetGauge().GetValue()
+	}
+	return counted
+}
+
+func TestStates(t *testing.T) {
+	ended := trainJobIn("a", "3", endedJob)
+	got := gauges(t, states{cluster(t, "", trainJobIn("a", "1"), trainJobIn("a", "2"), ended)})
+	sum := 0.0
+	for _, n := range got {
+		sum += n
+	}
+	if len(got) != len(api.States) || sum != 3 || got[string(api.StateOf(&ended.Status.TrainJobStatus))] != 1 {
+		t.Errorf("each TrainJob is counted once: got %v", got)
+	}
+	if got := gauges(t, states{cluster(t, "TrainJob")}); got["error"] != 1 {
+		t.Errorf("they can't be listed: got %v", got)
+	}
+}
+
+func TestPodsOverdue(t *testing.T) {
+	pod := func(name string, end time.Duration, phase corev1.PodPhase) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Finalizers: []string{"example.com/a"}}}
+		if end != 0 {
+			p.DeletionTimestamp = ptr.To(ago(end))
+		}
+		p.Status.Phase, p.Spec.NodeName = phase, "node"
+		return p
+	}
+	clk := clocktesting.NewFakeClock(now)
+	got := gauges(t, overduePods{cluster(t, "", pod("late", time.Minute, corev1.PodRunning),
+		pod("in time", 29*time.Second, corev1.PodRunning), pod("ended", time.Minute, corev1.PodFailed),
+		pod("runs", 0, corev1.PodRunning)), clk})
+	if got[""] != 1 || len(got) != 1 {
+		t.Errorf("only one runs 30 seconds after its grace period: got %v", got)
+	}
+	if got := gauges(t, overduePods{cluster(t, "Pod"), clk}); got["error"] != 1 {
+		t.Errorf("they can't be listed: got %v", got)
+	}
+}
+
+// adder is a manager that keeps what is added.
+type adder struct {
+	ctrl.Manager
+	added manager.Runnable
+}
+
+func (a *adder) Add(r manager.Runnable) error {
+	a.added = r
+	return nil
+}
+
+func TestCollect(t *testing.T) {
+	mgr, collector := &adder{}, prometheus.NewGauge(prometheus.GaugeOpts{Name: "signalbox_test_collect"})
+	if err := collect(mgr, collector); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	served := func() bool {
+		families, err := metrics.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "signalbox_test_collect" {
+				return true
+			}
+		}
+		return false
+	}
+	go func() { ended <- mgr.added.Start(ctx) }()
+	await(t, served)
+	if err := mgr.added.Start(ctx); err == nil {
+		t.Error("it is served once")
+	}
+	cancel()
+	if err := <-ended; err != nil || served() {
+		t.Errorf("it is served while this process leads: got %v", err)
+	}
+}

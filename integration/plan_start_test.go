@@ -1,0 +1,92 @@
+package integration
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+func TestDeactivation(t *testing.T) {
+	d := overrides.Bundled
+	wantSteps(t, "nobody wishes it", deactivation(observation(d)))
+	wantSteps(t, "it is stopped first", deactivation(observation(d, runs, toDeactivate)),
+		suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated})
+	wantSteps(t, "its pods have to end", deactivation(observation(d, withJobSet, toDeactivate)))
+	over := observation(d, toDeactivate)
+	wantSteps(t, "its pods have ended", deactivation(over), deactivate{over.workloads.own[0]})
+	wantSteps(t, "it is deactivated", deactivation(observation(d, toDeactivate, func(o *observed) {
+		o.workloads.own[0].Spec.Active = ptr.To(false)
+	})))
+}
+
+func TestPreparations(t *testing.T) {
+	d := overrides.Bundled
+	hold := func(o *observed) {
+		held := is(kueue.WorkloadQuotaReserved, 0)
+		held.Status, held.Reason = metav1.ConditionFalse, kueue.WorkloadOnHold
+		o.workloads.own[0].Status.Conditions = []metav1.Condition{held}
+	}
+	wantSteps(t, "it runs", preparations(observation(d, runs, withChoice)))
+	wantSteps(t, "it is blocked", preparations(observation(d, withChoice, blockedBy("X"), hold)))
+	wantSteps(t, "it is ready", preparations(observation(d, withChoice)))
+	over := observation(d, withChoice, withEntry(time.Hour))
+	wantSteps(t, "its last admission is over", preparations(over), clearEntry{})
+	held := observation(d, withChoice, hold)
+	wantSteps(t, "it queues again", preparations(held), unhold{held.workloads.own[0]})
+}
+
+func TestDecideStart(t *testing.T) {
+	mismatch := &admission.MismatchError{}
+	cases := map[string]struct {
+		reason  string
+		o       *observed
+		waiting string
+		starts  bool
+	}{
+		"starts":  {"it is admitted", observation(overrides.Bundled, withChoice, isAdmitted(0)), "", true},
+		"runs":    {"it was started", observation(overrides.Bundled, withChoice, isAdmitted(0), runs), "", false},
+		"blocked": {"it can't", observation(overrides.Bundled, withChoice, isAdmitted(0), blockedBy("X")), "", false},
+		"about to be deactivated": {"it loses its quota",
+			observation(overrides.Bundled, withChoice, isAdmitted(0), toDeactivate), "", false},
+		"another Workload": {"the cache is stale", observation(overrides.Bundled, withChoice, isAdmitted(0),
+			func(o *observed) { o.workloads.own[0] = o.workloads.own[0].DeepCopy(); o.workloads.own[0].UID = "new" }),
+			"the cache, which doesn't have its Workload yet", false},
+		"a JobSet": {"its pods may run", observation(overrides.Bundled, withChoice, isAdmitted(0), withJobSet),
+			"the JobSet of the last admission is not gone yet", false},
+		"Trainer": {"it has writes to do", observation(overrides.Kubeflow23, withChoice, isAdmitted(0)),
+			"its JobSet is not made yet", false},
+		"Trainer, late": {"it doesn't wait for ever", observation(overrides.Kubeflow23, withChoice,
+			isAdmitted(settleTimeout+time.Second)), "", true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			wl := observation(overrides.Bundled, isAdmitted(0)).workloads.own[0]
+			a := &asked{}
+			err := decideStart(c.o, a, admitted{workload: wl, message: "m"})
+			if err != nil || a.waiting != c.waiting || (a.start != nil) != c.starts {
+				t.Errorf("%s: got %+v, %v", c.reason, a, err)
+			}
+			if c.starts && (a.start.message != "m" || a.start.workload != c.o.workloads.own[0]) {
+				t.Errorf("%s: got %+v", c.reason, a.start)
+			}
+		})
+	}
+	o := observation(overrides.Bundled, withChoice, isAdmitted(0))
+	o.queue.start.mismatch = mismatch
+	a := &asked{}
+	if err := decideStart(o, a, admitted{workload: o.workloads.own[0]}); err != nil || a.start != nil {
+		t.Errorf("what it was admitted for is not what would run: got %+v, %v", a, err)
+	}
+	want := &deleteWorkload{o.workloads.own[0], events.AdmissionMismatch.Of(mismatch, "wl")}
+	if !reflect.DeepEqual(a.requeue, want) {
+		t.Errorf("got %+v, want %+v", a.requeue, want)
+	}
+}

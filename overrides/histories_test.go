@@ -1,0 +1,182 @@
+package overrides
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// TestMigrate holds that a TrainJob says to another Trainer what it has said to the one before.
+func TestMigrate(t *testing.T) {
+	const patches = `[{targetJobs: [{name: node}], metadata: {labels: {a: b}}, spec: {nodeSelector: {x: "1"},
+  volumes: [{name: v, emptyDir: {}}]}}, {targetJobs: [{name: node}], spec: {nodeSelector: {x: "2"}}}]`
+	const specs = `[{targetJobs: [{name: node}], nodeSelector: {x: "2"}, volumes: [{name: v, emptyDir: {}}]}]`
+	now := metav1.Now()
+	for name, c := range map[string]struct {
+		from, to Dialect
+		field    string
+	}{
+		"v2.1 to v2.3":    {Kubeflow21, Kubeflow23, patches},
+		"v2.1 to bundled": {Kubeflow21, Bundled, patches},
+		"v2.0 to v2.2":    {Kubeflow20, Kubeflow22, specs},
+		"v2.0 to v2.1":    {Kubeflow20, Kubeflow21, specs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := jobOf(t, c.from.Field()+": "+c.field+"\nlabels: {of: jobset}")
+			var users []any
+			if err := yaml.Unmarshal([]byte(c.field), &users); err != nil {
+				t.Fatal(err)
+			}
+			record := &Record{Field: c.from.Field(), Time: &now, Own: []any{map[string]any{"targetJobs": []any{}}},
+				Users: map[string]any{c.from.Field(): users, "labels": map[string]any{"of": "jobset"}}}
+			value, err := record.String()
+			if err != nil {
+				t.Fatal(err)
+			}
+			upgraded := jobOf(t, "{}") // the API server has dropped it
+			if c.to == Bundled {
+				upgraded = before.DeepCopy() // its CRD has the list
+			} else if !c.to.Keyed() {
+				upgraded.Spec.Labels = before.Spec.Labels
+			}
+			upgraded.Annotations = map[string]string{RecordAnnotation: value}
+			if !c.to.Foreign(record) || c.from.Foreign(record) || c.to.Own(upgraded) != nil {
+				t.Error("the record is the other Trainer's")
+			}
+			m, err := c.to.Migrate(upgraded, record, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			migrated := jobOf(t, "{}")
+			migrated.Spec.Labels = upgraded.Spec.Labels
+			if c.to.Keyed() {
+				migrated.Spec.RuntimePatches, migrated.Spec.Labels = []trainerapi.RuntimePatch{*m.Patch}, nil
+			} else {
+				migrated.Spec.PodTemplateOverrides = m.List
+			}
+			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
+			texts := map[string]string{}
+			for when, of := range map[string]struct {
+				d   Dialect
+				job *api.TrainJob
+			}{"before": {c.from, before}, "until it is migrated": {c.to, upgraded}, "after": {c.to, migrated}} {
+				with, err := merge(rt.Template.Spec, of.d.Entries(of.job))
+				if err != nil {
+					t.Fatal(err)
+				}
+				labels, _ := metadata(&rt, of.d.Entries(of.job))
+				data, err := json.Marshal(map[string]any{"spec": with, "labels": labels})
+				if err != nil {
+					t.Fatal(err)
+				}
+				texts[when] = string(data)
+			}
+			if texts["before"] != texts["after"] || texts["before"] != texts["until it is migrated"] {
+				t.Errorf("it says another thing: %v", texts)
+			}
+		})
+	}
+	if m, err := Kubeflow23.Migrate(jobOf(t, "{}"), &Record{Field: PodTemplateOverrides, Time: &now}, now); err != nil ||
+		m.Patch != nil {
+		t.Errorf("who has said nothing says nothing: %v %v", m, err)
+	}
+}
+
+func TestHistories(t *testing.T) {
+	const a, b = `{targetJobs: [{name: node}], spec: {nodeSelector: {x: a}}}`,
+		`{targetJobs: [{name: node}], spec: {nodeSelector: {x: b}}}`
+	timed := func(entry string) string { return strings.Replace(entry, "{", `{time: "2026-01-01T00:00:00Z", `, 1) }
+	history := func(manager string, entries ...string) string {
+		return "templateOverrides: [{manager: " + manager + ", pod: [" + strings.Join(entries, ", ") + "]}]"
+	}
+	cases := map[string]struct{ reason, before, after, want string }{
+		"the same": {"nothing has changed", history("a.com/a", timed(a)), history("a.com/a", timed(a)), ""},
+		"added": {"entries may be added, wherever", history("a.com/a", timed(a)),
+			history("a.com/a", timed(b), timed(a)), ""},
+		"changed": {"not changed", history("a.com/a", timed(a)), history("a.com/a", timed(b)),
+			"spec.templateOverrides[a.com/a].pod[0]: Forbidden: entry 0, of 2026-01-01T00:00:00Z, is history"},
+		"another time": {"nor its time", history("a.com/a", timed(a)),
+			history("a.com/a", strings.Replace(timed(a), "01-01", "02-01", 1)), "is history"},
+		"removed": {"nor removed", history("a.com/a", timed(a), timed(b)), history("a.com/a", timed(a)),
+			"pod[1]: Forbidden"},
+		"one of two": {"nor one of two alike", history("a.com/a", timed(a), timed(a)), history("a.com/a", timed(a)),
+			"pod[1]: Forbidden"},
+		"all of it": {"nor all of it", history("a.com/a", timed(a)), "{}", "pod[0]: Forbidden"},
+		"another manager": {"nor given to another", history("a.com/a", timed(a)), history("b.com/b", timed(a)),
+			"spec.templateOverrides[a.com/a].pod[0]: Forbidden"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			errs := CheckHistories(jobOf(t, c.before), jobOf(t, c.after))
+			if c.want == "" && len(errs) > 0 || c.want != "" &&
+				(len(errs) != 1 || !strings.Contains(errs.ToAggregate().Error(), c.want)) {
+				t.Errorf("%s: got %v, want %q", c.reason, errs, c.want)
+			}
+		})
+	}
+	now := metav1.NewTime(time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC))
+	times := map[string]struct {
+		reason, before, after string
+		want                  string
+	}{
+		"created":            {"the server's", "{}", history("a.com/a", a), "0:2026-11-21"},
+		"created with one":   {"its own", "{}", history("a.com/a", timed(a)), ""},
+		"sent again without": {"it keeps its own", history("a.com/a", timed(a)), history("a.com/a", a), "0:2026-01-01"},
+		"one is added": {"the server's", history("a.com/a", timed(a)), history("a.com/a", timed(a), b),
+			"1:2026-11-21"},
+		"the same is added": {"what is sent with its time is not the new one's", history("a.com/a", timed(a)),
+			history("a.com/a", a, timed(a)), "0:2026-11-21"},
+		"two alike, sent without": {"each keeps its own", history("a.com/a", timed(a), timed(a)), history("a.com/a", a, a),
+			"0:2026-01-01 1:2026-01-01"},
+	}
+	for name, c := range times {
+		t.Run(name, func(t *testing.T) {
+			after := jobOf(t, c.after)
+			given := Times(jobOf(t, c.before), after, now, false)
+			var got []string
+			for i := range after.Spec.TemplateOverrides[0].Pod {
+				if at, found := given[fmt.Sprintf("/spec/templateOverrides/0/pod/%d/time", i)]; found {
+					got = append(got, fmt.Sprintf("%d:%s", i, at.UTC().Format(time.DateOnly)))
+				}
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("%s: got %v, want %s", c.reason, got, c.want)
+			}
+		})
+	}
+}
+
+func TestDeprecations(t *testing.T) {
+	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
+	if got := Deprecations(jobOf(t, "runtimePatches: [{manager: a.com/a}]"), &rt); got != nil {
+		t.Errorf("there is nothing to say: %v", got)
+	}
+	got := Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}}]"),
+		&rt)
+	if len(got) != 1 || !strings.HasPrefix(
+		got[0],
+		`spec.podTemplateOverrides is deprecated; the equivalent in spec is `+
+			`{"runtimePatches":[{"manager":"signalbox.dev/converted"`) {
+		t.Errorf("the equivalent is shown: %q", got)
+	}
+	got = Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], spec: {nodeSelector: {gpu: "+
+		"a}}}]\ntemplateOverrides: [{manager: a.com/a, job: [{metadata: {labels: {a: b}}}]}]"), &rt)
+	if len(got) != 2 || !strings.HasPrefix(
+		got[0], "spec.podTemplateOverrides and spec.templateOverrides are deprecated") ||
+		!strings.Contains(got[1], `nodeSelector.zone is "east" and was not there`) {
+		t.Errorf("what would come out otherwise is said: %q", got)
+	}
+	long := Deprecations(jobOf(t, "podTemplateOverrides: [{targetJobs: [{name: node}], metadata: {annotations: {a: "+
+		strings.Repeat("x", 4000)+"}}}]"), &rt)
+	if len(long) != 1 || len(long[0]) > 200 || !strings.Contains(long[0], "kubectl signalbox convert") {
+		t.Errorf("what would be cut off is said shorter: %q", long)
+	}
+}

@@ -1,0 +1,160 @@
+package overrides
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+func TestUncarried(t *testing.T) {
+	job := jobOf(t, "podSpecOverrides: [{targetJobs: [{name: node}], serviceAccountName: sa}]")
+	others := Kubeflow20.Others(job)
+	patch := func(name string) trainerapi.ReplicatedJobPatch { return trainerapi.ReplicatedJobPatch{Name: name} }
+	for name, c := range map[string]struct {
+		reason  string
+		dialect Dialect
+		job     string
+		needs   Needs
+		want    *Uncarried
+	}{
+		"v2.1": {"its list holds all", Kubeflow21, "node", Needs{"a check", true}, nil},
+		"v2.0, metadata": {"its list has none", Kubeflow20, "other", Needs{"a check", true}, &Uncarried{
+			Path: "spec.podSpecOverrides", Says: "without labels and annotations of pods, in Kubeflow Trainer v2.0",
+			Needs: "labels or annotations on the pods of other", Source: "a check",
+			WayOut: "upgrade Kubeflow Trainer to v2.1 or later, or queue the TrainJob where they are not needed",
+		}},
+		"v2.0, a user's element": {"it names a ReplicatedJob once", Kubeflow20, "node", Needs{"", true}, &Uncarried{
+			Path: "spec.podSpecOverrides[0]", Says: "for replicatedJob node",
+			Needs: "one element for each replicatedJob, and admission writes it", Source: "Kubeflow Trainer v2.0",
+			WayOut: "move what it says to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
+		}},
+		"v2.0, nothing needed":    {"the user's element may stay", Kubeflow20, "node", Needs{}, nil},
+		"v2.0, another's element": {"it is for another ReplicatedJob", Kubeflow20, "other", Needs{"", true}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := c.dialect.Uncarried(others, patch(c.job), c.needs); !reflect.DeepEqual(got, c.want) {
+				t.Errorf("%s: got %+v, want %+v", c.reason, got, c.want)
+			}
+		})
+	}
+	if (Entry{}).Targets("node") {
+		t.Error("an entry of nothing is for no ReplicatedJob")
+	}
+}
+
+// TestOperations holds the JSON patch that each kind writes for a migration.
+func TestOperations(t *testing.T) {
+	const element = `{"targetJobs":[{"name":"node"}],"spec":{"serviceAccountName":"sa"}}`
+	const other = `{"targetJobs":[{"name":"node"}],"spec":{"serviceAccountName":"other"}}`
+	const removed = `{"op":"remove","path":"/metadata/annotations/signalbox.dev~1overrides"}`
+	const entry = `{"manager":"signalbox.dev/converted","time":"2026-01-01T00:00:00Z","trainingRuntimeSpec":{"template":` +
+		`{"spec":{"replicatedJobs":[{"name":"node",` +
+		`"template":{"spec":{"template":{"spec":{"serviceAccountName":"sa"}}}}}]}}}}`
+	v21 := `{"field":"podTemplateOverrides","users":{"podTemplateOverrides":[` + element + `]}}`
+	v20 := `{"field":"podSpecOverrides","users":{"podSpecOverrides":[{"targetJobs":[{"name":"node"}],` +
+		`"serviceAccountName":"sa"}]}}`
+	empty := `{"field":"podTemplateOverrides"}`
+	added := `{"op":"add","path":"/spec/runtimePatches","value":[` + entry + `]}`
+	// The annotation's value is encoded twice, its keys sorted.
+	sorted := `{\"field\":\"podTemplateOverrides\",\"users\":{\"podTemplateOverrides\":[` +
+		`{\"spec\":{\"serviceAccountName\":\"sa\"},\"targetJobs\":[{\"name\":\"node\"}]}]}}`
+	cases := map[string]struct {
+		dialect            Dialect
+		spec, record, want string
+	}{
+		"an entry": {Kubeflow23, "{}", v21, removed + "," + added},
+		"an entry before": {Kubeflow23, "runtimePatches: [{manager: a.com/a}]", v21, removed +
+			`,{"op":"add","path":"/spec/runtimePatches/0","value":` + entry + `}`},
+		"converted by a user": {Kubeflow23, "runtimePatches: [{manager: signalbox.dev/converted}]", v21, removed},
+		"nothing":             {Kubeflow22, "{}", empty, removed},
+		"the same list": {Bundled, "podTemplateOverrides: [" + element + "]", v21, removed +
+			`,{"op":"remove","path":"/spec/podTemplateOverrides"},` + added},
+		"an edited list": {Bundled, "podTemplateOverrides: [" + other + "]", v21, removed +
+			`,{"op":"replace","path":"/spec/podTemplateOverrides","value":[` + other + `]}`},
+		"of v2.0": {Bundled, "{}", v20, removed + "," + added},
+		"v2.0 to v2.1": {Kubeflow21, "{}", v20, `{"op":"add","path":"/spec/podTemplateOverrides","value":[` +
+			element + `]},` + recordOperation(sorted)},
+		"v2.1 to v2.0, no use": {Kubeflow20, "{}", empty,
+			recordOperation(`{\"field\":\"podSpecOverrides\",\"users\":{\"podSpecOverrides\":null}}`)},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			record := must[Record](t, c.record)
+			job := recorded(t, c.spec, &record)
+			m, err := c.dialect.Migrate(job, &record, metav1.Date(2026, 1, 1, 0, 0, 0, 0, metav1.Now().UTC().Location()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			operations, err := m.Operations(job)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := json.Marshal(operations)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !sameJSON(json.RawMessage(got), json.RawMessage("["+c.want+"]")) {
+				t.Errorf("got %s, want [%s]", got, c.want)
+			}
+		})
+	}
+}
+
+func recordOperation(value string) string {
+	return `{"op":"replace","path":"/metadata/annotations/signalbox.dev~1overrides","value":"` + value + `"}`
+}
+
+// TestMigrateRefuses holds the texts of migrations that can't be done.
+func TestMigrateRefuses(t *testing.T) {
+	users := must[Record](t, `{field: podTemplateOverrides, users: {podTemplateOverrides: [{targetJobs: [{name: node}],
+  spec: {serviceAccountName: sa}}]}}`)
+	var patches []string
+	for i := range MaxEntries {
+		patches = append(patches, fmt.Sprintf("{manager: a.com/m%d}", i))
+	}
+	full := jobOf(t, "runtimePatches: ["+strings.Join(patches, ", ")+"]")
+	bad := &Record{Field: PodSpecOverrides, Users: map[string]any{"labels": func() {}}}
+	for name, c := range map[string]struct {
+		dialect Dialect
+		job     *api.TrainJob
+		record  *Record
+		want    string
+	}{
+		"to v2.0": {Kubeflow20, &api.TrainJob{}, &users,
+			"what was said in spec.podTemplateOverrides can't be said to Kubeflow Trainer v2.0; " +
+				"upgrade Kubeflow Trainer, or delete the TrainJob and create it anew"},
+		"full": {Kubeflow23, full, &users, "what was said in spec.podTemplateOverrides needs an entry of " +
+			"spec.runtimePatches, which has 16 already; take one out"},
+		"unreadable": {Kubeflow21, &api.TrainJob{}, bad, "reading annotation signalbox.dev/overrides: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if m, err := c.dialect.Migrate(c.job, c.record, metav1.Now()); err == nil || m != nil ||
+				!strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, %v, want %q", m, err, c.want)
+			}
+		})
+	}
+}
+
+// TestEdited holds that a list that users have changed on the bundled Trainer's CRD takes precedence over a foreign
+// Record.
+func TestEdited(t *testing.T) {
+	record := must[Record](t, `{field: podTemplateOverrides, own: [{targetJobs: [{name: node}],
+  spec: {nodeSelector: {gpu: a}}}], users: {podTemplateOverrides: []}}`)
+	job := recorded(t, `podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}},
+  {targetJobs: [{name: node}], spec: {nodeSelector: {gpu: a}}}]`, &record)
+	for _, d := range []Dialect{Bundled, Manifests(false), Manifests(true)} {
+		entries := d.Entries(job)
+		if len(entries) != 1 ||
+			entries[0].Patch.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.ServiceAccountName == nil {
+			t.Errorf("%s: got %+v, want the user's element alone", d.Name(), entries)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package trainer
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+func TestUrgent(t *testing.T) {
+	is := func(condition string) *trainerapi.TrainJobStatus {
+		s := &trainerapi.TrainJobStatus{}
+		apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: condition, Status: metav1.ConditionTrue})
+		return s
+	}
+	if !urgent(&trainerapi.TrainJobStatus{}, is(trainerapi.TrainJobComplete)) ||
+		urgent(is(trainerapi.TrainJobComplete), is(trainerapi.TrainJobComplete)) ||
+		urgent(&trainerapi.TrainJobStatus{}, is(api.ConditionAdmitted)) {
+		t.Error("an end is urgent, once; an admission can wait for what comes with it")
+	}
+}
+
+func TestDelayOf(t *testing.T) {
+	status := func(conditions ...string) *trainerapi.TrainJobStatus {
+		s := &trainerapi.TrainJobStatus{}
+		for _, c := range conditions {
+			kind, value, _ := strings.Cut(c, "=")
+			apimeta.SetStatusCondition(
+				&s.Conditions,
+				metav1.Condition{Type: kind, Status: metav1.ConditionStatus(value), Reason: "Any"},
+			)
+		}
+		return s
+	}
+	counts := status("Suspended=False")
+	counts.JobsStatus = []trainerapi.JobStatus{{Name: "node", Active: ptr.To[int32](1), Ready: ptr.To[int32](0)}}
+	cases := map[string]struct {
+		reason        string
+		before, after *trainerapi.TrainJobStatus
+		others        int
+		want          time.Duration
+	}{
+		"waits": {
+			"somebody wants to know why",
+			status(),
+			status("Suspended=True", "QuotaReserved=False"),
+			0,
+			2 * time.Second,
+		},
+		"waits in a crowd": {
+			"the API server is busy with starts",
+			status(),
+			status("Suspended=True", "QuotaReserved=False"),
+			100,
+			32 * time.Second,
+		},
+		"a great crowd": {
+			"not for ever",
+			status(),
+			status("Suspended=True", "QuotaReserved=False"),
+			10000,
+			88 * time.Second,
+		},
+		"admitted": {
+			"it is about to start",
+			status("Suspended=True"),
+			status("Suspended=True", "QuotaReserved=True", "Admitted=True"),
+			0,
+			4 * time.Second,
+		},
+		"counts": {"they change all the time", status("Suspended=False"), counts, 0, 4 * time.Second},
+		"end": {
+			"an end doesn't wait for anybody",
+			status("Suspended=False"),
+			status("Suspended=False", "Complete=True"),
+			10000,
+			0,
+		},
+		"evicted": {
+			"nor does the reason of a stop",
+			status("Admitted=True"),
+			status("Admitted=False", "Evicted=True"),
+			10000,
+			0,
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := delayOf(c.before, c.after, c.others); got != c.want {
+				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
+			}
+		})
+	}
+}
+
+func TestPend(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	r := NewReconciler(Config{Clock: clk})
+	changed := &trainerapi.TrainJobStatus{Conditions: []metav1.Condition{{Type: "Any"}}}
+	waited := func(name string) (time.Duration, int) {
+		o := &observed{job: &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: name}}, now: clk.Now()}
+		p := r.pend(o, changed)
+		return clk.Since(p.since), p.others
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		waited(name)
+	}
+	clk.Step(time.Second)
+	waited("a")
+	r.settle(types.NamespacedName{Name: "b"})
+	r.settle(types.NamespacedName{Name: "c"})
+	clk.Step(time.Second)
+	if waited, others := waited("a"); waited != 2*time.Second || others != 2 {
+		t.Errorf("a crowd that gets less is still one: got %v and %d others, want 2s and 2", waited, others)
+	}
+	r.settle(types.NamespacedName{Name: "a"})
+	if waited, others := waited("a"); waited != 0 || others != 0 {
+		t.Errorf("what was written has waited: got %v and %d others, want 0s and 0", waited, others)
+	}
+}

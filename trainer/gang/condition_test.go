@@ -1,0 +1,180 @@
+package gang
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+func TestConditionOf(t *testing.T) {
+	p := &plan{base: "train-1", groups: []Group{{Name: "node", Pods: 9}, {Name: "launcher", Pods: 1}}}
+	at := func(minute int) metav1.Time {
+		return metav1.NewTime(time.Date(2026, 11, 21, 10, minute, 0, 0, time.UTC))
+	}
+	said := func(status metav1.ConditionStatus, minute int) *metav1.Condition {
+		reason := map[metav1.ConditionStatus]string{metav1.ConditionTrue: "Scheduled",
+			metav1.ConditionFalse: schedulingv1alpha2.PodGroupReasonUnschedulable}[status]
+		return &metav1.Condition{Status: status, Reason: reason, Message: "general", LastTransitionTime: at(minute)}
+	}
+	pod := func(group, message string) corev1.Pod {
+		return corev1.Pod{
+			Spec: corev1.PodSpec{SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: &group}},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Reason: corev1.PodReasonUnschedulable, Message: message}}},
+		}
+	}
+	const no = "0/8 nodes are available: 8 Insufficient nvidia.com/gpu."
+	cases := map[string]struct {
+		reason         string
+		node, launcher *metav1.Condition
+		pods           []corev1.Pod
+		want           string
+		// minute is that of the condition's LastTransitionTime.
+		minute    int
+		explained bool
+	}{
+		"nothing said": {"there is no condition before kube-scheduler has tried", nil, nil, nil, "", 0, true},
+		"refused": {"the message is that of the pod that didn't fit", said(metav1.ConditionFalse, 3), nil,
+			[]corev1.Pod{pod("train-1-node", "waiting for minCount pods"), pod("other", "1/8 nodes are available"),
+				pod("train-1-node", no)},
+			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: " + no +
+				"; gang launcher (1 pod) comes later", 3, true},
+		"no pod says": {"the PodGroup's message is used until a pod has one", said(metav1.ConditionFalse, 3), nil, nil,
+			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: general" +
+				"; gang launcher (1 pod) comes later", 3, false},
+		"the first": {"a later group isn't missing", said(metav1.ConditionTrue, 4), nil, nil,
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true},
+		"both": {"the time is the last one's", said(metav1.ConditionTrue, 4), said(metav1.ConditionTrue, 6), nil,
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) is placed", 6, true},
+		"the second refused": {"the refused group matters", said(metav1.ConditionTrue, 4),
+			said(metav1.ConditionFalse, 6), []corev1.Pod{pod("train-1-launcher", no)},
+			"False Unschedulable gang launcher (1 pod) can't be placed, since 2026-11-21T10:06:00Z: " + no, 6, true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			states := map[string]podGroupState{
+				"train-1-node":     {name: "train-1-node", scheduled: c.node},
+				"train-1-launcher": {name: "train-1-launcher", scheduled: c.launcher},
+			}
+			got, explained := conditionOf(p, states, c.pods)
+			text := ""
+			if got != nil {
+				text = fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message)
+				if at := at(c.minute); !got.LastTransitionTime.Equal(&at) {
+					t.Errorf("%s: got the time %s", c.reason, got.LastTransitionTime)
+				}
+			}
+			if text != c.want || explained != c.explained {
+				t.Errorf("%s: got %q, %t; want %q, %t", c.reason, text, explained, c.want, c.explained)
+			}
+		})
+	}
+}
+
+func TestV1Alpha2(t *testing.T) {
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train"}}
+	groups := []Group{{Name: "node", Pods: 4}, {Name: "launcher", Pods: 1}}
+	w := v1alpha2{}.workload(metav1.ObjectMeta{Name: "w"}, job, api.GangPolicyGang, groups).(*schedulingv1alpha2.Workload)
+	if ref := w.Spec.ControllerRef; ref.APIGroup != "trainer.kubeflow.org" || ref.Kind != "TrainJob" ||
+		ref.Name != "train" {
+		t.Errorf("the Workload refers to its TrainJob: got %+v", ref)
+	}
+	if len(w.Spec.PodGroupTemplates) != 2 || w.Spec.PodGroupTemplates[0].SchedulingPolicy.Gang.MinCount != 4 {
+		t.Errorf("got templates %+v", w.Spec.PodGroupTemplates)
+	}
+	for policy, minCount := range map[api.GangPolicy]int32{api.GangPolicyGang: 4, api.GangPolicyBasic: 0} {
+		pg := v1alpha2{}.podGroup(metav1.ObjectMeta{Name: "p"}, "w", policy, groups[0]).(*schedulingv1alpha2.PodGroup)
+		pg.Status.Conditions = []metav1.Condition{{Type: schedulingv1alpha2.PodGroupScheduled, Status: metav1.ConditionFalse}}
+		if ref := pg.Spec.PodGroupTemplateRef.Workload; ref.WorkloadName != "w" || ref.PodGroupTemplateName != "node" {
+			t.Errorf("the PodGroup says what it was made of: got %+v", ref)
+		}
+		if s := (v1alpha2{}).read(pg); s.minCount != minCount || s.placed() || !s.refused() {
+			t.Errorf("policy %s: got %+v", policy, s)
+		}
+	}
+}
+
+func TestRetain(t *testing.T) {
+	pod := &corev1.Pod{
+		Spec: corev1.PodSpec{NodeName: "n", SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no"},
+		}},
+	}
+	kept := &corev1.Pod{}
+	Retain(kept, pod)
+	if kept.Spec.NodeName != "n" || *kept.Spec.SchedulingGroup.PodGroupName != "g" || len(kept.Status.Conditions) != 1 ||
+		kept.Status.Conditions[0].Message != "no" {
+		t.Errorf("got %+v", kept)
+	}
+	pod.Status.Conditions[1].Status = corev1.ConditionTrue
+	kept = &corev1.Pod{}
+	Retain(kept, pod)
+	if len(kept.Status.Conditions) != 0 {
+		t.Errorf("a placed pod has no message: got %v", kept.Status.Conditions)
+	}
+}
+
+func TestReleaseDue(t *testing.T) {
+	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	pod := func(phase corev1.PodPhase, node string, age time.Duration) corev1.Pod {
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-age))},
+			Spec:       corev1.PodSpec{NodeName: node, SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}},
+			Status:     corev1.PodStatus{Phase: phase},
+		}
+	}
+	done, failed, runs := pod(corev1.PodSucceeded, "n", time.Hour), pod(corev1.PodFailed, "n", time.Hour),
+		pod(corev1.PodRunning, "n", time.Hour)
+	waits, fresh := pod(corev1.PodPending, "", time.Minute), pod(corev1.PodPending, "", 4*time.Second)
+	other := waits
+	other.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("other")}
+	cases := map[string]struct {
+		reason string
+		status metav1.ConditionStatus
+		pods   []corev1.Pod
+		late   bool
+		wait   time.Duration
+	}{
+		"a waiting one": {"the rest has succeeded", metav1.ConditionTrue, []corev1.Pod{done, done, failed, waits},
+			true, 0},
+		"beside one that runs": {"kube-scheduler counts two of three", metav1.ConditionTrue, []corev1.Pod{done, runs, waits},
+			true, 0},
+		"fresh": {"the other pods may be about to change", metav1.ConditionTrue, []corev1.Pod{done, done, fresh},
+			false, 6 * time.Second},
+		"a fresh one and not": {"the youngest counts", metav1.ConditionTrue, []corev1.Pod{done, waits, fresh}, false,
+			6 * time.Second},
+		"to come": {"the pod that replaces the failed one is not there yet", metav1.ConditionTrue,
+			[]corev1.Pod{done, done, failed}, false, patience},
+		"the end": {"pods end one after the other", metav1.ConditionTrue, []corev1.Pod{done, runs, runs}, false,
+			0},
+		"none has succeeded": {"all pods are created again", metav1.ConditionTrue, []corev1.Pod{failed, failed, waits}, false,
+			0},
+		"enough": {"kube-scheduler has what it waits for", metav1.ConditionTrue,
+			[]corev1.Pod{done, runs, runs, waits}, false, 0},
+		"made again": {"what has succeeded was placed, whatever a new PodGroup says", metav1.ConditionFalse,
+			[]corev1.Pod{done, done, waits}, true, 0},
+		"of another": {"only its own pods count", metav1.ConditionTrue, []corev1.Pod{done, done, other}, false, patience},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			late, _, wait := releaseDue(podGroupState{name: "g", minCount: 3, scheduled: &metav1.Condition{Status: c.status}},
+				c.pods, now)
+			if late != c.late || wait != c.wait {
+				t.Errorf("%s: got %t, %s; want %t, %s", c.reason, late, wait, c.late, c.wait)
+			}
+		})
+	}
+	if late, _, _ := releaseDue(podGroupState{name: "g", scheduled: &metav1.Condition{Status: metav1.ConditionTrue}},
+		[]corev1.Pod{done, waits}, now); late {
+		t.Error("a group that is no gang is never released")
+	}
+}

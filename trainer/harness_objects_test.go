@@ -1,0 +1,92 @@
+package trainer
+
+import (
+	"testing"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+// runtime is a TrainingRuntime.
+func (h *harness) runtime(name, policy string) *api.TrainingRuntime {
+	return &api.TrainingRuntime{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: *runtimeOf(h.t, policy, lastingVolume),
+	}
+}
+
+// trainJob is TrainJob ns/job on a runtime, changed by YAML.
+func (h *harness) trainJob(runtime, text string) *api.TrainJob {
+	h.t.Helper()
+	job := jobOf(h.t, runtime, text)
+	job.Generation = 3
+	return job
+}
+
+// pinned pins a TrainJob to its runtime.
+func (h *harness) pinned(job *api.TrainJob) *api.TrainJob {
+	h.t.Helper()
+	rt := &api.TrainingRuntime{}
+	if !h.get(rt, job.Spec.RuntimeRef.Name) {
+		h.t.Fatalf("no runtime %s", job.Spec.RuntimeRef.Name)
+	}
+	metav1.SetMetaDataAnnotation(&job.ObjectMeta, store.PinAnnotation, must(store.Pin(&rt.Spec)))
+	return job
+}
+
+// ownedBy makes an object a TrainJob's.
+func ownedBy[T client.Object](job *api.TrainJob, o T) T {
+	o.SetNamespace(job.Namespace)
+	o.SetOwnerReferences([]metav1.OwnerReference{
+		*metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)),
+	})
+	return o
+}
+
+// read reads an object from YAML.
+func read[T any](t testing.TB, text string) *T {
+	t.Helper()
+	v := new(T)
+	if err := yaml.UnmarshalStrict([]byte(text), v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// jobSetCRD is a CRD of JobSets whose pod templates have schedulingGroup.
+func jobSetCRD() *apiextensionsv1.CustomResourceDefinition {
+	s := apiextensionsv1.JSONSchemaProps{}
+	for _, name := range []string{"schedulingGroup", "spec", "template", "spec", "template", "", "replicatedJobs",
+		"spec"} {
+		if name == "" {
+			items := s
+			s = apiextensionsv1.JSONSchemaProps{Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &items}}
+			continue
+		}
+		s = apiextensionsv1.JSONSchemaProps{Properties: map[string]apiextensionsv1.JSONSchemaProps{name: s}}
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "jobsets.jobset.x-k8s.io"}}
+	crd.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{{
+		Name: "v1alpha2", Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &s},
+	}}
+	return crd
+}
+
+// discoveryOf is the discovery of an API server that serves PodGroups, or doesn't.
+func discoveryOf(served bool) *fakediscovery.FakeDiscovery {
+	d := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{}}
+	if served {
+		d.Resources = []*metav1.APIResourceList{{
+			GroupVersion: "scheduling.k8s.io/v1alpha2", APIResources: []metav1.APIResource{{Name: "workloads"},
+				{Name: "podgroups"}},
+		}}
+	}
+	return d
+}
