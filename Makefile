@@ -222,8 +222,12 @@ vulncheck: go ## Compare what is linked with Go's vulnerability database, or a c
 	@out=$$($(TOOL) govulncheck -db $(VULNDB) ./... 2>&1); code=$$?; echo "$$out"; \
 		if [ $$code -ne 0 ] && grep -q "fetching vulnerabilities" <<<"$$out"; then echo "The database can't be reached from here, so nothing was compared. Name a copy of it: make vulncheck VULNDB=URL"; exit 0; fi; exit $$code
 
+.PHONY: sources
+sources: ## Fail when something that was built is committed: a file that is neither text nor a picture
+	@built=$$(git diff --cached --numstat $$(git hash-object -t tree /dev/null) -- . ':!*.png' | sed -nE 's/^-\t-\t//p'); test -z "$$built" || { echo "Built files are committed; remove them, and let .gitignore name them:"; echo "$$built"; exit 1; }
+
 .PHONY: verify
-verify: generate lint ## Fail when something generated is stale
+verify: sources generate lint ## Fail when something generated is stale, or something built is committed
 	@git diff --exit-code -- config api charts docs/reference.md && test -z "$$(git ls-files --others --exclude-standard -- config api charts docs/reference.md)" || { echo "Generated files are stale: commit what make generate wrote."; exit 1; }
 
 .PHONY: clean
