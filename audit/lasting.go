@@ -49,6 +49,16 @@ func (l *Lasting) Next(findings []Finding, now time.Time) []Finding {
 	return lasting
 }
 
+// restart makes findings that Next has returned last again before it returns them again.
+func (l *Lasting) restart(findings []Finding) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range findings {
+		delete(l.since, f)
+		delete(l.reported, f)
+	}
+}
+
 // Pending returns the number of findings that have not lasted yet.
 func (l *Lasting) Pending() int {
 	l.mu.Lock()

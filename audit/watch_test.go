@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -70,7 +72,7 @@ func newFakeWatcher(t *testing.T) (*Watcher, *fakeCache) {
 	builder := fake.NewClientBuilder().WithScheme(newScheme(t)).
 		WithObjects(&o.TrainJobs[0], &o.JobSets[0], &o.Jobs[0], &o.Pods[0])
 	c := &fakeCache{client: builder.Build()}
-	return &Watcher{reader: c}, c
+	return &Watcher{reader: c, live: c.client, ofJobSets: labels.Everything()}, c
 }
 
 func TestNewWatcher(t *testing.T) {
@@ -91,6 +93,32 @@ func TestRun(t *testing.T) {
 		})
 	if err != nil || audits != 3 || len(reported) != 1 || reported[0].Rule != Unquoted {
 		t.Errorf("a finding is reported once: got %v after %d audits, %v", reported, audits, err)
+	}
+}
+
+// TestRunConfirms holds that what only a stale watch shows is not reported.
+func TestRunConfirms(t *testing.T) {
+	empty := fake.NewClientBuilder().WithScheme(newScheme(t)).Build()
+	down := interceptor.NewClient(empty, interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return errors.New("down")
+		},
+	})
+	for reason, live := range map[string]client.Reader{"all of it is gone": empty, "nothing is known": down} {
+		w, f := newFakeWatcher(t)
+		w.live = live
+		lasting := &Lasting{}
+		report := func(f Finding) { t.Errorf("%s: got %v", reason, f) }
+		if err := w.Run(t.Context(), time.Millisecond, lasting, report, func(n, _ int) bool { return n == 3 }); err != nil {
+			t.Error(err)
+		}
+		reported := 0
+		again := &Watcher{reader: f, live: f.client, ofJobSets: w.ofJobSets}
+		err := again.Run(t.Context(), time.Millisecond, lasting, func(Finding) { reported++ },
+			func(n, _ int) bool { return n == 3 })
+		if err != nil || reported != 1 {
+			t.Errorf("%s: it is reported once it is confirmed: got %d times, %v", reason, reported, err)
+		}
 	}
 }
 

@@ -107,6 +107,8 @@ func newHarness(t *testing.T, d overrides.Dialect, change ...func(*configapi.Con
 		clock: clocktesting.NewFakeClock(time.Now().Truncate(time.Second))}
 	h.must(jobframework.SetupWorkloadOwnerIndex(t.Context(), h, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)))
 	h.must(h.IndexField(t.Context(), &corev1.Pod{}, store.PodIndex, store.PodIndexOf))
+	h.must(h.IndexField(t.Context(), &corev1.Pod{}, metav1.ObjectNameField,
+		func(o client.Object) []string { return []string{o.GetName()} }))
 	h.store = h.serve()
 	h.start(d, change...)
 	for _, o := range fixtures() {

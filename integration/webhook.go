@@ -32,6 +32,7 @@ import (
 // a TrainJob changes.
 type Webhook struct {
 	client    client.Client
+	pods      *store.Pods
 	reader    review.Reader
 	installed *Installed
 	policy    policy
@@ -43,7 +44,8 @@ type Webhook struct {
 // own first, and Kueue's.
 func NewWebhook(r *Reconciler, decoder webhookadmission.Decoder, trusted []string) *Webhook {
 	w := &Webhook{
-		client: r.client, reader: review.Reader{Decoder: decoder, Trusted: trusted}, installed: r.installed, policy: r.policy,
+		client: r.client, pods: r.store.Pods, reader: review.Reader{Decoder: decoder, Trusted: trusted},
+		installed: r.installed, policy: r.policy,
 	}
 	if len(trusted) > 0 {
 		w.manager = trusted[0]
@@ -56,6 +58,7 @@ func (w *Webhook) Register(mgr ctrl.Manager) {
 	server := mgr.GetWebhookServer()
 	for path, handler := range map[string]webhookadmission.HandlerFunc{
 		"/mutate-trainjob": w.mutate, "/mutate-workload": w.mutateWorkload, "/validate-trainjob": w.validate,
+		"/validate-eviction": w.validateEviction,
 	} {
 		server.Register(path, &webhook.Admission{Handler: handler})
 	}

@@ -50,9 +50,12 @@ func newStored(t *testing.T, objects ...client.Object) *stored {
 	}
 	s := &stored{t: t, clock: clocktesting.NewFakeClock(someTime), fail: map[string]error{}}
 	s.store = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&api.TrainJob{}).
-		WithIndex(&corev1.Pod{}, PodIndex, PodIndexOf).Build()
+		WithIndex(&corev1.Pod{}, PodIndex, PodIndexOf).WithIndex(&corev1.Pod{}, metav1.ObjectNameField, nameOf).Build()
 	return s
 }
+
+// nameOf is what an API server selects by metadata.name.
+func nameOf(o client.Object) []string { return []string{o.GetName()} }
 
 // api is the API server for clients.
 func (s *stored) api() client.WithWatch {

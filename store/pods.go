@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	"sigs.k8s.io/kueue/pkg/constants"
 
 	"github.com/signalbox-dev/signalbox/podsets"
 )
@@ -145,6 +146,30 @@ func (p *Pods) running(ctx context.Context, pods []corev1.Pod, owner Owner) ([]c
 		}
 	}
 	return running, nil
+}
+
+// OnQuota returns the TrainJob on whose quota a pod runs; "" if it runs on none, or has ended. It asks the API server,
+// because a pod may be younger than the cache.
+func (p *Pods) OnQuota(ctx context.Context, key types.NamespacedName) (trainJob string, err error) {
+	var pods corev1.PodList
+	named := client.MatchingFields{metav1.ObjectNameField: key.Name}
+	if err := p.live.List(ctx, &pods, client.InNamespace(key.Namespace), named); err != nil {
+		return "", fmt.Errorf("reading pod %s: %w", key.Name, err)
+	}
+	if len(pods.Items) == 0 || PodEnded(&pods.Items[0]) || pods.Items[0].Labels[constants.PodSetLabel] == "" {
+		return "", nil
+	}
+	pod := &pods.Items[0]
+	controller, found, err := p.jobSetOf(ctx, pod)
+	if err != nil || !found {
+		return "", err
+	}
+	name := pod.Labels[jobset.JobSetNameKey]
+	present, err := read(ctx, p.cache, types.NamespacedName{Namespace: key.Namespace, Name: name})
+	if err != nil || present != nil && present.UID == controller && !ofTrainJob(present, name, "") {
+		return "", err
+	}
+	return name, nil
 }
 
 func (p *Pods) list(ctx context.Context, key types.NamespacedName) ([]corev1.Pod, error) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	"sigs.k8s.io/kueue/pkg/constants"
 )
 
 // podOf is a running pod of a Job, labelled with the UID of a JobSet.
@@ -127,6 +128,51 @@ func TestPodsRunningNow(t *testing.T) {
 				if got != c.want {
 					t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
 				}
+			}
+		})
+	}
+}
+
+func TestPodsOnQuota(t *testing.T) {
+	onQuota := func(p *corev1.Pod) { p.Labels[constants.PodSetLabel] = "node" }
+	ended := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
+	own, others := setOf("a", "uid"), setOf("a", "uid")
+	others.OwnerReferences = nil
+	cases := map[string]struct {
+		reason       string
+		cached, live []client.Object
+		want         string
+		fail         string // of the API server; the cache's begins with "cache"
+	}{
+		"of a TrainJob": {"its Job would replace it", []client.Object{own},
+			[]client.Object{podOf("p", "j", "a", onQuota), jobOfSet("j", "a")}, "job", ""},
+		"not cached": {"the JobSet is younger than the cache", nil,
+			[]client.Object{podOf("p", "j", "a", onQuota), jobOfSet("j", "a")}, "job", ""},
+		"gone":       {"there is no such pod", []client.Object{own}, nil, "", ""},
+		"another":    {"its name is another", nil, []client.Object{podOf("q", "j", "a", onQuota), jobOfSet("j", "a")}, "", ""},
+		"no quota":   {"nobody queues its TrainJob", []client.Object{own}, []client.Object{podOf("p", "j", "a"), jobOfSet("j", "a")}, "", ""},
+		"ended":      {"it uses nothing", nil, []client.Object{podOf("p", "j", "a", onQuota, ended), jobOfSet("j", "a")}, "", ""},
+		"a JobSet's": {"it is of no TrainJob", []client.Object{others}, []client.Object{podOf("p", "j", "a", onQuota), jobOfSet("j", "a")}, "", ""},
+		"a user's": {"labels are anybody's", []client.Object{own}, []client.Object{podOf("p", "j", "a", onQuota,
+			func(p *corev1.Pod) { p.OwnerReferences = nil })}, "", ""},
+		"pod unread":    {"whose it is isn't known", nil, nil, "reading pod p: down", "list Pod"},
+		"Job unread":    {"whose it is isn't known", nil, []client.Object{podOf("p", "j", "a", onQuota)}, "reading Job j of pod p: down", "get PartialObjectMetadata"},
+		"JobSet unread": {"whose it is isn't known", nil, []client.Object{podOf("p", "j", "a", onQuota)}, "reading the JobSet: down", "cache JobSet"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			cache, live := newStored(t, c.cached...), newStored(t, c.live...)
+			if kind, ofCache := strings.CutPrefix(c.fail, "cache "); ofCache {
+				cache.fail["get "+kind] = errDown
+			} else if c.fail != "" {
+				live.fail[c.fail], live.fail["get Job"] = errDown, errDown
+			}
+			got, err := NewPods(cache.api(), live.api()).OnQuota(t.Context(), types.NamespacedName{Namespace: "ns", Name: "p"})
+			if err != nil {
+				got = err.Error()
+			}
+			if got != c.want {
+				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
 			}
 		})
 	}

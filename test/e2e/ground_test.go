@@ -42,7 +42,7 @@ func newGround(ctx context.Context, quota map[string]int64, change ...func(*kueu
 		gomega.Eventually(func(e gomega.Gomega) {
 			e.Expect(g.list(ctx, &kueue.WorkloadList{})).To(gomega.BeEmpty())
 			e.Expect(g.list(ctx, &corev1.PodList{})).To(gomega.BeEmpty())
-		}).Should(gomega.Succeed())
+		}, "5m").Should(gomega.Succeed(), "chaos leaves hundreds of TrainJobs")
 		gomega.Expect(admin.Delete(ctx, namespace)).To(gomega.Succeed())
 	})
 	return g

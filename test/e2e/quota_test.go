@@ -10,6 +10,7 @@ import (
 	"github.com/onsi/gomega"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -57,6 +58,24 @@ func (g *ground) editor(ctx context.Context) client.Client {
 	return g.as(ctx, "editor", []rbacv1.PolicyRule{
 		may("trainer.kubeflow.org", "*"), may("jobset.x-k8s.io", "*"), may("kueue.x-k8s.io", "workloads", "workloads/status"),
 	}, "edit")
+}
+
+// drainer may evict pods and cordon nodes.
+func (g *ground) drainer(ctx context.Context) client.Client {
+	ginkgo.GinkgoHelper()
+	name := g.namespace + "-drainer"
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{may("", "nodes")}}
+	gomega.Expect(admin.Create(ctx, role)).To(gomega.Succeed())
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
+	}
+	gomega.Expect(admin.Create(ctx, binding)).To(gomega.Succeed())
+	ginkgo.DeferCleanup(func(ctx context.Context) {
+		gomega.Expect(admin.Delete(ctx, binding)).To(gomega.Succeed())
+		gomega.Expect(admin.Delete(ctx, role)).To(gomega.Succeed())
+	})
+	return g.as(ctx, name, nil, "edit")
 }
 
 // inUse is how many GPUs the pods of the namespace use: those that are bound and whose containers have not ended.
@@ -253,6 +272,27 @@ var _ = ginkgo.Describe("What was built is left to those who build it", func() {
 		gomega.Expect(editor.Patch(ctx, pod.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"mine":"too"}}}`)))).To(gomega.Succeed(), "a label of the user's own")
 		gomega.Expect(g.inUse(ctx)()).To(gomega.Equal(int64(8)))
 		gomega.Expect(bound(ctx, tj)()).To(gomega.Equal(1))
+	})
+
+	ginkgo.It("pods of a TrainJob are evicted by those alone who drain nodes", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "slow", "forever", slowly("15s"))
+		editor, drainer := g.editor(ctx), g.drainer(ctx)
+		tj := g.submit(ctx, g.trainJob("mine", "slow", 1))
+		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		own := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "own"}}
+		own.Spec.Containers = []corev1.Container{{Name: "own", Image: "example.com/own:1"}}
+		gomega.Expect(editor.Create(ctx, own)).To(gomega.Succeed())
+		pod := podsOf(ctx, tj)[0]
+		evict := func(as client.Client, pod *corev1.Pod, options *metav1.DeleteOptions) error {
+			return as.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{DeleteOptions: options})
+		}
+		refused := evict(editor, &pod, nil)
+		gomega.Expect(apierrors.IsForbidden(refused)).To(gomega.BeTrue(), "%v", refused)
+		gomega.Expect(refused).To(gomega.MatchError(gomega.ContainSubstring("the quota of TrainJob mine")))
+		gomega.Expect(evict(editor, own, nil)).To(gomega.Succeed(), "a pod that is no TrainJob's")
+		gomega.Expect(evict(drainer, &pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})).To(gomega.Succeed())
+		gomega.Expect(g.inUse(ctx)()).To(gomega.Equal(int64(8)))
 	})
 })
 

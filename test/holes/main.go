@@ -69,6 +69,12 @@ var holes = []hole{
 		focus: "children of a TrainJob can't be changed", finds: "altered-child",
 	},
 	{
+		name: "users evict pods", file: "integration/evict.go",
+		from:  "	if trainJob == \"\" {",
+		to:    "	if true {",
+		focus: "those alone who drain nodes", finds: "exceeds-admission",
+	},
+	{
 		name: "a start isn't held against its admission", file: "admission/covers.go",
 		from:  "	if wl.Status.Admission == nil {",
 		to:    "	if wl.Status.Admission != nil {\n		return nil, nil\n	}\n	if wl.Status.Admission == nil {",

@@ -50,6 +50,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 integration{{ if .Values.trainer.enabled }} trainer{{ end }}
 {{- end }}
 
+{{/* The user that the managers are. */}}
+{{- define "signalbox.user" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "signalbox.serviceAccount" . }}
+{{- end }}
+
+{{/* CEL: whoever asks is none of those who write the children of TrainJobs. */}}
+{{- define "signalbox.others" -}}
+{{- $kueue := printf "system:serviceaccount:%s:%s" .Values.kueue.namespace .Values.kueue.serviceAccount }}
+{{- $users := prepend (concat .Values.policies.exemptUsers (list "system:kube-controller-manager" "system:kube-scheduler" $kueue)) (include "signalbox.user" .) }}
+{{- $groups := concat .Values.policies.exemptGroups (list "system:serviceaccounts:kube-system" "system:nodes") }}
+{{- printf "!(request.userInfo.username in %s) && !(has(request.userInfo.groups) && request.userInfo.groups.exists(g, g in %s))" (toJson $users | replace "\"" "'") (toJson $groups | replace "\"" "'") }}
+{{- end }}
+
 {{/* The namespaces that Kueue manages. The default stands here, because Helm would merge a map of the values into it. */}}
 {{- define "signalbox.namespaces" -}}
 {{- if kindIs "invalid" .Values.kueue.managedJobsNamespaceSelector -}}
