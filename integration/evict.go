@@ -26,7 +26,8 @@ func (w *Webhook) validateEviction(
 	if trainJob == "" {
 		return webhookadmission.Allowed("")
 	}
-	return webhookadmission.Denied(fmt.Sprintf("pod %s runs on the quota of TrainJob %s: once evicted, it would be replaced "+
-		"while it still runs, and more would run than was admitted; suspend or delete the TrainJob instead. Whoever drains "+
-		"nodes needs the right to patch nodes, or to be named in the chart's policies.exemptUsers", request.Name, trainJob))
+	return webhookadmission.Denied(fmt.Sprintf("pod %s runs on the quota of TrainJob %s: "+
+		"once evicted, it would be replaced while it still runs, and more would run than was admitted; "+
+		"suspend or delete the TrainJob instead. Whoever drains nodes needs the right to patch nodes, "+
+		"or to be named in the chart's policies.exemptUsers", request.Name, trainJob))
 }

@@ -138,26 +138,27 @@ func TestPodsOnQuota(t *testing.T) {
 	ended := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
 	own, others := setOf("a", "uid"), setOf("a", "uid")
 	others.OwnerReferences = nil
+	present := []client.Object{own}
+	running := []client.Object{podOf("p", "j", "a", onQuota), jobOfSet("j", "a")}
 	cases := map[string]struct {
 		reason       string
 		cached, live []client.Object
 		want         string
 		fail         string // of the API server; the cache's begins with "cache"
 	}{
-		"of a TrainJob": {"its Job would replace it", []client.Object{own},
-			[]client.Object{podOf("p", "j", "a", onQuota), jobOfSet("j", "a")}, "job", ""},
-		"not cached": {"the JobSet is younger than the cache", nil,
-			[]client.Object{podOf("p", "j", "a", onQuota), jobOfSet("j", "a")}, "job", ""},
-		"gone":       {"there is no such pod", []client.Object{own}, nil, "", ""},
-		"another":    {"its name is another", nil, []client.Object{podOf("q", "j", "a", onQuota), jobOfSet("j", "a")}, "", ""},
-		"no quota":   {"nobody queues its TrainJob", []client.Object{own}, []client.Object{podOf("p", "j", "a"), jobOfSet("j", "a")}, "", ""},
-		"ended":      {"it uses nothing", nil, []client.Object{podOf("p", "j", "a", onQuota, ended), jobOfSet("j", "a")}, "", ""},
-		"a JobSet's": {"it is of no TrainJob", []client.Object{others}, []client.Object{podOf("p", "j", "a", onQuota), jobOfSet("j", "a")}, "", ""},
-		"a user's": {"labels are anybody's", []client.Object{own}, []client.Object{podOf("p", "j", "a", onQuota,
+		"of a TrainJob": {"its Job would replace it", present, running, "job", ""},
+		"not cached":    {"the JobSet is younger than the cache", nil, running, "job", ""},
+		"gone":          {"there is no such pod", present, nil, "", ""},
+		"another":       {"its name is another", nil, append(running[1:2:2], podOf("q", "j", "a", onQuota)), "", ""},
+		"no quota":      {"nobody queues its TrainJob", present, append(running[1:2:2], podOf("p", "j", "a")), "", ""},
+		"ended":         {"it uses nothing", nil, append(running[1:2:2], podOf("p", "j", "a", onQuota, ended)), "", ""},
+		"a JobSet's":    {"it is of no TrainJob", []client.Object{others}, running, "", ""},
+		"a user's": {"labels are anybody's", present, []client.Object{podOf("p", "j", "a", onQuota,
 			func(p *corev1.Pod) { p.OwnerReferences = nil })}, "", ""},
-		"pod unread":    {"whose it is isn't known", nil, nil, "reading pod p: down", "list Pod"},
-		"Job unread":    {"whose it is isn't known", nil, []client.Object{podOf("p", "j", "a", onQuota)}, "reading Job j of pod p: down", "get PartialObjectMetadata"},
-		"JobSet unread": {"whose it is isn't known", nil, []client.Object{podOf("p", "j", "a", onQuota)}, "reading the JobSet: down", "cache JobSet"},
+		"pod unread": {"whose it is isn't known", nil, nil, "reading pod p: down", "list Pod"},
+		"Job unread": {"whose it is isn't known", nil, running[:1], "reading Job j of pod p: down",
+			"get PartialObjectMetadata"},
+		"JobSet unread": {"whose it is isn't known", nil, running[:1], "reading the JobSet: down", "cache JobSet"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
