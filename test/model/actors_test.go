@@ -31,7 +31,8 @@ var background = context.Background()
 
 // actions returns all enabled steps, in an order that depends on the state alone.
 func (w *world) actions() []action {
-	return slices.Concat(w.managerActions(), w.watchActions(), w.kueueActions(), w.jobSetActions(), w.collectorActions(), w.userActions(), w.dueActions())
+	return slices.Concat(w.managerActions(), w.watchActions(), w.kueueActions(), w.jobSetActions(),
+		w.collectorActions(), w.userActions(), w.dueActions())
 }
 
 func (w *world) managerActions() []action {
@@ -45,18 +46,22 @@ func (w *world) managerActions() []action {
 			continue
 		}
 		for after := 1; after <= 3; after++ {
-			all = append(all, action{fmt.Sprintf("the manager reconciles %s, and crashes after %d writes", name, after), false, func(w *world) {
-				w.budget.Faults--
-				w.left = after
-				w.reconcile(name)
-				w.left = -1
-				w.restart()
-			}}, action{fmt.Sprintf("the manager reconciles %s, and the response to write %d is lost", name, after), false, func(w *world) {
-				w.budget.Faults--
-				w.writes, w.lost = 0, after
-				w.reconcile(name)
-				w.lost = 0
-			}})
+			all = append(all, action{
+				fmt.Sprintf("the manager reconciles %s, and crashes after %d writes", name, after), false, func(w *world) {
+					w.budget.Faults--
+					w.left = after
+					w.reconcile(name)
+					w.left = -1
+					w.restart()
+				},
+			}, action{
+				fmt.Sprintf("the manager reconciles %s, and the response to write %d is lost", name, after), false, func(w *world) {
+					w.budget.Faults--
+					w.writes, w.lost = 0, after
+					w.reconcile(name)
+					w.lost = 0
+				},
+			})
 		}
 	}
 	if w.budget.Faults > 0 {
@@ -73,7 +78,9 @@ func (w *world) dueActions() []action {
 	var all []action
 	for _, name := range names {
 		if _, due := w.again[name]; due && !w.queue[name] {
-			all = append(all, action{"time passes, and the manager reconciles " + name, true, func(w *world) { w.reconcile(name) }})
+			all = append(all, action{"time passes, and the manager reconciles " + name, true, func(w *world) {
+				w.reconcile(name)
+			}})
 		}
 	}
 	return all
@@ -107,7 +114,10 @@ func (w *world) kueueActions() []action {
 		owner := metav1.GetControllerOf(wl)
 		evicted := apimeta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadEvicted)
 		switch {
-		case workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl) && !evicted && owner != nil && w.budget.Preemptions > 0:
+		// Kueue's scheduler ends a cycle's preemptions before it admits in the next: with another Workload admitted on
+		// the quota, its cache has seen that this one is finished.
+		case workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl) && !evicted && owner != nil && !used &&
+			w.budget.Preemptions > 0:
 			all = append(all, action{"Kueue preempts " + wl.Name + " from a stale cache", false, func(w *world) {
 				w.budget.Preemptions--
 				stale := wl.DeepCopy() // its patch replaces all conditions
@@ -120,7 +130,9 @@ func (w *world) kueueActions() []action {
 				all = append(all, action{"Kueue admits " + wl.Name, true, func(w *world) { w.admit(wl) }})
 			}
 		case !workload.IsActive(wl) && !evicted:
-			all = append(all, action{"Kueue evicts inactive " + wl.Name, true, func(w *world) { w.evict(wl, kueue.WorkloadDeactivated) }})
+			all = append(all, action{"Kueue evicts inactive " + wl.Name, true, func(w *world) {
+				w.evict(wl, kueue.WorkloadDeactivated)
+			}})
 		case workload.IsActive(wl) && !evicted && w.budget.Preemptions > 0:
 			all = append(all, action{"Kueue preempts " + wl.Name, false, func(w *world) {
 				w.budget.Preemptions--
@@ -138,7 +150,9 @@ func (w *world) admit(wl *kueue.Workload) {
 	assignment := kueue.PodSetAssignment{Name: wl.Spec.PodSets[0].Name, Count: ptr.To(wl.Spec.PodSets[0].Count),
 		Flavors:       map[corev1.ResourceName]kueue.ResourceFlavorReference{gpu: flavor},
 		ResourceUsage: corev1.ResourceList{gpu: *resource.NewQuantity(int64(wl.Spec.PodSets[0].Count), resource.DecimalSI)}}
-	workload.SetQuotaReservation(wl, &kueue.Admission{ClusterQueue: "queue", PodSetAssignments: []kueue.PodSetAssignment{assignment}}, w.clock)
+	workload.SetQuotaReservation(wl, &kueue.Admission{
+		ClusterQueue: "queue", PodSetAssignments: []kueue.PodSetAssignment{assignment},
+	}, w.clock)
 	workload.SyncAdmittedCondition(wl, w.clock.Now())
 	w.updateStatus(wl)
 	w.ledger.Admissions[owner]++
@@ -148,7 +162,8 @@ func (w *world) admit(wl *kueue.Workload) {
 func (w *world) evict(wl *kueue.Workload, reason string) {
 	wl = wl.DeepCopy()
 	apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
-		Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue, Reason: reason, Message: "evicted", LastTransitionTime: metav1.NewTime(w.clock.Now())})
+		Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue, Reason: reason, Message: "evicted",
+		LastTransitionTime: metav1.NewTime(w.clock.Now())})
 	w.updateStatus(wl)
 }
 
@@ -161,7 +176,9 @@ func (w *world) jobSetActions() []action {
 			continue
 		}
 		i := slices.IndexFunc(jobs, func(j *batchv1.Job) bool { return metav1.IsControlledBy(j, js) })
-		taken := slices.ContainsFunc(jobs, func(j *batchv1.Job) bool { return j.Name == jobName(js) }) // by a previous JobSet's
+		taken := slices.ContainsFunc(jobs, func(j *batchv1.Job) bool {
+			return j.Name == jobName(js) // a previous JobSet's, too
+		})
 		switch {
 		case i < 0 && taken:
 		case i < 0:
@@ -173,13 +190,16 @@ func (w *world) jobSetActions() []action {
 	for _, job := range jobs {
 		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return metav1.IsControlledBy(p, job) })
 		if i < 0 && job.DeletionTimestamp.IsZero() && job.Status.Succeeded == 0 {
-			all = append(all, action{"the Job controller creates the pod of " + job.Name, true, func(w *world) { w.makePod(job) }})
+			all = append(all, action{"the Job controller creates the pod of " + job.Name, true, func(w *world) {
+				w.makePod(job)
+			}})
 		}
 		if i >= 0 && pods[i].Status.Phase == corev1.PodSucceeded && job.Status.Succeeded == 0 {
 			all = append(all, action{"the Job controller completes " + job.Name, true, func(w *world) {
 				job := job.DeepCopy()
 				job.Status.Succeeded = 1
-				job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{Type: batchv1.JobComplete, Status: corev1.ConditionTrue})
+				job.Status.Conditions = append(job.Status.Conditions,
+					batchv1.JobCondition{Type: batchv1.JobComplete, Status: corev1.ConditionTrue})
 				w.updateStatus(job)
 			}})
 		}
@@ -226,14 +246,20 @@ func jobName(js *jobset.JobSet) string { return js.Name + "-node-0" }
 func (w *world) makeJob(js *jobset.JobSet) {
 	template := js.Spec.ReplicatedJobs[0].Template.DeepCopy()
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: jobName(js), Labels: map[string]string{
-		jobset.JobSetNameKey: js.Name, jobset.JobSetUIDKey: string(js.UID), jobset.ReplicatedJobNameKey: "node"}}, Spec: template.Spec}
+		jobset.JobSetNameKey: js.Name, jobset.JobSetUIDKey: string(js.UID), jobset.ReplicatedJobNameKey: "node",
+	}}, Spec: template.Spec}
 	controlled(job, js)
 	must(w.api().Create(background, job))
 }
 
 func (w *world) makePod(job *batchv1.Job) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%d", job.Name, w.uids), Labels: job.Labels,
-		Finalizers: []string{batchv1.JobTrackingFinalizer}}, Spec: *job.Spec.Template.Spec.DeepCopy()}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: fmt.Sprintf("%s-%d", job.Name, w.uids), Labels: job.Labels,
+			Finalizers: []string{batchv1.JobTrackingFinalizer},
+		},
+		Spec: *job.Spec.Template.Spec.DeepCopy(),
+	}
 	controlled(pod, job)
 	must(w.api().Create(background, pod))
 }
@@ -241,7 +267,8 @@ func (w *world) makePod(job *batchv1.Job) {
 func (w *world) finish(js *jobset.JobSet) {
 	js = js.DeepCopy()
 	js.Status.ReplicatedJobsStatus = []jobset.ReplicatedJobStatus{{Name: "node", Succeeded: 1}}
-	apimeta.SetStatusCondition(&js.Status.Conditions, metav1.Condition{Type: string(jobset.JobSetCompleted), Status: metav1.ConditionTrue, Reason: "AllJobsCompleted",
+	apimeta.SetStatusCondition(&js.Status.Conditions, metav1.Condition{
+		Type: string(jobset.JobSetCompleted), Status: metav1.ConditionTrue, Reason: "AllJobsCompleted",
 		Message: "over", LastTransitionTime: metav1.NewTime(w.clock.Now())})
 	js.Status.TerminalState = string(jobset.JobSetCompleted)
 	w.updateStatus(js)
