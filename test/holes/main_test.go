@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,6 +18,9 @@ func TestHoles(t *testing.T) {
 		}
 		if n := strings.Count(string(content), h.from); n != 1 {
 			t.Errorf("%s: %s has what the hole replaces %d times", h.name, h.file, n)
+		}
+		if h.also != "" && !slices.ContainsFunc(holes, func(other hole) bool { return other.name == h.also }) {
+			t.Errorf("%s: there is no hole %q", h.name, h.also)
 		}
 	}
 }
