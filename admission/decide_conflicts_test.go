@@ -98,10 +98,8 @@ func TestDecideConflicts(t *testing.T) {
 			change: []func(*Input){func(in *Input) {
 				spec := &in.Runtime.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
 				for i := range maxTolerations {
-					spec.Tolerations = append(
-						spec.Tolerations,
-						corev1.Toleration{Key: fmt.Sprintf("k%d", i), Operator: corev1.TolerationOpExists},
-					)
+					spec.Tolerations = append(spec.Tolerations,
+						corev1.Toleration{Key: fmt.Sprintf("k%d", i), Operator: corev1.TolerationOpExists})
 				}
 			}},
 			path: "the entry of kueue.x-k8s.io/manager for replicatedJob node",
@@ -139,11 +137,8 @@ func TestDecideRefuses(t *testing.T) {
 			"a flavor that can't be read is not an empty one", func(in *Input) { in.Flavors = nil }, `ResourceFlavor "a100"`,
 		},
 		"in part": {"a TrainJob has no smaller size", func(in *Input) {
-			in.Workload.Spec.PodSets[0].MinCount, in.Workload.Status.Admission.PodSetAssignments[0].Count = ptr.To[int32](
-				0,
-			), ptr.To[int32](
-				0,
-			)
+			in.Workload.Spec.PodSets[0].MinCount = ptr.To[int32](0)
+			in.Workload.Status.Admission.PodSetAssignments[0].Count = ptr.To[int32](0)
 		}, "admits 0 of the 1 pods"},
 		"unknown PodSet": {
 			"an assignment is for a PodSet of the Workload",
@@ -193,15 +188,12 @@ func TestNeutral(t *testing.T) {
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
-	if !equality.Semantic.DeepEqual(
-		with.ReplicatedJobs[0].Template.Spec.Template.Spec,
-		without.ReplicatedJobs[0].Template.Spec.Template.Spec,
-	) {
+	if !equality.Semantic.DeepEqual(with.ReplicatedJobs[0].Template.Spec.Template.Spec,
+		without.ReplicatedJobs[0].Template.Spec.Template.Spec) {
 		t.Error("a neutral entry places pods as none does")
 	}
-	if builtin := (trainerapi.RuntimePatch{Manager: overrides.Manager}); len(
-		Neutral(&builtin).TrainingRuntimeSpec.Template.Spec.ReplicatedJobs,
-	) != 0 {
+	nothing := Neutral(&trainerapi.RuntimePatch{Manager: overrides.Manager})
+	if len(nothing.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs) != 0 {
 		t.Error("an entry of nothing stays one")
 	}
 }

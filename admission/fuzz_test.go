@@ -3,6 +3,7 @@ package admission
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -46,20 +47,15 @@ func (c *choices) pairs() map[string]string {
 func (c *choices) podSpec(spec *corev1.PodSpec) {
 	spec.NodeSelector = c.pairs()
 	for range c.of(3) {
-		spec.Tolerations = append(
-			spec.Tolerations,
-			corev1.Toleration{
-				Key:      choose(c, "gpu", "spot"),
-				Value:    choose(c, "", "a100"),
-				Operator: choose(c, "", corev1.TolerationOpExists),
-			},
-		)
+		spec.Tolerations = append(spec.Tolerations, corev1.Toleration{
+			Key:      choose(c, "gpu", "spot"),
+			Value:    choose(c, "", "a100"),
+			Operator: choose(c, "", corev1.TolerationOpExists),
+		})
 	}
 	for range c.of(2) {
-		spec.SchedulingGates = append(
-			spec.SchedulingGates,
-			corev1.PodSchedulingGate{Name: choose(c, "example.com/mine", kueue.TopologySchedulingGate)},
-		)
+		gate := corev1.PodSchedulingGate{Name: choose(c, "example.com/mine", kueue.TopologySchedulingGate)}
+		spec.SchedulingGates = append(spec.SchedulingGates, gate)
 	}
 }
 
@@ -98,15 +94,9 @@ func (c *choices) entries() []trainerapi.RuntimePatch {
 			Tolerations:     pod.Tolerations,
 			SchedulingGates: pod.SchedulingGates,
 		}
-		entries = append(
-			entries,
-			entry(
-				[]trainerapi.ReplicatedJobPatch{
-					podPatch(choose(c, "node", "launcher"), &metav1.ObjectMeta{Labels: c.pairs(), Annotations: c.pairs()}, &patch),
-				},
-				nil,
-			),
-		)
+		meta := &metav1.ObjectMeta{Labels: c.pairs(), Annotations: c.pairs()}
+		one := podPatch(choose(c, "node", "launcher"), meta, &patch)
+		entries = append(entries, entry([]trainerapi.ReplicatedJobPatch{one}, nil))
 		entries[len(entries)-1].Manager = manager
 	}
 	return entries
@@ -281,11 +271,7 @@ func runsRight(
 	if ptr.Deref(after.Spec.Suspend, true) {
 		return "suspend is not cleared"
 	}
-	if others, now := overrides.Bundled.Others(job), overrides.Bundled.Others(after); fmt.Sprint(
-		len(others),
-	) != fmt.Sprint(
-		len(now),
-	) {
+	if len(overrides.Bundled.Others(job)) != len(overrides.Bundled.Others(after)) {
 		return "the number of other entries changed"
 	}
 	result, err := overrides.Bundled.Compute(after, runtime, overrides.Bundled.Entries(after))
@@ -301,21 +287,12 @@ func runsRight(
 		for _, flavor := range a.Flavors {
 			for key, value := range flavors[flavor].NodeLabels {
 				if pod.NodeSelector[key] != value {
-					return fmt.Sprintf(
-						"pods of %s have %s=%q, and flavor %s has %q",
-						a.Name,
-						key,
-						pod.NodeSelector[key],
-						flavor,
-						value,
-					)
+					return fmt.Sprintf("pods of %s have %s=%q, and flavor %s has %q",
+						a.Name, key, pod.NodeSelector[key], flavor, value)
 				}
 			}
-			if more := tolerate(pod.Tolerations[:len(pod.Tolerations):len(pod.Tolerations)], flavors[flavor].Tolerations); len(
-				more,
-			) != len(
-				pod.Tolerations,
-			) {
+			more := tolerate(slices.Clone(pod.Tolerations), flavors[flavor].Tolerations)
+			if len(more) != len(pod.Tolerations) {
 				return fmt.Sprintf("pods of %s don't tolerate what flavor %s does", a.Name, flavor)
 			}
 		}

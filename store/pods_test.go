@@ -89,10 +89,8 @@ func TestPodsRunning(t *testing.T) {
 	stale := own.DeepCopy() // as a cache shows what is gone
 	stale.OwnerReferences = controlledBy("trainer.kubeflow.org/v1alpha1", "TrainJob", "tj", "tj")
 	objects := []client.Object{
-		job(
-			"tj-node-0",
-			controlledBy(sets, "JobSet", "tj", "js"),
-		), job("mine", nil), job("old", controlledBy(sets, "JobSet", "tj", "before")),
+		job("tj-node-0", controlledBy(sets, "JobSet", "tj", "js")), job("mine", nil),
+		job("old", controlledBy(sets, "JobSet", "tj", "before")),
 		pod("real", controlledBy(batch, "Job", "tj-node-0", "tj-node-0"), "js"),
 		pod("labelled", nil, "js"),
 		pod("of-my-job", controlledBy(batch, "Job", "mine", "mine"), "js"),

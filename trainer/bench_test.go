@@ -18,15 +18,8 @@ import (
 // BenchmarkBuild is the JobSet of a TrainJob that is started.
 func BenchmarkBuild(b *testing.B) {
 	builder := testBuilder(b, testClient(b))
-	job, spec := jobOf(
-		b,
-		"torch",
-		"spec: {suspend: false, trainer: {numNodes: 2}}",
-	), runtimeOf(
-		b,
-		"{numNodes: 2, torch: {}}",
-		lostVolume,
-	)
+	job := jobOf(b, "torch", "spec: {suspend: false, trainer: {numNodes: 2}}")
+	spec := runtimeOf(b, "{numNodes: 2, torch: {}}", lostVolume)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, _, err := builder.Build(context.Background(), job, spec); err != nil {
@@ -77,25 +70,17 @@ func BenchmarkWebhookLarge(b *testing.B) {
 			for entry := range 16 {
 				container := trainerapi.ContainerPatch{Name: "node"}
 				for i := range elements / 16 {
-					container.VolumeMounts = append(
-						container.VolumeMounts,
-						corev1.VolumeMount{Name: "v", MountPath: fmt.Sprintf("/%s/%d/%d", strings.Repeat("x", 12), entry, i)},
-					)
+					container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{
+						Name: "v", MountPath: fmt.Sprintf("/%s/%d/%d", strings.Repeat("x", 12), entry, i)})
 				}
+				pod := &trainerapi.PodTemplatePatch{
+					Spec: &trainerapi.PodSpecPatch{Containers: []trainerapi.ContainerPatch{container}}}
+				node := trainerapi.ReplicatedJobPatch{Name: "node", Template: &trainerapi.JobTemplatePatch{
+					Spec: &trainerapi.JobSpecPatch{Template: pod}}}
 				job.Spec.RuntimePatches = append(job.Spec.RuntimePatches, trainerapi.RuntimePatch{
-					Manager: fmt.Sprintf(
-						"a.com/m%d",
-						entry,
-					), TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
-						Spec: &trainerapi.JobSetSpecPatch{
-							ReplicatedJobs: []trainerapi.ReplicatedJobPatch{
-								{
-									Name: "node",
-									Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{
-										Spec: &trainerapi.PodSpecPatch{Containers: []trainerapi.ContainerPatch{container}}}}},
-								},
-							},
-						}}},
+					Manager: fmt.Sprintf("a.com/m%d", entry),
+					TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
+						Spec: &trainerapi.JobSetSpecPatch{ReplicatedJobs: []trainerapi.ReplicatedJobPatch{node}}}},
 				})
 			}
 			raw, err := json.Marshal(job)

@@ -81,14 +81,9 @@ func FuzzBuild(f *testing.F) {
 			t.Fatal(err)
 		}
 		if len(built.ReplicatedJobs) != len(effective.ReplicatedJobs) || *js.Name != job.Name ||
-			len(js.OwnerReferences) != 1 ||
-			*js.OwnerReferences[0].UID != job.UID {
-			t.Fatalf(
-				"JobSet %s with %d ReplicatedJobs, and quota is asked for %d",
-				*js.Name,
-				len(built.ReplicatedJobs),
-				len(effective.ReplicatedJobs),
-			)
+			len(js.OwnerReferences) != 1 || *js.OwnerReferences[0].UID != job.UID {
+			t.Fatalf("JobSet %s with %d ReplicatedJobs, and quota is asked for %d",
+				*js.Name, len(built.ReplicatedJobs), len(effective.ReplicatedJobs))
 		}
 		for i := range built.ReplicatedJobs {
 			have := &built.ReplicatedJobs[i]
@@ -97,14 +92,8 @@ func FuzzBuild(f *testing.F) {
 				t.Fatalf("no quota is asked for ReplicatedJob %s", have.Name)
 			}
 			if have.Replicas != want.Replicas || overrides.PodsPerJob(have) != overrides.PodsPerJob(want) {
-				t.Fatalf(
-					"%d Jobs of %d pods of %s, and quota is asked for %d of %d",
-					have.Replicas,
-					overrides.PodsPerJob(have),
-					have.Name,
-					want.Replicas,
-					overrides.PodsPerJob(want),
-				)
+				t.Fatalf("%d Jobs of %d pods of %s, and quota is asked for %d of %d",
+					have.Replicas, overrides.PodsPerJob(have), have.Name, want.Replicas, overrides.PodsPerJob(want))
 			}
 			a, b := podsets.Requests(&have.Template.Spec.Template), podsets.Requests(&want.Template.Spec.Template)
 			if !equality.Semantic.DeepEqual(a, b) {
