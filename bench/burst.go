@@ -9,11 +9,12 @@ import (
 	"github.com/signalbox-dev/signalbox/test/audit"
 )
 
-// still is for how long nothing is written when nothing is left to be told: longer than a component waits with a status.
+// still is for how long nothing is written when nothing is left to be told: longer than a component waits with a
+// status.
 const still = 95 * time.Second
 
-// burst submits n TrainJobs at once and measures until all have finished and their quota is free; where late is true, what is
-// written in the time after it too.
+// burst submits n TrainJobs at once and measures until all have finished and their quota is free; where late is true,
+// what is written in the time after it too.
 func (g *ground) burst(ctx context.Context, dir, prefix string, n int, late bool) (*burstRun, error) {
 	g.allow(n)
 	t := follow(ctx, g.client)
@@ -31,7 +32,8 @@ func (g *ground) burst(ctx context.Context, dir, prefix string, n int, late bool
 		return nil, err
 	}
 	b := &burstRun{Jobs: n, Late: late}
-	if err := g.until(ctx, "all have finished and their quota is free", func() (bool, error) { return t.count(finished) >= n && t.count(freed) >= n, nil }); err != nil {
+	if err := g.until(ctx, "all have finished and their quota is free",
+		func() (bool, error) { return t.count(finished) >= n && t.count(freed) >= n, nil }); err != nil {
 		return nil, fmt.Errorf("%w: %d of %d finished", err, t.count(finished), n)
 	}
 	b.Seconds = time.Since(began).Seconds()
@@ -41,7 +43,8 @@ func (g *ground) burst(ctx context.Context, dir, prefix string, n int, late bool
 		return nil, err
 	}
 	if late {
-		if err := g.until(ctx, "nothing is written any more", func() (bool, error) { return time.Since(end) > lateWindow, nil }); err != nil {
+		if err := g.until(ctx, "nothing is written any more",
+			func() (bool, error) { return time.Since(end) > lateWindow, nil }); err != nil {
 			return nil, err
 		}
 	}
@@ -133,7 +136,8 @@ func (g *ground) settle(ctx context.Context, from int64, quiet time.Duration) er
 		if err != nil {
 			return false, err
 		}
-		now, err := audit.Since(g.audit, from, func(r audit.Request) bool { return r.Writes() && r.ObjectRef.Namespace == namespace })
+		now, err := audit.Since(g.audit, from,
+			func(r audit.Request) bool { return r.Writes() && r.ObjectRef.Namespace == namespace })
 		if len(now) > 0 {
 			last = time.Now()
 		}

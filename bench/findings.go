@@ -36,12 +36,13 @@ func (g *ground) runAudit(ctx context.Context, dir string, say func(string, ...a
 	a := &auditor{stop: cancel, found: map[string]int{}}
 	a.ended.Go(func() {
 		// Once a second, like the command: an audit of ten thousand TrainJobs uses CPU on the machine under test.
-		err := watcher.Run(ctx, time.Second, &audit.Lasting{Other: 10 * time.Second, Idle: time.Minute}, func(f audit.Finding) {
-			say("audit: %s", f)
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.found[string(f.Rule)]++
-		}, nil)
+		err := watcher.Run(ctx, time.Second, &audit.Lasting{Other: 10 * time.Second, Idle: time.Minute},
+			func(f audit.Finding) {
+				say("audit: %s", f)
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				a.found[string(f.Rule)]++
+			}, nil)
 		if ctx.Err() != nil {
 			return // ended by end
 		}

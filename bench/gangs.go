@@ -140,7 +140,8 @@ func (g *ground) runJobs(ctx context.Context, prefix string, mode api.GangMode, 
 
 // components are those whose writes are counted, with what they are called in the table.
 var components = map[string]string{
-	"signalbox": "Signalbox", "kueue": "Kueue", "jobset": "JobSet", "system:kube-scheduler": "kube-scheduler", "system:kube-controller-manager": "kube-controller-manager",
+	"signalbox": "Signalbox", "kueue": "Kueue", "jobset": "JobSet", "system:kube-scheduler": "kube-scheduler",
+	"system:kube-controller-manager": "kube-controller-manager",
 }
 
 func (t *tallies) add(requests []audit.Request, jobs int) error {
@@ -169,7 +170,8 @@ func (t *tallies) add(requests []audit.Request, jobs int) error {
 		}
 	}
 	if len(started) != jobs || len(jobSet) != jobs || len(bound) != jobs {
-		return fmt.Errorf("the audit log tells of %d starts, %d JobSets and %d TrainJobs with bound pods, of %d TrainJobs", len(started), len(jobSet), len(bound), jobs)
+		return fmt.Errorf("the audit log tells of %d starts, %d JobSets and %d TrainJobs with bound pods, of %d TrainJobs",
+			len(started), len(jobSet), len(bound), jobs)
 	}
 	for _, name := range slices.Sorted(maps.Keys(started)) {
 		t.jobSets = append(t.jobSets, jobSet[name].Sub(started[name]))
@@ -197,7 +199,8 @@ func timesOf(durations []time.Duration) times {
 // markdown is the result as a page.
 func (r *gangResult) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# What a gang costs\n\n%d TrainJobs of 2 pods without gang scheduling and %d with, in turns, one every %s, on %s. `make bench-gangs` makes this page.\n\n", r.Jobs, r.Jobs, pace, r.Machine)
+	fmt.Fprintf(&b, "# What a gang costs\n\n%d TrainJobs of 2 pods without gang scheduling and %d with, in turns, "+
+		"one every %s, on %s. `make bench-gangs` makes this page.\n\n", r.Jobs, r.Jobs, pace, r.Machine)
 	fmt.Fprintf(&b, "| | without | with | ratio |\n| --- | --: | --: | --: |\n")
 	row := func(what string, without, with float64) {
 		fmt.Fprintf(&b, "| %s | %.2f | %.2f | %.2f |\n", what, without, with, with/without)

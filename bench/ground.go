@@ -99,7 +99,9 @@ func connect(dir string) (*ground, error) {
 	}
 	config.QPS, config.Burst = 500, 1000
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme, kueue.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
@@ -115,7 +117,11 @@ func newGround(ctx context.Context, dir string) (*ground, error) {
 		return nil, err
 	}
 	for i := range 16 {
-		capacity := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("96"), corev1.ResourcePods: resource.MustParse("110"), gpu: resource.MustParse("8")}
+		capacity := corev1.ResourceList{
+			corev1.ResourceCPU:  resource.MustParse("96"),
+			corev1.ResourcePods: resource.MustParse("110"),
+			gpu:                 resource.MustParse("8"),
+		}
 		node := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bench-%d", i), Labels: map[string]string{"pool": "bench"}},
 			Status:     corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
@@ -157,19 +163,28 @@ func trainJob(name string, mode api.GangMode) *api.TrainJob {
 	return &api.TrainJob{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name,
-			Labels: map[string]string{constants.QueueLabel: "bench"}, Annotations: map[string]string{api.GangModeAnnotation: string(mode)},
+			Labels:      map[string]string{constants.QueueLabel: "bench"},
+			Annotations: map[string]string{api.GangModeAnnotation: string(mode)},
 		},
 		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
-			RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group), Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: "torch"},
-			Trainer:    &trainerapi.Trainer{NumNodes: ptr.To[int32](2), ResourcesPerNode: &corev1.ResourceRequirements{Requests: one, Limits: one}},
-			Suspend:    ptr.To(true),
+			RuntimeRef: trainerapi.RuntimeRef{
+				APIGroup: ptr.To(trainerapi.GroupVersion.Group), Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: "torch",
+			},
+			Trainer: &trainerapi.Trainer{
+				NumNodes:         ptr.To[int32](2),
+				ResourcesPerNode: &corev1.ResourceRequirements{Requests: one, Limits: one},
+			},
+			Suspend: ptr.To(true),
 		}},
 	}
 }
 
 // until waits for a condition.
 func (g *ground) until(ctx context.Context, what string, holds func() (bool, error)) error {
-	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience+time.Duration(g.jobs)*patienceEach, true, func(context.Context) (bool, error) { return holds() }); err != nil {
+	if err := wait.PollUntilContextTimeout(
+		ctx, 100*time.Millisecond, patience+time.Duration(g.jobs)*patienceEach, true,
+		func(context.Context) (bool, error) { return holds() },
+	); err != nil {
 		return fmt.Errorf("waiting until %s: %w", what, err)
 	}
 	return nil

@@ -93,8 +93,8 @@ type waitingRun struct {
 	Faults    map[string]int       `json:"faults"`
 }
 
-// load measures one profile on a control plane that nothing else uses: what a few TrainJobs tell, where few is true, the
-// bursts, and starts while so many others wait.
+// load measures one profile on a control plane that nothing else uses: what a few TrainJobs tell, where few is true,
+// the bursts, and starts while so many others wait.
 func load(ctx context.Context, dir, profile string, few bool, bursts, depths []int, out string) error {
 	g, err := newLoadGround(ctx, dir)
 	if err != nil {
@@ -119,7 +119,9 @@ func load(ctx context.Context, dir, profile string, few bool, bursts, depths []i
 }
 
 // measure runs the benchmarks.
-func (r *loadRun) measure(ctx context.Context, g *ground, dir string, few bool, bursts, depths []int, out string, say func(string, ...any)) error {
+func (r *loadRun) measure(
+	ctx context.Context, g *ground, dir string, few bool, bursts, depths []int, out string, say func(string, ...any),
+) error {
 	if err := g.warm(ctx, dir); err != nil {
 		return err
 	}
@@ -129,7 +131,10 @@ func (r *loadRun) measure(ctx context.Context, g *ground, dir string, few bool, 
 		if err != nil {
 			return err
 		}
-		say("burst of %d: %.1f s, %.2f writes each (after the end %.2f, where looked at), CPU of the controllers %.1f s per 1,000 (Signalbox %.1f, API server %.1f)", n, b.Seconds, b.WritesPerJob["controllers"], b.LateWrites, b.CPU["controllers"], b.CPU["signalbox"], b.CPU["kube-apiserver"])
+		say("burst of %d: %.1f s, %.2f writes each (after the end %.2f, where looked at), "+
+			"CPU of the controllers %.1f s per 1,000 (Signalbox %.1f, API server %.1f)",
+			n, b.Seconds, b.WritesPerJob["controllers"], b.LateWrites,
+			b.CPU["controllers"], b.CPU["signalbox"], b.CPU["kube-apiserver"])
 		r.Bursts = append(r.Bursts, *b)
 		if err := r.save(out); err != nil {
 			return err
@@ -169,16 +174,20 @@ func (r *loadRun) small(ctx context.Context, g *ground, dir string, say func(str
 	if r.Queued, err = g.queued(ctx, dir, some); err != nil {
 		return err
 	}
-	say("%d queued: %.2f writes each, %.1f objects", some, r.Queued.WritesPerJob["all"], float64(r.Queued.Stored.Objects)/some)
+	say("%d queued: %.2f writes each, %.1f objects",
+		some, r.Queued.WritesPerJob["all"], float64(r.Queued.Stored.Objects)/some)
 	if r.Running, err = g.evictions(ctx, dir, running); err != nil {
 		return err
 	}
-	say("%d evicted: their quota is free after %.0f ms, p50", running, quantile(r.Running.LatencyMs[span{evicted, released}.String()], 0.5))
+	say("%d evicted: their quota is free after %.0f ms, p50",
+		running, quantile(r.Running.LatencyMs[span{evicted, released}.String()], 0.5))
 	return nil
 }
 
 // deep measures with ever more TrainJobs waiting, and a restart behind the most of them.
-func (r *loadRun) deep(ctx context.Context, g *ground, dir string, depths []int, out string, say func(string, ...any)) error {
+func (r *loadRun) deep(
+	ctx context.Context, g *ground, dir string, depths []int, out string, say func(string, ...any),
+) error {
 	slices.Sort(depths)
 	w := g.wait(ctx, dir)
 	defer w.seen.end()
@@ -187,7 +196,8 @@ func (r *loadRun) deep(ctx context.Context, g *ground, dir string, depths []int,
 		if err != nil {
 			return err
 		}
-		say("%d waiting: %s p99 %.0f ms", n, span{admitted, started}, quantile(one.LatencyMs[span{admitted, started}.String()], 0.99))
+		say("%d waiting: %s p99 %.0f ms",
+			n, span{admitted, started}, quantile(one.LatencyMs[span{admitted, started}.String()], 0.99))
 		r.Waiting = append(r.Waiting, *one)
 		if err := r.save(out); err != nil {
 			return err

@@ -73,28 +73,39 @@ func newLoadGround(ctx context.Context, dir string) (*ground, error) {
 	}
 	for _, pool := range []string{"a100", "h100"} {
 		for i := range 8 {
-			capacity := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("96"), corev1.ResourcePods: resource.MustParse("110"), gpu: resource.MustParse("8")}
+			capacity := corev1.ResourceList{
+				corev1.ResourceCPU:  resource.MustParse("96"),
+				corev1.ResourcePods: resource.MustParse("110"),
+				gpu:                 resource.MustParse("8"),
+			}
 			node := &corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", pool, i), Labels: map[string]string{"pool": pool}},
-				Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "pool", Value: pool, Effect: corev1.TaintEffectNoSchedule}}},
-				Status:     corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
+				Spec: corev1.NodeSpec{Taints: []corev1.Taint{{
+					Key: "pool", Value: pool, Effect: corev1.TaintEffectNoSchedule,
+				}}},
+				Status: corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
 			}
 			if err := g.client.Create(ctx, node); err != nil {
 				return nil, fmt.Errorf("node %s: %w", node.Name, err)
 			}
 		}
 	}
-	return g, g.apply(ctx, loadManifest+"\n---\n"+runtimeManifest+"\n---\n"+strings.NewReplacer("name: torch,", "name: "+long+",", "run-for: 1s", "run-for: 24h").Replace(runtimeManifest))
+	return g, g.apply(ctx, loadManifest+"\n---\n"+runtimeManifest+"\n---\n"+
+		strings.NewReplacer("name: torch,", "name: "+long+",", "run-for: 1s", "run-for: 24h").Replace(runtimeManifest))
 }
 
 // loadJob returns a TrainJob of one pod of one GPU, for a queue.
 func loadJob(name string) *api.TrainJob {
 	return &api.TrainJob{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{constants.QueueLabel: "bench"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, Labels: map[string]string{constants.QueueLabel: "bench"},
+		},
 		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
-			RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group), Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: "torch"},
-			Trainer:    &trainerapi.Trainer{NumNodes: ptr.To[int32](1), ResourcesPerNode: gpus(1)},
-			Suspend:    ptr.To(true),
+			RuntimeRef: trainerapi.RuntimeRef{
+				APIGroup: ptr.To(trainerapi.GroupVersion.Group), Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: "torch",
+			},
+			Trainer: &trainerapi.Trainer{NumNodes: ptr.To[int32](1), ResourcesPerNode: gpus(1)},
+			Suspend: ptr.To(true),
 		}},
 	}
 }

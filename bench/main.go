@@ -1,5 +1,5 @@
-// Command bench measures on a running control plane. Counts come from the API server's audit log and are exact; times are
-// given as medians and as the 95th and 99th of 100. `make bench` runs it.
+// Command bench measures on a running control plane. Counts come from the API server's audit log and are exact; times
+// are given as medians and as the 95th and 99th of 100. `make bench` runs it.
 package main
 
 import (
@@ -28,13 +28,16 @@ func main() {
 }
 
 func command() *cobra.Command {
-	root := &cobra.Command{Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true}
+	root := &cobra.Command{
+		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
+	}
 	var dir, out, profile string
 	var jobs, rounds int
 	var few bool
 	var bursts, depths []int
 	cluster := func(c *cobra.Command) *cobra.Command {
-		c.Flags().StringVar(&dir, "cluster", os.Getenv("SIGNALBOX_CLUSTER"), "folder that the control plane left, .cluster of the repository")
+		c.Flags().StringVar(&dir, "cluster", os.Getenv("SIGNALBOX_CLUSTER"),
+			"folder that the control plane left, .cluster of the repository")
 		return c
 	}
 	gang := cluster(&cobra.Command{
@@ -69,8 +72,10 @@ func command() *cobra.Command {
 	one.Flags().StringVar(&profile, "profile", "bundled", "profile that the control plane was started with")
 	one.Flags().StringVar(&out, "out", "bench/.raw/bundled-1.json", "file for what was measured")
 	one.Flags().IntSliceVar(&bursts, "bursts", nil, "TrainJobs of each burst; none by default")
-	one.Flags().IntSliceVar(&depths, "waiting", nil, "TrainJobs that wait while others are started, each as often as it is named; none by default")
-	one.Flags().BoolVar(&few, "few", false, "measure what a few tell, too: queued, running, evicted, and what is written after a burst of 100")
+	one.Flags().IntSliceVar(&depths, "waiting", nil,
+		"TrainJobs that wait while others are started, each as often as it is named; none by default")
+	one.Flags().BoolVar(&few, "few", false,
+		"measure what a few tell, too: queued, running, evicted, and what is written after a burst of 100")
 
 	page := &cobra.Command{
 		Use: "report FOLDER", Short: "Compare what runs of load have measured", Args: cobra.ExactArgs(1),

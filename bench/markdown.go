@@ -27,7 +27,9 @@ var glance = []struct{ group, figure string }{
 
 func (c *comparison) markdown(name string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Side by side\n\n`make bench` makes this page, of runs one after the other on one machine (%s). Of several runs of the same it has the median, and beside it the least and the most. [README](../README.md) says how to read it.\n", c.Machine)
+	fmt.Fprintf(&b, "# Side by side\n\n`make bench` makes this page, of runs one after the other on one machine (%s). "+
+		"Of several runs of the same it has the median, and beside it the least and the most. "+
+		"[README](../README.md) says how to read it.\n", c.Machine)
 	b.WriteString("\n## At a glance\n\n" + heading)
 	for _, g := range glance {
 		for _, f := range c.Figures {
@@ -52,7 +54,8 @@ func (c *comparison) markdown(name string) string {
 }
 
 // heading of a table.
-var heading = fmt.Sprintf("| | %s | bundled / builtin |\n| --- |%s --: |\n", strings.Join(peers, " | "), strings.Repeat(" --: |", len(peers)))
+var heading = fmt.Sprintf("| | %s | bundled / builtin |\n| --- |%s --: |\n",
+	strings.Join(peers, " | "), strings.Repeat(" --: |", len(peers)))
 
 // row writes the figure as a row of a table.
 func (f *figure) row(b *strings.Builder, name string) {

@@ -14,8 +14,10 @@ import (
 
 // pictures are what a report draws: of each group of figures whose name has the prefix, one figure for each profile.
 var pictures = []struct{ name, title, group, figure string }{
-	{"writes", "Write requests per TrainJob, by the size of a burst", "A burst of ", "write requests per TrainJob by Kueue, JobSet and who starts and builds"},
-	{"cpu", "CPU seconds of the controllers per 1,000, by the size of a burst", "A burst of ", "CPU seconds of the same per 1,000"},
+	{"writes", "Write requests per TrainJob, by the size of a burst", "A burst of ",
+		"write requests per TrainJob by Kueue, JobSet and who starts and builds"},
+	{"cpu", "CPU seconds of the controllers per 1,000, by the size of a burst", "A burst of ",
+		"CPU seconds of the same per 1,000"},
 	{"throughput", "TrainJobs per second, by the size of a burst", "A burst of ", "TrainJobs per second"},
 	{"start", "Admitted → started, p99, ms, by the size of a burst", "A burst of ", "admitted → started, p99, ms"},
 	{"waiting", "Admitted → started, p99, ms, by how many wait", "While ", "admitted → started, p99, ms"},

@@ -186,7 +186,8 @@ func metricsOf(cluster string) (managerMetrics, error) {
 	return managerMetrics("http://" + config.Metrics.BindAddress + "/metrics"), nil
 }
 
-// queue returns how often the manager has looked at a TrainJob since it was started, and how many are left to be looked at.
+// queue returns how often the manager has looked at a TrainJob since it was started, and how many are left to be
+// looked at.
 func (m managerMetrics) queue(ctx context.Context) (reconciled, left int, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, string(m), nil)
 	if err != nil {

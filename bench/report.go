@@ -155,7 +155,8 @@ func (c *comparison) compareQueued(runs map[string][]*loadRun) {
 			return value(r.Queued), true
 		})
 	}
-	add("objects in etcd, itself among them, without events", func(q *queuedRun) float64 { return float64(q.Stored.Objects) / float64(q.Jobs) })
+	add("objects in etcd, itself among them, without events",
+		func(q *queuedRun) float64 { return float64(q.Stored.Objects) / float64(q.Jobs) })
 	add("bytes in etcd", func(q *queuedRun) float64 { return float64(q.Stored.Bytes) / float64(q.Jobs) })
 	add("write requests by all, its submission among them", func(q *queuedRun) float64 { return q.WritesPerJob["all"] })
 }
@@ -167,12 +168,13 @@ const lateName = "write requests per TrainJob by the same in the 75 s after the 
 func (c *comparison) compareSmall(runs map[string][]*loadRun) {
 	s := span{evicted, released}
 	for _, q := range quantiles {
-		c.add(fmt.Sprintf("%d running TrainJobs are evicted at once", running), fmt.Sprintf("%s, p%.0f, ms", s, q*100), runs, func(r *loadRun) (float64, bool) {
-			if r.Running == nil {
-				return 0, false
-			}
-			return quantile(r.Running.LatencyMs[s.String()], q), true
-		})
+		c.add(fmt.Sprintf("%d running TrainJobs are evicted at once", running),
+			fmt.Sprintf("%s, p%.0f, ms", s, q*100), runs, func(r *loadRun) (float64, bool) {
+				if r.Running == nil {
+					return 0, false
+				}
+				return quantile(r.Running.LatencyMs[s.String()], q), true
+			})
 	}
 	kept := func(name string, value func(stored) float64) {
 		c.add("A TrainJob that runs", name, runs, func(r *loadRun) (float64, bool) {
@@ -216,12 +218,13 @@ func (c *comparison) compareRestarts(runs map[string][]*loadRun) {
 	}
 	for _, depth := range slices.Sorted(maps.Keys(depths)) {
 		add := func(name string, value func(*restartRun) float64) {
-			c.add(fmt.Sprintf("The manager is restarted while %d wait; %d were admitted meanwhile", depth, running), name, runs, func(r *loadRun) (float64, bool) {
-				if r.Restart == nil || r.Restart.Waiting != depth {
-					return 0, false
-				}
-				return value(r.Restart), true
-			})
+			c.add(fmt.Sprintf("The manager is restarted while %d wait; %d were admitted meanwhile", depth, running),
+				name, runs, func(r *loadRun) (float64, bool) {
+					if r.Restart == nil || r.Restart.Waiting != depth {
+						return 0, false
+					}
+					return value(r.Restart), true
+				})
 		}
 		add("its webhooks serve after, s", func(r *restartRun) float64 { return r.ReadySeconds })
 		add("those that were admitted are started after, s", func(r *restartRun) float64 { return r.StartedSeconds })
@@ -241,7 +244,11 @@ func (c *comparison) compareGrowth(depths []int) {
 	}
 	least := c.find(waitingGroup(depths[0]), name)
 	for _, depth := range depths[1:] {
-		f := &figure{Group: fmt.Sprintf("How it grows over %d waiting", depths[0]), Name: fmt.Sprintf("admitted → started, p99, with %d waiting: times", depth), Values: map[string]float64{}}
+		f := &figure{
+			Group:  fmt.Sprintf("How it grows over %d waiting", depths[0]),
+			Name:   fmt.Sprintf("admitted → started, p99, with %d waiting: times", depth),
+			Values: map[string]float64{},
+		}
 		for profile, v := range c.find(waitingGroup(depth), name).Values {
 			if at, has := least.Values[profile]; has && at > 0 {
 				f.Values[profile] = v / at
@@ -272,7 +279,8 @@ func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
 	add("finished", func(b *burstRun) float64 { return float64(b.Finished) })
 	add("TrainJobs per second", func(b *burstRun) float64 { return float64(b.Jobs) / b.Seconds })
 	add("writes to the TrainJob per start", func(b *burstRun) float64 { return b.StartWrites })
-	add("write requests per TrainJob by Kueue, JobSet and who starts and builds", func(b *burstRun) float64 { return b.WritesPerJob["controllers"] })
+	add("write requests per TrainJob by Kueue, JobSet and who starts and builds",
+		func(b *burstRun) float64 { return b.WritesPerJob["controllers"] })
 	add("… of them events", func(b *burstRun) float64 { return b.WritesPerJob["events"] })
 	for _, who := range controllers {
 		add("… of them by "+who, func(b *burstRun) float64 { return b.WritesPerJob[who] })
@@ -298,11 +306,14 @@ func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
 			continue // none is in a burst
 		}
 		for _, q := range quantiles {
-			add(fmt.Sprintf("%s, p%.0f, ms", s, q*100), func(b *burstRun) float64 { return quantile(b.LatencyMs[s.String()], q) })
+			add(fmt.Sprintf("%s, p%.0f, ms", s, q*100),
+				func(b *burstRun) float64 { return quantile(b.LatencyMs[s.String()], q) })
 		}
 	}
-	add("objects in etcd per finished TrainJob, without events", func(b *burstRun) float64 { return float64(b.Stored.Objects) / float64(b.Jobs) })
-	add("bytes in etcd per finished TrainJob", func(b *burstRun) float64 { return float64(b.Stored.Bytes) / float64(b.Jobs) })
+	add("objects in etcd per finished TrainJob, without events",
+		func(b *burstRun) float64 { return float64(b.Stored.Objects) / float64(b.Jobs) })
+	add("bytes in etcd per finished TrainJob",
+		func(b *burstRun) float64 { return float64(b.Stored.Bytes) / float64(b.Jobs) })
 	c.compareShare(group)
 	c.addFaults(group, runs, func(r *loadRun) (map[string]int, bool) {
 		if b := of(r); b != nil {

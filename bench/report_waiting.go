@@ -5,10 +5,11 @@ import (
 	"slices"
 )
 
-const shareName = "CPU seconds per 1,000: Signalbox, and what it takes the place of (Trainer, and what Kueue spends more)"
+const shareName = "CPU seconds per 1,000: Signalbox, and what it takes the place of (Trainer, and what Kueue spends " +
+	"more)"
 
-// compareShare compares what Signalbox costs with what it takes the place of: Kubeflow Trainer, and what Kueue spends more on
-// its own integration.
+// compareShare compares what Signalbox costs with what it takes the place of: Kubeflow Trainer, and what Kueue spends
+// more on its own integration.
 func (c *comparison) compareShare(group string) {
 	cpu := func(who, profile string) float64 {
 		if f := c.find(group, "… CPU seconds of "+who+" per 1,000"); f != nil {
@@ -38,7 +39,8 @@ func (c *comparison) compareWaiting(runs map[string][]*loadRun, depth int) {
 	}
 	s := span{admitted, started}
 	for _, q := range quantiles {
-		add(fmt.Sprintf("%s, p%.0f, ms", s, q*100), func(w *waitingRun) float64 { return quantile(w.LatencyMs[s.String()], q) })
+		add(fmt.Sprintf("%s, p%.0f, ms", s, q*100),
+			func(w *waitingRun) float64 { return quantile(w.LatencyMs[s.String()], q) })
 	}
 	c.addFaults(waitingGroup(depth), runs, func(r *loadRun) (map[string]int, bool) {
 		i := slices.IndexFunc(r.Waiting, func(w waitingRun) bool { return w.Waiting == depth })

@@ -40,8 +40,8 @@ const (
 	released  moment = "released"  // an evicted Workload's quota is free: its condition QuotaReserved is not true any more
 )
 
-// timeline sees every version of the TrainJobs, Workloads, JobSets and pods of the namespace. All profiles are seen by the
-// same watches of the same process, so that what they are late by is the same.
+// timeline sees every version of the TrainJobs, Workloads, JobSets and pods of the namespace. All profiles are seen by
+// the same watches of the same process, so that what they are late by is the same.
 type timeline struct {
 	mu     sync.Mutex
 	jobs   map[string]map[moment]time.Time
@@ -63,8 +63,16 @@ const (
 
 func follow(ctx context.Context, c client.WithWatch) *timeline {
 	ctx, cancel := context.WithCancel(ctx)
-	t := &timeline{jobs: map[string]map[moment]time.Time{}, faults: map[string]int{}, running: map[string]map[string]int64{}, peak: map[string]int64{}, stop: cancel}
-	for _, list := range []client.ObjectList{&api.TrainJobList{}, &kueue.WorkloadList{}, &jobset.JobSetList{}, &corev1.PodList{}} {
+	t := &timeline{
+		jobs:    map[string]map[moment]time.Time{},
+		faults:  map[string]int{},
+		running: map[string]map[string]int64{},
+		peak:    map[string]int64{},
+		stop:    cancel,
+	}
+	for _, list := range []client.ObjectList{
+		&api.TrainJobList{}, &kueue.WorkloadList{}, &jobset.JobSetList{}, &corev1.PodList{},
+	} {
 		t.done.Go(func() { t.watch(ctx, c, list) })
 	}
 	return t
@@ -78,7 +86,8 @@ func (t *timeline) end() {
 func (t *timeline) watch(ctx context.Context, c client.WithWatch, list client.ObjectList) {
 	version := ""
 	for ctx.Err() == nil {
-		events, err := c.Watch(ctx, list, client.InNamespace(namespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})
+		events, err := c.Watch(ctx, list, client.InNamespace(namespace),
+			&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})
 		if err != nil {
 			version = ""
 			continue
@@ -160,7 +169,9 @@ func (t *timeline) pod(kind watch.EventType, o *corev1.Pod, now time.Time) {
 	if kind == watch.Added {
 		t.mark(job, pod, now)
 		flavor := o.Spec.NodeSelector["pool"]
-		tolerated := slices.ContainsFunc(o.Spec.Tolerations, func(tol corev1.Toleration) bool { return tol.Key == "pool" && tol.Value == flavor })
+		tolerated := slices.ContainsFunc(o.Spec.Tolerations, func(tol corev1.Toleration) bool {
+			return tol.Key == "pool" && tol.Value == flavor
+		})
 		if flavor == "" || !tolerated {
 			t.faults[wrongPlacement]++
 		}
@@ -218,7 +229,10 @@ type span struct{ from, to moment }
 func (s span) String() string { return fmt.Sprintf("%s → %s", s.from, s.to) }
 
 // spans are those that are reported.
-var spans = []span{{submitted, queued}, {admitted, started}, {started, built}, {built, pod}, {pod, bound}, {finished, freed}, {submitted, finished}, {evicted, released}}
+var spans = []span{
+	{submitted, queued}, {admitted, started}, {started, built}, {built, pod}, {pod, bound},
+	{finished, freed}, {submitted, finished}, {evicted, released},
+}
 
 // durations returns the spans of all TrainJobs that have come through both ends, among those that take tells.
 func (t *timeline) durations(take func(map[moment]time.Time) bool) map[string][]time.Duration {

@@ -114,20 +114,24 @@ func (w *waiters) fill(ctx context.Context, n int) error {
 	if err := w.add(ctx, holder, running); err != nil {
 		return err
 	}
-	if err := w.until(ctx, "the quota is held", func() (bool, error) { return w.seen.countOf(holder, bound) == w.submitted[holder], nil }); err != nil {
+	if err := w.until(ctx, "the quota is held", func() (bool, error) {
+		return w.seen.countOf(holder, bound) == w.submitted[holder], nil
+	}); err != nil {
 		return err
 	}
 	if err := w.add(ctx, waiter, n-(w.submitted[waiter]-w.seen.countOf(waiter, started))); err != nil {
 		return err
 	}
-	if err := w.until(ctx, "all are queued", func() (bool, error) { return w.seen.countOf(waiter, queued) == w.submitted[waiter], nil }); err != nil {
+	if err := w.until(ctx, "all are queued", func() (bool, error) {
+		return w.seen.countOf(waiter, queued) == w.submitted[waiter], nil
+	}); err != nil {
 		return err
 	}
 	return w.settle(ctx, from, still)
 }
 
-// free deletes those that hold the quota: by their names, for to find them would take the API server the longer the more
-// others wait.
+// free deletes those that hold the quota: by their names, for to find them would take the API server the longer the
+// more others wait.
 func (w *waiters) free(ctx context.Context) error {
 	first := w.submitted[holder] - running
 	return atOnce(running, func(i int) error {
@@ -146,7 +150,9 @@ func (w *waiters) behind(ctx context.Context, n int) (*waitingRun, error) {
 	if err := w.free(ctx); err != nil {
 		return nil, err
 	}
-	if err := w.until(ctx, "enough have started", func() (bool, error) { return w.seen.countOf(waiter, started) >= before+starts, nil }); err != nil {
+	if err := w.until(ctx, "enough have started", func() (bool, error) {
+		return w.seen.countOf(waiter, started) >= before+starts, nil
+	}); err != nil {
 		return nil, err
 	}
 	r := &waitingRun{Waiting: n, Starts: w.seen.countOf(waiter, started) - before, Peak: map[string]int64{}}
@@ -162,8 +168,8 @@ func (w *waiters) behind(ctx context.Context, n int) (*waitingRun, error) {
 	return r, nil
 }
 
-// restart stops Signalbox while n TrainJobs wait, has some admitted meanwhile, and returns how long it takes from its start
-// until all are looked at, nothing is left to be done, and those that were admitted are started.
+// restart stops Signalbox while n TrainJobs wait, has some admitted meanwhile, and returns how long it takes from its
+// start until all are looked at, nothing is left to be done, and those that were admitted are started.
 func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	if err := w.fill(ctx, n+running); err != nil {
 		return nil, err
@@ -192,7 +198,9 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 		return nil, err
 	}
 	before := w.seen.countOf(waiter, started)
-	if err := w.until(ctx, "the quota is given out", func() (bool, error) { return w.seen.countOf(waiter, admitted) >= before+running, nil }); err != nil {
+	if err := w.until(ctx, "the quota is given out", func() (bool, error) {
+		return w.seen.countOf(waiter, admitted) >= before+running, nil
+	}); err != nil {
 		return nil, err
 	}
 	r := &restartRun{Waiting: n, Admitted: running}
@@ -218,8 +226,8 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	return r, err
 }
 
-// evictions has the quota held by n TrainJobs, looks what is stored of them, takes the quota away, and measures until it is
-// free.
+// evictions has the quota held by n TrainJobs, looks what is stored of them, takes the quota away, and measures until
+// it is free.
 func (g *ground) evictions(ctx context.Context, dir string, n int) (*runningRun, error) {
 	t := follow(ctx, g.client)
 	defer t.end()
@@ -241,7 +249,9 @@ func (g *ground) evictions(ctx context.Context, dir string, n int) (*runningRun,
 	if err := g.hold(ctx, kueue.HoldAndDrain); err != nil {
 		return nil, err
 	}
-	if err := g.until(ctx, "their quota is free", func() (bool, error) { return t.count(released) == n, nil }); err != nil {
+	if err := g.until(ctx, "their quota is free", func() (bool, error) {
+		return t.count(released) == n, nil
+	}); err != nil {
 		return nil, err
 	}
 	if err := g.clear(ctx, n); err != nil {

@@ -1,5 +1,5 @@
-// Command dashboard runs the demo with a real Prometheus that scrapes it, asks it every query of the Grafana dashboard and
-// of the alerts, and draws what comes back. It fails where a panel has nothing to show or an alert can't be asked.
+// Command dashboard runs the demo with a real Prometheus that scrapes it, asks it every query of the Grafana dashboard
+// and of the alerts, and draws what comes back. It fails where a panel has nothing to show or an alert can't be asked.
 // `make dashboard` runs it; Grafana itself is not needed.
 package main
 
@@ -41,7 +41,9 @@ func main() {
 
 func run(ctx context.Context, cluster, program, demo, files, out string) error {
 	if _, err := exec.LookPath(program); err != nil {
-		return fmt.Errorf("%w; install Prometheus (Debian: apt install prometheus), or name its program: make dashboard PROMETHEUS=/path/to/prometheus", err)
+		return fmt.Errorf(
+			"%w; install Prometheus (Debian: apt install prometheus), or name its program: make dashboard "+
+				"PROMETHEUS=/path/to/prometheus", err)
 	}
 	var board dashboard
 	content, err := os.ReadFile(filepath.Join(files, "dashboard.json"))
@@ -122,7 +124,9 @@ func start(ctx context.Context, cluster, program string) (*prometheus, func(), e
 	if err != nil {
 		return nil, nil, err
 	}
-	scrape := fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: signalbox\n  static_configs: [{targets: [%q]}]\n", config.Metrics.BindAddress)
+	scrape := fmt.Sprintf(
+		"global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: signalbox\n  static_configs: [{targets: [%q]}]\n",
+		config.Metrics.BindAddress)
 	file := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(file, []byte(scrape), 0o600); err != nil {
 		return nil, nil, err
@@ -139,7 +143,8 @@ func start(ctx context.Context, cluster, program string) (*prometheus, func(), e
 	if err != nil {
 		return nil, nil, err
 	}
-	cmd := exec.CommandContext(ctx, program, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.address)
+	cmd := exec.CommandContext(ctx, program, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+p.address)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return nil, nil, err
@@ -224,7 +229,8 @@ func (p *prometheus) names(ctx context.Context, board dashboard, alerts string) 
 	names := metricName.FindAllString(text, -1)
 	for _, name := range names {
 		now := time.Now()
-		if found, err := p.get(ctx, "query", url.Values{"query": {name}, "time": {seconds(now)}}); err != nil || len(found) == 0 {
+		if found, err := p.get(ctx, "query", url.Values{"query": {name}, "time": {seconds(now)}}); err != nil ||
+			len(found) == 0 {
 			return errors.Join(fmt.Errorf("the manager serves no metric %s", name), err)
 		}
 	}
@@ -264,7 +270,8 @@ type result struct {
 }
 
 func (p *prometheus) get(ctx context.Context, path string, query url.Values) ([]result, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/api/v1/"+path+"?"+query.Encode(), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/api/v1/"+path+"?"+query.Encode(),
+		nil)
 	if err != nil {
 		return nil, err
 	}

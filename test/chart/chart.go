@@ -33,8 +33,10 @@ func Load(repository string) (*chart.Chart, error) {
 // Plain returns what Render does, and the namespace, for those who install without Helm.
 func Plain(c *chart.Chart, values string) (string, error) {
 	text, err := RenderChart(c, values)
-	const namespace = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: signalbox-system\n  labels:\n    pod-security.kubernetes.io/enforce: restricted\n"
-	return namespace + strings.ReplaceAll(text, "app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kustomize"), err
+	const namespace = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: signalbox-system\n  labels:\n" +
+		"    pod-security.kubernetes.io/enforce: restricted\n"
+	return namespace + strings.ReplaceAll(text, "app.kubernetes.io/managed-by: Helm",
+		"app.kubernetes.io/managed-by: kustomize"), err
 }
 
 // RenderChart is Render for a chart that was read.

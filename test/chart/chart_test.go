@@ -23,13 +23,24 @@ var sets = map[string]string{
 	"default":      "",
 	"integration":  "trainer: {enabled: false}",
 	"cert-manager": "certificates: {source: cert-manager}",
-	"issuer":       "certificates: {source: cert-manager, certManager: {issuerRef: {kind: ClusterIssuer, name: ours}}}\nwebhook: {url: \"https://signalbox.example.com:9443/\"}",
-	"existing":     "certificates: {source: existing, secretName: mine, caBundle: PEM}",
-	"single":       "replicas: 1\nresources: {limits: {memory: 2Gi}}\npodDisruptionBudget: {enabled: true}\nmetrics: {port: 0}\nrbac: {aggregate: false}",
-	"image":        "image: {registry: registry.example.com, repository: team/signalbox, digest: \"sha256:" + digest + "\"}\nimagePullSecrets: [{name: pull}]\nserviceAccount: {create: false, name: theirs}",
-	"everywhere":   "kueue: {manageJobsWithoutQueueName: true, managedJobsNamespaceSelector: {}, waitForPodsReady: true, featureGates: {PartialAdmission: false}}\nwebhook: {failurePolicy: Ignore}",
-	"placed":       "nodeSelector: {pool: system}\ntolerations: [{key: system, operator: Exists}]\ntopologySpreadConstraints: [{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]\naffinity: {nodeAffinity: {}}\npriorityClassName: system-cluster-critical\npodLabels: {a: b}\npodAnnotations: {c: d}\ncommonLabels: {team: ml}\nenv: [{name: HTTPS_PROXY, value: x}, {name: GOGC, value: \"50\"}]\nnetworkPolicy: {enabled: true}",
-	"watched":      "metrics: {serviceMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: true}, dashboard: {enabled: true, annotations: {grafana_folder: Batch}}}\nreload: true\ntrainer: {progress: {enabled: true}, gangScheduling: {mode: preferred}}\nconfig: {concurrency: 9, clientConnection: {qps: 50}}",
+	"issuer": "certificates: {source: cert-manager, certManager: {issuerRef: {kind: ClusterIssuer, name: ours}}}\n" +
+		"webhook: {url: \"https://signalbox.example.com:9443/\"}",
+	"existing": "certificates: {source: existing, secretName: mine, caBundle: PEM}",
+	"single": "replicas: 1\nresources: {limits: {memory: 2Gi}}\npodDisruptionBudget: {enabled: true}\n" +
+		"metrics: {port: 0}\nrbac: {aggregate: false}",
+	"image": "image: {registry: registry.example.com, repository: team/signalbox, digest: \"sha256:" + digest +
+		"\"}\nimagePullSecrets: [{name: pull}]\nserviceAccount: {create: false, name: theirs}",
+	"everywhere": "kueue: {manageJobsWithoutQueueName: true, managedJobsNamespaceSelector: {}, waitForPodsReady: true, " +
+		"featureGates: {PartialAdmission: false}}\nwebhook: {failurePolicy: Ignore}",
+	"placed": "nodeSelector: {pool: system}\ntolerations: [{key: system, operator: Exists}]\n" +
+		"topologySpreadConstraints: [{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]\n" +
+		"affinity: {nodeAffinity: {}}\npriorityClassName: system-cluster-critical\npodLabels: {a: b}\n" +
+		"podAnnotations: {c: d}\ncommonLabels: {team: ml}\n" +
+		"env: [{name: HTTPS_PROXY, value: x}, {name: GOGC, value: \"50\"}]\nnetworkPolicy: {enabled: true}",
+	"watched": "metrics: {serviceMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: " +
+		"true}, dashboard: {enabled: true, annotations: {grafana_folder: Batch}}}\nreload: true\n" +
+		"trainer: {progress: {enabled: true}, gangScheduling: {mode: preferred}}\n" +
+		"config: {concurrency: 9, clientConnection: {qps: 50}}",
 }
 
 const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -52,7 +63,9 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got != string(want) {
-				t.Errorf("%s differs from what the chart renders; go test -C test/chart . -update writes it anew: then look at git diff", path)
+				t.Errorf(
+					"%s differs from what the chart renders; go test -C test/chart . -update writes it anew: then look at git diff",
+					path)
 			}
 		})
 	}
@@ -63,7 +76,8 @@ func TestCRDsStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if crds, kept := strings.Count(got, "\nkind: CustomResourceDefinition\n"), strings.Count(got, "helm.sh/resource-policy: keep"); crds != 3 || kept != 3 {
+	if crds, kept := strings.Count(got, "\nkind: CustomResourceDefinition\n"), strings.Count(got,
+		"helm.sh/resource-policy: keep"); crds != 3 || kept != 3 {
 		t.Errorf("got %d CRDs, of which %d outlive the release; want 3 and 3", crds, kept)
 	}
 }
@@ -116,29 +130,35 @@ func TestSchema(t *testing.T) {
 		"verbosity: 9":                              "verbosity",
 		"image: {digest: latest}":                   "image.digest",
 	} {
-		if _, err := Render(repository, values); err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), "/", "."), want) {
+		if _, err := Render(repository, values); err == nil ||
+			!strings.Contains(strings.ReplaceAll(err.Error(), "/", "."), want) {
 			t.Errorf("%s: got %v, want it to name %s", values, err, want)
 		}
 	}
-	if _, err := Render(repository, "trainer: {enabled: false, gangScheduling: {mode: preferred}}"); err == nil || !strings.Contains(err.Error(), "trainer.gangScheduling.mode are the bundled Trainer's") {
+	if _, err := Render(repository, "trainer: {enabled: false, gangScheduling: {mode: preferred}}"); err == nil ||
+		!strings.Contains(err.Error(), "trainer.gangScheduling.mode are the bundled Trainer's") {
 		t.Errorf("gangs beside Kubeflow Trainer: got %v", err)
 	}
 	for values, want := range map[string]string{
 		"metrics: {dashboard: {labels: {grafana_dashboard: 1}}}": "/metrics/dashboard/labels/grafana_dashboard",
-		"config: {webhook: {port: 1}}":                           "config.webhook: the chart makes this field of its other values",
-		"config: {kueue: {waitForPodsReady: true}}":              "config.kueue.waitForPodsReady: the chart makes this field of kueue.waitForPodsReady",
-		"webhook: {url: \"https://10.0.0.1:9443\"}":              "webhook.url names an address",
+		"config: {webhook: {port: 1}}": "config.webhook: the chart makes this field of its other " +
+			"values",
+		"config: {kueue: {waitForPodsReady: true}}": "config.kueue.waitForPodsReady: the chart makes this " +
+			"field of kueue.waitForPodsReady",
+		"webhook: {url: \"https://10.0.0.1:9443\"}": "webhook.url names an address",
 	} {
 		if _, err := Render(repository, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want it to say %q", values, err, want)
 		}
 	}
-	for _, values := range []string{"config: null", "resources: null", "resources: {limits: null}", "env: null", "resources: {limits: {memory: 1G}}"} {
+	for _, values := range []string{"config: null", "resources: null", "resources: {limits: null}", "env: null",
+		"resources: {limits: {memory: 1G}}"} {
 		if _, err := Render(repository, values); err != nil {
 			t.Errorf("%s: %v", values, err)
 		}
 	}
-	if _, err := Render(repository, "certificates: {source: existing}"); err == nil || !strings.Contains(err.Error(), "certificates.caBundle: give the CA") {
+	if _, err := Render(repository, "certificates: {source: existing}"); err == nil ||
+		!strings.Contains(err.Error(), "certificates.caBundle: give the CA") {
 		t.Errorf("a Secret without its CA: got %v", err)
 	}
 }

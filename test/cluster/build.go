@@ -36,25 +36,30 @@ var kueueCertificates = replacement{
 	to:   `metricsCertPath := os.Getenv("KUEUE_METRICS_CERTS")`,
 }
 
-// trainerCertificates lets Trainer v2.0 do without its certificate rotation, which later versions have a switch for, and
-// listen on loopback alone. Its certificate is found as later versions find theirs.
+// trainerCertificates lets Trainer v2.0 do without its certificate rotation, which later versions have a switch for,
+// and listen on loopback alone. Its certificate is found as later versions find theirs.
 var trainerCertificates = []replacement{
 	{from: "cert.ManageCerts(mgr, cert.Config{", to: "given(cert.Config{"},
-	{from: "func setupControllers(", to: "func given(_ cert.Config, ready chan struct{}) error { close(ready); return nil }\n\nfunc setupControllers("},
+	{from: "func setupControllers(",
+		to: "func given(_ cert.Config, ready chan struct{}) error { close(ready); return nil }\n\nfunc setupControllers("},
 	{from: "Port:    webhookServerPort,", to: `Host: "127.0.0.1", Port: webhookServerPort,`},
 }
 
 const trainerManager = "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"
 
 var (
-	etcd        = part{name: "etcd", module: "etcd", pkg: "go.etcd.io/etcd/server/v3"}
-	apiserver   = part{name: "kube-apiserver", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", stamp: true}
-	controllers = part{name: "kube-controller-manager", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", stamp: true}
-	scheduler   = part{name: "kube-scheduler", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", stamp: true}
-	kwok        = part{name: "kwok", module: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"}
-	kueue       = part{name: "kueue", module: "kubernetes", pkg: "sigs.k8s.io/kueue/cmd/kueue", replace: []replacement{kueueCertificates}}
-	jobset      = part{name: "jobset", module: "kubernetes", pkg: "sigs.k8s.io/jobset"}
-	trainer     = part{name: "trainer", module: "kubernetes", pkg: trainerManager}
+	etcd      = part{name: "etcd", module: "etcd", pkg: "go.etcd.io/etcd/server/v3"}
+	apiserver = part{name: "kube-apiserver", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver",
+		stamp: true}
+	controllers = part{name: "kube-controller-manager", module: "kubernetes",
+		pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", stamp: true}
+	scheduler = part{name: "kube-scheduler", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler",
+		stamp: true}
+	kwok  = part{name: "kwok", module: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"}
+	kueue = part{name: "kueue", module: "kubernetes", pkg: "sigs.k8s.io/kueue/cmd/kueue",
+		replace: []replacement{kueueCertificates}}
+	jobset  = part{name: "jobset", module: "kubernetes", pkg: "sigs.k8s.io/jobset"}
+	trainer = part{name: "trainer", module: "kubernetes", pkg: trainerManager}
 	// Earlier Trainers, each with the dependencies that it was released with.
 	trainer20  = part{name: "trainer", module: "trainer-2.0", pkg: trainerManager, replace: trainerCertificates}
 	trainer21  = part{name: "trainer", module: "trainer-2.1", pkg: trainerManager}
@@ -180,7 +185,8 @@ func (p part) changedMain(ctx context.Context, moduleDir, dir string) (string, e
 	}
 	for _, r := range p.replace {
 		if bytes.Count(source, []byte(r.from)) != 1 {
-			return "", fmt.Errorf("%s does not hold %q exactly once: another version? mend the replacement in build.go", p.pkg, r.from)
+			return "", fmt.Errorf("%s does not hold %q exactly once: another version? mend the replacement in build.go", p.pkg,
+				r.from)
 		}
 		source = bytes.Replace(source, []byte(r.from), []byte(r.to), 1)
 	}

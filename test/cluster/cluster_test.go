@@ -25,7 +25,8 @@ func testLayout(t *testing.T) layout {
 }
 
 func shell(name, script string) component {
-	return component{name: name, binary: "/bin/sh", args: []string{"-c", script}, ready: func(context.Context) error { return nil }}
+	return component{name: name, binary: "/bin/sh", args: []string{"-c", script},
+		ready: func(context.Context) error { return nil }}
 }
 
 func TestADeathIsReportedWithTheLastWords(t *testing.T) {
@@ -35,7 +36,8 @@ func TestADeathIsReportedWithTheLastWords(t *testing.T) {
 	}
 	select {
 	case err := <-s.died: // its standard input is empty, so it ends at once
-		if !strings.Contains(err.Error(), "component talker died: exit status 3") || !strings.Contains(err.Error(), "last words") {
+		if !strings.Contains(err.Error(), "component talker died: exit status 3") ||
+			!strings.Contains(err.Error(), "last words") {
 			t.Errorf("got %v", err)
 		}
 	case <-time.After(10 * time.Second):
@@ -174,7 +176,8 @@ metadata: {name: s}
 		t.Fatal(err)
 	}
 	config := configurations[0].Object["webhooks"].([]any)[0].(map[string]any)["clientConfig"].(map[string]any)
-	if config["url"] != "https://127.0.0.1:1234/mutate" || config["caBundle"] != "Y2E=" || configurations[0].GetName() != "manager-mutating" {
+	if config["url"] != "https://127.0.0.1:1234/mutate" || config["caBundle"] != "Y2E=" ||
+		configurations[0].GetName() != "manager-mutating" {
 		t.Errorf("got %s %v", configurations[0].GetName(), config)
 	}
 }
@@ -226,7 +229,9 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestProfiles(t *testing.T) {
-	if _, err := profileNamed("other"); err == nil || !strings.Contains(err.Error(), "bundled, kubeflow, kubeflow-2.0, kubeflow-2.1, kubeflow-2.2.0, kubeflow-2.2.1, builtin") {
+	if _, err := profileNamed("other"); err == nil ||
+		!strings.Contains(err.Error(),
+			"bundled, kubeflow, kubeflow-2.0, kubeflow-2.1, kubeflow-2.2.0, kubeflow-2.2.1, builtin") {
 		t.Errorf("an unknown profile is refused with those that there are: got %v", err)
 	}
 	for _, p := range profiles {

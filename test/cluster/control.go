@@ -52,7 +52,8 @@ func act(ctx context.Context, x *plan, action, component string) error {
 	case "disable gangs", "enable gangs":
 		return x.serveGangs(ctx, action == "enable")
 	}
-	return fmt.Errorf("no action %q of %s; there are kill, stop, start, restart, cut, stall, flow, upgrade of trainer, disable and enable of gangs", action, component)
+	return fmt.Errorf("no action %q of %s; there are kill, stop, start, restart, cut, stall, flow, upgrade of trainer, "+
+		"disable and enable of gangs", action, component)
 }
 
 // serveGangs restarts Kubernetes with the Workload and PodGroup API, or without it, as most clusters of 1.36 are.
@@ -83,9 +84,11 @@ func (x *plan) serveGangs(ctx context.Context, on bool) error {
 }
 
 func callControl(l layout, action, component string) error {
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", l.socket())
-	}}}
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", l.socket())
+		},
+	}}
 	response, err := client.Post("http://cluster/"+action+"/"+component, "", nil)
 	if err != nil {
 		return fmt.Errorf("no control plane runs here: %w; start one with make cluster", err)

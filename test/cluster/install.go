@@ -199,7 +199,8 @@ func (x *plan) installSignalboxWebhooks(ctx context.Context) error {
 		if err := runAs(o, "signalbox"); err != nil {
 			return err
 		}
-		if err := toLoopback([]*unstructured.Unstructured{o}, strings.TrimSuffix(o.GetName(), "-integration"), x.ports["signalbox-webhook"], x.ca.pem); err != nil {
+		if err := toLoopback([]*unstructured.Unstructured{o}, strings.TrimSuffix(o.GetName(), "-integration"),
+			x.ports["signalbox-webhook"], x.ca.pem); err != nil {
 			return err
 		}
 		if err := x.applier.apply(ctx, o); err != nil {
@@ -219,8 +220,8 @@ func (x *plan) installSignalboxWebhooks(ctx context.Context) error {
 	return nil
 }
 
-// upgradeTrainer puts the profile's next Trainer in the place of the one that runs, as its administrator would: its CRDs,
-// its manager, its webhooks.
+// upgradeTrainer puts the profile's next Trainer in the place of the one that runs, as its administrator would:
+// its CRDs, its manager, its webhooks.
 func (x *plan) upgradeTrainer(ctx context.Context) error {
 	if x.profile.upgrade == nil {
 		return fmt.Errorf("profile %s has no Trainer to upgrade to", x.profile.name)
@@ -243,5 +244,6 @@ func (x *plan) upgradeTrainer(ctx context.Context) error {
 	if err := x.startTrainer(ctx); err != nil {
 		return err
 	}
-	return x.installWebhooks(ctx, "trainer", webhooks{"trainer", filepath.Join(dir, "manifests/base/webhook/manifests.yaml")})
+	return x.installWebhooks(ctx, "trainer",
+		webhooks{"trainer", filepath.Join(dir, "manifests/base/webhook/manifests.yaml")})
 }

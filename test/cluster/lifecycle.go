@@ -95,7 +95,8 @@ func runCommand(ctx context.Context, l layout, p profile, command []string) erro
 	}
 	start := time.Now()
 	return hold(ctx, l, p, binaries, func(ctx context.Context, died <-chan error) error {
-		fmt.Fprintf(os.Stderr, "The control plane (profile %s) is ready after %s.\n", p.name, time.Since(start).Round(100*time.Millisecond))
+		fmt.Fprintf(os.Stderr, "The control plane (profile %s) is ready after %s.\n", p.name,
+			time.Since(start).Round(100*time.Millisecond))
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
@@ -128,7 +129,8 @@ func runCommand(ctx context.Context, l layout, p profile, command []string) erro
 }
 
 // hold starts the control plane, calls during, and ends every process whatever happened.
-func hold(ctx context.Context, l layout, p profile, binaries map[string]string, during func(context.Context, <-chan error) error) (err error) {
+func hold(ctx context.Context, l layout, p profile, binaries map[string]string,
+	during func(context.Context, <-chan error) error) (err error) {
 	pid, err := os.Create(l.pid())
 	if err != nil {
 		return err

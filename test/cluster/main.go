@@ -50,7 +50,8 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
 	root := flags.String("root", ".", "root of the Signalbox repository")
 	profileName := flags.String("profile", defaultProfile, "what runs beside Kubernetes, Kueue and JobSet")
-	relayed := flags.Bool("relayed", false, "connect every component to the API server by a relay, for cut, stall and flow")
+	relayed := flags.Bool("relayed", false,
+		"connect every component to the API server by a relay, for cut, stall and flow")
 	flags.Usage = func() {
 		fmt.Fprintf(flags.Output(), usage, strings.Join(profileNames(), ", "))
 		flags.PrintDefaults()

@@ -43,7 +43,10 @@ func newApplier(config *rest.Config) (*applier, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &applier{client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco))}, nil
+	return &applier{
+		client: client,
+		mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco)),
+	}, nil
 }
 
 func (a *applier) apply(ctx context.Context, objects ...*unstructured.Unstructured) error {
@@ -61,7 +64,9 @@ func (a *applier) apply(ctx context.Context, objects ...*unstructured.Unstructur
 			return err
 		}
 		force := true
-		if _, err := resource.Patch(ctx, o.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: "cluster", Force: &force}); err != nil {
+		if _, err := resource.Patch(ctx, o.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{
+			FieldManager: "cluster", Force: &force,
+		}); err != nil {
 			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 	}
@@ -78,24 +83,25 @@ func (a *applier) establish(ctx context.Context, crds ...*unstructured.Unstructu
 		if err != nil {
 			return err
 		}
-		err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
-			got, err := a.client.Resource(mapping.Resource).Get(ctx, crd.GetName(), metav1.GetOptions{})
-			if err != nil {
-				return false, err
-			}
-			// Before its first condition it has none, or null.
-			value, _, err := unstructured.NestedFieldNoCopy(got.Object, "status", "conditions")
-			if err != nil {
-				return false, err
-			}
-			conditions, _ := value.([]any)
-			for _, c := range conditions {
-				if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
-					return true, nil
+		err = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true,
+			func(ctx context.Context) (bool, error) {
+				got, err := a.client.Resource(mapping.Resource).Get(ctx, crd.GetName(), metav1.GetOptions{})
+				if err != nil {
+					return false, err
 				}
-			}
-			return false, nil
-		})
+				// Before its first condition it has none, or null.
+				value, _, err := unstructured.NestedFieldNoCopy(got.Object, "status", "conditions")
+				if err != nil {
+					return false, err
+				}
+				conditions, _ := value.([]any)
+				for _, c := range conditions {
+					if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
+						return true, nil
+					}
+				}
+				return false, nil
+			})
 		if err != nil {
 			return fmt.Errorf("CRD %s is not established: %w", crd.GetName(), err)
 		}

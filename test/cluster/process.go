@@ -161,7 +161,8 @@ func (s *supervisor) death(name string, p *process) error {
 	if err == nil {
 		err = errors.New("it ended by itself")
 	}
-	return fmt.Errorf("component %s died: %w\nthe last lines of %s:\n%s", name, err, s.layout.log(name), lastLines(s.layout.log(name), 15))
+	return fmt.Errorf("component %s died: %w\nthe last lines of %s:\n%s", name, err, s.layout.log(name),
+		lastLines(s.layout.log(name), 15))
 }
 
 const readyTimeout = 90 * time.Second
@@ -179,7 +180,8 @@ func (s *supervisor) awaitReady(ctx context.Context, c component, p *process) er
 		case <-p.done:
 			return s.death(c.name, p)
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w\nthe last lines of %s:\n%s", c.name, last, s.layout.log(c.name), lastLines(s.layout.log(c.name), 15))
+			return fmt.Errorf("%s is not ready: %w\nthe last lines of %s:\n%s", c.name, last, s.layout.log(c.name),
+				lastLines(s.layout.log(c.name), 15))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"sync"
 )
 
-// relay is a TCP proxy between one component and the API server. It can close connections, and stall them: watch events and
-// responses are delayed, so the component's caches are stale. Components use HTTP/1.1 through it (DISABLE_HTTP2), so each watch
-// has its own connection and some stall while others don't.
+// relay is a TCP proxy between one component and the API server. It can close connections, and stall them: watch events
+// and responses are delayed, so the component's caches are stale. Components use HTTP/1.1 through it (DISABLE_HTTP2),
+// so each watch has its own connection and some stall while others don't.
 type relay struct {
 	listener net.Listener
 	target   string
@@ -146,7 +146,8 @@ func (r *relay) flow() {
 // relayActions are the actions on a component's connections.
 var relayActions = map[string]func(*relay){"cut": (*relay).cut, "stall": (*relay).stall, "flow": (*relay).flow}
 
-// startRelays starts a relay for every component with a kubeconfig, and returns each identity's address of the API server.
+// startRelays starts a relay for every component with a kubeconfig, and returns each identity's address of the API
+// server.
 func (x *plan) startRelays(ctx context.Context, server string) (func(identity) string, error) {
 	direct := func(identity) string { return "https://" + server }
 	if !x.profile.relayed {

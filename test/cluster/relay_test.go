@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestRelay checks that a relay passes data on, delays what the server sends while it is stalled, and closes connections.
+// TestRelay checks that a relay passes data on, delays what the server sends while it is stalled, and closes
+// connections.
 func TestRelay(t *testing.T) {
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

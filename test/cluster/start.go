@@ -67,7 +67,9 @@ func startAll(ctx context.Context, l layout, p profile, binaries map[string]stri
 		return nil, err
 	}
 	x.config.QPS, x.config.Burst = 500, 500
-	for _, step := range []func(context.Context) error{x.startEtcd, x.startAPIServer, x.installEarly, x.startManagers, x.installLate} {
+	for _, step := range []func(context.Context) error{
+		x.startEtcd, x.startAPIServer, x.installEarly, x.startManagers, x.installLate,
+	} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -122,8 +124,8 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 			"--audit-log-maxsize", "4000",
 			gangAPI, gangGates,
 		},
-		// Everything waits for it while it collects garbage: with a GiB in its caches that is 3 s of every 10 on two cores, and
-		// with a limit near what it needs (3 GiB, behind 10,000 TrainJobs) more often still.
+		// Everything waits for it while it collects garbage: with a GiB in its caches that is 3 s of every 10 on two cores,
+		// and with a limit near what it needs (3 GiB, behind 10,000 TrainJobs) more often still.
 		env:   []string{"GOGC=400", "GOMEMLIMIT=8GiB"},
 		ready: func(ctx context.Context) error { return get(ctx, client, x.config.Host+"/readyz") },
 	})
@@ -131,7 +133,8 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 
 // startManagers starts everything that talks to the API server, all at once.
 func (x *plan) startManagers(ctx context.Context) error {
-	starts := []func(context.Context) error{x.startControllerManager, x.startScheduler, x.startKWOK, x.startKueue, x.startJobSet}
+	starts := []func(context.Context) error{
+		x.startControllerManager, x.startScheduler, x.startKWOK, x.startKueue, x.startJobSet}
 	if x.profile.trainer != nil {
 		starts = append(starts, x.startTrainer)
 	}
@@ -155,13 +158,13 @@ func (x *plan) startControllerManager(ctx context.Context) error {
 	return x.s.add(ctx, component{
 		name: "kube-controller-manager", binary: x.binaries["kube-controller-manager"],
 		args: []string{
-			"--kubeconfig", x.layout.kubeconfig("kube-controller-manager"),
-			"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(x.ports["kube-controller-manager"]), "--cert-dir", certs,
+			"--kubeconfig", x.layout.kubeconfig("kube-controller-manager"), "--bind-address", "127.0.0.1",
+			"--secure-port", strconv.Itoa(x.ports["kube-controller-manager"]), "--cert-dir", certs,
 			"--use-service-account-credentials", "--service-account-private-key-file", x.layout.pki("service-account.key"),
 			"--root-ca-file", x.layout.pki("ca.crt"), "--leader-elect=false",
 			"--kube-api-qps", "300", "--kube-api-burst", "500", gangGates,
-			// Simulated nodes send no heartbeats. Without this they are taken for dead every 50 seconds, and the pods on them are
-			// marked as not ready, which KWOK never takes back.
+			// Simulated nodes send no heartbeats. Without this they are taken for dead every 50 seconds, and the pods on them
+			// are marked as not ready, which KWOK never takes back.
 			"--node-monitor-grace-period", "1h",
 		},
 		ready: answers("https://" + hostPort(x.ports["kube-controller-manager"]) + "/healthz"),
@@ -173,7 +176,8 @@ func (x *plan) startScheduler(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := x.asset("kube-scheduler.yaml", map[string]any{"Kubeconfig": x.layout.kubeconfig("kube-scheduler")}); err != nil {
+	if err := x.asset("kube-scheduler.yaml",
+		map[string]any{"Kubeconfig": x.layout.kubeconfig("kube-scheduler")}); err != nil {
 		return err
 	}
 	return x.s.add(ctx, component{
@@ -199,82 +203,6 @@ func (x *plan) startKWOK(ctx context.Context) error {
 		env:   []string{"HOME=" + x.layout.state},
 		ready: answers("http://" + hostPort(x.ports["kwok"]) + "/healthz"),
 	})
-}
-
-// manager starts a controller manager with a configuration file made from the asset of its name.
-func (x *plan) manager(ctx context.Context, name string, values map[string]any, env ...string) error {
-	certs, err := x.ca.serving(x.layout, name)
-	if err != nil {
-		return err
-	}
-	all := map[string]any{
-		"Health": hostPort(x.ports[name]), "Metrics": hostPort(x.ports[name+"-metrics"]),
-		"WebhookPort": x.ports[name+"-webhook"], "CertDir": certs,
-	}
-	for k, v := range values {
-		all[k] = v
-	}
-	if err := x.asset(name+".yaml", all); err != nil {
-		return err
-	}
-	return x.s.add(ctx, component{
-		name: name, binary: x.binaries[name],
-		args:  []string{"--config", x.layout.config(name + ".yaml")},
-		env:   append([]string{"KUBECONFIG=" + x.layout.kubeconfig(name), "POD_NAMESPACE=" + name + "-system"}, env...),
-		ready: answers("http://" + hostPort(x.ports[name]) + "/readyz"),
-	})
-}
-
-func (x *plan) startKueue(ctx context.Context) error {
-	certs := x.layout.pki("kueue")
-	err := x.manager(ctx, "kueue", map[string]any{"Builtin": x.profile.builtin, "Signalbox": x.profile.signalbox}, "KUEUE_METRICS_CERTS="+certs)
-	if err != nil {
-		return err
-	}
-	// An installed Kueue has its configuration in this ConfigMap, where Signalbox looks at it.
-	config, err := os.ReadFile(x.layout.config("kueue.yaml"))
-	if err != nil {
-		return err
-	}
-	return x.applier.apply(ctx, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap",
-		"metadata": map[string]any{"namespace": "kueue-system", "name": "kueue-manager-config"},
-		"data":     map[string]any{"controller_manager_config.yaml": string(config)},
-	}})
-}
-
-func (x *plan) startJobSet(ctx context.Context) error { return x.manager(ctx, "jobset", nil) }
-
-func (x *plan) startTrainer(ctx context.Context) error {
-	// Trainer reads its certificate at a fixed place under the folder for temporary files.
-	tmp := filepath.Join(x.layout.state, "data", "trainer-tmp")
-	if err := os.MkdirAll(filepath.Join(tmp, "k8s-webhook-server"), 0o755); err != nil {
-		return err
-	}
-	certs := filepath.Join(tmp, "k8s-webhook-server", "serving-certs")
-	if err := os.Symlink(x.layout.pki("trainer"), certs); err != nil && !os.IsExist(err) {
-		return err
-	}
-	if x.profile.trainer.module == trainer20.module { // which has flags and no configuration file
-		if _, err := x.ca.serving(x.layout, "trainer"); err != nil {
-			return err
-		}
-		return x.s.add(ctx, component{
-			name: "trainer", binary: x.binaries["trainer"],
-			args:  []string{"--health-probe-bind-address", hostPort(x.ports["trainer"]), "--webhook-server-port", strconv.Itoa(x.ports["trainer-webhook"])},
-			env:   []string{"KUBECONFIG=" + x.layout.kubeconfig("trainer"), "POD_NAMESPACE=trainer-system", "TMPDIR=" + tmp},
-			ready: answers("http://" + hostPort(x.ports["trainer"]) + "/readyz"),
-		})
-	}
-	return x.manager(ctx, "trainer", nil, "TMPDIR="+tmp)
-}
-
-func (x *plan) startSignalbox(ctx context.Context) error {
-	env, err := installedEnv(x.signalboxManifest())
-	if err != nil {
-		return err
-	}
-	return x.manager(ctx, "signalbox", map[string]any{"Bundled": x.profile.bundled()}, append(env, "GOCOVERDIR="+coverage())...)
 }
 
 // asset writes an embedded file, as a template of the values, to the configuration folder.

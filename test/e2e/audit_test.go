@@ -27,14 +27,16 @@ func runAudit(scheme *runtime.Scheme) *auditor {
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	a.patience(5 * time.Second)
 	go func() {
-		if err := watcher.Run(ctx, 500*time.Millisecond, &a.lasting, func(f audit.Finding) { a.tell(f.String()) }, nil); err != nil && ctx.Err() == nil {
+		if err := watcher.Run(ctx, 500*time.Millisecond, &a.lasting, func(f audit.Finding) { a.tell(f.String()) },
+			nil); err != nil && ctx.Err() == nil {
 			a.tell("the audit has ended: " + err.Error())
 		}
 	}()
 	return a
 }
 
-// patience sets how long a finding must last. SIGNALBOX_AUDIT_PATIENCE overrides it: test/holes expects specs to fail early.
+// patience sets how long a finding must last. SIGNALBOX_AUDIT_PATIENCE overrides it: test/holes expects specs to fail
+// early.
 func (a *auditor) patience(d time.Duration) {
 	if less, err := time.ParseDuration(os.Getenv("SIGNALBOX_AUDIT_PATIENCE")); err == nil {
 		a.lasting.SetPatience(less, less)
@@ -49,8 +51,8 @@ func (a *auditor) tell(finding string) {
 	a.found = append(a.found, finding)
 }
 
-// afterSpec returns the findings of a spec. For test/holes, whose specs fail before anything has lasted, it watches for another
-// ten seconds.
+// afterSpec returns the findings of a spec. For test/holes, whose specs fail before anything has lasted, it watches for
+// another ten seconds.
 func (a *auditor) afterSpec() []string {
 	if expectsFindings() {
 		time.Sleep(10 * time.Second)

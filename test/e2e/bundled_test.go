@@ -31,7 +31,9 @@ func init() {
 func bundledSpecs() {
 	ginkgo.It("makes nothing for a TrainJob that waits: two objects, and at most 6 writes", func(ctx context.Context) {
 		const jobs = 20
-		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
+		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {
+			cq.Spec.StopPolicy = ptr.To(kueue.Hold)
+		})
 		g.runtime(ctx, "torch", "1s")
 		gomega.Eventually(func() bool { // what a namespace and a queue are given by themselves
 			lq := get(ctx, &kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: localQueue}})
@@ -49,7 +51,8 @@ func bundledSpecs() {
 		quiet := func() {
 			ginkgo.GinkgoHelper()
 			last := -1
-			gomega.Eventually(func() bool { n := len(count()); still := n == last; last = n; return still }, "30s", "1s").Should(gomega.BeTrue())
+			gomega.Eventually(func() bool { n := len(count()); still := n == last; last = n; return still },
+				"30s", "1s").Should(gomega.BeTrue())
 		}
 		quiet()
 		from = cluster.auditEnd()
@@ -62,14 +65,17 @@ func bundledSpecs() {
 		}
 		for _, tj := range waiting {
 			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
-			gomega.Expect(told(ctx, tj, api.ConditionQuotaReserved)).To(gomega.ContainSubstring("ClusterQueue " + g.queue + " is inactive"))
+			gomega.Expect(told(ctx, tj, api.ConditionQuotaReserved)).To(gomega.ContainSubstring(
+				"ClusterQueue " + g.queue + " is inactive"))
 		}
 		quiet()
 		objects := objectsIn(ctx, g.namespace, "kube-root-ca.crt", "default", "torch", localQueue)
-		ginkgo.AddReportEntry(fmt.Sprintf("waiting: %.2f objects and %.2f writes by all clients but the user per TrainJob, of %d",
+		ginkgo.AddReportEntry(fmt.Sprintf(
+			"waiting: %.2f objects and %.2f writes by all clients but the user per TrainJob, of %d",
 			float64(len(objects))/jobs, float64(len(count()))/jobs, jobs), summary(count()))
 		gomega.Expect(objects).To(gomega.ConsistOf(expected...))
-		gomega.Consistently(func() int { return len(count()) }, "3s").Should(gomega.BeNumerically("<=", 6*jobs), func() string { return strings.Join(summary(count()), "\n") })
+		gomega.Consistently(func() int { return len(count()) }, "3s").Should(gomega.BeNumerically("<=", 6*jobs),
+			func() string { return strings.Join(summary(count()), "\n") })
 	})
 
 	ginkgo.It("tells in kubectl's columns and in the conditions where a TrainJob stands", func(ctx context.Context) {
@@ -78,13 +84,16 @@ func bundledSpecs() {
 		g.runtime(ctx, "torch", "forever")
 		tj := g.submit(ctx, g.trainJob("told", "torch", 1, priority(low)))
 		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
-		gomega.Expect(columns(ctx, tj)).To(gomega.Equal(map[string]string{"Name": "told", "State": "Running", "Queue": localQueue, "Flavor": "a100"}))
+		gomega.Expect(columns(ctx, tj)).To(gomega.Equal(map[string]string{
+			"Name": "told", "State": "Running", "Queue": localQueue, "Flavor": "a100",
+		}))
 		large := g.submit(ctx, g.trainJob("large", "torch", 2, priority(low)))
 		gomega.Eventually(func() string { return told(ctx, large, api.ConditionQuotaReserved) }).Should(gomega.And(
 			gomega.HavePrefix("False "), gomega.ContainSubstring("insufficient quota for nvidia.com/gpu in flavor a100")))
 		gomega.Expect(columns(ctx, large)).To(gomega.HaveKeyWithValue("State", "Queued"))
 		urgent := g.submit(ctx, g.trainJob("urgent", "torch", 1, priority(high)))
-		gomega.Eventually(func() string { return told(ctx, tj, api.ConditionEvicted) }).Should(gomega.HavePrefix("True Preempted: Preempted to accommodate a workload"))
+		gomega.Eventually(func() string { return told(ctx, tj, api.ConditionEvicted) }).Should(
+			gomega.HavePrefix("True Preempted: Preempted to accommodate a workload"))
 		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
 		gomega.Expect(columns(ctx, tj)).To(gomega.HaveKeyWithValue("Flavor", ""))
 		gomega.Eventually(state(ctx, urgent)).Should(gomega.Equal(api.StateRunning))
@@ -94,7 +103,8 @@ func bundledSpecs() {
 		gomega.Expect(told(ctx, tj, api.ConditionEvicted)).To(gomega.HavePrefix("False"))
 	})
 
-	ginkgo.It("makes the children of an evicted TrainJob anew, and doesn't run an initializer again whose work has outlived them", func(ctx context.Context) {
+	ginkgo.It("makes the children of an evicted TrainJob anew, and doesn't run an initializer again "+
+		"whose work has outlived them", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8, "h100": 8})
 		initialized := func(volume corev1.VolumeSource) func(*api.TrainingRuntime) {
 			return func(rt *api.TrainingRuntime) {
@@ -102,13 +112,16 @@ func bundledSpecs() {
 				pod := &first.Template.Spec.Template
 				pod.Spec.Volumes = []corev1.Volume{{Name: "initializer", VolumeSource: volume}}
 				pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "initializer", MountPath: "/workspace"}}
-				pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists})
+				pod.Spec.Tolerations = append(pod.Spec.Tolerations,
+					corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists})
 				node := &rt.Spec.Template.Spec.ReplicatedJobs[0]
 				node.DependsOn = []jobset.DependsOn{{Name: first.Name, Status: jobset.DependencyComplete}}
 				rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{first, *node}
 			}
 		}
-		g.runtime(ctx, "lasting", "forever", initialized(corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs.example.com", Path: "/"}}))
+		g.runtime(ctx, "lasting", "forever", initialized(corev1.VolumeSource{
+			NFS: &corev1.NFSVolumeSource{Server: "nfs.example.com", Path: "/"},
+		}))
 		g.runtime(ctx, "lost", "forever", initialized(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
 		for runtime, again := range map[string]int{"lasting": 0, "lost": 1} {
 			tj := g.submit(ctx, g.trainJob(runtime, runtime, 1))
@@ -117,7 +130,8 @@ func bundledSpecs() {
 			first := get(ctx, &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: tj.Namespace, Name: tj.Name}}).UID
 			stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
 			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
-			gomega.Expect(objectsIn(ctx, g.namespace, "kube-root-ca.crt", "default", "lasting", "lost", localQueue)).NotTo(gomega.ContainElement(gomega.HavePrefix("JobSet")))
+			gomega.Expect(objectsIn(ctx, g.namespace, "kube-root-ca.crt", "default", "lasting", "lost", localQueue)).NotTo(
+				gomega.ContainElement(gomega.HavePrefix("JobSet")))
 			gomega.Expect(g.list(ctx, &corev1.PodList{})).To(gomega.BeEmpty())
 			stopPolicy(ctx, g.queue, kueue.None)
 			gomega.Eventually(nodes).Should(gomega.Equal(1))
@@ -125,7 +139,8 @@ func bundledSpecs() {
 			gomega.Expect(js.UID).NotTo(gomega.Equal(first))
 			gomega.Expect(js.Spec.ReplicatedJobs).To(gomega.HaveLen(1+again), runtime)
 			gomega.Expect(podsNamed(ctx, tj, "dataset-initializer")).To(gomega.HaveLen(again), runtime)
-			gomega.Eventually(func() int32 { return succeeded(ctx, tj, "dataset-initializer") }, "15s").Should(gomega.BeEquivalentTo(1), "it still counts as done")
+			gomega.Eventually(func() int32 { return succeeded(ctx, tj, "dataset-initializer") }, "15s").Should(
+				gomega.BeEquivalentTo(1), "it still counts as done")
 			gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(2))
 			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
 			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
@@ -136,8 +151,13 @@ func bundledSpecs() {
 		installPodGroups(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		mpi := get(ctx, &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "deepspeed-distributed"}})
-		rt := &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mpi"}, Spec: *mpi.Spec.DeepCopy()}
-		rt.Spec.PodGroupPolicy = &trainerapi.PodGroupPolicy{PodGroupPolicySource: trainerapi.PodGroupPolicySource{Coscheduling: &trainerapi.CoschedulingPodGroupPolicySource{}}}
+		rt := &api.TrainingRuntime{
+			ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mpi"},
+			Spec:       *mpi.Spec.DeepCopy(),
+		}
+		rt.Spec.PodGroupPolicy = &trainerapi.PodGroupPolicy{PodGroupPolicySource: trainerapi.PodGroupPolicySource{
+			Coscheduling: &trainerapi.CoschedulingPodGroupPolicySource{},
+		}}
 		gomega.Expect(admin.Create(ctx, rt)).To(gomega.Succeed())
 		tj := g.submit(ctx, g.trainJob("mpi", "mpi", 1, func(tj *api.TrainJob) {
 			some := corev1.ResourceList{gpu: quantity("1")}
@@ -150,7 +170,8 @@ func bundledSpecs() {
 			}
 			return names
 		}
-		gomega.Eventually(side).Should(gomega.ConsistOf("PodGroup mpi", "Secret mpi-mpi-ssh-auth", "ConfigMap mpi-mpi-hostfile"))
+		gomega.Eventually(side).Should(gomega.ConsistOf(
+			"PodGroup mpi", "Secret mpi-mpi-ssh-auth", "ConfigMap mpi-mpi-hostfile"))
 		gomega.Eventually(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.HaveLen(1))
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
@@ -168,7 +189,8 @@ func bundledSpecs() {
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Name = "other"
 			err := admin.Create(ctx, rt)
 			if labels == nil {
-				gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring("must contain the required container for the ancestor: trainer")))
+				gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring(
+					"must contain the required container for the ancestor: trainer")))
 				continue
 			}
 			gomega.Expect(err).NotTo(gomega.HaveOccurred())
@@ -176,13 +198,15 @@ func bundledSpecs() {
 		}
 	})
 
-	ginkgo.It("pins the runtime when the TrainJob starts: neither its edit nor its deletion changes anything, evicted or not", func(ctx context.Context) {
+	ginkgo.It("pins the runtime when the TrainJob starts: neither its edit nor its deletion changes anything, "+
+		"evicted or not", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		rt := g.runtime(ctx, "torch", "forever")
 		tj := g.submit(ctx, g.trainJob("pinned", "torch", 1))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		gomega.Eventually(func() error {
-			get(ctx, rt).Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image = "example.com/edited:2"
+			get(ctx, rt).Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image =
+				"example.com/edited:2"
 			return admin.Update(ctx, rt)
 		}).Should(gomega.Succeed())
 		again := func() {
@@ -202,13 +226,17 @@ func bundledSpecs() {
 		pin := get(ctx, tj).Annotations[store.PinAnnotation]
 		gomega.Expect(pin).NotTo(gomega.BeEmpty())
 		for _, value := range []string{`null`, `"other"`} {
-			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+store.PinAnnotation+`":`+value+`}}}`))
+			patch := client.RawPatch("application/merge-patch+json",
+				[]byte(`{"metadata":{"annotations":{"`+store.PinAnnotation+`":`+value+`}}}`))
 			gomega.Expect(user.Patch(ctx, tj, patch)).To(gomega.Succeed())
 			gomega.Expect(tj.Annotations[store.PinAnnotation]).To(gomega.Equal(pin))
 		}
-		forged := g.trainJob("forged", "torch", 1, func(tj *api.TrainJob) { tj.Annotations = map[string]string{store.PinAnnotation: pin} })
+		forged := g.trainJob("forged", "torch", 1, func(tj *api.TrainJob) {
+			tj.Annotations = map[string]string{store.PinAnnotation: pin}
+		})
 		g.runtime(ctx, "torch", "1s")
-		gomega.Expect(user.Create(ctx, forged)).To(gomega.MatchError(gomega.ContainSubstring("the annotation is written when the TrainJob starts")))
+		gomega.Expect(user.Create(ctx, forged)).To(gomega.MatchError(gomega.ContainSubstring(
+			"the annotation is written when the TrainJob starts")))
 	})
 
 	ginkgo.It("never runs a TrainJob again that has ended, whatever is deleted", func(ctx context.Context) {
@@ -227,7 +255,8 @@ func bundledSpecs() {
 			ended = append(ended, tj)
 		}
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
-		gomega.Expect(admin.DeleteAllOf(ctx, &jobset.JobSet{}, client.InNamespace(g.namespace), client.PropagationPolicy(metav1.DeletePropagationForeground))).To(gomega.Succeed())
+		gomega.Expect(admin.DeleteAllOf(ctx, &jobset.JobSet{}, client.InNamespace(g.namespace),
+			client.PropagationPolicy(metav1.DeletePropagationForeground))).To(gomega.Succeed())
 		gomega.Eventually(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.BeEmpty())
 		cluster.mustAct("restart", "signalbox")
 		gomega.Consistently(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.BeEmpty())
@@ -241,7 +270,8 @@ func bundledSpecs() {
 		g.runtime(ctx, "torch", "forever")
 		tj := g.submit(ctx, g.trainJob("overdue", "torch", 1, func(tj *api.TrainJob) { tj.Spec.ActiveDeadlineSeconds = 3 }))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
-		gomega.Eventually(func() string { return told(ctx, tj, trainerapi.TrainJobFailed) }).Should(gomega.HavePrefix("True " + trainerapi.TrainJobDeadlineExceededReason))
+		gomega.Eventually(func() string { return told(ctx, tj, trainerapi.TrainJobFailed) }).Should(
+			gomega.HavePrefix("True " + trainerapi.TrainJobDeadlineExceededReason))
 		gomega.Eventually(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.BeEmpty())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 
@@ -252,7 +282,8 @@ func bundledSpecs() {
 		gomega.Expect(get(ctx, elsewhere).Status.Conditions).To(gomega.BeEmpty())
 	})
 
-	ginkgo.It("runs, stops and resumes a TrainJob that nobody queues, on the runtime that it started on", func(ctx context.Context) {
+	ginkgo.It("runs, stops and resumes a TrainJob that nobody queues, "+
+		"on the runtime that it started on", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		rt := g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
 			pod := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
@@ -282,14 +313,19 @@ func bundledSpecs() {
 	ginkgo.It("says why a JobSet can't be made, and takes no other's for the TrainJob's", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s")
-		foreign := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "taken"}, Spec: jobset.JobSetSpec{
-			Suspend: ptr.To(true), ReplicatedJobs: []jobset.ReplicatedJob{step("node", "", "1s")}}}
+		foreign := &jobset.JobSet{
+			ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "taken"},
+			Spec: jobset.JobSetSpec{
+				Suspend: ptr.To(true), ReplicatedJobs: []jobset.ReplicatedJob{step("node", "", "1s")},
+			},
+		}
 		foreign.Spec.ReplicatedJobs[0].Replicas = 1
 		foreign.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
 		gomega.Expect(admin.Create(ctx, foreign)).To(gomega.Succeed())
 		tj := g.submit(ctx, g.trainJob("taken", "torch", 1))
 		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.And(
-			gomega.HavePrefix("NameTaken: "), gomega.ContainSubstring("that is not the TrainJob's; delete it"))), "before it is queued")
+			gomega.HavePrefix("NameTaken: "),
+			gomega.ContainSubstring("that is not the TrainJob's; delete it"))), "before it is queued")
 		gomega.Expect(workloadOf(ctx, tj)).To(gomega.BeNil())
 		gomega.Expect(get(ctx, foreign).Spec.Suspend).To(gomega.HaveValue(gomega.BeTrue()))
 		gomega.Expect(admin.Delete(ctx, foreign)).To(gomega.Succeed())

@@ -58,8 +58,10 @@ var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a tain
 			}
 		}
 		each := func(n int) float64 { return float64(n) / jobs }
-		ginkgo.AddReportEntry(fmt.Sprintf("burst of 100 at %d GPUs: %d of %d finished, %d starts; %.2f writes to the TrainJob per start; %d dry runs; "+
-			"writes per TrainJob: Signalbox %.2f, Kueue %.2f, JobSet %.2f, together %.2f", gpus, jobs, jobs, starts, float64(toTrainJobs)/float64(starts), dryRuns,
+		ginkgo.AddReportEntry(fmt.Sprintf("burst of 100 at %d GPUs: %d of %d finished, %d starts; "+
+			"%.2f writes to the TrainJob per start; %d dry runs; "+
+			"writes per TrainJob: Signalbox %.2f, Kueue %.2f, JobSet %.2f, together %.2f",
+			gpus, jobs, jobs, starts, float64(toTrainJobs)/float64(starts), dryRuns,
 			each(by["signalbox"]), each(by["kueue"]), each(by["jobset"]), each(len(writes))), summary(writes))
 
 		gomega.Expect(starts).To(gomega.Equal(jobs))
@@ -98,7 +100,8 @@ func component(r request) string {
 func summary(requests []request) []string {
 	byKind := map[string]int{}
 	for _, r := range requests {
-		byKind[fmt.Sprintf("%s: %s %s/%s %d", r.User.Username, r.Verb, r.ObjectRef.Resource, r.ObjectRef.Subresource, r.ResponseStatus.Code)]++
+		byKind[fmt.Sprintf("%s: %s %s/%s %d",
+			r.User.Username, r.Verb, r.ObjectRef.Resource, r.ObjectRef.Subresource, r.ResponseStatus.Code)]++
 	}
 	var lines []string
 	for _, kind := range slices.Sorted(maps.Keys(byKind)) {

@@ -71,7 +71,9 @@ var _ = ginkgo.Describe("Chaos", ginkgo.Label("chaos"), func() {
 		faults := c.breakUntil(end)
 		writers.Wait()
 		over := c.settle(ctx)
-		ginkgo.AddReportEntry(fmt.Sprintf("chaos: seed %d, %d s: %d TrainJobs, %d deleted, %d faults; %d ended, 0 lost, 0 doubled, 0 over quota, 0 held for nothing",
+		ginkgo.AddReportEntry(fmt.Sprintf(
+			"chaos: seed %d, %d s: %d TrainJobs, %d deleted, %d faults; %d ended, 0 lost, 0 doubled, 0 over quota, 0 held for "+
+				"nothing",
 			seed, seconds, len(c.jobs), len(c.deleted), faults, over))
 	})
 })
@@ -88,8 +90,10 @@ func (c *chaos) makeRuntimes(ctx context.Context) {
 	of("slow", "2s", slowly("2s"))
 	of("staged", "1s", func(rt *api.TrainingRuntime) {
 		spec := &rt.Spec.Template.Spec
-		spec.ReplicatedJobs[0].DependsOn = []jobset.DependsOn{{Name: "dataset-initializer", Status: jobset.DependencyComplete}}
-		spec.ReplicatedJobs = []jobset.ReplicatedJob{step("dataset-initializer", "dataset-initializer", "500ms"), spec.ReplicatedJobs[0]}
+		spec.ReplicatedJobs[0].DependsOn = []jobset.DependsOn{
+			{Name: "dataset-initializer", Status: jobset.DependencyComplete}}
+		spec.ReplicatedJobs = []jobset.ReplicatedJob{step("dataset-initializer", "dataset-initializer", "500ms"),
+			spec.ReplicatedJobs[0]}
 		spec.FailurePolicy = &jobset.FailurePolicy{MaxRestarts: 1}
 	})
 	of("failing", "1s", func(rt *api.TrainingRuntime) {
@@ -103,7 +107,8 @@ func (c *chaos) submitUntil(ctx context.Context, end time.Time, random *rand.Ran
 	defer ginkgo.GinkgoRecover()
 	gangMode := os.Getenv("SIGNALBOX_CHAOS_GANGS") != ""
 	for n := 0; time.Now().Before(end); n++ {
-		tj := c.trainJob(fmt.Sprintf("job-%d", n), c.runtimes[random.IntN(len(c.runtimes))], int32(1+random.IntN(3)), priority(c.classes[random.IntN(2)]))
+		tj := c.trainJob(fmt.Sprintf("job-%d", n), c.runtimes[random.IntN(len(c.runtimes))], int32(1+random.IntN(3)),
+			priority(c.classes[random.IntN(2)]))
 		if gangMode {
 			gangs(api.GangRequired)(tj)
 		}
@@ -127,7 +132,8 @@ func (c *chaos) submitUntil(ctx context.Context, end time.Time, random *rand.Ran
 	}
 }
 
-// maxUnfinished bounds the TrainJobs that wait or run at a time, so that a long run doesn't end with an hour of waiting.
+// maxUnfinished bounds the TrainJobs that wait or run at a time, so that a long run doesn't end with an hour of
+// waiting.
 const maxUnfinished = 150
 
 // unfinished returns how many TrainJobs have not finished; 0 if the API server doesn't answer.
@@ -161,7 +167,8 @@ func (c *chaos) meddleUntil(ctx context.Context, end time.Time, random *rand.Ran
 		switch random.IntN(10) {
 		case 0:
 			// Whether a request whose answer was lost was carried out is seen at the end.
-			if err := user.Delete(ctx, tj.DeepCopy(), client.Preconditions{UID: &tj.UID}); err != nil && !apierrors.IsNotFound(err) {
+			if err := user.Delete(ctx, tj.DeepCopy(), client.Preconditions{UID: &tj.UID}); err != nil &&
+				!apierrors.IsNotFound(err) {
 				ginkgo.GinkgoLogr.Info("deleting a TrainJob", "error", err.Error())
 			}
 			c.mu.Lock()
@@ -190,24 +197,28 @@ func (c *chaos) stopPolicy(ctx context.Context, policy kueue.StopPolicy) {
 	}, "2m").Should(gomega.Succeed())
 }
 
-// breakUntil kills and restarts components, closes their connections and delays their watches, and returns the number of faults.
+// breakUntil kills and restarts components, closes their connections and delays their watches, and returns the number
+// of faults.
 func (c *chaos) breakUntil(end time.Time) int {
 	ginkgo.GinkgoHelper()
-	components := []string{"signalbox", "signalbox", "signalbox", "kueue", "jobset", "kube-controller-manager", "kube-scheduler", "kube-apiserver", "etcd"}
+	components := []string{"signalbox", "signalbox", "signalbox", "kueue", "jobset", "kube-controller-manager",
+		"kube-scheduler", "kube-apiserver", "etcd"}
 	if !cluster.bundled() {
 		components = append(components, "trainer", "trainer")
 	}
 	faults := 0
 	for time.Now().Before(end) {
 		component := components[c.random.IntN(len(components))]
-		down, pause := time.Duration(c.random.IntN(2000))*time.Millisecond, time.Duration(1000+c.random.IntN(3000))*time.Millisecond
+		down, pause := time.Duration(c.random.IntN(2000))*time.Millisecond,
+			time.Duration(1000+c.random.IntN(3000))*time.Millisecond
 		action := []string{"kill", "kill", "stop", "cut", "stall", "stall"}[c.random.IntN(6)]
 		if action == "cut" || action == "stall" {
 			c.disturb(action, component, 4*down)
 		} else {
 			gomega.Expect(cluster.act(action, component)).To(gomega.Succeed(), "%s %s", action, component)
 			time.Sleep(down)
-			gomega.Eventually(func() error { return cluster.act("start", component) }, "2m").Should(gomega.Succeed(), "start %s", component)
+			gomega.Eventually(func() error { return cluster.act("start", component) }, "2m").Should(gomega.Succeed(), "start %s",
+				component)
 		}
 		faults++
 		time.Sleep(pause)
@@ -262,6 +273,7 @@ func (c *chaos) settle(ctx context.Context) int {
 	gomega.Eventually(func() error { // the last fault may not be over
 		return admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(c.namespace))
 	}, "2m").Should(gomega.Succeed())
-	gomega.Eventually(func() []string { return c.list(ctx, &corev1.PodList{}) }, "5m").Should(gomega.BeEmpty(), "pods that nothing collects")
+	gomega.Eventually(func() []string { return c.list(ctx, &corev1.PodList{}) }, "5m").Should(gomega.BeEmpty(),
+		"pods that nothing collects")
 	return ended
 }

@@ -50,10 +50,12 @@ func told(ctx context.Context, tj *api.TrainJob, condition string) string {
 func columns(ctx context.Context, tj *api.TrainJob) map[string]string {
 	ginkgo.GinkgoHelper()
 	c := rest.CopyConfig(config(cluster.kubeconfig("user")))
-	c.GroupVersion, c.APIPath, c.NegotiatedSerializer = &trainerapi.GroupVersion, "/apis", clientgoscheme.Codecs.WithoutConversion()
+	c.GroupVersion, c.APIPath, c.NegotiatedSerializer =
+		&trainerapi.GroupVersion, "/apis", clientgoscheme.Codecs.WithoutConversion()
 	requests, err := rest.RESTClientFor(c)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	data, err := requests.Get().Namespace(tj.Namespace).Resource("trainjobs").Name(tj.Name).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx)
+	data, err := requests.Get().Namespace(tj.Namespace).Resource("trainjobs").Name(tj.Name).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	var table metav1.Table
 	gomega.Expect(json.Unmarshal(data, &table)).To(gomega.Succeed())
@@ -97,10 +99,21 @@ func objectsIn(ctx context.Context, namespace string, but ...string) []string {
 	}
 	var all []string
 	for kind, list := range map[string]client.ObjectList{
-		"TrainJob": &api.TrainJobList{}, "Workload": &kueue.WorkloadList{}, "JobSet": &jobset.JobSetList{}, "Job": &batchv1.JobList{},
-		"Pod": &corev1.PodList{}, "Service": &corev1.ServiceList{}, "Endpoints": &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "EndpointsList"}},
-		"EndpointSlice": &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList"}},
-		"ConfigMap":     &corev1.ConfigMapList{}, "Secret": &corev1.SecretList{}, "PersistentVolumeClaim": &corev1.PersistentVolumeClaimList{},
+		"TrainJob": &api.TrainJobList{},
+		"Workload": &kueue.WorkloadList{},
+		"JobSet":   &jobset.JobSetList{},
+		"Job":      &batchv1.JobList{},
+		"Pod":      &corev1.PodList{},
+		"Service":  &corev1.ServiceList{},
+		"Endpoints": &unstructured.UnstructuredList{Object: map[string]any{
+			"apiVersion": "v1", "kind": "EndpointsList",
+		}},
+		"EndpointSlice": &unstructured.UnstructuredList{Object: map[string]any{
+			"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSliceList",
+		}},
+		"ConfigMap":             &corev1.ConfigMapList{},
+		"Secret":                &corev1.SecretList{},
+		"PersistentVolumeClaim": &corev1.PersistentVolumeClaimList{},
 	} {
 		gomega.Expect(admin.List(ctx, list, client.InNamespace(namespace))).To(gomega.Succeed())
 		gomega.Expect(apimeta.EachListItem(list, func(o runtimeObject) error {

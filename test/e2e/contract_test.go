@@ -76,7 +76,8 @@ var ways = map[string]func(ctx context.Context, c client.Client, before, after *
 			unstructured.RemoveNestedField(o.Object, "metadata", field)
 		}
 		unstructured.RemoveNestedField(o.Object, "status")
-		return c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("somebody"), client.ForceOwnership)
+		return c.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("somebody"),
+			client.ForceOwnership)
 	},
 }
 
@@ -92,14 +93,16 @@ func raw(ctx context.Context, tj *api.TrainJob) *unstructured.Unstructured {
 func contractSpecs() {
 	// freeJob is one that no queue manages, so that the user may suspend and resume it: the contract is the Trainer's.
 	freeJob := func(g *ground, name string, suspend bool, change ...func(*api.TrainJob)) *api.TrainJob {
-		return g.trainJob(name, "torch", 1, append(change, func(tj *api.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, &suspend })...)
+		return g.trainJob(name, "torch", 1,
+			append(change, func(tj *api.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, &suspend })...)
 	}
 	tolerant := func(rt *api.TrainingRuntime) {
 		pod := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
 		pod.Tolerations = append(pod.Tolerations, corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists})
 	}
 
-	ginkgo.It("lets overrides change as its table says: before and after, active or not, however it is sent", func(ctx context.Context) {
+	ginkgo.It("lets overrides change as its table says: before and after, active or not, "+
+		"however it is sent", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever", tolerant)
 		tried := 0
@@ -109,16 +112,19 @@ func contractSpecs() {
 					tried++
 					name := fmt.Sprintf("row-%d", tried)
 					// What is not to be looked after by our Trainer, so that its JobSet is what the row says.
-					tj := freeJob(g, name, row.before, func(tj *api.TrainJob) { tj.Spec.ManagedBy = ptr.To("kueue.x-k8s.io/multikueue") })
+					tj := freeJob(g, name, row.before,
+						func(tj *api.TrainJob) { tj.Spec.ManagedBy = ptr.To("kueue.x-k8s.io/multikueue") })
 					gomega.Expect(user.Create(ctx, tj)).To(gomega.Succeed())
 					js := &jobset.JobSet{
 						ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, OwnerReferences: []metav1.OwnerReference{
 							*metav1.NewControllerRef(tj, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))}},
-						Spec: jobset.JobSetSpec{Suspend: ptr.To(!active), ReplicatedJobs: []jobset.ReplicatedJob{step("node", "", "forever")}},
+						Spec: jobset.JobSetSpec{Suspend: ptr.To(!active),
+							ReplicatedJobs: []jobset.ReplicatedJob{step("node", "", "forever")}},
 					}
 					js.Spec.ReplicatedJobs[0].Replicas = 1
 					js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
-					gomega.Eventually(func() error { return admin.Create(ctx, js) }).Should(gomega.Succeed()) // Kueue's webhook may not know the TrainJob yet
+					// Kueue's webhook may not know the TrainJob yet
+					gomega.Eventually(func() error { return admin.Create(ctx, js) }).Should(gomega.Succeed())
 					gomega.Eventually(func() bool {
 						s := get(ctx, js).Status.ReplicatedJobsStatus
 						return len(s) == 1 && (s[0].Active > 0) == active
@@ -131,11 +137,14 @@ func contractSpecs() {
 					what := fmt.Sprintf("%s, suspended %t then %t, active %t", way, row.before, row.after, active)
 					refusal := `replicatedJob "node" of the last run is still active (1); try again when it has stopped`
 					if !row.before && !row.after {
-						refusal = "spec.runtimePatches: Forbidden: the entry of example.com/team can't change while the TrainJob runs; suspend it before, or in the same update"
+						refusal = "spec.runtimePatches: Forbidden: the entry of example.com/team can't change while the TrainJob runs; " +
+							"suspend it before, or in the same update"
 					}
-					gomega.Eventually(func() error { return send(ctx, user, before, after) }, "10s").Should(gomega.Or( // our cache of JobSets may be a moment late
+					// our cache of JobSets may be a moment late
+					gomega.Eventually(func() error { return send(ctx, user, before, after) }, "10s").Should(gomega.Or(
 						gomega.And(gomega.Succeed(), gomega.WithTransform(func(error) bool { return allowed }, gomega.BeTrue())),
-						gomega.And(gomega.MatchError(gomega.ContainSubstring(refusal)), gomega.WithTransform(func(error) bool { return allowed }, gomega.BeFalse())),
+						gomega.And(gomega.MatchError(gomega.ContainSubstring(refusal)),
+							gomega.WithTransform(func(error) bool { return allowed }, gomega.BeFalse())),
 					), what)
 					entry := get(ctx, tj).Spec.RuntimePatches
 					if allowed {
@@ -204,9 +213,10 @@ func contractSpecs() {
 		// What the shape doesn't have, a strict client is told; others' doesn't reach the pods.
 		strict := parsed(`{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob","metadata":{"namespace":"` + g.namespace + `","name":"strict"},"spec":{"suspend":true,"runtimeRef":{"kind":"TrainingRuntime","name":"torch"},"runtimePatches":` +
 			list(nodeEntry("example.com/a", `"containers":[{"name":"node","image":"other","command":["other"]}]`)) + `}}`)
-		gomega.Expect(user.Create(ctx, strict, client.FieldValidation(metav1.FieldValidationStrict))).To(gomega.MatchError(gomega.And(
-			gomega.ContainSubstring(`unknown field "spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template.spec.containers[0].image"`),
-			gomega.ContainSubstring("containers[0].command"))))
+		gomega.Expect(user.Create(ctx, strict, client.FieldValidation(metav1.FieldValidationStrict))).To(
+			gomega.MatchError(gomega.And(
+				gomega.ContainSubstring(`unknown field "spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template.spec.containers[0].image"`),
+				gomega.ContainSubstring("containers[0].command"))))
 		ginkgo.AddReportEntry(fmt.Sprintf("contract: %d refusals tried", len(refusals)+1))
 	})
 
@@ -222,14 +232,17 @@ func contractSpecs() {
 			{"op": "add", "path": "/metadata/annotations", "value": map[string]string{store.PinAnnotation: pin}},
 		})
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		gomega.Expect(user.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.JSONPatchType, escape))).To(gomega.MatchError(gomega.Or(
-			gomega.ContainSubstring("spec: Required value"), gomega.ContainSubstring("spec.runtimeRef: Forbidden")))) // whichever webhook is asked first
+		gomega.Expect(user.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.JSONPatchType, escape))).To(
+			gomega.MatchError(gomega.Or(
+				// whichever webhook is asked first
+				gomega.ContainSubstring("spec: Required value"), gomega.ContainSubstring("spec.runtimeRef: Forbidden"))))
 
 		running := freeJob(g, "swapped", false)
 		gomega.Expect(user.Create(ctx, running)).To(gomega.Succeed())
 		gomega.Eventually(bound(ctx, running)).Should(gomega.Equal(1))
 		removed := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"remove","path":"/spec/trainer"}]`))
-		gomega.Expect(user.Patch(ctx, running.DeepCopy(), removed)).To(gomega.MatchError(gomega.ContainSubstring("spec.trainer: Forbidden: it can't change while the TrainJob runs")))
+		gomega.Expect(user.Patch(ctx, running.DeepCopy(), removed)).To(
+			gomega.MatchError(gomega.ContainSubstring("spec.trainer: Forbidden: it can't change while the TrainJob runs")))
 	})
 
 	ginkgo.It("warns where two managers set the same to different values; the later wins", func(ctx context.Context) {
@@ -274,7 +287,9 @@ func contractSpecs() {
 					for _, change := range []string{"drop", "alter"} {
 						tried++
 						tj := freeJob(g, fmt.Sprintf("owned-%d", tried), true, func(tj *api.TrainJob) {
-							tj.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: "example.com/team", TrainingRuntimeSpec: labelled()}, {Manager: overrides.Manager, TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{}}}
+							tj.Spec.RuntimePatches = []trainerapi.RuntimePatch{
+								{Manager: "example.com/team", TrainingRuntimeSpec: labelled()},
+								{Manager: overrides.Manager, TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{}}}
 						})
 						if queued { // in a queue that is held, so that nothing else happens to it
 							tj.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "held"}
@@ -319,12 +334,14 @@ func contractSpecs() {
 			"spec":{"suspend":true,"runtimeRef":{"kind":"TrainingRuntime","name":"torch"},"trainer":{"numNodes":1,"resourcesPerNode":{"limits":{"nvidia.com/gpu":8}}},"runtimePatches":` +
 			list(nodeEntry("example.com/team", `"nodeSelector":{"gpu":"a100"}`)) + `}}`)
 		tj := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "again"}}
-		gomega.Expect(user.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest.DeepCopy()), client.FieldOwner("kubectl"))).To(gomega.Succeed())
+		gomega.Expect(user.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest.DeepCopy()),
+			client.FieldOwner("kubectl"))).To(gomega.Succeed())
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		gomega.Eventually(state(ctx, tj)).Should(gomega.BeEquivalentTo("Running"))
 		before := raw(ctx, tj)
 		gomega.Expect(ways["client-side apply"](ctx, user, manifest, manifest)).To(gomega.Succeed())
-		gomega.Expect(user.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest.DeepCopy()), client.FieldOwner("kubectl"), client.ForceOwnership)).To(gomega.Succeed())
+		gomega.Expect(user.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest.DeepCopy()),
+			client.FieldOwner("kubectl"), client.ForceOwnership)).To(gomega.Succeed())
 		after := raw(ctx, tj)
 		gomega.Expect(after.Object["spec"]).To(gomega.Equal(before.Object["spec"]))
 		gomega.Expect(after.GetGeneration()).To(gomega.Equal(before.GetGeneration()))

@@ -42,7 +42,8 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 			// eventually holds a condition, and starts the manager again when the trap has snapped meanwhile.
 			eventually := func(what string, holds func() bool) {
 				ginkgo.GinkgoHelper()
-				gomega.Eventually(func() bool { trap.reviveAfter(fired); return holds() }).Should(gomega.BeTrue(), "round %d: %s", n, what)
+				gomega.Eventually(func() bool { trap.reviveAfter(fired); return holds() }).Should(gomega.BeTrue(), "round %d: %s",
+					n, what)
 			}
 			eventually("the victim is submitted", func() bool { return user.Create(ctx, victim) == nil })
 			eventually("the victim runs", func() bool { return bound(ctx, victim)() > 0 })
@@ -59,7 +60,8 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 				})
 			}
 			eventually("the quota is free", func() bool { return g.used(ctx)() == 0 })
-			gomega.Eventually(func() []string { trap.reviveAfter(fired); return g.leftovers(ctx)() }).Should(gomega.BeEmpty(), "round %d: Workloads and PodGroups of gangs", n)
+			gomega.Eventually(func() []string { trap.reviveAfter(fired); return g.leftovers(ctx)() }).Should(gomega.BeEmpty(),
+				"round %d: Workloads and PodGroups of gangs", n)
 			gomega.Expect(g.list(ctx, &kueue.WorkloadList{})).To(gomega.HaveLen(2), "round %d", n)
 			eventually("the Workloads are let go when they are deleted", func() bool { return g.letGo(ctx) })
 			gomega.Expect(watched.startsOf(urgent)).To(gomega.Equal(1), "round %d", n)
@@ -69,13 +71,15 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
 				break
 			}
 		}
-		ginkgo.AddReportEntry(fmt.Sprintf("crash: killed after each of %d writes of a start, a preemption, a restart and two finishes", n-1))
-		gomega.Expect(n).To(gomega.BeNumerically(">", 14), "a start, a preemption, a restart and two finishes have more writes")
+		ginkgo.AddReportEntry(fmt.Sprintf(
+			"crash: killed after each of %d writes of a start, a preemption, a restart and two finishes", n-1))
+		gomega.Expect(n).To(gomega.BeNumerically(">", 14),
+			"a start, a preemption, a restart and two finishes have more writes")
 	})
 })
 
-// letGo deletes the Workloads of finished TrainJobs, and tells whether they are gone: whoever deletes one doesn't wait for the
-// minute after which its finalizer goes by itself.
+// letGo deletes the Workloads of finished TrainJobs, and tells whether they are gone: whoever deletes one doesn't wait
+// for the minute after which its finalizer goes by itself.
 func (g *ground) letGo(ctx context.Context) bool {
 	ginkgo.GinkgoHelper()
 	gomega.Expect(admin.DeleteAllOf(ctx, &kueue.Workload{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
@@ -139,8 +143,8 @@ func newTrap() *trap {
 	return t
 }
 
-// arm sets the trap for the nth write in the namespace from now on; the channel is closed when it has snapped. A manager
-// whom it has killed by a write that came when nobody waited for one any more is started again.
+// arm sets the trap for the nth write in the namespace from now on; the channel is closed when it has snapped. A
+// manager whom it has killed by a write that came when nobody waited for one any more is started again.
 func (t *trap) arm(n int, namespace string) <-chan struct{} {
 	ginkgo.GinkgoHelper()
 	t.mu.Lock()
@@ -160,7 +164,8 @@ func (t *trap) see(response *http.Response) {
 	r := response.Request
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r.Method == http.MethodGet || t.left == 0 || !strings.Contains(r.URL.Path, "/namespaces/"+t.namespace+"/") || response.StatusCode >= 300 {
+	if r.Method == http.MethodGet || t.left == 0 || !strings.Contains(r.URL.Path, "/namespaces/"+t.namespace+"/") ||
+		response.StatusCode >= 300 {
 		return
 	}
 	if t.left--; t.left > 0 {

@@ -18,20 +18,27 @@ import (
 )
 
 // entryFor adds a user's entry for one ReplicatedJob.
-func entryFor(manager, replicatedJob string, fill func(*metav1.ObjectMeta, *trainerapi.PodSpecPatch)) func(*api.TrainJob) {
+func entryFor(
+	manager, replicatedJob string, fill func(*metav1.ObjectMeta, *trainerapi.PodSpecPatch),
+) func(*api.TrainJob) {
 	return func(tj *api.TrainJob) {
 		pod := &trainerapi.PodTemplatePatch{Metadata: &metav1.ObjectMeta{}, Spec: &trainerapi.PodSpecPatch{}}
 		fill(pod.Metadata, pod.Spec)
-		tj.Spec.RuntimePatches = append(tj.Spec.RuntimePatches, trainerapi.RuntimePatch{Manager: manager, TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{
-			Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{ReplicatedJobs: []trainerapi.ReplicatedJobPatch{
-				{Name: replicatedJob, Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: pod}}},
-			}}},
-		}})
+		tj.Spec.RuntimePatches = append(tj.Spec.RuntimePatches, trainerapi.RuntimePatch{
+			Manager: manager,
+			TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
+				Spec: &trainerapi.JobSetSpecPatch{ReplicatedJobs: []trainerapi.ReplicatedJobPatch{
+					{Name: replicatedJob, Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{Template: pod}}},
+				}},
+			}},
+		})
 	}
 }
 
 // answer lets an admission check of a TrainJob's Workload come to a state, with a node selector for every PodSet.
-func answer(ctx context.Context, tj *api.TrainJob, check string, state kueue.CheckState, nodeSelector map[string]string) {
+func answer(
+	ctx context.Context, tj *api.TrainJob, check string, state kueue.CheckState, nodeSelector map[string]string,
+) {
 	ginkgo.GinkgoHelper()
 	gomega.Eventually(func() error {
 		wl := workloadOf(ctx, tj)
@@ -84,11 +91,15 @@ func rawEntry(ctx context.Context, tj *api.TrainJob, manager string) string {
 // allowFutureField lets TrainJobs have a field in a pod patch that no Trainer has today, as a later one might.
 func allowFutureField(ctx context.Context) {
 	ginkgo.GinkgoHelper()
-	crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"}})
+	crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"},
+	})
 	before := crd.DeepCopy()
 	root := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
-	gomega.Expect(addProperty(root, []string{"spec", "runtimePatches", "*", "trainingRuntimeSpec", "template", "spec", "replicatedJobs", "*",
-		"template", "spec", "template", "spec"}, "futureField")).To(gomega.BeTrue())
+	gomega.Expect(addProperty(root, []string{
+		"spec", "runtimePatches", "*", "trainingRuntimeSpec", "template", "spec", "replicatedJobs", "*",
+		"template", "spec", "template", "spec",
+	}, "futureField")).To(gomega.BeTrue())
 	gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
 	ginkgo.DeferCleanup(func(ctx context.Context) {
 		crd = get(ctx, crd)

@@ -32,13 +32,15 @@ func init() {
 		return // it needs a real Kubeflow Trainer to compare with
 	}
 	ginkgo.Describe("The JobSet builder", func() {
-		ginkgo.It("makes what Kubeflow Trainer makes, field by field, of every runtime that it ships", func(ctx context.Context) {
+		ginkgo.It("makes what Kubeflow Trainer makes, field by field, "+
+			"of every runtime that it ships", func(ctx context.Context) {
 			runtimes := installShippedRuntimes(ctx)
 			gomega.Expect(runtimes).To(gomega.HaveLen(shippedRuntimes))
 			runtimes = append(runtimes, installPodGroupRuntimes(ctx)...)
 			gomega.Expect(runtimes).To(gomega.HaveLen(shippedRuntimes + withPodGroups))
 			theirs, ours := newNamespace(ctx), newNamespace(ctx)
-			builder, err := trainer.NewBuilder(ctx, fake.NewClientBuilder().WithScheme(admin.Scheme()).Build(), &trainerconfig.Configuration{})
+			builder, err := trainer.NewBuilder(ctx,
+				fake.NewClientBuilder().WithScheme(admin.Scheme()).Build(), &trainerconfig.Configuration{})
 			gomega.Expect(err).NotTo(gomega.HaveOccurred())
 			compared := 0
 			for _, rt := range runtimes {
@@ -46,10 +48,14 @@ func init() {
 				gomega.Expect(variants).To(gomega.HaveLen(jobsPerRuntime))
 				for i, change := range variants {
 					tj := &api.TrainJob{
-						ObjectMeta: metav1.ObjectMeta{Namespace: theirs, Name: fmt.Sprintf("%s-%d", strings.ReplaceAll(rt.Name, ".", "-"), i)},
+						ObjectMeta: metav1.ObjectMeta{
+							Namespace: theirs, Name: fmt.Sprintf("%s-%d", strings.ReplaceAll(rt.Name, ".", "-"), i),
+						},
 						Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
-							RuntimeRef: trainerapi.RuntimeRef{APIGroup: &trainerapi.GroupVersion.Group, Kind: ptr.To(trainerapi.ClusterTrainingRuntimeKind), Name: rt.Name},
-							Suspend:    ptr.To(true),
+							RuntimeRef: trainerapi.RuntimeRef{
+								APIGroup: &trainerapi.GroupVersion.Group, Kind: ptr.To(trainerapi.ClusterTrainingRuntimeKind), Name: rt.Name,
+							},
+							Suspend: ptr.To(true),
 						}},
 					}
 					change(tj)
@@ -57,10 +63,13 @@ func init() {
 					js := &unstructured.Unstructured{}
 					js.SetAPIVersion("jobset.x-k8s.io/v1alpha2")
 					js.SetKind("JobSet")
-					gomega.Eventually(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(tj), js) }).Should(gomega.Succeed(), "%s, TrainJob %d", rt.Name, i)
+					gomega.Eventually(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(tj), js) }).Should(
+						gomega.Succeed(), "%s, TrainJob %d", rt.Name, i)
 
 					// Ours are made in another namespace, of a TrainJob that Kubeflow Trainer leaves alone.
-					twin := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: tj.Name}, Spec: *get(ctx, tj).Spec.DeepCopy()}
+					twin := &api.TrainJob{
+						ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: tj.Name}, Spec: *get(ctx, tj).Spec.DeepCopy(),
+					}
 					twin.Spec.ManagedBy = ptr.To("kueue.x-k8s.io/multikueue")
 					gomega.Expect(admin.Create(ctx, twin)).To(gomega.Succeed())
 					side, built, err := builder.Build(ctx, twin, &rt.Spec)
@@ -85,7 +94,9 @@ func init() {
 					}
 				}
 			}
-			ginkgo.AddReportEntry(fmt.Sprintf("equality: %d objects of %d TrainJobs on %d runtimes are equal to Kubeflow Trainer's", compared, len(runtimes)*jobsPerRuntime, len(runtimes)))
+			ginkgo.AddReportEntry(fmt.Sprintf(
+				"equality: %d objects of %d TrainJobs on %d runtimes are equal to Kubeflow Trainer's",
+				compared, len(runtimes)*jobsPerRuntime, len(runtimes)))
 		})
 	})
 }
@@ -118,7 +129,9 @@ func jobVariants(rt *api.ClusterTrainingRuntime) []func(*api.TrainJob) {
 		func(tj *api.TrainJob) { // nodes and resources
 			t := withTrainer(tj)
 			t.NumNodes, t.NumProcPerNode = ptr.To[int32](3), ptr.To[int32](2)
-			t.ResourcesPerNode = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("3"), gpu: quantity("4")}, Limits: gpus}
+			t.ResourcesPerNode = &corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: quantity("3"), gpu: quantity("4")}, Limits: gpus,
+			}
 		},
 		func(tj *api.TrainJob) { // the node's container
 			t := withTrainer(tj)
@@ -126,7 +139,9 @@ func jobVariants(rt *api.ClusterTrainingRuntime) []func(*api.TrainJob) {
 			t.Env = []corev1.EnvVar{
 				{Name: "PLAIN", Value: "value"}, {Name: "EMPTY"},
 				{Name: "FIELD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
-				{Name: "SECRET", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "k", Optional: ptr.To(true)}}},
+				{Name: "SECRET", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "s"}, Key: "k", Optional: ptr.To(true),
+				}}},
 			}
 		},
 		func(tj *api.TrainJob) { // initializers, where the runtime has them; else its arguments alone
@@ -142,9 +157,15 @@ func jobVariants(rt *api.ClusterTrainingRuntime) []func(*api.TrainJob) {
 				}
 				switch rj.Name {
 				case "dataset-initializer":
-					tj.Spec.Initializer.Dataset = &trainerapi.DatasetInitializer{StorageUri: ptr.To("s3://bucket/data"), Env: []corev1.EnvVar{{Name: "A", Value: "b"}}, SecretRef: &corev1.LocalObjectReference{Name: "token"}}
+					tj.Spec.Initializer.Dataset = &trainerapi.DatasetInitializer{
+						StorageUri: ptr.To("s3://bucket/data"), Env: []corev1.EnvVar{{Name: "A", Value: "b"}},
+						SecretRef: &corev1.LocalObjectReference{Name: "token"},
+					}
 				case "model-initializer":
-					tj.Spec.Initializer.Model = &trainerapi.ModelInitializer{StorageUri: ptr.To("hf://me/model"), Env: []corev1.EnvVar{{Name: "C", Value: "d"}}, SecretRef: &corev1.LocalObjectReference{Name: "token"}}
+					tj.Spec.Initializer.Model = &trainerapi.ModelInitializer{
+						StorageUri: ptr.To("hf://me/model"), Env: []corev1.EnvVar{{Name: "C", Value: "d"}},
+						SecretRef: &corev1.LocalObjectReference{Name: "token"},
+					}
 				}
 			}
 		},
@@ -158,7 +179,10 @@ func jobVariants(rt *api.ClusterTrainingRuntime) []func(*api.TrainJob) {
 			for i := range second.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs {
 				pod := second.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[i].Template.Spec.Template
 				pod.Metadata.Labels = map[string]string{"team": "other", "more": "yes"}
-				pod.Spec = &trainerapi.PodSpecPatch{NodeSelector: map[string]string{"zone": "west"}, Tolerations: []corev1.Toleration{{Key: "other", Operator: corev1.TolerationOpExists}}}
+				pod.Spec = &trainerapi.PodSpecPatch{
+					NodeSelector: map[string]string{"zone": "west"},
+					Tolerations:  []corev1.Toleration{{Key: "other", Operator: corev1.TolerationOpExists}},
+				}
 			}
 			slices.Reverse(second.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs)
 			tj.Spec.RuntimePatches = []trainerapi.RuntimePatch{first, second}
@@ -168,37 +192,47 @@ func jobVariants(rt *api.ClusterTrainingRuntime) []func(*api.TrainJob) {
 
 // everyField is an entry that sets every field that an entry can, for every ReplicatedJob of a runtime.
 func everyField(rt *api.ClusterTrainingRuntime, manager string) trainerapi.RuntimePatch {
-	entry := trainerapi.RuntimePatch{Manager: manager, TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
-		Metadata: &metav1.ObjectMeta{Labels: map[string]string{"jobset": "label"}, Annotations: map[string]string{"jobset": "annotation"}},
-		Spec:     &trainerapi.JobSetSpecPatch{},
-	}}}
+	entry := trainerapi.RuntimePatch{Manager: manager, TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{
+		Template: &trainerapi.JobSetTemplatePatch{
+			Metadata: &metav1.ObjectMeta{Labels: map[string]string{"jobset": "label"},
+				Annotations: map[string]string{"jobset": "annotation"}},
+			Spec: &trainerapi.JobSetSpecPatch{},
+		},
+	}}
 	for _, rj := range rt.Spec.Template.Spec.ReplicatedJobs {
 		container := rj.Template.Spec.Template.Spec.Containers[0].Name
-		entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs = append(entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs, trainerapi.ReplicatedJobPatch{
-			Name: rj.Name,
-			Template: &trainerapi.JobTemplatePatch{
-				Metadata: &metav1.ObjectMeta{Labels: map[string]string{"job": "label"}, Annotations: map[string]string{"job": "annotation"}},
-				Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{
-					Metadata: &metav1.ObjectMeta{Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"pod": "annotation"}},
-					Spec: &trainerapi.PodSpecPatch{
-						ServiceAccountName: ptr.To("trainer"),
-						Volumes:            []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
-						Containers: []trainerapi.ContainerPatch{{
-							Name: container, VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}},
-							SecurityContext: &corev1.SecurityContext{RunAsNonRoot: ptr.To(true)},
-						}},
-						ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
-						SecurityContext:  &corev1.PodSecurityContext{FSGroup: ptr.To[int64](2000)},
-						NodeSelector:     map[string]string{"zone": "east", "disk": "ssd"},
-						Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-							MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "gpu", Operator: corev1.NodeSelectorOpIn, Values: []string{"a100"}}}}}}}},
-						Tolerations:                   []corev1.Toleration{{Key: "team", Operator: corev1.TolerationOpEqual, Value: "a", Effect: corev1.TaintEffectNoSchedule}},
-						SchedulingGates:               []corev1.PodSchedulingGate{{Name: "example.com/gate"}},
-						TerminationGracePeriodSeconds: ptr.To[int64](7),
-					},
-				}},
-			},
-		})
+		entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs = append(
+			entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs, trainerapi.ReplicatedJobPatch{
+				Name: rj.Name,
+				Template: &trainerapi.JobTemplatePatch{
+					Metadata: &metav1.ObjectMeta{Labels: map[string]string{"job": "label"},
+						Annotations: map[string]string{"job": "annotation"}},
+					Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{
+						Metadata: &metav1.ObjectMeta{Labels: map[string]string{"team": "a"},
+							Annotations: map[string]string{"pod": "annotation"}},
+						Spec: &trainerapi.PodSpecPatch{
+							ServiceAccountName: ptr.To("trainer"),
+							Volumes: []corev1.Volume{{Name: "scratch",
+								VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+							Containers: []trainerapi.ContainerPatch{{
+								Name: container, VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}},
+								SecurityContext: &corev1.SecurityContext{RunAsNonRoot: ptr.To(true)},
+							}},
+							ImagePullSecrets: []corev1.LocalObjectReference{{Name: "pull"}},
+							SecurityContext:  &corev1.PodSecurityContext{FSGroup: ptr.To[int64](2000)},
+							NodeSelector:     map[string]string{"zone": "east", "disk": "ssd"},
+							Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+								RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+									NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
+										Key: "gpu", Operator: corev1.NodeSelectorOpIn, Values: []string{"a100"}}}}}}}},
+							Tolerations: []corev1.Toleration{{Key: "team", Operator: corev1.TolerationOpEqual, Value: "a",
+								Effect: corev1.TaintEffectNoSchedule}},
+							SchedulingGates:               []corev1.PodSchedulingGate{{Name: "example.com/gate"}},
+							TerminationGracePeriodSeconds: ptr.To[int64](7),
+						},
+					}},
+				},
+			})
 	}
 	return entry
 }
@@ -207,7 +241,8 @@ func everyField(rt *api.ClusterTrainingRuntime, manager string) trainerapi.Runti
 func childrenOf(ctx context.Context, tj *api.TrainJob) []*unstructured.Unstructured {
 	ginkgo.GinkgoHelper()
 	var children []*unstructured.Unstructured
-	for _, kind := range append(slices.Clone(podGroupKinds), corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Secret")) {
+	for _, kind := range append(slices.Clone(podGroupKinds),
+		corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Secret")) {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(kind)
 		gomega.Expect(admin.List(ctx, list, client.InNamespace(tj.Namespace))).To(gomega.Succeed())
@@ -241,7 +276,9 @@ func comparable(o *unstructured.Unstructured, namespace string) any {
 	o = o.DeepCopy()
 	delete(o.Object, "status")
 	metadata := o.Object["metadata"].(map[string]any)
-	for _, field := range []string{"managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "namespace"} {
+	for _, field := range []string{
+		"managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "namespace",
+	} {
 		delete(metadata, field)
 	}
 	delete(metadata["ownerReferences"].([]any)[0].(map[string]any), "uid")
@@ -254,7 +291,8 @@ func comparable(o *unstructured.Unstructured, namespace string) any {
 	text, err := json.Marshal(sorted(o.Object))
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	var content any
-	gomega.Expect(json.Unmarshal(bytes.ReplaceAll(text, []byte(namespace), []byte("NAMESPACE")), &content)).To(gomega.Succeed())
+	gomega.Expect(json.Unmarshal(bytes.ReplaceAll(text, []byte(namespace), []byte("NAMESPACE")), &content)).To(
+		gomega.Succeed())
 	return content
 }
 

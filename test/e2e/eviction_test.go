@@ -30,7 +30,8 @@ func makePriorities(ctx context.Context) (low, high string) {
 }
 
 var _ = ginkgo.Describe("An evicted TrainJob", func() {
-	ginkgo.It("is preempted, and runs again on the other flavor with exactly that flavor's selectors and tolerations", func(ctx context.Context) {
+	ginkgo.It("is preempted, and runs again on the other flavor "+
+		"with exactly that flavor's selectors and tolerations", func(ctx context.Context) {
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 16, "h100": 16}, func(cq *kueue.ClusterQueue) {
 			cq.Spec.FlavorFungibility = &kueue.FlavorFungibility{WhenCanPreempt: kueue.MayStopSearch}
@@ -45,15 +46,17 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 		urgent := g.submit(ctx, g.trainJob("urgent", "torch", 2, priority(high)))
 		gomega.Eventually(bound(ctx, urgent)).Should(gomega.Equal(2))
 		gomega.Expect(flavor(ctx, urgent)()).To(gomega.Equal("a100"))
-		gomega.Eventually(eventsOf(ctx, victim)).Should(gomega.ContainElement(gomega.HavePrefix("Stopped: Preempted to accommodate a workload")))
+		gomega.Eventually(eventsOf(ctx, victim)).Should(gomega.ContainElement(
+			gomega.HavePrefix("Stopped: Preempted to accommodate a workload")))
 
 		gomega.Eventually(flavor(ctx, victim)).Should(gomega.Equal("h100"))
 		gomega.Eventually(bound(ctx, victim)).Should(gomega.Equal(2))
 		gomega.Expect(get(ctx, victim).ResourceVersion).NotTo(gomega.Equal(first))
 		for _, p := range podsOf(ctx, victim) {
 			gomega.Expect(p.Spec.NodeSelector).To(gomega.Equal(map[string]string{"gpu": "h100", "has-h100": "true"}))
-			gomega.Expect(own(p.Spec.Tolerations)).To(gomega.ConsistOf(spot,
-				corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: "h100", Effect: corev1.TaintEffectNoSchedule}))
+			gomega.Expect(own(p.Spec.Tolerations)).To(gomega.ConsistOf(spot, corev1.Toleration{
+				Key: "gpu", Operator: corev1.TolerationOpEqual, Value: "h100", Effect: corev1.TaintEffectNoSchedule,
+			}))
 		}
 		gomega.Expect(watched.startsOf(victim)).To(gomega.Equal(2))
 	})
@@ -80,7 +83,8 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 		gomega.Eventually(bound(ctx, slow)).Should(gomega.Equal(1), "it runs again")
 	})
 
-	ginkgo.It("is stopped by hold and drain of its queue, and runs again when the queue is opened", func(ctx context.Context) {
+	ginkgo.It("is stopped by hold and drain of its queue, "+
+		"and runs again when the queue is opened", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever")
 		runs := g.submit(ctx, g.trainJob("runs", "torch", 1))
@@ -93,25 +97,32 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 		gomega.Eventually(running(ctx, runs)).Should(gomega.BeFalse())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		stopPolicy(ctx, g.queue, kueue.None)
-		gomega.Eventually(func() int { return bound(ctx, runs)() + bound(ctx, waits)() }).Should(gomega.Equal(1), "one of the two fits")
+		gomega.Eventually(func() int { return bound(ctx, runs)() + bound(ctx, waits)() }).Should(
+			gomega.Equal(1), "one of the two fits")
 	})
 
 	ginkgo.It("follows its maximum execution time", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever")
-		tj := g.submit(ctx, g.trainJob("timed", "torch", 1, func(tj *api.TrainJob) { tj.Labels[constants.MaxExecTimeSecondsLabel] = "3" }))
+		tj := g.submit(ctx, g.trainJob("timed", "torch", 1, func(tj *api.TrainJob) {
+			tj.Labels[constants.MaxExecTimeSecondsLabel] = "3"
+		}))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		gomega.Eventually(condition(ctx, tj, kueue.WorkloadEvicted)).Should(gomega.HavePrefix("True/Deactivated"))
 		gomega.Eventually(running(ctx, tj)).Should(gomega.BeFalse())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
-		gomega.Eventually(func() bool { return admission.IsNeutral(entryOf(get(ctx, tj))) }).Should(gomega.BeTrue(), "nothing of the admission is left in its entry")
+		gomega.Eventually(func() bool { return admission.IsNeutral(entryOf(get(ctx, tj))) }).Should(
+			gomega.BeTrue(), "nothing of the admission is left in its entry")
 	})
 })
 
 var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, func() {
 	ginkgo.BeforeAll(func() {
 		cluster.configure(func(c map[string]any) {
-			c["waitForPodsReady"] = map[string]any{"timeout": "5s", "blockAdmission": false, "requeuingStrategy": map[string]any{"backoffBaseSeconds": 1, "backoffMaxSeconds": 2}}
+			c["waitForPodsReady"] = map[string]any{
+				"timeout": "5s", "blockAdmission": false,
+				"requeuingStrategy": map[string]any{"backoffBaseSeconds": 1, "backoffMaxSeconds": 2},
+			}
 		}, func(c map[string]any) { c["kueue"].(map[string]any)["waitForPodsReady"] = true })
 	})
 
@@ -125,15 +136,19 @@ var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, func() {
 	})
 
 	if cluster.bundled() {
-		ginkgo.It("evicts a TrainJob whose gang can't be placed in time, and leaves nothing of it", func(ctx context.Context) {
+		ginkgo.It("evicts a TrainJob whose gang can't be placed in time, "+
+			"and leaves nothing of it", func(ctx context.Context) {
 			g := newGround(ctx, map[string]int64{"a100": 72})
 			g.runtime(ctx, "torch", "forever")
 			tj := g.submit(ctx, g.trainJob("nine", "torch", 9, gangs(api.GangRequired)))
-			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(gomega.HavePrefix("False Unschedulable: gang node (9 pods)"))
+			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(
+				gomega.HavePrefix("False Unschedulable: gang node (9 pods)"))
 			first := g.leftovers(ctx)()
 			gomega.Expect(first).To(gomega.HaveLen(2))
-			gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("Stopped: Exceeded the PodsReady timeout")))
-			gomega.Eventually(g.leftovers(ctx)).Should(gomega.And(gomega.HaveLen(2), gomega.Not(gomega.ContainElements(first[0])), gomega.Not(gomega.ContainElement(first[1]))),
+			gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(
+				gomega.HavePrefix("Stopped: Exceeded the PodsReady timeout")))
+			gomega.Eventually(g.leftovers(ctx)).Should(gomega.And(gomega.HaveLen(2),
+				gomega.Not(gomega.ContainElements(first[0])), gomega.Not(gomega.ContainElement(first[1]))),
 				"the next start has others")
 			stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
 			gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
@@ -148,8 +163,10 @@ var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, func() {
 		})
 		tj := g.submit(ctx, g.trainJob("stuck", "stuck", 1))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
-		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("Stopped: Exceeded the PodsReady timeout")))
-		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(gomega.BeNumerically(">=", 2), "it is started again after the back-off")
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(
+			gomega.HavePrefix("Stopped: Exceeded the PodsReady timeout")))
+		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(
+			gomega.BeNumerically(">=", 2), "it is started again after the back-off")
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 	})
 })

@@ -38,9 +38,12 @@ func gangAPISpecs() {
 		return func() corev1.PodPhase { return get(ctx, pod).Status.Phase }
 	}
 	group := func(g *ground, name string, minCount int32) *schedulingv1alpha2.PodGroup {
-		return &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}, Spec: schedulingv1alpha2.PodGroupSpec{
-			SchedulingPolicy: schedulingv1alpha2.PodGroupSchedulingPolicy{Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: minCount}},
-		}}
+		return &schedulingv1alpha2.PodGroup{
+			ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name},
+			Spec: schedulingv1alpha2.PodGroupSpec{SchedulingPolicy: schedulingv1alpha2.PodGroupSchedulingPolicy{
+				Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: minCount},
+			}},
+		}
 	}
 	remove := func(ctx context.Context, pods ...*corev1.Pod) {
 		for _, pod := range pods {
@@ -50,8 +53,9 @@ func gangAPISpecs() {
 
 	ginkgo.It("refuses an empty schedulingGroup, and takes a pod without one", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		gomega.Expect(admin.Create(ctx, g.member("empty", &corev1.PodSchedulingGroup{}))).To(gomega.MatchError(gomega.ContainSubstring(
-			"spec.schedulingGroup.podGroupName: Invalid value: null: must specify one of: `podGroupName`")))
+		gomega.Expect(admin.Create(ctx, g.member("empty", &corev1.PodSchedulingGroup{}))).To(gomega.MatchError(
+			gomega.ContainSubstring("spec.schedulingGroup.podGroupName: Invalid value: null: " +
+				"must specify one of: `podGroupName`")))
 		alone := g.member("alone", nil)
 		gomega.Expect(admin.Create(ctx, alone)).To(gomega.Succeed())
 		gomega.Eventually(nodeOf(ctx, alone)).ShouldNot(gomega.BeEmpty())
@@ -72,16 +76,24 @@ func gangAPISpecs() {
 
 		gomega.Expect(get(ctx, late).Finalizers).NotTo(gomega.BeEmpty(), "the API server protects it")
 		gomega.Expect(admin.Delete(ctx, late)).To(gomega.Succeed())
-		gomega.Consistently(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(late), late) }).Should(gomega.Succeed(), "as long as its pods are there")
+		gomega.Consistently(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(late), late) }).Should(
+			gomega.Succeed(), "as long as its pods are there")
 		remove(ctx, first, second)
-		gomega.Eventually(func() error { return ignoreNotFound(admin.Get(ctx, client.ObjectKeyFromObject(late), late)) }).Should(gomega.Succeed())
+		gomega.Eventually(func() error {
+			return ignoreNotFound(admin.Get(ctx, client.ObjectKeyFromObject(late), late))
+		}).Should(gomega.Succeed())
 		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
 	})
 
-	ginkgo.It("refuses a PodGroup whose Workload isn't there, and a change of what it was made with", func(ctx context.Context) {
+	ginkgo.It("refuses a PodGroup whose Workload isn't there, "+
+		"and a change of what it was made with", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		pg := group(g, "orphan", 2)
-		pg.Spec.PodGroupTemplateRef = &schedulingv1alpha2.PodGroupTemplateReference{Workload: &schedulingv1alpha2.WorkloadPodGroupTemplateReference{WorkloadName: "none", PodGroupTemplateName: "node"}}
+		pg.Spec.PodGroupTemplateRef = &schedulingv1alpha2.PodGroupTemplateReference{
+			Workload: &schedulingv1alpha2.WorkloadPodGroupTemplateReference{
+				WorkloadName: "none", PodGroupTemplateName: "node",
+			},
+		}
 		gomega.Expect(admin.Create(ctx, pg)).To(gomega.MatchError(gomega.ContainSubstring(`Workload "none" not found`)))
 		fixed := group(g, "fixed", 2)
 		gomega.Expect(admin.Create(ctx, fixed)).To(gomega.Succeed())
@@ -89,7 +101,8 @@ func gangAPISpecs() {
 		gomega.Expect(admin.Update(ctx, fixed)).To(gomega.MatchError(gomega.ContainSubstring("immutable")))
 	})
 
-	ginkgo.It("does not count a pod that has succeeded: one that comes for a failed one waits for the rest for ever", func(ctx context.Context) {
+	ginkgo.It("does not count a pod that has succeeded: "+
+		"one that comes for a failed one waits for the rest for ever", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		gomega.Expect(admin.Create(ctx, group(g, "two", 2))).To(gomega.Succeed())
 		named := &corev1.PodSchedulingGroup{PodGroupName: ptr.To("two")}

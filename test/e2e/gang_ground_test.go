@@ -84,7 +84,8 @@ func (g *ground) boundOf(ctx context.Context, prefix string) func() int {
 		gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
 		n := 0
 		for _, p := range list.Items {
-			if strings.HasPrefix(p.Name, prefix) && p.Spec.NodeName != "" && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning {
+			if strings.HasPrefix(p.Name, prefix) && p.Spec.NodeName != "" &&
+				p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning {
 				n++
 			}
 		}
@@ -120,14 +121,17 @@ func moreNodes(ctx context.Context, kind string, from, n int) {
 // waits until it has come so far.
 func withInitializers(rt *api.TrainingRuntime, model string, until jobset.DependsOnStatus) {
 	node := rt.Spec.Template.Spec.ReplicatedJobs[0]
-	node.DependsOn = []jobset.DependsOn{{Name: "dataset-initializer", Status: jobset.DependencyComplete}, {Name: "model-initializer", Status: until}}
+	node.DependsOn = []jobset.DependsOn{
+		{Name: "dataset-initializer", Status: jobset.DependencyComplete},
+		{Name: "model-initializer", Status: until},
+	}
 	rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{
 		step("dataset-initializer", "dataset-initializer", "1s"), step("model-initializer", "model-initializer", model), node,
 	}
 }
 
-// halves looks at every pod of a namespace, and keeps when a pod of one TrainJob was bound while another had some of its
-// pods bound and not all.
+// halves looks at every pod of a namespace, and keeps when a pod of one TrainJob was bound while another had some of
+// its pods bound and not all.
 type halves struct {
 	mu    sync.Mutex
 	bound map[string]map[string]bool // by TrainJob: the pods that have ever been bound
@@ -165,7 +169,8 @@ func (h *halves) see(job, pod string) {
 	h.bound[job][pod] = true
 	for other, pods := range h.bound {
 		if other != job && len(pods) < h.of {
-			h.found = append(h.found, fmt.Sprintf("%s had %d of %d pods bound when %s had %d", other, len(pods), h.of, job, len(h.bound[job])))
+			h.found = append(h.found, fmt.Sprintf("%s had %d of %d pods bound when %s had %d",
+				other, len(pods), h.of, job, len(h.bound[job])))
 		}
 	}
 }

@@ -16,7 +16,8 @@ func gangConfigSpecs() {
 		})
 		g := newGround(ctx, map[string]int64{"a100": 64})
 		g.runtime(ctx, "torch", "forever")
-		says, off := g.submit(ctx, g.trainJob("silent", "torch", 2)), g.submit(ctx, g.trainJob("off", "torch", 2, gangs(api.GangOff)))
+		says, off := g.submit(ctx, g.trainJob("silent", "torch", 2)),
+			g.submit(ctx, g.trainJob("off", "torch", 2, gangs(api.GangOff)))
 		gomega.Eventually(g.boundOf(ctx, "")).Should(gomega.Equal(4))
 		gomega.Expect(podGroups(ctx, says)).To(gomega.ConsistOf("node=2"))
 		gomega.Expect(podGroups(ctx, off)).To(gomega.BeEmpty())
@@ -32,11 +33,16 @@ func noGangSpecs() {
 			rt.Annotations = map[string]string{api.GangModeAnnotation: string(api.GangRequired)}
 		})
 		const why = "but the JobSets of an installed Kubeflow Trainer are not Signalbox's to build"
-		required, byRuntime := g.submit(ctx, g.trainJob("required", "torch", 1, gangs(api.GangRequired))), g.submit(ctx, g.trainJob("by-runtime", "ganged", 1))
+		required, byRuntime := g.submit(ctx, g.trainJob("required", "torch", 1, gangs(api.GangRequired))),
+			g.submit(ctx, g.trainJob("by-runtime", "ganged", 1))
 		gomega.Eventually(func() string { return told(ctx, required, api.ConditionBlocked) }).Should(gomega.And(
-			gomega.HavePrefix("True GangSchedulingUnavailable: gang scheduling is required (metadata.annotations[signalbox.dev/gang-scheduling])"), gomega.ContainSubstring(why)))
+			gomega.HavePrefix("True GangSchedulingUnavailable: gang scheduling is required "+
+				"(metadata.annotations[signalbox.dev/gang-scheduling])"),
+			gomega.ContainSubstring(why)))
 		gomega.Eventually(func() string { return told(ctx, byRuntime, api.ConditionBlocked) }).Should(gomega.And(
-			gomega.HavePrefix("True GangSchedulingUnavailable: gang scheduling is required (runtime ganged.metadata.annotations"), gomega.ContainSubstring(why)))
+			gomega.HavePrefix("True GangSchedulingUnavailable: gang scheduling is required "+
+				"(runtime ganged.metadata.annotations"),
+			gomega.ContainSubstring(why)))
 		preferred := g.submit(ctx, g.trainJob("preferred", "torch", 1, gangs(api.GangPreferred)))
 		gomega.Eventually(complete(ctx, preferred)).Should(gomega.BeTrue())
 		gomega.Expect(running(ctx, required)()).To(gomega.BeFalse())

@@ -20,7 +20,10 @@ import (
 
 func init() {
 	if cluster.bundled() {
-		ginkgo.Describe("Gangs", gangSpecs)
+		ginkgo.Describe("Gangs", func() {
+			gangSpecs()
+			gangRefusalSpecs()
+		})
 		ginkgo.Describe("Gangs for all, by configuration", ginkgo.Ordered, gangConfigSpecs)
 	} else {
 		ginkgo.Describe("Gangs beside Kubeflow Trainer", noGangSpecs)
@@ -45,12 +48,14 @@ func gangSpecs() {
 			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(gomega.And(
 				gomega.HavePrefix("False Unschedulable: gang node (9 pods) can't be placed, since 20"),
 				gomega.ContainSubstring("nodes are available"), gomega.ContainSubstring("Insufficient nvidia.com/gpu")))
-			gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("GangUnschedulable: gang node (9 pods) can't be placed")))
+			gomega.Eventually(eventsOf(ctx, tj)).Should(
+				gomega.ContainElement(gomega.HavePrefix("GangUnschedulable: gang node (9 pods) can't be placed")))
 			gomega.Eventually(cluster.metrics).Should(gomega.ContainSubstring("signalbox_gangs_unschedulable 1"))
 			gomega.Consistently(bound(ctx, tj), "3s").Should(gomega.BeZero(), "not one GPU is held")
 			moreNodes(ctx, "a100", nodesOfKind, 1)
 			gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(9))
-			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(gomega.Equal("True Scheduled: gang node (9 pods) is placed"))
+			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(
+				gomega.Equal("True Scheduled: gang node (9 pods) is placed"))
 			gomega.Eventually(cluster.metrics).Should(gomega.ContainSubstring("signalbox_gangs_unschedulable 0"))
 			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
 			gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
@@ -69,17 +74,21 @@ func gangSpecs() {
 			second := g.trainJob(fmt.Sprintf("second-%d", n), "torch", 6, gangs(api.GangRequired), priority(low))
 			g.submit(ctx, first)
 			g.submit(ctx, second)
-			gomega.Eventually(func() bool { return complete(ctx, first)() && complete(ctx, second)() }).Should(gomega.BeTrue(), "round %d", n)
+			gomega.Eventually(func() bool { return complete(ctx, first)() && complete(ctx, second)() }).Should(gomega.BeTrue(),
+				"round %d", n)
 			gomega.Expect(halves.seen()).To(gomega.BeEmpty(), "round %d", n)
 		}
 		gomega.Expect(halves.ended.Load()).To(gomega.BeFalse(), "the watch has seen all")
 		gomega.Expect(halves.whole()).To(gomega.Equal(2*rounds), "TrainJobs all of whose pods were seen to be bound")
 		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
-		ginkgo.AddReportEntry(fmt.Sprintf("gangs: %d rounds of 6 + 6 nodes on 8: %d jobs finished, none ever half placed beside another", rounds, g.finished(ctx)()))
+		ginkgo.AddReportEntry(fmt.Sprintf(
+			"gangs: %d rounds of 6 + 6 nodes on 8: %d jobs finished, none ever half placed beside another", rounds,
+			g.finished(ctx)()))
 		gomega.Expect(g.finished(ctx)()).To(gomega.Equal(2 * rounds))
 	})
 
-	ginkgo.It("wait for no pod that comes later: initializers before the trainer, nodes before the launcher", func(ctx context.Context) {
+	ginkgo.It("wait for no pod that comes later: initializers before the trainer, "+
+		"nodes before the launcher", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})
 		g.runtime(ctx, "staged", "2s", func(rt *api.TrainingRuntime) {
 			withInitializers(rt, "1s", jobset.DependencyComplete)
@@ -88,13 +97,15 @@ func gangSpecs() {
 		g.runtime(ctx, "mpi", "2s", mpiAsNode)
 		staged := g.submit(ctx, g.trainJob("staged", "staged", 2))
 		mpi := g.submit(ctx, g.trainJob("mpi", "mpi", 4, gangs(api.GangRequired)))
-		gomega.Eventually(func() []string { return podGroups(ctx, staged) }).Should(gomega.ConsistOf("dataset-initializer=2", "node=2"))
+		gomega.Eventually(func() []string { return podGroups(ctx, staged) }).Should(
+			gomega.ConsistOf("dataset-initializer=2", "node=2"))
 		gomega.Eventually(func() []string { return podGroups(ctx, mpi) }).Should(gomega.ConsistOf("node=3", "launcher=1"))
 		var workloads schedulingv1alpha2.WorkloadList
 		gomega.Expect(admin.List(ctx, &workloads, client.InNamespace(g.namespace))).To(gomega.Succeed())
 		for _, tj := range []*api.TrainJob{staged, mpi} {
 			gomega.Expect(workloads.Items).To(gomega.ContainElement(gomega.Satisfy(func(w schedulingv1alpha2.Workload) bool {
-				return metav1.IsControlledBy(&w, tj) && w.Spec.ControllerRef.Kind == "TrainJob" && w.Spec.ControllerRef.Name == tj.Name && len(w.Spec.PodGroupTemplates) == 2
+				return metav1.IsControlledBy(&w, tj) && w.Spec.ControllerRef.Kind == "TrainJob" &&
+					w.Spec.ControllerRef.Name == tj.Name && len(w.Spec.PodGroupTemplates) == 2
 			})))
 			gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
 			gomega.Expect(told(ctx, tj, api.ConditionGangScheduled)).To(gomega.HavePrefix("True Scheduled"))
@@ -111,11 +122,13 @@ func gangSpecs() {
 		g.runtime(ctx, "torch", "forever")
 		var victims, urgent []*api.TrainJob
 		for n := range pairs {
-			victims = append(victims, g.submit(ctx, g.trainJob(fmt.Sprintf("victim-%d", n), "torch", 2, gangs(api.GangRequired), priority(low), gpusEach(1))))
+			victims = append(victims, g.submit(ctx,
+				g.trainJob(fmt.Sprintf("victim-%d", n), "torch", 2, gangs(api.GangRequired), priority(low), gpusEach(1))))
 		}
 		gomega.Eventually(g.boundOf(ctx, "victim-"), "2m").Should(gomega.Equal(2 * pairs))
 		for n := range pairs {
-			urgent = append(urgent, g.submit(ctx, g.trainJob(fmt.Sprintf("urgent-%d", n), "torch", 2, gangs(api.GangRequired), priority(high), gpusEach(1))))
+			urgent = append(urgent, g.submit(ctx,
+				g.trainJob(fmt.Sprintf("urgent-%d", n), "torch", 2, gangs(api.GangRequired), priority(high), gpusEach(1))))
 		}
 		gomega.Eventually(g.boundOf(ctx, "urgent-"), "2m").Should(gomega.Equal(2*pairs), "every victim is preempted")
 		g.end(ctx, "urgent-")
@@ -128,7 +141,8 @@ func gangSpecs() {
 			gomega.Expect(watched.startsOf(urgent[n])).To(gomega.Equal(1))
 		}
 		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
-		ginkgo.AddReportEntry(fmt.Sprintf("gangs: %d preempted and started again, %d finished, 0 Workloads and PodGroups left", again, 2*pairs))
+		ginkgo.AddReportEntry(fmt.Sprintf(
+			"gangs: %d preempted and started again, %d finished, 0 Workloads and PodGroups left", again, 2*pairs))
 		gomega.Expect(again).To(gomega.Equal(pairs))
 	})
 
@@ -141,7 +155,8 @@ func gangSpecs() {
 		})
 		tj := g.submit(ctx, g.trainJob("fails", "torch", 2, gangs(api.GangRequired)))
 		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateFailed))
-		gomega.Expect(told(ctx, tj, api.ConditionGangScheduled)).To(gomega.HavePrefix("True Scheduled: gang node (2 pods) is placed"))
+		gomega.Expect(told(ctx, tj, api.ConditionGangScheduled)).To(
+			gomega.HavePrefix("True Scheduled: gang node (2 pods) is placed"))
 		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
 	})
 
@@ -162,11 +177,13 @@ func gangSpecs() {
 		gomega.Expect(before.OwnerReferences[1].Kind).To(gomega.Equal("Workload"))
 
 		// Its Workload is but where it came from.
-		gomega.Expect(admin.DeleteAllOf(ctx, &schedulingv1alpha2.Workload{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
+		gomega.Expect(admin.DeleteAllOf(ctx, &schedulingv1alpha2.Workload{}, client.InNamespace(g.namespace))).To(
+			gomega.Succeed())
 		gomega.Consistently(bound(ctx, tj)).Should(gomega.Equal(2))
 
 		gomega.Expect(admin.Delete(ctx, before.DeepCopy())).To(gomega.Succeed())
-		gomega.Expect(get(ctx, before.DeepCopy()).DeletionTimestamp).NotTo(gomega.BeNil(), "its finalizer keeps it while its pods run")
+		gomega.Expect(get(ctx, before.DeepCopy()).DeletionTimestamp).NotTo(gomega.BeNil(),
+			"its finalizer keeps it while its pods run")
 		gomega.Expect(bound(ctx, tj)()).To(gomega.Equal(2))
 		// The Job makes both pods anew; between the two the PodGroup is free to go.
 		gomega.Expect(admin.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
@@ -177,18 +194,23 @@ func gangSpecs() {
 		gomega.Expect(groupsOfPods(ctx, tj)).To(gomega.Equal(map[string]int{before.Name: 2}))
 	})
 
-	ginkgo.It("let a pod be placed by itself that replaces a failed one, when others of its gang have succeeded", func(ctx context.Context) {
+	ginkgo.It("let a pod be placed by itself that replaces a failed one, "+
+		"when others of its gang have succeeded", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})
 		g.runtime(ctx, "staged", "forever", func(rt *api.TrainingRuntime) {
 			withInitializers(rt, "forever", jobset.DependencyReady)
-			rt.Spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll, TargetReplicatedJobs: []string{"node"}}
+			rt.Spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll,
+				TargetReplicatedJobs: []string{"node"}}
 		})
 		tj := g.submit(ctx, g.trainJob("staged", "staged", 1, gangs(api.GangRequired)))
 		gomega.Eventually(func() int32 { return succeeded(ctx, tj, "dataset-initializer") }).Should(gomega.BeEquivalentTo(1))
 		gomega.Eventually(func() []string { return podsNamed(ctx, tj, "model-initializer") }).Should(gomega.HaveLen(1))
 		lost := podsNamed(ctx, tj, "model-initializer")[0]
-		gomega.Expect(admin.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: lost}})).To(gomega.Succeed())
-		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("GangReleased: gang dataset-initializer (2 pods) was placed as a whole, and 1 of its pods")))
+		gomega.Expect(admin.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: lost}})).To(
+			gomega.Succeed())
+		gomega.Eventually(eventsOf(ctx, tj)).Should(
+			gomega.ContainElement(gomega.HavePrefix(
+				"GangReleased: gang dataset-initializer (2 pods) was placed as a whole, and 1 of its pods")))
 		gomega.Eventually(func() string {
 			for _, p := range podsOf(ctx, tj) {
 				if strings.HasPrefix(p.Name, "staged-model-initializer") && p.DeletionTimestamp == nil && p.Name != lost {
@@ -230,7 +252,8 @@ func gangSpecs() {
 	ginkgo.It("are placed in the rack that Kueue's topology-aware scheduling gives them", func(ctx context.Context) {
 		g := onRacks(ctx)
 		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
-			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[kueue.PodSetRequiredTopologyAnnotation] = "rack"
+			pod := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template
+			pod.Annotations[kueue.PodSetRequiredTopologyAnnotation] = "rack"
 		})
 		tj := g.submit(ctx, g.trainJob("racked", "torch", nodesOfRack, gangs(api.GangRequired)))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(nodesOfRack))
@@ -238,10 +261,12 @@ func gangSpecs() {
 		gomega.Expect(podGroups(ctx, tj)).To(gomega.ConsistOf(fmt.Sprintf("node=%d", nodesOfRack)))
 	})
 
-	ginkgo.It("are found out at run time: where the API isn't served, required waits and says why, preferred does without", func(ctx context.Context) {
+	ginkgo.It("are found out at run time: where the API isn't served, required waits and says why, "+
+		"preferred does without", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})
 		g.runtime(ctx, "torch", "1s")
-		// Watches come back to a restarted API server up to half a minute late, so those are restarted that the spec isn't about.
+		// Watches come back to a restarted API server up to half a minute late, so those are restarted that the spec isn't
+		// about.
 		served := true
 		serve := func(on bool) {
 			action := map[bool]string{true: "enable", false: "disable"}[on]
@@ -257,61 +282,28 @@ func gangSpecs() {
 			cluster.mustAct("restart", "signalbox")
 		})
 		serve(false)
-		required, preferred := g.trainJob("required", "torch", 2, gangs(api.GangRequired)), g.trainJob("preferred", "torch", 2, gangs(api.GangPreferred))
+		required, preferred := g.trainJob("required", "torch", 2, gangs(api.GangRequired)),
+			g.trainJob("preferred", "torch", 2, gangs(api.GangPreferred))
 		for _, tj := range []*api.TrainJob{required, preferred} {
 			gomega.Eventually(func() error { return user.Create(ctx, tj) }).Should(gomega.Succeed())
 		}
 		gomega.Eventually(func() string { return told(ctx, required, api.ConditionBlocked) }).Should(gomega.And(
-			gomega.HavePrefix("True GangSchedulingUnavailable: gang scheduling is required (metadata.annotations[signalbox.dev/gang-scheduling]), but the API server doesn't serve Workloads and PodGroups of scheduling.k8s.io/v1alpha2"),
-			gomega.ContainSubstring("--feature-gates=GenericWorkload=true,GangScheduling=true"), gomega.HaveSuffix("or set it to preferred or off")))
+			gomega.HavePrefix(
+				"True GangSchedulingUnavailable: gang scheduling is required "+
+					"(metadata.annotations[signalbox.dev/gang-scheduling]), but the API server doesn't serve Workloads and PodGroups "+
+					"of scheduling.k8s.io/v1alpha2"),
+			gomega.ContainSubstring("--feature-gates=GenericWorkload=true,GangScheduling=true"),
+			gomega.HaveSuffix("or set it to preferred or off")))
 		gomega.Eventually(complete(ctx, preferred)).Should(gomega.BeTrue())
-		gomega.Expect(eventsOf(ctx, preferred)()).To(gomega.ContainElement(gomega.HavePrefix("GangSchedulingSkipped: Its pods are placed one by one: the API server doesn't serve")))
+		gomega.Expect(eventsOf(ctx, preferred)()).To(
+			gomega.ContainElement(gomega.HavePrefix(
+				"GangSchedulingSkipped: Its pods are placed one by one: the API server doesn't serve")))
 		gomega.Expect(running(ctx, required)()).To(gomega.BeFalse())
 
 		serve(true)
 		gomega.Eventually(complete(ctx, required)).Should(gomega.BeTrue())
-		gomega.Expect(told(ctx, required, api.ConditionGangScheduled)).To(gomega.HavePrefix("True Scheduled: gang node (2 pods) is placed"))
+		gomega.Expect(told(ctx, required, api.ConditionGangScheduled)).To(
+			gomega.HavePrefix("True Scheduled: gang node (2 pods) is placed"))
 		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
-	})
-
-	ginkgo.It("say what they refuse: with the path, the value and the way out", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 64})
-		rt := g.runtime(ctx, "grouped", "forever", func(rt *api.TrainingRuntime) {
-			other := step("other", "", "forever")
-			other.Template.Spec.Template.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("mine")}
-			rt.Spec.Template.Spec.ReplicatedJobs = append(rt.Spec.Template.Spec.ReplicatedJobs, other)
-		})
-		err := user.Create(ctx, g.trainJob("wrong", "grouped", 1, gangs("always")))
-		gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring(`metadata.annotations[signalbox.dev/gang-scheduling]: Unsupported value: "always": supported values: "required", "preferred", "off"`)))
-		get(ctx, rt)
-		metav1.SetMetaDataAnnotation(&rt.ObjectMeta, api.GangPolicyAnnotation, "some")
-		gomega.Expect(admin.Update(ctx, rt)).To(gomega.MatchError(gomega.ContainSubstring(`metadata.annotations[signalbox.dev/gang-scheduling-policy]: Unsupported value: "some"`)))
-
-		g.runtime(ctx, "exclusive", "forever", func(rt *api.TrainingRuntime) {
-			rt.Spec.Template.Annotations = map[string]string{jobset.ExclusiveKey: "rack"}
-		})
-		exclusive := g.submit(ctx, g.trainJob("exclusive", "exclusive", 2, gangs(api.GangRequired)))
-		gomega.Eventually(func() string { return told(ctx, exclusive, api.ConditionBlocked) }).Should(gomega.ContainSubstring(`annotation alpha.jobset.sigs.k8s.io/exclusive-topology of the JobSet or of replicatedJobs[node] is "rack"`))
-
-		required := g.submit(ctx, g.trainJob("required", "grouped", 1, gangs(api.GangRequired)))
-		gomega.Eventually(func() string { return told(ctx, required, api.ConditionBlocked) }).Should(gomega.And(
-			gomega.HavePrefix("True InvalidGangScheduling: gang scheduling is required (metadata.annotations[signalbox.dev/gang-scheduling])"),
-			gomega.ContainSubstring(`replicatedJobs[other].template.spec.template.spec.schedulingGroup.podGroupName is "mine"`), gomega.HaveSuffix("or set it to off")))
-		gomega.Expect(workloadOf(ctx, required)).To(gomega.BeNil(), "it holds no quota")
-		gomega.Expect(admin.Create(ctx, &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mine"}, Spec: schedulingv1alpha2.PodGroupSpec{
-			SchedulingPolicy: schedulingv1alpha2.PodGroupSchedulingPolicy{Basic: &schedulingv1alpha2.BasicSchedulingPolicy{}},
-		}})).To(gomega.Succeed())
-		preferred := g.submit(ctx, g.trainJob("preferred", "grouped", 1, gangs(api.GangPreferred)))
-		gomega.Eventually(bound(ctx, preferred)).Should(gomega.Equal(2))
-		gomega.Eventually(eventsOf(ctx, preferred)).Should(gomega.ContainElement(gomega.HavePrefix("GangSchedulingSkipped: Its pods are placed one by one: replicatedJobs[other]")))
-		gomega.Expect(groupsOfPods(ctx, preferred)).To(gomega.Equal(map[string]int{"mine": 1}))
-		gomega.Expect(g.leftovers(ctx)()).To(gomega.ConsistOf("mine"))
-
-		g.runtime(ctx, "torch", "forever")
-		basic := g.submit(ctx, g.trainJob("basic", "torch", 2, gangs(api.GangRequired), func(tj *api.TrainJob) {
-			tj.Annotations[api.GangPolicyAnnotation] = string(api.GangPolicyBasic)
-		}))
-		gomega.Eventually(bound(ctx, basic)).Should(gomega.Equal(2))
-		gomega.Expect(podGroups(ctx, basic)).To(gomega.ConsistOf("node=basic"))
 	})
 }

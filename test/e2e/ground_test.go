@@ -20,7 +20,8 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// ground is what one spec stands on: a namespace, a ClusterQueue with its quota and a LocalQueue. All goes with the spec.
+// ground is what one spec stands on: a namespace, a ClusterQueue with its quota and a LocalQueue.
+// All goes with the spec.
 type ground struct {
 	namespace string
 	queue     string // the LocalQueue "training" admits by it
@@ -48,15 +49,20 @@ func newGround(ctx context.Context, quota map[string]int64, change ...func(*kueu
 	return g
 }
 
-func (g *ground) clusterQueue(ctx context.Context, name string, quota map[string]int64, change ...func(*kueue.ClusterQueue)) {
+func (g *ground) clusterQueue(
+	ctx context.Context, name string, quota map[string]int64, change ...func(*kueue.ClusterQueue),
+) {
 	ginkgo.GinkgoHelper()
 	var flavors []kueue.FlavorQuotas
 	for _, kind := range gpuKinds {
 		if gpus, found := quota[kind]; found {
-			flavors = append(flavors, kueue.FlavorQuotas{Name: kueue.ResourceFlavorReference(kind), Resources: []kueue.ResourceQuota{
-				{Name: gpu, NominalQuota: *resource.NewQuantity(gpus, resource.DecimalSI)},
-				{Name: corev1.ResourceCPU, NominalQuota: resource.MustParse("10000")},
-			}})
+			flavors = append(flavors, kueue.FlavorQuotas{
+				Name: kueue.ResourceFlavorReference(kind),
+				Resources: []kueue.ResourceQuota{
+					{Name: gpu, NominalQuota: *resource.NewQuantity(gpus, resource.DecimalSI)},
+					{Name: corev1.ResourceCPU, NominalQuota: resource.MustParse("10000")},
+				},
+			})
 		}
 	}
 	cq := &kueue.ClusterQueue{
@@ -64,7 +70,9 @@ func (g *ground) clusterQueue(ctx context.Context, name string, quota map[string
 		Spec: kueue.ClusterQueueSpec{
 			NamespaceSelector: &metav1.LabelSelector{},
 			Preemption:        &kueue.ClusterQueuePreemption{WithinClusterQueue: kueue.PreemptionPolicyLowerPriority},
-			ResourceGroups:    []kueue.ResourceGroup{{CoveredResources: []corev1.ResourceName{gpu, corev1.ResourceCPU}, Flavors: flavors}},
+			ResourceGroups: []kueue.ResourceGroup{{
+				CoveredResources: []corev1.ResourceName{gpu, corev1.ResourceCPU}, Flavors: flavors,
+			}},
 		},
 	}
 	for _, c := range change {
@@ -97,13 +105,23 @@ func (g *ground) list(ctx context.Context, list client.ObjectList) []string {
 
 // runtime makes a TrainingRuntime in the namespace: one trainer step of one node, which tolerates the nodes' own taint
 // and runs for the given time.
-func (g *ground) runtime(ctx context.Context, name, duration string, change ...func(*api.TrainingRuntime)) *api.TrainingRuntime {
+func (g *ground) runtime(
+	ctx context.Context, name, duration string, change ...func(*api.TrainingRuntime),
+) *api.TrainingRuntime {
 	ginkgo.GinkgoHelper()
 	rt := &api.TrainingRuntime{
-		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: g.namespace, Name: name,
+			Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"},
+		},
 		Spec: trainerapi.TrainingRuntimeSpec{
-			MLPolicy: &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainerapi.MLPolicySource{Torch: &trainerapi.TorchMLPolicySource{}}},
-			Template: trainerapi.JobSetTemplateSpec{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{step("node", "trainer", duration)}}},
+			MLPolicy: &trainerapi.MLPolicy{
+				NumNodes:       ptr.To[int32](1),
+				MLPolicySource: trainerapi.MLPolicySource{Torch: &trainerapi.TorchMLPolicySource{}},
+			},
+			Template: trainerapi.JobSetTemplateSpec{Spec: jobset.JobSetSpec{
+				ReplicatedJobs: []jobset.ReplicatedJob{step("node", "trainer", duration)},
+			}},
 		},
 	}
 	for _, c := range change {
@@ -117,11 +135,17 @@ func (g *ground) runtime(ctx context.Context, name, duration string, change ...f
 func (g *ground) trainJob(name, runtime string, nodes int32, change ...func(*api.TrainJob)) *api.TrainJob {
 	gpus := corev1.ResourceList{gpu: resource.MustParse(fmt.Sprint(gpusPerNode))}
 	tj := &api.TrainJob{
-		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: map[string]string{constants.QueueLabel: localQueue}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: g.namespace, Name: name, Labels: map[string]string{constants.QueueLabel: localQueue},
+		},
 		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
-			RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group), Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: runtime},
-			Trainer:    &trainerapi.Trainer{NumNodes: &nodes, ResourcesPerNode: &corev1.ResourceRequirements{Requests: gpus, Limits: gpus}},
-			Suspend:    ptr.To(true),
+			RuntimeRef: trainerapi.RuntimeRef{
+				APIGroup: ptr.To(trainerapi.GroupVersion.Group), Kind: ptr.To(trainerapi.TrainingRuntimeKind), Name: runtime,
+			},
+			Trainer: &trainerapi.Trainer{
+				NumNodes: &nodes, ResourcesPerNode: &corev1.ResourceRequirements{Requests: gpus, Limits: gpus},
+			},
+			Suspend: ptr.To(true),
 		}},
 	}
 	for _, c := range change {
@@ -163,7 +187,9 @@ func (g *ground) startsOf(ctx context.Context, all []*api.TrainJob) int {
 	gomega.Expect(pods.Items).To(gomega.HaveLen(len(all)))
 	for _, p := range pods.Items {
 		gomega.Expect(own(p.Spec.Tolerations)).To(gomega.ConsistOf(spot, corev1.Toleration{
-			Key: "gpu", Operator: corev1.TolerationOpEqual, Value: p.Spec.NodeSelector["gpu"], Effect: corev1.TaintEffectNoSchedule}))
+			Key: "gpu", Operator: corev1.TolerationOpEqual,
+			Value: p.Spec.NodeSelector["gpu"], Effect: corev1.TaintEffectNoSchedule,
+		}))
 	}
 	starts := 0
 	for _, tj := range all {

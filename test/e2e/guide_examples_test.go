@@ -15,7 +15,8 @@ type example struct {
 }
 
 // ofA100 is what admission adds to every pod.
-var ofA100 = corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: "a100", Effect: corev1.TaintEffectNoSchedule}
+var ofA100 = corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: "a100",
+	Effect: corev1.TaintEffectNoSchedule}
 
 func env(c corev1.Container) map[string]string {
 	values := map[string]string{}
@@ -64,7 +65,8 @@ var examples = map[string]example{
 		`[{targetJobs: [{name: node}], spec: {serviceAccountName: ml-training, nodeSelector: {accelerator: v100, node-pool: training}}}]`,
 		func(pods map[string]corev1.Pod) {
 			gomega.Expect(pods["node"].Spec.ServiceAccountName).To(gomega.Equal("ml-training"))
-			gomega.Expect(pods["node"].Spec.NodeSelector).To(gomega.Equal(map[string]string{"accelerator": "v100", "node-pool": "training", "gpu": "a100", "has-a100": "true"}),
+			gomega.Expect(pods["node"].Spec.NodeSelector).To(
+				gomega.Equal(map[string]string{"accelerator": "v100", "node-pool": "training", "gpu": "a100", "has-a100": "true"}),
 				"the runtime's is replaced, and admission adds the flavor's")
 			gomega.Expect(pods["dataset-initializer"].Spec.ServiceAccountName).To(gomega.Equal("default"))
 		},
@@ -80,14 +82,18 @@ var examples = map[string]example{
 			gomega.Expect(cache.HostPath).To(gomega.BeNil(), "a volume of the same name is overridden")
 			gomega.Expect(volumeOf(pods["node"], "shared").EmptyDir).NotTo(gomega.BeNil(), "the runtime's others stay")
 			gomega.Expect(mounts(containerOf(pods["node"], "trainer"))).To(gomega.Equal(map[string]string{
-				"/workspace/data": "training-data", "/workspace/cache": "model-cache", "/shared": "shared"}), "a mount of the same volume replaces the runtime's")
+				"/workspace/data": "training-data", "/workspace/cache": "model-cache",
+				"/shared": "shared"}), "a mount of the same volume replaces the runtime's")
 		},
 	},
 	"3, environment of an initContainer": {
 		`[{targetJobs: [{name: node}], spec: {initContainers: [{name: fetch-identity, env: [{name: USER_ID, value: "12345"}, {name: WORKSPACE_ID, value: ml-team}, {name: FETCH_TIMEOUT, value: "300"}]}]}}]`,
 		func(pods map[string]corev1.Pod) {
-			gomega.Expect(env(containerOf(pods["node"], "fetch-identity"))).To(gomega.Equal(map[string]string{"USER_ID": "12345", "WORKSPACE_ID": "ml-team", "FETCH_TIMEOUT": "300", "REGION": "east"}))
-			gomega.Expect(env(containerOf(pods["dataset-initializer"], "fetch-identity"))).To(gomega.Equal(map[string]string{"USER_ID": "1", "REGION": "east"}))
+			gomega.Expect(env(containerOf(pods["node"], "fetch-identity"))).To(
+				gomega.Equal(map[string]string{"USER_ID": "12345", "WORKSPACE_ID": "ml-team", "FETCH_TIMEOUT": "300",
+					"REGION": "east"}))
+			gomega.Expect(env(containerOf(pods["dataset-initializer"], "fetch-identity"))).To(
+				gomega.Equal(map[string]string{"USER_ID": "1", "REGION": "east"}))
 		},
 	},
 	"4, tolerations": {
@@ -95,7 +101,8 @@ var examples = map[string]example{
 		func(pods map[string]corev1.Pod) {
 			gomega.Expect(own(pods["node"].Spec.Tolerations)).To(gomega.ConsistOf(ofA100,
 				corev1.Toleration{Key: "nvidia.com/gpu", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
-				corev1.Toleration{Key: "training-workload", Operator: corev1.TolerationOpEqual, Value: "high-priority", Effect: corev1.TaintEffectNoSchedule}))
+				corev1.Toleration{Key: "training-workload", Operator: corev1.TolerationOpEqual, Value: "high-priority",
+					Effect: corev1.TaintEffectNoSchedule}))
 		},
 	},
 	"5, affinity": {
@@ -105,14 +112,17 @@ var examples = map[string]example{
 		func(pods map[string]corev1.Pod) {
 			a := pods["node"].Spec.Affinity
 			gomega.Expect(a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution).To(gomega.HaveLen(1))
-			gomega.Expect(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Values).To(gomega.Equal([]string{"p3", "p4"}))
+			gomega.Expect(
+				a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Values).To(
+				gomega.Equal([]string{"p3", "p4"}))
 			gomega.Expect(a.PodAffinity).To(gomega.BeNil(), "the runtime's is replaced")
 		},
 	},
 	"6, image pull secrets": {
 		`[{targetJobs: [{name: node}], spec: {imagePullSecrets: [{name: private}, {name: backup}]}}]`,
 		func(pods map[string]corev1.Pod) {
-			gomega.Expect(pods["node"].Spec.ImagePullSecrets).To(gomega.Equal([]corev1.LocalObjectReference{{Name: "private"}, {Name: "backup"}}))
+			gomega.Expect(pods["node"].Spec.ImagePullSecrets).To(
+				gomega.Equal([]corev1.LocalObjectReference{{Name: "private"}, {Name: "backup"}}))
 		},
 	},
 	"7, several overrides for several jobs": {
@@ -123,8 +133,10 @@ var examples = map[string]example{
 		func(pods map[string]corev1.Pod) {
 			init, node := pods["dataset-initializer"], pods["node"]
 			gomega.Expect(init.Spec.ServiceAccountName).To(gomega.Equal("dataset-reader"))
-			gomega.Expect(env(containerOf(init, "fetch-identity"))).To(gomega.Equal(map[string]string{"USER_ID": "1", "REGION": "east", "DATA_SOURCE": "bucket"}))
-			gomega.Expect(mounts(containerOf(init, "dataset-initializer"))).To(gomega.Equal(map[string]string{"/cache": "dataset-cache"}))
+			gomega.Expect(env(containerOf(init, "fetch-identity"))).To(
+				gomega.Equal(map[string]string{"USER_ID": "1", "REGION": "east", "DATA_SOURCE": "bucket"}))
+			gomega.Expect(mounts(containerOf(init, "dataset-initializer"))).To(
+				gomega.Equal(map[string]string{"/cache": "dataset-cache"}))
 			gomega.Expect(volumeOf(init, "dataset-cache").EmptyDir.SizeLimit.String()).To(gomega.Equal("10Gi"))
 			gomega.Expect(node.Spec.ServiceAccountName).To(gomega.Equal("model-trainer"))
 			gomega.Expect(node.Spec.NodeSelector).To(gomega.HaveKeyWithValue("kind", "big"))
@@ -135,7 +147,8 @@ var examples = map[string]example{
 	"8, scheduling gates": {
 		`[{targetJobs: [{name: node}], spec: {schedulingGates: [{name: example.com/data-validation}, {name: example.com/quota-check}]}}]`,
 		func(pods map[string]corev1.Pod) {
-			gomega.Expect(pods["node"].Spec.SchedulingGates).To(gomega.Equal([]corev1.PodSchedulingGate{{Name: "example.com/data-validation"}, {Name: "example.com/quota-check"}}))
+			gomega.Expect(pods["node"].Spec.SchedulingGates).To(
+				gomega.Equal([]corev1.PodSchedulingGate{{Name: "example.com/data-validation"}, {Name: "example.com/quota-check"}}))
 		},
 	},
 	"on merging, the later of two for the same job": {
@@ -143,8 +156,10 @@ var examples = map[string]example{
 		  {targetJobs: [{name: node}], spec: {serviceAccountName: custom, nodeSelector: {b: second}, tolerations: [{key: second, operator: Exists}]}}]`,
 		func(pods map[string]corev1.Pod) {
 			gomega.Expect(pods["node"].Spec.ServiceAccountName).To(gomega.Equal("custom"))
-			gomega.Expect(pods["node"].Spec.NodeSelector).To(gomega.Equal(map[string]string{"b": "second", "gpu": "a100", "has-a100": "true"}))
-			gomega.Expect(own(pods["node"].Spec.Tolerations)).To(gomega.ConsistOf(ofA100, corev1.Toleration{Key: "second", Operator: corev1.TolerationOpExists}))
+			gomega.Expect(pods["node"].Spec.NodeSelector).To(
+				gomega.Equal(map[string]string{"b": "second", "gpu": "a100", "has-a100": "true"}))
+			gomega.Expect(own(pods["node"].Spec.Tolerations)).To(
+				gomega.ConsistOf(ofA100, corev1.Toleration{Key: "second", Operator: corev1.TolerationOpExists}))
 		},
 	},
 	"on merging, what is merged by key and by name": {
@@ -155,9 +170,13 @@ var examples = map[string]example{
 			for key, value := range map[string]string{"team": "ml", "project": "churn", "from": "runtime"} {
 				gomega.Expect(p.Labels).To(gomega.HaveKeyWithValue(key, value))
 			}
-			gomega.Expect(p.Annotations).To(gomega.And(gomega.HaveKeyWithValue("monitoring", "enabled"), gomega.HaveKeyWithValue("description", "a b"), gomega.HaveKey(runFor)))
-			gomega.Expect(env(containerOf(p, "trainer"))).To(gomega.Equal(map[string]string{"MODE": "fast", "KEEP": "this", "MORE": ""}))
-			gomega.Expect(containerOf(p, "trainer").Env).To(gomega.ContainElement(gomega.HaveField("ValueFrom.SecretKeyRef.Name", "s")))
+			gomega.Expect(p.Annotations).To(
+				gomega.And(gomega.HaveKeyWithValue("monitoring", "enabled"), gomega.HaveKeyWithValue("description", "a b"),
+					gomega.HaveKey(runFor)))
+			gomega.Expect(env(containerOf(p, "trainer"))).To(
+				gomega.Equal(map[string]string{"MODE": "fast", "KEEP": "this", "MORE": ""}))
+			gomega.Expect(containerOf(p, "trainer").Env).To(
+				gomega.ContainElement(gomega.HaveField("ValueFrom.SecretKeyRef.Name", "s")))
 		},
 	},
 }

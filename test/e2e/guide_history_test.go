@@ -27,7 +27,8 @@ func historySpecs() {
 		return g.submitRaw(ctx, tj, "templateOverrides", listFrom(history))
 	}
 
-	ginkgo.It("is merged, the later time over the earlier, into the JobSet, the Jobs and the pods", func(ctx context.Context) {
+	ginkgo.It("is merged, the later time over the earlier, into the JobSet, "+
+		"the Jobs and the pods", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "guided", "1s", guided)
 		tj := g.submitRaw(ctx, g.trainJob("history", "guided", 1), "templateOverrides", listFrom(`[{manager: example.com/team,
@@ -39,12 +40,15 @@ func historySpecs() {
 		gomega.Expect(js.Labels).To(gomega.HaveKeyWithValue("of", "jobset"))
 		gomega.Expect(js.Spec.ReplicatedJobs[1].Template.Annotations).To(gomega.HaveKeyWithValue("of", "job"))
 		pod := js.Spec.ReplicatedJobs[1].Template.Spec.Template.Spec
-		gomega.Expect(pod.NodeSelector).To(gomega.Equal(map[string]string{"disk": "fast", "zone": "later", "more": "yes", "gpu": "a100", "has-a100": "true"}), "merged by key")
+		gomega.Expect(pod.NodeSelector).To(
+			gomega.Equal(map[string]string{"disk": "fast", "zone": "later", "more": "yes", "gpu": "a100", "has-a100": "true"}),
+			"merged by key")
 		gomega.Expect(pod.TerminationGracePeriodSeconds).To(gomega.HaveValue(gomega.BeEquivalentTo(5)))
 		gomega.Expect(pod.SecurityContext.RunAsUser).To(gomega.HaveValue(gomega.BeEquivalentTo(7)))
 	})
 
-	ginkgo.It("is a history: entries may be added, never changed or removed; its times are the server's where they are missing", func(ctx context.Context) {
+	ginkgo.It("is a history: entries may be added, never changed or removed; "+
+		"its times are the server's where they are missing", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "guided", "1s", guided)
 		const first = `{targetJobs: [{name: node}], spec: {nodeSelector: {zone: a}}}`
@@ -58,13 +62,15 @@ func historySpecs() {
 			if history == "" {
 				unstructured.RemoveNestedField(after.Object, "spec", "templateOverrides")
 			} else {
-				gomega.Expect(unstructured.SetNestedSlice(after.Object, listFrom(history), "spec", "templateOverrides")).To(gomega.Succeed())
+				gomega.Expect(unstructured.SetNestedSlice(after.Object, listFrom(history), "spec", "templateOverrides")).To(
+					gomega.Succeed())
 			}
 			return ways[way](ctx, user, before, after)
 		}
 		for way := range ways {
 			gomega.Expect(send(way, `[{manager: example.com/team, pod: [`+first+`]}]`)).To(gomega.Succeed(), way+": the same again, without its time")
-			gomega.Expect(get(ctx, tj).Spec.TemplateOverrides[0].Pod[0].Time.Equal(stamp)).To(gomega.BeTrue(), way+": its time is kept")
+			gomega.Expect(get(ctx, tj).Spec.TemplateOverrides[0].Pod[0].Time.Equal(stamp)).To(gomega.BeTrue(),
+				way+": its time is kept")
 			refusals := []string{
 				`[{manager: example.com/team, pod: [{targetJobs: [{name: node}], spec: {nodeSelector: {zone: b}}}]}]`,
 				`[{manager: example.com/team, pod: [{time: "2026-01-01T00:00:00Z", targetJobs: [{name: node}], spec: {nodeSelector: {zone: a}}}]}]`,
@@ -78,7 +84,8 @@ func historySpecs() {
 			}
 			for _, refusal := range refusals {
 				gomega.Expect(send(way, refusal)).To(gomega.MatchError(gomega.And(
-					gomega.ContainSubstring("spec.templateOverrides[example.com/team].pod[0]: Forbidden: entry 0, of "), gomega.ContainSubstring("is history: it can't be changed, moved or removed"),
+					gomega.ContainSubstring("spec.templateOverrides[example.com/team].pod[0]: Forbidden: entry 0, of "),
+					gomega.ContainSubstring("is history: it can't be changed, moved or removed"),
 					gomega.ContainSubstring("or use spec.runtimePatches"))), way+": "+refusal)
 			}
 		}
@@ -100,7 +107,9 @@ func historySpecs() {
 			"podTemplateOverrides": `[{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"a":"b"}}}]`,
 		} {
 			patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"`+field+`":`+list+`}}`))
-			gomega.Expect(user.Patch(ctx, tj.DeepCopy(), patch)).To(gomega.MatchError(gomega.ContainSubstring("spec." + field + ": Forbidden: its entries can't change while the TrainJob runs; suspend it before")))
+			gomega.Expect(user.Patch(ctx, tj.DeepCopy(), patch)).To(
+				gomega.MatchError(gomega.ContainSubstring("spec." + field +
+					": Forbidden: its entries can't change while the TrainJob runs; suspend it before")))
 		}
 		warned := &warnings{}
 		c := rest.CopyConfig(config(cluster.kubeconfig("")))
@@ -112,7 +121,8 @@ func historySpecs() {
 		gomega.Expect(unstructured.SetNestedSlice(u.Object, listFrom(`[{manager: example.com/team, pod: [{targetJobs: [{name: node}], spec: {nodeSelector: {zone: a}}}]}]`), "spec", "templateOverrides")).To(gomega.Succeed())
 		gomega.Expect(warning.Create(ctx, u)).To(gomega.Succeed())
 		gomega.Expect(warned.texts).To(gomega.HaveLen(1))
-		_, equivalent, found := strings.Cut(warned.texts[0], "spec.templateOverrides is deprecated; the equivalent in spec is ")
+		_, equivalent, found := strings.Cut(warned.texts[0],
+			"spec.templateOverrides is deprecated; the equivalent in spec is ")
 		gomega.Expect(found).To(gomega.BeTrue(), warned.texts[0])
 		var spec api.TrainJobSpec
 		gomega.Expect(json.Unmarshal([]byte(equivalent), &spec)).To(gomega.Succeed())

@@ -32,7 +32,10 @@ func init() {
 
 // guided is a runtime with something in every place that an override may change.
 func guided(rt *api.TrainingRuntime) {
-	fetch := corev1.Container{Name: "fetch-identity", Image: "example.com/fetch:1", Env: []corev1.EnvVar{{Name: "USER_ID", Value: "1"}, {Name: "REGION", Value: "east"}}}
+	fetch := corev1.Container{
+		Name: "fetch-identity", Image: "example.com/fetch:1",
+		Env: []corev1.EnvVar{{Name: "USER_ID", Value: "1"}, {Name: "REGION", Value: "east"}},
+	}
 	init := step("dataset-initializer", "dataset-initializer", "1s")
 	init.Template.Spec.Template.Spec.InitContainers = []corev1.Container{fetch}
 	spec := &rt.Spec.Template.Spec
@@ -41,8 +44,11 @@ func guided(rt *api.TrainingRuntime) {
 	node.Annotations["monitoring"] = "off"
 	pod := &node.Spec
 	pod.NodeSelector = map[string]string{"disk": "fast"}
-	pod.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
-		{Weight: 1, PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: "rack"}}}}}
+	pod.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+			{Weight: 1, PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: "rack"}},
+		},
+	}}
 	pod.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/of-the-runtime"}}
 	pod.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "of-the-runtime"}}
 	pod.ServiceAccountName = "default"
@@ -53,8 +59,10 @@ func guided(rt *api.TrainingRuntime) {
 	pod.InitContainers = []corev1.Container{fetch}
 	pod.Containers = append(pod.Containers, corev1.Container{
 		Name: "trainer", Image: "example.com/beside:1",
-		Env:          []corev1.EnvVar{{Name: "MODE", Value: "slow"}, {Name: "KEEP", Value: "this"}},
-		VolumeMounts: []corev1.VolumeMount{{Name: "model-cache", MountPath: "/cache"}, {Name: "shared", MountPath: "/shared"}},
+		Env: []corev1.EnvVar{{Name: "MODE", Value: "slow"}, {Name: "KEEP", Value: "this"}},
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: "model-cache", MountPath: "/cache"}, {Name: "shared", MountPath: "/shared"},
+		},
 	})
 	spec.ReplicatedJobs = append([]jobset.ReplicatedJob{init}, spec.ReplicatedJobs...)
 }
@@ -64,7 +72,9 @@ func guideSpecs() {
 	submitted := func(ctx context.Context, g *ground, name, field, list string) map[string]corev1.Pod {
 		ginkgo.GinkgoHelper()
 		for _, account := range []string{"ml-training", "dataset-reader", "model-trainer", "base", "custom"} {
-			gomega.Expect(ignoreExists(admin.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: account}}))).To(gomega.Succeed())
+			gomega.Expect(ignoreExists(admin.Create(ctx, &corev1.ServiceAccount{
+				ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: account},
+			}))).To(gomega.Succeed())
 		}
 		tj := g.submitRaw(ctx, g.trainJob(name, "guided", 1), field, listFrom(list))
 		pods := map[string]corev1.Pod{}
@@ -93,14 +103,27 @@ func guideSpecs() {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ml-team"}}
 		gomega.Expect(admin.Create(ctx, namespace)).To(gomega.Succeed())
 		for _, account := range []string{"ml-training-sa", "dataset-reader-sa", "model-trainer-sa"} {
-			gomega.Expect(admin.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: account}})).To(gomega.Succeed())
+			gomega.Expect(admin.Create(ctx, &corev1.ServiceAccount{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: account},
+			})).To(gomega.Succeed())
 		}
-		rt := &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "pytorch-distributed-gpu"}, Spec: trainerapi.TrainingRuntimeSpec{
-			MLPolicy: &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainerapi.MLPolicySource{Torch: &trainerapi.TorchMLPolicySource{}}},
-			Template: trainerapi.JobSetTemplateSpec{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{step("node", "trainer", "1s")}}},
-		}}
+		rt := &api.TrainingRuntime{
+			ObjectMeta: metav1.ObjectMeta{Name: "pytorch-distributed-gpu"},
+			Spec: trainerapi.TrainingRuntimeSpec{
+				MLPolicy: &trainerapi.MLPolicy{
+					NumNodes:       ptr.To[int32](1),
+					MLPolicySource: trainerapi.MLPolicySource{Torch: &trainerapi.TorchMLPolicySource{}},
+				},
+				Template: trainerapi.JobSetTemplateSpec{Spec: jobset.JobSetSpec{
+					ReplicatedJobs: []jobset.ReplicatedJob{step("node", "trainer", "1s")},
+				}},
+			},
+		}
 		guided(rt)
-		everywhere := &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: rt.Name, Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"}}, Spec: rt.Spec}
+		everywhere := &api.ClusterTrainingRuntime{
+			ObjectMeta: metav1.ObjectMeta{Name: rt.Name, Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"}},
+			Spec:       rt.Spec,
+		}
 		gomega.Expect(admin.Create(ctx, everywhere)).To(gomega.Succeed())
 		ginkgo.DeferCleanup(func(ctx context.Context) {
 			gomega.Expect(admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(namespace.Name))).To(gomega.Succeed())
@@ -123,7 +146,9 @@ func guideSpecs() {
 		}
 		gomega.Expect(applied).To(gomega.Equal(8))
 		gomega.Expect(warned.texts).To(gomega.ContainElement(gomega.And(
-			gomega.HavePrefix("spec.podTemplateOverrides is deprecated; the equivalent in spec is {"), gomega.ContainSubstring(`"runtimePatches":[{"manager":"signalbox.dev/converted"`), gomega.ContainSubstring("ml-training-sa"))))
+			gomega.HavePrefix("spec.podTemplateOverrides is deprecated; the equivalent in spec is {"),
+			gomega.ContainSubstring(`"runtimePatches":[{"manager":"signalbox.dev/converted"`),
+			gomega.ContainSubstring("ml-training-sa"))))
 		of := func(job, replicatedJob string) corev1.Pod {
 			ginkgo.GinkgoHelper()
 			for _, p := range podsOf(ctx, &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: job}}) {
@@ -134,13 +159,19 @@ func guideSpecs() {
 			ginkgo.Fail(fmt.Sprintf("no pod of %s of %s", replicatedJob, job))
 			return corev1.Pod{}
 		}
-		gomega.Expect(of("pytorch-distributed-custom", "node").Spec.NodeSelector).To(gomega.Equal(map[string]string{"accelerator": "nvidia-tesla-v100", "node-pool": "gpu-training"}))
-		gomega.Expect(mounts(containerOf(of("pytorch-with-persistent-storage", "node"), "trainer"))).To(gomega.HaveKeyWithValue("/workspace/cache", "model-cache"))
-		gomega.Expect(env(containerOf(of("pytorch-custom-init", "node"), "fetch-identity"))).To(gomega.HaveKeyWithValue("FETCH_TIMEOUT", "300"))
+		gomega.Expect(of("pytorch-distributed-custom", "node").Spec.NodeSelector).To(gomega.Equal(map[string]string{
+			"accelerator": "nvidia-tesla-v100", "node-pool": "gpu-training",
+		}))
+		gomega.Expect(mounts(containerOf(of("pytorch-with-persistent-storage", "node"), "trainer"))).To(
+			gomega.HaveKeyWithValue("/workspace/cache", "model-cache"))
+		gomega.Expect(env(containerOf(of("pytorch-custom-init", "node"), "fetch-identity"))).To(
+			gomega.HaveKeyWithValue("FETCH_TIMEOUT", "300"))
 		gomega.Expect(own(of("pytorch-gpu-toleration", "node").Spec.Tolerations)).To(gomega.HaveLen(2))
 		gomega.Expect(of("pytorch-with-affinity", "node").Spec.Affinity.PodAffinity).To(gomega.BeNil())
-		gomega.Expect(of("pytorch-private-registry", "node").Spec.ImagePullSecrets).To(gomega.Equal([]corev1.LocalObjectReference{{Name: "private-registry-secret"}, {Name: "backup-registry-secret"}}))
-		gomega.Expect(of("pytorch-multi-override", "dataset-initializer").Spec.ServiceAccountName).To(gomega.Equal("dataset-reader-sa"))
+		gomega.Expect(of("pytorch-private-registry", "node").Spec.ImagePullSecrets).To(gomega.Equal(
+			[]corev1.LocalObjectReference{{Name: "private-registry-secret"}, {Name: "backup-registry-secret"}}))
+		gomega.Expect(of("pytorch-multi-override", "dataset-initializer").Spec.ServiceAccountName).To(
+			gomega.Equal("dataset-reader-sa"))
 		gomega.Expect(of("pytorch-with-gates", "node").Spec.SchedulingGates).To(gomega.HaveLen(2))
 	})
 
@@ -162,22 +193,27 @@ func guideSpecs() {
 		for list, want := range refusals {
 			u, err := toUnstructured(g.trainJob("refused", "guided", 1))
 			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			gomega.Expect(unstructured.SetNestedSlice(u.Object, listFrom(list), "spec", "podTemplateOverrides")).To(gomega.Succeed())
+			gomega.Expect(unstructured.SetNestedSlice(u.Object, listFrom(list), "spec", "podTemplateOverrides")).To(
+				gomega.Succeed())
 			gomega.Expect(user.Create(ctx, u)).To(gomega.MatchError(gomega.ContainSubstring(want)), list)
 		}
 		// Command, args, image and resources are not in the shape; a strict client is told so.
 		u, err := toUnstructured(g.trainJob("strict", "guided", 1))
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		gomega.Expect(unstructured.SetNestedSlice(u.Object, listFrom(`[{targetJobs: [{name: node}], spec: {containers: [{name: node, image: other, command: [x], args: [y], resources: {}}]}}]`), "spec", "podTemplateOverrides")).To(gomega.Succeed())
+		gomega.Expect(unstructured.SetNestedSlice(u.Object, listFrom(
+			`[{targetJobs: [{name: node}], spec: {containers: [{name: node, image: other, command: [x], args: [y], resources: {}}]}}]`,
+		), "spec", "podTemplateOverrides")).To(gomega.Succeed())
 		strict := client.WithFieldValidation(user, metav1.FieldValidationStrict)
 		err = strict.Create(ctx, u)
 		for _, field := range []string{"image", "command", "args", "resources"} {
-			gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring(`unknown field "spec.podTemplateOverrides[0].spec.containers[0].` + field + `"`)))
+			gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring(
+				`unknown field "spec.podTemplateOverrides[0].spec.containers[0].` + field + `"`)))
 		}
 		ginkgo.AddReportEntry(fmt.Sprintf("guide: %d refusals tried", len(refusals)+1))
 	})
 
-	ginkgo.It("is converted by kubectl signalbox convert, which has the cluster check the result", func(ctx context.Context) {
+	ginkgo.It("is converted by kubectl signalbox convert, "+
+		"which has the cluster check the result", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "plain", "1s", func(rt *api.TrainingRuntime) { // what the guide names, and nothing in its way
 			guided(rt)
@@ -190,10 +226,12 @@ func guideSpecs() {
 			ginkgo.GinkgoHelper()
 			u, err := toUnstructured(g.trainJob("converted", runtime, 1))
 			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			gomega.Expect(unstructured.SetNestedSlice(u.Object, listFrom(list), "spec", "podTemplateOverrides")).To(gomega.Succeed())
+			gomega.Expect(unstructured.SetNestedSlice(u.Object, listFrom(list), "spec", "podTemplateOverrides")).To(
+				gomega.Succeed())
 			manifest, err := yaml.Marshal(u.Object)
 			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			cmd := exec.CommandContext(ctx, filepath.Join(cluster.dir, "..", "bin", "kubectl-signalbox"), "convert", "-f", "-", "--server-dry-run")
+			cmd := exec.CommandContext(ctx, filepath.Join(cluster.dir, "..", "bin", "kubectl-signalbox"),
+				"convert", "-f", "-", "--server-dry-run")
 			cmd.Env = append(os.Environ(), "KUBECONFIG="+cluster.kubeconfig(""))
 			var written, errs strings.Builder
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(string(manifest)), &written, &errs
@@ -203,18 +241,22 @@ func guideSpecs() {
 		for name, e := range examples {
 			out, said, err := convert("plain", e.overrides)
 			gomega.Expect(err).NotTo(gomega.HaveOccurred(), name+": "+said)
-			gomega.Expect(out).To(gomega.And(gomega.ContainSubstring("runtimePatches:"), gomega.Not(gomega.ContainSubstring("podTemplateOverrides"))), name)
+			gomega.Expect(out).To(gomega.And(gomega.ContainSubstring("runtimePatches:"),
+				gomega.Not(gomega.ContainSubstring("podTemplateOverrides"))), name)
 		}
 		gomega.Expect(g.list(ctx, &api.TrainJobList{})).To(gomega.BeEmpty(), "nothing is stored")
 		_, said, err := convert("guided", examples["1, a service account and a node selector"].overrides)
 		gomega.Expect(err).To(gomega.HaveOccurred())
-		gomega.Expect(said).To(gomega.And(gomega.ContainSubstring("LOST: "), gomega.ContainSubstring("nodeSelector.disk is \"fast\" and was not there"), gomega.ContainSubstring("lost: 1; each is named above")))
+		gomega.Expect(said).To(gomega.And(gomega.ContainSubstring("LOST: "),
+			gomega.ContainSubstring("nodeSelector.disk is \"fast\" and was not there"),
+			gomega.ContainSubstring("lost: 1; each is named above")))
 		_, said, err = convert("plain", `[{targetJobs: [{name: nodes}], spec: {serviceAccountName: x}}]`)
 		gomega.Expect(err).To(gomega.HaveOccurred())
 		gomega.Expect(said).To(gomega.ContainSubstring(`"nodes"`))
 	})
 
-	ginkgo.It("lets runtimePatches win over templateOverrides, and these over podTemplateOverrides", func(ctx context.Context) {
+	ginkgo.It("lets runtimePatches win over templateOverrides, "+
+		"and these over podTemplateOverrides", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "guided", "1s", guided)
 		u, err := toUnstructured(g.trainJob("layers", "guided", 1))
@@ -231,7 +273,9 @@ func guideSpecs() {
 		gomega.Eventually(func() []string { return podsNamed(ctx, tj, "node") }).Should(gomega.HaveLen(1))
 		for _, p := range podsOf(ctx, tj) {
 			if p.Labels[jobset.ReplicatedJobNameKey] == "node" {
-				gomega.Expect(p.Labels).To(gomega.And(gomega.HaveKeyWithValue("a", "pod"), gomega.HaveKeyWithValue("b", "template"), gomega.HaveKeyWithValue("c", "patch"), gomega.HaveKeyWithValue("team", "platform")))
+				gomega.Expect(p.Labels).To(gomega.And(
+					gomega.HaveKeyWithValue("a", "pod"), gomega.HaveKeyWithValue("b", "template"),
+					gomega.HaveKeyWithValue("c", "patch"), gomega.HaveKeyWithValue("team", "platform")))
 				gomega.Expect(p.Spec.TerminationGracePeriodSeconds).To(gomega.HaveValue(gomega.BeEquivalentTo(7)))
 			}
 		}

@@ -40,7 +40,10 @@ type invariants struct {
 
 func watchInvariants() *invariants {
 	ctx, cancel := context.WithCancel(context.Background())
-	i := &invariants{cancel: cancel, jobs: map[types.NamespacedName]*api.TrainJob{}, starts: map[types.UID]int{}, stops: map[types.UID]int{}}
+	i := &invariants{
+		cancel: cancel, jobs: map[types.NamespacedName]*api.TrainJob{},
+		starts: map[types.UID]int{}, stops: map[types.UID]int{},
+	}
 	go i.follow(ctx, &api.TrainJobList{}, func(_ watch.EventType, o client.Object) { i.trainJob(o.(*api.TrainJob)) })
 	go i.follow(ctx, &corev1.PodList{}, func(t watch.EventType, o client.Object) {
 		if t == watch.Added { // later, Kueue names the node of a pod that it had gated
@@ -165,7 +168,8 @@ func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
 		return
 	}
 	if !maps.Equal(pod.Spec.NodeSelector, spec.NodeSelector) {
-		i.fail("pod %s/%s has node selector %v, its TrainJob's entry %v", pod.Namespace, pod.Name, pod.Spec.NodeSelector, spec.NodeSelector)
+		i.fail("pod %s/%s has node selector %v, its TrainJob's entry %v",
+			pod.Namespace, pod.Name, pod.Spec.NodeSelector, spec.NodeSelector)
 	}
 	for _, t := range spec.Tolerations {
 		if !slices.ContainsFunc(pod.Spec.Tolerations, func(have corev1.Toleration) bool { return have.MatchToleration(&t) }) {
@@ -173,7 +177,8 @@ func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
 		}
 	}
 	for _, have := range pod.Spec.Tolerations {
-		if have.Key == "gpu" && !slices.ContainsFunc(spec.Tolerations, func(t corev1.Toleration) bool { return have.MatchToleration(&t) }) {
+		if have.Key == "gpu" && !slices.ContainsFunc(spec.Tolerations,
+			func(t corev1.Toleration) bool { return have.MatchToleration(&t) }) {
 			i.fail("pod %s/%s has toleration %v, which its TrainJob's entry doesn't", pod.Namespace, pod.Name, have)
 		}
 	}

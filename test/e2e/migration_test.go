@@ -23,7 +23,8 @@ func init() {
 }
 
 func migrationSpecs() {
-	ginkgo.It("migrates to Signalbox and back; running TrainJobs run on, and queued ones start once", func(ctx context.Context) {
+	ginkgo.It("migrates to Signalbox and back; running TrainJobs run on, "+
+		"and queued ones start once", func(ctx context.Context) {
 		back := migrateToBuiltin(ctx) // this control plane has Signalbox; docs/migration.md calls it the way back
 		ginkgo.DeferCleanup(back)
 		g := newGround(ctx, map[string]int64{"a100": 2 * gpusPerNode})
@@ -108,13 +109,15 @@ func migrationSpecs() {
 			gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
 		}
 		gomega.Expect(of(runs)()).To(gomega.Equal(one))
-		ginkgo.AddReportEntry("migration: to Signalbox and back with 2 TrainJobs running and 2 queued each time: the running ones kept their pods and Workloads, the queued ones started once and finished")
+		ginkgo.AddReportEntry(
+			"migration: to Signalbox and back with 2 TrainJobs running and 2 queued each time: the running ones kept their " +
+				"pods and Workloads, the queued ones started once and finished")
 		watched.violations()
 	})
 }
 
-// migrateToBuiltin does what docs/migration.md says of the way back, in its order, and returns what migrates to Signalbox;
-// that does nothing a second time.
+// migrateToBuiltin does what docs/migration.md says of the way back, in its order, and returns what migrates to
+// Signalbox; that does nothing a second time.
 func migrateToBuiltin(ctx context.Context) func(context.Context) {
 	ginkgo.GinkgoHelper()
 	const builtin, external = "trainer.kubeflow.org/trainjob", "TrainJob.v1alpha1.trainer.kubeflow.org"

@@ -30,7 +30,8 @@ func init() {
 }
 
 func moveSpecs() {
-	ginkgo.It("moves from Kubeflow Trainer to the bundled one and back, and a running TrainJob notices neither", func(ctx context.Context) {
+	ginkgo.It("moves from Kubeflow Trainer to the bundled one and back, "+
+		"and a running TrainJob notices neither", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever")
 		g.runtime(ctx, "short", "1s")
@@ -88,7 +89,9 @@ func moveSpecs() {
 		activate(true)
 		gomega.Eventually(bound(ctx, runs)).Should(gomega.Equal(1))
 		for _, p := range podsOf(ctx, runs) {
-			gomega.Expect(own(p.Spec.Tolerations)).To(gomega.ConsistOf(spot, corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: "a100", Effect: corev1.TaintEffectNoSchedule}))
+			gomega.Expect(own(p.Spec.Tolerations)).To(
+				gomega.ConsistOf(spot, corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: "a100",
+					Effect: corev1.TaintEffectNoSchedule}))
 		}
 	})
 }
@@ -128,7 +131,8 @@ func moveToBundled(ctx context.Context) func(context.Context) {
 			config := w.(map[string]any)["clientConfig"].(map[string]any)
 			path, _, err := unstructured.NestedString(config, "service", "path")
 			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			w.(map[string]any)["clientConfig"] = map[string]any{"url": base + path, "caBundle": base64.StdEncoding.EncodeToString(served.CABundle)}
+			w.(map[string]any)["clientConfig"] = map[string]any{"url": base + path,
+				"caBundle": base64.StdEncoding.EncodeToString(served.CABundle)}
 		}
 	})
 
@@ -183,7 +187,8 @@ func applyFiles(ctx context.Context, pattern string, change func(*unstructured.U
 			if change != nil {
 				change(o)
 			}
-			gomega.Expect(admin.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("cluster"), client.ForceOwnership)).To(gomega.Succeed(), file)
+			gomega.Expect(admin.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("cluster"),
+				client.ForceOwnership)).To(gomega.Succeed(), file)
 			applied = append(applied, o)
 		}
 	}

@@ -33,7 +33,8 @@ func makeNode(ctx context.Context, kind string, i int) *corev1.Node {
 	}
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", kind, i), Labels: map[string]string{
-			"gpu": kind, "has-" + kind: "true", "rack": fmt.Sprintf("%s-rack-%d", kind, i/nodesOfRack), corev1.LabelHostname: fmt.Sprintf("%s-%d", kind, i),
+			"gpu": kind, "has-" + kind: "true", "rack": fmt.Sprintf("%s-rack-%d", kind, i/nodesOfRack),
+			corev1.LabelHostname: fmt.Sprintf("%s-%d", kind, i),
 		}},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{
 			{Key: "gpu", Value: kind, Effect: corev1.TaintEffectNoSchedule},
@@ -47,15 +48,16 @@ func makeNode(ctx context.Context, kind string, i int) *corev1.Node {
 	return node
 }
 
-// makeFlavors makes a flavor of each GPU kind. Each has a node label of its own beside the common one, and a toleration,
-// so that what one flavor leaves behind shows under another.
+// makeFlavors makes a flavor of each GPU kind. Each has a node label of its own beside the common one, and a
+// toleration, so that what one flavor leaves behind shows under another.
 func makeFlavors(ctx context.Context) {
 	for _, kind := range gpuKinds {
 		gomega.Expect(admin.Create(ctx, &kueue.ResourceFlavor{
 			ObjectMeta: metav1.ObjectMeta{Name: kind},
 			Spec: kueue.ResourceFlavorSpec{
-				NodeLabels:  map[string]string{"gpu": kind, "has-" + kind: "true"},
-				Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: kind, Effect: corev1.TaintEffectNoSchedule}},
+				NodeLabels: map[string]string{"gpu": kind, "has-" + kind: "true"},
+				Tolerations: []corev1.Toleration{
+					{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: kind, Effect: corev1.TaintEffectNoSchedule}},
 			},
 		})).To(gomega.Succeed())
 	}

@@ -144,7 +144,8 @@ func flavor(ctx context.Context, tj *api.TrainJob) func() string {
 func podsOf(ctx context.Context, tj *api.TrainJob) []corev1.Pod {
 	ginkgo.GinkgoHelper()
 	var list corev1.PodList
-	gomega.Expect(admin.List(ctx, &list, client.InNamespace(tj.Namespace), client.MatchingLabels{jobset.JobSetNameKey: tj.Name})).To(gomega.Succeed())
+	gomega.Expect(admin.List(ctx, &list, client.InNamespace(tj.Namespace),
+		client.MatchingLabels{jobset.JobSetNameKey: tj.Name})).To(gomega.Succeed())
 	return list.Items
 }
 
@@ -181,7 +182,9 @@ func entryOf(tj *api.TrainJob) *trainerapi.RuntimePatch { return dialect().Own(t
 func setKueueConfig(content string) {
 	ginkgo.GinkgoHelper()
 	ctx := context.Background()
-	cm := get(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kueue-system", Name: "kueue-manager-config"}})
+	cm := get(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kueue-system", Name: "kueue-manager-config"},
+	})
 	cm.Data = map[string]string{"controller_manager_config.yaml": content}
 	gomega.Expect(admin.Update(ctx, cm)).To(gomega.Succeed())
 }

@@ -50,9 +50,10 @@ func (p plane) ensure(component string) error {
 
 // act kills, stops, starts or restarts a component and returns when that is done; a started one is ready.
 func (p plane) act(action, component string) error {
-	client := &http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(p.dir, "control.sock"))
-	}}}
+	client := &http.Client{Timeout: 2 * time.Minute,
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(p.dir, "control.sock"))
+		}}}
 	response, err := client.Post("http://cluster/"+action+"/"+component, "", nil)
 	if err != nil {
 		return err

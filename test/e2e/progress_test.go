@@ -25,12 +25,16 @@ import (
 func progressSpecs() {
 	ginkgo.It("lets a training process report its progress, and nobody else", func(ctx context.Context) {
 		const namespace, secret = "kubeflow-system", "signalbox-webhook-cert" // of a manager that runs in no cluster
-		gomega.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(gomega.Succeed())
+		gomega.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(
+			gomega.Succeed())
 		ca, err := os.ReadFile(filepath.Join(cluster.dir, "pki", "ca.crt"))
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		gomega.Expect(admin.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secret}, Data: map[string][]byte{"ca.crt": ca}})).To(gomega.Succeed())
+		gomega.Expect(admin.Create(ctx,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secret},
+				Data: map[string][]byte{"ca.crt": ca}})).To(gomega.Succeed())
 		ginkgo.DeferCleanup(func(ctx context.Context) {
-			gomega.Expect(admin.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(gomega.Succeed())
+			gomega.Expect(admin.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(
+				gomega.Succeed())
 		})
 		port := freePort()
 		cluster.configure(func(map[string]any) {}, func(c map[string]any) {
@@ -42,15 +46,18 @@ func progressSpecs() {
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		env := podsOf(ctx, tj)[0].Spec.Containers[0].Env
 		gomega.Expect(env).To(gomega.ContainElement(corev1.EnvVar{Name: "KUBEFLOW_TRAINER_SERVER_URL",
-			Value: fmt.Sprintf("https://signalbox-webhook.%s.svc:%d%s", namespace, port, statusserver.StatusUrl(tj.Namespace, tj.Name))}))
+			Value: fmt.Sprintf("https://signalbox-webhook.%s.svc:%d%s", namespace, port,
+				statusserver.StatusUrl(tj.Namespace, tj.Name))}))
 		report := func(audience string) int {
 			ginkgo.GinkgoHelper()
 			request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
 			account := get(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "default"}})
 			gomega.Expect(admin.SubResource("token").Create(ctx, account, request)).To(gomega.Succeed())
-			body, err := json.Marshal(trainerapi.UpdateTrainJobStatusRequest{TrainerStatus: &trainerapi.TrainerStatus{ProgressPercentage: ptr.To[int32](42), LastUpdatedTime: metav1.Now()}})
+			body, err := json.Marshal(trainerapi.UpdateTrainJobStatusRequest{
+				TrainerStatus: &trainerapi.TrainerStatus{ProgressPercentage: ptr.To[int32](42), LastUpdatedTime: metav1.Now()}})
 			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			post, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("https://127.0.0.1:%d%s", port, statusserver.StatusUrl(tj.Namespace, tj.Name)), bytes.NewReader(body))
+			post, err := http.NewRequestWithContext(ctx, http.MethodPost,
+				fmt.Sprintf("https://127.0.0.1:%d%s", port, statusserver.StatusUrl(tj.Namespace, tj.Name)), bytes.NewReader(body))
 			gomega.Expect(err).NotTo(gomega.HaveOccurred())
 			post.Header.Set("Authorization", "Bearer "+request.Status.Token)
 			transport := http.DefaultTransport.(*http.Transport).Clone()

@@ -43,14 +43,17 @@ var _ = ginkgo.Describe("A TrainJob that waits", func() {
 		third := g.submit(ctx, g.trainJob("third", "torch", 1, priority(low)))
 		gomega.Eventually(func() any { return workloadOf(ctx, third) }).ShouldNot(gomega.BeNil())
 		gomega.Expect(relabel(ctx, third, constants.WorkloadPriorityClassLabel, high)).To(gomega.Succeed())
-		gomega.Eventually(func() int32 { return ptr.Deref(workloadOf(ctx, third).Spec.Priority, 0) }).Should(gomega.BeEquivalentTo(1000))
+		gomega.Eventually(func() int32 { return ptr.Deref(workloadOf(ctx, third).Spec.Priority, 0) }).Should(
+			gomega.BeEquivalentTo(1000))
 		gomega.Eventually(running(ctx, third)).Should(gomega.BeTrue())
 		gomega.Expect(running(ctx, second)()).To(gomega.BeFalse())
 		gomega.Eventually(complete(ctx, second)).Should(gomega.BeTrue())
 	})
 
 	ginkgo.It("moves to another queue, and not once it runs", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
+		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {
+			cq.Spec.StopPolicy = ptr.To(kueue.Hold)
+		})
 		g.clusterQueue(ctx, g.queue+"-open", map[string]int64{"h100": 8})
 		g.localQueue(ctx, "open", g.queue+"-open")
 		g.runtime(ctx, "torch", "forever")
@@ -71,7 +74,9 @@ var _ = ginkgo.Describe("A TrainJob that waits", func() {
 				c["kueue"].(map[string]any)["featureGates"] = map[string]any{"AdmissionGatedBy": true}
 			})
 		g.runtime(ctx, "torch", "1s")
-		tj := g.submit(ctx, g.trainJob("gated", "torch", 1, func(tj *api.TrainJob) { tj.Annotations = map[string]string{gate: "example.com/budget"} }))
+		tj := g.submit(ctx, g.trainJob("gated", "torch", 1, func(tj *api.TrainJob) {
+			tj.Annotations = map[string]string{gate: "example.com/budget"}
+		}))
 		gomega.Eventually(func() string {
 			if wl := workloadOf(ctx, tj); wl != nil {
 				return wl.Annotations[gate]
@@ -79,12 +84,15 @@ var _ = ginkgo.Describe("A TrainJob that waits", func() {
 			return ""
 		}).Should(gomega.Equal("example.com/budget"))
 		gomega.Consistently(flavor(ctx, tj)).Should(gomega.BeEmpty())
-		gomega.Expect(user.Patch(ctx, tj, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+gate+`":null}}}`)))).To(gomega.Succeed())
+		gomega.Expect(user.Patch(ctx, tj, client.RawPatch(
+			types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+gate+`":null}}}`)))).To(gomega.Succeed())
 		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
 	})
 
 	ginkgo.It("takes a Workload that was made for it", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 8, "h100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
+		g := newGround(ctx, map[string]int64{"a100": 8, "h100": 8}, func(cq *kueue.ClusterQueue) {
+			cq.Spec.StopPolicy = ptr.To(kueue.Hold)
+		})
 		g.runtime(ctx, "torch", "1s")
 		model := g.submit(ctx, g.trainJob("model", "torch", 1))
 		gomega.Eventually(func() any { return workloadOf(ctx, model) }).ShouldNot(gomega.BeNil())
@@ -94,7 +102,9 @@ var _ = ginkgo.Describe("A TrainJob that waits", func() {
 		}
 		gomega.Expect(admin.Delete(ctx, model)).To(gomega.Succeed())
 		gomega.Expect(admin.Create(ctx, prebuilt)).To(gomega.Succeed())
-		tj := g.submit(ctx, g.trainJob("taker", "torch", 1, func(tj *api.TrainJob) { tj.Labels[constants.PrebuiltWorkloadLabel] = "prebuilt" }))
+		tj := g.submit(ctx, g.trainJob("taker", "torch", 1, func(tj *api.TrainJob) {
+			tj.Labels[constants.PrebuiltWorkloadLabel] = "prebuilt"
+		}))
 		stopPolicy(ctx, g.queue, kueue.None)
 		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
 		gomega.Expect(workloadOf(ctx, tj).Name).To(gomega.Equal("prebuilt"))
@@ -106,7 +116,8 @@ var _ = ginkgo.Describe("A TrainJob that Kueue does not manage", func() {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s", func(rt *api.TrainingRuntime) {
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Tolerations = append(
-				rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Tolerations, corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists})
+				rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Tolerations,
+				corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists})
 		})
 		from := cluster.auditEnd()
 		free := g.trainJob("free", "torch", 1, func(tj *api.TrainJob) {
@@ -115,7 +126,8 @@ var _ = ginkgo.Describe("A TrainJob that Kueue does not manage", func() {
 		object, err := toUnstructured(free)
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 		resources := object.Object["spec"].(map[string]any)["trainer"].(map[string]any)["resourcesPerNode"]
-		resources.(map[string]any)["requests"].(map[string]any)["nvidia.com/gpu"] = int64(8) // a form that a typed client rewrites
+		resources.(map[string]any)["requests"].(map[string]any)["nvidia.com/gpu"] =
+			int64(8) // a form that a typed client rewrites
 		sent, err := json.Marshal(object.Object["spec"])
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 		gomega.Expect(user.Create(ctx, object)).To(gomega.Succeed())
@@ -157,14 +169,16 @@ var _ = ginkgo.Describe("The children of a queued TrainJob", func() {
 		gomega.Expect(unnamed.Labels).To(gomega.HaveKeyWithValue(constants.QueueLabel, "default"))
 	})
 
-	ginkgo.It("are not queued a second time with manageJobsWithoutQueueName, in selected namespaces only", func(ctx context.Context) {
+	ginkgo.It("are not queued a second time with manageJobsWithoutQueueName, "+
+		"in selected namespaces only", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.localQueue(ctx, "default", g.queue)
 		g.runtime(ctx, "torch", "2s")
 		outside := newGround(ctx, map[string]int64{"a100": 8})
 		outside.runtime(ctx, "torch", "2s")
 		selector := map[string]any{"matchExpressions": []any{map[string]any{
-			"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": []any{"kube-system", "kueue-system", outside.namespace}}}}
+			"key": "kubernetes.io/metadata.name", "operator": "NotIn",
+			"values": []any{"kube-system", "kueue-system", outside.namespace}}}}
 		cluster.configure(
 			func(c map[string]any) {
 				c["manageJobsWithoutQueueName"], c["managedJobsNamespaceSelector"] = true, selector
@@ -174,12 +188,16 @@ var _ = ginkgo.Describe("The children of a queued TrainJob", func() {
 				k["manageJobsWithoutQueueName"], k["managedJobsNamespaceSelector"] = true, selector
 			})
 		aloneInQueue(ctx, g, g.submit(ctx, g.trainJob("named", "torch", 1, inDefault)))
-		alien := outside.submit(ctx, outside.trainJob("alien", "torch", 1, func(tj *api.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, ptr.To(false) }))
+		alien := outside.submit(ctx, outside.trainJob("alien", "torch", 1, func(tj *api.TrainJob) {
+			tj.Labels, tj.Spec.Suspend = nil, ptr.To(false)
+		}))
 		gomega.Expect(alien.Spec.Suspend).To(gomega.HaveValue(gomega.BeFalse()), "in a namespace that Kueue doesn't manage")
 		gomega.Consistently(func() any { return workloadOf(ctx, alien) }).Should(gomega.BeNil())
 
 		// Without a queue named default, a TrainJob without a queue name is held until it gets one.
-		gomega.Expect(admin.Delete(ctx, &kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "default"}})).To(gomega.Succeed())
+		gomega.Expect(admin.Delete(ctx, &kueue.LocalQueue{
+			ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "default"},
+		})).To(gomega.Succeed())
 		gomega.Eventually(func() *bool {
 			tj := g.trainJob("held", "torch", 1, func(tj *api.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, ptr.To(false) })
 			gomega.Expect(user.Create(ctx, tj, client.DryRunAll)).To(gomega.Succeed())
@@ -188,7 +206,9 @@ var _ = ginkgo.Describe("The children of a queued TrainJob", func() {
 			}
 			return tj.Spec.Suspend
 		}).Should(gomega.HaveValue(gomega.BeTrue()))
-		held := g.submit(ctx, g.trainJob("held", "torch", 1, func(tj *api.TrainJob) { tj.Labels, tj.Spec.Suspend = nil, ptr.To(false) }))
+		held := g.submit(ctx, g.trainJob("held", "torch", 1, func(tj *api.TrainJob) {
+			tj.Labels, tj.Spec.Suspend = nil, ptr.To(false)
+		}))
 		gomega.Consistently(bound(ctx, held)).Should(gomega.BeZero())
 		gomega.Expect(relabel(ctx, held, constants.QueueLabel, localQueue)).To(gomega.Succeed())
 		gomega.Eventually(complete(ctx, held)).Should(gomega.BeTrue())

@@ -41,11 +41,14 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "slow", "forever", slowly("5s"))
 		g.runtime(ctx, "torch", "1s")
-		first := g.submit(ctx, g.trainJob("first", "slow", 1, func(tj *api.TrainJob) { tj.Finalizers = []string{"example.com/mine"} }))
+		first := g.submit(ctx, g.trainJob("first", "slow", 1, func(tj *api.TrainJob) {
+			tj.Finalizers = []string{"example.com/mine"}
+		}))
 		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))
 		gomega.Expect(user.Delete(ctx, first)).To(gomega.Succeed())
 		ginkgo.DeferCleanup(func(ctx context.Context) {
-			gomega.Expect(ignoreNotFound(admin.Patch(ctx, first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(gomega.Succeed())
+			gomega.Expect(ignoreNotFound(admin.Patch(ctx, first,
+				client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(gomega.Succeed())
 		})
 		g.waitsFor(ctx, g.submit(ctx, g.trainJob("next", "torch", 1)), 8)
 	})
@@ -55,9 +58,12 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		g.runtime(ctx, "torch", "forever")
 		holder := g.submit(ctx, g.trainJob("holder", "torch", 1))
 		gomega.Eventually(bound(ctx, holder)).Should(gomega.Equal(1))
-		waits := g.submit(ctx, g.trainJob("waits", "torch", 1, func(tj *api.TrainJob) { tj.Finalizers = []string{"example.com/mine"} }))
+		waits := g.submit(ctx, g.trainJob("waits", "torch", 1, func(tj *api.TrainJob) {
+			tj.Finalizers = []string{"example.com/mine"}
+		}))
 		ginkgo.DeferCleanup(func(ctx context.Context) {
-			gomega.Expect(ignoreNotFound(admin.Patch(ctx, waits, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(gomega.Succeed())
+			gomega.Expect(ignoreNotFound(admin.Patch(ctx, waits,
+				client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(gomega.Succeed())
 		})
 		for _, tj := range []*api.TrainJob{holder, waits} {
 			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
@@ -139,7 +145,8 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))
 		active := func(value bool) {
 			ginkgo.GinkgoHelper()
-			gomega.Expect(admin.Patch(ctx, workloadOf(ctx, first), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"active":%t}}`, value)))).To(gomega.Succeed())
+			gomega.Expect(admin.Patch(ctx, workloadOf(ctx, first),
+				client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"active":%t}}`, value)))).To(gomega.Succeed())
 		}
 		active(false)
 		g.waitsFor(ctx, g.submit(ctx, g.trainJob("next", "torch", 1)), 8)
@@ -159,9 +166,11 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		js := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: tj.Name}}
 		orphan := client.PropagationPolicy(metav1.DeletePropagationOrphan)
 		gomega.Expect(user.Delete(ctx, tj, orphan)).To(gomega.MatchError(gomega.ContainSubstring("--cascade=orphan")))
-		gomega.Expect(editor.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["orphan"]}}`)))).To(
+		gomega.Expect(editor.Patch(ctx, tj.DeepCopy(),
+			client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["orphan"]}}`)))).To(
 			gomega.MatchError(gomega.ContainSubstring("metadata.finalizers")))
-		gomega.Expect(editor.Delete(ctx, js, orphan)).To(gomega.MatchError(gomega.ContainSubstring("created and deleted with it")))
+		gomega.Expect(editor.Delete(ctx, js, orphan)).To(gomega.MatchError(
+			gomega.ContainSubstring("created and deleted with it")))
 		gomega.Expect(editor.Delete(ctx, js)).To(gomega.MatchError(gomega.ContainSubstring("created and deleted with it")))
 		gomega.Eventually(g.used(ctx)).Should(gomega.Equal(int64(8)))
 		gomega.Expect(podsOf(ctx, tj)).To(gomega.HaveLen(1))

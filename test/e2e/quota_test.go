@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	batchv1 "k8s.io/api/batch/v1"
@@ -21,13 +20,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/store"
 )
 
-// as returns a client of a user that has the rules in the ground's namespace, and Kubernetes' own ClusterRoles of the names.
+// as returns a client of a user that has the rules in the ground's namespace, and Kubernetes' own ClusterRoles of the
+// names.
 func (g *ground) as(ctx context.Context, name string, rules []rbacv1.PolicyRule, roles ...string) client.Client {
 	ginkgo.GinkgoHelper()
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}, Rules: rules}
@@ -67,8 +65,9 @@ func (g *ground) drainer(ctx context.Context) client.Client {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{may("", "nodes")}}
 	gomega.Expect(admin.Create(ctx, role)).To(gomega.Succeed())
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
 	}
 	gomega.Expect(admin.Create(ctx, binding)).To(gomega.Succeed())
 	ginkgo.DeferCleanup(func(ctx context.Context) {
@@ -157,17 +156,24 @@ var _ = ginkgo.Describe("What starts is what was admitted", func() {
 		now := metav1.Now()
 		patch, err := json.Marshal(map[string]any{"status": map[string]any{
 			"conditions": []metav1.Condition{
-				{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue, Reason: "QuotaReserved", Message: "by the spec", LastTransitionTime: now},
-				{Type: kueue.WorkloadAdmitted, Status: metav1.ConditionTrue, Reason: "Admitted", Message: "by the spec", LastTransitionTime: now},
+				{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue, Reason: "QuotaReserved", Message: "by the spec",
+					LastTransitionTime: now},
+				{Type: kueue.WorkloadAdmitted, Status: metav1.ConditionTrue, Reason: "Admitted", Message: "by the spec",
+					LastTransitionTime: now},
 			},
-			"admission": kueue.Admission{ClusterQueue: kueue.ClusterQueueReference(g.queue), PodSetAssignments: []kueue.PodSetAssignment{{
-				Name: before.Spec.PodSets[0].Name, Count: ptr.To[int32](1), Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{gpu: "a100"},
-				ResourceUsage: corev1.ResourceList{gpu: resource.MustParse("1")},
-			}}},
+			"admission": kueue.Admission{ClusterQueue: kueue.ClusterQueueReference(g.queue),
+				PodSetAssignments: []kueue.PodSetAssignment{{
+					Name: before.Spec.PodSets[0].Name, Count: ptr.To[int32](1),
+					Flavors:       map[corev1.ResourceName]kueue.ResourceFlavorReference{gpu: "a100"},
+					ResourceUsage: corev1.ResourceList{gpu: resource.MustParse("1")},
+				}}},
 		}})
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		gomega.Expect(asKueue.Status().Patch(ctx, before.DeepCopy(), client.RawPatch(types.MergePatchType, patch))).To(gomega.Succeed())
-		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.And(gomega.HavePrefix("AdmissionMismatch: "), gomega.ContainSubstring("resourceUsage"))))
+		gomega.Expect(asKueue.Status().Patch(ctx, before.DeepCopy(), client.RawPatch(types.MergePatchType, patch))).To(
+			gomega.Succeed())
+		gomega.Eventually(eventsOf(ctx, tj)).Should(
+			gomega.ContainElement(gomega.And(gomega.HavePrefix("AdmissionMismatch: "),
+				gomega.ContainSubstring("resourceUsage"))))
 		gomega.Eventually(func() bool {
 			wl := workloadOf(ctx, tj)
 			return wl != nil && wl.UID != before.UID
@@ -183,7 +189,8 @@ func (g *ground) labelled(name, trainJob string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: map[string]string{
 			jobset.JobSetNameKey: trainJob, jobset.JobSetUIDKey: "made-up", jobset.ReplicatedJobNameKey: "node"}},
-		Spec: corev1.PodSpec{NodeSelector: map[string]string{"no": "where"}, Containers: []corev1.Container{{Name: "c", Image: "example.com/none:1"}}},
+		Spec: corev1.PodSpec{NodeSelector: map[string]string{"no": "where"},
+			Containers: []corev1.Container{{Name: "c", Image: "example.com/none:1"}}},
 	}
 }
 
@@ -217,14 +224,16 @@ var _ = ginkgo.Describe("Whose pods count is decided by ownership", func() {
 		pod := g.labelled("", "mine")
 		pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 		gomega.Expect(editor.Create(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "own"},
-			Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}}})).To(gomega.Succeed())
+			Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels},
+				Spec: pod.Spec}}})).To(gomega.Succeed())
 		gomega.Eventually(func() int { return len(podsOf(ctx, g.trainJob("mine", "torch", 1))) }).Should(gomega.Equal(1))
 		mine := g.submit(ctx, g.trainJob("mine", "torch", 1))
 		gomega.Eventually(g.inUse(ctx)).Should(gomega.Equal(int64(8)))
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Expect(running(ctx, mine)()).To(gomega.BeFalse())
-		gomega.Expect(editor.Delete(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "own"}}, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(gomega.Succeed())
+		gomega.Expect(editor.Delete(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "own"}},
+			client.PropagationPolicy(metav1.DeletePropagationBackground))).To(gomega.Succeed())
 	})
 })
 
@@ -258,7 +267,8 @@ var _ = ginkgo.Describe("What was built is left to those who build it", func() {
 			{"a Job's orphaning finalizer", child, `{"metadata":{"finalizers":["orphan"]}}`},
 			{"a JobSet's orphaning of Jobs", js, `{"metadata":{"finalizers":["orphan"]}}`},
 		} {
-			err := editor.Patch(ctx, patch.object.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(patch.merge)))
+			err := editor.Patch(ctx, patch.object.DeepCopyObject().(client.Object),
+				client.RawPatch(types.MergePatchType, []byte(patch.merge)))
 			gomega.Expect(err).To(gomega.HaveOccurred(), patch.what)
 			gomega.Expect(apierrors.IsForbidden(err) || apierrors.IsInvalid(err)).To(gomega.BeTrue(), "%s: %v", patch.what, err)
 		}
@@ -288,90 +298,11 @@ var _ = ginkgo.Describe("What was built is left to those who build it", func() {
 			return as.SubResource("eviction").Create(ctx, pod.DeepCopy(), &policyv1.Eviction{DeleteOptions: options})
 		}
 		refused := evict(editor, &pod, nil)
+		gomega.Consistently(bound(ctx, tj)).Should(gomega.Equal(1), "an evicted pod ends while another takes its place")
 		gomega.Expect(apierrors.IsForbidden(refused)).To(gomega.BeTrue(), "%v", refused)
 		gomega.Expect(refused).To(gomega.MatchError(gomega.ContainSubstring("the quota of TrainJob mine")))
 		gomega.Expect(evict(editor, own, nil)).To(gomega.Succeed(), "a pod that is no TrainJob's")
 		gomega.Expect(evict(drainer, &pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})).To(gomega.Succeed())
 		gomega.Expect(g.inUse(ctx)()).To(gomega.Equal(int64(8)))
-	})
-})
-
-var _ = ginkgo.Describe("Who owns a TrainJob", func() {
-	owner := func(tj *api.TrainJob) []metav1.OwnerReference {
-		return []metav1.OwnerReference{{APIVersion: trainerapi.GroupVersion.String(), Kind: trainerapi.TrainJobKind, Name: tj.Name, UID: tj.UID, Controller: ptr.To(true)}}
-	}
-
-	ginkgo.It("is decided when it is created", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 16})
-		g.runtime(ctx, "torch", "forever")
-		small, tj := g.submit(ctx, g.trainJob("small", "torch", 1)), g.submit(ctx, g.trainJob("mine", "torch", 1))
-		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
-		for _, of := range []*api.TrainJob{small, tj} {
-			patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": owner(of)}})
-			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			gomega.Expect(user.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.MergePatchType, patch))).To(gomega.MatchError(gomega.ContainSubstring("metadata.ownerReferences")))
-		}
-		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
-		gomega.Eventually(g.inUse(ctx)).Should(gomega.BeZero())
-	})
-
-	ginkgo.It("doesn't make it run on another's quota", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "forever")
-		parent := g.submit(ctx, g.trainJob("parent", "torch", 1))
-		gomega.Eventually(bound(ctx, parent)).Should(gomega.Equal(1))
-		child := g.submit(ctx, g.trainJob("child", "torch", 1, func(tj *api.TrainJob) { tj.OwnerReferences = owner(parent) }))
-		gomega.Eventually(func() *kueue.Workload { return workloadOf(ctx, child) }).ShouldNot(gomega.BeNil(), "it needs quota of its own")
-		gomega.Consistently(running(ctx, child)).Should(gomega.BeFalse())
-		gomega.Expect(g.inUse(ctx)()).To(gomega.Equal(int64(8)))
-	})
-})
-
-var _ = ginkgo.Describe("A field manager's name", func() {
-	ginkgo.It("is nobody's: what is applied by the integration's stays", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "forever")
-		tj := g.trainJob("mine", "torch", 1)
-		tj.Labels["team"] = "x"
-		u, err := toUnstructured(tj)
-		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		u.SetAPIVersion(trainerapi.GroupVersion.String())
-		u.SetKind(trainerapi.TrainJobKind)
-		delete(u.Object, "status")
-		u.SetCreationTimestamp(metav1.Time{})
-		gomega.Expect(user.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(store.FieldManager), client.ForceOwnership)).To(gomega.Succeed())
-		gomega.Eventually(running(ctx, tj)).Should(gomega.BeTrue())
-		gomega.Expect(get(ctx, tj).Labels).To(gomega.And(gomega.HaveKeyWithValue(constants.QueueLabel, localQueue), gomega.HaveKeyWithValue("team", "x")))
-		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
-		gomega.Eventually(running(ctx, tj)).Should(gomega.BeFalse(), "it is still managed")
-		gomega.Eventually(g.inUse(ctx)).Should(gomega.BeZero())
-	})
-})
-
-var _ = ginkgo.Describe("A pinned runtime", func() {
-	if !cluster.bundled() {
-		return
-	}
-	ginkgo.It("is the manager's alone, also of a TrainJob that nobody queues and in a namespace that Kueue doesn't manage", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 8})
-		rt := g.runtime(ctx, "torch", "forever")
-		privileged := rt.Spec.DeepCopy()
-		privileged.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.HostPID = true
-		pin, err := store.Pin(privileged)
-		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		for _, namespace := range []string{g.namespace, "kueue-system"} {
-			tj := g.trainJob("mine", "torch", 1)
-			tj.Namespace, tj.Labels, tj.Annotations = namespace, nil, map[string]string{store.PinAnnotation: pin}
-			gomega.Expect(user.Create(ctx, tj)).To(gomega.MatchError(gomega.ContainSubstring(store.PinAnnotation)))
-		}
-		tj := g.trainJob("mine", "torch", 1)
-		tj.Labels = nil
-		gomega.Expect(user.Create(ctx, tj)).To(gomega.Succeed())
-		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{store.PinAnnotation: pin}}, "spec": map[string]any{"suspend": false}})
-		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		gomega.Expect(user.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.MergePatchType, patch))).To(gomega.Succeed())
-		gomega.Eventually(func() []corev1.Pod { return podsOf(ctx, tj) }).Should(gomega.HaveLen(1))
-		gomega.Expect(podsOf(ctx, tj)[0].Spec.HostPID).To(gomega.BeFalse())
-		gomega.Expect(get(ctx, tj).Annotations[store.PinAnnotation]).NotTo(gomega.Equal(pin))
 	})
 })

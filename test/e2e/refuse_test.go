@@ -30,9 +30,11 @@ var _ = ginkgo.Describe("The manager refuses to start", func() {
 		content, err := os.ReadFile(cluster.configPath("kueue"))
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 		ginkgo.DeferCleanup(func() { setKueueConfig(string(content)) })
-		setKueueConfig(strings.Replace(string(content), "- jobset.x-k8s.io/jobset", "- jobset.x-k8s.io/jobset\n  - trainer.kubeflow.org/trainjob", 1))
+		setKueueConfig(strings.Replace(string(content),
+			"- jobset.x-k8s.io/jobset", "- jobset.x-k8s.io/jobset\n  - trainer.kubeflow.org/trainjob", 1))
 		gomega.Expect(refused()).To(gomega.And(
-			gomega.ContainSubstring(`integrations.frameworks lists "trainer.kubeflow.org/trainjob"`), gomega.ContainSubstring("take it out")))
+			gomega.ContainSubstring(`integrations.frameworks lists "trainer.kubeflow.org/trainjob"`),
+			gomega.ContainSubstring("take it out")))
 	})
 
 	if cluster.bundled() {
@@ -45,7 +47,9 @@ var _ = ginkgo.Describe("The manager refuses to start", func() {
 				delete(spec.Properties, "runtimePatches")
 				properties["spec"] = spec
 			})
-			gomega.Expect(refused()).To(gomega.ContainSubstring("has none of spec.runtimePatches, spec.podTemplateOverrides and spec.podSpecOverrides: it is of no Kubeflow Trainer from v2.0 to v2.3; install one of these"))
+			gomega.Expect(refused()).To(gomega.ContainSubstring(
+				"has none of spec.runtimePatches, spec.podTemplateOverrides and spec.podSpecOverrides: " +
+					"it is of no Kubeflow Trainer from v2.0 to v2.3; install one of these"))
 		})
 	}
 
@@ -67,29 +71,36 @@ func bundledRefusals(refused func() string) {
 		theirs := &admissionregistrationv1.ValidatingWebhookConfiguration{
 			ObjectMeta: metav1.ObjectMeta{Name: "validator.trainer.kubeflow.org"},
 			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-				Name: "validator.trainjob.trainer.kubeflow.org", FailurePolicy: &policy, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
-				ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/validate")},
+				Name: "validator.trainjob.trainer.kubeflow.org", FailurePolicy: &policy, SideEffects: &none,
+				AdmissionReviewVersions: []string{"v1"},
+				ClientConfig:            admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/validate")},
 			}},
 		}
 		gomega.Expect(admin.Create(ctx, theirs)).To(gomega.Succeed())
 		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, theirs)).To(gomega.Succeed()) })
 		gomega.Expect(refused()).To(gomega.And(
-			gomega.ContainSubstring("another Trainer serves TrainJobs here"), gomega.ContainSubstring("set trainer.enabled to false"),
-			gomega.ContainSubstring("validator.trainjob.trainer.kubeflow.org (ValidatingWebhookConfiguration validator.trainer.kubeflow.org)")))
+			gomega.ContainSubstring("another Trainer serves TrainJobs here"),
+			gomega.ContainSubstring("set trainer.enabled to false"),
+			gomega.ContainSubstring("validator.trainjob.trainer.kubeflow.org "+
+				"(ValidatingWebhookConfiguration validator.trainer.kubeflow.org)")))
 	})
 
 	ginkgo.It("as the Trainer, on Kubeflow Trainer's CRDs", func(ctx context.Context) {
 		editTrainJobs(ctx, func(properties map[string]apiextensionsv1.JSONSchemaProps) {
 			delete(properties["status"].Properties, "state")
 		})
-		gomega.Expect(refused()).To(gomega.And(gomega.ContainSubstring("has no status.state"), gomega.ContainSubstring("apply config/crd of this release over it")))
+		gomega.Expect(refused()).To(gomega.And(
+			gomega.ContainSubstring("has no status.state"),
+			gomega.ContainSubstring("apply config/crd of this release over it")))
 	})
 }
 
 // editTrainJobs changes the properties of the TrainJobs' CRD for the running spec.
 func editTrainJobs(ctx context.Context, edit func(map[string]apiextensionsv1.JSONSchemaProps)) {
 	ginkgo.GinkgoHelper()
-	crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"}})
+	crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"},
+	})
 	before := crd.DeepCopy()
 	ginkgo.DeferCleanup(func(ctx context.Context) {
 		crd = get(ctx, crd)

@@ -68,7 +68,8 @@ var _ = ginkgo.ReportAfterSuite("rights of the manager", func(ctx ginkgo.SpecCon
 		return false
 	})
 	whole := report.PreRunStats.SpecsThatWillRun == report.PreRunStats.TotalSpecs
-	fmt.Printf("rights: %d granted, %d of them used by %d specs; %d kinds of requests forbidden\n", len(granted), len(granted)-len(unused), report.PreRunStats.SpecsThatWillRun, len(forbidden))
+	fmt.Printf("rights: %d granted, %d of them used by %d specs; %d kinds of requests forbidden\n", len(granted),
+		len(granted)-len(unused), report.PreRunStats.SpecsThatWillRun, len(forbidden))
 	if whole {
 		fmt.Printf("rights granted and not used:\n  %s\n", strings.Join(slices.Sorted(maps.Keys(unused)), "\n  "))
 	}
@@ -87,7 +88,8 @@ var _ = ginkgo.Describe("Metrics over TLS", func() {
 		gomega.Expect(admin.Create(ctx, account)).To(gomega.Succeed())
 		request := &authenticationv1.TokenRequest{}
 		gomega.Expect(admin.SubResource("token").Create(ctx, account, request)).To(gomega.Succeed())
-		insecure := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+		insecure := &http.Client{Timeout: 10 * time.Second,
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 		status := func(token string) func() (int, error) {
 			return func() (int, error) {
 				r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+parsed.Metrics.BindAddress+"/metrics", nil)
@@ -105,11 +107,14 @@ var _ = ginkgo.Describe("Metrics over TLS", func() {
 			}
 		}
 		gomega.Eventually(status("")).Should(gomega.Equal(http.StatusUnauthorized))
-		gomega.Expect(status(request.Status.Token)()).To(gomega.Equal(http.StatusForbidden), "its account may not get /metrics")
-		reader := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: g.namespace}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}}
+		gomega.Expect(status(request.Status.Token)()).To(gomega.Equal(http.StatusForbidden),
+			"its account may not get /metrics")
+		reader := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: g.namespace},
+			Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}}
 		gomega.Expect(admin.Create(ctx, reader)).To(gomega.Succeed())
 		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, reader)).To(gomega.Succeed()) })
-		binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: g.namespace}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: g.namespace},
+		binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: g.namespace},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: g.namespace},
 			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: g.namespace, Name: account.Name}}}
 		gomega.Expect(admin.Create(ctx, binding)).To(gomega.Succeed())
 		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, binding)).To(gomega.Succeed()) })

@@ -30,7 +30,8 @@ var _ = ginkgo.Describe("A runtime", func() {
 		}
 	}
 
-	ginkgo.It("that is edited leaves a running TrainJob alone, and a queued one follows it before it is admitted", func(ctx context.Context) {
+	ginkgo.It("that is edited leaves a running TrainJob alone, "+
+		"and a queued one follows it before it is admitted", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		rt := g.runtime(ctx, "torch", "5s")
 		runs := g.submit(ctx, g.trainJob("runs", "torch", 1))
@@ -40,7 +41,8 @@ var _ = ginkgo.Describe("A runtime", func() {
 		before := workloadOf(ctx, runs).UID
 
 		gomega.Eventually(func() error {
-			get(ctx, rt).Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3")
+			pod := &get(ctx, rt).Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
+			pod.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3")
 			return admin.Update(ctx, rt)
 		}).Should(gomega.Succeed())
 		gomega.Eventually(cpus(ctx, waits)).Should(gomega.Equal("3"))
@@ -55,12 +57,14 @@ var _ = ginkgo.Describe("A runtime", func() {
 		gomega.Expect(watched.startsOf(runs)).To(gomega.Equal(1))
 
 		gomega.Eventually(bound(ctx, waits)).Should(gomega.Equal(1))
-		gomega.Expect(podsOf(ctx, waits)[0].Spec.Containers[0].Resources.Requests.Cpu().String()).To(gomega.Equal("3"), "it runs what its quota was given for")
+		gomega.Expect(podsOf(ctx, waits)[0].Spec.Containers[0].Resources.Requests.Cpu().String()).To(gomega.Equal("3"),
+			"it runs what its quota was given for")
 		gomega.Expect(podsOf(ctx, waits)[0].Spec.Containers[0].Args).To(gomega.Equal([]string{"edited"}))
 		gomega.Eventually(complete(ctx, waits)).Should(gomega.BeTrue())
 	})
 
-	ginkgo.It("that is deleted leaves a running TrainJob alone; a queued one says so, holds no quota, and starts when it is back", func(ctx context.Context) {
+	ginkgo.It("that is deleted leaves a running TrainJob alone; a queued one says so, holds no quota, "+
+		"and starts when it is back", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		rt := g.runtime(ctx, "torch", "6s")
 		runs := g.submit(ctx, g.trainJob("runs", "torch", 1))
@@ -72,11 +76,13 @@ var _ = ginkgo.Describe("A runtime", func() {
 		gomega.Eventually(blocked(ctx, waits)).Should(gomega.Equal(integration.ReasonRuntimeNotFound))
 		message := apimeta.FindStatusCondition(get(ctx, waits).Status.Conditions, api.ConditionBlocked).Message
 		gomega.Expect(message).To(gomega.And(gomega.ContainSubstring("spec.runtimeRef"), gomega.ContainSubstring(`TrainingRuntime "torch"`), gomega.ContainSubstring("create it")))
-		gomega.Eventually(eventsOf(ctx, waits)).Should(gomega.ContainElement(gomega.HavePrefix(integration.ReasonRuntimeNotFound + ": ")))
+		gomega.Eventually(eventsOf(ctx, waits)).Should(
+			gomega.ContainElement(gomega.HavePrefix(integration.ReasonRuntimeNotFound + ": ")))
 		gomega.Eventually(complete(ctx, runs)).Should(gomega.BeTrue())
 		gomega.Expect(watched.startsOf(runs)).To(gomega.Equal(1))
 		// Kueue, which doesn't know that it is blocked, gives it the quota that is free now; at once it is put on hold.
-		gomega.Eventually(condition(ctx, waits, kueue.WorkloadQuotaReserved)).Should(gomega.Equal("False/" + kueue.WorkloadOnHold))
+		gomega.Eventually(condition(ctx, waits, kueue.WorkloadQuotaReserved)).Should(
+			gomega.Equal("False/" + kueue.WorkloadOnHold))
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Consistently(g.used(ctx)).Should(gomega.BeZero(), "what can't start holds no quota")
 
@@ -85,17 +91,20 @@ var _ = ginkgo.Describe("A runtime", func() {
 		gomega.Expect(blocked(ctx, waits)()).To(gomega.BeEmpty())
 	})
 
-	ginkgo.It("of more ReplicatedJobs than a Workload holds PodSets is refused with an event and a condition", func(ctx context.Context) {
+	ginkgo.It("of more ReplicatedJobs than a Workload holds PodSets is refused with an event and a "+
+		"condition", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})
 		rt := g.runtime(ctx, "wide", "1s", func(rt *api.TrainingRuntime) {
 			for i := range podsets.Max {
-				rt.Spec.Template.Spec.ReplicatedJobs = append(rt.Spec.Template.Spec.ReplicatedJobs, step(fmt.Sprintf("extra-%d", i), "", "1s"))
+				rt.Spec.Template.Spec.ReplicatedJobs = append(rt.Spec.Template.Spec.ReplicatedJobs,
+					step(fmt.Sprintf("extra-%d", i), "", "1s"))
 			}
 		})
 		tj := g.submit(ctx, g.trainJob("wide", "wide", 1))
 		gomega.Eventually(blocked(ctx, tj)).Should(gomega.Equal(integration.ReasonTooManyPodSets))
 		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.And(
-			gomega.HavePrefix(integration.ReasonTooManyPodSets+": "), gomega.ContainSubstring("has 19 replicatedJobs"), gomega.ContainSubstring("at most 18"))))
+			gomega.HavePrefix(integration.ReasonTooManyPodSets+": "), gomega.ContainSubstring("has 19 replicatedJobs"),
+			gomega.ContainSubstring("at most 18"))))
 		gomega.Expect(workloadOf(ctx, tj)).To(gomega.BeNil())
 
 		gomega.Eventually(func() error {
@@ -111,7 +120,8 @@ var _ = ginkgo.Describe("A runtime", func() {
 func blocked(ctx context.Context, tj *api.TrainJob) func() string {
 	return func() string {
 		ginkgo.GinkgoHelper()
-		if c := apimeta.FindStatusCondition(get(ctx, tj).Status.Conditions, api.ConditionBlocked); c != nil && c.Status == metav1.ConditionTrue {
+		if c := apimeta.FindStatusCondition(get(ctx, tj).Status.Conditions, api.ConditionBlocked); c != nil &&
+			c.Status == metav1.ConditionTrue {
 			return c.Reason
 		}
 		return ""
@@ -129,7 +139,8 @@ var _ = ginkgo.Describe("A Workload", func() {
 			c.Ports = []corev1.ContainerPort{{ContainerPort: 29500}}
 			c.ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 1}}}
 			c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: intPort(80)}}}
-			c.Env = []corev1.EnvVar{{Name: "POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}
+			c.Env = []corev1.EnvVar{{Name: "POD",
+				ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}}
 		})
 		from := cluster.auditEnd()
 		tj := g.submit(ctx, g.trainJob("full", "full", 1, func(tj *api.TrainJob) {
@@ -138,7 +149,8 @@ var _ = ginkgo.Describe("A Workload", func() {
 		gomega.Eventually(func() any { return workloadOf(ctx, tj) }).ShouldNot(gomega.BeNil())
 		var js jobset.JobSet
 		if !cluster.bundled() { // which makes none before the start
-			gomega.Eventually(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(tj), &js) }).Should(gomega.Succeed())
+			gomega.Eventually(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(tj), &js) }).Should(
+				gomega.Succeed())
 		}
 		for i := range 3 { // each makes Signalbox look at the TrainJob again
 			patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"e2e/touched":"%d"}}}`, i)
@@ -146,7 +158,8 @@ var _ = ginkgo.Describe("A Workload", func() {
 		}
 		writes := func() int {
 			return len(cluster.requests(from, func(r request) bool {
-				return r.Writes() && r.User.Username == "signalbox" && r.ObjectRef.Namespace == g.namespace && r.ObjectRef.Resource == "workloads"
+				return r.Writes() && r.User.Username == "signalbox" && r.ObjectRef.Namespace == g.namespace &&
+					r.ObjectRef.Resource == "workloads"
 			}))
 		}
 		gomega.Eventually(writes).Should(gomega.Equal(1))

@@ -67,25 +67,28 @@ func installShippedRuntimes(ctx context.Context) []api.ClusterTrainingRuntime {
 			all = append(all, *get(ctx, rt))
 		}
 	}
-	gomega.Expect(filepath.WalkDir(filepath.Join(dir, "manifests/base/runtimes"), func(path string, _ os.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".yaml") && filepath.Base(path) != "kustomization.yaml" {
-			read(path)
-		}
-		return err
-	})).To(gomega.Succeed())
+	gomega.Expect(filepath.WalkDir(filepath.Join(dir, "manifests/base/runtimes"),
+		func(path string, _ os.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(path, ".yaml") && filepath.Base(path) != "kustomization.yaml" {
+				read(path)
+			}
+			return err
+		})).To(gomega.Succeed())
 	read(filepath.Join(dir, "examples/flux/flux-runtime.yaml"))
 	return all
 }
 
-// installPodGroupRuntimes makes a torch runtime with each kind of pod group, and the CRDs of these: scheduler-plugins' own,
-// and one for Volcano, whose module has none, that takes whatever is sent.
+// installPodGroupRuntimes makes a torch runtime with each kind of pod group, and the CRDs of these: scheduler-plugins'
+// own, and one for Volcano, whose module has none, that takes whatever is sent.
 func installPodGroupRuntimes(ctx context.Context) []api.ClusterTrainingRuntime {
 	ginkgo.GinkgoHelper()
 	installPodGroups(ctx)
 	var all []api.ClusterTrainingRuntime
 	for name, source := range map[string]trainerapi.PodGroupPolicySource{
-		"coscheduling": {Coscheduling: &trainerapi.CoschedulingPodGroupPolicySource{ScheduleTimeoutSeconds: ptr.To[int32](100)}},
-		"volcano":      {Volcano: &trainerapi.VolcanoPodGroupPolicySource{}},
+		"coscheduling": {Coscheduling: &trainerapi.CoschedulingPodGroupPolicySource{
+			ScheduleTimeoutSeconds: ptr.To[int32](100),
+		}},
+		"volcano": {Volcano: &trainerapi.VolcanoPodGroupPolicySource{}},
 	} {
 		rt := get(ctx, &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-distributed"}})
 		rt = &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch-" + name}, Spec: *rt.Spec.DeepCopy()}
@@ -99,14 +102,21 @@ func installPodGroupRuntimes(ctx context.Context) []api.ClusterTrainingRuntime {
 
 func installPodGroups(ctx context.Context) {
 	ginkgo.GinkgoHelper()
-	applyFiles(ctx, filepath.Join(moduleDir("sigs.k8s.io/scheduler-plugins"), "config/crd/bases/scheduling.x-k8s.io_podgroups.yaml"), nil)
+	applyFiles(ctx, filepath.Join(moduleDir("sigs.k8s.io/scheduler-plugins"),
+		"config/crd/bases/scheduling.x-k8s.io_podgroups.yaml"), nil)
 	anything := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "podgroups.scheduling.volcano.sh"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: "scheduling.volcano.sh", Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "PodGroup", ListKind: "PodGroupList", Plural: "podgroups", Singular: "podgroup"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1beta1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
-				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}}}},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Kind: "PodGroup", ListKind: "PodGroupList", Plural: "podgroups", Singular: "podgroup",
+			},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1beta1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", XPreserveUnknownFields: ptr.To(true),
+				}},
+			}},
 		},
 	}
 	gomega.Expect(ignoreExists(admin.Create(ctx, anything))).To(gomega.Succeed())
@@ -120,5 +130,6 @@ func installPodGroups(ctx context.Context) {
 }
 
 var podGroupKinds = []schema.GroupVersionKind{
-	{Group: "scheduling.x-k8s.io", Version: "v1alpha1", Kind: "PodGroup"}, {Group: "scheduling.volcano.sh", Version: "v1beta1", Kind: "PodGroup"},
+	{Group: "scheduling.x-k8s.io", Version: "v1alpha1", Kind: "PodGroup"},
+	{Group: "scheduling.volcano.sh", Version: "v1beta1", Kind: "PodGroup"},
 }

@@ -24,7 +24,8 @@ import (
 )
 
 var _ = ginkgo.Describe("A queued TrainJob", func() {
-	ginkgo.It("starts with one write on the flavor that it was given, runs, and gives its quota back", func(ctx context.Context) {
+	ginkgo.It("starts with one write on the flavor that it was given, runs, "+
+		"and gives its quota back", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 16})
 		g.runtime(ctx, "torch", "1s")
 		from := cluster.auditEnd()
@@ -35,7 +36,8 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 
 		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
 		writes := cluster.requests(from, func(r request) bool {
-			return r.Writes() && r.ObjectRef.Namespace == g.namespace && r.ObjectRef.Resource == "trainjobs" && r.ObjectRef.Subresource == "" && r.User.Username != "user"
+			return r.Writes() && r.ObjectRef.Namespace == g.namespace && r.ObjectRef.Resource == "trainjobs" &&
+				r.ObjectRef.Subresource == "" && r.User.Username != "user"
 		})
 		gomega.Expect(writes).To(gomega.HaveLen(1), "writes to the TrainJob by all but the user")
 		gomega.Expect(writes[0].User.Username).To(gomega.Equal("signalbox"))
@@ -52,7 +54,8 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 			for _, c := range []string{api.ConditionQuotaReserved, api.ConditionAdmitted, trainerapi.TrainJobComplete} {
 				gomega.Expect(apimeta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, c)).To(gomega.BeTrue(), c)
 			}
-			gomega.Expect(apimeta.IsStatusConditionFalse(get(ctx, tj).Status.Conditions, trainerapi.TrainJobSuspended)).To(gomega.BeTrue())
+			gomega.Expect(apimeta.IsStatusConditionFalse(get(ctx, tj).Status.Conditions, trainerapi.TrainJobSuspended)).To(
+				gomega.BeTrue())
 			return
 		}
 		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElements(
@@ -71,13 +74,15 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		})
 		tj := g.submit(ctx, g.trainJob("broken", "broken", 1))
 		gomega.Eventually(condition(ctx, tj, kueue.WorkloadFinished)).Should(gomega.Equal("True/Failed"))
-		gomega.Expect(apimeta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, trainerapi.TrainJobFailed)).To(gomega.BeTrue())
+		gomega.Expect(apimeta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, trainerapi.TrainJobFailed)).To(
+			gomega.BeTrue())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
 	})
 
 	ginkgo.It("is suspended when it was not created so, and only its admission starts it", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
+		g := newGround(ctx, map[string]int64{"a100": 8},
+			func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
 		g.runtime(ctx, "torch", "1s")
 		tj := g.submit(ctx, g.trainJob("eager", "torch", 1, func(tj *api.TrainJob) { tj.Spec.Suspend = ptr.To(false) }))
 		gomega.Expect(tj.Spec.Suspend).To(gomega.HaveValue(gomega.BeTrue()))
@@ -99,7 +104,8 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		gomega.Expect(tj.Spec.Suspend).To(gomega.HaveValue(gomega.BeFalse()))
 		gomega.Expect(entryOf(tj)).To(gomega.Equal(entry))
 		gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
-		// The update has taken the entry's fields from us before our webhook put it back; it is cleared and written all the same.
+		// The update has taken the entry's fields from us before our webhook put it back; it is cleared and written all the
+		// same.
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		stopPolicy(ctx, g.queue, kueue.None)
@@ -108,20 +114,24 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 	})
 
 	ginkgo.It("may not be given the integration's entry, nor be taken out of its queue", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
+		g := newGround(ctx, map[string]int64{"a100": 8},
+			func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) })
 		g.runtime(ctx, "torch", "1s")
 		tj := g.submit(ctx, g.trainJob("waits", "torch", 1))
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"runtimePatches":[{"manager":"example.com/a","trainingRuntimeSpec":{"template":{"metadata":{"labels":{"team":"a"}}}}},{"manager":"kueue.x-k8s.io/manager"}]}}`))
 		gomega.Expect(user.Patch(ctx, tj, patch)).To(gomega.Succeed())
 		gomega.Expect(tj.Spec.RuntimePatches).To(gomega.HaveLen(1))
 		gomega.Expect(entryOf(tj)).To(gomega.BeNil())
-		gomega.Expect(relabel(ctx, tj, constants.QueueLabel, "")).To(gomega.MatchError(gomega.ContainSubstring("name another queue, or delete the TrainJob")))
+		gomega.Expect(relabel(ctx, tj, constants.QueueLabel, "")).To(
+			gomega.MatchError(gomega.ContainSubstring("name another queue, or delete the TrainJob")))
 	})
 
-	ginkgo.It("of any runtime that Kubeflow Trainer ships starts on the JobSet that Trainer has built", func(ctx context.Context) {
+	ginkgo.It("of any runtime that Kubeflow Trainer ships starts on the JobSet that Trainer has "+
+		"built", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 128})
 		from := cluster.auditEnd()
-		for _, name := range []string{"torch-distributed", "deepspeed-distributed", "mlx-distributed", "jax-distributed", "xgboost-distributed"} {
+		for _, name := range []string{"torch-distributed", "deepspeed-distributed", "mlx-distributed", "jax-distributed",
+			"xgboost-distributed"} {
 			tj := g.submit(ctx, g.trainJob(name, name, 2, func(tj *api.TrainJob) {
 				tj.Spec.RuntimeRef.Kind = ptr.To(trainerapi.ClusterTrainingRuntimeKind)
 				tj.Spec.Trainer.Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
@@ -143,11 +153,13 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		gomega.Expect(user.Create(ctx, tj)).To(gomega.MatchError(gomega.ContainSubstring("take it out of the manifest")))
 	})
 
-	ginkgo.It("keeps a user's entry byte for byte, with explicit zeros and with fields that nobody here knows", func(ctx context.Context) {
+	ginkgo.It("keeps a user's entry byte for byte, "+
+		"with explicit zeros and with fields that nobody here knows", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8, "h100": 8})
 		g.runtime(ctx, "torch", "2s", func(rt *api.TrainingRuntime) {
 			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers = append(
-				rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers, corev1.Container{Name: "sidecar", Image: "example.com/sidecar:1"})
+				rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers,
+				corev1.Container{Name: "sidecar", Image: "example.com/sidecar:1"})
 		})
 		allowFutureField(ctx)
 		tj := g.trainJob("zeros", "torch", 1)
@@ -184,40 +196,47 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 	ginkgo.It("does not start where another entry contradicts what admission needs", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s")
-		tj := g.submit(ctx, g.trainJob("conflict", "torch", 1, entryFor("example.com/team", "node", func(meta *metav1.ObjectMeta, _ *trainerapi.PodSpecPatch) {
-			meta.Labels = map[string]string{"kueue.x-k8s.io/podset": "mine"}
-		})))
+		tj := g.submit(ctx, g.trainJob("conflict", "torch", 1,
+			entryFor("example.com/team", "node", func(meta *metav1.ObjectMeta, _ *trainerapi.PodSpecPatch) {
+				meta.Labels = map[string]string{"kueue.x-k8s.io/podset": "mine"}
+			})))
 		gomega.Eventually(condition(ctx, tj, kueue.WorkloadFinished)).Should(gomega.Equal("True/FailedToStart"))
 		message := apimeta.FindStatusCondition(workloadOf(ctx, tj).Status.Conditions, kueue.WorkloadFinished).Message
 		gomega.Expect(message).To(gomega.And(
-			gomega.ContainSubstring("spec.runtimePatches[example.com/team]"), gomega.ContainSubstring("metadata.labels[kueue.x-k8s.io/podset]"),
+			gomega.ContainSubstring("spec.runtimePatches[example.com/team]"),
+			gomega.ContainSubstring("metadata.labels[kueue.x-k8s.io/podset]"),
 			gomega.ContainSubstring(`"mine"`), gomega.ContainSubstring(`"node"`)))
 		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("FailedToStart: ")))
 		gomega.Consistently(bound(ctx, tj)).Should(gomega.BeZero())
 		if cluster.bundled() {
 			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateBlocked))
-			gomega.Expect(told(ctx, tj, api.ConditionBlocked)).To(gomega.ContainSubstring("spec.runtimePatches[example.com/team]"))
+			gomega.Expect(told(ctx, tj, api.ConditionBlocked)).To(
+				gomega.ContainSubstring("spec.runtimePatches[example.com/team]"))
 		}
 		gomega.Expect(g.used(ctx)()).To(gomega.BeZero())
 		gomega.Expect(watched.startsOf(tj)).To(gomega.BeZero())
 	})
 
 	ginkgo.It("takes what admission checks add, and refuses what contradicts an entry", func(ctx context.Context) {
-		check := &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{GenerateName: "zones-"}, Spec: kueue.AdmissionCheckSpec{ControllerName: "example.com/zones"}}
+		check := &kueue.AdmissionCheck{ObjectMeta: metav1.ObjectMeta{GenerateName: "zones-"},
+			Spec: kueue.AdmissionCheckSpec{ControllerName: "example.com/zones"}}
 		gomega.Expect(admin.Create(ctx, check)).To(gomega.Succeed())
 		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, check)).To(gomega.Succeed()) })
 		gomega.Eventually(func() error {
-			apimeta.SetStatusCondition(&get(ctx, check).Status.Conditions, metav1.Condition{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue, Reason: "Ready"})
+			apimeta.SetStatusCondition(&get(ctx, check).Status.Conditions,
+				metav1.Condition{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue, Reason: "Ready"})
 			return admin.Status().Update(ctx, check)
 		}).Should(gomega.Succeed())
 		g := newGround(ctx, map[string]int64{"a100": 16}, func(cq *kueue.ClusterQueue) {
-			cq.Spec.AdmissionChecksStrategy = &kueue.AdmissionChecksStrategy{AdmissionChecks: []kueue.AdmissionCheckStrategyRule{{Name: kueue.AdmissionCheckReference(check.Name)}}}
+			cq.Spec.AdmissionChecksStrategy = &kueue.AdmissionChecksStrategy{
+				AdmissionChecks: []kueue.AdmissionCheckStrategyRule{{Name: kueue.AdmissionCheckReference(check.Name)}}}
 		})
 		g.runtime(ctx, "torch", "1s")
 		agrees := g.submit(ctx, g.trainJob("agrees", "torch", 1))
-		contradicts := g.submit(ctx, g.trainJob("contradicts", "torch", 1, entryFor("example.com/team", "node", func(_ *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) {
-			spec.NodeSelector = map[string]string{"zone": "west"}
-		})))
+		contradicts := g.submit(ctx, g.trainJob("contradicts", "torch", 1,
+			entryFor("example.com/team", "node", func(_ *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) {
+				spec.NodeSelector = map[string]string{"zone": "west"}
+			})))
 		for _, tj := range []*api.TrainJob{agrees, contradicts} {
 			gomega.Eventually(condition(ctx, tj, kueue.WorkloadQuotaReserved)).Should(gomega.HavePrefix("True/"))
 			answer(ctx, tj, check.Name, kueue.CheckStateReady, map[string]string{"zone": "east"})
@@ -225,61 +244,13 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		gomega.Eventually(func() int { return len(podsOf(ctx, agrees)) }).Should(gomega.Equal(1))
 		gomega.Expect(podsOf(ctx, agrees)[0].Spec.NodeSelector).To(gomega.HaveKeyWithValue("zone", "east"))
 		gomega.Eventually(condition(ctx, contradicts, kueue.WorkloadFinished)).Should(gomega.Equal("True/FailedToStart"))
-		gomega.Expect(apimeta.FindStatusCondition(workloadOf(ctx, contradicts).Status.Conditions, kueue.WorkloadFinished).Message).To(gomega.And(
+		gomega.Expect(apimeta.FindStatusCondition(workloadOf(ctx, contradicts).Status.Conditions,
+			kueue.WorkloadFinished).Message).To(gomega.And(
 			gomega.ContainSubstring("spec.runtimePatches[example.com/team]"), gomega.ContainSubstring("spec.nodeSelector[zone]"),
 			gomega.ContainSubstring(`"west"`), gomega.ContainSubstring("AdmissionCheck "+check.Name), gomega.ContainSubstring(`"east"`)))
 		gomega.Expect(podsOf(ctx, contradicts)).To(gomega.BeEmpty())
 	})
 })
-
-var _ = ginkgo.Describe("A TrainJob that asks for one rack", func() {
-	ginkgo.It("gets all its pods placed in one, after they were gated", func(ctx context.Context) {
-		g := onRacks(ctx)
-		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
-			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[kueue.PodSetRequiredTopologyAnnotation] = "rack"
-		})
-		tj := g.submit(ctx, g.trainJob("racked", "torch", nodesOfRack))
-		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(nodesOfRack))
-		gomega.Expect(workloadOf(ctx, tj).Spec.PodSets[0].TopologyRequest.Required).To(gomega.HaveValue(gomega.Equal("rack")))
-		_, spec := overrides.PodPatch(entryOf(get(ctx, tj)).TrainingRuntimeSpec, "node")
-		gomega.Expect(spec.SchedulingGates).To(gomega.ConsistOf(corev1.PodSchedulingGate{Name: kueue.TopologySchedulingGate}))
-		for _, p := range podsOf(ctx, tj) {
-			gomega.Expect(p.Spec.SchedulingGates).To(gomega.BeEmpty())
-		}
-		gomega.Expect(racksOf(ctx, tj)).To(gomega.HaveLen(1), "racks in use")
-	})
-})
-
-// onRacks is a ground whose a100 nodes are in racks.
-func onRacks(ctx context.Context) *ground {
-	ginkgo.GinkgoHelper()
-	racks := &kueue.Topology{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "racks-"},
-		Spec:       kueue.TopologySpec{Levels: []kueue.TopologyLevel{{NodeLabel: "rack"}, {NodeLabel: corev1.LabelHostname}}},
-	}
-	gomega.Expect(admin.Create(ctx, racks)).To(gomega.Succeed())
-	flavor := get(ctx, &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "a100"}}).DeepCopy()
-	flavor.ObjectMeta = metav1.ObjectMeta{GenerateName: "a100-racks-"}
-	flavor.Spec.TopologyName = ptr.To(kueue.TopologyReference(racks.Name))
-	gomega.Expect(admin.Create(ctx, flavor)).To(gomega.Succeed())
-	ginkgo.DeferCleanup(func(ctx context.Context) {
-		gomega.Expect(admin.Delete(ctx, flavor)).To(gomega.Succeed())
-		gomega.Expect(admin.Delete(ctx, racks)).To(gomega.Succeed())
-	})
-	return newGround(ctx, map[string]int64{"a100": 64}, func(cq *kueue.ClusterQueue) {
-		cq.Spec.ResourceGroups[0].Flavors[0].Name = kueue.ResourceFlavorReference(flavor.Name)
-	})
-}
-
-// racksOf is how many pods of a TrainJob are in each rack.
-func racksOf(ctx context.Context, tj *api.TrainJob) map[string]int {
-	ginkgo.GinkgoHelper()
-	used := map[string]int{}
-	for _, p := range podsOf(ctx, tj) {
-		used[get(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Spec.NodeName}}).Labels["rack"]]++
-	}
-	return used
-}
 
 var _ = ginkgo.Describe("A TrainJob of several steps", func() {
 	ginkgo.It("gives the quota of an initializer back when that has succeeded", func(ctx context.Context) {
@@ -293,12 +264,14 @@ var _ = ginkgo.Describe("A TrainJob of several steps", func() {
 			}
 			return wl.Status.ReclaimablePods
 		}).Should(gomega.ConsistOf(kueue.ReclaimablePod{Name: "dataset-initializer", Count: 1}))
-		gomega.Eventually(g.used(ctx)).Should(gomega.BeEquivalentTo(8), "the GPUs of the initializer are free, those of the trainer are not")
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeEquivalentTo(8),
+			"the GPUs of the initializer are free, those of the trainer are not")
 
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		stopPolicy(ctx, g.queue, kueue.None)
-		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(gomega.Equal(2), "it starts again without the initializer")
+		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(gomega.Equal(2),
+			"it starts again without the initializer")
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeEquivalentTo(8))
 	})
 
@@ -321,10 +294,13 @@ func mpiAsNode(rt *api.TrainingRuntime) {
 	launcher := step("launcher", "trainer", "1s")
 	launcher.DependsOn = []jobset.DependsOn{{Name: "node", Status: jobset.DependencyReady}}
 	worker := step("node", "", "forever")
-	rt.Spec.MLPolicy = &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1), MLPolicySource: trainerapi.MLPolicySource{MPI: &trainerapi.MPIMLPolicySource{
-		NumProcPerNode: ptr.To[int32](8), MPIImplementation: ptr.To(trainerapi.MPIImplementationOpenMPI), SSHAuthMountPath: ptr.To("/root/.ssh"), RunLauncherAsNode: ptr.To(true),
-	}}}
-	rt.Spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll, TargetReplicatedJobs: []string{"launcher"}}
+	rt.Spec.MLPolicy = &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1),
+		MLPolicySource: trainerapi.MLPolicySource{MPI: &trainerapi.MPIMLPolicySource{
+			NumProcPerNode: ptr.To[int32](8), MPIImplementation: ptr.To(trainerapi.MPIImplementationOpenMPI),
+			SSHAuthMountPath: ptr.To("/root/.ssh"), RunLauncherAsNode: ptr.To(true),
+		}}}
+	rt.Spec.Template.Spec.SuccessPolicy = &jobset.SuccessPolicy{Operator: jobset.OperatorAll,
+		TargetReplicatedJobs: []string{"launcher"}}
 	rt.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{worker, launcher}
 }
 

@@ -98,8 +98,11 @@ var _ = ginkgo.JustAfterEach(func(ctx context.Context) {
 		if !strings.HasPrefix(n.Name, "e2e-") || !n.DeletionTimestamp.IsZero() {
 			continue
 		}
-		for _, list := range []client.ObjectList{&api.TrainJobList{}, &kueue.WorkloadList{}, &jobset.JobSetList{}, &batchv1.JobList{}, &corev1.PodList{}} {
-			if err := admin.List(ctx, list, client.InNamespace(n.Name)); err != nil || apimeta.LenList(list) == 0 || apimeta.LenList(list) > 10 {
+		for _, list := range []client.ObjectList{
+			&api.TrainJobList{}, &kueue.WorkloadList{}, &jobset.JobSetList{}, &batchv1.JobList{}, &corev1.PodList{},
+		} {
+			if err := admin.List(ctx, list, client.InNamespace(n.Name)); err != nil ||
+				apimeta.LenList(list) == 0 || apimeta.LenList(list) > 10 {
 				continue
 			}
 			if err := apimeta.EachListItem(list, func(o runtime.Object) error {

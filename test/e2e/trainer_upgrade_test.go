@@ -40,7 +40,8 @@ func boundOn(ctx context.Context, tj *api.TrainJob, replicatedJob string) string
 }
 
 func upgradeSpecs() {
-	ginkgo.It("loses none of 50 queued and running TrainJobs from v2.1 to v2.3, with the manager running on", func(ctx context.Context) {
+	ginkgo.It("loses none of 50 queued and running TrainJobs from v2.1 to v2.3, "+
+		"with the manager running on", func(ctx context.Context) {
 		const jobs = 50
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 64}, onTwoGroups(ctx))
@@ -53,7 +54,8 @@ func upgradeSpecs() {
 			if i < 8 {
 				rt = "long"
 			}
-			all = append(all, g.submitRaw(ctx, g.trainJob(fmt.Sprintf("job-%02d", i), rt, 1, priority(low)), overrides.PodTemplateOverrides, given))
+			all = append(all, g.submitRaw(ctx, g.trainJob(fmt.Sprintf("job-%02d", i), rt, 1, priority(low)),
+				overrides.PodTemplateOverrides, given))
 			if i == 7 {
 				gomega.Eventually(func() int64 { return g.used(ctx)() }).Should(gomega.Equal(int64(64)))
 			}
@@ -67,7 +69,8 @@ func upgradeSpecs() {
 		}
 		gomega.Expect(runs).To(gomega.Equal(8))
 
-		installed.Store(&overrides.Kubeflow23) // from the moment of the upgrade, whoever runs has been started by the one before
+		// from the moment of the upgrade, whoever runs has been started by the one before
+		installed.Store(&overrides.Kubeflow23)
 		cluster.mustAct("upgrade", "trainer")
 		learnDialect(ctx)
 		gomega.Expect(dialect().Field()).To(gomega.Equal(overrides.RuntimePatches))
@@ -94,7 +97,8 @@ func upgradeSpecs() {
 			default:
 				ginkgo.Fail(fmt.Sprintf("TrainJob %s was started %d times", tj.Name, starts))
 			}
-			if slices.ContainsFunc(get(ctx, tj).Spec.RuntimePatches, func(p trainerapi.RuntimePatch) bool { return p.Manager == overrides.ConvertedManager }) {
+			if slices.ContainsFunc(get(ctx, tj).Spec.RuntimePatches,
+				func(p trainerapi.RuntimePatch) bool { return p.Manager == overrides.ConvertedManager }) {
 				migrated++
 			}
 			for _, p := range podsOf(ctx, tj) {
@@ -104,17 +108,22 @@ func upgradeSpecs() {
 				}
 				gomega.Expect(p.Labels).To(gomega.HaveKeyWithValue("team", "a"), p.Name)
 				gomega.Expect(p.Spec.Volumes[0].Name).To(gomega.Equal("scratch"), p.Name)
-				gomega.Expect(p.Spec.Containers[0].VolumeMounts).To(gomega.ContainElement(gomega.HaveField("MountPath", "/scratch")), p.Name)
+				gomega.Expect(p.Spec.Containers[0].VolumeMounts).To(
+					gomega.ContainElement(gomega.HaveField("MountPath", "/scratch")), p.Name)
 				gomega.Expect(own(p.Spec.Tolerations)).To(gomega.ConsistOf(spot,
 					corev1.Toleration{Key: "mine", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
-					corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: "a100", Effect: corev1.TaintEffectNoSchedule}), p.Name)
+					corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: "a100",
+						Effect: corev1.TaintEffectNoSchedule}), p.Name)
 			}
 		}
 		gomega.Expect(again).To(gomega.Equal(1), "the preempted one ran twice")
-		gomega.Expect(migrated).To(gomega.BeNumerically(">=", jobs-8), "what the users of waiting TrainJobs said is in runtimePatches")
+		gomega.Expect(migrated).To(gomega.BeNumerically(">=", jobs-8),
+			"what the users of waiting TrainJobs said is in runtimePatches")
 		log := cluster.logSince("signalbox", manager)
 		gomega.Expect(log).To(gomega.ContainSubstring("Another Trainer is installed"))
 		gomega.Expect(log).NotTo(gomega.ContainSubstring(`"Starting","as"`), "the manager was not restarted")
-		ginkgo.AddReportEntry(fmt.Sprintf("upgrade from v2.1.0 to v2.3.0: %d running and %d waiting, %d of %d finished, %d of them started again after a preemption, what users said moved in %d", runs, jobs-runs, jobs, jobs, again, migrated))
+		ginkgo.AddReportEntry(fmt.Sprintf(
+			"upgrade from v2.1.0 to v2.3.0: %d running and %d waiting, %d of %d finished, %d of them started again after a "+
+				"preemption, what users said moved in %d", runs, jobs-runs, jobs, jobs, again, migrated))
 	})
 }

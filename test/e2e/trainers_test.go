@@ -28,7 +28,8 @@ import (
 var ofTrainers = ginkgo.Label("trainers")
 
 func init() {
-	if strings.HasPrefix(os.Getenv("SIGNALBOX_PROFILE"), "kubeflow-") { // what the others do is proved at more length elsewhere
+	// what the others do is proved at more length elsewhere
+	if strings.HasPrefix(os.Getenv("SIGNALBOX_PROFILE"), "kubeflow-") {
 		ginkgo.Describe("Beside a Kubeflow Trainer of any version", ofTrainers, trainerSpecs)
 	}
 }
@@ -48,7 +49,9 @@ func onTwoGroups(ctx context.Context) func(*kueue.ClusterQueue) {
 		}
 		cq.Spec.ResourceGroups = []kueue.ResourceGroup{gpus, {
 			CoveredResources: []corev1.ResourceName{corev1.ResourceCPU},
-			Flavors:          []kueue.FlavorQuotas{{Name: kueue.ResourceFlavorReference(any.Name), Resources: []kueue.ResourceQuota{{Name: corev1.ResourceCPU, NominalQuota: resource.MustParse("10000")}}}},
+			Flavors: []kueue.FlavorQuotas{
+				{Name: kueue.ResourceFlavorReference(any.Name),
+					Resources: []kueue.ResourceQuota{{Name: corev1.ResourceCPU, NominalQuota: resource.MustParse("10000")}}}},
 		}}
 		cq.Spec.FlavorFungibility = &kueue.FlavorFungibility{WhenCanPreempt: kueue.MayStopSearch}
 	}
@@ -63,8 +66,8 @@ func withOpenInitializer(rt *api.TrainingRuntime) {
 	spec.ReplicatedJobs[1].DependsOn = []jobset.DependsOn{{Name: init.Name, Status: jobset.DependencyComplete}}
 }
 
-// usersOverrides is what users say in the shape of each Trainer. That of v2.0 names each ReplicatedJob once in the whole
-// list, and admission has to say something of the node.
+// usersOverrides is what users say in the shape of each Trainer. That of v2.0 names each ReplicatedJob once in the
+// whole list, and admission has to say something of the node.
 var usersOverrides = map[string]string{
 	overrides.PodSpecOverrides: `[{targetJobs: [{name: dataset-initializer}], serviceAccountName: default, volumes: [{name: cache, emptyDir: {sizeLimit: 1Gi}}],
 		containers: [{name: dataset-initializer, volumeMounts: [{name: cache, mountPath: /cache, readOnly: false}]}]}]`,
@@ -98,8 +101,8 @@ func (g *ground) submitRaw(ctx context.Context, tj *api.TrainJob, field string, 
 	return get(ctx, tj)
 }
 
-// said returns the users' elements of a TrainJob's list of overrides as they are stored, as JSON. The time of an entry is
-// the Trainer's.
+// said returns the users' elements of a TrainJob's list of overrides as they are stored, as JSON. The time of an entry
+// is the Trainer's.
 func said(ctx context.Context, tj *api.TrainJob) func() string {
 	return func() string {
 		ginkgo.GinkgoHelper()
@@ -149,7 +152,8 @@ func trainerSpecs() {
 		gomega.Expect(starts).To(gomega.Equal(jobs))
 		written, refused := 0, 0
 		writes := cluster.requests(from, func(r request) bool {
-			return r.Writes() && r.User.Username == "signalbox" && r.ObjectRef.Resource == "trainjobs" && r.ObjectRef.Subresource == ""
+			return r.Writes() && r.User.Username == "signalbox" && r.ObjectRef.Resource == "trainjobs" &&
+				r.ObjectRef.Subresource == ""
 		})
 		for _, w := range writes {
 			gomega.Expect(w.DryRun()).To(gomega.BeFalse())
@@ -159,13 +163,16 @@ func trainerSpecs() {
 				refused++
 			}
 		}
-		ginkgo.AddReportEntry(fmt.Sprintf("burst of %d beside %s: %d finished, %d starts; %.2f writes to the TrainJob per start, %d refused", jobs, os.Getenv("SIGNALBOX_PROFILE"), jobs, starts, float64(written)/float64(starts), refused), summary(writes))
+		ginkgo.AddReportEntry(fmt.Sprintf(
+			"burst of %d beside %s: %d finished, %d starts; %.2f writes to the TrainJob per start, %d refused", jobs,
+			os.Getenv("SIGNALBOX_PROFILE"), jobs, starts, float64(written)/float64(starts), refused), summary(writes))
 		if atomicStarts() {
 			gomega.Expect(len(writes)).To(gomega.Equal(jobs), "exactly one write a start, none refused")
 		}
 	})
 
-	ginkgo.It("runs a preempted TrainJob again on the other flavor, and leaves what users say byte for byte", func(ctx context.Context) {
+	ginkgo.It("runs a preempted TrainJob again on the other flavor, "+
+		"and leaves what users say byte for byte", func(ctx context.Context) {
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 16, "h100": 16}, onTwoGroups(ctx))
 		g.runtime(ctx, "torch", "forever", withOpenInitializer)
@@ -183,9 +190,11 @@ func trainerSpecs() {
 					continue
 				}
 				gomega.Expect(p.Spec.NodeSelector).To(gomega.Equal(map[string]string{"gpu": kind, "has-" + kind: "true"}))
-				wanted := []corev1.Toleration{spot, {Key: "gpu", Operator: corev1.TolerationOpEqual, Value: kind, Effect: corev1.TaintEffectNoSchedule}}
+				wanted := []corev1.Toleration{spot,
+					{Key: "gpu", Operator: corev1.TolerationOpEqual, Value: kind, Effect: corev1.TaintEffectNoSchedule}}
 				if dialect().Field() != overrides.PodSpecOverrides {
-					wanted = append(wanted, corev1.Toleration{Key: "mine", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
+					wanted = append(wanted, corev1.Toleration{Key: "mine", Operator: corev1.TolerationOpExists,
+						Effect: corev1.TaintEffectNoExecute})
 					gomega.Expect(p.Labels).To(gomega.HaveKeyWithValue("team", "a"))
 					gomega.Expect(p.Spec.Volumes[0].Name).To(gomega.Equal("scratch"))
 				}
@@ -210,7 +219,8 @@ func trainerSpecs() {
 		gomega.Expect(text).To(gomega.MatchRegexp(fmt.Sprintf(`signalbox_trainjob_starts_total{field=%q,result="started",way=%q} [1-9]`, dialect().Field(), label)))
 	})
 
-	ginkgo.It("takes a manifest that is applied again while its TrainJob runs, and a change of it while it waits", func(ctx context.Context) {
+	ginkgo.It("takes a manifest that is applied again while its TrainJob runs, "+
+		"and a change of it while it waits", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8}, onTwoGroups(ctx))
 		g.runtime(ctx, "torch", "forever", withOpenInitializer)
 		given := listFrom(usersOverrides[dialect().Field()])
@@ -274,7 +284,8 @@ func trainerSpecs() {
 				break
 			}
 		}
-		ginkgo.AddReportEntry(fmt.Sprintf("crash beside %s: killed after each of %d writes of a start and a finish", os.Getenv("SIGNALBOX_PROFILE"), n-1))
+		ginkgo.AddReportEntry(fmt.Sprintf("crash beside %s: killed after each of %d writes of a start and a finish",
+			os.Getenv("SIGNALBOX_PROFILE"), n-1))
 		gomega.Expect(n).To(gomega.BeNumerically(">", 4), "a Workload, a start, an event, a finish")
 	})
 
@@ -293,7 +304,8 @@ func refusalSpecs() {
 		given := listFrom("[{targetJobs: [{name: node}], serviceAccountName: default}]")
 		tj := g.submitRaw(ctx, g.trainJob("job", "torch", 1), dialect().Field(), given)
 		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.And(
-			gomega.ContainSubstring("spec.podSpecOverrides[0]"), gomega.ContainSubstring("one element for each replicatedJob"), gomega.ContainSubstring("upgrade Kubeflow Trainer to v2.1"))))
+			gomega.ContainSubstring("spec.podSpecOverrides[0]"), gomega.ContainSubstring("one element for each replicatedJob"),
+			gomega.ContainSubstring("upgrade Kubeflow Trainer to v2.1"))))
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero(), "it holds no quota")
 		gomega.Expect(running(ctx, tj)()).To(gomega.BeFalse())
 	})

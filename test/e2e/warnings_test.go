@@ -16,7 +16,8 @@ import (
 const labelledEntry = `{"manager":"example.com/team","trainingRuntimeSpec":{"template":{"metadata":{"labels":{"team":"a"}}}}}`
 
 func labelled() *trainerapi.TrainingRuntimeSpecPatch {
-	return &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Metadata: &metav1.ObjectMeta{Labels: map[string]string{"team": "a"}}}}
+	return &trainerapi.TrainingRuntimeSpecPatch{
+		Template: &trainerapi.JobSetTemplatePatch{Metadata: &metav1.ObjectMeta{Labels: map[string]string{"team": "a"}}}}
 }
 
 func nodeEntry(manager, pod string) string {

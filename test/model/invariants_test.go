@@ -47,7 +47,8 @@ func (w *world) wrong() string {
 			return "two pods of one TrainJob run"
 		}
 		if pod.DeletionTimestamp.IsZero() && pod.Spec.NodeSelector[pool] != w.ledger.Flavor[uid] {
-			return fmt.Sprintf("pod %s runs on flavor %q, and %q was admitted", pod.Name, pod.Spec.NodeSelector[pool], w.ledger.Flavor[uid])
+			return fmt.Sprintf("pod %s runs on flavor %q, and %q was admitted",
+				pod.Name, pod.Spec.NodeSelector[pool], w.ledger.Flavor[uid])
 		}
 	}
 	for uid, starts := range w.ledger.Starts {

@@ -71,8 +71,9 @@ func (w *world) start() {
 	m.integration, err = integration.NewReconciler(integration.Config{
 		Client: cached, Reader: live, Store: kept, Recorder: recorder, Kueue: &config.Kueue, Limits: limits(),
 		PodsWithin: config.Limits.PodsWithin.Duration, Installed: integration.NewInstalled(overrides.Bundled, w.clock),
-		Placement: trainer.NewStartable(trainer.StartableConfig{Client: cached, Builder: builder, Gangs: gangs, Clock: w.clock}),
-		Clock:     w.clock,
+		Placement: trainer.NewStartable(
+			trainer.StartableConfig{Client: cached, Builder: builder, Gangs: gangs, Clock: w.clock}),
+		Clock: w.clock,
 	})
 	must(err)
 	m.trainer = trainer.NewReconciler(trainer.Config{
@@ -85,7 +86,8 @@ func (w *world) start() {
 // limits are the configuration's defaults.
 func limits() overrides.Limits {
 	l := configapi.Default().Limits
-	return overrides.Limits{Pods: l.Pods, SpecBytes: l.SpecBytes, Elements: l.Elements, GracePeriodSeconds: l.TerminationGracePeriodSeconds}
+	return overrides.Limits{Pods: l.Pods, SpecBytes: l.SpecBytes, Elements: l.Elements,
+		GracePeriodSeconds: l.TerminationGracePeriodSeconds}
 }
 
 // restart restarts the manager: its cache is current, and its queue has every TrainJob.
@@ -123,7 +125,8 @@ func (w *world) counted() client.Client {
 			asked.ApplyOptions(options)
 			return write(len(asked.DryRun) > 0, func() error {
 				err := c.Create(ctx, o, options...)
-				if owner := metav1.GetControllerOfNoCopy(o); err == nil && len(asked.DryRun) == 0 && o.GetObjectKind().GroupVersionKind().Kind == "JobSet" {
+				if owner := metav1.GetControllerOfNoCopy(o); err == nil && len(asked.DryRun) == 0 &&
+					o.GetObjectKind().GroupVersionKind().Kind == "JobSet" {
 					w.ledger.Owner[o.GetUID()] = owner.UID
 				}
 				return err
@@ -135,7 +138,8 @@ func (w *world) counted() client.Client {
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
 			return write(false, func() error { return c.Delete(ctx, o, options...) })
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
+			options ...client.PatchOption) error {
 			return write(false, func() error {
 				suspended := w.suspended(o)
 				err := c.Patch(ctx, o, patch, options...)
@@ -145,10 +149,12 @@ func (w *world) counted() client.Client {
 				return err
 			})
 		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch,
+			options ...client.SubResourcePatchOption) error {
 			return write(false, func() error { return c.SubResource(sub).Patch(ctx, o, patch, options...) })
 		},
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, options ...client.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+			options ...client.SubResourceUpdateOption) error {
 			return write(false, func() error { return c.SubResource(sub).Update(ctx, o, options...) })
 		},
 	})
@@ -194,7 +200,8 @@ func kept(o client.Object) client.Object {
 	return o.DeepCopyObject().(client.Object)
 }
 
-func (c *cachedClient) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+func (c *cachedClient) Get(ctx context.Context, key client.ObjectKey, o client.Object,
+	options ...client.GetOption) error {
 	kind := kindOf(o)
 	if kind == "" {
 		return c.Client.Get(ctx, key, o, options...)

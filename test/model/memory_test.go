@@ -19,8 +19,8 @@ import (
 // unserved is the discovery of an API server without the PodGroup API.
 func unserved() discovery.DiscoveryInterface { return kubefake.NewClientset().Discovery() }
 
-// memories returns the fields that carry state from one reconcile to the next: maps of values, or values. Everything else that
-// a manager stores is a pure cache.
+// memories returns the fields that carry state from one reconcile to the next: maps of values, or values. Everything
+// else that a manager stores is a pure cache.
 func memories(m *manager) []reflect.Value {
 	of := func(o any, fields ...string) reflect.Value {
 		v := reflect.ValueOf(o).Elem()

@@ -44,7 +44,8 @@ type state struct {
 	path *path
 }
 
-// TestInterleavings explores every order of steps from a few situations, and checks liveness from a sample of the states.
+// TestInterleavings explores every order of steps from a few situations, and checks liveness from a sample of the
+// states.
 func TestInterleavings(t *testing.T) {
 	for _, s := range []struct {
 		name   string

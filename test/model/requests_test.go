@@ -89,7 +89,8 @@ func newChain() *chain {
 // request returns what the API server would store, or why it denies the request.
 func (c *chain) request(user string, old, sent []byte) (stored []byte, refusal string, err error) {
 	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-		UID: "request", Operation: admissionv1.Create, Namespace: namespace, Name: "job", UserInfo: authenticationv1.UserInfo{Username: user},
+		UID: "request", Operation: admissionv1.Create, Namespace: namespace, Name: "job",
+		UserInfo: authenticationv1.UserInfo{Username: user},
 	}}
 	if old != nil {
 		request.Operation, request.OldObject = admissionv1.Update, runtime.RawExtension{Raw: old}
@@ -148,9 +149,9 @@ const (
 	managerStops = `[{"op":"add","path":"/spec/suspend","value":true}]`
 )
 
-// FuzzRequests sends sequences of requests by users and by the manager through both webhooks. Nothing panics, and every denial
-// has a message. No user's request changes the manager's fields: suspend of a queued TrainJob, its entry and its pinned runtime.
-// The bytes select the requests; the rest may be sent as a merge patch.
+// FuzzRequests sends sequences of requests by users and by the manager through both webhooks. Nothing panics, and every
+// denial has a message. No user's request changes the manager's fields: suspend of a queued TrainJob, its entry and its
+// pinned runtime. The bytes select the requests; the rest may be sent as a merge patch.
 func FuzzRequests(f *testing.F) {
 	c := newChain()
 	f.Add([]byte{3, 0, 5, 10, 0, 9, 4, 1})
@@ -175,7 +176,8 @@ func TestRequests(t *testing.T) {
 			t.Fatalf("sequence %d, %v: %s", i, data, says)
 		}
 	}
-	t.Logf("%d sequences: %d TrainJobs created, %d updates by users accepted, %d starts", *inputs, c.created, c.updated, c.started)
+	t.Logf("%d sequences: %d TrainJobs created, %d updates by users accepted, %d starts",
+		*inputs, c.created, c.updated, c.started)
 	if c.created == 0 || c.updated == 0 || c.started == 0 {
 		t.Error("no request is accepted, so nothing is tested")
 	}
@@ -218,7 +220,8 @@ func (c *chain) sequence(data []byte) string {
 		case choice%8 == 2 && json.Valid(data):
 			return c.users(&stored, merge(stored, string(data)))
 		default:
-			if says := c.users(&stored, merge(merge(stored, palette[choice%len(palette)]), palette[choice/8%len(palette)])); says != "" {
+			if says := c.users(&stored,
+				merge(merge(stored, palette[choice%len(palette)]), palette[choice/8%len(palette)])); says != "" {
 				return says
 			}
 		}

@@ -23,7 +23,8 @@ func (w *world) collectorActions() []action {
 		everything[kind] = w.all(kind)
 		for _, o := range everything[kind] {
 			there[o.GetUID()] = true
-			going[o.GetUID()] = !o.GetDeletionTimestamp().IsZero() && controllerutil.ContainsFinalizer(o, metav1.FinalizerDeleteDependents)
+			going[o.GetUID()] = !o.GetDeletionTimestamp().IsZero() &&
+				controllerutil.ContainsFinalizer(o, metav1.FinalizerDeleteDependents)
 			if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
 				children[owner.UID]++
 			}
@@ -33,7 +34,8 @@ func (w *world) collectorActions() []action {
 	for _, kind := range []string{"Workload", "JobSet", "Job", "Pod"} {
 		for _, o := range everything[kind] {
 			owner := metav1.GetControllerOfNoCopy(o)
-			if owner != nil && (!there[owner.UID] || going[owner.UID] && ptr.Deref(owner.BlockOwnerDeletion, false)) && o.GetDeletionTimestamp().IsZero() {
+			if owner != nil && (!there[owner.UID] || going[owner.UID] && ptr.Deref(owner.BlockOwnerDeletion, false)) &&
+				o.GetDeletionTimestamp().IsZero() {
 				all = append(all, action{"the garbage collector deletes " + kind + " " + o.GetName(), true, func(w *world) {
 					how := metav1.DeletePropagationBackground
 					if there[owner.UID] && kind != "Pod" {
@@ -71,7 +73,8 @@ func (w *world) userActions() []action {
 		}
 	}
 	for _, wl := range list[*kueue.Workload](w, "Workload") {
-		if w.budget.Deactivations > 0 && workload.IsActive(wl) && !workloadfinish.IsFinished(wl) && wl.Annotations[integration.DeactivateAnnotation] == "" {
+		if w.budget.Deactivations > 0 && workload.IsActive(wl) && !workloadfinish.IsFinished(wl) &&
+			wl.Annotations[integration.DeactivateAnnotation] == "" {
 			all = append(all, action{"a user deactivates " + wl.Name, false, func(w *world) {
 				w.budget.Deactivations--
 				wl := wl.DeepCopy()

@@ -52,7 +52,8 @@ var watched = []string{"TrainJob", "Workload", "JobSet", "Pod"}
 
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme, kueue.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme,
+		kueue.AddToScheme} {
 		if err := add(s); err != nil {
 			panic(err)
 		}
@@ -71,8 +72,8 @@ type world struct {
 	queue   map[string]bool            // TrainJobs in the manager's workqueue
 	again   map[string]time.Time       // TrainJobs with a RequeueAfter, and when it is due
 
-	// left is how many writes the manager has before it crashes; negative means unlimited. lost is the number of the write, from
-	// 1, whose response is lost; 0 means none.
+	// left is how many writes the manager has before it crashes; negative means unlimited. lost is the number of the
+	// write, from 1, whose response is lost; 0 means none.
 	left, lost, writes int
 	failed             error // of the last reconcile
 
@@ -118,15 +119,19 @@ func fixed() []client.Object {
 	rj := jobset.ReplicatedJob{Name: "node", Replicas: 1}
 	rj.Template.Labels = map[string]string{"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 	rj.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: "node", Image: "example.com/train:1"}}
-	runtime := &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch", UID: "runtime", Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"}}}
+	runtime := &api.ClusterTrainingRuntime{
+		ObjectMeta: metav1.ObjectMeta{Name: "torch", UID: "runtime",
+			Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"}}}
 	runtime.Spec.MLPolicy = &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1)}
 	runtime.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{rj}
 	objects := []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"kubernetes.io/metadata.name": namespace}}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace,
+			Labels: map[string]string{"kubernetes.io/metadata.name": namespace}}},
 		runtime,
 	}
 	for _, f := range flavors {
-		objects = append(objects, &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: string(f)}, Spec: kueue.ResourceFlavorSpec{NodeLabels: map[string]string{pool: string(f)}}})
+		objects = append(objects, &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: string(f)},
+			Spec: kueue.ResourceFlavorSpec{NodeLabels: map[string]string{pool: string(f)}}})
 	}
 	return objects
 }
@@ -134,12 +139,15 @@ func fixed() []client.Object {
 func trainJob(name string) *api.TrainJob {
 	one := corev1.ResourceList{gpu: resource.MustParse("1")}
 	return &api.TrainJob{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{constants.QueueLabel: "queue"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			Labels: map[string]string{constants.QueueLabel: "queue"}},
 		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
-			RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group), Kind: ptr.To(trainerapi.ClusterTrainingRuntimeKind), Name: "torch"},
-			ManagedBy:  ptr.To("trainer.kubeflow.org/trainjob-controller"),
-			Trainer:    &trainerapi.Trainer{NumNodes: ptr.To[int32](1), ResourcesPerNode: &corev1.ResourceRequirements{Requests: one, Limits: one}},
-			Suspend:    ptr.To(true),
+			RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group),
+				Kind: ptr.To(trainerapi.ClusterTrainingRuntimeKind), Name: "torch"},
+			ManagedBy: ptr.To("trainer.kubeflow.org/trainjob-controller"),
+			Trainer: &trainerapi.Trainer{NumNodes: ptr.To[int32](1),
+				ResourcesPerNode: &corev1.ResourceRequirements{Requests: one, Limits: one}},
+			Suspend: ptr.To(true),
 		}},
 	}
 }
@@ -150,8 +158,8 @@ func (w *world) serve(objects []client.Object) {
 		WithStatusSubresource(&api.TrainJob{}, &kueue.Workload{}, &jobset.JobSet{}, &batchv1.Job{}, &corev1.Pod{}).Build()
 }
 
-// api is the API server as its clients see it. Unlike the fake client it assigns UIDs and creation times, and implements
-// foreground deletion.
+// api is the API server as its clients see it. Unlike the fake client it assigns UIDs and creation times, and
+// implements foreground deletion.
 func (w *world) api() client.WithWatch {
 	return interceptor.NewClient(w.store, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
@@ -171,7 +179,9 @@ func (w *world) api() client.WithWatch {
 				if err := c.Get(ctx, client.ObjectKeyFromObject(o), there); err != nil {
 					return err
 				}
-				if p := asked.Preconditions; p != nil && (p.UID != nil && *p.UID != there.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != there.GetResourceVersion()) {
+				if p := asked.Preconditions; p != nil &&
+					(p.UID != nil && *p.UID != there.GetUID() || p.ResourceVersion != nil &&
+						*p.ResourceVersion != there.GetResourceVersion()) {
 					return apierrors.NewConflict(schema.GroupResource{}, o.GetName(), errors.New("the precondition doesn't hold"))
 				}
 				if !slices.Contains(there.GetFinalizers(), metav1.FinalizerDeleteDependents) {
@@ -187,8 +197,8 @@ func (w *world) api() client.WithWatch {
 	})
 }
 
-// unchanged hides resource versions that changed nothing from the manager: the fake client bumps the version on a no-op write,
-// and an API server doesn't.
+// unchanged hides resource versions that changed nothing from the manager: the fake client bumps the version on a no-op
+// write, and an API server doesn't.
 func (w *world) unchanged() {
 	for _, kind := range watched {
 		now := map[types.UID]client.Object{}
@@ -259,7 +269,8 @@ func (w *world) late(kind string) bool {
 // all returns the objects of a kind, sorted by name.
 func (w *world) all(kind string) []client.Object {
 	list := map[string]client.ObjectList{
-		"TrainJob": &api.TrainJobList{}, "Workload": &kueue.WorkloadList{}, "JobSet": &jobset.JobSetList{}, "Pod": &corev1.PodList{}, "Job": &batchv1.JobList{},
+		"TrainJob": &api.TrainJobList{}, "Workload": &kueue.WorkloadList{}, "JobSet": &jobset.JobSetList{},
+		"Pod": &corev1.PodList{}, "Job": &batchv1.JobList{},
 	}[kind]
 	must(w.store.List(context.Background(), list))
 	var all []client.Object
@@ -282,9 +293,11 @@ func list[T client.Object](w *world, kind string) []T {
 // clone returns a copy of the state.
 func (w *world) clone() *world {
 	c := &world{
-		clock: clocktesting.NewFakeClock(w.clock.Now()), uids: w.uids, cache: maps.Clone(w.cache), queue: maps.Clone(w.queue), again: maps.Clone(w.again),
-		left: -1, budget: w.budget,
-		ledger: ledger{maps.Clone(w.ledger.Admissions), maps.Clone(w.ledger.Starts), maps.Clone(w.ledger.Flavor), maps.Clone(w.ledger.Owner)},
+		clock: clocktesting.NewFakeClock(w.clock.Now()), uids: w.uids, cache: maps.Clone(w.cache), queue: maps.Clone(w.queue),
+		again: maps.Clone(w.again),
+		left:  -1, budget: w.budget,
+		ledger: ledger{maps.Clone(w.ledger.Admissions), maps.Clone(w.ledger.Starts), maps.Clone(w.ledger.Flavor),
+			maps.Clone(w.ledger.Owner)},
 	}
 	objects := fixed()
 	for _, kind := range append(slices.Clone(watched), "Job") {

@@ -62,8 +62,8 @@ func run(repository string) error {
 	return bases(repository)
 }
 
-// crds copies the CRDs; Helm is to keep them when a release is uninstalled, and the TrainJobs with them. What their fields
-// are for is left out: Helm keeps a release in one Secret, which holds no more than a mebibyte.
+// crds copies the CRDs; Helm is to keep them when a release is uninstalled, and the TrainJobs with them. What their
+// fields are for is left out: Helm keeps a release in one Secret, which holds no more than a mebibyte.
 func crds(from, to string) error {
 	paths, err := filepath.Glob(filepath.Join(from, "trainer.kubeflow.org_*.yaml"))
 	if err != nil {
@@ -73,7 +73,8 @@ func crds(from, to string) error {
 	for _, path := range paths {
 		names = append(names, filepath.Base(path))
 	}
-	base := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + strings.Join(names, ", ") + "]\n"
+	base := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" +
+		strings.Join(names, ", ") + "]\n"
 	if err := write(filepath.Join(from, "kustomization.yaml"), base); err != nil {
 		return err
 	}
@@ -179,10 +180,12 @@ func bases(repository string) error {
 			return err
 		}
 		folder := filepath.Join(repository, "config", base.name)
-		if err := write(filepath.Join(folder, "signalbox.yaml"), "# Made from charts/signalbox by make generate: "+base.says+".\n"+text); err != nil {
+		if err := write(filepath.Join(folder, "signalbox.yaml"),
+			"# Made from charts/signalbox by make generate: "+base.says+".\n"+text); err != nil {
 			return err
 		}
-		if err := write(filepath.Join(folder, "kustomization.yaml"), "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: "+resources+"\n"); err != nil {
+		if err := write(filepath.Join(folder, "kustomization.yaml"),
+			"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: "+resources+"\n"); err != nil {
 			return err
 		}
 	}
@@ -230,7 +233,8 @@ func list(out *strings.Builder, node *yaml.Node, prefix string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "| `%s` | `%s` | %s |\n", path, strings.Join(strings.Fields(string(text)), " "), strings.ReplaceAll(says, "|", "\\|"))
+		fmt.Fprintf(out, "| `%s` | `%s` | %s |\n", path,
+			strings.Join(strings.Fields(string(text)), " "), strings.ReplaceAll(says, "|", "\\|"))
 	}
 	return nil
 }

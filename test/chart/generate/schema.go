@@ -70,7 +70,8 @@ func object(node *yaml.Node, prefix string, used map[string]bool) (map[string]an
 			property["type"] = []string{"object", "null"}
 		case value.Kind == yaml.MappingNode:
 			property["type"] = "object"
-			if last := strings.ToLower(key.Value); strings.HasSuffix(last, "labels") || strings.HasSuffix(last, "annotations") || last == "nodeselector" {
+			if last := strings.ToLower(key.Value); strings.HasSuffix(last, "labels") || strings.HasSuffix(last, "annotations") ||
+				last == "nodeselector" {
 				property["additionalProperties"] = map[string]any{"type": "string"}
 			}
 		case value.Kind == yaml.SequenceNode:

@@ -79,7 +79,8 @@ func (s *stand) burst(one, two *manager) {
 
 	starts := map[string]int{}
 	writes, err := audit.Since(audit.Log(s.dir), from, func(r audit.Request) bool {
-		return strings.HasSuffix(r.User.Username, ":"+namespace+":signalbox") && r.ObjectRef.Resource == "trainjobs" && r.ObjectRef.Subresource == "" &&
+		return strings.HasSuffix(r.User.Username, ":"+namespace+":signalbox") && r.ObjectRef.Resource == "trainjobs" &&
+			r.ObjectRef.Subresource == "" &&
 			r.Writes() && r.ResponseStatus.Code < 300 && strings.HasPrefix(r.ObjectRef.Name, "burst-")
 	})
 	s.must(err)
@@ -89,7 +90,8 @@ func (s *stand) burst(one, two *manager) {
 			twice++
 		}
 	}
-	s.Logf("burst: %d of %d finished, %d started, %d of them twice; meanwhile the certificate was made anew, then its CA; the leader was killed, and another led %s later; %d submissions were sent again",
+	s.Logf("burst: %d of %d finished, %d started, %d of them twice; meanwhile the certificate was made anew, then its "+
+		"CA; the leader was killed, and another led %s later; %d submissions were sent again",
 		jobs, jobs, len(starts), twice, took.Round(time.Second), retries.Load())
 	if len(starts) != jobs || twice != 0 {
 		s.Errorf("got %d started, %d of them twice; want %d and 0", len(starts), twice, jobs)
@@ -101,7 +103,8 @@ func (s *stand) burst(one, two *manager) {
 	s.run("three")
 }
 
-var trainJobResource = schema.GroupVersionResource{Group: "trainer.kubeflow.org", Version: "v1alpha1", Resource: "trainjobs"}
+var trainJobResource = schema.GroupVersionResource{Group: "trainer.kubeflow.org", Version: "v1alpha1",
+	Resource: "trainjobs"}
 
 func (s *stand) trainJobs() dynamic.ResourceInterface {
 	return s.objects.Resource(trainJobResource).Namespace("team")
@@ -129,7 +132,8 @@ func (s *stand) insist(trainJobs dynamic.ResourceInterface, name string) (again 
 	return again
 }
 
-// renew has the certificate made anew, and waits until it is served and trusted. kept names what of the Secret must stay.
+// renew has the certificate made anew, and waits until it is served and trusted. kept names what of the Secret must
+// stay.
 func (s *stand) renew(m *manager, patch, kept string) []byte {
 	s.Helper()
 	secrets := s.clients.CoreV1().Secrets(namespace)
@@ -138,7 +142,8 @@ func (s *stand) renew(m *manager, patch, kept string) []byte {
 	if !json.Valid([]byte(patch)) {
 		s.Fatalf("not JSON: %s", patch)
 	}
-	_, err = secrets.Patch(s.Context(), "signalbox-webhook-cert", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err = secrets.Patch(s.Context(), "signalbox-webhook-cert", types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	s.must(err)
 	var now []byte
 	s.eventually("another certificate is served, and trusted", func() (string, bool) {

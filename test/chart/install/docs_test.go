@@ -12,8 +12,8 @@ import (
 // pages are the documents whose commands are run, in the order in which a new user comes through them.
 var pages = []string{"docs/quick-start.md", "docs/batch-admin.md", "docs/user-guide.md", "docs/install.md"}
 
-// TestDocumentation does what the documentation says, with real kubectl and Helm: every command of every block of kind sh
-// must succeed. Where a page installs, a manager is started as its Deployment would start it.
+// TestDocumentation does what the documentation says, with real kubectl and Helm: every command of every block of kind
+// sh must succeed. Where a page installs, a manager is started as its Deployment would start it.
 func TestDocumentation(t *testing.T) {
 	s := newStand(t)
 	s.create(exampleNodes)
@@ -38,9 +38,13 @@ func TestDocumentation(t *testing.T) {
 			t.Errorf("no page applies %s", example)
 		}
 	}
-	run("what is left", "test \"$(kubectl get trainjobs -A --no-headers | grep -c Complete)\" = 4\nkubectl delete --wait=false -f examples/user -f examples/batch-admin\n"+
-		"kubectl delete crd trainjobs.trainer.kubeflow.org trainingruntimes.trainer.kubeflow.org clustertrainingruntimes.trainer.kubeflow.org\n")
-	t.Logf("documentation: %d blocks of commands of %d pages run, %d examples applied, every TrainJob finished", blocks, len(pages), len(examples))
+	run("what is left",
+		"test \"$(kubectl get trainjobs -A --no-headers | grep -c Complete)\" = 4\n"+
+			"kubectl delete --wait=false -f examples/user -f examples/batch-admin\n"+
+			"kubectl delete crd trainjobs.trainer.kubeflow.org trainingruntimes.trainer.kubeflow.org "+
+			"clustertrainingruntimes.trainer.kubeflow.org\n")
+	t.Logf("documentation: %d blocks of commands of %d pages run, %d examples applied, every TrainJob finished", blocks,
+		len(pages), len(examples))
 }
 
 // commands are the blocks of a page that are to be run.
@@ -62,14 +66,17 @@ func (s *stand) shell() func(page, block string) {
 	bin := s.TempDir()
 	tools, err := filepath.Abs(filepath.Join(repository, "bin"))
 	s.must(err)
-	helm := fmt.Sprintf("#!/bin/sh\ncase \"$1\" in\ninstall|upgrade) exec %[1]s/helm \"$@\" --set webhook.url=https://localhost:%[2]d ;;\nesac\nexec %[1]s/helm \"$@\"\n", tools, s.service.port)
+	helm := fmt.Sprintf(
+		"#!/bin/sh\ncase \"$1\" in\ninstall|upgrade) exec %[1]s/helm \"$@\" --set webhook.url=https://localhost:%[2]d ;;\n"+
+			"esac\nexec %[1]s/helm \"$@\"\n", tools, s.service.port)
 	s.must(os.WriteFile(filepath.Join(bin, "helm"), []byte(helm), 0o700))
 	s.must(os.Symlink(filepath.Join(tools, "kubectl"), filepath.Join(bin, "kubectl")))
 	return func(page, block string) {
 		s.Helper()
 		cmd := exec.CommandContext(s.Context(), "sh", "-ec", block)
 		cmd.Dir = repository
-		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+filepath.Join(s.dir, "kubeconfig"), "HOME="+bin)
+		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "KUBECONFIG="+filepath.Join(s.dir, "kubeconfig"),
+			"HOME="+bin)
 		out, err := cmd.CombinedOutput()
 		s.Logf("%s:\n%s%s", page, block, out)
 		if err != nil {

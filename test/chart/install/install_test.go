@@ -1,6 +1,6 @@
-// Package install installs the Helm chart on a real control plane with Helm itself, upgrades it, rolls it back and takes
-// it away. Images aside: the Deployment's pods are simulated, and a manager runs beside them with what the chart has made
-// for it: its ServiceAccount, its configuration and its Secret. `make test-chart` runs it.
+// Package install installs the Helm chart on a real control plane with Helm itself, upgrades it, rolls it back and
+// takes it away. Images aside: the Deployment's pods are simulated, and a manager runs beside them with what the chart
+// has made for it: its ServiceAccount, its configuration and its Secret. `make test-chart` runs it.
 package install
 
 import (
@@ -43,7 +43,8 @@ func TestChart(t *testing.T) {
 	refused("", `add "`+external+`" to integrations.externalFrameworks`)
 	patch, err := json.Marshal(map[string]any{"data": before.Data})
 	s.must(err)
-	_, err = s.clients.CoreV1().ConfigMaps("kueue-system").Patch(ctx, "kueue-manager-config", types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = s.clients.CoreV1().ConfigMaps("kueue-system").Patch(ctx, "kueue-manager-config", types.MergePatchType, patch,
+		metav1.PatchOptions{})
 	s.must(err)
 	refused("kueue: {configMap: elsewhere}", "ConfigMap kueue-system/elsewhere, which doesn't exist")
 	refused("trainer: {enabled: false}", "Kubeflow Trainer is not installed here")
@@ -55,10 +56,12 @@ webhooks:
 - {name: validator.trainjob.trainer.kubeflow.org, admissionReviewVersions: [v1], sideEffects: None, clientConfig: {url: "https://localhost:1"}}
 `)
 	refused("", "Kubeflow Trainer is installed here (ValidatingWebhookConfiguration validator.trainer.kubeflow.org)")
-	s.must(s.clients.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, "validator.trainer.kubeflow.org", metav1.DeleteOptions{}))
+	s.must(s.clients.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx,
+		"validator.trainer.kubeflow.org", metav1.DeleteOptions{}))
 
 	// Installed.
-	settings := fmt.Sprintf("webhook: {url: %q}\nmetrics: {prometheusRule: {enabled: false}}\n", fmt.Sprintf("https://localhost:%d", s.service.port))
+	settings := fmt.Sprintf("webhook: {url: %q}\nmetrics: {prometheusRule: {enabled: false}}\n",
+		fmt.Sprintf("https://localhost:%d", s.service.port))
 	from, err := audit.End(audit.Log(s.dir))
 	s.must(err)
 	r, err := s.install(settings)
@@ -160,7 +163,9 @@ webhooks:
 	free := unqueued("free", "first")
 	_, err = s.trainJobs().Create(ctx, free, metav1.CreateOptions{})
 	s.must(err)
-	s.must(other(true, "{checks: {enabled: false}, crds: {install: false}, trainer: {enabled: false}, webhook: {url: \"https://localhost:1\"}}"))
+	s.must(other(true,
+		"{checks: {enabled: false}, crds: {install: false}, trainer: {enabled: false}, webhook: {url: "+
+			"\"https://localhost:1\"}}"))
 	label := func(name, key string) error {
 		_, err := s.trainJobs().Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"x"}}}`, key), metav1.PatchOptions{})
 		return err

@@ -43,10 +43,14 @@ func (s *stand) run(name string) *manager {
 	s.Helper()
 	ctx, dir := s.Context(), s.TempDir()
 	seconds := int64(3600)
-	token, err := s.clients.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "signalbox", &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
+	token, err := s.clients.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "signalbox",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}},
+		metav1.CreateOptions{})
 	s.must(err)
 	account := clientcmdapi.NewConfig()
-	account.Clusters["c"] = &clientcmdapi.Cluster{Server: s.config.Host, CertificateAuthority: s.config.CAFile, CertificateAuthorityData: s.config.CAData}
+	account.Clusters["c"] = &clientcmdapi.Cluster{
+		Server: s.config.Host, CertificateAuthority: s.config.CAFile, CertificateAuthorityData: s.config.CAData,
+	}
 	account.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
 	account.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	account.CurrentContext = "x"
@@ -54,15 +58,18 @@ func (s *stand) run(name string) *manager {
 	s.must(clientcmd.WriteToFile(*account, kubeconfig))
 
 	m := &manager{
-		name: name, webhook: freePort(s.T), health: fmt.Sprintf("127.0.0.1:%d", freePort(s.T)), metrics: fmt.Sprintf("127.0.0.1:%d", freePort(s.T)),
-		config: filepath.Join(dir, "config.yaml"), certs: filepath.Join(dir, "certs"), ended: make(chan error, 1), log: filepath.Join(s.dir, "log", "signalbox-"+name+".log"),
+		name: name, webhook: freePort(s.T),
+		health: fmt.Sprintf("127.0.0.1:%d", freePort(s.T)), metrics: fmt.Sprintf("127.0.0.1:%d", freePort(s.T)),
+		config: filepath.Join(dir, "config.yaml"), certs: filepath.Join(dir, "certs"),
+		ended: make(chan error, 1), log: filepath.Join(s.dir, "log", "signalbox-"+name+".log"),
 	}
 	s.must(os.Mkdir(m.certs, 0o700))
 	settings, err := s.clients.CoreV1().ConfigMaps(namespace).Get(ctx, "signalbox", metav1.GetOptions{})
 	s.must(err)
 	// Where a container has paths and ports of its own, a process beside others has not.
 	m.base = strings.NewReplacer("/etc/signalbox/certs", m.certs, "bindAddress: :8081", "bindAddress: "+m.health,
-		"bindAddress: :8080", "bindAddress: "+m.metrics, "port: 9443", fmt.Sprintf("port: %d", m.webhook)).Replace(settings.Data["config.yaml"])
+		"bindAddress: :8080", "bindAddress: "+m.metrics,
+		"port: 9443", fmt.Sprintf("port: %d", m.webhook)).Replace(settings.Data["config.yaml"])
 	s.must(os.WriteFile(m.config, []byte(m.base), 0o600))
 
 	log, err := os.Create(m.log)
@@ -210,7 +217,8 @@ func (s *service) forward(from net.Conn) {
 
 // trusted tells whether what is served is the Secret's certificate, and every webhook is told its CA.
 func (s *stand) trusted(m *manager, secret *corev1.Secret) (string, bool) {
-	c, err := tls.Dial("tcp", fmt.Sprintf("localhost:%d", m.webhook), &tls.Config{InsecureSkipVerify: true}) // it is compared
+	c, err := tls.Dial("tcp", fmt.Sprintf("localhost:%d", m.webhook),
+		&tls.Config{InsecureSkipVerify: true}) // it is compared
 	if err != nil {
 		return err.Error(), false
 	}
@@ -247,7 +255,8 @@ var ours = metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=signalbox"}
 // mount brings the Secret into the folder whenever it changes, as a kubelet does.
 func (s *stand) mount(ctx context.Context, folder string) {
 	for ctx.Err() == nil {
-		events, err := s.clients.CoreV1().Secrets(namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=signalbox-webhook-cert"})
+		events, err := s.clients.CoreV1().Secrets(namespace).Watch(ctx,
+			metav1.ListOptions{FieldSelector: "metadata.name=signalbox-webhook-cert"})
 		if err != nil {
 			continue
 		}

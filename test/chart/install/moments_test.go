@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// moments follows a TrainJob by what its user sees: its state and conditions, the events of its Workload, and the metrics.
+// moments follows a TrainJob by what its user sees: its state and conditions, the events of its Workload, and the
+// metrics.
 func (s *stand) moments(m *manager) {
 	s.Helper()
 	s.submit("holds", "forever", 16)
@@ -29,7 +30,8 @@ func (s *stand) moments(m *manager) {
 		`signalbox_trainjob_starts_total{field="runtimePatches",result="started",way="one-write"} 3`, `signalbox_runtime_pins_total 3`)
 	s.condition("follows", "Suspended", "False", "resumed")
 	s.eventually("the events of its Workload say that it was admitted", func() (string, bool) {
-		events, err := s.clients.EventsV1().Events("team").List(s.Context(), metav1.ListOptions{FieldSelector: "regarding.kind=Workload"})
+		events, err := s.clients.EventsV1().Events("team").List(s.Context(),
+			metav1.ListOptions{FieldSelector: "regarding.kind=Workload"})
 		s.must(err)
 		var reasons []string
 		for _, e := range events.Items {

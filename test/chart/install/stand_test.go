@@ -59,7 +59,8 @@ func newStand(t *testing.T) *stand {
 	s.must(err)
 	s.objects, err = dynamic.NewForConfig(s.config)
 	s.must(err)
-	s.must(s.helm.Init(&genericclioptions.ConfigFlags{KubeConfig: &kubeconfig, Namespace: &space}, namespace, "secret", func(format string, v ...any) { t.Logf(format, v...) }))
+	s.must(s.helm.Init(&genericclioptions.ConfigFlags{KubeConfig: &kubeconfig, Namespace: &space}, namespace, "secret",
+		func(format string, v ...any) { t.Logf(format, v...) }))
 	s.chart, err = loader.Load(filepath.Join(repository, "charts", "signalbox"))
 	s.must(err)
 	return s
@@ -76,10 +77,11 @@ func (s *stand) must(err error) {
 func (s *stand) eventually(what string, holds func() (string, bool)) {
 	s.Helper()
 	said := ""
-	err := wait.PollUntilContextTimeout(s.Context(), 200*time.Millisecond, patience, true, func(context.Context) (ok bool, _ error) {
-		said, ok = holds()
-		return ok, nil
-	})
+	err := wait.PollUntilContextTimeout(s.Context(), 200*time.Millisecond, patience, true,
+		func(context.Context) (ok bool, _ error) {
+			said, ok = holds()
+			return ok, nil
+		})
 	if err != nil {
 		s.Fatalf("%s: %v; last: %s", what, err, said)
 	}
@@ -95,7 +97,8 @@ func (s *stand) create(text string) {
 }
 
 func (s *stand) get(group, version, resource, namespace, name string) (*unstructured.Unstructured, error) {
-	return s.objects.Resource(schema.GroupVersionResource{Group: group, Version: version, Resource: resource}).Namespace(namespace).Get(s.Context(), name, metav1.GetOptions{})
+	return s.objects.Resource(schema.GroupVersionResource{Group: group, Version: version, Resource: resource}).Namespace(
+		namespace).Get(s.Context(), name, metav1.GetOptions{})
 }
 
 func values(text string) map[string]any {
@@ -118,7 +121,8 @@ func (s *stand) setKueue(frameworks, external string) {
 	data := fmt.Sprintf("integrations:\n  frameworks: [%s]\n  externalFrameworks: [%s]\n", frameworks, external)
 	patch, err := json.Marshal(map[string]any{"data": map[string]string{"controller_manager_config.yaml": data}})
 	s.must(err)
-	_, err = s.clients.CoreV1().ConfigMaps("kueue-system").Patch(s.Context(), "kueue-manager-config", types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = s.clients.CoreV1().ConfigMaps("kueue-system").Patch(s.Context(), "kueue-manager-config", types.MergePatchType,
+		patch, metav1.PatchOptions{})
 	s.must(err)
 }
 

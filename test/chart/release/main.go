@@ -83,7 +83,10 @@ func archive(c *helmchart.Chart, path string, at time.Time) error {
 		if f.Name == "Chart.yaml" {
 			content = metadata
 		}
-		header := &tar.Header{Name: c.Name() + "/" + f.Name, Mode: 0o644, Size: int64(len(content)), ModTime: at.UTC(), Format: tar.FormatPAX}
+		header := &tar.Header{
+			Name: c.Name() + "/" + f.Name, Mode: 0o644, Size: int64(len(content)),
+			ModTime: at.UTC(), Format: tar.FormatPAX,
+		}
 		if err := files.WriteHeader(header); err != nil {
 			return err
 		}
@@ -142,7 +145,9 @@ func materials(program, version string, at time.Time) error {
 	bom := cyclonedx.NewBOM()
 	main := component(cyclonedx.ComponentTypeApplication, info.Path, version)
 	bom.Metadata = &cyclonedx.Metadata{Timestamp: at.UTC().Format(time.RFC3339), Component: &main}
-	modules := []cyclonedx.Component{component(cyclonedx.ComponentTypeLibrary, "std", strings.TrimPrefix(info.GoVersion, "go"))}
+	modules := []cyclonedx.Component{
+		component(cyclonedx.ComponentTypeLibrary, "std", strings.TrimPrefix(info.GoVersion, "go")),
+	}
 	for _, m := range info.Deps {
 		if m.Replace != nil {
 			m = m.Replace

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// manager starts a controller manager with a configuration file made from the asset of its name.
+func (x *plan) manager(ctx context.Context, name string, values map[string]any, env ...string) error {
+	certs, err := x.ca.serving(x.layout, name)
+	if err != nil {
+		return err
+	}
+	all := map[string]any{
+		"Health": hostPort(x.ports[name]), "Metrics": hostPort(x.ports[name+"-metrics"]),
+		"WebhookPort": x.ports[name+"-webhook"], "CertDir": certs,
+	}
+	for k, v := range values {
+		all[k] = v
+	}
+	if err := x.asset(name+".yaml", all); err != nil {
+		return err
+	}
+	return x.s.add(ctx, component{
+		name: name, binary: x.binaries[name],
+		args:  []string{"--config", x.layout.config(name + ".yaml")},
+		env:   append([]string{"KUBECONFIG=" + x.layout.kubeconfig(name), "POD_NAMESPACE=" + name + "-system"}, env...),
+		ready: answers("http://" + hostPort(x.ports[name]) + "/readyz"),
+	})
+}
+
+func (x *plan) startKueue(ctx context.Context) error {
+	certs := x.layout.pki("kueue")
+	err := x.manager(ctx, "kueue",
+		map[string]any{"Builtin": x.profile.builtin, "Signalbox": x.profile.signalbox}, "KUEUE_METRICS_CERTS="+certs)
+	if err != nil {
+		return err
+	}
+	// An installed Kueue has its configuration in this ConfigMap, where Signalbox looks at it.
+	config, err := os.ReadFile(x.layout.config("kueue.yaml"))
+	if err != nil {
+		return err
+	}
+	return x.applier.apply(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"namespace": "kueue-system", "name": "kueue-manager-config"},
+		"data":     map[string]any{"controller_manager_config.yaml": string(config)},
+	}})
+}
+
+func (x *plan) startJobSet(ctx context.Context) error { return x.manager(ctx, "jobset", nil) }
+
+func (x *plan) startTrainer(ctx context.Context) error {
+	// Trainer reads its certificate at a fixed place under the folder for temporary files.
+	tmp := filepath.Join(x.layout.state, "data", "trainer-tmp")
+	if err := os.MkdirAll(filepath.Join(tmp, "k8s-webhook-server"), 0o755); err != nil {
+		return err
+	}
+	certs := filepath.Join(tmp, "k8s-webhook-server", "serving-certs")
+	if err := os.Symlink(x.layout.pki("trainer"), certs); err != nil && !os.IsExist(err) {
+		return err
+	}
+	if x.profile.trainer.module == trainer20.module { // which has flags and no configuration file
+		if _, err := x.ca.serving(x.layout, "trainer"); err != nil {
+			return err
+		}
+		return x.s.add(ctx, component{
+			name: "trainer", binary: x.binaries["trainer"],
+			args: []string{"--health-probe-bind-address", hostPort(x.ports["trainer"]),
+				"--webhook-server-port", strconv.Itoa(x.ports["trainer-webhook"])},
+			env:   []string{"KUBECONFIG=" + x.layout.kubeconfig("trainer"), "POD_NAMESPACE=trainer-system", "TMPDIR=" + tmp},
+			ready: answers("http://" + hostPort(x.ports["trainer"]) + "/readyz"),
+		})
+	}
+	return x.manager(ctx, "trainer", nil, "TMPDIR="+tmp)
+}
+
+func (x *plan) startSignalbox(ctx context.Context) error {
+	env, err := installedEnv(x.signalboxManifest())
+	if err != nil {
+		return err
+	}
+	return x.manager(ctx, "signalbox", map[string]any{"Bundled": x.profile.bundled()},
+		append(env, "GOCOVERDIR="+coverage())...)
+}
