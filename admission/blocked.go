@@ -17,3 +17,16 @@ func (e *BlockedError) Error() string { return e.Err.Error() }
 
 // Unwrap returns what is wrong.
 func (e *BlockedError) Unwrap() error { return e.Err }
+
+// PendingError reports that whether a TrainJob can be queued or started isn't known yet. It is reconciled again after
+// RetryAfter, and nothing is decided before.
+type PendingError struct {
+	Err        error
+	RetryAfter time.Duration
+}
+
+// Error implements error.
+func (e *PendingError) Error() string { return e.Err.Error() }
+
+// Unwrap returns why it isn't known.
+func (e *PendingError) Unwrap() error { return e.Err }

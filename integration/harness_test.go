@@ -26,7 +26,6 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
-	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
@@ -70,7 +69,7 @@ type harness struct {
 	events  []string         // reasons
 	fail    map[string]error // by "verb Kind": what the next requests answer
 	shown   map[string]client.Client
-	refusal *admission.BlockedError // of the placement
+	refusal error // of the placement
 }
 
 type index struct {
@@ -94,10 +93,7 @@ func (h *harness) Eventf(_, _ runtime.Object, _, reason, _, _ string, _ ...any) 
 func (h *harness) Startable(
 	context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
 ) error {
-	if h.refusal != nil {
-		return h.refusal
-	}
-	return nil
+	return h.refusal
 }
 
 func newHarness(t *testing.T, d overrides.Dialect, change ...func(*configapi.Configuration)) *harness {

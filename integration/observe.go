@@ -268,6 +268,10 @@ func (r *Reconciler) observeQueued(ctx context.Context, o *observed) error {
 	if errors.As(err, &o.queue.blocked) {
 		return nil
 	}
+	if pending := (*admission.PendingError)(nil); errors.As(err, &pending) && len(o.workloads.own) > 0 {
+		// It was queued by an earlier answer: it goes on, and is stopped, although the API server has none now.
+		o.queue.again, err = pending.RetryAfter, nil
+	}
 	if err != nil {
 		return err
 	}

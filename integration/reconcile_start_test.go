@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -97,6 +98,52 @@ func TestBlockedLater(t *testing.T) {
 	h.settle("job")
 	if h.blocked("job") != "" || workload.IsOnHold(h.workload()) {
 		t.Errorf("once it can, it queues again: got %q, %+v", h.blocked("job"), h.workload().Status)
+	}
+}
+
+func TestPending(t *testing.T) {
+	pending := fmt.Errorf("asking: %w", &admission.PendingError{RetryAfter: 5 * time.Second, Err: errors.New("down")})
+	for trainer, d := range trainers {
+		t.Run(trainer, func(t *testing.T) {
+			h := newHarness(t, d)
+			h.refusal = pending
+			h.create(newTrainJob("job"))
+			result, err := h.reconcile("job")
+			if err != nil || result.RequeueAfter != 5*time.Second {
+				t.Errorf("it is asked again: got %+v, %v", result, err)
+			}
+			if len(h.workloads()) > 0 || h.blocked("job") != "" || len(h.events) > 0 || len(h.sent) > 0 {
+				t.Errorf("nothing is known, so nothing is said: got %v, events %v", h.sent, h.events)
+			}
+			h.refusal = nil
+			h.settle("job")
+			if len(h.workloads()) != 1 {
+				t.Errorf("it is queued once it is known: got %v", h.sent)
+			}
+		})
+	}
+}
+
+// An API server that doesn't answer keeps nobody from being stopped, so that quota is free once the pods have ended.
+func TestPendingLater(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	h.run()
+	js := h.build("job")
+	pod := h.pod(js)
+	h.evict(kueue.WorkloadEvictedByPreemption)
+	h.refusal = &admission.PendingError{RetryAfter: 5 * time.Second, Err: errors.New("down")}
+	h.settle("job")
+	if !h.suspended("job") || !workload.HasQuotaReservation(h.workload()) {
+		t.Errorf("it is stopped, and its pod runs: got %+v", h.workload().Status)
+	}
+	h.remove(pod)
+	h.remove(js)
+	h.settle("job")
+	if workload.HasQuotaReservation(h.workload()) {
+		t.Errorf("nothing runs: got %+v", h.workload().Status)
+	}
+	if result, err := h.reconcile("job"); err != nil || result.RequeueAfter != 5*time.Second {
+		t.Errorf("it is asked again: got %+v, %v", result, err)
 	}
 }
 

@@ -159,7 +159,7 @@ var _ reconcile.Reconciler = (*Reconciler)(nil)
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	o, err := r.observe(ctx, request.NamespacedName)
 	if err != nil {
-		return reconcile.Result{}, err
+		return r.conclude(ctx, plan{}, reconcile.Result{}, err)
 	}
 	p, done := beforehand(o)
 	err = r.carryOut(ctx, o, p.steps)
@@ -194,7 +194,11 @@ func (r *Reconciler) conclude(
 	ctx context.Context, p plan, result reconcile.Result, err error,
 ) (reconcile.Result, error) {
 	log := ctrl.LoggerFrom(ctx)
+	pending := (*admission.PendingError)(nil)
 	switch {
+	case errors.As(err, &pending):
+		log.Info("Waiting to know whether the TrainJob can start", "reason", err.Error())
+		return reconcile.Result{RequeueAfter: pending.RetryAfter}, nil
 	case apierrors.IsConflict(err):
 		log.V(1).Info("Decided on an outdated object, trying again", "reason", err.Error())
 		return reconcile.Result{RequeueAfter: store.ConflictDelay}, nil

@@ -51,6 +51,10 @@ const (
 	refusedRetry = time.Minute
 )
 
+// unansweredRetry is after which time the API server is asked again that could not say whether it takes a JobSet:
+// without a webhook of JobSet or Kueue, say.
+const unansweredRetry = 5 * time.Second
+
 // verdicts is how many shapes of JobSets are remembered.
 const verdicts = 4096
 
@@ -260,7 +264,8 @@ func (s *Startable) judge(
 	return v.(*verdict), nil
 }
 
-// ask asks the API server. What it doesn't answer isn't known: the start will tell.
+// ask asks the API server. That it doesn't answer is an *admission.PendingError: a TrainJob whose JobSet may be refused
+// isn't queued. A webhook that doesn't take part in dry runs is left to the start.
 func (s *Startable) ask(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
 ) (v *verdict, known bool, err error) {
@@ -282,11 +287,13 @@ func (s *Startable) ask(
 		if isSecret(o) {
 			continue // its form is fixed
 		}
-		if err := s.dryRun(ctx, o); refuses(err) {
+		switch err := s.dryRun(ctx, o); {
+		case err == nil || skipsDryRuns(err):
+		case refuses(err):
 			v.refused = fmt.Errorf("%s: %w", o.GetKind(), err)
 			return v, true, nil
-		} else if err != nil {
-			return v, false, nil
+		default:
+			return nil, false, unanswered(o, err)
 		}
 	}
 	return v, true, nil
@@ -297,6 +304,22 @@ func (s *Startable) dryRun(ctx context.Context, o *unstructured.Unstructured) er
 	o = o.DeepCopy()
 	o.SetName("check-" + strconv.FormatInt(s.clock.Now().UnixNano(), 36))
 	return s.client.Create(ctx, o, client.DryRunAll, client.FieldOwner(fieldManager))
+}
+
+// unanswered is the error of a dry run that says nothing of the object.
+func unanswered(o *unstructured.Unstructured, err error) error {
+	after := unansweredRetry
+	if apierrors.IsNotFound(err) {
+		after = store.ConflictDelay // Kueue's webhook for JobSets looks for a new TrainJob in a cache
+	}
+	return &admission.PendingError{RetryAfter: after, Err: fmt.Errorf(
+		"the API server doesn't say whether it would take %s %s: %w", o.GetKind(), o.GetName(), err)}
+}
+
+// skipsDryRuns reports whether an error says that a webhook with side effects isn't called in dry runs; it has no
+// reason of its own (k8s.io/apiserver v0.36, NewDryRunUnsupportedErr).
+func skipsDryRuns(err error) bool {
+	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
 }
 
 // refuses reports whether an error says that the object itself is invalid or forbidden.

@@ -136,7 +136,8 @@ func TestStartable(t *testing.T) {
 				h.fail["dry-run JobSet"] = &apimeta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "jobset.x-k8s.io",
 					Kind: "JobSet"}}
 			}},
-		"no answer": {reason: "the start will tell", asked: "dry-run JobSet",
+		"no answer": {reason: "it may be refused", asked: "dry-run JobSet",
+			other:   "the API server doesn't say whether it would take JobSet job: down",
 			arrange: func(h *harness, _ *api.TrainJob) { h.fail["dry-run JobSet"] = apierrors.NewServiceUnavailable("down") }},
 		"no room": {reason: "the pin must fit beside the other annotations", asked: "dry-run JobSet", is: ReasonTooLarge,
 			job: "metadata: {annotations: {a: " + strings.Repeat("x", 258048) + "}}",

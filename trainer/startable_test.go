@@ -21,6 +21,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 func reasonOf(err error) string {
@@ -135,16 +136,16 @@ func TestJudge(t *testing.T) {
 		answer error
 		asked  int // by two TrainJobs of the same shape
 		want   string
+		after  time.Duration // when it is asked again
 	}{
-		"taken":     {"the second has the shape of the first", nil, 1, ""},
-		"refused":   {"so it would be when it is admitted", invalid, 1, ReasonInvalidJobSet},
-		"no answer": {"the start will tell; the next TrainJob asks again", apierrors.NewServiceUnavailable("down"), 2, ""},
-		"unknown yet": {
-			"a webhook doesn't know the TrainJob yet",
-			apierrors.NewNotFound(schema.GroupResource{}, "job"),
-			2,
-			"",
-		},
+		"taken":     {"the second has the shape of the first", nil, 1, "", 0},
+		"refused":   {"so it would be when it is admitted", invalid, 1, ReasonInvalidJobSet, 0},
+		"no answer": {"it may be refused", apierrors.NewServiceUnavailable("down"), 2, "", unansweredRetry},
+		"no dry run": {"the start will tell",
+			apierrors.NewBadRequest(`admission webhook "a.com" does not support dry run`), 1, "", 0},
+		"a bad request": {"so it would be when it is admitted", apierrors.NewBadRequest("a"), 1, ReasonInvalidJobSet, 0},
+		"unknown yet": {"a webhook doesn't know the TrainJob yet",
+			apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, "", store.ConflictDelay},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +162,10 @@ func TestJudge(t *testing.T) {
 			spec, effective := runtimeOf(t, "{numNodes: 2, torch: {}}", lostVolume), &overrides.Effective{}
 			for range 2 {
 				v, err := s.judge(context.Background(), jobOf(t, "torch", "spec: {suspend: true}"), spec, effective)
-				if err != nil || v.pin == 0 {
+				if pending := (*admission.PendingError)(nil); errors.As(err, &pending) && pending.RetryAfter == c.after {
+					continue
+				}
+				if err != nil || c.after > 0 || v.pin == 0 {
 					t.Fatalf("%s: got %+v, %v", c.reason, v, err)
 				}
 				if (c.want == "") != (v.refused == nil) {
