@@ -293,7 +293,7 @@ func (s *Startable) ask(
 			v.refused = fmt.Errorf("%s: %w", o.GetKind(), err)
 			return v, true, nil
 		default:
-			return nil, false, unanswered(o, err)
+			return nil, false, s.unanswered(job, o, err)
 		}
 	}
 	return v, true, nil
@@ -307,9 +307,9 @@ func (s *Startable) dryRun(ctx context.Context, o *unstructured.Unstructured) er
 }
 
 // unanswered is the error of a dry run that says nothing of the object.
-func unanswered(o *unstructured.Unstructured, err error) error {
+func (s *Startable) unanswered(job *api.TrainJob, o *unstructured.Unstructured, err error) error {
 	after := unansweredRetry
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) && s.clock.Since(job.CreationTimestamp.Time) < unansweredRetry {
 		after = store.ConflictDelay // Kueue's webhook for JobSets looks for a new TrainJob in a cache
 	}
 	return &admission.PendingError{RetryAfter: after, Err: fmt.Errorf(

@@ -137,15 +137,18 @@ func TestJudge(t *testing.T) {
 		asked  int // by two TrainJobs of the same shape
 		want   string
 		after  time.Duration // when it is asked again
+		age    time.Duration // of the TrainJob
 	}{
-		"taken":     {"the second has the shape of the first", nil, 1, "", 0},
-		"refused":   {"so it would be when it is admitted", invalid, 1, ReasonInvalidJobSet, 0},
-		"no answer": {"it may be refused", apierrors.NewServiceUnavailable("down"), 2, "", unansweredRetry},
+		"taken":     {"the second has the shape of the first", nil, 1, "", 0, 0},
+		"refused":   {"so it would be when it is admitted", invalid, 1, ReasonInvalidJobSet, 0, 0},
+		"no answer": {"it may be refused", apierrors.NewServiceUnavailable("down"), 2, "", unansweredRetry, 0},
 		"no dry run": {"the start will tell",
-			apierrors.NewBadRequest(`admission webhook "a.com" does not support dry run`), 1, "", 0},
-		"a bad request": {"so it would be when it is admitted", apierrors.NewBadRequest("a"), 1, ReasonInvalidJobSet, 0},
+			apierrors.NewBadRequest(`admission webhook "a.com" does not support dry run`), 1, "", 0, 0},
+		"a bad request": {"so it would be when it is admitted", apierrors.NewBadRequest("a"), 1, ReasonInvalidJobSet, 0, 0},
 		"unknown yet": {"a webhook doesn't know the TrainJob yet",
-			apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, "", store.ConflictDelay},
+			apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, "", store.ConflictDelay, 0},
+		"never known": {"nor will it", apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, "", unansweredRetry,
+			unansweredRetry},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -160,8 +163,10 @@ func TestJudge(t *testing.T) {
 				Client: answers, Builder: testBuilder(t, answers), Clock: clock.RealClock{},
 			})
 			spec, effective := runtimeOf(t, "{numNodes: 2, torch: {}}", lostVolume), &overrides.Effective{}
+			job := jobOf(t, "torch", "spec: {suspend: true}")
+			job.CreationTimestamp = metav1.NewTime(time.Now().Add(-c.age))
 			for range 2 {
-				v, err := s.judge(context.Background(), jobOf(t, "torch", "spec: {suspend: true}"), spec, effective)
+				v, err := s.judge(context.Background(), job, spec, effective)
 				if pending := (*admission.PendingError)(nil); errors.As(err, &pending) && pending.RetryAfter == c.after {
 					continue
 				}
