@@ -211,7 +211,7 @@ MODULES = . bench test/cluster test/chart
 lint: go ## gofmt, go vet, golangci-lint, and the bounds of docs/development.md; the first build of golangci-lint takes minutes
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "Not gofmt clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	@for module in $(MODULES); do echo "go vet of $$module"; go vet -C $$module ./... || exit 1; done
-	@CGO_ENABLED=0 go run ./test/style -strict
+	@CGO_ENABLED=0 go run ./test/style -strict -cover
 	@test -x $(BIN)/golangci-lint || echo "Building golangci-lint; the first time takes minutes."
 	@CGO_ENABLED=0 go build -modfile=go.lint.mod -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@echo "golangci-lint of the product" && CGO_ENABLED=0 $(BIN)/golangci-lint run ./...

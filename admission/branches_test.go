@@ -13,11 +13,12 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-func TestBlockedError(t *testing.T) {
+func TestErrors(t *testing.T) {
 	cause := errors.New("why")
-	var err error = &BlockedError{Reason: "Any", Err: cause}
-	if err.Error() != "why" || !errors.Is(err, cause) {
-		t.Errorf("it says why, and is it: got %v", err)
+	for _, err := range []error{&BlockedError{Reason: "Any", Err: cause}, &PendingError{Err: cause}} {
+		if err.Error() != "why" || !errors.Is(err, cause) {
+			t.Errorf("%T says why, and is it: got %v", err, err)
+		}
 	}
 }
 

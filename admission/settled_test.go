@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -163,5 +164,34 @@ func TestRunsWith(t *testing.T) {
 	}
 	if !RunsWith(js(nil, false), nil) {
 		t.Error("without an entry there is nothing to run with")
+	}
+}
+
+func TestMissingJob(t *testing.T) {
+	js := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Name: "job"}}
+	js.Spec.ReplicatedJobs = []jobset.ReplicatedJob{
+		{Name: "node", Replicas: 2},
+		{Name: "late", Replicas: 1, DependsOn: []jobset.DependsOn{{Name: "node", Status: jobset.DependencyComplete}}},
+	}
+	cases := map[string]struct {
+		reason string
+		jobs   []string
+		want   string
+	}{
+		"none":         {"the first is named", nil, "job-node-0"},
+		"one":          {"each replica has a Job", []string{"job-node-0"}, "job-node-1"},
+		"another name": {"it is another JobSet's", []string{"job-node-0", "other-node-1"}, "job-node-1"},
+		"all":          {"what depends on others is made later", []string{"job-node-1", "job-node-0"}, ""},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			jobs := make([]batchv1.Job, len(c.jobs))
+			for i := range jobs {
+				jobs[i].Name = c.jobs[i]
+			}
+			if got := MissingJob(js, jobs); got != c.want {
+				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
+			}
+		})
 	}
 }
