@@ -108,6 +108,11 @@ func TestSmall(t *testing.T) {
 	if c, d := stamped(settings); c != "c" || d != "d" {
 		t.Errorf("got %q, %q", c, d)
 	}
+	commit, date = "a", "b" // of a release, by the linker
+	t.Cleanup(func() { commit, date = "", "" })
+	if c, d := built(); c != "a" || d != "b" {
+		t.Errorf("got %q, %q", c, d)
+	}
 	failed := errors.New("failed")
 	if _, err := newScheme(func(*runtime.Scheme) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("got %v", err)

@@ -192,12 +192,17 @@ func TestManager(t *testing.T) {
 	config.Webhook.Certificates.Secret = configapi.NamespacedName{Namespace: "ns", Name: "certs"}
 	config.Webhook.Certificates.DNSNames = []string{"a", "b"}
 	config.Webhook.Certificates.WebhookConfigurations = []string{"w"}
+	config.Health.BindAddress, config.Metrics.BindAddress = "0", "0" // nothing listens
 	cluster, err := connect(config.ClientConnection)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := newManager(cluster.config, config); err != nil {
 		t.Error(err)
+	}
+	_, err = newManager(cluster.config, config)
+	if err == nil || !strings.Contains(err.Error(), "keeping certificates") {
+		t.Errorf("one process has one keeper of certificates: got %v", err)
 	}
 	config.Metrics.Secure = true
 	if o := metricsOptions(config.Metrics); !o.SecureServing || o.FilterProvider == nil {
