@@ -96,7 +96,7 @@ type queueing struct {
 	blocked *admission.BlockedError
 	// start is nil if the TrainJob has no Workload that is admitted.
 	start *startFacts
-	// again is when it has to be found out anew whether the TrainJob is blocked; 0 for never.
+	// again is when to reconcile, although no event may come, because the TrainJob may be blocked then; 0 for never.
 	again time.Duration
 }
 

@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,7 +94,8 @@ type verdict struct {
 	pin     int // bytes of the runtime, pinned
 }
 
-// Startable implements integration.Placement. What it finds is an *admission.BlockedError.
+// Startable implements integration.Placement. What it finds is an *admission.BlockedError; that the API server doesn't
+// answer is an *admission.PendingError.
 func (s *Startable) Startable(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 ) error {
@@ -316,10 +318,13 @@ func (s *Startable) unanswered(job *api.TrainJob, o *unstructured.Unstructured, 
 		"the API server doesn't say whether it would take %s %s: %w", o.GetKind(), o.GetName(), err)}
 }
 
-// skipsDryRuns reports whether an error says that a webhook with side effects isn't called in dry runs; it has no
-// reason of its own (k8s.io/apiserver v0.36, NewDryRunUnsupportedErr).
+// dryRunUnsupported is the whole message of the API server where a webhook has side effects, so that it isn't called in
+// dry runs; there is no reason of its own (k8s.io/apiserver v0.36, NewDryRunUnsupportedErr). A webhook that denies a
+// JobSet may quote what the user wrote, so that a part of the message proves nothing.
+var dryRunUnsupported = regexp.MustCompile(`^admission webhook "[^"]+" does not support dry run$`)
+
 func skipsDryRuns(err error) bool {
-	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")
+	return apierrors.IsBadRequest(err) && dryRunUnsupported.MatchString(err.Error())
 }
 
 // refuses reports whether an error says that the object itself is invalid or forbidden.
