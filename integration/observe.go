@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -265,12 +266,11 @@ func (r *Reconciler) manages(ctx context.Context, trainJob *api.TrainJob) (bool,
 // observeQueued resolves what a suspended TrainJob is queued for. That it can't be queued is a result.
 func (r *Reconciler) observeQueued(ctx context.Context, o *observed) error {
 	err := r.resolve(ctx, o)
+	if pending := (*admission.PendingError)(nil); errors.As(err, &pending) {
+		err = pendingAt(o, pending)
+	}
 	if errors.As(err, &o.queue.blocked) {
 		return nil
-	}
-	if pending := (*admission.PendingError)(nil); errors.As(err, &pending) && len(o.workloads.own) > 0 {
-		// It was queued by an earlier answer: it goes on, and is stopped, although the API server has none now.
-		o.queue.again, err = pending.RetryAfter, nil
 	}
 	if err != nil {
 		return err
@@ -280,6 +280,25 @@ func (r *Reconciler) observeQueued(ctx context.Context, o *observed) error {
 		return nil
 	}
 	return r.observeStart(ctx, o, wl)
+}
+
+// pendingAt returns what follows for a TrainJob of which it isn't known whether it can start. One that has a Workload
+// was queued by an earlier answer: it isn't kept from running, or from being stopped. One that has waited longer than
+// an answer takes is blocked, so that its user reads why.
+func pendingAt(o *observed, pending *admission.PendingError) error {
+	if len(o.workloads.own) > 0 {
+		o.queue.again = pending.RetryAfter
+		return nil
+	}
+	if o.now.Sub(o.job.CreationTimestamp.Time) < pendingFor {
+		return pending
+	}
+	err := pending.Err
+	c := apimeta.FindStatusCondition(o.job.Status.Conditions, api.ConditionBlocked)
+	if c != nil && c.Reason == ReasonUnverified {
+		err = errors.New(c.Message) // texts of network errors vary, and one write is enough
+	}
+	return &admission.BlockedError{Reason: ReasonUnverified, RetryAfter: pending.RetryAfter, Err: err}
 }
 
 // observeStart reads what the start of an admitted TrainJob is decided on.

@@ -11,6 +11,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
@@ -122,6 +123,34 @@ func TestPending(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A user reads why a TrainJob isn't queued, once, although the texts of the errors differ.
+func TestPendingLong(t *testing.T) {
+	forEach(t, func(t *testing.T, h *harness, _ overrides.Dialect) {
+		job := newTrainJob("job")
+		h.create(job)
+		h.clock.Step(time.Hour)
+		for _, text := range []string{"from port 1: refused", "from port 2: refused"} {
+			h.refusal = &admission.PendingError{RetryAfter: 5 * time.Second, Err: errors.New(text)}
+			h.settle("job")
+			if h.blocked("job") != integration.ReasonUnverified || len(h.workloads()) > 0 {
+				t.Errorf("got %q, %v", h.blocked("job"), h.sent)
+			}
+		}
+		if result, err := h.reconcile("job"); err != nil || result.RequeueAfter != 5*time.Second || len(h.sent) > 0 {
+			t.Errorf("it is retried, and said once: got %+v, %v, %v", result, err, h.sent)
+		}
+		c := apimeta.FindStatusCondition(h.trainJob("job").Status.Conditions, api.ConditionBlocked)
+		if c == nil || c.Message != "from port 1: refused" {
+			t.Errorf("got %+v", c)
+		}
+		h.refusal = nil
+		h.settle("job")
+		if h.blocked("job") != "" || len(h.workloads()) != 1 {
+			t.Errorf("it is queued once it is verified: got %q, %v", h.blocked("job"), h.sent)
+		}
+	})
 }
 
 // An API server that doesn't answer keeps nobody from being stopped, so that quota is free once the pods have ended.

@@ -53,8 +53,9 @@ type Config struct {
 
 // Placement knows what keeps a TrainJob from having pods once it is admitted.
 type Placement interface {
-	// Startable rejects, with an *admission.BlockedError, a TrainJob that asks for what this cluster doesn't have. runtime
-	// is its runtime with the runtime's gang annotations among those of its template; effective is what it runs of that.
+	// Startable rejects, with an *admission.BlockedError, a TrainJob that asks for what this cluster doesn't have, and
+	// returns an *admission.PendingError where that can't be found out now. runtime is its runtime with the runtime's gang
+	// annotations among those of its template; effective is what it runs of that.
 	Startable(
 		ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 	) error

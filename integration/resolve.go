@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -28,9 +29,15 @@ const (
 	// ReasonLimitExceeded: the TrainJob asks for more than one TrainJob may have, or for what Kueue can't count. The
 	// message names the field and the limit.
 	ReasonLimitExceeded = "LimitExceeded"
+	// ReasonUnverified: the API server doesn't say whether it would accept the JobSet. The message has its error, of a
+	// webhook that doesn't respond, say. The check is retried; restore the webhook.
+	ReasonUnverified = "Unverified"
 	// ReasonTooManyPodSets: the runtime has more ReplicatedJobs than a Workload has room for.
 	ReasonTooManyPodSets = "TooManyPodSets"
 )
+
+// pendingFor is how long after its creation a TrainJob waits, without a condition, to be verified.
+const pendingFor = 10 * time.Second
 
 func blocked(reason string, err error) error {
 	return &admission.BlockedError{Reason: reason, Err: err}
