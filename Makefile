@@ -64,6 +64,7 @@ test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer
 test-unit: go ## Table tests; no control plane
 	@rm -rf coverage/unit && mkdir -p coverage/unit
 	CGO_ENABLED=0 go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/model ./test/style ./test/holes $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
+	CGO_ENABLED=0 go test -C image ./...
 	CGO_ENABLED=0 go test -C test/cluster ./...
 	CGO_ENABLED=0 go test -C test/chart .
 
@@ -178,16 +179,12 @@ release: go ## Leave binaries, chart, manifests, checksums and SBOMs of VERSION 
 	@go run -C test/chart ./release $(CURDIR) $(CURDIR)/dist $(VERSION) $(DATE)
 	@cat dist/SHA256SUMS
 
-IMAGE ?= signalbox-dev/signalbox:$(VERSION)
-# Of several, an engine makes a manifest only if it can: PLATFORMS=linux/amd64,linux/arm64 ENGINE="docker buildx".
-PLATFORMS ?= linux/$(shell go env GOARCH)
-ENGINE ?= $(shell command -v docker || command -v podman)
 .PHONY: image
-image: ## Build the image with docker or podman, for PLATFORMS; BASE_IMAGE names a distroless static image by digest
-	@test -n "$(ENGINE)" || { echo "There is neither docker nor podman here. Install one, or name another that takes their arguments: make image ENGINE=nerdctl"; exit 1; }
-	@test -n "$(BASE_IMAGE)" || { echo "Name the base, best by digest: make image BASE_IMAGE=REGISTRY/distroless/static-debian12:nonroot@sha256:DIGEST"; exit 1; }
-	$(ENGINE) build --platform $(PLATFORMS) --build-arg BASE_IMAGE=$(BASE_IMAGE) $(if $(GO_IMAGE),--build-arg GO_IMAGE=$(GO_IMAGE)) \
-		--build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) --build-arg DATE=$(DATE) -t $(IMAGE) .
+image: go ## Build the image, without an engine: an OCI layout and archives for docker load in dist/; PUSH=REGISTRY/NAME pushes it as well
+	@mkdir -p dist
+	@for architecture in amd64 arm64; do echo "Building signalbox for linux/$$architecture."; \
+		GOOS=linux GOARCH=$$architecture $(STAMPED) -o dist/signalbox-linux-$$architecture ./cmd/signalbox || exit 1; done
+	@CGO_ENABLED=0 go run -C image ./build --dist $(CURDIR)/dist --version $(VERSION) --revision $(COMMIT) --date $(DATE) $(if $(PUSH),--push $(PUSH))
 
 ##@ Develop
 
@@ -206,7 +203,7 @@ generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook config
 style: go ## Print how far the product keeps to the bounds of docs/development.md, with what unit tests cover of each package
 	@CGO_ENABLED=0 go run ./test/style -strict -cover
 
-MODULES = . bench test/cluster test/chart
+MODULES = . bench image test/cluster test/chart
 .PHONY: lint
 lint: go ## gofmt, go vet, golangci-lint, and the bounds of docs/development.md; the first build of golangci-lint takes minutes
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "Not gofmt clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

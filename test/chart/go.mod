@@ -3,7 +3,6 @@ module github.com/signalbox-dev/signalbox/test/chart
 go 1.26.0
 
 require (
-	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/signalbox-dev/signalbox v0.0.0
 	go.yaml.in/yaml/v3 v3.0.5
 	helm.sh/helm/v3 v3.21.4
@@ -14,6 +13,14 @@ require (
 	k8s.io/component-base v0.36.3
 	k8s.io/kubectl v0.36.2
 	sigs.k8s.io/yaml v1.6.0
+)
+
+require (
+	github.com/CycloneDX/cyclonedx-go v0.12.0 // indirect
+	github.com/containerd/stargz-snapshotter/estargz v0.16.3 // indirect
+	github.com/google/go-containerregistry v0.20.6 // indirect
+	github.com/klauspost/compress v1.18.4 // indirect
+	github.com/vbatts/tar-split v0.12.1 // indirect
 )
 
 require (
@@ -33,7 +40,7 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/chai2010/gettext-go v1.0.2 // indirect
 	github.com/cloudflare/circl v1.6.3 // indirect
-	github.com/cpuguy83/go-md2man/v2 v2.0.6 // indirect
+	github.com/cpuguy83/go-md2man/v2 v2.0.7 // indirect
 	github.com/cyphar/filepath-securejoin v0.7.0 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/distribution/reference v0.6.0 // indirect
@@ -41,7 +48,7 @@ require (
 	github.com/evanphx/json-patch v5.9.11+incompatible // indirect
 	github.com/exponent-io/jsonpath v0.0.0-20210407135951-1de76d718b3f // indirect
 	github.com/fatih/camelcase v1.0.0 // indirect
-	github.com/fatih/color v1.13.0 // indirect
+	github.com/fatih/color v1.15.0 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
 	github.com/go-errors/errors v1.5.1 // indirect
 	github.com/go-gorp/gorp/v3 v3.1.0 // indirect
@@ -106,6 +113,7 @@ require (
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2 // indirect
 	github.com/shopspring/decimal v1.4.0 // indirect
+	github.com/signalbox-dev/signalbox/image v0.0.0
 	github.com/spf13/cast v1.7.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
@@ -148,3 +156,5 @@ require (
 replace github.com/signalbox-dev/signalbox => ../..
 
 tool helm.sh/helm/v3/cmd/helm
+
+replace github.com/signalbox-dev/signalbox/image => ../../image

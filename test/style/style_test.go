@@ -180,19 +180,6 @@ func exists(t *testing.T, root, name string) bool {
 	return false
 }
 
-// TestImage holds that the Dockerfile copies every package that the manager may be built of.
-func TestImage(t *testing.T) {
-	content, err := os.ReadFile("../../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, folder := range products {
-		if !strings.Contains(string(content), "\nCOPY "+folder+" "+folder+"\n") {
-			t.Errorf("the Dockerfile doesn't copy %s", folder)
-		}
-	}
-}
-
 func receiverOf(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return ""

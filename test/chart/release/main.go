@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
-	"debug/buildinfo"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,10 +15,10 @@ import (
 	"strings"
 	"time"
 
-	cyclonedx "github.com/CycloneDX/cyclonedx-go"
 	helmchart "helm.sh/helm/v3/pkg/chart"
 	"sigs.k8s.io/yaml"
 
+	"github.com/signalbox-dev/signalbox/image"
 	"github.com/signalbox-dev/signalbox/test/chart"
 )
 
@@ -56,8 +55,12 @@ func run(repository, dist, version, date string) error {
 		programs = append(programs, filepath.Join(dist, e.Name()))
 	}
 	for _, program := range programs {
-		if err := materials(program, version, at); err != nil {
+		bill, err := image.Materials(program, version, at)
+		if err != nil {
 			return fmt.Errorf("%s: %w", program, err)
+		}
+		if err := os.WriteFile(strings.TrimSuffix(program, ".exe")+".cdx.json", bill, 0o644); err != nil {
+			return err
 		}
 	}
 	if err := archive(c, filepath.Join(dist, "signalbox-"+c.Metadata.Version+".tgz"), at); err != nil {
@@ -130,36 +133,6 @@ func manifests(c *helmchart.Chart, repository, dist string) error {
 		}
 	}
 	return nil
-}
-
-// materials writes which modules a program was built from, as the linker has left it in there.
-func materials(program, version string, at time.Time) error {
-	info, err := buildinfo.ReadFile(program)
-	if err != nil {
-		return err
-	}
-	component := func(kind cyclonedx.ComponentType, name, version string) cyclonedx.Component {
-		url := "pkg:golang/" + name + "@" + version
-		return cyclonedx.Component{BOMRef: url, Type: kind, Name: name, Version: version, PackageURL: url}
-	}
-	bom := cyclonedx.NewBOM()
-	main := component(cyclonedx.ComponentTypeApplication, info.Path, version)
-	bom.Metadata = &cyclonedx.Metadata{Timestamp: at.UTC().Format(time.RFC3339), Component: &main}
-	modules := []cyclonedx.Component{
-		component(cyclonedx.ComponentTypeLibrary, "std", strings.TrimPrefix(info.GoVersion, "go")),
-	}
-	for _, m := range info.Deps {
-		if m.Replace != nil {
-			m = m.Replace
-		}
-		modules = append(modules, component(cyclonedx.ComponentTypeLibrary, m.Path, m.Version))
-	}
-	bom.Components = &modules
-	var out bytes.Buffer
-	if err := cyclonedx.NewBOMEncoder(&out, cyclonedx.BOMFileFormatJSON).SetPretty(true).Encode(bom); err != nil {
-		return err
-	}
-	return os.WriteFile(strings.TrimSuffix(program, ".exe")+".cdx.json", out.Bytes(), 0o644)
 }
 
 func checksums(dist string) error {

@@ -1,0 +1,121 @@
+// Package image makes container images of static programs without a container engine: one layer, one file, the same
+// bytes of the same program. `make image` makes Signalbox's of it, and the control plane for tests those of the programs
+// that run as pods.
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// User is whom a program runs as: the user and group "nonroot" of distroless images.
+const User = "65532:65532"
+
+// Program is one static program as an image.
+type Program struct {
+	// File is the program to copy.
+	File string
+	// Path is where it lies in the image, absolute; the image's entrypoint.
+	Path string
+	// Args are given to it unless whoever runs the image gives others.
+	Args []string
+	// Architecture is Go's name of it; the operating system is Linux.
+	Architecture string
+	// User is whom it runs as; User where it is empty.
+	User string
+	// Labels are those of the OCI image specification: org.opencontainers.image.… .
+	Labels map[string]string
+	// Created is the time of every file, and of the image.
+	Created time.Time
+}
+
+// Build makes the image.
+func (p Program) Build() (v1.Image, error) {
+	layer, err := p.layer()
+	if err != nil {
+		return nil, fmt.Errorf("layer of %s: %w", p.File, err)
+	}
+	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	img, err := mutate.Append(base, mutate.Addendum{
+		Layer:     layer,
+		MediaType: types.OCILayer,
+		History:   v1.History{Created: v1.Time{Time: p.Created}, CreatedBy: "COPY " + p.Path},
+	})
+	if err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.Created = "linux", p.Architecture, v1.Time{Time: p.Created}
+	config.Config = v1.Config{
+		Entrypoint: []string{p.Path}, Cmd: p.Args, User: p.user(), Labels: p.Labels, WorkingDir: "/",
+		Env: []string{"PATH=" + filepath.Dir(p.Path)},
+	}
+	return mutate.ConfigFile(img, config)
+}
+
+func (p Program) user() string {
+	if p.User == "" {
+		return User
+	}
+	return p.User
+}
+
+func (p Program) layer() (v1.Layer, error) {
+	content, err := os.ReadFile(p.File)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	files := tar.NewWriter(&out)
+	if err := files.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: p.Path[1:], Mode: 0o755, Size: int64(len(content)),
+		ModTime: p.Created.UTC(), Format: tar.FormatPAX,
+	}); err != nil {
+		return nil, err
+	}
+	if _, err := files.Write(content); err != nil {
+		return nil, err
+	}
+	if err := files.Close(); err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(opener(out.Bytes()), tarball.WithCompressedCaching, tarball.WithMediaType(types.OCILayer))
+}
+
+// Index puts the images of several architectures under one name.
+func Index(images []v1.Image, annotations map[string]string) (v1.ImageIndex, error) {
+	var adds []mutate.IndexAddendum
+	for _, img := range images {
+		config, err := img.ConfigFile()
+		if err != nil {
+			return nil, err
+		}
+		adds = append(adds, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: config.Platform()}})
+	}
+	index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), adds...)
+	return mutate.Annotations(index, annotations).(v1.ImageIndex), nil
+}
+
+// WriteArchive writes an image as docker load and ctr images import take it.
+func WriteArchive(file, reference string, img v1.Image) error {
+	tag, err := name.NewTag(reference)
+	if err != nil {
+		return err
+	}
+	return tarball.WriteToFile(file, tag, img)
+}

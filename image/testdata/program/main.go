@@ -1,0 +1,4 @@
+// Command program is what the tests make an image of.
+package main
+
+func main() {}
