@@ -1,12 +1,13 @@
 // Package image makes container images of static programs without a container engine: one layer, one file, the same
-// bytes of the same program. `make image` makes Signalbox's of it, and the control plane for tests those of the programs
-// that run as pods.
+// bytes of the same program. `make image` makes Signalbox's of it, and the control plane for tests those of the
+// programs that run as pods.
 package image
 
 import (
 	"archive/tar"
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -94,7 +95,8 @@ func (p Program) layer() (v1.Layer, error) {
 	if err := files.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(opener(out.Bytes()), tarball.WithCompressedCaching, tarball.WithMediaType(types.OCILayer))
+	return tarball.LayerFromOpener(opener(out.Bytes()), tarball.WithCompressedCaching,
+		tarball.WithMediaType(types.OCILayer))
 }
 
 // Index puts the images of several architectures under one name.
@@ -119,3 +121,52 @@ func WriteArchive(file, reference string, img v1.Image) error {
 	}
 	return tarball.WriteToFile(file, tag, img)
 }
+
+// WriteTree writes an archive of an image whose only layer is a tar of a file system, for docker load. The layer isn't
+// compressed: such an image goes no further than this machine.
+func WriteTree(file, reference, tree, architecture string) error {
+	layer, err := newTree(tree)
+	if err != nil {
+		return fmt.Errorf("layer of %s: %w", tree, err)
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		return err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", architecture
+	config.Config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	if img, err = mutate.ConfigFile(img, config); err != nil {
+		return err
+	}
+	return WriteArchive(file, reference, img)
+}
+
+// tree is a layer that is a tar in a file.
+type tree struct {
+	file   string
+	digest v1.Hash
+	size   int64
+}
+
+func newTree(file string) (*tree, error) {
+	content, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer content.Close()
+	t := &tree{file: file}
+	t.digest, t.size, err = v1.SHA256(content)
+	return t, err
+}
+
+func (t *tree) Digest() (v1.Hash, error)             { return t.digest, nil }
+func (t *tree) DiffID() (v1.Hash, error)             { return t.digest, nil }
+func (t *tree) Size() (int64, error)                 { return t.size, nil }
+func (t *tree) MediaType() (types.MediaType, error)  { return types.DockerUncompressedLayer, nil }
+func (t *tree) Compressed() (io.ReadCloser, error)   { return os.Open(t.file) }
+func (t *tree) Uncompressed() (io.ReadCloser, error) { return os.Open(t.file) }

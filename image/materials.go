@@ -19,8 +19,8 @@ import (
 // MaterialsType is the media type of a software bill of materials.
 const MaterialsType types.MediaType = "application/vnd.cyclonedx+json"
 
-// Materials is the software bill of materials of a program, in CycloneDX's JSON: which modules it was built from, as the
-// linker has left it in there.
+// Materials is the software bill of materials of a program, in CycloneDX's JSON: which modules it was built from, as
+// the linker has left it in there.
 func Materials(program, version string, at time.Time) ([]byte, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {

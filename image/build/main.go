@@ -1,6 +1,6 @@
 // Command build makes Signalbox's image of the programs that `make image` has built, one for each architecture: an OCI
-// layout, an archive for docker load of each, and, where a registry is named, the same there. The same programs give the
-// same digest.
+// layout, an archive for docker load of each, and, where a registry is named, the same there. The same programs give
+// the same digest.
 package main
 
 import (

@@ -22,6 +22,9 @@ type part struct {
 	// module is the folder under components/ whose go.mod pins the program.
 	module string
 	pkg    string
+	// cgo and tags are of what needs a C compiler.
+	cgo  bool
+	tags string
 	// stamp links Kubernetes' version in: Kueue refuses an API server that doesn't say its version.
 	stamp bool
 	// replace are textual changes to a main package that is one main.go; the build takes the changed copy of it.
@@ -58,8 +61,10 @@ var (
 	kwok  = part{name: "kwok", module: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"}
 	kueue = part{name: "kueue", module: "kubernetes", pkg: "sigs.k8s.io/kueue/cmd/kueue",
 		replace: []replacement{kueueCertificates}}
-	jobset  = part{name: "jobset", module: "kubernetes", pkg: "sigs.k8s.io/jobset"}
-	trainer = part{name: "trainer", module: "kubernetes", pkg: trainerManager}
+	// What pods run is as released.
+	kueueReleased = part{name: "kueue", module: "kubernetes", pkg: "sigs.k8s.io/kueue/cmd/kueue"}
+	jobset        = part{name: "jobset", module: "kubernetes", pkg: "sigs.k8s.io/jobset"}
+	trainer       = part{name: "trainer", module: "kubernetes", pkg: trainerManager}
 	// Earlier Trainers, each with the dependencies that it was released with.
 	trainer20  = part{name: "trainer", module: "trainer-2.0", pkg: trainerManager, replace: trainerCertificates}
 	trainer21  = part{name: "trainer", module: "trainer-2.1", pkg: trainerManager}
@@ -67,11 +72,40 @@ var (
 	trainer221 = part{name: "trainer", module: "trainer-2.2.1", pkg: trainerManager}
 )
 
+// What real nodes are made of.
+var (
+	kubelet = part{name: "kubelet", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", stamp: true}
+	proxy   = part{name: "kube-proxy", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-proxy", stamp: true}
+	coredns = part{name: "coredns", module: "coredns", pkg: "github.com/coredns/coredns"}
+	runc    = part{name: "runc", module: "runc", pkg: "github.com/opencontainers/runc", cgo: true,
+		tags: "seccomp netgo osusergo"}
+	containerd = part{name: "containerd", module: "containerd",
+		pkg: "github.com/containerd/containerd/v2/cmd/containerd"}
+	shim = part{name: "containerd-shim-runc-v2", module: "containerd",
+		pkg: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"}
+	ctr       = part{name: "ctr", module: "containerd", pkg: "github.com/containerd/containerd/v2/cmd/ctr"}
+	bridge    = part{name: "bridge", module: "cni", pkg: "github.com/containernetworking/plugins/plugins/main/bridge"}
+	hostLocal = part{name: "host-local", module: "cni",
+		pkg: "github.com/containernetworking/plugins/plugins/ipam/host-local"}
+	loopbackPlugin = part{name: "loopback", module: "cni",
+		pkg: "github.com/containernetworking/plugins/plugins/main/loopback"}
+	portmap = part{name: "portmap", module: "cni", pkg: "github.com/containernetworking/plugins/plugins/meta/portmap"}
+	// helm is the one that the chart's tests use; its module is beside this one.
+	helm = part{name: "helm", module: "../../chart", pkg: "helm.sh/helm/v3/cmd/helm"}
+)
+
+// plugins are those that connect pods, found by their names in one folder.
+var plugins = []part{bridge, hostLocal, loopbackPlugin, portmap}
+
 // upgraded is the name, among the binaries, of the Trainer that an upgrade brings.
 const upgraded = "trainer-upgraded"
 
 func (p profile) parts() []part {
 	parts := []part{etcd, apiserver, controllers, scheduler, kwok, kueue, jobset}
+	if p.nodes > 0 {
+		parts = append([]part{etcd, apiserver, controllers, scheduler, kwok, kueueReleased, jobset,
+			kubelet, proxy, coredns, runc, containerd, shim, ctr, helm}, plugins...)
+	}
 	if p.trainer != nil {
 		parts = append(parts, *p.trainer)
 	}
@@ -88,8 +122,12 @@ func (p profile) parts() []part {
 func buildAll(ctx context.Context, l layout, p profile) (map[string]string, error) {
 	parts := p.parts()
 	total := len(parts)
-	if p.signalbox {
+	asProcess := p.signalbox && p.nodes == 0
+	if asProcess {
 		total++
+	}
+	if err := p.require(l, parts); err != nil {
+		return nil, err
 	}
 	binaries := make(map[string]string, total)
 	for i, part := range parts {
@@ -99,15 +137,26 @@ func buildAll(ctx context.Context, l layout, p profile) (map[string]string, erro
 		}
 		binaries[part.name] = path
 	}
-	if p.signalbox {
+	if p.nodes > 0 {
+		if err := buildOwn(ctx, l, binaries); err != nil {
+			return nil, err
+		}
+		s, err := newStore(l, p)
+		if err != nil {
+			return nil, err
+		}
+		return binaries, s.fill(ctx, binaries)
+	}
+	if asProcess {
 		out := filepath.Join(l.repo, "bin", "signalbox")
-		label := fmt.Sprintf("[%d/%d] %s", total, total, "signalbox")
+		b := build{label: fmt.Sprintf("[%d/%d] signalbox", total, total), dir: l.repo}
 		var args []string
 		if coverage() != "" {
 			out += "-cover"
 			args = []string{"-cover", "-coverpkg", "github.com/signalbox-dev/signalbox/..."}
 		}
-		if err := goBuild(ctx, label, l.repo, out, append(args, "./cmd/signalbox")...); err != nil {
+		b.out = out
+		if err := b.run(ctx, append(args, "./cmd/signalbox")...); err != nil {
 			return nil, err
 		}
 		binaries["signalbox"] = out
@@ -120,11 +169,10 @@ func coverage() string { return os.Getenv("SIGNALBOX_COVER") }
 
 func buildPart(ctx context.Context, l layout, p part, position string) (string, error) {
 	dir := filepath.Join(l.components(), p.module)
-	key, err := p.key(dir)
+	out, err := p.binary(l)
 	if err != nil {
 		return "", err
 	}
-	out := filepath.Join(l.cache, "bin", p.name+"-"+key, p.name)
 	if _, err := os.Stat(out); err == nil {
 		return out, nil
 	}
@@ -135,7 +183,8 @@ func buildPart(ctx context.Context, l layout, p part, position string) (string, 
 		}
 	}
 	// The binary appears under its name only when it is complete: an interrupted build leaves nothing that looks built.
-	if err := goBuild(ctx, position+" "+p.name, dir, out+".part", "-ldflags", p.ldflags(), source); err != nil {
+	b := build{label: position + " " + p.name, dir: dir, out: out + ".part", cgo: p.cgo}
+	if err := b.run(ctx, "-tags", p.tags, "-ldflags", p.ldflags(), source); err != nil {
 		return "", err
 	}
 	return out, os.Rename(out+".part", out)
@@ -144,7 +193,7 @@ func buildPart(ctx context.Context, l layout, p part, position string) (string, 
 // key changes when anything changes that the binary is made of.
 func (p part) key(dir string) (string, error) {
 	h := sha256.New()
-	fmt.Fprintln(h, runtime.Version(), runtime.GOOS, runtime.GOARCH, p.pkg, p.ldflags(), p.replace)
+	fmt.Fprintln(h, runtime.Version(), runtime.GOOS, runtime.GOARCH, p.pkg, p.ldflags(), p.replace, p.tags, p.cgo)
 	for _, name := range []string{"go.mod", "go.sum"} {
 		content, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
@@ -153,6 +202,15 @@ func (p part) key(dir string) (string, error) {
 		h.Write(content)
 	}
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
+}
+
+// binary is where the program lies in the cache, once it is built.
+func (p part) binary(l layout) (string, error) {
+	key, err := p.key(filepath.Join(l.components(), p.module))
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(l.cache, "bin", p.name+"-"+key, p.name), nil
 }
 
 func (p part) ldflags() string {
@@ -197,21 +255,31 @@ func (p part) changedMain(ctx context.Context, moduleDir, dir string) (string, e
 	return changed, os.WriteFile(changed, source, 0o644)
 }
 
-// goBuild builds one package and shows for how long it has been at it.
-func goBuild(ctx context.Context, label, dir, out string, args ...string) error {
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+// build is one call of go build.
+type build struct {
+	label, dir, out string
+	cgo             bool
+}
+
+// run builds one package and shows for how long it has been at it.
+func (b build) run(ctx context.Context, args ...string) error {
+	if err := os.MkdirAll(filepath.Dir(b.out), 0o755); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-o", out}, args...)...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false")
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-o", b.out}, args...)...)
+	cmd.Dir = b.dir
+	enabled := "0"
+	if b.cgo {
+		enabled = "1"
+	}
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+enabled, "GOFLAGS=-mod=readonly -buildvcs=false")
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
-	done := showProgress(os.Stderr, label)
+	done := showProgress(os.Stderr, b.label)
 	err := cmd.Run()
 	done(err)
 	if err != nil {
-		return fmt.Errorf("building %s: %w\n%s", label, err, output.String())
+		return fmt.Errorf("building %s: %w\n%s", b.label, err, output.String())
 	}
 	return nil
 }

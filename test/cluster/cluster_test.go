@@ -133,7 +133,7 @@ func TestCertificatesIdentifyAndServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := writePKI(l, ca, func(identity) string { return "https://127.0.0.1:1" }); err != nil {
+	if err := writePKI(l, ca, identities, func(identity) string { return "https://127.0.0.1:1" }); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range identities {

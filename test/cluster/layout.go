@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -26,6 +27,14 @@ func newLayout(repo string) (layout, error) {
 		cache = filepath.Join(user, "signalbox")
 	}
 	return layout{repo: repo, state: filepath.Join(repo, ".cluster"), cache: cache}, nil
+}
+
+func (l layout) node(name string) string { return filepath.Join(l.state, "nodes", name) }
+func (l layout) volumes() string         { return filepath.Join(l.state, "volumes") }
+
+// group is the control group of the machine that real nodes run in; a name of this repository's folder alone.
+func (l layout) group() string {
+	return fmt.Sprintf("signalbox-%x", sha256.Sum256([]byte(l.state)))[:22]
 }
 
 func (l layout) components() string { return filepath.Join(l.repo, "test", "cluster", "components") }
@@ -55,7 +64,7 @@ func (l layout) fresh() error {
 	if err := os.RemoveAll(l.state); err != nil {
 		return err
 	}
-	for _, dir := range []string{l.logs(), l.config(""), l.pki(""), filepath.Join(l.state, "data")} {
+	for _, dir := range []string{l.logs(), l.config(""), l.pki(""), filepath.Join(l.state, "data"), l.volumes()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/signalbox-dev/signalbox/test/cluster/machine"
 )
 
 // up starts a control plane in the background, in place of one that runs.
@@ -61,18 +63,20 @@ func up(ctx context.Context, l layout, p profile) error {
 
 // serve runs a control plane until it is told to stop or a component dies.
 func serve(ctx context.Context, l layout, p profile) error {
-	binaries, err := buildAll(ctx, l, p)
+	made, err := ready(ctx, l, p)
 	if err != nil {
 		return err
 	}
-	return hold(ctx, l, p, binaries, func(ctx context.Context, died <-chan error) error {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-died:
-			return err
-		}
-	})
+	return hold(ctx, l, p, made, untilDeath)
+}
+
+func untilDeath(ctx context.Context, died <-chan error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-died:
+		return err
+	}
 }
 
 // commandError is the failure of the command that run was given, apart from any of our own.
@@ -83,18 +87,12 @@ func runCommand(ctx context.Context, l layout, p profile, command []string) erro
 	if len(command) == 0 {
 		return errors.New("run takes a command after --")
 	}
-	if err := down(l); err != nil {
-		return err
-	}
-	binaries, err := buildAll(ctx, l, p)
+	made, err := prepare(ctx, l, p)
 	if err != nil {
 		return err
 	}
-	if err := l.fresh(); err != nil {
-		return err
-	}
 	start := time.Now()
-	return hold(ctx, l, p, binaries, func(ctx context.Context, died <-chan error) error {
+	return hold(ctx, l, p, made, func(ctx context.Context, died <-chan error) error {
 		fmt.Fprintf(os.Stderr, "The control plane (profile %s) is ready after %s.\n", p.name,
 			time.Since(start).Round(100*time.Millisecond))
 		ctx, cancel := context.WithCancel(ctx)
@@ -129,27 +127,21 @@ func runCommand(ctx context.Context, l layout, p profile, command []string) erro
 }
 
 // hold starts the control plane, calls during, and ends every process whatever happened.
-func hold(ctx context.Context, l layout, p profile, binaries map[string]string,
+func hold(ctx context.Context, l layout, p profile, made *prepared,
 	during func(context.Context, <-chan error) error) (err error) {
-	pid, err := os.Create(l.pid())
-	if err != nil {
-		return err
-	}
-	defer pid.Close()
-	if err := lock(pid); err != nil {
-		return fmt.Errorf("another control plane is starting here: %w", err)
-	}
-	if _, err := fmt.Fprint(pid, os.Getpid()); err != nil {
-		return err
+	if !machine.Inside() { // else the process outside has done it
+		release, err := lockState(l)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, release()) }()
 	}
 	s := newSupervisor(l)
 	if p.relayed {
 		s.env = []string{"DISABLE_HTTP2=true"} // see relay
 	}
-	defer func() {
-		err = errors.Join(err, s.stopAll(), os.Remove(l.pid()), removeIfThere(l.ready()))
-	}()
-	x, err := startAll(ctx, l, p, binaries, s)
+	defer func() { err = errors.Join(err, s.stopAll()) }()
+	x, err := startAll(ctx, l, p, made, s)
 	if err != nil {
 		return err
 	}
@@ -162,6 +154,11 @@ func hold(ctx context.Context, l layout, p profile, binaries map[string]string,
 		return err
 	}
 	return during(ctx, s.died)
+}
+
+func writePID(file *os.File) error {
+	_, err := fmt.Fprint(file, os.Getpid())
+	return err
 }
 
 func removeIfThere(path string) error {

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/signalbox-dev/signalbox/test/cluster/machine"
 )
 
 const usage = `cluster runs a real control plane on loopback.
@@ -47,6 +49,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
+	if done, err := inner(ctx, args); done {
+		return err
+	}
 	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
 	root := flags.String("root", ".", "root of the Signalbox repository")
 	profileName := flags.String("profile", defaultProfile, "what runs beside Kubernetes, Kueue and JobSet")
@@ -79,7 +84,11 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	switch command := args[0]; command {
+	command := args[0]
+	if p.nodes > 0 && !machine.Inside() && (command == "run" || command == "serve") {
+		return contain(ctx, l, p, args)
+	}
+	switch command {
 	case "build":
 		_, err = buildAll(ctx, l, p)
 	case "up":
@@ -100,4 +109,21 @@ func run(ctx context.Context, args []string) error {
 		err = fmt.Errorf("unknown command %q", command)
 	}
 	return err
+}
+
+// inner runs the commands that this program starts itself with; done is false where it is none of them.
+func inner(ctx context.Context, args []string) (done bool, err error) {
+	if done, err := machine.Main(args); done {
+		return true, err
+	}
+	if len(args) != 2 {
+		return false, nil
+	}
+	switch args[0] {
+	case "fill":
+		return true, fill(ctx, args[1])
+	case "gpus":
+		return true, serveGPUs(ctx, args[1])
+	}
+	return false, nil
 }

@@ -24,6 +24,8 @@ type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  []byte
+	// addresses are those that it certifies for all.
+	addresses []net.IP
 }
 
 func newAuthority() (*authority, error) {
@@ -48,10 +50,11 @@ func newAuthority() (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &authority{cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
+	return &authority{cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		addresses: []net.IP{net.IPv4(127, 0, 0, 1)}}, nil
 }
 
-// issue signs a certificate that serves on loopback and identifies its holder as name and groups.
+// issue signs a certificate that serves on the addresses and identifies its holder as name and groups.
 func (a *authority) issue(name string, groups ...string) (certPEM, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -68,8 +71,8 @@ func (a *authority) issue(name string, groups ...string) (certPEM, keyPEM []byte
 		NotAfter:     time.Now().Add(30 * 24 * time.Hour),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-		DNSNames:     []string{"localhost", "kubernetes.default.svc"},
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames:     []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
+		IPAddresses:  a.addresses,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {
@@ -84,12 +87,12 @@ func (a *authority) issue(name string, groups ...string) (certPEM, keyPEM []byte
 }
 
 // serving writes tls.crt and tls.key, as webhook servers expect them, into a folder of the PKI.
-func (a *authority) serving(l layout, component string) (dir string, err error) {
+func (a *authority) serving(l layout, component string, groups ...string) (dir string, err error) {
 	dir = l.pki(component)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	cert, key, err := a.issue(component)
+	cert, key, err := a.issue(component, groups...)
 	if err != nil {
 		return "", err
 	}
@@ -104,6 +107,8 @@ type identity struct {
 	file   string // of the kubeconfig; "" is the administrator's
 	name   string
 	groups []string
+	// remote is one on a real node, which reaches the API server by the nodes' network.
+	remote bool
 }
 
 const masters = "system:masters"
@@ -124,7 +129,7 @@ var identities = []identity{
 
 // writePKI makes the authority's file, the service account key and a kubeconfig for every identity; server returns each
 // identity's address of the API server.
-func writePKI(l layout, a *authority, server func(identity) string) error {
+func writePKI(l layout, a *authority, clients []identity, server func(identity) string) error {
 	if err := os.WriteFile(l.pki("ca.crt"), a.pem, 0o644); err != nil {
 		return err
 	}
@@ -136,7 +141,7 @@ func writePKI(l layout, a *authority, server func(identity) string) error {
 	if err := os.WriteFile(l.pki("service-account.key"), saPEM, 0o600); err != nil {
 		return err
 	}
-	for _, id := range identities {
+	for _, id := range clients {
 		cert, key, err := a.issue(id.name, id.groups...)
 		if err != nil {
 			return fmt.Errorf("certificate of %s: %w", id.name, err)

@@ -2,18 +2,20 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/signalbox-dev/signalbox/test/cluster/machine"
 )
 
 // component is one process of the control plane.
@@ -22,6 +24,10 @@ type component struct {
 	binary string
 	args   []string
 	env    []string
+	// on is the component that makes the node that it runs on; "" is the control plane's own machine.
+	on string
+	// attributes are those of its process; attributes() where it is nil.
+	attributes *syscall.SysProcAttr
 	// ready tells whether it serves; it is polled.
 	ready func(context.Context) error
 }
@@ -42,28 +48,23 @@ type process struct {
 type supervisor struct {
 	layout layout
 	died   chan error // the first unasked death
-	forks  chan func()
-	env    []string // of every component
+	// here forks what runs on this machine. A child's parent-death signal follows the thread that forked it, so one thread
+	// forks all and never ends.
+	here *machine.Thread
+	env  []string // of every component
 
 	mu        sync.Mutex
 	specs     map[string]component
 	processes map[string]*process
+	nodes     map[string]*machine.Thread // by the component that makes the node
 	order     []string
 }
 
 func newSupervisor(l layout) *supervisor {
-	s := &supervisor{
-		layout: l, died: make(chan error, 1), forks: make(chan func()),
-		specs: map[string]component{}, processes: map[string]*process{},
+	return &supervisor{
+		layout: l, died: make(chan error, 1), here: machine.NewThread(),
+		specs: map[string]component{}, processes: map[string]*process{}, nodes: map[string]*machine.Thread{},
 	}
-	// A child's parent-death signal follows the thread that forked it, so one thread forks all and never ends.
-	go func() {
-		runtime.LockOSThread()
-		for fork := range s.forks {
-			fork()
-		}
-	}()
-	return s
 }
 
 // add starts a component and returns when it is ready.
@@ -86,7 +87,27 @@ func (s *supervisor) revise(name string, args func([]string) []string) {
 	s.specs[name] = c
 }
 
+// start starts a component, and what runs on it where it is a node, and returns when all are ready.
 func (s *supervisor) start(ctx context.Context, name string) error {
+	if err := s.startOne(ctx, name); err != nil {
+		return err
+	}
+	for _, hosted := range s.on(name) {
+		if err := s.startOne(ctx, hosted); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// on returns the components that run on a node, in the order of their first start.
+func (s *supervisor) on(node string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(s.order), func(name string) bool { return s.specs[name].on != node })
+}
+
+func (s *supervisor) startOne(ctx context.Context, name string) error {
 	s.mu.Lock()
 	c, known := s.specs[name]
 	running := s.processes[name]
@@ -115,10 +136,17 @@ func (s *supervisor) fork(c component) (*process, error) {
 	cmd.Env = slices.Concat(os.Environ(), s.env, c.env)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = s.layout.state
-	cmd.SysProcAttr = attributes()
-	started := make(chan error)
-	s.forks <- func() { started <- cmd.Start() }
-	if err := <-started; err != nil {
+	cmd.SysProcAttr = cmp.Or(c.attributes, attributes())
+	if c.on != "" {
+		// It ends with its node. Go takes the parent of a process in another process namespace, which the child can't see,
+		// for dead, and would end the child at once.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	}
+	thread, err := s.thread(c.on)
+	if err != nil {
+		return nil, err
+	}
+	if err := thread.Do(cmd.Start); err != nil {
 		return nil, err
 	}
 	p := &process{cmd: cmd, wanted: make(chan struct{}), ready: make(chan struct{}), done: make(chan struct{})}
@@ -127,6 +155,45 @@ func (s *supervisor) fork(c component) (*process, error) {
 	s.mu.Unlock()
 	go s.watch(c.name, p)
 	return p, nil
+}
+
+// run runs a short command on a node.
+func (s *supervisor) run(ctx context.Context, node, binary string, args ...string) error {
+	thread, err := s.thread(node)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, binary, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.Dir = &out, &out, "/"
+	if err := thread.Do(cmd.Start); err != nil {
+		return err
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("%s %s on %s: %w\n%s", binary, strings.Join(args, " "), node, err, out.String())
+	}
+	return nil
+}
+
+// thread is the one to fork on: this machine's, or one that has entered the node.
+func (s *supervisor) thread(node string) (*machine.Thread, error) {
+	if node == "" {
+		return s.here, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.nodes[node]; t != nil {
+		return t, nil
+	}
+	p, running := s.processes[node]
+	if !running {
+		return nil, fmt.Errorf("%s is not running", node)
+	}
+	t, err := machine.Join(p.cmd.Process.Pid)
+	if err == nil {
+		s.nodes[node] = t
+	}
+	return t, err
 }
 
 // watch reports the death of a component that served and that nobody asked to end, at once and with its last words.
@@ -187,13 +254,25 @@ func (s *supervisor) awaitReady(ctx context.Context, c component, p *process) er
 	}
 }
 
-// stop ends a component by the signal and waits for it; one that doesn't go is killed.
+// stop ends a component by the signal and waits for it; one that doesn't go is killed. With a node ends at once what
+// runs on it, as with a machine that loses its power.
 func (s *supervisor) stop(name string, signal syscall.Signal) error {
 	s.mu.Lock()
 	p, running := s.processes[name]
+	thread := s.nodes[name]
+	delete(s.nodes, name)
 	s.mu.Unlock()
 	if !running {
 		return fmt.Errorf("%s is not running", name)
+	}
+	if hosted := s.on(name); len(hosted) > 0 {
+		for _, h := range hosted {
+			s.want(h)
+		}
+		signal = syscall.SIGKILL
+	}
+	if thread != nil {
+		thread.End()
 	}
 	close(p.wanted)
 	if err := p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -210,6 +289,15 @@ func (s *supervisor) stop(name string, signal syscall.Signal) error {
 	return nil
 }
 
+// want says that a component's end is no failure.
+func (s *supervisor) want(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.processes[name]; p != nil && !closed(p.wanted) {
+		close(p.wanted)
+	}
+}
+
 // stopAll kills what runs, the last started first. Nothing of a test control plane needs a clean goodbye but Signalbox,
 // which writes its coverage then.
 func (s *supervisor) stopAll() error {
@@ -224,8 +312,9 @@ func (s *supervisor) stopAll() error {
 	for i := len(names) - 1; i >= 0; i-- {
 		s.mu.Lock()
 		_, running := s.processes[names[i]]
+		here := s.specs[names[i]].on == "" // what runs on a node ends with it
 		s.mu.Unlock()
-		if running {
+		if running && here {
 			errs = append(errs, s.stop(names[i], syscall.SIGKILL))
 		}
 	}

@@ -18,6 +18,9 @@ type profile struct {
 	upgrade *part
 	// signalbox runs Signalbox as the integration, and as the Trainer where Kubeflow Trainer doesn't run.
 	signalbox bool
+	// nodes is how many real nodes there are, which Kueue, JobSet, Trainer and Signalbox then run on as pods, installed as
+	// users install them. Where there are none, all are processes beside the API server, and all nodes are simulated.
+	nodes int
 	// relayed connects each component to the API server by a relay.
 	relayed bool
 }
@@ -34,6 +37,8 @@ var profiles = []profile{
 	{name: "kubeflow-2.2.1", trainer: &trainer221, signalbox: true},
 	{name: "builtin", builtin: true, trainer: &trainer},
 	{name: "bare"},
+	{name: "node", signalbox: true, nodes: 2},
+	{name: "node-kubeflow", trainer: &trainer, signalbox: true, nodes: 2},
 }
 
 func profileNames() []string {

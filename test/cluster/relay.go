@@ -149,7 +149,13 @@ var relayActions = map[string]func(*relay){"cut": (*relay).cut, "stall": (*relay
 // startRelays starts a relay for every component with a kubeconfig, and returns each identity's address of the API
 // server.
 func (x *plan) startRelays(ctx context.Context, server string) (func(identity) string, error) {
-	direct := func(identity) string { return "https://" + server }
+	direct := func(id identity) string {
+		if id.remote {
+			_, port, _ := net.SplitHostPort(server) // it is of hostPort
+			return "https://" + net.JoinHostPort(planeAddress, port)
+		}
+		return "https://" + server
+	}
 	if !x.profile.relayed {
 		return direct, nil
 	}

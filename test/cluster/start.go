@@ -41,40 +41,77 @@ type plan struct {
 	config   *rest.Config
 	applier  *applier
 	relays   map[string]*relay // by component; nil where there are none
+	ground   ground
+}
+
+// ground is where pods run: on simulated nodes or on real ones.
+type ground interface {
+	// flags are what a component of Kubernetes is started with.
+	flags(component string) []string
+	// steps start all, the API server among them, in their order.
+	steps() []func(context.Context) error
 }
 
 // startAll starts the control plane and returns when all of it is ready.
-func startAll(ctx context.Context, l layout, p profile, binaries map[string]string, s *supervisor) (*plan, error) {
+func startAll(
+	ctx context.Context, l layout, p profile, built *prepared, s *supervisor,
+) (*plan, error) {
 	ca, err := newAuthority()
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok",
+	ports, err := freePorts("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "coredns",
 		"kueue", "kueue-webhook", "kueue-metrics", "jobset", "jobset-webhook", "jobset-metrics",
 		"trainer", "trainer-webhook", "trainer-metrics", "signalbox", "signalbox-webhook", "signalbox-metrics")
 	if err != nil {
 		return nil, err
 	}
-	x := &plan{layout: l, profile: p, binaries: binaries, s: s, ca: ca, ports: ports}
+	ca.addresses = p.addresses()
+	x := &plan{layout: l, profile: p, binaries: built.Binaries, s: s, ca: ca, ports: ports}
+	if built.Port != 0 { // users reach it from outside the machine of real nodes at the same port
+		ports["kube-apiserver"] = built.Port
+	}
+	x.ground = simulated{x}
+	if p.nodes > 0 {
+		x.ground = real{x}
+	}
 	server, err := x.startRelays(ctx, hostPort(ports["kube-apiserver"]))
 	if err != nil {
 		return nil, err
 	}
-	if err := writePKI(l, ca, server); err != nil {
+	if err := writePKI(l, ca, p.clients(), server); err != nil {
 		return nil, err
 	}
 	if x.config, err = clientcmd.BuildConfigFromFlags("", l.kubeconfig("")); err != nil {
 		return nil, err
 	}
 	x.config.QPS, x.config.Burst = 500, 500
-	for _, step := range []func(context.Context) error{
-		x.startEtcd, x.startAPIServer, x.installEarly, x.startManagers, x.installLate,
-	} {
+	for _, step := range x.ground.steps() {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
 	}
 	return x, nil
+}
+
+// simulated are nodes that KWOK plays, with all managers beside the API server.
+type simulated struct{ *plan }
+
+func (g simulated) steps() []func(context.Context) error {
+	return []func(context.Context) error{
+		g.startEtcd, g.startAPIServer, g.installEarly, g.startManagers, g.installLate,
+	}
+}
+
+func (simulated) flags(component string) []string {
+	return map[string][]string{
+		"kube-apiserver": {"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1",
+			"--endpoint-reconciler-type", "none", "--authorization-mode", "RBAC"},
+		// Simulated nodes send no heartbeats. Without this they are taken for dead every 50 seconds, and the pods on them
+		// are marked as not ready, which KWOK never takes back.
+		"kube-controller-manager": {"--node-monitor-grace-period", "1h"},
+		"kwok":                    {"--manage-all-nodes"},
+	}[component]
 }
 
 func (x *plan) startEtcd(ctx context.Context) error {
@@ -110,20 +147,18 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 	}
 	return x.s.add(ctx, component{
 		name: "kube-apiserver", binary: x.binaries["kube-apiserver"],
-		args: []string{
+		args: append([]string{
 			"--etcd-servers", "http://" + hostPort(x.ports["etcd"]),
-			"--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(x.ports["kube-apiserver"]),
-			"--advertise-address", "127.0.0.1", "--endpoint-reconciler-type", "none",
+			"--secure-port", strconv.Itoa(x.ports["kube-apiserver"]),
 			"--tls-cert-file", filepath.Join(certs, "tls.crt"), "--tls-private-key-file", filepath.Join(certs, "tls.key"),
 			"--cert-dir", certs, "--client-ca-file", x.layout.pki("ca.crt"),
 			"--service-account-issuer", "https://kubernetes.default.svc",
 			"--service-account-signing-key-file", saKey, "--service-account-key-file", saKey,
 			"--service-cluster-ip-range", "10.0.0.0/16",
-			"--authorization-mode", "RBAC",
 			"--audit-policy-file", x.layout.config("audit-policy.yaml"), "--audit-log-path", x.layout.audit(),
 			"--audit-log-maxsize", "4000",
 			gangAPI, gangGates,
-		},
+		}, x.ground.flags("kube-apiserver")...),
 		// Everything waits for it while it collects garbage: with a GiB in its caches that is 3 s of every 10 on two cores,
 		// and with a limit near what it needs (3 GiB, behind 10,000 TrainJobs) more often still.
 		env:   []string{"GOGC=400", "GOMEMLIMIT=8GiB"},
@@ -141,10 +176,21 @@ func (x *plan) startManagers(ctx context.Context) error {
 	if x.profile.signalbox {
 		starts = append(starts, x.startSignalbox)
 	}
-	errs := make([]error, len(starts))
+	return together(ctx, starts...)
+}
+
+// together takes steps all at once; one that fails ends the others.
+func together(ctx context.Context, steps ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(steps))
 	var wg sync.WaitGroup
-	for i, start := range starts {
-		wg.Go(func() { errs[i] = start(ctx) })
+	for i, step := range steps {
+		wg.Go(func() {
+			if errs[i] = step(ctx); errs[i] != nil {
+				cancel()
+			}
+		})
 	}
 	wg.Wait()
 	return errors.Join(errs...)
@@ -157,16 +203,13 @@ func (x *plan) startControllerManager(ctx context.Context) error {
 	}
 	return x.s.add(ctx, component{
 		name: "kube-controller-manager", binary: x.binaries["kube-controller-manager"],
-		args: []string{
+		args: append([]string{
 			"--kubeconfig", x.layout.kubeconfig("kube-controller-manager"), "--bind-address", "127.0.0.1",
 			"--secure-port", strconv.Itoa(x.ports["kube-controller-manager"]), "--cert-dir", certs,
 			"--use-service-account-credentials", "--service-account-private-key-file", x.layout.pki("service-account.key"),
 			"--root-ca-file", x.layout.pki("ca.crt"), "--leader-elect=false",
 			"--kube-api-qps", "300", "--kube-api-burst", "500", gangGates,
-			// Simulated nodes send no heartbeats. Without this they are taken for dead every 50 seconds, and the pods on them
-			// are marked as not ready, which KWOK never takes back.
-			"--node-monitor-grace-period", "1h",
-		},
+		}, x.ground.flags("kube-controller-manager")...),
 		ready: answers("https://" + hostPort(x.ports["kube-controller-manager"]) + "/healthz"),
 	})
 }
@@ -196,10 +239,10 @@ func (x *plan) startKWOK(ctx context.Context) error {
 	}
 	return x.s.add(ctx, component{
 		name: "kwok", binary: x.binaries["kwok"],
-		args: []string{
-			"--kubeconfig", x.layout.kubeconfig("kwok"), "--config", x.layout.config("kwok-stages.yaml"), "--manage-all-nodes",
+		args: append([]string{
+			"--kubeconfig", x.layout.kubeconfig("kwok"), "--config", x.layout.config("kwok-stages.yaml"),
 			"--node-ip", "127.0.0.1", "--server-address", hostPort(x.ports["kwok"]),
-		},
+		}, x.ground.flags("kwok")...),
 		env:   []string{"HOME=" + x.layout.state},
 		ready: answers("http://" + hostPort(x.ports["kwok"]) + "/healthz"),
 	})
@@ -207,22 +250,29 @@ func (x *plan) startKWOK(ctx context.Context) error {
 
 // asset writes an embedded file, as a template of the values, to the configuration folder.
 func (x *plan) asset(name string, values map[string]any) error {
-	t, err := template.New(name).Option("missingkey=error").ParseFS(assets, "assets/"+name)
-	if values == nil {
-		content, err := assets.ReadFile("assets/" + name)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(x.layout.config(name), content, 0o644)
-	}
+	return x.assetAs(name, name, values)
+}
+
+func (x *plan) assetAs(name, as string, values map[string]any) error {
+	content, err := render(name, values)
 	if err != nil {
 		return err
 	}
-	var out bytes.Buffer
-	if err := t.Execute(&out, values); err != nil {
-		return err
+	return os.WriteFile(x.layout.config(as), content, 0o644)
+}
+
+// render returns an embedded file, as a template where there are values.
+func render(name string, values map[string]any) ([]byte, error) {
+	if values == nil {
+		return assets.ReadFile("assets/" + name)
 	}
-	return os.WriteFile(x.layout.config(name), out.Bytes(), 0o644)
+	t, err := template.New(name).Option("missingkey=error").ParseFS(assets, "assets/"+name)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = t.Execute(&out, values)
+	return out.Bytes(), err
 }
 
 func readAsset(name string) ([]*unstructured.Unstructured, error) {

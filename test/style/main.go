@@ -41,7 +41,7 @@ var products = []string{
 }
 
 // others are the folders of what builds, tests and measures the product: there, only lines and columns are measured.
-var others = []string{"bench", "config", "examples", "test"}
+var others = []string{"bench", "config", "examples", "image", "test"}
 
 // run prints the measures of a source tree, and reports whether one exceeds its bound.
 func run(out io.Writer, root string, withCover bool) (exceeded bool, err error) {

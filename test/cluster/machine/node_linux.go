@@ -1,0 +1,338 @@
+package machine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Node is a machine within the machine. Its first process makes it and is started with NodeArgs.
+type Node struct {
+	Name string
+	// Dir is the node's folder: lib is its /var/lib, log its /var/log. The file "up" in it appears when the node is made.
+	Dir string
+	// Visible are folders of the host that the node has at the same paths, beside those of the system.
+	Visible []string
+	// Address is the node's, with the length of the network's prefix.
+	Address string
+	// DNS is the address that it asks for names.
+	DNS string
+	// Gateway is the machine's address in that network.
+	Gateway string
+	// Routes are the addresses of other nodes by the networks of their pods.
+	Routes map[string]string
+}
+
+// A network namespace is a thread's, and others join the one of a process's first thread, which runs this.
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == nodeCommand {
+		runtime.LockOSThread()
+	}
+}
+
+// Bridge joins the nodes of a machine to a network, and the machine itself with the given address.
+func Bridge(address string) error {
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
+	if err := netlink.LinkAdd(bridge); err != nil {
+		return fmt.Errorf("making a bridge: %w", err)
+	}
+	return up(&netlink.Handle{}, bridge, address)
+}
+
+const bridgeName = "nodes"
+
+// Route sends the packets for a network of pods to its node.
+func Route(network, node string) error {
+	_, destination, err := net.ParseCIDR(network)
+	if err != nil {
+		return err
+	}
+	return netlink.RouteReplace(&netlink.Route{Dst: destination, Gw: net.ParseIP(node)})
+}
+
+// NodeArgs are the arguments that this program makes a node with, and the attributes its process needs.
+func NodeArgs(n Node) ([]string, *syscall.SysProcAttr, error) {
+	data, err := json.Marshal(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	return []string{nodeCommand, string(data)}, &syscall.SysProcAttr{
+		Setpgid: true, Pdeathsig: syscall.SIGKILL,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+	}, nil
+}
+
+// Up is the file that appears when the node is made.
+func (n Node) Up() string { return filepath.Join(n.Dir, "up") }
+
+// initNode is the node's first process. It ends when it is killed, and the kernel then ends everything else there.
+func initNode(data string) error {
+	var n Node
+	if err := json.Unmarshal([]byte(data), &n); err != nil {
+		return err
+	}
+	if err := os.Remove(n.Up()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := unix.Sethostname([]byte(n.Name)); err != nil {
+		return err
+	}
+	if err := ownProc(); err != nil { // by which a thread finds its own network
+		return err
+	}
+	if err := n.connect(); err != nil {
+		return fmt.Errorf("network of %s: %w", n.Name, err)
+	}
+	ready, err := os.OpenFile(n.Dir, os.O_RDONLY, 0) // the path means something else once the node has its own mounts
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	if err := n.mount(); err != nil {
+		return fmt.Errorf("mounts of %s: %w", n.Name, err)
+	}
+	if err := forward(); err != nil {
+		return err
+	}
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
+	orphans := make(chan os.Signal, 1)
+	signal.Notify(orphans, unix.SIGCHLD)
+	file, err := unix.Openat(int(ready.Fd()), "up", unix.O_CREAT|unix.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	if err := unix.Close(file); err != nil {
+		return err
+	}
+	for range orphans {
+		collect()
+	}
+	return nil
+}
+
+// collect collects all processes that have lost their parents and ended.
+func collect() {
+	for {
+		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || pid == 0 {
+			return
+		}
+	}
+}
+
+// connect gives the node a network of its own, and one end of a cable whose other end is at the machine's bridge.
+func (n Node) connect() error {
+	machine, err := netns.Get()
+	if err != nil {
+		return err
+	}
+	defer machine.Close()
+	outer, err := netlink.NewHandleAt(machine)
+	if err != nil {
+		return err
+	}
+	defer outer.Close()
+	own, err := netns.New()
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	if err := n.plug(outer, own); err != nil {
+		return fmt.Errorf("cable: %w", err)
+	}
+	inner, err := netlink.NewHandleAt(own)
+	if err != nil {
+		return err
+	}
+	defer inner.Close()
+	return n.route(inner)
+}
+
+// plug lays the cable between the machine's bridge and eth0 of the node.
+func (n Node) plug(outer *netlink.Handle, own netns.NsHandle) error {
+	bridge, err := outer.LinkByName(bridgeName)
+	if err != nil {
+		return err
+	}
+	if old, err := outer.LinkByName(n.Name); err == nil { // of a node that has just been killed
+		if err := outer.LinkDel(old); err != nil {
+			return err
+		}
+	}
+	cable := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: n.Name, MasterIndex: bridge.Attrs().Index},
+		PeerName: "eth0", PeerNamespace: netlink.NsFd(own)}
+	if err := outer.LinkAdd(cable); err != nil {
+		return err
+	}
+	return outer.LinkSetUp(cable)
+}
+
+// route gives the node its address, and its ways to the pods of the others and to all else.
+func (n Node) route(inner *netlink.Handle) error {
+	loopback, err := inner.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := inner.LinkSetUp(loopback); err != nil {
+		return err
+	}
+	eth0, err := inner.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	if err := up(inner, eth0, n.Address); err != nil {
+		return fmt.Errorf("address %s: %w", n.Address, err)
+	}
+	routes := map[string]string{"0.0.0.0/0": n.Gateway}
+	maps.Copy(routes, n.Routes)
+	for network, by := range routes {
+		_, destination, err := net.ParseCIDR(network)
+		if err != nil {
+			return err
+		}
+		if err := inner.RouteReplace(&netlink.Route{Dst: destination, Gw: net.ParseIP(by)}); err != nil {
+			return fmt.Errorf("route to %s by %s: %w", network, by, err)
+		}
+	}
+	return nil
+}
+
+func up(h *netlink.Handle, link netlink.Link, address string) error {
+	a, err := netlink.ParseAddr(address)
+	if err != nil {
+		return err
+	}
+	if err := h.AddrAdd(link, a); err != nil {
+		return err
+	}
+	return h.LinkSetUp(link)
+}
+
+// mount gives the node a root of its own: the host's folders of programs, devices and control groups, its own /proc,
+// /run and /tmp, and what it keeps in /var on the disk.
+func (n Node) mount() error {
+	root := filepath.Join(n.Dir, "root")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", root, "tmpfs", 0, "mode=0755"); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir("/")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := n.show(root, e); err != nil {
+			return fmt.Errorf("/%s: %w", e.Name(), err)
+		}
+	}
+	for inner, outer := range map[string]string{"/var/lib": "lib", "/var/log": "log"} {
+		if err := bind(filepath.Join(n.Dir, outer), filepath.Join(root, inner)); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink("../run", filepath.Join(root, "var/run")); err != nil {
+		return err
+	}
+	for _, path := range n.Visible {
+		if err := bind(path, filepath.Join(root, path)); err != nil {
+			return err
+		}
+	}
+	if err := n.resolve(root); err != nil {
+		return err
+	}
+	old := filepath.Join(root, "old")
+	if err := os.Mkdir(old, 0o755); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(root, old); err != nil {
+		return err
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	if err := mountProc(); err != nil {
+		return err
+	}
+	if err := unix.Unmount("/old", unix.MNT_DETACH); err != nil {
+		return err
+	}
+	// kubelet and containerd show each other what they mount.
+	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
+}
+
+// resolve gives the node an /etc/resolv.conf of its own. The host's may be a link to what the node doesn't have.
+func (n Node) resolve(root string) error {
+	own := filepath.Join(n.Dir, "resolv.conf")
+	if err := os.WriteFile(own, []byte("nameserver "+n.DNS+"\n"), 0o644); err != nil {
+		return err
+	}
+	at := "/etc/resolv.conf"
+	if target, err := os.Readlink(at); err == nil {
+		if at = target; !filepath.IsAbs(target) {
+			at = filepath.Join("/etc", target)
+		}
+	}
+	at = filepath.Join(root, at)
+	if _, err := os.Stat(at); errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(at, nil, 0o644); err != nil {
+			return err
+		}
+	}
+	return unix.Mount(own, at, "", unix.MS_BIND, "")
+}
+
+// show puts an entry of the host's root folder into the node's.
+func (n Node) show(root string, e fs.DirEntry) error {
+	at := filepath.Join(root, e.Name())
+	switch {
+	case e.Type()&fs.ModeSymlink != 0:
+		target, err := os.Readlink("/" + e.Name())
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, at)
+	case !e.IsDir():
+		return nil
+	}
+	switch e.Name() {
+	case "proc", "var", "run", "old":
+		return os.Mkdir(at, 0o755)
+	case "tmp":
+		return errors.Join(os.Mkdir(at, 0o777), os.Chmod(at, 0o1777))
+	}
+	return bind("/"+e.Name(), at)
+}
+
+// bind shows a folder, with what is mounted below it, at another place. Both are made where they are missing.
+func bind(from, to string) error {
+	for _, path := range []string{from, to} {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("showing %s: %w", from, err)
+	}
+	return nil
+}
