@@ -19,14 +19,17 @@ go:
 
 ##@ Use
 
+# real trains for real, on kubelets and containers: NODES=real needs Linux and root.
+NODES ?= simulated
+DEMO_PROFILE = $(if $(filter real,$(NODES)),node,$(PROFILE))
 .PHONY: demo
-demo: cluster-tool ## Run the main job on a real control plane; KEEP=1 leaves it up
+demo: cluster-tool ## Run the main job on a real control plane; KEEP=1 leaves it up; NODES=real trains for real
 	@test -x $(BIN)/demo || echo "Building the demo; the first time takes a minute."
 	@CGO_ENABLED=0 go build -o $(BIN)/demo ./examples/demo
 ifdef KEEP
-	@$(BIN)/cluster up --profile $(PROFILE) && $(BIN)/demo --cluster $(CURDIR)/.cluster --keep
+	@$(BIN)/cluster up --profile $(DEMO_PROFILE) && $(BIN)/demo $(if $(filter real,$(NODES)),--real) --cluster $(CURDIR)/.cluster --keep
 else
-	@$(BIN)/cluster run --profile $(PROFILE) -- $(BIN)/demo
+	@$(BIN)/cluster run --profile $(DEMO_PROFILE) -- $(BIN)/demo $(if $(filter real,$(NODES)),--real)
 endif
 
 .PHONY: cluster
@@ -45,10 +48,17 @@ cluster-tool: go
 ##@ Test
 
 .PHONY: test
-test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer, and beside Kubeflow Trainers
+test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer, and beside Kubeflow Trainers; NODES=real for test-node too
 	@rm -rf coverage/e2e-* junit*.xml
 	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled
-	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow
+ifeq ($(NODES),real)
+	@echo "Real nodes train beside the next suite; what they print follows it."
+	@$(MAKE) --no-print-directory test-node >node.log 2>&1 & node=$$!; \
+		$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS='!repeats' || { kill $$node; exit 1; }; \
+		wait $$node; code=$$?; cat node.log; exit $$code
+else
+	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS='!repeats'
+endif
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-2.1
 	@$(MAKE) --no-print-directory test-chart
 	@$(MAKE) --no-print-directory chaos PROFILE=bundled SECONDS=60
@@ -57,7 +67,8 @@ test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer,
 	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="([0-9]+)" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3 \4/p' junit-*.xml | awk '{a+=$$1-$$2; e+=$$3; f+=$$4} END {print a-e-f " passed, " e+f " failed"}'
 
 .PHONY: test-trainers
-test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer
+test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer, and what takes minutes and repeats itself
+	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS=repeats
 	@for version in 2.0 2.1 2.2.0 2.2.1; do $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-$$version || exit 1; done
 
 .PHONY: test-unit
@@ -71,9 +82,14 @@ test-unit: go ## Table tests; no control plane
 .PHONY: test-chart
 test-chart: cluster-tool ## Do what the documentation says with kubectl and Helm, and try the chart, on a control plane without Signalbox
 	CGO_ENABLED=0 go build -o $(BIN)/signalbox ./cmd/signalbox
-	CGO_ENABLED=0 go build -C test/chart -o $(BIN)/ ./kubectl helm.sh/helm/v3/cmd/helm
+	@$(MAKE) --no-print-directory kubectl
 	CGO_ENABLED=0 go test -C test/chart -c -o $(BIN)/chart.test ./install
 	$(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m
+
+.PHONY: kubectl
+kubectl: go ## Build kubectl and Helm into bin/
+	@test -x $(BIN)/kubectl || echo "Building kubectl and Helm; the first time takes minutes."
+	CGO_ENABLED=0 go build -C test/chart -o $(BIN)/ ./kubectl helm.sh/helm/v3/cmd/helm
 
 .PHONY: test-race
 test-race: go ## Table tests under the race detector, five times in random order; needs a C compiler
@@ -86,7 +102,21 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
 	CGO_ENABLED=0 go build -o $(BIN)/kubectl-signalbox ./cmd/kubectl-signalbox
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) -- \
-		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers,$(if $(LABELS),-ginkgo.label-filter='$(LABELS)')) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+
+.PHONY: test-node
+test-node: cluster-tool ## Train for real, on kubelets and containers, with everything installed by Helm (Linux, root); FOCUS=regexp for some of it
+	CGO_ENABLED=0 go test -C test/cluster -tags machine ./machine
+	@echo "Building the suite for real nodes."
+	CGO_ENABLED=0 go test -c -o $(BIN)/node.test ./test/node
+	@$(MAKE) --no-print-directory kubectl
+	@for profile in $(NODE_PROFILES); do $(MAKE) --no-print-directory run-node PROFILE=$$profile || exit 1; done
+
+NODE_PROFILES ?= node node-kubeflow
+.PHONY: run-node
+run-node:
+	SIGNALBOX_STATE=$(CURDIR)/.cluster-node $(BIN)/cluster run --profile $(PROFILE) -- \
+		$(BIN)/node.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter node-kubeflow,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
 SECONDS ?= 60
 SEED ?= 1
@@ -229,4 +259,4 @@ verify: sources generate lint ## Fail when something generated is stale, or some
 
 .PHONY: clean
 clean: ## Remove what builds and tests left; the control plane's build cache stays
-	rm -rf bin dist coverage junit*.xml .cluster
+	rm -rf bin dist coverage junit*.xml .cluster .cluster-node*

@@ -39,7 +39,7 @@ func prepare(ctx context.Context, c client.Client) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		return createFrom(ctx, c, path)
+		return createFrom(ctx, c, manifests, path)
 	})
 }
 
@@ -59,8 +59,8 @@ func gpuNode(kind string, i int) *corev1.Node {
 }
 
 // createFrom creates the objects of a manifest.
-func createFrom(ctx context.Context, c client.Client, path string) error {
-	content, err := manifests.ReadFile(path)
+func createFrom(ctx context.Context, c client.Client, files embed.FS, path string) error {
+	content, err := files.ReadFile(path)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -31,19 +30,25 @@ func main() {
 	dir := flag.String("cluster", os.Getenv("SIGNALBOX_CLUSTER"),
 		"folder that the control plane left, .cluster of the repository")
 	keep := flag.Bool("keep", false, "print at the end how to look around")
+	real := flag.Bool("real", false, "train for real, on the nodes of profile node")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *dir, *keep); err != nil {
+	if *dir == "" {
+		fmt.Fprintln(os.Stderr, "demo: which control plane? run me by make demo, or name its folder by --cluster")
+		os.Exit(2)
+	}
+	show := run
+	if *real {
+		show = runReal
+	}
+	if err := show(ctx, *dir, *keep); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context, dir string, keep bool) error {
-	if dir == "" {
-		return errors.New("which control plane? run me by make demo, or name its folder by --cluster")
-	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))

@@ -102,8 +102,8 @@ const upgraded = "trainer-upgraded"
 
 func (p profile) parts() []part {
 	parts := []part{etcd, apiserver, controllers, scheduler, kwok, kueue, jobset}
-	if p.nodes > 0 {
-		parts = append([]part{etcd, apiserver, controllers, scheduler, kwok, kueueReleased, jobset,
+	if p.nodes > 0 { // all images are in one store, Trainer's too
+		return append([]part{etcd, apiserver, controllers, scheduler, kwok, kueueReleased, jobset, trainer,
 			kubelet, proxy, coredns, runc, containerd, shim, ctr, helm}, plugins...)
 	}
 	if p.trainer != nil {
@@ -141,7 +141,7 @@ func buildAll(ctx context.Context, l layout, p profile) (map[string]string, erro
 		if err := buildOwn(ctx, l, binaries); err != nil {
 			return nil, err
 		}
-		s, err := newStore(l, p)
+		s, err := newStore(l)
 		if err != nil {
 			return nil, err
 		}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/signalbox-dev/signalbox/test/cluster/machine"
 )
 
 // serveControl lets tests act on single components: POST /kill/signalbox and the like, on a socket under .cluster.
@@ -46,14 +48,44 @@ func act(ctx context.Context, x *plan, action, component string) error {
 	if relayActions[action] != nil {
 		return x.relayed(action, component)
 	}
+	switch action {
+	case "isolate":
+		return machine.Isolate(component, true)
+	case "reconnect":
+		return machine.Isolate(component, false)
+	}
 	switch action + " " + component {
+	case "fill etcd":
+		return x.alarmEtcd(ctx, "ACTIVATE")
+	case "empty etcd":
+		return x.alarmEtcd(ctx, "DEACTIVATE")
 	case "upgrade trainer":
 		return x.upgradeTrainer(ctx)
 	case "disable gangs", "enable gangs":
 		return x.serveGangs(ctx, action == "enable")
 	}
 	return fmt.Errorf("no action %q of %s; there are kill, stop, start, restart, cut, stall, flow, upgrade of trainer, "+
-		"disable and enable of gangs", action, component)
+		"disable and enable of gangs, fill and empty of etcd, isolate and reconnect of a pod's address", action, component)
+}
+
+// alarmEtcd raises or ends the alarm by which etcd takes no more writes: the one that it raises when its disk, or its
+// quota of it, is full.
+func (x *plan) alarmEtcd(ctx context.Context, action string) error {
+	body := fmt.Sprintf(`{"action": %q, "alarm": "NOSPACE"}`, action)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		"http://"+hostPort(x.ports["etcd"])+"/v3/maintenance/alarm", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("etcd answers %s", response.Status)
+	}
+	return nil
 }
 
 // serveGangs restarts Kubernetes with the Workload and PodGroup API, or without it, as most clusters of 1.36 are.

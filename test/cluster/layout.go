@@ -10,7 +10,7 @@ import (
 // layout says where everything is: the repository, what a control plane leaves, and the build cache.
 type layout struct {
 	repo  string // the Signalbox repository
-	state string // .cluster: kubeconfigs, logs, data; recreated by every start
+	state string // .cluster, or SIGNALBOX_STATE: kubeconfigs, logs, data; recreated by every start
 	cache string // built components; survives everything but the user
 }
 
@@ -26,7 +26,11 @@ func newLayout(repo string) (layout, error) {
 		}
 		cache = filepath.Join(user, "signalbox")
 	}
-	return layout{repo: repo, state: filepath.Join(repo, ".cluster"), cache: cache}, nil
+	state := os.Getenv("SIGNALBOX_STATE")
+	if state == "" {
+		state = filepath.Join(repo, ".cluster")
+	}
+	return layout{repo: repo, state: state, cache: cache}, nil
 }
 
 func (l layout) node(name string) string { return filepath.Join(l.state, "nodes", name) }

@@ -1,14 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -165,7 +164,7 @@ func (g real) startNodes(ctx context.Context) error {
 			return err
 		}
 	}
-	s, err := newStore(g.layout, g.profile)
+	s, err := newStore(g.layout)
 	if err != nil {
 		return err
 	}
@@ -194,9 +193,6 @@ func (g real) startNodes(ctx context.Context) error {
 }
 
 func (g real) startMachine(ctx context.Context, w worker) error {
-	if err := machine.MakeGroup(g.group(w)); err != nil {
-		return err
-	}
 	n := machine.Node{
 		Name: w.name, Dir: g.layout.node(w.name), Visible: []string{g.layout.repo, g.layout.cache},
 		Address: w.address + "/24", Gateway: planeAddress, DNS: planeAddress, Routes: map[string]string{},
@@ -211,70 +207,14 @@ func (g real) startMachine(ctx context.Context, w worker) error {
 		return err
 	}
 	return g.s.add(ctx, component{name: w.name, binary: "/proc/self/exe", args: args, attributes: attributes,
+		// A machine that starts again has no control groups, nor anything else that the kernel keeps.
+		before: func() error {
+			return errors.Join(removeIfThere(n.Up()), machine.RemoveGroup(g.group(w)), machine.MakeGroup(g.group(w)))
+		},
 		ready: func(context.Context) error { _, err := os.Stat(n.Up()); return err }})
 }
 
 func (g real) group(w worker) string { return g.layout.group() + "/" + w.name }
-
-func (g real) startContainerd(ctx context.Context, w worker) error {
-	network := g.layout.config(w.of("network"))
-	if err := os.MkdirAll(network, 0o755); err != nil {
-		return err
-	}
-	if err := g.assetAs("pods.conflist", filepath.Join(w.of("network"), "10-pods.conflist"),
-		map[string]any{"Pods": w.pods}); err != nil {
-		return err
-	}
-	config := w.of("containerd") + ".toml"
-	may, err := mayLowerScores()
-	if err != nil {
-		return err
-	}
-	if err := g.assetAs("containerd.toml", config, map[string]any{
-		"Root": "/var/lib/containerd", "Sandbox": sandboxImage, "RestrictScore": !may,
-		"Plugins": filepath.Join(g.layout.state, "plugins"), "Network": network, "Runc": g.binaries["runc"],
-	}); err != nil {
-		return err
-	}
-	path := []string{filepath.Dir(g.binaries["containerd-shim-runc-v2"]), filepath.Dir(g.binaries["runc"]),
-		os.Getenv("PATH"), "/usr/sbin", "/sbin"}
-	return g.s.add(ctx, component{name: w.of("containerd"), on: w.name, binary: g.binaries["containerd"],
-		args: []string{"--config", g.layout.config(config)}, env: []string{"PATH=" + strings.Join(path, ":")},
-		ready: func(ctx context.Context) error {
-			return g.s.run(ctx, w.name, g.binaries["ctr"], "--address", containerdSocket, "version")
-		}})
-}
-
-const containerdSocket = "/run/containerd/containerd.sock"
-
-// mayLowerScores tells whether root has CAP_SYS_RESOURCE here.
-func mayLowerScores() (bool, error) {
-	const capability = 24 // CAP_SYS_RESOURCE
-	file, err := os.Open("/proc/self/status")
-	if err != nil {
-		return false, err
-	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		if hex, found := strings.CutPrefix(lines.Text(), "CapEff:"); found {
-			set, err := strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
-			return set&(1<<capability) != 0, err
-		}
-	}
-	return false, nil
-}
-
-// importer gives the images that change with this repository to a node.
-func (g real) importer(archives []string) func(context.Context, worker) error {
-	return func(ctx context.Context, w worker) error {
-		for _, a := range archives {
-			if err := g.s.run(ctx, w.name, g.binaries["ctr"], importArgs(a)...); err != nil {
-				return fmt.Errorf("importing %s on %s: %w", a, w.name, err)
-			}
-		}
-		return nil
-	}
-}
 
 func (g real) startKubelet(ctx context.Context, w worker) error {
 	name := w.of("kubelet")

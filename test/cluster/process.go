@@ -28,6 +28,8 @@ type component struct {
 	on string
 	// attributes are those of its process; attributes() where it is nil.
 	attributes *syscall.SysProcAttr
+	// before runs before each start; nil for nothing.
+	before func() error
 	// ready tells whether it serves; it is polled.
 	ready func(context.Context) error
 }
@@ -118,6 +120,11 @@ func (s *supervisor) startOne(ctx context.Context, name string) error {
 	}
 	if running != nil {
 		return fmt.Errorf("%s runs already", name)
+	}
+	if c.before != nil {
+		if err := c.before(); err != nil {
+			return fmt.Errorf("starting %s: %w", name, err)
+		}
 	}
 	p, err := s.fork(c)
 	if err != nil {

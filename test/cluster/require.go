@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 )
@@ -18,8 +19,12 @@ type need struct {
 // program is needed to run, and comes with a package of Debian.
 func program(name, of string) need {
 	return need{what: name, mend: "apt-get install " + of, missing: func() bool {
-		_, err := exec.LookPath(name)
-		return err != nil
+		for _, folder := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin") {
+			if _, err := exec.LookPath(filepath.Join(folder, name)); err == nil {
+				return false
+			}
+		}
+		return true
 	}}
 }
 
@@ -43,7 +48,7 @@ func (p profile) require(l layout, parts []part) error {
 			missing: func() bool { return exec.Command("pkg-config", "--exists", "libseccomp").Run() != nil },
 		})
 	}
-	if s, err := newStore(l, p); err != nil {
+	if s, err := newStore(l); err != nil {
 		return err
 	} else if !s.filled() {
 		needs = append(needs, program("mmdebstrap", "mmdebstrap"))

@@ -60,8 +60,8 @@ func startAll(
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "coredns",
-		"kueue", "kueue-webhook", "kueue-metrics", "jobset", "jobset-webhook", "jobset-metrics",
+	ports, err := freePorts("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok",
+		"coredns", "kueue", "kueue-webhook", "kueue-metrics", "jobset", "jobset-webhook", "jobset-metrics",
 		"trainer", "trainer-webhook", "trainer-metrics", "signalbox", "signalbox-webhook", "signalbox-metrics")
 	if err != nil {
 		return nil, err

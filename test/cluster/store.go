@@ -61,21 +61,17 @@ type store struct {
 	programs map[string]part
 }
 
-func newStore(l layout, p profile) (store, error) {
-	s := store{layout: l, programs: map[string]part{kueueImage: kueueReleased, jobsetImage: jobset}}
-	if p.trainer != nil {
-		s.programs[trainerImage] = *p.trainer
-	}
+func newStore(l layout) (store, error) {
+	s := store{layout: l, programs: map[string]part{
+		kueueImage: kueueReleased, jobsetImage: jobset, trainerImage: trainer}}
 	h := sha256.New()
 	fmt.Fprintln(h, trainingArgs, runtime.GOARCH)
 	for _, name := range []string{kueueImage, jobsetImage, trainerImage} {
-		if part, there := s.programs[name]; there {
-			binary, err := part.binary(l)
-			if err != nil {
-				return s, err
-			}
-			fmt.Fprintln(h, name, filepath.Base(filepath.Dir(binary)))
+		binary, err := s.programs[name].binary(l)
+		if err != nil {
+			return s, err
 		}
+		fmt.Fprintln(h, name, filepath.Base(filepath.Dir(binary)))
 	}
 	runner, err := containerd.binary(l)
 	if err != nil {
@@ -198,6 +194,12 @@ func fill(ctx context.Context, data string) error {
 		if err := awaitImport(ctx, order.Binaries["ctr"], a, log); err != nil {
 			return err
 		}
+	}
+	// What was unpacked is all that a node needs. Without this, a collection of garbage some time later removes the rest.
+	prune := exec.CommandContext(ctx, order.Binaries["ctr"], "--address", containerdSocket, "--namespace", "k8s.io",
+		"content", "prune", "references")
+	if out, err := prune.CombinedOutput(); err != nil {
+		return fmt.Errorf("removing the layers of unpacked images: %w\n%s", err, out)
 	}
 	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
 		return err

@@ -23,7 +23,16 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-var _ = ginkgo.Describe("The manager, killed after any of its writes", func() {
+// repeats marks specs that take minutes and show beside Kubeflow Trainer what they show with the bundled one too:
+// `make test` leaves them out there, `make test-trainers` doesn't.
+func repeats() ginkgo.Labels {
+	if os.Getenv("SIGNALBOX_PROFILE") == "kubeflow" {
+		return ginkgo.Label("repeats")
+	}
+	return nil
+}
+
+var _ = ginkgo.Describe("The manager, killed after any of its writes", repeats(), func() {
 	ginkgo.It("starts nothing twice, loses nothing, and leaks no quota", func(ctx context.Context) {
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8})

@@ -34,6 +34,9 @@ func TestDocumentation(t *testing.T) {
 	examples, err := filepath.Glob(filepath.Join(repository, "examples", "*", "*.yaml"))
 	s.must(err)
 	for _, example := range examples {
+		if filepath.Base(filepath.Dir(example)) == "training" {
+			continue // it trains for real: test/node applies it
+		}
 		if !strings.Contains(all, filepath.ToSlash(example)) {
 			t.Errorf("no page applies %s", example)
 		}

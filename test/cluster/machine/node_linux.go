@@ -62,6 +62,19 @@ func Route(network, node string) error {
 	return netlink.RouteReplace(&netlink.Route{Dst: destination, Gw: net.ParseIP(node)})
 }
 
+// Isolate drops what the machine sends to an address, or no longer: the control plane can't reach a pod, nor answer it.
+func Isolate(address string, on bool) error {
+	ip := net.ParseIP(address)
+	if ip == nil {
+		return fmt.Errorf("%q is no IP address of a pod", address)
+	}
+	hole := &netlink.Route{Dst: &net.IPNet{IP: ip.To4(), Mask: net.CIDRMask(32, 32)}, Type: unix.RTN_BLACKHOLE}
+	if on {
+		return netlink.RouteReplace(hole)
+	}
+	return netlink.RouteDel(hole)
+}
+
 // NodeArgs are the arguments that this program makes a node with, and the attributes its process needs.
 func NodeArgs(n Node) ([]string, *syscall.SysProcAttr, error) {
 	data, err := json.Marshal(n)
@@ -74,7 +87,7 @@ func NodeArgs(n Node) ([]string, *syscall.SysProcAttr, error) {
 	}, nil
 }
 
-// Up is the file that appears when the node is made.
+// Up is the file that appears when the node is made. Who starts a node again removes it before.
 func (n Node) Up() string { return filepath.Join(n.Dir, "up") }
 
 // initNode is the node's first process. It ends when it is killed, and the kernel then ends everything else there.
@@ -83,7 +96,7 @@ func initNode(data string) error {
 	if err := json.Unmarshal([]byte(data), &n); err != nil {
 		return err
 	}
-	if err := os.Remove(n.Up()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.MkdirAll(n.Dir, 0o755); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(n.Name)); err != nil {

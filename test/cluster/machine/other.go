@@ -35,6 +35,9 @@ func Bridge(string) error { return errOther }
 // Route says that it needs Linux.
 func Route(string, string) error { return errOther }
 
+// Isolate says that it needs Linux.
+func Isolate(string, bool) error { return errOther }
+
 // MakeGroup says that it needs Linux.
 func MakeGroup(string) error { return errOther }
 

@@ -1,0 +1,239 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/test/audit"
+)
+
+// managers are the pods of Signalbox that run.
+func managers(ctx context.Context) []corev1.Pod {
+	ginkgo.GinkgoHelper()
+	var some []corev1.Pod
+	for _, p := range pods(ctx, client.InNamespace("signalbox-system"),
+		client.MatchingLabels{"app.kubernetes.io/name": "signalbox"}) {
+		if p.DeletionTimestamp.IsZero() && p.Status.Phase == corev1.PodRunning {
+			some = append(some, p)
+		}
+	}
+	return some
+}
+
+// awaitManagers waits until both managers answer.
+func awaitManagers() {
+	ginkgo.GinkgoHelper()
+	kubectl("-n", "signalbox-system", "rollout", "status", "deployment/signalbox", "--timeout=90s")
+}
+
+// burst submits so many TrainJobs of one pod with one GPU each, while something happens in the midst of them, and holds
+// that every one was started once and has ended well, and that no quota is left.
+func burst(ctx context.Context, count int, command []string, happens func()) {
+	ginkgo.GinkgoHelper()
+	g := newGround(ctx, 8)
+	g.runtime(ctx, "peer", peerImage, func(spec *trainerapi.TrainingRuntimeSpec) {
+		// A pod that is evicted from its node is replaced in place; the TrainJob goes on.
+		spec.Template.Spec.ReplicatedJobs[0].Template.Spec.BackoffLimit = ptr.To[int32](6)
+	})
+	from, err := audit.End(audit.Log(dir))
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	all := make([]*api.TrainJob, count)
+	for i := range all {
+		if i == count/2 {
+			happens()
+		}
+		all[i] = g.submit(ctx, fmt.Sprintf("small-%d", i), "peer", 1, 1, command)
+	}
+	gomega.Eventually(g.finished(ctx), "4m", "1s").Should(gomega.Equal(count))
+	gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+	gomega.Expect(g.started(from)).To(gomega.Equal(count), "JobSets made, one for each start")
+}
+
+// started is how many JobSets were made in the namespace since a place in the API server's audit log.
+func (g *ground) started(from int64) int {
+	ginkgo.GinkgoHelper()
+	made, err := audit.Since(audit.Log(dir), from, func(r audit.Request) bool {
+		return r.ObjectRef.Resource == "jobsets" && r.ObjectRef.Namespace == g.namespace && r.ObjectRef.Subresource == "" &&
+			r.ResponseStatus.Code == 201 && !r.DryRun()
+	})
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	return len(made)
+}
+
+// finished is how many TrainJobs of the namespace have ended well.
+func (g *ground) finished(ctx context.Context) func() int {
+	return func() int {
+		ginkgo.GinkgoHelper()
+		var list api.TrainJobList
+		if err := admin.List(ctx, &list, client.InNamespace(g.namespace)); err != nil {
+			return -1 // the API server may be what is gone
+		}
+		n := 0
+		for _, tj := range list.Items {
+			if apimeta.IsStatusConditionTrue(tj.Status.Conditions, trainerapi.TrainJobComplete) {
+				n++
+			}
+		}
+		return n
+	}
+}
+
+var _ = ginkgo.Describe("Operations", func() {
+	if !bundled() {
+		return
+	}
+
+	ginkgo.It("60 small TrainJobs start once each", func(ctx context.Context) {
+		burst(ctx, 60, peer("--steps", "5"), func() {})
+	})
+
+	ginkgo.It("a manager's pod killed in a burst is replaced, and webhooks stay served", func(ctx context.Context) {
+		burst(ctx, 20, peer("--steps", "5"), func() {
+			leader := kubectl("-n", "signalbox-system", "get", "lease", "signalbox.signalbox.dev",
+				"-o", "jsonpath={.spec.holderIdentity}")
+			for _, p := range managers(ctx) {
+				if len(leader) > len(p.Name) && leader[:len(p.Name)] == p.Name {
+					gomega.Expect(admin.Delete(ctx, &p, client.GracePeriodSeconds(0))).To(gomega.Succeed())
+				}
+			}
+		})
+		awaitManagers()
+	})
+
+	ginkgo.It("a node that is drained in a burst keeps one manager up and loses no TrainJob", func(ctx context.Context) {
+		ginkgo.DeferCleanup(func() { kubectl("uncordon", "node-1") })
+		burst(ctx, 20, peer("--steps", "10"), func() {
+			kubectl("drain", "node-1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=90s", "--force")
+			gomega.Expect(managers(ctx)).NotTo(gomega.BeEmpty())
+			for _, p := range managers(ctx) {
+				gomega.Expect(p.Spec.NodeName).NotTo(gomega.Equal("node-1"))
+			}
+		})
+		awaitManagers()
+	})
+
+	ginkgo.It("helm upgrade to another image disturbs none of the TrainJobs that run", func(ctx context.Context) {
+		g := newGround(ctx, 8)
+		g.runtime(ctx, "peer", peerImage)
+		from, err := audit.End(audit.Log(dir))
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		const count = 20
+		for i := range count { // eight run at a time
+			g.submit(ctx, fmt.Sprintf("small-%d", i), "peer", 1, 1, peer("--steps", "40"))
+		}
+		first := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "small-0"}}
+		gomega.Eventually(running(ctx, first)).Should(gomega.Equal(1))
+		pod := of(ctx, first, "")[0]
+		_, err = command("helm", "upgrade", "signalbox", "charts/signalbox", "--namespace", "signalbox-system",
+			"--reuse-values", "--set-string", "image.tag=2", "--wait", "--timeout", "2m")
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		for _, p := range managers(ctx) {
+			gomega.Expect(p.Spec.Containers[0].Image).To(gomega.HaveSuffix(":2"))
+		}
+		gomega.Eventually(g.finished(ctx), "3m", "1s").Should(gomega.Equal(count))
+		gomega.Expect(of(ctx, first, "")).To(gomega.ConsistOf(gomega.HaveField("UID", pod.UID)))
+		gomega.Expect(g.started(from)).To(gomega.Equal(count))
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+	})
+
+	ginkgo.It("a TrainJob on a node that dies starts again, or fails, as its policy says", func(ctx context.Context) {
+		g := newGround(ctx, 8)
+		g.runtime(ctx, "once", peerImage, func(spec *trainerapi.TrainingRuntimeSpec) {
+			trainerPod(spec).NodeSelector = map[string]string{corev1.LabelHostname: "node-2"}
+		})
+		g.runtime(ctx, "again", peerImage, func(spec *trainerapi.TrainingRuntimeSpec) {
+			spec.Template.Spec.FailurePolicy = &jobset.FailurePolicy{MaxRestarts: 1}
+		})
+		once := g.submit(ctx, "once", "once", 1, 1, peer("--steps", "300"))
+		again := g.submit(ctx, "again", "again", 2, 2, peer("--steps", "60"))
+		gomega.Eventually(running(ctx, once)).Should(gomega.Equal(1))
+		gomega.Eventually(running(ctx, again)).Should(gomega.Equal(2))
+		ginkgo.DeferCleanup(func(ctx context.Context) {
+			if err := tryAct("start", "node-2"); err != nil {
+				gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring("runs already")))
+			}
+			awaitNode(ctx, "node-2", corev1.ConditionTrue)
+			awaitManagers()
+		})
+		act("kill", "node-2")
+		awaitNode(ctx, "node-2", corev1.ConditionUnknown)
+		act("start", "node-2")
+		awaitNode(ctx, "node-2", corev1.ConditionTrue)
+		gomega.Eventually(is(ctx, once, trainerapi.TrainJobFailed), "2m").Should(gomega.BeTrue())
+		gomega.Eventually(is(ctx, again, trainerapi.TrainJobComplete), "2m").Should(gomega.BeTrue())
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+	})
+
+	ginkgo.It("containerd that is restarted disturbs no container", func(ctx context.Context) {
+		g := newGround(ctx, 8)
+		g.runtime(ctx, "peer", peerImage)
+		tj := g.submit(ctx, "runs", "peer", 2, 2, peer("--steps", "60"))
+		gomega.Eventually(running(ctx, tj)).Should(gomega.Equal(2))
+		act("restart", "containerd-1")
+		next := g.submit(ctx, "next", "peer", 2, 2, peer("--steps", "3"))
+		gomega.Eventually(is(ctx, next, trainerapi.TrainJobComplete)).Should(gomega.BeTrue())
+		gomega.Eventually(is(ctx, tj, trainerapi.TrainJobComplete)).Should(gomega.BeTrue())
+		gomega.Expect(logs(rank(ctx, tj, 0))()).To(gomega.ContainSubstring("done after step 60"))
+	})
+
+	ginkgo.It("managers that the API server is out of reach of for a minute lose nothing", func(ctx context.Context) {
+		burst(ctx, 10, peer("--steps", "5"), func() {
+			cut := managers(ctx)
+			for _, p := range cut {
+				act("isolate", p.Status.PodIP)
+			}
+			gomega.Consistently(func() error { // their webhooks are cut off too, so that nothing is created past them
+				return user.Create(ctx, &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "late"}})
+			}, time.Minute, "10s").ShouldNot(gomega.Succeed())
+			for _, p := range cut {
+				act("reconnect", p.Status.PodIP)
+			}
+			awaitManagers()
+			for _, f := range findings() { // what Kueue admitted meanwhile, nobody could start
+				gomega.Expect(f).To(gomega.HavePrefix("quota-for-nothing"))
+			}
+		})
+	})
+
+	ginkgo.It("an etcd whose disk is full and then isn't loses nothing", func(ctx context.Context) {
+		ginkgo.DeferCleanup(func() { act("empty", "etcd") })
+		burst(ctx, 10, peer("--steps", "5"), func() {
+			act("fill", "etcd")
+			gomega.Consistently(func() error {
+				return admin.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+					Namespace: "default", GenerateName: "full-"}})
+			}, "20s", "2s").ShouldNot(gomega.Succeed())
+			act("empty", "etcd")
+		})
+		awaitManagers()
+	})
+})
+
+// awaitNode waits until a node is ready, or nobody knows whether it is.
+func awaitNode(ctx context.Context, name string, status corev1.ConditionStatus) {
+	ginkgo.GinkgoHelper()
+	gomega.Eventually(func() corev1.ConditionStatus {
+		var n corev1.Node
+		if err := admin.Get(ctx, client.ObjectKey{Name: name}, &n); err != nil {
+			return ""
+		}
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				return c.Status
+			}
+		}
+		return ""
+	}, "90s").Should(gomega.Equal(status), name)
+}
