@@ -19,8 +19,8 @@ import (
 
 const testGroup = "signalbox-machine-test"
 
-// The test's own program is what runs in the machine: it is started anew as the machine's first process, as a node's, and
-// as what fills them.
+// The test's own program is what runs in the machine: it is started anew as the machine's first process, as a node's,
+// and as what fills them.
 func TestMain(m *testing.M) {
 	args := os.Args[1:]
 	if done, err := Main(args); done {
@@ -133,7 +133,8 @@ func host(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(out)) {
-		if strings.HasPrefix(line, "sleep 600") || strings.Contains(line, nodeCommand) || strings.Contains(line, initCommand) {
+		if strings.HasPrefix(line, "sleep 600") || strings.Contains(line, nodeCommand) ||
+			strings.Contains(line, initCommand) {
 			all = append(all, "process "+line)
 		}
 	}
