@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +37,27 @@ var _ = ginkgo.Describe("An installation by Helm", ginkgo.Label("trainers"), fun
 		leader := kubectl("-n", "signalbox-system", "get", "lease", "signalbox.signalbox.dev",
 			"-o", "jsonpath={.spec.holderIdentity}")
 		gomega.Expect(leader).To(gomega.HavePrefix("signalbox-"))
+	})
+
+	ginkgo.It("has simulated nodes beside the real ones, where more are needed", func(ctx context.Context) {
+		capacity := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("96"), gpu: resource.MustParse("8"),
+			corev1.ResourceMemory: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110")}
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "simulated-1", Labels: map[string]string{"gpu": "played"},
+				Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"}},
+			Status: corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
+		}
+		gomega.Expect(admin.Create(ctx, node)).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, node)).To(gomega.Succeed()) })
+		awaitNode(ctx, node.Name, corev1.ConditionTrue)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "played"},
+			Spec: corev1.PodSpec{NodeSelector: node.Labels, Containers: []corev1.Container{{Name: "plays", Image: "none",
+				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpu: resource.MustParse("8")}}}}}}
+		gomega.Expect(admin.Create(ctx, pod)).To(gomega.Succeed())
+		gomega.Eventually(func() corev1.PodPhase { return get(ctx, pod).Status.Phase }).Should(gomega.Equal(corev1.PodRunning))
+		// Longer than a node that sends no heartbeats is taken for alive.
+		gomega.Consistently(func() bool { return isReady(get(ctx, node)) }, "20s").Should(gomega.BeTrue())
+		gomega.Expect(admin.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(gomega.Succeed())
 	})
 
 	ginkgo.It("serves its webhooks by the Service: a TrainJob that can't be is refused with its path",
