@@ -54,7 +54,8 @@ var _ = ginkgo.Describe("An installation by Helm", ginkgo.Label("trainers"), fun
 			Spec: corev1.PodSpec{NodeSelector: node.Labels, Containers: []corev1.Container{{Name: "plays", Image: "none",
 				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpu: resource.MustParse("8")}}}}}}
 		gomega.Expect(admin.Create(ctx, pod)).To(gomega.Succeed())
-		gomega.Eventually(func() corev1.PodPhase { return get(ctx, pod).Status.Phase }).Should(gomega.Equal(corev1.PodRunning))
+		phase := func() corev1.PodPhase { return get(ctx, pod).Status.Phase }
+		gomega.Eventually(phase).Should(gomega.Equal(corev1.PodRunning))
 		// Longer than a node that sends no heartbeats is taken for alive.
 		gomega.Consistently(func() bool { return isReady(get(ctx, node)) }, "20s").Should(gomega.BeTrue())
 		gomega.Expect(admin.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(gomega.Succeed())
