@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -47,6 +48,10 @@ func runReal(ctx context.Context, dir string, keep bool) error {
 	}
 	if err := poll(ctx, func() (bool, error) {
 		err := c.Get(ctx, client.ObjectKeyFromObject(tj), tj)
+		if failed := apimeta.FindStatusCondition(tj.Status.Conditions, trainerapi.TrainJobFailed); err == nil &&
+			failed != nil && failed.Status == metav1.ConditionTrue {
+			return false, errors.New(failed.Message)
+		}
 		return apimeta.IsStatusConditionTrue(tj.Status.Conditions, trainerapi.TrainJobComplete), err
 	}); err != nil {
 		return fmt.Errorf("TrainJob %s did not end well: %w", tj.Name, err)

@@ -126,7 +126,7 @@ func buildAll(ctx context.Context, l layout, p profile) (map[string]string, erro
 	if asProcess {
 		total++
 	}
-	if err := p.require(l, parts); err != nil {
+	if err := p.require(l); err != nil {
 		return nil, err
 	}
 	binaries := make(map[string]string, total)

@@ -200,6 +200,9 @@ func down(l layout) error {
 	return fmt.Errorf("process %d does not stop; see %s", pid, l.log("cluster"))
 }
 
+// await waits for the lock on a file; closing it lets go.
+func await(file *os.File) error { return syscall.Flock(int(file.Fd()), syscall.LOCK_EX) }
+
 // lock takes the lock that a running control plane holds on its pid file.
 func lock(file *os.File) error {
 	return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -75,7 +75,9 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	p.relayed = *relayed
+	if p.relayed = *relayed; p.relayed && p.nodes > 0 {
+		return fmt.Errorf("on profile %s managers are pods, which no relay connects; use --relayed with another", p.name)
+	}
 	dir, err := filepath.Abs(*root)
 	if err != nil {
 		return err

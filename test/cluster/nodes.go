@@ -194,7 +194,7 @@ func (g real) startNodes(ctx context.Context) error {
 
 func (g real) startMachine(ctx context.Context, w worker) error {
 	n := machine.Node{
-		Name: w.name, Dir: g.layout.node(w.name), Visible: []string{g.layout.repo, g.layout.cache},
+		Name: w.name, Dir: g.layout.node(w.name), Visible: []string{g.layout.repo, g.layout.cache, g.layout.state},
 		Address: w.address + "/24", Gateway: planeAddress, DNS: planeAddress, Routes: map[string]string{},
 	}
 	for _, other := range g.profile.workers() {

@@ -29,7 +29,7 @@ func program(name, of string) need {
 }
 
 // require says by name what is missing for the profile, all of it at once, with what mends it.
-func (p profile) require(l layout, parts []part) error {
+func (p profile) require(l layout) error {
 	if p.nodes == 0 {
 		return nil
 	}

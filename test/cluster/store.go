@@ -92,6 +92,14 @@ func (s store) fill(ctx context.Context, binaries map[string]string) (err error)
 	if s.filled() {
 		return nil
 	}
+	only, err := os.Create(s.path + ".lock") // of two clones that share the cache, one fills it
+	if err != nil {
+		return err
+	}
+	defer only.Close()
+	if err := await(only); err != nil || s.filled() {
+		return err
+	}
 	work := s.path + ".work"
 	if err := os.RemoveAll(work); err != nil {
 		return err

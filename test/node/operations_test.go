@@ -20,6 +20,9 @@ import (
 	"github.com/signalbox-dev/signalbox/test/audit"
 )
 
+// outOfService is the taint by which Kubernetes deletes the pods of a node that nobody answers for.
+const outOfService = corev1.TaintNodeOutOfService
+
 // managers are the pods of Signalbox that run.
 func managers(ctx context.Context) []corev1.Pod {
 	ginkgo.GinkgoHelper()
@@ -187,33 +190,45 @@ var _ = ginkgo.Describe("Operations", func() {
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 	})
 
-	ginkgo.It("a TrainJob on a node that dies starts again, or fails, as its policy says", func(ctx context.Context) {
-		g := newGround(ctx, 8)
-		g.runtime(ctx, "once", peerImage, func(spec *trainerapi.TrainingRuntimeSpec) {
-			trainerPod(spec).NodeSelector = map[string]string{corev1.LabelHostname: "node-2"}
-		})
-		g.runtime(ctx, "again", peerImage, func(spec *trainerapi.TrainingRuntimeSpec) {
-			spec.Template.Spec.FailurePolicy = &jobset.FailurePolicy{MaxRestarts: 1}
-		})
-		once := g.submit(ctx, "once", "once", 1, 1, peer("--steps", "300"))
-		again := g.submit(ctx, "again", "again", 2, 2, peer("--steps", "60"))
-		gomega.Eventually(running(ctx, once)).Should(gomega.Equal(1))
-		gomega.Eventually(running(ctx, again)).Should(gomega.Equal(2))
-		ginkgo.DeferCleanup(func(ctx context.Context) {
-			if err := tryAct("start", "node-2"); err != nil {
-				gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring("runs already")))
-			}
+	ginkgo.DescribeTable("a TrainJob on a node that dies starts again, or fails, as its policy says",
+		func(ctx context.Context, comes func(ctx context.Context)) {
+			g := newGround(ctx, 8)
+			onNode2 := map[string]string{corev1.LabelHostname: "node-2"}
+			g.runtime(ctx, "once", peerImage, func(spec *trainerapi.TrainingRuntimeSpec) {
+				trainerPod(spec).NodeSelector = onNode2
+			})
+			g.runtime(ctx, "again", peerImage, func(spec *trainerapi.TrainingRuntimeSpec) {
+				spec.Template.Spec.FailurePolicy = &jobset.FailurePolicy{MaxRestarts: 1}
+			})
+			once := g.submit(ctx, "once", "once", 1, 1, peer("--steps", "300"))
+			again := g.submit(ctx, "again", "again", 2, 2, peer("--steps", "60"))
+			gomega.Eventually(running(ctx, once)).Should(gomega.Equal(1))
+			gomega.Eventually(running(ctx, again)).Should(gomega.Equal(2))
+			ginkgo.DeferCleanup(func(ctx context.Context) {
+				if err := tryAct("start", "node-2"); err != nil {
+					gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring("runs already")))
+				}
+				awaitNode(ctx, "node-2", corev1.ConditionTrue)
+				if _, err := tryKubectl("taint", "node", "node-2", outOfService+"-"); err != nil {
+					gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring("not found")))
+				}
+				awaitManagers()
+			})
+			act("kill", "node-2")
+			awaitNode(ctx, "node-2", corev1.ConditionUnknown)
+			comes(ctx)
+			gomega.Eventually(is(ctx, once, trainerapi.TrainJobFailed), "2m").Should(gomega.BeTrue())
+			gomega.Eventually(is(ctx, again, trainerapi.TrainJobComplete), "2m").Should(gomega.BeTrue())
+			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+		},
+		ginkgo.Entry("when the node is back", func(ctx context.Context) {
+			act("start", "node-2")
 			awaitNode(ctx, "node-2", corev1.ConditionTrue)
-			awaitManagers()
-		})
-		act("kill", "node-2")
-		awaitNode(ctx, "node-2", corev1.ConditionUnknown)
-		act("start", "node-2")
-		awaitNode(ctx, "node-2", corev1.ConditionTrue)
-		gomega.Eventually(is(ctx, once, trainerapi.TrainJobFailed), "2m").Should(gomega.BeTrue())
-		gomega.Eventually(is(ctx, again, trainerapi.TrainJobComplete), "2m").Should(gomega.BeTrue())
-		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
-	})
+		}),
+		ginkgo.Entry("when an administrator says that it won't be back", func(context.Context) {
+			kubectl("taint", "node", "node-2", outOfService+"=true:NoExecute")
+		}),
+	)
 
 	ginkgo.It("containerd that is restarted disturbs no container", func(ctx context.Context) {
 		g := newGround(ctx, 8)
