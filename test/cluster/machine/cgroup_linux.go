@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,52 +43,66 @@ func hierarchies() ([]hierarchy, error) {
 }
 
 // MakeGroup makes a control group, such as "signalbox-1/node-1", in every hierarchy, ready for a kubelet to make its
-// own below it: version 1 wants the CPUs of a cpuset copied from above, version 2 the controllers let through.
+// own below it.
 func MakeGroup(group string) error {
 	all, err := hierarchies()
 	if err != nil {
 		return err
 	}
 	for _, h := range all {
-		at := h.path
-		for _, part := range strings.Split(group, "/") {
-			above := at
-			at = filepath.Join(at, part)
-			if h.unified {
-				if err := delegate(above); err != nil {
-					return err
-				}
-			}
-			if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-				return fmt.Errorf("control group: %w", err)
-			}
-			if err := inheritCPUs(above, at); err != nil {
-				return err
-			}
-		}
-		if h.unified {
-			if err := delegate(at); err != nil {
-				return err
-			}
+		if err := h.make(group); err != nil {
+			return fmt.Errorf("control group %s: %w", group, err)
 		}
 	}
 	return nil
 }
 
-// delegate lets every controller of a group of version 2 through to those below.
+// make makes a group of the hierarchy. Version 1 wants the CPUs of a cpuset copied from above, version 2 the
+// controllers let through, down to the group's own children.
+func (h hierarchy) make(group string) error {
+	at := h.path
+	for _, part := range strings.Split(group, "/") {
+		above := at
+		at = filepath.Join(at, part)
+		if h.unified {
+			if err := delegate(above); err != nil {
+				return err
+			}
+		}
+		if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := inheritCPUs(above, at); err != nil {
+			return err
+		}
+	}
+	if h.unified {
+		return delegate(at)
+	}
+	return nil
+}
+
+// delegate lets every controller of a group of version 2 through to those below. Beside hierarchies of version 1, which
+// have most of them, it may have none.
 func delegate(group string) error {
-	content, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
+	available, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	control := filepath.Join(group, "cgroup.subtree_control")
+	enabled, err := os.ReadFile(control)
 	if err != nil {
 		return err
 	}
 	var some []string
-	for _, c := range strings.Fields(string(content)) {
-		some = append(some, "+"+c)
+	for _, c := range strings.Fields(string(available)) {
+		if !slices.Contains(strings.Fields(string(enabled)), c) {
+			some = append(some, "+"+c)
+		}
 	}
 	if len(some) == 0 {
-		return nil // beside hierarchies of version 1, which have them all
+		return nil
 	}
-	control := filepath.Join(group, "cgroup.subtree_control")
 	if err := os.WriteFile(control, []byte(strings.Join(some, " ")), 0); err != nil {
 		return fmt.Errorf("letting controllers through %s: %w", group, err)
 	}
