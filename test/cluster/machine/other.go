@@ -41,6 +41,9 @@ func Isolate(string, bool) error { return errOther }
 // MakeGroup says that it needs Linux.
 func MakeGroup(string) error { return errOther }
 
+// RemoveGroup says that it needs Linux.
+func RemoveGroup(string) error { return errOther }
+
 // NodeArgs says that it needs Linux.
 func NodeArgs(Node) ([]string, *syscall.SysProcAttr, error) { return nil, nil, errOther }
 
