@@ -51,7 +51,13 @@ func (p profile) require(l layout) error {
 	if s, err := newStore(l); err != nil {
 		return err
 	} else if !s.filled() {
-		needs = append(needs, program("mmdebstrap", "mmdebstrap"))
+		needs = append(needs, program("mmdebstrap", "mmdebstrap"), need{
+			what: "the keys of Debian's archive", mend: "apt-get install debian-archive-keyring",
+			missing: func() bool {
+				_, err := os.Stat("/usr/share/keyrings/debian-archive-keyring.gpg")
+				return err != nil
+			},
+		})
 	}
 	var lines []string
 	for _, n := range needs {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"text/template"
@@ -60,17 +61,16 @@ func startAll(
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok",
-		"coredns", "kueue", "kueue-webhook", "kueue-metrics", "jobset", "jobset-webhook", "jobset-metrics",
+	// Users reach the API server from outside the machine of real nodes at the same port as in there.
+	ports, err := freePorts(map[string]int{"kube-apiserver": built.Port},
+		"etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "coredns", "kueue",
+		"kueue-webhook", "kueue-metrics", "jobset", "jobset-webhook", "jobset-metrics",
 		"trainer", "trainer-webhook", "trainer-metrics", "signalbox", "signalbox-webhook", "signalbox-metrics")
 	if err != nil {
 		return nil, err
 	}
 	ca.addresses = p.addresses()
 	x := &plan{layout: l, profile: p, binaries: built.Binaries, s: s, ca: ca, ports: ports}
-	if built.Port != 0 { // users reach it from outside the machine of real nodes at the same port
-		ports["kube-apiserver"] = built.Port
-	}
 	x.ground = simulated{x}
 	if p.nodes > 0 {
 		x.ground = real{x}
@@ -310,11 +310,14 @@ func get(ctx context.Context, client *http.Client, address string) error {
 
 func hostPort(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// freePorts finds a free loopback port for each name; all are held open until the last is found, so they differ.
-func freePorts(names ...string) (map[string]int, error) {
+// freePorts finds a free loopback port for each name: the given one, or where that is 0, any. All are held open until
+// the last is found, so they differ.
+func freePorts(given map[string]int, names ...string) (map[string]int, error) {
 	ports := make(map[string]int, len(names))
+	// Those with a given port first, or another might take it.
+	slices.SortStableFunc(names, func(a, b string) int { return given[b] - given[a] })
 	for _, name := range names {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		listener, err := net.Listen("tcp", hostPort(given[name]))
 		if err != nil {
 			return nil, fmt.Errorf("finding a free port for %s: %w", name, err)
 		}

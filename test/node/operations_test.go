@@ -191,7 +191,7 @@ var _ = ginkgo.Describe("Operations", func() {
 	})
 
 	ginkgo.DescribeTable("a TrainJob on a node that dies starts again, or fails, as its policy says",
-		func(ctx context.Context, comes func(ctx context.Context)) {
+		func(ctx context.Context, then func(ctx context.Context)) {
 			g := newGround(ctx, 8)
 			onNode2 := map[string]string{corev1.LabelHostname: "node-2"}
 			g.runtime(ctx, "once", peerImage, func(spec *trainerapi.TrainingRuntimeSpec) {
@@ -216,7 +216,7 @@ var _ = ginkgo.Describe("Operations", func() {
 			})
 			act("kill", "node-2")
 			awaitNode(ctx, "node-2", corev1.ConditionUnknown)
-			comes(ctx)
+			then(ctx)
 			gomega.Eventually(is(ctx, once, trainerapi.TrainJobFailed), "2m").Should(gomega.BeTrue())
 			gomega.Eventually(is(ctx, again, trainerapi.TrainJobComplete), "2m").Should(gomega.BeTrue())
 			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
