@@ -54,15 +54,17 @@ func (x *plan) installEarly(ctx context.Context) error {
 		}
 		crds = append(crds, ofKind(read, "CustomResourceDefinition")...)
 	}
+	convert, err := conversions(filepath.Join(dirs.kueue, "config/components/crd"))
+	if err != nil {
+		return err
+	}
 	for _, crd := range crds {
-		versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
-		if err != nil {
-			return err
+		path, converts := convert[crd.GetName()]
+		if !converts {
+			continue
 		}
-		if len(versions) > 1 { // only Kueue's
-			if err := convertOnLoopback(crd, x.ports["kueue-webhook"], x.ca.pem); err != nil {
-				return err
-			}
+		if err := convertOnLoopback(crd, path, x.ports["kueue-webhook"], x.ca.pem); err != nil {
+			return err
 		}
 	}
 	base, err := readAsset("base.yaml")

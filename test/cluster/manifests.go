@@ -194,13 +194,46 @@ func runAs(o *unstructured.Unstructured, user string) error {
 	return o.UnmarshalJSON(bytes.ReplaceAll(data, []byte(installedAs), []byte(user)))
 }
 
+// conversions are the paths of conversion webhooks by the names of the CRDs that a kustomization gives one to. Those of
+// other CRDs, which have several versions too, need none, and nobody serves them.
+func conversions(folder string) (map[string]string, error) {
+	content, err := os.ReadFile(filepath.Join(folder, "kustomization.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	var kustomization struct {
+		Patches []struct{ Path string }
+	}
+	if err := yaml.Unmarshal(content, &kustomization); err != nil {
+		return nil, fmt.Errorf("kustomization of %s: %w", folder, err)
+	}
+	paths := map[string]string{}
+	for _, p := range kustomization.Patches {
+		patches, err := readManifests(filepath.Join(folder, p.Path))
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range patches {
+			path, found, err := unstructured.NestedString(o.Object, "spec", "conversion", "webhook", "clientConfig", "service",
+				"path")
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", p.Path, err)
+			}
+			if found {
+				paths[o.GetName()] = path
+			}
+		}
+	}
+	return paths, nil
+}
+
 // convertOnLoopback sends a CRD's conversion to the component's port.
-func convertOnLoopback(crd *unstructured.Unstructured, port int, ca []byte) error {
+func convertOnLoopback(crd *unstructured.Unstructured, path string, port int, ca []byte) error {
 	return unstructured.SetNestedMap(crd.Object, map[string]any{
 		"strategy": "Webhook",
 		"webhook": map[string]any{
 			"conversionReviewVersions": []any{"v1"},
-			"clientConfig":             loopback("/convert", port, ca),
+			"clientConfig":             loopback(path, port, ca),
 		},
 	}, "spec", "conversion")
 }
