@@ -37,6 +37,11 @@ def all_agree(flag):
     return told.item() > 0
 
 
+def leave():
+    """Ends when all ranks have read all that was sent: a rank that goes before cuts off what another still reads."""
+    dist.monitored_barrier()
+
+
 def main():
     signal.signal(signal.SIGTERM, end)
     torch.set_num_threads(1)
@@ -76,8 +81,9 @@ def main():
                 torch.save({"model": model.state_dict(), "step": step}, CHECKPOINT + ".part")
                 os.replace(CHECKPOINT + ".part", CHECKPOINT)
                 print(f"saved step {step}", flush=True)
-            dist.barrier()
+            leave()
             return
+    leave()
     print(f"rank {rank} done", flush=True)
 
 

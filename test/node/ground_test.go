@@ -210,11 +210,16 @@ func running(ctx context.Context, tj *api.TrainJob) func() int {
 	}
 }
 
-// is tells whether a condition of a TrainJob is true.
-func is(ctx context.Context, tj *api.TrainJob, condition string) func() bool {
-	return func() bool {
+// is tells whether a condition of a TrainJob is true. Waiting for Complete ends when the TrainJob has failed.
+func is(ctx context.Context, tj *api.TrainJob, condition string) func() (bool, error) {
+	return func() (bool, error) {
 		ginkgo.GinkgoHelper()
-		return apimeta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, condition)
+		conditions := get(ctx, tj).Status.Conditions
+		failed := apimeta.FindStatusCondition(conditions, trainerapi.TrainJobFailed)
+		if failed != nil && failed.Status == metav1.ConditionTrue && condition == trainerapi.TrainJobComplete {
+			return false, gomega.StopTrying(fmt.Sprintf("TrainJob %s has failed: %s", tj.Name, failed.Message))
+		}
+		return apimeta.IsStatusConditionTrue(conditions, condition), nil
 	}
 }
 

@@ -89,13 +89,24 @@ var _ = ginkgo.JustAfterEach(func() {
 		{"get", "events", "-A", "--sort-by=.lastTimestamp"},
 		{"-n", "signalbox-system", "logs", "-l", "app.kubernetes.io/name=signalbox", "--prefix", "--tail=60"},
 	} {
-		text, err := tryKubectl(args...)
-		if err != nil {
-			text = err.Error()
+		report(args...)
+	}
+	namespaces, err := tryKubectl("get", "namespaces", "-o", "name")
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	for name := range strings.FieldsSeq(namespaces) {
+		if name = strings.TrimPrefix(name, "namespace/"); strings.HasPrefix(name, "node-") {
+			report("-n", name, "logs", "-l", "jobset.sigs.k8s.io/jobset-name", "--all-containers", "--prefix", "--tail=40")
 		}
-		ginkgo.AddReportEntry("kubectl "+strings.Join(args, " "), text)
 	}
 })
+
+func report(args ...string) {
+	text, err := tryKubectl(args...)
+	if err != nil {
+		text = err.Error()
+	}
+	ginkgo.AddReportEntry("kubectl "+strings.Join(args, " "), text)
+}
 
 // kubectl is what users have; its answer is the text that they see.
 func kubectl(args ...string) string {

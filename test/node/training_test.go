@@ -124,8 +124,11 @@ var _ = ginkgo.Describe("Training", func() {
 	ginkgo.It("MPI's launcher reaches every worker by SSH", func(ctx context.Context) {
 		g := newGround(ctx, 4)
 		g.runtime(ctx, "mpi", trainingImage, mpi)
-		tj := g.submit(ctx, "ring", "mpi", 2, 2, []string{"mpirun",
-			"python3", "-c", "import os; print('hello from', os.environ['OMPI_COMM_WORLD_RANK'], os.uname().nodename)"})
+		tj := g.submit(ctx, "ring", "mpi", 2, 2, []string{"bash", "-c", `
+			for host in ring-launcher-0-0.ring ring-node-0-0.ring; do # mpirun leaves out whom DNS doesn't know yet
+				until getent hosts $host; do sleep 0.2; done
+			done
+			mpirun python3 -c "import os; print('hello from', os.environ['OMPI_COMM_WORLD_RANK'], os.uname().nodename)"`})
 		gomega.Eventually(is(ctx, tj, trainerapi.TrainJobComplete)).Should(gomega.BeTrue())
 		launchers := of(ctx, tj, "launcher")
 		gomega.Expect(launchers).To(gomega.HaveLen(1))
