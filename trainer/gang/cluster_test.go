@@ -11,7 +11,9 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -31,30 +33,44 @@ import (
 // cluster is Gangs on a fake client, which is both the API server and a cache that is never stale.
 type cluster struct {
 	*Gangs
-	client client.Client
+	version version
+	client  client.Client
 	// fails returns the API server's error for a write; nil for success.
 	fails func(verb string, o client.Object) error
 	job   *api.TrainJob
 	js    *jobset.JobSet
 }
 
+// newCluster returns a cluster that serves the best version.
 func newCluster(t *testing.T, mode api.GangMode) *cluster {
+	t.Helper()
+	return newClusterWith(t, versions[0], mode)
+}
+
+// onEach runs a test on clusters that serve one version each.
+func onEach(t *testing.T, mode api.GangMode, test func(*testing.T, *cluster)) {
+	t.Helper()
+	for _, v := range versions {
+		t.Run(v.groupVersion().Version, func(t *testing.T) { test(t, newClusterWith(t, v, mode)) })
+	}
+}
+
+func newClusterWith(t *testing.T, v version, mode api.GangMode) *cluster {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	s, uids := &cluster{fails: func(string, client.Object) error { return nil }}, 0
-	workload := &metav1.PartialObjectMetadata{}
-	workload.SetGroupVersionKind(schedulingv1alpha2.SchemeGroupVersion.WithKind("Workload"))
-	s.client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&schedulingv1alpha2.PodGroup{}).
-		WithIndex(&schedulingv1alpha2.PodGroup{}, ownerIndex, byOwner).WithIndex(workload, ownerIndex, byOwner).
+	s, uids := &cluster{version: v, fails: func(string, client.Object) error { return nil }}, 0
+	workload := (&served{version: v}).emptyWorkload()
+	s.client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(v.emptyPodGroup()).
+		WithIndex(v.emptyPodGroup(), ownerIndex, byOwner).WithIndex(workload, ownerIndex, byOwner).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 				if err := s.fails("create", o); err != nil {
 					return err
 				}
-				if _, ok := o.(*schedulingv1alpha2.PodGroup); ok {
+				if isPodGroup(o) {
 					o.SetFinalizers([]string{protection, "example.com/other"})
 				}
 				uids++
@@ -74,14 +90,37 @@ func newCluster(t *testing.T, mode api.GangMode) *cluster {
 				}
 				return c.Delete(ctx, o, options...)
 			},
+			List: listMetadata,
 		}).Build()
 	s.Gangs = NewGangs(t.Context(), Config{
 		Client: s.client, Reader: s.client, Recorder: events.NewFakeRecorder(100), Clock: clock.RealClock{},
 		Mode: mode, Policy: api.GangPolicyGang,
 	})
-	s.probed(availability{served: &served{version: v1alpha2{}, objects: s.client}}, nil)
+	s.probed(availability{served: &served{version: v, objects: s.client}}, nil)
 	s.job = &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train", UID: "u", Generation: 2}}
 	return s
+}
+
+// listMetadata lists also the metadata of kinds that the scheme doesn't know, which the fake client can't.
+func listMetadata(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+	metadata, ok := list.(*metav1.PartialObjectMetadataList)
+	if !ok || metadata.GroupVersionKind().GroupVersion() == schedulingv1alpha2.SchemeGroupVersion {
+		return c.List(ctx, list, options...)
+	}
+	whole := &unstructured.UnstructuredList{}
+	whole.SetGroupVersionKind(metadata.GroupVersionKind())
+	if err := c.List(ctx, whole, options...); err != nil {
+		return err
+	}
+	for i := range whole.Items {
+		var item metav1.PartialObjectMetadata
+		err := runtime.DefaultUnstructuredConverter.FromUnstructured(whole.Items[i].Object, &item)
+		if err != nil {
+			return err
+		}
+		metadata.Items = append(metadata.Items, item)
+	}
+	return nil
 }
 
 // probed sets what the last probe found; it holds for the whole test.
@@ -119,9 +158,9 @@ func (s *cluster) start(t *testing.T, jobs string) (skipped, err error) {
 // objects returns what exists, as "name policy".
 func (s *cluster) objects(t *testing.T) string {
 	t.Helper()
-	var workloads schedulingv1alpha2.WorkloadList
-	var podGroups schedulingv1alpha2.PodGroupList
-	if err := errors.Join(s.client.List(t.Context(), &workloads), s.client.List(t.Context(), &podGroups)); err != nil {
+	workloads := &metav1.PartialObjectMetadataList{}
+	workloads.SetGroupVersionKind(s.version.groupVersion().WithKind("WorkloadList"))
+	if err := s.client.List(t.Context(), workloads); err != nil {
 		t.Fatal(err)
 	}
 	var found []string
@@ -135,15 +174,15 @@ func (s *cluster) objects(t *testing.T) string {
 	for _, w := range workloads.Items {
 		found = append(found, fmt.Sprintf("workload%s", short(w.Name)))
 	}
-	for _, pg := range podGroups.Items {
+	for _, pg := range s.podGroups(t) {
 		policy := "basic"
-		if gang := pg.Spec.SchedulingPolicy.Gang; gang != nil {
-			policy = fmt.Sprint(gang.MinCount)
+		if minCount := s.version.read(pg).minCount; minCount != 0 {
+			policy = fmt.Sprint(minCount)
 		}
-		if !pg.DeletionTimestamp.IsZero() {
+		if !pg.GetDeletionTimestamp().IsZero() {
 			policy += " terminating"
 		}
-		found = append(found, fmt.Sprintf("%s=%s", short(pg.Name), policy))
+		found = append(found, fmt.Sprintf("%s=%s", short(pg.GetName()), policy))
 	}
 	return strings.Join(found, " ")
 }
@@ -161,28 +200,61 @@ const twoPhases = "- {name: a, replicas: 1, template: {spec: {parallelism: 2, te
 	"- {name: b, replicas: 1, template: {spec: {parallelism: 3, template: {spec: {containers: []}}}}, dependsOn: " +
 	"[{name: a, status: Complete}]}\n"
 
-func (s *cluster) objectsOf(t *testing.T) int {
+func (s *cluster) podGroups(t *testing.T) (all []client.Object) {
 	t.Helper()
-	var list schedulingv1alpha2.PodGroupList
-	if err := s.client.List(t.Context(), &list); err != nil {
+	list := s.version.podGroups()
+	err := s.client.List(t.Context(), list)
+	if err == nil {
+		err = apimeta.EachListItem(list, func(o runtime.Object) error {
+			all = append(all, o.(client.Object))
+			return nil
+		})
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	return len(list.Items)
+	return all
+}
+
+// say sets kube-scheduler's condition of a group.
+func (s *cluster) say(t *testing.T, group string, status metav1.ConditionStatus) {
+	t.Helper()
+	pg := s.version.emptyPodGroup()
+	pg.SetNamespace("team")
+	pg.SetName(planOf(s.js).base + "-" + group)
+	condition := initiallyScheduled
+	if s.version == (v1alpha2{}) {
+		condition = schedulingv1alpha2.PodGroupScheduled
+	}
+	patch := fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": %q, "reason": "Unschedulable", "message": "",
+		"lastTransitionTime": %q}]}}`, condition, status, time.Now().UTC().Format(time.RFC3339))
+	if err := s.client.Status().Patch(t.Context(), pg, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// of returns an object of a kind and a name that has nothing to do with the TrainJob.
+func (s *cluster) of(kind, name string) client.Object {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(s.version.groupVersion().WithKind(kind))
+	o.SetNamespace("team")
+	o.SetName(name)
+	return o
+}
+
+func isPodGroup(o client.Object) bool {
+	_, typed := o.(*schedulingv1alpha2.PodGroup)
+	return typed || o.GetObjectKind().GroupVersionKind().Kind == "PodGroup"
 }
 
 // withoutOthers removes the finalizers of other owners than Kubernetes.
 func (s *cluster) withoutOthers(t *testing.T) {
 	t.Helper()
-	var list schedulingv1alpha2.PodGroupList
-	if err := s.client.List(t.Context(), &list); err != nil {
-		t.Fatal(err)
-	}
-	for i := range list.Items {
-		pg := &list.Items[i]
-		if len(pg.Finalizers) != 2 {
+	for _, pg := range s.podGroups(t) {
+		if len(pg.GetFinalizers()) != 2 {
 			continue
 		}
-		pg.Finalizers = pg.Finalizers[:1]
+		pg.SetFinalizers(pg.GetFinalizers()[:1])
 		if err := s.client.Update(t.Context(), pg); err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package gang
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,43 +13,128 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// conditionOf returns the condition GangScheduled; nil before kube-scheduler has tried any group. explained is false if
-// kube-scheduler has refused a group and none of its pods has a message yet.
+// placement is how the pods of one group are placed.
+type placement struct {
+	status  metav1.ConditionStatus
+	reason  string
+	since   metav1.Time
+	message string
+	// unexplained is since when a pod could say more, and doesn't yet; zero for never.
+	unexplained metav1.Time
+}
+
+// placementOf returns how a group is placed; nil before kube-scheduler has tried.
+func placementOf(group Group, state podGroupState, pods []corev1.Pod) *placement {
+	switch {
+	case state.refused():
+		p := &placement{status: metav1.ConditionFalse, reason: state.scheduled.Reason,
+			since: state.scheduled.LastTransitionTime}
+		p.explain(group.String()+" can't be placed", messageOf(state, pods),
+			cmp.Or(state.scheduled.Message, state.scheduled.Reason))
+		return p
+	case !state.placed():
+		return nil
+	}
+	// The PodGroup's condition stays true, whatever becomes of the pods that were placed.
+	if p := preemptedOf(group, state, pods); p != nil {
+		return p
+	}
+	return againOf(group, state, pods)
+}
+
+// explain sets the message: what happened since when, and why, which is general until a pod says it.
+func (p *placement) explain(what, why, general string) {
+	if why == "" {
+		p.unexplained = p.since
+	}
+	p.message = fmt.Sprintf("%s, since %s: %s", what, p.since.UTC().Format(time.RFC3339), cmp.Or(why, general))
+}
+
+// preemptedOf returns the placement of a group of whose pods kube-scheduler takes some away for others; nil for none.
+func preemptedOf(group Group, state podGroupState, pods []corev1.Pod) *placement {
+	var p *placement
+	for i := range pods {
+		if !isOf(&pods[i], state.name) {
+			continue
+		}
+		for _, c := range pods[i].Status.Conditions {
+			if preempted(c) && (p == nil || c.LastTransitionTime.Before(&p.since)) {
+				p = &placement{status: metav1.ConditionFalse, reason: c.Reason, since: c.LastTransitionTime}
+				p.explain(group.String()+" is preempted by kube-scheduler", cmp.Or(c.Message, c.Reason), "")
+			}
+		}
+	}
+	return p
+}
+
+// againOf returns the placement of a group that was placed. New pods of it that aren't have come for others that were
+// preempted, evicted or have failed.
+func againOf(group Group, state podGroupState, pods []corev1.Pod) *placement {
+	placed := state.scheduled.LastTransitionTime
+	p := &placement{status: metav1.ConditionTrue, since: placed, message: fmt.Sprintf("%s is placed", group)}
+	refused := 0
+	var oldest, youngest metav1.Time
+	for i := range pods {
+		pod := &pods[i]
+		created := pod.CreationTimestamp
+		if !isOf(pod, state.name) || pod.Spec.NodeName != "" || !placed.Before(&created) {
+			continue
+		}
+		if youngest.Before(&created) {
+			youngest = created
+		}
+		if !slices.ContainsFunc(pod.Status.Conditions, unscheduled) {
+			continue
+		}
+		if refused++; refused == 1 || created.Before(&oldest) {
+			oldest = created
+		}
+	}
+	p.unexplained = youngest
+	if refused == 0 {
+		return p
+	}
+	again := &placement{status: metav1.ConditionFalse, reason: corev1.PodReasonUnschedulable, since: oldest}
+	again.explain(fmt.Sprintf("%s was placed, and new pods of it can't be", group), messageOf(state, pods),
+		"they wait for the rest of the gang")
+	again.unexplained = youngest // there may be more to come
+	return again
+}
+
+// conditionOf returns the condition GangScheduled; nil before kube-scheduler has tried any group. unexplained is since
+// when a pod could say more of a group, and doesn't yet; zero for never.
 func conditionOf(p *plan, states map[string]podGroupState, pods []corev1.Pod) (
-	condition *metav1.Condition, explained bool) {
+	condition *metav1.Condition, unexplained metav1.Time) {
 	var placed, refused, later []string
 	c := &metav1.Condition{Type: api.ConditionGangScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled"}
-	explained = true
 	for _, group := range p.groups {
-		state := states[p.podGroup(group)]
+		of := placementOf(group, states[p.podGroup(group)], pods)
+		if of != nil && unexplained.Before(&of.unexplained) {
+			unexplained = of.unexplained
+		}
 		switch {
-		case state.refused():
-			reason := messageOf(state, pods)
-			explained = explained && reason != ""
-			refused = append(refused, fmt.Sprintf("%s can't be placed, since %s: %s", group,
-				state.scheduled.LastTransitionTime.UTC().Format(time.RFC3339),
-				cmp.Or(reason, state.scheduled.Message, state.scheduled.Reason)))
-			since := state.scheduled.LastTransitionTime
-			if c.Status == metav1.ConditionTrue || since.Before(&c.LastTransitionTime) {
-				c.Status, c.Reason, c.LastTransitionTime = metav1.ConditionFalse, state.scheduled.Reason, since
-			}
-		case state.placed():
-			placed = append(placed, fmt.Sprintf("%s is placed", group))
-			if c.Status == metav1.ConditionTrue && c.LastTransitionTime.Before(&state.scheduled.LastTransitionTime) {
-				c.LastTransitionTime = state.scheduled.LastTransitionTime
+		case of == nil:
+			later = append(later, fmt.Sprintf("%s comes later", group))
+		case of.status == metav1.ConditionFalse:
+			refused = append(refused, of.message)
+			if c.Status == metav1.ConditionTrue || of.since.Before(&c.LastTransitionTime) {
+				c.Status, c.Reason, c.LastTransitionTime = of.status, of.reason, of.since
 			}
 		default:
-			later = append(later, fmt.Sprintf("%s comes later", group))
+			placed = append(placed, of.message)
+			if c.Status == metav1.ConditionTrue && c.LastTransitionTime.Before(&of.since) {
+				c.LastTransitionTime = of.since
+			}
 		}
 	}
 	if len(placed)+len(refused) == 0 {
-		return nil, true
+		return nil, unexplained
 	}
 	if len(refused) > 0 {
 		placed = nil
 	}
 	c.Message = strings.Join(append(append(refused, placed...), later...), "; ")
-	return c, explained
+	return c, unexplained
 }
 
 // messageOf returns kube-scheduler's message about a pod of the group that it could not place; "" if there is none. Of
@@ -76,13 +162,19 @@ func unscheduled(c corev1.PodCondition) bool {
 	return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
 }
 
+// preempted reports whether a pod's condition is that kube-scheduler takes its place for another.
+func preempted(c corev1.PodCondition) bool {
+	return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+		c.Reason == corev1.PodReasonPreemptionByScheduler
+}
+
 // Retain copies the fields of pod that Keep reads to kept, which a cache stores in its place.
 func Retain(kept, pod *corev1.Pod) {
 	kept.CreationTimestamp = pod.CreationTimestamp
 	kept.Spec.NodeName, kept.Spec.SchedulingGroup = pod.Spec.NodeName, pod.Spec.SchedulingGroup
 	for _, c := range pod.Status.Conditions {
-		if unscheduled(c) {
-			kept.Status.Conditions = []corev1.PodCondition{c}
+		if unscheduled(c) || preempted(c) {
+			kept.Status.Conditions = append(kept.Status.Conditions, c)
 		}
 	}
 }

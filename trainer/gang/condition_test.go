@@ -1,17 +1,33 @@
 package gang
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
+
+type conditionCase struct {
+	reason         string
+	node, launcher *metav1.Condition
+	pods           []corev1.Pod
+	want           string
+	// minute is that of the condition's LastTransitionTime.
+	minute    int
+	explained bool
+}
 
 func TestConditionOf(t *testing.T) {
 	p := &plan{base: "train-1", groups: []Group{{Name: "node", Pods: 9}, {Name: "launcher", Pods: 1}}}
@@ -31,15 +47,7 @@ func TestConditionOf(t *testing.T) {
 		}
 	}
 	const no = "0/8 nodes are available: 8 Insufficient nvidia.com/gpu."
-	cases := map[string]struct {
-		reason         string
-		node, launcher *metav1.Condition
-		pods           []corev1.Pod
-		want           string
-		// minute is that of the condition's LastTransitionTime.
-		minute    int
-		explained bool
-	}{
+	cases := map[string]conditionCase{
 		"nothing said": {"there is no condition before kube-scheduler has tried", nil, nil, nil, "", 0, true},
 		"refused": {"the message is that of the pod that didn't fit", said(metav1.ConditionFalse, 3), nil,
 			[]corev1.Pod{pod("train-1-node", "waiting for minCount pods"), pod("other", "1/8 nodes are available"),
@@ -57,13 +65,37 @@ func TestConditionOf(t *testing.T) {
 			said(metav1.ConditionFalse, 6), []corev1.Pod{pod("train-1-launcher", no)},
 			"False Unschedulable gang launcher (1 pod) can't be placed, since 2026-11-21T10:06:00Z: " + no, 6, true},
 	}
+	late := pod("train-1-node", "")
+	late.CreationTimestamp, late.Status.Conditions = at(7), nil
+	waits, tells, before := late, late, pod("train-1-node", no)
+	waits.Status.Conditions = pod("", "waiting for minCount pods from a gang to appear").Status.Conditions
+	tells.Status.Conditions = pod("", no).Status.Conditions
+	before.CreationTimestamp = at(2)
+	victim := corev1.Pod{Spec: before.Spec, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
+		Message: "preempting to accommodate a higher priority pod", LastTransitionTime: at(8)}}}}
+	maps.Copy(cases, map[string]conditionCase{
+		"preempted": {"its pods are gone soon", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{before, victim, victim},
+			"False PreemptionByScheduler gang node (9 pods) is preempted by kube-scheduler, since 2026-11-21T10:08:00Z: " +
+				"preempting to accommodate a higher priority pod; gang launcher (1 pod) comes later", 8, true},
+		"a new pod": {"kube-scheduler may place it at once", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{late},
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, false},
+		"a new pod that waits": {"the others aren't there yet", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{waits, late},
+			"False Unschedulable gang node (9 pods) was placed, and new pods of it can't be, since 2026-11-21T10:07:00Z: " +
+				"they wait for the rest of the gang; gang launcher (1 pod) comes later", 7, false},
+		"a new pod without room": {"the PodGroup's condition doesn't change again", said(metav1.ConditionTrue, 4), nil,
+			[]corev1.Pod{waits, tells}, "False Unschedulable gang node (9 pods) was placed, and new pods of it can't be, " +
+				"since 2026-11-21T10:07:00Z: " + no + "; gang launcher (1 pod) comes later", 7, false},
+		"a pod of before": {"its condition is about to change", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{before},
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true},
+	})
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			states := map[string]podGroupState{
 				"train-1-node":     {name: "train-1-node", scheduled: c.node},
 				"train-1-launcher": {name: "train-1-launcher", scheduled: c.launcher},
 			}
-			got, explained := conditionOf(p, states, c.pods)
+			got, unexplained := conditionOf(p, states, c.pods)
 			text := ""
 			if got != nil {
 				text = fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message)
@@ -71,8 +103,8 @@ func TestConditionOf(t *testing.T) {
 					t.Errorf("%s: got the time %s", c.reason, got.LastTransitionTime)
 				}
 			}
-			if text != c.want || explained != c.explained {
-				t.Errorf("%s: got %q, %t; want %q, %t", c.reason, text, explained, c.want, c.explained)
+			if text != c.want || unexplained.IsZero() != c.explained {
+				t.Errorf("%s: got %q, %v; want %q, %t", c.reason, text, unexplained, c.want, c.explained)
 			}
 		})
 	}
@@ -101,6 +133,46 @@ func TestV1Alpha2(t *testing.T) {
 	}
 }
 
+func TestKubernetes137(t *testing.T) {
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train"}}
+	node := Group{Name: "node", Pods: 4, priority: priority{class: "urgent"}}
+	meta := metav1.ObjectMeta{Namespace: "team", Name: "w", Labels: map[string]string{partLabel: partLater}}
+	const gang = "schedulingPolicy: {gang: {minCount: 4}}, disruptionMode: {all: {}}, priorityClassName: urgent"
+	for want, got := range map[string]client.Object{
+		"{apiVersion: scheduling.k8s.io/v1beta1, kind: Workload, metadata: {namespace: team, name: w, labels: " +
+			"{signalbox.dev/gang-part: later}}, spec: {controllerRef: {apiGroup: trainer.kubeflow.org, kind: TrainJob, " +
+			"name: train}, podGroupTemplates: [{name: node, " + gang + "}]}}": v1beta1.workload(meta, job, api.GangPolicyGang,
+			[]Group{node}),
+		"{apiVersion: scheduling.k8s.io/v1beta1, kind: PodGroup, metadata: {namespace: team, name: w, labels: " +
+			"{signalbox.dev/gang-part: later}}, spec: {workloadRef: {workloadName: x, templateName: node}, " + gang + "}}": //
+		v1beta1.podGroup(meta, "x", api.GangPolicyGang, node),
+		"{apiVersion: scheduling.k8s.io/v1alpha3, kind: PodGroup, metadata: {namespace: team, name: w, labels: " +
+			"{signalbox.dev/gang-part: later}}, spec: {workloadRef: {workloadName: x, templateName: node}, " +
+			"schedulingPolicy: {basic: {}}, priorityClassName: urgent}}": v1alpha3.podGroup(meta, "x", api.GangPolicyBasic, node),
+	} {
+		var wanted map[string]any
+		if err := yaml.Unmarshal([]byte(want), &wanted); err != nil {
+			t.Fatal(err)
+		}
+		text, err := yaml.Marshal(got)
+		var object map[string]any
+		if err = errors.Join(err, yaml.Unmarshal(text, &object)); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(wanted, object); diff != "" {
+			t.Error(diff)
+		}
+	}
+	pg := v1beta1.podGroup(meta, "x", api.GangPolicyGang, node).(*unstructured.Unstructured)
+	if s := v1beta1.read(pg); s.name != "w" || s.minCount != 4 || !s.later || s.placed() || s.refused() {
+		t.Errorf("got %+v", s)
+	}
+	pg.Object["status"] = "of another shape"
+	if s := v1beta1.read(pg); s.name != "w" || s.scheduled != nil {
+		t.Errorf("got %+v", s)
+	}
+}
+
 func TestRetain(t *testing.T) {
 	pod := &corev1.Pod{
 		Spec: corev1.PodSpec{NodeName: "n", SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}},
@@ -115,6 +187,14 @@ func TestRetain(t *testing.T) {
 		kept.Status.Conditions[0].Message != "no" {
 		t.Errorf("got %+v", kept)
 	}
+	pod.Status.Conditions[0] = corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+		Reason: corev1.PodReasonPreemptionByScheduler}
+	kept = &corev1.Pod{}
+	Retain(kept, pod)
+	if len(kept.Status.Conditions) != 2 {
+		t.Errorf("a preempted pod says so: got %v", kept.Status.Conditions)
+	}
+	pod.Status.Conditions[0].Reason = corev1.PodReasonTerminationByKubelet
 	pod.Status.Conditions[1].Status = corev1.ConditionTrue
 	kept = &corev1.Pod{}
 	Retain(kept, pod)
@@ -167,14 +247,14 @@ func TestReleaseDue(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			late, _, wait := releaseDue(podGroupState{name: "g", minCount: 3, scheduled: &metav1.Condition{Status: c.status}},
-				c.pods, now)
+				3, c.pods, now)
 			if late != c.late || wait != c.wait {
 				t.Errorf("%s: got %t, %s; want %t, %s", c.reason, late, wait, c.late, c.wait)
 			}
 		})
 	}
 	if late, _, _ := releaseDue(podGroupState{name: "g", scheduled: &metav1.Condition{Status: metav1.ConditionTrue}},
-		[]corev1.Pod{done, waits}, now); late {
+		2, []corev1.Pod{done, waits}, now); late {
 		t.Error("a group that is no gang is never released")
 	}
 }

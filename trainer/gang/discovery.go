@@ -15,10 +15,10 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// howToServe is how an administrator of Kubernetes 1.36 makes the API server serve the API.
-const howToServe = "on Kubernetes 1.36 run kube-apiserver with --runtime-config=scheduling.k8s.io/v1alpha2=true, and " +
-	"it, " +
-	"kube-scheduler and kube-controller-manager with --feature-gates=GenericWorkload=true,GangScheduling=true"
+// howToServe is how an administrator makes the API server serve the API.
+const howToServe = "run kube-apiserver with --runtime-config=scheduling.k8s.io/v1beta1=true, and it, kube-scheduler and " +
+	"kube-controller-manager with --feature-gates=GenericWorkload=true (on Kubernetes 1.36 v1alpha2, and " +
+	"GangScheduling=true too)"
 
 // jobSetCRD is the CRD whose pod templates must have the field for groups.
 const jobSetCRD = "jobsets." + "jobset.x-k8s.io"
@@ -35,13 +35,18 @@ func isUnavailable(err error) bool {
 	return errors.As(err, &e)
 }
 
-// servedVersion returns the best version that the API server serves and this package knows. If there is none, the error
-// is an *unavailableError.
-func servedVersion(d discovery.DiscoveryInterface) (version, error) {
-	known := make([]string, len(versions))
-	for i, v := range versions {
-		known[i] = v.groupVersion().String()
-		if ok, err := servesPodGroups(d, known[i]); err != nil {
+// servedVersion returns the version in use while the API server serves it, and else the best that it serves and this
+// package knows; inUse is nil for none. If there is none, the error is an *unavailableError.
+func servedVersion(d discovery.DiscoveryInterface, inUse version) (version, error) {
+	var known []string
+	for _, v := range versions {
+		known = append(known, v.groupVersion().String())
+	}
+	for _, v := range append([]version{inUse}, versions...) {
+		if v == nil {
+			continue
+		}
+		if ok, err := servesPodGroups(d, v.groupVersion().String()); err != nil {
 			return nil, err
 		} else if ok {
 			return v, nil

@@ -27,22 +27,28 @@ func TestServedVersion(t *testing.T) {
 		reason string
 		served []*metav1.APIResourceList
 		pod    string // properties of the pod spec in JobSet's CRD
-		want   string // why groups are unavailable; "" if they are available
+		want   string // the version, or why groups are unavailable
 	}{
 		"served": {"1.36 with its gates", []*metav1.APIResourceList{classes,
-			list("v1alpha2", "workloads", "podgroups")}, withField, ""},
+			list("v1alpha2", "workloads", "podgroups")}, withField, "v1alpha2"},
 		"not served": {"1.36 with its defaults", []*metav1.APIResourceList{classes}, withField,
-			"the API server doesn't serve Workloads and PodGroups of scheduling.k8s.io/v1alpha2; on Kubernetes 1.36 run " +
-				"kube-apiserver with"},
+			"the API server doesn't serve Workloads and PodGroups of scheduling.k8s.io/v1beta1 or " +
+				"scheduling.k8s.io/v1alpha3 or scheduling.k8s.io/v1alpha2; run kube-apiserver with"},
 		"1.35": {"its Workloads have no PodGroups", []*metav1.APIResourceList{classes,
 			list("v1alpha1", "workloads")}, withField, "doesn't serve"},
 		"a later one": {"an upgrade of Signalbox helps", []*metav1.APIResourceList{classes,
-			list("v1alpha3", "workloads", "podgroups"), list("v1beta1", "workloads", "podgroups")}, withField,
-			"the API server serves PodGroups as scheduling.k8s.io/v1alpha3 and scheduling.k8s.io/v1beta1, and this version of " +
-				"Signalbox makes them as scheduling.k8s.io/v1alpha2; upgrade Signalbox"},
-		"both": {"the known version is used while it is served",
-			[]*metav1.APIResourceList{list("v1beta1", "workloads", "podgroups"), list("v1alpha2", "workloads", "podgroups")},
-			withField, ""},
+			list("v1beta2", "workloads", "podgroups"), list("v2", "workloads", "podgroups")}, withField,
+			"the API server serves PodGroups as scheduling.k8s.io/v1beta2 and scheduling.k8s.io/v2, and this version of " +
+				"Signalbox makes them as scheduling.k8s.io/v1beta1 or scheduling.k8s.io/v1alpha3 or scheduling.k8s.io/v1alpha2; " +
+				"upgrade Signalbox"},
+		"1.37": {"the best of two is used",
+			[]*metav1.APIResourceList{list("v1alpha3", "workloads", "podgroups"), list("v1beta1", "workloads", "podgroups")},
+			withField, "v1beta1"},
+		"1.37 with alpha": {"any known version will do",
+			[]*metav1.APIResourceList{list("v1alpha3", "workloads", "podgroups")}, withField, "v1alpha3"},
+		"a known one": {"is used beside an unknown one",
+			[]*metav1.APIResourceList{list("v2", "workloads", "podgroups"), list("v1alpha2", "workloads", "podgroups")},
+			withField, "v1alpha2"},
 		"an old JobSet": {"its CRD would drop the field silently",
 			[]*metav1.APIResourceList{list("v1alpha2", "workloads", "podgroups")}, `{containers: {type: array}}`,
 			"the installed JobSet's pod templates have no field schedulingGroup"},
@@ -55,13 +61,13 @@ func TestServedVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{Resources: c.served}}
-			v, err := servedVersion(d)
+			v, err := servedVersion(d, nil)
 			if err == nil {
 				err = checkJobSetCRD(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(crd).Build())
 			}
-			if c.want == "" {
-				if err != nil || v != (v1alpha2{}) {
-					t.Errorf("%s: got %v, %v", c.reason, v, err)
+			if err == nil {
+				if v.groupVersion().Version != c.want {
+					t.Errorf("%s: got %v", c.reason, v)
 				}
 				return
 			}

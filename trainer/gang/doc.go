@@ -7,5 +7,5 @@
 //   - discovery.go finds the version that the API server serves, prober.go remembers it, and served.go caches the
 //     objects.
 //   - gangs.go decides and creates the groups at a start (create.go); keep.go restores and deletes them later,
-//     release.go replaces a gang that can't be placed again, and condition.go reports on them.
+//     release.go lets the rest of a gang be placed that can't be placed again, and condition.go reports on them.
 package gang

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -35,7 +34,7 @@ func TestEnsure(t *testing.T) {
 	}
 	s.config.Reader = s.client
 	finalizers := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/slow"]}}`))
-	w := &schedulingv1alpha2.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: planOf(s.js).base}}
+	w := s.of("Workload", planOf(s.js).base)
 	if err := errors.Join(s.client.Patch(t.Context(), w, finalizers), s.client.Delete(t.Context(), w)); err != nil {
 		t.Fatal(err)
 	}

@@ -65,6 +65,9 @@ func TestGroupsOf(t *testing.T) {
 		"two schedulers": {"one scheduler places a group", rj("a", 1, 1, "") +
 			`- {name: b, replicas: 1, template: {spec: {template: {spec: {containers: [], schedulerName: other}}}}}` + "\n", "",
 			`replicatedJobs[b].template.spec.template.spec.schedulerName is "other", but that of replicatedJobs[a]`, nil},
+		"one scheduler": {"the default has a name", rj("a", 1, 1, "") +
+			`- {name: b, replicas: 1, template: {spec: {template: {spec: {containers: [], schedulerName: default-scheduler}}}}}` +
+			"\n", "", "a:a,b=2", nil},
 		"exclusive": {"JobSet refuses pods until the first is placed", rj("a", 1, 2, ""), "",
 			`annotation alpha.jobset.sigs.k8s.io/exclusive-topology of the JobSet or of replicatedJobs[a] is "rack"`,
 			map[string]string{jobset.ExclusiveKey: "rack"}},
@@ -91,6 +94,33 @@ func TestGroupsOf(t *testing.T) {
 			if text != c.want && (err == nil || !strings.Contains(text, c.want)) {
 				t.Errorf("%s: got %s, want %s", c.reason, text, c.want)
 			}
+		})
+	}
+}
+
+// Kubernetes 1.37 refuses a group whose pods differ in their priority; 1.36 places it.
+func TestMixedPriorities(t *testing.T) {
+	with := func(name, fields string) string {
+		return fmt.Sprintf("- {name: %s, replicas: 1, template: {spec: {template: {spec: {containers: []%s}}}}}\n", name, fields)
+	}
+	cases := map[string]struct{ jobs, want string }{
+		"none":  {with("a", "") + with("b", ", preemptionPolicy: PreemptLowerPriority"), ""},
+		"equal": {with("a", ", priorityClassName: low") + with("b", ", priorityClassName: low"), ""},
+		"classes": {with("a", ", priorityClassName: low") + with("b", "") + with("c", ", preemptionPolicy: Never"),
+			`replicatedJobs[b].template.spec.template.spec.priorityClassName is "", but that of replicatedJobs[a], which ` +
+				`starts with it, is "low"`},
+		"preemption": {with("a", "") + with("b", ", preemptionPolicy: Never"),
+			`replicatedJobs[b].template.spec.template.spec.preemptionPolicy is "Never", but that of replicatedJobs[a]`},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, api.GangRequired, func(t *testing.T, s *cluster) {
+				_, err := s.start(t, c.jobs)
+				if refused := c.want != "" && s.version != (v1alpha2{}); refused != (err != nil) ||
+					refused && !strings.Contains(err.Error(), c.want) {
+					t.Errorf("got %v", err)
+				}
+			})
 		})
 	}
 }

@@ -126,8 +126,7 @@ func (g *Gangs) decide(ctx context.Context, job *api.TrainJob, runtime *trainera
 			"take it out of the runtime")
 	}
 	if err != nil {
-		return d.without(err, &admission.BlockedError{Reason: ReasonInvalid, Err: fmt.Errorf(
-			"%s, but the pods can't be put into groups: %w, or set it to %s", setting.request(), err, api.GangOff)})
+		return d.invalid(err)
 	}
 	found, err := g.prober.available(ctx, startMaxAge)
 	if err != nil {
@@ -137,10 +136,21 @@ func (g *Gangs) decide(ctx context.Context, job *api.TrainJob, runtime *trainera
 		return d.without(err, &admission.BlockedError{Reason: ReasonUnavailable, RetryAfter: retryEvery, Err: fmt.Errorf(
 			"%s, but %w; or set it to %s or %s", setting.request(), err, api.GangPreferred, api.GangOff)})
 	}
+	for _, group := range groups {
+		if err := found.served.version.refuses(group); err != nil {
+			return d.invalid(err)
+		}
+	}
 	if len(groups) > 0 {
 		d.plan, d.version = newPlan(job, setting.Policy, groups), found.served.version
 	}
 	return d, nil
+}
+
+// invalid returns the decision for a TrainJob whose pods can't be put into groups.
+func (d decision) invalid(reason error) (decision, error) {
+	return d.without(reason, &admission.BlockedError{Reason: ReasonInvalid, Err: fmt.Errorf(
+		"%s, but the pods can't be put into groups: %w, or set it to %s", d.setting.request(), reason, api.GangOff)})
 }
 
 // without returns the decision for a TrainJob that can't have groups: blocked, unless it only prefers them.

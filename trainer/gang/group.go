@@ -1,10 +1,12 @@
 package gang
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
@@ -21,6 +23,49 @@ type Group struct {
 	Pods int32
 	// Later is true if the pods are created after others, not at the start of the TrainJob.
 	Later bool
+
+	// priority is that of the pods, which the PodGroup has too; where they differ, it is the first ReplicatedJob's, and
+	// mixed says which differ.
+	priority priority
+	mixed    error
+}
+
+// priority is what a pod template says of its pods' priority.
+type priority struct {
+	class      string
+	preemption corev1.PreemptionPolicy
+}
+
+func priorityOf(pod *corev1.PodSpec) priority {
+	return priority{class: pod.PriorityClassName,
+		preemption: ptr.Deref(pod.PreemptionPolicy, corev1.PreemptLowerPriority)}
+}
+
+// differs returns an error that names the fields in which a ReplicatedJob's priority differs from its group's; nil if
+// it doesn't.
+func (p priority) differs(rj string, g *Group) error {
+	const path = "replicatedJobs[%s].template.spec.template.spec.%s is %q, but that of replicatedJobs[%s], which starts " +
+		"with it, is %q, and a whole group has one priority; give both the same"
+	if p.class != g.priority.class {
+		return fmt.Errorf(path, rj, "priorityClassName", p.class, g.Name, g.priority.class)
+	}
+	if p.preemption != g.priority.preemption {
+		return fmt.Errorf(path, rj, "preemptionPolicy", p.preemption, g.Name, g.priority.preemption)
+	}
+	return nil
+}
+
+// add adds the pods of a ReplicatedJob.
+func (g *Group) add(rj *jobset.ReplicatedJob) {
+	own := priorityOf(&rj.Template.Spec.Template.Spec)
+	if len(g.ReplicatedJobs) == 0 {
+		g.priority = own
+	}
+	if g.mixed == nil {
+		g.mixed = own.differs(rj.Name, g)
+	}
+	g.ReplicatedJobs = append(g.ReplicatedJobs, rj.Name)
+	g.Pods += rj.Replicas * overrides.PodsPerJob(rj)
 }
 
 // String returns the group's name and number of pods, for messages.
@@ -44,15 +89,14 @@ func groupsOf(spec *jobset.JobSetSpec, annotations map[string]string) ([]Group, 
 		if err := checkGroupable(rj, annotations); err != nil {
 			return nil, err
 		}
-		pods := rj.Replicas * overrides.PodsPerJob(rj)
-		if pods == 0 {
+		if rj.Replicas*overrides.PodsPerJob(rj) == 0 {
 			continue
 		}
 		start := dependenciesOf(rj)
 		if inOrder {
 			start = rj.Name
 		}
-		own := rj.Template.Spec.Template.Spec.SchedulerName
+		own := cmp.Or(rj.Template.Spec.Template.Spec.SchedulerName, corev1.DefaultSchedulerName)
 		n, found := byStart[start]
 		if !found {
 			n = len(groups)
@@ -64,8 +108,7 @@ func groupsOf(spec *jobset.JobSetSpec, annotations map[string]string) ([]Group, 
 				"replicatedJobs[%s], which starts with it, is %q, and one scheduler places a whole group; give both the same",
 				rj.Name, own, groups[n].Name, scheduler[start])
 		}
-		groups[n].ReplicatedJobs = append(groups[n].ReplicatedJobs, rj.Name)
-		groups[n].Pods += pods
+		groups[n].add(rj)
 	}
 	return groups, nil
 }

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// patience is how long a replacement of a failed pod waits before its gang is released, and for how long after
-	// kube-scheduler's refusal the pods' own messages are read.
+	// patience is how long a replacement of a failed pod waits before its gang is released, and for how long the messages
+	// of pods are read that may still come.
 	patience = 10 * time.Second
 	// messageInterval is how often the pods' own messages are read; they follow the PodGroup's condition.
 	messageInterval = time.Second
@@ -52,8 +52,8 @@ func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, 
 	if err != nil {
 		return nil, 0, err
 	}
-	condition, explained := conditionOf(current, states, pods)
-	if !explained && g.config.Clock.Since(condition.LastTransitionTime.Time) < patience {
+	condition, unexplained := conditionOf(current, states, pods)
+	if g.config.Clock.Since(unexplained.Time) < patience {
 		recheck = sooner(recheck, messageInterval)
 	}
 	return condition, recheck, nil
@@ -105,15 +105,15 @@ func (o *groupObjects) heal(ctx context.Context, states map[string]podGroupState
 			}
 			continue
 		}
-		due, succeeded, wait := releaseDue(state, pods, o.gangs.config.Clock.Now())
+		due, counted, wait := releaseDue(state, group.Pods, pods, o.gangs.config.Clock.Now())
 		recheck = sooner(recheck, wait)
 		if !due {
 			continue
 		}
-		if err := o.release(ctx, n, state); err != nil {
+		if err := o.version.release(ctx, o, n, state, counted.present); err != nil {
 			return 0, err
 		}
-		o.gangs.recorder.Send(o.job, events.GangReleased.Of(group, succeeded))
+		o.gangs.recorder.Send(o.job, events.GangReleased.Of(group, counted.succeeded))
 		gangsReleased.Inc()
 	}
 	return recheck, nil

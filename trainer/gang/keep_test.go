@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,74 +20,84 @@ import (
 )
 
 func TestMakeAndKeep(t *testing.T) {
-	s := newCluster(t, api.GangRequired)
-	if _, err := s.start(t, twoPhases); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.objects(t); got != "workload -a=2 -b=3" {
-		t.Fatalf("a start makes one Workload and its PodGroups: got %s", got)
-	}
-	if s.js.Annotations["a"] != "b" || s.js.Spec.ReplicatedJobs[1].Template.Spec.Template.Spec.SchedulingGroup == nil {
-		t.Errorf("the JobSet names the groups, and keeps what it has: got %+v", s.js)
-	}
-	first := planOf(s.js).base
-	if _, err := s.start(t, twoPhases); err != nil || planOf(s.js).base != first {
-		t.Errorf("a repeated start uses what exists: got %v, %s and %s", err, first, planOf(s.js).base)
-	}
-	for range 2 {
-		if c, again, err := s.Keep(t.Context(), s.job, s.js, nil, true); c != nil || again != 0 || err != nil {
-			t.Errorf("what is current stays: got %v, %s, %v", c, again, err)
+	onEach(t, api.GangRequired, func(t *testing.T, s *cluster) {
+		if _, err := s.start(t, twoPhases); err != nil {
+			t.Fatal(err)
 		}
-	}
-	// The next start, of the same TrainJob.
-	s.job.Generation = 4
-	if _, err := s.start(t, twoPhases); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Count(s.objects(t), "terminating"); got != 2 || strings.Count(s.objects(t), "workload") != 1 {
-		t.Errorf("those of an earlier start are deleted: got %s", s.objects(t))
-	}
-	if _, _, err := s.Keep(t.Context(), s.job, nil, nil, false); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.objects(t); strings.Count(got, "terminating") != 4 || strings.Contains(got, "workload") {
-		t.Errorf("a TrainJob that doesn't run has no objects: got %s", got)
-	}
+		if got := s.objects(t); got != "workload -a=2 -b=3" {
+			t.Fatalf("a start makes one Workload and its PodGroups: got %s", got)
+		}
+		if s.js.Annotations["a"] != "b" || s.js.Spec.ReplicatedJobs[1].Template.Spec.Template.Spec.SchedulingGroup == nil {
+			t.Errorf("the JobSet names the groups, and keeps what it has: got %+v", s.js)
+		}
+		first := planOf(s.js).base
+		if _, err := s.start(t, twoPhases); err != nil || planOf(s.js).base != first {
+			t.Errorf("a repeated start uses what exists: got %v, %s and %s", err, first, planOf(s.js).base)
+		}
+		for range 2 {
+			if c, again, err := s.Keep(t.Context(), s.job, s.js, nil, true); c != nil || again != 0 || err != nil {
+				t.Errorf("what is current stays: got %v, %s, %v", c, again, err)
+			}
+		}
+		// The next start, of the same TrainJob.
+		s.job.Generation = 4
+		if _, err := s.start(t, twoPhases); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(s.objects(t), "terminating"); got != 2 || strings.Count(s.objects(t), "workload") != 1 {
+			t.Errorf("those of an earlier start are deleted: got %s", s.objects(t))
+		}
+		if _, _, err := s.Keep(t.Context(), s.job, nil, nil, false); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.objects(t); strings.Count(got, "terminating") != 4 || strings.Contains(got, "workload") {
+			t.Errorf("a TrainJob that doesn't run has no objects: got %s", got)
+		}
+	})
 }
 
 func TestKeepIgnoresOthers(t *testing.T) {
-	s := newCluster(t, api.GangRequired)
-	other := &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "theirs"}}
-	if err := s.client.Create(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := s.Keep(t.Context(), s.job, nil, nil, false); err != nil || s.objectsOf(t) != 1 {
-		t.Errorf("got %d PodGroups, %v", s.objectsOf(t), err)
-	}
-	// Another user's object has the name that a start would use.
-	if _, err := s.start(t, twoPhases); err != nil {
-		t.Fatal(err)
-	}
-	name := planOf(s.js).base
-	s = newCluster(t, api.GangRequired)
-	if err := s.client.Create(t.Context(),
-		&schedulingv1alpha2.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.start(t, twoPhases); err == nil || !strings.Contains(err.Error(),
-		"there is a Workload team/"+name+" already that is not the TrainJob's") {
-		t.Errorf("got %v", err)
-	}
+	onEach(t, api.GangRequired, func(t *testing.T, s *cluster) {
+		if err := s.client.Create(t.Context(), s.of("PodGroup", "theirs")); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Keep(t.Context(), s.job, nil, nil, false); err != nil || len(s.podGroups(t)) != 1 {
+			t.Errorf("got %d PodGroups, %v", len(s.podGroups(t)), err)
+		}
+		// Another user's object has the name that a start would use.
+		if _, err := s.start(t, twoPhases); err != nil {
+			t.Fatal(err)
+		}
+		name := planOf(s.js).base
+		s = newClusterWith(t, s.version, api.GangRequired)
+		if err := s.client.Create(t.Context(), s.of("Workload", name)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.start(t, twoPhases); err == nil || !strings.Contains(err.Error(),
+			"there is a Workload team/"+name+" already that is not the TrainJob's") {
+			t.Errorf("got %v", err)
+		}
+	})
 }
 
 // A release is interrupted at each of its writes, and at none; the end is the same.
 func TestReleaseSurvives(t *testing.T) {
-	for _, at := range []string{"", "patch", "delete", "create"} {
-		t.Run("interrupted at "+at, func(t *testing.T) {
-			s := newCluster(t, api.GangRequired)
+	for _, c := range []struct {
+		version  version
+		at, want string
+	}{
+		{v1alpha2{}, "", "workload -a=basic -b=3"},
+		{v1alpha2{}, "patch", "workload -a=basic -b=3"},
+		{v1alpha2{}, "delete", "workload -a=basic -b=3"},
+		{v1alpha2{}, "create", "workload -a=basic -b=3"},
+		{v1beta1, "", "workload -a=1 -b=3"},
+		{v1beta1, "patch", "workload -a=1 -b=3"},
+	} {
+		t.Run(c.version.groupVersion().Version+" interrupted at "+c.at, func(t *testing.T) {
+			s := newClusterWith(t, c.version, api.GangRequired)
 			if _, err := s.start(t, twoPhases); err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +105,7 @@ func TestReleaseSurvives(t *testing.T) {
 				s.pod("a-1-again", "a", corev1.PodPending, "")}
 			interrupted := false
 			s.fails = func(verb string, o client.Object) error {
-				if verb == at && !interrupted {
+				if verb == c.at && !interrupted {
 					interrupted = true
 					return errors.New("the connection is lost")
 				}
@@ -111,8 +120,8 @@ func TestReleaseSurvives(t *testing.T) {
 				}
 				s.created.Clear()
 			}
-			if got := s.objects(t); got != "workload -a=basic -b=3" || interrupted != (at != "") {
-				t.Errorf("got %s", got)
+			if got := s.objects(t); got != c.want || interrupted != (c.at != "") {
+				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
 	}
@@ -124,7 +133,7 @@ func TestPreferredDoesWithout(t *testing.T) {
 	for mode, why := range map[api.GangMode]string{api.GangPreferred: "", api.GangRequired: "exceeded quota"} {
 		s := newCluster(t, mode)
 		s.fails = func(verb string, o client.Object) error {
-			if _, ok := o.(*schedulingv1alpha2.PodGroup); ok && verb == "create" {
+			if isPodGroup(o) && verb == "create" {
 				return forbidden
 			}
 			return nil
@@ -182,26 +191,16 @@ func TestSooner(t *testing.T) {
 }
 
 func TestKeepReadsMessages(t *testing.T) {
-	s := newCluster(t, api.GangRequired)
-	if _, err := s.start(t, twoPhases); err != nil {
-		t.Fatal(err)
-	}
-	pg := &schedulingv1alpha2.PodGroup{}
-	key := client.ObjectKey{Namespace: "team", Name: planOf(s.js).base + "-a"}
-	if err := s.client.Get(t.Context(), key, pg); err != nil {
-		t.Fatal(err)
-	}
-	pg.Status.Conditions = []metav1.Condition{{
-		Type: schedulingv1alpha2.PodGroupScheduled, Status: metav1.ConditionFalse, Reason: "Unschedulable",
-		LastTransitionTime: metav1.Now(),
-	}}
-	if err := s.client.Status().Update(t.Context(), pg); err != nil {
-		t.Fatal(err)
-	}
-	condition, recheck, err := s.Keep(t.Context(), s.job, s.js, nil, true)
-	if err != nil || recheck != messageInterval || condition == nil || condition.Reason != "Unschedulable" {
-		t.Errorf("a pod's message follows the refusal: got %v, %s, %v", condition, recheck, err)
-	}
+	onEach(t, api.GangRequired, func(t *testing.T, s *cluster) {
+		if _, err := s.start(t, twoPhases); err != nil {
+			t.Fatal(err)
+		}
+		s.say(t, "a", metav1.ConditionFalse)
+		condition, recheck, err := s.Keep(t.Context(), s.job, s.js, nil, true)
+		if err != nil || recheck != messageInterval || condition == nil || condition.Reason != "Unschedulable" {
+			t.Errorf("a pod's message follows the refusal: got %v, %s, %v", condition, recheck, err)
+		}
+	})
 }
 
 func TestKeepLeavesStartsAlone(t *testing.T) {
@@ -221,34 +220,35 @@ func TestKeepLeavesStartsAlone(t *testing.T) {
 }
 
 func TestKeepRestores(t *testing.T) {
-	s := newCluster(t, api.GangRequired)
-	if _, err := s.start(t, twoPhases); err != nil {
-		t.Fatal(err)
-	}
-	name := planOf(s.js).base + "-a"
-	pg := &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	if err := errors.Join(s.client.Patch(t.Context(), pg, patch), s.client.Delete(t.Context(), pg)); err != nil {
-		t.Fatal(err)
-	}
-	s.created.Store(types.NamespacedName{Namespace: "team", Name: name}, nil)
-	if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err != nil || s.objects(t) != "workload -b=3" {
-		t.Errorf("a stale cache is no reason to create: got %s, %v", s.objects(t), err)
-	}
-	s.created.Clear()
-	s.fails = func(verb string, o client.Object) error {
-		if _, ok := o.(*schedulingv1alpha2.PodGroup); ok && verb == "create" {
-			return errors.New("timeout")
+	onEach(t, api.GangRequired, func(t *testing.T, s *cluster) {
+		if _, err := s.start(t, twoPhases); err != nil {
+			t.Fatal(err)
 		}
-		return nil
-	}
-	if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err == nil || !strings.Contains(err.Error(), "timeout") {
-		t.Errorf("a failed write is an error: got %v", err)
-	}
-	s.fails = func(string, client.Object) error { return nil }
-	if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err != nil || s.objects(t) != "workload -a=2 -b=3" {
-		t.Errorf("a missing PodGroup is created: got %s, %v", s.objects(t), err)
-	}
+		name := planOf(s.js).base + "-a"
+		pg := s.of("PodGroup", name)
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+		if err := errors.Join(s.client.Patch(t.Context(), pg, patch), s.client.Delete(t.Context(), pg)); err != nil {
+			t.Fatal(err)
+		}
+		s.created.Store(types.NamespacedName{Namespace: "team", Name: name}, nil)
+		if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err != nil || s.objects(t) != "workload -b=3" {
+			t.Errorf("a stale cache is no reason to create: got %s, %v", s.objects(t), err)
+		}
+		s.created.Clear()
+		s.fails = func(verb string, o client.Object) error {
+			if isPodGroup(o) && verb == "create" {
+				return errors.New("timeout")
+			}
+			return nil
+		}
+		if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err == nil || !strings.Contains(err.Error(), "timeout") {
+			t.Errorf("a failed write is an error: got %v", err)
+		}
+		s.fails = func(string, client.Object) error { return nil }
+		if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err != nil || s.objects(t) != "workload -a=2 -b=3" {
+			t.Errorf("a missing PodGroup is created: got %s, %v", s.objects(t), err)
+		}
+	})
 }
 
 func TestKeepFails(t *testing.T) {

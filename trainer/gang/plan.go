@@ -14,7 +14,6 @@ import (
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // baseAnnotation on a JobSet says that its groups are ours, and what their names begin with.
@@ -105,8 +104,7 @@ func planOf(js *jobset.JobSet) *plan {
 			byName[name] = n
 			p.groups = append(p.groups, Group{Name: name})
 		}
-		p.groups[n].ReplicatedJobs = append(p.groups[n].ReplicatedJobs, rj.Name)
-		p.groups[n].Pods += rj.Replicas * overrides.PodsPerJob(rj)
+		p.groups[n].add(rj)
 	}
 	return p
 }

@@ -135,7 +135,11 @@ func (p *prober) expire() {
 func (p *prober) probe(ctx context.Context, last probeResult) probeResult {
 	now := p.clock.Now()
 	failed := now.Add(failureMaxAge)
-	v, err := servedVersion(p.discovery)
+	var inUse version
+	if p.watched != nil {
+		inUse = p.watched.version
+	}
+	v, err := servedVersion(p.discovery, inUse)
 	if err == nil {
 		err = p.checkJobSet(ctx, now)
 	}

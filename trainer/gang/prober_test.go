@@ -49,7 +49,7 @@ func newAPIServer(t *testing.T) *apiServer {
 		t.Fatal(err)
 	}
 	s := &apiServer{
-		fake: &clienttesting.Fake{Resources: serving("v1alpha2")}, synced: true,
+		fake: &clienttesting.Fake{Resources: serving("v1beta1")}, synced: true,
 		clock: clocktesting.NewFakeClock(time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)),
 	}
 	s.fake.AddReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -181,12 +181,13 @@ func TestTemporaryErrors(t *testing.T) {
 			})
 		}, "asking for the API groups: timeout"},
 		"another version": {func(s *apiServer) {
-			s.fake.Resources = serving("v1beta1")
+			s.fake.Resources = serving("v2")
+			asked := 0
 			s.fake.PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
-				s.probes++
-				return s.probes > 1, nil, errors.New("timeout")
+				asked++
+				return asked > len(versions), nil, errors.New("timeout")
 			})
-		}, "asking for the resources of scheduling.k8s.io/v1beta1: timeout"},
+		}, "asking for the resources of scheduling.k8s.io/v2: timeout"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -209,10 +210,18 @@ func TestCacheFollowsVersion(t *testing.T) {
 	if found, err := s.existing(t.Context()); found != nil || err != nil || s.stops != 1 {
 		t.Errorf("the cache of a version that is no longer served is stopped: got %v, %v, %d stops", found, err, s.stops)
 	}
-	s.fake.Resources = serving("v1alpha2")
+	for n, served := range []string{"v1alpha2", "v1beta1", "v1alpha3"} { // upgraded and back
+		s.fake.Resources = serving(served)
+		s.expire()
+		found, err := s.existing(t.Context())
+		if err != nil || found == nil || found.version.groupVersion().Version != served || s.watches != n+2 {
+			t.Errorf("a new one is started: got %v, %v, %d caches", found, err, s.watches)
+		}
+	}
+	s.fake.Resources = serving("v1beta1", "v1alpha3")
 	s.expire()
-	if found, err := s.existing(t.Context()); found == nil || err != nil || s.watches != 2 {
-		t.Errorf("a new one is started: got %v, %v, %d caches", found, err, s.watches)
+	if found, err := s.existing(t.Context()); err != nil || found.version != v1alpha3 || s.watches != 4 {
+		t.Errorf("the version in use is kept while it is served: got %v, %v, %d caches", found, err, s.watches)
 	}
 }
 

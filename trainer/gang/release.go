@@ -18,12 +18,32 @@ import (
 // protection is the finalizer that the API server adds to PodGroups (Kubernetes 1.36, plugin/pkg/admission/scheduling).
 const protection = "scheduling.k8s.io/podgroup-protection"
 
-// release replaces the nth group's PodGroup by one of policy basic with the same name, so that a replacement of a
+// lower sets minCount to the number of pods that are left, so that replacements of failed pods are placed without those
+// that have succeeded, which kube-scheduler doesn't count. A PodGroup that was replaced meanwhile stays as it is.
+func (o *groupObjects) lower(ctx context.Context, state podGroupState, left int32) error {
+	podGroup := o.version.emptyPodGroup()
+	podGroup.SetNamespace(o.job.Namespace)
+	podGroup.SetName(state.name)
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": state.uid},
+		"spec":     map[string]any{"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": left}}},
+	})
+	if err != nil {
+		return err
+	}
+	err = o.gangs.config.Client.Patch(ctx, podGroup, client.RawPatch(types.MergePatchType, patch))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("lowering minCount of PodGroup %s to %d: %w", state.name, left, err)
+	}
+	return nil
+}
+
+// replace replaces the nth group's PodGroup by one of policy basic with the same name, so that a replacement of a
 // failed pod is placed by itself. kube-scheduler doesn't count the pods of the gang that have succeeded: it would wait
 // for ever for minCount pods, and no field of a PodGroup can change (Kubernetes 1.36). The finalizer is removed first,
 // because it protects the PodGroup as long as the waiting pod exists. If the release is interrupted, restore creates
 // the PodGroup with the same policy (wasPlaced).
-func (o *groupObjects) release(ctx context.Context, n int, state podGroupState) error {
+func (o *groupObjects) replace(ctx context.Context, n int, state podGroupState) error {
 	podGroup := o.version.emptyPodGroup()
 	podGroup.SetNamespace(o.job.Namespace)
 	podGroup.SetName(state.name)
@@ -91,26 +111,25 @@ func countPods(podGroup string, pods []corev1.Pod, now time.Time) gangPods {
 	return c
 }
 
-// releaseDue reports whether a pod of a gang waits for others that have succeeded and won't be created again, and how
-// many have succeeded. Their success proves that the gang was placed once. recheck is after how long to call it again,
-// 0 to wait for a change.
-func releaseDue(state podGroupState, pods []corev1.Pod, now time.Time) (
-	due bool, succeeded int32, recheck time.Duration) {
+// releaseDue reports whether a pod of a gang waits for others that have succeeded and won't be created again. Their
+// success proves that the gang was placed once. recheck is after how long to call it again, 0 to wait for a change.
+func releaseDue(state podGroupState, size int32, pods []corev1.Pod, now time.Time) (
+	due bool, counted gangPods, recheck time.Duration) {
 	if state.minCount == 0 {
-		return false, 0, 0
+		return false, counted, 0
 	}
 	c := countPods(state.name, pods, now)
 	switch {
 	case c.succeeded == 0 || c.present >= state.minCount:
-		return false, c.succeeded, 0 // the gang was never placed, or kube-scheduler has all the pods that it waits for
-	case c.present+c.succeeded < state.minCount:
-		return false, c.succeeded, patience // the Job controller has not replaced all failed pods yet
+		return false, c, 0 // the gang was never placed, or kube-scheduler has all the pods that it waits for
+	case c.present+c.succeeded < size:
+		return false, c, patience // the Job controller has not replaced all failed pods yet
 	case c.shortestWait < 0:
-		return false, c.succeeded, 0 // all present pods run
+		return false, c, 0 // all present pods run
 	case c.shortestWait < patience:
-		return false, c.succeeded, patience - c.shortestWait
+		return false, c, patience - c.shortestWait
 	}
-	return true, c.succeeded, 0
+	return true, c, 0
 }
 
 // isOf reports whether a pod belongs to a PodGroup.

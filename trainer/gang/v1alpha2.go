@@ -1,6 +1,8 @@
 package gang
 
 import (
+	"context"
+
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -64,4 +66,11 @@ func (v1alpha2) read(o client.Object) podGroupState {
 		s.minCount = gang.MinCount
 	}
 	return s
+}
+
+// refuses is of later versions.
+func (v1alpha2) refuses(Group) error { return nil }
+
+func (v1alpha2) release(ctx context.Context, o *groupObjects, n int, state podGroupState, _ int32) error {
+	return o.replace(ctx, n, state)
 }

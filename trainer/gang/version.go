@@ -1,6 +1,8 @@
 package gang
 
 import (
+	"context"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +27,11 @@ type version interface {
 	podGroups() client.ObjectList
 	// read returns the version-independent state of a PodGroup.
 	read(podGroup client.Object) podGroupState
+	// refuses returns why kube-scheduler of this version would not place a group; nil if it would.
+	refuses(g Group) error
+	// release lets the pods that are left of the nth group's gang be placed without those that have succeeded; left is how
+	// many they are.
+	release(ctx context.Context, o *groupObjects, n int, state podGroupState, left int32) error
 }
 
 // podGroupState is the version-independent state of a PodGroup.
@@ -52,8 +59,8 @@ func (s podGroupState) refused() bool {
 }
 
 // versions are those that this package can build, the best first.
-var versions = []version{v1alpha2{}}
+var versions = []version{v1beta1, v1alpha3, v1alpha2{}}
 
-// maxTemplates is the number of templates that a Workload may hold (scheduling.k8s.io/v1alpha2,
+// maxTemplates is the number of templates that a Workload may hold (scheduling.k8s.io,
 // WorkloadMaxPodGroupTemplates).
 const maxTemplates = 8
