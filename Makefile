@@ -1,5 +1,7 @@
 SHELL := /bin/bash
 PROFILE ?= bundled
+# Releases of Kubernetes, Kueue and JobSet other than the default, such as KUBERNETES=1.37 KUEUE=0.18 JOBSET=0.11.
+RELEASES = $(foreach r,KUBERNETES KUEUE JOBSET NEXT_KUBERNETES,$(if $($(r)),--$(subst next_,next-,$(shell echo $(r) | tr A-Z a-z)) $($(r))))
 # Where tools of the tree are built; the components of the control plane are cached elsewhere, see docs/development.md.
 BIN := $(CURDIR)/bin
 comma := ,
@@ -27,14 +29,14 @@ demo: cluster-tool ## Run the main job on a real control plane; KEEP=1 leaves it
 	@test -x $(BIN)/demo || echo "Building the demo; the first time takes a minute."
 	@CGO_ENABLED=0 go build -o $(BIN)/demo ./examples/demo
 ifdef KEEP
-	@$(BIN)/cluster up --profile $(DEMO_PROFILE) && $(BIN)/demo $(if $(filter real,$(NODES)),--real) --cluster $(CURDIR)/.cluster --keep
+	@$(BIN)/cluster up --profile $(DEMO_PROFILE) $(RELEASES) && $(BIN)/demo $(if $(filter real,$(NODES)),--real) --cluster $(CURDIR)/.cluster --keep
 else
-	@$(BIN)/cluster run --profile $(DEMO_PROFILE) -- $(BIN)/demo $(if $(filter real,$(NODES)),--real)
+	@$(BIN)/cluster run --profile $(DEMO_PROFILE) $(RELEASES) -- $(BIN)/demo $(if $(filter real,$(NODES)),--real)
 endif
 
 .PHONY: cluster
-cluster: cluster-tool ## Start a control plane in the background (PROFILE=bundled|kubeflow|kubeflow-2.1|builtin|…)
-	@$(BIN)/cluster up --profile $(PROFILE)
+cluster: cluster-tool ## Start a control plane in the background (PROFILE=bundled|kubeflow|kubeflow-2.1|builtin|…, KUBERNETES=1.37, KUEUE=0.18, JOBSET=0.11)
+	@$(BIN)/cluster up --profile $(PROFILE) $(RELEASES)
 
 .PHONY: cluster-down
 cluster-down: cluster-tool ## Stop it
@@ -69,7 +71,19 @@ endif
 .PHONY: test-trainers
 test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer, and what takes minutes and repeats itself
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS=repeats
-	@for version in 2.0 2.1 2.2.0 2.2.1; do $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-$$version || exit 1; done
+	@failed=; for version in 2.0 2.1 2.2.0 2.2.1; do $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-$$version || exit 1; done
+
+# Each is one release other than the default, beside the default ones of the rest.
+VERSIONS ?= KUBERNETES=1.34 KUBERNETES=1.35 KUBERNETES=1.37 KUEUE=0.17 KUEUE=0.18 JOBSET=0.10 JOBSET=0.11
+.PHONY: test-versions
+test-versions: ## The end-to-end suite on other releases of Kubernetes, Kueue and JobSet, one after the other
+	@failed=; for version in $(VERSIONS); do echo "== $$version"; $(MAKE) --no-print-directory test-e2e PROFILE=bundled $$version || failed="$$failed $$version"; done; \
+		$(MAKE) --no-print-directory test-upgrade || failed="$$failed upgrade"; \
+		test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+.PHONY: test-upgrade
+test-upgrade: ## Upgrade Kubernetes from 1.36 to 1.37 under gangs that run and gangs that wait
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled NEXT_KUBERNETES=1.37 LABELS=upgrade
 
 .PHONY: test-unit
 test-unit: go ## Table tests; no control plane
@@ -101,7 +115,7 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 	@echo "Building the end-to-end suite."
 	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
 	CGO_ENABLED=0 go build -o $(BIN)/kubectl-signalbox ./cmd/kubectl-signalbox
-	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) -- \
+	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) $(RELEASES) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers,$(if $(LABELS),-ginkgo.label-filter='$(LABELS)')) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
 .PHONY: test-node
@@ -124,7 +138,7 @@ SEED ?= 1
 chaos: cluster-tool ## Kill components, cut and stall their connections, at random for SECONDS while TrainJobs of all kinds preempt each other; SEED repeats the faults, GANGS=1 puts pods into gangs
 	@echo "Building the end-to-end suite."
 	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
-	SIGNALBOX_CHAOS_SECONDS=$(SECONDS) SIGNALBOX_CHAOS_SEED=$(SEED) SIGNALBOX_CHAOS_GANGS=$(GANGS) $(BIN)/cluster run --relayed --profile $(PROFILE) -- \
+	SIGNALBOX_CHAOS_SECONDS=$(SECONDS) SIGNALBOX_CHAOS_SEED=$(SEED) SIGNALBOX_CHAOS_GANGS=$(GANGS) $(BIN)/cluster run --relayed --profile $(PROFILE) $(RELEASES) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.label-filter=chaos -ginkgo.timeout=3h -test.timeout=0
 
 DEPTH ?= 5

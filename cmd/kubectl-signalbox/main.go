@@ -29,6 +29,6 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	flags.AddFlags(cmd.PersistentFlags())
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
-	cmd.AddCommand(convertCommand(flags, streams))
+	cmd.AddCommand(convertCommand(flags, streams), deleteGangsCommand(flags, streams))
 	return cmd
 }

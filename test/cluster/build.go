@@ -14,8 +14,6 @@ import (
 	"time"
 )
 
-const kubernetesVersion = "v1.36.3"
-
 // part is a program that is built from a pinned Go module.
 type part struct {
 	name string // of the binary
@@ -25,8 +23,9 @@ type part struct {
 	// cgo and tags are of what needs a C compiler.
 	cgo  bool
 	tags string
-	// stamp links Kubernetes' version in: Kueue refuses an API server that doesn't say its version.
-	stamp bool
+	// stamp is the version that is linked into a program of Kubernetes: Kueue refuses an API server that doesn't say its
+	// own.
+	stamp string
 	// replace are textual changes to a main package that is one main.go; the build takes the changed copy of it.
 	replace []replacement
 }
@@ -51,20 +50,12 @@ var trainerCertificates = []replacement{
 const trainerManager = "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"
 
 var (
-	etcd      = part{name: "etcd", module: "etcd", pkg: "go.etcd.io/etcd/server/v3"}
-	apiserver = part{name: "kube-apiserver", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver",
-		stamp: true}
-	controllers = part{name: "kube-controller-manager", module: "kubernetes",
-		pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", stamp: true}
-	scheduler = part{name: "kube-scheduler", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler",
-		stamp: true}
-	kwok  = part{name: "kwok", module: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"}
-	kueue = part{name: "kueue", module: "kubernetes", pkg: "sigs.k8s.io/kueue/cmd/kueue",
-		replace: []replacement{kueueCertificates}}
+	etcd = part{name: "etcd", module: "etcd", pkg: "go.etcd.io/etcd/server/v3"}
+	kwok = part{name: "kwok", module: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"}
 	// What pods run is as released.
-	kueueReleased = part{name: "kueue", module: "kubernetes", pkg: "sigs.k8s.io/kueue/cmd/kueue"}
-	jobset        = part{name: "jobset", module: "kubernetes", pkg: "sigs.k8s.io/jobset"}
-	trainer       = part{name: "trainer", module: "kubernetes", pkg: trainerManager}
+	kueueReleased  = part{name: "kueue", module: defaultModule, pkg: "sigs.k8s.io/kueue/cmd/kueue"}
+	jobsetReleased = part{name: "jobset", module: defaultModule, pkg: "sigs.k8s.io/jobset"}
+	trainer        = part{name: "trainer", module: defaultModule, pkg: trainerManager}
 	// Earlier Trainers, each with the dependencies that it was released with.
 	trainer20  = part{name: "trainer", module: "trainer-2.0", pkg: trainerManager, replace: trainerCertificates}
 	trainer21  = part{name: "trainer", module: "trainer-2.1", pkg: trainerManager}
@@ -74,8 +65,6 @@ var (
 
 // What real nodes are made of.
 var (
-	kubelet = part{name: "kubelet", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", stamp: true}
-	proxy   = part{name: "kube-proxy", module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-proxy", stamp: true}
 	coredns = part{name: "coredns", module: "coredns", pkg: "github.com/coredns/coredns"}
 	runc    = part{name: "runc", module: "runc", pkg: "github.com/opencontainers/runc", cgo: true,
 		tags: "seccomp netgo osusergo"}
@@ -97,24 +86,54 @@ var (
 // plugins are those that connect pods, found by their names in one folder.
 var plugins = []part{bridge, hostLocal, loopbackPlugin, portmap}
 
-// upgraded is the name, among the binaries, of the Trainer that an upgrade brings.
-const upgraded = "trainer-upgraded"
+// upgraded is the name, among the binaries, of what an upgrade brings.
+func upgraded(name string) string { return name + "-upgraded" }
+
+// controlPlane are the programs of Kubernetes' control plane.
+var controlPlane = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+
+// kueuePart is Kueue as a process beside the API server.
+func (v versions) kueuePart() part {
+	k := kueueReleased
+	k.module, k.replace = v.kueue.module, []replacement{kueueCertificates}
+	return k
+}
+
+func (v versions) jobsetPart() part {
+	j := jobsetReleased
+	j.module = v.jobset.module
+	return j
+}
 
 func (p profile) parts() []part {
-	parts := []part{etcd, apiserver, controllers, scheduler, kwok, kueue, jobset}
-	if p.nodes > 0 { // all images are in one store, Trainer's too
-		return append([]part{etcd, apiserver, controllers, scheduler, kwok, kueueReleased, jobset, trainer,
-			kubelet, proxy, coredns, runc, containerd, shim, ctr, helm}, plugins...)
+	k := p.versions.kubernetes
+	parts := []part{etcd}
+	for _, name := range controlPlane {
+		parts = append(parts, k.part(name))
+		if next := p.versions.next; next != nil {
+			parts = append(parts, next.part(name).as(upgraded(name)))
+		}
 	}
+	parts = append(parts, kwok)
+	if p.nodes > 0 { // all images are in one store, Trainer's too
+		parts = append(parts, kueueReleased, jobsetReleased, trainer, k.part("kubelet"), k.part("kube-proxy"),
+			coredns, runc, containerd, shim, ctr, helm)
+		return append(parts, plugins...)
+	}
+	parts = append(parts, p.versions.kueuePart(), p.versions.jobsetPart())
 	if p.trainer != nil {
 		parts = append(parts, *p.trainer)
 	}
 	if p.upgrade != nil {
-		next := *p.upgrade
-		next.name = upgraded
-		parts = append(parts, next)
+		parts = append(parts, p.upgrade.as(upgraded(p.upgrade.name)))
 	}
 	return parts
+}
+
+// as is the program under another name among the binaries.
+func (p part) as(name string) part {
+	p.name = name
+	return p
 }
 
 // buildAll builds what the profile runs and returns the path of every binary by its name. What is in the cache is not
@@ -215,11 +234,11 @@ func (p part) binary(l layout) (string, error) {
 
 func (p part) ldflags() string {
 	flags := []string{"-s", "-w"}
-	if p.stamp {
-		major, minor, _ := strings.Cut(strings.TrimPrefix(kubernetesVersion, "v"), ".")
+	if p.stamp != "" {
+		major, minor, _ := strings.Cut(strings.TrimPrefix(p.stamp, "v"), ".")
 		minor, _, _ = strings.Cut(minor, ".")
 		for _, kv := range [][2]string{
-			{"gitVersion", kubernetesVersion}, {"gitMajor", major}, {"gitMinor", minor},
+			{"gitVersion", p.stamp}, {"gitMajor", major}, {"gitMinor", minor},
 			{"gitCommit", strings.Repeat("0", 40)}, {"gitTreeState", "clean"}, {"buildDate", "1970-01-01T00:00:00Z"},
 		} {
 			flags = append(flags, "-X", "k8s.io/component-base/version."+kv[0]+"="+kv[1])

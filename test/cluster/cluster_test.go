@@ -118,7 +118,7 @@ func TestTheKeyOfAPartFollowsWhatItIsMadeOf(t *testing.T) {
 	if key(etcd) != first {
 		t.Error("the same parts give the same key")
 	}
-	if key(apiserver) == first {
+	if key(kwok) == first {
 		t.Error("another program has another key")
 	}
 	write("go.sum", "changed")
@@ -234,10 +234,15 @@ func TestProfiles(t *testing.T) {
 			"bundled, kubeflow, kubeflow-2.0, kubeflow-2.1, kubeflow-2.2.0, kubeflow-2.2.1, builtin") {
 		t.Errorf("an unknown profile is refused with those that there are: got %v", err)
 	}
+	releases, err := asked{next: "1.37"}.versions()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, p := range profiles {
+		p.versions = releases
 		for _, part := range p.parts() {
-			if part.name == "" || part.pkg == "" {
-				t.Errorf("profile %s has a part without a name or package", p.name)
+			if part.name == "" || part.pkg == "" || part.module == "" {
+				t.Errorf("profile %s has a part without a name, package or module", p.name)
 			}
 		}
 	}

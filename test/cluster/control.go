@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -61,11 +62,14 @@ func act(ctx context.Context, x *plan, action, component string) error {
 		return x.alarmEtcd(ctx, "DEACTIVATE")
 	case "upgrade trainer":
 		return x.upgradeTrainer(ctx)
+	case "upgrade kubernetes":
+		return x.upgradeKubernetes(ctx)
 	case "disable gangs", "enable gangs":
 		return x.serveGangs(ctx, action == "enable")
 	}
-	return fmt.Errorf("no action %q of %s; there are kill, stop, start, restart, cut, stall, flow, upgrade of trainer, "+
-		"disable and enable of gangs, fill and empty of etcd, isolate and reconnect of a pod's address", action, component)
+	return fmt.Errorf("no action %q of %s; there are kill, stop, start, restart, cut, stall, flow, upgrade of trainer "+
+		"and kubernetes, disable and enable of gangs, fill and empty of etcd, isolate and reconnect of a pod's address",
+		action, component)
 }
 
 // alarmEtcd raises or ends the alarm by which etcd takes no more writes: the one that it raises when its disk, or its
@@ -90,24 +94,41 @@ func (x *plan) alarmEtcd(ctx context.Context, action string) error {
 
 // serveGangs restarts Kubernetes with the Workload and PodGroup API, or without it, as most clusters of 1.36 are.
 func (x *plan) serveGangs(ctx context.Context, on bool) error {
-	all := []string{"kube-controller-manager", "kube-scheduler", "kube-apiserver"}
-	for _, name := range all {
+	k := x.profile.versions.kubernetes
+	return x.restartKubernetes(ctx, func(name string, c *component) {
+		flags := k.flags(name)
+		c.args = slices.DeleteFunc(slices.Clone(c.args), func(arg string) bool { return slices.Contains(flags, arg) })
+		if on {
+			c.args = append(c.args, flags...)
+		}
+	})
+}
+
+// upgradeKubernetes puts the profile's next release of Kubernetes' control plane in the place of the one that runs.
+func (x *plan) upgradeKubernetes(ctx context.Context) error {
+	next := x.profile.versions.next
+	if next == nil {
+		return errors.New("there is no release to upgrade to; start with --next-kubernetes")
+	}
+	before := x.profile.versions.kubernetes
+	x.profile.versions.kubernetes, x.profile.versions.next = *next, nil
+	return x.restartKubernetes(ctx, func(name string, c *component) {
+		c.binary = x.binaries[upgraded(name)]
+		flags := before.flags(name)
+		c.args = slices.DeleteFunc(slices.Clone(c.args), func(arg string) bool { return slices.Contains(flags, arg) })
+		c.args = append(c.args, next.flags(name)...)
+	})
+}
+
+// restartKubernetes stops Kubernetes' control plane, changes how its components run, and starts it.
+func (x *plan) restartKubernetes(ctx context.Context, revise func(name string, c *component)) error {
+	for _, name := range slices.Backward(controlPlane) {
 		if err := x.s.stop(name, syscall.SIGKILL); err != nil { // a clean goodbye takes each of them seconds
 			return err
 		}
-		x.s.revise(name, func(args []string) []string {
-			args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == gangAPI || arg == gangGates })
-			if !on {
-				return args
-			}
-			if name == "kube-apiserver" {
-				args = append(args, gangAPI)
-			}
-			return append(args, gangGates)
-		})
+		x.s.revise(name, func(c *component) { revise(name, c) })
 	}
-	slices.Reverse(all)
-	for _, name := range all {
+	for _, name := range controlPlane {
 		if err := x.s.start(ctx, name); err != nil {
 			return err
 		}

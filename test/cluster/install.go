@@ -16,10 +16,10 @@ const trainerModule = "github.com/kubeflow/trainer/v2"
 type modules struct{ kueue, jobset, trainer string }
 
 func (x *plan) modules(ctx context.Context) (m modules, err error) {
-	if m.kueue, err = moduleDir(ctx, x.layout, kueue, "sigs.k8s.io/kueue"); err != nil {
+	if m.kueue, err = moduleDir(ctx, x.layout, x.profile.versions.kueuePart(), "sigs.k8s.io/kueue"); err != nil {
 		return m, err
 	}
-	if m.jobset, err = moduleDir(ctx, x.layout, jobset, "sigs.k8s.io/jobset"); err != nil {
+	if m.jobset, err = moduleDir(ctx, x.layout, x.profile.versions.jobsetPart(), "sigs.k8s.io/jobset"); err != nil {
 		return m, err
 	}
 	installed := trainer // its runtimes are there without it too
@@ -242,7 +242,7 @@ func (x *plan) upgradeTrainer(ctx context.Context) error {
 	if err := x.applier.establish(ctx, ofKind(crds, "CustomResourceDefinition")...); err != nil {
 		return err
 	}
-	x.binaries["trainer"], x.profile.trainer = x.binaries[upgraded], x.profile.upgrade
+	x.binaries["trainer"], x.profile.trainer = x.binaries[upgraded("trainer")], x.profile.upgrade
 	if err := x.startTrainer(ctx); err != nil {
 		return err
 	}

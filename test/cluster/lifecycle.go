@@ -37,6 +37,7 @@ func up(ctx context.Context, l layout, p profile) error {
 	}
 	defer log.Close()
 	serve := exec.Command(self, "serve", "--root", l.repo, "--profile", p.name, "--relayed="+strconv.FormatBool(p.relayed))
+	serve.Args = append(serve.Args, p.versions.arguments()...)
 	serve.Stdout, serve.Stderr = log, log
 	serve.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	start := time.Now()
@@ -104,6 +105,7 @@ func runCommand(ctx context.Context, l layout, p profile, command []string) erro
 			"SIGNALBOX_CLUSTER="+l.state,
 			"SIGNALBOX_PROFILE="+p.name,
 		)
+		cmd.Env = append(cmd.Env, p.versions.environment()...)
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 		cmd.WaitDelay = 20 * time.Second
 		if err := cmd.Start(); err != nil {

@@ -26,7 +26,8 @@ const usage = `cluster runs a real control plane on loopback.
   cluster restart|stop|start|kill COMPONENT  act on one component of a running control plane
   cluster cut|stall|flow COMPONENT           with --relayed: close its connections to the API server; delay responses and
                                              events on about half of them; end the delay
-  cluster upgrade trainer                    put the next Kubeflow Trainer in the place of the one that runs
+  cluster upgrade trainer|kubernetes         put the next Kubeflow Trainer, or that of --next-kubernetes, in the place of
+                                             the one that runs
   cluster disable|enable gangs               restart Kubernetes without or with the Workload and PodGroup API
 
 Profiles: ` + "%s" + `
@@ -57,6 +58,12 @@ func run(ctx context.Context, args []string) error {
 	profileName := flags.String("profile", defaultProfile, "what runs beside Kubernetes, Kueue and JobSet")
 	relayed := flags.Bool("relayed", false,
 		"connect every component to the API server by a relay, for cut, stall and flow")
+	var releases asked
+	flags.StringVar(&releases.kubernetes, "kubernetes", "", "release of Kubernetes, such as 1.37 (default 1.36)")
+	flags.StringVar(&releases.next, "next-kubernetes", "",
+		"release that upgrade kubernetes puts in its place (default none)")
+	flags.StringVar(&releases.kueue, "kueue", "", "release of Kueue, such as 0.18 (default 0.19)")
+	flags.StringVar(&releases.jobset, "jobset", "", "release of JobSet, such as 0.11 (default 0.12)")
 	flags.Usage = func() {
 		fmt.Fprintf(flags.Output(), usage, strings.Join(profileNames(), ", "))
 		flags.PrintDefaults()
@@ -74,6 +81,13 @@ func run(ctx context.Context, args []string) error {
 	p, err := profileNamed(*profileName)
 	if err != nil {
 		return err
+	}
+	if p.versions, err = releases.versions(); err != nil {
+		return err
+	}
+	if p.nodes > 0 && !p.versions.isDefault() {
+		return fmt.Errorf("profile %s has one store of images, of the default releases; take another profile for others",
+			p.name)
 	}
 	if p.relayed = *relayed; p.relayed && p.nodes > 0 {
 		return fmt.Errorf("on profile %s managers are pods, which no relay connects; use --relayed with another", p.name)

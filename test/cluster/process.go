@@ -81,11 +81,11 @@ func (s *supervisor) add(ctx context.Context, c component) error {
 }
 
 // revise changes what a component is started with the next time.
-func (s *supervisor) revise(name string, args func([]string) []string) {
+func (s *supervisor) revise(name string, change func(*component)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.specs[name]
-	c.args = args(c.args)
+	change(&c)
 	s.specs[name] = c
 }
 

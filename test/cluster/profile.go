@@ -21,6 +21,8 @@ type profile struct {
 	// nodes is how many real nodes there are, which Kueue, JobSet, Trainer and Signalbox then run on as pods, installed as
 	// users install them. Where there are none, all are processes beside the API server, and all nodes are simulated.
 	nodes int
+	// versions are the releases that it is made of.
+	versions versions
 	// relayed connects each component to the API server by a relay.
 	relayed bool
 }

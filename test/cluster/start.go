@@ -25,12 +25,6 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// gangAPI serves scheduling.k8s.io/v1alpha2, Workload and PodGroup.
-const gangAPI = "--runtime-config=scheduling.k8s.io/v1alpha2=true"
-
-// gangGates are of every component of Kubernetes that has a part in it.
-const gangGates = "--feature-gates=GenericWorkload=true,GangScheduling=true"
-
 // plan is what every step of a start needs to know.
 type plan struct {
 	layout   layout
@@ -51,6 +45,11 @@ type ground interface {
 	flags(component string) []string
 	// steps start all, the API server among them, in their order.
 	steps() []func(context.Context) error
+}
+
+// flags are what a component of Kubernetes is started with besides what it always needs.
+func (x *plan) flags(component string) []string {
+	return append(x.profile.versions.kubernetes.flags(component), x.ground.flags(component)...)
 }
 
 // startAll starts the control plane and returns when all of it is ready.
@@ -157,8 +156,7 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 			"--service-cluster-ip-range", "10.0.0.0/16",
 			"--audit-policy-file", x.layout.config("audit-policy.yaml"), "--audit-log-path", x.layout.audit(),
 			"--audit-log-maxsize", "4000",
-			gangAPI, gangGates,
-		}, x.ground.flags("kube-apiserver")...),
+		}, x.flags("kube-apiserver")...),
 		// Everything waits for it while it collects garbage: with a GiB in its caches that is 3 s of every 10 on two cores,
 		// and with a limit near what it needs (3 GiB, behind 10,000 TrainJobs) more often still.
 		env:   []string{"GOGC=400", "GOMEMLIMIT=8GiB"},
@@ -208,8 +206,8 @@ func (x *plan) startControllerManager(ctx context.Context) error {
 			"--secure-port", strconv.Itoa(x.ports["kube-controller-manager"]), "--cert-dir", certs,
 			"--use-service-account-credentials", "--service-account-private-key-file", x.layout.pki("service-account.key"),
 			"--root-ca-file", x.layout.pki("ca.crt"), "--leader-elect=false",
-			"--kube-api-qps", "300", "--kube-api-burst", "500", gangGates,
-		}, x.ground.flags("kube-controller-manager")...),
+			"--kube-api-qps", "300", "--kube-api-burst", "500",
+		}, x.flags("kube-controller-manager")...),
 		ready: answers("https://" + hostPort(x.ports["kube-controller-manager"]) + "/healthz"),
 	})
 }
@@ -225,10 +223,10 @@ func (x *plan) startScheduler(ctx context.Context) error {
 	}
 	return x.s.add(ctx, component{
 		name: "kube-scheduler", binary: x.binaries["kube-scheduler"],
-		args: []string{
+		args: append([]string{
 			"--config", x.layout.config("kube-scheduler.yaml"), "--bind-address", "127.0.0.1",
-			"--secure-port", strconv.Itoa(x.ports["kube-scheduler"]), "--cert-dir", certs, gangGates,
-		},
+			"--secure-port", strconv.Itoa(x.ports["kube-scheduler"]), "--cert-dir", certs,
+		}, x.flags("kube-scheduler")...),
 		ready: answers("https://" + hostPort(x.ports["kube-scheduler"]) + "/healthz"),
 	})
 }

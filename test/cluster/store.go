@@ -63,7 +63,7 @@ type store struct {
 
 func newStore(l layout) (store, error) {
 	s := store{layout: l, programs: map[string]part{
-		kueueImage: kueueReleased, jobsetImage: jobset, trainerImage: trainer}}
+		kueueImage: kueueReleased, jobsetImage: jobsetReleased, trainerImage: trainer}}
 	h := sha256.New()
 	fmt.Fprintln(h, trainingArgs, runtime.GOARCH)
 	for _, name := range []string{kueueImage, jobsetImage, trainerImage} {

@@ -6,15 +6,15 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // What docs/gang-scheduling.md says of Kubernetes itself, on the API server and the scheduler that it is said of.
 func init() {
-	if cluster.bundled() {
+	if cluster.bundled() && servesPodGroups {
 		ginkgo.Describe("The PodGroup API", gangAPISpecs)
 	}
 }
@@ -36,14 +36,6 @@ func gangAPISpecs() {
 	}
 	phaseOf := func(ctx context.Context, pod *corev1.Pod) func() corev1.PodPhase {
 		return func() corev1.PodPhase { return get(ctx, pod).Status.Phase }
-	}
-	group := func(g *ground, name string, minCount int32) *schedulingv1alpha2.PodGroup {
-		return &schedulingv1alpha2.PodGroup{
-			ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name},
-			Spec: schedulingv1alpha2.PodGroupSpec{SchedulingPolicy: schedulingv1alpha2.PodGroupSchedulingPolicy{
-				Gang: &schedulingv1alpha2.GangSchedulingPolicy{MinCount: minCount},
-			}},
-		}
 	}
 	remove := func(ctx context.Context, pods ...*corev1.Pod) {
 		for _, pod := range pods {
@@ -69,12 +61,12 @@ func gangAPISpecs() {
 		gomega.Expect(admin.Create(ctx, first)).To(gomega.Succeed())
 		gomega.Expect(admin.Create(ctx, second)).To(gomega.Succeed())
 		gomega.Consistently(nodeOf(ctx, first)).Should(gomega.BeEmpty())
-		late := group(g, "late", 2)
+		late := scheduling.group(g.namespace, "late", 2)
 		gomega.Expect(admin.Create(ctx, late)).To(gomega.Succeed())
 		gomega.Eventually(nodeOf(ctx, first)).ShouldNot(gomega.BeEmpty())
 		gomega.Eventually(nodeOf(ctx, second)).ShouldNot(gomega.BeEmpty())
 
-		gomega.Expect(get(ctx, late).Finalizers).NotTo(gomega.BeEmpty(), "the API server protects it")
+		gomega.Expect(get(ctx, late).GetFinalizers()).NotTo(gomega.BeEmpty(), "the API server protects it")
 		gomega.Expect(admin.Delete(ctx, late)).To(gomega.Succeed())
 		gomega.Consistently(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(late), late) }).Should(
 			gomega.Succeed(), "as long as its pods are there")
@@ -88,23 +80,30 @@ func gangAPISpecs() {
 	ginkgo.It("refuses a PodGroup whose Workload isn't there, "+
 		"and a change of what it was made with", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		pg := group(g, "orphan", 2)
-		pg.Spec.PodGroupTemplateRef = &schedulingv1alpha2.PodGroupTemplateReference{
-			Workload: &schedulingv1alpha2.WorkloadPodGroupTemplateReference{
-				WorkloadName: "none", PodGroupTemplateName: "node",
-			},
+		pg := scheduling.group(g.namespace, "orphan", 2)
+		for value, path := range map[string][]string{"none": scheduling.workload, "node": scheduling.template} {
+			gomega.Expect(unstructured.SetNestedField(pg.Object, value, path...)).To(gomega.Succeed())
 		}
 		gomega.Expect(admin.Create(ctx, pg)).To(gomega.MatchError(gomega.ContainSubstring(`Workload "none" not found`)))
-		fixed := group(g, "fixed", 2)
+		fixed := scheduling.group(g.namespace, "fixed", 2)
 		gomega.Expect(admin.Create(ctx, fixed)).To(gomega.Succeed())
-		fixed.Spec.SchedulingPolicy.Gang.MinCount = 1
-		gomega.Expect(admin.Update(ctx, fixed)).To(gomega.MatchError(gomega.ContainSubstring("immutable")))
+		change := func(value any, path ...string) error {
+			changed := get(ctx, fixed.DeepCopy())
+			gomega.Expect(unstructured.SetNestedField(changed.Object, value, path...)).To(gomega.Succeed())
+			return admin.Update(ctx, changed)
+		}
+		refused := gomega.MatchError(gomega.ContainSubstring("immutable"))
+		if scheduling.lowersMinCount {
+			gomega.Expect(change("other", "spec", "priorityClassName")).To(refused)
+			refused = gomega.Succeed()
+		}
+		gomega.Expect(change(int64(1), "spec", "schedulingPolicy", "gang", "minCount")).To(refused)
 	})
 
 	ginkgo.It("does not count a pod that has succeeded: "+
 		"one that comes for a failed one waits for the rest for ever", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		gomega.Expect(admin.Create(ctx, group(g, "two", 2))).To(gomega.Succeed())
+		gomega.Expect(admin.Create(ctx, scheduling.group(g.namespace, "two", 2))).To(gomega.Succeed())
 		named := &corev1.PodSchedulingGroup{PodGroupName: ptr.To("two")}
 		first, second, third := g.member("first", named), g.member("second", named), g.member("third", named)
 		gomega.Expect(admin.Create(ctx, first)).To(gomega.Succeed())

@@ -10,7 +10,6 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,33 +34,6 @@ func gpusEach(n int64) func(*api.TrainJob) {
 		some := corev1.ResourceList{gpu: *resource.NewQuantity(n, resource.DecimalSI)}
 		tj.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{Requests: some, Limits: some}
 	}
-}
-
-// leftovers are the Workloads and PodGroups of a namespace.
-func (g *ground) leftovers(ctx context.Context) func() []string {
-	return func() []string {
-		ginkgo.GinkgoHelper()
-		return append(g.list(ctx, &schedulingv1alpha2.WorkloadList{}), g.list(ctx, &schedulingv1alpha2.PodGroupList{})...)
-	}
-}
-
-// podGroups are the PodGroups of a TrainJob, as "template=minCount".
-func podGroups(ctx context.Context, tj *api.TrainJob) []string {
-	ginkgo.GinkgoHelper()
-	var list schedulingv1alpha2.PodGroupList
-	gomega.Expect(admin.List(ctx, &list, client.InNamespace(tj.Namespace))).To(gomega.Succeed())
-	var found []string
-	for _, pg := range list.Items {
-		if !metav1.IsControlledBy(&pg, tj) {
-			continue
-		}
-		count := "basic"
-		if gang := pg.Spec.SchedulingPolicy.Gang; gang != nil {
-			count = fmt.Sprint(gang.MinCount)
-		}
-		found = append(found, fmt.Sprintf("%s=%s", pg.Spec.PodGroupTemplateRef.Workload.PodGroupTemplateName, count))
-	}
-	return found
 }
 
 // groupsOfPods are the PodGroups that the pods of a TrainJob name, each with how many do.

@@ -25,6 +25,26 @@ func gangConfigSpecs() {
 	})
 }
 
+func gangsUnavailableSpecs() {
+	ginkgo.It("are refused where they are required, with what to upgrade, "+
+		"and done without where they are preferred", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		g.runtime(ctx, "torch", "1s")
+		what := "the API server doesn't serve Workloads and PodGroups"
+		if servesPodGroups {
+			what = "upgrade JobSet to v0.12 or later"
+		}
+		required := g.submit(ctx, g.trainJob("required", "torch", 1, gangs(api.GangRequired)))
+		gomega.Eventually(func() string { return told(ctx, required, api.ConditionBlocked) }).Should(gomega.And(
+			gomega.HavePrefix("True GangSchedulingUnavailable: "), gomega.ContainSubstring(what)))
+		preferred := g.submit(ctx, g.trainJob("preferred", "torch", 1, gangs(api.GangPreferred)))
+		gomega.Eventually(complete(ctx, preferred)).Should(gomega.BeTrue())
+		gomega.Expect(eventsOf(ctx, preferred)()).To(gomega.ContainElement(gomega.And(
+			gomega.HavePrefix("GangSchedulingSkipped: Its pods are placed one by one: "), gomega.ContainSubstring(what))))
+		gomega.Expect(running(ctx, required)()).To(gomega.BeFalse())
+	})
+}
+
 func noGangSpecs() {
 	ginkgo.It("are refused where they are required, and done without where they are preferred", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})

@@ -6,7 +6,6 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -41,11 +40,7 @@ func gangRefusalSpecs() {
 				"True InvalidGangScheduling: gang scheduling is required (metadata.annotations[signalbox.dev/gang-scheduling])"),
 			gomega.ContainSubstring(`replicatedJobs[other].template.spec.template.spec.schedulingGroup.podGroupName is "mine"`), gomega.HaveSuffix("or set it to off")))
 		gomega.Expect(workloadOf(ctx, required)).To(gomega.BeNil(), "it holds no quota")
-		gomega.Expect(admin.Create(ctx,
-			&schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "mine"},
-				Spec: schedulingv1alpha2.PodGroupSpec{
-					SchedulingPolicy: schedulingv1alpha2.PodGroupSchedulingPolicy{Basic: &schedulingv1alpha2.BasicSchedulingPolicy{}},
-				}})).To(gomega.Succeed())
+		gomega.Expect(admin.Create(ctx, scheduling.group(g.namespace, "mine", 0))).To(gomega.Succeed())
 		preferred := g.submit(ctx, g.trainJob("preferred", "grouped", 1, gangs(api.GangPreferred)))
 		gomega.Eventually(bound(ctx, preferred)).Should(gomega.Equal(2))
 		gomega.Eventually(eventsOf(ctx, preferred)).Should(

@@ -3,13 +3,14 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -19,14 +20,18 @@ import (
 )
 
 func init() {
-	if cluster.bundled() {
+	switch {
+	case !cluster.bundled():
+		ginkgo.Describe("Gangs beside Kubeflow Trainer", noGangSpecs)
+	case !servesPodGroups || os.Getenv("SIGNALBOX_JOBSET") < "0.12":
+		ginkgo.Describe("Gangs where Kubernetes or JobSet has none", gangsUnavailableSpecs)
+	default:
 		ginkgo.Describe("Gangs", func() {
 			gangSpecs()
 			gangRefusalSpecs()
+			gangPrioritySpecs()
 		})
 		ginkgo.Describe("Gangs for all, by configuration", ginkgo.Ordered, gangConfigSpecs)
-	} else {
-		ginkgo.Describe("Gangs beside Kubeflow Trainer", noGangSpecs)
 	}
 }
 
@@ -100,12 +105,11 @@ func gangSpecs() {
 		gomega.Eventually(func() []string { return podGroups(ctx, staged) }).Should(
 			gomega.ConsistOf("dataset-initializer=2", "node=2"))
 		gomega.Eventually(func() []string { return podGroups(ctx, mpi) }).Should(gomega.ConsistOf("node=3", "launcher=1"))
-		var workloads schedulingv1alpha2.WorkloadList
-		gomega.Expect(admin.List(ctx, &workloads, client.InNamespace(g.namespace))).To(gomega.Succeed())
+		workloads := scheduling.list(ctx, "Workload", g.namespace)
 		for _, tj := range []*api.TrainJob{staged, mpi} {
-			gomega.Expect(workloads.Items).To(gomega.ContainElement(gomega.Satisfy(func(w schedulingv1alpha2.Workload) bool {
-				return metav1.IsControlledBy(&w, tj) && w.Spec.ControllerRef.Kind == "TrainJob" &&
-					w.Spec.ControllerRef.Name == tj.Name && len(w.Spec.PodGroupTemplates) == 2
+			gomega.Expect(workloads).To(gomega.ContainElement(gomega.Satisfy(func(w unstructured.Unstructured) bool {
+				return metav1.IsControlledBy(&w, tj) && text(w, "spec", "controllerRef", "kind") == "TrainJob" &&
+					text(w, "spec", "controllerRef", "name") == tj.Name && templates(w) == 2
 			})))
 			gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
 			gomega.Expect(told(ctx, tj, api.ConditionGangScheduled)).To(gomega.HavePrefix("True Scheduled"))
@@ -167,31 +171,31 @@ func gangSpecs() {
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(2))
 		named := groupsOfPods(ctx, tj)
 		gomega.Expect(named).To(gomega.HaveLen(1))
-		var list schedulingv1alpha2.PodGroupList
-		gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
-		gomega.Expect(list.Items).To(gomega.HaveLen(1))
-		before := list.Items[0].DeepCopy()
-		gomega.Expect(named).To(gomega.Equal(map[string]int{before.Name: 2}))
-		gomega.Expect(before.OwnerReferences).To(gomega.HaveLen(2))
+		list := scheduling.list(ctx, "PodGroup", g.namespace)
+		gomega.Expect(list).To(gomega.HaveLen(1))
+		before := list[0].DeepCopy()
+		gomega.Expect(named).To(gomega.Equal(map[string]int{before.GetName(): 2}))
+		gomega.Expect(before.GetOwnerReferences()).To(gomega.HaveLen(2))
 		gomega.Expect(metav1.IsControlledBy(before, get(ctx, tj))).To(gomega.BeTrue())
-		gomega.Expect(before.OwnerReferences[1].Kind).To(gomega.Equal("Workload"))
+		gomega.Expect(before.GetOwnerReferences()[1].Kind).To(gomega.Equal("Workload"))
 
 		// Its Workload is but where it came from.
-		gomega.Expect(admin.DeleteAllOf(ctx, &schedulingv1alpha2.Workload{}, client.InNamespace(g.namespace))).To(
+		gomega.Expect(admin.DeleteAllOf(ctx, scheduling.empty("Workload", "", ""), client.InNamespace(g.namespace))).To(
 			gomega.Succeed())
 		gomega.Consistently(bound(ctx, tj)).Should(gomega.Equal(2))
 
 		gomega.Expect(admin.Delete(ctx, before.DeepCopy())).To(gomega.Succeed())
-		gomega.Expect(get(ctx, before.DeepCopy()).DeletionTimestamp).NotTo(gomega.BeNil(),
+		gomega.Expect(get(ctx, before.DeepCopy()).GetDeletionTimestamp()).NotTo(gomega.BeNil(),
 			"its finalizer keeps it while its pods run")
 		gomega.Expect(bound(ctx, tj)()).To(gomega.Equal(2))
 		// The Job makes both pods anew; between the two the PodGroup is free to go.
 		gomega.Expect(admin.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
 		gomega.Eventually(func() bool {
-			pg := &schedulingv1alpha2.PodGroup{}
-			return admin.Get(ctx, client.ObjectKeyFromObject(before), pg) == nil && pg.UID != before.UID && bound(ctx, tj)() == 2
+			pg := before.DeepCopy()
+			return admin.Get(ctx, client.ObjectKeyFromObject(before), pg) == nil && pg.GetUID() != before.GetUID() &&
+				bound(ctx, tj)() == 2
 		}).Should(gomega.BeTrue())
-		gomega.Expect(groupsOfPods(ctx, tj)).To(gomega.Equal(map[string]int{before.Name: 2}))
+		gomega.Expect(groupsOfPods(ctx, tj)).To(gomega.Equal(map[string]int{before.GetName(): 2}))
 	})
 
 	ginkgo.It("let a pod be placed by itself that replaces a failed one, "+
@@ -219,7 +223,8 @@ func gangSpecs() {
 			}
 			return ""
 		}).Should(gomega.Equal("Running"))
-		gomega.Expect(podGroups(ctx, tj)).To(gomega.ConsistOf("dataset-initializer=basic", "node=1"))
+		gomega.Expect(podGroups(ctx, tj)).To(gomega.ConsistOf("node=1",
+			map[bool]string{true: "dataset-initializer=1", false: "dataset-initializer=basic"}[scheduling.lowersMinCount]))
 		gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
 		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
 	})
@@ -237,13 +242,11 @@ func gangSpecs() {
 		})
 		tj := g.submit(ctx, g.trainJob("long", "long", 1, gangs(api.GangRequired)))
 		gomega.Eventually(func() []int {
-			var list schedulingv1alpha2.WorkloadList
-			gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
-			var templates []int
-			for _, w := range list.Items {
-				templates = append(templates, len(w.Spec.PodGroupTemplates))
+			var all []int
+			for _, w := range scheduling.list(ctx, "Workload", g.namespace) {
+				all = append(all, templates(w))
 			}
-			return templates
+			return all
 		}).Should(gomega.ConsistOf(8, 2))
 		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
 		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
@@ -291,8 +294,8 @@ func gangSpecs() {
 			gomega.HavePrefix(
 				"True GangSchedulingUnavailable: gang scheduling is required "+
 					"(metadata.annotations[signalbox.dev/gang-scheduling]), but the API server doesn't serve Workloads and PodGroups "+
-					"of scheduling.k8s.io/v1alpha2"),
-			gomega.ContainSubstring("--feature-gates=GenericWorkload=true,GangScheduling=true"),
+					"of scheduling.k8s.io/v1beta1 or scheduling.k8s.io/v1alpha3 or scheduling.k8s.io/v1alpha2"),
+			gomega.ContainSubstring("--feature-gates=GenericWorkload=true"),
 			gomega.HaveSuffix("or set it to preferred or off")))
 		gomega.Eventually(complete(ctx, preferred)).Should(gomega.BeTrue())
 		gomega.Expect(eventsOf(ctx, preferred)()).To(

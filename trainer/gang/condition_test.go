@@ -148,7 +148,8 @@ func TestKubernetes137(t *testing.T) {
 		v1beta1.podGroup(meta, "x", api.GangPolicyGang, node),
 		"{apiVersion: scheduling.k8s.io/v1alpha3, kind: PodGroup, metadata: {namespace: team, name: w, labels: " +
 			"{signalbox.dev/gang-part: later}}, spec: {workloadRef: {workloadName: x, templateName: node}, " +
-			"schedulingPolicy: {basic: {}}, priorityClassName: urgent}}": v1alpha3.podGroup(meta, "x", api.GangPolicyBasic, node),
+			"schedulingPolicy: {basic: {}}, priorityClassName: urgent}}": //
+		v1alpha3.podGroup(meta, "x", api.GangPolicyBasic, node),
 	} {
 		var wanted map[string]any
 		if err := yaml.Unmarshal([]byte(want), &wanted); err != nil {

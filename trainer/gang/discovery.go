@@ -16,8 +16,8 @@ import (
 )
 
 // howToServe is how an administrator makes the API server serve the API.
-const howToServe = "run kube-apiserver with --runtime-config=scheduling.k8s.io/v1beta1=true, and it, kube-scheduler and " +
-	"kube-controller-manager with --feature-gates=GenericWorkload=true (on Kubernetes 1.36 v1alpha2, and " +
+const howToServe = "run kube-apiserver with --runtime-config=scheduling.k8s.io/v1beta1=true, and it, kube-scheduler " +
+	"and kube-controller-manager with --feature-gates=GenericWorkload=true (on Kubernetes 1.36 v1alpha2, and " +
 	"GangScheduling=true too)"
 
 // jobSetCRD is the CRD whose pod templates must have the field for groups.

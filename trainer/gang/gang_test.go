@@ -101,7 +101,8 @@ func TestGroupsOf(t *testing.T) {
 // Kubernetes 1.37 refuses a group whose pods differ in their priority; 1.36 places it.
 func TestMixedPriorities(t *testing.T) {
 	with := func(name, fields string) string {
-		return fmt.Sprintf("- {name: %s, replicas: 1, template: {spec: {template: {spec: {containers: []%s}}}}}\n", name, fields)
+		return fmt.Sprintf("- {name: %s, replicas: 1, template: {spec: {template: {spec: {containers: []%s}}}}}\n",
+			name, fields)
 	}
 	cases := map[string]struct{ jobs, want string }{
 		"none":  {with("a", "") + with("b", ", preemptionPolicy: PreemptLowerPriority"), ""},

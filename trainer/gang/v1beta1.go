@@ -141,8 +141,10 @@ func (kubernetes137) read(o client.Object) podGroupState {
 			Conditions []metav1.Condition `json:"conditions"`
 		} `json:"status"`
 	}
-	s := podGroupState{name: o.GetName(), uid: o.GetUID(), finalizers: o.GetFinalizers(), created: o.GetCreationTimestamp(),
-		later: o.GetLabels()[partLabel] == partLater}
+	s := podGroupState{
+		name: o.GetName(), uid: o.GetUID(), finalizers: o.GetFinalizers(), created: o.GetCreationTimestamp(),
+		later: o.GetLabels()[partLabel] == partLater,
+	}
 	err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.(*unstructured.Unstructured).Object, &content)
 	if err != nil {
 		return s // another shape than the version's; nothing is known of its state
