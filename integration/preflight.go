@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,26 +17,19 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	_ "sigs.k8s.io/kueue/pkg/features" // registers Kueue's feature gates
-	"sigs.k8s.io/yaml"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-const (
-	builtinFramework  = "trainer.kubeflow.org/trainjob"
-	externalFramework = "TrainJob.v1alpha1.trainer.kubeflow.org"
-)
-
 // Prepare sets what jobframework keeps for the whole process: Kueue's feature gates and the kinds that may own
-// TrainJobs. It is to be called once, before anything else of this package.
+// TrainJobs. It is to be called once, with what Adopt returns, before anything else of this package but Check and
+// Adopt.
 func Prepare(config *configapi.Kueue) error {
 	if err := CheckConfiguration(config); err != nil {
 		return err
@@ -74,14 +65,12 @@ func Identity(ctx context.Context, clients kubernetes.Interface) (string, error)
 	return review.Status.UserInfo.Username, nil
 }
 
-// Check refuses a cluster on which the integration can't work, with what to change. It doesn't look at the Trainer.
-func Check(
-	ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface, config *configapi.Kueue,
-) error {
+// Check refuses a cluster on which the integration can't work, with what to change. It looks neither at the Trainer nor
+// at Kueue's configuration, which Adopt does.
+func Check(disco discovery.DiscoveryInterface) error {
 	return errors.Join(
-		served(disco, kueue.SchemeGroupVersion.WithKind("Workload"), "install Kueue v0.19 or later"),
-		served(disco, jobset.SchemeGroupVersion.WithKind("JobSet"), "install JobSet v0.12 or later"),
-		checkKueue(ctx, reader, config),
+		served(disco, kueue.SchemeGroupVersion.WithKind("Workload"), "install Kueue v0.17 or later"),
+		served(disco, jobset.SchemeGroupVersion.WithKind("JobSet"), "install JobSet v0.10 or later"),
 	)
 }
 
@@ -141,56 +130,4 @@ func FindTrainer(ctx context.Context, reader client.Reader) (overrides.Dialect, 
 		return nil, fmt.Errorf("reading CRD %s: %w", TrainJobCRD, err)
 	}
 	return DialectOf(&crd)
-}
-
-// checkKueue refuses a Kueue that runs its own TrainJob integration, and settings that differ from ours.
-func checkKueue(ctx context.Context, reader client.Reader, config *configapi.Kueue) error {
-	var object corev1.ConfigMap
-	key := client.ObjectKey{Namespace: config.ConfigMap.Namespace, Name: config.ConfigMap.Name}
-	if err := reader.Get(ctx, key, &object); apierrors.IsNotFound(err) {
-		ctrl.LoggerFrom(ctx).Info("Kueue's configuration is not where it should be; make sure that it lists "+
-			externalFramework+" under integrations.externalFrameworks and not "+builtinFramework+
-			" under integrations.frameworks, or name its place in kueue.configMap", "configMap", key)
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("reading Kueue's configuration: %w", err)
-	}
-	for name, content := range object.Data {
-		var theirs kueueconfig.Configuration
-		if err := yaml.Unmarshal([]byte(content), &theirs); err != nil {
-			return fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
-		}
-		if theirs.Kind == "Configuration" {
-			if err := compare(config, &theirs); err != nil {
-				return fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// compare looks for what the two configurations must agree on.
-func compare(ours *configapi.Kueue, theirs *kueueconfig.Configuration) error {
-	var frameworks, external []string
-	if theirs.Integrations != nil {
-		frameworks, external = theirs.Integrations.Frameworks, theirs.Integrations.ExternalFrameworks
-	}
-	var errs []error
-	if slices.Contains(frameworks, builtinFramework) {
-		errs = append(errs, fmt.Errorf("integrations.frameworks lists %q: two integrations would fight over every TrainJob; "+
-			"take it out, list %q under integrations.externalFrameworks, and restart Kueue",
-			builtinFramework, externalFramework))
-	} else if !slices.ContainsFunc(external, func(s string) bool { return strings.EqualFold(s, externalFramework) }) {
-		errs = append(errs, fmt.Errorf("integrations.externalFrameworks does not list %q: Kueue would queue the TrainJobs' "+
-			"JobSets a second time; add it, and restart Kueue", externalFramework))
-	}
-	if theirs.ManageJobsWithoutQueueName != ours.ManageJobsWithoutQueueName {
-		errs = append(errs, fmt.Errorf("manageJobsWithoutQueueName is %t there and kueue.manageJobsWithoutQueueName %t "+
-			"here; make them the same", theirs.ManageJobsWithoutQueueName, ours.ManageJobsWithoutQueueName))
-	}
-	if waits := theirs.WaitForPodsReady != nil; waits != ours.WaitForPodsReady {
-		errs = append(errs, fmt.Errorf("waitForPodsReady is set there: %t, and kueue.waitForPodsReady is %t here; "+
-			"make them the same", waits, ours.WaitForPodsReady))
-	}
-	return errors.Join(errs...)
 }

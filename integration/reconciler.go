@@ -143,7 +143,7 @@ func options(config Config, p policy) []jobframework.Option {
 		jobframework.WithClock(config.Clock),
 		jobframework.WithCache(schdcache.New(config.Client)), // jobframework asks it which LocalQueues have own metrics
 	}
-	if config.Kueue.WaitForPodsReady {
+	if ptr.Deref(config.Kueue.WaitForPodsReady, false) {
 		options = append(options, jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{}))
 	}
 	if after := config.Kueue.AfterDeactivated; after != nil {

@@ -240,7 +240,7 @@ func reconcilerOf(t *testing.T, d overrides.Dialect, change func(*configapi.Kueu
 func TestNewReconciler(t *testing.T) {
 	for want, change := range map[string]func(*configapi.Kueue){
 		"": func(k *configapi.Kueue) {
-			k.WaitForPodsReady, k.AfterDeactivated = true, &metav1.Duration{Duration: time.Hour}
+			k.WaitForPodsReady, k.AfterDeactivated = new(true), &metav1.Duration{Duration: time.Hour}
 			k.OwnerKinds = []string{"Job.v1.batch"}
 		},
 		`kueue.ownerKinds[0] is "Job"; write Kind.version.group`: func(k *configapi.Kueue) { k.OwnerKinds = []string{"Job"} },

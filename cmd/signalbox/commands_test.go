@@ -2,16 +2,10 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus/testutil"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 )
@@ -88,62 +82,5 @@ func TestAwaitCertificates(t *testing.T) {
 	err := awaitCertificates(t.Context(), filepath.Join(dir, "file"))
 	if err == nil || !strings.Contains(err.Error(), "the certificate of the webhooks") {
 		t.Errorf("what can't be read is said: got %v", err)
-	}
-}
-
-func TestAwaitChange(t *testing.T) {
-	const head = "apiVersion: config.signalbox.dev/v1alpha1\nkind: Configuration\n"
-	path := filepath.Join(t.TempDir(), "config.yaml")
-	write := func(content string) {
-		t.Helper()
-		if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(path+".new", path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(head)
-	configValid.Set(1)
-	ended := make(chan error, 1)
-	check := func(_ context.Context, config *configapi.Configuration) error {
-		if config.Kueue.WaitForPodsReady {
-			return errors.New("Kueue's is another")
-		}
-		return nil
-	}
-	go func() { ended <- awaitChange(t.Context(), path, []byte(head), time.Millisecond, check) }()
-	runsOn := func(want float64) {
-		t.Helper()
-		poll := wait.PollUntilContextTimeout
-		err := poll(t.Context(), time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-			return testutil.ToFloat64(configValid) == want, nil
-		})
-		if err != nil {
-			t.Fatalf("signalbox_config_valid is not %v", want)
-		}
-		select {
-		case err := <-ended:
-			t.Fatalf("it has ended: %v", err)
-		default:
-		}
-	}
-	write(head + "concurrency: 0\n")
-	runsOn(0)
-	write(head)
-	runsOn(1)
-	write(head + "kueue: {featureGates: {Nothing: true}}\n")
-	runsOn(0)
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	runsOn(0)
-	write(head)
-	runsOn(1)
-	write(head + "kueue: {waitForPodsReady: true}\n")
-	runsOn(0)
-	write(head + "concurrency: 7\n")
-	if err := <-ended; !errors.Is(err, errChanged) {
-		t.Errorf("another that is valid: got %v", err)
 	}
 }

@@ -43,9 +43,7 @@ func command() *cobra.Command {
 			ctrl.SetLogger(log)
 			ctx := logr.NewContext(cmd.Context(), log)
 			configValid.Set(1) // nothing runs with another
-			if path == "" {
-				return run(ctx, configapi.Default())
-			}
+			kueueConfigValid.Set(1)
 			return runWith(ctx, path, reload)
 		},
 	}
@@ -57,19 +55,24 @@ func command() *cobra.Command {
 	return cmd
 }
 
-// runWith runs the manager with a configuration file and, if reload is set, restarts it when the file has changed.
+// runWith runs the manager with a configuration file, "" for none, and restarts it when Kueue's configuration has
+// changed or, if reload is set, the file.
 func runWith(ctx context.Context, path string, reload bool) error {
-	config, content, err := load(path)
-	if err != nil {
-		return err
-	}
-	if !reload {
-		return run(ctx, config)
+	config, content := configapi.Default(), []byte(nil)
+	if path != "" {
+		var err error
+		if config, content, err = load(path); err != nil {
+			return err
+		}
 	}
 	running, end := context.WithCancelCause(ctx)
-	go func() { end(awaitChange(running, path, content, reloadInterval, checkCandidate)) }()
-	err = run(running, config)
-	if !errors.Is(context.Cause(running), errChanged) || ctx.Err() != nil {
+	defer end(nil)
+	if reload && path != "" {
+		go func() { end(awaitChange(running, path, content, reloadInterval, checkCandidate)) }()
+	}
+	err := run(running, config)
+	changed := errors.Is(context.Cause(running), errChanged) || errors.Is(err, errChanged)
+	if !changed || ctx.Err() != nil {
 		return err // asked to end, perhaps while it was about to restart
 	}
 	ctrl.LoggerFrom(ctx).Info("The configuration has changed; starting anew", "configuration", path, "ended", err)
@@ -104,16 +107,21 @@ func connect(limits configapi.ClientConnection) (*connection, error) {
 
 // run runs the manager until ctx ends.
 func run(ctx context.Context, config *configapi.Configuration) error {
-	if err := integration.Prepare(&config.Kueue); err != nil {
+	if err := integration.CheckConfiguration(&config.Kueue); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	cluster, err := connect(config.ClientConnection)
 	if err != nil {
 		return err
 	}
-	dialect, err := checkCluster(ctx, cluster, config) // before the manager, which says less of a missing CRD
+	found, err := checkCluster(ctx, cluster, config) // before the manager, which says less of a missing CRD
 	if err != nil {
 		return err
+	}
+	follow := &kueueFollower{reader: cluster.reader, given: config.Kueue, adopted: found.kueue, every: followInterval}
+	config.Kueue = *found.kueue
+	if err := integration.Prepare(&config.Kueue); err != nil {
+		return fmt.Errorf("configuration: %w", err)
 	}
 	if err := integration.AwaitTrainJobs(ctx, cluster.clients.Discovery(), clock.RealClock{}); err != nil {
 		return fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
@@ -126,21 +134,30 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err != nil {
 		return err
 	}
-	if err := newAssembly(ctx, mgr, cluster.clients, config, self).add(ctx, dialect); err != nil {
+	if err := newAssembly(ctx, mgr, cluster.clients, config, self).add(ctx, found.dialect); err != nil {
+		return err
+	}
+	if err := mgr.Add(follow); err != nil {
 		return err
 	}
 	commit, _ := built()
 	buildInfo.WithLabelValues(version, orUnknown(commit)).Set(1)
-	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "trainer", dialect.Name())
+	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "trainer", found.dialect.Name())
 	return mgr.Start(ctx)
 }
 
-// checkCluster rejects a cluster on which the configuration can't work, with what to change. It returns how the Trainer
-// takes overrides.
-func checkCluster(
-	ctx context.Context, cluster *connection, config *configapi.Configuration,
-) (overrides.Dialect, error) {
-	err := integration.Check(ctx, cluster.reader, cluster.clients.Discovery(), &config.Kueue)
+// found is what a cluster adds to the configuration.
+type found struct {
+	// dialect is how the Trainer takes overrides.
+	dialect overrides.Dialect
+	// kueue is the configuration's, with what Kueue's own says of the rest.
+	kueue *configapi.Kueue
+}
+
+// checkCluster rejects a cluster on which the configuration can't work, with what to change.
+func checkCluster(ctx context.Context, cluster *connection, config *configapi.Configuration) (found, error) {
+	kueue, differs := integration.Adopt(ctx, cluster.reader, &config.Kueue)
+	err := errors.Join(integration.Check(cluster.clients.Discovery()), differs)
 	dialect := overrides.Bundled
 	if *config.Trainer.Enabled {
 		err = errors.Join(err, trainer.Check(ctx, cluster.reader))
@@ -150,9 +167,9 @@ func checkCluster(
 		err = errors.Join(err, missing)
 	}
 	if err != nil {
-		return dialect, fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
+		return found{}, fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
 	}
-	return dialect, nil
+	return found{dialect, kueue}, nil
 }
 
 // checkCandidate rejects a changed configuration that can't work on this cluster.

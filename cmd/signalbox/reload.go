@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -27,21 +29,27 @@ var configValid = prometheus.NewGauge(prometheus.GaugeOpts{
 		"log says why.",
 })
 
+var kueueConfigValid = prometheus.NewGauge(prometheus.GaugeOpts{
+	Name: "signalbox_kueue_config_valid",
+	Help: "1 where Kueue's configuration is what the manager runs with, 0 where it can't be read, or was changed to " +
+		"what contradicts the manager's own; the log says why.",
+})
+
 var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "signalbox_build_info",
 	Help: "Always 1; version and commit of the manager.",
 }, []string{"version", "commit"})
 
-func init() { metrics.Registry.MustRegister(configValid, buildInfo) }
+func init() { metrics.Registry.MustRegister(configValid, kueueConfigValid, buildInfo) }
 
 // errChanged is why a manager ends whose configuration is another now.
 var errChanged = errors.New("the configuration has changed")
 
-// awaitChange returns errChanged when the configuration file has changed to another that is valid and fits the cluster,
-// which check tells, and nil when ctx ends. Of what can't be it says so, and the manager runs on with what it has.
-func awaitChange(
-	ctx context.Context, path string, running []byte, every time.Duration,
-	check func(context.Context, *configapi.Configuration) error,
+// follow calls look every so often, and returns errChanged when that has found a change, and nil when ctx ends. Of what
+// can't be followed it says so, and the manager runs on with what it has; valid is 0 for so long.
+func follow(
+	ctx context.Context, every time.Duration, valid prometheus.Gauge, problem string,
+	look func() (changed bool, err error),
 ) error {
 	log := ctrl.LoggerFrom(ctx).WithName("configuration")
 	tick := time.NewTicker(every)
@@ -53,28 +61,65 @@ func awaitChange(
 			return nil
 		case <-tick.C:
 		}
-		content, err := os.ReadFile(path)
-		if err == nil && bytes.Equal(content, running) {
-			configValid.Set(1)
+		changed, err := look()
+		switch {
+		case err == nil && changed:
+			return errChanged
+		case err == nil:
+			valid.Set(1)
 			logged = ""
 			continue
 		}
-		var config *configapi.Configuration
-		if err == nil {
-			config, err = parse(path, content)
-		}
-		if err == nil {
-			err = check(ctx, config)
-		}
-		if err == nil {
-			return errChanged
-		}
-		configValid.Set(0)
+		valid.Set(0)
 		if err.Error() != logged && ctx.Err() == nil {
-			log.Error(err, "The configuration was changed to what can't be; running on with the one of before")
+			log.Error(err, problem)
 			logged = err.Error()
 		}
 	}
+}
+
+// awaitChange returns errChanged when the configuration file has changed to another that is valid and fits the cluster,
+// which check tells, and nil when ctx ends.
+func awaitChange(
+	ctx context.Context, path string, running []byte, every time.Duration,
+	check func(context.Context, *configapi.Configuration) error,
+) error {
+	const problem = "The configuration was changed to what can't be; running on with the one of before"
+	return follow(ctx, every, configValid, problem, func() (bool, error) {
+		content, err := os.ReadFile(path)
+		if err != nil || bytes.Equal(content, running) {
+			return false, err
+		}
+		config, err := parse(path, content)
+		if err != nil {
+			return false, err
+		}
+		return true, check(ctx, config)
+	})
+}
+
+// followInterval is how often Kueue's configuration is read.
+const followInterval = time.Minute
+
+// kueueFollower ends the manager with errChanged when Kueue's configuration, and with it what was adopted of it, has
+// changed to another that fits ours.
+type kueueFollower struct {
+	reader  client.Reader
+	given   configapi.Kueue
+	adopted *configapi.Kueue
+	every   time.Duration
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: whoever waits to lead is to follow too.
+func (*kueueFollower) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable.
+func (f *kueueFollower) Start(ctx context.Context) error {
+	const problem = "Kueue's configuration can't be followed; running on with what it was"
+	return follow(ctx, f.every, kueueConfigValid, problem, func() (bool, error) {
+		adopted, err := integration.Adopt(ctx, f.reader, &f.given)
+		return !reflect.DeepEqual(adopted, f.adopted), err
+	})
 }
 
 // load reads a configuration file and checks it. It returns its content too.

@@ -110,22 +110,24 @@ type ClientConnection struct {
 	Burst int `json:"burst"`
 }
 
-// Kueue repeats settings of Kueue's Configuration (config.kueue.x-k8s.io/v1beta2) by their names there.
+// Kueue has settings of Kueue's Configuration (config.kueue.x-k8s.io/v1beta2) by their names there. Those whose default
+// is Kueue's are read from it, and needn't be set; set to something else they are refused.
 type Kueue struct {
-	// ConfigMap is where the installed Kueue keeps its configuration. It is read at start-up, to refuse a Kueue that
-	// runs its own TrainJob integration and settings that differ from those here. Default
-	// kueue-system/kueue-manager-config.
+	// ConfigMap is where the installed Kueue keeps its configuration. It is read at start-up and every minute afterwards,
+	// to take over what Signalbox must do as Kueue does, and to refuse a Kueue that runs its own TrainJob integration and
+	// settings that differ from those here. Default kueue-system/kueue-manager-config.
 	ConfigMap NamespacedName `json:"configMap"`
 	// ManageJobsWithoutQueueName queues TrainJobs without a queue name too. Default false.
 	ManageJobsWithoutQueueName bool `json:"manageJobsWithoutQueueName"`
 	// ManagedJobsNamespaceSelector is the namespaces that Kueue manages. Default all but kube-system and kueue-system.
 	ManagedJobsNamespaceSelector *metav1.LabelSelector `json:"managedJobsNamespaceSelector,omitempty"`
-	// WaitForPodsReady keeps the Workloads' PodsReady condition, which Kueue's waitForPodsReady acts on. Default false.
-	WaitForPodsReady bool `json:"waitForPodsReady"`
-	// LabelKeysToCopy are labels copied from TrainJobs to Workloads (Kueue: integrations.labelKeysToCopy).
+	// WaitForPodsReady keeps the Workloads' PodsReady condition, which Kueue's waitForPodsReady acts on. Default
+	// Kueue's, and false where its configuration can't be found.
+	WaitForPodsReady *bool `json:"waitForPodsReady,omitempty"`
+	// LabelKeysToCopy are labels copied from TrainJobs to Workloads (Kueue: integrations.labelKeysToCopy). Default Kueue's.
 	LabelKeysToCopy []string `json:"labelKeysToCopy,omitempty"`
 	// AfterDeactivated is how long a TrainJob is kept that Kueue has deactivated (Kueue:
-	// objectRetentionPolicies.workloads.afterDeactivatedByKueue). Default for ever.
+	// objectRetentionPolicies.workloads.afterDeactivatedByKueue). Default Kueue's, which is for ever unless set.
 	AfterDeactivated *metav1.Duration `json:"afterDeactivated,omitempty"`
 	// OwnerKinds are kinds that Kueue manages and that may own TrainJobs, as Kind.version.group; a TrainJob of theirs is
 	// not queued by itself.
@@ -138,7 +140,8 @@ type Kueue struct {
 	// cluster (MultiKueue). Default system:serviceaccount:kueue-system:kueue-controller-manager.
 	Identities []string `json:"identities,omitempty"`
 	// FeatureGates of Kueue that differ from its defaults, by name. Signalbox acts on TopologyAwareScheduling,
-	// TASMultiLayerTopology and AssignQueueLabelsForPods, and Kueue's library on the others.
+	// TASMultiLayerTopology and AssignQueueLabelsForPods, and Kueue's library on the others. Default Kueue's; gates that
+	// are set on Kueue's command line must be repeated here.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 }
 

@@ -91,8 +91,10 @@ matchExpressions:
     "identities" (list (printf "system:serviceaccount:%s:%s" .Values.kueue.namespace .Values.kueue.serviceAccount))
     "manageJobsWithoutQueueName" .Values.kueue.manageJobsWithoutQueueName
     "managedJobsNamespaceSelector" (include "signalbox.namespaces" . | fromYaml)
-    "waitForPodsReady" .Values.kueue.waitForPodsReady
     "featureGates" .Values.kueue.featureGates) }}
+{{- if not (kindIs "invalid" .Values.kueue.waitForPodsReady) }}
+{{- $_ := set $config.kueue "waitForPodsReady" .Values.kueue.waitForPodsReady }}
+{{- end }}
 {{- if eq .Values.certificates.source "internal" }}
 {{- $service := printf "%s.%s.svc" (include "signalbox.webhookService" .) .Release.Namespace }}
 {{- $names := list $service (printf "%s.cluster.local" $service) }}

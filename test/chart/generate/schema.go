@@ -23,6 +23,7 @@ var narrower = map[string]map[string]any{
 	"metrics.port":                       {"minimum": 0, "maximum": 65535},
 	"certificates.source":                {"enum": []string{"internal", "cert-manager", "existing"}},
 	"verbosity":                          {"minimum": 0, "maximum": 5},
+	"kueue.waitForPodsReady":             {"type": []string{"boolean", "null"}},
 	"podDisruptionBudget.maxUnavailable": {"type": []string{"integer", "string"}},
 }
 

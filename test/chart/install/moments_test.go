@@ -144,7 +144,7 @@ func (s *stand) reload(m *manager) {
 	said("concurrency: Invalid value: 0: must be 1 or more", 1)
 	s.counts(m, "signalbox_config_valid 0")
 	s.train("invalid", "Complete")
-	write(strings.Replace(m.base, "waitForPodsReady: false", "waitForPodsReady: true", 1))
+	write(strings.Replace(m.base, "manageJobsWithoutQueueName: false", "manageJobsWithoutQueueName: true", 1))
 	said("this cluster is not ready for Signalbox", 1)
 	m.base = strings.Replace(m.base, "kind: Configuration", "kind: Configuration\nconcurrency: 7", 1)
 	write(m.base)

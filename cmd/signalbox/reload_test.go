@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
+)
+
+// awaitGauge waits until a gauge has a value.
+func awaitGauge(t *testing.T, gauge prometheus.Gauge, want float64) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true,
+		func(context.Context) (bool, error) { return testutil.ToFloat64(gauge) == want, nil })
+	if err != nil {
+		t.Fatalf("the gauge is not %v", want)
+	}
+}
+
+func TestAwaitChange(t *testing.T) {
+	const head = "apiVersion: config.signalbox.dev/v1alpha1\nkind: Configuration\n"
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	write := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(head)
+	configValid.Set(1)
+	ended := make(chan error, 1)
+	check := func(_ context.Context, config *configapi.Configuration) error {
+		if config.Kueue.WaitForPodsReady != nil {
+			return errors.New("Kueue's is another")
+		}
+		return nil
+	}
+	go func() { ended <- awaitChange(t.Context(), path, []byte(head), time.Millisecond, check) }()
+	runsOn := func(want float64) {
+		t.Helper()
+		awaitGauge(t, configValid, want)
+		select {
+		case err := <-ended:
+			t.Fatalf("it has ended: %v", err)
+		default:
+		}
+	}
+	write(head + "concurrency: 0\n")
+	runsOn(0)
+	write(head)
+	runsOn(1)
+	write(head + "kueue: {featureGates: {Nothing: true}}\n")
+	runsOn(0)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	runsOn(0)
+	write(head)
+	runsOn(1)
+	write(head + "kueue: {waitForPodsReady: true}\n")
+	runsOn(0)
+	write(head + "concurrency: 7\n")
+	if err := <-ended; !errors.Is(err, errChanged) {
+		t.Errorf("another that is valid: got %v", err)
+	}
+}
+
+func TestKueueIsFollowed(t *testing.T) {
+	const head = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n" +
+		"integrations: {externalFrameworks: [TrainJob.v1alpha1.trainer.kubeflow.org]}\n"
+	given := configapi.Default().Kueue
+	theirs := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: given.ConfigMap.Namespace, Name: given.ConfigMap.Name},
+		Data:       map[string]string{"a.yaml": head},
+	}
+	cluster := fake.NewClientBuilder().WithObjects(theirs).Build()
+	adopted, err := integration.Adopt(t.Context(), cluster, &given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &kueueFollower{reader: cluster, given: given, adopted: adopted, every: time.Millisecond}
+	if f.NeedLeaderElection() {
+		t.Error("each replica runs with it")
+	}
+	ended := make(chan error, 1)
+	kueueConfigValid.Set(1)
+	go func() { ended <- f.Start(t.Context()) }()
+	write := func(content string) {
+		t.Helper()
+		theirs.Data["a.yaml"] = content
+		if err := cluster.Update(t.Context(), theirs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(head + "manageJobsWithoutQueueName: true\n") // which ours contradicts
+	awaitGauge(t, kueueConfigValid, 0)
+	write(head + "multiKueue: {gcInterval: 1m}\n") // which isn't ours
+	awaitGauge(t, kueueConfigValid, 1)
+	write(head + "waitForPodsReady: {timeout: 1m}\n")
+	if err := <-ended; !errors.Is(err, errChanged) {
+		t.Errorf("another that fits: got %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.Start(ctx); err != nil {
+		t.Errorf("asked to end: got %v", err)
+	}
+}

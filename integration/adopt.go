@@ -1,0 +1,177 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/featuregate"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
+	"sigs.k8s.io/yaml"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+)
+
+const (
+	builtinFramework  = "trainer.kubeflow.org/trainjob"
+	externalFramework = "TrainJob.v1alpha1.trainer.kubeflow.org"
+)
+
+// Adopt returns the settings with what Kueue's configuration says of those that aren't set. It refuses a Kueue that
+// runs its own TrainJob integration, and settings that differ from Kueue's. Where Kueue's configuration isn't where it
+// should be, it says so in the log, and the settings are as they are.
+func Adopt(ctx context.Context, reader client.Reader, config *configapi.Kueue) (*configapi.Kueue, error) {
+	var object corev1.ConfigMap
+	key := client.ObjectKey{Namespace: config.ConfigMap.Namespace, Name: config.ConfigMap.Name}
+	if err := reader.Get(ctx, key, &object); apierrors.IsNotFound(err) {
+		ctrl.LoggerFrom(ctx).Info("Kueue's configuration is not where it should be; make sure that it lists "+
+			externalFramework+" under integrations.externalFrameworks and not "+builtinFramework+
+			" under integrations.frameworks, or name its place in kueue.configMap", "configMap", key)
+		return config, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("reading Kueue's configuration: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(object.Data)) {
+		var theirs kueueconfig.Configuration
+		if err := yaml.Unmarshal([]byte(object.Data[name]), &theirs); err != nil {
+			return nil, fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
+		}
+		if theirs.Kind != "Configuration" {
+			continue
+		}
+		adopted, err := adopt(config, &theirs)
+		if err != nil {
+			return nil, fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
+		}
+		return adopted, nil
+	}
+	return config, nil
+}
+
+// adopt returns our settings with theirs in the place of those that aren't set.
+func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration) (*configapi.Kueue, error) {
+	settings := *ours
+	settings.FeatureGates = maps.Clone(ours.FeatureGates)
+	a := &adoption{Kueue: &settings}
+	a.frameworks(theirs.Integrations)
+	if theirs.ManageJobsWithoutQueueName != ours.ManageJobsWithoutQueueName {
+		a.differ("manageJobsWithoutQueueName", theirs.ManageJobsWithoutQueueName, ours.ManageJobsWithoutQueueName)
+	}
+	a.namespaces(theirs)
+	waits := theirs.WaitForPodsReady != nil
+	if ours.WaitForPodsReady == nil {
+		a.WaitForPodsReady = &waits
+	} else if *ours.WaitForPodsReady != waits {
+		a.errs = append(a.errs, fmt.Errorf("waitForPodsReady is set there: %t, and kueue.waitForPodsReady is %t here; "+
+			"take it out here", waits, *ours.WaitForPodsReady))
+	}
+	a.labels(theirs.Integrations)
+	a.retention(theirs.ObjectRetentionPolicies)
+	a.gates(theirs.FeatureGates)
+	return a.Kueue, errors.Join(a.errs...)
+}
+
+// adoption is the settings in the making, and what speaks against them.
+type adoption struct {
+	*configapi.Kueue
+	errs []error
+}
+
+// differ notes that a setting has another value here than in Kueue's configuration.
+func (a *adoption) differ(name string, theirs, ours any) {
+	a.errs = append(a.errs,
+		fmt.Errorf("%s is %v there and kueue.%s %v here; make them the same", name, theirs, name, ours))
+}
+
+func (a *adoption) frameworks(theirs *kueueconfig.Integrations) {
+	var frameworks, external []string
+	if theirs != nil {
+		frameworks, external = theirs.Frameworks, theirs.ExternalFrameworks
+	}
+	if slices.Contains(frameworks, builtinFramework) {
+		a.errs = append(a.errs, fmt.Errorf("integrations.frameworks lists %q: two integrations would fight over every "+
+			"TrainJob; take it out, list %q under integrations.externalFrameworks, and restart Kueue",
+			builtinFramework, externalFramework))
+	} else if !slices.ContainsFunc(external, func(s string) bool { return strings.EqualFold(s, externalFramework) }) {
+		a.errs = append(a.errs, fmt.Errorf("integrations.externalFrameworks does not list %q: Kueue would queue the "+
+			"TrainJobs' JobSets a second time; add it, and restart Kueue", externalFramework))
+	}
+}
+
+// namespaces compares the selectors of namespaces where Kueue's has one; else it is Kueue's default, which depends on
+// where Kueue is installed.
+func (a *adoption) namespaces(theirs *kueueconfig.Configuration) {
+	if theirs.ManagedJobsNamespaceSelector == nil {
+		return
+	}
+	their, err := metav1.LabelSelectorAsSelector(theirs.ManagedJobsNamespaceSelector)
+	if err != nil {
+		a.errs = append(a.errs, fmt.Errorf("managedJobsNamespaceSelector: %w", err))
+		return
+	}
+	our, err := metav1.LabelSelectorAsSelector(a.ManagedJobsNamespaceSelector)
+	if err != nil {
+		a.errs = append(a.errs, fmt.Errorf("kueue.managedJobsNamespaceSelector: %w", err))
+		return
+	}
+	if their.String() != our.String() {
+		a.differ("managedJobsNamespaceSelector", fmt.Sprintf("%q", their), fmt.Sprintf("%q", our))
+	}
+}
+
+func (a *adoption) labels(theirs *kueueconfig.Integrations) {
+	var keys []string
+	if theirs != nil {
+		keys = theirs.LabelKeysToCopy
+	}
+	if a.LabelKeysToCopy == nil {
+		a.LabelKeysToCopy = keys
+	} else if !reflect.DeepEqual(slices.Sorted(slices.Values(keys)), slices.Sorted(slices.Values(a.LabelKeysToCopy))) {
+		a.differ("labelKeysToCopy", keys, a.LabelKeysToCopy)
+	}
+}
+
+func (a *adoption) retention(theirs *kueueconfig.ObjectRetentionPolicies) {
+	var after *metav1.Duration
+	if theirs != nil && theirs.Workloads != nil {
+		after = theirs.Workloads.AfterDeactivatedByKueue
+	}
+	if a.AfterDeactivated == nil {
+		a.AfterDeactivated = after
+	} else if after == nil || *after != *a.AfterDeactivated {
+		there := "not set"
+		if after != nil {
+			there = after.Duration.String()
+		}
+		a.differ("afterDeactivated", there, a.AfterDeactivated.Duration)
+	}
+}
+
+// gates takes over the feature gates that this version of Kueue's library knows; others are of another version of
+// Kueue, and nothing here depends on them.
+func (a *adoption) gates(theirs map[string]bool) {
+	known := utilfeature.DefaultMutableFeatureGate.GetAll()
+	for _, name := range slices.Sorted(maps.Keys(theirs)) {
+		if _, found := known[featuregate.Feature(name)]; !found {
+			continue
+		}
+		if ours, set := a.FeatureGates[name]; set && ours != theirs[name] {
+			a.differ("featureGates."+name, theirs[name], ours)
+			continue
+		}
+		if a.FeatureGates == nil {
+			a.FeatureGates = map[string]bool{}
+		}
+		a.FeatureGates[name] = theirs[name]
+	}
+}

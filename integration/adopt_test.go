@@ -1,0 +1,115 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+)
+
+func TestAdopt(t *testing.T) {
+	const head = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
+	const external = head + "integrations: {externalFrameworks: [" + externalFramework + "]}\n"
+	hour := &metav1.Duration{Duration: time.Hour}
+	cases := map[string]struct {
+		reason string
+		ours   func(*configapi.Kueue)
+		theirs string // "" where there is no ConfigMap
+		down   string
+		// want changes our settings to what is adopted; refused is what the error says instead.
+		want    func(*configapi.Kueue)
+		refused []string
+	}{
+		"defaults": {reason: "theirs are known then", theirs: external,
+			want: func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) }},
+		"theirs": {reason: "nobody repeats them",
+			theirs: external[:len(external)-2] + ", labelKeysToCopy: [team]}\nwaitForPodsReady: {timeout: 1m}\n" +
+				"objectRetentionPolicies: {workloads: {afterDeactivatedByKueue: 1h}}\n" +
+				"featureGates: {PartialAdmission: false, GateOfAnotherKueue: true}\n",
+			want: func(k *configapi.Kueue) {
+				k.WaitForPodsReady, k.LabelKeysToCopy, k.AfterDeactivated = new(true), []string{"team"}, hour
+				k.FeatureGates = map[string]bool{"PartialAdmission": false}
+			}},
+		"repeated": {reason: "what is the same may be said twice",
+			ours: func(k *configapi.Kueue) {
+				k.WaitForPodsReady, k.LabelKeysToCopy, k.AfterDeactivated = new(true), []string{"b", "a"}, hour
+				k.FeatureGates = map[string]bool{"PartialAdmission": false, "TopologyAwareScheduling": true}
+			},
+			theirs: external[:len(external)-2] + ", labelKeysToCopy: [a, b]}\nwaitForPodsReady: {timeout: 1m}\n" +
+				"objectRetentionPolicies: {workloads: {afterDeactivatedByKueue: 1h}}\n" +
+				"featureGates: {PartialAdmission: false}\nmanagedJobsNamespaceSelector: {matchExpressions: [" +
+				"{key: kubernetes.io/metadata.name, operator: NotIn, values: [kueue-system, kube-system]}]}\n",
+			want: func(*configapi.Kueue) {}},
+		"other settings": {reason: "every difference is named, with both values",
+			ours: func(k *configapi.Kueue) {
+				k.WaitForPodsReady, k.LabelKeysToCopy, k.AfterDeactivated = new(true), []string{"a"}, hour
+				k.FeatureGates = map[string]bool{"PartialAdmission": true}
+			},
+			theirs: external + "manageJobsWithoutQueueName: true\nfeatureGates: {PartialAdmission: false}\n" +
+				"managedJobsNamespaceSelector: {matchLabels: {team: a}}\n",
+			refused: []string{"manageJobsWithoutQueueName is true there and kueue.manageJobsWithoutQueueName false here",
+				"waitForPodsReady is set there: false, and kueue.waitForPodsReady is true here",
+				`managedJobsNamespaceSelector is "team=a" there and kueue.managedJobsNamespaceSelector "kubernetes.io/`,
+				"labelKeysToCopy is [] there and kueue.labelKeysToCopy [a] here",
+				"afterDeactivated is not set there and kueue.afterDeactivated 1h0m0s here",
+				"featureGates.PartialAdmission is false there and kueue.featureGates.PartialAdmission true here"}},
+		"another time": {reason: "it is not the same",
+			ours:    func(k *configapi.Kueue) { k.AfterDeactivated = hour },
+			theirs:  external + "objectRetentionPolicies: {workloads: {afterDeactivatedByKueue: 2h}}\n",
+			refused: []string{"afterDeactivated is 2h0m0s there and kueue.afterDeactivated 1h0m0s here"}},
+		"wrong selectors": {reason: "they can't be compared",
+			theirs:  external + "managedJobsNamespaceSelector: {matchLabels: {a b: c}}\n",
+			refused: []string{"managedJobsNamespaceSelector: "}},
+		"our wrong selector": {reason: "they can't be compared",
+			ours: func(k *configapi.Kueue) {
+				k.ManagedJobsNamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}
+			},
+			theirs:  external + "managedJobsNamespaceSelector: {matchLabels: {a: c}}\n",
+			refused: []string{"kueue.managedJobsNamespaceSelector: "}},
+		"built-in": {reason: "two integrations would fight",
+			theirs:  head + "integrations: {frameworks: [batch/job, " + builtinFramework + "]}\n",
+			refused: []string{`integrations.frameworks lists "trainer.kubeflow.org/trainjob"`, "take it out"}},
+		"nothing said": {reason: "Kueue must know that TrainJobs are managed", theirs: head,
+			refused: []string{"ConfigMap kueue-system/kueue-manager-config key a.yaml: ",
+				"integrations.externalFrameworks does not list", "add it"}},
+		"no configuration":      {reason: "it may be elsewhere", want: func(*configapi.Kueue) {}},
+		"another configuration": {reason: "it is not Kueue's", theirs: "kind: Other", want: func(*configapi.Kueue) {}},
+		"no YAML":               {reason: "it can't be read", theirs: "{", refused: []string{"key a.yaml: "}},
+		"unreadable": {reason: "it isn't known", theirs: external, down: "ConfigMap",
+			refused: []string{errDown.Error()}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			ours := &configapi.Default().Kueue
+			if c.ours != nil {
+				c.ours(ours)
+			}
+			before := *ours
+			var objects []client.Object
+			if c.theirs != "" {
+				objects = append(objects, &corev1.ConfigMap{Data: map[string]string{"a.yaml": c.theirs},
+					ObjectMeta: metav1.ObjectMeta{Namespace: ours.ConfigMap.Namespace, Name: ours.ConfigMap.Name}})
+			}
+			got, err := Adopt(t.Context(), cluster(t, c.down, objects...), ours)
+			for _, refused := range c.refused {
+				if err == nil || !strings.Contains(err.Error(), refused) {
+					t.Errorf("%s: got %v, want %q in it", c.reason, err, refused)
+				}
+			}
+			if c.want == nil {
+				return
+			}
+			want := before
+			c.want(&want)
+			if diff := cmp.Diff(&want, got); err != nil || diff != "" {
+				t.Errorf("%s: %v\n%s", c.reason, err, diff)
+			}
+		})
+	}
+}
