@@ -85,6 +85,14 @@ test-versions: ## The end-to-end suite on other releases of Kubernetes, Kueue an
 test-upgrade: ## Upgrade Kubernetes from 1.36 to 1.37 under gangs that run and gangs that wait
 	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled NEXT_KUBERNETES=1.37 LABELS=upgrade
 
+.PHONY: bump
+bump: go ## Move to another release: KUEUE=v0.20.0, JOBSET=, TRAINER= or KUBERNETES=; docs/development.md has the rest of the way
+	@test/cluster/bump.sh kueue=$(KUEUE) jobset=$(JOBSET) trainer=$(TRAINER) kubernetes=$(KUBERNETES)
+	go build ./... && go vet ./... && go vet -C test/cluster ./... && go vet -C test/chart ./...
+	$(MAKE) --no-print-directory generate
+	$(MAKE) --no-print-directory test-unit
+	@echo "All compiles, and the table tests pass. docs/development.md, Moving to another release, has what is left."
+
 .PHONY: test-unit
 test-unit: go ## Table tests; no control plane
 	@rm -rf coverage/unit && mkdir -p coverage/unit

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
@@ -29,7 +30,7 @@ const (
 
 // Adopt returns the settings with what Kueue's configuration says of those that aren't set. It refuses a Kueue that
 // runs its own TrainJob integration, and settings that differ from Kueue's. Where Kueue's configuration isn't where it
-// should be, it says so in the log, and the settings are as they are.
+// should be, it says so in the log, and Kueue's defaults are taken.
 func Adopt(ctx context.Context, reader client.Reader, config *configapi.Kueue) (*configapi.Kueue, error) {
 	var object corev1.ConfigMap
 	key := client.ObjectKey{Namespace: config.ConfigMap.Namespace, Name: config.ConfigMap.Name}
@@ -37,7 +38,7 @@ func Adopt(ctx context.Context, reader client.Reader, config *configapi.Kueue) (
 		ctrl.LoggerFrom(ctx).Info("Kueue's configuration is not where it should be; make sure that it lists "+
 			externalFramework+" under integrations.externalFrameworks and not "+builtinFramework+
 			" under integrations.frameworks, or name its place in kueue.configMap", "configMap", key)
-		return config, nil
+		return withDefaults(config), nil
 	} else if err != nil {
 		return nil, fmt.Errorf("reading Kueue's configuration: %w", err)
 	}
@@ -55,7 +56,14 @@ func Adopt(ctx context.Context, reader client.Reader, config *configapi.Kueue) (
 		}
 		return adopted, nil
 	}
-	return config, nil
+	return withDefaults(config), nil
+}
+
+// withDefaults returns the settings with Kueue's defaults in the place of those that aren't set.
+func withDefaults(config *configapi.Kueue) *configapi.Kueue {
+	settings := *config
+	settings.WaitForPodsReady = new(ptr.Deref(config.WaitForPodsReady, false))
+	return &settings
 }
 
 // adopt returns our settings with theirs in the place of those that aren't set.

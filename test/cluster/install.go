@@ -74,6 +74,9 @@ func (x *plan) installEarly(ctx context.Context) error {
 	if err := x.applier.apply(ctx, base...); err != nil {
 		return err
 	}
+	if err := x.configureKueue(ctx); err != nil {
+		return err
+	}
 	if x.profile.signalbox {
 		if err := x.grantSignalbox(ctx); err != nil {
 			return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,16 +12,9 @@ import (
 
 // manager starts a controller manager with a configuration file made from the asset of its name.
 func (x *plan) manager(ctx context.Context, name string, values map[string]any, env ...string) error {
-	certs, err := x.ca.serving(x.layout, name)
+	all, err := x.managerValues(name, values)
 	if err != nil {
 		return err
-	}
-	all := map[string]any{
-		"Health": hostPort(x.ports[name]), "Metrics": hostPort(x.ports[name+"-metrics"]),
-		"WebhookPort": x.ports[name+"-webhook"], "CertDir": certs,
-	}
-	for k, v := range values {
-		all[k] = v
 	}
 	if err := x.asset(name+".yaml", all); err != nil {
 		return err
@@ -33,15 +27,35 @@ func (x *plan) manager(ctx context.Context, name string, values map[string]any, 
 	})
 }
 
+// managerValues are those that a manager's configuration file is made with.
+func (x *plan) managerValues(name string, own map[string]any) (map[string]any, error) {
+	certs, err := x.ca.serving(x.layout, name)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]any{
+		"Health": hostPort(x.ports[name]), "Metrics": hostPort(x.ports[name+"-metrics"]),
+		"WebhookPort": x.ports[name+"-webhook"], "CertDir": certs,
+	}
+	maps.Copy(all, own)
+	return all, nil
+}
+
 func (x *plan) startKueue(ctx context.Context) error {
-	certs := x.layout.pki("kueue")
-	err := x.manager(ctx, "kueue",
-		map[string]any{"Builtin": x.profile.builtin, "Signalbox": x.profile.signalbox}, "KUEUE_METRICS_CERTS="+certs)
+	return x.manager(ctx, "kueue", x.kueueValues(), "KUEUE_METRICS_CERTS="+x.layout.pki("kueue"))
+}
+
+func (x *plan) kueueValues() map[string]any {
+	return map[string]any{"Builtin": x.profile.builtin, "Signalbox": x.profile.signalbox}
+}
+
+// configureKueue makes the ConfigMap that an installed Kueue has its configuration in, where Signalbox reads it.
+func (x *plan) configureKueue(ctx context.Context) error {
+	values, err := x.managerValues("kueue", x.kueueValues())
 	if err != nil {
 		return err
 	}
-	// An installed Kueue has its configuration in this ConfigMap, where Signalbox looks at it.
-	config, err := os.ReadFile(x.layout.config("kueue.yaml"))
+	config, err := render("kueue.yaml", values)
 	if err != nil {
 		return err
 	}
