@@ -49,24 +49,35 @@ cluster-tool: go
 
 ##@ Test
 
+# $(call beside,SUITE,OTHERS) runs a suite while others run, one after the other; what they print follows.
+define beside
+	@echo "make $(2) runs beside make $(1); what it prints follows."
+	@$(MAKE) --no-print-directory $(2) >beside.log 2>&1 & beside=$$!; \
+		$(MAKE) --no-print-directory $(1) || { kill $$beside; exit 1; }; \
+		wait $$beside; code=$$?; cat beside.log; exit $$code
+endef
+
 .PHONY: test
 test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer, and beside Kubeflow Trainers; NODES=real for test-node too
 	@rm -rf coverage/e2e-* junit*.xml
-	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled
 ifeq ($(NODES),real)
-	@echo "Real nodes train beside the next suite; what they print follows it."
-	@$(MAKE) --no-print-directory test-node >node.log 2>&1 & node=$$!; \
-		$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS='!repeats' || { kill $$node; exit 1; }; \
-		wait $$node; code=$$?; cat node.log; exit $$code
+	$(call beside,test-bundled,test-chart test-kubeflow-2.1)
+	$(call beside,test-kubeflow,test-node)
 else
-	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS='!repeats'
+	@for suite in test-bundled test-kubeflow test-kubeflow-2.1 test-chart; do $(MAKE) --no-print-directory $$suite || exit 1; done
 endif
-	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-2.1
-	@$(MAKE) --no-print-directory test-chart
 	@$(MAKE) --no-print-directory chaos PROFILE=bundled SECONDS=60
 	@echo "Statements covered by the unit tests and the end-to-end suite together:"
 	@go tool covdata percent -i coverage/unit,coverage/e2e-bundled,coverage/e2e-kubeflow,coverage/e2e-kubeflow-2.1 | grep -E 'signalbox/(overrides|podsets|admission|store|integration|trainer)\b'
 	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="([0-9]+)" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3 \4/p' junit-*.xml | awk '{a+=$$1-$$2; e+=$$3; f+=$$4} END {print a-e-f " passed, " e+f " failed"}'
+
+.PHONY: test-bundled test-kubeflow test-kubeflow-2.1
+test-bundled:
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled
+test-kubeflow:
+	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS='!repeats'
+test-kubeflow-2.1:
+	@SIGNALBOX_STATE=$(CURDIR)/.cluster-2.1 $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-2.1
 
 .PHONY: test-trainers
 test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer, and what takes minutes and repeats itself
@@ -106,7 +117,7 @@ test-chart: cluster-tool ## Do what the documentation says with kubectl and Helm
 	CGO_ENABLED=0 go build -o $(BIN)/signalbox ./cmd/signalbox
 	@$(MAKE) --no-print-directory kubectl
 	CGO_ENABLED=0 go test -C test/chart -c -o $(BIN)/chart.test ./install
-	$(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m
+	SIGNALBOX_STATE=$(CURDIR)/.cluster-chart $(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m
 
 .PHONY: kubectl
 kubectl: go ## Build kubectl and Helm into bin/
