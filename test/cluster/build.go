@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"time"
 )
 
 // part is a program that is built from a pinned Go module.
@@ -192,21 +191,23 @@ func buildPart(ctx context.Context, l layout, p part, position string) (string, 
 	if err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(out); err == nil {
-		return out, nil
-	}
+	label := position + " " + p.name
+	return out, once(label, out, func() error { return p.build(ctx, label, dir, out) })
+}
+
+// build leaves the binary under its name only when it is complete: an interrupted build leaves nothing that looks built.
+func (p part) build(ctx context.Context, label, dir, out string) (err error) {
 	source := p.pkg
 	if len(p.replace) > 0 {
 		if source, err = p.changedMain(ctx, dir, filepath.Dir(out)); err != nil {
-			return "", err
+			return err
 		}
 	}
-	// The binary appears under its name only when it is complete: an interrupted build leaves nothing that looks built.
-	b := build{label: position + " " + p.name, dir: dir, out: out + ".part", cgo: p.cgo}
+	b := build{label: label, dir: dir, out: out + ".part", cgo: p.cgo}
 	if err := b.run(ctx, "-tags", p.tags, "-ldflags", p.ldflags(), source); err != nil {
-		return "", err
+		return err
 	}
-	return out, os.Rename(out+".part", out)
+	return os.Rename(out+".part", out)
 }
 
 // key changes when anything changes that the binary is made of.
@@ -301,37 +302,6 @@ func (b build) run(ctx context.Context, args ...string) error {
 		return fmt.Errorf("building %s: %w\n%s", b.label, err, output.String())
 	}
 	return nil
-}
-
-// showProgress prints a line that counts the seconds, on a terminal in place and elsewhere now and then. The returned
-// function ends it; builds that take no time leave no line.
-func showProgress(w *os.File, label string) func(error) {
-	start, stop, stopped := time.Now(), make(chan struct{}), make(chan struct{})
-	every, lead, end := 10*time.Second, "", "\n"
-	if info, err := w.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-		every, lead, end = time.Second, "\r", " "
-	}
-	elapsed := func() time.Duration { return time.Since(start).Round(time.Second) }
-	go func() {
-		defer close(stopped)
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				fmt.Fprintf(w, "%s%s: building, %s%s", lead, label, elapsed(), end)
-			case <-stop:
-				return
-			}
-		}
-	}()
-	return func(err error) {
-		close(stop)
-		<-stopped
-		if err == nil && elapsed() > time.Second {
-			fmt.Fprintf(w, "%s%s: built in %s      \n", lead, label, elapsed())
-		}
-	}
 }
 
 // moduleDir returns the folder of a module in the module cache, as the part's go.mod pins it.

@@ -87,19 +87,14 @@ func (s store) filled() bool {
 	return err == nil
 }
 
-// fill makes the store, in a machine of its own, because it mounts what it unpacks.
-func (s store) fill(ctx context.Context, binaries map[string]string) (err error) {
-	if s.filled() {
-		return nil
-	}
-	only, err := os.Create(s.path + ".lock") // of two clones that share the cache, one fills it
-	if err != nil {
-		return err
-	}
-	defer only.Close()
-	if err := await(only); err != nil || s.filled() {
-		return err
-	}
+// fill makes the store, unless there is one.
+func (s store) fill(ctx context.Context, binaries map[string]string) error {
+	const label = "images, PyTorch among them"
+	return once(label, s.path, func() error { return s.make(ctx, label, binaries) })
+}
+
+// make makes the store in a machine of its own, because it mounts what it unpacks.
+func (s store) make(ctx context.Context, label string, binaries map[string]string) (err error) {
 	work := s.path + ".work"
 	if err := os.RemoveAll(work); err != nil {
 		return err
@@ -108,7 +103,7 @@ func (s store) fill(ctx context.Context, binaries map[string]string) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	done := showProgress(os.Stderr, "images, PyTorch among them")
+	done := showProgress(os.Stderr, label)
 	defer func() { done(err) }()
 	archives, err := s.archives(ctx, work)
 	if err != nil {
