@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,17 +29,20 @@ const (
 	externalFramework = "TrainJob.v1alpha1.trainer.kubeflow.org"
 )
 
-// Adopt returns the settings with what Kueue's configuration says of those that aren't set. It refuses a Kueue that
-// runs its own TrainJob integration, and settings that differ from Kueue's. Where Kueue's configuration isn't where it
-// should be, it says so in the log, and Kueue's defaults are taken.
-func Adopt(ctx context.Context, reader client.Reader, config *configapi.Kueue) (*configapi.Kueue, error) {
+// Adopt returns the settings with what Kueue's configuration says of those that aren't set, and for feature gates that
+// it doesn't name, with the defaults of Kueue's release, which is one of FindReleases. It rejects a Kueue that runs its
+// own TrainJob integration, and settings that differ from Kueue's. Where Kueue's configuration isn't where it should
+// be, it says so in the log, and Kueue's defaults are taken.
+func Adopt(
+	ctx context.Context, reader client.Reader, config *configapi.Kueue, release string,
+) (*configapi.Kueue, error) {
 	var object corev1.ConfigMap
 	key := client.ObjectKey{Namespace: config.ConfigMap.Namespace, Name: config.ConfigMap.Name}
 	if err := reader.Get(ctx, key, &object); apierrors.IsNotFound(err) {
 		ctrl.LoggerFrom(ctx).Info("Kueue's configuration is not where it should be; make sure that it lists "+
 			externalFramework+" under integrations.externalFrameworks and not "+builtinFramework+
 			" under integrations.frameworks, or name its place in kueue.configMap", "configMap", key)
-		return withDefaults(config), nil
+		return withDefaults(config, release), nil
 	} else if err != nil {
 		return nil, fmt.Errorf("reading Kueue's configuration: %w", err)
 	}
@@ -50,27 +54,26 @@ func Adopt(ctx context.Context, reader client.Reader, config *configapi.Kueue) (
 		if theirs.Kind != "Configuration" {
 			continue
 		}
-		adopted, err := adopt(config, &theirs)
+		adopted, err := adopt(config, &theirs, release)
 		if err != nil {
 			return nil, fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
 		}
 		return adopted, nil
 	}
-	return withDefaults(config), nil
+	return withDefaults(config, release), nil
 }
 
 // withDefaults returns the settings with Kueue's defaults in the place of those that aren't set.
-func withDefaults(config *configapi.Kueue) *configapi.Kueue {
-	settings := *config
-	settings.WaitForPodsReady = new(ptr.Deref(config.WaitForPodsReady, false))
-	return &settings
+func withDefaults(config *configapi.Kueue, release string) *configapi.Kueue {
+	a := newAdoption(config)
+	a.WaitForPodsReady = new(ptr.Deref(config.WaitForPodsReady, false))
+	a.gates(nil, release)
+	return a.Kueue
 }
 
 // adopt returns our settings with theirs in the place of those that aren't set.
-func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration) (*configapi.Kueue, error) {
-	settings := *ours
-	settings.FeatureGates = maps.Clone(ours.FeatureGates)
-	a := &adoption{Kueue: &settings}
+func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration, release string) (*configapi.Kueue, error) {
+	a := newAdoption(ours)
 	a.frameworks(theirs.Integrations)
 	if theirs.ManageJobsWithoutQueueName != ours.ManageJobsWithoutQueueName {
 		a.differ("manageJobsWithoutQueueName", theirs.ManageJobsWithoutQueueName, ours.ManageJobsWithoutQueueName)
@@ -85,7 +88,7 @@ func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration) (*configapi
 	}
 	a.labels(theirs.Integrations)
 	a.retention(theirs.ObjectRetentionPolicies)
-	a.gates(theirs.FeatureGates)
+	a.gates(theirs.FeatureGates, release)
 	return a.Kueue, errors.Join(a.errs...)
 }
 
@@ -93,6 +96,11 @@ func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration) (*configapi
 type adoption struct {
 	*configapi.Kueue
 	errs []error
+}
+
+func newAdoption(ours *configapi.Kueue) *adoption {
+	settings := *ours
+	return &adoption{Kueue: &settings}
 }
 
 // differ notes that a setting has another value here than in Kueue's configuration.
@@ -165,21 +173,32 @@ func (a *adoption) retention(theirs *kueueconfig.ObjectRetentionPolicies) {
 	}
 }
 
-// gates takes over the feature gates that this version of Kueue's library knows; others are of another version of
-// Kueue, and nothing here depends on them.
-func (a *adoption) gates(theirs map[string]bool) {
+// gates takes over the feature gates of Kueue's configuration that the library knows, and the defaults of Kueue's
+// release. Other gates are of another release, and nothing here depends on them. A gate that only our settings name is
+// taken for one of Kueue's command line.
+func (a *adoption) gates(theirs map[string]bool, release string) {
+	gates := maps.Clone(a.FeatureGates)
+	if gates == nil {
+		gates = map[string]bool{}
+	}
 	known := utilfeature.DefaultMutableFeatureGate.GetAll()
 	for _, name := range slices.Sorted(maps.Keys(theirs)) {
-		if _, found := known[featuregate.Feature(name)]; !found {
+		gate := cmp.Or(renamedGates[name], featuregate.Feature(name))
+		if _, found := known[gate]; !found {
 			continue
 		}
-		if ours, set := a.FeatureGates[name]; set && ours != theirs[name] {
-			a.differ("featureGates."+name, theirs[name], ours)
+		if ours, set := gates[string(gate)]; set && ours != theirs[name] {
+			a.differ("featureGates."+string(gate), theirs[name], ours)
 			continue
 		}
-		if a.FeatureGates == nil {
-			a.FeatureGates = map[string]bool{}
+		gates[string(gate)] = theirs[name]
+	}
+	for name, value := range defaultGates(release) {
+		if _, set := gates[name]; !set {
+			gates[name] = value
 		}
-		a.FeatureGates[name] = theirs[name]
+	}
+	if len(gates) > 0 {
+		a.FeatureGates = gates
 	}
 }

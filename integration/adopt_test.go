@@ -98,7 +98,7 @@ func TestAdopt(t *testing.T) {
 				objects = append(objects, &corev1.ConfigMap{Data: map[string]string{"a.yaml": c.theirs},
 					ObjectMeta: metav1.ObjectMeta{Namespace: ours.ConfigMap.Namespace, Name: ours.ConfigMap.Name}})
 			}
-			got, err := Adopt(t.Context(), cluster(t, c.down, objects...), ours)
+			got, err := Adopt(t.Context(), cluster(t, c.down, objects...), ours, Kueue.Newest)
 			for _, refused := range c.refused {
 				if err == nil || !strings.Contains(err.Error(), refused) {
 					t.Errorf("%s: got %v, want %q in it", c.reason, err, refused)

@@ -24,21 +24,13 @@ const TrainJobCRD = "trainjobs.trainer.kubeflow.org"
 
 // DialectOf returns how the Trainer that a CRD is of takes overrides.
 func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (overrides.Dialect, error) {
-	for _, version := range crd.Spec.Versions {
-		if version.Name != trainerapi.GroupVersion.Version || version.Schema == nil || version.Schema.OpenAPIV3Schema == nil {
-			continue
-		}
-		spec := version.Schema.OpenAPIV3Schema.Properties["spec"].Properties
-		if patches, found := spec[overrides.RuntimePatches]; found {
-			if hasGracePeriod(&patches) {
-				return overrides.Kubeflow23, nil
-			}
-			return overrides.Kubeflow22, nil
-		}
-		for _, d := range []overrides.Dialect{overrides.Kubeflow21, overrides.Kubeflow20} {
-			if _, found := spec[d.Field()]; found {
-				return d, nil
-			}
+	spec := specOf(crd, trainerapi.GroupVersion.Version)
+	if hasField(spec, gracePeriod) {
+		return overrides.Kubeflow23, nil
+	}
+	for _, d := range []overrides.Dialect{overrides.Kubeflow22, overrides.Kubeflow21, overrides.Kubeflow20} {
+		if _, found := spec[d.Field()]; found {
+			return d, nil
 		}
 	}
 	return nil, fmt.Errorf("CRD %s has none of spec.%s, spec.%s and spec.%s: it is of no Kubeflow Trainer from v2.0 to "+
@@ -46,28 +38,10 @@ func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (overrides.Dialect
 		crd.Name, overrides.RuntimePatches, overrides.PodTemplateOverrides, overrides.PodSpecOverrides)
 }
 
-// hasGracePeriod reports whether runtimePatches can set a pod's grace period, which they can since Kubeflow Trainer
-// v2.3.
-func hasGracePeriod(patches *apiextensionsv1.JSONSchemaProps) bool {
-	inside := func(s *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
-		if s.Items != nil && s.Items.Schema != nil {
-			return s.Items.Schema
-		}
-		return s
-	}
-	s := inside(patches)
-	path := []string{
-		"trainingRuntimeSpec", "template", "spec", "replicatedJobs", "template", "spec", "template", "spec",
-	}
-	for _, name := range path {
-		next, found := s.Properties[name]
-		if !found {
-			return false
-		}
-		s = inside(&next)
-	}
-	_, found := s.Properties["terminationGracePeriodSeconds"]
-	return found
+// gracePeriod is what runtimePatches can set of a pod since Kubeflow Trainer v2.3.
+var gracePeriod = []string{
+	overrides.RuntimePatches, "trainingRuntimeSpec", "template", "spec", "replicatedJobs", "template", "spec", "template",
+	"spec", "terminationGracePeriodSeconds",
 }
 
 // refusalHolds is for how long a refused atomic start is remembered: Kubeflow Trainer v2.2.0 refuses all of them,

@@ -18,8 +18,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	_ "sigs.k8s.io/kueue/pkg/features" // registers Kueue's feature gates
 
@@ -28,8 +26,8 @@ import (
 )
 
 // Prepare sets what jobframework keeps for the whole process: Kueue's feature gates and the kinds that may own
-// TrainJobs. It is to be called once, with what Adopt returns, before anything else of this package but Check and
-// Adopt.
+// TrainJobs. It is to be called once, with what Adopt returns, before anything else of this package but
+// FindReleases and Adopt.
 func Prepare(config *configapi.Kueue) error {
 	if err := CheckConfiguration(config); err != nil {
 		return err
@@ -63,15 +61,6 @@ func Identity(ctx context.Context, clients kubernetes.Interface) (string, error)
 		return "", fmt.Errorf("asking who we are: %w", err)
 	}
 	return review.Status.UserInfo.Username, nil
-}
-
-// Check refuses a cluster on which the integration can't work, with what to change. It looks neither at the Trainer nor
-// at Kueue's configuration, which Adopt does.
-func Check(disco discovery.DiscoveryInterface) error {
-	return errors.Join(
-		served(disco, kueue.SchemeGroupVersion.WithKind("Workload"), "install Kueue v0.17 or later"),
-		served(disco, jobset.SchemeGroupVersion.WithKind("JobSet"), "install JobSet v0.10 or later"),
-	)
 }
 
 // serveTime is for how long the API server may not list the kinds of a CRD that it has.

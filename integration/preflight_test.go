@@ -138,33 +138,6 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
-	cases := map[string]struct {
-		reason string
-		disco  *kindsServed
-		want   []string
-	}{
-		"as it should be": {reason: "nothing is wrong", disco: &kindsServed{kinds: []string{"Workload", "JobSet"}}},
-		"nothing installed": {reason: "both are missing", disco: &kindsServed{}, want: []string{
-			"install Kueue v0.17 or later", "install JobSet v0.10 or later"}},
-		"an old Kueue": {reason: "one is missing", disco: &kindsServed{kinds: []string{"JobSet"}}, want: []string{
-			"does not serve kind Workload"}},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			err := Check(c.disco)
-			if len(c.want) == 0 && err != nil {
-				t.Errorf("%s: got %v", c.reason, err)
-			}
-			for _, want := range c.want {
-				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("%s: got %v, want %q in it", c.reason, err, want)
-				}
-			}
-		})
-	}
-}
-
 func TestFindTrainer(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := apiextensionsv1.AddToScheme(scheme); err != nil {

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,9 +94,10 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if errs := limits.CheckBuilt(effective.ReplicatedJobs, r.policy.features.claimsCounted); len(errs) > 0 {
 		return blocked(ReasonLimitExceeded, fmt.Errorf("%s: %w", store.Describe(o.job), errs.ToAggregate()))
 	}
-	if n := len(effective.ReplicatedJobs); n > podsets.Max {
+	most := cmp.Or(limits.ReplicatedJobs, podsets.Max)
+	if n := len(effective.ReplicatedJobs); n > most {
 		return blocked(ReasonTooManyPodSets, fmt.Errorf("%s has %d replicatedJobs, but a Workload holds at most %d PodSets; "+
-			"refer to a runtime with fewer", store.Describe(o.job), n, podsets.Max))
+			"refer to a runtime with fewer", store.Describe(o.job), n, most))
 	}
 	if o.queue.podSets, err = podsets.Of(effective, r.policy.features.podSets()); err != nil {
 		return blocked(ReasonInvalidRuntime, err)

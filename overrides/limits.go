@@ -24,6 +24,9 @@ type Limits struct {
 	Elements int
 	// GracePeriodSeconds is the longest time that a pod may take to terminate.
 	GracePeriodSeconds int64
+	// ReplicatedJobs is the most ReplicatedJobs that a queued TrainJob may run: as many as a Workload of the installed
+	// Kueue may have PodSets. 0 is podsets.Max.
+	ReplicatedJobs int
 }
 
 // CheckSize returns an error for each limit that the TrainJob exceeds by itself. It is for before Compute, which takes

@@ -49,6 +49,7 @@ func Of(e *overrides.Effective, features Features) ([]kueue.PodSet, error) {
 			Template: *rj.Template.Spec.Template.DeepCopy(),
 			Count:    rj.Replicas * overrides.PodsPerJob(rj),
 		}
+		podSet.Template.Spec.SchedulingGroup = nil // the CRD of Kueue 0.17 hasn't the field, and Kueue doesn't read it
 		if features.TopologyAware {
 			request, err := topologyRequest(rj, features)
 			if err != nil {
@@ -61,13 +62,14 @@ func Of(e *overrides.Effective, features Features) ([]kueue.PodSet, error) {
 	return podSets, nil
 }
 
-// defaulted returns the pod template with the defaults of core/v1, and with JobSet's restart policy: the default of
-// core/v1 is invalid for a Job.
+// defaulted returns the pod template with the defaults of core/v1, with JobSet's restart policy, because the default of
+// core/v1 is invalid for a Job, and without the group of its pods, which earlier versions left in.
 func defaulted(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 	t := &corev1.PodTemplate{Template: *template.DeepCopy()}
 	if t.Template.Spec.RestartPolicy == "" {
 		t.Template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 	}
+	t.Template.Spec.SchedulingGroup = nil
 	corev1defaults.SetObjectDefaults_PodTemplate(t)
 	return t.Template
 }

@@ -124,9 +124,24 @@ func TestDefaultsAreNoDifference(t *testing.T) {
 	if !Equal(podSets, stored) || !Equal(stored, podSets) {
 		t.Error("what the defaults say is the same as nothing")
 	}
+	spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("own")}
+	if !Equal(podSets, stored) {
+		t.Error("Kueue 0.17 doesn't store it, and nothing that Kueue decides depends on it")
+	}
 	c.ImagePullPolicy = corev1.PullAlways
 	if Equal(podSets, stored) {
 		t.Error("what is not a default is a difference")
+	}
+}
+
+// A field that Kueue 0.17 doesn't have would be pruned, and the Workload would fit no more.
+func TestGroupsOfPodsAreLeftOut(t *testing.T) {
+	rj := replicatedJob("node", func(rj *jobset.ReplicatedJob) {
+		rj.Template.Spec.Template.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("own")}
+	})
+	podSets, err := Of(effective(rj), Features{})
+	if err != nil || podSets[0].Template.Spec.SchedulingGroup != nil {
+		t.Errorf("got %v, %v", podSets, err)
 	}
 }
 

@@ -118,8 +118,9 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err != nil {
 		return err
 	}
-	follow := &kueueFollower{reader: cluster.reader, given: config.Kueue, adopted: found.kueue, every: followInterval}
-	config.Kueue = *found.kueue
+	follow := &kueueFollower{connection: cluster, given: config.Kueue, running: found.kueue, every: followInterval}
+	report(ctx, found.kueue.releases)
+	config.Kueue = *found.kueue.settings
 	if err := integration.Prepare(&config.Kueue); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
@@ -134,7 +135,7 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err != nil {
 		return err
 	}
-	if err := newAssembly(ctx, mgr, cluster.clients, config, self).add(ctx, found.dialect); err != nil {
+	if err := newAssembly(ctx, mgr, cluster.clients, config, self).add(ctx, found); err != nil {
 		return err
 	}
 	if err := mgr.Add(follow); err != nil {
@@ -150,14 +151,30 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 type found struct {
 	// dialect is how the Trainer takes overrides.
 	dialect overrides.Dialect
-	// kueue is the configuration's, with what Kueue's own says of the rest.
-	kueue *configapi.Kueue
+	kueue   kueueFound
+}
+
+// kueueFound is what of a cluster's Kueue a manager runs with.
+type kueueFound struct {
+	// settings are the configuration's, with what Kueue's own says of the rest.
+	settings *configapi.Kueue
+	releases integration.Releases
+}
+
+// findKueue returns what of a cluster's Kueue a manager would run with. A component that is missing, one that is too
+// old, and settings that contradict each other are errors that say what to change.
+func findKueue(ctx context.Context, cluster *connection, given *configapi.Kueue) (kueueFound, error) {
+	releases, err := integration.FindReleases(ctx, cluster.reader, cluster.clients.Discovery())
+	if releases.Kueue == "" {
+		return kueueFound{}, err
+	}
+	settings, differs := integration.Adopt(ctx, cluster.reader, given, releases.Kueue)
+	return kueueFound{settings, releases}, errors.Join(err, differs)
 }
 
 // checkCluster rejects a cluster on which the configuration can't work, with what to change.
 func checkCluster(ctx context.Context, cluster *connection, config *configapi.Configuration) (found, error) {
-	kueue, differs := integration.Adopt(ctx, cluster.reader, &config.Kueue)
-	err := errors.Join(integration.Check(cluster.clients.Discovery()), differs)
+	kueue, err := findKueue(ctx, cluster, &config.Kueue)
 	dialect := overrides.Bundled
 	if *config.Trainer.Enabled {
 		err = errors.Join(err, trainer.Check(ctx, cluster.reader))

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -35,12 +35,30 @@ var kueueConfigValid = prometheus.NewGauge(prometheus.GaugeOpts{
 		"what contradicts the manager's own; the log says why.",
 })
 
+var releaseInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	Name: "signalbox_release_info",
+	Help: "Always 1; the release of each component that the cluster has, and whether this version of Signalbox is " +
+		"tested with it. Of Kueue and JobSet, as far as their CRDs show it.",
+}, []string{"component", "release", "tested"})
+
 var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "signalbox_build_info",
 	Help: "Always 1; version and commit of the manager.",
 }, []string{"version", "commit"})
 
-func init() { metrics.Registry.MustRegister(configValid, kueueConfigValid, buildInfo) }
+func init() { metrics.Registry.MustRegister(configValid, kueueConfigValid, releaseInfo, buildInfo) }
+
+// report sets the metric of the cluster's releases, and logs those that this version isn't tested with.
+func report(ctx context.Context, releases integration.Releases) {
+	releaseInfo.Reset()
+	for _, c := range releases.Components() {
+		releaseInfo.WithLabelValues(c.Name, c.Release, strconv.FormatBool(c.Tested())).Set(1)
+	}
+	if untested := releases.Untested(); len(untested) > 0 {
+		ctrl.LoggerFrom(ctx).Info("This version of Signalbox is not tested with a later release; upgrade Signalbox",
+			"untested", untested)
+	}
+}
 
 // errChanged is why a manager ends whose configuration is another now.
 var errChanged = errors.New("the configuration has changed")
@@ -101,12 +119,12 @@ func awaitChange(
 // followInterval is how often Kueue's configuration is read.
 const followInterval = time.Minute
 
-// kueueFollower ends the manager with errChanged when Kueue's configuration, and with it what was adopted of it, has
-// changed to another that fits ours.
+// kueueFollower ends the manager with errChanged when Kueue or its configuration, and with it what was adopted of it,
+// has changed to another that fits ours.
 type kueueFollower struct {
-	reader  client.Reader
+	*connection
 	given   configapi.Kueue
-	adopted *configapi.Kueue
+	running kueueFound
 	every   time.Duration
 }
 
@@ -115,11 +133,26 @@ func (*kueueFollower) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable.
 func (f *kueueFollower) Start(ctx context.Context) error {
-	const problem = "Kueue's configuration can't be followed; running on with what it was"
+	const problem = "Kueue can't be followed; running on with what it was"
+	reported := f.running.releases
 	return follow(ctx, f.every, kueueConfigValid, problem, func() (bool, error) {
-		adopted, err := integration.Adopt(ctx, f.reader, &f.given)
-		return !reflect.DeepEqual(adopted, f.adopted), err
+		now, err := findKueue(ctx, f.connection, &f.given)
+		if err != nil {
+			return false, err
+		}
+		if now.releases != reported {
+			report(ctx, now.releases)
+			reported = now.releases
+		}
+		return now.differs(f.running), nil
 	})
+}
+
+// differs reports whether a manager that runs with the one would behave differently with the other. Of Kubernetes and
+// JobSet it makes no difference which release they are: what depends on it is found out by their APIs all the time.
+func (k kueueFound) differs(other kueueFound) bool {
+	return k.releases.Kueue != other.releases.Kueue || k.releases.MaxPodSets != other.releases.MaxPodSets ||
+		!reflect.DeepEqual(k.settings, other.settings)
 }
 
 // load reads a configuration file and checks it. It returns its content too.

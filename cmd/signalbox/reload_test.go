@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -11,12 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
 )
 
 // awaitGauge waits until a gauge has a value.
@@ -83,37 +81,61 @@ func TestAwaitChange(t *testing.T) {
 func TestKueueIsFollowed(t *testing.T) {
 	const head = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n" +
 		"integrations: {externalFrameworks: [TrainJob.v1alpha1.trainer.kubeflow.org]}\n"
+	s := newServer(t)
 	given := configapi.Default().Kueue
-	theirs := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: given.ConfigMap.Namespace, Name: given.ConfigMap.Name},
-		Data:       map[string]string{"a.yaml": head},
+	path := "/api/v1/namespaces/" + given.ConfigMap.Namespace + "/configmaps/" + given.ConfigMap.Name
+	write := func(content string) {
+		t.Helper()
+		data, err := json.Marshal(&corev1.ConfigMap{Data: map[string]string{"a.yaml": content}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.serve(path, string(data))
 	}
-	cluster := fake.NewClientBuilder().WithObjects(theirs).Build()
-	adopted, err := integration.Adopt(t.Context(), cluster, &given)
+	write(head)
+	cluster, err := connect(configapi.Default().ClientConnection)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &kueueFollower{reader: cluster, given: given, adopted: adopted, every: time.Millisecond}
+	found, err := findKueue(t.Context(), cluster, &given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &kueueFollower{connection: cluster, given: given, running: found, every: time.Millisecond}
 	if f.NeedLeaderElection() {
 		t.Error("each replica runs with it")
 	}
 	ended := make(chan error, 1)
 	kueueConfigValid.Set(1)
 	go func() { ended <- f.Start(t.Context()) }()
-	write := func(content string) {
-		t.Helper()
-		theirs.Data["a.yaml"] = content
-		if err := cluster.Update(t.Context(), theirs); err != nil {
-			t.Fatal(err)
-		}
-	}
 	write(head + "manageJobsWithoutQueueName: true\n") // which ours contradicts
 	awaitGauge(t, kueueConfigValid, 0)
 	write(head + "multiKueue: {gcInterval: 1m}\n") // which isn't ours
 	awaitGauge(t, kueueConfigValid, 1)
+	s.serve("/version", `{"gitVersion":"v1.99.0"}`) // to which nobody has to restart
+	err = wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true,
+		func(context.Context) (bool, error) {
+			return testutil.ToFloat64(releaseInfo.WithLabelValues("Kubernetes", "1.99", "false")) == 1, nil
+		})
+	if err != nil {
+		t.Fatalf("another Kubernetes isn't reported: %v", err)
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("it has ended: %v", err)
+	default:
+	}
 	write(head + "waitForPodsReady: {timeout: 1m}\n")
 	if err := <-ended; !errors.Is(err, errChanged) {
 		t.Errorf("another that fits: got %v", err)
+	}
+	f.running, err = findKueue(t.Context(), cluster, &given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.serve(crdPath+"workloads.kueue.x-k8s.io", crdOfWorkloads(8))
+	if err := f.Start(t.Context()); !errors.Is(err, errChanged) {
+		t.Errorf("another release of Kueue: got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -127,6 +127,9 @@ func TestRunRefuses(t *testing.T) {
 		"no Kueue": {"it is needed", func(s *apiServer, _ *configapi.Configuration) {
 			s.without = "kueue.x-k8s.io/v1beta2"
 		}, "install Kueue"},
+		"an old Kubernetes": {"nobody has tried it", func(s *apiServer, _ *configapi.Configuration) {
+			s.objects["/version"] = `{"gitVersion":"v1.33.1"}`
+		}, "upgrade it to 1.34 or later"},
 		"no CRD": {"they come with the release", func(s *apiServer, _ *configapi.Configuration) {
 			delete(s.objects, crd)
 		}, "apply config/crd of this release"},

@@ -41,6 +41,26 @@ var clusterScoped = map[string]bool{
 	"MutatingWebhookConfiguration": true, "ValidatingWebhookConfiguration": true, "SelfSubjectReview": true,
 }
 
+// crdPath is where CRDs are, and crdOf one as JSON: its name, a version and the fields of its spec, an earlier version.
+const (
+	crdPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"
+	crdOf   = `{"metadata":{"name":%q},"spec":{"versions":[{"name":%q,"served":true,"schema":{"openAPIV3Schema":` +
+		`{"properties":{"spec":{"properties":{%s}}}}}},{"name":%q,"served":true}]}}`
+)
+
+// crdOfWorkloads returns the CRD of a Kueue whose Workloads hold so many PodSets.
+func crdOfWorkloads(maxPodSets int) string {
+	fields := fmt.Sprintf(`"preemptionGates":{},"podSets":{"maxItems":%d}`, maxPodSets)
+	return fmt.Sprintf(crdOf, "workloads.kueue.x-k8s.io", "v1beta2", fields, "v1beta1")
+}
+
+// serve makes the server answer with another object at a path.
+func (s *apiServer) serve(path, object string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects[path] = object
+}
+
 // newServer returns a server with the CRDs of this repository, for which KUBECONFIG is set.
 func newServer(t *testing.T) *apiServer {
 	t.Helper()
@@ -59,8 +79,12 @@ func newServer(t *testing.T) *apiServer {
 			t.Fatal(err)
 		}
 		group, plural, _ := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".yaml"), "_")
-		s.objects["/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"+plural+"."+group] = string(data)
+		s.objects[crdPath+plural+"."+group] = string(data)
 	}
+	s.objects["/version"] = `{"gitVersion":"v1.36.3"}`
+	s.objects[crdPath+"workloads.kueue.x-k8s.io"] = crdOfWorkloads(18)
+	s.objects[crdPath+"jobsets.jobset.x-k8s.io"] = fmt.Sprintf(crdOf, "jobsets.jobset.x-k8s.io", "v1alpha2",
+		`"failurePolicy":{"properties":{"rules":{"items":{"properties":{"onJobFailureMessagePatterns":{}}}}}}`, "v1alpha1")
 	server := httptest.NewServer(s)
 	t.Cleanup(server.CloseClientConnections)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")

@@ -52,8 +52,8 @@ func newAssembly(
 }
 
 // add adds all parts to the manager.
-func (a *assembly) add(ctx context.Context, dialect overrides.Dialect) error {
-	installed := integration.NewInstalled(dialect, clock.RealClock{})
+func (a *assembly) add(ctx context.Context, found found) error {
+	installed := integration.NewInstalled(found.dialect, clock.RealClock{})
 	var placement integration.Placement = gang.Unsupported{}
 	var next integration.Next
 	if *a.config.Trainer.Enabled {
@@ -65,9 +65,11 @@ func (a *assembly) add(ctx context.Context, dialect overrides.Dialect) error {
 	} else if err := installed.Watch(ctx, a.mgr.GetCache()); err != nil {
 		return err
 	}
+	limits := a.limits
+	limits.ReplicatedJobs = found.kueue.releases.MaxPodSets
 	reconciler, err := integration.NewReconciler(integration.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Recorder: a.recorder,
-		Kueue: &a.config.Kueue, Limits: a.limits, PodsWithin: a.config.Limits.PodsWithin.Duration,
+		Kueue: &a.config.Kueue, Limits: limits, PodsWithin: a.config.Limits.PodsWithin.Duration,
 		Installed: installed, Placement: placement, Clock: clock.RealClock{},
 	})
 	if err != nil {

@@ -195,7 +195,8 @@ func buildPart(ctx context.Context, l layout, p part, position string) (string, 
 	return out, once(label, out, func() error { return p.build(ctx, label, dir, out) })
 }
 
-// build leaves the binary under its name only when it is complete: an interrupted build leaves nothing that looks built.
+// build leaves the binary under its name only when it is complete: an interrupted build leaves nothing that looks
+// built.
 func (p part) build(ctx context.Context, label, dir, out string) (err error) {
 	source := p.pkg
 	if len(p.replace) > 0 {

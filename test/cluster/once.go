@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// once calls make, which leaves path, unless path exists. Programs that share the cache, such as suites that run side by
-// side, wait for the one that makes it, and show that they wait.
+// once calls make, which leaves path, unless path exists. Programs that share the cache, such as suites that run side
+// by side, wait for the one that makes it, and show that they wait.
 func once(label, path string, make func() error) error {
 	if made, err := exists(path); made || err != nil {
 		return err

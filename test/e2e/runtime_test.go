@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
@@ -104,7 +105,7 @@ var _ = ginkgo.Describe("A runtime", func() {
 		gomega.Eventually(blocked(ctx, tj)).Should(gomega.Equal(integration.ReasonTooManyPodSets))
 		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.And(
 			gomega.HavePrefix(integration.ReasonTooManyPodSets+": "), gomega.ContainSubstring("has 19 replicatedJobs"),
-			gomega.ContainSubstring("at most 18"))))
+			gomega.ContainSubstring(fmt.Sprintf("at most %d", maxPodSets[os.Getenv("SIGNALBOX_KUEUE")])))))
 		gomega.Expect(workloadOf(ctx, tj)).To(gomega.BeNil())
 
 		gomega.Eventually(func() error {
@@ -115,6 +116,9 @@ var _ = ginkgo.Describe("A runtime", func() {
 		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue(), "it follows the runtime that was mended")
 	})
 })
+
+// maxPodSets is how many PodSets a Workload holds, by release of Kueue.
+var maxPodSets = map[string]int{"0.17": 8, "0.18": 10, "0.19": podsets.Max}
 
 // blocked is the reason of a TrainJob's condition Blocked, "" where it has none.
 func blocked(ctx context.Context, tj *api.TrainJob) func() string {

@@ -1,0 +1,242 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/discovery"
+	"k8s.io/component-base/featuregate"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/features"
+
+	"github.com/signalbox-dev/signalbox/podsets"
+)
+
+// Component is what Signalbox needs of a cluster, and the releases of it that Signalbox is tested with
+// (docs/compatibility.md). An older release is rejected; a later one is only logged.
+type Component struct {
+	// Name of the component, as in the cluster's documentation.
+	Name string
+	// Oldest and Newest are releases by their first two numbers, such as "1.36".
+	Oldest, Newest string
+	// kind is one of the component's, and crd its CRD; none for Kubernetes.
+	kind schema.GroupVersionKind
+	crd  string
+}
+
+// The components, in the order in which they are checked.
+var (
+	Kubernetes = Component{Name: "Kubernetes", Oldest: "1.34", Newest: "1.37"}
+	Kueue      = Component{Name: "Kueue", Oldest: "0.17", Newest: "0.19",
+		kind: kueue.SchemeGroupVersion.WithKind("Workload"), crd: "workloads.kueue.x-k8s.io"}
+	JobSet = Component{Name: "JobSet", Oldest: "0.10", Newest: "0.12",
+		kind: jobset.SchemeGroupVersion.WithKind("JobSet"), crd: "jobsets.jobset.x-k8s.io"}
+)
+
+// Releases are the releases that a cluster has, by their first two numbers. Those of Kueue and JobSet are found by
+// their CRDs, because no other object of every installation says its version: a release whose CRD is the previous one's
+// counts as the previous.
+type Releases struct {
+	Kubernetes, Kueue, JobSet string
+	// MaxPodSets is how many PodSets a Workload may have: 8 in Kueue 0.17, 10 in 0.18, 18 in 0.19.
+	MaxPodSets int
+}
+
+// FindReleases returns the releases of a cluster. A component that is missing, or older than Signalbox works with, is
+// an error that says what to install.
+func FindReleases(
+	ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface,
+) (Releases, error) {
+	var r Releases
+	var errs [3]error
+	r.Kubernetes, errs[0] = kubernetesRelease(disco)
+	var crd *apiextensionsv1.CustomResourceDefinition
+	if crd, errs[1] = Kueue.readCRD(ctx, reader, disco); errs[1] == nil {
+		r.Kueue, r.MaxPodSets, errs[1] = kueueRelease(crd)
+	}
+	if crd, errs[2] = JobSet.readCRD(ctx, reader, disco); errs[2] == nil {
+		r.JobSet, errs[2] = jobSetRelease(crd)
+	}
+	return r, errors.Join(errs[:]...)
+}
+
+// Untested returns the components that are later than those that Signalbox is tested with, such as "Kueue 0.20".
+func (r Releases) Untested() []string {
+	var untested []string
+	for _, c := range r.Components() {
+		if !c.Tested() {
+			untested = append(untested, c.Name+" "+c.Release)
+		}
+	}
+	return untested
+}
+
+// Found is a component as a cluster has it.
+type Found struct {
+	Component
+	Release string
+}
+
+// Components returns the components with their releases.
+func (r Releases) Components() []Found {
+	return []Found{{Kubernetes, r.Kubernetes}, {Kueue, r.Kueue}, {JobSet, r.JobSet}}
+}
+
+// Tested reports whether Signalbox is tested with the release.
+func (f Found) Tested() bool { return !newer(f.Release, f.Newest) && !newer(f.Oldest, f.Release) }
+
+// newer reports whether release a is later than b.
+func newer(a, b string) bool {
+	return version.MustParseGeneric(b).LessThan(version.MustParseGeneric(a))
+}
+
+// tooOld is the error for a release before the oldest. found is what is known of it.
+func (c Component) tooOld(found string) error {
+	return fmt.Errorf("%s is older than %s %s; upgrade it to %s or later", found, c.Name, c.Oldest, c.Oldest)
+}
+
+func kubernetesRelease(disco discovery.ServerVersionInterface) (string, error) {
+	info, err := disco.ServerVersion()
+	if err != nil {
+		return "", fmt.Errorf("asking for the version of Kubernetes: %w", err)
+	}
+	v, err := version.ParseGeneric(info.GitVersion) // such as v1.36.3-gke.1
+	if err != nil {
+		return "", fmt.Errorf("the version of Kubernetes: %w", err)
+	}
+	release := fmt.Sprintf("%d.%d", v.Major(), v.Minor())
+	if newer(Kubernetes.Oldest, release) {
+		return "", Kubernetes.tooOld("Kubernetes " + info.GitVersion)
+	}
+	return release, nil
+}
+
+// readCRD returns the CRD of a component, nil where the manager may not read it: its role is then that of an earlier
+// chart, as in the midst of a rollback.
+func (c Component) readCRD(
+	ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface,
+) (*apiextensionsv1.CustomResourceDefinition, error) {
+	if err := served(disco, c.kind, "install "+c.Name+" v"+c.Oldest+" or later"); err != nil {
+		return nil, err
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	err := reader.Get(ctx, client.ObjectKey{Name: c.crd}, &crd)
+	if apierrors.IsForbidden(err) {
+		ctrl.LoggerFrom(ctx).Info("The CRD can't be read, and the release of its component is not known; apply the role of "+
+			"this version of Signalbox", "crd", c.crd, "assumed", c.Name+" "+c.Newest)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading CRD %s: %w", c.crd, err)
+	}
+	return &crd, nil
+}
+
+// kueueRelease returns the release of Kueue that has the CRD of Workloads, and how many PodSets it takes. nil is the
+// newest that is tested.
+func kueueRelease(crd *apiextensionsv1.CustomResourceDefinition) (release string, maxPodSets int, err error) {
+	if crd == nil {
+		return Kueue.Newest, podsets.Max, nil
+	}
+	spec := specOf(crd, kueue.SchemeGroupVersion.Version)
+	if _, found := spec["preemptionGates"]; !found {
+		return "", 0, Kueue.tooOld("Kueue, whose CRD " + crd.Name + " has no spec.preemptionGates,")
+	}
+	maxPodSets = int(ptr.Deref(spec["podSets"].MaxItems, podsets.Max))
+	switch {
+	case maxPodSets <= 8:
+		release = "0.17"
+	case maxPodSets <= 10:
+		release = "0.18"
+	case serves(crd, "v1beta1"):
+		release = "0.19"
+	default:
+		release = "0.20" // or later
+	}
+	return release, maxPodSets, nil
+}
+
+// jobSetRelease returns the release of JobSet that has the CRD. nil is the newest that is tested.
+func jobSetRelease(crd *apiextensionsv1.CustomResourceDefinition) (string, error) {
+	if crd == nil {
+		return JobSet.Newest, nil
+	}
+	spec := specOf(crd, jobset.SchemeGroupVersion.Version)
+	has := func(path ...string) bool { return hasField(spec, path) }
+	pod := []string{"replicatedJobs", "template", "spec", "template", "spec"}
+	switch {
+	case has(append(pod, "schedulingGroup")...):
+		return "0.12", nil
+	case has("volumeClaimPolicies"):
+		return "0.11", nil
+	case has("failurePolicy", "rules", "onJobFailureMessagePatterns"):
+		return "0.10", nil
+	}
+	return "", JobSet.tooOld("JobSet, whose CRD " + crd.Name +
+		" has no spec.failurePolicy.rules.onJobFailureMessagePatterns,")
+}
+
+// specOf returns the fields of spec in one version of a CRD; none where it has no such version.
+func specOf(crd *apiextensionsv1.CustomResourceDefinition, name string) map[string]apiextensionsv1.JSONSchemaProps {
+	for _, v := range crd.Spec.Versions {
+		if v.Name == name && v.Schema != nil && v.Schema.OpenAPIV3Schema != nil {
+			return v.Schema.OpenAPIV3Schema.Properties["spec"].Properties
+		}
+	}
+	return nil
+}
+
+// hasField reports whether there is a field at a path, which goes through the items of lists.
+func hasField(fields map[string]apiextensionsv1.JSONSchemaProps, path []string) bool {
+	next, found := fields[path[0]]
+	if !found || len(path) == 1 {
+		return found
+	}
+	if next.Items != nil && next.Items.Schema != nil {
+		next = *next.Items.Schema
+	}
+	return hasField(next.Properties, path[1:])
+}
+
+func serves(crd *apiextensionsv1.CustomResourceDefinition, name string) bool {
+	return slices.ContainsFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+		return v.Name == name && v.Served
+	})
+}
+
+// countedClaims are the gates by which Kueue counts or rejects resource claims. A release that doesn't know them does
+// neither, and Signalbox rejects claims itself.
+var countedClaims = []featuregate.Feature{features.KueueDRAIntegration, features.KueueDRARejectWorkloadsWhenDRADisabled}
+
+// renamedGates are the present names of gates that earlier releases of Kueue have by others.
+var renamedGates = map[string]featuregate.Feature{"DynamicResourceAllocation": features.KueueDRAIntegration}
+
+// defaultGates returns the gates whose default in a release of Kueue is not that of the library, with that default. Of
+// gates that the release doesn't know, the library's holds: they are about what the library does by itself.
+func defaultGates(release string) map[string]bool {
+	emulated := version.MustParseGeneric(release)
+	gates := map[string]bool{}
+	for name, specs := range utilfeature.DefaultMutableFeatureGate.GetAllVersioned() {
+		last := specs[len(specs)-1]
+		at := slices.IndexFunc(specs, func(s featuregate.FeatureSpec) bool { return emulated.LessThan(s.Version) })
+		switch {
+		case at < 0 || last.LockToDefault:
+		case at > 0 && specs[at-1].Default != last.Default:
+			gates[string(name)] = specs[at-1].Default
+		case at == 0 && slices.Contains(countedClaims, name):
+			gates[string(name)] = false
+		}
+	}
+	return gates
+}
