@@ -61,19 +61,23 @@ endef
 test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer, and beside Kubeflow Trainers; NODES=real for test-node too
 	@rm -rf coverage/e2e-* junit*.xml
 ifeq ($(NODES),real)
-	$(call beside,test-bundled,test-chart test-kubeflow-2.1)
+	$(call beside,test-bundled,test-chart test-skew test-kubeflow-2.1 $(if $(BUNDLED),test-gangs))
 	$(call beside,test-kubeflow,test-node)
 else
 	@for suite in test-bundled test-kubeflow test-kubeflow-2.1 test-chart; do $(MAKE) --no-print-directory $$suite || exit 1; done
 endif
 	@$(MAKE) --no-print-directory chaos PROFILE=bundled SECONDS=60
 	@echo "Statements covered by the unit tests and the end-to-end suite together:"
-	@go tool covdata percent -i coverage/unit,coverage/e2e-bundled,coverage/e2e-kubeflow,coverage/e2e-kubeflow-2.1 | grep -E 'signalbox/(overrides|podsets|admission|store|integration|trainer)\b'
+	@go tool covdata percent -i $$(ls -d coverage/* | paste -sd,) | grep -E 'signalbox/(overrides|podsets|admission|store|integration|trainer)\b'
 	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="([0-9]+)" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3 \4/p' junit-*.xml | awk '{a+=$$1-$$2; e+=$$3; f+=$$4} END {print a-e-f " passed, " e+f " failed"}'
 
-.PHONY: test-bundled test-kubeflow test-kubeflow-2.1
+# The releases that the bundled suite runs on, such as BUNDLED=KUBERNETES=1.37; the gangs are tested on the default too.
+BUNDLED ?=
+.PHONY: test-bundled test-gangs test-kubeflow test-kubeflow-2.1
 test-bundled:
-	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled $(BUNDLED)
+test-gangs:
+	@SIGNALBOX_STATE=$(CURDIR)/.cluster-gangs $(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=gangs FOCUS='Gangs|PodGroup API'
 test-kubeflow:
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS='!repeats'
 test-kubeflow-2.1:
@@ -84,13 +88,20 @@ test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer, an
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS=repeats
 	@failed=; for version in 2.0 2.1 2.2.0 2.2.1; do $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-$$version || exit 1; done
 
-# Each is one release other than the default, beside the default ones of the rest.
+# Each is one release other than the default, beside the default ones of the rest; AT_ONCE of them run side by side.
 VERSIONS ?= KUBERNETES=1.34 KUBERNETES=1.35 KUBERNETES=1.37 KUEUE=0.17 KUEUE=0.18 JOBSET=0.10 JOBSET=0.11
-.PHONY: test-versions
-test-versions: ## The end-to-end suite on other releases of Kubernetes, Kueue and JobSet, one after the other
-	@failed=; for version in $(VERSIONS); do echo "== $$version"; $(MAKE) --no-print-directory test-e2e PROFILE=bundled $$version || failed="$$failed $$version"; done; \
-		$(MAKE) --no-print-directory test-upgrade || failed="$$failed upgrade"; \
-		test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+AT_ONCE ?= 2
+.PHONY: test-versions test-version
+test-versions: cluster-tool ## The end-to-end suite on other releases of Kubernetes, Kueue and JobSet; results go to docs/compatibility.md
+	@for version in $(VERSIONS); do $(BIN)/cluster build --$$(tr A-Z= 'a-z ' <<<"$$version") || exit 1; done
+	@printf '%s\n' $(VERSIONS) | xargs -P $(AT_ONCE) -I{} $(MAKE) --no-print-directory test-version RELEASE={}
+	@$(MAKE) --no-print-directory test-upgrade
+
+test-version:
+	@mkdir -p versions && rm -f junit-$(RELEASE).xml
+	@SIGNALBOX_STATE=$(CURDIR)/.cluster-$(RELEASE) $(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=$(RELEASE) $(RELEASE) >versions/$(RELEASE).log 2>&1; \
+		code=$$?; echo "$(RELEASE): $$(grep -E '^(Ran|FAIL!|SUCCESS!)' versions/$(RELEASE).log | tr '\n' ' ')(versions/$(RELEASE).log)"; \
+		CGO_ENABLED=0 go run ./test/compatibility --record junit-$(RELEASE).xml --releases $(RELEASE); exit $$code
 
 .PHONY: test-upgrade
 test-upgrade: ## Upgrade Kubernetes from 1.36 to 1.37 under gangs that run and gangs that wait
@@ -105,9 +116,10 @@ bump: go ## Move to another release: KUEUE=v0.20.0, JOBSET=, TRAINER= or KUBERNE
 	@echo "All compiles, and the table tests pass. docs/development.md, Moving to another release, has what is left."
 
 .PHONY: test-unit
-test-unit: go ## Table tests; no control plane
+test-unit: go ## Table tests, and what they cover of each package; no control plane
 	@rm -rf coverage/unit && mkdir -p coverage/unit
 	CGO_ENABLED=0 go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/model ./test/style ./test/holes $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
+	@CGO_ENABLED=0 go run ./test/style -strict -cover $(CURDIR)/coverage/unit
 	CGO_ENABLED=0 go test -C image ./...
 	CGO_ENABLED=0 go test -C test/cluster ./...
 	CGO_ENABLED=0 go test -C test/chart .
@@ -117,7 +129,16 @@ test-chart: cluster-tool ## Do what the documentation says with kubectl and Helm
 	CGO_ENABLED=0 go build -o $(BIN)/signalbox ./cmd/signalbox
 	@$(MAKE) --no-print-directory kubectl
 	CGO_ENABLED=0 go test -C test/chart -c -o $(BIN)/chart.test ./install
-	SIGNALBOX_STATE=$(CURDIR)/.cluster-chart $(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m
+	SIGNALBOX_STATE=$(CURDIR)/.cluster-chart $(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m -test.run 'TestDocumentation|TestChart'
+
+BEFORE ?= HEAD~1
+.PHONY: test-skew
+test-skew: cluster-tool ## Upgrade from the commit before (BEFORE=COMMIT) and downgrade to it, with replicas of both side by side
+	CGO_ENABLED=0 go build -o $(BIN)/signalbox ./cmd/signalbox
+	CGO_ENABLED=0 go test -C test/chart -c -o $(BIN)/chart.test ./install
+	@rm -rf .before && mkdir .before && git archive $(BEFORE) | tar -x -C .before
+	CGO_ENABLED=0 go build -C .before -o bin/signalbox ./cmd/signalbox
+	SIGNALBOX_STATE=$(CURDIR)/.cluster-skew SIGNALBOX_BEFORE=$(CURDIR)/.before $(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m -test.run TestSkew
 
 .PHONY: kubectl
 kubectl: go ## Build kubectl and Helm into bin/
@@ -128,14 +149,15 @@ kubectl: go ## Build kubectl and Helm into bin/
 test-race: go ## Table tests under the race detector, five times in random order; needs a C compiler
 	go test -race -shuffle=on -count=5 $(COVERED)
 
+SUITE ?= $(PROFILE)
 .PHONY: test-e2e
 test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regexp for some of it
-	@rm -rf coverage/e2e-$(PROFILE) && mkdir -p coverage/e2e-$(PROFILE)
+	@rm -rf coverage/e2e-$(SUITE) && mkdir -p coverage/e2e-$(SUITE)
 	@echo "Building the end-to-end suite."
 	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
 	CGO_ENABLED=0 go build -o $(BIN)/kubectl-signalbox ./cmd/kubectl-signalbox
-	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(PROFILE) $(BIN)/cluster run --profile $(PROFILE) $(RELEASES) -- \
-		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers,$(if $(LABELS),-ginkgo.label-filter='$(LABELS)')) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(SUITE) $(BIN)/cluster run --profile $(PROFILE) $(RELEASES) -- \
+		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(SUITE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers,$(if $(LABELS),-ginkgo.label-filter='$(LABELS)')) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
 .PHONY: test-node
 test-node: cluster-tool ## Train for real, on kubelets and containers, with everything installed by Helm (Linux, root); FOCUS=regexp for some of it
@@ -263,15 +285,15 @@ generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook config
 	go run -modfile=$(CURDIR)/go.tools.mod config/refgen/main.go docs/reference.md
 
 .PHONY: style
-style: go ## Print how far the product keeps to the bounds of docs/development.md, with what unit tests cover of each package
-	@CGO_ENABLED=0 go run ./test/style -strict -cover
+style: go ## Print how far the product keeps to the bounds of docs/development.md; make test-unit judges coverage too
+	@CGO_ENABLED=0 go run ./test/style -strict
 
 MODULES = . bench image test/cluster test/chart
 .PHONY: lint
 lint: go ## gofmt, go vet, golangci-lint, and the bounds of docs/development.md; the first build of golangci-lint takes minutes
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "Not gofmt clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	@for module in $(MODULES); do echo "go vet of $$module"; go vet -C $$module ./... || exit 1; done
-	@CGO_ENABLED=0 go run ./test/style -strict -cover
+	@CGO_ENABLED=0 go run ./test/style -strict
 	@test -x $(BIN)/golangci-lint || echo "Building golangci-lint; the first time takes minutes."
 	@CGO_ENABLED=0 go build -modfile=go.lint.mod -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@echo "golangci-lint of the product" && CGO_ENABLED=0 $(BIN)/golangci-lint run ./...
@@ -292,4 +314,4 @@ verify: sources generate lint ## Fail when something generated is stale, or some
 
 .PHONY: clean
 clean: ## Remove what builds and tests left; the control plane's build cache stays
-	rm -rf bin dist coverage junit*.xml .cluster .cluster-node*
+	rm -rf bin dist coverage junit*.xml versions .before .cluster*

@@ -8,8 +8,10 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +29,8 @@ import (
 const (
 	builtinFramework  = "trainer.kubeflow.org/trainjob"
 	externalFramework = "TrainJob.v1alpha1.trainer.kubeflow.org"
+	// kueueDeployment is what Kueue's manifests, and its chart as release "kueue", call its Deployment.
+	kueueDeployment = "kueue-controller-manager"
 )
 
 // Adopt returns the settings with what Kueue's configuration says of those that aren't set, and for feature gates that
@@ -46,6 +50,10 @@ func Adopt(
 	} else if err != nil {
 		return nil, fmt.Errorf("reading Kueue's configuration: %w", err)
 	}
+	arguments, err := gateArguments(ctx, reader, key.Namespace)
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range slices.Sorted(maps.Keys(object.Data)) {
 		var theirs kueueconfig.Configuration
 		if err := yaml.Unmarshal([]byte(object.Data[name]), &theirs); err != nil {
@@ -54,6 +62,9 @@ func Adopt(
 		if theirs.Kind != "Configuration" {
 			continue
 		}
+		if len(arguments) > 0 { // Kueue takes them from one place only
+			theirs.FeatureGates = arguments
+		}
 		adopted, err := adopt(config, &theirs, release)
 		if err != nil {
 			return nil, fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
@@ -61,6 +72,35 @@ func Adopt(
 		return adopted, nil
 	}
 	return withDefaults(config, release), nil
+}
+
+// gateArguments returns the feature gates on Kueue's command line, where its chart writes them; none where Kueue is no
+// Deployment of the usual name.
+func gateArguments(ctx context.Context, reader client.Reader, namespace string) (map[string]bool, error) {
+	var deployment appsv1.Deployment
+	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: kueueDeployment}, &deployment)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading Kueue's Deployment: %w", err)
+	}
+	gates := map[string]bool{}
+	for _, c := range deployment.Spec.Template.Spec.Containers {
+		for _, argument := range append(slices.Clone(c.Command), c.Args...) {
+			list, found := strings.CutPrefix(argument, "--feature-gates=")
+			if !found {
+				continue
+			}
+			for _, gate := range strings.Split(list, ",") {
+				name, value, _ := strings.Cut(strings.TrimSpace(gate), "=")
+				if on, err := strconv.ParseBool(value); err == nil { // Kueue doesn't start with another value
+					gates[name] = on
+				}
+			}
+		}
+	}
+	return gates, nil
 }
 
 // withDefaults returns the settings with Kueue's defaults in the place of those that aren't set.

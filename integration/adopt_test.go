@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +23,7 @@ func TestAdopt(t *testing.T) {
 		ours   func(*configapi.Kueue)
 		theirs string // "" where there is no ConfigMap
 		down   string
+		args   []string // of Kueue's Deployment; none without them
 		// want changes our settings to what is adopted; refused is what the error says instead.
 		want    func(*configapi.Kueue)
 		refused []string
@@ -36,6 +38,17 @@ func TestAdopt(t *testing.T) {
 				k.WaitForPodsReady, k.LabelKeysToCopy, k.AfterDeactivated = new(true), []string{"team"}, hour
 				k.FeatureGates = map[string]bool{"PartialAdmission": false}
 			}},
+		"command line": {reason: "Kueue's chart puts the gates there", theirs: external,
+			args: []string{"--zap-log-level=2", "--feature-gates=PartialAdmission=false, GateOfAnotherKueue=true,Odd=1x"},
+			want: func(k *configapi.Kueue) {
+				k.WaitForPodsReady, k.FeatureGates = new(false), map[string]bool{"PartialAdmission": false}
+			}},
+		"another command line": {reason: "every difference is named", theirs: external,
+			ours:    func(k *configapi.Kueue) { k.FeatureGates = map[string]bool{"PartialAdmission": true} },
+			args:    []string{"--feature-gates=PartialAdmission=false"},
+			refused: []string{"featureGates.PartialAdmission is false there"}},
+		"no Deployment": {reason: "it isn't known", theirs: external, down: "Deployment",
+			refused: []string{errDown.Error()}},
 		"repeated": {reason: "what is the same may be said twice",
 			ours: func(k *configapi.Kueue) {
 				k.WaitForPodsReady, k.LabelKeysToCopy, k.AfterDeactivated = new(true), []string{"b", "a"}, hour
@@ -97,6 +110,12 @@ func TestAdopt(t *testing.T) {
 			if c.theirs != "" {
 				objects = append(objects, &corev1.ConfigMap{Data: map[string]string{"a.yaml": c.theirs},
 					ObjectMeta: metav1.ObjectMeta{Namespace: ours.ConfigMap.Namespace, Name: ours.ConfigMap.Name}})
+			}
+			if len(c.args) > 0 {
+				kueue := &appsv1.Deployment{
+					ObjectMeta: metav1.ObjectMeta{Namespace: ours.ConfigMap.Namespace, Name: kueueDeployment}}
+				kueue.Spec.Template.Spec.Containers = []corev1.Container{{Name: "manager", Args: c.args}}
+				objects = append(objects, kueue)
 			}
 			got, err := Adopt(t.Context(), cluster(t, c.down, objects...), ours, Kueue.Newest)
 			for _, refused := range c.refused {

@@ -1,9 +1,9 @@
 // Command style measures the product's source against the bounds of docs/development.md, and prints what exceeds them.
 //
-//	go run ./test/style [-strict] [-cover] [ROOT]
+//	go run ./test/style [-strict] [-cover FOLDER] [ROOT]
 //
-// With -strict it exits with an error if a bound is exceeded. With -cover it runs the unit tests of each package and
-// prints which statements of its own they cover.
+// With -strict it exits with an error if a bound is exceeded. With -cover it prints too how many statements of each
+// package its own unit tests cover, by the data that make test-unit has left in the folder.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 
 func main() {
 	strict := flag.Bool("strict", false, "exit with an error if a bound is exceeded")
-	cover := flag.Bool("cover", false, "run the unit tests of each package and print the coverage")
+	cover := flag.String("cover", "", "folder with the coverage data of the unit tests, which are judged too")
 	flag.Parse()
 	root := "."
 	if flag.NArg() > 0 {
@@ -43,8 +43,9 @@ var products = []string{
 // others are the folders of what builds, tests and measures the product: there, only lines and columns are measured.
 var others = []string{"bench", "config", "examples", "image", "test"}
 
-// run prints the measures of a source tree, and reports whether one exceeds its bound.
-func run(out io.Writer, root string, withCover bool) (exceeded bool, err error) {
+// run prints the measures of a source tree, with those of the coverage data in a folder unless it is "", and reports
+// whether one exceeds its bound.
+func run(out io.Writer, root, cover string) (exceeded bool, err error) {
 	files, err := sources(root, products)
 	if err != nil {
 		return false, err
@@ -60,10 +61,10 @@ func run(out io.Writer, root string, withCover bool) (exceeded bool, err error) 
 		}
 	}
 	exceeded = m.print(out)
-	if !withCover {
+	if cover == "" {
 		return exceeded, nil
 	}
-	over, err := printCoverage(out, root, files)
+	over, err := printCoverage(out, cover, files)
 	return exceeded || over, err
 }
 

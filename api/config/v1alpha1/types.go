@@ -140,8 +140,8 @@ type Kueue struct {
 	// cluster (MultiKueue). Default system:serviceaccount:kueue-system:kueue-controller-manager.
 	Identities []string `json:"identities,omitempty"`
 	// FeatureGates of Kueue that differ from its defaults, by name. Signalbox acts on TopologyAwareScheduling,
-	// TASMultiLayerTopology and AssignQueueLabelsForPods, and Kueue's library on the others. Default Kueue's; gates that
-	// are set on Kueue's command line must be repeated here.
+	// TASMultiLayerTopology and AssignQueueLabelsForPods, and Kueue's library on the others. Default Kueue's, by its
+	// configuration, the command line of its Deployment kueue-controller-manager, and its release.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 }
 

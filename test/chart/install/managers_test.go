@@ -38,8 +38,14 @@ type manager struct {
 	killed                bool
 }
 
-// run starts a manager, does the kubelet's part for it, and returns when it is ready.
+// run starts a manager of this commit, does the kubelet's part for it, and returns when it is ready.
 func (s *stand) run(name string) *manager {
+	s.Helper()
+	return s.runFrom(repository, name)
+}
+
+// runFrom is run for a manager that was built in another tree.
+func (s *stand) runFrom(tree, name string) *manager {
 	s.Helper()
 	ctx, dir := s.Context(), s.TempDir()
 	seconds := int64(3600)
@@ -74,7 +80,7 @@ func (s *stand) run(name string) *manager {
 
 	log, err := os.Create(m.log)
 	s.must(err)
-	m.process = exec.Command(filepath.Join(repository, "bin", "signalbox"), "--config", m.config, "--reload")
+	m.process = exec.Command(filepath.Join(tree, "bin", "signalbox"), "--config", m.config, "--reload")
 	m.process.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	m.process.Stdout, m.process.Stderr = log, log
 	s.must(m.process.Start())
@@ -126,6 +132,17 @@ func (s *stand) kill(m *manager) {
 	m.killed = true
 	s.must(m.process.Process.Kill())
 	s.service.remove(m)
+}
+
+// drain ends a manager as a Deployment does that replaces its pod.
+func (s *stand) drain(m *manager) {
+	s.Helper()
+	m.killed = true
+	s.service.remove(m)
+	s.must(m.process.Process.Signal(syscall.SIGTERM))
+	if err := <-m.ended; err != nil {
+		s.Errorf("manager %s was asked to end: %v", m.name, err)
+	}
 }
 
 // scrape returns what a manager serves to Prometheus.
