@@ -136,13 +136,15 @@ func TestGangThatIsNotPlaced(t *testing.T) {
 		}
 	}
 	say(metav1.ConditionFalse, schedulingv1alpha2.PodGroupReasonUnschedulable)
-	h.put(&corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod", Labels: map[string]string{jobset.JobSetNameKey: "job",
-			jobset.JobSetUIDKey: string(js.UID)}},
-		Spec: corev1.PodSpec{SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To(first)}},
-		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
-			Reason: corev1.PodReasonUnschedulable, Message: "0/8 nodes are available"}}},
-	})
+	for _, name := range []string{"pod", "pod-2"} {
+		h.put(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{jobset.JobSetNameKey: "job",
+				jobset.JobSetUIDKey: string(js.UID)}},
+			Spec: corev1.PodSpec{SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To(first)}},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Reason: corev1.PodReasonUnschedulable, Message: "0/8 nodes are available"}}},
+		})
+	}
 	settle()
 	h.wantRequests("the status", statusPatch)
 	h.wantEvents("once", "Warning GangUnschedulable gang ")

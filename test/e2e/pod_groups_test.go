@@ -22,16 +22,16 @@ type podGroupAPI struct {
 	// template is where a PodGroup names its template, and workload its Workload.
 	template, workload []string
 	// lowersMinCount is whether minCount can change; wholeGroups, whether a group has one priority and may be preempted as
-	// a whole.
-	lowersMinCount, wholeGroups bool
+	// a whole; takesOrphans, whether a PodGroup may be created before its Workload.
+	lowersMinCount, wholeGroups, takesOrphans bool
 }
 
 // podGroupAPIs are by release of Kubernetes; it has none where kube-scheduler acts on no PodGroups.
 var podGroupAPIs = map[string]podGroupAPI{
 	"1.36": {"v1alpha2", []string{"spec", "podGroupTemplateRef", "workload", "podGroupTemplateName"},
-		[]string{"spec", "podGroupTemplateRef", "workload", "workloadName"}, false, false},
+		[]string{"spec", "podGroupTemplateRef", "workload", "workloadName"}, false, false, false},
 	"1.37": {"v1beta1", []string{"spec", "workloadRef", "templateName"}, []string{"spec", "workloadRef", "workloadName"},
-		true, true},
+		true, true, true},
 }
 
 // scheduling is the one that is served, until Kubernetes is upgraded.

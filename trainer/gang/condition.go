@@ -9,9 +9,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
+
+// reasonPodsMissing of the condition GangScheduled: pods of a gang that was placed are gone.
+const reasonPodsMissing = "PodsMissing"
 
 // placement is how the pods of one group are placed.
 type placement struct {
@@ -23,8 +27,32 @@ type placement struct {
 	unexplained metav1.Time
 }
 
+// seen is what conditionOf decides on.
+type seen struct {
+	// states are those of the PodGroups, by their names.
+	states map[string]podGroupState
+	pods   []corev1.Pod
+	// done are the ReplicatedJobs whose Jobs have all succeeded. Their pods may have been deleted.
+	done map[string]bool
+	// before is the condition as it is; nil for none.
+	before *metav1.Condition
+	now    time.Time
+}
+
+// doneOf returns the ReplicatedJobs of a JobSet whose Jobs have all succeeded.
+func doneOf(js *jobset.JobSet) map[string]bool {
+	done := map[string]bool{}
+	for _, rj := range js.Spec.ReplicatedJobs {
+		done[rj.Name] = slices.ContainsFunc(js.Status.ReplicatedJobsStatus, func(s jobset.ReplicatedJobStatus) bool {
+			return s.Name == rj.Name && s.Succeeded >= rj.Replicas
+		})
+	}
+	return done
+}
+
 // placementOf returns how a group is placed; nil before kube-scheduler has tried.
-func placementOf(group Group, state podGroupState, pods []corev1.Pod) *placement {
+func placementOf(group Group, state podGroupState, s seen) *placement {
+	pods := s.pods
 	switch {
 	case state.refused():
 		p := &placement{status: metav1.ConditionFalse, reason: state.scheduled.Reason,
@@ -39,7 +67,13 @@ func placementOf(group Group, state podGroupState, pods []corev1.Pod) *placement
 	if p := preemptedOf(group, state, pods); p != nil {
 		return p
 	}
-	return againOf(group, state, pods)
+	if p := againOf(group, state, pods); p.status == metav1.ConditionFalse {
+		return p
+	} else if missing := missingOf(group, state, s); missing != nil {
+		return missing
+	} else {
+		return p
+	}
 }
 
 // explain sets the message: what happened since when, and why, which is general until a pod says it.
@@ -101,14 +135,34 @@ func againOf(group Group, state podGroupState, pods []corev1.Pod) *placement {
 	return again
 }
 
+// missingOf returns the placement of a group that was placed and of whose pods some are gone, with none in their place
+// yet; nil for none. The Job controller waits longer the more pods have failed, and counts those that a podFailurePolicy
+// ignores: a gang of eight that was preempted comes again after 10 min (Kubernetes 1.37, backoff_utils.go). For a while
+// after the placement, the pods that are not seen may be ones that the cache doesn't show yet.
+func missingOf(group Group, state podGroupState, s seen) *placement {
+	counted := countPods(state.name, s.pods, s.now)
+	missing := group.Pods - counted.present - counted.succeeded
+	done := !slices.ContainsFunc(group.ReplicatedJobs, func(name string) bool { return !s.done[name] })
+	if missing <= 0 || done || s.now.Sub(state.scheduled.LastTransitionTime.Time) < patience {
+		return nil
+	}
+	p := &placement{status: metav1.ConditionFalse, reason: reasonPodsMissing, since: metav1.NewTime(s.now)}
+	what := "was placed"
+	if s.before != nil && s.before.Reason == corev1.PodReasonPreemptionByScheduler {
+		p.reason, what = s.before.Reason, "was preempted by kube-scheduler"
+	}
+	p.message = fmt.Sprintf("%s %s, and %d of its pods are gone; the Job controller creates others, up to 10 min after "+
+		"they failed", group, what, missing)
+	return p
+}
+
 // conditionOf returns the condition GangScheduled; nil before kube-scheduler has tried any group. unexplained is since
 // when a pod could say more of a group, and doesn't yet; zero for never.
-func conditionOf(p *plan, states map[string]podGroupState, pods []corev1.Pod) (
-	condition *metav1.Condition, unexplained metav1.Time) {
+func conditionOf(p *plan, s seen) (condition *metav1.Condition, unexplained metav1.Time) {
 	var placed, refused, later []string
 	c := &metav1.Condition{Type: api.ConditionGangScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled"}
 	for _, group := range p.groups {
-		of := placementOf(group, states[p.podGroup(group)], pods)
+		of := placementOf(group, s.states[p.podGroup(group)], s)
 		if of != nil && unexplained.Before(&of.unexplained) {
 			unexplained = of.unexplained
 		}

@@ -27,10 +27,16 @@ type conditionCase struct {
 	// minute is that of the condition's LastTransitionTime.
 	minute    int
 	explained bool
+	// now is a minute; 0 for the time at which all is new.
+	now    int
+	before string // the reason of the condition as it is
+	done   bool   // whether the nodes' Jobs have succeeded
 }
 
 func TestConditionOf(t *testing.T) {
-	p := &plan{base: "train-1", groups: []Group{{Name: "node", Pods: 9}, {Name: "launcher", Pods: 1}}}
+	p := &plan{base: "train-1", groups: []Group{
+		{Name: "node", Pods: 9, ReplicatedJobs: []string{"node"}},
+		{Name: "launcher", Pods: 1, ReplicatedJobs: []string{"launcher"}}}}
 	at := func(minute int) metav1.Time {
 		return metav1.NewTime(time.Date(2026, 11, 21, 10, minute, 0, 0, time.UTC))
 	}
@@ -48,22 +54,22 @@ func TestConditionOf(t *testing.T) {
 	}
 	const no = "0/8 nodes are available: 8 Insufficient nvidia.com/gpu."
 	cases := map[string]conditionCase{
-		"nothing said": {"there is no condition before kube-scheduler has tried", nil, nil, nil, "", 0, true},
+		"nothing said": {"there is no condition before kube-scheduler has tried", nil, nil, nil, "", 0, true, 0, "", false},
 		"refused": {"the message is that of the pod that didn't fit", said(metav1.ConditionFalse, 3), nil,
 			[]corev1.Pod{pod("train-1-node", "waiting for minCount pods"), pod("other", "1/8 nodes are available"),
 				pod("train-1-node", no)},
 			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: " + no +
-				"; gang launcher (1 pod) comes later", 3, true},
+				"; gang launcher (1 pod) comes later", 3, true, 0, "", false},
 		"no pod says": {"the PodGroup's message is used until a pod has one", said(metav1.ConditionFalse, 3), nil, nil,
 			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: general" +
-				"; gang launcher (1 pod) comes later", 3, false},
+				"; gang launcher (1 pod) comes later", 3, false, 0, "", false},
 		"the first": {"a later group isn't missing", said(metav1.ConditionTrue, 4), nil, nil,
-			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true},
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true, 0, "", false},
 		"both": {"the time is the last one's", said(metav1.ConditionTrue, 4), said(metav1.ConditionTrue, 6), nil,
-			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) is placed", 6, true},
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) is placed", 6, true, 0, "", false},
 		"the second refused": {"the refused group matters", said(metav1.ConditionTrue, 4),
 			said(metav1.ConditionFalse, 6), []corev1.Pod{pod("train-1-launcher", no)},
-			"False Unschedulable gang launcher (1 pod) can't be placed, since 2026-11-21T10:06:00Z: " + no, 6, true},
+			"False Unschedulable gang launcher (1 pod) can't be placed, since 2026-11-21T10:06:00Z: " + no, 6, true, 0, "", false},
 	}
 	late := pod("train-1-node", "")
 	late.CreationTimestamp, late.Status.Conditions = at(7), nil
@@ -77,17 +83,34 @@ func TestConditionOf(t *testing.T) {
 	maps.Copy(cases, map[string]conditionCase{
 		"preempted": {"its pods are gone soon", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{before, victim, victim},
 			"False PreemptionByScheduler gang node (9 pods) is preempted by kube-scheduler, since 2026-11-21T10:08:00Z: " +
-				"preempting to accommodate a higher priority pod; gang launcher (1 pod) comes later", 8, true},
+				"preempting to accommodate a higher priority pod; gang launcher (1 pod) comes later", 8, true, 0, "", false},
 		"a new pod": {"kube-scheduler may place it at once", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{late},
-			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, false},
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, false, 0, "", false},
 		"a new pod that waits": {"the others aren't there yet", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{waits, late},
 			"False Unschedulable gang node (9 pods) was placed, and new pods of it can't be, since 2026-11-21T10:07:00Z: " +
-				"they wait for the rest of the gang; gang launcher (1 pod) comes later", 7, false},
+				"they wait for the rest of the gang; gang launcher (1 pod) comes later", 7, false, 0, "", false},
 		"a new pod without room": {"the PodGroup's condition doesn't change again", said(metav1.ConditionTrue, 4), nil,
 			[]corev1.Pod{waits, tells}, "False Unschedulable gang node (9 pods) was placed, and new pods of it can't be, " +
-				"since 2026-11-21T10:07:00Z: " + no + "; gang launcher (1 pod) comes later", 7, false},
+				"since 2026-11-21T10:07:00Z: " + no + "; gang launcher (1 pod) comes later", 7, false, 0, "", false},
 		"a pod of before": {"its condition is about to change", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{before},
-			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true},
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true, 0, "", false},
+	})
+	const gone = " of its pods are gone; the Job controller creates others, up to 10 min after they failed; " +
+		"gang launcher (1 pod) comes later"
+	runs, succeeded := before, before
+	runs.Spec.NodeName, succeeded.Status.Phase = "a", corev1.PodSucceeded
+	maps.Copy(cases, map[string]conditionCase{
+		"gone": {reason: "nothing of it runs", node: said(metav1.ConditionTrue, 4), now: 9, minute: 9,
+			want: "False PodsMissing gang node (9 pods) was placed, and 9" + gone, explained: true},
+		"some are gone": {reason: "what has succeeded doesn't come again", node: said(metav1.ConditionTrue, 4), now: 9,
+			minute: 9, pods: []corev1.Pod{runs, runs, succeeded}, explained: true,
+			want: "False PodsMissing gang node (9 pods) was placed, and 6" + gone},
+		"gone after a preemption": {reason: "why they are gone stays known", node: said(metav1.ConditionTrue, 4), now: 9,
+			minute: 9, before: "PreemptionByScheduler", explained: true,
+			want: "False PreemptionByScheduler gang node (9 pods) was preempted by kube-scheduler, and 9" + gone},
+		"done": {reason: "pods of a Job that has succeeded may be deleted", node: said(metav1.ConditionTrue, 4), now: 9,
+			minute: 4, done: true, explained: true,
+			want: "True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later"},
 	})
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -95,7 +118,14 @@ func TestConditionOf(t *testing.T) {
 				"train-1-node":     {name: "train-1-node", scheduled: c.node},
 				"train-1-launcher": {name: "train-1-launcher", scheduled: c.launcher},
 			}
-			got, unexplained := conditionOf(p, states, c.pods)
+			saw := seen{states: states, pods: c.pods, done: map[string]bool{"node": c.done}}
+			if c.now > 0 {
+				saw.now = at(c.now).Time
+			}
+			if c.before != "" {
+				saw.before = &metav1.Condition{Reason: c.before}
+			}
+			got, unexplained := conditionOf(p, saw)
 			text := ""
 			if got != nil {
 				text = fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message)

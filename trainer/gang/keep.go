@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -52,7 +53,10 @@ func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, 
 	if err != nil {
 		return nil, 0, err
 	}
-	condition, unexplained := conditionOf(current, states, pods)
+	condition, unexplained := conditionOf(current, seen{
+		states: states, pods: pods, done: doneOf(js), now: g.config.Clock.Now(),
+		before: apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionGangScheduled),
+	})
 	if g.config.Clock.Since(unexplained.Time) < patience {
 		recheck = sooner(recheck, messageInterval)
 	}

@@ -22,7 +22,6 @@ func TestSkew(t *testing.T) {
 		t.Fatal("it needs the tree of the commit before; start it with make test-skew")
 	}
 	s := newStand(t)
-	s.create("apiVersion: v1\nkind: Namespace\nmetadata: {name: " + namespace + "}")
 	s.create(ground)
 	now := s.chart
 	var err error
