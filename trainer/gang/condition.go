@@ -67,13 +67,11 @@ func placementOf(group Group, state podGroupState, s seen) *placement {
 	if p := preemptedOf(group, state, pods); p != nil {
 		return p
 	}
-	if p := againOf(group, state, pods); p.status == metav1.ConditionFalse {
-		return p
-	} else if missing := missingOf(group, state, s); missing != nil {
-		return missing
-	} else {
-		return p
+	p := againOf(group, state, pods)
+	if p.status == metav1.ConditionTrue {
+		p.miss(group, state, s)
 	}
+	return p
 }
 
 // explain sets the message: what happened since when, and why, which is general until a pod says it.
@@ -135,25 +133,28 @@ func againOf(group Group, state podGroupState, pods []corev1.Pod) *placement {
 	return again
 }
 
-// missingOf returns the placement of a group that was placed and of whose pods some are gone, with none in their place
-// yet; nil for none. The Job controller waits longer the more pods have failed, and counts those that a podFailurePolicy
-// ignores: a gang of eight that was preempted comes again after 10 min (Kubernetes 1.37, backoff_utils.go). For a while
-// after the placement, the pods that are not seen may be ones that the cache doesn't show yet.
-func missingOf(group Group, state podGroupState, s seen) *placement {
+// miss makes p the placement of a group that was placed and of whose pods some are gone, with none in their place yet.
+// The Job controller waits longer the more pods have failed, and counts those that a podFailurePolicy ignores: a gang
+// of eight that was preempted comes again after 10 min (Kubernetes 1.37, backoff_utils.go). For a while after the
+// placement, pods that are not seen may be ones that the cache doesn't show yet.
+func (p *placement) miss(group Group, state podGroupState, s seen) {
 	counted := countPods(state.name, s.pods, s.now)
 	missing := group.Pods - counted.present - counted.succeeded
 	done := !slices.ContainsFunc(group.ReplicatedJobs, func(name string) bool { return !s.done[name] })
-	if missing <= 0 || done || s.now.Sub(state.scheduled.LastTransitionTime.Time) < patience {
-		return nil
+	switch {
+	case missing <= 0 || done:
+		return
+	case s.now.Sub(p.since.Time) < patience:
+		p.unexplained = p.since
+		return
 	}
-	p := &placement{status: metav1.ConditionFalse, reason: reasonPodsMissing, since: metav1.NewTime(s.now)}
+	p.status, p.reason, p.since = metav1.ConditionFalse, reasonPodsMissing, metav1.NewTime(s.now)
 	what := "was placed"
 	if s.before != nil && s.before.Reason == corev1.PodReasonPreemptionByScheduler {
 		p.reason, what = s.before.Reason, "was preempted by kube-scheduler"
 	}
 	p.message = fmt.Sprintf("%s %s, and %d of its pods are gone; the Job controller creates others, up to 10 min after "+
 		"they failed", group, what, missing)
-	return p
 }
 
 // conditionOf returns the condition GangScheduled; nil before kube-scheduler has tried any group. unexplained is since
@@ -191,11 +192,18 @@ func conditionOf(p *plan, s seen) (condition *metav1.Condition, unexplained meta
 	return c, unexplained
 }
 
+// waitsForOthers are parts of kube-scheduler's messages about pods that could be placed, but for the rest of their gang:
+// Kubernetes 1.36 and 1.37 (errPodGroupUnschedulable).
+var waitsForOthers = []string{"minCount pods from a gang", "pod group is unschedulable"}
+
+func general(message string) bool {
+	return slices.ContainsFunc(waitsForOthers, func(part string) bool { return strings.Contains(message, part) })
+}
+
 // messageOf returns kube-scheduler's message about a pod of the group that it could not place; "" if there is none. Of
 // several, it is that of the first pod by name. It ignores the message of pods that wait only for the rest of their
 // gang.
 func messageOf(state podGroupState, pods []corev1.Pod) string {
-	const waitsForOthers = "minCount pods from a gang"
 	first, message := "", ""
 	for i := range pods {
 		pod := &pods[i]
@@ -203,7 +211,7 @@ func messageOf(state podGroupState, pods []corev1.Pod) string {
 			continue
 		}
 		for _, c := range pod.Status.Conditions {
-			if unscheduled(c) && c.Message != "" && !strings.Contains(c.Message, waitsForOthers) {
+			if unscheduled(c) && c.Message != "" && !general(c.Message) {
 				first, message = pod.Name, c.Message
 			}
 		}

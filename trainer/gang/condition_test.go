@@ -27,10 +27,6 @@ type conditionCase struct {
 	// minute is that of the condition's LastTransitionTime.
 	minute    int
 	explained bool
-	// now is a minute; 0 for the time at which all is new.
-	now    int
-	before string // the reason of the condition as it is
-	done   bool   // whether the nodes' Jobs have succeeded
 }
 
 func TestConditionOf(t *testing.T) {
@@ -53,23 +49,24 @@ func TestConditionOf(t *testing.T) {
 		}
 	}
 	const no = "0/8 nodes are available: 8 Insufficient nvidia.com/gpu."
+	const general137 = "pod group is unschedulable, minCount (9) cannot be satisfied: 1 scheduled, 0 remaining"
 	cases := map[string]conditionCase{
-		"nothing said": {"there is no condition before kube-scheduler has tried", nil, nil, nil, "", 0, true, 0, "", false},
+		"nothing said": {"there is no condition before kube-scheduler has tried", nil, nil, nil, "", 0, true},
 		"refused": {"the message is that of the pod that didn't fit", said(metav1.ConditionFalse, 3), nil,
 			[]corev1.Pod{pod("train-1-node", "waiting for minCount pods"), pod("other", "1/8 nodes are available"),
-				pod("train-1-node", no)},
+				pod("train-1-node", general137), pod("train-1-node", no)},
 			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: " + no +
-				"; gang launcher (1 pod) comes later", 3, true, 0, "", false},
+				"; gang launcher (1 pod) comes later", 3, true},
 		"no pod says": {"the PodGroup's message is used until a pod has one", said(metav1.ConditionFalse, 3), nil, nil,
 			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: general" +
-				"; gang launcher (1 pod) comes later", 3, false, 0, "", false},
+				"; gang launcher (1 pod) comes later", 3, false},
 		"the first": {"a later group isn't missing", said(metav1.ConditionTrue, 4), nil, nil,
-			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true, 0, "", false},
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true},
 		"both": {"the time is the last one's", said(metav1.ConditionTrue, 4), said(metav1.ConditionTrue, 6), nil,
-			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) is placed", 6, true, 0, "", false},
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) is placed", 6, true},
 		"the second refused": {"the refused group matters", said(metav1.ConditionTrue, 4),
 			said(metav1.ConditionFalse, 6), []corev1.Pod{pod("train-1-launcher", no)},
-			"False Unschedulable gang launcher (1 pod) can't be placed, since 2026-11-21T10:06:00Z: " + no, 6, true, 0, "", false},
+			"False Unschedulable gang launcher (1 pod) can't be placed, since 2026-11-21T10:06:00Z: " + no, 6, true},
 	}
 	late := pod("train-1-node", "")
 	late.CreationTimestamp, late.Status.Conditions = at(7), nil
@@ -83,34 +80,17 @@ func TestConditionOf(t *testing.T) {
 	maps.Copy(cases, map[string]conditionCase{
 		"preempted": {"its pods are gone soon", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{before, victim, victim},
 			"False PreemptionByScheduler gang node (9 pods) is preempted by kube-scheduler, since 2026-11-21T10:08:00Z: " +
-				"preempting to accommodate a higher priority pod; gang launcher (1 pod) comes later", 8, true, 0, "", false},
+				"preempting to accommodate a higher priority pod; gang launcher (1 pod) comes later", 8, true},
 		"a new pod": {"kube-scheduler may place it at once", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{late},
-			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, false, 0, "", false},
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, false},
 		"a new pod that waits": {"the others aren't there yet", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{waits, late},
 			"False Unschedulable gang node (9 pods) was placed, and new pods of it can't be, since 2026-11-21T10:07:00Z: " +
-				"they wait for the rest of the gang; gang launcher (1 pod) comes later", 7, false, 0, "", false},
+				"they wait for the rest of the gang; gang launcher (1 pod) comes later", 7, false},
 		"a new pod without room": {"the PodGroup's condition doesn't change again", said(metav1.ConditionTrue, 4), nil,
 			[]corev1.Pod{waits, tells}, "False Unschedulable gang node (9 pods) was placed, and new pods of it can't be, " +
-				"since 2026-11-21T10:07:00Z: " + no + "; gang launcher (1 pod) comes later", 7, false, 0, "", false},
+				"since 2026-11-21T10:07:00Z: " + no + "; gang launcher (1 pod) comes later", 7, false},
 		"a pod of before": {"its condition is about to change", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{before},
-			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true, 0, "", false},
-	})
-	const gone = " of its pods are gone; the Job controller creates others, up to 10 min after they failed; " +
-		"gang launcher (1 pod) comes later"
-	runs, succeeded := before, before
-	runs.Spec.NodeName, succeeded.Status.Phase = "a", corev1.PodSucceeded
-	maps.Copy(cases, map[string]conditionCase{
-		"gone": {reason: "nothing of it runs", node: said(metav1.ConditionTrue, 4), now: 9, minute: 9,
-			want: "False PodsMissing gang node (9 pods) was placed, and 9" + gone, explained: true},
-		"some are gone": {reason: "what has succeeded doesn't come again", node: said(metav1.ConditionTrue, 4), now: 9,
-			minute: 9, pods: []corev1.Pod{runs, runs, succeeded}, explained: true,
-			want: "False PodsMissing gang node (9 pods) was placed, and 6" + gone},
-		"gone after a preemption": {reason: "why they are gone stays known", node: said(metav1.ConditionTrue, 4), now: 9,
-			minute: 9, before: "PreemptionByScheduler", explained: true,
-			want: "False PreemptionByScheduler gang node (9 pods) was preempted by kube-scheduler, and 9" + gone},
-		"done": {reason: "pods of a Job that has succeeded may be deleted", node: said(metav1.ConditionTrue, 4), now: 9,
-			minute: 4, done: true, explained: true,
-			want: "True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later"},
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true},
 	})
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -118,14 +98,9 @@ func TestConditionOf(t *testing.T) {
 				"train-1-node":     {name: "train-1-node", scheduled: c.node},
 				"train-1-launcher": {name: "train-1-launcher", scheduled: c.launcher},
 			}
-			saw := seen{states: states, pods: c.pods, done: map[string]bool{"node": c.done}}
-			if c.now > 0 {
-				saw.now = at(c.now).Time
-			}
-			if c.before != "" {
-				saw.before = &metav1.Condition{Reason: c.before}
-			}
-			got, unexplained := conditionOf(p, saw)
+			// At a time long before: pods that aren't there may still be seen.
+			got, unexplained := conditionOf(p, seen{states: states, pods: c.pods, now: at(0).Add(-time.Hour),
+				done: map[string]bool{"node": true, "launcher": true}})
 			text := ""
 			if got != nil {
 				text = fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message)
@@ -135,6 +110,53 @@ func TestConditionOf(t *testing.T) {
 			}
 			if text != c.want || unexplained.IsZero() != c.explained {
 				t.Errorf("%s: got %q, %v; want %q, %t", c.reason, text, unexplained, c.want, c.explained)
+			}
+		})
+	}
+}
+
+// A PodGroup of which pods are gone stays placed for kube-scheduler.
+func TestPodsAreGone(t *testing.T) {
+	p := &plan{base: "train-1", groups: []Group{{Name: "node", Pods: 9, ReplicatedJobs: []string{"node"}}}}
+	placed := metav1.NewTime(time.Date(2026, 11, 21, 10, 4, 0, 0, time.UTC))
+	pod := func(phase corev1.PodPhase) corev1.Pod {
+		return corev1.Pod{Status: corev1.PodStatus{Phase: phase}, Spec: corev1.PodSpec{NodeName: "a",
+			SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: ptr.To("train-1-node")}}}
+	}
+	const gone = " of its pods are gone; the Job controller creates others, up to 10 min after they failed"
+	cases := map[string]struct {
+		reason string
+		pods   []corev1.Pod
+		after  time.Duration // since the placement
+		before string        // reason of the condition as it is
+		done   bool          // whether the Jobs have succeeded
+		want   string
+	}{
+		"all": {reason: "nothing of it runs", after: time.Minute,
+			want: "False PodsMissing gang node (9 pods) was placed, and 9" + gone},
+		"some": {reason: "what has succeeded doesn't come again", after: time.Minute,
+			pods: []corev1.Pod{pod(corev1.PodRunning), pod(corev1.PodRunning), pod(corev1.PodSucceeded), pod(corev1.PodFailed)},
+			want: "False PodsMissing gang node (9 pods) was placed, and 6" + gone},
+		"after a preemption": {reason: "why they are gone stays known", after: time.Minute, before: "PreemptionByScheduler",
+			want: "False PreemptionByScheduler gang node (9 pods) was preempted by kube-scheduler, and 9" + gone},
+		"for another reason": {reason: "that is over", after: time.Minute, before: "Unschedulable",
+			want: "False PodsMissing gang node (9 pods) was placed, and 9" + gone},
+		"not seen yet": {reason: "the cache may not have them", after: time.Second,
+			want: "True Scheduled gang node (9 pods) is placed"},
+		"done": {reason: "pods of a Job that has succeeded may be deleted", after: time.Minute, done: true,
+			want: "True Scheduled gang node (9 pods) is placed"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := seen{pods: c.pods, done: map[string]bool{"node": c.done}, now: placed.Add(c.after),
+				before: &metav1.Condition{Reason: c.before}, states: map[string]podGroupState{"train-1-node": {
+					name: "train-1-node", scheduled: &metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: placed}}}}
+			got, unexplained := conditionOf(p, s)
+			if text := fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message); text != c.want {
+				t.Errorf("%s: got %q, want %q", c.reason, text, c.want)
+			}
+			if again := c.after < patience; again == unexplained.IsZero() {
+				t.Errorf("%s: looked at again: got %v, want %t", c.reason, unexplained, again)
 			}
 		})
 	}
