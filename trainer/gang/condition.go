@@ -192,10 +192,11 @@ func conditionOf(p *plan, s seen) (condition *metav1.Condition, unexplained meta
 	return c, unexplained
 }
 
-// waitsForOthers are parts of kube-scheduler's messages about pods that could be placed, but for the rest of their gang:
-// Kubernetes 1.36 and 1.37 (errPodGroupUnschedulable).
+// waitsForOthers are parts of kube-scheduler's messages about pods that could be placed, but for the rest of their
+// gang: Kubernetes 1.36 and 1.37 (errPodGroupUnschedulable).
 var waitsForOthers = []string{"minCount pods from a gang", "pod group is unschedulable"}
 
+// general reports whether a message says only that a pod waits for the rest of its gang.
 func general(message string) bool {
 	return slices.ContainsFunc(waitsForOthers, func(part string) bool { return strings.Contains(message, part) })
 }
