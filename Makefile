@@ -1,7 +1,8 @@
 SHELL := /bin/bash
 PROFILE ?= bundled
-# Releases of Kubernetes, Kueue and JobSet other than the default, such as KUBERNETES=1.37 KUEUE=0.18 JOBSET=0.11.
-RELEASES = $(foreach r,KUBERNETES KUEUE JOBSET NEXT_KUBERNETES,$(if $($(r)),--$(subst next_,next-,$(shell echo $(r) | tr A-Z a-z)) $($(r))))
+# Releases of Kubernetes, Kueue and JobSet other than the default, such as KUBERNETES=1.37 KUEUE=0.18 JOBSET=0.11, and
+# further feature gates and APIs of Kubernetes: GATES=CompositePodGroup=true APIS=scheduling.k8s.io/v1alpha3=true.
+RELEASES = $(foreach r,KUBERNETES KUEUE JOBSET NEXT_KUBERNETES GATES APIS,$(if $($(r)),--$(subst next_,next-,$(shell echo $(r) | tr A-Z a-z)) $($(r))))
 # Where tools of the tree are built; the components of the control plane are cached elsewhere, see docs/development.md.
 BIN := $(CURDIR)/bin
 comma := ,
@@ -201,7 +202,7 @@ BURSTS ?= 100,500
 LARGE ?= 2000
 WAITING ?= 100,1000
 DEEP ?= 100,100,5000,10000,10000,10000
-LOAD = $(BIN)/cluster run --profile $$profile -- $(BIN)/bench load --profile $$profile --out $(CURDIR)/bench/.raw/$$profile
+LOAD = $(BIN)/cluster run --profile $$profile $(RELEASES) -- $(BIN)/bench load --profile $$profile --out $(CURDIR)/bench/.raw/$$profile
 .PHONY: bench
 bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PROFILES, ROUNDS, BURSTS, WAITING, DEEP, LARGE); page, JSON and plots go to bench/results
 	@echo "Building the benchmarks."

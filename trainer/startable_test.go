@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -156,8 +157,12 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
 			answers := fake.NewClientBuilder().WithScheme(testClient(t).Scheme()).WithInterceptorFuncs(interceptor.Funcs{
-				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+				Create: func(_ context.Context, _ client.WithWatch, _ client.Object, options ...client.CreateOption) error {
 					asked++
+					o := (&client.CreateOptions{}).ApplyOptions(options)
+					if o.FieldValidation != metav1.FieldValidationStrict || !slices.Equal(o.DryRun, []string{metav1.DryRunAll}) {
+						t.Errorf("a field that JobSet doesn't have would be pruned, and nothing is kept: got %+v", o)
+					}
 					return c.answer
 				},
 			}).Build()

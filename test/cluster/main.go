@@ -64,6 +64,9 @@ func run(ctx context.Context, args []string) error {
 		"release that upgrade kubernetes puts in its place (default none)")
 	flags.StringVar(&releases.kueue, "kueue", "", "release of Kueue, such as 0.18 (default 0.19)")
 	flags.StringVar(&releases.jobset, "jobset", "", "release of JobSet, such as 0.11 (default 0.12)")
+	flags.StringVar(&releases.gates, "gates", "", "further feature gates of Kubernetes, such as CompositePodGroup=true")
+	flags.StringVar(&releases.apis, "apis", "",
+		"further versions of APIs that Kubernetes serves, such as scheduling.k8s.io/v1alpha3=true")
 	flags.Usage = func() {
 		fmt.Fprintf(flags.Output(), usage, strings.Join(profileNames(), ", "))
 		flags.PrintDefaults()

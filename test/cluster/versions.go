@@ -22,6 +22,8 @@ type kubernetes struct {
 	// podGroups is the version of their API; gates are those of every component of Kubernetes that has a part in it. Both
 	// are empty where it has none that kube-scheduler acts on. (An unknown gate stops a component.)
 	podGroups, gates string
+	// moreGates and moreAPIs are those that were asked for.
+	moreGates, moreAPIs string
 }
 
 // All that can be had; the default is the one whose module is named after no version.
@@ -29,8 +31,9 @@ var (
 	kubernetesReleases = []kubernetes{
 		{pinned: pinned{"1.34", "v1.34.8", "kubernetes-1.34"}},
 		{pinned: pinned{"1.35", "v1.35.5", "kubernetes-1.35"}},
-		{pinned{"1.36", "v1.36.3", "kubernetes"}, "v1alpha2", "GenericWorkload=true,GangScheduling=true"},
-		{pinned{"1.37", "v1.37.2", "kubernetes-1.37"}, "v1beta1", "GenericWorkload=true"},
+		{pinned: pinned{"1.36", "v1.36.3", "kubernetes"},
+			podGroups: "v1alpha2", gates: "GenericWorkload=true,GangScheduling=true"},
+		{pinned: pinned{"1.37", "v1.37.2", "kubernetes-1.37"}, podGroups: "v1beta1", gates: "GenericWorkload=true"},
 	}
 	kueueReleases = []pinned{
 		{"0.17", "v0.17.1", "kueue-0.17"}, {"0.18", "v0.18.4", "kueue-0.18"}, {"0.19", "v0.19.2", defaultModule},
@@ -51,13 +54,16 @@ type versions struct {
 	kueue, jobset pinned
 }
 
-// asked are the releases that the flags name; "" is the default, and for next none.
-type asked struct{ kubernetes, next, kueue, jobset string }
+// asked are the releases that the flags name; "" is the default, and for next none. gates and apis are further feature
+// gates and versions of APIs that Kubernetes is to have, such as "CompositePodGroup=true" and
+// "scheduling.k8s.io/v1alpha3=true".
+type asked struct{ kubernetes, next, kueue, jobset, gates, apis string }
 
 func (a asked) versions() (v versions, err error) {
 	if v.kubernetes, err = kubernetesNamed(a.kubernetes); err != nil {
 		return v, err
 	}
+	v.kubernetes.moreGates, v.kubernetes.moreAPIs = a.gates, a.apis
 	if a.next != "" {
 		next, err := kubernetesNamed(a.next)
 		if err != nil {
@@ -106,6 +112,12 @@ func (v versions) arguments() []string {
 	if v.next != nil {
 		args = append(args, "--next-kubernetes="+v.next.name)
 	}
+	if v.kubernetes.moreGates != "" {
+		args = append(args, "--gates="+v.kubernetes.moreGates)
+	}
+	if v.kubernetes.moreAPIs != "" {
+		args = append(args, "--apis="+v.kubernetes.moreAPIs)
+	}
 	return args
 }
 
@@ -119,14 +131,21 @@ func (v versions) environment() []string {
 	return env
 }
 
-// flags are those that a component of Kubernetes needs for PodGroups.
+// flags are those that a component of Kubernetes needs for PodGroups, and those that were asked for.
 func (k kubernetes) flags(component string) []string {
-	if k.podGroups == "" {
-		return nil
+	join := func(parts ...string) string {
+		return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ",")
 	}
-	flags := []string{"--feature-gates=" + k.gates}
-	if component == "kube-apiserver" {
-		flags = append(flags, "--runtime-config=scheduling.k8s.io/"+k.podGroups+"=true")
+	var flags []string
+	if gates := join(k.gates, k.moreGates); gates != "" {
+		flags = append(flags, "--feature-gates="+gates)
+	}
+	served := ""
+	if k.podGroups != "" {
+		served = "scheduling.k8s.io/" + k.podGroups + "=true"
+	}
+	if apis := join(served, k.moreAPIs); apis != "" && component == "kube-apiserver" {
+		flags = append(flags, "--runtime-config="+apis)
 	}
 	return flags
 }

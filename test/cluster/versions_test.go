@@ -30,9 +30,11 @@ func TestReleasesAreAskedFor(t *testing.T) {
 		asked asked
 		want  string // the flags, or what the error says
 	}{
-		"none":    {asked{}, "--kubernetes=1.36 --kueue=0.19 --jobset=0.12"},
-		"some":    {asked{kubernetes: "1.37", kueue: "0.18"}, "--kubernetes=1.37 --kueue=0.18 --jobset=0.12"},
-		"next":    {asked{next: "1.37"}, "--kubernetes=1.36 --kueue=0.19 --jobset=0.12 --next-kubernetes=1.37"},
+		"none": {asked{}, "--kubernetes=1.36 --kueue=0.19 --jobset=0.12"},
+		"some": {asked{kubernetes: "1.37", kueue: "0.18"}, "--kubernetes=1.37 --kueue=0.18 --jobset=0.12"},
+		"next": {asked{next: "1.37"}, "--kubernetes=1.36 --kueue=0.19 --jobset=0.12 --next-kubernetes=1.37"},
+		"gates": {asked{gates: "A=true,B=false", apis: "a/v1=true"},
+			"--kubernetes=1.36 --kueue=0.19 --jobset=0.12 --gates=A=true,B=false --apis=a/v1=true"},
 		"unknown": {asked{kubernetes: "1.38"}, `no release "1.38" of Kubernetes; there are 1.34, 1.35, 1.36, 1.37`},
 		"no next": {asked{next: "v1.37"}, `no release "v1.37" of Kubernetes`},
 		"Kueue":   {asked{kueue: "0.20"}, `no release "0.20" of Kueue; there are 0.17, 0.18, 0.19`},
@@ -68,6 +70,11 @@ func TestPodGroupFlags(t *testing.T) {
 		}
 		if got := strings.Join(k.flags("kube-apiserver"), " "); got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+		k.moreGates, k.moreAPIs = "A=true", "a/v1=true"
+		more := strings.Join(k.flags("kube-apiserver"), " ")
+		if !strings.Contains(more, "A=true") || !strings.Contains(more, "a/v1=true") {
+			t.Errorf("%s: got %s, without what was asked for", name, more)
 		}
 		if strings.Contains(strings.Join(k.flags("kube-scheduler"), " "), "runtime-config") {
 			t.Errorf("%s: only the API server has a runtime configuration", name)

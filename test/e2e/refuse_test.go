@@ -37,6 +37,13 @@ var _ = ginkgo.Describe("The manager refuses to start", func() {
 			gomega.ContainSubstring("take it out")))
 	})
 
+	ginkgo.It("with a Kueue that is too old, and says what to upgrade", func(ctx context.Context) {
+		editCRD(ctx, "workloads.kueue.x-k8s.io", func(_ string, p map[string]apiextensionsv1.JSONSchemaProps) {
+			delete(p["spec"].Properties, "preemptionGates")
+		})
+		gomega.Expect(refused()).To(gomega.ContainSubstring("is older than Kueue 0.17; upgrade it to 0.17 or later"))
+	})
+
 	if cluster.bundled() {
 		bundledRefusals(refused)
 	} else {
@@ -98,15 +105,24 @@ func bundledRefusals(refused func() string) {
 // editTrainJobs changes the properties of the TrainJobs' CRD for the running spec.
 func editTrainJobs(ctx context.Context, edit func(map[string]apiextensionsv1.JSONSchemaProps)) {
 	ginkgo.GinkgoHelper()
-	crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "trainjobs.trainer.kubeflow.org"},
-	})
+	const name = "trainjobs.trainer.kubeflow.org"
+	editCRD(ctx, name, func(_ string, properties map[string]apiextensionsv1.JSONSchemaProps) { edit(properties) })
+}
+
+// editCRD changes the properties of each version of a CRD for the running spec.
+func editCRD(
+	ctx context.Context, name string, edit func(version string, properties map[string]apiextensionsv1.JSONSchemaProps),
+) {
+	ginkgo.GinkgoHelper()
+	crd := get(ctx, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	before := crd.DeepCopy()
 	ginkgo.DeferCleanup(func(ctx context.Context) {
 		crd = get(ctx, crd)
 		crd.Spec = before.Spec
 		gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
 	})
-	edit(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties)
+	for _, v := range crd.Spec.Versions {
+		edit(v.Name, v.Schema.OpenAPIV3Schema.Properties)
+	}
 	gomega.Expect(admin.Update(ctx, crd)).To(gomega.Succeed())
 }

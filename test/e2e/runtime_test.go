@@ -117,9 +117,6 @@ var _ = ginkgo.Describe("A runtime", func() {
 	})
 })
 
-// maxPodSets is how many PodSets a Workload holds, by release of Kueue.
-var maxPodSets = map[string]int{"0.17": 8, "0.18": 10, "0.19": podsets.Max}
-
 // blocked is the reason of a TrainJob's condition Blocked, "" where it has none.
 func blocked(ctx context.Context, tj *api.TrainJob) func() string {
 	return func() string {
