@@ -94,13 +94,13 @@ VERSIONS ?= KUBERNETES=1.34 KUBERNETES=1.35 KUBERNETES=1.37 KUEUE=0.17 KUEUE=0.1
 AT_ONCE ?= 2
 .PHONY: test-versions test-version
 test-versions: cluster-tool ## The end-to-end suite on other releases of Kubernetes, Kueue and JobSet; results go to docs/compatibility.md
-	@for version in $(VERSIONS); do $(BIN)/cluster build --$$(tr A-Z= 'a-z ' <<<"$$version") || exit 1; done
+	@for version in $(VERSIONS); do $(BIN)/cluster build $$(tr A-Z,= 'a-z\n ' <<<"$$version" | sed 's/^/--/') || exit 1; done
 	@printf '%s\n' $(VERSIONS) | xargs -P $(AT_ONCE) -I{} $(MAKE) --no-print-directory test-version RELEASE={}
 	@$(MAKE) --no-print-directory test-upgrade
 
 test-version:
 	@mkdir -p versions && rm -f junit-$(RELEASE).xml
-	@SIGNALBOX_STATE=$(CURDIR)/.cluster-$(RELEASE) $(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=$(RELEASE) $(RELEASE) >versions/$(RELEASE).log 2>&1; \
+	@SIGNALBOX_STATE=$(CURDIR)/.cluster-$(RELEASE) $(MAKE) --no-print-directory test-e2e SUITE=$(RELEASE) $(subst $(comma), ,$(RELEASE)) >versions/$(RELEASE).log 2>&1; \
 		code=$$?; echo "$(RELEASE): $$(grep -E '^(Ran|FAIL!|SUCCESS!)' versions/$(RELEASE).log | tr '\n' ' ')(versions/$(RELEASE).log)"; \
 		CGO_ENABLED=0 go run ./test/compatibility --record junit-$(RELEASE).xml --releases $(RELEASE); exit $$code
 
