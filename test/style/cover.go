@@ -23,7 +23,9 @@ const (
 	coveredOthers = 90.0
 )
 
-var covered = regexp.MustCompile(`(?m)^\s*(\S+)\s+coverage: ([0-9.]+)% of statements`)
+// covered is what go tool covdata prints of a package. A package without statements has its name on the line of the
+// next.
+var covered = regexp.MustCompile(`(\S+)\s+coverage: ([0-9.]+)% of statements`)
 
 // printCoverage prints how much of each package with Go files its own unit tests cover, by what they left in data
 // (go test -cover, with -test.gocoverdir). It reports whether one is under its bound.
@@ -32,11 +34,9 @@ func printCoverage(out io.Writer, data string, files []string) (under bool, err 
 	if err != nil {
 		return false, fmt.Errorf("reading the coverage in %s, which make test-unit leaves: %w\n%s", data, err, output)
 	}
-	shares := map[string]float64{}
-	for _, found := range covered.FindAllStringSubmatch(string(output), -1) {
-		if shares[strings.TrimPrefix(found[1], modulePath+"/")], err = strconv.ParseFloat(found[2], 64); err != nil {
-			return false, err
-		}
+	shares, err := sharesOf(string(output))
+	if err != nil {
+		return false, err
 	}
 	for _, name := range packagesOf(files) {
 		share, bound, mark := shares[name], coveredOthers, "ok"
@@ -50,6 +50,19 @@ func printCoverage(out io.Writer, data string, files []string) (under bool, err 
 			mark, name, share, bound)
 	}
 	return under, nil
+}
+
+// sharesOf returns how many percent of each package's statements are covered, by what go tool covdata prints.
+func sharesOf(output string) (map[string]float64, error) {
+	shares := map[string]float64{}
+	for _, found := range covered.FindAllStringSubmatch(output, -1) {
+		share, err := strconv.ParseFloat(found[2], 64)
+		if err != nil {
+			return nil, err
+		}
+		shares[strings.TrimPrefix(found[1], modulePath+"/")] = share
+	}
+	return shares, nil
 }
 
 // packagesOf returns the folders of files.
