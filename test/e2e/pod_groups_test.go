@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -36,6 +37,9 @@ var podGroupAPIs = map[string]podGroupAPI{
 
 // scheduling is the one that is served, until Kubernetes is upgraded.
 var scheduling, servesPodGroups = podGroupAPIs[os.Getenv("SIGNALBOX_KUBERNETES")]
+
+// On a control plane that was started with APIS another version may be served, in the same shape.
+func init() { scheduling.version = cmp.Or(os.Getenv("SIGNALBOX_POD_GROUPS"), scheduling.version) }
 
 // nextKubernetes is the release that the cluster can be upgraded to; "" for none.
 var nextKubernetes = os.Getenv("SIGNALBOX_NEXT_KUBERNETES")
