@@ -229,12 +229,18 @@ var _ = ginkgo.Describe("Quota is held by what uses it", ginkgo.Ordered, func() 
 		})
 		tj := g.submit(ctx, g.trainJob("slow", "slow", 1))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		pod := podsOf(ctx, tj)[0]
+		gomega.Expect(admin.Patch(ctx, &pod, client.RawPatch(types.JSONPatchType,
+			[]byte(`[{"op": "add", "path": "/metadata/finalizers/-", "value": "example.com/kept"}]`)))).To(gomega.Succeed())
+		letGo := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+		ginkgo.DeferCleanup(func(ctx context.Context) {
+			gomega.Expect(client.IgnoreNotFound(admin.Patch(ctx, &pod, letGo))).To(gomega.Succeed())
+		})
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
 		gomega.Eventually(func() bool {
 			return apimeta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, api.ConditionStopOverdue)
 		}).Should(gomega.BeTrue())
 		gomega.Expect(g.used(ctx)()).To(gomega.Equal(int64(8)), "its GPUs are in use")
-		pod := podsOf(ctx, tj)[0]
 		gomega.Expect(admin.Status().Patch(ctx, &pod, client.RawPatch(
 			types.MergePatchType, []byte(`{"status":{"phase":"Failed"}}`)))).To(gomega.Succeed())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero(), "what has ended uses nothing, whatever keeps it")
@@ -244,6 +250,6 @@ var _ = ginkgo.Describe("Quota is held by what uses it", ginkgo.Ordered, func() 
 		gomega.Eventually(func() bool {
 			return apimeta.IsStatusConditionTrue(get(ctx, tj).Status.Conditions, api.ConditionStopOverdue)
 		}).Should(gomega.BeFalse())
-		gomega.Expect(admin.Delete(ctx, &pod, client.GracePeriodSeconds(0))).To(gomega.Succeed())
+		gomega.Expect(admin.Patch(ctx, &pod, letGo)).To(gomega.Succeed())
 	})
 })
