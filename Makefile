@@ -98,11 +98,13 @@ test-versions: cluster-tool ## The end-to-end suite on other releases of Kuberne
 	@printf '%s\n' $(VERSIONS) | xargs -P $(AT_ONCE) -I{} $(MAKE) --no-print-directory test-version RELEASE={}
 	@$(MAKE) --no-print-directory test-upgrade
 
+# Without = and commas, which some components take for separators in their arguments.
+named = $(subst $(comma),-,$(subst =,-,$(RELEASE)))
 test-version:
-	@mkdir -p versions && rm -f junit-$(RELEASE).xml
-	@SIGNALBOX_STATE=$(CURDIR)/.cluster-$(RELEASE) $(MAKE) --no-print-directory test-e2e SUITE=$(RELEASE) $(subst $(comma), ,$(RELEASE)) >versions/$(RELEASE).log 2>&1; \
-		code=$$?; echo "$(RELEASE): $$(grep -E '^(Ran|FAIL!|SUCCESS!)' versions/$(RELEASE).log | tr '\n' ' ')(versions/$(RELEASE).log)"; \
-		CGO_ENABLED=0 go run ./test/compatibility --record junit-$(RELEASE).xml --releases $(RELEASE); exit $$code
+	@mkdir -p versions && rm -f junit-$(named).xml
+	@SIGNALBOX_STATE=$(CURDIR)/.cluster-$(named) $(MAKE) --no-print-directory test-e2e SUITE=$(named) $(subst $(comma), ,$(RELEASE)) >versions/$(named).log 2>&1; \
+		code=$$?; echo "$(RELEASE): $$(grep -E '^(Ran|FAIL!|SUCCESS!)' versions/$(named).log | tr '\n' ' ')(versions/$(named).log)"; \
+		CGO_ENABLED=0 go run ./test/compatibility --record junit-$(named).xml --releases $(RELEASE); exit $$code
 
 .PHONY: test-upgrade
 test-upgrade: ## Upgrade Kubernetes from 1.36 to 1.37 under gangs that run and gangs that wait

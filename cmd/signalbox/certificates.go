@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
@@ -44,6 +46,23 @@ func rotateCertificates(mgr ctrl.Manager, config *configapi.Webhook) error {
 type whenMounted struct {
 	webhook.Server
 	certDir string
+	// leaving is set when the process is asked to end.
+	leaving *atomic.Bool
+}
+
+// leaveTime is for how long webhooks are served after the process was asked to end. The API server keeps connections
+// open between its requests, and one that is closed while a request is written to it fails that request. Within this
+// time each answer ends its connection, and the API server goes on to another replica.
+const leaveTime = 2 * time.Second
+
+// Register implements webhook.Server.
+func (s whenMounted) Register(path string, hook http.Handler) {
+	s.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.leaving.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		hook.ServeHTTP(w, r)
+	}))
 }
 
 // Start implements manager.Runnable.
@@ -54,7 +73,13 @@ func (s whenMounted) Start(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil // asked to end before there was one
 	}
-	return s.Server.Start(ctx)
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	context.AfterFunc(ctx, func() {
+		s.leaving.Store(true)
+		time.AfterFunc(leaveTime, stop)
+	})
+	return s.Server.Start(serving)
 }
 
 // awaitCertificates waits until a certificate and its key are in the folder, or the process ends.

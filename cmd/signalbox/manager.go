@@ -1,6 +1,8 @@
 package main
 
 import (
+	"sync/atomic"
+
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -53,7 +55,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 			Server: webhook.NewServer(webhook.Options{
 				Host: config.Webhook.Host, Port: config.Webhook.Port, CertDir: config.Webhook.CertDir,
 			}),
-			certDir: config.Webhook.CertDir,
+			certDir: config.Webhook.CertDir, leaving: new(atomic.Bool),
 		},
 		LeaderElection:                *config.LeaderElection.Enabled,
 		LeaderElectionID:              leaderElectionID,

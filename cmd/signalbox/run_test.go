@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -14,11 +15,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 )
@@ -254,6 +257,47 @@ func TestRunFails(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// TestWebhooksAreLeft holds that webhooks are served for a while after the process was asked to end, and that each
+// answer then ends its connection.
+func TestWebhooksAreLeft(t *testing.T) {
+	address, port := freeAddress(t)
+	certDir := certificates(t)
+	s := whenMounted{certDir: certDir, leaving: new(atomic.Bool),
+		Server: webhook.NewServer(webhook.Options{Host: "127.0.0.1", Port: port, CertDir: certDir})}
+	s.Register("/a", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Start(ctx) }()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	ask := func(context.Context) (closes bool, err error) {
+		response, err := client.Get("https://" + address + "/a")
+		if err != nil {
+			return false, err
+		}
+		return response.Close, response.Body.Close()
+	}
+	served := func(closes bool) {
+		t.Helper()
+		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
+			func(ctx context.Context) (bool, error) {
+				got, err := ask(ctx)
+				return err == nil && got == closes, nil
+			})
+		if err != nil {
+			t.Fatalf("no answer that ends its connection: %t", closes)
+		}
+	}
+	served(false)
+	stop()
+	served(true)
+	if err := <-ended; err != nil {
+		t.Errorf("asked to end: got %v", err)
+	}
+	if _, err := ask(t.Context()); err == nil {
+		t.Error("it is served after its end")
+	}
 }
 
 // TestCertificatesComeLate holds that webhooks are served once there is a certificate, and not after the end.
