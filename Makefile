@@ -90,7 +90,7 @@ test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer, an
 	@failed=; for version in 2.0 2.1 2.2.0 2.2.1; do $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-$$version || exit 1; done
 
 # What is not named is the default release; AT_ONCE of them run side by side.
-VERSIONS ?= KUBERNETES=1.34 KUBERNETES=1.35 KUBERNETES=1.37 KUEUE=0.17,JOBSET=0.10 KUEUE=0.18,JOBSET=0.11
+VERSIONS ?= KUBERNETES=1.34 KUBERNETES=1.35 KUBERNETES=1.37 KUEUE=0.18,JOBSET=0.10 JOBSET=0.11
 AT_ONCE ?= 2
 .PHONY: test-versions test-version
 test-versions: cluster-tool ## The end-to-end suite on other releases of Kubernetes, Kueue and JobSet; results go to docs/compatibility.md

@@ -38,7 +38,9 @@ type Component struct {
 // The components, in the order in which they are checked.
 var (
 	Kubernetes = Component{Name: "Kubernetes", Oldest: "1.34", Newest: "1.37"}
-	Kueue      = Component{Name: "Kueue", Oldest: "0.17", Newest: "0.19",
+	// Before 0.18 Kueue doesn't know reason OnHold of condition QuotaReserved: a TrainJob that is blocked would be
+	// admitted again and again, and hold quota that it doesn't use.
+	Kueue = Component{Name: "Kueue", Oldest: "0.18", Newest: "0.19",
 		kind: kueue.SchemeGroupVersion.WithKind("Workload"), crd: "workloads.kueue.x-k8s.io"}
 	JobSet = Component{Name: "JobSet", Oldest: "0.10", Newest: "0.12",
 		kind: jobset.SchemeGroupVersion.WithKind("JobSet"), crd: "jobsets.jobset.x-k8s.io"}
@@ -49,7 +51,7 @@ var (
 // counts as the previous.
 type Releases struct {
 	Kubernetes, Kueue, JobSet string
-	// MaxPodSets is how many PodSets a Workload may have: 8 in Kueue 0.17, 10 in 0.18, 18 in 0.19.
+	// MaxPodSets is how many PodSets a Workload may have: 10 in Kueue 0.18, 18 in 0.19.
 	MaxPodSets int
 }
 
@@ -150,13 +152,10 @@ func kueueRelease(crd *apiextensionsv1.CustomResourceDefinition) (release string
 		return Kueue.Newest, podsets.Max, nil
 	}
 	spec := specOf(crd, kueue.SchemeGroupVersion.Version)
-	if _, found := spec["preemptionGates"]; !found {
-		return "", 0, Kueue.tooOld("Kueue, whose CRD " + crd.Name + " has no spec.preemptionGates,")
-	}
 	maxPodSets = int(ptr.Deref(spec["podSets"].MaxItems, podsets.Max))
 	switch {
 	case maxPodSets <= 8:
-		release = "0.17"
+		return "", 0, Kueue.tooOld(fmt.Sprintf("Kueue, whose CRD %s takes %d PodSets,", crd.Name, maxPodSets))
 	case maxPodSets <= 10:
 		release = "0.18"
 	case serves(crd, "v1beta1"):

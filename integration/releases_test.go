@@ -111,9 +111,9 @@ func TestFindReleases(t *testing.T) {
 			want: Releases{"1.34", "0.19", "0.12", 18}},
 		"Kueue 0.18": {reason: "its Workloads hold 10 PodSets", crds: []*apiextensionsv1.CustomResourceDefinition{
 			withMax(workloads, 10), jobSets}, want: Releases{"1.36", "0.18", "0.12", 10}},
-		"Kueue 0.17, JobSet 0.11": {reason: "fewer PodSets, and no groups of pods",
-			crds: []*apiextensionsv1.CustomResourceDefinition{withMax(workloads, 8), older(jobSets, "", group)},
-			want: Releases{"1.36", "0.17", "0.11", 8}},
+		"JobSet 0.11": {reason: "no groups of pods",
+			crds: []*apiextensionsv1.CustomResourceDefinition{workloads, older(jobSets, "", group)},
+			want: Releases{"1.36", "0.19", "0.11", 18}},
 		"JobSet 0.10": {reason: "no volume claims either", crds: []*apiextensionsv1.CustomResourceDefinition{
 			workloads, older(jobSets, "", group, "volumeClaimPolicies")}, want: Releases{"1.36", "0.19", "0.10", 18}},
 		"later": {reason: "they are only reported", kubernetes: "v1.38.0-alpha.1",
@@ -122,9 +122,9 @@ func TestFindReleases(t *testing.T) {
 			untested: []string{"Kubernetes 1.38", "Kueue 0.20"}},
 		"earlier": {reason: "what to upgrade is named, all at once", kubernetes: "v1.33.9",
 			crds: []*apiextensionsv1.CustomResourceDefinition{
-				older(workloads, "", "preemptionGates"), older(jobSets, "", group, "volumeClaimPolicies", patterns)},
+				withMax(workloads, 8), older(jobSets, "", group, "volumeClaimPolicies", patterns)},
 			problems: []string{"Kubernetes v1.33.9 is older than Kubernetes 1.34; upgrade it to 1.34 or later",
-				"is older than Kueue 0.17; upgrade it to 0.17 or later", "is older than JobSet 0.10; upgrade it to 0.10"}},
+				"is older than Kueue 0.18; upgrade it to 0.18 or later", "is older than JobSet 0.10; upgrade it to 0.10"}},
 		"a role of before": {reason: "a rollback brings it while the manager still runs", err: forbidden,
 			want: Releases{"1.36", "0.19", "0.12", 18}},
 		"unreadable": {reason: "nothing is known then", err: errDown, problems: []string{errDown.Error()}},
@@ -132,7 +132,7 @@ func TestFindReleases(t *testing.T) {
 			problems: []string{"asking for the version of Kubernetes: "}},
 		"no version": {reason: "it can't be compared", kubernetes: "main", problems: []string{"the version of Kubernetes: "}},
 		"nothing installed": {reason: "both are missing", kinds: []string{"Other"}, problems: []string{
-			"install Kueue v0.17 or later", "install JobSet v0.10 or later"}},
+			"install Kueue v0.18 or later", "install JobSet v0.10 or later"}},
 		"no JobSet": {reason: "one is missing", kinds: []string{"Workload"},
 			want: Releases{Kubernetes: "1.36", Kueue: "0.19", MaxPodSets: 18}, problems: []string{"install JobSet"}},
 	}
@@ -208,16 +208,16 @@ func TestDefaultGates(t *testing.T) {
 // What Kueue's configuration says of gates goes before the defaults of its release.
 func TestGatesOfRelease(t *testing.T) {
 	a := newAdoption(&configapi.Default().Kueue)
-	a.gates(map[string]bool{"AdmissionGatedBy": true, "DynamicResourceAllocation": true}, "0.17")
+	a.gates(map[string]bool{"AdmissionGatedBy": true, "DynamicResourceAllocation": true}, "0.18")
 	if len(a.errs) > 0 || !a.FeatureGates["AdmissionGatedBy"] || !a.FeatureGates["KueueDRAIntegration"] {
 		t.Errorf("got %v, %v", a.FeatureGates, a.errs)
 	}
-	if elastic, set := a.FeatureGates["ElasticJobsViaWorkloadSlices"]; elastic || !set {
-		t.Errorf("the default of 0.17 is off: got %v", a.FeatureGates)
+	if layers, set := a.FeatureGates["TASMultiLayerTopology"]; layers || !set {
+		t.Errorf("the default of 0.18 is off: got %v", a.FeatureGates)
 	}
 	before := maps.Clone(a.FeatureGates)
 	b := newAdoption(a.Kueue)
-	b.gates(map[string]bool{"KueueDRAIntegration": false}, "0.17")
+	b.gates(map[string]bool{"KueueDRAIntegration": false}, "0.18")
 	if len(b.errs) != 1 || !maps.Equal(a.FeatureGates, before) {
 		t.Errorf("a difference is an error, and nothing else changes: got %v, %v", b.errs, a.FeatureGates)
 	}

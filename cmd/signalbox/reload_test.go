@@ -133,7 +133,7 @@ func TestKueueIsFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.serve(crdPath+"workloads.kueue.x-k8s.io", crdOfWorkloads(8))
+	s.serve(crdPath+"workloads.kueue.x-k8s.io", crdOfWorkloads(10))
 	if err := f.Start(t.Context()); !errors.Is(err, errChanged) {
 		t.Errorf("another release of Kueue: got %v", err)
 	}

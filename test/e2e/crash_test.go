@@ -43,7 +43,7 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", repeats()
 		for ; ; n++ {
 			fired := trap.arm(n, g.namespace)
 			mode := api.GangOff
-			if cluster.bundled() {
+			if hasGangs {
 				mode = api.GangRequired // the writes without are among those with
 			}
 			victim := g.trainJob(fmt.Sprintf("victim-%d", n), "long", 1, priority(low), gangs(mode))

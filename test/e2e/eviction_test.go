@@ -135,7 +135,7 @@ var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, func() {
 			`kueue_admitted_until_ready_wait_time_seconds_count\{cluster_queue="` + g.queue + `"[^}]*\} 1`))
 	})
 
-	if cluster.bundled() {
+	if hasGangs {
 		ginkgo.It("evicts a TrainJob whose gang can't be placed in time, "+
 			"and leaves nothing of it", func(ctx context.Context) {
 			g := newGround(ctx, map[string]int64{"a100": 72})

@@ -19,11 +19,14 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
+// hasGangs is whether TrainJobs can be gangs.
+var hasGangs = cluster.bundled() && servesPodGroups && os.Getenv("SIGNALBOX_JOBSET") >= "0.12"
+
 func init() {
 	switch {
 	case !cluster.bundled():
 		ginkgo.Describe("Gangs beside Kubeflow Trainer", noGangSpecs)
-	case !servesPodGroups || os.Getenv("SIGNALBOX_JOBSET") < "0.12":
+	case !hasGangs:
 		ginkgo.Describe("Gangs where Kubernetes or JobSet has none", gangsUnavailableSpecs)
 	default:
 		ginkgo.Describe("Gangs", func() {

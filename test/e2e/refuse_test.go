@@ -39,9 +39,11 @@ var _ = ginkgo.Describe("The manager refuses to start", func() {
 
 	ginkgo.It("with a Kueue that is too old, and says what to upgrade", func(ctx context.Context) {
 		editCRD(ctx, "workloads.kueue.x-k8s.io", func(_ string, p map[string]apiextensionsv1.JSONSchemaProps) {
-			delete(p["spec"].Properties, "preemptionGates")
+			podSets := p["spec"].Properties["podSets"]
+			podSets.MaxItems = ptr.To[int64](8)
+			p["spec"].Properties["podSets"] = podSets
 		})
-		gomega.Expect(refused()).To(gomega.ContainSubstring("is older than Kueue 0.17; upgrade it to 0.17 or later"))
+		gomega.Expect(refused()).To(gomega.ContainSubstring("is older than Kueue 0.18; upgrade it to 0.18 or later"))
 	})
 
 	if cluster.bundled() {

@@ -18,7 +18,7 @@ import (
 )
 
 // maxPodSets is how many PodSets a Workload holds, by release of Kueue.
-var maxPodSets = map[string]int{"0.17": 8, "0.18": 10, "0.19": podsets.Max}
+var maxPodSets = map[string]int{"0.18": 10, "0.19": podsets.Max}
 
 var _ = ginkgo.Describe("Releases", func() {
 	ginkgo.It("of Kubernetes, Kueue and JobSet are found and reported", func() {
