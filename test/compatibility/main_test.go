@@ -56,8 +56,10 @@ func TestTable(t *testing.T) {
 func TestReadReport(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "junit.xml")
 	for content, want := range map[string]result{
-		`<testsuites tests="130" disabled="7" errors="1" failures="2" time="9"><testsuite/></testsuites>`: {
-			Passed: 120, Failed: 3},
+		`<testsuites><testsuite><testcase name="[It] a" status="passed"/><testcase name="[It] b" status="failed"/>` +
+			`<testcase name="[It] c" status="skipped"/><testcase name="[BeforeSuite]" status="passed"/>` +
+			`<testcase name="[It] d" status="passed"/><testcase name="[ReportAfterSuite] e" status="failed"/>` +
+			`</testsuite></testsuites>`: {Passed: 2, Failed: 2},
 		"no XML": {},
 	} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
