@@ -23,10 +23,10 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// Component is what Signalbox needs of a cluster, and the releases of it that Signalbox is tested with
+// Component is what Signalbox needs of a cluster, and the releases of it that Signalbox supports
 // (docs/compatibility.md). An older release is rejected; a later one is only logged.
 type Component struct {
-	// Name of the component, as in the cluster's documentation.
+	// Name for messages.
 	Name string
 	// Oldest and Newest are releases by their first two numbers, such as "1.36".
 	Oldest, Newest string
@@ -55,33 +55,43 @@ type Releases struct {
 	MaxPodSets int
 }
 
-// FindReleases returns the releases of a cluster. A component that is missing, or older than Signalbox works with, is
-// an error that says what to install.
+// Newest returns the latest releases that Signalbox supports.
+func Newest() Releases {
+	return Releases{Kubernetes.Newest, Kueue.Newest, JobSet.Newest, podsets.Max}
+}
+
+// FindReleases returns the releases of a cluster. A component that is missing, or older than Signalbox supports, is an
+// error that says what to install. Where the manager may not read a CRD, the release is that of assumed: the role is
+// then an earlier chart's, as during a rollback.
 func FindReleases(
-	ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface,
+	ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface, assumed Releases,
 ) (Releases, error) {
-	var r Releases
+	r := assumed
 	var errs [3]error
 	r.Kubernetes, errs[0] = kubernetesRelease(disco)
 	var crd *apiextensionsv1.CustomResourceDefinition
-	if crd, errs[1] = Kueue.readCRD(ctx, reader, disco); errs[1] == nil {
+	if crd, errs[1] = Kueue.readCRD(ctx, reader, disco); crd != nil {
 		r.Kueue, r.MaxPodSets, errs[1] = kueueRelease(crd)
+	} else if errs[1] != nil {
+		r.Kueue, r.MaxPodSets = "", 0
 	}
-	if crd, errs[2] = JobSet.readCRD(ctx, reader, disco); errs[2] == nil {
+	if crd, errs[2] = JobSet.readCRD(ctx, reader, disco); crd != nil {
 		r.JobSet, errs[2] = jobSetRelease(crd)
+	} else if errs[2] != nil {
+		r.JobSet = ""
 	}
 	return r, errors.Join(errs[:]...)
 }
 
-// Untested returns the components that are later than those that Signalbox is tested with, such as "Kueue 0.20".
-func (r Releases) Untested() []string {
-	var untested []string
+// Unsupported returns the components that are later than Signalbox supports, such as "Kueue 0.20".
+func (r Releases) Unsupported() []string {
+	var unsupported []string
 	for _, c := range r.Components() {
-		if !c.Tested() {
-			untested = append(untested, c.Name+" "+c.Release)
+		if !c.Supported() {
+			unsupported = append(unsupported, c.Name+" "+c.Release)
 		}
 	}
-	return untested
+	return unsupported
 }
 
 // Found is a component as a cluster has it.
@@ -95,8 +105,8 @@ func (r Releases) Components() []Found {
 	return []Found{{Kubernetes, r.Kubernetes}, {Kueue, r.Kueue}, {JobSet, r.JobSet}}
 }
 
-// Tested reports whether Signalbox is tested with the release.
-func (f Found) Tested() bool { return !newer(f.Release, f.Newest) && !newer(f.Oldest, f.Release) }
+// Supported reports whether Signalbox supports the release.
+func (f Found) Supported() bool { return !newer(f.Release, f.Newest) && !newer(f.Oldest, f.Release) }
 
 // newer reports whether release a is later than b.
 func newer(a, b string) bool {
@@ -115,7 +125,7 @@ func kubernetesRelease(disco discovery.ServerVersionInterface) (string, error) {
 	}
 	v, err := version.ParseGeneric(info.GitVersion) // such as v1.36.3-gke.1
 	if err != nil {
-		return "", fmt.Errorf("the version of Kubernetes: %w", err)
+		return "", fmt.Errorf("the API server says that it is version %q: %w", info.GitVersion, err)
 	}
 	release := fmt.Sprintf("%d.%d", v.Major(), v.Minor())
 	if newer(Kubernetes.Oldest, release) {
@@ -124,8 +134,7 @@ func kubernetesRelease(disco discovery.ServerVersionInterface) (string, error) {
 	return release, nil
 }
 
-// readCRD returns the CRD of a component, nil where the manager may not read it: its role is then that of an earlier
-// chart, as in the midst of a rollback.
+// readCRD returns the CRD of a component; nil without an error if the manager may not read it.
 func (c Component) readCRD(
 	ctx context.Context, reader client.Reader, disco discovery.DiscoveryInterface,
 ) (*apiextensionsv1.CustomResourceDefinition, error) {
@@ -135,8 +144,8 @@ func (c Component) readCRD(
 	var crd apiextensionsv1.CustomResourceDefinition
 	err := reader.Get(ctx, client.ObjectKey{Name: c.crd}, &crd)
 	if apierrors.IsForbidden(err) {
-		ctrl.LoggerFrom(ctx).Info("The CRD can't be read, and the release of its component is not known; apply the role of "+
-			"this version of Signalbox", "crd", c.crd, "assumed", c.Name+" "+c.Newest)
+		ctrl.LoggerFrom(ctx).Info("Not allowed to read the CRD that shows the release of a component; apply the role of "+
+			"this version of Signalbox", "crd", c.crd, "component", c.Name)
 		return nil, nil
 	}
 	if err != nil {
@@ -145,12 +154,8 @@ func (c Component) readCRD(
 	return &crd, nil
 }
 
-// kueueRelease returns the release of Kueue that has the CRD of Workloads, and how many PodSets it takes. nil is the
-// newest that is tested.
+// kueueRelease returns the release of Kueue that has the CRD of Workloads, and how many PodSets it takes.
 func kueueRelease(crd *apiextensionsv1.CustomResourceDefinition) (release string, maxPodSets int, err error) {
-	if crd == nil {
-		return Kueue.Newest, podsets.Max, nil
-	}
 	spec := specOf(crd, kueue.SchemeGroupVersion.Version)
 	maxPodSets = int(ptr.Deref(spec["podSets"].MaxItems, podsets.Max))
 	switch {
@@ -166,11 +171,8 @@ func kueueRelease(crd *apiextensionsv1.CustomResourceDefinition) (release string
 	return release, maxPodSets, nil
 }
 
-// jobSetRelease returns the release of JobSet that has the CRD. nil is the newest that is tested.
+// jobSetRelease returns the release of JobSet that has the CRD.
 func jobSetRelease(crd *apiextensionsv1.CustomResourceDefinition) (string, error) {
-	if crd == nil {
-		return JobSet.Newest, nil
-	}
 	spec := specOf(crd, jobset.SchemeGroupVersion.Version)
 	has := func(path ...string) bool { return hasField(spec, path) }
 	pod := []string{"replicatedJobs", "template", "spec", "template", "spec"}

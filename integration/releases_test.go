@@ -96,16 +96,17 @@ func TestFindReleases(t *testing.T) {
 	const patterns = "failurePolicy.rules.onJobFailureMessagePatterns"
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "customresourcedefinitions"}, "a", nil)
 	cases := map[string]struct {
-		reason     string
-		kubernetes string
-		kinds      []string // served; all where there are none
-		crds       []*apiextensionsv1.CustomResourceDefinition
-		err        error // of each read of a CRD
-		want       Releases
-		untested   []string
-		problems   []string
+		reason      string
+		kubernetes  string
+		kinds       []string // served; all where there are none
+		crds        []*apiextensionsv1.CustomResourceDefinition
+		err         error // of each read of a CRD
+		assumed     Releases
+		want        Releases
+		unsupported []string
+		problems    []string
 	}{
-		"as built": {reason: "the modules are of the newest that are tested",
+		"as built": {reason: "the modules are of the newest that are supported",
 			want: Releases{"1.36", "0.19", "0.12", 18}},
 		"a provider's Kubernetes": {reason: "versions have suffixes", kubernetes: "v1.34.8-gke.100",
 			want: Releases{"1.34", "0.19", "0.12", 18}},
@@ -117,20 +118,22 @@ func TestFindReleases(t *testing.T) {
 		"JobSet 0.10": {reason: "no volume claims either", crds: []*apiextensionsv1.CustomResourceDefinition{
 			workloads, older(jobSets, "", group, "volumeClaimPolicies")}, want: Releases{"1.36", "0.19", "0.10", 18}},
 		"later": {reason: "they are only reported", kubernetes: "v1.38.0-alpha.1",
-			crds:     []*apiextensionsv1.CustomResourceDefinition{older(workloads, "v1beta1"), jobSets},
-			want:     Releases{"1.38", "0.20", "0.12", 18},
-			untested: []string{"Kubernetes 1.38", "Kueue 0.20"}},
+			crds:        []*apiextensionsv1.CustomResourceDefinition{older(workloads, "v1beta1"), jobSets},
+			want:        Releases{"1.38", "0.20", "0.12", 18},
+			unsupported: []string{"Kubernetes 1.38", "Kueue 0.20"}},
 		"earlier": {reason: "what to upgrade is named, all at once", kubernetes: "v1.33.9",
 			crds: []*apiextensionsv1.CustomResourceDefinition{
 				withMax(workloads, 8), older(jobSets, "", group, "volumeClaimPolicies", patterns)},
 			problems: []string{"Kubernetes v1.33.9 is older than Kubernetes 1.34; upgrade it to 1.34 or later",
 				"is older than Kueue 0.18; upgrade it to 0.18 or later", "is older than JobSet 0.10; upgrade it to 0.10"}},
-		"a role of before": {reason: "a rollback brings it while the manager still runs", err: forbidden,
+		"an earlier role": {reason: "a rollback brings it while the manager still runs, with what it has found",
+			err: forbidden, assumed: Releases{"1.35", "0.18", "0.11", 10}, want: Releases{"1.36", "0.18", "0.11", 10}},
+		"an earlier role at the start": {reason: "nothing was found before", err: forbidden, assumed: Newest(),
 			want: Releases{"1.36", "0.19", "0.12", 18}},
 		"unreadable": {reason: "nothing is known then", err: errDown, problems: []string{errDown.Error()}},
 		"unreachable": {reason: "nothing is known then", kubernetes: "none",
 			problems: []string{"asking for the version of Kubernetes: "}},
-		"no version": {reason: "it can't be compared", kubernetes: "main", problems: []string{"the version of Kubernetes: "}},
+		"no version": {reason: "it can't be compared", kubernetes: "main", problems: []string{`it is version "main": `}},
 		"nothing installed": {reason: "both are missing", kinds: []string{"Other"}, problems: []string{
 			"install Kueue v0.18 or later", "install JobSet v0.10 or later"}},
 		"no JobSet": {reason: "one is missing", kinds: []string{"Workload"},
@@ -163,7 +166,7 @@ func TestFindReleases(t *testing.T) {
 					},
 				})
 			}
-			got, err := FindReleases(t.Context(), reader.Build(), disco)
+			got, err := FindReleases(t.Context(), reader.Build(), disco, c.assumed)
 			for _, problem := range c.problems {
 				if err == nil || !strings.Contains(err.Error(), problem) {
 					t.Errorf("%s: got %v, want %q in it", c.reason, err, problem)
@@ -175,8 +178,8 @@ func TestFindReleases(t *testing.T) {
 			if c.want.Kueue != "" && got != c.want {
 				t.Errorf("%s: got %+v, want %+v", c.reason, got, c.want)
 			}
-			if len(c.problems) == 0 && !cmp.Equal(got.Untested(), c.untested) {
-				t.Errorf("%s: got %q", c.reason, got.Untested())
+			if len(c.problems) == 0 && !cmp.Equal(got.Unsupported(), c.unsupported) {
+				t.Errorf("%s: got %q", c.reason, got.Unsupported())
 			}
 		})
 	}

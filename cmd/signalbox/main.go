@@ -162,9 +162,10 @@ type kueueFound struct {
 }
 
 // findKueue returns what of a cluster's Kueue a manager would run with. A component that is missing, one that is too
-// old, and settings that contradict each other are errors that say what to change.
-func findKueue(ctx context.Context, cluster *connection, given *configapi.Kueue) (kueueFound, error) {
-	releases, err := integration.FindReleases(ctx, cluster.reader, cluster.clients.Discovery())
+// old, and settings that contradict each other are errors that say what to change. assumed is for FindReleases.
+func findKueue(ctx context.Context, cluster *connection, given *configapi.Kueue, assumed integration.Releases) (
+	kueueFound, error) {
+	releases, err := integration.FindReleases(ctx, cluster.reader, cluster.clients.Discovery(), assumed)
 	if releases.Kueue == "" {
 		return kueueFound{}, err
 	}
@@ -174,7 +175,7 @@ func findKueue(ctx context.Context, cluster *connection, given *configapi.Kueue)
 
 // checkCluster rejects a cluster on which the configuration can't work, with what to change.
 func checkCluster(ctx context.Context, cluster *connection, config *configapi.Configuration) (found, error) {
-	kueue, err := findKueue(ctx, cluster, &config.Kueue)
+	kueue, err := findKueue(ctx, cluster, &config.Kueue, integration.Newest())
 	dialect := overrides.Bundled
 	if *config.Trainer.Enabled {
 		err = errors.Join(err, trainer.Check(ctx, cluster.reader))

@@ -37,9 +37,9 @@ var kueueConfigValid = prometheus.NewGauge(prometheus.GaugeOpts{
 
 var releaseInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "signalbox_release_info",
-	Help: "Always 1; the release of each component that the cluster has, and whether this version of Signalbox is " +
-		"tested with it. Of Kueue and JobSet, as far as their CRDs show it.",
-}, []string{"component", "release", "tested"})
+	Help: "Always 1; the release of each component that the cluster has, and whether this version of Signalbox " +
+		"supports it. Of Kueue and JobSet, as far as their CRDs show it.",
+}, []string{"component", "release", "supported"})
 
 var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "signalbox_build_info",
@@ -48,15 +48,15 @@ var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { metrics.Registry.MustRegister(configValid, kueueConfigValid, releaseInfo, buildInfo) }
 
-// report sets the metric of the cluster's releases, and logs those that this version isn't tested with.
+// report sets the metric of the cluster's releases, and logs those that this version doesn't support.
 func report(ctx context.Context, releases integration.Releases) {
 	releaseInfo.Reset()
 	for _, c := range releases.Components() {
-		releaseInfo.WithLabelValues(c.Name, c.Release, strconv.FormatBool(c.Tested())).Set(1)
+		releaseInfo.WithLabelValues(c.Name, c.Release, strconv.FormatBool(c.Supported())).Set(1)
 	}
-	if untested := releases.Untested(); len(untested) > 0 {
-		ctrl.LoggerFrom(ctx).Info("This version of Signalbox is not tested with a later release; upgrade Signalbox",
-			"untested", untested)
+	if unsupported := releases.Unsupported(); len(unsupported) > 0 {
+		ctrl.LoggerFrom(ctx).Info("The cluster has later releases than this version of Signalbox supports; upgrade Signalbox",
+			"unsupported", unsupported)
 	}
 }
 
@@ -136,7 +136,7 @@ func (f *kueueFollower) Start(ctx context.Context) error {
 	const problem = "Kueue can't be followed; running on with what it was"
 	reported := f.running.releases
 	return follow(ctx, f.every, kueueConfigValid, problem, func() (bool, error) {
-		now, err := findKueue(ctx, f.connection, &f.given)
+		now, err := findKueue(ctx, f.connection, &f.given, reported)
 		if err != nil {
 			return false, err
 		}

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// once calls make, which leaves path, unless path exists. Programs that share the cache, such as suites that run side
-// by side, wait for the one that makes it, and show that they wait.
-func once(label, path string, make func() error) error {
-	if made, err := exists(path); made || err != nil {
+// once calls create, which leaves path, unless path exists. Programs that share the cache, such as suites that run side
+// by side, wait for the one that creates it, and show that they wait.
+func once(label, path string, create func() error) error {
+	if found, err := exists(path); found || err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -30,10 +30,10 @@ func once(label, path string, make func() error) error {
 	if err != nil {
 		return err
 	}
-	if made, err := exists(path); made || err != nil {
+	if found, err := exists(path); found || err != nil {
 		return err
 	}
-	return make()
+	return create()
 }
 
 func exists(path string) (bool, error) {

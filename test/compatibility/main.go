@@ -3,7 +3,7 @@
 //
 //	go run ./test/compatibility [--record JUNIT --releases RELEASES]
 //
-// Without flags it writes the table anew of the results that were recorded.
+// Without flags it only writes the table of the recorded results.
 package main
 
 import (

@@ -26,7 +26,7 @@ var _ = ginkgo.Describe("Releases", func() {
 			"Kubernetes": "SIGNALBOX_KUBERNETES", "Kueue": "SIGNALBOX_KUEUE", "JobSet": "SIGNALBOX_JOBSET",
 		} {
 			gomega.Expect(cluster.metrics()).To(gomega.ContainSubstring(fmt.Sprintf(
-				"signalbox_release_info{component=%q,release=%q,tested=\"true\"} 1", name, os.Getenv(variable))))
+				"signalbox_release_info{component=%q,release=%q,supported=\"true\"} 1", name, os.Getenv(variable))))
 		}
 	})
 

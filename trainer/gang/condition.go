@@ -196,8 +196,8 @@ func conditionOf(p *plan, s seen) (condition *metav1.Condition, unexplained meta
 // gang: Kubernetes 1.36 and 1.37 (errPodGroupUnschedulable).
 var waitsForOthers = []string{"minCount pods from a gang", "pod group is unschedulable"}
 
-// general reports whether a message says only that a pod waits for the rest of its gang.
-func general(message string) bool {
+// waitsForGang reports whether a message says only that a pod waits for the rest of its gang.
+func waitsForGang(message string) bool {
 	return slices.ContainsFunc(waitsForOthers, func(part string) bool { return strings.Contains(message, part) })
 }
 
@@ -212,7 +212,7 @@ func messageOf(state podGroupState, pods []corev1.Pod) string {
 			continue
 		}
 		for _, c := range pod.Status.Conditions {
-			if unscheduled(c) && c.Message != "" && !general(c.Message) {
+			if unscheduled(c) && c.Message != "" && !waitsForGang(c.Message) {
 				first, message = pod.Name, c.Message
 			}
 		}
