@@ -49,28 +49,58 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string) error {
-	if done, err := inner(ctx, args); done {
-		return err
-	}
-	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
-	root := flags.String("root", ".", "root of the Signalbox repository")
-	profileName := flags.String("profile", defaultProfile, "what runs beside Kubernetes, Kueue and JobSet")
-	relayed := flags.Bool("relayed", false,
+// options are what the flags say.
+type options struct {
+	root, profile string
+	relayed       bool
+	releases      asked
+}
+
+// add defines the flags.
+func (o *options) add(flags *flag.FlagSet) {
+	flags.StringVar(&o.root, "root", ".", "root of the Signalbox repository")
+	flags.StringVar(&o.profile, "profile", defaultProfile, "what runs beside Kubernetes, Kueue and JobSet")
+	flags.BoolVar(&o.relayed, "relayed", false,
 		"connect every component to the API server by a relay, for cut, stall and flow")
-	var releases asked
-	flags.StringVar(&releases.kubernetes, "kubernetes", "", "release of Kubernetes, such as 1.37 (default 1.36)")
-	flags.StringVar(&releases.next, "next-kubernetes", "",
-		"release that upgrade kubernetes puts in its place (default none)")
-	flags.StringVar(&releases.kueue, "kueue", "", "release of Kueue, such as 0.18 (default 0.19)")
-	flags.StringVar(&releases.jobset, "jobset", "", "release of JobSet, such as 0.11 (default 0.12)")
-	flags.StringVar(&releases.gates, "gates", "", "further feature gates of Kubernetes, such as CompositePodGroup=true")
-	flags.StringVar(&releases.apis, "apis", "",
+	r := &o.releases
+	flags.StringVar(&r.kubernetes, "kubernetes", "", "release of Kubernetes, such as 1.37 (default 1.36)")
+	flags.StringVar(&r.next, "next-kubernetes", "", "release that upgrade kubernetes puts in its place (default none)")
+	flags.StringVar(&r.kueue, "kueue", "", "release of Kueue, such as 0.18 (default 0.19)")
+	flags.StringVar(&r.jobset, "jobset", "", "release of JobSet, such as 0.11 (default 0.12)")
+	flags.StringVar(&r.gates, "gates", "", "further feature gates of Kubernetes, such as CompositePodGroup=true")
+	flags.StringVar(&r.apis, "apis", "",
 		"further versions of APIs that Kubernetes serves, such as scheduling.k8s.io/v1alpha3=true")
 	flags.Usage = func() {
 		fmt.Fprintf(flags.Output(), usage, strings.Join(profileNames(), ", "))
 		flags.PrintDefaults()
 	}
+}
+
+// choose returns the profile that the options name, and an error where they don't go together.
+func (o *options) choose() (profile, error) {
+	p, err := profileNamed(o.profile)
+	if err != nil {
+		return p, err
+	}
+	if p.versions, err = o.releases.versions(); err != nil {
+		return p, err
+	}
+	if p.nodes > 0 && !p.versions.isDefault() {
+		return p, fmt.Errorf("profile %s has one store of images, of the default releases; take another profile for others",
+			p.name)
+	}
+	if p.relayed = o.relayed; p.relayed && p.nodes > 0 {
+		return p, fmt.Errorf("on profile %s managers are pods, which no relay connects; use --relayed with another", p.name)
+	}
+	return p, nil
+}
+
+func run(ctx context.Context, args []string) error {
+	if done, err := inner(ctx, args); done {
+		return err
+	}
+	o, flags := options{}, flag.NewFlagSet("cluster", flag.ContinueOnError)
+	o.add(flags)
 	if len(args) == 0 {
 		flags.Usage()
 		return errors.New("which command?")
@@ -81,21 +111,11 @@ func run(ctx context.Context, args []string) error {
 		}
 		return err
 	}
-	p, err := profileNamed(*profileName)
+	p, err := o.choose()
 	if err != nil {
 		return err
 	}
-	if p.versions, err = releases.versions(); err != nil {
-		return err
-	}
-	if p.nodes > 0 && !p.versions.isDefault() {
-		return fmt.Errorf("profile %s has one store of images, of the default releases; take another profile for others",
-			p.name)
-	}
-	if p.relayed = *relayed; p.relayed && p.nodes > 0 {
-		return fmt.Errorf("on profile %s managers are pods, which no relay connects; use --relayed with another", p.name)
-	}
-	dir, err := filepath.Abs(*root)
+	dir, err := filepath.Abs(o.root)
 	if err != nil {
 		return err
 	}
