@@ -29,6 +29,9 @@ func TestDocumentation(t *testing.T) {
 			if strings.Contains(block, "helm install ") {
 				s.run("documented")
 			}
+			if strings.Contains(block, "helm uninstall ") {
+				s.uninstalled()
+			}
 		}
 	}
 	examples, err := filepath.Glob(filepath.Join(repository, "examples", "*", "*.yaml"))

@@ -136,6 +136,7 @@ webhooks:
 	// Taken away: no TrainJob is lost.
 	_, err = action.NewUninstall(s.helm).Run("signalbox")
 	s.must(err)
+	s.uninstalled()
 	for _, name := range []string{"first", "runs"} {
 		if _, err := s.get("trainer.kubeflow.org", "v1alpha1", "trainjobs", "team", name); err != nil {
 			t.Errorf("TrainJob %s: %v", name, err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -145,6 +146,25 @@ func (s *stand) drain(m *manager) {
 	}
 }
 
+// uninstalled ends the managers, as the Deployment's pods end with it. Their rights went before them: a leader that was
+// left without its lease for too long has ended by itself.
+func (s *stand) uninstalled() {
+	s.Helper()
+	for _, m := range s.service.all() {
+		m.killed = true
+		s.service.remove(m)
+		if err := m.process.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			s.Fatal(err)
+		}
+		if err := <-m.ended; err != nil {
+			text, _ := os.ReadFile(m.log)
+			if !strings.Contains(string(text), "leader election lost") {
+				s.Errorf("manager %s ended after the uninstallation: %v\n%s", m.name, err, text)
+			}
+		}
+	}
+}
+
 // scrape returns what a manager serves to Prometheus.
 func (s *stand) scrape(m *manager) string {
 	s.Helper()
@@ -203,6 +223,12 @@ func (s *service) add(m *manager) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.managers = append(s.managers, m)
+}
+
+func (s *service) all() []*manager {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.managers)
 }
 
 func (s *service) remove(m *manager) {
