@@ -1,4 +1,7 @@
 SHELL := /bin/bash
+# Everything is built without cgo, so that vet, lint, tests and programs share what is compiled. runc, which needs cgo, is
+# built with it (test/cluster).
+export CGO_ENABLED := 0
 PROFILE ?= bundled
 # Releases of Kubernetes, Kueue and JobSet other than the default, such as KUBERNETES=1.37 KUEUE=0.18 JOBSET=0.11, and
 # further feature gates and APIs of Kubernetes: GATES=CompositePodGroup=true APIS=scheduling.k8s.io/v1alpha3=true.
@@ -28,7 +31,7 @@ DEMO_PROFILE = $(if $(filter real,$(NODES)),node,$(PROFILE))
 .PHONY: demo
 demo: cluster-tool ## Run the main job on a real control plane; KEEP=1 leaves it up; NODES=real trains for real
 	@test -x $(BIN)/demo || echo "Building the demo; the first time takes a minute."
-	@CGO_ENABLED=0 go build -o $(BIN)/demo ./examples/demo
+	@go build -o $(BIN)/demo ./examples/demo
 ifdef KEEP
 	@$(BIN)/cluster up --profile $(DEMO_PROFILE) $(RELEASES) && $(BIN)/demo $(if $(filter real,$(NODES)),--real) --cluster $(CURDIR)/.cluster --keep
 else
@@ -46,7 +49,7 @@ cluster-down: cluster-tool ## Stop it
 .PHONY: cluster-tool
 cluster-tool: go
 	@test -x $(BIN)/cluster || echo "Building the program that builds and runs the control plane; the first time takes a minute."
-	@mkdir -p $(BIN) && CGO_ENABLED=0 go build -C test/cluster -o $(BIN)/cluster .
+	@mkdir -p $(BIN) && go build -C test/cluster -o $(BIN)/cluster .
 
 ##@ Test
 
@@ -76,7 +79,7 @@ endif
 BUNDLED ?=
 .PHONY: test-bundled test-gangs test-kubeflow test-kubeflow-2.1
 test-bundled:
-	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled $(BUNDLED)
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled LABELS='!kueue' $(BUNDLED)
 test-gangs:
 	@SIGNALBOX_STATE=$(CURDIR)/.cluster-gangs $(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=gangs FOCUS='Gangs|PodGroup API'
 test-kubeflow:
@@ -85,8 +88,9 @@ test-kubeflow-2.1:
 	@SIGNALBOX_STATE=$(CURDIR)/.cluster-2.1 $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-2.1
 
 .PHONY: test-trainers
-test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer, and what takes minutes and repeats itself
+test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer, what takes minutes and repeats itself, and what is Kueue's alone
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS=repeats
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=kueue LABELS=kueue
 	@failed=; for version in 2.0 2.1 2.2.0 2.2.1; do $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-$$version || exit 1; done
 
 # What is not named is the default release; AT_ONCE of them run side by side.
@@ -96,7 +100,7 @@ AT_ONCE ?= 2
 test-versions: cluster-tool ## The end-to-end suite on other releases of Kubernetes, Kueue and JobSet; results go to docs/compatibility.md
 	@for version in $(VERSIONS); do $(BIN)/cluster build $$(tr A-Z,= 'a-z\n ' <<<"$$version" | sed 's/^/--/') || exit 1; done
 	@printf '%s\n' $(VERSIONS) | xargs -P $(AT_ONCE) -I{} $(MAKE) --no-print-directory test-version RELEASE={}; failed=$$?; \
-		for version in $(VERSIONS); do CGO_ENABLED=0 go run ./test/compatibility --releases $$version --record junit-$$(tr =, - <<<"$$version").xml || failed=1; done; \
+		for version in $(VERSIONS); do go run ./test/compatibility --releases $$version --record junit-$$(tr =, - <<<"$$version").xml || failed=1; done; \
 		$(MAKE) --no-print-directory test-upgrade || failed=1; test $$failed = 0
 
 # Without = and commas, which some components take for separators in their arguments.
@@ -121,33 +125,33 @@ bump: go ## Move to another release: KUEUE=v0.20.0, JOBSET=, TRAINER= or KUBERNE
 .PHONY: test-unit
 test-unit: go ## Table tests, and what they cover of each package; no control plane
 	@rm -rf coverage/unit && mkdir -p coverage/unit
-	CGO_ENABLED=0 go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/model ./test/style ./test/holes $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
-	@CGO_ENABLED=0 go run ./test/style -strict -cover $(CURDIR)/coverage/unit
-	CGO_ENABLED=0 go test -C image ./...
-	CGO_ENABLED=0 go test -C test/cluster ./...
-	CGO_ENABLED=0 go test -C test/chart .
+	go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/model ./test/style ./test/holes $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
+	@go run ./test/style -strict -cover $(CURDIR)/coverage/unit
+	go test -C image ./...
+	go test -C test/cluster ./...
+	go test -C test/chart .
 
 .PHONY: test-chart
 test-chart: cluster-tool ## Do what the documentation says with kubectl and Helm, and try the chart, on a control plane without Signalbox
-	CGO_ENABLED=0 go build -o $(BIN)/signalbox ./cmd/signalbox
+	go build -o $(BIN)/signalbox ./cmd/signalbox
 	@$(MAKE) --no-print-directory kubectl
-	CGO_ENABLED=0 go test -C test/chart -c -o $(BIN)/chart.test ./install
+	go test -C test/chart -c -o $(BIN)/chart.test ./install
 	SIGNALBOX_STATE=$(CURDIR)/.cluster-chart $(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m -test.run 'TestDocumentation|TestChart'
 
 # Before the last commit that changes what is installed: tests and documents alone would be compared with themselves.
 BEFORE ?= $(shell git log -1 --format=%H -- 'cmd/**.go' 'integration/**.go' 'trainer/**.go' 'admission/**.go' 'store/**.go' 'overrides/**.go' 'podsets/**.go' 'api/**.go' config charts ':!*_test.go')~1
 .PHONY: test-skew
 test-skew: cluster-tool ## Upgrade from the commit before (BEFORE=COMMIT) and downgrade to it, with replicas of both side by side
-	CGO_ENABLED=0 go build -o $(BIN)/signalbox ./cmd/signalbox
-	CGO_ENABLED=0 go test -C test/chart -c -o $(BIN)/chart.test ./install
+	go build -o $(BIN)/signalbox ./cmd/signalbox
+	go test -C test/chart -c -o $(BIN)/chart.test ./install
 	@rm -rf .before && mkdir .before && git archive $(BEFORE) | tar -x -C .before
-	CGO_ENABLED=0 go build -C .before -o bin/signalbox ./cmd/signalbox
+	go build -C .before -o bin/signalbox ./cmd/signalbox
 	SIGNALBOX_STATE=$(CURDIR)/.cluster-skew SIGNALBOX_BEFORE=$(CURDIR)/.before $(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m -test.run TestSkew
 
 .PHONY: kubectl
 kubectl: go ## Build kubectl and Helm into bin/
 	@test -x $(BIN)/kubectl || echo "Building kubectl and Helm; the first time takes minutes."
-	CGO_ENABLED=0 go build -C test/chart -o $(BIN)/ ./kubectl helm.sh/helm/v3/cmd/helm
+	go build -C test/chart -o $(BIN)/ ./kubectl helm.sh/helm/v3/cmd/helm
 
 .PHONY: test-race
 test-race: go ## Table tests under the race detector, five times in random order; needs a C compiler
@@ -158,16 +162,16 @@ SUITE ?= $(PROFILE)
 test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regexp for some of it
 	@rm -rf coverage/e2e-$(SUITE) && mkdir -p coverage/e2e-$(SUITE)
 	@echo "Building the end-to-end suite."
-	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
-	CGO_ENABLED=0 go build -o $(BIN)/kubectl-signalbox ./cmd/kubectl-signalbox
+	go test -c -o $(BIN)/e2e.test ./test/e2e
+	go build -o $(BIN)/kubectl-signalbox ./cmd/kubectl-signalbox
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(SUITE) $(BIN)/cluster run --profile $(PROFILE) $(RELEASES) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(SUITE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers,$(if $(LABELS),-ginkgo.label-filter='$(LABELS)')) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
 .PHONY: test-node
 test-node: cluster-tool ## Train for real, on kubelets and containers, with everything installed by Helm (Linux, root); FOCUS=regexp for some of it
-	CGO_ENABLED=0 go test -C test/cluster -tags machine ./machine
+	go test -C test/cluster -tags machine ./machine
 	@echo "Building the suite for real nodes."
-	CGO_ENABLED=0 go test -c -o $(BIN)/node.test ./test/node
+	go test -c -o $(BIN)/node.test ./test/node
 	@$(MAKE) --no-print-directory kubectl
 	@for profile in $(NODE_PROFILES); do $(MAKE) --no-print-directory run-node PROFILE=$$profile || exit 1; done
 
@@ -182,7 +186,7 @@ SEED ?= 1
 .PHONY: chaos
 chaos: cluster-tool ## Kill components, cut and stall their connections, at random for SECONDS while TrainJobs of all kinds preempt each other; SEED repeats the faults, GANGS=1 puts pods into gangs
 	@echo "Building the end-to-end suite."
-	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
+	go test -c -o $(BIN)/e2e.test ./test/e2e
 	SIGNALBOX_CHAOS_SECONDS=$(SECONDS) SIGNALBOX_CHAOS_SEED=$(SEED) SIGNALBOX_CHAOS_GANGS=$(GANGS) $(BIN)/cluster run --relayed --profile $(PROFILE) $(RELEASES) -- \
 		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.label-filter=chaos -ginkgo.timeout=3h -test.timeout=0
 
@@ -191,13 +195,13 @@ ENDS ?= 40
 INPUTS ?= 100000
 .PHONY: model
 model: go ## Try every order of DEPTH steps of two TrainJobs and a quota for one, follow one of ENDS states to the end of all, and send INPUTS sequences of requests
-	CGO_ENABLED=0 go test ./test/model -v -timeout 0 -args -depth $(DEPTH) -ends $(ENDS) -inputs $(INPUTS)
+	go test ./test/model -v -timeout 0 -args -depth $(DEPTH) -ends $(ENDS) -inputs $(INPUTS)
 
 .PHONY: holes
 holes: cluster-tool ## Take one fix after the other out of a copy of the tree, and see that its specs fail and that audit finds it; ONLY=regexp for some
 	@echo "Building the end-to-end suite."
-	CGO_ENABLED=0 go test -c -o $(BIN)/e2e.test ./test/e2e
-	CGO_ENABLED=0 go run ./test/holes $(if $(ONLY),-only '$(ONLY)')
+	go test -c -o $(BIN)/e2e.test ./test/e2e
+	go run ./test/holes $(if $(ONLY),-only '$(ONLY)')
 
 PROFILES ?= bundled builtin kubeflow
 ROUNDS ?= 4
@@ -209,7 +213,7 @@ LOAD = $(BIN)/cluster run --profile $$profile $(RELEASES) -- $(BIN)/bench load -
 .PHONY: bench
 bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PROFILES, ROUNDS, BURSTS, WAITING, DEEP, LARGE); page, JSON and plots go to bench/results
 	@echo "Building the benchmarks."
-	@CGO_ENABLED=0 go build -C bench -o $(BIN)/bench . && rm -rf bench/.raw
+	@go build -C bench -o $(BIN)/bench . && rm -rf bench/.raw
 	@for profile in $(PROFILES); do $(LOAD)-1.json --few --bursts $(BURSTS) || exit 1; done
 	@for round in $$(seq 2 $(ROUNDS)); do for profile in $(filter bundled builtin,$(PROFILES)); do $(LOAD)-$$round.json --bursts $(BURSTS) || exit 1; done; done
 	@for profile in $(filter bundled,$(PROFILES)); do $(LOAD)-waiting.json --waiting $(WAITING)$(addprefix $(comma),$(DEEP)) || exit 1; done
@@ -222,7 +226,7 @@ endif
 .PHONY: bench-gangs
 bench-gangs: cluster-tool ## Measure what gang scheduling costs
 	@echo "Building the benchmarks."
-	@CGO_ENABLED=0 go build -C bench -o $(BIN)/bench .
+	@go build -C bench -o $(BIN)/bench .
 	@$(BIN)/cluster run --profile bundled -- $(BIN)/bench gangs --out $(CURDIR)/bench/results
 
 SINCE ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)
@@ -240,7 +244,7 @@ PROMETHEUS ?= prometheus
 .PHONY: dashboard
 dashboard: cluster-tool ## Ask a real Prometheus every query of dashboard and alerts during the demo, and draw docs/dashboard.png
 	@echo "Building the demo and what draws."
-	@CGO_ENABLED=0 go build -o $(BIN)/demo ./examples/demo && CGO_ENABLED=0 go build -C bench -o $(BIN)/dashboard ./dashboard
+	@go build -o $(BIN)/demo ./examples/demo && go build -C bench -o $(BIN)/dashboard ./dashboard
 	@$(BIN)/cluster run --profile bundled -- $(BIN)/dashboard --prometheus $(PROMETHEUS) --demo $(BIN)/demo
 
 FUZZTIME ?= 10m
@@ -255,7 +259,7 @@ fuzz: go ## Run every fuzz target for FUZZTIME (default 10m); findings go to tes
 VERSION ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null || echo v0.1.0-dev)
 COMMIT = $(shell git rev-parse HEAD)$(if $(shell git status --porcelain),-dirty)
 DATE = $(shell TZ=UTC git show -s --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd)
-STAMPED = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)'
+STAMPED = go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)'
 
 .PHONY: release
 release: go ## Leave binaries, chart, manifests, checksums and SBOMs of VERSION under dist/
@@ -273,7 +277,7 @@ image: go ## Build the image, without an engine: an OCI layout and archives for 
 	@mkdir -p dist
 	@for architecture in amd64 arm64; do echo "Building signalbox for linux/$$architecture."; \
 		GOOS=linux GOARCH=$$architecture $(STAMPED) -o dist/signalbox-linux-$$architecture ./cmd/signalbox || exit 1; done
-	@CGO_ENABLED=0 go run -C image ./build --dist $(CURDIR)/dist --version $(VERSION) --revision $(COMMIT) --date $(DATE) $(if $(PUSH),--push $(PUSH))
+	@go run -C image ./build --dist $(CURDIR)/dist --version $(VERSION) --revision $(COMMIT) --date $(DATE) $(if $(PUSH),--push $(PUSH))
 
 ##@ Develop
 
@@ -290,17 +294,17 @@ generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook config
 
 .PHONY: style
 style: go ## Print how far the product keeps to the bounds of docs/development.md; make test-unit judges coverage too
-	@CGO_ENABLED=0 go run ./test/style -strict
+	@go run ./test/style -strict
 
 MODULES = . bench image test/cluster test/chart
 .PHONY: lint
 lint: go ## gofmt, go vet, golangci-lint, and the bounds of docs/development.md; the first build of golangci-lint takes minutes
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "Not gofmt clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	@for module in $(MODULES); do echo "go vet of $$module"; go vet -C $$module ./... || exit 1; done
-	@CGO_ENABLED=0 go run ./test/style -strict
+	@go run ./test/style -strict
 	@test -x $(BIN)/golangci-lint || echo "Building golangci-lint; the first time takes minutes."
-	@CGO_ENABLED=0 go build -modfile=go.lint.mod -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-	@echo "golangci-lint of the product" && CGO_ENABLED=0 $(BIN)/golangci-lint run ./...
+	@go build -modfile=go.lint.mod -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@echo "golangci-lint of the product" && $(BIN)/golangci-lint run ./...
 
 VULNDB ?= https://vuln.go.dev
 .PHONY: vulncheck
