@@ -83,7 +83,7 @@ test-bundled:
 test-gangs:
 	@SIGNALBOX_STATE=$(CURDIR)/.cluster-gangs $(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=gangs FOCUS='Gangs|PodGroup API'
 test-kubeflow:
-	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS='!repeats'
+	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS='!repeats && !kueue'
 test-kubeflow-2.1:
 	@SIGNALBOX_STATE=$(CURDIR)/.cluster-2.1 $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-2.1
 

@@ -74,9 +74,11 @@ func covers(
 			count -= r.Count
 		}
 	}
-	if have := ptr.Deref(assignment.Count, podSet.Count); have < count || have > podSet.Count {
-		return &MismatchError{Path: path + ".count", Says: fmt.Sprint(have), Needs: fmt.Sprint(count)}
+	have := ptr.Deref(assignment.Count, podSet.Count)
+	if least := min(ptr.Deref(podSet.MinCount, count), count); have < least || have > podSet.Count {
+		return &MismatchError{Path: path + ".count", Says: fmt.Sprint(have), Needs: fmt.Sprint(least)}
 	}
+	count = min(count, have) // partial admission
 	requests := podsets.Requests(&podSet.Template)
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
 		need := requests[name]

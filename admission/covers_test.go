@@ -32,6 +32,10 @@ func TestCovers(t *testing.T) {
 				}}},
 		}
 	}
+	inPart := func(wl *kueue.Workload, least int32) *kueue.Workload {
+		wl.Spec.PodSets[0].MinCount = &least
+		return wl
+	}
 	cases := map[string]struct {
 		reason    string
 		workload  *kueue.Workload
@@ -65,6 +69,18 @@ func TestCovers(t *testing.T) {
 		"less quota": {
 			reason: "the same", workload: admitted("8", ptr.To[int32](2)), computed: []kueue.PodSet{podSet(2, "8")},
 			want: "resourceUsage[nvidia.com/gpu] is 8, but 16",
+		},
+		"in part": {
+			reason: "one pod is enough to start with", workload: inPart(admitted("8", ptr.To[int32](1)), 1),
+			computed: inPart(admitted("8", nil), 1).Spec.PodSets,
+		},
+		"less than the minimum": {
+			reason: "it is enough for nothing", workload: inPart(admitted("0", ptr.To[int32](0)), 1),
+			computed: inPart(admitted("8", nil), 1).Spec.PodSets, want: "[node].count is 0, but 1",
+		},
+		"in part, with less quota": {
+			reason: "each pod has its own", workload: inPart(admitted("7", ptr.To[int32](1)), 1),
+			computed: inPart(admitted("8", nil), 1).Spec.PodSets, want: "resourceUsage[nvidia.com/gpu] is 7, but 8",
 		},
 		"pods that won't run": {
 			reason: "an initializer that has succeeded needs nothing", workload: admitted("8", ptr.To[int32](1)),

@@ -136,10 +136,22 @@ func TestDecideRefuses(t *testing.T) {
 		"unknown flavor": {
 			"a flavor that can't be read is not an empty one", func(in *Input) { in.Flavors = nil }, `ResourceFlavor "a100"`,
 		},
-		"in part": {"a TrainJob has no smaller size", func(in *Input) {
+		"without a node": {"nothing would train", func(in *Input) {
+			in.Dialect = overrides.Bundled
 			in.Workload.Spec.PodSets[0].MinCount = ptr.To[int32](0)
 			in.Workload.Status.Admission.PodSetAssignments[0].Count = ptr.To[int32](0)
 		}, "admits 0 of the 1 pods"},
+		"in part, beside Kubeflow Trainer": {"it would run all nodes", func(in *Input) {
+			admitInPart(in)
+			in.Dialect = overrides.Kubeflow23
+		}, `admits 3 of the 8 pods of PodSet "node"; Kubeflow Trainer v2.3 can't run`},
+		"in part, of something else": {"what runs is what was admitted", func(in *Input) {
+			admitInPart(in)
+			in.Job.Spec.Trainer.NumNodes = ptr.To[int32](9)
+		}, "with 4 nodes, ReplicatedJob node has 4 pods, but 3 were admitted"},
+		"more pods": {"Kueue admits no more than there are", func(in *Input) {
+			in.Workload.Status.Admission.PodSetAssignments[0].Count = ptr.To[int32](2)
+		}, `admits 2 pods of PodSet "node", which has 1`},
 		"unknown PodSet": {
 			"an assignment is for a PodSet of the Workload",
 			func(in *Input) { in.Workload.Status.Admission.PodSetAssignments[0].Name = "other" }, `assigns PodSet "other"`,

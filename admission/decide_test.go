@@ -163,14 +163,14 @@ func TestDecide(t *testing.T) {
 			want: `{metadata: {labels: {from: runtime, kueue.x-k8s.io/podset: node, kueue.x-k8s.io/local-queue-name: local}}, spec: {}}`,
 		},
 		"topology": {
-			reason: "pods are gated until their node is assigned; the runtime's own gates stay",
+			reason: "pods are gated until their node is assigned; the runtime's own gates stay, and Kueue finds the level",
 			change: []func(*Input){func(in *Input) {
 				in.Features.TopologyAware = true
 				in.Flavors["a100"] = kueue.ResourceFlavorSpec{}
 				in.Workload.Status.Admission.PodSetAssignments[0].TopologyAssignment = &kueue.TopologyAssignment{}
 				in.Workload.Spec.PodSets[0].TopologyRequest = &kueue.PodSetTopologyRequest{Required: ptr.To("rack")}
 			}},
-			want: `{metadata: {labels: {from: runtime, kueue.x-k8s.io/podset: node}, annotations: {note: runtime, kueue.x-k8s.io/workload: wl}},
+			want: `{metadata: {labels: {from: runtime, kueue.x-k8s.io/podset: node}, annotations: {note: runtime, kueue.x-k8s.io/workload: wl, kueue.x-k8s.io/podset-required-topology: rack}},
 				spec: {schedulingGates: [{name: example.com/mine}, {name: kueue.x-k8s.io/topology}]}}`,
 		},
 		"implicit topology": {

@@ -4,12 +4,16 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/constants"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // needs is what admission asks of the pods of one ReplicatedJob, and where each value comes from.
@@ -21,6 +25,9 @@ type needs struct {
 	metadata string
 	// source names what asked for a key of nodeSelector: a flavor or an admission check.
 	source map[string]string
+	// nodes is the number of nodes of a partially admitted TrainJob, and pods that of the ReplicatedJob which has fewer
+	// pods. Both are 0 for other ReplicatedJobs.
+	nodes, pods int32
 }
 
 func (n *needs) selector(values map[string]string, source string) {
@@ -64,11 +71,9 @@ func assigned(in Input) (map[kueue.PodSetReference]*needs, error) {
 		if podSet == nil {
 			return nil, fmt.Errorf("Workload %s assigns PodSet %q, which it does not have", wl.Name, assignment.Name)
 		}
-		// Kueue assigns fewer pods where some have been reclaimed, an initializer's that has succeeded; only with a minimum
-		// count are fewer a smaller job.
-		if n := ptr.Deref(assignment.Count, podSet.Count); n > podSet.Count || n < podSet.Count && podSet.MinCount != nil {
-			return nil, fmt.Errorf("Workload %s admits %d of the %d pods of PodSet %q; a TrainJob can't be admitted in part",
-				wl.Name, n, podSet.Count, assignment.Name)
+		if n := ptr.Deref(assignment.Count, podSet.Count); n > podSet.Count {
+			return nil, fmt.Errorf("Workload %s admits %d pods of PodSet %q, which has %d", wl.Name, n, assignment.Name,
+				podSet.Count)
 		}
 		n, err := forPodSet(in, assignment, podSet)
 		if err != nil {
@@ -76,7 +81,25 @@ func assigned(in Input) (map[kueue.PodSetReference]*needs, error) {
 		}
 		all[assignment.Name] = n
 	}
-	return all, nil
+	if in.Features.TopologyAware {
+		rank(wl, all)
+	}
+	return all, partial(in, all)
+}
+
+// partial sets the nodes and pods of a partially admitted TrainJob.
+func partial(in Input, all map[kueue.PodSetReference]*needs) error {
+	podSet, fewer := podsets.PartiallyAdmitted(in.Workload)
+	if podSet == nil {
+		return nil
+	}
+	n := all[podSet.Name]
+	n.pods, n.nodes = podSet.Count-fewer, overrides.Nodes(in.Job, in.Runtime)-fewer
+	if n.pods < 1 || n.nodes < 1 || in.Dialect.Name() != overrides.Bundled.Name() {
+		return fmt.Errorf("Workload %s admits %d of the %d pods of PodSet %q; %s can't run the TrainJob with them",
+			in.Workload.Name, n.pods, podSet.Count, podSet.Name, in.Dialect.Name())
+	}
+	return nil
 }
 
 func forPodSet(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet) (*needs, error) {
@@ -122,8 +145,49 @@ func (n *needs) topology(in Input, assignment kueue.PodSetAssignment, podSet *ku
 	}
 	n.metadata = "the topology assignment"
 	n.gates = append(n.gates, corev1.PodSchedulingGate{Name: kueue.TopologySchedulingGate})
-	if r := podSet.TopologyRequest; r == nil || r.Required == nil && r.Preferred == nil && r.Unconstrained == nil {
-		n.annotations[kueue.PodSetUnconstrainedTopologyAnnotation] = "true"
+	key, level := topologyOf(podSet)
+	if _, has := podSet.Template.Annotations[key]; !has {
+		n.annotations[key] = level
+	}
+}
+
+// topologyOf returns the annotation by which Kueue recognizes the pods of a PodSet as topology-aware. A PodSet
+// without an annotation of its own has the request of its group (podsets), or none.
+func topologyOf(podSet *kueue.PodSet) (key, level string) {
+	switch r := podSet.TopologyRequest; {
+	case r != nil && r.Required != nil:
+		return kueue.PodSetRequiredTopologyAnnotation, *r.Required
+	case r != nil && r.Preferred != nil:
+		return kueue.PodSetPreferredTopologyAnnotation, *r.Preferred
+	case r != nil && r.Unconstrained != nil:
+		return kueue.PodSetUnconstrainedTopologyAnnotation, strconv.FormatBool(*r.Unconstrained)
+	}
+	return kueue.PodSetUnconstrainedTopologyAnnotation, "true"
+}
+
+// rank corrects the ranks of the pods of PodSet groups. Kueue v0.19.2 (pkg/controller/tas, topologyUngater) expects the
+// indexes of the larger PodSet's pods to start after those of the smaller one, as LeaderWorkerSet counts them. JobSet
+// starts at 0 in each ReplicatedJob, so that Kueue would reject the ranks and assign the pods in any order.
+func rank(wl *kueue.Workload, all map[kueue.PodSetReference]*needs) {
+	groups := map[string][]kueue.PodSetAssignment{}
+	for _, assignment := range wl.Status.Admission.PodSetAssignments {
+		podSet := findPodSet(wl.Spec.PodSets, assignment.Name)
+		if r := podSet.TopologyRequest; r != nil && r.PodSetGroupName != nil && assignment.TopologyAssignment != nil {
+			groups[*r.PodSetGroupName] = append(groups[*r.PodSetGroupName], assignment)
+		}
+	}
+	for _, group := range groups {
+		if len(group) != 2 {
+			continue
+		}
+		smaller, larger := group[0], group[1]
+		if ptr.Deref(smaller.Count, 0) > ptr.Deref(larger.Count, 0) {
+			smaller, larger = larger, smaller
+		}
+		podSet := findPodSet(wl.Spec.PodSets, larger.Name)
+		if _, has := podSet.Template.Annotations[kueue.PodIndexOffsetAnnotation]; !has {
+			all[larger.Name].annotations[kueue.PodIndexOffsetAnnotation] = strconv.Itoa(-int(ptr.Deref(smaller.Count, 0)))
+		}
 	}
 }
 

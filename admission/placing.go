@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -54,7 +55,13 @@ func (p placing) complete(pod *corev1.PodTemplateSpec) (patch trainerapi.Replica
 			WayOut: "give the runtime or the other entries fewer",
 		}
 	}
-	return podPatch(p.replicatedJob, &metav1.ObjectMeta{Labels: labels, Annotations: annotations}, spec), nil
+	patch = podPatch(p.replicatedJob, &metav1.ObjectMeta{Labels: labels, Annotations: annotations}, spec)
+	if n.nodes > 0 {
+		patch.Template.Metadata = &metav1.ObjectMeta{
+			Annotations: map[string]string{overrides.NodesAnnotation: strconv.Itoa(int(n.nodes))},
+		}
+	}
+	return patch, nil
 }
 
 // union merges what is needed into what the field has; another value for a key is a conflict with whoever set it. If
@@ -110,6 +117,10 @@ func verify(in Input, all map[kueue.PodSetReference]*needs, own trainerapi.Runti
 		p := placing{in.Job, entries, rj.Name, all[kueue.NewPodSetReference(rj.Name)]}
 		if err := p.verify(&rj.Template.Spec.Template); err != nil {
 			return err
+		}
+		if pods := rj.Replicas * overrides.PodsPerJob(rj); p.needs.pods > 0 && p.needs.pods != pods {
+			return fmt.Errorf("with %d nodes, ReplicatedJob %s has %d pods, but %d were admitted; remove annotation %s",
+				p.needs.nodes, rj.Name, pods, p.needs.pods, overrides.MinParallelismAnnotation)
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	kevents "k8s.io/client-go/tools/events"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -100,6 +101,8 @@ func (bundledTrainer) complete(o *observed, start *admission.Start) (err error) 
 	return err
 }
 
+func (bundledTrainer) partialAdmission() error { return nil }
+
 func (bundledTrainer) stuck(*observed) []step { return nil }
 
 func (bundledTrainer) write(
@@ -122,9 +125,10 @@ func (bundledTrainer) completeOwn(*review.Request) ([]jsonpatch.Operation, error
 func (bundledTrainer) keep(rq *review.Request) ([]jsonpatch.Operation, error)     { return keepKeyed(rq) }
 func (bundledTrainer) unqueued(*review.Request) []jsonpatch.Operation             { return nil }
 func (bundledTrainer) queued(rq *review.Request) ([]jsonpatch.Operation, error) {
-	return canonicalOnCreate(rq)
+	return canonicalSize(rq)
 }
-func (bundledTrainer) guarded() []string { return ownAnnotations }
+func (bundledTrainer) guarded() []string                         { return ownAnnotations }
+func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil } // its own webhook does
 
 // migration returns the steps that move what a TrainJob said to a previous Trainer into the present one's fields. They
 // are taken while nothing runs: only then may entries change. The present Trainer can't stop a JobSet that the previous

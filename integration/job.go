@@ -91,7 +91,7 @@ func (j *job) PodsReady(context.Context, client.Client) bool { return j.o.ready(
 func (j *job) ReclaimablePods(context.Context, client.Client) ([]kueue.ReclaimablePod, error) {
 	pods := j.o.reclaimable()
 	if wl := j.o.match(); wl != nil && workload.HasQuotaReservation(wl) {
-		pods = podsets.AtLeast(pods, wl.Status.ReclaimablePods)
+		pods = podsets.AtLeast(podsets.AddNotAdmitted(pods, wl), wl.Status.ReclaimablePods)
 	}
 	return pods, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -48,14 +49,25 @@ func (keyedTrainer) keep(rq *review.Request) ([]jsonpatch.Operation, error) { re
 func (keyedTrainer) unqueued(*review.Request) []jsonpatch.Operation { return nil }
 
 func (keyedTrainer) queued(rq *review.Request) ([]jsonpatch.Operation, error) {
-	return canonicalOnCreate(rq)
+	return canonicalSize(rq)
 }
 
 func (keyedTrainer) guarded() []string { return ownAnnotations }
 
-// canonicalOnCreate returns the patch that brings the quantities of a new TrainJob into Trainer's form.
-func canonicalOnCreate(rq *review.Request) ([]jsonpatch.Operation, error) {
-	if !rq.Created() {
+// checkSize also rejects a resize, which the CRD of Kubeflow Trainer from v2.2 on rejects without saying what to do.
+func (t keyedTrainer) checkSize(rq *review.Request) field.ErrorList {
+	errs := t.kubeflowTrainer.checkSize(rq)
+	if rq.Created() || !overrides.Resized(rq.Old, rq.New) {
+		return errs
+	}
+	return append(errs, field.Forbidden(field.NewPath("spec", "trainer"), "it is immutable with "+t.Name()+
+		"; create another TrainJob. The Trainer that Signalbox bundles supports resizing a queued TrainJob"))
+}
+
+// canonicalSize returns the patch that brings the quantities of a new TrainJob, or of one that is resized, into
+// Trainer's form.
+func canonicalSize(rq *review.Request) ([]jsonpatch.Operation, error) {
+	if !rq.Created() && !overrides.Resized(rq.Old, rq.New) {
 		return nil, nil
 	}
 	sent, err := rq.Sent()

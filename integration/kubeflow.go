@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,15 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -225,3 +229,21 @@ func (kubeflowTrainer) stuck(o *observed) []step {
 }
 
 func jobSetSuspended(js *jobset.JobSet) bool { return ptr.Deref(js.Spec.Suspend, false) }
+
+var errNoPartialAdmission = errors.New("only the Trainer that Signalbox bundles supports partial admission; request " +
+	"fewer nodes, or remove annotation " + overrides.MinParallelismAnnotation)
+
+// partialAdmission returns an error: no entry changes the number of nodes, and Kubeflow Trainer from v2.2 on rejects
+// changes of spec.trainer.
+func (kubeflowTrainer) partialAdmission() error { return errNoPartialAdmission }
+
+// checkSize rejects a minimum for partial admission that a request sets on a queued TrainJob.
+func (kubeflowTrainer) checkSize(rq *review.Request) field.ErrorList {
+	value, found := rq.New.Annotations[overrides.MinParallelismAnnotation]
+	if !found || jobframework.QueueNameForObject(rq.New) == "" ||
+		!rq.AnnotationChanged(overrides.MinParallelismAnnotation) {
+		return nil
+	}
+	path := field.NewPath("metadata", "annotations").Key(overrides.MinParallelismAnnotation)
+	return field.ErrorList{field.Invalid(path, value, errNoPartialAdmission.Error())}
+}

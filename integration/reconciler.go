@@ -223,8 +223,8 @@ func (r *Reconciler) conclude(
 
 // gates are the feature gates of Kueue that decisions depend on, read once: they don't change while a process runs.
 type gates struct {
-	topologyAware, multiLayerTopology, queueLabels bool
-	claimsCounted                                  bool // or rejected
+	topologyAware, multiLayerTopology, queueLabels, partialAdmission bool
+	claimsCounted                                                    bool // or rejected
 }
 
 func readGates() gates {
@@ -232,6 +232,7 @@ func readGates() gates {
 		topologyAware:      features.Enabled(features.TopologyAwareScheduling),
 		multiLayerTopology: features.Enabled(features.TASMultiLayerTopology),
 		queueLabels:        features.Enabled(features.AssignQueueLabelsForPods),
+		partialAdmission:   features.Enabled(features.PartialAdmission),
 		claimsCounted: features.Enabled(features.KueueDRAIntegration) ||
 			features.Enabled(features.KueueDRARejectWorkloadsWhenDRADisabled),
 	}

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -35,6 +38,9 @@ const (
 	ReasonUnverified = "Unverified"
 	// ReasonTooManyPodSets: the runtime has more ReplicatedJobs than a Workload has room for.
 	ReasonTooManyPodSets = "TooManyPodSets"
+	// ReasonInvalidMinimum: the minimum for partial admission is invalid, or the TrainJob can't run with it. The message
+	// names the annotation.
+	ReasonInvalidMinimum = "InvalidMinimum"
 )
 
 // pendingFor is how long after its creation a TrainJob waits, without a condition, to be verified.
@@ -102,8 +108,53 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if o.queue.podSets, err = podsets.Of(effective, r.policy.features.podSets()); err != nil {
 		return blocked(ReasonInvalidRuntime, err)
 	}
+	if errs := r.checkTopology(o.queue.podSets); len(errs) > 0 {
+		return blocked(ReasonInvalidRuntime, fmt.Errorf("%s: %w", store.Describe(o.job), errs.ToAggregate()))
+	}
+	if err := r.setMinCount(o); err != nil {
+		return blocked(ReasonInvalidMinimum, err)
+	}
 	if held := r.held(o); held != nil {
 		return held
 	}
 	return r.placement.Startable(ctx, o.job, o.queue.choice.Settings, effective)
+}
+
+// setMinCount sets the minCount of a TrainJob that may be partially admitted.
+func (r *Reconciler) setMinCount(o *observed) error {
+	if !r.policy.features.partialAdmission {
+		return nil
+	}
+	runtime := o.queue.choice.Settings
+	least, err := overrides.MinNodes(o.job, runtime)
+	if err != nil || least >= overrides.Nodes(o.job, runtime) {
+		return err
+	}
+	if err := o.trainer.partialAdmission(); err != nil {
+		return err
+	}
+	effective, err := r.memo.Compute(
+		o.trainer, overrides.WithNodes(o.job, least), o.queue.choice.Spec, o.trainer.Others(o.job))
+	if err != nil {
+		return fmt.Errorf("with %d nodes: %w", least, err)
+	}
+	return podsets.SetMinCount(o.queue.podSets, effective)
+}
+
+// checkTopology returns what Kueue's webhooks reject of the topology requests of its own jobs. Kueue doesn't check
+// those of Workloads: it ignores half of a request, or never admits the Workload.
+func (r *Reconciler) checkTopology(podSets []kueue.PodSet) field.ErrorList {
+	if !r.policy.features.topologyAware {
+		return nil
+	}
+	var errs field.ErrorList
+	annotations := make(map[kueue.PodSetReference]*field.Path, len(podSets))
+	for i := range podSets {
+		podSet := &podSets[i]
+		path := field.NewPath("replicatedJobs").Key(string(podSet.Name)).Child("template", "spec", "template", "metadata")
+		annotations[podSet.Name] = path.Child("annotations")
+		errs = append(errs, jobframework.ValidateTASPodSetRequest(path, &podSet.Template.ObjectMeta)...)
+		errs = append(errs, jobframework.ValidateSliceSizeAnnotationUpperBound(path, &podSet.Template.ObjectMeta, podSet)...)
+	}
+	return append(errs, jobframework.ValidatePodSetGroupingTopology(podSets, annotations)...)
 }

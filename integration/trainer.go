@@ -5,6 +5,7 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	kevents "k8s.io/client-go/tools/events"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -60,6 +61,8 @@ type trainerDecides interface {
 	settle(o *observed) (settled settlement)
 	// complete adds to a start what the Trainer needs with it.
 	complete(o *observed, start *admission.Start) error
+	// partialAdmission returns an error if the Trainer doesn't support partial admission.
+	partialAdmission() error
 	// stuck returns the steps that help a suspended TrainJob whose JobSet can't create its Jobs.
 	stuck(o *observed) []step
 }
@@ -83,6 +86,9 @@ type trainerReviews interface {
 	queued(rq *review.Request) ([]jsonpatch.Operation, error)
 	// guarded returns the annotations that nobody else may bring.
 	guarded() []string
+	// checkSize returns errors about the size of a TrainJob in a request that the Trainer itself rejects without saying
+	// what to do.
+	checkSize(rq *review.Request) field.ErrorList
 }
 
 // trainerOf returns the Trainer of a dialect.

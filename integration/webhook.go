@@ -84,6 +84,11 @@ func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) 
 			return review.Reject(rq.New, errs)
 		}
 	}
+	if !rq.Trusted {
+		if errs := trainer.checkSize(rq); len(errs) > 0 {
+			return review.Reject(rq.New, errs)
+		}
+	}
 	return patched(w.defaults(ctx, trainer, rq))
 }
 

@@ -45,6 +45,19 @@ func isNode(rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool {
 	return isTrainer(rj) || launcherIsNode && rj.Name == constants.Node
 }
 
+// nodeGroup returns Effective.NodeGroup.
+func nodeGroup(runtime *trainerapi.TrainingRuntimeSpec) []string {
+	policy, replicatedJobs := runtime.MLPolicy, runtime.Template.Spec.ReplicatedJobs
+	if policy == nil || policy.MPI == nil || !ptr.Deref(policy.MPI.RunLauncherAsNode, false) {
+		return nil
+	}
+	launcher := first(replicatedJobs, isTrainer)
+	if launcher == nil || launcher.Name == constants.Node || find(replicatedJobs, constants.Node) == nil {
+		return nil
+	}
+	return []string{launcher.Name, constants.Node}
+}
+
 // replaceResources returns the given resources, as a whole, unless they are empty.
 func replaceResources(have, given corev1.ResourceRequirements) (corev1.ResourceRequirements, error) {
 	if given.Limits == nil && given.Requests == nil {

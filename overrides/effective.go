@@ -37,6 +37,9 @@ type Effective struct {
 	Built []jobset.ReplicatedJob
 	// Annotations of the JobSet itself, of the runtime's template and the entries.
 	Annotations map[string]string
+	// NodeGroup names the launcher and the workers of an MPI runtime with runLauncherAsNode, in this order. It is
+	// empty for other runtimes, whose nodes are one ReplicatedJob.
+	NodeGroup []string
 }
 
 // ReplicatedJob returns the ReplicatedJob of that name, nil where there is none.
@@ -67,7 +70,7 @@ func (a *assembly) Compute(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {
 	runtime = runtime.DeepCopy()
-	job := ForPlugins(trainJob, runtime)
+	job := ForPlugins(trainJob, runtime, entries)
 	info, err := a.Prepare(job, runtime, entries)
 	if err != nil {
 		return nil, err
@@ -83,7 +86,7 @@ func (a *assembly) Compute(
 		job.Parallelism, job.Completions = podSet.Count, podSet.Count
 	}
 	builder := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithSpec(spec))
-	e := &Effective{Annotations: info.Annotations}
+	e := &Effective{Annotations: info.Annotations, NodeGroup: nodeGroup(runtime)}
 	if e.ReplicatedJobs, err = fromApply(builder.Initializer(job).Trainer(info, job).Build().Spec); err != nil {
 		return nil, err
 	}
@@ -94,10 +97,17 @@ func (a *assembly) Compute(
 	return e, err
 }
 
-// ForPlugins returns a copy of the TrainJob that Trainer's plugins may change. Trainer v2.3.0's Flux plugin
-// dereferences spec.trainer and its numNodes even where they are nil; here they default to the runtime's.
-func ForPlugins(trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) *trainerapi.TrainJob {
+// ForPlugins returns a copy of the TrainJob that Trainer's plugins may change. A partially admitted TrainJob
+// requests the nodes that it was admitted with. Trainer v2.3.0's Flux plugin dereferences spec.trainer and its
+// numNodes even where they are nil; here they default to the runtime's.
+func ForPlugins(
+	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) *trainerapi.TrainJob {
 	job := trainJob.Upstream().DeepCopy()
+	if n := admittedNodes(entries); n > 0 {
+		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
+		job.Spec.Trainer.NumNodes = &n
+	}
 	if policy := runtime.MLPolicy; policy != nil && policy.Flux != nil {
 		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
 		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, ptr.Deref(policy.NumNodes, 1))

@@ -59,7 +59,52 @@ func Of(e *overrides.Effective, features Features) ([]kueue.PodSet, error) {
 		}
 		podSets = append(podSets, podSet)
 	}
+	if features.TopologyAware {
+		groupNodes(podSets, e.NodeGroup)
+	}
 	return podSets, nil
+}
+
+// SetMinCount sets the minCount of the PodSet whose count depends on the number of nodes. least is what the
+// TrainJob runs with the fewest nodes that it may be admitted with. Kueue accepts minCount on one PodSet; several
+// are an error.
+func SetMinCount(podSets []kueue.PodSet, least *overrides.Effective) error {
+	var shrinks *kueue.PodSet
+	for i := range podSets {
+		podSet := &podSets[i]
+		rj := least.ReplicatedJob(string(podSet.Name))
+		if rj == nil {
+			return fmt.Errorf("ReplicatedJob %s is missing with fewer nodes", podSet.Name)
+		}
+		count := rj.Replicas * overrides.PodsPerJob(rj)
+		if count >= podSet.Count {
+			continue
+		}
+		if shrinks != nil {
+			return fmt.Errorf("the pods of ReplicatedJobs %s and %s both depend on the number of nodes, but a Workload "+
+				"accepts minCount on one PodSet; remove annotation %s",
+				shrinks.Name, podSet.Name, overrides.MinParallelismAnnotation)
+		}
+		shrinks, podSet.MinCount = podSet, &count
+	}
+	return nil
+}
+
+// PartiallyAdmitted returns the PodSet that was admitted with fewer pods than it has, and how many fewer; nil if
+// there is none. A PodSet without minCount has fewer pods because some were reclaimed.
+func PartiallyAdmitted(wl *kueue.Workload) (podSet *kueue.PodSet, fewer int32) {
+	if wl == nil || wl.Status.Admission == nil {
+		return nil, 0
+	}
+	for i := range wl.Spec.PodSets {
+		p := &wl.Spec.PodSets[i]
+		for _, assignment := range wl.Status.Admission.PodSetAssignments {
+			if n := ptr.Deref(assignment.Count, p.Count); assignment.Name == p.Name && p.MinCount != nil && n < p.Count {
+				return p, p.Count - n
+			}
+		}
+	}
+	return nil, 0
 }
 
 // defaulted returns the pod template with the defaults of core/v1, with JobSet's restart policy, because the default of
@@ -174,6 +219,22 @@ func AtLeast(computed, stored []kueue.ReclaimablePod) []kueue.ReclaimablePod {
 			all = append(all, s)
 		} else {
 			all[i].Count = max(all[i].Count, s.Count)
+		}
+	}
+	return all
+}
+
+// AddNotAdmitted returns the reclaimable pods with those added that were not admitted: Kueue v0.19.2 subtracts
+// reclaimable pods from all pods of a PodSet (workload.podSetsCountsAfterReclaim), not from the admitted ones.
+func AddNotAdmitted(pods []kueue.ReclaimablePod, wl *kueue.Workload) []kueue.ReclaimablePod {
+	podSet, fewer := PartiallyAdmitted(wl)
+	if podSet == nil {
+		return pods
+	}
+	all := slices.Clone(pods)
+	for i := range all {
+		if all[i].Name == podSet.Name && all[i].Count > 0 {
+			all[i].Count += fewer
 		}
 	}
 	return all

@@ -2,10 +2,12 @@ package podsets
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
@@ -39,6 +41,45 @@ func topologyRequest(rj *jobset.ReplicatedJob, features Features) (*kueue.PodSet
 		request.PodSetGroupName = &name
 	}
 	return request, addSlices(request, annotations, path, features)
+}
+
+// nodesGroup is the name of the PodSet group of the launcher and the workers of an MPI runtime.
+const nodesGroup = "nodes"
+
+// groupNodes has the launcher and the workers of an MPI runtime with runLauncherAsNode placed together: both are
+// nodes, so the topology that one of them requests is for both. It changes nothing if the runtime groups PodSets
+// itself, requests slices, or requests different topologies for the two.
+func groupNodes(podSets []kueue.PodSet, names []string) {
+	var requests []*kueue.PodSetTopologyRequest
+	for i := range podSets {
+		if slices.Contains(names, string(podSets[i].Name)) {
+			requests = append(requests, podSets[i].TopologyRequest)
+		}
+	}
+	if len(requests) != 2 {
+		return
+	}
+	level := requests[0]
+	if !hasLevel(level) {
+		level = requests[1]
+	}
+	if !hasLevel(level) || !joins(requests[0], level) || !joins(requests[1], level) {
+		return
+	}
+	for _, r := range requests {
+		r.Required, r.Preferred, r.PodSetGroupName = level.Required, level.Preferred, ptr.To(nodesGroup)
+	}
+}
+
+func hasLevel(r *kueue.PodSetTopologyRequest) bool { return r.Required != nil || r.Preferred != nil }
+
+// joins reports whether a PodSet with the request r can join a group with the request level.
+func joins(r, level *kueue.PodSetTopologyRequest) bool {
+	if r.PodSetGroupName != nil || r.PodSetSliceRequiredTopology != nil ||
+		len(r.PodsetSliceRequiredTopologyConstraints) > 0 || r.Unconstrained != nil {
+		return false
+	}
+	return !hasLevel(r) || ptr.Equal(r.Required, level.Required) && ptr.Equal(r.Preferred, level.Preferred)
 }
 
 // maxLayers is the number of layers of topology constraints that Kueue accepts.

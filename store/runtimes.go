@@ -39,11 +39,11 @@ type Runtime struct {
 	Labels, Annotations map[string]string
 }
 
-// Pinnable returns a copy of the runtime's spec that has the gang annotations of the runtime among those of its
-// template, so that a TrainJob's pin holds them too.
+// Pinnable returns a copy of the runtime's spec that has those annotations of the runtime which concern its TrainJobs
+// among those of its template, so that a TrainJob's pin holds them too.
 func (r *Runtime) Pinnable() *trainerapi.TrainingRuntimeSpec {
 	spec := r.Spec.DeepCopy()
-	for _, key := range []string{api.GangModeAnnotation, api.GangPolicyAnnotation} {
+	for _, key := range []string{api.GangModeAnnotation, api.GangPolicyAnnotation, overrides.MinParallelismAnnotation} {
 		if value, found := r.Annotations[key]; found {
 			metav1.SetMetaDataAnnotation(&spec.Template.ObjectMeta, key, value)
 		}
@@ -69,7 +69,7 @@ func NewRuntimes(cache, live client.Reader) *Runtimes { return &Runtimes{cache: 
 type Choice struct {
 	// Spec is what the TrainJob runs.
 	Spec *trainerapi.TrainingRuntimeSpec
-	// Settings is the runtime with its gang annotations.
+	// Settings is the runtime with its annotations that concern TrainJobs (Runtime.Pinnable).
 	Settings *trainerapi.TrainingRuntimeSpec
 	// Pinned is set if Spec is the TrainJob's pin.
 	Pinned bool

@@ -131,8 +131,9 @@ func build(
 	ctx context.Context, fw *core.Framework, trainJob *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
 	spec = spec.DeepCopy()
-	job := overrides.ForPlugins(trainJob, spec)
-	info, err := overrides.Bundled.Prepare(job, spec, overrides.Bundled.Entries(trainJob))
+	entries := overrides.Bundled.Entries(trainJob)
+	job := overrides.ForPlugins(trainJob, spec, entries)
+	info, err := overrides.Bundled.Prepare(job, spec, entries)
 	if err != nil {
 		return nil, nil, err
 	}

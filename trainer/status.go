@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -152,8 +153,12 @@ func mirror(status *trainerapi.TrainJobStatus, job *api.TrainJob, wl *kueue.Work
 		c := apimeta.FindStatusCondition(wl.Status.Conditions, name)
 		switch {
 		case c != nil:
+			message := c.Message
+			if nodes := nodesOf(job, wl); nodes != "" && name == api.ConditionAdmitted && c.Status == metav1.ConditionTrue {
+				message += ", with " + nodes + " nodes"
+			}
 			setCondition(status, metav1.Condition{
-				Type: name, Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime,
+				Type: name, Status: c.Status, Reason: c.Reason, Message: message, LastTransitionTime: c.LastTransitionTime,
 			})
 		case name == api.ConditionQuotaReserved && suspended:
 			setCondition(status, metav1.Condition{
@@ -190,6 +195,19 @@ func flavorOf(wl *kueue.Workload) string {
 	}
 	slices.Sort(names)
 	return strings.Join(slices.Compact(names), ",")
+}
+
+// nodesOf returns the number of nodes of a partially admitted TrainJob, such as "8 of 16"; "" for others.
+func nodesOf(job *api.TrainJob, wl *kueue.Workload) string {
+	podSet, fewer := podsets.PartiallyAdmitted(wl)
+	if podSet == nil {
+		return ""
+	}
+	all := podSet.Count
+	if t := job.Spec.Trainer; t != nil {
+		all = ptr.Deref(t.NumNodes, all) // one more than the pods where MPI's launcher is a node
+	}
+	return fmt.Sprintf("%d of %d", all-fewer, all)
 }
 
 // deadline returns when a running TrainJob has used up its activeDeadlineSeconds, and false if it has none. It counts

@@ -34,7 +34,11 @@ func (r *Reconciler) carryOut(ctx context.Context, o *observed, steps []step) er
 type writeStatus struct{ status *trainerapi.TrainJobStatus }
 
 func (s writeStatus) do(ctx context.Context, r *Reconciler, o *observed) error {
-	err := r.store.Writer.Status(ctx, o.job, s.status, map[string]any{"flavor": flavorOf(o.workload)})
+	more := map[string]any{"flavor": flavorOf(o.workload)}
+	if nodes := nodesOf(o.job, o.workload); nodes != o.job.Status.Nodes {
+		more["nodes"] = nodes
+	}
+	err := r.store.Writer.Status(ctx, o.job, s.status, more)
 	if err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing the status: %w", err))
 	}

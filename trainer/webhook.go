@@ -168,7 +168,7 @@ func checkFrozen(rq *review.Request) field.ErrorList {
 // concerned reports whether an update changes what is compared with the runtime.
 func concerned(rq *review.Request) bool {
 	_, changed := overrides.CheckFrozen(rq.Old, rq.New)
-	return changed || overrides.Changed(rq.Old, rq.New)
+	return changed || overrides.Changed(rq.Old, rq.New) || rq.AnnotationChanged(overrides.MinParallelismAnnotation)
 }
 
 // check compares a new TrainJob, or an update, with the JobSet and the runtime. An error means that it isn't known what
@@ -179,7 +179,8 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmissi
 		if err != nil {
 			return nil, nil, err
 		}
-		if errs := overrides.CheckTransition(rq.Old, rq.New, js); len(errs) > 0 || rq.Trusted {
+		errs := append(overrides.CheckTransition(rq.Old, rq.New, js), overrides.CheckResize(rq.Old, rq.New, js)...)
+		if len(errs) > 0 || rq.Trusted {
 			return nil, errs, nil // the integration has computed its entry on the runtime
 		}
 	}
@@ -190,8 +191,9 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmissi
 	if err != nil {
 		return nil, nil, err
 	}
-	if rq.Created() {
-		if errs := append(w.limits.CheckSize(rq.New), w.limits.CheckRuntime(rq.New, spec)...); len(errs) > 0 {
+	if rq.Created() || overrides.Resized(rq.Old, rq.New) || rq.AnnotationChanged(overrides.MinParallelismAnnotation) {
+		errs := append(w.limits.CheckSize(rq.New), w.limits.CheckRuntime(rq.New, spec)...)
+		if errs = append(errs, overrides.CheckMinNodes(rq.New, spec)...); len(errs) > 0 {
 			return warnings, errs, nil
 		}
 	}

@@ -69,6 +69,7 @@ func run(dir string) error {
 		crd.FixTopLevelMetadata(definition)
 		defaultTier(&definition)
 		removeForeign(&definition)
+		resizable(&definition)
 		if err := write(filepath.Join(dir, group+"_"+definition.Spec.Names.Plural+".yaml"), &definition); err != nil {
 			return err
 		}
@@ -104,6 +105,35 @@ func removeForeign(definition *apiextensionsv1.CustomResourceDefinition) {
 	for _, name := range foreign {
 		delete(definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties, name)
 	}
+}
+
+// fixed are the immutable fields of spec.trainer. The others are the TrainJob's size.
+var fixed = []string{"image", "command", "args", "env", "numProcPerNode"}
+
+// resizable replaces Kubeflow Trainer's rule that spec.trainer is immutable: a suspended TrainJob may be resized
+// (trainer#3995).
+func resizable(definition *apiextensionsv1.CustomResourceDefinition) {
+	if definition.Spec.Names.Kind != "TrainJob" {
+		return
+	}
+	root := definition.Spec.Versions[0].Schema.OpenAPIV3Schema
+	spec := root.Properties["spec"]
+	trainer := spec.Properties["trainer"]
+	trainer.XValidations = nil
+	for _, name := range fixed {
+		trainer.XValidations = append(trainer.XValidations, apiextensionsv1.ValidationRule{
+			Rule: fmt.Sprintf("has(self.%[1]s) == has(oldSelf.%[1]s) && (!has(self.%[1]s) || self.%[1]s == oldSelf.%[1]s)",
+				name),
+			Message: name + " is immutable; create another TrainJob",
+		})
+	}
+	spec.Properties["trainer"] = trainer
+	spec.XValidations = append(spec.XValidations, apiextensionsv1.ValidationRule{
+		Rule: "!has(self.trainer) || !has(oldSelf.trainer) || self.trainer == oldSelf.trainer || " +
+			"has(self.suspend) && self.suspend && has(oldSelf.suspend) && oldSelf.suspend",
+		Message: "trainer may change only while the TrainJob is suspended, not in the update that starts or stops it",
+	})
+	root.Properties["spec"] = spec
 }
 
 func write(path string, definition *apiextensionsv1.CustomResourceDefinition) error {

@@ -19,6 +19,7 @@ import (
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
 // +kubebuilder:printcolumn:name="Queue",type=string,JSONPath=`.metadata.labels.kueue\.x-k8s\.io/queue-name`
 // +kubebuilder:printcolumn:name="Flavor",type=string,JSONPath=`.status.flavor`
+// +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')", message="metadata.name must match RFC 1035 DNS label format"
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63", message="metadata.name must be no more than 63 characters"
@@ -57,6 +58,10 @@ type TrainJobStatus struct {
 	// flavor is the ResourceFlavor that the TrainJob is admitted on; the names of several are joined by commas.
 	// +optional
 	Flavor string `json:"flavor,omitempty"`
+
+	// nodes is the number of nodes of a partially admitted TrainJob, such as "8 of 16". It is empty for others.
+	// +optional
+	Nodes string `json:"nodes,omitempty"`
 }
 
 // TrainJobState sums the conditions of a TrainJob up in one word.

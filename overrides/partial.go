@@ -1,0 +1,108 @@
+package overrides
+
+import (
+	"fmt"
+	"strconv"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// MinParallelismAnnotation is Kueue's annotation for partial admission (Kueue v0.19.2, pkg/controller/jobs/job): the
+// fewest nodes that a TrainJob may be admitted with. A TrainJob without it has its runtime's.
+const MinParallelismAnnotation = "kueue.x-k8s.io/job-min-parallelism"
+
+// NodesAnnotation is the number of nodes of a partially admitted TrainJob. The integration's entry has it, in the
+// metadata of the Job template of the ReplicatedJob that has fewer pods. In other entries it has no effect.
+const NodesAnnotation = "signalbox.dev/nodes"
+
+// Nodes returns the number of nodes that a TrainJob requests on a runtime.
+func Nodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) int32 {
+	if t := job.Spec.Trainer; t != nil && t.NumNodes != nil {
+		return *t.NumNodes
+	}
+	if runtime.MLPolicy != nil {
+		return ptr.Deref(runtime.MLPolicy.NumNodes, 1)
+	}
+	return 1
+}
+
+// MinNodes returns the fewest nodes that a TrainJob may be admitted with. It is the number that the TrainJob
+// requests if there is no annotation, or if the runtime's is larger. The runtime's annotation is in its template's
+// metadata (store.Runtime.Pinnable copies it there). An invalid annotation is a *field.Error.
+func MinNodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) (int32, error) {
+	all := Nodes(job, runtime)
+	annotations, path := job.Annotations, field.NewPath("metadata", "annotations")
+	if _, own := annotations[MinParallelismAnnotation]; !own {
+		annotations = runtime.Template.Annotations
+		path = field.NewPath("runtime "+job.Spec.RuntimeRef.Name).Child("metadata", "annotations")
+	}
+	value, found := annotations[MinParallelismAnnotation]
+	if !found {
+		return all, nil
+	}
+	least, ok := parseNodes(value)
+	if !ok {
+		return all, notANumber(path, value)
+	}
+	return min(least, all), nil
+}
+
+func parseNodes(value string) (nodes int32, ok bool) {
+	n, err := strconv.ParseInt(value, 10, 32)
+	return int32(n), err == nil && n > 0
+}
+
+func notANumber(annotations *field.Path, value string) *field.Error {
+	return field.Invalid(annotations.Key(MinParallelismAnnotation), value, "must be a whole number of nodes, 1 or more")
+}
+
+// CheckMinNodes returns an error if the TrainJob's own annotation isn't a number of nodes below the one that it
+// requests.
+func CheckMinNodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) field.ErrorList {
+	value, found := job.Annotations[MinParallelismAnnotation]
+	if !found {
+		return nil
+	}
+	path, all := field.NewPath("metadata", "annotations"), Nodes(job, runtime)
+	least, ok := parseNodes(value)
+	switch {
+	case !ok:
+		return field.ErrorList{notANumber(path, value)}
+	case least >= all:
+		return field.ErrorList{field.Invalid(path.Key(MinParallelismAnnotation), value, fmt.Sprintf("must be below the "+
+			"number of nodes that the TrainJob requests, %d; remove the annotation if it needs all of them", all))}
+	}
+	return nil
+}
+
+// WithNodes returns a copy of the TrainJob that requests that many nodes. The copy shares all else with the TrainJob.
+func WithNodes(job *api.TrainJob, nodes int32) *api.TrainJob {
+	other := *job
+	trainer := ptr.Deref(job.Spec.Trainer, trainerapi.Trainer{})
+	trainer.NumNodes = &nodes
+	other.Spec.Trainer = &trainer
+	return &other
+}
+
+// admittedNodes returns the number of nodes of a partially admitted TrainJob, from the integration's entry; 0 if the
+// TrainJob isn't partially admitted.
+func admittedNodes(entries []Entry) int32 {
+	for _, e := range entries {
+		if !isOwn(e) || e.Patch == nil || e.Patch.Template == nil || e.Patch.Template.Spec == nil {
+			continue
+		}
+		for _, rj := range e.Patch.Template.Spec.ReplicatedJobs {
+			if rj.Template == nil || rj.Template.Metadata == nil {
+				continue
+			}
+			if n, err := strconv.ParseInt(rj.Template.Metadata.Annotations[NodesAnnotation], 10, 32); err == nil && n > 0 {
+				return int32(n)
+			}
+		}
+	}
+	return 0
+}
