@@ -61,7 +61,7 @@ func columns(ctx context.Context, tj *api.TrainJob) map[string]string {
 	gomega.Expect(json.Unmarshal(data, &table)).To(gomega.Succeed())
 	texts := map[string]string{}
 	for i, definition := range table.ColumnDefinitions {
-		if definition.Name != "Age" {
+		if definition.Name != "Age" && definition.Priority == 0 { // others are for -o wide
 			texts[definition.Name] = ""
 			if cell := table.Rows[0].Cells[i]; cell != nil {
 				texts[definition.Name] = fmt.Sprint(cell)

@@ -192,7 +192,7 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		})
 		g.runtime(ctx, "torch", "forever")
 		staged := g.submit(ctx, g.trainJob("staged", "staged", 1))
-		gomega.Eventually(running(ctx, staged)).Should(gomega.BeTrue())
+		gomega.Eventually(bound(ctx, staged)).Should(gomega.Equal(1), "its JobSet is there then")
 		next := g.submit(ctx, g.trainJob("next", "torch", 1))
 		failed := func() bool {
 			gomega.Expect(g.inUse(ctx)()).To(gomega.BeNumerically("<=", 16))
