@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
@@ -49,6 +50,8 @@ func resizeSpecs() {
 		first := g.submit(ctx, g.trainJob("first", "torch", 4))
 		gomega.Eventually(func() any { return workloadOf(ctx, first) }).ShouldNot(gomega.BeNil())
 		queued := workloadOf(ctx, first)
+		gomega.Eventually(func() time.Duration { return time.Since(queued.CreationTimestamp.Time) }).Should(
+			gomega.BeNumerically(">", time.Second), "Kueue's order is by the second")
 		second := g.submit(ctx, g.trainJob("second", "torch", 2))
 		gomega.Eventually(func() any { return workloadOf(ctx, second) }).ShouldNot(gomega.BeNil())
 
