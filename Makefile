@@ -1,6 +1,6 @@
 SHELL := /bin/bash
-# Everything is built without cgo, so that vet, lint, tests and programs share what is compiled. runc, which needs cgo, is
-# built with it (test/cluster).
+# Everything is built without cgo, so that vet, lint, tests and programs share what is compiled. test/cluster builds
+# runc with cgo, which runc needs.
 export CGO_ENABLED := 0
 PROFILE ?= bundled
 # Releases of Kubernetes, Kueue and JobSet other than the default, such as KUBERNETES=1.37 KUEUE=0.18 JOBSET=0.11, and
@@ -88,7 +88,7 @@ test-kubeflow-2.1:
 	@SIGNALBOX_STATE=$(CURDIR)/.cluster-2.1 $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-2.1
 
 .PHONY: test-trainers
-test-trainers: ## The end-to-end suite beside every earlier Kubeflow Trainer, what takes minutes and repeats itself, and what is Kueue's alone
+test-trainers: ## The suite beside every earlier Kubeflow Trainer, what repeats itself, and Kueue's own features
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS=repeats
 	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=kueue LABELS=kueue
 	@failed=; for version in 2.0 2.1 2.2.0 2.2.1; do $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-$$version || exit 1; done

@@ -140,15 +140,15 @@ func TestDecideRefuses(t *testing.T) {
 			in.Dialect = overrides.Bundled
 			in.Workload.Spec.PodSets[0].MinCount = ptr.To[int32](0)
 			in.Workload.Status.Admission.PodSetAssignments[0].Count = ptr.To[int32](0)
-		}, "admits 0 of the 1 pods"},
+		}, `status.admission.podSetAssignments[node].count is "0", but the bundled Trainer needs "1"; remove annotation`},
 		"in part, beside Kubeflow Trainer": {"it would run all nodes", func(in *Input) {
 			admitInPart(in)
 			in.Dialect = overrides.Kubeflow23
-		}, `admits 3 of the 8 pods of PodSet "node"; Kubeflow Trainer v2.3 can't run`},
+		}, `[node].count is "3", but Kubeflow Trainer v2.3 needs "8"`},
 		"in part, of something else": {"what runs is what was admitted", func(in *Input) {
 			admitInPart(in)
 			in.Job.Spec.Trainer.NumNodes = ptr.To[int32](9)
-		}, "with 4 nodes, ReplicatedJob node has 4 pods, but 3 were admitted"},
+		}, `[node].count is "3", but a TrainJob of 4 nodes needs "4"`},
 		"more pods": {"Kueue admits no more than there are", func(in *Input) {
 			in.Workload.Status.Admission.PodSetAssignments[0].Count = ptr.To[int32](2)
 		}, `admits 2 pods of PodSet "node", which has 1`},

@@ -87,7 +87,8 @@ func assigned(in Input) (map[kueue.PodSetReference]*needs, error) {
 	return all, partial(in, all)
 }
 
-// partial sets the nodes and pods of a partially admitted TrainJob.
+// partial sets the nodes and pods of a partially admitted TrainJob. It is a *ConflictError if the Trainer can't run the
+// TrainJob with them: the same admission would fail again, and hold its quota meanwhile.
 func partial(in Input, all map[kueue.PodSetReference]*needs) error {
 	podSet, fewer := podsets.PartiallyAdmitted(in.Workload)
 	if podSet == nil {
@@ -95,11 +96,19 @@ func partial(in Input, all map[kueue.PodSetReference]*needs) error {
 	}
 	n := all[podSet.Name]
 	n.pods, n.nodes = podSet.Count-fewer, overrides.Nodes(in.Job, in.Runtime)-fewer
-	if n.pods < 1 || n.nodes < 1 || in.Dialect.Name() != overrides.Bundled.Name() {
-		return fmt.Errorf("Workload %s admits %d of the %d pods of PodSet %q; %s can't run the TrainJob with them",
-			in.Workload.Name, n.pods, podSet.Count, podSet.Name, in.Dialect.Name())
+	if n.pods < 1 || n.nodes < 1 || !in.Dialect.PartialAdmission() {
+		return fewerPods(podSet.Name, n.pods, podSet.Count, in.Dialect.Name())
 	}
 	return nil
+}
+
+// fewerPods is about an admission of fewer pods of a PodSet than what source needs.
+func fewerPods(name kueue.PodSetReference, admitted, needed int32, source string) error {
+	return &ConflictError{
+		Path: fmt.Sprintf("%s[%s].count", assignments, name), Says: fmt.Sprint(admitted),
+		Needs: fmt.Sprint(needed), Source: source,
+		WayOut: "remove annotation " + overrides.MinParallelismAnnotation + " from the TrainJob and its runtime",
+	}
 }
 
 func forPodSet(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet) (*needs, error) {

@@ -119,8 +119,8 @@ func verify(in Input, all map[kueue.PodSetReference]*needs, own trainerapi.Runti
 			return err
 		}
 		if pods := rj.Replicas * overrides.PodsPerJob(rj); p.needs.pods > 0 && p.needs.pods != pods {
-			return fmt.Errorf("with %d nodes, ReplicatedJob %s has %d pods, but %d were admitted; remove annotation %s",
-				p.needs.nodes, rj.Name, pods, p.needs.pods, overrides.MinParallelismAnnotation)
+			return fewerPods(kueue.NewPodSetReference(rj.Name), p.needs.pods, pods,
+				fmt.Sprintf("a TrainJob of %d nodes", p.needs.nodes))
 		}
 	}
 	return nil

@@ -301,15 +301,7 @@ func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
 	for _, who := range controllers {
 		add("peak memory of "+who+", MiB", func(b *burstRun) float64 { return float64(b.Peak[who]) / (1 << 20) })
 	}
-	for _, s := range spans {
-		if s.from == evicted {
-			continue // none is in a burst
-		}
-		for _, q := range quantiles {
-			add(fmt.Sprintf("%s, p%.0f, ms", s, q*100),
-				func(b *burstRun) float64 { return quantile(b.LatencyMs[s.String()], q) })
-		}
-	}
+	addLatencies(add)
 	add("objects in etcd per finished TrainJob, without events",
 		func(b *burstRun) float64 { return float64(b.Stored.Objects) / float64(b.Jobs) })
 	add("bytes in etcd per finished TrainJob",
@@ -321,4 +313,17 @@ func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
 		}
 		return nil, false
 	})
+}
+
+// addLatencies adds the quantiles of the spans that a burst has.
+func addLatencies(add func(name string, value func(*burstRun) float64)) {
+	for _, s := range spans {
+		if s.from == evicted {
+			continue // none is in a burst
+		}
+		for _, q := range quantiles {
+			add(fmt.Sprintf("%s, p%.0f, ms", s, q*100),
+				func(b *burstRun) float64 { return quantile(b.LatencyMs[s.String()], q) })
+		}
+	}
 }

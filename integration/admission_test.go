@@ -102,6 +102,8 @@ func TestValidate(t *testing.T) {
 			"is written when the TrainJob starts"},
 		"bad queue": {"it is no name", "user", "", manifest(strings.ReplaceAll(queued, `"queue"`, `"-"`), waiting),
 			"queue-name"},
+		"elastic": {"its Workload has one size", "user", "",
+			manifest(annotated(queued, "kueue.x-k8s.io/elastic-job", "true"), waiting), "elastic job is not supported"},
 		"unqueued": {"its quota would stay", "user", manifest(queued, waiting), manifest(meta, waiting),
 			`is in queue "queue"`},
 		"unqueued, ended": {"it has no quota", "user", strings.TrimSuffix(manifest(queued, waiting), "}") +

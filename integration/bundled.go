@@ -101,8 +101,6 @@ func (bundledTrainer) complete(o *observed, start *admission.Start) (err error) 
 	return err
 }
 
-func (bundledTrainer) partialAdmission() error { return nil }
-
 func (bundledTrainer) stuck(*observed) []step { return nil }
 
 func (bundledTrainer) write(

@@ -233,10 +233,6 @@ func jobSetSuspended(js *jobset.JobSet) bool { return ptr.Deref(js.Spec.Suspend,
 var errNoPartialAdmission = errors.New("only the Trainer that Signalbox bundles supports partial admission; request " +
 	"fewer nodes, or remove annotation " + overrides.MinParallelismAnnotation)
 
-// partialAdmission returns an error: no entry changes the number of nodes, and Kubeflow Trainer from v2.2 on rejects
-// changes of spec.trainer.
-func (kubeflowTrainer) partialAdmission() error { return errNoPartialAdmission }
-
 // checkSize rejects a minimum for partial admission that a request sets on a queued TrainJob.
 func (kubeflowTrainer) checkSize(rq *review.Request) field.ErrorList {
 	value, found := rq.New.Annotations[overrides.MinParallelismAnnotation]

@@ -130,8 +130,8 @@ func (r *Reconciler) setMinCount(o *observed) error {
 	if err != nil || least >= overrides.Nodes(o.job, runtime) {
 		return err
 	}
-	if err := o.trainer.partialAdmission(); err != nil {
-		return err
+	if !o.trainer.PartialAdmission() {
+		return errNoPartialAdmission
 	}
 	effective, err := r.memo.Compute(
 		o.trainer, overrides.WithNodes(o.job, least), o.queue.choice.Spec, o.trainer.Others(o.job))

@@ -61,8 +61,6 @@ type trainerDecides interface {
 	settle(o *observed) (settled settlement)
 	// complete adds to a start what the Trainer needs with it.
 	complete(o *observed, start *admission.Start) error
-	// partialAdmission returns an error if the Trainer doesn't support partial admission.
-	partialAdmission() error
 	// stuck returns the steps that help a suspended TrainJob whose JobSet can't create its Jobs.
 	stuck(o *observed) []step
 }

@@ -23,6 +23,9 @@ func guideEntries(job *api.TrainJob) []Entry { return podTemplateEntries(job, tr
 // CountsJobs reports true.
 func (d *bundled) CountsJobs() bool { return true }
 
+// PartialAdmission reports true.
+func (d *bundled) PartialAdmission() bool { return true }
+
 // Entries returns the entries of every shape.
 func (d *bundled) Entries(job *api.TrainJob) []Entry {
 	return append(append(d.earlier(job), histories(job)...), patchEntries(job)...)

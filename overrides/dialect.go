@@ -28,6 +28,9 @@ type Dialect interface {
 	Keyed() bool
 	// CountsJobs reports whether the Trainer keeps status.jobsStatus, which v2.0 has and leaves empty.
 	CountsJobs() bool
+	// PartialAdmission reports whether the Trainer runs a TrainJob with the nodes that it was admitted with, where those
+	// are fewer than it requests.
+	PartialAdmission() bool
 	// Snapshots reports whether the Trainer keeps the runtime that a TrainJob runs on in a ConfigMap.
 	Snapshots() bool
 
@@ -90,6 +93,9 @@ func (t trainer) Name() string { return t.name }
 
 // Snapshots reports false: only Kubeflow Trainer v2.3 has them.
 func (t trainer) Snapshots() bool { return false }
+
+// PartialAdmission reports false: to Kubeflow Trainer the number of nodes is the one in spec.trainer.
+func (t trainer) PartialAdmission() bool { return false }
 
 // forMemo returns the whole result.
 func (t trainer) forMemo(e *Effective) *Effective { return e }

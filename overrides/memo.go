@@ -129,7 +129,11 @@ func keysOf(
 		Trainer                         *trainerapi.Trainer
 		Initializer                     *trainerapi.Initializer
 		Changes                         []change
-	}{d.Name(), job.Namespace, job.Spec.RuntimeRef.Name, runtime, job.Spec.Trainer, job.Spec.Initializer, nil}
+		AdmittedNodes                   int32 // of the integration's entry alone, which Changes don't show
+	}{
+		d.Name(), job.Namespace, job.Spec.RuntimeRef.Name, runtime, job.Spec.Trainer, job.Spec.Initializer, nil,
+		admittedNodes(entries),
+	}
 	for _, e := range entries {
 		read.Changes = append(read.Changes, change{e.Patch, e.Replaces})
 	}

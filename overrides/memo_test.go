@@ -30,6 +30,8 @@ func TestMemo(t *testing.T) {
 				{"first-job", `{}`, nil}, {"other-job", `{}`, nil}, {"first-job", `{}`, nil},
 				{"first-job", `{trainer: {numNodes: 3}}`, nil},
 				{"other-job", `{}`, entry}, {"first-job", `{}`, entry},
+				// The same patch is the number of admitted nodes in the integration's entry alone.
+				{"first-job", `{}`, admittedWith(t, "a.com/a", "5")}, {"first-job", `{}`, admittedWith(t, Manager, "5")},
 				{"first-job", `{initializer: {dataset: {storageUri: "hf://a/b"}}}`, nil},
 				// torchtune's command holds the address of the first pod, and a configuration named by the runtime.
 				{"first-job", tune, nil}, {"other-job", tune, nil},

@@ -88,11 +88,12 @@ func WithNodes(job *api.TrainJob, nodes int32) *api.TrainJob {
 	return &other
 }
 
-// admittedNodes returns the number of nodes of a partially admitted TrainJob, from the integration's entry; 0 if the
-// TrainJob isn't partially admitted.
+// admittedNodes returns the number of nodes of a partially admitted TrainJob, from the integration's entry of
+// runtimePatches, which nobody else can write; 0 if the TrainJob isn't partially admitted.
 func admittedNodes(entries []Entry) int32 {
 	for _, e := range entries {
-		if !isOwn(e) || e.Patch == nil || e.Patch.Template == nil || e.Patch.Template.Spec == nil {
+		if !isOwn(e) || e.shape != RuntimePatches || e.Patch == nil || e.Patch.Template == nil ||
+			e.Patch.Template.Spec == nil {
 			continue
 		}
 		for _, rj := range e.Patch.Template.Spec.ReplicatedJobs {

@@ -45,6 +45,15 @@ func TestAdmittedNodes(t *testing.T) {
 	}
 }
 
+// Anybody may name the integration in templateOverrides of a request; the webhook rejects it, and nothing follows it.
+func TestAdmittedNodesOfAHistory(t *testing.T) {
+	forged := admittedWith(t, Manager, "3")
+	forged[0].shape = TemplateOverrides
+	if got := admittedNodes(forged); got != 0 {
+		t.Errorf("got %d nodes", got)
+	}
+}
+
 func TestMinNodes(t *testing.T) {
 	cases := map[string]struct {
 		reason, own, runtime string
@@ -62,9 +71,10 @@ func TestMinNodes(t *testing.T) {
 			rejected: "must be below the number of nodes that the TrainJob requests, 8"},
 		"no number": {reason: "what it means isn't known", own: "half", want: 8, rejected: `"half"`,
 			refused: `metadata.annotations[kueue.x-k8s.io/job-min-parallelism]: Invalid value: "half"`},
-		"nothing":      {reason: "no node trains nothing", own: "0", want: 8, refused: "1 or more", rejected: "1 or more"},
-		"too large":    {reason: "it is no count", own: "4294967297", want: 8, refused: "1 or more", rejected: "1 or more"},
-		"of a runtime": {reason: "it says whose it is", runtime: "-1", want: 8, refused: `runtime torch.metadata.annotations`},
+		"nothing":   {reason: "no node trains nothing", own: "0", want: 8, refused: "1 or more", rejected: "1 or more"},
+		"too large": {reason: "it is no count", own: "4294967297", want: 8, refused: "1 or more", rejected: "1 or more"},
+		"of a runtime": {reason: "it says whose it is", runtime: "-1", want: 8,
+			refused: `runtime torch.metadata.annotations`},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

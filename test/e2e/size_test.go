@@ -31,7 +31,8 @@ func init() {
 
 // resize asks for another size of a TrainJob as the user.
 func resize(ctx context.Context, tj *api.TrainJob, trainer string) error {
-	return user.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"trainer":`+trainer+`}}`)))
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"trainer":`+trainer+`}}`))
+	return user.Patch(ctx, tj.DeepCopy(), patch)
 }
 
 // least lets a TrainJob start with so many nodes.
