@@ -65,7 +65,7 @@ endef
 test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer, and beside Kubeflow Trainers; NODES=real for test-node too
 	@rm -rf coverage/e2e-* junit*.xml
 ifeq ($(NODES),real)
-	$(call beside,test-bundled,test-chart test-skew test-kubeflow-2.1 $(if $(BUNDLED),test-gangs))
+	$(call beside,test-bundled,test-chart test-skew test-kubeflow-2.1 test-gangs $(if $(BUNDLED),test-gangs-default))
 	$(call beside,test-kubeflow,test-node)
 else
 	@for suite in test-bundled test-kubeflow test-kubeflow-2.1 test-chart; do $(MAKE) --no-print-directory $$suite || exit 1; done
@@ -75,13 +75,18 @@ endif
 	@go tool covdata percent -i $$(ls -d coverage/* | paste -sd,) | grep -E 'signalbox/(overrides|podsets|admission|store|integration|trainer)\b'
 	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="([0-9]+)" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3 \4/p' junit-*.xml | awk '{a+=$$1-$$2; e+=$$3; f+=$$4} END {print a-e-f " passed, " e+f " failed"}'
 
-# The releases that the bundled suite runs on, such as BUNDLED=KUBERNETES=1.37; the gangs are tested on the default too.
+# The releases that the bundled suite runs on, such as BUNDLED=KUBERNETES=1.37. With NODES=real its specs of gangs run
+# beside it, on the default releases too.
 BUNDLED ?=
-.PHONY: test-bundled test-gangs test-kubeflow test-kubeflow-2.1
+GANGS := Gangs|PodGroup API
+GANG_SUITE ?= gangs
+.PHONY: test-bundled test-gangs test-gangs-default test-kubeflow test-kubeflow-2.1
 test-bundled:
-	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled LABELS='!kueue' $(BUNDLED)
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled LABELS='!kueue' SKIP=$(if $(filter real,$(NODES)),'$(GANGS)') $(BUNDLED)
 test-gangs:
-	@SIGNALBOX_STATE=$(CURDIR)/.cluster-gangs $(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=gangs FOCUS='Gangs|PodGroup API'
+	@SIGNALBOX_STATE=$(CURDIR)/.cluster-gangs $(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=$(GANG_SUITE) FOCUS='$(GANGS)' $(BUNDLED)
+test-gangs-default:
+	@$(MAKE) --no-print-directory test-gangs BUNDLED= GANG_SUITE=gangs-default
 test-kubeflow:
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS='!repeats && !kueue'
 test-kubeflow-2.1:
@@ -165,7 +170,7 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 	go test -c -o $(BIN)/e2e.test ./test/e2e
 	go build -o $(BIN)/kubectl-signalbox ./cmd/kubectl-signalbox
 	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(SUITE) $(BIN)/cluster run --profile $(PROFILE) $(RELEASES) -- \
-		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(SUITE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers,$(if $(LABELS),-ginkgo.label-filter='$(LABELS)')) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(SUITE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers,$(if $(LABELS),-ginkgo.label-filter='$(LABELS)')) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)') $(if $(SKIP),-ginkgo.skip='$(SKIP)')
 
 .PHONY: test-node
 test-node: cluster-tool ## Train for real, on kubelets and containers, with everything installed by Helm (Linux, root); FOCUS=regexp for some of it
