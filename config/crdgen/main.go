@@ -131,7 +131,8 @@ func resizable(definition *apiextensionsv1.CustomResourceDefinition) {
 	spec.XValidations = append(spec.XValidations, apiextensionsv1.ValidationRule{
 		Rule: "!has(self.trainer) || !has(oldSelf.trainer) || self.trainer == oldSelf.trainer || " +
 			"has(self.suspend) && self.suspend && has(oldSelf.suspend) && oldSelf.suspend",
-		Message: "trainer may change only while the TrainJob is suspended, not in the update that starts or stops it",
+		Message:   "trainer may change only while the TrainJob is suspended, not in the update that starts or stops it",
+		FieldPath: ".trainer",
 	})
 	root.Properties["spec"] = spec
 }

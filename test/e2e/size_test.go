@@ -71,7 +71,7 @@ func resizeSpecs() {
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeEquivalentTo(8))
 		gomega.Consistently(running(ctx, second), "2s").Should(gomega.BeFalse(), "8 of 16 GPUs are left, and it needs 16")
 		gomega.Expect(resize(ctx, first, `{"numNodes":1}`)).To(gomega.MatchError(
-			gomega.ContainSubstring("trainer may change only while the TrainJob is suspended")))
+			gomega.MatchRegexp("spec.trainer: .*trainer may change only while the TrainJob is suspended")))
 
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
 		gomega.Eventually(func() error { return resize(ctx, first, `{"numNodes":3}`) }).Should(gomega.Succeed())
