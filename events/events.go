@@ -50,6 +50,14 @@ var (
 		corev1.EventTypeNormal, "OverridesMigrated", "Queueing",
 		"The CRD is another's now: what spec.%s said is in spec.%s, for %s",
 	}
+	PodLost = Event{
+		corev1.EventTypeWarning, "PodLost", "Running",
+		"Pod %s was lost with its node; if the JobSet fails, the TrainJob is restarted (so far %d of %d times)",
+	}
+	Restarting = Event{
+		corev1.EventTypeWarning, "Restarting", "Restarting",
+		"Its JobSet has failed after pod %s was lost with its node; restart %d of %d",
+	}
 	StopOverdue = Event{corev1.EventTypeWarning, "StopOverdue", "Stopping", "%s"}
 
 	ResourcesCreationFailed = Event{

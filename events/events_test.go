@@ -16,6 +16,7 @@ import (
 func table() []Event {
 	return []Event{
 		Started, Stopped, FailedToStart, AdmissionMismatch, NotSettled, RuntimeChanged, OverridesMigrated, StopOverdue,
+		PodLost, Restarting,
 		ResourcesCreationFailed, GangSchedulingSkipped, GangReleased, GangUnschedulable, Blocked("RuntimeNotFound"),
 	}
 }

@@ -135,9 +135,9 @@ func sooner(a, b reconcile.Result) reconcile.Result {
 	return a
 }
 
-// podEnds passes what can end a stop: a pod that is gone or at its end.
+// podEnds passes what can end a stop, and what a failure may be due to: a pod that is gone, at its end, or lost.
 func podEnds() predicate.Funcs {
-	ended := func(o client.Object) bool { return store.PodEnded(o.(*corev1.Pod)) }
+	ended := func(o client.Object) bool { return store.PodEnded(o.(*corev1.Pod)) || store.PodLost(o.(*corev1.Pod)) }
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
 		UpdateFunc:  func(e event.UpdateEvent) bool { return ended(e.ObjectNew) && !ended(e.ObjectOld) },
@@ -147,11 +147,15 @@ func podEnds() predicate.Funcs {
 }
 
 // jobOf returns the TrainJob of a pod, where its end matters: quota is held for its pods alone, because it is
-// suspended, finished or deleted; or the pod, in a gang, may have to be replaced.
+// suspended, finished or deleted; or the pod, in a gang, may have to be replaced; or it was lost.
 func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Request {
 	pod := o.(*corev1.Pod)
 	key := types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.Labels[jobset.JobSetNameKey]}
 	request := []reconcile.Request{{NamespacedName: key}}
+	if store.PodLost(pod) {
+		r.store.Pods.SawLost(pod)
+		return request
+	}
 	if pod.Spec.SchedulingGroup != nil && pod.Status.Phase != corev1.PodSucceeded {
 		return request
 	}

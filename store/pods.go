@@ -27,7 +27,7 @@ const PodIndex = "jobSet"
 func PodIndexOf(o client.Object) []string { return []string{o.GetLabels()[jobset.JobSetNameKey]} }
 
 // RetainPod returns what a cache must keep of a pod for Pods: its identity, its controller, the JobSet that it names,
-// its node, its phase, and the scheduling gates that Kueue doesn't open.
+// its node, its phase, whether it was lost, and the scheduling gates that Kueue doesn't open.
 func RetainPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -44,6 +44,9 @@ func RetainPod(pod *corev1.Pod) *corev1.Pod {
 		if !strings.HasPrefix(gate.Name, podsets.KueueGates) {
 			kept.Spec.SchedulingGates = append(kept.Spec.SchedulingGates, gate)
 		}
+	}
+	if PodLost(pod) {
+		kept.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}
 	}
 	if controller := metav1.GetControllerOfNoCopy(pod); controller != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*controller}
@@ -62,6 +65,14 @@ func PodEnded(pod *corev1.Pod) bool {
 		(pod.Spec.NodeName == "" || ptr.Deref(pod.DeletionGracePeriodSeconds, -1) == 0)
 }
 
+// PodLost reports whether a pod is lost by no fault of its own: its node was deleted, drained or is not ready, or
+// another pod preempts it (k8s.io/api/core/v1, DisruptionTarget).
+func PodLost(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
+	})
+}
+
 // knownJobs is how many Jobs Pods remembers the controllers of.
 const knownJobs = 8192
 
@@ -72,11 +83,30 @@ type Pods struct {
 	// jobs holds the UID of the JobSet that controls a Job, "" for none, by the Job's UID. A Job is created with its
 	// controller.
 	jobs *lru.Cache
+	// lost holds a lost pod's name by the UID of its JobSet: the pod itself may be gone when that is asked for.
+	lost *lru.Cache
 }
 
 // NewPods returns Pods. cache indexes pods by PodIndex; live must not be a cache.
 func NewPods(cache, live client.Reader) *Pods {
-	return &Pods{cache: cache, live: live, jobs: lru.New(knownJobs)}
+	return &Pods{cache: cache, live: live, jobs: lru.New(knownJobs), lost: lru.New(knownJobs)}
+}
+
+// SawLost remembers that a JobSet has lost a pod.
+func (p *Pods) SawLost(pod *corev1.Pod) { p.lost.Add(pod.Labels[jobset.JobSetUIDKey], pod.Name) }
+
+// Lost returns the name of a pod that a JobSet has lost; "" if it has lost none.
+func (p *Pods) Lost(ctx context.Context, js *jobset.JobSet) (string, error) {
+	if name, seen := p.lost.Get(string(js.UID)); seen {
+		return name.(string), nil
+	}
+	pods, err := p.Named(ctx, js)
+	for i := range pods {
+		if PodLost(&pods[i]) {
+			return pods[i].Name, err
+		}
+	}
+	return "", err
 }
 
 // Named returns the pods that carry the JobSet's name and its UID, as the cache keeps them.

@@ -25,6 +25,10 @@ type observed struct {
 	// jobSet and workload are the cache's own and must not be changed; nil if there is none.
 	jobSet   *jobset.JobSet
 	workload *kueue.Workload
+	// lostPod is a pod that the JobSet of a TrainJob that runs has lost; "" for none, or if the status has it.
+	lostPod string
+	// unread is why lostPod isn't known; nil if it is.
+	unread error
 	// failed is set if the integration's reconcile before this one failed.
 	failed bool
 }
@@ -81,6 +85,9 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 	var err error
 	if o.jobSet, err = r.store.JobSets.Of(ctx, o.job); err != nil || o.stage == stageDeleting {
 		return o, err
+	}
+	if lost := o.job.Status.Lost; o.running() && o.jobSet != nil && (lost == nil || lost.JobSet != o.jobSet.UID) {
+		o.lostPod, o.unread = r.store.Pods.Lost(ctx, o.jobSet)
 	}
 	o.workload, err = r.workloadOf(ctx, o.job)
 	return o, err

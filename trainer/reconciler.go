@@ -105,9 +105,13 @@ func (r *Reconciler) ReconcileAfter(
 	if o.stage != stageLive {
 		return r.conclude(ctx, o, lifeless(o), nil)
 	}
+	if loss := decideLoss(o); loss != nil {
+		return r.conclude(ctx, o, plan{steps: []step{loss}}, nil) // the write triggers the next reconcile
+	}
 	// The gangs are kept before the status, which reports on them. An error of theirs delays nothing else, above all no
 	// stop and no end.
 	kept, gangErr := r.keepGangs(ctx, o)
+	gangErr = errors.Join(gangErr, o.unread)
 	status := withGangs(o, statusOf(o.job, o.jobSet, o.workload, o.now), kept)
 	return r.conclude(ctx, o, decide(o, status, r.pend(o, status), kept.again), gangErr)
 }

@@ -33,7 +33,7 @@ func statusOf(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time
 		markGeneration(status, job)
 		return status
 	}
-	if js != nil {
+	if js != nil && !restarts(job, js, wl) {
 		takeEnd(status, js) // JobSet declares no end of one that is being deleted, so an end was declared before
 	}
 	setSuspended(status, job, now)

@@ -147,7 +147,7 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 }
 
 // checkAnnotations rejects a pinned runtime that another client adds or changes, because what is pinned is run,
-// whatever it is; and gang annotations with unknown values.
+// whatever it is; and annotations with unknown values.
 func checkAnnotations(rq *review.Request) field.ErrorList {
 	annotations := field.NewPath("metadata", "annotations")
 	if !rq.Trusted && rq.AnnotationChanged(store.PinAnnotation) {
@@ -155,7 +155,8 @@ func checkAnnotations(rq *review.Request) field.ErrorList {
 			"the annotation is written when the TrainJob starts; take it out of the manifest")}
 	}
 	if rq.Created() || !maps.Equal(rq.Old.Annotations, rq.New.Annotations) {
-		return gang.CheckAnnotations(annotations, rq.New.Annotations)
+		errs := gang.CheckAnnotations(annotations, rq.New.Annotations)
+		return append(errs, checkRestarts(annotations, rq.New.Annotations)...)
 	}
 	return nil
 }

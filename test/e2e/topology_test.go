@@ -87,6 +87,26 @@ func rackOf(ctx context.Context, node string) string {
 	return get(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}).Labels["rack"]
 }
 
+// loseNode deletes a node for the running spec, and returns its name.
+func loseNode(ctx context.Context, name string) string {
+	ginkgo.GinkgoHelper()
+	lost := get(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	gomega.Expect(admin.Delete(ctx, lost)).To(gomega.Succeed())
+	ginkgo.DeferCleanup(func(ctx context.Context) {
+		status := lost.Status
+		lost.ObjectMeta = metav1.ObjectMeta{Name: lost.Name, Labels: lost.Labels, Annotations: lost.Annotations}
+		gomega.Expect(admin.Create(ctx, lost)).To(gomega.Succeed())
+		gomega.Eventually(func() error {
+			lost.Status.Allocatable, lost.Status.Capacity = status.Allocatable, status.Capacity
+			if err := admin.Status().Update(ctx, lost); err != nil {
+				return admin.Get(ctx, types.NamespacedName{Name: lost.Name}, lost)
+			}
+			return nil
+		}).Should(gomega.Succeed())
+	})
+	return name
+}
+
 var _ = ginkgo.Describe("Topology", func() {
 	ginkgo.It("puts each pod on the node of its rank", func(ctx context.Context) {
 		for name, annotations := range map[string]map[string]string{
@@ -148,27 +168,14 @@ var _ = ginkgo.Describe("Topology", func() {
 		g.runtime(ctx, "torch", "forever", asks(map[string]string{kueue.PodSetRequiredTopologyAnnotation: "rack"}))
 		tj := g.submit(ctx, g.trainJob("moves", "torch", nodesOfRack-1))
 		before := expectRanked(ctx, tj, nodesOfRack-1)
-		lost := get(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: before["node-1"]}})
-		gomega.Expect(admin.Delete(ctx, lost)).To(gomega.Succeed())
-		ginkgo.DeferCleanup(func(ctx context.Context) {
-			status := lost.Status
-			lost.ObjectMeta = metav1.ObjectMeta{Name: lost.Name, Labels: lost.Labels}
-			gomega.Expect(admin.Create(ctx, lost)).To(gomega.Succeed())
-			gomega.Eventually(func() error {
-				lost.Status.Allocatable, lost.Status.Capacity = status.Allocatable, status.Capacity
-				if err := admin.Status().Update(ctx, lost); err != nil {
-					return admin.Get(ctx, types.NamespacedName{Name: lost.Name}, lost)
-				}
-				return nil
-			}).Should(gomega.Succeed())
-		})
+		lost := loseNode(ctx, before["node-1"])
 		// Kueue sorts the nodes of an assignment, so that the ranks of pods that run on may differ from it afterwards.
 		gomega.Eventually(func(e gomega.Gomega) {
 			assigned, actual := placements(ctx, tj)
 			e.Expect(slices.Sorted(maps.Values(actual))).To(gomega.Equal(slices.Sorted(maps.Values(assigned))))
 			e.Expect(actual).To(gomega.And(gomega.HaveLen(nodesOfRack-1),
 				gomega.HaveKeyWithValue("node-0", before["node-0"]), gomega.HaveKeyWithValue("node-2", before["node-2"])))
-			e.Expect(actual["node-1"]).NotTo(gomega.Equal(lost.Name))
+			e.Expect(actual["node-1"]).NotTo(gomega.Equal(lost))
 			e.Expect(rackOf(ctx, actual["node-1"])).To(gomega.Equal(rackOf(ctx, before["node-0"])))
 		}, "2m").Should(gomega.Succeed())
 		gomega.Expect(condition(ctx, tj, kueue.WorkloadEvicted)()).To(gomega.BeEmpty())

@@ -200,9 +200,13 @@ var _ = ginkgo.Describe("Operations", func() {
 			g.runtime(ctx, "again", peerImage, func(spec *trainerapi.TrainingRuntimeSpec) {
 				spec.Template.Spec.FailurePolicy = &jobset.FailurePolicy{MaxRestarts: 1}
 			})
-			once := g.submit(ctx, "once", "once", 1, 1, peer("--steps", "300"))
+			once := g.submit(ctx, "once", "once", 1, 1, peer("--steps", "300"), func(tj *api.TrainJob) {
+				tj.Annotations = map[string]string{api.RestartsAnnotation: "0"}
+			})
+			lost := g.submit(ctx, "lost", "once", 1, 1, peer("--steps", "300"))
 			again := g.submit(ctx, "again", "again", 2, 2, peer("--steps", "60"))
 			gomega.Eventually(running(ctx, once)).Should(gomega.Equal(1))
+			gomega.Eventually(running(ctx, lost)).Should(gomega.Equal(1))
 			gomega.Eventually(running(ctx, again)).Should(gomega.Equal(2))
 			ginkgo.DeferCleanup(func(ctx context.Context) {
 				if err := tryAct("start", "node-2"); err != nil {
@@ -219,6 +223,10 @@ var _ = ginkgo.Describe("Operations", func() {
 			then(ctx)
 			gomega.Eventually(is(ctx, once, trainerapi.TrainJobFailed), "2m").Should(gomega.BeTrue())
 			gomega.Eventually(is(ctx, again, trainerapi.TrainJobComplete), "2m").Should(gomega.BeTrue())
+			gomega.Eventually(func() *api.Loss { return get(ctx, lost).Status.Lost }, "2m").Should(gomega.HaveValue(
+				gomega.HaveField("Restarts", gomega.BeEquivalentTo(1))))
+			gomega.Expect(is(ctx, lost, trainerapi.TrainJobFailed)()).To(gomega.BeFalse())
+			gomega.Expect(user.Delete(ctx, lost)).To(gomega.Succeed())
 			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		},
 		ginkgo.Entry("when the node is back", func(ctx context.Context) {

@@ -9,6 +9,7 @@ package v1alpha1
 import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // TrainJob represents configuration of a training job.
@@ -62,7 +63,36 @@ type TrainJobStatus struct {
 	// nodes is the number of nodes of a partially admitted TrainJob, such as "8 of 16". It is empty for others.
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
+
+	// lost is about pods that were lost with their nodes.
+	// +optional
+	Lost *Loss `json:"lost,omitempty"`
 }
+
+// Loss says which run of a TrainJob has lost pods with their nodes, and how often the TrainJob was restarted for it.
+type Loss struct {
+	// jobSet is the UID of the JobSet whose pods were lost last.
+	JobSet types.UID `json:"jobSet"`
+
+	// pod is the first that it has lost.
+	Pod string `json:"pod"`
+
+	// restarts is how often the TrainJob was restarted after a loss.
+	Restarts int32 `json:"restarts"`
+
+	// restarting is set if the JobSet has failed and the TrainJob is restarted. It isn't omitted where it is false: status
+	// is written by merge patches, which would leave it as it was.
+	// +optional
+	Restarting bool `json:"restarting"`
+}
+
+const (
+	// RestartsAnnotation of a TrainJob is how often it is restarted after its JobSet has failed with pods lost with their
+	// nodes: a whole number, 0 for never. Its own failures don't count. Default DefaultRestarts.
+	RestartsAnnotation = "signalbox.dev/restarts-after-loss"
+	// DefaultRestarts is the default of RestartsAnnotation.
+	DefaultRestarts = 3
+)
 
 // TrainJobState sums the conditions of a TrainJob up in one word.
 //

@@ -1,0 +1,97 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/events"
+)
+
+// A TrainJob whose JobSet fails after it has lost a pod with its node is restarted, within a budget of its own. It is
+// suspended and keeps its Workload: when its pods have ended, it starts again on the quota that it has, or, if what it
+// was admitted for isn't what it would run any more, it is queued again. What was lost is in the status, so that a
+// manager that is killed goes on where it was.
+
+// restartsOf returns how often a TrainJob may be restarted after a loss. The webhook rejects other values.
+func restartsOf(job *api.TrainJob) int32 {
+	n, err := strconv.ParseUint(job.Annotations[api.RestartsAnnotation], 10, 31)
+	if err != nil {
+		return api.DefaultRestarts
+	}
+	return int32(n)
+}
+
+// checkRestarts rejects a budget that is no number.
+func checkRestarts(path *field.Path, annotations map[string]string) field.ErrorList {
+	value, set := annotations[api.RestartsAnnotation]
+	if _, err := strconv.ParseUint(value, 10, 31); !set || err == nil {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path.Key(api.RestartsAnnotation), value,
+		"must be a whole number of restarts, 0 for none")}
+}
+
+// restarts reports whether the failure of a JobSet is none of its TrainJob: the TrainJob is restarted instead. One that
+// Kueue doesn't manage has no Workload, and nobody would start it again.
+func restarts(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload) bool {
+	lost := job.Status.Lost
+	return wl != nil && lost != nil && lost.JobSet == js.UID && (lost.Restarting || lost.Restarts < restartsOf(job)) &&
+		apimeta.IsStatusConditionTrue(js.Status.Conditions, string(jobset.JobSetFailed))
+}
+
+// decideLoss returns the next step of a TrainJob that has lost a pod; nil if nothing is to be done about it.
+func decideLoss(o *observed) step {
+	if !o.running() || !o.jobSetStays() || o.workload == nil {
+		return nil
+	}
+	lost := api.Loss{JobSet: o.jobSet.UID, Pod: o.lostPod}
+	if old := o.job.Status.Lost; old != nil {
+		lost.Restarts = old.Restarts
+		if old.JobSet == o.jobSet.UID {
+			lost = *old
+		}
+	}
+	switch {
+	case o.lostPod != "" && lost.Restarts < restartsOf(o.job):
+		return writeLoss{lost, events.PodLost.Of(lost.Pod, lost.Restarts, restartsOf(o.job))}
+	case !restarts(o.job, o.jobSet, o.workload):
+		return nil
+	case !lost.Restarting:
+		lost.Restarting, lost.Restarts = true, lost.Restarts+1
+		return writeLoss{lost, events.Restarting.Of(lost.Pod, lost.Restarts, restartsOf(o.job))}
+	}
+	return suspend{}
+}
+
+// writeLoss writes what was lost into the status.
+type writeLoss struct {
+	lost  api.Loss
+	event events.Event
+}
+
+func (s writeLoss) do(ctx context.Context, r *Reconciler, o *observed) error {
+	err := r.store.Writer.Status(ctx, o.job, o.job.Status.TrainJobStatus.DeepCopy(), map[string]any{"lost": s.lost})
+	if err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("writing that pods were lost: %w", err))
+	}
+	r.recorder.Send(o.job, s.event)
+	return nil
+}
+
+// suspend stops the TrainJob; the integration starts it again.
+type suspend struct{}
+
+func (suspend) do(ctx context.Context, r *Reconciler, o *observed) error {
+	if err := r.store.Writer.Suspend(ctx, o.job); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("suspending for a restart: %w", err))
+	}
+	return nil
+}

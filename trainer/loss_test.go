@@ -1,0 +1,103 @@
+package trainer
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// losesPod puts a pod of the TrainJob's JobSet that its node has taken with it.
+func losesPod(h *harness, _ *api.TrainJob) {
+	h.put(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job-node-0-0", Labels: map[string]string{
+			jobset.JobSetNameKey: "job", jobset.JobSetUIDKey: "jobset"}},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}},
+	})
+}
+
+func TestLoss(t *testing.T) {
+	const (
+		runs   = "{}"
+		failed = "status: {conditions: [{type: Failed, status: 'True', reason: FailedJobs}]}"
+		wl     = "{}"
+		told   = "patch TrainJob/status job"
+	)
+	lost := func(text string) string {
+		return started + "\nstatus: {lost: {jobSet: jobset, pod: job-node-0-0, " + text + "}}"
+	}
+	budget := func(n string) string {
+		return started + "\nmetadata: {annotations: {signalbox.dev/restarts-after-loss: '" + n + "'}}"
+	}
+	runSteps(t, map[string]scenario{
+		"a pod is lost": {reason: "it is written before the JobSet can fail", job: started, js: runs, wl: wl,
+			arrange: losesPod, sent: []string{told}, events: []string{"Warning PodLost Pod job-node-0-0 was lost with its " +
+				"node; if the JobSet fails, the TrainJob is restarted (so far 0 of 3 times)"}},
+		"lost, and the JobSet has failed": {reason: "the loss first", job: started, js: failed, wl: wl, arrange: losesPod,
+			sent: []string{told}, events: []string{"Warning PodLost"}},
+		"then it fails": {reason: "the restart is counted before it", job: lost("restarts: 1"), js: failed, wl: wl,
+			sent: []string{told}, events: []string{"Warning Restarting Its JobSet has failed after pod job-node-0-0 was lost " +
+				"with its node; restart 2 of 3"}},
+		"counted": {reason: "it is stopped, and the integration starts it again",
+			job: lost("restarts: 3, restarting: true"), js: failed, wl: wl, sent: []string{"patch TrainJob job"}},
+		"no budget left": {reason: "it fails", job: lost("restarts: 3"), js: failed, wl: wl, sent: []string{told},
+			status: "Failed=True/FailedJobs", state: api.StateFailed},
+		"no budget": {reason: "its user wants it to fail", job: budget("0"), js: failed, wl: wl, arrange: losesPod,
+			sent: []string{told}, status: "Failed=True/FailedJobs", state: api.StateFailed},
+		"of an earlier run": {reason: "this run has lost nothing", job: strings.Replace(lost("restarts: 1, restarting: true"),
+			"jobset", "another", 1), js: failed, wl: wl, sent: []string{told}, status: "Failed=True/FailedJobs",
+			state: api.StateFailed},
+		"not queued": {reason: "nobody would start it again", job: started, js: failed, arrange: losesPod,
+			sent: []string{told}, status: "Failed=True/FailedJobs", state: api.StateFailed},
+		"its own failure": {reason: "nothing was lost", job: started, js: failed, wl: wl, sent: []string{told},
+			status: "Failed=True/FailedJobs", state: api.StateFailed},
+	})
+}
+
+// A restart is neither lost nor repeated, wherever the manager is killed.
+func TestRestartAfterLoss(t *testing.T) {
+	h := newHarness(t)
+	job := h.pinned(h.trainJob("torch", started))
+	h.put(job)
+	js := jobSetOf(t, job, "status: {conditions: [{type: Failed, status: 'True', reason: FailedJobs}]}")
+	h.put(js, workloadOf(t, job, "{}"))
+	losesPod(h, job)
+	for range 8 {
+		h.construct(options{})
+		h.reconcile("job")
+	}
+	after := h.job("job")
+	if got := fmt.Sprintf("%+v", after.Status.Lost); after.Status.Lost == nil || after.Status.Lost.Restarts != 1 {
+		t.Errorf("restarts are counted once: %s", got)
+	}
+	// Its second run loses a pod too.
+	h.remove(&jobset.JobSet{}, "job")
+	h.edit("job", func(job *api.TrainJob) {
+		job.Spec.Suspend = new(bool)
+		job.Status.Lost.JobSet = "the first"
+	})
+	h.put(js)
+	h.construct(options{})
+	h.reconcile("job")
+	if got := h.job("job").Status.Lost; got.JobSet != "jobset" || got.Restarting || got.Restarts != 1 {
+		t.Errorf("the restart of the first run is over: %+v", got)
+	}
+	if after.Spec.Suspend == nil || !*after.Spec.Suspend || hasFailed(after) {
+		t.Errorf("it is to be stopped and not failed: %+v", after.Status.Conditions)
+	}
+}
+
+func hasFailed(job *api.TrainJob) bool {
+	for _, c := range job.Status.Conditions {
+		if c.Type == "Failed" && c.Status == metav1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
