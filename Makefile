@@ -46,6 +46,18 @@ cluster: cluster-tool ## Start a control plane in the background (PROFILE=bundle
 cluster-down: cluster-tool ## Stop it
 	@$(BIN)/cluster down
 
+# One kubeconfig of all, whose contexts are those of docs/multikueue.md.
+MULTI := manager worker-1 worker-2
+.PHONY: multi multi-down
+multi: cluster-tool ## Start a manager cluster and two worker clusters in the background, for docs/multikueue.md
+	@for c in $(MULTI); do SIGNALBOX_STATE=$(CURDIR)/.cluster-$$c $(BIN)/cluster up --profile bundled || exit 1; \
+		sed -E "s/^(.*(name|cluster|user|current-context):) (signalbox|admin)$$/\1 $$c/" .cluster-$$c/kubeconfig >.cluster-$$c/named.kubeconfig; done
+	@echo "export KUBECONFIG=$$(printf '$(CURDIR)/.cluster-%s/named.kubeconfig:' $(MULTI) | sed 's/:$$//')"
+	@echo "Go on with docs/multikueue.md. Kueue's configuration in the manager cluster: .cluster-manager/config/kueue.yaml"
+
+multi-down: cluster-tool ## Stop them
+	@for c in $(MULTI); do SIGNALBOX_STATE=$(CURDIR)/.cluster-$$c $(BIN)/cluster down; done
+
 .PHONY: cluster-tool
 cluster-tool: go
 	@test -x $(BIN)/cluster || echo "Building the program that builds and runs the control plane; the first time takes a minute."
@@ -92,11 +104,28 @@ test-kubeflow:
 test-kubeflow-2.1:
 	@SIGNALBOX_STATE=$(CURDIR)/.cluster-2.1 $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-2.1
 
+# Three control planes, one started by the other: the innermost is the manager cluster, which the suite runs on.
+MANAGER ?= bundled
+WORKERS ?= bundled
+worker = SIGNALBOX_STATE=$(CURDIR)/.cluster-$(1) $(BIN)/cluster run --profile $(WORKERS) --
+.PHONY: test-multi
+test-multi: cluster-tool ## MultiKueue on a manager cluster and two workers; MANAGER=kubeflow WORKERS=kubeflow for another Trainer there
+	@$(MAKE) --no-print-directory kubectl
+	go test -c -o $(BIN)/e2e.test ./test/e2e
+	$(call worker,worker-1) env $(call worker,worker-2) env SIGNALBOX_STATE=$(CURDIR)/.cluster-manager \
+		SIGNALBOX_WORKERS=$(CURDIR)/.cluster-worker-1:$(CURDIR)/.cluster-worker-2 \
+		$(BIN)/cluster run --profile $(MANAGER) -- $(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.label-filter=multikueue \
+		-ginkgo.junit-report=$(CURDIR)/junit-multi.xml $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+
 .PHONY: test-trainers
 test-trainers: ## The suite beside every earlier Kubeflow Trainer, what repeats itself, and Kueue's own features
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS=repeats
 	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=kueue LABELS=kueue
 	@failed=; for version in 2.0 2.1 2.2.0 2.2.1; do $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-$$version || exit 1; done
+
+.PHONY: test-gates
+test-gates: ## The suite with every alpha and beta feature gate of Kueue on
+	@SIGNALBOX_KUEUE_GATES=AllAlpha,AllBeta $(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=gates
 
 # What is not named is the default release; AT_ONCE of them run side by side.
 VERSIONS ?= KUBERNETES=1.34 KUBERNETES=1.35 KUBERNETES=1.37 KUEUE=0.18,JOBSET=0.10 JOBSET=0.11

@@ -110,6 +110,10 @@ func TestLook(t *testing.T) {
 			change: func(o *Objects) { o.Jobs, o.JobSets, o.TrainJobs = nil, nil, nil }},
 		"quota for nothing": {reason: "others could use it",
 			change: func(o *Objects) { o.Jobs, o.JobSets, o.Pods = nil, nil, nil }, want: []Rule{Idle}},
+		"runs in another cluster": {reason: "its pods are there", change: func(o *Objects) {
+			o.Jobs, o.JobSets, o.Pods = nil, nil, nil
+			o.TrainJobs[0].Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
+		}},
 		"quota for a JobSet without pods": {reason: "nothing of it runs, or is about to",
 			change: func(o *Objects) { o.Jobs, o.Pods = nil, nil }, want: []Rule{Idle}},
 		"quota for pods behind a gate": {reason: "the gate may never be removed", change: func(o *Objects) {

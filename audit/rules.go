@@ -130,8 +130,10 @@ func (s *snapshot) auditQuota() []Finding {
 		}
 		wl := workloads[0]
 		admitted := apimeta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadAdmitted)
-		// The garbage collector deletes the Workload of a TrainJob that is gone.
-		if admitted && schedulable[uid] == 0 && s.trainJobs[uid] != nil {
+		// The garbage collector deletes the Workload of a TrainJob that is gone; what MultiKueue manages runs elsewhere.
+		tj := s.trainJobs[uid]
+		here := tj != nil && ptr.Deref(tj.Spec.ManagedBy, "") != kueue.MultiKueueControllerName
+		if admitted && schedulable[uid] == 0 && here {
 			findings = append(findings, Finding{Idle, name("Workload", wl),
 				"it is admitted, and its TrainJob has no pod that runs or can be scheduled"})
 		}

@@ -128,6 +128,7 @@ func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration, release str
 	}
 	a.labels(theirs.Integrations)
 	a.retention(theirs.ObjectRetentionPolicies)
+	a.multiKueue(theirs.MultiKueue)
 	a.gates(theirs.FeatureGates, release)
 	return a.Kueue, errors.Join(a.errs...)
 }
@@ -194,6 +195,20 @@ func (a *adoption) labels(theirs *kueueconfig.Integrations) {
 		a.LabelKeysToCopy = keys
 	} else if !reflect.DeepEqual(slices.Sorted(slices.Values(keys)), slices.Sorted(slices.Values(a.LabelKeysToCopy))) {
 		a.differ("labelKeysToCopy", keys, a.LabelKeysToCopy)
+	}
+}
+
+func (a *adoption) multiKueue(theirs *kueueconfig.MultiKueue) {
+	listed := theirs != nil && slices.ContainsFunc(theirs.ExternalFrameworks,
+		func(f kueueconfig.MultiKueueExternalFramework) bool {
+			return strings.EqualFold(f.Name, externalFramework)
+		})
+	switch {
+	case a.MultiKueue == nil && listed:
+		a.MultiKueue = &listed
+	case a.MultiKueue != nil && *a.MultiKueue != listed:
+		a.errs = append(a.errs, fmt.Errorf("multiKueue.externalFrameworks lists %s there: %t, and kueue.multiKueue is %t "+
+			"here; remove it here", externalFramework, listed, *a.MultiKueue))
 	}
 }
 

@@ -38,6 +38,12 @@ func TestAdopt(t *testing.T) {
 				k.WaitForPodsReady, k.LabelKeysToCopy, k.AfterDeactivated = new(true), []string{"team"}, hour
 				k.FeatureGates = map[string]bool{"PartialAdmission": false}
 			}},
+		"MultiKueue": {reason: "its queues lead to other clusters",
+			theirs: external + "multiKueue: {externalFrameworks: [{name: " + externalFramework + "}]}\n",
+			want:   func(k *configapi.Kueue) { k.WaitForPodsReady, k.MultiKueue = new(false), new(true) }},
+		"no MultiKueue": {reason: "Kueue has no adapter for TrainJobs", theirs: external,
+			ours:    func(k *configapi.Kueue) { k.MultiKueue = new(true) },
+			refused: []string{"multiKueue.externalFrameworks lists " + externalFramework + " there: false"}},
 		"command line": {reason: "Kueue's chart puts the gates there", theirs: external,
 			args: []string{"--zap-log-level=2", "--feature-gates=PartialAdmission=false, GateOfAnotherKueue=true,Odd=1x"},
 			want: func(k *configapi.Kueue) {

@@ -21,7 +21,10 @@ import (
 
 // bundledTrainer is Signalbox's own Trainer. It creates nothing before a TrainJob starts, and deletes the JobSet of one
 // that was stopped.
-type bundledTrainer struct{ overrides.Dialect }
+type bundledTrainer struct {
+	overrides.Dialect
+	here
+}
 
 var _ Trainer = bundledTrainer{}
 
@@ -61,7 +64,10 @@ func (bundledTrainer) active(o *observed) bool {
 	return admission.Running(o.job, nil, o.left.pods) != ""
 }
 
-func (bundledTrainer) reclaimable(o *observed) []kueue.ReclaimablePod {
+func (bundledTrainer) reclaimable(o *observed) []kueue.ReclaimablePod { return outlived(o) }
+
+// outlived returns the pods that won't run again, by the TrainJob's status.
+func outlived(o *observed) []kueue.ReclaimablePod {
 	if o.queue.effective == nil {
 		return nil
 	}

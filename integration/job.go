@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -12,6 +13,7 @@ import (
 	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
@@ -164,14 +166,20 @@ func (j *job) FindMatchingWorkloads(
 
 // EquivalentToWorkload implements jobframework.ComposableJob.
 func (j *job) EquivalentToWorkload(_ context.Context, _ client.Client, wl *kueue.Workload) (bool, error) {
-	return j.o.fits(wl), nil
+	return fromElsewhere(j.o.job) || j.o.fits(wl), nil // of another cluster's, checkPrebuilt says what differs
 }
 
-// EnsureWorkloadOwnedByAllMembers implements jobframework.ComposableJob for prebuilt Workloads.
+// EnsureWorkloadOwnedByAllMembers implements jobframework.ComposableJob for prebuilt Workloads. They get the finalizer
+// that Kueue's own have: without it, the garbage collector would release the quota of a deleted TrainJob at once.
 func (j *job) EnsureWorkloadOwnedByAllMembers(
 	ctx context.Context, c client.Client, _ kevents.EventRecorder, wl *kueue.Workload,
 ) error {
-	return jobframework.EnsurePrebuiltWorkloadOwnership(ctx, c, wl, j.o.job)
+	owned := metav1.IsControlledBy(wl, j.o.job)
+	if workloadfinish.IsFinished(wl) || !wl.DeletionTimestamp.IsZero() ||
+		!controllerutil.AddFinalizer(wl, kueue.ResourceInUseFinalizerName) || !owned {
+		return jobframework.EnsurePrebuiltWorkloadOwnership(ctx, c, wl, j.o.job)
+	}
+	return c.Update(ctx, wl)
 }
 
 // ForEach implements jobframework.ComposableJob.
@@ -217,6 +225,8 @@ func (j *job) Finalize(context.Context, client.Client) error {
 	switch {
 	case j.o.ended():
 		j.asked.declared = wl != nil && !declared
+	case declared && elsewhere(j.o.job):
+		j.asked.told = failedElsewhere(wl)
 	case declared && !j.o.suspended():
 		// Its quota was released, but Trainer v2.3.0 runs a failed TrainJob again whose JobSet was deleted (trainer#3737).
 		j.asked.stop = &stop{suspend: suspend{reason: "its Workload is finished"}}

@@ -28,7 +28,10 @@ import (
 
 // kubeflowTrainer is an installed Kubeflow Trainer. It creates a suspended JobSet before a TrainJob is admitted, and
 // keeps it between runs.
-type kubeflowTrainer struct{ overrides.Dialect }
+type kubeflowTrainer struct {
+	overrides.Dialect
+	here
+}
 
 const (
 	// settleTimeout bounds how long an admitted TrainJob waits until Kubeflow Trainer and JobSet have no pending writes. A

@@ -70,6 +70,9 @@ func (r *Reconciler) observeTrainJob(ctx context.Context, key types.NamespacedNa
 		r.store.Writer.Forget(key)
 		return o, nil
 	}
+	if elsewhere(o.job) {
+		o.trainer = elsewhereTrainer{o.trainer, newDispatch(r.policy.multiKueue, r.client, r.reader)}
+	}
 	r.memory.look(key, o.job.UID, hasEnded(o.job), o.now)
 	o.memory = r.memory.recall(key, o.job.UID)
 	switch {

@@ -71,6 +71,8 @@ type leftover struct {
 	over bool
 	// kept is set if nothing runs, but a finalizer keeps the JobSet.
 	kept bool
+	// lost is set if the cluster that may run it can't be reached.
+	lost bool
 	// again is when to look again, because no event announces the next change; 0 for never.
 	again time.Duration
 }
@@ -146,7 +148,7 @@ func (o *observed) active() bool {
 
 // ready reports whether all pods of the TrainJob are ready or have succeeded.
 func (o *observed) ready() bool {
-	return o.ended() || o.jobSet != nil && podsets.Ready(o.jobSet.Spec.ReplicatedJobs, podsets.Statuses(o.jobSet))
+	return o.ended() || o.trainer.ready(o)
 }
 
 // reclaimable returns the pods that won't run again.

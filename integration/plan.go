@@ -21,6 +21,8 @@ type asked struct {
 	requeue *deleteWorkload
 	// failed is the event of a start that has failed for good; nil if none has.
 	failed *events.Event
+	// told is an event about what has happened elsewhere; nil for none.
+	told *events.Event
 	// settling is what has to be done before the start.
 	settling []step
 	// created is the name of the Workload that was made; "" for none.
@@ -74,6 +76,11 @@ func beforehand(o *observed) (p plan, done bool) {
 	if d := declared(o); d.all {
 		p.do(d.release...)
 		p.later(d.again)
+		return p, true
+	}
+	if failed := failsHere(o); failed != nil {
+		p.do(report(o, &p)...)
+		p.do(failed)
 		return p, true
 	}
 	if recalled(o) {
@@ -221,6 +228,11 @@ func afterwards(o *observed, a *asked, frameworkFailed bool) (p plan) {
 	p.do(report(o, &p)...)
 	p.do(giveBack(o)...)
 	p.do(deactivation(o)...)
+	if again, after := redispatch(o); again != nil {
+		p.do(again)
+	} else {
+		p.later(after)
+	}
 	p.do(preparations(o)...)
 	return p
 }
@@ -245,6 +257,9 @@ func (a *asked) steps(now time.Time) []step {
 	}
 	if a.failed != nil {
 		steps = append(steps, failStart{*a.failed})
+	}
+	if a.told != nil {
+		steps = append(steps, tell{*a.told})
 	}
 	return append(steps, a.settling...)
 }

@@ -70,6 +70,7 @@ type policy struct {
 	selector   labels.Selector
 	ownerKinds []schema.GroupVersionKind // that may own TrainJobs
 	ownerUsers []string                  // that may create TrainJobs which these own
+	multiKueue bool                      // Kueue's configuration lists TrainJob for MultiKueue
 }
 
 // Reconciler keeps TrainJobs and their Workloads in line. A reconcile observes, lets jobframework and pure functions
@@ -119,6 +120,7 @@ func policyOf(config Config) (policy, error) {
 	p := policy{
 		features: readGates(), limits: config.Limits, podsWithin: config.PodsWithin,
 		manageAll: config.Kueue.ManageJobsWithoutQueueName, ownerUsers: config.Kueue.OwnerIdentities,
+		multiKueue: ptr.Deref(config.Kueue.MultiKueue, false),
 	}
 	var err error
 	if p.selector, err = metav1.LabelSelectorAsSelector(config.Kueue.ManagedJobsNamespaceSelector); err != nil {

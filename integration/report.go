@@ -11,6 +11,9 @@ import (
 // report returns the step that brings the conditions Blocked and StopOverdue up to date, with the events of those that
 // are new.
 func report(o *observed, p *plan) []step {
+	if !o.trainer.reports(o) {
+		return nil
+	}
 	status := o.job.Status.TrainJobStatus.DeepCopy()
 	var told []events.Event
 	changed := false

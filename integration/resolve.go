@@ -41,6 +41,12 @@ const (
 	// ReasonInvalidMinimum: the minimum for partial admission is invalid, or the TrainJob can't run with it. The message
 	// names the annotation.
 	ReasonInvalidMinimum = "InvalidMinimum"
+	// ReasonNotDispatched: spec.managedBy is MultiKueue's, but the queue doesn't lead to another cluster. Name another
+	// queue, or create the TrainJob without managedBy.
+	ReasonNotDispatched = "NotDispatched"
+	// ReasonRuntimesDiffer: the TrainJob is from another cluster, whose runtime of that name isn't the same. The message
+	// names the difference.
+	ReasonRuntimesDiffer = "RuntimesDiffer"
 )
 
 // pendingFor is how long after its creation a TrainJob waits, without a condition, to be verified.
@@ -114,10 +120,13 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if err := r.setMinCount(o); err != nil {
 		return blocked(ReasonInvalidMinimum, err)
 	}
+	if err := checkPrebuilt(o); err != nil {
+		return err
+	}
 	if held := r.held(o); held != nil {
 		return held
 	}
-	return r.placement.Startable(ctx, o.job, o.queue.choice.Settings, effective)
+	return o.trainer.startable(ctx, r, o)
 }
 
 // setMinCount sets the minCount of a TrainJob that may be partially admitted.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -17,6 +18,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	clientutil "sigs.k8s.io/kueue/pkg/util/client"
 	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/events"
@@ -103,6 +105,40 @@ type failStart struct{ event events.Event }
 func (s failStart) do(_ context.Context, r *Reconciler, o *observed) error {
 	entryConflicts.Inc()
 	r.recorder.Send(o.job, s.event)
+	return nil
+}
+
+// tell sends an event.
+type tell struct{ event events.Event }
+
+func (s tell) do(_ context.Context, r *Reconciler, o *observed) error {
+	r.recorder.Send(o.job, s.event)
+	return nil
+}
+
+// finishWorkload ends the Workload of a TrainJob that can't be started.
+type finishWorkload struct {
+	workload        *kueue.Workload
+	reason, message string
+}
+
+func (s finishWorkload) do(ctx context.Context, r *Reconciler, _ *observed) error {
+	err := workloadfinish.Finish(ctx, r.client, s.workload.DeepCopy(), s.reason, s.message, r.clock)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("finishing Workload %s: %w", s.workload.Name, err)
+	}
+	return nil
+}
+
+// lookAgain changes a Workload so that Kueue reconciles it.
+type lookAgain struct{ workload *kueue.Workload }
+
+func (s lookAgain) do(ctx context.Context, r *Reconciler, o *observed) error {
+	after := s.workload.DeepCopy()
+	metav1.SetMetaDataAnnotation(&after.ObjectMeta, DispatchAnnotation, o.now.UTC().Format(time.RFC3339))
+	if err := r.client.Patch(ctx, after, client.MergeFrom(s.workload)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("making Kueue look at Workload %s again: %w", s.workload.Name, err)
+	}
 	return nil
 }
 

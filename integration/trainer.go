@@ -13,6 +13,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -42,12 +43,18 @@ type trainerReads interface {
 	leftover(ctx context.Context, r *Reconciler, o *observed) (leftover, error)
 	// startJobs returns the Jobs of the TrainJob's JobSet, if they matter to its start.
 	startJobs(ctx context.Context, r *Reconciler, o *observed) ([]batchv1.Job, error)
+	// startable rejects a TrainJob that would have no pods once it is admitted, as Placement does.
+	startable(ctx context.Context, r *Reconciler, o *observed) error
 }
 
 // trainerDecides are the decisions that depend on the Trainer. They are pure functions of what was observed.
 type trainerDecides interface {
 	// active reports whether something of a suspended TrainJob may still run.
 	active(o *observed) bool
+	// ready reports whether all pods of a TrainJob that has not ended are ready or have succeeded.
+	ready(o *observed) bool
+	// reports is set if the integration writes the TrainJob's conditions.
+	reports(o *observed) bool
 	// reclaimable returns the pods that won't run again of a TrainJob without a JobSet.
 	reclaimable(o *observed) []kueue.ReclaimablePod
 	// deletesJobSet reports whether the Trainer deletes the JobSet of a TrainJob that is being deleted. If it doesn't, the
@@ -93,9 +100,22 @@ type trainerReviews interface {
 func trainerOf(dialect overrides.Dialect, installed *Installed) Trainer {
 	switch {
 	case dialect == overrides.Bundled:
-		return bundledTrainer{dialect}
+		return bundledTrainer{Dialect: dialect}
 	case dialect.Keyed():
-		return keyedTrainer{kubeflowTrainer{dialect}, installed}
+		return keyedTrainer{kubeflowTrainer{Dialect: dialect}, installed}
 	}
-	return listTrainer{kubeflowTrainer{dialect}}
+	return listTrainer{kubeflowTrainer{Dialect: dialect}}
 }
+
+// here is what all Trainers have in common for the TrainJobs that they run in this cluster.
+type here struct{}
+
+func (here) startable(ctx context.Context, r *Reconciler, o *observed) error {
+	return r.placement.Startable(ctx, o.job, o.queue.choice.Settings, o.queue.effective)
+}
+
+func (here) ready(o *observed) bool {
+	return o.jobSet != nil && podsets.Ready(o.jobSet.Spec.ReplicatedJobs, podsets.Statuses(o.jobSet))
+}
+
+func (here) reports(*observed) bool { return true }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -36,6 +37,7 @@ type Webhook struct {
 	reader    review.Reader
 	installed *Installed
 	policy    policy
+	dispatch  dispatch
 	// manager is the user that the manager itself writes as.
 	manager string
 }
@@ -45,7 +47,7 @@ type Webhook struct {
 func NewWebhook(r *Reconciler, decoder webhookadmission.Decoder, trusted []string) *Webhook {
 	w := &Webhook{
 		client: r.client, pods: r.store.Pods, reader: review.Reader{Decoder: decoder, Trusted: trusted},
-		installed: r.installed, policy: r.policy,
+		installed: r.installed, policy: r.policy, dispatch: newDispatch(r.policy.multiKueue, r.client, r.reader),
 	}
 	if len(trusted) > 0 {
 		w.manager = trusted[0]
@@ -125,11 +127,15 @@ func (w *Webhook) defaults(ctx context.Context, trainer Trainer, rq *review.Requ
 	if !managed {
 		return append(patch, trainer.unqueued(rq)...), nil
 	}
+	given, err := w.defaultManagedBy(ctx, rq)
+	if err != nil {
+		return nil, err
+	}
 	queued, err := trainer.queued(rq)
 	if err != nil {
 		return nil, err
 	}
-	return append(append(patch, queued...), keepSuspend(rq)...), nil
+	return slices.Concat(patch, given, queued, keepSuspend(rq)), nil
 }
 
 // keepSuspend returns the patch that keeps suspend as the integration wants it: only the integration starts a TrainJob.

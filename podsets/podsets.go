@@ -4,7 +4,9 @@ package podsets
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
+	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -130,6 +132,56 @@ func Equal(computed, stored []kueue.PodSet) bool {
 			(equality.Semantic.DeepEqual(a.Template.Spec, b.Template.Spec) ||
 				equality.Semantic.DeepEqual(defaulted(a.Template).Spec, defaulted(b.Template).Spec))
 	})
+}
+
+// Difference returns the first difference between PodSets that Equal compares, as "podSets[name].field is X, not Y"; ""
+// if there is none.
+func Difference(computed, stored []kueue.PodSet) string {
+	if Equal(computed, stored) {
+		return ""
+	}
+	if have, want := names(computed), names(stored); !slices.Equal(have, want) {
+		return fmt.Sprintf("podSets are %v, not %v", have, want)
+	}
+	for i := range computed {
+		a, b := &computed[i], &stored[i]
+		path := "podSets[" + string(a.Name) + "]"
+		switch {
+		case a.Count != b.Count:
+			return fmt.Sprintf("%s.count is %d, not %d", path, a.Count, b.Count)
+		case !ptr.Equal(a.MinCount, b.MinCount):
+			return fmt.Sprintf("%s.minCount is %d, not %d", path, ptr.Deref(a.MinCount, 0), ptr.Deref(b.MinCount, 0))
+		case !equality.Semantic.DeepEqual(a.TopologyRequest, b.TopologyRequest):
+			return path + ".topologyRequest differs"
+		}
+		x, y := defaulted(a.Template).Spec, defaulted(b.Template).Spec
+		if !equality.Semantic.DeepEqual(x, y) {
+			return path + ".template.spec" + fieldOf(x, y) + " differs"
+		}
+	}
+	return "podSets differ"
+}
+
+func names(podSets []kueue.PodSet) []kueue.PodSetReference {
+	all := make([]kueue.PodSetReference, 0, len(podSets))
+	for i := range podSets {
+		all = append(all, podSets[i].Name)
+	}
+	return all
+}
+
+// fieldOf returns the path of the first field in which two pod specs differ, such as ".containers"; "" if none
+// does.
+func fieldOf(a, b corev1.PodSpec) string {
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range x.NumField() {
+		if equality.Semantic.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
+			continue
+		}
+		name, _, _ := strings.Cut(x.Type().Field(i).Tag.Get("json"), ",")
+		return "." + name
+	}
+	return ""
 }
 
 // Requests returns the requests of one pod of a template as Kueue v0.19.2 counts them: a limit without a request counts

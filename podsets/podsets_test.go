@@ -1,8 +1,10 @@
 package podsets
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -201,12 +203,23 @@ func TestEqual(t *testing.T) {
 		"runtimeClass":  func(p *kueue.PodSet) { p.Template.Spec.RuntimeClassName = ptr.To("nvidia") },
 		"priorityClass": func(p *kueue.PodSet) { p.Template.Spec.PriorityClassName = "high" },
 	}
+	says := map[string]string{
+		"name": "podSets are [node], not [other]", "count": "podSets[node].count is 1, not 2",
+		"minCount": "podSets[node].minCount is 0, not 1", "topology": "podSets[node].topologyRequest differs",
+		"image": ".template.spec.containers differs", "requests": ".template.spec.containers differs",
+		"runtimeClass":  ".template.spec.runtimeClassName differs",
+		"priorityClass": ".template.spec.priorityClassName differs",
+	}
 	for name, change := range differences {
 		t.Run(name, func(t *testing.T) {
 			other := base()
 			change(&other)
 			if Equal([]kueue.PodSet{base()}, []kueue.PodSet{other}) {
 				t.Errorf("a Workload that waits must follow a change of %s", name)
+			}
+			want := cmp.Or(says[name], ".template.spec."+name+" differs")
+			if got := Difference([]kueue.PodSet{base()}, []kueue.PodSet{other}); !strings.HasSuffix(got, want) {
+				t.Errorf("got %q, want %q", got, want)
 			}
 		})
 	}

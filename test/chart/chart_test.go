@@ -40,6 +40,7 @@ var sets = map[string]string{
 	"watched": "metrics: {serviceMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: " +
 		"true}, dashboard: {enabled: true, annotations: {grafana_folder: Batch}}}\nreload: true\n" +
 		"trainer: {progress: {enabled: true}, gangScheduling: {mode: preferred}}\n" +
+		"multiKueue: {workerSubjects: [{kind: User, name: manager}]}\n" +
 		"config: {concurrency: 9, clientConnection: {qps: 50}}",
 }
 

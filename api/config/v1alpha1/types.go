@@ -139,6 +139,9 @@ type Kueue struct {
 	// Identities are users that write TrainJobs on Kueue's behalf, and may carry the integration's entry into another
 	// cluster (MultiKueue). Default system:serviceaccount:kueue-system:kueue-controller-manager.
 	Identities []string `json:"identities,omitempty"`
+	// MultiKueue gives new TrainJobs to MultiKueue whose queue leads to other clusters. Default whether Kueue's
+	// multiKueue.externalFrameworks lists TrainJob.
+	MultiKueue *bool `json:"multiKueue,omitempty"`
 	// FeatureGates of Kueue that differ from its defaults, by name. Signalbox acts on TopologyAwareScheduling,
 	// TASMultiLayerTopology and AssignQueueLabelsForPods, and Kueue's library on the others. Default Kueue's, by its
 	// configuration, the command line of its Deployment kueue-controller-manager, and its release.

@@ -189,7 +189,26 @@ func bases(repository string) error {
 			return err
 		}
 	}
-	return nil
+	text, err := chart.Plain(c,
+		"multiKueue: {workerSubjects: [{kind: ServiceAccount, namespace: kueue-system, name: multikueue}]}")
+	if err != nil {
+		return err
+	}
+	return worker(repository, text)
+}
+
+// worker writes, of the rendered chart, the rights that Kueue of a manager cluster needs in a worker cluster of
+// MultiKueue.
+func worker(repository, text string) error {
+	var kept []string
+	for document := range strings.SplitSeq(text, "\n---\n") {
+		if strings.Contains(document, "-multikueue-worker") {
+			kept = append(kept, strings.TrimSpace(document))
+		}
+	}
+	return write(filepath.Join(repository, "config", "multikueue", "worker.yaml"),
+		"# Made from charts/signalbox by make generate: rights of ServiceAccount kueue-system/multikueue in a worker.\n"+
+			strings.Join(kept, "\n---\n")+"\n")
 }
 
 // readme writes the chart's README from the comments of its values.

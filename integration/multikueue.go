@@ -1,0 +1,259 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"gomodules.xyz/jsonpatch/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+	"sigs.k8s.io/kueue/pkg/features"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/podsets"
+	"github.com/signalbox-dev/signalbox/review"
+)
+
+// dispatch knows which LocalQueues lead to other clusters. It reads nothing where Kueue's configuration doesn't list
+// TrainJob for MultiKueue.
+type dispatch struct {
+	on     bool
+	client client.Reader
+	live   client.Reader // of ClusterQueues, which are not cached
+}
+
+// newDispatch returns a dispatch. listed is set if Kueue's configuration lists TrainJob for MultiKueue.
+func newDispatch(listed bool, cached, live client.Reader) dispatch {
+	return dispatch{
+		on:     listed && features.Enabled(features.MultiKueue) && features.Enabled(features.MultiKueueAdaptersForCustomJobs),
+		client: cached, live: live,
+	}
+}
+
+// leadsAway reports whether the ClusterQueue of a LocalQueue has an admission check of MultiKueue, so that its jobs
+// run in other clusters (Kueue v0.19.2, jobframework.ApplyDefaultForManagedBy, which needs Kueue's own caches).
+func (d dispatch) leadsAway(ctx context.Context, namespace, queue string) (bool, error) {
+	if !d.on || queue == "" {
+		return false, nil
+	}
+	var lq kueue.LocalQueue
+	if err := d.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: queue}, &lq); err != nil {
+		return false, notFound(err, "LocalQueue "+namespace+"/"+queue)
+	}
+	var cq kueue.ClusterQueue
+	if err := d.live.Get(ctx, client.ObjectKey{Name: string(lq.Spec.ClusterQueue)}, &cq); err != nil {
+		return false, notFound(err, "ClusterQueue "+string(lq.Spec.ClusterQueue))
+	}
+	if cq.Spec.AdmissionChecksStrategy == nil {
+		return false, nil
+	}
+	for _, rule := range cq.Spec.AdmissionChecksStrategy.AdmissionChecks {
+		var check kueue.AdmissionCheck
+		err := d.client.Get(ctx, client.ObjectKey{Name: string(rule.Name)}, &check)
+		if err := notFound(err, "AdmissionCheck "+string(rule.Name)); err != nil {
+			return false, err
+		}
+		if err == nil && check.Spec.ControllerName == kueue.MultiKueueControllerName {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// connected reports whether all clusters of MultiKueue can be reached. Which of them an evicted Workload has run in
+// is not known any more.
+func (d dispatch) connected(ctx context.Context) (bool, error) {
+	var clusters kueue.MultiKueueClusterList
+	if err := d.live.List(ctx, &clusters); err != nil {
+		return false, fmt.Errorf("listing the MultiKueueClusters: %w", err)
+	}
+	return !slices.ContainsFunc(clusters.Items, func(c kueue.MultiKueueCluster) bool {
+		return !apimeta.IsStatusConditionTrue(c.Status.Conditions, kueue.MultiKueueClusterActive)
+	}), nil
+}
+
+// notFound returns the error with what was read, and nil for an object that doesn't exist.
+func notFound(err error, what string) error {
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("reading %s: %w", what, err)
+}
+
+// elsewhere reports whether a TrainJob is managed by MultiKueue: it runs in another cluster.
+func elsewhere(job *api.TrainJob) bool {
+	return ptr.Deref(job.Spec.ManagedBy, "") == kueue.MultiKueueControllerName
+}
+
+// defaultManagedBy returns the patch that gives a new TrainJob to MultiKueue if its queue leads to other clusters. The
+// CRD has set managedBy to Trainer's name by then where the user sets none.
+func (w *Webhook) defaultManagedBy(ctx context.Context, rq *review.Request) ([]jsonpatch.Operation, error) {
+	if !rq.Created() || elsewhere(rq.New) || rq.New.Labels[kueue.MultiKueueOriginLabel] != "" {
+		return nil, nil
+	}
+	away, err := w.dispatch.leadsAway(ctx, rq.New.Namespace, string(jobframework.QueueNameForObject(rq.New)))
+	if err != nil || !away {
+		return nil, err
+	}
+	rq.New.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
+	return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/managedBy", kueue.MultiKueueControllerName)}, nil
+}
+
+// elsewhereTrainer is the Trainer of a TrainJob that MultiKueue gives to another cluster. Nothing of it runs here;
+// what it does there is in the status, which Kueue copies from that cluster and nobody writes here.
+type elsewhereTrainer struct {
+	Trainer
+	dispatch dispatch
+}
+
+// startable rejects a TrainJob whose queue doesn't lead to another cluster: its quota would be held for nothing,
+// because no Trainer runs it here. The rest is checked by the cluster that runs it.
+func (t elsewhereTrainer) startable(ctx context.Context, _ *Reconciler, o *observed) error {
+	if holdQuota(o.workloads.own) {
+		return nil
+	}
+	queue := string(jobframework.QueueNameForObject(o.job))
+	away, err := t.dispatch.leadsAway(ctx, o.job.Namespace, queue)
+	if err != nil || away {
+		return err
+	}
+	return blocked(ReasonNotDispatched, fmt.Errorf("spec.managedBy is %q, but the ClusterQueue of queue %q has no "+
+		"admission check of MultiKueue, or Kueue's multiKueue.externalFrameworks doesn't list %s; name another queue, or "+
+		"create the TrainJob without managedBy", kueue.MultiKueueControllerName, queue, externalFramework))
+}
+
+// leftover finds out whether the cluster of an evicted TrainJob can be reached. What runs in one that can't may never
+// end here; Kueue evicts after its workerLostTimeout, and the TrainJob is to run in another cluster then.
+func (t elsewhereTrainer) leftover(ctx context.Context, _ *Reconciler, o *observed) (leftover, error) {
+	left := o.left
+	if !runsElsewhere(o.job) || !slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
+		return workloadevict.IsEvicted(wl) && holdsQuota(wl)
+	}) {
+		return left, nil
+	}
+	connected, err := t.dispatch.connected(ctx)
+	left.lost, left.again = !connected, lostRecheck
+	return left, err
+}
+
+// lostRecheck is how often to see whether the cluster of an evicted TrainJob has been lost.
+const lostRecheck = 5 * time.Second
+
+func (elsewhereTrainer) active(o *observed) bool { return !o.left.lost && runsElsewhere(o.job) }
+
+func (elsewhereTrainer) ready(o *observed) bool {
+	return o.queue.effective != nil && podsets.Ready(o.queue.effective.ReplicatedJobs, o.job.Status.JobsStatus)
+}
+
+func (elsewhereTrainer) reclaimable(o *observed) []kueue.ReclaimablePod { return outlived(o) }
+
+func (elsewhereTrainer) startJobs(context.Context, *Reconciler, *observed) ([]batchv1.Job, error) {
+	return nil, nil
+}
+
+func (elsewhereTrainer) prepare(*observed) ([]step, string) {
+	return nil, "the cluster that is to run it"
+}
+
+// reports is set before the TrainJob is queued, and for what keeps it from being queued.
+func (elsewhereTrainer) reports(o *observed) bool {
+	return o.queue.blocked != nil || len(o.workloads.own) == 0 && !runsElsewhere(o.job)
+}
+
+// DispatchAnnotation on a Workload is when Signalbox has last made Kueue look at it again, in RFC 3339. Kueue v0.19.2
+// never dispatches a Workload that gets its quota before Kueue, which was just started, has connected to the workers
+// (multikueue/workload.go, nominateAndSynchronizeWorkers: no event comes when it has).
+const DispatchAnnotation = "signalbox.dev/dispatch"
+
+// dispatchWithin is how long a Workload with quota may take to be admitted by a worker before Kueue is made to look
+// at it again. The time doubles, so that one that waits for a worker to have room costs few writes.
+const dispatchWithin = 15 * time.Second
+
+// redispatch returns the step that makes Kueue look at a Workload again that has had quota for long and that no
+// worker has admitted, and how long it is until then.
+func redispatch(o *observed) (again step, after time.Duration) {
+	wl := o.match()
+	if wl == nil || !elsewhere(o.job) || !holdsQuota(wl) || workload.IsAdmitted(wl) || workloadevict.IsEvicted(wl) {
+		return nil, 0
+	}
+	reserved := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved).LastTransitionTime.Time
+	next := reserved.Add(dispatchWithin)
+	if last, err := time.Parse(time.RFC3339, wl.Annotations[DispatchAnnotation]); err == nil && last.After(reserved) {
+		next = reserved.Add(2 * last.Sub(reserved))
+	}
+	if left := next.Sub(o.now); left > 0 {
+		return nil, left
+	}
+	return lookAgain{wl}, 0
+}
+
+// runsElsewhere reports whether something of a TrainJob may run in another cluster, by the status that was copied from
+// there.
+func runsElsewhere(job *api.TrainJob) bool {
+	c := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
+	return c != nil && c.Status == metav1.ConditionFalse ||
+		slices.ContainsFunc(job.Status.JobsStatus, func(s trainerapi.JobStatus) bool { return ptr.Deref(s.Active, 0) > 0 })
+}
+
+// failedElsewhere returns the event about a TrainJob that couldn't be started in another cluster; nil for any other
+// end.
+func failedElsewhere(wl *kueue.Workload) *events.Event {
+	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
+	if c.Reason == kueue.WorkloadFinishedReasonSucceeded || c.Reason == kueue.WorkloadFinishedReasonFailed {
+		return nil
+	}
+	return ptr.To(events.FailedToStart.Of(c.Message, wl.Name))
+}
+
+// fromElsewhere reports whether MultiKueue has created the TrainJob for another cluster.
+func fromElsewhere(job *api.TrainJob) bool { return job.Labels[kueue.MultiKueueOriginLabel] != "" }
+
+// prebuilt returns the Workload that MultiKueue has created for a TrainJob; nil if the TrainJob hasn't taken it yet.
+func prebuilt(o *observed) *kueue.Workload {
+	name := jobframework.PrebuiltWorkloadNameFor(o.job)
+	at := slices.IndexFunc(o.workloads.own, func(wl *kueue.Workload) bool { return wl.Name == name })
+	if name == "" || at < 0 {
+		return nil
+	}
+	return o.workloads.own[at]
+}
+
+// checkPrebuilt rejects a TrainJob that MultiKueue has created here if its Workload, which was computed in the other
+// cluster, isn't what it would run here. jobframework would finish the Workload without saying what differs.
+func checkPrebuilt(o *observed) error {
+	wl := prebuilt(o)
+	if !fromElsewhere(o.job) || wl == nil {
+		return nil
+	}
+	difference := podsets.Difference(o.queue.podSets, wl.Spec.PodSets)
+	if difference == "" {
+		return nil
+	}
+	return blocked(ReasonRuntimesDiffer, fmt.Errorf("runtime %q isn't the same in the cluster that the TrainJob is from "+
+		"and in the one that is to run it: here, %s; make them the same", o.job.Spec.RuntimeRef.Name, difference))
+}
+
+// failsHere returns the step that ends the Workload of a TrainJob from another cluster that can't be queued here; nil
+// if it can. If its quota were released instead, Kueue would dispatch it again at once, and show the other cluster
+// nothing of why it doesn't run; it does show the end.
+func failsHere(o *observed) step {
+	wl, why := prebuilt(o), o.queue.blocked
+	if o.stage != stageSuspended || why == nil || why.RetryAfter > 0 || !fromElsewhere(o.job) || wl == nil ||
+		workloadfinish.IsFinished(wl) || o.active() {
+		return nil
+	}
+	return finishWorkload{wl, why.Reason, why.Error()}
+}
