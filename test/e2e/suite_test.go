@@ -71,6 +71,11 @@ var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 	learnDialect(ctx)
 	makeNodes(ctx)
 	makeFlavors(ctx)
+	if gates := os.Getenv("SIGNALBOX_KUEUE_GATES"); gates != "" {
+		_, ofKueue := cluster.edited("kueue", turnOn(strings.Split(gates, ",")...))
+		_, ofSignalbox := cluster.edited("signalbox", func(map[string]any) {})
+		cluster.install(ofKueue, ofSignalbox)
+	}
 	watched = watchInvariants()
 	audited = runAudit(scheme)
 })
