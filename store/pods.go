@@ -66,11 +66,20 @@ func PodEnded(pod *corev1.Pod) bool {
 }
 
 // PodLost reports whether a pod is lost by no fault of its own: its node was deleted, drained or is not ready, or
-// another pod preempts it (k8s.io/api/core/v1, DisruptionTarget).
+// another pod preempts it (k8s.io/api/core/v1, DisruptionTarget); or its node was started again and doesn't know any
+// more what became of its containers (the reasons are the kubelet's and containerd's).
 func PodLost(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodFailed && slices.ContainsFunc(pod.Status.ContainerStatuses, vanished) {
+		return true
+	}
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
 	})
+}
+
+func vanished(c corev1.ContainerStatus) bool {
+	ended := c.State.Terminated
+	return ended != nil && (ended.Reason == "ContainerStatusUnknown" || ended.Reason == "Unknown")
 }
 
 // knownJobs is how many Jobs Pods remembers the controllers of.

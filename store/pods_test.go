@@ -20,6 +20,30 @@ func controlledBy(apiVersion, kind, name string, uid types.UID) []metav1.OwnerRe
 	return []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: uid, Controller: ptr.To(true)}}
 }
 
+func TestPodLost(t *testing.T) {
+	failed := func(reason string) *corev1.Pod {
+		return &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: reason}}}}}}
+	}
+	disrupted := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+		{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}}}
+	for reason, c := range map[string]struct {
+		pod  *corev1.Pod
+		want bool
+	}{
+		"its node is gone":                   {disrupted, true},
+		"the kubelet doesn't know":           {failed("ContainerStatusUnknown"), true},
+		"containerd doesn't know":            {failed("Unknown"), true},
+		"its program has failed":             {failed("Error"), false},
+		"it uses more memory than its limit": {failed("OOMKilled"), false},
+		"it runs":                            {&corev1.Pod{}, false},
+	} {
+		if got := PodLost(c.pod); got != c.want || PodLost(RetainPod(c.pod)) != c.want {
+			t.Errorf("%s: got %t, want %t", reason, got, c.want)
+		}
+	}
+}
+
 func TestPodEnded(t *testing.T) {
 	deleted := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: someTime} }
 	cases := map[string]struct {
