@@ -191,7 +191,8 @@ func redispatch(o *observed) (again step, after time.Duration) {
 	}
 	reserved := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved).LastTransitionTime.Time
 	next := reserved.Add(dispatchWithin)
-	if last, err := time.Parse(time.RFC3339, wl.Annotations[DispatchAnnotation]); err == nil && last.After(reserved) {
+	last, err := time.Parse(time.RFC3339, wl.Annotations[DispatchAnnotation])
+	if err == nil && last.After(reserved) && !last.After(o.now) { // anybody may write it
 		next = reserved.Add(2 * last.Sub(reserved))
 	}
 	if left := next.Sub(o.now); left > 0 {

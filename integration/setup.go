@@ -153,7 +153,9 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 	key := types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.Labels[jobset.JobSetNameKey]}
 	request := []reconcile.Request{{NamespacedName: key}}
 	if store.PodLost(pod) {
-		r.store.Pods.SawLost(pod)
+		if err := r.store.Pods.SawLost(ctx, pod); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "Finding the JobSet of a lost pod", "pod", pod.Name)
+		}
 		return request
 	}
 	if pod.Spec.SchedulingGroup != nil && pod.Status.Phase != corev1.PodSucceeded {

@@ -101,19 +101,28 @@ func NewPods(cache, live client.Reader) *Pods {
 	return &Pods{cache: cache, live: live, jobs: lru.New(knownJobs), lost: lru.New(knownJobs)}
 }
 
-// SawLost remembers that a JobSet has lost a pod.
-func (p *Pods) SawLost(pod *corev1.Pod) { p.lost.Add(pod.Labels[jobset.JobSetUIDKey], pod.Name) }
+// SawLost remembers that a JobSet has lost a pod, if the pod is of one by its controllers.
+func (p *Pods) SawLost(ctx context.Context, pod *corev1.Pod) error {
+	uid, found, err := p.jobSetOf(ctx, pod)
+	if found {
+		p.lost.Add(uid, pod.Name)
+	}
+	return err
+}
 
 // Lost returns the name of a pod that a JobSet has lost; "" if it has lost none.
 func (p *Pods) Lost(ctx context.Context, js *jobset.JobSet) (string, error) {
-	if name, seen := p.lost.Get(string(js.UID)); seen {
-		return name.(string), nil
-	}
 	pods, err := p.Named(ctx, js)
 	for i := range pods {
-		if PodLost(&pods[i]) {
-			return pods[i].Name, err
+		if !PodLost(&pods[i]) {
+			continue
 		}
+		if err := p.SawLost(ctx, &pods[i]); err != nil {
+			return "", err
+		}
+	}
+	if name, seen := p.lost.Get(js.UID); seen {
+		return name.(string), nil
 	}
 	return "", err
 }

@@ -16,7 +16,8 @@ import (
 func losesPod(h *harness, _ *api.TrainJob) {
 	h.put(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job-node-0-0", Labels: map[string]string{
-			jobset.JobSetNameKey: "job", jobset.JobSetUIDKey: "jobset"}},
+			jobset.JobSetNameKey: "job", jobset.JobSetUIDKey: "jobset"}, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "batch/v1", Kind: "Job", Name: "job-node-0", UID: "gone", Controller: new(true)}}},
 		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
 			{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}},
 	})
@@ -50,6 +51,12 @@ func TestLoss(t *testing.T) {
 			status: "Failed=True/FailedJobs", state: api.StateFailed},
 		"no budget": {reason: "its user wants it to fail", job: budget("0"), js: failed, wl: wl, arrange: losesPod,
 			sent: []string{told}, status: "Failed=True/FailedJobs", state: api.StateFailed},
+		"a pod that only says so": {reason: "labels are anybody's", job: started, js: failed, wl: wl,
+			arrange: func(h *harness, _ *api.TrainJob) {
+				h.put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", Labels: map[string]string{
+					jobset.JobSetNameKey: "job", jobset.JobSetUIDKey: "jobset"}}, Status: corev1.PodStatus{
+					Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}}})
+			}, sent: []string{told}, status: "Failed=True/FailedJobs", state: api.StateFailed},
 		"of an earlier run": {reason: "this run has lost nothing", job: strings.Replace(lost("restarts: 1, restarting: true"),
 			"jobset", "another", 1), js: failed, wl: wl, sent: []string{told}, status: "Failed=True/FailedJobs",
 			state: api.StateFailed},
