@@ -90,13 +90,13 @@ endif
 # The releases that the bundled suite runs on, such as BUNDLED=KUBERNETES=1.37. With NODES=real its specs of gangs run
 # beside it, on the default releases too.
 BUNDLED ?=
-GANGS := Gangs|PodGroup API
+GANG_SPECS := Gangs|PodGroup API
 GANG_SUITE ?= gangs
 .PHONY: test-bundled test-gangs test-gangs-default test-kubeflow test-kubeflow-2.1
 test-bundled:
-	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled LABELS='!kueue' SKIP=$(if $(filter real,$(NODES)),'$(GANGS)') $(BUNDLED)
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled LABELS='!kueue' SKIP=$(if $(filter real,$(NODES)),'$(GANG_SPECS)') $(BUNDLED)
 test-gangs:
-	@SIGNALBOX_STATE=$(CURDIR)/.cluster-gangs $(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=$(GANG_SUITE) FOCUS='$(GANGS)' $(BUNDLED)
+	@SIGNALBOX_STATE=$(CURDIR)/.cluster-gangs $(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=$(GANG_SUITE) FOCUS='$(GANG_SPECS)' $(BUNDLED)
 test-gangs-default:
 	@$(MAKE) --no-print-directory test-gangs BUNDLED= GANG_SUITE=gangs-default
 test-kubeflow:
