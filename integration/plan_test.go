@@ -209,7 +209,7 @@ func TestReport(t *testing.T) {
 	isBlocked := condition(api.ConditionBlocked, "X", "why")
 	isOverdue := condition(api.ConditionStopOverdue, "PodsRunning", message)
 	write := func(conditions []metav1.Condition, told ...events.Event) []step {
-		return []step{writeStatus{&trainerapi.TrainJobStatus{Conditions: conditions}, told}}
+		return []step{writeStatus{&api.TrainJobStatus{TrainJobStatus: trainerapi.TrainJobStatus{Conditions: conditions}}, told}}
 	}
 	cases := map[string]struct {
 		reason string

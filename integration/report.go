@@ -14,7 +14,7 @@ func report(o *observed, p *plan) []step {
 	if !o.trainer.reports(o) {
 		return nil
 	}
-	status := o.job.Status.TrainJobStatus.DeepCopy()
+	status := o.job.Status.DeepCopy()
 	var told []events.Event
 	changed := false
 	message, again := stopOverdue(o)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +20,7 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
@@ -152,7 +152,7 @@ func (s remember) do(_ context.Context, r *Reconciler, o *observed) error {
 
 // writeStatus writes the conditions Blocked and StopOverdue, and sends the events of those that are new.
 type writeStatus struct {
-	status *trainerapi.TrainJobStatus
+	status *api.TrainJobStatus
 	events []events.Event
 }
 
@@ -160,7 +160,7 @@ func (s writeStatus) do(ctx context.Context, r *Reconciler, o *observed) error {
 	for _, e := range s.events {
 		r.recorder.Send(o.job, e)
 	}
-	if err := r.store.Writer.Status(ctx, o.job, s.status, nil); err != nil {
+	if err := r.store.Writer.Status(ctx, o.job, s.status); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing the conditions: %w", err))
 	}
 	return nil

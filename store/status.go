@@ -5,20 +5,22 @@ import (
 	"encoding/json"
 	"fmt"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// Status writes the difference between the status of a TrainJob and status and, if the CRD has it, the state of the
-// latter. more are further fields of the status. It leaves all other fields: a training process may be writing its own.
-func (w *Writer) Status(
-	ctx context.Context, before *api.TrainJob, status *trainerapi.TrainJobStatus, more map[string]any,
-) error {
+// Status writes the difference between the status of a TrainJob and status, with the state that it amounts to. Of a CRD
+// that isn't Signalbox's it writes only Kubeflow Trainer's fields. It leaves all others: a training process may be
+// writing its own.
+func (w *Writer) Status(ctx context.Context, before *api.TrainJob, status *api.TrainJobStatus) error {
 	after := before.DeepCopy()
-	after.Status.TrainJobStatus = *status
+	after.Status.TrainJobStatus = status.TrainJobStatus
+	if w.extended {
+		after.Status = *status
+		after.Status.State = api.StateOf(&status.TrainJobStatus)
+	}
 	data, err := client.MergeFrom(before).Data(after)
 	if err != nil {
 		return fmt.Errorf("encoding the status: %w", err)
@@ -33,12 +35,7 @@ func (w *Writer) Status(
 	if fields == nil {
 		fields = map[string]any{}
 	}
-	if w.extended {
-		fields["state"] = api.StateOf(status)
-		for key, value := range more {
-			fields[key] = value
-		}
-	} else {
+	if !w.extended {
 		metadata["resourceVersion"] = before.ResourceVersion // Kubeflow Trainer writes the same list of conditions
 	}
 	if data, err = json.Marshal(map[string]any{"metadata": metadata, "status": fields}); err != nil {

@@ -270,17 +270,17 @@ func TestWriterPin(t *testing.T) {
 }
 
 func TestWriterStatus(t *testing.T) {
-	suspended := func(status *trainerapi.TrainJobStatus) {
+	suspended := func(status *api.TrainJobStatus) {
+		status.Flavor = "a"
 		status.Conditions = []metav1.Condition{{Type: trainerapi.TrainJobSuspended, Status: metav1.ConditionTrue, Reason: "R",
 			LastTransitionTime: metav1.NewTime(someTime)}}
 	}
 	const conditions = `"conditions":[{"lastTransitionTime":"2026-11-23T12:00:00Z","message":"",` +
 		`"reason":"R","status":"True","type":"Suspended"}]`
-	more := map[string]any{"flavor": "a"}
 	cases := map[string]struct {
 		reason   string
 		extended bool
-		change   func(*trainerapi.TrainJobStatus)
+		change   func(*api.TrainJobStatus)
 		want     string
 		state    api.TrainJobState
 		flavor   string
@@ -288,20 +288,20 @@ func TestWriterStatus(t *testing.T) {
 		"ours": {"with the state; a training process may write its own part", true, suspended,
 			`status {"metadata":{"uid":"uid"},"status":{` + conditions + `,"flavor":"a","state":"Suspended"}}`,
 			api.StateSuspended, "a"},
-		"ours, the same": {"the state may be missing", true, func(*trainerapi.TrainJobStatus) {},
-			`status {"metadata":{"uid":"uid"},"status":{"flavor":"a","state":"Starting"}}`, api.StateStarting, "a"},
+		"ours, the same": {"the state may be missing", true, func(*api.TrainJobStatus) {},
+			`status {"metadata":{"uid":"uid"},"status":{"state":"Starting"}}`, api.StateStarting, ""},
 		"Kubeflow Trainer's": {"it writes the same list, and its CRD has no state", false, suspended,
 			`status {"metadata":{"resourceVersion":"7","uid":"uid"},"status":{` + conditions + `}}`, "", ""},
-		"Kubeflow Trainer's, the same": {"there is nothing to say", false, func(*trainerapi.TrainJobStatus) {},
+		"Kubeflow Trainer's, the same": {"there is nothing to say", false, func(*api.TrainJobStatus) {},
 			`status {"metadata":{"resourceVersion":"7","uid":"uid"},"status":{}}`, "", ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			job := storedJob(t, "{}")
 			s := newStored(t, job)
-			w, status := s.writer(c.extended), job.Status.TrainJobStatus.DeepCopy()
+			w, status := s.writer(c.extended), job.Status.DeepCopy()
 			c.change(status)
-			if err := w.Status(t.Context(), job, status, more); err != nil {
+			if err := w.Status(t.Context(), job, status); err != nil {
 				t.Fatal(err)
 			}
 			s.wantSent(c.reason, c.want)
@@ -313,7 +313,7 @@ func TestWriterStatus(t *testing.T) {
 				t.Error("what was given is not changed")
 			}
 			s.fail["patch status"] = errDown
-			if err := w.Status(t.Context(), job, status, more); !errors.Is(err, errDown) {
+			if err := w.Status(t.Context(), job, status); !errors.Is(err, errDown) {
 				t.Errorf("the error is passed on: got %v", err)
 			}
 		})

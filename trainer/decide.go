@@ -4,7 +4,6 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,11 +53,11 @@ func lifeless(o *observed) (p plan) {
 // decide returns what is to be done with a TrainJob whose status is to be status. pending is for how long the status
 // has differed; gangsAgain is when the gangs are to be kept again.
 func decide(
-	o *observed, status *trainerapi.TrainJobStatus, pending pendingStatus, gangsAgain time.Duration,
+	o *observed, status *api.TrainJobStatus, pending pendingStatus, gangsAgain time.Duration,
 ) (p plan) {
-	finished := trainjobutil.IsTrainJobFinished(&trainerapi.TrainJob{Status: *status})
-	stopping := !finished && o.jobSetStays() && o.suspended()
-	wait := delayOf(&o.job.Status.TrainJobStatus, status, pending.others) - o.now.Sub(pending.since)
+	ended := finished(status)
+	stopping := !ended && o.jobSetStays() && o.suspended()
+	wait := delayOf(&o.job.Status, status, pending.others) - o.now.Sub(pending.since)
 	switch {
 	case !differs(o, status):
 	case wait > 0 && !stopping:
@@ -70,15 +69,26 @@ func decide(
 	switch {
 	case stopping:
 		p.do(deleteSideObjects{}, deleteJobSet{})
-	case finished && o.jobSetStays() && deadlineExceeded(status):
+	case ended && o.jobSetStays() && deadlineExceeded(status):
 		p.do(deleteJobSet{}) // nobody has told the JobSet
-	case !finished && startable(o):
+	case !ended && startable(o):
 		p.do(create{})
 	}
-	if end, limited := deadline(o.job, status); limited && !finished {
+	if end, limited := deadline(o.job, status); limited && !ended {
 		p.later(max(end.Sub(o.now), 0) + time.Millisecond)
 	}
 	return p
+}
+
+// tell has a TrainJob that waits told why, when it has waited long enough.
+func (p *plan) tell(c *metav1.Condition, now time.Time) {
+	left := waitingAfter - now.Sub(c.LastTransitionTime.Time)
+	switch {
+	case left <= 0:
+		p.do(tellWaiting{*c})
+	case p.statusAgain == 0 || left < p.statusAgain:
+		p.statusAgain = left
+	}
 }
 
 // startable reports whether a TrainJob that was started has no JobSet yet, and is to have one.
@@ -87,8 +97,10 @@ func startable(o *observed) bool {
 }
 
 // differs reports whether a status differs from what is written.
-func differs(o *observed, status *trainerapi.TrainJobStatus) bool {
-	return !equality.Semantic.DeepEqual(&o.job.Status.TrainJobStatus, status)
+func differs(o *observed, status *api.TrainJobStatus) bool {
+	before := o.job.Status.DeepCopy()
+	before.State = status.State // it follows from the rest
+	return !equality.Semantic.DeepEqual(before, status)
 }
 
 // forAnotherTrainer reports whether a TrainJob was started for another Trainer, with an entry that the bundled one
@@ -99,7 +111,7 @@ func forAnotherTrainer(job *api.TrainJob) bool {
 }
 
 // deadlineExceeded reports whether the TrainJob has failed by its deadline.
-func deadlineExceeded(status *trainerapi.TrainJobStatus) bool {
+func deadlineExceeded(status *api.TrainJobStatus) bool {
 	c := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobFailed)
 	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == trainerapi.TrainJobDeadlineExceededReason
 }

@@ -16,21 +16,21 @@ import (
 )
 
 func TestUrgent(t *testing.T) {
-	is := func(condition string) *trainerapi.TrainJobStatus {
-		s := &trainerapi.TrainJobStatus{}
+	is := func(condition string) *api.TrainJobStatus {
+		s := &api.TrainJobStatus{}
 		apimeta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: condition, Status: metav1.ConditionTrue})
 		return s
 	}
-	if !urgent(&trainerapi.TrainJobStatus{}, is(trainerapi.TrainJobComplete)) ||
+	if !urgent(&api.TrainJobStatus{}, is(trainerapi.TrainJobComplete)) ||
 		urgent(is(trainerapi.TrainJobComplete), is(trainerapi.TrainJobComplete)) ||
-		urgent(&trainerapi.TrainJobStatus{}, is(api.ConditionAdmitted)) {
+		urgent(&api.TrainJobStatus{}, is(api.ConditionAdmitted)) {
 		t.Error("an end is urgent, once; an admission can wait for what comes with it")
 	}
 }
 
 func TestDelayOf(t *testing.T) {
-	status := func(conditions ...string) *trainerapi.TrainJobStatus {
-		s := &trainerapi.TrainJobStatus{}
+	status := func(conditions ...string) *api.TrainJobStatus {
+		s := &api.TrainJobStatus{}
 		for _, c := range conditions {
 			kind, value, _ := strings.Cut(c, "=")
 			apimeta.SetStatusCondition(
@@ -44,7 +44,7 @@ func TestDelayOf(t *testing.T) {
 	counts.JobsStatus = []trainerapi.JobStatus{{Name: "node", Active: ptr.To[int32](1), Ready: ptr.To[int32](0)}}
 	cases := map[string]struct {
 		reason        string
-		before, after *trainerapi.TrainJobStatus
+		before, after *api.TrainJobStatus
 		others        int
 		want          time.Duration
 	}{
@@ -104,7 +104,7 @@ func TestDelayOf(t *testing.T) {
 func TestPend(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	r := NewReconciler(Config{Clock: clk})
-	changed := &trainerapi.TrainJobStatus{Conditions: []metav1.Condition{{Type: "Any"}}}
+	changed := &api.TrainJobStatus{Flavor: "a"}
 	waited := func(name string) (time.Duration, int) {
 		o := &observed{job: &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: name}}, now: clk.Now()}
 		p := r.pend(o, changed)

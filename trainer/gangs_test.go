@@ -148,7 +148,7 @@ func TestGangThatIsNotPlaced(t *testing.T) {
 	settle()
 	h.wantRequests("the status", statusPatch)
 	h.wantEvents("once", "Warning GangUnschedulable gang ")
-	got := describeStatus(&h.job("job").Status.TrainJobStatus)
+	got := describeStatus(&h.job("job").Status)
 	if !strings.Contains(got, "GangScheduled=False/Unschedulable(gang ") || !strings.Contains(got,
 		"0/8 nodes are available") {
 		t.Errorf("the reason is a pod's: got %q", got)
@@ -164,7 +164,7 @@ func TestGangThatIsNotPlaced(t *testing.T) {
 	settle()
 	h.wantRequests("the status", statusPatch)
 	h.wantEvents("it is placed")
-	if got := describeStatus(&h.job("job").Status.TrainJobStatus); !strings.Contains(got, "GangScheduled=True/Scheduled") {
+	if got := describeStatus(&h.job("job").Status); !strings.Contains(got, "GangScheduled=True/Scheduled") {
 		t.Errorf("it is placed: got %q", got)
 	}
 	h.edit("job", func(j *api.TrainJob) { j.Spec.Suspend = ptr.To(true) })
@@ -173,7 +173,7 @@ func TestGangThatIsNotPlaced(t *testing.T) {
 		"delete JobSet" {
 		t.Errorf("its groups go with its stop: got %q", got)
 	}
-	if got := describeStatus(&h.job("job").Status.TrainJobStatus); strings.Contains(got, "GangScheduled") {
+	if got := describeStatus(&h.job("job").Status); strings.Contains(got, "GangScheduled") {
 		t.Errorf("a TrainJob that doesn't run has no gangs: got %q", got)
 	}
 }

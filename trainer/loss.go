@@ -78,8 +78,9 @@ type writeLoss struct {
 }
 
 func (s writeLoss) do(ctx context.Context, r *Reconciler, o *observed) error {
-	err := r.store.Writer.Status(ctx, o.job, o.job.Status.TrainJobStatus.DeepCopy(), map[string]any{"lost": s.lost})
-	if err != nil {
+	status := o.job.Status.DeepCopy()
+	status.Lost = &s.lost
+	if err := r.store.Writer.Status(ctx, o.job, status); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing that pods were lost: %w", err))
 	}
 	r.recorder.Send(o.job, s.event)

@@ -66,6 +66,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 	o := &observed{job: &api.TrainJob{}, now: r.clock.Now()}
 	if err := r.client.Get(ctx, key, o.job); apierrors.IsNotFound(err) {
 		r.settle(key)
+		r.toldWaiting(key, nil)
 		r.store.JobSets.Forget(key)
 		return o, nil
 	} else if err != nil {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -43,8 +42,8 @@ func TestNodesOf(t *testing.T) {
 			if got := nodesOf(job, c.workload); got != c.want {
 				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
 			}
-			status := statusOf(job, nil, c.workload, time.Now())
-			said := apimeta.FindStatusCondition(status.Conditions, api.ConditionAdmitted)
+			status := statusOf(job, nil, c.workload, nil, time.Now())
+			said := status.Condition(api.ConditionAdmitted)
 			if said != nil && strings.HasSuffix(said.Message, ", with "+c.want+" nodes") != (c.want != "") {
 				t.Errorf("%s: the condition says %q", c.reason, said.Message)
 			}

@@ -50,9 +50,7 @@ func TestEnd(t *testing.T) {
 			again: 30*time.Second + time.Millisecond,
 			job: "spec: {suspend: false, activeDeadlineSeconds: 60, runtimePatches: [{manager: kueue.x-k8s.io/manager, time: " +
 				"'2026-11-23T11:59:30Z'}]}\n" +
-				"status: {conditions: [{type: Suspended, status: 'False', reason: Resumed, observedGeneration: 3, message: " +
-				"TrainJob is resumed, " +
-				"lastTransitionTime: '2026-11-23T11:59:30Z'}]}", js: "{}"},
+				"status: {startTime: '2026-11-23T11:59:30Z'}", js: "{}"},
 		"past its deadline": {reason: "its end is written, then its JobSet goes, which nobody has told", job: limited,
 			js: "{}", arrange: late,
 			sent: []string{status, js}, status: "Failed=True/DeadlineExceeded", state: api.StateFailed},
@@ -98,7 +96,7 @@ func TestBothEnds(t *testing.T) {
 		h.reconcile("job")
 		h.wantRequests("an end is written at once", statusPatch)
 		is := h.job("job")
-		if got := describeStatus(&is.Status.TrainJobStatus); got != "Complete=True/A Failed=True/B" ||
+		if got := describeStatus(&is.Status); got != "Complete=True/A Failed=True/B" ||
 			is.Status.State != api.StateFailed {
 			t.Fatalf("Complete stands before Failed, and Failed counts: got %q, state %s", got, is.Status.State)
 		}

@@ -132,7 +132,7 @@ func (s scenario) run(t *testing.T) {
 	if !h.get(is, "job") {
 		return
 	}
-	if got := describeStatus(&is.Status.TrainJobStatus); s.status != "" && got != s.status {
+	if got := describeStatus(&is.Status); s.status != "" && got != s.status {
 		t.Errorf("%s: status %q, want %q", s.reason, got, s.status)
 	}
 	if s.state != "" && is.Status.State != s.state {

@@ -19,6 +19,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
@@ -58,6 +59,7 @@ type Reconciler struct {
 	mu sync.Mutex
 	// pending is the TrainJobs whose status differs from what is written.
 	pending map[types.NamespacedName]pendingStatus
+	waiting waitings
 }
 
 // pendingStatus is a status that differs from what is written.
@@ -71,7 +73,7 @@ func NewReconciler(config Config) *Reconciler {
 	return &Reconciler{
 		client: config.Client, reader: config.Reader, store: config.Store, builder: config.Builder, gangs: config.Gangs,
 		recorder: events.NewRecorder(config.Recorder), clock: config.Clock,
-		pending: map[types.NamespacedName]pendingStatus{},
+		pending: map[types.NamespacedName]pendingStatus{}, waiting: newWaitings(),
 	}
 }
 
@@ -112,8 +114,12 @@ func (r *Reconciler) ReconcileAfter(
 	// stop and no end.
 	kept, gangErr := r.keepGangs(ctx, o)
 	gangErr = errors.Join(gangErr, o.unread)
-	status := withGangs(o, statusOf(o.job, o.jobSet, o.workload, o.now), kept)
-	return r.conclude(ctx, o, decide(o, status, r.pend(o, status), kept.again), gangErr)
+	status := statusOf(o.job, o.jobSet, o.workload, gangsOf(o, kept), o.now)
+	p := decide(o, status, r.pend(o, status), kept.again)
+	if c := waits(status); !r.toldWaiting(o.key(), c) {
+		p.tell(c, o.now)
+	}
+	return r.conclude(ctx, o, p, gangErr)
 }
 
 // conclude carries a plan out and returns the result of a reconcile. gangErr is what the gangs failed with.
@@ -132,7 +138,7 @@ func (r *Reconciler) conclude(ctx context.Context, o *observed, p plan, gangErr 
 
 // pend returns for how long the status has differed from what is written, and how many others have at a time: of a
 // crowd that gets smaller, the last are about to change again, which is no reason to write what they wait for.
-func (r *Reconciler) pend(o *observed, status *trainerapi.TrainJobStatus) (p pendingStatus) {
+func (r *Reconciler) pend(o *observed, status *api.TrainJobStatus) (p pendingStatus) {
 	key := o.key()
 	if !differs(o, status) {
 		r.settle(key)

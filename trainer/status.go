@@ -25,14 +25,17 @@ import (
 var mirrored = []string{api.ConditionQuotaReserved, api.ConditionAdmitted, api.ConditionEvicted}
 
 // statusOf returns the status that a TrainJob is to have: Kubeflow Trainer's conditions and job counts, from its
-// JobSet, and Kueue's conditions, from its Workload; both may be nil. An end that was written stays: whatever becomes
-// of the children afterwards, the TrainJob has ended.
-func statusOf(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time.Time) *trainerapi.TrainJobStatus {
-	status := job.Status.TrainJobStatus.DeepCopy()
+// JobSet, and Kueue's conditions, from its Workload; both may be nil. gangs is the condition of its gangs, nil if it has
+// none. An end that was written stays: whatever becomes of the children afterwards, the TrainJob has ended.
+func statusOf(
+	job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, gangs *metav1.Condition, now time.Time,
+) *api.TrainJobStatus {
+	status := job.Status.DeepCopy()
 	if trainjobutil.IsTrainJobFinished(job.Upstream()) {
 		markGeneration(status, job)
 		return status
 	}
+	expand(status)
 	if js != nil && !restarts(job, js, wl) {
 		takeEnd(status, js) // JobSet declares no end of one that is being deleted, so an end was declared before
 	}
@@ -45,12 +48,59 @@ func statusOf(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, now time
 			Message: constants.TrainJobDeadlineExceededMessage, LastTransitionTime: metav1.NewTime(now),
 		})
 	}
+	if gangs != nil {
+		setCondition(status, *gangs)
+	} else {
+		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionGangScheduled)
+	}
 	markGeneration(status, job)
+	status.Flavor, status.Nodes = flavorOf(wl), nodesOf(job, wl)
+	condense(status, job)
 	return status
 }
 
+// queueConditions are the conditions of status.queue.
+var queueConditions = append(slices.Clone(mirrored), api.ConditionGangScheduled)
+
+// expand brings all conditions of a TrainJob together that condense has written.
+func expand(status *api.TrainJobStatus) {
+	if start := status.StartTime; start != nil &&
+		apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended) == nil {
+		status.Conditions = append(status.Conditions, resumed(*start))
+	}
+	if status.Queue == nil {
+		return
+	}
+	for _, c := range status.Queue.Conditions {
+		if apimeta.FindStatusCondition(status.Conditions, c.Type) == nil {
+			status.Conditions = append(status.Conditions, c)
+		}
+	}
+}
+
+// condense keeps the conditions of a TrainJob that runs in status.queue alone. The Kubeflow SDK (v0.5.0,
+// backends/kubernetes/backend.py, __get_trainjob_from_cr) asks the pods whether a TrainJob is Running only if it has no
+// condition, as one of Kubeflow Trainer has none that was never suspended.
+func condense(status *api.TrainJobStatus, job *api.TrainJob) {
+	status.Queue = nil
+	for _, name := range queueConditions {
+		if c := apimeta.FindStatusCondition(status.Conditions, name); c != nil {
+			if status.Queue == nil {
+				status.Queue = &api.QueueStatus{}
+			}
+			status.Queue.Conditions = append(status.Queue.Conditions, *c)
+		}
+	}
+	if ptr.Deref(job.Spec.Suspend, false) || finished(status) {
+		return
+	}
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool {
+		return c.Type == trainerapi.TrainJobSuspended || slices.Contains(queueConditions, c.Type)
+	})
+}
+
 // takeEnd copies the end of a JobSet.
-func takeEnd(status *trainerapi.TrainJobStatus, js *jobset.JobSet) {
+func takeEnd(status *api.TrainJobStatus, js *jobset.JobSet) {
 	for _, end := range []struct {
 		jobSet   jobset.JobSetConditionType
 		trainJob string
@@ -65,29 +115,40 @@ func takeEnd(status *trainerapi.TrainJobStatus, js *jobset.JobSet) {
 	}
 }
 
-// setSuspended keeps Trainer's condition. It turns False at the time of the start, which the deadline counts from: a
-// started TrainJob's own entry has it.
-func setSuspended(status *trainerapi.TrainJobStatus, job *api.TrainJob, now time.Time) {
-	c := metav1.Condition{Type: trainerapi.TrainJobSuspended, LastTransitionTime: metav1.NewTime(now)}
-	own := overrides.Bundled.Own(job)
-	switch {
-	case ptr.Deref(job.Spec.Suspend, false):
-		c.Status, c.Reason = metav1.ConditionTrue, trainerapi.TrainJobSuspendedReason
-		c.Message = constants.TrainJobSuspendedMessage
-	case apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended) != nil || own != nil:
-		c.Status, c.Reason = metav1.ConditionFalse, trainerapi.TrainJobResumedReason
-		c.Message = constants.TrainJobResumedMessage
-		if own != nil && own.Time != nil {
-			c.LastTransitionTime = *own.Time
-		}
-	default:
+// setSuspended keeps Trainer's condition, and the time of the start: the integration's entry has it.
+func setSuspended(status *api.TrainJobStatus, job *api.TrainJob, now time.Time) {
+	if ptr.Deref(job.Spec.Suspend, false) {
+		status.StartTime = nil
+		setCondition(status, metav1.Condition{
+			Type: trainerapi.TrainJobSuspended, Status: metav1.ConditionTrue, Reason: trainerapi.TrainJobSuspendedReason,
+			Message: constants.TrainJobSuspendedMessage, LastTransitionTime: metav1.NewTime(now),
+		})
 		return
 	}
-	setCondition(status, c)
+	c, own := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended), overrides.Bundled.Own(job)
+	switch {
+	case own != nil && own.Time != nil:
+		status.StartTime = own.Time
+	case status.StartTime != nil || c == nil:
+		return // a TrainJob that was never suspended has no time of start, as it has no condition
+	case c.Status == metav1.ConditionFalse:
+		status.StartTime = &c.LastTransitionTime // written by Kubeflow Trainer, or by a previous Signalbox
+	default:
+		status.StartTime = ptr.To(metav1.NewTime(now))
+	}
+	setCondition(status, resumed(*status.StartTime))
+}
+
+// resumed returns Trainer's condition of a TrainJob that was suspended and runs.
+func resumed(start metav1.Time) metav1.Condition {
+	return metav1.Condition{
+		Type: trainerapi.TrainJobSuspended, Status: metav1.ConditionFalse, Reason: trainerapi.TrainJobResumedReason,
+		Message: constants.TrainJobResumedMessage, LastTransitionTime: start,
+	}
 }
 
 // setCondition sets a condition. If its status changes, its time is the one in c.
-func setCondition(status *trainerapi.TrainJobStatus, c metav1.Condition) {
+func setCondition(status *api.TrainJobStatus, c metav1.Condition) {
 	if old := apimeta.FindStatusCondition(status.Conditions, c.Type); old != nil {
 		c.ObservedGeneration = old.ObservedGeneration
 	}
@@ -133,7 +194,7 @@ func editedSinceStop(job *api.TrainJob) bool {
 }
 
 // mirror copies the Workload's conditions, with Kueue's reasons, messages and times. A Workload without any waits.
-func mirror(status *trainerapi.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
+func mirror(status *api.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
 	if wl == nil {
 		return
 	}
@@ -174,7 +235,7 @@ func mirror(status *trainerapi.TrainJobStatus, job *api.TrainJob, wl *kueue.Work
 
 // markGeneration gives the conditions a generation. Kubeflow Trainer's have none, so that a status that it has written
 // is written once more, with the state that it lacks.
-func markGeneration(status *trainerapi.TrainJobStatus, job *api.TrainJob) {
+func markGeneration(status *api.TrainJobStatus, job *api.TrainJob) {
 	for i := range status.Conditions {
 		if c := &status.Conditions[i]; c.ObservedGeneration == 0 {
 			c.ObservedGeneration = job.Generation
@@ -212,31 +273,29 @@ func nodesOf(job *api.TrainJob, wl *kueue.Workload) string {
 
 // deadline returns when a running TrainJob has used up its activeDeadlineSeconds, and false if it has none. It counts
 // from the last start, as Kubeflow Trainer does.
-func deadline(job *api.TrainJob, status *trainerapi.TrainJobStatus) (time.Time, bool) {
+func deadline(job *api.TrainJob, status *api.TrainJobStatus) (time.Time, bool) {
 	if job.Spec.ActiveDeadlineSeconds == 0 || ptr.Deref(job.Spec.Suspend, false) {
 		return time.Time{}, false
 	}
-	start := job.CreationTimestamp.Time
-	c := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobSuspended)
-	if c != nil && c.Status == metav1.ConditionFalse {
-		start = c.LastTransitionTime.Time
-	}
+	start := ptr.Deref(status.StartTime, job.CreationTimestamp)
 	return start.Add(time.Duration(job.Spec.ActiveDeadlineSeconds) * time.Second), true
 }
 
-func expired(job *api.TrainJob, status *trainerapi.TrainJobStatus, now time.Time) bool {
-	if apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobComplete) ||
-		apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobFailed) {
-		return false
-	}
+func expired(job *api.TrainJob, status *api.TrainJobStatus, now time.Time) bool {
 	end, limited := deadline(job, status)
-	return limited && now.After(end)
+	return limited && now.After(end) && !finished(status)
+}
+
+// finished reports whether a status has the end of a TrainJob.
+func finished(status *api.TrainJobStatus) bool {
+	return apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobComplete) ||
+		apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobFailed)
 }
 
 // urgent reports whether a change of status is worth a write of its own at once: an end, or the reason of a stop.
-func urgent(before, after *trainerapi.TrainJobStatus) bool {
+func urgent(before, after *api.TrainJobStatus) bool {
 	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed, api.ConditionEvicted} {
-		if apimeta.IsStatusConditionTrue(after.Conditions, name) && !apimeta.IsStatusConditionTrue(before.Conditions, name) {
+		if isTrue(after.Condition(name)) && !isTrue(before.Condition(name)) {
 			return true
 		}
 	}
@@ -256,27 +315,30 @@ const (
 
 // delayOf returns how long a change of status may wait for others to be written with it, if so many other TrainJobs
 // have had one meanwhile; 0 for not at all.
-func delayOf(before, after *trainerapi.TrainJobStatus, others int) time.Duration {
+func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 	if urgent(before, after) {
 		return 0
 	}
-	delay, state := joinDelay, api.StateOf(after)
-	countsAlone := equality.Semantic.DeepEqual(before.Conditions, after.Conditions) && api.StateOf(before) == state
+	delay, state := joinDelay, api.StateOf(&after.TrainJobStatus)
+	countsAlone := api.StateOf(&before.TrainJobStatus) == state && equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
+		equality.Semantic.DeepEqual(before.Queue, after.Queue)
 	if countsAlone || state == api.StateAdmitted || state == api.StateStarting {
 		delay = passingDelay
 	}
 	return delay + min(time.Duration(others)*eachDelays, crowdDelay)
 }
 
-// withGangs returns the status with what the gangs report.
-func withGangs(o *observed, status *trainerapi.TrainJobStatus, kept keptGangs) *trainerapi.TrainJobStatus {
+// gangsOf returns the condition of the TrainJob's gangs; nil for none.
+func gangsOf(o *observed, kept keptGangs) *metav1.Condition {
 	switch {
-	case !kept.known || o.ended():
-	case kept.condition != nil:
-		setCondition(status, *kept.condition)
-		markGeneration(status, o.job)
-	case !o.running():
-		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionGangScheduled)
+	case kept.known && kept.condition != nil && !o.ended():
+		return kept.condition
+	case kept.known && !o.running() && !o.ended():
+		return nil
 	}
-	return status
+	return o.job.Status.Condition(api.ConditionGangScheduled)
 }
+
+func isTrue(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionTrue }
+
+func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionFalse }

@@ -208,11 +208,11 @@ func TestStatusOf(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			status := statusOf(job, set, load, now)
+			status := statusOf(job, set, load, nil, now)
 			if got := describeStatus(status); got != c.want {
 				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
 			}
-			if got := api.StateOf(status); got != c.state {
+			if got := api.StateOf(&status.TrainJobStatus); got != c.state {
 				t.Errorf("%s: state %s, want %s", c.reason, got, c.state)
 			}
 			for _, condition := range status.Conditions {
@@ -221,16 +221,19 @@ func TestStatusOf(t *testing.T) {
 				}
 			}
 			again := job.DeepCopy()
-			again.Status.TrainJobStatus = *status
-			if got := statusOf(again, set, load, now.Add(time.Millisecond)); describeStatus(got) != describeStatus(status) {
+			again.Status = *status
+			if got := statusOf(again, set, load, nil, now.Add(time.Millisecond)); describeStatus(got) != describeStatus(status) {
 				t.Errorf("a second look changes %q to %q", describeStatus(status), describeStatus(got))
 			}
 		})
 	}
 }
 
-func describeStatus(status *trainerapi.TrainJobStatus) string {
+// describeStatus describes all conditions of a status, wherever they are.
+func describeStatus(status *api.TrainJobStatus) string {
 	var texts []string
+	status = status.DeepCopy()
+	expand(status)
 	for _, c := range status.Conditions {
 		text := fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason)
 		if c.Message != "" && c.Type != trainerapi.TrainJobSuspended &&

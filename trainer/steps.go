@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,20 +29,14 @@ func (r *Reconciler) carryOut(ctx context.Context, o *observed, steps []step) er
 }
 
 // writeStatus writes the status.
-type writeStatus struct{ status *trainerapi.TrainJobStatus }
+type writeStatus struct{ status *api.TrainJobStatus }
 
 func (s writeStatus) do(ctx context.Context, r *Reconciler, o *observed) error {
-	more := map[string]any{"flavor": flavorOf(o.workload)}
-	if nodes := nodesOf(o.job, o.workload); nodes != o.job.Status.Nodes {
-		more["nodes"] = nodes
-	}
-	err := r.store.Writer.Status(ctx, o.job, s.status, more)
-	if err != nil {
+	if err := r.store.Writer.Status(ctx, o.job, s.status); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing the status: %w", err))
 	}
 	r.settle(o.key())
-	c := apimeta.FindStatusCondition(s.status.Conditions, api.ConditionGangScheduled)
-	if c != nil && c.Status == metav1.ConditionFalse && !apimeta.IsStatusConditionFalse(o.job.Status.Conditions, c.Type) {
+	if c := s.status.Condition(api.ConditionGangScheduled); isFalse(c) && !isFalse(o.job.Status.Condition(c.Type)) {
 		r.recorder.Send(o.job, events.GangUnschedulable.Of(c.Message))
 	}
 	return nil

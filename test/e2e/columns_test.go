@@ -40,7 +40,7 @@ func state(ctx context.Context, tj *api.TrainJob) func() api.TrainJobState {
 // told is what a condition of a TrainJob says, as "Status Reason: message".
 func told(ctx context.Context, tj *api.TrainJob, condition string) string {
 	ginkgo.GinkgoHelper()
-	if c := apimeta.FindStatusCondition(get(ctx, tj).Status.Conditions, condition); c != nil {
+	if c := get(ctx, tj).Status.Condition(condition); c != nil {
 		return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 	}
 	return ""

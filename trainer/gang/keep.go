@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -55,7 +54,7 @@ func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, 
 	}
 	condition, unexplained := conditionOf(current, seen{
 		states: states, pods: pods, done: doneOf(js), now: g.config.Clock.Now(),
-		before: apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionGangScheduled),
+		before: job.Status.Condition(api.ConditionGangScheduled),
 	})
 	if g.config.Clock.Since(unexplained.Time) < patience {
 		recheck = sooner(recheck, messageInterval)

@@ -3,11 +3,13 @@ package v1alpha1
 import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
 
 // Conditions of a TrainJob beside Kubeflow Trainer's own. The first three are its Workload's, with the reason and the
-// message that Kueue gives.
+// message that Kueue gives. They and GangScheduled are in status.queue.conditions, and in status.conditions too while
+// the TrainJob doesn't run.
 const (
 	// ConditionQuotaReserved says whether the TrainJob has quota, and where it waits for it, why.
 	ConditionQuotaReserved = "QuotaReserved"
@@ -24,6 +26,14 @@ const (
 	// when. A TrainJob without gangs doesn't have it.
 	ConditionGangScheduled = "GangScheduled"
 )
+
+// Condition returns a condition of the status, wherever it is; nil if there is none of the type.
+func (s *TrainJobStatus) Condition(name string) *metav1.Condition {
+	if c := apimeta.FindStatusCondition(s.Conditions, name); c != nil || s.Queue == nil {
+		return c
+	}
+	return apimeta.FindStatusCondition(s.Queue.Conditions, name)
+}
 
 // StateOf returns the state that a status amounts to. It depends on nothing else, so that every writer of a status can
 // write the state with it.

@@ -64,9 +64,29 @@ type TrainJobStatus struct {
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
 
+	// startTime is when a TrainJob that was suspended last started; activeDeadlineSeconds counts from it. It is empty
+	// while the TrainJob is suspended.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+
+	// queue is what Kueue and the gangs say about the TrainJob. While the TrainJob runs, it is the only place for these
+	// conditions: clients that know Kubeflow Trainer take any entry in status.conditions for "not running".
+	// +optional
+	Queue *QueueStatus `json:"queue,omitempty"`
+
 	// lost is about pods that were lost with their nodes.
 	// +optional
 	Lost *Loss `json:"lost,omitempty"`
+}
+
+// QueueStatus is what Kueue and the gangs say about a TrainJob.
+type QueueStatus struct {
+	// conditions are QuotaReserved, Admitted and Evicted, with the reasons and messages of the TrainJob's Workload, and
+	// GangScheduled.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // Loss says which run of a TrainJob has lost pods with their nodes, and how often the TrainJob was restarted for it.
