@@ -166,7 +166,7 @@ func (j *job) FindMatchingWorkloads(
 
 // EquivalentToWorkload implements jobframework.ComposableJob.
 func (j *job) EquivalentToWorkload(_ context.Context, _ client.Client, wl *kueue.Workload) (bool, error) {
-	return fromElsewhere(j.o.job) || j.o.fits(wl), nil // of another cluster's, checkPrebuilt says what differs
+	return j.o.place.equivalent(j.o, wl), nil
 }
 
 // EnsureWorkloadOwnedByAllMembers implements jobframework.ComposableJob for prebuilt Workloads. They get the finalizer
@@ -225,11 +225,8 @@ func (j *job) Finalize(context.Context, client.Client) error {
 	switch {
 	case j.o.ended():
 		j.asked.declared = wl != nil && !declared
-	case declared && elsewhere(j.o.job):
-		j.asked.told = failedElsewhere(wl)
-	case declared && !j.o.suspended():
-		// Its quota was released, but Trainer v2.3.0 runs a failed TrainJob again whose JobSet was deleted (trainer#3737).
-		j.asked.stop = &stop{suspend: suspend{reason: "its Workload is finished"}}
+	case declared:
+		j.o.place.finished(j.o, wl, j.asked)
 	}
 	return nil
 }

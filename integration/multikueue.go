@@ -17,12 +17,9 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/features"
-	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
-	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/review"
 )
@@ -173,88 +170,10 @@ func (elsewhereTrainer) reports(o *observed) bool {
 	return o.queue.blocked != nil || len(o.workloads.own) == 0 && !runsElsewhere(o.job)
 }
 
-// DispatchAnnotation on a Workload is when Signalbox has last made Kueue look at it again, in RFC 3339. Kueue v0.19.2
-// never dispatches a Workload that gets its quota before Kueue, which was just started, has connected to the workers
-// (multikueue/workload.go, nominateAndSynchronizeWorkers: no event comes when it has).
-const DispatchAnnotation = "signalbox.dev/dispatch"
-
-// dispatchWithin is how long a Workload with quota may take to be admitted by a worker before Kueue is made to look
-// at it again. The time doubles, so that one that waits for a worker to have room costs few writes.
-const dispatchWithin = 15 * time.Second
-
-// redispatch returns the step that makes Kueue look at a Workload again that has had quota for long and that no
-// worker has admitted, and how long it is until then.
-func redispatch(o *observed) (again step, after time.Duration) {
-	wl := o.match()
-	if wl == nil || !elsewhere(o.job) || !holdsQuota(wl) || workload.IsAdmitted(wl) || workloadevict.IsEvicted(wl) {
-		return nil, 0
-	}
-	reserved := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved).LastTransitionTime.Time
-	next := reserved.Add(dispatchWithin)
-	last, err := time.Parse(time.RFC3339, wl.Annotations[DispatchAnnotation])
-	if err == nil && last.After(reserved) && !last.After(o.now) { // anybody may write it
-		next = reserved.Add(2 * last.Sub(reserved))
-	}
-	if left := next.Sub(o.now); left > 0 {
-		return nil, left
-	}
-	return lookAgain{wl}, 0
-}
-
 // runsElsewhere reports whether something of a TrainJob may run in another cluster, by the status that was copied from
 // there.
 func runsElsewhere(job *api.TrainJob) bool {
 	c := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
-	return c != nil && c.Status == metav1.ConditionFalse ||
+	return job.Status.StartTime != nil || c != nil && c.Status == metav1.ConditionFalse ||
 		slices.ContainsFunc(job.Status.JobsStatus, func(s trainerapi.JobStatus) bool { return ptr.Deref(s.Active, 0) > 0 })
-}
-
-// failedElsewhere returns the event about a TrainJob that couldn't be started in another cluster; nil for any other
-// end.
-func failedElsewhere(wl *kueue.Workload) *events.Event {
-	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
-	if c.Reason == kueue.WorkloadFinishedReasonSucceeded || c.Reason == kueue.WorkloadFinishedReasonFailed {
-		return nil
-	}
-	return ptr.To(events.FailedToStart.Of(c.Message, wl.Name))
-}
-
-// fromElsewhere reports whether MultiKueue has created the TrainJob for another cluster.
-func fromElsewhere(job *api.TrainJob) bool { return job.Labels[kueue.MultiKueueOriginLabel] != "" }
-
-// prebuilt returns the Workload that MultiKueue has created for a TrainJob; nil if the TrainJob hasn't taken it yet.
-func prebuilt(o *observed) *kueue.Workload {
-	name := jobframework.PrebuiltWorkloadNameFor(o.job)
-	at := slices.IndexFunc(o.workloads.own, func(wl *kueue.Workload) bool { return wl.Name == name })
-	if name == "" || at < 0 {
-		return nil
-	}
-	return o.workloads.own[at]
-}
-
-// checkPrebuilt rejects a TrainJob that MultiKueue has created here if its Workload, which was computed in the other
-// cluster, isn't what it would run here. jobframework would finish the Workload without saying what differs.
-func checkPrebuilt(o *observed) error {
-	wl := prebuilt(o)
-	if !fromElsewhere(o.job) || wl == nil {
-		return nil
-	}
-	difference := podsets.Difference(o.queue.podSets, wl.Spec.PodSets)
-	if difference == "" {
-		return nil
-	}
-	return blocked(ReasonRuntimesDiffer, fmt.Errorf("runtime %q isn't the same in the cluster that the TrainJob is from "+
-		"and in the one that is to run it: here, %s; make them the same", o.job.Spec.RuntimeRef.Name, difference))
-}
-
-// failsHere returns the step that ends the Workload of a TrainJob from another cluster that can't be queued here; nil
-// if it can. If its quota were released instead, Kueue would dispatch it again at once, and show the other cluster
-// nothing of why it doesn't run; it does show the end.
-func failsHere(o *observed) step {
-	wl, why := prebuilt(o), o.queue.blocked
-	if o.stage != stageSuspended || why == nil || why.RetryAfter > 0 || !fromElsewhere(o.job) || wl == nil ||
-		workloadfinish.IsFinished(wl) || o.active() {
-		return nil
-	}
-	return finishWorkload{wl, why.Reason, why.Error()}
 }

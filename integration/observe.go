@@ -59,7 +59,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 
 // observeTrainJob reads the TrainJob, and what this process remembers of it.
 func (r *Reconciler) observeTrainJob(ctx context.Context, key types.NamespacedName) (*observed, error) {
-	o := &observed{job: &api.TrainJob{}, trainer: r.installed.Trainer(), now: r.clock.Now()}
+	o := &observed{job: &api.TrainJob{}, trainer: r.installed.Trainer(), place: atHome{}, now: r.clock.Now()}
 	err := r.client.Get(ctx, key, o.job)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading the TrainJob: %w", err)
@@ -70,7 +70,7 @@ func (r *Reconciler) observeTrainJob(ctx context.Context, key types.NamespacedNa
 		r.store.Writer.Forget(key)
 		return o, nil
 	}
-	if elsewhere(o.job) {
+	if o.place = placeOf(o.job); elsewhere(o.job) {
 		o.trainer = elsewhereTrainer{o.trainer, newDispatch(r.policy.multiKueue, r.client, r.reader)}
 	}
 	r.memory.look(key, o.job.UID, hasEnded(o.job), o.now)

@@ -30,6 +30,7 @@ import (
 type observed struct {
 	job     *api.TrainJob // of one that is gone only namespace and name
 	trainer Trainer
+	place   place
 	now     time.Time
 	stage   stage
 	// managed is set if Kueue manages the TrainJob. It is not known of one that is deleted, or whose end is declared.

@@ -78,9 +78,9 @@ func beforehand(o *observed) (p plan, done bool) {
 		p.later(d.again)
 		return p, true
 	}
-	if failed := failsHere(o); failed != nil {
+	if refused := o.place.refuse(o); refused != nil {
 		p.do(report(o, &p)...)
-		p.do(failed)
+		p.do(refused)
 		return p, true
 	}
 	if recalled(o) {
@@ -228,11 +228,11 @@ func afterwards(o *observed, a *asked, frameworkFailed bool) (p plan) {
 	p.do(report(o, &p)...)
 	p.do(giveBack(o)...)
 	p.do(deactivation(o)...)
-	if again, after := redispatch(o); again != nil {
-		p.do(again)
-	} else {
-		p.later(after)
+	attended, after := o.place.attend(o)
+	if attended != nil {
+		p.do(attended)
 	}
+	p.later(after)
 	p.do(preparations(o)...)
 	return p
 }

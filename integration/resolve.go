@@ -120,7 +120,7 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if err := r.setMinCount(o); err != nil {
 		return blocked(ReasonInvalidMinimum, err)
 	}
-	if err := checkPrebuilt(o); err != nil {
+	if err := o.place.check(o); err != nil {
 		return err
 	}
 	if held := r.held(o); held != nil {

@@ -1,0 +1,143 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/podsets"
+)
+
+// place is what differs with the cluster that a TrainJob is from and the one that runs it: atHome, dispatched or
+// received. What it decides are pure functions of what was observed.
+type place interface {
+	// check rejects a TrainJob whose Workload, of another cluster, isn't what would run here.
+	check(o *observed) error
+	// equivalent reports whether a prebuilt Workload counts as the TrainJob's.
+	equivalent(o *observed, wl *kueue.Workload) bool
+	// refuse returns the step that tells another cluster that the TrainJob can't be queued here; nil for none.
+	refuse(o *observed) step
+	// attend returns the step that a Workload with quota needs to be admitted; nil for none, and when it will need one.
+	attend(o *observed) (s step, after time.Duration)
+	// finished notes what follows from the end of the Workload of a TrainJob that has not ended.
+	finished(o *observed, wl *kueue.Workload, a *asked)
+}
+
+// placeOf returns the place of a TrainJob.
+func placeOf(job *api.TrainJob) place {
+	switch {
+	case elsewhere(job):
+		return dispatched{}
+	case job.Labels[kueue.MultiKueueOriginLabel] != "":
+		return received{}
+	}
+	return atHome{}
+}
+
+// atHome is the place of a TrainJob that is of the cluster that runs it.
+type atHome struct{}
+
+func (atHome) check(*observed) error { return nil }
+
+func (atHome) equivalent(o *observed, wl *kueue.Workload) bool { return o.fits(wl) }
+
+func (atHome) refuse(*observed) step { return nil }
+
+func (atHome) attend(*observed) (step, time.Duration) { return nil, 0 }
+
+// finished stops the TrainJob: its quota was released, but Trainer v2.3.0 runs a failed one again whose JobSet was
+// deleted (trainer#3737).
+func (atHome) finished(o *observed, _ *kueue.Workload, a *asked) {
+	if !o.suspended() {
+		a.stop = &stop{suspend: suspend{reason: "its Workload is finished"}}
+	}
+}
+
+// dispatched is the place of a TrainJob that MultiKueue gives to another cluster.
+type dispatched struct{ atHome }
+
+// DispatchAnnotation on a Workload is when Signalbox has last made Kueue look at it again, in RFC 3339. Kueue v0.19.2
+// never dispatches a Workload that gets its quota before Kueue, which was just started, has connected to the workers
+// (multikueue/workload.go, nominateAndSynchronizeWorkers: no event comes when it has).
+const DispatchAnnotation = "signalbox.dev/dispatch"
+
+// dispatchWithin is how long a Workload with quota may take to be admitted by a worker before Kueue is made to look
+// at it again. The time doubles, so that one that waits for a worker to have room costs few writes.
+const dispatchWithin = 15 * time.Second
+
+// attend makes Kueue look at a Workload again that has had quota for long and that no worker has admitted.
+func (dispatched) attend(o *observed) (s step, after time.Duration) {
+	wl := o.match()
+	if wl == nil || !holdsQuota(wl) || workload.IsAdmitted(wl) || workloadevict.IsEvicted(wl) {
+		return nil, 0
+	}
+	reserved := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved).LastTransitionTime.Time
+	next := reserved.Add(dispatchWithin)
+	last, err := time.Parse(time.RFC3339, wl.Annotations[DispatchAnnotation])
+	if err == nil && last.After(reserved) && !last.After(o.now) { // anybody may write it
+		next = reserved.Add(2 * last.Sub(reserved))
+	}
+	if left := next.Sub(o.now); left > 0 {
+		return nil, left
+	}
+	return lookAgain{wl}, 0
+}
+
+// finished tells why the TrainJob couldn't be started in another cluster; any other end is in its own status.
+func (dispatched) finished(_ *observed, wl *kueue.Workload, a *asked) {
+	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
+	if c.Reason != kueue.WorkloadFinishedReasonSucceeded && c.Reason != kueue.WorkloadFinishedReasonFailed {
+		a.told = ptr.To(events.FailedToStart.Of(c.Message, wl.Name))
+	}
+}
+
+// received is the place of a TrainJob that MultiKueue has created here for another cluster.
+type received struct{ atHome }
+
+// equivalent takes any Workload: jobframework would finish one without saying what differs, which check says.
+func (received) equivalent(*observed, *kueue.Workload) bool { return true }
+
+// prebuilt returns the Workload that MultiKueue has created for a TrainJob; nil if the TrainJob hasn't taken it yet.
+func prebuilt(o *observed) *kueue.Workload {
+	name := jobframework.PrebuiltWorkloadNameFor(o.job)
+	at := slices.IndexFunc(o.workloads.own, func(wl *kueue.Workload) bool { return wl.Name == name })
+	if name == "" || at < 0 {
+		return nil
+	}
+	return o.workloads.own[at]
+}
+
+// check rejects a TrainJob whose Workload was computed by another cluster from another runtime.
+func (received) check(o *observed) error {
+	wl := prebuilt(o)
+	if wl == nil {
+		return nil
+	}
+	difference := podsets.Difference(o.queue.podSets, wl.Spec.PodSets)
+	if difference == "" {
+		return nil
+	}
+	return blocked(ReasonRuntimesDiffer, fmt.Errorf("runtime %q isn't the same in the cluster that the TrainJob is from "+
+		"and in the one that is to run it: here, %s; make them the same", o.job.Spec.RuntimeRef.Name, difference))
+}
+
+// refuse ends the Workload. If its quota were released instead, Kueue would dispatch it again at once, and show the
+// other cluster nothing of why it doesn't run; it does show the end.
+func (received) refuse(o *observed) step {
+	wl, why := prebuilt(o), o.queue.blocked
+	if o.stage != stageSuspended || why == nil || why.RetryAfter > 0 || wl == nil ||
+		workloadfinish.IsFinished(wl) || o.active() {
+		return nil
+	}
+	return finishWorkload{wl, why.Reason, why.Error()}
+}
