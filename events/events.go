@@ -42,6 +42,7 @@ var (
 		"Starting %s after its admission, although %s; look at Kubeflow Trainer and JobSet",
 	}
 
+	Waiting        = Event{corev1.EventTypeNormal, "Waiting", "Queueing", "%s"}
 	RuntimeChanged = Event{
 		corev1.EventTypeNormal, "RuntimeChanged", "Queueing",
 		"%s was edited; the TrainJob, which has not run yet, follows it",

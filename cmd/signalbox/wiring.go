@@ -6,8 +6,11 @@ import (
 
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -41,7 +44,7 @@ type assembly struct {
 func newAssembly(
 	ctx context.Context, mgr ctrl.Manager, clients kubernetes.Interface, config *configapi.Configuration, self string,
 ) *assembly {
-	recorder := mgr.GetEventRecorder("signalbox")
+	recorder := newRecorder(ctx, mgr, clients)
 	return &assembly{
 		mgr: mgr, clients: clients, config: config, recorder: recorder,
 		store:      store.New(mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, *config.Trainer.Enabled),
@@ -49,6 +52,15 @@ func newAssembly(
 		limits:     limitsOf(config.Limits),
 		identities: append([]string{self}, config.Kueue.Identities...),
 	}
+}
+
+// newRecorder returns the recorder of events. It writes them with core/v1: the API server lets events.k8s.io/v1 set no
+// firstTimestamp, which `kubectl describe` and the Kubeflow SDK (get_job_events) show and sort by.
+func newRecorder(ctx context.Context, mgr ctrl.Manager, clients kubernetes.Interface) events.EventRecorder {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: clients.CoreV1().Events("")})
+	context.AfterFunc(ctx, broadcaster.Shutdown)
+	return record.NewEventRecorderAdapter(broadcaster.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: "signalbox"}))
 }
 
 // add adds all parts to the manager.
