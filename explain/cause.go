@@ -1,0 +1,415 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// Code names the cause of a TrainJob's state. Scripts may rely on it.
+type Code string
+
+// The causes.
+const (
+	CodeRunning    Code = "Running"
+	CodeComplete   Code = "Complete"
+	CodeFailed     Code = "Failed"
+	CodeUnmanaged  Code = "NotManaged"      // it has no queue: nobody queues it
+	CodeSuspended  Code = "SuspendedByUser" // it is suspended and in no queue
+	CodeBlocked    Code = "Blocked"         // condition Blocked has the reason
+	CodeNoQueue    Code = "LocalQueueMissing"
+	CodeQueueHeld  Code = "LocalQueueStopped"
+	CodeNoCQ       Code = "ClusterQueueMissing"
+	CodeCQStopped  Code = "ClusterQueueStopped"
+	CodeCQInactive Code = "ClusterQueueInactive"
+	CodeNamespace  Code = "NamespaceNotAllowed"
+	CodeStopped    Code = "Deactivated"
+	CodeNoWorkload Code = "SignalboxSilent" // no Workload was created
+	CodeKueueDown  Code = "KueueSilent"     // Kueue has decided nothing
+	CodeBackoff    Code = "RequeueBackoff"
+	CodeNoFlavor   Code = "NoFlavorSuits" // node selector or taints
+	CodeNoResource Code = "ResourceNotCovered"
+	CodeTooLarge   Code = "ExceedsQuota" // more than the queue may ever have
+	CodeBorrowed   Code = "QuotaBorrowed"
+	CodeLimit      Code = "BorrowingLimit"
+	CodeCohort     Code = "CohortFull"
+	CodeShort      Code = "QuotaUsed"
+	CodeNoPreempt  Code = "PreemptionNotAllowed"
+	CodePreempting Code = "Preempting"
+	CodeBehind     Code = "BehindOthers"
+	CodeTopology   Code = "TopologyDoesNotFit"
+	CodeCheck      Code = "AdmissionCheckPending"
+	CodeRejected   Code = "AdmissionCheckRejected"
+	CodeRetry      Code = "AdmissionCheckRetry"
+	CodeInvalid    Code = "InvalidResources"
+	CodeGang       Code = "GangUnschedulable"
+	CodeImage      Code = "ImagePullFailed"
+	CodeCrash      Code = "ContainerFailing"
+	CodeNoNode     Code = "PodsUnschedulable"
+	CodeStarting   Code = "Starting"
+	CodeStopping   Code = "PodsTerminating"
+	CodeOverdue    Code = "StopOverdue"
+	CodeElsewhere  Code = "RunsInAnotherCluster"
+	CodeUnknown    Code = "Unknown"
+)
+
+// Cause is why a TrainJob is in its state.
+type Cause struct {
+	Code Code `json:"code"`
+	// Reason is the reason of the condition that says so; "" for none.
+	Reason string `json:"reason,omitempty"`
+	Text   string `json:"text"`
+	// Since is when it began; nil if that isn't known.
+	Since *time.Time `json:"since,omitempty"`
+	// Do is what helps, the best first.
+	Do []string `json:"do,omitempty"`
+}
+
+// silence is after how long it is strange that a controller has done nothing.
+const silence = 30 * time.Second
+
+// cause finds the cause. Each rule looks at one part of the TrainJob's way, in its order; the first that says something
+// is right, because what comes later can't have happened yet.
+func (f *Facts) cause(flavors []Flavor) Cause {
+	for _, rule := range []func(*Facts) *Cause{
+		(*Facts).ended, (*Facts).stopping, (*Facts).blocked, (*Facts).elsewhere, (*Facts).running, (*Facts).unmanaged,
+		(*Facts).queue, (*Facts).noWorkload, (*Facts).deactivated, (*Facts).checks, (*Facts).admittedWaits,
+		(*Facts).silent, (*Facts).backoff,
+	} {
+		if c := rule(f); c != nil {
+			return *c
+		}
+	}
+	return f.quota(flavors)
+}
+
+func since(t metav1.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return ptr.To(t.Time)
+}
+
+func (f *Facts) ended() *Cause {
+	for name, code := range map[string]Code{"Complete": CodeComplete, "Failed": CodeFailed} {
+		c := apimeta.FindStatusCondition(f.Job.Status.Conditions, name)
+		if c == nil || c.Status != metav1.ConditionTrue {
+			continue
+		}
+		cause := &Cause{Code: code, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime)}
+		if code == CodeFailed {
+			cause.Do = []string{"kubectl signalbox logs " + f.Job.Name + " shows what its processes said"}
+		}
+		return cause
+	}
+	return nil
+}
+
+// stopping is about pods that hold quota although the TrainJob is suspended.
+func (f *Facts) stopping() *Cause {
+	if c := apimeta.FindStatusCondition(f.Job.Status.Conditions, api.ConditionStopOverdue); c != nil {
+		return &Cause{Code: CodeOverdue, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime), Do: []string{
+			"see whether the node's kubelet answers; if the node is gone for good, delete the Node object",
+		}}
+	}
+	if f.state() != api.StateStopping {
+		return nil
+	}
+	var names []string
+	for i := range f.Pods {
+		if p := &f.Pods[i]; !terminal(p) {
+			names = append(names, p.Name)
+		}
+	}
+	text := "its pods have not ended, and hold its quota until they have"
+	if len(names) > 0 {
+		text = fmt.Sprintf("%s (%s) hold its quota until they have ended", count(len(names), "pod"), list(names))
+	}
+	if c := f.condition(kueue.WorkloadEvicted); c != nil && c.Status == metav1.ConditionTrue {
+		text = "it was evicted (" + c.Message + "); " + text
+	}
+	return &Cause{Code: CodeStopping, Text: text, Do: []string{"wait for their grace period, " +
+		"terminationGracePeriodSeconds of the pods"}}
+}
+
+func terminal(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+func (f *Facts) blocked() *Cause {
+	c := apimeta.FindStatusCondition(f.Job.Status.Conditions, api.ConditionBlocked)
+	if c == nil || c.Status != metav1.ConditionTrue {
+		return nil
+	}
+	return &Cause{Code: CodeBlocked, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime)}
+}
+
+func (f *Facts) elsewhere() *Cause {
+	if ptr.Deref(f.Job.Spec.ManagedBy, "") != kueue.MultiKueueControllerName || f.Workload == nil ||
+		!f.is(kueue.WorkloadAdmitted) {
+		return nil
+	}
+	return &Cause{Code: CodeElsewhere, Text: "it runs in cluster " + ptr.Deref(f.Workload.Status.ClusterName, "unknown") +
+		", by MultiKueue; its pods and logs are there"}
+}
+
+// running is about a TrainJob that was started.
+func (f *Facts) running() *Cause {
+	if f.suspended() {
+		return nil
+	}
+	if c := f.Job.Status.Condition(api.ConditionGangScheduled); c != nil && c.Status == metav1.ConditionFalse {
+		return &Cause{Code: CodeGang, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime), Do: []string{
+			"nodes of the admitted flavor must have room for the whole gang at once; ask your batch admin if quota is above " +
+				"what the nodes have (kubectl signalbox doctor)",
+		}}
+	}
+	for _, rule := range []func(*corev1.Pod) *Cause{imagePull, crashing, unschedulable} {
+		for i := range f.Pods {
+			if c := rule(&f.Pods[i]); c != nil {
+				return c
+			}
+		}
+	}
+	start := f.Job.Status.StartTime
+	cause := &Cause{Code: CodeRunning, Text: "it runs"}
+	if f.state() == api.StateStarting {
+		cause.Code, cause.Text = CodeStarting, "its pods are starting"
+	}
+	if start != nil {
+		cause.Since = since(*start)
+	}
+	if f.Workload != nil && f.Workload.Status.Admission != nil {
+		cause.Text += " on " + strings.Join(flavorNames(f.Workload), ", ")
+	} else if f.queueName() == "" {
+		cause.Text += ", and not on quota: it is in no queue"
+	}
+	return cause
+}
+
+func flavorNames(wl *kueue.Workload) []string {
+	var names []string
+	for _, a := range wl.Status.Admission.PodSetAssignments {
+		for _, flavor := range a.Flavors {
+			names = append(names, string(flavor))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func statuses(p *corev1.Pod) []corev1.ContainerStatus {
+	return append(slices.Clone(p.Status.InitContainerStatuses), p.Status.ContainerStatuses...)
+}
+
+func imagePull(p *corev1.Pod) *Cause {
+	for _, s := range statuses(p) {
+		if w := s.State.Waiting; w != nil && slices.Contains([]string{
+			"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
+		}, w.Reason) {
+			return &Cause{Code: CodeImage, Reason: w.Reason, Text: fmt.Sprintf("pod %s: image %s of container %s can't be "+
+				"pulled: %s", p.Name, s.Image, s.Name, w.Message), Do: []string{"correct the image of the runtime or of " +
+				"spec.trainer.image, or give the pods an imagePullSecret", "the TrainJob holds its quota meanwhile: kubectl " +
+				"signalbox stop gives it back"}}
+		}
+	}
+	return nil
+}
+
+func crashing(p *corev1.Pod) *Cause {
+	for _, s := range statuses(p) {
+		w, last := s.State.Waiting, s.LastTerminationState.Terminated
+		if w == nil || !slices.Contains([]string{
+			"CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
+		}, w.Reason) {
+			continue
+		}
+		text := fmt.Sprintf("pod %s: container %s doesn't start: %s %s", p.Name, s.Name, w.Reason, w.Message)
+		if last != nil {
+			text += fmt.Sprintf(" (exit code %d, %s)", last.ExitCode, last.Reason)
+		}
+		return &Cause{Code: CodeCrash, Reason: w.Reason, Text: text}
+	}
+	return nil
+}
+
+func unschedulable(p *corev1.Pod) *Cause {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return &Cause{Code: CodeNoNode, Reason: c.Reason, Text: fmt.Sprintf("pod %s has no node: %s", p.Name, c.Message),
+				Since: since(c.LastTransitionTime), Do: []string{"the quota is above what the nodes have, or the flavor's " +
+					"labels are no node's: kubectl signalbox doctor"}}
+		}
+	}
+	return nil
+}
+
+// unmanaged is about a suspended TrainJob that is in no queue.
+func (f *Facts) unmanaged() *Cause {
+	if f.queueName() != "" || f.Workload != nil {
+		return nil
+	}
+	return &Cause{Code: CodeSuspended, Text: "it is suspended and in no queue", Do: []string{
+		"kubectl label trainjob " + f.Job.Name + " kueue.x-k8s.io/queue-name=QUEUE puts it into a queue",
+	}}
+}
+
+// queue is about the LocalQueue and the ClusterQueue.
+func (f *Facts) queue() *Cause {
+	if f.is(kueue.WorkloadQuotaReserved) || !f.QueuesRead {
+		return nil
+	}
+	lq := f.localQueue()
+	if lq == nil {
+		text := fmt.Sprintf("LocalQueue %q isn't in namespace %s", f.queueName(), f.Job.Namespace)
+		if names := f.queueNames(); len(names) > 0 {
+			text += "; there are " + list(names)
+		}
+		return &Cause{Code: CodeNoQueue, Text: text, Do: []string{
+			"name another queue in label kueue.x-k8s.io/queue-name, or have your batch admin create it",
+		}}
+	}
+	if policy := ptr.Deref(lq.Spec.StopPolicy, kueue.None); policy != kueue.None {
+		return &Cause{Code: CodeQueueHeld, Reason: string(policy), Text: fmt.Sprintf("LocalQueue %s is stopped (stopPolicy %s)",
+			lq.Name, policy), Do: []string{"ask your batch admin, or use another queue"}}
+	}
+	cq := f.clusterQueue()
+	active := apimeta.FindStatusCondition(lq.Status.Conditions, kueue.LocalQueueActive)
+	switch {
+	case cq == nil && f.ClusterQueuesRead || active != nil && active.Reason == "ClusterQueueDoesNotExist":
+		return &Cause{Code: CodeNoCQ, Text: fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist",
+			lq.Spec.ClusterQueue, lq.Name), Do: []string{"ask your batch admin"}}
+	case cq == nil && active != nil && active.Status == metav1.ConditionFalse:
+		return &Cause{Code: CodeCQInactive, Reason: active.Reason, Text: active.Message, Do: []string{"ask your batch admin"}}
+	case cq == nil:
+		return nil
+	}
+	if policy := ptr.Deref(cq.Spec.StopPolicy, kueue.None); policy != kueue.None {
+		return &Cause{Code: CodeCQStopped, Reason: string(policy), Text: fmt.Sprintf("ClusterQueue %s is stopped "+
+			"(stopPolicy %s)", cq.Name, policy), Do: []string{"ask your batch admin, or use another queue"}}
+	}
+	c := apimeta.FindStatusCondition(cq.Status.Conditions, kueue.ClusterQueueActive)
+	if c != nil && c.Status == metav1.ConditionFalse {
+		return &Cause{Code: CodeCQInactive, Reason: c.Reason, Text: fmt.Sprintf("ClusterQueue %s: %s", cq.Name, c.Message),
+			Since: since(c.LastTransitionTime), Do: []string{"ask your batch admin"}}
+	}
+	return nil
+}
+
+func (f *Facts) queueNames() []string {
+	var names []string
+	for i := range f.Cluster.LocalQueues {
+		if lq := &f.Cluster.LocalQueues[i]; lq.Namespace == f.Job.Namespace {
+			names = append(names, lq.Name)
+		}
+	}
+	return names
+}
+
+func (f *Facts) noWorkload() *Cause {
+	if f.Workload != nil {
+		return nil
+	}
+	age := f.Now.Sub(f.Job.CreationTimestamp.Time)
+	text := "it was just submitted"
+	var do []string
+	if age > silence {
+		text = fmt.Sprintf("it has no Workload %s after it was submitted: Signalbox doesn't run, or doesn't manage "+
+			"namespace %s", durationText(age), f.Job.Namespace)
+		do = []string{"kubectl signalbox doctor"}
+	}
+	return &Cause{Code: CodeNoWorkload, Text: text, Since: since(f.Job.CreationTimestamp), Do: do}
+}
+
+func (f *Facts) deactivated() *Cause {
+	if workload.IsActive(f.Workload) {
+		return nil
+	}
+	text := "its Workload is deactivated (spec.active is false)"
+	if c := f.condition(kueue.WorkloadEvicted); c != nil && c.Message != "" {
+		text += ": " + c.Message
+	}
+	return &Cause{Code: CodeStopped, Text: text, Do: []string{"kubectl signalbox resume " + f.Job.Name}}
+}
+
+// checks is about admission checks.
+func (f *Facts) checks() *Cause {
+	for _, state := range []kueue.CheckState{kueue.CheckStateRejected, kueue.CheckStateRetry, kueue.CheckStatePending} {
+		for _, check := range f.Workload.Status.AdmissionChecks {
+			if check.State != state || state == kueue.CheckStatePending && !f.is(kueue.WorkloadQuotaReserved) {
+				continue
+			}
+			cause := &Cause{Since: since(check.LastTransitionTime), Reason: string(check.Name)}
+			text := check.Message
+			if text == "" {
+				text = "it has said nothing"
+			}
+			switch state {
+			case kueue.CheckStateRejected:
+				cause.Code, cause.Text = CodeRejected, fmt.Sprintf("admission check %s has rejected it: %s", check.Name, text)
+			case kueue.CheckStateRetry:
+				cause.Code, cause.Text = CodeRetry, fmt.Sprintf("admission check %s tries again: %s", check.Name, text)
+			case kueue.CheckStatePending, kueue.CheckStateReady:
+				cause.Code = CodeCheck
+				cause.Text = fmt.Sprintf("it has quota and waits for admission check %s: %s", check.Name, text)
+			}
+			return cause
+		}
+	}
+	return nil
+}
+
+// admittedWaits is about a TrainJob that is admitted and hasn't started.
+func (f *Facts) admittedWaits() *Cause {
+	if !f.is(kueue.WorkloadAdmitted) {
+		return nil
+	}
+	c := f.condition(kueue.WorkloadAdmitted)
+	cause := &Cause{Code: CodeStarting, Text: "it is admitted and about to start", Since: since(c.LastTransitionTime)}
+	if age := f.Now.Sub(c.LastTransitionTime.Time); age > silence {
+		cause.Code = CodeNoWorkload
+		cause.Text = fmt.Sprintf("it was admitted %s ago and hasn't started: Signalbox doesn't run", durationText(age))
+		cause.Do = []string{"kubectl signalbox doctor"}
+	}
+	return cause
+}
+
+// silent is about a Kueue that decides nothing.
+func (f *Facts) silent() *Cause {
+	age := f.Now.Sub(f.Workload.CreationTimestamp.Time)
+	unseen := f.KueueSeen != nil && f.Now.Sub(*f.KueueSeen) > silence
+	if !unseen && (f.condition(kueue.WorkloadQuotaReserved) != nil || age < silence) {
+		return nil
+	}
+	text := fmt.Sprintf("Kueue has said nothing of Workload %s in %s", f.Workload.Name, durationText(age))
+	if unseen {
+		text = fmt.Sprintf("Kueue's controller was last seen %s ago", durationText(f.Now.Sub(*f.KueueSeen)))
+	}
+	return &Cause{Code: CodeKueueDown, Text: text, Do: []string{
+		"kubectl -n kueue-system get pods; kubectl signalbox doctor",
+	}}
+}
+
+func (f *Facts) backoff() *Cause {
+	s := f.Workload.Status.RequeueState
+	if s == nil || s.RequeueAt == nil || s.RequeueAt.Time.Before(f.Now) {
+		return nil
+	}
+	text := fmt.Sprintf("it was evicted %d times and is queued again in %s", ptr.Deref(s.Count, 1),
+		durationText(s.RequeueAt.Sub(f.Now)))
+	if c, timeout := workloadevict.IsEvictedByPodsReadyTimeout(f.Workload); timeout {
+		text += ": " + c.Message
+	}
+	return &Cause{Code: CodeBackoff, Text: text}
+}

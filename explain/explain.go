@@ -1,0 +1,81 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// Explanation is what is known of a TrainJob.
+type Explanation struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	State     string `json:"state"`
+	Queue     string `json:"queue,omitempty"`
+	// ClusterQueue is "" if it isn't known.
+	ClusterQueue string `json:"clusterQueue,omitempty"`
+	Priority     int32  `json:"priority"`
+	Cause        Cause  `json:"cause"`
+	// Place is where it waits in its ClusterQueue, from 1; 0 if it doesn't wait, or if that isn't known.
+	Place   int `json:"place,omitempty"`
+	Waiting int `json:"waiting,omitempty"`
+	// Flavors are what it asks for and what there is.
+	Flavors []Flavor `json:"flavors,omitempty"`
+	// Ahead are those that are considered before it.
+	Ahead []Waiting `json:"ahead,omitempty"`
+	// Timeline is what has happened to it.
+	Timeline []Moment `json:"timeline,omitempty"`
+	// Missing are the rights that would show more.
+	Missing []string `json:"missingRights,omitempty"`
+}
+
+// Explain explains the state of a TrainJob.
+func Explain(f *Facts) *Explanation {
+	e := &Explanation{
+		Namespace: f.Job.Namespace, Name: f.Job.Name, State: string(f.state()), Queue: f.queueName(),
+		Timeline: f.timeline(), Missing: slices.Clone(f.Missing),
+	}
+	if lq := f.localQueue(); lq != nil {
+		e.ClusterQueue = string(lq.Spec.ClusterQueue)
+	}
+	if f.Workload != nil && f.Workload.Spec.Priority != nil {
+		e.Priority = *f.Workload.Spec.Priority
+	}
+	flavors := f.flavors()
+	e.Cause = f.cause(flavors)
+	if waits[e.Cause.Code] {
+		e.Flavors = flavors
+		e.Place, e.Waiting = f.Position()
+		if f.OthersRead {
+			e.Ahead = f.ahead()
+		}
+	}
+	return e
+}
+
+// waits are the causes of TrainJobs that wait for quota.
+var waits = map[Code]bool{
+	CodeNoFlavor: true, CodeNoResource: true, CodeTooLarge: true, CodeBorrowed: true, CodeLimit: true, CodeCohort: true,
+	CodeShort: true, CodeNoPreempt: true, CodePreempting: true, CodeBehind: true, CodeTopology: true, CodeUnknown: true,
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// list puts names into a text, at most five of them.
+func list(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+func durationText(d time.Duration) string { return duration.HumanDuration(d) }

@@ -1,0 +1,115 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+)
+
+// Moment is something that has happened to a TrainJob.
+type Moment struct {
+	Time time.Time `json:"time"`
+	// Source is the kind of object that shows it: TrainJob, Workload, JobSet, Pod or Event.
+	Source string `json:"source"`
+	Text   string `json:"text"`
+}
+
+// timeline returns what has happened, in its order. Conditions show the last time only; events fill what was before,
+// for as long as the API server keeps them.
+func (f *Facts) timeline() []Moment {
+	var all []Moment
+	add := func(t metav1.Time, source, text string) {
+		if !t.IsZero() {
+			all = append(all, Moment{t.Time, source, text})
+		}
+	}
+	add(f.Job.CreationTimestamp, "TrainJob", "submitted")
+	if start := f.Job.Status.StartTime; start != nil {
+		add(*start, "TrainJob", "started")
+	}
+	for _, c := range f.Job.Status.Conditions {
+		if c.Type == "Complete" || c.Type == "Failed" || c.Type == "Blocked" {
+			add(c.LastTransitionTime, "TrainJob", conditionText(c))
+		}
+	}
+	if f.Workload != nil {
+		add(f.Workload.CreationTimestamp, "Workload", "queued in "+string(f.Workload.Spec.QueueName))
+		for _, c := range f.Workload.Status.Conditions {
+			if c.Type != kueue.WorkloadPodsReady || c.Status == metav1.ConditionTrue {
+				add(c.LastTransitionTime, "Workload", conditionText(c))
+			}
+		}
+		for _, check := range f.Workload.Status.AdmissionChecks {
+			add(check.LastTransitionTime, "Workload", fmt.Sprintf("admission check %s: %s %s", check.Name, check.State,
+				check.Message))
+		}
+	}
+	if f.JobSet != nil {
+		add(f.JobSet.CreationTimestamp, "JobSet", "created")
+		for _, c := range f.JobSet.Status.Conditions {
+			if c.Status == metav1.ConditionTrue {
+				add(c.LastTransitionTime, "JobSet", conditionText(c))
+			}
+		}
+	}
+	f.podMoments(add)
+	for i := range f.Events {
+		e := &f.Events[i]
+		at := e.LastTimestamp
+		if at.IsZero() {
+			at = metav1.NewTime(e.EventTime.Time)
+		}
+		text := e.Reason + ": " + e.Message
+		if e.Count > 1 {
+			text += fmt.Sprintf(" (%d times)", e.Count)
+		}
+		add(at, e.InvolvedObject.Kind+" event", text)
+	}
+	slices.SortStableFunc(all, func(a, b Moment) int { return cmp.Compare(a.Time.Unix(), b.Time.Unix()) })
+	return slices.CompactFunc(all, func(a, b Moment) bool { return a.Text == b.Text && a.Source == b.Source })
+}
+
+// podMoments adds the first and the last start of a pod, and the ends.
+func (f *Facts) podMoments(add func(metav1.Time, string, string)) {
+	var first, last *corev1.Pod
+	for i := range f.Pods {
+		p := &f.Pods[i]
+		if p.Status.StartTime != nil && (first == nil || p.Status.StartTime.Before(first.Status.StartTime)) {
+			first = p
+		}
+		if p.Status.StartTime != nil && (last == nil || last.Status.StartTime.Before(p.Status.StartTime)) {
+			last = p
+		}
+		for _, s := range statuses(p) {
+			if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
+				add(t.FinishedAt, "Pod", fmt.Sprintf("%s: container %s ended with exit code %d %s", p.Name, s.Name, t.ExitCode,
+					t.Reason))
+			}
+		}
+	}
+	if first != nil {
+		add(*first.Status.StartTime, "Pod", first.Name+" is on its node, the first of "+count(len(f.Pods), "pod"))
+	}
+	if last != nil && last != first {
+		add(*last.Status.StartTime, "Pod", last.Name+" is on its node, the last")
+	}
+}
+
+func conditionText(c metav1.Condition) string {
+	text := c.Type
+	if c.Status != metav1.ConditionTrue {
+		text += " is " + string(c.Status)
+	}
+	if c.Reason != "" && c.Reason != c.Type {
+		text += " (" + c.Reason + ")"
+	}
+	if c.Message != "" {
+		text += ": " + c.Message
+	}
+	return text
+}

@@ -1,0 +1,361 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+)
+
+// Verdict is what becomes of a Workload.
+type Verdict string
+
+const (
+	// Running: it has quota already.
+	Running Verdict = "Running"
+	// Admitted: it gets quota now.
+	Admitted Verdict = "Admitted"
+	// Preempts: it gets quota when others have been preempted.
+	Preempts Verdict = "Preempts"
+	// Waits: it gets quota when others have ended.
+	Waits Verdict = "Waits"
+	// Never: it doesn't get quota even if nobody else asks for any.
+	Never Verdict = "Never"
+)
+
+// Answer is what Kueue would do with a Workload.
+type Answer struct {
+	Verdict Verdict
+	// Admission is what it gets, now or later; nil for Never.
+	Admission *kueue.Admission
+	// Victims are those that it preempts.
+	Victims []Preemption
+	// After are those that have to end before, in the order in which they are expected to.
+	After []types.NamespacedName
+	// Ahead are those that wait, and are admitted before it.
+	Ahead []types.NamespacedName
+	// Message is Kueue's about why it isn't admitted now.
+	Message string
+	// Changes are what would have it admitted now, the smallest first.
+	Changes []Change
+}
+
+// Change is one thing that somebody may change of a Workload so that it is admitted.
+type Change struct {
+	// Nodes is a smaller number of pods of PodSet; 0 for no change of it.
+	Nodes  int32
+	PodSet kueue.PodSetReference
+	// Queue is another LocalQueue; "" for no change of it.
+	Queue string
+	// Selector are node labels to take out of the pods' node selector.
+	Selector []string
+	// Admission is what it would get.
+	Admission *kueue.Admission
+}
+
+// Lengths says when Workloads are expected to end.
+type Lengths interface {
+	// End returns when a Workload ends that has had quota since a time.
+	End(wl *kueue.Workload, since time.Time) time.Time
+}
+
+// inTurn has Workloads end one after the other, in the order in which they got their quota.
+type inTurn struct{}
+
+func (inTurn) End(_ *kueue.Workload, since time.Time) time.Time { return since.Add(1000 * time.Hour) }
+
+// Ask returns what Kueue would do with one of the cluster's Workloads. lengths may be nil: then those that run are
+// expected to end in the order in which they have started.
+func Ask(ctx context.Context, cluster *Cluster, key types.NamespacedName, lengths Lengths, now time.Time) (*Answer, error) {
+	wl := cluster.Workload(key)
+	if wl == nil {
+		return nil, fmt.Errorf("there is no Workload %s", key)
+	}
+	if holdsQuota(wl) {
+		return &Answer{Verdict: Running, Admission: wl.Status.Admission}, nil
+	}
+	cluster = cluster.concerning(wl)
+	settled, err := Settle(ctx, cluster, now)
+	if err != nil {
+		return nil, err
+	}
+	is := settled.Workload(key)
+	if holdsQuota(is) {
+		answer := &Answer{Verdict: Admitted, Admission: is.Status.Admission, Victims: settled.victimsOf(is.UID)}
+		if len(answer.Victims) > 0 {
+			answer.Verdict = Preempts
+		}
+		return answer, nil
+	}
+	answer := &Answer{Verdict: Never, Message: message(is)}
+	alone, err := Settle(ctx, cluster.With([]kueue.Workload{*wl}), now)
+	if err != nil {
+		return nil, err
+	}
+	if holdsQuota(alone.Workload(key)) {
+		if lengths == nil {
+			lengths = inTurn{}
+		}
+		if err := answer.waits(ctx, cluster, key, lengths, now); err != nil {
+			return nil, err
+		}
+	}
+	answer.Changes, err = changes(ctx, cluster, wl, answer.Verdict == Never, now)
+	return answer, err
+}
+
+// waits completes the answer for a Workload that is admitted later.
+func (a *Answer) waits(
+	ctx context.Context, cluster *Cluster, key types.NamespacedName, lengths Lengths, now time.Time,
+) error {
+	forecast, err := Until(ctx, cluster, key, lengths, now)
+	if err != nil {
+		return err
+	}
+	a.Verdict, a.Admission, a.Ahead = Waits, forecast.Admission, forecast.Ahead
+	a.After, err = necessary(ctx, cluster, key, forecast.Ended, now)
+	return err
+}
+
+// mostTried bounds how many ends are tried one by one.
+const mostTried = 24
+
+// necessary leaves out of those that have ended before a Workload is admitted the ones that it doesn't need.
+func necessary(
+	ctx context.Context, cluster *Cluster, key types.NamespacedName, ended []types.NamespacedName, now time.Time,
+) ([]types.NamespacedName, error) {
+	if len(ended) > mostTried {
+		return ended, nil
+	}
+	needed := slices.Clone(ended)
+	for _, candidate := range ended {
+		rest := slices.DeleteFunc(slices.Clone(needed), func(k types.NamespacedName) bool { return k == candidate })
+		settled, err := Settle(ctx, cluster.without(rest), now)
+		if err != nil {
+			return nil, err
+		}
+		if holdsQuota(settled.Workload(key)) {
+			needed = rest
+		}
+	}
+	return needed, nil
+}
+
+// without returns the cluster when some Workloads have ended.
+func (c *Cluster) without(ended []types.NamespacedName) *Cluster {
+	var left []kueue.Workload
+	for i := range c.Workloads {
+		if !slices.Contains(ended, keyOf(&c.Workloads[i])) {
+			left = append(left, c.Workloads[i])
+		}
+	}
+	return c.With(left)
+}
+
+// victimsOf returns those that a Workload has preempted, and that didn't get quota again elsewhere.
+func (o *Outcome) victimsOf(uid types.UID) []Preemption {
+	var victims []Preemption
+	for _, p := range o.Preempted {
+		if p.By == uid {
+			victims = append(victims, p)
+		}
+	}
+	return victims
+}
+
+// concerning returns the part of the cluster that decides about a Workload: the ClusterQueues of its cohort tree, and
+// of others in its namespace's LocalQueues, which it could use instead.
+func (c *Cluster) concerning(wl *kueue.Workload) *Cluster {
+	roots := map[kueue.CohortReference]bool{}
+	names := map[kueue.ClusterQueueReference]bool{}
+	for i := range c.LocalQueues {
+		if lq := &c.LocalQueues[i]; lq.Namespace == wl.Namespace {
+			names[lq.Spec.ClusterQueue] = true
+		}
+	}
+	for i := range c.ClusterQueues {
+		if cq := &c.ClusterQueues[i]; names[kueue.ClusterQueueReference(cq.Name)] && cq.Spec.CohortName != "" {
+			roots[c.Root(cq.Spec.CohortName)] = true
+		}
+	}
+	part := *c
+	part.ClusterQueues = nil
+	for i := range c.ClusterQueues {
+		cq := c.ClusterQueues[i]
+		if names[kueue.ClusterQueueReference(cq.Name)] || cq.Spec.CohortName != "" && roots[c.Root(cq.Spec.CohortName)] {
+			part.ClusterQueues = append(part.ClusterQueues, cq)
+			names[kueue.ClusterQueueReference(cq.Name)] = true
+		}
+	}
+	part.LocalQueues = slices.DeleteFunc(slices.Clone(c.LocalQueues), func(lq kueue.LocalQueue) bool {
+		return !names[lq.Spec.ClusterQueue]
+	})
+	queues := map[types.NamespacedName]bool{}
+	for i := range part.LocalQueues {
+		queues[keyOf(&part.LocalQueues[i])] = true
+	}
+	// Workloads with a topology count against nodes that other ClusterQueues use too.
+	part.Workloads = slices.DeleteFunc(slices.Clone(c.Workloads), func(other kueue.Workload) bool {
+		return !queues[types.NamespacedName{Namespace: other.Namespace, Name: string(other.Spec.QueueName)}] &&
+			!(other.Namespace == wl.Namespace && other.Name == wl.Name)
+	})
+	return &part
+}
+
+// Root returns the root of a cohort's tree.
+func (c *Cluster) Root(name kueue.CohortReference) kueue.CohortReference {
+	for range len(c.Cohorts) + 1 {
+		at := slices.IndexFunc(c.Cohorts, func(cohort kueue.Cohort) bool { return cohort.Name == string(name) })
+		if at < 0 || c.Cohorts[at].Spec.ParentName == "" {
+			break
+		}
+		name = c.Cohorts[at].Spec.ParentName
+	}
+	return name
+}
+
+// changes returns what would have a Workload admitted: now, or if it never is as it stands, with nobody else.
+func changes(ctx context.Context, cluster *Cluster, wl *kueue.Workload, alone bool, now time.Time) ([]Change, error) {
+	if alone {
+		cluster = cluster.With([]kueue.Workload{*wl})
+	}
+	try := func(change func(*kueue.Workload)) (*kueue.Admission, error) {
+		changed := cluster.With(slices.Clone(cluster.Workloads))
+		other := wl.DeepCopy()
+		change(other)
+		for i := range changed.Workloads {
+			if keyOf(&changed.Workloads[i]) == keyOf(wl) {
+				changed.Workloads[i] = *other
+			}
+		}
+		settled, err := Settle(ctx, changed, now)
+		if err != nil {
+			return nil, err
+		}
+		if is := settled.Workload(keyOf(wl)); holdsQuota(is) {
+			return is.Status.Admission, nil
+		}
+		return nil, nil
+	}
+	var found []Change
+	for _, next := range []func(*kueue.Workload, *Cluster, trial) ([]Change, error){otherQueues, withoutSelector, fewerNodes} {
+		some, err := next(wl, cluster, try)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, some...)
+	}
+	return found, nil
+}
+
+// trial returns what a Workload gets when it is changed; nil for nothing.
+type trial = func(change func(*kueue.Workload)) (*kueue.Admission, error)
+
+// otherQueues returns the other LocalQueues of the namespace that have room.
+func otherQueues(wl *kueue.Workload, cluster *Cluster, try trial) ([]Change, error) {
+	var found []Change
+	for i := range cluster.LocalQueues {
+		lq := &cluster.LocalQueues[i]
+		if lq.Namespace != wl.Namespace || lq.Name == string(wl.Spec.QueueName) {
+			continue
+		}
+		admission, err := try(func(wl *kueue.Workload) { wl.Spec.QueueName = kueue.LocalQueueName(lq.Name) })
+		if err != nil {
+			return nil, err
+		}
+		if admission != nil {
+			found = append(found, Change{Queue: lq.Name, Admission: admission})
+		}
+	}
+	return found, nil
+}
+
+// withoutSelector returns the node labels that no flavor with room has.
+func withoutSelector(wl *kueue.Workload, cluster *Cluster, try trial) ([]Change, error) {
+	labels := map[string]bool{}
+	for i := range cluster.Flavors {
+		for key := range cluster.Flavors[i].Spec.NodeLabels {
+			labels[key] = true
+		}
+	}
+	selected := map[string]bool{}
+	for i := range wl.Spec.PodSets {
+		for key := range wl.Spec.PodSets[i].Template.Spec.NodeSelector {
+			if labels[key] {
+				selected[key] = true
+			}
+		}
+	}
+	if len(selected) == 0 {
+		return nil, nil
+	}
+	admission, err := try(func(wl *kueue.Workload) {
+		for i := range wl.Spec.PodSets {
+			for key := range selected {
+				delete(wl.Spec.PodSets[i].Template.Spec.NodeSelector, key)
+			}
+		}
+	})
+	if err != nil || admission == nil {
+		return nil, err
+	}
+	change := Change{Admission: admission}
+	for key := range selected {
+		change.Selector = append(change.Selector, key)
+	}
+	slices.Sort(change.Selector)
+	return []Change{change}, nil
+}
+
+// fewerNodes returns the largest number of pods of the largest PodSet that is admitted. More pods never fit where fewer
+// don't, so that it is found by halving.
+func fewerNodes(wl *kueue.Workload, _ *Cluster, try trial) ([]Change, error) {
+	largest := 0
+	for i := range wl.Spec.PodSets {
+		if wl.Spec.PodSets[i].Count > wl.Spec.PodSets[largest].Count {
+			largest = i
+		}
+	}
+	best := Change{PodSet: wl.Spec.PodSets[largest].Name}
+	low, high := int32(0), wl.Spec.PodSets[largest].Count-1
+	for low < high {
+		middle := (low + high + 1) / 2
+		admission, err := try(func(wl *kueue.Workload) {
+			wl.Spec.PodSets[largest].Count, wl.Spec.PodSets[largest].MinCount = middle, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if admission == nil {
+			high = middle - 1
+			continue
+		}
+		low, best.Nodes, best.Admission = middle, middle, admission
+	}
+	if best.Nodes == 0 {
+		return nil, nil
+	}
+	return []Change{best}, nil
+}
+
+// Flavors returns the flavors that an admission gives a resource, without repetitions; those of every resource if it
+// is "".
+func Flavors(admission *kueue.Admission, resource corev1.ResourceName) []string {
+	var names []string
+	if admission == nil {
+		return nil
+	}
+	for _, a := range admission.PodSetAssignments {
+		for name, flavor := range a.Flavors {
+			if resource == "" || name == resource {
+				names = append(names, string(flavor))
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,156 @@
+package simulate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+)
+
+// describe puts an answer into one line.
+func describe(a *Answer) string {
+	parts := []string{string(a.Verdict)}
+	if flavors := Flavors(a.Admission, gpu); len(flavors) > 0 {
+		parts = append(parts, "on "+strings.Join(flavors, ","))
+	}
+	for _, v := range a.Victims {
+		parts = append(parts, "preempts "+v.Victim.Name)
+	}
+	for _, k := range a.After {
+		parts = append(parts, "after "+k.Name)
+	}
+	for _, k := range a.Ahead {
+		parts = append(parts, "ahead "+k.Name)
+	}
+	for _, c := range a.Changes {
+		if c.Nodes > 0 {
+			parts = append(parts, fmt.Sprintf("or %d nodes", c.Nodes))
+		}
+		if c.Queue != "" {
+			parts = append(parts, "or queue "+c.Queue)
+		}
+		if len(c.Selector) > 0 {
+			parts = append(parts, "or without "+strings.Join(c.Selector, ","))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+func TestAsk(t *testing.T) {
+	cases := map[string]struct {
+		reason  string
+		cluster func(*Cluster)
+		want    string
+	}{
+		"runs": {"it has quota", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+			c.runs("x", "q", "a", 0, 2, 4)
+		}, "Running; on a"},
+		"now": {"there is room", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+			c.waits("x", "q", 0, 2, 4)
+		}, "Admitted; on a"},
+		"preempts": {"one of lower priority is in its way", func(c *Cluster) {
+			c.queue("q", "", lowerPriority, flavorQuota{flavor: "a", nominal: 8})
+			c.runs("low", "q", "a", 0, 2, 4)
+			c.waits("x", "q", 1, 1, 4)
+		}, "Preempts; on a; preempts low"},
+		"waits": {"the first of two has to end", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+			c.runs("first", "q", "a", 0, 1, 4)
+			c.runs("second", "q", "a", 0, 1, 4)
+			c.waits("x", "q", 0, 1, 4)
+		}, "Waits; on a; after first"},
+		"waits for a larger one": {"the small one's end doesn't help", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+			c.runs("small", "q", "a", 0, 1, 1)
+			c.runs("large", "q", "a", 0, 1, 7)
+			c.waits("x", "q", 0, 7, 1)
+		}, "Waits; on a; after large"},
+		"waits behind another": {"the older one is admitted first", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 4})
+			c.runs("running", "q", "a", 0, 1, 4)
+			c.waits("older", "q", 0, 1, 4)
+			c.waits("x", "q", 0, 1, 4)
+		}, "Waits; on a; after running; after older; ahead older"},
+		"fewer nodes": {"five of eight fit now", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+			c.runs("running", "q", "a", 0, 1, 3)
+			c.waits("x", "q", 0, 8, 1)
+		}, "Waits; on a; after running; or 5 nodes"},
+		"never": {"there is not so much, even for one node", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 4})
+			c.waits("x", "q", 0, 1, 8)
+		}, "Never"},
+		"never as many": {"two of four would fit an empty cluster", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+			c.runs("running", "q", "a", 0, 1, 8)
+			c.waits("x", "q", 0, 4, 4)
+		}, "Never; or 2 nodes"},
+		"another queue": {"it has the flavor, and room", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 4})
+			c.queue("r", "", nil, flavorQuota{flavor: "b", nominal: 8})
+			c.waits("x", "q", 0, 1, 8)
+		}, "Never; or queue r"},
+		"another flavor": {"its selector asks for one that the queue doesn't have", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+			wl := c.waits("x", "q", 0, 1, 8)
+			wl.Spec.PodSets[0].Template.Spec.NodeSelector = map[string]string{"gpu": "h100"}
+		}, "Never; or without gpu"},
+		"other cohorts don't matter": {"they lend it nothing", func(c *Cluster) {
+			c.queue("q", "one", nil, flavorQuota{flavor: "a", nominal: 4})
+			c.queue("p", "one", nil, flavorQuota{flavor: "a", nominal: 4})
+			c.runs("borrows", "p", "a", 0, 2, 4)
+			c.waits("x", "q", 0, 1, 4)
+		}, "Waits; on a; after borrows"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			cluster := newCluster()
+			c.cluster(cluster)
+			answer, err := Ask(t.Context(), cluster, named("x"), nil, noon.Add(time.Hour))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := describe(answer); got != c.want {
+				t.Errorf("%s: got %q, want %q; Kueue says %q", c.reason, got, c.want, answer.Message)
+			}
+		})
+	}
+	if _, err := Ask(t.Context(), newCluster(), named("y"), nil, noon); err == nil {
+		t.Error("nobody knows that Workload")
+	}
+}
+
+// fixed are lengths by name.
+type fixed map[string]time.Duration
+
+func (f fixed) End(wl *kueue.Workload, since time.Time) time.Time { return since.Add(f[wl.Name]) }
+
+func TestUntil(t *testing.T) {
+	cluster := newCluster()
+	cluster.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+	cluster.runs("long", "q", "a", 0, 1, 4)
+	cluster.runs("short", "q", "a", 0, 1, 4)
+	cluster.waits("next", "q", 0, 1, 4)
+	cluster.waits("x", "q", 0, 2, 4)
+	f, err := Until(t.Context(), cluster, named("x"),
+		fixed{"long": 90 * time.Minute, "short": time.Hour, "next": 20 * time.Minute}, noon.Add(30*time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// short ends at 13:00, next runs from then until 13:20, long ends at 13:30.
+	if want := noon.Add(90 * time.Minute); !f.At.Equal(want) {
+		t.Errorf("got %v, want %v", f.At, want)
+	}
+	var ended []string
+	for _, k := range f.Ended {
+		ended = append(ended, k.Name)
+	}
+	if want := []string{"short", "next", "long"}; !slices.Equal(ended, want) {
+		t.Errorf("ended %v, want %v", ended, want)
+	}
+}

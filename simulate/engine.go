@@ -1,0 +1,413 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	qcache "sigs.k8s.io/kueue/pkg/cache/queue"
+	schdcache "sigs.k8s.io/kueue/pkg/cache/scheduler"
+	"sigs.k8s.io/kueue/pkg/controller/core/indexer"
+	"sigs.k8s.io/kueue/pkg/scheduler"
+	"sigs.k8s.io/kueue/pkg/scheduler/preemption/fairsharing"
+	"sigs.k8s.io/kueue/pkg/util/expectations"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
+)
+
+// Outcome is what Kueue decides, when nothing starts or ends meanwhile.
+type Outcome struct {
+	// Workloads are all that have not finished, as they are then.
+	Workloads []kueue.Workload
+	// Admitted are those that got quota, in the order of Workloads.
+	Admitted []types.NamespacedName
+	// Preempted are those that lost it, in the order in which they did.
+	Preempted []Preemption
+}
+
+// Preemption is a Workload that was preempted.
+type Preemption struct {
+	Victim types.NamespacedName
+	// Admission is what the victim had.
+	Admission *kueue.Admission
+	// By is the UID of the Workload that was made room for.
+	By types.UID
+	// Message is Kueue's.
+	Message string
+}
+
+// Workload returns a Workload of the outcome; nil if there is none of the name.
+func (o *Outcome) Workload(key types.NamespacedName) *kueue.Workload {
+	for i := range o.Workloads {
+		if keyOf(&o.Workloads[i]) == key {
+			return &o.Workloads[i]
+		}
+	}
+	return nil
+}
+
+// maxRounds bounds how often Workloads may preempt each other. Kueue's rules let no two do so for ever; a fault in them
+// must not hang a command.
+const maxRounds = 1000
+
+// Settle returns what Kueue decides about a cluster until nothing changes any more. It assumes that a preempted
+// Workload gives its quota back at once. now is the time that Kueue reads.
+func Settle(ctx context.Context, cluster *Cluster, now time.Time) (*Outcome, error) {
+	outcome := &Outcome{}
+	for _, wl := range cluster.live() {
+		wl = wl.DeepCopy()
+		if holdsQuota(wl) && workloadevict.IsEvicted(wl) {
+			release(wl, wl.Status.Conditions, now) // its pods are ending
+		}
+		outcome.Workloads = append(outcome.Workloads, *wl)
+	}
+	if len(cluster.ClusterQueues) == 0 {
+		return outcome, nil
+	}
+	before := holders(outcome.Workloads)
+	for range maxRounds {
+		r, err := newRound(ctx, cluster.With(outcome.Workloads), now)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.run(ctx); err != nil {
+			return nil, err
+		}
+		evicted := r.apply(outcome)
+		if !evicted {
+			outcome.Admitted = admittedSince(before, outcome.Workloads)
+			return outcome, nil
+		}
+	}
+	return nil, fmt.Errorf("after %d rounds, Workloads still preempt each other", maxRounds)
+}
+
+func holders(workloads []kueue.Workload) map[types.NamespacedName]bool {
+	all := map[types.NamespacedName]bool{}
+	for i := range workloads {
+		if holdsQuota(&workloads[i]) {
+			all[keyOf(&workloads[i])] = true
+		}
+	}
+	return all
+}
+
+func admittedSince(before map[types.NamespacedName]bool, workloads []kueue.Workload) []types.NamespacedName {
+	var admitted []types.NamespacedName
+	for i := range workloads {
+		if key := keyOf(&workloads[i]); holdsQuota(&workloads[i]) && !before[key] {
+			admitted = append(admitted, key)
+		}
+	}
+	return admitted
+}
+
+// round is Kueue's scheduler with caches of its own. It ends with the first cycle that evicts a Workload: what the
+// eviction frees is decided by the next round.
+type round struct {
+	gate      *gate
+	now       time.Time
+	queues    *qcache.Manager
+	cache     *schdcache.Cache
+	requeuer  interface{ Start(context.Context) error }
+	scheduler *scheduler.Scheduler
+
+	mu      sync.Mutex
+	written map[types.NamespacedName]*kueue.Workload // the last status of each Workload that was written
+	// considered are the Workloads of the last cycle that still wait; seen are all since the number of those that hold
+	// quota has changed.
+	considered []types.NamespacedName
+	seen       map[types.NamespacedName]bool
+	holding    int
+}
+
+func newRound(ctx context.Context, cluster *Cluster, now time.Time) (*round, error) {
+	r := &round{gate: &gate{}, now: now, written: map[types.NamespacedName]*kueue.Workload{},
+		holding: -1}
+	c, err := r.client(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	config := cluster.Config
+	if config == nil {
+		config = &kueueconfig.Configuration{}
+	}
+	// Preempted Workloads are taken out of the caches at once, so that no expectation stays open.
+	expected := expectations.NewStore("simulated")
+	requeuer := qcache.NewRequeuer(qcache.WithBatchPeriod(time.Hour))
+	r.requeuer = requeuer
+	r.cache = schdcache.New(c, cacheOptions(config)...)
+	r.gate.active = r.cache.ClusterQueueActive
+	r.queues = qcache.NewManager(c, r.gate, requeuer, queueOptions(config, expected)...)
+	r.scheduler = scheduler.New(r.queues, r.cache, c, r,
+		scheduler.WithFairSharing(config.FairSharing), scheduler.WithAdmissionFairSharing(config.AdmissionFairSharing),
+		scheduler.WithPreemptionExpectations(expected), scheduler.WithClock(nil, clocktesting.NewFakeClock(now)))
+	return r, r.load(quiet(ctx), cluster)
+}
+
+func cacheOptions(config *kueueconfig.Configuration) []schdcache.Option {
+	options := []schdcache.Option{
+		schdcache.WithFairSharing(fairsharing.Enabled(config.FairSharing)),
+		schdcache.WithAdmissionFairSharing(config.AdmissionFairSharing),
+	}
+	if config.Resources != nil {
+		options = append(options, schdcache.WithExcludedResourcePrefixes(config.Resources.ExcludeResourcePrefixes),
+			schdcache.WithResourceTransformations(config.Resources.Transformations))
+	}
+	return options
+}
+
+func queueOptions(config *kueueconfig.Configuration, expected *expectations.Store) []qcache.Option {
+	options := []qcache.Option{
+		qcache.WithAdmissionFairSharing(config.AdmissionFairSharing), qcache.WithPreemptionExpectations(expected),
+	}
+	if config.Resources != nil {
+		options = append(options, qcache.WithExcludedResourcePrefixes(config.Resources.ExcludeResourcePrefixes),
+			qcache.WithResourceTransformations(config.Resources.Transformations))
+	}
+	return options
+}
+
+// quiet returns a context whose logger drops what Kueue logs.
+func quiet(ctx context.Context) context.Context { return ctrl.LoggerInto(ctx, logr.Discard()) }
+
+// indexed registers Kueue's indexes with a fake client.
+type indexed struct{ *fake.ClientBuilder }
+
+// IndexField implements client.FieldIndexer.
+func (i indexed) IndexField(_ context.Context, o client.Object, field string, f client.IndexerFunc) error {
+	i.WithIndex(o, field, f)
+	return nil
+}
+
+// client returns what Kueue reads the cluster from. It keeps what Kueue writes about Workloads.
+func (r *round) client(ctx context.Context, cluster *Cluster) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, kueue.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme)
+	if err := indexer.Setup(ctx, indexed{builder}); err != nil {
+		return nil, err
+	}
+	builder.WithObjects(objects(cluster)...)
+	write := func(_ context.Context, _ client.Client, _ string, o client.Object, _ ...client.SubResourceUpdateOption) error {
+		r.keep(o)
+		return nil
+	}
+	return builder.WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceUpdate: write,
+		SubResourcePatch: func(
+			_ context.Context, _ client.Client, _ string, o client.Object, _ client.Patch, _ ...client.SubResourcePatchOption,
+		) error {
+			r.keep(o)
+			return nil
+		},
+	}).Build(), nil
+}
+
+// keep keeps the status of a Workload that Kueue has written.
+func (r *round) keep(o client.Object) {
+	if wl, is := o.(*kueue.Workload); is {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.written[keyOf(wl)] = wl.DeepCopy()
+	}
+}
+
+// objects returns copies of all that Kueue reads with its client.
+func objects(c *Cluster) []client.Object {
+	var all []client.Object
+	all = appendCopies(all, c.Namespaces)
+	all = appendCopies(all, c.LimitRanges)
+	all = appendCopies(all, c.RuntimeClasses)
+	all = appendCopies(all, c.ClusterQueues)
+	all = appendCopies(all, c.LocalQueues)
+	all = appendCopies(all, c.Topologies)
+	return appendCopies(all, c.Workloads)
+}
+
+func appendCopies[T any, P interface {
+	*T
+	client.Object
+}](all []client.Object, items []T) []client.Object {
+	for i := range items {
+		item, _ := P(&items[i]).DeepCopyObject().(client.Object)
+		item.SetResourceVersion("")
+		all = append(all, item)
+	}
+	return all
+}
+
+// load fills the caches, in an order in which each object finds what it refers to.
+func (r *round) load(ctx context.Context, c *Cluster) error {
+	log := logr.Discard()
+	for i := range c.Topologies {
+		r.cache.AddOrUpdateTopology(log, &c.Topologies[i])
+	}
+	for i := range c.Flavors {
+		r.cache.AddOrUpdateResourceFlavor(log, &c.Flavors[i])
+	}
+	for i := range c.AdmissionChecks {
+		r.cache.AddOrUpdateAdmissionCheck(log, &c.AdmissionChecks[i])
+	}
+	for i := range c.Nodes {
+		r.cache.TASCache().SyncNode(&c.Nodes[i])
+	}
+	for i := range c.Pods {
+		r.cache.TASCache().Update(&c.Pods[i], log)
+	}
+	for i := range c.Cohorts {
+		if err := r.cache.AddOrUpdateCohort(&c.Cohorts[i]); err != nil {
+			return fmt.Errorf("Cohort %s: %w", c.Cohorts[i].Name, err)
+		}
+		r.queues.AddOrUpdateCohort(ctx, &c.Cohorts[i])
+	}
+	for i := range c.ClusterQueues {
+		cq := &c.ClusterQueues[i]
+		if err := r.cache.AddClusterQueue(ctx, cq); err != nil {
+			return fmt.Errorf("ClusterQueue %s: %w", cq.Name, err)
+		}
+		if err := r.queues.AddClusterQueue(ctx, cq); err != nil {
+			return fmt.Errorf("ClusterQueue %s: %w", cq.Name, err)
+		}
+	}
+	for i := range c.LocalQueues {
+		if err := r.queues.AddLocalQueue(ctx, &c.LocalQueues[i]); err != nil {
+			return fmt.Errorf("LocalQueue %s: %w", keyOf(&c.LocalQueues[i]), err)
+		}
+	}
+	return nil
+}
+
+// run lets the scheduler go through cycles until it has nothing to decide, or has evicted a Workload.
+func (r *round) run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(r.gate.listen(ctx))
+	defer stop()
+	go r.queues.CleanUpOnContext(ctx)
+	go func() { _ = r.requeuer.Start(ctx) }() // it only ends its own goroutines
+	if err := r.scheduler.Start(ctx); err != nil {
+		return err
+	}
+	for {
+		found, err := r.gate.cycle(ctx, r.queues)
+		if err != nil || !found || r.evicts() || !r.progress() {
+			return err
+		}
+	}
+}
+
+// Eventf implements events.EventRecorder: Kueue sends an event about each Workload that a cycle leaves waiting.
+func (r *round) Eventf(about, _ runtime.Object, _, _, _, _ string, _ ...any) {
+	if wl, is := about.(*kueue.Workload); is {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.considered = append(r.considered, keyOf(wl))
+	}
+}
+
+// progress reports whether the last cycle has decided about anything new. The head of a strict queue that doesn't fit
+// is considered in every cycle.
+func (r *round) progress() bool {
+	holding := 0
+	if snapshot, err := r.cache.Snapshot(quiet(context.Background())); err == nil {
+		for _, cq := range snapshot.ClusterQueues() {
+			holding += len(cq.Workloads)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	progress := holding != r.holding
+	if progress {
+		r.holding, r.seen = holding, map[types.NamespacedName]bool{}
+	}
+	for _, key := range r.considered {
+		progress = progress || !r.seen[key]
+		r.seen[key] = true
+	}
+	r.considered = nil
+	return progress
+}
+
+// evicts reports whether a Workload is to be evicted.
+func (r *round) evicts() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, wl := range r.written {
+		if workloadevict.IsEvicted(wl) && wl.Status.Admission != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// apply brings the Workloads of an outcome to what the round has decided, and reports whether any was evicted.
+// Admissions are read from the scheduler's cache: it writes them later, in goroutines of its own.
+func (r *round) apply(outcome *Outcome) (evicted bool) {
+	admitted := map[types.NamespacedName]*kueue.Workload{}
+	if snapshot, err := r.cache.Snapshot(quiet(context.Background())); err == nil {
+		for _, cq := range snapshot.ClusterQueues() {
+			for _, info := range cq.Workloads {
+				admitted[keyOf(info.Obj)] = info.Obj
+			}
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range outcome.Workloads {
+		wl := &outcome.Workloads[i]
+		key := keyOf(wl)
+		written := r.written[key]
+		switch {
+		case written != nil && workloadevict.IsEvicted(written) && holdsQuota(wl):
+			outcome.Preempted = append(outcome.Preempted, preemptionOf(wl, written))
+			release(wl, written.Status.Conditions, r.now)
+			evicted = true
+		case admitted[key] != nil && !holdsQuota(wl):
+			wl.Status = *admitted[key].Status.DeepCopy()
+		case written != nil && !holdsQuota(wl) && written.Status.Admission == nil:
+			wl.Status.Conditions = written.Status.Conditions
+		}
+	}
+	return evicted
+}
+
+// preemptionOf returns the preemption of a Workload. Kueue's message has the UID of the Workload that it makes room for.
+func preemptionOf(victim, written *kueue.Workload) Preemption {
+	p := Preemption{Victim: keyOf(victim), Admission: victim.Status.Admission.DeepCopy()}
+	if c := apimeta.FindStatusCondition(written.Status.Conditions, kueue.WorkloadEvicted); c != nil {
+		p.Message = c.Message
+		_, rest, _ := strings.Cut(c.Message, "(UID: ")
+		uid, _, _ := strings.Cut(rest, ", ")
+		p.By = types.UID(strings.TrimSuffix(uid, ")"))
+	}
+	return p
+}
+
+// release takes the quota from an evicted Workload and queues it again.
+func release(wl *kueue.Workload, conditions []metav1.Condition, now time.Time) {
+	wl.Status.Conditions = conditions
+	workload.UnsetQuotaReservationWithCondition(wl, "Pending", "Evicted", now)
+	apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
+		Type: kueue.WorkloadRequeued, Status: metav1.ConditionTrue, Reason: kueue.WorkloadEvictedByPreemption,
+		LastTransitionTime: metav1.NewTime(now),
+	})
+	wl.Status.AdmissionChecks, wl.Status.RequeueState = nil, nil
+}
