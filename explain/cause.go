@@ -84,8 +84,8 @@ const silence = 30 * time.Second
 func (f *Facts) cause(flavors []Flavor) Cause {
 	for _, rule := range []func(*Facts) *Cause{
 		(*Facts).ended, (*Facts).stopping, (*Facts).blocked, (*Facts).elsewhere, (*Facts).running, (*Facts).unmanaged,
-		(*Facts).queue, (*Facts).noWorkload, (*Facts).deactivated, (*Facts).checks, (*Facts).admittedWaits,
-		(*Facts).silent, (*Facts).backoff,
+		(*Facts).unreachable, (*Facts).queue, (*Facts).noWorkload, (*Facts).deactivated, (*Facts).checks,
+		(*Facts).admittedWaits, (*Facts).silent, (*Facts).backoff,
 	} {
 		if c := rule(f); c != nil {
 			return *c
@@ -265,6 +265,19 @@ func (f *Facts) unmanaged() *Cause {
 	}}
 }
 
+// unreachable is about webhooks that don't answer: their controllers are down, and nothing goes on.
+func (f *Facts) unreachable() *Cause {
+	switch {
+	case f.WebhookDown == "":
+		return nil
+	case strings.HasSuffix(f.WebhookDown, ".signalbox.dev"):
+		return &Cause{Code: CodeNoWorkload, Reason: f.WebhookDown, Text: "Signalbox's webhook doesn't answer: Signalbox is down",
+			Do: []string{"kubectl signalbox doctor"}}
+	}
+	return &Cause{Code: CodeKueueDown, Reason: f.WebhookDown, Text: "webhook " + f.WebhookDown + " doesn't answer: Kueue is " +
+		"down, or can't be reached", Do: []string{"kubectl -n kueue-system get pods", "kubectl signalbox doctor"}}
+}
+
 // queue is about the LocalQueue and the ClusterQueue.
 func (f *Facts) queue() *Cause {
 	if f.is(kueue.WorkloadQuotaReserved) || !f.QueuesRead {
@@ -336,11 +349,23 @@ func (f *Facts) deactivated() *Cause {
 	if workload.IsActive(f.Workload) {
 		return nil
 	}
-	text := "its Workload is deactivated (spec.active is false)"
-	if c := f.condition(kueue.WorkloadEvicted); c != nil && c.Message != "" {
-		text += ": " + c.Message
+	if f.Job.Annotations[api.StopAnnotation] != "" {
+		return &Cause{Code: CodeStopped, Reason: "StoppedByUser", Text: "it was stopped with kubectl signalbox stop",
+			Do: []string{"kubectl signalbox resume " + f.Job.Name}}
 	}
-	return &Cause{Code: CodeStopped, Text: text, Do: []string{"kubectl signalbox resume " + f.Job.Name}}
+	cause := &Cause{Code: CodeStopped, Text: "its Workload is deactivated (spec.active is false)", Do: []string{
+		"an admin may set spec.active of Workload " + f.Workload.Name + " to true; or submit the TrainJob anew",
+	}}
+	if c := f.condition(kueue.WorkloadEvicted); c != nil && c.Status == metav1.ConditionTrue {
+		cause.Reason, cause.Since = c.Reason, since(c.LastTransitionTime)
+		if c.Message != "" {
+			cause.Text += ": " + c.Message
+		}
+		if strings.Contains(c.Reason, "AdmissionCheck") {
+			cause.Code = CodeRejected
+		}
+	}
+	return cause
 }
 
 // checks is about admission checks.
@@ -389,7 +414,7 @@ func (f *Facts) admittedWaits() *Cause {
 func (f *Facts) silent() *Cause {
 	age := f.Now.Sub(f.Workload.CreationTimestamp.Time)
 	unseen := f.KueueSeen != nil && f.Now.Sub(*f.KueueSeen) > silence
-	if !unseen && (f.condition(kueue.WorkloadQuotaReserved) != nil || age < silence) {
+	if !unseen && (f.condition(kueue.WorkloadQuotaReserved) != nil || age < silence || len(f.ahead()) > 0) {
 		return nil
 	}
 	text := fmt.Sprintf("Kueue has said nothing of Workload %s in %s", f.Workload.Name, durationText(age))

@@ -210,7 +210,21 @@ func TestExplain(t *testing.T) {
 		"check rejected":        {check(kueue.CheckStateRejected), CodeRejected, "capacity"},
 		"check again":           {check(kueue.CheckStateRetry), CodeRetry, "capacity"},
 		"Kueue silent":          {func(f *Facts) { f.Workload.Status.Conditions = nil }, CodeKueueDown, "9m"},
-		"Kueue not seen":        {func(f *Facts) { f.KueueSeen = ptr.To(noon.Add(-5 * time.Minute)) }, CodeKueueDown, "5m"},
+		"Kueue's webhook":       {func(f *Facts) { f.WebhookDown = "mtrainjob.kb.io" }, CodeKueueDown, "mtrainjob.kb.io"},
+		"our webhook":           {func(f *Facts) { f.WebhookDown = "mtrainjob.signalbox.dev" }, CodeNoWorkload, "Signalbox is down"},
+		"behind the head of a strict queue": {func(f *Facts) {
+			f.Workload.Status.Conditions = nil
+			f.Cluster.Workloads = append(f.Cluster.Workloads, *workloadOf("older", "queue", 8, 7))
+		}, CodeBehind, "considered before it"},
+		"stopped by its user": {func(f *Facts) {
+			f.Workload.Spec.Active, f.Job.Annotations = ptr.To(false), map[string]string{api.StopAnnotation: "true"}
+		}, CodeStopped, "kubectl signalbox stop"},
+		"rejected, and deactivated for it": {func(f *Facts) {
+			f.Workload.Spec.Active = ptr.To(false)
+			f.Workload.Status.Conditions = []metav1.Condition{{Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue,
+				Reason: "DeactivatedDueToAdmissionCheck", Message: "no"}}
+		}, CodeRejected, "no"},
+		"Kueue not seen": {func(f *Facts) { f.KueueSeen = ptr.To(noon.Add(-5 * time.Minute)) }, CodeKueueDown, "5m"},
 		"backoff": {func(f *Facts) {
 			f.Workload.Status.RequeueState = &kueue.RequeueState{Count: ptr.To[int32](2), RequeueAt: ptr.To(ago(-time.Minute))}
 		}, CodeBackoff, "2 times"},

@@ -31,6 +31,8 @@ type Facts struct {
 	QueuesRead, ClusterQueuesRead, OthersRead bool
 	// KueueSeen is when Kueue's leader has last renewed its Lease; nil if that isn't known.
 	KueueSeen *time.Time
+	// WebhookDown is a webhook for TrainJobs that doesn't answer; "" if all do, or if that isn't known.
+	WebhookDown string
 	// Missing are the rights that the user lacks, such as "list clusterqueues.kueue.x-k8s.io".
 	Missing []string
 }

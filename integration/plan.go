@@ -9,6 +9,7 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -228,6 +229,7 @@ func afterwards(o *observed, a *asked, frameworkFailed bool) (p plan) {
 	p.do(report(o, &p)...)
 	p.do(giveBack(o)...)
 	p.do(deactivation(o)...)
+	p.do(reactivation(o)...)
 	attended, after := o.place.attend(o)
 	if attended != nil {
 		p.do(attended)
@@ -277,25 +279,42 @@ func giveBack(o *observed) []step {
 	return nil
 }
 
-// deactivating reports whether a Workload is to be deactivated when the last pod has ended.
-func deactivating(wl *kueue.Workload) bool {
-	return wl != nil && wl.Annotations[DeactivateAnnotation] != "" && workload.IsActive(wl) &&
+// deactivating reports whether the Workload is to be deactivated when the last pod has ended: an admin has asked for it,
+// or a user has stopped the TrainJob.
+func deactivating(o *observed) bool {
+	wl := o.match()
+	return wl != nil && (wl.Annotations[DeactivateAnnotation] != "" || stoppedByUser(o.job)) && workload.IsActive(wl) &&
 		!workloadfinish.IsFinished(wl)
+}
+
+func stoppedByUser(job *api.TrainJob) bool {
+	_, stopped := job.Annotations[api.StopAnnotation]
+	return stopped
+}
+
+// reactivation returns the step that queues a TrainJob again that its user had stopped. What an admin has deactivated
+// stays so.
+func reactivation(o *observed) []step {
+	wl := o.match()
+	if wl == nil || workload.IsActive(wl) || wl.Annotations[api.StopAnnotation] == "" || stoppedByUser(o.job) ||
+		workloadfinish.IsFinished(wl) || o.ended() {
+		return nil
+	}
+	return []step{activate{wl}}
 }
 
 // deactivation returns the step that stops a TrainJob whose Workload is to be deactivated, or deactivates that when the
 // last pod has ended.
 func deactivation(o *observed) []step {
-	wl := o.match()
 	switch {
-	case !deactivating(wl):
+	case !deactivating(o):
 		return nil
 	case !o.suspended() && !o.ended():
 		return []step{suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated}}
 	case o.active():
 		return nil
 	}
-	return []step{deactivate{wl}}
+	return []step{deactivate{o.match(), stoppedByUser(o.job)}}
 }
 
 // preparations returns what a suspended TrainJob needs before its next start.

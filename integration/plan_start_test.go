@@ -21,7 +21,7 @@ func TestDeactivation(t *testing.T) {
 		suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated})
 	wantSteps(t, "its pods have to end", deactivation(observation(d, withJobSet, toDeactivate)))
 	over := observation(d, toDeactivate)
-	wantSteps(t, "its pods have ended", deactivation(over), deactivate{over.workloads.own[0]})
+	wantSteps(t, "its pods have ended", deactivation(over), deactivate{over.workloads.own[0], false})
 	wantSteps(t, "it is deactivated", deactivation(observation(d, toDeactivate, func(o *observed) {
 		o.workloads.own[0].Spec.Active = ptr.To(false)
 	})))

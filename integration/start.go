@@ -25,7 +25,7 @@ type admitted struct {
 func decideStart(o *observed, a *asked, wl admitted) error {
 	match := o.match()
 	switch {
-	case o.stage != stageSuspended || o.queue.blocked != nil || !workload.IsActive(wl.workload) || deactivating(match):
+	case o.stage != stageSuspended || o.queue.blocked != nil || !workload.IsActive(wl.workload) || deactivating(o):
 		return nil // conditions have the reason; Kueue counts nothing of a Workload that is not active
 	case match == nil || match.UID != wl.workload.UID || o.queue.start == nil:
 		a.waiting = "the cache, which doesn't have its Workload yet"

@@ -277,25 +277,47 @@ func (s releaseWorkload) do(ctx context.Context, r *Reconciler, _ *observed) err
 }
 
 // deactivate deactivates a Workload whose pods have ended.
-type deactivate struct{ workload *kueue.Workload }
+type deactivate struct {
+	workload *kueue.Workload
+	byUser   bool // who may activate it again, by taking StopAnnotation off the TrainJob
+}
 
 func (s deactivate) do(ctx context.Context, r *Reconciler, _ *observed) error {
 	wl := s.workload
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{
-			"uid": wl.UID, "resourceVersion": wl.ResourceVersion, "annotations": map[string]any{DeactivateAnnotation: nil},
-		},
-		"spec": map[string]any{"active": false},
-	})
-	if err != nil {
-		return fmt.Errorf("encoding the deactivation: %w", err)
+	annotations := map[string]any{DeactivateAnnotation: nil}
+	if s.byUser {
+		annotations[api.StopAnnotation] = "true"
 	}
-	if err := r.client.Patch(ctx, wl.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := r.setActive(ctx, wl, false, annotations); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("deactivating Workload %s: %w", wl.Name, err))
 	}
 	ctrl.LoggerFrom(ctx).Info("Deactivated a Workload whose pods have ended",
 		"workload", wl.Name, "for", wl.Annotations[DeactivateAnnotation])
 	return nil
+}
+
+// activate activates the Workload of a TrainJob that its user had stopped.
+type activate struct{ workload *kueue.Workload }
+
+func (s activate) do(ctx context.Context, r *Reconciler, _ *observed) error {
+	if err := r.setActive(ctx, s.workload, true, map[string]any{api.StopAnnotation: nil}); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("activating Workload %s: %w", s.workload.Name, err))
+	}
+	return nil
+}
+
+// setActive writes spec.active and annotations of a Workload, in the version that was read.
+func (r *Reconciler) setActive(
+	ctx context.Context, wl *kueue.Workload, active bool, annotations map[string]any,
+) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": wl.UID, "resourceVersion": wl.ResourceVersion, "annotations": annotations},
+		"spec":     map[string]any{"active": active},
+	})
+	if err != nil {
+		return err
+	}
+	return r.client.Patch(ctx, wl.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
 }
 
 // unhold queues a Workload again that was put on hold while its TrainJob was blocked.

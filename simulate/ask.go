@@ -78,7 +78,7 @@ func Ask(ctx context.Context, cluster *Cluster, key types.NamespacedName, length
 	if holdsQuota(wl) {
 		return &Answer{Verdict: Running, Admission: wl.Status.Admission}, nil
 	}
-	cluster = cluster.concerning(wl)
+	cluster = cluster.Concerning(wl)
 	settled, err := Settle(ctx, cluster, now)
 	if err != nil {
 		return nil, err
@@ -167,9 +167,9 @@ func (o *Outcome) victimsOf(uid types.UID) []Preemption {
 	return victims
 }
 
-// concerning returns the part of the cluster that decides about a Workload: the ClusterQueues of its cohort tree, and
+// Concerning returns the part of the cluster that decides about a Workload: the ClusterQueues of its cohort tree, and
 // of others in its namespace's LocalQueues, which it could use instead.
-func (c *Cluster) concerning(wl *kueue.Workload) *Cluster {
+func (c *Cluster) Concerning(wl *kueue.Workload) *Cluster {
 	roots := map[kueue.CohortReference]bool{}
 	names := map[kueue.ClusterQueueReference]bool{}
 	for i := range c.LocalQueues {

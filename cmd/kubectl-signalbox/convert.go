@@ -132,7 +132,7 @@ func (c *converter) report(ctx context.Context, file string, job *conversion) er
 		return err
 	}
 	c.lost += len(problems)
-	write(c.streams.ErrOut, file, job, problems, notes)
+	writeConversion(c.streams.ErrOut, file, job, problems, notes)
 	if c.cluster == nil {
 		return nil
 	}
@@ -156,8 +156,8 @@ func (c *converter) result() error {
 	return nil
 }
 
-// write writes the changes of a TrainJob, what was lost of it, and what may be.
-func write(w io.Writer, file string, job *conversion, problems, notes []string) {
+// writeConversion writes the changes of a TrainJob, what was lost of it, and what may be.
+func writeConversion(w io.Writer, file string, job *conversion, problems, notes []string) {
 	prefix := fmt.Sprintf("%s: TrainJob %s: ", file, job.name())
 	if len(job.changes)+len(problems) == 0 {
 		fmt.Fprintln(w, prefix+"nothing to convert")

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -14,6 +15,9 @@ import (
 func main() {
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	if err := command(streams).ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		if code := errExit(0); errors.As(err, &code) {
+			os.Exit(int(code))
+		}
 		fmt.Fprintln(os.Stderr, "Error:", err)
 		os.Exit(1)
 	}
@@ -29,6 +33,10 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	flags.AddFlags(cmd.PersistentFlags())
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
-	cmd.AddCommand(convertCommand(flags, streams), deleteGangsCommand(flags, streams))
+	cmd.AddCommand(
+		listCommand(flags, streams), topCommand(flags, streams), explainCommand(flags, streams), simulateCommand(flags, streams),
+		logsCommand(flags, streams), waitCommand(flags, streams), stopCommand(flags, streams), resumeCommand(flags, streams),
+		restartCommand(flags, streams), doctorCommand(flags, streams), versionCommand(flags, streams),
+		convertCommand(flags, streams), deleteGangsCommand(flags, streams))
 	return cmd
 }

@@ -107,6 +107,9 @@ type Loss struct {
 }
 
 const (
+	// StopAnnotation of a TrainJob, with any value, stops it: its pods end, its quota is released, and its Workload is
+	// deactivated until the annotation is taken away. It is for users who may change TrainJobs and not Workloads.
+	StopAnnotation = "signalbox.dev/stop"
 	// RestartsAnnotation of a TrainJob is how often it is restarted after its JobSet has failed with pods lost with their
 	// nodes: a whole number, 0 for never. Its own failures don't count. Default DefaultRestarts.
 	RestartsAnnotation = "signalbox.dev/restarts-after-loss"

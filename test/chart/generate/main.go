@@ -5,7 +5,9 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -59,7 +61,37 @@ func run(repository string) error {
 	if err := schema(filepath.Join(repository, "charts", "signalbox"), document.Content[0]); err != nil {
 		return err
 	}
+	if err := runtimes(filepath.Join(repository, "charts", "signalbox-runtimes", "files")); err != nil {
+		return err
+	}
 	return bases(repository)
+}
+
+// runtimes copies the stock runtimes of the Kubeflow Trainer that Signalbox is built with.
+func runtimes(to string) error {
+	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubeflow/trainer/v2")
+	list.Stderr = os.Stderr
+	dir, err := list.Output()
+	if err != nil {
+		return fmt.Errorf("finding Kubeflow Trainer: %w", err)
+	}
+	root := filepath.Join(strings.TrimSpace(string(dir)), "manifests", "base", "runtimes")
+	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && entry.Name() == "data-cache" { // it needs a controller of its own
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".yaml" || entry.Name() == "kustomization.yaml" {
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return write(filepath.Join(to, entry.Name()), string(content))
+	})
 }
 
 // crds copies the CRDs; Helm is to keep them when a release is uninstalled, and the TrainJobs with them. What their

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// completion completes the names of TrainJobs.
+type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
+
+func completeTrainJobs(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) completion {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		s, err := newSession(flags, streams)
+		if err != nil || len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var jobs api.TrainJobList
+		if err := s.client.List(cmd.Context(), &jobs, client.InNamespace(s.namespace)); err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		for i := range jobs.Items {
+			names = append(names, jobs.Items[i].Name)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// flavorsOf returns the flavors that a Workload holds.
+func flavorsOf(wl *kueue.Workload) []string {
+	var names []string
+	for _, a := range wl.Status.Admission.PodSetAssignments {
+		for _, flavor := range a.Flavors {
+			names = append(names, string(flavor))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// watchFrom returns the options of a watch that goes on after a list.
+func watchFrom(version string) *metav1.ListOptions {
+	return &metav1.ListOptions{ResourceVersion: version}
+}
+
+// errExit ends the program with a code and without a message.
+type errExit int
+
+func (e errExit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/workload"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// fieldOwner is the name under which the plugin writes.
+const fieldOwner = client.FieldOwner("kubectl-signalbox")
+
+func stopCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	return controlCommand(flags, streams, "stop", "Stop a TrainJob and give its quota back",
+		"Stop a TrainJob: its pods get SIGTERM, its quota is given back when the last has ended, and it isn't queued until "+
+			"kubectl signalbox resume.\n\nA TrainJob that is stopped keeps the time of its submission, and so its place among "+
+			"those of its priority. It needs the right to change TrainJobs, nothing more.", (*session).stop)
+}
+
+func resumeCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	return controlCommand(flags, streams, "resume", "Queue a TrainJob again that was stopped",
+		"Queue a TrainJob again that kubectl signalbox stop has stopped. It takes its place by the time of its submission.",
+		(*session).resume)
+}
+
+func restartCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	return controlCommand(flags, streams, "restart", "Stop a TrainJob, and queue it again when its pods have ended",
+		"Stop a TrainJob, wait until its pods have ended, and queue it again. It gives its quota back in between, so that "+
+			"others may get it.", (*session).restart)
+}
+
+// controlCommand returns a command that changes one TrainJob.
+func controlCommand(
+	flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams, name, short, long string,
+	run func(*session, context.Context, *api.TrainJob) error,
+) *cobra.Command {
+	return &cobra.Command{
+		Use: name + " TRAINJOB", Short: short, Long: long, Example: "  kubectl signalbox " + name + " resnet",
+		Args: cobra.ExactArgs(1), ValidArgsFunction: completeTrainJobs(flags, streams),
+		RunE: connected(flags, streams, func(ctx context.Context, s *session, args []string) error {
+			job, err := s.trainJob(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return run(s, ctx, job)
+		}),
+	}
+}
+
+// patch changes a TrainJob.
+func (s *session) patch(ctx context.Context, job *api.TrainJob, change map[string]any) error {
+	data, err := json.Marshal(change)
+	if err != nil {
+		return err
+	}
+	patch := client.RawPatch(types.MergePatchType, data)
+	if err := s.client.Patch(ctx, job.DeepCopy(), patch, fieldOwner); err != nil {
+		return fmt.Errorf("changing TrainJob %s: %w", job.Name, err)
+	}
+	return nil
+}
+
+// stopAnnotation returns a change of the annotation that stops a TrainJob; nil takes it away.
+func stopAnnotation(value any) map[string]any {
+	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{api.StopAnnotation: value}}}
+}
+
+// queued reports whether Kueue manages a TrainJob.
+func queued(job *api.TrainJob, wl *kueue.Workload) bool {
+	return wl != nil || job.Labels[constants.QueueLabel] != ""
+}
+
+func (s *session) workload(ctx context.Context, job *api.TrainJob) (*kueue.Workload, error) {
+	var list kueue.WorkloadList
+	if _, err := s.list(ctx, &list, "workloads.kueue.x-k8s.io in namespace "+job.Namespace,
+		client.InNamespace(job.Namespace)); err != nil {
+		return nil, err
+	}
+	return workloadOf(job, list.Items), nil
+}
+
+func (s *session) stop(ctx context.Context, job *api.TrainJob) error {
+	wl, err := s.workload(ctx, job)
+	if err != nil {
+		return err
+	}
+	change := stopAnnotation("true")
+	if !queued(job, wl) {
+		change = map[string]any{"spec": map[string]any{"suspend": true}}
+	}
+	if err := s.patch(ctx, job, change); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.streams.Out, "TrainJob %s is stopping; kubectl signalbox resume %s queues it again, in its place\n",
+		job.Name, job.Name)
+	return nil
+}
+
+func (s *session) resume(ctx context.Context, job *api.TrainJob) error {
+	wl, err := s.workload(ctx, job)
+	if err != nil {
+		return err
+	}
+	_, stopped := job.Annotations[api.StopAnnotation]
+	switch {
+	case stopped:
+		if err := s.patch(ctx, job, stopAnnotation(nil)); err != nil {
+			return err
+		}
+		fmt.Fprintf(s.streams.Out, "TrainJob %s is queued again\n", job.Name)
+	case !queued(job, wl) && ptr.Deref(job.Spec.Suspend, false):
+		if err := s.patch(ctx, job, map[string]any{"spec": map[string]any{"suspend": false}}); err != nil {
+			return err
+		}
+		fmt.Fprintf(s.streams.Out, "TrainJob %s runs, outside quota\n", job.Name)
+	case wl != nil && !workload.IsActive(wl):
+		return fmt.Errorf("workload %s of TrainJob %s was deactivated by Kueue or by an admin, not with kubectl signalbox "+
+			"stop; an admin may set its spec.active to true", wl.Name, job.Name)
+	default:
+		fmt.Fprintf(s.streams.Out, "TrainJob %s was not stopped\n", job.Name)
+	}
+	return nil
+}
+
+func (s *session) restart(ctx context.Context, job *api.TrainJob) error {
+	if _, stopped := job.Annotations[api.StopAnnotation]; stopped {
+		return s.resume(ctx, job)
+	}
+	if err := s.stop(ctx, job); err != nil {
+		return err
+	}
+	for {
+		wl, err := s.workload(ctx, job)
+		if err != nil {
+			return err
+		}
+		current, err := s.trainJob(ctx, job.Name)
+		if err != nil {
+			return err
+		}
+		if wl != nil && !workload.IsActive(wl) || wl == nil && ptr.Deref(current.Spec.Suspend, false) {
+			return s.resume(ctx, current)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("TrainJob %s is stopped; kubectl signalbox resume %s queues it again: %w", job.Name, job.Name,
+				ctx.Err())
+		case <-time.After(time.Second):
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/signalbox-dev/signalbox/explain"
+)
+
+func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use: "explain TRAINJOB", Aliases: []string{"why"}, Short: "Say why a TrainJob is in its state, and what to do",
+		Long: "Say where a TrainJob stands and since when, what its queue lacks in numbers and who holds it, who is ahead of " +
+			"it, what has happened to it, and what to do.\n\nIt works with the rights of a user of the namespace. With the " +
+			"right to read ClusterQueues and all Workloads it shows numbers; it says which rights are missing.",
+		Example:           "  kubectl signalbox explain resnet -n vision",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeTrainJobs(flags, streams),
+		RunE: connected(flags, streams, func(ctx context.Context, s *session, args []string) error {
+			job, err := s.trainJob(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			q, err := s.queues(ctx, s.namespace)
+			if err != nil {
+				return err
+			}
+			facts, err := s.facts(ctx, job, q)
+			if err != nil {
+				return err
+			}
+			e := explain.Explain(facts)
+			if output != "" {
+				return printAs(streams.Out, output, e)
+			}
+			return write(streams.Out, e)
+		}),
+	}
+	outputFlag(cmd, &output, "json", "yaml")
+	return cmd
+}
+
+// write writes an explanation for people.
+func write(w io.Writer, e *explain.Explanation) error {
+	head := fmt.Sprintf("TrainJob %s/%s is %s", e.Namespace, e.Name, e.State)
+	if e.Cause.Since != nil {
+		head += fmt.Sprintf(", for %s", age(*e.Cause.Since))
+	}
+	fmt.Fprintln(w, head+".")
+	text := string(e.Cause.Code)
+	if e.Cause.Reason != "" && e.Cause.Reason != text {
+		text += " (" + e.Cause.Reason + ")"
+	}
+	fmt.Fprintf(w, "  %s: %s\n", text, e.Cause.Text)
+	if e.Queue != "" {
+		queue := "LocalQueue " + e.Queue
+		if e.ClusterQueue != "" {
+			queue += ", ClusterQueue " + e.ClusterQueue
+		}
+		fmt.Fprintf(w, "  %s, priority %d", queue, e.Priority)
+		if e.Place > 0 {
+			fmt.Fprintf(w, ", place %d of %d", e.Place, e.Waiting)
+		}
+		fmt.Fprintln(w)
+	}
+	if len(e.Cause.Do) > 0 {
+		fmt.Fprintln(w, "\nWhat to do:")
+		for _, do := range e.Cause.Do {
+			fmt.Fprintln(w, "  -", do)
+		}
+	}
+	if err := writeQuota(w, e); err != nil {
+		return err
+	}
+	fmt.Fprintln(w, "\nWhat has happened:")
+	var rows [][]string
+	for _, m := range e.Timeline {
+		rows = append(rows, []string{"  " + m.Time.Local().Format(time.TimeOnly), m.Source, oneLine(m.Text)})
+	}
+	if err := table(w, nil, rows); err != nil {
+		return err
+	}
+	if len(e.Missing) > 0 {
+		fmt.Fprintf(w, "\nYou lack rights that would show more: %s.\n", strings.Join(e.Missing, "; "))
+	}
+	return nil
+}
+
+// writeQuota writes the numbers.
+func writeQuota(w io.Writer, e *explain.Explanation) error {
+	if len(e.Flavors) > 0 {
+		fmt.Fprintln(w, "\nQuota:")
+		rows := [][]string{}
+		for _, f := range e.Flavors {
+			rows = append(rows, []string{"  " + f.Name, f.Resource, f.Needed, f.Free, orNone(f.Short), f.Nominal, f.Most,
+				orNone(f.Unsuitable)})
+		}
+		header := []string{"  FLAVOR", "RESOURCE", "NEEDED", "FREE", "SHORT", "NOMINAL", "MOST", "UNSUITABLE"}
+		if err := table(w, header, rows); err != nil {
+			return err
+		}
+	}
+	const most = 10
+	if len(e.Ahead) > 0 {
+		fmt.Fprintln(w, "\nAhead of it:")
+		rows := [][]string{}
+		for i, a := range e.Ahead {
+			if i == most {
+				rows = append(rows, []string{fmt.Sprintf("  and %d more", len(e.Ahead)-most)})
+				break
+			}
+			rows = append(rows, []string{"  " + a.Namespace + "/" + a.Name, fmt.Sprintf("priority %d", a.Priority),
+				"waits " + age(a.Since)})
+		}
+		return table(w, nil, rows)
+	}
+	return nil
+}
+
+// oneLine puts a text into one line of a table.
+func oneLine(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	const most = 160
+	if r := []rune(text); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return text
+}

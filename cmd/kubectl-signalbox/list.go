@@ -1,0 +1,199 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/explain"
+)
+
+// listOptions are the flags of list.
+type listOptions struct {
+	all, watch bool
+	selector   string
+	output     string
+}
+
+func listCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	var o listOptions
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List TrainJobs with their place in the queue", Args: cobra.NoArgs,
+		Long: "List TrainJobs with their state, their place in the queue, flavor, nodes, priority and how long they have " +
+			"waited.\n\nPLACE is the place among those that wait in the same ClusterQueue, by Kueue's order; it needs the " +
+			"right to list Workloads of all namespaces.",
+		Example: "  kubectl signalbox list -n vision\n  kubectl signalbox list -A -o wide --watch",
+		RunE: connected(flags, streams, func(ctx context.Context, s *session, _ []string) error {
+			return list(ctx, s, o)
+		}),
+	}
+	cmd.Flags().BoolVarP(&o.all, "all-namespaces", "A", false, "list the TrainJobs of all namespaces")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "go on, and print each TrainJob that changes")
+	cmd.Flags().StringVarP(&o.selector, "selector", "l", "", "a label selector, such as team=vision")
+	outputFlag(cmd, &o.output, "wide", "json", "yaml", "name")
+	return cmd
+}
+
+// row is what list says of a TrainJob.
+type row struct {
+	Namespace    string `json:"namespace"`
+	Name         string `json:"name"`
+	State        string `json:"state"`
+	Queue        string `json:"queue,omitempty"`
+	ClusterQueue string `json:"clusterQueue,omitempty"`
+	Place        int    `json:"place,omitempty"`
+	Waiting      int    `json:"waiting,omitempty"`
+	Priority     int32  `json:"priority"`
+	Nodes        string `json:"nodes,omitempty"`
+	Flavor       string `json:"flavor,omitempty"`
+	Waited       string `json:"waited,omitempty"`
+	Age          string `json:"age"`
+	Cause        string `json:"cause,omitempty"`
+}
+
+func list(ctx context.Context, s *session, o listOptions) error {
+	selector, err := labels.Parse(o.selector)
+	if err != nil {
+		return fmt.Errorf("--selector: %w", err)
+	}
+	namespace := s.namespace
+	if o.all {
+		namespace = ""
+	}
+	options := []client.ListOption{client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}}
+	var jobs api.TrainJobList
+	if err := s.client.List(ctx, &jobs, options...); err != nil {
+		return fmt.Errorf("listing TrainJobs: %w", err)
+	}
+	q, err := s.queues(ctx, s.namespace)
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(jobs.Items, func(a, b api.TrainJob) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	rows := make([]row, 0, len(jobs.Items))
+	for i := range jobs.Items {
+		rows = append(rows, rowOf(&jobs.Items[i], q))
+	}
+	if err := s.printRows(rows, o, true); err != nil || !o.watch {
+		if len(rows) == 0 && o.output != "json" && o.output != "yaml" {
+			fmt.Fprintln(s.streams.ErrOut, "No TrainJobs found.")
+		}
+		return err
+	}
+	options = append(options, &client.ListOptions{Raw: watchFrom(jobs.ResourceVersion)})
+	return s.watchRows(ctx, o, options)
+}
+
+// watchRows prints each TrainJob that changes.
+func (s *session) watchRows(ctx context.Context, o listOptions, options []client.ListOption) error {
+	w, err := s.client.Watch(ctx, &api.TrainJobList{}, options...)
+	if err != nil {
+		return fmt.Errorf("watching TrainJobs: %w", err)
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		job, is := event.Object.(*api.TrainJob)
+		if !is || event.Type == watch.Bookmark {
+			continue
+		}
+		q, err := s.queues(ctx, s.namespace)
+		if err != nil {
+			return err
+		}
+		r := rowOf(job, q)
+		if event.Type == watch.Deleted {
+			r.State = "Deleted"
+		}
+		if err := s.printRows([]row{r}, o, false); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// printRows writes rows in the format that was asked for.
+func (s *session) printRows(rows []row, o listOptions, header bool) error {
+	switch o.output {
+	case "json", "yaml":
+		return printAs(s.streams.Out, o.output, rows)
+	case "name":
+		for _, r := range rows {
+			fmt.Fprintln(s.streams.Out, "trainjob."+trainerapi.GroupVersion.Group+"/"+r.Name)
+		}
+		return nil
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	titles := []string{"NAME", "STATE", "QUEUE", "PLACE", "PRIORITY", "NODES", "FLAVOR", "WAITED", "AGE"}
+	if o.all {
+		titles = slices.Insert(titles, 0, "NAMESPACE")
+	}
+	if o.output == "wide" {
+		titles = append(titles, "CLUSTERQUEUE", "CAUSE")
+	}
+	var cells [][]string
+	for _, r := range rows {
+		cells = append(cells, r.cells(o))
+	}
+	if !header {
+		titles = nil
+	}
+	return table(s.streams.Out, titles, cells)
+}
+
+func (r row) cells(o listOptions) []string {
+	place := ""
+	if r.Place > 0 {
+		place = fmt.Sprintf("%d of %d", r.Place, r.Waiting)
+	}
+	cells := []string{r.Name, r.State, orNone(r.Queue), orNone(place), strconv.Itoa(int(r.Priority)), orNone(r.Nodes),
+		orNone(r.Flavor), orNone(r.Waited), r.Age}
+	if o.all {
+		cells = slices.Insert(cells, 0, r.Namespace)
+	}
+	if o.output == "wide" {
+		cells = append(cells, orNone(r.ClusterQueue), orNone(r.Cause))
+	}
+	return cells
+}
+
+// rowOf returns what list says of a TrainJob.
+func rowOf(job *api.TrainJob, q *queues) row {
+	e := explain.Explain(q.factsOf(job))
+	r := row{
+		Namespace: job.Namespace, Name: job.Name, State: e.State, Queue: e.Queue, ClusterQueue: e.ClusterQueue,
+		Place: e.Place, Waiting: e.Waiting, Priority: e.Priority, Flavor: job.Status.Flavor,
+		Nodes: job.Status.Nodes, Age: age(job.CreationTimestamp.Time), Cause: string(e.Cause.Code),
+	}
+	wl := workloadOf(job, q.Workloads)
+	if r.Nodes == "" && wl != nil {
+		pods := int32(0)
+		for i := range wl.Spec.PodSets {
+			pods = max(pods, wl.Spec.PodSets[i].Count)
+		}
+		r.Nodes = strconv.Itoa(int(pods))
+	}
+	if r.Flavor == "" && wl != nil && wl.Status.Admission != nil && !isFinished(wl) {
+		r.Flavor = strings.Join(flavorsOf(wl), ",")
+	}
+	if ptr.Deref(job.Spec.Suspend, false) && wl != nil {
+		r.Waited = age(wl.CreationTimestamp.Time)
+	}
+	return r
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// logOptions are the flags of logs.
+type logOptions struct {
+	following, timestamps bool
+	tail               int64
+	rank               string
+}
+
+func logsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	o := logOptions{tail: -1}
+	cmd := &cobra.Command{
+		Use: "logs TRAINJOB", Short: "Print the logs of all ranks of a TrainJob",
+		Long: "Print the logs of all pods of a TrainJob; each line begins with the ReplicatedJob and the rank.\n\nWith " +
+			"--follow it goes on through preemption, restart and resume, until the TrainJob has ended.",
+		Example:           "  kubectl signalbox logs resnet -f\n  kubectl signalbox logs resnet --rank node-0 --tail 20",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeTrainJobs(flags, streams),
+		RunE: connected(flags, streams, func(ctx context.Context, s *session, args []string) error {
+			return newTail(s, args[0], o).run(ctx)
+		}),
+	}
+	cmd.Flags().BoolVarP(&o.following, "follow", "f", false, "go on until the TrainJob has ended")
+	cmd.Flags().BoolVar(&o.timestamps, "timestamps", false, "begin each line with its time")
+	cmd.Flags().Int64Var(&o.tail, "tail", -1, "lines of each container to begin with; -1 for all")
+	cmd.Flags().StringVar(&o.rank, "rank", "", "print one rank alone, such as node-0")
+	return cmd
+}
+
+// tail prints the logs of a TrainJob's containers, each once.
+type tail struct {
+	*session
+	name string
+	logOptions
+
+	mu      sync.Mutex // of the output, and of started
+	started map[string]bool
+	all     sync.WaitGroup
+}
+
+func newTail(s *session, name string, o logOptions) *tail {
+	return &tail{session: s, name: name, logOptions: o, started: map[string]bool{}}
+}
+
+func (t *tail) run(ctx context.Context) error {
+	if _, err := t.trainJob(ctx, t.name); err != nil {
+		return err
+	}
+	if !t.following {
+		pods, err := t.pods(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range pods {
+			for _, container := range containersOf(&pods[i]) {
+				if err := t.stream(ctx, &pods[i], container); err != nil {
+					return err
+				}
+			}
+		}
+		if len(pods) == 0 {
+			fmt.Fprintf(t.streams.ErrOut, "TrainJob %s has no pods; kubectl signalbox explain %s says why\n", t.name, t.name)
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watched := make(chan error, 1)
+	go func() { watched <- t.watchPods(ctx) }()
+	last := api.TrainJobState("")
+	err := t.session.follow(ctx, t.name, func(job *api.TrainJob, state api.TrainJobState) (bool, error) {
+		if state != last {
+			t.note("TrainJob is " + string(state))
+			last = state
+		}
+		return job == nil || slices.Contains(ends, state), nil
+	})
+	if pods, listErr := t.pods(ctx); listErr == nil { // what a watch has not shown yet
+		t.startAll(ctx, pods)
+	}
+	t.all.Wait()
+	cancel()
+	if failed := <-watched; err == nil && failed != nil && ctx.Err() == nil {
+		err = failed
+	}
+	return err
+}
+
+// note writes a line that is no container's.
+func (t *tail) note(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fmt.Fprintln(t.streams.ErrOut, "--- "+text)
+}
+
+// pods returns the TrainJob's pods, in the order of their ranks.
+func (t *tail) pods(ctx context.Context) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	err := t.client.List(ctx, &list, client.InNamespace(t.namespace), client.MatchingLabels{jobset.JobSetNameKey: t.name})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pods of TrainJob %s: %w", t.name, err)
+	}
+	slices.SortStableFunc(list.Items, func(a, b corev1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Labels[jobset.ReplicatedJobNameKey], b.Labels[jobset.ReplicatedJobNameKey]),
+			cmp.Compare(indexOf(&a), indexOf(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time))
+	})
+	return list.Items, nil
+}
+
+// indexOf returns the rank of a pod in its ReplicatedJob.
+func indexOf(p *corev1.Pod) int {
+	job, _ := strconv.Atoi(p.Labels[jobset.JobIndexKey])
+	pod, _ := strconv.Atoi(p.Labels["batch.kubernetes.io/job-completion-index"])
+	return job*1_000_000 + pod
+}
+
+// rankOf returns how users name a pod: the ReplicatedJob and its rank, such as node-0.
+func rankOf(p *corev1.Pod) string {
+	pod := p.Labels["batch.kubernetes.io/job-completion-index"]
+	if job := p.Labels[jobset.JobIndexKey]; job != "" && job != "0" {
+		return fmt.Sprintf("%s-%s-%s", p.Labels[jobset.ReplicatedJobNameKey], job, pod)
+	}
+	return fmt.Sprintf("%s-%s", p.Labels[jobset.ReplicatedJobNameKey], pod)
+}
+
+// containersOf returns the containers of a pod that have a log.
+func containersOf(p *corev1.Pod) []string {
+	var names []string
+	for _, s := range append(slices.Clone(p.Status.InitContainerStatuses), p.Status.ContainerStatuses...) {
+		if s.State.Running != nil || s.State.Terminated != nil {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// watchPods starts the log of each container that starts, until the context ends.
+func (t *tail) watchPods(ctx context.Context) error {
+	for ctx.Err() == nil {
+		pods, err := t.pods(ctx)
+		if err != nil {
+			return err
+		}
+		t.startAll(ctx, pods)
+		w, err := t.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(t.namespace),
+			client.MatchingLabels{jobset.JobSetNameKey: t.name})
+		if err != nil {
+			return fmt.Errorf("watching the pods of TrainJob %s: %w", t.name, err)
+		}
+		for event := range w.ResultChan() {
+			if p, is := event.Object.(*corev1.Pod); is {
+				t.startAll(ctx, []corev1.Pod{*p})
+			}
+		}
+		w.Stop()
+	}
+	return nil
+}
+
+// startAll starts the logs of containers that have not been started.
+func (t *tail) startAll(ctx context.Context, pods []corev1.Pod) {
+	for i := range pods {
+		p := pods[i]
+		for _, container := range containersOf(&p) {
+			key := string(p.UID) + "/" + container
+			t.mu.Lock()
+			known := t.started[key]
+			t.started[key] = true
+			t.mu.Unlock()
+			if known {
+				continue
+			}
+			t.all.Go(func() {
+				if err := t.stream(ctx, &p, container); err != nil && ctx.Err() == nil {
+					t.note(err.Error())
+				}
+			})
+		}
+	}
+}
+
+// stream prints the log of one container.
+func (t *tail) stream(ctx context.Context, p *corev1.Pod, container string) error {
+	rank := rankOf(p)
+	if t.rank != "" && t.rank != rank {
+		return nil
+	}
+	options := &corev1.PodLogOptions{Container: container, Follow: t.following, Timestamps: t.timestamps}
+	if t.tail >= 0 {
+		options.TailLines = ptr.To(t.tail)
+	}
+	lines, err := t.clients.CoreV1().Pods(t.namespace).GetLogs(p.Name, options).Stream(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the log of container %s of pod %s: %w", container, p.Name, err)
+	}
+	defer lines.Close()
+	reader := bufio.NewReader(lines)
+	for {
+		line, err := reader.ReadString('\n')
+		if line != "" {
+			t.mu.Lock()
+			fmt.Fprintf(t.streams.Out, "[%s] %s\n", rank, strings.TrimSuffix(line, "\n"))
+			t.mu.Unlock()
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading the log of container %s of pod %s: %w", container, p.Name, err)
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/yaml"
+
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/simulate"
+)
+
+// session is a cluster, as one user sees it.
+type session struct {
+	config    *rest.Config
+	client    client.WithWatch
+	clients   kubernetes.Interface
+	namespace string
+	streams   genericiooptions.IOStreams
+	// missing are the rights that the user lacks, such as "list nodes".
+	missing []string
+}
+
+// newSession connects to the cluster that the flags name.
+func newSession(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) (*session, error) {
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("finding the cluster: %w", err)
+	}
+	config.QPS, config.Burst = 50, 100 // a command makes a few dozen requests at once
+	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme), kueue.AddToScheme(scheme),
+		jobset.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), admissionv1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connecting: %w", err)
+	}
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting: %w", err)
+	}
+	return &session{config: config, client: c, clients: clients, namespace: namespace, streams: streams}, nil
+}
+
+// connected returns a cobra function that runs with a session.
+func connected(
+	flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams,
+	run func(ctx context.Context, s *session, args []string) error,
+) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		s, err := newSession(flags, streams)
+		if err != nil {
+			return err
+		}
+		return run(cmd.Context(), s, args)
+	}
+}
+
+// lacks notes that the user lacks a right, once.
+func (s *session) lacks(right string) {
+	if !slices.Contains(s.missing, right) {
+		s.missing = append(s.missing, right)
+	}
+}
+
+// list reads objects. It reports whether they could be read: what the user may not read is noted, and kinds that the
+// cluster doesn't have are none.
+func (s *session) list(ctx context.Context, list client.ObjectList, what string, options ...client.ListOption) (bool, error) {
+	err := s.client.List(ctx, list, options...)
+	switch {
+	case err == nil:
+		return true, nil
+	case apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err):
+		return true, nil
+	case apierrors.IsForbidden(err):
+		s.lacks("list " + what)
+		return false, nil
+	}
+	return false, fmt.Errorf("listing %s: %w", what, err)
+}
+
+// listWide reads objects of all namespaces, or of the user's own if that isn't allowed.
+func (s *session) listWide(
+	ctx context.Context, list client.ObjectList, what, namespace string,
+) (everywhere bool, err error) {
+	if everywhere, err = s.list(ctx, list, what); err != nil || everywhere {
+		return everywhere, err
+	}
+	_, err = s.list(ctx, list, what+" in namespace "+namespace, client.InNamespace(namespace))
+	return false, err
+}
+
+// kueueNamespace is where Kueue is installed.
+func kueueNamespace() string {
+	if name := os.Getenv("KUEUE_NAMESPACE"); name != "" {
+		return name
+	}
+	return "kueue-system"
+}
+
+// queues is what a user sees of the queues.
+type queues struct {
+	simulate.Cluster
+	// clusterQueues and others are set if all ClusterQueues, and all namespaces' Workloads, were read.
+	clusterQueues, others bool
+}
+
+// queues reads all that Kueue decides on, as far as the user may.
+func (s *session) queues(ctx context.Context, namespace string) (*queues, error) {
+	q := &queues{}
+	var clusterQueues kueue.ClusterQueueList
+	var localQueues kueue.LocalQueueList
+	var cohorts kueue.CohortList
+	var flavors kueue.ResourceFlavorList
+	var topologies kueue.TopologyList
+	var checks kueue.AdmissionCheckList
+	var workloads kueue.WorkloadList
+	var err error
+	if q.clusterQueues, err = s.list(ctx, &clusterQueues, "clusterqueues.kueue.x-k8s.io"); err != nil {
+		return nil, err
+	}
+	if _, err = s.listWide(ctx, &localQueues, "localqueues.kueue.x-k8s.io", namespace); err != nil {
+		return nil, err
+	}
+	if q.others, err = s.listWide(ctx, &workloads, "workloads.kueue.x-k8s.io", namespace); err != nil {
+		return nil, err
+	}
+	for what, list := range map[string]client.ObjectList{
+		"cohorts.kueue.x-k8s.io": &cohorts, "resourceflavors.kueue.x-k8s.io": &flavors,
+		"topologies.kueue.x-k8s.io": &topologies, "admissionchecks.kueue.x-k8s.io": &checks,
+	} {
+		if _, err := s.list(ctx, list, what); err != nil {
+			return nil, err
+		}
+	}
+	q.ClusterQueues, q.LocalQueues, q.Cohorts = clusterQueues.Items, localQueues.Items, cohorts.Items
+	q.Flavors, q.Topologies, q.AdmissionChecks = flavors.Items, topologies.Items, checks.Items
+	q.Workloads = workloads.Items
+	if q.Config, err = s.kueueConfig(ctx); err != nil {
+		return nil, err
+	}
+	return q, s.surroundings(ctx, q, namespace)
+}
+
+// surroundings reads what a simulation needs in addition.
+func (s *session) surroundings(ctx context.Context, q *queues, namespace string) error {
+	var namespaces corev1.NamespaceList
+	var limits corev1.LimitRangeList
+	var classes nodev1.RuntimeClassList
+	read, err := s.list(ctx, &namespaces, "namespaces")
+	if err != nil {
+		return err
+	}
+	if q.Namespaces = namespaces.Items; !read {
+		q.Namespaces = namespacesOf(q.Workloads, namespace)
+	}
+	if _, err := s.listWide(ctx, &limits, "limitranges", namespace); err != nil {
+		return err
+	}
+	if _, err := s.list(ctx, &classes, "runtimeclasses.node.k8s.io"); err != nil {
+		return err
+	}
+	q.LimitRanges, q.RuntimeClasses = limits.Items, classes.Items
+	if len(q.Topologies) == 0 {
+		return nil
+	}
+	var nodes corev1.NodeList
+	var pods corev1.PodList
+	if _, err := s.list(ctx, &nodes, "nodes"); err != nil {
+		return err
+	}
+	if _, err := s.list(ctx, &pods, "pods"); err != nil {
+		return err
+	}
+	q.Nodes, q.Pods = nodes.Items, pods.Items
+	return nil
+}
+
+// namespacesOf returns the namespaces of Workloads by their names alone: their labels, which ClusterQueues select by,
+// may not be read.
+func namespacesOf(workloads []kueue.Workload, own string) []corev1.Namespace {
+	names := []string{own}
+	for i := range workloads {
+		names = append(names, workloads[i].Namespace)
+	}
+	slices.Sort(names)
+	var namespaces []corev1.Namespace
+	for _, name := range slices.Compact(names) {
+		namespace := corev1.Namespace{}
+		namespace.Name, namespace.Labels = name, map[string]string{corev1.LabelMetadataName: name}
+		namespaces = append(namespaces, namespace)
+	}
+	return namespaces
+}
+
+// kueueConfig returns Kueue's configuration; nil if it can't be read, which means Kueue's defaults.
+func (s *session) kueueConfig(ctx context.Context) (*kueueconfig.Configuration, error) {
+	var cm corev1.ConfigMap
+	key := client.ObjectKey{Namespace: kueueNamespace(), Name: "kueue-manager-config"}
+	switch err := s.client.Get(ctx, key, &cm); {
+	case apierrors.IsForbidden(err):
+		s.lacks("get configmap " + key.String())
+		return nil, nil
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading Kueue's configuration: %w", err)
+	}
+	config := &kueueconfig.Configuration{}
+	if err := yaml.Unmarshal([]byte(cm.Data["controller_manager_config.yaml"]), config); err != nil {
+		return nil, fmt.Errorf("ConfigMap %s: %w", key, err)
+	}
+	return config, nil
+}
+
+// trainJob reads a TrainJob of the session's namespace.
+func (s *session) trainJob(ctx context.Context, name string) (*api.TrainJob, error) {
+	job := &api.TrainJob{}
+	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, job); err != nil {
+		return nil, fmt.Errorf("reading TrainJob %s in namespace %s: %w", name, s.namespace, err)
+	}
+	return job, nil
+}
+
+// workloadOf returns a TrainJob's Workload: the one that isn't finished, or else the last; nil if there is none.
+func workloadOf(job *api.TrainJob, workloads []kueue.Workload) *kueue.Workload {
+	var found *kueue.Workload
+	for i := range workloads {
+		wl := &workloads[i]
+		if wl.Namespace != job.Namespace || !slices.ContainsFunc(wl.OwnerReferences, ownedBy(job)) {
+			continue
+		}
+		if found == nil || isFinished(found) || found.CreationTimestamp.Before(&wl.CreationTimestamp) && !isFinished(wl) {
+			found = wl
+		}
+	}
+	return found
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/explain"
+	"github.com/signalbox-dev/signalbox/simulate"
+)
+
+// viewOf puts an answer into users' terms.
+func viewOf(job *api.TrainJob, cluster *simulate.Cluster, a *simulate.Answer) *simulated {
+	v := &simulated{
+		Namespace: job.Namespace, Name: job.Name, Verdict: string(a.Verdict), Message: a.Message,
+		After: owners(cluster, a.After), Ahead: owners(cluster, a.Ahead),
+	}
+	v.Flavors, v.Nodes = admissionOf(a.Admission)
+	for _, victim := range a.Victims {
+		v.Preempt = append(v.Preempt, owners(cluster, []types.NamespacedName{victim.Victim})...)
+	}
+	for _, c := range a.Changes {
+		flavors, _ := admissionOf(c.Admission)
+		v.Changes = append(v.Changes, simulatedChange{Set: setOf(c), Flavors: flavors})
+	}
+	return v
+}
+
+// owners returns the jobs of Workloads, as NAMESPACE/NAME.
+func owners(cluster *simulate.Cluster, keys []types.NamespacedName) []string {
+	var names []string
+	for _, key := range keys {
+		name := key.Name
+		if wl := cluster.Workload(key); wl != nil {
+			name = explain.Owner(wl)
+		}
+		names = append(names, key.Namespace+"/"+name)
+	}
+	return names
+}
+
+// admissionOf returns the flavor of each resource, and the pods of each PodSet.
+func admissionOf(a *kueue.Admission) (flavors map[string]string, nodes map[string]int32) {
+	if a == nil {
+		return nil, nil
+	}
+	flavors, nodes = map[string]string{}, map[string]int32{}
+	for _, assignment := range a.PodSetAssignments {
+		nodes[string(assignment.Name)] = ptr.Deref(assignment.Count, 0)
+		for name, flavor := range assignment.Flavors {
+			if before := flavors[string(name)]; before != "" && before != string(flavor) {
+				flavors[string(name)] = before + "," + string(flavor)
+				continue
+			}
+			flavors[string(name)] = string(flavor)
+		}
+	}
+	return flavors, nodes
+}
+
+// setOf returns a change as the flags that make it.
+func setOf(c simulate.Change) string {
+	switch {
+	case c.Queue != "":
+		return "queue=" + c.Queue
+	case c.Nodes > 0:
+		return fmt.Sprintf("nodes=%d", c.Nodes)
+	}
+	return "no node selector for " + strings.Join(c.Selector, ", ")
+}
+
+func (v *simulated) write(s *session) {
+	out := s.streams.Out
+	where := ""
+	if len(v.Flavors) > 0 {
+		var parts []string
+		for _, name := range slices.Sorted(maps.Keys(v.Flavors)) {
+			parts = append(parts, v.Flavors[name]+" for "+name)
+		}
+		where = " on " + strings.Join(parts, ", ")
+	}
+	switch simulate.Verdict(v.Verdict) {
+	case simulate.Running:
+		fmt.Fprintf(out, "%s/%s has quota already%s.\n", v.Namespace, v.Name, where)
+	case simulate.Admitted:
+		fmt.Fprintf(out, "%s/%s would be admitted now%s.\n", v.Namespace, v.Name, where)
+	case simulate.Preempts:
+		fmt.Fprintf(out, "%s/%s would be admitted now%s, and preempt %s.\n", v.Namespace, v.Name, where,
+			strings.Join(v.Preempt, ", "))
+	case simulate.Waits:
+		fmt.Fprintf(out, "%s/%s waits%s until %s.\n", v.Namespace, v.Name, where, endOf(v.After))
+	case simulate.Never:
+		fmt.Fprintf(out, "%s/%s is never admitted as it is, even if nobody else asks for quota.\n", v.Namespace, v.Name)
+	}
+	if len(v.Ahead) > 0 {
+		fmt.Fprintf(out, "Before it come %s.\n", strings.Join(v.Ahead, ", "))
+	}
+	if v.Message != "" {
+		fmt.Fprintf(out, "Kueue says: %s.\n", strings.TrimSuffix(v.Message, "."))
+	}
+	if e := v.Start; e != nil {
+		fmt.Fprintf(out, "It starts at about %s, between %s and %s (%s).\n", clock(e.Likely), clock(e.Earliest),
+			clock(e.Latest), e.Sure)
+	}
+	if len(v.Changes) > 0 {
+		fmt.Fprintln(out, "It would be admitted with:")
+		for _, c := range v.Changes {
+			fmt.Fprintf(out, "  %s\n", c.Set)
+		}
+	}
+	s.tellMissing()
+}
+
+func endOf(after []string) string {
+	if len(after) == 0 {
+		return "others have ended"
+	}
+	if len(after) == 1 {
+		return after[0] + " has ended"
+	}
+	return strings.Join(after, ", ") + " have ended"
+}
+
+func clock(t time.Time) string {
+	if time.Until(t) < 20*time.Hour {
+		return t.Local().Format("15:04")
+	}
+	return t.Local().Format("2006-01-02 15:04")
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
+
+	"github.com/signalbox-dev/signalbox/explain"
+	"github.com/signalbox-dev/signalbox/podsets"
+)
+
+func topCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use: "top", Short: "Show quota by ClusterQueue, flavor and team", Args: cobra.NoArgs,
+		Long: "Show for each ClusterQueue and flavor what is nominal, used, borrowed and waited for, then what each team " +
+			"(namespace) uses and waits for, and who is preempted by whom.\n\nIt needs the right to list ClusterQueues and the " +
+			"Workloads of all namespaces.",
+		Example: "  kubectl signalbox top",
+		RunE: connected(flags, streams, func(ctx context.Context, s *session, _ []string) error {
+			return top(ctx, s, output)
+		}),
+	}
+	outputFlag(cmd, &output, "json", "yaml")
+	return cmd
+}
+
+// quotaRow is the quota of a flavor in a ClusterQueue.
+type quotaRow struct {
+	ClusterQueue string `json:"clusterQueue"`
+	Cohort       string `json:"cohort,omitempty"`
+	Flavor       string `json:"flavor"`
+	Resource     string `json:"resource"`
+	Nominal      string `json:"nominal"`
+	Used         string `json:"used"`
+	Borrowed     string `json:"borrowed"`
+	// Waiting is what the Workloads that wait in the ClusterQueue ask for, of any of its flavors.
+	Waiting string `json:"waiting"`
+}
+
+// teamRow is what a namespace uses and waits for.
+type teamRow struct {
+	Namespace string `json:"namespace"`
+	Resource  string `json:"resource"`
+	Flavor    string `json:"flavor,omitempty"`
+	Used      string `json:"used"`
+	Waiting   string `json:"waiting,omitempty"`
+}
+
+// preemptionRow is a Workload that is being preempted.
+type preemptionRow struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	By        string `json:"by"`
+	Why       string `json:"why"`
+}
+
+// overview is all that top shows.
+type overview struct {
+	Quota       []quotaRow      `json:"quota"`
+	Teams       []teamRow       `json:"teams"`
+	Preemptions []preemptionRow `json:"preemptions"`
+	Missing     []string        `json:"missingRights,omitempty"`
+}
+
+func top(ctx context.Context, s *session, output string) error {
+	q, err := s.queues(ctx, s.namespace)
+	if err != nil {
+		return err
+	}
+	if !q.clusterQueues {
+		return fmt.Errorf("you may not list ClusterQueues, so that there is nothing to show; ask for the right to list " +
+			"clusterqueues.kueue.x-k8s.io (Kueue's ClusterRole kueue-batch-admin-role has it), or use kubectl signalbox list")
+	}
+	view := overview{Quota: quotaRows(q), Teams: teamRows(q), Preemptions: preemptionRows(q), Missing: s.missing}
+	if output != "" {
+		return printAs(s.streams.Out, output, view)
+	}
+	if err := view.write(s); err != nil {
+		return err
+	}
+	s.tellMissing()
+	return nil
+}
+
+func (v *overview) write(s *session) error {
+	rows := [][]string{}
+	for _, r := range v.Quota {
+		rows = append(rows, []string{r.ClusterQueue, orNone(r.Cohort), r.Flavor, r.Resource, r.Nominal, r.Used, r.Borrowed,
+			r.Waiting})
+	}
+	header := []string{"CLUSTERQUEUE", "COHORT", "FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "WAITING"}
+	if err := table(s.streams.Out, header, rows); err != nil {
+		return err
+	}
+	rows = nil
+	for _, r := range v.Teams {
+		rows = append(rows, []string{r.Namespace, orNone(r.Flavor), r.Resource, r.Used, orNone(r.Waiting)})
+	}
+	fmt.Fprintln(s.streams.Out)
+	if err := table(s.streams.Out, []string{"NAMESPACE", "FLAVOR", "RESOURCE", "USED", "WAITING"}, rows); err != nil {
+		return err
+	}
+	if len(v.Preemptions) == 0 {
+		return nil
+	}
+	rows = nil
+	for _, r := range v.Preemptions {
+		rows = append(rows, []string{r.Namespace + "/" + r.Name, r.By, r.Why})
+	}
+	fmt.Fprintln(s.streams.Out)
+	return table(s.streams.Out, []string{"PREEMPTED", "BY", "WHY"}, rows)
+}
+
+// quotaRows returns the quota of each flavor of each ClusterQueue.
+func quotaRows(q *queues) []quotaRow {
+	rows := []quotaRow{}
+	for i := range q.ClusterQueues {
+		cq := &q.ClusterQueues[i]
+		waiting := q.waiting(func(wl *kueue.Workload) bool { return q.clusterQueueOf(wl) == cq.Name })
+		for _, group := range cq.Spec.ResourceGroups {
+			for _, fq := range group.Flavors {
+				for _, rq := range fq.Resources {
+					usage := usageOf(cq, fq.Name, rq.Name)
+					rows = append(rows, quotaRow{
+						ClusterQueue: cq.Name, Cohort: string(cq.Spec.CohortName), Flavor: string(fq.Name), Resource: string(rq.Name),
+						Nominal: rq.NominalQuota.String(), Used: usage.Total.String(), Borrowed: usage.Borrowed.String(),
+						Waiting: ptr.To(waiting[rq.Name]).String(),
+					})
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b quotaRow) int {
+		return cmp.Or(cmp.Compare(a.Cohort, b.Cohort), cmp.Compare(a.ClusterQueue, b.ClusterQueue))
+	})
+	return rows
+}
+
+func usageOf(cq *kueue.ClusterQueue, flavor kueue.ResourceFlavorReference, name corev1.ResourceName) kueue.ResourceUsage {
+	for _, usage := range cq.Status.FlavorsReservation {
+		for _, r := range usage.Resources {
+			if usage.Name == flavor && r.Name == name {
+				return r
+			}
+		}
+	}
+	return kueue.ResourceUsage{}
+}
+
+// clusterQueueOf returns the name of the ClusterQueue that a Workload waits in; "" if it isn't known.
+func (q *queues) clusterQueueOf(wl *kueue.Workload) string {
+	for i := range q.LocalQueues {
+		if lq := &q.LocalQueues[i]; lq.Namespace == wl.Namespace && lq.Name == string(wl.Spec.QueueName) {
+			return string(lq.Spec.ClusterQueue)
+		}
+	}
+	return ""
+}
+
+// waiting returns what the Workloads that wait ask for together.
+func (q *queues) waiting(of func(*kueue.Workload) bool) map[corev1.ResourceName]resource.Quantity {
+	total := map[corev1.ResourceName]resource.Quantity{}
+	for i := range q.Workloads {
+		wl := &q.Workloads[i]
+		if isFinished(wl) || workload.HasQuotaReservation(wl) || !workload.IsActive(wl) || !of(wl) {
+			continue
+		}
+		for j := range wl.Spec.PodSets {
+			for name, each := range podsets.Requests(&wl.Spec.PodSets[j].Template) {
+				each.Mul(int64(wl.Spec.PodSets[j].Count))
+				sum := total[name]
+				sum.Add(each)
+				total[name] = sum
+			}
+		}
+	}
+	return total
+}
+
+// teamRows returns what each namespace uses of each flavor, and what it waits for.
+func teamRows(q *queues) []teamRow {
+	type key struct{ namespace, flavor, resource string }
+	used := map[key]resource.Quantity{}
+	namespaces := map[string]bool{}
+	for i := range q.Workloads {
+		wl := &q.Workloads[i]
+		if isFinished(wl) {
+			continue
+		}
+		namespaces[wl.Namespace] = true
+		if wl.Status.Admission == nil {
+			continue
+		}
+		for _, a := range wl.Status.Admission.PodSetAssignments {
+			for name, amount := range a.ResourceUsage {
+				k := key{wl.Namespace, string(a.Flavors[name]), string(name)}
+				sum := used[k]
+				sum.Add(amount)
+				used[k] = sum
+			}
+		}
+	}
+	rows := []teamRow{}
+	for k, sum := range used {
+		rows = append(rows, teamRow{Namespace: k.namespace, Flavor: k.flavor, Resource: k.resource, Used: sum.String()})
+	}
+	for namespace := range namespaces {
+		for name, sum := range q.waiting(func(wl *kueue.Workload) bool { return wl.Namespace == namespace }) {
+			rows = append(rows, teamRow{Namespace: namespace, Resource: string(name), Used: "0", Waiting: sum.String()})
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b teamRow) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Flavor, b.Flavor), cmp.Compare(a.Resource, b.Resource))
+	})
+	return rows
+}
+
+// preemptionRows returns the Workloads whose pods are ending because they were preempted.
+func preemptionRows(q *queues) []preemptionRow {
+	owners := map[string]string{}
+	for i := range q.Workloads {
+		wl := &q.Workloads[i]
+		owners[string(wl.UID)] = wl.Namespace + "/" + explain.Owner(wl)
+	}
+	rows := []preemptionRow{}
+	for i := range q.Workloads {
+		wl := &q.Workloads[i]
+		if !workloadevict.IsEvicted(wl) || isFinished(wl) {
+			continue
+		}
+		for _, c := range wl.Status.Conditions {
+			if c.Type == kueue.WorkloadPreempted {
+				by := uidIn(c.Message)
+				rows = append(rows, preemptionRow{wl.Namespace, explain.Owner(wl), cmp.Or(owners[by], by), c.Reason})
+			}
+		}
+	}
+	return rows
+}
+
+// uidIn returns the UID of the Workload that Kueue's message about a preemption names.
+func uidIn(message string) string {
+	var uid string
+	if _, err := fmt.Sscanf(message, "Preempted to accommodate a workload (UID: %s", &uid); err != nil {
+		return ""
+	}
+	return uid[:len(uid)-1] // the comma
+}

@@ -1,0 +1,246 @@
+package simulate
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// Length is how long a Workload keeps its quota, and how that is known.
+type Length struct {
+	// Low and High are what it lies between in most cases; Mid is the best guess. All are from when it got its quota.
+	Low, Mid, High time.Duration
+	// Source is how it is known: Progress, Similar, Runtime, Limit, All or Unknown.
+	Source Source
+	// Runs is how many finished runs it is from; 0 if it is from none.
+	Runs int
+}
+
+// Source is how the length of a run is known.
+type Source string
+
+// The sources, the best first.
+const (
+	// Progress: the training process has reported how long it still takes.
+	Progress Source = "Progress"
+	// Similar: runs of the same runtime and size have finished.
+	Similar Source = "Similar"
+	// Runtime: runs of the same runtime have finished.
+	Runtime Source = "Runtime"
+	// Limit: the TrainJob has a maximum execution time.
+	Limit Source = "Limit"
+	// All: other runs in the same ClusterQueue have finished.
+	All Source = "All"
+	// Unknown: nothing is known.
+	Unknown Source = "Unknown"
+)
+
+// unknownLength is the length of a run of which nothing is known.
+var unknownLength = Length{Low: 5 * time.Minute, Mid: time.Hour, High: 24 * time.Hour, Source: Unknown}
+
+// kind is what runs are compared by.
+type kind struct {
+	runtime string
+	pods    int32
+}
+
+// Estimates are the lengths of runs, from what has finished and from what runs say of themselves.
+type Estimates struct {
+	now      time.Time
+	jobs     map[types.UID]*api.TrainJob
+	similar  map[kind][]time.Duration
+	runtimes map[string][]time.Duration
+	all      []time.Duration
+}
+
+// NewEstimates returns the estimates that follow from Workloads, of which those that have finished count, and from
+// TrainJobs.
+func NewEstimates(workloads []kueue.Workload, jobs []api.TrainJob, now time.Time) *Estimates {
+	e := &Estimates{
+		now: now, jobs: map[types.UID]*api.TrainJob{}, similar: map[kind][]time.Duration{},
+		runtimes: map[string][]time.Duration{},
+	}
+	for i := range jobs {
+		e.jobs[jobs[i].UID] = &jobs[i]
+	}
+	for i := range workloads {
+		wl := &workloads[i]
+		finished := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
+		admitted := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved)
+		if finished == nil || finished.Status != metav1.ConditionTrue || admitted == nil ||
+			admitted.Status != metav1.ConditionTrue {
+			continue
+		}
+		took := finished.LastTransitionTime.Sub(admitted.LastTransitionTime.Time)
+		k := e.kindOf(wl)
+		e.similar[k] = append(e.similar[k], took)
+		e.runtimes[k.runtime] = append(e.runtimes[k.runtime], took)
+		e.all = append(e.all, took)
+	}
+	for _, runs := range e.similar {
+		slices.Sort(runs)
+	}
+	for _, runs := range e.runtimes {
+		slices.Sort(runs)
+	}
+	slices.Sort(e.all)
+	return e
+}
+
+// trainJob returns the TrainJob of a Workload; nil if it isn't known.
+func (e *Estimates) trainJob(wl *kueue.Workload) *api.TrainJob {
+	for _, ref := range wl.OwnerReferences {
+		if job := e.jobs[ref.UID]; job != nil {
+			return job
+		}
+	}
+	return nil
+}
+
+// kindOf returns what a Workload is compared by. One without a TrainJob is compared by its image.
+func (e *Estimates) kindOf(wl *kueue.Workload) kind {
+	k := kind{}
+	for i := range wl.Spec.PodSets {
+		k.pods += wl.Spec.PodSets[i].Count
+	}
+	if job := e.trainJob(wl); job != nil {
+		k.runtime = ptr.Deref(job.Spec.RuntimeRef.Kind, "") + "/" + job.Spec.RuntimeRef.Name
+	} else if len(wl.Spec.PodSets) > 0 && len(wl.Spec.PodSets[0].Template.Spec.Containers) > 0 {
+		k.runtime = wl.Spec.PodSets[0].Template.Spec.Containers[0].Image
+	}
+	return k
+}
+
+// enough is how many runs count more than a limit that a user has set.
+const enough = 3
+
+// Of returns the length of a Workload's run that has had quota since a time.
+func (e *Estimates) Of(wl *kueue.Workload, since time.Time) Length {
+	elapsed := max(e.now.Sub(since), 0)
+	if length, known := e.progress(wl, since); known {
+		return length
+	}
+	limit := time.Duration(ptr.Deref(wl.Spec.MaximumExecutionTimeSeconds, 0)) * time.Second
+	k := e.kindOf(wl)
+	length := unknownLength
+	switch {
+	case len(e.similar[k]) > 0:
+		length = quantiles(e.similar[k], elapsed, Similar)
+	case len(e.runtimes[k.runtime]) >= enough:
+		length = quantiles(e.runtimes[k.runtime], elapsed, Runtime)
+	case limit > 0:
+		length = Length{Low: limit / 5, Mid: limit * 3 / 4, High: limit, Source: Limit}
+	case len(e.all) >= enough:
+		length = quantiles(e.all, elapsed, All)
+	}
+	if limit > 0 {
+		length.Low, length.Mid, length.High = min(length.Low, limit), min(length.Mid, limit), min(length.High, limit)
+	}
+	return length.atLeast(elapsed)
+}
+
+// atLeast returns the length of a run that has taken a time already: one that has taken longer than was expected is
+// expected to take a fifth longer.
+func (l Length) atLeast(elapsed time.Duration) Length {
+	if l.Mid <= elapsed {
+		l.Mid = elapsed + elapsed/5 + time.Second
+	}
+	l.Low = min(max(l.Low, elapsed), l.Mid)
+	l.High = max(l.High, l.Mid)
+	return l
+}
+
+// quantiles returns the length by runs in the order of their lengths. Those that were over by now don't count.
+func quantiles(runs []time.Duration, elapsed time.Duration, source Source) Length {
+	longer := runs
+	for len(longer) > 0 && longer[0] <= elapsed {
+		longer = longer[1:]
+	}
+	if len(longer) == 0 {
+		longer = runs[len(runs)-1:]
+	}
+	at := func(percent int) time.Duration { return longer[(len(longer)-1)*percent/100] }
+	length := Length{Low: at(10), Mid: at(50), High: at(90), Source: source, Runs: len(runs)}
+	if len(longer) < enough { // one run shows little of how they differ
+		length.Low, length.High = length.Low*7/10, length.High*14/10
+	}
+	return length
+}
+
+// progress returns the length by what the training process has reported (status.trainerStatus).
+func (e *Estimates) progress(wl *kueue.Workload, since time.Time) (Length, bool) {
+	job := e.trainJob(wl)
+	if job == nil || job.Status.TrainerStatus == nil || !holdsQuota(wl) {
+		return Length{}, false
+	}
+	s := job.Status.TrainerStatus
+	at := e.now
+	if !s.LastUpdatedTime.IsZero() {
+		at = s.LastUpdatedTime.Time
+	}
+	elapsed := at.Sub(since)
+	if elapsed < 0 {
+		return Length{}, false // it is of an earlier run
+	}
+	var left time.Duration
+	switch percent := time.Duration(ptr.Deref(s.ProgressPercentage, 0)); {
+	case s.EstimatedRemainingSeconds != nil:
+		left = time.Duration(*s.EstimatedRemainingSeconds) * time.Second
+	case percent >= 5:
+		left = elapsed * (100 - percent) / percent
+	default:
+		return Length{}, false
+	}
+	length := Length{Low: elapsed + left*8/10, Mid: elapsed + left, High: elapsed + left*13/10, Source: Progress}
+	return length.atLeast(max(e.now.Sub(since), 0)), true
+}
+
+// view is one of the three lengths of each run.
+type view struct {
+	*Estimates
+	pick func(Length) time.Duration
+}
+
+// End implements Lengths.
+func (v view) End(wl *kueue.Workload, since time.Time) time.Time {
+	return since.Add(v.pick(v.Of(wl, since)))
+}
+
+// Low, Mid and High return the lengths by which runs end early, as expected, and late.
+func (e *Estimates) Low() Lengths { return view{e, func(l Length) time.Duration { return l.Low }} }
+
+// Mid is described at Low.
+func (e *Estimates) Mid() Lengths { return view{e, func(l Length) time.Duration { return l.Mid }} }
+
+// High is described at Low.
+func (e *Estimates) High() Lengths { return view{e, func(l Length) time.Duration { return l.High }} }
+
+// Sure says how sure a forecast is, from what the lengths of the runs that it waits for are known by.
+func (e *Estimates) Sure(cluster *Cluster, ended []types.NamespacedName) string {
+	sources := map[Source]int{}
+	for _, key := range ended {
+		if wl := cluster.Workload(key); wl != nil {
+			sources[e.Of(wl, quotaSince(wl, e.now)).Source]++
+		}
+	}
+	total := len(ended)
+	known := sources[Progress] + sources[Similar]
+	switch {
+	case total == 0:
+		return "sure"
+	case sources[Unknown] > 0:
+		return fmt.Sprintf("a guess: nothing is known of the length of %d of %d runs", sources[Unknown], total)
+	case known == total:
+		return fmt.Sprintf("good: %d runs report their progress, and runs like the other %d have finished before",
+			sources[Progress], sources[Similar])
+	}
+	return fmt.Sprintf("fair: of %d runs, %d are known by their progress or by runs like them", total, known)
+}
