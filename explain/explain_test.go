@@ -263,6 +263,10 @@ func TestExplain(t *testing.T) {
 		"selector": {func(f *Facts) {
 			f.Workload.Spec.PodSets[0].Template.Spec.NodeSelector = map[string]string{"gpu": "h100"}
 		}, CodeNoFlavor, "nodeSelector[gpu] is h100, and the flavor's nodes have a100"},
+		"selector, without the right to read flavors": {func(f *Facts) {
+			f.Cluster.Flavors = nil
+			says(f, "couldn't assign flavors to pod set node: flavor a100 doesn't match node affinity")
+		}, CodeNoFlavor, "a100 doesn't match"},
 		"taint": {func(f *Facts) {
 			f.Cluster.Flavors[0].Spec.NodeTaints = []corev1.Taint{{Key: "spot", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
 		}, CodeNoFlavor, "taint spot=yes:NoSchedule"},

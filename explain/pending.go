@@ -85,7 +85,10 @@ func (f *Facts) byNumbers(cause Cause, rows []Flavor) Cause {
 		return cause
 	}
 	row := f.best(suitable, possible)
-	if row.Short == "" {
+	switch {
+	case row.Short == "" && cause.Code == CodeNoFlavor: // Kueue has read flavors that the user may not read
+		return cause
+	case row.Short == "":
 		cause.Code, cause.Text = CodeBehind, "there is quota, and others are considered before it: "+cause.Text
 		return cause
 	}

@@ -59,7 +59,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 
 // observeTrainJob reads the TrainJob, and what this process remembers of it.
 func (r *Reconciler) observeTrainJob(ctx context.Context, key types.NamespacedName) (*observed, error) {
-	o := &observed{job: &api.TrainJob{}, trainer: r.installed.Trainer(), place: atHome{}, now: r.clock.Now()}
+	o := &observed{role: role{r.installed.Trainer(), atHome{}}, job: &api.TrainJob{}, now: r.clock.Now()}
 	err := r.client.Get(ctx, key, o.job)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading the TrainJob: %w", err)

@@ -28,11 +28,10 @@ import (
 
 // observed is all that one reconcile knows of a TrainJob. observe reads it once; afterwards nobody changes it.
 type observed struct {
-	job     *api.TrainJob // of one that is gone only namespace and name
-	trainer Trainer
-	place   place
-	now     time.Time
-	stage   stage
+	role
+	job   *api.TrainJob // of one that is gone only namespace and name
+	now   time.Time
+	stage stage
 	// managed is set if Kueue manages the TrainJob. It is not known of one that is deleted, or whose end is declared.
 	managed   bool
 	memory    recollection
@@ -40,6 +39,12 @@ type observed struct {
 	left      leftover
 	workloads claims
 	queue     queueing
+}
+
+// role is who runs a TrainJob, and where.
+type role struct {
+	trainer Trainer
+	place   place
 }
 
 // stage is where a TrainJob is in its life.

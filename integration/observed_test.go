@@ -46,9 +46,16 @@ func observation(d overrides.Dialect, change ...func(*observed)) *observed {
 	podSets := []kueue.PodSet{{Name: "node", Count: 2}}
 	wl := &kueue.Workload{ObjectMeta: ownedBy("uid", true), Spec: kueue.WorkloadSpec{PodSets: podSets}}
 	wl.Name, wl.UID, wl.Finalizers = "wl", "wl-uid", []string{kueue.ResourceInUseFinalizerName}
-	o := &observed{job: job, trainer: trainerOf(d, nil), place: placeOf(job), now: now, stage: stageSuspended, managed: true,
+	o := &observed{
+		role:      role{trainerOf(d, nil), placeOf(job)},
+		job:       job,
+		now:       now,
+		stage:     stageSuspended,
+		managed:   true,
 		memory:    recollection{since: now.Add(-time.Hour)},
-		workloads: claims{own: []*kueue.Workload{wl}}, queue: queueing{podSets: podSets}}
+		workloads: claims{own: []*kueue.Workload{wl}},
+		queue:     queueing{podSets: podSets},
+	}
 	for _, c := range change {
 		c(o)
 	}

@@ -279,8 +279,8 @@ func giveBack(o *observed) []step {
 	return nil
 }
 
-// deactivating reports whether the Workload is to be deactivated when the last pod has ended: an admin has asked for it,
-// or a user has stopped the TrainJob.
+// deactivating reports whether the Workload is to be deactivated when the last pod has ended: an admin has asked for
+// it, or a user has stopped the TrainJob.
 func deactivating(o *observed) bool {
 	wl := o.match()
 	return wl != nil && (wl.Annotations[DeactivateAnnotation] != "" || stoppedByUser(o.job)) && workload.IsActive(wl) &&

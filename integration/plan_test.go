@@ -101,10 +101,17 @@ func TestDeclared(t *testing.T) {
 			change: func(wl *kueue.Workload) { wl.DeletionTimestamp = ptr.To(ago(0)) }, done: true, gone: true},
 		"released before": {reason: "nothing is left to do", ended: 2 * time.Minute,
 			change: func(wl *kueue.Workload) { wl.Finalizers = nil }, done: true},
-		"declared, not seen yet": {reason: "a stale cache doesn't declare it twice", declared: 3 * time.Second, done: true,
-			again: 7 * time.Second},
-		"declared, and overwritten": {reason: "a patch from a stale cache drops the condition", declared: 11 * time.Second},
-		"not declared":              {reason: "jobframework declares it"},
+		"declared, not seen yet": {
+			reason:   "a stale cache doesn't declare it twice",
+			declared: 3 * time.Second,
+			done:     true,
+			again:    7 * time.Second,
+		},
+		"declared, and overwritten": {
+			reason:   "a patch from a stale cache drops the condition",
+			declared: 11 * time.Second,
+		},
+		"not declared": {reason: "jobframework declares it"},
 		"finished by somebody": {reason: "jobframework releases what never ended", suspended: true,
 			ended: 10 * time.Second},
 	}
@@ -209,7 +216,9 @@ func TestReport(t *testing.T) {
 	isBlocked := condition(api.ConditionBlocked, "X", "why")
 	isOverdue := condition(api.ConditionStopOverdue, "PodsRunning", message)
 	write := func(conditions []metav1.Condition, told ...events.Event) []step {
-		return []step{writeStatus{&api.TrainJobStatus{TrainJobStatus: trainerapi.TrainJobStatus{Conditions: conditions}}, told}}
+		return []step{
+			writeStatus{&api.TrainJobStatus{TrainJobStatus: trainerapi.TrainJobStatus{Conditions: conditions}}, told},
+		}
 	}
 	cases := map[string]struct {
 		reason string

@@ -64,7 +64,7 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorLis
 
 // asJob returns a TrainJob for jobframework's validation, which reads its metadata and spec.suspend.
 func asJob(trainJob *api.TrainJob) *job {
-	return &job{o: &observed{job: trainJob, trainer: bundledTrainer{Dialect: overrides.Bundled}}, asked: &asked{}}
+	return &job{o: &observed{role: role{bundledTrainer{Dialect: overrides.Bundled}, atHome{}}, job: trainJob}, asked: &asked{}}
 }
 
 // refuseUnqueued rejects an update that takes a TrainJob out of its queue before its end: its Workload would keep its

@@ -23,6 +23,8 @@ const (
 	Preempts Verdict = "Preempts"
 	// Waits: it gets quota when others have ended.
 	Waits Verdict = "Waits"
+	// Stuck: it would get quota, but others wait in front of it that never get any.
+	Stuck Verdict = "Stuck"
 	// Never: it doesn't get quota even if nobody else asks for any.
 	Never Verdict = "Never"
 )
@@ -36,7 +38,7 @@ type Answer struct {
 	Victims []Preemption
 	// After are those that have to end before, in the order in which they are expected to.
 	After []types.NamespacedName
-	// Ahead are those that wait, and are admitted before it.
+	// Ahead are those that wait, and are admitted before it; for Stuck, those that wait in front of it for ever.
 	Ahead []types.NamespacedName
 	// Message is Kueue's about why it isn't admitted now.
 	Message string
@@ -115,6 +117,10 @@ func (a *Answer) waits(
 	forecast, err := Until(ctx, cluster, key, lengths, now)
 	if err != nil {
 		return err
+	}
+	if forecast.Admission == nil {
+		a.Verdict, a.Ahead = Stuck, forecast.Stuck
+		return nil
 	}
 	a.Verdict, a.Admission, a.Ahead = Waits, forecast.Admission, forecast.Ahead
 	a.After, err = necessary(ctx, cluster, key, forecast.Ended, now)

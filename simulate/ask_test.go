@@ -76,6 +76,12 @@ func TestAsk(t *testing.T) {
 			c.waits("older", "q", 0, 1, 4)
 			c.waits("x", "q", 0, 1, 4)
 		}, "Waits; on a; after running; after older; ahead older"},
+		"stuck": {"the head of a strict queue never fits", func(c *Cluster) {
+			c.queue("q", "", func(cq *kueue.ClusterQueue) { cq.Spec.QueueingStrategy = kueue.StrictFIFO },
+				flavorQuota{flavor: "a", nominal: 4})
+			c.waits("head", "q", 0, 1, 8)
+			c.waits("x", "q", 0, 1, 4)
+		}, "Stuck; ahead head"},
 		"fewer nodes": {"five of eight fit now", func(c *Cluster) {
 			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
 			c.runs("running", "q", "a", 0, 1, 3)

@@ -19,6 +19,9 @@ type Forecast struct {
 	Ended []types.NamespacedName
 	// Ahead are those that waited with it, and get quota before it does.
 	Ahead []types.NamespacedName
+	// Stuck are those that wait in front of it and never get quota, so that it doesn't get any either: the head of a
+	// strict queue, for example. Admission is nil then.
+	Stuck []types.NamespacedName
 }
 
 // maxEvents bounds how many ends are followed.
@@ -58,13 +61,24 @@ func Until(
 		}
 		next, end := nextEnd(settled.Workloads, since, lengths, f.At)
 		if next == nil {
-			return nil, fmt.Errorf("when all others have ended, %s still has no quota: %s", key,
-				message(settled.Workload(key)))
+			f.Stuck = others(settled.Workloads, key)
+			return f, nil
 		}
 		f.At, f.Ended = end, append(f.Ended, *next)
 		cluster = cluster.With(settled.Workloads).without([]types.NamespacedName{*next})
 	}
 	return nil, fmt.Errorf("%s has no quota after %d others have ended", key, maxEvents)
+}
+
+// others returns the names of all Workloads but one.
+func others(workloads []kueue.Workload, key types.NamespacedName) []types.NamespacedName {
+	var names []types.NamespacedName
+	for i := range workloads {
+		if name := keyOf(&workloads[i]); name != key {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // nextEnd returns the Workload that ends first of those that have quota; nil if none has.

@@ -25,8 +25,8 @@ import (
 var mirrored = []string{api.ConditionQuotaReserved, api.ConditionAdmitted, api.ConditionEvicted}
 
 // statusOf returns the status that a TrainJob is to have: Kubeflow Trainer's conditions and job counts, from its
-// JobSet, and Kueue's conditions, from its Workload; both may be nil. gangs is the condition of its gangs, nil if it has
-// none. An end that was written stays: whatever becomes of the children afterwards, the TrainJob has ended.
+// JobSet, and Kueue's conditions, from its Workload; both may be nil. gangs is the condition of its gangs, nil if it
+// has none. An end that was written stays: whatever becomes of the children afterwards, the TrainJob has ended.
 func statusOf(
 	job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, gangs *metav1.Condition, now time.Time,
 ) *api.TrainJobStatus {
@@ -44,8 +44,11 @@ func statusOf(
 	mirror(status, job, wl)
 	if expired(job, status, now) {
 		apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
-			Type: trainerapi.TrainJobFailed, Status: metav1.ConditionTrue, Reason: trainerapi.TrainJobDeadlineExceededReason,
-			Message: constants.TrainJobDeadlineExceededMessage, LastTransitionTime: metav1.NewTime(now),
+			Type:               trainerapi.TrainJobFailed,
+			Status:             metav1.ConditionTrue,
+			Reason:             trainerapi.TrainJobDeadlineExceededReason,
+			Message:            constants.TrainJobDeadlineExceededMessage,
+			LastTransitionTime: metav1.NewTime(now),
 		})
 	}
 	if gangs != nil {
@@ -320,7 +323,8 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 		return 0
 	}
 	delay, state := joinDelay, api.StateOf(&after.TrainJobStatus)
-	countsAlone := api.StateOf(&before.TrainJobStatus) == state && equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
+	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
+		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
 		equality.Semantic.DeepEqual(before.Queue, after.Queue)
 	if countsAlone || state == api.StateAdmitted || state == api.StateStarting {
 		delay = passingDelay

@@ -22,39 +22,34 @@ import (
 // fieldOwner is the name under which the plugin writes.
 const fieldOwner = client.FieldOwner("kubectl-signalbox")
 
-func stopCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
-	return controlCommand(flags, streams, "stop", "Stop a TrainJob and give its quota back",
-		"Stop a TrainJob: its pods get SIGTERM, its quota is given back when the last has ended, and it isn't queued until "+
-			"kubectl signalbox resume.\n\nA TrainJob that is stopped keeps the time of its submission, and so its place among "+
-			"those of its priority. It needs the right to change TrainJobs, nothing more.", (*session).stop)
+// verb is a command that changes one TrainJob.
+type verb struct {
+	name, short, long string
+	run               func(*session, context.Context, *api.TrainJob) error
 }
 
-func resumeCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
-	return controlCommand(flags, streams, "resume", "Queue a TrainJob again that was stopped",
-		"Queue a TrainJob again that kubectl signalbox stop has stopped. It takes its place by the time of its submission.",
-		(*session).resume)
+// verbs are all of them.
+var verbs = []verb{
+	{"stop", "Stop a TrainJob and give its quota back", "Stop a TrainJob: its pods get SIGTERM, its quota is given back " +
+		"when the last has ended, and it isn't queued until kubectl signalbox resume.\n\nA TrainJob that is stopped keeps the " +
+		"time of its submission, and so its place among those of its priority. It needs the right to change TrainJobs, " +
+		"nothing more.", (*session).stop},
+	{"resume", "Queue a TrainJob again that was stopped", "Queue a TrainJob again that kubectl signalbox stop has stopped. " +
+		"It takes its place by the time of its submission.", (*session).resume},
+	{"restart", "Stop a TrainJob, and queue it again when its pods have ended", "Stop a TrainJob, wait until its pods " +
+		"have ended, and queue it again. It gives its quota back in between, so that others may get it.", (*session).restart},
 }
 
-func restartCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
-	return controlCommand(flags, streams, "restart", "Stop a TrainJob, and queue it again when its pods have ended",
-		"Stop a TrainJob, wait until its pods have ended, and queue it again. It gives its quota back in between, so that "+
-			"others may get it.", (*session).restart)
-}
-
-// controlCommand returns a command that changes one TrainJob.
-func controlCommand(
-	flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams, name, short, long string,
-	run func(*session, context.Context, *api.TrainJob) error,
-) *cobra.Command {
+func controlCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams, v verb) *cobra.Command {
 	return &cobra.Command{
-		Use: name + " TRAINJOB", Short: short, Long: long, Example: "  kubectl signalbox " + name + " resnet",
+		Use: v.name + " TRAINJOB", Short: v.short, Long: v.long, Example: "  kubectl signalbox " + v.name + " resnet",
 		Args: cobra.ExactArgs(1), ValidArgsFunction: completeTrainJobs(flags, streams),
 		RunE: connected(flags, streams, func(ctx context.Context, s *session, args []string) error {
 			job, err := s.trainJob(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			return run(s, ctx, job)
+			return v.run(s, ctx, job)
 		}),
 	}
 }

@@ -53,7 +53,12 @@ func (q *queues) factsOf(job *api.TrainJob) *explain.Facts {
 // events reads the events about a TrainJob and what belongs to it.
 func (s *session) events(ctx context.Context, f *explain.Facts) error {
 	var events corev1.EventList
-	if _, err := s.list(ctx, &events, "events in namespace "+f.Job.Namespace, client.InNamespace(f.Job.Namespace)); err != nil {
+	if _, err := s.list(
+		ctx,
+		&events,
+		"events in namespace "+f.Job.Namespace,
+		client.InNamespace(f.Job.Namespace),
+	); err != nil {
 		return err
 	}
 	about := map[string]bool{"TrainJob/" + f.Job.Name: true, "JobSet/" + f.Job.Name: true}

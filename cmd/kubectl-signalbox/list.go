@@ -49,19 +49,25 @@ func listCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 
 // row is what list says of a TrainJob.
 type row struct {
-	Namespace    string `json:"namespace"`
-	Name         string `json:"name"`
-	State        string `json:"state"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	State     string `json:"state"`
+	inQueue
+	Nodes  string `json:"nodes,omitempty"`
+	Flavor string `json:"flavor,omitempty"`
+	Waited string `json:"waited,omitempty"`
+	Age    string `json:"age"`
+	Cause  string `json:"cause,omitempty"`
+}
+
+// inQueue is where a TrainJob stands in its queue.
+type inQueue struct {
 	Queue        string `json:"queue,omitempty"`
 	ClusterQueue string `json:"clusterQueue,omitempty"`
-	Place        int    `json:"place,omitempty"`
-	Waiting      int    `json:"waiting,omitempty"`
-	Priority     int32  `json:"priority"`
-	Nodes        string `json:"nodes,omitempty"`
-	Flavor       string `json:"flavor,omitempty"`
-	Waited       string `json:"waited,omitempty"`
-	Age          string `json:"age"`
-	Cause        string `json:"cause,omitempty"`
+	// Place is from 1; 0 if it doesn't wait, or if that isn't known. Waiting is how many wait there.
+	Place    int   `json:"place,omitempty"`
+	Waiting  int   `json:"waiting,omitempty"`
+	Priority int32 `json:"priority"`
 }
 
 func list(ctx context.Context, s *session, o listOptions) error {
@@ -177,9 +183,11 @@ func (r row) cells(o listOptions) []string {
 func rowOf(job *api.TrainJob, q *queues) row {
 	e := explain.Explain(q.factsOf(job))
 	r := row{
-		Namespace: job.Namespace, Name: job.Name, State: e.State, Queue: e.Queue, ClusterQueue: e.ClusterQueue,
-		Place: e.Place, Waiting: e.Waiting, Priority: e.Priority, Flavor: job.Status.Flavor,
-		Nodes: job.Status.Nodes, Age: age(job.CreationTimestamp.Time), Cause: string(e.Cause.Code),
+		Namespace: job.Namespace, Name: job.Name, State: e.State, Flavor: job.Status.Flavor, Nodes: job.Status.Nodes,
+		Age: age(job.CreationTimestamp.Time), Cause: string(e.Cause.Code),
+		inQueue: inQueue{
+			Queue: e.Queue, ClusterQueue: e.ClusterQueue, Place: e.Place, Waiting: e.Waiting, Priority: e.Priority,
+		},
 	}
 	wl := workloadOf(job, q.Workloads)
 	if r.Nodes == "" && wl != nil {

@@ -25,8 +25,8 @@ import (
 // logOptions are the flags of logs.
 type logOptions struct {
 	following, timestamps bool
-	tail               int64
-	rank               string
+	tail                  int64
+	rank                  string
 }
 
 func logsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {

@@ -92,7 +92,12 @@ func (s *session) lacks(right string) {
 
 // list reads objects. It reports whether they could be read: what the user may not read is noted, and kinds that the
 // cluster doesn't have are none.
-func (s *session) list(ctx context.Context, list client.ObjectList, what string, options ...client.ListOption) (bool, error) {
+func (s *session) list(
+	ctx context.Context,
+	list client.ObjectList,
+	what string,
+	options ...client.ListOption,
+) (bool, error) {
 	err := s.client.List(ctx, list, options...)
 	switch {
 	case err == nil:

@@ -1,36 +1,20 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/controller/constants"
-	"sigs.k8s.io/kueue/pkg/features"
-	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/simulate"
-	"github.com/signalbox-dev/signalbox/store"
 )
 
 // simulateOptions are the flags of simulate.
@@ -69,8 +53,19 @@ func simulateCommand(flags *genericclioptions.ConfigFlags, streams genericioopti
 			return runSimulate(ctx, s, strings.Join(args, ""), o)
 		}),
 	}
-	cmd.Flags().StringVarP(&o.file, "filename", "f", "", "a file with a TrainJob that isn't in the cluster; - for standard input")
-	cmd.Flags().StringArrayVar(&o.set, "set", nil, "change the TrainJob before: nodes=4, queue=NAME, priority=CLASS, resource.NAME=QUANTITY")
+	cmd.Flags().StringVarP(
+		&o.file,
+		"filename",
+		"f",
+		"",
+		"a file with a TrainJob that isn't in the cluster; - for standard input",
+	)
+	cmd.Flags().StringArrayVar(
+		&o.set,
+		"set",
+		nil,
+		"change the TrainJob before: nodes=4, queue=NAME, priority=CLASS, resource.NAME=QUANTITY",
+	)
 	cmd.Flags().BoolVar(&o.until, "until", false, "estimate when it starts")
 	outputFlag(cmd, &o.output, "json", "yaml")
 	return cmd
@@ -78,12 +73,10 @@ func simulateCommand(flags *genericclioptions.ConfigFlags, streams genericioopti
 
 // simulated is what simulate says.
 type simulated struct {
-	Namespace string            `json:"namespace"`
-	Name      string            `json:"name"`
-	Verdict   string            `json:"verdict"`
-	Flavors   map[string]string `json:"flavors,omitempty"`
-	// Nodes are the pods of each PodSet that it gets.
-	Nodes   map[string]int32  `json:"nodes,omitempty"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Verdict   string `json:"verdict"`
+	granted
 	Preempt []string          `json:"preempts,omitempty"`
 	After   []string          `json:"after,omitempty"`
 	Ahead   []string          `json:"ahead,omitempty"`
@@ -91,6 +84,13 @@ type simulated struct {
 	Changes []simulatedChange `json:"changes,omitempty"`
 	Start   *estimate         `json:"start,omitempty"`
 	Missing []string          `json:"missingRights,omitempty"`
+}
+
+// granted is what it gets.
+type granted struct {
+	// Flavors are by resource, Nodes are the pods of each PodSet.
+	Flavors map[string]string `json:"flavors,omitempty"`
+	Nodes   map[string]int32  `json:"nodes,omitempty"`
 }
 
 // simulatedChange is a change that would have it admitted.
@@ -117,8 +117,11 @@ func runSimulate(ctx context.Context, s *session, name string, o simulateOptions
 		return err
 	}
 	if !q.clusterQueues || !q.others {
-		return fmt.Errorf("a simulation needs all queues and Workloads, and you may not %s; ask for these rights (Kueue's "+
-			"ClusterRole kueue-batch-admin-role has them)", strings.Join(s.missing, ", nor "))
+		return fmt.Errorf(
+			"a simulation needs all queues and Workloads, and you may not %s; ask for these rights (Kueue's "+
+				"ClusterRole kueue-batch-admin-role has them)",
+			strings.Join(s.missing, ", nor "),
+		)
 	}
 	wl, err := s.simulatedWorkload(ctx, job, q, o)
 	if err != nil {
@@ -169,170 +172,4 @@ func estimateOf(
 		}
 	}
 	return e, nil
-}
-
-// put returns the Workloads with one that takes the place of that of its name.
-func put(workloads []kueue.Workload, wl *kueue.Workload) []kueue.Workload {
-	all := slices.DeleteFunc(slices.Clone(workloads), func(other kueue.Workload) bool {
-		return other.Namespace == wl.Namespace && other.Name == wl.Name
-	})
-	return append(all, *wl)
-}
-
-// simulatedJob returns the TrainJob, changed as --set says.
-func (s *session) simulatedJob(ctx context.Context, name string, o simulateOptions) (*api.TrainJob, error) {
-	job, err := s.jobOf(ctx, name, o.file)
-	if err != nil {
-		return nil, err
-	}
-	for _, set := range o.set {
-		key, value, found := strings.Cut(set, "=")
-		if !found {
-			return nil, fmt.Errorf("--set %s: it must be KEY=VALUE", set)
-		}
-		if err := change(job, key, value); err != nil {
-			return nil, fmt.Errorf("--set %s: %w", set, err)
-		}
-	}
-	return job, nil
-}
-
-func (s *session) jobOf(ctx context.Context, name, file string) (*api.TrainJob, error) {
-	if file == "" {
-		return s.trainJob(ctx, name)
-	}
-	var files []byte
-	var err error
-	if file == "-" {
-		all, readErr := read(file, s.streams.In)
-		if readErr != nil {
-			return nil, readErr
-		}
-		files = []byte(all[0].text)
-	} else if files, err = os.ReadFile(file); err != nil {
-		return nil, err
-	}
-	for _, doc := range documents(string(files)) {
-		job := &api.TrainJob{}
-		if err := yaml.Unmarshal([]byte(doc), job); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		if job.Kind == trainerapi.TrainJobKind {
-			job.Namespace = cmp.Or(job.Namespace, s.namespace)
-			job.Name = cmp.Or(job.Name, job.GenerateName+"simulated")
-			job.UID, job.CreationTimestamp = "simulated", metav1.Now()
-			s.namespace = job.Namespace
-			return job, nil
-		}
-	}
-	return nil, fmt.Errorf("%s has no TrainJob", file)
-}
-
-// change makes one change of --set.
-func change(job *api.TrainJob, key, value string) error {
-	if job.Spec.Trainer == nil {
-		job.Spec.Trainer = &trainerapi.Trainer{}
-	}
-	if job.Labels == nil {
-		job.Labels = map[string]string{}
-	}
-	name, isResource := strings.CutPrefix(key, "resource.")
-	switch {
-	case key == "nodes":
-		n, err := strconv.ParseInt(value, 10, 32)
-		if err != nil || n < 1 {
-			return errors.New("nodes must be a whole number of at least 1")
-		}
-		job.Spec.Trainer.NumNodes = ptr.To(int32(n))
-	case key == "queue":
-		job.Labels[constants.QueueLabel] = value
-	case key == "priority":
-		job.Labels[constants.WorkloadPriorityClassLabel] = value
-	case isResource:
-		amount, err := resource.ParseQuantity(value)
-		if err != nil {
-			return err
-		}
-		if job.Spec.Trainer.ResourcesPerNode == nil {
-			job.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{}
-		}
-		r := job.Spec.Trainer.ResourcesPerNode
-		for _, list := range []*corev1.ResourceList{&r.Requests, &r.Limits} {
-			if *list == nil {
-				*list = corev1.ResourceList{}
-			}
-			(*list)[corev1.ResourceName(name)] = amount
-		}
-	default:
-		return errors.New("the keys are nodes, queue, priority and resource.NAME")
-	}
-	return nil
-}
-
-// simulatedWorkload returns the Workload of a TrainJob: the one that it has, if nothing is changed, or else the one that
-// Signalbox would make.
-func (s *session) simulatedWorkload(
-	ctx context.Context, job *api.TrainJob, q *queues, o simulateOptions,
-) (*kueue.Workload, error) {
-	is := workloadOf(job, q.Workloads)
-	if is != nil && !isFinished(is) && len(o.set) == 0 {
-		return is, nil
-	}
-	runtime, err := store.LiveRuntime(ctx, s.client, (&server{namespace: s.namespace}).defaulted(job))
-	if err != nil {
-		return nil, err
-	}
-	if runtime == nil {
-		return nil, fmt.Errorf("%s, which the TrainJob refers to, doesn't exist", store.Describe(job))
-	}
-	effective, err := overrides.Bundled.Compute(job, &runtime.Spec, overrides.Bundled.Others(job))
-	if err != nil {
-		return nil, err
-	}
-	sets, err := podsets.Of(effective, podsets.Features{TopologyAware: features.Enabled(features.TopologyAwareScheduling)})
-	if err != nil {
-		return nil, err
-	}
-	wl := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{
-		Namespace: job.Namespace, Name: "simulated-" + job.Name, UID: "simulated", CreationTimestamp: metav1.Now(),
-	}}
-	if is != nil {
-		wl.ObjectMeta = *is.ObjectMeta.DeepCopy()
-	}
-	wl.Spec.PodSets, wl.Spec.Active = sets, ptr.To(true)
-	if wl.Spec.QueueName = kueue.LocalQueueName(job.Labels[constants.QueueLabel]); wl.Spec.QueueName == "" {
-		return nil, errors.New("the TrainJob has no label kueue.x-k8s.io/queue-name: it runs at once, outside quota; name a " +
-			"queue with --set queue=NAME")
-	}
-	priority, err := s.priority(ctx, job, sets)
-	wl.Spec.Priority = &priority
-	return wl, err
-}
-
-// priority returns a TrainJob's priority as Kueue finds it: by its WorkloadPriorityClass, or else by its pods' class.
-func (s *session) priority(ctx context.Context, job *api.TrainJob, sets []kueue.PodSet) (int32, error) {
-	if name := job.Labels[constants.WorkloadPriorityClassLabel]; name != "" {
-		var class kueue.WorkloadPriorityClass
-		if err := s.client.Get(ctx, client.ObjectKey{Name: name}, &class); err != nil {
-			return 0, fmt.Errorf("reading WorkloadPriorityClass %s: %w", name, err)
-		}
-		return class.Value, nil
-	}
-	var classes schedulingv1.PriorityClassList
-	if _, err := s.list(ctx, &classes, "priorityclasses.scheduling.k8s.io"); err != nil {
-		return 0, err
-	}
-	for i := range sets {
-		for j := range classes.Items {
-			if name := sets[i].Template.Spec.PriorityClassName; name != "" && classes.Items[j].Name == name {
-				return classes.Items[j].Value, nil
-			}
-		}
-	}
-	for i := range classes.Items {
-		if classes.Items[i].GlobalDefault {
-			return classes.Items[i].Value, nil
-		}
-	}
-	return 0, nil
 }

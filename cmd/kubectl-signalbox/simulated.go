@@ -96,10 +96,13 @@ func (v *simulated) write(s *session) {
 			strings.Join(v.Preempt, ", "))
 	case simulate.Waits:
 		fmt.Fprintf(out, "%s/%s waits%s until %s.\n", v.Namespace, v.Name, where, endOf(v.After))
+	case simulate.Stuck:
+		fmt.Fprintf(out, "%s/%s would get quota, but waits behind %s, which never get any.\n", v.Namespace, v.Name,
+			strings.Join(v.Ahead, ", "))
 	case simulate.Never:
 		fmt.Fprintf(out, "%s/%s is never admitted as it is, even if nobody else asks for quota.\n", v.Namespace, v.Name)
 	}
-	if len(v.Ahead) > 0 {
+	if len(v.Ahead) > 0 && v.Verdict == string(simulate.Waits) {
 		fmt.Fprintf(out, "Before it come %s.\n", strings.Join(v.Ahead, ", "))
 	}
 	if v.Message != "" {

@@ -23,10 +23,12 @@ import (
 func topCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use: "top", Short: "Show quota by ClusterQueue, flavor and team", Args: cobra.NoArgs,
+		Use:   "top",
+		Short: "Show quota by ClusterQueue, flavor and team",
+		Args:  cobra.NoArgs,
 		Long: "Show for each ClusterQueue and flavor what is nominal, used, borrowed and waited for, then what each team " +
-			"(namespace) uses and waits for, and who is preempted by whom.\n\nIt needs the right to list ClusterQueues and the " +
-			"Workloads of all namespaces.",
+			"(namespace) uses and waits for, and who is preempted by whom.\n\nIt needs the right to list ClusterQueues and " +
+			"the Workloads of all namespaces.",
 		Example: "  kubectl signalbox top",
 		RunE: connected(flags, streams, func(ctx context.Context, s *session, _ []string) error {
 			return top(ctx, s, output)
@@ -97,8 +99,11 @@ func top(ctx context.Context, s *session, output string) error {
 func (v *overview) write(s *session) error {
 	rows := [][]string{}
 	for _, r := range v.Quota {
-		rows = append(rows, []string{r.ClusterQueue, orNone(r.Cohort), r.Flavor, r.Resource, r.Nominal, r.Used, r.Borrowed,
-			r.Waiting})
+		rows = append(
+			rows,
+			[]string{r.ClusterQueue, orNone(r.Cohort), r.Flavor, r.Resource, r.Nominal, r.Used, r.Borrowed,
+				r.Waiting},
+		)
 	}
 	header := []string{"CLUSTERQUEUE", "COHORT", "FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "WAITING"}
 	if err := table(s.streams.Out, header, rows); err != nil {
@@ -134,9 +139,14 @@ func quotaRows(q *queues) []quotaRow {
 				for _, rq := range fq.Resources {
 					usage := usageOf(cq, fq.Name, rq.Name)
 					rows = append(rows, quotaRow{
-						ClusterQueue: cq.Name, Cohort: string(cq.Spec.CohortName), Flavor: string(fq.Name), Resource: string(rq.Name),
-						Nominal: rq.NominalQuota.String(), Used: usage.Total.String(), Borrowed: usage.Borrowed.String(),
-						Waiting: ptr.To(waiting[rq.Name]).String(),
+						ClusterQueue: cq.Name,
+						Cohort:       string(cq.Spec.CohortName),
+						Flavor:       string(fq.Name),
+						Resource:     string(rq.Name),
+						Nominal:      rq.NominalQuota.String(),
+						Used:         usage.Total.String(),
+						Borrowed:     usage.Borrowed.String(),
+						Waiting:      ptr.To(waiting[rq.Name]).String(),
 					})
 				}
 			}
@@ -148,7 +158,11 @@ func quotaRows(q *queues) []quotaRow {
 	return rows
 }
 
-func usageOf(cq *kueue.ClusterQueue, flavor kueue.ResourceFlavorReference, name corev1.ResourceName) kueue.ResourceUsage {
+func usageOf(
+	cq *kueue.ClusterQueue,
+	flavor kueue.ResourceFlavorReference,
+	name corev1.ResourceName,
+) kueue.ResourceUsage {
 	for _, usage := range cq.Status.FlavorsReservation {
 		for _, r := range usage.Resources {
 			if usage.Name == flavor && r.Name == name {
@@ -222,7 +236,11 @@ func teamRows(q *queues) []teamRow {
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b teamRow) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Flavor, b.Flavor), cmp.Compare(a.Resource, b.Resource))
+		return cmp.Or(
+			cmp.Compare(a.Namespace, b.Namespace),
+			cmp.Compare(a.Flavor, b.Flavor),
+			cmp.Compare(a.Resource, b.Resource),
+		)
 	})
 	return rows
 }

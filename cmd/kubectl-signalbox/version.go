@@ -31,7 +31,9 @@ func versionCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 	var output string
 	var clientOnly bool
 	cmd := &cobra.Command{
-		Use: "version", Short: "Print the versions of the plugin, of Signalbox, Kueue, JobSet and Kubernetes", Args: cobra.NoArgs,
+		Use:   "version",
+		Short: "Print the versions of the plugin, of Signalbox, Kueue, JobSet and Kubernetes",
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versions{Client: buildVersion()}
 			if !clientOnly {
@@ -70,7 +72,12 @@ func buildVersion() string {
 
 func (v *versions) read(ctx context.Context, s *session) error {
 	var deployments appsv1.DeploymentList
-	if _, err := s.list(ctx, &deployments, "deployments.apps", client.MatchingLabels{"app.kubernetes.io/name": "signalbox"}); err != nil {
+	if _, err := s.list(
+		ctx,
+		&deployments,
+		"deployments.apps",
+		client.MatchingLabels{"app.kubernetes.io/name": "signalbox"},
+	); err != nil {
 		return err
 	}
 	if len(deployments.Items) > 0 {
@@ -88,8 +95,13 @@ func (v *versions) read(ctx context.Context, s *session) error {
 }
 
 func (v *versions) write(streams genericiooptions.IOStreams) error {
-	rows := [][]string{{"kubectl-signalbox", v.Client}, {"Signalbox", orNone(v.Server)}, {"Kubernetes", orNone(v.Kubernetes)},
-		{"Kueue", orNone(v.Kueue)}, {"JobSet", orNone(v.JobSet)}}
+	rows := [][]string{
+		{"kubectl-signalbox", v.Client},
+		{"Signalbox", orNone(v.Server)},
+		{"Kubernetes", orNone(v.Kubernetes)},
+		{"Kueue", orNone(v.Kueue)},
+		{"JobSet", orNone(v.JobSet)},
+	}
 	if err := table(streams.Out, nil, rows); err != nil {
 		return err
 	}

@@ -29,8 +29,12 @@ func waitCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 		names = append(names, strings.ToLower(string(state)))
 	}
 	cmd := &cobra.Command{
-		Use: "wait TRAINJOB --for=STATE", Short: "Wait until a TrainJob is in a state",
-		Long: "Wait until a TrainJob is in a state: " + strings.Join(names, ", ") + ".\n\nThe exit code is 1 if the TrainJob " +
+		Use:   "wait TRAINJOB --for=STATE",
+		Short: "Wait until a TrainJob is in a state",
+		Long: "Wait until a TrainJob is in a state: " + strings.Join(
+			names,
+			", ",
+		) + ".\n\nThe exit code is 1 if the TrainJob " +
 			"ends in another way, and 2 if the time is over.",
 		Example:           "  kubectl signalbox wait resnet --for=running --timeout=1h",
 		Args:              cobra.ExactArgs(1),
@@ -75,8 +79,14 @@ func (s *session) wait(ctx context.Context, name string, o waitOptions) error {
 		return false, nil
 	})
 	if ctx.Err() == context.DeadlineExceeded {
-		fmt.Fprintf(s.streams.ErrOut, "Error: TrainJob %s is %s after %s; kubectl signalbox explain %s says why\n", name, last,
-			o.timeout, name)
+		fmt.Fprintf(
+			s.streams.ErrOut,
+			"Error: TrainJob %s is %s after %s; kubectl signalbox explain %s says why\n",
+			name,
+			last,
+			o.timeout,
+			name,
+		)
 		return errExit(2)
 	}
 	return err
@@ -88,7 +98,12 @@ func (s *session) follow(
 ) error {
 	for ctx.Err() == nil {
 		var list api.TrainJobList
-		if err := s.client.List(ctx, &list, client.InNamespace(s.namespace), client.MatchingFields{"metadata.name": name}); err != nil {
+		if err := s.client.List(
+			ctx,
+			&list,
+			client.InNamespace(s.namespace),
+			client.MatchingFields{"metadata.name": name},
+		); err != nil {
 			return fmt.Errorf("reading TrainJob %s: %w", name, err)
 		}
 		if len(list.Items) == 0 {

@@ -60,7 +60,9 @@ func newRecorder(ctx context.Context, mgr ctrl.Manager, clients kubernetes.Inter
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&corev1client.EventSinkImpl{Interface: clients.CoreV1().Events("")})
 	context.AfterFunc(ctx, broadcaster.Shutdown)
-	return record.NewEventRecorderAdapter(broadcaster.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: "signalbox"}))
+	return record.NewEventRecorderAdapter(
+		broadcaster.NewRecorder(mgr.GetScheme(), corev1.EventSource{Component: "signalbox"}),
+	)
 }
 
 // add adds all parts to the manager.

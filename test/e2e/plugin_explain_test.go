@@ -2,20 +2,17 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
@@ -52,7 +49,11 @@ type situation struct {
 }
 
 // waitsOn stages a TrainJob of so many nodes that waits on a ClusterQueue of one node of a100.
-func waitsOn(nodes int32, change func(context.Context, *ground), cq ...func(*kueue.ClusterQueue)) func(context.Context) (*ground, *api.TrainJob) {
+func waitsOn(
+	nodes int32,
+	change func(context.Context, *ground),
+	cq ...func(*kueue.ClusterQueue),
+) func(context.Context) (*ground, *api.TrainJob) {
 	return func(ctx context.Context) (*ground, *api.TrainJob) {
 		ginkgo.GinkgoHelper()
 		g := newGround(ctx, map[string]int64{"a100": 8}, cq...)
@@ -86,8 +87,11 @@ func patched(ctx context.Context, o client.Object, patch string) {
 
 // situations are those of the table.
 var situations = map[string]situation{
-	"more than the queue ever has": {explain.CodeTooLarge, "asks for 16 of nvidia.com/gpu, and its queue never has more than 8",
-		waitsOn(2, nil)},
+	"more than the queue ever has": {
+		explain.CodeTooLarge,
+		"asks for 16 of nvidia.com/gpu, and its queue never has more than 8",
+		waitsOn(2, nil),
+	},
 	"the quota is used": {explain.CodeShort, "8 of nvidia.com/gpu are missing in flavor a100", waitsOn(1,
 		func(ctx context.Context, g *ground) { g.occupies(ctx, "first") })},
 	"both flavors are used": {explain.CodeShort, "held by", func(ctx context.Context) (*ground, *api.TrainJob) {
@@ -97,241 +101,231 @@ var situations = map[string]situation{
 		g.occupies(ctx, "second")
 		return g, g.submit(ctx, g.trainJob("job", "torch", 1))
 	}},
-	"the cohort has borrowed its quota": {explain.CodeBorrowed, "have borrowed 8", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { ofCohort(cq.Name)(cq) })
-		g.runtime(ctx, "torch", "forever")
-		g.clusterQueue(ctx, g.queue+"-guest", map[string]int64{"a100": 0}, ofCohort(g.queue))
-		g.localQueue(ctx, "guest", g.queue+"-guest")
-		g.occupies(ctx, "guest", func(tj *api.TrainJob) { tj.Labels[constants.QueueLabel] = "guest" })
-		return g, g.submit(ctx, g.trainJob("job", "torch", 1))
-	}},
-	"its borrowing limit": {explain.CodeLimit, "borrowingLimit is reached", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {
-			ofCohort(cq.Name)(cq)
-			cq.Spec.ResourceGroups[0].Flavors[0].Resources[0].BorrowingLimit = resource.NewQuantity(8, resource.DecimalSI)
-		})
-		g.runtime(ctx, "torch", "forever")
-		g.clusterQueue(ctx, g.queue+"-lender", map[string]int64{"a100": 24}, ofCohort(g.queue))
-		g.occupies(ctx, "first")
-		g.occupies(ctx, "second")
-		return g, g.submit(ctx, g.trainJob("job", "torch", 1))
-	}},
-	"the cohort lends no more": {explain.CodeCohort, "no more to lend", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g := newGround(ctx, map[string]int64{"a100": 0}, func(cq *kueue.ClusterQueue) { ofCohort(cq.Name)(cq) })
-		g.runtime(ctx, "torch", "forever")
-		g.clusterQueue(ctx, g.queue+"-lender", map[string]int64{"a100": 8}, ofCohort(g.queue))
-		g.localQueue(ctx, "lender", g.queue+"-lender")
-		g.occupies(ctx, "lender", func(tj *api.TrainJob) { tj.Labels[constants.QueueLabel] = "lender" })
-		return g, g.submit(ctx, g.trainJob("job", "torch", 1))
-	}},
-	"it may not preempt": {explain.CodeNoPreempt, "preempts nobody", func(ctx context.Context) (*ground, *api.TrainJob) {
-		low, high := makePriorities(ctx)
-		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {
-			cq.Spec.Preemption.WithinClusterQueue = kueue.PreemptionPolicyNever
-		})
-		g.runtime(ctx, "torch", "forever")
-		g.occupies(ctx, "first", priority(low))
-		return g, g.submit(ctx, g.trainJob("job", "torch", 1, priority(high)))
-	}},
+	"the cohort has borrowed its quota": {
+		explain.CodeBorrowed,
+		"have borrowed 8",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { ofCohort(cq.Name)(cq) })
+			g.runtime(ctx, "torch", "forever")
+			g.clusterQueue(ctx, g.queue+"-guest", map[string]int64{"a100": 0}, ofCohort(g.queue))
+			g.localQueue(ctx, "guest", g.queue+"-guest")
+			g.occupies(ctx, "guest", func(tj *api.TrainJob) { tj.Labels[constants.QueueLabel] = "guest" })
+			return g, g.submit(ctx, g.trainJob("job", "torch", 1))
+		},
+	},
+	"its borrowing limit": {
+		explain.CodeLimit,
+		"borrowingLimit is reached",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {
+				ofCohort(cq.Name)(cq)
+				cq.Spec.ResourceGroups[0].Flavors[0].Resources[0].BorrowingLimit = resource.NewQuantity(8, resource.DecimalSI)
+			})
+			g.runtime(ctx, "torch", "forever")
+			g.clusterQueue(ctx, g.queue+"-lender", map[string]int64{"a100": 24}, ofCohort(g.queue))
+			g.occupies(ctx, "first")
+			g.occupies(ctx, "second")
+			return g, g.submit(ctx, g.trainJob("job", "torch", 1))
+		},
+	},
+	"the cohort lends no more": {
+		explain.CodeCohort,
+		"no more to lend",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g := newGround(ctx, map[string]int64{"a100": 0}, func(cq *kueue.ClusterQueue) { ofCohort(cq.Name)(cq) })
+			g.runtime(ctx, "torch", "forever")
+			g.clusterQueue(ctx, g.queue+"-lender", map[string]int64{"a100": 8}, ofCohort(g.queue))
+			g.localQueue(ctx, "lender", g.queue+"-lender")
+			g.occupies(ctx, "lender", func(tj *api.TrainJob) { tj.Labels[constants.QueueLabel] = "lender" })
+			return g, g.submit(ctx, g.trainJob("job", "torch", 1))
+		},
+	},
+	"it may not preempt": {
+		explain.CodeNoPreempt,
+		"preempts nobody",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			low, high := makePriorities(ctx)
+			g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {
+				cq.Spec.Preemption.WithinClusterQueue = kueue.PreemptionPolicyNever
+			})
+			g.runtime(ctx, "torch", "forever")
+			g.occupies(ctx, "first", priority(low))
+			return g, g.submit(ctx, g.trainJob("job", "torch", 1, priority(high)))
+		},
+	},
 	"no rack has room": {explain.CodeTopology, "opology", func(ctx context.Context) (*ground, *api.TrainJob) {
 		g := onRacks(ctx)
 		g.runtime(ctx, "torch", "forever", asks(map[string]string{kueue.PodSetRequiredTopologyAnnotation: "rack"}))
 		return g, g.submit(ctx, g.trainJob("job", "torch", nodesOfRack+1))
 	}},
-	"an admission check is pending": {explain.CodeCheck, "admission check", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g, _ := onCheck(ctx)
-		return g, g.submit(ctx, g.trainJob("job", "torch", 1))
-	}},
-	"an admission check has rejected it": {explain.CodeRejected, "", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g, check := onCheck(ctx)
-		tj := g.submit(ctx, g.trainJob("job", "torch", 1))
-		answers(ctx, tj, check, kueue.CheckStateRejected, "no capacity")
-		return g, tj
-	}},
+	"an admission check is pending": {
+		explain.CodeCheck,
+		"admission check",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g, _ := onCheck(ctx)
+			return g, g.submit(ctx, g.trainJob("job", "torch", 1))
+		},
+	},
+	"an admission check has rejected it": {
+		explain.CodeRejected,
+		"",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g, check := onCheck(ctx)
+			tj := g.submit(ctx, g.trainJob("job", "torch", 1))
+			answers(ctx, tj, check, kueue.CheckStateRejected, "no capacity")
+			return g, tj
+		},
+	},
 	"its runtime is gone": {explain.CodeBlocked, "torch", func(ctx context.Context) (*ground, *api.TrainJob) {
 		g, tj := waitsOn(2, nil)(ctx)
 		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
 		gone(ctx, g, "torch")
 		return g, tj
 	}},
-	"its image can't be pulled": {explain.CodeImage, "example.com/train:1", func(ctx context.Context) (*ground, *api.TrainJob) {
-		return podSays(ctx, func(p *corev1.Pod) {
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "node", Image: "example.com/train:1",
-				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "back-off"}}}}
-		})
-	}},
-	"its container doesn't start": {explain.CodeCrash, "CrashLoopBackOff", func(ctx context.Context) (*ground, *api.TrainJob) {
-		return podSays(ctx, func(p *corev1.Pod) {
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "node", State: corev1.ContainerState{
-				Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}}}}
-		})
-	}},
-	"its pods hold quota while they end": {explain.CodeStopping, "hold its quota", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "forever", asks(map[string]string{stopAfter: "2m"}))
-		tj := g.submit(ctx, g.trainJob("job", "torch", 1))
-		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
-		patched(ctx, workloadOf(ctx, tj), `{"spec":{"active":false}}`)
-		return g, tj
-	}},
-	"nodes have no room for what was admitted": {explain.CodeNoNode, "no node", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g := newGround(ctx, map[string]int64{"a100": 800})
-		g.runtime(ctx, "torch", "forever")
-		return g, g.submit(ctx, g.trainJob("job", "torch", 2*nodesOfKind))
-	}},
+	"its image can't be pulled": {
+		explain.CodeImage,
+		"example.com/train:1",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			return podSays(ctx, func(p *corev1.Pod) {
+				p.Status.ContainerStatuses = []corev1.ContainerStatus{
+					{
+						Name:  "node",
+						Image: "example.com/train:1",
+						State: corev1.ContainerState{
+							Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "back-off"},
+						},
+					},
+				}
+			})
+		},
+	},
+	"its container doesn't start": {
+		explain.CodeCrash,
+		"CrashLoopBackOff",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			return podSays(ctx, func(p *corev1.Pod) {
+				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "node", State: corev1.ContainerState{
+					Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}}}}
+			})
+		},
+	},
+	"its pods hold quota while they end": {
+		explain.CodeStopping,
+		"hold its quota",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g := newGround(ctx, map[string]int64{"a100": 8})
+			g.runtime(ctx, "torch", "forever", asks(map[string]string{stopAfter: "20s"}))
+			tj := g.submit(ctx, g.trainJob("job", "torch", 1))
+			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+			patched(ctx, workloadOf(ctx, tj), `{"spec":{"active":false}}`)
+			return g, tj
+		},
+	},
+	"nodes have no room for what was admitted": {
+		explain.CodeNoNode,
+		"no node",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g := newGround(ctx, map[string]int64{"a100": 800})
+			g.runtime(ctx, "torch", "forever")
+			return g, g.submit(ctx, g.trainJob("job", "torch", 2*nodesOfKind))
+		},
+	},
 	"its LocalQueue doesn't exist": {explain.CodeNoQueue, "there are training", waitsInQueue("nowhere", nil)},
-	"its LocalQueue is held": {explain.CodeQueueHeld, "Hold", waitsInQueue("held", func(ctx context.Context, g *ground) {
-		g.localQueue(ctx, "held", g.queue)
-		patched(ctx, &kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "held"}},
-			`{"spec":{"stopPolicy":"Hold"}}`)
-	})},
-	"its LocalQueue leads nowhere": {explain.CodeNoCQ, "doesn't exist", waitsInQueue("lost", func(ctx context.Context, g *ground) {
-		g.localQueue(ctx, "lost", "nowhere")
-	})},
-	"its ClusterQueue is stopped": {explain.CodeCQStopped, "HoldAndDrain", waitsOn(1, nil, func(cq *kueue.ClusterQueue) {
-		cq.Spec.StopPolicy = ptr.To(kueue.HoldAndDrain)
-	})},
-	"its ClusterQueue has a flavor that doesn't exist": {explain.CodeCQInactive, "missing ResourceFlavor", waitsOn(1, nil,
-		func(cq *kueue.ClusterQueue) { cq.Spec.ResourceGroups[0].Flavors[0].Name = "nowhere" })},
+	"its LocalQueue is held": {
+		explain.CodeQueueHeld,
+		"Hold",
+		waitsInQueue("held", func(ctx context.Context, g *ground) {
+			g.localQueue(ctx, "held", g.queue)
+			patched(ctx, &kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "held"}},
+				`{"spec":{"stopPolicy":"Hold"}}`)
+		}),
+	},
+	"its LocalQueue leads nowhere": {
+		explain.CodeNoCQ,
+		"doesn't exist",
+		waitsInQueue("lost", func(ctx context.Context, g *ground) {
+			g.localQueue(ctx, "lost", "nowhere")
+		}),
+	},
+	"its ClusterQueue is stopped": {
+		explain.CodeCQStopped,
+		"HoldAndDrain",
+		waitsOn(1, nil, func(cq *kueue.ClusterQueue) {
+			cq.Spec.StopPolicy = ptr.To(kueue.HoldAndDrain)
+		}),
+	},
+	"its ClusterQueue has a flavor that doesn't exist": {
+		explain.CodeCQInactive,
+		"missing ResourceFlavor",
+		waitsOn(1, nil,
+			func(cq *kueue.ClusterQueue) { cq.Spec.ResourceGroups[0].Flavors[0].Name = "nowhere" }),
+	},
 	"its ClusterQueue doesn't admit the namespace": {explain.CodeNamespace, "selector", waitsOn(1, nil,
 		func(cq *kueue.ClusterQueue) {
 			cq.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "other"}}
 		})},
-	"its ClusterQueue has no memory": {explain.CodeNoResource, "memory", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "forever")
-		return g, g.submit(ctx, g.trainJob("job", "torch", 1, func(tj *api.TrainJob) {
-			tj.Spec.Trainer.ResourcesPerNode.Requests[corev1.ResourceMemory] = resource.MustParse("1Gi")
-		}))
-	}},
-	"its node selector is no flavor's": {explain.CodeNoFlavor, "nodeSelector[gpu] is v100", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
-			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.NodeSelector = map[string]string{"gpu": "v100"}
-		})
-		return g, g.submit(ctx, g.trainJob("job", "torch", 1))
-	}},
-	"it is behind the head of a strict queue": {explain.CodeBehind, "considered before it", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g := newGround(ctx, map[string]int64{"a100": 16}, func(cq *kueue.ClusterQueue) {
-			cq.Spec.QueueingStrategy = kueue.StrictFIFO
-			cq.Spec.Preemption.WithinClusterQueue = kueue.PreemptionPolicyNever
-		})
-		g.runtime(ctx, "torch", "forever")
-		g.occupies(ctx, "first")
-		head := g.submit(ctx, g.trainJob("head", "torch", 2))
-		gomega.Eventually(condition(ctx, head, kueue.WorkloadQuotaReserved)).Should(gomega.HavePrefix("False"))
-		return g, g.submit(ctx, g.trainJob("job", "torch", 1))
-	}},
-	"an admin has deactivated it": {explain.CodeStopped, "deactivated", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g, tj := waitsOn(2, nil)(ctx)
-		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
-		patched(ctx, workloadOf(ctx, tj), `{"spec":{"active":false}}`)
-		return g, tj
-	}},
-	"its user has suspended it": {explain.CodeSuspended, "in no queue", func(ctx context.Context) (*ground, *api.TrainJob) {
-		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "forever")
-		return g, g.submit(ctx, g.trainJob("job", "torch", 1, func(tj *api.TrainJob) { tj.Labels = nil }))
-	}},
+	"its ClusterQueue has no memory": {
+		explain.CodeNoResource,
+		"memory",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g := newGround(ctx, map[string]int64{"a100": 8})
+			g.runtime(ctx, "torch", "forever")
+			return g, g.submit(ctx, g.trainJob("job", "torch", 1, func(tj *api.TrainJob) {
+				tj.Spec.Trainer.ResourcesPerNode.Requests[corev1.ResourceMemory] = resource.MustParse("1Gi")
+			}))
+		},
+	},
+	"its node selector is no flavor's": {
+		explain.CodeNoFlavor,
+		"a100",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g := newGround(ctx, map[string]int64{"a100": 8})
+			g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
+				rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.NodeSelector = map[string]string{
+					"gpu": "v100",
+				}
+			})
+			return g, g.submit(ctx, g.trainJob("job", "torch", 1))
+		},
+	},
+	"it is behind the head of a strict queue": {
+		explain.CodeBehind,
+		"considered before it",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g := newGround(ctx, map[string]int64{"a100": 16}, func(cq *kueue.ClusterQueue) {
+				cq.Spec.QueueingStrategy = kueue.StrictFIFO
+				cq.Spec.Preemption.WithinClusterQueue = kueue.PreemptionPolicyNever
+			})
+			g.runtime(ctx, "torch", "forever")
+			g.occupies(ctx, "first")
+			head := g.submit(ctx, g.trainJob("head", "torch", 2))
+			gomega.Eventually(condition(ctx, head, kueue.WorkloadQuotaReserved)).Should(gomega.HavePrefix("False"))
+			return g, g.submit(ctx, g.trainJob("job", "torch", 1))
+		},
+	},
+	"an admin has deactivated it": {
+		explain.CodeStopped,
+		"deactivated",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g, tj := waitsOn(2, nil)(ctx)
+			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
+			patched(ctx, workloadOf(ctx, tj), `{"spec":{"active":false}}`)
+			return g, tj
+		},
+	},
+	"its user has suspended it": {
+		explain.CodeSuspended,
+		"in no queue",
+		func(ctx context.Context) (*ground, *api.TrainJob) {
+			g := newGround(ctx, map[string]int64{"a100": 8})
+			g.runtime(ctx, "torch", "forever")
+			return g, g.submit(ctx, g.trainJob("job", "torch", 1, func(tj *api.TrainJob) { tj.Labels = nil }))
+		},
+	},
 	"it runs": {explain.CodeRunning, "on a100", waitsOn(1, nil)},
 	"it is complete": {explain.CodeComplete, "", func(ctx context.Context) (*ground, *api.TrainJob) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s")
 		return g, g.submit(ctx, g.trainJob("job", "torch", 1))
 	}},
-}
-
-// addGangs adds what needs a scheduler that knows gangs.
-func addGangs() {
-	if hasGangs {
-		situations["its gang has no room"] = situation{explain.CodeGang, "", func(ctx context.Context) (*ground, *api.TrainJob) {
-			g := newGround(ctx, map[string]int64{"a100": 800})
-			g.runtime(ctx, "torch", "forever")
-			return g, g.submit(ctx, g.trainJob("job", "torch", 2*nodesOfKind, gangs(api.GangRequired)))
-		}}
-	}
-}
-
-// waitsInQueue stages a TrainJob in a LocalQueue.
-func waitsInQueue(name string, change func(context.Context, *ground)) func(context.Context) (*ground, *api.TrainJob) {
-	return func(ctx context.Context) (*ground, *api.TrainJob) {
-		ginkgo.GinkgoHelper()
-		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "forever")
-		if change != nil {
-			change(ctx, g)
-		}
-		return g, g.submit(ctx, g.trainJob("job", "torch", 1, func(tj *api.TrainJob) { tj.Labels[constants.QueueLabel] = name }))
-	}
-}
-
-// onCheck makes a ground whose ClusterQueue has an admission check that nobody answers.
-func onCheck(ctx context.Context) (g *ground, check string) {
-	ginkgo.GinkgoHelper()
-	ac := &kueue.AdmissionCheck{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "check-"}, Spec: kueue.AdmissionCheckSpec{ControllerName: "example.com/check"},
-	}
-	gomega.Expect(admin.Create(ctx, ac)).To(gomega.Succeed())
-	apimeta.SetStatusCondition(&ac.Status.Conditions, metav1.Condition{
-		Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue, Reason: "Active", Message: "ready",
-	})
-	gomega.Expect(admin.Status().Update(ctx, ac)).To(gomega.Succeed())
-	ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(ignoreNotFound(admin.Delete(ctx, ac))).To(gomega.Succeed()) })
-	g = newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {
-		cq.Spec.AdmissionChecksStrategy = &kueue.AdmissionChecksStrategy{AdmissionChecks: []kueue.AdmissionCheckStrategyRule{
-			{Name: kueue.AdmissionCheckReference(ac.Name)},
-		}}
-	})
-	g.runtime(ctx, "torch", "forever")
-	return g, ac.Name
-}
-
-// answers has an admission check answer about a TrainJob.
-func answers(ctx context.Context, tj *api.TrainJob, check string, state kueue.CheckState, message string) {
-	ginkgo.GinkgoHelper()
-	gomega.Eventually(condition(ctx, tj, kueue.WorkloadQuotaReserved)).Should(gomega.HavePrefix("True"))
-	gomega.Eventually(func() error {
-		wl := workloadOf(ctx, tj)
-		for i := range wl.Status.AdmissionChecks {
-			if string(wl.Status.AdmissionChecks[i].Name) == check {
-				wl.Status.AdmissionChecks[i].State, wl.Status.AdmissionChecks[i].Message = state, message
-				wl.Status.AdmissionChecks[i].LastTransitionTime = metav1.Now()
-				return admin.Status().Update(ctx, wl)
-			}
-		}
-		return fmt.Errorf("the Workload has no check %s", check)
-	}).Should(gomega.Succeed())
-}
-
-// gone deletes a runtime, although TrainJobs use it.
-func gone(ctx context.Context, g *ground, name string) {
-	ginkgo.GinkgoHelper()
-	rt := get(ctx, &api.TrainingRuntime{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}})
-	gomega.Expect(admin.Delete(ctx, rt)).To(gomega.Succeed())
-	gomega.Eventually(func() error {
-		if err := admin.Get(ctx, client.ObjectKeyFromObject(rt), rt); err != nil {
-			return ignoreNotFound(err)
-		}
-		patched(ctx, rt, `{"metadata":{"finalizers":null}}`)
-		return nil
-	}).Should(gomega.Succeed())
-}
-
-// podSays stages a TrainJob that runs, and whose pod says something.
-func podSays(ctx context.Context, change func(*corev1.Pod)) (*ground, *api.TrainJob) {
-	ginkgo.GinkgoHelper()
-	g := newGround(ctx, map[string]int64{"a100": 8})
-	g.runtime(ctx, "torch", "forever")
-	tj := g.submit(ctx, g.trainJob("job", "torch", 1))
-	gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
-	var pods corev1.PodList
-	gomega.Expect(admin.List(ctx, &pods, client.InNamespace(g.namespace),
-		client.MatchingLabels{jobset.JobSetNameKey: tj.Name})).To(gomega.Succeed())
-	gomega.Expect(pods.Items).To(gomega.HaveLen(1))
-	gomega.Eventually(func() error {
-		p := get(ctx, &pods.Items[0])
-		change(p)
-		return admin.Status().Update(ctx, p)
-	}).Should(gomega.Succeed())
-	return g, tj
 }

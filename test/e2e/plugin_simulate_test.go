@@ -35,7 +35,7 @@ func init() {
 // agreement lets Kueue decide about Workloads without jobs, in cohorts that have nothing to do with each other, ten at
 // a time, and compares what it does with what was foretold.
 func agreement(ctx context.Context) {
-	const situations, together = 200, 10
+	const situations, together = 200, 20
 	g := newGround(ctx, map[string]int64{"a100": 0})
 	var mu sync.Mutex
 	verdicts, wrong := map[string]int{}, []string{}
@@ -59,7 +59,10 @@ func agreement(ctx context.Context) {
 		}
 		all.Wait()
 	}
-	ginkgo.AddReportEntry(fmt.Sprintf("simulate: %d situations, %v, %d wrong", situations, verdicts, len(wrong)), verdicts)
+	ginkgo.AddReportEntry(
+		fmt.Sprintf("simulate: %d situations, %v, %d wrong", situations, verdicts, len(wrong)),
+		verdicts,
+	)
 	gomega.Expect(wrong).To(gomega.BeEmpty(), strings.Join(wrong, "\n"))
 	for _, verdict := range []simulate.Verdict{simulate.Admitted, simulate.Preempts, simulate.Waits, simulate.Never} {
 		gomega.Expect(verdicts[string(verdict)]).To(gomega.BeNumerically(">=", 10), "%s is tried too", verdict)
@@ -115,7 +118,10 @@ func (c *chancy) queue(i int) *kueue.ClusterQueue {
 	}
 	group := kueue.ResourceGroup{CoveredResources: []corev1.ResourceName{gpu}}
 	for _, kind := range gpuKinds[:1+c.IntN(2)] {
-		quota := kueue.ResourceQuota{Name: gpu, NominalQuota: *resource.NewQuantity(int64(c.IntN(5)*4), resource.DecimalSI)}
+		quota := kueue.ResourceQuota{
+			Name:         gpu,
+			NominalQuota: *resource.NewQuantity(int64(c.IntN(5)*4), resource.DecimalSI),
+		}
 		if cq.Spec.CohortName != "" && c.IntN(3) == 0 {
 			quota.BorrowingLimit = resource.NewQuantity(int64(c.IntN(3)*4), resource.DecimalSI)
 		}
@@ -133,11 +139,19 @@ func (c *chancy) workload(name string) *kueue.Workload {
 	return &kueue.Workload{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.g.namespace, Name: name},
 		Spec: kueue.WorkloadSpec{
-			QueueName: kueue.LocalQueueName(pick(c, c.queues...).Name), Priority: ptr.To(int32(c.IntN(3))), Active: ptr.To(true),
+			QueueName: kueue.LocalQueueName(
+				pick(c, c.queues...).Name,
+			),
+			Priority: ptr.To(int32(c.IntN(3))),
+			Active:   ptr.To(true),
 			PodSets: []kueue.PodSet{{Name: "node", Count: int32(1 + c.IntN(4)), Template: corev1.PodTemplateSpec{
-				Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{
-					Name: "node", Image: "example.com/train:1", Resources: corev1.ResourceRequirements{Requests: gpus, Limits: gpus},
-				}}},
+				Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{
+					{
+						Name:      "node",
+						Image:     "example.com/train:1",
+						Resources: corev1.ResourceRequirements{Requests: gpus, Limits: gpus},
+					},
+				}},
 			}}},
 		},
 	}
@@ -225,10 +239,15 @@ func (c *chancy) compare(ctx context.Context) (foretold, happened string) {
 	gomega.Expect(admin.Create(ctx, c.asked)).To(gomega.Succeed())
 	evicted := c.settle(ctx, c.asked)
 	if !workload.HasQuotaReservation(c.asked) {
-		if answer.Verdict == simulate.Waits || answer.Verdict == simulate.Never {
+		if slices.Contains([]simulate.Verdict{simulate.Waits, simulate.Stuck, simulate.Never}, answer.Verdict) {
 			return string(answer.Verdict), string(answer.Verdict)
 		}
-		return summaryOf(answer), "waits: " + apimeta.FindStatusCondition(c.asked.Status.Conditions, kueue.WorkloadQuotaReserved).Message
+		return summaryOf(
+				answer,
+			), "waits: " + apimeta.FindStatusCondition(
+				c.asked.Status.Conditions,
+				kueue.WorkloadQuotaReserved,
+			).Message
 	}
 	verdict := simulate.Admitted
 	var victims []simulate.Preemption
@@ -263,7 +282,9 @@ func (c *chancy) view(ctx context.Context) *simulate.Cluster {
 	var flavors kueue.ResourceFlavorList
 	gomega.Expect(admin.List(ctx, &flavors)).To(gomega.Succeed())
 	view.Flavors = flavors.Items
-	view.Namespaces = []corev1.Namespace{*get(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.g.namespace}})}
+	view.Namespaces = []corev1.Namespace{
+		*get(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.g.namespace}}),
+	}
 	for i := range c.queues {
 		view.ClusterQueues = append(view.ClusterQueues, *get(ctx, c.queues[i]))
 		view.LocalQueues = append(view.LocalQueues, *get(ctx, c.locals[i]))
@@ -295,7 +316,13 @@ func (c *chancy) String() string {
 			cq.Spec.QueueingStrategy, cq.Spec.Preemption.WithinClusterQueue, cq.Spec.Preemption.ReclaimWithinCohort,
 			*cq.Spec.FlavorFungibility)
 		for _, fq := range cq.Spec.ResourceGroups[0].Flavors {
-			fmt.Fprintf(&b, " %s %s limit %v", fq.Name, fq.Resources[0].NominalQuota.String(), fq.Resources[0].BorrowingLimit)
+			fmt.Fprintf(
+				&b,
+				" %s %s limit %v",
+				fq.Name,
+				fq.Resources[0].NominalQuota.String(),
+				fq.Resources[0].BorrowingLimit,
+			)
 		}
 		fmt.Fprintln(&b)
 	}

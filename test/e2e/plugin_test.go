@@ -87,9 +87,17 @@ func pluginSpecs(who string) {
 			gomega.HaveKeyWithValue("state", "Running"), gomega.HaveKeyWithValue("flavor", "a100")))
 		gomega.Expect(rows[1]).To(gomega.And(gomega.HaveKeyWithValue("name", "urgent"),
 			gomega.HaveKeyWithValue("place", 1.0), gomega.HaveKeyWithValue("waiting", 2.0)))
-		gomega.Expect(rows[2]).To(gomega.And(gomega.HaveKeyWithValue("name", "waits"), gomega.HaveKeyWithValue("place", 2.0)))
-		gomega.Expect(g.plugin(ctx, who, "list", "-o", "name").out).To(gomega.Equal("trainjob.trainer.kubeflow.org/first\n" +
-			"trainjob.trainer.kubeflow.org/urgent\ntrainjob.trainer.kubeflow.org/waits\n"))
+		gomega.Expect(
+			rows[2],
+		).To(
+			gomega.And(gomega.HaveKeyWithValue("name", "waits"), gomega.HaveKeyWithValue("place", 2.0)),
+		)
+		gomega.Expect(
+			g.plugin(ctx, who, "list", "-o", "name").out,
+		).To(
+			gomega.Equal("trainjob.trainer.kubeflow.org/first\n" +
+				"trainjob.trainer.kubeflow.org/urgent\ntrainjob.trainer.kubeflow.org/waits\n"),
+		)
 		gomega.Expect(g.plugin(ctx, who, "list", "-o", "wide").out).To(gomega.ContainSubstring("PreemptionNotAllowed"))
 		var top struct {
 			Quota []map[string]string `json:"quota"`
@@ -113,7 +121,11 @@ func pluginSpecs(who string) {
 		gomega.Expect(podsOf(ctx, tj)).To(gomega.BeEmpty(), "its quota is given back when its pods have ended")
 		gomega.Consistently(running(ctx, tj), "3s").Should(gomega.BeFalse())
 		gomega.Expect(g.plugin(ctx, who, "wait", "job", "--for=running", "--timeout=1s").code).To(gomega.Equal(2))
-		gomega.Expect(g.plugin(ctx, who, "explain", "job").out).To(gomega.ContainSubstring("kubectl signalbox resume job"))
+		gomega.Expect(
+			g.plugin(ctx, who, "explain", "job").out,
+		).To(
+			gomega.ContainSubstring("kubectl signalbox resume job"),
+		)
 		gomega.Expect(g.plugin(ctx, who, "resume", "job").code).To(gomega.BeZero())
 		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
 		before := watched.startsOf(tj)
@@ -146,7 +158,11 @@ func pluginSpecs(who string) {
 		g.asked(ctx, who, &answer, "simulate", "second", "--until")
 		gomega.Expect(answer.Verdict).To(gomega.Equal("Waits"))
 		gomega.Expect(answer.After).To(gomega.Equal([]string{g.namespace + "/first"}))
-		gomega.Expect(answer.Changes).To(gomega.ConsistOf(struct{ Set string }{"queue=spot"}, struct{ Set string }{"nodes=1"}))
+		gomega.Expect(
+			answer.Changes,
+		).To(
+			gomega.ConsistOf(struct{ Set string }{"queue=spot"}, struct{ Set string }{"nodes=1"}),
+		)
 		gomega.Expect(answer.Start.Likely.After(time.Now())).To(gomega.BeTrue())
 		g.asked(ctx, who, &answer, "simulate", "second", "--set", "nodes=1")
 		gomega.Expect(answer.Verdict).To(gomega.Equal("Admitted"))

@@ -300,7 +300,7 @@ func startAudit(scheme *runtime.Scheme) {
 		found = append(found, finding)
 	}
 	lasting := new(audit.Lasting)
-	lasting.SetPatience(10*time.Second, time.Minute)
+	lasting.SetPatience(10*time.Second, 3*time.Minute) // a node that dies takes minutes, and its TrainJobs hold quota
 	go func() {
 		if err := watcher.Run(ctx, time.Second, lasting, func(f audit.Finding) { tell(f.String()) }, nil); err != nil &&
 			ctx.Err() == nil {

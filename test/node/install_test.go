@@ -17,6 +17,14 @@ import (
 
 var _ = ginkgo.Describe("An installation by Helm", ginkgo.Label("trainers"), func() {
 	ginkgo.It("runs two managers apart from each other, under Pod Security's level restricted", func(ctx context.Context) {
+		// Other specs, which may run before, kill managers and nodes.
+		scale := func(replicas string) {
+			kubectl("-n", "signalbox-system", "scale", "deployment", "signalbox", "--replicas="+replicas)
+		}
+		scale("0")
+		gomega.Eventually(func() []corev1.Pod { return managers(ctx) }, "1m").Should(gomega.BeEmpty())
+		scale("2")
+		awaitManagers()
 		both := managers(ctx)
 		gomega.Expect(both).To(gomega.HaveLen(2))
 		gomega.Expect(both[0].Spec.NodeName).NotTo(gomega.Equal(both[1].Spec.NodeName))
