@@ -64,7 +64,10 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorLis
 
 // asJob returns a TrainJob for jobframework's validation, which reads its metadata and spec.suspend.
 func asJob(trainJob *api.TrainJob) *job {
-	return &job{o: &observed{role: role{bundledTrainer{Dialect: overrides.Bundled}, atHome{}}, job: trainJob}, asked: &asked{}}
+	return &job{
+		o:     &observed{role: role{bundledTrainer{Dialect: overrides.Bundled}, atHome{}}, job: trainJob},
+		asked: &asked{},
+	}
 }
 
 // refuseUnqueued rejects an update that takes a TrainJob out of its queue before its end: its Workload would keep its
@@ -88,13 +91,20 @@ func (w *Webhook) refuseOwned(trainJob *api.TrainJob, user string) field.ErrorLi
 		return nil
 	}
 	kind := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
-	if !slices.ContainsFunc(w.policy.ownerKinds, func(k schema.GroupVersionKind) bool { return k.GroupKind() == kind }) {
+	if !slices.ContainsFunc(
+		w.policy.ownerKinds,
+		func(k schema.GroupVersionKind) bool { return k.GroupKind() == kind },
+	) {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(ownersPath, fmt.Sprintf(
 		"a TrainJob that %s %q owns runs on the owner's quota, so that only the owner's controller may create it, and %q is "+
 			"not listed in kueue.ownerIdentities of Signalbox's configuration; create the TrainJob without an owner, or list "+
-			"the user", owner.Kind, owner.Name, user))}
+			"the user",
+		owner.Kind,
+		owner.Name,
+		user,
+	))}
 }
 
 // refuseAdopted rejects an update that gives a TrainJob another controller: whose quota it runs on is decided when it
@@ -107,7 +117,10 @@ func refuseAdopted(rq *review.Request) field.ErrorList {
 	}
 	return field.ErrorList{field.Forbidden(ownersPath, fmt.Sprintf(
 		"%s %q can't become the controller of a TrainJob that is there already: whose quota it runs on is decided when it "+
-			"is created; create another TrainJob", after.Kind, after.Name))}
+			"is created; create another TrainJob",
+		after.Kind,
+		after.Name,
+	))}
 }
 
 // refuseOwn rejects a new TrainJob that has what is the integration's: its entry, or its annotations.
@@ -127,5 +140,7 @@ func refuseOwn(trainer Trainer, trainJob *api.TrainJob) field.ErrorList {
 	return append(errs, field.Forbidden(field.NewPath("spec", "runtimePatches").Key(overrides.Manager), fmt.Sprintf(
 		"the entry of manager %q is written when the TrainJob is admitted; take it out of the manifest. If the manifest has "+
 			"none, Kueue's built-in TrainJob integration has added it: take trainer.kubeflow.org/trainjob out of "+
-			"integrations.frameworks in Kueue's configuration", overrides.Manager)))
+			"integrations.frameworks in Kueue's configuration",
+		overrides.Manager,
+	)))
 }

@@ -30,14 +30,29 @@ type verb struct {
 
 // verbs are all of them.
 var verbs = []verb{
-	{"stop", "Stop a TrainJob and give its quota back", "Stop a TrainJob: its pods get SIGTERM, its quota is given back " +
-		"when the last has ended, and it isn't queued until kubectl signalbox resume.\n\nA TrainJob that is stopped keeps the " +
-		"time of its submission, and so its place among those of its priority. It needs the right to change TrainJobs, " +
-		"nothing more.", (*session).stop},
-	{"resume", "Queue a TrainJob again that was stopped", "Queue a TrainJob again that kubectl signalbox stop has stopped. " +
-		"It takes its place by the time of its submission.", (*session).resume},
-	{"restart", "Stop a TrainJob, and queue it again when its pods have ended", "Stop a TrainJob, wait until its pods " +
-		"have ended, and queue it again. It gives its quota back in between, so that others may get it.", (*session).restart},
+	{
+		"stop",
+		"Stop a TrainJob and give its quota back",
+		"Stop a TrainJob: its pods get SIGTERM, its quota is given back " +
+			"when the last has ended, and it isn't queued until kubectl signalbox resume.\n\nA TrainJob that is stopped keeps the " +
+			"time of its submission, and so its place among those of its priority. It needs the right to change TrainJobs, " +
+			"nothing more.",
+		(*session).stop,
+	},
+	{
+		"resume",
+		"Queue a TrainJob again that was stopped",
+		"Queue a TrainJob again that kubectl signalbox stop has stopped. " +
+			"It takes its place by the time of its submission.",
+		(*session).resume,
+	},
+	{
+		"restart",
+		"Stop a TrainJob, and queue it again when its pods have ended",
+		"Stop a TrainJob, wait until its pods " +
+			"have ended, and queue it again. It gives its quota back in between, so that others may get it.",
+		(*session).restart,
+	},
 }
 
 func controlCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams, v verb) *cobra.Command {
@@ -121,8 +136,12 @@ func (s *session) resume(ctx context.Context, job *api.TrainJob) error {
 		}
 		fmt.Fprintf(s.streams.Out, "TrainJob %s runs, outside quota\n", job.Name)
 	case wl != nil && !workload.IsActive(wl):
-		return fmt.Errorf("workload %s of TrainJob %s was deactivated by Kueue or by an admin, not with kubectl signalbox "+
-			"stop; an admin may set its spec.active to true", wl.Name, job.Name)
+		return fmt.Errorf(
+			"workload %s of TrainJob %s was deactivated by Kueue or by an admin, not with kubectl signalbox "+
+				"stop; an admin may set its spec.active to true",
+			wl.Name,
+			job.Name,
+		)
 	default:
 		fmt.Fprintf(s.streams.Out, "TrainJob %s was not stopped\n", job.Name)
 	}

@@ -34,9 +34,23 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
 	cmd.AddCommand(
-		listCommand(flags, streams), topCommand(flags, streams), explainCommand(flags, streams), simulateCommand(flags, streams),
-		logsCommand(flags, streams), waitCommand(flags, streams), doctorCommand(flags, streams), versionCommand(flags, streams),
-		convertCommand(flags, streams), deleteGangsCommand(flags, streams))
+		listCommand(
+			flags,
+			streams,
+		),
+		topCommand(flags, streams),
+		explainCommand(flags, streams),
+		simulateCommand(flags, streams),
+		logsCommand(
+			flags,
+			streams,
+		),
+		waitCommand(flags, streams),
+		doctorCommand(flags, streams),
+		versionCommand(flags, streams),
+		convertCommand(flags, streams),
+		deleteGangsCommand(flags, streams),
+	)
 	for _, v := range verbs {
 		cmd.AddCommand(controlCommand(flags, streams, v))
 	}

@@ -77,13 +77,18 @@ type simulated struct {
 	Name      string `json:"name"`
 	Verdict   string `json:"verdict"`
 	granted
-	Preempt []string          `json:"preempts,omitempty"`
-	After   []string          `json:"after,omitempty"`
-	Ahead   []string          `json:"ahead,omitempty"`
+	Preempt []string `json:"preempts,omitempty"`
+	order
 	Message string            `json:"message,omitempty"`
 	Changes []simulatedChange `json:"changes,omitempty"`
 	Start   *estimate         `json:"start,omitempty"`
 	Missing []string          `json:"missingRights,omitempty"`
+}
+
+// order is whom it waits for.
+type order struct {
+	After []string `json:"after,omitempty"`
+	Ahead []string `json:"ahead,omitempty"`
 }
 
 // granted is what it gets.

@@ -20,7 +20,7 @@ import (
 func viewOf(job *api.TrainJob, cluster *simulate.Cluster, a *simulate.Answer) *simulated {
 	v := &simulated{
 		Namespace: job.Namespace, Name: job.Name, Verdict: string(a.Verdict), Message: a.Message,
-		After: owners(cluster, a.After), Ahead: owners(cluster, a.Ahead),
+		order: order{After: owners(cluster, a.After), Ahead: owners(cluster, a.Ahead)},
 	}
 	v.Flavors, v.Nodes = admissionOf(a.Admission)
 	for _, victim := range a.Victims {
