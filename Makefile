@@ -231,6 +231,15 @@ INPUTS ?= 100000
 model: go ## Try every order of DEPTH steps of two TrainJobs and a quota for one, follow one of ENDS states to the end of all, and send INPUTS sequences of requests
 	go test ./test/model -v -timeout 0 -args -depth $(DEPTH) -ends $(ENDS) -inputs $(INPUTS)
 
+JOBS ?= 500
+.PHONY: replay
+replay: go ## Replay JOBS TrainJobs, and compare when each starts with what kubectl signalbox simulate --until would have said
+	go test ./simulate -run TestReplay -v -timeout 0 -args -replay $(JOBS)
+
+.PHONY: test-plugin
+test-plugin: ## The specs of kubectl signalbox: every verb as user and admin, each cause of explain, simulate against Kueue
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=plugin LABELS=plugin
+
 .PHONY: holes
 holes: cluster-tool ## Take one fix after the other out of a copy of the tree, and see that its specs fail and that audit finds it; ONLY=regexp for some
 	@echo "Building the end-to-end suite."

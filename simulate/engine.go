@@ -251,6 +251,7 @@ func appendCopies[T any, P interface {
 	for i := range items {
 		item, _ := P(&items[i]).DeepCopyObject().(client.Object)
 		item.SetResourceVersion("")
+		item.SetDeletionTimestamp(nil) // the fake client takes none without a finalizer, such as a namespace's
 		all = append(all, item)
 	}
 	return all

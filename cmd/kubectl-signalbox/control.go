@@ -34,7 +34,8 @@ var verbs = []verb{
 		"stop",
 		"Stop a TrainJob and give its quota back",
 		"Stop a TrainJob: its pods get SIGTERM, its quota is given back " +
-			"when the last has ended, and it isn't queued until kubectl signalbox resume.\n\nA TrainJob that is stopped keeps the " +
+			"when the last has ended, and it isn't queued until kubectl signalbox resume.\n\nA TrainJob that is stopped keeps " +
+			"the " +
 			"time of its submission, and so its place among those of its priority. It needs the right to change TrainJobs, " +
 			"nothing more.",
 		(*session).stop,

@@ -21,7 +21,8 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 		Aliases: []string{"why"},
 		Short:   "Say why a TrainJob is in its state, and what to do",
 		Long: "Say where a TrainJob stands and since when, what its queue lacks in numbers and who holds it, who is " +
-			"ahead of it, what has happened to it, and what to do.\n\nIt works with the rights of a user of the namespace. With the " +
+			"ahead of it, what has happened to it, and what to do.\n\nIt works with the rights of a user of the namespace. " +
+			"With the " +
 			"right to read ClusterQueues and all Workloads it shows numbers; it says which rights are missing.",
 		Example:           "  kubectl signalbox explain resnet -n vision",
 		Args:              cobra.ExactArgs(1),

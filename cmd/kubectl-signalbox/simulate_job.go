@@ -126,8 +126,8 @@ func change(job *api.TrainJob, key, value string) error {
 	return nil
 }
 
-// simulatedWorkload returns the Workload of a TrainJob: the one that it has, if nothing is changed, or else the one that
-// Signalbox would make.
+// simulatedWorkload returns the Workload of a TrainJob: the one that it has, if nothing is changed, or else the one
+// that Signalbox would make.
 func (s *session) simulatedWorkload(
 	ctx context.Context, job *api.TrainJob, q *queues, o simulateOptions,
 ) (*kueue.Workload, error) {

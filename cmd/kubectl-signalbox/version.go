@@ -87,8 +87,10 @@ func (v *versions) read(ctx context.Context, s *session) error {
 	v.Kubernetes, v.Kueue, v.JobSet = releases.Kubernetes, releases.Kueue, releases.JobSet
 	if err != nil {
 		v.Skew = err.Error()
-	} else if later := releases.Unsupported(); len(later) > 0 && releases.Kueue != "" {
-		v.Skew = fmt.Sprintf("%v later than Signalbox was tested with", later)
+	} else if releases.Kueue != "" && releases.JobSet != "" { // the user may read their CRDs
+		if later := releases.Unsupported(); len(later) > 0 {
+			v.Skew = fmt.Sprintf("%v later than Signalbox was tested with", later)
+		}
 	}
 	v.Missing = s.missing
 	return nil

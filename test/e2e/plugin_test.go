@@ -158,11 +158,8 @@ func pluginSpecs(who string) {
 		g.asked(ctx, who, &answer, "simulate", "second", "--until")
 		gomega.Expect(answer.Verdict).To(gomega.Equal("Waits"))
 		gomega.Expect(answer.After).To(gomega.Equal([]string{g.namespace + "/first"}))
-		gomega.Expect(
-			answer.Changes,
-		).To(
-			gomega.ConsistOf(struct{ Set string }{"queue=spot"}, struct{ Set string }{"nodes=1"}),
-		)
+		gomega.Expect(answer.Changes).To(
+			gomega.ConsistOf(struct{ Set string }{"queue=spot"}, struct{ Set string }{"nodes=1"}))
 		gomega.Expect(answer.Start.Likely.After(time.Now())).To(gomega.BeTrue())
 		g.asked(ctx, who, &answer, "simulate", "second", "--set", "nodes=1")
 		gomega.Expect(answer.Verdict).To(gomega.Equal("Admitted"))
