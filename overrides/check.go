@@ -191,15 +191,19 @@ func checkEntry(entry Entry, runtime string, replicatedJobs []jobset.ReplicatedJ
 	return checkEmpty(entry)
 }
 
-// checkEmpty returns an error where an entry of a user changes nothing.
+// checkEmpty returns an error where an entry of a user changes nothing. One of runtimePatches that has nothing but its
+// manager gets a warning instead: Trainer v2.3.0 takes it, and controllers write such entries.
 func checkEmpty(entry Entry) field.ErrorList {
-	if entry.Manager == Manager || !changesNothing(entry.Patch) {
+	if entry.Manager == Manager || !changesNothing(entry.Patch) || entry.bare() {
 		return nil
 	}
 	return field.ErrorList{field.Required(entry.contentPath(),
 		"the entry says nothing of what may be changed (a field that "+
 			"this version doesn't know is dropped before it is seen here); write a field that it knows, or leave the entry out")}
 }
+
+// bare reports whether an entry of runtimePatches has nothing but its manager.
+func (e Entry) bare() bool { return e.shape == RuntimePatches && e.Patch == nil }
 
 // notFound returns the error about a name that is not among the known ones.
 func notFound(path *field.Path, name string, known []string, reason string) *field.Error {

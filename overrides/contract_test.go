@@ -70,8 +70,9 @@ func TestCheck(t *testing.T) {
 		"fine": {"names that the runtime has",
 			[]string{podEntry("a.com/a", `{spec: {containers: [{name: sidecar, env: [{name: A}]}, {name: node,
   volumeMounts: [{name: v, mountPath: /v}]}]}}`)}, nil, nil, ""},
+		"a manager alone": {"Trainer takes it, and so a warning is enough", []string{"{manager: a.com/a}"}, nil, nil, ""},
 		"nothing": {"nothing must stay distinguishable from something unknown",
-			[]string{"{manager: a.com/a}"}, nil, nil,
+			[]string{"{manager: a.com/a, trainingRuntimeSpec: {}}"}, nil, nil,
 			`spec.runtimePatches[a.com/a].trainingRuntimeSpec: Required value: the entry says nothing of what may be changed`},
 		"only a name": {"a name changes nothing",
 			[]string{`{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}]}}}}`}, nil, nil,
@@ -221,6 +222,10 @@ func TestWarnings(t *testing.T) {
 		if len(got) != 4 || !strings.Contains(got[i], want) {
 			t.Errorf("two managers that set the same to different values are named, once a field: got %q, want %q", got, want)
 		}
+	}
+	if got := Warnings(Bundled.Entries(jobWith(t, "{manager: a.com/a}"))); len(got) != 1 ||
+		!strings.HasPrefix(got[0], "spec.runtimePatches[a.com/a] has nothing but its manager") {
+		t.Errorf("an entry of a manager alone: got %q", got)
 	}
 	var long []string
 	for i := range 12 {

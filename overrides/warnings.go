@@ -25,11 +25,15 @@ type setting struct{ manager, value string }
 
 // Warnings returns a warning for each value that an entry sets and an earlier one of another manager sets differently.
 // That is allowed, and the later takes precedence. The integration's entry repeats others' values by design and is left
-// out.
+// out. It also returns a warning for each entry that has nothing but its manager.
 func Warnings(entries []Entry) []string {
 	set := map[string]setting{}
 	var warnings []string
 	for _, entry := range entries {
+		if entry.bare() && entry.Manager != Manager && len(warnings) < maxWarnings {
+			warnings = append(warnings, fmt.Sprintf("%s has nothing but its manager and changes nothing; if it had more, the "+
+				"API server doesn't know the field and has dropped it", patchesPath.Key(entry.Manager)))
+		}
 		if entry.Manager == Manager || entry.Manager == "" || entry.Patch == nil {
 			continue
 		}
