@@ -271,11 +271,12 @@ func (f *Facts) unreachable() *Cause {
 	case f.WebhookDown == "":
 		return nil
 	case strings.HasSuffix(f.WebhookDown, ".signalbox.dev"):
-		return &Cause{Code: CodeNoWorkload, Reason: f.WebhookDown, Text: "Signalbox's webhook doesn't answer: Signalbox is down",
-			Do: []string{"kubectl signalbox doctor"}}
+		return &Cause{Code: CodeNoWorkload, Reason: f.WebhookDown,
+			Text: "Signalbox's webhook doesn't answer: Signalbox is down", Do: []string{"kubectl signalbox doctor"}}
 	}
-	return &Cause{Code: CodeKueueDown, Reason: f.WebhookDown, Text: "webhook " + f.WebhookDown + " doesn't answer: Kueue is " +
-		"down, or can't be reached", Do: []string{"kubectl -n kueue-system get pods", "kubectl signalbox doctor"}}
+	return &Cause{Code: CodeKueueDown, Reason: f.WebhookDown,
+		Text: "webhook " + f.WebhookDown + " doesn't answer: Kueue is down, or can't be reached",
+		Do:   []string{"kubectl -n kueue-system get pods", "kubectl signalbox doctor"}}
 }
 
 // queue is about the LocalQueue and the ClusterQueue.
@@ -294,9 +295,14 @@ func (f *Facts) queue() *Cause {
 		}}
 	}
 	if policy := ptr.Deref(lq.Spec.StopPolicy, kueue.None); policy != kueue.None {
-		return &Cause{Code: CodeQueueHeld, Reason: string(policy), Text: fmt.Sprintf("LocalQueue %s is stopped (stopPolicy %s)",
-			lq.Name, policy), Do: []string{"ask your batch admin, or use another queue"}}
+		return &Cause{Code: CodeQueueHeld, Reason: string(policy),
+			Text: fmt.Sprintf("LocalQueue %s is stopped (stopPolicy %s)", lq.Name, policy), Do: []string{"ask your batch admin, or use another queue"}}
 	}
+	return f.clusterQueueCause(lq)
+}
+
+// clusterQueueCause is about the ClusterQueue of a LocalQueue.
+func (f *Facts) clusterQueueCause(lq *kueue.LocalQueue) *Cause {
 	cq := f.clusterQueue()
 	active := apimeta.FindStatusCondition(lq.Status.Conditions, kueue.LocalQueueActive)
 	switch {

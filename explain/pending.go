@@ -45,15 +45,16 @@ var messages = []struct {
 	{"overlapping preemption targets", CodePreempting, nil},
 	{"doesn't match ClusterQueue selector", CodeNamespace, []string{
 		"your batch admin has to allow the namespace in the ClusterQueue's namespaceSelector"}},
-	{"LimitRange", CodeInvalid, []string{"change spec.trainer.resourcesPerNode to what the namespace's LimitRange allows"}},
+	{"LimitRange", CodeInvalid, []string{
+		"change spec.trainer.resourcesPerNode to what the namespace's LimitRange allows"}},
 	{"resources validation failed", CodeInvalid, []string{"requests must not be above limits"}},
 	{"LocalQueue", CodeNoQueue, nil},
 	{"is stopped", CodeCQStopped, []string{"ask your batch admin, or use another queue"}},
 	{"is inactive", CodeCQInactive, []string{"ask your batch admin"}},
 	{"is terminating or missing", CodeNoCQ, []string{"ask your batch admin"}},
 	{"unavailable in ClusterQueue", CodeNoResource, []string{
-		"the ClusterQueue has no quota for a resource that the pods ask for; drop it from resourcesPerNode or ask your batch " +
-			"admin"}},
+		"the ClusterQueue has no quota for a resource that the pods ask for; drop it from resourcesPerNode or ask your " +
+			"batch admin"}},
 	{"opology", CodeTopology, []string{
 		"ask for a wider level of the topology, or for preferred in the place of required, or for fewer nodes"}},
 	{"insufficient unused quota", CodeShort, nil},

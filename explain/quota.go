@@ -82,7 +82,8 @@ func (f *Facts) flavor(
 	cq *kueue.ClusterQueue, name kueue.ResourceFlavorReference, rq kueue.ResourceQuota, need resource.Quantity,
 ) Flavor {
 	row := Flavor{
-		Name: string(name), Resource: string(rq.Name), needed: need, nominal: rq.NominalQuota, most: rq.NominalQuota.DeepCopy(),
+		Name: string(name), Resource: string(rq.Name),
+		needed: need, nominal: rq.NominalQuota, most: rq.NominalQuota.DeepCopy(),
 		used: used(&f.Cluster, cq.Name, name, rq.Name),
 	}
 	row.free = rq.NominalQuota.DeepCopy()
@@ -107,7 +108,9 @@ func (f *Facts) flavor(
 
 // borrow adds what the cohort has. Kueue's rule for a flat cohort: all that its ClusterQueues lend and don't use, up to
 // the borrowing limit.
-func (f *Facts) borrow(row *Flavor, cq *kueue.ClusterQueue, name kueue.ResourceFlavorReference, rq kueue.ResourceQuota) {
+func (f *Facts) borrow(
+	row *Flavor, cq *kueue.ClusterQueue, name kueue.ResourceFlavorReference, rq kueue.ResourceQuota,
+) {
 	var lent, taken resource.Quantity
 	for i := range f.Cluster.ClusterQueues {
 		other := &f.Cluster.ClusterQueues[i]
@@ -237,7 +240,9 @@ func (f *Facts) holders(
 		h.Amount = h.amount.String()
 		all = append(all, h)
 	}
-	slices.SortStableFunc(all, func(a, b Holder) int { return cmp.Or(b.amount.Cmp(a.amount), cmp.Compare(a.Name, b.Name)) })
+	slices.SortStableFunc(all, func(a, b Holder) int {
+		return cmp.Or(b.amount.Cmp(a.amount), cmp.Compare(a.Name, b.Name))
+	})
 	return all
 }
 

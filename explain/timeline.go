@@ -37,6 +37,18 @@ func (f *Facts) timeline() []Moment {
 			add(c.LastTransitionTime, "TrainJob", conditionText(c))
 		}
 	}
+	f.workloadMoments(add)
+	f.podMoments(add)
+	f.eventMoments(add)
+	slices.SortStableFunc(all, func(a, b Moment) int { return cmp.Compare(a.Time.Unix(), b.Time.Unix()) })
+	return slices.CompactFunc(all, func(a, b Moment) bool { return a.Text == b.Text && a.Source == b.Source })
+}
+
+// adding adds a moment to a timeline.
+type adding = func(at metav1.Time, source, text string)
+
+// workloadMoments adds what the Workload and the JobSet show.
+func (f *Facts) workloadMoments(add adding) {
 	if f.Workload != nil {
 		add(f.Workload.CreationTimestamp, "Workload", "queued in "+string(f.Workload.Spec.QueueName))
 		for _, c := range f.Workload.Status.Conditions {
@@ -57,7 +69,10 @@ func (f *Facts) timeline() []Moment {
 			}
 		}
 	}
-	f.podMoments(add)
+}
+
+// eventMoments adds the events.
+func (f *Facts) eventMoments(add adding) {
 	for i := range f.Events {
 		e := &f.Events[i]
 		at := e.LastTimestamp
@@ -70,12 +85,10 @@ func (f *Facts) timeline() []Moment {
 		}
 		add(at, e.InvolvedObject.Kind+" event", text)
 	}
-	slices.SortStableFunc(all, func(a, b Moment) int { return cmp.Compare(a.Time.Unix(), b.Time.Unix()) })
-	return slices.CompactFunc(all, func(a, b Moment) bool { return a.Text == b.Text && a.Source == b.Source })
 }
 
 // podMoments adds the first and the last start of a pod, and the ends.
-func (f *Facts) podMoments(add func(metav1.Time, string, string)) {
+func (f *Facts) podMoments(add adding) {
 	var first, last *corev1.Pod
 	for i := range f.Pods {
 		p := &f.Pods[i]

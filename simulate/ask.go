@@ -15,17 +15,17 @@ import (
 type Verdict string
 
 const (
-	// Running: it has quota already.
+	// Running means that it has quota already.
 	Running Verdict = "Running"
-	// Admitted: it gets quota now.
+	// Admitted means that it gets quota now.
 	Admitted Verdict = "Admitted"
-	// Preempts: it gets quota when others have been preempted.
+	// Preempts means that it gets quota when others have been preempted.
 	Preempts Verdict = "Preempts"
-	// Waits: it gets quota when others have ended.
+	// Waits means that it gets quota when others have ended.
 	Waits Verdict = "Waits"
-	// Stuck: it would get quota, but others wait in front of it that never get any.
+	// Stuck means that it would get quota, but others wait in front of it that never get any.
 	Stuck Verdict = "Stuck"
-	// Never: it doesn't get quota even if nobody else asks for any.
+	// Never means that it doesn't get quota even if nobody else asks for any.
 	Never Verdict = "Never"
 )
 
@@ -72,7 +72,9 @@ func (inTurn) End(_ *kueue.Workload, since time.Time) time.Time { return since.A
 
 // Ask returns what Kueue would do with one of the cluster's Workloads. lengths may be nil: then those that run are
 // expected to end in the order in which they have started.
-func Ask(ctx context.Context, cluster *Cluster, key types.NamespacedName, lengths Lengths, now time.Time) (*Answer, error) {
+func Ask(
+	ctx context.Context, cluster *Cluster, key types.NamespacedName, lengths Lengths, now time.Time,
+) (*Answer, error) {
 	wl := cluster.Workload(key)
 	if wl == nil {
 		return nil, fmt.Errorf("there is no Workload %s", key)
@@ -207,7 +209,7 @@ func (c *Cluster) Concerning(wl *kueue.Workload) *Cluster {
 	// Workloads with a topology count against nodes that other ClusterQueues use too.
 	part.Workloads = slices.DeleteFunc(slices.Clone(c.Workloads), func(other kueue.Workload) bool {
 		return !queues[types.NamespacedName{Namespace: other.Namespace, Name: string(other.Spec.QueueName)}] &&
-			!(other.Namespace == wl.Namespace && other.Name == wl.Name)
+			keyOf(&other) != keyOf(wl)
 	})
 	return &part
 }
@@ -248,7 +250,8 @@ func changes(ctx context.Context, cluster *Cluster, wl *kueue.Workload, alone bo
 		return nil, nil
 	}
 	var found []Change
-	for _, next := range []func(*kueue.Workload, *Cluster, trial) ([]Change, error){otherQueues, withoutSelector, fewerNodes} {
+	type search = func(*kueue.Workload, *Cluster, trial) ([]Change, error)
+	for _, next := range []search{otherQueues, withoutSelector, fewerNodes} {
 		some, err := next(wl, cluster, try)
 		if err != nil {
 			return nil, err

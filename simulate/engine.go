@@ -208,7 +208,9 @@ func (r *round) client(ctx context.Context, cluster *Cluster) (client.Client, er
 		return nil, err
 	}
 	builder.WithObjects(objects(cluster)...)
-	write := func(_ context.Context, _ client.Client, _ string, o client.Object, _ ...client.SubResourceUpdateOption) error {
+	write := func(
+		_ context.Context, _ client.Client, _ string, o client.Object, _ ...client.SubResourceUpdateOption,
+	) error {
 		r.keep(o)
 		return nil
 	}
@@ -390,7 +392,8 @@ func (r *round) apply(outcome *Outcome) (evicted bool) {
 	return evicted
 }
 
-// preemptionOf returns the preemption of a Workload. Kueue's message has the UID of the Workload that it makes room for.
+// preemptionOf returns the preemption of a Workload. Kueue's message has the UID of the Workload that it makes room
+// for.
 func preemptionOf(victim, written *kueue.Workload) Preemption {
 	p := Preemption{Victim: keyOf(victim), Admission: victim.Status.Admission.DeepCopy()}
 	if c := apimeta.FindStatusCondition(written.Status.Conditions, kueue.WorkloadEvicted); c != nil {

@@ -214,13 +214,13 @@ func (v view) End(wl *kueue.Workload, since time.Time) time.Time {
 	return since.Add(v.pick(v.Of(wl, since)))
 }
 
-// Low, Mid and High return the lengths by which runs end early, as expected, and late.
+// Low returns the lengths by which runs end early.
 func (e *Estimates) Low() Lengths { return view{e, func(l Length) time.Duration { return l.Low }} }
 
-// Mid is described at Low.
+// Mid returns the lengths by which runs end as expected.
 func (e *Estimates) Mid() Lengths { return view{e, func(l Length) time.Duration { return l.Mid }} }
 
-// High is described at Low.
+// High returns the lengths by which runs end late.
 func (e *Estimates) High() Lengths { return view{e, func(l Length) time.Duration { return l.High }} }
 
 // Sure says how sure a forecast is, from what the lengths of the runs that it waits for are known by.

@@ -11,11 +11,11 @@ import (
 )
 
 const doctorLong = `Look for everything that keeps Signalbox from working or makes it wrong: versions, CRDs, Kueue's
-configuration, webhooks and their certificates, leaders, runtimes that can't be queued, flavors whose labels no node has,
-quota above what nodes have, and TrainJobs that are stuck. Each finding comes with the command that mends it.
+configuration, webhooks and their certificates, leaders, runtimes that can't be queued, flavors whose labels no node
+has, quota above what nodes have, and TrainJobs that are stuck. Each finding comes with the command that mends it.
 
-It needs an admin's rights for all of it, and says what it could not check. The exit code is 1 if there are errors, and 0 if
-there are only warnings.`
+It needs an admin's rights for all of it, and says what it could not check. The exit code is 1 if there are errors, and
+0 if there are only warnings.`
 
 func doctorCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	var output string

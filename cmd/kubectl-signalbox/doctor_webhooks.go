@@ -32,21 +32,7 @@ func checkWebhooks(ctx context.Context, s *session) ([]finding, error) {
 		!read {
 		return nil, err
 	}
-	hooks := map[string]admissionv1.WebhookClientConfig{}
-	kubeflow := ""
-	for _, c := range mutating.Items {
-		for _, w := range c.Webhooks {
-			hooks[w.Name] = w.ClientConfig
-		}
-	}
-	for _, c := range validating.Items {
-		for _, w := range c.Webhooks {
-			hooks[w.Name] = w.ClientConfig
-			if strings.HasSuffix(w.Name, ".trainer.kubeflow.org") {
-				kubeflow = c.Name
-			}
-		}
-	}
+	hooks, kubeflow := hooksOf(mutating.Items, validating.Items)
 	var found []finding
 	ours, bundled := 0, false
 	for _, name := range slices.Sorted(maps.Keys(hooks)) {
@@ -69,6 +55,27 @@ func checkWebhooks(ctx context.Context, s *session) ([]finding, error) {
 		)
 	}
 	return found, nil
+}
+
+// hooksOf returns the webhooks of all configurations by name, and the configuration of Kubeflow Trainer; "" for none.
+func hooksOf(
+	mutating []admissionv1.MutatingWebhookConfiguration, validating []admissionv1.ValidatingWebhookConfiguration,
+) (hooks map[string]admissionv1.WebhookClientConfig, kubeflow string) {
+	hooks = map[string]admissionv1.WebhookClientConfig{}
+	for _, c := range mutating {
+		for _, w := range c.Webhooks {
+			hooks[w.Name] = w.ClientConfig
+		}
+	}
+	for _, c := range validating {
+		for _, w := range c.Webhooks {
+			hooks[w.Name] = w.ClientConfig
+			if strings.HasSuffix(w.Name, ".trainer.kubeflow.org") {
+				kubeflow = c.Name
+			}
+		}
+	}
+	return hooks, kubeflow
 }
 
 // soon is how long before its end a certificate is worth a word. cert-controller renews 90 days before it.

@@ -90,7 +90,7 @@ func (t *tail) run(ctx context.Context) error {
 	watched := make(chan error, 1)
 	go func() { watched <- t.watchPods(ctx) }()
 	last := api.TrainJobState("")
-	err := t.session.follow(ctx, t.name, func(job *api.TrainJob, state api.TrainJobState) (bool, error) {
+	err := t.follow(ctx, t.name, func(job *api.TrainJob, state api.TrainJobState) (bool, error) {
 		if state != last {
 			t.note("TrainJob is " + string(state))
 			last = state

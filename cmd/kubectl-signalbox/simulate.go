@@ -26,11 +26,11 @@ type simulateOptions struct {
 }
 
 const simulateLong = `Run Kueue's own scheduler, in this process, on a copy of the cluster's queues and Workloads, and say what
-becomes of a TrainJob: it is admitted now, and where; or after whose end; or by preempting whom; or never, and what would
-make it fit. Nothing in the cluster is changed.
+becomes of a TrainJob: it is admitted now, and where; or after whose end; or by preempting whom; or never, and what
+would make it fit. Nothing in the cluster is changed.
 
---set changes the TrainJob before: nodes=N, queue=NAME, priority=CLASS (a WorkloadPriorityClass), or resource.NAME=QUANTITY
-for each node, such as resource.nvidia.com/gpu=4.
+--set changes the TrainJob before: nodes=N, queue=NAME, priority=CLASS (a WorkloadPriorityClass), or
+resource.NAME=QUANTITY for each node, such as resource.nvidia.com/gpu=4.
 
 --until estimates when it starts, from the progress that runs report, from runs like them that have finished, and from
 maximum execution times; it says how sure that is.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
@@ -300,6 +301,8 @@ var situations = map[string]situation{
 			g.occupies(ctx, "first")
 			head := g.submit(ctx, g.trainJob("head", "torch", 2))
 			gomega.Eventually(condition(ctx, head, kueue.WorkloadQuotaReserved)).Should(gomega.HavePrefix("False"))
+			gomega.Eventually(func() int64 { return time.Now().Unix() }).Should(
+				gomega.BeNumerically(">", head.CreationTimestamp.Unix()), "Kueue's queues know seconds")
 			return g, g.submit(ctx, g.trainJob("job", "torch", 1))
 		},
 	},
