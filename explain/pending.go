@@ -16,7 +16,7 @@ func (f *Facts) quota(flavors []Flavor) Cause {
 	c := f.condition(kueue.WorkloadQuotaReserved)
 	cause := Cause{Code: CodeUnknown, Text: "Kueue has not considered it yet", Since: since(f.Workload.CreationTimestamp)}
 	if c != nil {
-		cause.Text, cause.Reason, cause.Since = c.Message, c.Reason, since(c.LastTransitionTime)
+		cause.Text, cause.Since = c.Message, since(c.LastTransitionTime)
 	}
 	for _, known := range messages {
 		if strings.Contains(cause.Text, known.part) {

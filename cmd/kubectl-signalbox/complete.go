@@ -6,8 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -17,9 +15,9 @@ import (
 // completion completes the names of TrainJobs.
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-func completeTrainJobs(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) completion {
+func completeTrainJobs(c *cli) completion {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		s, err := newSession(flags, streams)
+		s, err := c.connect()
 		if err != nil || len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

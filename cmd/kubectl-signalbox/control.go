@@ -8,8 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -56,11 +54,11 @@ var verbs = []verb{
 	},
 }
 
-func controlCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams, v verb) *cobra.Command {
+func controlCommand(c *cli, v verb) *cobra.Command {
 	return &cobra.Command{
 		Use: v.name + " TRAINJOB", Short: v.short, Long: v.long, Example: "  kubectl signalbox " + v.name + " resnet",
-		Args: cobra.ExactArgs(1), ValidArgsFunction: completeTrainJobs(flags, streams),
-		RunE: connected(flags, streams, func(ctx context.Context, s *session, args []string) error {
+		Args: cobra.ExactArgs(1), ValidArgsFunction: completeTrainJobs(c),
+		RunE: connected(c, func(ctx context.Context, s *session, args []string) error {
 			job, err := s.trainJob(ctx, args[0])
 			if err != nil {
 				return err

@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
 const doctorLong = `Look for everything that keeps Signalbox from working or makes it wrong: versions, CRDs, Kueue's
@@ -17,12 +15,12 @@ has, quota above what nodes have, and TrainJobs that are stuck. Each finding com
 It needs an admin's rights for all of it, and says what it could not check. The exit code is 1 if there are errors, and
 0 if there are only warnings.`
 
-func doctorCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func doctorCommand(c *cli) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Find what keeps Signalbox from working", Long: doctorLong, Args: cobra.NoArgs,
 		Example: "  kubectl signalbox doctor",
-		RunE: connected(flags, streams, func(ctx context.Context, s *session, _ []string) error {
+		RunE: connected(c, func(ctx context.Context, s *session, _ []string) error {
 			return doctor(ctx, s, output)
 		}),
 	}

@@ -8,13 +8,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/signalbox-dev/signalbox/explain"
 )
 
-func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func explainCommand(c *cli) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "explain TRAINJOB",
@@ -26,8 +24,8 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 			"right to read ClusterQueues and all Workloads it shows numbers; it says which rights are missing.",
 		Example:           "  kubectl signalbox explain resnet -n vision",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeTrainJobs(flags, streams),
-		RunE: connected(flags, streams, func(ctx context.Context, s *session, args []string) error {
+		ValidArgsFunction: completeTrainJobs(c),
+		RunE: connected(c, func(ctx context.Context, s *session, args []string) error {
 			job, err := s.trainJob(ctx, args[0])
 			if err != nil {
 				return err
@@ -42,9 +40,9 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 			}
 			e := explain.Explain(facts)
 			if output != "" {
-				return printAs(streams.Out, output, e)
+				return printAs(s.streams.Out, output, e)
 			}
-			return write(streams.Out, e)
+			return write(s.streams.Out, e)
 		}),
 	}
 	outputFlag(cmd, &output, "json", "yaml")

@@ -12,8 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,7 +26,7 @@ type listOptions struct {
 	output     string
 }
 
-func listCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func listCommand(c *cli) *cobra.Command {
 	var o listOptions
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List TrainJobs with their place in the queue", Args: cobra.NoArgs,
@@ -36,7 +34,7 @@ func listCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 			"waited.\n\nPLACE is the place among those that wait in the same ClusterQueue, by Kueue's order; it needs the " +
 			"right to list Workloads of all namespaces.",
 		Example: "  kubectl signalbox list -n vision\n  kubectl signalbox list -A -o wide --watch",
-		RunE: connected(flags, streams, func(ctx context.Context, s *session, _ []string) error {
+		RunE: connected(c, func(ctx context.Context, s *session, _ []string) error {
 			return list(ctx, s, o)
 		}),
 	}
@@ -112,7 +110,7 @@ func (s *session) watchRows(ctx context.Context, o listOptions, options []client
 		return fmt.Errorf("watching TrainJobs: %w", err)
 	}
 	defer w.Stop()
-	for event := range w.ResultChan() {
+	for event := range received(ctx, w) {
 		job, is := event.Object.(*api.TrainJob)
 		if !is || event.Type == watch.Bookmark {
 			continue

@@ -13,8 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -29,7 +27,7 @@ type logOptions struct {
 	rank                  string
 }
 
-func logsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func logsCommand(c *cli) *cobra.Command {
 	o := logOptions{tail: -1}
 	cmd := &cobra.Command{
 		Use: "logs TRAINJOB", Short: "Print the logs of all ranks of a TrainJob",
@@ -37,8 +35,8 @@ func logsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 			"--follow it goes on through preemption, restart and resume, until the TrainJob has ended.",
 		Example:           "  kubectl signalbox logs resnet -f\n  kubectl signalbox logs resnet --rank node-0 --tail 20",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeTrainJobs(flags, streams),
-		RunE: connected(flags, streams, func(ctx context.Context, s *session, args []string) error {
+		ValidArgsFunction: completeTrainJobs(c),
+		RunE: connected(c, func(ctx context.Context, s *session, args []string) error {
 			return newTail(s, args[0], o).run(ctx)
 		}),
 	}
@@ -169,7 +167,7 @@ func (t *tail) watchPods(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("watching the pods of TrainJob %s: %w", t.name, err)
 		}
-		for event := range w.ResultChan() {
+		for event := range received(ctx, w) {
 			if p, is := event.Object.(*corev1.Pod); is {
 				t.startAll(ctx, []corev1.Pod{*p})
 			}

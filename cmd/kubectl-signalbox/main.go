@@ -25,6 +25,7 @@ func main() {
 
 func command(streams genericiooptions.IOStreams) *cobra.Command {
 	flags := genericclioptions.NewConfigFlags(true)
+	c := &cli{streams: streams, connect: func() (*session, error) { return newSession(flags, streams) }}
 	cmd := &cobra.Command{
 		Use: "kubectl-signalbox", Short: "Work with TrainJobs on Kueue's quota",
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl signalbox"},
@@ -33,26 +34,19 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	flags.AddFlags(cmd.PersistentFlags())
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
-	cmd.AddCommand(
-		listCommand(
-			flags,
-			streams,
-		),
-		topCommand(flags, streams),
-		explainCommand(flags, streams),
-		simulateCommand(flags, streams),
-		logsCommand(
-			flags,
-			streams,
-		),
-		waitCommand(flags, streams),
-		doctorCommand(flags, streams),
-		versionCommand(flags, streams),
-		convertCommand(flags, streams),
-		deleteGangsCommand(flags, streams),
-	)
-	for _, v := range verbs {
-		cmd.AddCommand(controlCommand(flags, streams, v))
-	}
+	cmd.AddCommand(c.commands()...)
+	cmd.AddCommand(convertCommand(flags, streams), deleteGangsCommand(flags, streams))
 	return cmd
+}
+
+// commands returns the commands that work with TrainJobs of a cluster.
+func (c *cli) commands() []*cobra.Command {
+	all := []*cobra.Command{
+		listCommand(c), topCommand(c), explainCommand(c), simulateCommand(c), logsCommand(c), waitCommand(c),
+		doctorCommand(c), versionCommand(c),
+	}
+	for _, v := range verbs {
+		all = append(all, controlCommand(c, v))
+	}
+	return all
 }

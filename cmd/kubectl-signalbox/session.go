@@ -14,6 +14,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -22,10 +23,9 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/yaml"
-
-	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/simulate"
@@ -53,9 +53,8 @@ func newSession(flags *genericclioptions.ConfigFlags, streams genericiooptions.I
 	if err != nil {
 		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme), kueue.AddToScheme(scheme),
-		jobset.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), admissionv1.AddToScheme(scheme)); err != nil {
+	scheme, err := newScheme()
+	if err != nil {
 		return nil, err
 	}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
@@ -69,13 +68,29 @@ func newSession(flags *genericclioptions.ConfigFlags, streams genericiooptions.I
 	return &session{config: config, client: c, clients: clients, namespace: namespace, streams: streams}, nil
 }
 
+// newScheme returns the kinds that the commands read.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme), kueue.AddToScheme(scheme),
+		jobset.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), admissionv1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	return scheme, nil
+}
+
+// cli is what all commands share.
+type cli struct {
+	streams genericiooptions.IOStreams
+	// connect returns a session with the cluster that the flags name.
+	connect func() (*session, error)
+}
+
 // connected returns a cobra function that runs with a session.
 func connected(
-	flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams,
-	run func(ctx context.Context, s *session, args []string) error,
+	c *cli, run func(ctx context.Context, s *session, args []string) error,
 ) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		s, err := newSession(flags, streams)
+		s, err := c.connect()
 		if err != nil {
 			return err
 		}
@@ -157,21 +172,68 @@ func (s *session) queues(ctx context.Context, namespace string) (*queues, error)
 	if q.others, err = s.listWide(ctx, &workloads, "workloads.kueue.x-k8s.io", namespace); err != nil {
 		return nil, err
 	}
+	read := map[client.ObjectList]bool{}
 	for what, list := range map[string]client.ObjectList{
 		"cohorts.kueue.x-k8s.io": &cohorts, "resourceflavors.kueue.x-k8s.io": &flavors,
 		"topologies.kueue.x-k8s.io": &topologies, "admissionchecks.kueue.x-k8s.io": &checks,
 	} {
-		if _, err := s.list(ctx, list, what); err != nil {
+		if read[list], err = s.list(ctx, list, what); err != nil {
 			return nil, err
 		}
 	}
 	q.ClusterQueues, q.LocalQueues, q.Cohorts = clusterQueues.Items, localQueues.Items, cohorts.Items
 	q.Flavors, q.Topologies, q.AdmissionChecks = flavors.Items, topologies.Items, checks.Items
 	q.Workloads = workloads.Items
-	if q.Config, err = s.kueueConfig(ctx); err != nil {
+	q.assume(read[&flavors], read[&checks])
+	if q.Config, err = s.kueueConfig(ctx); errors.Is(err, errConfig) {
+		fmt.Fprintf(s.streams.ErrOut, "Kueue's defaults are assumed: %v\n", err)
+	} else if err != nil {
 		return nil, err
 	}
 	return q, s.surroundings(ctx, q, namespace)
+}
+
+// assume adds what ClusterQueues refer to and the user may not read: flavors without labels and taints, and admission
+// checks that are active.
+func (q *queues) assume(flavors, checks bool) {
+	for i := range q.ClusterQueues {
+		for _, group := range q.ClusterQueues[i].Spec.ResourceGroups {
+			for _, fq := range group.Flavors {
+				if !flavors {
+					q.Flavors = appendNamed(q.Flavors, string(fq.Name))
+				}
+			}
+		}
+		strategy := q.ClusterQueues[i].Spec.AdmissionChecksStrategy
+		if checks || strategy == nil {
+			continue
+		}
+		for _, rule := range strategy.AdmissionChecks {
+			q.AdmissionChecks = appendNamed(q.AdmissionChecks, string(rule.Name))
+		}
+	}
+	for i := range q.AdmissionChecks {
+		if !checks {
+			q.AdmissionChecks[i].Status.Conditions = []metav1.Condition{
+				{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue},
+			}
+		}
+	}
+}
+
+// appendNamed appends an object of a name, once.
+func appendNamed[T any, P interface {
+	*T
+	client.Object
+}](all []T, name string) []T {
+	for i := range all {
+		if P(&all[i]).GetName() == name {
+			return all
+		}
+	}
+	var o T
+	P(&o).SetName(name)
+	return append(all, o)
 }
 
 // surroundings reads what a simulation needs in addition.
@@ -225,6 +287,9 @@ func namespacesOf(workloads []kueue.Workload, own string) []corev1.Namespace {
 	return namespaces
 }
 
+// errConfig is for a configuration of Kueue that is invalid.
+var errConfig = errors.New("Kueue's configuration is invalid")
+
 // kueueConfig returns Kueue's configuration; nil if it can't be read, which means Kueue's defaults.
 func (s *session) kueueConfig(ctx context.Context) (*kueueconfig.Configuration, error) {
 	var cm corev1.ConfigMap
@@ -240,7 +305,7 @@ func (s *session) kueueConfig(ctx context.Context) (*kueueconfig.Configuration, 
 	}
 	config := &kueueconfig.Configuration{}
 	if err := yaml.Unmarshal([]byte(cm.Data["controller_manager_config.yaml"]), config); err != nil {
-		return nil, fmt.Errorf("ConfigMap %s: %w", key, err)
+		return nil, fmt.Errorf("%w: ConfigMap %s: %w", errConfig, key, err)
 	}
 	return config, nil
 }

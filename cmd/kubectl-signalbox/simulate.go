@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -37,7 +35,7 @@ maximum execution times; it says how sure that is.
 
 It needs the right to list ClusterQueues, and Workloads of all namespaces.`
 
-func simulateCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func simulateCommand(c *cli) *cobra.Command {
 	var o simulateOptions
 	cmd := &cobra.Command{
 		Use: "simulate TRAINJOB | -f FILE", Short: "Say what Kueue would do with a TrainJob, and when",
@@ -45,8 +43,8 @@ func simulateCommand(flags *genericclioptions.ConfigFlags, streams genericioopti
 		Example: "  kubectl signalbox simulate resnet --until\n  kubectl signalbox simulate -f job.yaml\n" +
 			"  kubectl signalbox simulate resnet --set nodes=4 --set queue=spot",
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeTrainJobs(flags, streams),
-		RunE: connected(flags, streams, func(ctx context.Context, s *session, args []string) error {
+		ValidArgsFunction: completeTrainJobs(c),
+		RunE: connected(c, func(ctx context.Context, s *session, args []string) error {
 			if (len(args) == 1) == (o.file != "") {
 				return errors.New("name either a TrainJob or a file with -f")
 			}

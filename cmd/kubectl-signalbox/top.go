@@ -9,8 +9,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
@@ -20,7 +18,7 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-func topCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func topCommand(c *cli) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "top",
@@ -30,7 +28,7 @@ func topCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.I
 			"(namespace) uses and waits for, and who is preempted by whom.\n\nIt needs the right to list ClusterQueues and " +
 			"the Workloads of all namespaces.",
 		Example: "  kubectl signalbox top",
-		RunE: connected(flags, streams, func(ctx context.Context, s *session, _ []string) error {
+		RunE: connected(c, func(ctx context.Context, s *session, _ []string) error {
 			return top(ctx, s, output)
 		}),
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,7 +26,7 @@ type versions struct {
 	Missing []string `json:"missingRights,omitempty"`
 }
 
-func versionCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func versionCommand(c *cli) *cobra.Command {
 	var output string
 	var clientOnly bool
 	cmd := &cobra.Command{
@@ -37,7 +36,7 @@ func versionCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versions{Client: buildVersion()}
 			if !clientOnly {
-				s, err := newSession(flags, streams)
+				s, err := c.connect()
 				if err != nil {
 					return err
 				}
@@ -46,9 +45,9 @@ func versionCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 				}
 			}
 			if output != "" {
-				return printAs(streams.Out, output, v)
+				return printAs(c.streams.Out, output, v)
 			}
-			return v.write(streams)
+			return v.write(c.streams)
 		},
 	}
 	cmd.Flags().BoolVar(&clientOnly, "client", false, "print the plugin's version alone, and ask no cluster")

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -22,7 +22,7 @@ type waitOptions struct {
 	timeout time.Duration
 }
 
-func waitCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func waitCommand(c *cli) *cobra.Command {
 	var o waitOptions
 	var names []string
 	for _, state := range api.States {
@@ -38,8 +38,8 @@ func waitCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 			"ends in another way, and 2 if the time is over.",
 		Example:           "  kubectl signalbox wait resnet --for=running --timeout=1h",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeTrainJobs(flags, streams),
-		RunE: connected(flags, streams, func(ctx context.Context, s *session, args []string) error {
+		ValidArgsFunction: completeTrainJobs(c),
+		RunE: connected(c, func(ctx context.Context, s *session, args []string) error {
 			if !slices.Contains(names, strings.ToLower(o.state)) {
 				return fmt.Errorf("--for is %q; it can be %s", o.state, strings.Join(names, ", "))
 			}
@@ -130,7 +130,7 @@ func (s *session) followFrom(
 		return false, fmt.Errorf("watching TrainJob %s: %w", name, err)
 	}
 	defer w.Stop()
-	for event := range w.ResultChan() {
+	for event := range received(ctx, w) {
 		job, is := event.Object.(*api.TrainJob)
 		if !is {
 			return false, nil // the API server wants a new list
@@ -143,6 +143,22 @@ func (s *session) followFrom(
 		}
 	}
 	return false, nil
+}
+
+// received returns the events of a watch, until it or the context ends.
+func received(ctx context.Context, w watch.Interface) iter.Seq[watch.Event] {
+	return func(yield func(watch.Event) bool) {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case event, open := <-w.ResultChan():
+				if !open || !yield(event) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // stateOf returns the state of a TrainJob. Kubeflow Trainer's CRD has none; it follows from the Workload then.

@@ -6,9 +6,11 @@ import (
 	"os"
 	"slices"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -59,6 +61,44 @@ func multiKueueSpecs() {
 		gomega.Eventually(condition(ctx, tj, kueue.WorkloadFinished)).Should(gomega.HavePrefix("True/"))
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Eventually(workers.gone(ctx, g)).Should(gomega.Succeed())
+	})
+
+	ginkgo.It("shows the progress that a training process reports in the worker", func(ctx context.Context) {
+		g := workers.ground(ctx, 8)
+		workers.runtime(ctx, g, "torch", "forever")
+		tj := g.submit(ctx, g.trainJob("progress", "torch", 1))
+		w := workers.awaitRun(ctx, tj)
+		gomega.Eventually(func() error {
+			remote := w.trainJob(ctx, tj)
+			remote.Status.TrainerStatus = &trainerapi.TrainerStatus{
+				ProgressPercentage: ptr.To[int32](42), LastUpdatedTime: metav1.Now(),
+			}
+			return w.admin.Status().Update(ctx, remote)
+		}).Should(gomega.Succeed())
+		gomega.Eventually(func() *trainerapi.TrainerStatus { return get(ctx, tj).Status.TrainerStatus }).Should(
+			gomega.HaveValue(gomega.HaveField("ProgressPercentage", gomega.HaveValue(gomega.BeEquivalentTo(42)))))
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+	})
+
+	ginkgo.It("runs again when somebody deletes it in the worker", func(ctx context.Context) {
+		g := workers.ground(ctx, 8)
+		workers.runtime(ctx, g, "torch", "forever")
+		tj := g.submit(ctx, g.trainJob("vanishes", "torch", 1))
+		w := workers.awaitRun(ctx, tj)
+		gone := w.trainJob(ctx, tj)
+		gomega.Expect(w.admin.Delete(ctx, gone)).To(gomega.Succeed())
+		gomega.Eventually(func() string {
+			now := workers.runsIn(ctx, tj)()
+			if len(now) != 1 {
+				return fmt.Sprintf("runs in %v; %v; %s", now, eventsOf(ctx, tj)(), condition(ctx, tj, kueue.WorkloadFinished)())
+			}
+			for _, w := range workers {
+				if again := w.trainJob(ctx, tj); again != nil && again.UID != gone.UID {
+					return "again"
+				}
+			}
+			return "the same"
+		}, "90s").Should(gomega.Equal("again"))
 	})
 
 	ginkgo.It("keeps a worker's quota until the last pod of a deleted TrainJob has ended", func(ctx context.Context) {
