@@ -296,7 +296,8 @@ func (f *Facts) queue() *Cause {
 	}
 	if policy := ptr.Deref(lq.Spec.StopPolicy, kueue.None); policy != kueue.None {
 		return &Cause{Code: CodeQueueHeld, Reason: string(policy),
-			Text: fmt.Sprintf("LocalQueue %s is stopped (stopPolicy %s)", lq.Name, policy), Do: []string{"ask your batch admin, or use another queue"}}
+			Text: fmt.Sprintf("LocalQueue %s is stopped (stopPolicy %s)", lq.Name, policy),
+			Do:   []string{"ask your batch admin, or use another queue"}}
 	}
 	return f.clusterQueueCause(lq)
 }

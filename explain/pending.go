@@ -10,8 +10,8 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
 
-// quota is about a TrainJob that Kueue considers and doesn't admit. Kueue's message is of its last look; the numbers are
-// of now.
+// quota is about a TrainJob that Kueue considers and doesn't admit. Kueue's message is of its last look; the numbers
+// are of now.
 func (f *Facts) quota(flavors []Flavor) Cause {
 	c := f.condition(kueue.WorkloadQuotaReserved)
 	cause := Cause{Code: CodeUnknown, Text: "Kueue has not considered it yet", Since: since(f.Workload.CreationTimestamp)}
