@@ -10,7 +10,7 @@ RELEASES = $(foreach r,KUBERNETES KUEUE JOBSET NEXT_KUBERNETES GATES APIS,$(if $
 BIN := $(CURDIR)/bin
 comma := ,
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
-COVERED := ./overrides/... ./podsets/... ./admission/... ./store/... ./events/... ./review/... ./integration/... ./trainer/... ./audit/...
+COVERED := ./overrides/... ./podsets/... ./admission/... ./store/... ./events/... ./review/... ./integration/... ./trainer/... ./audit/... ./explain/... ./simulate/...
 
 .DEFAULT_GOAL := help
 

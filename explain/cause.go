@@ -2,7 +2,6 @@ package explain
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,53 +14,6 @@ import (
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-)
-
-// Code names the cause of a TrainJob's state. Scripts may rely on it.
-type Code string
-
-// The causes.
-const (
-	CodeRunning    Code = "Running"
-	CodeComplete   Code = "Complete"
-	CodeFailed     Code = "Failed"
-	CodeUnmanaged  Code = "NotManaged"      // it has no queue: nobody queues it
-	CodeSuspended  Code = "SuspendedByUser" // it is suspended and in no queue
-	CodeBlocked    Code = "Blocked"         // condition Blocked has the reason
-	CodeNoQueue    Code = "LocalQueueMissing"
-	CodeQueueHeld  Code = "LocalQueueStopped"
-	CodeNoCQ       Code = "ClusterQueueMissing"
-	CodeCQStopped  Code = "ClusterQueueStopped"
-	CodeCQInactive Code = "ClusterQueueInactive"
-	CodeNamespace  Code = "NamespaceNotAllowed"
-	CodeStopped    Code = "Deactivated"
-	CodeNoWorkload Code = "SignalboxSilent" // no Workload was created
-	CodeKueueDown  Code = "KueueSilent"     // Kueue has decided nothing
-	CodeBackoff    Code = "RequeueBackoff"
-	CodeNoFlavor   Code = "NoFlavorSuits" // node selector or taints
-	CodeNoResource Code = "ResourceNotCovered"
-	CodeTooLarge   Code = "ExceedsQuota" // more than the queue may ever have
-	CodeBorrowed   Code = "QuotaBorrowed"
-	CodeLimit      Code = "BorrowingLimit"
-	CodeCohort     Code = "CohortFull"
-	CodeShort      Code = "QuotaUsed"
-	CodeNoPreempt  Code = "PreemptionNotAllowed"
-	CodePreempting Code = "Preempting"
-	CodeBehind     Code = "BehindOthers"
-	CodeTopology   Code = "TopologyDoesNotFit"
-	CodeCheck      Code = "AdmissionCheckPending"
-	CodeRejected   Code = "AdmissionCheckRejected"
-	CodeRetry      Code = "AdmissionCheckRetry"
-	CodeInvalid    Code = "InvalidResources"
-	CodeGang       Code = "GangUnschedulable"
-	CodeImage      Code = "ImagePullFailed"
-	CodeCrash      Code = "ContainerFailing"
-	CodeNoNode     Code = "PodsUnschedulable"
-	CodeStarting   Code = "Starting"
-	CodeStopping   Code = "PodsTerminating"
-	CodeOverdue    Code = "StopOverdue"
-	CodeElsewhere  Code = "RunsInAnotherCluster"
-	CodeUnknown    Code = "Unknown"
 )
 
 // Cause is why a TrainJob is in its state.
@@ -162,97 +114,6 @@ func (f *Facts) elsewhere() *Cause {
 	}
 	return &Cause{Code: CodeElsewhere, Text: "it runs in cluster " + ptr.Deref(f.Workload.Status.ClusterName, "unknown") +
 		", by MultiKueue; its pods and logs are there"}
-}
-
-// running is about a TrainJob that was started.
-func (f *Facts) running() *Cause {
-	if f.suspended() {
-		return nil
-	}
-	if c := f.Job.Status.Condition(api.ConditionGangScheduled); c != nil && c.Status == metav1.ConditionFalse {
-		return &Cause{Code: CodeGang, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime), Do: []string{
-			"nodes of the admitted flavor must have room for the whole gang at once; ask your batch admin if quota is above " +
-				"what the nodes have (kubectl signalbox doctor)",
-		}}
-	}
-	for _, rule := range []func(*corev1.Pod) *Cause{imagePull, crashing, unschedulable} {
-		for i := range f.Pods {
-			if c := rule(&f.Pods[i]); c != nil {
-				return c
-			}
-		}
-	}
-	start := f.Job.Status.StartTime
-	cause := &Cause{Code: CodeRunning, Text: "it runs"}
-	if f.state() == api.StateStarting {
-		cause.Code, cause.Text = CodeStarting, "its pods are starting"
-	}
-	if start != nil {
-		cause.Since = since(*start)
-	}
-	if f.Workload != nil && f.Workload.Status.Admission != nil {
-		cause.Text += " on " + strings.Join(flavorNames(f.Workload), ", ")
-	} else if f.queueName() == "" {
-		cause.Text += ", and not on quota: it is in no queue"
-	}
-	return cause
-}
-
-func flavorNames(wl *kueue.Workload) []string {
-	var names []string
-	for _, a := range wl.Status.Admission.PodSetAssignments {
-		for _, flavor := range a.Flavors {
-			names = append(names, string(flavor))
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-func statuses(p *corev1.Pod) []corev1.ContainerStatus {
-	return append(slices.Clone(p.Status.InitContainerStatuses), p.Status.ContainerStatuses...)
-}
-
-func imagePull(p *corev1.Pod) *Cause {
-	for _, s := range statuses(p) {
-		if w := s.State.Waiting; w != nil && slices.Contains([]string{
-			"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
-		}, w.Reason) {
-			return &Cause{Code: CodeImage, Reason: w.Reason, Text: fmt.Sprintf("pod %s: image %s of container %s can't be "+
-				"pulled: %s", p.Name, s.Image, s.Name, w.Message), Do: []string{"correct the image of the runtime or of " +
-				"spec.trainer.image, or give the pods an imagePullSecret", "the TrainJob holds its quota meanwhile: kubectl " +
-				"signalbox stop gives it back"}}
-		}
-	}
-	return nil
-}
-
-func crashing(p *corev1.Pod) *Cause {
-	for _, s := range statuses(p) {
-		w, last := s.State.Waiting, s.LastTerminationState.Terminated
-		if w == nil || !slices.Contains([]string{
-			"CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
-		}, w.Reason) {
-			continue
-		}
-		text := fmt.Sprintf("pod %s: container %s doesn't start: %s %s", p.Name, s.Name, w.Reason, w.Message)
-		if last != nil {
-			text += fmt.Sprintf(" (exit code %d, %s)", last.ExitCode, last.Reason)
-		}
-		return &Cause{Code: CodeCrash, Reason: w.Reason, Text: text}
-	}
-	return nil
-}
-
-func unschedulable(p *corev1.Pod) *Cause {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
-			return &Cause{Code: CodeNoNode, Reason: c.Reason, Text: fmt.Sprintf("pod %s has no node: %s", p.Name, c.Message),
-				Since: since(c.LastTransitionTime), Do: []string{"the quota is above what the nodes have, or the flavor's " +
-					"labels are no node's: kubectl signalbox doctor"}}
-		}
-	}
-	return nil
 }
 
 // unmanaged is about a suspended TrainJob that is in no queue.

@@ -14,14 +14,8 @@ type Explanation struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	State     string `json:"state"`
-	Queue     string `json:"queue,omitempty"`
-	// ClusterQueue is "" if it isn't known.
-	ClusterQueue string `json:"clusterQueue,omitempty"`
-	Priority     int32  `json:"priority"`
-	Cause        Cause  `json:"cause"`
-	// Place is where it waits in its ClusterQueue, from 1; 0 if it doesn't wait, or if that isn't known.
-	Place   int `json:"place,omitempty"`
-	Waiting int `json:"waiting,omitempty"`
+	Standing
+	Cause Cause `json:"cause"`
 	// Flavors are what it asks for and what there is.
 	Flavors []Flavor `json:"flavors,omitempty"`
 	// Ahead are those that are considered before it.
@@ -32,11 +26,23 @@ type Explanation struct {
 	Missing []string `json:"missingRights,omitempty"`
 }
 
+// Standing is where a TrainJob stands in its queue.
+type Standing struct {
+	Queue string `json:"queue,omitempty"`
+	// ClusterQueue is "" if it isn't known.
+	ClusterQueue string `json:"clusterQueue,omitempty"`
+	Priority     int32  `json:"priority"`
+	// Place is where it waits in its ClusterQueue, from 1; 0 if it doesn't wait, or if that isn't known. Waiting is how
+	// many wait there.
+	Place   int `json:"place,omitempty"`
+	Waiting int `json:"waiting,omitempty"`
+}
+
 // Explain explains the state of a TrainJob.
 func Explain(f *Facts) *Explanation {
 	e := &Explanation{
-		Namespace: f.Job.Namespace, Name: f.Job.Name, State: string(f.state()), Queue: f.queueName(),
-		Timeline: f.timeline(), Missing: slices.Clone(f.Missing),
+		Namespace: f.Job.Namespace, Name: f.Job.Name, State: string(f.state()),
+		Standing: Standing{Queue: f.queueName()}, Timeline: f.timeline(), Missing: slices.Clone(f.Missing),
 	}
 	if lq := f.localQueue(); lq != nil {
 		e.ClusterQueue = string(lq.Spec.ClusterQueue)

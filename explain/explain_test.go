@@ -32,11 +32,14 @@ func facts(change ...func(*Facts)) *Facts {
 	job.Spec.Suspend = ptr.To(true)
 	job.Status.Conditions = []metav1.Condition{{Type: "Suspended", Status: metav1.ConditionTrue}}
 	f := &Facts{
-		Now: noon, Job: job, QueuesRead: true, ClusterQueuesRead: true, OthersRead: true,
+		Now: noon, Job: job, Read: Read{QueuesRead: true, ClusterQueuesRead: true, OthersRead: true},
 		Workload: workloadOf("job", "queue", 8, 0),
 	}
 	addQueue(f, "queue", "", 8)
-	says(f, "couldn't assign flavors to pod set node: insufficient unused quota for nvidia.com/gpu in flavor a100, 8 more needed")
+	says(
+		f,
+		"couldn't assign flavors to pod set node: insufficient unused quota for nvidia.com/gpu in flavor a100, 8 more needed",
+	)
 	for _, c := range change {
 		c(f)
 	}
@@ -50,7 +53,9 @@ func workloadOf(name, queue string, n int64, priority int32) *kueue.Workload {
 	}}
 	wl.Spec.QueueName, wl.Spec.Priority, wl.Spec.Active = kueue.LocalQueueName(queue), &priority, ptr.To(true)
 	wl.Spec.PodSets = []kueue.PodSet{{Name: "node", Count: 1, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-		Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{gpu: gpus(n)}}}},
+		Containers: []corev1.Container{
+			{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{gpu: gpus(n)}}},
+		},
 	}}}}
 	return wl
 }
@@ -138,8 +143,12 @@ func waitsFor(reason, message string) func(*corev1.Pod) {
 func TestExplain(t *testing.T) {
 	check := func(state kueue.CheckState) func(*Facts) {
 		return func(f *Facts) {
-			f.Workload.Status.Conditions = []metav1.Condition{{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue}}
-			f.Workload.Status.AdmissionChecks = []kueue.AdmissionCheckState{{Name: "capacity", State: state, Message: "no nodes"}}
+			f.Workload.Status.Conditions = []metav1.Condition{
+				{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue},
+			}
+			f.Workload.Status.AdmissionChecks = []kueue.AdmissionCheckState{
+				{Name: "capacity", State: state, Message: "no nodes"},
+			}
 		}
 	}
 	cases := map[string]struct {
@@ -163,8 +172,15 @@ func TestExplain(t *testing.T) {
 				metav1.Condition{Type: api.ConditionStopOverdue, Status: metav1.ConditionTrue, Message: "pod x on node n"})
 		}, CodeOverdue, "pod x on node n"},
 		"blocked": {func(f *Facts) {
-			f.Job.Status.Conditions = append(f.Job.Status.Conditions,
-				metav1.Condition{Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: "RuntimeNotFound", Message: "no r"})
+			f.Job.Status.Conditions = append(
+				f.Job.Status.Conditions,
+				metav1.Condition{
+					Type:    api.ConditionBlocked,
+					Status:  metav1.ConditionTrue,
+					Reason:  "RuntimeNotFound",
+					Message: "no r",
+				},
+			)
 		}, CodeBlocked, "no r"},
 		"in another cluster": {func(f *Facts) {
 			f.Job.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
@@ -211,7 +227,11 @@ func TestExplain(t *testing.T) {
 		"check again":           {check(kueue.CheckStateRetry), CodeRetry, "capacity"},
 		"Kueue silent":          {func(f *Facts) { f.Workload.Status.Conditions = nil }, CodeKueueDown, "9m"},
 		"Kueue's webhook":       {func(f *Facts) { f.WebhookDown = "mtrainjob.kb.io" }, CodeKueueDown, "mtrainjob.kb.io"},
-		"our webhook":           {func(f *Facts) { f.WebhookDown = "mtrainjob.signalbox.dev" }, CodeNoWorkload, "Signalbox is down"},
+		"our webhook": {
+			func(f *Facts) { f.WebhookDown = "mtrainjob.signalbox.dev" },
+			CodeNoWorkload,
+			"Signalbox is down",
+		},
 		"behind the head of a strict queue": {func(f *Facts) {
 			f.Workload.Status.Conditions = nil
 			f.Cluster.Workloads = append(f.Cluster.Workloads, *workloadOf("older", "queue", 8, 7))
@@ -226,14 +246,33 @@ func TestExplain(t *testing.T) {
 		}, CodeRejected, "no"},
 		"Kueue not seen": {func(f *Facts) { f.KueueSeen = ptr.To(noon.Add(-5 * time.Minute)) }, CodeKueueDown, "5m"},
 		"backoff": {func(f *Facts) {
-			f.Workload.Status.RequeueState = &kueue.RequeueState{Count: ptr.To[int32](2), RequeueAt: ptr.To(ago(-time.Minute))}
+			f.Workload.Status.RequeueState = &kueue.RequeueState{
+				Count:     ptr.To[int32](2),
+				RequeueAt: ptr.To(ago(-time.Minute)),
+			}
 		}, CodeBackoff, "2 times"},
 		"namespace": {func(f *Facts) { says(f, "workload namespace doesn't match ClusterQueue selector") }, CodeNamespace,
 			"selector"},
-		"LimitRange": {func(f *Facts) { says(f, "resources didn't satisfy LimitRange constraints: cpu") }, CodeInvalid, "cpu"},
-		"resource":   {func(f *Facts) { says(f, "resource memory unavailable in ClusterQueue") }, CodeNoResource, "memory"},
-		"topology":   {func(f *Facts) { says(f, `topology "racks" allows to fit only 1 out of 2 pod(s)`) }, CodeTopology, "racks"},
-		"preempting": {func(f *Facts) { says(f, "x. Pending the preemption of 2 workload(s)") }, CodePreempting, "2 workload"},
+		"LimitRange": {
+			func(f *Facts) { says(f, "resources didn't satisfy LimitRange constraints: cpu") },
+			CodeInvalid,
+			"cpu",
+		},
+		"resource": {
+			func(f *Facts) { says(f, "resource memory unavailable in ClusterQueue") },
+			CodeNoResource,
+			"memory",
+		},
+		"topology": {
+			func(f *Facts) { says(f, `topology "racks" allows to fit only 1 out of 2 pod(s)`) },
+			CodeTopology,
+			"racks",
+		},
+		"preempting": {
+			func(f *Facts) { says(f, "x. Pending the preemption of 2 workload(s)") },
+			CodePreempting,
+			"2 workload",
+		},
 		"quota used": {func(f *Facts) { holds(f, "other", "queue", 6, 0) }, CodeShort,
 			"6 of nvidia.com/gpu are missing in flavor a100: it asks for 8, and 2 are free; held by team/other (6)"},
 		"too large": {func(f *Facts) {
@@ -268,7 +307,9 @@ func TestExplain(t *testing.T) {
 			says(f, "couldn't assign flavors to pod set node: flavor a100 doesn't match node affinity")
 		}, CodeNoFlavor, "a100 doesn't match"},
 		"taint": {func(f *Facts) {
-			f.Cluster.Flavors[0].Spec.NodeTaints = []corev1.Taint{{Key: "spot", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
+			f.Cluster.Flavors[0].Spec.NodeTaints = []corev1.Taint{
+				{Key: "spot", Value: "yes", Effect: corev1.TaintEffectNoSchedule},
+			}
 		}, CodeNoFlavor, "taint spot=yes:NoSchedule"},
 		"behind others": {func(f *Facts) {
 			f.Cluster.Workloads = append(f.Cluster.Workloads, *workloadOf("older", "queue", 8, 7))

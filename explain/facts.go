@@ -27,14 +27,24 @@ type Facts struct {
 	Events []corev1.Event
 	// Cluster has the queues and the other Workloads; what the user may not read is missing from it.
 	Cluster simulate.Cluster
+	Read
+	Health
+}
+
+// Read is what the user may read.
+type Read struct {
 	// QueuesRead, ClusterQueuesRead and OthersRead are set if LocalQueues, ClusterQueues and others' Workloads were read.
 	QueuesRead, ClusterQueuesRead, OthersRead bool
+	// Missing are the rights that the user lacks, such as "list clusterqueues.kueue.x-k8s.io".
+	Missing []string
+}
+
+// Health is what is known of the controllers.
+type Health struct {
 	// KueueSeen is when Kueue's leader has last renewed its Lease; nil if that isn't known.
 	KueueSeen *time.Time
 	// WebhookDown is a webhook for TrainJobs that doesn't answer; "" if all do, or if that isn't known.
 	WebhookDown string
-	// Missing are the rights that the user lacks, such as "list clusterqueues.kueue.x-k8s.io".
-	Missing []string
 }
 
 // queueName returns the name of the TrainJob's LocalQueue; "" if it is in none.

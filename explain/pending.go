@@ -14,7 +14,11 @@ import (
 // are of now.
 func (f *Facts) quota(flavors []Flavor) Cause {
 	c := f.condition(kueue.WorkloadQuotaReserved)
-	cause := Cause{Code: CodeUnknown, Text: "Kueue has not considered it yet", Since: since(f.Workload.CreationTimestamp)}
+	cause := Cause{
+		Code:  CodeUnknown,
+		Text:  "Kueue has not considered it yet",
+		Since: since(f.Workload.CreationTimestamp),
+	}
 	if c != nil {
 		cause.Text, cause.Since = c.Message, since(c.LastTransitionTime)
 	}
@@ -31,8 +35,17 @@ func (f *Facts) quota(flavors []Flavor) Cause {
 }
 
 // byMessage are the causes that only Kueue's message shows.
-var byMessage = []Code{CodePreempting, CodeTopology, CodeNamespace, CodeInvalid, CodeNoResource, CodeNoQueue, CodeNoCQ,
-	CodeCQInactive, CodeCQStopped}
+var byMessage = []Code{
+	CodePreempting,
+	CodeTopology,
+	CodeNamespace,
+	CodeInvalid,
+	CodeNoResource,
+	CodeNoQueue,
+	CodeNoCQ,
+	CodeCQInactive,
+	CodeCQStopped,
+}
 
 // messages are parts of Kueue v0.19.2's messages (pkg/scheduler, pkg/cache/scheduler, pkg/workload), in the order in
 // which they count: a message may have several, one for each flavor.
@@ -41,7 +54,11 @@ var messages = []struct {
 	code Code
 	do   []string
 }{
-	{"Pending the preemption of", CodePreempting, []string{"wait until the pods of those that are preempted have ended"}},
+	{
+		"Pending the preemption of",
+		CodePreempting,
+		[]string{"wait until the pods of those that are preempted have ended"},
+	},
 	{"overlapping preemption targets", CodePreempting, nil},
 	{"doesn't match ClusterQueue selector", CodeNamespace, []string{
 		"your batch admin has to allow the namespace in the ClusterQueue's namespaceSelector"}},
@@ -163,8 +180,12 @@ func (f *Facts) lowerHolders(row Flavor) string {
 	if sum.Cmp(row.short) < 0 || len(names) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s of lower priority hold %s, but ClusterQueue %s preempts nobody (withinClusterQueue is Never)",
-		list(names), sum.String(), cq.Name)
+	return fmt.Sprintf(
+		"%s of lower priority hold %s, but ClusterQueue %s preempts nobody (withinClusterQueue is Never)",
+		list(names),
+		sum.String(),
+		cq.Name,
+	)
 }
 
 func minus(a, b resource.Quantity) resource.Quantity {

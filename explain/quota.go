@@ -9,7 +9,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
-	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
@@ -35,8 +34,13 @@ type Flavor struct {
 	// Holders are the Workloads that hold the resource, those that hold most first.
 	Holders []Holder `json:"holders,omitempty"`
 
+	amounts
+}
+
+// amounts are the numbers of a Flavor.
+type amounts struct {
 	needed, free, short, nominal, most, used resource.Quantity
-	// borrowed is what other ClusterQueues of the cohort use beyond their own quota; mine is what this one's queue uses.
+	// borrowed is what other ClusterQueues of the cohort use beyond their own quota.
 	borrowed resource.Quantity
 	limited  bool // by the borrowing limit, not by what there is
 }
@@ -83,8 +87,10 @@ func (f *Facts) flavor(
 ) Flavor {
 	row := Flavor{
 		Name: string(name), Resource: string(rq.Name),
-		needed: need, nominal: rq.NominalQuota, most: rq.NominalQuota.DeepCopy(),
-		used: used(&f.Cluster, cq.Name, name, rq.Name),
+		amounts: amounts{
+			needed: need, nominal: rq.NominalQuota, most: rq.NominalQuota.DeepCopy(),
+			used: used(&f.Cluster, cq.Name, name, rq.Name),
+		},
 	}
 	row.free = rq.NominalQuota.DeepCopy()
 	row.free.Sub(row.used)
@@ -225,7 +231,12 @@ func (f *Facts) holders(
 		if in == nil || in.Name != cq.Name && !f.sameTree(in.Spec.CohortName, cq.Spec.CohortName) {
 			continue
 		}
-		h := Holder{Namespace: wl.Namespace, Name: Owner(wl), ClusterQueue: in.Name, Priority: ptr.Deref(wl.Spec.Priority, 0)}
+		h := Holder{
+			Namespace:    wl.Namespace,
+			Name:         Owner(wl),
+			ClusterQueue: in.Name,
+			Priority:     ptr.Deref(wl.Spec.Priority, 0),
+		}
 		for _, a := range wl.Status.Admission.PodSetAssignments {
 			if a.Flavors[name] == flavor {
 				h.amount.Add(a.ResourceUsage[name])
@@ -289,56 +300,4 @@ func tolerates(t corev1.Toleration, taint corev1.Taint) bool {
 		return false
 	}
 	return t.Operator == corev1.TolerationOpExists || t.Key != "" && t.Value == taint.Value
-}
-
-// Waiting is a Workload that waits in the same ClusterQueue.
-type Waiting struct {
-	Namespace string    `json:"namespace"`
-	Name      string    `json:"name"`
-	Priority  int32     `json:"priority"`
-	Since     time.Time `json:"since"`
-}
-
-// ahead returns the Workloads that Kueue considers before the TrainJob's: by priority, then by age.
-func (f *Facts) ahead() []Waiting { return f.waiting(func(order int) bool { return order < 0 }) }
-
-func (f *Facts) behind() []Waiting { return f.waiting(func(order int) bool { return order > 0 }) }
-
-func (f *Facts) waiting(which func(order int) bool) []Waiting {
-	lq := f.localQueue()
-	if lq == nil || f.Workload == nil {
-		return nil
-	}
-	queues := map[string]bool{}
-	for i := range f.Cluster.LocalQueues {
-		if q := &f.Cluster.LocalQueues[i]; q.Spec.ClusterQueue == lq.Spec.ClusterQueue {
-			queues[q.Namespace+"/"+q.Name] = true
-		}
-	}
-	var all []*kueue.Workload
-	for i := range f.Cluster.Workloads {
-		wl := &f.Cluster.Workloads[i]
-		if workload.IsActive(wl) && !workloadfinish.IsFinished(wl) && !workload.HasQuotaReservation(wl) &&
-			wl.UID != f.Workload.UID && queues[wl.Namespace+"/"+string(wl.Spec.QueueName)] && which(order(wl, f.Workload)) {
-			all = append(all, wl)
-		}
-	}
-	slices.SortStableFunc(all, order)
-	var waiting []Waiting
-	for _, wl := range all {
-		waiting = append(waiting, Waiting{wl.Namespace, Owner(wl), ptr.Deref(wl.Spec.Priority, 0), queuedAt(wl)})
-	}
-	return waiting
-}
-
-// order is that of Kueue's queues (pkg/cache/queue/cluster_queue.go, baseCompareFunc).
-func order(a, b *kueue.Workload) int {
-	return cmp.Or(cmp.Compare(ptr.Deref(b.Spec.Priority, 0), ptr.Deref(a.Spec.Priority, 0)),
-		queuedAt(a).Compare(queuedAt(b)))
-}
-
-// queuedAt returns since when a Workload is in its place in the queue: its creation, or its last eviction for another
-// reason than preemption.
-func queuedAt(wl *kueue.Workload) time.Time {
-	return workload.Ordering{PodsReadyRequeuingTimestamp: kueueconfig.EvictionTimestamp}.GetQueueOrderTimestamp(wl).Time
 }

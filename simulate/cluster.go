@@ -14,9 +14,7 @@ import (
 
 // Cluster is all that Kueue's scheduler decides on.
 type Cluster struct {
-	Namespaces      []corev1.Namespace
-	LimitRanges     []corev1.LimitRange
-	RuntimeClasses  []nodev1.RuntimeClass
+	Surroundings
 	ClusterQueues   []kueue.ClusterQueue
 	LocalQueues     []kueue.LocalQueue
 	Cohorts         []kueue.Cohort
@@ -24,11 +22,18 @@ type Cluster struct {
 	Topologies      []kueue.Topology
 	AdmissionChecks []kueue.AdmissionCheck
 	Workloads       []kueue.Workload
+	// Config is Kueue's configuration; nil for its defaults.
+	Config *kueueconfig.Configuration
+}
+
+// Surroundings are the objects that are not Kueue's.
+type Surroundings struct {
+	Namespaces     []corev1.Namespace
+	LimitRanges    []corev1.LimitRange
+	RuntimeClasses []nodev1.RuntimeClass
 	// Nodes and Pods matter only to flavors with a topology. Pods are those that Kueue doesn't manage.
 	Nodes []corev1.Node
 	Pods  []corev1.Pod
-	// Config is Kueue's configuration; nil for its defaults.
-	Config *kueueconfig.Configuration
 }
 
 // keyOf returns the name of an object.

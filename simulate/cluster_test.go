@@ -30,7 +30,9 @@ type flavorQuota struct {
 
 // newCluster returns a cluster of a namespace with no queues.
 func newCluster() *Cluster {
-	return &Cluster{Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: team}}}}
+	return &Cluster{Surroundings: Surroundings{
+		Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: team}}},
+	}}
 }
 
 // queue adds a ClusterQueue with a LocalQueue of the same name.

@@ -104,21 +104,23 @@ func TestSure(t *testing.T) {
 	cluster := newCluster()
 	cluster.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
 	cluster.runs("it", "q", "a", 0, 2, 1)
-	if got := NewEstimates(cluster.Workloads, nil, noon).Sure(cluster, []types.NamespacedName{named("it")}); !strings.HasPrefix(got, "a guess") {
+	it := []types.NamespacedName{named("it")}
+	if got := NewEstimates(cluster.Workloads, nil, noon).Sure(cluster, it); !strings.HasPrefix(got, "a guess") {
 		t.Errorf("nothing is known: got %q", got)
 	}
 	for _, name := range []string{"a", "b", "c"} {
 		cluster.took(name, "", 2, time.Hour)
 	}
 	e := NewEstimates(cluster.Workloads, nil, noon)
-	if got := e.Sure(cluster, []types.NamespacedName{named("it")}); !strings.HasPrefix(got, "good") {
+	if got := e.Sure(cluster, it); !strings.HasPrefix(got, "good") {
 		t.Errorf("runs like it have finished: got %q", got)
 	}
 	if got := e.Sure(cluster, nil); got != "sure" {
 		t.Errorf("it waits for nobody: got %q", got)
 	}
 	wl := cluster.Workload(named("it"))
-	if low, mid, high := e.Low().End(wl, noon), e.Mid().End(wl, noon), e.High().End(wl, noon); low.After(mid) || mid.After(high) {
+	low, mid, high := e.Low().End(wl, noon), e.Mid().End(wl, noon), e.High().End(wl, noon)
+	if low.After(mid) || mid.After(high) {
 		t.Errorf("got %v, %v, %v", low, mid, high)
 	}
 }

@@ -37,7 +37,8 @@ func main() {
 
 // products are the folders of the product's packages, with those below them.
 var products = []string{
-	"overrides", "podsets", "admission", "store", "review", "events", "integration", "trainer", "audit", "api", "cmd",
+	"overrides", "podsets", "admission", "store", "review", "events", "integration", "trainer", "audit", "explain",
+	"simulate", "api", "cmd",
 }
 
 // others are the folders of what builds, tests and measures the product: there, only lines and columns are measured.

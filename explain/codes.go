@@ -1,0 +1,50 @@
+package explain
+
+import ()
+
+// Code names the cause of a TrainJob's state. Scripts may rely on it.
+type Code string
+
+// The causes.
+const (
+	CodeRunning    Code = "Running"
+	CodeComplete   Code = "Complete"
+	CodeFailed     Code = "Failed"
+	CodeUnmanaged  Code = "NotManaged"      // it has no queue: nobody queues it
+	CodeSuspended  Code = "SuspendedByUser" // it is suspended and in no queue
+	CodeBlocked    Code = "Blocked"         // condition Blocked has the reason
+	CodeNoQueue    Code = "LocalQueueMissing"
+	CodeQueueHeld  Code = "LocalQueueStopped"
+	CodeNoCQ       Code = "ClusterQueueMissing"
+	CodeCQStopped  Code = "ClusterQueueStopped"
+	CodeCQInactive Code = "ClusterQueueInactive"
+	CodeNamespace  Code = "NamespaceNotAllowed"
+	CodeStopped    Code = "Deactivated"
+	CodeNoWorkload Code = "SignalboxSilent" // no Workload was created
+	CodeKueueDown  Code = "KueueSilent"     // Kueue has decided nothing
+	CodeBackoff    Code = "RequeueBackoff"
+	CodeNoFlavor   Code = "NoFlavorSuits" // node selector or taints
+	CodeNoResource Code = "ResourceNotCovered"
+	CodeTooLarge   Code = "ExceedsQuota" // more than the queue may ever have
+	CodeBorrowed   Code = "QuotaBorrowed"
+	CodeLimit      Code = "BorrowingLimit"
+	CodeCohort     Code = "CohortFull"
+	CodeShort      Code = "QuotaUsed"
+	CodeNoPreempt  Code = "PreemptionNotAllowed"
+	CodePreempting Code = "Preempting"
+	CodeBehind     Code = "BehindOthers"
+	CodeTopology   Code = "TopologyDoesNotFit"
+	CodeCheck      Code = "AdmissionCheckPending"
+	CodeRejected   Code = "AdmissionCheckRejected"
+	CodeRetry      Code = "AdmissionCheckRetry"
+	CodeInvalid    Code = "InvalidResources"
+	CodeGang       Code = "GangUnschedulable"
+	CodeImage      Code = "ImagePullFailed"
+	CodeCrash      Code = "ContainerFailing"
+	CodeNoNode     Code = "PodsUnschedulable"
+	CodeStarting   Code = "Starting"
+	CodeStopping   Code = "PodsTerminating"
+	CodeOverdue    Code = "StopOverdue"
+	CodeElsewhere  Code = "RunsInAnotherCluster"
+	CodeUnknown    Code = "Unknown"
+)

@@ -1,0 +1,104 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// running is about a TrainJob that was started.
+func (f *Facts) running() *Cause {
+	if f.suspended() {
+		return nil
+	}
+	if c := f.Job.Status.Condition(api.ConditionGangScheduled); c != nil && c.Status == metav1.ConditionFalse {
+		return &Cause{Code: CodeGang, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime), Do: []string{
+			"nodes of the admitted flavor must have room for the whole gang at once; ask your batch admin if quota is above " +
+				"what the nodes have (kubectl signalbox doctor)",
+		}}
+	}
+	for _, rule := range []func(*corev1.Pod) *Cause{imagePull, crashing, unschedulable} {
+		for i := range f.Pods {
+			if c := rule(&f.Pods[i]); c != nil {
+				return c
+			}
+		}
+	}
+	start := f.Job.Status.StartTime
+	cause := &Cause{Code: CodeRunning, Text: "it runs"}
+	if f.state() == api.StateStarting {
+		cause.Code, cause.Text = CodeStarting, "its pods are starting"
+	}
+	if start != nil {
+		cause.Since = since(*start)
+	}
+	if f.Workload != nil && f.Workload.Status.Admission != nil {
+		cause.Text += " on " + strings.Join(flavorNames(f.Workload), ", ")
+	} else if f.queueName() == "" {
+		cause.Text += ", and not on quota: it is in no queue"
+	}
+	return cause
+}
+
+func flavorNames(wl *kueue.Workload) []string {
+	var names []string
+	for _, a := range wl.Status.Admission.PodSetAssignments {
+		for _, flavor := range a.Flavors {
+			names = append(names, string(flavor))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func statuses(p *corev1.Pod) []corev1.ContainerStatus {
+	return append(slices.Clone(p.Status.InitContainerStatuses), p.Status.ContainerStatuses...)
+}
+
+func imagePull(p *corev1.Pod) *Cause {
+	for _, s := range statuses(p) {
+		if w := s.State.Waiting; w != nil && slices.Contains([]string{
+			"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
+		}, w.Reason) {
+			return &Cause{Code: CodeImage, Reason: w.Reason, Text: fmt.Sprintf("pod %s: image %s of container %s can't be "+
+				"pulled: %s", p.Name, s.Image, s.Name, w.Message), Do: []string{"correct the image of the runtime or of " +
+				"spec.trainer.image, or give the pods an imagePullSecret", "the TrainJob holds its quota meanwhile: kubectl " +
+				"signalbox stop gives it back"}}
+		}
+	}
+	return nil
+}
+
+func crashing(p *corev1.Pod) *Cause {
+	for _, s := range statuses(p) {
+		w, last := s.State.Waiting, s.LastTerminationState.Terminated
+		if w == nil || !slices.Contains([]string{
+			"CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
+		}, w.Reason) {
+			continue
+		}
+		text := fmt.Sprintf("pod %s: container %s doesn't start: %s %s", p.Name, s.Name, w.Reason, w.Message)
+		if last != nil {
+			text += fmt.Sprintf(" (exit code %d, %s)", last.ExitCode, last.Reason)
+		}
+		return &Cause{Code: CodeCrash, Reason: w.Reason, Text: text}
+	}
+	return nil
+}
+
+func unschedulable(p *corev1.Pod) *Cause {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return &Cause{Code: CodeNoNode, Reason: c.Reason, Text: fmt.Sprintf("pod %s has no node: %s", p.Name, c.Message),
+				Since: since(c.LastTransitionTime), Do: []string{"the quota is above what the nodes have, or the flavor's " +
+					"labels are no node's: kubectl signalbox doctor"}}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package simulate
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/core/indexer"
+)
+
+// indexed registers Kueue's indexes with a fake client.
+type indexed struct{ *fake.ClientBuilder }
+
+// IndexField implements client.FieldIndexer.
+func (i indexed) IndexField(_ context.Context, o client.Object, field string, f client.IndexerFunc) error {
+	i.WithIndex(o, field, f)
+	return nil
+}
+
+// client returns what Kueue reads the cluster from. It keeps what Kueue writes about Workloads.
+func (r *round) client(ctx context.Context, cluster *Cluster) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, kueue.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	builder := fake.NewClientBuilder().WithScheme(scheme)
+	if err := indexer.Setup(ctx, indexed{builder}); err != nil {
+		return nil, err
+	}
+	builder.WithObjects(objects(cluster)...)
+	write := func(
+		_ context.Context, _ client.Client, _ string, o client.Object, _ ...client.SubResourceUpdateOption,
+	) error {
+		r.keep(o)
+		return nil
+	}
+	return builder.WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceUpdate: write,
+		SubResourcePatch: func(
+			_ context.Context, _ client.Client, _ string, o client.Object, _ client.Patch, _ ...client.SubResourcePatchOption,
+		) error {
+			r.keep(o)
+			return nil
+		},
+	}).Build(), nil
+}
+
+// keep keeps the status of a Workload that Kueue has written.
+func (r *round) keep(o client.Object) {
+	if wl, is := o.(*kueue.Workload); is {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.written[keyOf(wl)] = wl.DeepCopy()
+	}
+}
+
+// objects returns copies of all that Kueue reads with its client.
+func objects(c *Cluster) []client.Object {
+	var all []client.Object
+	all = appendCopies(all, c.Namespaces)
+	all = appendCopies(all, c.LimitRanges)
+	all = appendCopies(all, c.RuntimeClasses)
+	all = appendCopies(all, c.ClusterQueues)
+	all = appendCopies(all, c.LocalQueues)
+	all = appendCopies(all, c.Topologies)
+	return appendCopies(all, c.Workloads)
+}
+
+func appendCopies[T any, P interface {
+	*T
+	client.Object
+}](all []client.Object, items []T) []client.Object {
+	for i := range items {
+		item, _ := P(&items[i]).DeepCopyObject().(client.Object)
+		item.SetResourceVersion("")
+		item.SetDeletionTimestamp(nil) // the fake client takes none without a finalizer, such as a namespace's
+		all = append(all, item)
+	}
+	return all
+}
