@@ -77,8 +77,8 @@ endef
 test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer, and beside Kubeflow Trainers; NODES=real for test-node too
 	@rm -rf coverage/e2e-* junit*.xml
 ifeq ($(NODES),real)
-	$(call beside,test-bundled,test-node)
-	$(call beside,test-kubeflow,test-chart test-skew test-kubeflow-2.1 test-gangs $(if $(BUNDLED),test-gangs-default))
+	$(call beside,test-bundled,test-chart test-skew test-kubeflow-2.1 test-gangs $(if $(BUNDLED),test-gangs-default))
+	$(call beside,test-kubeflow,test-node)
 else
 	@for suite in test-bundled test-kubeflow test-kubeflow-2.1 test-chart; do $(MAKE) --no-print-directory $$suite || exit 1; done
 endif
