@@ -22,7 +22,10 @@ var _ = ginkgo.Describe("An installation by Helm", ginkgo.Label("trainers"), fun
 			kubectl("-n", "signalbox-system", "scale", "deployment", "signalbox", "--replicas="+replicas)
 		}
 		scale("0")
-		gomega.Eventually(func() []corev1.Pod { return managers(ctx) }, "1m").Should(gomega.BeEmpty())
+		gomega.Eventually(func() []corev1.Pod {
+			return pods(ctx, client.InNamespace("signalbox-system"),
+				client.MatchingLabels{"app.kubernetes.io/name": "signalbox"})
+		}, "1m").Should(gomega.BeEmpty(), "those that are ending still keep others off their nodes")
 		scale("2")
 		awaitManagers()
 		both := managers(ctx)
