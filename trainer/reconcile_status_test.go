@@ -172,7 +172,7 @@ func TestStatusAtOnce(t *testing.T) {
 				h.fail[statusPatch] = apierrors.NewNotFound(schema.GroupResource{}, "job")
 			}},
 		"no answer": {reason: "it is tried again", job: stopped, wl: evicted, sent: []string{statusPatch},
-			again: 30 * time.Second,
+			again:   30 * time.Second,
 			err:     "writing the status: down",
 			arrange: func(h *harness, _ *api.TrainJob) { h.fail[statusPatch] = apierrors.NewServiceUnavailable("down") }},
 	})
