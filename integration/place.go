@@ -29,6 +29,8 @@ type place interface {
 	refuse(o *observed) step
 	// attend returns the step that a Workload with quota needs to be admitted; nil for none, and when it will need one.
 	attend(o *observed) (s step, after time.Duration)
+	// awaitsEnd reports whether a Workload is deactivated only when the last pod of its TrainJob has ended.
+	awaitsEnd() bool
 	// finished notes what follows from the end of the Workload of a TrainJob that has not ended.
 	finished(o *observed, wl *kueue.Workload, a *asked)
 }
@@ -52,6 +54,8 @@ func (atHome) check(*observed) error { return nil }
 func (atHome) equivalent(o *observed, wl *kueue.Workload) bool { return o.fits(wl) }
 
 func (atHome) refuse(*observed) step { return nil }
+
+func (atHome) awaitsEnd() bool { return true }
 
 func (atHome) attend(*observed) (step, time.Duration) { return nil, 0 }
 
@@ -92,6 +96,10 @@ func (dispatched) attend(o *observed) (s step, after time.Duration) {
 	}
 	return lookAgain{wl}, 0
 }
+
+// awaitsEnd is false: Kueue stops what runs in the worker only when the Workload here is deactivated. The worker holds
+// its own quota until the pods have ended.
+func (dispatched) awaitsEnd() bool { return false }
 
 // finished tells why the TrainJob couldn't be started in another cluster; any other end is in its own status.
 func (dispatched) finished(_ *observed, wl *kueue.Workload, a *asked) {

@@ -311,10 +311,11 @@ func deactivation(o *observed) []step {
 		return nil
 	case !o.suspended() && !o.ended():
 		return []step{suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated}}
-	case o.active():
+	case o.place.awaitsEnd() && o.active():
 		return nil
 	}
-	return []step{deactivate{o.match(), stoppedByUser(o.job)}}
+	wl := o.match()
+	return []step{deactivate{wl, wl.Annotations[DeactivateAnnotation] == ""}}
 }
 
 // preparations returns what a suspended TrainJob needs before its next start.

@@ -10,6 +10,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -22,6 +23,26 @@ func TestDeactivation(t *testing.T) {
 	wantSteps(t, "its pods have to end", deactivation(observation(d, withJobSet, toDeactivate)))
 	over := observation(d, toDeactivate)
 	wantSteps(t, "its pods have ended", deactivation(over), deactivate{over.workloads.own[0], false})
+	stopped := func(o *observed) { o.job.Annotations = map[string]string{api.StopAnnotation: ""} }
+	inactive := func(o *observed) {
+		o.workloads.own[0].Spec.Active = ptr.To(false)
+		o.workloads.own[0].Annotations = map[string]string{api.StopAnnotation: "true"}
+	}
+	wantSteps(t, "its user stops it", deactivation(observation(d, runs, stopped)),
+		suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated})
+	byUser := observation(d, stopped)
+	wantSteps(t, "its user has stopped it", deactivation(byUser), deactivate{byUser.workloads.own[0], true})
+	both := observation(d, toDeactivate, stopped)
+	wantSteps(t, "an admin has, and its user can't undo that", deactivation(both),
+		deactivate{both.workloads.own[0], false})
+	away := observation(d, withJobSet, stopped, func(o *observed) { o.place = dispatched{} })
+	wantSteps(t, "the worker ends its pods afterwards", deactivation(away), deactivate{away.workloads.own[0], true})
+	resumed := observation(d, inactive)
+	wantSteps(t, "its user resumes it", reactivation(resumed), activate{resumed.workloads.own[0]})
+	wantSteps(t, "it is still stopped", reactivation(observation(d, inactive, stopped)))
+	wantSteps(t, "an admin's stays", reactivation(observation(d, inactive, func(o *observed) {
+		o.workloads.own[0].Annotations = nil
+	})))
 	wantSteps(t, "it is deactivated", deactivation(observation(d, toDeactivate, func(o *observed) {
 		o.workloads.own[0].Spec.Active = ptr.To(false)
 	})))

@@ -279,7 +279,9 @@ func (s releaseWorkload) do(ctx context.Context, r *Reconciler, _ *observed) err
 // deactivate deactivates a Workload whose pods have ended.
 type deactivate struct {
 	workload *kueue.Workload
-	byUser   bool // who may activate it again, by taking StopAnnotation off the TrainJob
+	// byUser is set if the TrainJob's user alone has asked for it, who may activate the Workload again by taking
+	// StopAnnotation off the TrainJob.
+	byUser bool
 }
 
 func (s deactivate) do(ctx context.Context, r *Reconciler, _ *observed) error {
