@@ -217,12 +217,13 @@ func (f *Facts) deactivated() *Cause {
 	if workload.IsActive(f.Workload) {
 		return nil
 	}
-	if f.Job.Annotations[api.StopAnnotation] != "" {
+	// Signalbox marks the Workload too, unless an admin has deactivated it.
+	if f.Workload.Annotations[api.StopAnnotation] != "" {
 		return &Cause{Code: CodeStopped, Reason: "StoppedByUser", Text: "it was stopped with kubectl signalbox stop",
 			Do: []string{"kubectl signalbox resume " + f.Job.Name}}
 	}
 	cause := &Cause{Code: CodeStopped, Text: "its Workload is deactivated (spec.active is false)", Do: []string{
-		"an admin may set spec.active of Workload " + f.Workload.Name + " to true; or submit the TrainJob anew",
+		"an admin may set spec.active of Workload " + f.Workload.Name + " to true; or submit the TrainJob again",
 	}}
 	if c := f.condition(kueue.WorkloadEvicted); c != nil && c.Status == metav1.ConditionTrue {
 		cause.Reason, cause.Since = c.Reason, since(c.LastTransitionTime)

@@ -237,7 +237,7 @@ func TestExplain(t *testing.T) {
 			f.Cluster.Workloads = append(f.Cluster.Workloads, *workloadOf("older", "queue", 8, 7))
 		}, CodeBehind, "considered before it"},
 		"stopped by its user": {func(f *Facts) {
-			f.Workload.Spec.Active, f.Job.Annotations = ptr.To(false), map[string]string{api.StopAnnotation: "true"}
+			f.Workload.Spec.Active, f.Workload.Annotations = ptr.To(false), map[string]string{api.StopAnnotation: "true"}
 		}, CodeStopped, "kubectl signalbox stop"},
 		"rejected, and deactivated for it": {func(f *Facts) {
 			f.Workload.Spec.Active = ptr.To(false)

@@ -7,9 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // running is about a TrainJob that was started.
@@ -39,22 +39,11 @@ func (f *Facts) running() *Cause {
 		cause.Since = since(*start)
 	}
 	if f.Workload != nil && f.Workload.Status.Admission != nil {
-		cause.Text += " on " + strings.Join(flavorNames(f.Workload), ", ")
+		cause.Text += " on " + strings.Join(podsets.Flavors(f.Workload), ", ")
 	} else if f.queueName() == "" {
 		cause.Text += ", and not on quota: it is in no queue"
 	}
 	return cause
-}
-
-func flavorNames(wl *kueue.Workload) []string {
-	var names []string
-	for _, a := range wl.Status.Admission.PodSetAssignments {
-		for _, flavor := range a.Flavors {
-			names = append(names, string(flavor))
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 func statuses(p *corev1.Pod) []corev1.ContainerStatus {

@@ -1,9 +1,11 @@
 package podsets
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -85,5 +87,21 @@ func TestPartiallyAdmitted(t *testing.T) {
 				t.Error("what was given has changed")
 			}
 		})
+	}
+}
+
+func TestFlavors(t *testing.T) {
+	wl := &kueue.Workload{
+		Status: kueue.WorkloadStatus{Admission: &kueue.Admission{PodSetAssignments: []kueue.PodSetAssignment{
+			{
+				Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{"cpu": "b", "nvidia.com/gpu": "a"},
+			}, {Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{"cpu": "b"}},
+		}}},
+	}
+	if got := Flavors(wl); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("each flavor once, in order: got %q", got)
+	}
+	if Flavors(nil) != nil || Flavors(&kueue.Workload{}) != nil {
+		t.Error("what is not admitted has no flavor")
 	}
 }

@@ -109,6 +109,22 @@ func PartiallyAdmitted(wl *kueue.Workload) (podSet *kueue.PodSet, fewer int32) {
 	return nil, 0
 }
 
+// Flavors returns the ResourceFlavors that the Workload is admitted on, each once and in order; nil if it is not
+// admitted.
+func Flavors(wl *kueue.Workload) []string {
+	if wl == nil || wl.Status.Admission == nil {
+		return nil
+	}
+	var names []string
+	for _, assignment := range wl.Status.Admission.PodSetAssignments {
+		for _, flavor := range assignment.Flavors {
+			names = append(names, string(flavor))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // defaulted returns the pod template with the defaults of core/v1, with JobSet's restart policy, because the default of
 // core/v1 is invalid for a Job, and without the group of its pods, which earlier versions left in.
 func defaulted(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {

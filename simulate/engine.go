@@ -3,13 +3,10 @@ package simulate
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -21,40 +18,8 @@ import (
 	"sigs.k8s.io/kueue/pkg/scheduler"
 	"sigs.k8s.io/kueue/pkg/scheduler/preemption/fairsharing"
 	"sigs.k8s.io/kueue/pkg/util/expectations"
-	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 )
-
-// Outcome is what Kueue decides, when nothing starts or ends meanwhile.
-type Outcome struct {
-	// Workloads are all that have not finished, as they are then.
-	Workloads []kueue.Workload
-	// Admitted are those that got quota, in the order of Workloads.
-	Admitted []types.NamespacedName
-	// Preempted are those that lost it, in the order in which they did.
-	Preempted []Preemption
-}
-
-// Preemption is a Workload that was preempted.
-type Preemption struct {
-	Victim types.NamespacedName
-	// Admission is what the victim had.
-	Admission *kueue.Admission
-	// By is the UID of the Workload that was made room for.
-	By types.UID
-	// Message is Kueue's.
-	Message string
-}
-
-// Workload returns a Workload of the outcome; nil if there is none of the name.
-func (o *Outcome) Workload(key types.NamespacedName) *kueue.Workload {
-	for i := range o.Workloads {
-		if keyOf(&o.Workloads[i]) == key {
-			return &o.Workloads[i]
-		}
-	}
-	return nil
-}
 
 // maxRounds bounds how often Workloads may preempt each other. Kueue's rules let no two do so for ever; a fault in them
 // must not hang a command.
@@ -83,33 +48,16 @@ func Settle(ctx context.Context, cluster *Cluster, now time.Time) (*Outcome, err
 		if err := r.run(ctx); err != nil {
 			return nil, err
 		}
-		evicted := r.apply(outcome)
+		evicted, err := r.apply(outcome)
+		if err != nil {
+			return nil, err
+		}
 		if !evicted {
 			outcome.Admitted = admittedSince(before, outcome.Workloads)
 			return outcome, nil
 		}
 	}
 	return nil, fmt.Errorf("after %d rounds, Workloads still preempt each other", maxRounds)
-}
-
-func holders(workloads []kueue.Workload) map[types.NamespacedName]bool {
-	all := map[types.NamespacedName]bool{}
-	for i := range workloads {
-		if holdsQuota(&workloads[i]) {
-			all[keyOf(&workloads[i])] = true
-		}
-	}
-	return all
-}
-
-func admittedSince(before map[types.NamespacedName]bool, workloads []kueue.Workload) []types.NamespacedName {
-	var admitted []types.NamespacedName
-	for i := range workloads {
-		if key := keyOf(&workloads[i]); holdsQuota(&workloads[i]) && !before[key] {
-			admitted = append(admitted, key)
-		}
-	}
-	return admitted
 }
 
 // round is Kueue's scheduler with caches of its own. It ends with the first cycle that evicts a Workload: what the
@@ -238,7 +186,10 @@ func (r *round) run(ctx context.Context) error {
 	}
 	for {
 		found, err := r.gate.cycle(ctx, r.queues)
-		if err != nil || !found || r.evicts() || !r.progress() {
+		if err != nil || !found || r.evicts() {
+			return err
+		}
+		if progress, err := r.progress(); err != nil || !progress {
 			return err
 		}
 	}
@@ -255,25 +206,38 @@ func (r *round) Eventf(about, _ runtime.Object, _, _, _, _ string, _ ...any) {
 
 // progress reports whether the last cycle has decided about anything new. The head of a strict queue that doesn't fit
 // is considered in every cycle.
-func (r *round) progress() bool {
-	holding := 0
-	if snapshot, err := r.cache.Snapshot(quiet(context.Background())); err == nil {
-		for _, cq := range snapshot.ClusterQueues() {
-			holding += len(cq.Workloads)
-		}
+func (r *round) progress() (bool, error) {
+	admitted, err := r.admitted()
+	if err != nil {
+		return false, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	progress := holding != r.holding
+	progress := len(admitted) != r.holding
 	if progress {
-		r.holding, r.seen = holding, map[types.NamespacedName]bool{}
+		r.holding, r.seen = len(admitted), map[types.NamespacedName]bool{}
 	}
 	for _, key := range r.considered {
 		progress = progress || !r.seen[key]
 		r.seen[key] = true
 	}
 	r.considered = nil
-	return progress
+	return progress, nil
+}
+
+// admitted returns what holds quota in the scheduler's cache: it writes admissions later, in goroutines of its own.
+func (r *round) admitted() (map[types.NamespacedName]*kueue.Workload, error) {
+	snapshot, err := r.cache.Snapshot(quiet(context.Background()))
+	if err != nil {
+		return nil, fmt.Errorf("reading the scheduler's cache: %w", err)
+	}
+	admitted := map[types.NamespacedName]*kueue.Workload{}
+	for _, cq := range snapshot.ClusterQueues() {
+		for _, info := range cq.Workloads {
+			admitted[keyOf(info.Obj)] = info.Obj
+		}
+	}
+	return admitted, nil
 }
 
 // evicts reports whether a Workload is to be evicted.
@@ -289,15 +253,10 @@ func (r *round) evicts() bool {
 }
 
 // apply brings the Workloads of an outcome to what the round has decided, and reports whether any was evicted.
-// Admissions are read from the scheduler's cache: it writes them later, in goroutines of its own.
-func (r *round) apply(outcome *Outcome) (evicted bool) {
-	admitted := map[types.NamespacedName]*kueue.Workload{}
-	if snapshot, err := r.cache.Snapshot(quiet(context.Background())); err == nil {
-		for _, cq := range snapshot.ClusterQueues() {
-			for _, info := range cq.Workloads {
-				admitted[keyOf(info.Obj)] = info.Obj
-			}
-		}
+func (r *round) apply(outcome *Outcome) (evicted bool, err error) {
+	admitted, err := r.admitted()
+	if err != nil {
+		return false, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -316,29 +275,5 @@ func (r *round) apply(outcome *Outcome) (evicted bool) {
 			wl.Status.Conditions = written.Status.Conditions
 		}
 	}
-	return evicted
-}
-
-// preemptionOf returns the preemption of a Workload. Kueue's message has the UID of the Workload that it makes room
-// for.
-func preemptionOf(victim, written *kueue.Workload) Preemption {
-	p := Preemption{Victim: keyOf(victim), Admission: victim.Status.Admission.DeepCopy()}
-	if c := apimeta.FindStatusCondition(written.Status.Conditions, kueue.WorkloadEvicted); c != nil {
-		p.Message = c.Message
-		_, rest, _ := strings.Cut(c.Message, "(UID: ")
-		uid, _, _ := strings.Cut(rest, ", ")
-		p.By = types.UID(strings.TrimSuffix(uid, ")"))
-	}
-	return p
-}
-
-// release takes the quota from an evicted Workload and queues it again.
-func release(wl *kueue.Workload, conditions []metav1.Condition, now time.Time) {
-	wl.Status.Conditions = conditions
-	workload.UnsetQuotaReservationWithCondition(wl, "Pending", "Evicted", now)
-	apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
-		Type: kueue.WorkloadRequeued, Status: metav1.ConditionTrue, Reason: kueue.WorkloadEvictedByPreemption,
-		LastTransitionTime: metav1.NewTime(now),
-	})
-	wl.Status.AdmissionChecks, wl.Status.RequeueState = nil, nil
+	return evicted, nil
 }

@@ -57,7 +57,7 @@ func statusOf(
 		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionGangScheduled)
 	}
 	markGeneration(status, job)
-	status.Flavor, status.Nodes = flavorOf(wl), nodesOf(job, wl)
+	status.Flavor, status.Nodes = strings.Join(podsets.Flavors(wl), ","), nodesOf(job, wl)
 	condense(status, job)
 	return status
 }
@@ -244,21 +244,6 @@ func markGeneration(status *api.TrainJobStatus, job *api.TrainJob) {
 			c.ObservedGeneration = job.Generation
 		}
 	}
-}
-
-// flavorOf returns the ResourceFlavors that the Workload is admitted on, joined by commas; "" if it isn't admitted.
-func flavorOf(wl *kueue.Workload) string {
-	if wl == nil || wl.Status.Admission == nil {
-		return ""
-	}
-	var names []string
-	for _, assignment := range wl.Status.Admission.PodSetAssignments {
-		for _, flavor := range assignment.Flavors {
-			names = append(names, string(flavor))
-		}
-	}
-	slices.Sort(names)
-	return strings.Join(slices.Compact(names), ",")
 }
 
 // nodesOf returns the number of nodes of a partially admitted TrainJob, such as "8 of 16"; "" for others.

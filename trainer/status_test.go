@@ -8,7 +8,6 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -280,21 +279,5 @@ func TestUnseen(t *testing.T) {
 		if got := unseen(job, test.err, created.Add(test.after)); got != test.want {
 			t.Errorf("%s: got %t", name, got)
 		}
-	}
-}
-
-func TestFlavorOf(t *testing.T) {
-	wl := &kueue.Workload{
-		Status: kueue.WorkloadStatus{Admission: &kueue.Admission{PodSetAssignments: []kueue.PodSetAssignment{
-			{
-				Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{"cpu": "b", "nvidia.com/gpu": "a"},
-			}, {Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{"cpu": "b"}},
-		}}},
-	}
-	if got := flavorOf(wl); got != "a,b" {
-		t.Errorf("each flavor once, in order: got %q", got)
-	}
-	if flavorOf(nil) != "" || flavorOf(&kueue.Workload{}) != "" {
-		t.Error("what is not admitted has no flavor")
 	}
 }

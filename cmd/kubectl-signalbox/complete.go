@@ -2,12 +2,10 @@ package main
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -31,18 +29,6 @@ func completeTrainJobs(c *cli) completion {
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-// flavorsOf returns the flavors that a Workload holds.
-func flavorsOf(wl *kueue.Workload) []string {
-	var names []string
-	for _, a := range wl.Status.Admission.PodSetAssignments {
-		for _, flavor := range a.Flavors {
-			names = append(names, string(flavor))
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // watchFrom returns the options of a watch that goes on after a list.

@@ -17,6 +17,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/explain"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // listOptions are the flags of list.
@@ -196,7 +197,7 @@ func rowOf(job *api.TrainJob, q *queues) row {
 		r.Nodes = strconv.Itoa(int(pods))
 	}
 	if r.Flavor == "" && wl != nil && wl.Status.Admission != nil && !isFinished(wl) {
-		r.Flavor = strings.Join(flavorsOf(wl), ",")
+		r.Flavor = strings.Join(podsets.Flavors(wl), ",")
 	}
 	if ptr.Deref(job.Spec.Suspend, false) && wl != nil {
 		r.Waited = age(wl.CreationTimestamp.Time)

@@ -109,7 +109,11 @@ func (s *session) follow(
 		if len(list.Items) == 0 {
 			return fmt.Errorf("there is no TrainJob %s in namespace %s", name, s.namespace)
 		}
-		if done, err := f(&list.Items[0], s.stateOf(ctx, &list.Items[0])); done || err != nil {
+		state, err := s.stateOf(ctx, &list.Items[0])
+		if err != nil {
+			return err
+		}
+		if done, err := f(&list.Items[0], state); done || err != nil {
 			return err
 		}
 		done, err := s.followFrom(ctx, name, list.ResourceVersion, f)
@@ -138,7 +142,11 @@ func (s *session) followFrom(
 		if event.Type == "DELETED" {
 			return f(nil, "deleted")
 		}
-		if done, err := f(job, s.stateOf(ctx, job)); done || err != nil {
+		state, err := s.stateOf(ctx, job)
+		if err != nil {
+			return false, err
+		}
+		if done, err := f(job, state); done || err != nil {
 			return done, err
 		}
 	}
@@ -162,14 +170,15 @@ func received(ctx context.Context, w watch.Interface) iter.Seq[watch.Event] {
 }
 
 // stateOf returns the state of a TrainJob. Kubeflow Trainer's CRD has none; it follows from the Workload then.
-func (s *session) stateOf(ctx context.Context, job *api.TrainJob) api.TrainJobState {
+func (s *session) stateOf(ctx context.Context, job *api.TrainJob) (api.TrainJobState, error) {
 	if job.Status.State != "" {
-		return job.Status.State
+		return job.Status.State, nil
+	}
+	var list kueue.WorkloadList
+	if _, err := s.list(ctx, &list, "workloads.kueue.x-k8s.io", client.InNamespace(job.Namespace)); err != nil {
+		return "", err
 	}
 	q := &queues{}
-	var list kueue.WorkloadList
-	if _, err := s.list(ctx, &list, "workloads.kueue.x-k8s.io", client.InNamespace(job.Namespace)); err == nil {
-		q.Workloads = list.Items
-	}
-	return q.factsOf(job).State()
+	q.Workloads = list.Items
+	return q.factsOf(job).State(), nil
 }
