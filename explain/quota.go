@@ -201,19 +201,12 @@ func used(
 
 // requested returns what the pods of a Workload ask for together.
 func requested(wl *kueue.Workload) map[corev1.ResourceName]resource.Quantity {
-	total := map[corev1.ResourceName]resource.Quantity{}
+	total := podsets.Total(wl)
+	pods := total[corev1.ResourcePods]
 	for i := range wl.Spec.PodSets {
-		ps := &wl.Spec.PodSets[i]
-		for name, each := range podsets.Requests(&ps.Template) {
-			sum := total[name]
-			each.Mul(int64(ps.Count))
-			sum.Add(each)
-			total[name] = sum
-		}
-		sum := total[corev1.ResourcePods]
-		sum.Add(*resource.NewQuantity(int64(ps.Count), resource.DecimalSI))
-		total[corev1.ResourcePods] = sum
+		pods.Add(*resource.NewQuantity(int64(wl.Spec.PodSets[i].Count), resource.DecimalSI))
 	}
+	total[corev1.ResourcePods] = pods
 	return total
 }
 

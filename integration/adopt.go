@@ -50,7 +50,7 @@ func Adopt(
 	} else if err != nil {
 		return nil, fmt.Errorf("reading Kueue's configuration: %w", err)
 	}
-	arguments, err := gateArguments(ctx, reader, key.Namespace)
+	arguments, err := GateArguments(ctx, reader, key.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -74,9 +74,9 @@ func Adopt(
 	return withDefaults(config, release), nil
 }
 
-// gateArguments returns the feature gates on Kueue's command line, where its chart writes them; none where Kueue is no
+// GateArguments returns the feature gates on Kueue's command line, where its chart writes them; none where Kueue is no
 // Deployment of the usual name.
-func gateArguments(ctx context.Context, reader client.Reader, namespace string) (map[string]bool, error) {
+func GateArguments(ctx context.Context, reader client.Reader, namespace string) (map[string]bool, error) {
 	var deployment appsv1.Deployment
 	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: kueueDeployment}, &deployment)
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
@@ -111,7 +111,7 @@ func withDefaults(config *configapi.Kueue, release string) *configapi.Kueue {
 	return a.Kueue
 }
 
-// adopt returns our settings with theirs in the place of those that aren't set.
+// adopt returns the given settings; those that aren't set are Kueue's.
 func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration, release string) (*configapi.Kueue, error) {
 	a := newAdoption(ours)
 	a.frameworks(theirs.Integrations)

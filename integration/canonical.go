@@ -13,10 +13,9 @@ import (
 )
 
 // canonical returns the operations that bring the values of a TrainJob's spec into the form in which Trainer's webhook
-// writes them: it decodes an object into its types and encodes it again when it changes anything, which changes the
-// form of quantities (a GPU count of 8 becomes "8"). Trainer then rejects the change, because it takes it for an edit
-// of an immutable field; so the values get that form when the TrainJob is created. Nothing is added and nothing
-// removed.
+// writes them. That webhook decodes an object and encodes it again if it changes anything, so a GPU count of 8 becomes
+// "8". Trainer then rejects the update as an edit of an immutable field. Values therefore get that form when the
+// TrainJob is created; nothing is added or removed.
 func canonical(sent map[string]any, typed any) ([]jsonpatch.Operation, error) {
 	encoded, err := json.Marshal(typed)
 	if err != nil {

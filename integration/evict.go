@@ -14,8 +14,8 @@ import (
 // validateEviction refuses the eviction of a pod that runs on a TrainJob's quota. Its Job replaces an evicted pod at
 // once, while the pod may terminate for as long as its grace period: each eviction would run one pod more than was
 // admitted. The chart's policies keep users from deleting such a pod, but an eviction deletes it without admission of
-// the deletion (Kubernetes' pkg/registry/core/pod/storage/eviction.go). The chart sends no eviction by somebody who may
-// drain nodes.
+// the deletion (Kubernetes' pkg/registry/core/pod/storage/eviction.go). The webhook doesn't receive evictions by those
+// who may drain nodes.
 func (w *Webhook) validateEviction(
 	ctx context.Context, request webhookadmission.Request,
 ) webhookadmission.Response {

@@ -18,7 +18,7 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 )
 
-// FuzzWebhook holds that no update by somebody else, whatever was sent, makes the webhook panic, changes or drops the
+// FuzzWebhook holds that no update by another user, whatever was sent, makes the webhook panic, changes or drops the
 // integration's entry, puts another after it, or touches an entry that isn't the integration's.
 func FuzzWebhook(f *testing.F) {
 	const own = `{"manager":"kueue.x-k8s.io/manager","time":"2026-01-01T00:00:00Z",` +

@@ -113,7 +113,7 @@ func newHarness(t *testing.T, d overrides.Dialect, change ...func(*configapi.Con
 	return h
 }
 
-// start makes the integration anew, with nothing in its memory.
+// start makes the integration again, with nothing in its memory.
 func (h *harness) start(d overrides.Dialect, change ...func(*configapi.Configuration)) {
 	config := configapi.Default()
 	for _, c := range change {

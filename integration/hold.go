@@ -116,7 +116,7 @@ func gated(o *observed) bool {
 const overdueAfter = 30 * time.Second
 
 // overdue returns for how long a pod has been overdue; before, it is negative. The deletion of a pod triggers no
-// reconcile, so one that is not being deleted counts as if it had just been deleted without a grace period.
+// reconcile, so one that is not being deleted counts as if it had been deleted now without a grace period.
 func overdue(pod *corev1.Pod, clk clock.PassiveClock) time.Duration { return overdueAt(pod, clk.Now()) }
 
 func overdueAt(pod *corev1.Pod, now time.Time) time.Duration {

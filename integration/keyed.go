@@ -109,8 +109,8 @@ func keepAnnotations(rq *review.Request, names []string) []jsonpatch.Operation {
 	return patch
 }
 
-// sameForm returns the patch that brings an immutable part of the spec that was sent again into the form in which it is
-// stored: a GPU count of 8 is stored as "8" (see canonical), and the CRD takes one for an edit of the other.
+// sameForm returns the patch that brings an immutable part of the spec, sent again, into the form in which it is
+// stored. A GPU count of 8 is stored as "8" (see canonical), and the CRD rejects 8 as an edit of it.
 func sameForm(rq *review.Request) ([]jsonpatch.Operation, error) {
 	before, err := rq.Stored()
 	if err != nil {

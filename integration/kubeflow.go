@@ -39,7 +39,7 @@ const (
 	// conflicts.
 	settleTimeout = 30 * time.Second
 	// jobsTimeout bounds how long it waits until its suspended Jobs follow the JobSet's template: a Job that differs even
-	// then was changed by somebody else.
+	// then was changed by another client.
 	jobsTimeout = 40 * time.Second
 	// resumeTimeout is how long after a start Kubeflow Trainer or JobSet, from a stale cache, may still act on it.
 	resumeTimeout = 20 * time.Second
@@ -127,7 +127,7 @@ func followRuntime(o *observed) []step {
 
 // rebuild deletes the JobSet of a TrainJob that has never run, if it was built from an earlier runtime or earlier
 // entries and can't be updated; Trainer creates it again. It does so once for each state of the two: a JobSet that
-// differs even after that was changed by somebody else.
+// differs even after that was changed by another client.
 func rebuild(o *observed) []step {
 	if o.jobSet == nil {
 		return nil

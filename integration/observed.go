@@ -186,7 +186,7 @@ func (o *observed) fits(wl *kueue.Workload) bool {
 	case workload.HasQuotaReservation(wl) && o.active():
 		return true // whatever has changed, its quota is in use
 	case !workload.IsActive(wl):
-		return true // another Workload in its place would be active and start what somebody has stopped
+		return true // another Workload in its place would be active and start what was stopped
 	case !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, maximumExecutionTime(o.job)):
 		return false
 	case o.ended() || !o.suspended() || o.queue.blocked != nil:

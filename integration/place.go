@@ -71,7 +71,7 @@ func (atHome) finished(o *observed, _ *kueue.Workload, a *asked) {
 type dispatched struct{ atHome }
 
 // DispatchAnnotation on a Workload is when Signalbox has last made Kueue look at it again, in RFC 3339. Kueue v0.19.2
-// never dispatches a Workload that gets its quota before Kueue, which was just started, has connected to the workers
+// never dispatches a Workload that gets its quota before a restarted Kueue has connected to the workers
 // (multikueue/workload.go, nominateAndSynchronizeWorkers: no event comes when it has).
 const DispatchAnnotation = "signalbox.dev/dispatch"
 

@@ -40,7 +40,7 @@ func (h *harness) run() {
 	if h.dialect == overrides.Bundled {
 		h.clock.Step(11 * time.Second)
 	} else {
-		h.clock.Step(31 * time.Second) // Trainer's JobSet is not settled
+		h.clock.Step(31 * time.Second) // Trainer's JobSet has pending writes
 	}
 	h.settle("job")
 	if h.suspended("job") {

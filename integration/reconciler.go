@@ -53,9 +53,9 @@ type Config struct {
 
 // Placement knows what keeps a TrainJob from having pods once it is admitted.
 type Placement interface {
-	// Startable rejects, with an *admission.BlockedError, a TrainJob that asks for what this cluster doesn't have, and
-	// returns an *admission.PendingError where that can't be found out now. runtime is its runtime with the runtime's gang
-	// annotations among those of its template; effective is what it runs of that.
+	// Startable rejects, with an *admission.BlockedError, a TrainJob that requests what this cluster doesn't have. It
+	// returns an *admission.PendingError if that can't be determined now. runtime is the TrainJob's runtime, with the gang
+	// annotations among those of its template; effective is what the TrainJob runs.
 	Startable(
 		ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 	) error

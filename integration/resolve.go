@@ -23,7 +23,7 @@ const (
 	// ReasonRuntimeNotFound: the runtime that spec.runtimeRef names doesn't exist. Create it, or delete the TrainJob and
 	// refer to another.
 	ReasonRuntimeNotFound = "RuntimeNotFound"
-	// ReasonInvalidRuntime: the runtime, with what the TrainJob changes of it, can't be. The message names the field.
+	// ReasonInvalidRuntime: the runtime with overrides applied is invalid. The message names the field.
 	ReasonInvalidRuntime = "InvalidRuntime"
 	// ReasonInvalidOverrides: what the TrainJob said to another Trainer can't be said to this one.
 	ReasonInvalidOverrides = "InvalidOverrides"

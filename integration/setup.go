@@ -45,9 +45,8 @@ type Next interface {
 	Changed() <-chan event.GenericEvent
 }
 
-// SetupWithManager registers the controller, its indexes, its metrics and its watches. next, if it is not nil, is run
-// after each reconcile of a TrainJob: one queue for both means that they never write the same TrainJob at the same
-// time.
+// SetupWithManager registers the controller, its indexes, its metrics and its watches. If next isn't nil, it runs after
+// each reconcile of a TrainJob: with one queue for both, they never write the same TrainJob at the same time.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, concurrency int, next Next) error {
 	if err := r.setupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err

@@ -220,6 +220,20 @@ func Requests(template *corev1.PodTemplateSpec) corev1.ResourceList {
 	return resourcehelpers.PodRequests(&corev1.Pod{Spec: *spec}, resourcehelpers.PodResourcesOptions{})
 }
 
+// Total returns what all pods of a Workload request together, in the counts of its spec.
+func Total(wl *kueue.Workload) corev1.ResourceList {
+	total := corev1.ResourceList{}
+	for i := range wl.Spec.PodSets {
+		for name, each := range Requests(&wl.Spec.PodSets[i].Template) {
+			sum := total[name]
+			each.Mul(int64(wl.Spec.PodSets[i].Count))
+			sum.Add(each)
+			total[name] = sum
+		}
+	}
+	return total
+}
+
 // Final returns the ReplicatedJobs of a JobSet whose Jobs never run again once they have succeeded. Others need their
 // quota until the end. None is final while the failure policy has restarts left, because a restart recreates every Job.
 // A ReplicatedJob with a time to live is never final, because JobSet replaces a finished Job that is deleted.

@@ -250,3 +250,19 @@ func TestOutlived(t *testing.T) {
 		})
 	}
 }
+
+// TestTotal holds that each PodSet counts as often as it has pods, and that several PodSets add up.
+func TestTotal(t *testing.T) {
+	wl := &kueue.Workload{Spec: kueue.WorkloadSpec{PodSets: make([]kueue.PodSet, 2)}}
+	for i, count := range []int32{3, 2} {
+		requests := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4")}
+		wl.Spec.PodSets[i].Count = count
+		wl.Spec.PodSets[i].Template.Spec.Containers = []corev1.Container{
+			{Name: "node", Resources: corev1.ResourceRequirements{Requests: requests}},
+		}
+	}
+	total := Total(wl)
+	if gpus := total["nvidia.com/gpu"]; gpus.Value() != 20 || len(total) != 1 {
+		t.Errorf("3 and 2 pods of 4 GPUs request %v, want 20 GPUs", total)
+	}
+}

@@ -38,7 +38,7 @@ type Answer struct {
 	Victims []Preemption
 	// After are those that have to end before, in the order in which they are expected to.
 	After []types.NamespacedName
-	// Ahead are those that wait, and are admitted before it; for Stuck, those that wait in front of it for ever.
+	// Ahead are those that wait, and are admitted before it; for Stuck, those that wait in front of it forever.
 	Ahead []types.NamespacedName
 	// Message is Kueue's about why it isn't admitted now.
 	Message string
@@ -46,7 +46,7 @@ type Answer struct {
 	Changes []Change
 }
 
-// Change is one thing that somebody may change of a Workload so that it is admitted.
+// Change is a change of a Workload with which Kueue would admit it.
 type Change struct {
 	// Nodes is a smaller number of pods of PodSet; 0 for no change of it.
 	Nodes  int32

@@ -21,7 +21,7 @@ import (
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 )
 
-// maxRounds bounds how often Workloads may preempt each other. Kueue's rules let no two do so for ever; a fault in them
+// maxRounds bounds how often Workloads may preempt each other. Kueue's rules let no two do so forever; a fault in them
 // must not hang a command.
 const maxRounds = 1000
 

@@ -28,7 +28,7 @@ type gate struct {
 // passed is what Heads logs after each pass, with the number of Workloads as "count".
 const passed = "Obtained ClusterQueue heads"
 
-// patience is how long a cycle may take. Cycles take milliseconds; a Kueue that logs something else takes for ever.
+// patience is how long a cycle may take. Cycles take milliseconds; a Kueue that logs something else takes forever.
 const patience = time.Minute
 
 var errNoCycle = errors.New("Kueue's scheduler has not gone through a cycle within a minute")

@@ -67,12 +67,17 @@ func admittedSince(before map[types.NamespacedName]bool, workloads []kueue.Workl
 func preemptionOf(victim, written *kueue.Workload) Preemption {
 	p := Preemption{Victim: keyOf(victim), Admission: victim.Status.Admission.DeepCopy()}
 	if c := apimeta.FindStatusCondition(written.Status.Conditions, kueue.WorkloadEvicted); c != nil {
-		p.Message = c.Message
-		_, rest, _ := strings.Cut(c.Message, "(UID: ")
-		uid, _, _ := strings.Cut(rest, ", ")
-		p.By = types.UID(strings.TrimSuffix(uid, ")"))
+		p.Message, p.By = c.Message, Preemptor(c.Message)
 	}
 	return p
+}
+
+// Preemptor returns the UID of the Workload that Kueue's message about a preemption names; "" if it names none
+// (Kueue v0.19.2, pkg/scheduler/preemption: "Preempted to accommodate a workload (UID: …, JobUID: …) due to …").
+func Preemptor(message string) types.UID {
+	_, rest, _ := strings.Cut(message, "(UID: ")
+	uid, _, _ := strings.Cut(rest, ", ")
+	return types.UID(strings.TrimSuffix(uid, ")"))
 }
 
 // release takes the quota from an evicted Workload and queues it again.

@@ -129,10 +129,14 @@ func TestFollow(t *testing.T) {
 			go func() {
 				<-watching
 				finish(tr)
-				if name == "list" {
-					time.AfterFunc(500*time.Millisecond, cancel)
-				}
 			}()
+			if name == "list" { // it watches until it is interrupted
+				tr.out.shown = func(piece string) {
+					if strings.Contains(piece, c.out) {
+						cancel()
+					}
+				}
+			}
 			err := tr.run(ctx, c.args...)
 			if name != "list" &&
 				(c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err))) {

@@ -161,9 +161,9 @@ func TestConvertGuides(t *testing.T) {
 	}
 }
 
-// TestConvertGivesTheSamePods holds, of generated manifests on a runtime that sets little and on one that sets all,
-// that what is converted without a loss gives the same pods as the original shape does, and that what gives others is
-// said to be lost.
+// TestConvertGivesTheSamePods converts generated manifests, on a runtime that sets little and on one that sets all. A
+// manifest that is converted without a loss gives the same pods as before; one that gives other pods is reported as a
+// loss.
 func TestConvertGivesTheSamePods(t *testing.T) {
 	little := readFile(t, "testdata/runtime.yaml")
 	all := strings.Replace(strings.Replace(little, "                  tolerations:\n",

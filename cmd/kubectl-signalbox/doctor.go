@@ -42,7 +42,7 @@ type finding struct {
 	// About is what was looked at, such as "flavor a100".
 	About string `json:"about"`
 	Text  string `json:"text"`
-	// Do is a command, or what else mends it.
+	// Do is the command, or what else to do.
 	Do string `json:"do,omitempty"`
 }
 

@@ -61,7 +61,7 @@ func checkConfig(ctx context.Context, s *session) ([]finding, error) {
 	if config == nil {
 		return nil, nil
 	}
-	edit := "kubectl -n " + kueueNamespace() + " edit configmap kueue-manager-config; kubectl -n " + kueueNamespace() +
+	edit := "kubectl -n " + s.kueueNamespace + " edit configmap kueue-manager-config; kubectl -n " + s.kueueNamespace +
 		" rollout restart deployment kueue-controller-manager"
 	var found []finding
 	frameworks, external := []string{}, []string{}

@@ -206,13 +206,13 @@ func TestNoCluster(t *testing.T) {
 	server, namespace := "http://127.0.0.1:1", "team"
 	flags := genericclioptions.NewConfigFlags(false)
 	flags.APIServer, flags.Namespace = &server, &namespace
-	s, err := newSession(flags, genericiooptions.IOStreams{})
+	s, err := newSession(flags, defaultKueueNamespace, genericiooptions.IOStreams{})
 	if err != nil || s.namespace != "team" {
 		t.Fatalf("got %v, %v", s, err)
 	}
 	missing := t.TempDir() + "/none"
 	flags.KubeConfig = &missing
-	if _, err := newSession(flags, genericiooptions.IOStreams{}); err == nil {
+	if _, err := newSession(flags, defaultKueueNamespace, genericiooptions.IOStreams{}); err == nil {
 		t.Error("there is no such file")
 	}
 }

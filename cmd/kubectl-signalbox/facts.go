@@ -99,7 +99,7 @@ const kueueLease = "c1f6bfd2.kueue.x-k8s.io"
 // user's, so that a missing right isn't worth a word.
 func (s *session) kueueSeen(ctx context.Context) *time.Time {
 	var lease coordinationv1.Lease
-	key := client.ObjectKey{Namespace: kueueNamespace(), Name: kueueLease}
+	key := client.ObjectKey{Namespace: s.kueueNamespace, Name: kueueLease}
 	if err := s.client.Get(ctx, key, &lease); err != nil || lease.Spec.RenewTime == nil {
 		return nil
 	}

@@ -134,8 +134,23 @@ type trial struct {
 	t       *testing.T
 	client  client.WithWatch
 	clients *fakeclients.Clientset
-	out     bytes.Buffer
+	out     screen
 	errs    bytes.Buffer
+}
+
+// screen is the standard output of a command.
+type screen struct {
+	bytes.Buffer
+	// shown is called with each piece of output if it isn't nil.
+	shown func(piece string)
+}
+
+// Write implements io.Writer.
+func (s *screen) Write(piece []byte) (int, error) {
+	if s.shown != nil {
+		s.shown(string(piece))
+	}
+	return s.Buffer.Write(piece)
 }
 
 func newTrial(t *testing.T, funcs interceptor.Funcs, manifests ...string) *trial {
@@ -173,7 +188,8 @@ func (tr *trial) run(ctx context.Context, args ...string) error {
 	tr.errs.Reset()
 	streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: &tr.out, ErrOut: &tr.errs}
 	c := &cli{streams: streams, connect: func() (*session, error) {
-		return &session{client: tr.client, clients: tr.clients, namespace: "team", streams: streams}, nil
+		return &session{client: tr.client, clients: tr.clients, namespace: "team", kueueNamespace: defaultKueueNamespace,
+			streams: streams}, nil
 	}}
 	for _, cmd := range c.commands() {
 		if cmd.Name() == args[0] {

@@ -25,13 +25,15 @@ func main() {
 
 func command(streams genericiooptions.IOStreams) *cobra.Command {
 	flags := genericclioptions.NewConfigFlags(true)
-	c := &cli{streams: streams, connect: func() (*session, error) { return newSession(flags, streams) }}
+	kueueNamespace := defaultKueueNamespace
+	c := &cli{streams: streams, connect: func() (*session, error) { return newSession(flags, kueueNamespace, streams) }}
 	cmd := &cobra.Command{
 		Use: "kubectl-signalbox", Short: "Work with TrainJobs on Kueue's quota",
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl signalbox"},
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	flags.AddFlags(cmd.PersistentFlags())
+	cmd.PersistentFlags().StringVar(&kueueNamespace, "kueue-namespace", kueueNamespace, "namespace that Kueue runs in")
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
 	cmd.AddCommand(c.commands()...)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -23,9 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/simulate"
@@ -37,13 +34,17 @@ type session struct {
 	client    client.WithWatch
 	clients   kubernetes.Interface
 	namespace string
-	streams   genericiooptions.IOStreams
+	// kueueNamespace is where Kueue runs.
+	kueueNamespace string
+	streams        genericiooptions.IOStreams
 	// missing are the rights that the user lacks, such as "list nodes".
 	missing []string
 }
 
 // newSession connects to the cluster that the flags name.
-func newSession(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) (*session, error) {
+func newSession(
+	flags *genericclioptions.ConfigFlags, kueueNamespace string, streams genericiooptions.IOStreams,
+) (*session, error) {
 	config, err := flags.ToRESTConfig()
 	if err != nil {
 		return nil, fmt.Errorf("finding the cluster: %w", err)
@@ -65,7 +66,8 @@ func newSession(flags *genericclioptions.ConfigFlags, streams genericiooptions.I
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	return &session{config: config, client: c, clients: clients, namespace: namespace, streams: streams}, nil
+	return &session{config: config, client: c, clients: clients, namespace: namespace, kueueNamespace: kueueNamespace,
+		streams: streams}, nil
 }
 
 // newScheme returns the kinds that the commands read.
@@ -137,14 +139,6 @@ func (s *session) listWide(
 	return false, err
 }
 
-// kueueNamespace is where Kueue is installed.
-func kueueNamespace() string {
-	if name := os.Getenv("KUEUE_NAMESPACE"); name != "" {
-		return name
-	}
-	return "kueue-system"
-}
-
 // queues is what a user sees of the queues.
 type queues struct {
 	simulate.Cluster
@@ -188,6 +182,9 @@ func (s *session) queues(ctx context.Context, namespace string) (*queues, error)
 	if q.Config, err = s.kueueConfig(ctx); errors.Is(err, errConfig) {
 		fmt.Fprintf(s.streams.ErrOut, "Kueue's defaults are assumed: %v\n", err)
 	} else if err != nil {
+		return nil, err
+	}
+	if err := s.useGates(ctx, q.Config); err != nil {
 		return nil, err
 	}
 	return q, s.surroundings(ctx, q, namespace)
@@ -285,29 +282,6 @@ func namespacesOf(workloads []kueue.Workload, own string) []corev1.Namespace {
 		namespaces = append(namespaces, namespace)
 	}
 	return namespaces
-}
-
-// errConfig is for a configuration of Kueue that is invalid.
-var errConfig = errors.New("Kueue's configuration is invalid")
-
-// kueueConfig returns Kueue's configuration; nil if it can't be read, which means Kueue's defaults.
-func (s *session) kueueConfig(ctx context.Context) (*kueueconfig.Configuration, error) {
-	var cm corev1.ConfigMap
-	key := client.ObjectKey{Namespace: kueueNamespace(), Name: "kueue-manager-config"}
-	switch err := s.client.Get(ctx, key, &cm); {
-	case apierrors.IsForbidden(err):
-		s.lacks("get configmap " + key.String())
-		return nil, nil
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("reading Kueue's configuration: %w", err)
-	}
-	config := &kueueconfig.Configuration{}
-	if err := yaml.Unmarshal([]byte(cm.Data["controller_manager_config.yaml"]), config); err != nil {
-		return nil, fmt.Errorf("%w: ConfigMap %s: %w", errConfig, key, err)
-	}
-	return config, nil
 }
 
 // trainJob reads a TrainJob of the session's namespace.

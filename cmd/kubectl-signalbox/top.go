@@ -16,6 +16,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/explain"
 	"github.com/signalbox-dev/signalbox/podsets"
+	"github.com/signalbox-dev/signalbox/simulate"
 )
 
 func topCommand(c *cli) *cobra.Command {
@@ -189,13 +190,10 @@ func (q *queues) waiting(of func(*kueue.Workload) bool) map[corev1.ResourceName]
 		if isFinished(wl) || workload.HasQuotaReservation(wl) || !workload.IsActive(wl) || !of(wl) {
 			continue
 		}
-		for j := range wl.Spec.PodSets {
-			for name, each := range podsets.Requests(&wl.Spec.PodSets[j].Template) {
-				each.Mul(int64(wl.Spec.PodSets[j].Count))
-				sum := total[name]
-				sum.Add(each)
-				total[name] = sum
-			}
+		for name, quantity := range podsets.Total(wl) {
+			sum := total[name]
+			sum.Add(quantity)
+			total[name] = sum
 		}
 	}
 	return total
@@ -258,19 +256,10 @@ func preemptionRows(q *queues) []preemptionRow {
 		}
 		for _, c := range wl.Status.Conditions {
 			if c.Type == kueue.WorkloadPreempted {
-				by := uidIn(c.Message)
+				by := string(simulate.Preemptor(c.Message))
 				rows = append(rows, preemptionRow{wl.Namespace, explain.Owner(wl), cmp.Or(owners[by], by), c.Reason})
 			}
 		}
 	}
 	return rows
-}
-
-// uidIn returns the UID of the Workload that Kueue's message about a preemption names.
-func uidIn(message string) string {
-	var uid string
-	if _, err := fmt.Sscanf(message, "Preempted to accommodate a workload (UID: %s", &uid); err != nil {
-		return ""
-	}
-	return uid[:len(uid)-1] // the comma
 }
