@@ -31,11 +31,11 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// Builder makes the objects of a TrainJob with Kubeflow Trainer's plugins, its JobSet plugin replaced by ours.
+// Builder makes the objects of a TrainJob with Kubeflow Trainer's plugins, except its JobSet plugin.
 type Builder struct {
 	// framework validates; it reads priority classes.
 	framework *core.Framework
-	// unseen builds. To it nothing exists yet, so that what is there already, perhaps somebody else's, decides nothing.
+	// unseen builds. To it nothing exists yet, so that what exists already, maybe of another owner, decides nothing.
 	unseen *core.Framework
 }
 

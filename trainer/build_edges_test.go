@@ -39,7 +39,7 @@ func TestLeaveOutOfPolicies(t *testing.T) {
 	}
 }
 
-// What is there already decides nothing of what is built: an own Secret of before, above all.
+// Existing objects don't affect what is built, above all the TrainJob's previous Secret.
 func TestBuildSeesNothing(t *testing.T) {
 	h := newHarness(t)
 	h.put(sshAuth(), hostfile(nil))

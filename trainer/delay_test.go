@@ -29,19 +29,26 @@ func TestUrgent(t *testing.T) {
 }
 
 func TestDelayOf(t *testing.T) {
+	noon := metav1.NewTime(time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC))
 	status := func(conditions ...string) *api.TrainJobStatus {
 		s := &api.TrainJobStatus{}
 		for _, c := range conditions {
 			kind, value, _ := strings.Cut(c, "=")
 			apimeta.SetStatusCondition(
 				&s.Conditions,
-				metav1.Condition{Type: kind, Status: metav1.ConditionStatus(value), Reason: "Any"},
+				metav1.Condition{
+					Type: kind, Status: metav1.ConditionStatus(value), Reason: "Any", LastTransitionTime: noon,
+				},
 			)
 		}
 		return s
 	}
-	counts := status("Suspended=False")
-	counts.JobsStatus = []trainerapi.JobStatus{{Name: "node", Active: ptr.To[int32](1), Ready: ptr.To[int32](0)}}
+	pods := func(ready int32, others ...trainerapi.JobStatus) *api.TrainJobStatus {
+		s := status("Suspended=False")
+		s.JobsStatus = append(others, trainerapi.JobStatus{Name: "node", Active: ptr.To[int32](1), Ready: ptr.To(ready)})
+		return s
+	}
+	ready := trainerapi.JobStatus{Name: "launcher", Active: ptr.To[int32](1), Ready: ptr.To[int32](1)}
 	cases := map[string]struct {
 		reason        string
 		before, after *api.TrainJobStatus
@@ -76,7 +83,15 @@ func TestDelayOf(t *testing.T) {
 			0,
 			4 * time.Second,
 		},
-		"counts": {"they change all the time", status("Suspended=False"), counts, 0, 4 * time.Second},
+		"counts": {"they change all the time", pods(0, ready), pods(1, ready), 0, 4 * time.Second},
+		"counts of one that starts": {
+			"they change with every pod until it runs",
+			status("Suspended=False"),
+			pods(0),
+			0,
+			30 * time.Second,
+		},
+		"running": {"its user waits for it", pods(0), pods(1), 0, 2 * time.Second},
 		"end": {
 			"an end doesn't wait for anybody",
 			status("Suspended=False"),

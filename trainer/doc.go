@@ -4,5 +4,5 @@
 // override contract.
 //
 // ML policies, pod network, pod groups and their side objects come from Kubeflow Trainer's own plugins; the JobSet and
-// the merge are ours. Nothing is made for a TrainJob that only waits.
+// the merge are Signalbox's. A TrainJob that waits has none of these objects.
 package trainer

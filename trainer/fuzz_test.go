@@ -103,8 +103,8 @@ func FuzzBuild(f *testing.F) {
 	})
 }
 
-// FuzzWebhook holds that no create or update makes the webhooks panic or answer with an error of their own, that what
-// they change of a TrainJob is the times of entries and nothing else, and that every refusal says what it is about.
+// FuzzWebhook holds that no create or update makes the webhooks panic or fail. They change only the times of entries,
+// and every rejection says what it concerns.
 func FuzzWebhook(f *testing.F) {
 	const head = `{"apiVersion":"trainer.kubeflow.org/v1alpha1","kind":"TrainJob","metadata":{"namespace":"ns","name":"job"},"spec":`
 	const ref = `"runtimeRef":{"apiGroup":"trainer.kubeflow.org","kind":"TrainingRuntime","name":"`

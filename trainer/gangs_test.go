@@ -178,7 +178,7 @@ func TestGangThatIsNotPlaced(t *testing.T) {
 	}
 }
 
-// What keeps the gangs from being in step keeps no stop and no end back.
+// An error of the gangs delays no stop and no end.
 func TestGangsThatFail(t *testing.T) {
 	down := apierrors.NewServiceUnavailable("down")
 	cases := map[string]struct {

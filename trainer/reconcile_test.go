@@ -22,7 +22,7 @@ import (
 const (
 	started = "spec: {suspend: false}"
 	stopped = "spec: {suspend: true}"
-	// settled is the status of a TrainJob that was stopped before, so that a reconcile writes none.
+	// The status of a TrainJob that was stopped before, so that a reconcile writes none.
 	settled = stopped + "\nstatus: {conditions: [{type: Suspended, status: 'True', reason: Suspended, " +
 		"observedGeneration: 3, " +
 		"message: TrainJob is suspended, lastTransitionTime: '2026-11-23T11:00:00Z'}]}"

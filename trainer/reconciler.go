@@ -110,8 +110,8 @@ func (r *Reconciler) ReconcileAfter(
 	if loss := decideLoss(o); loss != nil {
 		return r.conclude(ctx, o, plan{steps: []step{loss}}, nil) // the write triggers the next reconcile
 	}
-	// The gangs are kept before the status, which reports on them. An error of theirs delays nothing else, above all no
-	// stop and no end.
+	// The gangs are kept before the status, which reports on them. Their error delays nothing else, above all no stop
+	// and no end.
 	kept, gangErr := r.keepGangs(ctx, o)
 	gangErr = errors.Join(gangErr, o.unread)
 	status := statusOf(o.job, o.jobSet, o.workload, gangsOf(o, kept), o.now)
@@ -136,8 +136,8 @@ func (r *Reconciler) conclude(ctx context.Context, o *observed, p plan, gangErr 
 	return p.result(), errors.Join(err, gangErr)
 }
 
-// pend returns for how long the status has differed from what is written, and how many others have at a time: of a
-// crowd that gets smaller, the last are about to change again, which is no reason to write what they wait for.
+// pend returns for how long the status has differed from what is written, and the largest number of others that had a
+// pending status meanwhile. The number doesn't shrink with the burst: its last TrainJobs are about to change again.
 func (r *Reconciler) pend(o *observed, status *api.TrainJobStatus) (p pendingStatus) {
 	key := o.key()
 	if !differs(o, status) {

@@ -13,9 +13,9 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// sdkStatus derives the status of a TrainJob from its conditions and from the number of its nodes that run, as the
-// Kubeflow SDK v0.5.0 does (kubeflow/trainer/backends/kubernetes/backend.py, __get_trainjob_from_cr). ignored are
-// conditions that a later SDK may pass over before it asks the pods (kubeflow/sdk#803).
+// sdkStatus derives the status of a TrainJob from its conditions and from the number of its running nodes, as the
+// Kubeflow SDK v0.5.0 does. Source: kubeflow/trainer/backends/kubernetes/backend.py, __get_trainjob_from_cr. ignored
+// are conditions that a later SDK may skip before it reads the pods (kubeflow/sdk#803).
 func sdkStatus(conditions []metav1.Condition, allNodesRun bool, ignored ...string) string {
 	status, told := "Created", false
 	for _, c := range conditions {

@@ -24,9 +24,9 @@ import (
 // mirrored are the conditions of a Workload that its TrainJob carries.
 var mirrored = []string{api.ConditionQuotaReserved, api.ConditionAdmitted, api.ConditionEvicted}
 
-// statusOf returns the status that a TrainJob is to have: Kubeflow Trainer's conditions and job counts, from its
-// JobSet, and Kueue's conditions, from its Workload; both may be nil. gangs is the condition of its gangs, nil if it
-// has none. An end that was written stays: whatever becomes of the children afterwards, the TrainJob has ended.
+// statusOf returns the status that a TrainJob should have: Kubeflow Trainer's conditions and job counts, from its
+// JobSet, and Kueue's conditions, from its Workload. Both may be nil. gangs is the condition of its gangs, nil if it
+// has none. An end that was written stays, whatever happens to the children afterwards.
 func statusOf(
 	job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, gangs *metav1.Condition, now time.Time,
 ) *api.TrainJobStatus {
@@ -204,7 +204,7 @@ func mirror(status *api.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
 	suspended := ptr.Deref(job.Spec.Suspend, false)
 	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
 	if suspended && c != nil && c.Status == metav1.ConditionTrue {
-		// Its start has failed for good, or somebody has finished its Workload: nothing will start it.
+		// Its start has failed permanently, or its Workload was finished by another client: nothing will start it.
 		ended := metav1.Condition{Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime}
 		ended.Type, ended.Status = api.ConditionBlocked, metav1.ConditionTrue
 		setCondition(status, ended)
@@ -291,12 +291,14 @@ func urgent(before, after *api.TrainJobStatus) bool {
 }
 
 // joinDelay is how long a change of status waits for others to be written with it. Counts alone, and a state that is
-// about to be followed by another, wait for passingDelay. An end doesn't wait. When many TrainJobs change at once each
-// waits longer, by eachDelays for every other up to crowdDelay: the API server is busy with their starts, and most have
-// changed again by then.
+// about to be followed by another, wait for passingDelay. Counts of pods that are still starting wait for countsDelay:
+// they change with every pod until the state does, which takes long if Kueue opens a thousand gates. An end doesn't
+// wait. When many TrainJobs change at once each waits longer, by eachDelays for every other up to crowdDelay: the API
+// server is busy with their starts, and most have changed again by then.
 const (
 	joinDelay    = 2 * time.Second
 	passingDelay = 4 * time.Second
+	countsDelay  = 30 * time.Second
 	eachDelays   = 300 * time.Millisecond
 	crowdDelay   = 86 * time.Second
 )
@@ -311,7 +313,10 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
 		equality.Semantic.DeepEqual(before.Queue, after.Queue)
-	if countsAlone || state == api.StateAdmitted || state == api.StateStarting {
+	switch {
+	case countsAlone && state == api.StateStarting:
+		delay = countsDelay
+	case countsAlone || state == api.StateAdmitted || state == api.StateStarting:
 		delay = passingDelay
 	}
 	return delay + min(time.Duration(others)*eachDelays, crowdDelay)

@@ -78,7 +78,7 @@ func (g Group) String() string {
 
 // groupsOf returns the groups of a JobSet, in the order of its ReplicatedJobs. ReplicatedJobs are in the same group if
 // they wait for the same others by dependsOn; with startupPolicy InOrder each is a group. A group with pods that are
-// created later would wait for them for ever. If the pods can't be in groups, the error names the path of the field.
+// created later would wait for them forever. If the pods can't be in groups, the error names the path of the field.
 // annotations are the JobSet's.
 func groupsOf(spec *jobset.JobSetSpec, annotations map[string]string) ([]Group, error) {
 	var groups []Group

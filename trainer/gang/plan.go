@@ -16,7 +16,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// baseAnnotation on a JobSet says that its groups are ours, and what their names begin with.
+// baseAnnotation on a JobSet marks its groups as Signalbox's, and has the prefix of their names.
 const baseAnnotation = "signalbox.dev/gang"
 
 // plan is the groups of one start, with the names of their objects.

@@ -38,11 +38,11 @@ func (o *groupObjects) lower(ctx context.Context, state podGroupState, left int3
 	return nil
 }
 
-// replace replaces the nth group's PodGroup by one of policy basic with the same name, so that a replacement of a
-// failed pod is placed by itself. kube-scheduler doesn't count the pods of the gang that have succeeded: it would wait
-// for ever for minCount pods, and no field of a PodGroup can change (Kubernetes 1.36). The finalizer is removed first,
-// because it protects the PodGroup as long as the waiting pod exists. If the release is interrupted, restore creates
-// the PodGroup with the same policy (wasPlaced).
+// replace replaces the nth group's PodGroup by one of policy basic with the same name. A replacement of a failed pod is
+// then placed separately. kube-scheduler doesn't count the gang's succeeded pods, so it would wait forever for minCount
+// pods. No field of a PodGroup can change (Kubernetes 1.36). The finalizer is removed first, because it protects the
+// PodGroup as long as the waiting pod exists. If the release is interrupted, restore creates the PodGroup with the same
+// policy (wasPlaced).
 func (o *groupObjects) replace(ctx context.Context, n int, state podGroupState) error {
 	podGroup := o.version.emptyPodGroup()
 	podGroup.SetNamespace(o.job.Namespace)
