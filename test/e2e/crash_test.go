@@ -38,7 +38,7 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", repeats()
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "300ms")
 		g.runtime(ctx, "long", "forever")
-		trap := newTrap()
+		trap := newTrap(cluster)
 		n := 1
 		for ; ; n++ {
 			fired := trap.arm(n, g.namespace)
@@ -87,8 +87,8 @@ var _ = ginkgo.Describe("The manager, killed after any of its writes", repeats()
 	})
 })
 
-// letGo deletes the Workloads of finished TrainJobs, and tells whether they are gone: whoever deletes one doesn't wait
-// for the minute after which its finalizer goes by itself.
+// letGo deletes the Workloads of finished TrainJobs, and reports whether they are gone: whoever deletes one doesn't
+// wait for the minute after which its finalizer goes by itself.
 func (g *ground) letGo(ctx context.Context) bool {
 	ginkgo.GinkgoHelper()
 	gomega.Expect(admin.DeleteAllOf(ctx, &kueue.Workload{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
@@ -98,6 +98,7 @@ func (g *ground) letGo(ctx context.Context) bool {
 // trap stands between the manager and the API server and kills the manager when the API server has carried out its nth
 // write, before the manager hears of it.
 type trap struct {
+	plane
 	mu        sync.Mutex
 	left      int
 	namespace string
@@ -106,11 +107,11 @@ type trap struct {
 	failed    error // of a kill: the round would prove nothing
 }
 
-// newTrap puts the trap between the two for the running spec.
-func newTrap() *trap {
+// newTrap puts the trap between the two of a cluster for the running spec.
+func newTrap(of plane) *trap {
 	ginkgo.GinkgoHelper()
-	t := &trap{}
-	path := cluster.kubeconfig("signalbox")
+	t := &trap{plane: of}
+	path := t.kubeconfig("signalbox")
 	before, err := os.ReadFile(path)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	real := config(path)
@@ -142,13 +143,13 @@ func newTrap() *trap {
 	ginkgo.DeferCleanup(func() {
 		t.arm(0, "")
 		gomega.Expect(os.WriteFile(path, before, 0o600)).To(gomega.Succeed())
-		if cluster.act("stop", "signalbox") != nil {
+		if t.act("stop", "signalbox") != nil {
 			ginkgo.GinkgoLogr.Info("the manager was dead at the end of the spec")
 		}
-		cluster.mustAct("start", "signalbox")
+		t.mustAct("start", "signalbox")
 		gomega.Expect(server.Close()).To(gomega.Succeed())
 	})
-	cluster.mustAct("restart", "signalbox")
+	t.mustAct("restart", "signalbox")
 	return t
 }
 
@@ -161,7 +162,7 @@ func (t *trap) arm(n int, namespace string) <-chan struct{} {
 	t.left, t.dead = 0, false
 	t.mu.Unlock()
 	if dead {
-		cluster.mustAct("start", "signalbox")
+		t.mustAct("start", "signalbox")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,7 +181,7 @@ func (t *trap) see(response *http.Response) {
 	if t.left--; t.left > 0 {
 		return
 	}
-	if t.failed = cluster.act("kill", "signalbox"); t.failed == nil {
+	if t.failed = t.act("kill", "signalbox"); t.failed == nil {
 		t.dead = true
 		close(t.killed)
 	}
@@ -207,6 +208,6 @@ func (t *trap) reviveAfter(killed <-chan struct{}) {
 	t.dead = false
 	t.mu.Unlock()
 	if dead {
-		cluster.mustAct("start", "signalbox")
+		t.mustAct("start", "signalbox")
 	}
 }

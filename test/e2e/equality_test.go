@@ -66,7 +66,7 @@ func init() {
 					gomega.Eventually(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(tj), js) }).Should(
 						gomega.Succeed(), "%s, TrainJob %d", rt.Name, i)
 
-					// Ours are made in another namespace, of a TrainJob that Kubeflow Trainer leaves alone.
+					// Signalbox's are made in another namespace, of a TrainJob that Kubeflow Trainer leaves alone.
 					twin := &api.TrainJob{
 						ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: tj.Name}, Spec: *get(ctx, tj).Spec.DeepCopy(),
 					}

@@ -191,7 +191,7 @@ func gangSpecs() {
 		gomega.Expect(get(ctx, before.DeepCopy()).GetDeletionTimestamp()).NotTo(gomega.BeNil(),
 			"its finalizer keeps it while its pods run")
 		gomega.Expect(bound(ctx, tj)()).To(gomega.Equal(2))
-		// The Job makes both pods anew; between the two the PodGroup is free to go.
+		// The Job makes both pods again; between the two the PodGroup is free to go.
 		gomega.Expect(admin.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
 		gomega.Eventually(func() bool {
 			pg := before.DeepCopy()

@@ -135,7 +135,7 @@ func (i *invariants) trainJob(tj *api.TrainJob) {
 	}
 }
 
-// rendered tells whether the list of overrides has the integration's elements.
+// rendered reports whether the list of overrides has the integration's elements.
 func rendered(tj *api.TrainJob, record *overrides.Record) bool {
 	u, err := toUnstructured(tj)
 	if err != nil {
@@ -154,7 +154,7 @@ func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
 	i.mu.Lock()
 	tj := i.jobs[key]
 	i.mu.Unlock()
-	if tj == nil { // the two watches are not in step
+	if tj == nil { // one of the two watches is behind
 		tj = &api.TrainJob{}
 		if err := admin.Get(ctx, key, tj); err != nil {
 			return // gone again, or a JobSet that no TrainJob owns

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -153,6 +155,19 @@ func (f fleet) runtime(ctx context.Context, g *ground, name, duration string, ch
 	}
 }
 
+// priorities makes two priority classes in all clusters.
+func (f fleet) priorities(ctx context.Context) (low, high string) {
+	ginkgo.GinkgoHelper()
+	low, high = makePriorities(ctx)
+	for _, w := range f {
+		for _, name := range []string{low, high} {
+			class := &kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			gomega.Expect(w.copy(ctx, get(ctx, class))).To(gomega.Succeed())
+		}
+	}
+	return low, high
+}
+
 // setImage changes the image of a runtime in this worker alone.
 func (w worker) setImage(ctx context.Context, g *ground, runtime, image string) {
 	ginkgo.GinkgoHelper()
@@ -177,6 +192,17 @@ func (f fleet) pods(ctx context.Context, tj *api.TrainJob) map[string][]corev1.P
 		}
 	}
 	return found
+}
+
+// ready reports whether the status of a TrainJob here shows a pod that is ready in a worker. It has no state where the
+// manager cluster has Kubeflow Trainer's CRDs.
+func ready(ctx context.Context, tj *api.TrainJob) func() bool {
+	return func() bool {
+		ginkgo.GinkgoHelper()
+		return slices.ContainsFunc(get(ctx, tj).Status.JobsStatus, func(s trainerapi.JobStatus) bool {
+			return ptr.Deref(s.Ready, 0) > 0
+		})
+	}
 }
 
 // runsIn returns the workers in which pods of a TrainJob run.

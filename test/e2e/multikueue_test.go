@@ -47,7 +47,7 @@ func multiKueueSpecs() {
 		tj := g.submit(ctx, g.trainJob("away", "torch", 1))
 		gomega.Expect(*get(ctx, tj).Spec.ManagedBy).To(gomega.Equal(kueue.MultiKueueControllerName))
 		w := workers.awaitRun(ctx, tj)
-		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+		gomega.Eventually(ready(ctx, tj)).Should(gomega.BeTrue())
 		remote := w.trainJob(ctx, tj)
 		gomega.Expect(*remote.Spec.ManagedBy).To(gomega.Equal("trainer.kubeflow.org/trainjob-controller"))
 		gomega.Expect(overrides.Bundled.Own(remote)).NotTo(gomega.BeNil(), "the worker starts it as its own")
@@ -77,7 +77,7 @@ func multiKueueSpecs() {
 		}).Should(gomega.Succeed())
 		gomega.Eventually(func() *trainerapi.TrainerStatus { return get(ctx, tj).Status.TrainerStatus }).Should(
 			gomega.HaveValue(gomega.HaveField("ProgressPercentage", gomega.HaveValue(gomega.BeEquivalentTo(42)))))
-		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+		gomega.Eventually(ready(ctx, tj)).Should(gomega.BeTrue())
 	})
 
 	ginkgo.It("runs again when somebody deletes it in the worker", func(ctx context.Context) {
@@ -121,13 +121,7 @@ func multiKueueSpecs() {
 	})
 
 	ginkgo.It("runs again after a preemption in the worker, and after one here", func(ctx context.Context) {
-		low, high := makePriorities(ctx)
-		for _, w := range workers {
-			for _, name := range []string{low, high} {
-				gomega.Expect(w.copy(ctx, get(ctx, &kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}}))).To(
-					gomega.Succeed())
-			}
-		}
+		low, high := workers.priorities(ctx)
 		g := workers.ground(ctx, 8)
 		workers.runtime(ctx, g, "torch", "forever")
 		tj := g.submit(ctx, g.trainJob("preempted", "torch", 1, priority(low)))
@@ -152,7 +146,7 @@ func multiKueueSpecs() {
 		workers.runtime(ctx, g, "torch", "forever", slowly("6s"))
 		tj := g.submit(ctx, g.trainJob("drained", "torch", 1))
 		workers.awaitRun(ctx, tj)
-		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+		gomega.Eventually(ready(ctx, tj)).Should(gomega.BeTrue())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeEquivalentTo(8))
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
 		gomega.Eventually(func() bool {
@@ -175,15 +169,18 @@ func multiKueueSpecs() {
 			w.setImage(ctx, g, "torch", "example.com/other:1")
 		}
 		tj := g.submit(ctx, g.trainJob("differs", "torch", 1))
-		gomega.Eventually(func() string { return told(ctx, tj, api.ConditionBlocked) }, "90s").Should(gomega.And(
-			gomega.HavePrefix("True "+integration.ReasonRuntimesDiffer),
-			gomega.ContainSubstring("podSets[node].template.spec.containers")))
-		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.HavePrefix("FailedToStart: ")))
+		gomega.Eventually(eventsOf(ctx, tj), "90s").Should(gomega.ContainElement(gomega.And(
+			gomega.HavePrefix("FailedToStart: "), gomega.ContainSubstring("podSets[node].template.spec.containers"))))
+		if cluster.bundled() {
+			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionBlocked) }).Should(gomega.And(
+				gomega.HavePrefix("True "+integration.ReasonRuntimesDiffer),
+				gomega.ContainSubstring("podSets[node].template.spec.containers")))
+		}
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Eventually(workers.gone(ctx, g)).Should(gomega.Succeed())
 		gomega.Expect(condition(ctx, tj, kueue.WorkloadEvicted)()).To(gomega.BeEmpty(), "it isn't dispatched again")
 
-		// The admin mends the runtimes, and deletes the Workload as the event says.
+		// The admin corrects the runtimes, and deletes the Workload as the event says.
 		for _, w := range workers {
 			w.setImage(ctx, g, "torch", "example.com/train:1")
 		}
@@ -196,7 +193,7 @@ func multiKueueSpecs() {
 		workers.runtime(ctx, g, "torch", "forever")
 		tj := g.submit(ctx, g.trainJob("lost", "torch", 1))
 		first := workers.awaitRun(ctx, tj)
-		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+		gomega.Eventually(ready(ctx, tj)).Should(gomega.BeTrue())
 		first.kill()
 		ginkgo.DeferCleanup(first.revive)
 		others := slices.DeleteFunc(slices.Clone(workers), func(w worker) bool { return w.name == first.name })
@@ -244,4 +241,6 @@ func multiKueueSpecs() {
 			}
 			gomega.Eventually(workers.gone(ctx, g), "2m").Should(gomega.Succeed())
 		})
+
+	multiKueueFaults(&workers)
 }

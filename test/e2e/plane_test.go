@@ -26,8 +26,8 @@ import (
 // plane is the running control plane, by what it leaves under .cluster.
 type plane struct{ dir string }
 
-// bundled tells whether Signalbox is the Trainer of this control plane; else Kubeflow Trainer runs beside it. Specs ask
-// it when they are declared.
+// bundled reports whether Signalbox is the Trainer of this control plane; else Kubeflow Trainer runs beside it. Specs
+// ask it when they are declared.
 func (p plane) bundled() bool {
 	_, err := os.Stat(filepath.Join(p.dir, "log", "trainer.log"))
 	return os.IsNotExist(err)

@@ -25,6 +25,7 @@ func init() {
 	if cluster.bundled() {
 		ginkgo.Describe("kubectl signalbox explain", ginkgo.Label("plugin", "kueue"), func() {
 			addGangs()
+			addOutages()
 			for _, name := range slices.Sorted(maps.Keys(situations)) {
 				s := situations[name]
 				ginkgo.It("knows the cause: "+name, func(ctx context.Context) {

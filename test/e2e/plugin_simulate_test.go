@@ -32,8 +32,8 @@ func init() {
 	}
 }
 
-// agreement lets Kueue decide about Workloads without jobs, in cohorts that have nothing to do with each other, ten at
-// a time, and compares what it does with what was foretold.
+// agreement lets Kueue decide about Workloads without jobs, in cohorts that have nothing to do with each other, twenty
+// at a time, and compares what it does with the prediction.
 func agreement(ctx context.Context) {
 	const situations, together = 200, 20
 	g := newGround(ctx, map[string]int64{"a100": 0})
@@ -221,7 +221,7 @@ func (c *chancy) release(ctx context.Context) (evicted []string) {
 	return evicted
 }
 
-// compare returns what is foretold of the Workload, and what Kueue does with it.
+// compare returns the prediction for the Workload, and what Kueue does with it.
 func (c *chancy) compare(ctx context.Context) (foretold, happened string) {
 	ginkgo.GinkgoHelper()
 	now := time.Now()

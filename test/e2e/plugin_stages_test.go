@@ -33,6 +33,23 @@ func addGangs() {
 	}
 }
 
+// addOutages adds what a TrainJob that waits says while a controller is down.
+func addOutages() {
+	for name, s := range map[string]situation{
+		"kueue":     {explain.CodeKueueDown, "Kueue is down", nil},
+		"signalbox": {explain.CodeNoWorkload, "Signalbox is down", nil},
+	} {
+		s.stage = func(ctx context.Context) (*ground, *api.TrainJob) {
+			g, tj := waitsOn(2, nil)(ctx)
+			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
+			cluster.mustAct("stop", name)
+			ginkgo.DeferCleanup(cluster.ensure, name)
+			return g, tj
+		}
+		situations[name+" is down"] = s
+	}
+}
+
 // waitsInQueue stages a TrainJob in a LocalQueue.
 func waitsInQueue(name string, change func(context.Context, *ground)) func(context.Context) (*ground, *api.TrainJob) {
 	return func(ctx context.Context) (*ground, *api.TrainJob) {

@@ -89,7 +89,7 @@ var _ = ginkgo.AfterSuite(func() {
 	}
 })
 
-// What a failed spec leaves behind is gone when somebody reads of it; so it is written down.
+// The objects of a failed spec are deleted before its report is read; so they are printed.
 var _ = ginkgo.JustAfterEach(func(ctx context.Context) {
 	if !ginkgo.CurrentSpecReport().Failed() {
 		return

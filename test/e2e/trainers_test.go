@@ -131,7 +131,7 @@ func asJSON(value any) string {
 	return string(data)
 }
 
-// atomicStarts tells whether the Trainer takes a start in one write.
+// atomicStarts reports whether the Trainer takes a start in one write.
 func atomicStarts() bool {
 	return dialect().Keyed() && os.Getenv("SIGNALBOX_PROFILE") != "kubeflow-2.2.0"
 }
@@ -261,7 +261,7 @@ func trainerSpecs() {
 	ginkgo.It("clears what a manager has half written that was killed between two writes", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8, "h100": 8})
 		g.runtime(ctx, "torch", "2s")
-		trap := newTrap()
+		trap := newTrap(cluster)
 		n := 1
 		for ; ; n++ {
 			fired := trap.arm(n, g.namespace)
