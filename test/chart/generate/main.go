@@ -141,7 +141,11 @@ func crds(from, to string) error {
 	return nil
 }
 
-// undescribe takes the descriptions out of the schemas of a CRD, but no property of that name.
+// described is the depth of fields that keep their descriptions: kubectl explain has all that is Trainer's own. What is
+// deeper is JobSet's and core/v1's, and would not fit into the Secret in which Helm keeps a release (1 MiB).
+const described = 5
+
+// undescribe takes the descriptions of deep fields out of the schemas of a CRD, but no property of that name.
 func undescribe(crd *yaml.Node) error {
 	versions := child(child(crd, "spec"), "versions")
 	if versions == nil || len(versions.Content) == 0 {
@@ -152,12 +156,12 @@ func undescribe(crd *yaml.Node) error {
 		if schema == nil {
 			return fmt.Errorf("it has a version without a schema")
 		}
-		undescribeSchema(schema)
+		undescribeSchema(schema, 0)
 	}
 	return nil
 }
 
-func undescribeSchema(schema *yaml.Node) {
+func undescribeSchema(schema *yaml.Node, depth int) {
 	if schema == nil || schema.Kind != yaml.MappingNode {
 		return
 	}
@@ -165,17 +169,20 @@ func undescribeSchema(schema *yaml.Node) {
 		key, value := schema.Content[i].Value, schema.Content[i+1]
 		switch key {
 		case "description":
+			if depth <= described {
+				continue
+			}
 			schema.Content = append(schema.Content[:i], schema.Content[i+2:]...)
 			i -= 2
 		case "properties", "patternProperties":
 			for j := 1; j < len(value.Content); j += 2 {
-				undescribeSchema(value.Content[j])
+				undescribeSchema(value.Content[j], depth+1)
 			}
 		case "items", "additionalProperties", "not":
-			undescribeSchema(value)
+			undescribeSchema(value, depth)
 		case "anyOf", "allOf", "oneOf":
 			for _, inner := range value.Content {
-				undescribeSchema(inner)
+				undescribeSchema(inner, depth)
 			}
 		}
 	}
@@ -255,7 +262,8 @@ func readme(chart string, values *yaml.Node) error {
 helm install signalbox charts/signalbox --namespace signalbox-system --create-namespace
 `+"```"+`
 
-It refuses a cluster on which Signalbox can't work, with the change to make. This page is made from values.yaml by `+"`make generate`"+`.
+It refuses a cluster on which Signalbox can't work, with the change to make.
+`+"`make generate`"+` writes this page from values.yaml.
 
 | value | default | |
 | --- | --- | --- |

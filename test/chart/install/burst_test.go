@@ -18,7 +18,7 @@ import (
 	"github.com/signalbox-dev/signalbox/test/audit"
 )
 
-// burst submits 100 TrainJobs. In their midst the certificate is made anew, then the CA too, and the leader is killed.
+// burst submits 100 TrainJobs. In their midst the certificate is made again, then the CA too, and the leader is killed.
 // All finish, and none is started twice.
 func (s *stand) burst(one, two *manager) {
 	s.Helper()
@@ -132,7 +132,7 @@ func (s *stand) insist(trainJobs dynamic.ResourceInterface, name string) (again 
 	return again
 }
 
-// renew has the certificate made anew, and waits until it is served and trusted. kept names what of the Secret must
+// renew has the certificate made again, and waits until it is served and trusted. kept names what of the Secret must
 // stay.
 func (s *stand) renew(m *manager, patch, kept string) []byte {
 	s.Helper()

@@ -97,7 +97,7 @@ webhooks:
 	}
 	s.train("second", "Complete")
 
-	// The certificates are made anew without a restart.
+	// The certificates are made again without a restart.
 	_, err = s.clients.CoreV1().Secrets(namespace).Patch(ctx, "signalbox-webhook-cert", types.MergePatchType, []byte(`{"data":null}`), metav1.PatchOptions{})
 	s.must(err)
 	s.eventually("another certificate is served, and trusted", func() (string, bool) {

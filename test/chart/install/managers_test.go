@@ -258,7 +258,7 @@ func (s *service) forward(from net.Conn) {
 	_, _ = io.Copy(from, to) // either side may close
 }
 
-// trusted tells whether what is served is the Secret's certificate, and every webhook is told its CA.
+// trusted reports whether what is served is the Secret's certificate, and every webhook is told its CA.
 func (s *stand) trusted(m *manager, secret *corev1.Secret) (string, bool) {
 	c, err := tls.Dial("tcp", fmt.Sprintf("localhost:%d", m.webhook),
 		&tls.Config{InsecureSkipVerify: true}) // it is compared

@@ -124,8 +124,8 @@ func (s *stand) forged() {
 	s.must(s.trainJobs().Delete(s.Context(), "forged", metav1.DeleteOptions{}))
 }
 
-// reload changes the configuration of a running manager: to what can't be, which it says and runs on, and to another,
-// with which it starts anew in the same process.
+// reload changes the configuration of a running manager: first to an invalid one, which the manager reports and
+// ignores, then to a valid one, with which it restarts in the same process.
 func (s *stand) reload(m *manager) {
 	s.Helper()
 	write := func(content string) {

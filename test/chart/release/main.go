@@ -1,5 +1,6 @@
-// Command release writes what a release has beside its binaries, which are there already: the chart's archive, plain
-// manifests, a software bill of materials for each program, and the checksums of all. `make release` runs it. The same
+// Command release writes what a release has beside its binaries, which are there already: the charts' archives, plain
+// manifests, the plugin's archives with its manifest for krew, a software bill of materials for each program, and the
+// checksums of all. `make release` runs it. The same
 // commit gives the same bytes.
 package main
 
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	helmchart "helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
 	"sigs.k8s.io/yaml"
 
 	"github.com/signalbox-dev/signalbox/image"
@@ -38,14 +40,6 @@ func run(repository, dist, version, date string) error {
 	if err != nil {
 		return err
 	}
-	c, err := chart.Load(repository)
-	if err != nil {
-		return err
-	}
-	c.Metadata.Version, c.Metadata.AppVersion = strings.TrimPrefix(version, "v"), version
-	if err := c.Validate(); err != nil {
-		return err
-	}
 	entries, err := os.ReadDir(dist)
 	if err != nil {
 		return err
@@ -63,41 +57,74 @@ func run(repository, dist, version, date string) error {
 			return err
 		}
 	}
-	if err := archive(c, filepath.Join(dist, "signalbox-"+c.Metadata.Version+".tgz"), at); err != nil {
+	if err := plugin(repository, dist, version, at); err != nil {
 		return err
 	}
-	if err := manifests(c, repository, dist); err != nil {
-		return err
+	for _, name := range []string{"signalbox", "signalbox-runtimes"} {
+		c, err := loader.Load(filepath.Join(repository, "charts", name))
+		if err != nil {
+			return err
+		}
+		c.Metadata.Version = strings.TrimPrefix(version, "v")
+		if name == "signalbox" { // the other's is Kubeflow Trainer's
+			c.Metadata.AppVersion = version
+		}
+		if err := c.Validate(); err != nil {
+			return err
+		}
+		if err := archive(c, filepath.Join(dist, name+"-"+c.Metadata.Version+".tgz"), at); err != nil {
+			return err
+		}
+		if name == "signalbox" {
+			if err := manifests(c, repository, dist); err != nil {
+				return err
+			}
+		}
 	}
 	return checksums(dist)
 }
 
-// archive writes the chart as helm package does, but with the commit's time for every file.
+// archive writes a chart as helm package does, but with the commit's time for every file.
 func archive(c *helmchart.Chart, path string, at time.Time) error {
-	var out bytes.Buffer
-	zip := gzip.NewWriter(&out)
-	files := tar.NewWriter(zip)
 	metadata, err := yaml.Marshal(c.Metadata)
 	if err != nil {
 		return err
 	}
+	var files []file
 	for _, f := range c.Raw {
 		content := f.Data
 		if f.Name == "Chart.yaml" {
 			content = metadata
 		}
+		files = append(files, file{name: c.Name() + "/" + f.Name, mode: 0o644, content: content})
+	}
+	return pack(path, at, files...)
+}
+
+// file is a file of an archive.
+type file struct {
+	name    string
+	mode    int64
+	content []byte
+}
+
+// pack writes a tar.gz; at is the time of all of its files.
+func pack(path string, at time.Time, files ...file) error {
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	w := tar.NewWriter(zip)
+	for _, f := range files {
 		header := &tar.Header{
-			Name: c.Name() + "/" + f.Name, Mode: 0o644, Size: int64(len(content)),
-			ModTime: at.UTC(), Format: tar.FormatPAX,
+			Name: f.name, Mode: f.mode, Size: int64(len(f.content)), ModTime: at.UTC(), Format: tar.FormatPAX,
 		}
-		if err := files.WriteHeader(header); err != nil {
+		if err := w.WriteHeader(header); err != nil {
 			return err
 		}
-		if _, err := files.Write(content); err != nil {
+		if _, err := w.Write(f.content); err != nil {
 			return err
 		}
 	}
-	if err := files.Close(); err != nil {
+	if err := w.Close(); err != nil {
 		return err
 	}
 	if err := zip.Close(); err != nil {
