@@ -31,7 +31,7 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
 	}
-	var dir, out, profile string
+	var dir, out, profile, suffix string
 	var jobs, rounds int
 	var few bool
 	var bursts, depths []int
@@ -80,11 +80,22 @@ func command() *cobra.Command {
 	page := &cobra.Command{
 		Use: "report FOLDER", Short: "Compare what runs of load have measured", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return report(args[0], filepath.Join(out, time.Now().Format(time.DateOnly)))
+			return report(args[0], filepath.Join(out, time.Now().Format(time.DateOnly)+suffix))
 		},
 	}
 	page.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
-	root.AddCommand(gang, one, page)
+	page.Flags().StringVar(&suffix, "suffix", "", "end of the page's name after the day, such as -kubernetes-1.37")
+
+	two := &cobra.Command{
+		Use: "compare BEFORE.json AFTER.json", Short: "Name what got worse between two pages by more than noise",
+		Args: cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error { return comparePages(os.Stdout, args[0], args[1]) },
+	}
+	way := &cobra.Command{
+		Use: "trace AUDIT.log", Short: "Lay out the way of TrainJobs from submission to a running pod, by an audit log",
+		Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error { return trace(os.Stdout, args[0]) },
+	}
+	root.AddCommand(gang, one, page, two, way)
 	return root
 }
 
