@@ -169,9 +169,11 @@ test-unit: go ## Table tests, and what they cover of each package; no control pl
 	@rm -rf coverage/unit && mkdir -p coverage/unit
 	go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/model ./test/style ./test/holes $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
 	@go run ./test/style -strict -cover $(CURDIR)/coverage/unit
+	go test -C bench .
 	go test -C image ./...
 	go test -C test/cluster ./...
 	go test -C test/chart .
+	go test -C test/prose .
 
 .PHONY: test-chart
 test-chart: cluster-tool ## Do what the documentation says with kubectl and Helm, and try the chart, on a control plane without Signalbox
@@ -254,6 +256,15 @@ holes: cluster-tool ## Take one fix after the other out of a copy of the tree, a
 	go test -c -o $(BIN)/e2e.test ./test/e2e
 	go run ./test/holes $(if $(ONLY),-only '$(ONLY)')
 
+# QUICK=1 measures the ratios alone, in minutes.
+ifdef QUICK
+PROFILES ?= bundled builtin
+ROUNDS ?= 2
+BURSTS ?= 100
+LARGE ?=
+WAITING ?= 100
+DEEP ?=
+endif
 PROFILES ?= bundled builtin kubeflow
 ROUNDS ?= 4
 BURSTS ?= 100,500
@@ -262,7 +273,7 @@ WAITING ?= 100,1000
 DEEP ?= 100,100,5000,10000,10000,10000
 LOAD = $(BIN)/cluster run --profile $$profile $(RELEASES) -- $(BIN)/bench load --profile $$profile --out $(CURDIR)/bench/.raw/$$profile
 .PHONY: bench
-bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PROFILES, ROUNDS, BURSTS, WAITING, DEEP, LARGE); page, JSON and plots go to bench/results
+bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PROFILES, ROUNDS, BURSTS, WAITING, DEEP, LARGE; QUICK=1 for minutes); page, JSON and plots go to bench/results
 	@echo "Building the benchmarks."
 	@go build -C bench -o $(BIN)/bench . && rm -rf bench/.raw
 	@for profile in $(PROFILES); do $(LOAD)-1.json --few --bursts $(BURSTS) || exit 1; done
@@ -272,7 +283,17 @@ ifneq ($(LARGE),)
 	@for profile in $(filter bundled builtin,$(PROFILES)); do $(LOAD)-large.json --bursts $(LARGE) || exit 1; done
 endif
 	@for profile in $(filter-out bundled,$(PROFILES)); do $(LOAD)-waiting.json --waiting $(WAITING) || exit 1; done
-	@$(BIN)/bench report $(CURDIR)/bench/.raw --out $(CURDIR)/bench/results
+	@$(BIN)/bench report $(CURDIR)/bench/.raw --out $(CURDIR)/bench/results --suffix '$(if $(KUBERNETES),-kubernetes-$(KUBERNETES))$(if $(QUICK),-quick)'
+
+.PHONY: bench-compare
+bench-compare: go ## Name what got worse from page BEFORE_PAGE to AFTER_PAGE (JSON of bench/results) by more than noise
+	@test -n "$(BEFORE_PAGE)" && test -n "$(AFTER_PAGE)" || { echo "Name two pages: make bench-compare BEFORE_PAGE=bench/results/A.json AFTER_PAGE=bench/results/B.json"; exit 1; }
+	@go run -C bench . compare $(abspath $(BEFORE_PAGE)) $(abspath $(AFTER_PAGE))
+
+LOG ?= .cluster/log/audit.log
+.PHONY: trace
+trace: go ## Lay out the way of TrainJobs from submission to a running pod by an audit log: LOG=.cluster/log/audit.log
+	@go run -C bench . trace $(abspath $(LOG))
 
 .PHONY: bench-gangs
 bench-gangs: cluster-tool ## Measure what gang scheduling costs
@@ -297,6 +318,11 @@ dashboard: cluster-tool ## Ask a real Prometheus every query of dashboard and al
 	@echo "Building the demo and what draws."
 	@go build -o $(BIN)/demo ./examples/demo && go build -C bench -o $(BIN)/dashboard ./dashboard
 	@$(BIN)/cluster run --profile bundled -- $(BIN)/dashboard --prometheus $(PROMETHEUS) --demo $(BIN)/demo
+
+.PHONY: picture
+picture: cluster-tool kubectl ## Draw docs/run.svg, the picture of the README: kubectl get trainjobs -w during a run with a preemption
+	@go build -o $(BIN)/picture ./examples/picture
+	@$(BIN)/cluster run --profile bundled -- $(BIN)/picture --kubectl $(BIN)/kubectl --out docs/run.svg
 
 FUZZTIME ?= 10m
 .PHONY: fuzz
@@ -332,6 +358,17 @@ image: go ## Build the image, without an engine: an OCI layout and archives for 
 
 ##@ Develop
 
+# What the site has beside this version: SITE_VERSIONS="v0.2.0 v0.1.0 main".
+SITE_VERSION ?= main
+SITE_VERSIONS ?= $(SITE_VERSION)
+.PHONY: docs
+docs: go ## Check links and prose, and build the site of the documentation into dist/site (needs Node.js 20 and npm); EXTERNAL=1 requests links to other sites too
+	@go run -C test/prose . $(if $(EXTERNAL),-external) $(CURDIR)
+	@command -v npm >/dev/null || { echo "There is no npm here. Install Node.js 20 or later, with npm, and try again."; exit 1; }
+	@npm ci --prefix site --silent
+	@SITE_VERSION='$(SITE_VERSION)' SITE_VERSIONS='$(SITE_VERSIONS)' npm run build --prefix site --silent
+	@echo "The site of $(SITE_VERSION) is in dist/site/$(SITE_VERSION)."
+
 .PHONY: generate
 generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook configurations, the chart's copies, the reference
 	go run -modfile=$(CURDIR)/go.tools.mod config/crdgen/main.go config/crd
@@ -342,17 +379,19 @@ generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook config
 	$(TOOL) controller-gen webhook paths=./trainer output:webhook:dir=config/webhook/trainer
 	go run -C test/chart ./generate $(CURDIR)
 	go run -modfile=$(CURDIR)/go.tools.mod config/refgen/main.go docs/reference.md
+	go run -modfile=$(CURDIR)/go.tools.mod config/apigen/main.go config/crd docs/api.md
 
 .PHONY: style
 style: go ## Print how far the product keeps to the bounds of docs/development.md; make test-unit judges coverage too
 	@go run ./test/style -strict
 
-MODULES = . bench image test/cluster test/chart
+MODULES = . bench image test/cluster test/chart test/prose
 .PHONY: lint
-lint: go ## gofmt, go vet, golangci-lint, and the bounds of docs/development.md; the first build of golangci-lint takes minutes
+lint: go ## gofmt, go vet, golangci-lint, and the bounds of docs/development.md on code and prose; the first build of golangci-lint takes minutes
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "Not gofmt clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	@for module in $(MODULES); do echo "go vet of $$module"; go vet -C $$module ./... || exit 1; done
 	@go run ./test/style -strict
+	@go run -C test/prose . $(CURDIR)
 	@test -x $(BIN)/golangci-lint || echo "Building golangci-lint; the first time takes minutes."
 	@go build -modfile=go.lint.mod -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@echo "golangci-lint of the product" && $(BIN)/golangci-lint run ./...
@@ -369,7 +408,7 @@ sources: ## Fail when something that was built is committed: a file that is neit
 
 .PHONY: verify
 verify: sources generate lint ## Fail when something generated is stale, or something built is committed
-	@git diff --exit-code -- config api charts docs/reference.md && test -z "$$(git ls-files --others --exclude-standard -- config api charts docs/reference.md)" || { echo "Generated files are stale: commit what make generate wrote."; exit 1; }
+	@git diff --exit-code -- config api charts docs/reference.md docs/api.md && test -z "$$(git ls-files --others --exclude-standard -- config api charts docs/reference.md docs/api.md)" || { echo "Generated files are stale: commit what make generate wrote."; exit 1; }
 
 .PHONY: clean
 clean: ## Remove what builds and tests left; the control plane's build cache stays

@@ -2,7 +2,7 @@ package admission
 
 import "time"
 
-// BlockedError reports why a TrainJob can't be queued until somebody changes something. The change triggers a
+// BlockedError reports why a TrainJob can't be queued until its cause is changed. The change triggers a
 // reconcile; if nothing does, the TrainJob is reconciled after RetryAfter.
 type BlockedError struct {
 	// Reason of the condition Blocked and of the event beside it.

@@ -25,9 +25,9 @@ func (e *MismatchError) Error() string {
 // assignments is where an admission's assignments are.
 const assignments = "status.admission.podSetAssignments"
 
-// Covers compares what was admitted with what is to run, PodSet by PodSet: the pods in full, their number and the quota
-// that was counted for them. reclaimed are the pods that will not run again, for which Kueue counts nothing. The first
-// difference is a *MismatchError.
+// Covers compares what was admitted with what is to run, PodSet by PodSet: the pods in full, their number and the
+// counted quota. Reclaimed pods will not run again, and Kueue doesn't count them. The first difference is returned as a
+// *MismatchError.
 //
 // uncounted are the resources that the pods ask for and the admission counts nothing of. They are right only if the
 // ClusterQueue doesn't cover them: Kueue's configuration may exclude them.

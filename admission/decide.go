@@ -56,8 +56,8 @@ type Start struct {
 	Others, Annotated bool
 }
 
-// ConflictError says that something contradicts what admission needs. Trying again does not help; somebody has to
-// change one of the two.
+// ConflictError says that something contradicts what admission needs. A retry doesn't help: one of the two has
+// to be changed.
 type ConflictError struct {
 	// Path names the entry (or the runtime, or the admission check) and the field in it.
 	Path string

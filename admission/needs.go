@@ -60,9 +60,9 @@ func sameToleration(a, b corev1.Toleration) bool {
 	return a.Key == b.Key && operator(a) == operator(b) && a.Value == b.Value && a.Effect == b.Effect && seconds
 }
 
-// assigned collects what the admission of a Workload asks of each PodSet, as Kueue v0.19.2 does for the jobs that it
-// runs itself (jobframework's getPodSetsInfoFromStatus): the flavors' node labels and tolerations, the topology
-// assignment's gate, Kueue's labels, and the admission checks' updates.
+// assigned collects what the admission of a Workload requires of each PodSet: the flavors' node labels and tolerations,
+// the topology assignment's gate, Kueue's labels, and the admission checks' updates. Kueue v0.19.2 does the same for
+// the jobs of its own integrations (jobframework, getPodSetsInfoFromStatus).
 func assigned(in Input) (map[kueue.PodSetReference]*needs, error) {
 	wl := in.Workload
 	all := make(map[kueue.PodSetReference]*needs, len(wl.Status.Admission.PodSetAssignments))

@@ -21,10 +21,10 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// Priorities in the controller's queue; what isn't named has 0. TrainJobs that hold quota come first: however many are
-// submitted or wait, GPUs stand idle only for those that are to start, stop or end. Among them come first those that
-// have just been admitted: a start is one write, and a JobSet, for which others than we work the longer, is made when
-// none waits for its start. What nobody waits for comes last.
+// Priorities in the controller's queue; what isn't named has 0. TrainJobs that hold quota come first, however many are
+// submitted or wait: GPUs are idle only because of TrainJobs that start, stop or end. Newly admitted ones precede
+// those: a start is one write, while JobSets, on which other controllers work longer, are created when none waits for
+// its start. What nothing waits for comes last.
 const (
 	admittedPriority = 20
 	holderPriority   = 10
@@ -32,7 +32,7 @@ const (
 )
 
 // holdersFirst passes events on, those of what holds quota with holderPriority, an admission with admittedPriority, and
-// those of what waits by the size of its namespace's crowd.
+// those of what waits by how many of its namespace wait.
 type holdersFirst struct {
 	handler.EventHandler
 	crowds *crowds
@@ -45,13 +45,13 @@ type crowds struct {
 	queued map[string]*crowd // by namespace
 }
 
-// crowd is the TrainJobs of one namespace in the queue.
+// A crowd is the TrainJobs of one namespace in the queue.
 type crowd struct {
 	names map[string]struct{}
-	level int // the highest since the crowd was last empty: a lower one would overtake
+	level int // the highest since none was in the queue: a lower one would overtake
 }
 
-// The level of a crowd is 0 up to crowdSize TrainJobs, and one higher each time that they double, up to maxLevel.
+// The level is 0 up to crowdSize TrainJobs, and one higher each time that they double, up to maxLevel.
 const (
 	crowdSize = 32
 	maxLevel  = 8 // statusPriority of the bundled Trainer is lower
@@ -84,7 +84,7 @@ func (c *crowds) took(request reconcile.Request) {
 	}
 }
 
-// inTurn is a queue into which everything without a priority comes with that of its crowd.
+// inTurn is a queue into which everything without a priority gets that of its namespace.
 type inTurn struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
 	crowds *crowds
@@ -110,7 +110,7 @@ func (h holdersFirst) Create(ctx context.Context, e event.CreateEvent, q queue) 
 	h.EventHandler.Create(ctx, e, h.queueFor(q, priorityOf(e.Object)))
 }
 
-// Update implements handler.EventHandler; what has just come to its end, or was stopped, is raised once more.
+// Update implements handler.EventHandler; what has ended in this update, or was stopped, is raised again.
 func (h holdersFirst) Update(ctx context.Context, e event.UpdateEvent, q queue) {
 	priority := max(priorityOf(e.ObjectOld), priorityOf(e.ObjectNew))
 	before, ok := e.ObjectOld.(*kueue.Workload)

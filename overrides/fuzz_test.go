@@ -74,10 +74,9 @@ var fuzzSeeds = []string{
 		`"templateOverrides":[{"manager":"kueue.x-k8s.io/manager"},{"manager":"x","pod":[{}]}]}`,
 }
 
-// FuzzMerge holds that no TrainJob makes the merge panic, and that what it computes has lost no entry: for every key of
-// labels, annotations, node selector and scheduling gates that an entry sets, the result has the value of the last
-// entry that sets it, and its tolerations are the last list. The bytes are a TrainJob's spec, or choices of which one
-// is made.
+// FuzzMerge holds that no TrainJob makes the merge panic, and that the result has lost no entry. For every key of
+// labels, annotations, node selector and scheduling gates, the result has the value of the last entry that sets it; its
+// tolerations are the last list. The bytes are a TrainJob's spec, or choices from which one is built.
 func FuzzMerge(f *testing.F) {
 	runtimes := fuzzRuntimes(f)
 	for i, seed := range fuzzSeeds {

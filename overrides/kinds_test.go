@@ -142,7 +142,7 @@ func TestRecordRefuses(t *testing.T) {
 	}
 }
 
-// TestStrip holds that an element of the users' that equals one of the integration's is theirs.
+// TestStrip holds that a users' element that equals one of the integration's belongs to the users.
 func TestStrip(t *testing.T) {
 	a, b := map[string]any{"x": int64(1)}, map[string]any{"x": 2.0}
 	record := &Record{Field: PodTemplateOverrides, Own: []any{a}, Users: map[string]any{PodTemplateOverrides: []any{a, b}}}

@@ -45,7 +45,7 @@ func merge(template jobset.JobSetSpec, entries []Entry) (jobset.JobSetSpec, erro
 	return template, nil
 }
 
-// makeRoom returns the template without what the patch replaces, so that a strategic merge of the two gives what the
+// makeRoom returns the template without what the patch replaces. A strategic merge of the two then gives what the
 // operator guide of podTemplateOverrides describes: maps and lists of names are replaced, as are volumes, environment
 // and mounts of the same name.
 func makeRoom(template jobset.JobSetSpec, patch *trainerapi.JobSetSpecPatch) jobset.JobSetSpec {

@@ -65,9 +65,9 @@ func PodEnded(pod *corev1.Pod) bool {
 		(pod.Spec.NodeName == "" || ptr.Deref(pod.DeletionGracePeriodSeconds, -1) == 0)
 }
 
-// PodLost reports whether a pod is lost by no fault of its own: its node was deleted, drained or is not ready, or
-// another pod preempts it (k8s.io/api/core/v1, DisruptionTarget); or its node was started again and doesn't know any
-// more what became of its containers (the reasons are the kubelet's and containerd's).
+// PodLost reports whether a pod was lost by no fault of its own. Its node was deleted, drained or is not ready, or
+// another pod preempts it (k8s.io/api/core/v1, DisruptionTarget). Or its node was restarted and has lost its containers
+// (the reasons are the kubelet's and containerd's).
 func PodLost(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodFailed && slices.ContainsFunc(pod.Status.ContainerStatuses, vanished) {
 		return true

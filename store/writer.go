@@ -24,9 +24,9 @@ import (
 
 // FieldManager is the name under which the API server records the integration's writes. Nothing depends on it: any
 // client may use any name, and a server-side apply removes what was applied before under the same name. TrainJobs are
-// therefore written by JSON patches of single fields, which leave every other entry unchanged, byte for byte: a client
-// that sends the whole list drops explicit zero values and fields that its types don't know, and the CRD's rules reject
-// the change.
+// therefore written by JSON patches of single fields, which leave every other entry unchanged, byte for byte. A client
+// that sends the whole list drops explicit zero values and fields that its types don't know, which the CRD's rules
+// reject.
 const FieldManager = "signalbox"
 
 // ConflictDelay is how long after a conflict a cache will have the version that caused it.

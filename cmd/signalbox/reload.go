@@ -119,8 +119,8 @@ func awaitChange(
 // followInterval is how often Kueue's configuration is read.
 const followInterval = time.Minute
 
-// kueueFollower ends the manager with errChanged when Kueue or its configuration, and with it what was adopted of it,
-// has changed to another that fits ours.
+// kueueFollower ends the manager with errChanged when Kueue, or a setting that was adopted from it, has changed and
+// doesn't contradict the manager's own configuration.
 type kueueFollower struct {
 	*connection
 	given   configapi.Kueue
@@ -176,7 +176,7 @@ func parse(path string, content []byte) (*configapi.Configuration, error) {
 	return config, nil
 }
 
-// restart runs the program anew in this process.
+// restart runs the program again in this process.
 func restart() error {
 	program, err := os.Executable()
 	if err != nil {

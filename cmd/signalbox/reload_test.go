@@ -109,11 +109,11 @@ func TestKueueIsFollowed(t *testing.T) {
 	ended := make(chan error, 1)
 	kueueConfigValid.Set(1)
 	go func() { ended <- f.Start(t.Context()) }()
-	write(head + "manageJobsWithoutQueueName: true\n") // which ours contradicts
+	write(head + "manageJobsWithoutQueueName: true\n") // which the manager's configuration contradicts
 	awaitGauge(t, kueueConfigValid, 0)
-	write(head + "multiKueue: {gcInterval: 1m}\n") // which isn't ours
+	write(head + "multiKueue: {gcInterval: 1m}\n") // which the manager doesn't use
 	awaitGauge(t, kueueConfigValid, 1)
-	s.serve("/version", `{"gitVersion":"v1.99.0"}`) // to which nobody has to restart
+	s.serve("/version", `{"gitVersion":"v1.99.0"}`) // which needs no restart
 	err = wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true,
 		func(context.Context) (bool, error) {
 			return testutil.ToFloat64(releaseInfo.WithLabelValues("Kubernetes", "1.99", "false")) == 1, nil

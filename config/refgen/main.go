@@ -238,7 +238,7 @@ type table struct {
 
 func (r *reference) tables() []table {
 	return []table{{
-		"Labels, annotations and managers of ours",
+		"Labels, annotations and managers",
 		"Of Kueue's, TrainJobs take all that Kueue documents for jobs: `kueue.x-k8s.io/queue-name`, " +
 			"`kueue.x-k8s.io/priority-class`, `kueue.x-k8s.io/max-exec-time-seconds` and, on pods, the topology requests.",
 		[]string{"name", ""}, r.names,

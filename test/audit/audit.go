@@ -35,7 +35,7 @@ type Request struct {
 	Answered time.Time `json:"stageTimestamp"`
 }
 
-// Writes tells whether the request is one that may change something.
+// Writes reports whether the request is one that may change something.
 func (r Request) Writes() bool {
 	switch r.Verb {
 	case "create", "update", "patch", "delete", "deletecollection":
@@ -44,10 +44,10 @@ func (r Request) Writes() bool {
 	return false
 }
 
-// Forbidden tells whether the request was refused because its user has no right to it.
+// Forbidden reports whether the request was refused because its user has no right to it.
 func (r Request) Forbidden() bool { return r.Annotations["authorization.k8s.io/decision"] == "forbid" }
 
-// DryRun tells whether the request was to change nothing.
+// DryRun reports whether the request was to change nothing.
 func (r Request) DryRun() bool { return strings.Contains(r.RequestURI, "dryRun=All") }
 
 // Log is the audit log of the control plane in a folder.

@@ -38,7 +38,7 @@ var kueueCertificates = replacement{
 }
 
 // trainerCertificates lets Trainer v2.0 do without its certificate rotation, which later versions have a switch for,
-// and listen on loopback alone. Its certificate is found as later versions find theirs.
+// and listen on loopback alone. It reads its certificate from where later versions do.
 var trainerCertificates = []replacement{
 	{from: "cert.ManageCerts(mgr, cert.Config{", to: "given(cert.Config{"},
 	{from: "func setupControllers(",

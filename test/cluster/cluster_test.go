@@ -85,7 +85,7 @@ func TestAComponentThatNeverServesFailsItsStart(t *testing.T) {
 
 func TestDownIgnoresAStalePidFile(t *testing.T) {
 	l := testLayout(t)
-	if err := os.WriteFile(l.pid(), []byte("1"), 0o644); err != nil { // a process that is certainly not ours
+	if err := os.WriteFile(l.pid(), []byte("1"), 0o644); err != nil { // a process of another program
 		t.Fatal(err)
 	}
 	if err := down(l); err != nil {

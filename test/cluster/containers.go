@@ -41,7 +41,7 @@ func (g real) startContainerd(ctx context.Context, w worker) error {
 
 const containerdSocket = "/run/containerd/containerd.sock"
 
-// mayLowerScores tells whether root has CAP_SYS_RESOURCE here.
+// mayLowerScores reports whether root has CAP_SYS_RESOURCE here.
 func mayLowerScores() (bool, error) {
 	const capability = 24 // CAP_SYS_RESOURCE
 	file, err := os.Open("/proc/self/status")

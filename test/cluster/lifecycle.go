@@ -202,7 +202,7 @@ func down(l layout) error {
 	return fmt.Errorf("process %d does not stop; see %s", pid, l.log("cluster"))
 }
 
-// await waits for the lock on a file; closing it lets go.
+// await waits for the lock on a file; closing it releases the lock.
 func await(file *os.File) error { return syscall.Flock(int(file.Fd()), syscall.LOCK_EX) }
 
 // lock takes the lock that a running control plane holds on its pid file.

@@ -30,14 +30,14 @@ type component struct {
 	attributes *syscall.SysProcAttr
 	// before runs before each start; nil for nothing.
 	before func() error
-	// ready tells whether it serves; it is polled.
+	// ready reports whether it serves; it is polled.
 	ready func(context.Context) error
 }
 
 // process is a running component.
 type process struct {
 	cmd *exec.Cmd
-	// wanted is closed when somebody asks for its end, so that the end is no failure.
+	// wanted is closed when its end is requested, so that the end is no failure.
 	wanted chan struct{}
 	// ready is closed when it serves; an end before that is the starter's to report.
 	ready chan struct{}

@@ -27,7 +27,7 @@ type profile struct {
 	relayed bool
 }
 
-// bundled tells whether Signalbox is the Trainer.
+// bundled reports whether Signalbox is the Trainer.
 func (p profile) bundled() bool { return p.signalbox && p.trainer == nil }
 
 var profiles = []profile{

@@ -28,7 +28,7 @@ func program(name, of string) need {
 	}}
 }
 
-// require says by name what is missing for the profile, all of it at once, with what mends it.
+// require names everything that the profile lacks, with the command that installs it.
 func (p profile) require(l layout) error {
 	if p.nodes == 0 {
 		return nil

@@ -101,7 +101,7 @@ func releaseNamed(program, name string, all []pinned) (pinned, error) {
 	return pinned{}, fmt.Errorf("no release %q of %s; there are %s", name, program, strings.Join(names, ", "))
 }
 
-// isDefault tells whether none was asked for.
+// isDefault reports whether none was asked for.
 func (v versions) isDefault() bool {
 	return v.kubernetes.module == defaultModule && v.kueue.module == defaultModule && v.jobset.module == defaultModule
 }

@@ -210,7 +210,7 @@ func running(ctx context.Context, tj *api.TrainJob) func() int {
 	}
 }
 
-// is tells whether a condition of a TrainJob is true. Waiting for Complete ends when the TrainJob has failed.
+// is reports whether a condition of a TrainJob is true. Waiting for Complete ends when the TrainJob has failed.
 func is(ctx context.Context, tj *api.TrainJob, condition string) func() (bool, error) {
 	return func() (bool, error) {
 		ginkgo.GinkgoHelper()

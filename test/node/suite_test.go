@@ -47,7 +47,7 @@ var (
 	user  client.Client    // an ordinary user, who submits TrainJobs
 )
 
-// bundled tells whether Signalbox is the Trainer here; else Kubeflow Trainer runs beside it.
+// bundled reports whether Signalbox is the Trainer here; else Kubeflow Trainer runs beside it.
 func bundled() bool { return os.Getenv("SIGNALBOX_PROFILE") == "node" }
 
 var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
@@ -78,7 +78,7 @@ var _ = ginkgo.AfterEach(func() {
 	gomega.Expect(findings()).To(gomega.BeEmpty(), "signalbox audit")
 })
 
-// What a failed spec leaves behind is gone when somebody reads of it; so it is written down.
+// The objects of a failed spec are deleted before its report is read; so they are printed.
 var _ = ginkgo.JustAfterEach(func() {
 	if !ginkgo.CurrentSpecReport().Failed() {
 		return

@@ -195,7 +195,7 @@ func placed(all []corev1.Pod) int {
 	return n
 }
 
-// ended tells whether no container of a pod runs.
+// ended reports whether no container of a pod runs.
 func ended(p corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }

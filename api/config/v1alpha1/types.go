@@ -79,11 +79,11 @@ type Webhook struct {
 	// CertDir holds tls.crt and tls.key; they are read again when they change, and waited for when they are not there yet.
 	// Default /tmp/k8s-webhook-server/serving-certs.
 	CertDir string `json:"certDir"`
-	// Certificates are made by the manager where a Secret is named, and by somebody else where none is.
+	// Certificates are made by the manager where a Secret is named, and by another program where none is.
 	Certificates Certificates `json:"certificates"`
 }
 
-// Certificates are made, and made anew before they expire, without a restart (cert-controller). Whoever mounts the
+// Certificates are made, and made again before they expire, without a restart (cert-controller). Whoever mounts the
 // Secret to certDir brings them there.
 type Certificates struct {
 	// Secret to keep them in, with the keys tls.crt, tls.key and ca.crt. It must exist. Default none.
@@ -124,13 +124,14 @@ type Kueue struct {
 	// WaitForPodsReady keeps the Workloads' PodsReady condition, which Kueue's waitForPodsReady acts on. Default
 	// Kueue's, and false where its configuration can't be found.
 	WaitForPodsReady *bool `json:"waitForPodsReady,omitempty"`
-	// LabelKeysToCopy are labels copied from TrainJobs to Workloads (Kueue: integrations.labelKeysToCopy). Default Kueue's.
+	// LabelKeysToCopy are labels copied from TrainJobs to Workloads (Kueue: integrations.labelKeysToCopy). Default
+	// Kueue's.
 	LabelKeysToCopy []string `json:"labelKeysToCopy,omitempty"`
 	// AfterDeactivated is how long a TrainJob is kept that Kueue has deactivated (Kueue:
-	// objectRetentionPolicies.workloads.afterDeactivatedByKueue). Default Kueue's, which is for ever unless set.
+	// objectRetentionPolicies.workloads.afterDeactivatedByKueue). Default Kueue's, which is forever unless set.
 	AfterDeactivated *metav1.Duration `json:"afterDeactivated,omitempty"`
-	// OwnerKinds are kinds that Kueue manages and that may own TrainJobs, as Kind.version.group; a TrainJob of theirs is
-	// not queued by itself.
+	// OwnerKinds are kinds that Kueue manages and that may own TrainJobs, as Kind.version.group; a TrainJob that one of
+	// them owns is not queued separately.
 	OwnerKinds []string `json:"ownerKinds,omitempty"`
 	// OwnerIdentities are users that may create TrainJobs owned by an object of OwnerKinds: the controllers of those
 	// kinds. Anybody else's would run on quota that doesn't stand for them. Default
@@ -166,7 +167,7 @@ type Trainer struct {
 }
 
 // GangScheduling places the pods of TrainJobs in groups, by Kubernetes' Workload and PodGroup API (scheduling.k8s.io).
-// Beside an installed Kubeflow Trainer it must be off: that one's JobSets are not ours to build.
+// Beside an installed Kubeflow Trainer it must be off: Kubeflow Trainer builds the JobSets there.
 type GangScheduling struct {
 	// Mode is required, preferred or off (annotation signalbox.dev/gang-scheduling). Default off.
 	Mode api.GangMode `json:"mode"`

@@ -24,7 +24,7 @@ const Visible = "NVIDIA_VISIBLE_DEVICES"
 // socket is the plugin's own in the kubelet's folder.
 const socket = deviceplugin.DevicePluginPath + "signalbox-gpu.sock"
 
-// Serve registers so many GPUs with the node's kubelet, and again whenever the kubelet starts anew, until ctx is done.
+// Serve registers so many GPUs with the node's kubelet, and again whenever the kubelet starts again, until ctx is done.
 func Serve(ctx context.Context, count int) error {
 	for ctx.Err() == nil {
 		kubelet, err := os.Stat(deviceplugin.KubeletSocket)
@@ -46,7 +46,7 @@ func pause(ctx context.Context) {
 	}
 }
 
-// serveKubelet serves one kubelet, known by its socket. A starting kubelet removes all sockets and makes its own anew.
+// serveKubelet serves one kubelet, known by its socket. A starting kubelet removes all sockets and makes its own again.
 func serveKubelet(ctx context.Context, kubelet os.FileInfo, count int) error {
 	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
 		return err

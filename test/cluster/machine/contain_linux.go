@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The commands that this package starts the program with anew; Main takes them.
+// The commands that this package starts the program with again; Main takes them.
 const (
 	initCommand    = "machine-init"
 	nodeCommand    = "node-init"
@@ -25,7 +25,7 @@ const (
 // inside is set in the environment of what runs in a machine.
 const inside = "SIGNALBOX_MACHINE"
 
-// Inside tells whether this process runs in a machine that Contain has made.
+// Inside reports whether this process runs in a machine that Contain has made.
 func Inside() bool { return os.Getenv(inside) != "" }
 
 // Main runs the command that this package has started the program with; done is false where it is none of them.

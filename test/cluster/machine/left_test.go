@@ -19,7 +19,7 @@ import (
 
 const testGroup = "signalbox-machine-test"
 
-// The test's own program is what runs in the machine: it is started anew as the machine's first process, as a node's,
+// The test's own program is what runs in the machine: it is started again as the machine's first process, as a node's,
 // and as what fills them.
 func TestMain(m *testing.M) {
 	args := os.Args[1:]

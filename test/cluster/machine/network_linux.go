@@ -77,7 +77,7 @@ func (n Node) plug(outer *netlink.Handle, own netns.NsHandle) error {
 	if err != nil {
 		return err
 	}
-	if old, err := outer.LinkByName(n.Name); err == nil { // of a node that has just been killed
+	if old, err := outer.LinkByName(n.Name); err == nil { // of a node that was killed
 		if err := outer.LinkDel(old); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ type Node struct {
 // Up is the file that appears when the node is made.
 func (n Node) Up() string { return "" }
 
-// Inside tells whether this process runs in a machine.
+// Inside reports whether this process runs in a machine.
 func Inside() bool { return false }
 
 // Main takes no command here.

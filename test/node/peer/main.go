@@ -1,6 +1,6 @@
-// Command peer is a training process for tests on real nodes that need no PyTorch: one static program that meets its
-// peers by the environment that Kubeflow Trainer sets (PET_…), takes steps together with them, keeps a checkpoint,
-// reports its progress, and ends as it is told to.
+// Command peer is a training process for tests on real nodes that need no PyTorch. This static program finds its peers
+// by the environment that Kubeflow Trainer sets (PET_…) and takes steps together with them. It writes a checkpoint,
+// reports its progress, and ends as its flags say.
 package main
 
 import (
