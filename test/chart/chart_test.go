@@ -37,6 +37,8 @@ var sets = map[string]string{
 		"affinity: {nodeAffinity: {}}\npriorityClassName: system-cluster-critical\npodLabels: {a: b}\n" +
 		"podAnnotations: {c: d}\ncommonLabels: {team: ml}\n" +
 		"env: [{name: HTTPS_PROXY, value: x}, {name: GOGC, value: \"50\"}]\nnetworkPolicy: {enabled: true}",
+	"platforms": "hostNetwork: true\nwebhook: {port: 19443}\nmetrics: {port: 18080}\n" +
+		"podSecurityContext: {runAsUser: null, runAsGroup: null}",
 	"watched": "metrics: {serviceMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: " +
 		"true}, dashboard: {enabled: true, annotations: {grafana_folder: Batch}}}\nreload: true\n" +
 		"trainer: {progress: {enabled: true}, gangScheduling: {mode: preferred}}\n" +
