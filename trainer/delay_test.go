@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +46,8 @@ func TestDelayOf(t *testing.T) {
 	}
 	pods := func(ready int32, others ...trainerapi.JobStatus) *api.TrainJobStatus {
 		s := status("Suspended=False")
-		s.JobsStatus = append(others, trainerapi.JobStatus{Name: "node", Active: ptr.To[int32](1), Ready: ptr.To(ready)})
+		node := trainerapi.JobStatus{Name: "node", Active: ptr.To[int32](1), Ready: ptr.To(ready)}
+		s.JobsStatus = slices.Concat(others, []trainerapi.JobStatus{node})
 		return s
 	}
 	ready := trainerapi.JobStatus{Name: "launcher", Active: ptr.To[int32](1), Ready: ptr.To[int32](1)}

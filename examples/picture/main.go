@@ -45,14 +45,24 @@ type line struct {
 	text string
 }
 
+// scene is what is recorded.
+type scene struct {
+	kubectl  string
+	begin    time.Time
+	lines    []line
+	urgent   bool // bert was submitted
+	complete map[string]bool
+}
+
 // record runs the scene: resnet is submitted, bert preempts it as soon as it runs, and both complete.
 func record(ctx context.Context, kubectl string) ([]line, error) {
-	if err := apply(ctx, kubectl, "queue.yaml"); err != nil {
+	s := &scene{kubectl: kubectl, complete: map[string]bool{}}
+	if err := s.apply(ctx, "queue.yaml"); err != nil {
 		return nil, err
 	}
-	begin := time.Now()
-	lines := []line{{text: "$ kubectl apply -f resnet.yaml"}, {text: "$ kubectl get trainjobs -w"}}
-	if err := apply(ctx, kubectl, "resnet.yaml"); err != nil {
+	s.begin = time.Now()
+	s.lines = []line{{text: "$ kubectl apply -f resnet.yaml"}, {text: "$ kubectl get trainjobs -w"}}
+	if err := s.apply(ctx, "resnet.yaml"); err != nil {
 		return nil, err
 	}
 	watch := exec.CommandContext(ctx, kubectl, "-n", "vision", "get", "trainjobs", "-w")
@@ -68,43 +78,48 @@ func record(ctx context.Context, kubectl string) ([]line, error) {
 		_ = watch.Process.Kill() // it watches until it is killed
 		_ = watch.Wait()
 	}()
-	urgent := false
-	complete := map[string]bool{}
-	for scanner := bufio.NewScanner(printed); len(complete) < 2 && scanner.Scan(); {
-		text := scanner.Text()
-		fmt.Println(text)
-		if len(lines) == 0 || lines[len(lines)-1].text != text {
-			lines = append(lines, line{time.Since(begin), text})
-		}
-		fields := strings.Fields(text)
-		switch {
-		case len(fields) < 2:
-		case !urgent && fields[0] == "resnet" && fields[1] == "Running":
-			urgent = true
-			lines = append(lines, line{time.Since(begin), "  (another terminal: kubectl apply -f bert.yaml)"})
-			if err := apply(ctx, kubectl, "bert.yaml"); err != nil {
-				return nil, err
-			}
-		case fields[1] == "Failed":
-			return nil, fmt.Errorf("%s failed", fields[0])
-		case fields[1] == "Complete":
-			complete[fields[0]] = true
+	for scanner := bufio.NewScanner(printed); len(s.complete) < 2 && scanner.Scan(); {
+		if err := s.show(ctx, scanner.Text()); err != nil {
+			return nil, err
 		}
 	}
-	if len(complete) < 2 {
+	if len(s.complete) < 2 {
 		return nil, fmt.Errorf("kubectl ended, or %s passed, before both TrainJobs were complete", timeout)
 	}
-	return lines, nil
+	return s.lines, nil
+}
+
+// show notes a line that kubectl has printed, and submits bert when resnet runs.
+func (s *scene) show(ctx context.Context, text string) error {
+	fmt.Println(text)
+	if s.lines[len(s.lines)-1].text != text {
+		s.lines = append(s.lines, line{time.Since(s.begin), text})
+	}
+	fields := strings.Fields(text)
+	if len(fields) < 2 {
+		return nil
+	}
+	switch name, state := fields[0], fields[1]; {
+	case state == "Failed":
+		return fmt.Errorf("%s failed", name)
+	case state == "Complete":
+		s.complete[name] = true
+	case state == "Running" && name == "resnet" && !s.urgent:
+		s.urgent = true
+		s.lines = append(s.lines, line{time.Since(s.begin), "  (another terminal: kubectl apply -f bert.yaml)"})
+		return s.apply(ctx, "bert.yaml")
+	}
+	return nil
 }
 
 // apply applies a manifest of this folder.
-func apply(ctx context.Context, kubectl, name string) error {
+func (s *scene) apply(ctx context.Context, name string) error {
 	content, err := manifests.Open("manifests/" + name)
 	if err != nil {
 		return err
 	}
 	defer content.Close()
-	cmd := exec.CommandContext(ctx, kubectl, "apply", "-f", "-")
+	cmd := exec.CommandContext(ctx, s.kubectl, "apply", "-f", "-")
 	cmd.Stdin = io.Reader(content)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl apply of %s: %w\n%s", name, err, out)
