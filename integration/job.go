@@ -130,13 +130,18 @@ func (j *job) ConstructComposableWorkload(
 	return wl, nil
 }
 
-// ListChildWorkloads implements jobframework.ComposableJob.
+// ListChildWorkloads implements jobframework.ComposableJob. jobframework finishes what it gets of a deleted TrainJob. A
+// Workload that MultiKueue has created is left to the garbage collector: Kueue in the manager cluster would take its end
+// for that of the TrainJob, but dispatches the TrainJob again when the Workload is deleted.
 func (j *job) ListChildWorkloads(
 	context.Context, client.Client, types.NamespacedName,
 ) (*kueue.WorkloadList, error) {
 	list := &kueue.WorkloadList{}
 	for _, workloads := range [][]*kueue.Workload{j.o.workloads.own, j.o.workloads.earlier} {
 		for _, wl := range workloads {
+			if j.o.stage == stageDeleted && wl.Labels[kueue.MultiKueueOriginLabel] != "" && wl.DeletionTimestamp.IsZero() {
+				continue
+			}
 			list.Items = append(list.Items, *wl.DeepCopy())
 		}
 	}

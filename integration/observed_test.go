@@ -147,3 +147,33 @@ func TestFits(t *testing.T) {
 		t.Error("a prebuilt Workload is the one of its name")
 	}
 }
+
+// A Workload from another cluster isn't finished when its TrainJob is deleted here, but released once it is deleted.
+func TestDeletedWorkloadFromElsewhere(t *testing.T) {
+	deleted := ago(time.Second)
+	of := func(origin string, deleted *metav1.Time) *kueue.Workload {
+		return &kueue.Workload{ObjectMeta: metav1.ObjectMeta{
+			Name: "w", Labels: map[string]string{kueue.MultiKueueOriginLabel: origin}, DeletionTimestamp: deleted,
+		}}
+	}
+	for name, c := range map[string]struct {
+		stage    stage
+		workload *kueue.Workload
+		want     int
+	}{
+		"its TrainJob is deleted":        {stageDeleted, of("manager", nil), 0},
+		"it is deleted itself":           {stageDeleted, of("manager", &deleted), 1},
+		"of this cluster":                {stageDeleted, of("", nil), 1},
+		"its TrainJob is there":          {stageSuspended, of("manager", nil), 1},
+		"its TrainJob is there, and ran": {stageEnded, of("manager", nil), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &observed{stage: c.stage}
+			o.workloads.own = []*kueue.Workload{c.workload}
+			list, err := (&job{o: o}).ListChildWorkloads(t.Context(), nil, types.NamespacedName{})
+			if err != nil || len(list.Items) != c.want {
+				t.Errorf("got %v, %v, want %d Workloads", list, err, c.want)
+			}
+		})
+	}
+}
