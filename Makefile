@@ -167,7 +167,7 @@ bump: go ## Move to another release: KUEUE=v0.20.0, JOBSET=, TRAINER= or KUBERNE
 .PHONY: test-unit
 test-unit: go ## Table tests, and what they cover of each package; no control plane
 	@rm -rf coverage/unit && mkdir -p coverage/unit
-	go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/model ./test/style ./test/holes $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
+	go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/compatibility ./test/model ./test/style ./test/holes $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
 	@go run ./test/style -strict -cover $(CURDIR)/coverage/unit
 	go test -C bench .
 	go test -C image ./...
