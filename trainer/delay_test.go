@@ -50,6 +50,8 @@ func TestDelayOf(t *testing.T) {
 		s.JobsStatus = slices.Concat(others, []trainerapi.JobStatus{node})
 		return s
 	}
+	starting := status("Suspended=False")
+	starting.State = api.StateStarting
 	ready := trainerapi.JobStatus{Name: "launcher", Active: ptr.To[int32](1), Ready: ptr.To[int32](1)}
 	cases := map[string]struct {
 		reason        string
@@ -88,10 +90,17 @@ func TestDelayOf(t *testing.T) {
 		"counts": {"they change all the time", pods(0, ready), pods(1, ready), 0, 4 * time.Second},
 		"counts of one that starts": {
 			"they change with every pod until it runs",
-			status("Suspended=False"),
+			starting,
 			pods(0),
 			0,
 			30 * time.Second,
+		},
+		"counts of one that starts, untold": {
+			"its state isn't written yet",
+			status("Suspended=False"),
+			pods(0),
+			0,
+			4 * time.Second,
 		},
 		"running": {"its user waits for it", pods(0), pods(1), 0, 2 * time.Second},
 		"end": {

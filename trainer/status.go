@@ -314,7 +314,7 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
 		equality.Semantic.DeepEqual(before.Queue, after.Queue)
 	switch {
-	case countsAlone && state == api.StateStarting:
+	case countsAlone && state == api.StateStarting && before.State == state:
 		delay = countsDelay
 	case countsAlone || state == api.StateAdmitted || state == api.StateStarting:
 		delay = passingDelay
