@@ -131,8 +131,8 @@ func (j *job) ConstructComposableWorkload(
 }
 
 // ListChildWorkloads implements jobframework.ComposableJob. jobframework finishes what it gets of a deleted TrainJob. A
-// Workload that MultiKueue has created is left to the garbage collector: Kueue in the manager cluster would take its end
-// for that of the TrainJob, but dispatches the TrainJob again when the Workload is deleted.
+// Workload that MultiKueue has created is left to the garbage collector: Kueue in the manager cluster would take its
+// end for that of the TrainJob, but dispatches the TrainJob again when the Workload is deleted.
 func (j *job) ListChildWorkloads(
 	context.Context, client.Client, types.NamespacedName,
 ) (*kueue.WorkloadList, error) {
