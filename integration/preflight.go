@@ -55,8 +55,8 @@ func CheckConfiguration(config *configapi.Kueue) error {
 	return nil
 }
 
-// gatesOf returns Kueue's feature gates, with Kubeflow Trainer's off: its plugins register theirs in the same place,
-// and AllAlpha of Kueue means Kueue's. trainer.EnableProgress sets it where the configuration asks for it.
+// gatesOf returns Kueue's feature gates, with Kubeflow Trainer's off: its plugins register gates in the same
+// place, and AllAlpha of Kueue means Kueue's. trainer.EnableProgress sets it where the configuration asks for it.
 func gatesOf(config *configapi.Kueue) map[string]bool {
 	gates := map[string]bool{string(trainerfeatures.TrainJobStatus): false}
 	maps.Copy(gates, config.FeatureGates)

@@ -46,6 +46,7 @@ func TestDelayOf(t *testing.T) {
 	}
 	pods := func(ready int32, others ...trainerapi.JobStatus) *api.TrainJobStatus {
 		s := status("Suspended=False")
+		s.State = map[bool]api.TrainJobState{true: api.StateRunning, false: api.StateStarting}[ready > 0 || len(others) > 0]
 		node := trainerapi.JobStatus{Name: "node", Active: ptr.To[int32](1), Ready: ptr.To(ready)}
 		s.JobsStatus = slices.Concat(others, []trainerapi.JobStatus{node})
 		return s
@@ -87,7 +88,7 @@ func TestDelayOf(t *testing.T) {
 			0,
 			4 * time.Second,
 		},
-		"counts": {"they change all the time", pods(0, ready), pods(1, ready), 0, 4 * time.Second},
+		"counts": {"they change with every pod", pods(0, ready), pods(1, ready), 0, 30 * time.Second},
 		"counts of one that starts": {
 			"they change with every pod until it runs",
 			starting,

@@ -290,11 +290,11 @@ func urgent(before, after *api.TrainJobStatus) bool {
 	return false
 }
 
-// joinDelay is how long a change of status waits for others to be written with it. Counts alone, and a state that is
-// about to be followed by another, wait for passingDelay. Counts of pods that are still starting wait for countsDelay:
-// they change with every pod until the state does, which takes long if Kueue opens a thousand gates. An end doesn't
-// wait. When many TrainJobs change at once each waits longer, by eachDelays for every other up to crowdDelay: the API
-// server is busy with their starts, and most have changed again by then.
+// joinDelay is how long a change of status waits for others to be written with it. A state that is about to be followed
+// by another waits for passingDelay. Counts of pods alone wait for countsDelay: they change with every pod, and a
+// thousand pods take long to be ready. An end doesn't wait. When many TrainJobs change at once each waits longer, by
+// eachDelays for every other up to crowdDelay: the API server is busy with their starts, and most have changed again by
+// then.
 const (
 	joinDelay    = 2 * time.Second
 	passingDelay = 4 * time.Second
@@ -314,7 +314,7 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
 		equality.Semantic.DeepEqual(before.Queue, after.Queue)
 	switch {
-	case countsAlone && state == api.StateStarting && before.State == state:
+	case countsAlone && before.State == state:
 		delay = countsDelay
 	case countsAlone || state == api.StateAdmitted || state == api.StateStarting:
 		delay = passingDelay
