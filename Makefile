@@ -267,7 +267,7 @@ PROFILES ?= bundled builtin
 ROUNDS ?= 2
 BURSTS ?= 100
 LARGE ?=
-WAITING ?= 100
+WAITING ?=
 DEEP ?=
 endif
 PROFILES ?= bundled builtin kubeflow
@@ -283,11 +283,15 @@ bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PR
 	@go build -C bench -o $(BIN)/bench . && rm -rf bench/.raw
 	@for profile in $(PROFILES); do $(LOAD)-1.json --few --bursts $(BURSTS) || exit 1; done
 	@for round in $$(seq 2 $(ROUNDS)); do for profile in $(filter bundled builtin,$(PROFILES)); do $(LOAD)-$$round.json --bursts $(BURSTS) || exit 1; done; done
+ifneq ($(WAITING),)
 	@for profile in $(filter bundled,$(PROFILES)); do $(LOAD)-waiting.json --waiting $(WAITING)$(addprefix $(comma),$(DEEP)) || exit 1; done
+endif
 ifneq ($(LARGE),)
 	@for profile in $(filter bundled builtin,$(PROFILES)); do $(LOAD)-large.json --bursts $(LARGE) || exit 1; done
 endif
+ifneq ($(WAITING),)
 	@for profile in $(filter-out bundled,$(PROFILES)); do $(LOAD)-waiting.json --waiting $(WAITING) || exit 1; done
+endif
 	@$(BIN)/bench report $(CURDIR)/bench/.raw --out $(CURDIR)/bench/results --suffix '$(if $(KUBERNETES),-kubernetes-$(KUBERNETES))$(if $(QUICK),-quick)'
 
 .PHONY: bench-compare
