@@ -12,8 +12,14 @@ for asked in "$@"; do
 		exit 2
 	fi
 	case $name in
-	kueue) pinned+=("sigs.k8s.io/kueue@$version") ;;
-	jobset) pinned+=("sigs.k8s.io/jobset@$version") ;;
+	kueue | jobset)
+		pinned+=("sigs.k8s.io/$name@$version")
+		# The release that is the default in the table of servers.
+		old=$(awk -v module="sigs.k8s.io/$name" '$1 == module {print $2; exit}' go.mod)
+		minor() { sed -E 's/^v([0-9]+\.[0-9]+)\..*/\1/' <<<"$1"; }
+		sed -i "s/{\"$(minor "$old")\", \"$old\", defaultModule}/{\"$(minor "$version")\", \"$version\", defaultModule}/" \
+			test/cluster/versions.go
+		;;
 	trainer) pinned+=("github.com/kubeflow/trainer/v2@$version") ;;
 	kubernetes) pinned+=("k8s.io/kubernetes@$version" "staging@v0.${version#v1.}") ;;
 	*)
