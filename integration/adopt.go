@@ -232,10 +232,7 @@ func (a *adoption) retention(theirs *kueueconfig.ObjectRetentionPolicies) {
 // release. Other gates are of another release, and nothing here depends on them. A gate that only our settings name is
 // taken for one of Kueue's command line.
 func (a *adoption) gates(theirs map[string]bool, release string) {
-	gates := maps.Clone(a.FeatureGates)
-	if gates == nil {
-		gates = map[string]bool{}
-	}
+	gates, theirs := ExpandGates(a.FeatureGates, release), ExpandGates(theirs, release)
 	known := utilfeature.DefaultMutableFeatureGate.GetAll()
 	for _, name := range slices.Sorted(maps.Keys(theirs)) {
 		gate := cmp.Or(renamedGates[name], featuregate.Feature(name))

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	trainerfeatures "github.com/kubeflow/trainer/v2/pkg/features"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,7 +32,7 @@ func Prepare(config *configapi.Kueue) error {
 	if err := CheckConfiguration(config); err != nil {
 		return err
 	}
-	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(gatesOf(config)); err != nil {
+	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(config.FeatureGates); err != nil {
 		return fmt.Errorf("kueue.featureGates: %w", err)
 	}
 	// TrainJob itself isn't registered: one that names another as its owner needs quota of its own, because the other's
@@ -49,18 +47,10 @@ func Prepare(config *configapi.Kueue) error {
 
 // CheckConfiguration refuses what Prepare would, and changes nothing: gates that Kueue doesn't have, by their name.
 func CheckConfiguration(config *configapi.Kueue) error {
-	if err := utilfeature.DefaultMutableFeatureGate.DeepCopy().SetFromMap(gatesOf(config)); err != nil {
+	if err := utilfeature.DefaultMutableFeatureGate.DeepCopy().SetFromMap(config.FeatureGates); err != nil {
 		return fmt.Errorf("kueue.featureGates: %w", err)
 	}
 	return nil
-}
-
-// gatesOf returns Kueue's feature gates, with Kubeflow Trainer's off: its plugins register gates in the same
-// place, and AllAlpha of Kueue means Kueue's. trainer.EnableProgress sets it where the configuration asks for it.
-func gatesOf(config *configapi.Kueue) map[string]bool {
-	gates := map[string]bool{string(trainerfeatures.TrainJobStatus): false}
-	maps.Copy(gates, config.FeatureGates)
-	return gates
 }
 
 // Identity returns the name of the user that the client is to the API server.

@@ -241,3 +241,39 @@ func defaultGates(release string) map[string]bool {
 	}
 	return gates
 }
+
+// stages are the names that stand for all gates of a stage.
+var stages = map[string]string{"AllAlpha": string(featuregate.Alpha), "AllBeta": string(featuregate.Beta)}
+
+// ExpandGates returns feature gates with AllAlpha and AllBeta replaced by the gates of that stage that a release of
+// Kueue has, such as "0.19"; a gate that is named itself takes precedence. Set as they are, they would set the gates of
+// client-go and of Kubeflow Trainer's plugins as well, which are registered in the same place.
+func ExpandGates(gates map[string]bool, release string) map[string]bool {
+	emulated := version.MustParseGeneric(release)
+	expanded := map[string]bool{}
+	for stage, stands := range stages {
+		value, named := gates[stage]
+		for name, specs := range utilfeature.DefaultMutableFeatureGate.GetAllVersioned() {
+			at := slices.IndexFunc(specs, func(s featuregate.FeatureSpec) bool { return emulated.LessThan(s.Version) })
+			if at < 0 {
+				at = len(specs)
+			}
+			if !named || at == 0 || !ofKueue(specs[at-1]) || string(specs[at-1].PreRelease) != stands {
+				continue
+			}
+			expanded[string(name)] = value
+		}
+	}
+	for name, value := range gates {
+		if stages[name] == "" {
+			expanded[name] = value
+		}
+	}
+	return expanded
+}
+
+// ofKueue reports whether a gate is Kueue's, by the release that it is from: Kubernetes' are 1.0 and later, and
+// Kubeflow Trainer's say none.
+func ofKueue(spec featuregate.FeatureSpec) bool {
+	return spec.Version.Major() == 0 && spec.Version.Minor() > 0 && !spec.LockToDefault
+}

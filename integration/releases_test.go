@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	trainerfeatures "github.com/kubeflow/trainer/v2/pkg/features"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/kueue/pkg/features"
 	"sigs.k8s.io/yaml"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -223,5 +225,35 @@ func TestGatesOfRelease(t *testing.T) {
 	b.gates(map[string]bool{"KueueDRAIntegration": false}, "0.18")
 	if len(b.errs) != 1 || !maps.Equal(a.FeatureGates, before) {
 		t.Errorf("a difference is an error, and nothing else changes: got %v, %v", b.errs, a.FeatureGates)
+	}
+}
+
+// AllAlpha and AllBeta are Kueue's gates of a release alone, and a gate that is named takes precedence.
+func TestExpandGates(t *testing.T) {
+	got := ExpandGates(map[string]bool{"AllAlpha": true, string(features.ShortWorkloadNames): false, "Unknown": true}, "0.19")
+	for name, want := range map[string]bool{
+		string(features.TASBalancedPlacement): true, string(features.ShortWorkloadNames): false, "Unknown": true,
+	} {
+		if on, found := got[name]; !found || on != want {
+			t.Errorf("%s is %t, found %t", name, on, found)
+		}
+	}
+	for _, name := range []string{
+		"AllAlpha", string(trainerfeatures.TrainJobStatus), string(features.PartialAdmission), "CBORServingAndStorage",
+	} {
+		if _, found := got[name]; found {
+			t.Errorf("%s is set", name)
+		}
+	}
+	const late = string(features.TASCacheTopologyTree) // alpha since 0.19
+	if _, found := ExpandGates(map[string]bool{"AllAlpha": true}, "0.18")[late]; found {
+		t.Errorf("0.18 has no gate %s", late)
+	}
+	if beta := ExpandGates(map[string]bool{"AllBeta": false}, "0.19"); beta[string(features.PartialAdmission)] ||
+		len(beta) == 0 {
+		t.Errorf("AllBeta=false: %v", beta)
+	}
+	if none := ExpandGates(nil, "0.19"); len(none) != 0 {
+		t.Errorf("no gates: %v", none)
 	}
 }

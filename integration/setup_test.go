@@ -10,14 +10,12 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	trainerfeatures "github.com/kubeflow/trainer/v2/pkg/features"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -33,7 +31,6 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
-	"sigs.k8s.io/kueue/pkg/features"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -260,18 +257,5 @@ func TestNewReconciler(t *testing.T) {
 			{Group: "batch", Version: "v1", Kind: "Job"}}) {
 			t.Errorf("got %v", r.policy.ownerKinds)
 		}
-	}
-}
-
-// Kueue's AllAlpha doesn't switch on a gate of Kubeflow Trainer's plugins, which run in the same process.
-func TestGatesOfOthers(t *testing.T) {
-	gate := utilfeature.DefaultMutableFeatureGate.DeepCopy()
-	gates := gatesOf(&configapi.Kueue{FeatureGates: map[string]bool{"AllAlpha": true}})
-	if err := gate.SetFromMap(gates); err != nil {
-		t.Fatal(err)
-	}
-	if gate.Enabled(trainerfeatures.TrainJobStatus) || !gate.Enabled(features.TASBalancedPlacement) {
-		t.Errorf("with AllAlpha, TrainJobStatus is %t and TASBalancedPlacement %t",
-			gate.Enabled(trainerfeatures.TrainJobStatus), gate.Enabled(features.TASBalancedPlacement))
 	}
 }

@@ -21,7 +21,7 @@ func UseGates(gates map[string]bool) (unknown []string, err error) {
 		switch {
 		case spec.LockToDefault && gates[name] != spec.Default:
 			err = errors.Join(err, fmt.Errorf("feature gate %s is always %t in this release of Kueue", name, spec.Default))
-		case ok || name == "AllAlpha" || name == "AllBeta":
+		case ok:
 			known[name] = gates[name]
 		default:
 			unknown = append(unknown, name)

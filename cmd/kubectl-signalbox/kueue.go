@@ -52,7 +52,7 @@ func (s *session) useGates(ctx context.Context, config *kueueconfig.Configuratio
 	if len(gates) == 0 && config != nil {
 		gates = config.FeatureGates
 	}
-	unknown, err := simulate.UseGates(gates)
+	unknown, err := simulate.UseGates(integration.ExpandGates(gates, integration.Newest().Kueue))
 	if err != nil {
 		fmt.Fprintf(s.streams.ErrOut, "Some of Kueue's feature gates are ignored: %v\n", err)
 	}

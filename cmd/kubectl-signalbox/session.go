@@ -184,9 +184,6 @@ func (s *session) queues(ctx context.Context, namespace string) (*queues, error)
 	} else if err != nil {
 		return nil, err
 	}
-	if err := s.useGates(ctx, q.Config); err != nil {
-		return nil, err
-	}
 	return q, s.surroundings(ctx, q, namespace)
 }
 

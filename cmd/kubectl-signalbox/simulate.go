@@ -119,6 +119,9 @@ func runSimulate(ctx context.Context, s *session, name string, o simulateOptions
 	if err != nil {
 		return err
 	}
+	if err := s.useGates(ctx, q.Config); err != nil {
+		return err
+	}
 	if !q.clusterQueues || !q.others {
 		return fmt.Errorf(
 			"a simulation needs all queues and Workloads, and you may not %s; ask for these rights (Kueue's "+
