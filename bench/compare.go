@@ -26,7 +26,8 @@ type change struct {
 	ratio bool
 }
 
-// by is how much the figure has changed, as a part of the first; more is worse.
+// by is how much the figure has changed, as a part of the first; more is worse. Of a figure that was 0, any is too
+// much.
 func (c change) by() float64 {
 	by := c.after/c.before - 1
 	if strings.Contains(c.name, "per second") || c.name == "finished" {
@@ -75,8 +76,8 @@ func comparePages(out io.Writer, before, after string) error {
 	return nil
 }
 
-// changes are the figures that both pages have and that aren't 0 in the first. Where both have the peer, ratios to it
-// are compared.
+// changes are the figures that both pages have and that aren't 0 in both. Where both have the peer, ratios to it are
+// compared.
 func changes(before, after *comparison) (all []change) {
 	type key struct{ group, name string }
 	old := map[key]*figure{}
@@ -85,10 +86,12 @@ func changes(before, after *comparison) (all []change) {
 	}
 	for _, f := range after.Figures {
 		was := old[key{f.Group, f.Name}]
-		if was == nil || was.Values["bundled"] == 0 {
+		if was == nil {
 			continue
 		}
-		if _, has := f.Values["bundled"]; !has {
+		_, had := was.Values["bundled"]
+		_, has := f.Values["bundled"]
+		if !had || !has || was.Values["bundled"] == 0 && f.Values["bundled"] == 0 {
 			continue
 		}
 		c := change{group: f.Group, name: f.Name, before: was.Values["bundled"], after: f.Values["bundled"]}

@@ -49,6 +49,9 @@ func TestComparePages(t *testing.T) {
 		"less throughput": {
 			of("TrainJobs per second", []float64{10, 10}, nil), of("TrainJobs per second", []float64{5, 5}, nil), "worse", true,
 		},
+		"a finding where there was none": {
+			of("findings of audit", []float64{0}, nil), of("findings of audit", []float64{1}, nil), "worse", true,
+		},
 		"nothing in common": {of("a", []float64{1}, nil), of("b", []float64{1}, nil), "0 figures", true},
 		"the peer alone":    {of("a", []float64{1}, nil), of("a", nil, []float64{1}), "0 figures", true},
 	} {

@@ -85,18 +85,23 @@ func command() *cobra.Command {
 	}
 	page.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
 	page.Flags().StringVar(&suffix, "suffix", "", "end of the page's name after the day, such as -kubernetes-1.37")
+	root.AddCommand(gang, one, page, compareCommand(), traceCommand())
+	return root
+}
 
-	two := &cobra.Command{
+func compareCommand() *cobra.Command {
+	return &cobra.Command{
 		Use: "compare BEFORE.json AFTER.json", Short: "Name what got worse between two pages by more than noise",
 		Args: cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error { return comparePages(os.Stdout, args[0], args[1]) },
 	}
-	way := &cobra.Command{
+}
+
+func traceCommand() *cobra.Command {
+	return &cobra.Command{
 		Use: "trace AUDIT.log", Short: "Lay out the way of TrainJobs from submission to a running pod, by an audit log",
 		Args: cobra.ExactArgs(1), RunE: func(_ *cobra.Command, args []string) error { return trace(os.Stdout, args[0]) },
 	}
-	root.AddCommand(gang, one, page, two, way)
-	return root
 }
 
 // write leaves a result as a page and as JSON.

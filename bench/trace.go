@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"regexp"
@@ -11,7 +12,7 @@ import (
 	"github.com/signalbox-dev/signalbox/test/audit"
 )
 
-// stages are the requests that a TrainJob waits for on its way, in their order.
+// stages are the requests that a TrainJob waits for on its way.
 var stages = []string{
 	"TrainJob created", "Workload created", "admitted", "started", "JobSet created", "Service created", "Job created",
 	"pod bound", "pod's status written",
@@ -40,6 +41,7 @@ type way [byStatus + 1]answer
 
 // trace prints for each stage how long after the previous one its request was answered, over all TrainJobs of an audit
 // log that came to a pod, and how long the API server took for the request itself. The log's level is Metadata or more.
+// The stages are in the order of their medians: Kubeflow Trainer creates the JobSet before the start.
 func trace(out io.Writer, log string) error {
 	requests, err := audit.Since(log, 0, func(r audit.Request) bool {
 		return r.Writes() && !r.DryRun() && r.ResponseStatus.Code < 300
@@ -47,22 +49,24 @@ func trace(out io.Writer, log string) error {
 	if err != nil {
 		return err
 	}
-	ways := waysOf(requests)
+	ways, created := waysOf(requests)
 	if len(ways) == 0 {
 		return fmt.Errorf("%s has no TrainJob that came to a pod", log)
 	}
-	fmt.Fprintf(out, "The way of %d TrainJobs. Times are in ms, of the API server's audit log.\n\n", len(ways))
+	fmt.Fprintf(out, "The way of %d of %d TrainJobs, which came to a pod. Times are in ms, of the audit log.\n\n", len(ways),
+		created)
 	fmt.Fprintln(out, "| stage | after the previous, p50 | p95 | p99 | the request itself, p50 | p99 |")
 	fmt.Fprintln(out, "| --- | --: | --: | --: | --: | --: |")
-	for stage, name := range stages {
+	order := orderOf(ways)
+	for i, stage := range order {
 		var after, took []float64
 		for _, w := range ways {
 			took = append(took, inMilliseconds(w[stage].took))
-			if stage > 0 {
-				after = append(after, inMilliseconds(w[stage].at.Sub(w[stage-1].at)))
+			if i > 0 {
+				after = append(after, inMilliseconds(w[stage].at.Sub(w[order[i-1]].at)))
 			}
 		}
-		fmt.Fprintf(out, "| %s |%s%s\n", name, cells(after, 0.5, 0.95, 0.99), cells(took, 0.5, 0.99))
+		fmt.Fprintf(out, "| %s |%s%s\n", stages[stage], cells(after, 0.5, 0.95, 0.99), cells(took, 0.5, 0.99))
 	}
 	for _, span := range [][2]int{{byCreation, byStatus}, {byAdmission, byStatus}, {byStart, byStatus}} {
 		var took []float64
@@ -72,6 +76,21 @@ func trace(out io.Writer, log string) error {
 		fmt.Fprintf(out, "| **%s → %s** |%s | |\n", stages[span[0]], stages[span[1]], cells(took, 0.5, 0.95, 0.99))
 	}
 	return nil
+}
+
+// orderOf returns the stages by the medians of their times since the TrainJob was created.
+func orderOf(ways []*way) []int {
+	order, medians := []int{}, [len(way{})]time.Duration{}
+	for stage := range medians {
+		var since []time.Duration
+		for _, w := range ways {
+			since = append(since, w[stage].at.Sub(w[byCreation].at))
+		}
+		slices.Sort(since)
+		order, medians[stage] = append(order, stage), since[len(since)/2]
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(medians[a], medians[b]) })
+	return order
 }
 
 func inMilliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -97,9 +116,9 @@ var (
 	jobName      = regexp.MustCompile(`^(.+)-[^-]+-\d+$`)
 )
 
-// waysOf returns the ways of the TrainJobs that have come through all stages, each to the first request of a stage, but
-// to the last of those of admission and start: those before didn't lead to it.
-func waysOf(requests []audit.Request) (all []*way) {
+// waysOf returns the ways of the TrainJobs that have come through all stages, and how many were created. A stage is its
+// first request, but admission and start are the last before a start and before a pod: those before didn't lead to it.
+func waysOf(requests []audit.Request) (all []*way, created int) {
 	slices.SortStableFunc(requests, func(a, b audit.Request) int { return a.Answered.Compare(b.Answered) })
 	ways := map[string]*way{}
 	for _, r := range requests {
@@ -116,14 +135,15 @@ func waysOf(requests []audit.Request) (all []*way) {
 			all = append(all, ways[key])
 		}
 		w := ways[key]
-		last := stage == byAdmission && w[byStart].at.IsZero() || stage == byStart && w[byJobSet].at.IsZero()
+		last := stage == byAdmission && w[byStart].at.IsZero() || stage == byStart && w[byBinding].at.IsZero()
 		if w[stage].at.IsZero() || last {
 			w[stage] = answer{r.Answered, r.Answered.Sub(r.Received)}
 		}
 	}
+	created = len(all)
 	return slices.DeleteFunc(all, func(w *way) bool {
-		return slices.ContainsFunc(w[:], func(m answer) bool { return m.at.IsZero() })
-	})
+		return slices.ContainsFunc(w[:], func(a answer) bool { return a.at.IsZero() })
+	}), created
 }
 
 // stageOf returns the stage that a request belongs to, and the TrainJob's name; "" for none.

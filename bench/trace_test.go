@@ -44,7 +44,7 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"The way of 1 TrainJobs", "| admitted | 990 | 990 | 990 | 5 | 5 |", "| started | 20 |", "| pod bound | 20 |",
+		"The way of 1 of 2 TrainJobs", "| admitted | 990 | 990 | 990 | 5 | 5 |", "| started | 20 |", "| pod bound | 20 |",
 		"| **admitted → pod's status written** | 100 |",
 	} {
 		if !strings.Contains(out.String(), want) {

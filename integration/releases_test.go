@@ -230,7 +230,8 @@ func TestGatesOfRelease(t *testing.T) {
 
 // AllAlpha and AllBeta are Kueue's gates of a release alone, and a gate that is named takes precedence.
 func TestExpandGates(t *testing.T) {
-	got := ExpandGates(map[string]bool{"AllAlpha": true, string(features.ShortWorkloadNames): false, "Unknown": true}, "0.19")
+	named := map[string]bool{"AllAlpha": true, string(features.ShortWorkloadNames): false, "Unknown": true}
+	got := ExpandGates(named, "0.19")
 	for name, want := range map[string]bool{
 		string(features.TASBalancedPlacement): true, string(features.ShortWorkloadNames): false, "Unknown": true,
 	} {
