@@ -53,8 +53,8 @@ func trace(out io.Writer, log string) error {
 	if len(ways) == 0 {
 		return fmt.Errorf("%s has no TrainJob that came to a pod", log)
 	}
-	fmt.Fprintf(out, "The way of %d of %d TrainJobs, which came to a pod. Times are in ms, of the audit log.\n\n", len(ways),
-		created)
+	fmt.Fprintf(out, "The way of %d of %d TrainJobs, which came to a pod. Times are in ms, of the audit log.\n\n",
+		len(ways), created)
 	fmt.Fprintln(out, "| stage | after the previous, p50 | p95 | p99 | the request itself, p50 | p99 |")
 	fmt.Fprintln(out, "| --- | --: | --: | --: | --: | --: |")
 	order := orderOf(ways)
