@@ -54,6 +54,7 @@ func TestDelayOf(t *testing.T) {
 	starting := status("Suspended=False")
 	starting.State = api.StateStarting
 	ready := trainerapi.JobStatus{Name: "launcher", Active: ptr.To[int32](1), Ready: ptr.To[int32](1)}
+	done := trainerapi.JobStatus{Name: "launcher", Succeeded: ptr.To[int32](1)}
 	cases := map[string]struct {
 		reason        string
 		before, after *api.TrainJobStatus
@@ -88,7 +89,8 @@ func TestDelayOf(t *testing.T) {
 			0,
 			4 * time.Second,
 		},
-		"counts": {"they change with every pod", pods(0, ready), pods(1, ready), 0, 30 * time.Second},
+		"counts":            {"they change with every pod", pods(0, ready), pods(1, ready), 0, 30 * time.Second},
+		"the end of a step": {"its user sees how far it is", pods(0, ready), pods(0, done), 0, 4 * time.Second},
 		"counts of one that starts": {
 			"they change with every pod until it runs",
 			starting,

@@ -291,10 +291,10 @@ func urgent(before, after *api.TrainJobStatus) bool {
 }
 
 // joinDelay is how long a change of status waits for others to be written with it. A state that is about to be followed
-// by another waits for passingDelay. Counts of pods alone wait for countsDelay: they change with every pod, and a
-// thousand pods take long to be ready. An end doesn't wait. When many TrainJobs change at once each waits longer, by
-// eachDelays for every other up to crowdDelay: the API server is busy with their starts, and most have changed again by
-// then.
+// by another waits for passingDelay, and so does the end of a step's Job. Other counts of pods wait for countsDelay:
+// they change with every pod, and a thousand pods take long to be ready. An end doesn't wait. When many TrainJobs
+// change at once each waits longer, by eachDelays for every other up to crowdDelay: the API server is busy with their
+// starts, and most have changed again by then.
 const (
 	joinDelay    = 2 * time.Second
 	passingDelay = 4 * time.Second
@@ -314,12 +314,21 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
 		equality.Semantic.DeepEqual(before.Queue, after.Queue)
 	switch {
-	case countsAlone && before.State == state:
+	case countsAlone && before.State == state && jobsEnded(before) == jobsEnded(after):
 		delay = countsDelay
 	case countsAlone || state == api.StateAdmitted || state == api.StateStarting:
 		delay = passingDelay
 	}
 	return delay + min(time.Duration(others)*eachDelays, crowdDelay)
+}
+
+// jobsEnded returns how many Jobs of a TrainJob have come to an end.
+func jobsEnded(status *api.TrainJobStatus) int32 {
+	n := int32(0)
+	for i := range status.JobsStatus {
+		n += ptr.Deref(status.JobsStatus[i].Succeeded, 0) + ptr.Deref(status.JobsStatus[i].Failed, 0)
+	}
+	return n
 }
 
 // gangsOf returns the condition of the TrainJob's gangs; nil for none.
