@@ -126,10 +126,11 @@ test-multi: cluster-tool ## MultiKueue on a manager cluster and two workers; MAN
 		-ginkgo.junit-report=$(CURDIR)/junit-multi.xml $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 
 .PHONY: test-trainers
-test-trainers: ## The suite beside every earlier Kubeflow Trainer, what repeats itself, and Kueue's own features
+test-trainers: ## The suite beside every earlier Kubeflow Trainer, what repeats itself, Kueue's own features, MultiKueue and all gates
 	@$(MAKE) --no-print-directory test-e2e PROFILE=kubeflow LABELS=repeats
 	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=kueue LABELS=kueue
-	@failed=; for version in 2.0 2.1 2.2.0 2.2.1; do $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-$$version || exit 1; done
+	@for version in 2.0 2.1 2.2.0 2.2.1; do $(MAKE) --no-print-directory test-e2e PROFILE=kubeflow-$$version || exit 1; done
+	@for suite in test-multi test-gates; do $(MAKE) --no-print-directory $$suite || exit 1; done
 
 # By name: Kueue's AllAlpha and AllBeta turn on client-go's gates as well, CBOR among them, with which Kueue v0.19.2 ends.
 # Gate MultiKueueClusterProfile needs the CRD of ClusterProfiles, without which Kueue ends.

@@ -89,14 +89,14 @@ func TestDelayOf(t *testing.T) {
 			0,
 			4 * time.Second,
 		},
-		"counts":            {"they change with every pod", pods(0, ready), pods(1, ready), 0, 30 * time.Second},
+		"counts":            {"they change with every Job", pods(0, ready), pods(1, ready), 0, 30 * time.Second},
 		"the end of a step": {"its user sees how far it is", pods(0, ready), pods(0, done), 0, 4 * time.Second},
 		"counts of one that starts": {
-			"they change with every pod until it runs",
+			"its state says as much",
 			starting,
 			pods(0),
 			0,
-			30 * time.Second,
+			2 * time.Minute,
 		},
 		"counts of one that starts, untold": {
 			"its state isn't written yet",

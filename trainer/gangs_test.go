@@ -132,7 +132,7 @@ func TestGangThatIsNotPlaced(t *testing.T) {
 		t.Helper()
 		for range 3 {
 			h.reconcile("job")
-			h.clock.Step(30 * time.Second)
+			h.clock.Step(startingDelay)
 		}
 	}
 	say(metav1.ConditionFalse, schedulingv1alpha2.PodGroupReasonUnschedulable)

@@ -291,16 +291,17 @@ func urgent(before, after *api.TrainJobStatus) bool {
 }
 
 // joinDelay is how long a change of status waits for others to be written with it. A state that is about to be followed
-// by another waits for passingDelay, and so does the end of a step's Job. Other counts of pods wait for countsDelay:
-// they change with every pod, and a thousand pods take long to be ready. An end doesn't wait. When many TrainJobs
-// change at once each waits longer, by eachDelays for every other up to crowdDelay: the API server is busy with their
-// starts, and most have changed again by then.
+// by another waits for passingDelay, and so does the end of a step's Job. Other counts of Jobs wait for countsDelay.
+// While a TrainJob starts they wait for startingDelay: its state says as much, and it takes a minute until a thousand
+// pods are ready. An end doesn't wait. When many TrainJobs change at once each waits longer, by eachDelays for every
+// other up to crowdDelay: the API server is busy with their starts, and most have changed again by then.
 const (
-	joinDelay    = 2 * time.Second
-	passingDelay = 4 * time.Second
-	countsDelay  = 30 * time.Second
-	eachDelays   = 300 * time.Millisecond
-	crowdDelay   = 86 * time.Second
+	joinDelay     = 2 * time.Second
+	passingDelay  = 4 * time.Second
+	countsDelay   = 30 * time.Second
+	startingDelay = 2 * time.Minute
+	eachDelays    = 300 * time.Millisecond
+	crowdDelay    = 86 * time.Second
 )
 
 // delayOf returns how long a change of status may wait for others to be written with it, if so many other TrainJobs
@@ -313,8 +314,11 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
 		equality.Semantic.DeepEqual(before.Queue, after.Queue)
+	recounted := countsAlone && before.State == state && jobsEnded(before) == jobsEnded(after)
 	switch {
-	case countsAlone && before.State == state && jobsEnded(before) == jobsEnded(after):
+	case recounted && state == api.StateStarting:
+		delay = startingDelay
+	case recounted:
 		delay = countsDelay
 	case countsAlone || state == api.StateAdmitted || state == api.StateStarting:
 		delay = passingDelay
@@ -322,7 +326,7 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 	return delay + min(time.Duration(others)*eachDelays, crowdDelay)
 }
 
-// jobsEnded returns how many Jobs of a TrainJob have come to an end.
+// jobsEnded returns how many Jobs of a TrainJob have finished.
 func jobsEnded(status *api.TrainJobStatus) int32 {
 	n := int32(0)
 	for i := range status.JobsStatus {

@@ -75,6 +75,9 @@ webhooks:
 	s.observed(one)
 	s.forged()
 	s.reload(one)
+	if n := s.stock(); n < 5 {
+		t.Errorf("the chart of the stock runtimes has installed %d", n)
+	}
 
 	// Upgraded: what runs goes on, and the certificates stay.
 	secret, err := s.clients.CoreV1().Secrets(namespace).Get(ctx, "signalbox-webhook-cert", metav1.GetOptions{})
