@@ -1,5 +1,5 @@
-// Package events is the one table of the events that TrainJobs get: each reason with its type, its action and its text,
-// and the one way to send them.
+// Package events has the table of the events about TrainJobs, each with its reason, type, action and text, and sends
+// them.
 package events
 
 import (
@@ -18,7 +18,7 @@ type Event struct {
 	Type string
 	// Reason is a CamelCase word that users can select events by.
 	Reason string
-	// Action says what Signalbox was doing.
+	// Action is what Signalbox was doing.
 	Action string
 	// Note is what users read: a format for Of, or its result.
 	Note string
@@ -39,21 +39,21 @@ var (
 	}
 	NotSettled = Event{
 		corev1.EventTypeWarning, "NotSettled", "Starting",
-		"Starting %s after its admission, although %s; look at Kubeflow Trainer and JobSet",
+		"Starting %s after its admission, although %s; check Kubeflow Trainer and JobSet",
 	}
 
 	Waiting        = Event{corev1.EventTypeNormal, "Waiting", "Queueing", "%s"}
 	RuntimeChanged = Event{
 		corev1.EventTypeNormal, "RuntimeChanged", "Queueing",
-		"%s was edited; the TrainJob, which has not run yet, follows it",
+		"%s was edited; the TrainJob has not run yet and will run the edited runtime",
 	}
 	OverridesMigrated = Event{
 		corev1.EventTypeNormal, "OverridesMigrated", "Queueing",
-		"The CRD is another's now: what spec.%s said is in spec.%s, for %s",
+		"TrainJob CRD replaced; migrated spec.%s to spec.%s, for %s",
 	}
 	PodLost = Event{
 		corev1.EventTypeWarning, "PodLost", "Running",
-		"Pod %s was lost with its node; if the JobSet fails, the TrainJob is restarted (so far %d of %d times)",
+		"Pod %s was lost with its node; if the JobSet fails, the TrainJob is restarted (%d of %d restarts used)",
 	}
 	Restarting = Event{
 		corev1.EventTypeWarning, "Restarting", "Restarting",
@@ -72,8 +72,8 @@ var (
 	}
 	GangReleased = Event{
 		corev1.EventTypeNormal, "GangReleased", "Running",
-		"%s was placed as a whole, and %d of its pods have succeeded; a pod that replaces a failed one is " +
-			"placed by itself",
+		"%s was placed as a whole, and %d of its pods have succeeded; replacements of failed pods are placed " +
+			"separately",
 	}
 	GangUnschedulable = Event{corev1.EventTypeWarning, "GangUnschedulable", "Scheduling", "%s"}
 )
@@ -115,14 +115,14 @@ func (r *Recorder) Send(about client.Object, e Event) {
 	r.sink.Eventf(about, nil, e.Type, e.Reason, e.Action, "%s", e.Note)
 }
 
-// quiet leaves some reasons out.
+// quiet drops events by their reason.
 type quiet struct {
 	events.EventRecorder
 	reasons map[string]bool
 }
 
-// Quiet returns a recorder for a Trainer whose TrainJobs have among their conditions that they are queued, started and
-// finished: it leaves the events of that out, Kueue's among them.
+// Quiet returns a recorder for a Trainer whose TrainJobs have conditions for queued, started and finished. It drops the
+// events of the same, including Kueue's.
 func Quiet(sink events.EventRecorder) events.EventRecorder {
 	return quiet{sink, map[string]bool{"CreatedWorkload": true, Started.Reason: true, "FinishedWorkload": true}}
 }

@@ -22,11 +22,11 @@ import (
 // grace period.
 
 const (
-	// ReasonNoPods: the TrainJob was started and had no pod within limits.podsWithin. Its events, its JobSet and its Jobs
-	// say why. It is queued again after six times as long.
+	// ReasonNoPods: the TrainJob was started and had no pod within limits.podsWithin. Its events, its JobSet and its
+	// Jobs have the reason. It is queued again after six times as long.
 	ReasonNoPods = "NoPods"
-	// ReasonGated: a pod of the TrainJob had a scheduling gate for longer than limits.podsWithin. Remove the gate from the
-	// runtime or the overrides; whoever is to open it didn't.
+	// ReasonGated: a pod of the TrainJob had a scheduling gate for longer than limits.podsWithin, because nothing
+	// removed it. Remove the gate from the runtime or the overrides.
 	ReasonGated = "SchedulingGated"
 )
 

@@ -34,42 +34,41 @@ var seconds = []float64{0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800
 var (
 	starts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "signalbox_trainjob_starts_total",
-		Help: "Starts of TrainJobs, by the way in which they were written (one-write sets the entry and clears suspend at " +
-			"once; two-writes is for Kubeflow Trainer before v2.2.1), by the field of the spec that the entry went into, and " +
-			"by their result: started, conflict (the TrainJob had changed; it is decided anew), refused (by the API server " +
-			"or a webhook) or failed.",
+		Help: "Starts of TrainJobs. way: one-write (one write sets the entry and clears suspend) or two-writes (Kubeflow " +
+			"Trainer before v2.2.1). field: the field of the spec that has the entry. result: started, conflict (the " +
+			"TrainJob had changed; the start is decided again), refused (by the API server or a webhook) or failed.",
 	}, []string{"way", "field", "result"})
 	admissionToStart = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "signalbox_admission_to_start_seconds",
-		Help: "Seconds from the admission of a TrainJob's Workload, whose time Kueue gives in whole seconds, to the write " +
-			"that starts the TrainJob.",
+		Help: "Seconds from the admission of a TrainJob's Workload to the write that starts the TrainJob. Kueue records " +
+			"the time of admissions in whole seconds.",
 		Buckets: seconds,
 	})
 	startToReady = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "signalbox_start_to_pods_ready_seconds",
-		Help: "Seconds from the write that starts a TrainJob until all of its pods have been ready or have succeeded. A " +
-			"start before the manager's own is not counted.",
+		Help: "Seconds from the write that starts a TrainJob until all of its pods have been ready or have succeeded. " +
+			"TrainJobs that were started before this process don't count.",
 		Buckets: seconds,
 	})
 	entryConflicts = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "signalbox_entry_conflicts_total",
-		Help: "TrainJobs that could not be started because another entry of their overrides contradicts what admission " +
-			"needs; their event names both.",
+		Help: "TrainJobs that were not started because another entry of their overrides conflicts with the admission. " +
+			"Their event names both.",
 	})
 	refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "signalbox_ownership_refusals_total",
-		Help: "Requests of others that would have changed what is the integration's: its entry, its annotation or suspend. " +
-			"answer is refused, or restored where the request was granted without that.",
+		Help: "Requests of users that would have changed a field of the integration. what: its entry, its annotation or " +
+			"suspend. answer: refused, or restored if the rest of the request was accepted.",
 	}, []string{"what", "answer"})
 	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "signalbox_trainjob_evictions_total",
-		Help: "TrainJobs that were stopped, by the reason of their Workload's eviction in Kueue's terms, or " +
-			"WorkloadDeleted, NoMatchingWorkload or NotAdmitted.",
+		Help: "TrainJobs that were stopped. reason: Kueue's reason of the Workload's eviction, or WorkloadDeleted, " +
+			"NoMatchingWorkload or NotAdmitted.",
 	}, []string{"reason"})
 	snapshotsDropped = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "signalbox_runtime_snapshots_dropped_total",
-		Help: "Kubeflow Trainer's snapshots of runtimes that were deleted because the runtime was edited while the " +
-			"TrainJob, which had not run, waited.",
+		Help: "Kubeflow Trainer's snapshots of runtimes that were deleted because the runtime was edited before the " +
+			"TrainJob first ran.",
 	})
 )
 

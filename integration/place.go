@@ -70,9 +70,9 @@ func (atHome) finished(o *observed, _ *kueue.Workload, a *asked) {
 // dispatched is the place of a TrainJob that MultiKueue gives to another cluster.
 type dispatched struct{ atHome }
 
-// DispatchAnnotation on a Workload is when Signalbox has last made Kueue look at it again, in RFC 3339. Kueue v0.19.2
-// never dispatches a Workload that gets its quota before a restarted Kueue has connected to the workers
-// (multikueue/workload.go, nominateAndSynchronizeWorkers: no event comes when it has).
+// DispatchAnnotation on a Workload is the time, in RFC 3339, of the last change by which Signalbox made Kueue reconcile
+// it again. Kueue v0.19.2 never dispatches a Workload that gets its quota before a restarted Kueue has connected to the
+// workers (multikueue/workload.go, nominateAndSynchronizeWorkers: no event follows the connection).
 const DispatchAnnotation = "signalbox.dev/dispatch"
 
 // dispatchWithin is how long a Workload with quota may take to be admitted by a worker before Kueue is made to look

@@ -25,27 +25,27 @@ const (
 	ReasonRuntimeNotFound = "RuntimeNotFound"
 	// ReasonInvalidRuntime: the runtime with overrides applied is invalid. The message names the field.
 	ReasonInvalidRuntime = "InvalidRuntime"
-	// ReasonInvalidOverrides: what the TrainJob said to another Trainer can't be said to this one.
+	// ReasonInvalidOverrides: an override that the TrainJob has for another Trainer can't be converted for this one.
 	ReasonInvalidOverrides = "InvalidOverrides"
-	// ReasonLastRunKept: nothing of the TrainJob's last run is running, but a finalizer keeps its JobSet, its Jobs or its
-	// pods. Remove the finalizer; the TrainJob holds no quota meanwhile.
+	// ReasonLastRunKept: the TrainJob's previous run has ended, but a finalizer keeps its JobSet, its Jobs or its pods.
+	// Remove the finalizer; the TrainJob holds no quota meanwhile.
 	ReasonLastRunKept = "LastRunKept"
-	// ReasonLimitExceeded: the TrainJob asks for more than one TrainJob may have, or for what Kueue can't count. The
+	// ReasonLimitExceeded: the TrainJob requests more than one TrainJob may have, or what Kueue can't count. The
 	// message names the field and the limit.
 	ReasonLimitExceeded = "LimitExceeded"
-	// ReasonUnverified: the API server doesn't say whether it would accept the JobSet. The message has its error, of a
-	// webhook that doesn't respond, say. The check is retried; restore the webhook.
+	// ReasonUnverified: the API server doesn't answer whether it would accept the JobSet. The message has its error,
+	// for example of a webhook that doesn't respond. The check is retried; restore the webhook.
 	ReasonUnverified = "Unverified"
-	// ReasonTooManyPodSets: the runtime has more ReplicatedJobs than a Workload has room for.
+	// ReasonTooManyPodSets: the runtime has more ReplicatedJobs than a Workload can have PodSets.
 	ReasonTooManyPodSets = "TooManyPodSets"
 	// ReasonInvalidMinimum: the minimum for partial admission is invalid, or the TrainJob can't run with it. The message
 	// names the annotation.
 	ReasonInvalidMinimum = "InvalidMinimum"
-	// ReasonNotDispatched: spec.managedBy is MultiKueue's, but the queue doesn't lead to another cluster. Name another
+	// ReasonNotDispatched: spec.managedBy is MultiKueue's, but the queue doesn't lead to another cluster. Use another
 	// queue, or create the TrainJob without managedBy.
 	ReasonNotDispatched = "NotDispatched"
-	// ReasonRuntimesDiffer: the TrainJob is from another cluster, whose runtime of that name isn't the same. The message
-	// names the difference.
+	// ReasonRuntimesDiffer: the TrainJob is from another cluster, whose runtime of that name differs. The message names
+	// the difference.
 	ReasonRuntimesDiffer = "RuntimesDiffer"
 )
 

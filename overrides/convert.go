@@ -11,8 +11,8 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// ConvertedManager is the manager of the entry of runtimePatches that a TrainJob's lists without managers are converted
-// to.
+// ConvertedManager is the manager of the entry of runtimePatches to which a TrainJob's lists without managers are
+// converted.
 const ConvertedManager = "signalbox.dev/converted"
 
 // HistorySuffix is added to a manager's name where it has an entry of runtimePatches already. The two must stay apart:

@@ -15,8 +15,8 @@ import (
 // fewest nodes that a TrainJob may be admitted with. A TrainJob without it has its runtime's.
 const MinParallelismAnnotation = "kueue.x-k8s.io/job-min-parallelism"
 
-// NodesAnnotation is the number of nodes of a partially admitted TrainJob. The integration's entry has it, in the
-// metadata of the Job template of the ReplicatedJob that has fewer pods. In other entries it has no effect.
+// NodesAnnotation is the number of nodes of a partially admitted TrainJob. It is in the integration's entry, in the
+// metadata of the Job template of the ReplicatedJob that has fewer pods, and has no effect in other entries.
 const NodesAnnotation = "signalbox.dev/nodes"
 
 // Nodes returns the number of nodes that a TrainJob requests on a runtime.

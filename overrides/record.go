@@ -14,7 +14,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// RecordAnnotation is on TrainJobs of Trainers whose lists of overrides are not keyed by manager. It holds a Record.
+// RecordAnnotation holds a Record on TrainJobs of Trainers whose lists of overrides have no managers.
 const RecordAnnotation = "signalbox.dev/overrides"
 
 // recordPointer is the annotation's JSON pointer.

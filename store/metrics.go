@@ -7,7 +7,7 @@ import (
 
 var pins = prometheus.NewCounter(prometheus.CounterOpts{
 	Name: "signalbox_runtime_pins_total",
-	Help: "TrainJobs that the bundled Trainer has pinned to the runtime that they run on, with their first start.",
+	Help: "TrainJobs to which the bundled Trainer has pinned a runtime, at their first start.",
 })
 
 func init() { metrics.Registry.MustRegister(pins) }

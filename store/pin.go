@@ -14,9 +14,9 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// PinAnnotation holds the runtime that a TrainJob of the bundled Trainer was first started on: its spec as JSON,
-// compressed by gzip, in base64. It is written together with the start, so that a later edit of the runtime, or its
-// deletion, changes nothing for the TrainJob.
+// PinAnnotation holds the runtime with which a TrainJob of the bundled Trainer was first started: its spec as JSON,
+// compressed by gzip, in base64. The request that starts the TrainJob writes it. Later changes or the deletion of the
+// runtime don't affect the TrainJob.
 const PinAnnotation = "signalbox.dev/runtime"
 
 // maxPin bounds the decompressed size of a pin, in bytes. It is more than an object can hold.

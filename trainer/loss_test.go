@@ -39,7 +39,7 @@ func TestLoss(t *testing.T) {
 	runSteps(t, map[string]scenario{
 		"a pod is lost": {reason: "it is written before the JobSet can fail", job: started, js: runs, wl: wl,
 			arrange: losesPod, sent: []string{told}, events: []string{"Warning PodLost Pod job-node-0-0 was lost with its " +
-				"node; if the JobSet fails, the TrainJob is restarted (so far 0 of 3 times)"}},
+				"node; if the JobSet fails, the TrainJob is restarted (0 of 3 restarts used)"}},
 		"lost, and the JobSet has failed": {reason: "the loss first", job: started, js: failed, wl: wl, arrange: losesPod,
 			sent: []string{told}, events: []string{"Warning PodLost"}},
 		"then it fails": {reason: "the restart is counted before it", job: lost("restarts: 1"), js: failed, wl: wl,

@@ -34,14 +34,14 @@ import (
 
 // Reasons of the condition Blocked, and of the events beside it.
 const (
-	// ReasonNameTaken: an object that the TrainJob needs is there already, and is not the TrainJob's. The message names
-	// it; delete it, or create the TrainJob by another name.
+	// ReasonNameTaken: an object that the TrainJob needs exists and belongs to another owner. The message names it;
+	// delete it, or create the TrainJob by another name.
 	ReasonNameTaken = "NameTaken"
-	// ReasonInvalidJobSet: the JobSet that the TrainJob needs is refused. The message says by whom and why; change the
-	// TrainJob or the runtime.
+	// ReasonInvalidJobSet: the JobSet that the TrainJob needs is rejected. The message has the reason and who rejects
+	// it; change the TrainJob or the runtime.
 	ReasonInvalidJobSet = "InvalidJobSet"
-	// ReasonTooLarge: the runtime doesn't fit into the TrainJob's annotations, where it is pinned at the start. Take
-	// annotations away, or make the runtime smaller.
+	// ReasonTooLarge: the runtime doesn't fit into the TrainJob's annotations, where the start pins it. Remove
+	// annotations, or make the runtime smaller.
 	ReasonTooLarge = "TooLarge"
 )
 

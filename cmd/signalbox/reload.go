@@ -25,25 +25,25 @@ const reloadInterval = 5 * time.Second
 
 var configValid = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "signalbox_config_valid",
-	Help: "1 where the configuration file is what the manager runs with, 0 where it was changed to what can't be; the " +
-		"log says why.",
+	Help: "1 if the manager runs with the present configuration file, 0 if the file was changed and is invalid. The log " +
+		"has the reason.",
 })
 
 var kueueConfigValid = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "signalbox_kueue_config_valid",
-	Help: "1 where Kueue's configuration is what the manager runs with, 0 where it can't be read, or was changed to " +
-		"what contradicts the manager's own; the log says why.",
+	Help: "1 if the manager runs with Kueue's present configuration, 0 if it can't read that or if that conflicts with " +
+		"the manager's own. The log has the reason.",
 })
 
 var releaseInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "signalbox_release_info",
-	Help: "Always 1; the release of each component that the cluster has, and whether this version of Signalbox " +
-		"supports it. Of Kueue and JobSet, as far as their CRDs show it.",
+	Help: "Always 1. release: the release of a component of the cluster; of Kueue and JobSet, as far as their CRDs " +
+		"show it. supported: whether this version of Signalbox supports it.",
 }, []string{"component", "release", "supported"})
 
 var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "signalbox_build_info",
-	Help: "Always 1; version and commit of the manager.",
+	Help: "Always 1. The version and the commit of the manager.",
 }, []string{"version", "commit"})
 
 func init() { metrics.Registry.MustRegister(configValid, kueueConfigValid, releaseInfo, buildInfo) }

@@ -123,9 +123,9 @@ func (r *reference) event(p *packages.Package, row *ast.CompositeLit) {
 		return // a reason of Blocked, which has a table of its own
 	}
 	if note == "%s" && kind == "Normal" {
-		note = "why"
+		note = "the reason"
 	} else if note == "%s" {
-		note = "what is wrong"
+		note = "the error"
 	}
 	r.events[reason] = []string{kind, strings.ReplaceAll(strings.ReplaceAll(note, "%s", "…"), "%d", "…")}
 }
@@ -239,34 +239,35 @@ type table struct {
 func (r *reference) tables() []table {
 	return []table{{
 		"Labels, annotations and managers",
-		"Of Kueue's, TrainJobs take all that Kueue documents for jobs: `kueue.x-k8s.io/queue-name`, " +
-			"`kueue.x-k8s.io/priority-class`, `kueue.x-k8s.io/max-exec-time-seconds` and, on pods, the topology requests.",
-		[]string{"name", ""}, r.names,
+		"Besides these, TrainJobs have the labels and annotations that Kueue documents for jobs: " +
+			"`kueue.x-k8s.io/queue-name`, `kueue.x-k8s.io/priority-class`, `kueue.x-k8s.io/max-exec-time-seconds` and, on " +
+			"pods, the topology requests.",
+		[]string{"name", "use"}, r.names,
 	}, {
 		"States",
 		"`status.state` of a TrainJob, as `kubectl get trainjob` shows it (bundled Trainer).",
-		[]string{"state", "a TrainJob that"}, r.states,
+		[]string{"state", "meaning"}, r.states,
 	}, {
 		"Conditions",
-		"Beside Kubeflow Trainer's `Suspended`, `Complete` and `Failed`. `Admitted`, `QuotaReserved` and `Evicted` say of " +
-			"the TrainJob what Kueue says of its Workload (bundled Trainer).",
-		[]string{"condition", ""}, r.conditions,
+		"Besides Kubeflow Trainer's `Suspended`, `Complete` and `Failed`. `Admitted`, `QuotaReserved` and `Evicted` are " +
+			"copied from the Workload (bundled Trainer).",
+		[]string{"condition", "meaning"}, r.conditions,
 	}, {
 		"Reasons of the condition Blocked",
-		"An event of type Warning with the same reason comes with the condition.",
-		[]string{"reason", ""}, r.reasons,
+		"A Warning event with the same reason accompanies the condition.",
+		[]string{"reason", "meaning, and what to do"}, r.reasons,
 	}, {
 		"Events",
-		"About a TrainJob. Kueue's library adds its own, as for every job: `CreatedWorkload`, `UpdatedWorkload`, " +
-			"`FinishedWorkload` and the like; the first and the last, and `Started`, are left out with the " +
-			"bundled Trainer, where conditions say the same.",
-		[]string{"reason", "type", "says"}, r.events,
+		"Events about TrainJobs. Kueue's library adds those of every job, such as `CreatedWorkload`, `UpdatedWorkload` and " +
+			"`FinishedWorkload`. With the bundled Trainer, conditions replace `CreatedWorkload`, `Started` and " +
+			"`FinishedWorkload`.",
+		[]string{"reason", "type", "message"}, r.events,
 	}, {
 		"Metrics",
-		"In Prometheus' format. The libraries add theirs: `controller_runtime_*`, `workqueue_*`, `rest_client_*`, " +
-			"`leader_election_master_status`, `certwatcher_*`, `go_*`, `process_*`, and `kueue_*` of what Kueue's library " +
-			"counts of TrainJobs.",
-		[]string{"metric", "type", "labels", ""}, r.metrics,
+		"In Prometheus' format. The libraries add `controller_runtime_*`, `workqueue_*`, `rest_client_*`, " +
+			"`leader_election_master_status`, `certwatcher_*`, `go_*`, `process_*`, and Kueue's library `kueue_*` about " +
+			"TrainJobs.",
+		[]string{"metric", "type", "labels", "meaning"}, r.metrics,
 	}}
 }
 
@@ -284,14 +285,14 @@ func (t table) write(out *bytes.Buffer) {
 
 func (r *reference) markdown() []byte {
 	var out bytes.Buffer
-	out.WriteString("# Reference\n\nMade from the source by `make generate`. The chart's values are in " +
+	out.WriteString("# Reference\n\nGenerated from the source by `make generate`. The chart's values are in " +
 		"[its README](../charts/signalbox/README.md), the fields of a TrainJob in `kubectl explain trainjob`.\n")
 	for _, t := range r.tables() {
 		t.write(&out)
 	}
-	out.WriteString("\n## Configuration file\n\n`signalbox --config FILE`; `signalbox config check FILE` says what is " +
-		"wrong with one, by the path of the field, or prints it with its defaults. It begins with " +
-		"`apiVersion: config.signalbox.dev/v1alpha1` and `kind: Configuration`.\n\n| field | |\n| --- | --- |\n")
+	out.WriteString("\n## Configuration file\n\n`signalbox --config FILE`; `signalbox config check FILE` prints the " +
+		"file with its defaults, or each error with the path of its field. It begins with " +
+		"`apiVersion: config.signalbox.dev/v1alpha1` and `kind: Configuration`.\n\n| field | meaning |\n| --- | --- |\n")
 	for _, row := range r.settings {
 		fmt.Fprintf(&out, "| %s |\n", strings.ReplaceAll(strings.Join(row, " | "), "||", "\\|\\|"))
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/signalbox-dev/signalbox/trainer"
 )
 
-var inputs = flag.Int("inputs", 2000, "random sequences of requests")
+var inputs = flag.Int("inputs", 1000, "random sequences of requests")
 
 const self = "signalbox"
 

@@ -26,10 +26,9 @@ import (
 // Reasons of the condition Blocked.
 const (
 	// ReasonUnavailable: gang scheduling is required, and the cluster doesn't serve the API for it, or not all that it
-	// takes.
+	// needs.
 	ReasonUnavailable = "GangSchedulingUnavailable"
-	// ReasonInvalid: the annotations have values that don't exist, or gang scheduling can't go with what else is asked
-	// for.
+	// ReasonInvalid: an annotation has an invalid value, or gang scheduling conflicts with another setting.
 	ReasonInvalid = "InvalidGangScheduling"
 )
 

@@ -16,7 +16,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// baseAnnotation on a JobSet marks its groups as Signalbox's, and has the prefix of their names.
+// baseAnnotation on a JobSet holds the prefix of the names of its groups, and marks them as Signalbox's.
 const baseAnnotation = "signalbox.dev/gang"
 
 // plan is the groups of one start, with the names of their objects.

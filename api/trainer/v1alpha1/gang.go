@@ -3,9 +3,9 @@ package v1alpha1
 // Annotations of TrainJobs and of runtimes that set how the pods of a TrainJob are placed. A TrainJob's take precedence
 // over its runtime's, and these over the manager's configuration (trainer.gangScheduling).
 const (
-	// GangModeAnnotation is one of the GangModes.
+	// GangModeAnnotation on a TrainJob or its runtime is required, preferred or off (docs/gang-scheduling.md).
 	GangModeAnnotation = "signalbox.dev/gang-scheduling"
-	// GangPolicyAnnotation is one of the GangPolicies.
+	// GangPolicyAnnotation on a TrainJob or its runtime is gang (all pods of a group or none) or basic.
 	GangPolicyAnnotation = "signalbox.dev/gang-scheduling-policy"
 )
 

@@ -11,19 +11,21 @@ import (
 // message that Kueue gives. They and GangScheduled are in status.queue.conditions, and in status.conditions too while
 // the TrainJob doesn't run.
 const (
-	// ConditionQuotaReserved says whether the TrainJob has quota, and where it waits for it, why.
+	// ConditionQuotaReserved is True when the TrainJob has quota. While it is False, the message has the reason.
 	ConditionQuotaReserved = "QuotaReserved"
-	// ConditionAdmitted says whether the TrainJob may run: it has quota and has passed its admission checks.
+	// ConditionAdmitted is True when the TrainJob may run: it has quota and has passed its admission checks.
 	ConditionAdmitted = "Admitted"
-	// ConditionEvicted says why the TrainJob lost its quota; it is False when it was admitted again.
+	// ConditionEvicted is True when the TrainJob lost its quota; the message has the reason. It is False after the next
+	// admission.
 	ConditionEvicted = "Evicted"
-	// ConditionBlocked says that the TrainJob can't be queued as it is, and why. It is taken away when it can.
+	// ConditionBlocked is True when the TrainJob can't be queued; the message has the reason and what to do. It is
+	// removed when the TrainJob can be queued.
 	ConditionBlocked = "Blocked"
-	// ConditionStopOverdue says that a TrainJob was stopped, has ended or lost its quota, and that a pod of it still runs
-	// half a minute after its grace period. Its quota is held until the pod has ended.
+	// ConditionStopOverdue is True when a TrainJob was stopped, has finished or lost its quota, and a pod of it still
+	// runs 30 seconds after its grace period. Its quota is held until the pod has ended.
 	ConditionStopOverdue = "StopOverdue"
-	// ConditionGangScheduled says whether the gangs of a running TrainJob are placed, and where one is not, why and since
-	// when. A TrainJob without gangs doesn't have it.
+	// ConditionGangScheduled is True when the gangs of a running TrainJob are placed. While it is False, the message
+	// has the gang, the reason and the time. A TrainJob without gangs doesn't have it.
 	ConditionGangScheduled = "GangScheduled"
 )
 

@@ -107,11 +107,11 @@ type Loss struct {
 }
 
 const (
-	// StopAnnotation of a TrainJob, with any value, stops it: its pods end, its quota is released, and its Workload is
-	// deactivated until the annotation is taken away. It is for users who may change TrainJobs and not Workloads.
+	// StopAnnotation on a TrainJob, with any value, stops it: its pods end, its quota is released, and its Workload is
+	// deactivated until the annotation is removed. It is for users who may change TrainJobs and not Workloads.
 	StopAnnotation = "signalbox.dev/stop"
-	// RestartsAnnotation of a TrainJob is how often it is restarted after its JobSet has failed with pods lost with their
-	// nodes: a whole number, 0 for never. Its own failures don't count. Default DefaultRestarts.
+	// RestartsAnnotation on a TrainJob limits how often it is restarted after its JobSet has failed and pods were lost
+	// with their nodes: a whole number, 0 for never. Other failures don't count. Default DefaultRestarts.
 	RestartsAnnotation = "signalbox.dev/restarts-after-loss"
 	// DefaultRestarts is the default of RestartsAnnotation.
 	DefaultRestarts = 3
@@ -124,25 +124,25 @@ type TrainJobState string
 
 // The states of a TrainJob.
 const (
-	// StateSuspended is a TrainJob that its user has suspended and that is in no queue.
+	// StateSuspended: the user has suspended the TrainJob, and it has no queue.
 	StateSuspended TrainJobState = "Suspended"
-	// StateQueued waits for quota. Condition QuotaReserved says what Kueue says of it.
+	// StateQueued: the TrainJob waits for quota. Condition QuotaReserved has Kueue's reason.
 	StateQueued TrainJobState = "Queued"
-	// StateQuotaReserved has quota and waits for admission checks. Condition Admitted says what for.
+	// StateQuotaReserved: the TrainJob has quota and waits for admission checks. Condition Admitted has the reason.
 	StateQuotaReserved TrainJobState = "QuotaReserved"
-	// StateAdmitted is about to be started.
+	// StateAdmitted: the TrainJob is about to start.
 	StateAdmitted TrainJobState = "Admitted"
-	// StateBlocked can't be queued as it is. Condition Blocked says why.
+	// StateBlocked: the TrainJob can't be queued. Condition Blocked has the reason.
 	StateBlocked TrainJobState = "Blocked"
-	// StateStarting was started; none of its ReplicatedJobs is ready yet.
+	// StateStarting: the TrainJob was started, and none of its ReplicatedJobs is ready.
 	StateStarting TrainJobState = "Starting"
-	// StateRunning has a ReplicatedJob whose pods are ready.
+	// StateRunning: the pods of a ReplicatedJob are ready.
 	StateRunning TrainJobState = "Running"
-	// StateStopping was evicted or suspended, and its pods have not all ended.
+	// StateStopping: the TrainJob was evicted or suspended, and not all of its pods have ended.
 	StateStopping TrainJobState = "Stopping"
-	// StateComplete has ended well.
+	// StateComplete: the TrainJob has succeeded.
 	StateComplete TrainJobState = "Complete"
-	// StateFailed has failed for good.
+	// StateFailed: the TrainJob has failed, and never runs again.
 	StateFailed TrainJobState = "Failed"
 )
 

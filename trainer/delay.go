@@ -1,0 +1,66 @@
+package trainer
+
+import (
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// urgent reports whether a change of status is worth a write of its own at once: an end, or the reason of a stop.
+func urgent(before, after *api.TrainJobStatus) bool {
+	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed, api.ConditionEvicted} {
+		if isTrue(after.Condition(name)) && !isTrue(before.Condition(name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// joinDelay is how long a change of status waits for others to be written with it. A state that is about to be followed
+// by another waits for passingDelay, and so does the end of a step's Job. Other counts of Jobs wait for countsDelay.
+// While a TrainJob starts they wait for startingDelay: its state says as much, and it takes a minute until a thousand
+// pods are ready. An end doesn't wait. When many TrainJobs change at once each waits longer, by eachDelays for every
+// other up to crowdDelay: the API server is busy with their starts, and most have changed again by then.
+const (
+	joinDelay     = 2 * time.Second
+	passingDelay  = 4 * time.Second
+	countsDelay   = 30 * time.Second
+	startingDelay = 2 * time.Minute
+	eachDelays    = 300 * time.Millisecond
+	crowdDelay    = 86 * time.Second
+)
+
+// delayOf returns how long a change of status may wait for others to be written with it, if so many other TrainJobs
+// have had one meanwhile; 0 for not at all.
+func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
+	if urgent(before, after) {
+		return 0
+	}
+	delay, state := joinDelay, api.StateOf(&after.TrainJobStatus)
+	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
+		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
+		equality.Semantic.DeepEqual(before.Queue, after.Queue)
+	recounted := countsAlone && before.State == state && jobsEnded(before) == jobsEnded(after)
+	switch {
+	case recounted && state == api.StateStarting:
+		delay = startingDelay
+	case recounted:
+		delay = countsDelay
+	case countsAlone || state == api.StateAdmitted || state == api.StateStarting:
+		delay = passingDelay
+	}
+	return delay + min(time.Duration(others)*eachDelays, crowdDelay)
+}
+
+// jobsEnded returns how many Jobs of a TrainJob have finished.
+func jobsEnded(status *api.TrainJobStatus) int32 {
+	n := int32(0)
+	for i := range status.JobsStatus {
+		n += ptr.Deref(status.JobsStatus[i].Succeeded, 0) + ptr.Deref(status.JobsStatus[i].Failed, 0)
+	}
+	return n
+}
