@@ -22,14 +22,13 @@ func init() {
 }
 
 func thousandSpecs() {
-	// 8, and the counts once more while Kueue opens a thousand gates.
-	ginkgo.It("costs 9 writes with topology and partial admission", func(ctx context.Context) {
-		thousand(ctx, api.GangOff, 9)
+	ginkgo.It("costs 8 writes with topology and partial admission", func(ctx context.Context) {
+		thousand(ctx, api.GangOff, 8)
 	})
 
 	if hasGangs {
-		// A gang is a Workload and a PodGroup, which are created and deleted, and a condition.
-		ginkgo.It("costs 6 more as a gang", func(ctx context.Context) { thousand(ctx, api.GangRequired, 15) })
+		// A Workload and a PodGroup are created and deleted, and the status is written twice more, with GangScheduled.
+		ginkgo.It("costs 6 more as a gang", func(ctx context.Context) { thousand(ctx, api.GangRequired, 14) })
 	}
 }
 
