@@ -295,6 +295,13 @@ ifneq ($(WAITING),)
 endif
 	@$(BIN)/bench report $(CURDIR)/bench/.raw --out $(CURDIR)/bench/results --suffix '$(if $(KUBERNETES),-kubernetes-$(KUBERNETES))$(if $(QUICK),-quick)'
 
+.PHONY: bench-profile
+bench-profile: cluster-tool ## Take profiles of Signalbox, Kueue and the API server into bench/.raw/profiles: in a burst of BURSTS, and where DEEP TrainJobs wait
+	@echo "Building the benchmarks."
+	@go build -C bench -o $(BIN)/bench . && rm -rf bench/.raw/profiles
+	@profile=bundled; $(LOAD)-profiled.json --bursts $(BURSTS) $(if $(DEEP),--waiting $(DEEP)) --pprof $(CURDIR)/bench/.raw/profiles
+	@ls bench/.raw/profiles
+
 .PHONY: bench-compare
 bench-compare: go ## Name what got worse from page BEFORE_PAGE to AFTER_PAGE (JSON of bench/results) by more than noise
 	@test -n "$(BEFORE_PAGE)" && test -n "$(AFTER_PAGE)" || { echo "Name two pages: make bench-compare BEFORE_PAGE=bench/results/A.json AFTER_PAGE=bench/results/B.json"; exit 1; }

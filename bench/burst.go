@@ -13,6 +13,9 @@ import (
 // status.
 const still = 95 * time.Second
 
+// profiledFor is how much of a burst a profile covers, from its start on.
+const profiledFor = 30 * time.Second
+
 // burst submits n TrainJobs at once and measures until all have finished and their quota is free; where late is true,
 // what is written in the time after it too.
 func (g *ground) burst(ctx context.Context, dir, prefix string, n int, late bool) (*burstRun, error) {
@@ -28,6 +31,9 @@ func (g *ground) burst(ctx context.Context, dir, prefix string, n int, late bool
 		return nil, err
 	}
 	began := time.Now()
+	if n >= lateSize { // not while it is warmed up
+		g.profiles.cpu(ctx, prefix, profiledFor, profiled...)
+	}
 	if err := g.submit(ctx, prefix, n, short); err != nil {
 		return nil, err
 	}

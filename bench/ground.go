@@ -41,6 +41,8 @@ type ground struct {
 	client client.WithWatch
 	audit  string
 	jobs   int // of which something is waited for
+
+	profiles *profiler
 }
 
 // allow has waits take the time that n TrainJobs may take.
@@ -106,7 +108,7 @@ func connect(dir string) (*ground, error) {
 			return nil, err
 		}
 	}
-	g := &ground{audit: audit.Log(dir)}
+	g := &ground{audit: audit.Log(dir), profiles: &profiler{cluster: dir}}
 	g.client, err = client.NewWithWatch(config, client.Options{Scheme: scheme})
 	return g, err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -93,41 +94,51 @@ type waitingRun struct {
 	Faults    map[string]int       `json:"faults"`
 }
 
-// load measures one profile on a control plane that nothing else uses: what a few TrainJobs tell, where few is true,
-// the bursts, and starts while so many others wait.
-func load(ctx context.Context, dir, profile string, few bool, bursts, depths []int, out string) error {
-	g, err := newLoadGround(ctx, dir)
+// loadOptions are what load measures, and where.
+type loadOptions struct {
+	// cluster is the folder of a control plane that was started with profile and that nothing else uses.
+	cluster, profile string
+	// few measures what a few TrainJobs tell, too.
+	few bool
+	// bursts are the TrainJobs of each burst, depths how many wait while others are started.
+	bursts, depths []int
+	// out is the file for what was measured, profiles the folder for profiles; none if it is "".
+	out, profiles string
+}
+
+// load measures one profile.
+func load(ctx context.Context, o loadOptions) error {
+	g, err := newLoadGround(ctx, o.cluster)
 	if err != nil {
 		return err
 	}
-	r := &loadRun{Profile: profile, Machine: machine()}
+	g.profiles.dir = o.profiles
+	r := &loadRun{Profile: o.profile, Machine: machine()}
 	say := func(format string, args ...any) {
-		fmt.Printf("%s  %s: %s\n", time.Now().Format(time.TimeOnly), profile, fmt.Sprintf(format, args...))
+		fmt.Printf("%s  %s: %s\n", time.Now().Format(time.TimeOnly), o.profile, fmt.Sprintf(format, args...))
 	}
-	audited, err := g.runAudit(ctx, dir, say)
+	audited, err := g.runAudit(ctx, o.cluster, say)
 	if err != nil {
 		return err
 	}
 	defer audited.end()
-	if err := r.measure(ctx, g, dir, few, bursts, depths, out, say); err != nil {
+	if err := errors.Join(r.measure(ctx, g, o, say), g.profiles.end()); err != nil {
 		return err
 	}
 	if r.Findings, err = audited.findings(); err != nil {
 		return err
 	}
-	return r.save(out)
+	return r.save(o.out)
 }
 
 // measure runs the benchmarks.
-func (r *loadRun) measure(
-	ctx context.Context, g *ground, dir string, few bool, bursts, depths []int, out string, say func(string, ...any),
-) error {
-	if err := g.warm(ctx, dir); err != nil {
+func (r *loadRun) measure(ctx context.Context, g *ground, o loadOptions, say func(string, ...any)) error {
+	if err := g.warm(ctx, o.cluster); err != nil {
 		return err
 	}
 	say("warm")
-	for i, n := range bursts {
-		b, err := g.burst(ctx, dir, fmt.Sprintf("burst-%d", n), n, few && n == lateSize)
+	for i, n := range o.bursts {
+		b, err := g.burst(ctx, o.cluster, fmt.Sprintf("burst-%d", n), n, o.few && n == lateSize)
 		if err != nil {
 			return err
 		}
@@ -136,25 +147,25 @@ func (r *loadRun) measure(
 			n, b.Seconds, b.WritesPerJob["controllers"], b.LateWrites,
 			b.CPU["controllers"], b.CPU["signalbox"], b.CPU["kube-apiserver"])
 		r.Bursts = append(r.Bursts, *b)
-		if err := r.save(out); err != nil {
+		if err := r.save(o.out); err != nil {
 			return err
 		}
-		if i == len(bursts)-1 && len(depths) == 0 && !few {
+		if i == len(o.bursts)-1 && len(o.depths) == 0 && !o.few {
 			break // the control plane goes with them
 		}
 		if err := g.clear(ctx, n); err != nil {
 			return err
 		}
 	}
-	if few {
-		if err := r.small(ctx, g, dir, say); err != nil {
+	if o.few {
+		if err := r.small(ctx, g, o.cluster, say); err != nil {
 			return err
 		}
-		if err := r.save(out); err != nil {
+		if err := r.save(o.out); err != nil {
 			return err
 		}
 	}
-	return r.deep(ctx, g, dir, depths, out, say)
+	return r.deep(ctx, g, o, say)
 }
 
 func (r *loadRun) save(out string) error {
@@ -185,13 +196,11 @@ func (r *loadRun) small(ctx context.Context, g *ground, dir string, say func(str
 }
 
 // deep measures with ever more TrainJobs waiting, and a restart behind the most of them.
-func (r *loadRun) deep(
-	ctx context.Context, g *ground, dir string, depths []int, out string, say func(string, ...any),
-) error {
-	slices.Sort(depths)
-	w := g.wait(ctx, dir)
+func (r *loadRun) deep(ctx context.Context, g *ground, o loadOptions, say func(string, ...any)) error {
+	slices.Sort(o.depths)
+	w := g.wait(ctx, o.cluster)
 	defer w.seen.end()
-	for _, n := range depths {
+	for _, n := range o.depths {
 		one, err := w.behind(ctx, n)
 		if err != nil {
 			return err
@@ -199,15 +208,15 @@ func (r *loadRun) deep(
 		say("%d waiting: %s p99 %.0f ms",
 			n, span{admitted, started}, quantile(one.LatencyMs[span{admitted, started}.String()], 0.99))
 		r.Waiting = append(r.Waiting, *one)
-		if err := r.save(out); err != nil {
+		if err := r.save(o.out); err != nil {
 			return err
 		}
 	}
-	if len(depths) == 0 || r.Profile == "builtin" {
+	if len(o.depths) == 0 || r.Profile == "builtin" {
 		return nil
 	}
 	var err error
-	if r.Restart, err = w.restart(ctx, depths[len(depths)-1]); err != nil {
+	if r.Restart, err = w.restart(ctx, o.depths[len(o.depths)-1]); err != nil {
 		return err
 	}
 	say("restarted with %d waiting: in step after %.1f s", r.Restart.Waiting, r.Restart.InStepSeconds)

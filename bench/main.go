@@ -31,10 +31,9 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
 	}
-	var dir, out, profile, suffix string
+	var dir, out, suffix string
 	var jobs, rounds int
-	var few bool
-	var bursts, depths []int
+	var o loadOptions
 	cluster := func(c *cobra.Command) *cobra.Command {
 		c.Flags().StringVar(&dir, "cluster", os.Getenv("SIGNALBOX_CLUSTER"),
 			"folder that the control plane left, .cluster of the repository")
@@ -66,15 +65,18 @@ func command() *cobra.Command {
 	one := cluster(&cobra.Command{
 		Use: "load", Short: "Measure one profile: what waits, bursts, and starts while others wait", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return load(cmd.Context(), dir, profile, few, bursts, depths, out)
+			o.cluster = dir
+			return load(cmd.Context(), o)
 		},
 	})
-	one.Flags().StringVar(&profile, "profile", "bundled", "profile that the control plane was started with")
-	one.Flags().StringVar(&out, "out", "bench/.raw/bundled-1.json", "file for what was measured")
-	one.Flags().IntSliceVar(&bursts, "bursts", nil, "TrainJobs of each burst; none by default")
-	one.Flags().IntSliceVar(&depths, "waiting", nil,
+	one.Flags().StringVar(&o.profile, "profile", "bundled", "profile that the control plane was started with")
+	one.Flags().StringVar(&o.out, "out", "bench/.raw/bundled-1.json", "file for what was measured")
+	one.Flags().StringVar(&o.profiles, "pprof", "", "folder for profiles of Signalbox, Kueue and the API server; none by "+
+		"default, because they take time themselves")
+	one.Flags().IntSliceVar(&o.bursts, "bursts", nil, "TrainJobs of each burst; none by default")
+	one.Flags().IntSliceVar(&o.depths, "waiting", nil,
 		"TrainJobs that wait while others are started, each as often as it is named; none by default")
-	one.Flags().BoolVar(&few, "few", false,
+	one.Flags().BoolVar(&o.few, "few", false,
 		"measure what a few tell, too: queued, running, evicted, and what is written after a burst of 100")
 
 	page := &cobra.Command{

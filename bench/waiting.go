@@ -146,6 +146,9 @@ func (w *waiters) behind(ctx context.Context, n int) (*waitingRun, error) {
 	if err := w.fill(ctx, n+starts); err != nil {
 		return nil, err
 	}
+	if err := w.profiles.heap(ctx, fmt.Sprintf("waiting-%d", n), profiled...); err != nil {
+		return nil, err
+	}
 	before, from := w.seen.countOf(waiter, started), time.Now()
 	if err := w.free(ctx); err != nil {
 		return nil, err
@@ -167,6 +170,9 @@ func (w *waiters) behind(ctx context.Context, n int) (*waitingRun, error) {
 	}
 	return r, nil
 }
+
+// restartProfiled is how much of a restart a profile covers.
+const restartProfiled = 20 * time.Second
 
 // restart stops Signalbox while n TrainJobs wait, has some admitted meanwhile, and returns how long it takes from its
 // start until all are looked at, nothing is left to be done, and those that were admitted are started.
@@ -209,6 +215,7 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 		return nil, err
 	}
 	r.ReadySeconds = time.Since(began).Seconds()
+	w.profiles.cpu(ctx, fmt.Sprintf("restart-%d", n), restartProfiled, profiled...)
 	err = w.until(ctx, "Signalbox is in step", func() (bool, error) {
 		if r.StartedSeconds == 0 && w.seen.countOf(waiter, started) >= before+running {
 			r.StartedSeconds = time.Since(began).Seconds()

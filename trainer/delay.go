@@ -1,10 +1,12 @@
 package trainer
 
 import (
+	"slices"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -43,7 +45,7 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 	delay, state := joinDelay, api.StateOf(&after.TrainJobStatus)
 	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
-		equality.Semantic.DeepEqual(before.Queue, after.Queue)
+		equality.Semantic.DeepEqual(untroubled(before), untroubled(after))
 	recounted := countsAlone && before.State == state && jobsEnded(before) == jobsEnded(after)
 	switch {
 	case recounted && state == api.StateStarting:
@@ -54,6 +56,17 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 		delay = passingDelay
 	}
 	return delay + min(time.Duration(others)*eachDelays, crowdDelay)
+}
+
+// untroubled returns the queue's conditions without that a gang is placed, which is no news: its pods count as ready
+// soon.
+func untroubled(status *api.TrainJobStatus) []metav1.Condition {
+	if status.Queue == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(status.Queue.Conditions), func(c metav1.Condition) bool {
+		return c.Type == api.ConditionGangScheduled && c.Status == metav1.ConditionTrue
+	})
 }
 
 // jobsEnded returns how many Jobs of a TrainJob have finished.

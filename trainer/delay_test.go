@@ -53,6 +53,13 @@ func TestDelayOf(t *testing.T) {
 	}
 	starting := status("Suspended=False")
 	starting.State = api.StateStarting
+	gang := func(placed metav1.ConditionStatus) *api.TrainJobStatus {
+		s := pods(0)
+		s.Queue = &api.QueueStatus{Conditions: status("Admitted=True", "GangScheduled="+string(placed)).Conditions}
+		return s
+	}
+	admitted := pods(0)
+	admitted.Queue = &api.QueueStatus{Conditions: status("Admitted=True").Conditions}
 	ready := trainerapi.JobStatus{Name: "launcher", Active: ptr.To[int32](1), Ready: ptr.To[int32](1)}
 	done := trainerapi.JobStatus{Name: "launcher", Succeeded: ptr.To[int32](1)}
 	cases := map[string]struct {
@@ -105,7 +112,10 @@ func TestDelayOf(t *testing.T) {
 			0,
 			4 * time.Second,
 		},
-		"running": {"its user waits for it", pods(0), pods(1), 0, 2 * time.Second},
+		"gang placed":       {"its pods count soon", admitted, gang(metav1.ConditionTrue), 0, 2 * time.Minute},
+		"gang not placed":   {"nothing runs", admitted, gang(metav1.ConditionFalse), 0, 4 * time.Second},
+		"gang placed later": {"it was not", gang(metav1.ConditionFalse), gang(metav1.ConditionTrue), 0, 4 * time.Second},
+		"running":           {"its user waits for it", pods(0), pods(1), 0, 2 * time.Second},
 		"end": {
 			"an end doesn't wait for anybody",
 			status("Suspended=False"),

@@ -51,6 +51,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 		Scheme:                 scheme,
 		Metrics:                metricsOptions(config.Metrics),
 		HealthProbeBindAddress: config.Health.BindAddress,
+		PprofBindAddress:       config.Pprof.BindAddress,
 		WebhookServer: whenMounted{
 			Server: webhook.NewServer(webhook.Options{
 				Host: config.Webhook.Host, Port: config.Webhook.Port, CertDir: config.Webhook.CertDir,

@@ -46,7 +46,9 @@ func (x *plan) startKueue(ctx context.Context) error {
 }
 
 func (x *plan) kueueValues() map[string]any {
-	return map[string]any{"Builtin": x.profile.builtin, "Signalbox": x.profile.signalbox}
+	return map[string]any{
+		"Builtin": x.profile.builtin, "Signalbox": x.profile.signalbox, "Pprof": hostPort(x.ports["kueue-pprof"]),
+	}
 }
 
 // configureKueue makes the ConfigMap that an installed Kueue has its configuration in, where Signalbox reads it.
@@ -98,6 +100,6 @@ func (x *plan) startSignalbox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return x.manager(ctx, "signalbox", map[string]any{"Bundled": x.profile.bundled()},
-		append(env, "GOCOVERDIR="+coverage())...)
+	values := map[string]any{"Bundled": x.profile.bundled(), "Pprof": hostPort(x.ports["signalbox-pprof"])}
+	return x.manager(ctx, "signalbox", values, append(env, "GOCOVERDIR="+coverage())...)
 }

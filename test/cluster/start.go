@@ -63,8 +63,9 @@ func startAll(
 	// Users reach the API server from outside the machine of real nodes at the same port as in there.
 	ports, err := freePorts(map[string]int{"kube-apiserver": built.Port},
 		"etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "coredns", "kueue",
-		"kueue-webhook", "kueue-metrics", "jobset", "jobset-webhook", "jobset-metrics",
-		"trainer", "trainer-webhook", "trainer-metrics", "signalbox", "signalbox-webhook", "signalbox-metrics")
+		"kueue-webhook", "kueue-metrics", "kueue-pprof", "jobset", "jobset-webhook", "jobset-metrics",
+		"trainer", "trainer-webhook", "trainer-metrics", "signalbox", "signalbox-webhook", "signalbox-metrics",
+		"signalbox-pprof")
 	if err != nil {
 		return nil, err
 	}

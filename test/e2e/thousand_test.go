@@ -27,8 +27,8 @@ func thousandSpecs() {
 	})
 
 	if hasGangs {
-		// A Workload and a PodGroup are created and deleted, and the status is written twice more, with GangScheduled.
-		ginkgo.It("costs 6 more as a gang", func(ctx context.Context) { thousand(ctx, api.GangRequired, 14) })
+		// A Workload and a PodGroup are created and deleted.
+		ginkgo.It("costs 4 more as a gang", func(ctx context.Context) { thousand(ctx, api.GangRequired, 12) })
 	}
 }
 

@@ -50,10 +50,13 @@ func doneOf(js *jobset.JobSet) map[string]bool {
 	return done
 }
 
-// placementOf returns how a group is placed; nil before kube-scheduler has tried.
+// placementOf returns how a group is placed; nil before kube-scheduler has tried, and Unknown before it has tried all
+// pods: without those that had scheduling gates it refuses the group for their number.
 func placementOf(group Group, state podGroupState, s seen) *placement {
 	pods := s.pods
 	switch {
+	case state.refused() && slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return untried(&pod, state.name) }):
+		return &placement{status: metav1.ConditionUnknown, unexplained: metav1.NewTime(s.now)}
 	case state.refused():
 		p := &placement{status: metav1.ConditionFalse, reason: state.scheduled.Reason,
 			since: state.scheduled.LastTransitionTime}
@@ -168,7 +171,7 @@ func conditionOf(p *plan, s seen) (condition *metav1.Condition, unexplained meta
 			unexplained = of.unexplained
 		}
 		switch {
-		case of == nil:
+		case of == nil || of.status == metav1.ConditionUnknown:
 			later = append(later, fmt.Sprintf("%s comes later", group))
 		case of.status == metav1.ConditionFalse:
 			refused = append(refused, of.message)
@@ -222,7 +225,18 @@ func messageOf(state podGroupState, pods []corev1.Pod) string {
 
 // unscheduled reports whether a pod's condition is that kube-scheduler could not place it.
 func unscheduled(c corev1.PodCondition) bool {
-	return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
+	return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && !gated(c)
+}
+
+// gated reports whether a pod's condition is that it has scheduling gates, such as Kueue's for a topology. The API
+// server sets it, and it stays until kube-scheduler tries the pod without them.
+func gated(c corev1.PodCondition) bool {
+	return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonSchedulingGated
+}
+
+// untried reports whether a pod of a PodGroup has or had scheduling gates, and kube-scheduler has not tried it yet.
+func untried(pod *corev1.Pod, podGroup string) bool {
+	return isOf(pod, podGroup) && slices.ContainsFunc(pod.Status.Conditions, gated)
 }
 
 // preempted reports whether a pod's condition is that kube-scheduler takes its place for another.
@@ -236,7 +250,7 @@ func Retain(kept, pod *corev1.Pod) {
 	kept.CreationTimestamp = pod.CreationTimestamp
 	kept.Spec.NodeName, kept.Spec.SchedulingGroup = pod.Spec.NodeName, pod.Spec.SchedulingGroup
 	for _, c := range pod.Status.Conditions {
-		if unscheduled(c) || preempted(c) {
+		if unscheduled(c) || gated(c) || preempted(c) {
 			kept.Status.Conditions = append(kept.Status.Conditions, c)
 		}
 	}

@@ -60,6 +60,12 @@ func TestConditionOf(t *testing.T) {
 		"no pod says": {"the PodGroup's message is used until a pod has one", said(metav1.ConditionFalse, 3), nil, nil,
 			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: general" +
 				"; gang launcher (1 pod) comes later", 3, false},
+		"gated": {"it was tried without the pods that have gates", said(metav1.ConditionFalse, 3), nil,
+			[]corev1.Pod{pod("train-1-node", general137), gatedPod("train-1-node")}, "", 0, false},
+		"gated, of another": {"other pods' gates don't matter", said(metav1.ConditionFalse, 3), nil,
+			[]corev1.Pod{pod("train-1-node", no), gatedPod("train-1-launcher")},
+			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: " + no +
+				"; gang launcher (1 pod) comes later", 3, true},
 		"the first": {"a later group isn't missing", said(metav1.ConditionTrue, 4), nil, nil,
 			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true},
 		"both": {"the time is the last one's", said(metav1.ConditionTrue, 4), said(metav1.ConditionTrue, 6), nil,
@@ -74,6 +80,8 @@ func TestConditionOf(t *testing.T) {
 	waits.Status.Conditions = pod("", "waiting for minCount pods from a gang to appear").Status.Conditions
 	tells.Status.Conditions = pod("", no).Status.Conditions
 	before.CreationTimestamp = at(2)
+	lateGated := gatedPod("train-1-node")
+	lateGated.CreationTimestamp = at(7)
 	victim := corev1.Pod{Spec: before.Spec, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler,
 		Message: "preempting to accommodate a higher priority pod", LastTransitionTime: at(8)}}}}
@@ -89,6 +97,8 @@ func TestConditionOf(t *testing.T) {
 		"a new pod without room": {"the PodGroup's condition doesn't change again", said(metav1.ConditionTrue, 4), nil,
 			[]corev1.Pod{waits, tells}, "False Unschedulable gang node (9 pods) was placed, and new pods of it can't be, " +
 				"since 2026-11-21T10:07:00Z: " + no + "; gang launcher (1 pod) comes later", 7, false},
+		"a new pod with a gate": {"Kueue opens it", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{lateGated},
+			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, false},
 		"a pod of before": {"its condition is about to change", said(metav1.ConditionTrue, 4), nil, []corev1.Pod{before},
 			"True Scheduled gang node (9 pods) is placed; gang launcher (1 pod) comes later", 4, true},
 	})
@@ -112,6 +122,15 @@ func TestConditionOf(t *testing.T) {
 				t.Errorf("%s: got %q, %v; want %q, %t", c.reason, text, unexplained, c.want, c.explained)
 			}
 		})
+	}
+}
+
+// gatedPod returns a pod of a group that waits for its scheduling gates to be opened, or to be tried afterwards.
+func gatedPod(group string) corev1.Pod {
+	return corev1.Pod{
+		Spec: corev1.PodSpec{SchedulingGroup: &corev1.PodSchedulingGroup{PodGroupName: &group}},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled,
+			Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated}}},
 	}
 }
 
@@ -246,6 +265,12 @@ func TestRetain(t *testing.T) {
 	Retain(kept, pod)
 	if len(kept.Status.Conditions) != 2 {
 		t.Errorf("a preempted pod says so: got %v", kept.Status.Conditions)
+	}
+	kept = &corev1.Pod{}
+	gated := gatedPod("g")
+	Retain(kept, &gated)
+	if !untried(kept, "g") {
+		t.Errorf("a pod says that it has scheduling gates: got %v", kept.Status.Conditions)
 	}
 	pod.Status.Conditions[0].Reason = corev1.PodReasonTerminationByKubelet
 	pod.Status.Conditions[1].Status = corev1.ConditionTrue

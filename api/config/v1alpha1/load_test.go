@@ -20,6 +20,8 @@ func TestParse(t *testing.T) {
 		"an unknown field": {"a slip of the pen is not ignored", head + "kueue: {manageJobsWithoutQueuename: true}\n",
 			`unknown field "kueue.manageJobsWithoutQueuename"`},
 		"a wrong type": {"the field is named", head + "concurrency: many\n", "concurrency"},
+		"an address of profiles": {"the path and the value are named", head + "pprof: {bindAddress: here}\n",
+			`pprof.bindAddress: Invalid value: "here"`},
 		"an address": {"the path and the value are named", head + "health: {bindAddress: here}\n",
 			`health.bindAddress: Invalid value: "here"`},
 		"metrics off": {"0 switches them off", head + `metrics: {bindAddress: "0"}` + "\n", ""},

@@ -21,6 +21,8 @@ type Configuration struct {
 	Health Endpoint `json:"health"`
 	// Metrics is the server of Prometheus metrics.
 	Metrics Metrics `json:"metrics"`
+	// Pprof is the server of Go's profiles (net/http/pprof).
+	Pprof Pprof `json:"pprof"`
 	// Webhook is the server of the admission webhooks.
 	Webhook Webhook `json:"webhook"`
 	// LeaderElection chooses the one replica that reconciles. All replicas serve webhooks.
@@ -63,6 +65,13 @@ type Metrics struct {
 	// Secure serves metrics over TLS, with a generated certificate, to clients whose token is valid and who may get the
 	// non-resource URL /metrics. Default false: over HTTP, to all clients.
 	Secure bool `json:"secure"`
+}
+
+// Pprof is the server of Go's profiles (net/http/pprof).
+type Pprof struct {
+	// BindAddress is HOST:PORT, as Kueue's pprofBindAddress. All who reach it read the profiles: listen on 127.0.0.1, and
+	// use kubectl port-forward. Default "": profiles aren't served.
+	BindAddress string `json:"bindAddress,omitempty"`
 }
 
 // Endpoint is an address to listen on.

@@ -28,6 +28,9 @@ func (c *Configuration) validate() field.ErrorList {
 
 func (c *Configuration) validateAddresses() field.ErrorList {
 	errs := validateAddress(field.NewPath("health", "bindAddress"), c.Health.BindAddress)
+	if c.Pprof.BindAddress != "" {
+		errs = append(errs, validateAddress(field.NewPath("pprof", "bindAddress"), c.Pprof.BindAddress)...)
+	}
 	if c.Metrics.BindAddress == "0" {
 		return errs
 	}
