@@ -296,6 +296,8 @@ endif
 	@$(BIN)/bench report $(CURDIR)/bench/.raw --out $(CURDIR)/bench/results --suffix '$(if $(KUBERNETES),-kubernetes-$(KUBERNETES))$(if $(QUICK),-quick)'
 
 .PHONY: bench-profile
+bench-profile: BURSTS = 500
+bench-profile: DEEP = 10000
 bench-profile: cluster-tool ## Take profiles of Signalbox, Kueue and the API server into bench/.raw/profiles: in a burst of BURSTS, and where DEEP TrainJobs wait
 	@echo "Building the benchmarks."
 	@go build -C bench -o $(BIN)/bench . && rm -rf bench/.raw/profiles

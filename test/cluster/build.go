@@ -293,7 +293,9 @@ func (b build) run(ctx context.Context, args ...string) error {
 	if b.cgo {
 		enabled = "1"
 	}
-	cmd.Env = append(os.Environ(), "CGO_ENABLED="+enabled, "GOFLAGS=-mod=readonly -buildvcs=false")
+	// Flags of the environment stay: what is compiled with others is compiled twice.
+	flags := os.Getenv("GOFLAGS") + " -mod=readonly -buildvcs=false"
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+enabled, "GOFLAGS="+flags)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	done := showProgress(os.Stderr, b.label)
