@@ -31,15 +31,20 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
 	}
-	var dir, out, suffix string
+	root.AddCommand(gangsCommand(), loadCommand(), reportCommand(), compareCommand(), traceCommand())
+	return root
+}
+
+// clusterFlag adds the flag that names the control plane to measure on.
+func clusterFlag(c *cobra.Command, dir *string) {
+	c.Flags().StringVar(dir, "cluster", os.Getenv("SIGNALBOX_CLUSTER"),
+		"folder that the control plane left, .cluster of the repository")
+}
+
+func gangsCommand() *cobra.Command {
+	var dir, out string
 	var jobs, rounds int
-	var o loadOptions
-	cluster := func(c *cobra.Command) *cobra.Command {
-		c.Flags().StringVar(&dir, "cluster", os.Getenv("SIGNALBOX_CLUSTER"),
-			"folder that the control plane left, .cluster of the repository")
-		return c
-	}
-	gang := cluster(&cobra.Command{
+	c := &cobra.Command{
 		Use: "gangs", Short: "What gang scheduling costs", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if jobs < 1 || rounds < 1 {
@@ -57,38 +62,44 @@ func command() *cobra.Command {
 			fmt.Print("\n" + text)
 			return write(filepath.Join(out, time.Now().Format(time.DateOnly)+"-gangs"), result, text)
 		},
-	})
-	gang.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
-	gang.Flags().IntVar(&jobs, "jobs", 40, "TrainJobs in each run")
-	gang.Flags().IntVar(&rounds, "rounds", 3, "runs of each kind, alternating")
+	}
+	clusterFlag(c, &dir)
+	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
+	c.Flags().IntVar(&jobs, "jobs", 40, "TrainJobs in each run")
+	c.Flags().IntVar(&rounds, "rounds", 3, "runs of each kind, alternating")
+	return c
+}
 
-	one := cluster(&cobra.Command{
+func loadCommand() *cobra.Command {
+	var o loadOptions
+	c := &cobra.Command{
 		Use: "load", Short: "Measure one profile: what waits, bursts, and starts while others wait", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.cluster = dir
-			return load(cmd.Context(), o)
-		},
-	})
-	one.Flags().StringVar(&o.profile, "profile", "bundled", "profile that the control plane was started with")
-	one.Flags().StringVar(&o.out, "out", "bench/.raw/bundled-1.json", "file for what was measured")
-	one.Flags().StringVar(&o.profiles, "pprof", "", "folder for profiles of Signalbox, Kueue and the API server; none by "+
+		RunE: func(cmd *cobra.Command, _ []string) error { return load(cmd.Context(), o) },
+	}
+	clusterFlag(c, &o.cluster)
+	c.Flags().StringVar(&o.profile, "profile", "bundled", "profile that the control plane was started with")
+	c.Flags().StringVar(&o.out, "out", "bench/.raw/bundled-1.json", "file for what was measured")
+	c.Flags().StringVar(&o.profiles, "pprof", "", "folder for profiles of Signalbox, Kueue and the API server; none by "+
 		"default, because they take time themselves")
-	one.Flags().IntSliceVar(&o.bursts, "bursts", nil, "TrainJobs of each burst; none by default")
-	one.Flags().IntSliceVar(&o.depths, "waiting", nil,
+	c.Flags().IntSliceVar(&o.bursts, "bursts", nil, "TrainJobs of each burst; none by default")
+	c.Flags().IntSliceVar(&o.depths, "waiting", nil,
 		"TrainJobs that wait while others are started, each as often as it is named; none by default")
-	one.Flags().BoolVar(&o.few, "few", false,
+	c.Flags().BoolVar(&o.few, "few", false,
 		"measure what a few tell, too: queued, running, evicted, and what is written after a burst of 100")
+	return c
+}
 
-	page := &cobra.Command{
+func reportCommand() *cobra.Command {
+	var out, suffix string
+	c := &cobra.Command{
 		Use: "report FOLDER", Short: "Compare what runs of load have measured", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return report(args[0], filepath.Join(out, time.Now().Format(time.DateOnly)+suffix))
 		},
 	}
-	page.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
-	page.Flags().StringVar(&suffix, "suffix", "", "end of the page's name after the day, such as -kubernetes-1.37")
-	root.AddCommand(gang, one, page, compareCommand(), traceCommand())
-	return root
+	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
+	c.Flags().StringVar(&suffix, "suffix", "", "end of the page's name after the day, such as -kubernetes-1.37")
+	return c
 }
 
 func compareCommand() *cobra.Command {

@@ -105,5 +105,9 @@ func (p *profiler) server(component string) (string, *http.Client, error) {
 	if err := yaml.Unmarshal(content, &config); err != nil {
 		return "", nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return "http://" + config.PprofBindAddress + config.Pprof.BindAddress, http.DefaultClient, nil
+	address := config.PprofBindAddress + config.Pprof.BindAddress // each has its own field only
+	if address == "" {
+		return "", nil, fmt.Errorf("%s has no address for profiles; use make bench-profile", path)
+	}
+	return "http://" + address, http.DefaultClient, nil
 }

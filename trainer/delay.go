@@ -45,7 +45,7 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 	delay, state := joinDelay, api.StateOf(&after.TrainJobStatus)
 	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
-		equality.Semantic.DeepEqual(untroubled(before), untroubled(after))
+		equality.Semantic.DeepEqual(exceptPlaced(before), exceptPlaced(after))
 	recounted := countsAlone && before.State == state && jobsEnded(before) == jobsEnded(after)
 	switch {
 	case recounted && state == api.StateStarting:
@@ -58,9 +58,9 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 	return delay + min(time.Duration(others)*eachDelays, crowdDelay)
 }
 
-// untroubled returns the queue's conditions without that a gang is placed, which is no news: its pods count as ready
-// soon.
-func untroubled(status *api.TrainJobStatus) []metav1.Condition {
+// exceptPlaced returns the queue's conditions except GangScheduled=True. It isn't worth a write of its own: the pods of
+// a gang that is placed are ready soon.
+func exceptPlaced(status *api.TrainJobStatus) []metav1.Condition {
 	if status.Queue == nil {
 		return nil
 	}

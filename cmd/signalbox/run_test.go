@@ -79,7 +79,7 @@ func configured(t *testing.T) (*configapi.Configuration, string) {
 	return config, health
 }
 
-// TestRun runs the whole manager: it becomes ready, and ends without an error when it is asked to.
+// TestRun runs the whole manager: it becomes ready, serves profiles, and ends without an error when it is asked to.
 func TestRun(t *testing.T) {
 	newServer(t)
 	config, health := configured(t)
@@ -87,26 +87,33 @@ func TestRun(t *testing.T) {
 	var port int
 	_, port = freeAddress(t)
 	config.Trainer.Progress.Port = int32(port)
+	config.Pprof.BindAddress, _ = freeAddress(t)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, config) }()
-	ready := func(context.Context) (bool, error) {
-		select {
-		case err := <-ended:
-			return false, fmt.Errorf("it has ended: %w", err)
-		default:
+	serves := func(url string) func(context.Context) (bool, error) {
+		return func(context.Context) (bool, error) {
+			select {
+			case err := <-ended:
+				return false, fmt.Errorf("it has ended: %w", err)
+			default:
+			}
+			response, err := http.Get(url)
+			if err != nil {
+				return false, nil
+			}
+			return response.StatusCode == http.StatusOK, response.Body.Close()
 		}
-		response, err := http.Get("http://" + health + "/readyz")
+	}
+	for _, url := range []string{
+		"http://" + health + "/readyz", "http://" + config.Pprof.BindAddress + "/debug/pprof/cmdline",
+	} {
+		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, serves(url))
 		if err != nil {
-			return false, nil
+			t.Fatalf("%s: %v", url, err)
 		}
-		return response.StatusCode == http.StatusOK, response.Body.Close()
 	}
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, ready)
 	stop()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := <-ended; err != nil {
 		t.Errorf("asked to end: got %v", err)
 	}

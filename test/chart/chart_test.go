@@ -43,7 +43,7 @@ var sets = map[string]string{
 		"true}, dashboard: {enabled: true, annotations: {grafana_folder: Batch}}}\nreload: true\n" +
 		"trainer: {progress: {enabled: true}, gangScheduling: {mode: preferred}}\n" +
 		"multiKueue: {workerSubjects: [{kind: User, name: manager}]}\n" +
-		"config: {concurrency: 9, clientConnection: {qps: 50}}",
+		"config: {concurrency: 9, clientConnection: {qps: 50}, pprof: {bindAddress: \"127.0.0.1:6060\"}}",
 }
 
 const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"

@@ -9,7 +9,9 @@ if [ $# -ne 1 ] || [ ! -f "$(dirname "$0")/components/$1/go.mod" ]; then
 	exit 2
 fi
 cd "$(dirname "$0")/components"
-required() { awk '$1 ~ /\./ && $2 ~ /^v[0-9]/ {print $1, $2} $1 == "require" && $3 ~ /^v/ {print $2, $3}' "$1/go.mod" | sort; }
+required() {
+	awk '$1 ~ /\./ && $2 ~ /^v[0-9]/ {print $1, $2} $1 == "require" && $3 ~ /^v/ {print $2, $3}' "$1/go.mod" | sort
+}
 raised=()
 while read -r module has wanted; do
 	if [ "$has" != "$wanted" ] && [ "$(printf '%s\n%s\n' "$has" "$wanted" | sort -V | tail -1)" = "$wanted" ]; then

@@ -12,6 +12,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // reasonPodsMissing of the condition GangScheduled: pods of a gang that was placed are gone.
@@ -236,7 +237,7 @@ func gated(c corev1.PodCondition) bool {
 
 // untried reports whether a pod of a PodGroup has or had scheduling gates, and kube-scheduler has not tried it yet.
 func untried(pod *corev1.Pod, podGroup string) bool {
-	return isOf(pod, podGroup) && slices.ContainsFunc(pod.Status.Conditions, gated)
+	return isOf(pod, podGroup) && !store.PodEnded(pod) && slices.ContainsFunc(pod.Status.Conditions, gated)
 }
 
 // preempted reports whether a pod's condition is that kube-scheduler takes its place for another.

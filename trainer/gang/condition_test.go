@@ -62,6 +62,10 @@ func TestConditionOf(t *testing.T) {
 				"; gang launcher (1 pod) comes later", 3, false},
 		"gated": {"it was tried without the pods that have gates", said(metav1.ConditionFalse, 3), nil,
 			[]corev1.Pod{pod("train-1-node", general137), gatedPod("train-1-node")}, "", 0, false},
+		"gated, and gone soon": {"it won't be tried", said(metav1.ConditionFalse, 3), nil,
+			[]corev1.Pod{pod("train-1-node", no), failedPod(gatedPod("train-1-node"))},
+			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: " + no +
+				"; gang launcher (1 pod) comes later", 3, true},
 		"gated, of another": {"other pods' gates don't matter", said(metav1.ConditionFalse, 3), nil,
 			[]corev1.Pod{pod("train-1-node", no), gatedPod("train-1-launcher")},
 			"False Unschedulable gang node (9 pods) can't be placed, since 2026-11-21T10:03:00Z: " + no +
@@ -132,6 +136,11 @@ func gatedPod(group string) corev1.Pod {
 		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled,
 			Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated}}},
 	}
+}
+
+func failedPod(pod corev1.Pod) corev1.Pod {
+	pod.Status.Phase = corev1.PodFailed
+	return pod
 }
 
 // A PodGroup of which pods are gone stays placed for kube-scheduler.

@@ -69,8 +69,8 @@ type Metrics struct {
 
 // Pprof is the server of Go's profiles (net/http/pprof).
 type Pprof struct {
-	// BindAddress is HOST:PORT, as Kueue's pprofBindAddress. All who reach it read the profiles: listen on 127.0.0.1, and
-	// use kubectl port-forward. Default "": profiles aren't served.
+	// BindAddress is HOST:PORT, as Kueue's pprofBindAddress. Clients aren't authenticated: listen on 127.0.0.1, and use
+	// kubectl port-forward. Default "": profiles aren't served.
 	BindAddress string `json:"bindAddress,omitempty"`
 }
 
