@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -25,7 +26,7 @@ func runAudit(scheme *runtime.Scheme) *auditor {
 	a := &auditor{stop: cancel}
 	watcher, err := audit.NewWatcher(config(cluster.kubeconfig("")), scheme)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	a.patience(5 * time.Second)
+	a.patience(usually, 10*usually)
 	go func() {
 		if err := watcher.Run(ctx, 500*time.Millisecond, &a.lasting, func(f audit.Finding) { a.tell(f.String()) },
 			nil); err != nil && ctx.Err() == nil {
@@ -35,14 +36,26 @@ func runAudit(scheme *runtime.Scheme) *auditor {
 	return a
 }
 
-// patience sets how long a finding must last. SIGNALBOX_AUDIT_PATIENCE overrides it: test/holes expects specs to fail
-// early.
-func (a *auditor) patience(d time.Duration) {
+// usually is how long a finding must last unless a spec says otherwise.
+const usually = 5 * time.Second
+
+// burstEnds is how long the TrainJobs of a burst may take together. The last of them holds its quota for most of that
+// time without a pod, because JobSet makes the Jobs of one JobSet after the other's.
+const burstEnds = 4 * time.Minute
+
+// ofBurst is the patience of a spec that submits a burst, until the spec has ended.
+func (a *auditor) ofBurst() {
+	a.patience(usually, burstEnds)
+	ginkgo.DeferCleanup(func() { a.patience(usually, 10*usually) })
+}
+
+// patience sets how long a finding must last: other than quota for nothing, and quota for nothing.
+// SIGNALBOX_AUDIT_PATIENCE overrides both: test/holes expects specs to fail early.
+func (a *auditor) patience(other, idle time.Duration) {
 	if less, err := time.ParseDuration(os.Getenv("SIGNALBOX_AUDIT_PATIENCE")); err == nil {
-		a.lasting.SetPatience(less, less)
-		return
+		other, idle = less, less
 	}
-	a.lasting.SetPatience(d, 45*time.Second+d)
+	a.lasting.SetPatience(other, idle)
 }
 
 func (a *auditor) tell(finding string) {

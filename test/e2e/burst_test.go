@@ -22,6 +22,7 @@ var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a tain
 	burst := func(ctx context.Context, gpus int64, limit func(by map[string]int, all int)) {
 		ginkgo.GinkgoHelper()
 		g := newGround(ctx, map[string]int64{"a100": 64, "h100": 64})
+		audited.ofBurst()
 		g.runtime(ctx, "torch", "1s")
 		from := cluster.auditEnd()
 		var all []*api.TrainJob
@@ -31,7 +32,7 @@ var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a tain
 				tj.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{Requests: some, Limits: some}
 			})))
 		}
-		gomega.Eventually(g.finished(ctx), "4m", "500ms").Should(gomega.Equal(jobs))
+		gomega.Eventually(g.finished(ctx), burstEnds, "500ms").Should(gomega.Equal(jobs))
 		gomega.Eventually(func() int {
 			finished := 0
 			var list kueue.WorkloadList

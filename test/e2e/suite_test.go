@@ -135,6 +135,15 @@ var _ = ginkgo.AfterEach(func() {
 	gomega.Expect(audited.afterSpec()).To(gomega.BeEmpty(), "signalbox audit")
 })
 
+// The log of a suite is long; why specs failed stands at its end again.
+var _ = ginkgo.ReportAfterSuite("why specs failed", func(report ginkgo.Report) {
+	for _, spec := range report.SpecReports {
+		if spec.Failed() {
+			fmt.Printf("%s\n%s\n", spec.FullText(), spec.FailureMessage())
+		}
+	}
+})
+
 var installed atomic.Pointer[overrides.Dialect]
 
 // dialect is how the Trainer of the control plane takes overrides.

@@ -140,13 +140,14 @@ func trainerSpecs() {
 	ginkgo.It("finishes a burst of 50 whose runtime tolerates a taint of its own, 50 of 50", func(ctx context.Context) {
 		const jobs = 50
 		g := newGround(ctx, map[string]int64{"a100": 64, "h100": 64})
+		audited.ofBurst()
 		g.runtime(ctx, "torch", "1s")
 		from := cluster.auditEnd()
 		var all []*api.TrainJob
 		for i := range jobs {
 			all = append(all, g.submit(ctx, g.trainJob(fmt.Sprintf("burst-%03d", i), "torch", 1)))
 		}
-		gomega.Eventually(g.finished(ctx), "4m", "500ms").Should(gomega.Equal(jobs))
+		gomega.Eventually(g.finished(ctx), burstEnds, "500ms").Should(gomega.Equal(jobs))
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		starts := g.startsOf(ctx, all)
 		gomega.Expect(starts).To(gomega.Equal(jobs))
