@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
@@ -106,8 +105,10 @@ func GateArguments(ctx context.Context, reader client.Reader, namespace string) 
 // withDefaults returns the settings with Kueue's defaults in the place of those that aren't set.
 func withDefaults(config *configapi.Kueue, release string) *configapi.Kueue {
 	a := newAdoption(config)
-	a.WaitForPodsReady = new(ptr.Deref(config.WaitForPodsReady, false))
 	a.gates(nil, release)
+	if a.WaitForPodsReady == nil {
+		a.podsReady(nil, release)
+	}
 	return a.Kueue
 }
 
@@ -119,17 +120,11 @@ func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration, release str
 		a.differ("manageJobsWithoutQueueName", theirs.ManageJobsWithoutQueueName, ours.ManageJobsWithoutQueueName)
 	}
 	a.namespaces(theirs)
-	waits := theirs.WaitForPodsReady != nil
-	if ours.WaitForPodsReady == nil {
-		a.WaitForPodsReady = &waits
-	} else if *ours.WaitForPodsReady != waits {
-		a.errs = append(a.errs, fmt.Errorf("waitForPodsReady is set there: %t, and kueue.waitForPodsReady is %t here; "+
-			"take it out here", waits, *ours.WaitForPodsReady))
-	}
 	a.labels(theirs.Integrations)
 	a.retention(theirs.ObjectRetentionPolicies)
 	a.multiKueue(theirs.MultiKueue)
 	a.gates(theirs.FeatureGates, release)
+	a.podsReady(theirs.WaitForPodsReady, release)
 	return a.Kueue, errors.Join(a.errs...)
 }
 

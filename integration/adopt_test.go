@@ -24,12 +24,29 @@ func TestAdopt(t *testing.T) {
 		theirs string // "" where there is no ConfigMap
 		down   string
 		args   []string // of Kueue's Deployment; none without them
+		// release is Kueue's; the newest by default.
+		release string
 		// want changes our settings to what is adopted; refused is what the error says instead.
 		want    func(*configapi.Kueue)
 		refused []string
 	}{
 		"defaults": {reason: "theirs are known then", theirs: external,
-			want: func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) }},
+			want: func(*configapi.Kueue) {}},
+		"defaults of 0.18": {reason: "it doesn't wait for pods by default", theirs: external, release: "0.18",
+			want: func(k *configapi.Kueue) { k.WaitForPodsReady, k.FeatureGates = new(false), defaultGates("0.18") }},
+		"of a later Kueue": {reason: "it waits for pods by default", theirs: external, release: "0.21",
+			want: func(*configapi.Kueue) {}},
+		"no waiting for pods": {reason: "the gate turns the default off",
+			theirs: external + "waitForPodsReady: {timeout: 1m}\nfeatureGates: {DisableWaitForPodsReady: true}\n",
+			want: func(k *configapi.Kueue) {
+				k.WaitForPodsReady, k.FeatureGates = new(false), map[string]bool{"DisableWaitForPodsReady": true}
+			}},
+		"waiting for pods turned off here": {reason: "Kueue would evict everything", theirs: external,
+			ours:    func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) },
+			refused: []string{"waitForPodsReady is on there: true, and kueue.waitForPodsReady is false here; take it out here"}},
+		"waiting for pods turned on here": {reason: "the condition may be wanted at once", theirs: external,
+			ours: func(k *configapi.Kueue) { k.WaitForPodsReady = new(true) },
+			want: func(*configapi.Kueue) {}},
 		"theirs": {reason: "nobody repeats them",
 			theirs: external[:len(external)-2] + ", labelKeysToCopy: [team]}\nwaitForPodsReady: {timeout: 1m}\n" +
 				"objectRetentionPolicies: {workloads: {afterDeactivatedByKueue: 1h}}\n" +
@@ -40,14 +57,14 @@ func TestAdopt(t *testing.T) {
 			}},
 		"MultiKueue": {reason: "its queues lead to other clusters",
 			theirs: external + "multiKueue: {externalFrameworks: [{name: " + externalFramework + "}]}\n",
-			want:   func(k *configapi.Kueue) { k.WaitForPodsReady, k.MultiKueue = new(false), new(true) }},
+			want:   func(k *configapi.Kueue) { k.MultiKueue = new(true) }},
 		"no MultiKueue": {reason: "Kueue has no adapter for TrainJobs", theirs: external,
 			ours:    func(k *configapi.Kueue) { k.MultiKueue = new(true) },
 			refused: []string{"multiKueue.externalFrameworks lists " + externalFramework + " there: false"}},
 		"command line": {reason: "Kueue's chart puts the gates there", theirs: external,
 			args: []string{"--zap-log-level=2", "--feature-gates=PartialAdmission=false, GateOfAnotherKueue=true,Odd=1x"},
 			want: func(k *configapi.Kueue) {
-				k.WaitForPodsReady, k.FeatureGates = new(false), map[string]bool{"PartialAdmission": false}
+				k.FeatureGates = map[string]bool{"PartialAdmission": false}
 			}},
 		"another command line": {reason: "every difference is named", theirs: external,
 			ours:    func(k *configapi.Kueue) { k.FeatureGates = map[string]bool{"PartialAdmission": true} },
@@ -67,13 +84,13 @@ func TestAdopt(t *testing.T) {
 			want: func(*configapi.Kueue) {}},
 		"other settings": {reason: "every difference is named, with both values",
 			ours: func(k *configapi.Kueue) {
-				k.WaitForPodsReady, k.LabelKeysToCopy, k.AfterDeactivated = new(true), []string{"a"}, hour
+				k.WaitForPodsReady, k.LabelKeysToCopy, k.AfterDeactivated = new(false), []string{"a"}, hour
 				k.FeatureGates = map[string]bool{"PartialAdmission": true}
 			},
 			theirs: external + "manageJobsWithoutQueueName: true\nfeatureGates: {PartialAdmission: false}\n" +
 				"managedJobsNamespaceSelector: {matchLabels: {team: a}}\n",
 			refused: []string{"manageJobsWithoutQueueName is true there and kueue.manageJobsWithoutQueueName false here",
-				"waitForPodsReady is set there: false, and kueue.waitForPodsReady is true here",
+				"waitForPodsReady is on there: true, and kueue.waitForPodsReady is false here",
 				`managedJobsNamespaceSelector is "team=a" there and kueue.managedJobsNamespaceSelector "kubernetes.io/`,
 				"labelKeysToCopy is [] there and kueue.labelKeysToCopy [a] here",
 				"afterDeactivated is not set there and kueue.afterDeactivated 1h0m0s here",
@@ -97,11 +114,13 @@ func TestAdopt(t *testing.T) {
 		"nothing said": {reason: "Kueue must know that TrainJobs are managed", theirs: head,
 			refused: []string{"ConfigMap kueue-system/kueue-manager-config key a.yaml: ",
 				"integrations.externalFrameworks does not list", "add it"}},
-		"no configuration": {reason: "it may be elsewhere",
-			want: func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) }},
-		"another configuration": {reason: "it is not Kueue's", theirs: "kind: Other",
-			want: func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) }},
-		"no YAML": {reason: "it can't be read", theirs: "{", refused: []string{"key a.yaml: "}},
+		"no configuration": {reason: "it may be elsewhere", want: func(*configapi.Kueue) {}},
+		"no configuration, 0.18": {reason: "it may be elsewhere", release: "0.18",
+			want: func(k *configapi.Kueue) { k.WaitForPodsReady, k.FeatureGates = new(false), defaultGates("0.18") }},
+		"no configuration, ours": {reason: "what is said here counts",
+			ours: func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) }, want: func(*configapi.Kueue) {}},
+		"another configuration": {reason: "it is not Kueue's", theirs: "kind: Other", want: func(*configapi.Kueue) {}},
+		"no YAML":               {reason: "it can't be read", theirs: "{", refused: []string{"key a.yaml: "}},
 		"unreadable": {reason: "it isn't known", theirs: external, down: "ConfigMap",
 			refused: []string{errDown.Error()}},
 	}
@@ -123,7 +142,10 @@ func TestAdopt(t *testing.T) {
 				kueue.Spec.Template.Spec.Containers = []corev1.Container{{Name: "manager", Args: c.args}}
 				objects = append(objects, kueue)
 			}
-			got, err := Adopt(t.Context(), cluster(t, c.down, objects...), ours, Kueue.Newest)
+			if c.release == "" {
+				c.release = Kueue.Newest
+			}
+			got, err := Adopt(t.Context(), cluster(t, c.down, objects...), ours, c.release)
 			for _, refused := range c.refused {
 				if err == nil || !strings.Contains(err.Error(), refused) {
 					t.Errorf("%s: got %v, want %q in it", c.reason, err, refused)

@@ -10,6 +10,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -109,6 +111,9 @@ func (h *harness) client(cached bool) client.Client {
 			if err := write("patch", "/"+sub, o, nil, p); err != nil {
 				return err
 			}
+			if wl, ok := o.(*kueue.Workload); ok && p.Type() == types.ApplyPatchType && isPodsReady(wl.Status.Conditions) {
+				return h.applied(ctx, c, wl)
+			}
 			return c.SubResource(sub).Patch(ctx, o, p, opts...)
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
@@ -119,6 +124,21 @@ func (h *harness) client(cached bool) client.Client {
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		},
 	})
+}
+
+func isPodsReady(conditions []metav1.Condition) bool {
+	return len(conditions) == 1 && conditions[0].Type == kueue.WorkloadPodsReady
+}
+
+// applied applies a condition as the API server does, which merges conditions by their type. The fake one doesn't know
+// that they have keys, and would drop the others.
+func (h *harness) applied(ctx context.Context, c client.Client, wl *kueue.Workload) error {
+	condition := wl.Status.Conditions[0]
+	if err := c.Get(ctx, client.ObjectKeyFromObject(wl), wl); err != nil {
+		return err
+	}
+	apimeta.SetStatusCondition(&wl.Status.Conditions, condition)
+	return c.Status().Update(ctx, wl)
 }
 
 // rendered writes a TrainJob, and does with it what the API server does by the mutating webhook.

@@ -98,6 +98,8 @@ type queueing struct {
 	choice    *store.Choice        // the runtime; nil if it isn't known
 	effective *overrides.Effective // shared: it must not be changed
 	podSets   []kueue.PodSet
+	// current are the TrainJob's Workloads that have these PodSets.
+	current []*kueue.Workload
 	// foreign is the Record of a previous Trainer; nil if there is none.
 	foreign *overrides.Record
 	// blocked is why the TrainJob can't be queued, or can't go on; nil if nothing is wrong.
@@ -192,7 +194,27 @@ func (o *observed) fits(wl *kueue.Workload) bool {
 	case o.ended() || !o.suspended() || o.queue.blocked != nil:
 		return true
 	}
+	return o.hasPodSets(wl)
+}
+
+// hasPodSets reports whether a Workload has the PodSets which the TrainJob is queued for. jobframework asks about a
+// prebuilt Workload that it has read itself.
+func (o *observed) hasPodSets(wl *kueue.Workload) bool {
+	if slices.Contains(o.workloads.own, wl) {
+		return slices.Contains(o.queue.current, wl)
+	}
 	return podsets.Equal(o.queue.podSets, wl.Spec.PodSets)
+}
+
+// compare finds the Workloads that have the PodSets which the TrainJob is queued for. It is done once: comparing pod
+// specs is what most of a decision costs.
+func (o *observed) compare() {
+	o.queue.current = nil
+	for _, wl := range o.workloads.own {
+		if podsets.Equal(o.queue.podSets, wl.Spec.PodSets) {
+			o.queue.current = append(o.queue.current, wl)
+		}
+	}
 }
 
 // finalized reports whether a Workload has the finalizer that keeps its quota.

@@ -59,6 +59,7 @@ func observation(d overrides.Dialect, change ...func(*observed)) *observed {
 	for _, c := range change {
 		c(o)
 	}
+	o.compare()
 	return o
 }
 
@@ -133,8 +134,12 @@ func TestFits(t *testing.T) {
 			o := observation(overrides.Kubeflow23)
 			wl := o.workloads.own[0]
 			c.change(o, wl)
+			o.compare()
 			if got := o.fits(wl); got != c.want {
 				t.Errorf("%s: got %t", c.reason, got)
+			}
+			if got := o.fits(wl.DeepCopy()); got != c.want {
+				t.Errorf("%s: got %t of a copy, as jobframework has it of a prebuilt Workload", c.reason, got)
 			}
 			if got := o.match() == wl; got != c.want {
 				t.Errorf("%s: match got %t", c.reason, got)

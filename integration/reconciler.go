@@ -71,6 +71,7 @@ type policy struct {
 	ownerKinds []schema.GroupVersionKind // that may own TrainJobs
 	ownerUsers []string                  // that may create TrainJobs which these own
 	multiKueue bool                      // Kueue's configuration lists TrainJob for MultiKueue
+	podsReady  podsReadiness
 }
 
 // Reconciler keeps TrainJobs and their Workloads in line. A reconcile observes, lets jobframework and pure functions
@@ -84,9 +85,12 @@ type Reconciler struct {
 	clock     clock.Clock
 	policy    policy
 	placement Placement
-	jobs      *jobframework.JobReconciler
+	jobs      frameworks
 	caches
 }
+
+// frameworks are jobframework's reconcilers: one of them keeps condition PodsReady, too.
+type frameworks struct{ plain, podsReady *jobframework.JobReconciler }
 
 // caches are all that a Reconciler keeps between reconciles. They can be lost.
 type caches struct {
@@ -108,10 +112,14 @@ func NewReconciler(config Config) (*Reconciler, error) {
 	trainer := config.Installed.Trainer()
 	countFromZero(trainer)
 	sink := trainer.recorder(config.Recorder)
+	waits := jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{})
 	return &Reconciler{
 		client: config.Client, reader: config.Reader, store: config.Store, recorder: events.NewRecorder(sink),
 		installed: config.Installed, clock: config.Clock, policy: p, placement: config.Placement,
-		jobs:   jobframework.NewReconciler(config.Client, sink, options(config, p)...),
+		jobs: frameworks{
+			plain:     jobframework.NewReconciler(config.Client, sink, options(config, p)...),
+			podsReady: jobframework.NewReconciler(config.Client, sink, append(options(config, p), waits)...),
+		},
 		caches: caches{memory: newMemory(), crowds: newCrowds(), memo: overrides.NewMemo(memoized)},
 	}, nil
 }
@@ -120,7 +128,7 @@ func policyOf(config Config) (policy, error) {
 	p := policy{
 		features: readGates(), limits: config.Limits, podsWithin: config.PodsWithin,
 		manageAll: config.Kueue.ManageJobsWithoutQueueName, ownerUsers: config.Kueue.OwnerIdentities,
-		multiKueue: ptr.Deref(config.Kueue.MultiKueue, false),
+		multiKueue: ptr.Deref(config.Kueue.MultiKueue, false), podsReady: podsReadinessOf(config.Kueue.WaitForPodsReady),
 	}
 	var err error
 	if p.selector, err = metav1.LabelSelectorAsSelector(config.Kueue.ManagedJobsNamespaceSelector); err != nil {
@@ -144,9 +152,6 @@ func options(config Config, p policy) []jobframework.Option {
 		jobframework.WithLabelKeysToCopy(sets.New(config.Kueue.LabelKeysToCopy...)),
 		jobframework.WithClock(config.Clock),
 		jobframework.WithCache(schdcache.New(config.Client)), // jobframework asks it which LocalQueues have own metrics
-	}
-	if ptr.Deref(config.Kueue.WaitForPodsReady, false) {
-		options = append(options, jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{}))
 	}
 	if after := config.Kueue.AfterDeactivated; after != nil {
 		options = append(options, jobframework.WithObjectRetentionPolicies(&kueueconfig.ObjectRetentionPolicies{
@@ -185,11 +190,18 @@ func (r *Reconciler) framework(
 	ctx context.Context, request reconcile.Request, o *observed,
 ) (reconcile.Result, plan, error) {
 	a := &asked{}
-	result, err := r.jobs.ReconcileGenericJob(ctx, request, &job{o, a, r.policy.features.admission()})
+	jobs := r.jobs.plain
+	podsReady, later := r.policy.podsReady.awaited(o)
+	if podsReady {
+		jobs = r.jobs.podsReady
+	}
+	result, err := jobs.ReconcileGenericJob(ctx, request, &job{o, a, r.policy.features.admission()})
 	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) || errors.Is(err, errStillRunning) {
 		err = nil // conditions have the reason, or pods do; what lifts it triggers a reconcile
 	}
-	return result, afterwards(o, a, err != nil), err
+	p := afterwards(o, a, err != nil)
+	p.later(later)
+	return result, p, err
 }
 
 // conclude returns the result of a reconcile.

@@ -120,6 +120,7 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if err := r.setMinCount(o); err != nil {
 		return blocked(ReasonInvalidMinimum, err)
 	}
+	o.compare()
 	if err := o.place.check(o); err != nil {
 		return err
 	}

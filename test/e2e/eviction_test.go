@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"context"
+	"os"
 	"slices"
+	"strings"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
@@ -115,6 +117,24 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 			gomega.BeTrue(), "nothing of the admission is left in its entry")
 	})
 })
+
+func init() {
+	// Kueue 0.18 doesn't wait for pods by default, and a gate of 0.19 turns it off.
+	if os.Getenv("SIGNALBOX_KUEUE") == "0.18" ||
+		strings.Contains(os.Getenv("SIGNALBOX_KUEUE_GATES"), "DisableWaitForPodsReady") {
+		return
+	}
+	ginkgo.Describe("Kueue that waits for pods by default", ginkgo.Label("kueue"), func() {
+		ginkgo.It("learns within minutes that they are ready, and evicts nothing", func(ctx context.Context) {
+			g := newGround(ctx, map[string]int64{"a100": 16})
+			g.runtime(ctx, "torch", "forever")
+			tj := g.submit(ctx, g.trainJob("ready", "torch", 1))
+			gomega.Eventually(running(ctx, tj)).Should(gomega.BeTrue())
+			gomega.Eventually(condition(ctx, tj, kueue.WorkloadPodsReady), "7m", "1s").Should(gomega.Equal("True/Started"))
+			gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(1))
+		})
+	})
+}
 
 var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, func() {
 	ginkgo.BeforeAll(func() {

@@ -133,7 +133,8 @@ type Kueue struct {
 	// kueue-system.
 	ManagedJobsNamespaceSelector *metav1.LabelSelector `json:"managedJobsNamespaceSelector,omitempty"`
 	// WaitForPodsReady maintains the Workloads' PodsReady condition, which Kueue's waitForPodsReady uses. Default
-	// Kueue's setting, and false if its configuration isn't found.
+	// Kueue's setting. If that isn't set either, Kueue 0.19 evicts Workloads whose pods aren't ready within half an hour;
+	// the condition is then maintained from the fifth minute after the admission on.
 	WaitForPodsReady *bool `json:"waitForPodsReady,omitempty"`
 	// LabelKeysToCopy are labels that are copied from TrainJobs to Workloads (Kueue: integrations.labelKeysToCopy).
 	// Default Kueue's setting.

@@ -1,0 +1,90 @@
+package integration
+
+import (
+	"fmt"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/features"
+	"sigs.k8s.io/kueue/pkg/workload"
+)
+
+// podsReadyDefault is the first release of Kueue whose waitForPodsReady is on without being configured: a Workload
+// whose condition PodsReady isn't true is evicted half an hour after its admission
+// (SetDefaults_Configuration, DefaultWaitForPodsReadyTimeout).
+const podsReadyDefault = "0.19"
+
+// podsReadyAfter is how long after its admission a Workload has condition PodsReady if Kueue waits for pods by default
+// only. It must be far less than Kueue's half hour; TrainJobs that end before it cost no write.
+const podsReadyAfter = 5 * time.Minute
+
+// podsReadiness says when Workloads have condition PodsReady.
+type podsReadiness int
+
+const (
+	// podsReadyNever: Kueue doesn't read it.
+	podsReadyNever podsReadiness = iota
+	// podsReadyLate: Kueue reads it by default, to evict TrainJobs whose pods never get ready.
+	podsReadyLate
+	// podsReadyAlways: somebody has configured Kueue to wait for pods.
+	podsReadyAlways
+)
+
+// podsReadinessOf reads a setting that was adopted from Kueue.
+func podsReadinessOf(setting *bool) podsReadiness {
+	switch {
+	case setting == nil:
+		return podsReadyLate
+	case *setting:
+		return podsReadyAlways
+	}
+	return podsReadyNever
+}
+
+// podsReady adopts whether Kueue waits for pods. The feature gates must have been adopted before. The setting stays
+// unset if Kueue waits by default only.
+func (a *adoption) podsReady(theirs *kueueconfig.WaitForPodsReady, release string) {
+	byDefault := !newer(podsReadyDefault, release)
+	waits := (theirs != nil || byDefault) && !a.FeatureGates[string(features.DisableWaitForPodsReady)]
+	switch ours := a.WaitForPodsReady; {
+	case ours != nil && *ours != waits:
+		a.errs = append(a.errs, fmt.Errorf("waitForPodsReady is on there: %t, and kueue.waitForPodsReady is %t here; "+
+			"take it out here", waits, *ours))
+	case ours == nil && (theirs != nil || !waits):
+		a.WaitForPodsReady = &waits
+	}
+}
+
+// due returns after how long the Workload of a TrainJob gets condition PodsReady: 0 if it is due, and false if it isn't
+// to have one.
+func (p podsReadiness) due(wl *kueue.Workload, now time.Time) (time.Duration, bool) {
+	switch p {
+	case podsReadyAlways:
+		return 0, true
+	case podsReadyNever:
+		return 0, false
+	case podsReadyLate:
+	}
+	if wl == nil {
+		return 0, false
+	}
+	if apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadPodsReady) != nil {
+		return 0, true // it must not stay as it was before an eviction
+	}
+	if !workload.IsAdmitted(wl) {
+		return 0, false
+	}
+	admitted := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
+	return max(podsReadyAfter-now.Sub(admitted.LastTransitionTime.Time), 0), true
+}
+
+// awaited reports whether the Workload gets condition PodsReady now, and if it gets one later, after how long.
+func (p podsReadiness) awaited(o *observed) (now bool, later time.Duration) {
+	if p == podsReadyLate && o.ended() {
+		return false, 0
+	}
+	after, has := p.due(o.match(), o.now)
+	return has && after == 0, after
+}

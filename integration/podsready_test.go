@@ -1,0 +1,114 @@
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// runReady starts a TrainJob, all of whose pods are ready.
+func (h *harness) runReady() *jobset.JobSet {
+	h.t.Helper()
+	h.run()
+	js := h.build("job")
+	h.setReady(js, 1)
+	return js
+}
+
+func (h *harness) setReady(js *jobset.JobSet, ready int32) {
+	h.t.Helper()
+	js.Status.ReplicatedJobsStatus = []jobset.ReplicatedJobStatus{{Name: "node", Ready: ready, Active: 1}}
+	h.updateStatus(js)
+}
+
+// podsReady returns status and reason of the Workload's condition PodsReady; "" if it has none.
+func (h *harness) podsReady() string {
+	h.t.Helper()
+	c := apimeta.FindStatusCondition(h.workload().Status.Conditions, kueue.WorkloadPodsReady)
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + " " + c.Reason
+}
+
+// TestPodsReadyByDefault holds that no TrainJob that runs is evicted by Kueue 0.19, which by default evicts half an hour
+// after the admission what has no condition PodsReady; and that a short one costs no write for it.
+func TestPodsReadyByDefault(t *testing.T) {
+	forEach(t, func(t *testing.T, h *harness, _ overrides.Dialect) {
+		js := h.runReady()
+		h.settle("job")
+		admitted := apimeta.FindStatusCondition(h.workload().Status.Conditions, kueue.WorkloadAdmitted).LastTransitionTime
+		again, err := h.reconcile("job")
+		if left := admitted.Add(5 * time.Minute).Sub(h.clock.Now()); err != nil || h.podsReady() != "" ||
+			again.RequeueAfter <= 0 || again.RequeueAfter > left {
+			t.Fatalf("it is looked at again in time: got %v, %v, %q; %s are left", again, err, h.podsReady(), left)
+		}
+		h.clock.SetTime(admitted.Add(5*time.Minute - time.Second))
+		if h.settle("job"); h.podsReady() != "" {
+			t.Errorf("a short TrainJob costs no write: got %q", h.podsReady())
+		}
+		h.clock.Step(time.Second)
+		if h.settle("job"); h.podsReady() != "True Started" {
+			t.Errorf("after five minutes: got %q", h.podsReady())
+		}
+		h.setReady(js, 0)
+		if h.settle("job"); h.podsReady() != "False WaitForRecovery" {
+			t.Errorf("a pod has failed: got %q", h.podsReady())
+		}
+		h.setReady(js, 1)
+		if h.settle("job"); h.podsReady() != "True Recovered" {
+			t.Errorf("it was replaced: got %q", h.podsReady())
+		}
+		h.clock.Step(time.Second)
+		h.evict(kueue.WorkloadEvictedByPreemption)
+		wl := h.workload()
+		apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{Type: kueue.WorkloadAdmitted,
+			Status: metav1.ConditionFalse, Reason: "NoReservation", LastTransitionTime: metav1.NewTime(h.clock.Now())})
+		h.updateStatus(wl)
+		h.reconcile("job")
+		h.reconcile("job")
+		if h.podsReady() != "False WaitForStart" {
+			t.Errorf("the next run must not count as ready: got %q", h.podsReady())
+		}
+	})
+}
+
+// TestPodsReadyUnready holds that Kueue can evict by default what never gets ready.
+func TestPodsReadyUnready(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	h.setReady(h.runReady(), 0)
+	h.clock.Step(5 * time.Minute)
+	if h.settle("job"); h.podsReady() != "False WaitForStart" {
+		t.Errorf("got %q", h.podsReady())
+	}
+}
+
+// TestPodsReadyConfigured holds what a setting says.
+func TestPodsReadyConfigured(t *testing.T) {
+	for name, test := range map[string]struct {
+		waits     bool
+		now, late string
+	}{
+		"on":  {true, "True Started", "True Started"},
+		"off": {false, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled, func(c *configapi.Configuration) { c.Kueue.WaitForPodsReady = &test.waits })
+			h.runReady()
+			if h.settle("job"); h.podsReady() != test.now {
+				t.Errorf("at once: got %q", h.podsReady())
+			}
+			h.clock.Step(time.Hour)
+			if h.settle("job"); h.podsReady() != test.late {
+				t.Errorf("after an hour: got %q", h.podsReady())
+			}
+		})
+	}
+}
