@@ -277,7 +277,8 @@ BURSTS ?= 100,500
 LARGE ?= 2000
 WAITING ?= 100,1000
 DEEP ?= 100,100,5000,10000,10000,10000
-LOAD = $(BIN)/cluster run --profile $$profile $(RELEASES) -- $(BIN)/bench load --profile $$profile --out $(CURDIR)/bench/.raw/$$profile
+# MEMORY=1Gi is the manager's memory limit, in the place of the chart's.
+LOAD = $(if $(MEMORY),SIGNALBOX_MEMORY=$(MEMORY)) $(BIN)/cluster run --profile $$profile $(RELEASES) -- $(BIN)/bench load --profile $$profile $(if $(QUEUES),--queues $(QUEUES)) --out $(CURDIR)/bench/.raw/$$profile
 .PHONY: bench
 bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PROFILES, ROUNDS, BURSTS, WAITING, DEEP, LARGE; QUICK=1 for minutes); page, JSON and plots go to bench/results
 	@echo "Building the benchmarks."
@@ -303,6 +304,14 @@ bench-profile: cluster-tool ## Take profiles of Signalbox, Kueue and the API ser
 	@go build -C bench -o $(BIN)/bench . && rm -rf bench/.raw/profiles
 	@profile=bundled; $(LOAD)-profiled.json --bursts $(BURSTS) $(if $(DEEP),--waiting $(DEEP)) --pprof $(CURDIR)/bench/.raw/profiles
 	@ls bench/.raw/profiles
+
+CHURN_WAITING ?= 1000
+CHURN_QUEUES ?= 100
+.PHONY: bench-churn
+bench-churn: cluster-tool ## Measure preemption storms and floods of edits while CHURN_WAITING TrainJobs wait in CHURN_QUEUES LocalQueues, and what of them stays in the manager; HOURS=2.4 for a day at ten times the speed
+	@echo "Building the benchmarks."
+	@go build -C bench -o $(BIN)/bench .
+	@$(BIN)/cluster run --profile bundled $(RELEASES) -- $(BIN)/bench churn --out $(CURDIR)/bench/results --waiting $(CHURN_WAITING) --queues $(CHURN_QUEUES) $(if $(HOURS),--for $(HOURS)h)
 
 .PHONY: bench-compare
 bench-compare: go ## Name what got worse from page BEFORE_PAGE to AFTER_PAGE (JSON of bench/results) by more than noise

@@ -10,7 +10,6 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,6 +40,7 @@ type ground struct {
 	client client.WithWatch
 	audit  string
 	jobs   int // of which something is waited for
+	queues queues
 
 	profiles *profiler
 }
@@ -135,7 +135,8 @@ func newGround(ctx context.Context, dir string) (*ground, error) {
 	return g, g.apply(ctx, manifest+"\n---\n"+runtimeManifest)
 }
 
-func (g *ground) apply(ctx context.Context, manifest string) error {
+// apply creates what a manifest has, and more, and waits until the ClusterQueues among it are active.
+func (g *ground) apply(ctx context.Context, manifest string, more ...client.Object) error {
 	for _, text := range strings.Split(manifest, "\n---\n") {
 		var kind metav1.TypeMeta
 		if err := yaml.Unmarshal([]byte(text), &kind); err != nil {
@@ -152,11 +153,12 @@ func (g *ground) apply(ctx context.Context, manifest string) error {
 			return fmt.Errorf("%s: %w", kind.Kind, err)
 		}
 	}
-	return g.until(ctx, "the ClusterQueue is active", func() (bool, error) {
-		var cq kueue.ClusterQueue
-		err := g.client.Get(ctx, client.ObjectKey{Name: "bench"}, &cq)
-		return err == nil && apimeta.IsStatusConditionTrue(cq.Status.Conditions, kueue.ClusterQueueActive), err
-	})
+	for _, o := range more {
+		if err := g.client.Create(ctx, o); err != nil {
+			return fmt.Errorf("%T %s: %w", o, o.GetName(), err)
+		}
+	}
+	return g.until(ctx, "the ClusterQueues are active", func() (bool, error) { return g.active(ctx) })
 }
 
 // trainJob returns a suspended TrainJob of two nodes of one GPU.
@@ -183,8 +185,14 @@ func trainJob(name string, mode api.GangMode) *api.TrainJob {
 
 // until waits for a condition.
 func (g *ground) until(ctx context.Context, what string, holds func() (bool, error)) error {
+	return g.untilEvery(ctx, 100*time.Millisecond, what, holds)
+}
+
+// untilEvery waits for a condition that costs time to look at.
+func (g *ground) untilEvery(ctx context.Context, interval time.Duration, what string,
+	holds func() (bool, error)) error {
 	if err := wait.PollUntilContextTimeout(
-		ctx, 100*time.Millisecond, patience+time.Duration(g.jobs)*patienceEach, true,
+		ctx, interval, patience+time.Duration(g.jobs)*patienceEach, true,
 		func(context.Context) (bool, error) { return holds() },
 	); err != nil {
 		return fmt.Errorf("waiting until %s: %w", what, err)

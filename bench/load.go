@@ -102,13 +102,18 @@ type loadOptions struct {
 	few bool
 	// bursts are the TrainJobs of each burst, depths how many wait while others are started.
 	bursts, depths []int
+	// queues is the number of LocalQueues.
+	queues queues
 	// out is the file for what was measured, profiles the folder for profiles; none if it is "".
 	out, profiles string
 }
 
 // load measures one profile.
 func load(ctx context.Context, o loadOptions) error {
-	g, err := newLoadGround(ctx, o.cluster)
+	if err := o.queues.validate(); err != nil {
+		return err
+	}
+	g, err := newLoadGround(ctx, o.cluster, o.queues)
 	if err != nil {
 		return err
 	}

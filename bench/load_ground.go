@@ -45,32 +45,17 @@ metadata: {name: h100}
 spec: {nodeLabels: {pool: h100}, tolerations: [{key: pool, value: h100, effect: NoSchedule}]}
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
-kind: ClusterQueue
-metadata: {name: bench}
-spec:
-  namespaceSelector: {}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu]
-    flavors:
-    - {name: a100, resources: [{name: nvidia.com/gpu, nominalQuota: 64}]}
-    - {name: h100, resources: [{name: nvidia.com/gpu, nominalQuota: 64}]}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: LocalQueue
-metadata: {namespace: bench, name: bench}
-spec: {clusterQueue: bench}
----
-apiVersion: kueue.x-k8s.io/v1beta2
 kind: WorkloadPriorityClass
 metadata: {name: holder}
 value: 100
 `
 
-func newLoadGround(ctx context.Context, dir string) (*ground, error) {
+func newLoadGround(ctx context.Context, dir string, q queues) (*ground, error) {
 	g, err := connect(dir)
 	if err != nil {
 		return nil, err
 	}
+	g.queues = q
 	for _, pool := range []string{"a100", "h100"} {
 		for i := range 8 {
 			capacity := corev1.ResourceList{
@@ -91,14 +76,15 @@ func newLoadGround(ctx context.Context, dir string) (*ground, error) {
 		}
 	}
 	return g, g.apply(ctx, loadManifest+"\n---\n"+runtimeManifest+"\n---\n"+
-		strings.NewReplacer("name: torch,", "name: "+long+",", "run-for: 1s", "run-for: 24h").Replace(runtimeManifest))
+		strings.NewReplacer("name: torch,", "name: "+long+",", "run-for: 1s", "run-for: 24h").Replace(runtimeManifest),
+		q.objects()...)
 }
 
-// loadJob returns a TrainJob of one pod of one GPU, for a queue.
-func loadJob(name string) *api.TrainJob {
+// loadJob returns a TrainJob of one pod of one GPU, in a LocalQueue.
+func loadJob(name, queue string) *api.TrainJob {
 	return &api.TrainJob{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, Labels: map[string]string{constants.QueueLabel: "bench"},
+			Namespace: namespace, Name: name, Labels: map[string]string{constants.QueueLabel: queue},
 		},
 		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
 			RuntimeRef: trainerapi.RuntimeRef{
@@ -125,7 +111,7 @@ func short(*api.TrainJob) {}
 // submit creates n TrainJobs.
 func (g *ground) submit(ctx context.Context, prefix string, n int, change func(*api.TrainJob)) error {
 	return atOnce(n, func(i int) error {
-		job := loadJob(fmt.Sprintf("%s-%05d", prefix, i))
+		job := loadJob(fmt.Sprintf("%s-%05d", prefix, i), g.queues.of(i))
 		change(job)
 		if err := g.client.Create(ctx, job); err != nil {
 			return fmt.Errorf("submitting: %w", err)

@@ -31,7 +31,7 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(gangsCommand(), loadCommand(), reportCommand(), compareCommand(), traceCommand())
+	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), reportCommand(), compareCommand(), traceCommand())
 	return root
 }
 
@@ -39,6 +39,13 @@ func command() *cobra.Command {
 func clusterFlag(c *cobra.Command, dir *string) {
 	c.Flags().StringVar(dir, "cluster", os.Getenv("SIGNALBOX_CLUSTER"),
 		"folder that the control plane left, .cluster of the repository")
+}
+
+// queuesFlag adds the flag for the number of queues.
+func queuesFlag(c *cobra.Command, q *queues, usually queues) {
+	c.Flags().IntVar((*int)(q), "queues", int(usually),
+		fmt.Sprintf("LocalQueues, 1 or a multiple of %d: %d to a ClusterQueue, %d to a cohort",
+			localOfCohort, localOfCluster, localOfCohort))
 }
 
 func gangsCommand() *cobra.Command {
@@ -84,8 +91,29 @@ func loadCommand() *cobra.Command {
 	c.Flags().IntSliceVar(&o.bursts, "bursts", nil, "TrainJobs of each burst; none by default")
 	c.Flags().IntSliceVar(&o.depths, "waiting", nil,
 		"TrainJobs that wait while others are started, each as often as it is named; none by default")
+	queuesFlag(c, &o.queues, 1)
 	c.Flags().BoolVar(&o.few, "few", false,
 		"measure what a few tell, too: queued, running, evicted, and what is written after a burst of 100")
+	return c
+}
+
+func churnCommand() *cobra.Command {
+	var o churnOptions
+	var out string
+	c := &cobra.Command{
+		Use: "churn", Short: "Measure what preemptions and edits cost, and what of them stays in the manager",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.out = filepath.Join(out, time.Now().Format(time.DateOnly)+"-churn")
+			return churn(cmd.Context(), o)
+		},
+	}
+	clusterFlag(c, &o.cluster)
+	queuesFlag(c, &o.queues, localOfCohort)
+	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
+	c.Flags().IntVar(&o.waiting, "waiting", 1000, "TrainJobs that wait")
+	c.Flags().IntVar(&o.rounds, "rounds", 4, "rounds, at the least")
+	c.Flags().DurationVar(&o.over, "for", 0, "how long rounds are begun, if that is longer")
 	return c
 }
 

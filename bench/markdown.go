@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"strings"
 )
 
@@ -15,6 +18,7 @@ var glance = []struct{ group, figure string }{
 	{"A burst of 500", "finished"},
 	{"A burst of 500", "TrainJobs per second"},
 	{"A burst of 500", "admitted → started, p99, ms"},
+	{"A burst of 500", span{submitted, bound}.String() + ", p50, ms"},
 	{"A burst of 500", "CPU seconds of the same per 1,000"},
 	{"A burst of 500", shareName},
 	{"A burst of 2000", "TrainJobs per second"},
@@ -89,7 +93,26 @@ func (f *figure) runs() string {
 	if len(words) == 0 {
 		return ""
 	}
-	return "Runs: " + strings.Join(words, ", ") + ".\n\n"
+	return "Runs: " + strings.Join(words, ", ") + "." + f.confidence() + "\n\n"
+}
+
+// confidence says how sure it is that a median lies in its brackets. Whatever the distribution, the median of n
+// independent measurements is missed by all of them with probability 2^(1-n).
+func (f *figure) confidence() string {
+	sure := map[int]bool{}
+	for _, all := range f.Measured {
+		if len(all) > 1 {
+			sure[len(all)] = true
+		}
+	}
+	var words []string
+	for _, n := range slices.Backward(slices.Sorted(maps.Keys(sure))) {
+		words = append(words, fmt.Sprintf("%.0f %% of %d runs", 100*(1-math.Pow(2, float64(1-n))), n))
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return " Brackets are a confidence interval of the median: " + strings.Join(words, ", ") + "."
 }
 
 // fewer says how often the figure was measured, where that is less than the first of its group.

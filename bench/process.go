@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"sigs.k8s.io/yaml"
@@ -186,22 +187,31 @@ func metricsOf(cluster string) (managerMetrics, error) {
 	return managerMetrics("http://" + config.Metrics.BindAddress + "/metrics"), nil
 }
 
-// queue returns how often the manager has looked at a TrainJob since it was started, and how many are left to be
-// looked at.
-func (m managerMetrics) queue(ctx context.Context) (reconciled, left int, err error) {
+// families reads the manager's metrics.
+func (m managerMetrics) families(ctx context.Context) (map[string]*dto.MetricFamily, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, string(m), nil)
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	defer response.Body.Close()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(response.Body)
 	if err != nil {
-		return 0, 0, fmt.Errorf("the manager's metrics: %w", err)
+		return nil, fmt.Errorf("the manager's metrics: %w", err)
+	}
+	return families, nil
+}
+
+// queue returns how often the manager has looked at a TrainJob since it was started, and how many are left to be
+// looked at.
+func (m managerMetrics) queue(ctx context.Context) (reconciled, left int, err error) {
+	families, err := m.families(ctx)
+	if err != nil {
+		return 0, 0, err
 	}
 	for _, metric := range families["controller_runtime_reconcile_total"].GetMetric() {
 		reconciled += int(metric.GetCounter().GetValue())

@@ -230,7 +230,7 @@ func (s span) String() string { return fmt.Sprintf("%s → %s", s.from, s.to) }
 
 // spans are those that are reported.
 var spans = []span{
-	{submitted, queued}, {admitted, started}, {started, built}, {built, pod}, {pod, bound},
+	{submitted, queued}, {admitted, started}, {started, built}, {built, pod}, {pod, bound}, {submitted, bound},
 	{finished, freed}, {submitted, finished}, {evicted, released},
 }
 

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -95,9 +97,25 @@ func (x *plan) startTrainer(ctx context.Context) error {
 	return x.manager(ctx, "trainer", nil, "TMPDIR="+tmp)
 }
 
+// withMemory returns the manager's environment for another memory limit than that of the manifest, as the chart computes
+// it; "" for no other.
+func withMemory(env []string, limit string) ([]string, error) {
+	if limit == "" {
+		return env, nil
+	}
+	q, err := resource.ParseQuantity(limit)
+	if err != nil {
+		return nil, fmt.Errorf("SIGNALBOX_MEMORY is %q: %w; write a memory limit such as 1Gi", limit, err)
+	}
+	return append(env, fmt.Sprintf("GOMEMLIMIT=%d", q.Value()*8/10)), nil // the last one counts
+}
+
 func (x *plan) startSignalbox(ctx context.Context) error {
 	env, err := installedEnv(x.signalboxManifest())
 	if err != nil {
+		return err
+	}
+	if env, err = withMemory(env, os.Getenv("SIGNALBOX_MEMORY")); err != nil {
 		return err
 	}
 	values := map[string]any{"Bundled": x.profile.bundled(), "Pprof": hostPort(x.ports["signalbox-pprof"])}

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/test/audit"
+)
+
+// churnOptions are what churn measures, and where.
+type churnOptions struct {
+	cluster string
+	queues  queues
+	// waiting TrainJobs are edited, while others are evicted.
+	waiting int
+	// There are as many rounds as rounds, and more until the time is over.
+	rounds int
+	over   time.Duration
+	out    string
+}
+
+// What a round of churn is made of.
+const (
+	stormsOfRound = 4
+	editsOfRound  = 2000
+)
+
+// churnRun is what came of rounds of preemptions and edits.
+type churnRun struct {
+	Machine string       `json:"machine"`
+	Waiting int          `json:"waiting"`
+	Queues  queues       `json:"localQueues"`
+	Before  footprint    `json:"before"`
+	Rounds  []churnRound `json:"rounds"`
+	// Findings are the number of findings of `signalbox audit`, by rule.
+	Findings map[string]int `json:"findings"`
+}
+
+// churnRound is one round. Writes are Signalbox's, events among them.
+type churnRound struct {
+	Evicted int `json:"evicted"`
+	// FreeSeconds is how long it took until the quota of the evicted was free, AgainSeconds until all ran again, of the
+	// slowest storm.
+	FreeSeconds       float64 `json:"freeSeconds"`
+	AgainSeconds      float64 `json:"againSeconds"`
+	WritesPerEviction float64 `json:"writesPerEviction"`
+	Edits             int     `json:"edits"`
+	EditSeconds       float64 `json:"editSeconds"`
+	WritesPerEdit     float64 `json:"writesPerEdit"`
+	// RuntimeSeconds is how long it took from an edit of the runtime until the Workloads of all that wait had it.
+	RuntimeSeconds           float64   `json:"runtimeSeconds"`
+	WritesPerRuntimeFollower float64   `json:"writesPerRuntimeFollower"`
+	After                    footprint `json:"after"`
+}
+
+// churn measures rounds of preemptions and edits, and what is left of them in the manager.
+func churn(ctx context.Context, o churnOptions) error {
+	if err := o.queues.validate(); err != nil {
+		return err
+	}
+	g, err := newLoadGround(ctx, o.cluster, o.queues)
+	if err != nil {
+		return err
+	}
+	say := func(format string, args ...any) {
+		fmt.Printf("%s  churn: %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+	}
+	audited, err := g.runAudit(ctx, o.cluster, say)
+	if err != nil {
+		return err
+	}
+	defer audited.end()
+	w := g.wait(ctx, o.cluster)
+	defer w.seen.end()
+	if err := w.fill(ctx, o.waiting); err != nil {
+		return err
+	}
+	r := &churnRun{Machine: machine(), Waiting: o.waiting, Queues: o.queues}
+	if r.Before, err = footprintOf(ctx, o.cluster); err != nil {
+		return err
+	}
+	say("%d wait: %s", o.waiting, r.Before)
+	for began, n := time.Now(), 0; n < o.rounds || time.Since(began) < o.over; n++ {
+		round, err := w.churn(ctx, n)
+		if err != nil {
+			return err
+		}
+		r.Rounds = append(r.Rounds, *round)
+		say("round %d: evicted %d, free after %.1f s, running again after %.1f s; %.2f writes each; an edited runtime "+
+			"is followed after %.1f s; %s",
+			n+1, round.Evicted, round.FreeSeconds, round.AgainSeconds, round.WritesPerEviction, round.RuntimeSeconds, round.After)
+	}
+	if r.Findings, err = audited.findings(); err != nil {
+		return err
+	}
+	text := r.markdown()
+	fmt.Print("\n" + text)
+	return write(o.out, r, text)
+}
+
+// churn carries out the nth round.
+func (w *waiters) churn(ctx context.Context, n int) (*churnRound, error) {
+	r := &churnRound{Evicted: stormsOfRound * running, Edits: editsOfRound}
+	for _, part := range []struct {
+		writes *float64
+		of     int
+		do     func() error
+	}{
+		{&r.WritesPerEviction, r.Evicted, func() error { return w.storms(ctx, r) }},
+		{&r.WritesPerEdit, r.Edits, func() error { return w.edit(ctx, n, r) }},
+		{&r.WritesPerRuntimeFollower, w.submitted[waiter], func() error { return w.editRuntime(ctx, n, r) }},
+	} {
+		from, err := audit.End(w.audit)
+		if err != nil {
+			return nil, err
+		}
+		if err := part.do(); err != nil {
+			return nil, err
+		}
+		if err := w.settle(ctx, from, still); err != nil {
+			return nil, err
+		}
+		writes, err := audit.Since(w.audit, from, func(r audit.Request) bool {
+			return r.Writes() && r.User.Username == "signalbox" && r.ObjectRef.Namespace == namespace
+		})
+		if err != nil {
+			return nil, err
+		}
+		*part.writes = float64(len(writes)) / float64(part.of)
+	}
+	var err error
+	r.After, err = footprintOf(ctx, w.dir)
+	return r, err
+}
+
+// storms evicts all that run, and admits them again, several times.
+func (w *waiters) storms(ctx context.Context, r *churnRound) error {
+	for range stormsOfRound {
+		began := time.Now()
+		if err := w.hold(ctx, kueue.HoldAndDrain); err != nil {
+			return err
+		}
+		if err := w.until(ctx, "the quota of the evicted is free", func() (bool, error) {
+			n, err := w.holding(ctx)
+			return n == 0, err
+		}); err != nil {
+			return err
+		}
+		r.FreeSeconds = max(r.FreeSeconds, time.Since(began).Seconds())
+		began = time.Now()
+		if err := w.hold(ctx, kueue.None); err != nil {
+			return err
+		}
+		if err := w.until(ctx, "the evicted run again", func() (bool, error) {
+			n, err := w.bound(ctx)
+			return n == running, err
+		}); err != nil {
+			return err
+		}
+		r.AgainSeconds = max(r.AgainSeconds, time.Since(began).Seconds())
+	}
+	return nil
+}
+
+// holding returns how many of the holders' Workloads have quota.
+func (w *waiters) holding(ctx context.Context) (n int, err error) {
+	var all kueue.WorkloadList
+	if err := w.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
+		return 0, err
+	}
+	for i := range all.Items {
+		if apimeta.IsStatusConditionTrue(all.Items[i].Status.Conditions, kueue.WorkloadQuotaReserved) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// bound returns how many pods of holders have a node and have not ended.
+func (w *waiters) bound(ctx context.Context) (n int, err error) {
+	var all corev1.PodList
+	if err := w.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
+		return 0, err
+	}
+	for i := range all.Items {
+		pod := &all.Items[i]
+		if strings.HasPrefix(pod.Name, holder) && pod.Spec.NodeName != "" && pod.DeletionTimestamp.IsZero() &&
+			pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// edit has users annotate the TrainJobs that wait, as fast as they can.
+func (w *waiters) edit(ctx context.Context, n int, r *churnRound) error {
+	began := time.Now()
+	waiting, err := w.waiting(ctx)
+	if err != nil {
+		return err
+	}
+	err = atOnce(editsOfRound, func(i int) error {
+		job := &api.TrainJob{}
+		job.Namespace, job.Name = namespace, waiting[i%len(waiting)]
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note":"%d-%d"}}}`, n, i)
+		return w.client.Patch(ctx, job, client.RawPatch(types.MergePatchType, []byte(patch)))
+	})
+	r.EditSeconds = time.Since(began).Seconds()
+	return err
+}
+
+// waiting returns the names of the TrainJobs that wait.
+func (w *waiters) waiting(ctx context.Context) ([]string, error) {
+	var all api.TrainJobList
+	if err := w.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range all.Items {
+		if job := &all.Items[i]; strings.HasPrefix(job.Name, waiter) && *job.Spec.Suspend {
+			names = append(names, job.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("none of %d TrainJobs waits", len(all.Items))
+	}
+	return names, nil
+}
+
+// editRuntime edits the runtime of all that wait, in what their Workloads have of it.
+func (w *waiters) editRuntime(ctx context.Context, n int, r *churnRound) error {
+	rt := &api.TrainingRuntime{}
+	if err := w.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "torch"}, rt); err != nil {
+		return err
+	}
+	before := rt.DeepCopy()
+	image := fmt.Sprintf("example.com/train:%d", n+2)
+	rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image = image
+	began := time.Now()
+	if err := w.client.Patch(ctx, rt, client.MergeFrom(before)); err != nil {
+		return err
+	}
+	err := w.until(ctx, "the Workloads of all that wait have the edited runtime", func() (bool, error) {
+		var all kueue.WorkloadList
+		if err := w.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
+			return false, err
+		}
+		for i := range all.Items {
+			wl := &all.Items[i]
+			waits := !apimeta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadQuotaReserved)
+			if waits && wl.Spec.PodSets[0].Template.Spec.Containers[0].Image != image {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	r.RuntimeSeconds = time.Since(began).Seconds()
+	return err
+}
+
+// markdown returns the page.
+func (r *churnRun) markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Churn\n\n`make bench-churn` makes this page (%s). %d TrainJobs wait in %d LocalQueues while %d run. "+
+		"In each round, those that run are evicted %d times by the stop of all queues and run again, users edit TrainJobs "+
+		"that wait, %d times, and somebody edits the runtime of all. Writes are Signalbox's.\n\n",
+		r.Machine, r.Waiting, r.Queues, running, stormsOfRound, editsOfRound)
+	b.WriteString("| after round | evicted | quota free after, s | running again after, s | writes per eviction | " +
+		"writes per edit | edited runtime followed after, s | writes per follower |" + footprintHeading + "\n" +
+		"| --: |" + strings.Repeat(" --: |", 7+footprintColumns) + "\n")
+	fmt.Fprintf(&b, "| 0 | | | | | | | |%s\n", r.Before.row())
+	for n, round := range r.Rounds {
+		fmt.Fprintf(&b, "| %d | %d | %.1f | %.1f | %.2f | %.2f | %.1f | %.2f |%s\n", n+1, round.Evicted, round.FreeSeconds,
+			round.AgainSeconds, round.WritesPerEviction, round.WritesPerEdit, round.RuntimeSeconds,
+			round.WritesPerRuntimeFollower, round.After.row())
+	}
+	findings := 0
+	for _, n := range r.Findings {
+		findings += n
+	}
+	fmt.Fprintf(&b, "\nFindings of `signalbox audit`: %d.\n", findings)
+	return b.String()
+}
