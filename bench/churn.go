@@ -97,7 +97,8 @@ func churn(ctx context.Context, o churnOptions) error {
 		r.Rounds = append(r.Rounds, *round)
 		say("round %d: evicted %d, free after %.1f s, running again after %.1f s; %.2f writes each; an edited runtime "+
 			"is followed after %.1f s; %s",
-			n+1, round.Evicted, round.FreeSeconds, round.AgainSeconds, round.WritesPerEviction, round.RuntimeSeconds, round.After)
+			n+1, round.Evicted, round.FreeSeconds, round.AgainSeconds, round.WritesPerEviction, round.RuntimeSeconds,
+			round.After)
 	}
 	if r.Findings, err = audited.findings(); err != nil {
 		return err
@@ -270,9 +271,9 @@ func (w *waiters) editRuntime(ctx context.Context, n int, r *churnRound) error {
 // markdown returns the page.
 func (r *churnRun) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Churn\n\n`make bench-churn` makes this page (%s). %d TrainJobs wait in %d LocalQueues while %d run. "+
-		"In each round, those that run are evicted %d times by the stop of all queues and run again, users edit TrainJobs "+
-		"that wait, %d times, and somebody edits the runtime of all. Writes are Signalbox's.\n\n",
+	fmt.Fprintf(&b, "# Churn\n\n`make bench-churn` makes this page (%s). %d TrainJobs wait in %d LocalQueues while %d "+
+		"run. In each round, those that run are evicted %d times by the stop of all queues and run again, users edit "+
+		"TrainJobs that wait, %d times, and somebody edits the runtime of all. Writes are Signalbox's.\n\n",
 		r.Machine, r.Waiting, r.Queues, running, stormsOfRound, editsOfRound)
 	b.WriteString("| after round | evicted | quota free after, s | running again after, s | writes per eviction | " +
 		"writes per edit | edited runtime followed after, s | writes per follower |" + footprintHeading + "\n" +

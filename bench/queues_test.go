@@ -10,8 +10,8 @@ import (
 // run at a time fit, wherever they are queued in turns.
 func TestQueues(t *testing.T) {
 	for _, q := range []queues{1, 20, 60, 200, 220} {
-		total, fits, queued := map[kueue.ResourceFlavorReference]int64{}, map[kueue.CohortReference]int64{}, map[string]*kueue.ClusterQueue{}
-		behind := map[string]string{}
+		total, fits := map[kueue.ResourceFlavorReference]int64{}, map[kueue.CohortReference]int64{}
+		queued, behind := map[string]*kueue.ClusterQueue{}, map[string]string{}
 		for _, o := range q.objects() {
 			switch o := o.(type) {
 			case *kueue.ClusterQueue:

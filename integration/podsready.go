@@ -28,7 +28,7 @@ const (
 	podsReadyNever podsReadiness = iota
 	// podsReadyLate: Kueue reads it by default, to evict TrainJobs whose pods never get ready.
 	podsReadyLate
-	// podsReadyAlways: somebody has configured Kueue to wait for pods.
+	// podsReadyAlways: Kueue is configured to wait for pods.
 	podsReadyAlways
 )
 

@@ -38,8 +38,8 @@ func (h *harness) podsReady() string {
 	return string(c.Status) + " " + c.Reason
 }
 
-// TestPodsReadyByDefault holds that no TrainJob that runs is evicted by Kueue 0.19, which by default evicts half an hour
-// after the admission what has no condition PodsReady; and that a short one costs no write for it.
+// TestPodsReadyByDefault holds that no TrainJob that runs is evicted by Kueue 0.19, which by default evicts what has no
+// condition PodsReady half an hour after its admission; and that a short one costs no write for it.
 func TestPodsReadyByDefault(t *testing.T) {
 	forEach(t, func(t *testing.T, h *harness, _ overrides.Dialect) {
 		js := h.runReady()

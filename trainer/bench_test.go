@@ -28,8 +28,8 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
-// BenchmarkBuildLarge is the same for as many nodes as limits.pods allows. It reports the size of the largest object: the
-// API server takes 1.5 MB, and 1 MiB of data in a ConfigMap, which is where MPI's hosts are.
+// BenchmarkBuildLarge is the same for as many nodes as limits.pods allows. It reports the size of the largest object.
+// The API server takes 1.5 MB, and 1 MiB of data in a ConfigMap, which is where MPI's hosts are.
 func BenchmarkBuildLarge(b *testing.B) {
 	const limit = 1 << 20
 	for name, policy := range map[string]string{"torch": "{numNodes: 2, torch: {}}", "mpi": "{numNodes: 2, mpi: {}}"} {

@@ -97,8 +97,8 @@ func (x *plan) startTrainer(ctx context.Context) error {
 	return x.manager(ctx, "trainer", nil, "TMPDIR="+tmp)
 }
 
-// withMemory returns the manager's environment for another memory limit than that of the manifest, as the chart computes
-// it; "" for no other.
+// withMemory returns the manager's environment for another memory limit than that of the manifest, "" for no other. The
+// chart computes it likewise.
 func withMemory(env []string, limit string) ([]string, error) {
 	if limit == "" {
 		return env, nil
