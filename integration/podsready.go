@@ -7,7 +7,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/features"
 	"sigs.k8s.io/kueue/pkg/workload"
 )
 
@@ -15,6 +14,9 @@ import (
 // whose condition PodsReady isn't true is evicted half an hour after its admission
 // (SetDefaults_Configuration, DefaultWaitForPodsReadyTimeout).
 const podsReadyDefault = "0.19"
+
+// podsReadyGate is Kueue's feature gate that turns waitForPodsReady off. Kueue will remove it in 0.21.
+const podsReadyGate = "DisableWaitForPodsReady"
 
 // podsReadyAfter is how long after its admission a Workload has condition PodsReady if Kueue waits for pods by default
 // only. It must be far less than Kueue's half hour; TrainJobs that end before it cost no write.
@@ -47,7 +49,7 @@ func podsReadinessOf(setting *bool) podsReadiness {
 // unset if Kueue waits by default only.
 func (a *adoption) podsReady(theirs *kueueconfig.WaitForPodsReady, release string) {
 	byDefault := !newer(podsReadyDefault, release)
-	waits := (theirs != nil || byDefault) && !a.FeatureGates[string(features.DisableWaitForPodsReady)]
+	waits := (theirs != nil || byDefault) && !a.FeatureGates[podsReadyGate]
 	switch ours := a.WaitForPodsReady; {
 	case ours != nil && *ours != waits:
 		a.errs = append(a.errs, fmt.Errorf("waitForPodsReady is on there: %t, and kueue.waitForPodsReady is %t here; "+
