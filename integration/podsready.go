@@ -78,6 +78,9 @@ func (p podsReadiness) due(wl *kueue.Workload, now time.Time) (time.Duration, bo
 	if !workload.IsAdmitted(wl) {
 		return 0, false
 	}
+	if wl.Status.RequeueState != nil {
+		return 0, true // Kueue may have evicted it for this, after a shorter time than is known here
+	}
 	admitted := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
 	return max(podsReadyAfter-now.Sub(admitted.LastTransitionTime.Time), 0), true
 }

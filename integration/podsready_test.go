@@ -90,6 +90,23 @@ func TestPodsReadyUnready(t *testing.T) {
 	}
 }
 
+// TestPodsReadyEvicted holds that a TrainJob which Kueue has evicted because of its pods isn't evicted forever, if
+// Kueue's timeout is shorter than is known here.
+func TestPodsReadyEvicted(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	h.queue()
+	wl := h.workload()
+	wl.Status.RequeueState = &kueue.RequeueState{Count: new(int32(1))}
+	h.updateStatus(wl)
+	h.admit()
+	h.clock.Step(11 * time.Second)
+	h.settle("job")
+	h.setReady(h.build("job"), 1)
+	if h.settle("job"); h.podsReady() != "True Started" {
+		t.Errorf("got %q", h.podsReady())
+	}
+}
+
 // TestPodsReadyConfigured holds what a setting says.
 func TestPodsReadyConfigured(t *testing.T) {
 	for name, test := range map[string]struct {
