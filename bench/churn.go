@@ -7,10 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/test/audit"
@@ -172,14 +173,15 @@ func (w *waiters) storms(ctx context.Context, r *churnRound) error {
 	return nil
 }
 
-// holding returns how many of the holders' Workloads have quota.
+// holding returns how many Workloads hold quota.
 func (w *waiters) holding(ctx context.Context) (n int, err error) {
 	var all kueue.WorkloadList
 	if err := w.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
 		return 0, err
 	}
 	for i := range all.Items {
-		if apimeta.IsStatusConditionTrue(all.Items[i].Status.Conditions, kueue.WorkloadQuotaReserved) {
+		wl := &all.Items[i]
+		if workload.HasQuotaReservation(wl) && !workloadfinish.IsFinished(wl) { // what has finished keeps the condition
 			n++
 		}
 	}
@@ -257,8 +259,7 @@ func (w *waiters) editRuntime(ctx context.Context, n int, r *churnRound) error {
 		}
 		for i := range all.Items {
 			wl := &all.Items[i]
-			waits := !apimeta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadQuotaReserved)
-			if waits && wl.Spec.PodSets[0].Template.Spec.Containers[0].Image != image {
+			if !workload.HasQuotaReservation(wl) && wl.Spec.PodSets[0].Template.Spec.Containers[0].Image != image {
 				return false, nil
 			}
 		}

@@ -213,7 +213,7 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 		return nil, err
 	}
 	// Metrics are read seldom: each time, the manager counts all TrainJobs.
-	err = w.untilEvery(ctx, time.Second/2, "Signalbox is in step", func() (bool, error) {
+	err = w.untilEvery(ctx, time.Second/2, "Signalbox is up to date", func() (bool, error) {
 		reconciled, left, err := manager.queue(ctx)
 		return err == nil && reconciled >= n && left == 0, err
 	})

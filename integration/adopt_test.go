@@ -42,8 +42,9 @@ func TestAdopt(t *testing.T) {
 				k.WaitForPodsReady, k.FeatureGates = new(false), map[string]bool{"DisableWaitForPodsReady": true}
 			}},
 		"waiting for pods turned off here": {reason: "Kueue would evict everything", theirs: external,
-			ours:    func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) },
-			refused: []string{"waitForPodsReady is on there: true, and kueue.waitForPodsReady is false here; take it out here"}},
+			ours: func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) },
+			refused: []string{
+				"waitForPodsReady is on there: true, and kueue.waitForPodsReady is false here; take it out here"}},
 		"waiting for pods turned on here": {reason: "the condition may be wanted at once", theirs: external,
 			ours: func(k *configapi.Kueue) { k.WaitForPodsReady = new(true) },
 			want: func(*configapi.Kueue) {}},

@@ -214,6 +214,21 @@ func TestInstalledEnv(t *testing.T) {
 	}
 }
 
+// TestWithMemory holds that another limit replaces the collector's, as the chart computes it: 80 %.
+func TestWithMemory(t *testing.T) {
+	before := []string{"GOGC=300", "GOMEMLIMIT=409MiB"}
+	for limit, want := range map[string][]string{
+		"": before, "1Gi": append(slices.Clone(before), "GOMEMLIMIT=858993459"),
+	} {
+		if got, err := withMemory(slices.Clone(before), limit); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q: got %q, %v", limit, got, err)
+		}
+	}
+	if _, err := withMemory(before, "much"); err == nil || !strings.Contains(err.Error(), `SIGNALBOX_MEMORY is "much"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestAnswers(t *testing.T) {
 	code := http.StatusServiceUnavailable
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))

@@ -39,8 +39,8 @@ func runAudit(scheme *runtime.Scheme) *auditor {
 // usually is how long a finding must last unless a spec says otherwise.
 const usually = 5 * time.Second
 
-// burstEnds is how long the TrainJobs of a burst may take together. The last of them holds its quota for most of that
-// time without a pod, because JobSet makes the Jobs of one JobSet after the other's.
+// burstEnds is how long the TrainJobs of a burst may take together. JobSet works on one JobSet at a time, so that the
+// last of them holds its quota without a pod for most of that time.
 const burstEnds = 4 * time.Minute
 
 // ofBurst is the patience of a spec that submits a burst, until the spec has ended.
