@@ -3,17 +3,21 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/test/audit"
 )
 
@@ -57,10 +61,12 @@ type churnRound struct {
 	Edits             int     `json:"edits"`
 	EditSeconds       float64 `json:"editSeconds"`
 	WritesPerEdit     float64 `json:"writesPerEdit"`
-	// RuntimeSeconds is how long it took from an edit of the runtime until the Workloads of all that wait had it.
-	RuntimeSeconds           float64   `json:"runtimeSeconds"`
-	WritesPerRuntimeFollower float64   `json:"writesPerRuntimeFollower"`
-	After                    footprint `json:"after"`
+	// Followers are the TrainJobs that follow an edit of their runtime, because they have never been started.
+	// RuntimeSeconds is how long it took from the edit until the Workloads of all of them had it.
+	Followers         int       `json:"followers"`
+	RuntimeSeconds    float64   `json:"runtimeSeconds"`
+	WritesPerFollower float64   `json:"writesPerFollower"`
+	After             footprint `json:"after"`
 }
 
 // churn measures rounds of preemptions and edits, and what is left of them in the manager.
@@ -82,7 +88,7 @@ func churn(ctx context.Context, o churnOptions) error {
 	defer audited.end()
 	w := g.wait(ctx, o.cluster)
 	defer w.seen.end()
-	if err := w.fill(ctx, o.waiting); err != nil {
+	if err := w.crowd(ctx, o.waiting); err != nil {
 		return err
 	}
 	r := &churnRun{Machine: machine(), Waiting: o.waiting, Queues: o.queues}
@@ -109,17 +115,34 @@ func churn(ctx context.Context, o churnOptions) error {
 	return write(o.out, r, text)
 }
 
+// crowd has the quota held, and n TrainJobs wait. All are alike, so that it doesn't matter which of them run.
+func (w *waiters) crowd(ctx context.Context, n int) error {
+	from, err := audit.End(w.audit)
+	if err != nil {
+		return err
+	}
+	if err := w.add(ctx, holder, running+n); err != nil {
+		return err
+	}
+	if err := w.until(ctx, "the quota is held, and the others are queued", func() (bool, error) {
+		return w.seen.countOf(holder, bound) == running && w.seen.countOf(holder, queued) == running+n, nil
+	}); err != nil {
+		return err
+	}
+	return w.settle(ctx, from, still)
+}
+
 // churn carries out the nth round.
 func (w *waiters) churn(ctx context.Context, n int) (*churnRound, error) {
 	r := &churnRound{Evicted: stormsOfRound * running, Edits: editsOfRound}
 	for _, part := range []struct {
 		writes *float64
-		of     int
+		of     *int
 		do     func() error
 	}{
-		{&r.WritesPerEviction, r.Evicted, func() error { return w.storms(ctx, r) }},
-		{&r.WritesPerEdit, r.Edits, func() error { return w.edit(ctx, n, r) }},
-		{&r.WritesPerRuntimeFollower, w.submitted[waiter], func() error { return w.editRuntime(ctx, n, r) }},
+		{&r.WritesPerEviction, &r.Evicted, func() error { return w.storms(ctx, r) }},
+		{&r.WritesPerEdit, &r.Edits, func() error { return w.edit(ctx, n, r) }},
+		{&r.WritesPerFollower, &r.Followers, func() error { return w.editRuntime(ctx, n, r) }},
 	} {
 		from, err := audit.End(w.audit)
 		if err != nil {
@@ -137,7 +160,7 @@ func (w *waiters) churn(ctx context.Context, n int) (*churnRound, error) {
 		if err != nil {
 			return nil, err
 		}
-		*part.writes = float64(len(writes)) / float64(part.of)
+		*part.writes = float64(len(writes)) / float64(*part.of)
 	}
 	var err error
 	r.After, err = footprintOf(ctx, w.dir)
@@ -188,7 +211,7 @@ func (w *waiters) holding(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// bound returns how many pods of holders have a node and have not ended.
+// bound returns how many pods have a node and have not ended.
 func (w *waiters) bound(ctx context.Context) (n int, err error) {
 	var all corev1.PodList
 	if err := w.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
@@ -196,7 +219,7 @@ func (w *waiters) bound(ctx context.Context) (n int, err error) {
 	}
 	for i := range all.Items {
 		pod := &all.Items[i]
-		if strings.HasPrefix(pod.Name, holder) && pod.Spec.NodeName != "" && pod.DeletionTimestamp.IsZero() &&
+		if pod.Spec.NodeName != "" && pod.DeletionTimestamp.IsZero() &&
 			pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
 			n++
 		}
@@ -207,7 +230,7 @@ func (w *waiters) bound(ctx context.Context) (n int, err error) {
 // edit has users annotate the TrainJobs that wait, as fast as they can.
 func (w *waiters) edit(ctx context.Context, n int, r *churnRound) error {
 	began := time.Now()
-	waiting, err := w.waiting(ctx)
+	waiting, err := w.those(ctx, "waits", func(job *api.TrainJob) bool { return ptr.Deref(job.Spec.Suspend, false) })
 	if err != nil {
 		return err
 	}
@@ -221,28 +244,36 @@ func (w *waiters) edit(ctx context.Context, n int, r *churnRound) error {
 	return err
 }
 
-// waiting returns the names of the TrainJobs that wait.
-func (w *waiters) waiting(ctx context.Context) ([]string, error) {
+// those returns the names of some TrainJobs. That there are none is an error.
+func (w *waiters) those(ctx context.Context, what string, take func(*api.TrainJob) bool) ([]string, error) {
 	var all api.TrainJobList
 	if err := w.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
 		return nil, err
 	}
 	var names []string
 	for i := range all.Items {
-		if job := &all.Items[i]; strings.HasPrefix(job.Name, waiter) && *job.Spec.Suspend {
-			names = append(names, job.Name)
+		if take(&all.Items[i]) {
+			names = append(names, all.Items[i].Name)
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("none of %d TrainJobs waits", len(all.Items))
+		return nil, fmt.Errorf("none of %d TrainJobs %s; name more by --waiting", len(all.Items), what)
 	}
 	return names, nil
 }
 
-// editRuntime edits the runtime of all that wait, in what their Workloads have of it.
+// editRuntime edits the runtime of all, in what Workloads have of it. TrainJobs that were started keep the runtime of
+// their first start.
 func (w *waiters) editRuntime(ctx context.Context, n int, r *churnRound) error {
+	followers, err := w.those(ctx, "was never started", func(job *api.TrainJob) bool {
+		return ptr.Deref(job.Spec.Suspend, false) && job.Annotations[store.PinAnnotation] == ""
+	})
+	if err != nil {
+		return err
+	}
+	r.Followers = len(followers)
 	rt := &api.TrainingRuntime{}
-	if err := w.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "torch"}, rt); err != nil {
+	if err := w.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: long}, rt); err != nil {
 		return err
 	}
 	before := rt.DeepCopy()
@@ -252,18 +283,19 @@ func (w *waiters) editRuntime(ctx context.Context, n int, r *churnRound) error {
 	if err := w.client.Patch(ctx, rt, client.MergeFrom(before)); err != nil {
 		return err
 	}
-	err := w.until(ctx, "the Workloads of all that wait have the edited runtime", func() (bool, error) {
+	err = w.until(ctx, "the Workloads of those that were never started have the edited runtime", func() (bool, error) {
 		var all kueue.WorkloadList
 		if err := w.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
 			return false, err
 		}
+		follow := map[string]bool{}
 		for i := range all.Items {
-			wl := &all.Items[i]
-			if !workload.HasQuotaReservation(wl) && wl.Spec.PodSets[0].Template.Spec.Containers[0].Image != image {
-				return false, nil
+			owner := metav1.GetControllerOf(&all.Items[i])
+			if owner != nil && all.Items[i].Spec.PodSets[0].Template.Spec.Containers[0].Image == image {
+				follow[owner.Name] = true
 			}
 		}
-		return true, nil
+		return !slices.ContainsFunc(followers, func(name string) bool { return !follow[name] }), nil
 	})
 	r.RuntimeSeconds = time.Since(began).Seconds()
 	return err
@@ -274,16 +306,16 @@ func (r *churnRun) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Churn\n\n`make bench-churn` makes this page (%s). %d TrainJobs wait in %d LocalQueues while %d "+
 		"run. In each round, those that run are evicted %d times by the stop of all queues and run again, users edit "+
-		"TrainJobs that wait, %d times, and somebody edits the runtime of all. Writes are Signalbox's.\n\n",
+		"TrainJobs that wait, %d times, and the runtime of all is edited. Writes are Signalbox's.\n\n",
 		r.Machine, r.Waiting, r.Queues, running, stormsOfRound, editsOfRound)
 	b.WriteString("| after round | evicted | quota free after, s | running again after, s | writes per eviction | " +
-		"writes per edit | edited runtime followed after, s | writes per follower |" + footprintHeading + "\n" +
-		"| --: |" + strings.Repeat(" --: |", 7+footprintColumns) + "\n")
-	fmt.Fprintf(&b, "| 0 | | | | | | | |%s\n", r.Before.row())
+		"writes per edit | followers | edited runtime followed after, s | writes per follower |" + footprintHeading + "\n" +
+		"| --: |" + strings.Repeat(" --: |", 8+footprintColumns) + "\n")
+	fmt.Fprintf(&b, "| 0 | | | | | | | | |%s\n", r.Before.row())
 	for n, round := range r.Rounds {
-		fmt.Fprintf(&b, "| %d | %d | %.1f | %.1f | %.2f | %.2f | %.1f | %.2f |%s\n", n+1, round.Evicted, round.FreeSeconds,
-			round.AgainSeconds, round.WritesPerEviction, round.WritesPerEdit, round.RuntimeSeconds,
-			round.WritesPerRuntimeFollower, round.After.row())
+		fmt.Fprintf(&b, "| %d | %d | %.1f | %.1f | %.2f | %.2f | %d | %.1f | %.2f |%s\n", n+1, round.Evicted,
+			round.FreeSeconds, round.AgainSeconds, round.WritesPerEviction, round.WritesPerEdit, round.Followers,
+			round.RuntimeSeconds, round.WritesPerFollower, round.After.row())
 	}
 	findings := 0
 	for _, n := range r.Findings {
