@@ -333,5 +333,5 @@ func skipsDryRuns(err error) bool {
 // refuses reports whether an error says that the object itself is invalid or forbidden.
 func refuses(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
-		apimeta.IsNoMatchError(err)
+		apierrors.IsRequestEntityTooLargeError(err) || apimeta.IsNoMatchError(err)
 }

@@ -130,6 +130,11 @@ func TestStartable(t *testing.T) {
 		"a bad request": {reason: "so it would be when it is admitted", asked: "dry-run JobSet", is: ReasonInvalidJobSet,
 			again:   time.Minute,
 			arrange: func(h *harness, _ *api.TrainJob) { h.fail["dry-run JobSet"] = apierrors.NewBadRequest("no") }},
+		"a large side object": {reason: "the host file of very many nodes", runtime: "mpi", asked: "dry-run ConfigMap",
+			is: ReasonInvalidJobSet, again: time.Minute, message: "ConfigMap: Request entity too large: limit",
+			arrange: func(h *harness, _ *api.TrainJob) {
+				h.fail["dry-run ConfigMap"] = apierrors.NewRequestEntityTooLargeError("limit is 3145728")
+			}},
 		"no such kind": {reason: "JobSet isn't installed", asked: "dry-run JobSet", is: ReasonInvalidJobSet,
 			again: time.Minute,
 			arrange: func(h *harness, _ *api.TrainJob) {
