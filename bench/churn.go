@@ -174,7 +174,7 @@ func (w *waiters) storms(ctx context.Context, r *churnRound) error {
 		if err := w.hold(ctx, kueue.HoldAndDrain); err != nil {
 			return err
 		}
-		if err := w.until(ctx, "the quota of the evicted is free", func() (bool, error) {
+		if err := w.untilEvery(ctx, storms, "the quota of the evicted is free", func() (bool, error) {
 			n, err := w.holding(ctx)
 			return n == 0, err
 		}); err != nil {
@@ -185,7 +185,7 @@ func (w *waiters) storms(ctx context.Context, r *churnRound) error {
 		if err := w.hold(ctx, kueue.None); err != nil {
 			return err
 		}
-		if err := w.until(ctx, "the evicted run again", func() (bool, error) {
+		if err := w.untilEvery(ctx, storms, "the evicted run again", func() (bool, error) {
 			n, err := w.bound(ctx)
 			return n == running, err
 		}); err != nil {

@@ -31,7 +31,7 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), reportCommand(), compareCommand(), traceCommand())
+	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), largeCommand(), reportCommand(), compareCommand(), traceCommand())
 	return root
 }
 
@@ -114,6 +114,19 @@ func churnCommand() *cobra.Command {
 	c.Flags().IntVar(&o.waiting, "waiting", 1000, "TrainJobs that wait")
 	c.Flags().IntVar(&o.rounds, "rounds", 4, "rounds, at the least")
 	c.Flags().DurationVar(&o.over, "for", 0, "how long rounds are begun, if that is longer")
+	return c
+}
+
+func largeCommand() *cobra.Command {
+	var dir, out string
+	c := &cobra.Command{
+		Use: "large", Short: "Measure TrainJobs of thousands of pods", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return large(cmd.Context(), dir, filepath.Join(out, time.Now().Format(time.DateOnly)+"-large"))
+		},
+	}
+	clusterFlag(c, &dir)
+	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
 	return c
 }
 

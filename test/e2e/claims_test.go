@@ -131,7 +131,8 @@ func claimSpecs() {
 		waits := g.submit(ctx, g.trainJob("waits", "claims", 2))
 		gomega.Eventually(state(ctx, waits)).Should(gomega.Equal(api.StateQueued))
 		gomega.Eventually(func() string { return told(ctx, waits, api.ConditionQuotaReserved) }).Should(
-			gomega.ContainSubstring(string(devices)), "GPUs are left, devices are not")
+			gomega.Or(gomega.ContainSubstring(string(devices)), gomega.ContainSubstring("equivalent workload")),
+			"GPUs are left, devices are not; with gate UnadmittedWorkloadsObservability Kueue says that it knows this already")
 		gomega.Expect(user.Delete(ctx, waits)).To(gomega.Succeed())
 
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
