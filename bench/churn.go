@@ -39,6 +39,9 @@ const (
 	editsOfRound  = 2000
 )
 
+// stormInterval is how often all Workloads or pods are read while a storm lasts.
+const stormInterval = time.Second / 2
+
 // churnRun is what came of rounds of preemptions and edits.
 type churnRun struct {
 	Machine string       `json:"machine"`
@@ -174,7 +177,7 @@ func (w *waiters) storms(ctx context.Context, r *churnRound) error {
 		if err := w.hold(ctx, kueue.HoldAndDrain); err != nil {
 			return err
 		}
-		if err := w.untilEvery(ctx, storms, "the quota of the evicted is free", func() (bool, error) {
+		if err := w.untilEvery(ctx, stormInterval, "the quota of the evicted is free", func() (bool, error) {
 			n, err := w.holding(ctx)
 			return n == 0, err
 		}); err != nil {
@@ -185,7 +188,7 @@ func (w *waiters) storms(ctx context.Context, r *churnRound) error {
 		if err := w.hold(ctx, kueue.None); err != nil {
 			return err
 		}
-		if err := w.untilEvery(ctx, storms, "the evicted run again", func() (bool, error) {
+		if err := w.untilEvery(ctx, stormInterval, "the evicted run again", func() (bool, error) {
 			n, err := w.bound(ctx)
 			return n == running, err
 		}); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -138,14 +139,17 @@ type largeRun struct {
 	Objects map[string]int `json:"objectBytes"`
 }
 
-// large measures large TrainJobs of each shape, one shape after the other.
-func large(ctx context.Context, dir, out string) error {
+// large measures large TrainJobs of each shape whose name has only in it, one shape after the other.
+func large(ctx context.Context, dir, only, out string) error {
 	g, err := newLargeGround(ctx, dir)
 	if err != nil {
 		return err
 	}
 	var runs []largeRun
 	for i, shape := range largeShapes() {
+		if !strings.Contains(shape.name, only) {
+			continue
+		}
 		r, err := g.large(ctx, dir, fmt.Sprintf("large-%d", i), shape)
 		if err != nil {
 			return fmt.Errorf("%s: %w", shape.name, err)

@@ -118,14 +118,15 @@ func churnCommand() *cobra.Command {
 }
 
 func largeCommand() *cobra.Command {
-	var dir, out string
+	var dir, only, out string
 	c := &cobra.Command{
 		Use: "large", Short: "Measure TrainJobs of thousands of pods", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return large(cmd.Context(), dir, filepath.Join(out, time.Now().Format(time.DateOnly)+"-large"))
+			return large(cmd.Context(), dir, only, filepath.Join(out, time.Now().Format(time.DateOnly)+"-large"))
 		},
 	}
 	clusterFlag(c, &dir)
+	c.Flags().StringVar(&only, "only", "", "part of the names of the shapes to measure; all by default")
 	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
 	return c
 }

@@ -127,7 +127,7 @@ func (p *Pods) Lost(ctx context.Context, js *jobset.JobSet) (string, error) {
 	return "", err
 }
 
-// Named returns the pods that carry the JobSet's name and its UID, as the cache keeps them.
+// Named returns the pods that carry the JobSet's name and its UID, as the cache keeps them. They must not be changed.
 func (p *Pods) Named(ctx context.Context, js *jobset.JobSet) ([]corev1.Pod, error) {
 	pods, err := p.list(ctx, client.ObjectKeyFromObject(js))
 	return slices.DeleteFunc(pods, func(pod corev1.Pod) bool {
@@ -145,7 +145,7 @@ type Owner struct {
 }
 
 // Running returns the pods of a TrainJob that have not ended, of its present JobSet and of those that were deleted
-// before their pods.
+// before their pods. They must not be changed.
 func (p *Pods) Running(ctx context.Context, owner Owner) ([]corev1.Pod, error) {
 	pods, err := p.list(ctx, owner.NamespacedName)
 	if err != nil {
@@ -220,9 +220,12 @@ func (p *Pods) OnQuota(ctx context.Context, key types.NamespacedName) (trainJob 
 	return name, nil
 }
 
+// list returns the pods that carry a JobSet's name. What they point to is the cache's own and must not be changed: a
+// TrainJob may have thousands.
 func (p *Pods) list(ctx context.Context, key types.NamespacedName) ([]corev1.Pod, error) {
 	var pods corev1.PodList
-	err := p.cache.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingFields{PodIndex: key.Name})
+	err := p.cache.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingFields{PodIndex: key.Name},
+		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods: %w", err)
 	}

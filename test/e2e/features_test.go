@@ -101,7 +101,8 @@ func gatedSpecs() {
 		gomega.Eventually(func() []string { return g.list(ctx, &kueue.WorkloadList{}) }).Should(gomega.BeEmpty(), "variants")
 	})
 
-	ginkgo.It("try all flavors at once, and move to a better one", func(ctx context.Context) {
+	// The label is for make test-gates, which leaves it out: docs/kueue.md says why.
+	ginkgo.It("try all flavors at once, and move to a better one", ginkgo.Label("migration"), func(ctx context.Context) {
 		withGate("ConcurrentAdmission")
 		both := map[string]int64{"a100": 8, "h100": 8}
 		g := newGround(ctx, both, concurrently(kueue.ConcurrentAdmissionTryPreferredFlavors))

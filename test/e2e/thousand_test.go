@@ -32,6 +32,9 @@ func thousandSpecs() {
 	}
 }
 
+// statesOfLarge is how many writes of status the TrainJob takes.
+const statesOfLarge = 3
+
 // thousand runs a TrainJob of between 1,000 and 1,200 pods, and holds the number of Signalbox's writes, but for events.
 func thousand(ctx context.Context, mode api.GangMode, limit int) {
 	ginkgo.GinkgoHelper()
@@ -62,5 +65,13 @@ func thousand(ctx context.Context, mode api.GangMode, limit int) {
 			r.ObjectRef.Resource != "events" && r.ResponseStatus.Code < 300
 	})
 	ginkgo.AddReportEntry(fmt.Sprintf("thousand: %d pods, gang %s, %d writes", most, mode, len(writes)), summary(writes))
-	gomega.Expect(len(writes)).To(gomega.BeNumerically("<=", limit), "%v", summary(writes))
+	states := 0
+	for _, w := range writes {
+		if w.ObjectRef.Resource == "trainjobs" && w.ObjectRef.Subresource == "status" {
+			states++
+		}
+	}
+	// That it waits, starts and runs is written where it lasts, which a slow machine makes it do.
+	gomega.Expect(states).To(gomega.BeNumerically("<=", statesOfLarge+1), "%v", summary(writes))
+	gomega.Expect(len(writes)-states).To(gomega.BeNumerically("<=", limit-statesOfLarge), "%v", summary(writes))
 }
