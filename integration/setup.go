@@ -93,7 +93,7 @@ func (r *Reconciler) watch(b *builder.Builder, mgr ctrl.Manager) *builder.Builde
 	}
 	owner := inOrder(handler.EnqueueRequestForOwner(
 		mgr.GetScheme(), mgr.GetRESTMapper(), &api.TrainJob{}, handler.OnlyControllerOwner()))
-	pods := inOrder(handler.EnqueueRequestsFromMapFunc(r.jobOf))
+	pods := inOrder(asItIs(r.jobOf))
 	return b.
 		Watches(&api.TrainJob{}, inOrder(&handler.EnqueueRequestForObject{})).
 		Watches(&kueue.Workload{}, owner).
@@ -142,6 +142,18 @@ func podEnds() predicate.Funcs {
 		UpdateFunc:  func(e event.UpdateEvent) bool { return ended(e.ObjectNew) && !ended(e.ObjectOld) },
 		DeleteFunc:  func(event.DeleteEvent) bool { return true },
 		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// asItIs asks mapping about an object as it is. handler.EnqueueRequestsFromMapFunc asks about what it was, too: of a
+// gang, each pod that succeeds was one that may have to be replaced.
+func asItIs(mapping handler.MapFunc) handler.EventHandler {
+	both := handler.EnqueueRequestsFromMapFunc(mapping)
+	return handler.Funcs{
+		CreateFunc: both.Create, DeleteFunc: both.Delete, GenericFunc: both.Generic,
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			both.Update(ctx, event.UpdateEvent{ObjectOld: e.ObjectNew, ObjectNew: e.ObjectNew}, q)
+		},
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -143,6 +144,27 @@ func TestJobOf(t *testing.T) {
 				t.Errorf("%s: got %v", c.reason, got)
 			}
 		})
+	}
+}
+
+// TestAsItIs holds that a pod of a gang that succeeds has its TrainJob reconciled for none of its versions: a TrainJob
+// may have thousands.
+func TestAsItIs(t *testing.T) {
+	r := &Reconciler{client: cluster(t, "", trainJobIn("ns", "job", runningJob))}
+	pods := asItIs(r.jobOf)
+	in := func(phase corev1.PodPhase) *corev1.Pod {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod",
+			Labels: map[string]string{jobset.JobSetNameKey: "job"}}}
+		pod.Spec.SchedulingGroup, pod.Status.Phase = &corev1.PodSchedulingGroup{}, phase
+		return pod
+	}
+	for phase, want := range map[corev1.PodPhase]int{corev1.PodSucceeded: 0, corev1.PodFailed: 1} {
+		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+		pods.Update(t.Context(), event.UpdateEvent{ObjectOld: in(corev1.PodRunning), ObjectNew: in(phase)}, q)
+		if q.Len() != want {
+			t.Errorf("%s: %d are in the queue, want %d", phase, q.Len(), want)
+		}
+		q.ShutDown()
 	}
 }
 
