@@ -191,7 +191,7 @@ func gatedSpecs() {
 		grown := js.DeepCopy()
 		job := &grown.Spec.ReplicatedJobs[0].Template.Spec
 		job.Parallelism, job.Completions = ptr.To[int32](3), ptr.To[int32](3)
-		gomega.Expect(admin.Update(ctx, grown)).To(gomega.MatchError(gomega.And(
+		gomega.Expect(admin.Patch(ctx, grown, client.MergeFrom(js))).To(gomega.MatchError(gomega.And(
 			gomega.ContainSubstring("spec.replicatedJobs"), gomega.ContainSubstring("immutable"))))
 	})
 }
