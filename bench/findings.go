@@ -22,8 +22,8 @@ type auditor struct {
 	err   error
 }
 
-// audited is how many TrainJobs are audited in a second: like the command, once a second, but less often where there are
-// many, because an audit uses CPU time on the machine under test.
+// audited is how many TrainJobs are audited in a second. The command audits once a second; where there are many, that
+// uses CPU time on the machine under test.
 const audited = 10000
 
 // auditInterval is how often n TrainJobs are audited.

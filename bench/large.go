@@ -127,8 +127,8 @@ type largeRun struct {
 	Shape string `json:"shape"`
 	// WritesPerJob are Signalbox's from the submission until the TrainJob is deleted, but for events.
 	WritesPerJob float64 `json:"writesPerJob"`
-	// The times are the longest of the TrainJobs, by the API server's answers: from the submission to the start write, from
-	// that to the JobSet, and to the last pod's node.
+	// The times are the longest of the TrainJobs, by the API server's answers: from the submission to the start write,
+	// from that to the JobSet, and to the last pod's node.
 	StartSeconds  float64 `json:"startSeconds"`
 	JobSetSeconds float64 `json:"jobSetSeconds"`
 	BoundSeconds  float64 `json:"boundSeconds"`

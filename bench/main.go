@@ -31,7 +31,8 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), largeCommand(), reportCommand(), compareCommand(), traceCommand())
+	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), largeCommand(),
+		reportCommand(), compareCommand(), traceCommand())
 	return root
 }
 
