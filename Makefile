@@ -140,7 +140,7 @@ test-gates: ## The suite with every alpha and beta feature gate of Kueue on
 	@SIGNALBOX_KUEUE_GATES=$$(awk '/^\t[A-Za-z]+: \{/ {name = substr($$1, 1, length($$1) - 1)} /PreRelease:/ {last[name] = $$0} \
 		END {for (name in last) if (last[name] ~ /featuregate\.(Alpha|Beta)/) print name}' \
 		$$(go list -m -f '{{.Dir}}' sigs.k8s.io/kueue)/pkg/features/kube_features.go | grep -vxF "$$(printf '%s\n' $(LEFT_OUT))" | sort | paste -sd,) \
-		$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=gates $(if $(FOCUS),,LABELS='!migration')
+		$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=gates LABELS='!migration'
 
 # What is not named is the default release; AT_ONCE of them run side by side.
 VERSIONS ?= KUBERNETES=1.34 KUBERNETES=1.35 KUBERNETES=1.37 KUEUE=0.18,JOBSET=0.10 JOBSET=0.11

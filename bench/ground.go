@@ -119,20 +119,31 @@ func newGround(ctx context.Context, dir string) (*ground, error) {
 		return nil, err
 	}
 	for i := range 16 {
-		capacity := corev1.ResourceList{
-			corev1.ResourceCPU:  resource.MustParse("96"),
-			corev1.ResourcePods: resource.MustParse("110"),
-			gpu:                 resource.MustParse("8"),
-		}
-		node := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bench-%d", i), Labels: map[string]string{"pool": "bench"}},
-			Status:     corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
-		}
-		if err := g.client.Create(ctx, node); err != nil {
-			return nil, fmt.Errorf("node %s: %w", node.Name, err)
+		if err := g.addNode(ctx, fmt.Sprintf("bench-%d", i), map[string]string{"pool": "bench"}, "110"); err != nil {
+			return nil, err
 		}
 	}
 	return g, g.apply(ctx, manifest+"\n---\n"+runtimeManifest)
+}
+
+// addNode creates a simulated node of 96 CPUs and 8 GPUs that takes so many pods.
+func (g *ground) addNode(
+	ctx context.Context, name string, labels map[string]string, pods string, taints ...corev1.Taint,
+) error {
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU:  resource.MustParse("96"),
+		corev1.ResourcePods: resource.MustParse(pods),
+		gpu:                 resource.MustParse("8"),
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec:       corev1.NodeSpec{Taints: taints},
+		Status:     corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
+	}
+	if err := g.client.Create(ctx, node); err != nil {
+		return fmt.Errorf("node %s: %w", name, err)
+	}
+	return nil
 }
 
 // apply creates what a manifest has, and more, and waits until the ClusterQueues among it are active.

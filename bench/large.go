@@ -170,17 +170,11 @@ func newLargeGround(ctx context.Context, dir string) (*ground, error) {
 	}
 	for i := range 16 {
 		name := fmt.Sprintf("bench-%d", i)
-		capacity := corev1.ResourceList{
-			corev1.ResourceCPU: resource.MustParse("96"), corev1.ResourcePods: resource.MustParse("700"),
+		labels := map[string]string{
+			"pool": "bench", "rack": fmt.Sprintf("rack-%d", i/4), corev1.LabelHostname: name,
 		}
-		node := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-				"pool": "bench", "rack": fmt.Sprintf("rack-%d", i/4), corev1.LabelHostname: name,
-			}},
-			Status: corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
-		}
-		if err := g.client.Create(ctx, node); err != nil {
-			return nil, fmt.Errorf("node %s: %w", name, err)
+		if err := g.addNode(ctx, name, labels, "700"); err != nil {
+			return nil, err
 		}
 	}
 	if err := g.apply(ctx, largeManifest); err != nil {

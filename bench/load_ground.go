@@ -58,20 +58,10 @@ func newLoadGround(ctx context.Context, dir string, q queues) (*ground, error) {
 	g.queues = q
 	for _, pool := range []string{"a100", "h100"} {
 		for i := range 8 {
-			capacity := corev1.ResourceList{
-				corev1.ResourceCPU:  resource.MustParse("96"),
-				corev1.ResourcePods: resource.MustParse("110"),
-				gpu:                 resource.MustParse("8"),
-			}
-			node := &corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", pool, i), Labels: map[string]string{"pool": pool}},
-				Spec: corev1.NodeSpec{Taints: []corev1.Taint{{
-					Key: "pool", Value: pool, Effect: corev1.TaintEffectNoSchedule,
-				}}},
-				Status: corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
-			}
-			if err := g.client.Create(ctx, node); err != nil {
-				return nil, fmt.Errorf("node %s: %w", node.Name, err)
+			taint := corev1.Taint{Key: "pool", Value: pool, Effect: corev1.TaintEffectNoSchedule}
+			name, labels := fmt.Sprintf("%s-%d", pool, i), map[string]string{"pool": pool}
+			if err := g.addNode(ctx, name, labels, "110", taint); err != nil {
+				return nil, err
 			}
 		}
 	}

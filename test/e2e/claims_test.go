@@ -132,7 +132,7 @@ func claimSpecs() {
 		gomega.Eventually(state(ctx, waits)).Should(gomega.Equal(api.StateQueued))
 		gomega.Eventually(func() string { return told(ctx, waits, api.ConditionQuotaReserved) }).Should(
 			gomega.Or(gomega.ContainSubstring(string(devices)), gomega.ContainSubstring("equivalent workload")),
-			"GPUs are left, devices are not; with gate UnadmittedWorkloadsObservability Kueue says that it knows this already")
+			"GPUs are left, devices are not; with all of its gates on, Kueue says that it has tried another like it")
 		gomega.Expect(user.Delete(ctx, waits)).To(gomega.Succeed())
 
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
