@@ -76,7 +76,8 @@ func (g *ground) end(ctx context.Context, prefix string) {
 			continue
 		}
 		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"0s"}}}`, runFor)
-		gomega.Expect(admin.Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(patch)))).To(gomega.Succeed())
+		err := admin.Patch(ctx, pod, client.RawPatch(types.MergePatchType, []byte(patch)))
+		gomega.Expect(client.IgnoreNotFound(err)).To(gomega.Succeed())
 	}
 }
 
