@@ -52,7 +52,8 @@ func upgradeSpecs() {
 		submit := func(runtime string, n int) {
 			for range n {
 				name := fmt.Sprintf("job-%02d", len(all))
-				all = append(all, g.submitRaw(ctx, g.trainJob(name, runtime, 1, priority(low)), overrides.PodTemplateOverrides, given))
+				tj := g.trainJob(name, runtime, 1, priority(low))
+				all = append(all, g.submitRaw(ctx, tj, overrides.PodTemplateOverrides, given))
 			}
 		}
 		// The first eight hold the quota until they are told to end, however slow the upgrade is.
