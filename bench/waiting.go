@@ -108,15 +108,20 @@ func (w *waiters) fill(ctx context.Context, n int) error {
 	}); err != nil {
 		return err
 	}
-	if err := w.add(ctx, waiter, n-(w.submitted[waiter]-w.seen.countOf(waiter, started))); err != nil {
-		return err
-	}
-	if err := w.until(ctx, "all are queued", func() (bool, error) {
-		return w.seen.countOf(waiter, queued) == w.submitted[waiter], nil
-	}); err != nil {
+	if err := w.line(ctx, n); err != nil {
 		return err
 	}
 	return w.settle(ctx, from, still)
+}
+
+// line submits as many as are missing for n to wait, and waits until they are queued.
+func (w *waiters) line(ctx context.Context, n int) error {
+	if err := w.add(ctx, waiter, n-(w.submitted[waiter]-w.seen.countOf(waiter, started))); err != nil {
+		return err
+	}
+	return w.until(ctx, "all are queued", func() (bool, error) {
+		return w.seen.countOf(waiter, queued) == w.submitted[waiter], nil
+	})
 }
 
 // free deletes those that hold the quota: by their names, for to find them would take the API server the longer the
@@ -166,17 +171,16 @@ const restartProfiled = 20 * time.Second
 // restart stops Signalbox while n TrainJobs wait, has some admitted meanwhile, and returns how long it takes from its
 // start until all are looked at, nothing is left to be done, and those that were admitted are started.
 func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
-	if err := w.fill(ctx, n+running); err != nil {
+	from, err := audit.End(w.audit)
+	if err != nil {
 		return nil, err
 	}
+	// On hold, what runs comes to its end, and the quota is free. Nobody has to hold it: with many queues, where each has
+	// somebody waiting, they might not get it.
 	if err := w.hold(ctx, kueue.Hold); err != nil {
 		return nil, err
 	}
-	if err := w.free(ctx); err != nil {
-		return nil, err
-	}
-	from, err := audit.End(w.audit)
-	if err != nil {
+	if err := w.line(ctx, n+running); err != nil {
 		return nil, err
 	}
 	if err := w.settle(ctx, from, still); err != nil {

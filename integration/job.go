@@ -18,13 +18,11 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/podset"
-	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
-	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 var gvk = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
@@ -91,11 +89,8 @@ func (j *job) PodsReady(context.Context, client.Client) bool { return j.o.ready(
 
 // ReclaimablePods implements jobframework.JobWithReclaimablePods.
 func (j *job) ReclaimablePods(context.Context, client.Client) ([]kueue.ReclaimablePod, error) {
-	pods := j.o.reclaimable()
-	if wl := j.o.match(); wl != nil && workload.HasQuotaReservation(wl) {
-		pods = podsets.AtLeast(podsets.AddNotAdmitted(pods, wl), wl.Status.ReclaimablePods)
-	}
-	return pods, nil
+	j.asked.reclaim = reclaims(j.o)
+	return j.asked.reclaim.pods, nil
 }
 
 // IsOnHold implements jobframework.JobWithOnHold: a TrainJob that can't start must not hold quota once none of it runs.

@@ -26,6 +26,8 @@ type record struct {
 	workload string
 	// finished is when its Workload was declared finished; zero if it wasn't.
 	finished time.Time
+	// reclaimed is when it last gave quota back; zero if it didn't.
+	reclaimed time.Time
 	// rebuilt is the state of runtime and entries for which its JobSet was deleted.
 	rebuilt string
 	// started is when it was started, until its pods have been ready; only a metric is lost with it.

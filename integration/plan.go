@@ -28,6 +28,8 @@ type asked struct {
 	settling []step
 	// created is the name of the Workload that was made; "" for none.
 	created string
+	// reclaim is what jobframework was told of the quota.
+	reclaim reclaim
 	// waiting is what an admitted TrainJob waits for; "" for nothing.
 	waiting string
 	// declared is set when jobframework has declared the end to Kueue.
@@ -226,6 +228,10 @@ func afterwards(o *observed, a *asked, frameworkFailed bool) (p plan) {
 		p.retry, p.blocked = b.RetryAfter, true
 	}
 	p.later(o.queue.again)
+	p.later(a.reclaim.later)
+	if a.reclaim.changed {
+		p.do(remember{func(r *record) { r.reclaimed = o.now }})
+	}
 	p.do(report(o, &p)...)
 	p.do(giveBack(o)...)
 	p.do(deactivation(o)...)
