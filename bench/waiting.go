@@ -175,8 +175,8 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	// On hold, what runs comes to its end, and the quota is free. Nobody has to hold it: with many queues, where each has
-	// somebody waiting, they might not get it.
+	// On hold, what runs comes to its end, and the quota is free. Nobody has to hold it: with many queues, where others
+	// wait in each, they might not get it.
 	if err := w.hold(ctx, kueue.Hold); err != nil {
 		return nil, err
 	}
