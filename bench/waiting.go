@@ -135,6 +135,9 @@ func (w *waiters) free(ctx context.Context) error {
 	})
 }
 
+// startsProfiled is how much of the starts while others wait a profile covers.
+const startsProfiled = 20 * time.Second
+
 // behind measures starts while n others wait.
 func (w *waiters) behind(ctx context.Context, n int) (*waitingRun, error) {
 	if err := w.fill(ctx, n+starts); err != nil {
@@ -144,6 +147,7 @@ func (w *waiters) behind(ctx context.Context, n int) (*waitingRun, error) {
 		return nil, err
 	}
 	before, from := w.seen.countOf(waiter, started), time.Now()
+	w.profiles.cpu(ctx, fmt.Sprintf("starts-%d", n), startsProfiled, profiled...)
 	if err := w.free(ctx); err != nil {
 		return nil, err
 	}

@@ -158,9 +158,9 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 			"--audit-policy-file", x.layout.config("audit-policy.yaml"), "--audit-log-path", x.layout.audit(),
 			"--audit-log-maxsize", "4000",
 		}, x.flags("kube-apiserver")...),
-		// Everything waits for it while it collects garbage: with a GiB in its caches that is 3 s of every 10 on two cores,
-		// and with a limit near what it needs (3 GiB, behind 10,000 TrainJobs) more often still.
-		env:   []string{"GOGC=400", "GOMEMLIMIT=8GiB"},
+		// Everything waits for it while it collects garbage: with a GiB in its caches that is 3 s of every 10 on two cores.
+		// Near its limit it does so more often still; it takes 3 GiB with 10,000 TrainJobs, and more than 8 with 50,000.
+		env:   []string{"GOGC=400", fmt.Sprintf("GOMEMLIMIT=%d", max(8<<30, memoryOfMachine()/2))},
 		ready: func(ctx context.Context) error { return get(ctx, client, x.config.Host+"/readyz") },
 	})
 }
