@@ -275,9 +275,9 @@ endif
 PROFILES ?= bundled builtin kubeflow
 ROUNDS ?= 4
 BURSTS ?= 100,500
-LARGE ?= 2000
+LARGE ?= 1000
 WAITING ?= 100,1000
-DEEP ?= 100,100,5000,10000,10000,10000
+DEEP ?= 100,100,10000,10000,10000
 # MEMORY=1Gi is the manager's memory limit, in the place of the chart's.
 LOAD = $(if $(MEMORY),SIGNALBOX_MEMORY=$(MEMORY)) $(BIN)/cluster run --profile $$profile $(RELEASES) -- $(BIN)/bench load --profile $$profile $(if $(QUEUES),--queues $(QUEUES)) --out $(CURDIR)/bench/.raw/$$profile
 .PHONY: bench

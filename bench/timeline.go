@@ -29,6 +29,7 @@ type moment string
 const (
 	submitted moment = "submitted" // the TrainJob is there
 	queued    moment = "queued"    // its Workload is there
+	told      moment = "told"      // its status says something
 	admitted  moment = "admitted"  // the Workload's condition Admitted is true
 	started   moment = "started"   // suspend is false
 	built     moment = "built"     // its JobSet is there and not suspended
@@ -149,6 +150,9 @@ func (t *timeline) mark(job string, m moment, at time.Time) bool {
 
 func (t *timeline) trainJob(o *api.TrainJob, now time.Time) {
 	t.mark(o.Name, submitted, now)
+	if len(o.Status.Conditions) > 0 || o.Status.Queue != nil {
+		t.mark(o.Name, told, now)
+	}
 	running := !ptr.Deref(o.Spec.Suspend, false)
 	if running {
 		t.mark(o.Name, started, now)

@@ -94,6 +94,9 @@ func (w *waiters) add(ctx context.Context, kind string, n int) error {
 	return err
 }
 
+// pause is for how long nothing is written when all that wait have a status.
+const pause = 15 * time.Second
+
 // fill has the quota held, and n TrainJobs wait behind, until nobody has anything left to write.
 func (w *waiters) fill(ctx context.Context, n int) error {
 	from, err := audit.End(w.audit)
@@ -108,20 +111,22 @@ func (w *waiters) fill(ctx context.Context, n int) error {
 	}); err != nil {
 		return err
 	}
-	if err := w.line(ctx, n); err != nil {
-		return err
-	}
-	return w.settle(ctx, from, still)
+	return w.line(ctx, from, n)
 }
 
-// line submits as many as are missing for n to wait, and waits until they are queued.
-func (w *waiters) line(ctx context.Context, n int) error {
+// line submits as many as are missing for n to wait, and waits until they are queued, say so, and nobody has anything
+// left to write since an offset of the audit log.
+func (w *waiters) line(ctx context.Context, from int64, n int) error {
 	if err := w.add(ctx, waiter, n-(w.submitted[waiter]-w.seen.countOf(waiter, started))); err != nil {
 		return err
 	}
-	return w.until(ctx, "all are queued", func() (bool, error) {
-		return w.seen.countOf(waiter, queued) == w.submitted[waiter], nil
-	})
+	if err := w.until(ctx, "all are queued, and say so", func() (bool, error) {
+		all := w.submitted[waiter]
+		return w.seen.countOf(waiter, queued) == all && w.seen.countOf(waiter, told) == all, nil
+	}); err != nil {
+		return err
+	}
+	return w.settle(ctx, from, pause)
 }
 
 // free deletes those that hold the quota: by their names, for to find them would take the API server the longer the
@@ -184,10 +189,7 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	if err := w.hold(ctx, kueue.Hold); err != nil {
 		return nil, err
 	}
-	if err := w.line(ctx, n+running); err != nil {
-		return nil, err
-	}
-	if err := w.settle(ctx, from, still); err != nil {
+	if err := w.line(ctx, from, n+running); err != nil {
 		return nil, err
 	}
 	manager, err := metricsOf(w.dir)
