@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -211,8 +213,25 @@ func (h *harness) thaw(kind string) { delete(h.shown, kind) }
 // reconcile reconciles a TrainJob, and forgets what was sent before.
 func (h *harness) reconcile(name string) (reconcile.Result, error) {
 	h.sent, h.bodies, h.events = nil, nil, nil
-	return h.reconciler.Reconcile(h.t.Context(),
+	var errors []string
+	result, err := h.reconciler.Reconcile(logged(h.t.Context(), &errors),
 		reconcile.Request{NamespacedName: types.NamespacedName{Namespace: team, Name: name}})
+	if err == nil && len(errors) > 0 {
+		h.t.Errorf("an error is logged, and none is returned: %q", errors)
+	}
+	return result, err
+}
+
+// logged returns a context whose logger adds to errors what is logged as an error. jobframework logs errors that it got
+// from a TrainJob, which is not started or not stopped, and returns them; what they mean is decided afterwards.
+func logged(ctx context.Context, errors *[]string) context.Context {
+	return log.IntoContext(ctx, funcr.New(func(_, args string) {
+		isError := !strings.HasPrefix(args, `"level"=`) // only errors have no level
+		if isError && !strings.HasPrefix(args, `"msg"="Unsuspending job"`) &&
+			!strings.HasPrefix(args, `"msg"="Suspending job with deleted workload"`) {
+			*errors = append(*errors, args)
+		}
+	}, funcr.Options{}))
 }
 
 // settle reconciles a TrainJob until nothing is sent any more.

@@ -21,6 +21,7 @@ import (
 	schdcache "sigs.k8s.io/kueue/pkg/cache/scheduler"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/features"
+	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
@@ -151,7 +152,10 @@ func options(config Config, p policy) []jobframework.Option {
 		jobframework.WithManagedJobsNamespaceSelector(p.selector),
 		jobframework.WithLabelKeysToCopy(sets.New(config.Kueue.LabelKeysToCopy...)),
 		jobframework.WithClock(config.Clock),
-		jobframework.WithCache(schdcache.New(config.Client)), // jobframework asks it which LocalQueues have own metrics
+		// jobframework asks a cache of queues whether a LocalQueue has its own metrics. Kueue has these, and this cache is
+		// empty: with such metrics, jobframework would log an error for each TrainJob whose pods are ready.
+		jobframework.WithCache(schdcache.New(config.Client,
+			schdcache.WithLocalQueueMetrics(&kueuemetrics.LocalQueueMetricsConfig{Enabled: false}))),
 	}
 	if after := config.Kueue.AfterDeactivated; after != nil {
 		options = append(options, jobframework.WithObjectRetentionPolicies(&kueueconfig.ObjectRetentionPolicies{
