@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +19,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -47,6 +49,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 	if err != nil {
 		return nil, err
 	}
+	shared := store.NewShared()
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme:                 scheme,
 		Metrics:                metricsOptions(config.Metrics),
@@ -66,7 +69,8 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Pod{}:                 pods,
-				&api.TrainJob{}:               {Transform: withoutManifests},
+				&api.TrainJob{}:               {Transform: cachedTrainJob(shared)},
+				&kueue.Workload{}:             {Transform: cachedWorkload(shared)},
 				&api.TrainingRuntime{}:        {Transform: withoutManifests},
 				&api.ClusterTrainingRuntime{}: {Transform: withoutManifests},
 				&apiextensionsv1.CustomResourceDefinition{}: {
@@ -95,6 +99,27 @@ func withoutManifests(object any) (any, error) {
 		delete(m.GetAnnotations(), corev1.LastAppliedConfigAnnotation)
 	}
 	return object, nil
+}
+
+// cachedTrainJob drops what withoutManifests drops, and has TrainJobs share equal maps.
+func cachedTrainJob(shared *store.Shared) toolscache.TransformFunc {
+	return func(object any) (any, error) {
+		if job, ok := object.(*api.TrainJob); ok {
+			shared.TrainJob(job)
+		}
+		return withoutManifests(object)
+	}
+}
+
+// cachedWorkload drops managed fields, and has Workloads share equal maps.
+func cachedWorkload(shared *store.Shared) toolscache.TransformFunc {
+	strip := cache.TransformStripManagedFields()
+	return func(object any) (any, error) {
+		if wl, ok := object.(*kueue.Workload); ok {
+			shared.Workload(wl)
+		}
+		return strip(object)
+	}
 }
 
 // jobSetPods caches of the pods only those of JobSets, and of each only what shows whether it has ended, and where it
