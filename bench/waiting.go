@@ -208,6 +208,10 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	}); err != nil {
 		return nil, err
 	}
+	// Kueue looks at all that wait once more, after their hold, which is no part of a restart.
+	if err := w.settle(ctx, from, pause); err != nil {
+		return nil, err
+	}
 	r := &restartRun{Waiting: n, Admitted: running}
 	began := time.Now()
 	if err := act(w.dir, "start", "signalbox"); err != nil {
