@@ -23,13 +23,15 @@ func urgent(before, after *api.TrainJobStatus) bool {
 }
 
 // joinDelay is how long a change of status waits for others to be written with it. A state that is about to be followed
-// by another waits for passingDelay, and so does the end of a step's Job. Other counts of Jobs wait for countsDelay.
+// by another waits for passingDelay, and so does the end of a step's first Job. Jobs that end after others wait for
+// laterDelay: a TrainJob can have many that end one after the other. Other counts of Jobs wait for countsDelay.
 // While a TrainJob starts they wait for startingDelay: its state says as much, and it takes a minute until a thousand
 // pods are ready. An end doesn't wait. When many TrainJobs change at once each waits longer, by eachDelays for every
 // other up to crowdDelay: the API server is busy with their starts, and most have changed again by then.
 const (
 	joinDelay     = 2 * time.Second
 	passingDelay  = 4 * time.Second
+	laterDelay    = 10 * time.Second
 	countsDelay   = 30 * time.Second
 	startingDelay = 2 * time.Minute
 	eachDelays    = 300 * time.Millisecond
@@ -46,12 +48,15 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
 		equality.Semantic.DeepEqual(exceptPlaced(before), exceptPlaced(after))
-	recounted := countsAlone && before.State == state && jobsEnded(before) == jobsEnded(after)
+	told := countsAlone && before.State == state
+	recounted := told && jobsEnded(before) == jobsEnded(after)
 	switch {
 	case recounted && state == api.StateStarting:
 		delay = startingDelay
 	case recounted:
 		delay = countsDelay
+	case told && jobsEnded(before) > 0:
+		delay = laterDelay
 	case countsAlone || state == api.StateAdmitted || state == api.StateStarting:
 		delay = passingDelay
 	}

@@ -96,8 +96,9 @@ func TestDelayOf(t *testing.T) {
 			0,
 			4 * time.Second,
 		},
-		"counts":            {"they change with every Job", pods(0, ready), pods(1, ready), 0, 30 * time.Second},
-		"the end of a step": {"its user sees how far it is", pods(0, ready), pods(0, done), 0, 4 * time.Second},
+		"counts":             {"they change with every Job", pods(0, ready), pods(1, ready), 0, 30 * time.Second},
+		"the end of a step":  {"its user sees how far it is", pods(0, ready), pods(0, done), 0, 4 * time.Second},
+		"the end of another": {"eighteen may end one by one", pods(1, done), pods(1, done, done), 0, 10 * time.Second},
 		"counts of one that starts": {
 			"its state says as much",
 			starting,
