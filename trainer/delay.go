@@ -48,19 +48,26 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
 		equality.Semantic.DeepEqual(exceptPlaced(before), exceptPlaced(after))
-	told := countsAlone && before.State == state
-	recounted := told && jobsEnded(before) == jobsEnded(after)
 	switch {
-	case recounted && state == api.StateStarting:
-		delay = startingDelay
-	case recounted:
-		delay = countsDelay
-	case told && jobsEnded(before) > 0:
-		delay = laterDelay
+	case countsAlone && before.State == state:
+		delay = delayOfCounts(state, jobsEnded(before), jobsEnded(after))
 	case countsAlone || state == api.StateAdmitted || state == api.StateStarting:
 		delay = passingDelay
 	}
 	return delay + min(time.Duration(others)*eachDelays, crowdDelay)
+}
+
+// delayOfCounts returns how long a change of counts alone may wait. before and after are how many Jobs have finished.
+func delayOfCounts(state api.TrainJobState, before, after int32) time.Duration {
+	switch {
+	case before != after && before > 0:
+		return laterDelay
+	case before != after:
+		return passingDelay
+	case state == api.StateStarting:
+		return startingDelay
+	}
+	return countsDelay
 }
 
 // exceptPlaced returns the queue's conditions except GangScheduled=True. It isn't worth a write of its own: the pods of
