@@ -32,6 +32,7 @@ import (
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	kueueindexer "sigs.k8s.io/kueue/pkg/controller/core/indexer"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -149,7 +150,8 @@ func (h *harness) construct(o options) {
 	})
 	served := &hookServer{paths: map[string]*webhook.Admission{}}
 	indexer := indexerFunc(func(field string, of client.IndexerFunc) { h.indexes[field] = of })
-	err = errors.Join(reconciler.Setup(ctx, indexer), hooks.Register(hookManager{served: served}),
+	err = errors.Join(hooks.Register(hookManager{served: served}),
+		kueueindexer.SetupWorkloadOwnerIndex(ctx, indexer, trainJobKind),
 		indexer.IndexField(ctx, &corev1.Pod{}, store.PodIndex, store.PodIndexOf))
 	if err != nil {
 		h.t.Fatal(err)

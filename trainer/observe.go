@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	kueueindexer "sigs.k8s.io/kueue/pkg/controller/core/indexer"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -94,11 +96,14 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 	return o, err
 }
 
+// trainJobKind is the kind by which Kueue indexes Workloads.
+var trainJobKind = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
+
 // workloadOf returns the TrainJob's Workload as the cache has it; it must not be changed. It is nil if there is none.
 func (r *Reconciler) workloadOf(ctx context.Context, job *api.TrainJob) (*kueue.Workload, error) {
 	var list kueue.WorkloadList
-	err := r.client.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingFields{workloadIndex: job.Name},
-		client.UnsafeDisableDeepCopy)
+	err := r.client.List(ctx, &list, client.InNamespace(job.Namespace),
+		kueueindexer.OwnerReferenceIndexFieldMatcher(trainJobKind, job.Name), client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the TrainJob's Workloads: %w", err)
 	}

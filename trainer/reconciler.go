@@ -6,9 +6,7 @@ import (
 	"sync"
 	"time"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -16,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -68,27 +65,14 @@ type pendingStatus struct {
 	others int // the most others at a time that have been pending meanwhile
 }
 
-// NewReconciler returns a Reconciler.
+// NewReconciler returns a Reconciler. Whoever makes the client's cache indexes Workloads by their TrainJobs, as Kueue's
+// integrations do (SetupWorkloadOwnerIndex).
 func NewReconciler(config Config) *Reconciler {
 	return &Reconciler{
 		client: config.Client, reader: config.Reader, store: config.Store, builder: config.Builder, gangs: config.Gangs,
 		recorder: events.NewRecorder(config.Recorder), clock: config.Clock,
 		pending: map[types.NamespacedName]pendingStatus{}, waiting: newWaitings(),
 	}
-}
-
-// workloadIndex finds a TrainJob's Workload by the TrainJob's name.
-const workloadIndex = "trainJob"
-
-// Setup registers the indexes that the Reconciler searches by.
-func (r *Reconciler) Setup(ctx context.Context, indexer client.FieldIndexer) error {
-	return indexer.IndexField(ctx, &kueue.Workload{}, workloadIndex, func(o client.Object) []string {
-		owner := metav1.GetControllerOf(o)
-		if owner != nil && owner.Kind == trainerapi.TrainJobKind && owner.APIVersion == trainerapi.GroupVersion.String() {
-			return []string{owner.Name}
-		}
-		return nil
-	})
 }
 
 // Changed returns the TrainJobs whose gangs have changed.

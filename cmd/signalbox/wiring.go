@@ -117,9 +117,6 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Builder: builder, Gangs: a.gangs,
 		Recorder: a.recorder, Clock: clock.RealClock{},
 	})
-	if err := reconciler.Setup(ctx, a.mgr.GetFieldIndexer()); err != nil {
-		return nil, nil, err
-	}
 	startable := trainer.NewStartable(trainer.StartableConfig{
 		Client: a.mgr.GetClient(), Builder: builder, Gangs: a.gangs, Clock: clock.RealClock{},
 	})

@@ -79,7 +79,6 @@ func (w *world) start() {
 	m.trainer = trainer.NewReconciler(trainer.Config{
 		Client: cached, Reader: live, Store: kept, Builder: builder, Gangs: gangs, Recorder: recorder, Clock: w.clock,
 	})
-	must(m.trainer.Setup(ctx, m.indexes))
 	w.manager = m
 }
 
