@@ -9,6 +9,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -44,18 +45,30 @@ func gauges(t *testing.T, c prometheus.Collector) map[string]float64 {
 	return counted
 }
 
+// Each TrainJob is counted once, in the state that its last event shows, until it is gone.
 func TestStates(t *testing.T) {
-	ended := trainJobIn("a", "3", endedJob)
-	got := gauges(t, states{cluster(t, "", trainJobIn("a", "1"), trainJobIn("a", "2"), ended)})
-	sum := 0.0
-	for _, n := range got {
-		sum += n
+	s := newStates()
+	waits, again, ended := trainJobIn("a", "1"), trainJobIn("a", "2"), trainJobIn("a", "2", endedJob)
+	waiting, complete := api.StateOf(&waits.Status.TrainJobStatus), api.StateOf(&ended.Status.TrainJobStatus)
+	if waiting == complete {
+		t.Fatalf("both are %s", waiting)
 	}
-	if len(got) != len(api.States) || sum != 3 || got[string(api.StateOf(&ended.Status.TrainJobStatus))] != 1 {
-		t.Errorf("each TrainJob is counted once: got %v", got)
-	}
-	if got := gauges(t, states{cluster(t, "TrainJob")}); got["error"] != 1 {
-		t.Errorf("they can't be listed: got %v", got)
+	for _, step := range []struct {
+		what            string
+		do              func()
+		waiting, others float64
+	}{
+		{"two are submitted", func() { s.OnAdd(waits, true); s.OnAdd(again, false) }, 2, 0},
+		{"one ends", func() { s.OnUpdate(again, ended) }, 1, 1},
+		{"the other is deleted", func() { s.OnDelete(waits) }, 0, 1},
+		{"a deletion is missed", func() { s.OnDelete(toolscache.DeletedFinalStateUnknown{Key: "a/2", Obj: ended}) }, 0, 0},
+		{"one is gone that was never seen", func() { s.OnDelete(toolscache.DeletedFinalStateUnknown{Key: "a/3"}) }, 0, 0},
+	} {
+		step.do()
+		got := gauges(t, s)
+		if len(got) != len(api.States) || got[string(waiting)] != step.waiting || got[string(complete)] != step.others {
+			t.Errorf("%s: got %v, want %v and %v", step.what, got, step.waiting, step.others)
+		}
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -144,33 +143,6 @@ func evictionOf(reason jobframework.StopReason) string {
 func (r *Reconciler) countEviction(o *observed, reason string) {
 	evictions.WithLabelValues(reason).Inc()
 	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
-}
-
-// states counts TrainJobs by their state when it is asked. The leader alone does, so that the replicas' counts can be
-// added.
-type states struct{ client client.Reader }
-
-var trainJobs = prometheus.NewDesc("signalbox_trainjobs",
-	"TrainJobs by their state, as kubectl get trainjob shows it; with the bundled Trainer only, whose status has it.",
-	[]string{"state"}, nil)
-
-func (s states) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- trainJobs }
-
-func (s states) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	var list api.TrainJobList
-	if err := s.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		out <- prometheus.NewInvalidMetric(trainJobs, err)
-		return
-	}
-	by := map[api.TrainJobState]int{}
-	for i := range list.Items {
-		by[api.StateOf(&list.Items[i].Status.TrainJobStatus)]++
-	}
-	for _, state := range api.States {
-		out <- prometheus.MustNewConstMetric(trainJobs, prometheus.GaugeValue, float64(by[state]), string(state))
-	}
 }
 
 // overduePods counts pods that run on after their grace period when it is asked.

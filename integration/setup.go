@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -55,7 +56,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	if r.installed.Trainer().hasState() {
-		if err := collect(mgr, states{mgr.GetClient()}); err != nil {
+		if err := countStates(ctx, mgr); err != nil {
 			return err
 		}
 	}
@@ -68,6 +69,19 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		b = b.WatchesRawSource(source.Channel(next.Changed(), &handler.EnqueueRequestForObject{}))
 	}
 	return b.Complete(r.both(next))
+}
+
+// countStates serves how many TrainJobs are in each state.
+func countStates(ctx context.Context, mgr ctrl.Manager) error {
+	informer, err := mgr.GetCache().GetInformer(ctx, &api.TrainJob{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return err
+	}
+	counted := newStates()
+	if _, err := informer.AddEventHandler(counted); err != nil {
+		return err
+	}
+	return collect(mgr, counted)
 }
 
 func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
