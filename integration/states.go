@@ -38,7 +38,7 @@ func (s *states) OnDelete(object any) {
 	s.replace(object, nil)
 }
 
-// replace counts after, if it is a TrainJob, in the place of before.
+// replace counts an object, if it is a TrainJob, in the place of its earlier version.
 func (s *states) replace(before, after any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
