@@ -25,9 +25,9 @@ type Shared struct {
 // NewShared returns a Shared that knows no map.
 func NewShared() *Shared {
 	return &Shared{
-		texts:     newKnown[string, string](),
-		resources: newKnown[corev1.ResourceName, resource.Quantity](),
-		flavors:   newKnown[corev1.ResourceName, kueue.ResourceFlavorReference](),
+		texts:     newKnown[string](lengthOf[string]),
+		resources: newKnown[corev1.ResourceName](func(resource.Quantity) int { return 0 }),
+		flavors:   newKnown[corev1.ResourceName](lengthOf[kueue.ResourceFlavorReference]),
 	}
 }
 
@@ -77,22 +77,30 @@ func (s *Shared) requirements(r *corev1.ResourceRequirements) {
 	share(&s.resources, &r.Limits)
 }
 
-// knownMaps bounds how many maps of a kind Shared keeps, 700 B each.
-const knownMaps = 1024
+// Shared keeps few maps, and none that is large: those who submit TrainJobs could otherwise fill the memory with maps of
+// TrainJobs that are long gone.
+const (
+	knownMaps    = 1024 // of a kind
+	knownEntries = 8
+	knownBytes   = 1024 // of text in a map
+)
 
 // known has maps by their hash. When it is full it forgets all: those that are still used will be known again.
-type known[K, V comparable] struct {
+type known[K ~string, V comparable] struct {
 	seed maphash.Seed
 	maps map[uint64]map[K]V
+	text func(V) int // how many bytes of text a value has
 }
 
-func newKnown[K, V comparable]() known[K, V] {
-	return known[K, V]{seed: maphash.MakeSeed(), maps: map[uint64]map[K]V{}}
+func newKnown[K ~string, V comparable](text func(V) int) known[K, V] {
+	return known[K, V]{seed: maphash.MakeSeed(), maps: map[uint64]map[K]V{}, text: text}
 }
+
+func lengthOf[S ~string](s S) int { return len(s) }
 
 // share replaces a map by an equal one that is known, or else makes it known.
-func share[M ~map[K]V, K, V comparable](k *known[K, V], m *M) {
-	if len(*m) == 0 {
+func share[M ~map[K]V, K ~string, V comparable](k *known[K, V], m *M) {
+	if len(*m) == 0 || len(*m) > knownEntries {
 		return
 	}
 	type entry struct {
@@ -100,8 +108,13 @@ func share[M ~map[K]V, K, V comparable](k *known[K, V], m *M) {
 		value V
 	}
 	var hash uint64 // a sum, because a map has no order
+	bytes := 0
 	for key, value := range *m {
 		hash += maphash.Comparable(k.seed, entry{key, value})
+		bytes += len(key) + k.text(value)
+	}
+	if bytes > knownBytes {
+		return
 	}
 	if found := k.maps[hash]; maps.Equal(found, *m) {
 		*m = found

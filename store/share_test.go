@@ -2,7 +2,9 @@ package store
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -99,11 +101,11 @@ func TestShared(t *testing.T) {
 		mapsOf(reflect.ValueOf(o), "", all)
 		return all
 	}
-	maps, same, different := of(first), of(second), of(other)
-	if len(maps) != 10 {
-		t.Fatalf("the Workload has %d maps, want 10: %v", len(maps), maps)
+	all, same, different := of(first), of(second), of(other)
+	if len(all) != 10 {
+		t.Fatalf("the Workload has %d maps, want 10: %v", len(all), all)
 	}
-	for path, at := range maps {
+	for path, at := range all {
 		if own := path == ".ObjectMeta.Labels"; (same[path] == at) == own {
 			t.Errorf("%s: shared by equal Workloads is %t, want %t", path, same[path] == at, !own)
 		}
@@ -112,7 +114,7 @@ func TestShared(t *testing.T) {
 		}
 	}
 	if got, want := of(job)[".Spec.TrainJobSpec.Trainer.ResourcesPerNode.Requests"],
-		maps[".Spec.PodSets[0].Template.Spec.Containers[0].Resources.Requests"]; got != want {
+		all[".Spec.PodSets[0].Template.Spec.Containers[0].Resources.Requests"]; got != want {
 		t.Error("a TrainJob and a Workload with equal requests don't share them")
 	}
 }
@@ -129,5 +131,32 @@ func TestSharedManyMaps(t *testing.T) {
 		if len(s.texts.maps) > knownMaps {
 			t.Fatalf("%d maps are known, want at most %d", len(s.texts.maps), knownMaps)
 		}
+	}
+}
+
+// Large maps are nobody's to keep: they stay with their objects.
+func TestSharedLargeMaps(t *testing.T) {
+	many := map[string]string{}
+	for i := range knownEntries + 1 {
+		many[fmt.Sprint(i)] = "a"
+	}
+	for name, labels := range map[string]map[string]string{
+		"many entries": many,
+		"a long value": {"a": strings.Repeat("a", knownBytes)},
+		"a long key":   {strings.Repeat("a", knownBytes): "a"},
+	} {
+		s, job := NewShared(), &api.TrainJob{}
+		job.Labels = maps.Clone(labels)
+		if s.TrainJob(job); len(s.texts.maps) != 0 || !maps.Equal(job.Labels, labels) {
+			t.Errorf("%s: %d maps are known, want none; its labels are %v", name, len(s.texts.maps), job.Labels)
+		}
+	}
+	s, wl := NewShared(), waitingWorkload(strings.Repeat("a", knownBytes), "2")
+	wl.Spec.PodSets[0].Template.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+		corev1.ResourceName(strings.Repeat("a", knownBytes+1)): resource.MustParse("1"),
+	}
+	if s.Workload(wl); len(s.texts.maps) != 0 || len(s.flavors.maps) != 0 || len(s.resources.maps) != 1 {
+		t.Errorf("%d texts, %d flavors and %d resources are known, want the small resources alone",
+			len(s.texts.maps), len(s.flavors.maps), len(s.resources.maps))
 	}
 }
