@@ -224,7 +224,7 @@ func (r *loadRun) deep(ctx context.Context, g *ground, o loadOptions, say func(s
 	if r.Restart, err = w.restart(ctx, o.depths[len(o.depths)-1]); err != nil {
 		return err
 	}
-	say("restarted with %d waiting: in step after %.1f s", r.Restart.Waiting, r.Restart.InStepSeconds)
+	say("restarted with %d waiting: up to date after %.1f s", r.Restart.Waiting, r.Restart.InStepSeconds)
 	return nil
 }
 

@@ -24,7 +24,7 @@ var glance = []struct{ group, figure string }{
 	{"A burst of 2000", "TrainJobs per second"},
 	{"A burst of 2000", "CPU seconds of the same per 1,000"},
 	{"How it grows", "admitted → started, p99, with 10000 waiting: times"},
-	{"The manager is restarted while 10000", "it is in step after, s"},
+	{"The manager is restarted while 10000", "it is up to date after, s"},
 	{"The manager is restarted while 10000", "its peak memory, MiB"},
 	{"All runs", "findings of `signalbox audit`"},
 }

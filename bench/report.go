@@ -228,7 +228,7 @@ func (c *comparison) compareRestarts(runs map[string][]*loadRun) {
 		}
 		add("its webhooks serve after, s", func(r *restartRun) float64 { return r.ReadySeconds })
 		add("those that were admitted are started after, s", func(r *restartRun) float64 { return r.StartedSeconds })
-		add("it is in step after, s", func(r *restartRun) float64 { return r.InStepSeconds })
+		add("it is up to date after, s", func(r *restartRun) float64 { return r.InStepSeconds })
 		for _, kind := range []string{startedTwice, wrongPlacement, quotaOverused} {
 			add(kind, func(r *restartRun) float64 { return float64(r.Faults[kind]) })
 		}
