@@ -77,8 +77,8 @@ func (s *Shared) requirements(r *corev1.ResourceRequirements) {
 	share(&s.resources, &r.Limits)
 }
 
-// Shared keeps few maps, and none that is large: those who submit TrainJobs could otherwise fill the memory with maps of
-// TrainJobs that are long gone.
+// Shared keeps few maps, and none that is large: whoever submits TrainJobs could otherwise fill the memory with maps of
+// TrainJobs that are gone.
 const (
 	knownMaps    = 1024 // of a kind
 	knownEntries = 8
