@@ -216,8 +216,8 @@ func (s *cluster) podGroups(t *testing.T) (all []client.Object) {
 	return all
 }
 
-// say sets kube-scheduler's condition of a group.
-func (s *cluster) say(t *testing.T, group string, status metav1.ConditionStatus) {
+// say sets kube-scheduler's condition of a group, which is of some time ago.
+func (s *cluster) say(t *testing.T, group string, status metav1.ConditionStatus, ago time.Duration) {
 	t.Helper()
 	pg := s.version.emptyPodGroup()
 	pg.SetNamespace("team")
@@ -227,7 +227,7 @@ func (s *cluster) say(t *testing.T, group string, status metav1.ConditionStatus)
 		condition = schedulingv1alpha2.PodGroupScheduled
 	}
 	patch := fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": %q, "reason": "Unschedulable", "message": "",
-		"lastTransitionTime": %q}]}}`, condition, status, time.Now().UTC().Format(time.RFC3339))
+		"lastTransitionTime": %q}]}}`, condition, status, time.Now().Add(-ago).UTC().Format(time.RFC3339))
 	if err := s.client.Status().Patch(t.Context(), pg, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
 		t.Fatal(err)
 	}

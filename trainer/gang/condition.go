@@ -28,6 +28,17 @@ type placement struct {
 	unexplained metav1.Time
 }
 
+// recheck is after how long to look at the pods again, which have no events of their own; 0 to wait for a change.
+func (p *placement) recheck(now time.Time) time.Duration {
+	switch {
+	case now.Sub(p.unexplained.Time) < patience:
+		return messageInterval
+	case p.status == metav1.ConditionUnknown:
+		return patience // the scheduling gates may be opened at any time
+	}
+	return 0
+}
+
 // seen is what conditionOf decides on.
 type seen struct {
 	// states are those of the PodGroups, by their names.
@@ -56,8 +67,8 @@ func doneOf(js *jobset.JobSet) map[string]bool {
 func placementOf(group Group, state podGroupState, s seen) *placement {
 	pods := s.pods
 	switch {
-	case state.refused() && slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return untried(&pod, state.name) }):
-		return &placement{status: metav1.ConditionUnknown, unexplained: metav1.NewTime(s.now)}
+	case state.refused() && anyUntried(pods, state.name):
+		return &placement{status: metav1.ConditionUnknown, unexplained: state.scheduled.LastTransitionTime}
 	case state.refused():
 		p := &placement{status: metav1.ConditionFalse, reason: state.scheduled.Reason,
 			since: state.scheduled.LastTransitionTime}
@@ -161,21 +172,31 @@ func (p *placement) miss(group Group, state podGroupState, s seen) {
 		"they failed", group, what, missing)
 }
 
-// conditionOf returns the condition GangScheduled; nil before kube-scheduler has tried any group. unexplained is since
-// when a pod could say more of a group, and doesn't yet; zero for never.
-func conditionOf(p *plan, s seen) (condition *metav1.Condition, unexplained metav1.Time) {
+// outlook is how the gangs of a TrainJob are placed.
+type outlook struct {
+	// condition is GangScheduled; nil before kube-scheduler has tried any group.
+	condition *metav1.Condition
+	// refused are the names of the PodGroups that can't be placed.
+	refused []string
+	// recheck is after how long to look again, 0 to wait for a change.
+	recheck time.Duration
+}
+
+// outlookOf returns how the gangs of a TrainJob are placed.
+func outlookOf(p *plan, s seen) outlook {
+	var o outlook
 	var placed, refused, later []string
 	c := &metav1.Condition{Type: api.ConditionGangScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled"}
 	for _, group := range p.groups {
 		of := placementOf(group, s.states[p.podGroup(group)], s)
-		if of != nil && unexplained.Before(&of.unexplained) {
-			unexplained = of.unexplained
+		if of != nil {
+			o.recheck = sooner(o.recheck, of.recheck(s.now))
 		}
 		switch {
 		case of == nil || of.status == metav1.ConditionUnknown:
 			later = append(later, fmt.Sprintf("%s comes later", group))
 		case of.status == metav1.ConditionFalse:
-			refused = append(refused, of.message)
+			refused, o.refused = append(refused, of.message), append(o.refused, p.podGroup(group))
 			if c.Status == metav1.ConditionTrue || of.since.Before(&c.LastTransitionTime) {
 				c.Status, c.Reason, c.LastTransitionTime = of.status, of.reason, of.since
 			}
@@ -187,13 +208,14 @@ func conditionOf(p *plan, s seen) (condition *metav1.Condition, unexplained meta
 		}
 	}
 	if len(placed)+len(refused) == 0 {
-		return nil, unexplained
+		return o
 	}
 	if len(refused) > 0 {
 		placed = nil
 	}
 	c.Message = strings.Join(append(append(refused, placed...), later...), "; ")
-	return c, unexplained
+	o.condition = c
+	return o
 }
 
 // waitsForOthers are parts of kube-scheduler's messages about pods that could be placed, but for the rest of their
@@ -238,6 +260,15 @@ func gated(c corev1.PodCondition) bool {
 // untried reports whether a pod of a PodGroup has or had scheduling gates, and kube-scheduler has not tried it yet.
 func untried(pod *corev1.Pod, podGroup string) bool {
 	return isOf(pod, podGroup) && !store.PodEnded(pod) && slices.ContainsFunc(pod.Status.Conditions, gated)
+}
+
+func anyUntried(pods []corev1.Pod, podGroup string) bool {
+	for i := range pods {
+		if untried(&pods[i], podGroup) {
+			return true
+		}
+	}
+	return false
 }
 
 // preempted reports whether a pod's condition is that kube-scheduler takes its place for another.

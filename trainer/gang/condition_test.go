@@ -113,17 +113,20 @@ func TestConditionOf(t *testing.T) {
 				"train-1-launcher": {name: "train-1-launcher", scheduled: c.launcher},
 			}
 			// At a time long before: pods that aren't there may still be seen.
-			got, unexplained := conditionOf(p, seen{states: states, pods: c.pods, now: at(0).Add(-time.Hour),
+			out := outlookOf(p, seen{states: states, pods: c.pods, now: at(0).Add(-time.Hour),
 				done: map[string]bool{"node": true, "launcher": true}})
-			text := ""
+			got, text := out.condition, ""
 			if got != nil {
 				text = fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message)
 				if at := at(c.minute); !got.LastTransitionTime.Equal(&at) {
 					t.Errorf("%s: got the time %s", c.reason, got.LastTransitionTime)
 				}
 			}
-			if text != c.want || unexplained.IsZero() != c.explained {
-				t.Errorf("%s: got %q, %v; want %q, %t", c.reason, text, unexplained, c.want, c.explained)
+			if text != c.want || (out.recheck == 0) != c.explained {
+				t.Errorf("%s: got %q, %v; want %q, %t", c.reason, text, out.recheck, c.want, c.explained)
+			}
+			if refused := got != nil && got.Status == metav1.ConditionFalse; refused != (len(out.refused) > 0) {
+				t.Errorf("%s: got %v as refused", c.reason, out.refused)
 			}
 		})
 	}
@@ -179,12 +182,13 @@ func TestPodsAreGone(t *testing.T) {
 			s := seen{pods: c.pods, done: map[string]bool{"node": c.done}, now: placed.Add(c.after),
 				before: &metav1.Condition{Reason: c.before}, states: map[string]podGroupState{"train-1-node": {
 					name: "train-1-node", scheduled: &metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: placed}}}}
-			got, unexplained := conditionOf(p, s)
+			out := outlookOf(p, s)
+			got := out.condition
 			if text := fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message); text != c.want {
 				t.Errorf("%s: got %q, want %q", c.reason, text, c.want)
 			}
-			if again := c.after < patience; again == unexplained.IsZero() {
-				t.Errorf("%s: looked at again: got %v, want %t", c.reason, unexplained, again)
+			if again := c.after < patience; again == (out.recheck == 0) {
+				t.Errorf("%s: looked at again: got %v, want %t", c.reason, out.recheck, again)
 			}
 		})
 	}
@@ -323,10 +327,16 @@ func TestReleaseDue(t *testing.T) {
 			[]corev1.Pod{done, done, failed}, false, patience},
 		"the end": {"pods end one after the other", metav1.ConditionTrue, []corev1.Pod{done, runs, runs}, false,
 			0},
-		"none has succeeded": {"all pods are created again", metav1.ConditionTrue, []corev1.Pod{failed, failed, waits}, false,
-			0},
-		"enough": {"kube-scheduler has what it waits for", metav1.ConditionTrue,
-			[]corev1.Pod{done, runs, runs, waits}, false, 0},
+		"none has succeeded": {"all pods are created again, unless one that runs succeeds before", metav1.ConditionTrue,
+			[]corev1.Pod{failed, failed, waits}, false, patience},
+		"a failure first": {"the others may succeed before the replacement is there", metav1.ConditionTrue,
+			[]corev1.Pod{failed, runs, runs}, false, patience},
+		"enough": {"kube-scheduler has what it waits for, until another succeeds", metav1.ConditionTrue,
+			[]corev1.Pod{done, runs, runs, waits}, false, patience},
+		"at first": {"kube-scheduler places all or none", metav1.ConditionFalse, []corev1.Pod{waits, waits, waits}, false, 0},
+		"on their way": {"all are there, and some are bound already", metav1.ConditionTrue,
+			[]corev1.Pod{runs, waits, waits}, false, patience},
+		"gone": {"nothing waits", metav1.ConditionTrue, []corev1.Pod{failed, failed, failed}, false, 0},
 		"made again": {"what has succeeded was placed, whatever a new PodGroup says", metav1.ConditionFalse,
 			[]corev1.Pod{done, done, waits}, true, 0},
 		"of another": {"only its own pods count", metav1.ConditionTrue, []corev1.Pod{done, done, other}, false, patience},

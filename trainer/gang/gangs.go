@@ -66,6 +66,7 @@ type Gangs struct {
 	// created holds the types.NamespacedName of PodGroups that this process has created and that the cache doesn't show
 	// yet; deleted the types.UID of objects that it has deleted and that the cache still shows.
 	created, deleted sync.Map
+	unplaced         unplaced
 }
 
 // NewGangs returns Gangs whose cache runs until ctx ends.

@@ -3,6 +3,7 @@ package gang
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,14 +53,14 @@ func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, 
 	if err != nil {
 		return nil, 0, err
 	}
-	condition, unexplained := conditionOf(current, seen{
+	out := outlookOf(current, seen{
 		states: states, pods: pods, done: doneOf(js), now: g.config.Clock.Now(),
 		before: job.Status.Condition(api.ConditionGangScheduled),
 	})
-	if g.config.Clock.Since(unexplained.Time) < patience {
-		recheck = sooner(recheck, messageInterval)
+	for name := range states {
+		g.unplaced.set(types.NamespacedName{Namespace: job.Namespace, Name: name}, slices.Contains(out.refused, name))
 	}
-	return condition, recheck, nil
+	return out.condition, sooner(recheck, out.recheck), nil
 }
 
 // sooner returns the shorter of two times to call again, where 0 is to wait for a change.

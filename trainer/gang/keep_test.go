@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -127,6 +128,72 @@ func TestReleaseSurvives(t *testing.T) {
 	}
 }
 
+// TestReleaseAfterAFailureFirst holds that a gang is released whose first pod fails while the others run: they succeed
+// before the Job controller replaces it, and no event tells that (TestAsItIs in integration).
+func TestReleaseAfterAFailureFirst(t *testing.T) {
+	onEach(t, api.GangRequired, func(t *testing.T, s *cluster) {
+		if _, err := s.start(t, twoPhases); err != nil {
+			t.Fatal(err)
+		}
+		s.say(t, "a", metav1.ConditionTrue, time.Hour)
+		failed, succeeds := s.pod("a-0", "a", corev1.PodFailed, "n"), s.pod("a-1", "a", corev1.PodRunning, "n")
+		for _, step := range []struct {
+			reason string
+			pods   []corev1.Pod
+			phase  corev1.PodPhase
+			again  bool
+		}{
+			{"it has failed", []corev1.Pod{failed}, corev1.PodRunning, true},
+			{"the other has succeeded", []corev1.Pod{failed}, corev1.PodSucceeded, true},
+			{"the replacement waits", []corev1.Pod{failed, s.pod("a-0-again", "a", corev1.PodPending, "")},
+				corev1.PodSucceeded, false},
+		} {
+			s.withoutOthers(t)
+			succeeds.Status.Phase = step.phase
+			_, recheck, err := s.Keep(t.Context(), s.job, s.js, append(step.pods, succeeds), true)
+			if err != nil || step.again && (recheck == 0 || recheck > patience) {
+				t.Fatalf("%s: got %s, %v", step.reason, recheck, err)
+			}
+		}
+		if got := s.objects(t); got != "workload -a=1 -b=3" && got != "workload -a=basic -b=3" {
+			t.Errorf("the replacement is placed separately: got %s", got)
+		}
+	})
+}
+
+// TestKeepCounts holds that the metric counts what the condition reports.
+func TestKeepCounts(t *testing.T) {
+	s := newCluster(t, api.GangRequired)
+	if _, err := s.start(t, twoPhases); err != nil {
+		t.Fatal(err)
+	}
+	for _, pg := range s.podGroups(t) {
+		s.unplaced.add(client.ObjectKeyFromObject(pg))
+	}
+	s.say(t, "a", metav1.ConditionFalse, 0)
+	gated, tried := s.pod("a-0", "a", corev1.PodPending, ""), s.pod("a-1", "a", corev1.PodPending, "")
+	gated.Status.Conditions = gatedPod("a").Status.Conditions
+	for _, c := range []struct {
+		reason string
+		pods   []corev1.Pod
+		want   float64
+	}{
+		{"Kueue has not opened all scheduling gates", []corev1.Pod{gated, tried}, 0},
+		{"it can't be placed", []corev1.Pod{tried, tried}, 1},
+	} {
+		if _, _, err := s.Keep(t.Context(), s.job, s.js, c.pods, true); err != nil {
+			t.Fatal(err)
+		}
+		if got := testutil.ToFloat64(gangsUnschedulable); got != c.want {
+			t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
+		}
+	}
+	s.unplaced.clear()
+	if got := testutil.ToFloat64(gangsUnschedulable); got != 0 {
+		t.Errorf("its API isn't served any more: got %v", got)
+	}
+}
+
 func TestPreferredDoesWithout(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: "podgroups"}, "",
 		errors.New("exceeded quota"))
@@ -195,7 +262,7 @@ func TestKeepReadsMessages(t *testing.T) {
 		if _, err := s.start(t, twoPhases); err != nil {
 			t.Fatal(err)
 		}
-		s.say(t, "a", metav1.ConditionFalse)
+		s.say(t, "a", metav1.ConditionFalse, 0)
 		condition, recheck, err := s.Keep(t.Context(), s.job, s.js, nil, true)
 		if err != nil || recheck != messageInterval || condition == nil || condition.Reason != "Unschedulable" {
 			t.Errorf("a pod's message follows the refusal: got %v, %s, %v", condition, recheck, err)

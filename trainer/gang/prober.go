@@ -176,7 +176,6 @@ func (p *prober) follow(ctx context.Context, v version) (*served, error) {
 	if p.watched != nil && p.watched.version != v {
 		p.watched.stop()
 		p.watched = nil
-		gangsUnschedulable.Set(0)
 	}
 	if v == nil {
 		return nil, nil

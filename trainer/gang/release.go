@@ -112,20 +112,25 @@ func countPods(podGroup string, pods []corev1.Pod, now time.Time) gangPods {
 }
 
 // releaseDue reports whether a pod of a gang waits for others that have succeeded and won't be created again. Their
-// success proves that the gang was placed once. recheck is after how long to call it again, 0 to wait for a change.
+// success proves that the gang was placed once. recheck is after how long to call it again, 0 to wait for a change. That
+// a pod has succeeded is no such change: no TrainJob is reconciled for it, because it may have thousands.
 func releaseDue(state podGroupState, size int32, pods []corev1.Pod, now time.Time) (
 	due bool, counted gangPods, recheck time.Duration) {
 	if state.minCount == 0 {
 		return false, counted, 0
 	}
 	c := countPods(state.name, pods, now)
+	missing := c.present+c.succeeded < size
 	switch {
+	case !missing && c.shortestWait < 0 || c.present+c.succeeded == 0:
+		return false, c, 0 // all pods have a node, or there are none
 	case c.succeeded == 0 || c.present >= state.minCount:
-		return false, c, 0 // the gang was never placed, or kube-scheduler has all the pods that it waits for
-	case c.present+c.succeeded < size:
+		if state.placed() {
+			return false, c, patience // kube-scheduler will have all the pods that it waits for, unless more succeed
+		}
+		return false, c, 0 // the gang is still to be placed
+	case missing:
 		return false, c, patience // the Job controller has not replaced all failed pods yet
-	case c.shortestWait < 0:
-		return false, c, 0 // all present pods run
 	case c.shortestWait < patience:
 		return false, c, patience - c.shortestWait
 	}

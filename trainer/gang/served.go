@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"sync"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -44,7 +42,7 @@ type served struct {
 	objects client.Reader
 	// synced waits up to syncWait for the first list, and reports whether it is complete.
 	synced func(context.Context) bool
-	stop   context.CancelFunc
+	stop   func()
 	// since is when the cache was started.
 	since time.Time
 }
@@ -56,7 +54,11 @@ func (g *Gangs) watch(ctx context.Context, v version) (*served, error) {
 		return nil, fmt.Errorf("making a cache of PodGroups: %w", err)
 	}
 	running, stop := context.WithCancel(g.lifetime)
-	s := &served{version: v, objects: objects, stop: stop, since: g.config.Clock.Now()}
+	s := &served{version: v, objects: objects, since: g.config.Clock.Now()}
+	s.stop = func() {
+		stop()
+		g.unplaced.clear()
+	}
 	s.synced = func(ctx context.Context) bool {
 		waiting, cancel := context.WithTimeout(ctx, syncWait)
 		defer cancel()
@@ -158,14 +160,11 @@ func (g *Gangs) notify(ctx context.Context, o any) {
 	}
 }
 
-// podGroupHandler counts the PodGroups that can't be scheduled, and sends the TrainJobs of changed ones to Changed.
+// podGroupHandler sends the TrainJobs of changed PodGroups to Changed, and forgets what was known of deleted ones.
 type podGroupHandler struct {
 	gangs   *Gangs
 	running context.Context
 	version version
-
-	mu            sync.Mutex
-	unschedulable map[types.NamespacedName]bool
 }
 
 var _ toolscache.ResourceEventHandler = &podGroupHandler{}
@@ -174,7 +173,7 @@ var _ toolscache.ResourceEventHandler = &podGroupHandler{}
 func (h *podGroupHandler) OnAdd(o any, _ bool) {
 	podGroup := o.(client.Object)
 	h.gangs.created.Delete(client.ObjectKeyFromObject(podGroup))
-	h.count(podGroup, h.version.read(podGroup).refused())
+	h.gangs.unplaced.add(client.ObjectKeyFromObject(podGroup))
 	h.gangs.notify(h.running, podGroup)
 }
 
@@ -188,7 +187,6 @@ func (h *podGroupHandler) OnUpdate(before, after any) {
 	if !was.placed() && is.placed() && !is.later { // it isn't known how long the pods of a later group have waited
 		gangWait.Observe(is.scheduled.LastTransitionTime.Sub(is.created.Time).Seconds())
 	}
-	h.count(podGroup, is.refused())
 	h.gangs.notify(h.running, podGroup)
 }
 
@@ -200,22 +198,8 @@ func (h *podGroupHandler) OnDelete(o any) {
 	}
 	h.gangs.created.Delete(client.ObjectKeyFromObject(podGroup))
 	h.gangs.deleted.Delete(podGroup.GetUID())
-	h.count(podGroup, false)
+	h.gangs.unplaced.remove(client.ObjectKeyFromObject(podGroup))
 	h.gangs.notify(h.running, podGroup)
-}
-
-func (h *podGroupHandler) count(podGroup client.Object, unschedulable bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.unschedulable == nil {
-		h.unschedulable = map[types.NamespacedName]bool{}
-	}
-	if unschedulable {
-		h.unschedulable[client.ObjectKeyFromObject(podGroup)] = true
-	} else {
-		delete(h.unschedulable, client.ObjectKeyFromObject(podGroup))
-	}
-	gangsUnschedulable.Set(float64(len(h.unschedulable)))
 }
 
 // lastState returns the last known state of a deleted object; nil if it isn't known.

@@ -71,6 +71,7 @@ func TestPodGroupHandler(t *testing.T) {
 	if _, created := c.created.Load(key); created || received(c.Gangs) != "team/train" {
 		t.Error("a new PodGroup is in the cache, and its TrainJob has changed")
 	}
+	c.unplaced.set(key, true)
 	if got := testutil.ToFloat64(gangsUnschedulable); got != 1 {
 		t.Errorf("a refused PodGroup is counted: got %v", got)
 	}
@@ -80,8 +81,8 @@ func TestPodGroupHandler(t *testing.T) {
 		t.Errorf("no change, and no PodGroup of others, matters: got %s", got)
 	}
 	h.OnUpdate(refused, placed)
-	if got := received(c.Gangs); got != "team/train" || testutil.ToFloat64(gangsUnschedulable) != 0 {
-		t.Errorf("a placed PodGroup is a change: got %q, %v", got, testutil.ToFloat64(gangsUnschedulable))
+	if got := received(c.Gangs); got != "team/train" {
+		t.Errorf("a placed PodGroup is a change: got %q", got)
 	}
 	h.OnUpdate(placed, refused)
 	c.deleted.Store(types.UID("a"), nil)
@@ -89,6 +90,7 @@ func TestPodGroupHandler(t *testing.T) {
 	if _, deleted := c.deleted.Load(types.UID("a")); deleted || received(c.Gangs) != "team/train team/train" {
 		t.Error("a deleted PodGroup is not in the cache, and its TrainJob has changed")
 	}
+	c.unplaced.set(key, true) // by a reconcile that has read it before
 	if got := testutil.ToFloat64(gangsUnschedulable); got != 0 {
 		t.Errorf("a deleted PodGroup is not counted: got %v", got)
 	}
