@@ -151,11 +151,26 @@ const lostRecheck = 5 * time.Second
 
 func (elsewhereTrainer) active(o *observed) bool { return !o.left.lost && runsElsewhere(o.job) }
 
+// ready doesn't depend on this cluster's runtime, which may have been edited or deleted since: Kueue evicts a TrainJob
+// that isn't ready for long.
 func (elsewhereTrainer) ready(o *observed) bool {
-	return o.queue.effective != nil && podsets.Ready(o.queue.effective.ReplicatedJobs, o.job.Status.JobsStatus)
+	wl := o.match()
+	switch {
+	case wl == nil:
+		return false
+	case o.hasPodSets(wl):
+		return podsets.Ready(o.queue.effective.ReplicatedJobs, o.job.Status.JobsStatus)
+	}
+	return podsets.ReadyAsAdmitted(wl.Spec.PodSets, o.job.Status.JobsStatus)
 }
 
-func (elsewhereTrainer) reclaimable(o *observed) []kueue.ReclaimablePod { return outlived(o) }
+// reclaimable returns nil if the runtime has changed: Kueue would reject pods that weren't admitted.
+func (elsewhereTrainer) reclaimable(o *observed) []kueue.ReclaimablePod {
+	if wl := o.match(); wl == nil || !o.hasPodSets(wl) {
+		return nil
+	}
+	return outlived(o)
+}
 
 func (elsewhereTrainer) startJobs(context.Context, *Reconciler, *observed) ([]batchv1.Job, error) {
 	return nil, nil

@@ -6,10 +6,12 @@ import (
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -104,6 +106,49 @@ func TestPodsReadyEvicted(t *testing.T) {
 	h.setReady(h.build("job"), 1)
 	if h.settle("job"); h.podsReady() != "True Started" {
 		t.Errorf("got %q", h.podsReady())
+	}
+}
+
+// TestPodsReadyElsewhere holds that a TrainJob that runs in another cluster isn't evicted because this cluster's runtime
+// has changed since.
+func TestPodsReadyElsewhere(t *testing.T) {
+	for change, by := range map[string]func(*harness, *api.ClusterTrainingRuntime){
+		"none":    func(*harness, *api.ClusterTrainingRuntime) {},
+		"deleted": func(h *harness, r *api.ClusterTrainingRuntime) { h.remove(r) },
+		"another ReplicatedJob": func(h *harness, r *api.ClusterTrainingRuntime) {
+			jobs := &r.Spec.Template.Spec.ReplicatedJobs
+			*jobs = append(*jobs, *(*jobs)[0].DeepCopy())
+			(*jobs)[len(*jobs)-1].Name = "another"
+			h.update(r)
+		},
+		"more pods": func(h *harness, r *api.ClusterTrainingRuntime) {
+			r.Spec.Template.Spec.ReplicatedJobs[0].Replicas = 2
+			h.update(r)
+		},
+	} {
+		t.Run(change, func(t *testing.T) {
+			h := withMultiKueue(t, true)
+			h.create(away("away"))
+			h.settle("job")
+			h.admit()
+			h.runsAway(1)
+			h.clock.Step(6 * time.Minute)
+			if h.settle("job"); h.podsReady() != "True Started" {
+				t.Fatalf("it runs: got %q", h.podsReady())
+			}
+			runtime := &api.ClusterTrainingRuntime{}
+			h.must(h.store.Get(t.Context(), client.ObjectKey{Name: h.trainJob("job").Spec.RuntimeRef.Name}, runtime))
+			by(h, runtime)
+			if h.settle("job"); h.podsReady() != "True Started" {
+				t.Errorf("it still runs: got %q", h.podsReady())
+			}
+			job := h.trainJob("job")
+			job.Status.JobsStatus[0].Ready = new(int32)
+			h.updateStatus(job)
+			if h.settle("job"); h.podsReady() != "False WaitForRecovery" {
+				t.Errorf("its pods aren't ready any more: got %q", h.podsReady())
+			}
+		})
 	}
 }
 

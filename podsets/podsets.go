@@ -334,6 +334,19 @@ func Ready(replicatedJobs []jobset.ReplicatedJob, status []trainerapi.JobStatus)
 	return len(replicatedJobs) > 0
 }
 
+// ReadyAsAdmitted reports what Ready does of a TrainJob whose ReplicatedJobs aren't known any more: by the names of the
+// PodSets that it was admitted with. Each must have Jobs, and none of them a pod that isn't ready.
+func ReadyAsAdmitted(admitted []kueue.PodSet, status []trainerapi.JobStatus) bool {
+	for i := range admitted {
+		s := statusOf(status, string(admitted[i].Name))
+		ready := ptr.Deref(s.Ready, 0)
+		if ready < ptr.Deref(s.Active, 0) || ready+ptr.Deref(s.Succeeded, 0) == 0 {
+			return false
+		}
+	}
+	return len(admitted) > 0
+}
+
 // statusOf returns the status of a ReplicatedJob; an empty one if there is none.
 func statusOf(status []trainerapi.JobStatus, name string) trainerapi.JobStatus {
 	if i := slices.IndexFunc(status, func(s trainerapi.JobStatus) bool { return s.Name == name }); i >= 0 {

@@ -129,6 +129,33 @@ func TestReady(t *testing.T) {
 	}
 }
 
+func TestReadyAsAdmitted(t *testing.T) {
+	starts := status("node", 1, 0)
+	starts.Active = new(int32(2))
+	two := []kueue.PodSet{{Name: "dataset-initializer"}, {Name: "node"}}
+	cases := map[string]struct {
+		reason   string
+		admitted []kueue.PodSet
+		status   []trainerapi.JobStatus
+		want     bool
+	}{
+		"nothing reported": {reason: "unknown is not ready", admitted: two},
+		"no PodSets":       {reason: "what has no pods is not ready", status: []trainerapi.JobStatus{status("node", 1, 0)}},
+		"one of two":       {"the other is missing", two, []trainerapi.JobStatus{status("node", 1, 0)}, false},
+		"succeeded and ready": {"a succeeded Job counts as ready", two,
+			[]trainerapi.JobStatus{status("dataset-initializer", 0, 1), status("node", 1, 0)}, true},
+		"a Job that starts": {"one of its Jobs isn't ready", two[1:], []trainerapi.JobStatus{starts}, false},
+		"one that failed":   {"nothing of it runs", two[1:], []trainerapi.JobStatus{status("node", 0, 0)}, false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := ReadyAsAdmitted(c.admitted, c.status); got != c.want {
+				t.Errorf("%s: got %t", c.reason, got)
+			}
+		})
+	}
+}
+
 func TestAtLeast(t *testing.T) {
 	pod := func(name kueue.PodSetReference, count int32) kueue.ReclaimablePod {
 		return kueue.ReclaimablePod{Name: name, Count: count}
