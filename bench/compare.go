@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -48,6 +49,9 @@ func comparePages(out io.Writer, before, after string) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
+	for _, f := range missing(&pages[0], &pages[1]) {
+		fmt.Fprintf(out, "not compared: %s: %s: %s has it alone\n", f.Group, f.Name, before)
+	}
 	compared, worse := 0, 0
 	for _, c := range changes(&pages[0], &pages[1]) {
 		compared++
@@ -74,6 +78,18 @@ func comparePages(out io.Writer, before, after string) error {
 		return fmt.Errorf("%d figures are worse", worse)
 	}
 	return nil
+}
+
+// missing are the figures of Signalbox that the later page doesn't have: measured no more, or by another name.
+func missing(before, after *comparison) (all []*figure) {
+	for _, f := range before.Figures {
+		_, had := f.Values["bundled"]
+		same := func(g *figure) bool { return g.Group == f.Group && g.Name == f.Name }
+		if had && !slices.ContainsFunc(after.Figures, same) {
+			all = append(all, f)
+		}
+	}
+	return all
 }
 
 // changes are the figures that both pages have and that aren't 0 in both. Where both have the peer, ratios to it are

@@ -52,7 +52,7 @@ func TestComparePages(t *testing.T) {
 		"a finding where there was none": {
 			of("findings of audit", []float64{0}, nil), of("findings of audit", []float64{1}, nil), "worse", true,
 		},
-		"nothing in common": {of("a", []float64{1}, nil), of("b", []float64{1}, nil), "0 figures", true},
+		"nothing in common": {of("a", []float64{1}, nil), of("b", []float64{1}, nil), "not compared: A burst: a", true},
 		"the peer alone":    {of("a", []float64{1}, nil), of("a", nil, []float64{1}), "0 figures", true},
 	} {
 		t.Run(name, func(t *testing.T) {

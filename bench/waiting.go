@@ -226,7 +226,7 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Metrics are read seldom: each time, the manager counts all TrainJobs.
+	// Metrics are read seldom, because each time the manager goes over all pods that it caches.
 	err = w.untilEvery(ctx, time.Second/2, "Signalbox is up to date", func() (bool, error) {
 		reconciled, left, err := manager.queue(ctx)
 		return err == nil && reconciled >= n && left == 0, err

@@ -43,8 +43,8 @@ func TestAdopt(t *testing.T) {
 			}},
 		"waiting for pods turned off here": {reason: "Kueue would evict everything", theirs: external,
 			ours: func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) },
-			refused: []string{
-				"waitForPodsReady is on there: true, and kueue.waitForPodsReady is false here; take it out here"}},
+			refused: []string{"waitForPodsReady is on there: true (by default since Kueue 0.19, unless feature gate " +
+				"DisableWaitForPodsReady is on), and kueue.waitForPodsReady is false here; take it out here"}},
 		"waiting for pods turned on here": {reason: "the condition may be wanted at once", theirs: external,
 			ours: func(k *configapi.Kueue) { k.WaitForPodsReady = new(true) },
 			want: func(*configapi.Kueue) {}},
@@ -91,7 +91,8 @@ func TestAdopt(t *testing.T) {
 			theirs: external + "manageJobsWithoutQueueName: true\nfeatureGates: {PartialAdmission: false}\n" +
 				"managedJobsNamespaceSelector: {matchLabels: {team: a}}\n",
 			refused: []string{"manageJobsWithoutQueueName is true there and kueue.manageJobsWithoutQueueName false here",
-				"waitForPodsReady is on there: true, and kueue.waitForPodsReady is false here",
+				"waitForPodsReady is on there: true (by default since Kueue 0.19, unless feature gate " +
+					"DisableWaitForPodsReady is on), and kueue.waitForPodsReady is false here",
 				`managedJobsNamespaceSelector is "team=a" there and kueue.managedJobsNamespaceSelector "kubernetes.io/`,
 				"labelKeysToCopy is [] there and kueue.labelKeysToCopy [a] here",
 				"afterDeactivated is not set there and kueue.afterDeactivated 1h0m0s here",

@@ -52,8 +52,12 @@ func (a *adoption) podsReady(theirs *kueueconfig.WaitForPodsReady, release strin
 	waits := (theirs != nil || byDefault) && !a.FeatureGates[podsReadyGate]
 	switch ours := a.WaitForPodsReady; {
 	case ours != nil && *ours != waits:
-		a.errs = append(a.errs, fmt.Errorf("waitForPodsReady is on there: %t, and kueue.waitForPodsReady is %t here; "+
-			"take it out here", waits, *ours))
+		why := ""
+		if waits && theirs == nil {
+			why = fmt.Sprintf(" (by default since Kueue %s, unless feature gate %s is on)", podsReadyDefault, podsReadyGate)
+		}
+		a.errs = append(a.errs, fmt.Errorf("waitForPodsReady is on there: %t%s, and kueue.waitForPodsReady is %t here; "+
+			"take it out here", waits, why, *ours))
 	case ours == nil && (theirs != nil || !waits):
 		a.WaitForPodsReady = &waits
 	}

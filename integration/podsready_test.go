@@ -109,7 +109,7 @@ func TestPodsReadyEvicted(t *testing.T) {
 	}
 }
 
-// TestPodsReadyElsewhere holds that a TrainJob that runs in another cluster isn't evicted because this cluster's runtime
+// TestPodsReadyElsewhere holds that a TrainJob that runs in another cluster isn't evicted because this one's runtime
 // has changed since.
 func TestPodsReadyElsewhere(t *testing.T) {
 	for change, by := range map[string]func(*harness, *api.ClusterTrainingRuntime){

@@ -162,11 +162,11 @@ func podEnds() predicate.Funcs {
 // asItIs asks mapping about an object as it is. handler.EnqueueRequestsFromMapFunc asks about what it was, too: of a
 // gang, each pod that succeeds was one that may have to be replaced.
 func asItIs(mapping handler.MapFunc) handler.EventHandler {
-	both := handler.EnqueueRequestsFromMapFunc(mapping)
+	mapped := handler.EnqueueRequestsFromMapFunc(mapping)
 	return handler.Funcs{
-		CreateFunc: both.Create, DeleteFunc: both.Delete, GenericFunc: both.Generic,
+		CreateFunc: mapped.Create, DeleteFunc: mapped.Delete, GenericFunc: mapped.Generic,
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			both.Update(ctx, event.UpdateEvent{ObjectOld: e.ObjectNew, ObjectNew: e.ObjectNew}, q)
+			mapped.Generic(ctx, event.GenericEvent{Object: e.ObjectNew}, q)
 		},
 	}
 }

@@ -125,7 +125,7 @@ func init() {
 		return
 	}
 	ginkgo.Describe("Kueue that waits for pods by default", ginkgo.Label("kueue"), func() {
-		ginkgo.It("learns within minutes that they are ready, and evicts nothing", func(ctx context.Context) {
+		ginkgo.It("learns within minutes that they are ready", func(ctx context.Context) {
 			g := newGround(ctx, map[string]int64{"a100": 16})
 			g.runtime(ctx, "torch", "forever")
 			tj := g.submit(ctx, g.trainJob("ready", "torch", 1))

@@ -112,8 +112,8 @@ func countPods(podGroup string, pods []corev1.Pod, now time.Time) gangPods {
 }
 
 // releaseDue reports whether a pod of a gang waits for others that have succeeded and won't be created again. Their
-// success proves that the gang was placed once. recheck is after how long to call it again, 0 to wait for a change. That
-// a pod has succeeded is no such change: no TrainJob is reconciled for it, because it may have thousands.
+// success proves that the gang was placed once. recheck is after how long to call it again, 0 to wait for a change.
+// That a pod has succeeded is no such change: no TrainJob is reconciled for it, because it may have thousands.
 func releaseDue(state podGroupState, size int32, pods []corev1.Pod, now time.Time) (
 	due bool, counted gangPods, recheck time.Duration) {
 	if state.minCount == 0 {
@@ -126,7 +126,7 @@ func releaseDue(state podGroupState, size int32, pods []corev1.Pod, now time.Tim
 		return false, c, 0 // all pods have a node, or there are none
 	case c.succeeded == 0 || c.present >= state.minCount:
 		if state.placed() {
-			return false, c, patience // kube-scheduler will have all the pods that it waits for, unless more succeed
+			return false, c, patience // kube-scheduler will have all pods that it waits for, unless more succeed
 		}
 		return false, c, 0 // the gang is still to be placed
 	case missing:
