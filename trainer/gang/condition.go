@@ -39,7 +39,7 @@ func (p *placement) recheck(now time.Time) time.Duration {
 	return 0
 }
 
-// seen is what conditionOf decides on.
+// seen is what outlookOf decides on.
 type seen struct {
 	// states are those of the PodGroups, by their names.
 	states map[string]podGroupState

@@ -29,7 +29,7 @@ var (
 	})
 	gangsUnschedulable = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "signalbox_gangs_unschedulable",
-		Help: "Gangs of TrainJobs that kube-scheduler can't place at present.",
+		Help: "Gangs of TrainJobs that can't be placed or have lost pods: condition GangScheduled=False says why.",
 	})
 )
 
