@@ -47,7 +47,7 @@ var holes = []hole{
 		focus: "whose Workload is deactivated", finds: "no-quota",
 	},
 	{
-		name: "an initializer's quota is reclaimed though it may run again", file: "podsets/podsets.go",
+		name: "an initializer's quota is reclaimed though it may run again", file: "podsets/status.go",
 		from:  "unbounded || p.MaxRestarts > js.Status.RestartsCountTowardsMax",
 		to:    "unbounded && p.MaxRestarts > js.Status.RestartsCountTowardsMax",
 		focus: "of an initializer that may run again", finds: "exceeds-admission",
