@@ -284,10 +284,12 @@ LOAD = $(if $(MEMORY),SIGNALBOX_MEMORY=$(MEMORY)) $(BIN)/cluster run --profile $
 bench: cluster-tool ## Measure Signalbox and its peer side by side, in turns (PROFILES, ROUNDS, BURSTS, WAITING, DEEP, LARGE; QUICK=1 for minutes); page, JSON and plots go to bench/results
 	@echo "Building the benchmarks."
 	@go build -C bench -o $(BIN)/bench . && rm -rf bench/.raw
-	@for profile in $(PROFILES); do $(LOAD)-1.json --few --bursts $(BURSTS) || exit 1; done
+	@for profile in $(PROFILES); do $(LOAD)-1.json --few $(if $(BURSTS),--bursts $(BURSTS)) || exit 1; done
+ifneq ($(BURSTS),)
 	@for round in $$(seq 2 $(ROUNDS)); do for profile in $(filter bundled builtin,$(PROFILES)); do $(LOAD)-$$round.json --bursts $(BURSTS) || exit 1; done; done
-ifneq ($(WAITING),)
-	@for profile in $(filter bundled,$(PROFILES)); do $(LOAD)-waiting.json --waiting $(WAITING)$(addprefix $(comma),$(DEEP)) || exit 1; done
+endif
+ifneq ($(WAITING)$(DEEP),)
+	@for profile in $(filter bundled,$(PROFILES)); do $(LOAD)-waiting.json --waiting $(WAITING)$(if $(WAITING),$(addprefix $(comma),$(DEEP)),$(DEEP)) || exit 1; done
 endif
 ifneq ($(LARGE),)
 	@for profile in $(filter bundled builtin,$(PROFILES)); do $(LOAD)-large.json --bursts $(LARGE) || exit 1; done

@@ -11,11 +11,26 @@ import (
 )
 
 const (
-	// countNoise is how far counts of two runs may differ: they are exact, but not each run meets the same conflicts.
-	countNoise = 0.02
-	// timeNoise is how far times, CPU seconds and memory may differ where one run was measured, and so no spread is known.
-	timeNoise = 0.25
+	// countNoise is how far counts of two runs may differ: they are exact, but not each run meets the same states.
+	countNoise = 0.05
+	// timeNoise is how far times, CPU seconds and memory of two runs may differ: a restart took 15.5 to 22.3 s. Half of
+	// it, and of the other, is taken where at least three measurements are known.
+	timeNoise = 0.35
+	// conflictNoise is how many more or fewer conflicts a burst may have.
+	conflictNoise = 2
 )
+
+// widened is how much wider than half the range of n measurements the noise of their median is taken to be: the fewer
+// there are, the less of the spread they show.
+func widened(n int) float64 {
+	switch n {
+	case 2:
+		return 3
+	case 3:
+		return 2
+	}
+	return 1.5
+}
 
 // change is a figure of two pages.
 type change struct {
@@ -25,6 +40,8 @@ type change struct {
 	noise float64
 	// ratio says that the figures are bundled's to the peer's, which a slower machine doesn't change.
 	ratio bool
+	// overlap says that what was measured for the two pages overlaps.
+	overlap bool
 }
 
 // by is how much the figure has changed, as a part of the first; more is worse. Of a figure that was 0, any is too
@@ -35,6 +52,12 @@ func (c change) by() float64 {
 		by = -by
 	}
 	return by
+}
+
+// isNoise reports whether the two may differ without a cause.
+func (c change) isNoise() bool {
+	return c.overlap || math.Abs(c.by()) <= c.noise ||
+		c.name == conflicts && math.Abs(c.after-c.before) <= conflictNoise
 }
 
 // comparePages prints the figures of two pages that differ by more than noise, and returns an error if one is worse.
@@ -55,11 +78,11 @@ func comparePages(out io.Writer, before, after string) error {
 	compared, worse := 0, 0
 	for _, c := range changes(&pages[0], &pages[1]) {
 		compared++
-		word := "better"
-		switch by := c.by(); {
-		case math.Abs(by) <= c.noise:
+		if c.isNoise() {
 			continue
-		case by > 0:
+		}
+		word := "better"
+		if c.by() > 0 {
 			word = "worse"
 			worse++
 		}
@@ -114,27 +137,47 @@ func changes(before, after *comparison) (all []change) {
 		}
 		c := change{group: f.Group, name: f.Name, before: was.Values["bundled"], after: f.Values["bundled"]}
 		c.noise = math.Hypot(was.spread("bundled"), f.spread("bundled"))
-		if was.Ratio != 0 && f.Ratio != 0 {
+		c.overlap = overlap(was.Measured["bundled"], f.Measured["bundled"])
+		if was.Ratio != 0 && f.Ratio != 0 && f.Name != conflicts {
 			c.before, c.after, c.ratio = was.Ratio, f.Ratio, true
 			c.noise = math.Hypot(c.noise, math.Hypot(was.spread("builtin"), f.spread("builtin")))
+			c.overlap = overlap(was.ratios(), f.ratios())
 		}
 		all = append(all, c)
 	}
 	return all
 }
 
-// spread is half the range of what was measured of a profile, as a part of the median; at least what a count or a time
-// differs by anyhow.
+// overlap reports whether two ranges overlap. One measurement isn't a range.
+func overlap(a, b []float64) bool {
+	return len(a) > 1 && len(b) > 1 && a[0] <= b[len(b)-1] && b[0] <= a[len(a)-1]
+}
+
+// ratios are the least and the greatest ratio to the peer of what was measured.
+func (f *figure) ratios() []float64 {
+	ours, theirs := f.Measured["bundled"], f.Measured["builtin"]
+	if len(ours) < 2 || len(theirs) < 2 || theirs[0] <= 0 {
+		return nil
+	}
+	return []float64{ours[0] / theirs[len(theirs)-1], ours[len(ours)-1] / theirs[0]}
+}
+
+// spread is how far the median of what was measured of a profile may be off, as a part of it: at least what counts or
+// times differ by anyhow.
 func (f *figure) spread(profile string) float64 {
-	least, single := countNoise, countNoise
-	for _, unit := range []string{", ms", "CPU", "memory", "per second", ", s"} {
+	least := countNoise
+	for _, unit := range []string{", ms", "CPU", "memory", "per second", ", s", ": times"} {
 		if strings.Contains(f.Name, unit) {
-			least, single = timeNoise/5, timeNoise
+			least = timeNoise
 		}
 	}
 	measured := f.Measured[profile]
-	if len(measured) < 2 || f.Values[profile] == 0 {
-		return single
+	n := len(measured)
+	if n < 2 || f.Values[profile] == 0 {
+		return least
 	}
-	return max(least, (measured[len(measured)-1]-measured[0])/2/f.Values[profile])
+	if n > 2 {
+		least /= 2
+	}
+	return max(least, widened(n)*(measured[n-1]-measured[0])/2/f.Values[profile])
 }

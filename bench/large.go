@@ -125,7 +125,8 @@ func largeShapes() []largeShape {
 // largeRun is what the TrainJobs of a shape took.
 type largeRun struct {
 	Shape string `json:"shape"`
-	// WritesPerJob are Signalbox's from the submission until the TrainJob is deleted, but for events.
+	// WritesPerJob are Signalbox's write requests from the submission until the TrainJob is deleted, whatever their
+	// result, and so events too.
 	WritesPerJob float64 `json:"writesPerJob"`
 	// The times are the longest of the TrainJobs, by the API server's answers: from the submission to the start write,
 	// from that to the JobSet, and to the last pod's node.
@@ -243,7 +244,7 @@ func (g *ground) large(ctx context.Context, dir, prefix string, shape largeShape
 	}
 	r.CPU, r.Peak = after["signalbox"].CPU-before["signalbox"].CPU, after["signalbox"].Peak
 	requests, err := audit.Since(g.audit, from, func(r audit.Request) bool {
-		return r.Writes() && !r.DryRun() && r.ResponseStatus.Code < 300 && r.ObjectRef.Namespace == namespace
+		return r.Writes() && r.ObjectRef.Namespace == namespace
 	})
 	if err != nil {
 		return nil, err

@@ -84,6 +84,9 @@ func (f *figure) row(b *strings.Builder, name string) {
 
 // runs says how often the figure was measured.
 func (f *figure) runs() string {
+	if f.Missed != nil {
+		return f.ofMedians()
+	}
 	words := []string{}
 	for _, p := range peers {
 		if n := len(f.Measured[p]); n > 0 {
@@ -96,8 +99,11 @@ func (f *figure) runs() string {
 	return "Runs: " + strings.Join(words, ", ") + "." + f.confidence() + "\n\n"
 }
 
-// confidence says how sure it is that a median lies in its brackets. Whatever the distribution, the median of n
-// independent measurements is missed by all of them with probability 2^(1-n).
+// missed is the probability that the median isn't between the least and the greatest of n measurements, whatever the
+// distribution: all are on one side of it.
+func missed(n int) float64 { return math.Pow(2, float64(1-n)) }
+
+// confidence says how sure it is that a median lies in its brackets.
 func (f *figure) confidence() string {
 	sure := map[int]bool{}
 	for _, all := range f.Measured {
@@ -107,12 +113,21 @@ func (f *figure) confidence() string {
 	}
 	var words []string
 	for _, n := range slices.Backward(slices.Sorted(maps.Keys(sure))) {
-		words = append(words, fmt.Sprintf("%.0f %% of %d runs", 100*(1-math.Pow(2, float64(1-n))), n))
+		words = append(words, fmt.Sprintf("%.0f %% of %d runs", 100*(1-missed(n)), n))
 	}
 	if len(words) == 0 {
 		return ""
 	}
 	return " Brackets are a confidence interval of the median: " + strings.Join(words, ", ") + "."
+}
+
+// ofMedians says what the brackets of a ratio of medians are.
+func (f *figure) ofMedians() string {
+	if len(f.Missed) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("Brackets are the least over the greatest measurement, and the greatest over the least: an "+
+		"interval of at least %.0f %% confidence.\n\n", 100*(1-slices.Max(slices.Collect(maps.Values(f.Missed)))))
 }
 
 // fewer says how often the figure was measured, where that is less than the first of its group.

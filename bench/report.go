@@ -22,6 +22,9 @@ type figure struct {
 	Values map[string]float64 `json:"values"`
 	// Measured are what the medians are of, in order.
 	Measured map[string][]float64 `json:"measured,omitempty"`
+	// Missed is the probability that a median isn't within what was measured, where that isn't a matter of how many
+	// measurements there are: a ratio of two medians.
+	Missed map[string]float64 `json:"missed,omitempty"`
 	// Ratio is bundled's to builtin's.
 	Ratio float64 `json:"bundledToBuiltin,omitempty"`
 }
@@ -90,22 +93,32 @@ func (c *comparison) add(group, name string, runs map[string][]*loadRun, value f
 	}
 }
 
-// inTurns makes runs of their own of what one run has measured again with as many TrainJobs waiting.
+// inTurns makes runs of their own of what one run has measured again: bursts of the same size, and as many TrainJobs
+// waiting. Those have no peaks of memory, because a process keeps the peak of what was measured before.
 func inTurns(runs []*loadRun) (all []*loadRun) {
 	for _, r := range runs {
 		first := *r
-		first.Waiting = nil
-		seen := map[int]bool{}
-		var again []*loadRun
-		for _, w := range r.Waiting {
-			if seen[w.Waiting] {
-				again = append(again, &loadRun{Profile: r.Profile, Machine: r.Machine, Waiting: []waitingRun{w}})
+		first.Bursts, first.Waiting = nil, nil
+		all = append(all, &first)
+		sizes, depths := map[int]bool{}, map[int]bool{}
+		for _, b := range r.Bursts {
+			if sizes[b.Jobs] {
+				b.Peak = nil
+				all = append(all, &loadRun{Profile: r.Profile, Machine: r.Machine, Bursts: []burstRun{b}})
 				continue
 			}
-			seen[w.Waiting] = true
+			sizes[b.Jobs] = true
+			first.Bursts = append(first.Bursts, b)
+		}
+		for _, w := range r.Waiting {
+			if depths[w.Waiting] {
+				w.Peak = nil
+				all = append(all, &loadRun{Profile: r.Profile, Machine: r.Machine, Waiting: []waitingRun{w}})
+				continue
+			}
+			depths[w.Waiting] = true
 			first.Waiting = append(first.Waiting, w)
 		}
-		all = append(append(all, &first), again...)
 	}
 	return all
 }
@@ -164,6 +177,9 @@ func (c *comparison) compareQueued(runs map[string][]*loadRun) {
 // lateName is the figure of what is written when all is over: Signalbox takes the finalizers from the Workloads then.
 const lateName = "write requests per TrainJob by the same in the 75 s after the end of all"
 
+// conflicts is the figure of the requests that were refused because the object had changed.
+const conflicts = "conflicts"
+
 // compareSmall adds what is measured once in each run, and the latency of an eviction.
 func (c *comparison) compareSmall(runs map[string][]*loadRun) {
 	s := span{evicted, released}
@@ -186,6 +202,16 @@ func (c *comparison) compareSmall(runs map[string][]*loadRun) {
 	}
 	kept("objects in etcd, itself among them, without events", func(s stored) float64 { return float64(s.Objects) })
 	kept("bytes in etcd", func(s stored) float64 { return float64(s.Bytes) })
+}
+
+// addPeaks adds the peaks of memory of the controllers.
+func (c *comparison) addPeaks(group string, runs map[string][]*loadRun, of func(*loadRun) map[string]int64) {
+	for _, who := range controllers {
+		c.add(group, "peak memory of "+who+", MiB", runs, func(r *loadRun) (float64, bool) {
+			peaks := of(r)
+			return float64(peaks[who]) / (1 << 20), peaks != nil
+		})
+	}
 }
 
 // addFaults adds a line for every kind of fault that any run has seen, and for each that matters most in any case.
@@ -236,30 +262,6 @@ func (c *comparison) compareRestarts(runs map[string][]*loadRun) {
 	}
 }
 
-// compareGrowth adds how the time to start grows from the fewest that wait.
-func (c *comparison) compareGrowth(depths []int) {
-	const name = "admitted → started, p99, ms"
-	if len(depths) < 2 {
-		return
-	}
-	least := c.find(waitingGroup(depths[0]), name)
-	for _, depth := range depths[1:] {
-		f := &figure{
-			Group:  fmt.Sprintf("How it grows over %d waiting", depths[0]),
-			Name:   fmt.Sprintf("admitted → started, p99, with %d waiting: times", depth),
-			Values: map[string]float64{},
-		}
-		for profile, v := range c.find(waitingGroup(depth), name).Values {
-			if at, has := least.Values[profile]; has && at > 0 {
-				f.Values[profile] = v / at
-			}
-		}
-		c.Figures = append(c.Figures, f)
-	}
-}
-
-func waitingGroup(depth int) string { return fmt.Sprintf("While %d wait and %d run", depth, running) }
-
 func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
 	group := fmt.Sprintf("A burst of %d", size)
 	of := func(r *loadRun) *burstRun {
@@ -292,15 +294,18 @@ func (c *comparison) compareBursts(runs map[string][]*loadRun, size int) {
 		return 0, false
 	})
 	add("read requests per TrainJob by the same", func(b *burstRun) float64 { return b.ReadsPerJob["controllers"] })
-	add("conflicts", func(b *burstRun) float64 { return float64(b.Conflicts) })
+	add(conflicts, func(b *burstRun) float64 { return float64(b.Conflicts) })
 	add("dry runs", func(b *burstRun) float64 { return float64(b.DryRuns) })
 	add("CPU seconds of the same per 1,000", func(b *burstRun) float64 { return b.CPU["controllers"] })
 	for _, who := range append(slices.Clone(controllers), "kube-apiserver") {
 		add("… CPU seconds of "+who+" per 1,000", func(b *burstRun) float64 { return b.CPU[who] })
 	}
-	for _, who := range controllers {
-		add("peak memory of "+who+", MiB", func(b *burstRun) float64 { return float64(b.Peak[who]) / (1 << 20) })
-	}
+	c.addPeaks(group, runs, func(r *loadRun) map[string]int64 {
+		if b := of(r); b != nil {
+			return b.Peak
+		}
+		return nil
+	})
 	addLatencies(add)
 	add("objects in etcd per finished TrainJob, without events",
 		func(b *burstRun) float64 { return float64(b.Stored.Objects) / float64(b.Jobs) })

@@ -35,6 +35,7 @@ const (
 	built     moment = "built"     // its JobSet is there and not suspended
 	pod       moment = "pod"       // its first pod is there
 	bound     moment = "bound"     // all of its pods have nodes
+	runs      moment = "running"   // all of its pods run, or have run
 	finished  moment = "finished"  // its condition Complete or Failed is true
 	freed     moment = "freed"     // the Workload's condition Finished is true
 	evicted   moment = "evicted"   // the Workload's condition Evicted is true
@@ -180,6 +181,9 @@ func (t *timeline) pod(kind watch.EventType, o *corev1.Pod, now time.Time) {
 			t.faults[wrongPlacement]++
 		}
 	}
+	if o.Status.Phase == corev1.PodRunning || o.Status.Phase == corev1.PodSucceeded {
+		t.mark(job, runs, now) // of one pod each
+	}
 	flavor := o.Spec.NodeSelector["pool"]
 	if t.running[flavor] == nil {
 		t.running[flavor] = map[string]int64{}
@@ -227,6 +231,28 @@ func (t *timeline) countOf(prefix string, m moment) int {
 	return n
 }
 
+// those returns the names of those that have a prefix, have come to a moment, and not to another.
+func (t *timeline) those(prefix string, to, not moment) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var names []string
+	for name, moments := range t.jobs {
+		_, has := moments[to]
+		_, more := moments[not]
+		if has && !more && strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// all reports whether all of some TrainJobs have come to a moment.
+func (t *timeline) all(names []string, to moment) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !slices.ContainsFunc(names, func(name string) bool { return t.jobs[name][to].IsZero() })
+}
+
 // span is the time between two moments.
 type span struct{ from, to moment }
 
@@ -234,8 +260,8 @@ func (s span) String() string { return fmt.Sprintf("%s → %s", s.from, s.to) }
 
 // spans are those that are reported.
 var spans = []span{
-	{submitted, queued}, {admitted, started}, {started, built}, {built, pod}, {pod, bound}, {submitted, bound},
-	{finished, freed}, {submitted, finished}, {evicted, released},
+	{submitted, queued}, {admitted, started}, {started, built}, {built, pod}, {admitted, pod}, {pod, bound},
+	{submitted, bound}, {submitted, runs}, {finished, freed}, {submitted, finished}, {evicted, released},
 }
 
 // durations returns the spans of all TrainJobs that have come through both ends, among those that take tells.

@@ -148,9 +148,6 @@ func (w *waiters) behind(ctx context.Context, n int) (*waitingRun, error) {
 	if err := w.fill(ctx, n+starts); err != nil {
 		return nil, err
 	}
-	if err := w.profiles.heap(ctx, fmt.Sprintf("waiting-%d", n), profiled...); err != nil {
-		return nil, err
-	}
 	before, from := w.seen.countOf(waiter, started), time.Now()
 	w.profiles.cpu(ctx, fmt.Sprintf("starts-%d", n), startsProfiled, profiled...)
 	if err := w.free(ctx); err != nil {
@@ -171,7 +168,7 @@ func (w *waiters) behind(ctx context.Context, n int) (*waitingRun, error) {
 	for name, u := range now {
 		r.Peak[name] = u.Peak
 	}
-	return r, nil
+	return r, w.profiles.heap(ctx, fmt.Sprintf("waiting-%d", n), profiled...)
 }
 
 // restartProfiled is how much of a restart a profile covers.
@@ -202,9 +199,8 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	if err := w.hold(ctx, kueue.None); err != nil {
 		return nil, err
 	}
-	before := w.seen.countOf(waiter, started)
 	if err := w.until(ctx, "the quota is given out", func() (bool, error) {
-		return w.seen.countOf(waiter, admitted) >= before+running, nil
+		return len(w.seen.those(waiter, admitted, started)) >= running, nil
 	}); err != nil {
 		return nil, err
 	}
@@ -212,7 +208,8 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	if err := w.settle(ctx, from, pause); err != nil {
 		return nil, err
 	}
-	r := &restartRun{Waiting: n, Admitted: running}
+	meanwhile := w.seen.those(waiter, admitted, started)
+	r := &restartRun{Waiting: n, Admitted: len(meanwhile)}
 	began := time.Now()
 	if err := act(w.dir, "start", "signalbox"); err != nil {
 		return nil, err
@@ -220,7 +217,7 @@ func (w *waiters) restart(ctx context.Context, n int) (*restartRun, error) {
 	r.ReadySeconds = time.Since(began).Seconds()
 	w.profiles.cpu(ctx, fmt.Sprintf("restart-%d", n), restartProfiled, profiled...)
 	err = w.until(ctx, "those that were admitted are started", func() (bool, error) {
-		return w.seen.countOf(waiter, started) >= before+running, nil
+		return w.seen.all(meanwhile, started), nil
 	})
 	r.StartedSeconds = time.Since(began).Seconds()
 	if err != nil {
