@@ -316,6 +316,13 @@ bench-churn: cluster-tool ## Measure preemption storms and floods of edits while
 	@go build -C bench -o $(BIN)/bench .
 	@$(BIN)/cluster run --profile bundled $(RELEASES) -- $(BIN)/bench churn --out $(CURDIR)/bench/results --waiting $(CHURN_WAITING) --queues $(CHURN_QUEUES) $(if $(HOURS),--for $(HOURS)h)
 
+STORM ?= 1000
+.PHONY: bench-storm
+bench-storm: cluster-tool ## Measure what it takes that STORM running TrainJobs are preempted at once and run again, with Signalbox and its peer (PROFILES)
+	@echo "Building the benchmarks."
+	@go build -C bench -o $(BIN)/bench .
+	@for profile in $(filter bundled builtin,$(PROFILES)); do $(BIN)/cluster run --profile $$profile $(RELEASES) -- $(BIN)/bench storm --profile $$profile --out $(CURDIR)/bench/results --jobs $(STORM) || exit 1; done
+
 .PHONY: bench-large
 bench-large: cluster-tool ## Measure TrainJobs of thousands of pods, with topology, as gangs, with MPI and with many ReplicatedJobs
 	@echo "Building the benchmarks."

@@ -31,7 +31,7 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), largeCommand(),
+	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), stormCommand(), largeCommand(),
 		reportCommand(), compareCommand(), traceCommand())
 	return root
 }
@@ -115,6 +115,24 @@ func churnCommand() *cobra.Command {
 	c.Flags().IntVar(&o.waiting, "waiting", 1000, "TrainJobs that wait")
 	c.Flags().IntVar(&o.rounds, "rounds", 4, "rounds, at the least")
 	c.Flags().DurationVar(&o.over, "for", 0, "how long rounds are begun, if that is longer")
+	return c
+}
+
+func stormCommand() *cobra.Command {
+	var o stormOptions
+	var out string
+	c := &cobra.Command{
+		Use: "storm", Short: "Measure what it takes that all that run are preempted and run again", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.out = filepath.Join(out, time.Now().Format(time.DateOnly)+"-storm-"+o.profile)
+			return storm(cmd.Context(), o)
+		},
+	}
+	clusterFlag(c, &o.cluster)
+	c.Flags().StringVar(&o.profile, "profile", "bundled", "profile that the control plane was started with")
+	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
+	c.Flags().IntVar(&o.jobs, "jobs", 1000, "TrainJobs that run")
+	c.Flags().IntVar(&o.storms, "storms", 2, "how often all of them are preempted")
 	return c
 }
 
