@@ -3,9 +3,11 @@ package integration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,8 +24,8 @@ import (
 // grace period.
 
 const (
-	// ReasonNoPods: the TrainJob was started and had no pod within limits.podsWithin. Its events, its JobSet and its
-	// Jobs have the reason. It is queued again after six times as long.
+	// ReasonNoPods: the TrainJob was started and had no pod for limits.podsWithin, or ten minutes longer after one has
+	// failed. Its events, its JobSet and its Jobs have the reason. It is queued again after six times as long.
 	ReasonNoPods = "NoPods"
 	// ReasonGated: a pod of the TrainJob had a scheduling gate for longer than limits.podsWithin, because nothing
 	// removed it. Remove the gate from the runtime or the overrides.
@@ -33,34 +35,70 @@ const (
 // holdsFor is how many times limits.podsWithin a TrainJob without pods is kept out of its queue.
 const holdsFor = 6
 
-// observeRunning finds out whether a started TrainJob has had limits.podsWithin for pods that can run, and has none.
+// jobBackoff is the longest time for which the Job controller waits before it replaces a pod that has failed
+// (kubernetes/pkg/controller/job, MaxJobPodFailureBackOff).
+const jobBackoff = 10 * time.Minute
+
+// observeRunning finds out whether a started TrainJob has had limits.podsWithin for pods that can run, and has none. A
+// TrainJob that has lost its pods, with their node or with its JobSet, has as long for others.
 func (r *Reconciler) observeRunning(ctx context.Context, o *observed) error {
 	own := o.own()
-	if own == nil || own.Time == nil || admission.IsNeutral(own) || o.jobSet != nil && ran(o.jobSet) {
-		return nil
-	}
-	within := r.policy.podsWithin
-	if left := within - o.now.Sub(own.Time.Time); left > 0 {
-		o.queue.again = left
+	if own == nil || own.Time == nil || admission.IsNeutral(own) {
 		return nil
 	}
 	var pods []corev1.Pod
-	if o.jobSet != nil {
-		var err error
+	var err error
+	if o.jobSet != nil && !ran(o.jobSet) {
 		if pods, err = r.store.Pods.Named(ctx, o.jobSet); err != nil {
 			return err
 		}
 	}
-	if pod, gate := gatedPod(pods); gate != "" {
+	pod, gate := gatedPod(pods)
+	if o.jobSet != nil && ran(o.jobSet) || len(pods) > 0 && gate == "" { // it is for the scheduler to place the pods
+		r.noPodsSince(o, time.Time{})
+		return nil
+	}
+	since := o.memory.podless
+	if since.Before(own.Time.Time) { // of an earlier start, or it had pods when it was last looked at
+		since = o.now
+		r.noPodsSince(o, since)
+	}
+	within, left := r.policy.podsWithin, r.policy.podsWithin-o.now.Sub(since)
+	if left <= 0 && gate == "" && o.jobSet != nil {
+		failed, err := r.podFailed(ctx, o.jobSet)
+		if err != nil {
+			return err
+		}
+		if failed {
+			left += jobBackoff
+		}
+	}
+	switch {
+	case left > 0:
+		o.queue.again = left
+	case gate != "":
 		o.queue.blocked = &admission.BlockedError{Reason: ReasonGated, Err: fmt.Errorf(
 			"pod %s has had scheduling gate %q for longer than %s; remove the gate from the runtime or the overrides, or see "+
 				"why nothing opens it", pod, gate, within)}
-	} else if len(pods) == 0 {
+	default:
 		o.queue.blocked = &admission.BlockedError{Reason: ReasonNoPods, Err: fmt.Errorf(
-			"it had no pod within %s of its start; the events of the TrainJob, of its JobSet and of its Jobs say why. Its "+
-				"quota is released, and it is queued again after %s", within, holdsFor*within)}
+			"it had no pod for %s; the events of the TrainJob, of its JobSet and of its Jobs say why. Its quota is "+
+				"released, and it is queued again after %s", within, holdsFor*within)}
 	}
-	return nil // otherwise it is for the scheduler to place the pods
+	return nil
+}
+
+// noPodsSince remembers since when a TrainJob has no pods that can run; zero if it has.
+func (r *Reconciler) noPodsSince(o *observed, since time.Time) {
+	if !o.memory.podless.Equal(since) {
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.podless = since })
+	}
+}
+
+// podFailed reports whether a pod of a JobSet has failed, so that the Job controller waits with its replacement.
+func (r *Reconciler) podFailed(ctx context.Context, js *jobset.JobSet) (bool, error) {
+	jobs, err := r.store.Pods.JobsOf(ctx, js)
+	return slices.ContainsFunc(jobs, func(job batchv1.Job) bool { return job.Status.Failed > 0 }), err
 }
 
 // gatedPod returns a pod with a scheduling gate that Kueue doesn't open, and the gate; the last of several.

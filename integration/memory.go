@@ -30,6 +30,9 @@ type record struct {
 	reclaimed time.Time
 	// rebuilt is the state of runtime and entries for which its JobSet was deleted.
 	rebuilt string
+	// podless is when the running TrainJob was first seen without pods that can run; zero if it had some when it was last
+	// looked at.
+	podless time.Time
 	// started is when it was started, until its pods have been ready; only a metric is lost with it.
 	started time.Time
 }

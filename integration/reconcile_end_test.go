@@ -7,7 +7,9 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -172,6 +174,55 @@ func TestNoPods(t *testing.T) {
 	h.clock.Step(7 * 24 * time.Hour)
 	if h.settle("job"); h.blocked("job") != "" {
 		t.Errorf("for a time: got %q", h.blocked("job"))
+	}
+}
+
+// TestPodsLost holds that a TrainJob that has run for hours and loses all its pods has time for others, as one that was
+// just started.
+func TestPodsLost(t *testing.T) {
+	within := configapi.Default().Limits.PodsWithin.Duration
+	for name, c := range map[string]struct {
+		lose  func(h *harness, js *jobset.JobSet)
+		after time.Duration
+	}{
+		"with their node": {func(h *harness, js *jobset.JobSet) {
+			js.Status.ReplicatedJobsStatus[0].Ready = 0
+			h.updateStatus(js)
+		}, within},
+		"with their node, and one has failed": {func(h *harness, js *jobset.JobSet) {
+			js.Status.ReplicatedJobsStatus[0].Ready = 0
+			h.updateStatus(js)
+			job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: js.Name + "-node-0"}}
+			h.must(h.store.Get(h.t.Context(), client.ObjectKeyFromObject(job), job))
+			job.Status.Failed = 1
+			h.updateStatus(job)
+		}, within + 10*time.Minute},
+		"with their JobSet": {func(h *harness, js *jobset.JobSet) { h.remove(js) }, within},
+	} {
+		for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+			t.Run(name+" beside "+d.Name(), func(t *testing.T) {
+				h := newHarness(t, d)
+				h.run()
+				js := h.build("job")
+				pod := h.pod(js)
+				js.Status.ReplicatedJobsStatus = []jobset.ReplicatedJobStatus{{Name: "node", Ready: 1, Active: 1}}
+				h.updateStatus(js)
+				h.settle("job")
+				h.clock.Step(2 * time.Hour)
+				h.settle("job")
+				h.remove(pod)
+				c.lose(h, js)
+				h.settle("job")
+				h.clock.Step(c.after - time.Second)
+				if h.settle("job"); h.suspended("job") || h.blocked("job") != "" {
+					t.Fatalf("it has time for others: got %q", h.blocked("job"))
+				}
+				h.clock.Step(2 * time.Second)
+				if h.settle("job"); !h.suspended("job") || h.blocked("job") != integration.ReasonNoPods {
+					t.Errorf("not for ever: got %q", h.blocked("job"))
+				}
+			})
+		}
 	}
 }
 

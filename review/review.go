@@ -107,10 +107,11 @@ func (r *Request) HasSpec() bool {
 
 // OnlyFinalizers reports whether a request changes at most the finalizers of a TrainJob that is being deleted. Such a
 // request is never rejected. Other changes may be: a finalizer keeps the TrainJob, and Kubeflow Trainer v2.3.0 starts
-// it if suspend is false.
+// it if suspend is false. A creation is never one of them: with server-side apply its sender can set the time of
+// deletion, and Kubernetes 1.36 stores it.
 func (r *Request) OnlyFinalizers() bool {
-	return !r.New.DeletionTimestamp.IsZero() && (r.Old == nil || equality.Semantic.DeepEqual(r.Old.Spec, r.New.Spec) &&
-		maps.Equal(r.Old.Labels, r.New.Labels) && maps.Equal(r.Old.Annotations, r.New.Annotations))
+	return r.Old != nil && !r.Old.DeletionTimestamp.IsZero() && equality.Semantic.DeepEqual(r.Old.Spec, r.New.Spec) &&
+		maps.Equal(r.Old.Labels, r.New.Labels) && maps.Equal(r.Old.Annotations, r.New.Annotations)
 }
 
 // SpecChanged reports whether a request creates a spec or changes it.

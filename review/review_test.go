@@ -133,9 +133,10 @@ func TestOnlyFinalizers(t *testing.T) {
 		reason, before, after string
 		want                  bool
 	}{
-		"created":         {"it is not being deleted", "", `"metadata":{}}`, false},
-		"created deleted": {"there is nothing to compare with", "", gone, true},
-		"updated":         {"it is not being deleted", `"metadata":{}}`, `"metadata":{}}`, false},
+		"created":            {"it is not being deleted", "", `"metadata":{}}`, false},
+		"created deleted":    {"its sender has set the time of deletion", "", gone, false},
+		"said to be deleted": {"its sender has set the time of deletion", `"metadata":{}}`, gone, false},
+		"updated":            {"it is not being deleted", `"metadata":{}}`, `"metadata":{}}`, false},
 		"a finalizer less": {
 			"its deletion is never rejected", gone, `"metadata":{"deletionTimestamp":"2026-11-23T12:00:00Z"}}`, true,
 		},

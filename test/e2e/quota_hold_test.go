@@ -75,6 +75,29 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 		gomega.Consistently(bound(ctx, waits), "3s").Should(gomega.BeZero())
 	})
 
+	ginkgo.It("of a TrainJob that is applied as if it were being deleted", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever")
+		holder := g.submit(ctx, g.trainJob("holder", "torch", 1))
+		gomega.Eventually(bound(ctx, holder)).Should(gomega.Equal(1))
+		born := g.trainJob("born", "torch", 1, func(tj *api.TrainJob) {
+			tj.TypeMeta = metav1.TypeMeta{APIVersion: trainerapi.GroupVersion.String(), Kind: trainerapi.TrainJobKind}
+			tj.Spec.Suspend = ptr.To(false)
+			tj.Finalizers = []string{"example.com/mine"}
+			tj.DeletionTimestamp = ptr.To(metav1.Now())
+		})
+		ginkgo.DeferCleanup(func(ctx context.Context) {
+			gomega.Expect(ignoreNotFound(admin.Patch(ctx, born,
+				client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))).To(gomega.Succeed())
+		})
+		applied, err := json.Marshal(born)
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		gomega.Expect(user.Patch(ctx, born, client.RawPatch(types.ApplyPatchType, applied),
+			client.FieldOwner("kubectl"))).To(gomega.Succeed())
+		gomega.Expect(ptr.Deref(born.Spec.Suspend, false)).To(gomega.BeTrue(), "only an admission starts it")
+		gomega.Consistently(bound(ctx, born), "3s").Should(gomega.BeZero())
+	})
+
 	ginkgo.It("of a TrainJob that is created again by the same name", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 16})
 		g.runtime(ctx, "slow", "forever", slowly("5s"))

@@ -54,8 +54,8 @@ var holes = []hole{
 	},
 	{
 		name: "a user starts a TrainJob that is being deleted", file: "review/review.go",
-		from:  "	return !r.New.DeletionTimestamp.IsZero() && (",
-		to:    "	return !r.New.DeletionTimestamp.IsZero() || false && (",
+		from:  "!r.Old.DeletionTimestamp.IsZero() && equality.",
+		to:    "!r.Old.DeletionTimestamp.IsZero() || false && equality.",
 		focus: "that its user starts",
 	},
 	{
