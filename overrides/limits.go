@@ -129,7 +129,7 @@ func (l Limits) tooMany(path *field.Path, pods int64) *field.Error {
 }
 
 // CheckBuilt returns an error for each limit that the ReplicatedJobs of a TrainJob exceed: pods with too long a grace
-// period or none, and resources that Kueue can't count. claimsCounted is set where Kueue counts resource claims or
+// period or none, and what Kueue can't count: replicas that JobSet takes for others, and resources. claimsCounted is set where Kueue counts resource claims or
 // refuses them.
 func (l Limits) CheckBuilt(replicatedJobs []jobset.ReplicatedJob, claimsCounted bool) field.ErrorList {
 	var errs field.ErrorList
@@ -137,6 +137,11 @@ func (l Limits) CheckBuilt(replicatedJobs []jobset.ReplicatedJob, claimsCounted 
 		rj := &replicatedJobs[i]
 		path := field.NewPath("replicatedJobs").Key(rj.Name).Child("template", "spec", "template", "spec")
 		pod := &rj.Template.Spec.Template.Spec
+		if rj.Replicas < 1 {
+			errs = append(errs, field.Invalid(field.NewPath("replicatedJobs").Key(rj.Name).Child("replicas"), rj.Replicas,
+				"must be 1 or more: JobSet takes 0 for its default of 1, and the pods would run; remove the ReplicatedJob from "+
+					"the runtime"))
+		}
 		errs = append(errs, l.checkGrace(path.Child("terminationGracePeriodSeconds"), pod.TerminationGracePeriodSeconds)...)
 		errs = append(errs, l.checkProbes(path.Child("containers"), pod.Containers)...)
 		errs = append(errs, l.checkProbes(path.Child("initContainers"), pod.InitContainers)...)

@@ -82,14 +82,18 @@ func TestCheckBuilt(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			rjs := must[[]jobset.ReplicatedJob](t, `[{name: node, template: {spec: {template: {spec: `+c.pod+`}}}}]`)
+			rjs := must[[]jobset.ReplicatedJob](t, `[{name: node, replicas: 1, template: {spec: {template: {spec: `+c.pod+`}}}}]`)
 			errs := limits.CheckBuilt(rjs, false)
 			if (c.want == "") != (len(errs) == 0) || c.want != "" && !strings.Contains(fmt.Sprint(errs.ToAggregate()), c.want) {
 				t.Errorf("%s: got %v, want %q", c.reason, errs, c.want)
 			}
 		})
 	}
-	if errs := limits.CheckBuilt(must[[]jobset.ReplicatedJob](t, `[{name: node,
+	if errs := limits.CheckBuilt(must[[]jobset.ReplicatedJob](t, `[{name: second, replicas: 0}]`), false); len(errs) != 1 ||
+		!strings.Contains(errs[0].Error(), "replicatedJobs[second].replicas: Invalid value: 0") {
+		t.Errorf("JobSet would run one: got %v", errs)
+	}
+	if errs := limits.CheckBuilt(must[[]jobset.ReplicatedJob](t, `[{name: node, replicas: 1,
   template: {spec: {template: {spec: {resourceClaims: [{name: gpu}], containers: []}}}}}]`), true); len(errs) > 0 {
 		t.Errorf("claims that Kueue counts are refused: %v", errs)
 	}

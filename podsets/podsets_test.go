@@ -65,9 +65,9 @@ func TestOfCountsAndOrder(t *testing.T) {
 			jobs:   []jobset.ReplicatedJob{replicatedJob("node"), replicatedJob("launcher"), replicatedJob("a-third")},
 			want:   []string{"node×1", "launcher×1", "a-third×1"},
 		},
-		"no replicas": {
-			reason: "a ReplicatedJob may be switched off",
-			jobs:   []jobset.ReplicatedJob{replicatedJob("node", func(rj *jobset.ReplicatedJob) { rj.Replicas = 0 })},
+		"no pods": {
+			reason: "a ReplicatedJob may be switched off by its parallelism",
+			jobs:   []jobset.ReplicatedJob{replicatedJob("node", pods(0))},
 			want:   []string{"node×0"},
 		},
 	}
