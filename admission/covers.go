@@ -55,25 +55,46 @@ func Covers(
 				Path: assignments, Says: "without " + string(podSet.Name), Needs: "one for each PodSet",
 			}
 		}
-		if err := covers(&assigned[at], podSet, reclaimed, missing); err != nil {
+		if err := covers(&assigned[at], podSet, countOf(reclaimed, podSet.Name), missing); err != nil {
+			return nil, err
+		}
+		given := countOf(wl.Status.ReclaimablePods, podSet.Name)
+		if err := stillCounted(&assigned[at], podSet, given, countOf(reclaimed, podSet.Name)); err != nil {
 			return nil, err
 		}
 	}
 	return slices.Sorted(maps.Keys(missing)), nil
 }
 
-// covers compares the assignment of one PodSet with it. It adds the resources that are not counted to missing.
-func covers(
-	assignment *kueue.PodSetAssignment, podSet *kueue.PodSet, reclaimed []kueue.ReclaimablePod,
-	missing map[corev1.ResourceName]bool,
-) error {
-	path := fmt.Sprintf("%s[%s]", assignments, podSet.Name)
-	count := podSet.Count
+// countOf returns how many pods of a PodSet are reclaimed.
+func countOf(reclaimed []kueue.ReclaimablePod, podSet kueue.PodSetReference) (count int32) {
 	for _, r := range reclaimed {
-		if r.Name == podSet.Name {
-			count -= r.Count
+		if r.Name == podSet {
+			count += r.Count
 		}
 	}
+	return count
+}
+
+// stillCounted returns a *MismatchError if pods were given back since the admission and run again now: Kueue doesn't
+// count them any more.
+func stillCounted(assignment *kueue.PodSetAssignment, podSet *kueue.PodSet, given, reclaimed int32) error {
+	admitted := ptr.Deref(assignment.Count, podSet.Count)
+	if min(podSet.Count-given, admitted) >= min(podSet.Count-reclaimed, admitted) {
+		return nil
+	}
+	return &MismatchError{
+		Path: fmt.Sprintf("status.reclaimablePods[%s]", podSet.Name), Says: fmt.Sprint(given), Needs: fmt.Sprint(reclaimed),
+	}
+}
+
+// covers compares the assignment of one PodSet with it. reclaimed is how many of its pods don't run again. It adds the
+// resources that are not counted to missing.
+func covers(
+	assignment *kueue.PodSetAssignment, podSet *kueue.PodSet, reclaimed int32, missing map[corev1.ResourceName]bool,
+) error {
+	path := fmt.Sprintf("%s[%s]", assignments, podSet.Name)
+	count := podSet.Count - reclaimed
 	have := ptr.Deref(assignment.Count, podSet.Count)
 	if least := min(ptr.Deref(podSet.MinCount, count), count); have < least || have > podSet.Count {
 		return &MismatchError{Path: path + ".count", Says: fmt.Sprint(have), Needs: fmt.Sprint(least)}

@@ -45,8 +45,14 @@ var (
 	_ jobframework.JobWithPodLabelSelector = (*job)(nil)
 )
 
-// Object implements jobframework.GenericJob.
-func (j *job) Object() client.Object { return j.o.job }
+// Object implements jobframework.GenericJob. A priority class that doesn't exist doesn't count: the TrainJob keeps that
+// of its Workload.
+func (j *job) Object() client.Object {
+	if j.o.noClass && len(j.o.workloads.own) > 0 {
+		return withClass(j.o.job, classOf(j.o.workloads.own[0]))
+	}
+	return j.o.job
+}
 
 // GVK implements jobframework.GenericJob.
 func (j *job) GVK() schema.GroupVersionKind { return gvk }

@@ -45,7 +45,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 	if err := r.observeWorkloads(ctx, o); err != nil || declared(o).all {
 		return o, err
 	}
-	if err := r.observeChildren(ctx, o); err != nil || o.stage == stageEnded {
+	if err := errors.Join(r.observeChildren(ctx, o), r.observePriority(ctx, o)); err != nil || o.stage == stageEnded {
 		return o, err
 	}
 	if o.managed, err = r.manages(ctx, o.job); err != nil || !o.managed {

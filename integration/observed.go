@@ -33,7 +33,9 @@ type observed struct {
 	now   time.Time
 	stage stage
 	// managed is set if Kueue manages the TrainJob. It is not known of one that is deleted, or whose end is declared.
-	managed   bool
+	managed bool
+	// noClass is set if the TrainJob's priority class doesn't exist, and jobframework would read it.
+	noClass   bool
 	memory    recollection
 	jobSet    *jobset.JobSet // nil if there is none
 	left      leftover
@@ -189,6 +191,9 @@ func (o *observed) fits(wl *kueue.Workload) bool {
 		return true // whatever has changed, its quota is in use
 	case !workload.IsActive(wl):
 		return true // another Workload in its place would be active and start what was stopped
+	case workload.HasQuotaReservation(wl) && o.stage == stageSuspended &&
+		wl.Spec.QueueName != jobframework.QueueNameForObject(o.job):
+		return false // a Workload can't leave its queue while it holds quota of it
 	case !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, maximumExecutionTime(o.job)):
 		return false
 	case o.ended() || !o.suspended() || o.queue.blocked != nil:

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -64,6 +66,11 @@ func (r *Reconciler) resolve(ctx context.Context, o *observed) error {
 			"JobSet %s of the last run can't be deleted, although all its pods have ended; look for a finalizer on the "+
 				"JobSet, its Jobs or its pods, and remove it", o.jobSet.Name)}
 	}
+	if o.noClass && len(o.workloads.own) == 0 {
+		return &admission.BlockedError{Reason: ReasonNoPriorityClass, RetryAfter: priorityClassRetry, Err: fmt.Errorf(
+			"there is no WorkloadPriorityClass %q; create it, or change label %s",
+			jobframework.WorkloadPriorityClassName(o.job), constants.WorkloadPriorityClassLabel)}
+	}
 	if err := resolveRecord(o); err != nil {
 		return blocked(ReasonInvalidOverrides, err)
 	}
@@ -95,7 +102,8 @@ func resolveRecord(o *observed) error {
 // compute makes the PodSets of the runtime, and checks that the TrainJob could start.
 func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	limits, runtime := r.policy.limits, o.queue.choice.Spec
-	if errs := append(limits.CheckSize(o.job), limits.CheckRuntime(o.job, runtime)...); len(errs) > 0 {
+	errs := slices.Concat(overrides.CheckRoom(o.job), limits.CheckSize(o.job), limits.CheckRuntime(o.job, runtime))
+	if len(errs) > 0 {
 		return blocked(ReasonLimitExceeded, errs.ToAggregate())
 	}
 	effective, err := r.memo.Compute(o.trainer, o.job, runtime, o.trainer.Others(o.job))

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
@@ -59,7 +61,10 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorLis
 		return found
 	})
 	errs = append(errs, w.refuseUnqueued(rq)...)
-	return append(errs, refuseAdopted(rq)...), lookup
+	errs = append(errs, refusePrebuilt(rq)...)
+	noClass, err := w.refuseNoClass(ctx, rq)
+	errs = append(errs, noClass...)
+	return append(errs, refuseAdopted(rq)...), errors.Join(lookup, err)
 }
 
 // asJob returns a TrainJob for jobframework's validation, which reads its metadata and spec.suspend.
@@ -79,6 +84,17 @@ func (w *Webhook) refuseUnqueued(rq *review.Request) field.ErrorList {
 	}
 	return field.ErrorList{field.Invalid(field.NewPath("metadata", "labels").Key(constants.QueueLabel), "", fmt.Sprintf(
 		"the TrainJob is in queue %q; name another queue, or delete the TrainJob", before))}
+}
+
+// refusePrebuilt rejects an update that gives a TrainJob another prebuilt Workload, or its first: the Workload that it
+// has would keep its quota. jobframework rejects it for those that run.
+func refusePrebuilt(rq *review.Request) field.ErrorList {
+	before, after := jobframework.PrebuiltWorkloadNameFor(rq.Old), jobframework.PrebuiltWorkloadNameFor(rq.New)
+	if before == after || hasEnded(rq.Old) || !ptr.Deref(rq.New.Spec.Suspend, false) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(jobframework.GetPrebuiltWorkloadPath(rq.New), after, fmt.Sprintf(
+		"which Workload stands for a TrainJob is decided when it is created, and was %q; create another TrainJob", before))}
 }
 
 var ownersPath = field.NewPath("metadata", "ownerReferences")

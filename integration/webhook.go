@@ -33,6 +33,7 @@ import (
 // a TrainJob changes.
 type Webhook struct {
 	client    client.Client
+	live      client.Reader // the API server
 	pods      *store.Pods
 	reader    review.Reader
 	installed *Installed
@@ -46,7 +47,7 @@ type Webhook struct {
 // own first, and Kueue's.
 func NewWebhook(r *Reconciler, decoder webhookadmission.Decoder, trusted []string) *Webhook {
 	w := &Webhook{
-		client: r.client, pods: r.store.Pods, reader: review.Reader{Decoder: decoder, Trusted: trusted},
+		client: r.client, live: r.reader, pods: r.store.Pods, reader: review.Reader{Decoder: decoder, Trusted: trusted},
 		installed: r.installed, policy: r.policy, dispatch: newDispatch(r.policy.multiKueue, r.client, r.reader),
 	}
 	if len(trusted) > 0 {

@@ -45,6 +45,15 @@ func CheckEntries(d Dialect, job *api.TrainJob) field.ErrorList {
 	return errs
 }
 
+// CheckRoom returns an error if there is no room for the integration's entry: the API server would refuse every start.
+func CheckRoom(job *api.TrainJob) field.ErrorList {
+	if n := len(job.Spec.RuntimePatches); n >= MaxEntries && OwnIndex(job) < 0 {
+		return field.ErrorList{field.Invalid(patchesPath, fmt.Sprintf("%d entries", n), fmt.Sprintf(
+			"a TrainJob in a queue may have at most %d, because its start adds one; join two of them", MaxEntries-1))}
+	}
+	return nil
+}
+
 // checkManagers returns an error for each manager that is invalid or has a second entry.
 func checkManagers(list *field.Path, managers []string) field.ErrorList {
 	var errs field.ErrorList

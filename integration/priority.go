@@ -1,0 +1,93 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/review"
+)
+
+// jobframework returns an error for a TrainJob whose priority class doesn't exist before it does anything else for it:
+// such a TrainJob would be neither evicted nor declared finished. So a class that doesn't exist is rejected, and one
+// that was deleted since doesn't count.
+
+// ReasonNoPriorityClass: the WorkloadPriorityClass that the TrainJob's label names doesn't exist. Create it, or change
+// the label.
+const ReasonNoPriorityClass = "PriorityClassNotFound"
+
+// priorityClassRetry is when a TrainJob is looked at again whose priority class doesn't exist: nothing watches these.
+const priorityClassRetry = time.Minute
+
+// priorityClassExists reports whether there is a WorkloadPriorityClass, by the cache or, if that may be behind, by the
+// API server.
+func priorityClassExists(ctx context.Context, cached, live client.Reader, name string) (bool, error) {
+	for _, reader := range []client.Reader{cached, live} {
+		err := reader.Get(ctx, client.ObjectKey{Name: name}, &kueue.WorkloadPriorityClass{})
+		if err == nil {
+			return true, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("looking for WorkloadPriorityClass %s: %w", name, err)
+		}
+	}
+	return false, nil
+}
+
+// observePriority finds out whether the TrainJob's priority class exists, where jobframework would read it: if the
+// TrainJob has no Workload, or one of another class.
+func (r *Reconciler) observePriority(ctx context.Context, o *observed) error {
+	name := jobframework.WorkloadPriorityClassName(o.job)
+	own := o.workloads.own
+	if name == "" || len(own) == 0 && o.stage != stageSuspended ||
+		len(own) > 0 && !slices.ContainsFunc(own, func(wl *kueue.Workload) bool { return classOf(wl) != name }) {
+		return nil
+	}
+	exists, err := priorityClassExists(ctx, r.client, r.reader, name)
+	o.noClass = err == nil && !exists
+	return err
+}
+
+// classOf returns the name of a Workload's WorkloadPriorityClass; "" if it has none.
+func classOf(wl *kueue.Workload) string {
+	if ref := wl.Spec.PriorityClassRef; ref != nil && ref.Kind == kueue.WorkloadPriorityClassKind {
+		return ref.Name
+	}
+	return ""
+}
+
+// withClass returns a TrainJob with another priority class; "" for none.
+func withClass(job *api.TrainJob, name string) *api.TrainJob {
+	job = job.DeepCopy()
+	if name == "" {
+		delete(job.Labels, constants.WorkloadPriorityClassLabel)
+	} else {
+		job.Labels[constants.WorkloadPriorityClassLabel] = name
+	}
+	return job
+}
+
+// refuseNoClass rejects an update that names a priority class that doesn't exist. A new TrainJob may name one that is
+// created after it.
+func (w *Webhook) refuseNoClass(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
+	name := jobframework.WorkloadPriorityClassName(rq.New)
+	if name == "" || name == jobframework.WorkloadPriorityClassName(rq.Old) || hasEnded(rq.Old) ||
+		jobframework.QueueNameForObject(rq.New) == "" && !w.policy.manageAll {
+		return nil, nil
+	}
+	exists, err := priorityClassExists(ctx, w.client, w.live, name)
+	if err != nil || exists {
+		return nil, err
+	}
+	return field.ErrorList{field.NotFound(field.NewPath("metadata", "labels").Key(constants.WorkloadPriorityClassLabel),
+		name+": there is no WorkloadPriorityClass of that name; kubectl get workloadpriorityclasses lists those there are")}, nil
+}
