@@ -40,10 +40,11 @@ func checkRestarts(path *field.Path, annotations map[string]string) field.ErrorL
 }
 
 // restarts reports whether the failure of a JobSet is none of its TrainJob: the TrainJob is restarted instead. One that
-// Kueue doesn't manage has no Workload, and nobody would start it again.
+// Kueue doesn't manage has no Workload, and nobody would start it again. Once decided, that stands, whatever becomes of
+// the Workload.
 func restarts(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload) bool {
 	lost := job.Status.Lost
-	return wl != nil && lost != nil && lost.JobSet == js.UID && (lost.Restarting || lost.Restarts < restartsOf(job)) &&
+	return lost != nil && lost.JobSet == js.UID && (lost.Restarting || wl != nil && lost.Restarts < restartsOf(job)) &&
 		apimeta.IsStatusConditionTrue(js.Status.Conditions, string(jobset.JobSetFailed))
 }
 

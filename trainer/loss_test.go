@@ -47,6 +47,8 @@ func TestLoss(t *testing.T) {
 				"with its node; restart 2 of 3"}},
 		"counted": {reason: "it is stopped, and the integration starts it again",
 			job: lost("restarts: 3, restarting: true"), js: failed, wl: wl, sent: []string{"patch TrainJob job"}},
+		"counted, and its Workload is gone": {reason: "what was decided stands; the integration stops it",
+			job: lost("restarts: 3, restarting: true"), js: failed},
 		"no budget left": {reason: "it fails", job: lost("restarts: 3"), js: failed, wl: wl, sent: []string{told},
 			status: "Failed=True/FailedJobs", state: api.StateFailed},
 		"no budget": {reason: "its user wants it to fail", job: budget("0"), js: failed, wl: wl, arrange: losesPod,

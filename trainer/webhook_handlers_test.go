@@ -166,6 +166,7 @@ type say struct {
 }
 
 func TestMutateRefuses(t *testing.T) {
+	const going = "metadata: {deletionTimestamp: '2026-11-23T11:00:00Z', finalizers: [a/b]}\n"
 	small := func(o *options) {
 		o.limits = overrides.Limits{Pods: 4, SpecBytes: 2000, Elements: 20, GracePeriodSeconds: 60}
 	}
@@ -196,9 +197,10 @@ func TestMutateRefuses(t *testing.T) {
 		"a directive": {"a merge would take it for an order", "torch", "",
 			"spec: {suspend: true, runtimePatches: [{manager: a.com/a, trainingRuntimeSpec: {template: {metadata: {labels: " +
 				"{$patch: delete}}}}}]}", user, nil, "a key may not begin with $", ""},
-		"goes, and is broken": {"what is being deleted is let go", "torch", "",
-			"metadata: {deletionTimestamp: '2026-11-23T11:00:00Z', finalizers: [a/b]}\n" + patchesOf(true, large), user, nil, "",
-			""},
+		"goes, and is broken": {"what is being deleted is let go", "torch", going + patchesOf(true, large),
+			going + patchesOf(true, large), user, nil, "", ""},
+		"is said to go": {"it is reviewed as any other", "torch", "", going + patchesOf(true, large), user, nil,
+			"spec: Invalid value", ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

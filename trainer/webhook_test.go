@@ -110,7 +110,7 @@ func TestWebhookOnRequests(t *testing.T) {
 		"being deleted": {
 			"it is let go",
 			"missing",
-			"",
+			"metadata: {deletionTimestamp: '2026-01-01T00:00:00Z'}",
 			"metadata: {deletionTimestamp: '2026-01-01T00:00:00Z'}",
 			"",
 			"",

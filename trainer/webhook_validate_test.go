@@ -137,7 +137,7 @@ func TestValidate(t *testing.T) {
 			fmt.Sprintf(history, "{metadata: {labels: {a: c}}}"), user, nil, "is history: it can't be changed, moved or removed",
 			""},
 		"goes":          {"it is let go", "missing", goes + forged, goes + forged, user, nil, "", ""},
-		"created going": {"it is let go", "missing", "", goes, user, nil, "", ""},
+		"created going": {"it is reviewed as any other", "missing", "", goes, user, nil, "create it before the TrainJob", ""},
 		"going, and changed": {"a deletion is no way around", "torch", goes + patchesOf(false, one), goes +
 			patchesOf(false, two), user, nil, "can't change while the TrainJob runs", ""},
 	}

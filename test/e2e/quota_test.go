@@ -272,7 +272,12 @@ var _ = ginkgo.Describe("What was built is left to those who build it", func() {
 			gomega.Expect(err).To(gomega.HaveOccurred(), patch.what)
 			gomega.Expect(apierrors.IsForbidden(err) || apierrors.IsInvalid(err)).To(gomega.BeTrue(), "%s: %v", patch.what, err)
 		}
-		gomega.Expect(editor.Status().Patch(ctx, wl.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"admission":null}}`)))).NotTo(gomega.Succeed())
+		for _, forged := range []string{
+			`{"status":{"admission":null}}`, `{"status":{"reclaimablePods":[{"name":"node","count":1}]}}`,
+		} {
+			gomega.Expect(editor.Status().Patch(ctx, wl.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(forged)))).
+				NotTo(gomega.Succeed(), forged)
+		}
 		for _, o := range []client.Object{js, child, &pod} {
 			gomega.Expect(apierrors.IsForbidden(editor.Delete(ctx, o))).To(gomega.BeTrue(), "deleting %T", o)
 		}

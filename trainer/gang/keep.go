@@ -49,7 +49,7 @@ func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, 
 		return nil, 0, err
 	}
 	objects := &groupObjects{gangs: g, version: s.version, job: job, plan: current}
-	recheck, err := objects.heal(ctx, states, pods)
+	recheck, err := objects.heal(ctx, js, states, pods)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -99,8 +99,9 @@ func (g *Gangs) deleteExcept(ctx context.Context, s *served, job *api.TrainJob, 
 
 // heal creates PodGroups again that were deleted while their TrainJob runs, and releases gangs that can't be placed
 // again. recheck is after how long to call it again, 0 to wait for a change.
-func (o *groupObjects) heal(ctx context.Context, states map[string]podGroupState, pods []corev1.Pod) (
-	recheck time.Duration, err error) {
+func (o *groupObjects) heal(
+	ctx context.Context, js *jobset.JobSet, states map[string]podGroupState, pods []corev1.Pod,
+) (recheck time.Duration, err error) {
 	for n, group := range o.plan.groups {
 		state, found := states[o.plan.podGroup(group)]
 		if !found {
@@ -109,7 +110,15 @@ func (o *groupObjects) heal(ctx context.Context, states map[string]podGroupState
 			}
 			continue
 		}
-		due, counted, wait := releaseDue(state, group.Pods, pods, o.gangs.config.Clock.Now())
+		counted := countPods(state.name, pods, o.gangs.config.Clock.Now())
+		if counted.lacks(state, group.Pods) {
+			succeeded, err := o.succeeded(ctx, js, group)
+			if err != nil {
+				return 0, err
+			}
+			counted.succeeded = max(counted.succeeded, succeeded)
+		}
+		due, wait := releaseDue(state, group.Pods, counted)
 		recheck = sooner(recheck, wait)
 		if !due {
 			continue

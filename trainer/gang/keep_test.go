@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -161,6 +162,37 @@ func TestReleaseAfterAFailureFirst(t *testing.T) {
 		}
 		if got := s.objects(t); got != want {
 			t.Errorf("the replacement is placed separately: got %s, want %s", got, want)
+		}
+	})
+}
+
+// TestReleaseWithoutPods holds that a gang is released whose succeeded pods were deleted with their node.
+func TestReleaseWithoutPods(t *testing.T) {
+	onEach(t, api.GangRequired, func(t *testing.T, s *cluster) {
+		if _, err := s.start(t, twoPhases); err != nil {
+			t.Fatal(err)
+		}
+		s.withoutOthers(t)
+		s.js.UID = "jobset"
+		s.say(t, "a", metav1.ConditionTrue, time.Hour)
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: s.js.Namespace, Name: "a-0",
+			Labels: map[string]string{jobset.JobSetNameKey: s.js.Name, jobset.ReplicatedJobNameKey: "a"},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(s.js, jobset.SchemeGroupVersion.WithKind("JobSet"))}}}
+		if err := s.client.Create(t.Context(), job); err != nil {
+			t.Fatal(err)
+		}
+		waits := []corev1.Pod{s.pod("a-1-again", "a", corev1.PodPending, "")}
+		before := s.objects(t)
+		if _, recheck, err := s.Keep(t.Context(), s.job, s.js, waits, true); err != nil || s.objects(t) != before {
+			t.Fatalf("none has succeeded: got %s, %s, %v", s.objects(t), recheck, err)
+		}
+		job.Status.Succeeded = 1
+		if err := s.client.Status().Update(t.Context(), job); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Keep(t.Context(), s.job, s.js, waits, true); err != nil || s.objects(t) == before {
+			t.Errorf("the replacement is placed separately: got %s, %v", s.objects(t), err)
 		}
 	})
 }

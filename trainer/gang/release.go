@@ -7,10 +7,13 @@ import (
 	"slices"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -111,30 +114,51 @@ func countPods(podGroup string, pods []corev1.Pod, now time.Time) gangPods {
 	return c
 }
 
+// lacks reports whether pods of a gang are gone that a pod waits for. They may have succeeded.
+func (c gangPods) lacks(state podGroupState, size int32) bool {
+	return state.minCount > 0 && c.present < state.minCount && c.present+c.succeeded < size && c.shortestWait >= patience
+}
+
 // releaseDue reports whether a pod of a gang waits for others that have succeeded and won't be created again. Their
 // success proves that the gang was placed once. recheck is after how long to call it again, 0 to wait for a change.
 // That a pod has succeeded is no such change: no TrainJob is reconciled for it, because it may have thousands.
-func releaseDue(state podGroupState, size int32, pods []corev1.Pod, now time.Time) (
-	due bool, counted gangPods, recheck time.Duration) {
+func releaseDue(state podGroupState, size int32, c gangPods) (due bool, recheck time.Duration) {
 	if state.minCount == 0 {
-		return false, counted, 0
+		return false, 0
 	}
-	c := countPods(state.name, pods, now)
 	missing := c.present+c.succeeded < size
 	switch {
 	case !missing && c.shortestWait < 0 || c.present+c.succeeded == 0:
-		return false, c, 0 // all pods have a node, or there are none
+		return false, 0 // all pods have a node, or there are none
 	case c.succeeded == 0 || c.present >= state.minCount:
 		if state.placed() {
-			return false, c, patience // kube-scheduler will have all pods that it waits for, unless more succeed
+			return false, patience // kube-scheduler will have all pods that it waits for, unless more succeed
 		}
-		return false, c, 0 // the gang is still to be placed
+		return false, 0 // the gang is still to be placed
 	case missing:
-		return false, c, patience // the Job controller has not replaced all failed pods yet
+		return false, patience // the Job controller has not replaced all failed pods yet
 	case c.shortestWait < patience:
-		return false, c, patience - c.shortestWait
+		return false, patience - c.shortestWait
 	}
-	return true, c, 0
+	return true, 0
+}
+
+// succeeded returns how many pods of a group have succeeded, by the status of its Jobs: a succeeded pod is deleted with
+// its node.
+func (o *groupObjects) succeeded(ctx context.Context, js *jobset.JobSet, group Group) (count int32, err error) {
+	var jobs batchv1.JobList
+	if err := o.gangs.config.Reader.List(ctx, &jobs, client.InNamespace(js.Namespace),
+		client.MatchingLabels{jobset.JobSetNameKey: js.Name}); err != nil {
+		return 0, fmt.Errorf("listing the Jobs of JobSet %s: %w", js.Name, err)
+	}
+	for i := range jobs.Items {
+		job := &jobs.Items[i]
+		if metav1.IsControlledBy(job, js) &&
+			slices.Contains(group.ReplicatedJobs, job.Labels[jobset.ReplicatedJobNameKey]) {
+			count += job.Status.Succeeded
+		}
+	}
+	return count, nil
 }
 
 // isOf reports whether a pod belongs to a PodGroup.

@@ -58,15 +58,15 @@ func TestReleaseDue(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			late, _, wait := releaseDue(podGroupState{name: "g", minCount: 3, scheduled: &metav1.Condition{Status: c.status}},
-				3, c.pods, now)
+			late, wait := releaseDue(podGroupState{name: "g", minCount: 3, scheduled: &metav1.Condition{Status: c.status}},
+				3, countPods("g", c.pods, now))
 			if late != c.late || wait != c.wait {
 				t.Errorf("%s: got %t, %s; want %t, %s", c.reason, late, wait, c.late, c.wait)
 			}
 		})
 	}
-	if late, _, _ := releaseDue(podGroupState{name: "g", scheduled: &metav1.Condition{Status: metav1.ConditionTrue}},
-		2, []corev1.Pod{done, waits}, now); late {
+	if late, _ := releaseDue(podGroupState{name: "g", scheduled: &metav1.Condition{Status: metav1.ConditionTrue}},
+		2, countPods("g", []corev1.Pod{done, waits}, now)); late {
 		t.Error("a group that is no gang is never released")
 	}
 }
