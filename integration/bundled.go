@@ -73,7 +73,7 @@ func outlived(o *observed) []kueue.ReclaimablePod {
 	}
 	spec := o.queue.choice.Spec.Template.Spec
 	spec.ReplicatedJobs = o.queue.effective.ReplicatedJobs
-	return podsets.Outlived(&spec, o.job.Status.JobsStatus)
+	return podsets.Outlived(&spec, overrides.Done(o.job))
 }
 
 func (bundledTrainer) deletesJobSet() bool { return true }

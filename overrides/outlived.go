@@ -5,9 +5,30 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
+
+// Done returns the status of the Jobs of a TrainJob without what was done for another one: if an entry was changed since
+// it was stopped, nothing has succeeded for what it is now. The status that is stored may say so only later.
+func Done(job *api.TrainJob) []trainerapi.JobStatus {
+	stopped := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
+	if stopped == nil || stopped.Status != metav1.ConditionTrue ||
+		!slices.ContainsFunc(Bundled.Others(job), func(e Entry) bool {
+			return e.Time != nil && e.Time.After(stopped.LastTransitionTime.Time)
+		}) {
+		return job.Status.JobsStatus
+	}
+	statuses := slices.Clone(job.Status.JobsStatus)
+	for i := range statuses {
+		statuses[i].Succeeded = new(int32)
+	}
+	return statuses
+}
 
 // Outlived returns the initializers (the ReplicatedJobs that others wait to complete) whose work is done and outlives
 // the JobSet, by name: all their Jobs have succeeded, and every volume that they can write to lasts. They need not run

@@ -162,7 +162,7 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
-	leaveOut(js.Spec, overrides.Outlived(built, job.Status.JobsStatus))
+	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(trainJob)))
 	return sideObjects, js, nil
 }
 

@@ -164,35 +164,24 @@ func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainerapi.JobStatus {
 	if js != nil {
 		statuses = podsets.Statuses(js)
 	} else if !ptr.Deref(job.Spec.Suspend, false) {
-		return job.Status.JobsStatus // the JobSet is about to be created
+		return overrides.Done(job) // the JobSet is about to be created
 	}
-	for _, old := range job.Status.JobsStatus {
+	kept := job.Status.JobsStatus
+	if js == nil {
+		kept = overrides.Done(job)
+	}
+	for _, old := range kept {
 		if slices.ContainsFunc(statuses, func(s trainerapi.JobStatus) bool { return s.Name == old.Name }) {
 			continue
 		}
 		if js == nil || ptr.Deref(old.Succeeded, 0) > 0 && !hasReplicatedJob(js.Spec.ReplicatedJobs, old.Name) {
-			done := old.Succeeded
-			if js == nil && editedSinceStop(job) {
-				done = new(int32) // it was done for what the TrainJob was then
-			}
 			statuses = append(statuses, trainerapi.JobStatus{
-				Name: old.Name, Succeeded: done,
+				Name: old.Name, Succeeded: old.Succeeded,
 				Ready: new(int32), Failed: new(int32), Active: new(int32), Suspended: new(int32),
 			})
 		}
 	}
 	return statuses
-}
-
-// editedSinceStop reports whether an entry was changed since the TrainJob was stopped.
-func editedSinceStop(job *api.TrainJob) bool {
-	stopped := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
-	if stopped == nil || stopped.Status != metav1.ConditionTrue {
-		return false
-	}
-	return slices.ContainsFunc(overrides.Bundled.Others(job), func(e overrides.Entry) bool {
-		return e.Time != nil && e.Time.After(stopped.LastTransitionTime.Time)
-	})
 }
 
 // mirror copies the Workload's conditions, with Kueue's reasons, messages and times. A Workload without any waits.
