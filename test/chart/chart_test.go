@@ -148,7 +148,10 @@ func TestSchema(t *testing.T) {
 			"values",
 		"config: {kueue: {waitForPodsReady: true}}": "config.kueue.waitForPodsReady: the chart makes this " +
 			"field of kueue.waitForPodsReady",
-		"webhook: {url: \"https://10.0.0.1:9443\"}": "webhook.url names an address",
+		"webhook: {url: \"https://10.0.0.1:9443\"}":                    "webhook.url names an address",
+		"webhook: {port: 8081}":                                        "can't have the same port",
+		"webhook: {port: 8080}":                                        "can't have the same port",
+		"webhook: {port: 10443}\ntrainer: {progress: {enabled: true}}": "can't have the same port",
 	} {
 		if _, err := Render(repository, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want it to say %q", values, err, want)
