@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,57 +82,83 @@ var messages = []struct {
 	{"no longer fits after processing another", CodeBehind, nil},
 }
 
-// byNumbers finds out which of the limits of a quota it is. All resources of one flavor have to fit, so that of each
-// flavor the resource counts that is shortest of.
+// byNumbers finds out which of the limits of a quota it is. The pods need a flavor of each resource group, so that the
+// group counts in which least fits; of the same, the first.
 func (f *Facts) byNumbers(cause Cause, rows []Flavor) Cause {
+	worst, gravity := Cause{}, -1
+	for len(rows) > 0 {
+		same := func(r Flavor) bool { return r.group == rows[0].group }
+		of := slices.DeleteFunc(slices.Clone(rows), func(r Flavor) bool { return !same(r) })
+		if c, g := f.inGroup(cause, of); g > gravity {
+			worst, gravity = c, g
+		}
+		rows = rows[len(of):]
+	}
+	return worst
+}
+
+// How grave it is what keeps a TrainJob from fitting into a resource group.
+const (
+	fits = iota
+	lacksQuota
+	neverFits
+	noFlavorSuits
+)
+
+// inGroup finds out which of the limits of a resource group it is, and how grave it is. All resources of one flavor
+// have to fit, so that of each flavor the resource counts of which the largest part is missing.
+func (f *Facts) inGroup(cause Cause, rows []Flavor) (Cause, int) {
 	suitable := slices.DeleteFunc(slices.Clone(rows), func(r Flavor) bool { return r.Unsuitable != "" })
 	if len(suitable) == 0 {
 		cause.Code, cause.Text = CodeNoFlavor, "no flavor suits its pods: "+eachUnsuitable(rows)
 		cause.Do = []string{"take the node selector out of the TrainJob's overrides, or use a queue that has such nodes"}
-		return cause
+		return cause, noFlavorSuits
 	}
 	names := flavorsOf(suitable)
 	possible := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return slices.ContainsFunc(suitable, func(r Flavor) bool { return r.Name == name && r.needed.Cmp(r.most) > 0 })
 	})
 	if len(possible) == 0 {
-		row := shortest(suitable, func(r Flavor) resource.Quantity { return minus(r.needed, r.most) })
+		row := shortest(suitable, func(r Flavor) float64 { return part(minus(r.needed, r.most), r.needed) })
 		cause.Code = CodeTooLarge
 		cause.Text = fmt.Sprintf("it asks for %s of %s, and its queue never has more than %s in flavor %s", row.Needed,
 			row.Resource, row.Most, row.Name)
 		cause.Do = []string{"kubectl signalbox simulate " + f.Job.Name + " shows how many nodes would fit, and where"}
-		return cause
+		return cause, neverFits
 	}
 	row := f.best(suitable, possible)
 	switch {
 	case row.Short == "" && cause.Code == CodeNoFlavor: // Kueue has read flavors that the user may not read
-		return cause
+		return cause, fits
 	case row.Short == "":
 		cause.Code, cause.Text = CodeBehind, "there is quota, and others are considered before it: "+cause.Text
-		return cause
+		return cause, fits
 	}
-	return f.shortOf(cause, row)
+	return f.shortOf(cause, row), lacksQuota
 }
 
 // best returns the row that says most about what is short: of the possible flavor that lacks least.
 func (f *Facts) best(rows []Flavor, possible []string) Flavor {
+	lacks := func(r Flavor) float64 { return part(r.short, r.needed) }
 	var best *Flavor
 	for _, name := range possible {
 		of := slices.DeleteFunc(slices.Clone(rows), func(r Flavor) bool { return r.Name != name })
-		row := shortest(of, func(r Flavor) resource.Quantity { return r.short })
-		if best == nil || row.short.Cmp(best.short) < 0 {
+		row := shortest(of, lacks)
+		if best == nil || lacks(row) < lacks(*best) {
 			best = &row
 		}
 	}
 	return *best
 }
 
-// shortest returns the row of which most is missing.
-func shortest(rows []Flavor, missing func(Flavor) resource.Quantity) Flavor {
-	return slices.MaxFunc(rows, func(a, b Flavor) int {
-		x, y := missing(a), missing(b)
-		return x.Cmp(y)
-	})
+// shortest returns the row of which the largest part is missing.
+func shortest(rows []Flavor, missing func(Flavor) float64) Flavor {
+	return slices.MaxFunc(rows, func(a, b Flavor) int { return cmp.Compare(missing(a), missing(b)) })
+}
+
+// part returns which part of a quantity another is. Resources differ in their units.
+func part(of, whole resource.Quantity) float64 {
+	return of.AsApproximateFloat64() / whole.AsApproximateFloat64()
 }
 
 // shortOf says why the quota of a flavor is short.

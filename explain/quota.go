@@ -39,6 +39,8 @@ type Flavor struct {
 
 // amounts are the numbers of a Flavor.
 type amounts struct {
+	// group is the number of its resource group: the pods need a flavor of each.
+	group int
 	needed, free, short, nominal, most, used resource.Quantity
 	// borrowed is what other ClusterQueues of the cohort use beyond their own quota.
 	borrowed resource.Quantity
@@ -65,7 +67,7 @@ func (f *Facts) flavors() []Flavor {
 	}
 	needed := requested(f.Workload)
 	var all []Flavor
-	for _, group := range cq.Spec.ResourceGroups {
+	for n, group := range cq.Spec.ResourceGroups {
 		for _, fq := range group.Flavors {
 			for _, rq := range fq.Resources {
 				need, asked := needed[rq.Name]
@@ -73,7 +75,7 @@ func (f *Facts) flavors() []Flavor {
 					continue
 				}
 				flavor := f.flavor(cq, fq.Name, rq, need)
-				flavor.Unsuitable = f.unsuitable(fq.Name)
+				flavor.group, flavor.Unsuitable = n, f.unsuitable(fq.Name)
 				all = append(all, flavor)
 			}
 		}
