@@ -202,6 +202,10 @@ func (f *Facts) noWorkload() *Cause {
 	if f.Workload != nil {
 		return nil
 	}
+	if !f.OwnRead {
+		return &Cause{Code: CodeUnknown, Text: "you may not read the Workloads of namespace " + f.Job.Namespace +
+			", which say what it waits for", Do: []string{"ask for the right to list workloads.kueue.x-k8s.io in the namespace"}}
+	}
 	age := f.Now.Sub(f.Job.CreationTimestamp.Time)
 	text := "it was just submitted"
 	var do []string

@@ -32,7 +32,7 @@ func facts(change ...func(*Facts)) *Facts {
 	job.Spec.Suspend = ptr.To(true)
 	job.Status.Conditions = []metav1.Condition{{Type: "Suspended", Status: metav1.ConditionTrue}}
 	f := &Facts{
-		Now: noon, Job: job, Read: Read{QueuesRead: true, ClusterQueuesRead: true, OthersRead: true},
+		Now: noon, Job: job, Read: Read{QueuesRead: true, ClusterQueuesRead: true, OwnRead: true, OthersRead: true},
 		Workload: workloadOf("job", "queue", 8, 0),
 	}
 	addQueue(f, "queue", "", 8)

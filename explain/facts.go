@@ -33,8 +33,9 @@ type Facts struct {
 
 // Read is what the user may read.
 type Read struct {
-	// QueuesRead, ClusterQueuesRead and OthersRead are set if LocalQueues, ClusterQueues and others' Workloads were read.
-	QueuesRead, ClusterQueuesRead, OthersRead bool
+	// QueuesRead and ClusterQueuesRead are set if LocalQueues and ClusterQueues were read, OwnRead and OthersRead if the
+	// Workloads of the TrainJob's namespace and of all others were.
+	QueuesRead, ClusterQueuesRead, OwnRead, OthersRead bool
 	// Missing are the rights that the user lacks, such as "list clusterqueues.kueue.x-k8s.io".
 	Missing []string
 }

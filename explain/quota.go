@@ -40,7 +40,7 @@ type Flavor struct {
 // amounts are the numbers of a Flavor.
 type amounts struct {
 	// group is the number of its resource group: the pods need a flavor of each.
-	group int
+	group                                    int
 	needed, free, short, nominal, most, used resource.Quantity
 	// borrowed is what other ClusterQueues of the cohort use beyond their own quota.
 	borrowed resource.Quantity

@@ -3,13 +3,17 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/workload"
@@ -100,21 +104,51 @@ func (s *session) workload(ctx context.Context, job *api.TrainJob) (*kueue.Workl
 	return workloadOf(job, list.Items), nil
 }
 
+// errEnded returns the error for a TrainJob that has ended; nil for one that hasn't.
+func errEnded(job *api.TrainJob) error {
+	if state := api.StateOf(&job.Status.TrainJobStatus); slices.Contains(ends, state) {
+		return fmt.Errorf("TrainJob %s has ended (%s); delete it and create it again to run it again", job.Name, state)
+	}
+	return nil
+}
+
 func (s *session) stop(ctx context.Context, job *api.TrainJob) error {
+	if err := errEnded(job); err != nil {
+		return err
+	}
 	wl, err := s.workload(ctx, job)
 	if err != nil {
 		return err
 	}
-	change := stopAnnotation("true")
+	change, resumed := stopAnnotation("true"), "queues it again, in its place"
 	if !queued(job, wl) {
-		change = map[string]any{"spec": map[string]any{"suspend": true}}
+		change, resumed = map[string]any{"spec": map[string]any{"suspend": true}}, "runs it again, outside quota"
 	}
 	if err := s.patch(ctx, job, change); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.streams.Out, "TrainJob %s is stopping; kubectl signalbox resume %s queues it again, in its place\n",
-		job.Name, job.Name)
+	fmt.Fprintf(s.streams.Out, "TrainJob %s is stopping; kubectl signalbox resume %s %s\n", job.Name, job.Name, resumed)
 	return nil
+}
+
+// stopped reports whether a TrainJob that is stopping has no pods any more. Of one in a queue its Workload says so.
+func (s *session) stopped(ctx context.Context, job *api.TrainJob) (bool, error) {
+	wl, err := s.workload(ctx, job)
+	if err != nil {
+		return false, err
+	}
+	if wl != nil {
+		return !workload.IsActive(wl), nil
+	}
+	var pods corev1.PodList
+	if err := s.client.List(ctx, &pods, client.InNamespace(job.Namespace),
+		client.MatchingLabels{jobset.JobSetNameKey: job.Name}); err != nil {
+		return false, fmt.Errorf("listing the pods of TrainJob %s: %w", job.Name, err)
+	}
+	runs := slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
+		return p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
+	})
+	return !runs && (queued(job, nil) || ptr.Deref(job.Spec.Suspend, false)), nil
 }
 
 func (s *session) resume(ctx context.Context, job *api.TrainJob) error {
@@ -155,15 +189,15 @@ func (s *session) restart(ctx context.Context, job *api.TrainJob) error {
 		return err
 	}
 	for {
-		wl, err := s.workload(ctx, job)
-		if err != nil {
-			return err
-		}
 		current, err := s.trainJob(ctx, job.Name)
 		if err != nil {
 			return err
 		}
-		if wl != nil && !workload.IsActive(wl) || wl == nil && ptr.Deref(current.Spec.Suspend, false) {
+		stopped, err := s.stopped(ctx, current)
+		if err = errors.Join(err, errEnded(current)); err != nil {
+			return err
+		}
+		if stopped {
 			return s.resume(ctx, current)
 		}
 		select {

@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -31,15 +31,15 @@ var checks = []struct {
 
 // checkVersions compares the releases of Kubernetes, Kueue and JobSet with those that Signalbox supports.
 func checkVersions(ctx context.Context, s *session) ([]finding, error) {
-	releases, err := integration.FindReleases(ctx, s.client, s.clients.Discovery(), integration.Newest())
-	switch {
-	case apierrors.IsForbidden(err):
-		s.lacks("get customresourcedefinitions.apiextensions.k8s.io")
-		return nil, nil
-	case err != nil:
+	releases, err := integration.FindReleases(ctx, s.client, s.clients.Discovery(), integration.Releases{})
+	if err != nil {
 		return []finding{
 			{bad, "versions", err.Error(), "docs/compatibility.md has the releases that Signalbox supports"},
 		}, nil
+	}
+	if releases.Kueue == "" || releases.JobSet == "" {
+		s.lacks("get customresourcedefinitions.apiextensions.k8s.io")
+		return nil, nil
 	}
 	var found []finding
 	for _, later := range releases.Unsupported() {
@@ -55,6 +55,10 @@ const externalFramework = "TrainJob.v1alpha1.trainer.kubeflow.org"
 // checkConfig looks at Kueue's configuration.
 func checkConfig(ctx context.Context, s *session) ([]finding, error) {
 	config, err := s.kueueConfig(ctx)
+	if errors.Is(err, errNoConfig) {
+		return []finding{{poor, "Kueue's configuration", err.Error() + ", so that it isn't checked",
+			"name Kueue's namespace by --kueue-namespace"}}, nil
+	}
 	if err != nil {
 		return []finding{{bad, "Kueue's configuration", err.Error(), ""}}, nil
 	}

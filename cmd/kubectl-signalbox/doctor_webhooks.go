@@ -84,18 +84,20 @@ const soon = 7 * 24 * time.Hour
 // checkWebhook looks at one webhook.
 func (s *session) checkWebhook(ctx context.Context, name string, c admissionv1.WebhookClientConfig) []finding {
 	var found []finding
-	about := "webhook " + name
+	about, restart := "webhook "+name, "kubectl rollout restart deployment signalbox"
+	if c.Service != nil {
+		restart += " -n " + c.Service.Namespace
+	}
 	if ends, err := certificateEnd(c.CABundle); err != nil {
 		found = append(
 			found,
 			finding{bad, about, err.Error() + ": the API server can't call it, so that TrainJobs can't be " +
-				"changed", "kubectl rollout restart deployment signalbox"},
+				"changed", restart},
 		)
 	} else if left := time.Until(ends); left < soon {
 		found = append(
 			found,
-			finding{bad, about, "its CA ends at " + ends.Format(time.RFC3339), "kubectl rollout restart " +
-				"deployment signalbox"},
+			finding{bad, about, "its CA ends at " + ends.Format(time.RFC3339), restart},
 		)
 	}
 	if c.Service == nil {

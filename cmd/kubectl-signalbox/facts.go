@@ -46,7 +46,10 @@ func (s *session) facts(ctx context.Context, job *api.TrainJob, q *queues) (*exp
 func (q *queues) factsOf(job *api.TrainJob) *explain.Facts {
 	return &explain.Facts{
 		Now: time.Now(), Job: job, Workload: workloadOf(job, q.Workloads), Cluster: q.Cluster,
-		Read: explain.Read{QueuesRead: true, ClusterQueuesRead: q.clusterQueues, OthersRead: q.others},
+		Read: explain.Read{
+			QueuesRead: q.localQueues != nowhere, ClusterQueuesRead: q.clusterQueues,
+			OwnRead: q.workloads != nowhere, OthersRead: q.workloads == everywhere,
+		},
 	}
 }
 

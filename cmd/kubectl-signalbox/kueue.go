@@ -19,10 +19,13 @@ import (
 // defaultKueueNamespace is where Kueue is installed by its charts and manifests.
 const defaultKueueNamespace = "kueue-system"
 
-// errConfig is for a configuration of Kueue that is invalid.
-var errConfig = errors.New("Kueue's configuration is invalid")
+// errConfig is for a configuration of Kueue that is invalid, errNoConfig for one that isn't where it is looked for.
+var (
+	errConfig   = errors.New("Kueue's configuration is invalid")
+	errNoConfig = errors.New("Kueue's configuration isn't found")
+)
 
-// kueueConfig returns Kueue's configuration; nil if it can't be read, which means Kueue's defaults.
+// kueueConfig returns Kueue's configuration; nil if it may not be read, which means Kueue's defaults.
 func (s *session) kueueConfig(ctx context.Context) (*kueueconfig.Configuration, error) {
 	var cm corev1.ConfigMap
 	key := client.ObjectKey{Namespace: s.kueueNamespace, Name: "kueue-manager-config"}
@@ -31,7 +34,7 @@ func (s *session) kueueConfig(ctx context.Context) (*kueueconfig.Configuration, 
 		s.lacks("get configmap " + key.String())
 		return nil, nil
 	case apierrors.IsNotFound(err):
-		return nil, nil
+		return nil, fmt.Errorf("%w: there is no ConfigMap %s", errNoConfig, key)
 	case err != nil:
 		return nil, fmt.Errorf("reading Kueue's configuration: %w", err)
 	}

@@ -73,7 +73,7 @@ func (t *tail) run(ctx context.Context) error {
 		}
 		for i := range pods {
 			for _, container := range containersOf(&pods[i]) {
-				if err := t.stream(ctx, &pods[i], container); err != nil {
+				if err := t.stream(ctx, &pods[i], container.name); err != nil {
 					return err
 				}
 			}
@@ -143,15 +143,21 @@ func rankOf(p *corev1.Pod) string {
 	return fmt.Sprintf("%s-%s", p.Labels[jobset.ReplicatedJobNameKey], pod)
 }
 
+// container is one run of a container: the kubelet restarts it in its pod, and each run has a log.
+type container struct {
+	name string
+	run  int32
+}
+
 // containersOf returns the containers of a pod that have a log.
-func containersOf(p *corev1.Pod) []string {
-	var names []string
+func containersOf(p *corev1.Pod) []container {
+	var all []container
 	for _, s := range append(slices.Clone(p.Status.InitContainerStatuses), p.Status.ContainerStatuses...) {
 		if s.State.Running != nil || s.State.Terminated != nil {
-			names = append(names, s.Name)
+			all = append(all, container{s.Name, s.RestartCount})
 		}
 	}
-	return names
+	return all
 }
 
 // watchPods starts the log of each container that starts, until the context ends.
@@ -182,7 +188,7 @@ func (t *tail) startAll(ctx context.Context, pods []corev1.Pod) {
 	for i := range pods {
 		p := pods[i]
 		for _, container := range containersOf(&p) {
-			key := string(p.UID) + "/" + container
+			key := fmt.Sprintf("%s/%s/%d", p.UID, container.name, container.run)
 			t.mu.Lock()
 			known := t.started[key]
 			t.started[key] = true
@@ -191,7 +197,7 @@ func (t *tail) startAll(ctx context.Context, pods []corev1.Pod) {
 				continue
 			}
 			t.all.Go(func() {
-				if err := t.stream(ctx, &p, container); err != nil && ctx.Err() == nil {
+				if err := t.stream(ctx, &p, container.name); err != nil && ctx.Err() == nil {
 					t.note(err.Error())
 				}
 			})

@@ -128,22 +128,34 @@ func (s *session) list(
 	return false, fmt.Errorf("listing %s: %w", what, err)
 }
 
+// scope is of which namespaces objects were read.
+type scope int
+
+const (
+	nowhere scope = iota
+	ownNamespace
+	everywhere
+)
+
 // listWide reads objects of all namespaces, or of the user's own if that isn't allowed.
-func (s *session) listWide(
-	ctx context.Context, list client.ObjectList, what, namespace string,
-) (everywhere bool, err error) {
-	if everywhere, err = s.list(ctx, list, what); err != nil || everywhere {
+func (s *session) listWide(ctx context.Context, list client.ObjectList, what, namespace string) (scope, error) {
+	if read, err := s.list(ctx, list, what); err != nil || read {
 		return everywhere, err
 	}
-	_, err = s.list(ctx, list, what+" in namespace "+namespace, client.InNamespace(namespace))
-	return false, err
+	read, err := s.list(ctx, list, what+" in namespace "+namespace, client.InNamespace(namespace))
+	if err != nil || !read {
+		return nowhere, err
+	}
+	return ownNamespace, nil
 }
 
 // queues is what a user sees of the queues.
 type queues struct {
 	simulate.Cluster
-	// clusterQueues and others are set if all ClusterQueues, and all namespaces' Workloads, were read.
-	clusterQueues, others bool
+	// clusterQueues is set if all ClusterQueues were read, nodes if all nodes and pods were, or aren't needed.
+	clusterQueues, nodes bool
+	// localQueues and workloads say which were read.
+	localQueues, workloads scope
 }
 
 // queues reads all that Kueue decides on, as far as the user may.
@@ -160,10 +172,10 @@ func (s *session) queues(ctx context.Context, namespace string) (*queues, error)
 	if q.clusterQueues, err = s.list(ctx, &clusterQueues, "clusterqueues.kueue.x-k8s.io"); err != nil {
 		return nil, err
 	}
-	if _, err = s.listWide(ctx, &localQueues, "localqueues.kueue.x-k8s.io", namespace); err != nil {
+	if q.localQueues, err = s.listWide(ctx, &localQueues, "localqueues.kueue.x-k8s.io", namespace); err != nil {
 		return nil, err
 	}
-	if q.others, err = s.listWide(ctx, &workloads, "workloads.kueue.x-k8s.io", namespace); err != nil {
+	if q.workloads, err = s.listWide(ctx, &workloads, "workloads.kueue.x-k8s.io", namespace); err != nil {
 		return nil, err
 	}
 	read := map[client.ObjectList]bool{}
@@ -181,7 +193,7 @@ func (s *session) queues(ctx context.Context, namespace string) (*queues, error)
 	q.assume(read[&flavors], read[&checks])
 	if q.Config, err = s.kueueConfig(ctx); errors.Is(err, errConfig) {
 		fmt.Fprintf(s.streams.ErrOut, "Kueue's defaults are assumed: %v\n", err)
-	} else if err != nil {
+	} else if err != nil && !errors.Is(err, errNoConfig) {
 		return nil, err
 	}
 	return q, s.surroundings(ctx, q, namespace)
@@ -241,6 +253,9 @@ func (s *session) surroundings(ctx context.Context, q *queues, namespace string)
 	}
 	if q.Namespaces = namespaces.Items; !read {
 		q.Namespaces = namespacesOf(q.Workloads, namespace)
+		for i := range q.ClusterQueues { // which namespaces a selector takes can't be known
+			q.ClusterQueues[i].Spec.NamespaceSelector = &metav1.LabelSelector{}
+		}
 	}
 	if _, err := s.listWide(ctx, &limits, "limitranges", namespace); err != nil {
 		return err
@@ -249,19 +264,18 @@ func (s *session) surroundings(ctx context.Context, q *queues, namespace string)
 		return err
 	}
 	q.LimitRanges, q.RuntimeClasses = limits.Items, classes.Items
-	if len(q.Topologies) == 0 {
+	if q.nodes = len(q.Topologies) == 0; q.nodes {
 		return nil
 	}
 	var nodes corev1.NodeList
 	var pods corev1.PodList
-	if _, err := s.list(ctx, &nodes, "nodes"); err != nil {
+	nodesRead, err := s.list(ctx, &nodes, "nodes")
+	if err != nil {
 		return err
 	}
-	if _, err := s.list(ctx, &pods, "pods"); err != nil {
-		return err
-	}
-	q.Nodes, q.Pods = nodes.Items, pods.Items
-	return nil
+	podsRead, err := s.list(ctx, &pods, "pods")
+	q.Nodes, q.Pods, q.nodes = nodes.Items, pods.Items, nodesRead && podsRead
+	return err
 }
 
 // namespacesOf returns the namespaces of Workloads by their names alone: their labels, which ClusterQueues select by,

@@ -122,10 +122,10 @@ func runSimulate(ctx context.Context, s *session, name string, o simulateOptions
 	if err := s.useGates(ctx, q.Config); err != nil {
 		return err
 	}
-	if !q.clusterQueues || !q.others {
+	if !q.clusterQueues || q.localQueues != everywhere || q.workloads != everywhere || !q.nodes {
 		return fmt.Errorf(
-			"a simulation needs all queues and Workloads, and you may not %s; ask for these rights (Kueue's "+
-				"ClusterRole kueue-batch-admin-role has them)",
+			"a simulation needs all queues and Workloads, and all nodes and pods where a flavor has a topology, and you may "+
+				"not %s; ask for these rights (Kueue's ClusterRole kueue-batch-admin-role has those of Kueue)",
 			strings.Join(s.missing, ", nor "),
 		)
 	}

@@ -142,14 +142,7 @@ func (s *session) simulatedWorkload(
 	if runtime == nil {
 		return nil, fmt.Errorf("%s, which the TrainJob refers to, doesn't exist", store.Describe(job))
 	}
-	effective, err := overrides.Bundled.Compute(job, &runtime.Spec, overrides.Bundled.Others(job))
-	if err != nil {
-		return nil, err
-	}
-	sets, err := podsets.Of(
-		effective,
-		podsets.Features{TopologyAware: features.Enabled(features.TopologyAwareScheduling)},
-	)
+	sets, err := podSetsOf(job, runtime.Pinnable())
 	if err != nil {
 		return nil, err
 	}
@@ -160,15 +153,53 @@ func (s *session) simulatedWorkload(
 		wl.ObjectMeta = *is.ObjectMeta.DeepCopy()
 	}
 	wl.Spec.PodSets, wl.Spec.Active = sets, ptr.To(true)
-	if wl.Spec.QueueName = kueue.LocalQueueName(job.Labels[constants.QueueLabel]); wl.Spec.QueueName == "" {
-		return nil, errors.New(
-			"the TrainJob has no label kueue.x-k8s.io/queue-name: it runs at once, outside quota; name a " +
-				"queue with --set queue=NAME",
-		)
+	if wl.Spec.QueueName, err = q.queueOf(job); err != nil {
+		return nil, err
 	}
 	priority, err := s.priority(ctx, job, sets)
 	wl.Spec.Priority = &priority
 	return wl, err
+}
+
+// podSetsOf returns the PodSets of a TrainJob on a runtime, with the least that it may be admitted with.
+func podSetsOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) ([]kueue.PodSet, error) {
+	others := overrides.Bundled.Others(job)
+	effective, err := overrides.Bundled.Compute(job, runtime, others)
+	if err != nil {
+		return nil, err
+	}
+	sets, err := podsets.Of(effective,
+		podsets.Features{TopologyAware: features.Enabled(features.TopologyAwareScheduling)})
+	if err != nil || !features.Enabled(features.PartialAdmission) {
+		return sets, err
+	}
+	least, err := overrides.MinNodes(job, runtime)
+	if err != nil || least >= overrides.Nodes(job, runtime) {
+		return sets, err
+	}
+	if effective, err = overrides.Bundled.Compute(overrides.WithNodes(job, least), runtime, others); err != nil {
+		return nil, fmt.Errorf("with %d nodes: %w", least, err)
+	}
+	return sets, podsets.SetMinCount(sets, effective)
+}
+
+// queueOf returns the queue of a TrainJob: that of its label or, as Kueue and Signalbox have it, the namespace's queue
+// named default.
+func (q *queues) queueOf(job *api.TrainJob) (kueue.LocalQueueName, error) {
+	if name := job.Labels[constants.QueueLabel]; name != "" {
+		return kueue.LocalQueueName(name), nil
+	}
+	if slices.ContainsFunc(q.LocalQueues, func(lq kueue.LocalQueue) bool {
+		return lq.Namespace == job.Namespace && lq.Name == string(constants.DefaultLocalQueueName)
+	}) {
+		return constants.DefaultLocalQueueName, nil
+	}
+	const name = "; name a queue with --set queue=NAME"
+	if q.Config != nil && q.Config.ManageJobsWithoutQueueName {
+		return "", errors.New("the TrainJob has no label kueue.x-k8s.io/queue-name, and Kueue has " +
+			"manageJobsWithoutQueueName: it waits until it has a queue" + name)
+	}
+	return "", errors.New("the TrainJob has no label kueue.x-k8s.io/queue-name: it runs at once, outside quota" + name)
 }
 
 // priority returns a TrainJob's priority as Kueue finds it: by its WorkloadPriorityClass, or else by its pods' class.

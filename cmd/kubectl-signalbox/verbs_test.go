@@ -247,13 +247,32 @@ spec: {runtimeRef: {name: torch}, trainer: {numNodes: 1, resourcesPerNode: {requ
 			"",
 			"has no label kueue.x-k8s.io/queue-name",
 		},
+		"the default queue": {
+			"as Kueue has it",
+			strings.Replace(manifest, "kueue.x-k8s.io/queue-name: queue", "a: b", 1),
+			"team/new would be admitted now",
+			"",
+		},
+		"in part": {
+			"as few as its annotation says",
+			strings.Replace(strings.Replace(manifest, "numNodes: 1", "numNodes: 8", 1), "labels: {kueue.x-k8s.io/queue-name: queue}",
+				`annotations: {kueue.x-k8s.io/job-min-parallelism: "2"}`, 1),
+			"team/new would be admitted now",
+			"",
+		},
 		"no runtime": {"named", strings.Replace(manifest, "{name: torch}", "{name: other}", 1), "", "doesn't exist"},
 		"no job":     {"named", "kind: Other\n", "", "has no TrainJob"},
 		"no YAML":    {"named", "a: [", "", "job.yaml"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			tr := newTrial(t, interceptor.Funcs{})
+			var more []string
+			if name == "the default queue" || name == "in part" {
+				more = strings.Split(strings.NewReplacer("name: cq", "name: other", "clusterQueue: cq", "clusterQueue: other",
+					"name: queue", "name: default", `total: "8"`, `total: "0"`).Replace(
+					strings.Join(strings.Split(base, "\n---\n")[2:4], "\n---\n")), "\n---\n")
+			}
+			tr := newTrial(t, interceptor.Funcs{}, more...)
 			err := tr.try("simulate", "-f", written(t, c.text))
 			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 				t.Fatalf("%s: got %v, want %q", c.reason, err, c.err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
@@ -86,7 +87,9 @@ func (v *versions) read(ctx context.Context, s *session) error {
 	v.Kubernetes, v.Kueue, v.JobSet = releases.Kubernetes, releases.Kueue, releases.JobSet
 	if err != nil {
 		v.Skew = err.Error()
-	} else if releases.Kueue != "" && releases.JobSet != "" { // the user may read their CRDs
+	} else if releases.Kueue == "" || releases.JobSet == "" {
+		s.lacks("get customresourcedefinitions.apiextensions.k8s.io")
+	} else {
 		if later := releases.Unsupported(); len(later) > 0 {
 			v.Skew = fmt.Sprintf("%v later than Signalbox was tested with", later)
 		}
@@ -105,6 +108,9 @@ func (v *versions) write(streams genericiooptions.IOStreams) error {
 	}
 	if err := table(streams.Out, nil, rows); err != nil {
 		return err
+	}
+	if len(v.Missing) > 0 {
+		fmt.Fprintf(streams.ErrOut, "You may not %s, which would show more.\n", strings.Join(v.Missing, ", nor "))
 	}
 	if v.Skew != "" {
 		fmt.Fprintln(streams.Out, "Skew:", v.Skew)
