@@ -275,7 +275,8 @@ func (r *stormRun) markdown() string {
 	fmt.Fprintf(&b, "# Storms of preemptions: %s\n\n`make bench-storm` makes this page (%s). %d TrainJobs run. In each "+
 		"storm, %d of a higher priority take the whole quota for a second: all are preempted, and run again. Writes are "+
 		"for an eviction and the start after it, CPU seconds for 1,000.\n\n", r.Profile, r.Machine, r.Jobs, stormFlavors)
-	b.WriteString("| storm | evicted | quota free and given after, s | all run again after, s | writes by all controllers |")
+	b.WriteString("| storm | evicted | quota free and given after, s | all run again after, s | " +
+		"writes by all controllers |")
 	for _, who := range controllers {
 		fmt.Fprintf(&b, " by %s | CPU of %s, s | its peak memory, MiB |", who, who)
 	}

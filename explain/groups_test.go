@@ -19,7 +19,8 @@ func TestGroups(t *testing.T) {
 		"both have room": {func(*Facts) {}, CodeBehind, "considered before it"},
 		"GPUs are used": {func(f *Facts) { holds(f, "other", "queue", 6, 0) }, CodeShort,
 			"6 of nvidia.com/gpu are missing in flavor a100"},
-		"too many GPUs": {func(f *Facts) { f.Workload.Spec.PodSets[0].Count = 3 }, CodeTooLarge, "asks for 24 of nvidia.com/gpu"},
+		"too many GPUs": {func(f *Facts) { f.Workload.Spec.PodSets[0].Count = 3 }, CodeTooLarge,
+			"asks for 24 of nvidia.com/gpu"},
 		"no such GPUs": {func(f *Facts) {
 			f.Workload.Spec.PodSets[0].Template.Spec.NodeSelector = map[string]string{"gpu": "h100"}
 		}, CodeNoFlavor, "no flavor suits its pods"},

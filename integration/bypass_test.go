@@ -165,8 +165,11 @@ func TestOtherQueue(t *testing.T) {
 			h := newHarness(t, overrides.Bundled)
 			h.queue()
 			wl := h.workload()
-			workload.SetQuotaReservation(wl, &kueue.Admission{ClusterQueue: "queue", PodSetAssignments: []kueue.PodSetAssignment{
-				{Name: "node", Count: ptr.To[int32](1), ResourceUsage: corev1.ResourceList{gpu: resource.MustParse("1")}}}}, h.clock)
+			one := kueue.PodSetAssignment{
+				Name: "node", Count: ptr.To[int32](1), ResourceUsage: corev1.ResourceList{gpu: resource.MustParse("1")},
+			}
+			workload.SetQuotaReservation(wl, &kueue.Admission{
+				ClusterQueue: "queue", PodSetAssignments: []kueue.PodSetAssignment{one}}, h.clock)
 			if admitted {
 				workload.SyncAdmittedCondition(wl, h.clock.Now())
 			}

@@ -46,15 +46,11 @@ func (r *Reconciler) observeRunning(ctx context.Context, o *observed) error {
 	if own == nil || own.Time == nil || admission.IsNeutral(own) {
 		return nil
 	}
-	var pods []corev1.Pod
-	var err error
-	if o.jobSet != nil && !ran(o.jobSet) {
-		if pods, err = r.store.Pods.Named(ctx, o.jobSet); err != nil {
-			return err
-		}
+	without, err := r.withoutPods(ctx, o)
+	if err != nil {
+		return err
 	}
-	pod, gate := gatedPod(pods)
-	if o.jobSet != nil && ran(o.jobSet) || len(pods) > 0 && gate == "" { // it is for the scheduler to place the pods
+	if without == nil {
 		r.noPodsSince(o, time.Time{})
 		return nil
 	}
@@ -63,8 +59,8 @@ func (r *Reconciler) observeRunning(ctx context.Context, o *observed) error {
 		since = o.now
 		r.noPodsSince(o, since)
 	}
-	within, left := r.policy.podsWithin, r.policy.podsWithin-o.now.Sub(since)
-	if left <= 0 && gate == "" && o.jobSet != nil {
+	left := r.policy.podsWithin - o.now.Sub(since)
+	if left <= 0 && without.gate == "" && o.jobSet != nil {
 		failed, err := r.podFailed(ctx, o.jobSet)
 		if err != nil {
 			return err
@@ -73,19 +69,48 @@ func (r *Reconciler) observeRunning(ctx context.Context, o *observed) error {
 			left += jobBackoff
 		}
 	}
-	switch {
-	case left > 0:
+	if left > 0 {
 		o.queue.again = left
-	case gate != "":
-		o.queue.blocked = &admission.BlockedError{Reason: ReasonGated, Err: fmt.Errorf(
-			"pod %s has had scheduling gate %q for longer than %s; remove the gate from the runtime or the overrides, or see "+
-				"why nothing opens it", pod, gate, within)}
-	default:
-		o.queue.blocked = &admission.BlockedError{Reason: ReasonNoPods, Err: fmt.Errorf(
-			"it had no pod for %s; the events of the TrainJob, of its JobSet and of its Jobs say why. Its quota is "+
-				"released, and it is queued again after %s", within, holdsFor*within)}
+	} else {
+		o.queue.blocked = without.blocked(r.policy.podsWithin)
 	}
 	return nil
+}
+
+// podless is why nothing of a started TrainJob can run: it has no pods or, if gate is set, a pod with a scheduling gate
+// that Kueue doesn't open.
+type podless struct{ pod, gate string }
+
+// withoutPods returns why nothing of a started TrainJob can run; nil if something can. Then it is for the scheduler to
+// place the pods.
+func (r *Reconciler) withoutPods(ctx context.Context, o *observed) (*podless, error) {
+	if o.jobSet == nil {
+		return &podless{}, nil
+	}
+	if ran(o.jobSet) {
+		return nil, nil
+	}
+	pods, err := r.store.Pods.Named(ctx, o.jobSet)
+	if err != nil {
+		return nil, err
+	}
+	pod, gate := gatedPod(pods)
+	if len(pods) > 0 && gate == "" {
+		return nil, nil
+	}
+	return &podless{pod, gate}, nil
+}
+
+// blocked returns the error for a TrainJob of which nothing could run for so long.
+func (p *podless) blocked(within time.Duration) *admission.BlockedError {
+	if p.gate != "" {
+		return &admission.BlockedError{Reason: ReasonGated, Err: fmt.Errorf(
+			"pod %s has had scheduling gate %q for longer than %s; remove the gate from the runtime or the overrides, or see "+
+				"why nothing opens it", p.pod, p.gate, within)}
+	}
+	return &admission.BlockedError{Reason: ReasonNoPods, Err: fmt.Errorf(
+		"it had no pod for %s; the events of the TrainJob, of its JobSet and of its Jobs say why. Its quota is released, "+
+			"and it is queued again after %s", within, holdsFor*within)}
 }
 
 // noPodsSince remembers since when a TrainJob has no pods that can run; zero if it has.

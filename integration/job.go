@@ -48,7 +48,7 @@ var (
 // Object implements jobframework.GenericJob. A priority class that doesn't exist doesn't count: the TrainJob keeps that
 // of its Workload.
 func (j *job) Object() client.Object {
-	if j.o.noClass && len(j.o.workloads.own) > 0 {
+	if j.o.workloads.noClass && len(j.o.workloads.own) > 0 {
 		return withClass(j.o.job, classOf(j.o.workloads.own[0]))
 	}
 	return j.o.job

@@ -33,9 +33,7 @@ type observed struct {
 	now   time.Time
 	stage stage
 	// managed is set if Kueue manages the TrainJob. It is not known of one that is deleted, or whose end is declared.
-	managed bool
-	// noClass is set if the TrainJob's priority class doesn't exist, and jobframework would read it.
-	noClass   bool
+	managed   bool
 	memory    recollection
 	jobSet    *jobset.JobSet // nil if there is none
 	left      leftover
@@ -91,6 +89,8 @@ type claims struct {
 	earlier []*kueue.Workload // of deleted TrainJobs of the same name
 	// earlierRuns is set if pods of an earlier TrainJob have not ended.
 	earlierRuns bool
+	// noClass is set if the TrainJob names a priority class that doesn't exist, and none of its Workloads has it.
+	noClass bool
 	// deleted is set if a Workload that this process created is being deleted, and no watch has shown it.
 	deleted bool
 }

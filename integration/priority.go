@@ -53,7 +53,7 @@ func (r *Reconciler) observePriority(ctx context.Context, o *observed) error {
 		return nil
 	}
 	exists, err := priorityClassExists(ctx, r.client, r.reader, name)
-	o.noClass = err == nil && !exists
+	o.workloads.noClass = err == nil && !exists
 	return err
 }
 
@@ -88,6 +88,7 @@ func (w *Webhook) refuseNoClass(ctx context.Context, rq *review.Request) (field.
 	if err != nil || exists {
 		return nil, err
 	}
-	return field.ErrorList{field.NotFound(field.NewPath("metadata", "labels").Key(constants.WorkloadPriorityClassLabel),
-		name+": there is no WorkloadPriorityClass of that name; kubectl get workloadpriorityclasses lists those there are")}, nil
+	path := field.NewPath("metadata", "labels").Key(constants.WorkloadPriorityClassLabel)
+	return field.ErrorList{field.Invalid(path, name,
+		"there is no WorkloadPriorityClass of that name; kubectl get workloadpriorityclasses lists those there are")}, nil
 }

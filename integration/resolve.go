@@ -66,7 +66,7 @@ func (r *Reconciler) resolve(ctx context.Context, o *observed) error {
 			"JobSet %s of the last run can't be deleted, although all its pods have ended; look for a finalizer on the "+
 				"JobSet, its Jobs or its pods, and remove it", o.jobSet.Name)}
 	}
-	if o.noClass && len(o.workloads.own) == 0 {
+	if o.workloads.noClass && len(o.workloads.own) == 0 {
 		return &admission.BlockedError{Reason: ReasonNoPriorityClass, RetryAfter: priorityClassRetry, Err: fmt.Errorf(
 			"there is no WorkloadPriorityClass %q; create it, or change label %s",
 			jobframework.WorkloadPriorityClassName(o.job), constants.WorkloadPriorityClassLabel)}

@@ -13,8 +13,8 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// Done returns the status of the Jobs of a TrainJob without what was done for another one: if an entry was changed since
-// it was stopped, nothing has succeeded for what it is now. The status that is stored may say so only later.
+// Done returns the status of the Jobs of a TrainJob without what was done for other entries: if one was changed since
+// the TrainJob was stopped, nothing has succeeded for what it is now. The status that is stored may say so only later.
 func Done(job *api.TrainJob) []trainerapi.JobStatus {
 	stopped := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
 	if stopped == nil || stopped.Status != metav1.ConditionTrue ||

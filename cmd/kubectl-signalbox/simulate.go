@@ -33,7 +33,8 @@ resource.NAME=QUANTITY for each node, such as resource.nvidia.com/gpu=4.
 --until estimates when it starts, from the progress that runs report, from runs like them that have finished, and from
 maximum execution times; it says how sure that is.
 
-It needs the right to list ClusterQueues, and Workloads of all namespaces.`
+It needs the right to list ClusterQueues, and LocalQueues and Workloads of all namespaces; nodes and pods too where a
+flavor has a topology.`
 
 func simulateCommand(c *cli) *cobra.Command {
 	var o simulateOptions

@@ -255,8 +255,8 @@ spec: {runtimeRef: {name: torch}, trainer: {numNodes: 1, resourcesPerNode: {requ
 		},
 		"in part": {
 			"as few as its annotation says",
-			strings.Replace(strings.Replace(manifest, "numNodes: 1", "numNodes: 8", 1), "labels: {kueue.x-k8s.io/queue-name: queue}",
-				`annotations: {kueue.x-k8s.io/job-min-parallelism: "2"}`, 1),
+			strings.NewReplacer("numNodes: 1", "numNodes: 8", "labels: {kueue.x-k8s.io/queue-name: queue}",
+				`annotations: {kueue.x-k8s.io/job-min-parallelism: "2"}`).Replace(manifest),
 			"team/new would be admitted now",
 			"",
 		},

@@ -53,8 +53,8 @@ type Limits struct {
 	// TerminationGracePeriodSeconds is the maximum grace period of a pod. Quota is held until the pod has ended.
 	// Default 3600.
 	TerminationGracePeriodSeconds int64 `json:"terminationGracePeriodSeconds"`
-	// PodsWithin is how long after its start a TrainJob may have no schedulable pod. Then its quota is released, and
-	// condition Blocked has the reason. Default 5m.
+	// PodsWithin is how long a started TrainJob may have no schedulable pod, ten minutes longer if a pod has failed before.
+	// Then its quota is released, and condition Blocked has the reason. Default 5m.
 	PodsWithin metav1.Duration `json:"podsWithin"`
 }
 
