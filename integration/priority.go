@@ -21,10 +21,6 @@ import (
 // such a TrainJob would be neither evicted nor declared finished. So a class that doesn't exist is rejected, and one
 // that was deleted since doesn't count.
 
-// ReasonNoPriorityClass: the WorkloadPriorityClass that the TrainJob's label names doesn't exist. Create it, or change
-// the label.
-const ReasonNoPriorityClass = "PriorityClassNotFound"
-
 // priorityClassRetry is when a TrainJob is looked at again whose priority class doesn't exist: nothing watches these.
 const priorityClassRetry = time.Minute
 

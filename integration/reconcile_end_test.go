@@ -177,8 +177,8 @@ func TestNoPods(t *testing.T) {
 	}
 }
 
-// TestPodsLost holds that a TrainJob that has run for hours and loses all its pods has time for others, as one that was
-// just started.
+// TestPodsLost holds that a TrainJob that has run for hours and loses all its pods has time for others, as after a
+// start.
 func TestPodsLost(t *testing.T) {
 	within := configapi.Default().Limits.PodsWithin.Duration
 	for name, c := range map[string]struct {

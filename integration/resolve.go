@@ -43,6 +43,9 @@ const (
 	// ReasonInvalidMinimum: the minimum for partial admission is invalid, or the TrainJob can't run with it. The message
 	// names the annotation.
 	ReasonInvalidMinimum = "InvalidMinimum"
+	// ReasonNoPriorityClass: the WorkloadPriorityClass that the TrainJob's label names doesn't exist. Create it, or
+	// change the label.
+	ReasonNoPriorityClass = "PriorityClassNotFound"
 	// ReasonNotDispatched: spec.managedBy is MultiKueue's, but the queue doesn't lead to another cluster. Use another
 	// queue, or create the TrainJob without managedBy.
 	ReasonNotDispatched = "NotDispatched"

@@ -129,8 +129,8 @@ func (l Limits) tooMany(path *field.Path, pods int64) *field.Error {
 }
 
 // CheckBuilt returns an error for each limit that the ReplicatedJobs of a TrainJob exceed: pods with too long a grace
-// period or none, and what Kueue can't count: replicas that JobSet takes for others, and resources. claimsCounted is
-// set where Kueue counts resource claims or refuses them.
+// period or none, and what Kueue can't count. That is replicas that JobSet takes for others, and resources.
+// claimsCounted is set where Kueue counts resource claims or refuses them.
 func (l Limits) CheckBuilt(replicatedJobs []jobset.ReplicatedJob, claimsCounted bool) field.ErrorList {
 	var errs field.ErrorList
 	for i := range replicatedJobs {

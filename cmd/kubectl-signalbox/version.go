@@ -85,11 +85,12 @@ func (v *versions) read(ctx context.Context, s *session) error {
 	}
 	releases, err := integration.FindReleases(ctx, s.client, s.clients.Discovery(), integration.Releases{})
 	v.Kubernetes, v.Kueue, v.JobSet = releases.Kubernetes, releases.Kueue, releases.JobSet
-	if err != nil {
+	switch {
+	case err != nil:
 		v.Skew = err.Error()
-	} else if releases.Kueue == "" || releases.JobSet == "" {
+	case releases.Kueue == "" || releases.JobSet == "":
 		s.lacks("get customresourcedefinitions.apiextensions.k8s.io")
-	} else {
+	default:
 		if later := releases.Unsupported(); len(later) > 0 {
 			v.Skew = fmt.Sprintf("%v later than Signalbox was tested with", later)
 		}
