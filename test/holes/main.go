@@ -59,6 +59,12 @@ var holes = []hole{
 		focus: "that its user starts",
 	},
 	{
+		name: "a TrainJob is said to be deleted when it is created", file: "review/review.go",
+		from:  "return r.Old != nil &&",
+		to:    "return r.Old == nil && !r.New.DeletionTimestamp.IsZero() || r.Old != nil &&",
+		focus: "as if it were being deleted",
+	},
+	{
 		name: "pods count by their labels", file: "store/pods.go",
 		from: "	owner := metav1.GetControllerOfNoCopy(pod)\n	if owner == nil ||",
 		to: "	return types.UID(pod.Labels[jobset.JobSetUIDKey]), true, nil\n" +
