@@ -243,14 +243,15 @@ func (c *comparison) compareRestarts(runs map[string][]*loadRun) {
 		}
 	}
 	for _, depth := range slices.Sorted(maps.Keys(depths)) {
+		group := fmt.Sprintf("The manager is restarted while %d wait and Kueue is quiet; %d were admitted meanwhile",
+			depth, running)
 		add := func(name string, value func(*restartRun) float64) {
-			c.add(fmt.Sprintf("The manager is restarted while %d wait; %d were admitted meanwhile", depth, running),
-				name, runs, func(r *loadRun) (float64, bool) {
-					if r.Restart == nil || r.Restart.Waiting != depth {
-						return 0, false
-					}
-					return value(r.Restart), true
-				})
+			c.add(group, name, runs, func(r *loadRun) (float64, bool) {
+				if r.Restart == nil || r.Restart.Waiting != depth {
+					return 0, false
+				}
+				return value(r.Restart), true
+			})
 		}
 		add("its webhooks serve after, s", func(r *restartRun) float64 { return r.ReadySeconds })
 		add("those that were admitted are started after, s", func(r *restartRun) float64 { return r.StartedSeconds })
