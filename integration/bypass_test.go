@@ -82,22 +82,91 @@ func TestNoPriorityClass(t *testing.T) {
 	})
 }
 
+// TestPriorityClassDeleted holds that a TrainJob says so that can't get the Workload that it needs.
+func TestPriorityClassDeleted(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	high := &kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 100}
+	h.create(high)
+	job := newTrainJob("job")
+	job.Labels[constants.WorkloadPriorityClassLabel] = "high"
+	h.create(job)
+	h.settle("job")
+	h.remove(high)
+	if h.settle("job"); h.blocked("job") != "" {
+		t.Fatalf("its Workload stands for it: got %q", h.blocked("job"))
+	}
+	job = h.trainJob("job")
+	job.Spec.Trainer.NumNodes = ptr.To[int32](3)
+	h.update(job)
+	if h.settle("job"); h.blocked("job") != integration.ReasonNoPriorityClass {
+		t.Errorf("another can't be made: got %q", h.blocked("job"))
+	}
+}
+
+// TestPrebuiltKeepsQuota holds that a prebuilt Workload needs neither the class of the TrainJob nor its queue.
+func TestPrebuiltKeepsQuota(t *testing.T) {
+	for _, label := range []string{constants.WorkloadPriorityClassLabel, constants.QueueLabel} {
+		t.Run(label, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled)
+			h.queue()
+			h.admit()
+			wl := h.workload()
+			wl.OwnerReferences = nil
+			h.update(wl)
+			h.label(constants.PrebuiltWorkloadLabel, wl.Name)
+			h.label(label, "nonesuch")
+			h.clock.Step(11 * time.Second)
+			h.settle("job")
+			h.clock.Step(11 * time.Second)
+			if h.settle("job"); !workload.HasQuotaReservation(h.workload()) || h.suspended("job") {
+				t.Errorf("it runs on its quota: got %v, blocked %q", h.workload().Status.Conditions, h.blocked("job"))
+			}
+		})
+	}
+}
+
+// TestOtherQueueWhileDeactivated holds that another queue doesn't undo what an admin has stopped.
+func TestOtherQueueWhileDeactivated(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	h.run()
+	js := h.build("job")
+	pod := h.pod(js)
+	wl := h.workload()
+	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, integration.DeactivateAnnotation, "admin")
+	h.update(wl)
+	h.settle("job")
+	h.label(constants.QueueLabel, "other")
+	h.settle("job")
+	h.remove(pod)
+	h.must(h.store.DeleteAllOf(t.Context(), jobOf(), client.InNamespace(team)))
+	h.remove(js)
+	h.reconcile("job")
+	if h.settle("job"); workload.IsActive(h.workload()) || !h.suspended("job") {
+		t.Errorf("it stays stopped: got %v", h.workload().Spec)
+	}
+}
+
 // TestChangedLabels holds what a user may change of a TrainJob in a queue.
 func TestChangedLabels(t *testing.T) {
 	for name, c := range map[string]struct {
 		reason, label, value string
 		allowed              bool
+		prebuilt             string
 	}{
-		"a priority class":       {"it exists", constants.WorkloadPriorityClassLabel, "high", true},
-		"no such priority class": {"nothing would be evicted", constants.WorkloadPriorityClassLabel, "typo", false},
-		"a prebuilt Workload":    {"its own would hold quota", constants.PrebuiltWorkloadLabel, "other", false},
-		"a queue":                {"it leaves the first", constants.QueueLabel, "other", true},
+		"a priority class":       {"it exists", constants.WorkloadPriorityClassLabel, "high", true, ""},
+		"no such priority class": {"nothing would be evicted", constants.WorkloadPriorityClassLabel, "typo", false, ""},
+		"a prebuilt Workload":    {"its own would hold quota", constants.PrebuiltWorkloadLabel, "other", false, ""},
+		"a queue":                {"it leaves the first", constants.QueueLabel, "other", true, ""},
+		"a queue, prebuilt":      {"its Workload doesn't follow", constants.QueueLabel, "other", false, "prebuilt"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, overrides.Bundled)
 			h.create(&kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 100})
 			h.queue()
 			job := h.trainJob("job")
+			if c.prebuilt != "" {
+				job.Labels[constants.PrebuiltWorkloadLabel] = c.prebuilt
+			}
 			before := encoded(t, job)
 			job.Labels[c.label] = c.value
 			answer := h.ask("/validate-trainjob", "user", before, encoded(t, job))

@@ -89,7 +89,7 @@ type claims struct {
 	earlier []*kueue.Workload // of deleted TrainJobs of the same name
 	// earlierRuns is set if pods of an earlier TrainJob have not ended.
 	earlierRuns bool
-	// noClass is set if the TrainJob names a priority class that doesn't exist, and none of its Workloads has it.
+	// noClass is set if the TrainJob names a priority class that doesn't exist, where that matters.
 	noClass bool
 	// deleted is set if a Workload that this process created is being deleted, and no watch has shown it.
 	deleted bool
@@ -189,17 +189,23 @@ func (o *observed) fits(wl *kueue.Workload) bool {
 		return false
 	case workload.HasQuotaReservation(wl) && o.active():
 		return true // whatever has changed, its quota is in use
-	case !workload.IsActive(wl):
+	case !workload.IsActive(wl) || wl.Annotations[DeactivateAnnotation] != "":
 		return true // another Workload in its place would be active and start what was stopped
-	case workload.HasQuotaReservation(wl) && o.stage == stageSuspended &&
-		wl.Spec.QueueName != jobframework.QueueNameForObject(o.job):
-		return false // a Workload can't leave its queue while it holds quota of it
+	case o.leftQueue(wl):
+		return false
 	case !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, maximumExecutionTime(o.job)):
 		return false
 	case o.ended() || !o.suspended() || o.queue.blocked != nil:
 		return true
 	}
 	return o.hasPodSets(wl)
+}
+
+// leftQueue reports whether a stopped TrainJob has left the queue of which its Workload holds quota: until it is free, a
+// Workload can't follow. Nothing replaces a prebuilt one.
+func (o *observed) leftQueue(wl *kueue.Workload) bool {
+	return workload.HasQuotaReservation(wl) && o.stage == stageSuspended &&
+		jobframework.PrebuiltWorkloadNameFor(o.job) == "" && wl.Spec.QueueName != jobframework.QueueNameForObject(o.job)
 }
 
 // hasPodSets reports whether a Workload has the PodSets which the TrainJob is queued for. jobframework asks about a

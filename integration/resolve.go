@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -68,11 +67,6 @@ func (r *Reconciler) resolve(ctx context.Context, o *observed) error {
 		return &admission.BlockedError{Reason: ReasonLastRunKept, RetryAfter: keptAfter, Err: fmt.Errorf(
 			"JobSet %s of the last run can't be deleted, although all its pods have ended; look for a finalizer on the "+
 				"JobSet, its Jobs or its pods, and remove it", o.jobSet.Name)}
-	}
-	if o.workloads.noClass && len(o.workloads.own) == 0 {
-		return &admission.BlockedError{Reason: ReasonNoPriorityClass, RetryAfter: priorityClassRetry, Err: fmt.Errorf(
-			"there is no WorkloadPriorityClass %q; create it, or change label %s",
-			jobframework.WorkloadPriorityClassName(o.job), constants.WorkloadPriorityClassLabel)}
 	}
 	if err := resolveRecord(o); err != nil {
 		return blocked(ReasonInvalidOverrides, err)
@@ -132,6 +126,9 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 		return blocked(ReasonInvalidMinimum, err)
 	}
 	o.compare()
+	if o.workloads.noClass && len(o.queue.current) == 0 {
+		return noPriorityClass(o.job)
+	}
 	if err := o.place.check(o); err != nil {
 		return err
 	}

@@ -87,10 +87,19 @@ func (w *Webhook) refuseUnqueued(rq *review.Request) field.ErrorList {
 }
 
 // refusePrebuilt rejects an update that gives a TrainJob another prebuilt Workload, or its first: the Workload that it
-// has would keep its quota. jobframework rejects it for those that run.
+// has would keep its quota. jobframework rejects it for those that run. A prebuilt Workload doesn't follow into another
+// queue.
 func refusePrebuilt(rq *review.Request) field.ErrorList {
 	before, after := jobframework.PrebuiltWorkloadNameFor(rq.Old), jobframework.PrebuiltWorkloadNameFor(rq.New)
-	if before == after || hasEnded(rq.Old) || !ptr.Deref(rq.New.Spec.Suspend, false) {
+	if hasEnded(rq.Old) {
+		return nil
+	}
+	if from, to := jobframework.QueueNameForObject(rq.Old), jobframework.QueueNameForObject(rq.New); before != "" &&
+		before == after && from != to {
+		return field.ErrorList{field.Invalid(field.NewPath("metadata", "labels").Key(constants.QueueLabel), to, fmt.Sprintf(
+			"prebuilt Workload %q is in queue %q; create another TrainJob", before, from))}
+	}
+	if before == after || !ptr.Deref(rq.New.Spec.Suspend, false) {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(jobframework.GetPrebuiltWorkloadPath(rq.New), after, fmt.Sprintf(

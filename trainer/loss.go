@@ -50,7 +50,13 @@ func restarts(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload) bool {
 
 // decideLoss returns the next step of a TrainJob that has lost a pod; nil if nothing is to be done about it.
 func decideLoss(o *observed) step {
-	if !o.running() || !o.jobSetStays() || o.workload == nil {
+	if !o.running() || !o.jobSetStays() {
+		return nil
+	}
+	if o.workload == nil {
+		if restarts(o.job, o.jobSet, nil) {
+			return suspend{}
+		}
 		return nil
 	}
 	lost := api.Loss{JobSet: o.jobSet.UID, Pod: o.lostPod}

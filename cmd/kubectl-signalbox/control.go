@@ -120,6 +120,10 @@ func (s *session) stop(ctx context.Context, job *api.TrainJob) error {
 	if err != nil {
 		return err
 	}
+	if wl != nil && isFinished(wl) {
+		return fmt.Errorf("workload %s of TrainJob %s has finished, and nothing starts the TrainJob; delete the Workload to "+
+			"queue it again", wl.Name, job.Name)
+	}
 	change, resumed := stopAnnotation("true"), "queues it again, in its place"
 	if !queued(job, wl) {
 		change, resumed = map[string]any{"spec": map[string]any{"suspend": true}}, "runs it again, outside quota"
@@ -138,7 +142,7 @@ func (s *session) stopped(ctx context.Context, job *api.TrainJob) (bool, error) 
 		return false, err
 	}
 	if wl != nil {
-		return !workload.IsActive(wl), nil
+		return !workload.IsActive(wl) || isFinished(wl), nil
 	}
 	var pods corev1.PodList
 	if err := s.client.List(ctx, &pods, client.InNamespace(job.Namespace),

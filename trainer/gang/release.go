@@ -45,7 +45,7 @@ func (o *groupObjects) lower(ctx context.Context, state podGroupState, left int3
 // then placed separately. kube-scheduler doesn't count the gang's succeeded pods, so it would wait forever for minCount
 // pods. No field of a PodGroup can change (Kubernetes 1.36). The finalizer is removed first, because it protects the
 // PodGroup as long as the waiting pod exists. If the release is interrupted, restore creates the PodGroup with the same
-// policy (wasPlaced).
+// policy (wasPlaced), or heal releases it once more.
 func (o *groupObjects) replace(ctx context.Context, n int, state podGroupState) error {
 	podGroup := o.version.emptyPodGroup()
 	podGroup.SetNamespace(o.job.Namespace)
@@ -144,7 +144,7 @@ func releaseDue(state podGroupState, size int32, c gangPods) (due bool, recheck 
 }
 
 // succeeded returns how many pods of a group have succeeded, by the status of its Jobs: a succeeded pod is deleted with
-// its node.
+// its node. A Job that is being deleted is one of the JobSet's last attempt.
 func (o *groupObjects) succeeded(ctx context.Context, js *jobset.JobSet, group Group) (count int32, err error) {
 	var jobs batchv1.JobList
 	if err := o.gangs.config.Reader.List(ctx, &jobs, client.InNamespace(js.Namespace),
@@ -153,7 +153,7 @@ func (o *groupObjects) succeeded(ctx context.Context, js *jobset.JobSet, group G
 	}
 	for i := range jobs.Items {
 		job := &jobs.Items[i]
-		if metav1.IsControlledBy(job, js) &&
+		if metav1.IsControlledBy(job, js) && job.DeletionTimestamp.IsZero() &&
 			slices.Contains(group.ReplicatedJobs, job.Labels[jobset.ReplicatedJobNameKey]) {
 			count += job.Status.Succeeded
 		}
