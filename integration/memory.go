@@ -9,7 +9,7 @@ import (
 
 // memory is what this process knows of its own writes before its cache shows them, so that a stale read doesn't write
 // them again, how many TrainJobs it has looked at, and since when they have no pods. It holds nothing that can't be
-// lost: without it a write is tried twice, and refused by the API server, and limits.podsWithin begins anew.
+// lost: without it a write is tried twice, and refused by the API server, and limits.podsWithin begins again.
 type memory struct {
 	mu    sync.Mutex
 	jobs  map[types.NamespacedName]record

@@ -201,8 +201,8 @@ func (o *observed) fits(wl *kueue.Workload) bool {
 	return o.hasPodSets(wl)
 }
 
-// leftQueue reports whether a stopped TrainJob has left the queue of which its Workload holds quota: until it is free, a
-// Workload can't follow. Nothing replaces a prebuilt one.
+// leftQueue reports whether a stopped TrainJob has left the queue of which its Workload holds quota: until it is free,
+// a Workload can't follow. Nothing replaces a prebuilt one.
 func (o *observed) leftQueue(wl *kueue.Workload) bool {
 	return workload.HasQuotaReservation(wl) && o.stage == stageSuspended &&
 		jobframework.PrebuiltWorkloadNameFor(o.job) == "" && wl.Spec.QueueName != jobframework.QueueNameForObject(o.job)
