@@ -84,7 +84,7 @@ func churn(ctx context.Context, o churnOptions) error {
 	say := func(format string, args ...any) {
 		fmt.Printf("%s  churn: %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
 	}
-	audited, err := g.runAudit(ctx, o.cluster, o.waiting, say)
+	audited, err := g.runAudit(ctx, o.cluster, o.waiting, idle, say)
 	if err != nil {
 		return err
 	}

@@ -29,8 +29,13 @@ const audited = 10000
 // auditInterval is how often n TrainJobs are audited.
 func auditInterval(n int) time.Duration { return time.Second * time.Duration(1+n/audited) }
 
-// runAudit starts an audit of up to n TrainJobs.
-func (g *ground) runAudit(ctx context.Context, dir string, n int, say func(string, ...any)) (*auditor, error) {
+// idle is for how long quota may be held for nothing, where no more TrainJobs are admitted at once than have quota here.
+const idle = time.Minute
+
+// runAudit starts an audit of up to n TrainJobs, whose quota may be held for nothing for so long.
+func (g *ground) runAudit(
+	ctx context.Context, dir string, n int, idle time.Duration, say func(string, ...any),
+) (*auditor, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
 	if err != nil {
 		return nil, err
@@ -42,7 +47,7 @@ func (g *ground) runAudit(ctx context.Context, dir string, n int, say func(strin
 	ctx, cancel := context.WithCancel(ctx)
 	a := &auditor{stop: cancel, found: map[string]int{}}
 	a.ended.Go(func() {
-		err := watcher.Run(ctx, auditInterval(n), &audit.Lasting{Other: 10 * time.Second, Idle: time.Minute},
+		err := watcher.Run(ctx, auditInterval(n), &audit.Lasting{Other: 10 * time.Second, Idle: idle},
 			func(f audit.Finding) {
 				say("audit: %s", f)
 				a.mu.Lock()

@@ -87,7 +87,8 @@ func storm(ctx context.Context, o stormOptions) error {
 	say := func(format string, args ...any) {
 		fmt.Printf("%s  %s: %s\n", time.Now().Format(time.TimeOnly), o.profile, fmt.Sprintf(format, args...))
 	}
-	audited, err := g.runAudit(ctx, o.cluster, o.jobs, say)
+	// All are admitted at once, and JobSet creates their Jobs one after the other.
+	audited, err := g.runAudit(ctx, o.cluster, o.jobs, idle+time.Duration(o.jobs)*patienceEach, say)
 	if err != nil {
 		return err
 	}
