@@ -29,7 +29,8 @@ const audited = 10000
 // auditInterval is how often n TrainJobs are audited.
 func auditInterval(n int) time.Duration { return time.Second * time.Duration(1+n/audited) }
 
-// idle is for how long quota may be held for nothing, where no more TrainJobs are admitted at once than have quota here.
+// idle is for how long quota may be held for nothing, where no more TrainJobs are admitted at once than have quota
+// here.
 const idle = time.Minute
 
 // runAudit starts an audit of up to n TrainJobs, whose quota may be held for nothing for so long.
