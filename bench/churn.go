@@ -81,9 +81,7 @@ func churn(ctx context.Context, o churnOptions) error {
 	if err != nil {
 		return err
 	}
-	say := func(format string, args ...any) {
-		fmt.Printf("%s  churn: %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
-	}
+	say := teller("churn")
 	audited, err := g.runAudit(ctx, o.cluster, o.waiting, idle, say)
 	if err != nil {
 		return err

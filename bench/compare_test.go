@@ -113,6 +113,7 @@ func TestCompareNoise(t *testing.T) {
 			}
 		}
 	}
+	t.Logf("%d of %d figures are called worse", worse, compared)
 	if compared == 0 || worse*200 > compared {
 		t.Errorf("%d of %d figures are called worse", worse, compared)
 	}

@@ -35,7 +35,7 @@ const idle = time.Minute
 
 // runAudit starts an audit of up to n TrainJobs, whose quota may be held for nothing for so long.
 func (g *ground) runAudit(
-	ctx context.Context, dir string, n int, idle time.Duration, say func(string, ...any),
+	ctx context.Context, dir string, n int, idleFor time.Duration, say func(string, ...any),
 ) (*auditor, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
 	if err != nil {
@@ -48,7 +48,7 @@ func (g *ground) runAudit(
 	ctx, cancel := context.WithCancel(ctx)
 	a := &auditor{stop: cancel, found: map[string]int{}}
 	a.ended.Go(func() {
-		err := watcher.Run(ctx, auditInterval(n), &audit.Lasting{Other: 10 * time.Second, Idle: idle},
+		err := watcher.Run(ctx, auditInterval(n), &audit.Lasting{Other: 10 * time.Second, Idle: idleFor},
 			func(f audit.Finding) {
 				say("audit: %s", f)
 				a.mu.Lock()

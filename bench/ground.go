@@ -210,3 +210,10 @@ func (g *ground) untilEvery(ctx context.Context, interval time.Duration, what st
 	}
 	return nil
 }
+
+// teller returns a function that tells what a benchmark does, with the time.
+func teller(who string) func(format string, args ...any) {
+	return func(format string, args ...any) {
+		fmt.Printf("%s  %s: %s\n", time.Now().Format(time.TimeOnly), who, fmt.Sprintf(format, args...))
+	}
+}

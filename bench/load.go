@@ -119,9 +119,7 @@ func load(ctx context.Context, o loadOptions) error {
 	}
 	g.profiles.dir = o.profiles
 	r := &loadRun{Profile: o.profile, Machine: machine()}
-	say := func(format string, args ...any) {
-		fmt.Printf("%s  %s: %s\n", time.Now().Format(time.TimeOnly), o.profile, fmt.Sprintf(format, args...))
-	}
+	say := teller(o.profile)
 	audited, err := g.runAudit(ctx, o.cluster, slices.Max(append(slices.Concat(o.bursts, o.depths), 0)), idle, say)
 	if err != nil {
 		return err

@@ -98,29 +98,34 @@ func (c *comparison) add(group, name string, runs map[string][]*loadRun, value f
 func inTurns(runs []*loadRun) (all []*loadRun) {
 	for _, r := range runs {
 		first := *r
-		first.Bursts, first.Waiting = nil, nil
+		bursts, burstsAgain := firstOf(r.Bursts, func(b burstRun) int { return b.Jobs })
+		depths, depthsAgain := firstOf(r.Waiting, func(w waitingRun) int { return w.Waiting })
+		first.Bursts, first.Waiting = bursts, depths
 		all = append(all, &first)
-		sizes, depths := map[int]bool{}, map[int]bool{}
-		for _, b := range r.Bursts {
-			if sizes[b.Jobs] {
-				b.Peak = nil
-				all = append(all, &loadRun{Profile: r.Profile, Machine: r.Machine, Bursts: []burstRun{b}})
-				continue
-			}
-			sizes[b.Jobs] = true
-			first.Bursts = append(first.Bursts, b)
+		for _, b := range burstsAgain {
+			b.Peak = nil
+			all = append(all, &loadRun{Profile: r.Profile, Machine: r.Machine, Bursts: []burstRun{b}})
 		}
-		for _, w := range r.Waiting {
-			if depths[w.Waiting] {
-				w.Peak = nil
-				all = append(all, &loadRun{Profile: r.Profile, Machine: r.Machine, Waiting: []waitingRun{w}})
-				continue
-			}
-			depths[w.Waiting] = true
-			first.Waiting = append(first.Waiting, w)
+		for _, w := range depthsAgain {
+			w.Peak = nil
+			all = append(all, &loadRun{Profile: r.Profile, Machine: r.Machine, Waiting: []waitingRun{w}})
 		}
 	}
 	return all
+}
+
+// firstOf divides measurements into the first of each size, and those that were made again.
+func firstOf[T any](measured []T, size func(T) int) (first, again []T) {
+	seen := map[int]bool{}
+	for _, m := range measured {
+		if seen[size(m)] {
+			again = append(again, m)
+			continue
+		}
+		seen[size(m)] = true
+		first = append(first, m)
+	}
+	return first, again
 }
 
 func (c *comparison) compare(measured map[string][]*loadRun) {

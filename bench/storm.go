@@ -84,9 +84,7 @@ func storm(ctx context.Context, o stormOptions) error {
 	if err := g.addStormQueue(ctx, o.jobs); err != nil {
 		return err
 	}
-	say := func(format string, args ...any) {
-		fmt.Printf("%s  %s: %s\n", time.Now().Format(time.TimeOnly), o.profile, fmt.Sprintf(format, args...))
-	}
+	say := teller(o.profile)
 	// All are admitted at once, and JobSet creates their Jobs one after the other.
 	audited, err := g.runAudit(ctx, o.cluster, o.jobs, idle+time.Duration(o.jobs)*patienceEach, say)
 	if err != nil {

@@ -67,7 +67,9 @@ func TestRestartOutside(t *testing.T) {
 kind: TrainJob
 metadata: {name: ended, namespace: team, uid: ended, labels: {kueue.x-k8s.io/queue-name: queue}}
 spec: {suspend: false, runtimeRef: {name: torch}}
-status: {state: Failed, conditions: [{type: Failed, status: "True", reason: Failed, message: "", lastTransitionTime: "2026-11-24T10:00:01Z"}]}
+status:
+  state: Failed
+  conditions: [{type: Failed, status: "True", reason: Failed, message: "", lastTransitionTime: "2026-11-24T10:00:01Z"}]
 ---
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob

@@ -239,19 +239,27 @@ kind: TrainJob
 metadata: {name: new, labels: {kueue.x-k8s.io/queue-name: queue}}
 spec: {runtimeRef: {name: torch}, trainer: {numNodes: 1, resourcesPerNode: {requests: {nvidia.com/gpu: 2}}}}
 `
-	cases := map[string]struct{ reason, text, out, err string }{
-		"waits": {"the queue is full", manifest, "team/new waits", ""},
+	withDefault := strings.Split(strings.NewReplacer("name: cq", "name: other", "clusterQueue: cq", "clusterQueue: other",
+		"name: queue", "name: default", `total: "8"`, `total: "0"`).Replace(
+		strings.Join(strings.Split(base, "\n---\n")[2:4], "\n---\n")), "\n---\n")
+	cases := map[string]struct {
+		reason, text, out, err string
+		more                   []string
+	}{
+		"waits": {"the queue is full", manifest, "team/new waits", "", nil},
 		"no queue": {
 			"it isn't queued",
 			strings.Replace(manifest, "kueue.x-k8s.io/queue-name: queue", "a: b", 1),
 			"",
 			"has no label kueue.x-k8s.io/queue-name",
+			nil,
 		},
 		"the default queue": {
 			"as Kueue has it",
 			strings.Replace(manifest, "kueue.x-k8s.io/queue-name: queue", "a: b", 1),
 			"team/new would be admitted now",
 			"",
+			withDefault,
 		},
 		"in part": {
 			"as few as its annotation says",
@@ -259,20 +267,15 @@ spec: {runtimeRef: {name: torch}, trainer: {numNodes: 1, resourcesPerNode: {requ
 				`annotations: {kueue.x-k8s.io/job-min-parallelism: "2"}`).Replace(manifest),
 			"team/new would be admitted now",
 			"",
+			withDefault,
 		},
-		"no runtime": {"named", strings.Replace(manifest, "{name: torch}", "{name: other}", 1), "", "doesn't exist"},
-		"no job":     {"named", "kind: Other\n", "", "has no TrainJob"},
-		"no YAML":    {"named", "a: [", "", "job.yaml"},
+		"no runtime": {"named", strings.Replace(manifest, "{name: torch}", "{name: other}", 1), "", "doesn't exist", nil},
+		"no job":     {"named", "kind: Other\n", "", "has no TrainJob", nil},
+		"no YAML":    {"named", "a: [", "", "job.yaml", nil},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			var more []string
-			if name == "the default queue" || name == "in part" {
-				more = strings.Split(strings.NewReplacer("name: cq", "name: other", "clusterQueue: cq", "clusterQueue: other",
-					"name: queue", "name: default", `total: "8"`, `total: "0"`).Replace(
-					strings.Join(strings.Split(base, "\n---\n")[2:4], "\n---\n")), "\n---\n")
-			}
-			tr := newTrial(t, interceptor.Funcs{}, more...)
+			tr := newTrial(t, interceptor.Funcs{}, c.more...)
 			err := tr.try("simulate", "-f", written(t, c.text))
 			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 				t.Fatalf("%s: got %v, want %q", c.reason, err, c.err)
