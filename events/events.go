@@ -61,6 +61,15 @@ var (
 	}
 	StopOverdue = Event{corev1.EventTypeWarning, "StopOverdue", "Stopping", "%s"}
 
+	FinishedWorkload = Event{
+		corev1.EventTypeNormal, "FinishedWorkload", "FinishedWorkload", "Workload '%s' is declared finished",
+	}
+	EndNotWritten = Event{
+		corev1.EventTypeWarning, "EndNotWritten", "Finishing",
+		"JobSet %s has ended, and the TrainJob's status doesn't say so for a minute; its quota is released. Read the log of " +
+			"the Trainer",
+	}
+
 	ResourcesCreationFailed = Event{
 		corev1.EventTypeWarning, "TrainJobResourcesCreationFailed", "Reconciling",
 		"TrainJob resources reconciliation failed: %s",
@@ -124,7 +133,7 @@ type quiet struct {
 // Quiet returns a recorder for a Trainer whose TrainJobs have conditions for queued, started and finished. It drops the
 // events of the same, including Kueue's.
 func Quiet(sink events.EventRecorder) events.EventRecorder {
-	return quiet{sink, map[string]bool{"CreatedWorkload": true, Started.Reason: true, "FinishedWorkload": true}}
+	return quiet{sink, map[string]bool{"CreatedWorkload": true, Started.Reason: true, FinishedWorkload.Reason: true}}
 }
 
 // Eventf implements events.EventRecorder.

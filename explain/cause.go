@@ -218,11 +218,11 @@ func (f *Facts) noWorkload() *Cause {
 }
 
 func (f *Facts) deactivated() *Cause {
-	if workload.IsActive(f.Workload) {
+	_, stopped := f.Job.Annotations[api.StopAnnotation]
+	switch {
+	case workload.IsActive(f.Workload) && !(stopped && workload.IsOnHold(f.Workload)):
 		return nil
-	}
-	// Signalbox marks the Workload too, unless an admin has deactivated it.
-	if f.Workload.Annotations[api.StopAnnotation] != "" {
+	case workload.IsActive(f.Workload) || f.Workload.Annotations[api.StopAnnotation] != "":
 		return &Cause{Code: CodeStopped, Reason: "StoppedByUser", Text: "it was stopped with kubectl signalbox stop",
 			Do: []string{"kubectl signalbox resume " + f.Job.Name}}
 	}

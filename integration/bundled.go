@@ -34,21 +34,37 @@ func (bundledTrainer) runtime(
 	return runtimes.Of(ctx, job)
 }
 
-// leftover finds out whether the JobSet of a stopped TrainJob exists only because a finalizer keeps a pod that has
-// ended: such a pod uses nothing, and must not hold quota.
-func (bundledTrainer) leftover(ctx context.Context, r *Reconciler, o *observed) (leftover, error) {
+// leftover finds out whether the JobSet of a stopped TrainJob, or a Job of it, exists only because a finalizer keeps
+// it, or something that names it as its owner: what runs no pod uses nothing, and must not hold quota.
+func (t bundledTrainer) leftover(ctx context.Context, r *Reconciler, o *observed) (leftover, error) {
 	left := o.left
-	if o.jobSet == nil || o.jobSet.DeletionTimestamp.IsZero() || len(left.pods) > 0 {
+	switch {
+	case len(left.pods) > 0:
 		return left, nil
-	}
-	if wait := keptAfter - o.now.Sub(o.jobSet.DeletionTimestamp.Time); wait > 0 {
-		left.again = wait
+	case o.jobSet == nil:
+		if admission.IsNeutral(t.Own(o.job)) {
+			return left, nil
+		}
+		job, err := r.store.Pods.JobNamed(ctx, o.key())
+		switch {
+		case err != nil || job == nil:
+			return left, err
+		case isKept(job, o.now):
+			left.kept = "Job " + job.Name
+		default:
+			left.job = job.Name
+		}
+		left.again = recheckDelay
+		return left, nil
+	case !isKept(o.jobSet, o.now):
+		left.again = keptIn(o.jobSet, o.now)
 		return left, nil
 	}
 	over, err := r.over(ctx, o.owner())
-	if left.kept = over; !over {
-		left.again = recheckDelay
+	if over {
+		left.kept = "JobSet " + o.jobSet.Name
 	}
+	left.again = recheckDelay
 	return left, err
 }
 
@@ -59,7 +75,7 @@ func (bundledTrainer) startJobs(context.Context, *Reconciler, *observed) ([]batc
 // active reports whether the JobSet exists: it is deleted in the foreground, after its last pod.
 func (bundledTrainer) active(o *observed) bool {
 	if o.jobSet != nil {
-		return !o.left.kept
+		return o.left.kept == ""
 	}
 	return admission.Running(o.job, nil, o.left.pods) != ""
 }
@@ -84,6 +100,9 @@ func (bundledTrainer) prepare(o *observed) ([]step, string) {
 	}
 	if o.jobSet != nil {
 		return nil, "the JobSet of the last admission is not gone yet"
+	}
+	if o.left.job != "" {
+		return nil, "Job " + o.left.job + " of the last admission is not gone yet"
 	}
 	if admission.IsNeutral(o.own()) {
 		return nil, ""

@@ -3,17 +3,15 @@ package integration
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"gomodules.xyz/jsonpatch/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
-	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/review"
 )
@@ -31,38 +29,60 @@ const DeactivateAnnotation = "signalbox.dev/deactivate"
 // mutateWorkload turns the deactivation of a TrainJob's Workload that holds quota into the annotation. It reads only
 // what all versions of Workload have.
 func (w *Webhook) mutateWorkload(_ context.Context, request webhookadmission.Request) webhookadmission.Response {
-	type readable struct {
-		Metadata metav1.ObjectMeta `json:"metadata"`
-		Spec     struct {
-			Active *bool `json:"active"`
-		} `json:"spec"`
-		Status struct {
-			Conditions []metav1.Condition `json:"conditions"`
-		} `json:"status"`
-	}
-	var before, after readable
-	err := errors.Join(json.Unmarshal(request.OldObject.Raw, &before), json.Unmarshal(request.Object.Raw, &after))
+	before, err := w.readWorkload(request.OldObject.Raw)
 	if err != nil {
 		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
-	is := func(active *bool) bool { return ptr.Deref(active, true) }
-	wl := kueue.Workload{Status: kueue.WorkloadStatus{Conditions: before.Status.Conditions}}
-	owner := metav1.GetControllerOfNoCopy(&before.Metadata)
-	if request.UserInfo.Username == w.manager || !is(before.Spec.Active) || is(after.Spec.Active) ||
-		!isTrainJob(owner) || !workload.HasQuotaReservation(&wl) || workloadfinish.IsFinished(&wl) {
+	after, err := w.readWorkload(request.Object.Raw)
+	if err != nil {
+		return webhookadmission.Errored(http.StatusBadRequest, err)
+	}
+	owner := metav1.GetControllerOfNoCopy(before)
+	if request.UserInfo.Username == w.manager || !workload.IsActive(before) || workload.IsActive(after) ||
+		!isTrainJob(owner) || !holdsQuota(before) {
 		return webhookadmission.Allowed("")
 	}
 	const annotations = "/metadata/annotations"
 	user := request.UserInfo.Username
 	patch := []jsonpatch.Operation{jsonpatch.NewOperation("replace", "/spec/active", true)}
-	if after.Metadata.Annotations == nil {
+	if after.Annotations == nil {
 		patch = append(patch, jsonpatch.NewOperation("add", annotations, map[string]string{DeactivateAnnotation: user}))
-	} else if after.Metadata.Annotations[DeactivateAnnotation] == "" {
+	} else if after.Annotations[DeactivateAnnotation] == "" {
 		patch = append(patch, jsonpatch.NewOperation("add", annotations+"/"+review.Escape(DeactivateAnnotation), user))
 	}
 	return webhookadmission.Patched("", patch...).WithWarnings(fmt.Sprintf(
 		"the Workload is deactivated when the last pod of TrainJob %s has ended, so that its quota is not given away before",
 		owner.Name))
+}
+
+// readWorkload reads what decides a deactivation, of any version of Workload. The rest isn't decoded: a topology may
+// have thousands of domains.
+func (w *Webhook) readWorkload(text []byte) (*kueue.Workload, error) {
+	wl := &kueue.Workload{}
+	if _, err := review.Elements(text); err != nil {
+		return nil, err
+	}
+	for _, part := range []struct {
+		into any
+		path []string
+	}{
+		{&wl.Annotations, []string{"metadata", "annotations"}},
+		{&wl.OwnerReferences, []string{"metadata", "ownerReferences"}},
+		{&wl.Spec.Active, []string{"spec", "active"}},
+		{&wl.Status.Conditions, []string{"status", "conditions"}},
+	} {
+		member := review.Member(text, part.path...)
+		if member == nil {
+			continue
+		}
+		if err := w.reader.Limits.CheckElements(member); err != nil {
+			return nil, fmt.Errorf("%s: %w", strings.Join(part.path, "."), err)
+		}
+		if err := json.Unmarshal(member, part.into); err != nil {
+			return nil, fmt.Errorf("%s: %w", strings.Join(part.path, "."), err)
+		}
+	}
+	return wl, nil
 }
 
 func isTrainJob(owner *metav1.OwnerReference) bool {

@@ -40,7 +40,9 @@ func FuzzWebhook(f *testing.F) {
 	if err := trainerapi.AddToScheme(scheme); err != nil {
 		f.Fatal(err)
 	}
-	reader, trainer := review.Reader{Decoder: webhookadmission.NewDecoder(scheme)}, trainerOf(overrides.Kubeflow23, nil)
+	limits := review.LimitsFor(256<<10, 1000)
+	reader := review.Reader{Decoder: webhookadmission.NewDecoder(scheme), Limits: limits}
+	trainer := trainerOf(overrides.Kubeflow23, nil)
 	f.Fuzz(func(t *testing.T, before, sent []byte) {
 		rq, err := reader.Read(webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 			Operation: admissionv1.Update,

@@ -90,6 +90,14 @@ func (h *harness) pod(js *jobset.JobSet) *corev1.Pod {
 	return pod
 }
 
+// collect is the garbage collector's end of a JobSet and its Jobs.
+func (h *harness) collect(js *jobset.JobSet) {
+	h.t.Helper()
+	h.remove(js)
+	h.must(h.store.DeleteAllOf(h.t.Context(), &batchv1.Job{}, client.InNamespace(js.Namespace),
+		client.MatchingLabels{jobset.JobSetUIDKey: string(js.UID)}))
+}
+
 func node() jobset.ReplicatedJob {
 	rj := jobset.ReplicatedJob{Name: "node", Replicas: 1}
 	rj.Template.Labels = map[string]string{"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}

@@ -32,6 +32,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -136,7 +137,11 @@ func (h *harness) start(d overrides.Dialect, change ...func(*configapi.Configura
 	})
 	h.must(err)
 	h.handlers = map[string]*webhookadmission.Webhook{}
-	integration.NewWebhook(h.reconciler, webhookadmission.NewDecoder(scheme), []string{self}).Register(manager{server: h})
+	reader := review.Reader{
+		Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{self},
+		Limits: review.LimitsFor(l.SpecBytes, l.Elements),
+	}
+	integration.NewWebhook(h.reconciler, reader).Register(manager{server: h})
 }
 
 // manager and server record the handlers of the webhooks.

@@ -17,6 +17,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // Only what uses quota holds it. A TrainJob that was started and has no pods, or pods that nothing will schedule,
@@ -39,28 +40,52 @@ const holdsFor = 6
 // (kubernetes/pkg/controller/job, MaxJobPodFailureBackOff).
 const jobBackoff = 10 * time.Minute
 
-// observeRunning finds out whether a started TrainJob has had limits.podsWithin for pods that can run, and has none. A
-// TrainJob that has lost its pods, with their node or with its JobSet, has as long for others.
+// observeRunning finds out whether a started TrainJob still needs its quota. It doesn't if its JobSet has ended, or if
+// it can't be suspended and nothing of it runs. And it has limits.podsWithin for pods that can run: one that has lost
+// its pods, with their node or with its JobSet, has as long for others, and so has each of its steps.
 func (r *Reconciler) observeRunning(ctx context.Context, o *observed) error {
-	own := o.own()
-	if own == nil || own.Time == nil || admission.IsNeutral(own) {
-		return nil
+	if end := jobSetEnd(o.jobSet); end != nil {
+		if o.now.Sub(end.LastTransitionTime.Time) < unwrittenAfter {
+			return nil
+		}
+		return r.observeEnd(ctx, o)
 	}
-	without, err := r.withoutPods(ctx, o)
+	if o.queue.blocked = stopRejected(o); o.queue.blocked != nil {
+		if o.jobSet != nil && !isKept(o.jobSet, o.now) {
+			return nil
+		}
+		return r.observeEnd(ctx, o)
+	}
+	if own := o.own(); own != nil && own.Time != nil && !admission.IsNeutral(own) {
+		return r.observePods(ctx, o, own.Time.Time)
+	}
+	return nil
+}
+
+// observePods finds out whether a TrainJob that was started at a time has the pods that it needs.
+func (r *Reconciler) observePods(ctx context.Context, o *observed, started time.Time) error {
+	missing, err := r.missingPods(ctx, o)
 	if err != nil {
 		return err
 	}
-	if without == nil {
-		r.noPodsSince(o, time.Time{})
+	if missing == nil {
+		r.shortOf(o, shortage{})
 		return nil
 	}
-	since := o.memory.podless
-	if since.Before(own.Time.Time) { // of an earlier start, or it had pods when it was last looked at
-		since = o.now
-		r.noPodsSince(o, since)
+	short := o.memory.podless
+	if short.since.Before(started) || missing.Have > short.have {
+		// It is of an earlier start, or there were enough when it was last looked at, or there are more than then.
+		short = shortage{since: o.now}
 	}
-	left := r.policy.podsWithin - o.now.Sub(since)
-	if left <= 0 && without.gate == "" && o.jobSet != nil {
+	short.have = missing.Have
+	r.shortOf(o, short)
+	return r.observeShortage(ctx, o, missing)
+}
+
+// observeShortage finds out whether pods have been missing for too long.
+func (r *Reconciler) observeShortage(ctx context.Context, o *observed, missing *missingPods) error {
+	left := r.policy.podsWithin - o.now.Sub(o.memory.podless.since)
+	if left <= 0 && missing.gate == "" && o.jobSet != nil {
 		failed, err := r.podFailed(ctx, o.jobSet)
 		if err != nil {
 			return err
@@ -72,51 +97,75 @@ func (r *Reconciler) observeRunning(ctx context.Context, o *observed) error {
 	if left > 0 {
 		o.queue.again = left
 	} else {
-		o.queue.blocked = without.blocked(r.policy.podsWithin)
+		o.queue.blocked = missing.blocked(r.policy.podsWithin)
 	}
 	return nil
 }
 
-// podless is why nothing of a started TrainJob can run: it has no pods or, if gate is set, a pod with a scheduling gate
-// that Kueue doesn't open.
-type podless struct{ pod, gate string }
+// shortage is since when pods of a running TrainJob are missing, and how many of the step that misses some there were
+// when it was last looked at.
+type shortage struct {
+	since time.Time
+	have  int32
+}
 
-// withoutPods returns why nothing of a started TrainJob can run; nil if something can. Then it is for the scheduler to
-// place the pods.
-func (r *Reconciler) withoutPods(ctx context.Context, o *observed) (*podless, error) {
+// missingPods is why a started TrainJob can't run: a step has fewer pods than it needs, or a pod has a scheduling gate
+// that Kueue doesn't open.
+type missingPods struct {
+	podsets.Shortage // of no ReplicatedJob if nothing is there at all
+	pod, gate        string
+}
+
+// missingPods returns why a started TrainJob can't run; nil if it can. Then it is for the scheduler to place the pods.
+func (r *Reconciler) missingPods(ctx context.Context, o *observed) (*missingPods, error) {
 	if o.jobSet == nil {
-		return &podless{}, nil
-	}
-	if ran(o.jobSet) {
-		return nil, nil
+		return &missingPods{}, nil
 	}
 	pods, err := r.store.Pods.Named(ctx, o.jobSet)
 	if err != nil {
 		return nil, err
 	}
-	pod, gate := gatedPod(pods)
-	if len(pods) > 0 && gate == "" {
-		return nil, nil
+	if pod, gate := gatedPod(pods); gate != "" {
+		return &missingPods{pod: pod, gate: gate}, nil
 	}
-	return &podless{pod, gate}, nil
+	there := map[string]podsets.Pods{}
+	for i := range pods {
+		step := pods[i].Labels[jobset.ReplicatedJobNameKey]
+		n := there[step]
+		if pods[i].Status.Phase == corev1.PodSucceeded {
+			n.Succeeded++
+		} else if !store.PodEnded(&pods[i]) {
+			n.Present++
+		}
+		there[step] = n
+	}
+	if short := podsets.Short(o.jobSet, there); short != nil {
+		return &missingPods{Shortage: *short}, nil
+	}
+	return nil, nil
 }
 
-// blocked returns the error for a TrainJob of which nothing could run for so long.
-func (p *podless) blocked(within time.Duration) *admission.BlockedError {
+// blocked returns the error for a TrainJob of which pods were missing for so long.
+func (p *missingPods) blocked(within time.Duration) *admission.BlockedError {
 	if p.gate != "" {
 		return &admission.BlockedError{Reason: ReasonGated, Err: fmt.Errorf(
 			"pod %s has had scheduling gate %q for longer than %s; remove the gate from the runtime or the overrides, or see "+
 				"why nothing opens it", p.pod, p.gate, within)}
 	}
+	what := "it had no pod"
+	if p.ReplicatedJob != "" {
+		what = fmt.Sprintf("it had %d of the %d pods of ReplicatedJob %s", p.Have, p.Need, p.ReplicatedJob)
+	}
 	return &admission.BlockedError{Reason: ReasonNoPods, Err: fmt.Errorf(
-		"it had no pod for %s; the events of the TrainJob, of its JobSet and of its Jobs say why. Its quota is released, "+
-			"and it is queued again after %s", within, holdsFor*within)}
+		"%s for %s; the events of the TrainJob, of its JobSet and of its Jobs say why. Its quota is released, "+
+			"and it is queued again after %s", what, within, holdsFor*within)}
 }
 
-// noPodsSince remembers since when a TrainJob has no pods that can run; zero if it has.
-func (r *Reconciler) noPodsSince(o *observed, since time.Time) {
-	if !o.memory.podless.Equal(since) {
-		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.podless = since })
+// shortOf remembers since when pods of a TrainJob are missing; zero if none are.
+func (r *Reconciler) shortOf(o *observed, short shortage) {
+	if o.memory.podless != short {
+		o.memory.podless = short
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.podless = short })
 	}
 }
 
@@ -134,16 +183,6 @@ func gatedPod(pods []corev1.Pod) (pod, gate string) {
 		}
 	}
 	return pod, gate
-}
-
-// ran reports whether pods of a JobSet have run, by its status.
-func ran(js *jobset.JobSet) bool {
-	for _, s := range js.Status.ReplicatedJobsStatus {
-		if s.Ready+s.Succeeded+s.Failed > 0 {
-			return true
-		}
-	}
-	return js.Status.Restarts > 0
 }
 
 // held returns why a TrainJob is kept out of its queue that had no pods when it was started; nil if it isn't. The

@@ -16,9 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/podset"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+	"sigs.k8s.io/kueue/pkg/workloadslicing"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -33,6 +35,7 @@ var gvk = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
 type job struct {
 	o        *observed
 	asked    *asked
+	shown    *api.TrainJob // as jobframework is to see it
 	features admission.Features
 }
 
@@ -43,16 +46,34 @@ var (
 	_ jobframework.JobWithFinalize         = (*job)(nil)
 	_ jobframework.JobWithOnHold           = (*job)(nil)
 	_ jobframework.JobWithPodLabelSelector = (*job)(nil)
+	_ jobframework.TopLevelJob             = (*job)(nil)
 )
 
-// Object implements jobframework.GenericJob. A priority class that doesn't exist doesn't count: the TrainJob keeps that
-// of its Workload.
-func (j *job) Object() client.Object {
-	if j.o.workloads.noClass && len(j.o.workloads.own) > 0 {
-		return withClass(j.o.job, classOf(j.o.workloads.own[0]))
+// Object implements jobframework.GenericJob.
+func (j *job) Object() client.Object { return j.shown }
+
+// shownOf returns a TrainJob as jobframework is to see it. A priority class that doesn't exist doesn't count: the
+// TrainJob keeps that of its Workload. One that holds quota stays in the queue that it has it of. The annotation of an
+// elastic job, whose Workloads are replaced while it runs, doesn't make a TrainJob one, whenever it was added.
+func shownOf(o *observed) *api.TrainJob {
+	shown := o.job
+	own := o.workloads.own
+	if o.workloads.noClass && len(own) > 0 {
+		shown = withClass(shown, classOf(own[0]))
 	}
-	return j.o.job
+	if holder := holderOf(own); holder != nil && o.standing == unqueued {
+		shown = shown.DeepCopy()
+		metav1.SetMetaDataLabel(&shown.ObjectMeta, constants.QueueLabel, string(holder.Spec.QueueName))
+	}
+	if _, elastic := shown.Annotations[workloadslicing.EnabledAnnotationKey]; elastic {
+		shown = shown.DeepCopy()
+		delete(shown.Annotations, workloadslicing.EnabledAnnotationKey)
+	}
+	return shown
 }
+
+// IsTopLevel implements jobframework.TopLevelJob: whose quota the TrainJob runs on was found out before.
+func (j *job) IsTopLevel() bool { return j.o.standing != owned }
 
 // GVK implements jobframework.GenericJob.
 func (j *job) GVK() schema.GroupVersionKind { return gvk }
@@ -77,14 +98,9 @@ func (j *job) RunWithPodSetsInfo(context.Context, client.Client, []podset.PodSet
 // RestorePodSetsInfo implements jobframework.GenericJob. A ComposableJob is stopped by Stop instead.
 func (j *job) RestorePodSetsInfo(context.Context, []podset.PodSetInfo) bool { return false }
 
-// Finished implements jobframework.GenericJob: the TrainJob has ended, and so has the last of its pods. jobframework
-// releases the quota of what is finished.
+// Finished implements jobframework.GenericJob: jobframework is not asked about a TrainJob that has ended (release).
 func (j *job) Finished(context.Context) (message string, success, finished bool) {
-	c := endOf(j.o.job)
-	if c == nil {
-		return "", false, false
-	}
-	return c.Message, c.Type == trainerapi.TrainJobComplete, j.o.left.over
+	return "", false, false
 }
 
 // IsActive implements jobframework.GenericJob.
@@ -99,8 +115,14 @@ func (j *job) ReclaimablePods(context.Context, client.Client) ([]kueue.Reclaimab
 	return j.asked.reclaim.pods, nil
 }
 
-// IsOnHold implements jobframework.JobWithOnHold: a TrainJob that can't start must not hold quota once none of it runs.
-func (j *job) IsOnHold() bool { return j.o.queue.blocked != nil && !j.o.active() }
+// IsOnHold implements jobframework.JobWithOnHold: a TrainJob that can't start, or that its user has stopped, must not
+// hold quota once none of it runs.
+func (j *job) IsOnHold() bool {
+	if stoppedByUser(j.o.job) && j.o.suspended() && !j.o.place.awaitsEnd() {
+		return true
+	}
+	return (j.o.queue.blocked != nil || stoppedByUser(j.o.job)) && !j.o.active()
+}
 
 // Load implements jobframework.ComposableJob. The TrainJob was observed before; removeFinalizers is set for one that is
 // deleted and whose pods have ended.
@@ -224,14 +246,9 @@ func (j *job) Stop(
 	return nil, nil
 }
 
-// Finalize implements jobframework.JobWithFinalize: the end is declared to Kueue.
+// Finalize implements jobframework.JobWithFinalize: the Workload of a TrainJob that hasn't ended is finished.
 func (j *job) Finalize(context.Context, client.Client) error {
-	wl := j.o.match()
-	declared := wl != nil && workloadfinish.IsFinished(wl)
-	switch {
-	case j.o.ended():
-		j.asked.declared = wl != nil && !declared
-	case declared:
+	if wl := j.o.match(); wl != nil && workloadfinish.IsFinished(wl) {
 		j.o.place.finished(j.o, wl, j.asked)
 	}
 	return nil
@@ -239,5 +256,5 @@ func (j *job) Finalize(context.Context, client.Client) error {
 
 // maximumExecutionTime returns the limit that a TrainJob's label sets, in seconds; nil for none.
 func maximumExecutionTime(trainJob *api.TrainJob) *int32 {
-	return jobframework.MaximumExecutionTimeSeconds(&job{o: &observed{job: trainJob}})
+	return jobframework.MaximumExecutionTimeSeconds(&job{shown: trainJob})
 }

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"reflect"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/podset"
@@ -26,7 +28,8 @@ func TestFinalError(t *testing.T) {
 }
 
 func TestJobNotComposed(t *testing.T) {
-	j := &job{o: observation(overrides.Bundled, runs), asked: &asked{}}
+	o := observation(overrides.Bundled, runs)
+	j := &job{o: o, asked: &asked{}, shown: shownOf(o)}
 	if err := j.RunWithPodSetsInfo(t.Context(), nil, nil); !errors.Is(err, errNotComposed) {
 		t.Errorf("Run starts it: got %v", err)
 	}
@@ -135,9 +138,6 @@ func TestJobFinalize(t *testing.T) {
 		}
 		return j.asked
 	}
-	if !finalize(ends).declared || finalize(ends, finished).declared {
-		t.Error("the end is declared once")
-	}
 	want := &stop{suspend: suspend{reason: "its Workload is finished"}}
 	if got := finalize(runs, finished); !reflect.DeepEqual(got.stop, want) {
 		t.Errorf("Trainer v2.3.0 runs a failed TrainJob again: got %+v", got.stop)
@@ -145,8 +145,12 @@ func TestJobFinalize(t *testing.T) {
 	if got := finalize(finished); got.stop != nil {
 		t.Errorf("it doesn't run: got %+v", got.stop)
 	}
-	message, success, over := (&job{o: observation(overrides.Bundled, ends)}).Finished(t.Context())
-	if message != "" || !success || over {
-		t.Errorf("its last pod has not ended: got %q, %t, %t", message, success, over)
+	completed := func(o *observed) {
+		o.jobSet = &jobset.JobSet{Status: jobset.JobSetStatus{
+			Conditions: []metav1.Condition{is(string(jobset.JobSetCompleted), time.Hour)},
+		}}
+	}
+	if got := finalize(runs, finished, completed); got.stop != nil {
+		t.Errorf("its JobSet has ended, and only its status doesn't say so: got %+v", got.stop)
 	}
 }

@@ -30,9 +30,11 @@ type record struct {
 	reclaimed time.Time
 	// rebuilt is the state of runtime and entries for which its JobSet was deleted.
 	rebuilt string
-	// podless is when the running TrainJob was first seen without pods that can run; zero if it had some when it was last
-	// looked at.
-	podless time.Time
+	// podless is since when pods of the running TrainJob are missing.
+	podless shortage
+	// stopRejected is the stop that the API server rejects, and setback the starts.
+	stopRejected rejection
+	setback      setback
 	// started is when it was started, until its pods have been ready; only a metric is lost with it.
 	started time.Time
 }

@@ -61,8 +61,8 @@ var (
 	}, []string{"what", "answer"})
 	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "signalbox_trainjob_evictions_total",
-		Help: "TrainJobs that were stopped. reason: Kueue's reason of the Workload's eviction, or WorkloadDeleted, " +
-			"NoMatchingWorkload or NotAdmitted.",
+		Help: "TrainJobs that were stopped. reason: Kueue's reason of the Workload's eviction, or StoppedByUser, " +
+			"WorkloadDeleted, NoMatchingWorkload or NotAdmitted.",
 	}, []string{"reason"})
 	snapshotsDropped = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "signalbox_runtime_snapshots_dropped_total",

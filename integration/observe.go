@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/workload"
@@ -26,9 +23,6 @@ import (
 
 // recheckDelay is when to look again at Jobs and pods whose next change no event announces.
 const recheckDelay = time.Second
-
-// keptAfter is how long after its deletion a JobSet of which nothing runs counts as kept by a finalizer.
-const keptAfter = 30 * time.Second
 
 // observe reads all that is needed to decide about a TrainJob. What costs a request to the API server is read only if
 // the decision depends on it.
@@ -48,13 +42,21 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 	if err := errors.Join(r.observeChildren(ctx, o), r.observePriority(ctx, o)); err != nil || o.stage == stageEnded {
 		return o, err
 	}
-	if o.managed, err = r.manages(ctx, o.job); err != nil || !o.managed {
-		return o, err
+	return o, r.observeManaged(ctx, o)
+}
+
+// observeManaged finds out whether Kueue manages the TrainJob, and what that depends on.
+func (r *Reconciler) observeManaged(ctx context.Context, o *observed) (err error) {
+	if o.standing, err = r.queues.standing(ctx, o.job); err != nil || o.standing == owned || !o.managed() {
+		return err
 	}
-	if o.stage == stageRunning {
-		return o, r.observeRunning(ctx, o)
+	switch {
+	case o.stage == stageRunning:
+		return r.observeRunning(ctx, o)
+	case o.standing == queued:
+		return r.observeQueued(ctx, o)
 	}
-	return o, r.observeQueued(ctx, o)
+	return nil
 }
 
 // observeTrainJob reads the TrainJob, and what this process remembers of it.
@@ -71,7 +73,7 @@ func (r *Reconciler) observeTrainJob(ctx context.Context, key types.NamespacedNa
 		return o, nil
 	}
 	if o.place = placeOf(o.job); elsewhere(o.job) {
-		o.trainer = elsewhereTrainer{o.trainer, newDispatch(r.policy.multiKueue, r.client, r.reader)}
+		o.trainer = elsewhereTrainer{o.trainer, newDispatch(r.policy.multiKueue, r.client, r.live)}
 	}
 	r.memory.look(key, o.job.UID, hasEnded(o.job), o.now)
 	o.memory = r.memory.recall(key, o.job.UID)
@@ -101,60 +103,6 @@ func (o *observed) owner() store.Owner {
 	return store.Owner{NamespacedName: o.key(), UID: o.job.UID, JobSet: o.jobSet}
 }
 
-// observeDeleted reads what a TrainJob that is deleted, or is being deleted and kept by a finalizer, has left: its
-// Workloads, and so its quota, are released when the last of its pods has ended.
-func (r *Reconciler) observeDeleted(ctx context.Context, o *observed) error {
-	workloads, err := r.workloadsOf(ctx, o.key())
-	if err != nil {
-		return err
-	}
-	for i := range workloads {
-		o.workloads.own = append(o.workloads.own, &workloads[i])
-	}
-	if !holdQuota(o.workloads.own) {
-		o.left.over = true
-		return nil
-	}
-	if o.jobSet, err = r.store.JobSets.Left(ctx, o.job); err != nil {
-		return err
-	}
-	o.left.pods, err = r.store.Pods.Running(ctx, o.owner())
-	if err != nil || len(o.left.pods) > 0 || o.jobSet != nil && !endsWithJobSet(o) {
-		return err
-	}
-	return r.observeEnd(ctx, o)
-}
-
-// endsWithJobSet reports whether nothing of a deleted TrainJob runs, or will, although it has a JobSet.
-func endsWithJobSet(o *observed) bool {
-	if o.job.UID == "" || o.trainer.deletesJobSet() {
-		return false // the JobSet is deleted next, by the garbage collector or by the bundled Trainer
-	}
-	return o.ended() || admission.Running(o.job, o.jobSet, nil) == ""
-}
-
-// observeEnd finds out whether the TrainJob has no pods and gets no more.
-func (r *Reconciler) observeEnd(ctx context.Context, o *observed) (err error) {
-	if o.left.over, err = r.over(ctx, o.owner()); !o.left.over {
-		o.left.again = recheckDelay
-	}
-	return err
-}
-
-// over reports whether a TrainJob has no pods and gets no more, by the API server: no unfinished Job, and then no
-// running pod. The JobSet, if there is one, limits the Jobs to its own. The caches can't answer this: the watch of pods
-// may be behind those of Jobs and JobSets. No event follows when a Job finishes.
-func (r *Reconciler) over(ctx context.Context, owner store.Owner) (bool, error) {
-	if owner.JobSet == nil || !jobSetSuspended(owner.JobSet) {
-		ended, err := r.store.Pods.JobsEnded(ctx, owner.NamespacedName, store.OfJobSet(owner.JobSet))
-		if err != nil || !ended {
-			return false, err
-		}
-	}
-	pods, err := r.store.Pods.RunningNow(ctx, owner)
-	return err == nil && len(pods) == 0, err
-}
-
 // workloadsOf returns the Workloads of TrainJobs of a name. They are the cache's own: they must not be changed.
 func (r *Reconciler) workloadsOf(ctx context.Context, key types.NamespacedName) ([]kueue.Workload, error) {
 	var list kueue.WorkloadList
@@ -175,7 +123,7 @@ func (r *Reconciler) observeWorkloads(ctx context.Context, o *observed) error {
 	if len(workloads) == 0 && created != "" && declaredLeft(o) <= 0 {
 		// The cache doesn't have the Workload that this process created: it is stale, or the Workload was deleted.
 		var wl kueue.Workload
-		err := r.reader.Get(ctx, types.NamespacedName{Namespace: o.job.Namespace, Name: created}, &wl)
+		err := r.live.Get(ctx, types.NamespacedName{Namespace: o.job.Namespace, Name: created}, &wl)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("reading Workload %s: %w", created, err)
 		}
@@ -198,40 +146,14 @@ func (r *Reconciler) observeWorkloads(ctx context.Context, o *observed) error {
 	return err
 }
 
-// earlierRuns reports whether pods of an earlier TrainJob of the same name have not ended.
-func (r *Reconciler) earlierRuns(ctx context.Context, o *observed) (bool, error) {
-	own, err := r.store.JobSets.Of(ctx, o.job)
-	if err != nil {
-		return false, err
-	}
-	named := &api.TrainJob{} // the JobSet that exists may be the earlier one's
-	named.Namespace, named.Name = o.job.Namespace, o.job.Name
-	present, err := r.store.JobSets.Left(ctx, named)
-	if err != nil {
-		return false, err
-	}
-	earlier := func(uid types.UID) bool { return own == nil || uid != own.UID }
-	if present != nil && earlier(present.UID) {
-		return true, nil // JobSet may create its Jobs until the garbage collector deletes it
-	}
-	ended, err := r.store.Pods.JobsEnded(ctx, o.key(), earlier)
-	if err != nil || !ended {
-		return !ended, err
-	}
-	pods, err := r.store.Pods.RunningNow(ctx, store.Owner{NamespacedName: o.key(), JobSet: present})
-	for i := range pods {
-		if earlier(types.UID(pods[i].Labels[jobset.JobSetUIDKey])) {
-			return true, err
-		}
-	}
-	return false, err
-}
-
 // observeChildren reads the JobSet and, of a TrainJob that stops or has ended, what is left of its pods.
 func (r *Reconciler) observeChildren(ctx context.Context, o *observed) error {
 	var err error
 	if o.jobSet, err = r.store.JobSets.Of(ctx, o.job); err != nil || o.stage == stageRunning {
 		return err
+	}
+	if o.jobSet == nil && !hasRun(o) {
+		return nil // pods of its name are of others
 	}
 	if o.left.pods, err = r.store.Pods.Running(ctx, o.owner()); err != nil {
 		return err
@@ -248,22 +170,6 @@ func (r *Reconciler) observeChildren(ctx context.Context, o *observed) error {
 		return nil
 	}
 	return r.observeEnd(ctx, o)
-}
-
-// manages reports whether Kueue manages the TrainJob, in jobframework's terms.
-func (r *Reconciler) manages(ctx context.Context, trainJob *api.TrainJob) (bool, error) {
-	if !r.policy.manageAll && jobframework.QueueNameForObject(trainJob) == "" {
-		return false, nil
-	}
-	var namespace corev1.Namespace
-	if err := r.client.Get(ctx, client.ObjectKey{Name: trainJob.Namespace}, &namespace); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	if !r.policy.selector.Matches(labels.Set(namespace.Labels)) {
-		return false, nil
-	}
-	ancestor, err := jobframework.FindAncestorJobManagedByKueue(ctx, r.client, trainJob, r.policy.manageAll)
-	return ancestor == nil, err
 }
 
 // observeQueued resolves what a suspended TrainJob is queued for. That it can't be queued is a result.
@@ -318,7 +224,7 @@ func (r *Reconciler) observeStart(ctx context.Context, o *observed, wl *kueue.Wo
 	if len(uncounted) > 0 {
 		var cq kueue.ClusterQueue
 		name := string(wl.Status.Admission.ClusterQueue)
-		if err := r.reader.Get(ctx, client.ObjectKey{Name: name}, &cq); err != nil {
+		if err := r.live.Get(ctx, client.ObjectKey{Name: name}, &cq); err != nil {
 			return fmt.Errorf("reading ClusterQueue %s: %w", name, err)
 		}
 		if err := admission.Uncovered(&cq, uncounted); errors.As(err, &facts.mismatch) {

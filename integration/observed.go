@@ -32,8 +32,8 @@ type observed struct {
 	job   *api.TrainJob // of one that is gone only namespace and name
 	now   time.Time
 	stage stage
-	// managed is set if Kueue manages the TrainJob. It is not known of one that is deleted, or whose end is declared.
-	managed   bool
+	// standing is on whose quota it runs. It is not known of one that is deleted or has ended.
+	standing  standing
 	memory    recollection
 	jobSet    *jobset.JobSet // nil if there is none
 	left      leftover
@@ -75,8 +75,10 @@ type leftover struct {
 	pods []corev1.Pod // that have not ended
 	// over is set, for a deleted or ended TrainJob, when its last pod has ended and none will come.
 	over bool
-	// kept is set if nothing runs, but a finalizer keeps the JobSet.
-	kept bool
+	// kept is what remains of the last run although nothing of it runs, such as "JobSet a"; "" if nothing does.
+	kept string
+	// job is a Job of the last run that is about to be deleted after its JobSet; "" if there is none.
+	job string
 	// lost is set if the cluster that may run it can't be reached.
 	lost bool
 	// again is when to look again, because no event announces the next change; 0 for never.
@@ -151,7 +153,7 @@ func (o *observed) active() bool {
 	case o.ended():
 		return !o.left.over
 	case !o.suspended():
-		return true
+		return !o.left.over
 	}
 	return o.trainer.active(o)
 }
@@ -160,6 +162,10 @@ func (o *observed) active() bool {
 func (o *observed) ready() bool {
 	return o.ended() || o.trainer.ready(o)
 }
+
+// managed reports whether Kueue manages the TrainJob. One that holds quota is managed until that is free, whatever has
+// become of its queue label and its namespace's labels.
+func (o *observed) managed() bool { return o.standing != unqueued || holdQuota(o.workloads.own) }
 
 // reclaimable returns the pods that won't run again.
 func (o *observed) reclaimable() []kueue.ReclaimablePod {
@@ -236,6 +242,14 @@ func finalized(wl *kueue.Workload) bool {
 // holdQuota reports whether one of the Workloads holds quota.
 func holdQuota(workloads []*kueue.Workload) bool {
 	return slices.ContainsFunc(workloads, holdsQuota)
+}
+
+// holderOf returns the Workload that holds quota; nil if none does.
+func holderOf(workloads []*kueue.Workload) *kueue.Workload {
+	if i := slices.IndexFunc(workloads, holdsQuota); i >= 0 {
+		return workloads[i]
+	}
+	return nil
 }
 
 // holdsQuota reports whether the Workload holds quota.

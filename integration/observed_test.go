@@ -51,7 +51,7 @@ func observation(d overrides.Dialect, change ...func(*observed)) *observed {
 		job:       job,
 		now:       now,
 		stage:     stageSuspended,
-		managed:   true,
+		standing:  queued,
 		memory:    recollection{since: now.Add(-time.Hour)},
 		workloads: claims{own: []*kueue.Workload{wl}},
 		queue:     queueing{podSets: podSets},
@@ -70,7 +70,8 @@ func requestOf(t *testing.T, trusted bool, before, sent string) *review.Request 
 	if err := api.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	reader := review.Reader{Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{"signalbox"}}
+	reader := review.Reader{Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{"signalbox"},
+		Limits: review.LimitsFor(256<<10, 1000)}
 	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 		Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: []byte(sent)},
 		UserInfo: authenticationv1.UserInfo{Username: "user"}}}

@@ -62,7 +62,7 @@ func (atHome) attend(*observed) (step, time.Duration) { return nil, 0 }
 // finished stops the TrainJob: its quota was released, but Trainer v2.3.0 runs a failed one again whose JobSet was
 // deleted (trainer#3737).
 func (atHome) finished(o *observed, _ *kueue.Workload, a *asked) {
-	if !o.suspended() {
+	if !o.suspended() && jobSetEnd(o.jobSet) == nil {
 		a.stop = &stop{suspend: suspend{reason: "its Workload is finished"}}
 	}
 }

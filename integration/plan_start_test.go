@@ -22,21 +22,16 @@ func TestDeactivation(t *testing.T) {
 		suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated})
 	wantSteps(t, "its pods have to end", deactivation(observation(d, withJobSet, toDeactivate)))
 	over := observation(d, toDeactivate)
-	wantSteps(t, "its pods have ended", deactivation(over), deactivate{over.workloads.own[0], false})
+	wantSteps(t, "its pods have ended", deactivation(over), deactivate{over.workloads.own[0]})
 	stopped := func(o *observed) { o.job.Annotations = map[string]string{api.StopAnnotation: ""} }
 	inactive := func(o *observed) {
 		o.workloads.own[0].Spec.Active = ptr.To(false)
 		o.workloads.own[0].Annotations = map[string]string{api.StopAnnotation: "true"}
 	}
-	wantSteps(t, "its user stops it", deactivation(observation(d, runs, stopped)),
-		suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated})
-	byUser := observation(d, stopped)
-	wantSteps(t, "its user has stopped it", deactivation(byUser), deactivate{byUser.workloads.own[0], true})
 	both := observation(d, toDeactivate, stopped)
-	wantSteps(t, "an admin has, and its user can't undo that", deactivation(both),
-		deactivate{both.workloads.own[0], false})
-	away := observation(d, withJobSet, stopped, func(o *observed) { o.place = dispatched{} })
-	wantSteps(t, "the worker ends its pods afterwards", deactivation(away), deactivate{away.workloads.own[0], true})
+	wantSteps(t, "an admin has, and its user can't undo that", deactivation(both), deactivate{both.workloads.own[0]})
+	away := observation(d, withJobSet, toDeactivate, func(o *observed) { o.place = dispatched{} })
+	wantSteps(t, "the worker ends its pods afterwards", deactivation(away), deactivate{away.workloads.own[0]})
 	resumed := observation(d, inactive)
 	wantSteps(t, "its user resumes it", reactivation(resumed), activate{resumed.workloads.own[0]})
 	wantSteps(t, "it is still stopped", reactivation(observation(d, inactive, stopped)))
@@ -46,6 +41,52 @@ func TestDeactivation(t *testing.T) {
 	wantSteps(t, "it is deactivated", deactivation(observation(d, toDeactivate, func(o *observed) {
 		o.workloads.own[0].Spec.Active = ptr.To(false)
 	})))
+}
+
+// TestHolding holds that a TrainJob which its user has stopped is kept out of its queue by a hold: spec.active is the
+// admins'.
+func TestHolding(t *testing.T) {
+	d := overrides.Bundled
+	stopped := func(o *observed) { o.job.Annotations = map[string]string{api.StopAnnotation: ""} }
+	reserved := func(status metav1.ConditionStatus, reason string) func(*observed) {
+		return func(o *observed) {
+			c := is(kueue.WorkloadQuotaReserved, 0)
+			c.Status, c.Reason = status, reason
+			o.workloads.own[0].Status.Conditions = []metav1.Condition{c}
+		}
+	}
+	wantSteps(t, "nobody wishes it", holding(observation(d)))
+	wantSteps(t, "it is stopped first", holding(observation(d, runs, stopped)),
+		suspend{reason: "its user has stopped it", eviction: "StoppedByUser"})
+	waits := observation(d, stopped)
+	wantSteps(t, "Kueue would admit it", holding(waits), hold{waits.workloads.own[0]})
+	wantSteps(t, "jobframework does it", holding(observation(d, stopped, reserved(metav1.ConditionTrue, "QuotaReserved"))))
+	wantSteps(t, "it is", holding(observation(d, stopped, reserved(metav1.ConditionFalse, kueue.WorkloadOnHold))))
+	wantSteps(t, "it has ended", holding(observation(d, ends, stopped)))
+	wantSteps(t, "Kueue doesn't manage it", holding(observation(d, runs, stopped, func(o *observed) {
+		o.standing = unqueued
+	})))
+	held := reserved(metav1.ConditionFalse, kueue.WorkloadOnHold)
+	wantSteps(t, "it stays stopped", preparations(observation(d, withChoice, stopped, held)))
+	resumed := observation(d, withChoice, held)
+	wantSteps(t, "it is resumed", preparations(resumed), unhold{resumed.workloads.own[0]})
+	for name, c := range map[string]struct {
+		change []func(*observed)
+		want   bool
+	}{
+		"queued":            {nil, false},
+		"stopped":           {[]func(*observed){stopped}, true},
+		"stopped, pods run": {[]func(*observed){stopped, withJobSet}, false},
+		"stopped, runs":     {[]func(*observed){stopped, runs}, false},
+		"stopped, in another cluster": {[]func(*observed){stopped, withJobSet, func(o *observed) {
+			o.place = dispatched{}
+		}}, true},
+	} {
+		o := observation(d, c.change...)
+		if got := (&job{o: o}).IsOnHold(); got != c.want {
+			t.Errorf("%s: on hold %t, want %t", name, got, c.want)
+		}
+	}
 }
 
 func TestPreparations(t *testing.T) {
@@ -106,7 +147,7 @@ func TestDecideStart(t *testing.T) {
 	if err := decideStart(o, a, admitted{workload: o.workloads.own[0]}); err != nil || a.start != nil {
 		t.Errorf("what it was admitted for is not what would run: got %+v, %v", a, err)
 	}
-	want := &deleteWorkload{o.workloads.own[0], events.AdmissionMismatch.Of(mismatch, "wl")}
+	want := &deleteWorkload{o.workloads.own[0], ptr.To(events.AdmissionMismatch.Of(mismatch, "wl"))}
 	if !reflect.DeepEqual(a.requeue, want) {
 		t.Errorf("got %+v, want %+v", a.requeue, want)
 	}

@@ -56,7 +56,8 @@ func TestBeforehand(t *testing.T) {
 			func(*observed) []step { return []step{suspend{reason: "it was started for another Trainer"}} },
 			true, 0, recheckDelay},
 		"recalled, not managed": {"it isn't Kueue's",
-			observation(d, foreign, func(o *observed) { o.managed = false }), nil, false, 0, 0},
+			observation(d, foreign, func(o *observed) { o.standing = unqueued }),
+			func(o *observed) []step { return nil }, true, 0, 0},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -170,13 +171,13 @@ func TestAfterwards(t *testing.T) {
 	wantSteps(t, "what jobframework has asked for is done", p.steps, *all.stop, *all.start, *all.requeue,
 		failStart{told}, clearEntry{})
 
-	p = afterwards(observation(overrides.Bundled), &asked{created: "wl", declared: true}, true)
+	p = afterwards(observation(overrides.Bundled), &asked{created: "wl"}, true)
 	var r record
 	for _, s := range p.steps {
 		s.(remember).change(&r)
 	}
-	if r.workload != "wl" || !r.finished.Equal(now) {
-		t.Errorf("what was created and declared is remembered: got %+v", r)
+	if r.workload != "wl" {
+		t.Errorf("what was created is remembered: got %+v", r)
 	}
 
 	p = afterwards(observation(overrides.Bundled, blockedBy("X")), &asked{start: &start{}}, false)

@@ -52,7 +52,7 @@ func (r *Reconciler) observePriority(ctx context.Context, o *observed) error {
 	if !another && (o.stage != stageSuspended || holdQuota(own)) {
 		return nil
 	}
-	exists, err := priorityClassExists(ctx, r.client, r.reader, name)
+	exists, err := priorityClassExists(ctx, r.client, r.live, name)
 	o.workloads.noClass = err == nil && !exists
 	return err
 }

@@ -197,7 +197,7 @@ func TestPodsLost(t *testing.T) {
 			job.Status.Failed = 1
 			h.updateStatus(job)
 		}, within + 10*time.Minute},
-		"with their JobSet": {func(h *harness, js *jobset.JobSet) { h.remove(js) }, within},
+		"with their JobSet": {(*harness).collect, within},
 	} {
 		for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
 			t.Run(name+" beside "+d.Name(), func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestPodsLost(t *testing.T) {
 func TestReadsFail(t *testing.T) {
 	broken := errors.New("the API server doesn't answer")
 	for _, read := range []string{
-		"get TrainJob", "list Workload", "get JobSet", "list Pod", "get Namespace", "get ClusterTrainingRuntime",
+		"get TrainJob", "list Workload", "get JobSet", "get Namespace", "get ClusterTrainingRuntime",
 		"get ResourceFlavor",
 	} {
 		t.Run(read, func(t *testing.T) {

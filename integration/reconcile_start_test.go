@@ -166,7 +166,7 @@ func TestPendingLater(t *testing.T) {
 		t.Errorf("it is stopped, and its pod runs: got %+v", h.workload().Status)
 	}
 	h.remove(pod)
-	h.remove(js)
+	h.collect(js)
 	h.settle("job")
 	if workload.HasQuotaReservation(h.workload()) {
 		t.Errorf("nothing runs: got %+v", h.workload().Status)

@@ -55,8 +55,8 @@ type Config struct {
 // Placement knows what keeps a TrainJob from having pods once it is admitted.
 type Placement interface {
 	// Startable rejects, with an *admission.BlockedError, a TrainJob that requests what this cluster doesn't have. It
-	// returns an *admission.PendingError if that can't be determined now. runtime is the TrainJob's runtime, with the gang
-	// annotations among those of its template; effective is what the TrainJob runs.
+	// returns an *admission.PendingError if that can't be determined now. runtime is the TrainJob's runtime, with the
+	// gang annotations among those of its template; effective is what the TrainJob runs.
 	Startable(
 		ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 	) error
@@ -78,13 +78,11 @@ type policy struct {
 // Reconciler keeps TrainJobs and their Workloads in line. A reconcile observes, lets jobframework and pure functions
 // decide, and carries out the steps.
 type Reconciler struct {
-	client    client.Client
-	reader    client.Reader // reads from the API server itself
+	queues
 	store     *store.Store
 	recorder  *events.Recorder
 	installed *Installed
 	clock     clock.Clock
-	policy    policy
 	placement Placement
 	jobs      frameworks
 	caches
@@ -115,8 +113,9 @@ func NewReconciler(config Config) (*Reconciler, error) {
 	sink := trainer.recorder(config.Recorder)
 	waits := jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{})
 	return &Reconciler{
-		client: config.Client, reader: config.Reader, store: config.Store, recorder: events.NewRecorder(sink),
-		installed: config.Installed, clock: config.Clock, policy: p, placement: config.Placement,
+		queues: queues{config.Client, config.Reader, p}, store: config.Store, recorder: events.NewRecorder(sink),
+		installed: config.Installed, clock: config.Clock,
+		placement: config.Placement,
 		jobs: frameworks{
 			plain:     jobframework.NewReconciler(config.Client, sink, options(config, p)...),
 			podsReady: jobframework.NewReconciler(config.Client, sink, append(options(config, p), waits)...),
@@ -149,7 +148,8 @@ func policyOf(config Config) (policy, error) {
 func options(config Config, p policy) []jobframework.Option {
 	options := []jobframework.Option{
 		jobframework.WithManageJobsWithoutQueueName(p.manageAll),
-		jobframework.WithManagedJobsNamespaceSelector(p.selector),
+		// It is asked only about TrainJobs that Kueue manages, or that hold quota.
+		jobframework.WithManagedJobsNamespaceSelector(labels.Everything()),
 		jobframework.WithLabelKeysToCopy(sets.New(config.Kueue.LabelKeysToCopy...)),
 		jobframework.WithClock(config.Clock),
 		// jobframework asks a cache of queues whether a LocalQueue has its own metrics. Kueue has these, and this cache is
@@ -199,7 +199,7 @@ func (r *Reconciler) framework(
 	if podsReady {
 		jobs = r.jobs.podsReady
 	}
-	result, err := jobs.ReconcileGenericJob(ctx, request, &job{o, a, r.policy.features.admission()})
+	result, err := jobs.ReconcileGenericJob(ctx, request, &job{o, a, shownOf(o), r.policy.features.admission()})
 	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) || errors.Is(err, errStillRunning) {
 		err = nil // conditions have the reason, or pods do; what lifts it triggers a reconcile
 	}

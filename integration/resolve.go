@@ -31,6 +31,15 @@ const (
 	// ReasonLastRunKept: the TrainJob's previous run has ended, but a finalizer keeps its JobSet, its Jobs or its pods.
 	// Remove the finalizer; the TrainJob holds no quota meanwhile.
 	ReasonLastRunKept = "LastRunKept"
+	// ReasonWorkloadKept: the TrainJob's Workload was deleted, but a finalizer of another client keeps it. The message
+	// names the finalizer; remove it. The TrainJob holds no quota meanwhile.
+	ReasonWorkloadKept = "WorkloadKept"
+	// ReasonStartRejected: the API server, or a webhook of another client, rejects the write that starts the TrainJob.
+	// The message has its reason. The quota is released, and the TrainJob queued again later.
+	ReasonStartRejected = "StartRejected"
+	// ReasonStopRejected: the API server, or a webhook of another client, rejects the write that suspends the TrainJob.
+	// The message has its reason. Its pods are deleted, and its quota is released when they have ended.
+	ReasonStopRejected = "StopRejected"
 	// ReasonLimitExceeded: the TrainJob requests more than one TrainJob may have, or what Kueue can't count. The
 	// message names the field and the limit.
 	ReasonLimitExceeded = "LimitExceeded"
@@ -63,10 +72,8 @@ func blocked(reason string, err error) error {
 // resolve finds the runtime of a suspended TrainJob and computes its PodSets. A TrainJob that can't be queued is a
 // *admission.BlockedError.
 func (r *Reconciler) resolve(ctx context.Context, o *observed) error {
-	if o.left.kept {
-		return &admission.BlockedError{Reason: ReasonLastRunKept, RetryAfter: keptAfter, Err: fmt.Errorf(
-			"JobSet %s of the last run can't be deleted, although all its pods have ended; look for a finalizer on the "+
-				"JobSet, its Jobs or its pods, and remove it", o.jobSet.Name)}
+	if err := keptBack(o); err != nil {
+		return err
 	}
 	if err := resolveRecord(o); err != nil {
 		return blocked(ReasonInvalidOverrides, err)
@@ -132,7 +139,7 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if err := o.place.check(o); err != nil {
 		return err
 	}
-	if held := r.held(o); held != nil {
+	if held := cmp.Or(r.held(o), o.memory.setback.blocks(o.job, o.now)); held != nil {
 		return held
 	}
 	return o.trainer.startable(ctx, r, o)

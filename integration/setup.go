@@ -3,11 +3,16 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/go-logr/logr"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -25,6 +30,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -52,6 +58,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if err := r.setupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
+	if err := watchRead(ctx, mgr.GetCache()); err != nil {
+		return err
+	}
 	if err := collect(mgr, overduePods{mgr.GetClient(), r.clock}); err != nil {
 		return err
 	}
@@ -68,7 +77,39 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if next != nil {
 		b = b.WatchesRawSource(source.Channel(next.Changed(), &handler.EnqueueRequestForObject{}))
 	}
-	return b.Complete(r.both(next))
+	workers := newWorkers(r.clock, concurrency)
+	if err := mgr.AddHealthzCheck("workers", workers.check); err != nil {
+		return err
+	}
+	return b.Complete(workers.bounded(r.both(next)))
+}
+
+// watchRead watches what is read from the cache and triggers no reconcile. The manager's cache reads nothing that isn't
+// watched.
+func watchRead(ctx context.Context, informers cache.Informers) error {
+	for _, o := range []client.Object{
+		&corev1.Namespace{}, &kueue.LocalQueue{}, &kueue.ResourceFlavor{}, &kueue.WorkloadPriorityClass{},
+		&schedulingv1.PriorityClass{},
+	} {
+		if _, err := informers.GetInformer(ctx, o, cache.BlockUntilSynced(false)); err != nil {
+			return fmt.Errorf("watching %T: %w", o, err)
+		}
+	}
+	return nil
+}
+
+// Uncached returns objects of the kinds that are read from the API server each time: few TrainJobs concern them, and
+// whether they are served at all may change. The manager's client must not cache them.
+func Uncached(config *configapi.Kueue) []client.Object {
+	objects := []client.Object{&kueue.AdmissionCheck{}, &appsv1.ReplicaSet{}}
+	for _, kind := range config.OwnerKinds {
+		if parsed, _ := schema.ParseKindArg(kind); parsed != nil {
+			o := &metav1.PartialObjectMetadata{}
+			o.SetGroupVersionKind(*parsed)
+			objects = append(objects, o)
+		}
+	}
+	return objects
 }
 
 // countStates serves how many TrainJobs are in each state.
@@ -178,9 +219,7 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 	key := types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.Labels[jobset.JobSetNameKey]}
 	request := []reconcile.Request{{NamespacedName: key}}
 	if store.PodLost(pod) {
-		if err := r.store.Pods.SawLost(ctx, pod); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Finding the JobSet of a lost pod", "pod", pod.Name)
-		}
+		r.store.Pods.SawLost(pod)
 		return request
 	}
 	if pod.Spec.SchedulingGroup != nil && pod.Status.Phase != corev1.PodSucceeded {

@@ -20,13 +20,20 @@ type admitted struct {
 	features admission.Features
 }
 
+// startsIf reports whether a TrainJob is to start if it is ready. Kueue counts nothing of a Workload that is not
+// active.
+func startsIf(o *observed, wl *kueue.Workload) bool {
+	return o.stage == stageSuspended && o.queue.blocked == nil && workload.IsActive(wl) && !deactivating(o) &&
+		!stoppedByUser(o.job)
+}
+
 // decideStart decides the start of an admitted TrainJob: it notes the start, or what it waits for. An error of type
 // *finalError ends the Workload.
 func decideStart(o *observed, a *asked, wl admitted) error {
 	match := o.match()
 	switch {
-	case o.stage != stageSuspended || o.queue.blocked != nil || !workload.IsActive(wl.workload) || deactivating(o):
-		return nil // conditions have the reason; Kueue counts nothing of a Workload that is not active
+	case !startsIf(o, wl.workload):
+		return nil // conditions have the reason
 	case match == nil || match.UID != wl.workload.UID || o.queue.start == nil:
 		a.waiting = "the cache, which doesn't have its Workload yet"
 		return nil
@@ -41,7 +48,7 @@ func decideStart(o *observed, a *asked, wl admitted) error {
 	}
 	if mismatch := o.queue.start.mismatch; mismatch != nil {
 		a.waiting = "another Workload, because " + mismatch.Error()
-		a.requeue = &deleteWorkload{match, events.AdmissionMismatch.Of(mismatch, match.Name)}
+		a.requeue = &deleteWorkload{match, ptr.To(events.AdmissionMismatch.Of(mismatch, match.Name))}
 		return nil
 	}
 	decided, err := decide(o, match, wl.features)

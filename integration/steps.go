@@ -2,22 +2,17 @@ package integration
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	clientutil "sigs.k8s.io/kueue/pkg/util/client"
-	"sigs.k8s.io/kueue/pkg/workload"
-	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -32,14 +27,23 @@ type step interface {
 	do(ctx context.Context, r *Reconciler, o *observed) error
 }
 
-// carryOut carries steps out in their order, until one fails.
+// carryOut carries steps out in their order. None depends on another: one that fails doesn't keep what stops or frees
+// something from being done. A conflict is returned only if nothing worse has happened.
 func (r *Reconciler) carryOut(ctx context.Context, o *observed, steps []step) error {
+	var conflict error
+	var failures []error
 	for _, s := range steps {
-		if err := s.do(ctx, r, o); err != nil {
-			return err
+		switch err := s.do(ctx, r, o); {
+		case apierrors.IsConflict(err):
+			conflict = err
+		case err != nil:
+			failures = append(failures, err)
 		}
 	}
-	return nil
+	if len(failures) > 0 {
+		return errors.Join(failures...)
+	}
+	return conflict
 }
 
 // start starts the TrainJob on what its Workload was admitted for.
@@ -53,6 +57,9 @@ type start struct {
 func (s start) do(ctx context.Context, r *Reconciler, o *observed) error {
 	way, err := o.trainer.write(ctx, r.store.Writer, s.start)
 	r.countStart(o, way, s.workload, err)
+	if store.Rejected(err) {
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback = m.setback.again(o.job, err, o.now) })
+	}
 	if err != nil {
 		return fmt.Errorf("starting: %w", err)
 	}
@@ -73,14 +80,29 @@ type suspend struct {
 }
 
 func (s suspend) do(ctx context.Context, r *Reconciler, o *observed) error {
-	if err := r.store.Writer.Suspend(ctx, o.job); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("suspending: %w", err))
+	if err := client.IgnoreNotFound(r.store.Writer.Suspend(ctx, o.job)); err != nil {
+		if store.Rejected(err) {
+			r.memory.keep(o.key(), o.job.UID, func(m *record) { m.stopRejected = m.stopRejected.again(err, o.now) })
+		}
+		return errors.Join(fmt.Errorf("suspending: %w", err), r.stopJobSet(ctx, o))
+	}
+	if !o.memory.stopRejected.since.IsZero() {
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.stopRejected = rejection{} })
 	}
 	if s.eviction != "" {
 		r.countEviction(o, s.eviction)
 	}
 	ctrl.LoggerFrom(ctx).V(1).Info("Suspended the TrainJob", "reason", s.reason)
 	return nil
+}
+
+// stopJobSet deletes the JobSet of a TrainJob that can't be suspended. The bundled Trainer creates none for one that
+// has lost its quota.
+func (r *Reconciler) stopJobSet(ctx context.Context, o *observed) error {
+	if o.jobSet == nil || !o.jobSet.DeletionTimestamp.IsZero() || !o.trainer.deletesJobSet() {
+		return nil
+	}
+	return deleteJobSet{jobSet: o.jobSet, foreground: true}.do(ctx, r, o)
 }
 
 // stop is a suspend that jobframework has asked for.
@@ -113,32 +135,6 @@ type tell struct{ event events.Event }
 
 func (s tell) do(_ context.Context, r *Reconciler, o *observed) error {
 	r.recorder.Send(o.job, s.event)
-	return nil
-}
-
-// finishWorkload ends the Workload of a TrainJob that can't be started.
-type finishWorkload struct {
-	workload        *kueue.Workload
-	reason, message string
-}
-
-func (s finishWorkload) do(ctx context.Context, r *Reconciler, _ *observed) error {
-	err := workloadfinish.Finish(ctx, r.client, s.workload.DeepCopy(), s.reason, s.message, r.clock)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("finishing Workload %s: %w", s.workload.Name, err)
-	}
-	return nil
-}
-
-// lookAgain changes a Workload so that Kueue reconciles it.
-type lookAgain struct{ workload *kueue.Workload }
-
-func (s lookAgain) do(ctx context.Context, r *Reconciler, o *observed) error {
-	after := s.workload.DeepCopy()
-	metav1.SetMetaDataAnnotation(&after.ObjectMeta, DispatchAnnotation, o.now.UTC().Format(time.RFC3339))
-	if err := r.client.Patch(ctx, after, client.MergeFrom(s.workload)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("making Kueue look at Workload %s again: %w", s.workload.Name, err)
-	}
 	return nil
 }
 
@@ -244,93 +240,4 @@ func (s deleteJob) do(ctx context.Context, r *Reconciler, _ *observed) error {
 		return fmt.Errorf("deleting Job %s of the last admission: %w", s.job.Name, err)
 	}
 	return nil
-}
-
-// deleteWorkload deletes a Workload that was admitted for something else; the next is for what is to run.
-type deleteWorkload struct {
-	workload *kueue.Workload
-	event    events.Event
-}
-
-func (s deleteWorkload) do(ctx context.Context, r *Reconciler, o *observed) error {
-	wl := s.workload
-	asRead := client.Preconditions{UID: &wl.UID, ResourceVersion: &wl.ResourceVersion}
-	if err := r.client.Delete(ctx, wl.DeepCopy(), asRead); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("deleting Workload %s: %w", wl.Name, err))
-	}
-	r.recorder.Send(o.job, s.event)
-	return nil
-}
-
-// releaseWorkload removes the finalizer that keeps a Workload, and its quota if it isn't finished.
-type releaseWorkload struct{ workload *kueue.Workload }
-
-func (s releaseWorkload) do(ctx context.Context, r *Reconciler, _ *observed) error {
-	after := s.workload.DeepCopy()
-	controllerutil.RemoveFinalizer(after, kueue.ResourceInUseFinalizerName)
-	// The list may have finalizers of others.
-	asRead := client.MergeFromWithOptions(s.workload, client.MergeFromWithOptimisticLock{})
-	if err := r.client.Patch(ctx, after, asRead); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("releasing Workload %s: %w", workload.Key(s.workload), err)
-	}
-	return nil
-}
-
-// deactivate deactivates a Workload whose pods have ended.
-type deactivate struct {
-	workload *kueue.Workload
-	// byUser is set if the TrainJob's user alone has asked for it, who may activate the Workload again by taking
-	// StopAnnotation off the TrainJob.
-	byUser bool
-}
-
-func (s deactivate) do(ctx context.Context, r *Reconciler, _ *observed) error {
-	wl := s.workload
-	annotations := map[string]any{DeactivateAnnotation: nil}
-	if s.byUser {
-		annotations[api.StopAnnotation] = "true"
-	}
-	if err := r.setActive(ctx, wl, false, annotations); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("deactivating Workload %s: %w", wl.Name, err))
-	}
-	ctrl.LoggerFrom(ctx).Info("Deactivated a Workload whose pods have ended",
-		"workload", wl.Name, "for", wl.Annotations[DeactivateAnnotation])
-	return nil
-}
-
-// activate activates the Workload of a TrainJob that its user had stopped.
-type activate struct{ workload *kueue.Workload }
-
-func (s activate) do(ctx context.Context, r *Reconciler, _ *observed) error {
-	if err := r.setActive(ctx, s.workload, true, map[string]any{api.StopAnnotation: nil}); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("activating Workload %s: %w", s.workload.Name, err))
-	}
-	return nil
-}
-
-// setActive writes spec.active and annotations of a Workload, in the version that was read.
-func (r *Reconciler) setActive(
-	ctx context.Context, wl *kueue.Workload, active bool, annotations map[string]any,
-) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": wl.UID, "resourceVersion": wl.ResourceVersion, "annotations": annotations},
-		"spec":     map[string]any{"active": active},
-	})
-	if err != nil {
-		return err
-	}
-	return r.client.Patch(ctx, wl.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
-}
-
-// unhold queues a Workload again that was put on hold while its TrainJob was blocked.
-type unhold struct{ workload *kueue.Workload }
-
-func (s unhold) do(ctx context.Context, r *Reconciler, _ *observed) error {
-	wl := s.workload.DeepCopy()
-	return client.IgnoreNotFound(clientutil.PatchStatus(ctx, r.client, wl, func() (bool, error) {
-		reason := workload.UnadmittedWorkloadReasonWithFallback(
-			kueue.WorkloadQuotaReservedReasonPendingEvaluation, "Pending")
-		return workload.UnsetQuotaReservationWithCondition(
-			wl, reason, "The TrainJob is no longer blocked", r.clock.Now()), nil
-	}))
 }

@@ -50,7 +50,7 @@ func TestActive(t *testing.T) {
 		"a pod":          {"a pod that terminates still runs", bundled, []func(*observed){pod}, true},
 		"bundled JobSet": {"it is deleted after its last pod", bundled, []func(*observed){withJobSet}, true},
 		"kept JobSet": {"only a finalizer keeps it", bundled, []func(*observed){withJobSet,
-			func(o *observed) { o.left.kept = true }}, false},
+			func(o *observed) { o.left.kept = "JobSet job" }}, false},
 		"Trainer's JobSet":       {"it is kept between runs", kubeflow, []func(*observed){withJobSet}, false},
 		"Trainer's JobSet's pod": {"a pod that terminates still runs", kubeflow, []func(*observed){withJobSet, pod}, true},
 		"stopped soon after start": {"Trainer may see the start only now", kubeflow,

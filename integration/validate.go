@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -71,7 +70,7 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorLis
 func asJob(trainJob *api.TrainJob) *job {
 	return &job{
 		o:     &observed{role: role{bundledTrainer{Dialect: overrides.Bundled}, atHome{}}, job: trainJob},
-		asked: &asked{},
+		asked: &asked{}, shown: trainJob,
 	}
 }
 
@@ -115,11 +114,7 @@ func (w *Webhook) refuseOwned(trainJob *api.TrainJob, user string) field.ErrorLi
 	if owner == nil || slices.Contains(w.policy.ownerUsers, user) {
 		return nil
 	}
-	kind := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
-	if !slices.ContainsFunc(
-		w.policy.ownerKinds,
-		func(k schema.GroupVersionKind) bool { return k.GroupKind() == kind },
-	) {
+	if !w.policy.mayOwn(owner) {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(ownersPath, fmt.Sprintf(

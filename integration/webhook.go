@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -32,26 +31,24 @@ import (
 // integration's entry, and validates Kueue's labels. It answers with patches of single fields, so that nothing else of
 // a TrainJob changes.
 type Webhook struct {
-	client    client.Client
-	live      client.Reader // the API server
+	queues
 	pods      *store.Pods
 	reader    review.Reader
 	installed *Installed
-	policy    policy
 	dispatch  dispatch
 	// manager is the user that the manager itself writes as.
 	manager string
 }
 
-// NewWebhook returns the webhook of the reconciler. trusted are the users that the integration writes as, the manager's
-// own first, and Kueue's.
-func NewWebhook(r *Reconciler, decoder webhookadmission.Decoder, trusted []string) *Webhook {
+// NewWebhook returns the webhook of the reconciler. The reader trusts the users that the integration writes as, the
+// manager's own first, and Kueue's.
+func NewWebhook(r *Reconciler, reader review.Reader) *Webhook {
 	w := &Webhook{
-		client: r.client, live: r.reader, pods: r.store.Pods, reader: review.Reader{Decoder: decoder, Trusted: trusted},
-		installed: r.installed, policy: r.policy, dispatch: newDispatch(r.policy.multiKueue, r.client, r.reader),
+		queues: r.queues, pods: r.store.Pods, reader: reader, installed: r.installed,
+		dispatch: newDispatch(r.policy.multiKueue, r.client, r.live),
 	}
-	if len(trusted) > 0 {
-		w.manager = trusted[0]
+	if len(reader.Trusted) > 0 {
+		w.manager = reader.Trusted[0]
 	}
 	return w
 }
@@ -84,6 +81,11 @@ func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) 
 	}
 	if !rq.Trusted && rq.SpecChanged() { // before anything is computed of it: mutating webhooks are called first
 		if errs := w.policy.limits.CheckSize(rq.New); len(errs) > 0 {
+			return review.Reject(rq.New, errs)
+		}
+	}
+	if rq.Created() { // before anything is asked about an owner
+		if errs := w.refuseOwned(rq.New, rq.User); len(errs) > 0 {
 			return review.Reject(rq.New, errs)
 		}
 	}
@@ -121,7 +123,7 @@ func (w *Webhook) defaults(ctx context.Context, trainer Trainer, rq *review.Requ
 		}
 		patch = append(patch, kept...)
 	}
-	managed, err := jobframework.WorkloadShouldBeSuspended(ctx, rq.New, w.client, w.policy.manageAll, w.policy.selector)
+	managed, err := w.suspends(ctx, rq.New)
 	if err != nil {
 		return nil, err
 	}

@@ -192,6 +192,16 @@ func OwnLast(entries []trainerapi.RuntimePatch) ([]trainerapi.RuntimePatch, bool
 	return append(moved, entries[i]), true
 }
 
+// StepsOf returns the names of the ReplicatedJobs that an entry is for.
+func StepsOf(entry *trainerapi.RuntimePatch) []string {
+	patches := replicatedJobsOf(entry)
+	steps := make([]string, 0, len(patches))
+	for i := range patches {
+		steps = append(steps, patches[i].Name)
+	}
+	return steps
+}
+
 func replicatedJobsOf(entry *trainerapi.RuntimePatch) []trainerapi.ReplicatedJobPatch {
 	if entry == nil || entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil ||
 		entry.TrainingRuntimeSpec.Template.Spec == nil {

@@ -124,6 +124,77 @@ func ReadyAsAdmitted(admitted []kueue.PodSet, status []trainerapi.JobStatus) boo
 	return len(admitted) > 0
 }
 
+// Pods is how many pods a ReplicatedJob has: those that haven't ended, and those that have succeeded.
+type Pods struct{ Present, Succeeded int32 }
+
+// Shortage is a ReplicatedJob that has fewer pods than it needs.
+type Shortage struct {
+	ReplicatedJob string
+	Have, Need    int32
+}
+
+// Short returns the first ReplicatedJob of a running JobSet that has fewer pods than it needs; nil if all have enough.
+// A ReplicatedJob whose Jobs have ended needs none, and neither does one that waits for another.
+func Short(js *jobset.JobSet, pods map[string]Pods) *Shortage {
+	if ptr.Deref(js.Spec.Suspend, false) || !js.DeletionTimestamp.IsZero() || js.Status.TerminalState != "" {
+		return nil
+	}
+	statuses := Statuses(js)
+	for i := range js.Spec.ReplicatedJobs {
+		rj := &js.Spec.ReplicatedJobs[i]
+		s := statusOf(statuses, rj.Name)
+		left := rj.Replicas - ptr.Deref(s.Succeeded, 0) - ptr.Deref(s.Failed, 0)
+		if waits(js, rj, statuses) || left <= 0 {
+			continue
+		}
+		// Of the pods that have succeeded, those count that are of Jobs which haven't.
+		perJob := max(ptr.Deref(rj.Template.Spec.Completions, 0), overrides.PodsPerJob(rj))
+		have := pods[rj.Name].Present + max(pods[rj.Name].Succeeded-ptr.Deref(s.Succeeded, 0)*perJob, 0)
+		if need := left * overrides.PodsPerJob(rj); have < need {
+			return &Shortage{rj.Name, have, need}
+		}
+	}
+	return nil
+}
+
+// waits reports whether the Jobs of a ReplicatedJob wait for others, by its dependsOn or by the JobSet's startup policy
+// (JobSet v0.12.0, pkg/controllers).
+func waits(js *jobset.JobSet, rj *jobset.ReplicatedJob, statuses []trainerapi.JobStatus) bool {
+	reached := func(name string, status jobset.DependsOnStatus) bool {
+		s, other := statusOf(statuses, name), find(js.Spec.ReplicatedJobs, name)
+		done := ptr.Deref(s.Succeeded, 0)
+		if status == jobset.DependencyReady {
+			done += ptr.Deref(s.Ready, 0) + ptr.Deref(s.Failed, 0)
+		}
+		return other == nil || done >= other.Replicas
+	}
+	for _, d := range rj.DependsOn {
+		if !reached(d.Name, d.Status) {
+			return true
+		}
+	}
+	if p := js.Spec.StartupPolicy; p == nil || p.StartupPolicyOrder != jobset.InOrder {
+		return false
+	}
+	for i := range js.Spec.ReplicatedJobs {
+		if js.Spec.ReplicatedJobs[i].Name == rj.Name {
+			break
+		}
+		if !reached(js.Spec.ReplicatedJobs[i].Name, jobset.DependencyReady) {
+			return true
+		}
+	}
+	return false
+}
+
+func find(replicatedJobs []jobset.ReplicatedJob, name string) *jobset.ReplicatedJob {
+	i := slices.IndexFunc(replicatedJobs, func(rj jobset.ReplicatedJob) bool { return rj.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &replicatedJobs[i]
+}
+
 // statusOf returns the status of a ReplicatedJob; an empty one if there is none.
 func statusOf(status []trainerapi.JobStatus, name string) trainerapi.JobStatus {
 	if i := slices.IndexFunc(status, func(s trainerapi.JobStatus) bool { return s.Name == name }); i >= 0 {

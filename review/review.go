@@ -13,6 +13,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kjson "sigs.k8s.io/json"
@@ -25,6 +26,44 @@ type Reader struct {
 	Decoder webhookadmission.Decoder
 	// Trusted are the users that write as the integration.
 	Trusted []string
+	Limits  Limits
+}
+
+// Limits bound the objects of requests.
+type Limits struct {
+	// Elements is the most elements that the lists of an object may have in all, so that decoding it costs no more than
+	// its bytes allow.
+	Elements int
+	// Bytes is the largest size of a TrainJob without its status, as JSON. Its status, the integration's entry and the
+	// pinned runtime need the rest of what the API server stores (1.5 MiB): a TrainJob without room for them can't be
+	// started, stopped or finished.
+	Bytes int
+}
+
+// LimitsFor returns the limits beside those of a TrainJob's spec: its metadata and its status have lists too, and up to
+// 256 KiB of annotations, the most that Kubernetes allows.
+func LimitsFor(specBytes, specElements int) Limits {
+	return Limits{Elements: 2*specElements + 8<<10, Bytes: min(specBytes+512<<10, 1<<20)}
+}
+
+// CheckElements rejects the text of an object that would cost more to decode than its bytes allow.
+func (l Limits) CheckElements(text []byte) error {
+	n, err := Elements(text)
+	if err == nil && n > l.Elements {
+		err = fmt.Errorf("the object has %d list elements; at most %d are read (limits.elements of Signalbox's "+
+			"configuration bounds those of its spec)", n, l.Elements)
+	}
+	return err
+}
+
+// checkRoom rejects a change that makes a TrainJob larger than it may be.
+func (l Limits) checkRoom(before, after []byte) error {
+	size := func(text []byte) int { return len(text) - len(Member(text, "status")) }
+	if n := size(after); n > l.Bytes && n > size(before) {
+		return fmt.Errorf("the TrainJob has %d bytes, and may have at most %d, so that there is room for its status and "+
+			"what its start adds; remove labels, annotations or managed fields, or move files to a ConfigMap", n, l.Bytes)
+	}
+	return nil
 }
 
 // Request is a request to create or update a TrainJob.
@@ -67,6 +106,9 @@ func (d *document) fields() (map[string]any, error) {
 
 // Read decodes a request. An error is about what was sent.
 func (r Reader) Read(request webhookadmission.Request) (*Request, error) {
+	if err := r.check(request); err != nil {
+		return nil, err
+	}
 	rq := &Request{New: &api.TrainJob{}, User: request.UserInfo.Username, Trusted: r.Trusts(request)}
 	rq.sent.raw, rq.stored.raw = request.Object.Raw, request.OldObject.Raw
 	if err := r.Decoder.Decode(request, rq.New); err != nil {
@@ -82,6 +124,22 @@ func (r Reader) Read(request webhookadmission.Request) (*Request, error) {
 		}
 	}
 	return rq, nil
+}
+
+// check rejects a request by its text.
+func (r Reader) check(request webhookadmission.Request) error {
+	for _, object := range []runtime.RawExtension{request.Object, request.OldObject} {
+		if len(object.Raw) == 0 {
+			continue
+		}
+		if err := r.Limits.CheckElements(object.Raw); err != nil {
+			return err
+		}
+	}
+	if r.Trusts(request) {
+		return nil
+	}
+	return r.Limits.checkRoom(request.OldObject.Raw, request.Object.Raw)
 }
 
 // Trusts reports whether the integration sent a request.

@@ -26,7 +26,9 @@ func reader(t *testing.T) Reader {
 	if err := api.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	return Reader{Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{"signalbox"}}
+	return Reader{
+		Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{"signalbox"}, Limits: LimitsFor(256<<10, 1000),
+	}
 }
 
 // requestOf is a request with what follows head; before is "" on creation.

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/review"
 )
 
 // PinAnnotation holds the runtime with which a TrainJob of the bundled Trainer was first started: its spec as JSON,
@@ -19,8 +21,16 @@ import (
 // runtime don't affect the TrainJob.
 const PinAnnotation = "signalbox.dev/runtime"
 
-// maxPin bounds the decompressed size of a pin, in bytes. It is more than an object can hold.
-const maxPin = 8 << 20
+// What a pin may unfold to: no more than a runtime can have, which the API server stores (1.5 MiB), and than what may
+// be decoded (limits.elements of the configuration is at most maxPinElements).
+const (
+	maxPin         = 3 << 19 // bytes
+	maxPinElements = 32 << 10
+)
+
+// unfolding is the pins that are unfolded now. A pin of kilobytes takes megabytes: whoever sends many to the webhooks
+// waits.
+var unfolding = make(chan struct{}, 2)
 
 // packers are reused: a gzip writer takes most of a megabyte.
 var packers = sync.Pool{New: func() any { return gzip.NewWriter(io.Discard) }}
@@ -68,12 +78,17 @@ func unpin(value string) (*trainerapi.TrainingRuntimeSpec, error) {
 	if err != nil {
 		return nil, err
 	}
+	unfolding <- struct{}{}
+	defer func() { <-unfolding }()
 	data, err := io.ReadAll(io.LimitReader(r, maxPin+1))
 	if err != nil {
 		return nil, err
 	}
 	if len(data) > maxPin {
 		return nil, fmt.Errorf("it unfolds to more than %d bytes", maxPin)
+	}
+	if n, err := review.Elements(data); err != nil || n > maxPinElements {
+		return nil, errors.Join(err, fmt.Errorf("it unfolds to %d list elements; at most %d are read", n, maxPinElements))
 	}
 	runtime := &trainerapi.TrainingRuntimeSpec{}
 	return runtime, json.Unmarshal(data, runtime)

@@ -26,8 +26,9 @@ const PodIndex = "jobSet"
 // PodIndexOf returns the value of PodIndex for a pod.
 func PodIndexOf(o client.Object) []string { return []string{o.GetLabels()[jobset.JobSetNameKey]} }
 
-// RetainPod returns what a cache must keep of a pod for Pods: its identity, its controller, the JobSet that it names,
-// its node, its phase, whether it was lost, and the scheduling gates that Kueue doesn't open.
+// RetainPod returns what a cache must keep of a pod for Pods: its identity, its controller, the JobSet and the
+// ReplicatedJob that it names, its node, its phase, whether it was lost, and the scheduling gates that Kueue doesn't
+// open.
 func RetainPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -35,6 +36,7 @@ func RetainPod(pod *corev1.Pod) *corev1.Pod {
 			DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 			Labels: map[string]string{
 				jobset.JobSetNameKey: pod.Labels[jobset.JobSetNameKey], jobset.JobSetUIDKey: pod.Labels[jobset.JobSetUIDKey],
+				jobset.ReplicatedJobNameKey: pod.Labels[jobset.ReplicatedJobNameKey],
 			},
 		},
 		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName},
@@ -65,23 +67,6 @@ func PodEnded(pod *corev1.Pod) bool {
 		(pod.Spec.NodeName == "" || ptr.Deref(pod.DeletionGracePeriodSeconds, -1) == 0)
 }
 
-// PodLost reports whether a pod was lost by no fault of its own. Its node was deleted, drained or is not ready, or
-// another pod preempts it (k8s.io/api/core/v1, DisruptionTarget). Or its node was restarted and has lost its containers
-// (the reasons are the kubelet's and containerd's).
-func PodLost(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodFailed && slices.ContainsFunc(pod.Status.ContainerStatuses, vanished) {
-		return true
-	}
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
-	})
-}
-
-func vanished(c corev1.ContainerStatus) bool {
-	ended := c.State.Terminated
-	return ended != nil && (ended.Reason == "ContainerStatusUnknown" || ended.Reason == "Unknown")
-}
-
 // knownJobs is how many Jobs Pods remembers the controllers of.
 const knownJobs = 8192
 
@@ -92,39 +77,16 @@ type Pods struct {
 	// jobs holds the UID of the JobSet that controls a Job, "" for none, by the Job's UID. A Job is created with its
 	// controller.
 	jobs *lru.Cache
-	// lost holds a lost pod's name by the UID of its JobSet: the pod itself may be gone when that is asked for.
+	// lost holds lost pods by the UID of the JobSet that they name: they may be gone when that is asked for.
 	lost *lru.Cache
+	// MaxGraceSeconds is the longest grace period that a pod of a TrainJob may have; 0 for any. One with a longer period
+	// and without a Job isn't a TrainJob's.
+	MaxGraceSeconds int64
 }
 
 // NewPods returns Pods. cache indexes pods by PodIndex; live must not be a cache.
 func NewPods(cache, live client.Reader) *Pods {
 	return &Pods{cache: cache, live: live, jobs: lru.New(knownJobs), lost: lru.New(knownJobs)}
-}
-
-// SawLost remembers that a JobSet has lost a pod, if the pod is of one by its controllers.
-func (p *Pods) SawLost(ctx context.Context, pod *corev1.Pod) error {
-	uid, found, err := p.jobSetOf(ctx, pod)
-	if found {
-		p.lost.Add(uid, pod.Name)
-	}
-	return err
-}
-
-// Lost returns the name of a pod that a JobSet has lost; "" if it has lost none.
-func (p *Pods) Lost(ctx context.Context, js *jobset.JobSet) (string, error) {
-	pods, err := p.Named(ctx, js)
-	for i := range pods {
-		if !PodLost(&pods[i]) {
-			continue
-		}
-		if err := p.SawLost(ctx, &pods[i]); err != nil {
-			return "", err
-		}
-	}
-	if name, seen := p.lost.Get(js.UID); seen {
-		return name.(string), nil
-	}
-	return "", err
 }
 
 // Named returns the pods that carry the JobSet's name and its UID, as the cache keeps them. They must not be changed.
@@ -246,7 +208,7 @@ func (p *Pods) jobSetOf(ctx context.Context, pod *corev1.Pod) (types.UID, bool, 
 	job.SetGroupVersionKind(batchv1.SchemeGroupVersion.WithKind("Job"))
 	err := p.live.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}, job)
 	if apierrors.IsNotFound(err) || err == nil && job.UID != owner.UID {
-		return types.UID(pod.Labels[jobset.JobSetUIDKey]), true, nil
+		return types.UID(pod.Labels[jobset.JobSetUIDKey]), !p.isForeign(pod), nil
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("reading Job %s of pod %s: %w", owner.Name, pod.Name, err)
@@ -259,55 +221,9 @@ func (p *Pods) jobSetOf(ctx context.Context, pod *corev1.Pod) (types.UID, bool, 
 	return uid, uid != "", nil
 }
 
-// JobsEnded reports whether every Job of the JobSets of a name whose UIDs match has ended, so that none creates another
-// pod. It asks the API server: a JobSet's status has its end before the Jobs have ended, and the JobSet may be gone
-// before them.
-func (p *Pods) JobsEnded(
-	ctx context.Context, key types.NamespacedName, match func(jobSet types.UID) bool,
-) (bool, error) {
-	var jobs batchv1.JobList
-	if err := p.live.List(ctx, &jobs, named(key)...); err != nil {
-		return false, fmt.Errorf("listing the Jobs of JobSet %s: %w", key.Name, err)
-	}
-	return !slices.ContainsFunc(jobs.Items, func(job batchv1.Job) bool {
-		owner := metav1.GetControllerOfNoCopy(&job)
-		return isJobSet(owner) && owner.Name == key.Name && match(owner.UID) && !jobEnded(&job)
-	}), nil
-}
-
-func isJobSet(owner *metav1.OwnerReference) bool {
-	return owner != nil && owner.Kind == "JobSet" && owner.APIVersion == jobset.SchemeGroupVersion.String()
-}
-
-// JobsOf returns the Jobs of a JobSet, from the API server.
-func (p *Pods) JobsOf(ctx context.Context, js *jobset.JobSet) ([]batchv1.Job, error) {
-	var jobs batchv1.JobList
-	if err := p.live.List(ctx, &jobs, named(client.ObjectKeyFromObject(js))...); err != nil {
-		return nil, fmt.Errorf("listing the Jobs of JobSet %s: %w", js.Name, err)
-	}
-	return slices.DeleteFunc(jobs.Items, func(job batchv1.Job) bool { return !metav1.IsControlledBy(&job, js) }), nil
-}
-
-// OfJobSet returns a function that reports whether a UID is that of the JobSet; for nil it is true for any UID.
-func OfJobSet(js *jobset.JobSet) func(types.UID) bool {
-	return func(uid types.UID) bool { return js == nil || uid == js.UID }
-}
-
-// jobEnded reports whether a Job creates no more pods: it has ended, or it is being deleted.
-func jobEnded(job *batchv1.Job) bool {
-	ended := func(c batchv1.JobCondition) bool {
-		return (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue
-	}
-	return !job.DeletionTimestamp.IsZero() || slices.ContainsFunc(job.Status.Conditions, ended)
-}
-
-// EndedCleanly reports whether all Jobs of a JobSet have succeeded, by its status: then none is left that creates pods.
-func EndedCleanly(js *jobset.JobSet) bool {
-	succeeded := func(rj jobset.ReplicatedJob) bool {
-		return slices.ContainsFunc(js.Status.ReplicatedJobsStatus, func(s jobset.ReplicatedJobStatus) bool {
-			return s.Name == rj.Name && s.Succeeded >= rj.Replicas
-		})
-	}
-	return len(js.Status.ReplicatedJobsStatus) == len(js.Spec.ReplicatedJobs) &&
-		!slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool { return !succeeded(rj) })
+// isForeign reports whether a pod whose Job doesn't exist can't be of a TrainJob, because it may take longer to
+// terminate than those. Of a Job that never existed, the garbage collector deletes such a pod, which then terminates
+// for years.
+func (p *Pods) isForeign(pod *corev1.Pod) bool {
+	return p.MaxGraceSeconds > 0 && ptr.Deref(pod.DeletionGracePeriodSeconds, 0) > p.MaxGraceSeconds
 }

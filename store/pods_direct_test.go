@@ -191,6 +191,7 @@ func TestPodsRunningUnread(t *testing.T) {
 func TestRetainPod(t *testing.T) {
 	pod := podOf("p", "j", "a", func(p *corev1.Pod) {
 		p.ResourceVersion, p.Annotations, p.Labels["more"] = "5", map[string]string{"a": "b"}, "x"
+		p.Labels[jobset.ReplicatedJobNameKey] = "node"
 		p.OwnerReferences = append([]metav1.OwnerReference{{Kind: "Other"}}, p.OwnerReferences...)
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: someTime}, ptr.To[int64](7)
 		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "kueue.x-k8s.io/topology"}, {Name: "example.com/mine"}}
@@ -201,6 +202,7 @@ func TestRetainPod(t *testing.T) {
 	want := podOf("p", "j", "a", func(p *corev1.Pod) {
 		p.ResourceVersion, p.DeletionTimestamp, p.DeletionGracePeriodSeconds = "5", &metav1.Time{Time: someTime},
 			ptr.To[int64](7)
+		p.Labels[jobset.ReplicatedJobNameKey] = "node"
 		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/mine"}}
 		p.Status.Phase = corev1.PodRunning
 	})

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -149,20 +150,36 @@ func (r *Runtimes) existing(ctx context.Context, job *api.TrainJob) (*Runtime, e
 	return runtime, err
 }
 
+// LiveSteps returns the ReplicatedJobs of the runtime that a TrainJob refers to; nil if there is none. They are the
+// cache's own: they must not be changed.
+func LiveSteps(ctx context.Context, cache client.Reader, job *api.TrainJob) ([]jobset.ReplicatedJob, error) {
+	runtime, err := liveRuntime(ctx, cache, job, client.UnsafeDisableDeepCopy)
+	if errors.Is(err, ErrUnknownKind) || runtime == nil {
+		return nil, nil
+	}
+	return runtime.Spec.Template.Spec.ReplicatedJobs, err
+}
+
 // LiveRuntime reads the runtime that a TrainJob refers to as it is now; nil if there is none of that name. A runtimeRef
 // of another kind is ErrUnknownKind.
 func LiveRuntime(ctx context.Context, c client.Reader, job *api.TrainJob) (*Runtime, error) {
+	return liveRuntime(ctx, c, job)
+}
+
+func liveRuntime(
+	ctx context.Context, c client.Reader, job *api.TrainJob, options ...client.GetOption,
+) (*Runtime, error) {
 	ref := job.Spec.RuntimeRef
 	switch {
 	case trainjobutil.RuntimeRefIsClusterTrainingRuntime(ref):
 		var rt api.ClusterTrainingRuntime
-		if err := c.Get(ctx, client.ObjectKey{Name: ref.Name}, &rt); err != nil {
+		if err := c.Get(ctx, client.ObjectKey{Name: ref.Name}, &rt, options...); err != nil {
 			return nil, client.IgnoreNotFound(err)
 		}
 		return &Runtime{Spec: rt.Spec, Labels: rt.Labels, Annotations: rt.Annotations}, nil
 	case trainjobutil.RuntimeRefIsTrainingRuntime(ref):
 		var rt api.TrainingRuntime
-		if err := c.Get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: ref.Name}, &rt); err != nil {
+		if err := c.Get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: ref.Name}, &rt, options...); err != nil {
 			return nil, client.IgnoreNotFound(err)
 		}
 		return &Runtime{Spec: rt.Spec, Labels: rt.Labels, Annotations: rt.Annotations}, nil

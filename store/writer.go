@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -96,6 +98,22 @@ func Refused(err error) bool {
 		!strings.Contains(err.Error(), "before or after the update")
 }
 
+// Rejected reports whether the API server, or a webhook, has rejected a write for good, so that it would reject it
+// again: it is invalid or forbidden, or larger than what etcd stores.
+func Rejected(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; {
+	case code == http.StatusNotFound || code == http.StatusConflict || code == http.StatusTooManyRequests:
+		return false
+	case code >= 400 && code < 500:
+		return true
+	}
+	return strings.Contains(err.Error(), "request is too large") // etcd's, which the API server doesn't know
+}
+
 // Start writes the entry, and the pin of a first start, and clears suspend in one request. It fails with a conflict if
 // the TrainJob has changed since the start was decided.
 func (w *Writer) Start(ctx context.Context, s *admission.Start) error {
@@ -176,9 +194,16 @@ func annotation(job *api.TrainJob, name, value string) (client.Patch, error) {
 	return client.RawPatch(types.MergePatchType, patch), nil
 }
 
-// Suspend stops the TrainJob and changes nothing else: its entry must stay while pods run with it.
+// Suspend stops the TrainJob and changes nothing else: its entry must stay while pods run with it. It is a conflict if
+// another TrainJob has taken the name.
 func (w *Writer) Suspend(ctx context.Context, job *api.TrainJob) error {
-	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"suspend":true}}`)))
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": job.UID}, "spec": map[string]any{"suspend": true},
+	})
+	if err != nil {
+		return fmt.Errorf("encoding the patch: %w", err)
+	}
+	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
 }
 
 // Clear empties the entry of a TrainJob that no longer runs. It replaces the entry whoever owns its fields: an update

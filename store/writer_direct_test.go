@@ -149,7 +149,7 @@ func TestWriterSuspend(t *testing.T) {
 	if err := w.Suspend(t.Context(), job.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	s.wantSent("whatever else has changed", `{"spec":{"suspend":true}}`)
+	s.wantSent("whatever else has changed", `{"metadata":{"uid":"uid"},"spec":{"suspend":true}}`)
 	if is := s.now(); !*is.Spec.Suspend || len(is.Spec.RuntimePatches) != 1 || !w.Behind(job) {
 		t.Errorf("its entries stay while pods run with them: got %+v", is.Spec)
 	}

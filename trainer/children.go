@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/store"
@@ -38,6 +39,9 @@ func (r *Reconciler) createChildren(ctx context.Context, job *api.TrainJob) erro
 		return err
 	}
 	if !runtime.Pinned {
+		if errs := append(r.limits.CheckSize(job), r.limits.CheckRuntime(job, runtime.Spec)...); len(errs) > 0 {
+			return &admission.BlockedError{Reason: ReasonTooLarge, RetryAfter: refusedRetry, Err: errs.ToAggregate()}
+		}
 		pin, err := store.Pin(runtime.Spec)
 		if err != nil {
 			return err
@@ -80,6 +84,9 @@ func (r *Reconciler) createJobSet(
 	if err != nil {
 		return err
 	}
+	// However it is deleted, by the garbage collector above all, its Jobs go before it and their pods before them: as
+	// long as there is a pod, its owners show whose it is.
+	o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
 	if err := r.client.Create(ctx, o, client.FieldOwner(fieldManager)); err != nil {
 		r.store.JobSets.Attempted(key)
 		return fmt.Errorf("creating the JobSet: %w", err)

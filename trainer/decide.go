@@ -9,7 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -63,21 +67,28 @@ func decide(
 	case wait > 0 && !stopping:
 		p.statusAgain = wait
 	default:
-		p.do(writeStatus{status})
+		p.do(writeStatus{status}) // it has what is lost with the JobSet
 	}
 	p.later(gangsAgain)
-	switch {
-	case stopping:
-		p.do(deleteSideObjects{}, deleteJobSet{})
-	case ended && o.jobSetStays() && deadlineExceeded(status):
-		p.do(deleteJobSet{}) // nobody has told the JobSet
-	case !ended && startable(o):
-		p.do(create{})
-	}
+	p.do(children(o, status, stopping)...)
 	if end, limited := deadline(o.job, status); limited && !ended {
 		p.later(max(end.Sub(o.now), 0) + time.Millisecond)
 	}
 	return p
+}
+
+// children returns the steps that create or delete the TrainJob's children.
+func children(o *observed, status *api.TrainJobStatus, stopping bool) []step {
+	ended := finished(status)
+	switch {
+	case stopping:
+		return []step{deleteJobSet{}, deleteSideObjects{}}
+	case ended && o.jobSetStays() && deadlineExceeded(status):
+		return []step{deleteJobSet{}} // nobody has told the JobSet
+	case !ended && startable(o):
+		return []step{create{}}
+	}
+	return nil
 }
 
 // tell has a TrainJob that waits told why, when it has waited long enough.
@@ -93,7 +104,18 @@ func (p *plan) tell(c *metav1.Condition, now time.Time) {
 
 // startable reports whether a TrainJob that was started has no JobSet yet, and is to have one.
 func startable(o *observed) bool {
-	return o.jobSet == nil && !o.failed && !o.suspended() && !forAnotherTrainer(o.job)
+	return o.jobSet == nil && !o.failed && !o.suspended() && hasQuota(o) && !forAnotherTrainer(o.job)
+}
+
+// hasQuota reports whether the pods of a started TrainJob have quota, if they need any. One whose Workload has lost it
+// is to be suspended; that the API server rejects this, too, gets it no pods.
+func hasQuota(o *observed) bool {
+	wl := o.workload
+	if wl == nil || admission.IsNeutral(overrides.Bundled.Own(o.job)) {
+		return true // Kueue doesn't manage it, or the integration has failed
+	}
+	return workload.IsAdmitted(wl) && workload.IsActive(wl) && !workloadevict.IsEvicted(wl) &&
+		!workloadfinish.IsFinished(wl)
 }
 
 // differs reports whether a status differs from what is written.

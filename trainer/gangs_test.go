@@ -184,13 +184,13 @@ func TestGangsThatFail(t *testing.T) {
 	cases := map[string]struct {
 		reason, request string
 		change          func(*harness)
-		sent            string
+		first, then     string // what is sent while the status can't be written, and afterwards
 	}{
 		"a stop": {"it is stopped", "list PodGroup", func(h *harness) {
 			h.edit("job",
 				func(j *api.TrainJob) { j.Spec.Suspend = ptr.To(true) })
 		},
-			"patch TrainJob/status, delete JobSet"},
+			"patch TrainJob/status, delete JobSet", ""},
 		"pods unread": {"an end is told", "list Pod", func(h *harness) {
 			js := &jobset.JobSet{}
 			h.get(js, "job")
@@ -198,7 +198,7 @@ func TestGangsThatFail(t *testing.T) {
 			if err := h.store.Status().Update(h.t.Context(), js); err != nil {
 				h.t.Fatal(err)
 			}
-		}, "patch TrainJob/status"},
+		}, "patch TrainJob/status", "patch TrainJob/status"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -216,12 +216,14 @@ func TestGangsThatFail(t *testing.T) {
 				}
 			}
 			delete(h.fail, statusPatch)
-			h.requests()
+			if got := kinds(h.requests()); got != c.first {
+				t.Errorf("%s: sent %q, want %q", c.reason, got, c.first)
+			}
 			if _, err := h.try("job", false); err == nil || !strings.Contains(err.Error(), "down") {
 				t.Errorf("the error is passed on: got %v", err)
 			}
-			if got := kinds(h.requests()); got != c.sent {
-				t.Errorf("%s: sent %q, want %q", c.reason, got, c.sent)
+			if got := kinds(h.requests()); got != c.then {
+				t.Errorf("%s: sent %q, want %q", c.reason, got, c.then)
 			}
 		})
 	}

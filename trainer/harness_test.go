@@ -29,14 +29,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
-	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	kueueindexer "sigs.k8s.io/kueue/pkg/controller/core/indexer"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
@@ -142,11 +140,11 @@ func (h *harness) construct(o options) {
 	})
 	reconciler := NewReconciler(Config{
 		Client: cached, Reader: live, Store: store.New(cached, live, h.clock, true), Builder: builder, Gangs: gangs,
-		Recorder: h.recorder, Clock: h.clock,
+		Recorder: h.recorder, Clock: h.clock, Limits: o.limits,
 	})
 	hooks := NewWebhook(WebhookConfig{
 		Client: cached, Live: live, Builder: builder, Clock: h.clock, Limits: o.limits,
-		Reader: review.Reader{Decoder: webhookadmission.NewDecoder(h.store.Scheme()), Trusted: []string{"signalbox"}},
+		Reader: testReader(h.store.Scheme()),
 	})
 	served := &hookServer{paths: map[string]*webhook.Admission{}}
 	indexer := indexerFunc(func(field string, of client.IndexerFunc) { h.indexes[field] = of })

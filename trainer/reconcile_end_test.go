@@ -112,9 +112,8 @@ func TestRestart(t *testing.T) {
 	h.requests()
 	h.edit("job", func(j *api.TrainJob) { j.Spec.Suspend = ptr.To(true) })
 	h.reconcile("job")
-	h.wantRequests("it stops", "patch TrainJob/status job", "delete Secret job-mpi-ssh-auth",
-		"delete ConfigMap job-mpi-hostfile uid",
-		"delete JobSet job foreground uid version")
+	h.wantRequests("it stops", "patch TrainJob/status job", "delete JobSet job foreground uid version",
+		"delete Secret job-mpi-ssh-auth", "delete ConfigMap job-mpi-hostfile uid")
 	h.reconcile("job")
 	h.wantRequests("its pods are ending")
 	h.edit("job", func(j *api.TrainJob) { j.Spec.Suspend = ptr.To(false) })

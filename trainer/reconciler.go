@@ -18,6 +18,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
@@ -40,6 +41,7 @@ type Config struct {
 	Gangs    *gang.Gangs
 	Recorder kevents.EventRecorder
 	Clock    clock.Clock
+	Limits   overrides.Limits
 }
 
 // Reconciler creates the children of TrainJobs that were started, deletes those of TrainJobs that were stopped, and
@@ -52,7 +54,13 @@ type Reconciler struct {
 	gangs    *gang.Gangs
 	recorder *events.Recorder
 	clock    clock.Clock
+	limits   overrides.Limits
 
+	statuses
+}
+
+// statuses is what a Reconciler remembers of statuses. It can be lost.
+type statuses struct {
 	mu sync.Mutex
 	// pending is the TrainJobs whose status differs from what is written.
 	pending map[types.NamespacedName]pendingStatus
@@ -70,8 +78,8 @@ type pendingStatus struct {
 func NewReconciler(config Config) *Reconciler {
 	return &Reconciler{
 		client: config.Client, reader: config.Reader, store: config.Store, builder: config.Builder, gangs: config.Gangs,
-		recorder: events.NewRecorder(config.Recorder), clock: config.Clock,
-		pending: map[types.NamespacedName]pendingStatus{}, waiting: newWaitings(),
+		recorder: events.NewRecorder(config.Recorder), clock: config.Clock, limits: config.Limits,
+		statuses: statuses{pending: map[types.NamespacedName]pendingStatus{}, waiting: newWaitings()},
 	}
 }
 

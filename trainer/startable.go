@@ -4,26 +4,20 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 	"weak"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -45,13 +39,6 @@ const (
 	ReasonTooLarge = "TooLarge"
 )
 
-// After which times a TrainJob is looked at again whose name is taken, or whose JobSet is refused: nothing tells when
-// that changes.
-const (
-	takenRetry   = 10 * time.Second
-	refusedRetry = time.Minute
-)
-
 // unansweredRetry is after which time the API server is asked again that could not say whether it takes a JobSet:
 // without a webhook of JobSet or Kueue, say.
 const unansweredRetry = 5 * time.Second
@@ -65,8 +52,8 @@ type Startable struct {
 	builder *Builder
 	gangs   *gang.Gangs
 	clock   clock.PassiveClock
-	// verdicts are what the API server has said of the JobSets of a shape, by what TrainJobs of that shape run. Of a burst
-	// of them, one asks.
+	// verdicts are what the API server has said of the JobSets of a shape, by what TrainJobs of that shape run. Of a
+	// burst of them, one asks.
 	verdicts *lru.Cache
 	asking   singleflight.Group
 }
@@ -136,110 +123,6 @@ func checkRoom(job *api.TrainJob, pin int) error {
 			store.Describe(job), pin, store.PinAnnotation, limit)}
 	}
 	return nil
-}
-
-// checkNames refuses a TrainJob whose Jobs and pods would have names that are too long or not DNS labels (JobSet
-// v0.12.0's webhook).
-func checkNames(job *api.TrainJob, replicatedJobs []jobset.ReplicatedJob) error {
-	for i := range replicatedJobs {
-		rj := &replicatedJobs[i]
-		last := int64(max(ptr.Deref(rj.Template.Spec.Completions, overrides.PodsPerJob(rj)), 1) - 1)
-		name := fmt.Sprintf("%s-%s-%d-%d-abcde", job.Name, rj.Name, max(rj.Replicas, 1)-1, last)
-		if problems := validation.IsDNS1035Label(name); len(problems) > 0 {
-			return fmt.Errorf("metadata.name: %q would give pods of replicatedJob %q names such as %q, of %d characters: %s; "+
-				"create the TrainJob by a shorter name",
-				job.Name, rj.Name, name, len(name), strings.Join(problems, "; "))
-		}
-	}
-	return nil
-}
-
-// checkTaken refuses a TrainJob whose JobSet or Jobs would have the names of others'. Of two TrainJobs whose Jobs would
-// have the same name, the one that was created first keeps it: TrainJob "my" with replicatedJob "model-node", and
-// "my-model" with "node".
-func (s *Startable) checkTaken(ctx context.Context, job *api.TrainJob, replicatedJobs []jobset.ReplicatedJob) error {
-	key := client.ObjectKeyFromObject(job)
-	if js, err := s.jobSet(ctx, key); err != nil {
-		return err
-	} else if js != nil && !metav1.IsControlledBy(js, job) && js.DeletionTimestamp.IsZero() {
-		return taken("JobSet", key.Name)
-	}
-	for i := range replicatedJobs {
-		whole := job.Name + "-" + replicatedJobs[i].Name
-		for at := range whole {
-			if whole[at] != '-' || at == len(job.Name) {
-				continue
-			}
-			if err := s.checkSplit(ctx, job, whole[:at], whole[at+1:]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// checkSplit rejects a TrainJob whose Job has the name of the other's: the TrainJob with the ReplicatedJob.
-func (s *Startable) checkSplit(ctx context.Context, job *api.TrainJob, name, replicatedJob string) error {
-	other := client.ObjectKey{Namespace: job.Namespace, Name: name}
-	js, err := s.jobSet(ctx, other)
-	if err != nil {
-		return err
-	}
-	if js != nil && hasReplicatedJob(js.Spec.ReplicatedJobs, replicatedJob) {
-		return taken("Job of JobSet "+name, name+"-"+replicatedJob+"-0")
-	}
-	first, err := s.isFirst(ctx, job, other, replicatedJob)
-	if err != nil {
-		return err
-	}
-	if first {
-		return taken("Job of TrainJob "+name, name+"-"+replicatedJob+"-0")
-	}
-	return nil
-}
-
-func hasReplicatedJob(replicatedJobs []jobset.ReplicatedJob, name string) bool {
-	return slices.ContainsFunc(replicatedJobs, func(rj jobset.ReplicatedJob) bool { return rj.Name == name })
-}
-
-// isFirst reports whether there is an unfinished TrainJob that was created before job and whose runtime has the
-// ReplicatedJob.
-func (s *Startable) isFirst(
-	ctx context.Context, job *api.TrainJob, other client.ObjectKey, replicatedJob string,
-) (bool, error) {
-	var there api.TrainJob
-	if err := s.client.Get(ctx, other, &there); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	later := job.CreationTimestamp.Before(&there.CreationTimestamp) ||
-		job.CreationTimestamp.Equal(&there.CreationTimestamp) && job.UID < there.UID
-	if later || trainjobutil.IsTrainJobFinished(there.Upstream()) {
-		return false, nil
-	}
-	runtime, err := store.Pinned(&there)
-	if err == nil && runtime == nil {
-		var live *store.Runtime
-		if live, err = store.LiveRuntime(ctx, s.client, &there); live != nil {
-			runtime = &live.Spec
-		}
-	}
-	if err != nil || runtime == nil {
-		return false, nil // it can't start itself
-	}
-	return hasReplicatedJob(runtime.Template.Spec.ReplicatedJobs, replicatedJob), nil
-}
-
-func taken(what, name string) error {
-	return &admission.BlockedError{Reason: ReasonNameTaken, RetryAfter: takenRetry, Err: fmt.Errorf(
-		"there is a %s %q already that is not the TrainJob's; delete it, or create the TrainJob by another name", what, name)}
-}
-
-func (s *Startable) jobSet(ctx context.Context, key client.ObjectKey) (*jobset.JobSet, error) {
-	var js jobset.JobSet
-	if err := s.client.Get(ctx, key, &js, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	return &js, nil
 }
 
 // judge returns what the API server says of the JobSet of a TrainJob. It is asked once for each shape: TrainJobs that

@@ -2,8 +2,10 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,14 +20,23 @@ type step interface {
 	do(ctx context.Context, r *Reconciler, o *observed) error
 }
 
-// carryOut carries steps out in their order, until one fails.
+// carryOut carries steps out in their order. None depends on another: a status that can't be written keeps no JobSet
+// from being deleted. A conflict is returned only if nothing worse has happened.
 func (r *Reconciler) carryOut(ctx context.Context, o *observed, steps []step) error {
+	var conflict error
+	var failures []error
 	for _, s := range steps {
-		if err := s.do(ctx, r, o); err != nil {
-			return err
+		switch err := s.do(ctx, r, o); {
+		case apierrors.IsConflict(err):
+			conflict = err
+		case err != nil:
+			failures = append(failures, err)
 		}
 	}
-	return nil
+	if len(failures) > 0 {
+		return errors.Join(failures...)
+	}
+	return conflict
 }
 
 // writeStatus writes the status.

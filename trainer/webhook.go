@@ -81,11 +81,11 @@ func (w *Webhook) Register(mgr ctrl.Manager) error {
 	if err := trainerapi.AddToScheme(theirs); err != nil {
 		return err
 	}
-	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainingruntime", webhookadmission.WithValidator(theirs,
-		unlessDisabled[*trainerapi.TrainingRuntime]{&webhooks.TrainingRuntimeValidator{}}))
+	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainingruntime", w.measured(webhookadmission.WithValidator(
+		theirs, unlessDisabled[*trainerapi.TrainingRuntime]{&webhooks.TrainingRuntimeValidator{}})))
 	server.Register("/validate-trainer-kubeflow-org-v1alpha1-clustertrainingruntime",
-		webhookadmission.WithValidator(theirs,
-			unlessDisabled[*trainerapi.ClusterTrainingRuntime]{&webhooks.ClusterTrainingRuntimeValidator{}}))
+		w.measured(webhookadmission.WithValidator(
+			theirs, unlessDisabled[*trainerapi.ClusterTrainingRuntime]{&webhooks.ClusterTrainingRuntimeValidator{}})))
 	return nil
 }
 

@@ -24,8 +24,15 @@ func testWebhook(t testing.TB) *Webhook {
 	return NewWebhook(WebhookConfig{
 		Client: c, Live: c, Builder: testBuilder(t, c), Clock: clock.RealClock{},
 		Limits: overrides.Limits{Pods: 5000, SpecBytes: 1 << 20, Elements: 1 << 20, GracePeriodSeconds: 3600},
-		Reader: review.Reader{Decoder: webhookadmission.NewDecoder(c.Scheme()), Trusted: []string{"signalbox"}},
+		Reader: testReader(c.Scheme()),
 	})
+}
+
+func testReader(scheme *runtime.Scheme) review.Reader {
+	return review.Reader{
+		Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{"signalbox"},
+		Limits: review.LimitsFor(256<<10, 1000),
+	}
 }
 
 func TestWebhookOnRequests(t *testing.T) {

@@ -142,7 +142,7 @@ func (s *session) stopped(ctx context.Context, job *api.TrainJob) (bool, error) 
 		return false, err
 	}
 	if wl != nil {
-		return !workload.IsActive(wl) || isFinished(wl), nil
+		return !workload.IsActive(wl) || workload.IsOnHold(wl) || isFinished(wl), nil
 	}
 	var pods corev1.PodList
 	if err := s.client.List(ctx, &pods, client.InNamespace(job.Namespace),

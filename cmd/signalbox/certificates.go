@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -17,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/review"
 )
 
 // rotateCertificates lets the leader keep the certificates of the webhooks.
@@ -48,6 +51,28 @@ type whenMounted struct {
 	certDir string
 	// leaving is set when the process is asked to end.
 	leaving *atomic.Bool
+	guard   *review.Guard
+}
+
+// newWebhookServer returns the server of the webhooks.
+func newWebhookServer(config *configapi.Webhook) (webhook.Server, error) {
+	options := webhook.Options{Host: config.Host, Port: config.Port, CertDir: config.CertDir}
+	if config.ClientCAFile != "" {
+		pem, err := os.ReadFile(config.ClientCAFile)
+		if err != nil {
+			return nil, fmt.Errorf("webhook.clientCAFile: %w", err)
+		}
+		clients := x509.NewCertPool()
+		if !clients.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("webhook.clientCAFile: %s has no certificate in PEM", config.ClientCAFile)
+		}
+		options.TLSOpts = append(options.TLSOpts, func(c *tls.Config) {
+			c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, clients
+		})
+	}
+	return whenMounted{
+		Server: webhook.NewServer(options), certDir: config.CertDir, leaving: new(atomic.Bool), guard: review.NewGuard(),
+	}, nil
 }
 
 // leaveTime is for how long webhooks are served after the process was asked to end. The API server keeps connections
@@ -57,11 +82,12 @@ const leaveTime = 2 * time.Second
 
 // Register implements webhook.Server.
 func (s whenMounted) Register(path string, hook http.Handler) {
+	guarded := s.guard.Wrap(hook)
 	s.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.leaving.Load() {
 			w.Header().Set("Connection", "close")
 		}
-		hook.ServeHTTP(w, r)
+		guarded.ServeHTTP(w, r)
 	}))
 }
 

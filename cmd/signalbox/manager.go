@@ -1,8 +1,6 @@
 package main
 
 import (
-	"sync/atomic"
-
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -17,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -49,24 +46,29 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 	if err != nil {
 		return nil, err
 	}
+	webhooks, err := newWebhookServer(&config.Webhook)
+	if err != nil {
+		return nil, err
+	}
 	shared := store.NewShared()
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme:                 scheme,
 		Metrics:                metricsOptions(config.Metrics),
 		HealthProbeBindAddress: config.Health.BindAddress,
 		PprofBindAddress:       config.Pprof.BindAddress,
-		WebhookServer: whenMounted{
-			Server: webhook.NewServer(webhook.Options{
-				Host: config.Webhook.Host, Port: config.Webhook.Port, CertDir: config.Webhook.CertDir,
-			}),
-			certDir: config.Webhook.CertDir, leaving: new(atomic.Bool),
+		WebhookServer:          webhooks,
+		Client: client.Options{
+			Cache: &client.CacheOptions{DisableFor: integration.Uncached(&config.Kueue)},
 		},
 		LeaderElection:                *config.LeaderElection.Enabled,
 		LeaderElectionID:              leaderElectionID,
 		LeaderElectionNamespace:       config.LeaderElection.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		Cache: cache.Options{
-			DefaultTransform: cache.TransformStripManagedFields(),
+			// A read of a kind that isn't watched would begin a watch, and wait for it: for ever, where the API server
+			// doesn't let it. Whatever a request or an owner reference may name is read from the API server instead.
+			ReaderFailOnMissingInformer: true,
+			DefaultTransform:            cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Pod{}:                 pods,
 				&api.TrainJob{}:               {Transform: cachedTrainJob(shared)},

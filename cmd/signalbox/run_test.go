@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/review"
 )
 
 // freeAddress returns an address on loopback that nobody listens on.
@@ -271,7 +272,7 @@ func TestRunFails(t *testing.T) {
 func TestWebhooksAreLeft(t *testing.T) {
 	address, port := freeAddress(t)
 	certDir := certificates(t)
-	s := whenMounted{certDir: certDir, leaving: new(atomic.Bool),
+	s := whenMounted{certDir: certDir, leaving: new(atomic.Bool), guard: review.NewGuard(),
 		Server: webhook.NewServer(webhook.Options{Host: "127.0.0.1", Port: port, CertDir: certDir})}
 	s.Register("/a", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
 	ctx, stop := context.WithCancel(t.Context())
@@ -279,7 +280,7 @@ func TestWebhooksAreLeft(t *testing.T) {
 	go func() { ended <- s.Start(ctx) }()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	ask := func(context.Context) (closes bool, err error) {
-		response, err := client.Get("https://" + address + "/a")
+		response, err := client.Post("https://"+address+"/a", "application/json", strings.NewReader("{}"))
 		if err != nil {
 			return false, err
 		}

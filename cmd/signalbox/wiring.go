@@ -45,9 +45,11 @@ func newAssembly(
 	ctx context.Context, mgr ctrl.Manager, clients kubernetes.Interface, config *configapi.Configuration, self string,
 ) *assembly {
 	recorder := newRecorder(ctx, mgr, clients)
+	kept := store.New(mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, *config.Trainer.Enabled)
+	kept.Pods.MaxGraceSeconds = config.Limits.TerminationGracePeriodSeconds
 	return &assembly{
 		mgr: mgr, clients: clients, config: config, recorder: recorder,
-		store:      store.New(mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, *config.Trainer.Enabled),
+		store:      kept,
 		gangs:      newGangs(ctx, mgr, clients, recorder, config.Trainer.GangScheduling),
 		limits:     limitsOf(config.Limits),
 		identities: append([]string{self}, config.Kueue.Identities...),
@@ -92,8 +94,7 @@ func (a *assembly) add(ctx context.Context, found found) error {
 	if err := reconciler.SetupWithManager(ctx, a.mgr, a.config.Concurrency, next); err != nil {
 		return err
 	}
-	decoder := webhookadmission.NewDecoder(a.mgr.GetScheme())
-	integration.NewWebhook(reconciler, decoder, a.identities).Register(a.mgr)
+	integration.NewWebhook(reconciler, a.reader()).Register(a.mgr)
 	kueuemetrics.Register()
 	return nil
 }
@@ -115,17 +116,24 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 	}
 	reconciler := trainer.NewReconciler(trainer.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Builder: builder, Gangs: a.gangs,
-		Recorder: a.recorder, Clock: clock.RealClock{},
+		Recorder: a.recorder, Clock: clock.RealClock{}, Limits: a.limits,
 	})
 	startable := trainer.NewStartable(trainer.StartableConfig{
 		Client: a.mgr.GetClient(), Builder: builder, Gangs: a.gangs, Clock: clock.RealClock{},
 	})
 	webhook := trainer.NewWebhook(trainer.WebhookConfig{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,
-		Reader: review.Reader{Decoder: webhookadmission.NewDecoder(a.mgr.GetScheme()), Trusted: a.identities},
-		Clock:  clock.RealClock{}, Limits: a.limits,
+		Reader: a.reader(), Clock: clock.RealClock{}, Limits: a.limits,
 	})
 	return reconciler, startable, webhook.Register(a.mgr)
+}
+
+// reader returns what the webhooks read requests with.
+func (a *assembly) reader() review.Reader {
+	return review.Reader{
+		Decoder: webhookadmission.NewDecoder(a.mgr.GetScheme()), Trusted: a.identities,
+		Limits: review.LimitsFor(a.config.Limits.SpecBytes, a.config.Limits.Elements),
+	}
 }
 
 // pluginClient returns the client of Trainer's plugins, without a cache: they read a Secret or a pod group now and

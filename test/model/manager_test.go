@@ -78,6 +78,7 @@ func (w *world) start() {
 	must(err)
 	m.trainer = trainer.NewReconciler(trainer.Config{
 		Client: cached, Reader: live, Store: kept, Builder: builder, Gangs: gangs, Recorder: recorder, Clock: w.clock,
+		Limits: limits(),
 	})
 	w.manager = m
 }

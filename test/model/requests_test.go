@@ -63,12 +63,14 @@ type chain struct {
 func newChain() *chain {
 	w := newWorld()
 	s := server{served: &served{handlers: map[string]*webhookadmission.Webhook{}}}
-	decoder := webhookadmission.NewDecoder(scheme)
-	integration.NewWebhook(w.manager.integration, decoder, []string{self}).Register(s)
+	reader := review.Reader{
+		Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{self}, Limits: review.LimitsFor(256<<10, 1000),
+	}
+	integration.NewWebhook(w.manager.integration, reader).Register(s)
 	builder, err := trainer.NewBuilder(context.Background(), w.store, &trainerconfig.Configuration{})
 	must(err)
 	must(trainer.NewWebhook(trainer.WebhookConfig{
-		Client: w.store, Live: w.store, Builder: builder, Reader: review.Reader{Decoder: decoder, Trusted: []string{self}},
+		Client: w.store, Live: w.store, Builder: builder, Reader: reader,
 		Clock: w.clock, Limits: limits(),
 	}).Register(s))
 	of := func(paths ...string) (all []*webhookadmission.Webhook) {

@@ -100,15 +100,14 @@ type Loss struct {
 	// restarts is how often the TrainJob was restarted after a loss.
 	Restarts int32 `json:"restarts"`
 
-	// restarting is set if the JobSet has failed and the TrainJob is restarted. It isn't omitted where it is false: status
-	// is written by merge patches, which would leave it as it was.
-	// +optional
+	// restarting is set if the JobSet has failed and the TrainJob is restarted. It isn't omitted where it is false:
+	// status is written by merge patches, which would leave it as it was. +optional
 	Restarting bool `json:"restarting"`
 }
 
 const (
 	// StopAnnotation on a TrainJob, with any value, stops it: its pods end, its quota is released, and its Workload is
-	// deactivated until the annotation is removed. It is for users who may change TrainJobs and not Workloads.
+	// on hold until the annotation is removed. It is for users who may change TrainJobs and not Workloads.
 	StopAnnotation = "signalbox.dev/stop"
 	// RestartsAnnotation on a TrainJob limits how often it is restarted after its JobSet has failed and pods were lost
 	// with their nodes: a whole number, 0 for never. Other failures don't count. Default DefaultRestarts.

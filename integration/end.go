@@ -1,0 +1,169 @@
+package integration
+
+import (
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	"github.com/signalbox-dev/signalbox/events"
+)
+
+// release returns the steps that free the quota of a TrainJob that has ended, or that Kueue doesn't manage any more.
+// They wait for its pods, and for nothing else: neither its queue label nor its namespace's labels matter, nor its
+// Workload's.
+func release(o *observed) []step {
+	if o.active() {
+		return nil
+	}
+	var steps []step
+	for _, wl := range o.workloads.own {
+		switch end := endOf(o.job); {
+		case workloadfinish.IsFinished(wl):
+		case end != nil:
+			steps = append(steps, declareEnd(wl, end), remember{func(r *record) { r.finished = o.now }},
+				tell{events.FinishedWorkload.Of(workload.Key(wl))})
+		case wl.DeletionTimestamp.IsZero():
+			steps = append(steps, deleteWorkload{workload: wl})
+		case finalized(wl):
+			steps = append(steps, releaseWorkload{wl})
+		}
+	}
+	return append(steps, freeKept(o)...)
+}
+
+// declareEnd returns the step that declares the end of a TrainJob, or of its JobSet, to Kueue.
+func declareEnd(wl *kueue.Workload, end *metav1.Condition) step {
+	reason := kueue.WorkloadFinishedReasonSucceeded
+	if end.Type == trainerapi.TrainJobFailed || end.Type == string(jobset.JobSetFailed) {
+		reason = kueue.WorkloadFinishedReasonFailed
+	}
+	return finishWorkload{wl, reason, end.Message}
+}
+
+// unwrittenAfter is how long after the end of its JobSet a TrainJob's quota is free although its Trainer hasn't written
+// the end: it may be unable to.
+const unwrittenAfter = time.Minute
+
+// unwrittenEnd returns what follows for a TrainJob whose JobSet has ended, and whose Trainer hasn't written that. A
+// Trainer that restarts it after a loss suspends it before.
+func unwrittenEnd(o *observed) declaration {
+	end := jobSetEnd(o.jobSet)
+	if o.stage != stageRunning || end == nil {
+		return declaration{}
+	}
+	if wait := unwrittenAfter - o.now.Sub(end.LastTransitionTime.Time); wait > 0 {
+		return declaration{again: wait}
+	}
+	d := declaration{all: o.left.over}
+	for _, wl := range o.workloads.own {
+		if o.left.over && holdsQuota(wl) {
+			d.release = append(d.release, declareEnd(wl, end), tell{events.EndNotWritten.Of(o.jobSet.Name)})
+		}
+	}
+	return d
+}
+
+// jobSetEnd returns the condition by which JobSet declares an end; nil if it hasn't.
+func jobSetEnd(js *jobset.JobSet) *metav1.Condition {
+	if js == nil {
+		return nil
+	}
+	for _, name := range []jobset.JobSetConditionType{jobset.JobSetCompleted, jobset.JobSetFailed} {
+		c := apimeta.FindStatusCondition(js.Status.Conditions, string(name))
+		if c != nil && c.Status == metav1.ConditionTrue {
+			return c
+		}
+	}
+	return nil
+}
+
+// declaration says whether the end of a TrainJob has been declared to Kueue.
+type declaration struct {
+	all     bool // nothing is left for jobframework
+	release []step
+	again   time.Duration
+}
+
+// finishedSeen bounds how long the cache may take to have the end of a Workload that this process has declared.
+const finishedSeen = 10 * time.Second
+
+// declaredLeft returns for how long a declaration that the cache doesn't have counts. The cache never gets it if Kueue
+// v0.19.2, from a stale cache, overwrites the conditions: then the end is declared again.
+func declaredLeft(o *observed) time.Duration {
+	if !o.ended() {
+		return 0
+	}
+	return finishedSeen - o.now.Sub(o.memory.finished)
+}
+
+// declared decides whether the TrainJob's end has been declared, so that no later event repeats it, and which
+// finalizers are to be removed.
+func declared(o *observed) (d declaration) {
+	ended := o.stage == stageEnded
+	if !ended && o.stage != stageSuspended {
+		return d
+	}
+	left := declaredLeft(o)
+	if len(o.workloads.own)+len(o.workloads.earlier) == 0 {
+		return declaration{all: ended && left > 0}
+	}
+	if len(o.workloads.earlier) > 0 && left <= 0 {
+		return declaration{}
+	}
+	d.all = true
+	for _, wl := range o.workloads.own {
+		one := declaredBy(o, wl, left)
+		if !one.all {
+			return declaration{}
+		}
+		d.release = append(d.release, one.release...)
+		if one.again > 0 {
+			d.again = one.again
+		}
+	}
+	return d
+}
+
+// declaredBy decides the same for one Workload of the TrainJob. left is for how long a declaration counts that the
+// cache doesn't have.
+func declaredBy(o *observed, wl *kueue.Workload, left time.Duration) declaration {
+	switch {
+	case !workloadfinish.IsFinished(wl):
+		return declaration{all: left > 0, again: left}
+	case !finalized(wl):
+		return declaration{all: true}
+	case o.stage != stageEnded:
+		return declaration{} // jobframework removes it
+	}
+	if wait := releaseWait(o, wl); wait > 0 {
+		return declaration{all: true, again: wait}
+	}
+	return declaration{all: true, release: []step{releaseWorkload{wl}}}
+}
+
+// releaseAtLeast is for how long after its end a Workload keeps its finalizer. For as long after its start, a manager
+// removes no finalizers: it doesn't know yet how many other TrainJobs there are, and starts what was admitted
+// meanwhile.
+const releaseAtLeast = time.Minute
+
+// releaseDelay returns for how long after its end a TrainJob's Workload keeps the finalizer, with so many others that
+// have not ended: a minute, and 200 ms for each of the others, at most ten minutes. Nobody waits for that write: it
+// follows the burst that the TrainJob was part of, or the deletion of the Workload.
+func releaseDelay(others int) time.Duration {
+	return min(releaseAtLeast+time.Duration(others)*200*time.Millisecond, 10*time.Minute)
+}
+
+// releaseWait returns how long a finished Workload still keeps its finalizer; 0 or less if it is due.
+func releaseWait(o *observed, wl *kueue.Workload) time.Duration {
+	if !wl.DeletionTimestamp.IsZero() {
+		return 0
+	}
+	ended := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished).LastTransitionTime
+	return max(releaseDelay(o.memory.unfinished)-o.now.Sub(ended.Time), releaseAtLeast-o.now.Sub(o.memory.since))
+}

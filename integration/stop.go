@@ -1,0 +1,110 @@
+package integration
+
+import (
+	"slices"
+
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// suspendsDeleted reports whether a TrainJob that is being deleted, and that a finalizer keeps, has to be suspended so
+// that its pods end.
+func suspendsDeleted(o *observed) bool {
+	return o.job.UID != "" && !o.suspended() && !o.ended() && !o.trainer.deletesJobSet() &&
+		o.jobSet != nil && o.jobSet.DeletionTimestamp.IsZero()
+}
+
+// afterDeletion returns the steps for a TrainJob that is deleted: they stop it, and free what others keep.
+func afterDeletion(o *observed) []step {
+	var steps []step
+	if !o.left.over && suspendsDeleted(o) {
+		steps = append(steps, suspend{reason: "the TrainJob is being deleted"})
+	}
+	steps = append(steps, unblockDeletion(o)...)
+	if o.left.over {
+		steps = append(steps, freeKept(o)...)
+	}
+	return steps
+}
+
+// stops returns the steps that stop a TrainJob, and that free its quota. They depend on nothing that jobframework does.
+func stops(o *observed) []step {
+	steps := slices.Concat(giveBack(o), deactivation(o), holding(o))
+	if len(steps) == 0 && o.stage == stageRunning && !o.memory.stopRejected.since.IsZero() {
+		return []step{remember{func(r *record) { r.stopRejected = rejection{} }}} // nothing stops it any more
+	}
+	return steps
+}
+
+// giveBack returns the steps that stop a blocked TrainJob that runs, and help one that can't stop.
+func giveBack(o *observed) []step {
+	switch {
+	case o.queue.blocked == nil || o.ended():
+		return nil
+	case !o.suspended():
+		return []step{suspend{reason: "it is blocked: " + o.queue.blocked.Reason}}
+	case o.queue.blocked.Reason == ReasonNoPods:
+		return o.trainer.stuck(o)
+	}
+	return append(unblockDeletion(o), freeKept(o)...)
+}
+
+// deactivating reports whether the Workload is to be deactivated when the last pod has ended, as an admin has asked
+// for.
+func deactivating(o *observed) bool {
+	wl := o.match()
+	return wl != nil && wl.Annotations[DeactivateAnnotation] != "" && workload.IsActive(wl) &&
+		!workloadfinish.IsFinished(wl)
+}
+
+// stoppedByUser reports whether a user has stopped the TrainJob. Its Workload is put on hold, and not deactivated:
+// spec.active is the admins', who may set it before, meanwhile and afterwards.
+func stoppedByUser(job *api.TrainJob) bool {
+	_, stopped := job.Annotations[api.StopAnnotation]
+	return stopped
+}
+
+// holding returns the steps that stop a TrainJob which its user has stopped, and keep it out of its queue. jobframework
+// puts a Workload with quota on hold (job.IsOnHold).
+func holding(o *observed) []step {
+	if !stoppedByUser(o.job) || o.ended() || o.standing != queued {
+		return nil
+	}
+	if !o.suspended() {
+		return []step{suspend{reason: "its user has stopped it", eviction: "StoppedByUser"}}
+	}
+	wl := o.match()
+	if wl == nil || workload.HasQuotaReservation(wl) || workload.IsOnHold(wl) || workloadfinish.IsFinished(wl) {
+		return nil
+	}
+	return []step{hold{wl}}
+}
+
+// reactivation returns the step that activates the Workload of a TrainJob that its user had stopped, and resumes, if a
+// Signalbox before v0.2 has deactivated it for that. What an admin has deactivated stays so.
+func reactivation(o *observed) []step {
+	wl := o.match()
+	if wl == nil || workload.IsActive(wl) || wl.Annotations[api.StopAnnotation] == "" || stoppedByUser(o.job) ||
+		workloadfinish.IsFinished(wl) || o.ended() {
+		return nil
+	}
+	return []step{activate{wl}}
+}
+
+// deactivation returns the step that stops a TrainJob whose Workload is to be deactivated, or deactivates that when the
+// last pod has ended.
+func deactivation(o *observed) []step {
+	switch {
+	case !deactivating(o):
+		return nil
+	case !o.suspended() && !o.ended():
+		return []step{suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated}}
+	case o.place.awaitsEnd() && o.active():
+		return nil
+	}
+	wl := o.match()
+	return []step{deactivate{wl}}
+}

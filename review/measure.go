@@ -1,0 +1,159 @@
+package review
+
+import (
+	"bytes"
+	"errors"
+	"iter"
+)
+
+// What a request costs is known from its text, before anything typed is decoded of it: `{}` is two bytes, and a volume
+// that it is decoded into takes hundreds.
+
+// maxDepth is how deeply JSON may be nested. Kubernetes' objects need less than thirty.
+const maxDepth = 200
+
+// errMalformed is about text that is no JSON. What decodes it says where.
+var errMalformed = errors.New("it is not JSON")
+
+// Elements returns how many elements the lists of a JSON text have in all. Text that isn't JSON, or that is nested more
+// deeply than 200 levels, is an error.
+func Elements(text []byte) (int, error) {
+	end, elements, err := value(text, space(text, 0))
+	if err == nil && space(text, end) != len(text) {
+		err = errMalformed
+	}
+	return elements, err
+}
+
+// Member returns the text of an object's member; nil if there is none, or if text is no object. Of several by the name
+// it is the last, which decoders take. A name with an escape isn't found.
+func Member(text []byte, path ...string) []byte {
+	for _, name := range path {
+		var found []byte
+		for key, member := range members(text) {
+			if string(key) == name {
+				found = member
+			}
+		}
+		text = found
+	}
+	return text
+}
+
+// members returns the members of a JSON object, as far as it is well-formed.
+func members(text []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(key, member []byte) bool) {
+		at := space(text, 0)
+		if at >= len(text) || text[at] != '{' {
+			return
+		}
+		for at = space(text, at+1); at < len(text) && text[at] == '"'; at = space(text, at+1) {
+			key, err := quoted(text, at)
+			if err != nil {
+				return
+			}
+			colon := space(text, key)
+			if colon >= len(text) || text[colon] != ':' {
+				return
+			}
+			begin := space(text, colon+1)
+			end, _, err := value(text, begin)
+			if err != nil || !yield(text[at+1:key-1], text[begin:end]) {
+				return
+			}
+			if at = space(text, end); at >= len(text) || text[at] != ',' {
+				return
+			}
+		}
+	}
+}
+
+// value returns the end of the JSON value at a place, and how many elements its lists have. It looks at brackets,
+// commas and strings alone: what is between them doesn't cost more when it is decoded.
+func value(text []byte, at int) (end, elements int, err error) {
+	open := brackets{}
+	for at < len(text) {
+		switch c := text[at]; c {
+		case '"':
+			at, err = quoted(text, at)
+		case '{', '[':
+			at = space(text, at+1)
+			if err = open.open(c); c == '[' && at < len(text) && text[at] != ']' {
+				elements++
+			}
+		case '}', ']':
+			at++
+			err = open.close(c)
+		case ',':
+			at++
+			if open.inList() {
+				elements++
+			}
+		default:
+			at = plain(text, at)
+		}
+		if err != nil || open.depth == 0 {
+			return at, elements, err
+		}
+	}
+	return 0, 0, errMalformed
+}
+
+// brackets are those that are open at a place.
+type brackets struct {
+	lists [maxDepth]bool
+	depth int
+}
+
+func (b *brackets) open(bracket byte) error {
+	if b.depth == maxDepth {
+		return errors.New("it is nested too deeply")
+	}
+	b.lists[b.depth] = bracket == '['
+	b.depth++
+	return nil
+}
+
+func (b *brackets) close(bracket byte) error {
+	if b.depth == 0 || b.lists[b.depth-1] != (bracket == ']') {
+		return errMalformed
+	}
+	b.depth--
+	return nil
+}
+
+func (b *brackets) inList() bool { return b.depth > 0 && b.lists[b.depth-1] }
+
+// quoted returns the end of the string at a place.
+func quoted(text []byte, at int) (end int, err error) {
+	for at++; at < len(text); at++ {
+		next := bytes.IndexAny(text[at:], `"\`)
+		if next < 0 {
+			break
+		}
+		if at += next; text[at] == '"' {
+			return at + 1, nil
+		}
+		at++ // what is escaped
+	}
+	return 0, errMalformed
+}
+
+// plain returns the end of a number, a name or white space; at the least one byte further.
+func plain(text []byte, at int) int {
+	for at++; at < len(text); at++ {
+		switch text[at] {
+		case '"', '{', '}', '[', ']', ',', ' ', '\t', '\n', '\r':
+			return at
+		}
+	}
+	return at
+}
+
+// space returns the place of the next byte that is no white space.
+func space(text []byte, at int) int {
+	for at < len(text) && (text[at] == ' ' || text[at] == '\t' || text[at] == '\n' || text[at] == '\r') {
+		at++
+	}
+	return at
+}
