@@ -66,8 +66,8 @@ var (
 	}
 	EndNotWritten = Event{
 		corev1.EventTypeWarning, "EndNotWritten", "Finishing",
-		"JobSet %s has ended, and the TrainJob's status doesn't say so for a minute; its quota is released. Read the log of " +
-			"the Trainer",
+		"JobSet %s has ended, and the TrainJob's status doesn't say so for a minute; its quota is released. Read the log " +
+			"of the Trainer",
 	}
 
 	ResourcesCreationFailed = Event{

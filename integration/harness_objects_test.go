@@ -93,7 +93,12 @@ func (h *harness) pod(js *jobset.JobSet) *corev1.Pod {
 // collect is the garbage collector's end of a JobSet and its Jobs.
 func (h *harness) collect(js *jobset.JobSet) {
 	h.t.Helper()
-	h.remove(js)
+	h.must(h.store.Get(h.t.Context(), client.ObjectKeyFromObject(js), js))
+	if len(js.Finalizers) > 0 {
+		js.Finalizers = nil
+		h.update(js)
+	}
+	h.must(client.IgnoreNotFound(h.store.Delete(h.t.Context(), js)))
 	h.must(h.store.DeleteAllOf(h.t.Context(), &batchv1.Job{}, client.InNamespace(js.Namespace),
 		client.MatchingLabels{jobset.JobSetUIDKey: string(js.UID)}))
 }
@@ -173,4 +178,14 @@ func jobOf() *batchv1.Job { return &batchv1.Job{} }
 func neutral(d overrides.Dialect, job *api.TrainJob) bool {
 	own := d.Own(job)
 	return own == nil || admission.IsNeutral(own)
+}
+
+var jobEnded = batchv1.JobCondition{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}
+
+func finishedOf(wl *kueue.Workload) *metav1.Condition {
+	return apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
+}
+
+func conditionOf(job *api.TrainJob, name string) *metav1.Condition {
+	return apimeta.FindStatusCondition(job.Status.Conditions, name)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -139,11 +140,27 @@ func (r *Reconciler) observeWorkloads(ctx context.Context, o *observed) error {
 			o.workloads.earlier = append(o.workloads.earlier, wl)
 		}
 	}
+	byAuthor(o.job, o.workloads.own)
 	if !holdQuota(o.workloads.earlier) {
 		return nil
 	}
 	o.workloads.earlierRuns, err = r.earlierRuns(ctx, o)
 	return err
+}
+
+// byAuthor sorts the Workloads of a TrainJob: the one that Signalbox has made comes first, by its name, and then the
+// older ones. Another client may have made one more, which must not stand for the TrainJob.
+func byAuthor(job *api.TrainJob, own []*kueue.Workload) {
+	made := jobframework.GetWorkloadNameForOwnerWithGVK(job.Name, job.UID, gvk)
+	slices.SortStableFunc(own, func(a, b *kueue.Workload) int {
+		switch made {
+		case a.Name:
+			return -1
+		case b.Name:
+			return 1
+		}
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
 }
 
 // observeChildren reads the JobSet and, of a TrainJob that stops or has ended, what is left of its pods.

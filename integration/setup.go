@@ -84,12 +84,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	return b.Complete(workers.bounded(r.both(next)))
 }
 
-// watchRead watches what is read from the cache and triggers no reconcile. The manager's cache reads nothing that isn't
-// watched.
+// watchRead watches what is read from the cache and triggers no reconcile, or is read by the webhooks too: those of a
+// replica that doesn't lead. The manager's cache reads nothing that isn't watched.
 func watchRead(ctx context.Context, informers cache.Informers) error {
 	for _, o := range []client.Object{
 		&corev1.Namespace{}, &kueue.LocalQueue{}, &kueue.ResourceFlavor{}, &kueue.WorkloadPriorityClass{},
-		&schedulingv1.PriorityClass{},
+		&schedulingv1.PriorityClass{}, &api.TrainingRuntime{}, &api.ClusterTrainingRuntime{}, &jobset.JobSet{},
 	} {
 		if _, err := informers.GetInformer(ctx, o, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watching %T: %w", o, err)

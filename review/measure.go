@@ -86,7 +86,7 @@ func value(text []byte, at int) (end, elements int, err error) {
 			err = open.close(c)
 		case ',':
 			at++
-			if open.inList() {
+			if err = open.comma(); open.inList() {
 				elements++
 			}
 		default:
@@ -119,6 +119,13 @@ func (b *brackets) close(bracket byte) error {
 		return errMalformed
 	}
 	b.depth--
+	return nil
+}
+
+func (b *brackets) comma() error {
+	if b.depth == 0 {
+		return errMalformed
+	}
 	return nil
 }
 

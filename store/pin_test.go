@@ -57,6 +57,8 @@ func TestPinnedRejects(t *testing.T) {
 		"no base64": "?", "empty": "", "no gzip": base64.StdEncoding.EncodeToString([]byte("text")),
 		"cut": whole[:len(whole)-8], "no JSON": packed(t, []byte("{")),
 		"too large": packed(t, bytes.Repeat([]byte(" "), maxPin+1)),
+		"many elements": packed(t, []byte(`{"template":{"spec":{"replicatedJobs":[`+strings.Repeat("{},", maxPinElements)+
+			`{}]}}}`)),
 	} {
 		_, err := Pinned(pinnedTo(pin))
 		if err == nil || !strings.Contains(err.Error(), "metadata.annotations[signalbox.dev/runtime]: ") ||

@@ -101,6 +101,12 @@ func TestPodsRunningNow(t *testing.T) {
 			jobOfSet("j", "a", func(j *batchv1.Job) {
 				j.OwnerReferences[0].APIVersion = "a/v1"
 			})}, nil, "", ""},
+		"no Job": {"the garbage collector has deleted that with its TrainJob", nil,
+			[]client.Object{podOf("p", "j", "a", terminating(3600))}, nil, "p", ""},
+		"no Job, for years": {"no pod of a TrainJob may take that long: its Job never existed", nil,
+			[]client.Object{podOf("p", "j", "a", terminating(3601))}, nil, "", ""},
+		"a Job, for years": {"its own Job shows whose it is", nil,
+			[]client.Object{podOf("p", "j", "a", terminating(3601)), jobOfSet("j", "a")}, nil, "p", ""},
 		"pods unread": {"that nothing runs isn't known", nil, nil, nil, "listing the pods: down", "list Pod"},
 		"Job unread": {"whose the pod is isn't known", nil, []client.Object{podOf("p", "j", "a")}, nil,
 			"reading Job j of pod p: down", "get Job"},
@@ -119,6 +125,7 @@ func TestPodsRunningNow(t *testing.T) {
 				}
 			}
 			p := NewPods(cache.api(), live.api())
+			p.MaxGraceSeconds = 3600
 			for range 2 { // the second by what it remembers of Jobs
 				pods, err := p.RunningNow(t.Context(), Owner{jobKey, "uid", c.own})
 				got := podNames(pods)
