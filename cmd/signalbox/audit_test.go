@@ -95,7 +95,8 @@ func TestPending(t *testing.T) {
 	cmd.SetOut(&out)
 	cmd.SetErr(&err)
 	printPending(cmd, lasting)
-	want := "pending, it has not lasted yet: no-quota: Pod a: it runs\npending, it has not lasted yet: no-quota: Pod b: it runs\n"
+	const pending = "pending, it has not lasted yet: no-quota: Pod "
+	want := pending + "a: it runs\n" + pending + "b: it runs\n"
 	if out.String() != "" || err.String() != want {
 		t.Errorf("got %q, %q, want nothing and %q", out.String(), err.String(), want)
 	}
