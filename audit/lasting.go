@@ -72,9 +72,10 @@ func (l *Lasting) Pending() map[Finding]time.Time {
 	return pending
 }
 
-// Once returns a done for Watcher.Run that ends it after at most two patiences, whatever the cluster does. It waits until
-// each finding of the first audit has lasted, is gone or starts again, and then once more for those that are pending at
-// that moment. Later ones don't prolong it: in a cluster whose pods come and go, one is always pending.
+// Once returns a done for Watcher.Run that ends it after at most twice the longer time of Lasting, whatever the cluster
+// does. It waits until each finding of the first audit has lasted, is gone or starts again, and then once more for
+// those that are pending at that moment. Later ones don't prolong it: in a cluster whose pods come and go, one is
+// always pending.
 func Once() func(audits int, pending map[Finding]time.Time) bool {
 	var awaited map[Finding]time.Time
 	last := false

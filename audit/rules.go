@@ -42,7 +42,8 @@ func (u usage) add(p podSetOf, pod *corev1.Pod) {
 	}
 }
 
-// auditPods finds pods that run without quota or on nodes of another flavor, and PodSets that use more than their quota.
+// auditPods finds pods that run without quota or on nodes of another flavor, and PodSets that use more than their
+// quota.
 func (s *snapshot) auditPods() []Finding {
 	var findings []Finding
 	used := usage{}

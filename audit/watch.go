@@ -34,11 +34,11 @@ type Watcher struct {
 	answersWithin time.Duration
 }
 
-// answersWithin is Watcher.answersWithin, unless a test changes it, and how long a single answer may take.
+// answersWithin is Watcher.answersWithin outside of tests, and how long one response may take.
 const answersWithin = 5 * time.Minute
 
-// NewWatcher returns a Watcher of the pods and Jobs of JobSets, and of all TrainJobs, Workloads, JobSets, ResourceFlavors
-// and nodes. The scheme must have their kinds.
+// NewWatcher returns a Watcher of the pods and Jobs of JobSets, and of all TrainJobs, Workloads, JobSets,
+// ResourceFlavors and nodes. The scheme must have their kinds.
 func NewWatcher(config *rest.Config, scheme *runtime.Scheme) (*Watcher, error) {
 	named, err := labels.NewRequirement(jobset.JobSetNameKey, selection.Exists, nil)
 	if err != nil {
@@ -46,8 +46,8 @@ func NewWatcher(config *rest.Config, scheme *runtime.Scheme) (*Watcher, error) {
 	}
 	ofJobSets := labels.NewSelector().Add(*named)
 	only := cache.ByObject{Label: ofJobSets}
-	// Requests of the cache have no timeout, because watches are among them. An API server that never answers must not
-	// keep discovery waiting.
+	// The cache's requests have no timeout, because watches are among them. Discovery has one, so that an API server
+	// that doesn't respond doesn't block it forever.
 	limited := rest.CopyConfig(config)
 	limited.Timeout = answersWithin
 	live, err := client.New(limited, client.Options{Scheme: scheme})

@@ -257,7 +257,8 @@ func TestObjects(t *testing.T) {
 	kept, err := onlyLabels(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1",
 		Labels: node.Labels, Annotations: map[string]string{"a": "b"}}})
 	n, ok := kept.(*metav1.PartialObjectMetadata)
-	if err != nil || !ok || n.Annotations != nil || n.Labels["gpu"] != "h100" || n.Name != "n" || n.ResourceVersion != "1" {
+	if err != nil || !ok || n.Annotations != nil || n.Labels["gpu"] != "h100" || n.Name != "n" ||
+		n.ResourceVersion != "1" {
 		t.Errorf("got %+v, %v", kept, err)
 	}
 	if kept, err := onlyLabels("a mark"); err != nil || kept != "a mark" {

@@ -32,10 +32,13 @@ func TestAudit(t *testing.T) {
 		"labels":{"jobset.sigs.k8s.io/jobset-name":"job"},"ownerReferences":[{"apiVersion":"batch/v1","kind":"Job",
 		"name":"job-node-0","uid":"j","controller":true}]},"spec":{"nodeName":"n","containers":[{"name":"c"}]},
 		"status":{"phase":"Running"}}`
+	var errs bytes.Buffer
 	run := func(t *testing.T) (string, error) {
 		var out bytes.Buffer
+		errs.Reset()
 		cmd := command()
 		cmd.SetOut(&out)
+		cmd.SetErr(&errs)
 		cmd.SetArgs([]string{"audit", "--for", "0s", "--idle", "0s"})
 		err := cmd.ExecuteContext(t.Context())
 		return out.String(), err
@@ -44,6 +47,19 @@ func TestAudit(t *testing.T) {
 		newServer(t)
 		if out, err := run(t); err != nil || out != "nothing found\n" {
 			t.Errorf("got %q, %v", out, err)
+		}
+	})
+	t.Run("what is never confirmed", func(t *testing.T) {
+		s := newServer(t)
+		s.stale = true
+		s.lists["/apis/trainer.kubeflow.org/v1alpha1/trainjobs"] = []string{trainJob}
+		s.lists["/apis/jobset.x-k8s.io/v1alpha2/jobsets"] = []string{jobSet}
+		s.lists["/apis/batch/v1/jobs"] = []string{job}
+		s.lists["/api/v1/pods"] = []string{pod}
+		out, err := run(t)
+		if err != nil || out != "nothing found\n" ||
+			!strings.Contains(errs.String(), "pending, it has not lasted yet: no-quota: Pod ns/pod: it runs") {
+			t.Errorf("it ends, and says so: got %q, %q, %v", out, errs.String(), err)
 		}
 	})
 	t.Run("a pod without quota", func(t *testing.T) {
