@@ -46,7 +46,9 @@ func (s *stand) read(url, token string) (text string, status int) {
 	}
 	defer response.Body.Close()
 	content, err := io.ReadAll(response.Body)
-	s.must(err)
+	if err != nil { // a TLS server answers HTTP, and closes the connection before it has read the request
+		return err.Error(), response.StatusCode
+	}
 	return string(content), response.StatusCode
 }
 
