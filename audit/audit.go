@@ -1,6 +1,6 @@
 // Package audit compares what runs with what was admitted. It doesn't rely on Signalbox's own decisions: it follows the
-// owners of each pod by their UIDs, and compares what the pods request with what Kueue counted. It reads labels only of
-// pods whose owners are gone. Look is a pure function of objects.
+// owners of each pod by their UIDs, and compares what the pods request, and the nodes that they run on, with what Kueue
+// assigned. It reads labels only of pods whose owners are gone. Look is a pure function of objects.
 package audit
 
 import (
@@ -10,6 +10,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -30,6 +31,8 @@ const (
 	Idle Rule = "quota-for-nothing"
 	// Altered: a Job differs from the JobSet that created it, in its number of pods or in their requests.
 	Altered Rule = "altered-child"
+	// OtherFlavor: a pod runs on a node that lacks a label of a ResourceFlavor that its PodSet was assigned.
+	OtherFlavor Rule = "other-flavor"
 	// Doubled: a TrainJob has more than one JobSet that is not being deleted, or more than one Workload with quota.
 	Doubled Rule = "doubled"
 )
@@ -46,6 +49,11 @@ type Finding struct {
 // String returns the finding as "rule: object: what is wrong".
 func (f Finding) String() string { return fmt.Sprintf("%s: %s: %s", f.Rule, f.Object, f.Says) }
 
+// Compare returns the order of two findings: by rule, object, and what is wrong.
+func (f Finding) Compare(other Finding) int {
+	return cmp.Or(cmp.Compare(f.Rule, other.Rule), cmp.Compare(f.Object, other.Object), cmp.Compare(f.Says, other.Says))
+}
+
 // Objects are all that Look compares, of one namespace or of all.
 type Objects struct {
 	TrainJobs []api.TrainJob
@@ -53,6 +61,9 @@ type Objects struct {
 	JobSets   []jobset.JobSet
 	Jobs      []batchv1.Job
 	Pods      []corev1.Pod
+	Flavors   []kueue.ResourceFlavor
+	// Nodes need only their names and labels.
+	Nodes []metav1.PartialObjectMetadata
 }
 
 // Look returns the breaches of rules in objects that were read at about the same time, sorted. Objects that were not
@@ -60,9 +71,7 @@ type Objects struct {
 func Look(o Objects) []Finding {
 	s := newSnapshot(o)
 	findings := slices.Concat(s.auditPods(), s.auditQuota(), s.auditJobSets(), s.auditJobs())
-	slices.SortFunc(findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Object, b.Object), cmp.Compare(a.Says, b.Says))
-	})
+	slices.SortFunc(findings, Finding.Compare)
 	return findings
 }
 

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -15,7 +14,7 @@ import (
 )
 
 // healthy is a TrainJob of one pod of 8 GPUs, on an admission of 8.
-func healthy(t *testing.T) *Objects {
+func healthy(t testing.TB) *Objects {
 	t.Helper()
 	var o Objects
 	if err := yaml.UnmarshalStrict([]byte(`
@@ -33,7 +32,8 @@ Workloads:
     conditions:
     - {type: QuotaReserved, status: "True", reason: r, message: "", lastTransitionTime: null}
     - {type: Admitted, status: "True", reason: r, message: "", lastTransitionTime: null}
-    admission: {clusterQueue: q, podSetAssignments: [{name: node, count: 1, resourceUsage: {nvidia.com/gpu: "8"}}]}
+    admission: {clusterQueue: q, podSetAssignments: [{name: node, count: 1, flavors: {nvidia.com/gpu: a100},
+      resourceUsage: {nvidia.com/gpu: "8"}}]}
 JobSets:
 - metadata:
     namespace: ns
@@ -64,8 +64,13 @@ Pods:
       jobset.sigs.k8s.io/replicatedjob-name: node
       kueue.x-k8s.io/podset: node
     ownerReferences: [{apiVersion: batch/v1, kind: Job, name: tj-node-0, uid: job, controller: true}]
-  spec: {nodeName: n, containers: [{name: node, resources: {requests: {nvidia.com/gpu: "8"}}}]}
+  spec: {nodeName: n0, containers: [{name: node, resources: {requests: {nvidia.com/gpu: "8"}}}]}
   status: {phase: Running}
+Flavors:
+- metadata: {name: a100}
+  spec: {nodeLabels: {gpu: a100}}
+Nodes:
+- metadata: {name: n0, labels: {gpu: a100, zone: z}}
 `), &o); err != nil {
 		t.Fatal(err)
 	}
@@ -158,30 +163,6 @@ func finish(wl *kueue.Workload) {
 		Status: metav1.ConditionTrue})
 }
 
-func TestLasting(t *testing.T) {
-	l, now := &Lasting{Other: 5 * time.Second, Idle: time.Minute}, time.Unix(1_700_000_000, 0)
-	runs, idle := Finding{Rule: Unquoted, Object: "a"}, Finding{Rule: Idle, Object: "b"}
-	for _, step := range []struct {
-		reason string
-		after  time.Duration
-		now    []Finding
-		want   []Finding
-	}{
-		{"reads are never of one moment", 0, []Finding{runs, idle}, nil},
-		{"a finding that is missing once starts again", 4 * time.Second, []Finding{idle}, nil},
-		{"it starts again", 6 * time.Second, []Finding{runs, idle}, nil},
-		{"it has lasted", 11 * time.Second, []Finding{runs, idle}, []Finding{runs}},
-		{"it is reported once, and quota for nothing later", 61 * time.Second, []Finding{runs, idle}, []Finding{idle}},
-	} {
-		if got := l.Next(step.now, now.Add(step.after)); !slices.Equal(got, step.want) {
-			t.Errorf("%s: got %v, want %v", step.reason, got, step.want)
-		}
-	}
-	if l.Pending() != 0 {
-		t.Errorf("all were reported, %d are pending", l.Pending())
-	}
-}
-
 func TestWorkloadsAreSorted(t *testing.T) {
 	for _, names := range [][]string{{"a", "b", "c"}, {"c", "a", "b"}, {"b", "c", "a"}} {
 		o := healthy(t)
@@ -240,13 +221,5 @@ func TestSays(t *testing.T) {
 				t.Errorf("%s: got %s, want %s", c.reason, got, c.want)
 			}
 		})
-	}
-}
-
-func TestSetPatience(t *testing.T) {
-	l, now := &Lasting{}, time.Unix(1_700_000_000, 0)
-	l.SetPatience(time.Second, time.Minute)
-	if got := l.Next([]Finding{{Rule: Unquoted}}, now); got != nil || l.Pending() != 1 {
-		t.Errorf("a finding must last: got %v, %d pending", got, l.Pending())
 	}
 }

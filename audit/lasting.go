@@ -49,25 +49,50 @@ func (l *Lasting) Next(findings []Finding, now time.Time) []Finding {
 	return lasting
 }
 
-// restart makes findings that Next has returned last again before it returns them again.
-func (l *Lasting) restart(findings []Finding) {
+// restart makes findings that Next has returned last again, from now on, before it returns them again.
+func (l *Lasting) restart(findings []Finding, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range findings {
-		delete(l.since, f)
+		l.since[f] = now
 		delete(l.reported, f)
 	}
 }
 
-// Pending returns the number of findings that have not lasted yet.
-func (l *Lasting) Pending() int {
+// Pending returns the findings that have not lasted yet, each with the time since when it lasts.
+func (l *Lasting) Pending() map[Finding]time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := 0
-	for f := range l.since {
+	pending := map[Finding]time.Time{}
+	for f, since := range l.since {
 		if !l.reported[f] {
-			n++
+			pending[f] = since
 		}
 	}
-	return n
+	return pending
+}
+
+// Once returns a done for Watcher.Run that ends it after at most twice the longer time of Lasting, whatever the cluster
+// does. It waits until each finding of the first audit has lasted, is gone or starts again, and then once more for
+// those that are pending at that moment. Later ones don't prolong it: in a cluster whose pods come and go, one is
+// always pending.
+func Once() func(audits int, pending map[Finding]time.Time) bool {
+	var awaited map[Finding]time.Time
+	last := false
+	return func(audits int, pending map[Finding]time.Time) bool {
+		if audits == 1 {
+			awaited = pending
+			return false
+		}
+		for f, since := range awaited {
+			if now, still := pending[f]; still && now.Equal(since) {
+				return false
+			}
+		}
+		if last || len(pending) == 0 {
+			return true
+		}
+		awaited, last = pending, true
+		return false
+	}
 }

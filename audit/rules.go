@@ -42,7 +42,8 @@ func (u usage) add(p podSetOf, pod *corev1.Pod) {
 	}
 }
 
-// auditPods finds pods that run without quota, and PodSets that use more than their quota.
+// auditPods finds pods that run without quota or on nodes of another flavor, and PodSets that use more than their
+// quota.
 func (s *snapshot) auditPods() []Finding {
 	var findings []Finding
 	used := usage{}
@@ -67,8 +68,11 @@ func (s *snapshot) auditPods() []Finding {
 				"it runs on node " + pod.Spec.NodeName + ", and no Workload of its TrainJob holds quota"})
 			continue
 		}
-		podSet := kueue.NewPodSetReference(pod.Labels[jobset.ReplicatedJobNameKey])
-		used.add(podSetOf{s.quota[uid][0], podSet}, pod)
+		podSet := podSetOf{s.quota[uid][0], kueue.NewPodSetReference(pod.Labels[jobset.ReplicatedJobNameKey])}
+		used.add(podSet, pod)
+		if differs := s.otherFlavor(pod, podSet); differs != "" {
+			findings = append(findings, Finding{OtherFlavor, name("Pod", pod), differs})
+		}
 	}
 	return append(findings, used.exceeding()...)
 }

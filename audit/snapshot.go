@@ -33,12 +33,18 @@ type snapshot struct {
 	quota map[types.UID][]*kueue.Workload
 	// everQueued has the TrainJobs that have a Workload, even if the TrainJob was deleted.
 	everQueued map[types.UID]bool
+	flavors    map[kueue.ResourceFlavorReference]*kueue.ResourceFlavor
+	nodes      map[string]*metav1.PartialObjectMetadata
+	// required caches what nodeLabels returns.
+	required map[podSetOf][]requiredLabel
 }
 
 func newSnapshot(o Objects) *snapshot {
 	s := &snapshot{
 		Objects: o, jobSets: map[types.UID]*jobset.JobSet{}, jobs: map[types.UID]*batchv1.Job{},
 		trainJobs: map[types.UID]*api.TrainJob{}, quota: map[types.UID][]*kueue.Workload{}, everQueued: map[types.UID]bool{},
+		flavors: map[kueue.ResourceFlavorReference]*kueue.ResourceFlavor{}, required: map[podSetOf][]requiredLabel{},
+		nodes: make(map[string]*metav1.PartialObjectMetadata, len(o.Nodes)),
 	}
 	for i := range o.JobSets {
 		s.jobSets[o.JobSets[i].UID] = &o.JobSets[i]
@@ -48,6 +54,12 @@ func newSnapshot(o Objects) *snapshot {
 	}
 	for i := range o.TrainJobs {
 		s.trainJobs[o.TrainJobs[i].UID] = &o.TrainJobs[i]
+	}
+	for i := range o.Flavors {
+		s.flavors[kueue.ResourceFlavorReference(o.Flavors[i].Name)] = &o.Flavors[i]
+	}
+	for i := range o.Nodes {
+		s.nodes[o.Nodes[i].Name] = &o.Nodes[i]
 	}
 	for i := range o.Workloads {
 		wl := &o.Workloads[i]

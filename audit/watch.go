@@ -8,6 +8,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -28,10 +30,15 @@ type Watcher struct {
 	live client.Reader
 	// ofJobSets selects the pods and Jobs of JobSets.
 	ofJobSets labels.Selector
+	// answersWithin is how long the API server may take to list everything once.
+	answersWithin time.Duration
 }
 
-// NewWatcher returns a Watcher of the pods and Jobs of JobSets, and of all TrainJobs, Workloads and JobSets. The scheme
-// must have their kinds.
+// answersWithin is Watcher.answersWithin outside of tests, and how long one response may take.
+const answersWithin = 5 * time.Minute
+
+// NewWatcher returns a Watcher of the pods and Jobs of JobSets, and of all TrainJobs, Workloads, JobSets,
+// ResourceFlavors and nodes. The scheme must have their kinds.
 func NewWatcher(config *rest.Config, scheme *runtime.Scheme) (*Watcher, error) {
 	named, err := labels.NewRequirement(jobset.JobSetNameKey, selection.Exists, nil)
 	if err != nil {
@@ -39,42 +46,84 @@ func NewWatcher(config *rest.Config, scheme *runtime.Scheme) (*Watcher, error) {
 	}
 	ofJobSets := labels.NewSelector().Add(*named)
 	only := cache.ByObject{Label: ofJobSets}
+	// The cache's requests have no timeout, because watches are among them. Discovery has one, so that an API server
+	// that doesn't respond doesn't block it forever.
+	limited := rest.CopyConfig(config)
+	limited.Timeout = answersWithin
+	live, err := client.New(limited, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("making the client: %w", err)
+	}
 	reader, err := cache.New(config, cache.Options{
-		Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields(), DefaultUnsafeDisableDeepCopy: new(true),
-		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: only, &batchv1.Job{}: only},
+		Scheme: scheme, Mapper: live.RESTMapper(),
+		DefaultTransform: cache.TransformStripManagedFields(), DefaultUnsafeDisableDeepCopy: new(true),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}: only, &batchv1.Job{}: only, node(): {Transform: onlyLabels},
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("making the watches: %w", err)
 	}
-	live, err := client.New(config, client.Options{Scheme: scheme})
-	if err != nil {
-		return nil, fmt.Errorf("making the client: %w", err)
+	return &Watcher{reader: reader, live: live, ofJobSets: ofJobSets, answersWithin: answersWithin}, nil
+}
+
+// node returns a node of which only the metadata is requested: kubelets report kilobytes of status for each.
+func node() *metav1.PartialObjectMetadata {
+	n := &metav1.PartialObjectMetadata{}
+	n.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	return n
+}
+
+// onlyLabels drops what the audit doesn't compare of a node.
+func onlyLabels(object any) (any, error) {
+	if n, ok := object.(*metav1.PartialObjectMetadata); ok { // otherwise it is the marker of a missed deletion
+		n.ObjectMeta = metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels}
 	}
-	return &Watcher{reader: reader, live: live, ofJobSets: ofJobSets}, nil
+	return object, nil
 }
 
 // Objects returns the objects in the cache. It is an error if Run has not been called.
 func (w *Watcher) Objects(ctx context.Context) (Objects, error) { return w.objects(ctx, w.reader) }
 
-func (w *Watcher) objects(ctx context.Context, reader client.Reader) (Objects, error) {
-	var (
-		trainJobs api.TrainJobList
-		workloads kueue.WorkloadList
-		jobSets   jobset.JobSetList
-		jobs      batchv1.JobList
-		pods      corev1.PodList
-	)
-	// Pods are read first, because quota is reserved before they are created.
-	for _, list := range []client.ObjectList{&pods, &jobs, &jobSets, &workloads, &trainJobs} {
-		var options []client.ListOption
-		if list == &pods || list == &jobs {
-			options = append(options, client.MatchingLabelsSelector{Selector: w.ofJobSets})
-		}
-		if err := reader.List(ctx, list, options...); err != nil {
-			return Objects{}, fmt.Errorf("listing %T: %w", list, err)
+// lists are the lists of all that is compared.
+type lists struct {
+	pods      corev1.PodList
+	jobs      batchv1.JobList
+	jobSets   jobset.JobSetList
+	workloads kueue.WorkloadList
+	trainJobs api.TrainJobList
+	flavors   kueue.ResourceFlavorList
+	nodes     metav1.PartialObjectMetadataList
+}
+
+// read lists every kind. Pods are read first, because quota is reserved before they are created.
+func (w *Watcher) read(ctx context.Context, reader client.Reader, options ...client.ListOption) (*lists, error) {
+	var l lists
+	l.nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+	for _, kind := range []struct {
+		name string
+		list client.ObjectList
+		of   labels.Selector
+	}{
+		{"pods", &l.pods, w.ofJobSets}, {"Jobs", &l.jobs, w.ofJobSets}, {"JobSets", &l.jobSets, labels.Everything()},
+		{"Workloads", &l.workloads, labels.Everything()}, {"TrainJobs", &l.trainJobs, labels.Everything()},
+		{"ResourceFlavors", &l.flavors, labels.Everything()}, {"nodes", &l.nodes, labels.Everything()},
+	} {
+		all := append(slices.Clip(options), client.MatchingLabelsSelector{Selector: kind.of})
+		if err := reader.List(ctx, kind.list, all...); err != nil {
+			return nil, fmt.Errorf("listing %s: %w", kind.name, err)
 		}
 	}
-	return Objects{trainJobs.Items, workloads.Items, jobSets.Items, jobs.Items, pods.Items}, nil
+	return &l, nil
+}
+
+func (w *Watcher) objects(ctx context.Context, reader client.Reader) (Objects, error) {
+	l, err := w.read(ctx, reader)
+	if err != nil {
+		return Objects{}, err
+	}
+	return Objects{l.trainJobs.Items, l.workloads.Items, l.jobSets.Items, l.jobs.Items, l.pods.Items, l.flavors.Items,
+		l.nodes.Items}, nil
 }
 
 // confirmed returns the findings that the API server confirms now. The others, all of them if it doesn't answer, must
@@ -83,9 +132,11 @@ func (w *Watcher) confirmed(ctx context.Context, lasting *Lasting, findings []Fi
 	if len(findings) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, w.answersWithin)
+	defer cancel()
 	objects, err := w.objects(ctx, w.live)
 	if err != nil {
-		lasting.restart(findings)
+		lasting.restart(findings, time.Now())
 		return nil
 	}
 	now := Look(objects)
@@ -97,33 +148,51 @@ func (w *Watcher) confirmed(ctx context.Context, lasting *Lasting, findings []Fi
 			others = append(others, f)
 		}
 	}
-	lasting.restart(others)
+	lasting.restart(others, time.Now())
 	return confirmed
 }
 
-// Run audits the cluster at an interval until the context ends or done returns true, and calls report for each finding
-// that has lasted, once. After each audit it calls done, unless that is nil, with the number of audits and of findings
-// that have not lasted yet. An error of the watches ends it.
-func (w *Watcher) Run(ctx context.Context, interval time.Duration, lasting *Lasting, report func(Finding),
-	done func(audits, pending int) bool) error {
-	started := make(chan error, 1)
-	go func() { started <- w.reader.Start(ctx) }()
-	kinds := []client.Object{&corev1.Pod{}, &batchv1.Job{}, &jobset.JobSet{}, &kueue.Workload{}, &api.TrainJob{}}
+// start starts the watches, and returns when the cache has all objects. The channel gets the error that ends them.
+func (w *Watcher) start(ctx context.Context) (<-chan error, error) {
+	within, cancel := context.WithTimeoutCause(ctx, w.answersWithin, fmt.Errorf(
+		"the API server has not listed all that the audit compares within %s", w.answersWithin))
+	defer cancel()
+	// A watch without rights is retried forever, and the cache is never complete.
+	if _, err := w.read(within, w.live, client.Limit(1)); apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		return nil, fmt.Errorf("the audit needs rights to list and watch what it compares: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- w.reader.Start(ctx) }()
+	kinds := []client.Object{
+		&corev1.Pod{}, &batchv1.Job{}, &jobset.JobSet{}, &kueue.Workload{}, &api.TrainJob{}, &kueue.ResourceFlavor{}, node(),
+	}
 	for _, o := range kinds {
-		if _, err := w.reader.GetInformer(ctx, o); err != nil {
-			return fmt.Errorf("watching %T: %w", o, err)
+		if _, err := w.reader.GetInformer(within, o, cache.BlockUntilSynced(false)); err != nil {
+			return nil, fmt.Errorf("watching %T: %w", o, err)
 		}
 	}
-	if !w.reader.WaitForCacheSync(ctx) {
-		return context.Cause(ctx)
+	if !w.reader.WaitForCacheSync(within) {
+		return nil, context.Cause(within)
+	}
+	return ended, nil
+}
+
+// Run audits the cluster at an interval until the context ends or done returns true, and calls report for each finding
+// that has lasted, once. After each audit it calls done, unless that is nil, with the number of audits and with
+// lasting.Pending. An error of the watches ends it.
+func (w *Watcher) Run(ctx context.Context, interval time.Duration, lasting *Lasting, report func(Finding),
+	done func(audits int, pending map[Finding]time.Time) bool) error {
+	ended, err := w.start(ctx)
+	if err != nil {
+		return err
 	}
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	for audits := 1; ; {
+	for audits := 1; ; audits++ {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-started:
+		case err := <-ended:
 			return err
 		case now := <-ticker.C:
 			objects, err := w.Objects(ctx)
@@ -136,7 +205,6 @@ func (w *Watcher) Run(ctx context.Context, interval time.Duration, lasting *Last
 			if done != nil && done(audits, lasting.Pending()) {
 				return nil
 			}
-			audits++
 		}
 	}
 }

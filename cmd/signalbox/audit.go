@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -22,10 +24,12 @@ func auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "audit", Short: "Compare what runs with what was admitted, and print what differs",
 		Long: `audit follows the owners of every pod of a TrainJob and compares what runs with what Kueue admitted: pods that no
-Workload holds quota for, pods that use more than was counted, Workloads that hold quota for nothing, and Jobs that differ
-from their JobSet. It needs rights to list and watch pods, Jobs, JobSets, Workloads and TrainJobs.
+Workload holds quota for, pods that use more than was counted, pods on nodes of another flavor than the admitted one,
+Workloads that hold quota for nothing, and Jobs that differ from their JobSet. It needs rights to list and watch pods,
+Jobs, JobSets, Workloads, TrainJobs, ResourceFlavors and nodes.
 
-It exits with an error when it finds something. With --watch it runs until it is interrupted.`,
+It prints what lasts for --for or --idle, and exits with an error when it finds something. It ends after at most twice
+the longer of the two, and prints to stderr what had not lasted yet. With --watch it runs until it is interrupted.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -47,10 +51,15 @@ It exits with an error when it finds something. With --watch it runs until it is
 				found++
 				fmt.Fprintln(cmd.OutOrStdout(), f)
 			}
-			if err := watcher.Run(ctx, auditEvery, lasting, report, func(looks int, pending int) bool {
-				return !watch && pending == 0 && looks > 1
-			}); err != nil {
+			done := audit.Once()
+			if watch {
+				done = nil
+			}
+			if err := watcher.Run(ctx, auditEvery, lasting, report, done); err != nil {
 				return err
+			}
+			if !watch {
+				printPending(cmd, lasting)
 			}
 			if found > 0 {
 				return fmt.Errorf("%d findings", found)
@@ -64,4 +73,12 @@ It exits with an error when it finds something. With --watch it runs until it is
 		"how long something must differ to be printed: reads of several kinds are never of one moment")
 	cmd.Flags().DurationVar(&lasting.Idle, "idle", time.Minute, "how long quota must be held for nothing to be printed")
 	return cmd
+}
+
+// printPending prints the findings that had not lasted when the audit ended, to stderr.
+func printPending(cmd *cobra.Command, lasting *audit.Lasting) {
+	pending := slices.SortedFunc(maps.Keys(lasting.Pending()), audit.Finding.Compare)
+	for _, f := range pending {
+		fmt.Fprintln(cmd.ErrOrStderr(), "pending, it has not lasted yet:", f)
+	}
 }

@@ -27,8 +27,8 @@ import (
 
 const leaderElectionID = "signalbox.signalbox.dev"
 
-// metricsOptions returns how metrics are served: over HTTP to everybody, or over TLS to clients that the API server
-// authorizes.
+// metricsOptions returns how metrics are served: over TLS to clients that the API server authorizes, or over HTTP to
+// everybody.
 func metricsOptions(config configapi.Metrics) metricsserver.Options {
 	options := metricsserver.Options{BindAddress: config.BindAddress, SecureServing: config.Secure}
 	if config.Secure {

@@ -218,9 +218,12 @@ func TestManager(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "keeping certificates") {
 		t.Errorf("one process has one keeper of certificates: got %v", err)
 	}
-	config.Metrics.Secure = true
-	if o := metricsOptions(config.Metrics); !o.SecureServing || o.FilterProvider == nil {
-		t.Error("over TLS, and to those alone whom the API server lets")
+	if o := metricsOptions(configapi.Default().Metrics); !o.SecureServing || o.FilterProvider == nil {
+		t.Error("by default over TLS, and to those alone whom the API server lets")
+	}
+	config.Metrics.Secure = false
+	if o := metricsOptions(config.Metrics); o.SecureServing || o.FilterProvider != nil {
+		t.Error("over HTTP, where the configuration says so")
 	}
 }
 

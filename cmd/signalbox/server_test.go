@@ -28,6 +28,8 @@ type apiServer struct {
 	without string
 	// nobody makes it answer no question about who asks.
 	nobody bool
+	// stale makes lists empty, and watches not: what watches show is gone.
+	stale bool
 
 	mu      sync.Mutex
 	objects map[string]string   // JSON by path
@@ -211,6 +213,9 @@ func (s *apiServer) listOrGet(w http.ResponseWriter, r *http.Request, parts []st
 			continue
 		}
 		if r.URL.Query().Get("watch") == "" {
+			if s.stale {
+				elements = nil
+			}
 			const list = `{"kind":"%sList","apiVersion":%q,"metadata":{"resourceVersion":"1"},"items":[%s]}`
 			answer(w, http.StatusOK, fmt.Sprintf(list, kind, version, strings.Join(elements, ",")))
 			return

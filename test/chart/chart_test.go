@@ -9,6 +9,9 @@ import (
 
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/lint/support"
+	appsv1 "k8s.io/api/apps/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -26,6 +29,7 @@ var sets = map[string]string{
 	"issuer": "certificates: {source: cert-manager, certManager: {issuerRef: {kind: ClusterIssuer, name: ours}}}\n" +
 		"webhook: {url: \"https://signalbox.example.com:9443/\"}",
 	"existing": "certificates: {source: existing, secretName: mine, caBundle: PEM}",
+	"open":     "networkPolicy: {enabled: false}\nmetrics: {secure: false, serviceMonitor: {enabled: true}}",
 	"single": "replicas: 1\nresources: {limits: {memory: 2Gi}}\npodDisruptionBudget: {enabled: true}\n" +
 		"metrics: {port: 0}\nrbac: {aggregate: false}",
 	"image": "image: {registry: registry.example.com, repository: team/signalbox, digest: \"sha256:" + digest +
@@ -36,7 +40,9 @@ var sets = map[string]string{
 		"topologySpreadConstraints: [{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]\n" +
 		"affinity: {nodeAffinity: {}}\npriorityClassName: system-cluster-critical\npodLabels: {a: b}\n" +
 		"podAnnotations: {c: d}\ncommonLabels: {team: ml}\n" +
-		"env: [{name: HTTPS_PROXY, value: x}, {name: GOGC, value: \"50\"}]\nnetworkPolicy: {enabled: true}",
+		"env: [{name: HTTPS_PROXY, value: x}, {name: GOGC, value: \"50\"}]\n" +
+		"networkPolicy: {metricsFrom: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}], " +
+		"webhooksFrom: [{ipBlock: {cidr: 10.0.0.0/28}}]}",
 	"platforms": "hostNetwork: true\nwebhook: {port: 19443}\nmetrics: {port: 18080}\n" +
 		"podSecurityContext: {runAsUser: null, runAsGroup: null}",
 	"watched": "metrics: {serviceMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: " +
@@ -72,6 +78,74 @@ func TestGolden(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNetworkPolicy holds that the policy lets each port of the managers be reached, that of the webhooks from anywhere
+// unless the values say otherwise, and that there is none where it would have no effect.
+func TestNetworkPolicy(t *testing.T) {
+	for name, values := range sets {
+		t.Run(name, func(t *testing.T) {
+			got, err := Render(repository, values+"\ncrds: {install: false}")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var (
+				policies    []networkingv1.NetworkPolicy
+				deployments []appsv1.Deployment
+			)
+			for _, document := range strings.Split(got, "\n---\n") {
+				policies = ofKind(t, policies, "NetworkPolicy", document)
+				deployments = ofKind(t, deployments, "Deployment", document)
+			}
+			if name == "open" || name == "platforms" {
+				if len(policies) != 0 {
+					t.Errorf("got %d policies, want none", len(policies))
+				}
+				return
+			}
+			if len(policies) != 1 || len(deployments) != 1 {
+				t.Fatalf("got %d policies and %d Deployments, want one of each", len(policies), len(deployments))
+			}
+			from := map[string][]networkingv1.NetworkPolicyPeer{}
+			for _, rule := range policies[0].Spec.Ingress {
+				for _, port := range rule.Ports {
+					from[port.Port.String()] = rule.From
+				}
+			}
+			for _, port := range deployments[0].Spec.Template.Spec.Containers[0].Ports {
+				peers, allowed := from[port.Name]
+				if limited := name == "placed" && (port.Name == "webhook" || port.Name == "metrics"); !allowed ||
+					limited != (len(peers) > 0) {
+					t.Errorf("port %s: got allowed %t from %v", port.Name, allowed, peers)
+				}
+				delete(from, port.Name)
+			}
+			if len(from) != 0 {
+				t.Errorf("the policy allows ports that no manager has: %v", from)
+			}
+			if selected := policies[0].Spec.PodSelector.MatchLabels; !labels.SelectorFromSet(selected).Matches(
+				labels.Set(deployments[0].Spec.Template.Labels)) || len(selected) == 0 {
+				t.Errorf("the policy selects %v, and the managers have %v", selected, deployments[0].Spec.Template.Labels)
+			}
+		})
+	}
+}
+
+// ofKind appends the object of a document to all if it is of the kind. An unknown field is an error.
+func ofKind[T any](t *testing.T, all []T, kind, document string) []T {
+	t.Helper()
+	var meta struct{ Kind string }
+	if err := yaml.Unmarshal([]byte(document), &meta); err != nil {
+		t.Fatal(err)
+	}
+	if meta.Kind != kind {
+		return all
+	}
+	var object T
+	if err := yaml.UnmarshalStrict([]byte(document), &object); err != nil {
+		t.Fatal(err)
+	}
+	return append(all, object)
 }
 
 func TestCRDsStay(t *testing.T) {

@@ -102,8 +102,7 @@ func (g real) installCharts(ctx context.Context) error {
 	if err := g.install(ctx, release{name: "signalbox", namespace: "signalbox-system",
 		chart: filepath.Join(g.layout.repo, "charts", "signalbox"),
 		values: map[string]any{
-			"image":         map[string]any{"repository": repository, "tag": tag, "pullPolicy": "Never"},
-			"networkPolicy": map[string]any{"enabled": true},
+			"image": map[string]any{"repository": repository, "tag": tag, "pullPolicy": "Never"},
 			"trainer": map[string]any{"enabled": g.profile.bundled(),
 				"progress": map[string]any{"enabled": g.profile.bundled()}},
 		}}); err != nil {

@@ -77,8 +77,8 @@ var _ = ginkgo.ReportAfterSuite("rights of the manager", func(ctx ginkgo.SpecCon
 })
 
 var _ = ginkgo.Describe("Metrics over TLS", func() {
-	ginkgo.It("are for those whom the API server lets", func(ctx context.Context) {
-		cluster.configure(func(map[string]any) {}, func(c map[string]any) { c["metrics"].(map[string]any)["secure"] = true })
+	ginkgo.It("are for those whom the API server lets, by default", func(ctx context.Context) {
+		cluster.configure(func(map[string]any) {}, func(c map[string]any) { delete(c["metrics"].(map[string]any), "secure") })
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		content, err := os.ReadFile(cluster.configPath("signalbox"))
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())

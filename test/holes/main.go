@@ -181,7 +181,7 @@ func run(only *regexp.Regexp, patience string) error {
 
 var (
 	ran   = regexp.MustCompile(`(\d+) Passed \| (\d+) Failed`)
-	rules = regexp.MustCompile(`"((?:no-quota|exceeds-admission|quota-for-nothing|altered-child|doubled): [^"]*)"`)
+	rules = regexp.MustCompile(`"((?:no-quota|exceeds-admission|quota-for-nothing|altered-child|other-flavor|doubled): [^"]*)"`)
 )
 
 // open removes the fix from the tree, and that of also. What it returns puts both back.

@@ -17,7 +17,7 @@ func Default() *Configuration {
 	enabled := true
 	return &Configuration{
 		Health:           Endpoint{BindAddress: ":8081"},
-		Metrics:          Metrics{BindAddress: ":8080"},
+		Metrics:          Metrics{BindAddress: ":8080", Secure: true},
 		Webhook:          Webhook{Port: 9443, CertDir: "/tmp/k8s-webhook-server/serving-certs"},
 		LeaderElection:   LeaderElection{Enabled: &enabled},
 		ClientConnection: ClientConnection{QPS: 300, Burst: 500},

@@ -86,3 +86,20 @@ func TestParse(t *testing.T) {
 		})
 	}
 }
+
+// TestMetricsAreSecure holds that metrics are served in the clear only if the file says so.
+func TestMetricsAreSecure(t *testing.T) {
+	const head = "apiVersion: config.signalbox.dev/v1alpha1\nkind: Configuration\n"
+	for content, want := range map[string]bool{
+		"":                                 true,
+		"metrics: {}\n":                    true,
+		"metrics: {bindAddress: \":9\"}\n": true,
+		"metrics: {secure: true}\n":        true,
+		"metrics: {secure: false}\n":       false,
+	} {
+		config, err := Parse([]byte(head + content))
+		if err != nil || config.Metrics.Secure != want {
+			t.Errorf("%q: got %+v, %v, want secure %t", content, config, err, want)
+		}
+	}
+}

@@ -63,7 +63,7 @@ type Metrics struct {
 	// BindAddress is HOST:PORT. An empty host listens on all addresses; "0" disables metrics.
 	BindAddress string `json:"bindAddress"`
 	// Secure serves metrics over TLS, with a generated certificate, to clients whose token is valid and who may get the
-	// non-resource URL /metrics. Default false: over HTTP, to all clients.
+	// non-resource URL /metrics, as Kueue does. If false, they are served over HTTP, to all clients. Default true.
 	Secure bool `json:"secure"`
 }
 

@@ -72,6 +72,7 @@ webhooks:
 	one := s.run("one")
 	s.train("first", "Complete")
 	s.moments(one)
+	s.protected(one)
 	s.observed(one)
 	s.forged()
 	s.reload(one)

@@ -19,7 +19,6 @@ import (
 	"syscall"
 	"testing"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -49,16 +48,11 @@ func (s *stand) run(name string) *manager {
 func (s *stand) runFrom(tree, name string) *manager {
 	s.Helper()
 	ctx, dir := s.Context(), s.TempDir()
-	seconds := int64(3600)
-	token, err := s.clients.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "signalbox",
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}},
-		metav1.CreateOptions{})
-	s.must(err)
 	account := clientcmdapi.NewConfig()
 	account.Clusters["c"] = &clientcmdapi.Cluster{
 		Server: s.config.Host, CertificateAuthority: s.config.CAFile, CertificateAuthorityData: s.config.CAData,
 	}
-	account.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+	account.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: s.tokenOf(namespace, "signalbox")}
 	account.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	account.CurrentContext = "x"
 	kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -163,19 +157,6 @@ func (s *stand) uninstalled() {
 			}
 		}
 	}
-}
-
-// scrape returns what a manager serves to Prometheus.
-func (s *stand) scrape(m *manager) string {
-	s.Helper()
-	response, err := http.Get("http://" + m.metrics + "/metrics")
-	if err != nil {
-		return ""
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	s.must(err)
-	return string(text)
 }
 
 // leader waits until one of the managers leads.

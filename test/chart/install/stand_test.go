@@ -43,6 +43,7 @@ type stand struct {
 	helm    *action.Configuration
 	chart   *chart.Chart
 	service *service
+	token   string // prometheus'
 }
 
 func newStand(t *testing.T) *stand {
