@@ -29,21 +29,21 @@ type hole struct {
 
 var holes = []hole{
 	{
-		name: "a deleted TrainJob's quota is free at once", file: "integration/observe.go",
+		name: "a deleted TrainJob's quota is free at once", file: "integration/observe_deleted.go",
 		from:  "	if !holdQuota(o.workloads.own) {\n		o.left.over = true",
 		to:    "	if true {\n		o.left.over = true",
 		focus: "of a TrainJob that is deleted", finds: "no-quota",
 	},
 	{
-		name: "a TrainJob that has ended gives its quota back while pods run", file: "integration/job.go",
-		from:  "c.Type == trainerapi.TrainJobComplete, j.o.left.over",
-		to:    "c.Type == trainerapi.TrainJobComplete, true",
+		name: "a TrainJob that has ended gives its quota back while pods run", file: "integration/end.go",
+		from:  "	if o.active() {\n		return nil\n	}\n	var steps",
+		to:    "	if o.active() && !o.ended() {\n		return nil\n	}\n	var steps",
 		focus: "exceeds its deadline|success policy ends it", finds: "no-quota",
 	},
 	{
 		name: "a deactivated Workload counts for nothing", file: "integration/deactivate.go",
-		from:  "	type readable struct {",
-		to:    "	return webhookadmission.Allowed(\"\")\n	type readable struct {",
+		from:  "!isTrainJob(owner) || !holdsQuota(before)",
+		to:    "!isTrainJob(owner) || true || !holdsQuota(before)",
 		focus: "whose Workload is deactivated", finds: "no-quota",
 	},
 	{
@@ -98,8 +98,8 @@ var holes = []hole{
 	},
 	{
 		name: "a started TrainJob without pods keeps its quota", file: "integration/hold.go",
-		from:  "	own := o.own()\n	if own == nil || own.Time == nil",
-		to:    "	return nil\n	own := o.own()\n	if own == nil || own.Time == nil",
+		from:  "own != nil && own.Time != nil && !admission.IsNeutral(own)",
+		to:    "own != nil && own.Time != nil && !admission.IsNeutral(own) && false",
 		focus: "where a started TrainJob has no pods|where a scheduling gate", finds: "quota-for-nothing",
 	},
 	{
