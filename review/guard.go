@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,9 +24,11 @@ import (
 const (
 	// maxReview is the largest review, in bytes: an object of 1.5 MiB, and what it was before.
 	maxReview = 3<<20 + 64<<10
-	// maxHeld is how many bytes of reviews are held at a time, and maxHeldBy how many of them of one address.
-	maxHeld   = 24 << 20
-	maxHeldBy = 12 << 20
+	// maxSmall is the size, in bytes, up to which a review has room of its own, so that it waits for no large one of
+	// somebody else's: both come from the API server's address.
+	maxSmall = 128 << 10
+	// maxRequests is how many requests of one address are answered or wait, and maxAllRequests how many of all.
+	maxRequests, maxAllRequests = 512, 2048
 	// maxAround is how many list elements a review may have beside its objects: groups of a user, mostly.
 	maxAround = 2000
 	// readTime is for how long the body of a request may take, and answerTime for how long its answer. The API server
@@ -34,23 +37,34 @@ const (
 	answerTime = 9 * time.Second
 )
 
+// room is how many bytes of reviews are held at a time, of all and of one address.
+type room struct{ all, share int64 }
+
+// roomFor returns the room that reviews of a size share.
+func roomFor(size int64) room {
+	if size <= maxSmall {
+		return room{all: 8 << 20, share: 4 << 20}
+	}
+	return room{all: 24 << 20, share: 12 << 20}
+}
+
 // Guard bounds what requests to the webhooks cost, whoever sends them.
 type Guard struct {
-	held *semaphore.Weighted
-
-	mu      sync.Mutex
-	sources map[string]*source
+	mu       sync.Mutex
+	requests int
+	held     map[room]*semaphore.Weighted
+	sources  map[string]*source
 }
 
 // source is an address from which requests come.
 type source struct {
-	held  *semaphore.Weighted
-	users int
+	requests int
+	held     map[room]*semaphore.Weighted
 }
 
 // NewGuard returns a Guard that holds nothing.
 func NewGuard() *Guard {
-	return &Guard{held: semaphore.NewWeighted(maxHeld), sources: map[string]*source{}}
+	return &Guard{held: map[room]*semaphore.Weighted{}, sources: map[string]*source{}}
 }
 
 // Wrap returns a handler that passes requests on to hook. A review that is too large, or that has too many list
@@ -65,7 +79,7 @@ func (g *Guard) Wrap(hook http.Handler) http.Handler {
 		}
 		release, err := g.hold(ctx, sourceOf(r), size)
 		if err != nil {
-			http.Error(w, "the webhook answers too many other requests", http.StatusTooManyRequests)
+			http.Error(w, err.Error(), http.StatusTooManyRequests)
 			return
 		}
 		defer release()
@@ -148,44 +162,66 @@ func uidOf(body []byte) types.UID {
 	return ""
 }
 
+// errTooMany is the answer when an address, or all together, send more requests than are answered.
+var errTooMany = errors.New("the webhook answers too many other requests")
+
 // hold takes room for a request of an address, and returns what gives it back. It waits, for as long as the context
 // lasts, while the address or all together hold too much.
 func (g *Guard) hold(ctx context.Context, address string, size int64) (release func(), err error) {
-	from := g.source(address)
-	if err := from.held.Acquire(ctx, size); err != nil {
-		g.leave(address)
+	of, all, err := g.enter(address, roomFor(size))
+	if err != nil {
 		return nil, err
 	}
-	if err := g.held.Acquire(ctx, size); err != nil {
-		from.held.Release(size)
+	if err := of.Acquire(ctx, size); err != nil {
 		g.leave(address)
-		return nil, err
+		return nil, errTooMany
+	}
+	if err := all.Acquire(ctx, size); err != nil {
+		of.Release(size)
+		g.leave(address)
+		return nil, errTooMany
 	}
 	return func() {
-		g.held.Release(size)
-		from.held.Release(size)
+		all.Release(size)
+		of.Release(size)
 		g.leave(address)
 	}, nil
 }
 
-func (g *Guard) source(address string) *source {
+// enter counts a request of an address, and returns what its room is taken of.
+func (g *Guard) enter(address string, size room) (of, all *semaphore.Weighted, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	from := g.sources[address]
 	if from == nil {
-		from = &source{held: semaphore.NewWeighted(maxHeldBy)}
+		from = &source{held: map[room]*semaphore.Weighted{}}
 		g.sources[address] = from
 	}
-	from.users++
-	return from
+	if from.requests >= maxRequests || g.requests >= maxAllRequests {
+		if from.requests == 0 {
+			delete(g.sources, address)
+		}
+		return nil, nil, errTooMany
+	}
+	from.requests++
+	g.requests++
+	return heldOf(from.held, size, size.share), heldOf(g.held, size, size.all), nil
+}
+
+func heldOf(held map[room]*semaphore.Weighted, of room, most int64) *semaphore.Weighted {
+	if held[of] == nil {
+		held[of] = semaphore.NewWeighted(most)
+	}
+	return held[of]
 }
 
 func (g *Guard) leave(address string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if from := g.sources[address]; from.users > 1 {
-		from.users--
-	} else {
+	g.requests--
+	from := g.sources[address]
+	from.requests--
+	if from.requests == 0 {
 		delete(g.sources, address)
 	}
 }

@@ -64,51 +64,91 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestGuardShares holds that one address can't hold all, and that what was held is given back.
+// TestGuardShares holds that one address can't hold all, that a small request waits for no large one, and that what was
+// held is given back.
 func TestGuardShares(t *testing.T) {
-	g := NewGuard()
-	short, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer stop()
-	first, err := g.hold(t.Context(), "a", maxHeldBy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := g.hold(short, "a", 1); err == nil {
-		t.Error("an address has its share only")
-	}
-	second, err := g.hold(t.Context(), "b", maxHeldBy)
-	if err != nil {
-		t.Fatalf("another has its own: got %v", err)
-	}
-	if _, err := g.hold(short, "c", 1); err == nil {
-		t.Error("all together hold no more than there is")
-	}
-	waiting := make(chan error, 1)
-	go func() {
-		release, err := g.hold(t.Context(), "c", 1)
-		if err == nil {
+	for _, size := range []int64{maxSmall, maxSmall + 1} {
+		g := NewGuard()
+		short, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer stop()
+		of := roomFor(size)
+		var releases []func()
+		take := func(address string, bytes int64) {
+			t.Helper()
+			for ; bytes >= size; bytes -= size {
+				release, err := g.hold(t.Context(), address, size)
+				if err != nil {
+					t.Fatalf("%s: got %v", address, err)
+				}
+				releases = append(releases, release)
+			}
+		}
+		take("a", of.share)
+		if _, err := g.hold(short, "a", size); err == nil {
+			t.Error("an address has its share only")
+		}
+		take("b", of.share) // another has its own
+		if _, err := g.hold(short, "c", size); err == nil {
+			t.Error("all together hold no more than there is")
+		}
+		other, err := g.hold(t.Context(), "a", maxSmall+maxSmall+1-size)
+		if err != nil {
+			t.Errorf("large ones and small ones don't wait for each other: got %v", err)
+		}
+		waiting := make(chan error, 1)
+		go func() {
+			release, err := g.hold(t.Context(), "c", size)
+			if err == nil {
+				release()
+			}
+			waiting <- err
+		}()
+		for _, release := range releases {
 			release()
 		}
-		waiting <- err
-	}()
-	first()
-	if err := <-waiting; err != nil {
-		t.Errorf("who waits gets what is given back: got %v", err)
+		if err := <-waiting; err != nil {
+			t.Errorf("who waits gets what is given back: got %v", err)
+		}
+		other()
+		if len(g.sources) != 0 || g.requests != 0 {
+			t.Errorf("nothing is kept of those that have gone: got %d, %v", g.requests, g.sources)
+		}
 	}
-	second()
-	if len(g.sources) != 0 {
-		t.Errorf("nothing is kept of those that have gone: got %v", g.sources)
+}
+
+// TestGuardCounts holds that requests that wait are counted, too.
+func TestGuardCounts(t *testing.T) {
+	g := NewGuard()
+	var releases []func()
+	for address := range maxAllRequests / maxRequests {
+		for range maxRequests {
+			release, err := g.hold(t.Context(), fmt.Sprint(address), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			releases = append(releases, release)
+		}
+		if _, err := g.hold(t.Context(), fmt.Sprint(address), 1); err == nil {
+			t.Fatal("an address may send so many only")
+		}
 	}
-	if _, err := g.hold(t.Context(), "d", maxHeldBy); err != nil {
-		t.Errorf("all is free again: got %v", err)
+	if _, err := g.hold(t.Context(), "one more", 1); err == nil || len(g.sources) != maxAllRequests/maxRequests {
+		t.Errorf("all together may: got %v, %d", err, len(g.sources))
+	}
+	releases[0]()
+	if _, err := g.hold(t.Context(), "one more", 1); err != nil {
+		t.Errorf("got %v", err)
 	}
 }
 
 // TestGuardIsFull holds that a request for which there is no room in time is rejected.
 func TestGuardIsFull(t *testing.T) {
 	g := NewGuard()
-	if _, err := g.hold(t.Context(), "192.0.2.1", maxHeldBy); err != nil { // httptest's address
-		t.Fatal(err)
+	address := "192.0.2.1" // httptest's
+	for range roomFor(1).share / maxSmall {
+		if _, err := g.hold(t.Context(), address, maxSmall); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

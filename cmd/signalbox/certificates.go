@@ -6,16 +6,21 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -47,32 +52,28 @@ func rotateCertificates(mgr ctrl.Manager, config *configapi.Webhook) error {
 // whenMounted serves webhooks as soon as their certificate is there: a new installation's comes when a first leader has
 // made it, and a moment later where it is mounted.
 type whenMounted struct {
-	webhook.Server
-	certDir string
-	// leaving is set when the process is asked to end.
-	leaving *atomic.Bool
-	guard   *review.Guard
+	webhook.Server // registers them
+	address        string
+	certDir        string
+	// clients has the CAs of clients' certificates; nil if anybody may send requests.
+	clients *x509.CertPool
+	// leaving is set when the process is asked to end, and serving when it answers.
+	leaving, serving *atomic.Bool
+	guard            *review.Guard
 }
 
 // newWebhookServer returns the server of the webhooks.
-func newWebhookServer(config *configapi.Webhook) (webhook.Server, error) {
-	options := webhook.Options{Host: config.Host, Port: config.Port, CertDir: config.CertDir}
-	if config.ClientCAFile != "" {
-		pem, err := os.ReadFile(config.ClientCAFile)
-		if err != nil {
-			return nil, fmt.Errorf("webhook.clientCAFile: %w", err)
-		}
-		clients := x509.NewCertPool()
-		if !clients.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("webhook.clientCAFile: %s has no certificate in PEM", config.ClientCAFile)
-		}
-		options.TLSOpts = append(options.TLSOpts, func(c *tls.Config) {
-			c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, clients
-		})
+func newWebhookServer(config *configapi.Webhook) webhook.Server {
+	s := whenMounted{
+		Server: webhook.NewServer(webhook.Options{}), certDir: config.CertDir, guard: review.NewGuard(),
+		address: net.JoinHostPort(config.Host, strconv.Itoa(config.Port)), leaving: new(atomic.Bool),
+		serving: new(atomic.Bool),
 	}
-	return whenMounted{
-		Server: webhook.NewServer(options), certDir: config.CertDir, leaving: new(atomic.Bool), guard: review.NewGuard(),
-	}, nil
+	if config.ClientCABundle != "" {
+		s.clients = x509.NewCertPool()
+		s.clients.AppendCertsFromPEM([]byte(config.ClientCABundle)) // the configuration is validated
+	}
+	return s
 }
 
 // leaveTime is for how long webhooks are served after the process was asked to end. The API server keeps connections
@@ -105,7 +106,36 @@ func (s whenMounted) Start(ctx context.Context) error {
 		s.leaving.Store(true)
 		time.AfterFunc(leaveTime, stop)
 	})
-	return s.Server.Start(serving)
+	certificates, err := certwatcher.New(filepath.Join(s.certDir, "tls.crt"), filepath.Join(s.certDir, "tls.key"))
+	if err != nil {
+		return fmt.Errorf("the certificate of the webhooks: %w", err)
+	}
+	config := &tls.Config{
+		NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12, GetCertificate: certificates.GetCertificate,
+	}
+	if s.clients != nil {
+		config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, s.clients
+	}
+	port, err := newPort("webhooks", s.address, config, s.WebhookMux())
+	if err != nil {
+		return err
+	}
+	s.serving.Store(true)
+	group, serving := errgroup.WithContext(serving)
+	group.Go(func() error { return certificates.Start(serving) })
+	group.Go(func() error { return port.Start(serving) })
+	return group.Wait()
+}
+
+// StartedChecker implements webhook.Server. It asks nothing of the port: those who keep others from it would then keep
+// the Service from sending anybody here.
+func (s whenMounted) StartedChecker() healthz.Checker {
+	return func(*http.Request) error {
+		if !s.serving.Load() {
+			return errors.New("the webhooks aren't served yet")
+		}
+		return nil
+	}
 }
 
 // awaitCertificates waits until a certificate and its key are in the folder, or the process ends.

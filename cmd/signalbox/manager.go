@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -27,16 +26,6 @@ import (
 
 const leaderElectionID = "signalbox.signalbox.dev"
 
-// metricsOptions returns how metrics are served: over TLS to clients that the API server authorizes, or over HTTP to
-// everybody.
-func metricsOptions(config configapi.Metrics) metricsserver.Options {
-	options := metricsserver.Options{BindAddress: config.BindAddress, SecureServing: config.Secure}
-	if config.Secure {
-		options.FilterProvider = filters.WithAuthenticationAndAuthorization
-	}
-	return options
-}
-
 func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.Manager, error) {
 	scheme, err := newScheme(api.AddToScheme)
 	if err != nil {
@@ -46,15 +35,13 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 	if err != nil {
 		return nil, err
 	}
-	webhooks, err := newWebhookServer(&config.Webhook)
-	if err != nil {
-		return nil, err
-	}
+	webhooks := newWebhookServer(&config.Webhook)
 	shared := store.NewShared()
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
-		Scheme:                 scheme,
-		Metrics:                metricsOptions(config.Metrics),
-		HealthProbeBindAddress: config.Health.BindAddress,
+		Scheme: scheme,
+		// Both are served below, with bounds.
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: "0",
 		PprofBindAddress:       config.Pprof.BindAddress,
 		WebhookServer:          webhooks,
 		Client: client.Options{
@@ -87,10 +74,17 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 	if err := rotateCertificates(mgr, &config.Webhook); err != nil {
 		return nil, err
 	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+	if err := serveMetrics(mgr, config.Metrics); err != nil {
 		return nil, err
 	}
-	return mgr, mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker())
+	probed, err := newProbed(mgr, config.Health.BindAddress)
+	if err != nil {
+		return nil, err
+	}
+	if err := probed.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, err
+	}
+	return probed, probed.AddReadyzCheck("webhook", webhooks.StartedChecker())
 }
 
 // withoutManifests drops from what users apply what is cached for nothing: who owns which field, and kubectl's copy of

@@ -14,17 +14,15 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	"github.com/signalbox-dev/signalbox/review"
 )
 
 // freeAddress returns an address on loopback that nobody listens on.
@@ -199,7 +197,7 @@ func TestRunWith(t *testing.T) {
 	}
 }
 
-// TestManager holds how the manager is made: with certificates that it keeps itself, and metrics over TLS.
+// TestManager holds how the manager is made: with certificates that it keeps itself.
 func TestManager(t *testing.T) {
 	newServer(t)
 	config, _ := configured(t)
@@ -217,13 +215,6 @@ func TestManager(t *testing.T) {
 	_, err = newManager(cluster.config, config)
 	if err == nil || !strings.Contains(err.Error(), "keeping certificates") {
 		t.Errorf("one process has one keeper of certificates: got %v", err)
-	}
-	if o := metricsOptions(configapi.Default().Metrics); !o.SecureServing || o.FilterProvider == nil {
-		t.Error("by default over TLS, and to those alone whom the API server lets")
-	}
-	config.Metrics.Secure = false
-	if o := metricsOptions(config.Metrics); o.SecureServing || o.FilterProvider != nil {
-		t.Error("over HTTP, where the configuration says so")
 	}
 }
 
@@ -273,10 +264,9 @@ func TestRunFails(t *testing.T) {
 // TestWebhooksAreLeft holds that webhooks are served for a while after the process was asked to end, and that each
 // answer then ends its connection.
 func TestWebhooksAreLeft(t *testing.T) {
-	address, port := freeAddress(t)
-	certDir := certificates(t)
-	s := whenMounted{certDir: certDir, leaving: new(atomic.Bool), guard: review.NewGuard(),
-		Server: webhook.NewServer(webhook.Options{Host: "127.0.0.1", Port: port, CertDir: certDir})}
+	config, _ := configured(t)
+	address := net.JoinHostPort(config.Webhook.Host, strconv.Itoa(config.Webhook.Port))
+	s := newWebhookServer(&config.Webhook)
 	s.Register("/a", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

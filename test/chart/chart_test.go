@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ var sets = map[string]string{
 	"integration":  "trainer: {enabled: false}",
 	"cert-manager": "certificates: {source: cert-manager}",
 	"issuer": "certificates: {source: cert-manager, certManager: {issuerRef: {kind: ClusterIssuer, name: ours}}}\n" +
-		"webhook: {url: \"https://signalbox.example.com:9443/\"}",
+		"webhook: {url: \"https://signalbox.example.com:9443/\", clientCABundle: " + strconv.Quote(clientCA) + "}",
 	"existing": "certificates: {source: existing, secretName: mine, caBundle: PEM}",
 	"open":     "networkPolicy: {enabled: false}\nmetrics: {secure: false, serviceMonitor: {enabled: true}}",
 	"single": "replicas: 1\nresources: {limits: {memory: 2Gi}}\npodDisruptionBudget: {enabled: true}\n" +
@@ -51,6 +52,18 @@ var sets = map[string]string{
 		"multiKueue: {workerSubjects: [{kind: User, name: manager}]}\n" +
 		"config: {concurrency: 9, clientConnection: {qps: 50}, pprof: {bindAddress: \"127.0.0.1:6060\"}}",
 }
+
+// clientCA is of no API server.
+const clientCA = `-----BEGIN CERTIFICATE-----
+MIIBQjCB9aADAgECAhQD3BY0PW8v3SWs/myZewltnETxdjAFBgMrZXAwFjEUMBIG
+A1UEAwwLYXBpLXNlcnZlcnMwIBcNMjYxMTI3MDYxNTQ5WhgPMjEyNjExMDMwNjE1
+NDlaMBYxFDASBgNVBAMMC2FwaS1zZXJ2ZXJzMCowBQYDK2VwAyEA1zp7gcO/vxGW
+v5oJkk8cmsuLjlIwiI7SoOU2FWzCRgSjUzBRMB0GA1UdDgQWBBQsT/J+CcIqhe3j
+7fedbpn976p/EDAfBgNVHSMEGDAWgBQsT/J+CcIqhe3j7fedbpn976p/EDAPBgNV
+HRMBAf8EBTADAQH/MAUGAytlcANBADJXz7vQJYzgp5E/jqqdE9kYWUiRw+vtkQGA
+WKRlq+TJlJm7qhFfE3ai7U+dZKF/33jqDXGoj8U9C0ll1PZ5WQM=
+-----END CERTIFICATE-----
+`
 
 const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 

@@ -137,6 +137,9 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := x.configureAdmission(); err != nil {
+		return err
+	}
 	saKey := x.layout.pki("service-account.key")
 	client, err := rest.HTTPClientFor(x.config)
 	if err != nil {
@@ -155,6 +158,7 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 			"--service-account-issuer", "https://kubernetes.default.svc",
 			"--service-account-signing-key-file", saKey, "--service-account-key-file", saKey,
 			"--service-cluster-ip-range", "10.0.0.0/16",
+			"--admission-control-config-file", x.layout.config("admission.yaml"),
 			"--audit-policy-file", x.layout.config("audit-policy.yaml"), "--audit-log-path", x.layout.audit(),
 			"--audit-log-maxsize", "4000",
 		}, x.flags("kube-apiserver")...),
@@ -162,6 +166,21 @@ func (x *plan) startAPIServer(ctx context.Context) error {
 		// Near its limit it does so more often still; it takes 3 GiB with 10,000 TrainJobs, and more than 8 with 50,000.
 		env:   []string{"GOGC=400", fmt.Sprintf("GOMEMLIMIT=%d", max(8<<30, memoryOfMachine()/2))},
 		ready: func(ctx context.Context) error { return get(ctx, client, x.config.Host+"/readyz") },
+	})
+}
+
+// configureAdmission has the API server show a certificate to webhooks. They may ask for it.
+func (x *plan) configureAdmission() error {
+	certs, err := x.ca.serving(x.layout, "webhook-client")
+	if err != nil {
+		return err
+	}
+	if err := x.asset("admission-kubeconfig.yaml", map[string]any{"Certs": certs}); err != nil {
+		return err
+	}
+	return x.asset("admission.yaml", map[string]any{
+		"Kubeconfig": x.layout.config("admission-kubeconfig.yaml"),
+		"Plugins":    []string{"MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"},
 	})
 }
 

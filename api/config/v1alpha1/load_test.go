@@ -24,6 +24,8 @@ func TestParse(t *testing.T) {
 			`pprof.bindAddress: Invalid value: "here"`},
 		"an address": {"the path and the value are named", head + "health: {bindAddress: here}\n",
 			`health.bindAddress: Invalid value: "here"`},
+		"clients' CAs": {"a slip is not taken for none", head + "webhook: {clientCABundle: PEM}\n",
+			`webhook.clientCABundle: Invalid value: "PEM": has no certificate in PEM`},
 		"metrics off": {"0 switches them off", head + `metrics: {bindAddress: "0"}` + "\n", ""},
 		"a port": {"the path and the value are named", head + "webhook: {port: 0}\n",
 			"webhook.port: Invalid value: 0"},

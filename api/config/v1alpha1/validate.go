@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"crypto/x509"
 	"net"
 	"slices"
 	"time"
@@ -53,6 +54,9 @@ func validatePort(path *field.Path, port int) field.ErrorList {
 
 func (w *Webhook) validate(path *field.Path) field.ErrorList {
 	errs := validatePort(path.Child("port"), w.Port)
+	if w.ClientCABundle != "" && !x509.NewCertPool().AppendCertsFromPEM([]byte(w.ClientCABundle)) {
+		errs = append(errs, field.Invalid(path.Child("clientCABundle"), w.ClientCABundle, "has no certificate in PEM"))
+	}
 	c := w.Certificates
 	if c.Secret == (NamespacedName{}) {
 		return errs

@@ -95,6 +95,9 @@ matchExpressions:
 {{- if not (kindIs "invalid" .Values.kueue.waitForPodsReady) }}
 {{- $_ := set $config.kueue "waitForPodsReady" .Values.kueue.waitForPodsReady }}
 {{- end }}
+{{- with .Values.webhook.clientCABundle }}
+{{- $_ := set $config.webhook "clientCABundle" . }}
+{{- end }}
 {{- if eq .Values.certificates.source "internal" }}
 {{- $service := printf "%s.%s.svc" (include "signalbox.webhookService" .) .Release.Namespace }}
 {{- $names := list $service (printf "%s.cluster.local" $service) }}
