@@ -9,20 +9,23 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Nobody waits for what somebody else asks for. A reconcile has a deadline; a namespace of which one has reached it,
-// maybe because the API server doesn't answer for a kind, has few workers until that has passed.
+// Nobody waits for what somebody else asks for. A reconcile that takes long, maybe because the API server doesn't answer
+// for a kind, leaves its worker to others, and has a deadline; its namespace has few of them.
 const (
 	// reconcileTime is how long a reconcile may take. A JobSet's creation calls webhooks of JobSet and Kueue, for up to
 	// ten seconds each.
 	reconcileTime = 45 * time.Second
-	// slowWorkers is how many workers a namespace has of which a reconcile has reached its deadline, for slowFor.
-	slowWorkers = 1
-	slowFor     = 2 * time.Minute
-	// slowRetry is when a TrainJob is looked at again that has found no worker.
-	slowRetry = 5 * time.Second
+	// workerTime is for how long one may keep its worker, and others of its namespace may begin as if it were none.
+	workerTime = 3 * time.Second
+	// lateReconciles is how many reconciles at a time a namespace has, for lateFor, after one has reached its deadline.
+	lateReconciles = 1
+	lateFor        = 2 * time.Minute
+	// againAfter is when a TrainJob is looked at again that has found no worker, or has left its own.
+	againAfter = 5 * time.Second
 	// stuckAfter is for how long a reconcile must have run on after its deadline to count as stuck.
 	stuckAfter = time.Minute
 )
@@ -35,13 +38,14 @@ type workers struct {
 	mu      sync.Mutex
 	since   map[reconcile.Request]time.Time
 	running map[string]int       // by namespace
-	slow    map[string]time.Time // until when a namespace is
+	alone   map[string]int       // those of them that have left their worker
+	late    map[string]time.Time // until when a namespace has few
 }
 
 func newWorkers(clk clock.PassiveClock, all int) *workers {
 	return &workers{
-		clock: clk, all: all, since: map[reconcile.Request]time.Time{}, running: map[string]int{},
-		slow: map[string]time.Time{},
+		clock: clk, all: all, since: map[reconcile.Request]time.Time{}, running: map[string]int{}, alone: map[string]int{},
+		late: map[string]time.Time{},
 	}
 }
 
@@ -50,9 +54,12 @@ func (w *workers) begin(request reconcile.Request) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now, namespace := w.clock.Now(), request.Namespace
-	if until, slow := w.slow[namespace]; slow && now.After(until) {
-		delete(w.slow, namespace)
-	} else if slow && w.running[namespace] >= slowWorkers {
+	if _, runs := w.since[request]; runs || w.alone[namespace] >= w.all {
+		return false
+	}
+	if until, late := w.late[namespace]; late && now.After(until) {
+		delete(w.late, namespace)
+	} else if late && w.running[namespace] >= lateReconciles {
 		return false
 	}
 	w.since[request] = now
@@ -60,16 +67,30 @@ func (w *workers) begin(request reconcile.Request) bool {
 	return true
 }
 
-// end records the end of a reconcile. late is set if it has reached its deadline.
-func (w *workers) end(request reconcile.Request, late bool) {
+// leave records that a reconcile leaves its worker.
+func (w *workers) leave(request reconcile.Request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.alone[request.Namespace]++
+}
+
+// end records the end of a reconcile; left is set if it has left its worker, and late if it has reached its deadline.
+func (w *workers) end(request reconcile.Request, left, late bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.since, request)
-	if w.running[request.Namespace]--; w.running[request.Namespace] == 0 {
-		delete(w.running, request.Namespace)
+	less(w.running, request.Namespace)
+	if left {
+		less(w.alone, request.Namespace)
 	}
 	if late {
-		w.slow[request.Namespace] = w.clock.Now().Add(slowFor)
+		w.late[request.Namespace] = w.clock.Now().Add(lateFor)
+	}
+}
+
+func less(counts map[string]int, namespace string) {
+	if counts[namespace]--; counts[namespace] == 0 {
+		delete(counts, namespace)
 	}
 }
 
@@ -86,23 +107,59 @@ func (w *workers) check(*http.Request) error {
 	if stuck < w.all {
 		return nil
 	}
-	return fmt.Errorf("all %d workers are stuck: their reconciles run on %s after their deadline", stuck, stuckAfter)
+	return fmt.Errorf("%d reconciles are stuck: they run on %s after their deadline", stuck, stuckAfter)
 }
 
-// bounded reconciles with the workers' bounds.
+// outcome is what a reconcile returns, or panics with.
+type outcome struct {
+	result   reconcile.Result
+	err      error
+	panicked any
+}
+
+// bounded reconciles with the workers' bounds. What a reconcile returns that has left its worker is only logged: the
+// TrainJob is looked at again.
 func (w *workers) bounded(next reconcile.Func) reconcile.Func {
 	return func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		if !w.begin(request) {
-			return reconcile.Result{RequeueAfter: slowRetry}, nil
+			return reconcile.Result{RequeueAfter: againAfter}, nil
 		}
 		ctx, cancel := context.WithTimeout(ctx, reconcileTime)
-		late := true // also if it panics
-		defer func() {
-			w.end(request, late)
-			cancel()
+		done := make(chan outcome, 1)
+		go func() {
+			o := outcome{}
+			defer func() {
+				o.panicked = recover()
+				done <- o
+			}()
+			o.result, o.err = next(ctx, request)
 		}()
-		result, err := next(ctx, request)
-		late = errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil
-		return result, err
+		end := func(o outcome, left bool) {
+			w.end(request, left, ctx.Err() != nil || errors.Is(o.err, context.DeadlineExceeded))
+			cancel()
+		}
+		patience := time.NewTimer(workerTime)
+		defer patience.Stop()
+		select {
+		case o := <-done:
+			end(o, false)
+			if o.panicked != nil {
+				panic(o.panicked) // the controller recovers it, and logs it
+			}
+			return o.result, o.err
+		case <-patience.C:
+		}
+		w.leave(request)
+		go func() {
+			o := <-done
+			end(o, true)
+			if o.panicked != nil {
+				o.err = fmt.Errorf("panic: %v", o.panicked)
+			}
+			if o.err != nil {
+				log.FromContext(ctx).Error(o.err, "A reconcile that took long has failed")
+			}
+		}()
+		return reconcile.Result{RequeueAfter: againAfter}, nil
 	}
 }

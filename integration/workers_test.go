@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -19,48 +18,59 @@ func requestIn(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
-// TestOthersDontWait holds that a namespace whose TrainJobs wait for the API server has few workers, so that those of
-// others are reconciled meanwhile, and that it has all again when that is over.
+// TestOthersDontWait holds that TrainJobs for which the API server doesn't answer take the workers of others for a
+// moment only, that their namespace has few of them then, and that it has all again when that is over.
 func TestOthersDontWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const all = 4
 		w := newWorkers(clock.RealClock{}, all)
-		hangs := true
+		hangs, began := true, map[reconcile.Request]int{}
+		var mu sync.Mutex
 		reconciles := w.bounded(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+			mu.Lock()
+			began[request]++
+			mu.Unlock()
 			if request.Namespace == "bad" && hangs {
 				<-ctx.Done()
 				return reconcile.Result{}, ctx.Err()
 			}
 			return reconcile.Result{}, nil
 		})
-		var first sync.WaitGroup
-		for i := range all {
-			first.Go(func() {
-				if _, err := reconciles(t.Context(), requestIn("bad", fmt.Sprint(i))); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("it has a deadline: got %v", err)
-				}
-			})
-		}
-		first.Wait()
-		var second sync.WaitGroup
-		second.Go(func() { _, _ = reconciles(t.Context(), requestIn("bad", "0")) })
-		synctest.Wait()
-		if result, err := reconciles(t.Context(), requestIn("bad", "1")); err != nil || result.RequeueAfter != slowRetry {
-			t.Errorf("it has one worker from then on: got %v, %v", result, err)
-		}
-		if result, err := reconciles(t.Context(), requestIn("good", "1")); err != nil || result.RequeueAfter != 0 {
-			t.Errorf("others have theirs: got %v, %v", result, err)
-		}
-		second.Wait()
-		hangs = false
-		time.Sleep(slowFor + time.Second)
-		for i := range all {
-			if result, err := reconciles(t.Context(), requestIn("bad", fmt.Sprint(i))); err != nil || result.RequeueAfter != 0 {
-				t.Errorf("it is over: got %v, %v", result, err)
+		expect := func(request reconcile.Request, again time.Duration, why string) {
+			t.Helper()
+			if result, err := reconciles(t.Context(), request); err != nil || result.RequeueAfter != again {
+				t.Errorf("%s: got %v, %v", why, result, err)
 			}
 		}
-		if len(w.since)+len(w.running)+len(w.slow) != 0 {
-			t.Errorf("nothing is kept: got %v, %v, %v", w.since, w.running, w.slow)
+		start := time.Now()
+		var first sync.WaitGroup
+		for i := range all {
+			first.Go(func() { expect(requestIn("bad", fmt.Sprint(i)), againAfter, "it is looked at again") })
+		}
+		first.Wait()
+		if took := time.Since(start); took != workerTime {
+			t.Errorf("they have left their workers: after %s", took)
+		}
+		expect(requestIn("bad", "0"), againAfter, "it runs on, and not twice at a time")
+		expect(requestIn("bad", "one more"), againAfter, "a namespace has so many that run on alone")
+		expect(requestIn("good", "1"), 0, "others have theirs")
+		if began[requestIn("bad", "0")] != 1 || began[requestIn("bad", "one more")] != 0 {
+			t.Errorf("got %v", began)
+		}
+		time.Sleep(reconcileTime)
+		var second sync.WaitGroup
+		second.Go(func() { expect(requestIn("bad", "0"), againAfter, "it is looked at again") })
+		synctest.Wait()
+		expect(requestIn("bad", "1"), againAfter, "a late namespace has one")
+		expect(requestIn("good", "1"), 0, "others have theirs")
+		second.Wait()
+		hangs = false
+		time.Sleep(reconcileTime + lateFor + time.Second)
+		for i := range all {
+			expect(requestIn("bad", fmt.Sprint(i)), 0, "it is over")
+		}
+		if len(w.since)+len(w.running)+len(w.late)+len(w.alone) != 0 {
+			t.Errorf("nothing is kept: got %v, %v, %v, %v", w.since, w.running, w.late, w.alone)
 		}
 	})
 }
@@ -82,21 +92,36 @@ func TestStuckWorkers(t *testing.T) {
 	if err := w.check(nil); err == nil {
 		t.Error("none works")
 	}
-	w.end(requestIn("b", "1"), false)
+	w.end(requestIn("b", "1"), false, false)
 	if err := w.check(nil); err != nil {
 		t.Errorf("one works again: got %v", err)
 	}
 }
 
-// TestPanicIsLate holds that a reconcile that panics leaves no worker taken.
-func TestPanicIsLate(t *testing.T) {
+// TestPanics holds that a reconcile that panics leaves no worker taken, and that the controller learns of it.
+func TestPanics(t *testing.T) {
 	w := newWorkers(clock.RealClock{}, 1)
 	func() {
-		defer func() { _ = recover() }()
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic is lost")
+			}
+		}()
 		_, _ = w.bounded(func(context.Context, reconcile.Request) (reconcile.Result, error) { panic("!") })(
 			t.Context(), requestIn("a", "1"))
 	}()
-	if len(w.since)+len(w.running) != 0 {
-		t.Errorf("got %v, %v", w.since, w.running)
+	synctest.Test(t, func(t *testing.T) {
+		late := w.bounded(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			time.Sleep(2 * workerTime)
+			panic("!")
+		})
+		if result, err := late(t.Context(), requestIn("a", "1")); err != nil || result.RequeueAfter != againAfter {
+			t.Errorf("got %v, %v", result, err)
+		}
+		time.Sleep(2 * workerTime)
+		synctest.Wait()
+	})
+	if len(w.since)+len(w.running)+len(w.alone) != 0 {
+		t.Errorf("got %v, %v, %v", w.since, w.running, w.alone)
 	}
 }

@@ -116,7 +116,7 @@ func pluginSpecs(who string) {
 		gomega.Expect(waited.code).To(gomega.BeZero(), waited.err)
 		gomega.Expect(waited.out).To(gomega.HaveSuffix("TrainJob job is Running\n"))
 		gomega.Expect(g.plugin(ctx, who, "stop", "job").code).To(gomega.BeZero())
-		gomega.Eventually(func() bool { return workload.IsActive(workloadOf(ctx, tj)) }).Should(gomega.BeFalse())
+		gomega.Eventually(func() bool { return workload.IsOnHold(workloadOf(ctx, tj)) }).Should(gomega.BeTrue())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Expect(podsOf(ctx, tj)).To(gomega.BeEmpty(), "its quota is given back when its pods have ended")
 		gomega.Consistently(running(ctx, tj), "3s").Should(gomega.BeFalse())
