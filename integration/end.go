@@ -63,7 +63,8 @@ func unwrittenEnd(o *observed) declaration {
 	d := declaration{all: o.left.over}
 	for _, wl := range o.workloads.own {
 		if o.left.over && holdsQuota(wl) {
-			d.release = append(d.release, declareEnd(wl, end), tell{events.EndNotWritten.Of(o.jobSet.Name)})
+			d.release = append(d.release, declareEnd(wl, end), count{endsNotWritten},
+				tell{events.EndNotWritten.Of(o.jobSet.Name)})
 		}
 	}
 	return d

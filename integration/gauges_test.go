@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"time"
 
@@ -89,6 +90,28 @@ func TestPodsOverdue(t *testing.T) {
 		t.Errorf("only one runs 30 seconds after its grace period: got %v", got)
 	}
 	if got := gauges(t, overduePods{cluster(t, "Pod"), clk}); got["error"] != 1 {
+		t.Errorf("they can't be listed: got %v", got)
+	}
+}
+
+func TestJobsBlocked(t *testing.T) {
+	blocked := func(status metav1.ConditionStatus, reason string) func(*api.TrainJob) {
+		return func(job *api.TrainJob) {
+			job.Status.Conditions = []metav1.Condition{{Type: api.ConditionBlocked, Status: status, Reason: reason}}
+		}
+	}
+	got := gauges(t, blockedJobs{cluster(t, "", trainJobIn("a", "1"),
+		trainJobIn("a", "2", blocked(metav1.ConditionTrue, ReasonStopRejected)),
+		trainJobIn("b", "1", blocked(metav1.ConditionTrue, ReasonStopRejected)),
+		trainJobIn("b", "2", blocked(metav1.ConditionTrue, ReasonNoPods)),
+		trainJobIn("b", "3", blocked(metav1.ConditionFalse, ReasonNoPods)))})
+	want := map[string]float64{
+		ReasonStopRejected: 2, ReasonNoPods: 1, ReasonStartRejected: 0, ReasonLastRunKept: 0, ReasonWorkloadKept: 0,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := gauges(t, blockedJobs{cluster(t, "TrainJob")}); got["error"] != 1 {
 		t.Errorf("they can't be listed: got %v", got)
 	}
 }

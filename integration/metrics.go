@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +19,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -64,6 +66,11 @@ var (
 		Help: "TrainJobs that were stopped. reason: Kueue's reason of the Workload's eviction, or StoppedByUser, " +
 			"WorkloadDeleted, NoMatchingWorkload or NotAdmitted.",
 	}, []string{"reason"})
+	endsNotWritten = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "signalbox_trainjob_ends_not_written_total",
+		Help: "TrainJobs whose JobSet had ended a minute before, and whose Trainer had not written that into the status. " +
+			"Their quota was released. Event EndNotWritten names them.",
+	})
 	snapshotsDropped = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "signalbox_runtime_snapshots_dropped_total",
 		Help: "Kubeflow Trainer's snapshots of runtimes that were deleted because the runtime was edited before the " +
@@ -73,7 +80,7 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(
-		starts, admissionToStart, startToReady, entryConflicts, refusals, evictions, snapshotsDropped)
+		starts, admissionToStart, startToReady, entryConflicts, refusals, evictions, endsNotWritten, snapshotsDropped)
 	// A rate sees the first of a kind only where there was a zero before.
 	for _, reason := range []string{
 		kueue.WorkloadEvictedByPreemption, kueue.WorkloadEvictedByPodsReadyTimeout,
@@ -173,6 +180,34 @@ func (o overduePods) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	out <- prometheus.MustNewConstMetric(podsOverdue, prometheus.GaugeValue, float64(n))
+}
+
+// blockedJobs counts TrainJobs that can't be queued when it is asked.
+type blockedJobs struct{ client client.Reader }
+
+var jobsBlocked = prometheus.NewDesc("signalbox_trainjobs_blocked",
+	"TrainJobs that can't be queued. reason: that of their condition Blocked.", []string{"reason"}, nil)
+
+func (b blockedJobs) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- jobsBlocked }
+
+func (b blockedJobs) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var jobs api.TrainJobList
+	if err := b.client.List(ctx, &jobs, client.UnsafeDisableDeepCopy); err != nil {
+		out <- prometheus.NewInvalidMetric(jobsBlocked, err)
+		return
+	}
+	n := map[string]int{ReasonStopRejected: 0, ReasonStartRejected: 0, ReasonLastRunKept: 0, ReasonWorkloadKept: 0}
+	for i := range jobs.Items {
+		c := apimeta.FindStatusCondition(jobs.Items[i].Status.Conditions, api.ConditionBlocked)
+		if c != nil && c.Status == metav1.ConditionTrue {
+			n[c.Reason]++
+		}
+	}
+	for reason, jobs := range n {
+		out <- prometheus.MustNewConstMetric(jobsBlocked, prometheus.GaugeValue, float64(jobs), reason)
+	}
 }
 
 // collect serves what is counted when it is asked for, for as long as this process leads.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -61,8 +62,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if err := watchRead(ctx, mgr.GetCache()); err != nil {
 		return err
 	}
-	if err := collect(mgr, overduePods{mgr.GetClient(), r.clock}); err != nil {
-		return err
+	for _, counted := range []prometheus.Collector{
+		overduePods{mgr.GetClient(), r.clock}, blockedJobs{mgr.GetClient()},
+	} {
+		if err := collect(mgr, counted); err != nil {
+			return err
+		}
 	}
 	if r.installed.Trainer().hasState() {
 		if err := countStates(ctx, mgr); err != nil {

@@ -14,6 +14,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
@@ -135,6 +136,14 @@ type tell struct{ event events.Event }
 
 func (s tell) do(_ context.Context, r *Reconciler, o *observed) error {
 	r.recorder.Send(o.job, s.event)
+	return nil
+}
+
+// count adds one to a counter.
+type count struct{ counter prometheus.Counter }
+
+func (s count) do(context.Context, *Reconciler, *observed) error {
+	s.counter.Inc()
 	return nil
 }
 

@@ -3,19 +3,14 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
 
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
@@ -111,45 +106,14 @@ type trap struct {
 func newTrap(of plane) *trap {
 	ginkgo.GinkgoHelper()
 	t := &trap{plane: of}
-	path := t.kubeconfig("signalbox")
-	before, err := os.ReadFile(path)
-	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	real := config(path)
-	transport, err := rest.TransportFor(real)
-	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	target, err := url.Parse(real.Host)
-	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	proxy := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport:     transport,
-		FlushInterval: -1,
-		ModifyResponse: func(response *http.Response) error {
+	through(of, func(proxy *httputil.ReverseProxy) http.Handler {
+		proxy.ModifyResponse = func(response *http.Response) error {
 			t.see(response)
 			return nil
-		},
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			http.Error(w, err.Error(), http.StatusBadGateway)
-		},
-	}
-	server := &http.Server{Handler: proxy}
-	go server.Serve(listener) //nolint:errcheck // it ends with the spec
-	through := clientcmdapi.NewConfig()
-	through.Clusters["trap"] = &clientcmdapi.Cluster{Server: "http://" + listener.Addr().String()}
-	through.Contexts["trap"] = &clientcmdapi.Context{Cluster: "trap"}
-	through.CurrentContext = "trap"
-	gomega.Expect(clientcmd.WriteToFile(*through, path)).To(gomega.Succeed())
-	ginkgo.DeferCleanup(func() {
-		t.arm(0, "")
-		gomega.Expect(os.WriteFile(path, before, 0o600)).To(gomega.Succeed())
-		if t.act("stop", "signalbox") != nil {
-			ginkgo.GinkgoLogr.Info("the manager was dead at the end of the spec")
 		}
-		t.mustAct("start", "signalbox")
-		gomega.Expect(server.Close()).To(gomega.Succeed())
+		return proxy
 	})
-	t.mustAct("restart", "signalbox")
+	ginkgo.DeferCleanup(func() { t.arm(0, "") })
 	return t
 }
 
