@@ -35,7 +35,8 @@ func (bundledTrainer) runtime(
 }
 
 // leftover finds out whether the JobSet of a stopped TrainJob, or a Job of it, exists only because a finalizer keeps
-// it, or something that names it as its owner: what runs no pod uses nothing, and must not hold quota.
+// it, or an object that names it as
+// its owner. What runs no pod must not hold quota.
 func (t bundledTrainer) leftover(ctx context.Context, r *Reconciler, o *observed) (leftover, error) {
 	left := o.left
 	switch {

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Nobody waits for what somebody else asks for. A reconcile that takes long, maybe because the API server doesn't answer
+// Nobody waits for what others ask for. A reconcile that takes long, maybe because the API server doesn't answer
 // for a kind, leaves its worker to others, and has a deadline; its namespace has few of them.
 const (
 	// reconcileTime is how long a reconcile may take. A JobSet's creation calls webhooks of JobSet and Kueue, for up to

@@ -25,7 +25,7 @@ const (
 	// maxReview is the largest review, in bytes: an object of 1.5 MiB, and what it was before.
 	maxReview = 3<<20 + 64<<10
 	// maxSmall is the size, in bytes, up to which a review has room of its own, so that it waits for no large one of
-	// somebody else's: both come from the API server's address.
+	// another user: both come from the API server's address.
 	maxSmall = 128 << 10
 	// maxRequests is how many requests of one address are answered or wait, and maxAllRequests how many of all.
 	maxRequests, maxAllRequests = 512, 2048

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestLost holds that a JobSet has lost the pods that are its own by their controllers, whatever others name it, and that
-// a lost pod counts that is gone.
+// TestLost holds that a JobSet has lost the pods that are its own by their controllers, whatever others name it, and
+// that a lost pod counts that is gone.
 func TestLost(t *testing.T) {
 	lost := func(p *corev1.Pod) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}

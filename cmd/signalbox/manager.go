@@ -52,7 +52,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 		LeaderElectionNamespace:       config.LeaderElection.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		Cache: cache.Options{
-			// A read of a kind that isn't watched would begin a watch, and wait for it: for ever, where the API server
+			// A read of a kind that isn't watched would begin a watch, and wait for it: forever, where the API server
 			// doesn't let it. Whatever a request or an owner reference may name is read from the API server instead.
 			ReaderFailOnMissingInformer: true,
 			DefaultTransform:            cache.TransformStripManagedFields(),

@@ -222,8 +222,8 @@ var _ = ginkgo.Describe("Nobody waits for what somebody else asks for", func() {
 		}, "2m").Should(gomega.BeTrue())
 		gomega.Expect(most).To(gomega.BeNumerically("<", 512<<20), "the chart's limit")
 		gomega.Expect(gauge("process_start_time_seconds")).To(gomega.Equal(before), "the manager was started again")
-		ginkgo.AddReportEntry(fmt.Sprintf("hostile requests: %d kinds by users, %d by anybody, at most %.0f MiB", len(trainJobs),
-			len(reviews), most/(1<<20)))
+		ginkgo.AddReportEntry(fmt.Sprintf("hostile requests: %d kinds by users, %d by anybody, at most %.0f MiB",
+			len(trainJobs), len(reviews), most/(1<<20)))
 	})
 
 	ginkgo.It("where the webhooks ask the API server for its certificate", func(ctx context.Context) {

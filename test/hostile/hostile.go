@@ -14,7 +14,7 @@ import (
 // size is how large what is large is, in bytes: the API server accepts three MiB.
 const size = 2_700_000
 
-// TrainJob is a TrainJob that somebody sends.
+// TrainJob is a TrainJob that a user sends.
 type TrainJob struct {
 	// Kind says what is hostile about it.
 	Kind string
@@ -95,7 +95,7 @@ func bomb(bytesOf int) string {
 	return base64.StdEncoding.EncodeToString(packed.Bytes())
 }
 
-// Reviews returns what somebody sends to the webhooks beside the API server, by kind: the TrainJobs, as if users whom
+// Reviews returns what any client sends to the webhooks beside the API server, by kind: the TrainJobs, as if users whom
 // the webhooks trust created or changed them, and what is no review.
 func Reviews(of []TrainJob, trusted string) map[string][]byte {
 	reviews := map[string][]byte{

@@ -1,0 +1,186 @@
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// TestEndFreesQuota holds that a TrainJob that has ended gives its quota back when its last pod has ended, whatever its
+// user changes meanwhile.
+func TestEndFreesQuota(t *testing.T) {
+	relabel := func(name, value string) func(*harness) {
+		return func(h *harness) {
+			job := h.trainJob("job")
+			if delete(job.Labels, name); value != "" {
+				job.Labels[name] = value
+			}
+			h.update(job)
+		}
+	}
+	annotate := func(name, value string) func(*harness) {
+		return func(h *harness) {
+			job := h.trainJob("job")
+			metav1.SetMetaDataAnnotation(&job.ObjectMeta, name, value)
+			h.update(job)
+		}
+	}
+	changes := map[string]func(*harness){
+		"nothing":                 func(*harness) {},
+		"no queue":                relabel(constants.QueueLabel, ""),
+		"another queue":           relabel(constants.QueueLabel, "other"),
+		"no priority class":       relabel(constants.WorkloadPriorityClassLabel, "nonesuch"),
+		"a maximum time":          relabel(constants.MaxExecTimeSecondsLabel, "7"),
+		"a wrong maximum time":    relabel(constants.MaxExecTimeSecondsLabel, "x"),
+		"a prebuilt Workload":     relabel(constants.PrebuiltWorkloadLabel, "other"),
+		"stopped":                 annotate(api.StopAnnotation, ""),
+		"elastic":                 annotate("kueue.x-k8s.io/elastic-job", "true"),
+		"a wrong record":          annotate(overrides.RecordAnnotation, "{"),
+		"a wrong minimum":         annotate(overrides.MinParallelismAnnotation, "-1"),
+		"suspended":               func(h *harness) { suspend(h, true) },
+		"no queue, and suspended": func(h *harness) { relabel(constants.QueueLabel, "")(h); suspend(h, true) },
+		"a namespace that Kueue doesn't manage": func(h *harness) {
+			namespace := &corev1.Namespace{}
+			h.must(h.store.Get(h.t.Context(), client.ObjectKey{Name: team}, namespace))
+			namespace.Labels["kubernetes.io/metadata.name"] = "kube-system"
+			h.update(namespace)
+		},
+		"a runtime that is gone": func(h *harness) {
+			h.remove(&api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch"}})
+		},
+		"a deactivated Workload": func(h *harness) {
+			wl := h.workload()
+			wl.Annotations = map[string]string{integration.DeactivateAnnotation: "admin"}
+			h.update(wl)
+		},
+	}
+	for name, change := range changes {
+		for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+			t.Run(name+" beside "+d.Name(), func(t *testing.T) {
+				h := newHarness(t, d)
+				h.run()
+				js := h.build("job")
+				pod := h.pod(js)
+				h.end("job", trainerapi.TrainJobFailed)
+				h.settle("job")
+				change(h)
+				h.settle("job")
+				if wl := h.workload(); workloadfinish.IsFinished(wl) || !workload.HasQuotaReservation(wl) {
+					t.Fatalf("its pod runs, and holds its quota: got %+v", wl.Status.Conditions)
+				}
+				h.remove(pod)
+				h.collect(js)
+				h.clock.Step(time.Minute)
+				if h.settle("job"); !workloadfinish.IsFinished(h.workload()) {
+					t.Errorf("nothing runs: got %+v", h.workload().Status.Conditions)
+				}
+			})
+		}
+	}
+}
+
+func suspend(h *harness, suspended bool) {
+	job := h.trainJob("job")
+	job.Spec.Suspend = &suspended
+	h.update(job)
+}
+
+// leaves takes the TrainJob's namespace out of those that Kueue manages.
+func (h *harness) leaves() {
+	namespace := &corev1.Namespace{}
+	h.must(h.store.Get(h.t.Context(), client.ObjectKey{Name: team}, namespace))
+	namespace.Labels["kubernetes.io/metadata.name"] = "kube-system"
+	h.update(namespace)
+}
+
+// TestNamespaceLeaves holds that a TrainJob that holds quota is managed until it is free, although its namespace isn't
+// any more.
+func TestNamespaceLeaves(t *testing.T) {
+	t.Run("while it runs", func(t *testing.T) {
+		h := newHarness(t, overrides.Bundled)
+		h.run()
+		js := h.build("job")
+		pod := h.pod(js)
+		h.leaves()
+		if h.settle("job"); h.suspended("job") || !workload.IsAdmitted(h.workload()) {
+			t.Fatal("it runs on the quota that it has")
+		}
+		h.evict(kueue.WorkloadEvictedByPreemption)
+		if h.settle("job"); !h.suspended("job") || !workload.HasQuotaReservation(h.workload()) {
+			t.Fatal("it is preempted as any other")
+		}
+		h.remove(pod)
+		h.collect(js)
+		if h.settle("job"); len(h.workloads()) != 0 {
+			t.Errorf("it isn't queued again: got %+v", h.workloads()[0].Status)
+		}
+	})
+	t.Run("while it waits", func(t *testing.T) {
+		h := newHarness(t, overrides.Bundled)
+		h.queue()
+		h.leaves()
+		if h.settle("job"); len(h.workloads()) != 0 {
+			t.Errorf("Kueue would admit it: got %+v", h.workloads()[0].Status)
+		}
+	})
+	t.Run("while it is admitted", func(t *testing.T) {
+		h := newHarness(t, overrides.Bundled)
+		h.queue()
+		h.admit()
+		h.leaves()
+		if h.settle("job"); len(h.workloads()) != 0 || !h.suspended("job") {
+			t.Errorf("it doesn't start, and holds no quota: got %d Workloads", len(h.workloads()))
+		}
+	})
+}
+
+// TestEndNotWritten holds that the quota of a TrainJob whose JobSet has ended is free, although its Trainer doesn't
+// write that.
+func TestEndNotWritten(t *testing.T) {
+	for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+		for end, reason := range map[jobset.JobSetConditionType]string{
+			jobset.JobSetCompleted: kueue.WorkloadFinishedReasonSucceeded,
+			jobset.JobSetFailed:    kueue.WorkloadFinishedReasonFailed,
+		} {
+			h := newHarness(t, d)
+			h.run()
+			js := h.build("job")
+			pod := h.pod(js)
+			js.Status.Conditions = []metav1.Condition{{Type: string(end), Status: metav1.ConditionTrue, Reason: "R",
+				LastTransitionTime: metav1.NewTime(h.clock.Now())}}
+			h.updateStatus(js)
+			result, err := h.reconcile("job")
+			if err != nil || result.RequeueAfter == 0 || result.RequeueAfter > time.Minute {
+				t.Errorf("%s: it is looked at again: got %v, %v", end, result, err)
+			}
+			h.clock.Step(time.Minute)
+			if h.settle("job"); workloadfinish.IsFinished(h.workload()) {
+				t.Errorf("%s: its pod runs", end)
+			}
+			h.remove(pod)
+			job := jobOf()
+			h.must(h.store.Get(t.Context(), types.NamespacedName{Namespace: team, Name: "job-node-0"}, job))
+			job.Status.Conditions = append(job.Status.Conditions, jobEnded)
+			h.updateStatus(job)
+			h.settle("job")
+			c := finishedOf(h.workload())
+			if c == nil || c.Reason != reason || h.suspended("job") {
+				t.Errorf("%s: its quota is free, and it isn't stopped: got %+v", end, c)
+			}
+		}
+	}
+}
