@@ -20,64 +20,88 @@ import (
 
 // What the webhooks take at a time. The API server accepts 3 MiB of a client, and etcd stores 1.5 MiB; a TrainJob has
 // kilobytes. Without a client certificate anybody who reaches the port may send requests, so that what they cost is
-// bounded by their bytes, and what one address holds by its share: the bytes are held while a request is answered.
+// bounded, of all and of each address.
 const (
 	// maxReview is the largest review, in bytes: an object of 1.5 MiB, and what it was before.
 	maxReview = 3<<20 + 64<<10
-	// maxSmall is the size, in bytes, up to which a review has room of its own, so that it waits for no large one of
-	// another user: both come from the API server's address.
-	maxSmall = 128 << 10
 	// maxRequests is how many requests of one address are answered or wait, and maxAllRequests how many of all.
 	maxRequests, maxAllRequests = 512, 2048
 	// maxAround is how many list elements a review may have beside its objects: groups of a user, mostly.
 	maxAround = 2000
 	// readTime is for how long the body of a request may take, and answerTime for how long its answer. The API server
 	// waits for ten seconds (webhook.timeoutSeconds of the chart).
-	readTime   = 2 * time.Second
+	readTime   = 5 * time.Second
 	answerTime = 9 * time.Second
+	// elementCost is what decoding a list element takes at most, in bytes: a ReplicatedJob has 1,216, and a list grows
+	// in leaps. Each byte of text is copied a few times (byteCost).
+	elementCost = 2 << 10
+	byteCost    = 4
 )
 
-// room is how many bytes of reviews are held at a time, of all and of one address.
+// room is how many bytes of memory requests take at a time, of all and of one address. Those that cost little have room
+// of their own, so that they wait for none that cost much: both come from the API server's address.
 type room struct{ all, share int64 }
 
-// roomFor returns the room that reviews of a size share.
-func roomFor(size int64) room {
-	if size <= maxSmall {
-		return room{all: 8 << 20, share: 4 << 20}
+// roomToRead returns the room for the text of a request of a size, and roomToDecide that for its answer.
+func roomToRead(size int64) room {
+	if size <= 128<<10 {
+		return room{all: 16 << 20, share: 4 << 20}
 	}
-	return room{all: 24 << 20, share: 12 << 20}
+	return room{all: 48 << 20, share: 12 << 20}
+}
+
+func roomToDecide(cost int64) room {
+	if cost <= 1<<20 {
+		return room{all: 32 << 20, share: 16 << 20}
+	}
+	return room{all: 64 << 20, share: 32 << 20}
 }
 
 // Guard bounds what requests to the webhooks cost, whoever sends them.
 type Guard struct {
 	mu       sync.Mutex
 	requests int
-	held     map[room]*semaphore.Weighted
+	held     rooms
 	sources  map[string]*source
 }
 
 // source is an address from which requests come.
 type source struct {
+	address  string
 	requests int
-	held     map[room]*semaphore.Weighted
+	held     rooms
+}
+
+// rooms are what is held of each room.
+type rooms map[room]*semaphore.Weighted
+
+func (r rooms) of(wanted room, most int64) *semaphore.Weighted {
+	if r[wanted] == nil {
+		r[wanted] = semaphore.NewWeighted(most)
+	}
+	return r[wanted]
 }
 
 // NewGuard returns a Guard that holds nothing.
-func NewGuard() *Guard {
-	return &Guard{held: map[room]*semaphore.Weighted{}, sources: map[string]*source{}}
-}
+func NewGuard() *Guard { return &Guard{held: rooms{}, sources: map[string]*source{}} }
 
 // Wrap returns a handler that passes requests on to hook. A review that is too large, or that has too many list
 // elements beside its objects, is rejected unread. Others wait until there is room for them, and have a deadline.
 func (g *Guard) Wrap(hook http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, err := g.enter(sourceOf(r))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusTooManyRequests)
+			return
+		}
+		defer g.leave(from)
 		ctx, cancel := context.WithTimeout(r.Context(), answerTime)
 		defer cancel()
 		size := r.ContentLength
 		if size < 0 || size > maxReview {
 			size = maxReview
 		}
-		release, err := g.hold(ctx, sourceOf(r), size)
+		release, err := g.hold(ctx, from, roomToRead(size), size)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusTooManyRequests)
 			return
@@ -88,10 +112,18 @@ func (g *Guard) Wrap(hook http.Handler) http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if err := checkReview(body); err != nil {
+		elements, err := checkReview(body)
+		if err != nil {
 			refuse(w, body, err)
 			return
 		}
+		cost := int64(len(body)*byteCost + elements*elementCost)
+		decided, err := g.hold(ctx, from, roomToDecide(cost), cost)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusTooManyRequests)
+			return
+		}
+		defer decided()
 		passed := r.WithContext(ctx)
 		passed.Body = io.NopCloser(bytes.NewReader(body))
 		hook.ServeHTTP(w, passed)
@@ -109,25 +141,25 @@ func bodyOf(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// checkReview rejects a review that would cost more than its bytes allow.
-func checkReview(body []byte) error {
+// checkReview returns how many list elements a review has. It rejects one that is too large, or that has too many beside
+// its objects.
+func checkReview(body []byte) (elements int, err error) {
 	if len(body) > maxReview {
-		return fmt.Errorf("the object, with what it was before, has more than %d bytes; make it smaller", maxReview)
+		return 0, fmt.Errorf("the object, with what it was before, has more than %d bytes; make it smaller", maxReview)
 	}
-	all, err := Elements(body)
-	if err != nil {
-		return err
+	if elements, err = Elements(body); err != nil {
+		return 0, err
 	}
-	request := Member(body, "request")
+	around, request := elements, Member(body, "request")
 	for _, name := range []string{"object", "oldObject"} {
 		if n, err := Elements(Member(request, name)); err == nil {
-			all -= n
+			around -= n
 		}
 	}
-	if all > maxAround {
-		return fmt.Errorf("the request has %d list elements beside its objects; at most %d are read", all, maxAround)
+	if around > maxAround {
+		return 0, fmt.Errorf("the request has %d list elements beside its objects; at most %d are read", around, maxAround)
 	}
-	return nil
+	return elements, nil
 }
 
 // refuse answers a review that isn't passed on.
@@ -165,65 +197,50 @@ func uidOf(body []byte) types.UID {
 // errTooMany is the answer when an address, or all together, send more requests than are answered.
 var errTooMany = errors.New("the webhook answers too many other requests")
 
-// hold takes room for a request of an address, and returns what gives it back. It waits, for as long as the context
-// lasts, while the address or all together hold too much.
-func (g *Guard) hold(ctx context.Context, address string, size int64) (release func(), err error) {
-	of, all, err := g.enter(address, roomFor(size))
-	if err != nil {
-		return nil, err
-	}
-	if err := of.Acquire(ctx, size); err != nil {
-		g.leave(address)
-		return nil, errTooMany
-	}
-	if err := all.Acquire(ctx, size); err != nil {
-		of.Release(size)
-		g.leave(address)
-		return nil, errTooMany
-	}
-	return func() {
-		all.Release(size)
-		of.Release(size)
-		g.leave(address)
-	}, nil
-}
-
-// enter counts a request of an address, and returns what its room is taken of.
-func (g *Guard) enter(address string, size room) (of, all *semaphore.Weighted, err error) {
+// enter counts a request of an address. leave has to follow.
+func (g *Guard) enter(address string) (*source, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	from := g.sources[address]
 	if from == nil {
-		from = &source{held: map[room]*semaphore.Weighted{}}
-		g.sources[address] = from
+		from = &source{address: address, held: rooms{}}
 	}
 	if from.requests >= maxRequests || g.requests >= maxAllRequests {
-		if from.requests == 0 {
-			delete(g.sources, address)
-		}
-		return nil, nil, errTooMany
+		return nil, errTooMany
 	}
 	from.requests++
 	g.requests++
-	return heldOf(from.held, size, size.share), heldOf(g.held, size, size.all), nil
+	g.sources[address] = from
+	return from, nil
 }
 
-func heldOf(held map[room]*semaphore.Weighted, of room, most int64) *semaphore.Weighted {
-	if held[of] == nil {
-		held[of] = semaphore.NewWeighted(most)
-	}
-	return held[of]
-}
-
-func (g *Guard) leave(address string) {
+func (g *Guard) leave(from *source) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.requests--
-	from := g.sources[address]
-	from.requests--
-	if from.requests == 0 {
-		delete(g.sources, address)
+	if from.requests--; from.requests == 0 {
+		delete(g.sources, from.address)
 	}
+}
+
+// hold takes room for a request of a source, at most its share, and returns what gives it back. It waits, for as long
+// as the context lasts, while the source or all together hold too much.
+func (g *Guard) hold(ctx context.Context, from *source, wanted room, size int64) (release func(), err error) {
+	size = min(size, wanted.share)
+	g.mu.Lock()
+	share, all := from.held.of(wanted, wanted.share), g.held.of(wanted, wanted.all)
+	g.mu.Unlock()
+	if err := share.Acquire(ctx, size); err != nil {
+		return nil, errTooMany
+	}
+	if err := all.Acquire(ctx, size); err != nil {
+		share.Release(size)
+		return nil, errTooMany
+	}
+	return func() {
+		all.Release(size)
+		share.Release(size)
+	}, nil
 }
 
 // sourceOf returns the address that a request comes from, without its port.

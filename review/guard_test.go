@@ -64,40 +64,51 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestGuardShares holds that one address can't hold all, that a small request waits for no large one, and that what was
-// held is given back.
+// holds takes room for a request of an address as a webhook does.
+func (g *Guard) holds(ctx context.Context, address string, of room, size int64) (func(), error) {
+	from, err := g.enter(address)
+	if err != nil {
+		return nil, err
+	}
+	release, err := g.hold(ctx, from, of, size)
+	if err != nil {
+		g.leave(from)
+		return nil, err
+	}
+	return func() { release(); g.leave(from) }, nil
+}
+
+// TestGuardShares holds that one address can't hold all, that what costs little waits for nothing that costs much, and
+// that what was held is given back.
 func TestGuardShares(t *testing.T) {
-	for _, size := range []int64{maxSmall, maxSmall + 1} {
+	for _, r := range []struct{ of, other room }{
+		{roomToRead(1000), roomToRead(1 << 20)}, {roomToDecide(1000), roomToDecide(2 << 20)},
+		{roomToRead(1 << 20), roomToRead(1000)}, {roomToDecide(2 << 20), roomToDecide(1000)},
+	} {
 		g := NewGuard()
 		short, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer stop()
-		of := roomFor(size)
 		var releases []func()
-		take := func(address string, bytes int64) {
-			t.Helper()
-			for ; bytes >= size; bytes -= size {
-				release, err := g.hold(t.Context(), address, size)
-				if err != nil {
-					t.Fatalf("%s: got %v", address, err)
-				}
-				releases = append(releases, release)
+		for i := range r.of.all / r.of.share { // each has its own
+			release, err := g.holds(t.Context(), fmt.Sprint(i), r.of, r.of.share)
+			if err != nil {
+				t.Fatalf("%v: %d: got %v", r, i, err)
+			}
+			releases = append(releases, release)
+			if _, err := g.holds(short, fmt.Sprint(i), r.of, 1); err == nil {
+				t.Errorf("%v: an address has its share only", r)
 			}
 		}
-		take("a", of.share)
-		if _, err := g.hold(short, "a", size); err == nil {
-			t.Error("an address has its share only")
+		if _, err := g.holds(short, "another", r.of, 1); err == nil {
+			t.Errorf("%v: all together hold no more than there is", r)
 		}
-		take("b", of.share) // another has its own
-		if _, err := g.hold(short, "c", size); err == nil {
-			t.Error("all together hold no more than there is")
-		}
-		other, err := g.hold(t.Context(), "a", maxSmall+maxSmall+1-size)
+		other, err := g.holds(t.Context(), "0", r.other, 100<<20)
 		if err != nil {
-			t.Errorf("large ones and small ones don't wait for each other: got %v", err)
+			t.Errorf("%v: those that cost much and those that cost little don't wait for each other: got %v", r, err)
 		}
 		waiting := make(chan error, 1)
 		go func() {
-			release, err := g.hold(t.Context(), "c", size)
+			release, err := g.holds(t.Context(), "another", r.of, 1)
 			if err == nil {
 				release()
 			}
@@ -107,11 +118,11 @@ func TestGuardShares(t *testing.T) {
 			release()
 		}
 		if err := <-waiting; err != nil {
-			t.Errorf("who waits gets what is given back: got %v", err)
+			t.Errorf("%v: who waits gets what is given back: got %v", r, err)
 		}
 		other()
 		if len(g.sources) != 0 || g.requests != 0 {
-			t.Errorf("nothing is kept of those that have gone: got %d, %v", g.requests, g.sources)
+			t.Errorf("%v: nothing is kept of those that have gone: got %d, %v", r, g.requests, g.sources)
 		}
 	}
 }
@@ -119,44 +130,55 @@ func TestGuardShares(t *testing.T) {
 // TestGuardCounts holds that requests that wait are counted, too.
 func TestGuardCounts(t *testing.T) {
 	g := NewGuard()
-	var releases []func()
+	var all []*source
 	for address := range maxAllRequests / maxRequests {
 		for range maxRequests {
-			release, err := g.hold(t.Context(), fmt.Sprint(address), 1)
+			from, err := g.enter(fmt.Sprint(address))
 			if err != nil {
 				t.Fatal(err)
 			}
-			releases = append(releases, release)
+			all = append(all, from)
 		}
-		if _, err := g.hold(t.Context(), fmt.Sprint(address), 1); err == nil {
+		if _, err := g.enter(fmt.Sprint(address)); err == nil {
 			t.Fatal("an address may send so many only")
 		}
 	}
-	if _, err := g.hold(t.Context(), "one more", 1); err == nil || len(g.sources) != maxAllRequests/maxRequests {
+	if _, err := g.enter("one more"); err == nil || len(g.sources) != maxAllRequests/maxRequests {
 		t.Errorf("all together may: got %v, %d", err, len(g.sources))
 	}
-	releases[0]()
-	if _, err := g.hold(t.Context(), "one more", 1); err != nil {
+	g.leave(all[0])
+	if _, err := g.enter("one more"); err != nil {
 		t.Errorf("got %v", err)
 	}
 }
 
 // TestGuardIsFull holds that a request for which there is no room in time is rejected.
 func TestGuardIsFull(t *testing.T) {
+	body := `{"request":{}}`
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	for _, full := range []room{roomToRead(1), roomToDecide(1)} {
+		g := NewGuard()
+		if _, err := g.holds(t.Context(), "192.0.2.1", full, full.share); err != nil { // httptest's address
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		g.Wrap(http.NotFoundHandler()).ServeHTTP(w,
+			httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(body)))
+		if w.Code != http.StatusTooManyRequests {
+			t.Errorf("%v: got %d", full, w.Code)
+		}
+	}
 	g := NewGuard()
-	address := "192.0.2.1" // httptest's
-	for range roomFor(1).share / maxSmall {
-		if _, err := g.hold(t.Context(), address, maxSmall); err != nil {
+	for range maxRequests {
+		if _, err := g.enter("192.0.2.1"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
 	w := httptest.NewRecorder()
-	g.Wrap(http.NotFoundHandler()).ServeHTTP(w,
-		httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader("{}")))
+	g.Wrap(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)))
 	if w.Code != http.StatusTooManyRequests {
-		t.Errorf("got %d", w.Code)
+		t.Errorf("too many: got %d", w.Code)
 	}
 }
 
