@@ -49,7 +49,7 @@ func newAssembly(
 		mgr: mgr, clients: clients, config: config, recorder: recorder,
 		store:      store.New(mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, *config.Trainer.Enabled),
 		gangs:      newGangs(ctx, mgr, clients, recorder, config.Trainer.GangScheduling),
-		limits:     limitsOf(config.Limits),
+		limits:     limitsOf(config),
 		identities: append([]string{self}, config.Kueue.Identities...),
 	}
 }
@@ -177,9 +177,12 @@ func newGangs(
 	})
 }
 
-func limitsOf(limits configapi.Limits) overrides.Limits {
+// limitsOf returns the limits of a configuration. Kubeflow Trainer builds Jobs whose terminating pods are replaced.
+func limitsOf(config *configapi.Configuration) overrides.Limits {
+	limits := config.Limits
 	return overrides.Limits{
 		Pods: limits.Pods, SpecBytes: limits.SpecBytes, Elements: limits.Elements,
 		GracePeriodSeconds: limits.TerminationGracePeriodSeconds,
+		HostPaths:          limits.HostPaths, NoSecrets: !limits.Secrets, PodsReplaced: !*config.Trainer.Enabled,
 	}
 }
