@@ -52,10 +52,6 @@ func (l Limits) checkReplicatedJob(path *field.Path, rj *jobset.ReplicatedJob) f
 		errs = append(errs, field.Invalid(path.Child("replicas"), rj.Replicas, "must be 1 or more: JobSet takes 0 for its "+
 			"default of 1, and the pods would run; remove the ReplicatedJob from the runtime"))
 	}
-	if n := PodsPerJob(rj); n < 0 {
-		errs = append(errs, field.Invalid(path.Child("template", "spec", "parallelism"), n,
-			"a Job can't have fewer than 0 pods; correct parallelism and completions in the runtime"))
-	}
 	spec := path.Child("template", "spec")
 	errs = append(errs, checkMetadata(path.Child("template", "metadata"), &rj.Template.ObjectMeta)...)
 	errs = append(errs, checkMetadata(spec.Child("template", "metadata"), &rj.Template.Spec.Template.ObjectMeta)...)

@@ -84,10 +84,6 @@ func TestCheckBuilt(t *testing.T) {
 func TestCheckReplicatedJobs(t *testing.T) {
 	cases := map[string]struct{ reason, rj, want string }{
 		"none": {"JobSet would run one", `{name: node, replicas: 0}`, "replicatedJobs[node].replicas: Invalid value: 0"},
-		"fewer than none": {"Kueue would count less than nothing", `{name: node, replicas: 1, template: {spec: {parallelism: -3}}}`,
-			"replicatedJobs[node].template.spec.parallelism: Invalid value: -3"},
-		"by completions": {"they are the fewer", `{name: node, replicas: 1, template: {spec: {completions: -3}}}`,
-			"parallelism: Invalid value: -3"},
 		"too many": {"an ML policy has made them", `{name: node, replicas: 2, template: {spec: {parallelism: 51}}}`,
 			"limits.pods"},
 		"beyond 32 bits": {"the product is counted in full",
