@@ -3,6 +3,7 @@ package overrides
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -17,8 +18,9 @@ type Limits struct {
 	Pods int32
 	// SpecBytes is the largest size of a TrainJob's spec, and of a runtime's, as JSON.
 	SpecBytes int
-	// Elements is the most elements that the lists of a TrainJob's spec, and of a runtime's, may have in all. A strategic
-	// merge (k8s.io/apimachinery) takes time in the square of a list's length.
+	// Elements is the most elements that the lists and maps of a TrainJob's spec, and of a runtime's, may have in all. A
+	// strategic merge (k8s.io/apimachinery) takes time in the square of a list's length, and each element costs more than
+	// its bytes.
 	Elements int
 	// GracePeriodSeconds is the longest time that a pod may take to terminate.
 	GracePeriodSeconds int64
@@ -32,6 +34,13 @@ type Limits struct {
 	// PodsReplaced is set if the Trainer builds Jobs whose terminating pods may be replaced, as their runtime says.
 	PodsReplaced bool
 }
+
+// mostErrors is how many errors a check returns. Nobody reads more, and the text of all takes memory in the square of
+// their number (k8s.io/apimachinery v0.36.3, pkg/util/errors, aggregate.Error).
+const mostErrors = 16
+
+// Few returns the first errors of a list.
+func Few(errs field.ErrorList) field.ErrorList { return errs[:min(len(errs), mostErrors)] }
 
 // CheckSize returns an error for each limit that the TrainJob exceeds by itself. It is for before Compute, which takes
 // memory and time for what it is given.
@@ -52,7 +61,7 @@ func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {
 			}
 		}
 	}
-	return errs
+	return Few(errs)
 }
 
 // CheckRuntime returns an error for each limit that the TrainJob exceeds on its runtime. It is for before Compute.
@@ -80,7 +89,7 @@ func (l Limits) CheckRuntime(job *api.TrainJob, runtime *trainerapi.TrainingRunt
 	if most := max(pods, nodes); most > int64(l.Pods) {
 		errs = append(errs, l.tooMany(path, most))
 	}
-	return errs
+	return Few(errs)
 }
 
 // checkBulk returns an error where a spec is too large.
@@ -97,32 +106,25 @@ func (l Limits) checkBulk(path *field.Path, what string, spec any) field.ErrorLi
 	if len(data) < 2*l.Elements {
 		return nil // an element is two bytes at least
 	}
-	var content any
-	if err := json.Unmarshal(data, &content); err != nil {
-		return field.ErrorList{field.Invalid(path, "", err.Error())}
-	}
-	if n := elements(content); n > l.Elements {
-		return field.ErrorList{field.Invalid(path, fmt.Sprintf("%d list elements", n), fmt.Sprintf(
-			"the lists of %s may have at most %d elements in all (limits.elements of Signalbox's configuration); move "+
+	if n := elements(spec); n > l.Elements {
+		return field.ErrorList{field.Invalid(path, fmt.Sprintf("%d elements", n), fmt.Sprintf(
+			"the lists and maps of %s may have at most %d elements in all (limits.elements of Signalbox's configuration); move "+
 				"environment to a ConfigMap, with envFrom", what, l.Elements))}
 	}
 	return nil
 }
 
-// elements returns the number of elements of all lists in decoded JSON.
-func elements(content any) int {
+// elements returns the number of elements of all lists and maps of an API object.
+func elements(spec any) int {
 	n := 0
-	switch c := content.(type) {
-	case []any:
-		n = len(c)
-		for _, e := range c {
-			n += elements(e)
+	walk(nil, spec, func(_ *field.Path, _ string, value any) bool {
+		switch v := reflect.ValueOf(value).Elem(); v.Kind() {
+		case reflect.Slice, reflect.Map:
+			n += v.Len()
+		default:
 		}
-	case map[string]any:
-		for _, e := range c {
-			n += elements(e)
-		}
-	}
+		return true
+	})
 	return n
 }
 

@@ -47,9 +47,9 @@ func asJSON(value any) string {
 	return string(data)
 }
 
-// reachesNode reports whether a field of a pod, by its name in JSON, gives a container the files of its node: a path of
-// it; a volume that the kubelet makes by running the node's programs with a user's options; a file of the node with a
-// key; or all devices.
+// reachesNode reports whether a field of a pod, by its name in JSON, gives a container the files of its node. The
+// kubelet makes some volumes by programs of the node with a user's options, or reads a key from a file of the node. A
+// privileged container has all devices.
 func reachesNode(name string, value any) bool {
 	switch name {
 	case "hostPath", "flexVolume", "gitRepo", "keyring", "secretFile":

@@ -35,7 +35,7 @@ func TestCheckHostPaths(t *testing.T) {
 		"a key":       {"it is a file of the node", volume("cephfs: {monitors: [a], secretFile: /etc/shadow}"), refused},
 		"of nothing":  {"a directory of its own", volume("emptyDir: {}"), ""},
 		"claimed":     {"an admin has made the volume", volume("persistentVolumeClaim: {claimName: a}"), ""},
-		"CSI":         {"an admin has installed the driver for this", volume("csi: {driver: gcsfuse.csi.storage.gke.io}"), ""},
+		"CSI":         {"an admin has installed its driver", volume("csi: {driver: gcsfuse.csi.storage.gke.io}"), ""},
 		"a ConfigMap": {"it is in the namespace", volume("configMap: {name: hostPath}"), ""},
 	} {
 		for shape, spec := range shapesOf(c.pod) {
@@ -92,8 +92,8 @@ func TestVolumesAreKnown(t *testing.T) {
 	secrets := []string{"Secret", "Projected", "AzureFile", "FlexVolume", "RBD", "CephFS", "Cinder", "ISCSI", "ScaleIO",
 		"StorageOS", "CSI"}
 	hosts := []string{"HostPath", "FlexVolume", "GitRepo"}
-	others := []string{"EmptyDir", "GCEPersistentDisk", "AWSElasticBlockStore", "NFS", "Glusterfs", "PersistentVolumeClaim",
-		"DownwardAPI", "FC", "ConfigMap", "VsphereVolume", "Quobyte", "AzureDisk", "PhotonPersistentDisk", "PortworxVolume",
+	others := []string{"EmptyDir", "GCEPersistentDisk", "AWSElasticBlockStore", "NFS", "Glusterfs", "DownwardAPI",
+		"PersistentVolumeClaim", "FC", "ConfigMap", "VsphereVolume", "Quobyte", "AzureDisk", "PhotonPersistentDisk", "PortworxVolume",
 		"Flocker", "Ephemeral", "Image"}
 	without := limits
 	without.NoSecrets = true

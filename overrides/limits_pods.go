@@ -15,9 +15,9 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// CheckBuilt returns an error for each limit that the pods of a TrainJob on a runtime exceed, and for what Kueue can't
-// count, what could hold quota without end, and what would affect pods of other namespaces. claimsCounted is set if
-// Kueue counts resource claims or rejects them.
+// CheckBuilt returns an error for each limit that the pods of a TrainJob on a runtime exceed. It also rejects what
+// Kueue can't count, what could hold quota without end, and what would affect pods of other namespaces. claimsCounted is
+// set if Kueue counts resource claims or rejects them.
 func (l Limits) CheckBuilt(
 	job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *Effective, claimsCounted bool,
 ) field.ErrorList {
@@ -37,7 +37,7 @@ func (l Limits) CheckBuilt(
 		errs = append(errs, l.checkPod(path, pod, claimsCounted)...)
 		errs = append(errs, checkAntiAffinity(path.Child("affinity"), pod.Affinity, job.Namespace)...)
 	}
-	return append(errs, l.checkSums(effective.ReplicatedJobs)...)
+	return Few(append(errs, l.checkSums(effective.ReplicatedJobs)...))
 }
 
 // everyEntry returns the entries of all shapes, whichever the Trainer reads.
@@ -62,7 +62,8 @@ func (l Limits) checkReplicatedJob(path *field.Path, rj *jobset.ReplicatedJob) f
 }
 
 // checkMetadata returns an error for a finalizer or an owner in the metadata of a template. The Job controller copies
-// finalizers into pods (k8s.io/kubernetes v1.36.3, pkg/controller, GetPodFromTemplate), where they keep what is deleted.
+// finalizers into pods (k8s.io/kubernetes v1.36.3, pkg/controller, GetPodFromTemplate), which they keep when those are
+// deleted.
 func checkMetadata(path *field.Path, meta *metav1.ObjectMeta) field.ErrorList {
 	var errs field.ErrorList
 	if len(meta.Finalizers) > 0 {
@@ -105,8 +106,8 @@ func (l Limits) checkPod(path *field.Path, pod *corev1.PodSpec, claimsCounted bo
 	return errs
 }
 
-// checkContainers returns an error for each invalid quantity of a container, and for each grace period of a probe, which
-// replaces the pod's.
+// checkContainers returns an error for each invalid quantity of a container, and for each grace period of a probe,
+// which replaces the pod's.
 func (l Limits) checkContainers(path *field.Path, containers []corev1.Container) field.ErrorList {
 	errs := checkContainerQuantities(path, containers)
 	for _, c := range containers {
@@ -143,7 +144,8 @@ func (l Limits) checkGrace(path *field.Path, seconds *int64) field.ErrorList {
 // replacesTerminating reports whether the Job controller replaces pods of a Job that still terminate
 // (k8s.io/kubernetes v1.36.3, pkg/controller/job, onlyReplaceFailedPods).
 func replacesTerminating(job *batchv1.JobSpec) bool {
-	return ptr.Deref(job.PodReplacementPolicy, batchv1.TerminatingOrFailed) != batchv1.Failed && job.PodFailurePolicy == nil
+	policy := ptr.Deref(job.PodReplacementPolicy, batchv1.TerminatingOrFailed)
+	return policy != batchv1.Failed && job.PodFailurePolicy == nil
 }
 
 // lostNodeTaints are the taints of a node that has failed. No pod is placed there, so that pods are evicted once.

@@ -64,9 +64,12 @@ func checkContainerQuantities(path *field.Path, containers []corev1.Container) f
 				errs = append(errs, field.Required(at.Child("limits").Key(string(name)), fmt.Sprintf(
 					"%s can't be requested without a limit; set a limit of %s", name, request.String())))
 			case limited && (order > 0 || order < 0 && fixed):
-				errs = append(errs, field.Invalid(at.Child("requests").Key(string(name)), request.String(), fmt.Sprintf(
-					"must be %s of %s; change one of the two", map[bool]string{true: "equal to the limit", false: "at most the limit"}[fixed],
-					limit.String())))
+				most := "at most the limit"
+				if fixed {
+					most = "equal to the limit"
+				}
+				errs = append(errs, field.Invalid(at.Child("requests").Key(string(name)), request.String(),
+					fmt.Sprintf("must be %s of %s; change one of the two", most, limit.String())))
 			}
 		}
 	}

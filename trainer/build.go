@@ -207,7 +207,8 @@ func (b *Builder) Validate(
 	if before != nil {
 		old = before.Upstream()
 	}
-	return b.framework.RunCustomValidationPlugins(ctx, info, old, after.Upstream().DeepCopy())
+	warnings, errs := b.framework.RunCustomValidationPlugins(ctx, info, old, after.Upstream().DeepCopy())
+	return warnings, overrides.Few(errs)
 }
 
 // asFieldError gives an error a path where it has none.

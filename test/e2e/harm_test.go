@@ -54,6 +54,7 @@ func inTemplate(meta metav1.ObjectMeta) func(*api.TrainJob) {
 }
 
 func harmSpecs() {
+	const uncountable = "more nvidia.com/gpu than can be counted"
 	exclusive := map[string]string{jobset.ExclusiveKey: "has-a100"}
 	for name, c := range map[string]struct {
 		runtime  func(*api.TrainingRuntime)
@@ -82,7 +83,7 @@ func harmSpecs() {
 		"by a negative request": {trainJob: requests(gpu, "-8"),
 			says: `containers[node].resources.limits[nvidia.com/gpu]: Invalid value: "-8"`},
 		"by half a GPU":                       {trainJob: requests(gpu, "500m"), says: "must be a whole number"},
-		"by more requests than can be summed": {trainJob: requests(gpu, "9223372036854775807"), says: "more nvidia.com/gpu than can be counted"},
+		"by more requests than can be summed": {trainJob: requests(gpu, "9223372036854775807"), says: uncountable},
 	} {
 		ginkgo.It(name, func(ctx context.Context) {
 			g := newGround(ctx, map[string]int64{"a100": 16})
@@ -93,7 +94,7 @@ func harmSpecs() {
 			})
 			g.runtime(ctx, "torch", "1s")
 			nodes := int32(1)
-			if c.says == "more nvidia.com/gpu than can be counted" {
+			if c.says == uncountable {
 				nodes = 2
 			}
 			tj := g.submit(ctx, g.trainJob("odd", "odd", nodes, func(tj *api.TrainJob) {
