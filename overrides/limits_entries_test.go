@@ -92,9 +92,9 @@ func TestVolumesAreKnown(t *testing.T) {
 	secrets := []string{"Secret", "Projected", "AzureFile", "FlexVolume", "RBD", "CephFS", "Cinder", "ISCSI", "ScaleIO",
 		"StorageOS", "CSI"}
 	hosts := []string{"HostPath", "FlexVolume", "GitRepo"}
-	others := []string{"EmptyDir", "GCEPersistentDisk", "AWSElasticBlockStore", "NFS", "Glusterfs", "DownwardAPI",
-		"PersistentVolumeClaim", "FC", "ConfigMap", "VsphereVolume", "Quobyte", "AzureDisk", "PhotonPersistentDisk", "PortworxVolume",
-		"Flocker", "Ephemeral", "Image"}
+	others := []string{"EmptyDir", "GCEPersistentDisk", "AWSElasticBlockStore", "NFS", "Glusterfs", "DownwardAPI", "FC",
+		"PersistentVolumeClaim", "ConfigMap", "VsphereVolume", "Quobyte", "AzureDisk", "PhotonPersistentDisk", "Flocker",
+		"PortworxVolume", "Ephemeral", "Image"}
 	without := limits
 	without.NoSecrets = true
 	for source := range reflect.TypeFor[corev1.VolumeSource]().Fields() {

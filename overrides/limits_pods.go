@@ -16,8 +16,8 @@ import (
 )
 
 // CheckBuilt returns an error for each limit that the pods of a TrainJob on a runtime exceed. It also rejects what
-// Kueue can't count, what could hold quota without end, and what would affect pods of other namespaces. claimsCounted is
-// set if Kueue counts resource claims or rejects them.
+// Kueue can't count, what could hold quota without end, and what would affect pods of other namespaces. claimsCounted
+// is set if Kueue counts resource claims or rejects them.
 func (l Limits) CheckBuilt(
 	job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *Effective, claimsCounted bool,
 ) field.ErrorList {
