@@ -77,33 +77,58 @@ func (l Limits) checkMounts(job *api.TrainJob, runtime *trainerapi.TrainingRunti
 		return nil
 	}
 	var errs field.ErrorList
-	for _, entry := range everyEntry(job) {
-		for i := range runtime.Template.Spec.ReplicatedJobs {
-			rj := &runtime.Template.Spec.ReplicatedJobs[i]
-			_, patch := PodPatch(entry.Patch, rj.Name)
-			if patch == nil {
-				continue
+	entries := everyEntry(job)
+	for i := range runtime.Template.Spec.ReplicatedJobs {
+		rj := &runtime.Template.Spec.ReplicatedJobs[i]
+		pod := &rj.Template.Spec.Template.Spec
+		reaching := reachingVolumes(pod, rj.Name, entries)
+		if len(reaching) == 0 {
+			continue
+		}
+		for _, entry := range entries {
+			if _, patch := PodPatch(entry.Patch, rj.Name); patch != nil {
+				path := entry.specPath(rj.Name)
+				errs = append(errs, checkMountsOf(path.Child("initContainers"), patch.InitContainers, pod, reaching)...)
+				errs = append(errs, checkMountsOf(path.Child("containers"), patch.Containers, pod, reaching)...)
 			}
-			path, pod := entry.specPath(rj.Name), &rj.Template.Spec.Template.Spec
-			errs = append(errs, checkMountsOf(path.Child("initContainers"), patch.InitContainers, pod)...)
-			errs = append(errs, checkMountsOf(path.Child("containers"), patch.Containers, pod)...)
 		}
 	}
 	return errs
 }
 
-func checkMountsOf(path *field.Path, patches []trainerapi.ContainerPatch, pod *corev1.PodSpec) field.ErrorList {
+// reachingVolumes returns the names of a ReplicatedJob's volumes that give a container the files of its node. One that
+// an entry gives another source isn't among them: either it is replaced, or the API server rejects a volume of two.
+func reachingVolumes(pod *corev1.PodSpec, replicatedJob string, entries []Entry) map[string]bool {
+	reaching := map[string]bool{}
+	for i := range pod.Volumes {
+		if volumeReachesNode(&pod.Volumes[i]) {
+			reaching[pod.Volumes[i].Name] = true
+		}
+	}
+	for _, entry := range entries {
+		if _, patch := PodPatch(entry.Patch, replicatedJob); patch != nil {
+			for _, v := range patch.Volumes {
+				if v.VolumeSource != (corev1.VolumeSource{}) {
+					delete(reaching, v.Name)
+				}
+			}
+		}
+	}
+	return reaching
+}
+
+func checkMountsOf(
+	path *field.Path, patches []trainerapi.ContainerPatch, pod *corev1.PodSpec, reaching map[string]bool,
+) field.ErrorList {
 	var errs field.ErrorList
 	for _, patch := range patches {
 		for i, mount := range patch.VolumeMounts {
-			volume := first(pod.Volumes, func(v *corev1.Volume) bool { return v.Name == mount.Name })
-			if volume == nil || !volumeReachesNode(volume) || mountedAlike(pod, &mount) {
+			if !reaching[mount.Name] || mountedAlike(pod, &mount) {
 				continue
 			}
 			errs = append(errs, field.Invalid(path.Key(patch.Name).Child("volumeMounts").Index(i), asJSON(mount), fmt.Sprintf(
-				"volume %q of the runtime has files of a node, and the runtime mounts no more of it than is in the error "+
-					"(limits.hostPaths of Signalbox's configuration); leave the mount out, or mount it as the runtime does",
-				mount.Name)))
+				"volume %q of the runtime has files of a node, and the runtime doesn't mount as much of it (limits.hostPaths of "+
+					"Signalbox's configuration); leave the mount out, or mount it as the runtime does", mount.Name)))
 		}
 	}
 	return errs

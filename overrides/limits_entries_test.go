@@ -147,19 +147,23 @@ func TestCheckMounts(t *testing.T) {
   volumes: [{name: data, hostPath: {path: /data}}, {name: own, emptyDir: {}}, {name: free, hostPath: {path: /free}}],
   containers: [{name: node, volumeMounts: [{name: data, mountPath: /data, subPath: team, readOnly: true},
     {name: free, mountPath: /free}]}]}}}}}]}}}`
-	for name, c := range map[string]struct{ reason, mount, want string }{
-		"written":            {"the runtime reads it only", `{name: data, mountPath: /x, subPath: team}`, `containers[side].volumeMounts[0]`},
-		"whole":              {"the runtime mounts a part", `{name: data, mountPath: /x, readOnly: true}`, "limits.hostPaths"},
-		"another part":       {"the same", `{name: data, mountPath: /x, subPathExpr: $(A), readOnly: true}`, "limits.hostPaths"},
-		"alike":              {"the runtime gives as much", `{name: data, mountPath: /x, subPath: team, readOnly: true}`, ""},
-		"what is written":    {"the runtime does", `{name: free, mountPath: /x}`, ""},
-		"what is its own":    {"it is no file of the node", `{name: own, mountPath: /x}`, ""},
-		"what isn't there":   {"the API server will say so", `{name: none, mountPath: /x}`, ""},
-		"read, and writable": {"it takes less", `{name: free, mountPath: /x, readOnly: true}`, ""},
+	for name, c := range map[string]struct{ reason, mount, volumes, want string }{
+		"written":            {"the runtime reads it only", `{name: data, mountPath: /x, subPath: team}`, "", `containers[side].volumeMounts[0]`},
+		"whole":              {"the runtime mounts a part", `{name: data, mountPath: /x, readOnly: true}`, "", "limits.hostPaths"},
+		"another part":       {"the same", `{name: data, mountPath: /x, subPathExpr: $(A), readOnly: true}`, "", "limits.hostPaths"},
+		"alike":              {"the runtime gives as much", `{name: data, mountPath: /x, subPath: team, readOnly: true}`, "", ""},
+		"what is written":    {"the runtime does", `{name: free, mountPath: /x}`, "", ""},
+		"what is its own":    {"it is no file of the node", `{name: own, mountPath: /x}`, "", ""},
+		"what isn't there":   {"the API server will say so", `{name: none, mountPath: /x}`, "", ""},
+		"read, and writable": {"it takes less", `{name: free, mountPath: /x, readOnly: true}`, "", ""},
+		"of a volume that an entry replaces": {"it is the entry's", `{name: data, mountPath: /x}`,
+			"volumes: [{name: data, emptyDir: {}}], ", ""},
+		"of a volume that an entry names": {"it is the runtime's", `{name: data, mountPath: /x}`,
+			"volumes: [{name: data}], ", "limits.hostPaths"},
 	} {
 		for _, list := range []string{"containers", "initContainers"} {
 			t.Run(name+" in "+list, func(t *testing.T) {
-				spec := shapesOf(`{` + list + `: [{name: side, volumeMounts: [` + c.mount + `]}]}`)["runtimePatches"]
+				spec := shapesOf(`{` + c.volumes + list + `: [{name: side, volumeMounts: [` + c.mount + `]}]}`)["runtimePatches"]
 				job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, spec)}
 				rt := must[trainerapi.TrainingRuntimeSpec](t, runtime)
 				want := strings.Replace(c.want, "containers[", list+"[", 1)

@@ -28,6 +28,14 @@ var (
 
 var _ = ginkgo.Describe("An entry", func() {
 	if !cluster.bundled() {
+		ginkgo.It("doesn't reach a node's files beside Kubeflow Trainer either", func(ctx context.Context) {
+			g := newGround(ctx, map[string]int64{"a100": 8})
+			g.runtime(ctx, "torch", "1s")
+			gomega.Expect(user.Create(ctx, g.trainJob("reaches", "torch", 1, withVolume(theNodesFiles)))).To(gomega.MatchError(
+				gomega.And(gomega.ContainSubstring("volumes[0].hostPath"), gomega.ContainSubstring("limits.hostPaths"))))
+			named := g.submit(ctx, g.trainJob("named", "torch", 1, withVolume(aSecret)))
+			gomega.Eventually(complete(ctx, named)).Should(gomega.BeTrue())
+		})
 		return
 	}
 
