@@ -24,12 +24,7 @@ func walkValue(path *field.Path, name string, v reflect.Value, visit func(*field
 	} else if v.IsZero() {
 		return
 	}
-	if !v.CanAddr() { // a value of a map
-		copied := reflect.New(v.Type())
-		copied.Elem().Set(v)
-		v = copied.Elem()
-	}
-	if !visit(path, name, v.Addr().Interface()) {
+	if v = addressable(v); !visit(path, name, v.Addr().Interface()) {
 		return
 	}
 	switch v.Kind() {
@@ -52,6 +47,16 @@ func walkValue(path *field.Path, name string, v reflect.Value, visit func(*field
 		}
 	default:
 	}
+}
+
+// addressable returns a value, or a copy of one that has no address, as those of a map.
+func addressable(v reflect.Value) reflect.Value {
+	if v.CanAddr() {
+		return v
+	}
+	copied := reflect.New(v.Type()).Elem()
+	copied.Set(v)
+	return copied
 }
 
 // walkField walks a field of a struct by its name in JSON.
