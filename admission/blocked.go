@@ -1,6 +1,13 @@
 package admission
 
-import "time"
+import (
+	"strings"
+	"time"
+)
+
+// maxMessage is how many bytes of an error are told. The API server rejects a condition with a message of more than
+// 32,768, and a TrainJob would be blocked without one; what its user has written may be as long.
+const maxMessage = 16 << 10
 
 // BlockedError reports why a TrainJob can't be queued until its cause is changed. The change triggers a
 // reconcile; if nothing does, the TrainJob is reconciled after RetryAfter.
@@ -12,8 +19,14 @@ type BlockedError struct {
 	RetryAfter time.Duration
 }
 
-// Error implements error.
-func (e *BlockedError) Error() string { return e.Err.Error() }
+// Error implements error. A text of more than 16 KiB ends with an ellipsis.
+func (e *BlockedError) Error() string {
+	text := e.Err.Error()
+	if len(text) <= maxMessage {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxMessage], "") + "…"
+}
 
 // Unwrap returns what is wrong.
 func (e *BlockedError) Unwrap() error { return e.Err }

@@ -115,7 +115,7 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 		return blocked(ReasonInvalidRuntime, err)
 	}
 	o.queue.effective = effective
-	if errs := limits.CheckBuilt(effective.ReplicatedJobs, r.policy.features.claimsCounted); len(errs) > 0 {
+	if errs := limits.CheckBuilt(o.job, runtime, effective, r.policy.features.claimsCounted); len(errs) > 0 {
 		return blocked(ReasonLimitExceeded, fmt.Errorf("%s: %w", store.Describe(o.job), errs.ToAggregate()))
 	}
 	most := cmp.Or(limits.ReplicatedJobs, podsets.Max)

@@ -42,7 +42,7 @@ func CheckEntries(d Dialect, job *api.TrainJob) field.ErrorList {
 	for _, entry := range d.Entries(job) {
 		errs = append(errs, checkContent(entry)...)
 	}
-	return errs
+	return Few(errs)
 }
 
 // CheckRoom returns an error if there is no room for the integration's entry: the API server would refuse every start.
@@ -167,7 +167,7 @@ func Check(d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec
 	for _, entry := range entries {
 		errs = append(errs, checkEntry(entry, job.Spec.RuntimeRef.Name, runtime.Template.Spec.ReplicatedJobs)...)
 	}
-	return errs
+	return Few(errs)
 }
 
 // checkEntry returns an error for each ReplicatedJob and container of an entry that the runtime of that name doesn't

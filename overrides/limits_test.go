@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -62,39 +61,5 @@ func TestCheckRuntime(t *testing.T) {
 				t.Errorf("%s: got %v", c.reason, errs)
 			}
 		})
-	}
-}
-
-func TestCheckBuilt(t *testing.T) {
-	cases := map[string]struct{ reason, pod, want string }{
-		"nothing odd": {"", `{terminationGracePeriodSeconds: 600, containers: [{name: node}]}`, ""},
-		"a long goodbye": {"quota is held until then", `{terminationGracePeriodSeconds: 100000000, containers: []}`,
-			"terminationGracePeriodSeconds: Invalid value: 100000000"},
-		"none": {"the API server would forget the pod at once",
-			`{terminationGracePeriodSeconds: 0, containers: []}`, "must be 1 or more"},
-		"one of a probe": {"it takes the place of the pod's",
-			`{containers: [{name: node, livenessProbe: {terminationGracePeriodSeconds: 601}}]}`,
-			"containers[node].livenessProbe.terminationGracePeriodSeconds"},
-		"resources of the pod": {"quota is for containers", `{resources: {requests: {cpu: "90"}}, containers: []}`,
-			"resources: Forbidden"},
-		"claims": {"nobody counts them", `{resourceClaims: [{name: gpu}], containers: []}`, "resourceClaims: Forbidden"},
-		"a node": {"the flavor decides", `{nodeName: n, containers: []}`, "nodeName: Forbidden"},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			rjs := must[[]jobset.ReplicatedJob](t, `[{name: node, replicas: 1, template: {spec: {template: {spec: `+c.pod+`}}}}]`)
-			errs := limits.CheckBuilt(rjs, false)
-			if (c.want == "") != (len(errs) == 0) || c.want != "" && !strings.Contains(fmt.Sprint(errs.ToAggregate()), c.want) {
-				t.Errorf("%s: got %v, want %q", c.reason, errs, c.want)
-			}
-		})
-	}
-	if errs := limits.CheckBuilt(must[[]jobset.ReplicatedJob](t, `[{name: second, replicas: 0}]`), false); len(errs) != 1 ||
-		!strings.Contains(errs[0].Error(), "replicatedJobs[second].replicas: Invalid value: 0") {
-		t.Errorf("JobSet would run one: got %v", errs)
-	}
-	if errs := limits.CheckBuilt(must[[]jobset.ReplicatedJob](t, `[{name: node, replicas: 1,
-  template: {spec: {template: {spec: {resourceClaims: [{name: gpu}], containers: []}}}}}]`), true); len(errs) > 0 {
-		t.Errorf("claims that Kueue counts are refused: %v", errs)
 	}
 }

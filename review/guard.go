@@ -33,9 +33,9 @@ const (
 	readTime   = 5 * time.Second
 	answerTime = 9 * time.Second
 	// elementCost is what decoding a list element takes at most, in bytes: a ReplicatedJob has 1,216, and a list grows
-	// in leaps. Each byte of text is copied a few times (byteCost).
+	// in leaps. byteCost is what it takes for each byte of text: an entry of a map has a few, and all is copied.
 	elementCost = 2 << 10
-	byteCost    = 4
+	byteCost    = 16
 )
 
 // room is how many bytes of memory requests take at a time, of all and of one address. Those that cost little have room
@@ -51,7 +51,7 @@ func roomToRead(size int64) room {
 }
 
 func roomToDecide(cost int64) room {
-	if cost <= 1<<20 {
+	if cost <= 2<<20 {
 		return room{all: 32 << 20, share: 16 << 20}
 	}
 	return room{all: 64 << 20, share: 32 << 20}

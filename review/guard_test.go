@@ -82,8 +82,8 @@ func (g *Guard) holds(ctx context.Context, address string, of room, size int64) 
 // that what was held is given back.
 func TestGuardShares(t *testing.T) {
 	for _, r := range []struct{ of, other room }{
-		{roomToRead(1000), roomToRead(1 << 20)}, {roomToDecide(1000), roomToDecide(2 << 20)},
-		{roomToRead(1 << 20), roomToRead(1000)}, {roomToDecide(2 << 20), roomToDecide(1000)},
+		{roomToRead(1000), roomToRead(1 << 20)}, {roomToDecide(1000), roomToDecide(4 << 20)},
+		{roomToRead(1 << 20), roomToRead(1000)}, {roomToDecide(4 << 20), roomToDecide(1000)},
 	} {
 		g := NewGuard()
 		short, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)

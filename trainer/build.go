@@ -14,6 +14,7 @@ import (
 	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/core"
 	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins"
 	jobsetplugin "github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jobset"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -26,6 +27,7 @@ import (
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
+	kueueconstants "sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -163,7 +165,24 @@ func build(
 		return nil, nil, err
 	}
 	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(trainJob)))
+	if queued(trainJob) {
+		replaceEnded(js.Spec)
+	}
 	return sideObjects, js, nil
+}
+
+// queued reports whether a TrainJob runs on quota, or is to. The integration's entry also marks one without a queue's
+// label, which Kueue manages where manageJobsWithoutQueueName is set.
+func queued(job *api.TrainJob) bool {
+	return job.Labels[kueueconstants.QueueLabel] != "" || overrides.OwnIndex(job) >= 0
+}
+
+// replaceEnded has the Job controller replace pods only after they have ended. By its default it replaces a pod that
+// still terminates, after an eviction say, and the TrainJob would use more than it was admitted for.
+func replaceEnded(spec *jobsetac.JobSetSpecApplyConfiguration) {
+	for i := range spec.ReplicatedJobs {
+		spec.ReplicatedJobs[i].Template.Spec.WithPodReplacementPolicy(batchv1.Failed)
+	}
 }
 
 // specOf reads the spec of a JobSet that is to be applied.
@@ -188,7 +207,8 @@ func (b *Builder) Validate(
 	if before != nil {
 		old = before.Upstream()
 	}
-	return b.framework.RunCustomValidationPlugins(ctx, info, old, after.Upstream().DeepCopy())
+	warnings, errs := b.framework.RunCustomValidationPlugins(ctx, info, old, after.Upstream().DeepCopy())
+	return warnings, overrides.Few(errs)
 }
 
 // asFieldError gives an error a path where it has none.

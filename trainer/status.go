@@ -247,14 +247,17 @@ func nodesOf(job *api.TrainJob, wl *kueue.Workload) string {
 	return fmt.Sprintf("%d of %d", all-fewer, all)
 }
 
+// maxSeconds is a hundred years, which leaves room in a time.Duration for what is added to it.
+const maxSeconds = 100 * 365 * 24 * 60 * 60
+
 // deadline returns when a running TrainJob has used up its activeDeadlineSeconds, and false if it has none. It counts
-// from the last start, as Kubeflow Trainer does.
+// from the last start, as Kubeflow Trainer does. Seconds that a time.Duration can't hold never pass.
 func deadline(job *api.TrainJob, status *api.TrainJobStatus) (time.Time, bool) {
 	if job.Spec.ActiveDeadlineSeconds == 0 || ptr.Deref(job.Spec.Suspend, false) {
 		return time.Time{}, false
 	}
 	start := ptr.Deref(status.StartTime, job.CreationTimestamp)
-	return start.Add(time.Duration(job.Spec.ActiveDeadlineSeconds) * time.Second), true
+	return start.Add(time.Duration(min(job.Spec.ActiveDeadlineSeconds, maxSeconds)) * time.Second), true
 }
 
 func expired(job *api.TrainJob, status *api.TrainJobStatus, now time.Time) bool {

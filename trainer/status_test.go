@@ -171,6 +171,16 @@ func TestStatusOf(t *testing.T) {
 			api.StateFailed,
 			"Suspended=False/Resumed@11:00 Failed=True/DeadlineExceeded",
 		},
+		"a deadline of 300 years": {
+			"it hasn't passed, although no duration is as long",
+			"spec: {suspend: false, activeDeadlineSeconds: 9223372037}\nstatus: {conditions: [{" + at(
+				"type: Suspended, status: 'False', reason: Resumed",
+			) + "}]}",
+			"",
+			"",
+			api.StateStarting,
+			"Suspended=False/Resumed@11:00",
+		},
 		"deadline, suspended": {
 			"time stands still while it is suspended",
 			"spec: {suspend: true, activeDeadlineSeconds: 1}\nmetadata: {creationTimestamp: '2026-11-20T01:00:00Z'}",

@@ -182,7 +182,7 @@ func TestMutateRefuses(t *testing.T) {
 			"spec.trainer.numNodes: Invalid value: 5", ""},
 		"too large": {"limits.specBytes", "torch", "", patchesOf(true, large), user, nil, "spec: Invalid value", ""},
 		"too slow": {"limits.terminationGracePeriodSeconds", "torch", "", grace(61), user, nil,
-			"spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs[node].template.spec.template.spec." +
+			"spec.runtimePatches[a.com/a].trainingRuntimeSpec.template.spec.replicatedJobs[node].template.spec.template.spec." +
 				"terminationGracePeriodSeconds", ""},
 		"becomes too large": {"an update is measured too", "torch", stopped, patchesOf(true, large), user, nil,
 			"spec: Invalid value", ""},

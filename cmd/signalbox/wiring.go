@@ -51,7 +51,7 @@ func newAssembly(
 		mgr: mgr, clients: clients, config: config, recorder: recorder,
 		store:      kept,
 		gangs:      newGangs(ctx, mgr, clients, recorder, config.Trainer.GangScheduling),
-		limits:     limitsOf(config.Limits),
+		limits:     limitsOf(config),
 		identities: append([]string{self}, config.Kueue.Identities...),
 	}
 }
@@ -185,9 +185,12 @@ func newGangs(
 	})
 }
 
-func limitsOf(limits configapi.Limits) overrides.Limits {
+// limitsOf returns the limits of a configuration. Kubeflow Trainer builds Jobs whose terminating pods are replaced.
+func limitsOf(config *configapi.Configuration) overrides.Limits {
+	limits := config.Limits
 	return overrides.Limits{
 		Pods: limits.Pods, SpecBytes: limits.SpecBytes, Elements: limits.Elements,
 		GracePeriodSeconds: limits.TerminationGracePeriodSeconds,
+		HostPaths:          limits.HostPaths, NoSecrets: !limits.Secrets, PodsReplaced: !*config.Trainer.Enabled,
 	}
 }

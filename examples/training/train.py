@@ -6,6 +6,7 @@ again, it continues at the step that it saved.
 
 import os
 import signal
+import sys
 
 import torch
 import torch.distributed as dist
@@ -82,7 +83,7 @@ def main():
                 os.replace(CHECKPOINT + ".part", CHECKPOINT)
                 print(f"saved step {step}", flush=True)
             leave()
-            return
+            sys.exit(143)  # a pod that is evicted by a drain and exits with 0 would count as done
     leave()
     print(f"rank {rank} done", flush=True)
 

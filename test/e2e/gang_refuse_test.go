@@ -32,7 +32,7 @@ func gangRefusalSpecs() {
 			rt.Spec.Template.Annotations = map[string]string{jobset.ExclusiveKey: "rack"}
 		})
 		exclusive := g.submit(ctx, g.trainJob("exclusive", "exclusive", 2, gangs(api.GangRequired)))
-		gomega.Eventually(func() string { return told(ctx, exclusive, api.ConditionBlocked) }).Should(gomega.ContainSubstring(`annotation alpha.jobset.sigs.k8s.io/exclusive-topology of the JobSet or of replicatedJobs[node] is "rack"`))
+		gomega.Eventually(func() string { return told(ctx, exclusive, api.ConditionBlocked) }).Should(gomega.ContainSubstring(`annotations[alpha.jobset.sigs.k8s.io/exclusive-topology]: Invalid value: "rack"`))
 
 		required := g.submit(ctx, g.trainJob("required", "grouped", 1, gangs(api.GangRequired)))
 		gomega.Eventually(func() string { return told(ctx, required, api.ConditionBlocked) }).Should(gomega.And(

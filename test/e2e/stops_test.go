@@ -164,18 +164,20 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 		}),
 	)
 
-	ginkgo.It("frees what a TrainJob held that was elastic for Kueue", func(ctx context.Context) {
+	ginkgo.It("isn't Kueue's resizing: no TrainJob is elastic", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 16})
 		g.runtime(ctx, "torch", "forever")
-		tj := g.trainJob("elastic", "torch", 1, func(tj *api.TrainJob) {
-			tj.Labels = nil
-			tj.Annotations = map[string]string{"kueue.x-k8s.io/elastic-job": "true"}
-		})
+		elastic := map[string]string{"kueue.x-k8s.io/elastic-job": "true"}
+		unqueued := func(tj *api.TrainJob) { tj.Labels = nil }
+		gomega.Expect(user.Create(ctx, g.trainJob("created", "torch", 1, unqueued, func(tj *api.TrainJob) {
+			tj.Annotations = elastic
+		}))).To(gomega.MatchError(gomega.ContainSubstring("elastic")))
+		tj := g.trainJob("changed", "torch", 1, unqueued)
 		gomega.Expect(user.Create(ctx, tj)).To(gomega.Succeed())
-		if merge(ctx, user, tj, "metadata", map[string]any{"labels": map[string]any{constants.QueueLabel: localQueue}}) == nil {
-			gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
-			_ = merge(ctx, user, tj, "spec", map[string]any{"trainer": map[string]any{"numNodes": 2}})
-		}
+		// Whether each is accepted is another spec's to hold.
+		_ = merge(ctx, user, tj, "metadata", map[string]any{"annotations": elastic})
+		_ = merge(ctx, user, tj, "metadata", map[string]any{"labels": map[string]any{constants.QueueLabel: localQueue}})
+		_ = merge(ctx, user, tj, "spec", map[string]any{"trainer": map[string]any{"numNodes": 2}})
 		gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Eventually(func() []string { return g.list(ctx, &kueue.WorkloadList{}) }).Should(gomega.BeEmpty())

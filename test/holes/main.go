@@ -133,6 +133,54 @@ var holes = []hole{
 			"	if err := checkNames(job, effective.ReplicatedJobs); err != nil {",
 		focus: "because its names would be too long|because a name is taken",
 	},
+	{
+		name: "a template's finalizers are copied into pods", file: "overrides/limits_pods.go",
+		from:  "	if len(meta.Finalizers) > 0 {",
+		to:    "	if false && len(meta.Finalizers) > 0 {",
+		focus: "harms no other by a finalizer",
+	},
+	{
+		name: "anti-affinity reaches other namespaces", file: "overrides/limits_pods.go",
+		from:  "	if affinity == nil || affinity.PodAntiAffinity == nil {",
+		to:    "	if true || affinity.PodAntiAffinity == nil {",
+		focus: "harms no other by anti-affinity",
+	},
+	{
+		name: "JobSet's exclusive placement reaches other namespaces", file: "overrides/limits_pods.go",
+		from:  "	if !exclusive || bySelector {",
+		to:    "	if true || !exclusive || bySelector {",
+		focus: "harms no other by JobSet's exclusive placement",
+	},
+	{
+		name: "any quantity is counted", file: "overrides/limits_pods.go",
+		from:  "	errs := checkContainerQuantities(path, containers)\n",
+		to:    "	errs := field.ErrorList{}\n",
+		focus: "harms no other by (a negative request|half a GPU)",
+	},
+	{
+		name: "sums of requests overflow", file: "overrides/limits_pods.go",
+		from:  "	return Few(append(errs, l.checkSums(effective.ReplicatedJobs)...))",
+		to:    "	return Few(errs)",
+		focus: "harms no other by more requests",
+	},
+	{
+		name: "a pod that terminates is replaced", file: "trainer/build.go",
+		from:  "	if queued(trainJob) {",
+		to:    "	if false && queued(trainJob) {",
+		focus: "never more pods than were admitted when", finds: "exceeds-admission",
+	},
+	{
+		name: "an entry reaches the files of a node", file: "overrides/limits_entries.go",
+		from:  "		case !l.HostPaths && reachesNode(name, value):",
+		to:    "		case false && reachesNode(name, value):",
+		focus: "doesn't reach a node's files",
+	},
+	{
+		name: "a TrainJob names Secrets although it may not", file: "overrides/limits_entries.go",
+		from:  "		case l.NoSecrets && ",
+		to:    "		case false && ",
+		focus: "reaches what the configuration allows",
+	},
 }
 
 func main() {

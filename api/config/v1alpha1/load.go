@@ -23,7 +23,7 @@ func Default() *Configuration {
 		ClientConnection: ClientConnection{QPS: 300, Burst: 500},
 		Concurrency:      16,
 		Limits: Limits{
-			Pods: 5000, SpecBytes: 256 << 10, Elements: 1000, TerminationGracePeriodSeconds: 3600,
+			Pods: 5000, SpecBytes: 256 << 10, Elements: 1000, TerminationGracePeriodSeconds: 3600, Secrets: true,
 			PodsWithin: metav1.Duration{Duration: 5 * time.Minute},
 		},
 		Trainer: Trainer{

@@ -47,12 +47,20 @@ type Limits struct {
 	Pods int32 `json:"pods"`
 	// SpecBytes is the maximum size, as JSON, of a TrainJob's spec and of its runtime's spec. Default 262144 (256 KiB).
 	SpecBytes int `json:"specBytes"`
-	// Elements is the maximum number of elements of all lists of a TrainJob's spec, and of its runtime's spec. Default
-	// 1000.
+	// Elements is the maximum number of elements of all lists and maps of a TrainJob's spec, and of its runtime's spec.
+	// Default 1000.
 	Elements int `json:"elements"`
 	// TerminationGracePeriodSeconds is the maximum grace period of a pod. Quota is held until the pod has ended.
 	// Default 3600.
 	TerminationGracePeriodSeconds int64 `json:"terminationGracePeriodSeconds"`
+	// HostPaths allows entries of TrainJobs (runtimePatches, templateOverrides, podTemplateOverrides) to reach the files
+	// of a node. Such are volumes hostPath, flexVolume and gitRepo, key files of the node (rbd, cephfs) and privileged
+	// containers. So is a wider mount of such a volume of the runtime. Default false, because a submitter is to run what
+	// a runtime describes. Runtimes aren't limited; Pod Security is for them.
+	HostPaths bool `json:"hostPaths"`
+	// Secrets allows TrainJobs to name Secrets of their namespace: in entries, in environment, for initializers and for
+	// pulling images. Default true, as for users who may create pods. Runtimes aren't limited.
+	Secrets bool `json:"secrets"`
 	// PodsWithin is how long a started TrainJob may have no schedulable pod, ten minutes longer if a pod has failed
 	// before. Then its quota is released, and condition Blocked has the reason. Default 5m.
 	PodsWithin metav1.Duration `json:"podsWithin"`
