@@ -55,6 +55,11 @@ var (
 		corev1.EventTypeWarning, "PodLost", "Running",
 		"Pod %s was lost with its node; if the JobSet fails, the TrainJob is restarted (%d of %d restarts used)",
 	}
+	CutShort = Event{
+		corev1.EventTypeWarning, "Restarting", "Restarting",
+		"Pod %s was told to end, by a drain or a preemption, and has ended with exit code 0, which its Job counts as its " +
+			"end; restart %d of %d",
+	}
 	Restarting = Event{
 		corev1.EventTypeWarning, "Restarting", "Restarting",
 		"Its JobSet has failed after pod %s was lost with its node; restart %d of %d",

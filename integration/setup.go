@@ -198,8 +198,11 @@ func sooner(a, b reconcile.Result) reconcile.Result {
 func podEnds() predicate.Funcs {
 	ended := func(o client.Object) bool { return store.PodEnded(o.(*corev1.Pod)) || store.PodLost(o.(*corev1.Pod)) }
 	return predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return ended(e.ObjectNew) && !ended(e.ObjectOld) },
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return ended(e.ObjectNew) && !ended(e.ObjectOld) || store.PodCutShort(e.ObjectNew.(*corev1.Pod)) &&
+				!store.PodCutShort(e.ObjectOld.(*corev1.Pod))
+		},
 		DeleteFunc:  func(event.DeleteEvent) bool { return true },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}

@@ -21,6 +21,12 @@ func PodLost(pod *corev1.Pod) bool {
 	})
 }
 
+// PodCutShort reports whether a pod was lost and has ended with success: it was told to end. Its Job counts that, although
+// the program may not have come to its end.
+func PodCutShort(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded && !pod.DeletionTimestamp.IsZero() && PodLost(pod)
+}
+
 func vanished(c corev1.ContainerStatus) bool {
 	ended := c.State.Terminated
 	return ended != nil && (ended.Reason == "ContainerStatusUnknown" || ended.Reason == "Unknown")
@@ -36,16 +42,18 @@ func (p *Pods) SawLost(pod *corev1.Pod) {
 	if seen, found := p.lost.Get(uid); found {
 		pods = seen.([]*corev1.Pod)
 	}
+	pods = slices.DeleteFunc(slices.Clone(pods), func(seen *corev1.Pod) bool { return seen.UID == pod.UID })
 	if len(pods) < rememberedLost {
-		p.lost.Add(uid, append(slices.Clone(pods), pod))
+		p.lost.Add(uid, append(pods, pod))
 	}
 }
 
-// Lost returns the name of a pod that a JobSet has lost, by the pod's controllers; "" if it has lost none.
-func (p *Pods) Lost(ctx context.Context, js *jobset.JobSet) (string, error) {
+// Lost returns a pod that a JobSet has lost, by the pod's controllers, if there is one that was cut short; nil if it has
+// lost none.
+func (p *Pods) Lost(ctx context.Context, js *jobset.JobSet) (*corev1.Pod, error) {
 	pods, err := p.Named(ctx, js)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var lost []*corev1.Pod
 	for i := range pods {
@@ -56,14 +64,15 @@ func (p *Pods) Lost(ctx context.Context, js *jobset.JobSet) (string, error) {
 	if seen, found := p.lost.Get(js.UID); found {
 		lost = append(lost, seen.([]*corev1.Pod)...)
 	}
+	var any *corev1.Pod
 	for _, pod := range lost {
 		uid, found, err := p.jobSetOf(ctx, pod)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		if found && uid == js.UID {
-			return pod.Name, nil
+		if found && uid == js.UID && (any == nil || PodCutShort(pod)) {
+			any = pod
 		}
 	}
-	return "", nil
+	return any, nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestLost holds that a JobSet has lost the pods that are its own by their controllers, whatever others name it, and
@@ -21,7 +22,10 @@ func TestLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return got
+		if got == nil {
+			return ""
+		}
+		return got.Name
 	}
 	if name() != "" {
 		t.Error("it has lost none")
@@ -42,10 +46,21 @@ func TestLost(t *testing.T) {
 	if got := name(); got != "there" {
 		t.Errorf("it has lost one that is there: got %q", got)
 	}
+	runs, ended := podOf("evicted", "j", "a", lost), podOf("evicted", "j", "a", lost)
+	ended.Status.Phase, ended.DeletionTimestamp = corev1.PodSucceeded, new(metav1.Now())
+	p = NewPods(newStored(t, podOf("there", "j", "a", lost)).api(), live.api())
+	p.SawLost(runs)
+	if got := name(); got != "there" {
+		t.Errorf("the first: got %q", got)
+	}
+	p.SawLost(ended)
+	if got := name(); got != "evicted" {
+		t.Errorf("one that was cut short comes first: got %q", got)
+	}
 	p = NewPods(newStored(t, podOf("there", "j", "a", lost)).api(), live.api())
 	live.fail["get PartialObjectMetadata"], live.fail["get Job"] = errDown, errDown
 	if got, err := p.Lost(t.Context(), setOf("a", "uid")); !errors.Is(err, errDown) {
-		t.Errorf("whose it is isn't known: got %q, %v", got, err)
+		t.Errorf("whose it is isn't known: got %v, %v", got, err)
 	}
 }
 

@@ -13,9 +13,11 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
-// A TrainJob whose JobSet fails after it has lost a pod with its node is restarted, within a budget of its own. It is
+// A TrainJob whose JobSet fails after it has lost a pod with its node is restarted, within a budget of its own. So is one
+// of which a pod that was told to end, by a drain, has ended with success: its Job counts that as the program's end. It is
 // suspended and keeps its Workload: when its pods have ended, it starts again on the quota that it has, or, if what it
 // was admitted for isn't what it would run any more, it is queued again. What was lost is in the status, so that a
 // manager that is killed goes on where it was.
@@ -39,12 +41,15 @@ func checkRestarts(path *field.Path, annotations map[string]string) field.ErrorL
 		"must be a whole number of restarts, 0 for none")}
 }
 
-// restarts reports whether the failure of a JobSet is none of its TrainJob: the TrainJob is restarted instead. One that
+// restarts reports whether the end of a JobSet is none of its TrainJob: the TrainJob is restarted instead. One that
 // Kueue doesn't manage has no Workload, and nobody would start it again. Once decided, that stands, whatever becomes of
 // the Workload.
 func restarts(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload) bool {
 	lost := job.Status.Lost
-	return lost != nil && lost.JobSet == js.UID && (lost.Restarting || wl != nil && lost.Restarts < restartsOf(job)) &&
+	if lost == nil || lost.JobSet != js.UID {
+		return false
+	}
+	return lost.Restarting || wl != nil && lost.Restarts < restartsOf(job) &&
 		apimeta.IsStatusConditionTrue(js.Status.Conditions, string(jobset.JobSetFailed))
 }
 
@@ -59,23 +64,30 @@ func decideLoss(o *observed) step {
 		}
 		return nil
 	}
-	lost := api.Loss{JobSet: o.jobSet.UID, Pod: o.lostPod}
+	lost := api.Loss{JobSet: o.jobSet.UID}
 	if old := o.job.Status.Lost; old != nil {
 		lost.Restarts = old.Restarts
 		if old.JobSet == o.jobSet.UID {
 			lost = *old
 		}
 	}
+	most := restartsOf(o.job)
+	cut := o.lostPod != nil && store.PodCutShort(o.lostPod) && lost.Restarts < most
 	switch {
-	case o.lostPod != "" && lost.Restarts < restartsOf(o.job):
-		return writeLoss{lost, events.PodLost.Of(lost.Pod, lost.Restarts, restartsOf(o.job))}
-	case !restarts(o.job, o.jobSet, o.workload):
-		return nil
-	case !lost.Restarting:
+	case o.lostPod != nil && lost.Pod == "" && lost.Restarts < most:
+		lost.Pod = o.lostPod.Name
+		return writeLoss{lost, events.PodLost.Of(lost.Pod, lost.Restarts, most)}
+	case lost.Restarting:
+		return suspend{}
+	case cut:
+		lost.Pod = o.lostPod.Name
 		lost.Restarting, lost.Restarts = true, lost.Restarts+1
-		return writeLoss{lost, events.Restarting.Of(lost.Pod, lost.Restarts, restartsOf(o.job))}
+		return writeLoss{lost, events.CutShort.Of(lost.Pod, lost.Restarts, most)}
+	case restarts(o.job, o.jobSet, o.workload):
+		lost.Restarting, lost.Restarts = true, lost.Restarts+1
+		return writeLoss{lost, events.Restarting.Of(lost.Pod, lost.Restarts, most)}
 	}
-	return suspend{}
+	return nil
 }
 
 // writeLoss writes what was lost into the status.

@@ -23,6 +23,20 @@ func losesPod(h *harness, _ *api.TrainJob) {
 	})
 }
 
+// cutsPod puts one that its node was drained of, and that has ended with success.
+func cutsPod(h *harness, job *api.TrainJob) {
+	losesPod(h, job)
+	pod := &corev1.Pod{}
+	if !h.get(pod, "job-node-0-0") {
+		h.t.Fatal("there is no pod")
+	}
+	pod.Finalizers = []string{"batch.kubernetes.io/job-tracking"}
+	pod.DeletionTimestamp, pod.Status.Phase = new(metav1.Now()), corev1.PodSucceeded
+	h.remove(&corev1.Pod{}, "job-node-0-0")
+	pod.ResourceVersion = ""
+	h.put(pod)
+}
+
 func TestLoss(t *testing.T) {
 	const (
 		runs   = "{}"
@@ -62,6 +76,13 @@ func TestLoss(t *testing.T) {
 		"of an earlier run": {reason: "this run has lost nothing", job: strings.Replace(lost("restarts: 1, restarting: true"),
 			"jobset", "another", 1), js: failed, wl: wl, sent: []string{told}, status: "Failed=True/FailedJobs",
 			state: api.StateFailed},
+		"cut short": {reason: "its exit code says nothing", job: lost("restarts: 0"), js: runs, wl: wl, arrange: cutsPod,
+			sent: []string{told}, events: []string{"Warning Restarting Pod job-node-0-0 was told to end, by a drain or a " +
+				"preemption, and has ended with exit code 0, which its Job counts as its end; restart 1 of 3"}},
+		"cut short, and its JobSet is complete": {reason: "it isn't", job: lost("restarts: 1, restarting: true"),
+			js: "status: {conditions: [{type: Completed, status: 'True', reason: AllJobsCompleted}]}", wl: wl,
+			arrange: cutsPod, sent: []string{"patch TrainJob job"}},
+		"cut short, no budget left": {reason: "it runs on", job: lost("restarts: 3"), js: runs, wl: wl, arrange: cutsPod},
 		"not queued": {reason: "nobody would start it again", job: started, js: failed, arrange: losesPod,
 			sent: []string{told}, status: "Failed=True/FailedJobs", state: api.StateFailed},
 		"its own failure": {reason: "nothing was lost", job: started, js: failed, wl: wl, sent: []string{told},

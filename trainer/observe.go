@@ -7,6 +7,7 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,8 +28,8 @@ type observed struct {
 	// jobSet and workload are the cache's own and must not be changed; nil if there is none.
 	jobSet   *jobset.JobSet
 	workload *kueue.Workload
-	// lostPod is a pod that the JobSet of a TrainJob that runs has lost; "" for none, or if the status has it.
-	lostPod string
+	// lostPod is a pod that the JobSet of a TrainJob that runs has lost; nil for none, or if it is restarted for one.
+	lostPod *corev1.Pod
 	// unread is why lostPod isn't known; nil if it is.
 	unread error
 	// failed is set if the integration's reconcile before this one failed.
@@ -89,7 +90,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 	if o.jobSet, err = r.store.JobSets.Of(ctx, o.job); err != nil || o.stage == stageDeleting {
 		return o, err
 	}
-	if lost := o.job.Status.Lost; o.running() && o.jobSet != nil && (lost == nil || lost.JobSet != o.jobSet.UID) {
+	if lost := o.job.Status.Lost; o.running() && o.jobSet != nil && (lost == nil || lost.JobSet != o.jobSet.UID || !lost.Restarting) {
 		o.lostPod, o.unread = r.store.Pods.Lost(ctx, o.jobSet)
 	}
 	o.workload, err = r.workloadOf(ctx, o.job)
