@@ -2,7 +2,9 @@ package review
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 )
 
@@ -16,7 +18,7 @@ const maxDepth = 200
 var errMalformed = errors.New("it is not JSON")
 
 // Elements returns how many elements the lists of a JSON text have in all. Text that isn't JSON, or that is nested more
-// deeply than 200 levels, is an error.
+// deeply than 200 levels, is an error, and so is a quantity of many digits: 1e-100000000 takes minutes to decode.
 func Elements(text []byte) (int, error) {
 	end, elements, err := value(text, space(text, 0))
 	if err == nil && space(text, end) != len(text) {
@@ -69,13 +71,16 @@ func members(text []byte) iter.Seq2[[]byte, []byte] {
 }
 
 // value returns the end of the JSON value at a place, and how many elements its lists have. It looks at brackets,
-// commas and strings alone: what is between them doesn't cost more when it is decoded.
+// commas, strings and quantities alone: what is between them doesn't cost more when it is decoded.
 func value(text []byte, at int) (end, elements int, err error) {
 	open := brackets{}
 	for at < len(text) {
+		begin := at
 		switch c := text[at]; c {
 		case '"':
-			at, err = quoted(text, at)
+			if at, err = quoted(text, at); err == nil {
+				err = open.text(text[begin:at], text, at)
+			}
 		case '{', '[':
 			at = space(text, at+1)
 			if err = open.open(c); c == '[' && at < len(text) && text[at] != ']' {
@@ -91,6 +96,7 @@ func value(text []byte, at int) (end, elements int, err error) {
 			}
 		default:
 			at = plain(text, at)
+			err = open.number(text[begin:at])
 		}
 		if err != nil || open.depth == 0 {
 			return at, elements, err
@@ -99,10 +105,83 @@ func value(text []byte, at int) (end, elements int, err error) {
 	return 0, 0, errMalformed
 }
 
-// brackets are those that are open at a place.
+// brackets are those that are open at a place, and the last member's name of each object.
 type brackets struct {
 	lists [maxDepth]bool
+	names [maxDepth][]byte
 	depth int
+}
+
+// text takes a string, with its quotes, that ends at a place: the name of a member, or a value.
+func (b *brackets) text(quoted, all []byte, end int) error {
+	if next := space(all, end); b.depth > 0 && !b.lists[b.depth-1] && next < len(all) && all[next] == ':' {
+		b.names[b.depth-1] = unescaped(quoted)
+		return nil
+	}
+	if !b.isQuantity() {
+		return nil
+	}
+	return checkQuantity(unescaped(quoted))
+}
+
+// number takes what is no string and no bracket.
+func (b *brackets) number(plain []byte) error {
+	if !b.isQuantity() {
+		return nil
+	}
+	return checkQuantity(bytes.TrimLeft(plain, ": \t\r\n"))
+}
+
+// quantities are the names of members that are quantities, and quantityMaps those of which each member is one
+// (TestQuantities).
+var (
+	quantities   = map[string]bool{"divisor": true, "sizeLimit": true}
+	quantityMaps = map[string]bool{
+		"allocatedResources": true, "capacity": true, "limits": true, "overhead": true, "requests": true,
+		"resourceUsage": true, "resources": true,
+	}
+)
+
+// isQuantity reports whether a value at this place is decoded into a quantity.
+func (b *brackets) isQuantity() bool {
+	if b.depth == 0 || b.lists[b.depth-1] {
+		return false
+	}
+	return quantities[string(b.names[b.depth-1])] ||
+		b.depth > 1 && !b.lists[b.depth-2] && quantityMaps[string(b.names[b.depth-2])]
+}
+
+// What a quantity may have. Decoding one, and comparing it, costs what its digits cost, and 1e1000 has a thousand. The
+// limits on a TrainJob are less, and say where.
+const (
+	maxQuantity = 64 // bytes
+	maxExponent = 3  // digits
+)
+
+// checkQuantity returns an error for a quantity that costs much to decode.
+func checkQuantity(text []byte) error {
+	text = bytes.TrimSpace(text)
+	if len(text) == 0 || !bytes.ContainsRune([]byte("+-.0123456789"), rune(text[0])) {
+		return nil // a name, or an object
+	}
+	exponent := bytes.IndexAny(text, "eE")
+	if len(text) > maxQuantity || exponent >= 0 && len(bytes.TrimLeft(text[exponent+1:], "+-")) > maxExponent {
+		return fmt.Errorf("the quantity %.20s has too many digits; write it with at most %d characters, and an exponent of "+
+			"at most %d digits", text, maxQuantity, maxExponent)
+	}
+	return nil
+}
+
+// unescaped returns what a string says, without its quotes; nothing of one that isn't valid.
+func unescaped(quoted []byte) []byte {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return quoted[1 : len(quoted)-1]
+	}
+	var text string
+	if json.Unmarshal(quoted, &text) != nil {
+		return nil
+	}
+	return []byte(text)
 }
 
 func (b *brackets) open(bracket byte) error {

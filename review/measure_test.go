@@ -2,9 +2,17 @@ package review
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 func TestElements(t *testing.T) {
@@ -25,6 +33,83 @@ func TestElements(t *testing.T) {
 		if got, err := Elements([]byte(text)); err == nil {
 			t.Errorf("%q: got %d, want an error", text, got)
 		}
+	}
+}
+
+// TestHugeQuantities holds that a quantity that costs much to decode is found wherever one is decoded, and that nothing
+// else is taken for one.
+func TestHugeQuantities(t *testing.T) {
+	huge := []string{
+		`"1e-100000000"`, `"1E9999"`, `1e+99999`, ` -1.5e1000`, `"  1e9999 "`, `"1\u0065100000"`, `"` + strings.Repeat("9", 65) + `"`,
+		`.5e0001`,
+	}
+	for _, q := range huge {
+		for _, text := range []string{
+			`{"requests":{"cpu":%}}`, `{"a":[{"limits":{"memory":"1Gi","cpu" : % }}]}`, `{"emptyDir":{"sizeLimit":%}}`,
+			`{"\u0072equests":{"cpu":%}}`, `{"requests":{"a":{"b":[1]},"cpu":%}}`, `{"divisor":%,"a":1}`,
+		} {
+			text = strings.ReplaceAll(text, "%", q)
+			if !json.Valid([]byte(text)) && !strings.Contains(q, ".5e") {
+				t.Errorf("%s is no JSON", text)
+			}
+			if n, err := Elements([]byte(text)); err == nil || !strings.Contains(err.Error(), "too many digits") {
+				t.Errorf("%s: got %d, %v", text, n, err)
+			}
+		}
+		for _, text := range []string{
+			`{"args":[%]}`, `{"labels":{"commit":%}}`, `{"requests":[%]}`, `{"requests":{"a":{"b":%}}}`, `%`, `{"limits":1,"a":%}`,
+		} {
+			if _, err := Elements([]byte(strings.ReplaceAll(text, "%", q))); err != nil {
+				t.Errorf("%s: got %v", text, err)
+			}
+		}
+	}
+	for _, q := range []string{`"1e999"`, `1`, `"1.5Gi"`, `"100m"`, `"2Ei"`, `"5E"`, `null`, `"nvidia.com/gpu-name-e10000"`, `""`} {
+		if _, err := Elements([]byte(`{"requests":{"cpu":` + q + `}}`)); err != nil {
+			t.Errorf("%s: got %v", q, err)
+		}
+	}
+}
+
+// TestQuantities holds that every quantity of what the webhooks decode is found by its name.
+func TestQuantities(t *testing.T) {
+	quantity, seen := reflect.TypeFor[resource.Quantity](), map[reflect.Type]bool{}
+	var walk func(of reflect.Type, name string)
+	walk = func(of reflect.Type, name string) {
+		switch of.Kind() {
+		case reflect.Pointer, reflect.Slice:
+			if of.Kind() == reflect.Slice && of.Elem() == quantity {
+				t.Errorf("%s is a list of quantities", name)
+			}
+			walk(of.Elem(), name)
+		case reflect.Map:
+			if of.Elem() != quantity {
+				walk(of.Elem(), name)
+			} else if !quantityMaps[name] {
+				t.Errorf("%s is a map of quantities", name)
+			}
+		case reflect.Struct:
+			if of == quantity && !quantities[name] {
+				t.Errorf("%s is a quantity", name)
+			}
+			if of == quantity || seen[of] {
+				return
+			}
+			seen[of] = true
+			for i := range of.NumField() {
+				field := of.Field(i)
+				tag, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+				walk(field.Type, cmp.Or(tag, name))
+			}
+		}
+	}
+	for _, kind := range []any{
+		api.TrainJob{}, trainerapi.TrainJob{}, trainerapi.TrainingRuntime{}, trainerapi.ClusterTrainingRuntime{}, kueue.Workload{},
+	} {
+		walk(reflect.TypeOf(kind), "")
+	}
+	if len(seen) < 100 {
+		t.Errorf("%d types were looked at", len(seen))
 	}
 }
 

@@ -19,16 +19,19 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 )
 
-// Any pod of the cluster can connect to the manager's ports. What a connection costs is bounded, and so is the number
-// of them: a kilobyte of a header that doesn't end, and 64 KiB of a body that nobody reads. An API server has one
-// connection, or a few.
+// Any pod of the cluster can connect to the manager's ports. What a connection costs is bounded, and so is the number of
+// them: an API server has one connection, or a few.
 const (
 	// maxConnections is how many connections a port has at a time, and maxConnectionsBy how many of one address.
-	maxConnections, maxConnectionsBy = 1024, 128
+	maxConnections, maxConnectionsBy = 128, 32
 	// headerBytes bounds the header of a request, and headerTime the time for it and for a TLS handshake.
 	headerBytes = 16 << 10
 	headerTime  = 5 * time.Second
 	idleTime    = 90 * time.Second // as clients of Go and controller-runtime have it
+	// streams is how many requests of HTTP/2 a connection has at a time, and streamBytes how much of the body of one is
+	// kept that nobody reads. A connection keeps that of all, so that those that wait for room keep up none beside them.
+	streams     = 40
+	streamBytes = 32 << 10
 )
 
 // newPort returns a server of a handler at an address that it listens on from now on. config is nil for HTTP.
@@ -44,7 +47,10 @@ func newPort(name, address string, config *tls.Config, handler http.Handler) (*m
 	shutdown := time.Minute
 	return &manager.Server{Name: name, Listener: listener, ShutdownTimeout: &shutdown, Server: &http.Server{
 		Handler: handler, MaxHeaderBytes: headerBytes, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,
-		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: 64 << 10, MaxReceiveBufferPerStream: 64 << 10},
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: streams, MaxReceiveBufferPerStream: streamBytes,
+			MaxReceiveBufferPerConnection: streams * streamBytes,
+		},
 	}}, nil
 }
 
