@@ -10,10 +10,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
@@ -40,8 +42,8 @@ const (
 	// ReasonStopRejected: the API server, or a webhook of another client, rejects the write that suspends the TrainJob.
 	// The message has its reason. Its pods are deleted, and its quota is released when they have ended.
 	ReasonStopRejected = "StopRejected"
-	// ReasonLimitExceeded: the TrainJob requests more than one TrainJob may have, or what Kueue can't count. The
-	// message names the field and the limit.
+	// ReasonLimitExceeded: the TrainJob requests more than one TrainJob may have, what Kueue can't count, or what harms
+	// others. The message names the field and the limit.
 	ReasonLimitExceeded = "LimitExceeded"
 	// ReasonUnverified: the API server doesn't answer whether it would accept the JobSet. The message has its error,
 	// for example of a webhook that doesn't respond. The check is retried; restore the webhook.
@@ -110,6 +112,9 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if len(errs) > 0 {
 		return blocked(ReasonLimitExceeded, errs.ToAggregate())
 	}
+	if err := r.checkSteps(o.job, runtime.Template.Spec.ReplicatedJobs); err != nil { // before each of them costs time
+		return err
+	}
 	effective, err := r.memo.Compute(o.trainer, o.job, runtime, o.trainer.Others(o.job))
 	if err != nil {
 		return blocked(ReasonInvalidRuntime, err)
@@ -118,10 +123,8 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if errs := limits.CheckBuilt(o.job, runtime, effective, r.policy.features.claimsCounted); len(errs) > 0 {
 		return blocked(ReasonLimitExceeded, fmt.Errorf("%s: %w", store.Describe(o.job), errs.ToAggregate()))
 	}
-	most := cmp.Or(limits.ReplicatedJobs, podsets.Max)
-	if n := len(effective.ReplicatedJobs); n > most {
-		return blocked(ReasonTooManyPodSets, fmt.Errorf("%s has %d replicatedJobs, but a Workload holds at most %d PodSets; "+
-			"refer to a runtime with fewer", store.Describe(o.job), n, most))
+	if err := r.checkSteps(o.job, effective.ReplicatedJobs); err != nil {
+		return err
 	}
 	if o.queue.podSets, err = podsets.Of(effective, r.policy.features.podSets()); err != nil {
 		return blocked(ReasonInvalidRuntime, err)
@@ -143,6 +146,16 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 		return held
 	}
 	return o.trainer.startable(ctx, r, o)
+}
+
+// checkSteps rejects more ReplicatedJobs than a Workload can have PodSets.
+func (r *Reconciler) checkSteps(job *api.TrainJob, steps []jobset.ReplicatedJob) error {
+	most := cmp.Or(r.policy.limits.ReplicatedJobs, podsets.Max)
+	if len(steps) <= most {
+		return nil
+	}
+	return blocked(ReasonTooManyPodSets, fmt.Errorf("%s has %d replicatedJobs, but a Workload holds at most %d PodSets; "+
+		"refer to a runtime with fewer", store.Describe(job), len(steps), most))
 }
 
 // setMinCount sets the minCount of a TrainJob that may be partially admitted.
