@@ -26,6 +26,8 @@ func TestParse(t *testing.T) {
 			`health.bindAddress: Invalid value: "here"`},
 		"clients' CAs": {"a slip is not taken for none", head + "webhook: {clientCABundle: PEM}\n",
 			`webhook.clientCABundle: Invalid value: "PEM": has no certificate in PEM`},
+		"elements": {"a pin couldn't have them", head + "limits: {elements: 40000}\n",
+			"limits.elements: Invalid value: 40000: must be at most 32768"},
 		"metrics off": {"0 switches them off", head + `metrics: {bindAddress: "0"}` + "\n", ""},
 		"a port": {"the path and the value are named", head + "webhook: {port: 0}\n",
 			"webhook.port: Invalid value: 0"},

@@ -48,7 +48,7 @@ type Limits struct {
 	// SpecBytes is the maximum size, as JSON, of a TrainJob's spec and of its runtime's spec. Default 262144 (256 KiB).
 	SpecBytes int `json:"specBytes"`
 	// Elements is the maximum number of elements of all lists and maps of a TrainJob's spec, and of its runtime's spec.
-	// Default 1000.
+	// Default 1000, at most 32768.
 	Elements int `json:"elements"`
 	// TerminationGracePeriodSeconds is the maximum grace period of a pod. Quota is held until the pod has ended.
 	// Default 3600.

@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"crypto/x509"
+	"fmt"
 	"net"
 	"slices"
 	"time"
@@ -104,6 +105,9 @@ func (c *Configuration) validateSwitches() field.ErrorList {
 	return errs
 }
 
+// maxElements is how many elements the annotation that pins a runtime may have (store, maxPinElements).
+const maxElements = 32 << 10
+
 func (l *Limits) validate(path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, limit := range []struct {
@@ -116,6 +120,9 @@ func (l *Limits) validate(path *field.Path) field.ErrorList {
 		if limit.value < 1 {
 			errs = append(errs, field.Invalid(path.Child(limit.name), limit.value, "must be 1 or more"))
 		}
+	}
+	if l.Elements > maxElements {
+		errs = append(errs, field.Invalid(path.Child("elements"), l.Elements, fmt.Sprintf("must be at most %d", maxElements)))
 	}
 	if d := l.PodsWithin.Duration; d < time.Second {
 		errs = append(errs, field.Invalid(path.Child("podsWithin"), d.String(), "must be 1s or more"))
