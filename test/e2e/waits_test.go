@@ -194,25 +194,25 @@ var _ = ginkgo.Describe("Nobody waits for what somebody else asks for", func() {
 		anybody := &http.Client{Timeout: 30 * time.Second,
 			Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 		var senders sync.WaitGroup
-		for _, job := range trainJobs {
-			senders.Go(func() {
-				defer ginkgo.GinkgoRecover()
-				url := users.Host + "/apis/trainer.kubeflow.org/v1alpha1/namespaces/" + bad.namespace + "/trainjobs?dryRun=All"
+		senders.Go(func() {
+			defer ginkgo.GinkgoRecover()
+			url := users.Host + "/apis/trainer.kubeflow.org/v1alpha1/namespaces/" + bad.namespace + "/trainjobs?dryRun=All"
+			for _, job := range trainJobs {
 				answer, err := post(ctx, submitter, url, job.JSON)
 				gomega.Expect(err).NotTo(gomega.HaveOccurred(), job.Kind)
 				gomega.Expect(answer).NotTo(gomega.ContainSubstring("failed calling webhook"), job.Kind)
-			})
-		}
+			}
+		})
 		reviews := hostile.Reviews(trainJobs, "signalbox")
-		for _, url := range webhookURLs(ctx) {
-			senders.Go(func() {
-				defer ginkgo.GinkgoRecover()
+		senders.Go(func() {
+			defer ginkgo.GinkgoRecover()
+			for _, url := range webhookURLs(ctx) {
 				for kind, review := range reviews {
 					_, err := post(ctx, anybody, url, review)
 					gomega.Expect(err).NotTo(gomega.HaveOccurred(), "%s to %s", kind, url)
 				}
-			})
-		}
+			}
+		})
 		sent := make(chan struct{})
 		go func() {
 			senders.Wait()
