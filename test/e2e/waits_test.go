@@ -101,7 +101,7 @@ func (o *outage) end() {
 	}
 }
 
-var _ = ginkgo.Describe("Nobody waits for what somebody else asks for", func() {
+var _ = ginkgo.Describe("Nobody waits for what others ask for", func() {
 	madeUp := func(tj *api.TrainJob) {
 		tj.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "any", UID: "any", Controller: new(true),
@@ -237,7 +237,7 @@ var _ = ginkgo.Describe("Nobody waits for what somebody else asks for", func() {
 		}, "2m").Should(gomega.BeTrue())
 		gomega.Expect(most).To(gomega.BeNumerically("<", 512<<20), "the chart's limit")
 		gomega.Expect(gauge("process_start_time_seconds")).To(gomega.Equal(before), "the manager was started again")
-		ginkgo.AddReportEntry(fmt.Sprintf("hostile requests: %d kinds by users, %d by anybody, at most %.0f MiB",
+		ginkgo.AddReportEntry(fmt.Sprintf("hostile requests: %d kinds by users, %d by anybody; at most %.0f MiB",
 			len(trainJobs), len(reviews), most/(1<<20)))
 	})
 
