@@ -115,6 +115,8 @@ var _ = ginkgo.Describe("A pod is of the Job that created it", func() {
 		g.runtime(ctx, "torch", "forever")
 		author, editor := g.author(ctx), g.editor(ctx)
 		tj, job := g.started(ctx, "mine", "torch")
+		annotated := g.ownPod("p", nil)
+		annotated.Annotations = map[string]string{kueue.WorkloadAnnotation: workloadOf(ctx, tj).Name}
 		never := metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "never", UID: "made-up",
 			Controller: ptr.To(true)}
 		ofJobSet, selector := podsOf(ctx, tj)[0].Labels, map[string]string{batchv1.ControllerUidLabel: string(job.UID)}
@@ -126,7 +128,8 @@ var _ = ginkgo.Describe("A pod is of the Job that created it", func() {
 			"the Job's selector, and a controller of another group by the Job's UID": g.ownPod("p", selector,
 				controller("example.com/v1", "Job", job)),
 			"the Job's selector before Kubernetes 1.27": g.ownPod("p", map[string]string{"controller-uid": string(job.UID)}),
-			"JobSet's labels": g.ownPod("p", map[string]string{jobset.JobSetNameKey: tj.Name}),
+			"JobSet's labels":                g.ownPod("p", map[string]string{jobset.JobSetNameKey: tj.Name}),
+			"the annotation of its Workload": annotated,
 		} {
 			for name, as := range map[string]client.Client{"author": author, "editor": editor} {
 				pod := pod.DeepCopy()
@@ -142,6 +145,7 @@ var _ = ginkgo.Describe("A pod is of the Job that created it", func() {
 			"a Job's selector":  fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, batchv1.ControllerUidLabel, job.UID),
 			"JobSet's label":    fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, jobSetLabel, ofJobSet[jobSetLabel]),
 			"JobSet's priority": `{"metadata":{"labels":{"jobset.sigs.k8s.io/priority":"1"}}}`,
+			"its Workload":      fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, kueue.WorkloadAnnotation, workloadOf(ctx, tj).Name),
 		} {
 			gomega.Expect(merge(ctx, author, own, "", patch)).To(refusedBy("pod-identities"), what)
 			if !strings.Contains(patch, "ownerReferences") { // the API server ignores them there
@@ -183,6 +187,10 @@ var _ = ginkgo.Describe("A pod is of the Job that created it", func() {
 			JobTemplate: batchv1.JobTemplateSpec{Spec: labelled.Spec}}}
 		gomega.Expect(editor.Create(ctx, cron)).To(gomega.Succeed(), "its Jobs are refused")
 		gomega.Expect(editor.Delete(ctx, cron)).To(gomega.Succeed())
+		own := &jobset.JobSet{ObjectMeta: labelled.ObjectMeta, Spec: jobset.JobSetSpec{Suspend: ptr.To(true),
+			ReplicatedJobs: []jobset.ReplicatedJob{step("own", "", "1s")}}}
+		own.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[kueue.WorkloadAnnotation] = workloadOf(ctx, tj).Name
+		gomega.Expect(editor.Create(ctx, own)).To(refusedBy("jobset-identities"))
 		labels := labelled.Spec.Template.Labels
 		labelled.Spec.Template.Labels = map[string]string{"app": "mine"}
 		gomega.Expect(editor.Create(ctx, labelled)).To(gomega.Succeed())

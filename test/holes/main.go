@@ -102,6 +102,12 @@ var holes = []hole{
 		focus: "creates from a user's template",
 	},
 	{
+		name: "a user's JobSet makes pods of a TrainJob's Workload", file: "config/default/signalbox.yaml",
+		from:  "policyName: signalbox-jobset-identities\n  validationActions: [Deny]",
+		to:    "policyName: signalbox-jobset-identities\n  validationActions: [Audit]",
+		focus: "creates from a user's template",
+	},
+	{
 		name: "a runtime's Jobs select pods of others", file: "config/default/signalbox.yaml",
 		from:  "policyName: signalbox-selectors\n  validationActions: [Deny]",
 		to:    "policyName: signalbox-selectors\n  validationActions: [Audit]",
