@@ -30,7 +30,8 @@ var _ = ginkgo.Describe("The Workload of a TrainJob", func() {
 
 	ginkgo.It("is the one that Signalbox has created", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.unfinalize()
+		g.sweep(&kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "second"}},
+			&kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "own"}})
 		g.runtime(ctx, "torch", "forever")
 		editor := g.editor(ctx)
 		tj, _ := g.started(ctx, "mine", "torch")
@@ -74,7 +75,7 @@ var _ = ginkgo.Describe("The Workload of a TrainJob", func() {
 
 	ginkgo.It("is changed by Kueue and Signalbox, and by its users where Kueue lets them", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.unfinalize()
+		g.sweep()
 		g.runtime(ctx, "torch", "forever")
 		editor := g.editor(ctx)
 		tj, _ := g.started(ctx, "mine", "torch")
@@ -155,7 +156,7 @@ var _ = ginkgo.Describe("The Workload of a TrainJob", func() {
 var _ = ginkgo.Describe("JobSet and Jobs of a TrainJob", func() {
 	ginkgo.It("are kept by no user's finalizer, and read no user's annotation", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.unfinalize()
+		g.sweep()
 		g.runtime(ctx, "slow", "forever", slowly("5s"))
 		master := g.master(ctx)
 		tj, job := g.started(ctx, "mine", "slow")

@@ -66,9 +66,14 @@ func (g *ground) ownPod(name string, labels map[string]string, owners ...metav1.
 	}
 }
 
-// unfinalize removes the finalizers that a spec sets when it ends, whatever it found.
-func (g *ground) unfinalize() {
+// sweep removes what a spec's users have made when it ends, whatever it found: finalizers, and objects by their names.
+func (g *ground) sweep(made ...client.Object) {
 	ginkgo.DeferCleanup(func(ctx context.Context) {
+		for _, o := range made {
+			o.SetNamespace(g.namespace)
+			gomega.Expect(ignoreNotFound(admin.Delete(ctx, o, client.GracePeriodSeconds(0),
+				client.PropagationPolicy(metav1.DeletePropagationBackground)))).To(gomega.Succeed())
+		}
 		for _, list := range []client.ObjectList{&kueue.WorkloadList{}, &jobset.JobSetList{}, &batchv1.JobList{}} {
 			gomega.Expect(admin.List(ctx, list, client.InNamespace(g.namespace))).To(gomega.Succeed())
 			gomega.Expect(apimeta.EachListItem(list, func(o runtimeObject) error {
@@ -112,6 +117,7 @@ var _ = ginkgo.Describe("A pod is of the Job that created it", func() {
 
 	ginkgo.It("and no user's pod becomes one of a TrainJob's", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.sweep(g.ownPod("p", nil), g.ownPod("own", nil))
 		g.runtime(ctx, "torch", "forever")
 		author, editor := g.author(ctx), g.editor(ctx)
 		tj, job := g.started(ctx, "mine", "torch")
@@ -161,6 +167,9 @@ var _ = ginkgo.Describe("A pod is of the Job that created it", func() {
 
 	ginkgo.It("and neither does a pod that a controller creates from a user's template", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
+		named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
+		g.sweep(&appsv1.ReplicaSet{ObjectMeta: named("orphans")}, &batchv1.Job{ObjectMeta: named("manual")},
+			&batchv1.Job{ObjectMeta: named("labelled")}, &jobset.JobSet{ObjectMeta: named("labelled")})
 		g.runtime(ctx, "torch", "forever")
 		editor := g.editor(ctx)
 		tj, job := g.started(ctx, "mine", "torch")
@@ -219,6 +228,7 @@ var _ = ginkgo.Describe("A pod is of the Job that created it", func() {
 			template.Template.Labels = map[string]string{"app": "mine"}
 		})
 		own := g.ownPod("own", map[string]string{"app": "mine"})
+		g.sweep(own.DeepCopy())
 		gomega.Expect(g.author(ctx).Create(ctx, own)).To(gomega.Succeed())
 		tj := g.submit(ctx, g.trainJob("mine", "torch", 1))
 		if cluster.bundled() {
@@ -227,7 +237,6 @@ var _ = ginkgo.Describe("A pod is of the Job that created it", func() {
 		}
 		gomega.Consistently(func() []metav1.OwnerReference { return get(ctx, own).OwnerReferences }).Should(gomega.BeEmpty())
 		gomega.Expect(g.used(ctx)()).To(gomega.BeZero())
-		gomega.Expect(admin.Delete(ctx, own)).To(gomega.Succeed())
 	})
 })
 
