@@ -8,6 +8,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -190,6 +191,25 @@ var _ = ginkgo.Describe("JobSet and Jobs of a TrainJob", func() {
 		gomega.Expect(g.used(ctx)()).To(gomega.Equal(int64(8)))
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Expect(g.inUse(ctx)()).To(gomega.BeZero())
+	})
+
+	ginkgo.It("are what was counted when they start: the Jobs of a suspended JobSet", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		js := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "own"}, Spec: jobset.JobSetSpec{
+			Suspend: ptr.To(true), ReplicatedJobs: []jobset.ReplicatedJob{step("node", "", "1s")}}}
+		js.Spec.ReplicatedJobs[0].Replicas = 1
+		g.sweep(js.DeepCopy())
+		editor := g.editor(ctx)
+		gomega.Expect(editor.Create(ctx, js)).To(gomega.Succeed())
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "own-node-0"}}
+		gomega.Eventually(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(job), job) }).Should(gomega.Succeed())
+		for _, patch := range []string{
+			`{"spec":{"parallelism":8}}`, `{"spec":{"suspend":false}}`,
+			`{"spec":{"template":{"spec":{"nodeSelector":{"gpu":"h100"}}}}}`, `{"metadata":{"finalizers":["example.com/mine"]}}`,
+		} {
+			gomega.Expect(merge(ctx, editor, job, "", patch)).To(refusedBy("jobs"), patch)
+		}
+		gomega.Expect(editor.Delete(ctx, js)).To(gomega.Succeed(), "the JobSet is the editor's own")
 	})
 
 	ginkgo.It("are blocked by no other TrainJob", func(ctx context.Context) {

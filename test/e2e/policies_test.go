@@ -234,9 +234,11 @@ var _ = ginkgo.Describe("A pod is of the Job that created it", func() {
 		if cluster.bundled() {
 			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionBlocked) }).Should(
 				gomega.ContainSubstring("manualSelector"))
+			gomega.Expect(g.used(ctx)()).To(gomega.BeZero())
+		} else {
+			gomega.Eventually(running(ctx, tj)).Should(gomega.BeTrue(), "Kubeflow Trainer can't create its JobSet")
 		}
 		gomega.Consistently(func() []metav1.OwnerReference { return get(ctx, own).OwnerReferences }).Should(gomega.BeEmpty())
-		gomega.Expect(g.used(ctx)()).To(gomega.BeZero())
 	})
 })
 
