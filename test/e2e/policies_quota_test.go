@@ -202,7 +202,8 @@ var _ = ginkgo.Describe("JobSet and Jobs of a TrainJob", func() {
 		editor := g.editor(ctx)
 		gomega.Expect(editor.Create(ctx, js)).To(gomega.Succeed())
 		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "own-node-0"}}
-		gomega.Eventually(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(job), job) }).Should(gomega.Succeed())
+		gomega.Eventually(func() error { return admin.Get(ctx, client.ObjectKeyFromObject(job), job) }).Should(
+			gomega.Succeed())
 		for _, patch := range []string{
 			`{"spec":{"parallelism":8}}`, `{"spec":{"suspend":false}}`,
 			`{"spec":{"template":{"spec":{"nodeSelector":{"gpu":"h100"}}}}}`, `{"metadata":{"finalizers":["example.com/mine"]}}`,
