@@ -64,6 +64,7 @@ var openFields = map[string]string{
 	"pods/status metadata.labels[" + ownKey:        "as above",
 	"pods/status metadata.annotations[" + ownKey:   "as above",
 	"pods/status metadata.generateName":            "as above",
+	"pods/status status.nominatedNodeName":         "a scheduler's, which binds nothing",
 	"jobs metadata.annotations[" + ownKey:          "no controller reads it",
 	"jobs metadata.generateName":                   "read on creation only",
 	"jobsets metadata.annotations[" + ownKey:       "no controller reads it",
