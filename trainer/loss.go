@@ -16,11 +16,11 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 )
 
-// A TrainJob whose JobSet fails after it has lost a pod with its node is restarted, within a budget of its own. So is one
-// of which a pod that was told to end, by a drain, has ended with success: its Job counts that as the program's end. It is
-// suspended and keeps its Workload: when its pods have ended, it starts again on the quota that it has, or, if what it
-// was admitted for isn't what it would run any more, it is queued again. What was lost is in the status, so that a
-// manager that is killed goes on where it was.
+// A TrainJob whose JobSet fails after it has lost a pod with its node is restarted, within a budget of its own. So is
+// one of which a pod that was told to end, by a drain, has ended with success: its Job counts that as the program's
+// end. It is suspended and keeps its Workload: when its pods have ended, it starts again on the quota that it has, or,
+// if what it was admitted for isn't what it would run any more, it is queued again. What was lost is in the status, so
+// that a manager that is killed goes on where it was.
 
 // restartsOf returns how often a TrainJob may be restarted after a loss. The webhook rejects other values.
 func restartsOf(job *api.TrainJob) int32 {

@@ -19,8 +19,8 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 )
 
-// Any pod of the cluster can connect to the manager's ports. What a connection costs is bounded, and so is the number of
-// them: an API server has one connection, or a few.
+// Any pod of the cluster can connect to the manager's ports. What a connection costs is bounded, and so is the number
+// of them: an API server has one connection, or a few.
 const (
 	// maxConnections is how many connections a port has at a time, and maxConnectionsBy how many of one address.
 	maxConnections, maxConnectionsBy = 96, 32
