@@ -102,7 +102,7 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 				BlockOwnerDeletion: ptr.To(true),
 			}}
 		})
-		gomega.Expect(user.Create(ctx, blocker)).To(gomega.Succeed())
+		gomega.Expect(admin.Create(ctx, blocker)).To(gomega.Succeed(), "a policy keeps users from it")
 		letGoAtEnd(blocker)
 		wl := workloadOf(ctx, all["workload"])
 		gomega.Expect(mergeInto(ctx, admin, wl, "metadata",
