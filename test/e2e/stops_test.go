@@ -19,6 +19,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -126,6 +127,7 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 			gomega.Expect(mergeInto(ctx, user, tj, "metadata",
 				map[string]any{"annotations": map[string]any{api.StopAnnotation: value}})).To(gomega.Succeed())
 		}
+		gomega.Eventually(g.used(ctx)).Should(gomega.Equal(int64(8)))
 		stop("true")
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		active := func(value bool) {
@@ -136,6 +138,7 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 		active(false)
 		stop(nil)
 		gomega.Consistently(running(ctx, tj), "5s").Should(gomega.BeFalse(), "an admin has deactivated it")
+		gomega.Expect(workload.IsActive(workloadOf(ctx, tj))).To(gomega.BeFalse())
 		active(true)
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 	})
