@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -123,6 +124,7 @@ func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration, release str
 	a.labels(theirs.Integrations)
 	a.retention(theirs.ObjectRetentionPolicies)
 	a.multiKueue(theirs.MultiKueue)
+	a.resources(theirs.Resources)
 	a.gates(theirs.FeatureGates, release)
 	a.podsReady(theirs.WaitForPodsReady, release)
 	return a.Kueue, errors.Join(a.errs...)
@@ -190,6 +192,14 @@ func (a *adoption) labels(theirs *kueueconfig.Integrations) {
 		a.LabelKeysToCopy = keys
 	} else if !reflect.DeepEqual(slices.Sorted(slices.Values(keys)), slices.Sorted(slices.Values(a.LabelKeysToCopy))) {
 		a.differ("labelKeysToCopy", keys, a.LabelKeysToCopy)
+	}
+}
+
+func (a *adoption) resources(theirs *kueueconfig.Resources) {
+	if a.Resources == nil {
+		a.Resources = theirs
+	} else if !equality.Semantic.DeepEqual(theirs, a.Resources) {
+		a.errs = append(a.errs, errors.New("resources are others there than kueue.resources here; remove them here"))
 	}
 }
 
