@@ -59,7 +59,10 @@ func (s start) do(ctx context.Context, r *Reconciler, o *observed) error {
 	way, err := o.trainer.write(ctx, r.store.Writer, s.start)
 	r.countStart(o, way, s.workload, err)
 	if store.Rejected(err) {
-		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback = m.setback.again(o.job, err, o.now) })
+		inputs, says := inputsOf(o), "the start is rejected: "+err.Error()
+		r.memory.keep(o.key(), o.job.UID, func(m *record) {
+			m.setback = m.setback.again(ReasonStartRejected, says, inputs, o.now)
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("starting: %w", err)
