@@ -35,6 +35,8 @@ type record struct {
 	// stopRejected is the stop that the API server rejects, and setback the starts.
 	stopRejected rejection
 	setback      setback
+	// failing is since when its reconciles fail.
+	failing failing
 	// started is when it was started, until its pods have been ready; only a metric is lost with it.
 	started time.Time
 }

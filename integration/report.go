@@ -28,7 +28,9 @@ func report(o *observed, p *plan) []step {
 		changed = true
 		told = append(told, events.StopOverdue.Of(message))
 	}
-	if b := o.queue.blocked; b == nil {
+	if b := o.queue.blocked; b == nil && o.memory.failing.told {
+		// The condition says what fails, until it doesn't.
+	} else if b == nil {
 		changed = apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked) || changed
 	} else if apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: b.Reason, Message: b.Error(),

@@ -183,6 +183,7 @@ func (r *Reconciler) both(next Next) reconcile.Func {
 			further, nextErr := next.ReconcileAfter(ctx, request, err != nil)
 			result, err = sooner(result, further), errors.Join(err, nextErr)
 		}
+		result = sooner(result, r.Concluded(ctx, request, err))
 		return placed(result, err), err
 	}
 }
