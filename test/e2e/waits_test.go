@@ -129,7 +129,7 @@ var _ = ginkgo.Describe("Nobody waits for what others ask for", func() {
 	ginkgo.It("when the API server fails for a kind of object in a namespace, also for a manager that starts meanwhile",
 		func(ctx context.Context) {
 			o := &outage{seen: map[string]bool{}}
-			audited.patience(time.Minute, 5*time.Minute) // what is admitted meanwhile can't be started
+			audited.ofBurst() // what is admitted meanwhile can't be started
 			through(cluster, func(proxy *httputil.ReverseProxy) http.Handler { return o.wrap(proxy) })
 			ginkgo.DeferCleanup(o.end)
 			good := newGround(ctx, map[string]int64{"a100": 16})
