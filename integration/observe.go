@@ -48,7 +48,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 
 // observeManaged finds out whether Kueue manages the TrainJob, and what that depends on.
 func (r *Reconciler) observeManaged(ctx context.Context, o *observed) (err error) {
-	if o.standing, err = r.queues.standing(ctx, o.job); err != nil || o.standing == owned || !o.managed() {
+	if o.standing, err = r.standing(ctx, o.job); err != nil || o.standing == owned || !o.managed() {
 		return err
 	}
 	switch {
