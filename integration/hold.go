@@ -44,8 +44,12 @@ const jobBackoff = 10 * time.Minute
 // it can't be suspended and nothing of it runs. And it has limits.podsWithin for pods that can run: one that has lost
 // its pods, with their node or with its JobSet, has as long for others, and so has each of its steps.
 func (r *Reconciler) observeRunning(ctx context.Context, o *observed) error {
-	if end := jobSetEnd(o.jobSet); end != nil {
-		if o.now.Sub(end.LastTransitionTime.Time) < unwrittenAfter {
+	if jobSetEnd(o.jobSet) != nil {
+		if o.memory.end.jobSet != o.jobSet.UID {
+			o.memory.end = seenEnd{o.jobSet.UID, o.now}
+			r.memory.keep(o.key(), o.job.UID, func(m *record) { m.end = o.memory.end })
+		}
+		if o.now.Sub(o.memory.end.at) < unwrittenAfter {
 			return nil
 		}
 		return r.observeEnd(ctx, o)
