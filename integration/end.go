@@ -46,8 +46,9 @@ func declareEnd(wl *kueue.Workload, end *metav1.Condition) step {
 	return finishWorkload{wl, reason, end.Message}
 }
 
-// unwrittenAfter is how long after the end of its JobSet a TrainJob's quota is free although its Trainer hasn't written
-// the end: it may be unable to.
+// unwrittenAfter is how long after this process has seen the end of its JobSet a TrainJob's quota is free although its
+// Trainer hasn't written the end: it may be unable to. Before, it may not have been asked: the bundled one is a part of
+// this process, and restarts a TrainJob that has lost a pod.
 const unwrittenAfter = time.Minute
 
 // unwrittenEnd returns what follows for a TrainJob whose JobSet has ended, and whose Trainer hasn't written that. A
@@ -57,7 +58,7 @@ func unwrittenEnd(o *observed) declaration {
 	if o.stage != stageRunning || end == nil {
 		return declaration{}
 	}
-	if wait := unwrittenAfter - o.now.Sub(end.LastTransitionTime.Time); wait > 0 {
+	if wait := unwrittenAfter - o.now.Sub(o.memory.end.at); wait > 0 {
 		return declaration{again: wait}
 	}
 	d := declaration{all: o.left.over}
