@@ -44,8 +44,8 @@ const jobBackoff = 10 * time.Minute
 // it can't be suspended and nothing of it runs. And it has limits.podsWithin for pods that can run: one that has lost
 // its pods, with their node or with its JobSet, has as long for others, and so has each of its steps.
 func (r *Reconciler) observeRunning(ctx context.Context, o *observed) error {
-	if end := jobSetEnd(o.jobSet); end != nil {
-		if o.now.Sub(end.LastTransitionTime.Time) < unwrittenAfter {
+	if jobSetEnd(o.jobSet) != nil {
+		if !overdueEnd(o) {
 			return nil
 		}
 		return r.observeEnd(ctx, o)

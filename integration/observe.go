@@ -175,7 +175,7 @@ func (r *Reconciler) observeChildren(ctx context.Context, o *observed) error {
 	if o.left.pods, err = r.store.Pods.Running(ctx, o.owner()); err != nil {
 		return err
 	}
-	if o.stage == stageSuspended {
+	if o.stage == stageSuspended && !overdueEnd(o) {
 		o.left, err = o.trainer.leftover(ctx, r, o)
 		return err
 	}
