@@ -46,8 +46,9 @@ func declareEnd(wl *kueue.Workload, end *metav1.Condition) step {
 	return finishWorkload{wl, reason, end.Message}
 }
 
-// unwrittenAfter is how long after the end of its JobSet a TrainJob's quota is free although its Trainer hasn't written
-// the end: it may be unable to.
+// unwrittenAfter is how long after this process has seen the end of its JobSet a TrainJob's quota is free although its
+// Trainer hasn't written the end: it may be unable to. Before, it may not have been asked: the bundled one is a part of
+// this process, and restarts a TrainJob that has lost a pod.
 const unwrittenAfter = time.Minute
 
 // unwrittenEnd returns what follows for a TrainJob whose JobSet has ended, and whose Trainer hasn't written that.
@@ -56,7 +57,7 @@ func unwrittenEnd(o *observed) declaration {
 	if end == nil {
 		return declaration{}
 	}
-	if wait := unwrittenAfter - o.now.Sub(end.LastTransitionTime.Time); wait > 0 {
+	if wait := unwrittenAfter - o.now.Sub(o.memory.end.at); wait > 0 {
 		return declaration{again: wait}
 	}
 	d := declaration{all: o.left.over}
@@ -89,8 +90,15 @@ func unwritten(o *observed) *metav1.Condition {
 
 // overdueEnd reports whether the end of a JobSet should have been written by now.
 func overdueEnd(o *observed) bool {
-	end := unwritten(o)
-	return end != nil && o.now.Sub(end.LastTransitionTime.Time) >= unwrittenAfter
+	return unwritten(o) != nil && o.now.Sub(o.memory.end.at) >= unwrittenAfter
+}
+
+// seeEnd remembers when the end of the JobSet was first seen.
+func (r *Reconciler) seeEnd(o *observed) {
+	if unwritten(o) != nil && o.memory.end.jobSet != o.jobSet.UID {
+		o.memory.end = seenEnd{o.jobSet.UID, o.now}
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.end = o.memory.end })
+	}
 }
 
 // jobSetEnd returns the condition by which JobSet declares an end; nil if it hasn't.
