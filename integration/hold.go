@@ -45,11 +45,7 @@ const jobBackoff = 10 * time.Minute
 // its pods, with their node or with its JobSet, has as long for others, and so has each of its steps.
 func (r *Reconciler) observeRunning(ctx context.Context, o *observed) error {
 	if jobSetEnd(o.jobSet) != nil {
-		if o.memory.end.jobSet != o.jobSet.UID {
-			o.memory.end = seenEnd{o.jobSet.UID, o.now}
-			r.memory.keep(o.key(), o.job.UID, func(m *record) { m.end = o.memory.end })
-		}
-		if o.now.Sub(o.memory.end.at) < unwrittenAfter {
+		if !overdueEnd(o) {
 			return nil
 		}
 		return r.observeEnd(ctx, o)

@@ -39,7 +39,7 @@ type record struct {
 	started time.Time
 }
 
-// seenEnd is when the end of a JobSet was first seen while its TrainJob ran.
+// seenEnd is when the end of a JobSet was first seen whose TrainJob hadn't ended.
 type seenEnd struct {
 	jobSet types.UID
 	at     time.Time

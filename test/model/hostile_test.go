@@ -1,0 +1,477 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// Hostile users act on the first TrainJob and on what belongs to it. Their requests pass the webhooks; what the chart's
+// policies reject is not among them, unless somebody else may do it.
+
+const (
+	foreign = "example.com/mine" // a user's finalizer
+	mine    = "example.com/mine" // and label
+)
+
+// meddled reports whether hostile users may have kept the TrainJobs of a name from their ends.
+func (w *world) meddled(name string) bool {
+	return w.ledger.Harmed || w.ledger.Hostile && name == names[0]
+}
+
+// rejects is which writes of the first TrainJob are rejected: because it is too large, or by a webhook of others.
+type rejects struct{ Starts, Stops, Spec, Status, Large bool }
+
+func (r rejects) err() error {
+	if r.Large {
+		return apierrors.NewInternalError(errors.New("etcdserver: request is too large"))
+	}
+	return apierrors.NewForbidden(schema.GroupResource{Resource: "trainjobs"}, names[0], errors.New("a webhook says no"))
+}
+
+// patch returns the answer to a patch of an object if it is rejected.
+func (r rejects) patch(o client.Object, patch client.Patch) error {
+	if _, ok := o.(*api.TrainJob); !ok || o.GetName() != names[0] {
+		return nil
+	}
+	data, err := patch.Data(o)
+	must(err)
+	starts := strings.Contains(string(data), `"/spec/suspend","value":false`)
+	stops := strings.Contains(string(data), `"suspend":true`)
+	if r.Spec || r.Starts && starts || r.Stops && stops {
+		return r.err()
+	}
+	return nil
+}
+
+// status does the same for the status.
+func (r rejects) status(o client.Object) error {
+	if _, ok := o.(*api.TrainJob); ok && o.GetName() == names[0] && r.Status {
+		return r.err()
+	}
+	return nil
+}
+
+// victim is the first TrainJob with all that belongs to it; each is nil if there is none.
+type victim struct {
+	job       *api.TrainJob
+	workloads []*kueue.Workload
+	jobSet    *jobset.JobSet
+	child     *batchv1.Job
+	pod       *corev1.Pod
+}
+
+func (w *world) victim() victim {
+	var v victim
+	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
+		if tj.Name == names[0] {
+			v.job = tj
+		}
+	}
+	for _, wl := range list[*kueue.Workload](w, "Workload") {
+		if owner := metav1.GetControllerOf(wl); owner != nil && owner.Name == names[0] {
+			v.workloads = append(v.workloads, wl)
+		}
+	}
+	for _, js := range list[*jobset.JobSet](w, "JobSet") {
+		if js.Name == names[0] {
+			v.jobSet = js
+		}
+	}
+	for _, job := range list[*batchv1.Job](w, "Job") {
+		if v.jobSet != nil && metav1.IsControlledBy(job, v.jobSet) {
+			v.child = job
+		}
+	}
+	for _, pod := range list[*corev1.Pod](w, "Pod") {
+		if v.child != nil && metav1.IsControlledBy(pod, v.child) {
+			v.pod = pod
+		}
+	}
+	return v
+}
+
+// queued reports whether a TrainJob waits for quota that it can get.
+func (w *world) queued(tj *api.TrainJob) bool {
+	return tj.Labels[constants.QueueLabel] == "queue" && !w.outside()
+}
+
+// outside reports whether the TrainJobs' namespace has left those that Kueue manages.
+func (w *world) outside() bool {
+	return w.all("Namespace")[0].GetLabels()["kubernetes.io/metadata.name"] != namespace
+}
+
+// hostileActions are what hostile users, and admins who don't know of them, may do now.
+func (w *world) hostileActions() []action {
+	if w.budget.Hostile == 0 {
+		return nil
+	}
+	v := w.victim()
+	all := slices.Concat(v.jobActions(), v.workloadActions(), v.childActions(), v.forgeries(w), w.environment())
+	for i := range all {
+		do := all[i].do
+		all[i].do = func(w *world) {
+			w.budget.Hostile--
+			w.ledger.Hostile = true
+			do(w)
+		}
+	}
+	return all
+}
+
+// patches are what users send of a TrainJob.
+var patches = map[string]string{
+	"its queue taken off":                `{"metadata":{"labels":{"kueue.x-k8s.io/queue-name":null}}}`,
+	"its queue taken off, and suspended": `{"metadata":{"labels":{"kueue.x-k8s.io/queue-name":null}},"spec":{"suspend":true}}`,
+	"another queue":                      `{"metadata":{"labels":{"kueue.x-k8s.io/queue-name":"other"}}}`,
+	"another queue, and suspended":       `{"metadata":{"labels":{"kueue.x-k8s.io/queue-name":"other"}},"spec":{"suspend":true}}`,
+	"its queue":                          `{"metadata":{"labels":{"kueue.x-k8s.io/queue-name":"queue"}}}`,
+	"suspended":                          `{"spec":{"suspend":true}}`,
+	"resumed":                            `{"spec":{"suspend":false}}`,
+	"stopped":                            `{"metadata":{"annotations":{"signalbox.dev/stop":"true"}}}`,
+	"its stop taken off":                 `{"metadata":{"annotations":{"signalbox.dev/stop":null}}}`,
+	"elastic":                            `{"metadata":{"annotations":{"kueue.x-k8s.io/elastic-job":"true"}}}`,
+	"a maximum time":                     `{"metadata":{"labels":{"kueue.x-k8s.io/max-exec-time-seconds":"7"}}}`,
+	"a priority class that nobody knows": `{"metadata":{"labels":{"kueue.x-k8s.io/priority-class":"nonesuch"}}}`,
+	"a prebuilt Workload":                `{"metadata":{"labels":{"kueue.x-k8s.io/prebuilt-workload-name":"nonesuch"}}}`,
+	"a wrong minimum":                    `{"metadata":{"annotations":{"kueue.x-k8s.io/job-min-parallelism":"-1"}}}`,
+	"a finalizer":                        `{"metadata":{"finalizers":["example.com/mine"]}}`,
+	"a made-up owner":                    `{"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"any","uid":"any"}]}}`,
+	"a made-up controller":               `{"metadata":{"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"any","uid":"any","controller":true}]}}`,
+	"two nodes":                          `{"spec":{"trainer":{"numNodes":2}}}`,
+	"an entry":                           `{"spec":{"runtimePatches":[{"manager":"a.com/a"},{"manager":"kueue.x-k8s.io/manager"}]}}`,
+}
+
+func (v victim) jobActions() []action {
+	if v.job == nil {
+		return nil
+	}
+	var all []action
+	if v.job.DeletionTimestamp.IsZero() {
+		for _, how := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
+			for _, kept := range []bool{false, true} {
+				name := fmt.Sprintf("a user deletes first in the %s", how)
+				if kept {
+					name += ", with a finalizer"
+				}
+				all = append(all, action{name, maybe, func(w *world) {
+					if kept {
+						w.finalize(v.job)
+					}
+					must(w.api().Delete(background, v.job.DeepCopy(), client.PropagationPolicy(how)))
+				}})
+			}
+		}
+	}
+	for name, patch := range patches {
+		all = append(all, action{"a user sends first with " + name, maybe, func(w *world) { w.send(v.job, patch) }})
+	}
+	for name, labels := range map[string]map[string]string{"no queue": {}, "another queue": {constants.QueueLabel: "other"}} {
+		all = append(all, action{"while no webhook answers, a user gives first " + name, maybe, func(w *world) {
+			job := v.job.DeepCopy()
+			job.Labels = labels
+			w.update(job)
+		}})
+	}
+	slices.SortFunc(all, func(a, b action) int { return strings.Compare(a.name, b.name) })
+	return append(all, v.kept(v.job, "TrainJob")...)
+}
+
+// kept are what keeps an object from being deleted: a finalizer, and an object that names it as its owner.
+func (v victim) kept(o client.Object, kind string) []action {
+	all := []action{{"a user creates what blocks the deletion of " + kind + " " + o.GetName(), maybe, func(w *world) {
+		gvk, err := w.store.GroupVersionKindFor(o)
+		must(err)
+		must(w.api().Create(background, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: fmt.Sprintf("blocker-%d", w.uids), Finalizers: []string{foreign},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Name: o.GetName(),
+				UID: o.GetUID(), BlockOwnerDeletion: ptr.To(true)}},
+		}}))
+	}}}
+	if !slices.Contains(o.GetFinalizers(), foreign) && o.GetDeletionTimestamp().IsZero() {
+		all = append(all, action{"a user finalizes " + kind + " " + o.GetName(), maybe, func(w *world) { w.finalize(o) }})
+	}
+	return all
+}
+
+func (w *world) finalize(o client.Object) {
+	o = o.DeepCopyObject().(client.Object)
+	o.SetFinalizers(append(o.GetFinalizers(), foreign))
+	w.update(o)
+}
+
+// send sends a merge patch of a TrainJob through the webhooks.
+func (w *world) send(job *api.TrainJob, patch string) {
+	before := job.DeepCopy()
+	before.APIVersion, before.Kind = "trainer.kubeflow.org/v1alpha1", "TrainJob"
+	old, err := json.Marshal(before)
+	must(err)
+	after, refusal, err := w.chain().request("user", old, merge(old, patch))
+	must(err)
+	if refusal != "" {
+		return
+	}
+	sent := &api.TrainJob{}
+	must(json.Unmarshal(after, sent))
+	if !job.DeletionTimestamp.IsZero() {
+		sent.Finalizers = job.Finalizers // nobody may add one any more
+	}
+	if !equal(job, sent) {
+		w.update(sent)
+	}
+}
+
+// sendWorkload sends a merge patch of a Workload through the webhook.
+func (w *world) sendWorkload(wl *kueue.Workload, patch string) {
+	before := wl.DeepCopy()
+	before.APIVersion, before.Kind = kueue.SchemeGroupVersion.String(), "Workload"
+	old, err := json.Marshal(before)
+	must(err)
+	after, refusal, err := review(admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		UID: "request", Operation: admissionv1.Update, Namespace: namespace, Name: wl.Name,
+		OldObject: runtime.RawExtension{Raw: old}, UserInfo: authenticationv1.UserInfo{Username: "user"},
+	}}, merge(old, patch), []*admission.Webhook{w.chain().workloads}, nil)
+	must(err)
+	if refusal != "" {
+		return
+	}
+	sent := &kueue.Workload{}
+	must(json.Unmarshal(after, sent))
+	w.update(sent)
+}
+
+func equal(a, b *api.TrainJob) bool { return describe(a) == describe(b) }
+
+func (v victim) workloadActions() []action {
+	var all []action
+	for _, wl := range v.workloads {
+		all = append(all, v.kept(wl, "Workload")...)
+		for name, patch := range map[string]string{
+			"deactivates": `{"spec":{"active":false}}`, "activates": `{"spec":{"active":true}}`,
+			"activates, and takes the wish from": `{"metadata":{"annotations":{"signalbox.dev/deactivate":null}},"spec":{"active":true}}`,
+		} {
+			all = append(all, action{"a user " + name + " " + wl.Name, maybe, func(w *world) { w.sendWorkload(wl, patch) }})
+		}
+		if !wl.DeletionTimestamp.IsZero() {
+			continue
+		}
+		for _, how := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground,
+			metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
+			for _, kept := range []bool{false, true} {
+				name := fmt.Sprintf("a user deletes %s by %s", wl.Name, how)
+				if kept {
+					name += ", with a finalizer"
+				}
+				all = append(all, action{name, maybe, func(w *world) {
+					if kept {
+						w.finalize(wl)
+					}
+					must(w.api().Delete(background, wl.DeepCopy(), client.PropagationPolicy(how)))
+				}})
+			}
+		}
+	}
+	if v.job != nil && len(v.workloads) > 0 {
+		for _, name := range []string{"a-second", "zz-second"} {
+			all = append(all, action{"a user creates Workload " + name, maybe, func(w *world) {
+				first := v.workloads[0]
+				second := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: first.Labels,
+					Finalizers: first.Finalizers}, Spec: *first.Spec.DeepCopy()}
+				controlled(second, v.job)
+				if err := w.api().Create(background, second); !apierrors.IsAlreadyExists(err) {
+					must(err)
+				}
+			}})
+		}
+	}
+	slices.SortFunc(all, func(a, b action) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+func (v victim) childActions() []action {
+	var all []action
+	if v.jobSet != nil {
+		all = append(all, v.kept(v.jobSet, "JobSet")...)
+	}
+	if v.child != nil {
+		all = append(all, v.kept(v.child, "Job")...)
+	}
+	if v.pod != nil {
+		all = append(all, v.kept(v.pod, "Pod")...)
+	}
+	return all
+}
+
+// forgeries are objects that look as if they were of the TrainJob.
+func (v victim) forgeries(w *world) []action {
+	labels := map[string]string{jobset.JobSetNameKey: names[0], jobset.JobSetUIDKey: "never-was",
+		jobset.ReplicatedJobNameKey: "node", mine: ""}
+	if v.jobSet != nil {
+		labels[jobset.JobSetUIDKey] = string(v.jobSet.UID)
+	}
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}
+	}
+	neverWas := func(kind, version, name string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: name, UID: "never-was", Controller: ptr.To(true)}}
+	}
+	pod := func(name string) *corev1.Pod {
+		pod := &corev1.Pod{ObjectMeta: meta(name), Spec: corev1.PodSpec{NodeName: "a",
+			TerminationGracePeriodSeconds: ptr.To[int64](100_000_000),
+			Containers:                    []corev1.Container{{Name: "c", Image: "example.com/none:1"}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		return pod
+	}
+	owned, unbound := pod("forged-owned"), pod("forged-unbound")
+	owned.OwnerReferences = neverWas("Job", "batch/v1", names[0]+"-node-0")
+	unbound.Spec.NodeName = ""
+	job, kept := &batchv1.Job{ObjectMeta: meta("forged-job")}, &batchv1.Job{ObjectMeta: meta("forged-kept")}
+	job.OwnerReferences = neverWas("JobSet", jobset.SchemeGroupVersion.String(), names[0])
+	job.OwnerReferences[0].Controller = nil // a policy rejects a controller
+	kept.OwnerReferences = job.OwnerReferences
+	kept.Finalizers = []string{foreign}
+	taken := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names[0] + "-node-0",
+		Labels: map[string]string{mine: ""}}, Spec: batchv1.JobSpec{Suspend: ptr.To(true)}}
+	set := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names[0],
+		Labels: map[string]string{mine: ""}}, Spec: jobset.JobSetSpec{Suspend: ptr.To(true)}}
+	var all []action
+	for name, o := range map[string]client.Object{
+		"a pod with the labels of its pods": pod("forged"), "a pod of a Job that never was": owned,
+		"a pod of no node": unbound, "a Job of a JobSet that never was": job,
+		"such a Job, with a finalizer": kept, "a Job of the name of its Job": taken, "a JobSet of its name": set,
+	} {
+		kind := ""
+		switch o.(type) {
+		case *corev1.Pod:
+			kind = "Pod"
+		case *batchv1.Job:
+			kind = "Job"
+		default:
+			kind = "JobSet"
+		}
+		if slices.ContainsFunc(w.all(kind), func(there client.Object) bool { return there.GetName() == o.GetName() }) {
+			continue
+		}
+		all = append(all, action{"a user creates " + name, maybe, func(w *world) {
+			must(w.api().Create(background, o.DeepCopyObject().(client.Object)))
+		}})
+	}
+	slices.SortFunc(all, func(a, b action) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// environment are what happens around the TrainJobs.
+func (w *world) environment() []action {
+	rejected := func(name string, r rejects) action {
+		return action{name, maybe, func(w *world) { w.rejects = r }}
+	}
+	all := []action{
+		rejected("a user fills first: nothing of it can be written", rejects{Spec: true, Status: true, Large: true}),
+		rejected("a user fills first: its status can't be written", rejects{Status: true, Large: true}),
+		rejected("a webhook of others rejects all updates of first", rejects{Spec: true}),
+		rejected("a webhook of others rejects starts of first", rejects{Starts: true}),
+		rejected("a webhook of others rejects stops of first", rejects{Stops: true}),
+	}
+	if w.rejects != (rejects{}) {
+		all = append(all, rejected("first can be written again", rejects{}))
+	}
+	if !w.outside() {
+		all = append(all, action{"the namespace leaves Kueue's selector", maybe, func(w *world) { w.relabel("kube-system") }})
+	}
+	for _, o := range w.all("ClusterTrainingRuntime") {
+		rt := o.(*api.ClusterTrainingRuntime)
+		all = append(all, action{"an author changes the runtime", maybe, func(w *world) {
+			rt := rt.DeepCopy()
+			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image = "example.com/train:2"
+			w.update(rt)
+			w.wakeWaiting()
+		}}, action{"an author deletes the runtime", maybe, func(w *world) {
+			w.ledger.Harmed = true
+			must(w.store.Delete(background, rt.DeepCopy()))
+			w.wakeWaiting()
+		}})
+	}
+	return all
+}
+
+// wakeWaiting enqueues the TrainJobs that a changed runtime concerns.
+func (w *world) wakeWaiting() {
+	for _, o := range w.cache["TrainJob"] {
+		if ptr.Deref(o.(*api.TrainJob).Spec.Suspend, false) {
+			w.queue[o.GetName()] = true
+		}
+	}
+}
+
+// relabel gives the namespace of all TrainJobs the labels of another.
+func (w *world) relabel(as string) {
+	w.ledger.Harmed = true
+	for _, o := range w.all("Namespace") {
+		o := o.DeepCopyObject().(client.Object)
+		o.SetLabels(map[string]string{"kubernetes.io/metadata.name": as})
+		w.update(o)
+	}
+	for _, o := range w.cache["TrainJob"] { // integration.(*Reconciler).jobsIn
+		w.queue[o.GetName()] = true
+	}
+}
+
+// relents lets hostile users take back what keeps others: finalizers, what blocks deletions, and forged objects.
+func (w *world) relents() {
+	w.rejects = rejects{}
+	w.relabel(namespace)
+	if len(w.all("ClusterTrainingRuntime")) == 0 {
+		must(w.store.Create(background, clusterRuntime()))
+	}
+	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
+		tj := tj.DeepCopy()
+		tj.Labels = trainJob(tj.Name).Labels
+		for _, name := range []string{api.StopAnnotation, "kueue.x-k8s.io/elastic-job", "kueue.x-k8s.io/job-min-parallelism"} {
+			delete(tj.Annotations, name)
+		}
+		w.update(tj)
+	}
+	for _, wl := range list[*kueue.Workload](w, "Workload") {
+		w.sendWorkload(wl, `{"metadata":{"annotations":{"signalbox.dev/deactivate":null}},"spec":{"active":true}}`)
+	}
+	for _, kind := range owning {
+		for _, o := range w.all(kind) {
+			_, forged := o.GetLabels()[mine]
+			if slices.Contains(o.GetFinalizers(), foreign) {
+				w.unfinalize(o, foreign)
+			}
+			if kind != "ConfigMap" && !forged {
+				continue
+			}
+			there := o.DeepCopyObject().(client.Object)
+			err := w.api().Delete(background, there, client.PropagationPolicy(metav1.DeletePropagationBackground),
+				client.Preconditions{UID: ptr.To(types.UID(o.GetUID()))})
+			must(client.IgnoreNotFound(err))
+			if pod, ok := o.(*corev1.Pod); ok { // without grace
+				if err := w.store.Get(background, client.ObjectKeyFromObject(pod), there); err == nil {
+					w.terminate(there.(*corev1.Pod))
+				}
+			}
+		}
+	}
+}
