@@ -265,7 +265,8 @@ func (r *Reconciler) quotaHeld(ctx context.Context, key types.NamespacedName) (b
 // jobsIn returns the TrainJobs of a namespace.
 func (r *Reconciler) jobsIn(ctx context.Context, namespace client.Object) []reconcile.Request {
 	var list api.TrainJobList
-	if err := r.client.List(ctx, &list, client.InNamespace(namespace.GetName()), client.UnsafeDisableDeepCopy); err != nil {
+	err := r.client.List(ctx, &list, client.InNamespace(namespace.GetName()), client.UnsafeDisableDeepCopy)
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing the TrainJobs of a namespace", "namespace", namespace.GetName())
 		return nil
 	}

@@ -52,8 +52,8 @@ var stored = map[string]func() client.ObjectList{
 	"ResourceFlavor":         func() client.ObjectList { return &kueue.ResourceFlavorList{} },
 }
 
-// newAPIServer returns an API server with the objects. Its tracker knows no field managers: nothing here depends on them,
-// and building their schemas for each tracker takes two thirds of the time.
+// newAPIServer returns an API server with the objects. Its tracker knows no field managers: nothing here depends on
+// them, and building their schemas for each tracker takes two thirds of the time.
 func newAPIServer(objects []client.Object) *apiServer {
 	tracker := clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
 	s := &apiServer{tracker: tracker, listed: map[string][]client.Object{}}

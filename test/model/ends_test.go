@@ -199,7 +199,7 @@ func (w *world) soonest() action {
 }
 
 // whileHostile describes what should not be while hostile users keep what they can; "" if there is nothing. What can't
-// run may be tried again for ever, without quota in between.
+// run may be tried again forever, without quota in between.
 func (s *state) whileHostile(settled bool) string {
 	if says := s.unfinished(); says != "" {
 		return says
@@ -213,7 +213,7 @@ func (s *state) whileHostile(settled bool) string {
 // whenHonest does the same when they have taken that back.
 func (s *state) whenHonest(settled bool) string {
 	if !settled {
-		return "steps remain for ever"
+		return "steps remain forever"
 	}
 	for _, kind := range owning {
 		for _, o := range s.all(kind) {

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -168,7 +167,9 @@ func (v victim) jobActions() []action {
 	}
 	var all []action
 	if v.job.DeletionTimestamp.IsZero() {
-		for _, how := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
+		for _, how := range []metav1.DeletionPropagation{
+			metav1.DeletePropagationBackground, metav1.DeletePropagationForeground,
+		} {
 			for _, kept := range []bool{false, true} {
 				name := fmt.Sprintf("a user deletes first in the %s", how)
 				if kept {
@@ -186,7 +187,9 @@ func (v victim) jobActions() []action {
 	for name, patch := range patches {
 		all = append(all, action{"a user sends first with " + name, maybe, func(w *world) { w.send(v.job, patch) }})
 	}
-	for name, labels := range map[string]map[string]string{"no queue": {}, "another queue": {constants.QueueLabel: "other"}} {
+	for name, labels := range map[string]map[string]string{
+		"no queue": {}, "another queue": {constants.QueueLabel: "other"},
+	} {
 		all = append(all, action{"while no webhook answers, a user gives first " + name, maybe, func(w *world) {
 			job := v.job.DeepCopy()
 			job.Labels = labels
@@ -306,172 +309,4 @@ func (v victim) workloadActions() []action {
 	}
 	slices.SortFunc(all, func(a, b action) int { return strings.Compare(a.name, b.name) })
 	return all
-}
-
-func (v victim) childActions() []action {
-	var all []action
-	if v.jobSet != nil {
-		all = append(all, v.kept(v.jobSet, "JobSet")...)
-	}
-	if v.child != nil {
-		all = append(all, v.kept(v.child, "Job")...)
-	}
-	if v.pod != nil {
-		all = append(all, v.kept(v.pod, "Pod")...)
-	}
-	return all
-}
-
-// forgeries are objects that look as if they were of the TrainJob.
-func (v victim) forgeries(w *world) []action {
-	labels := map[string]string{jobset.JobSetNameKey: names[0], jobset.JobSetUIDKey: "never-was",
-		jobset.ReplicatedJobNameKey: "node", mine: ""}
-	if v.jobSet != nil {
-		labels[jobset.JobSetUIDKey] = string(v.jobSet.UID)
-	}
-	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}
-	}
-	neverWas := func(kind, version, name string) []metav1.OwnerReference {
-		return []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: name, UID: "never-was", Controller: ptr.To(true)}}
-	}
-	pod := func(name string) *corev1.Pod {
-		pod := &corev1.Pod{ObjectMeta: meta(name), Spec: corev1.PodSpec{NodeName: "a",
-			TerminationGracePeriodSeconds: ptr.To[int64](100_000_000),
-			Containers:                    []corev1.Container{{Name: "c", Image: "example.com/none:1"}}},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning}}
-		return pod
-	}
-	owned, unbound := pod("forged-owned"), pod("forged-unbound")
-	owned.OwnerReferences = neverWas("Job", "batch/v1", names[0]+"-node-0")
-	unbound.Spec.NodeName = ""
-	job, kept := &batchv1.Job{ObjectMeta: meta("forged-job")}, &batchv1.Job{ObjectMeta: meta("forged-kept")}
-	job.OwnerReferences = neverWas("JobSet", jobset.SchemeGroupVersion.String(), names[0])
-	job.OwnerReferences[0].Controller = nil // a policy rejects a controller
-	kept.OwnerReferences = job.OwnerReferences
-	kept.Finalizers = []string{foreign}
-	taken := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names[0] + "-node-0",
-		Labels: map[string]string{mine: ""}}, Spec: batchv1.JobSpec{Suspend: ptr.To(true)}}
-	set := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names[0],
-		Labels: map[string]string{mine: ""}}, Spec: jobset.JobSetSpec{Suspend: ptr.To(true)}}
-	var all []action
-	for name, o := range map[string]client.Object{
-		"a pod with the labels of its pods": pod("forged"), "a pod of a Job that never was": owned,
-		"a pod of no node": unbound, "a Job of a JobSet that never was": job,
-		"such a Job, with a finalizer": kept, "a Job of the name of its Job": taken, "a JobSet of its name": set,
-	} {
-		kind := ""
-		switch o.(type) {
-		case *corev1.Pod:
-			kind = "Pod"
-		case *batchv1.Job:
-			kind = "Job"
-		default:
-			kind = "JobSet"
-		}
-		if slices.ContainsFunc(w.all(kind), func(there client.Object) bool { return there.GetName() == o.GetName() }) {
-			continue
-		}
-		all = append(all, action{"a user creates " + name, maybe, func(w *world) {
-			must(w.api().Create(background, o.DeepCopyObject().(client.Object)))
-		}})
-	}
-	slices.SortFunc(all, func(a, b action) int { return strings.Compare(a.name, b.name) })
-	return all
-}
-
-// environment are what happens around the TrainJobs.
-func (w *world) environment() []action {
-	rejected := func(name string, r rejects) action {
-		return action{name, maybe, func(w *world) { w.rejects = r }}
-	}
-	all := []action{
-		rejected("a user fills first: nothing of it can be written", rejects{Spec: true, Status: true, Large: true}),
-		rejected("a user fills first: its status can't be written", rejects{Status: true, Large: true}),
-		rejected("a webhook of others rejects all updates of first", rejects{Spec: true}),
-		rejected("a webhook of others rejects starts of first", rejects{Starts: true}),
-		rejected("a webhook of others rejects stops of first", rejects{Stops: true}),
-	}
-	if w.rejects != (rejects{}) {
-		all = append(all, rejected("first can be written again", rejects{}))
-	}
-	if !w.outside() {
-		all = append(all, action{"the namespace leaves Kueue's selector", maybe, func(w *world) { w.relabel("kube-system") }})
-	}
-	for _, o := range w.all("ClusterTrainingRuntime") {
-		rt := o.(*api.ClusterTrainingRuntime)
-		all = append(all, action{"an author changes the runtime", maybe, func(w *world) {
-			rt := rt.DeepCopy()
-			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image = "example.com/train:2"
-			w.update(rt)
-			w.wakeWaiting()
-		}}, action{"an author deletes the runtime", maybe, func(w *world) {
-			w.ledger.Harmed = true
-			must(w.store.Delete(background, rt.DeepCopy()))
-			w.wakeWaiting()
-		}})
-	}
-	return all
-}
-
-// wakeWaiting enqueues the TrainJobs that a changed runtime concerns.
-func (w *world) wakeWaiting() {
-	for _, o := range w.cache["TrainJob"] {
-		if ptr.Deref(o.(*api.TrainJob).Spec.Suspend, false) {
-			w.queue[o.GetName()] = true
-		}
-	}
-}
-
-// relabel gives the namespace of all TrainJobs the labels of another.
-func (w *world) relabel(as string) {
-	w.ledger.Harmed = true
-	for _, o := range w.all("Namespace") {
-		o := o.DeepCopyObject().(client.Object)
-		o.SetLabels(map[string]string{"kubernetes.io/metadata.name": as})
-		w.update(o)
-	}
-	for _, o := range w.cache["TrainJob"] { // integration.(*Reconciler).jobsIn
-		w.queue[o.GetName()] = true
-	}
-}
-
-// relents lets hostile users take back what keeps others: finalizers, what blocks deletions, and forged objects.
-func (w *world) relents() {
-	w.rejects = rejects{}
-	w.relabel(namespace)
-	if len(w.all("ClusterTrainingRuntime")) == 0 {
-		must(w.store.Create(background, clusterRuntime()))
-	}
-	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
-		tj := tj.DeepCopy()
-		tj.Labels = trainJob(tj.Name).Labels
-		for _, name := range []string{api.StopAnnotation, "kueue.x-k8s.io/elastic-job", "kueue.x-k8s.io/job-min-parallelism"} {
-			delete(tj.Annotations, name)
-		}
-		w.update(tj)
-	}
-	for _, wl := range list[*kueue.Workload](w, "Workload") {
-		w.sendWorkload(wl, `{"metadata":{"annotations":{"signalbox.dev/deactivate":null}},"spec":{"active":true}}`)
-	}
-	for _, kind := range owning {
-		for _, o := range w.all(kind) {
-			_, forged := o.GetLabels()[mine]
-			if slices.Contains(o.GetFinalizers(), foreign) {
-				w.unfinalize(o, foreign)
-			}
-			if kind != "ConfigMap" && !forged {
-				continue
-			}
-			there := o.DeepCopyObject().(client.Object)
-			err := w.api().Delete(background, there, client.PropagationPolicy(metav1.DeletePropagationBackground),
-				client.Preconditions{UID: ptr.To(types.UID(o.GetUID()))})
-			must(client.IgnoreNotFound(err))
-			if pod, ok := o.(*corev1.Pod); ok { // without grace
-				if err := w.store.Get(background, client.ObjectKeyFromObject(pod), there); err == nil {
-					w.terminate(there.(*corev1.Pod))
-				}
-			}
-		}
-	}
 }

@@ -124,7 +124,7 @@ func (w *world) inactive() map[types.UID]bool {
 	return inactive
 }
 
-// unexplained describes a TrainJob that waits for ever without a condition that says why; "" if there is none.
+// unexplained describes a TrainJob that waits forever without a condition that says why; "" if there is none.
 func (w *world) unexplained() string {
 	inactive := w.inactive()
 	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
