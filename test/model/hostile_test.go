@@ -26,7 +26,7 @@ import (
 )
 
 // Hostile users act on the first TrainJob and on what belongs to it. Their requests pass the webhooks; what the chart's
-// policies reject is not among them, unless somebody else may do it.
+// policies reject is not among them, unless others may do it.
 
 const (
 	foreign = "example.com/mine" // a user's finalizer
