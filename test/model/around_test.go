@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -100,7 +99,7 @@ func (w *world) relents() {
 			}
 			there := o.DeepCopyObject().(client.Object)
 			err := w.api().Delete(background, there, client.PropagationPolicy(metav1.DeletePropagationBackground),
-				client.Preconditions{UID: ptr.To(types.UID(o.GetUID()))})
+				client.Preconditions{UID: ptr.To(o.GetUID())})
 			must(client.IgnoreNotFound(err))
 			if pod, ok := o.(*corev1.Pod); ok { // without grace
 				if err := w.store.Get(background, client.ObjectKeyFromObject(pod), there); err == nil {
