@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // What is refused is refused again when nothing has changed: the API server rejects a write, or an admission doesn't
@@ -83,6 +84,17 @@ func (s setback) waits(inputs string, now time.Time) time.Duration {
 		return 0
 	}
 	return max(setbackAfter-now.Sub(s.since), 0)
+}
+
+// startRejected remembers that the API server has rejected a start, or a write that the start waits for.
+func (r *Reconciler) startRejected(o *observed, err error) {
+	if !store.Rejected(err) {
+		return
+	}
+	inputs, says := inputsOf(o), "the start is rejected: "+err.Error()
+	r.memory.keep(o.key(), o.job.UID, func(m *record) {
+		m.setback = m.setback.again(ReasonStartRejected, says, inputs, o.now)
+	})
 }
 
 // blocks returns why a TrainJob isn't queued for now; nil if it may be.

@@ -92,7 +92,12 @@ type fieldProbe struct {
 	holds map[string]int
 	// open are changes that went through.
 	open []string
+	// invalid are the changes, by subresource and path, that no user can make.
+	invalid map[fieldTry]bool
 }
+
+// fieldTry is a change by the subresource that it is sent to and its path.
+type fieldTry struct{ subResource, path string }
 
 var deniedBy = regexp.MustCompile(`ValidatingAdmissionPolicy '(signalbox-[a-z-]+)'|(admission webhook)`)
 
@@ -122,7 +127,7 @@ func (p *fieldProbe) try(ctx context.Context, subResource string, c fieldChange)
 }
 
 func (p *fieldProbe) judge(subResource, path string, answered client.Object, err error) error {
-	holder := ""
+	holder, invalid := "", false
 	switch {
 	case err == nil:
 		if sameFields(p.object, answered) {
@@ -135,11 +140,15 @@ func (p *fieldProbe) judge(subResource, path string, answered client.Object, err
 		}
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
 		holder = "the API server's validation"
+		invalid = true
 	default:
 		return fmt.Errorf("%s/%s %s: %w", p.resource, subResource, path, err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if invalid {
+		p.invalid[fieldTry{subResource, path}] = true
+	}
 	if holder != "" {
 		p.holds[holder]++
 		return nil
@@ -181,13 +190,14 @@ func sends(subResource, path string) bool {
 	return strings.HasPrefix(path, "spec."+"ephemeralContainers")
 }
 
-// run sends all changes to each subresource.
+// run sends all changes to each subresource, but for those that are known to be invalid.
 func (p *fieldProbe) run(ctx context.Context, changes []fieldChange, subResources []string) {
 	ginkgo.GinkgoHelper()
 	type work struct {
 		subResource string
 		change      fieldChange
 	}
+	known := maps.Clone(p.invalid)
 	queue := make(chan work)
 	var failed atomic.Value
 	var workers sync.WaitGroup
@@ -202,7 +212,7 @@ func (p *fieldProbe) run(ctx context.Context, changes []fieldChange, subResource
 	}
 	for _, sub := range subResources {
 		for _, c := range changes {
-			if sends(sub, c.path) {
+			if sends(sub, c.path) && !known[fieldTry{sub, c.path}] {
 				queue <- work{sub, c}
 			}
 		}
@@ -276,12 +286,14 @@ var _ = ginkgo.Describe("Each field of what runs on quota", func() {
 			object := get(ctx, of.object)
 			keys := append(slices.Clone(readKeys), ownKey)
 			changes := append(metadataChanges(object, keys), fieldChanges(object)...)
-			for _, name := range []string{"submitter", "author", "master"} {
+			invalid := map[fieldTry]bool{}
+			for _, name := range []string{"submitter", "master", "author"} {
 				sent := changes
 				if name == "submitter" || name == "author" && of.resource != "pods" {
 					sent = changes[:1] // RBAC doesn't look at fields
 				}
-				p := &fieldProbe{as: unlimited(name), resource: of.resource, object: object, holds: map[string]int{}}
+				p := &fieldProbe{as: unlimited(name), resource: of.resource, object: object, holds: map[string]int{},
+					invalid: invalid}
 				p.run(ctx, sent, of.subResources)
 				fmt.Printf("fields: %s as %s, %d changes:\n", of.resource, name, len(sent))
 				for _, holder := range slices.Sorted(maps.Keys(p.holds)) {

@@ -288,7 +288,9 @@ func ownerChanges(o client.Object) []fieldChange {
 		all = append(all, fieldChange{path, changed})
 	}
 	for _, f := range []string{"example.com/mine", metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents} {
-		add("metadata.finalizers["+f+"]", func(o client.Object) { o.SetFinalizers(append(o.GetFinalizers(), f)) })
+		if !slices.Contains(o.GetFinalizers(), f) {
+			add("metadata.finalizers["+f+"]", func(o client.Object) { o.SetFinalizers(append(o.GetFinalizers(), f)) })
+		}
 	}
 	for i, f := range o.GetFinalizers() {
 		add("metadata.finalizers["+f+"] removed", func(o client.Object) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
@@ -154,6 +155,13 @@ var _ = ginkgo.Describe("The Workload of a TrainJob", func() {
 	})
 })
 
+// finalized returns a merge patch that sets the finalizers.
+func finalized(names []string) string {
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": names}})
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	return string(raw)
+}
+
 var _ = ginkgo.Describe("JobSet and Jobs of a TrainJob", func() {
 	ginkgo.It("are kept by no user's finalizer, and read no user's annotation", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
@@ -163,10 +171,15 @@ var _ = ginkgo.Describe("JobSet and Jobs of a TrainJob", func() {
 		tj, job := g.started(ctx, "mine", "slow")
 		js := get(ctx, &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: tj.Name}})
 		for policy, o := range map[string]client.Object{"jobsets": js, "jobs": job} {
+			own := o.GetFinalizers() // the bundled Trainer sets one
+			more := [][]string{append(slices.Clone(own), "example.com/mine"), {metav1.FinalizerOrphanDependents}}
+			if !slices.Contains(own, metav1.FinalizerDeleteDependents) {
+				more = append(more, append(slices.Clone(own), metav1.FinalizerDeleteDependents))
+			}
+			for _, names := range more {
+				gomega.Expect(merge(ctx, master, o, "", finalized(names))).To(refusedBy(policy), "%v", names)
+			}
 			for _, patch := range []string{
-				`{"metadata":{"finalizers":["example.com/mine"]}}`,
-				`{"metadata":{"finalizers":["foregroundDeletion"]}}`,
-				`{"metadata":{"finalizers":["orphan"]}}`,
 				`{"metadata":{"annotations":{"alpha.jobset.sigs.k8s.io/exclusive-topology":"rack"}}}`,
 				`{"metadata":{"annotations":{"batch.kubernetes.io/job-tracking":"no"}}}`,
 				`{"metadata":{"annotations":{"kueue.x-k8s.io/job-min-parallelism":"1"}}}`,
@@ -176,8 +189,9 @@ var _ = ginkgo.Describe("JobSet and Jobs of a TrainJob", func() {
 			gomega.Expect(merge(ctx, master, o, "", `{"metadata":{"annotations":{"example.com/mine":"too"}}}`)).To(gomega.Succeed())
 			gomega.Expect(merge(ctx, master, o, "status", `{"metadata":{"labels":{"mine":"too"}},"status":{}}`)).To(
 				refusedBy(policy), "by the status")
-			gomega.Expect(merge(ctx, admin, o, "", `{"metadata":{"finalizers":["example.com/admins"]}}`)).To(gomega.Succeed())
-			gomega.Expect(merge(ctx, master, o, "", `{"metadata":{"finalizers":null}}`)).To(gomega.Succeed(), "removing one")
+			others := finalized(append(slices.Clone(own), "example.com/admins"))
+			gomega.Expect(merge(ctx, admin, o, "", others)).To(gomega.Succeed())
+			gomega.Expect(merge(ctx, master, o, "", finalized(own))).To(gomega.Succeed(), "removing one")
 		}
 		gomega.Eventually(g.used(ctx)).Should(gomega.Equal(int64(8)))
 		gomega.Expect(user.Delete(ctx, tj, client.PropagationPolicy(metav1.DeletePropagationForeground))).To(gomega.Succeed())

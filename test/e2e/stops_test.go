@@ -95,15 +95,14 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 			finalizers(append(js.Finalizers, "example.com/mine")...))).To(gomega.Succeed())
 		letGoAtEnd(js)
 		blocked := jobSetOf("dependent")
-		blocker := g.trainJob("blocker", "torch", 1, func(tj *api.TrainJob) {
-			tj.Labels = nil
-			tj.Finalizers = []string{"example.com/mine"}
-			tj.OwnerReferences = []metav1.OwnerReference{{
+		blocker := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: g.namespace, Name: "blocker", Finalizers: []string{"example.com/mine"},
+			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: jobset.GroupVersion.String(), Kind: "JobSet", Name: blocked.Name, UID: blocked.UID,
 				BlockOwnerDeletion: ptr.To(true),
-			}}
-		})
-		gomega.Expect(admin.Create(ctx, blocker)).To(gomega.Succeed(), "a policy keeps users from it")
+			}},
+		}}
+		gomega.Expect(admin.Create(ctx, blocker)).To(gomega.Succeed())
 		letGoAtEnd(blocker)
 		wl := workloadOf(ctx, all["workload"])
 		gomega.Expect(mergeInto(ctx, admin, wl, "metadata",

@@ -131,7 +131,7 @@ var ofWaits = []hole{
 		name: "what keeps a JobSet keeps its pods", file: "integration/kept.go",
 		from:  "	case js == nil || js.DeletionTimestamp.IsZero():",
 		to:    "	case true || js == nil || js.DeletionTimestamp.IsZero():",
-		focus: "doesn't wait for what keeps its JobSet", also: "a TrainJob blocks another's deletion",
+		focus: "doesn't wait for what keeps its JobSet",
 	},
 	{
 		name: "any Workload of a TrainJob stands for it", file: "integration/observe.go",
