@@ -25,6 +25,7 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/trial"
 )
 
 // assembly is the manager with what its parts share.
@@ -86,7 +87,8 @@ func (a *assembly) add(ctx context.Context, found found) error {
 	reconciler, err := integration.NewReconciler(integration.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Recorder: a.recorder,
 		Kueue: &a.config.Kueue, Limits: limits, PodsWithin: a.config.Limits.PodsWithin.Duration,
-		Installed: installed, Placement: placement, Clock: clock.RealClock{},
+		Installed: installed, Clock: clock.RealClock{},
+		Placement: trial.New(a.mgr.GetClient(), a.mgr.GetAPIReader(), clock.RealClock{}, placement),
 	})
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)

@@ -1,0 +1,185 @@
+// Package trial finds, before a TrainJob is queued, whether its namespace takes the pods that it will have. The API
+// server knows all that matters to that (Pod Security, ServiceAccounts, priority classes, RuntimeClasses, LimitRanges,
+// webhooks and policies, mounts and environment), and is asked with a dry run.
+package trial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+	"weak"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"golang.org/x/sync/singleflight"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// ReasonPodsRefused: the TrainJob's namespace doesn't take pods as the TrainJob needs them. The message has who refuses
+// them and why; change the TrainJob, the runtime, or what the namespace allows.
+const ReasonPodsRefused = "PodsRefused"
+
+const (
+	// refusedRetry is after which time a namespace is asked again that doesn't take a pod, and acceptedFor for how long it
+	// isn't asked that does.
+	refusedRetry = time.Minute
+	acceptedFor  = 5 * time.Minute
+	// unansweredRetry is after which time the API server is asked again that gave no answer.
+	unansweredRetry = 5 * time.Second
+	// verdicts is how many answers are remembered.
+	verdicts = 4096
+)
+
+// Next is what else a TrainJob needs, as integration.Placement says.
+type Next interface {
+	Startable(context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective) error
+}
+
+// Trial tries pods. It implements integration.Placement.
+type Trial struct {
+	client client.Client
+	live   client.Reader
+	clock  clock.Clock
+	next   Next
+	// verdicts are the answers, by namespace and by what TrainJobs run. Of a burst of them, one asks.
+	verdicts *lru.Cache
+	asking   singleflight.Group
+}
+
+// New returns a Trial that asks with a client, reads ResourceQuotas without a cache, and comes after next.
+func New(c client.Client, live client.Reader, clk clock.Clock, next Next) *Trial {
+	return &Trial{client: c, live: live, clock: clk, next: next, verdicts: lru.New(verdicts)}
+}
+
+// verdict is an answer; refused is nil where the namespace would take the pods.
+type verdict struct {
+	refused error
+	at      time.Time
+}
+
+type shape struct {
+	of        weak.Pointer[overrides.Effective]
+	namespace string
+}
+
+// Startable implements integration.Placement. What it finds is an *admission.BlockedError; that the API server doesn't
+// answer is an *admission.PendingError.
+func (t *Trial) Startable(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
+) error {
+	if err := t.next.Startable(ctx, job, runtime, effective); err != nil {
+		return err
+	}
+	key := shape{weak.Make(effective), job.Namespace}
+	answer, err, _ := t.asking.Do(fmt.Sprintf("%p %s", effective, job.Namespace), func() (any, error) {
+		if known, found := t.verdicts.Get(key); found && !t.outdated(known.(verdict)) {
+			return known, nil
+		}
+		v, err := t.ask(ctx, job.Namespace, effective.Built)
+		if err == nil {
+			t.verdicts.Add(key, v)
+		}
+		return v, err
+	})
+	if err != nil {
+		return err
+	}
+	if refused := answer.(verdict).refused; refused != nil {
+		return &admission.BlockedError{Reason: ReasonPodsRefused, RetryAfter: refusedRetry, Err: fmt.Errorf(
+			"the TrainJob would never have all its pods: %w; change the TrainJob, its runtime, or what namespace %s allows",
+			refused, job.Namespace)}
+	}
+	return nil
+}
+
+func (t *Trial) outdated(v verdict) bool {
+	if v.refused != nil {
+		return t.clock.Since(v.at) >= refusedRetry
+	}
+	return t.clock.Since(v.at) >= acceptedFor
+}
+
+// ask asks for a pod of each ReplicatedJob, and compares all their pods with the ResourceQuotas. What a quota has room
+// for now doesn't matter: what runs may end, or be preempted, before this TrainJob is admitted.
+func (t *Trial) ask(ctx context.Context, namespace string, jobs []jobset.ReplicatedJob) (verdict, error) {
+	v := verdict{at: t.clock.Now()}
+	pods := make([]*corev1.Pod, len(jobs))
+	for i := range jobs {
+		pods[i] = podOf(namespace, &jobs[i])
+		err := t.client.Create(ctx, pods[i], client.DryRunAll)
+		switch {
+		case err == nil || apierrors.IsAlreadyExists(err) || skipsDryRuns(err) || isFull(err):
+		case mayNot(err):
+			ctrl.LoggerFrom(ctx).Error(err, "Pods aren't tried before a TrainJob is queued; install the RBAC of this release")
+		case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err):
+			v.refused = fmt.Errorf("a pod of its ReplicatedJob %s is refused: %w", jobs[i].Name, err)
+			return v, nil
+		default:
+			return v, &admission.PendingError{RetryAfter: unansweredRetry, Err: fmt.Errorf(
+				"the API server doesn't say whether it would take a pod of ReplicatedJob %s: %w", jobs[i].Name, err)}
+		}
+	}
+	var err error
+	v.refused, err = t.exceeds(ctx, namespace, jobs, pods)
+	return v, err
+}
+
+// podOf returns a pod of a ReplicatedJob, without what JobSet and Kueue act on: their webhooks look for its owner. Its
+// name is always the same, so that a message about it is; that there is such a pod is found after all else.
+func podOf(namespace string, rj *jobset.ReplicatedJob) *corev1.Pod {
+	template := rj.Template.Spec.Template.DeepCopy()
+	pod := &corev1.Pod{Spec: template.Spec}
+	pod.Namespace, pod.Name = namespace, "check"
+	pod.Labels, pod.Annotations = foreign(template.Labels), foreign(template.Annotations)
+	if pod.Spec.RestartPolicy == "" {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure // JobSet's default
+	}
+	return pod
+}
+
+// foreign returns the labels or annotations that are neither JobSet's nor Kueue's.
+func foreign(all map[string]string) map[string]string {
+	for key := range all {
+		if strings.Contains(key, "jobset.sigs.k8s.io/") || strings.HasPrefix(key, kueue.SchemeGroupVersion.Group+"/") {
+			delete(all, key)
+		}
+	}
+	return all
+}
+
+// mayNot reports whether the manager has no right to create pods; what a request creates has no name yet when the API
+// server looks for rights.
+func mayNot(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return apierrors.IsForbidden(err) && errors.As(err, &status) && status.Status().Details != nil &&
+		status.Status().Details.Name == ""
+}
+
+// What the API server says has no reason of its own: of a webhook with side effects, which isn't called in dry runs
+// (k8s.io/apiserver v0.36, NewDryRunUnsupportedErr), and of a ResourceQuota that is used up (k8s.io/apiserver v0.36,
+// plugin/resourcequota). A webhook that quotes these words gets its pods refused later.
+var (
+	dryRunUnsupported = regexp.MustCompile(`^admission webhook "[^"]+" does not support dry run$`)
+	quotaExceeded     = regexp.MustCompile(`is forbidden: exceeded quota: `)
+)
+
+func skipsDryRuns(err error) bool {
+	return apierrors.IsBadRequest(err) && dryRunUnsupported.MatchString(err.Error())
+}
+
+func isFull(err error) bool {
+	return apierrors.IsForbidden(err) && quotaExceeded.MatchString(err.Error())
+}
