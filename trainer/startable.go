@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"strconv"
 	"time"
 	"weak"
 
@@ -184,14 +183,14 @@ func (s *Startable) ask(
 	return v, true, nil
 }
 
-// dryRun creates a JobSet by a name of its own, so that one that is there doesn't matter, and keeps nothing. Fields
-// that the installed JobSet doesn't have (volumeClaimPolicies before v0.11) are an error: without them, the TrainJob
-// would be another than the runtime says.
+// dryRun creates a JobSet and keeps nothing. Its name is always the same, so that a message about it is; that one is
+// there is found after all else. Fields that the installed JobSet doesn't have (volumeClaimPolicies before v0.11) are
+// an error: without them, the TrainJob would be another than the runtime says.
 func (s *Startable) dryRun(ctx context.Context, o *unstructured.Unstructured) error {
 	o = o.DeepCopy()
-	o.SetName("check-" + strconv.FormatInt(s.clock.Now().UnixNano(), 36))
-	return s.client.Create(ctx, o, client.DryRunAll, client.FieldOwner(fieldManager),
-		client.FieldValidation(metav1.FieldValidationStrict))
+	o.SetName("check")
+	return client.IgnoreAlreadyExists(s.client.Create(ctx, o, client.DryRunAll, client.FieldOwner(fieldManager),
+		client.FieldValidation(metav1.FieldValidationStrict)))
 }
 
 // unanswered is the error of a dry run that says nothing of the object.

@@ -20,7 +20,8 @@ import (
 )
 
 // exceeds returns which ResourceQuota of a namespace is smaller than what the pods of ReplicatedJobs use at a time; nil
-// if none is. There is one pod for each ReplicatedJob, as the namespace would have it.
+// if none is. There is one pod for each ReplicatedJob, as the namespace would have it. What counts is the quota's status,
+// which is what the API server enforces.
 func (t *Trial) exceeds(
 	ctx context.Context, namespace string, jobs []jobset.ReplicatedJob, pods []*corev1.Pod,
 ) (refused, err error) {
@@ -44,10 +45,10 @@ func (t *Trial) exceeds(
 				}
 				total = quota.Add(total, times(used, int64(jobs[j].Replicas)*int64(overrides.PodsPerJob(&jobs[j]))))
 			}
-			total = quota.Mask(total, quota.ResourceNames(q.Spec.Hard))
-			if fits, over := quota.LessThanOrEqual(total, q.Spec.Hard); !fits {
+			total = quota.Mask(total, quota.ResourceNames(q.Status.Hard))
+			if fits, over := quota.LessThanOrEqual(total, q.Status.Hard); !fits {
 				return fmt.Errorf("ResourceQuota %s is smaller than what its pods need: %s", q.Name,
-					numbers(over, total, q.Spec.Hard)), nil
+					numbers(over, total, q.Status.Hard)), nil
 			}
 		}
 	}
