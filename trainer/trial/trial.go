@@ -37,6 +37,10 @@ const (
 	// isn't asked that does.
 	refusedRetry = time.Minute
 	acceptedFor  = 5 * time.Minute
+	// newFor is for how long a TrainJob is new: what was applied with it, a ServiceAccount say, may come after it, as the
+	// ServiceAccount of a new namespace does. Meanwhile, a namespace is asked again after newRetry.
+	newFor   = 5 * time.Second
+	newRetry = time.Second
 	// unansweredRetry is after which time the API server is asked again that gave no answer.
 	unansweredRetry = 5 * time.Second
 	// verdicts is how many answers are remembered.
@@ -83,9 +87,12 @@ func (t *Trial) Startable(
 	if err := t.next.Startable(ctx, job, runtime, effective); err != nil {
 		return err
 	}
-	key := shape{weak.Make(effective), job.Namespace}
+	key, patience := shape{weak.Make(effective), job.Namespace}, refusedRetry
+	if t.clock.Since(job.CreationTimestamp.Time) < newFor {
+		patience = newRetry
+	}
 	answer, err, _ := t.asking.Do(fmt.Sprintf("%p %s", effective, job.Namespace), func() (any, error) {
-		if known, found := t.verdicts.Get(key); found && !t.outdated(known.(verdict)) {
+		if known, found := t.verdicts.Get(key); found && !t.outdated(known.(verdict), patience) {
 			return known, nil
 		}
 		v, err := t.ask(ctx, job.Namespace, effective.Built)
@@ -97,17 +104,22 @@ func (t *Trial) Startable(
 	if err != nil {
 		return err
 	}
-	if refused := answer.(verdict).refused; refused != nil {
-		return &admission.BlockedError{Reason: ReasonPodsRefused, RetryAfter: refusedRetry, Err: fmt.Errorf(
-			"the TrainJob would never have all its pods: %w; change the TrainJob, its runtime, or what namespace %s allows",
-			refused, job.Namespace)}
+	refused := answer.(verdict).refused
+	if refused == nil {
+		return nil
 	}
-	return nil
+	refused = fmt.Errorf("the TrainJob would never have all its pods: %w; change the TrainJob, its runtime, or what "+
+		"namespace %s allows", refused, job.Namespace)
+	if patience == newRetry {
+		return &admission.PendingError{RetryAfter: newRetry, Err: refused}
+	}
+	return &admission.BlockedError{Reason: ReasonPodsRefused, RetryAfter: refusedRetry, Err: refused}
 }
 
-func (t *Trial) outdated(v verdict) bool {
+// outdated reports whether an answer has to be asked for again; patience is for how long one stands that refuses.
+func (t *Trial) outdated(v verdict, patience time.Duration) bool {
 	if v.refused != nil {
-		return t.clock.Since(v.at) >= refusedRetry
+		return t.clock.Since(v.at) >= patience
 	}
 	return t.clock.Since(v.at) >= acceptedFor
 }

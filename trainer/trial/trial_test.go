@@ -41,6 +41,7 @@ type ground struct {
 	answer, list error
 	asked        []*corev1.Pod
 	clock        *clocktesting.FakeClock
+	created      time.Time // the TrainJob
 }
 
 func newGround(next error, quotas ...client.Object) *ground {
@@ -66,7 +67,8 @@ func newGround(next error, quotas ...client.Object) *ground {
 }
 
 func (g *ground) startable(namespace string, e *overrides.Effective) error {
-	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "job"}}
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "job",
+		CreationTimestamp: metav1.NewTime(g.created)}}
 	return g.Startable(context.Background(), job, nil, e)
 }
 
@@ -184,6 +186,18 @@ func TestAsked(t *testing.T) {
 	g.clock.Step(refusedRetry)
 	g.answer = nil
 	expect("mended", g.startable("team", e), 2)
+	g.created = g.clock.Now()
+	g.answer = forbidden("check", "no such ServiceAccount")
+	if err := g.startable("new", e); !errors.As(err, new(*admission.PendingError)) {
+		t.Errorf("a new TrainJob: got %v", err)
+	}
+	expect("a second later", g.startable("new", e), 1)
+	g.clock.Step(newRetry)
+	expect("and another", g.startable("new", e), 1)
+	g.clock.Step(newFor)
+	if err := g.startable("new", e); !errors.As(err, new(*admission.BlockedError)) {
+		t.Errorf("it is new no more: got %v", err)
+	}
 }
 
 func TestPhases(t *testing.T) {
