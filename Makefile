@@ -235,7 +235,7 @@ run-node:
 SECONDS ?= 60
 SEED ?= 1
 .PHONY: chaos
-chaos: cluster-tool ## Kill components, cut and stall their connections, at random for SECONDS while TrainJobs of all kinds preempt each other; SEED repeats the faults, GANGS=1 puts pods into gangs
+chaos: cluster-tool ## Kill components, cut and stall their connections, at random for SECONDS while TrainJobs of all kinds preempt each other and hostile users send requests; SEED repeats the faults, GANGS=1 puts pods into gangs
 	@echo "Building the end-to-end suite."
 	go test -c -o $(BIN)/e2e.test ./test/e2e
 	SIGNALBOX_CHAOS_SECONDS=$(SECONDS) SIGNALBOX_CHAOS_SEED=$(SEED) SIGNALBOX_CHAOS_GANGS=$(GANGS) $(BIN)/cluster run --relayed --profile $(PROFILE) $(RELEASES) -- \

@@ -34,9 +34,9 @@ func TrainJobs(namespace, runtime string) []TrainJob {
 	kinds := map[string]struct{ metadata, spec string }{
 		"elements":  {"", podSpec(`"volumes":` + many(`{}`))},
 		"strings":   {"", `"trainer":{"args":` + many(`""`) + `}`},
-		"members":   {"", podTemplate(`"metadata":{"labels":` + members(size/12) + `}`)},
+		"members":   {"", podTemplate(`"metadata":{"labels":` + Members(size/12) + `}`)},
 		"entries":   {"", `"runtimePatches":` + many(`{"manager":""}`)},
-		"labels":    {`"labels":` + members(100_000), ""},
+		"labels":    {`"labels":` + Members(100_000), ""},
 		"owners":    {`"ownerReferences":` + owners, ""},
 		"owner":     {`"ownerReferences":[` + owner + `]`, ""},
 		"a pin":     {`"annotations":{"signalbox.dev/runtime":"` + bomb(2<<30) + `"}`, ""},
@@ -70,8 +70,8 @@ func list(element string, n int) string {
 	return "[" + strings.TrimSuffix(strings.Repeat(element+",", n), ",") + "]"
 }
 
-// members returns a JSON object of n members.
-func members(n int) string {
+// Members returns a JSON object of n members.
+func Members(n int) string {
 	var text strings.Builder
 	for i := range n {
 		fmt.Fprintf(&text, `,"k%d":""`, i)
