@@ -220,7 +220,7 @@ func (f *Facts) noWorkload() *Cause {
 func (f *Facts) deactivated() *Cause {
 	_, stopped := f.Job.Annotations[api.StopAnnotation]
 	switch {
-	case workload.IsActive(f.Workload) && !(stopped && workload.IsOnHold(f.Workload)):
+	case workload.IsActive(f.Workload) && (!stopped || !workload.IsOnHold(f.Workload)):
 		return nil
 	case workload.IsActive(f.Workload) || f.Workload.Annotations[api.StopAnnotation] != "":
 		return &Cause{Code: CodeStopped, Reason: "StoppedByUser", Text: "it was stopped with kubectl signalbox stop",

@@ -46,18 +46,18 @@ func declareEnd(wl *kueue.Workload, end *metav1.Condition) step {
 	return finishWorkload{wl, reason, end.Message}
 }
 
-// unwrittenAfter is how long after the end of its JobSet a TrainJob's quota is free although its Trainer hasn't written
-// the end: it may be unable to.
+// unwrittenAfter is how long after this process has seen the end of its JobSet a TrainJob's quota is free although its
+// Trainer hasn't written the end: it may be unable to. Before, it may not have been asked: the bundled one is a part of
+// this process, and restarts a TrainJob that has lost a pod.
 const unwrittenAfter = time.Minute
 
-// unwrittenEnd returns what follows for a TrainJob whose JobSet has ended, and whose Trainer hasn't written that. A
-// Trainer that restarts it after a loss suspends it before.
+// unwrittenEnd returns what follows for a TrainJob whose JobSet has ended, and whose Trainer hasn't written that.
 func unwrittenEnd(o *observed) declaration {
-	end := jobSetEnd(o.jobSet)
-	if o.stage != stageRunning || end == nil {
+	end := unwritten(o)
+	if end == nil {
 		return declaration{}
 	}
-	if wait := unwrittenAfter - o.now.Sub(end.LastTransitionTime.Time); wait > 0 {
+	if wait := unwrittenAfter - o.now.Sub(o.memory.end.at); wait > 0 {
 		return declaration{again: wait}
 	}
 	d := declaration{all: o.left.over}
@@ -68,6 +68,37 @@ func unwrittenEnd(o *observed) declaration {
 		}
 	}
 	return d
+}
+
+// unwritten returns the end of the JobSet of a TrainJob that has not ended; nil if there is none. A Trainer that
+// restarts the TrainJob after a loss suspends it, and deletes the JobSet.
+func unwritten(o *observed) *metav1.Condition {
+	end := jobSetEnd(o.jobSet)
+	switch {
+	case end == nil || o.ended():
+		return nil
+	case !o.suspended():
+		return end
+	}
+	lost := o.job.Status.Lost
+	restarts := lost != nil && lost.JobSet == o.jobSet.UID && lost.Restarting
+	if restarts || !o.jobSet.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	return end
+}
+
+// overdueEnd reports whether the end of a JobSet should have been written by now.
+func overdueEnd(o *observed) bool {
+	return unwritten(o) != nil && o.now.Sub(o.memory.end.at) >= unwrittenAfter
+}
+
+// seeEnd remembers when the end of the JobSet was first seen.
+func (r *Reconciler) seeEnd(o *observed) {
+	if unwritten(o) != nil && o.memory.end.jobSet != o.jobSet.UID {
+		o.memory.end = seenEnd{o.jobSet.UID, o.now}
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.end = o.memory.end })
+	}
 }
 
 // jobSetEnd returns the condition by which JobSet declares an end; nil if it hasn't.

@@ -184,3 +184,31 @@ func TestEndNotWritten(t *testing.T) {
 		}
 	}
 }
+
+// TestEndWhileAway holds that a Trainer has its minute from when this process sees the end: it may restart the TrainJob
+// after a loss, and couldn't while this process, which may be its own, was away or had no answers.
+func TestEndWhileAway(t *testing.T) {
+	for name, away := range map[string]func(*harness){
+		"another process": func(h *harness) { h.start(overrides.Bundled) },
+		"no answers":      func(*harness) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled)
+			h.run()
+			js := h.build("job")
+			h.settle("job")
+			js.Status.Conditions = []metav1.Condition{{Type: string(jobset.JobSetFailed), Status: metav1.ConditionTrue,
+				Reason: "R", LastTransitionTime: metav1.NewTime(h.clock.Now())}}
+			h.updateStatus(js)
+			h.clock.Step(10 * time.Minute)
+			away(h)
+			if h.settle("job"); workloadfinish.IsFinished(h.workload()) {
+				t.Fatal("the Trainer hasn't been asked yet")
+			}
+			h.clock.Step(time.Minute)
+			if h.settle("job"); !workloadfinish.IsFinished(h.workload()) {
+				t.Error("nothing runs, and the end isn't written")
+			}
+		})
+	}
+}

@@ -44,8 +44,8 @@ const jobBackoff = 10 * time.Minute
 // it can't be suspended and nothing of it runs. And it has limits.podsWithin for pods that can run: one that has lost
 // its pods, with their node or with its JobSet, has as long for others, and so has each of its steps.
 func (r *Reconciler) observeRunning(ctx context.Context, o *observed) error {
-	if end := jobSetEnd(o.jobSet); end != nil {
-		if o.now.Sub(end.LastTransitionTime.Time) < unwrittenAfter {
+	if jobSetEnd(o.jobSet) != nil {
+		if !overdueEnd(o) {
 			return nil
 		}
 		return r.observeEnd(ctx, o)
@@ -86,11 +86,15 @@ func (r *Reconciler) observePods(ctx context.Context, o *observed, started time.
 func (r *Reconciler) observeShortage(ctx context.Context, o *observed, missing *missingPods) error {
 	left := r.policy.podsWithin - o.now.Sub(o.memory.podless.since)
 	if left <= 0 && missing.gate == "" && o.jobSet != nil {
-		failed, err := r.podFailed(ctx, o.jobSet)
+		jobs, err := r.store.Pods.JobsOf(ctx, o.jobSet)
 		if err != nil {
 			return err
 		}
-		if failed {
+		if podsets.Short(o.jobSet, podsets.PodsOf(jobs)) == nil {
+			r.shortOf(o, shortage{}) // pods that have ended are gone, with their node maybe, and no Job needs others
+			return nil
+		}
+		if slices.ContainsFunc(jobs, podFailed) {
 			left += jobBackoff
 		}
 	}
@@ -169,11 +173,8 @@ func (r *Reconciler) shortOf(o *observed, short shortage) {
 	}
 }
 
-// podFailed reports whether a pod of a JobSet has failed, so that the Job controller waits with its replacement.
-func (r *Reconciler) podFailed(ctx context.Context, js *jobset.JobSet) (bool, error) {
-	jobs, err := r.store.Pods.JobsOf(ctx, js)
-	return slices.ContainsFunc(jobs, func(job batchv1.Job) bool { return job.Status.Failed > 0 }), err
-}
+// podFailed reports whether a pod of a Job has failed, so that the Job controller waits with its replacement.
+func podFailed(job batchv1.Job) bool { return job.Status.Failed > 0 }
 
 // gatedPod returns a pod with a scheduling gate that Kueue doesn't open, and the gate; the last of several.
 func gatedPod(pods []corev1.Pod) (pod, gate string) {

@@ -29,10 +29,15 @@ func keptBack(o *observed) error {
 			"%s of the last run isn't deleted, although all its pods have ended; %s", o.left.kept, by)}
 	}
 	for _, wl := range o.workloads.own {
-		if keptByOthers(wl) && o.now.Sub(wl.DeletionTimestamp.Time) > keptAfter {
-			return &admission.BlockedError{Reason: ReasonWorkloadKept, RetryAfter: keptAfter, Err: fmt.Errorf(
-				"Workload %s was deleted and is kept; %s", wl.Name, keepers(wl, "", ""))}
+		if !keptByOthers(wl) {
+			continue
 		}
+		if left := keptIn(wl, o.now); left > 0 {
+			o.queue.again = left
+			continue
+		}
+		return &admission.BlockedError{Reason: ReasonWorkloadKept, RetryAfter: keptAfter, Err: fmt.Errorf(
+			"Workload %s was deleted and is kept; %s", wl.Name, keepers(wl, "", ""))}
 	}
 	return nil
 }

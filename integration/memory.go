@@ -30,13 +30,25 @@ type record struct {
 	reclaimed time.Time
 	// rebuilt is the state of runtime and entries for which its JobSet was deleted.
 	rebuilt string
+	// end is that of its JobSet.
+	end seenEnd
 	// podless is since when pods of the running TrainJob are missing.
 	podless shortage
-	// stopRejected is the stop that the API server rejects, and setback the starts.
-	stopRejected rejection
-	setback      setback
+	rejections
 	// started is when it was started, until its pods have been ready; only a metric is lost with it.
 	started time.Time
+}
+
+// seenEnd is when the end of a JobSet was first seen whose TrainJob hadn't ended.
+type seenEnd struct {
+	jobSet types.UID
+	at     time.Time
+}
+
+// rejections are the stop that the API server rejects, and the starts.
+type rejections struct {
+	stopRejected rejection
+	setback      setback
 }
 
 func newMemory() *memory { return &memory{jobs: map[types.NamespacedName]record{}} }

@@ -48,7 +48,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 
 // observeManaged finds out whether Kueue manages the TrainJob, and what that depends on.
 func (r *Reconciler) observeManaged(ctx context.Context, o *observed) (err error) {
-	if o.standing, err = r.queues.standing(ctx, o.job); err != nil || o.standing == owned || !o.managed() {
+	if o.standing, err = r.standing(ctx, o.job); err != nil || o.standing == owned || !o.managed() {
 		return err
 	}
 	switch {
@@ -166,8 +166,11 @@ func byAuthor(job *api.TrainJob, own []*kueue.Workload) {
 // observeChildren reads the JobSet and, of a TrainJob that stops or has ended, what is left of its pods.
 func (r *Reconciler) observeChildren(ctx context.Context, o *observed) error {
 	var err error
-	if o.jobSet, err = r.store.JobSets.Of(ctx, o.job); err != nil || o.stage == stageRunning {
+	if o.jobSet, err = r.store.JobSets.Of(ctx, o.job); err != nil {
 		return err
+	}
+	if r.seeEnd(o); o.stage == stageRunning {
+		return nil
 	}
 	if o.jobSet == nil && !hasRun(o) {
 		return nil // pods of its name are of others
@@ -175,7 +178,7 @@ func (r *Reconciler) observeChildren(ctx context.Context, o *observed) error {
 	if o.left.pods, err = r.store.Pods.Running(ctx, o.owner()); err != nil {
 		return err
 	}
-	if o.stage == stageSuspended {
+	if o.stage == stageSuspended && !overdueEnd(o) {
 		o.left, err = o.trainer.leftover(ctx, r, o)
 		return err
 	}

@@ -149,13 +149,10 @@ func (o *observed) ended() bool { return hasEnded(o.job) }
 // active reports whether something of the TrainJob may run. Quota is released only when this is false: a pod that
 // terminates still runs.
 func (o *observed) active() bool {
-	switch {
-	case o.ended():
-		return !o.left.over
-	case !o.suspended():
+	if o.ended() || !o.suspended() {
 		return !o.left.over
 	}
-	return o.trainer.active(o)
+	return !o.left.over && o.trainer.active(o)
 }
 
 // ready reports whether all pods of the TrainJob are ready or have succeeded.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // A write that the API server rejects is rejected again when it is repeated: the TrainJob is too large, or another
@@ -61,6 +62,13 @@ func (s setback) again(job *api.TrainJob, err error, now time.Time) setback {
 		s.count++
 	}
 	return s
+}
+
+// startRejected remembers that the API server has rejected a start, or a write that the start waits for.
+func (r *Reconciler) startRejected(o *observed, err error) {
+	if store.Rejected(err) {
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback = m.setback.again(o.job, err, o.now) })
+	}
 }
 
 // of reports whether it is about a TrainJob as it is now.

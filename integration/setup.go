@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -159,6 +160,7 @@ func (r *Reconciler) watch(b *builder.Builder, mgr ctrl.Manager) *builder.Builde
 		Watches(&kueue.Workload{}, owner).
 		Watches(&jobset.JobSet{}, owner).
 		Watches(&corev1.Pod{}, pods, builder.WithPredicates(podEnds())).
+		Watches(&corev1.Namespace{}, inOrder(asItIs(r.jobsIn)), builder.WithPredicates(r.policy.selection())).
 		Watches(&api.ClusterTrainingRuntime{}, runtimesOf(trainerapi.ClusterTrainingRuntimeKind)).
 		Watches(&api.TrainingRuntime{}, runtimesOf(trainerapi.TrainingRuntimeKind))
 }
@@ -258,6 +260,31 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 func (r *Reconciler) quotaHeld(ctx context.Context, key types.NamespacedName) (bool, error) {
 	workloads, err := r.workloadsOf(ctx, key)
 	return slices.ContainsFunc(workloads, func(wl kueue.Workload) bool { return holdsQuota(&wl) }), err
+}
+
+// jobsIn returns the TrainJobs of a namespace.
+func (r *Reconciler) jobsIn(ctx context.Context, namespace client.Object) []reconcile.Request {
+	var list api.TrainJobList
+	err := r.client.List(ctx, &list, client.InNamespace(namespace.GetName()), client.UnsafeDisableDeepCopy)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing the TrainJobs of a namespace", "namespace", namespace.GetName())
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return requests
+}
+
+// selection passes namespaces that Kueue manages from now on, or doesn't any more: their TrainJobs are queued, or leave
+// their queues.
+func (p policy) selection() predicate.Funcs {
+	selected := func(o client.Object) bool { return p.selector.Matches(labels.Set(o.GetLabels())) }
+	never := func(client.Object) bool { return false }
+	passed := predicate.NewPredicateFuncs(never)
+	passed.UpdateFunc = func(e event.UpdateEvent) bool { return selected(e.ObjectOld) != selected(e.ObjectNew) }
+	return passed
 }
 
 // waitingJobsOf returns the suspended TrainJobs that refer to a runtime of the kind.

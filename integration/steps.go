@@ -58,10 +58,8 @@ type start struct {
 func (s start) do(ctx context.Context, r *Reconciler, o *observed) error {
 	way, err := o.trainer.write(ctx, r.store.Writer, s.start)
 	r.countStart(o, way, s.workload, err)
-	if store.Rejected(err) {
-		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback = m.setback.again(o.job, err, o.now) })
-	}
 	if err != nil {
+		r.startRejected(o, err)
 		return fmt.Errorf("starting: %w", err)
 	}
 	for _, e := range s.events {
@@ -176,6 +174,7 @@ type clearEntry struct{}
 
 func (clearEntry) do(ctx context.Context, r *Reconciler, o *observed) error {
 	if err := r.store.Writer.Clear(ctx, o.trainer, o.job); err != nil {
+		r.startRejected(o, err)
 		return fmt.Errorf("clearing the entry of the last admission: %w", err)
 	}
 	return nil
@@ -195,6 +194,7 @@ func (s migrate) do(ctx context.Context, r *Reconciler, o *observed) error {
 		err = r.store.Writer.Migrate(ctx, o.job, operations)
 	}
 	if err != nil {
+		r.startRejected(o, err)
 		return fmt.Errorf("bringing spec.%s to spec.%s: %w", from, to, err)
 	}
 	if len(s.record.Users) > 0 {

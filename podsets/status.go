@@ -2,8 +2,11 @@ package podsets
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -126,6 +129,39 @@ func ReadyAsAdmitted(admitted []kueue.PodSet, status []trainerapi.JobStatus) boo
 
 // Pods is how many pods a ReplicatedJob has: those that haven't ended, and those that have succeeded.
 type Pods struct{ Present, Succeeded int32 }
+
+// PodsOf returns the pods of ReplicatedJobs by the status of their Jobs, which also counts those that are gone. A pod
+// of an index that has failed isn't replaced, so that it counts as one that has succeeded.
+func PodsOf(jobs []batchv1.Job) map[string]Pods {
+	all := map[string]Pods{}
+	for i := range jobs {
+		step, s := jobs[i].Labels[jobset.ReplicatedJobNameKey], &jobs[i].Status
+		n := all[step]
+		n.Present += s.Active + ptr.Deref(s.Terminating, 0)
+		n.Succeeded += s.Succeeded + indexes(ptr.Deref(s.FailedIndexes, ""))
+		all[step] = n
+	}
+	return all
+}
+
+// indexes returns how many indexes a text such as "1,3-5" has.
+func indexes(text string) (n int32) {
+	for _, interval := range strings.Split(text, ",") {
+		first, last, found := strings.Cut(interval, "-")
+		from, err := strconv.ParseInt(first, 10, 32)
+		if err != nil {
+			continue
+		}
+		to := from
+		if found {
+			if to, err = strconv.ParseInt(last, 10, 32); err != nil {
+				continue
+			}
+		}
+		n += int32(to-from) + 1
+	}
+	return n
+}
 
 // Shortage is a ReplicatedJob that has fewer pods than it needs.
 type Shortage struct {

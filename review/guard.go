@@ -32,8 +32,8 @@ const (
 	// waits for ten seconds (webhook.timeoutSeconds of the chart).
 	readTime   = 5 * time.Second
 	answerTime = 9 * time.Second
-	// elementCost is what decoding a list element takes at most, in bytes: a ReplicatedJob has 1,216, and a list grows
-	// in leaps. byteCost is what it takes for each byte of text: an entry of a map has a few, and all is copied.
+	// elementCost is what decoding a list element takes at most, in bytes. A ReplicatedJob has 1,216, and a list grows
+	// in leaps. byteCost is what decoding takes for each byte of text. An entry of a map has a few of them.
 	elementCost = 2 << 10
 	byteCost    = 16
 )
@@ -141,8 +141,8 @@ func bodyOf(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// checkReview returns how many list elements a review has. It rejects one that is too large, or that has too many beside
-// its objects.
+// checkReview returns how many list elements a review has. It rejects one that is too large, or that has too many
+// beside its objects.
 func checkReview(body []byte) (elements int, err error) {
 	if len(body) > maxReview {
 		return 0, fmt.Errorf("the object, with what it was before, has more than %d bytes; make it smaller", maxReview)

@@ -104,7 +104,8 @@ func TestQuantities(t *testing.T) {
 		}
 	}
 	for _, kind := range []any{
-		api.TrainJob{}, trainerapi.TrainJob{}, trainerapi.TrainingRuntime{}, trainerapi.ClusterTrainingRuntime{}, kueue.Workload{},
+		api.TrainJob{}, trainerapi.TrainJob{}, trainerapi.TrainingRuntime{}, trainerapi.ClusterTrainingRuntime{},
+		kueue.Workload{},
 	} {
 		walk(reflect.TypeOf(kind), "")
 	}

@@ -21,8 +21,8 @@ func PodLost(pod *corev1.Pod) bool {
 	})
 }
 
-// PodCutShort reports whether a pod was lost and has ended with success: it was told to end. Its Job counts that, although
-// the program may not have come to its end.
+// PodCutShort reports whether a pod was lost and has ended with success: it was told to end. Its Job counts that,
+// although the program may not have come to its end.
 func PodCutShort(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded && !pod.DeletionTimestamp.IsZero() && PodLost(pod)
 }
@@ -48,8 +48,8 @@ func (p *Pods) SawLost(pod *corev1.Pod) {
 	}
 }
 
-// Lost returns a pod that a JobSet has lost, by the pod's controllers, if there is one that was cut short; nil if it has
-// lost none.
+// Lost returns a pod that a JobSet has lost, by the pod's controllers, if there is one that was cut short; nil if it
+// has lost none.
 func (p *Pods) Lost(ctx context.Context, js *jobset.JobSet) (*corev1.Pod, error) {
 	pods, err := p.Named(ctx, js)
 	if err != nil {

@@ -90,7 +90,9 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 	if o.jobSet, err = r.store.JobSets.Of(ctx, o.job); err != nil || o.stage == stageDeleting {
 		return o, err
 	}
-	if lost := o.job.Status.Lost; o.running() && o.jobSet != nil && (lost == nil || lost.JobSet != o.jobSet.UID || !lost.Restarting) {
+	lost := o.job.Status.Lost
+	restarts := o.jobSet != nil && lost != nil && lost.JobSet == o.jobSet.UID && lost.Restarting
+	if o.running() && o.jobSet != nil && !restarts {
 		o.lostPod, o.unread = r.store.Pods.Lost(ctx, o.jobSet)
 	}
 	o.workload, err = r.workloadOf(ctx, o.job)

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"net/http"
 
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -16,13 +18,17 @@ import (
 // configuration has a selector for it, and the runtimes that Trainer ships carry it.
 const validationLabel = "trainer.kubeflow.org/webhook-validation"
 
-// measured has a webhook reject objects that would cost more to decode than their bytes allow.
+// measured has a webhook reject objects that would cost more to decode than their bytes allow. What is stored may be
+// older than that limit, and isn't decoded: what replaces it is checked as a new one.
 func (w *Webhook) measured(hook *webhookadmission.Webhook) *webhookadmission.Webhook {
 	decode := hook.Handler
 	hook.Handler = webhookadmission.HandlerFunc(
 		func(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
 			if err := w.reader.Limits.CheckElements(request.Object.Raw); err != nil {
 				return webhookadmission.Errored(http.StatusBadRequest, err)
+			}
+			if w.reader.Limits.CheckElements(request.OldObject.Raw) != nil {
+				request.Operation, request.OldObject = admissionv1.Create, runtime.RawExtension{}
 			}
 			return decode.Handle(ctx, request)
 		})
@@ -44,8 +50,8 @@ func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, created T) (webho
 }
 
 // checkRuntime refuses values of our own annotations that don't exist.
-func checkRuntime(runtime client.Object) error {
-	return gang.CheckAnnotations(field.NewPath("metadata", "annotations"), runtime.GetAnnotations()).ToAggregate()
+func checkRuntime(rt client.Object) error {
+	return gang.CheckAnnotations(field.NewPath("metadata", "annotations"), rt.GetAnnotations()).ToAggregate()
 }
 
 // ValidateUpdate implements admission.Validator.

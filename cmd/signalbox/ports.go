@@ -19,19 +19,20 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 )
 
-// Any pod of the cluster can connect to the manager's ports. What a connection costs is bounded, and so is the number of
-// them: an API server has one connection, or a few.
+// Any pod of the cluster can connect to the manager's ports. What a connection costs is bounded, and so is the number
+// of them: an API server has one connection, or a few.
 const (
 	// maxConnections is how many connections a port has at a time, and maxConnectionsBy how many of one address.
-	maxConnections, maxConnectionsBy = 128, 32
+	maxConnections, maxConnectionsBy = 96, 32
 	// headerBytes bounds the header of a request, and headerTime the time for it and for a TLS handshake.
 	headerBytes = 16 << 10
 	headerTime  = 5 * time.Second
 	idleTime    = 90 * time.Second // as clients of Go and controller-runtime have it
 	// streams is how many requests of HTTP/2 a connection has at a time, and streamBytes how much of the body of one is
-	// kept that nobody reads. A connection keeps that of all, so that those that wait for room keep up none beside them.
-	streams     = 40
-	streamBytes = 32 << 10
+	// kept that nobody reads: a client sends 65,535 before it knows. A connection keeps that of all, so that those that
+	// wait for room keep up none beside them.
+	streams     = 32
+	streamBytes = 64 << 10
 )
 
 // newPort returns a server of a handler at an address that it listens on from now on. config is nil for HTTP.

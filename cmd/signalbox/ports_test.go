@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	"github.com/signalbox-dev/signalbox/review"
 )
 
 // start runs a part of a manager until the test ends.
@@ -122,6 +124,48 @@ func TestPort(t *testing.T) {
 	if _, err := newPort("test", address, nil, nil); err == nil {
 		t.Error("two listen on one port")
 	}
+}
+
+// TestLargeBodies holds that many large requests at a time over one connection of HTTP/2 are all answered.
+func TestLargeBodies(t *testing.T) {
+	dir := certificates(t)
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hook := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n, err := io.Copy(io.Discard, r.Body); err != nil || n < 1<<20 {
+			t.Errorf("got %d bytes, %v", n, err)
+		}
+	})
+	port, err := newPort("test", "127.0.0.1:0", &tls.Config{
+		NextProtos: []string{"h2"}, Certificates: []tls.Certificate{pair},
+	}, review.NewGuard().Wrap(hook))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, port)
+	client := &http.Client{Transport: &http.Transport{
+		ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}}
+	body := `{"request":{"object":"` + strings.Repeat("x", 1<<20) + `"}}`
+	var all sync.WaitGroup
+	for range 2 * streams {
+		all.Go(func() {
+			response, err := client.Post("https://"+port.Listener.Addr().String(), "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if response.StatusCode != http.StatusOK || response.ProtoMajor != 2 {
+				t.Errorf("got %s by %s", response.Status, response.Proto)
+			}
+			if err := response.Body.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // TestClientCertificates holds who may send reviews where the API server shows a certificate, and that the manager is

@@ -19,16 +19,17 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// merge patches an object by a merge patch of metadata or spec.
-func merge(ctx context.Context, by client.Client, o client.Object, of string, with map[string]any) error {
+// mergeInto patches metadata or spec of an object by a merge patch.
+func mergeInto(ctx context.Context, by client.Client, o client.Object, of string, with map[string]any) error {
 	ginkgo.GinkgoHelper()
 	patch, err := json.Marshal(map[string]any{of: with})
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	return by.Patch(ctx, o.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, patch))
+	return merge(ctx, by, o, "", string(patch))
 }
 
 // filling returns labels of so many bytes.
@@ -44,7 +45,7 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 	finalizers := func(names ...string) map[string]any { return map[string]any{"finalizers": names} }
 	letGoAtEnd := func(o client.Object) {
 		ginkgo.DeferCleanup(func(ctx context.Context) {
-			gomega.Expect(ignoreNotFound(merge(ctx, admin, o, "metadata", finalizers()))).To(gomega.Succeed())
+			gomega.Expect(ignoreNotFound(mergeInto(ctx, admin, o, "metadata", finalizers()))).To(gomega.Succeed())
 		})
 	}
 
@@ -55,7 +56,7 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 		tj := g.submit(ctx, g.trainJob("filled", "torch", 1, priority(low)))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		fill := func(size int) error {
-			return merge(ctx, user, tj, "metadata", map[string]any{"labels": filling(size)})
+			return mergeInto(ctx, user, tj, "metadata", map[string]any{"labels": filling(size)})
 		}
 		size := 1_400_000
 		gomega.Expect(fill(size)).To(gomega.MatchError(gomega.ContainSubstring("bytes")),
@@ -90,22 +91,21 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 			return get(ctx, &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}})
 		}
 		js := jobSetOf("finalizer")
-		gomega.Expect(merge(ctx, admin, js, "metadata",
+		gomega.Expect(mergeInto(ctx, admin, js, "metadata",
 			finalizers(append(js.Finalizers, "example.com/mine")...))).To(gomega.Succeed())
 		letGoAtEnd(js)
 		blocked := jobSetOf("dependent")
-		blocker := g.trainJob("blocker", "torch", 1, func(tj *api.TrainJob) {
-			tj.Labels = nil
-			tj.Finalizers = []string{"example.com/mine"}
-			tj.OwnerReferences = []metav1.OwnerReference{{
+		blocker := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: g.namespace, Name: "blocker", Finalizers: []string{"example.com/mine"},
+			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: jobset.GroupVersion.String(), Kind: "JobSet", Name: blocked.Name, UID: blocked.UID,
 				BlockOwnerDeletion: ptr.To(true),
-			}}
-		})
-		gomega.Expect(user.Create(ctx, blocker)).To(gomega.Succeed())
+			}},
+		}}
+		gomega.Expect(admin.Create(ctx, blocker)).To(gomega.Succeed())
 		letGoAtEnd(blocker)
 		wl := workloadOf(ctx, all["workload"])
-		gomega.Expect(merge(ctx, admin, wl, "metadata",
+		gomega.Expect(mergeInto(ctx, admin, wl, "metadata",
 			finalizers(append(wl.Finalizers, "example.com/mine")...))).To(gomega.Succeed())
 		letGoAtEnd(wl)
 		foreground := client.PropagationPolicy(metav1.DeletePropagationForeground)
@@ -123,15 +123,22 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		stop := func(value any) {
 			ginkgo.GinkgoHelper()
-			gomega.Expect(merge(ctx, user, tj, "metadata",
+			gomega.Expect(mergeInto(ctx, user, tj, "metadata",
 				map[string]any{"annotations": map[string]any{api.StopAnnotation: value}})).To(gomega.Succeed())
 		}
+		gomega.Eventually(g.used(ctx)).Should(gomega.Equal(int64(8)))
 		stop("true")
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
-		gomega.Expect(merge(ctx, admin, workloadOf(ctx, tj), "spec", map[string]any{"active": false})).To(gomega.Succeed())
+		active := func(value bool) {
+			ginkgo.GinkgoHelper()
+			gomega.Expect(mergeInto(ctx, admin, workloadOf(ctx, tj), "spec", map[string]any{"active": value})).To(
+				gomega.Succeed())
+		}
+		active(false)
 		stop(nil)
 		gomega.Consistently(running(ctx, tj), "5s").Should(gomega.BeFalse(), "an admin has deactivated it")
-		gomega.Expect(merge(ctx, admin, workloadOf(ctx, tj), "spec", map[string]any{"active": true})).To(gomega.Succeed())
+		gomega.Expect(workload.IsActive(workloadOf(ctx, tj))).To(gomega.BeFalse())
+		active(true)
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 	})
 
@@ -157,7 +164,7 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 			_ = user.Patch(ctx, tj.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
 		}),
 		ginkgo.Entry("the queue", func(ctx context.Context, _ *ground, tj *api.TrainJob) {
-			_ = merge(ctx, user, tj, "metadata", map[string]any{"labels": map[string]any{constants.QueueLabel: "other"}})
+			_ = mergeInto(ctx, user, tj, "metadata", map[string]any{"labels": map[string]any{constants.QueueLabel: "other"}})
 		}),
 		ginkgo.Entry("its deletion", func(ctx context.Context, _ *ground, tj *api.TrainJob) {
 			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
@@ -175,9 +182,9 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 		tj := g.trainJob("changed", "torch", 1, unqueued)
 		gomega.Expect(user.Create(ctx, tj)).To(gomega.Succeed())
 		// Whether each is accepted is another spec's to hold.
-		_ = merge(ctx, user, tj, "metadata", map[string]any{"annotations": elastic})
-		_ = merge(ctx, user, tj, "metadata", map[string]any{"labels": map[string]any{constants.QueueLabel: localQueue}})
-		_ = merge(ctx, user, tj, "spec", map[string]any{"trainer": map[string]any{"numNodes": 2}})
+		_ = mergeInto(ctx, user, tj, "metadata", map[string]any{"annotations": elastic})
+		_ = mergeInto(ctx, user, tj, "metadata", map[string]any{"labels": map[string]any{constants.QueueLabel: localQueue}})
+		_ = mergeInto(ctx, user, tj, "spec", map[string]any{"trainer": map[string]any{"numNodes": 2}})
 		gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Eventually(func() []string { return g.list(ctx, &kueue.WorkloadList{}) }).Should(gomega.BeEmpty())
@@ -213,7 +220,9 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 		real := podsOf(ctx, tj)[0]
 		for name, uid := range map[string]types.UID{"no-job": "never-was", "no-owner": ""} {
 			forged := &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name, Labels: real.Labels, Annotations: real.Annotations},
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: g.namespace, Name: name, Labels: real.Labels, Annotations: real.Annotations,
+				},
 				Spec: corev1.PodSpec{
 					NodeName: real.Spec.NodeName, TerminationGracePeriodSeconds: ptr.To[int64](100_000_000),
 					Containers: []corev1.Container{{Name: "c", Image: "example.com/none:1", Resources: corev1.ResourceRequirements{

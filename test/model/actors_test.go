@@ -17,22 +17,32 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // action is a step of one actor.
 type action struct {
 	name string
-	// must marks a step that happens eventually.
-	must bool
+	when when
 	do   func(*world)
 }
+
+// when is when a step is taken.
+type when int
+
+const (
+	maybe  when = iota // if ever
+	surely             // eventually
+	later              // eventually, although no event triggers it
+)
 
 var background = context.Background()
 
 // actions returns all enabled steps, in an order that depends on the state alone.
 func (w *world) actions() []action {
 	return slices.Concat(w.managerActions(), w.watchActions(), w.kueueActions(), w.jobSetActions(),
-		w.collectorActions(), w.userActions(), w.dueActions())
+		w.collectorActions(), w.userActions(), w.hostileActions(), w.dueActions())
 }
 
 func (w *world) managerActions() []action {
@@ -41,13 +51,13 @@ func (w *world) managerActions() []action {
 		if !w.queue[name] {
 			continue
 		}
-		all = append(all, action{"the manager reconciles " + name, true, func(w *world) { w.reconcile(name) }})
+		all = append(all, action{"the manager reconciles " + name, surely, func(w *world) { w.reconcile(name) }})
 		if w.budget.Faults == 0 {
 			continue
 		}
 		for after := 1; after <= 3; after++ {
 			all = append(all, action{
-				fmt.Sprintf("the manager reconciles %s, and crashes after %d writes", name, after), false, func(w *world) {
+				fmt.Sprintf("the manager reconciles %s, and crashes after %d writes", name, after), maybe, func(w *world) {
 					w.budget.Faults--
 					w.left = after
 					w.reconcile(name)
@@ -55,7 +65,7 @@ func (w *world) managerActions() []action {
 					w.restart()
 				},
 			}, action{
-				fmt.Sprintf("the manager reconciles %s, and the response to write %d is lost", name, after), false, func(w *world) {
+				fmt.Sprintf("the manager reconciles %s, and the response to write %d is lost", name, after), maybe, func(w *world) {
 					w.budget.Faults--
 					w.writes, w.lost = 0, after
 					w.reconcile(name)
@@ -65,7 +75,7 @@ func (w *world) managerActions() []action {
 		}
 	}
 	if w.budget.Faults > 0 {
-		all = append(all, action{"the manager restarts", false, func(w *world) {
+		all = append(all, action{"the manager restarts", maybe, func(w *world) {
 			w.budget.Faults--
 			w.restart()
 		}})
@@ -78,7 +88,7 @@ func (w *world) dueActions() []action {
 	var all []action
 	for _, name := range names {
 		if _, due := w.again[name]; due && !w.queue[name] {
-			all = append(all, action{"time passes, and the manager reconciles " + name, true, func(w *world) {
+			all = append(all, action{"time passes, and the manager reconciles " + name, later, func(w *world) {
 				w.reconcile(name)
 			}})
 		}
@@ -90,7 +100,7 @@ func (w *world) watchActions() []action {
 	var all []action
 	for _, kind := range watched {
 		if w.late(kind) {
-			all = append(all, action{"the manager's cache of " + kind + "s is synced", true, func(w *world) { w.sync(kind) }})
+			all = append(all, action{"the manager's cache of " + kind + "s is synced", surely, func(w *world) { w.sync(kind) }})
 		}
 	}
 	return all
@@ -118,7 +128,7 @@ func (w *world) kueueActions() []action {
 		// the quota, its cache has seen that this one is finished.
 		case workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl) && !evicted && owner != nil && !used &&
 			w.budget.Preemptions > 0:
-			all = append(all, action{"Kueue preempts " + wl.Name + " from a stale cache", false, func(w *world) {
+			all = append(all, action{"Kueue preempts " + wl.Name + " from a stale cache", maybe, func(w *world) {
 				w.budget.Preemptions--
 				stale := wl.DeepCopy() // its patch replaces all conditions
 				apimeta.RemoveStatusCondition(&stale.Status.Conditions, kueue.WorkloadFinished)
@@ -127,14 +137,14 @@ func (w *world) kueueActions() []action {
 		case workloadfinish.IsFinished(wl) || owner == nil:
 		case !workload.HasQuotaReservation(wl):
 			if !used && workload.IsActive(wl) && wl.DeletionTimestamp.IsZero() && !workload.IsOnHold(wl) {
-				all = append(all, action{"Kueue admits " + wl.Name, true, func(w *world) { w.admit(wl) }})
+				all = append(all, action{"Kueue admits " + wl.Name, surely, func(w *world) { w.admit(wl) }})
 			}
 		case !workload.IsActive(wl) && !evicted:
-			all = append(all, action{"Kueue evicts inactive " + wl.Name, true, func(w *world) {
+			all = append(all, action{"Kueue evicts inactive " + wl.Name, surely, func(w *world) {
 				w.evict(wl, kueue.WorkloadDeactivated)
 			}})
 		case workload.IsActive(wl) && !evicted && w.budget.Preemptions > 0:
-			all = append(all, action{"Kueue preempts " + wl.Name, false, func(w *world) {
+			all = append(all, action{"Kueue preempts " + wl.Name, maybe, func(w *world) {
 				w.budget.Preemptions--
 				w.evict(wl, kueue.WorkloadEvictedByPreemption)
 			}})
@@ -156,7 +166,6 @@ func (w *world) admit(wl *kueue.Workload) {
 	workload.SyncAdmittedCondition(wl, w.clock.Now())
 	w.updateStatus(wl)
 	w.ledger.Admissions[owner]++
-	w.ledger.Flavor[owner] = string(flavor)
 }
 
 func (w *world) evict(wl *kueue.Workload, reason string) {
@@ -180,22 +189,22 @@ func (w *world) jobSetActions() []action {
 			return j.Name == jobName(js) // a previous JobSet's, too
 		})
 		switch {
-		case i < 0 && taken:
+		case i < 0 && taken || ptr.Deref(js.Spec.Suspend, false):
 		case i < 0:
-			all = append(all, action{"JobSet creates the Job of " + js.Name, true, func(w *world) { w.makeJob(js) }})
+			all = append(all, action{"JobSet creates the Job of " + js.Name, surely, func(w *world) { w.makeJob(js) }})
 		case jobs[i].DeletionTimestamp.IsZero() && jobs[i].Status.Succeeded > 0:
-			all = append(all, action{"JobSet completes " + js.Name, true, func(w *world) { w.finish(js) }})
+			all = append(all, action{"JobSet completes " + js.Name, surely, func(w *world) { w.finish(js) }})
 		}
 	}
 	for _, job := range jobs {
 		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return metav1.IsControlledBy(p, job) })
 		if i < 0 && job.DeletionTimestamp.IsZero() && job.Status.Succeeded == 0 {
-			all = append(all, action{"the Job controller creates the pod of " + job.Name, true, func(w *world) {
+			all = append(all, action{"the Job controller creates the pod of " + job.Name, surely, func(w *world) {
 				w.makePod(job)
 			}})
 		}
 		if i >= 0 && pods[i].Status.Phase == corev1.PodSucceeded && job.Status.Succeeded == 0 {
-			all = append(all, action{"the Job controller completes " + job.Name, true, func(w *world) {
+			all = append(all, action{"the Job controller completes " + job.Name, surely, func(w *world) {
 				job := job.DeepCopy()
 				job.Status.Succeeded = 1
 				job.Status.Conditions = append(job.Status.Conditions,
@@ -211,22 +220,20 @@ func (w *world) podActions(pods []*corev1.Pod) []action {
 	var all []action
 	for _, pod := range pods {
 		switch deleted := !pod.DeletionTimestamp.IsZero(); {
+		case deleted && endless(pod):
+		case deleted && (terminates(pod) || slices.Contains(pod.Finalizers, batchv1.JobTrackingFinalizer)):
+			all = append(all, action{"the kubelet terminates " + pod.Name, surely, func(w *world) { w.terminate(pod) }})
 		case deleted:
-			all = append(all, action{"the kubelet terminates " + pod.Name, true, func(w *world) {
+		case pod.Spec.NodeName == "" && len(pod.Spec.NodeSelector) > 0:
+			all = append(all, action{"the scheduler binds " + pod.Name, surely, func(w *world) {
 				pod := pod.DeepCopy()
-				pod.Finalizers = nil
-				w.update(pod)
-			}})
-		case pod.Spec.NodeName == "":
-			all = append(all, action{"the scheduler binds " + pod.Name, true, func(w *world) {
-				pod := pod.DeepCopy()
-				pod.Spec.NodeName = "node"
+				pod.Spec.NodeName = pod.Spec.NodeSelector[pool]
 				w.update(pod)
 				pod.Status.Phase = corev1.PodRunning
 				w.updateStatus(pod)
 			}})
-		case pod.Status.Phase == corev1.PodRunning:
-			all = append(all, action{pod.Name + " succeeds", true, func(w *world) {
+		case pod.Status.Phase == corev1.PodRunning && !endless(pod):
+			all = append(all, action{pod.Name + " succeeds", surely, func(w *world) {
 				pod := pod.DeepCopy()
 				pod.Status.Phase = corev1.PodSucceeded
 				w.updateStatus(pod)
@@ -234,6 +241,25 @@ func (w *world) podActions(pods []*corev1.Pod) []action {
 		}
 	}
 	return all
+}
+
+// endless reports whether a pod of a user's own takes years to end.
+func endless(pod *corev1.Pod) bool {
+	return ptr.Deref(pod.Spec.TerminationGracePeriodSeconds, 0) > 1_000_000
+}
+
+// terminate ends the containers of a pod that was deleted. The kubelet and the Job controller then remove what kept it;
+// finalizers of others stay.
+func (w *world) terminate(pod *corev1.Pod) {
+	pod = pod.DeepCopy()
+	if !store.PodEnded(pod) {
+		pod.Status.Phase = corev1.PodFailed
+		w.updateStatus(pod)
+	}
+	pod.Finalizers = slices.DeleteFunc(pod.Finalizers, func(name string) bool {
+		return name == kubelet || name == batchv1.JobTrackingFinalizer
+	})
+	w.update(pod)
 }
 
 // controlled sets the controller reference of a child.
@@ -262,6 +288,9 @@ func (w *world) makePod(job *batchv1.Job) {
 	}
 	controlled(pod, job)
 	must(w.api().Create(background, pod))
+	if owner := metav1.GetControllerOf(job); owner != nil && w.ledger.Owner[owner.UID] != "" {
+		w.ledger.Pods[pod.UID] = w.ledger.Owner[owner.UID]
+	}
 }
 
 func (w *world) finish(js *jobset.JobSet) {

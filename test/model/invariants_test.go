@@ -2,24 +2,27 @@ package model
 
 import (
 	"fmt"
+	"slices"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/audit"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
-// wrong describes a violated safety property; "" if there is none.
+// wrong describes a violated safety property; "" if there is none. The rules of `signalbox audit` are among them.
 func (w *world) wrong() string {
-	workloads := list[*kueue.Workload](w, "Workload")
 	used, held := 0, map[types.UID]bool{}
-	for _, wl := range workloads {
+	for _, wl := range list[*kueue.Workload](w, "Workload") {
 		if counts(wl) {
 			used++
 			if owner := metav1.GetControllerOf(wl); owner != nil {
@@ -32,12 +35,9 @@ func (w *world) wrong() string {
 	}
 	running := map[types.UID]int{}
 	for _, pod := range list[*corev1.Pod](w, "Pod") {
-		uid := w.ledger.Owner[types.UID(pod.Labels[jobset.JobSetUIDKey])]
-		if uid == "" {
-			return "pod " + pod.Name + " is of a JobSet that no TrainJob has"
-		}
-		if pod.Spec.NodeName == "" || store.PodEnded(pod) {
-			continue
+		uid := w.ledger.Pods[pod.UID]
+		if uid == "" || pod.Spec.NodeName == "" || store.PodEnded(pod) {
+			continue // a user's own, or none that runs
 		}
 		running[uid]++
 		if !held[uid] {
@@ -46,40 +46,102 @@ func (w *world) wrong() string {
 		if running[uid] > 1 {
 			return "two pods of one TrainJob run"
 		}
-		if pod.DeletionTimestamp.IsZero() && pod.Spec.NodeSelector[pool] != w.ledger.Flavor[uid] {
-			return fmt.Sprintf("pod %s runs on flavor %q, and %q was admitted",
-				pod.Name, pod.Spec.NodeSelector[pool], w.ledger.Flavor[uid])
-		}
 	}
 	for uid, starts := range w.ledger.Starts {
 		if starts > w.ledger.Admissions[uid] {
 			return fmt.Sprintf("a TrainJob was started %d times on %d admissions", starts, w.ledger.Admissions[uid])
 		}
 	}
+	for _, f := range w.audit() {
+		if f.Rule != audit.Idle { // which is normal in passing
+			return f.String()
+		}
+	}
 	return ""
 }
 
-// unfinished describes what should not remain when no step is left; "" if there is nothing.
-func (w *world) unfinished() string {
-	inactive := map[types.UID]bool{}
+// audit returns the findings of `signalbox audit`. It reads labels of pods whose owners never were, and so finds those
+// that users have made up.
+func (w *world) audit() []audit.Finding {
+	o := audit.Objects{
+		TrainJobs: values[api.TrainJob](w, "TrainJob"), Workloads: values[kueue.Workload](w, "Workload"),
+		JobSets: values[jobset.JobSet](w, "JobSet"), Jobs: values[batchv1.Job](w, "Job"),
+		Flavors: values[kueue.ResourceFlavor](w, "ResourceFlavor"),
+		Pods: slices.DeleteFunc(values[corev1.Pod](w, "Pod"), func(pod corev1.Pod) bool {
+			return w.ledger.Pods[pod.UID] == ""
+		}),
+	}
+	for _, node := range list[*corev1.Node](w, "Node") {
+		o.Nodes = append(o.Nodes, metav1.PartialObjectMetadata{ObjectMeta: node.ObjectMeta})
+	}
+	return audit.Look(o)
+}
+
+func values[V any](w *world, kind string) []V {
+	var all []V
+	for _, o := range w.all(kind) {
+		all = append(all, *any(o).(*V))
+	}
+	return all
+}
+
+// unfinished describes what should not remain when nothing happens any more; "" if there is nothing. No TrainJob holds
+// quota, and nothing of one runs: pods end in time. Those with which nobody has meddled have ended.
+func (w *world) unfinished() string { return w.ends(w.meddled) }
+
+// ends does the same, except for TrainJobs that may have been kept from their ends.
+func (w *world) ends(kept func(name string) bool) string {
 	for _, wl := range list[*kueue.Workload](w, "Workload") {
-		owner := metav1.GetControllerOf(wl)
-		if owner != nil && !workload.IsActive(wl) {
-			inactive[owner.UID] = true
-		}
 		if counts(wl) {
 			return "Workload " + wl.Name + " keeps its quota"
 		}
 	}
-	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
-		if !apimeta.IsStatusConditionTrue(tj.Status.Conditions, "Complete") && !inactive[tj.UID] {
-			return fmt.Sprintf("TrainJob %s never finishes: %v", tj.Name, tj.Status.Conditions)
-		}
-	}
 	for _, pod := range list[*corev1.Pod](w, "Pod") {
-		if !store.PodEnded(pod) {
+		if w.ledger.Pods[pod.UID] != "" && !store.PodEnded(pod) {
 			return "pod " + pod.Name + " still runs"
 		}
 	}
+	for _, f := range w.audit() {
+		return f.String()
+	}
+	inactive := w.inactive()
+	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
+		if !ended(tj) && !inactive[tj.UID] && !kept(tj.Name) {
+			return fmt.Sprintf("TrainJob %s never finishes: %v", tj.Name, tj.Status.Conditions)
+		}
+	}
 	return ""
+}
+
+// inactive returns the TrainJobs whose Workloads an admin has deactivated.
+func (w *world) inactive() map[types.UID]bool {
+	inactive := map[types.UID]bool{}
+	for _, wl := range list[*kueue.Workload](w, "Workload") {
+		if owner := metav1.GetControllerOf(wl); owner != nil && !workload.IsActive(wl) {
+			inactive[owner.UID] = true
+		}
+	}
+	return inactive
+}
+
+// unexplained describes a TrainJob that waits forever without a condition that says why; "" if there is none.
+func (w *world) unexplained() string {
+	inactive := w.inactive()
+	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
+		_, stopped := tj.Annotations[api.StopAnnotation]
+		if ended(tj) || inactive[tj.UID] || stopped || !tj.DeletionTimestamp.IsZero() || !w.queued(tj) ||
+			w.rejects.Status {
+			continue
+		}
+		if !apimeta.IsStatusConditionTrue(tj.Status.Conditions, api.ConditionBlocked) {
+			return fmt.Sprintf("TrainJob %s waits (suspended: %t), and no condition says why: %v", tj.Name,
+				ptr.Deref(tj.Spec.Suspend, false), tj.Status.Conditions)
+		}
+	}
+	return ""
+}
+
+func ended(tj *api.TrainJob) bool {
+	return apimeta.IsStatusConditionTrue(tj.Status.Conditions, "Complete") ||
+		apimeta.IsStatusConditionTrue(tj.Status.Conditions, "Failed")
 }

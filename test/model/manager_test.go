@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"time"
@@ -10,6 +11,7 @@ import (
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,6 +63,7 @@ func (w *world) start() {
 	must(jobframework.SetupWorkloadOwnerIndex(ctx, m.indexes, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)))
 	must(m.indexes.IndexField(ctx, nil, store.PodIndex, store.PodIndexOf))
 	kept, recorder := store.New(cached, live, w.clock, true), &events.FakeRecorder{}
+	kept.Pods.MaxGraceSeconds = config.Limits.TerminationGracePeriodSeconds
 	m.writer, m.jobSets = kept.Writer, kept.JobSets
 	builder, err := trainer.NewBuilder(ctx, live, &trainerconfig.Configuration{})
 	must(err)
@@ -87,7 +90,7 @@ func (w *world) start() {
 func limits() overrides.Limits {
 	l := configapi.Default().Limits
 	return overrides.Limits{Pods: l.Pods, SpecBytes: l.SpecBytes, Elements: l.Elements,
-		GracePeriodSeconds: l.TerminationGracePeriodSeconds}
+		GracePeriodSeconds: l.TerminationGracePeriodSeconds, HostPaths: l.HostPaths, NoSecrets: !l.Secrets}
 }
 
 // restart restarts the manager: its cache is current, and its queue has every TrainJob.
@@ -141,6 +144,9 @@ func (w *world) counted() client.Client {
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch,
 			options ...client.PatchOption) error {
 			return write(false, func() error {
+				if err := w.rejects.patch(o, patch); err != nil {
+					return err
+				}
 				suspended := w.suspended(o)
 				err := c.Patch(ctx, o, patch, options...)
 				if err == nil && suspended != "" && w.suspended(o) == "" {
@@ -151,7 +157,12 @@ func (w *world) counted() client.Client {
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch,
 			options ...client.SubResourcePatchOption) error {
-			return write(false, func() error { return c.SubResource(sub).Patch(ctx, o, patch, options...) })
+			return write(false, func() error {
+				if err := w.rejects.status(o); err != nil {
+					return err
+				}
+				return c.SubResource(sub).Patch(ctx, o, patch, options...)
+			})
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
 			options ...client.SubResourceUpdateOption) error {
@@ -178,6 +189,8 @@ type cachedClient struct {
 	w *world
 }
 
+// kindOf returns the kind of an object or a list if the manager watches it with an effect; "" for one that it watches
+// and reads as it is. It reads nothing else: an informer of a kind that it may not list never syncs.
 func kindOf(o runtime.Object) string {
 	switch o.(type) {
 	case *api.TrainJob, *api.TrainJobList:
@@ -188,8 +201,11 @@ func kindOf(o runtime.Object) string {
 		return "JobSet"
 	case *corev1.Pod, *corev1.PodList:
 		return "Pod"
+	case *corev1.Namespace, *kueue.ResourceFlavor, *kueue.LocalQueue, *kueue.WorkloadPriorityClass,
+		*schedulingv1.PriorityClass, *schedulingv1.PriorityClassList, *api.TrainingRuntime, *api.ClusterTrainingRuntime:
+		return ""
 	}
-	return ""
+	panic(fmt.Sprintf("the manager reads a %T from its cache, which has none", o))
 }
 
 // kept returns a copy of an object as the manager's cache stores it.

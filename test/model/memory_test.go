@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -59,7 +60,7 @@ func remember(from, to *manager) {
 func (w *world) fingerprint() uint64 {
 	h := fnv.New64a()
 	now := map[types.UID]client.Object{}
-	for _, kind := range append(slices.Clone(watched), "Job") {
+	for _, kind := range slices.Sorted(maps.Keys(stored)) {
 		for _, o := range w.all(kind) {
 			now[o.GetUID()] = o
 			fmt.Fprintln(h, kind, describe(o))
@@ -82,7 +83,7 @@ func (w *world) fingerprint() uint64 {
 	for i, value := range memories(w.manager) {
 		fmt.Fprintln(h, i, w.recall(value))
 	}
-	fmt.Fprintln(h, w.budget, w.ledger)
+	fmt.Fprintln(h, w.budget, w.rejects, w.ledger)
 	return h.Sum64()
 }
 
@@ -110,6 +111,8 @@ func (w *world) recallFields(key types.NamespacedName, value reflect.Value) stri
 		field := value.Field(i)
 		switch {
 		case field.Type() == reflect.TypeFor[time.Time]() || field.Kind() == reflect.Map:
+		case field.Kind() == reflect.Struct:
+			fmt.Fprint(&b, w.recallFields(key, field), " ")
 		case value.Type().Field(i).Name == "version":
 			fmt.Fprint(&b, w.behind(key, field.String()), " ")
 		default:

@@ -76,7 +76,7 @@ func TestInterleavings(t *testing.T) {
 // next returns the first step that must happen.
 func next(w *world) action {
 	for _, a := range w.actions() {
-		if a.must {
+		if a.when != maybe {
 			return a
 		}
 	}

@@ -25,7 +25,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/review"
+	reviews "github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer"
 )
@@ -56,15 +56,18 @@ func (s *served) Register(path string, handler http.Handler) {
 // chain calls the webhooks for TrainJobs in the API server's order.
 type chain struct {
 	mutating, validating []*webhookadmission.Webhook
+	workloads            *webhookadmission.Webhook
 	created, updated     int // by users
 	started              int // by the manager
 }
 
-func newChain() *chain {
-	w := newWorld()
+func newChain() *chain { return newWorld().chain() }
+
+// chain returns the webhooks of the manager.
+func (w *world) chain() *chain {
 	s := server{served: &served{handlers: map[string]*webhookadmission.Webhook{}}}
-	reader := review.Reader{
-		Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{self}, Limits: review.LimitsFor(256<<10, 1000),
+	reader := reviews.Reader{
+		Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{self}, Limits: reviews.LimitsFor(256<<10, 1000),
 	}
 	integration.NewWebhook(w.manager.integration, reader).Register(s)
 	builder, err := trainer.NewBuilder(context.Background(), w.store, &trainerconfig.Configuration{})
@@ -85,6 +88,7 @@ func newChain() *chain {
 	return &chain{
 		mutating:   of("/mutate-trainer-kubeflow-org-v1alpha1-trainjob", "/mutate-trainjob"),
 		validating: of("/validate-trainer-kubeflow-org-v1alpha1-trainjob", "/validate-trainjob"),
+		workloads:  s.handlers["/mutate-workload"],
 	}
 }
 
@@ -97,7 +101,15 @@ func (c *chain) request(user string, old, sent []byte) (stored []byte, refusal s
 	if old != nil {
 		request.Operation, request.OldObject = admissionv1.Update, runtime.RawExtension{Raw: old}
 	}
-	for i, hook := range slices.Concat(c.mutating, c.validating) {
+	return review(request, sent, c.mutating, c.validating)
+}
+
+// review returns what the API server would store of a request after mutating and validating webhooks, or why it denies
+// the request.
+func review(request webhookadmission.Request, sent []byte, mutating, validating []*webhookadmission.Webhook) (
+	stored []byte, refusal string, err error,
+) {
+	for i, hook := range slices.Concat(mutating, validating) {
 		request.Object = runtime.RawExtension{Raw: sent}
 		answer := hook.Handle(context.Background(), request)
 		if !answer.Allowed {
@@ -106,7 +118,7 @@ func (c *chain) request(user string, old, sent []byte) (stored []byte, refusal s
 			}
 			return nil, answer.Result.Message, nil
 		}
-		if len(answer.Patch) == 0 || i >= len(c.mutating) {
+		if len(answer.Patch) == 0 || i >= len(mutating) {
 			continue
 		}
 		patch, err := jsonpatch.DecodePatch(answer.Patch)

@@ -2,33 +2,22 @@ package model
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	clienttesting "k8s.io/client-go/testing"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
@@ -65,7 +54,7 @@ var scheme = func() *runtime.Scheme {
 
 // world is one state of the cluster and of the manager.
 type world struct {
-	store client.WithWatch // the API server
+	store *apiServer // the API server
 	clock *clocktesting.FakeClock
 	uids  int
 
@@ -80,27 +69,37 @@ type world struct {
 	failed             error // of the last reconcile
 
 	budget budget
-	ledger ledger
+	// rejects is which writes of the first TrainJob the API server rejects.
+	rejects rejects
+	ledger  ledger
 }
 
 // budget bounds the events that don't have to happen.
-type budget struct{ Faults, Preemptions, Deletions, Deactivations, Creations int }
+type budget struct{ Faults, Preemptions, Deletions, Deactivations, Creations, Hostile int }
 
-// ledger records what no single state shows.
+// ledger records what no single state shows. UIDs identify: names and labels may be anybody's.
 type ledger struct {
 	Admissions map[types.UID]int       // by the UID of the TrainJob
 	Starts     map[types.UID]int       //
-	Flavor     map[types.UID]string    // of the last admission
 	Owner      map[types.UID]types.UID // of a JobSet: its TrainJob
+	Pods       map[types.UID]types.UID // of a pod that a JobSet's Job was given: its TrainJob
+	// Hostile is set if a hostile step was taken, and Harmed if it concerns TrainJobs of all names.
+	Hostile, Harmed bool
+}
+
+func (l ledger) clone() ledger {
+	return ledger{maps.Clone(l.Admissions), maps.Clone(l.Starts), maps.Clone(l.Owner), maps.Clone(l.Pods),
+		l.Hostile, l.Harmed}
 }
 
 func newWorld() *world {
 	w := &world{
 		clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
 		cache: map[string][]client.Object{}, queue: map[string]bool{}, again: map[string]time.Time{}, left: -1,
-		ledger: ledger{map[types.UID]int{}, map[types.UID]int{}, map[types.UID]string{}, map[types.UID]types.UID{}},
+		ledger: ledger{Admissions: map[types.UID]int{}, Starts: map[types.UID]int{}, Owner: map[types.UID]types.UID{},
+			Pods: map[types.UID]types.UID{}},
 	}
-	w.serve(fixed())
+	w.store = newAPIServer(fixed())
 	for _, name := range names {
 		must(w.api().Create(context.Background(), trainJob(name)))
 	}
@@ -118,6 +117,21 @@ func must(err error) {
 
 // fixed are the objects that never change.
 func fixed() []client.Object {
+	objects := []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace,
+			Labels: map[string]string{"kubernetes.io/metadata.name": namespace}}},
+		clusterRuntime(),
+	}
+	for _, f := range flavors {
+		labels := map[string]string{pool: string(f)}
+		objects = append(objects, &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: string(f)},
+			Spec: kueue.ResourceFlavorSpec{NodeLabels: labels}},
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(f), Labels: labels}}) // a node of each flavor
+	}
+	return objects
+}
+
+func clusterRuntime() *api.ClusterTrainingRuntime {
 	rj := jobset.ReplicatedJob{Name: "node", Replicas: 1}
 	rj.Template.Labels = map[string]string{"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 	rj.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: "node", Image: "example.com/train:1"}}
@@ -126,16 +140,7 @@ func fixed() []client.Object {
 			Labels: map[string]string{"trainer.kubeflow.org/framework": "torch"}}}
 	runtime.Spec.MLPolicy = &trainerapi.MLPolicy{NumNodes: ptr.To[int32](1)}
 	runtime.Spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{rj}
-	objects := []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace,
-			Labels: map[string]string{"kubernetes.io/metadata.name": namespace}}},
-		runtime,
-	}
-	for _, f := range flavors {
-		objects = append(objects, &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: string(f)},
-			Spec: kueue.ResourceFlavorSpec{NodeLabels: map[string]string{pool: string(f)}}})
-	}
-	return objects
+	return runtime
 }
 
 func trainJob(name string) *api.TrainJob {
@@ -149,57 +154,19 @@ func trainJob(name string) *api.TrainJob {
 			ManagedBy: ptr.To("trainer.kubeflow.org/trainjob-controller"),
 			Trainer: &trainerapi.Trainer{NumNodes: ptr.To[int32](1),
 				ResourcesPerNode: &corev1.ResourceRequirements{Requests: one, Limits: one}},
-			Suspend: ptr.To(true),
+			Suspend: ptr.To(true), ActiveDeadlineSeconds: deadlineOf(name),
 		}},
 	}
 }
 
-// serve replaces the API server by one with the objects. Its tracker knows no field managers: nothing here depends on
-// them, and building their schemas for each tracker takes two thirds of the time.
-func (w *world) serve(objects []client.Object) {
-	w.store = fake.NewClientBuilder().WithScheme(scheme).
-		WithObjectTracker(clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())).
-		WithObjects(objects...).
-		WithStatusSubresource(&api.TrainJob{}, &kueue.Workload{}, &jobset.JobSet{}, &batchv1.Job{}, &corev1.Pod{}).Build()
-}
+// deadline is that of the first TrainJob.
+const deadline = 24 * time.Hour
 
-// api is the API server as its clients see it. Unlike the fake client it assigns UIDs and creation times, and
-// implements foreground deletion.
-func (w *world) api() client.WithWatch {
-	return interceptor.NewClient(w.store, interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
-			var asked client.CreateOptions
-			if asked.ApplyOptions(options); len(asked.DryRun) == 0 {
-				w.uids++
-			}
-			o.SetUID(types.UID(fmt.Sprintf("uid-%d", w.uids)))
-			o.SetCreationTimestamp(metav1.NewTime(w.clock.Now()))
-			return c.Create(ctx, o, options...)
-		},
-		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
-			var asked client.DeleteOptions
-			asked.ApplyOptions(options)
-			if ptr.Deref(asked.PropagationPolicy, "") == metav1.DeletePropagationForeground {
-				there := o.DeepCopyObject().(client.Object)
-				if err := c.Get(ctx, client.ObjectKeyFromObject(o), there); err != nil {
-					return err
-				}
-				if p := asked.Preconditions; p != nil &&
-					(p.UID != nil && *p.UID != there.GetUID() || p.ResourceVersion != nil &&
-						*p.ResourceVersion != there.GetResourceVersion()) {
-					return apierrors.NewConflict(schema.GroupResource{}, o.GetName(), errors.New("the precondition doesn't hold"))
-				}
-				if !slices.Contains(there.GetFinalizers(), metav1.FinalizerDeleteDependents) {
-					there.SetFinalizers(append(there.GetFinalizers(), metav1.FinalizerDeleteDependents))
-					if err := c.Update(ctx, there); err != nil {
-						return err
-					}
-				}
-				return c.Delete(ctx, there)
-			}
-			return c.Delete(ctx, o, options...)
-		},
-	})
+func deadlineOf(name string) int64 {
+	if name != names[0] {
+		return 0
+	}
+	return int64(deadline.Seconds())
 }
 
 // unchanged hides resource versions that changed nothing from the manager: the fake client bumps the version on a no-op
@@ -252,12 +219,25 @@ func (w *world) wake(kind string, before, after client.Object) {
 	if pod, ok := o.(*corev1.Pod); ok {
 		// integration.podEnds passes only these.
 		if after == nil || before != nil && store.PodEnded(pod) && !store.PodEnded(before.(*corev1.Pod)) {
-			w.queue[pod.Labels[jobset.JobSetNameKey]] = true
+			w.wakeOf(pod.Labels[jobset.JobSetNameKey])
 		}
 		return
 	}
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil && owner.Kind == trainerapi.TrainJobKind {
 		w.queue[owner.Name] = true
+	}
+}
+
+// wakeOf enqueues the TrainJob of a pod that has ended, unless it runs (integration.jobOf).
+func (w *world) wakeOf(name string) {
+	for _, o := range w.cache["TrainJob"] {
+		tj := o.(*api.TrainJob)
+		if tj.Name == name && tj.DeletionTimestamp.IsZero() && !ended(tj) && !ptr.Deref(tj.Spec.Suspend, false) {
+			return
+		}
+	}
+	if slices.Contains(names, name) {
+		w.queue[name] = true
 	}
 }
 
@@ -271,21 +251,8 @@ func (w *world) late(kind string) bool {
 	})
 }
 
-// all returns the objects of a kind, sorted by name.
-func (w *world) all(kind string) []client.Object {
-	list := map[string]client.ObjectList{
-		"TrainJob": &api.TrainJobList{}, "Workload": &kueue.WorkloadList{}, "JobSet": &jobset.JobSetList{},
-		"Pod": &corev1.PodList{}, "Job": &batchv1.JobList{},
-	}[kind]
-	must(w.store.List(context.Background(), list))
-	var all []client.Object
-	must(apimeta.EachListItem(list, func(o runtime.Object) error {
-		all = append(all, o.(client.Object))
-		return nil
-	}))
-	slices.SortFunc(all, func(a, b client.Object) int { return strings.Compare(a.GetName(), b.GetName()) })
-	return all
-}
+// all returns the objects of a kind, sorted by name. They must not be changed.
+func (w *world) all(kind string) []client.Object { return w.store.all(kind) }
 
 func list[T client.Object](w *world, kind string) []T {
 	var all []T
@@ -300,15 +267,9 @@ func (w *world) clone() *world {
 	c := &world{
 		clock: clocktesting.NewFakeClock(w.clock.Now()), uids: w.uids, cache: maps.Clone(w.cache), queue: maps.Clone(w.queue),
 		again: maps.Clone(w.again),
-		left:  -1, budget: w.budget,
-		ledger: ledger{maps.Clone(w.ledger.Admissions), maps.Clone(w.ledger.Starts), maps.Clone(w.ledger.Flavor),
-			maps.Clone(w.ledger.Owner)},
+		left:  -1, budget: w.budget, rejects: w.rejects, ledger: w.ledger.clone(),
 	}
-	objects := fixed()
-	for _, kind := range append(slices.Clone(watched), "Job") {
-		objects = append(objects, w.all(kind)...)
-	}
-	c.serve(objects)
+	c.store = newAPIServer(w.store.everything())
 	c.start()
 	remember(w.manager, c.manager)
 	return c

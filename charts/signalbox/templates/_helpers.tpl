@@ -63,6 +63,24 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "signalbox.serviceAcco
 {{- printf "!(request.userInfo.username in %s) && !(has(request.userInfo.groups) && request.userInfo.groups.exists(g, g in %s))" (toJson $users | replace "\"" "'") (toJson $groups | replace "\"" "'") }}
 {{- end }}
 
+{{/* CEL: whoever asks isn't listed in policies.exemptUsers and exemptGroups; Kubernetes' own controllers aren't. */}}
+{{- define "signalbox.unlisted" -}}
+{{- printf "!(request.userInfo.username in %s) && !(has(request.userInfo.groups) && request.userInfo.groups.exists(g, g in %s))" (toJson .Values.policies.exemptUsers | replace "\"" "'") (toJson .Values.policies.exemptGroups | replace "\"" "'") }}
+{{- end }}
+
+{{/* CEL: whoever asks is MultiKueue in another cluster: a ServiceAccount of Kueue's namespace, or one of multiKueue.workerSubjects. */}}
+{{- define "signalbox.dispatchers" -}}
+{{- $users := list }}
+{{- $groups := list (printf "system:serviceaccounts:%s" .Values.kueue.namespace) }}
+{{- range .Values.multiKueue.workerSubjects }}
+{{- if eq .kind "ServiceAccount" }}{{ $users = append $users (printf "system:serviceaccount:%s:%s" .namespace .name) }}
+{{- else if eq .kind "Group" }}{{ $groups = append $groups .name }}
+{{- else }}{{ $users = append $users .name }}
+{{- end }}
+{{- end }}
+{{- printf "(request.userInfo.username in %s || has(request.userInfo.groups) && request.userInfo.groups.exists(g, g in %s))" (toJson $users | replace "\"" "'") (toJson $groups | replace "\"" "'") }}
+{{- end }}
+
 {{/* The namespaces that Kueue manages. The default stands here, because Helm would merge a map of the values into it. */}}
 {{- define "signalbox.namespaces" -}}
 {{- if kindIs "invalid" .Values.kueue.managedJobsNamespaceSelector -}}
