@@ -6,22 +6,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/test/hostile"
@@ -32,125 +31,175 @@ type hostileWay string
 
 const (
 	quietly hostileWay = "no requests"
-	dryly   hostileWay = "dry runs"
-	fully   hostileWay = "large dry runs"
-	really  hostileWay = "TrainJobs"
-	rawly   hostileWay = "reviews"
+	dryly   hostileWay = "dry runs"       // a user creates TrainJobs
+	fully   hostileWay = "large dry runs" // as large as the API server accepts
+	really  hostileWay = "TrainJobs"      // a user creates them, and changes them again and again
+	rawly   hostileWay = "reviews"        // pods without credentials send them to the port of the webhooks
 )
 
 // hostileKind is one kind of hostile requests.
 type hostileKind struct {
-	name string
-	way  hostileWay
-	send func(context.Context, hostile.Load) (hostile.Outcome, error)
+	way      hostileWay
+	name     string
+	requests int
+	// request sends the nth request, and returns the answer in a few words.
+	request func(ctx context.Context, n int) string
 }
 
-// String names the kind.
-func (k hostileKind) String() string { return string(k.way) + ": " + k.name }
+// largeEach is how often each TrainJob is sent as large as the API server accepts, which takes seconds of its CPU time.
+const largeEach = 3
 
-// quietKind are no hostile requests.
-var quietKind = hostileKind{name: "none", way: quietly,
-	send: func(context.Context, hostile.Load) (hostile.Outcome, error) { return hostile.Outcome{}, nil }}
-
-// kinds returns all kinds.
+// kinds returns all kinds. Starts without hostile requests are measured at the beginning and before the reviews.
 func (g *hostileGround) kinds() []hostileKind {
-	var all []hostileKind
-	for _, job := range hostile.TrainJobs(hostileNamespace, "torch") {
-		all = append(all, hostileKind{job.Kind, dryly,
-			func(ctx context.Context, l hostile.Load) (hostile.Outcome, error) {
-				return g.dryRuns(ctx, l, job.JSON), nil
-			}})
+	quiet := hostileKind{way: quietly, name: "none"}
+	all := []hostileKind{quiet}
+	of := map[hostile.Size][]hostile.TrainJob{}
+	for _, size := range []hostile.Size{hostile.Small, hostile.Read, hostile.Full} {
+		of[size] = size.TrainJobs(hostileNamespace, "torch")
 	}
-	for _, t := range touchings {
-		all = append(all, hostileKind{t.name, really,
-			func(ctx context.Context, l hostile.Load) (hostile.Outcome, error) { return g.touch(ctx, l, t), nil }})
+	small, read, full := trainJobs(of[hostile.Small]), trainJobs(of[hostile.Read]), trainJobs(of[hostile.Full])
+	for _, name := range slices.Sorted(maps.Keys(small)) {
+		all = append(all, hostileKind{dryly, name, hostileRequests, g.dryRun(texts{small[name], read[name]})})
 	}
-	for _, name := range g.attack.kinds {
-		all = append(all, hostileKind{name, rawly,
-			func(ctx context.Context, l hostile.Load) (hostile.Outcome, error) { return g.attack.send(ctx, l, name) }})
+	for _, s := range storedKinds {
+		all = append(all, hostileKind{really, s.name, hostileRequests, func(ctx context.Context, n int) string {
+			return g.change(ctx, s, n)
+		}})
+	}
+	delete(full, fewBytes)
+	large := slices.Concat(slices.Collect(maps.Values(full))...)
+	all = append(all, hostileKind{fully, "each in turns", largeEach * len(large), g.dryRun(texts{usual: large})}, quiet)
+	read, full = reviews(of[hostile.Read]), reviews(of[hostile.Full])
+	for _, name := range slices.Sorted(maps.Keys(read)) {
+		all = append(all, hostileKind{rawly, name, hostileRequests, g.review(texts{read[name], full[name]})})
 	}
 	return all
 }
 
-// fullEach is how often each kind is sent as large as the API server accepts. It takes up to a minute of CPU for one.
-const fullEach = 5
+// fewBytes is the kind of all that are hostile without being large, in turns.
+const fewBytes = "few bytes"
 
-// dryRuns sends the creation of TrainJobs, in turns, as dry runs.
-func (g *hostileGround) dryRuns(ctx context.Context, l hostile.Load, jobs ...hostile.TrainJob) hostile.Outcome {
+// trainJobs returns hostile TrainJobs as JSON, by kind.
+func trainJobs(of []hostile.TrainJob) map[string][][]byte {
+	all := map[string][][]byte{}
+	for _, job := range of {
+		add(all, job.Kind, job.JSON)
+	}
+	return all
+}
+
+// reviews returns hostile reviews of TrainJobs and others as JSON, by kind.
+func reviews(of []hostile.TrainJob) map[string][][]byte {
+	all := map[string][][]byte{}
+	trusted := "system:serviceaccount:" + signalboxNamespace + ":signalbox"
+	for kind, text := range hostile.Reviews(of, trusted) {
+		add(all, strings.TrimSuffix(kind, ", changed"), text)
+	}
+	return all
+}
+
+func add(all map[string][][]byte, kind string, text []byte) {
+	if len(text) < 2000 {
+		kind = fewBytes
+	}
+	all[kind] = append(all[kind], text)
+}
+
+// texts are the bodies of requests of one kind.
+type texts struct{ usual, seldom [][]byte }
+
+// seldomEach is of how many requests one is of the seldom ones.
+const seldomEach = 100
+
+// of returns the nth body.
+func (t texts) of(n int) []byte {
+	if len(t.seldom) > 0 && n%seldomEach == seldomEach-1 {
+		return t.seldom[n/seldomEach%len(t.seldom)]
+	}
+	return t.usual[n%len(t.usual)]
+}
+
+// dryRun returns what sends the creation of TrainJobs as dry runs, by the hostile user.
+func (g *hostileGround) dryRun(t texts) func(context.Context, int) string {
 	url := g.host + "/apis/trainer.kubeflow.org/v1alpha1/namespaces/" + hostileNamespace + "/trainjobs?dryRun=All"
-	return l.Send(ctx, func(ctx context.Context, n int) string {
-		body := bytes.NewReader(jobs[n%len(jobs)].JSON)
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
-		if err != nil {
-			return err.Error()
-		}
-		request.Header.Set("Content-Type", runtime.ContentTypeJSON)
-		response, err := g.sender.Do(request)
-		if err != nil {
-			return "no answer"
-		}
-		defer response.Body.Close()
-		begin, err := io.ReadAll(io.LimitReader(response.Body, 64<<10))
-		if err == nil {
-			_, err = io.Copy(io.Discard, response.Body)
-		}
-		answer := strconv.Itoa(response.StatusCode)
-		if bytes.Contains(begin, []byte("failed calling webhook")) {
-			answer += " of a webhook"
-		}
-		if err != nil {
-			answer += ", cut"
-		}
-		return answer
-	})
+	return func(ctx context.Context, n int) string { return post(ctx, g.sender, url, t.of(n)) }
 }
 
-// touching are TrainJobs that a user creates and then changes again and again, so that the manager looks at them.
-type touching struct {
+// review returns what sends reviews to all paths of all managers, by all attackers' pods.
+func (g *hostileGround) review(t texts) func(context.Context, int) string {
+	return func(ctx context.Context, n int) string {
+		attacker := g.attackers[n%len(g.attackers)]
+		return post(ctx, attacker, g.managers.urls[n/len(g.attackers)%len(g.managers.urls)], t.of(n))
+	}
+}
+
+// post sends a body, and returns the answer in a few words.
+func post(ctx context.Context, by *http.Client, url string, body []byte) string {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return err.Error()
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := by.Do(request)
+	if err != nil {
+		return "no answer"
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	answer := strconv.Itoa(response.StatusCode)
+	if bytes.Contains(content, []byte("failed calling webhook")) {
+		answer += " of a webhook"
+	}
+	if err != nil {
+		answer += ", cut"
+	}
+	return answer
+}
+
+// storedKind is a TrainJob that a user creates and then changes again and again, so that the manager looks at it.
+type storedKind struct {
 	name string
-	// job returns a TrainJob, and patch how it is changed.
-	job   func(slot int) *api.TrainJob
-	patch func(slot int) map[string]any
+	// job returns one of storedJobs TrainJobs, and metadata is what a change adds to it.
+	job      func(n int) *api.TrainJob
+	metadata map[string]any
 }
 
-// slots is how many TrainJobs there are of a touching at a time.
-const slots = 20
-
-// manyJobs is a runtime of so many ReplicatedJobs.
 const (
-	manyJobs   = "many"
-	manyJobsOf = 16
+	storedJobs = 20
+	// manyJobs is a runtime of so many ReplicatedJobs.
+	manyJobs, manyJobsOf = "many", 16
 )
 
-var touchings = []touching{
+var neverExisted = []metav1.OwnerReference{{
+	APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "any", UID: "any", Controller: ptr.To(true)}}
+
+var storedKinds = []storedKind{
 	{
 		name: "owners that never existed",
-		// Of each four one has the owner from the beginning, and every other is in no queue.
-		job: func(slot int) *api.TrainJob {
-			job := hostileJob(fmt.Sprintf("owned-%d", slot), "torch")
-			if slot%2 == 0 {
+		// Of each four two have the owner from the beginning, and every other is in no queue.
+		job: func(n int) *api.TrainJob {
+			job := hostileJob(fmt.Sprintf("owned-%d", n), "torch")
+			if n%2 == 0 {
 				job.Labels = nil
 			}
-			if slot%4 < 2 {
-				job.OwnerReferences = []metav1.OwnerReference{madeUp(slot)}
+			if n%4 < 2 {
+				job.OwnerReferences = neverExisted
 			}
 			return job
 		},
-		patch: func(slot int) map[string]any {
-			return map[string]any{"ownerReferences": []metav1.OwnerReference{madeUp(slot)}}
-		},
+		metadata: map[string]any{"ownerReferences": neverExisted},
 	},
 	{
 		name: "names of many dashes",
 		// Of each four two are blocked for the length of their names, and the others run as long as there is quota.
-		job: func(slot int) *api.TrainJob {
-			dashes, of := []int{30, 16}[slot/2%2], []string{"torch", manyJobs}[slot%2]
-			job := hostileJob(strings.Repeat("a-", dashes)+strconv.Itoa(slot), of)
+		job: func(n int) *api.TrainJob {
+			dashes, of := []int{30, 16}[n/2%2], []string{"torch", manyJobs}[n%2]
+			job := hostileJob(strings.Repeat("a-", dashes)+strconv.Itoa(n), of)
 			job.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: "example.com/a",
 				TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{}}}
 			return job
 		},
-		patch: func(int) map[string]any { return map[string]any{} },
+		metadata: map[string]any{},
 	},
 }
 
@@ -160,121 +209,53 @@ func hostileJob(name, of string) *api.TrainJob {
 	return job
 }
 
-func madeUp(slot int) metav1.OwnerReference {
-	name := types.UID(fmt.Sprintf("any-%d", slot))
-	return metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: string(name), UID: name,
-		Controller: ptr.To(true)}
-}
-
-// touch creates TrainJobs and changes them. One that is gone is created again.
-func (g *hostileGround) touch(ctx context.Context, l hostile.Load, t touching) hostile.Outcome {
-	var mu sync.Mutex
-	there := map[int]bool{}
-	return l.Send(ctx, func(ctx context.Context, n int) string {
-		slot := n % slots
-		mu.Lock()
-		create := !there[slot]
-		there[slot] = true
-		mu.Unlock()
-		if create {
-			return answerOf("create", g.hostile.Create(ctx, t.job(slot)))
-		}
-		metadata := t.patch(slot)
-		metadata["annotations"] = map[string]string{"touched": strconv.Itoa(n)}
-		patch, err := json.Marshal(map[string]any{"metadata": metadata})
-		if err == nil {
-			err = g.hostile.Patch(ctx, t.job(slot), client.RawPatch(types.MergePatchType, patch))
-		}
-		if apierrors.IsNotFound(err) {
-			mu.Lock()
-			there[slot] = false
-			mu.Unlock()
-		}
-		return answerOf("patch", err)
-	})
-}
-
-func answerOf(verb string, err error) string {
-	if err == nil {
-		return verb + " accepted"
-	}
-	reason := string(apierrors.ReasonForError(err))
-	if strings.Contains(err.Error(), "failed calling webhook") {
-		reason = "failure of a webhook"
-	}
-	return verb + " " + reason
-}
-
-// attack is the pods without credentials that send reviews to the managers.
-type attack struct {
-	ground *hostileGround
-	pods   []string
-	kinds  []string
-	urls   []string
-}
-
-// attackPods is how many pods attack, on both nodes.
-const attackPods = 4
-
-// newAttack starts the pods.
-func newAttack(ctx context.Context, g *hostileGround) (*attack, error) {
-	a := &attack{ground: g}
-	for i := range attackPods {
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: attackers, Name: fmt.Sprintf("attacker-%d", i)},
-			Spec: corev1.PodSpec{
-				NodeName: fmt.Sprintf("node-%d", i%2+1), AutomountServiceAccountToken: ptr.To(false),
-				Containers: []corev1.Container{{Name: "attacker", Image: "signalbox.test/peer:1", ImagePullPolicy: corev1.PullNever,
-					Command: []string{"/peer", "attack", "--namespace", hostileNamespace, "--runtime", "torch", "--trusted",
-						"system:serviceaccount:" + signalboxNamespace + ":signalbox"}}},
-			},
-		}
-		if err := g.client.Create(ctx, pod); err != nil {
-			return nil, fmt.Errorf("an attacker's pod: %w", err)
-		}
-		a.pods = append(a.pods, pod.Name)
-		if err := g.until(ctx, pod.Name+" is ready", func() (bool, error) {
-			return a.ask(ctx, pod.Name, "/kinds", nil, &a.kinds) == nil, nil
-		}); err != nil {
-			return nil, err
-		}
-	}
-	slices.Sort(a.kinds)
-	var err error
-	a.urls, err = g.managers.urls(ctx)
-	return a, err
-}
-
-// ask sends a pod a request through the API server.
-func (a *attack) ask(ctx context.Context, pod, path string, query map[string]string, into any) error {
-	request := a.ground.pods.CoreV1().Pods(attackers).ProxyGet("http", pod, "8080", path, query)
-	data, err := request.DoRaw(ctx)
+// change changes a TrainJob, or creates it if it isn't there (any more).
+func (g *hostileGround) change(ctx context.Context, s storedKind, n int) string {
+	metadata := maps.Clone(s.metadata)
+	metadata["annotations"] = map[string]string{"changed": strconv.Itoa(n)}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
-		return fmt.Errorf("%s: %w", pod, err)
+		return err.Error()
 	}
-	return json.Unmarshal(data, into)
+	verb, job := "patch", s.job(n%storedJobs)
+	err = g.hostile.Patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		verb, err = "create", g.hostile.Create(ctx, job)
+	}
+	switch {
+	case err == nil:
+		return verb + " accepted"
+	case strings.Contains(err.Error(), "failed calling webhook"):
+		return verb + " failed in a webhook"
+	}
+	return verb + " " + string(apierrors.ReasonForError(err))
 }
 
-// send has all pods send their share of reviews of a kind to all paths of all managers in turns.
-func (a *attack) send(ctx context.Context, l hostile.Load, kind string) (all hostile.Outcome, err error) {
-	var pods sync.WaitGroup
-	var mu sync.Mutex
-	for i, pod := range a.pods {
-		pods.Go(func() {
-			var one hostile.Outcome
-			failed := a.ask(ctx, pod, "/attack", map[string]string{
-				"kind": kind, "requests": strconv.Itoa(shareOf(l.Requests, len(a.pods))),
-				"clients":  strconv.Itoa(shareOf(l.Clients, len(a.pods))),
-				"interval": (l.Interval * time.Duration(len(a.pods))).String(),
-				"urls":     strings.Join(slices.Concat(a.urls[i:], a.urls[:i]), " "),
-			}, &one)
-			mu.Lock()
-			defer mu.Unlock()
-			if all.Add(one); failed != nil {
-				err = failed
+// send sends the requests of a kind, as evenly as clients can that each wait for their answers, until all are sent or
+// it has taken three times as long as it should.
+func (k hostileKind) send(ctx context.Context, over time.Duration) (answers map[string]int, seconds float64) {
+	var (
+		clients sync.WaitGroup
+		next    atomic.Int64
+		mu      sync.Mutex
+	)
+	answers = map[string]int{}
+	began := time.Now()
+	for range hostileClients {
+		clients.Go(func() {
+			for {
+				n := int(next.Add(1) - 1)
+				if n >= k.requests || time.Since(began) > 3*over || ctx.Err() != nil {
+					return
+				}
+				time.Sleep(time.Until(began.Add(over * time.Duration(n) / time.Duration(k.requests))))
+				answer := k.request(ctx, n)
+				mu.Lock()
+				answers[answer]++
+				mu.Unlock()
 			}
 		})
 	}
-	pods.Wait()
-	return all, err
+	clients.Wait()
+	return answers, time.Since(began).Seconds()
 }

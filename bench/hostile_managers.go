@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -11,43 +9,38 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+// signalboxNamespace is where the managers run.
+const signalboxNamespace = "signalbox-system"
+
+// ofSignalbox are the labels of the chart's objects.
+var ofSignalbox = client.MatchingLabels{"app.kubernetes.io/name": "signalbox"}
 
 // managers are the pods of Signalbox.
 type managers struct {
 	client client.Client
-	pods   kubernetes.Interface
-	names  []string
-	// limit is the memory limit of each, port that of its webhooks.
+	// uids are those of the pods, and urls the paths of the webhooks at each.
+	uids, urls []string
+	// limit is the memory limit of each.
 	limit int64
-	port  int32
-	nodes []string
-	at    []string // their addresses
-	uids  []string
 }
 
 // managerUse is what the managers used during a measurement.
 type managerUse struct {
-	// WorkingSet is the most memory of one manager by its kubelet's statistics, which are up to ten seconds old, and
-	// Resident the peak of one process by its kernel.
-	WorkingSet int64 `json:"workingSetBytes"`
-	Resident   int64 `json:"residentBytes"`
-	// CPU is of all managers, in seconds.
-	CPU float64 `json:"cpuSeconds"`
+	// Peak is the most resident memory of one process, CPU that of all, in seconds.
+	Peak int64   `json:"peakBytes"`
+	CPU  float64 `json:"cpuSeconds"`
 	// Restarts are containers that were started again, and pods that were replaced.
 	Restarts int `json:"restarts"`
 }
 
-// findManagers returns the managers that run.
-func findManagers(ctx context.Context, c client.Client, pods kubernetes.Interface) (*managers, error) {
-	m := &managers{client: c, pods: pods}
+// findManagers returns the managers that run, which serve webhooks at the paths.
+func findManagers(ctx context.Context, c client.Client, paths []string) (*managers, error) {
+	m := &managers{client: c}
 	all, err := m.list(ctx)
 	if err != nil {
 		return nil, err
@@ -55,20 +48,19 @@ func findManagers(ctx context.Context, c client.Client, pods kubernetes.Interfac
 	for _, p := range all {
 		container := p.Spec.Containers[0]
 		m.limit = container.Resources.Limits.Memory().Value()
+		m.uids = append(m.uids, string(p.UID))
 		for _, port := range container.Ports {
-			if port.Name == "webhook" {
-				m.port = port.ContainerPort
+			for _, path := range paths {
+				if port.Name == "webhook" {
+					m.urls = append(m.urls, "https://"+net.JoinHostPort(p.Status.PodIP, strconv.Itoa(int(port.ContainerPort)))+path)
+				}
 			}
 		}
-		m.names, m.at = append(m.names, p.Name), append(m.at, p.Status.PodIP)
-		m.nodes, m.uids = append(m.nodes, p.Spec.NodeName), append(m.uids, string(p.UID))
 	}
-	if len(all) == 0 || m.limit == 0 || m.port == 0 {
-		return nil, fmt.Errorf("%d managers with a memory limit of %d and port %d: is this profile node?",
-			len(all), m.limit, m.port)
+	if len(m.urls) == 0 || m.limit == 0 {
+		return nil, fmt.Errorf("%d managers with a memory limit of %d and %d URLs of webhooks; is this profile node?",
+			len(all), m.limit, len(m.urls))
 	}
-	slices.Sort(m.nodes)
-	m.nodes = slices.Compact(m.nodes)
 	return m, nil
 }
 
@@ -78,67 +70,28 @@ func (m *managers) list(ctx context.Context) ([]corev1.Pod, error) {
 	return all.Items, err
 }
 
-// urls returns each path of the webhooks at each manager.
-func (m *managers) urls(ctx context.Context) ([]string, error) {
-	var mutating admissionregistrationv1.MutatingWebhookConfigurationList
-	var validating admissionregistrationv1.ValidatingWebhookConfigurationList
-	if err := errors.Join(m.client.List(ctx, &mutating, ofSignalbox), m.client.List(ctx, &validating, ofSignalbox)); err != nil {
-		return nil, err
-	}
-	var paths []string
-	for _, c := range mutating.Items {
-		for _, w := range c.Webhooks {
-			paths = append(paths, *w.ClientConfig.Service.Path)
-		}
-	}
-	for _, c := range validating.Items {
-		for _, w := range c.Webhooks {
-			paths = append(paths, *w.ClientConfig.Service.Path)
-		}
-	}
-	var urls []string
-	for _, path := range paths {
-		for _, at := range m.at {
-			urls = append(urls, "https://"+net.JoinHostPort(at, strconv.Itoa(int(m.port)))+path)
-		}
-	}
-	return urls, nil
-}
-
 // watch begins to measure what the managers use, until its result is called.
 func (m *managers) watch(ctx context.Context) (func() (managerUse, error), error) {
-	var use managerUse
 	before, err := m.restarts(ctx)
 	if err != nil {
 		return nil, err
 	}
-	began, err := m.processes(func(dir string) error { return os.WriteFile(filepath.Join(dir, "clear_refs"), []byte("5"), 0) })
+	// The peak is counted from here on (proc(5), clear_refs).
+	began, err := m.processes(func(dir string) error {
+		return os.WriteFile(filepath.Join(dir, "clear_refs"), []byte("5"), 0)
+	})
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	var polls sync.WaitGroup
-	var failed error
-	polls.Go(func() {
-		for ticks := time.NewTicker(time.Second); ctx.Err() == nil; <-ticks.C {
-			set, err := m.workingSet(ctx)
-			if err != nil && ctx.Err() == nil {
-				failed = err
-			}
-			use.WorkingSet = max(use.WorkingSet, set)
-		}
-	})
-	return func() (managerUse, error) {
-		stop()
-		polls.Wait()
-		after, err := m.restarts(context.WithoutCancel(ctx))
+	return func() (use managerUse, err error) {
+		after, err := m.restarts(ctx)
 		if err != nil {
 			return use, err
 		}
-		ended, err := m.processes(nil)
 		use.Restarts = after - before
-		use.CPU, use.Resident = ended.CPU-began.CPU, ended.Peak
-		return use, errors.Join(err, failed)
+		ended, err := m.processes(nil)
+		use.CPU, use.Peak = ended.CPU-began.CPU, ended.Peak
+		return use, err
 	}, nil
 }
 
@@ -146,7 +99,7 @@ func (m *managers) watch(ctx context.Context) (func() (managerUse, error), error
 func (m *managers) restarts(ctx context.Context) (n int, err error) {
 	all, err := m.list(ctx)
 	for _, p := range all {
-		if !slices.Contains(m.names, p.Name) {
+		if !slices.Contains(m.uids, string(p.UID)) {
 			n++
 		}
 		for _, s := range p.Status.ContainerStatuses {
@@ -154,36 +107,6 @@ func (m *managers) restarts(ctx context.Context) (n int, err error) {
 		}
 	}
 	return n, err
-}
-
-// workingSet returns the most memory that a manager uses, by the statistics of the kubelets.
-func (m *managers) workingSet(ctx context.Context) (most int64, err error) {
-	for _, node := range m.nodes {
-		data, err := m.pods.CoreV1().RESTClient().Get().
-			AbsPath("/api/v1/nodes", node, "proxy/stats/summary").DoRaw(ctx)
-		if err != nil {
-			return most, fmt.Errorf("statistics of %s: %w", node, err)
-		}
-		var summary struct {
-			Pods []struct {
-				PodRef     struct{ Namespace, Name string }
-				Containers []struct {
-					Memory struct{ WorkingSetBytes int64 }
-				}
-			}
-		}
-		if err := json.Unmarshal(data, &summary); err != nil {
-			return most, err
-		}
-		for _, p := range summary.Pods {
-			if p.PodRef.Namespace == signalboxNamespace {
-				for _, c := range p.Containers {
-					most = max(most, c.Memory.WorkingSetBytes)
-				}
-			}
-		}
-	}
-	return most, nil
 }
 
 // processes returns what the managers' processes have used, with the highest peak among them, after do was called with

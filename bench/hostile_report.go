@@ -6,24 +6,26 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/signalbox-dev/signalbox/test/hostile"
 )
 
-// mostTimes is how many times as long the p99 of starts may be with the webhooks as it is without.
+// mostTimes is how many times as long the p99 of starts may be as what it is compared with.
 const mostTimes = 2
 
 // hostileRow is what the page says of a kind.
 type hostileRow struct {
-	kind     string
-	way      hostileWay
-	measured []hostileMeasure // with the webhooks
-	// compared are without the webhooks; those without hostile requests, where the kind doesn't pass through the API
-	// server.
-	compared []hostileMeasure
+	way  hostileWay
+	kind string
+	// measured are with the webhooks. compared are without; those without hostile requests, where the API server doesn't
+	// handle them.
+	measured, compared []hostileMeasure
 }
 
 // rows returns the kinds in the order in which they were measured first.
 func (r *hostileRun) rows() []hostileRow {
 	var rows []hostileRow
+	var quiet []hostileMeasure
 	for _, m := range r.Measured {
 		at := slices.IndexFunc(rows, func(row hostileRow) bool { return row.kind == m.Kind && row.way == m.Way })
 		if at < 0 {
@@ -35,60 +37,44 @@ func (r *hostileRun) rows() []hostileRow {
 		} else {
 			rows[at].compared = append(rows[at].compared, m)
 		}
+		if m.Way == quietly {
+			quiet = append(quiet, m)
+		}
 	}
 	for i := range rows {
 		if rows[i].way == rawly {
-			rows[i].compared = r.quiet()
+			rows[i].compared = quiet
 		}
 	}
 	return rows
 }
 
-// quiet returns the measurements without hostile requests.
-func (r *hostileRun) quiet() []hostileMeasure {
-	var all []hostileMeasure
-	for _, m := range r.Measured {
-		if m.Way == quietly {
-			all = append(all, m)
-		}
-	}
-	return all
-}
-
-// quantilesOf returns a quantile of the starts of each measurement, sorted.
-func quantilesOf(all []hostileMeasure, share float64) []float64 {
+// medianOf returns the median of what was measured.
+func medianOf(all []hostileMeasure, value func(hostileMeasure) float64) float64 {
 	var each []float64
 	for _, m := range all {
-		each = append(each, quantile(m.StartMs, share))
+		each = append(each, value(m))
 	}
 	slices.Sort(each)
-	return each
+	return quantile(each, 0.5)
 }
 
-// times returns how many times as long the p99 is as what it is compared with, by the medians; 0 if there is nothing to
-// compare.
+func p50(m hostileMeasure) float64 { return quantile(m.StartMs, 0.5) }
+
+func p99(m hostileMeasure) float64 { return quantile(m.StartMs, 0.99) }
+
+// times returns how many times as long the p99 is as what it is compared with; 0 if it is compared with nothing.
 func (row hostileRow) times() float64 {
-	without := median(quantilesOf(row.compared, 0.99))
-	if without == 0 {
+	if len(row.compared) == 0 || len(row.measured) == 0 {
 		return 0
 	}
-	return median(quantilesOf(row.measured, 0.99)) / without
+	return medianOf(row.measured, p99) / medianOf(row.compared, p99)
 }
 
-// median of sorted values: of an even number, the mean of the two in the middle.
-func median(sorted []float64) float64 {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
-}
-
-// use returns the most that a manager used while a kind was sent, and all restarts.
+// use returns the most that the managers used while a kind was sent, and all restarts.
 func (row hostileRow) use() (most managerUse) {
 	for _, m := range row.measured {
-		most.WorkingSet = max(most.WorkingSet, m.Manager.WorkingSet)
-		most.Resident = max(most.Resident, m.Manager.Resident)
-		most.CPU = max(most.CPU, m.Manager.CPU)
+		most.Peak, most.CPU = max(most.Peak, m.Manager.Peak), max(most.CPU, m.Manager.CPU)
 		most.Restarts += m.Manager.Restarts
 	}
 	return most
@@ -99,17 +85,18 @@ func (row hostileRow) use() (most managerUse) {
 func (r *hostileRun) verdict() error {
 	var all []error
 	for _, row := range r.rows() {
+		bad := func(format string, args ...any) {
+			all = append(all, fmt.Errorf("%s, %s: %s", row.way, row.kind, fmt.Sprintf(format, args...)))
+		}
 		if times := row.times(); times > mostTimes {
-			all = append(all, fmt.Errorf("%s (%s): the p99 of starts is %.1f times as long, more than %d", row.kind, row.way,
-				times, mostTimes))
+			bad("the p99 of starts is %.1f times as long, more than %d", times, mostTimes)
 		}
 		use := row.use()
-		if use.WorkingSet >= r.Limit || use.Resident >= r.Limit {
-			all = append(all, fmt.Errorf("%s (%s): a manager uses %d MiB (resident %d), and its limit is %d", row.kind, row.way,
-				use.WorkingSet>>20, use.Resident>>20, r.Limit>>20))
+		if use.Peak >= r.Limit {
+			bad("a manager uses %d MiB, and its limit is %d", use.Peak>>20, r.Limit>>20)
 		}
 		if use.Restarts > 0 {
-			all = append(all, fmt.Errorf("%s (%s): %d restarts of managers", row.kind, row.way, use.Restarts))
+			bad("%d restarts of managers", use.Restarts)
 		}
 	}
 	return errors.Join(all...)
@@ -118,46 +105,31 @@ func (r *hostileRun) verdict() error {
 // markdown returns the page.
 func (r *hostileRun) markdown() string {
 	var b strings.Builder
-	rounds := 0
-	for _, m := range r.Measured {
-		rounds = max(rounds, m.Round+1)
-	}
-	fmt.Fprintf(&b, "# Hostile requests\n\n`make bench-hostile` makes this page (%s; profile `node`). While %d honest "+
-		"TrainJobs are submitted in %.0f s, %d clients send %d hostile requests of one kind, in the same time or as fast as "+
-		"they are answered. A start is from the request that creates a TrainJob to `suspend: false`. Times are medians of "+
-		"%d rounds, with the least and the greatest. They are compared with the same requests while the webhooks are "+
-		"unregistered; those of raw reviews with no hostile requests, measured %d times. Memory is the most of one manager "+
-		"in all rounds, its limit is %d MiB. CPU seconds are of both managers, in the worst round.\n\n",
-		r.Machine, r.Jobs, r.Seconds, r.Clients, r.Requests, rounds, len(r.quiet()), r.Limit>>20)
-	for _, w := range []struct {
-		way  hostileWay
-		what string
-	}{
-		{quietly, "Without hostile requests"},
-		{dryly, "Dry runs: a user creates a TrainJob"},
-		{fully, "Large dry runs: a user creates TrainJobs of 2.7 MB"},
-		{really, "TrainJobs: a user creates them, and changes them again and again"},
-		{rawly, "Reviews: pods without credentials send them to the port of the webhooks"},
-	} {
-		rows := slices.DeleteFunc(r.rows(), func(row hostileRow) bool { return row.way != w.way })
-		if len(rows) == 0 {
-			continue
+	fmt.Fprintf(&b, "# Hostile requests\n\n`make bench-hostile` makes this page (%s; profile `node`). An honest user "+
+		"submits %d TrainJobs in %.0f s. Meanwhile %d clients send hostile requests of one kind, evenly or as fast as they "+
+		"are answered: %d of each, and %d of each large TrainJob.\n\n", r.Machine, honestJobs, hostileTime.Seconds(),
+		hostileClients, hostileRequests, largeEach)
+	fmt.Fprintf(&b, "- **Dry runs** create TrainJobs of %s; one in %d has %s. **Large dry runs** create all of %s.\n"+
+		"- **TrainJobs** are created by the hostile user, and changed again and again.\n"+
+		"- **Reviews** come from %d pods without credentials, to all paths of all managers, with TrainJobs of %s; one in %d "+
+		"has %s. `groups`, `nesting` and `no end` have 1 to 3 MB each.\n"+
+		"- **Compared** is the p99 with the same requests while Signalbox's webhooks are unregistered. That of reviews is "+
+		"without hostile requests. A start is from the request that creates the TrainJob to `suspend: false`.\n"+
+		"- **Memory** is the peak of one manager's resident memory; its limit is %d MiB. CPU time is of all managers. Of "+
+		"several rounds, times are medians.\n"+
+		"- Kueue's webhooks for TrainJobs are removed: they decode them before Signalbox's is called.\n\n",
+		ofSize(hostile.Small), seldomEach, ofSize(hostile.Read), ofSize(hostile.Full), attackerPods, ofSize(hostile.Read),
+		seldomEach, ofSize(hostile.Full), r.Limit>>20)
+	b.WriteString("| requests | kind | start p50, ms | p99, ms | p99 compared, ms | times | memory, MiB | CPU, s | " +
+		"restarts | sent in, s | answers |\n| --- | --- |" + strings.Repeat(" --: |", 8) + " --- |\n")
+	refused := map[string]int{}
+	for _, row := range r.rows() {
+		row.write(&b)
+		for _, m := range row.measured {
+			addTo(refused, m.Refused)
 		}
-		fmt.Fprintf(&b, "## %s\n\n", w.what)
-		b.WriteString("| kind | start p50, ms | p99, ms | p99 compared, ms | times | working set, MiB | resident, MiB | " +
-			"CPU, s | restarts | sent in, s | answers |\n|" + " --- |" + strings.Repeat(" --: |", 9) + " --- |\n")
-		for _, row := range rows {
-			row.write(&b)
-		}
-		b.WriteString("\n")
 	}
-	refused, faults := map[string]int{}, map[string]int{}
-	for _, m := range r.Measured {
-		addTo(refused, m.Refused)
-		addTo(faults, m.Faults)
-	}
-	fmt.Fprintf(&b, "Creations of honest TrainJobs that were refused and tried again: %s. Faults: %s.\n\n",
-		counts(refused), counts(faults))
+	fmt.Fprintf(&b, "\nCreations of honest TrainJobs that were refused and tried again: %s.\n\n", counts(refused))
 	if err := r.verdict(); err != nil {
 		fmt.Fprintf(&b, "**Not reached:**\n\n- %s\n", strings.ReplaceAll(err.Error(), "\n", "\n- "))
 	} else {
@@ -167,30 +139,22 @@ func (r *hostileRun) markdown() string {
 	return b.String()
 }
 
+func ofSize(s hostile.Size) string { return fmt.Sprintf("at most %d kB", s.Bytes/1000) }
+
 // write adds the row to a page.
 func (row hostileRow) write(b *strings.Builder) {
-	use := row.use()
-	compared, times, seconds := "", "", []float64{}
-	if len(row.compared) > 0 {
-		compared, times = spread(quantilesOf(row.compared, 0.99)), fmt.Sprintf("%.2f", row.times())
+	use, compared, times := row.use(), "", ""
+	if row.times() > 0 {
+		compared, times = fmt.Sprintf("%.0f", medianOf(row.compared, p99)), fmt.Sprintf("%.2f", row.times())
 	}
 	answers := map[string]int{}
 	for _, m := range row.measured {
-		addTo(answers, m.Hostile.Answers)
-		seconds = append(seconds, m.Hostile.Seconds)
+		addTo(answers, m.Answers)
 	}
-	slices.Sort(seconds)
-	fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %d | %d | %.1f | %d | %.0f | %s |\n", row.kind,
-		spread(quantilesOf(row.measured, 0.5)), spread(quantilesOf(row.measured, 0.99)), compared, times,
-		use.WorkingSet>>20, use.Resident>>20, use.CPU, use.Restarts, median(seconds), counts(answers))
-}
-
-// spread returns the median of sorted values, with the least and the greatest.
-func spread(sorted []float64) string {
-	if len(sorted) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%.0f (%.0f–%.0f)", median(sorted), sorted[0], sorted[len(sorted)-1])
+	seconds := medianOf(row.measured, func(m hostileMeasure) float64 { return m.Seconds })
+	fmt.Fprintf(b, "| %s | %s | %.0f | %.0f | %s | %s | %d | %.1f | %d | %.0f | %s |\n", row.way, row.kind,
+		medianOf(row.measured, p50), medianOf(row.measured, p99), compared, times, use.Peak>>20, use.CPU, use.Restarts,
+		seconds, counts(answers))
 }
 
 func addTo(all, some map[string]int) {

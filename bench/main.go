@@ -163,10 +163,6 @@ func hostileCommand() *cobra.Command {
 	clusterFlag(c, &o.cluster)
 	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
 	c.Flags().StringVar(&o.only, "only", "", "regular expression of the kinds to measure, such as ^dry; all by default")
-	c.Flags().IntVar(&o.jobs, "jobs", 100, "honest TrainJobs of each measurement")
-	c.Flags().IntVar(&o.requests, "requests", 1000, "hostile requests of each measurement")
-	c.Flags().IntVar(&o.clients, "clients", 8, "clients that send them, each one after the other")
-	c.Flags().DurationVar(&o.over, "over", 40*time.Second, "time over which both are sent")
 	c.Flags().IntVar(&o.rounds, "rounds", 3, "rounds, in each of which each kind is measured")
 	return c
 }

@@ -23,17 +23,9 @@ var (
 	Full = Size{Bytes: 2_700_000, Elements: math.MaxInt}
 	// Read is as large as Signalbox decodes by its default limits.
 	Read = Size{Bytes: 700_000, Elements: 10_000}
-	// Small is what the API server answers within a second, without any webhook.
-	Small = Size{Bytes: 128_000, Elements: 10_000}
+	// Small costs the API server itself little, without any webhook.
+	Small = Size{Bytes: 12_000, Elements: 500}
 )
-
-// Name returns the name of a request of a kind, with its size if that is large.
-func Name(kind string, text []byte) string {
-	if len(text) < 10_000 {
-		return kind
-	}
-	return fmt.Sprintf("%s, %d kB", kind, (len(text)+500)/1000)
-}
 
 // TrainJob is a TrainJob that a user sends.
 type TrainJob struct {
@@ -60,7 +52,7 @@ func (s Size) TrainJobs(namespace, runtime string) []TrainJob {
 		"members":   {"", podTemplate(`"metadata":{"labels":` + members(s.Bytes/12) + `}`)},
 		"entries":   {"", `"runtimePatches":` + many(`{"manager":""}`)},
 		"labels":    {`"labels":` + members(s.Bytes/27), ""},
-		"owners":    {`"ownerReferences":` + many(ownerOf(false)), ""},
+		"owners":    {`"ownerReferences":` + list(ownerOf(false), min(s.Bytes/135, s.Elements)), ""},
 		"owner":     {`"ownerReferences":[` + ownerOf(true) + `]`, ""},
 		"a pin":     {`"annotations":{"signalbox.dev/runtime":"` + bomb(s.Bytes*unfolds) + `"}`, ""},
 		"dashes":    {`"name":"` + strings.Repeat("a-", 31) + `a"`, podSpec(`"volumes":[]`)},
