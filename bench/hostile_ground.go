@@ -34,7 +34,7 @@ import (
 )
 
 const (
-	// hostileNamespace is where the hostile user may write TrainJobs, and where pods without credentials run.
+	// hostileNamespace is where the hostile user may write TrainJobs.
 	hostileNamespace = "hostile"
 	hostileUser      = "hostile"
 )
@@ -148,7 +148,7 @@ const attackerPods = 4
 // addAttacker starts a pod without credentials that passes on what a client sends.
 func (g *hostileGround) addAttacker(ctx context.Context, n int) error {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: hostileNamespace, Name: fmt.Sprintf("attacker-%d", n)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("attacker-%d", n)},
 		Spec: corev1.PodSpec{
 			NodeName: fmt.Sprintf("node-%d", n%2+1), AutomountServiceAccountToken: ptr.To(false),
 			Containers: []corev1.Container{{Name: "relay", Image: "signalbox.test/peer:1", ImagePullPolicy: corev1.PullNever,

@@ -106,9 +106,9 @@ func (r *hostileRun) verdict() error {
 func (r *hostileRun) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Hostile requests\n\n`make bench-hostile` makes this page (%s; profile `node`). An honest user "+
-		"submits %d TrainJobs in %.0f s. Meanwhile %d clients send hostile requests of one kind, evenly or as fast as they "+
-		"are answered: %d of each, and %d of each large TrainJob.\n\n", r.Machine, honestJobs, hostileTime.Seconds(),
-		hostileClients, hostileRequests, largeEach)
+		"submits %d TrainJobs in %.0f s. Meanwhile %d clients send hostile requests of one kind, evenly or as fast as "+
+		"they are answered, for at most a minute: %d of each, and %d of each large TrainJob.\n\n", r.Machine, honestJobs,
+		hostileTime.Seconds(), hostileClients, hostileRequests, largeEach)
 	fmt.Fprintf(&b, "- **Dry runs** create TrainJobs of %s; one in %d has %s. **Large dry runs** create all of %s.\n"+
 		"- **TrainJobs** are created by the hostile user, and changed again and again.\n"+
 		"- **Reviews** come from %d pods without credentials, to all paths of all managers, with TrainJobs of %s; one in %d "+

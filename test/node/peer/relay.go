@@ -22,6 +22,10 @@ func relay(ctx context.Context, listen string) error {
 }
 
 func join(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodConnect {
+		http.Error(w, "only CONNECT is served", http.StatusMethodNotAllowed)
+		return
+	}
 	to, err := net.Dial("tcp", r.Host)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
