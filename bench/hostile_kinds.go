@@ -59,7 +59,7 @@ func (g *hostileGround) kinds() []hostileKind {
 	}
 	small, read, full := trainJobs(of[hostile.Small]), trainJobs(of[hostile.Read]), trainJobs(of[hostile.Full])
 	for _, name := range slices.Sorted(maps.Keys(small)) {
-		all = append(all, hostileKind{dryly, name, hostileRequests, g.dryRun(texts{small[name], read[name]})})
+		all = append(all, hostileKind{dryly, name, hostileRequests, g.dryRun(texts{small[name], read[name], 100})})
 	}
 	for _, s := range storedKinds {
 		all = append(all, hostileKind{really, s.name, hostileRequests, func(ctx context.Context, n int) string {
@@ -69,9 +69,10 @@ func (g *hostileGround) kinds() []hostileKind {
 	delete(full, fewBytes)
 	large := slices.Concat(slices.Collect(maps.Values(full))...)
 	all = append(all, hostileKind{fully, "each in turns", largeEach * len(large), g.dryRun(texts{usual: large})}, quiet)
-	read, full = reviews(of[hostile.Read]), reviews(of[hostile.Full])
-	for _, name := range slices.Sorted(maps.Keys(read)) {
-		all = append(all, hostileKind{rawly, name, hostileRequests, g.review(texts{read[name], full[name]})})
+	small, read, full = reviews(of[hostile.Small]), reviews(of[hostile.Read]), reviews(of[hostile.Full])
+	for _, name := range slices.Sorted(maps.Keys(small)) {
+		large := slices.Concat(read[name], full[name])
+		all = append(all, hostileKind{rawly, name, hostileRequests, g.review(texts{small[name], large, 10})})
 	}
 	return all
 }
@@ -106,15 +107,16 @@ func add(all map[string][][]byte, kind string, text []byte) {
 }
 
 // texts are the bodies of requests of one kind.
-type texts struct{ usual, seldom [][]byte }
-
-// seldomEach is of how many requests one is of the seldom ones.
-const seldomEach = 100
+type texts struct {
+	usual, seldom [][]byte
+	// each is of how many requests one is of the seldom ones.
+	each int
+}
 
 // of returns the nth body.
 func (t texts) of(n int) []byte {
-	if len(t.seldom) > 0 && n%seldomEach == seldomEach-1 {
-		return t.seldom[n/seldomEach%len(t.seldom)]
+	if len(t.seldom) > 0 && n%t.each == t.each-1 {
+		return t.seldom[n/t.each%len(t.seldom)]
 	}
 	return t.usual[n%len(t.usual)]
 }

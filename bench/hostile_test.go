@@ -19,6 +19,7 @@ func TestHostileVerdict(t *testing.T) {
 			{Way: dryly, Kind: "a", StartMs: starts(200), Manager: managerUse{Peak: 600 << 20, Restarts: 1}},
 			{Way: fully, Kind: "b", Registered: true, StartMs: starts(900)},
 			{Way: rawly, Kind: "a", Registered: true, StartMs: starts(190)},
+			{Way: rawly, Kind: "a", StartMs: starts(100)},
 		}}
 	}
 	for _, test := range []struct {
@@ -31,8 +32,6 @@ func TestHostileVerdict(t *testing.T) {
 			"dry runs, a: the p99 of starts is 2.0 times"},
 		{"two of a hundred starts are slower", func(all []hostileMeasure) { copy(all[4].StartMs[98:], []float64{300, 300}) },
 			"reviews, a: the p99 of starts is 3.0 times"},
-		{"reviews are compared with no requests", func(all []hostileMeasure) { all[0].StartMs = starts(90) },
-			"reviews, a: the p99 of starts is 2.1 times"},
 		{"a manager is at its limit", func(all []hostileMeasure) { all[3].Manager.Peak = 512 << 20 },
 			"large dry runs, b: a manager uses 512 MiB"},
 		{"a manager was restarted", func(all []hostileMeasure) { all[0].Manager.Restarts = 1 },
@@ -55,8 +54,8 @@ func TestHostileVerdict(t *testing.T) {
 func TestHostileTurns(t *testing.T) {
 	kinds := []hostileKind{{way: quietly}, {way: dryly}, {way: really}, {way: fully}, {way: rawly}}
 	for round, want := range []string{
-		"no requests true, dry runs false, dry runs true, TrainJobs true, TrainJobs false, large dry runs true, reviews true",
-		"no requests true, dry runs true, dry runs false, TrainJobs false, TrainJobs true, large dry runs true, reviews true",
+		"no requests true, dry runs false, dry runs true, TrainJobs true, TrainJobs false, large dry runs true, reviews true, reviews false",
+		"no requests true, dry runs true, dry runs false, TrainJobs false, TrainJobs true, large dry runs true, reviews false, reviews true",
 	} {
 		var got []string
 		for _, turn := range inRound(kinds, round) {
@@ -85,7 +84,7 @@ func TestHostileTexts(t *testing.T) {
 	}
 	seldom := [][]byte{[]byte("a"), []byte("b")}
 	for n, want := range map[int]string{0: "u", 98: "u", 99: "a", 100: "u", 199: "b", 299: "a"} {
-		if got := (texts{[][]byte{[]byte("u")}, seldom}).of(n); string(got) != want {
+		if got := (texts{[][]byte{[]byte("u")}, seldom, 100}).of(n); string(got) != want {
 			t.Errorf("request %d has body %s, want %s", n, got, want)
 		}
 	}

@@ -24,7 +24,7 @@ var (
 	// Read is as large as Signalbox decodes by its default limits.
 	Read = Size{Bytes: 700_000, Elements: 10_000}
 	// Small costs the API server itself little, without any webhook.
-	Small = Size{Bytes: 12_000, Elements: 500}
+	Small = Size{Bytes: 12_000, Elements: 1_000}
 )
 
 // TrainJob is a TrainJob that a user sends.
