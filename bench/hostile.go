@@ -13,7 +13,7 @@ const (
 	// honestJobs are submitted by an honest user, and hostileRequests of one kind sent by hostileClients, both over
 	// hostileTime.
 	honestJobs, hostileRequests, hostileClients = 100, 1000, 8
-	hostileTime                                 = 16 * time.Second
+	hostileTime                                 = 15 * time.Second
 )
 
 // hostileOptions are what is measured with hostile requests, and where.

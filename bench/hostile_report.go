@@ -102,10 +102,11 @@ func (r *hostileRun) markdown() string {
 		"submits %d TrainJobs in %.0f s. Meanwhile %d clients send hostile requests of one kind, evenly or as fast as "+
 		"they are answered, for at most a minute: %d of each, and %d of each large TrainJob.\n\n", r.Machine, honestJobs,
 		hostileTime.Seconds(), hostileClients, hostileRequests, largeEach)
-	fmt.Fprintf(&b, "- **Dry runs** create TrainJobs of %s; one in 100 has %s. **Large dry runs** create all of %s.\n"+
+	fmt.Fprintf(&b, "- **Dry runs** create TrainJobs of %s; one in 100 has %s and 2,000 list elements.\n"+
+		"- **Large dry runs** create all of %s.\n"+
 		"- **TrainJobs** are created by the hostile user, and changed again and again.\n"+
-		"- **Reviews** come from %d pods without credentials, to all paths of all managers, with TrainJobs of the same sizes; "+
-		"one in 10 is large, of which a third has %s. `groups`, `nesting` and `no end` have 1 to 3 MB each.\n"+
+		"- **Reviews** come from %d pods without credentials, to all paths of all managers, with TrainJobs of the same "+
+		"sizes; one in 10 is large, of which a third has %s. `groups`, `nesting` and `no end` have 1 to 3 MB each.\n"+
 		"- **Compared** is the p99 with the same requests while Signalbox's webhooks are unregistered. A start is from the "+
 		"request that creates the TrainJob to `suspend: false`.\n"+
 		"- **Memory** is the peak of one manager's resident memory; its limit is %d MiB. CPU time is of all managers. Of "+
