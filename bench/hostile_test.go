@@ -54,9 +54,9 @@ func TestHostileVerdict(t *testing.T) {
 func TestHostileTurns(t *testing.T) {
 	kinds := []hostileKind{{way: quietly}, {way: dryly}, {way: really}, {way: fully}, {way: rawly}}
 	for round, want := range []string{
-		"no requests true, dry runs false, dry runs true, TrainJobs true, TrainJobs false, large dry runs true, "+
+		"no requests true, dry runs false, dry runs true, TrainJobs true, TrainJobs false, large dry runs true, " +
 			"reviews true, reviews false",
-		"no requests true, dry runs true, dry runs false, TrainJobs false, TrainJobs true, large dry runs true, "+
+		"no requests true, dry runs true, dry runs false, TrainJobs false, TrainJobs true, large dry runs true, " +
 			"reviews false, reviews true",
 	} {
 		var got []string
