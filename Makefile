@@ -329,6 +329,13 @@ bench-large: cluster-tool ## Measure TrainJobs of thousands of pods, with topolo
 	@go build -C bench -o $(BIN)/bench .
 	@$(BIN)/cluster run --profile bundled $(RELEASES) -- $(BIN)/bench large --out $(CURDIR)/bench/results
 
+.PHONY: bench-hostile
+bench-hostile: ROUNDS = 3
+bench-hostile: cluster-tool ## Measure, on real nodes, the starts of honest TrainJobs while hostile requests of each kind are sent, and the managers' memory (Linux, root); ROUNDS, ONLY=regexp for some kinds
+	@echo "Building the benchmarks."
+	@go build -C bench -o $(BIN)/bench .
+	@$(BIN)/cluster run --profile node -- $(BIN)/bench hostile --out $(CURDIR)/bench/results --rounds $(ROUNDS) $(if $(ONLY),--only '$(ONLY)')
+
 .PHONY: bench-compare
 bench-compare: go ## Name what got worse from page BEFORE_PAGE to AFTER_PAGE (JSON of bench/results) by more than noise
 	@test -n "$(BEFORE_PAGE)" && test -n "$(AFTER_PAGE)" || { echo "Name two pages: make bench-compare BEFORE_PAGE=bench/results/A.json AFTER_PAGE=bench/results/B.json"; exit 1; }
