@@ -21,6 +21,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -90,53 +91,52 @@ func newHostileUsers(ctx context.Context, honest *chaos, seed uint64) *hostileUs
 func (h *hostileUsers) actUntil(ctx context.Context, end time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, end.Add(20*time.Second))
 	defer cancel()
+	acting, stop := context.WithDeadline(ctx, end) // the last requests are answered later
+	defer stop()
 	var all sync.WaitGroup
 	for _, u := range h.users {
 		all.Go(func() {
-			for time.Now().Before(end) {
-				u.act(ctx)
-				time.Sleep(time.Duration(100+u.random.IntN(400)) * time.Millisecond)
-			}
+			wait.JitterUntilWithContext(acting, func(context.Context) { u.act(ctx) }, 100*time.Millisecond, 4, true)
 		})
 	}
-	all.Go(func() { h.sendLargeUntil(ctx, end) })
+	all.Go(func() { h.sendLarge(ctx, acting) })
 	all.Wait()
 }
 
-// sendLargeUntil sends dry runs, and reviews past the API server, that cost more than their bytes.
-func (h *hostileUsers) sendLargeUntil(ctx context.Context, end time.Time) {
+// sendLarge sends dry runs, and reviews past the API server, that cost more than their bytes, as long as it acts.
+func (h *hostileUsers) sendLarge(ctx, acting context.Context) {
 	defer ginkgo.GinkgoRecover()
 	submitter := config(cluster.kubeconfig("user"))
 	by, err := rest.HTTPClientFor(submitter)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	anybody, trainJobs := strangers(), hostile.TrainJobs(h.own.namespace, "short")
-	reviews := hostile.Reviews(trainJobs, "signalbox")
+	reviews, i := hostile.Reviews(trainJobs, "signalbox"), -1
 	at := submitter.Host + "/apis/trainer.kubeflow.org/v1alpha1/namespaces/" + h.own.namespace + "/trainjobs?dryRun=All"
-	for i := 0; time.Now().Before(end); i++ {
+	wait.UntilWithContext(acting, func(context.Context) {
+		i++
 		job, url := trainJobs[i%len(trainJobs)], h.webhooks[i%len(h.webhooks)]
 		_, refused := post(ctx, by, at, job.JSON)
 		_, unanswered := post(ctx, anybody, url, reviews[job.Kind])
 		h.requests.Add(2)
 		ginkgo.GinkgoLogr.Info("large requests", "of", job.Kind, "errors", errors.Join(refused, unanswered))
-		time.Sleep(2 * time.Second)
-	}
+	}, 2*time.Second)
 }
 
-// watchQuota looks at how many GPUs the pods use that Kueue has admitted.
+// watchQuota looks, a few times a second, at how many GPUs the pods use that Kueue has admitted.
 func (h *hostileUsers) watchQuota(ctx context.Context) {
 	running := client.MatchingFieldsSelector{
 		Selector: fields.ParseSelectorOrDie("status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!=")}
-	for ; ctx.Err() == nil; time.Sleep(300 * time.Millisecond) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		var pods corev1.PodList
 		if err := admin.List(ctx, &pods, client.HasLabels{kueueconstants.PodSetLabel}, running); err != nil {
-			continue // the API server is down
+			return // the API server is down
 		}
 		all := gpusOf(pods.Items)
 		honest := gpusOf(slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.Namespace == h.own.namespace }))
 		if all > honestQuota+hostileQuota || honest > honestQuota {
-			h.over.Store(ptr.To(fmt.Sprintf("%d GPUs were in use, %d of them by the honest users' quota", all, honest)))
+			h.over.Store(ptr.To(fmt.Sprintf("%d GPUs were in use, %d of them in the honest users' namespace", all, honest)))
 		}
-	}
+	}, 300*time.Millisecond)
 }
 
 // act sends a request or two.
