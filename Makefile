@@ -235,7 +235,7 @@ run-node:
 SECONDS ?= 60
 SEED ?= 1
 .PHONY: chaos
-chaos: cluster-tool ## Kill components, cut and stall their connections, at random for SECONDS while TrainJobs of all kinds preempt each other; SEED repeats the faults, GANGS=1 puts pods into gangs
+chaos: cluster-tool ## Kill components, cut and stall their connections, at random for SECONDS while TrainJobs of all kinds preempt each other and hostile users send requests; SEED repeats the faults, GANGS=1 puts pods into gangs
 	@echo "Building the end-to-end suite."
 	go test -c -o $(BIN)/e2e.test ./test/e2e
 	SIGNALBOX_CHAOS_SECONDS=$(SECONDS) SIGNALBOX_CHAOS_SEED=$(SEED) SIGNALBOX_CHAOS_GANGS=$(GANGS) $(BIN)/cluster run --relayed --profile $(PROFILE) $(RELEASES) -- \
@@ -328,6 +328,13 @@ bench-large: cluster-tool ## Measure TrainJobs of thousands of pods, with topolo
 	@echo "Building the benchmarks."
 	@go build -C bench -o $(BIN)/bench .
 	@$(BIN)/cluster run --profile bundled $(RELEASES) -- $(BIN)/bench large --out $(CURDIR)/bench/results
+
+.PHONY: bench-hostile
+bench-hostile: ROUNDS = 3
+bench-hostile: cluster-tool ## Measure, on real nodes, the starts of honest TrainJobs while hostile requests of each kind are sent, and the managers' memory (Linux, root); ROUNDS, ONLY=regexp for some kinds
+	@echo "Building the benchmarks."
+	@go build -C bench -o $(BIN)/bench .
+	@$(BIN)/cluster run --profile node -- $(BIN)/bench hostile --out $(CURDIR)/bench/results --rounds $(ROUNDS) $(if $(ONLY),--only '$(ONLY)')
 
 .PHONY: bench-compare
 bench-compare: go ## Name what got worse from page BEFORE_PAGE to AFTER_PAGE (JSON of bench/results) by more than noise

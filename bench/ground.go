@@ -136,9 +136,10 @@ func (g *ground) addNode(
 		gpu:                 resource.MustParse("8"),
 	}
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
-		Spec:       corev1.NodeSpec{Taints: taints},
-		Status:     corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels,
+			Annotations: map[string]string{"kwok.x-k8s.io/node": "fake"}}, // which KWOK looks for beside real nodes
+		Spec:   corev1.NodeSpec{Taints: taints},
+		Status: corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
 	}
 	if err := g.client.Create(ctx, node); err != nil {
 		return fmt.Errorf("node %s: %w", name, err)

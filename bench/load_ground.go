@@ -121,7 +121,10 @@ func atOnce(n int, do func(int) error) error {
 }
 
 // clear deletes all n TrainJobs, and waits until nothing of them is left.
-func (g *ground) clear(ctx context.Context, n int) error {
+func (g *ground) clear(ctx context.Context, n int) error { return g.clearIn(ctx, namespace, n) }
+
+// clearIn does so in any namespace.
+func (g *ground) clearIn(ctx context.Context, namespace string, n int) error {
 	g.allow(n)
 	var all api.TrainJobList
 	if err := g.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {

@@ -31,7 +31,7 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
 	}
-	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), stormCommand(), largeCommand(),
+	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), stormCommand(), largeCommand(), hostileCommand(),
 		reportCommand(), compareCommand(), traceCommand())
 	return root
 }
@@ -147,6 +147,23 @@ func largeCommand() *cobra.Command {
 	clusterFlag(c, &dir)
 	c.Flags().StringVar(&only, "only", "", "part of the names of the shapes to measure; all by default")
 	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
+	return c
+}
+
+func hostileCommand() *cobra.Command {
+	var o hostileOptions
+	var out string
+	c := &cobra.Command{
+		Use: "hostile", Short: "Measure starts on real nodes while hostile requests are sent", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.out = filepath.Join(out, time.Now().Format(time.DateOnly)+"-hostile")
+			return hostileBench(cmd.Context(), o)
+		},
+	}
+	clusterFlag(c, &o.cluster)
+	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
+	c.Flags().StringVar(&o.only, "only", "", "regular expression of the kinds to measure, such as ^dry; all by default")
+	c.Flags().IntVar(&o.rounds, "rounds", 3, "rounds, in each of which each kind is measured")
 	return c
 }
 

@@ -35,38 +35,44 @@ const ticks = 100
 func usages(cluster string) (map[string]usage, error) {
 	all := map[string]usage{}
 	return all, processes(cluster, func(name, pid string, _ []string) error {
-		stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
-		if err != nil {
-			return err
-		}
-		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
-		if err != nil {
-			return err
-		}
-		_, after, _ := strings.Cut(string(stat), ") ")
-		fields := strings.Fields(after) // from the third field of proc(5) on
-		if len(fields) < 13 {
-			return fmt.Errorf("/proc/%s/stat: %q", pid, stat)
-		}
-		user, err := strconv.ParseFloat(fields[11], 64)
-		if err != nil {
-			return err
-		}
-		system, err := strconv.ParseFloat(fields[12], 64)
-		if err != nil {
-			return err
-		}
-		u := usage{CPU: (user + system) / ticks}
-		if m := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(status); m != nil {
-			kib, err := strconv.ParseInt(string(m[1]), 10, 64)
-			if err != nil {
-				return err
-			}
-			u.Peak = kib << 10
-		}
+		u, err := usageOf(pid)
 		all[name] = u
-		return nil
+		return err
 	})
+}
+
+// usageOf reads what a process has used since it was started.
+func usageOf(pid string) (u usage, err error) {
+	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	if err != nil {
+		return u, err
+	}
+	status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
+	if err != nil {
+		return u, err
+	}
+	_, after, _ := strings.Cut(string(stat), ") ")
+	fields := strings.Fields(after) // from the third field of proc(5) on
+	if len(fields) < 13 {
+		return u, fmt.Errorf("/proc/%s/stat: %q", pid, stat)
+	}
+	user, err := strconv.ParseFloat(fields[11], 64)
+	if err != nil {
+		return u, err
+	}
+	system, err := strconv.ParseFloat(fields[12], 64)
+	if err != nil {
+		return u, err
+	}
+	u.CPU = (user + system) / ticks
+	if m := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(status); m != nil {
+		kib, err := strconv.ParseInt(string(m[1]), 10, 64)
+		if err != nil {
+			return u, err
+		}
+		u.Peak = kib << 10
+	}
+	return u, nil
 }
 
 var suffix = regexp.MustCompile(`-(cover|upgraded|[0-9a-f]{12})$`)

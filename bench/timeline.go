@@ -231,6 +231,13 @@ func (t *timeline) countOf(prefix string, m moment) int {
 	return n
 }
 
+// at returns when a TrainJob came to a moment; the zero time if it hasn't.
+func (t *timeline) at(job string, m moment) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.jobs[job][m]
+}
+
 // those returns the names of those that have a prefix, have come to a moment, and not to another.
 func (t *timeline) those(prefix string, to, not moment) []string {
 	t.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -210,5 +211,48 @@ func TestEndWhileAway(t *testing.T) {
 				t.Error("nothing runs, and the end isn't written")
 			}
 		})
+	}
+}
+
+// TestEndNotWrittenOfStopped holds what becomes of the quota of a TrainJob that is suspended when the end of its JobSet
+// isn't written: it is free, unless the Trainer restarts the TrainJob.
+func TestEndNotWrittenOfStopped(t *testing.T) {
+	for name, c := range map[string]struct {
+		stop func(*api.TrainJob, *jobset.JobSet)
+		free bool
+	}{
+		"suspended": {func(*api.TrainJob, *jobset.JobSet) {}, true},
+		"out of its queue": {func(job *api.TrainJob, _ *jobset.JobSet) {
+			delete(job.Labels, constants.QueueLabel)
+		}, true},
+		"restarted after a loss": {func(job *api.TrainJob, js *jobset.JobSet) {
+			job.Status.Lost = &api.Loss{JobSet: js.UID, Restarting: true}
+		}, false},
+	} {
+		for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+			t.Run(name+" beside "+d.Name(), func(t *testing.T) {
+				h := newHarness(t, d)
+				h.run()
+				js := h.build("job")
+				js.Status.Conditions = []metav1.Condition{{Type: string(jobset.JobSetFailed), Status: metav1.ConditionTrue,
+					Reason: "R", LastTransitionTime: metav1.NewTime(h.clock.Now())}}
+				h.updateStatus(js)
+				job := h.trainJob("job")
+				job.Spec.Suspend = ptr.To(true)
+				c.stop(job, js)
+				status := job.Status
+				h.update(job)
+				job.Status = status
+				h.updateStatus(job)
+				for range 4 {
+					h.reconcile("job")
+					h.clock.Step(30 * time.Second)
+				}
+				free := len(h.workloads()) == 0 || workloadfinish.IsFinished(h.workload())
+				if free != c.free {
+					t.Errorf("its quota is free: %t, want %t", free, c.free)
+				}
+			})
+		}
 	}
 }

@@ -105,6 +105,23 @@ func TestAnotherTrainer(t *testing.T) {
 	}
 }
 
+// TestMigrationRejected holds that quota isn't held by a TrainJob of which the API server rejects what its start waits
+// for.
+func TestMigrationRejected(t *testing.T) {
+	h := newHarness(t, overrides.Kubeflow21)
+	h.run()
+	h.start(overrides.Bundled)
+	h.reconcile("job")
+	h.fail["patch TrainJob"] = invalid
+	for range 6 {
+		h.reconcile("job")
+		h.clock.Step(20 * time.Second)
+	}
+	if got := h.blocked("job"); got != integration.ReasonStartRejected {
+		t.Errorf("blocked %q, want %q", got, integration.ReasonStartRejected)
+	}
+}
+
 func TestOutdatedJobSet(t *testing.T) {
 	h := newHarness(t, overrides.Kubeflow23)
 	h.queue()

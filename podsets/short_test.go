@@ -22,9 +22,10 @@ func TestPodsOf(t *testing.T) {
 		job("a", batchv1.JobStatus{Active: 2, Terminating: ptr.To[int32](1)}),
 		job("b", batchv1.JobStatus{Active: 1, Succeeded: 3, Failed: 7, FailedIndexes: ptr.To("1,3-5,9")}),
 		job("a", batchv1.JobStatus{Succeeded: 4}),
-		job("c", batchv1.JobStatus{Failed: 1, FailedIndexes: ptr.To("x,2-y")}),
+		job("c", batchv1.JobStatus{Failed: 1, FailedIndexes: ptr.To("x,2-y,9-2,-1")}),
+		job("d", batchv1.JobStatus{FailedIndexes: ptr.To("0-2147483647,0-2147483647")}),
 	})
-	if want := map[string]Pods{"a": {3, 4}, "b": {1, 8}, "c": {}}; !maps.Equal(got, want) {
+	if want := map[string]Pods{"a": {3, 4}, "b": {1, 8}, "c": {}, "d": {0, mostIndexes}}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -144,21 +144,22 @@ func PodsOf(jobs []batchv1.Job) map[string]Pods {
 	return all
 }
 
-// indexes returns how many indexes a text such as "1,3-5" has.
+// mostIndexes is how many indexes of a Job can fail for good: as many as one with backoffLimitPerIndex may have
+// (k8s.io/kubernetes v1.36, pkg/apis/batch/validation).
+const mostIndexes = 100_000
+
+// indexes returns how many indexes a text such as "1,3-5" has. What isn't of that form has none.
 func indexes(text string) (n int32) {
 	for _, interval := range strings.Split(text, ",") {
 		first, last, found := strings.Cut(interval, "-")
-		from, err := strconv.ParseInt(first, 10, 32)
-		if err != nil {
-			continue
+		if !found {
+			last = first
 		}
-		to := from
-		if found {
-			if to, err = strconv.ParseInt(last, 10, 32); err != nil {
-				continue
-			}
+		from, errFrom := strconv.ParseInt(first, 10, 32)
+		to, errTo := strconv.ParseInt(last, 10, 32)
+		if count := to - from + 1; errFrom == nil && errTo == nil && count > 0 {
+			n = int32(min(int64(n)+count, mostIndexes))
 		}
-		n += int32(to-from) + 1
 	}
 	return n
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 )
 
 // What a request costs is known from its text, before anything typed is decoded of it: `{}` is two bytes, and a volume
@@ -118,18 +119,39 @@ func (b *brackets) text(quoted, all []byte, end int) error {
 		b.names[b.depth-1] = unescaped(quoted)
 		return nil
 	}
-	if !b.isQuantity() {
-		return nil
-	}
-	return checkQuantity(unescaped(quoted))
+	return b.value(unescaped(quoted))
 }
 
 // number takes what is no string and no bracket.
 func (b *brackets) number(plain []byte) error {
+	return b.value(bytes.TrimLeft(plain, ": \t\r\n"))
+}
+
+func (b *brackets) value(text []byte) error {
 	if !b.isQuantity() {
 		return nil
 	}
-	return checkQuantity(bytes.TrimLeft(plain, ": \t\r\n"))
+	if err := checkQuantity(text); err != nil {
+		return fmt.Errorf("%s: %w", b.path(), err)
+	}
+	return nil
+}
+
+// path returns the names of the members that are open, the innermost last.
+func (b *brackets) path() string {
+	var path strings.Builder
+	for i, name := range b.names[:b.depth] {
+		switch {
+		case b.lists[i]:
+			path.WriteString("[]")
+		case i > 0:
+			path.WriteByte('.')
+			fallthrough
+		default:
+			fmt.Fprintf(&path, "%.63s", name)
+		}
+	}
+	return path.String()
 }
 
 // quantities are the names of members that are quantities, and quantityMaps those of which each member is one

@@ -64,6 +64,10 @@ func TestHugeQuantities(t *testing.T) {
 			}
 		}
 	}
+	if _, err := Elements([]byte(`{"a":[{"limits":{"cpu":"1e9999"}}]}`)); err == nil ||
+		!strings.HasPrefix(err.Error(), "a[].limits.cpu: ") {
+		t.Errorf("got %v, which doesn't say where", err)
+	}
 	for _, q := range []string{`"1e999"`, `1`, `"1.5Gi"`, `"100m"`, `"2Ei"`, `"5E"`, `null`, `"nvidia.com/gpu-name-e10000"`, `""`} {
 		if _, err := Elements([]byte(`{"requests":{"cpu":` + q + `}}`)); err != nil {
 			t.Errorf("%s: got %v", q, err)

@@ -42,3 +42,24 @@ func TestManyElements(t *testing.T) {
 		}
 	}
 }
+
+// TestStoredWithManyElements holds that a runtime which was stored before there was a limit can be made smaller, and is
+// checked then as a new one is.
+func TestStoredWithManyElements(t *testing.T) {
+	h := newHarness(t)
+	runtime := func(annotations, node string) k8sruntime.RawExtension {
+		return k8sruntime.RawExtension{Raw: []byte(`{"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainingRuntime", ` +
+			`"metadata": {"name": "a", "annotations": {` + annotations + `}}, "spec": {"template": {"spec": {"replicatedJobs": [` +
+			node + `]}}}}`)}
+	}
+	const node, wrong = `{"name": "node"}`, `"signalbox.dev/gang-scheduling": "yes"`
+	many := strings.Repeat(`{},`, 100_000) + node
+	for annotations, allowed := range map[string]bool{"": true, wrong: false} {
+		answer := h.parts.hooks[runtimePath].Handle(t.Context(), webhookadmission.Request{
+			AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Update,
+				Object: runtime(annotations, node), OldObject: runtime(annotations, many)}})
+		if answer.Allowed != allowed {
+			t.Errorf("annotations %q: allowed %t, want %t: %v", annotations, answer.Allowed, allowed, answer.Result)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,7 +45,11 @@ type chaos struct {
 	deleted  map[types.UID]bool
 	runtimes []string
 	classes  []string
+	hostile  *hostileUsers
 }
+
+// honestQuota is the GPUs of the honest users' queue.
+const honestQuota = 64
 
 var _ = ginkgo.Describe("Chaos", ginkgo.Label("chaos"), func() {
 	seconds := chaosSeconds()
@@ -56,11 +61,15 @@ var _ = ginkgo.Describe("Chaos", ginkgo.Label("chaos"), func() {
 		gomega.Expect(err).NotTo(gomega.HaveOccurred(), "SEED is a whole number")
 		low, high := makePriorities(ctx)
 		c := &chaos{
-			ground:  newGround(ctx, map[string]int64{"a100": 32, "h100": 32}),
+			ground:  newGround(ctx, map[string]int64{"a100": honestQuota / 2, "h100": honestQuota / 2}),
 			random:  rand.New(rand.NewPCG(seed, seed)),
 			deleted: map[types.UID]bool{}, classes: []string{low, high},
 		}
 		c.makeRuntimes(ctx)
+		c.hostile = newHostileUsers(ctx, c, seed)
+		watching, stop := context.WithCancel(ctx)
+		ginkgo.DeferCleanup(stop)
+		go c.hostile.watchQuota(watching)
 		// Watches come back one after the other when the API server does, and JobSet and the Job controller, delayed, report
 		// late that pods have ended.
 		audited.patience(45*time.Second, 90*time.Second)
@@ -68,13 +77,13 @@ var _ = ginkgo.Describe("Chaos", ginkgo.Label("chaos"), func() {
 		var writers sync.WaitGroup
 		writers.Go(func() { c.submitUntil(ctx, end, rand.New(rand.NewPCG(seed, 1))) })
 		writers.Go(func() { c.meddleUntil(ctx, end, rand.New(rand.NewPCG(seed, 2))) })
+		writers.Go(func() { c.hostile.actUntil(ctx, end) })
 		faults := c.breakUntil(end)
 		writers.Wait()
-		over := c.settle(ctx)
-		ginkgo.AddReportEntry(fmt.Sprintf(
-			"chaos: seed %d, %d s: %d TrainJobs, %d deleted, %d faults; %d ended, 0 lost, 0 doubled, 0 over quota, 0 held for "+
-				"nothing",
-			seed, seconds, len(c.jobs), len(c.deleted), faults, over))
+		ended, h := c.settle(ctx), c.hostile
+		ginkgo.AddReportEntry(fmt.Sprintf("chaos: seed %d, %d s, %d faults: %d honest, %d hostile TrainJobs, %d hostile "+
+			"requests, %d of them accepted; of the honest ones %d ended, %d deleted: 0 lost, 0 doubled, 0 over, 0 held",
+			seed, seconds, faults, len(c.jobs), h.added.Load(), h.requests.Load(), h.accepted.Load(), ended, len(c.deleted)))
 	})
 })
 
@@ -142,7 +151,9 @@ func (c *chaos) unfinished(ctx context.Context) int {
 	if err := admin.List(ctx, &list, client.InNamespace(c.namespace)); err != nil {
 		return 0
 	}
-	return len(slices.DeleteFunc(list.Items, func(tj api.TrainJob) bool { return over(&tj) }))
+	return len(slices.DeleteFunc(list.Items, func(tj api.TrainJob) bool {
+		return over(&tj) || metav1.HasLabel(tj.ObjectMeta, hostileLabel)
+	}))
 }
 
 // over reports whether a TrainJob has finished.
@@ -251,6 +262,9 @@ func (c *chaos) settle(ctx context.Context) int {
 		ended = 0
 		for i := range list.Items {
 			tj := &list.Items[i]
+			if metav1.HasLabel(tj.ObjectMeta, hostileLabel) {
+				continue
+			}
 			there[tj.UID] = true
 			g.Expect(over(tj)).To(gomega.BeTrue(), "TrainJob %s has not ended: %v", tj.Name, tj.Status.Conditions)
 			ended++
@@ -258,8 +272,11 @@ func (c *chaos) settle(ctx context.Context) int {
 		for _, tj := range c.jobs {
 			g.Expect(there[tj.UID] || c.deleted[tj.UID]).To(gomega.BeTrue(), "TrainJob %s is lost", tj.Name)
 		}
-	}, time.Duration(60+3*len(c.jobs))*time.Second, "1s").Should(gomega.Succeed())
+	}, time.Duration(60+3*len(c.jobs)+3*int(c.hostile.added.Load()))*time.Second, "1s").Should(gomega.Succeed())
 	gomega.Eventually(c.used(ctx), "2m").Should(gomega.BeZero(), "quota is held for nothing")
+	gomega.Eventually(c.hostile.own.used(ctx), "3m").Should(gomega.BeZero(), "hostile users hold quota for nothing")
+	gomega.Expect(c.hostile.over.Load()).To(gomega.BeNil())
+	c.hostile.relent(ctx)
 	gomega.Eventually(func(g gomega.Gomega) int {
 		var pods corev1.PodList
 		g.Expect(admin.List(ctx, &pods, client.InNamespace(c.namespace))).To(gomega.Succeed())
@@ -267,7 +284,9 @@ func (c *chaos) settle(ctx context.Context) int {
 			return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 		}))
 	}).Should(gomega.BeZero(), "pods that run on")
-	gomega.Expect(watched.violations()).To(gomega.BeEmpty())
+	gomega.Expect(slices.DeleteFunc(watched.violations(), func(v string) bool {
+		return strings.Contains(v, lateQueue) // it ran before it was queued
+	})).To(gomega.BeEmpty())
 	gomega.Expect(audited.findings()).To(gomega.BeEmpty())
 	// A garbage collector that was restarted takes its time.
 	gomega.Eventually(func() error { // the last fault may not be over

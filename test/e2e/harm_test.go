@@ -117,13 +117,17 @@ func harmSpecs() {
 		g.runtime(ctx, "torch", "1s")
 		err := user.Create(ctx, g.trainJob("huge", "torch", 1, requests(corev1.ResourceCPU, "1e1000000002")))
 		gomega.Expect(err).To(gomega.MatchError(gomega.And(
-			gomega.ContainSubstring("spec.trainer.resourcesPerNode.limits[cpu]: Invalid value: \"1e1000000002\""),
+			gomega.ContainSubstring("spec.trainer.resourcesPerNode.limits.cpu: the quantity 1e1000000002 has too many digits"),
+			gomega.ContainSubstring("an exponent of at most 3 digits"))))
+		err = user.Create(ctx, g.trainJob("huge", "torch", 1, requests(corev1.ResourceCPU, "1e102")))
+		gomega.Expect(err).To(gomega.MatchError(gomega.And(
+			gomega.ContainSubstring("spec.trainer.resourcesPerNode.limits[cpu]: Invalid value: \"1e102\""),
 			gomega.ContainSubstring("request less"))))
 		odd := g.runtime(ctx, "huge", "1s", func(rt *api.TrainingRuntime) {
-			podSpec(rt).Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1e1000000002")
+			podSpec(rt).Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("1e102")
 		})
 		gomega.Expect(user.Create(ctx, g.trainJob("huge", odd.Name, 1))).To(gomega.MatchError(
-			gomega.ContainSubstring("resources.requests[memory]: Invalid value: \"1e1000000002\"")))
+			gomega.ContainSubstring("resources.requests[memory]: Invalid value: \"1e102\"")))
 	})
 }
 

@@ -176,9 +176,12 @@ var _ = ginkgo.Describe("The children of a queued TrainJob", func() {
 		g.runtime(ctx, "torch", "2s")
 		outside := newGround(ctx, map[string]int64{"a100": 8})
 		outside.runtime(ctx, "torch", "2s")
-		selector := map[string]any{"matchExpressions": []any{map[string]any{
-			"key": "kubernetes.io/metadata.name", "operator": "NotIn",
-			"values": []any{"kube-system", "kueue-system", outside.namespace}}}}
+		namespace := get(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: outside.namespace}})
+		gomega.Expect(merge(ctx, admin, namespace, "", `{"metadata":{"labels":{"batch":"no"}}}`)).To(gomega.Succeed())
+		selector := map[string]any{"matchExpressions": []any{
+			map[string]any{"key": "kubernetes.io/metadata.name", "operator": "NotIn",
+				"values": []any{"kube-system", "kueue-system"}},
+			map[string]any{"key": "batch", "operator": "NotIn", "values": []any{"no"}}}}
 		cluster.configure(
 			func(c map[string]any) {
 				c["manageJobsWithoutQueueName"], c["managedJobsNamespaceSelector"] = true, selector
@@ -192,7 +195,14 @@ var _ = ginkgo.Describe("The children of a queued TrainJob", func() {
 			tj.Labels, tj.Spec.Suspend = nil, ptr.To(false)
 		}))
 		gomega.Expect(alien.Spec.Suspend).To(gomega.HaveValue(gomega.BeFalse()), "in a namespace that Kueue doesn't manage")
-		gomega.Consistently(func() any { return workloadOf(ctx, alien) }).Should(gomega.BeNil())
+		later := outside.submit(ctx, outside.trainJob("later", "torch", 1))
+		gomega.Consistently(func() []any { return []any{workloadOf(ctx, alien), workloadOf(ctx, later)} }).Should(
+			gomega.HaveEach(gomega.BeNil()))
+		gomega.Eventually(func() []metav1.Condition { return get(ctx, later).Status.Conditions }).ShouldNot(
+			gomega.BeEmpty(), "nothing is done for it any more")
+		gomega.Expect(user.Delete(ctx, alien)).To(gomega.Succeed()) // it would be stopped, as one that nobody has queued
+		gomega.Expect(merge(ctx, admin, namespace, "", `{"metadata":{"labels":{"batch":null}}}`)).To(gomega.Succeed())
+		gomega.Eventually(complete(ctx, later)).Should(gomega.BeTrue(), "Kueue manages its namespace from now on")
 
 		// Without a queue named default, a TrainJob without a queue name is held until it gets one.
 		gomega.Expect(admin.Delete(ctx, &kueue.LocalQueue{

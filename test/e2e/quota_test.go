@@ -83,17 +83,22 @@ func (g *ground) inUse(ctx context.Context) func() int64 {
 		ginkgo.GinkgoHelper()
 		var pods corev1.PodList
 		gomega.Expect(admin.List(ctx, &pods, client.InNamespace(g.namespace))).To(gomega.Succeed())
-		var sum int64
-		for _, p := range pods.Items {
-			if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-				continue
-			}
-			for _, c := range p.Spec.Containers {
-				sum += ptr.To(c.Resources.Requests[gpu]).Value()
-			}
-		}
-		return sum
+		return gpusOf(pods.Items)
 	}
+}
+
+// gpusOf is how many GPUs pods use that are bound and whose containers have not ended.
+func gpusOf(pods []corev1.Pod) int64 {
+	var sum int64
+	for _, p := range pods {
+		if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		for _, c := range p.Spec.Containers {
+			sum += ptr.To(c.Resources.Requests[gpu]).Value()
+		}
+	}
+	return sum
 }
 
 // slowly makes the pods of a runtime take that long to terminate.

@@ -192,8 +192,7 @@ var _ = ginkgo.Describe("Nobody waits for what others ask for", func() {
 		users := config(cluster.kubeconfig("user"))
 		submitter, err := rest.HTTPClientFor(users)
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		anybody := &http.Client{Timeout: 30 * time.Second,
-			Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		anybody := strangers()
 		var senders sync.WaitGroup
 		senders.Go(func() {
 			defer ginkgo.GinkgoRecover()
@@ -252,8 +251,7 @@ var _ = ginkgo.Describe("Nobody waits for what others ask for", func() {
 		g.runtime(ctx, "torch", "300ms")
 		tj := g.submit(ctx, g.trainJob("job", "torch", 1))
 		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
-		anybody := &http.Client{Timeout: 30 * time.Second,
-			Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		anybody := strangers()
 		for _, url := range webhookURLs(ctx) {
 			_, err := post(ctx, anybody, url, []byte("{}"))
 			gomega.Expect(err).To(gomega.MatchError(gomega.ContainSubstring("certificate")), url)
@@ -275,6 +273,12 @@ func post(ctx context.Context, by *http.Client, url string, body []byte) (string
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
 	return string(answer), err
+}
+
+// strangers is a client without credentials, of any server.
+func strangers() *http.Client {
+	return &http.Client{Timeout: 30 * time.Second,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 }
 
 // gauge is the value of one of the manager's metrics without labels.

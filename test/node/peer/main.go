@@ -55,6 +55,9 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 2 && args[0] == "fetch" {
 		return fetch(args[1])
 	}
+	if len(args) == 2 && args[0] == "relay" {
+		return relay(ctx, args[1])
+	}
 	flags := flag.NewFlagSet("peer", flag.ContinueOnError)
 	var o options
 	flags.IntVar(&o.steps, "steps", 5, "steps to take with the peers")
