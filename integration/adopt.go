@@ -20,6 +20,7 @@ import (
 	"k8s.io/component-base/featuregate"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueueconfigv1beta1 "sigs.k8s.io/kueue/apis/config/v1beta1"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	"sigs.k8s.io/yaml"
 
@@ -32,6 +33,22 @@ const (
 	// kueueDeployment is what Kueue's manifests, and its chart as release "kueue", call its Deployment.
 	kueueDeployment = "kueue-controller-manager"
 )
+
+// KueueConfiguration reads a configuration of Kueue, of any version that Kueue reads.
+func KueueConfiguration(text string) (*kueueconfig.Configuration, error) {
+	config := &kueueconfig.Configuration{}
+	if err := yaml.Unmarshal([]byte(text), &config.TypeMeta); err != nil {
+		return nil, err
+	}
+	if config.APIVersion != kueueconfigv1beta1.SchemeGroupVersion.String() {
+		return config, yaml.Unmarshal([]byte(text), config)
+	}
+	old := &kueueconfigv1beta1.Configuration{}
+	if err := yaml.Unmarshal([]byte(text), old); err != nil {
+		return nil, err
+	}
+	return config, old.ConvertTo(config)
+}
 
 // Adopt returns the settings with what Kueue's configuration says of those that aren't set, and for feature gates that
 // it doesn't name, with the defaults of Kueue's release, which is one of FindReleases. It rejects a Kueue that runs its
@@ -55,8 +72,8 @@ func Adopt(
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(object.Data)) {
-		var theirs kueueconfig.Configuration
-		if err := yaml.Unmarshal([]byte(object.Data[name]), &theirs); err != nil {
+		theirs, err := KueueConfiguration(object.Data[name])
+		if err != nil {
 			return nil, fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
 		}
 		if theirs.Kind != "Configuration" {
@@ -65,7 +82,7 @@ func Adopt(
 		if len(arguments) > 0 { // Kueue takes them from one place only
 			theirs.FeatureGates = arguments
 		}
-		adopted, err := adopt(config, &theirs, release)
+		adopted, err := adopt(config, theirs, release)
 		if err != nil {
 			return nil, fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
 		}

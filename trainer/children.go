@@ -51,7 +51,7 @@ func (r *Reconciler) createChildren(ctx context.Context, job *api.TrainJob) erro
 	return r.createJobSet(ctx, job, runtime.Spec)
 }
 
-// createJobSet creates the gangs, the side objects and the JobSet.
+// createJobSet creates the gangs, the claims, the side objects and the JobSet.
 func (r *Reconciler) createJobSet(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) error {
@@ -67,8 +67,17 @@ func (r *Reconciler) createJobSet(
 	if err != nil {
 		return err
 	}
+	claims := claimsOf(job, spec)
+	if len(built.ReplicatedJobs) < len(spec.Template.Spec.ReplicatedJobs) { // without those that are done
+		if again, err := r.runAgain(ctx, job, claims); err != nil || again {
+			return err
+		}
+	}
 	skipped, err := r.gangs.Make(ctx, job, spec, built, js)
 	if err != nil {
+		return err
+	}
+	if err := r.createClaims(ctx, job, claims); err != nil {
 		return err
 	}
 	for _, a := range sideObjects {

@@ -14,9 +14,11 @@ import (
 	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	machineryruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -48,6 +50,7 @@ const verdicts = 4096
 // Startable finds, before a TrainJob is queued, what would keep it from having pods once it is admitted.
 type Startable struct {
 	client  client.Client
+	reader  client.Reader
 	builder *Builder
 	gangs   *gang.Gangs
 	clock   clock.PassiveClock
@@ -59,8 +62,9 @@ type Startable struct {
 
 // StartableConfig is what a Startable is made of.
 type StartableConfig struct {
-	// Client reads from a cache.
+	// Client reads from a cache; Reader must not.
 	Client  client.Client
+	Reader  client.Reader
 	Builder *Builder
 	Gangs   *gang.Gangs
 	Clock   clock.PassiveClock
@@ -69,7 +73,7 @@ type StartableConfig struct {
 // NewStartable returns a Startable.
 func NewStartable(c StartableConfig) *Startable {
 	return &Startable{
-		client: c.Client, builder: c.Builder, gangs: c.Gangs, clock: c.Clock, verdicts: lru.New(verdicts),
+		client: c.Client, reader: c.Reader, builder: c.Builder, gangs: c.Gangs, clock: c.Clock, verdicts: lru.New(verdicts),
 	}
 }
 
@@ -94,6 +98,9 @@ func (s *Startable) Startable(
 	if err := s.checkTaken(ctx, job, effective.ReplicatedJobs); err != nil {
 		return err
 	}
+	if err := s.checkClaims(ctx, job, runtime); err != nil {
+		return err
+	}
 	v, err := s.judge(ctx, job, runtime, effective)
 	if err != nil {
 		return err
@@ -104,6 +111,25 @@ func (s *Startable) Startable(
 				"the two", store.Describe(job), v.refused)}
 	}
 	return checkRoom(job, v.pin)
+}
+
+// ReplicatedJobs implements trial.Next.
+func (s *Startable) ReplicatedJobs(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, _ *overrides.Effective,
+) ([]jobset.ReplicatedJob, error) {
+	_, built, err := s.builder.Build(ctx, job, runtime)
+	if err != nil {
+		return nil, err
+	}
+	o, err := objectOf(built)
+	if err != nil {
+		return nil, err
+	}
+	var js jobset.JobSet
+	if err := machineryruntime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &js); err != nil {
+		return nil, fmt.Errorf("the JobSet that is built: %w", err)
+	}
+	return js.Spec.ReplicatedJobs, nil
 }
 
 // checkRoom refuses a TrainJob whose annotations have no room for the pinned runtime.
@@ -163,7 +189,14 @@ func (s *Startable) ask(
 	if err != nil {
 		return nil, false, &admission.BlockedError{Reason: ReasonInvalidJobSet, Err: err}
 	}
-	for _, a := range append(sideObjects, js) {
+	var objects []any
+	for _, claim := range claimsOf(job, runtime) {
+		objects = append(objects, claim)
+	}
+	for _, a := range sideObjects {
+		objects = append(objects, a)
+	}
+	for _, a := range append(objects, js) {
 		o, err := objectOf(a)
 		if err != nil {
 			return nil, false, err

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
@@ -51,14 +52,18 @@ func resourceQuota(hard map[corev1.ResourceName]string) func(string) []client.Ob
 	}
 }
 
-func amounts(cpu string) corev1.ResourceList { return corev1.ResourceList{corev1.ResourceCPU: quantity(cpu)} }
+func amounts(cpu string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: quantity(cpu)}
+}
 
 // ofNode changes the container of a runtime's node.
 func ofNode(change func(*corev1.Container)) func(*api.TrainingRuntime) {
 	return func(rt *api.TrainingRuntime) { change(&podSpec(rt).Containers[0]) }
 }
 
-func limitsAlone(c *corev1.Container) { c.Resources = corev1.ResourceRequirements{Limits: amounts("4")} }
+func limitsAlone(c *corev1.Container) {
+	c.Resources = corev1.ResourceRequirements{Limits: amounts("4")}
+}
 
 var namespaces = map[string]namespaceCase{
 	"a LimitRange with default requests, and limits alone": {
@@ -132,7 +137,7 @@ var namespaces = map[string]namespaceCase{
 	},
 	"GPUs without limits": {
 		job:  func(tj *api.TrainJob) { tj.Spec.Trainer.ResourcesPerNode.Limits = nil },
-		says: "Limit must be set for non overcommitable resources",
+		says: "can't be requested without a limit",
 	},
 	"a mount without its volume": {
 		runtime: ofNode(func(c *corev1.Container) {
@@ -152,7 +157,7 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 			g := newGround(ctx, map[string]int64{"a100": 8})
 			if c.labels != nil {
 				namespace := get(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: g.namespace}})
-				namespace.Labels = c.labels
+				maps.Copy(namespace.Labels, c.labels)
 				gomega.Expect(admin.Update(ctx, namespace)).To(gomega.Succeed())
 			}
 			if c.given != nil {
@@ -240,6 +245,8 @@ func asJob(ctx context.Context, g *ground, rt *api.TrainingRuntime) func() bool 
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "plain"}}
 	job.Spec.Template = *rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.DeepCopy()
 	job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	job.Spec.Template.Spec.Tolerations = append(job.Spec.Template.Spec.Tolerations,
+		corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists}) // Kueue would add the flavor's
 	gomega.Expect(admin.Create(ctx, job)).To(gomega.Succeed())
 	return func() bool { return get(ctx, job).Status.Succeeded == 1 }
 }

@@ -75,7 +75,7 @@ func (w *world) start() {
 		Client: cached, Reader: live, Store: kept, Recorder: recorder, Kueue: &config.Kueue, Limits: limits(),
 		PodsWithin: config.Limits.PodsWithin.Duration, Installed: integration.NewInstalled(overrides.Bundled, w.clock),
 		Placement: trainer.NewStartable(
-			trainer.StartableConfig{Client: cached, Builder: builder, Gangs: gangs, Clock: w.clock}),
+			trainer.StartableConfig{Client: cached, Reader: live, Builder: builder, Gangs: gangs, Clock: w.clock}),
 		Clock: w.clock,
 	})
 	must(err)

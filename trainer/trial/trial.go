@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -47,9 +48,14 @@ const (
 	verdicts = 4096
 )
 
-// Next is what else a TrainJob needs, as integration.Placement says.
+// Next is a Trainer.
 type Next interface {
+	// Startable returns what else a TrainJob needs, as integration.Placement says.
 	Startable(context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective) error
+	// ReplicatedJobs returns those of the JobSet that the Trainer builds of a TrainJob.
+	ReplicatedJobs(
+		context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
+	) ([]jobset.ReplicatedJob, error)
 }
 
 // Trial tries pods. It implements integration.Placement.
@@ -95,7 +101,11 @@ func (t *Trial) Startable(
 		if known, found := t.verdicts.Get(key); found && !t.outdated(known.(verdict), patience) {
 			return known, nil
 		}
-		v, err := t.ask(ctx, job.Namespace, effective.Built)
+		jobs, err := t.next.ReplicatedJobs(ctx, job, runtime, effective)
+		if err != nil {
+			return nil, err
+		}
+		v, err := t.ask(ctx, job, jobs)
 		if err == nil {
 			t.verdicts.Add(key, v)
 		}
@@ -126,11 +136,11 @@ func (t *Trial) outdated(v verdict, patience time.Duration) bool {
 
 // ask asks for a pod of each ReplicatedJob, and compares all their pods with the ResourceQuotas. What a quota has room
 // for now doesn't matter: what runs may end, or be preempted, before this TrainJob is admitted.
-func (t *Trial) ask(ctx context.Context, namespace string, jobs []jobset.ReplicatedJob) (verdict, error) {
+func (t *Trial) ask(ctx context.Context, job *api.TrainJob, jobs []jobset.ReplicatedJob) (verdict, error) {
 	v := verdict{at: t.clock.Now()}
 	pods := make([]*corev1.Pod, len(jobs))
 	for i := range jobs {
-		pods[i] = podOf(namespace, &jobs[i])
+		pods[i] = podOf(job, &jobs[i])
 		err := t.client.Create(ctx, pods[i], client.DryRunAll)
 		switch {
 		case err == nil || apierrors.IsAlreadyExists(err) || skipsDryRuns(err) || isFull(err):
@@ -140,21 +150,33 @@ func (t *Trial) ask(ctx context.Context, namespace string, jobs []jobset.Replica
 			v.refused = fmt.Errorf("a pod of its ReplicatedJob %s is refused: %w", jobs[i].Name, err)
 			return v, nil
 		default:
-			return v, &admission.PendingError{RetryAfter: unansweredRetry, Err: fmt.Errorf(
+			return v, &admission.PendingError{RetryAfter: t.unanswered(job, err), Err: fmt.Errorf(
 				"the API server doesn't say whether it would take a pod of ReplicatedJob %s: %w", jobs[i].Name, err)}
 		}
 	}
 	var err error
-	v.refused, err = t.exceeds(ctx, namespace, jobs, pods)
+	v.refused, err = t.exceeds(ctx, job.Namespace, jobs, pods)
 	return v, err
 }
 
-// podOf returns a pod of a ReplicatedJob, without what JobSet and Kueue act on: their webhooks look for its owner. Its
-// name is always the same, so that a message about it is; that there is such a pod is found after all else.
-func podOf(namespace string, rj *jobset.ReplicatedJob) *corev1.Pod {
+// unanswered returns after which time is asked again.
+func (t *Trial) unanswered(job *api.TrainJob, err error) time.Duration {
+	if apierrors.IsNotFound(err) && t.clock.Since(job.CreationTimestamp.Time) < newFor {
+		return newRetry // Kueue's webhook for pods looks for a new TrainJob in a cache
+	}
+	return unansweredRetry
+}
+
+// podOf returns a pod of a ReplicatedJob, without what JobSet and Kueue act on: their webhooks look for its Job. The
+// TrainJob controls it, because there are policies against pods that nothing controls. Its name is always the same, so
+// that a message about it is; that there is such a pod is found after all else.
+func podOf(job *api.TrainJob, rj *jobset.ReplicatedJob) *corev1.Pod {
 	template := rj.Template.Spec.Template.DeepCopy()
 	pod := &corev1.Pod{Spec: template.Spec}
-	pod.Namespace, pod.Name = namespace, "check"
+	pod.Namespace, pod.Name = job.Namespace, "check"
+	owner := metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
+	owner.BlockOwnerDeletion = nil // it would need the right to change finalizers
+	pod.OwnerReferences = []metav1.OwnerReference{*owner}
 	pod.Labels, pod.Annotations = foreign(template.Labels), foreign(template.Annotations)
 	if pod.Spec.RestartPolicy == "" {
 		pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure // JobSet's default

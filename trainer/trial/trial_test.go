@@ -35,6 +35,12 @@ func (n nothing) Startable(
 	return n.err
 }
 
+func (n nothing) ReplicatedJobs(
+	_ context.Context, _ *api.TrainJob, _ *trainerapi.TrainingRuntimeSpec, e *overrides.Effective,
+) ([]jobset.ReplicatedJob, error) {
+	return e.Built, nil
+}
+
 // ground is an API server that answers each dry run with an error, nil for none.
 type ground struct {
 	*Trial
@@ -173,7 +179,7 @@ func TestAsked(t *testing.T) {
 	pod := newGround(nil)
 	pod.startable("team", e)
 	if got := pod.asked[1]; len(got.Labels) != 1 || got.Labels["team"] != "a" || got.Namespace != "team" ||
-		got.Spec.RestartPolicy != corev1.RestartPolicyOnFailure {
+		got.Spec.RestartPolicy != corev1.RestartPolicyOnFailure || metav1.GetControllerOf(got).Name != "job" {
 		t.Errorf("asked for %v", got)
 	}
 	expect("another", g.startable("team", e), 0)
