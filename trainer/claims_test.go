@@ -158,8 +158,12 @@ func TestClaimTaken(t *testing.T) {
 				t.Errorf("it isn't queued: got %v", err)
 			}
 			h.edit("job", func(j *api.TrainJob) { j.Spec.Suspend = ptr.To(false) })
-			if _, err := h.try("job", false); (err != nil) != c.refused {
-				t.Errorf("it has none of another's: got %v", err)
+			h.reconcile("job")
+			if made := h.get(&jobset.JobSet{}, "job"); made == c.refused {
+				t.Errorf("it has none of another's: made %v", made)
+			}
+			if c.refused {
+				h.wantEvents("it says so", `creating PersistentVolumeClaim cache-job: there is a PersistentVolumeClaim "cache-job"`)
 			}
 		})
 	}
