@@ -30,8 +30,8 @@ const assignments = "status.admission.podSetAssignments"
 // that Kueue counts of them. Reclaimed pods will not run again, and Kueue doesn't count them. The first difference is
 // returned as a *MismatchError.
 //
-// uncounted are the resources that Kueue counts of the pods, and the admission counts nothing of. They are right only if
-// the ClusterQueue doesn't cover them.
+// uncounted are the resources that Kueue counts of the pods, and the admission counts nothing of. They are right only
+// if the ClusterQueue doesn't cover them.
 func Covers(
 	wl *kueue.Workload, computed []kueue.PodSet, reclaimed []kueue.ReclaimablePod, counting podsets.Counting,
 ) (uncounted []corev1.ResourceName, err error) {

@@ -30,8 +30,8 @@ type failing struct {
 	told  bool // by a condition, or an event
 }
 
-// Concluded keeps whether a reconcile of a TrainJob, by all reconcilers, has failed. One that has failed for ten seconds
-// says so: by condition Blocked, by its state and by an event. It returns when to reconcile again, 0 for never.
+// Concluded keeps whether a reconcile of a TrainJob, by all reconcilers, has failed. One that has failed for ten
+// seconds says so: by condition Blocked, by its state and by an event. It returns when to reconcile again, 0 for never.
 func (r *Reconciler) Concluded(ctx context.Context, request reconcile.Request, failure error) reconcile.Result {
 	job := &api.TrainJob{}
 	if err := r.client.Get(ctx, request.NamespacedName, job); err != nil {

@@ -35,8 +35,6 @@ type record struct {
 	// podless is since when pods of the running TrainJob are missing.
 	podless shortage
 	rejections
-	// failing is since when its reconciles fail.
-	failing failing
 	// started is when it was started, until its pods have been ready; only a metric is lost with it.
 	started time.Time
 }
@@ -47,10 +45,11 @@ type seenEnd struct {
 	at     time.Time
 }
 
-// rejections are the stop that the API server rejects, and the starts.
+// rejections are the stop that the API server rejects, the starts, and any requests that fail.
 type rejections struct {
 	stopRejected rejection
 	setback      setback
+	failing      failing
 }
 
 func newMemory() *memory { return &memory{jobs: map[types.NamespacedName]record{}} }

@@ -30,11 +30,15 @@ type asked struct {
 	created string
 	// reclaim is what jobframework was told of the quota.
 	reclaim reclaim
-	// waiting is what an admitted TrainJob waits for; "" for nothing. retry is for how long, if that is known.
-	waiting string
-	retry   time.Duration
 	// remember is what to keep of a start that could not be; nil for nothing.
 	remember func(*record)
+	delay
+}
+
+// delay is what an admitted TrainJob waits for before it starts.
+type delay struct {
+	waiting string        // "" for nothing
+	retry   time.Duration // for how long, if that is known
 }
 
 // plan is what one reconcile does beside what jobframework has done.

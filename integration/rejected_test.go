@@ -38,7 +38,8 @@ func TestSetback(t *testing.T) {
 	if s = s.again(ReasonAdmissionMismatch, "4, not 1", "b", at.Add(time.Second)); !blocks("b") {
 		t.Error("the second equal mismatch")
 	}
-	if s = s.certain("FailedToStart", "no", "c", at); !s.stands("c", at) || s.stands("d", at) || s.stands("c", at.Add(setbackFor)) {
+	s = s.certain("FailedToStart", "no", "c", at)
+	if !s.stands("c", at) || s.stands("d", at) || s.stands("c", at.Add(setbackFor)) {
 		t.Errorf("what can't be can't be: got %+v", s)
 	}
 }

@@ -79,12 +79,12 @@ func TestWritesOfWhatCantStart(t *testing.T) {
 // corrected, or when its user asks for it, and not before.
 func TestFailedToStartIsTriedAgain(t *testing.T) {
 	pool := func(value string) []trainerapi.RuntimePatch {
-		rj := trainerapi.ReplicatedJobPatch{Name: "node", Template: &trainerapi.JobTemplatePatch{Spec: &trainerapi.JobSpecPatch{
-			Template: &trainerapi.PodTemplatePatch{Spec: &trainerapi.PodSpecPatch{NodeSelector: map[string]string{"pool": value}}},
-		}}}
-		return []trainerapi.RuntimePatch{{Manager: "example.com/user", TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{
-			Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{
-				ReplicatedJobs: []trainerapi.ReplicatedJobPatch{rj}}}}}}
+		pod := &trainerapi.PodSpecPatch{NodeSelector: map[string]string{"pool": value}}
+		rj := trainerapi.ReplicatedJobPatch{Name: "node", Template: &trainerapi.JobTemplatePatch{
+			Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{Spec: pod}}}}
+		spec := &trainerapi.JobSetSpecPatch{ReplicatedJobs: []trainerapi.ReplicatedJobPatch{rj}}
+		return []trainerapi.RuntimePatch{{Manager: "example.com/user",
+			TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Spec: spec}}}}
 	}
 	for name, mend := range map[string]func(*harness){
 		"corrected": func(h *harness) {

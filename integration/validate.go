@@ -67,8 +67,8 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorLis
 	return append(errs, refuseAdopted(rq)...), errors.Join(lookup, err)
 }
 
-// refuseBrought rejects an update that makes the TrainJob one that would not be created. What it was created with, under
-// other rules, stays.
+// refuseBrought rejects an update that makes the TrainJob one that would not be created. What it was created with,
+// under other rules, stays.
 func refuseBrought(rq *review.Request) field.ErrorList {
 	if hasEnded(rq.Old) {
 		return nil

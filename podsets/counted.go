@@ -38,8 +38,8 @@ func RuntimeClasses(podSets []kueue.PodSet) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Of returns what Kueue counts of each PodSet, as if so many pods ran as its count says. It is what the API server makes
-// of the pods when they are created, by LimitRanges and RuntimeClasses, and Kueue's functions compute it.
+// Of returns what Kueue counts of each PodSet, as if so many pods ran as its count says. It is what the API server
+// makes of the pods when they are created, by LimitRanges and RuntimeClasses, and Kueue's functions compute it.
 func (c Counting) Of(podSets []kueue.PodSet) []workload.PodSetResources {
 	wl := &kueue.Workload{Spec: kueue.WorkloadSpec{PodSets: make([]kueue.PodSet, len(podSets))}}
 	for i := range podSets {

@@ -52,20 +52,25 @@ func TestCounting(t *testing.T) {
 		want     string
 	}{
 		"nothing":     {"a pod may request nothing", Counting{}, "containers: [{name: a}]", "{}"},
-		"limits only": {"a limit is requested", Counting{}, "containers: [{name: a, resources: {limits: {cpu: 4}}}]", "{cpu: 4}"},
+		"limits only": {"a limit is requested", Counting{}, "containers: [{name: a, resources: {limits: {cpu: 4}}}]",
+			"{cpu: 4}"},
 		"a limit above the request": {"the request counts, and the missing one is added", Counting{},
-			"containers: [{name: a, resources: {requests: {cpu: 1}, limits: {cpu: 4, " + gpu + ": 8}}}]", "{cpu: 1, " + gpu + ": 8}"},
+			"containers: [{name: a, resources: {requests: {cpu: 1}, limits: {cpu: 4, " + gpu + ": 8}}}]",
+			"{cpu: 1, " + gpu + ": 8}"},
 		"two containers": {"they run at the same time", Counting{},
-			"containers: [{name: a, resources: {requests: {cpu: 1}}}, {name: b, resources: {requests: {cpu: 2}}}]", "{cpu: 3}"},
+			"containers: [{name: a, resources: {requests: {cpu: 1}}}, {name: b, resources: {requests: {cpu: 2}}}]",
+			"{cpu: 3}"},
 		"an init container": {"it runs before the others", Counting{},
-			"initContainers: [{name: a, resources: {limits: {cpu: 6}}}]\ncontainers: [{name: b, resources: {requests: {cpu: 4}}}]",
+			"initContainers: [{name: a, resources: {limits: {cpu: 6}}}]\n" +
+				"containers: [{name: b, resources: {requests: {cpu: 4}}}]",
 			"{cpu: 6}"},
-		"a sidecar": {"it runs beside the others", Counting{}, "initContainers: [{name: a, restartPolicy: Always, resources: " +
-			"{requests: {cpu: 2}}}]\ncontainers: [{name: b, resources: {requests: {cpu: 4}}}]", "{cpu: 6}"},
-		"a LimitRange, limits only": {"a pod takes its limits first", limitRange("{type: Container, defaultRequest: {cpu: 100m}}"),
+		"a sidecar": {"it runs beside the others", Counting{}, "initContainers: [{name: a, restartPolicy: Always, " +
+			"resources: {requests: {cpu: 2}}}]\ncontainers: [{name: b, resources: {requests: {cpu: 4}}}]", "{cpu: 6}"},
+		"a LimitRange, limits only": {"a pod takes its limits first",
+			limitRange("{type: Container, defaultRequest: {cpu: 100m}}"),
 			"containers: [{name: a, resources: {limits: {cpu: 4}}}]", "{cpu: 4}"},
-		"a LimitRange, nothing": {"its default is requested", limitRange("{type: Container, defaultRequest: {cpu: 100m}, default: " +
-			"{cpu: 1, memory: 1Gi}}"), "containers: [{name: a}]", "{cpu: 100m, memory: 1Gi}"},
+		"a LimitRange, nothing": {"its default is requested", limitRange("{type: Container, defaultRequest: {cpu: 100m}, " +
+			"default: {cpu: 1, memory: 1Gi}}"), "containers: [{name: a}]", "{cpu: 100m, memory: 1Gi}"},
 		"a LimitRange of claims": {"it isn't about pods", limitRange("{type: PersistentVolumeClaim, max: {storage: 1Gi}}"),
 			"containers: [{name: a}]", "{}"},
 		"a RuntimeClass": {"it has an overhead", overhead,

@@ -124,7 +124,8 @@ func Flavors(wl *kueue.Workload) []string {
 }
 
 // defaulted returns the pod template with the defaults of core/v1, with JobSet's restart policy, because the default of
-// core/v1 is invalid for a Job, with limits requested, and without the group of its pods, which earlier versions left in.
+// core/v1 is invalid for a Job, with limits requested, and without the group of its pods, which earlier versions left
+// in.
 func defaulted(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 	t := &corev1.PodTemplate{Template: *template.DeepCopy()}
 	if t.Template.Spec.RestartPolicy == "" {

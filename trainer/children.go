@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -77,17 +78,8 @@ func (r *Reconciler) createJobSet(
 	if err != nil {
 		return err
 	}
-	if err := r.createClaims(ctx, job, claims); err != nil {
+	if err := r.createBeside(ctx, job, claims, sideObjects); err != nil {
 		return err
-	}
-	for _, a := range sideObjects {
-		o, err := objectOf(a)
-		if err != nil {
-			return err
-		}
-		if err := r.createSideObject(ctx, job, o); err != nil {
-			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
-		}
 	}
 	o, err := objectOf(js)
 	if err != nil {
@@ -141,6 +133,26 @@ func unseen(job *api.TrainJob, err error, now time.Time) bool {
 
 func isSecret(o client.Object) bool {
 	return o.GetObjectKind().GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Secret")
+}
+
+// createBeside creates what the pods of a JobSet mount.
+func (r *Reconciler) createBeside(
+	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
+	sideObjects []runtime.ApplyConfiguration,
+) error {
+	if err := r.createClaims(ctx, job, claims); err != nil {
+		return err
+	}
+	for _, a := range sideObjects {
+		o, err := objectOf(a)
+		if err != nil {
+			return err
+		}
+		if err := r.createSideObject(ctx, job, o); err != nil {
+			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+	}
+	return nil
 }
 
 // createSideObject creates a side object of a TrainJob. An existing one of the name is deleted if it is the TrainJob's

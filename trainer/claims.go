@@ -21,8 +21,8 @@ import (
 )
 
 // The claims of a runtime (JobSet: volumeClaimPolicies) are the TrainJob's. JobSet deletes a claim with the JobSet, and
-// a stop deletes the JobSet: what was saved would be gone after an eviction. JobSet v0.12.0 doesn't take a JobSet either
-// whose claim is there: its webhook compares the claim, which is bound, with the template.
+// a stop deletes the JobSet: what was saved would be gone after an eviction. JobSet v0.12.0 doesn't take a JobSet
+// either whose claim is there: its webhook compares the claim, which is bound, with the template.
 
 // claimsOf returns the claims of a TrainJob on a runtime. They are deleted with the TrainJob, except those that the
 // runtime retains: the next TrainJob of the name has them.
@@ -125,7 +125,9 @@ func (s *Startable) checkClaims(
 }
 
 // createClaims creates the claims of a TrainJob that aren't there.
-func (r *Reconciler) createClaims(ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim) error {
+func (r *Reconciler) createClaims(
+	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
+) error {
 	for _, claim := range claims {
 		err := r.client.Create(ctx, claim.DeepCopy(), client.FieldOwner(fieldManager))
 		if apierrors.IsAlreadyExists(err) {

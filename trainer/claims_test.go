@@ -110,7 +110,8 @@ func TestClaimLost(t *testing.T) {
 			}
 			h.reconcile("job")
 			js := &jobset.JobSet{}
-			if made := h.get(js, "job"); made != there || there && hasReplicatedJob(js.Spec.ReplicatedJobs, "dataset-initializer") {
+			made := h.get(js, "job")
+			if made != there || there && hasReplicatedJob(js.Spec.ReplicatedJobs, "dataset-initializer") {
 				t.Errorf("it goes on where it was, or starts anew: got %v", js.Spec.ReplicatedJobs)
 			}
 			now := h.job("job")
@@ -163,7 +164,7 @@ func TestClaimTaken(t *testing.T) {
 				t.Errorf("it has none of another's: made %v", made)
 			}
 			if c.refused {
-				h.wantEvents("it says so", `creating PersistentVolumeClaim cache-job: there is a PersistentVolumeClaim "cache-job"`)
+				h.wantEvents("it says so", `there is a PersistentVolumeClaim "cache-job" already`)
 			}
 		})
 	}

@@ -93,7 +93,9 @@ var namespaces = map[string]namespaceCase{
 		given: resourceQuota(map[corev1.ResourceName]string{corev1.ResourceLimitsMemory: "1Ti"}),
 		says:  "must specify limits.memory",
 	},
-	"a ResourceQuota with room": {given: resourceQuota(map[corev1.ResourceName]string{"requests." + gpu: "8", "pods": "1"})},
+	"a ResourceQuota with room": {
+		given: resourceQuota(map[corev1.ResourceName]string{"requests." + gpu: "8", "pods": "1"}),
+	},
 	"a ResourceQuota of no Workloads": {
 		given: resourceQuota(map[corev1.ResourceName]string{"count/workloads.kueue.x-k8s.io": "0"}),
 		says:  "exceeded quota: quota, requested: count/workloads.kueue.x-k8s.io=1",
@@ -108,9 +110,11 @@ var namespaces = map[string]namespaceCase{
 	},
 	"Pod Security that lets the pods be": {labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}},
 	"Pod Security, and a privileged container": {
-		labels:  map[string]string{"pod-security.kubernetes.io/enforce": "baseline"},
-		runtime: ofNode(func(c *corev1.Container) { c.SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)} }),
-		says:    `violates PodSecurity "baseline:latest"`,
+		labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"},
+		runtime: ofNode(func(c *corev1.Container) {
+			c.SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
+		}),
+		says: `violates PodSecurity "baseline:latest"`,
 	},
 	"no such ServiceAccount": {
 		runtime: func(rt *api.TrainingRuntime) { podSpec(rt).ServiceAccountName = "nobody" },
@@ -203,7 +207,8 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 		g := newGround(ctx, map[string]int64{"a100": 16})
 		for _, o := range resourceQuota(map[corev1.ResourceName]string{"requests." + gpu: "8"})(g.namespace) {
 			gomega.Expect(admin.Create(ctx, o)).To(gomega.Succeed())
-			gomega.Eventually(func() int { return len(get(ctx, o.(*corev1.ResourceQuota)).Status.Hard) }).Should(gomega.Equal(1))
+			q := o.(*corev1.ResourceQuota)
+			gomega.Eventually(func() int { return len(get(ctx, q).Status.Hard) }).Should(gomega.Equal(1))
 		}
 		g.runtime(ctx, "long", "forever")
 		g.runtime(ctx, "torch", "1s")
@@ -220,7 +225,7 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 	if !cluster.bundled() {
 		return
 	}
-	ginkgo.It("start every runtime that Trainer ships, and its Flux example, with their Secrets", func(ctx context.Context) {
+	ginkgo.It("start every runtime that Trainer ships, and Flux' example, with their Secrets", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})
 		all := append(installShippedRuntimes(ctx), installPodGroupRuntimes(ctx)...)
 		for i := range all {
@@ -248,5 +253,9 @@ func asJob(ctx context.Context, g *ground, rt *api.TrainingRuntime) func() bool 
 	job.Spec.Template.Spec.Tolerations = append(job.Spec.Template.Spec.Tolerations,
 		corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists}) // Kueue would add the flavor's
 	gomega.Expect(admin.Create(ctx, job)).To(gomega.Succeed())
+	ginkgo.DeferCleanup(func(ctx context.Context) {
+		background := client.PropagationPolicy(metav1.DeletePropagationBackground)
+		gomega.Expect(admin.Delete(ctx, job, background)).To(gomega.Succeed())
+	})
 	return func() bool { return get(ctx, job).Status.Succeeded == 1 }
 }

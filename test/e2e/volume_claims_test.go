@@ -89,6 +89,8 @@ var _ = ginkgo.Describe("Claims of a runtime", func() {
 			wl.Spec.Active = &active
 			return admin.Update(ctx, wl)
 		}).Should(gomega.Succeed())
+		gomega.Eventually(func() bool { return ptr.Deref(workloadOf(ctx, tj).Spec.Active, true) }).Should(
+			gomega.Equal(active), "when the last pod has ended")
 	}
 
 	ginkgo.It("outlive an eviction, and go with the TrainJob", func(ctx context.Context) {

@@ -20,8 +20,8 @@ import (
 )
 
 // exceeds returns which ResourceQuota of a namespace is smaller than what the pods of ReplicatedJobs use at a time; nil
-// if none is. There is one pod for each ReplicatedJob, as the namespace would have it. What counts is the quota's status,
-// which is what the API server enforces.
+// if none is. There is one pod for each ReplicatedJob, as the namespace would have it. What counts is the quota's
+// status, which is what the API server enforces.
 func (t *Trial) exceeds(
 	ctx context.Context, namespace string, jobs []jobset.ReplicatedJob, pods []*corev1.Pod,
 ) (refused, err error) {
@@ -41,7 +41,8 @@ func (t *Trial) exceeds(
 			for _, j := range together {
 				used, err := usage(evaluator, q, pods[j])
 				if err != nil {
-					return nil, fmt.Errorf("counting a pod of ReplicatedJob %s for ResourceQuota %s: %w", jobs[j].Name, q.Name, err)
+					return nil, fmt.Errorf("counting a pod of ReplicatedJob %s for ResourceQuota %s: %w", jobs[j].Name, q.Name,
+						err)
 				}
 				total = quota.Add(total, times(used, int64(jobs[j].Replicas)*int64(overrides.PodsPerJob(&jobs[j]))))
 			}
@@ -80,7 +81,8 @@ func times(list corev1.ResourceList, n int64) corev1.ResourceList {
 	return product
 }
 
-// phases returns the indexes of ReplicatedJobs that run at a time: those that wait for the end of others run after them.
+// phases returns the indexes of ReplicatedJobs that run at a time: those that wait for the end of others run after
+// them.
 func phases(jobs []jobset.ReplicatedJob) [][]int {
 	var all [][]int
 	at := map[string]int{}

@@ -108,6 +108,7 @@ func TestStartable(t *testing.T) {
 	list := func(name, amount string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceName(name): resource.MustParse(amount)}
 	}
+	const noDryRun = `admission webhook "a.b" does not support dry run`
 	for name, c := range map[string]struct {
 		answer, list, next error
 		quota              *corev1.ResourceQuota
@@ -118,8 +119,8 @@ func TestStartable(t *testing.T) {
 		"taken":                       {},
 		"what comes before":           {next: errors.New("a name is taken"), other: "a name is taken"},
 		"a pod of that name":          {answer: apierrors.NewAlreadyExists(schema.GroupResource{Resource: "pods"}, "check")},
-		"a webhook with side effects": {answer: apierrors.NewBadRequest(`admission webhook "a.b" does not support dry run`)},
-		"a webhook that quotes that": {answer: apierrors.NewBadRequest(`it says: admission webhook "a" does not support dry run`),
+		"a webhook with side effects": {answer: apierrors.NewBadRequest(noDryRun)},
+		"a webhook that quotes that": {answer: apierrors.NewBadRequest("it says: " + noDryRun),
 			says: "does not support dry run"},
 		"a quota that is used up": {answer: forbidden("check", "exceeded quota: gpus, requested: pods=1, used: pods=2")},
 		"a quota that needs limits": {answer: forbidden("check", "failed quota: gpus: must specify limits.cpu"),
@@ -130,15 +131,16 @@ func TestStartable(t *testing.T) {
 			says: "what namespace team allows"},
 		"no right to ask":    {answer: forbidden("", "User \"manager\" cannot create resource \"pods\"")},
 		"no answer":          {answer: apierrors.NewServiceUnavailable("down"), pending: "a pod of ReplicatedJob data"},
-		"quotas unread":      {list: apierrors.NewServiceUnavailable("down"), pending: "the ResourceQuotas of namespace team"},
+		"quotas unread":      {list: apierrors.NewServiceUnavailable("down"), pending: "the ResourceQuotas of namespace"},
 		"no right to quotas": {list: forbidden("", "User \"manager\" cannot list resource \"resourcequotas\"")},
 		"a quota with room":  {quota: quotaOf("gpus", list("requests.nvidia.com/gpu", "8"))},
 		"a quota that is too small": {quota: quotaOf("gpus", list("requests.nvidia.com/gpu", "7")),
 			says: "ResourceQuota gpus is smaller than what its pods need: 8 of requests.nvidia.com/gpu, of 7"},
 		"a quota for what runs at a time": {quota: quotaOf("two", list("pods", "2"))},
 		"a quota of too few pods":         {quota: quotaOf("one", list("count/pods", "1")), says: "2 of count/pods, of 1"},
-		"a quota for other pods":          {quota: quotaOf("ending", list("pods", "0"), corev1.ResourceQuotaScopeTerminating)},
-		"a quota for other things":        {quota: quotaOf("maps", list("count/configmaps", "0"))},
+		"a quota for other pods": {
+			quota: quotaOf("ending", list("pods", "0"), corev1.ResourceQuotaScopeTerminating)},
+		"a quota for other things": {quota: quotaOf("maps", list("count/configmaps", "0"))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var quotas []client.Object
