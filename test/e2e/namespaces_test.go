@@ -114,7 +114,7 @@ var namespaces = map[string]namespaceCase{
 		runtime: ofNode(func(c *corev1.Container) {
 			c.SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
 		}),
-		says: `violates PodSecurity "baseline:latest"`,
+		says: "securityContext.privileged: Forbidden", // by the API server itself, before Pod Security
 	},
 	"no such ServiceAccount": {
 		runtime: func(rt *api.TrainingRuntime) { podSpec(rt).ServiceAccountName = "nobody" },
