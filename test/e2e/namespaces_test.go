@@ -229,6 +229,7 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 		g := newGround(ctx, map[string]int64{"a100": 64})
 		all := append(installShippedRuntimes(ctx), installPodGroupRuntimes(ctx)...)
 		for i := range all {
+			g.serviceAccounts(ctx, &all[i].Spec)
 			name := fmt.Sprintf("job-%d", i)
 			tj := g.submit(ctx, &api.TrainJob{
 				ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name,
@@ -243,6 +244,17 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 		}
 	})
 })
+
+// serviceAccounts creates those that a runtime names.
+func (g *ground) serviceAccounts(ctx context.Context, spec *trainerapi.TrainingRuntimeSpec) {
+	ginkgo.GinkgoHelper()
+	for _, rj := range spec.Template.Spec.ReplicatedJobs {
+		if name := rj.Template.Spec.Template.Spec.ServiceAccountName; name != "" {
+			gomega.Expect(ignoreExists(admin.Create(ctx, &corev1.ServiceAccount{
+				ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}}))).To(gomega.Succeed())
+		}
+	}
+}
 
 // asJob creates a Job of the pods of a runtime's node, and returns whether it has completed.
 func asJob(ctx context.Context, g *ground, rt *api.TrainingRuntime) func() bool {

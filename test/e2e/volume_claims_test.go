@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"context"
+	"slices"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -82,6 +84,13 @@ var _ = ginkgo.Describe("Claims of a runtime", func() {
 			return names
 		}
 	}
+	filled := func(ctx context.Context, tj *api.TrainJob) func() bool {
+		return func() bool {
+			return slices.ContainsFunc(get(ctx, tj).Status.JobsStatus, func(s trainerapi.JobStatus) bool {
+				return s.Name == "dataset-initializer" && ptr.Deref(s.Succeeded, 0) == 1
+			})
+		}
+	}
 	active := func(ctx context.Context, tj *api.TrainJob, active bool) {
 		ginkgo.GinkgoHelper()
 		gomega.Eventually(func() error {
@@ -97,7 +106,7 @@ var _ = ginkgo.Describe("Claims of a runtime", func() {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.claiming(ctx, "claims", "forever", jobset.RetentionPolicyDelete)
 		tj := g.submit(ctx, g.trainJob("job", "claims", 1))
-		gomega.Eventually(running(ctx, tj)).Should(gomega.BeTrue())
+		gomega.Eventually(filled(ctx, tj)).Should(gomega.BeTrue())
 		before := theirs(ctx, tj)
 		active(ctx, tj, false)
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
@@ -129,7 +138,7 @@ var _ = ginkgo.Describe("Claims of a runtime", func() {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.claiming(ctx, "claims", "forever", jobset.RetentionPolicyDelete)
 		tj := g.submit(ctx, g.trainJob("job", "claims", 1))
-		gomega.Eventually(running(ctx, tj)).Should(gomega.BeTrue())
+		gomega.Eventually(filled(ctx, tj)).Should(gomega.BeTrue())
 		active(ctx, tj, false)
 		gomega.Eventually(steps(ctx, tj)).Should(gomega.BeEmpty())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
