@@ -51,7 +51,7 @@ func TestCounting(t *testing.T) {
 		spec     string
 		want     string
 	}{
-		"nothing":     {"a pod may request nothing", Counting{}, "containers: [{name: a}]", "{}"},
+		"nothing": {"a pod may request nothing", Counting{}, "containers: [{name: a}]", "{}"},
 		"limits only": {"a limit is requested", Counting{}, "containers: [{name: a, resources: {limits: {cpu: 4}}}]",
 			"{cpu: 4}"},
 		"a limit above the request": {"the request counts, and the missing one is added", Counting{},
