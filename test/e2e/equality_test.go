@@ -279,10 +279,8 @@ func comparable(o *unstructured.Unstructured, namespace string) any {
 	o = o.DeepCopy()
 	delete(o.Object, "status")
 	metadata := o.Object["metadata"].(map[string]any)
-	for _, field := range []string{
-		"managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "namespace",
-	} {
-		delete(metadata, field)
+	for _, f := range []string{"managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "namespace"} {
+		delete(metadata, f)
 	}
 	delete(metadata["ownerReferences"].([]any)[0].(map[string]any), "uid")
 	if o.GetKind() == "Secret" {
