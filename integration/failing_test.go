@@ -46,7 +46,7 @@ var chapters = []struct {
 }
 
 // TestWhatFailsIsTold lets each request fail for good that a TrainJob's life takes, one at a time and for each of the
-// reasons that an API server has, and holds that its user reads what fails, and that it goes on when that is mended.
+// reasons that an API server has. It holds that its user reads what fails, and that it goes on when that has ended.
 func TestWhatFailsIsTold(t *testing.T) {
 	for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
 		for i, chapter := range chapters {

@@ -14,8 +14,8 @@ import (
 
 // What is refused is refused again when nothing has changed: the API server rejects a write, or an admission doesn't
 // stand for what would run. Quota isn't held for it, and nobody is preempted for it. A rejected stop deletes the JobSet
-// all the same, and one that has lasted releases the quota when the pods have ended. A start that can't be, for the
-// second time, waits without quota until the TrainJob is another, or for an hour.
+// all the same, and one that has lasted releases the quota when the pods have ended. A start that is impossible for
+// the second time waits without quota until the TrainJob is another, or for an hour.
 
 // rejectedFor is how long a write must have been rejected before that has consequences.
 const rejectedFor = time.Minute
@@ -68,7 +68,7 @@ func (s setback) again(reason, message, inputs string, now time.Time) setback {
 	return s
 }
 
-// certain returns the setback after a start that can't be, whenever it is tried.
+// certain returns the setback after a start that is impossible, whenever it is tried.
 func (s setback) certain(reason, message, inputs string, now time.Time) setback {
 	return setback{reason: reason, message: message, inputs: inputs, since: now, until: now.Add(setbackFor)}
 }

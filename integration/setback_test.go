@@ -18,7 +18,7 @@ import (
 )
 
 // TestWritesOfWhatCantStart holds that a TrainJob that can't be started costs a few writes in an hour, holds no quota
-// after its second attempt, says why, and starts when what keeps it is mended.
+// after its second attempt, says why, and starts when what keeps it is gone.
 func TestWritesOfWhatCantStart(t *testing.T) {
 	less := func(a *kueue.PodSetAssignment) {
 		a.ResourceUsage = corev1.ResourceList{gpu: resource.MustParse("0")}

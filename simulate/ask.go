@@ -207,8 +207,8 @@ func (c *Cluster) unqueued(wl *kueue.Workload) string {
 }
 
 // Concerning returns the part of the cluster that decides about a Workload: the ClusterQueues of its namespace's
-// LocalQueues, which it could use instead of its own, those of their cohort trees, and those that place pods on the
-// same nodes by a topology.
+// LocalQueues, which it could use instead of its own. To them belong those of their cohort trees, and those that place
+// pods on the same nodes by a topology.
 func (c *Cluster) Concerning(wl *kueue.Workload) *Cluster {
 	names := map[kueue.ClusterQueueReference]bool{}
 	for i := range c.LocalQueues {

@@ -146,7 +146,7 @@ func (r *Reconciler) createClaims(
 }
 
 // runAgain reports whether a claim of a TrainJob is gone, to which a finished initializer had written. That runs again
-// then: the TrainJob is started anew, with its quota.
+// then: the TrainJob is started again, with its quota.
 func (r *Reconciler) runAgain(
 	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
 ) (bool, error) {

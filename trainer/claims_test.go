@@ -112,7 +112,7 @@ func TestClaimLost(t *testing.T) {
 			js := &jobset.JobSet{}
 			made := h.get(js, "job")
 			if made != there || there && hasReplicatedJob(js.Spec.ReplicatedJobs, "dataset-initializer") {
-				t.Errorf("it goes on where it was, or starts anew: got %v", js.Spec.ReplicatedJobs)
+				t.Errorf("it goes on where it was, or starts again: got %v", js.Spec.ReplicatedJobs)
 			}
 			now := h.job("job")
 			if again := ptr.Deref(now.Spec.Suspend, false); again == there ||

@@ -30,8 +30,8 @@ type namespaceCase struct {
 	job     func(*api.TrainJob)
 	// says is why the TrainJob is blocked before it holds quota; "" if it completes, as a Job of the same pods does.
 	says string
-	// mend is what lets it complete.
-	mend func(ctx context.Context, g *ground)
+	// fix lets it complete.
+	fix func(ctx context.Context, g *ground)
 }
 
 func limitRange(item corev1.LimitRangeItem) func(string) []client.Object {
@@ -99,7 +99,7 @@ var namespaces = map[string]namespaceCase{
 	"a ResourceQuota of no Workloads": {
 		given: resourceQuota(map[corev1.ResourceName]string{"count/workloads.kueue.x-k8s.io": "0"}),
 		says:  "exceeded quota: quota, requested: count/workloads.kueue.x-k8s.io=1",
-		mend: func(ctx context.Context, g *ground) {
+		fix: func(ctx context.Context, g *ground) {
 			gomega.Expect(admin.Delete(ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace,
 				Name: "quota"}})).To(gomega.Succeed())
 		},
@@ -119,7 +119,7 @@ var namespaces = map[string]namespaceCase{
 	"no such ServiceAccount": {
 		runtime: func(rt *api.TrainingRuntime) { podSpec(rt).ServiceAccountName = "nobody" },
 		says:    `serviceaccount "nobody" not found`,
-		mend: func(ctx context.Context, g *ground) {
+		fix: func(ctx context.Context, g *ground) {
 			gomega.Expect(admin.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace,
 				Name: "nobody"}})).To(gomega.Succeed())
 		},
@@ -191,10 +191,10 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 				gomega.Expect(g.used(ctx)()).To(gomega.BeZero())
 				gomega.Expect(eventsOf(ctx, tj)()).To(gomega.ContainElement(gomega.ContainSubstring(c.says)))
 			}
-			if c.mend != nil {
-				c.mend(ctx, g)
+			if c.fix != nil {
+				c.fix(ctx, g)
 			}
-			if c.says == "" || c.mend != nil {
+			if c.says == "" || c.fix != nil {
 				gomega.Eventually(complete(ctx, tj), "2m").Should(gomega.BeTrue())
 			}
 			if c.says == "" {
