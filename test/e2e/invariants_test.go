@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +28,7 @@ type runtimeObject = runtime.Object
 // invariants sees every version of every TrainJob and pod, as the API server's watch gives them, and holds:
 //   - a queued TrainJob is never unsuspended without the integration's whole entry;
 //   - a pod is born with exactly the node selector of the entry that its TrainJob runs with, and with all its
-//     tolerations;
+//     tolerations; one that JobSet makes of a JobSet that is gone is deleted before long;
 //   - a TrainJob is started once for each time that it was stopped, and no more.
 type invariants struct {
 	cancel context.CancelFunc
@@ -36,6 +37,9 @@ type invariants struct {
 	jobs   map[types.NamespacedName]*api.TrainJob
 	starts map[types.UID]int
 	stops  map[types.UID]int
+	// strays are the pods of JobSets that are gone: JobSet's controller, whose watch is behind, makes a Job again that
+	// went with its JobSet. The garbage collector deletes it.
+	strays int
 }
 
 func watchInvariants() *invariants {
@@ -145,6 +149,25 @@ func rendered(tj *api.TrainJob, record *overrides.Record) bool {
 	return err == nil && len(list)-len(overrides.Without(list, record.Own)) == len(record.Own)
 }
 
+// stray reports whether a pod is of a JobSet that is gone. It holds that the pod goes too, within ten seconds.
+func (i *invariants) stray(ctx context.Context, pod *corev1.Pod) bool {
+	js := &jobset.JobSet{}
+	err := admin.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[jobset.JobSetNameKey]}, js)
+	if client.IgnoreNotFound(err) != nil || string(js.UID) == pod.Labels[jobset.JobSetUIDKey] {
+		return false
+	}
+	i.mu.Lock()
+	i.strays++
+	i.mu.Unlock()
+	time.AfterFunc(10*time.Second, func() {
+		there := &corev1.Pod{}
+		if err := admin.Get(ctx, client.ObjectKeyFromObject(pod), there); err == nil && there.UID == pod.UID {
+			i.fail("pod %s/%s is there ten seconds after it was made of a JobSet that was gone", pod.Namespace, pod.Name)
+		}
+	})
+	return true
+}
+
 func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
 	name := pod.Labels[jobset.JobSetNameKey]
 	if name == "" || pod.Spec.NodeName != "" { // of a JobSet, and not an old one that a new watch shows
@@ -161,6 +184,9 @@ func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
 		}
 	}
 	if tj.Labels[constants.QueueLabel] == "" || dialect().Own(tj) == nil || ptr.Deref(tj.Spec.Suspend, false) {
+		return
+	}
+	if i.stray(ctx, pod) {
 		return
 	}
 	_, spec := overrides.PodPatch(dialect().Own(tj).TrainingRuntimeSpec, pod.Labels[jobset.ReplicatedJobNameKey])

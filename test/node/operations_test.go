@@ -43,8 +43,8 @@ func awaitManagers() {
 }
 
 // burst submits so many TrainJobs of one pod with one GPU each. In the midst of them something happens, and what that
-// returns is waited for at the end. It holds that every one was started once and has ended well, and that no quota is
-// left.
+// returns is waited for at the end. It holds that every one was started once, and again for each restart that its
+// status tells of, that it has ended well, and that no quota is left.
 func burst(ctx context.Context, count int, command []string, happens func() (end func())) {
 	ginkgo.GinkgoHelper()
 	g := newGround(ctx, 8)
@@ -64,7 +64,22 @@ func burst(ctx context.Context, count int, command []string, happens func() (end
 	end()
 	gomega.Eventually(g.finished(ctx), "4m", "1s").Should(gomega.Equal(count))
 	gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
-	gomega.Expect(g.started(from)).To(gomega.Equal(count), "JobSets made, one for each start")
+	gomega.Expect(g.started(from)).To(gomega.Equal(count+g.restarted(ctx)), "JobSets made, one for each start and restart")
+}
+
+// restarted is how often TrainJobs of the namespace were restarted because a node that was drained had told a pod to
+// end.
+func (g *ground) restarted(ctx context.Context) int {
+	ginkgo.GinkgoHelper()
+	var list api.TrainJobList
+	gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
+	n := 0
+	for _, tj := range list.Items {
+		if tj.Status.Lost != nil {
+			n += int(tj.Status.Lost.Restarts)
+		}
+	}
+	return n
 }
 
 // started is how many JobSets were made in the namespace since a place in the API server's audit log.
