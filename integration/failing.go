@@ -24,10 +24,13 @@ const ReasonReconcileFailed = "ReconcileFailed"
 // failingFor is how long the reconciles of a TrainJob must have failed before it says so.
 const failingFor = 10 * time.Second
 
+// toldFor is for how long what a TrainJob says of a failure may be outdated.
+const toldFor = time.Minute
+
 // failing is since when the reconciles of a TrainJob fail; zero if they don't.
 type failing struct {
 	since time.Time
-	told  bool // by a condition, or an event
+	told  time.Time // when it last said so, by a condition or an event
 }
 
 // Concluded keeps whether a reconcile of a TrainJob, by all reconcilers, has failed. One that has failed for ten
@@ -45,33 +48,45 @@ func (r *Reconciler) Concluded(ctx context.Context, request reconcile.Request, f
 		return reconcile.Result{}
 	case failure == nil:
 		keep(failing{})
-		if f.told {
+		if !f.told.IsZero() {
 			return reconcile.Result{RequeueAfter: recheckDelay} // removes the condition
 		}
 	case f.since.IsZero():
 		keep(failing{since: now})
-	case !f.told && now.Sub(f.since) >= failingFor:
-		keep(failing{since: f.since, told: true})
-		if err := r.tellFailure(ctx, job, failure); err != nil {
+	case now.Sub(f.since) >= failingFor && now.Sub(f.told) >= toldFor:
+		if err := r.tellFailure(ctx, job, failure, f.told.IsZero()); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "A condition can't be written, which would say what fails")
+			break
 		}
+		keep(failing{since: f.since, told: now})
 	}
 	return reconcile.Result{}
 }
 
-// tellFailure writes what fails into the status of a TrainJob, unless a condition says already why it is blocked.
-func (r *Reconciler) tellFailure(ctx context.Context, job *api.TrainJob, failure error) error {
+// tellFailure writes what fails into the status of a TrainJob, unless a condition says already why it is blocked. first
+// is set if the TrainJob hasn't said so yet.
+func (r *Reconciler) tellFailure(ctx context.Context, job *api.TrainJob, failure error, first bool) error {
 	blocked := admission.BlockedError{Reason: ReasonReconcileFailed, Err: fmt.Errorf(
 		"%s; it is tried again. Ask the cluster's admins if you can't mend it",
 		strings.ReplaceAll(failure.Error(), "\n", "; "))}
-	r.recorder.Send(job, events.Blocked(blocked.Reason).Of(blocked.Error()))
-	if hasEnded(job) || apimeta.IsStatusConditionTrue(job.Status.Conditions, api.ConditionBlocked) || elsewhere(job) {
+	if first {
+		r.recorder.Send(job, events.Blocked(blocked.Reason).Of(blocked.Error()))
+	}
+	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
+	if hasEnded(job) || elsewhere(job) || c != nil && !saysFailure(c) {
 		return nil
 	}
 	status := job.Status.DeepCopy()
-	apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+	if !apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: blocked.Reason, Message: blocked.Error(),
 		ObservedGeneration: job.Generation, LastTransitionTime: metav1.NewTime(r.clock.Now()),
-	})
+	}) {
+		return nil
+	}
 	return client.IgnoreNotFound(r.store.Writer.Status(ctx, job, status))
+}
+
+// saysFailure reports whether a condition is about requests that fail.
+func saysFailure(c *metav1.Condition) bool {
+	return c.Status == metav1.ConditionTrue && c.Reason == ReasonReconcileFailed
 }

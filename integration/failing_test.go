@@ -98,6 +98,32 @@ func (h *harness) failsFor(request string, d time.Duration) {
 	}
 }
 
+// TestFailureToldLater holds that what fails is told although telling it has failed too, and that what is told is what
+// fails now.
+func TestFailureToldLater(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	h.create(newTrainJob("job"))
+	of := func(what string) error {
+		return apierrors.NewForbidden(schema.GroupResource{}, "it", fmt.Errorf("%s", what))
+	}
+	h.fail["create Workload"], h.fail["patch TrainJob/status"] = of("one"), of("another")
+	h.fail["update TrainJob/status"] = of("another")
+	h.pass(time.Minute)
+	delete(h.fail, "patch TrainJob/status")
+	delete(h.fail, "update TrainJob/status")
+	h.pass(time.Minute)
+	says := func(what string) {
+		t.Helper()
+		if c := conditionOf(h.trainJob("job"), api.ConditionBlocked); c == nil || !strings.Contains(c.Message, what) {
+			t.Errorf("got %v, want %q", c, what)
+		}
+	}
+	says("one")
+	h.fail["create Workload"] = of("third")
+	h.pass(3 * time.Minute)
+	says("third")
+}
+
 // comesTo holds what a TrainJob comes to within two hours, with quota whenever it asks for some: what the API server
 // rejects is tried once an hour.
 func (h *harness) comesTo(want string) {

@@ -80,11 +80,7 @@ func beforehand(o *observed) (p plan, done bool) {
 		p.later(recheckDelay) // a watch that missed a creation has no event for the deletion
 	}
 	if wl := failedToStart(o); wl != nil && o.managed() {
-		if o.memory.setback.stands(inputsOf(o), o.now) {
-			p.later(o.memory.setback.until.Sub(o.now))
-		} else {
-			p.do(deleteWorkload{workload: wl})
-		}
+		p.tryAgain(o, wl)
 		return p, true
 	}
 	if d := declared(o); d.all {
@@ -205,6 +201,22 @@ func (a *asked) steps() []step {
 		steps = append(steps, tell{*a.told})
 	}
 	return append(steps, a.settling...)
+}
+
+// tryAgain deletes the Workload of a TrainJob that could not be started, if the TrainJob or its runtime has changed
+// since, or after a time. What has failed before this process was there is taken for what would run now: an upgrade
+// queues nothing again.
+func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
+	known, inputs := o.memory.setback, inputsOf(o)
+	if known.reason == "" {
+		known = known.certain(jobframework.FailedToStartFinishedReason, "", inputs, o.now)
+		p.do(remember{func(r *record) { r.setback = known }})
+	}
+	if known.stands(inputs, o.now) {
+		p.later(known.until.Sub(o.now))
+	} else {
+		p.do(deleteWorkload{workload: wl})
+	}
 }
 
 // failedToStart returns the Workload of a TrainJob that was finished because it could not be started, and that is

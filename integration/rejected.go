@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"strconv"
 	"time"
 
@@ -61,7 +62,7 @@ const (
 
 // again returns the setback after one more start that could not be, for a reason. The first of a kind isn't certain.
 func (s setback) again(reason, message, inputs string, now time.Time) setback {
-	if s.reason != reason || s.inputs != inputs {
+	if s.reason != reason || s.inputs != inputs || s.until.IsZero() && now.Sub(s.since) > setbackFor {
 		return setback{reason: reason, message: message, inputs: inputs, since: now}
 	}
 	s.message, s.until = message, now.Add(setbackFor)
@@ -107,10 +108,13 @@ func (s setback) blocks(inputs string, now time.Time) error {
 		s.until.UTC().Format(time.RFC3339))}
 }
 
-// inputsOf returns what identifies what a TrainJob would run, and what its user has said of it.
+// inputsOf returns what identifies what a TrainJob would run, and what its user has said of it: what rejects a start may
+// look at any label.
 func inputsOf(o *observed) string {
+	annotations := maps.Clone(o.job.Annotations)
+	delete(annotations, store.PinAnnotation)
 	hash := fnv.New64a()
-	err := json.NewEncoder(hash).Encode([]any{o.queue.podSets, o.job.Labels, o.job.Annotations})
+	err := json.NewEncoder(hash).Encode([]any{o.queue.podSets, o.job.Labels, annotations})
 	if err != nil { // they were read from JSON
 		return err.Error()
 	}

@@ -75,6 +75,39 @@ func TestWritesOfWhatCantStart(t *testing.T) {
 	}
 }
 
+// TestSetbackIsOver holds that what has failed once before a start isn't counted with what fails after it.
+func TestSetbackIsOver(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	reject := func() {
+		h.fail["patch TrainJob"] = invalid
+		var err error
+		for range 5 {
+			if err == nil {
+				_, err = h.reconcile("job")
+			}
+		}
+		delete(h.fail, "patch TrainJob")
+		if err == nil {
+			t.Fatalf("it was to be started: %v, blocked %q", h.workload().Status.Conditions, h.blocked("job"))
+		}
+		h.clock.Step(time.Minute)
+		if h.settle("job"); h.suspended("job") || h.blocked("job") != "" {
+			t.Fatalf("the second attempt succeeds: blocked %q", h.blocked("job"))
+		}
+	}
+	h.queue()
+	h.admit()
+	reject()
+	for range 2 {
+		h.evict(kueue.WorkloadEvictedByPreemption)
+		h.settle("job")
+		h.clock.Step(48 * time.Hour)
+		h.settle("job")
+		h.admit()
+		reject()
+	}
+}
+
 // TestFailedToStartIsTriedAgain holds that a TrainJob whose entry contradicted its admission is queued again when it is
 // corrected, or when its user asks for it, and not before.
 func TestFailedToStartIsTriedAgain(t *testing.T) {
@@ -92,9 +125,16 @@ func TestFailedToStartIsTriedAgain(t *testing.T) {
 			job.Spec.RuntimePatches = pool("a")
 			h.update(job)
 		},
-		"asked for":       func(h *harness) { h.label("again", "please") },
-		"after an hour":   func(h *harness) { h.clock.Step(time.Hour) },
-		"after a restart": func(h *harness) { h.start(overrides.Bundled) },
+		"asked for":     func(h *harness) { h.label("again", "please") },
+		"after an hour": func(h *harness) { h.clock.Step(time.Hour) },
+		"an hour after a restart": func(h *harness) {
+			h.start(overrides.Bundled)
+			h.settle("job")
+			if n := h.wrote("delete Workload"); n != 0 {
+				h.t.Error("an upgrade queues nothing again")
+			}
+			h.clock.Step(time.Hour)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, overrides.Bundled)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -69,7 +70,9 @@ func (r *Reconciler) createJobSet(
 		return err
 	}
 	claims := claimsOf(job, spec)
-	if len(built.ReplicatedJobs) < len(spec.Template.Spec.ReplicatedJobs) { // without those that are done
+	if slices.ContainsFunc(spec.Template.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
+		return !hasReplicatedJob(built.ReplicatedJobs, rj.Name) // it is done
+	}) {
 		if again, err := r.runAgain(ctx, job, claims); err != nil || again {
 			return err
 		}

@@ -108,6 +108,13 @@ func mayHave(job *api.TrainJob, there *metav1.PartialObjectMetadata) bool {
 	return metav1.IsControlledBy(there, job)
 }
 
+// goes reports whether a claim is one that JobSet has made for the TrainJob, before this Trainer did. It is deleted with
+// that JobSet.
+func goes(job *api.TrainJob, there *metav1.PartialObjectMetadata) bool {
+	owner := metav1.GetControllerOf(there)
+	return owner != nil && owner.Kind == "JobSet" && owner.Name == job.Name
+}
+
 // checkClaims refuses a TrainJob whose claims would have the names of others.
 func (s *Startable) checkClaims(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
@@ -117,7 +124,7 @@ func (s *Startable) checkClaims(
 		if err != nil {
 			return &admission.PendingError{RetryAfter: unansweredRetry, Err: err}
 		}
-		if there != nil && !mayHave(job, there) {
+		if there != nil && !mayHave(job, there) && !goes(job, there) {
 			return taken(claim.Kind, claim.Name)
 		}
 	}
@@ -132,7 +139,7 @@ func (r *Reconciler) createClaims(
 		err := r.client.Create(ctx, claim.DeepCopy(), client.FieldOwner(fieldManager))
 		if apierrors.IsAlreadyExists(err) {
 			var there *metav1.PartialObjectMetadata
-			if there, err = claimThere(ctx, r.reader, claim); err == nil && there == nil {
+			if there, err = claimThere(ctx, r.reader, claim); err == nil && (there == nil || goes(job, there)) {
 				err = fmt.Errorf("the previous one is being deleted")
 			} else if err == nil && !mayHave(job, there) {
 				err = taken(claim.Kind, claim.Name)

@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"weak"
@@ -44,6 +46,8 @@ const (
 	newRetry = time.Second
 	// unansweredRetry is after which time the API server is asked again that gave no answer.
 	unansweredRetry = 5 * time.Second
+	// mostFlavors is with how many flavors a pod is tried.
+	mostFlavors = 16
 	// verdicts is how many answers are remembered.
 	verdicts = 4096
 )
@@ -140,8 +144,8 @@ func (t *Trial) ask(ctx context.Context, job *api.TrainJob, jobs []jobset.Replic
 	v := verdict{at: t.clock.Now()}
 	pods := make([]*corev1.Pod, len(jobs))
 	for i := range jobs {
-		pods[i] = podOf(job, &jobs[i])
-		err := t.client.Create(ctx, pods[i], client.DryRunAll)
+		var err error
+		pods[i], err = t.try(ctx, job, &jobs[i])
 		switch {
 		case err == nil || apierrors.IsAlreadyExists(err) || skipsDryRuns(err) || isFull(err):
 		case mayNot(err):
@@ -157,6 +161,36 @@ func (t *Trial) ask(ctx context.Context, job *api.TrainJob, jobs []jobset.Replic
 	var err error
 	v.refused, err = t.exceeds(ctx, job.Namespace, jobs, pods)
 	return v, err
+}
+
+// try creates a pod of a ReplicatedJob, and keeps nothing. A policy or a webhook may ask for what only the start adds: the
+// node labels and tolerations of a flavor. So it is tried with those too.
+func (t *Trial) try(
+	ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob,
+) (*corev1.Pod, error) {
+	pod := podOf(job, rj)
+	err := t.client.Create(ctx, pod, client.DryRunAll)
+	if !byPolicy(err) {
+		return pod, err
+	}
+	var flavors kueue.ResourceFlavorList
+	if listErr := t.client.List(ctx, &flavors); listErr != nil {
+		return pod, listErr
+	}
+	for i := range min(len(flavors.Items), mostFlavors) {
+		flavor := &flavors.Items[i].Spec
+		placed := podOf(job, rj)
+		placed.Spec.NodeSelector = maps.Clone(placed.Spec.NodeSelector)
+		if placed.Spec.NodeSelector == nil {
+			placed.Spec.NodeSelector = map[string]string{}
+		}
+		maps.Copy(placed.Spec.NodeSelector, flavor.NodeLabels)
+		placed.Spec.Tolerations = append(slices.Clone(placed.Spec.Tolerations), flavor.Tolerations...)
+		if placedErr := t.client.Create(ctx, placed, client.DryRunAll); !byPolicy(placedErr) {
+			return placed, placedErr
+		}
+	}
+	return pod, err
 }
 
 // unanswered returns after which time is asked again.
@@ -208,7 +242,11 @@ func mayNot(err error) bool {
 var (
 	dryRunUnsupported = regexp.MustCompile(`^admission webhook "[^"]+" does not support dry run$`)
 	quotaExceeded     = regexp.MustCompile(`is forbidden: exceeded quota: `)
+	denied            = regexp.MustCompile(`admission webhook "[^"]+" denied|ValidatingAdmissionPolicy '[^']+'`)
 )
+
+// byPolicy reports whether a policy or a webhook of the cluster refuses a pod, and not the API server itself.
+func byPolicy(err error) bool { return err != nil && denied.MatchString(err.Error()) }
 
 func skipsDryRuns(err error) bool {
 	return apierrors.IsBadRequest(err) && dryRunUnsupported.MatchString(err.Error())

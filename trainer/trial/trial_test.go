@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -52,13 +54,23 @@ type ground struct {
 
 func newGround(next error, quotas ...client.Object) *ground {
 	g := &ground{clock: clocktesting.NewFakeClock(time.Unix(1_000_000, 0))}
-	there := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(quotas...).Build()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, kueue.AddToScheme} {
+		if err := add(scheme); err != nil {
+			panic(err)
+		}
+	}
+	there := fake.NewClientBuilder().WithScheme(scheme).WithObjects(quotas...).Build()
 	c := interceptor.NewClient(there, interceptor.Funcs{
 		Create: func(_ context.Context, _ client.WithWatch, o client.Object, options ...client.CreateOption) error {
 			if asked := (&client.CreateOptions{}).ApplyOptions(options); len(asked.DryRun) == 0 {
 				return errors.New("it would be kept")
 			}
-			g.asked = append(g.asked, o.(*corev1.Pod).DeepCopy())
+			pod := o.(*corev1.Pod).DeepCopy()
+			g.asked = append(g.asked, pod)
+			if pod.Spec.NodeSelector["pool"] != "" {
+				return nil
+			}
 			return g.answer
 		},
 		List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, options ...client.ListOption) error {
@@ -205,6 +217,28 @@ func TestAsked(t *testing.T) {
 	g.clock.Step(newFor)
 	if err := g.startable("new", e); !errors.As(err, new(*admission.BlockedError)) {
 		t.Errorf("it is new no more: got %v", err)
+	}
+}
+
+// TestPolicies holds that a policy that asks for what a flavor brings keeps nobody from the queue, and another does.
+func TestPolicies(t *testing.T) {
+	pool := &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "pool"},
+		Spec: kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"pool": "a"}}}
+	plain := &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "plain"}}
+	for says, flavors := range map[string][]client.Object{
+		"": {plain, pool}, "needs a pool": {plain},
+	} {
+		g := newGround(nil, flavors...)
+		g.answer = forbidden("check", "ValidatingAdmissionPolicy 'pools' with binding 'all' denied request: needs a pool")
+		err := g.startable("team", jobs(2))
+		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%d flavors: got %v", len(flavors), err)
+		}
+	}
+	g := newGround(nil, pool)
+	g.answer = forbidden("check", `violates PodSecurity "restricted:latest"`)
+	if err := g.startable("team", jobs(2)); err == nil {
+		t.Error("Pod Security doesn't look at nodes")
 	}
 }
 
