@@ -17,15 +17,16 @@ import (
 	"github.com/signalbox-dev/signalbox/events"
 )
 
-// ReasonReconcileFailed: the TrainJob can't be queued, started, stopped or built, because requests to the API server
-// fail. The message has its error. The requests are repeated, and the condition is removed when they succeed.
-const ReasonReconcileFailed = "ReconcileFailed"
+const (
+	// ReasonReconcileFailed: the TrainJob can't be queued, started, stopped or built, because requests to the API server
+	// fail. The message has its error. The requests are repeated, and the condition is removed when they succeed.
+	ReasonReconcileFailed = "ReconcileFailed"
 
-// failingFor is how long the reconciles of a TrainJob must have failed before it says so.
-const failingFor = 10 * time.Second
-
-// toldFor is for how long what a TrainJob says of a failure may be outdated.
-const toldFor = time.Minute
+	// failingFor is how long the reconciles of a TrainJob must have failed before it says so.
+	failingFor = 10 * time.Second
+	// toldFor is for how long what a TrainJob says of a failure may be outdated.
+	toldFor = time.Minute
+)
 
 // failing is since when the reconciles of a TrainJob fail; zero if they don't.
 type failing struct {

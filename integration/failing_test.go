@@ -79,7 +79,7 @@ func TestWhatFailsIsTold(t *testing.T) {
 // failsFor holds that a TrainJob of which a request fails says so, if that keeps it from anything.
 func (h *harness) failsFor(request string, d time.Duration) {
 	h.t.Helper()
-	failed, events := h.pass(d)
+	events, failed := h.pass(d)
 	job := h.trainJob("job")
 	told := slices.Contains(events, integration.ReasonReconcileFailed) || h.blocked("job") != ""
 	if failed == nil || request == "get TrainJob" {
@@ -140,9 +140,9 @@ func (h *harness) comesTo(want string) {
 	h.t.Errorf("when it is mended: %s, want %s", h.outcome(), want)
 }
 
-// pass lets time pass, as the manager does: with reconciles every few seconds. It returns the last one's error, and all
-// events.
-func (h *harness) pass(d time.Duration) (failed error, events []string) {
+// pass lets time pass, as the manager does: with reconciles every few seconds. It returns all events, and the last
+// one's error.
+func (h *harness) pass(d time.Duration) (events []string, failed error) {
 	request := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: team, Name: "job"}}
 	step := max(d/4, 3*time.Second)
 	for end := h.clock.Now().Add(d); h.clock.Now().Before(end); h.clock.Step(step) {
@@ -150,7 +150,7 @@ func (h *harness) pass(d time.Duration) (failed error, events []string) {
 		h.reconciler.Concluded(h.t.Context(), request, failed)
 		events = append(events, h.events...)
 	}
-	return failed, events
+	return events, failed
 }
 
 // outcome describes what a TrainJob has come to.

@@ -108,8 +108,8 @@ func (s setback) blocks(inputs string, now time.Time) error {
 		s.until.UTC().Format(time.RFC3339))}
 }
 
-// inputsOf returns what identifies what a TrainJob would run, and what its user has said of it: what rejects a start may
-// look at any label.
+// inputsOf returns what identifies what a TrainJob would run, and what its user has said of it: what rejects a start
+// may look at any label.
 func inputsOf(o *observed) string {
 	annotations := maps.Clone(o.job.Annotations)
 	delete(annotations, store.PinAnnotation)

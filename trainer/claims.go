@@ -108,8 +108,8 @@ func mayHave(job *api.TrainJob, there *metav1.PartialObjectMetadata) bool {
 	return metav1.IsControlledBy(there, job)
 }
 
-// goes reports whether a claim is one that JobSet has made for the TrainJob, before this Trainer did. It is deleted with
-// that JobSet.
+// goes reports whether a claim is one that JobSet has made for the TrainJob, before this Trainer did. It is deleted
+// with that JobSet.
 func goes(job *api.TrainJob, there *metav1.PartialObjectMetadata) bool {
 	owner := metav1.GetControllerOf(there)
 	return owner != nil && owner.Kind == "JobSet" && owner.Name == job.Name

@@ -31,13 +31,13 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// ReasonPodsRefused: the TrainJob's namespace doesn't take pods as the TrainJob needs them. The message has who refuses
-// them and why; change the TrainJob, the runtime, or what the namespace allows.
-const ReasonPodsRefused = "PodsRefused"
-
 const (
-	// refusedRetry is after which time a namespace is asked again that doesn't take a pod, and acceptedFor for how long it
-	// isn't asked that does.
+	// ReasonPodsRefused: the TrainJob's namespace doesn't take pods as the TrainJob needs them. The message has who
+	// refuses them and why; change the TrainJob, the runtime, or what the namespace allows.
+	ReasonPodsRefused = "PodsRefused"
+
+	// refusedRetry is after which time a namespace is asked again that doesn't take a pod, and acceptedFor for how long
+	// it isn't asked that does.
 	refusedRetry = time.Minute
 	acceptedFor  = 5 * time.Minute
 	// newFor is for how long a TrainJob is new: what was applied with it, a ServiceAccount say, may come after it, as the
@@ -163,8 +163,8 @@ func (t *Trial) ask(ctx context.Context, job *api.TrainJob, jobs []jobset.Replic
 	return v, err
 }
 
-// try creates a pod of a ReplicatedJob, and keeps nothing. A policy or a webhook may ask for what only the start adds: the
-// node labels and tolerations of a flavor. So it is tried with those too.
+// try creates a pod of a ReplicatedJob, and keeps nothing. A policy or a webhook may ask for what only the start adds:
+// the node labels and tolerations of a flavor. So it is tried with those too.
 func (t *Trial) try(
 	ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob,
 ) (*corev1.Pod, error) {
