@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 	"weak"
 
@@ -150,13 +151,28 @@ func checkRoom(job *api.TrainJob, pin int) error {
 	return nil
 }
 
+// shape is what decides about a JobSet: what it runs, and who controls its TrainJob. Kueue's webhook for JobSets looks
+// for their owners' owners.
+type shape struct {
+	of         weak.Pointer[overrides.Effective]
+	controller string
+}
+
+func shapeOf(job *api.TrainJob, effective *overrides.Effective) shape {
+	s := shape{of: weak.Make(effective)}
+	if owner := metav1.GetControllerOf(job); owner != nil {
+		s.controller = strings.Join([]string{job.Namespace, owner.APIVersion, owner.Kind, owner.Name, string(owner.UID)}, "/")
+	}
+	return s
+}
+
 // judge returns what the API server says of the JobSet of a TrainJob. It is asked once for each shape: TrainJobs that
 // run the same share what they run.
 func (s *Startable) judge(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 ) (*verdict, error) {
-	shape := weak.Make(effective)
-	v, err, _ := s.asking.Do(fmt.Sprintf("%p", effective), func() (any, error) {
+	shape := shapeOf(job, effective)
+	v, err, _ := s.asking.Do(fmt.Sprintf("%p %s", effective, shape.controller), func() (any, error) {
 		if known, found := s.verdicts.Get(shape); found {
 			if v := known.(*verdict); v.refused == nil || s.clock.Since(v.at) < refusedRetry {
 				return v, nil
