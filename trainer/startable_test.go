@@ -204,7 +204,7 @@ func TestJudgeOfControlled(t *testing.T) {
 	if err := h.startable(plain, &spec, e); err != nil {
 		t.Fatal(err)
 	}
-	h.fail["create JobSet"] = apierrors.NewNotFound(schema.GroupResource{Resource: "replicasets"}, "any")
+	h.fail["dry-run JobSet"] = apierrors.NewNotFound(schema.GroupResource{Resource: "replicasets"}, "any")
 	if err := h.startable(controlled, &spec, e); !errors.As(err, new(*admission.PendingError)) {
 		t.Errorf("got %v", err)
 	}
