@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
 )
 
 // namespaceCase is a namespace as batch admins make it, with a runtime.
@@ -226,19 +225,6 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 	if !cluster.bundled() {
 		return
 	}
-	ginkgo.It("queue no TrainJob whose owner is missing, even after one of its shape", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "torch", "1s")
-		first := g.submit(ctx, g.trainJob("first", "torch", 1))
-		gomega.Eventually(complete(ctx, first)).Should(gomega.BeTrue())
-		second := g.submit(ctx, g.trainJob("second", "torch", 1, func(tj *api.TrainJob) {
-			tj.OwnerReferences = []metav1.OwnerReference{{
-				APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "any", UID: "any", Controller: new(true)}}
-		}))
-		gomega.Eventually(blocked(ctx, second)).Should(gomega.Equal(integration.ReasonUnverified))
-		gomega.Expect(workloadOf(ctx, second)).To(gomega.BeNil(), "Kueue's webhook would refuse its JobSet")
-	})
-
 	ginkgo.It("start every runtime that Trainer ships, and Flux' example, with their Secrets", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})
 		all := append(installShippedRuntimes(ctx), installPodGroupRuntimes(ctx)...)
