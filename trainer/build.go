@@ -135,7 +135,7 @@ func build(
 	spec = spec.DeepCopy()
 	entries := overrides.Bundled.Entries(trainJob)
 	job := overrides.ForPlugins(trainJob, spec, entries)
-	if job.Spec.Trainer == nil { // Trainer v2.3.0's torch plugin leaves its environment out then
+	if job.Spec.Trainer == nil { // Trainer v2.3.0's plugins leave their environment out then
 		job.Spec.Trainer = &trainerapi.Trainer{}
 	}
 	info, err := overrides.Bundled.Prepare(job, spec, entries)

@@ -124,8 +124,8 @@ func jobVariants(rt *api.ClusterTrainingRuntime) []func(*api.TrainJob) {
 	}
 	return []func(*api.TrainJob){
 		func(tj *api.TrainJob) {
-			if policy := rt.Spec.MLPolicy; policy != nil && (policy.Flux != nil || policy.Torch != nil) {
-				withTrainer(tj) // without it, Trainer v2.3.0 leaves out torchrun's environment
+			if rt.Spec.MLPolicy != nil {
+				withTrainer(tj) // without it, Trainer v2.3.0 leaves out the environment of torchrun, JAX and others
 			}
 		},
 		func(tj *api.TrainJob) { withTrainer(tj) },
