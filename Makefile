@@ -159,6 +159,10 @@ test-version:
 	@SIGNALBOX_STATE=$(CURDIR)/.cluster-$(named) $(MAKE) --no-print-directory test-e2e SUITE=$(named) $(subst $(comma), ,$(RELEASE)) >versions/$(named).log 2>&1; \
 		code=$$?; echo "$(RELEASE): $$(grep -E '^(Ran|FAIL!|SUCCESS!)' versions/$(named).log | tr '\n' ' ')(versions/$(named).log)"; exit $$code
 
+.PHONY: test-namespaces
+test-namespaces: ## Namespaces as batch admins make them, with LimitRanges, ResourceQuotas, Pod Security and claims; each has a TrainJob, and a Job of the same pods
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=namespaces FOCUS='Real namespaces|Claims of a runtime'
+
 .PHONY: test-upgrade
 test-upgrade: ## Upgrade Kubernetes from 1.36 to 1.37 under gangs that run and gangs that wait
 	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled NEXT_KUBERNETES=1.37 LABELS=upgrade

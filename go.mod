@@ -33,6 +33,7 @@ require (
 
 require (
 	github.com/prometheus/common v0.70.0 // indirect
+	k8s.io/kube-scheduler v0.36.3 // indirect
 	k8s.io/streaming v0.36.3 // indirect
 )
 

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/podsets"
 )
@@ -25,14 +26,14 @@ func (e *MismatchError) Error() string {
 // assignments is where an admission's assignments are.
 const assignments = "status.admission.podSetAssignments"
 
-// Covers compares what was admitted with what is to run, PodSet by PodSet: the pods in full, their number and the
-// counted quota. Reclaimed pods will not run again, and Kueue doesn't count them. The first difference is returned as a
-// *MismatchError.
+// Covers compares what was admitted with what is to run, PodSet by PodSet: the pods in full, their number and the quota
+// that Kueue counts of them. Reclaimed pods will not run again, and Kueue doesn't count them. The first difference is
+// returned as a *MismatchError.
 //
-// uncounted are the resources that the pods ask for and the admission counts nothing of. They are right only if the
-// ClusterQueue doesn't cover them: Kueue's configuration may exclude them.
+// uncounted are the resources that Kueue counts of the pods, and the admission counts nothing of. They are right only
+// if the ClusterQueue doesn't cover them.
 func Covers(
-	wl *kueue.Workload, computed []kueue.PodSet, reclaimed []kueue.ReclaimablePod,
+	wl *kueue.Workload, computed []kueue.PodSet, reclaimed []kueue.ReclaimablePod, counting podsets.Counting,
 ) (uncounted []corev1.ResourceName, err error) {
 	if wl.Status.Admission == nil {
 		return nil, &MismatchError{Path: "status.admission", Says: "not set", Needs: "an admission"}
@@ -46,7 +47,7 @@ func Covers(
 	if have, need := len(assigned), len(computed); have != need {
 		return nil, &MismatchError{Path: assignments, Says: fmt.Sprintf("%d long", have), Needs: fmt.Sprint(need)}
 	}
-	missing := map[corev1.ResourceName]bool{}
+	run := slices.Clone(computed) // with the pods that run
 	for i := range computed {
 		podSet := &computed[i]
 		at := slices.IndexFunc(assigned, func(a kueue.PodSetAssignment) bool { return a.Name == podSet.Name })
@@ -55,15 +56,15 @@ func Covers(
 				Path: assignments, Says: "without " + string(podSet.Name), Needs: "one for each PodSet",
 			}
 		}
-		if err := covers(&assigned[at], podSet, countOf(reclaimed, podSet.Name), missing); err != nil {
+		given, again := countOf(wl.Status.ReclaimablePods, podSet.Name), countOf(reclaimed, podSet.Name)
+		if run[i].Count, err = podsOf(&assigned[at], podSet, again); err != nil {
 			return nil, err
 		}
-		given := countOf(wl.Status.ReclaimablePods, podSet.Name)
-		if err := stillCounted(&assigned[at], podSet, given, countOf(reclaimed, podSet.Name)); err != nil {
+		if err := stillCounted(&assigned[at], podSet, given, again); err != nil {
 			return nil, err
 		}
 	}
-	return slices.Sorted(maps.Keys(missing)), nil
+	return covers(assigned, counting.Of(run))
 }
 
 // countOf returns how many pods of a PodSet are reclaimed.
@@ -88,37 +89,41 @@ func stillCounted(assignment *kueue.PodSetAssignment, podSet *kueue.PodSet, give
 	}
 }
 
-// covers compares the assignment of one PodSet with it. reclaimed is how many of its pods don't run again. It adds the
-// resources that are not counted to missing.
-func covers(
-	assignment *kueue.PodSetAssignment, podSet *kueue.PodSet, reclaimed int32, missing map[corev1.ResourceName]bool,
-) error {
-	path := fmt.Sprintf("%s[%s]", assignments, podSet.Name)
-	count := podSet.Count - reclaimed
-	have := ptr.Deref(assignment.Count, podSet.Count)
+// podsOf returns how many pods of a PodSet run on an assignment, of which so many don't run again.
+func podsOf(assignment *kueue.PodSetAssignment, podSet *kueue.PodSet, reclaimed int32) (int32, error) {
+	count, have := podSet.Count-reclaimed, ptr.Deref(assignment.Count, podSet.Count)
 	if least := min(ptr.Deref(podSet.MinCount, count), count); have < least || have > podSet.Count {
-		return &MismatchError{Path: path + ".count", Says: fmt.Sprint(have), Needs: fmt.Sprint(least)}
+		return 0, &MismatchError{
+			Path: fmt.Sprintf("%s[%s].count", assignments, podSet.Name), Says: fmt.Sprint(have), Needs: fmt.Sprint(least),
+		}
 	}
-	count = min(count, have) // partial admission
-	requests := podsets.Requests(&podSet.Template)
-	for _, name := range slices.Sorted(maps.Keys(requests)) {
-		need := requests[name]
-		need.Mul(int64(count))
-		if need.IsZero() {
-			continue
-		}
-		usage, counted := assignment.ResourceUsage[name]
-		if !counted {
-			missing[name] = true
-			continue
-		}
-		if usage.Cmp(need) < 0 {
-			return &MismatchError{
-				Path: path + ".resourceUsage[" + string(name) + "]", Says: usage.String(), Needs: need.String(),
+	return min(count, have), nil // partial admission
+}
+
+// covers compares assignments with what Kueue counts of the pods that run, and returns the resources that they lack.
+func covers(
+	assigned []kueue.PodSetAssignment, counted []workload.PodSetResources,
+) (missing []corev1.ResourceName, err error) {
+	for _, podSet := range counted {
+		at := slices.IndexFunc(assigned, func(a kueue.PodSetAssignment) bool { return a.Name == podSet.Name })
+		needs := podSet.Requests.ToResourceList(nil)
+		for _, name := range slices.Sorted(maps.Keys(needs)) {
+			need := needs[name]
+			usage, found := assigned[at].ResourceUsage[name]
+			switch {
+			case need.IsZero():
+			case !found:
+				missing = append(missing, name)
+			case usage.Cmp(need) < 0:
+				return nil, &MismatchError{
+					Path: fmt.Sprintf("%s[%s].resourceUsage[%s]", assignments, podSet.Name, name), Says: usage.String(),
+					Needs: need.String(),
+				}
 			}
 		}
 	}
-	return nil
+	slices.Sort(missing)
+	return slices.Compact(missing), nil
 }
 
 // Uncovered returns a *MismatchError where a ClusterQueue covers a resource that an admission by it counts nothing of.

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 func TestCovers(t *testing.T) {
@@ -108,7 +110,7 @@ func TestCovers(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			uncounted, err := Covers(c.workload, c.computed, c.reclaimed)
+			uncounted, err := Covers(c.workload, c.computed, c.reclaimed, podsets.Counting{})
 			mismatch := (*MismatchError)(nil)
 			if c.want == "" && err != nil ||
 				c.want != "" && (!errors.As(err, &mismatch) || !strings.Contains(err.Error(), c.want)) {

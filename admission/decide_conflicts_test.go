@@ -74,6 +74,15 @@ func TestDecideConflicts(t *testing.T) {
 			path: "status.admissionChecks[zones].podSetUpdates[node].nodeSelector[gpu]",
 			says: "l4", needs: "a100", source: "ResourceFlavor a100",
 		},
+		"a flavor against another": {
+			reason: "no node has both labels",
+			change: []func(*Input){func(in *Input) {
+				in.Workload.Status.Admission.PodSetAssignments[0].Flavors["memory"] = "h100"
+				in.Flavors["h100"] = kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"gpu": "h100"}}
+			}},
+			path: "ResourceFlavor h100 spec.nodeLabels[gpu]",
+			says: "h100", needs: "a100", source: "ResourceFlavor a100",
+		},
 		"an admission check against another": {
 			reason: "both can't be",
 			change: []func(*Input){

@@ -117,7 +117,7 @@ func (c *choices) workload(computed []kueue.PodSet) *kueue.Workload {
 			Flavors:       map[corev1.ResourceName]kueue.ResourceFlavorReference{},
 			ResourceUsage: corev1.ResourceList{},
 		}
-		for name, quantity := range podsets.Requests(&podSet.Template) {
+		for name, quantity := range (podsets.Counting{}).Pod(&podSet.Template.Spec) {
 			a.Flavors[name] = choose(c, kueue.ResourceFlavorReference("a100"), "cpu")
 			quantity.Mul(int64(podSet.Count))
 			a.ResourceUsage[name] = quantity
@@ -187,7 +187,7 @@ func decideOn(c *choices, flavors map[kueue.ResourceFlavorReference]kueue.Resour
 		return ""
 	}
 	wl := c.workload(computed)
-	_, mismatch := Covers(wl, computed, nil)
+	_, mismatch := Covers(wl, computed, nil, podsets.Counting{})
 	if mismatch == nil {
 		if says := overuses(wl, effective); says != "" {
 			return "covered, but " + says

@@ -30,6 +30,24 @@ type needs struct {
 	nodes, pods int32
 }
 
+// flavor adds the node labels and tolerations of a flavor. Another flavor of the PodSet, for another resource, may have
+// another value of a label: no node has both.
+func (n *needs) flavor(name kueue.ResourceFlavorReference, spec kueue.ResourceFlavorSpec) error {
+	source := fmt.Sprintf("ResourceFlavor %s", name)
+	for _, key := range slices.Sorted(maps.Keys(spec.NodeLabels)) {
+		if have, found := n.nodeSelector[key]; found && have != spec.NodeLabels[key] {
+			return &ConflictError{
+				Path: fmt.Sprintf("ResourceFlavor %s spec.nodeLabels[%s]", name, key), Says: spec.NodeLabels[key], Needs: have,
+				Source: n.origin(key), WayOut: "change one of the flavors, or let the ClusterQueue assign flavors that agree, " +
+					"with both resources in one group",
+			}
+		}
+	}
+	n.selector(spec.NodeLabels, source)
+	n.tolerations = tolerate(n.tolerations, spec.Tolerations)
+	return nil
+}
+
 func (n *needs) selector(values map[string]string, source string) {
 	for key, value := range values {
 		n.nodeSelector[key] = value
@@ -125,8 +143,9 @@ func forPodSet(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet
 		if !known {
 			return nil, fmt.Errorf("ResourceFlavor %q, which Workload %s was admitted on, is not known", name, wl.Name)
 		}
-		n.selector(flavor.NodeLabels, fmt.Sprintf("ResourceFlavor %s", name))
-		n.tolerations = tolerate(n.tolerations, flavor.Tolerations)
+		if err := n.flavor(name, flavor); err != nil {
+			return nil, err
+		}
 	}
 	n.topology(in, assignment, podSet)
 	n.queues(in)

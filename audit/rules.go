@@ -13,9 +13,12 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
+	resourcehelpers "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/resources"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -31,11 +34,15 @@ type podSetOf struct {
 // usage is what the running pods of each PodSet request.
 type usage map[podSetOf]corev1.ResourceList
 
-func (u usage) add(p podSetOf, pod *corev1.Pod) {
+func (u usage) add(p podSetOf, pod *corev1.Pod, of *kueueconfig.Resources) {
 	if u[p] == nil {
 		u[p] = corev1.ResourceList{}
 	}
-	for resourceName, quantity := range podsets.Requests(&corev1.PodTemplateSpec{Spec: pod.Spec}) {
+	requests := resourcehelpers.PodRequests(pod, resourcehelpers.PodResourcesOptions{})
+	if of != nil {
+		requests = podsets.Counting{Resources: of}.Pod(&pod.Spec)
+	}
+	for resourceName, quantity := range requests {
 		sum := u[p][resourceName]
 		sum.Add(quantity)
 		u[p][resourceName] = sum
@@ -69,7 +76,7 @@ func (s *snapshot) auditPods() []Finding {
 			continue
 		}
 		podSet := podSetOf{s.quota[uid][0], kueue.NewPodSetReference(pod.Labels[jobset.ReplicatedJobNameKey])}
-		used.add(podSet, pod)
+		used.add(podSet, pod, s.Resources)
 		if differs := s.otherFlavor(pod, podSet); differs != "" {
 			findings = append(findings, Finding{OtherFlavor, name("Pod", pod), differs})
 		}
@@ -106,7 +113,8 @@ func counted(p podSetOf, name corev1.ResourceName) (_ resource.Quantity, found b
 		quantity, found := a.ResourceUsage[name]
 		if count := ptr.Deref(a.Count, 0); count > 0 {
 			left := int64(max(count-reclaimed(p), 0))
-			quantity = *resource.NewMilliQuantity(quantity.MilliValue()/int64(count)*left, quantity.Format)
+			usage := resources.NewRequestsFromResourceList(corev1.ResourceList{name: quantity}).ScaledDown(int64(count))
+			quantity = usage.ScaledUp(left).ToResourceList(nil)[name]
 		}
 		return quantity, found
 	}
@@ -207,7 +215,8 @@ func differences(job *batchv1.Job, js *jobset.JobSet) []string {
 		return []string{fmt.Sprintf("JobSet %s has no replicatedJob %q", js.Name, replicatedJob)}
 	}
 	var all []string
-	have, want := podsets.Requests(&job.Spec.Template), podsets.Requests(&rj.Template.Spec.Template)
+	counting := podsets.Counting{}
+	have, want := counting.Pod(&job.Spec.Template.Spec), counting.Pod(&rj.Template.Spec.Template.Spec)
 	if !equality.Semantic.DeepEqual(have, want) {
 		all = append(all, fmt.Sprintf("its pods ask for %s, and those of its JobSet for %s", text(have), text(want)))
 	}

@@ -64,6 +64,10 @@ var (
 		corev1.EventTypeWarning, "Restarting", "Restarting",
 		"Its JobSet has failed after pod %s was lost with its node; restart %d of %d",
 	}
+	ClaimLost = Event{
+		corev1.EventTypeWarning, "ClaimLost", "Restarting",
+		"PersistentVolumeClaim %s is gone; the initializers that had finished run again",
+	}
 	StopOverdue = Event{corev1.EventTypeWarning, "StopOverdue", "Stopping", "%s"}
 
 	FinishedWorkload = Event{

@@ -203,7 +203,7 @@ func used(
 
 // requested returns what the pods of a Workload ask for together.
 func requested(wl *kueue.Workload) map[corev1.ResourceName]resource.Quantity {
-	total := podsets.Total(wl)
+	total := podsets.Counting{}.Total(wl)
 	pods := total[corev1.ResourcePods]
 	for i := range wl.Spec.PodSets {
 		pods.Add(*resource.NewQuantity(int64(wl.Spec.PodSets[i].Count), resource.DecimalSI))

@@ -13,12 +13,14 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueueconfigv1beta1 "sigs.k8s.io/kueue/apis/config/v1beta1"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	"sigs.k8s.io/yaml"
 
@@ -31,6 +33,22 @@ const (
 	// kueueDeployment is what Kueue's manifests, and its chart as release "kueue", call its Deployment.
 	kueueDeployment = "kueue-controller-manager"
 )
+
+// KueueConfiguration reads a configuration of Kueue, of any version that Kueue reads.
+func KueueConfiguration(text string) (*kueueconfig.Configuration, error) {
+	config := &kueueconfig.Configuration{}
+	if err := yaml.Unmarshal([]byte(text), &config.TypeMeta); err != nil {
+		return nil, err
+	}
+	if config.APIVersion != kueueconfigv1beta1.SchemeGroupVersion.String() {
+		return config, yaml.Unmarshal([]byte(text), config)
+	}
+	old := &kueueconfigv1beta1.Configuration{}
+	if err := yaml.Unmarshal([]byte(text), old); err != nil {
+		return nil, err
+	}
+	return config, old.ConvertTo(config)
+}
 
 // Adopt returns the settings with what Kueue's configuration says of those that aren't set, and for feature gates that
 // it doesn't name, with the defaults of Kueue's release, which is one of FindReleases. It rejects a Kueue that runs its
@@ -54,8 +72,8 @@ func Adopt(
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(object.Data)) {
-		var theirs kueueconfig.Configuration
-		if err := yaml.Unmarshal([]byte(object.Data[name]), &theirs); err != nil {
+		theirs, err := KueueConfiguration(object.Data[name])
+		if err != nil {
 			return nil, fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
 		}
 		if theirs.Kind != "Configuration" {
@@ -64,7 +82,7 @@ func Adopt(
 		if len(arguments) > 0 { // Kueue takes them from one place only
 			theirs.FeatureGates = arguments
 		}
-		adopted, err := adopt(config, &theirs, release)
+		adopted, err := adopt(config, theirs, release)
 		if err != nil {
 			return nil, fmt.Errorf("Kueue's configuration, ConfigMap %s key %s: %w", key, name, err)
 		}
@@ -123,6 +141,7 @@ func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration, release str
 	a.labels(theirs.Integrations)
 	a.retention(theirs.ObjectRetentionPolicies)
 	a.multiKueue(theirs.MultiKueue)
+	a.resources(theirs.Resources)
 	a.gates(theirs.FeatureGates, release)
 	a.podsReady(theirs.WaitForPodsReady, release)
 	return a.Kueue, errors.Join(a.errs...)
@@ -190,6 +209,14 @@ func (a *adoption) labels(theirs *kueueconfig.Integrations) {
 		a.LabelKeysToCopy = keys
 	} else if !reflect.DeepEqual(slices.Sorted(slices.Values(keys)), slices.Sorted(slices.Values(a.LabelKeysToCopy))) {
 		a.differ("labelKeysToCopy", keys, a.LabelKeysToCopy)
+	}
+}
+
+func (a *adoption) resources(theirs *kueueconfig.Resources) {
+	if a.Resources == nil {
+		a.Resources = theirs
+	} else if !equality.Semantic.DeepEqual(theirs, a.Resources) {
+		a.errs = append(a.errs, errors.New("resources are others there than kueue.resources here; remove them here"))
 	}
 }
 

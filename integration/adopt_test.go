@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 )
@@ -55,6 +56,13 @@ func TestAdopt(t *testing.T) {
 			want: func(k *configapi.Kueue) {
 				k.WaitForPodsReady, k.LabelKeysToCopy, k.AfterDeactivated = new(true), []string{"team"}, hour
 				k.FeatureGates = map[string]bool{"PartialAdmission": false}
+			}},
+		"of v1beta1": {reason: "Kueue reads it too, in a form of its own",
+			theirs: strings.Replace(external, "v1beta2", "v1beta1", 1) + "waitForPodsReady: {enable: true, timeout: 1m}\n" +
+				"resources: {excludeResourcePrefixes: [example.com]}\n",
+			want: func(k *configapi.Kueue) {
+				k.WaitForPodsReady = new(true)
+				k.Resources = &kueueconfig.Resources{ExcludeResourcePrefixes: []string{"example.com"}}
 			}},
 		"MultiKueue": {reason: "its queues lead to other clusters",
 			theirs: external + "multiKueue: {externalFrameworks: [{name: " + externalFramework + "}]}\n",

@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -148,25 +149,27 @@ func TestOtherQueueWhileDeactivated(t *testing.T) {
 
 // TestChangedLabels holds what a user may change of a TrainJob in a queue.
 func TestChangedLabels(t *testing.T) {
+	prebuilt := map[string]string{constants.PrebuiltWorkloadLabel: "prebuilt"}
 	for name, c := range map[string]struct {
 		reason, label, value string
 		allowed              bool
-		prebuilt             string
+		has                  map[string]string
 	}{
-		"a priority class":       {"it exists", constants.WorkloadPriorityClassLabel, "high", true, ""},
-		"no such priority class": {"nothing would be evicted", constants.WorkloadPriorityClassLabel, "typo", false, ""},
-		"a prebuilt Workload":    {"its own would hold quota", constants.PrebuiltWorkloadLabel, "other", false, ""},
-		"a queue":                {"it leaves the first", constants.QueueLabel, "other", true, ""},
-		"a queue, prebuilt":      {"its Workload doesn't follow", constants.QueueLabel, "other", false, "prebuilt"},
+		"a priority class":       {"it exists", constants.WorkloadPriorityClassLabel, "high", true, nil},
+		"no such priority class": {"nothing would be evicted", constants.WorkloadPriorityClassLabel, "typo", false, nil},
+		"a prebuilt Workload":    {"its own would hold quota", constants.PrebuiltWorkloadLabel, "other", false, nil},
+		"a queue":                {"it leaves the first", constants.QueueLabel, "other", true, nil},
+		"a queue, prebuilt":      {"its Workload doesn't follow", constants.QueueLabel, "other", false, prebuilt},
+		"a queue of no name":     {"creation refuses it", constants.QueueLabel, "Team_A", false, nil},
+		"of such a queue": {"it was created", constants.WorkloadPriorityClassLabel, "high", true,
+			map[string]string{constants.QueueLabel: "Team_A"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, overrides.Bundled)
 			h.create(&kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 100})
 			h.queue()
 			job := h.trainJob("job")
-			if c.prebuilt != "" {
-				job.Labels[constants.PrebuiltWorkloadLabel] = c.prebuilt
-			}
+			maps.Copy(job.Labels, c.has)
 			before := encoded(t, job)
 			job.Labels[c.label] = c.value
 			answer := h.ask("/validate-trainjob", "user", before, encoded(t, job))

@@ -138,7 +138,7 @@ func declaredLeft(o *observed) time.Duration {
 // finalizers are to be removed.
 func declared(o *observed) (d declaration) {
 	ended := o.stage == stageEnded
-	if !ended && o.stage != stageSuspended {
+	if !ended && o.stage != stageSuspended || failedToStart(o) != nil {
 		return d
 	}
 	left := declaredLeft(o)

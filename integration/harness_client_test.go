@@ -41,6 +41,10 @@ func kindOf(o runtime.Object) string {
 
 // client is the API server for the integration. The cached one reads what freeze has kept.
 func (h *harness) client(cached bool) client.Client {
+	failing := func(what string) error {
+		h.did[what] = true
+		return h.fail[what]
+	}
 	write := func(verb, sub string, o client.Object, dry []string, patch client.Patch) error {
 		if len(dry) > 0 {
 			return nil
@@ -54,7 +58,7 @@ func (h *harness) client(cached bool) client.Client {
 			}
 			h.bodies = append(h.bodies, string(body))
 		}
-		return h.fail[what]
+		return failing(what)
 	}
 	reads := func(kind string, c client.Client) client.Client {
 		if shown := h.shown[kind]; cached && shown != nil {
@@ -65,13 +69,13 @@ func (h *harness) client(cached bool) client.Client {
 	return interceptor.NewClient(h.store, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
 			opts ...client.GetOption) error {
-			if err := h.fail["get "+kindOf(o)]; err != nil {
+			if err := failing("get " + kindOf(o)); err != nil {
 				return err
 			}
 			return reads(kindOf(o), c).Get(ctx, key, o, opts...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, opts ...client.ListOption) error {
-			if err := h.fail["list "+kindOf(l)]; err != nil {
+			if err := failing("list " + kindOf(l)); err != nil {
 				return err
 			}
 			return reads(kindOf(l), c).List(ctx, l, opts...)

@@ -45,10 +45,11 @@ type seenEnd struct {
 	at     time.Time
 }
 
-// rejections are the stop that the API server rejects, and the starts.
+// rejections are the stop that the API server rejects, the starts, and any requests that fail.
 type rejections struct {
 	stopRejected rejection
 	setback      setback
+	failing      failing
 }
 
 func newMemory() *memory { return &memory{jobs: map[types.NamespacedName]record{}} }

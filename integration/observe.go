@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -230,11 +233,35 @@ func pendingAt(o *observed, pending *admission.PendingError) error {
 	return &admission.BlockedError{Reason: ReasonUnverified, RetryAfter: pending.RetryAfter, Err: err}
 }
 
+// counting reads what Kueue's count of PodSets of a namespace depends on. RuntimeClasses are read from the API server:
+// few pods name one.
+func (r *Reconciler) counting(ctx context.Context, namespace string, podSets []kueue.PodSet) (podsets.Counting, error) {
+	c := podsets.Counting{Resources: r.policy.resources}
+	var ranges corev1.LimitRangeList
+	if err := r.client.List(ctx, &ranges, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return c, fmt.Errorf("listing the LimitRanges of namespace %s: %w", namespace, err)
+	}
+	c.LimitRanges = ranges.Items
+	for _, name := range podsets.RuntimeClasses(podSets) {
+		var class nodev1.RuntimeClass
+		if err := r.live.Get(ctx, client.ObjectKey{Name: name}, &class); client.IgnoreNotFound(err) != nil {
+			return c, fmt.Errorf("reading RuntimeClass %s: %w", name, err)
+		} else if err == nil {
+			c.RuntimeClasses = append(c.RuntimeClasses, class)
+		}
+	}
+	return c, nil
+}
+
 // observeStart reads what the start of an admitted TrainJob is decided on.
 func (r *Reconciler) observeStart(ctx context.Context, o *observed, wl *kueue.Workload) error {
 	facts := &startFacts{flavors: map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec{}}
 	o.queue.start = facts
-	uncounted, err := admission.Covers(wl, o.queue.podSets, o.reclaimable())
+	counting, err := r.counting(ctx, wl.Namespace, o.queue.podSets)
+	if err != nil {
+		return err
+	}
+	uncounted, err := admission.Covers(wl, o.queue.podSets, o.reclaimable(), counting)
 	if errors.As(err, &facts.mismatch) {
 		return nil
 	}

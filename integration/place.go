@@ -31,6 +31,8 @@ type place interface {
 	attend(o *observed) (s step, after time.Duration)
 	// awaitsEnd reports whether a Workload is deactivated only when the last pod of its TrainJob has ended.
 	awaitsEnd() bool
+	// triesAgain reports whether a TrainJob that could not be started is queued again when it has changed.
+	triesAgain() bool
 	// finished notes what follows from the end of the Workload of a TrainJob that has not ended.
 	finished(o *observed, wl *kueue.Workload, a *asked)
 }
@@ -56,6 +58,8 @@ func (atHome) equivalent(o *observed, wl *kueue.Workload) bool { return o.fits(w
 func (atHome) refuse(*observed) step { return nil }
 
 func (atHome) awaitsEnd() bool { return true }
+
+func (atHome) triesAgain() bool { return true }
 
 func (atHome) attend(*observed) (step, time.Duration) { return nil, 0 }
 
@@ -101,6 +105,9 @@ func (dispatched) attend(o *observed) (s step, after time.Duration) {
 // its own quota until the pods have ended.
 func (dispatched) awaitsEnd() bool { return false }
 
+// triesAgain is false: the other cluster has tried.
+func (dispatched) triesAgain() bool { return false }
+
 // finished tells why the TrainJob couldn't be started in another cluster; any other end is in its own status.
 func (dispatched) finished(_ *observed, wl *kueue.Workload, a *asked) {
 	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
@@ -114,6 +121,9 @@ type received struct{ atHome }
 
 // equivalent takes any Workload: jobframework would finish one without saying what differs, which check says.
 func (received) equivalent(*observed, *kueue.Workload) bool { return true }
+
+// triesAgain is false: the cluster that it is from is told by the end of the Workload.
+func (received) triesAgain() bool { return false }
 
 // prebuilt returns the Workload that MultiKueue has created for a TrainJob; nil if the TrainJob hasn't taken it yet.
 func prebuilt(o *observed) *kueue.Workload {

@@ -1,8 +1,12 @@
 package integration
 
 import (
+	"cmp"
 	"time"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -26,8 +30,15 @@ type asked struct {
 	created string
 	// reclaim is what jobframework was told of the quota.
 	reclaim reclaim
-	// waiting is what an admitted TrainJob waits for; "" for nothing.
-	waiting string
+	// remember is what to keep of a start that could not be; nil for nothing.
+	remember func(*record)
+	delay
+}
+
+// delay is what an admitted TrainJob waits for before it starts.
+type delay struct {
+	waiting string        // "" for nothing
+	retry   time.Duration // for how long, if that is known
 }
 
 // plan is what one reconcile does beside what jobframework has done.
@@ -67,6 +78,10 @@ func beforehand(o *observed) (p plan, done bool) {
 	p.do(releaseEarlier(o)...)
 	if o.workloads.earlierRuns || o.workloads.deleted {
 		p.later(recheckDelay) // a watch that missed a creation has no event for the deletion
+	}
+	if wl := failedToStart(o); wl != nil && o.managed() {
+		p.tryAgain(o, wl)
+		return p, true
 	}
 	if d := declared(o); d.all {
 		p.do(d.release...)
@@ -140,7 +155,7 @@ func afterwards(o *observed, a *asked, frameworkFailed bool) (p plan) {
 		return p
 	}
 	if p.waiting = a.waiting; p.waiting != "" {
-		p.retry = waitingRetry
+		p.retry = cmp.Or(a.retry, waitingRetry)
 	} else if b := o.queue.blocked; b != nil {
 		p.retry, p.blocked = b.RetryAfter, true
 	}
@@ -176,6 +191,9 @@ func (a *asked) steps() []step {
 	if a.requeue != nil {
 		steps = append(steps, *a.requeue)
 	}
+	if a.remember != nil {
+		steps = append(steps, remember{a.remember})
+	}
 	if a.failed != nil {
 		steps = append(steps, failStart{*a.failed})
 	}
@@ -183,6 +201,37 @@ func (a *asked) steps() []step {
 		steps = append(steps, tell{*a.told})
 	}
 	return append(steps, a.settling...)
+}
+
+// tryAgain deletes the Workload of a TrainJob that could not be started, if the TrainJob or its runtime has changed
+// since, or after a time. What has failed before this process was there is taken for what would run now: an upgrade
+// queues nothing again.
+func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
+	known, inputs := o.memory.setback, inputsOf(o)
+	if known.reason == "" {
+		known = known.certain(jobframework.FailedToStartFinishedReason, "", inputs, o.now)
+		p.do(remember{func(r *record) { r.setback = known }})
+	}
+	if known.stands(inputs, o.now) {
+		p.later(known.until.Sub(o.now))
+	} else {
+		p.do(deleteWorkload{workload: wl})
+	}
+}
+
+// failedToStart returns the Workload of a TrainJob that was finished because it could not be started, and that is
+// deleted when the TrainJob or its runtime has changed; nil if there is none.
+func failedToStart(o *observed) *kueue.Workload {
+	if o.stage != stageSuspended || !o.place.triesAgain() {
+		return nil
+	}
+	for _, wl := range o.workloads.own {
+		c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
+		if c != nil && c.Reason == jobframework.FailedToStartFinishedReason && wl.DeletionTimestamp.IsZero() {
+			return wl
+		}
+	}
+	return nil
 }
 
 // preparations returns what a suspended TrainJob needs before its next start.

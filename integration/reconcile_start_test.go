@@ -231,6 +231,7 @@ func TestStarts(t *testing.T) {
 			t.Errorf("the refused start is tried in two writes: got %v, %v", h.sent, err)
 		}
 		delete(h.fail, "patch TrainJob")
+		h.clock.Step(10 * time.Second)
 		if _, err := h.reconcile("job"); err != nil || h.wrote("patch TrainJob ") != 2 || h.suspended("job") {
 			t.Errorf("the refusal is remembered: got %v, %v", h.sent, err)
 		}
@@ -261,6 +262,7 @@ func TestStartRefused(t *testing.T) {
 				t.Errorf("%s: got %v, %v", c.reason, result, err)
 			}
 			delete(h.fail, "patch TrainJob")
+			h.clock.Step(10 * time.Second)
 			if h.settle("job"); h.suspended("job") {
 				t.Error("it starts once it can")
 			}

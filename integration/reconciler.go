@@ -73,6 +73,7 @@ type policy struct {
 	ownerUsers []string                  // that may create TrainJobs which these own
 	multiKueue bool                      // Kueue's configuration lists TrainJob for MultiKueue
 	podsReady  podsReadiness
+	resources  *kueueconfig.Resources // of Kueue's configuration
 }
 
 // Reconciler keeps TrainJobs and their Workloads in line. A reconcile observes, lets jobframework and pure functions
@@ -129,6 +130,7 @@ func policyOf(config Config) (policy, error) {
 		features: readGates(), limits: config.Limits, podsWithin: config.PodsWithin,
 		manageAll: config.Kueue.ManageJobsWithoutQueueName, ownerUsers: config.Kueue.OwnerIdentities,
 		multiKueue: ptr.Deref(config.Kueue.MultiKueue, false), podsReady: podsReadinessOf(config.Kueue.WaitForPodsReady),
+		resources: config.Kueue.Resources,
 	}
 	var err error
 	if p.selector, err = metav1.LabelSelectorAsSelector(config.Kueue.ManagedJobsNamespaceSelector); err != nil {

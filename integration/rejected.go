@@ -1,20 +1,22 @@
 package integration
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
+	"strconv"
 	"time"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
-// A write that the API server rejects is rejected again when it is repeated: the TrainJob is too large, or another
-// client's webhook doesn't want it. Quota isn't held for it. A rejected stop deletes the JobSet all the same, and one
-// that has lasted releases the quota when the pods have ended; a rejected start is repeated after longer and longer
-// times, without quota.
+// What is refused is refused again when nothing has changed: the API server rejects a write, or an admission doesn't
+// stand for what would run. Quota isn't held for it, and nobody is preempted for it. A rejected stop deletes the JobSet
+// all the same, and one that has lasted releases the quota when the pods have ended. A start that is impossible for
+// the second time waits without quota until the TrainJob is another, or for an hour.
 
 // rejectedFor is how long a write must have been rejected before that has consequences.
 const rejectedFor = time.Minute
@@ -39,52 +41,84 @@ func (r rejection) lasts(now time.Time) bool {
 	return !r.since.IsZero() && now.Sub(r.since) >= rejectedFor
 }
 
-// setback is the starts of a TrainJob that were rejected.
+// setback is why a TrainJob could not be started on what it was admitted for.
 type setback struct {
-	rejection
-	count int       // how often it has had consequences
-	until time.Time // when the next start is tried
-	// What the TrainJob was: another is tried at once.
-	generation          int64
-	labels, annotations map[string]string
+	reason, message string
+	// inputs is what the TrainJob was (inputsOf): another is tried at once.
+	inputs string
+	since  time.Time // of the first
+	until  time.Time // when the next start is tried; zero while it isn't certain
 }
 
-// maxSetback is the longest time between two starts that are rejected.
-const maxSetback = time.Hour
+const (
+	// setbackAfter is how long after a start was rejected it is tried a second time. What rejects it may have been
+	// changed a moment ago.
+	setbackAfter = 10 * time.Second
+	// setbackFor is how long a TrainJob waits after the second time: an attempt costs several writes, and may preempt.
+	setbackFor = time.Hour
+	// setbackLook is how often it is looked whether the TrainJob would run something else meanwhile.
+	setbackLook = time.Minute
+)
 
-// again returns the setback after one more rejected start.
-func (s setback) again(job *api.TrainJob, err error, now time.Time) setback {
-	if !s.of(job) {
-		s = setback{generation: job.Generation, labels: job.Labels, annotations: job.Annotations}
+// again returns the setback after one more start that could not be, for a reason. The first of a kind isn't certain.
+func (s setback) again(reason, message, inputs string, now time.Time) setback {
+	if s.reason != reason || s.inputs != inputs || s.until.IsZero() && now.Sub(s.since) > setbackFor {
+		return setback{reason: reason, message: message, inputs: inputs, since: now}
 	}
-	if s.rejection = s.rejection.again(err, now); s.lasts(now) {
-		s.until = now.Add(min(rejectedFor<<min(s.count, 10), maxSetback))
-		s.count++
-	}
+	s.message, s.until = message, now.Add(setbackFor)
 	return s
+}
+
+// certain returns the setback after a start that is impossible, whenever it is tried.
+func (s setback) certain(reason, message, inputs string, now time.Time) setback {
+	return setback{reason: reason, message: message, inputs: inputs, since: now, until: now.Add(setbackFor)}
+}
+
+// stands reports whether a TrainJob that would run what it has tried to run needn't try again.
+func (s setback) stands(inputs string, now time.Time) bool {
+	return s.inputs == inputs && now.Before(s.until)
+}
+
+// waits returns for how long a TrainJob that is admitted waits with its second start.
+func (s setback) waits(inputs string, now time.Time) time.Duration {
+	if s.reason != ReasonStartRejected || s.inputs != inputs || !s.until.IsZero() {
+		return 0
+	}
+	return max(setbackAfter-now.Sub(s.since), 0)
 }
 
 // startRejected remembers that the API server has rejected a start, or a write that the start waits for.
 func (r *Reconciler) startRejected(o *observed, err error) {
-	if store.Rejected(err) {
-		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback = m.setback.again(o.job, err, o.now) })
+	if !store.Rejected(err) {
+		return
 	}
-}
-
-// of reports whether it is about a TrainJob as it is now.
-func (s setback) of(job *api.TrainJob) bool {
-	return s.generation == job.Generation && maps.Equal(s.labels, job.Labels) && maps.Equal(s.annotations, job.Annotations)
+	inputs, says := inputsOf(o), "the start is rejected: "+err.Error()
+	r.memory.keep(o.key(), o.job.UID, func(m *record) {
+		m.setback = m.setback.again(ReasonStartRejected, says, inputs, o.now)
+	})
 }
 
 // blocks returns why a TrainJob isn't queued for now; nil if it may be.
-func (s setback) blocks(job *api.TrainJob, now time.Time) error {
-	left := s.until.Sub(now)
-	if left <= 0 || !s.of(job) {
+func (s setback) blocks(inputs string, now time.Time) error {
+	if !s.stands(inputs, now) {
 		return nil
 	}
-	return &admission.BlockedError{Reason: ReasonStartRejected, RetryAfter: left, Err: fmt.Errorf(
-		"the start is rejected: %s; change the TrainJob, or what rejects it. It is queued again at %s",
-		s.message, s.until.UTC().Format(time.RFC3339))}
+	return &admission.BlockedError{Reason: s.reason, RetryAfter: min(s.until.Sub(now), setbackLook), Err: fmt.Errorf(
+		"%s. It is queued again when the TrainJob or its runtime has changed, or at %s", s.message,
+		s.until.UTC().Format(time.RFC3339))}
+}
+
+// inputsOf returns what identifies what a TrainJob would run, and what its user has said of it: what rejects a start
+// may look at any label.
+func inputsOf(o *observed) string {
+	annotations := maps.Clone(o.job.Annotations)
+	delete(annotations, store.PinAnnotation)
+	hash := fnv.New64a()
+	err := json.NewEncoder(hash).Encode([]any{o.queue.podSets, o.job.Labels, annotations})
+	if err != nil { // they were read from JSON
+		return err.Error()
+	}
+	return strconv.FormatUint(hash.Sum64(), 16)
 }
 
 // stopRejected returns why a TrainJob that is to stop gives its quota back although it isn't suspended; nil if it

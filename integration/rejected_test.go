@@ -1,46 +1,45 @@
 package integration
 
 import (
-	"errors"
 	"testing"
 	"time"
-
-	"github.com/signalbox-dev/signalbox/admission"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// TestSetback holds the times between starts that are rejected, and that a TrainJob that has changed doesn't wait.
+// TestSetback holds when a start is tried again that could not be: a second time after ten seconds, and then after an
+// hour, or when the TrainJob is another.
 func TestSetback(t *testing.T) {
-	job := &api.TrainJob{}
-	job.Generation, job.Labels = 1, map[string]string{"a": "b"}
 	at, s := now, setback{}
-	var waits []time.Duration
-	for range 12 {
-		s = s.again(job, errors.New("no"), at)
-		var blocked *admission.BlockedError
-		if err := s.blocks(job, at); err != nil && errors.As(err, &blocked) {
-			waits = append(waits, blocked.RetryAfter)
-			at = at.Add(blocked.RetryAfter)
-		} else {
-			at = at.Add(30 * time.Second)
-		}
-		if err := s.blocks(job, at); err != nil {
-			t.Fatalf("it may start again: got %v", err)
-		}
+	blocks := func(inputs string) bool { return s.blocks(inputs, at) != nil }
+	s = s.again(ReasonStartRejected, "no", "a", at)
+	if blocks("a") || s.waits("a", at) != setbackAfter || s.waits("b", at) != 0 {
+		t.Errorf("the first may be by chance: got %+v", s)
 	}
-	want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 60, 60}
-	for i, w := range want {
-		if i >= len(waits) || waits[i] != w*time.Minute {
-			t.Fatalf("got %v, want %v minutes", waits, want)
-		}
+	at = at.Add(setbackAfter)
+	if s.waits("a", at) != 0 {
+		t.Errorf("it is tried again: got %s", s.waits("a", at))
 	}
-	s = s.again(job, errors.New("no"), at)
-	changed := job.DeepCopy()
-	changed.Annotations = map[string]string{"c": "d"}
-	if s.blocks(changed, at) != nil || s.blocks(job, at) == nil {
-		t.Error("another may start at once")
+	s = s.again(ReasonStartRejected, "no, and why", "a", at)
+	if !blocks("a") || blocks("b") || s.waits("a", at) != 0 {
+		t.Errorf("the second isn't: got %+v", s)
 	}
-	if s = s.again(changed, errors.New("no"), at); s.count != 0 || s.blocks(changed, at) != nil {
-		t.Errorf("its times begin again: got %+v", s)
+	if at = at.Add(setbackFor); blocks("a") {
+		t.Error("an hour has passed")
+	}
+	if s = s.again(ReasonStartRejected, "no", "a", at); !blocks("a") {
+		t.Error("one attempt an hour")
+	}
+	if s = s.again(ReasonStartRejected, "no", "b", at); blocks("b") || blocks("a") {
+		t.Errorf("another begins anew: got %+v", s)
+	}
+	s = s.again(ReasonAdmissionMismatch, "4, not 1", "b", at)
+	if blocks("b") || s.waits("b", at) != 0 {
+		t.Errorf("another reason begins anew, and is decided on another admission: got %+v", s)
+	}
+	if s = s.again(ReasonAdmissionMismatch, "4, not 1", "b", at.Add(time.Second)); !blocks("b") {
+		t.Error("the second equal mismatch")
+	}
+	s = s.certain("FailedToStart", "no", "c", at)
+	if !s.stands("c", at) || s.stands("d", at) || s.stands("c", at.Add(setbackFor)) {
+		t.Errorf("what can't be can't be: got %+v", s)
 	}
 }

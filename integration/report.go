@@ -28,7 +28,10 @@ func report(o *observed, p *plan) []step {
 		changed = true
 		told = append(told, events.StopOverdue.Of(message))
 	}
-	if b := o.queue.blocked; b == nil {
+	was := apimeta.FindStatusCondition(status.Conditions, api.ConditionBlocked)
+	if b := o.queue.blocked; b == nil && was != nil && saysFailure(was) && !o.memory.failing.told.IsZero() {
+		// The condition says what fails, until it doesn't.
+	} else if b == nil {
 		changed = apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked) || changed
 	} else if apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: b.Reason, Message: b.Error(),

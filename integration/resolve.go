@@ -36,9 +36,13 @@ const (
 	// ReasonWorkloadKept: the TrainJob's Workload was deleted, but a finalizer of another client keeps it. The message
 	// names the finalizer; remove it. The TrainJob holds no quota meanwhile.
 	ReasonWorkloadKept = "WorkloadKept"
-	// ReasonStartRejected: the API server, or a webhook of another client, rejects the write that starts the TrainJob.
-	// The message has its reason. The quota is released, and the TrainJob queued again later.
+	// ReasonStartRejected: the API server, or a webhook of another client, has rejected the write that starts the
+	// TrainJob twice. The message has its reason. The quota is released, and the TrainJob queued again later.
 	ReasonStartRejected = "StartRejected"
+	// ReasonAdmissionMismatch: Kueue has admitted the TrainJob twice for something else than what would run. The message
+	// has both numbers. The quota is released, and the TrainJob queued again later; see what counts in Kueue's
+	// configuration (resources), the namespace's LimitRanges and the RuntimeClass.
+	ReasonAdmissionMismatch = "AdmissionMismatch"
 	// ReasonStopRejected: the API server, or a webhook of another client, rejects the write that suspends the TrainJob.
 	// The message has its reason. Its pods are deleted, and its quota is released when they have ended.
 	ReasonStopRejected = "StopRejected"
@@ -142,10 +146,18 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if err := o.place.check(o); err != nil {
 		return err
 	}
-	if held := cmp.Or(r.held(o), o.memory.setback.blocks(o.job, o.now)); held != nil {
+	if held := cmp.Or(r.held(o), setBack(o)); held != nil {
 		return held
 	}
 	return o.trainer.startable(ctx, r, o)
+}
+
+// setBack returns why a TrainJob that could not be started isn't queued again yet; nil if it may be.
+func setBack(o *observed) error {
+	if o.memory.setback.reason == "" {
+		return nil
+	}
+	return o.memory.setback.blocks(inputsOf(o), o.now)
 }
 
 // checkSteps rejects more ReplicatedJobs than a Workload can have PodSets.

@@ -95,7 +95,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 func watchRead(ctx context.Context, informers cache.Informers) error {
 	for _, o := range []client.Object{
 		&corev1.Namespace{}, &kueue.LocalQueue{}, &kueue.ResourceFlavor{}, &kueue.WorkloadPriorityClass{},
-		&schedulingv1.PriorityClass{}, &api.TrainingRuntime{}, &api.ClusterTrainingRuntime{}, &jobset.JobSet{},
+		&schedulingv1.PriorityClass{}, &corev1.LimitRange{}, &api.TrainingRuntime{}, &api.ClusterTrainingRuntime{},
+		&jobset.JobSet{},
 	} {
 		if _, err := informers.GetInformer(ctx, o, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watching %T: %w", o, err)
@@ -185,6 +186,7 @@ func (r *Reconciler) both(next Next) reconcile.Func {
 			further, nextErr := next.ReconcileAfter(ctx, request, err != nil)
 			result, err = sooner(result, further), errors.Join(err, nextErr)
 		}
+		result = sooner(result, r.Concluded(ctx, request, err))
 		return placed(result, err), err
 	}
 }

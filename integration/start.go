@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -49,11 +50,23 @@ func decideStart(o *observed, a *asked, wl admitted) error {
 	if mismatch := o.queue.start.mismatch; mismatch != nil {
 		a.waiting = "another Workload, because " + mismatch.Error()
 		a.requeue = &deleteWorkload{match, ptr.To(events.AdmissionMismatch.Of(mismatch, match.Name))}
+		inputs := inputsOf(o)
+		a.remember = func(r *record) {
+			r.setback = r.setback.again(ReasonAdmissionMismatch, mismatch.Error(), inputs, o.now)
+		}
+		return nil
+	}
+	if left := o.memory.setback.waits(inputsOf(o), o.now); left > 0 {
+		a.waiting, a.retry = "the API server, which has "+o.memory.setback.message, left
 		return nil
 	}
 	decided, err := decide(o, match, wl.features)
 	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
 		a.failed = ptr.To(events.FailedToStart.Of(err, match.Name))
+		inputs := inputsOf(o)
+		a.remember = func(r *record) {
+			r.setback = r.setback.certain(jobframework.FailedToStartFinishedReason, err.Error(), inputs, o.now)
+		}
 		return &finalError{err}
 	}
 	if err != nil {

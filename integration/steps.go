@@ -62,6 +62,7 @@ func (s start) do(ctx context.Context, r *Reconciler, o *observed) error {
 		r.startRejected(o, err)
 		return fmt.Errorf("starting: %w", err)
 	}
+	r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback = setback{} })
 	for _, e := range s.events {
 		r.recorder.Send(o.job, e)
 	}

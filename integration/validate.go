@@ -59,11 +59,24 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorLis
 		lookup = err
 		return found
 	})
+	errs = append(errs, refuseBrought(rq)...)
 	errs = append(errs, w.refuseUnqueued(rq)...)
 	errs = append(errs, refusePrebuilt(rq)...)
 	noClass, err := w.refuseNoClass(ctx, rq)
 	errs = append(errs, noClass...)
 	return append(errs, refuseAdopted(rq)...), errors.Join(lookup, err)
+}
+
+// refuseBrought rejects an update that makes the TrainJob one that would not be created. What it was created with,
+// under other rules, stays.
+func refuseBrought(rq *review.Request) field.ErrorList {
+	if hasEnded(rq.Old) {
+		return nil
+	}
+	before := jobframework.ValidateJobOnCreate(asJob(rq.Old))
+	return slices.DeleteFunc(jobframework.ValidateJobOnCreate(asJob(rq.New)), func(e *field.Error) bool {
+		return slices.ContainsFunc(before, func(b *field.Error) bool { return b.Error() == e.Error() })
+	})
 }
 
 // asJob returns a TrainJob for jobframework's validation, which reads its metadata and spec.suspend.

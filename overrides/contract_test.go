@@ -248,10 +248,8 @@ func TestOutlived(t *testing.T) {
 			{Name: "c", VolumeMounts: []corev1.VolumeMount{mount}}}
 		return []jobset.ReplicatedJob{init, node}
 	}
-	claim := func(policy *jobset.VolumeRetentionPolicy) []jobset.VolumeClaimPolicy {
-		return []jobset.VolumeClaimPolicy{{Templates: []corev1.PersistentVolumeClaim{
-			{ObjectMeta: metav1.ObjectMeta{Name: "shared"}}}, RetentionPolicy: policy}}
-	}
+	claim := []jobset.VolumeClaimPolicy{{Templates: []corev1.PersistentVolumeClaim{
+		{ObjectMeta: metav1.ObjectMeta{Name: "shared"}}}}}
 	nfs := corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}
 	v, shared := corev1.VolumeMount{Name: "v"}, corev1.VolumeMount{Name: "shared"}
 	cases := map[string]struct {
@@ -272,12 +270,10 @@ func TestOutlived(t *testing.T) {
 			corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}, v, jobset.DependencyComplete), nil, 1, false, nil},
 		"unknown volume": {"it can't be judged",
 			rjs(nfs, corev1.VolumeMount{Name: "x"}, jobset.DependencyComplete), nil, 1, false, nil},
-		"claim kept": {"the JobSet's claim outlives it", rjs(nfs, shared, jobset.DependencyComplete),
-			claim(&jobset.VolumeRetentionPolicy{WhenDeleted: ptr.To(jobset.RetentionPolicyRetain)}), 1, true, nil},
+		"a claim": {"it is the TrainJob's, and outlives the JobSet", rjs(nfs, shared, jobset.DependencyComplete), claim, 1,
+			true, nil},
 		"alone in the success policy": {"the policy would then be for all", rjs(nfs, v, jobset.DependencyComplete), nil, 1,
 			false, &jobset.SuccessPolicy{TargetReplicatedJobs: []string{"init"}}},
-		"claim deleted": {"the claim goes with the JobSet", rjs(nfs, shared, jobset.DependencyComplete), claim(nil), 1, false,
-			nil},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -34,8 +34,7 @@ func Done(job *api.TrainJob) []trainerapi.JobStatus {
 // the JobSet, by name: all their Jobs have succeeded, and every volume that they can write to lasts. They need not run
 // again when the TrainJob does.
 //
-// Where the rest could not stand without them, all are run again: JobSet refuses a shared claim that nobody mounts, and
-// a success policy that names only them would name all.
+// Where the rest could not stand without them, all are run again: a success policy that names only them would name all.
 func Outlived(spec *jobset.JobSetSpec, statuses []trainerapi.JobStatus) map[string]bool {
 	awaited := map[string]bool{}
 	for _, rj := range spec.ReplicatedJobs {
@@ -67,25 +66,7 @@ func standsWithout(spec *jobset.JobSetSpec, done map[string]bool) bool {
 	}
 	undone := func(name string) bool { return !done[name] }
 	p := spec.SuccessPolicy
-	if p != nil && len(p.TargetReplicatedJobs) > 0 && !slices.ContainsFunc(p.TargetReplicatedJobs, undone) {
-		return false
-	}
-	mounted := map[string]bool{}
-	for _, rj := range spec.ReplicatedJobs {
-		for _, c := range rj.Template.Spec.Template.Spec.Containers {
-			for _, m := range c.VolumeMounts {
-				mounted[m.Name] = mounted[m.Name] || !done[rj.Name]
-			}
-		}
-	}
-	for _, policy := range spec.VolumeClaimPolicies {
-		for _, claim := range policy.Templates {
-			if !mounted[claim.Name] {
-				return false
-			}
-		}
-	}
-	return true
+	return p == nil || len(p.TargetReplicatedJobs) == 0 || slices.ContainsFunc(p.TargetReplicatedJobs, undone)
 }
 
 // lasting reports whether a ReplicatedJob writes to volumes at all, and all of them outlive its JobSet.
@@ -119,8 +100,8 @@ const (
 	volumeFixed             // it can't be written to
 )
 
-// volumesOf returns the fates of a pod's volumes by their names. A claim of the JobSet takes precedence over a volume
-// of the same name.
+// volumesOf returns the fates of a pod's volumes by their names. The runtime's claims are the TrainJob's, and outlive
+// its JobSets.
 func volumesOf(pod *corev1.PodSpec, claims []jobset.VolumeClaimPolicy) map[string]fate {
 	fates := map[string]fate{}
 	for _, v := range pod.Volumes {
@@ -134,13 +115,8 @@ func volumesOf(pod *corev1.PodSpec, claims []jobset.VolumeClaimPolicy) map[strin
 		}
 	}
 	for _, policy := range claims {
-		claimed := volumeLost
-		if p := policy.RetentionPolicy; p != nil &&
-			ptr.Deref(p.WhenDeleted, jobset.RetentionPolicyDelete) == jobset.RetentionPolicyRetain {
-			claimed = volumeKept
-		}
 		for _, template := range policy.Templates {
-			fates[template.Name] = claimed
+			fates[template.Name] = volumeKept
 		}
 	}
 	return fates

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	resourcehelpers "k8s.io/component-helpers/resource"
 	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -49,6 +48,7 @@ func Of(e *overrides.Effective, features Features) ([]kueue.PodSet, error) {
 			Template: *rj.Template.Spec.Template.DeepCopy(),
 			Count:    rj.Replicas * overrides.PodsPerJob(rj),
 		}
+		fillRequests(&podSet.Template.Spec)
 		podSet.Template.Spec.SchedulingGroup = nil // the CRD of Kueue 0.17 hasn't the field, and Kueue doesn't read it
 		if features.TopologyAware {
 			request, err := topologyRequest(rj, features)
@@ -124,13 +124,15 @@ func Flavors(wl *kueue.Workload) []string {
 }
 
 // defaulted returns the pod template with the defaults of core/v1, with JobSet's restart policy, because the default of
-// core/v1 is invalid for a Job, and without the group of its pods, which earlier versions left in.
+// core/v1 is invalid for a Job, with limits requested, and without the group of its pods, which earlier versions left
+// in.
 func defaulted(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 	t := &corev1.PodTemplate{Template: *template.DeepCopy()}
 	if t.Template.Spec.RestartPolicy == "" {
 		t.Template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 	}
 	t.Template.Spec.SchedulingGroup = nil
+	fillRequests(&t.Template.Spec)
 	corev1defaults.SetObjectDefaults_PodTemplate(t)
 	return t.Template
 }
@@ -196,38 +198,4 @@ func fieldOf(a, b corev1.PodSpec) string {
 		return "." + name
 	}
 	return ""
-}
-
-// Requests returns the requests of one pod of a template as Kueue v0.19.2 counts them: a limit without a request counts
-// as the request.
-func Requests(template *corev1.PodTemplateSpec) corev1.ResourceList {
-	spec := template.Spec.DeepCopy()
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for i := range containers {
-			r := &containers[i].Resources
-			for name, limit := range r.Limits {
-				if _, found := r.Requests[name]; !found {
-					if r.Requests == nil {
-						r.Requests = corev1.ResourceList{}
-					}
-					r.Requests[name] = limit
-				}
-			}
-		}
-	}
-	return resourcehelpers.PodRequests(&corev1.Pod{Spec: *spec}, resourcehelpers.PodResourcesOptions{})
-}
-
-// Total returns what all pods of a Workload request together, in the counts of its spec.
-func Total(wl *kueue.Workload) corev1.ResourceList {
-	total := corev1.ResourceList{}
-	for i := range wl.Spec.PodSets {
-		for name, each := range Requests(&wl.Spec.PodSets[i].Template) {
-			sum := total[name]
-			each.Mul(int64(wl.Spec.PodSets[i].Count))
-			sum.Add(each)
-			total[name] = sum
-		}
-	}
-	return total
 }

@@ -7,7 +7,6 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -183,50 +182,6 @@ func TestAtLeast(t *testing.T) {
 	}
 }
 
-func TestRequests(t *testing.T) {
-	list := func(gpus, cpus string) corev1.ResourceList {
-		l := corev1.ResourceList{}
-		if gpus != "" {
-			l["nvidia.com/gpu"] = resource.MustParse(gpus)
-		}
-		if cpus != "" {
-			l[corev1.ResourceCPU] = resource.MustParse(cpus)
-		}
-		return l
-	}
-	container := func(requests, limits corev1.ResourceList) corev1.Container {
-		return corev1.Container{Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits}}
-	}
-	cases := map[string]struct {
-		reason string
-		spec   corev1.PodSpec
-		want   corev1.ResourceList
-	}{
-		"nothing": {"a pod may request nothing", corev1.PodSpec{Containers: []corev1.Container{{}}}, list("", "")},
-		"limits only": {"a limit counts as the request",
-			corev1.PodSpec{Containers: []corev1.Container{container(nil, list("8", "4"))}}, list("8", "4")},
-		"a limit above the request": {"the request counts, and the missing one is added",
-			corev1.PodSpec{Containers: []corev1.Container{container(list("", "1"), list("8", "4"))}}, list("8", "1")},
-		"two containers": {"they run at the same time", corev1.PodSpec{Containers: []corev1.Container{
-			container(list("1", "1"), nil), container(list("2", "1"), nil)}}, list("3", "2")},
-		"an init container": {"it runs before the others", corev1.PodSpec{
-			InitContainers: []corev1.Container{container(nil, list("", "6"))},
-			Containers:     []corev1.Container{container(list("8", "4"), nil)}}, list("8", "6")},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			before := c.spec.DeepCopy()
-			got := Requests(&corev1.PodTemplateSpec{Spec: c.spec})
-			if !equality.Semantic.DeepEqual(got, c.want) {
-				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
-			}
-			if !equality.Semantic.DeepEqual(before, &c.spec) {
-				t.Error("Requests changed its argument")
-			}
-		})
-	}
-}
-
 func TestStatuses(t *testing.T) {
 	js := &jobset.JobSet{Status: jobset.JobSetStatus{ReplicatedJobsStatus: []jobset.ReplicatedJobStatus{
 		{Name: "node", Ready: 1, Succeeded: 2, Failed: 3, Active: 4, Suspended: 5},
@@ -275,21 +230,5 @@ func TestOutlived(t *testing.T) {
 				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
 			}
 		})
-	}
-}
-
-// TestTotal holds that each PodSet counts as often as it has pods, and that several PodSets add up.
-func TestTotal(t *testing.T) {
-	wl := &kueue.Workload{Spec: kueue.WorkloadSpec{PodSets: make([]kueue.PodSet, 2)}}
-	for i, count := range []int32{3, 2} {
-		requests := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("4")}
-		wl.Spec.PodSets[i].Count = count
-		wl.Spec.PodSets[i].Template.Spec.Containers = []corev1.Container{
-			{Name: "node", Resources: corev1.ResourceRequirements{Requests: requests}},
-		}
-	}
-	total := Total(wl)
-	if gpus := total["nvidia.com/gpu"]; gpus.Value() != 20 || len(total) != 1 {
-		t.Errorf("3 and 2 pods of 4 GPUs request %v, want 20 GPUs", total)
 	}
 }

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,7 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/dra"
 )
 
 // Verdict is what becomes of a Workload.
@@ -82,6 +85,7 @@ func Ask(
 	if holdsQuota(wl) {
 		return &Answer{Verdict: Running, Admission: wl.Status.Admission}, nil
 	}
+	unqueued := cluster.unqueued(wl)
 	cluster = cluster.Concerning(wl)
 	settled, err := Settle(ctx, cluster, now)
 	if err != nil {
@@ -95,7 +99,7 @@ func Ask(
 		}
 		return answer, nil
 	}
-	answer := &Answer{Verdict: Never, Message: message(is)}
+	answer := &Answer{Verdict: Never, Message: cmp.Or(unqueued, message(is))}
 	alone, err := Settle(ctx, cluster.With([]kueue.Workload{*wl}), now)
 	if err != nil {
 		return nil, err
@@ -175,30 +179,51 @@ func (o *Outcome) victimsOf(uid types.UID) []Preemption {
 	return victims
 }
 
-// Concerning returns the part of the cluster that decides about a Workload: the ClusterQueues of its cohort tree, and
-// of others in its namespace's LocalQueues, which it could use instead.
+// stopped reports whether a LocalQueue takes no Workloads.
+func stopped(lq *kueue.LocalQueue) bool {
+	return ptr.Deref(lq.Spec.StopPolicy, kueue.None) != kueue.None
+}
+
+// unqueued returns why a Workload isn't considered at all; "" if it is.
+func (c *Cluster) unqueued(wl *kueue.Workload) string {
+	lq := slices.IndexFunc(c.LocalQueues, func(lq kueue.LocalQueue) bool {
+		return lq.Namespace == wl.Namespace && lq.Name == string(wl.Spec.QueueName)
+	})
+	if lq < 0 {
+		return fmt.Sprintf("LocalQueue %s doesn't exist", wl.Spec.QueueName)
+	}
+	if stopped(&c.LocalQueues[lq]) {
+		return fmt.Sprintf("LocalQueue %s is stopped (spec.stopPolicy: %s)", wl.Spec.QueueName,
+			*c.LocalQueues[lq].Spec.StopPolicy)
+	}
+	name := c.LocalQueues[lq].Spec.ClusterQueue
+	if !slices.ContainsFunc(c.ClusterQueues, func(cq kueue.ClusterQueue) bool { return cq.Name == string(name) }) {
+		return fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist", name, wl.Spec.QueueName)
+	}
+	if dra.NeedsDRAReconcile(wl, nil) {
+		return "What its resource claims count isn't simulated"
+	}
+	return ""
+}
+
+// Concerning returns the part of the cluster that decides about a Workload: the ClusterQueues of its namespace's
+// LocalQueues, which it could use instead of its own. To them belong those of their cohort trees, and those that place
+// pods on the same nodes by a topology.
 func (c *Cluster) Concerning(wl *kueue.Workload) *Cluster {
-	roots := map[kueue.CohortReference]bool{}
 	names := map[kueue.ClusterQueueReference]bool{}
 	for i := range c.LocalQueues {
 		if lq := &c.LocalQueues[i]; lq.Namespace == wl.Namespace {
 			names[lq.Spec.ClusterQueue] = true
 		}
 	}
-	for i := range c.ClusterQueues {
-		if cq := &c.ClusterQueues[i]; names[kueue.ClusterQueueReference(cq.Name)] && cq.Spec.CohortName != "" {
-			roots[c.Root(cq.Spec.CohortName)] = true
-		}
+	for before := -1; before != len(names); {
+		before = len(names)
+		c.addRelated(names)
 	}
 	part := *c
-	part.ClusterQueues = nil
-	for i := range c.ClusterQueues {
-		cq := c.ClusterQueues[i]
-		if names[kueue.ClusterQueueReference(cq.Name)] || cq.Spec.CohortName != "" && roots[c.Root(cq.Spec.CohortName)] {
-			part.ClusterQueues = append(part.ClusterQueues, cq)
-			names[kueue.ClusterQueueReference(cq.Name)] = true
-		}
-	}
+	part.ClusterQueues = slices.DeleteFunc(slices.Clone(c.ClusterQueues), func(cq kueue.ClusterQueue) bool {
+		return !names[kueue.ClusterQueueReference(cq.Name)]
+	})
 	part.LocalQueues = slices.DeleteFunc(slices.Clone(c.LocalQueues), func(lq kueue.LocalQueue) bool {
 		return !names[lq.Spec.ClusterQueue]
 	})
@@ -206,12 +231,54 @@ func (c *Cluster) Concerning(wl *kueue.Workload) *Cluster {
 	for i := range part.LocalQueues {
 		queues[keyOf(&part.LocalQueues[i])] = true
 	}
-	// Workloads with a topology count against nodes that other ClusterQueues use too.
 	part.Workloads = slices.DeleteFunc(slices.Clone(c.Workloads), func(other kueue.Workload) bool {
+		if other.Status.Admission != nil && names[other.Status.Admission.ClusterQueue] {
+			return false // it holds quota there, wherever its LocalQueue leads now
+		}
 		return !queues[types.NamespacedName{Namespace: other.Namespace, Name: string(other.Spec.QueueName)}] &&
 			keyOf(&other) != keyOf(wl)
 	})
 	return &part
+}
+
+// addRelated adds the ClusterQueues that share a cohort tree, or a flavor with a topology, with those of the names.
+func (c *Cluster) addRelated(names map[kueue.ClusterQueueReference]bool) {
+	topologies := map[kueue.ResourceFlavorReference]bool{}
+	for i := range c.Flavors {
+		if c.Flavors[i].Spec.TopologyName != nil {
+			topologies[kueue.ResourceFlavorReference(c.Flavors[i].Name)] = true
+		}
+	}
+	shared := map[string]bool{}
+	for i := range c.ClusterQueues {
+		if cq := &c.ClusterQueues[i]; names[kueue.ClusterQueueReference(cq.Name)] {
+			for _, with := range c.sharedBy(cq, topologies) {
+				shared[with] = true
+			}
+		}
+	}
+	for i := range c.ClusterQueues {
+		cq := &c.ClusterQueues[i]
+		if slices.ContainsFunc(c.sharedBy(cq, topologies), func(with string) bool { return shared[with] }) {
+			names[kueue.ClusterQueueReference(cq.Name)] = true
+		}
+	}
+}
+
+// sharedBy returns what a ClusterQueue may have in common with others: its cohort tree, and its flavors of those.
+func (c *Cluster) sharedBy(cq *kueue.ClusterQueue, flavors map[kueue.ResourceFlavorReference]bool) []string {
+	var with []string
+	if cq.Spec.CohortName != "" {
+		with = append(with, "Cohort/"+string(c.Root(cq.Spec.CohortName)))
+	}
+	for _, group := range cq.Spec.ResourceGroups {
+		for _, fq := range group.Flavors {
+			if flavors[fq.Name] {
+				with = append(with, "ResourceFlavor/"+string(fq.Name))
+			}
+		}
+	}
+	return with
 }
 
 // Root returns the root of a cohort's tree.

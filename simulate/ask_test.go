@@ -2,12 +2,16 @@ package simulate
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/features"
 )
 
 // describe puts an answer into one line.
@@ -39,12 +43,14 @@ func describe(a *Answer) string {
 	return strings.Join(parts, "; ")
 }
 
+type askCase struct {
+	reason  string
+	cluster func(*Cluster)
+	want    string
+}
+
 func TestAsk(t *testing.T) {
-	cases := map[string]struct {
-		reason  string
-		cluster func(*Cluster)
-		want    string
-	}{
+	cases := map[string]askCase{
 		"runs": {"it has quota", func(c *Cluster) {
 			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
 			c.runs("x", "q", "a", 0, 2, 4)
@@ -113,6 +119,34 @@ func TestAsk(t *testing.T) {
 			c.waits("x", "q", 0, 1, 4)
 		}, "Waits; on a; after borrows"},
 	}
+	stop := func(c *Cluster) { c.LocalQueues[0].Spec.StopPolicy = ptr.To(kueue.Hold) }
+	maps.Copy(cases, map[string]askCase{
+		"no queue": {"nobody queues it", func(c *Cluster) { c.waits("x", "q", 0, 1, 4) },
+			"Never: LocalQueue q doesn't exist"},
+		"a stopped queue": {"Kueue takes nothing from it", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+			c.waits("x", "q", 0, 1, 4)
+			stop(c)
+		}, "Never: LocalQueue q is stopped (spec.stopPolicy: Hold)"},
+		"others of a stopped queue": {"they aren't before it", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 4})
+			c.waits("older", "q", 0, 1, 4)
+			c.queue("r", "", nil)
+			c.LocalQueues[1].Spec.ClusterQueue = "q"
+			c.waits("x", "r", 0, 1, 4)
+			stop(c)
+		}, "Admitted; on a"},
+		"no ClusterQueue": {"its LocalQueue leads nowhere", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+			c.LocalQueues[0].Spec.ClusterQueue = "gone"
+			c.waits("x", "q", 0, 1, 4)
+		}, "Never: ClusterQueue gone of LocalQueue q doesn't exist"},
+		"a queue that is gone": {"what runs holds its quota", func(c *Cluster) {
+			c.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+			c.runs("running", "q", "a", 0, 2, 4).Spec.QueueName = "gone"
+			c.waits("x", "q", 0, 2, 4)
+		}, "Waits; on a; after running"},
+	})
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			cluster := newCluster()
@@ -121,13 +155,52 @@ func TestAsk(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := describe(answer); got != c.want {
+			if want, says, _ := strings.Cut(c.want, ": "); describe(answer) != want || says != "" && answer.Message != says {
+				got := describe(answer)
 				t.Errorf("%s: got %q, want %q; Kueue says %q", c.reason, got, c.want, answer.Message)
 			}
 		})
 	}
 	if _, err := Ask(t.Context(), newCluster(), named("y"), nil, noon); err == nil {
 		t.Error("nobody knows that Workload")
+	}
+}
+
+// TestClaims holds that a Workload with a resource claim hangs nobody.
+func TestClaims(t *testing.T) {
+	features.SetFeatureGateDuringTest(t, features.KueueDRAIntegration, true)
+	cluster := newCluster()
+	cluster.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+	claims := cluster.waits("claims", "q", 0, 1, 4)
+	claims.Spec.PodSets[0].Template.Spec.ResourceClaims = []corev1.PodResourceClaim{
+		{Name: "gpu", ResourceClaimTemplateName: ptr.To("gpu")}}
+	cluster.waits("x", "q", 0, 1, 4)
+	answer, err := Ask(t.Context(), cluster, named("x"), nil, noon)
+	if err != nil || describe(answer) != "Admitted; on a" {
+		t.Errorf("another: got %v, %v", answer, err)
+	}
+	answer, err = Ask(t.Context(), cluster, named("claims"), nil, noon)
+	if err != nil || answer.Message != "What its resource claims count isn't simulated" {
+		t.Errorf("it says what isn't known: got %v, %v", answer, err)
+	}
+}
+
+// TestTopologyOfOthers holds that what other ClusterQueues have placed on the nodes of a topology counts.
+func TestTopologyOfOthers(t *testing.T) {
+	cluster := newCluster()
+	cluster.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8})
+	cluster.queue("other", "", nil, flavorQuota{flavor: "a", nominal: 8})
+	cluster.queue("apart", "", nil, flavorQuota{flavor: "b", nominal: 8})
+	cluster.Flavors[0].Spec.TopologyName = ptr.To(kueue.TopologyReference("racks"))
+	for i := 1; i < 3; i++ {
+		cluster.LocalQueues[i].Namespace = "others"
+	}
+	for _, queue := range []string{"other", "apart"} {
+		cluster.runs("in-"+queue, queue, "a", 0, 1, 4).Namespace = "others"
+	}
+	part := cluster.Concerning(cluster.waits("x", "q", 0, 1, 4))
+	if len(part.ClusterQueues) != 2 || len(part.Workloads) != 2 || part.Workloads[0].Name != "in-other" {
+		t.Errorf("got %d ClusterQueues, %d Workloads", len(part.ClusterQueues), len(part.Workloads))
 	}
 }
 

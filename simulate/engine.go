@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	qcache "sigs.k8s.io/kueue/pkg/cache/queue"
@@ -102,6 +103,8 @@ func newRound(ctx context.Context, cluster *Cluster, now time.Time) (*round, err
 	r.cache = schdcache.New(c, cacheOptions(config)...)
 	r.gate.active = r.cache.ClusterQueueActive
 	r.queues = qcache.NewManager(c, r.gate, requeuer, queueOptions(config, expected)...)
+	// Kueue's controller would ask the API server what the claims of these Workloads count. Nobody takes them here.
+	r.queues.SetDRAReconcileChannel(make(chan event.TypedGenericEvent[*kueue.Workload], len(cluster.Workloads)))
 	r.scheduler = scheduler.New(r.queues, r.cache, c, r,
 		scheduler.WithFairSharing(config.FairSharing), scheduler.WithAdmissionFairSharing(config.AdmissionFairSharing),
 		scheduler.WithPreemptionExpectations(expected), scheduler.WithClock(nil, clocktesting.NewFakeClock(now)))
@@ -168,6 +171,9 @@ func (r *round) load(ctx context.Context, c *Cluster) error {
 		}
 	}
 	for i := range c.LocalQueues {
+		if stopped(&c.LocalQueues[i]) {
+			continue
+		}
 		if err := r.queues.AddLocalQueue(ctx, &c.LocalQueues[i]); err != nil {
 			return fmt.Errorf("LocalQueue %s: %w", keyOf(&c.LocalQueues[i]), err)
 		}

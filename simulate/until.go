@@ -47,7 +47,7 @@ func Until(
 			return nil, err
 		}
 		for _, p := range settled.Preempted {
-			delete(since, p.Victim)
+			since[p.Victim] = f.At // if it gets quota again at once
 		}
 		for _, admitted := range settled.Admitted {
 			since[admitted] = f.At

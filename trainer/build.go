@@ -119,8 +119,8 @@ func (b *Builder) SideObjects(
 	return objects, nil
 }
 
-// objectOf returns what an apply configuration is of, as an object to create.
-func objectOf(a runtime.ApplyConfiguration) (*unstructured.Unstructured, error) {
+// objectOf returns an object, or what an apply configuration is of, as an object to create.
+func objectOf(a any) (*unstructured.Unstructured, error) {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return nil, err
@@ -135,6 +135,9 @@ func build(
 	spec = spec.DeepCopy()
 	entries := overrides.Bundled.Entries(trainJob)
 	job := overrides.ForPlugins(trainJob, spec, entries)
+	if job.Spec.Trainer == nil { // Trainer v2.3.0's plugins leave their environment out then
+		job.Spec.Trainer = &trainerapi.Trainer{}
+	}
 	info, err := overrides.Bundled.Prepare(job, spec, entries)
 	if err != nil {
 		return nil, nil, err
@@ -165,6 +168,7 @@ func build(
 		return nil, nil, err
 	}
 	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(trainJob)))
+	asVolumes(trainJob.Name, js.Spec)
 	if queued(trainJob) {
 		replaceEnded(js.Spec)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 	"sigs.k8s.io/yaml"
@@ -47,6 +48,23 @@ func TestBuildSeesNothing(t *testing.T) {
 	side, _, err := b.Build(t.Context(), h.trainJob("mpi", started), runtimeOf(t, "{numNodes: 2, mpi: {}}", lostVolume))
 	if err != nil || len(side) != 2 {
 		t.Errorf("the Secret is built although one is there: got %d objects, %v", len(side), err)
+	}
+}
+
+// A TrainJob that takes all from its runtime has the environment that torchrun reads.
+func TestTorchWithoutTrainer(t *testing.T) {
+	h := newHarness(t)
+	_, js, err := testBuilder(t, h.store).Build(t.Context(), h.trainJob("torch", started),
+		runtimeOf(t, "{numNodes: 2, torch: {}}", lostVolume))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{}
+	for _, e := range js.Spec.ReplicatedJobs[1].Template.Spec.Template.Spec.Containers[0].Env {
+		env[*e.Name] = ptr.Deref(e.Value, "")
+	}
+	if env["PET_NNODES"] != "2" || env["PET_MASTER_ADDR"] == "" {
+		t.Errorf("got %v", env)
 	}
 }
 

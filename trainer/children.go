@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -51,7 +53,7 @@ func (r *Reconciler) createChildren(ctx context.Context, job *api.TrainJob) erro
 	return r.createJobSet(ctx, job, runtime.Spec)
 }
 
-// createJobSet creates the gangs, the side objects and the JobSet.
+// createJobSet creates the gangs, the claims, the side objects and the JobSet.
 func (r *Reconciler) createJobSet(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) error {
@@ -67,18 +69,20 @@ func (r *Reconciler) createJobSet(
 	if err != nil {
 		return err
 	}
+	claims := claimsOf(job, spec)
+	if slices.ContainsFunc(spec.Template.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
+		return !hasReplicatedJob(built.ReplicatedJobs, rj.Name) // it is done
+	}) {
+		if again, err := r.runAgain(ctx, job, claims); err != nil || again {
+			return err
+		}
+	}
 	skipped, err := r.gangs.Make(ctx, job, spec, built, js)
 	if err != nil {
 		return err
 	}
-	for _, a := range sideObjects {
-		o, err := objectOf(a)
-		if err != nil {
-			return err
-		}
-		if err := r.createSideObject(ctx, job, o); err != nil {
-			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
-		}
+	if err := r.createBeside(ctx, job, claims, sideObjects); err != nil {
+		return err
 	}
 	o, err := objectOf(js)
 	if err != nil {
@@ -132,6 +136,26 @@ func unseen(job *api.TrainJob, err error, now time.Time) bool {
 
 func isSecret(o client.Object) bool {
 	return o.GetObjectKind().GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Secret")
+}
+
+// createBeside creates what the pods of a JobSet mount.
+func (r *Reconciler) createBeside(
+	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
+	sideObjects []runtime.ApplyConfiguration,
+) error {
+	if err := r.createClaims(ctx, job, claims); err != nil {
+		return err
+	}
+	for _, a := range sideObjects {
+		o, err := objectOf(a)
+		if err != nil {
+			return err
+		}
+		if err := r.createSideObject(ctx, job, o); err != nil {
+			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+	}
+	return nil
 }
 
 // createSideObject creates a side object of a TrainJob. An existing one of the name is deleted if it is the TrainJob's

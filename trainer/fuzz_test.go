@@ -95,7 +95,8 @@ func FuzzBuild(f *testing.F) {
 				t.Fatalf("%d Jobs of %d pods of %s, and quota is asked for %d of %d",
 					have.Replicas, overrides.PodsPerJob(have), have.Name, want.Replicas, overrides.PodsPerJob(want))
 			}
-			a, b := podsets.Requests(&have.Template.Spec.Template), podsets.Requests(&want.Template.Spec.Template)
+			counts := podsets.Counting{}
+			a, b := counts.Pod(&have.Template.Spec.Template.Spec), counts.Pod(&want.Template.Spec.Template.Spec)
 			if !equality.Semantic.DeepEqual(a, b) {
 				t.Fatalf("pods of %s ask for %v, and quota is asked for %v", have.Name, a, b)
 			}

@@ -154,7 +154,9 @@ func (h *harness) construct(o options) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	startable := NewStartable(StartableConfig{Client: cached, Builder: builder, Gangs: gangs, Clock: h.clock})
+	startable := NewStartable(StartableConfig{
+		Client: cached, Reader: live, Builder: builder, Gangs: gangs, Clock: h.clock,
+	})
 	h.parts = parts{reconciler: reconciler, startable: startable, hooks: served.paths}
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"strconv"
+	"strings"
 	"time"
 	"weak"
 
@@ -15,9 +15,11 @@ import (
 	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	machineryruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -49,6 +51,7 @@ const verdicts = 4096
 // Startable finds, before a TrainJob is queued, what would keep it from having pods once it is admitted.
 type Startable struct {
 	client  client.Client
+	reader  client.Reader
 	builder *Builder
 	gangs   *gang.Gangs
 	clock   clock.PassiveClock
@@ -60,8 +63,9 @@ type Startable struct {
 
 // StartableConfig is what a Startable is made of.
 type StartableConfig struct {
-	// Client reads from a cache.
+	// Client reads from a cache; Reader must not.
 	Client  client.Client
+	Reader  client.Reader
 	Builder *Builder
 	Gangs   *gang.Gangs
 	Clock   clock.PassiveClock
@@ -70,7 +74,7 @@ type StartableConfig struct {
 // NewStartable returns a Startable.
 func NewStartable(c StartableConfig) *Startable {
 	return &Startable{
-		client: c.Client, builder: c.Builder, gangs: c.Gangs, clock: c.Clock, verdicts: lru.New(verdicts),
+		client: c.Client, reader: c.Reader, builder: c.Builder, gangs: c.Gangs, clock: c.Clock, verdicts: lru.New(verdicts),
 	}
 }
 
@@ -95,6 +99,9 @@ func (s *Startable) Startable(
 	if err := s.checkTaken(ctx, job, effective.ReplicatedJobs); err != nil {
 		return err
 	}
+	if err := s.checkClaims(ctx, job, runtime); err != nil {
+		return err
+	}
 	v, err := s.judge(ctx, job, runtime, effective)
 	if err != nil {
 		return err
@@ -105,6 +112,25 @@ func (s *Startable) Startable(
 				"the two", store.Describe(job), v.refused)}
 	}
 	return checkRoom(job, v.pin)
+}
+
+// ReplicatedJobs implements trial.Next.
+func (s *Startable) ReplicatedJobs(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, _ *overrides.Effective,
+) ([]jobset.ReplicatedJob, error) {
+	_, built, err := s.builder.Build(ctx, job, runtime)
+	if err != nil {
+		return nil, err
+	}
+	o, err := objectOf(built)
+	if err != nil {
+		return nil, err
+	}
+	var js jobset.JobSet
+	if err := machineryruntime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &js); err != nil {
+		return nil, fmt.Errorf("the JobSet that is built: %w", err)
+	}
+	return js.Spec.ReplicatedJobs, nil
 }
 
 // checkRoom refuses a TrainJob whose annotations have no room for the pinned runtime.
@@ -125,13 +151,28 @@ func checkRoom(job *api.TrainJob, pin int) error {
 	return nil
 }
 
+// shape is what decides about a JobSet: what it runs, and who controls its TrainJob. Kueue's webhook for JobSets looks
+// for their owners' owners.
+type shape struct {
+	of         weak.Pointer[overrides.Effective]
+	controller string
+}
+
+func shapeOf(job *api.TrainJob, effective *overrides.Effective) shape {
+	s := shape{of: weak.Make(effective)}
+	if owner := metav1.GetControllerOf(job); owner != nil {
+		s.controller = strings.Join([]string{job.Namespace, owner.APIVersion, owner.Kind, owner.Name, string(owner.UID)}, "/")
+	}
+	return s
+}
+
 // judge returns what the API server says of the JobSet of a TrainJob. It is asked once for each shape: TrainJobs that
 // run the same share what they run.
 func (s *Startable) judge(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 ) (*verdict, error) {
-	shape := weak.Make(effective)
-	v, err, _ := s.asking.Do(fmt.Sprintf("%p", effective), func() (any, error) {
+	shape := shapeOf(job, effective)
+	v, err, _ := s.asking.Do(fmt.Sprintf("%p %s", effective, shape.controller), func() (any, error) {
 		if known, found := s.verdicts.Get(shape); found {
 			if v := known.(*verdict); v.refused == nil || s.clock.Since(v.at) < refusedRetry {
 				return v, nil
@@ -164,7 +205,14 @@ func (s *Startable) ask(
 	if err != nil {
 		return nil, false, &admission.BlockedError{Reason: ReasonInvalidJobSet, Err: err}
 	}
-	for _, a := range append(sideObjects, js) {
+	var objects []any
+	for _, claim := range claimsOf(job, runtime) {
+		objects = append(objects, claim)
+	}
+	for _, a := range sideObjects {
+		objects = append(objects, a)
+	}
+	for _, a := range append(objects, js) {
 		o, err := objectOf(a)
 		if err != nil {
 			return nil, false, err
@@ -184,14 +232,14 @@ func (s *Startable) ask(
 	return v, true, nil
 }
 
-// dryRun creates a JobSet by a name of its own, so that one that is there doesn't matter, and keeps nothing. Fields
-// that the installed JobSet doesn't have (volumeClaimPolicies before v0.11) are an error: without them, the TrainJob
-// would be another than the runtime says.
+// dryRun creates a JobSet and keeps nothing. Its name is always the same, so that a message about it is; that one is
+// there is found after all else. Fields that the installed JobSet doesn't have (volumeClaimPolicies before v0.11) are
+// an error: without them, the TrainJob would be another than the runtime says.
 func (s *Startable) dryRun(ctx context.Context, o *unstructured.Unstructured) error {
 	o = o.DeepCopy()
-	o.SetName("check-" + strconv.FormatInt(s.clock.Now().UnixNano(), 36))
-	return s.client.Create(ctx, o, client.DryRunAll, client.FieldOwner(fieldManager),
-		client.FieldValidation(metav1.FieldValidationStrict))
+	o.SetName("check")
+	return client.IgnoreAlreadyExists(s.client.Create(ctx, o, client.DryRunAll, client.FieldOwner(fieldManager),
+		client.FieldValidation(metav1.FieldValidationStrict)))
 }
 
 // unanswered is the error of a dry run that says nothing of the object.

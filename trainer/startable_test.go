@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -188,5 +189,26 @@ func TestJudge(t *testing.T) {
 				t.Errorf("%s: asked %d times, want %d", c.reason, asked, c.asked)
 			}
 		})
+	}
+}
+
+// TestJudgeOfControlled holds that a TrainJob that another object controls is asked about itself: Kueue's webhook
+// refuses its JobSet where that object isn't there, and it would hold quota for nothing.
+func TestJudgeOfControlled(t *testing.T) {
+	h := newHarness(t)
+	spec := h.runtime("torch", "{numNodes: 2, torch: {}}").Spec
+	plain, controlled := h.trainJob("torch", settled), h.trainJob("torch", settled)
+	controlled.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "any", UID: "any", Controller: ptr.To(true)}}
+	e := h.effective(plain, &spec)
+	if err := h.startable(plain, &spec, e); err != nil {
+		t.Fatal(err)
+	}
+	h.fail["dry-run JobSet"] = apierrors.NewNotFound(schema.GroupResource{Resource: "replicasets"}, "any")
+	if err := h.startable(controlled, &spec, e); !errors.As(err, new(*admission.PendingError)) {
+		t.Errorf("got %v", err)
+	}
+	if err := h.startable(plain, &spec, e); err != nil {
+		t.Errorf("the other isn't asked about again: got %v", err)
 	}
 }

@@ -156,6 +156,9 @@ func (s *session) stopped(ctx context.Context, job *api.TrainJob) (bool, error) 
 }
 
 func (s *session) resume(ctx context.Context, job *api.TrainJob) error {
+	if err := errEnded(job); err != nil {
+		return err
+	}
 	wl, err := s.workload(ctx, job)
 	if err != nil {
 		return err

@@ -81,7 +81,14 @@ spec: {suspend: false, runtimeRef: {name: torch}}`
 		!strings.Contains(err.Error(), "resume first queues it again") {
 		t.Errorf("nobody stops it here: got %v", err)
 	}
-	for _, args := range [][]string{{"stop", "nobody"}, {"resume", "nobody"}} {
+	ended := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"conditions":[{"type":"Complete",`+
+		`"status":"True","reason":"X","message":"","lastTransitionTime":"2026-11-24T10:00:00Z"}]}}`))
+	if err := tr.client.Patch(t.Context(), job("outside"), ended); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"stop", "nobody"}, {"resume", "nobody"}, {"stop", "outside"}, {"resume", "outside"}, {"restart", "outside"},
+	} {
 		if err := tr.try(args...); err == nil {
 			t.Error(args)
 		}

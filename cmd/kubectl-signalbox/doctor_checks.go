@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -79,7 +80,7 @@ func checkConfig(ctx context.Context, s *session) ([]finding, error) {
 				"trainer.kubeflow.org/trainjob; take it out", edit},
 		)
 	}
-	if !slices.Contains(external, externalFramework) {
+	if !slices.ContainsFunc(external, func(s string) bool { return strings.EqualFold(s, externalFramework) }) {
 		found = append(found, finding{bad, "Kueue's configuration", "integrations.externalFrameworks doesn't list " +
 			externalFramework + ": Kueue would queue the JobSets of TrainJobs a second time; add it", edit})
 	}

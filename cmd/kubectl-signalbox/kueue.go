@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
-	"sigs.k8s.io/yaml"
 
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/simulate"
@@ -38,8 +37,8 @@ func (s *session) kueueConfig(ctx context.Context) (*kueueconfig.Configuration, 
 	case err != nil:
 		return nil, fmt.Errorf("reading Kueue's configuration: %w", err)
 	}
-	config := &kueueconfig.Configuration{}
-	if err := yaml.Unmarshal([]byte(cm.Data["controller_manager_config.yaml"]), config); err != nil {
+	config, err := integration.KueueConfiguration(cm.Data["controller_manager_config.yaml"])
+	if err != nil {
 		return nil, fmt.Errorf("%w: ConfigMap %s: %w", errConfig, key, err)
 	}
 	return config, nil

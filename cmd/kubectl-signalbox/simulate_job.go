@@ -15,6 +15,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -70,11 +71,11 @@ func (s *session) jobOf(ctx context.Context, name, file string) (*api.TrainJob, 
 		return nil, err
 	}
 	for _, doc := range documents(string(files)) {
-		job := &api.TrainJob{}
-		if err := yaml.Unmarshal([]byte(doc), job); err != nil {
+		job, err := firstJob(doc)
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
-		if job.Kind == trainerapi.TrainJobKind {
+		if job != nil {
 			job.Namespace = cmp.Or(job.Namespace, s.namespace)
 			job.Name = cmp.Or(job.Name, job.GenerateName+"simulated")
 			job.UID, job.CreationTimestamp = "simulated", metav1.Now()
@@ -83,6 +84,27 @@ func (s *session) jobOf(ctx context.Context, name, file string) (*api.TrainJob, 
 		}
 	}
 	return nil, fmt.Errorf("%s has no TrainJob", file)
+}
+
+// firstJob returns the TrainJob of a document, or the first of a list; nil if there is none.
+func firstJob(doc string) (*api.TrainJob, error) {
+	var list struct {
+		metav1.TypeMeta `json:",inline"`
+		Items           []runtime.RawExtension `json:"items"`
+	}
+	if err := yaml.Unmarshal([]byte(doc), &list); err != nil {
+		return nil, err
+	}
+	if list.Kind == trainerapi.TrainJobKind {
+		job := &api.TrainJob{}
+		return job, yaml.Unmarshal([]byte(doc), job)
+	}
+	for _, item := range list.Items {
+		if job, err := firstJob(string(item.Raw)); err != nil || job != nil {
+			return job, err
+		}
+	}
+	return nil, nil
 }
 
 // change makes one change of --set.

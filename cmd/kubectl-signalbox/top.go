@@ -190,7 +190,7 @@ func (q *queues) waiting(of func(*kueue.Workload) bool) map[corev1.ResourceName]
 		if isFinished(wl) || workload.HasQuotaReservation(wl) || !workload.IsActive(wl) || !of(wl) {
 			continue
 		}
-		for name, quantity := range podsets.Total(wl) {
+		for name, quantity := range (podsets.Counting{}).Total(wl) {
 			sum := total[name]
 			sum.Add(quantity)
 			total[name] = sum

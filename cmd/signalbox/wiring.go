@@ -25,6 +25,7 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/trial"
 )
 
 // assembly is the manager with what its parts share.
@@ -70,7 +71,7 @@ func newRecorder(ctx context.Context, mgr ctrl.Manager, clients kubernetes.Inter
 // add adds all parts to the manager.
 func (a *assembly) add(ctx context.Context, found found) error {
 	installed := integration.NewInstalled(found.dialect, clock.RealClock{})
-	var placement integration.Placement = gang.Unsupported{}
+	var placement trial.Next = gang.Unsupported{}
 	var next integration.Next
 	if *a.config.Trainer.Enabled {
 		bundled, startable, err := a.addTrainer(ctx)
@@ -86,7 +87,8 @@ func (a *assembly) add(ctx context.Context, found found) error {
 	reconciler, err := integration.NewReconciler(integration.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Recorder: a.recorder,
 		Kueue: &a.config.Kueue, Limits: limits, PodsWithin: a.config.Limits.PodsWithin.Duration,
-		Installed: installed, Placement: placement, Clock: clock.RealClock{},
+		Installed: installed, Clock: clock.RealClock{},
+		Placement: trial.New(a.mgr.GetClient(), a.mgr.GetAPIReader(), clock.RealClock{}, placement),
 	})
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
@@ -119,7 +121,7 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 		Recorder: a.recorder, Clock: clock.RealClock{}, Limits: a.limits,
 	})
 	startable := trainer.NewStartable(trainer.StartableConfig{
-		Client: a.mgr.GetClient(), Builder: builder, Gangs: a.gangs, Clock: clock.RealClock{},
+		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Builder: builder, Gangs: a.gangs, Clock: clock.RealClock{},
 	})
 	webhook := trainer.NewWebhook(trainer.WebhookConfig{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,

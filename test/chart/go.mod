@@ -21,6 +21,7 @@ require (
 	github.com/google/go-containerregistry v0.20.6 // indirect
 	github.com/klauspost/compress v1.18.4 // indirect
 	github.com/vbatts/tar-split v0.12.1 // indirect
+	sigs.k8s.io/kueue v0.19.2 // indirect
 )
 
 require (
@@ -38,7 +39,7 @@ require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/blang/semver/v4 v4.0.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/chai2010/gettext-go v1.0.2 // indirect
+	github.com/chai2010/gettext-go v1.0.3 // indirect
 	github.com/cloudflare/circl v1.6.3 // indirect
 	github.com/cpuguy83/go-md2man/v2 v2.0.7 // indirect
 	github.com/cyphar/filepath-securejoin v0.7.0 // indirect

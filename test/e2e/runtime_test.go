@@ -170,9 +170,13 @@ var _ = ginkgo.Describe("A Workload", func() {
 		dryRuns := cluster.requests(from, func(r request) bool {
 			return r.User.Username == "signalbox" && r.DryRun() && r.ResponseStatus.Code != http.StatusNotFound
 		})
-		gomega.Expect(len(dryRuns)).To(gomega.BeNumerically("<=", 1), "the JobSet of a shape, once")
+		asked := map[string]int{}
 		for _, r := range dryRuns {
-			gomega.Expect(r.ObjectRef.Resource).To(gomega.Equal("jobsets"))
+			asked[r.ObjectRef.Resource]++
+		}
+		for resource, times := range asked {
+			gomega.Expect(resource).To(gomega.BeElementOf("jobsets", "pods"))
+			gomega.Expect(times).To(gomega.Equal(1), "the JobSet of a shape, and the pod of its ReplicatedJob, once")
 		}
 	})
 })

@@ -75,7 +75,7 @@ func (w *world) start() {
 		Client: cached, Reader: live, Store: kept, Recorder: recorder, Kueue: &config.Kueue, Limits: limits(),
 		PodsWithin: config.Limits.PodsWithin.Duration, Installed: integration.NewInstalled(overrides.Bundled, w.clock),
 		Placement: trainer.NewStartable(
-			trainer.StartableConfig{Client: cached, Builder: builder, Gangs: gangs, Clock: w.clock}),
+			trainer.StartableConfig{Client: cached, Reader: live, Builder: builder, Gangs: gangs, Clock: w.clock}),
 		Clock: w.clock,
 	})
 	must(err)
@@ -202,7 +202,8 @@ func kindOf(o runtime.Object) string {
 	case *corev1.Pod, *corev1.PodList:
 		return "Pod"
 	case *corev1.Namespace, *kueue.ResourceFlavor, *kueue.LocalQueue, *kueue.WorkloadPriorityClass,
-		*schedulingv1.PriorityClass, *schedulingv1.PriorityClassList, *api.TrainingRuntime, *api.ClusterTrainingRuntime:
+		*schedulingv1.PriorityClass, *schedulingv1.PriorityClassList, *corev1.LimitRange, *corev1.LimitRangeList,
+		*api.TrainingRuntime, *api.ClusterTrainingRuntime:
 		return ""
 	}
 	panic(fmt.Sprintf("the manager reads a %T from its cache, which has none", o))

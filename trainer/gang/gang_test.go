@@ -98,8 +98,8 @@ func TestGroupsOf(t *testing.T) {
 	}
 }
 
-// Kubernetes 1.37 refuses a group whose pods differ in their priority; 1.36 places it.
-func TestMixedPriorities(t *testing.T) {
+// Kubernetes 1.37 refuses a group whose pods differ in their priority, or have one of the system's; 1.36 places it.
+func TestPriorities(t *testing.T) {
 	with := func(name, fields string) string {
 		return fmt.Sprintf("- {name: %s, replicas: 1, template: {spec: {template: {spec: {containers: []%s}}}}}\n",
 			name, fields)
@@ -112,6 +112,8 @@ func TestMixedPriorities(t *testing.T) {
 				`starts with it, is "low"`},
 		"preemption": {with("a", "") + with("b", ", preemptionPolicy: Never"),
 			`replicatedJobs[b].template.spec.template.spec.preemptionPolicy is "Never", but that of replicatedJobs[a]`},
+		"the system's": {with("a", ", priorityClassName: system-cluster-critical"),
+			`replicatedJobs[a].template.spec.template.spec.priorityClassName is "system-cluster-critical"`},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

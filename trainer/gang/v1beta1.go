@@ -2,6 +2,8 @@ package gang
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -9,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/apis/scheduling"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -157,8 +160,14 @@ func (kubernetes137) read(o client.Object) podGroupState {
 }
 
 // refuses returns why kube-scheduler would not place a group: all its pods must have the PodGroup's priority
-// (Kubernetes 1.37, validatePodGroup).
-func (kubernetes137) refuses(g Group) error { return g.mixed }
+// (Kubernetes 1.37, validatePodGroup), which is at most what users may give.
+func (kubernetes137) refuses(g Group) error {
+	if strings.HasPrefix(g.priority.class, scheduling.SystemPriorityClassPrefix) {
+		return fmt.Errorf("replicatedJobs[%s].template.spec.template.spec.priorityClassName is %q, and a PodGroup's "+
+			"priority is at most %d; name another class", g.Name, g.priority.class, scheduling.HighestUserDefinablePriority)
+	}
+	return g.mixed
+}
 
 func (kubernetes137) release(ctx context.Context, o *groupObjects, _ int, state podGroupState, left int32) error {
 	return o.lower(ctx, state, left)

@@ -3,6 +3,7 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -167,6 +168,8 @@ type Kueue struct {
 	// MultiKueue sets spec.managedBy of new TrainJobs whose queue leads to other clusters. Default whether Kueue's
 	// multiKueue.externalFrameworks lists TrainJob.
 	MultiKueue *bool `json:"multiKueue,omitempty"`
+	// Resources are what Kueue excludes from quota and transforms (Kueue: resources). Default Kueue's setting.
+	Resources *kueueconfig.Resources `json:"resources,omitempty"`
 	// FeatureGates are Kueue's gates that differ from its defaults, by name. Signalbox uses TopologyAwareScheduling,
 	// TASMultiLayerTopology and AssignQueueLabelsForPods; Kueue's library uses the others. Default Kueue's gates: from
 	// its configuration, the command line of its Deployment kueue-controller-manager, and its release.

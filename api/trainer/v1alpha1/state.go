@@ -18,8 +18,8 @@ const (
 	// ConditionEvicted is True when the TrainJob lost its quota; the message has the reason. It is False after the next
 	// admission.
 	ConditionEvicted = "Evicted"
-	// ConditionBlocked is True when the TrainJob can't be queued; the message has the reason and what to do. It is
-	// removed when the TrainJob can be queued.
+	// ConditionBlocked is True when the TrainJob can't be queued, or can't go on; the message has the reason and what to
+	// do. It is removed when the TrainJob can.
 	ConditionBlocked = "Blocked"
 	// ConditionStopOverdue is True when a TrainJob was stopped, has finished or lost its quota, and a pod of it still
 	// runs 30 seconds after its grace period. Its quota is held until the pod has ended.
@@ -53,6 +53,8 @@ func StateOf(status *trainerapi.TrainJobStatus) TrainJobState {
 		return StateComplete
 	case !suspended && ready:
 		return StateRunning
+	case !suspended && apimeta.IsStatusConditionTrue(status.Conditions, ConditionBlocked):
+		return StateBlocked
 	case !suspended:
 		return StateStarting
 	case active:

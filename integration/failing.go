@@ -1,0 +1,93 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/events"
+)
+
+const (
+	// ReasonReconcileFailed: the TrainJob can't be queued, started, stopped or built, because requests to the API server
+	// fail. The message has its error. The requests are repeated, and the condition is removed when they succeed.
+	ReasonReconcileFailed = "ReconcileFailed"
+
+	// failingFor is how long the reconciles of a TrainJob must have failed before it says so.
+	failingFor = 10 * time.Second
+	// toldFor is for how long what a TrainJob says of a failure may be outdated.
+	toldFor = time.Minute
+)
+
+// failing is since when the reconciles of a TrainJob fail; zero if they don't.
+type failing struct {
+	since time.Time
+	told  time.Time // when it last said so, by a condition or an event
+}
+
+// Concluded keeps whether a reconcile of a TrainJob, by all reconcilers, has failed. One that has failed for ten
+// seconds says so: by condition Blocked, by its state and by an event. It returns when to reconcile again, 0 for never.
+func (r *Reconciler) Concluded(ctx context.Context, request reconcile.Request, failure error) reconcile.Result {
+	job := &api.TrainJob{}
+	if err := r.client.Get(ctx, request.NamespacedName, job); err != nil {
+		return reconcile.Result{} // it is deleted, or this is what fails: the log has the error
+	}
+	f := r.memory.of(request.NamespacedName, job.UID).failing
+	now := r.clock.Now()
+	keep := func(f failing) { r.memory.keep(request.NamespacedName, job.UID, func(m *record) { m.failing = f }) }
+	switch {
+	case failure == nil && f.since.IsZero():
+		return reconcile.Result{}
+	case failure == nil:
+		keep(failing{})
+		if !f.told.IsZero() {
+			return reconcile.Result{RequeueAfter: recheckDelay} // removes the condition
+		}
+	case f.since.IsZero():
+		keep(failing{since: now})
+	case now.Sub(f.since) >= failingFor && now.Sub(f.told) >= toldFor:
+		if err := r.tellFailure(ctx, job, failure, f.told.IsZero()); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "A condition can't be written, which would say what fails")
+			break
+		}
+		keep(failing{since: f.since, told: now})
+	}
+	return reconcile.Result{}
+}
+
+// tellFailure writes what fails into the status of a TrainJob, unless a condition says already why it is blocked. first
+// is set if the TrainJob hasn't said so yet.
+func (r *Reconciler) tellFailure(ctx context.Context, job *api.TrainJob, failure error, first bool) error {
+	blocked := admission.BlockedError{Reason: ReasonReconcileFailed, Err: fmt.Errorf(
+		"%s; it is tried again. Ask the cluster's admins if you can't mend it",
+		strings.ReplaceAll(failure.Error(), "\n", "; "))}
+	if first {
+		r.recorder.Send(job, events.Blocked(blocked.Reason).Of(blocked.Error()))
+	}
+	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
+	if hasEnded(job) || elsewhere(job) || c != nil && !saysFailure(c) {
+		return nil
+	}
+	status := job.Status.DeepCopy()
+	if !apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: blocked.Reason, Message: blocked.Error(),
+		ObservedGeneration: job.Generation, LastTransitionTime: metav1.NewTime(r.clock.Now()),
+	}) {
+		return nil
+	}
+	return client.IgnoreNotFound(r.store.Writer.Status(ctx, job, status))
+}
+
+// saysFailure reports whether a condition is about requests that fail.
+func saysFailure(c *metav1.Condition) bool {
+	return c.Status == metav1.ConditionTrue && c.Reason == ReasonReconcileFailed
+}

@@ -1,0 +1,166 @@
+package integration_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// TestWritesOfWhatCantStart holds that a TrainJob that can't be started costs a few writes in an hour, holds no quota
+// after its second attempt, says why, and starts when what keeps it is gone.
+func TestWritesOfWhatCantStart(t *testing.T) {
+	less := func(a *kueue.PodSetAssignment) {
+		a.ResourceUsage = corev1.ResourceList{gpu: resource.MustParse("0")}
+	}
+	for name, c := range map[string]struct {
+		reason string
+		// admitted is how often the TrainJob is admitted in an hour.
+		admitted int
+		admits   []func(*kueue.PodSetAssignment)
+		given    func(*harness)
+		mend     func(*harness)
+	}{
+		"admitted for less": {integration.ReasonAdmissionMismatch, 2, []func(*kueue.PodSetAssignment){less},
+			func(*harness) {}, func(h *harness) { h.label("mended", "true") }},
+		"the start rejected": {integration.ReasonStartRejected, 1, nil,
+			func(h *harness) { h.fail["patch TrainJob"] = invalid },
+			func(h *harness) { delete(h.fail, "patch TrainJob"); h.label("mended", "true") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled)
+			h.create(newTrainJob("job"))
+			c.given(h)
+			admitted, writes := 0, 0
+			for range 60 { // minutes
+				for range 4 {
+					if all := h.workloads(); len(all) == 1 && !workload.HasQuotaReservation(&all[0]) &&
+						!workload.IsOnHold(&all[0]) && !workloadfinish.IsFinished(&all[0]) {
+						h.admit(c.admits...)
+						admitted++
+					}
+					h.reconcile("job")
+					writes += len(h.sent)
+					h.clock.Step(15 * time.Second)
+				}
+			}
+			if admitted != c.admitted || writes > 10 {
+				t.Errorf("admitted %d times, %d writes: the second attempt is the last in an hour", admitted, writes)
+			}
+			if h.blocked("job") != c.reason {
+				t.Errorf("blocked: got %q, want %s", h.blocked("job"), c.reason)
+			}
+			for _, wl := range h.workloads() {
+				if workload.HasQuotaReservation(&wl) && !workloadfinish.IsFinished(&wl) {
+					t.Errorf("it holds quota: %+v", wl.Status)
+				}
+			}
+			c.mend(h)
+			h.settle("job")
+			h.admit()
+			if h.settle("job"); h.suspended("job") {
+				t.Errorf("it starts when it is mended: got %q", h.blocked("job"))
+			}
+		})
+	}
+}
+
+// TestSetbackIsOver holds that what has failed once before a start isn't counted with what fails after it.
+func TestSetbackIsOver(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	reject := func() {
+		h.fail["patch TrainJob"] = invalid
+		var err error
+		for range 5 {
+			if err == nil {
+				_, err = h.reconcile("job")
+			}
+		}
+		delete(h.fail, "patch TrainJob")
+		if err == nil {
+			t.Fatalf("it was to be started: %v, blocked %q", h.workload().Status.Conditions, h.blocked("job"))
+		}
+		h.clock.Step(time.Minute)
+		if h.settle("job"); h.suspended("job") || h.blocked("job") != "" {
+			t.Fatalf("the second attempt succeeds: blocked %q", h.blocked("job"))
+		}
+	}
+	h.queue()
+	h.admit()
+	reject()
+	for range 2 {
+		h.evict(kueue.WorkloadEvictedByPreemption)
+		h.settle("job")
+		h.clock.Step(48 * time.Hour)
+		h.settle("job")
+		h.admit()
+		reject()
+	}
+}
+
+// TestFailedToStartIsTriedAgain holds that a TrainJob whose entry contradicted its admission is queued again when it is
+// corrected, or when its user asks for it, and not before.
+func TestFailedToStartIsTriedAgain(t *testing.T) {
+	pool := func(value string) []trainerapi.RuntimePatch {
+		pod := &trainerapi.PodSpecPatch{NodeSelector: map[string]string{"pool": value}}
+		rj := trainerapi.ReplicatedJobPatch{Name: "node", Template: &trainerapi.JobTemplatePatch{
+			Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{Spec: pod}}}}
+		spec := &trainerapi.JobSetSpecPatch{ReplicatedJobs: []trainerapi.ReplicatedJobPatch{rj}}
+		return []trainerapi.RuntimePatch{{Manager: "example.com/user",
+			TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Spec: spec}}}}
+	}
+	for name, mend := range map[string]func(*harness){
+		"corrected": func(h *harness) {
+			job := h.trainJob("job")
+			job.Spec.RuntimePatches = pool("a")
+			h.update(job)
+		},
+		"asked for":     func(h *harness) { h.label("again", "please") },
+		"after an hour": func(h *harness) { h.clock.Step(time.Hour) },
+		"an hour after a restart": func(h *harness) {
+			h.start(overrides.Bundled)
+			h.settle("job")
+			if n := h.wrote("delete Workload"); n != 0 {
+				h.t.Error("an upgrade queues nothing again")
+			}
+			h.clock.Step(time.Hour)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled)
+			job := newTrainJob("job")
+			job.Spec.RuntimePatches = pool("b")
+			h.create(job)
+			h.settle("job")
+			h.admit()
+			if told := h.settle("job"); !workloadfinish.IsFinished(h.workload()) || !slices.Contains(told, "FailedToStart") {
+				t.Fatalf("got %v, %+v", told, h.workload().Status)
+			}
+			for range 5 {
+				h.clock.Step(5 * time.Minute)
+				h.reconcile("job")
+				if n := h.wrote("delete Workload"); n != 0 {
+					t.Fatalf("nothing has changed: got %v", h.sent)
+				}
+			}
+			mend(h)
+			h.settle("job")
+			if all := h.workloads(); len(all) != 1 || workloadfinish.IsFinished(&all[0]) {
+				t.Fatalf("it is queued again: got %+v", all)
+			}
+			if strings.HasPrefix(h.blocked("job"), "FailedToStart") {
+				t.Errorf("got %q", h.blocked("job"))
+			}
+		})
+	}
+}

@@ -1,0 +1,181 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/events"
+)
+
+// The claims of a runtime (JobSet: volumeClaimPolicies) are the TrainJob's. JobSet deletes a claim with the JobSet, and
+// a stop deletes the JobSet: what was saved would be gone after an eviction. JobSet v0.12.0 doesn't take a JobSet
+// either whose claim is there: its webhook compares the claim, which is bound, with the template.
+
+// claimsOf returns the claims of a TrainJob on a runtime. They are deleted with the TrainJob, except those that the
+// runtime retains: the next TrainJob of the name has them.
+func claimsOf(job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) []*corev1.PersistentVolumeClaim {
+	var claims []*corev1.PersistentVolumeClaim
+	for _, policy := range spec.Template.Spec.VolumeClaimPolicies {
+		for i := range policy.Templates {
+			template := &policy.Templates[i]
+			claim := &corev1.PersistentVolumeClaim{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: job.Namespace, Name: claimName(job.Name, template.Name), Labels: maps.Clone(template.Labels),
+					Annotations: maps.Clone(template.Annotations),
+				},
+				Spec: *template.Spec.DeepCopy(),
+			}
+			claim.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
+			metav1.SetMetaDataLabel(&claim.ObjectMeta, jobset.JobSetNameKey, job.Name)
+			if p := policy.RetentionPolicy; p == nil ||
+				ptr.Deref(p.WhenDeleted, jobset.RetentionPolicyDelete) == jobset.RetentionPolicyDelete {
+				owner := metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
+				owner.BlockOwnerDeletion = nil // a pod that runs keeps its claim, and would keep the TrainJob
+				claim.OwnerReferences = []metav1.OwnerReference{*owner}
+			}
+			claims = append(claims, claim)
+		}
+	}
+	return claims
+}
+
+// claimName is JobSet's (GeneratePVCName).
+func claimName(job, template string) string { return template + "-" + job }
+
+// asVolumes has the pods of a TrainJob's JobSet mount its claims as volumes.
+func asVolumes(job string, spec *jobsetac.JobSetSpecApplyConfiguration) {
+	for _, policy := range spec.VolumeClaimPolicies {
+		for i := range policy.Templates {
+			name := policy.Templates[i].Name
+			for j := range spec.ReplicatedJobs {
+				if pod := spec.ReplicatedJobs[j].Template.Spec.Template.Spec; mounts(pod, name) {
+					pod.WithVolumes(corev1ac.Volume().WithName(name).WithPersistentVolumeClaim(
+						corev1ac.PersistentVolumeClaimVolumeSource().WithClaimName(claimName(job, name))))
+				}
+			}
+		}
+	}
+	spec.VolumeClaimPolicies = nil
+}
+
+func mounts(pod *corev1ac.PodSpecApplyConfiguration, volume string) bool {
+	for _, containers := range [][]corev1ac.ContainerApplyConfiguration{pod.InitContainers, pod.Containers} {
+		for _, c := range containers {
+			for _, m := range c.VolumeMounts {
+				if ptr.Deref(m.Name, "") == volume {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// claimThere returns the claim of a name, by the API server; nil if there is none, or it is being deleted.
+func claimThere(
+	ctx context.Context, reader client.Reader, claim *corev1.PersistentVolumeClaim,
+) (*metav1.PartialObjectMetadata, error) {
+	there := &metav1.PartialObjectMetadata{}
+	there.SetGroupVersionKind(claim.GroupVersionKind())
+	if err := reader.Get(ctx, client.ObjectKeyFromObject(claim), there); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if !there.DeletionTimestamp.IsZero() {
+		return nil, nil
+	}
+	return there, nil
+}
+
+// mayHave reports whether a claim that is there is a TrainJob's: its own, or one that was retained of a TrainJob of its
+// name.
+func mayHave(job *api.TrainJob, there *metav1.PartialObjectMetadata) bool {
+	if metav1.GetControllerOf(there) == nil {
+		return there.Labels[jobset.JobSetNameKey] == job.Name
+	}
+	return metav1.IsControlledBy(there, job)
+}
+
+// goes reports whether a claim is one that JobSet has made for the TrainJob, before this Trainer did. It is deleted
+// with that JobSet.
+func goes(job *api.TrainJob, there *metav1.PartialObjectMetadata) bool {
+	owner := metav1.GetControllerOf(there)
+	return owner != nil && owner.Kind == "JobSet" && owner.Name == job.Name
+}
+
+// checkClaims refuses a TrainJob whose claims would have the names of others.
+func (s *Startable) checkClaims(
+	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
+) error {
+	for _, claim := range claimsOf(job, spec) {
+		there, err := claimThere(ctx, s.reader, claim)
+		if err != nil {
+			return &admission.PendingError{RetryAfter: unansweredRetry, Err: err}
+		}
+		if there != nil && !mayHave(job, there) && !goes(job, there) {
+			return taken(claim.Kind, claim.Name)
+		}
+	}
+	return nil
+}
+
+// createClaims creates the claims of a TrainJob that aren't there.
+func (r *Reconciler) createClaims(
+	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
+) error {
+	for _, claim := range claims {
+		err := r.client.Create(ctx, claim.DeepCopy(), client.FieldOwner(fieldManager))
+		if apierrors.IsAlreadyExists(err) {
+			var there *metav1.PartialObjectMetadata
+			if there, err = claimThere(ctx, r.reader, claim); err == nil && (there == nil || goes(job, there)) {
+				err = fmt.Errorf("the previous one is being deleted")
+			} else if err == nil && !mayHave(job, there) {
+				err = taken(claim.Kind, claim.Name)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("creating PersistentVolumeClaim %s: %w", claim.Name, err)
+		}
+	}
+	return nil
+}
+
+// runAgain reports whether a claim of a TrainJob is gone, to which a finished initializer had written. That runs again
+// then: the TrainJob is started again, with its quota.
+func (r *Reconciler) runAgain(
+	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
+) (bool, error) {
+	for _, claim := range claims {
+		if there, err := claimThere(ctx, r.reader, claim); err != nil || there != nil {
+			if err != nil {
+				return false, err
+			}
+			continue
+		}
+		// The status is second: a manager that is killed finds the claim missing again.
+		if queued(job) {
+			if err := r.store.Writer.Suspend(ctx, job); err != nil {
+				return false, client.IgnoreNotFound(fmt.Errorf("suspending for a restart: %w", err))
+			}
+		}
+		status := job.Status.DeepCopy()
+		for i := range status.JobsStatus {
+			status.JobsStatus[i].Succeeded = new(int32)
+		}
+		r.recorder.Send(job, events.ClaimLost.Of(claim.Name))
+		return true, client.IgnoreNotFound(r.store.Writer.Status(ctx, job, status))
+	}
+	return false, nil
+}
