@@ -5,6 +5,8 @@ package trial
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -101,24 +103,17 @@ func (t *Trial) Startable(
 	if t.clock.Since(job.CreationTimestamp.Time) < newFor {
 		patience = newRetry
 	}
-	answer, err, _ := t.asking.Do(fmt.Sprintf("%p %s", effective, job.Namespace), func() (any, error) {
-		if known, found := t.verdicts.Get(key); found && !t.outdated(known.(verdict), patience) {
-			return known, nil
-		}
+	answer, err := t.answer(key, patience, effective, func() (verdict, error) {
 		jobs, err := t.next.ReplicatedJobs(ctx, job, runtime, effective)
 		if err != nil {
-			return nil, err
+			return verdict{}, err
 		}
-		v, err := t.ask(ctx, job, jobs)
-		if err == nil {
-			t.verdicts.Add(key, v)
-		}
-		return v, err
+		return t.ask(ctx, job, jobs)
 	})
 	if err != nil {
 		return err
 	}
-	refused := answer.(verdict).refused
+	refused := answer.refused
 	if refused == nil {
 		return nil
 	}
@@ -128,6 +123,36 @@ func (t *Trial) Startable(
 		return &admission.PendingError{RetryAfter: newRetry, Err: refused}
 	}
 	return &admission.BlockedError{Reason: ReasonPodsRefused, RetryAfter: refusedRetry, Err: refused}
+}
+
+// answer returns what the API server says of a shape. Beside Kubeflow Trainer, each TrainJob has an Effective of its
+// own, because what is built has its name. TrainJobs share an answer if they are equal but for that.
+func (t *Trial) answer(
+	key shape, patience time.Duration, effective *overrides.Effective, ask func() (verdict, error),
+) (verdict, error) {
+	if known, found := t.verdicts.Get(key); found && !t.outdated(known.(verdict), patience) {
+		return known.(verdict), nil
+	}
+	content, err := json.Marshal(effective.ReplicatedJobs)
+	if err != nil {
+		return verdict{}, err
+	}
+	equal := fmt.Sprintf("%s %x", key.namespace, sha256.Sum256(content))
+	answer, err, _ := t.asking.Do(equal, func() (any, error) {
+		if known, found := t.verdicts.Get(equal); found && !t.outdated(known.(verdict), patience) {
+			return known, nil
+		}
+		v, err := ask()
+		if err == nil {
+			t.verdicts.Add(equal, v)
+		}
+		return v, err
+	})
+	if err != nil {
+		return verdict{}, err
+	}
+	t.verdicts.Add(key, answer)
+	return answer.(verdict), nil
 }
 
 // outdated reports whether an answer has to be asked for again; patience is for how long one stands that refuses.

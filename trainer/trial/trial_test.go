@@ -104,7 +104,8 @@ func jobs(nodes int32) *overrides.Effective {
 	node.Template.Spec.Template.Labels = map[string]string{
 		"team": "a", "kueue.x-k8s.io/queue-name": "q", "jobset.sigs.k8s.io/jobset-name": "another",
 	}
-	return &overrides.Effective{Built: []jobset.ReplicatedJob{data, node}}
+	all := []jobset.ReplicatedJob{data, node}
+	return &overrides.Effective{ReplicatedJobs: all, Built: all}
 }
 
 func forbidden(name, says string) error {
@@ -197,6 +198,7 @@ func TestAsked(t *testing.T) {
 		t.Errorf("asked for %v", got)
 	}
 	expect("another", g.startable("team", e), 0)
+	expect("its equal", g.startable("team", jobs(2)), 0)
 	expect("in another namespace", g.startable("other", e), 2)
 	expect("of another shape", g.startable("team", jobs(3)), 2)
 	g.clock.Step(acceptedFor)
