@@ -160,7 +160,7 @@ test-version:
 		code=$$?; echo "$(RELEASE): $$(grep -E '^(Ran|FAIL!|SUCCESS!)' versions/$(named).log | tr '\n' ' ')(versions/$(named).log)"; exit $$code
 
 .PHONY: test-namespaces
-test-namespaces: ## Namespaces as batch admins make them, with LimitRanges, ResourceQuotas, Pod Security and claims; each has a TrainJob, and a Job of the same pods
+test-namespaces: ## TrainJobs beside Jobs of the same pods, in namespaces with LimitRanges, quotas, Pod Security
 	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=namespaces FOCUS='Real namespaces|Claims of a runtime'
 
 .PHONY: test-upgrade

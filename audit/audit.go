@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -65,8 +64,6 @@ type Objects struct {
 	Flavors   []kueue.ResourceFlavor
 	// Nodes need only their names and labels.
 	Nodes []metav1.PartialObjectMetadata
-	// Resources are those of Kueue's configuration; nil if it has none, or they aren't known.
-	Resources *kueueconfig.Resources
 }
 
 // Look returns the breaches of rules in objects that were read at about the same time, sorted. Objects that were not

@@ -16,7 +16,6 @@ import (
 	resourcehelpers "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/resources"
 
@@ -34,15 +33,11 @@ type podSetOf struct {
 // usage is what the running pods of each PodSet request.
 type usage map[podSetOf]corev1.ResourceList
 
-func (u usage) add(p podSetOf, pod *corev1.Pod, of *kueueconfig.Resources) {
+func (u usage) add(p podSetOf, pod *corev1.Pod) {
 	if u[p] == nil {
 		u[p] = corev1.ResourceList{}
 	}
-	requests := resourcehelpers.PodRequests(pod, resourcehelpers.PodResourcesOptions{})
-	if of != nil {
-		requests = podsets.Counting{Resources: of}.Pod(&pod.Spec)
-	}
-	for resourceName, quantity := range requests {
+	for resourceName, quantity := range resourcehelpers.PodRequests(pod, resourcehelpers.PodResourcesOptions{}) {
 		sum := u[p][resourceName]
 		sum.Add(quantity)
 		u[p][resourceName] = sum
@@ -76,7 +71,7 @@ func (s *snapshot) auditPods() []Finding {
 			continue
 		}
 		podSet := podSetOf{s.quota[uid][0], kueue.NewPodSetReference(pod.Labels[jobset.ReplicatedJobNameKey])}
-		used.add(podSet, pod, s.Resources)
+		used.add(podSet, pod)
 		if differs := s.otherFlavor(pod, podSet); differs != "" {
 			findings = append(findings, Finding{OtherFlavor, name("Pod", pod), differs})
 		}

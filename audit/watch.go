@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -31,8 +30,6 @@ type Watcher struct {
 	live client.Reader
 	// ofJobSets selects the pods and Jobs of JobSets.
 	ofJobSets labels.Selector
-	// Resources are those of Kueue's configuration: which it excludes, and which it transforms. Nil for none.
-	Resources *kueueconfig.Resources
 	// answersWithin is how long the API server may take to list everything once.
 	answersWithin time.Duration
 }
@@ -126,7 +123,7 @@ func (w *Watcher) objects(ctx context.Context, reader client.Reader) (Objects, e
 		return Objects{}, err
 	}
 	return Objects{l.trainJobs.Items, l.workloads.Items, l.jobSets.Items, l.jobs.Items, l.pods.Items, l.flavors.Items,
-		l.nodes.Items, w.Resources}, nil
+		l.nodes.Items}, nil
 }
 
 // confirmed returns the findings that the API server confirms now. The others, all of them if it doesn't answer, must

@@ -38,7 +38,7 @@ type failing struct {
 // seconds says so: by condition Blocked, by its state and by an event. It returns when to reconcile again, 0 for never.
 func (r *Reconciler) Concluded(ctx context.Context, request reconcile.Request, failure error) reconcile.Result {
 	job := &api.TrainJob{}
-	if err := r.client.Get(ctx, request.NamespacedName, job); err != nil {
+	if err := r.client.Get(ctx, request.NamespacedName, job, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{} // it is deleted, or this is what fails: the log has the error
 	}
 	f := r.memory.of(request.NamespacedName, job.UID).failing

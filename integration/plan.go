@@ -209,7 +209,8 @@ func (a *asked) steps() []step {
 func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
 	known, inputs := o.memory.setback, inputsOf(o)
 	if known.reason == "" {
-		known = known.certain(jobframework.FailedToStartFinishedReason, "", inputs, o.now)
+		finished := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
+		known = known.certain(finished.Reason, finished.Message, inputs, o.now)
 		p.do(remember{func(r *record) { r.setback = known }})
 	}
 	if known.stands(inputs, o.now) {

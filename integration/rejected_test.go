@@ -29,11 +29,11 @@ func TestSetback(t *testing.T) {
 		t.Error("one attempt an hour")
 	}
 	if s = s.again(ReasonStartRejected, "no", "b", at); blocks("b") || blocks("a") {
-		t.Errorf("another begins anew: got %+v", s)
+		t.Errorf("another is a first one: got %+v", s)
 	}
 	s = s.again(ReasonAdmissionMismatch, "4, not 1", "b", at)
 	if blocks("b") || s.waits("b", at) != 0 {
-		t.Errorf("another reason begins anew, and is decided on another admission: got %+v", s)
+		t.Errorf("another reason is a first one, and is decided on another admission: got %+v", s)
 	}
 	if s = s.again(ReasonAdmissionMismatch, "4, not 1", "b", at.Add(time.Second)); !blocks("b") {
 		t.Error("the second equal mismatch")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -112,6 +113,16 @@ func Rejected(err error) bool {
 		return true
 	}
 	return strings.Contains(err.Error(), "request is too large") // etcd's, which the API server doesn't know
+}
+
+// dryRunUnsupported is the whole message of the API server where a webhook has side effects, so that it isn't called in
+// dry runs; there is no reason of its own (k8s.io/apiserver v0.36, NewDryRunUnsupportedErr). A webhook that denies an
+// object may quote what the user wrote, so that a part of the message proves nothing.
+var dryRunUnsupported = regexp.MustCompile(`^admission webhook "[^"]+" does not support dry run$`)
+
+// SkipsDryRuns reports whether a dry run says nothing of its object, because a webhook takes no part in dry runs.
+func SkipsDryRuns(err error) bool {
+	return apierrors.IsBadRequest(err) && dryRunUnsupported.MatchString(err.Error())
 }
 
 // Start writes the entry, and the pin of a first start, and clears suspend in one request. It fails with a conflict if

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 
@@ -140,7 +141,7 @@ func (r *Reconciler) createClaims(
 		if apierrors.IsAlreadyExists(err) {
 			var there *metav1.PartialObjectMetadata
 			if there, err = claimThere(ctx, r.reader, claim); err == nil && (there == nil || goes(job, there)) {
-				err = fmt.Errorf("the previous one is being deleted")
+				err = errors.New("the previous one is being deleted")
 			} else if err == nil && !mayHave(job, there) {
 				err = taken(claim.Kind, claim.Name)
 			}
@@ -152,8 +153,8 @@ func (r *Reconciler) createClaims(
 	return nil
 }
 
-// runAgain reports whether a claim of a TrainJob is gone, to which a finished initializer had written. That runs again
-// then: the TrainJob is started again, with its quota.
+// runAgain reports whether a claim of a TrainJob is gone, to which a finished initializer may have written. All of them
+// run again then: the TrainJob is started again, with their quota.
 func (r *Reconciler) runAgain(
 	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
 ) (bool, error) {

@@ -3,7 +3,6 @@ package trainer
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 	"weak"
@@ -114,7 +113,7 @@ func (s *Startable) Startable(
 	return checkRoom(job, v.pin)
 }
 
-// ReplicatedJobs implements trial.Next.
+// ReplicatedJobs implements trial.Trainer.
 func (s *Startable) ReplicatedJobs(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, _ *overrides.Effective,
 ) ([]jobset.ReplicatedJob, error) {
@@ -221,7 +220,7 @@ func (s *Startable) ask(
 			continue // its form is fixed
 		}
 		switch err := s.dryRun(ctx, o); {
-		case err == nil || skipsDryRuns(err):
+		case err == nil || store.SkipsDryRuns(err):
 		case refuses(err):
 			v.refused = fmt.Errorf("%s: %w", o.GetKind(), err)
 			return v, true, nil
@@ -250,15 +249,6 @@ func (s *Startable) unanswered(job *api.TrainJob, o *unstructured.Unstructured, 
 	}
 	return &admission.PendingError{RetryAfter: after, Err: fmt.Errorf(
 		"the API server doesn't say whether it would take %s %s: %w", o.GetKind(), o.GetName(), err)}
-}
-
-// dryRunUnsupported is the whole message of the API server where a webhook has side effects, so that it isn't called in
-// dry runs; there is no reason of its own (k8s.io/apiserver v0.36, NewDryRunUnsupportedErr). A webhook that denies a
-// JobSet may quote what the user wrote, so that a part of the message proves nothing.
-var dryRunUnsupported = regexp.MustCompile(`^admission webhook "[^"]+" does not support dry run$`)
-
-func skipsDryRuns(err error) bool {
-	return apierrors.IsBadRequest(err) && dryRunUnsupported.MatchString(err.Error())
 }
 
 // refuses reports whether an error says that the object itself is invalid or forbidden.

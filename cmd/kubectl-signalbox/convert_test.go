@@ -319,7 +319,7 @@ func TestConvert(t *testing.T) {
 
 func TestConvertRefuses(t *testing.T) {
 	cases := map[string]struct{ reason, in, want string }{
-		"not YAML": {"the file is named", "a: [", "job.yaml: yaml"},
+		"not YAML": {"the file is named", "a: [", "job.yaml: error converting YAML to JSON: yaml: line 1"},
 		"a wrong type": {"the TrainJob and its line are named", head + "  podTemplateOverrides: {a: b}\n",
 			"job.yaml: TrainJob job (line 2): json: cannot unmarshal object"},
 		"an alias": {"it would not survive",

@@ -56,17 +56,9 @@ type runtimes map[string]*trainerapi.TrainingRuntimeSpec
 
 func (r runtimes) collect(f file) error {
 	for _, doc := range documents(f.text) {
-		u := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil || u.Object == nil {
-			continue // rewrite returns the error
-		}
-		objects := []unstructured.Unstructured{*u}
-		if u.IsList() {
-			list, err := u.ToList()
-			if err != nil {
-				return err
-			}
-			objects = list.Items
+		objects, err := objectsIn(doc)
+		if err != nil {
+			return err
 		}
 		for _, o := range objects {
 			if o.GroupVersionKind().Group != trainerapi.GroupVersion.Group ||
@@ -81,6 +73,22 @@ func (r runtimes) collect(f file) error {
 		}
 	}
 	return nil
+}
+
+// objectsIn returns the objects of a document, each of a list by itself.
+func objectsIn(doc string) ([]unstructured.Unstructured, error) {
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil || u.Object == nil {
+		return nil, err
+	}
+	if !u.IsList() {
+		return []unstructured.Unstructured{*u}, nil
+	}
+	list, err := u.ToList()
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
 }
 
 func (r runtimes) of(job *api.TrainJob) *trainerapi.TrainingRuntimeSpec {

@@ -21,7 +21,6 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/features"
-	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -86,22 +85,16 @@ func (s *session) jobOf(ctx context.Context, name, file string) (*api.TrainJob, 
 	return nil, fmt.Errorf("%s has no TrainJob", file)
 }
 
-// firstJob returns the TrainJob of a document, or the first of a list; nil if there is none.
+// firstJob returns the first TrainJob of a document; nil if there is none.
 func firstJob(doc string) (*api.TrainJob, error) {
-	var list struct {
-		metav1.TypeMeta `json:",inline"`
-		Items           []runtime.RawExtension `json:"items"`
-	}
-	if err := yaml.Unmarshal([]byte(doc), &list); err != nil {
+	objects, err := objectsIn(doc)
+	if err != nil {
 		return nil, err
 	}
-	if list.Kind == trainerapi.TrainJobKind {
-		job := &api.TrainJob{}
-		return job, yaml.Unmarshal([]byte(doc), job)
-	}
-	for _, item := range list.Items {
-		if job, err := firstJob(string(item.Raw)); err != nil || job != nil {
-			return job, err
+	for _, o := range objects {
+		if o.GetKind() == trainerapi.TrainJobKind {
+			job := &api.TrainJob{}
+			return job, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, job)
 		}
 	}
 	return nil, nil

@@ -71,7 +71,7 @@ func newRecorder(ctx context.Context, mgr ctrl.Manager, clients kubernetes.Inter
 // add adds all parts to the manager.
 func (a *assembly) add(ctx context.Context, found found) error {
 	installed := integration.NewInstalled(found.dialect, clock.RealClock{})
-	var placement trial.Next = gang.Unsupported{}
+	var placement trial.Trainer = trial.Installed{Placement: gang.Unsupported{}}
 	var next integration.Next
 	if *a.config.Trainer.Enabled {
 		bundled, startable, err := a.addTrainer(ctx)

@@ -84,7 +84,7 @@ var _ = ginkgo.Describe("Chaos", ginkgo.Label("chaos"), func() {
 		ginkgo.AddReportEntry(fmt.Sprintf("chaos: seed %d, %d s, %d faults: %d honest, %d hostile TrainJobs, %d hostile "+
 			"requests, %d of them accepted; of the honest ones %d ended, %d deleted: 0 lost, 0 doubled, 0 over, 0 held; %d "+
 			"pods of JobSets that were gone", seed, seconds, faults, len(c.jobs), h.added.Load(), h.requests.Load(),
-			h.accepted.Load(), ended, len(c.deleted), watched.strays))
+			h.accepted.Load(), ended, len(c.deleted), watched.strayPods()))
 	})
 })
 

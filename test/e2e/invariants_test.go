@@ -99,6 +99,12 @@ func (i *invariants) violations() []string {
 	return broken
 }
 
+func (i *invariants) strayPods() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.strays
+}
+
 func (i *invariants) startsOf(tj *api.TrainJob) int {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
@@ -156,7 +157,8 @@ var namespaces = map[string]namespaceCase{
 }
 
 var _ = ginkgo.Describe("Real namespaces", func() {
-	for name, c := range namespaces {
+	for _, name := range slices.Sorted(maps.Keys(namespaces)) {
+		c := namespaces[name]
 		ginkgo.It(name, func(ctx context.Context) {
 			g := newGround(ctx, map[string]int64{"a100": 8})
 			if c.labels != nil {

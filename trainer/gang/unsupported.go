@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -31,10 +30,4 @@ func (Unsupported) Startable(_ context.Context, job *api.TrainJob, runtime *trai
 		"%s, but the JobSets of an installed Kubeflow Trainer are not Signalbox's to build, so that their pods can't be "+
 			"put into groups; use the bundled Trainer, or set it to %s or %s",
 		setting.request(), api.GangPreferred, api.GangOff)}
-}
-
-// ReplicatedJobs implements trial.Next: what Kubeflow Trainer builds.
-func (Unsupported) ReplicatedJobs(_ context.Context, _ *api.TrainJob, _ *trainerapi.TrainingRuntimeSpec,
-	effective *overrides.Effective) ([]jobset.ReplicatedJob, error) {
-	return effective.Built, nil
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 const (
@@ -54,30 +55,45 @@ const (
 	verdicts = 4096
 )
 
-// Next is a Trainer.
-type Next interface {
-	// Startable returns what else a TrainJob needs, as integration.Placement says.
+// Placement is what else a TrainJob needs, as integration.Placement says.
+type Placement interface {
 	Startable(context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective) error
+}
+
+// Trainer is what makes the pods.
+type Trainer interface {
+	Placement
 	// ReplicatedJobs returns those of the JobSet that the Trainer builds of a TrainJob.
 	ReplicatedJobs(
 		context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
 	) ([]jobset.ReplicatedJob, error)
 }
 
+// Installed is an installed Kubeflow Trainer, which builds what is in Effective.Built.
+type Installed struct{ Placement }
+
+// ReplicatedJobs implements Trainer.
+func (Installed) ReplicatedJobs(
+	_ context.Context, _ *api.TrainJob, _ *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
+) ([]jobset.ReplicatedJob, error) {
+	return effective.Built, nil
+}
+
 // Trial tries pods. It implements integration.Placement.
 type Trial struct {
-	client client.Client
-	live   client.Reader
-	clock  clock.Clock
-	next   Next
+	client  client.Client
+	live    client.Reader
+	clock   clock.Clock
+	trainer Trainer
 	// verdicts are the answers, by namespace and by what TrainJobs run. Of a burst of them, one asks.
 	verdicts *lru.Cache
 	asking   singleflight.Group
 }
 
-// New returns a Trial that asks with a client, reads ResourceQuotas without a cache, and comes after next.
-func New(c client.Client, live client.Reader, clk clock.Clock, next Next) *Trial {
-	return &Trial{client: c, live: live, clock: clk, next: next, verdicts: lru.New(verdicts)}
+// New returns a Trial of a Trainer's pods, after what else the Trainer needs. It asks with a client, and reads
+// ResourceQuotas without a cache.
+func New(c client.Client, live client.Reader, clk clock.Clock, trainer Trainer) *Trial {
+	return &Trial{client: c, live: live, clock: clk, trainer: trainer, verdicts: lru.New(verdicts)}
 }
 
 // verdict is an answer; refused is nil where the namespace would take the pods.
@@ -96,15 +112,15 @@ type shape struct {
 func (t *Trial) Startable(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 ) error {
-	if err := t.next.Startable(ctx, job, runtime, effective); err != nil {
+	if err := t.trainer.Startable(ctx, job, runtime, effective); err != nil {
 		return err
 	}
 	key, patience := shape{weak.Make(effective), job.Namespace}, refusedRetry
 	if t.clock.Since(job.CreationTimestamp.Time) < newFor {
 		patience = newRetry
 	}
-	answer, err := t.answer(key, patience, effective, func() (verdict, error) {
-		jobs, err := t.next.ReplicatedJobs(ctx, job, runtime, effective)
+	answer, err := t.answer(key, patience, []any{runtime, effective.ReplicatedJobs}, func() (verdict, error) {
+		jobs, err := t.trainer.ReplicatedJobs(ctx, job, runtime, effective)
 		if err != nil {
 			return verdict{}, err
 		}
@@ -126,14 +142,15 @@ func (t *Trial) Startable(
 }
 
 // answer returns what the API server says of a shape. Beside Kubeflow Trainer, each TrainJob has an Effective of its
-// own, because what is built has its name. TrainJobs share an answer if they are equal but for that.
+// own, because what is built has its name. TrainJobs share an answer if they are equal but for that: in their runtimes
+// and their ReplicatedJobs.
 func (t *Trial) answer(
-	key shape, patience time.Duration, effective *overrides.Effective, ask func() (verdict, error),
+	key shape, patience time.Duration, of []any, ask func() (verdict, error),
 ) (verdict, error) {
 	if known, found := t.verdicts.Get(key); found && !t.outdated(known.(verdict), patience) {
 		return known.(verdict), nil
 	}
-	content, err := json.Marshal(effective.ReplicatedJobs)
+	content, err := json.Marshal(of)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -172,7 +189,7 @@ func (t *Trial) ask(ctx context.Context, job *api.TrainJob, jobs []jobset.Replic
 		var err error
 		pods[i], err = t.try(ctx, job, &jobs[i])
 		switch {
-		case err == nil || apierrors.IsAlreadyExists(err) || skipsDryRuns(err) || isFull(err):
+		case err == nil || apierrors.IsAlreadyExists(err) || store.SkipsDryRuns(err) || isFull(err):
 		case mayNot(err):
 			ctrl.LoggerFrom(ctx).Error(err, "Pods aren't tried before a TrainJob is queued; install the RBAC of this release")
 		case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err):
@@ -261,21 +278,15 @@ func mayNot(err error) bool {
 		status.Status().Details.Name == ""
 }
 
-// What the API server says has no reason of its own: of a webhook with side effects, which isn't called in dry runs
-// (k8s.io/apiserver v0.36, NewDryRunUnsupportedErr), and of a ResourceQuota that is used up (k8s.io/apiserver v0.36,
-// plugin/resourcequota). A webhook that quotes these words gets its pods refused later.
+// What the API server says has no reason of its own: of a ResourceQuota that is used up (k8s.io/apiserver v0.36,
+// plugin/resourcequota), of webhooks and of policies. A webhook that quotes these words gets its pods refused later.
 var (
-	dryRunUnsupported = regexp.MustCompile(`^admission webhook "[^"]+" does not support dry run$`)
-	quotaExceeded     = regexp.MustCompile(`is forbidden: exceeded quota: `)
-	denied            = regexp.MustCompile(`admission webhook "[^"]+" denied|ValidatingAdmissionPolicy '[^']+'`)
+	quotaExceeded = regexp.MustCompile(`is forbidden: exceeded quota: `)
+	denied        = regexp.MustCompile(`admission webhook "[^"]+" denied|ValidatingAdmissionPolicy '[^']+'`)
 )
 
 // byPolicy reports whether a policy or a webhook of the cluster refuses a pod, and not the API server itself.
 func byPolicy(err error) bool { return err != nil && denied.MatchString(err.Error()) }
-
-func skipsDryRuns(err error) bool {
-	return apierrors.IsBadRequest(err) && dryRunUnsupported.MatchString(err.Error())
-}
 
 func isFull(err error) bool {
 	return apierrors.IsForbidden(err) && quotaExceeded.MatchString(err.Error())

@@ -50,6 +50,7 @@ type ground struct {
 	asked        []*corev1.Pod
 	clock        *clocktesting.FakeClock
 	created      time.Time // the TrainJob
+	runtime      *trainerapi.TrainingRuntimeSpec
 }
 
 func newGround(next error, quotas ...client.Object) *ground {
@@ -87,7 +88,7 @@ func newGround(next error, quotas ...client.Object) *ground {
 func (g *ground) startable(namespace string, e *overrides.Effective) error {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "job",
 		CreationTimestamp: metav1.NewTime(g.created)}}
-	return g.Startable(context.Background(), job, nil, e)
+	return g.Startable(context.Background(), job, g.runtime, e)
 }
 
 // jobs is what a TrainJob of an initializer, and of nodes with four GPUs each, runs.
@@ -199,6 +200,10 @@ func TestAsked(t *testing.T) {
 	}
 	expect("another", g.startable("team", e), 0)
 	expect("its equal", g.startable("team", jobs(2)), 0)
+	g.runtime = &trainerapi.TrainingRuntimeSpec{}
+	g.runtime.Template.Spec.VolumeClaimPolicies = []jobset.VolumeClaimPolicy{{}}
+	expect("its equal of a runtime with claims", g.startable("team", jobs(2)), 2)
+	g.runtime = nil
 	expect("in another namespace", g.startable("other", e), 2)
 	expect("of another shape", g.startable("team", jobs(3)), 2)
 	g.clock.Step(acceptedFor)
