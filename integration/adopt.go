@@ -3,6 +3,7 @@ package integration
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -216,7 +217,10 @@ func (a *adoption) resources(theirs *kueueconfig.Resources) {
 	if a.Resources == nil {
 		a.Resources = theirs
 	} else if !equality.Semantic.DeepEqual(theirs, a.Resources) {
-		a.errs = append(a.errs, errors.New("resources are others there than kueue.resources here; remove them here"))
+		there, thereErr := json.Marshal(theirs)
+		here, hereErr := json.Marshal(a.Resources)
+		a.errs = append(a.errs, fmt.Errorf("resources is %s there and kueue.resources %s here; take kueue.resources out here",
+			there, here), thereErr, hereErr)
 	}
 }
 

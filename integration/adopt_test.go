@@ -64,6 +64,13 @@ func TestAdopt(t *testing.T) {
 				k.WaitForPodsReady = new(true)
 				k.Resources = &kueueconfig.Resources{ExcludeResourcePrefixes: []string{"example.com"}}
 			}},
+		"other resources": {reason: "the difference is named",
+			ours: func(k *configapi.Kueue) {
+				k.Resources = &kueueconfig.Resources{ExcludeResourcePrefixes: []string{"example.com"}}
+			},
+			theirs: external + "resources: {excludeResourcePrefixes: [example.org]}\n",
+			refused: []string{`resources is {"excludeResourcePrefixes":["example.org"]} there and kueue.resources ` +
+				`{"excludeResourcePrefixes":["example.com"]} here`}},
 		"MultiKueue": {reason: "its queues lead to other clusters",
 			theirs: external + "multiKueue: {externalFrameworks: [{name: " + externalFramework + "}]}\n",
 			want:   func(k *configapi.Kueue) { k.MultiKueue = new(true) }},
