@@ -62,6 +62,11 @@ func run(out io.Writer, root, cover string) (exceeded bool, err error) {
 		}
 	}
 	exceeded = m.print(out)
+	knots, err := knotsOf(root, products)
+	if err != nil {
+		return false, err
+	}
+	exceeded = printKnots(out, knots) || exceeded
 	if cover == "" {
 		return exceeded, nil
 	}

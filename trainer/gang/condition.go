@@ -18,6 +18,9 @@ import (
 // reasonPodsMissing of the condition GangScheduled: pods of a gang that was placed are gone.
 const reasonPodsMissing = "PodsMissing"
 
+// messageInterval is how often the pods' own messages are read; they follow the PodGroup's condition.
+const messageInterval = time.Second
+
 // placement is how the pods of one group are placed.
 type placement struct {
 	status  metav1.ConditionStatus
@@ -216,6 +219,14 @@ func outlookOf(p *plan, s seen) outlook {
 	c.Message = strings.Join(append(append(refused, placed...), later...), "; ")
 	o.condition = c
 	return o
+}
+
+// sooner returns the shorter of two times to call again, where 0 is to wait for a change.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // waitsForOthers are parts of kube-scheduler's messages about pods that could be placed, but for the rest of their

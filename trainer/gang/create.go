@@ -3,6 +3,7 @@ package gang
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,9 +23,21 @@ const (
 	partLater    = "later" // a PodGroup whose pods are created after others
 )
 
+// writer writes Workloads and PodGroups.
+type writer struct {
+	client client.Client
+	// reader reads from the API server.
+	reader client.Reader
+	// created holds the types.NamespacedName of PodGroups that this process has created and that the cache doesn't show
+	// yet.
+	created *sync.Map
+	// expire is called when the API server doesn't know the version.
+	expire func()
+}
+
 // groupObjects creates and replaces the Workloads and PodGroups of one plan.
 type groupObjects struct {
-	gangs   *Gangs
+	writer
 	version version
 	job     *api.TrainJob
 	plan    *plan
@@ -47,12 +60,12 @@ func (o *groupObjects) create(ctx context.Context, n int, policy api.GangPolicy)
 	meta.OwnerReferences = append(meta.OwnerReferences, workload)
 	podGroup := o.version.podGroup(meta, workload.Name, policy, group)
 	key := client.ObjectKeyFromObject(podGroup)
-	o.gangs.created.Store(key, nil)
+	o.created.Store(key, nil)
 	created, err := o.ensure(ctx, podGroup, "PodGroup")
 	if created {
 		gangsMade.WithLabelValues(string(policy)).Inc()
 	} else {
-		o.gangs.created.Delete(key)
+		o.created.Delete(key)
 	}
 	return err
 }
@@ -87,20 +100,20 @@ func (o *groupObjects) meta(name, part string) metav1.ObjectMeta {
 // ensure creates an object, or accepts the existing one if the TrainJob controls it. Either way it sets the object's
 // UID.
 func (o *groupObjects) ensure(ctx context.Context, object client.Object, kind string) (created bool, err error) {
-	err = o.gangs.config.Client.Create(ctx, object)
+	err = o.client.Create(ctx, object)
 	if err == nil {
 		return true, nil
 	}
 	if !apierrors.IsAlreadyExists(err) {
 		if apierrors.IsNotFound(err) || apimeta.IsNoMatchError(err) {
-			o.gangs.prober.expire() // the API server may have stopped serving the API
+			o.expire() // the API server may have stopped serving the API
 		}
 		return false, fmt.Errorf("making %s %s: %w", kind, object.GetName(), err)
 	}
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(o.version.groupVersion().WithKind(kind))
 	key := client.ObjectKeyFromObject(object)
-	if err := o.gangs.config.Reader.Get(ctx, key, existing); err != nil {
+	if err := o.reader.Get(ctx, key, existing); err != nil {
 		return false, fmt.Errorf("reading %s %s: %w", kind, object.GetName(), err)
 	}
 	if !metav1.IsControlledBy(existing, o.job) {

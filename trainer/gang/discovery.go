@@ -15,6 +15,9 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
+// versions are those that this package can build, the best first.
+var versions = []version{v1beta1, v1alpha3, v1alpha2{}}
+
 // howToServe is how an administrator makes the API server serve the API.
 const howToServe = "run kube-apiserver with --runtime-config=scheduling.k8s.io/v1beta1=true, and it, kube-scheduler " +
 	"and kube-controller-manager with --feature-gates=GenericWorkload=true (on Kubernetes 1.36 v1alpha2, and " +

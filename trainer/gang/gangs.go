@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,16 +56,9 @@ type Config struct {
 type Gangs struct {
 	config   Config
 	defaults Setting
-	// lifetime is the context of the process; the cache of the objects runs until it ends.
-	lifetime context.Context
 	recorder *events.Recorder
-	changed  chan event.GenericEvent
 	prober   *prober
-
-	// created holds the types.NamespacedName of PodGroups that this process has created and that the cache doesn't show
-	// yet; deleted the types.UID of objects that it has deleted and that the cache still shows.
-	created, deleted sync.Map
-	unplaced         unplaced
+	*watcher
 }
 
 // NewGangs returns Gangs whose cache runs until ctx ends.
@@ -76,12 +68,17 @@ func NewGangs(ctx context.Context, config Config) *Gangs {
 		defaults: Setting{
 			Mode: config.Mode, Policy: config.Policy, From: "the manager's configuration, trainer.gangScheduling.mode",
 		},
-		lifetime: ctx,
 		recorder: events.NewRecorder(config.Recorder),
-		changed:  make(chan event.GenericEvent),
+		watcher: &watcher{
+			newCache: config.NewCache, clock: config.Clock, lifetime: ctx, changed: make(chan event.GenericEvent),
+		},
 	}
 	g.prober = &prober{reader: config.Reader, discovery: config.Discovery, clock: config.Clock, watch: g.watch}
 	return g
+}
+
+func (g *Gangs) writer() writer {
+	return writer{client: g.config.Client, reader: g.config.Reader, created: &g.created, expire: g.prober.expire}
 }
 
 // Changed returns the channel of the TrainJobs whose groups have changed. It is never closed.
@@ -174,7 +171,7 @@ func (g *Gangs) Make(ctx context.Context, job *api.TrainJob, runtime *trainerapi
 	if d.plan == nil {
 		return d.skipped, nil
 	}
-	objects := &groupObjects{gangs: g, version: d.version, job: job, plan: d.plan}
+	objects := &groupObjects{writer: g.writer(), version: d.version, job: job, plan: d.plan}
 	for n := range d.plan.groups {
 		err := objects.create(ctx, n, d.plan.policy)
 		if d.setting.Mode == api.GangPreferred && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {

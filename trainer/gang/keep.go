@@ -17,14 +17,6 @@ import (
 	"github.com/signalbox-dev/signalbox/events"
 )
 
-const (
-	// patience is how long a replacement of a failed pod waits before its gang is released, and for how long the messages
-	// of pods are read that may still come.
-	patience = 10 * time.Second
-	// messageInterval is how often the pods' own messages are read; they follow the PodGroup's condition.
-	messageInterval = time.Second
-)
-
 // Keep reconciles the groups of a TrainJob. While the TrainJob runs and has a JobSet, it creates the PodGroups that the
 // JobSet's pods name and that don't exist; it deletes all others. It returns the condition GangScheduled (nil for
 // none), and after how long to call it again (0 to wait for a change).
@@ -48,8 +40,8 @@ func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, 
 	if err != nil {
 		return nil, 0, err
 	}
-	objects := &groupObjects{gangs: g, version: s.version, job: job, plan: current}
-	recheck, err := objects.heal(ctx, js, states, pods)
+	objects := &groupObjects{writer: g.writer(), version: s.version, job: job, plan: current}
+	recheck, err := g.heal(ctx, objects, js, states, pods)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -61,14 +53,6 @@ func (g *Gangs) Keep(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, 
 		g.unplaced.set(types.NamespacedName{Namespace: job.Namespace, Name: name}, slices.Contains(out.refused, name))
 	}
 	return out.condition, sooner(recheck, out.recheck), nil
-}
-
-// sooner returns the shorter of two times to call again, where 0 is to wait for a change.
-func sooner(a, b time.Duration) time.Duration {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
 }
 
 // deleteExcept deletes the TrainJob's objects that are not in keep. It deletes PodGroups first: the garbage collector
@@ -99,8 +83,8 @@ func (g *Gangs) deleteExcept(ctx context.Context, s *served, job *api.TrainJob, 
 
 // heal creates PodGroups again that were deleted while their TrainJob runs, and releases gangs that can't be placed
 // again. recheck is after how long to call it again, 0 to wait for a change.
-func (o *groupObjects) heal(
-	ctx context.Context, js *jobset.JobSet, states map[string]podGroupState, pods []corev1.Pod,
+func (g *Gangs) heal(
+	ctx context.Context, o *groupObjects, js *jobset.JobSet, states map[string]podGroupState, pods []corev1.Pod,
 ) (recheck time.Duration, err error) {
 	for n, group := range o.plan.groups {
 		state, found := states[o.plan.podGroup(group)]
@@ -110,7 +94,7 @@ func (o *groupObjects) heal(
 			}
 			continue
 		}
-		counted := countPods(state.name, pods, o.gangs.config.Clock.Now())
+		counted := countPods(state.name, pods, g.config.Clock.Now())
 		if counted.lacks(state, group.Pods) {
 			succeeded, err := o.succeeded(ctx, js, group)
 			if err != nil {
@@ -123,10 +107,10 @@ func (o *groupObjects) heal(
 		if !due {
 			continue
 		}
-		if err := o.version.release(ctx, o, n, state, counted.present); err != nil {
+		if err := o.release(ctx, n, state, counted.present); err != nil {
 			return 0, err
 		}
-		o.gangs.recorder.Send(o.job, events.GangReleased.Of(group, counted.succeeded))
+		g.recorder.Send(o.job, events.GangReleased.Of(group, counted.succeeded))
 		gangsReleased.Inc()
 	}
 	return recheck, nil
@@ -136,7 +120,7 @@ func (o *groupObjects) heal(
 func (o *groupObjects) restore(ctx context.Context, n int, pods []corev1.Pod) error {
 	group := o.plan.groups[n]
 	name := o.plan.podGroup(group)
-	if _, created := o.gangs.created.Load(types.NamespacedName{Namespace: o.job.Namespace, Name: name}); created {
+	if _, created := o.created.Load(types.NamespacedName{Namespace: o.job.Namespace, Name: name}); created {
 		return nil
 	}
 	policy := o.plan.policy

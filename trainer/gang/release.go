@@ -8,10 +8,8 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
@@ -20,6 +18,15 @@ import (
 
 // protection is the finalizer that the API server adds to PodGroups (Kubernetes 1.36, plugin/pkg/admission/scheduling).
 const protection = "scheduling.k8s.io/podgroup-protection"
+
+// release lets the pods that are left of the nth group's gang be placed without those that have succeeded; left is how
+// many they are.
+func (o *groupObjects) release(ctx context.Context, n int, state podGroupState, left int32) error {
+	if o.version.resizable() {
+		return o.lower(ctx, state, left)
+	}
+	return o.replace(ctx, n, state)
+}
 
 // lower sets minCount to the number of pods that are left, so that replacements of failed pods are placed without those
 // that have succeeded, which kube-scheduler doesn't count. A PodGroup that was replaced meanwhile stays as it is.
@@ -34,7 +41,7 @@ func (o *groupObjects) lower(ctx context.Context, state podGroupState, left int3
 	if err != nil {
 		return err
 	}
-	err = o.gangs.config.Client.Patch(ctx, podGroup, client.RawPatch(types.MergePatchType, patch))
+	err = o.client.Patch(ctx, podGroup, client.RawPatch(types.MergePatchType, patch))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("lowering minCount of PodGroup %s to %d: %w", state.name, left, err)
 	}
@@ -55,7 +62,7 @@ func (o *groupObjects) replace(ctx context.Context, n int, state podGroupState) 
 	if err != nil {
 		return err
 	}
-	c := o.gangs.config.Client
+	c := o.client
 	err = c.Patch(ctx, podGroup, client.RawPatch(types.MergePatchType, patch))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("releasing PodGroup %s: %w", state.name, err)
@@ -65,58 +72,6 @@ func (o *groupObjects) replace(ctx context.Context, n int, state podGroupState) 
 		return fmt.Errorf("deleting PodGroup %s: %w", state.name, err)
 	}
 	return o.create(ctx, n, api.GangPolicyBasic)
-}
-
-// wasPlaced reports whether a gang whose PodGroup is missing was placed before and can't be placed as a whole again:
-// some of its pods have had a node, and fewer are left than the gang takes.
-func wasPlaced(name string, group Group, pods []corev1.Pod) bool {
-	var present int32
-	placed := false
-	for i := range pods {
-		pod := &pods[i]
-		if !isOf(pod, name) {
-			continue
-		}
-		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if !ended {
-			present++
-		}
-		placed = placed || pod.Status.Phase == corev1.PodSucceeded || !ended && pod.Spec.NodeName != ""
-	}
-	return placed && present < group.Pods
-}
-
-// gangPods counts the pods of a gang.
-type gangPods struct {
-	// present have not ended.
-	present, succeeded int32
-	// shortestWait is how long the youngest pod without a node has existed; negative if all have a node.
-	shortestWait time.Duration
-}
-
-func countPods(podGroup string, pods []corev1.Pod, now time.Time) gangPods {
-	c := gangPods{shortestWait: -1}
-	for i := range pods {
-		pod := &pods[i]
-		if !isOf(pod, podGroup) || pod.Status.Phase == corev1.PodFailed {
-			continue
-		}
-		if pod.Status.Phase == corev1.PodSucceeded {
-			c.succeeded++
-			continue
-		}
-		c.present++
-		waited := now.Sub(pod.CreationTimestamp.Time)
-		if pod.Spec.NodeName == "" && (c.shortestWait < 0 || waited < c.shortestWait) {
-			c.shortestWait = waited
-		}
-	}
-	return c
-}
-
-// lacks reports whether pods of a gang are gone that a pod waits for. They may have succeeded.
-func (c gangPods) lacks(state podGroupState, size int32) bool {
-	return state.minCount > 0 && c.present < state.minCount && c.present+c.succeeded < size && c.shortestWait >= patience
 }
 
 // releaseDue reports whether a pod of a gang waits for others that have succeeded and won't be created again. Their
@@ -147,7 +102,7 @@ func releaseDue(state podGroupState, size int32, c gangPods) (due bool, recheck 
 // its node. A Job that is being deleted is one of the JobSet's last attempt.
 func (o *groupObjects) succeeded(ctx context.Context, js *jobset.JobSet, group Group) (count int32, err error) {
 	var jobs batchv1.JobList
-	if err := o.gangs.config.Reader.List(ctx, &jobs, client.InNamespace(js.Namespace),
+	if err := o.reader.List(ctx, &jobs, client.InNamespace(js.Namespace),
 		client.MatchingLabels{jobset.JobSetNameKey: js.Name}); err != nil {
 		return 0, fmt.Errorf("listing the Jobs of JobSet %s: %w", js.Name, err)
 	}
@@ -159,10 +114,4 @@ func (o *groupObjects) succeeded(ctx context.Context, js *jobset.JobSet, group G
 		}
 	}
 	return count, nil
-}
-
-// isOf reports whether a pod belongs to a PodGroup.
-func isOf(pod *corev1.Pod, podGroup string) bool {
-	s := pod.Spec.SchedulingGroup
-	return s != nil && ptr.Deref(s.PodGroupName, "") == podGroup
 }

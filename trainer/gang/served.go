@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"sync"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -47,29 +49,44 @@ type served struct {
 	since time.Time
 }
 
-// watch starts a cache of the objects in a version. Its events update the metrics and are sent to Changed.
-func (g *Gangs) watch(ctx context.Context, v version) (*served, error) {
-	objects, err := g.config.NewCache()
+// watcher follows the objects that this package has created.
+type watcher struct {
+	newCache func() (cache.Cache, error)
+	clock    clock.PassiveClock
+	// lifetime is the context of the process; the caches run until it ends.
+	lifetime context.Context
+	// changed gets the TrainJobs whose objects have changed.
+	changed chan event.GenericEvent
+
+	// created holds the types.NamespacedName of PodGroups that this process has created and that the cache doesn't show
+	// yet; deleted the types.UID of objects that it has deleted and that the cache still shows.
+	created, deleted sync.Map
+	unplaced         unplaced
+}
+
+// watch starts a cache of the objects in a version. Its events update the metrics and are sent to changed.
+func (w *watcher) watch(ctx context.Context, v version) (*served, error) {
+	objects, err := w.newCache()
 	if err != nil {
 		return nil, fmt.Errorf("making a cache of PodGroups: %w", err)
 	}
-	running, stop := context.WithCancel(g.lifetime)
-	s := &served{version: v, objects: objects, since: g.config.Clock.Now()}
+	running, stop := context.WithCancel(w.lifetime)
+	s := &served{version: v, objects: objects, since: w.clock.Now()}
 	s.stop = func() {
 		stop()
-		g.unplaced.clear()
+		w.unplaced.clear()
 	}
 	s.synced = func(ctx context.Context) bool {
 		waiting, cancel := context.WithTimeout(ctx, syncWait)
 		defer cancel()
 		return objects.WaitForCacheSync(waiting)
 	}
-	if err := g.register(ctx, running, s, objects); err != nil {
+	if err := w.register(ctx, running, s, objects); err != nil {
 		stop()
 		return nil, fmt.Errorf("watching PodGroups of %s: %w", v.groupVersion(), err)
 	}
-	g.created.Clear() // the new cache shows all that exists
-	g.deleted.Clear()
+	w.created.Clear() // the new cache shows all that exists
+	w.deleted.Clear()
 	go func() {
 		if err := objects.Start(running); err != nil {
 			ctrl.LoggerFrom(running).Error(err, "Caching PodGroups")
@@ -80,7 +97,7 @@ func (g *Gangs) watch(ctx context.Context, v version) (*served, error) {
 }
 
 // register adds the index and the event handlers to a cache. running is the context in which the cache runs.
-func (g *Gangs) register(ctx, running context.Context, s *served, objects cache.Cache) error {
+func (w *watcher) register(ctx, running context.Context, s *served, objects cache.Cache) error {
 	for _, kind := range []client.Object{s.version.emptyPodGroup(), s.emptyWorkload()} {
 		if err := objects.IndexField(ctx, kind, ownerIndex, byOwner); err != nil {
 			return err
@@ -90,7 +107,7 @@ func (g *Gangs) register(ctx, running context.Context, s *served, objects cache.
 	if err != nil {
 		return err
 	}
-	handler := &podGroupHandler{gangs: g, running: running, version: s.version}
+	handler := &podGroupHandler{watcher: w, running: running, version: s.version}
 	if _, err := podGroups.AddEventHandler(handler); err != nil {
 		return err
 	}
@@ -100,10 +117,10 @@ func (g *Gangs) register(ctx, running context.Context, s *served, objects cache.
 	}
 	_, err = workloads.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		// An interrupted start may leave a Workload without PodGroups; its TrainJob is reconciled to delete it.
-		AddFunc: func(o any) { g.notify(running, o) },
+		AddFunc: func(o any) { w.notify(running, o) },
 		DeleteFunc: func(o any) {
 			if workload := lastState(o); workload != nil {
-				g.deleted.Delete(workload.GetUID())
+				w.deleted.Delete(workload.GetUID())
 			}
 		},
 	})
@@ -119,9 +136,9 @@ func byOwner(o client.Object) []string {
 
 // emptyWorkload returns an empty Workload; only its metadata is read.
 func (s *served) emptyWorkload() *metav1.PartialObjectMetadata {
-	w := &metav1.PartialObjectMetadata{}
-	w.SetGroupVersionKind(s.version.groupVersion().WithKind("Workload"))
-	return w
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(s.version.groupVersion().WithKind("Workload"))
+	return o
 }
 
 // podGroups returns the TrainJob's PodGroups by name.
@@ -143,8 +160,8 @@ func (s *served) each(ctx context.Context, job *api.TrainJob, list client.Object
 	return apimeta.EachListItem(list, func(o runtime.Object) error { return visit(o.(client.Object)) })
 }
 
-// notify sends the TrainJob that controls an object to Changed. It blocks until the TrainJob is received or ctx ends.
-func (g *Gangs) notify(ctx context.Context, o any) {
+// notify sends the TrainJob that controls an object to changed. It blocks until the TrainJob is received or ctx ends.
+func (w *watcher) notify(ctx context.Context, o any) {
 	object, ok := o.(client.Object)
 	if !ok {
 		return
@@ -155,14 +172,14 @@ func (g *Gangs) notify(ctx context.Context, o any) {
 	}
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: object.GetNamespace(), Name: owner.Name}}
 	select {
-	case g.changed <- event.GenericEvent{Object: job}:
+	case w.changed <- event.GenericEvent{Object: job}:
 	case <-ctx.Done():
 	}
 }
 
-// podGroupHandler sends the TrainJobs of changed PodGroups to Changed, and forgets what was known of deleted ones.
+// podGroupHandler sends the TrainJobs of changed PodGroups to changed, and forgets what was known of deleted ones.
 type podGroupHandler struct {
-	gangs   *Gangs
+	*watcher
 	running context.Context
 	version version
 }
@@ -172,9 +189,9 @@ var _ toolscache.ResourceEventHandler = &podGroupHandler{}
 // OnAdd handles a PodGroup that is new to the cache.
 func (h *podGroupHandler) OnAdd(o any, _ bool) {
 	podGroup := o.(client.Object)
-	h.gangs.created.Delete(client.ObjectKeyFromObject(podGroup))
-	h.gangs.unplaced.add(client.ObjectKeyFromObject(podGroup))
-	h.gangs.notify(h.running, podGroup)
+	h.created.Delete(client.ObjectKeyFromObject(podGroup))
+	h.unplaced.add(client.ObjectKeyFromObject(podGroup))
+	h.notify(h.running, podGroup)
 }
 
 // OnUpdate handles a PodGroup that has changed. Changes that don't affect its TrainJob are ignored.
@@ -187,7 +204,7 @@ func (h *podGroupHandler) OnUpdate(before, after any) {
 	if !was.placed() && is.placed() && !is.later { // it isn't known how long the pods of a later group have waited
 		gangWait.Observe(is.scheduled.LastTransitionTime.Sub(is.created.Time).Seconds())
 	}
-	h.gangs.notify(h.running, podGroup)
+	h.notify(h.running, podGroup)
 }
 
 // OnDelete handles a PodGroup that was deleted.
@@ -196,10 +213,10 @@ func (h *podGroupHandler) OnDelete(o any) {
 	if podGroup == nil {
 		return
 	}
-	h.gangs.created.Delete(client.ObjectKeyFromObject(podGroup))
-	h.gangs.deleted.Delete(podGroup.GetUID())
-	h.gangs.unplaced.remove(client.ObjectKeyFromObject(podGroup))
-	h.gangs.notify(h.running, podGroup)
+	h.created.Delete(client.ObjectKeyFromObject(podGroup))
+	h.deleted.Delete(podGroup.GetUID())
+	h.unplaced.remove(client.ObjectKeyFromObject(podGroup))
+	h.notify(h.running, podGroup)
 }
 
 // lastState returns the last known state of a deleted object; nil if it isn't known.

@@ -60,7 +60,7 @@ func received(g *Gangs) string {
 func TestPodGroupHandler(t *testing.T) {
 	c := newCluster(t, api.GangRequired)
 	c.changed = make(chan event.GenericEvent, 10)
-	h := &podGroupHandler{gangs: c.Gangs, running: t.Context(), version: v1alpha2{}}
+	h := &podGroupHandler{watcher: c.watcher, running: t.Context(), version: v1alpha2{}}
 	key := types.NamespacedName{Namespace: "team", Name: "a"}
 	refused, placed := ownedPodGroup("a", metav1.ConditionFalse), ownedPodGroup("a", metav1.ConditionTrue)
 	stranger := ownedPodGroup("b", "")
@@ -111,7 +111,7 @@ func TestNotifyEnds(t *testing.T) {
 func TestWatch(t *testing.T) {
 	c := newCluster(t, api.GangRequired)
 	informers := newFakeCache(-1)
-	c.config.NewCache = func() (cache.Cache, error) { return informers, nil }
+	c.newCache = func() (cache.Cache, error) { return informers, nil }
 	c.created.Store("a", nil)
 	c.changed = make(chan event.GenericEvent, 10)
 	s, err := c.watch(t.Context(), v1alpha2{})
@@ -175,7 +175,7 @@ func (f *fakeCache) GetInformer(ctx context.Context, o client.Object, options ..
 func TestWatchFails(t *testing.T) {
 	c := newCluster(t, api.GangRequired)
 	for at := range 3 {
-		c.config.NewCache = func() (cache.Cache, error) {
+		c.newCache = func() (cache.Cache, error) {
 			return newFakeCache(at), nil
 		}
 		_, err := c.watch(t.Context(), v1alpha2{})
@@ -183,7 +183,7 @@ func TestWatchFails(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	c.config.NewCache = func() (cache.Cache, error) { return nil, errors.New("no mapper") }
+	c.newCache = func() (cache.Cache, error) { return nil, errors.New("no mapper") }
 	if _, err := c.watch(t.Context(), v1alpha2{}); err == nil || err.Error() != "making a cache of PodGroups: no mapper" {
 		t.Errorf("got %v", err)
 	}

@@ -1,8 +1,6 @@
 package gang
 
 import (
-	"context"
-
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -71,6 +69,5 @@ func (v1alpha2) read(o client.Object) podGroupState {
 // refuses is of later versions.
 func (v1alpha2) refuses(Group) error { return nil }
 
-func (v1alpha2) release(ctx context.Context, o *groupObjects, n int, state podGroupState, _ int32) error {
-	return o.replace(ctx, n, state)
-}
+// resizable: no field of a PodGroup's spec can change (Kubernetes 1.36).
+func (v1alpha2) resizable() bool { return false }

@@ -1,7 +1,6 @@
 package gang
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
@@ -169,6 +168,4 @@ func (kubernetes137) refuses(g Group) error {
 	return g.mixed
 }
 
-func (kubernetes137) release(ctx context.Context, o *groupObjects, _ int, state podGroupState, left int32) error {
-	return o.lower(ctx, state, left)
-}
+func (kubernetes137) resizable() bool { return true }

@@ -1,8 +1,6 @@
 package gang
 
 import (
-	"context"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,7 +13,7 @@ import (
 const group = "scheduling.k8s.io"
 
 // version builds and reads the objects of one version of the API. To support another version, add a file with an
-// implementation, and list it in versions.
+// implementation, and list it in versions (discovery.go).
 type version interface {
 	groupVersion() schema.GroupVersion
 	// workload returns a Workload with the templates of the groups. No Kubernetes component acts on it.
@@ -29,9 +27,8 @@ type version interface {
 	read(podGroup client.Object) podGroupState
 	// refuses returns why kube-scheduler of this version would not place a group; nil if it would.
 	refuses(g Group) error
-	// release lets the pods that are left of the nth group's gang be placed without those that have succeeded; left is how
-	// many they are.
-	release(ctx context.Context, o *groupObjects, n int, state podGroupState, left int32) error
+	// resizable reports whether the minCount of a PodGroup may change. Where it may not, the PodGroup is replaced.
+	resizable() bool
 }
 
 // podGroupState is the version-independent state of a PodGroup.
@@ -57,9 +54,6 @@ func (s podGroupState) placed() bool {
 func (s podGroupState) refused() bool {
 	return s.scheduled != nil && s.scheduled.Status == metav1.ConditionFalse
 }
-
-// versions are those that this package can build, the best first.
-var versions = []version{v1beta1, v1alpha3, v1alpha2{}}
 
 // maxTemplates is the number of templates that a Workload may hold (scheduling.k8s.io,
 // WorkloadMaxPodGroupTemplates).
