@@ -4,38 +4,11 @@ import (
 	"fmt"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
-
-// Features are the feature gates of Kueue that a start depends on.
-type Features struct {
-	// TopologyAware gates pods until their topology is assigned (gate TopologyAwareScheduling).
-	TopologyAware bool
-	// QueueLabels labels pods with their queues (gate AssignQueueLabelsForPods).
-	QueueLabels bool
-}
-
-// Input is all that a start is decided on.
-type Input struct {
-	Job     *api.TrainJob
-	Runtime *trainerapi.TrainingRuntimeSpec
-	// Dialect of the Trainer that is to run it.
-	Dialect overrides.Dialect
-	// Effective is what the TrainJob runs with the entries of others alone; nil computes it.
-	Effective *overrides.Effective
-	// Workload is admitted: status.admission is set.
-	Workload *kueue.Workload
-	// Flavors holds every ResourceFlavor that the admission assigns.
-	Flavors  map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec
-	Features Features
-	// Now becomes the entry's time. Trainer's webhook sets it where it is missing, and then rewrites the whole object.
-	Now metav1.Time
-}
 
 // Start is a decided start: the entry to write together with suspend: false, and the version of the TrainJob that it
 // was decided on.
@@ -55,28 +28,6 @@ type Start struct {
 	At                int
 	Others, Annotated bool
 }
-
-// ConflictError says that something contradicts what admission needs. A retry doesn't help: one of the two has
-// to be changed.
-type ConflictError struct {
-	// Path names the entry (or the runtime, or the admission check) and the field in it.
-	Path string
-	// Says is the value there, Needs the one that Source asks for.
-	Says, Needs, Source string
-	// WayOut says what to change.
-	WayOut string
-}
-
-// Error implements error.
-func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%s is %q, but %s needs %q; %s", e.Path, e.Says, e.Source, e.Needs, e.WayOut)
-}
-
-// Limits of an entry (Trainer v2.3.0's CRD).
-const (
-	maxTolerations = 128
-	maxGates       = 16
-)
 
 // Decide returns the start of the TrainJob on what its Workload was admitted to. The entry is complete: each field that
 // it sets holds the whole effective value, what the runtime and the other entries give and what admission adds, so that

@@ -10,20 +10,6 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
 
-// requiredLabel is a node label that flavors of a PodSet require.
-type requiredLabel struct {
-	key string
-	// by are the flavors that require the label, sorted by name. Flavors of different resources may require different
-	// values; then no node is of all of them.
-	by []flavorValue
-}
-
-// flavorValue is the value of a node label of a ResourceFlavor.
-type flavorValue struct {
-	flavor kueue.ResourceFlavorReference
-	value  string
-}
-
 // nodeLabels returns the node labels of all flavors that a PodSet was assigned, sorted by key. A flavor that doesn't
 // exist any more requires nothing.
 func (s *snapshot) nodeLabels(p podSetOf) []requiredLabel {

@@ -24,12 +24,6 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 )
 
-// podSetOf is a PodSet of a Workload.
-type podSetOf struct {
-	workload *kueue.Workload
-	podSet   kueue.PodSetReference
-}
-
 // usage is what the running pods of each PodSet request.
 type usage map[podSetOf]corev1.ResourceList
 

@@ -138,3 +138,23 @@ func gated(pod *corev1.Pod) bool {
 		return !strings.HasPrefix(g.Name, podsets.KueueGates)
 	})
 }
+
+// podSetOf is a PodSet of a Workload.
+type podSetOf struct {
+	workload *kueue.Workload
+	podSet   kueue.PodSetReference
+}
+
+// requiredLabel is a node label that flavors of a PodSet require.
+type requiredLabel struct {
+	key string
+	// by are the flavors that require the label, sorted by name. Flavors of different resources may require different
+	// values; then no node is of all of them.
+	by []flavorValue
+}
+
+// flavorValue is the value of a node label of a ResourceFlavor.
+type flavorValue struct {
+	flavor kueue.ResourceFlavorReference
+	value  string
+}

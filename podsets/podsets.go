@@ -24,14 +24,6 @@ const Max = 18
 // KueueGates is the prefix of the scheduling gates that Kueue removes.
 const KueueGates = "kueue.x-k8s.io/"
 
-// Features are the feature gates of Kueue that PodSets depend on.
-type Features struct {
-	// TopologyAware reads topology requests from the pod templates' annotations (gate TopologyAwareScheduling).
-	TopologyAware bool
-	// MultiLayerTopology reads constraints on several layers (gate TASMultiLayerTopology).
-	MultiLayerTopology bool
-}
-
 // Of returns the PodSets of a TrainJob, one for each ReplicatedJob, in their order. It doesn't default them, because
 // Kueue's own integration doesn't: that integration takes over a running TrainJob only if its Workload has the
 // containers of its runtime, and stops any other. The error is a *field.Error for more than Max PodSets and for invalid

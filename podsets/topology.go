@@ -111,3 +111,11 @@ func addSlices(request *kueue.PodSetTopologyRequest, annotations map[string]stri
 	request.PodSetSliceRequiredTopology, request.PodSetSliceSize = &topology, &n
 	return nil
 }
+
+// Features are the feature gates of Kueue that PodSets depend on.
+type Features struct {
+	// TopologyAware reads topology requests from the pod templates' annotations (gate TopologyAwareScheduling).
+	TopologyAware bool
+	// MultiLayerTopology reads constraints on several layers (gate TASMultiLayerTopology).
+	MultiLayerTopology bool
+}

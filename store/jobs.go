@@ -29,10 +29,6 @@ func (p *Pods) JobsEnded(
 	}), nil
 }
 
-func isJobSet(owner *metav1.OwnerReference) bool {
-	return owner != nil && owner.Kind == "JobSet" && owner.APIVersion == jobset.SchemeGroupVersion.String()
-}
-
 // JobsOf returns the Jobs of a JobSet, from the API server.
 func (p *Pods) JobsOf(ctx context.Context, js *jobset.JobSet) ([]batchv1.Job, error) {
 	var jobs batchv1.JobList

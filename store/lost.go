@@ -9,18 +9,6 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// PodLost reports whether a pod was lost by no fault of its own. Its node was deleted, drained or is not ready, or
-// another pod preempts it (k8s.io/api/core/v1, DisruptionTarget). Or its node was restarted and has lost its containers
-// (the reasons are the kubelet's and containerd's).
-func PodLost(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodFailed && slices.ContainsFunc(pod.Status.ContainerStatuses, vanished) {
-		return true
-	}
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
-	})
-}
-
 // PodCutShort reports whether a pod was lost and has ended with success: it was told to end. Its Job counts that,
 // although the program may not have come to its end.
 func PodCutShort(pod *corev1.Pod) bool {

@@ -1,16 +1,12 @@
 package store
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -49,23 +45,3 @@ func pinOf(s *admission.Start) operation {
 
 // resume returns the operation that starts a TrainJob.
 func resume() operation { return operation{Op: "add", Path: "/spec/suspend", Value: false} }
-
-func (w *Writer) patchFields(
-	ctx context.Context, job *api.TrainJob, operations []operation, options ...client.PatchOption,
-) error {
-	patch, err := json.Marshal(operations)
-	if err != nil {
-		return fmt.Errorf("encoding a patch of TrainJob %s/%s: %w", job.Namespace, job.Name, err)
-	}
-	return w.patch(ctx, job, client.RawPatch(types.JSONPatchType, patch), options...)
-}
-
-func (w *Writer) patch(
-	ctx context.Context, job *api.TrainJob, patch client.Patch, options ...client.PatchOption,
-) error {
-	if err := w.client.Patch(ctx, job, patch, append(options, client.FieldOwner(FieldManager))...); err != nil {
-		return err
-	}
-	w.wrote(job)
-	return nil
-}

@@ -227,3 +227,19 @@ func (p *Pods) jobSetOf(ctx context.Context, pod *corev1.Pod) (types.UID, bool, 
 func (p *Pods) isForeign(pod *corev1.Pod) bool {
 	return p.MaxGraceSeconds > 0 && ptr.Deref(pod.DeletionGracePeriodSeconds, 0) > p.MaxGraceSeconds
 }
+
+func isJobSet(owner *metav1.OwnerReference) bool {
+	return owner != nil && owner.Kind == "JobSet" && owner.APIVersion == jobset.SchemeGroupVersion.String()
+}
+
+// PodLost reports whether a pod was lost by no fault of its own. Its node was deleted, drained or is not ready, or
+// another pod preempts it (k8s.io/api/core/v1, DisruptionTarget). Or its node was restarted and has lost its containers
+// (the reasons are the kubelet's and containerd's).
+func PodLost(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodFailed && slices.ContainsFunc(pod.Status.ContainerStatuses, vanished) {
+		return true
+	}
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
+	})
+}

@@ -260,3 +260,23 @@ func (w *Writer) Pin(ctx context.Context, job *api.TrainJob, pin string) error {
 	pins.Inc()
 	return nil
 }
+
+func (w *Writer) patchFields(
+	ctx context.Context, job *api.TrainJob, operations []operation, options ...client.PatchOption,
+) error {
+	patch, err := json.Marshal(operations)
+	if err != nil {
+		return fmt.Errorf("encoding a patch of TrainJob %s/%s: %w", job.Namespace, job.Name, err)
+	}
+	return w.patch(ctx, job, client.RawPatch(types.JSONPatchType, patch), options...)
+}
+
+func (w *Writer) patch(
+	ctx context.Context, job *api.TrainJob, patch client.Patch, options ...client.PatchOption,
+) error {
+	if err := w.client.Patch(ctx, job, patch, append(options, client.FieldOwner(FieldManager))...); err != nil {
+		return err
+	}
+	w.wrote(job)
+	return nil
+}

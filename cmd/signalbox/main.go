@@ -10,18 +10,12 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
-	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/trainer"
 )
 
 func main() {
@@ -79,32 +73,6 @@ func runWith(ctx context.Context, path string, reload bool) error {
 	return restart()
 }
 
-// connection is how the manager reaches the cluster.
-type connection struct {
-	config  *rest.Config
-	clients kubernetes.Interface
-	reader  client.Client // without a cache
-}
-
-// connect finds the cluster.
-func connect(limits configapi.ClientConnection) (*connection, error) {
-	config, err := ctrl.GetConfig()
-	if err != nil {
-		return nil, fmt.Errorf("finding the cluster: %w", err)
-	}
-	config.QPS, config.Burst = limits.QPS, limits.Burst
-	clients, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, err
-	}
-	scheme, err := newScheme(api.AddToScheme)
-	if err != nil {
-		return nil, err
-	}
-	reader, err := client.New(config, client.Options{Scheme: scheme})
-	return &connection{config, clients, reader}, err
-}
-
 // run runs the manager until ctx ends.
 func run(ctx context.Context, config *configapi.Configuration) error {
 	if err := integration.CheckConfiguration(&config.Kueue); err != nil {
@@ -145,57 +113,4 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	buildInfo.WithLabelValues(version, orUnknown(commit)).Set(1)
 	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "trainer", found.dialect.Name())
 	return mgr.Start(ctx)
-}
-
-// found is what a cluster adds to the configuration.
-type found struct {
-	// dialect is how the Trainer takes overrides.
-	dialect overrides.Dialect
-	kueue   kueueFound
-}
-
-// kueueFound is what of a cluster's Kueue a manager runs with.
-type kueueFound struct {
-	// settings are the configuration's, with what Kueue's own says of the rest.
-	settings *configapi.Kueue
-	releases integration.Releases
-}
-
-// findKueue returns what of a cluster's Kueue a manager would run with. A component that is missing, one that is too
-// old, and settings that contradict each other are errors that say what to change. assumed is for FindReleases.
-func findKueue(ctx context.Context, cluster *connection, given *configapi.Kueue, assumed integration.Releases) (
-	kueueFound, error) {
-	releases, err := integration.FindReleases(ctx, cluster.reader, cluster.clients.Discovery(), assumed)
-	if releases.Kueue == "" {
-		return kueueFound{}, err
-	}
-	settings, differs := integration.Adopt(ctx, cluster.reader, given, releases.Kueue)
-	return kueueFound{settings, releases}, errors.Join(err, differs)
-}
-
-// checkCluster rejects a cluster on which the configuration can't work, with what to change.
-func checkCluster(ctx context.Context, cluster *connection, config *configapi.Configuration) (found, error) {
-	kueue, err := findKueue(ctx, cluster, &config.Kueue, integration.Newest())
-	dialect := overrides.Bundled
-	if *config.Trainer.Enabled {
-		err = errors.Join(err, trainer.Check(ctx, cluster.reader))
-	} else {
-		var missing error
-		dialect, missing = integration.FindTrainer(ctx, cluster.reader)
-		err = errors.Join(err, missing)
-	}
-	if err != nil {
-		return found{}, fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
-	}
-	return found{dialect, kueue}, nil
-}
-
-// checkCandidate rejects a changed configuration that can't work on this cluster.
-func checkCandidate(ctx context.Context, config *configapi.Configuration) error {
-	cluster, err := connect(config.ClientConnection)
-	if err != nil {
-		return err
-	}
-	_, err = checkCluster(ctx, cluster, config)
-	return err
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"reflect"
 	"strconv"
 	"syscall"
 	"time"
@@ -146,13 +145,6 @@ func (f *kueueFollower) Start(ctx context.Context) error {
 		}
 		return now.differs(f.running), nil
 	})
-}
-
-// differs reports whether a manager that runs with the one would behave differently with the other. Of Kubernetes and
-// JobSet it makes no difference which release they are: what depends on it is found out by their APIs all the time.
-func (k kueueFound) differs(other kueueFound) bool {
-	return k.releases.Kueue != other.releases.Kueue || k.releases.MaxPodSets != other.releases.MaxPodSets ||
-		!reflect.DeepEqual(k.settings, other.settings)
 }
 
 // load reads a configuration file and checks it. It returns its content too.
