@@ -9,7 +9,6 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -18,28 +17,19 @@ import (
 )
 
 // keyedTrainer is a Kubeflow Trainer whose entries are keyed by manager: v2.2 and later.
-type keyedTrainer struct {
-	kubeflowTrainer
-	installed *Installed
-}
+type keyedTrainer struct{ kubeflowTrainer }
 
 var _ Trainer = keyedTrainer{}
 
 // write writes a start in one request, or in two for v2.2.0, which is found out by trying.
-func (t keyedTrainer) write(
+func (keyedTrainer) write(
 	ctx context.Context, writer *store.Writer, start *admission.Start,
 ) (way string, err error) {
-	if t.installed.refuses() {
-		return twoWrites, writer.StartInTwo(ctx, start)
-	}
-	err = writer.Start(ctx, start)
-	if !store.Refused(err) {
+	atomic, err := writer.StartAtomically(ctx, start)
+	if atomic {
 		return oneWrite, err
 	}
-	t.installed.refusedAtomic()
-	ctrl.LoggerFrom(ctx).Info("The installed Kubeflow Trainer is v2.2.0, which refuses to change entries in the write "+
-		"that starts a TrainJob; starting in two", "refusal", err.Error())
-	return twoWrites, writer.StartInTwo(ctx, start)
+	return twoWrites, err
 }
 
 func (keyedTrainer) completeOwn(*review.Request) ([]jsonpatch.Operation, error) { return nil, nil }

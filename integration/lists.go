@@ -5,11 +5,12 @@ import (
 	"reflect"
 	"slices"
 
+	"gomodules.xyz/jsonpatch/v2"
+
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
-	"gomodules.xyz/jsonpatch/v2"
 )
 
 // listTrainer is a Kubeflow Trainer whose list of overrides is not keyed by manager: v2.0 and v2.1. A Record in an

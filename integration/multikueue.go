@@ -20,6 +20,7 @@ import (
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/review"
 )
@@ -128,8 +129,8 @@ func (t elsewhereTrainer) startable(ctx context.Context, _ *Reconciler, o *obser
 		return err
 	}
 	return blocked(ReasonNotDispatched, fmt.Errorf("spec.managedBy is %q, but the ClusterQueue of queue %q has no "+
-		"admission check of MultiKueue, or Kueue's multiKueue.externalFrameworks doesn't list %s; name another queue, or "+
-		"create the TrainJob without managedBy", kueue.MultiKueueControllerName, queue, externalFramework))
+		"admission check of MultiKueue, or Kueue's multiKueue.installed.ExternalFrameworks doesn't list %s; name another queue, or "+
+		"create the TrainJob without managedBy", kueue.MultiKueueControllerName, queue, installed.ExternalFramework))
 }
 
 // leftover finds out whether the cluster of an evicted TrainJob can be reached. What runs in one that can't may never

@@ -65,7 +65,7 @@ func (r *Reconciler) observeManaged(ctx context.Context, o *observed) (err error
 
 // observeTrainJob reads the TrainJob, and what this process remembers of it.
 func (r *Reconciler) observeTrainJob(ctx context.Context, key types.NamespacedName) (*observed, error) {
-	o := &observed{role: role{r.installed.Trainer(), atHome{}}, job: &api.TrainJob{}, now: r.clock.Now()}
+	o := &observed{role: role{r.trainer, atHome{}}, job: &api.TrainJob{}, now: r.clock.Now()}
 	err := r.client.Get(ctx, key, o.job)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading the TrainJob: %w", err)

@@ -47,7 +47,7 @@ func observation(d overrides.Dialect, change ...func(*observed)) *observed {
 	wl := &kueue.Workload{ObjectMeta: ownedBy("uid", true), Spec: kueue.WorkloadSpec{PodSets: podSets}}
 	wl.Name, wl.UID, wl.Finalizers = "wl", "wl-uid", []string{kueue.ResourceInUseFinalizerName}
 	o := &observed{
-		role:      role{trainerOf(d, nil), placeOf(job)},
+		role:      role{trainerOf(d), placeOf(job)},
 		job:       job,
 		now:       now,
 		stage:     stageSuspended,

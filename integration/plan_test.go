@@ -271,7 +271,7 @@ func TestGiveBack(t *testing.T) {
 		"not to suspend":   func(o *observed) { o.jobSet.Spec.Suspend = ptr.To(false) },
 		"deleted already":  func(o *observed) { o.jobSet.DeletionTimestamp = ptr.To(ago(0)) },
 		"stopped":          func(o *observed) { o.jobSet.Generation = 1 },
-		"the bundled ones": func(o *observed) { o.trainer = trainerOf(overrides.Bundled, nil) },
+		"the bundled ones": func(o *observed) { o.trainer = trainerOf(overrides.Bundled) },
 	} {
 		o := observation(d, withJobSet, blockedBy(ReasonNoPods), func(o *observed) { o.jobSet.Generation = 2 }, change)
 		wantSteps(t, name, giveBack(o))

@@ -29,6 +29,7 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
@@ -46,8 +47,8 @@ type Config struct {
 	Limits   overrides.Limits
 	// PodsWithin is after how long a started TrainJob without pods releases its quota.
 	PodsWithin time.Duration
-	// Installed knows the Trainer, which may be Signalbox's own.
-	Installed *Installed
+	// Trainer is how the cluster's Trainer takes overrides; it may be Signalbox's own.
+	Trainer   overrides.Dialect
 	Placement Placement
 	Clock     clock.Clock
 }
@@ -82,7 +83,7 @@ type Reconciler struct {
 	queues
 	store     *store.Store
 	recorder  *events.Recorder
-	installed *Installed
+	trainer   Trainer
 	clock     clock.Clock
 	placement Placement
 	jobs      frameworks
@@ -109,13 +110,13 @@ func NewReconciler(config Config) (*Reconciler, error) {
 	if err != nil {
 		return nil, err
 	}
-	trainer := config.Installed.Trainer()
+	trainer := trainerOf(config.Trainer)
 	countFromZero(trainer)
 	sink := trainer.recorder(config.Recorder)
 	waits := jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{})
 	return &Reconciler{
 		queues: queues{config.Client, config.Reader, p}, store: config.Store, recorder: events.NewRecorder(sink),
-		installed: config.Installed, clock: config.Clock,
+		trainer: trainer, clock: config.Clock,
 		placement: config.Placement,
 		jobs: frameworks{
 			plain:     jobframework.NewReconciler(config.Client, sink, options(config, p)...),
@@ -165,6 +166,22 @@ func options(config Config, p policy) []jobframework.Option {
 		}))
 	}
 	return options
+}
+
+// Prepare sets what jobframework keeps for the whole process: Kueue's feature gates and the kinds that may own
+// TrainJobs. It is to be called once, with what installed.Adopt returns, before anything else of this package.
+func Prepare(config *configapi.Kueue) error {
+	if err := installed.UseGates(config); err != nil {
+		return err
+	}
+	// TrainJob itself isn't registered: one that names another as its owner needs quota of its own, because the other's
+	// Workload stands for the other's pods alone.
+	for i, kind := range config.OwnerKinds {
+		if err := jobframework.RegisterExternalJobType(kind); err != nil {
+			return fmt.Errorf("kueue.ownerKinds[%d]: %w", i, err)
+		}
+	}
+	return nil
 }
 
 var _ reconcile.Reconciler = (*Reconciler)(nil)

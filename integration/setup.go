@@ -70,7 +70,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 			return err
 		}
 	}
-	if r.installed.Trainer().hasState() {
+	if r.trainer.hasState() {
 		if err := countStates(ctx, mgr); err != nil {
 			return err
 		}
@@ -78,7 +78,6 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	b := r.watch(ctrl.NewControllerManagedBy(mgr), mgr).
 		Named(controllerName).
 		WithLogConstructor(logConstructor(mgr.GetLogger())).
-		WatchesRawSource(source.Channel(r.installed.again(ctx, r.client), &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency})
 	if next != nil {
 		b = b.WatchesRawSource(source.Channel(next.Changed(), &handler.EnqueueRequestForObject{}))

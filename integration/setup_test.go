@@ -256,7 +256,7 @@ func reconcilerOf(t *testing.T, d overrides.Dialect, change func(*configapi.Kueu
 		change(kueueConfig)
 	}
 	return NewReconciler(Config{Client: c, Reader: c, Store: store.New(c, c, clk, d == overrides.Bundled),
-		Kueue: kueueConfig, Installed: NewInstalled(d, clk), Clock: clk})
+		Kueue: kueueConfig, Trainer: d, Clock: clk})
 }
 
 func TestNewReconciler(t *testing.T) {
@@ -279,5 +279,21 @@ func TestNewReconciler(t *testing.T) {
 			{Group: "batch", Version: "v1", Kind: "Job"}}) {
 			t.Errorf("got %v", r.policy.ownerKinds)
 		}
+	}
+}
+
+func TestPrepareProcess(t *testing.T) {
+	config := &configapi.Default().Kueue
+	config.OwnerKinds = []string{"Thing.v1.example.com"}
+	if err := Prepare(config); err != nil {
+		t.Errorf("the defaults are valid: got %v", err)
+	}
+	config.OwnerKinds = []string{"Thing"}
+	if err := Prepare(config); err == nil || !strings.Contains(err.Error(), "kueue.ownerKinds[0]: ") {
+		t.Errorf("the kind has no group: got %v", err)
+	}
+	config.FeatureGates = map[string]bool{"NoSuchGate": true}
+	if err := Prepare(config); err == nil || !strings.Contains(err.Error(), "kueue.featureGates: ") {
+		t.Errorf("Kueue doesn't have the gate: got %v", err)
 	}
 }

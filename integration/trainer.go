@@ -97,12 +97,12 @@ type trainerReviews interface {
 }
 
 // trainerOf returns the Trainer of a dialect.
-func trainerOf(dialect overrides.Dialect, installed *Installed) Trainer {
+func trainerOf(dialect overrides.Dialect) Trainer {
 	switch {
 	case dialect == overrides.Bundled:
 		return bundledTrainer{Dialect: dialect}
 	case dialect.Keyed():
-		return keyedTrainer{kubeflowTrainer{Dialect: dialect}, installed}
+		return keyedTrainer{kubeflowTrainer{Dialect: dialect}}
 	}
 	return listTrainer{kubeflowTrainer{Dialect: dialect}}
 }

@@ -235,7 +235,7 @@ func TestTrainers(t *testing.T) {
 		overrides.Kubeflow21: {[]string{oneWrite, twoWrites}, false, false, []string{store.PinAnnotation}},
 		overrides.Kubeflow20: {[]string{oneWrite, twoWrites}, false, false, []string{store.PinAnnotation}},
 	} {
-		tr := trainerOf(d, nil)
+		tr := trainerOf(d)
 		if !reflect.DeepEqual(tr.ways(), want.ways) || tr.hasState() != want.state || tr.deletesJobSet() != want.deletes ||
 			!reflect.DeepEqual(tr.guarded(), want.guarded) {
 			t.Errorf("%s: got %v, %t, %t, %v", d.Name(), tr.ways(), tr.hasState(), tr.deletesJobSet(), tr.guarded())

@@ -50,7 +50,7 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 // check returns what is wrong with a create or an update by another client. An error means that it isn't known.
 func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
 	if rq.Created() {
-		errs := append(jobframework.ValidateJobOnCreate(asJob(rq.New)), refuseOwn(w.installed.Trainer(), rq.New)...)
+		errs := append(jobframework.ValidateJobOnCreate(asJob(rq.New)), refuseOwn(w.trainer, rq.New)...)
 		return append(errs, w.refuseOwned(rq.New, rq.User)...), nil
 	}
 	var lookup error

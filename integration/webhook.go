@@ -32,10 +32,10 @@ import (
 // a TrainJob changes.
 type Webhook struct {
 	queues
-	pods      *store.Pods
-	reader    review.Reader
-	installed *Installed
-	dispatch  dispatch
+	pods     *store.Pods
+	reader   review.Reader
+	trainer  Trainer
+	dispatch dispatch
 	// manager is the user that the manager itself writes as.
 	manager string
 }
@@ -44,7 +44,7 @@ type Webhook struct {
 // manager's own first, and Kueue's.
 func NewWebhook(r *Reconciler, reader review.Reader) *Webhook {
 	w := &Webhook{
-		queues: r.queues, pods: r.store.Pods, reader: reader, installed: r.installed,
+		queues: r.queues, pods: r.store.Pods, reader: reader, trainer: r.trainer,
 		dispatch: newDispatch(r.policy.multiKueue, r.client, r.live),
 	}
 	if len(reader.Trusted) > 0 {
@@ -68,7 +68,6 @@ func (w *Webhook) Register(mgr ctrl.Manager) {
 var ownAnnotations = []string{store.PinAnnotation, overrides.RecordAnnotation}
 
 func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
-	trainer := w.installed.Trainer()
 	rq, err := w.reader.Read(request)
 	if err != nil {
 		return webhookadmission.Errored(http.StatusBadRequest, err)
@@ -77,7 +76,7 @@ func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) 
 		return webhookadmission.Allowed("")
 	}
 	if rq.Trusted && !rq.Created() {
-		return patched(trainer.completeOwn(rq))
+		return patched(w.trainer.completeOwn(rq))
 	}
 	if !rq.Trusted && rq.SpecChanged() { // before anything is computed of it: mutating webhooks are called first
 		if errs := w.policy.limits.CheckSize(rq.New); len(errs) > 0 {
@@ -90,11 +89,11 @@ func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) 
 		}
 	}
 	if !rq.Trusted {
-		if errs := trainer.checkSize(rq); len(errs) > 0 {
+		if errs := w.trainer.checkSize(rq); len(errs) > 0 {
 			return review.Reject(rq.New, errs)
 		}
 	}
-	return patched(w.defaults(ctx, trainer, rq))
+	return patched(w.defaults(ctx, rq))
 }
 
 func patched(patch []jsonpatch.Operation, err error) webhookadmission.Response {
@@ -105,7 +104,7 @@ func patched(patch []jsonpatch.Operation, err error) webhookadmission.Response {
 }
 
 // defaults returns the patch of a create, or of an update by another client.
-func (w *Webhook) defaults(ctx context.Context, trainer Trainer, rq *review.Request) (
+func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
 	patch []jsonpatch.Operation, err error,
 ) {
 	if rq.Created() {
@@ -117,7 +116,7 @@ func (w *Webhook) defaults(ctx context.Context, trainer Trainer, rq *review.Requ
 		return patch, nil // the validating webhook rejects it
 	}
 	if !rq.Created() {
-		kept, err := trainer.keep(rq)
+		kept, err := w.trainer.keep(rq)
 		if err != nil {
 			return nil, err
 		}
@@ -128,13 +127,13 @@ func (w *Webhook) defaults(ctx context.Context, trainer Trainer, rq *review.Requ
 		return nil, err
 	}
 	if !managed {
-		return append(patch, trainer.unqueued(rq)...), nil
+		return append(patch, w.trainer.unqueued(rq)...), nil
 	}
 	given, err := w.defaultManagedBy(ctx, rq)
 	if err != nil {
 		return nil, err
 	}
-	queued, err := trainer.queued(rq)
+	queued, err := w.trainer.queued(rq)
 	if err != nil {
 		return nil, err
 	}

@@ -11,10 +11,8 @@ import (
 	"sync"
 	"time"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/utils/clock"
@@ -49,6 +47,8 @@ type Writer struct {
 
 	mu      sync.Mutex
 	written map[types.NamespacedName]written
+	// refused is when the Trainer has last refused an atomic start; zero for never.
+	refused time.Time
 }
 
 type written struct {
@@ -87,18 +87,6 @@ func (w *Writer) wrote(o client.Object) {
 	w.written[client.ObjectKeyFromObject(o)] = written{uid: o.GetUID(), version: o.GetResourceVersion(), at: w.clock.Now()}
 }
 
-// ErrNotRendered is about a Record whose elements are not in the TrainJob's list of overrides.
-var ErrNotRendered = errors.New("the integration's elements are not in the TrainJob's list of overrides, where " +
-	"Signalbox's mutating webhook puts them; see that its MutatingWebhookConfiguration is installed")
-
-// Refused reports whether an atomic start was rejected by a Trainer that takes no changes of entries in the update that
-// starts a TrainJob: Kubeflow Trainer v2.2.0, whose CRD is the same as v2.2.1's.
-func Refused(err error) bool {
-	const refusal = "RuntimePatches can only be modified when the TrainJob is suspended"
-	return err != nil && strings.Contains(err.Error(), refusal) &&
-		!strings.Contains(err.Error(), "before or after the update")
-}
-
 // Rejected reports whether the API server, or a webhook, has rejected a write for good, so that it would reject it
 // again: it is invalid or forbidden, or larger than what etcd stores.
 func Rejected(err error) bool {
@@ -123,86 +111,6 @@ var dryRunUnsupported = regexp.MustCompile(`^admission webhook "[^"]+" does not 
 // SkipsDryRuns reports whether a dry run says nothing of its object, because a webhook takes no part in dry runs.
 func SkipsDryRuns(err error) bool {
 	return apierrors.IsBadRequest(err) && dryRunUnsupported.MatchString(err.Error())
-}
-
-// Start writes the entry, and the pin of a first start, and clears suspend in one request. It fails with a conflict if
-// the TrainJob has changed since the start was decided.
-func (w *Writer) Start(ctx context.Context, s *admission.Start) error {
-	job := &api.TrainJob{}
-	job.Namespace, job.Name = s.Key.Namespace, s.Key.Name
-	operations := append(guard(s.UID, s.ResourceVersion), entryOf(s), resume())
-	if s.NewPin {
-		operations = append(operations, pinOf(s))
-	}
-	if err := w.patchFields(ctx, job, operations); err != nil {
-		return err
-	}
-	if s.NewPin {
-		pins.Inc()
-	}
-	return nil
-}
-
-// StartInTwo writes the entry while the TrainJob is suspended, and then clears suspend, for Trainers that reject both
-// in one request. Each request fails with a conflict if the TrainJob has changed since it was read; what was written is
-// then cleared, and the start decided again.
-func (w *Writer) StartInTwo(ctx context.Context, s *admission.Start) error {
-	job := &api.TrainJob{}
-	job.Namespace, job.Name, job.UID, job.ResourceVersion = s.Key.Namespace, s.Key.Name, s.UID, s.ResourceVersion
-	var unchanged []operation
-	if s.Record != nil {
-		list, err := w.writeRecord(ctx, job, s.Record)
-		if err != nil {
-			return err
-		}
-		// A CRD that is upgraded now drops the list, which changes no version of the TrainJob.
-		unchanged = append(unchanged, operation{Op: "test", Path: "/spec/" + s.Record.Field, Value: list})
-	} else {
-		written := job.DeepCopy()
-		if err := w.patchFields(ctx, written, append(guard(s.UID, s.ResourceVersion), entryOf(s))); err != nil {
-			return err
-		}
-		job.ResourceVersion = written.ResourceVersion
-	}
-	return w.patchFields(ctx, job, append(append(guard(s.UID, job.ResourceVersion), unchanged...), resume()))
-}
-
-// writeRecord writes the Record, and returns the list of overrides, which Signalbox's webhook has updated from it.
-func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *overrides.Record) ([]any, error) {
-	value, err := record.String()
-	if err != nil {
-		return nil, err
-	}
-	patch, err := annotation(job, overrides.RecordAnnotation, value)
-	if err != nil {
-		return nil, err
-	}
-	u := &unstructured.Unstructured{}
-	u.SetAPIVersion(trainerapi.GroupVersion.String())
-	u.SetKind(trainerapi.TrainJobKind)
-	u.SetNamespace(job.Namespace)
-	u.SetName(job.Name)
-	if err := w.client.Patch(ctx, u, patch, client.FieldOwner(FieldManager)); err != nil {
-		return nil, err
-	}
-	w.wrote(u)
-	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
-	if err != nil || len(list)-len(overrides.Without(list, record.Own)) != len(record.Own) {
-		return nil, errors.Join(err, ErrNotRendered)
-	}
-	job.ResourceVersion = u.GetResourceVersion()
-	return list, nil
-}
-
-// annotation returns the patch that sets an annotation of a TrainJob in the version that was read.
-func annotation(job *api.TrainJob, name, value string) (client.Patch, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": job.UID, "resourceVersion": job.ResourceVersion, "annotations": map[string]string{name: value},
-	}})
-	if err != nil {
-		return nil, fmt.Errorf("encoding annotation %s: %w", name, err)
-	}
-	return client.RawPatch(types.MergePatchType, patch), nil
 }
 
 // Suspend stops the TrainJob and changes nothing else: its entry must stay while pods run with it. It is a conflict if

@@ -15,7 +15,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/explain"
-	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
@@ -32,7 +32,7 @@ var checks = []struct {
 
 // checkVersions compares the releases of Kubernetes, Kueue and JobSet with those that Signalbox supports.
 func checkVersions(ctx context.Context, s *session) ([]finding, error) {
-	releases, err := integration.FindReleases(ctx, s.client, s.clients.Discovery(), integration.Releases{})
+	releases, err := installed.FindReleases(ctx, s.client, s.clients.Discovery(), installed.Releases{})
 	if err != nil {
 		return []finding{
 			{bad, "versions", err.Error(), "docs/compatibility.md has the releases that Signalbox supports"},

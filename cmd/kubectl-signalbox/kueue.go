@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 
-	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/simulate"
 )
 
@@ -37,7 +37,7 @@ func (s *session) kueueConfig(ctx context.Context) (*kueueconfig.Configuration, 
 	case err != nil:
 		return nil, fmt.Errorf("reading Kueue's configuration: %w", err)
 	}
-	config, err := integration.KueueConfiguration(cm.Data["controller_manager_config.yaml"])
+	config, err := installed.KueueConfiguration(cm.Data["controller_manager_config.yaml"])
 	if err != nil {
 		return nil, fmt.Errorf("%w: ConfigMap %s: %w", errConfig, key, err)
 	}
@@ -47,14 +47,14 @@ func (s *session) kueueConfig(ctx context.Context) (*kueueconfig.Configuration, 
 // useGates makes simulations run with the feature gates of the cluster's Kueue: those on its command line, or else
 // those of its configuration, which may be nil. What can't be read or isn't known has Kueue's default.
 func (s *session) useGates(ctx context.Context, config *kueueconfig.Configuration) error {
-	gates, err := integration.GateArguments(ctx, s.client, s.kueueNamespace)
+	gates, err := installed.GateArguments(ctx, s.client, s.kueueNamespace)
 	if err != nil {
 		return err
 	}
 	if len(gates) == 0 && config != nil {
 		gates = config.FeatureGates
 	}
-	unknown, err := simulate.UseGates(integration.ExpandGates(gates, integration.Newest().Kueue))
+	unknown, err := simulate.UseGates(installed.ExpandGates(gates, installed.Newest().Kueue))
 	if err != nil {
 		fmt.Fprintf(s.streams.ErrOut, "Some of Kueue's feature gates are ignored: %v\n", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/integration/installed"
 )
 
 // versions are what version says.
@@ -83,7 +83,7 @@ func (v *versions) read(ctx context.Context, s *session) error {
 	if len(deployments.Items) > 0 {
 		v.Server = deployments.Items[0].Labels["app.kubernetes.io/version"]
 	}
-	releases, err := integration.FindReleases(ctx, s.client, s.clients.Discovery(), integration.Releases{})
+	releases, err := installed.FindReleases(ctx, s.client, s.clients.Discovery(), installed.Releases{})
 	v.Kubernetes, v.Kueue, v.JobSet = releases.Kubernetes, releases.Kueue, releases.JobSet
 	switch {
 	case err != nil:

@@ -14,7 +14,7 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/trainer"
 )
@@ -56,30 +56,30 @@ type found struct {
 type kueueFound struct {
 	// settings are the configuration's, with what Kueue's own says of the rest.
 	settings *configapi.Kueue
-	releases integration.Releases
+	releases installed.Releases
 }
 
 // findKueue returns what of a cluster's Kueue a manager would run with. A component that is missing, one that is too
 // old, and settings that contradict each other are errors that say what to change. assumed is for FindReleases.
-func findKueue(ctx context.Context, cluster *connection, given *configapi.Kueue, assumed integration.Releases) (
+func findKueue(ctx context.Context, cluster *connection, given *configapi.Kueue, assumed installed.Releases) (
 	kueueFound, error) {
-	releases, err := integration.FindReleases(ctx, cluster.reader, cluster.clients.Discovery(), assumed)
+	releases, err := installed.FindReleases(ctx, cluster.reader, cluster.clients.Discovery(), assumed)
 	if releases.Kueue == "" {
 		return kueueFound{}, err
 	}
-	settings, differs := integration.Adopt(ctx, cluster.reader, given, releases.Kueue)
+	settings, differs := installed.Adopt(ctx, cluster.reader, given, releases.Kueue)
 	return kueueFound{settings, releases}, errors.Join(err, differs)
 }
 
 // checkCluster rejects a cluster on which the configuration can't work, with what to change.
 func checkCluster(ctx context.Context, cluster *connection, config *configapi.Configuration) (found, error) {
-	kueue, err := findKueue(ctx, cluster, &config.Kueue, integration.Newest())
+	kueue, err := findKueue(ctx, cluster, &config.Kueue, installed.Newest())
 	dialect := overrides.Bundled
 	if *config.Trainer.Enabled {
 		err = errors.Join(err, trainer.Check(ctx, cluster.reader))
 	} else {
 		var missing error
-		dialect, missing = integration.FindTrainer(ctx, cluster.reader)
+		dialect, missing = installed.FindTrainer(ctx, cluster.reader)
 		err = errors.Join(err, missing)
 	}
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/integration/installed"
 )
 
 func main() {
@@ -75,7 +76,7 @@ func runWith(ctx context.Context, path string, reload bool) error {
 
 // run runs the manager until ctx ends.
 func run(ctx context.Context, config *configapi.Configuration) error {
-	if err := integration.CheckConfiguration(&config.Kueue); err != nil {
+	if err := installed.CheckGates(&config.Kueue); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	cluster, err := connect(config.ClientConnection)
@@ -92,14 +93,14 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err := integration.Prepare(&config.Kueue); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	if err := integration.AwaitTrainJobs(ctx, cluster.clients.Discovery(), clock.RealClock{}); err != nil {
+	if err := installed.AwaitTrainJobs(ctx, cluster.clients.Discovery(), clock.RealClock{}); err != nil {
 		return fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
 	}
 	mgr, err := newManager(cluster.config, config)
 	if err != nil {
 		return err
 	}
-	self, err := integration.Identity(ctx, cluster.clients)
+	self, err := installed.Identity(ctx, cluster.clients)
 	if err != nil {
 		return err
 	}

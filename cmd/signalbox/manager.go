@@ -20,6 +20,7 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
@@ -63,7 +64,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 				&api.TrainingRuntime{}:        {Transform: withoutManifests},
 				&api.ClusterTrainingRuntime{}: {Transform: withoutManifests},
 				&apiextensionsv1.CustomResourceDefinition{}: {
-					Field: fields.OneTermEqualSelector("metadata.name", integration.TrainJobCRD),
+					Field: fields.OneTermEqualSelector("metadata.name", installed.TrainJobCRD),
 				},
 			},
 		},

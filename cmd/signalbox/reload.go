@@ -12,10 +12,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/integration/installed"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // reloadInterval is how often the configuration file is read. A mounted ConfigMap changes by a symbolic link's, which
@@ -48,7 +50,7 @@ var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 func init() { metrics.Registry.MustRegister(configValid, kueueConfigValid, releaseInfo, buildInfo) }
 
 // report sets the metric of the cluster's releases, and logs those that this version doesn't support.
-func report(ctx context.Context, releases integration.Releases) {
+func report(ctx context.Context, releases installed.Releases) {
 	releaseInfo.Reset()
 	for _, c := range releases.Components() {
 		releaseInfo.WithLabelValues(c.Name, c.Release, strconv.FormatBool(c.Supported())).Set(1)
@@ -101,7 +103,7 @@ func awaitChange(
 	ctx context.Context, path string, running []byte, every time.Duration,
 	check func(context.Context, *configapi.Configuration) error,
 ) error {
-	const problem = "The configuration was changed to what can't be; running on with the one of before"
+	const problem = "The configuration is invalid; the previous one stays in use"
 	return follow(ctx, every, configValid, problem, func() (bool, error) {
 		content, err := os.ReadFile(path)
 		if err != nil || bytes.Equal(content, running) {
@@ -132,7 +134,7 @@ func (*kueueFollower) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable.
 func (f *kueueFollower) Start(ctx context.Context) error {
-	const problem = "Kueue can't be followed; running on with what it was"
+	const problem = "Kueue's configuration can't be used; the previous one stays in use"
 	reported := f.running.releases
 	return follow(ctx, f.every, kueueConfigValid, problem, func() (bool, error) {
 		now, err := findKueue(ctx, f.connection, &f.given, reported)
@@ -145,6 +147,25 @@ func (f *kueueFollower) Start(ctx context.Context) error {
 		}
 		return now.differs(f.running), nil
 	})
+}
+
+// trainerFollower ends the manager with errChanged when the TrainJobs' CRD is that of another Trainer. Every replica
+// follows it: all of them serve webhooks.
+type trainerFollower struct {
+	informers cache.Informers
+	running   overrides.Dialect
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*trainerFollower) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable.
+func (f *trainerFollower) Start(ctx context.Context) error {
+	other, err := installed.AwaitOther(ctx, f.informers, f.running)
+	if other {
+		err = errors.Join(errChanged, err)
+	}
+	return err
 }
 
 // load reads a configuration file and checks it. It returns its content too.
@@ -160,7 +181,7 @@ func load(path string) (*configapi.Configuration, []byte, error) {
 func parse(path string, content []byte) (*configapi.Configuration, error) {
 	config, err := configapi.Parse(content)
 	if err == nil {
-		err = integration.CheckConfiguration(&config.Kueue)
+		err = installed.CheckGates(&config.Kueue)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", path, err)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/integration/installed"
 )
 
 // awaitGauge waits until a gauge has a value.
@@ -98,7 +98,7 @@ func TestKueueIsFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := findKueue(t.Context(), cluster, &given, integration.Newest())
+	found, err := findKueue(t.Context(), cluster, &given, installed.Newest())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestKueueIsFollowed(t *testing.T) {
 	if err := <-ended; !errors.Is(err, errChanged) {
 		t.Errorf("another that fits: got %v", err)
 	}
-	f.running, err = findKueue(t.Context(), cluster, &given, integration.Newest())
+	f.running, err = findKueue(t.Context(), cluster, &given, installed.Newest())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,6 @@ func newRecorder(ctx context.Context, mgr ctrl.Manager, clients kubernetes.Inter
 
 // add adds all parts to the manager.
 func (a *assembly) add(ctx context.Context, found found) error {
-	installed := integration.NewInstalled(found.dialect, clock.RealClock{})
 	var placement trial.Trainer = trial.Installed{Placement: gang.Unsupported{}}
 	var next integration.Next
 	if *a.config.Trainer.Enabled {
@@ -79,7 +78,7 @@ func (a *assembly) add(ctx context.Context, found found) error {
 			return err
 		}
 		next, placement = bundled, startable
-	} else if err := installed.Watch(ctx, a.mgr.GetCache()); err != nil {
+	} else if err := a.mgr.Add(&trainerFollower{a.mgr.GetCache(), found.dialect}); err != nil {
 		return err
 	}
 	limits := a.limits
@@ -87,7 +86,7 @@ func (a *assembly) add(ctx context.Context, found found) error {
 	reconciler, err := integration.NewReconciler(integration.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Recorder: a.recorder,
 		Kueue: &a.config.Kueue, Limits: limits, PodsWithin: a.config.Limits.PodsWithin.Duration,
-		Installed: installed, Clock: clock.RealClock{},
+		Trainer: found.dialect, Clock: clock.RealClock{},
 		Placement: trial.New(a.mgr.GetClient(), a.mgr.GetAPIReader(), clock.RealClock{}, placement),
 	})
 	if err != nil {

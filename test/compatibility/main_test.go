@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/integration/installed"
 )
 
 // TestPage holds that the page shows the results that were recorded, and that none of them failed.
@@ -79,10 +79,10 @@ func TestReadReport(t *testing.T) {
 func TestChart(t *testing.T) {
 	t.Chdir("../../charts/signalbox")
 	for file, wants := range map[string][]string{
-		"Chart.yaml": {fmt.Sprintf("kubeVersion: \">=%s.0-0\"", integration.Kubernetes.Oldest)},
+		"Chart.yaml": {fmt.Sprintf("kubeVersion: \">=%s.0-0\"", installed.Kubernetes.Oldest)},
 		"templates/checks.yaml": {
-			fmt.Sprintf("Install Kueue v%s or later", integration.Kueue.Oldest),
-			fmt.Sprintf("Install JobSet v%s or later", integration.JobSet.Oldest)},
+			fmt.Sprintf("Install Kueue v%s or later", installed.Kueue.Oldest),
+			fmt.Sprintf("Install JobSet v%s or later", installed.JobSet.Oldest)},
 	} {
 		content, err := os.ReadFile(file)
 		if err != nil {

@@ -33,7 +33,7 @@ import (
 	volcano "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
+	detect "github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -154,7 +154,7 @@ func learnDialect(ctx context.Context) {
 	d := overrides.Bundled
 	if !cluster.bundled() {
 		var err error
-		d, err = integration.FindTrainer(ctx, admin)
+		d, err = detect.FindTrainer(ctx, admin)
 		gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	}
 	installed.Store(&d)

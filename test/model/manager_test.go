@@ -73,7 +73,7 @@ func (w *world) start() {
 	})
 	m.integration, err = integration.NewReconciler(integration.Config{
 		Client: cached, Reader: live, Store: kept, Recorder: recorder, Kueue: &config.Kueue, Limits: limits(),
-		PodsWithin: config.Limits.PodsWithin.Duration, Installed: integration.NewInstalled(overrides.Bundled, w.clock),
+		PodsWithin: config.Limits.PodsWithin.Duration, Trainer: overrides.Bundled,
 		Placement: trainer.NewStartable(
 			trainer.StartableConfig{Client: cached, Reader: live, Builder: builder, Gangs: gangs, Clock: w.clock}),
 		Clock: w.clock,

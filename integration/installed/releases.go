@@ -1,24 +1,20 @@
-package integration
+package installed
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/discovery"
-	"k8s.io/component-base/featuregate"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/features"
 
 	"github.com/signalbox-dev/signalbox/podsets"
 )
@@ -186,94 +182,4 @@ func jobSetRelease(crd *apiextensionsv1.CustomResourceDefinition) (string, error
 	}
 	return "", JobSet.tooOld("JobSet, whose CRD " + crd.Name +
 		" has no spec.failurePolicy.rules.onJobFailureMessagePatterns,")
-}
-
-// specOf returns the fields of spec in one version of a CRD; none where it has no such version.
-func specOf(crd *apiextensionsv1.CustomResourceDefinition, name string) map[string]apiextensionsv1.JSONSchemaProps {
-	for _, v := range crd.Spec.Versions {
-		if v.Name == name && v.Schema != nil && v.Schema.OpenAPIV3Schema != nil {
-			return v.Schema.OpenAPIV3Schema.Properties["spec"].Properties
-		}
-	}
-	return nil
-}
-
-// hasField reports whether there is a field at a path, which goes through the items of lists.
-func hasField(fields map[string]apiextensionsv1.JSONSchemaProps, path []string) bool {
-	next, found := fields[path[0]]
-	if !found || len(path) == 1 {
-		return found
-	}
-	if next.Items != nil && next.Items.Schema != nil {
-		next = *next.Items.Schema
-	}
-	return hasField(next.Properties, path[1:])
-}
-
-func serves(crd *apiextensionsv1.CustomResourceDefinition, name string) bool {
-	return slices.ContainsFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
-		return v.Name == name && v.Served
-	})
-}
-
-// countedClaims are the gates by which Kueue counts or rejects resource claims. A release that doesn't know them does
-// neither, and Signalbox rejects claims itself.
-var countedClaims = []featuregate.Feature{features.KueueDRAIntegration, features.KueueDRARejectWorkloadsWhenDRADisabled}
-
-// renamedGates are the present names of gates that earlier releases of Kueue have by others.
-var renamedGates = map[string]featuregate.Feature{"DynamicResourceAllocation": features.KueueDRAIntegration}
-
-// defaultGates returns the gates whose default in a release of Kueue is not that of the library, with that default. Of
-// gates that the release doesn't know, the library's holds: they are about what the library does by itself.
-func defaultGates(release string) map[string]bool {
-	emulated := version.MustParseGeneric(release)
-	gates := map[string]bool{}
-	for name, specs := range utilfeature.DefaultMutableFeatureGate.GetAllVersioned() {
-		last := specs[len(specs)-1]
-		at := slices.IndexFunc(specs, func(s featuregate.FeatureSpec) bool { return emulated.LessThan(s.Version) })
-		switch {
-		case at < 0 || last.LockToDefault:
-		case at > 0 && specs[at-1].Default != last.Default:
-			gates[string(name)] = specs[at-1].Default
-		case at == 0 && slices.Contains(countedClaims, name):
-			gates[string(name)] = false
-		}
-	}
-	return gates
-}
-
-// stages are the names that stand for all gates of a stage.
-var stages = map[string]string{"AllAlpha": string(featuregate.Alpha), "AllBeta": string(featuregate.Beta)}
-
-// ExpandGates returns feature gates with AllAlpha and AllBeta replaced by the gates of that stage that a release of
-// Kueue has, such as "0.19"; a gate that is named itself takes precedence. Set as they are, they would set the gates of
-// client-go and of Kubeflow Trainer's plugins as well, which are registered in the same place.
-func ExpandGates(gates map[string]bool, release string) map[string]bool {
-	emulated := version.MustParseGeneric(release)
-	expanded := map[string]bool{}
-	for stage, stands := range stages {
-		value, named := gates[stage]
-		for name, specs := range utilfeature.DefaultMutableFeatureGate.GetAllVersioned() {
-			at := slices.IndexFunc(specs, func(s featuregate.FeatureSpec) bool { return emulated.LessThan(s.Version) })
-			if at < 0 {
-				at = len(specs)
-			}
-			if !named || at == 0 || !ofKueue(specs[at-1]) || string(specs[at-1].PreRelease) != stands {
-				continue
-			}
-			expanded[string(name)] = value
-		}
-	}
-	for name, value := range gates {
-		if stages[name] == "" {
-			expanded[name] = value
-		}
-	}
-	return expanded
-}
-
-// ofKueue reports whether a gate is Kueue's, by the release that it is from: Kubernetes' are 1.0 and later, and
-// Kubeflow Trainer's say none.
-func ofKueue(spec featuregate.FeatureSpec) bool {
-	return spec.Version.Major() == 0 && spec.Version.Minor() > 0 && !spec.LockToDefault
 }

@@ -1,4 +1,4 @@
-package integration
+package installed
 
 import (
 	"context"
@@ -9,49 +9,13 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/kueue/pkg/controller/jobframework"
-	_ "sigs.k8s.io/kueue/pkg/features" // registers Kueue's feature gates
-
-	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
 )
-
-// Prepare sets what jobframework keeps for the whole process: Kueue's feature gates and the kinds that may own
-// TrainJobs. It is to be called once, with what Adopt returns, before anything else of this package but
-// FindReleases and Adopt.
-func Prepare(config *configapi.Kueue) error {
-	if err := CheckConfiguration(config); err != nil {
-		return err
-	}
-	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(config.FeatureGates); err != nil {
-		return fmt.Errorf("kueue.featureGates: %w", err)
-	}
-	// TrainJob itself isn't registered: one that names another as its owner needs quota of its own, because the other's
-	// Workload stands for the other's pods alone.
-	for i, kind := range config.OwnerKinds {
-		if err := jobframework.RegisterExternalJobType(kind); err != nil {
-			return fmt.Errorf("kueue.ownerKinds[%d]: %w", i, err)
-		}
-	}
-	return nil
-}
-
-// CheckConfiguration refuses what Prepare would, and changes nothing: gates that Kueue doesn't have, by their name.
-func CheckConfiguration(config *configapi.Kueue) error {
-	if err := utilfeature.DefaultMutableFeatureGate.DeepCopy().SetFromMap(config.FeatureGates); err != nil {
-		return fmt.Errorf("kueue.featureGates: %w", err)
-	}
-	return nil
-}
 
 // Identity returns the name of the user that the client is to the API server.
 func Identity(ctx context.Context, clients kubernetes.Interface) (string, error) {
@@ -107,16 +71,4 @@ func served(disco discovery.DiscoveryInterface, kind schema.GroupVersionKind, wa
 		return fmt.Errorf("the cluster does not serve kind %s of %s; %s", kind.Kind, kind.GroupVersion(), wayOut)
 	}
 	return nil
-}
-
-// FindTrainer returns how the installed Kubeflow Trainer takes overrides.
-func FindTrainer(ctx context.Context, reader client.Reader) (overrides.Dialect, error) {
-	var crd apiextensionsv1.CustomResourceDefinition
-	if err := reader.Get(ctx, client.ObjectKey{Name: TrainJobCRD}, &crd); apierrors.IsNotFound(err) {
-		return nil, errors.New("the cluster has no TrainJobs; install Kubeflow Trainer, or set trainer.enabled to true and " +
-			"apply config/crd")
-	} else if err != nil {
-		return nil, fmt.Errorf("reading CRD %s: %w", TrainJobCRD, err)
-	}
-	return DialectOf(&crd)
 }

@@ -1,6 +1,13 @@
-package integration
+package installed
 
 import (
+	"context"
+	"reflect"
+
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +24,7 @@ import (
 
 func TestAdopt(t *testing.T) {
 	const head = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
-	const external = head + "integrations: {externalFrameworks: [" + externalFramework + "]}\n"
+	const external = head + "integrations: {ExternalFrameworks: [" + ExternalFramework + "]}\n"
 	hour := &metav1.Duration{Duration: time.Hour}
 	cases := map[string]struct {
 		reason string
@@ -72,11 +79,11 @@ func TestAdopt(t *testing.T) {
 			refused: []string{`resources is {"excludeResourcePrefixes":["example.org"]} there and kueue.resources ` +
 				`{"excludeResourcePrefixes":["example.com"]} here`}},
 		"MultiKueue": {reason: "its queues lead to other clusters",
-			theirs: external + "multiKueue: {externalFrameworks: [{name: " + externalFramework + "}]}\n",
+			theirs: external + "multiKueue: {ExternalFrameworks: [{name: " + ExternalFramework + "}]}\n",
 			want:   func(k *configapi.Kueue) { k.MultiKueue = new(true) }},
 		"no MultiKueue": {reason: "Kueue has no adapter for TrainJobs", theirs: external,
 			ours:    func(k *configapi.Kueue) { k.MultiKueue = new(true) },
-			refused: []string{"multiKueue.externalFrameworks lists " + externalFramework + " there: false"}},
+			refused: []string{"multiKueue.ExternalFrameworks lists " + ExternalFramework + " there: false"}},
 		"command line": {reason: "Kueue's chart puts the gates there", theirs: external,
 			args: []string{"--zap-log-level=2", "--feature-gates=PartialAdmission=false, GateOfAnotherKueue=true,Odd=1x"},
 			want: func(k *configapi.Kueue) {
@@ -130,7 +137,7 @@ func TestAdopt(t *testing.T) {
 			refused: []string{`integrations.frameworks lists "trainer.kubeflow.org/trainjob"`, "take it out"}},
 		"nothing said": {reason: "Kueue must know that TrainJobs are managed", theirs: head,
 			refused: []string{"ConfigMap kueue-system/kueue-manager-config key a.yaml: ",
-				"integrations.externalFrameworks does not list", "add it"}},
+				"integrations.ExternalFrameworks does not list", "add it"}},
 		"no configuration": {reason: "it may be elsewhere", want: func(*configapi.Kueue) {}},
 		"no configuration, 0.18": {reason: "it may be elsewhere", release: "0.18",
 			want: func(k *configapi.Kueue) { k.WaitForPodsReady, k.FeatureGates = new(false), defaultGates("0.18") }},
@@ -162,7 +169,7 @@ func TestAdopt(t *testing.T) {
 			if c.release == "" {
 				c.release = Kueue.Newest
 			}
-			got, err := Adopt(t.Context(), cluster(t, c.down, objects...), ours, c.release)
+			got, err := Adopt(t.Context(), cluster(c.down, objects...), ours, c.release)
 			for _, refused := range c.refused {
 				if err == nil || !strings.Contains(err.Error(), refused) {
 					t.Errorf("%s: got %v, want %q in it", c.reason, err, refused)
@@ -178,4 +185,18 @@ func TestAdopt(t *testing.T) {
 			}
 		})
 	}
+}
+
+// cluster returns a client of a cluster; reads of a kind fail if down is its name.
+func cluster(down string, objects ...client.Object) client.Client {
+	return fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+				opts ...client.GetOption) error {
+				if reflect.TypeOf(o).Elem().Name() == down {
+					return errDown
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+		}).Build()
 }

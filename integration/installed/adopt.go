@@ -1,4 +1,4 @@
-package integration
+package installed
 
 import (
 	"cmp"
@@ -29,8 +29,9 @@ import (
 )
 
 const (
-	builtinFramework  = "trainer.kubeflow.org/trainjob"
-	externalFramework = "TrainJob.v1alpha1.trainer.kubeflow.org"
+	builtinFramework = "trainer.kubeflow.org/trainjob"
+	// ExternalFramework is what Kueue's configuration calls TrainJobs under integrations.externalFrameworks.
+	ExternalFramework = "TrainJob.v1alpha1.trainer.kubeflow.org"
 	// kueueDeployment is what Kueue's manifests, and its chart as release "kueue", call its Deployment.
 	kueueDeployment = "kueue-controller-manager"
 )
@@ -62,7 +63,7 @@ func Adopt(
 	key := client.ObjectKey{Namespace: config.ConfigMap.Namespace, Name: config.ConfigMap.Name}
 	if err := reader.Get(ctx, key, &object); apierrors.IsNotFound(err) {
 		ctrl.LoggerFrom(ctx).Info("Kueue's configuration is not where it should be; make sure that it lists "+
-			externalFramework+" under integrations.externalFrameworks and not "+builtinFramework+
+			ExternalFramework+" under integrations.ExternalFrameworks and not "+builtinFramework+
 			" under integrations.frameworks, or name its place in kueue.configMap", "configMap", key)
 		return withDefaults(config, release), nil
 	} else if err != nil {
@@ -172,11 +173,11 @@ func (a *adoption) frameworks(theirs *kueueconfig.Integrations) {
 	}
 	if slices.Contains(frameworks, builtinFramework) {
 		a.errs = append(a.errs, fmt.Errorf("integrations.frameworks lists %q: two integrations would fight over every "+
-			"TrainJob; take it out, list %q under integrations.externalFrameworks, and restart Kueue",
-			builtinFramework, externalFramework))
-	} else if !slices.ContainsFunc(external, func(s string) bool { return strings.EqualFold(s, externalFramework) }) {
-		a.errs = append(a.errs, fmt.Errorf("integrations.externalFrameworks does not list %q: Kueue would queue the "+
-			"TrainJobs' JobSets a second time; add it, and restart Kueue", externalFramework))
+			"TrainJob; take it out, list %q under integrations.ExternalFrameworks, and restart Kueue",
+			builtinFramework, ExternalFramework))
+	} else if !slices.ContainsFunc(external, func(s string) bool { return strings.EqualFold(s, ExternalFramework) }) {
+		a.errs = append(a.errs, fmt.Errorf("integrations.ExternalFrameworks does not list %q: Kueue would queue the "+
+			"TrainJobs' JobSets a second time; add it, and restart Kueue", ExternalFramework))
 	}
 }
 
@@ -227,14 +228,14 @@ func (a *adoption) resources(theirs *kueueconfig.Resources) {
 func (a *adoption) multiKueue(theirs *kueueconfig.MultiKueue) {
 	listed := theirs != nil && slices.ContainsFunc(theirs.ExternalFrameworks,
 		func(f kueueconfig.MultiKueueExternalFramework) bool {
-			return strings.EqualFold(f.Name, externalFramework)
+			return strings.EqualFold(f.Name, ExternalFramework)
 		})
 	switch {
 	case a.MultiKueue == nil && listed:
 		a.MultiKueue = &listed
 	case a.MultiKueue != nil && *a.MultiKueue != listed:
-		a.errs = append(a.errs, fmt.Errorf("multiKueue.externalFrameworks lists %s there: %t, and kueue.multiKueue is %t "+
-			"here; remove it here", externalFramework, listed, *a.MultiKueue))
+		a.errs = append(a.errs, fmt.Errorf("multiKueue.ExternalFrameworks lists %s there: %t, and kueue.multiKueue is %t "+
+			"here; remove it here", ExternalFramework, listed, *a.MultiKueue))
 	}
 }
 

@@ -1,4 +1,4 @@
-package integration
+package installed
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	trainerfeatures "github.com/kubeflow/trainer/v2/pkg/features"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -156,7 +157,7 @@ func TestFindReleases(t *testing.T) {
 			if c.crds == nil {
 				c.crds = []*apiextensionsv1.CustomResourceDefinition{workloads, jobSets}
 			}
-			scheme := kinds(t)
+			scheme := runtime.NewScheme()
 			if err := apiextensionsv1.AddToScheme(scheme); err != nil {
 				t.Fatal(err)
 			}

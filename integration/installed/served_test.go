@@ -1,4 +1,4 @@
-package integration
+package installed
 
 import (
 	"context"
@@ -22,7 +22,6 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -101,22 +100,6 @@ func TestAwaitTrainJobs(t *testing.T) {
 	cancel()
 	if err := <-await(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("it ends with the process: got %v", err)
-	}
-}
-
-func TestPrepareProcess(t *testing.T) {
-	config := &configapi.Default().Kueue
-	config.OwnerKinds = []string{"Thing.v1.example.com"}
-	if err := Prepare(config); err != nil {
-		t.Errorf("the defaults are valid: got %v", err)
-	}
-	config.OwnerKinds = []string{"Thing"}
-	if err := Prepare(config); err == nil || !strings.Contains(err.Error(), "kueue.ownerKinds[0]: ") {
-		t.Errorf("the kind has no group: got %v", err)
-	}
-	config.FeatureGates = map[string]bool{"NoSuchGate": true}
-	if err := Prepare(config); err == nil || !strings.Contains(err.Error(), "kueue.featureGates: ") {
-		t.Errorf("Kueue doesn't have the gate: got %v", err)
 	}
 }
 

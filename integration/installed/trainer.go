@@ -1,0 +1,99 @@
+package installed
+
+import (
+	"context"
+	"fmt"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"errors"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	_ "sigs.k8s.io/kueue/pkg/features" // registers Kueue's feature gates
+
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// TrainJobCRD is the CRD that shows which Trainer is installed.
+const TrainJobCRD = "trainjobs.trainer.kubeflow.org"
+
+// DialectOf returns how the Trainer that a CRD is of takes overrides.
+func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (overrides.Dialect, error) {
+	spec := specOf(crd, trainerapi.GroupVersion.Version)
+	if hasField(spec, gracePeriod) {
+		return overrides.Kubeflow23, nil
+	}
+	for _, d := range []overrides.Dialect{overrides.Kubeflow22, overrides.Kubeflow21, overrides.Kubeflow20} {
+		if _, found := spec[d.Field()]; found {
+			return d, nil
+		}
+	}
+	return nil, fmt.Errorf("CRD %s has none of spec.%s, spec.%s and spec.%s: it is of no Kubeflow Trainer from v2.0 to "+
+		"v2.3; install one of these",
+		crd.Name, overrides.RuntimePatches, overrides.PodTemplateOverrides, overrides.PodSpecOverrides)
+}
+
+// gracePeriod is what runtimePatches can set of a pod since Kubeflow Trainer v2.3.
+var gracePeriod = []string{
+	overrides.RuntimePatches, "trainingRuntimeSpec", "template", "spec", "replicatedJobs", "template", "spec", "template",
+	"spec", "terminationGracePeriodSeconds",
+}
+
+// FindTrainer returns how the installed Kubeflow Trainer takes overrides.
+func FindTrainer(ctx context.Context, reader client.Reader) (overrides.Dialect, error) {
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := reader.Get(ctx, client.ObjectKey{Name: TrainJobCRD}, &crd); apierrors.IsNotFound(err) {
+		return nil, errors.New("the cluster has no TrainJobs; install Kubeflow Trainer, or set trainer.enabled to true and " +
+			"apply config/crd")
+	} else if err != nil {
+		return nil, fmt.Errorf("reading CRD %s: %w", TrainJobCRD, err)
+	}
+	return DialectOf(&crd)
+}
+
+// AwaitOther returns when the TrainJobs' CRD is that of another Trainer than the one that runs, or when ctx ends. A CRD
+// of no Trainer that is known is only logged.
+func AwaitOther(ctx context.Context, informers cache.Informers, running overrides.Dialect) (other bool, err error) {
+	informer, err := informers.GetInformer(ctx, &apiextensionsv1.CustomResourceDefinition{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return false, fmt.Errorf("watching CRD %s: %w", TrainJobCRD, err)
+	}
+	log := ctrl.LoggerFrom(ctx).WithValues("crd", TrainJobCRD)
+	found := make(chan overrides.Dialect, 1)
+	look := func(object any) {
+		crd, ok := object.(*apiextensionsv1.CustomResourceDefinition)
+		if !ok || crd.Name != TrainJobCRD {
+			return
+		}
+		dialect, err := DialectOf(crd)
+		if err != nil {
+			log.Error(err, "The installed Trainer isn't known; TrainJobs are started as with the previous one")
+			return
+		}
+		if dialect != running {
+			select {
+			case found <- dialect:
+			default: // one is enough
+			}
+		}
+	}
+	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: look, UpdateFunc: func(_, now any) { look(now) },
+	})
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, informer.RemoveEventHandler(handler)) }()
+	select {
+	case <-ctx.Done():
+		return false, nil
+	case dialect := <-found:
+		log.Info("Another Trainer is installed", "trainer", dialect.Name(), "previous", running.Name())
+		return true, nil
+	}
+}

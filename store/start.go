@@ -1,0 +1,141 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// ErrNotRendered is about a Record whose elements are not in the TrainJob's list of overrides.
+var ErrNotRendered = errors.New("the integration's elements are not in the TrainJob's list of overrides, where " +
+	"Signalbox's mutating webhook puts them; see that its MutatingWebhookConfiguration is installed")
+
+// Refused reports whether an atomic start was rejected by a Trainer that takes no changes of entries in the update that
+// starts a TrainJob: Kubeflow Trainer v2.2.0, whose CRD is the same as v2.2.1's.
+func Refused(err error) bool {
+	const refusal = "RuntimePatches can only be modified when the TrainJob is suspended"
+	return err != nil && strings.Contains(err.Error(), refusal) &&
+		!strings.Contains(err.Error(), "before or after the update")
+}
+
+// refusalHolds is how long a refused atomic start is remembered. Kubeflow Trainer v2.2.0 refuses all of them, v2.2.1,
+// which has the same CRD, none: an upgrade of the one to the other is seen by trying only.
+const refusalHolds = 10 * time.Minute
+
+// StartAtomically writes a start in one request, or in two if the Trainer refuses that, or has refused it a short while
+// ago. atomic is false if it wrote, or tried to write, in two.
+func (w *Writer) StartAtomically(ctx context.Context, s *admission.Start) (atomic bool, err error) {
+	if w.refuses() {
+		return false, w.StartInTwo(ctx, s)
+	}
+	err = w.Start(ctx, s)
+	if !Refused(err) {
+		return true, err
+	}
+	w.mu.Lock()
+	w.refused = w.clock.Now()
+	w.mu.Unlock()
+	ctrl.LoggerFrom(ctx).Info("The installed Kubeflow Trainer is v2.2.0, which refuses to change entries in the write "+
+		"that starts a TrainJob; starting in two", "refusal", err.Error())
+	return false, w.StartInTwo(ctx, s)
+}
+
+func (w *Writer) refuses() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.refused.IsZero() && w.clock.Since(w.refused) < refusalHolds
+}
+
+// Start writes the entry, and the pin of a first start, and clears suspend in one request. It fails with a conflict if
+// the TrainJob has changed since the start was decided.
+func (w *Writer) Start(ctx context.Context, s *admission.Start) error {
+	job := &api.TrainJob{}
+	job.Namespace, job.Name = s.Key.Namespace, s.Key.Name
+	operations := append(guard(s.UID, s.ResourceVersion), entryOf(s), resume())
+	if s.NewPin {
+		operations = append(operations, pinOf(s))
+	}
+	if err := w.patchFields(ctx, job, operations); err != nil {
+		return err
+	}
+	if s.NewPin {
+		pins.Inc()
+	}
+	return nil
+}
+
+// StartInTwo writes the entry while the TrainJob is suspended, and then clears suspend, for Trainers that reject both
+// in one request. Each request fails with a conflict if the TrainJob has changed since it was read; what was written is
+// then cleared, and the start decided again.
+func (w *Writer) StartInTwo(ctx context.Context, s *admission.Start) error {
+	job := &api.TrainJob{}
+	job.Namespace, job.Name, job.UID, job.ResourceVersion = s.Key.Namespace, s.Key.Name, s.UID, s.ResourceVersion
+	var unchanged []operation
+	if s.Record != nil {
+		list, err := w.writeRecord(ctx, job, s.Record)
+		if err != nil {
+			return err
+		}
+		// A CRD that is upgraded now drops the list, which changes no version of the TrainJob.
+		unchanged = append(unchanged, operation{Op: "test", Path: "/spec/" + s.Record.Field, Value: list})
+	} else {
+		written := job.DeepCopy()
+		if err := w.patchFields(ctx, written, append(guard(s.UID, s.ResourceVersion), entryOf(s))); err != nil {
+			return err
+		}
+		job.ResourceVersion = written.ResourceVersion
+	}
+	return w.patchFields(ctx, job, append(append(guard(s.UID, job.ResourceVersion), unchanged...), resume()))
+}
+
+// writeRecord writes the Record, and returns the list of overrides, which Signalbox's webhook has updated from it.
+func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *overrides.Record) ([]any, error) {
+	value, err := record.String()
+	if err != nil {
+		return nil, err
+	}
+	patch, err := annotation(job, overrides.RecordAnnotation, value)
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(trainerapi.GroupVersion.String())
+	u.SetKind(trainerapi.TrainJobKind)
+	u.SetNamespace(job.Namespace)
+	u.SetName(job.Name)
+	if err := w.client.Patch(ctx, u, patch, client.FieldOwner(FieldManager)); err != nil {
+		return nil, err
+	}
+	w.wrote(u)
+	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
+	if err != nil || len(list)-len(overrides.Without(list, record.Own)) != len(record.Own) {
+		return nil, errors.Join(err, ErrNotRendered)
+	}
+	job.ResourceVersion = u.GetResourceVersion()
+	return list, nil
+}
+
+// annotation returns the patch that sets an annotation of a TrainJob in the version that was read.
+func annotation(job *api.TrainJob, name, value string) (client.Patch, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": job.UID, "resourceVersion": job.ResourceVersion, "annotations": map[string]string{name: value},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("encoding annotation %s: %w", name, err)
+	}
+	return client.RawPatch(types.MergePatchType, patch), nil
+}
