@@ -163,7 +163,9 @@ func hostfile(owner *api.TrainJob) *corev1.ConfigMap {
 }
 
 func sshAuth() *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job-mpi-ssh-auth"}}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job-mpi-ssh-auth"}, Type: corev1.SecretTypeSSHAuth,
+	}
 }
 
 func TestMake(t *testing.T) {
