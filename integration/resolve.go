@@ -57,6 +57,9 @@ const (
 	// ReasonInvalidMinimum: the minimum for partial admission is invalid, or the TrainJob can't run with it. The message
 	// names the annotation.
 	ReasonInvalidMinimum = "InvalidMinimum"
+	// ReasonDeactivated: the Workload of a TrainJob that MultiKueue is to run in another cluster is deactivated, because
+	// an admission check was rejected, or by an admin. The message has Kueue's reason, and what to do.
+	ReasonDeactivated = "Deactivated"
 	// ReasonNoPriorityClass: the WorkloadPriorityClass that the TrainJob's label names doesn't exist. Create it, or
 	// change the label.
 	ReasonNoPriorityClass = "PriorityClassNotFound"
