@@ -135,7 +135,8 @@ func TestDispatchedAgain(t *testing.T) {
 			h.settle("job")
 			h.annotate(api.StopAnnotation, "-")
 		},
-		"an hour passes": func(h *harness) { h.clock.Step(time.Hour) },
+		"its Workload is deleted": func(h *harness) { h.remove(h.workload()) },
+		"an hour passes":          func(h *harness) { h.clock.Step(time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := withMultiKueue(t, true)

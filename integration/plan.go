@@ -2,6 +2,7 @@ package integration
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -217,6 +218,14 @@ func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
 		// A user may stop and resume it, after which it is what it was: that is tried, too.
 		p.do(deleteWorkload{workload: wl}, remember{func(r *record) { r.setback.until = time.Time{} }})
 	}
+}
+
+// askedAgain reports whether a user has deleted the Workload that was finished because its TrainJob could not be started:
+// Signalbox keeps it until the next attempt.
+func askedAgain(o *observed) bool {
+	reason := o.memory.setback.reason
+	return reason != ReasonStartRejected && reason != ReasonAdmissionMismatch &&
+		!slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool { return wl.DeletionTimestamp.IsZero() })
 }
 
 // failedToStart returns the Workload of a TrainJob that was finished because it could not be started, and that is

@@ -132,6 +132,12 @@ func TestFailedToStartIsTriedAgain(t *testing.T) {
 			h.settle("job")
 			h.annotate(api.StopAnnotation, "-")
 		},
+		"its Workload deleted": func(h *harness) { h.remove(h.workload()) },
+		"its Workload deleted after a restart": func(h *harness) {
+			h.start(overrides.Bundled)
+			h.settle("job")
+			h.remove(h.workload())
+		},
 		"its runtime corrected": func(h *harness) {
 			rt := &api.ClusterTrainingRuntime{}
 			h.must(h.store.Get(h.t.Context(), client.ObjectKey{Name: "torch"}, rt))
