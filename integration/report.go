@@ -51,6 +51,8 @@ func reportBlocked(o *observed, status *api.TrainJobStatus) (changed bool, event
 	switch {
 	case b == nil && was != nil && saysFailure(was) && !o.memory.failing.told.IsZero():
 		return false, nil // the condition says what fails, until it doesn't
+	case b == nil && o.stage == stageRunning && !o.managed() && (was == nil || !saysFailure(was)):
+		return false, nil // the bundled Trainer says why it has no JobSet
 	case b == nil:
 		return apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked), nil
 	case !apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{

@@ -103,7 +103,8 @@ func compiled(p *admissionregistrationv1.ValidatingAdmissionPolicy) validating.V
 		return compiler.CompileCondition(all, variables, environment.StoredExpressions)
 	}
 	matcher := matchconditions.NewMatcher(evaluator(conditions), p.Spec.FailurePolicy, "policy", "validate", p.Name)
-	return validating.NewValidator(evaluator(validations), matcher, evaluator(nil), evaluator(nil), p.Spec.FailurePolicy, nil)
+	return validating.NewValidator(evaluator(validations), matcher, evaluator(nil), evaluator(nil),
+		p.Spec.FailurePolicy, nil)
 }
 
 // nobodyMay has policies find that the user has no further rights.

@@ -112,11 +112,13 @@ func refusesNear(t *testing.T, o *unstructured.Unstructured) {
 		return
 	}
 	others := map[string]func(*unstructured.Unstructured){
-		"of no owner":        func(u *unstructured.Unstructured) { u.SetOwnerReferences(nil) },
-		"of no controller":   ofAnother(func(r *metav1.OwnerReference) { r.Controller = nil }),
-		"of another kind":    ofAnother(func(r *metav1.OwnerReference) { r.Kind = "JobSet" }),
-		"of another group":   ofAnother(func(r *metav1.OwnerReference) { r.APIVersion = "example.com/v1" }),
-		"of a similar group": ofAnother(func(r *metav1.OwnerReference) { r.APIVersion = "trainer.kubeflow.org.example.com/v1" }),
+		"of no owner":      func(u *unstructured.Unstructured) { u.SetOwnerReferences(nil) },
+		"of no controller": ofAnother(func(r *metav1.OwnerReference) { r.Controller = nil }),
+		"of another kind":  ofAnother(func(r *metav1.OwnerReference) { r.Kind = "JobSet" }),
+		"of another group": ofAnother(func(r *metav1.OwnerReference) { r.APIVersion = "example.com/v1" }),
+		"of a similar group": ofAnother(func(r *metav1.OwnerReference) {
+			r.APIVersion = "trainer.kubeflow.org.example.com/v1"
+		}),
 	}
 	if kind == "Secret" {
 		others["of another TrainJob"] = ofAnother(func(r *metav1.OwnerReference) { r.Name = "other" })
