@@ -42,7 +42,7 @@ func showsHere(o *observed) bool {
 }
 
 // rejected returns why no worker runs a dispatched TrainJob: an admission check was rejected, which deactivates its
-// Workload, or somebody has deactivated it. It is nil if nothing has.
+// Workload, or an admin has deactivated it. It is nil if nothing has.
 func (dispatched) rejected(o *observed) *admission.BlockedError {
 	for _, wl := range o.workloads.own {
 		if workload.IsActive(wl) || stoppedByUser(o.job) || workloadfinish.IsFinished(wl) || o.active() {

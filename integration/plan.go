@@ -220,8 +220,8 @@ func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
 	}
 }
 
-// askedAgain reports whether a user has deleted the Workload that was finished because its TrainJob could not be started:
-// Signalbox keeps it until the next attempt.
+// askedAgain reports whether a user has deleted the Workload of a TrainJob that could not be started, which Signalbox keeps
+// until the next attempt.
 func askedAgain(o *observed) bool {
 	reason := o.memory.setback.reason
 	return reason != ReasonStartRejected && reason != ReasonAdmissionMismatch &&

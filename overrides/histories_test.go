@@ -154,7 +154,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// TestOrderOfManagers holds that a later entry of one manager comes before an earlier one of a manager behind it, as the
+// TestOrderOfManagers holds that of two managers the last of the list takes precedence, whatever the times, as the
 // documentation says: templateOverrides are converted to one entry of runtimePatches for each manager.
 func TestOrderOfManagers(t *testing.T) {
 	entry := func(day int, value string) string {

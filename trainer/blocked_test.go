@@ -13,7 +13,7 @@ import (
 )
 
 // TestUnqueuedSaysWhy holds that a TrainJob without a queue, which nothing keeps from being started, says why it has no
-// JobSet, and that it goes on when that is mended.
+// JobSet, and that it goes on when that is fixed.
 func TestUnqueuedSaysWhy(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*options)
