@@ -220,7 +220,7 @@ func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
 	}
 }
 
-// askedAgain reports whether a user has deleted the Workload of a TrainJob that could not be started, which Signalbox keeps
+// askedAgain reports whether a user has deleted the Workload of a TrainJob that could not be started. It is kept
 // until the next attempt.
 func askedAgain(o *observed) bool {
 	reason := o.memory.setback.reason
