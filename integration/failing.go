@@ -74,7 +74,7 @@ func (r *Reconciler) tellFailure(ctx context.Context, job *api.TrainJob, failure
 		r.recorder.Send(job, events.Blocked(blocked.Reason).Of(blocked.Error()))
 	}
 	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
-	if hasEnded(job) || elsewhere(job) || c != nil && !saysFailure(c) {
+	if hasEnded(job) || elsewhere(job) && runsElsewhere(job) || c != nil && !saysFailure(c) {
 		return nil
 	}
 	status := job.Status.DeepCopy()

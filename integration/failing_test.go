@@ -26,11 +26,14 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// chapters are the life of a TrainJob: what happens to it, one after the other.
-var chapters = []struct {
+// chapter is what happens to a TrainJob.
+type chapter struct {
 	name   string
 	happen func(*harness)
-}{
+}
+
+// chapters are the life of a TrainJob: what happens to it, one after the other.
+var chapters = []chapter{
 	{"is created", func(h *harness) { h.create(newTrainJob("job")) }},
 	{"is admitted", func(h *harness) { h.admit() }},
 	{"has a JobSet", func(h *harness) { h.pod(h.build("job")) }},
@@ -42,37 +45,61 @@ var chapters = []struct {
 		h.collect(js)
 	}},
 	{"is admitted again", func(h *harness) { h.admit() }},
+	{"is stopped", func(h *harness) { h.annotate(api.StopAnnotation, "") }},
+	{"is resumed", func(h *harness) { h.annotate(api.StopAnnotation, "-"); h.admit() }},
 	{"completes", func(h *harness) { h.end("job", trainerapi.TrainJobComplete) }},
+}
+
+// dispatches are the life of a TrainJob of MultiKueue in the cluster that it is from, as far as its status is written
+// there.
+var dispatches = []chapter{
+	{"is created", func(h *harness) { h.create(away("away")) }},
+	{"has quota here", func(h *harness) { h.reserve(kueue.CheckStatePending, "") }},
+	{"is refused by a worker", func(h *harness) { h.finish("RuntimesDiffer", "here, image differs") }},
+}
+
+// TestWhatFailsIsToldElsewhere does as TestWhatFailsIsTold for a TrainJob that no worker runs yet.
+func TestWhatFailsIsToldElsewhere(t *testing.T) {
+	for i := range dispatches {
+		eachFails(t, "dispatched", dispatches[:i+1], func(t *testing.T) *harness { return withMultiKueue(t, true) })
+	}
 }
 
 // TestWhatFailsIsTold lets each request fail for good that a TrainJob's life takes, one at a time and for each of the
 // reasons that an API server has. It holds that its user reads what fails, and that it goes on when that has ended.
 func TestWhatFailsIsTold(t *testing.T) {
 	for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
-		for i, chapter := range chapters {
-			good := newHarness(t, d)
-			for _, before := range chapters[:i] {
-				before.happen(good)
-				good.pass(time.Minute)
-			}
-			good.did = map[string]bool{}
-			chapter.happen(good)
-			good.pass(time.Minute)
-			for _, request := range slices.Sorted(maps.Keys(good.did)) {
-				t.Run(fmt.Sprintf("%s beside %s/%s", chapter.name, d.Name(), request), func(t *testing.T) {
-					h := newHarness(t, d)
-					for _, before := range chapters[:i] {
-						before.happen(h)
-						h.pass(time.Minute)
-					}
-					chapter.happen(h)
-					h.fail[request] = apierrors.NewForbidden(schema.GroupResource{}, "it", fmt.Errorf("a quota of objects"))
-					h.failsFor(request, 2*time.Minute)
-					delete(h.fail, request)
-					h.comesTo(good.outcome())
-				})
-			}
+		for i := range chapters {
+			eachFails(t, "beside "+d.Name(), chapters[:i+1], func(t *testing.T) *harness { return newHarness(t, d) })
 		}
+	}
+}
+
+// eachFails lets each request fail that the last chapter of a life takes.
+func eachFails(t *testing.T, where string, life []chapter, begin func(*testing.T) *harness) {
+	t.Helper()
+	last := life[len(life)-1]
+	until := func(t *testing.T) *harness {
+		h := begin(t)
+		for _, before := range life[:len(life)-1] {
+			before.happen(h)
+			h.pass(time.Minute)
+		}
+		return h
+	}
+	good := until(t)
+	good.did = map[string]bool{}
+	last.happen(good)
+	good.pass(time.Minute)
+	for _, request := range slices.Sorted(maps.Keys(good.did)) {
+		t.Run(fmt.Sprintf("%s %s/%s", last.name, where, request), func(t *testing.T) {
+			h := until(t)
+			last.happen(h)
+			h.fail[request] = apierrors.NewForbidden(schema.GroupResource{}, "it", fmt.Errorf("a quota of objects"))
+			h.failsFor(request, 2*time.Minute)
+			delete(h.fail, request)
+			h.comesTo(good.outcome())
+		})
 	}
 }
 

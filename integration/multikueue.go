@@ -17,6 +17,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/features"
+	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -71,16 +72,23 @@ func (d dispatch) leadsAway(ctx context.Context, namespace, queue string) (bool,
 	return false, nil
 }
 
-// connected reports whether all clusters of MultiKueue can be reached. Which of them an evicted Workload has run in
+// unreachable describes the clusters of MultiKueue that can't be reached. Which of them an evicted Workload has run in
 // is not known any more.
-func (d dispatch) connected(ctx context.Context) (bool, error) {
+func (d dispatch) unreachable(ctx context.Context) ([]string, error) {
 	var clusters kueue.MultiKueueClusterList
 	if err := d.live.List(ctx, &clusters); err != nil {
-		return false, fmt.Errorf("listing the MultiKueueClusters: %w", err)
+		return nil, fmt.Errorf("listing the MultiKueueClusters: %w", err)
 	}
-	return !slices.ContainsFunc(clusters.Items, func(c kueue.MultiKueueCluster) bool {
-		return !apimeta.IsStatusConditionTrue(c.Status.Conditions, kueue.MultiKueueClusterActive)
-	}), nil
+	var lost []string
+	for i := range clusters.Items {
+		c := apimeta.FindStatusCondition(clusters.Items[i].Status.Conditions, kueue.MultiKueueClusterActive)
+		if c == nil {
+			lost = append(lost, "cluster "+clusters.Items[i].Name+" isn't connected yet")
+		} else if c.Status != metav1.ConditionTrue {
+			lost = append(lost, fmt.Sprintf("cluster %s can't be reached: %s", clusters.Items[i].Name, c.Message))
+		}
+	}
+	return lost, nil
 }
 
 // notFound returns the error with what was read, and nil for an object that doesn't exist.
@@ -137,13 +145,22 @@ func (t elsewhereTrainer) startable(ctx context.Context, _ *Reconciler, o *obser
 // end here; Kueue evicts after its workerLostTimeout, and the TrainJob is to run in another cluster then.
 func (t elsewhereTrainer) leftover(ctx context.Context, _ *Reconciler, o *observed) (leftover, error) {
 	left := o.left
+	if slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
+		return holdsQuota(wl) && !workload.IsAdmitted(wl)
+	}) {
+		clusters, err := t.dispatch.unreachable(ctx)
+		left.unreachable = clusters
+		if err != nil {
+			return left, err
+		}
+	}
 	if !runsElsewhere(o.job) || !slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
 		return workloadevict.IsEvicted(wl) && holdsQuota(wl)
 	}) {
 		return left, nil
 	}
-	connected, err := t.dispatch.connected(ctx)
-	left.lost, left.again = !connected, lostRecheck
+	clusters, err := t.dispatch.unreachable(ctx)
+	left.lost, left.again = len(clusters) > 0, lostRecheck
 	return left, err
 }
 
@@ -181,10 +198,7 @@ func (elsewhereTrainer) prepare(*observed) ([]step, string) {
 	return nil, "the cluster that is to run it"
 }
 
-// reports is set before the TrainJob is queued, and for what keeps it from being queued.
-func (elsewhereTrainer) reports(o *observed) bool {
-	return o.queue.blocked != nil || len(o.workloads.own) == 0 && !runsElsewhere(o.job)
-}
+func (elsewhereTrainer) reports(o *observed) bool { return showsHere(o) }
 
 // runsElsewhere reports whether something of a TrainJob may run in another cluster, by the status that was copied from
 // there.

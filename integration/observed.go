@@ -81,6 +81,8 @@ type leftover struct {
 	job string
 	// lost is set if the cluster that may run it can't be reached.
 	lost bool
+	// unreachable describes the clusters that can't be reached, if it waits for one.
+	unreachable []string
 	// again is when to look again, because no event announces the next change; 0 for never.
 	again time.Duration
 }

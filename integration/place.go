@@ -6,15 +6,15 @@ import (
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/utils/ptr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -31,8 +31,12 @@ type place interface {
 	attend(o *observed) (s step, after time.Duration)
 	// awaitsEnd reports whether a Workload is deactivated only when the last pod of its TrainJob has ended.
 	awaitsEnd() bool
-	// triesAgain reports whether a TrainJob that could not be started is queued again when it has changed.
-	triesAgain() bool
+	// triesAgain reports whether a TrainJob whose Workload was finished like that is queued again when it has changed.
+	triesAgain(finished *metav1.Condition) bool
+	// rejected returns why a TrainJob isn't run although it was queued; nil if nothing is wrong.
+	rejected(o *observed) *admission.BlockedError
+	// show completes the status of a TrainJob that no Trainer of this cluster writes, and reports whether it changes.
+	show(o *observed, status *api.TrainJobStatus) bool
 	// finished notes what follows from the end of the Workload of a TrainJob that has not ended.
 	finished(o *observed, wl *kueue.Workload, a *asked)
 }
@@ -59,7 +63,13 @@ func (atHome) refuse(*observed) step { return nil }
 
 func (atHome) awaitsEnd() bool { return true }
 
-func (atHome) triesAgain() bool { return true }
+func (atHome) triesAgain(finished *metav1.Condition) bool {
+	return finished.Reason == jobframework.FailedToStartFinishedReason
+}
+
+func (atHome) rejected(*observed) *admission.BlockedError { return nil }
+
+func (atHome) show(*observed, *api.TrainJobStatus) bool { return false }
 
 func (atHome) attend(*observed) (step, time.Duration) { return nil, 0 }
 
@@ -105,16 +115,13 @@ func (dispatched) attend(o *observed) (s step, after time.Duration) {
 // its own quota until the pods have ended.
 func (dispatched) awaitsEnd() bool { return false }
 
-// triesAgain is false: the other cluster has tried.
-func (dispatched) triesAgain() bool { return false }
-
-// finished tells why the TrainJob couldn't be started in another cluster; any other end is in its own status.
-func (dispatched) finished(_ *observed, wl *kueue.Workload, a *asked) {
-	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
-	if c.Reason != kueue.WorkloadFinishedReasonSucceeded && c.Reason != kueue.WorkloadFinishedReasonFailed {
-		a.told = ptr.To(events.FailedToStart.Of(c.Message, wl.Name))
-	}
+// triesAgain is true if a worker has refused the TrainJob; any other end is in its own status.
+func (dispatched) triesAgain(finished *metav1.Condition) bool {
+	return finished.Reason != kueue.WorkloadFinishedReasonSucceeded &&
+		finished.Reason != kueue.WorkloadFinishedReasonFailed
 }
+
+func (dispatched) finished(*observed, *kueue.Workload, *asked) {}
 
 // received is the place of a TrainJob that MultiKueue has created here for another cluster.
 type received struct{ atHome }
@@ -123,7 +130,7 @@ type received struct{ atHome }
 func (received) equivalent(*observed, *kueue.Workload) bool { return true }
 
 // triesAgain is false: the cluster that it is from is told by the end of the Workload.
-func (received) triesAgain() bool { return false }
+func (received) triesAgain(*metav1.Condition) bool { return false }
 
 // prebuilt returns the Workload that MultiKueue has created for a TrainJob; nil if the TrainJob hasn't taken it yet.
 func prebuilt(o *observed) *kueue.Workload {

@@ -2,11 +2,11 @@ package integration
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -22,8 +22,6 @@ type asked struct {
 	requeue *deleteWorkload
 	// failed is the event of a start that has failed for good; nil if none has.
 	failed *events.Event
-	// told is an event about what has happened elsewhere; nil for none.
-	told *events.Event
 	// settling is what has to be done before the start.
 	settling []step
 	// created is the name of the Workload that was made; "" for none.
@@ -81,6 +79,7 @@ func beforehand(o *observed) (p plan, done bool) {
 	}
 	if wl := failedToStart(o); wl != nil && o.managed() {
 		p.tryAgain(o, wl)
+		p.do(report(o, &p)...)
 		return p, true
 	}
 	if d := declared(o); d.all {
@@ -197,9 +196,6 @@ func (a *asked) steps() []step {
 	if a.failed != nil {
 		steps = append(steps, failStart{*a.failed})
 	}
-	if a.told != nil {
-		steps = append(steps, tell{*a.told})
-	}
 	return append(steps, a.settling...)
 }
 
@@ -211,24 +207,36 @@ func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
 	if known.reason == "" {
 		finished := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
 		known = known.certain(finished.Reason, finished.Message, inputs, o.now)
+		if elsewhere(o.job) {
+			p.do(tell{events.FailedToStart.Of(finished.Message, wl.Name)}) // another cluster has tried
+		}
 		p.do(remember{func(r *record) { r.setback = known }})
 	}
 	if known.stands(inputs, o.now) {
 		p.later(known.until.Sub(o.now))
 	} else {
-		p.do(deleteWorkload{workload: wl})
+		// A user may stop and resume it, after which it is what it was: that is tried, too.
+		p.do(deleteWorkload{workload: wl}, remember{func(r *record) { r.setback.until = time.Time{} }})
 	}
+}
+
+// askedAgain reports whether a user has deleted the Workload of a TrainJob that could not be started. It is kept
+// until the next attempt.
+func askedAgain(o *observed) bool {
+	reason := o.memory.setback.reason
+	return reason != ReasonStartRejected && reason != ReasonAdmissionMismatch &&
+		!slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool { return wl.DeletionTimestamp.IsZero() })
 }
 
 // failedToStart returns the Workload of a TrainJob that was finished because it could not be started, and that is
 // deleted when the TrainJob or its runtime has changed; nil if there is none.
 func failedToStart(o *observed) *kueue.Workload {
-	if o.stage != stageSuspended || !o.place.triesAgain() {
+	if o.stage != stageSuspended {
 		return nil
 	}
 	for _, wl := range o.workloads.own {
 		c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
-		if c != nil && c.Reason == jobframework.FailedToStartFinishedReason && wl.DeletionTimestamp.IsZero() {
+		if c != nil && o.place.triesAgain(c) && wl.DeletionTimestamp.IsZero() {
 			return wl
 		}
 	}

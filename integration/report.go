@@ -1,8 +1,11 @@
 package integration
 
 import (
+	"cmp"
+
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
@@ -28,20 +31,37 @@ func report(o *observed, p *plan) []step {
 		changed = true
 		told = append(told, events.StopOverdue.Of(message))
 	}
-	was := apimeta.FindStatusCondition(status.Conditions, api.ConditionBlocked)
-	if b := o.queue.blocked; b == nil && was != nil && saysFailure(was) && !o.memory.failing.told.IsZero() {
-		// The condition says what fails, until it doesn't.
-	} else if b == nil {
-		changed = apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked) || changed
-	} else if apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: b.Reason, Message: b.Error(),
-		ObservedGeneration: o.job.Generation, LastTransitionTime: metav1.NewTime(o.now),
-	}) {
-		changed = true
-		told = append(told, events.Blocked(b.Reason).Of(b.Error()))
+	blocking, event := reportBlocked(o, status)
+	if event != nil {
+		told = append(told, *event)
 	}
-	if !changed {
+	shown := o.place.show(o, status)
+	if !changed && !blocking && !shown {
 		return nil
 	}
 	return []step{writeStatus{status: status, events: told}}
+}
+
+// reportBlocked brings the condition Blocked up to date. It returns whether it has changed, and the event of one that
+// is new.
+func reportBlocked(o *observed, status *api.TrainJobStatus) (changed bool, event *events.Event) {
+	was := apimeta.FindStatusCondition(status.Conditions, api.ConditionBlocked)
+	failed := startFailure(o)
+	b := cmp.Or(failed, o.queue.blocked, o.place.rejected(o))
+	switch {
+	case b == nil && was != nil && saysFailure(was) && !o.memory.failing.told.IsZero():
+		return false, nil // the condition says what fails, until it doesn't
+	case b == nil && o.stage == stageRunning && !o.managed() && (was == nil || !saysFailure(was)):
+		return false, nil // the bundled Trainer says why it has no JobSet
+	case b == nil:
+		return apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked), nil
+	case !apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: b.Reason, Message: b.Error(),
+		ObservedGeneration: o.job.Generation, LastTransitionTime: metav1.NewTime(o.now),
+	}):
+		return false, nil
+	case failed != nil:
+		return true, nil // event FailedToStart was sent
+	}
+	return true, ptr.To(events.Blocked(b.Reason).Of(b.Error()))
 }

@@ -57,6 +57,9 @@ const (
 	// ReasonInvalidMinimum: the minimum for partial admission is invalid, or the TrainJob can't run with it. The message
 	// names the annotation.
 	ReasonInvalidMinimum = "InvalidMinimum"
+	// ReasonDeactivated: the Workload of a TrainJob that MultiKueue is to run in another cluster is deactivated, because
+	// an admission check was rejected, or by an admin. The message has Kueue's reason, and what to do.
+	ReasonDeactivated = "Deactivated"
 	// ReasonNoPriorityClass: the WorkloadPriorityClass that the TrainJob's label names doesn't exist. Create it, or
 	// change the label.
 	ReasonNoPriorityClass = "PriorityClassNotFound"
@@ -146,15 +149,19 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if err := o.place.check(o); err != nil {
 		return err
 	}
-	if held := cmp.Or(r.held(o), setBack(o)); held != nil {
+	if held := cmp.Or(r.held(o), r.setBack(o)); held != nil {
 		return held
 	}
 	return o.trainer.startable(ctx, r, o)
 }
 
 // setBack returns why a TrainJob that could not be started isn't queued again yet; nil if it may be.
-func setBack(o *observed) error {
+func (r *Reconciler) setBack(o *observed) error {
 	if o.memory.setback.reason == "" {
+		return nil
+	}
+	if askedAgain(o) {
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback.until = time.Time{} })
 		return nil
 	}
 	return o.memory.setback.blocks(inputsOf(o), o.now)

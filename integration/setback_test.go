@@ -9,10 +9,12 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -124,6 +126,23 @@ func TestFailedToStartIsTriedAgain(t *testing.T) {
 			job := h.trainJob("job")
 			job.Spec.RuntimePatches = pool("a")
 			h.update(job)
+		},
+		"stopped and resumed": func(h *harness) {
+			h.annotate(api.StopAnnotation, "")
+			h.settle("job")
+			h.annotate(api.StopAnnotation, "-")
+		},
+		"its Workload deleted": func(h *harness) { h.remove(h.workload()) },
+		"its Workload deleted after a restart": func(h *harness) {
+			h.start(overrides.Bundled)
+			h.settle("job")
+			h.remove(h.workload())
+		},
+		"its runtime corrected": func(h *harness) {
+			rt := &api.ClusterTrainingRuntime{}
+			h.must(h.store.Get(h.t.Context(), client.ObjectKey{Name: "torch"}, rt))
+			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image = "example.com/other:1"
+			h.update(rt)
 		},
 		"asked for":     func(h *harness) { h.label("again", "please") },
 		"after an hour": func(h *harness) { h.clock.Step(time.Hour) },

@@ -154,6 +154,42 @@ func TestHistories(t *testing.T) {
 	}
 }
 
+// TestOrderOfManagers holds that of two managers the last of the list takes precedence, whatever the times, as the
+// documentation says: templateOverrides are converted to one entry of runtimePatches for each manager.
+func TestOrderOfManagers(t *testing.T) {
+	entry := func(day int, value string) string {
+		return fmt.Sprintf(`{time: "2026-01-%02dT00:00:00Z", targetJobs: [{name: node}], spec: {nodeSelector: {x: %s}}}`,
+			day, value)
+	}
+	job := jobOf(t, "templateOverrides: [{manager: a.com/a, pod: ["+entry(3, "latest")+", "+entry(1, "first")+
+		"]}, {manager: b.com/b, pod: ["+entry(2, "behind")+"]}]")
+	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
+	selected := func(job *api.TrainJob) string {
+		with, err := merge(rt.Template.Spec, Bundled.Entries(job))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rj := range with.ReplicatedJobs {
+			if rj.Name == "node" {
+				return rj.Template.Spec.Template.Spec.NodeSelector["x"]
+			}
+		}
+		return ""
+	}
+	converted, err := Convert(Bundled, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patched := jobOf(t, "{}")
+	patched.Spec.RuntimePatches = converted.Patches
+	alone := job.DeepCopy()
+	alone.Spec.TemplateOverrides = alone.Spec.TemplateOverrides[:1]
+	if got := []string{selected(job), selected(patched), selected(alone)}; got[0] != "behind" || got[1] != "behind" ||
+		got[2] != "latest" {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestDeprecations(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	if got := Deprecations(jobOf(t, "runtimePatches: [{manager: a.com/a}]"), &rt); got != nil {

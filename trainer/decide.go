@@ -25,6 +25,8 @@ type plan struct {
 	again time.Duration
 	// statusAgain is the same for a status that waits, with statusPriority.
 	statusAgain time.Duration
+	// status is what the TrainJob's is to be; nil if nothing was decided of it.
+	status *api.TrainJobStatus
 }
 
 func (p *plan) do(steps ...step) { p.steps = append(p.steps, steps...) }
@@ -59,6 +61,7 @@ func lifeless(o *observed) (p plan) {
 func decide(
 	o *observed, status *api.TrainJobStatus, pending pendingStatus, gangsAgain time.Duration,
 ) (p plan) {
+	p.status = status
 	ended := finished(status)
 	stopping := !ended && o.jobSetStays() && o.suspended()
 	wait := delayOf(&o.job.Status, status, pending.others) - o.now.Sub(pending.since)

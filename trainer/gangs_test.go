@@ -48,6 +48,7 @@ func TestGangs(t *testing.T) {
 		"preferred": {reason: "groups come before the pods", mode: api.GangPreferred, served: true,
 			sent: "create Workload, create PodGroup, create PodGroup, create JobSet", grouped: true},
 		"required, not served": {reason: "it isn't started without", mode: api.GangRequired, again: 10 * time.Second,
+			sent:  "patch TrainJob/status",
 			event: creationFailed + "gang scheduling is required"},
 		"preferred, not served": {reason: "it does without", mode: api.GangPreferred, sent: "create JobSet",
 			event: "Warning GangSchedulingSkipped Its pods are placed one by one: the API server doesn't serve Workloads and " +

@@ -65,6 +65,13 @@ func (h *harness) api() client.WithWatch {
 				request = "dry-run " + h.keyOf(o, o.GetName())
 			}
 			return h.write(request, func() error {
+				sent := apiRequest{user: managerUser, object: h.defaulted(o), dryRun: len(asked.DryRun) > 0}
+				if err := shippedAccess().check(sent); err != nil {
+					return err
+				}
+				if !sent.dryRun {
+					h.created = append(h.created, sent.object)
+				}
 				there := o.DeepCopyObject().(client.Object)
 				if err := c.Get(ctx, client.ObjectKeyFromObject(o), there); err == nil {
 					return apierrors.NewAlreadyExists(schema.GroupResource{}, o.GetName())
@@ -118,6 +125,9 @@ func (h *harness) delete(ctx context.Context, c client.WithWatch, o client.Objec
 		if p != nil && (p.UID != nil && *p.UID != there.GetUID() ||
 			p.ResourceVersion != nil && *p.ResourceVersion != there.GetResourceVersion()) {
 			return conflict(o.GetName())
+		}
+		if err := shippedAccess().check(apiRequest{user: managerUser, old: h.defaulted(there)}); err != nil {
+			return err
 		}
 		if foreground && !slices.Contains(there.GetFinalizers(), metav1.FinalizerDeleteDependents) {
 			there.SetFinalizers(append(there.GetFinalizers(), metav1.FinalizerDeleteDependents))

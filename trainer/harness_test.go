@@ -19,6 +19,7 @@ import (
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -61,7 +62,8 @@ type harness struct {
 	t     testing.TB
 	clock *clocktesting.FakeClock
 
-	parts parts
+	options options
+	parts   parts
 	// store is the API server's storage. Tests read and write it directly, which is no request.
 	store client.WithWatch
 	// indexes are the cache's field indexes, by the field's name.
@@ -71,7 +73,9 @@ type harness struct {
 
 	mu   sync.Mutex
 	sent []string
-	uids int
+	// created are the objects that were created, as they were sent.
+	created []*unstructured.Unstructured
+	uids    int
 	// fail is asked before a request, lost after it has succeeded. An error is the API server's answer.
 	fail, lost faults
 	recorder   *events.FakeRecorder
@@ -101,6 +105,7 @@ type options struct {
 	gangMode    api.GangMode // the manager's configuration; "" is off
 	gangsServed bool         // the API server serves PodGroups
 	limits      overrides.Limits
+	plugins     trainerconfig.Configuration // what Trainer's plugins take of its configuration
 }
 
 func newHarness(t testing.TB, change ...func(*options)) *harness {
@@ -119,9 +124,13 @@ func newHarness(t testing.TB, change ...func(*options)) *harness {
 		WithStatusSubresource(&api.TrainJob{}, &jobset.JobSet{}, &kueue.Workload{}, &schedulingv1alpha2.PodGroup{}).Build()
 	h.put(jobSetCRD(), h.runtime("torch", "{numNodes: 2, torch: {}}"), h.runtime("mpi", "{numNodes: 2, mpi: {}}"),
 		h.runtime("flux", "{numNodes: 2, flux: {numProcPerNode: 1}}"))
+	h.options = o
 	h.construct(o)
 	return h
 }
+
+// restart ends the manager, and starts another, with nothing in memory.
+func (h *harness) restart() { h.construct(h.options) }
 
 // construct makes the parts like cmd/signalbox does. It and the fields of parts are all that knows their constructors.
 func (h *harness) construct(o options) {
@@ -129,7 +138,7 @@ func (h *harness) construct(o options) {
 	ctx, stop := context.WithCancel(context.Background())
 	h.t.Cleanup(stop)
 	cached, live := h.cached(), h.api()
-	builder, err := NewBuilder(ctx, live, &trainerconfig.Configuration{})
+	builder, err := NewBuilder(ctx, live, &o.plugins)
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func TestUnqueuedLimits(t *testing.T) {
 	if result := h.reconcile("job"); result.RequeueAfter == 0 {
 		t.Errorf("it is looked at again: got %v", result)
 	}
-	h.wantRequests("it isn't pinned")
+	h.wantRequests("it isn't pinned, and says why", "patch TrainJob/status job")
 	h.wantEvents("its user reads why", "TrainJobResourcesCreationFailed")
 }
 

@@ -163,7 +163,9 @@ func hostfile(owner *api.TrainJob) *corev1.ConfigMap {
 }
 
 func sshAuth() *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job-mpi-ssh-auth"}}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job-mpi-ssh-auth"}, Type: corev1.SecretTypeSSHAuth,
+	}
 }
 
 func TestMake(t *testing.T) {
@@ -256,9 +258,10 @@ func TestMake(t *testing.T) {
 				h.edit("job", func(j *api.TrainJob) { h.pinned(j) })
 			}, events: []string{creationFailed + `spec.runtimeRef: Required value: runtime "empty" has no replicatedJobs`},
 			err: "has no replicatedJobs"},
-		"groups that can't be": {reason: "the reason is in an event, and it is tried again", free: true,
+		"groups that can't be": {reason: "the reason is in a condition and an event, and it is tried again", free: true,
 			job:     started + "\nmetadata: {annotations: {signalbox.dev/gang-scheduling: required}}",
 			arrange: func(h *harness, _ *api.TrainJob) { h.edit("job", func(j *api.TrainJob) { h.pinned(j) }) },
+			sent:    []string{"patch TrainJob/status job"},
 			events:  []string{creationFailed + "gang scheduling is required"}, again: 10 * time.Second},
 	})
 }

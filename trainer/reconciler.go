@@ -7,6 +7,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -122,10 +124,27 @@ func (r *Reconciler) conclude(ctx context.Context, o *observed, p plan, gangErr 
 		return reconcile.Result{RequeueAfter: store.ConflictDelay}, gangErr
 	}
 	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) {
-		p.later(blocked.RetryAfter) // nobody queues it, or it would not have been started; an event has the reason
-		err = nil
+		p.later(blocked.RetryAfter) // nobody queues it, or it would not have been started
+		err = r.tellBlocked(ctx, o, p.status, blocked)
 	}
 	return p.result(), errors.Join(err, gangErr)
+}
+
+// tellBlocked writes why a started TrainJob has no JobSet into its status. statusOf removes it.
+func (r *Reconciler) tellBlocked(
+	ctx context.Context, o *observed, status *api.TrainJobStatus, blocked *admission.BlockedError,
+) error {
+	if status == nil {
+		return nil
+	}
+	status = status.DeepCopy()
+	if !apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: blocked.Reason, Message: blocked.Error(),
+		ObservedGeneration: o.job.Generation, LastTransitionTime: metav1.NewTime(o.now),
+	}) {
+		return nil
+	}
+	return client.IgnoreNotFound(r.store.Writer.Status(ctx, o.job, status))
 }
 
 // pend returns for how long the status has differed from what is written, and the largest number of others that had a

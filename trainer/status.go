@@ -40,6 +40,9 @@ func statusOf(
 	}
 	setSuspended(status, job, now)
 	status.JobsStatus = jobsStatus(job, js)
+	if wl == nil && js != nil && !ptr.Deref(job.Spec.Suspend, false) {
+		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked) // tellBlocked has set it
+	}
 	mirror(status, job, wl)
 	if expired(job, status, now) {
 		apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"helm.sh/helm/v3/pkg/lint/support"
 	appsv1 "k8s.io/api/apps/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
@@ -159,6 +161,50 @@ func ofKind[T any](t *testing.T, all []T, kind, document string) []T {
 		t.Fatal(err)
 	}
 	return append(all, object)
+}
+
+// TestPodGroups holds that the Trainer has the right to the PodGroups of the schedulers in trainer.podGroups, and of no
+// other.
+func TestPodGroups(t *testing.T) {
+	for values, want := range map[string]string{
+		"":                                              "scheduling.volcano.sh scheduling.x-k8s.io",
+		"trainer: {podGroups: []}":                      "",
+		"trainer: {podGroups: [volcano]}":               "scheduling.volcano.sh",
+		"trainer: {podGroups: [coscheduling]}":          "scheduling.x-k8s.io",
+		"trainer: {podGroups: null}":                    "",
+		"trainer: {enabled: false, podGroups: []}":      "",
+		"trainer: {podGroups: [coscheduling, volcano]}": "scheduling.volcano.sh scheduling.x-k8s.io",
+	} {
+		got, err := Render(repository, values+"\ncrds: {install: false}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var roles []rbacv1.ClusterRole
+		for _, document := range strings.Split(got, "\n---\n") {
+			roles = ofKind(t, roles, "ClusterRole", document)
+		}
+		var groups []string
+		kubernetes := false
+		for _, role := range roles {
+			for _, rule := range role.Rules {
+				if !slices.Contains(rule.Resources, "podgroups") || !slices.Contains(rule.Verbs, "create") {
+					continue
+				}
+				if slices.Equal(rule.APIGroups, []string{"scheduling.k8s.io"}) {
+					kubernetes = true // the Trainer's own gangs
+					continue
+				}
+				groups = append(groups, rule.APIGroups...)
+				if !slices.Equal(rule.Verbs, []string{"create", "delete", "get"}) {
+					t.Errorf("%s: verbs %v", values, rule.Verbs)
+				}
+			}
+		}
+		slices.Sort(groups)
+		if strings.Join(groups, " ") != want || kubernetes != !strings.Contains(values, "enabled: false") {
+			t.Errorf("%s: rights to %v, want %q; to Kubernetes' own %t", values, groups, want, kubernetes)
+		}
+	}
 }
 
 func TestCRDsStay(t *testing.T) {

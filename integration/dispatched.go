@@ -1,0 +1,125 @@
+package integration
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/kubeflow/trainer/v2/pkg/constants"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// No Trainer runs a TrainJob in the cluster that dispatches it, and Kueue copies its status only from a worker that has
+// admitted it. Before that, and when no worker will run it, the integration writes its state and reasons.
+
+// showsHere reports whether the status of a dispatched TrainJob is written in this cluster: unless a worker runs it, or
+// has ended it.
+func showsHere(o *observed) bool {
+	switch {
+	case o.ended():
+		return false
+	case startFailure(o) != nil:
+		return true
+	case runsElsewhere(o.job) && !o.left.lost:
+		return false
+	case o.queue.blocked != nil:
+		return true
+	}
+	return !slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
+		return workload.IsAdmitted(wl) && !o.left.lost || workloadfinish.IsFinished(wl)
+	})
+}
+
+// rejected returns why no worker runs a dispatched TrainJob: an admission check was rejected, which deactivates its
+// Workload, or an admin has deactivated it. It is nil if nothing has.
+func (dispatched) rejected(o *observed) *admission.BlockedError {
+	for _, wl := range o.workloads.own {
+		if workload.IsActive(wl) || stoppedByUser(o.job) || workloadfinish.IsFinished(wl) || o.active() {
+			continue
+		}
+		why := "its Workload is deactivated"
+		if c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadEvicted); c != nil && c.Message != "" {
+			why = strings.TrimSuffix(c.Message, ".")
+		}
+		for i := range wl.Status.AdmissionChecks {
+			if check := &wl.Status.AdmissionChecks[i]; check.State == kueue.CheckStateRejected {
+				why += fmt.Sprintf("; admission check %s is rejected: %s", check.Name, check.Message)
+			}
+		}
+		return &admission.BlockedError{Reason: ReasonDeactivated, Err: fmt.Errorf("%s. Correct that, and set spec.active of "+
+			"Workload %s to true, or delete the Workload", why, wl.Name)}
+	}
+	return nil
+}
+
+// show writes what a dispatched TrainJob waits for into its status, and reports whether that has changed: what the
+// bundled Trainer shows of those that run in this cluster.
+func (dispatched) show(o *observed, status *api.TrainJobStatus) (changed bool) {
+	before := status.DeepCopy()
+	status.StartTime, status.JobsStatus, status.Queue = nil, nil, nil
+	show := func(c metav1.Condition) {
+		c.ObservedGeneration = o.job.Generation
+		apimeta.SetStatusCondition(&status.Conditions, c)
+	}
+	show(metav1.Condition{Type: trainerapi.TrainJobSuspended, Status: metav1.ConditionTrue,
+		Reason: trainerapi.TrainJobSuspendedReason, Message: constants.TrainJobSuspendedMessage,
+		LastTransitionTime: metav1.NewTime(o.now)})
+	if len(o.workloads.own) > 0 {
+		wl := o.workloads.own[0]
+		for _, name := range []string{api.ConditionQuotaReserved, api.ConditionEvicted} {
+			if c := apimeta.FindStatusCondition(wl.Status.Conditions, name); c != nil {
+				show(*c)
+			} else if name == api.ConditionQuotaReserved {
+				show(metav1.Condition{Type: name, Status: metav1.ConditionFalse, Reason: "Pending",
+					Message:            "Workload " + wl.Name + " waits in LocalQueue " + string(wl.Spec.QueueName),
+					LastTransitionTime: wl.CreationTimestamp})
+			} else {
+				apimeta.RemoveStatusCondition(&status.Conditions, name)
+			}
+		}
+		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionAdmitted)
+		if c := notAdmitted(o, wl); c != nil {
+			show(*c)
+		}
+	}
+	return !equality.Semantic.DeepEqual(before, status)
+}
+
+// notAdmitted returns the condition Admitted of a TrainJob that has quota here, and that no worker has admitted; nil if
+// it has no quota.
+func notAdmitted(o *observed, wl *kueue.Workload) *metav1.Condition {
+	if !holdsQuota(wl) || workload.IsAdmitted(wl) {
+		return nil
+	}
+	since := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved).LastTransitionTime
+	var why []string
+	for i := range wl.Status.AdmissionChecks {
+		if check := &wl.Status.AdmissionChecks[i]; check.State != kueue.CheckStateReady {
+			why = append(why, fmt.Sprintf("admission check %s is %s: %s", check.Name, check.State,
+				cmp.Or(check.Message, "no worker has admitted it")))
+		}
+	}
+	why = append(why, o.left.unreachable...)
+	return &metav1.Condition{Type: api.ConditionAdmitted, Status: metav1.ConditionFalse, Reason: "WaitingForWorker",
+		Message: cmp.Or(strings.Join(why, "; "), "no worker has admitted it"), LastTransitionTime: since}
+}
+
+// startFailure returns why a suspended TrainJob's Workload was finished that has not run to its end; nil if none was.
+func startFailure(o *observed) *admission.BlockedError {
+	if wl := failedToStart(o); wl != nil {
+		c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
+		return &admission.BlockedError{Reason: c.Reason, Err: errors.New(c.Message)}
+	}
+	return nil
+}
