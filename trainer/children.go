@@ -139,7 +139,7 @@ type going struct{ since time.Time }
 
 // Error implements error.
 func (*going) Error() string {
-	return "the JobSet of the previous TrainJob of this name is being deleted, and its pods haven't ended; this TrainJob " +
+	return "the JobSet of the previous TrainJob of this name is being deleted, and its pods haven't ended; the TrainJob " +
 		"gets its own then"
 }
 
