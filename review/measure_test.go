@@ -36,8 +36,8 @@ func TestElements(t *testing.T) {
 	}
 }
 
-// TestObjectElements holds what counts as an element of the objects that a review is about: nothing else, wherever it is
-// hidden.
+// TestObjectElements holds what counts as an element of the objects that a review is about: nothing else, wherever it
+// is hidden.
 func TestObjectElements(t *testing.T) {
 	for text, want := range map[string]counts{
 		`{"request":{"object":{"a":[1,2]},"oldObject":{"b":[{"c":[3]}]},"groups":[4,5]}}`: {elements: 6, objects: 4},
