@@ -358,7 +358,7 @@ bench-gangs: cluster-tool ## Measure what gang scheduling costs
 
 SINCE ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)
 COUNT ?= 6
-MICRO = go test -run XXX -bench . -benchmem -count $(COUNT) ./overrides ./podsets ./admission ./trainer
+MICRO = go test -run XXX -bench . -benchmem -count $(COUNT) ./review ./overrides ./podsets ./admission ./trainer
 .PHONY: bench-micro
 bench-micro: go ## Time and allocations of what is decided, and by benchstat what has changed since SINCE (default: the last release)
 	@mkdir -p bench/.micro && $(MICRO) | tee bench/.micro/now.txt

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
@@ -136,7 +137,9 @@ func (g *ground) clearIn(ctx context.Context, namespace string, n int) error {
 		return err
 	}
 	return g.until(ctx, "nothing is left of the TrainJobs", func() (bool, error) {
-		for _, list := range []client.ObjectList{&api.TrainJobList{}, &kueue.WorkloadList{}, &corev1.PodList{}} {
+		for _, list := range []client.ObjectList{
+			&api.TrainJobList{}, &kueue.WorkloadList{}, &jobset.JobSetList{}, &corev1.PodList{},
+		} {
 			if err := g.client.List(ctx, list, client.InNamespace(namespace), client.Limit(1)); err != nil {
 				return false, err
 			}

@@ -154,6 +154,9 @@ func (r *Reconciler) observeWorkloads(ctx context.Context, o *observed) error {
 // byAuthor sorts the Workloads of a TrainJob: the one that Signalbox has made comes first, by its name, and then the
 // older ones. Another client may have made one more, which must not stand for the TrainJob.
 func byAuthor(job *api.TrainJob, own []*kueue.Workload) {
+	if len(own) < 2 {
+		return // the name is a hash, and nearly every TrainJob has one Workload
+	}
 	made := jobframework.GetWorkloadNameForOwnerWithGVK(job.Name, job.UID, gvk)
 	slices.SortStableFunc(own, func(a, b *kueue.Workload) int {
 		switch made {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -36,7 +38,7 @@ func checkMagnitudes(path *field.Path, spec any) field.ErrorList {
 	walk(path, spec, func(at *field.Path, _ string, value any) bool {
 		q, ok := value.(*resource.Quantity)
 		if !ok {
-			return true
+			return hasQuantities(reflect.TypeOf(value))
 		}
 		if err := hugeQuantity(at, q); err != nil {
 			errs = append(errs, err)
@@ -44,6 +46,43 @@ func checkMagnitudes(path *field.Path, spec any) field.ErrorList {
 		return false
 	})
 	return errs
+}
+
+// quantityTypes has whether values of a type may have quantities, by reflect.Type. Most of a runtime can't, and each
+// look at a queued TrainJob goes through it.
+var quantityTypes sync.Map
+
+// hasQuantities reports whether values of a type may have quantities.
+func hasQuantities(of reflect.Type) bool {
+	known, found := quantityTypes.Load(of)
+	if !found {
+		known = reachesQuantity(of, map[reflect.Type]bool{})
+		quantityTypes.Store(of, known)
+	}
+	return known.(bool)
+}
+
+// reachesQuantity reports whether a type has quantities, beside those of types that were seen.
+func reachesQuantity(of reflect.Type, seen map[reflect.Type]bool) bool {
+	if of == reflect.TypeFor[resource.Quantity]() {
+		return true
+	}
+	if seen[of] {
+		return false
+	}
+	seen[of] = true
+	switch of.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		return reachesQuantity(of.Elem(), seen)
+	case reflect.Struct:
+		for i := range of.NumField() {
+			if of.Field(i).IsExported() && reachesQuantity(of.Field(i).Type, seen) {
+				return true
+			}
+		}
+	default:
+	}
+	return false
 }
 
 // checkContainerQuantities returns an error for each resource of a container that the API server rejects in a pod. It

@@ -147,19 +147,14 @@ func checkReview(body []byte) (elements int, err error) {
 	if len(body) > maxReview {
 		return 0, fmt.Errorf("the object, with what it was before, has more than %d bytes; make it smaller", maxReview)
 	}
-	if elements, err = Elements(body); err != nil {
+	n, err := measure(body) // once: each request of a burst waits for it
+	if err != nil {
 		return 0, err
 	}
-	around, request := elements, Member(body, "request")
-	for _, name := range []string{"object", "oldObject"} {
-		if n, err := Elements(Member(request, name)); err == nil {
-			around -= n
-		}
-	}
-	if around > maxAround {
+	if around := n.elements - n.objects; around > maxAround {
 		return 0, fmt.Errorf("the request has %d list elements beside its objects; at most %d are read", around, maxAround)
 	}
-	return elements, nil
+	return n.elements, nil
 }
 
 // refuse answers a review that isn't passed on.

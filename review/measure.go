@@ -21,11 +21,23 @@ var errMalformed = errors.New("it is not JSON")
 // Elements returns how many elements the lists of a JSON text have in all. Text that isn't JSON, or that is nested more
 // deeply than 200 levels, is an error, and so is a quantity of many digits: 1e-100000000 takes minutes to decode.
 func Elements(text []byte) (int, error) {
-	end, elements, err := value(text, space(text, 0))
+	n, err := measure(text)
+	return n.elements, err
+}
+
+// counts are the elements of the lists of a JSON text.
+type counts struct {
+	elements int // all of them
+	objects  int // those of the objects that a review is about: request.object and request.oldObject
+}
+
+// measure counts the elements of a JSON text, as Elements says.
+func measure(text []byte) (counts, error) {
+	end, n, err := value(text, space(text, 0))
 	if err == nil && space(text, end) != len(text) {
 		err = errMalformed
 	}
-	return elements, err
+	return n, err
 }
 
 // Member returns the text of an object's member; nil if there is none, or if text is no object. Of several by the name
@@ -73,7 +85,7 @@ func members(text []byte) iter.Seq2[[]byte, []byte] {
 
 // value returns the end of the JSON value at a place, and how many elements its lists have. It looks at brackets,
 // commas, strings and quantities alone: what is between them doesn't cost more when it is decoded.
-func value(text []byte, at int) (end, elements int, err error) {
+func value(text []byte, at int) (end int, n counts, err error) {
 	open := brackets{}
 	for at < len(text) {
 		begin := at
@@ -84,8 +96,8 @@ func value(text []byte, at int) (end, elements int, err error) {
 			}
 		case '{', '[':
 			at = space(text, at+1)
-			if err = open.open(c); c == '[' && at < len(text) && text[at] != ']' {
-				elements++
+			if err = open.open(c); err == nil && c == '[' && at < len(text) && text[at] != ']' {
+				open.element(&n)
 			}
 		case '}', ']':
 			at++
@@ -93,17 +105,17 @@ func value(text []byte, at int) (end, elements int, err error) {
 		case ',':
 			at++
 			if err = open.comma(); open.inList() {
-				elements++
+				open.element(&n)
 			}
 		default:
 			at = plain(text, at)
 			err = open.number(text[begin:at])
 		}
 		if err != nil || open.depth == 0 {
-			return at, elements, err
+			return at, n, err
 		}
 	}
-	return 0, 0, errMalformed
+	return 0, counts{}, errMalformed
 }
 
 // brackets are those that are open at a place, and the last member's name of each object.
@@ -154,23 +166,31 @@ func (b *brackets) path() string {
 	return path.String()
 }
 
-// quantities are the names of members that are quantities, and quantityMaps those of which each member is one
-// (TestQuantities).
-var (
-	quantities   = map[string]bool{"divisor": true, "sizeLimit": true}
-	quantityMaps = map[string]bool{
-		"allocatedResources": true, "capacity": true, "limits": true, "overhead": true, "requests": true,
-		"resourceUsage": true, "resources": true,
+// namesQuantity reports whether a member of a name is a quantity (TestQuantities).
+func namesQuantity(name []byte) bool {
+	switch string(name) {
+	case "divisor", "sizeLimit":
+		return true
 	}
-)
+	return false
+}
+
+// namesQuantities reports whether each member of a member of a name is a quantity.
+func namesQuantities(name []byte) bool {
+	switch string(name) {
+	case "allocatedResources", "capacity", "limits", "overhead", "requests", "resourceUsage", "resources":
+		return true
+	}
+	return false
+}
 
 // isQuantity reports whether a value at this place is decoded into a quantity.
 func (b *brackets) isQuantity() bool {
 	if b.depth == 0 || b.lists[b.depth-1] {
 		return false
 	}
-	return quantities[string(b.names[b.depth-1])] ||
-		b.depth > 1 && !b.lists[b.depth-2] && quantityMaps[string(b.names[b.depth-2])]
+	return namesQuantity(b.names[b.depth-1]) ||
+		b.depth > 1 && !b.lists[b.depth-2] && namesQuantities(b.names[b.depth-2])
 }
 
 // What a quantity may have. Decoding one, and comparing it, costs what its digits cost, and 1e1000 has a thousand. The
@@ -232,17 +252,32 @@ func (b *brackets) comma() error {
 
 func (b *brackets) inList() bool { return b.depth > 0 && b.lists[b.depth-1] }
 
+// element counts an element of the list that was opened last.
+func (b *brackets) element(n *counts) {
+	n.elements++
+	if b.depth < 3 || b.lists[0] || b.lists[1] || string(b.names[0]) != "request" {
+		return
+	}
+	switch string(b.names[1]) {
+	case "object", "oldObject":
+		n.objects++
+	}
+}
+
 // quoted returns the end of the string at a place.
 func quoted(text []byte, at int) (end int, err error) {
-	for at++; at < len(text); at++ {
-		next := bytes.IndexAny(text[at:], `"\`)
-		if next < 0 {
+	for begin := at + 1; begin < len(text); {
+		end := bytes.IndexByte(text[begin:], '"')
+		if end < 0 {
 			break
 		}
-		if at += next; text[at] == '"' {
-			return at + 1, nil
+		escapes := end
+		for escapes > 0 && text[begin+escapes-1] == '\\' {
+			escapes--
 		}
-		at++ // what is escaped
+		if begin += end + 1; (end-escapes)%2 == 0 { // each pair is a backslash
+			return begin, nil
+		}
 	}
 	return 0, errMalformed
 }

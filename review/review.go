@@ -58,6 +58,9 @@ func (l Limits) CheckElements(text []byte) error {
 
 // checkRoom rejects a change that makes a TrainJob larger than it may be.
 func (l Limits) checkRoom(before, after []byte) error {
+	if len(after) <= l.Bytes {
+		return nil
+	}
 	size := func(text []byte) int { return len(text) - len(Member(text, "status")) }
 	if n := size(after); n > l.Bytes && n > size(before) {
 		return fmt.Errorf("the TrainJob has %d bytes, and may have at most %d, so that there is room for its status and "+

@@ -100,7 +100,7 @@ func (r *Runtimes) Of(ctx context.Context, job *api.TrainJob) (*Choice, error) {
 			return &Choice{Spec: snapshot.Spec, Settings: snapshot.Spec, Snapshot: snapshot}, nil
 		}
 	}
-	runtime, err := r.existing(ctx, job)
+	runtime, err := r.existing(ctx, job, client.UnsafeDisableDeepCopy) // Pinnable copies it
 	if err != nil {
 		return nil, err
 	}
@@ -138,8 +138,10 @@ func hasRun(job *api.TrainJob, trainer overrides.Dialect) bool {
 }
 
 // existing returns the runtime that a TrainJob refers to; a missing one is a *RuntimeError.
-func (r *Runtimes) existing(ctx context.Context, job *api.TrainJob) (*Runtime, error) {
-	runtime, err := LiveRuntime(ctx, r.cache, job)
+func (r *Runtimes) existing(
+	ctx context.Context, job *api.TrainJob, options ...client.GetOption,
+) (*Runtime, error) {
+	runtime, err := liveRuntime(ctx, r.cache, job, options...)
 	if errors.Is(err, ErrUnknownKind) {
 		return nil, &RuntimeError{Err: err}
 	}

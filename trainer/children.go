@@ -29,7 +29,7 @@ type create struct{}
 
 func (create) do(ctx context.Context, r *Reconciler, o *observed) error {
 	err := r.createChildren(ctx, o.job)
-	if err != nil && !apierrors.IsConflict(err) && !unseen(o.job, err, o.now) {
+	if err != nil && !apierrors.IsConflict(err) && !unseen(o.job, err, o.now) && !aboutToGo(err, o.now) {
 		r.recorder.Send(o.job, events.ResourcesCreationFailed.Of(err))
 	}
 	return err
@@ -115,9 +115,38 @@ func (r *Reconciler) jobSetExists(ctx context.Context, job *api.TrainJob) (bool,
 		return false, err
 	case metav1.IsControlledBy(&js, job):
 		return true, nil // its events trigger a reconcile
+	case ofName(&js, job) && !js.DeletionTimestamp.IsZero():
+		return false, &admission.BlockedError{
+			Reason: ReasonNameTaken, RetryAfter: takenRetry, Err: &going{js.DeletionTimestamp.Time},
+		}
 	}
 	return false, fmt.Errorf("there is a JobSet %s already that is not the TrainJob's; delete it, or create the TrainJob "+
 		"by another name", client.ObjectKeyFromObject(job))
+}
+
+// ofName reports whether a JobSet is of a TrainJob of the same name, which is gone.
+func ofName(js *jobset.JobSet, job *api.TrainJob) bool {
+	owner := metav1.GetControllerOfNoCopy(js)
+	return owner != nil && owner.Kind == trainerapi.TrainJobKind && owner.Name == job.Name
+}
+
+// goingFor is for how long the JobSet of a deleted TrainJob may terminate before that is told.
+const goingFor = 10 * time.Second
+
+// going is about the JobSet of a deleted TrainJob, which exists until its pods have ended. Whoever deletes a TrainJob
+// and creates it again at once waits for that: its deletion triggers a reconcile.
+type going struct{ since time.Time }
+
+// Error implements error.
+func (*going) Error() string {
+	return "the JobSet of the previous TrainJob of this name is being deleted, and its pods haven't ended; the TrainJob " +
+		"gets its own then"
+}
+
+// aboutToGo reports whether an error is about a JobSet that was deleted a moment ago.
+func aboutToGo(err error, now time.Time) bool {
+	var g *going
+	return errors.As(err, &g) && now.Sub(g.since) < goingFor
 }
 
 // unseenFor is how long after its creation a TrainJob may be unknown to the webhooks of others.

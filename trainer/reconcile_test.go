@@ -172,6 +172,20 @@ func TestMake(t *testing.T) {
 	refuse := func(request string, err error) func(*harness, *api.TrainJob) {
 		return func(h *harness, _ *api.TrainJob) { h.fail[request] = err }
 	}
+	leaving := func(kind string, since time.Duration) func(*harness, *api.TrainJob) {
+		return func(h *harness, _ *api.TrainJob) {
+			h.put(&jobset.JobSet{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "job", DeletionTimestamp: &metav1.Time{Time: noon},
+				Finalizers: []string{metav1.FinalizerDeleteDependents},
+				OwnerReferences: []metav1.OwnerReference{{
+					APIVersion: "trainer.kubeflow.org/v1alpha1", Kind: kind, Name: "job", UID: "previous", Controller: new(true),
+				}},
+			}})
+			var js jobset.JobSet // the fake API server deletes by its own clock
+			h.get(&js, "job")
+			h.clock.SetTime(js.DeletionTimestamp.Add(since))
+		}
+	}
 	down := apierrors.NewServiceUnavailable("down")
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "any"}, "x", errors.New("not yours"))
 	aged := func(h *harness, _ *api.TrainJob) { h.clock.Step(10 * time.Second) }
@@ -187,6 +201,14 @@ func TestMake(t *testing.T) {
 				h.put(&jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job"}})
 			}, events: []string{creationFailed + "there is a JobSet ns/job already that is not the TrainJob's; delete it, or " +
 				"create the TrainJob by another name"},
+			err: "there is a JobSet ns/job already that is not the TrainJob's"},
+		"the JobSet of a deleted one": {reason: "its deletion triggers a reconcile, and nobody is told of a moment",
+			job: started, arrange: leaving("TrainJob", time.Second), again: takenRetry},
+		"the JobSet of a deleted one, which stays": {reason: "the event says what it waits for", job: started,
+			arrange: leaving("TrainJob", goingFor), again: takenRetry,
+			events: []string{creationFailed + "the JobSet of the previous TrainJob of this name is being deleted"}},
+		"another's JobSet, deleted": {reason: "nobody says that it makes room", job: started,
+			arrange: leaving("Other", time.Second), events: []string{creationFailed + "there is a JobSet ns/job already"},
 			err: "there is a JobSet ns/job already that is not the TrainJob's"},
 		"its JobSet, not cached": {reason: "the API server decides what is there", job: started, js: "{}",
 			arrange: func(h *harness, _ *api.TrainJob) { h.hide("JobSet", "job") }},
