@@ -30,7 +30,7 @@ func isTrainingNode(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy
 	if isLauncher(policy, all, rj) {
 		return launcherIsNode(policy)
 	}
-	return isTrainer(rj) || rj.Name == constants.Node && hasLauncher(policy, all)
+	return isTrainer(rj) || rj.Name == constants.Node && policy != nil && policy.MPI != nil
 }
 
 // amend is the bundled Trainer's assembly.amend. Trainer v2.3.0's plugins leave their environment out without
