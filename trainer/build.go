@@ -161,7 +161,12 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
-	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(trainJob)))
+	initializers := overrides.Initializers(trainJob, spec)
+	if err := markInitializers(js, initializers); err != nil {
+		return nil, nil, err
+	}
+	done := overrides.Done(trainJob, func() map[string]string { return initializers })
+	leaveOut(js.Spec, overrides.Outlived(built, done))
 	asVolumes(trainJob.Name, js.Spec)
 	if queued(trainJob) {
 		replaceEnded(js.Spec)

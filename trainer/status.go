@@ -40,6 +40,7 @@ func statusOf(
 	}
 	setSuspended(status, job, now)
 	status.JobsStatus = jobsStatus(job, js)
+	status.Initializers = initializersOf(job, js, status.JobsStatus)
 	mirror(status, job, wl)
 	if expired(job, status, now) {
 		apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
@@ -164,11 +165,11 @@ func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainerapi.JobStatus {
 	if js != nil {
 		statuses = podsets.Statuses(js)
 	} else if !ptr.Deref(job.Spec.Suspend, false) {
-		return overrides.Done(job) // the JobSet is about to be created
+		return overrides.Kept(job) // the JobSet is about to be created
 	}
 	kept := job.Status.JobsStatus
 	if js == nil {
-		kept = overrides.Done(job)
+		kept = overrides.Kept(job)
 	}
 	for _, old := range kept {
 		if slices.ContainsFunc(statuses, func(s trainerapi.JobStatus) bool { return s.Name == old.Name }) {
