@@ -100,7 +100,8 @@ func TestReclaimableIfChanged(t *testing.T) {
 	init := jobset.ReplicatedJob{Name: "init", Replicas: 1}
 	pod := &init.Template.Spec.Template.Spec
 	pod.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}
-	pod.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}}
+	mounts := []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+	pod.Containers = []corev1.Container{{Name: "c", VolumeMounts: mounts}}
 	then := jobset.ReplicatedJob{
 		Name: "node", Replicas: 1, DependsOn: []jobset.DependsOn{{Name: "init", Status: jobset.DependencyComplete}}}
 	then.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: "node"}}

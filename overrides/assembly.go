@@ -27,7 +27,8 @@ type assembly struct {
 var (
 	// amending is the bundled Trainer's.
 	amending = &assembly{
-		resources: trainingruntimeutil.MergeResourceRequirements, isNode: isTrainingNode, built: builtWithPolicies, amend: amend,
+		resources: trainingruntimeutil.MergeResourceRequirements, isNode: isTrainingNode, built: builtWithPolicies,
+		amend: amend,
 	}
 	// merging is Kubeflow Trainer's since v2.3.
 	merging = &assembly{resources: trainingruntimeutil.MergeResourceRequirements, isNode: isNode, built: builtWithPolicies}

@@ -63,10 +63,9 @@ func identity(rj *jobset.ReplicatedJob, before map[string]string) (string, error
 	for _, d := range rj.DependsOn {
 		is.After = append(is.After, dependency{d, before[d.Name]})
 	}
-	data, err := json.Marshal(is)
-	if err != nil {
+	sum := sha256.New()
+	if err := json.NewEncoder(sum).Encode(is); err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:8]), nil
+	return hex.EncodeToString(sum.Sum(nil)[:8]), nil
 }

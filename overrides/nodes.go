@@ -34,9 +34,9 @@ func isTrainingNode(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy
 }
 
 // amend is the bundled Trainer's assembly.amend. Trainer v2.3.0's plugins leave their environment out without
-// spec.trainer, take the number of processes from spec.trainer.resourcesPerNode alone although it is merged with the
-// runtime's resources, take the first resource with "gpu" in its name in Go's random order of maps, and give MPI's nodes
-// neither the number nor the image that the TrainJob asks for.
+// spec.trainer. They take the number of processes from spec.trainer.resourcesPerNode alone, although it is merged with
+// the runtime's resources. They take the first resource with "gpu" in its name, in Go's random order of maps. They give
+// MPI's nodes neither the number nor the image that the TrainJob asks for.
 func amend(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob) {
 	job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
 	trainer := job.Spec.Trainer

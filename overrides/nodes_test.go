@@ -61,7 +61,7 @@ func valueOf(c *corev1.Container, name string) string {
 // TestProcesses holds that the number of processes on a node follows from what its pod has: from the runtime's
 // resources and the TrainJob's together.
 func TestProcesses(t *testing.T) {
-	const gpus = "{limits: {nvidia.com/gpu: 8}, requests: {cpu: 4}}"
+	const gpus, cpus = "{limits: {nvidia.com/gpu: 8}, requests: {cpu: 4}}", "{requests: {cpu: 6}}"
 	cases := map[string]struct{ resources, job, torch, mpi, xgboost string }{
 		"the runtime's":        {gpus, "{}", "auto", "8", "8"},
 		"memory alone":         {gpus, "{trainer: {resourcesPerNode: {requests: {memory: 64Gi}}}}", "auto", "8", "8"},
@@ -70,8 +70,8 @@ func TestProcesses(t *testing.T) {
 		"other GPUs":           {gpus, "{trainer: {resourcesPerNode: {limits: {nvidia.com/gpu: 2}}}}", "auto", "2", "2"},
 		"without GPUs":         {gpus, "{trainer: {resourcesPerNode: {limits: {nvidia.com/gpu: 0}}}}", "4", "1", "1"},
 		"asked for":            {gpus, "{trainer: {numProcPerNode: 3}}", "3", "3", "8"},
-		"CPUs":                 {"{requests: {cpu: 6}}", "{trainer: {resourcesPerNode: {requests: {memory: 1Gi}}}}", "6", "1", "1"},
-		"the TrainJob's CPUs":  {"{requests: {cpu: 6}}", "{trainer: {resourcesPerNode: {requests: {cpu: 2}}}}", "2", "1", "1"},
+		"CPUs":                 {cpus, "{trainer: {resourcesPerNode: {requests: {memory: 1Gi}}}}", "6", "1", "1"},
+		"the TrainJob's CPUs":  {cpus, "{trainer: {resourcesPerNode: {requests: {cpu: 2}}}}", "2", "1", "1"},
 		"a limit of CPUs":      {"{limits: {cpu: 6}}", "{}", "6", "1", "1"},
 		"no resources":         {"{}", "{}", "1", "1", "1"},
 		"the TrainJob's alone": {"{}", "{trainer: {resourcesPerNode: {limits: {nvidia.com/gpu: 4}}}}", "auto", "4", "4"},

@@ -13,28 +13,26 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// Done returns the status of the Jobs of a TrainJob without what was done for something else than the TrainJob is now. is
-// returns Initializers; it is called only if the status has what they were.
+// Done returns the status of the Jobs of a TrainJob without what was done for something else than the TrainJob is now,
+// on the runtime. Without a runtime (nil), initializers aren't compared with what they were.
 //
-// An initializer that ran under a release that didn't keep this is done unless an entry was changed after the stop.
-func Done(job *api.TrainJob, is func() map[string]string) []trainerapi.JobStatus {
+// An initializer that ran under a release that didn't keep what it was is done unless an entry was changed after the
+// stop.
+func Done(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []trainerapi.JobStatus {
 	was := job.Status.Initializers
-	now := was
-	if len(was) > 0 && is != nil {
-		now = is()
+	is := was
+	if len(was) > 0 && runtime != nil {
+		is = Initializers(job, runtime)
 	}
 	edited := editedSinceStop(job)
 	statuses := slices.Clone(job.Status.JobsStatus)
 	for i := range statuses {
-		if hash, known := was[statuses[i].Name]; known && hash != now[statuses[i].Name] || !known && edited {
+		if hash, known := was[statuses[i].Name]; known && hash != is[statuses[i].Name] || !known && edited {
 			statuses[i].Succeeded = new(int32)
 		}
 	}
 	return statuses
 }
-
-// Kept returns the same where the runtime isn't known: what was kept of initializers isn't compared.
-func Kept(job *api.TrainJob) []trainerapi.JobStatus { return Done(job, nil) }
 
 // editedSinceStop reports whether an entry was changed after the TrainJob was stopped.
 func editedSinceStop(job *api.TrainJob) bool {

@@ -1,6 +1,7 @@
 package overrides
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -50,7 +51,7 @@ func Unused(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string
 	var reasons []string
 	unused := map[string][]string{}
 	for _, f := range fields {
-		if strings.Contains(string(data), f.value) {
+		if bytes.Contains(data, []byte(f.value)) {
 			continue
 		}
 		reason := f.why(runtime)
@@ -101,7 +102,8 @@ func probeTrainer(spec *trainerapi.TrainJobSpec) (fields []probed) {
 	}
 	if r := trainer.ResourcesPerNode; r != nil && len(r.Limits)+len(r.Requests)+len(r.Claims) > 0 {
 		name := corev1.ResourceName(add("resourcesPerNode", "signalbox.dev/"+probe+"resource", noContainer))
-		trainer.ResourcesPerNode = &corev1.ResourceRequirements{Limits: corev1.ResourceList{name: resource.MustParse("1")}}
+		one := corev1.ResourceList{name: resource.MustParse("1")}
+		trainer.ResourcesPerNode = &corev1.ResourceRequirements{Limits: one}
 	}
 	return fields
 }
@@ -119,7 +121,8 @@ func probeInitializers(spec *trainerapi.TrainJobSpec) (fields []probed) {
 		initializer.Dataset = &dataset
 	}
 	if initializer.Model != nil {
-		model, more := probeInitializer(trainerapi.DatasetInitializer(*initializer.Model), "model", constants.ModelInitializer)
+		model, more := probeInitializer(
+			trainerapi.DatasetInitializer(*initializer.Model), "model", constants.ModelInitializer)
 		initializer.Model = ptr.To(trainerapi.ModelInitializer(model))
 		fields = append(fields, more...)
 	}
@@ -153,8 +156,8 @@ func probeInitializer(
 
 // lacks is the reason where a runtime has no container for a step.
 func lacks(step, container string) string {
-	return fmt.Sprintf("no ReplicatedJob of it has label %s: %s on its Job template and a container named %s; add what is "+
-		"missing to the runtime, or set it there and not in the TrainJob", constants.LabelTrainJobAncestor, step, container)
+	return fmt.Sprintf("no ReplicatedJob of it has label %s: %s on its Job template and a container named %s; add what "+
+		"is missing to the runtime, or set it there and not in the TrainJob", constants.LabelTrainJobAncestor, step, container)
 }
 
 // noContainer is the reason where no container is the trainer's.
@@ -182,8 +185,8 @@ func noProcesses(runtime *trainerapi.TrainingRuntimeSpec) string {
 	case policy.Torch != nil && !slices.ContainsFunc(runtime.Template.Spec.ReplicatedJobs, isNode):
 		return noContainer(runtime)
 	case policy.MPI != nil:
-		return "MPI's launcher is the ReplicatedJob named launcher, with a container named node, which it doesn't have; add " +
-			"what is missing to the runtime, or remove the field"
+		return "MPI's launcher is the ReplicatedJob named launcher, with a container named node, which it doesn't have; " +
+			"add what is missing to the runtime, or remove the field"
 	}
 	return "only runtimes whose mlPolicy is torch, mpi or flux start processes by their number; remove the field"
 }

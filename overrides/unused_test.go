@@ -42,24 +42,25 @@ func TestUnused(t *testing.T) {
 		}
 		return strings.Replace(whole, old, replacement, 1)
 	}
-	const mpi = "{numNodes: 2, mpi: {runLauncherAsNode: true}}"
+	const mpi, procs = "{numNodes: 2, mpi: {runLauncherAsNode: true}}", "spec.trainer.numProcPerNode"
+	const dataset, model = "spec.initializer.dataset.", "spec.initializer.model."
 	runtimes := map[string]struct {
 		runtime string
 		unused  []string // of what starts so
 	}{
-		"torch":                  {whole, nil},
-		"torch without policy":   {without("mlPolicy: {numNodes: 2, torch: {}}", "{}"), []string{"spec.trainer.numProcPerNode"}},
-		"jax":                    {without("torch: {}", "jax: {}"), []string{"spec.trainer.numProcPerNode"}},
-		"xgboost":                {without("torch: {}", "xgboost: {}"), []string{"spec.trainer.numProcPerNode"}},
-		"flux":                   {without("torch: {}", "flux: {numProcPerNode: 1}"), nil},
-		"plain":                  {without(", torch: {}", ""), []string{"spec.trainer.numProcPerNode"}},
-		"no trainer step":        {without("{"+label+"trainer}", "{}"), []string{"spec.trainer."}},
-		"another container":      {without("- {name: node, image", "- {name: main, image"), keysWithout("spec.trainer.", "numNodes")},
-		"no dataset step":        {without("{"+label+"dataset-initializer}", "{}"), []string{"spec.initializer.dataset."}},
-		"no model step":          {without("{"+label+"model-initializer}", "{}"), []string{"spec.initializer.model."}},
-		"a container of another": {without("{name: dataset-initializer, image", "{name: init, image"), []string{"spec.initializer.dataset."}},
-		"mpi":                    {mpiNodes(mpi, "{}", "{}"), []string{"spec.initializer."}},
-		"mpi beside":             {mpiNodes("{mpi: {}}", "{}", "{}"), []string{"spec.initializer."}},
+		"torch":             {whole, nil},
+		"no policy":         {without("mlPolicy: {numNodes: 2, torch: {}}", "{}"), []string{procs}},
+		"jax":               {without("torch: {}", "jax: {}"), []string{procs}},
+		"xgboost":           {without("torch: {}", "xgboost: {}"), []string{procs}},
+		"flux":              {without("torch: {}", "flux: {numProcPerNode: 1}"), nil},
+		"plain":             {without(", torch: {}", ""), []string{procs}},
+		"no trainer step":   {without("{"+label+"trainer}", "{}"), []string{"spec.trainer."}},
+		"another container": {without("- {name: node, image", "- {name: main, image"), allBut("numNodes")},
+		"no dataset step":   {without("{"+label+"dataset-initializer}", "{}"), []string{dataset}},
+		"no model step":     {without("{"+label+"model-initializer}", "{}"), []string{model}},
+		"other container":   {without("{name: dataset-initializer, image", "{name: init, image"), []string{dataset}},
+		"mpi":               {mpiNodes(mpi, "{}", "{}"), []string{"spec.initializer."}},
+		"mpi beside":        {mpiNodes("{mpi: {}}", "{}", "{}"), []string{"spec.initializer."}},
 		"mpi without nodes": {strings.Replace(mpiNodes(mpi, "{}", "{}"), "name: node\n", "name: worker\n", 1),
 			[]string{"spec.initializer.", "spec.trainer.numNodes"}},
 		"mpi without a launcher": {strings.Replace(mpiNodes(mpi, "{}", "{}"), "{"+label+"trainer}", "{}", 1),
@@ -93,14 +94,14 @@ func TestUnused(t *testing.T) {
 	}
 }
 
-// keysWithout returns the settable fields that start so, but for one.
-func keysWithout(prefix, but string) (keys []string) {
-	for key := range settable {
-		if strings.HasPrefix(key, prefix) && key != prefix+but {
-			keys = append(keys, key)
+// allBut returns the fields of spec.trainer but for one.
+func allBut(name string) (paths []string) {
+	for path := range settable {
+		if strings.HasPrefix(path, "spec.trainer.") && path != "spec.trainer."+name {
+			paths = append(paths, path)
 		}
 	}
-	return keys
+	return paths
 }
 
 func built(t *testing.T, spec string, rt *trainerapi.TrainingRuntimeSpec) []jobset.ReplicatedJob {

@@ -161,12 +161,7 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
-	initializers := overrides.Initializers(trainJob, spec)
-	if err := markInitializers(js, initializers); err != nil {
-		return nil, nil, err
-	}
-	done := overrides.Done(trainJob, func() map[string]string { return initializers })
-	leaveOut(js.Spec, overrides.Outlived(built, done))
+	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(trainJob, spec)))
 	asVolumes(trainJob.Name, js.Spec)
 	if queued(trainJob) {
 		replaceEnded(js.Spec)

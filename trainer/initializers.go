@@ -11,8 +11,8 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// InitializersAnnotation of a JobSet has overrides.Initializers at the time at which it was built. The entries and the
-// runtime may be others when an initializer succeeds.
+// InitializersAnnotation on a JobSet holds a hash of what each of its initializers is. It becomes status.initializers
+// of the TrainJob when the initializer has succeeded, whatever the TrainJob is by then.
 const InitializersAnnotation = "signalbox.dev/initializers"
 
 // maxInitializers bounds the annotation, in bytes: all annotations of an object may have 256 KiB. Without it,
@@ -20,19 +20,14 @@ const InitializersAnnotation = "signalbox.dev/initializers"
 const maxInitializers = 64 << 10
 
 // markInitializers writes what the initializers are to the JobSet.
-func markInitializers(js *jobsetac.JobSetApplyConfiguration, initializers map[string]string) error {
+func markInitializers(js *jobsetac.JobSetApplyConfiguration, initializers map[string]string) {
 	delete(js.Annotations, InitializersAnnotation) // another client's, by an entry or the runtime
 	if len(initializers) == 0 {
-		return nil
+		return
 	}
-	data, err := json.Marshal(initializers)
-	if err != nil {
-		return err
-	}
-	if len(data) <= maxInitializers {
+	if data, err := json.Marshal(initializers); err == nil && len(data) <= maxInitializers {
 		js.WithAnnotations(map[string]string{InitializersAnnotation: string(data)})
 	}
-	return nil
 }
 
 // initializersOf returns what the finished initializers were when they ran: those of the JobSet, and those that were
