@@ -157,7 +157,8 @@ func probeInitializer(
 // lacks is the reason where a runtime has no container for a step.
 func lacks(step, container string) string {
 	return fmt.Sprintf("no ReplicatedJob of it has label %s: %s on its Job template and a container named %s; add what "+
-		"is missing to the runtime, or set it there and not in the TrainJob", constants.LabelTrainJobAncestor, step, container)
+		"is missing to the runtime, or set it there and not in the TrainJob",
+		constants.LabelTrainJobAncestor, step, container)
 }
 
 // noContainer is the reason where no container is the trainer's.

@@ -117,8 +117,8 @@ func built(t *testing.T, spec string, rt *trainerapi.TrainingRuntimeSpec) []jobs
 func TestUnusedTogether(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, strings.Replace(torchRuntime,
 		"{trainer.kubeflow.org/trainjob-ancestor-step: trainer}", "{}", 1))
-	job := jobOf(t, `{trainer: {image: mine, command: [mine], numNodes: 3, resourcesPerNode: {limits: {nvidia.com/gpu: 1}}},
-  initializer: {dataset: {storageUri: 'hf://mine'}}}`)
+	job := jobOf(t, `{trainer: {image: mine, command: [mine], numNodes: 3,
+  resourcesPerNode: {limits: {nvidia.com/gpu: 1}}}, initializer: {dataset: {storageUri: 'hf://mine'}}}`)
 	before := job.DeepCopy()
 	warnings := Unused(job, &rt)
 	if len(warnings) != 2 || !strings.Contains(warnings[0],

@@ -257,3 +257,36 @@ func jsonOf(t testing.TB, v any) string {
 	}
 	return string(data)
 }
+
+// TestQueuedIsBuilt holds that what is built of a TrainJob is what was computed for its queue, for each field and each
+// ML policy.
+func TestQueuedIsBuilt(t *testing.T) {
+	b := testBuilder(t, testClient(t))
+	for policy, step := range policiesOf {
+		spec := everythingOf(t, policy, step)
+		for name, fields := range specsOfEachField() {
+			job := jobOf(t, "everything", "{}")
+			fields.RuntimeRef = job.Spec.RuntimeRef
+			job.Spec.TrainJobSpec = *fields.DeepCopy()
+			e, err := overrides.Bundled.Compute(job, spec, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, js, err := b.Build(t.Context(), job, spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			built, err := specOf(js)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, got := inOrder(e.Built), inOrder(built.ReplicatedJobs)
+			for i := range want {
+				if !equality.Semantic.DeepEqual(want[i].Template, got[i].Template) || want[i].Replicas != got[i].Replicas {
+					t.Errorf("%s, spec.%s: built is\n%s, Effective.Built is\n%s", policy, name, jsonOf(t, got[i]),
+						jsonOf(t, want[i]))
+				}
+			}
+		}
+	}
+}

@@ -8,8 +8,8 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// differOnPurpose changes a JobSet of Kubeflow Trainer to what differs on purpose (docs/trainer.md): the runtime's claims
-// are the TrainJob's, and MPI's nodes have its image.
+// differOnPurpose changes a JobSet of Kubeflow Trainer to what differs on purpose (docs/trainer.md): the runtime's
+// claims are the TrainJob's, and MPI's nodes have its image.
 func differOnPurpose(theirs *unstructured.Unstructured, tj *api.TrainJob, rt *api.ClusterTrainingRuntime) {
 	ginkgo.GinkgoHelper()
 	if theirs.GetKind() != "JobSet" {
