@@ -61,6 +61,8 @@ func TestUnused(t *testing.T) {
 		"other container":   {without("{name: dataset-initializer, image", "{name: init, image"), []string{dataset}},
 		"mpi":               {mpiNodes(mpi, "{}", "{}"), []string{"spec.initializer."}},
 		"mpi beside":        {mpiNodes("{mpi: {}}", "{}", "{}"), []string{"spec.initializer."}},
+		"mpi with another launcher": {strings.Replace(mpiNodes(mpi, "{}", "{}"), "name: launcher\n", "name: main\n", 1),
+			[]string{"spec.initializer.", procs}},
 		"mpi without nodes": {strings.Replace(mpiNodes(mpi, "{}", "{}"), "name: node\n", "name: worker\n", 1),
 			[]string{"spec.initializer.", "spec.trainer.numNodes"}},
 		"mpi without a launcher": {strings.Replace(mpiNodes(mpi, "{}", "{}"), "{"+label+"trainer}", "{}", 1),
