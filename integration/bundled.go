@@ -90,7 +90,7 @@ func outlived(o *observed) []kueue.ReclaimablePod {
 	}
 	spec := o.queue.choice.Spec.Template.Spec
 	spec.ReplicatedJobs = o.queue.effective.ReplicatedJobs
-	return podsets.Outlived(&spec, overrides.Done(o.job))
+	return podsets.Outlived(&spec, overrides.Done(o.job, o.queue.choice.Spec))
 }
 
 func (bundledTrainer) deletesJobSet() bool { return true }

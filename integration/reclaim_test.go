@@ -4,11 +4,15 @@ import (
 	"testing"
 	"time"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // TestReclaims holds that what a TrainJob gives back is written at once, and then not more often than every ten
@@ -87,5 +91,61 @@ func TestReclaimRemembered(t *testing.T) {
 	}
 	if got := afterwards(o, &asked{reclaim: reclaim{later: time.Second}}, false).again; got != time.Second {
 		t.Errorf("more is given back after a second; the next reconcile is after %v", got)
+	}
+}
+
+// TestReclaimableIfChanged holds that the pods of a finished initializer count again if it runs again because it was
+// changed, and that the integration's own entry is no change.
+func TestReclaimableIfChanged(t *testing.T) {
+	init := jobset.ReplicatedJob{Name: "init", Replicas: 1}
+	pod := &init.Template.Spec.Template.Spec
+	pod.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}
+	mounts := []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+	pod.Containers = []corev1.Container{{Name: "c", VolumeMounts: mounts}}
+	then := jobset.ReplicatedJob{
+		Name: "node", Replicas: 1, DependsOn: []jobset.DependsOn{{Name: "init", Status: jobset.DependencyComplete}}}
+	then.Template.Spec.Template.Spec.Containers = []corev1.Container{{Name: "node"}}
+	spec := &trainerapi.TrainingRuntimeSpec{}
+	spec.Template.Spec.ReplicatedJobs = []jobset.ReplicatedJob{init, then}
+	entry := func(manager, value string) trainerapi.RuntimePatch {
+		return trainerapi.RuntimePatch{Manager: manager, TrainingRuntimeSpec: &trainerapi.TrainingRuntimeSpecPatch{
+			Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{
+				ReplicatedJobs: []trainerapi.ReplicatedJobPatch{{Name: "init", Template: &trainerapi.JobTemplatePatch{
+					Spec: &trainerapi.JobSpecPatch{Template: &trainerapi.PodTemplatePatch{Spec: &trainerapi.PodSpecPatch{
+						NodeSelector: map[string]string{"gpu": value}}}}}}}}}}}
+	}
+	cases := map[string]struct {
+		change func(*observed)
+		want   int
+	}{
+		"the same":       {func(*observed) {}, 1},
+		"another flavor": {func(o *observed) { o.job.Spec.RuntimePatches[0] = entry(overrides.Manager, "h100") }, 1},
+		"an entry more": {func(o *observed) {
+			o.job.Spec.RuntimePatches = append(o.job.Spec.RuntimePatches, entry("a.com/a", "h100"))
+		}, 0},
+		"the runtime": {func(o *observed) {
+			changed := spec.DeepCopy()
+			changed.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Containers[0].Image = "other"
+			o.queue.choice = &store.Choice{Spec: changed, Settings: changed}
+		}, 0},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			o := observation(overrides.Bundled, func(o *observed) {
+				o.job.Spec.RuntimePatches = []trainerapi.RuntimePatch{entry(overrides.Manager, "a100")}
+				o.job.Status.JobsStatus = []trainerapi.JobStatus{{Name: "init", Succeeded: ptr.To[int32](1)}}
+				o.job.Status.Initializers = overrides.Initializers(o.job, spec)
+				o.queue.choice = &store.Choice{Spec: spec, Settings: spec}
+				c.change(o)
+				e, err := overrides.Bundled.Compute(o.job, o.queue.choice.Spec, overrides.Bundled.Entries(o.job))
+				if err != nil {
+					t.Fatal(err)
+				}
+				o.queue.effective = e
+			})
+			if got := reclaims(o); len(got.pods) != c.want {
+				t.Errorf("got %+v", got.pods)
+			}
+		})
 	}
 }

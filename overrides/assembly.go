@@ -14,15 +14,23 @@ import (
 type assembly struct {
 	// resources returns what a node has of the runtime's resources and spec.trainer.resourcesPerNode.
 	resources func(have, given corev1.ResourceRequirements) (corev1.ResourceRequirements, error)
-	// isNode reports whether resourcesPerNode is for a ReplicatedJob.
-	isNode func(rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool
+	// isNode reports whether resourcesPerNode is for a ReplicatedJob, which is one of those given.
+	isNode func(replicatedJobs []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool
 	// built returns Effective.Built, given Effective.ReplicatedJobs and a function that adds what the ML policies do.
 	built func(without []jobset.ReplicatedJob, with func() ([]jobset.ReplicatedJob, error)) ([]jobset.ReplicatedJob, error)
+	// amend changes what Trainer's plugins are given, so that they do what the TrainJob asks for; nil for Kubeflow
+	// Trainer, which leaves it at what they do.
+	amend func(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob)
 }
 
 // The assemblies of the Trainers that are known.
 var (
-	// merging is the bundled Trainer's and Kubeflow Trainer's since v2.3.
+	// amending is the bundled Trainer's.
+	amending = &assembly{
+		resources: trainingruntimeutil.MergeResourceRequirements, isNode: isTrainingNode, built: builtWithPolicies,
+		amend: amend,
+	}
+	// merging is Kubeflow Trainer's since v2.3.
 	merging = &assembly{resources: trainingruntimeutil.MergeResourceRequirements, isNode: isNode, built: builtWithPolicies}
 	// replacing is Kubeflow Trainer's in v2.1 and v2.2.
 	replacing = &assembly{resources: replaceResources, isNode: isNode, built: builtWithoutPolicies}
@@ -36,19 +44,25 @@ func isTrainer(rj *jobset.ReplicatedJob) bool {
 	return rj.Template.Labels[constants.LabelTrainJobAncestor] == constants.AncestorTrainer
 }
 
-// isTrainerStep reports whether a ReplicatedJob is the trainer step.
-func isTrainerStep(rj *jobset.ReplicatedJob, _ *trainerapi.MLPolicy) bool { return isTrainer(rj) }
+// isTrainerStep reports whether a ReplicatedJob is the trainer step of a runtime with an ML policy.
+func isTrainerStep(_ []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool {
+	return policy != nil && isTrainer(rj)
+}
 
 // isNode reports whether a ReplicatedJob is the trainer step, or the nodes where MPI's launcher is one of them.
-func isNode(rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool {
-	launcherIsNode := policy.MPI != nil && ptr.Deref(policy.MPI.RunLauncherAsNode, false)
-	return isTrainer(rj) || launcherIsNode && rj.Name == constants.Node
+func isNode(replicatedJobs []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool {
+	return isTrainerStep(replicatedJobs, rj, policy) || launcherIsNode(policy) && rj.Name == constants.Node
+}
+
+// launcherIsNode reports whether MPI's launcher is one of the nodes.
+func launcherIsNode(policy *trainerapi.MLPolicy) bool {
+	return policy != nil && policy.MPI != nil && ptr.Deref(policy.MPI.RunLauncherAsNode, false)
 }
 
 // nodeGroup returns Effective.NodeGroup.
 func nodeGroup(runtime *trainerapi.TrainingRuntimeSpec) []string {
-	policy, replicatedJobs := runtime.MLPolicy, runtime.Template.Spec.ReplicatedJobs
-	if policy == nil || policy.MPI == nil || !ptr.Deref(policy.MPI.RunLauncherAsNode, false) {
+	replicatedJobs := runtime.Template.Spec.ReplicatedJobs
+	if !launcherIsNode(runtime.MLPolicy) {
 		return nil
 	}
 	launcher := first(replicatedJobs, isTrainer)
@@ -86,13 +100,13 @@ func builtWithoutPolicies(
 func (a *assembly) setResourcesPerNode(
 	job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob,
 ) error {
-	if job.Spec.Trainer == nil || job.Spec.Trainer.ResourcesPerNode == nil || policy == nil {
+	if job.Spec.Trainer == nil || job.Spec.Trainer.ResourcesPerNode == nil {
 		return nil
 	}
 	given := job.Spec.Trainer.ResourcesPerNode
 	for i := range replicatedJobs {
 		node := findContainer(replicatedJobs[i].Template.Spec.Template.Spec.Containers, constants.Node)
-		if node == nil || !a.isNode(&replicatedJobs[i], policy) {
+		if node == nil || !a.isNode(replicatedJobs, &replicatedJobs[i], policy) {
 			continue
 		}
 		resources, err := a.resources(node.Resources, *given)

@@ -94,7 +94,7 @@ func TestDefaults(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	for _, policy := range []string{"{coscheduling: {}}", "{volcano: {networkTopology: {}}}"} {
 		rt.PodGroupPolicy = ptr.To(must[trainerapi.PodGroupPolicy](t, policy))
-		info, err := Bundled.Prepare((&api.TrainJob{}).Upstream(), &rt, nil)
+		info, _, err := Bundled.Prepare(&api.TrainJob{}, &rt, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -48,12 +48,12 @@ type Dialect interface {
 	// Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
 	// entry that names a ReplicatedJob that the runtime doesn't have is an error: a strategic merge would append it.
 	Compute(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*Effective, error)
-	// Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that. It returns the result in
-	// the form that Trainer's plugins take, before the first of them has run. It changes none of its arguments; the
-	// plugins may change the result.
+	// Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that. It returns the result and
+	// the TrainJob in the form that Trainer's plugins take, before the first of them has run. It changes none of its
+	// arguments; the plugins may change both results.
 	Prepare(
-		job *trainerapi.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
-	) (*trainerruntime.Info, error)
+		job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+	) (*trainerruntime.Info, *trainerapi.TrainJob, error)
 
 	// Record returns the TrainJob's Record with the entry as the integration's, nil for a keyed dialect.
 	Record(job *api.TrainJob, own *trainerapi.RuntimePatch) (*Record, error)
@@ -75,7 +75,7 @@ type Dialect interface {
 
 // The dialects of the Trainers that are known.
 var (
-	Bundled    Dialect = &bundled{trainer: trainer{"the bundled Trainer", merging}, lists: guideEntries}
+	Bundled    Dialect = &bundled{trainer: trainer{"the bundled Trainer", amending}, lists: guideEntries}
 	Kubeflow23 Dialect = &keyed{trainer: trainer{"Kubeflow Trainer v2.3", merging}, snapshots: true}
 	Kubeflow22 Dialect = &keyed{trainer: trainer{"Kubeflow Trainer v2.2", replacing}}
 	Kubeflow21 Dialect = &unkeyed{trainer: trainer{"Kubeflow Trainer v2.1", replacing}, list: podTemplateList{}}

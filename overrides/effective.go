@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/apply"
@@ -69,9 +70,7 @@ var patchesPath = field.NewPath("spec", "runtimePatches")
 func (a *assembly) Compute(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {
-	runtime = runtime.DeepCopy()
-	job := ForPlugins(trainJob, runtime, entries)
-	info, err := a.Prepare(job, runtime, entries)
+	info, job, err := a.Prepare(trainJob, runtime, entries)
 	if err != nil {
 		return nil, err
 	}
@@ -91,16 +90,37 @@ func (a *assembly) Compute(
 		return nil, err
 	}
 	e.Built, err = a.built(e.ReplicatedJobs, func() ([]jobset.ReplicatedJob, error) {
+		// As in Trainer's JobSet plugin, what the TrainJob says takes precedence over what is taken from the PodSets.
 		Take(info, spec)
-		return fromApply(builder.Trainer(info, job).Build().Spec) // spec.trainer precedes the ML policy
+		return fromApply(builder.Initializer(withoutSecrets(job)).Trainer(info, job).Build().Spec)
 	})
 	return e, err
 }
 
-// ForPlugins returns a copy of the TrainJob that Trainer's plugins may change. A partially admitted TrainJob
+// withoutSecrets returns the TrainJob without the Secrets of its initializers: Trainer's builder adds them whether they
+// are there or not. The rest is shared.
+func withoutSecrets(job *trainerapi.TrainJob) *trainerapi.TrainJob {
+	if job.Spec.Initializer == nil {
+		return job
+	}
+	other := *job
+	initializer := *job.Spec.Initializer
+	if initializer.Dataset != nil {
+		dataset := *initializer.Dataset
+		dataset.SecretRef, initializer.Dataset = nil, &dataset
+	}
+	if initializer.Model != nil {
+		model := *initializer.Model
+		model.SecretRef, initializer.Model = nil, &model
+	}
+	other.Spec.Initializer = &initializer
+	return &other
+}
+
+// forPlugins returns a copy of the TrainJob that Trainer's plugins may change. A partially admitted TrainJob
 // requests the nodes that it was admitted with. Trainer v2.3.0's Flux plugin dereferences spec.trainer and its
 // numNodes even where they are nil; here they default to the runtime's.
-func ForPlugins(
+func forPlugins(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) *trainerapi.TrainJob {
 	job := trainJob.Upstream().DeepCopy()
@@ -116,32 +136,37 @@ func ForPlugins(
 	return job
 }
 
-// Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that. It returns the result in
-// the form that Trainer's plugins take, before the first of them has run. It changes none of its arguments; the plugins
-// may change the result.
+// Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that. It returns the result and
+// the TrainJob in the form that Trainer's plugins take, before the first of them has run. It changes none of its
+// arguments; the plugins may change both results.
 func (a *assembly) Prepare(
-	job *trainerapi.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
-) (*trainerruntime.Info, error) {
+	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) (*trainerruntime.Info, *trainerapi.TrainJob, error) {
 	runtime = runtime.DeepCopy()
+	job := forPlugins(trainJob, runtime, entries)
 	template, err := merge(runtime.Template.Spec, entries)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(template.ReplicatedJobs) == 0 {
-		return nil, field.Required(field.NewPath("spec", "runtimeRef"), fmt.Sprintf(
+		return nil, nil, field.Required(field.NewPath("spec", "runtimeRef"), fmt.Sprintf(
 			"runtime %q has no replicatedJobs; give it one, or refer to another runtime", job.Spec.RuntimeRef.Name))
 	}
 	if err := a.setResourcesPerNode(job, runtime.MLPolicy, template.ReplicatedJobs); err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	if a.amend != nil {
+		a.amend(job, runtime.MLPolicy, template.ReplicatedJobs)
 	}
 	typed := &jobset.JobSet{Spec: template}
 	spec, err := apply.FromTypedObjWithFields[jobsetac.JobSetSpecApplyConfiguration](typed, "spec")
 	if err != nil {
-		return nil, fmt.Errorf("reading the JobSet template of runtime %q: %w", job.Spec.RuntimeRef.Name, err)
+		return nil, nil, fmt.Errorf("reading the JobSet template of runtime %q: %w", job.Spec.RuntimeRef.Name, err)
 	}
 	labels, annotations := metadata(runtime, entries)
-	return runtimeInfo(runtime, template.ReplicatedJobs, spec,
-		trainerruntime.WithLabels(labels), trainerruntime.WithAnnotations(annotations)), nil
+	info := a.runtimeInfo(runtime, template.ReplicatedJobs, spec,
+		trainerruntime.WithLabels(labels), trainerruntime.WithAnnotations(annotations))
+	return info, job, nil
 }
 
 // metadata returns the JobSet's labels and annotations: the runtime's, and over them the entries', in their order.
@@ -203,7 +228,7 @@ func fromApply(spec *jobsetac.JobSetSpecApplyConfiguration) ([]jobset.Replicated
 }
 
 // runtimeInfo returns a runtime in the form that Trainer's plugins take.
-func runtimeInfo(
+func (a *assembly) runtimeInfo(
 	runtime *trainerapi.TrainingRuntimeSpec, replicatedJobs []jobset.ReplicatedJob,
 	spec *jobsetac.JobSetSpecApplyConfiguration, options ...trainerruntime.InfoOption,
 ) *trainerruntime.Info {
@@ -222,7 +247,11 @@ func runtimeInfo(
 	for i := range replicatedJobs {
 		rj := &replicatedJobs[i]
 		count := ptr.Deref(rj.Template.Spec.Parallelism, 1)
-		if isTrainer(rj) && runtime.MLPolicy != nil {
+		switch {
+		case !isTrainer(rj) || runtime.MLPolicy == nil:
+		case a.amend != nil && isLauncher(runtime.MLPolicy, replicatedJobs, rj):
+			count = 1
+		default:
 			count = ptr.Deref(runtime.MLPolicy.NumNodes, 1)
 		}
 		var ancestor *string
@@ -232,7 +261,24 @@ func runtimeInfo(
 		pod, applied := rj.Template.Spec.Template.Spec, spec.ReplicatedJobs[i].Template.Spec.Template.Spec
 		options = append(options, trainerruntime.WithPodSet(rj.Name, ancestor, count, pod, applied))
 	}
-	return trainerruntime.NewInfo(options...)
+	info := trainerruntime.NewInfo(options...)
+	separate(info)
+	return info
+}
+
+// separate copies what the PodSets share with the JobSet's spec: Trainer's plugins append to these slices, and what its
+// builder appends to the spec would overwrite that.
+func separate(info *trainerruntime.Info) {
+	for i := range info.TemplateSpec.PodSets {
+		podSet := &info.TemplateSpec.PodSets[i]
+		podSet.Volumes = slices.Clone(podSet.Volumes)
+		for _, containers := range [][]trainerruntime.Container{podSet.InitContainers, podSet.Containers} {
+			for j := range containers {
+				c := &containers[j]
+				c.Env, c.Ports, c.VolumeMounts = slices.Clone(c.Env), slices.Clone(c.Ports), slices.Clone(c.VolumeMounts)
+			}
+		}
+	}
 }
 
 // defaultMPI sets the defaults of the runtimes' CRD, without which Trainer's plugins dereference nil pointers.

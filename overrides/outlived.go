@@ -13,21 +13,34 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// Done returns the status of the Jobs of a TrainJob without what was done for other entries: if one was changed since
-// the TrainJob was stopped, nothing has succeeded for what it is now. The status that is stored may say so only later.
-func Done(job *api.TrainJob) []trainerapi.JobStatus {
-	stopped := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
-	if stopped == nil || stopped.Status != metav1.ConditionTrue ||
-		!slices.ContainsFunc(Bundled.Others(job), func(e Entry) bool {
-			return e.Time != nil && e.Time.After(stopped.LastTransitionTime.Time)
-		}) {
-		return job.Status.JobsStatus
+// Done returns the status of the Jobs of a TrainJob without what was done for something else than the TrainJob is now,
+// on the runtime. Without a runtime (nil), initializers aren't compared with what they were.
+//
+// An initializer that ran under a release that didn't keep what it was is done unless an entry was changed after the
+// stop.
+func Done(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []trainerapi.JobStatus {
+	was := job.Status.Initializers
+	is := was
+	if len(was) > 0 && runtime != nil {
+		is = Initializers(job, runtime)
 	}
+	edited := editedSinceStop(job)
 	statuses := slices.Clone(job.Status.JobsStatus)
 	for i := range statuses {
-		statuses[i].Succeeded = new(int32)
+		if hash, known := was[statuses[i].Name]; known && hash != is[statuses[i].Name] || !known && edited {
+			statuses[i].Succeeded = new(int32)
+		}
 	}
 	return statuses
+}
+
+// editedSinceStop reports whether an entry was changed after the TrainJob was stopped.
+func editedSinceStop(job *api.TrainJob) bool {
+	stopped := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
+	return stopped != nil && stopped.Status == metav1.ConditionTrue &&
+		slices.ContainsFunc(Bundled.Others(job), func(e Entry) bool {
+			return e.Time != nil && e.Time.After(stopped.LastTransitionTime.Time)
+		})
 }
 
 // Outlived returns the initializers (the ReplicatedJobs that others wait to complete) whose work is done and outlives
@@ -36,14 +49,7 @@ func Done(job *api.TrainJob) []trainerapi.JobStatus {
 //
 // Where the rest could not stand without them, all are run again: a success policy that names only them would name all.
 func Outlived(spec *jobset.JobSetSpec, statuses []trainerapi.JobStatus) map[string]bool {
-	awaited := map[string]bool{}
-	for _, rj := range spec.ReplicatedJobs {
-		for _, d := range rj.DependsOn {
-			if d.Status == jobset.DependencyComplete {
-				awaited[d.Name] = true
-			}
-		}
-	}
+	awaited := awaited(spec)
 	done := map[string]bool{}
 	for i := range spec.ReplicatedJobs {
 		rj := &spec.ReplicatedJobs[i]
@@ -58,6 +64,19 @@ func Outlived(spec *jobset.JobSetSpec, statuses []trainerapi.JobStatus) map[stri
 		return nil
 	}
 	return done
+}
+
+// awaited returns the names of the initializers: of the ReplicatedJobs that others wait to complete.
+func awaited(spec *jobset.JobSetSpec) map[string]bool {
+	names := map[string]bool{}
+	for _, rj := range spec.ReplicatedJobs {
+		for _, d := range rj.DependsOn {
+			if d.Status == jobset.DependencyComplete {
+				names[d.Name] = true
+			}
+		}
+	}
+	return names
 }
 
 func standsWithout(spec *jobset.JobSetSpec, done map[string]bool) bool {

@@ -132,13 +132,7 @@ func objectOf(a any) (*unstructured.Unstructured, error) {
 func build(
 	ctx context.Context, fw *core.Framework, trainJob *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
-	spec = spec.DeepCopy()
-	entries := overrides.Bundled.Entries(trainJob)
-	job := overrides.ForPlugins(trainJob, spec, entries)
-	if job.Spec.Trainer == nil { // Trainer v2.3.0's plugins leave their environment out then
-		job.Spec.Trainer = &trainerapi.Trainer{}
-	}
-	info, err := overrides.Bundled.Prepare(job, spec, entries)
+	info, job, err := overrides.Bundled.Prepare(trainJob, spec, overrides.Bundled.Entries(trainJob))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -167,7 +161,7 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
-	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(trainJob)))
+	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(trainJob, spec)))
 	asVolumes(trainJob.Name, js.Spec)
 	if queued(trainJob) {
 		replaceEnded(js.Spec)
@@ -203,15 +197,19 @@ func specOf(js *jobsetac.JobSetApplyConfiguration) (*jobset.JobSetSpec, error) {
 func (b *Builder) Validate(
 	ctx context.Context, before, after *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) (webhookadmission.Warnings, field.ErrorList) {
-	info, err := overrides.Bundled.Prepare(after.Upstream(), spec, overrides.Bundled.Entries(after))
+	info, prepared, err := overrides.Bundled.Prepare(after, spec, overrides.Bundled.Entries(after))
 	if err != nil {
 		return nil, field.ErrorList{asFieldError(err)}
+	}
+	job := after.Upstream().DeepCopy()
+	if job.Spec.Trainer != nil {
+		job.Spec.Trainer.ResourcesPerNode = prepared.Spec.Trainer.ResourcesPerNode // of these, processes are counted
 	}
 	var old *trainerapi.TrainJob
 	if before != nil {
 		old = before.Upstream()
 	}
-	warnings, errs := b.framework.RunCustomValidationPlugins(ctx, info, old, after.Upstream().DeepCopy())
+	warnings, errs := b.framework.RunCustomValidationPlugins(ctx, info, old, job)
 	return warnings, overrides.Few(errs)
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
@@ -77,6 +78,7 @@ func (r *Reconciler) createJobSet(
 			return err
 		}
 	}
+	markInitializers(js, overrides.Initializers(job, spec))
 	skipped, err := r.gangs.Make(ctx, job, spec, built, js)
 	if err != nil {
 		return err

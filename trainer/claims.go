@@ -172,6 +172,7 @@ func (r *Reconciler) runAgain(
 			}
 		}
 		status := job.Status.DeepCopy()
+		status.Initializers = nil
 		for i := range status.JobsStatus {
 			status.JobsStatus[i].Succeeded = new(int32)
 		}

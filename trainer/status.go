@@ -43,6 +43,7 @@ func statusOf(
 	if wl == nil && js != nil && !ptr.Deref(job.Spec.Suspend, false) {
 		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked) // tellBlocked has set it
 	}
+	status.Initializers = initializersOf(job, js, status.JobsStatus)
 	mirror(status, job, wl)
 	if expired(job, status, now) {
 		apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
@@ -167,11 +168,11 @@ func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainerapi.JobStatus {
 	if js != nil {
 		statuses = podsets.Statuses(js)
 	} else if !ptr.Deref(job.Spec.Suspend, false) {
-		return overrides.Done(job) // the JobSet is about to be created
+		return overrides.Done(job, nil) // the JobSet is about to be created
 	}
 	kept := job.Status.JobsStatus
 	if js == nil {
-		kept = overrides.Done(job)
+		kept = overrides.Done(job, nil)
 	}
 	for _, old := range kept {
 		if slices.ContainsFunc(statuses, func(s trainerapi.JobStatus) bool { return s.Name == old.Name }) {

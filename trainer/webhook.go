@@ -197,6 +197,7 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmissi
 		if errs = append(errs, overrides.CheckMinNodes(rq.New, spec)...); len(errs) > 0 {
 			return warnings, errs, nil
 		}
+		warnings = append(warnings, overrides.Unused(rq.New, spec)...)
 	}
 	warnings = append(warnings, overrides.Warnings(overrides.Bundled.Entries(rq.New))...)
 	warnings = append(warnings, overrides.Deprecations(rq.New, spec)...)

@@ -57,6 +57,11 @@ func TestValidate(t *testing.T) {
 		return func(h *harness) { h.fail["cache "+kind] = apierrors.NewServiceUnavailable("down") }
 	}
 	hidden := func(h *harness) { h.hide("TrainingRuntime", "torch") }
+	bare := func(h *harness) {
+		rt := h.runtime("bare", "{torch: {}}")
+		rt.Spec.Template.Spec.ReplicatedJobs[1].Template.Labels = nil
+		h.put(rt)
+	}
 	deprecated := func(h *harness) {
 		rt := &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "old",
 			Labels: map[string]string{"trainer.kubeflow.org/support": "deprecated"}}}
@@ -76,6 +81,12 @@ func TestValidate(t *testing.T) {
 		"created": {"an entry for a job that is there", "torch", "", patchesOf(true, one), user, nil, "", ""},
 		"two that differ": {"the later wins, which is said", "torch", "", patchesOf(true, one,
 			entryOf("a.com/b", "2", "")), user, nil, "", "the later entry, of a.com/b, wins"},
+		"without a place": {"a field without effect is said", "bare", "", "spec: {trainer: {image: mine}}", user, bare, "",
+			`no effect on runtime "bare": spec.trainer.image; no ReplicatedJob of it has label`},
+		"without a place, before": {"it was said at its creation", "bare", "spec: {trainer: {image: mine}}",
+			"spec: {trainer: {image: mine}, suspend: true}", user, bare, "", ""},
+		"with a place": {"it has an effect", "torch", "", "spec: {trainer: {image: mine, numNodes: 3, numProcPerNode: 2}, " +
+			"initializer: {dataset: {storageUri: 'hf://a/b'}}}", user, nil, "", ""},
 		"too many pods": {"limits.pods", "torch", "", many, user, nil, "a TrainJob may have at most 5000 pods", ""},
 		"no such job": {"what the runtime has is said", "torch", "", strings.ReplaceAll(patchesOf(true, one),
 			"name: node", "name: nodes"), user, nil, `Unsupported value: "nodes": runtime "torch" has no such replicatedJob`,

@@ -151,6 +151,33 @@ var _ = ginkgo.Describe("Claims of a runtime", func() {
 		gomega.Expect(wl.Status.ReclaimablePods).To(gomega.BeEmpty())
 	})
 
+	ginkgo.It("have their initializer run again if it was changed, on its quota", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.claiming(ctx, "claims", "forever", jobset.RetentionPolicyDelete)
+		tj := g.submit(ctx, g.trainJob("job", "claims", 1))
+		trains := func() int { return len(podsNamed(ctx, tj, "node")) }
+		rerun := func(between func(), want ...string) {
+			ginkgo.GinkgoHelper()
+			gomega.Eventually(trains).Should(gomega.Equal(1), "the initializer is done")
+			active(ctx, tj, false)
+			gomega.Eventually(steps(ctx, tj)).Should(gomega.BeEmpty())
+			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
+			between()
+			active(ctx, tj, true)
+			gomega.Eventually(steps(ctx, tj)).Should(gomega.Equal(want))
+		}
+		rerun(func() {
+			gomega.Eventually(func() error {
+				now := get(ctx, tj)
+				entryFor("example.com/team", "dataset-initializer", func(pods *metav1.ObjectMeta, _ *trainerapi.PodSpecPatch) {
+					pods.Labels = map[string]string{"data": "second"}
+				})(now)
+				return user.Update(ctx, now)
+			}).Should(gomega.Succeed())
+		}, "dataset-initializer", "node")
+		rerun(func() {}, "node")
+	})
+
 	ginkgo.It("that are another's keep the TrainJob from its queue", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.claiming(ctx, "claims", "1s", jobset.RetentionPolicyDelete)

@@ -74,6 +74,11 @@ type TrainJobStatus struct {
 	// +optional
 	Queue *QueueStatus `json:"queue,omitempty"`
 
+	// initializers are hashes of what the finished initializers were when they ran, by the names of their ReplicatedJobs.
+	// One that is something else now, and what waits for it, runs again at the next start.
+	// +optional
+	Initializers map[string]string `json:"initializers,omitempty"`
+
 	// lost is about pods that were lost with their nodes.
 	// +optional
 	Lost *Loss `json:"lost,omitempty"`

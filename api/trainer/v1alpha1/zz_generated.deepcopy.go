@@ -555,6 +555,13 @@ func (in *TrainJobStatus) DeepCopyInto(out *TrainJobStatus) {
 		*out = new(QueueStatus)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Initializers != nil {
+		in, out := &in.Initializers, &out.Initializers
+		*out = make(map[string]string, len(*in))
+		for key, val := range *in {
+			(*out)[key] = val
+		}
+	}
 	if in.Lost != nil {
 		in, out := &in.Lost, &out.Lost
 		*out = new(Loss)

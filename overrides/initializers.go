@@ -1,0 +1,71 @@
+package overrides
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// Initializers returns what each initializer of a TrainJob on a runtime is, as a hash by the name of its ReplicatedJob:
+// its pods, how often they run, and what it waits for, which it works with. It is nil without initializers, and if what
+// the TrainJob runs can't be computed.
+//
+// The integration's entry is left out. It says where pods run and how many nodes there are, which differs from one
+// start to the next. All else is the user's or the runtime's.
+func Initializers(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) map[string]string {
+	names := awaited(&runtime.Template.Spec)
+	if len(names) == 0 {
+		return nil
+	}
+	e, err := Bundled.Compute(job, runtime, Bundled.Others(job))
+	if err != nil {
+		return nil
+	}
+	hashes := map[string]string{}
+	for i := range e.Built { // what others wait for precedes them, as JobSet requires
+		hash, err := identity(&e.Built[i], hashes)
+		if err != nil {
+			return nil
+		}
+		hashes[e.Built[i].Name] = hash
+	}
+	for name := range hashes {
+		if !names[name] {
+			delete(hashes, name)
+		}
+	}
+	return hashes
+}
+
+// identity returns the hash of a ReplicatedJob. before has those of the preceding ones.
+func identity(rj *jobset.ReplicatedJob, before map[string]string) (string, error) {
+	type dependency struct {
+		jobset.DependsOn
+		Hash string
+	}
+	is := struct {
+		Replicas                 int32
+		Parallelism, Completions *int32
+		CompletionMode           *batchv1.CompletionMode
+		Pod                      *corev1.PodTemplateSpec
+		After                    []dependency
+	}{
+		Replicas: rj.Replicas, Parallelism: rj.Template.Spec.Parallelism, Completions: rj.Template.Spec.Completions,
+		CompletionMode: rj.Template.Spec.CompletionMode, Pod: &rj.Template.Spec.Template,
+	}
+	for _, d := range rj.DependsOn {
+		is.After = append(is.After, dependency{d, before[d.Name]})
+	}
+	sum := sha256.New()
+	if err := json.NewEncoder(sum).Encode(is); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8]), nil
+}
