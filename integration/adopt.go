@@ -126,7 +126,7 @@ func withDefaults(config *configapi.Kueue, release string) *configapi.Kueue {
 	a := newAdoption(config)
 	a.gates(nil, release)
 	if a.WaitForPodsReady == nil {
-		a.podsReady(nil, release)
+		a.podsReady(&kueueconfig.Configuration{}, release)
 	}
 	return a.Kueue
 }
@@ -144,7 +144,7 @@ func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration, release str
 	a.multiKueue(theirs.MultiKueue)
 	a.resources(theirs.Resources)
 	a.gates(theirs.FeatureGates, release)
-	a.podsReady(theirs.WaitForPodsReady, release)
+	a.podsReady(theirs, release)
 	return a.Kueue, errors.Join(a.errs...)
 }
 
@@ -165,6 +165,8 @@ func (a *adoption) differ(name string, theirs, ours any) {
 		fmt.Errorf("%s is %v there and kueue.%s %v here; make them the same", name, theirs, name, ours))
 }
 
+// frameworks checks that Kueue leaves TrainJobs to Signalbox. Kueue compares kinds by case (Kueue v0.19.2,
+// pkg/controller/jobframework, ownerReferenceMatchingGVK).
 func (a *adoption) frameworks(theirs *kueueconfig.Integrations) {
 	var frameworks, external []string
 	if theirs != nil {
@@ -174,7 +176,7 @@ func (a *adoption) frameworks(theirs *kueueconfig.Integrations) {
 		a.errs = append(a.errs, fmt.Errorf("integrations.frameworks lists %q: two integrations would fight over every "+
 			"TrainJob; take it out, list %q under integrations.externalFrameworks, and restart Kueue",
 			builtinFramework, externalFramework))
-	} else if !slices.ContainsFunc(external, func(s string) bool { return strings.EqualFold(s, externalFramework) }) {
+	} else if !slices.Contains(external, externalFramework) {
 		a.errs = append(a.errs, fmt.Errorf("integrations.externalFrameworks does not list %q: Kueue would queue the "+
 			"TrainJobs' JobSets a second time; add it, and restart Kueue", externalFramework))
 	}
@@ -227,7 +229,7 @@ func (a *adoption) resources(theirs *kueueconfig.Resources) {
 func (a *adoption) multiKueue(theirs *kueueconfig.MultiKueue) {
 	listed := theirs != nil && slices.ContainsFunc(theirs.ExternalFrameworks,
 		func(f kueueconfig.MultiKueueExternalFramework) bool {
-			return strings.EqualFold(f.Name, externalFramework)
+			return f.Name == externalFramework
 		})
 	switch {
 	case a.MultiKueue == nil && listed:

@@ -64,6 +64,15 @@ func TestAdopt(t *testing.T) {
 				k.WaitForPodsReady = new(true)
 				k.Resources = &kueueconfig.Resources{ExcludeResourcePrefixes: []string{"example.com"}}
 			}},
+		"defaults of v1beta1": {reason: "it has no default of waitForPodsReady",
+			theirs: strings.Replace(external, "v1beta2", "v1beta1", 1),
+			want:   func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) }},
+		"waiting for pods in v1beta1, not enabled": {reason: "nor without enable",
+			theirs: strings.Replace(external, "v1beta2", "v1beta1", 1) + "waitForPodsReady: {timeout: 1m}\n",
+			want:   func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) }},
+		"TrainJobs in other case": {reason: "Kueue compares kinds by case",
+			theirs:  strings.Replace(external, "TrainJob.", "trainjob.", 1),
+			refused: []string{"integrations.externalFrameworks does not list \"" + externalFramework}},
 		"other resources": {reason: "the difference is named",
 			ours: func(k *configapi.Kueue) {
 				k.Resources = &kueueconfig.Resources{ExcludeResourcePrefixes: []string{"example.com"}}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/dra"
+	"sigs.k8s.io/kueue/pkg/workload"
 )
 
 // Verdict is what becomes of a Workload.
@@ -199,6 +200,12 @@ func (c *Cluster) unqueued(wl *kueue.Workload) string {
 	name := c.LocalQueues[lq].Spec.ClusterQueue
 	if !slices.ContainsFunc(c.ClusterQueues, func(cq kueue.ClusterQueue) bool { return cq.Name == string(name) }) {
 		return fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist", name, wl.Spec.QueueName)
+	}
+	if !workload.IsActive(wl) {
+		return fmt.Sprintf("Workload %s is deactivated (spec.active: false)", wl.Name)
+	}
+	if workload.IsOnHold(wl) {
+		return fmt.Sprintf("Workload %s is on hold: %s", wl.Name, message(wl))
 	}
 	if dra.NeedsDRAReconcile(wl, nil) {
 		return "What its resource claims count isn't simulated"

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
@@ -102,12 +103,15 @@ func newRound(ctx context.Context, cluster *Cluster, now time.Time) (*round, err
 	r.requeuer = requeuer
 	r.cache = schdcache.New(c, cacheOptions(config)...)
 	r.gate.active = r.cache.ClusterQueueActive
-	r.queues = qcache.NewManager(c, r.gate, requeuer, queueOptions(config, expected)...)
+	r.queues = qcache.NewManager(c, r.gate, requeuer, append(queueOptions(config, expected),
+		qcache.WithPodsReadyRequeuingTimestamp(cluster.Ordering().PodsReadyRequeuingTimestamp))...)
 	// Kueue's controller would ask the API server what the claims of these Workloads count. Nobody takes them here.
 	r.queues.SetDRAReconcileChannel(make(chan event.TypedGenericEvent[*kueue.Workload], len(cluster.Workloads)))
 	r.scheduler = scheduler.New(r.queues, r.cache, c, r,
 		scheduler.WithFairSharing(config.FairSharing), scheduler.WithAdmissionFairSharing(config.AdmissionFairSharing),
-		scheduler.WithPreemptionExpectations(expected), scheduler.WithClock(nil, clocktesting.NewFakeClock(now)))
+		scheduler.WithPreemptionExpectations(expected), scheduler.WithClock(nil, clocktesting.NewFakeClock(now)),
+		scheduler.WithPodsReadyRequeuingTimestamp(cluster.Ordering().PodsReadyRequeuingTimestamp),
+		scheduler.WithQuotaCheckStrategy(quotaCheck(config)))
 	return r, r.load(quiet(ctx), cluster)
 }
 
@@ -121,6 +125,15 @@ func cacheOptions(config *kueueconfig.Configuration) []schdcache.Option {
 			schdcache.WithResourceTransformations(config.Resources.Transformations))
 	}
 	return options
+}
+
+// quotaCheck returns what becomes of resources that a ClusterQueue doesn't cover. It depends on a feature gate, which
+// Kueue's scheduler reads.
+func quotaCheck(config *kueueconfig.Configuration) kueueconfig.QuotaCheckStrategy {
+	if config.Resources == nil {
+		return ""
+	}
+	return ptr.Deref(config.Resources.QuotaCheckStrategy, "")
 }
 
 func queueOptions(config *kueueconfig.Configuration, expected *expectations.Store) []qcache.Option {

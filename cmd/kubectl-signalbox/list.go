@@ -80,10 +80,10 @@ func list(ctx context.Context, s *session, o listOptions) error {
 	}
 	options := []client.ListOption{client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}}
 	var jobs api.TrainJobList
-	if err := s.client.List(ctx, &jobs, options...); err != nil {
+	if err := s.pages(ctx, &jobs, options...); err != nil {
 		return fmt.Errorf("listing TrainJobs: %w", err)
 	}
-	q, err := s.queues(ctx, s.namespace)
+	q, err := s.lines(ctx, s.namespace)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (s *session) watchRows(ctx context.Context, o listOptions, options []client
 		if !is || event.Type == watch.Bookmark {
 			continue
 		}
-		q, err := s.queues(ctx, s.namespace)
+		q, err := s.lines(ctx, s.namespace)
 		if err != nil {
 			return err
 		}
@@ -180,7 +180,8 @@ func (r row) cells(o listOptions) []string {
 
 // rowOf returns what list says of a TrainJob.
 func rowOf(job *api.TrainJob, q *queues) row {
-	e := explain.Explain(q.factsOf(job))
+	f := q.factsOf(job)
+	e, wl := explain.Brief(f), f.Workload
 	r := row{
 		Namespace: job.Namespace, Name: job.Name, State: e.State, Flavor: job.Status.Flavor, Nodes: job.Status.Nodes,
 		Age: age(job.CreationTimestamp.Time), Cause: string(e.Cause.Code),
@@ -188,7 +189,6 @@ func rowOf(job *api.TrainJob, q *queues) row {
 			Queue: e.Queue, ClusterQueue: e.ClusterQueue, Place: e.Place, Waiting: e.Waiting, Priority: e.Priority,
 		},
 	}
-	wl := workloadOf(job, q.Workloads)
 	if r.Nodes == "" && wl != nil {
 		pods := int32(0)
 		for i := range wl.Spec.PodSets {

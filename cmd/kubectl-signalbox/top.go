@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
-	"github.com/signalbox-dev/signalbox/explain"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/simulate"
 )
@@ -246,7 +245,7 @@ func preemptionRows(q *queues) []preemptionRow {
 	owners := map[string]string{}
 	for i := range q.Workloads {
 		wl := &q.Workloads[i]
-		owners[string(wl.UID)] = wl.Namespace + "/" + explain.Owner(wl)
+		owners[string(wl.UID)] = wl.Namespace + "/" + simulate.Owner(wl)
 	}
 	rows := []preemptionRow{}
 	for i := range q.Workloads {
@@ -257,7 +256,7 @@ func preemptionRows(q *queues) []preemptionRow {
 		for _, c := range wl.Status.Conditions {
 			if c.Type == kueue.WorkloadPreempted {
 				by := string(simulate.Preemptor(c.Message))
-				rows = append(rows, preemptionRow{wl.Namespace, explain.Owner(wl), cmp.Or(owners[by], by), c.Reason})
+				rows = append(rows, preemptionRow{wl.Namespace, simulate.Owner(wl), cmp.Or(owners[by], by), c.Reason})
 			}
 		}
 	}
