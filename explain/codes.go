@@ -1,7 +1,5 @@
 package explain
 
-import ()
-
 // Code names the cause of a TrainJob's state. Scripts may rely on it.
 type Code string
 
@@ -48,3 +46,17 @@ const (
 	CodeElsewhere  Code = "RunsInAnotherCluster"
 	CodeUnknown    Code = "Unknown"
 )
+
+// Never reports whether a cause passes only if somebody changes something: the TrainJob doesn't fit into empty queues.
+func (c Code) Never() bool {
+	switch c {
+	case CodeTooLarge, CodeNoFlavor, CodeNoResource, CodeNamespace, CodeInvalid:
+		return true
+	default:
+		return false
+	}
+}
+
+// Unsure reports whether Kueue's last message may show the cause although it depends on what PodSets before have taken:
+// a simulation is sure.
+func (c Code) Unsure() bool { return c == CodeTooLarge || c == CodeNoFlavor || c == CodeTopology }

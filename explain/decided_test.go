@@ -307,7 +307,7 @@ var decidedCases = map[string]decidedCase{
 // answers are the verdicts that a cause may come with.
 func answers(code Code) []simulate.Verdict {
 	switch {
-	case never[code]:
+	case code.Never():
 		return []simulate.Verdict{simulate.Never}
 	case code == CodePreempting:
 		return []simulate.Verdict{simulate.Preempts, simulate.Admitted}

@@ -34,7 +34,8 @@ func facts(change ...func(*Facts)) *Facts {
 	job.Spec.Suspend = ptr.To(true)
 	job.Status.Conditions = []metav1.Condition{{Type: "Suspended", Status: metav1.ConditionTrue}}
 	f := &Facts{
-		Now: noon, Job: job, Queues: &Queues{}, Read: Read{QueuesRead: true, ClusterQueuesRead: true, OwnRead: true, OthersRead: true},
+		Now: noon, Job: job, Queues: &Queues{},
+		Read:     Read{QueuesRead: true, ClusterQueuesRead: true, OwnRead: true, OthersRead: true},
 		Workload: workloadOf("job", "queue", 8, 0),
 	}
 	addQueue(f, "queue", "", 8)
@@ -312,6 +313,25 @@ func TestExplain(t *testing.T) {
 			f.Assumed = true
 			says(f, "couldn't assign flavors to pod set node: flavor a100 doesn't match node affinity")
 		}, CodeNoFlavor, "a100 doesn't match"},
+		"stopped when it was created": {func(f *Facts) {
+			f.Workload, f.Job.Annotations = nil, map[string]string{api.StopAnnotation: ""}
+		}, CodeStopped, "kubectl signalbox stop"},
+		"stopped, before its Workload is on hold": {func(f *Facts) {
+			f.Workload.Status.Conditions, f.Job.Annotations = nil, map[string]string{api.StopAnnotation: "true"}
+		}, CodeStopped, "kubectl signalbox stop"},
+		"deactivated by an admin, and stopped": {func(f *Facts) {
+			f.Workload.Spec.Active, f.Job.Annotations = ptr.To(false), map[string]string{api.StopAnnotation: "true"}
+		}, CodeStopped, "its Workload is deactivated"},
+		"nothing said, without the right to read others": {func(f *Facts) {
+			f.Workload.Status.Conditions, f.OthersRead = nil, false
+			queueOf(f, "queue").Status.PendingWorkloads = 5
+		}, CodeBehind, "others of its queue are considered before it"},
+		"nothing said, alone, without the right to read others": {func(f *Facts) {
+			f.Workload.Status.Conditions, f.OthersRead = nil, false
+		}, CodeKueueDown, "Kueue has said nothing"},
+		"just queued": {func(f *Facts) {
+			f.Workload.Status.Conditions, f.Workload.CreationTimestamp = nil, ago(time.Second)
+		}, CodeUnknown, "has not considered it yet"},
 		"without rights": {func(f *Facts) {
 			f.Queues.Cluster.ClusterQueues, f.ClusterQueuesRead, f.OthersRead = nil, false, false
 		}, CodeShort, "8 more needed"},

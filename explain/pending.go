@@ -64,18 +64,13 @@ func (f *Facts) decided(cause *Cause, c *metav1.Condition) {
 			return
 		}
 		cause.Text = tidy(d.Message)
-		if never[r.Code] { // by how the PodSets before have been placed, and not in an empty queue
+		if r.Code.Never() { // by how the PodSets before have been placed, and not in an empty queue
 			r = reading{Code: CodeShort}
 		}
 		f.reads(cause, r)
 	case simulate.Running, simulate.Admitted, simulate.Stuck:
 		f.admissible(cause, c)
 	}
-}
-
-// never are the causes that pass only if somebody changes something.
-var never = map[Code]bool{
-	CodeTooLarge: true, CodeNoFlavor: true, CodeNoResource: true, CodeNamespace: true, CodeInvalid: true,
 }
 
 // admissible is about a TrainJob that Kueue admits when it looks at it next.

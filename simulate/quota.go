@@ -96,7 +96,7 @@ func (c *Cluster) quota(ctx context.Context, wl *kueue.Workload, now time.Time) 
 	for _, group := range cq.ResourceGroups {
 		reasons := make([]map[kueue.ResourceFlavorReference]string, len(requests))
 		for i := range requests {
-			reasons[i] = unsuitable(quiet(ctx), snapshot, cq, wl, i, group.CoveredResources)
+			reasons[i] = unsuitable(quiet(ctx), snapshot, cq, onlyPodSet(wl, i), group.CoveredResources)
 		}
 		for _, flavor := range group.Flavors {
 			for _, name := range slices.Sorted(maps.Keys(group.CoveredResources)) {
@@ -208,15 +208,20 @@ func unlimited(cq *schdcache.ClusterQueueSnapshot, fr resources.FlavorResource) 
 	return cq.Available(fr)
 }
 
-// unsuitable returns Kueue's reasons why flavors don't suit a PodSet. Kueue looks at a flavor only if the one before
-// hasn't enough quota, so that it is asked for more than any has.
+// onlyPodSet returns a Workload with one of its PodSets.
+func onlyPodSet(wl *kueue.Workload, podSet int) *kueue.Workload {
+	wl = wl.DeepCopy()
+	wl.Spec.PodSets, wl.Status = wl.Spec.PodSets[podSet:podSet+1], kueue.WorkloadStatus{}
+	return wl
+}
+
+// unsuitable returns Kueue's reasons why flavors don't suit a Workload of one PodSet. Kueue looks at a flavor only if
+// the one before hasn't enough quota, so that it is asked for more than any has.
 func unsuitable(
-	ctx context.Context, snapshot *schdcache.Snapshot, cq *schdcache.ClusterQueueSnapshot, wl *kueue.Workload, podSet int,
+	ctx context.Context, snapshot *schdcache.Snapshot, cq *schdcache.ClusterQueueSnapshot, wl *kueue.Workload,
 	covered sets.Set[corev1.ResourceName],
 ) map[kueue.ResourceFlavorReference]string {
-	one := wl.DeepCopy()
-	one.Spec.PodSets, one.Status = one.Spec.PodSets[podSet:podSet+1], kueue.WorkloadStatus{}
-	info := workload.NewInfo(one)
+	info := workload.NewInfo(wl)
 	info.TotalRequests[0].Requests = resources.NewRequests()
 	for name := range covered {
 		info.TotalRequests[0].Requests.Set(name, math.MaxInt64/2)

@@ -197,10 +197,7 @@ var stuck = map[explain.Code]severity{
 	explain.CodeNoNode: poor, explain.CodeTopology: poor,
 }
 
-// unsure are the causes that Kueue's last message may show although it depends on what the TrainJobs before have taken:
-// a simulation decides. mostSimulated bounds how many are made, each of which takes some milliseconds.
-var unsure = map[explain.Code]bool{explain.CodeTooLarge: true, explain.CodeNoFlavor: true, explain.CodeTopology: true}
-
+// mostSimulated bounds how many TrainJobs are simulated, each of which takes some milliseconds.
 const mostSimulated = 100
 
 // young is for how long a TrainJob may be in such a state.
@@ -225,7 +222,7 @@ func checkTrainJobs(ctx context.Context, s *session) ([]finding, error) {
 		}
 		f := q.factsOf(job)
 		cause := explain.Brief(f).Cause
-		if unsure[cause.Code] && simulated < mostSimulated {
+		if cause.Code.Unsure() && simulated < mostSimulated {
 			simulated++
 			if err := s.decide(ctx, f, q); err != nil {
 				return nil, err

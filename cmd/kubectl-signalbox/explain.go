@@ -19,9 +19,9 @@ func explainCommand(c *cli) *cobra.Command {
 		Aliases: []string{"why"},
 		Short:   "Say why a TrainJob is in its state, and what to do",
 		Long: "Say where a TrainJob stands and since when, what its queue lacks in numbers and who holds it, who is " +
-			"ahead of it, what has happened to it, and what to do.\n\nIt works with the rights of a user of the namespace, and " +
-			"reads Kueue's last message then. With the right to read ClusterQueues, and LocalQueues and Workloads of all " +
-			"namespaces, it asks Kueue's own scheduler in a simulation and shows numbers; it says which rights are missing.",
+			"ahead of it, what has happened to it, and what to do.\n\nWith the rights of a user of the namespace, it reads " +
+			"Kueue's last message. With the right to read ClusterQueues, and LocalQueues and Workloads of all " +
+			"namespaces, it runs Kueue's own scheduler in a simulation and shows numbers. It names missing rights.",
 		Example:           "  kubectl signalbox explain resnet -n vision",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeTrainJobs(c),

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -151,6 +153,34 @@ func TestVerbs(t *testing.T) {
 			args:   []string{"simulate", "second", "--set", "priority=none"},
 			err:    "WorkloadPriorityClass none",
 		},
+		"set: negative": {
+			reason: "refused with path and value",
+			args:   []string{"simulate", "second", "--set", "resource.cpu=-1"},
+			err:    `--set resource.cpu=-1: [spec.trainer.resourcesPerNode.requests[cpu]: Invalid value: "-1": must be 0 or more`,
+		},
+		"set: half a GPU": {
+			reason: "refused with path and value",
+			args:   []string{"simulate", "second", "--set", "resource.nvidia.com/gpu=500m"},
+			err:    `spec.trainer.resourcesPerNode.requests[nvidia.com/gpu]: Invalid value: "500m": must be a whole number`,
+		},
+		"set: no resource": {
+			reason: "refused with path and value",
+			args:   []string{"simulate", "second", "--set", "resource.gpus=1"},
+			err:    `spec.trainer.resourcesPerNode.requests[gpus]: Invalid value: "gpus": is no resource of a container`,
+		},
+		"set: no queue's name": {
+			reason: "refused with path and value",
+			args:   []string{"simulate", "second", "--set", "queue=Team_A"},
+			err:    `metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value: "Team_A"`,
+		},
+		"simulate a blocked one": {reason: "Kueue doesn't consider it", more: blockedJob,
+			args: []string{"simulate", "blocked"}, out: []string{
+				"team/blocked is Blocked (RuntimeNotFound: there is no runtime x). Kueue considers it when that is corrected.",
+			}},
+		"simulate a blocked one as JSON": {reason: "for scripts", more: blockedJob,
+			args: []string{"simulate", "blocked", "-o", "json"}, out: []string{`"verdict": "Blocked"`}},
+		"simulate a blocked one with a change": {reason: "the change may be what it needs", more: blockedJob,
+			args: []string{"simulate", "blocked", "--set", "resource.nvidia.com/gpu=2"}, out: []string{"team/blocked waits"}},
 		"simulate nothing": {
 			reason: "a name is needed",
 			args:   []string{"simulate"},
@@ -229,6 +259,47 @@ func TestVerbs(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+const blockedJob = `apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: blocked, namespace: team, uid: blocked, labels: {kueue.x-k8s.io/queue-name: queue}}
+spec: {suspend: true, runtimeRef: {name: torch}}
+status: {conditions: [{type: Blocked, status: "True", reason: RuntimeNotFound, message: there is no runtime x., lastTransitionTime: "2026-11-24T10:00:01Z"}]}`
+
+// TestSimulateSeveral holds that TrainJobs of one file, or of a directory, are simulated together, in their order.
+func TestSimulateSeveral(t *testing.T) {
+	const job = `apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {%s, labels: {kueue.x-k8s.io/queue-name: spot}}
+spec: {runtimeRef: {name: torch}, trainer: {numNodes: 1, resourcesPerNode: {requests: {nvidia.com/gpu: %d}}}}
+`
+	text := fmt.Sprintf(job, "name: one", 40) + "---\n" + fmt.Sprintf(job, "generateName: two-", 40) + "---\n" +
+		fmt.Sprintf(job, "name: three", 24) + "---\n" + fmt.Sprintf(job, "name: four", 65)
+	file := written(t, text)
+	for _, path := range []string{file, filepath.Dir(file)} {
+		tr := newTrial(t, interceptor.Funcs{}, spot)
+		if err := tr.try("simulate", "-f", path); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{
+			"team/one would be admitted now", "team/two-simulated-2 waits on spot for nvidia.com/gpu until team/one has ended",
+			"team/three would be admitted now", "team/four is never admitted",
+		} {
+			if !strings.Contains(tr.out.String(), want) {
+				t.Errorf("got\n%s\nwant %q", tr.out.String(), want)
+			}
+		}
+		if err := tr.try("simulate", "-f", path, "-o", "json"); err != nil ||
+			!strings.HasPrefix(tr.out.String(), "[") || strings.Count(tr.out.String(), `"verdict"`) != 4 {
+			t.Errorf("got %v, %s", err, tr.out.String())
+		}
+	}
+	tr := newTrial(t, interceptor.Funcs{}, spot)
+	err := tr.try("simulate", "-f", written(t, fmt.Sprintf(job, "name: one", -1)))
+	if err == nil || !strings.Contains(err.Error(), `TrainJob one: spec.trainer.resourcesPerNode.requests[nvidia.com/gpu]`) {
+		t.Errorf("got %v", err)
 	}
 }
 
