@@ -47,7 +47,7 @@ const (
 	CodeUnknown    Code = "Unknown"
 )
 
-// Never reports whether a cause passes only if somebody changes something: the TrainJob doesn't fit into empty queues.
+// Never reports whether a cause passes only after a change: the TrainJob doesn't fit into empty queues.
 func (c Code) Never() bool {
 	switch c {
 	case CodeTooLarge, CodeNoFlavor, CodeNoResource, CodeNamespace, CodeInvalid:
@@ -56,7 +56,3 @@ func (c Code) Never() bool {
 		return false
 	}
 }
-
-// Unsure reports whether Kueue's last message may show the cause although it depends on what PodSets before have taken:
-// a simulation is sure.
-func (c Code) Unsure() bool { return c == CodeTooLarge || c == CodeNoFlavor || c == CodeTopology }

@@ -313,10 +313,12 @@ func answers(code Code) []simulate.Verdict {
 		return []simulate.Verdict{simulate.Preempts, simulate.Admitted}
 	case code == CodeTopology:
 		return []simulate.Verdict{simulate.Never, simulate.Waits}
+	case code == CodeUnknown:
+		return []simulate.Verdict{simulate.Admitted}
 	case code == CodeBehind:
 		return []simulate.Verdict{simulate.Waits, simulate.Stuck, simulate.Admitted}
 	}
-	return []simulate.Verdict{simulate.Waits}
+	return []simulate.Verdict{simulate.Waits, simulate.Stuck}
 }
 
 // TestDecided holds that causes are those of Kueue's scheduler, and agree with what simulate says.

@@ -32,7 +32,8 @@ func many(n int) (jobs []*Facts, queues *Queues) {
 	queues = NewQueues(c)
 	for i := range n {
 		name := fmt.Sprintf("job-%d", i)
-		job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: types.UID("owner-" + name)}}
+		job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "team", Name: name, UID: types.UID("owner-" + name)}}
 		job.Spec.Suspend = ptr.To(true)
 		jobs = append(jobs, &Facts{Now: noon, Job: job, Workload: queues.WorkloadOf(job), Queues: queues,
 			Read: Read{QueuesRead: true, ClusterQueuesRead: true, OwnRead: true, OthersRead: true}})
@@ -40,8 +41,8 @@ func many(n int) (jobs []*Facts, queues *Queues) {
 	return jobs, queues
 }
 
-// TestManyBrief holds that a list looks at each Workload a few times, however many there are: the index sorts them once,
-// and nothing else goes through them.
+// TestManyBrief holds that a list looks at each Workload a few times, however many there are. The index sorts them
+// once, and nothing else goes through them.
 func TestManyBrief(t *testing.T) {
 	visits := map[int]int{}
 	for _, n := range []int{1000, 10000} {

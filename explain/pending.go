@@ -31,6 +31,20 @@ func (f *Facts) quota() Cause {
 	return cause
 }
 
+// Unsure reports whether only a simulation shows whether the TrainJob ever fits. Kueue's message depends on what the
+// PodSets before have taken. It is about the first PodSet that doesn't fit now. One behind the head of a strict queue
+// has none.
+func (f *Facts) Unsure(c Cause) bool {
+	switch c.Code {
+	case CodeTooLarge, CodeNoFlavor, CodeTopology, CodeBehind, CodeUnknown:
+		return f.Decision == nil
+	case CodeShort:
+		return f.Decision == nil && len(f.Workload.Spec.PodSets) > 1
+	default:
+		return false
+	}
+}
+
 // unsaid is about a TrainJob of which Kueue has said nothing, to a user who can't see what is before it.
 func (f *Facts) unsaid(cause *Cause) {
 	if place, _ := f.Position(); place > 1 || f.Now.Sub(f.Workload.CreationTimestamp.Time) > silence {
@@ -84,8 +98,8 @@ func (f *Facts) admissible(cause *Cause, c *metav1.Condition) {
 		f.behind(cause)
 		return
 	}
-	cause.Code = CodeBehind
 	if c != nil {
+		cause.Code = CodeBehind
 		cause.Text = "there is quota for it now, but others were considered before it; Kueue said last: " + cause.Text
 	}
 }

@@ -100,12 +100,13 @@ func Ask(
 		}
 		return answer, nil
 	}
-	answer := &Answer{Verdict: Never, Message: cmp.Or(unqueued, message(is))}
-	alone, err := Settle(ctx, cluster.With([]kueue.Workload{*wl}), now)
+	alone, err := settleOne(ctx, cluster.With([]kueue.Workload{*wl}), wl, now)
 	if err != nil {
 		return nil, err
 	}
-	if holdsQuota(alone.Workload(key)) {
+	answer := &Answer{Verdict: Never, Message: cmp.Or(unqueued, message(alone))}
+	if holdsQuota(alone) {
+		answer.Message = cmp.Or(unqueued, message(is))
 		if lengths == nil {
 			lengths = inTurn{}
 		}

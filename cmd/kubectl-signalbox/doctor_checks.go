@@ -222,7 +222,7 @@ func checkTrainJobs(ctx context.Context, s *session) ([]finding, error) {
 		}
 		f := q.factsOf(job)
 		cause := explain.Brief(f).Cause
-		if cause.Code.Unsure() && simulated < mostSimulated {
+		if f.Unsure(cause) && simulated < mostSimulated {
 			simulated++
 			if err := s.decide(ctx, f, q); err != nil {
 				return nil, err

@@ -141,7 +141,7 @@ func causes(code explain.Code) []simulate.Verdict {
 	case code == explain.CodeBehind:
 		return []simulate.Verdict{simulate.Waits, simulate.Stuck, simulate.Admitted}
 	}
-	return []simulate.Verdict{simulate.Waits}
+	return []simulate.Verdict{simulate.Waits, simulate.Stuck}
 }
 
 // explained returns what explain, with a simulation and from Kueue's message alone, and doctor say that doesn't agree
@@ -154,7 +154,8 @@ func (c *chancy) explained(ctx context.Context) (disagreements []string) {
 	view := c.view(ctx)
 	view.Workloads = append(view.Workloads, *c.asked)
 	f := &explain.Facts{
-		Now: time.Now(), Workload: c.asked, Queues: explain.NewQueues(*view), Job: &api.TrainJob{ObjectMeta: metav1.ObjectMeta{
+		Now: time.Now(), Workload: c.asked, Queues: explain.NewQueues(*view),
+		Job: &api.TrainJob{ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.asked.Namespace, Name: c.asked.Name, Labels: map[string]string{
 				constants.QueueLabel: string(c.asked.Spec.QueueName)},
 		}},
@@ -162,18 +163,19 @@ func (c *chancy) explained(ctx context.Context) (disagreements []string) {
 	}
 	f.Job.Spec.Suspend = ptr.To(true)
 	said := explain.Brief(f).Cause
+	unsure := f.Unsure(said)
 	var err error
 	f.Decision, err = simulate.Decide(ctx, view, client.ObjectKeyFromObject(c.asked), f.Now)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	sure := explain.Brief(f).Cause
 	doctor := said.Code
-	if said.Code.Unsure() {
+	if unsure {
 		doctor = sure.Code
 	}
 	for who, cause := range map[string]explain.Cause{
 		"explain": sure, "Kueue's message": said, "doctor": {Code: doctor},
 	} {
-		if who == "Kueue's message" && cause.Code.Unsure() {
+		if who == "Kueue's message" && unsure {
 			continue // doctor doesn't believe it either
 		}
 		if !slices.Contains(causes(cause.Code), c.answer.Verdict) {
