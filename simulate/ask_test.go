@@ -304,3 +304,18 @@ func TestDecide(t *testing.T) {
 		t.Error("nobody knows that Workload")
 	}
 }
+
+// TestFlavorsInTurn holds that one which is considered for each flavor in turn, and gets none, is in nobody's way.
+func TestFlavorsInTurn(t *testing.T) {
+	cluster := newCluster()
+	cluster.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8}, flavorQuota{flavor: "b", nominal: 4},
+		flavorQuota{flavor: "c", nominal: 8})
+	two := cluster.waits("two", "q", 0, 1, 3)
+	second := *two.Spec.PodSets[0].DeepCopy()
+	second.Name, second.Count = "second", 9
+	two.Spec.PodSets = append(two.Spec.PodSets, second)
+	cluster.waits("x", "q", 0, 1, 3)
+	if answer, err := Ask(t.Context(), cluster, named("x"), nil, noon); err != nil || describe(answer) != "Admitted; on a" {
+		t.Errorf("got %v, %v", describe(answer), err)
+	}
+}

@@ -84,11 +84,13 @@ type considerations struct {
 	considered []types.NamespacedName
 	seen       map[types.NamespacedName]bool
 	holding    int
+	// idle is for how many cycles nothing has been decided; retries bounds that.
+	idle, retries int
 }
 
 func newRound(ctx context.Context, cluster *Cluster, now time.Time) (*round, error) {
 	r := &round{gate: &gate{}, now: now, written: map[types.NamespacedName]*kueue.Workload{}}
-	r.holding = -1
+	r.holding, r.retries = -1, mostFlavors(cluster)+1
 	c, err := r.client(ctx, cluster)
 	if err != nil {
 		return nil, err
@@ -223,8 +225,19 @@ func (r *round) Eventf(about, _ runtime.Object, _, _, _, _ string, _ ...any) {
 	}
 }
 
-// progress reports whether the last cycle has decided about anything new. The head of a strict queue that doesn't fit
-// is considered in every cycle.
+// mostFlavors returns how many flavors a resource group has at most.
+func mostFlavors(c *Cluster) int {
+	most := 0
+	for i := range c.ClusterQueues {
+		for _, group := range c.ClusterQueues[i].Spec.ResourceGroups {
+			most = max(most, len(group.Flavors))
+		}
+	}
+	return most
+}
+
+// progress reports whether Kueue may still decide about anything. The head of a strict queue that doesn't fit is
+// considered in every cycle. One of any other queue may be considered once for each flavor, before those behind it.
 func (r *round) progress() (bool, error) {
 	admitted, err := r.admitted()
 	if err != nil {
@@ -241,7 +254,10 @@ func (r *round) progress() (bool, error) {
 		r.seen[key] = true
 	}
 	r.considered = nil
-	return progress, nil
+	if r.idle++; progress {
+		r.idle = 0
+	}
+	return r.idle <= r.retries, nil
 }
 
 // admitted returns what holds quota in the scheduler's cache: it writes admissions later, in goroutines of its own.

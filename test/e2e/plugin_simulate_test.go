@@ -15,6 +15,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -83,10 +84,13 @@ type chancy struct {
 	asked  *kueue.Workload
 	cohort *kueue.Cohort
 	answer *simulate.Answer
+	// by is for whom a Workload was preempted.
+	by map[string]types.UID
 }
 
 func newChance(g *ground, n int) *chancy {
-	c := &chancy{Rand: rand.New(rand.NewPCG(uint64(n), 23)), g: g, name: fmt.Sprintf("%s-%d", g.namespace, n)}
+	c := &chancy{Rand: rand.New(rand.NewPCG(uint64(n), 23)), g: g, name: fmt.Sprintf("%s-%d", g.namespace, n),
+		by: map[string]types.UID{}}
 	for i := range 1 + c.IntN(3) {
 		c.queues = append(c.queues, c.queue(i))
 		c.locals = append(c.locals, &kueue.LocalQueue{
@@ -228,6 +232,9 @@ func (c *chancy) release(ctx context.Context) (evicted []string) {
 		workload.SetRequeuedCondition(after, kueue.WorkloadEvictedByPreemption, "Evicted", true)
 		if err := admin.Status().Update(ctx, after); err == nil {
 			evicted = append(evicted, wl.Name)
+			if why := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadEvicted); why != nil {
+				c.by[wl.Name] = simulate.Preemptor(why.Message)
+			}
 		}
 	}
 	return evicted
@@ -259,6 +266,9 @@ func (c *chancy) compare(ctx context.Context) (foretold, happened string) {
 	verdict := simulate.Admitted
 	var victims []simulate.Preemption
 	for _, name := range evicted {
+		if c.by[name] != c.asked.UID {
+			continue // one that was preempted has preempted it in its turn
+		}
 		p := simulate.Preemption{}
 		p.Victim.Namespace, p.Victim.Name = c.g.namespace, name
 		victims = append(victims, p)
