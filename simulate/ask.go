@@ -224,6 +224,11 @@ func (c *Cluster) Concerning(wl *kueue.Workload) *Cluster {
 			names[lq.Spec.ClusterQueue] = true
 		}
 	}
+	return c.partOf(wl, names)
+}
+
+// partOf returns the part of the cluster that decides about a Workload, if it is in one of the ClusterQueues.
+func (c *Cluster) partOf(wl *kueue.Workload, names map[kueue.ClusterQueueReference]bool) *Cluster {
 	for before := -1; before != len(names); {
 		before = len(names)
 		c.addRelated(names)

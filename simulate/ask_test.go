@@ -315,7 +315,8 @@ func TestFlavorsInTurn(t *testing.T) {
 	second.Name, second.Count = "second", 9
 	two.Spec.PodSets = append(two.Spec.PodSets, second)
 	cluster.waits("x", "q", 0, 1, 3)
-	if answer, err := Ask(t.Context(), cluster, named("x"), nil, noon); err != nil || describe(answer) != "Admitted; on a" {
+	answer, err := Ask(t.Context(), cluster, named("x"), nil, noon)
+	if err != nil || describe(answer) != "Admitted; on a" {
 		t.Errorf("got %v, %v", describe(answer), err)
 	}
 }

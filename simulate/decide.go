@@ -17,7 +17,7 @@ type Decision struct {
 	// what Ask returns as Stuck.
 	Verdict Verdict
 	// Message is Kueue's reason why the Workload isn't admitted: for Never in empty queues, for Waits if no other
-	// Workload waits. It is about the fewest pods that the Workload may be admitted with.
+	// Workload waits. It is about the fewest pods that the Workload may be admitted with. It is "" if Behind is set.
 	Message string
 	// Behind is set for Waits if only Workloads that wait ahead of it prevent the admission.
 	Behind bool
@@ -43,7 +43,8 @@ func Decide(ctx context.Context, cluster *Cluster, key types.NamespacedName, now
 	if message := cluster.unqueued(wl); message != "" {
 		return &Decision{Verdict: Never, Message: message}, nil
 	}
-	cluster = cluster.Concerning(wl)
+	own := kueue.ClusterQueueReference(cluster.clusterQueueOf(wl).Name)
+	cluster = cluster.partOf(wl, map[kueue.ClusterQueueReference]bool{own: true})
 	d := &Decision{}
 	for i := range cluster.Workloads {
 		if other := &cluster.Workloads[i]; holdsQuota(other) && workloadevict.IsEvicted(other) {
@@ -64,7 +65,8 @@ func Decide(ctx context.Context, cluster *Cluster, key types.NamespacedName, now
 	} else if err := d.missing(ctx, cluster, asked, message(is) != "", now); err != nil {
 		return nil, err
 	}
-	d.Quota, err = cluster.quota(ctx, fewest(asked), now)
+	least := fewest(asked)
+	d.Quota, err = cluster.holding(least, true).quota(ctx, least, now)
 	return d, err
 }
 
@@ -80,15 +82,15 @@ func (d *Decision) missing(
 	if d.Verdict, d.Message = Never, message(alone); !holdsQuota(alone) {
 		return nil
 	}
-	running := cluster.running(least)
+	running := cluster.holding(least, false)
 	next, err := settleOne(ctx, running, least, now)
 	if err != nil {
 		return err
 	}
 	d.Verdict, d.Message = Waits, message(next)
 	cq := cluster.clusterQueueOf(asked)
-	d.Behind = holdsQuota(next) || !considered && cq.Spec.QueueingStrategy == kueue.StrictFIFO
-	if d.Behind {
+	if d.Behind = holdsQuota(next) || !considered && cq.Spec.QueueingStrategy == kueue.StrictFIFO; d.Behind {
+		d.Message = ""
 		return nil
 	}
 	preempting := *running
@@ -147,11 +149,12 @@ func (c *Cluster) with(wl *kueue.Workload) *Cluster {
 	return c.With(append(all, *wl))
 }
 
-// running returns the cluster with a Workload, and without others that wait or were evicted.
-func (c *Cluster) running(wl *kueue.Workload) *Cluster {
+// holding returns the cluster with a Workload and those that hold quota. evicted says whether these include evicted
+// Workloads, whose pods are ending.
+func (c *Cluster) holding(wl *kueue.Workload, evicted bool) *Cluster {
 	all := []kueue.Workload{*wl}
 	for i := range c.Workloads {
-		if other := &c.Workloads[i]; holdsQuota(other) && !workloadevict.IsEvicted(other) {
+		if other := &c.Workloads[i]; holdsQuota(other) && (evicted || !workloadevict.IsEvicted(other)) {
 			all = append(all, *other)
 		}
 	}

@@ -36,6 +36,8 @@ type session struct {
 	streams        genericiooptions.IOStreams
 	// missing are the rights that the user lacks, such as "list nodes".
 	missing []string
+	// gated is set when simulations run with the cluster's feature gates.
+	gated bool
 }
 
 // newSession connects to the cluster that the flags name.
