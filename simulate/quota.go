@@ -91,7 +91,7 @@ func (c *Cluster) quota(ctx context.Context, wl *kueue.Workload, now time.Time) 
 	if cq == nil {
 		return nil, nil // it isn't active
 	}
-	requests := c.counting(wl).Of(wl.Spec.PodSets)
+	requests := c.Counting(wl.Namespace).Of(wl.Spec.PodSets)
 	var all []Quota
 	for _, group := range cq.ResourceGroups {
 		reasons := make([]map[kueue.ResourceFlavorReference]string, len(requests))
@@ -111,14 +111,14 @@ func (c *Cluster) quota(ctx context.Context, wl *kueue.Workload, now time.Time) 
 	return all, nil
 }
 
-// counting returns how Kueue counts a Workload's pods.
-func (c *Cluster) counting(wl *kueue.Workload) podsets.Counting {
+// Counting returns how Kueue counts the pods of a namespace's Workloads.
+func (c *Cluster) Counting(namespace string) podsets.Counting {
 	counting := podsets.Counting{RuntimeClasses: c.RuntimeClasses}
 	if c.Config != nil {
 		counting.Resources = c.Config.Resources
 	}
 	for i := range c.LimitRanges {
-		if c.LimitRanges[i].Namespace == wl.Namespace {
+		if c.LimitRanges[i].Namespace == namespace {
 			counting.LimitRanges = append(counting.LimitRanges, c.LimitRanges[i])
 		}
 	}
