@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math/big"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,11 +173,11 @@ func TestReadsFail(t *testing.T) {
 		{"stop", "first"}, {"resume", "first"}, {"restart", "first"}, {"version"},
 	} {
 		for fails := range 14 {
-			n := 0
+			var lists atomic.Int32
 			tr := newTrial(t, interceptor.Funcs{List: func(
 				ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption,
 			) error {
-				if n++; n == fails+1 {
+				if int(lists.Add(1)) == fails+1 {
 					return down
 				}
 				return c.List(ctx, list, opts...)
@@ -184,6 +185,7 @@ func TestReadsFail(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			err := tr.run(ctx, args...)
 			cancel()
+			n := int(lists.Load())
 			if n == fails+1 && err == nil {
 				t.Errorf("%v: list %d has failed, and nobody says so", args, n)
 			}

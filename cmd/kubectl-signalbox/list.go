@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
@@ -80,10 +81,13 @@ func list(ctx context.Context, s *session, o listOptions) error {
 	}
 	options := []client.ListOption{client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}}
 	var jobs api.TrainJobList
-	if err := s.pages(ctx, &jobs, options...); err != nil {
-		return fmt.Errorf("listing TrainJobs: %w", err)
-	}
+	var jobsErr error
+	var reading sync.WaitGroup
+	reading.Go(func() { jobsErr = s.pages(ctx, &jobs, options...) }) // beside the Workloads, which are as many
 	q, err := s.lines(ctx, s.namespace)
+	if reading.Wait(); jobsErr != nil {
+		return fmt.Errorf("listing TrainJobs: %w", jobsErr)
+	}
 	if err != nil {
 		return err
 	}
