@@ -261,6 +261,11 @@ replay: go ## Replay JOBS TrainJobs, and compare when each starts with what kube
 test-plugin: ## The specs of kubectl signalbox: every verb as user and admin, each cause of explain, simulate against Kueue
 	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=plugin LABELS=plugin
 
+TRAINJOBS ?= 10000
+.PHONY: test-list
+test-list: ## kubectl signalbox list with TRAINJOBS TrainJobs on a real API server: how long it takes, and in how many pages it reads
+	@SIGNALBOX_LIST=$(TRAINJOBS) $(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=list LABELS=list
+
 .PHONY: holes
 holes: cluster-tool ## Take one fix after the other out of a copy of the tree, and see that its specs fail and that audit finds it; ONLY=regexp for some
 	@echo "Building the end-to-end suite."

@@ -33,17 +33,17 @@ const silence = 30 * time.Second
 
 // cause finds the cause. Each rule looks at one part of the TrainJob's way, in its order; the first that says something
 // is right, because what comes later can't have happened yet.
-func (f *Facts) cause(flavors []Flavor) Cause {
+func (f *Facts) cause() Cause {
 	for _, rule := range []func(*Facts) *Cause{
 		(*Facts).ended, (*Facts).stopping, (*Facts).blocked, (*Facts).elsewhere, (*Facts).running, (*Facts).unmanaged,
-		(*Facts).unreachable, (*Facts).queue, (*Facts).noWorkload, (*Facts).deactivated, (*Facts).checks,
+		(*Facts).unreachable, (*Facts).stopped, (*Facts).queue, (*Facts).noWorkload, (*Facts).deactivated, (*Facts).checks,
 		(*Facts).admittedWaits, (*Facts).silent, (*Facts).backoff,
 	} {
 		if c := rule(f); c != nil {
 			return *c
 		}
 	}
-	return f.quota(flavors)
+	return f.quota()
 }
 
 func since(t metav1.Time) *time.Time {
@@ -148,7 +148,7 @@ func (f *Facts) queue() *Cause {
 	lq := f.localQueue()
 	if lq == nil {
 		text := fmt.Sprintf("LocalQueue %q isn't in namespace %s", f.queueName(), f.Job.Namespace)
-		if names := f.queueNames(); len(names) > 0 {
+		if names := f.Queues.names[f.Job.Namespace]; len(names) > 0 {
 			text += "; there are " + list(names)
 		}
 		return &Cause{Code: CodeNoQueue, Text: text, Do: []string{
@@ -188,16 +188,6 @@ func (f *Facts) clusterQueueCause(lq *kueue.LocalQueue) *Cause {
 	return nil
 }
 
-func (f *Facts) queueNames() []string {
-	var names []string
-	for i := range f.Cluster.LocalQueues {
-		if lq := &f.Cluster.LocalQueues[i]; lq.Namespace == f.Job.Namespace {
-			names = append(names, lq.Name)
-		}
-	}
-	return names
-}
-
 func (f *Facts) noWorkload() *Cause {
 	if f.Workload != nil {
 		return nil
@@ -217,14 +207,23 @@ func (f *Facts) noWorkload() *Cause {
 	return &Cause{Code: CodeNoWorkload, Text: text, Since: since(f.Job.CreationTimestamp), Do: do}
 }
 
-func (f *Facts) deactivated() *Cause {
+// stopped is about a TrainJob that its user has stopped, maybe on creation: before it has a Workload. What an admin or
+// Kueue has deactivated stays so when it is resumed. A Signalbox before v0.2 deactivated the Workload for a stop.
+func (f *Facts) stopped() *Cause {
 	_, stopped := f.Job.Annotations[api.StopAnnotation]
-	switch {
-	case workload.IsActive(f.Workload) && (!stopped || !workload.IsOnHold(f.Workload)):
+	if wl := f.Workload; wl != nil && !workload.IsActive(wl) {
+		stopped = wl.Annotations[api.StopAnnotation] != ""
+	}
+	if !stopped || f.is(kueue.WorkloadQuotaReserved) {
 		return nil
-	case workload.IsActive(f.Workload) || f.Workload.Annotations[api.StopAnnotation] != "":
-		return &Cause{Code: CodeStopped, Reason: "StoppedByUser", Text: "it was stopped with kubectl signalbox stop",
-			Do: []string{"kubectl signalbox resume " + f.Job.Name}}
+	}
+	return &Cause{Code: CodeStopped, Reason: "StoppedByUser", Text: "it was stopped with kubectl signalbox stop",
+		Do: []string{"kubectl signalbox resume " + f.Job.Name}}
+}
+
+func (f *Facts) deactivated() *Cause {
+	if workload.IsActive(f.Workload) {
+		return nil
 	}
 	cause := &Cause{Code: CodeStopped, Text: "its Workload is deactivated (spec.active is false)", Do: []string{
 		"an admin may set spec.active of Workload " + f.Workload.Name + " to true; or submit the TrainJob again",
@@ -287,7 +286,7 @@ func (f *Facts) admittedWaits() *Cause {
 func (f *Facts) silent() *Cause {
 	age := f.Now.Sub(f.Workload.CreationTimestamp.Time)
 	unseen := f.KueueSeen != nil && f.Now.Sub(*f.KueueSeen) > silence
-	if !unseen && (f.condition(kueue.WorkloadQuotaReserved) != nil || age < silence || len(f.ahead()) > 0) {
+	if !unseen && (f.condition(kueue.WorkloadQuotaReserved) != nil || age < silence || !f.next()) {
 		return nil
 	}
 	text := fmt.Sprintf("Kueue has said nothing of Workload %s in %s", f.Workload.Name, durationText(age))
@@ -297,6 +296,16 @@ func (f *Facts) silent() *Cause {
 	return &Cause{Code: CodeKueueDown, Text: text, Do: []string{
 		"kubectl -n kueue-system get pods; kubectl signalbox doctor",
 	}}
+}
+
+// next reports whether the TrainJob is known to be the next that Kueue considers.
+func (f *Facts) next() bool {
+	if f.OthersRead {
+		place, _ := f.Position()
+		return place < 2
+	}
+	cq := f.clusterQueue()
+	return cq != nil && cq.Status.PendingWorkloads < 2
 }
 
 func (f *Facts) backoff() *Cause {

@@ -1,7 +1,5 @@
 package explain
 
-import ()
-
 // Code names the cause of a TrainJob's state. Scripts may rely on it.
 type Code string
 
@@ -48,3 +46,13 @@ const (
 	CodeElsewhere  Code = "RunsInAnotherCluster"
 	CodeUnknown    Code = "Unknown"
 )
+
+// Never reports whether a cause passes only after a change: the TrainJob doesn't fit into empty queues.
+func (c Code) Never() bool {
+	switch c {
+	case CodeTooLarge, CodeNoFlavor, CodeNoResource, CodeNamespace, CodeInvalid:
+		return true
+	default:
+		return false
+	}
+}

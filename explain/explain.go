@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/signalbox-dev/signalbox/simulate"
 )
 
 // Explanation is what is known of a TrainJob.
@@ -17,8 +19,8 @@ type Explanation struct {
 	Standing
 	Cause Cause `json:"cause"`
 	// Flavors are what it asks for and what there is.
-	Flavors []Flavor `json:"flavors,omitempty"`
-	// Ahead are those that are considered before it.
+	Flavors []simulate.Quota `json:"flavors,omitempty"`
+	// Ahead are the first of those that are considered before it.
 	Ahead []Waiting `json:"ahead,omitempty"`
 	// Timeline is what has happened to it.
 	Timeline []Moment `json:"timeline,omitempty"`
@@ -38,25 +40,32 @@ type Standing struct {
 	Waiting int `json:"waiting,omitempty"`
 }
 
-// Explain explains the state of a TrainJob.
-func Explain(f *Facts) *Explanation {
+// Brief explains the state of a TrainJob without what others do: for lists.
+func Brief(f *Facts) *Explanation {
 	e := &Explanation{
 		Namespace: f.Job.Namespace, Name: f.Job.Name, State: string(f.state()),
-		Standing: Standing{Queue: f.queueName()}, Timeline: f.timeline(), Missing: slices.Clone(f.Missing),
-	}
-	if lq := f.localQueue(); lq != nil {
-		e.ClusterQueue = string(lq.Spec.ClusterQueue)
+		Standing: Standing{Queue: f.queueName(), ClusterQueue: f.clusterQueueName()},
 	}
 	if f.Workload != nil && f.Workload.Spec.Priority != nil {
 		e.Priority = *f.Workload.Spec.Priority
 	}
-	flavors := f.flavors()
-	e.Cause = f.cause(flavors)
-	if waits[e.Cause.Code] {
-		e.Flavors = flavors
+	if e.Cause = f.cause(); waits[e.Cause.Code] {
 		e.Place, e.Waiting = f.Position()
-		if f.OthersRead {
-			e.Ahead = f.ahead()
+	}
+	return e
+}
+
+// mostAhead bounds how many Workloads are listed that are ahead.
+const mostAhead = 100
+
+// Explain explains the state of a TrainJob.
+func Explain(f *Facts) *Explanation {
+	e := Brief(f)
+	e.Timeline, e.Missing = f.timeline(), slices.Clone(f.Missing)
+	if waits[e.Cause.Code] {
+		e.Ahead = f.ahead(mostAhead)
+		if f.Decision != nil {
+			e.Flavors = f.Decision.Quota
 		}
 	}
 	return e

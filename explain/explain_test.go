@@ -6,139 +6,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
-
-const gpu = corev1.ResourceName("nvidia.com/gpu")
-
-var noon = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
-
-func ago(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-d)) }
-
-func gpus(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.DecimalSI) }
-
-// facts are those of a TrainJob "job" of eight GPUs that waits in LocalQueue "queue" of a ClusterQueue "queue".
-func facts(change ...func(*Facts)) *Facts {
-	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "team", Name: "job", UID: "job", CreationTimestamp: ago(10 * time.Minute),
-		Labels: map[string]string{"kueue.x-k8s.io/queue-name": "queue"},
-	}}
-	job.Spec.Suspend = ptr.To(true)
-	job.Status.Conditions = []metav1.Condition{{Type: "Suspended", Status: metav1.ConditionTrue}}
-	f := &Facts{
-		Now: noon, Job: job, Read: Read{QueuesRead: true, ClusterQueuesRead: true, OwnRead: true, OthersRead: true},
-		Workload: workloadOf("job", "queue", 8, 0),
-	}
-	addQueue(f, "queue", "", 8)
-	says(
-		f,
-		"couldn't assign flavors to pod set node: insufficient unused quota for nvidia.com/gpu in flavor a100, 8 more needed",
-	)
-	for _, c := range change {
-		c(f)
-	}
-	return f
-}
-
-func workloadOf(name, queue string, n int64, priority int32) *kueue.Workload {
-	wl := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "team", Name: "wl-" + name, UID: types.UID(name), CreationTimestamp: ago(9 * time.Minute),
-		OwnerReferences: []metav1.OwnerReference{{Name: name, Controller: ptr.To(true)}},
-	}}
-	wl.Spec.QueueName, wl.Spec.Priority, wl.Spec.Active = kueue.LocalQueueName(queue), &priority, ptr.To(true)
-	wl.Spec.PodSets = []kueue.PodSet{{Name: "node", Count: 1, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-		Containers: []corev1.Container{
-			{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{gpu: gpus(n)}}},
-		},
-	}}}}
-	return wl
-}
-
-func addQueue(f *Facts, name, cohort string, nominal int64) *kueue.ClusterQueue {
-	cq := kueue.ClusterQueue{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	cq.Spec.CohortName = kueue.CohortReference(cohort)
-	cq.Spec.ResourceGroups = []kueue.ResourceGroup{{
-		CoveredResources: []corev1.ResourceName{gpu},
-		Flavors: []kueue.FlavorQuotas{{Name: "a100", Resources: []kueue.ResourceQuota{{
-			Name: gpu, NominalQuota: gpus(nominal),
-		}}}},
-	}}
-	f.Cluster.ClusterQueues = append(f.Cluster.ClusterQueues, cq)
-	lq := kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
-	lq.Spec.ClusterQueue = kueue.ClusterQueueReference(name)
-	f.Cluster.LocalQueues = append(f.Cluster.LocalQueues, lq)
-	f.Cluster.Flavors = []kueue.ResourceFlavor{{
-		ObjectMeta: metav1.ObjectMeta{Name: "a100"},
-		Spec:       kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"gpu": "a100"}},
-	}}
-	return &f.Cluster.ClusterQueues[len(f.Cluster.ClusterQueues)-1]
-}
-
-func queueOf(f *Facts, name string) *kueue.ClusterQueue { return clusterQueueNamed(&f.Cluster, name) }
-
-// holds adds a Workload that has quota.
-func holds(f *Facts, name, queue string, n int64, priority int32) {
-	wl := workloadOf(name, queue, n, priority)
-	wl.Status.Admission = &kueue.Admission{ClusterQueue: kueue.ClusterQueueReference(queue),
-		PodSetAssignments: []kueue.PodSetAssignment{{
-			Name: "node", Count: ptr.To[int32](1), ResourceUsage: corev1.ResourceList{gpu: gpus(n)},
-			Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{gpu: "a100"},
-		}}}
-	wl.Status.Conditions = []metav1.Condition{{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue,
-		LastTransitionTime: ago(time.Hour)}}
-	f.Cluster.Workloads = append(f.Cluster.Workloads, *wl)
-	cq := queueOf(f, queue)
-	if len(cq.Status.FlavorsReservation) == 0 {
-		cq.Status.FlavorsReservation = []kueue.FlavorUsage{{Name: "a100", Resources: []kueue.ResourceUsage{{Name: gpu}}}}
-	}
-	cq.Status.FlavorsReservation[0].Resources[0].Total.Add(gpus(n))
-}
-
-func says(f *Facts, message string) {
-	f.Workload.Status.Conditions = []metav1.Condition{{
-		Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionFalse, Reason: "Pending", Message: message,
-		LastTransitionTime: ago(8 * time.Minute),
-	}}
-}
-
-// admitted gives the TrainJob its quota.
-func admitted(f *Facts) {
-	f.Workload.Status.Conditions = []metav1.Condition{
-		{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue, LastTransitionTime: ago(time.Minute)},
-		{Type: kueue.WorkloadAdmitted, Status: metav1.ConditionTrue, LastTransitionTime: ago(time.Minute)},
-	}
-	f.Workload.Status.Admission = &kueue.Admission{PodSetAssignments: []kueue.PodSetAssignment{{
-		Name: "node", Flavors: map[corev1.ResourceName]kueue.ResourceFlavorReference{gpu: "a100"},
-	}}}
-}
-
-// runs starts it.
-func runs(f *Facts) {
-	admitted(f)
-	f.Job.Spec.Suspend = ptr.To(false)
-	f.Job.Status.Conditions = nil
-	f.Job.Status.StartTime = ptr.To(ago(time.Minute))
-}
-
-func pod(f *Facts, change func(*corev1.Pod)) {
-	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "job-node-0-0"}}
-	change(&p)
-	f.Pods = append(f.Pods, p)
-}
-
-func waitsFor(reason, message string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "node", Image: "x:1", State: corev1.ContainerState{
-			Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message},
-		}}}
-	}
-}
 
 func TestExplain(t *testing.T) {
 	check := func(state kueue.CheckState) func(*Facts) {
@@ -209,9 +82,9 @@ func TestExplain(t *testing.T) {
 		"suspended by its user": {func(f *Facts) { f.Job.Labels, f.Workload = nil, nil }, CodeSuspended, "no queue"},
 		"no LocalQueue":         {func(f *Facts) { f.Workload.Spec.QueueName = "other" }, CodeNoQueue, "there are queue"},
 		"LocalQueue held": {func(f *Facts) {
-			f.Cluster.LocalQueues[0].Spec.StopPolicy = ptr.To(kueue.Hold)
+			f.Queues.Cluster.LocalQueues[0].Spec.StopPolicy = ptr.To(kueue.Hold)
 		}, CodeQueueHeld, "Hold"},
-		"no ClusterQueue": {func(f *Facts) { f.Cluster.ClusterQueues = nil }, CodeNoCQ, "ClusterQueue queue"},
+		"no ClusterQueue": {func(f *Facts) { f.Queues.Cluster.ClusterQueues = nil }, CodeNoCQ, "ClusterQueue queue"},
 		"ClusterQueue stopped": {func(f *Facts) {
 			queueOf(f, "queue").Spec.StopPolicy = ptr.To(kueue.HoldAndDrain)
 		}, CodeCQStopped, "HoldAndDrain"},
@@ -234,7 +107,7 @@ func TestExplain(t *testing.T) {
 		},
 		"behind the head of a strict queue": {func(f *Facts) {
 			f.Workload.Status.Conditions = nil
-			f.Cluster.Workloads = append(f.Cluster.Workloads, *workloadOf("older", "queue", 8, 7))
+			f.Queues.Cluster.Workloads = append(f.Queues.Cluster.Workloads, *workloadOf("older", "queue", 8, 7))
 		}, CodeBehind, "considered before it"},
 		"stopped by its user": {func(f *Facts) {
 			f.Workload.Spec.Active, f.Workload.Annotations = ptr.To(false), map[string]string{api.StopAnnotation: "true"}
@@ -273,50 +146,31 @@ func TestExplain(t *testing.T) {
 			CodePreempting,
 			"2 workload",
 		},
-		"quota used": {func(f *Facts) { holds(f, "other", "queue", 6, 0) }, CodeShort,
-			"6 of nvidia.com/gpu are missing in flavor a100: it asks for 8, and 2 are free; held by team/other (6)"},
-		"too large": {func(f *Facts) {
-			f.Workload.Spec.PodSets[0].Count = 3
-		}, CodeTooLarge, "asks for 24 of nvidia.com/gpu, and its queue never has more than 8"},
-		"borrowed away": {func(f *Facts) {
-			queueOf(f, "queue").Spec.CohortName = "all"
-			addQueue(f, "other", "all", 4)
-			holds(f, "guest", "other", 12, 0)
-		}, CodeBorrowed, "have borrowed 8; held by team/guest (12)"},
-		"borrowing limit": {func(f *Facts) {
-			queueOf(f, "queue").Spec.CohortName = "all"
-			queueOf(f, "queue").Spec.ResourceGroups[0].Flavors[0].Resources[0].BorrowingLimit = ptr.To(gpus(2))
-			addQueue(f, "other", "all", 8)
-			holds(f, "mine", "queue", 8, 0)
-		}, CodeLimit, "6 of nvidia.com/gpu are missing"},
-		"cohort full": {func(f *Facts) {
-			queueOf(f, "queue").Spec.CohortName = "all"
-			queueOf(f, "queue").Spec.ResourceGroups[0].Flavors[0].Resources[0].NominalQuota = gpus(4)
-			addQueue(f, "other", "all", 8)
-			holds(f, "theirs", "other", 8, 0)
-		}, CodeCohort, "no more to lend"},
-		"no preemption": {func(f *Facts) {
-			f.Workload.Spec.Priority = ptr.To[int32](5)
-			holds(f, "lower", "queue", 8, 1)
-		}, CodeNoPreempt, "lower of lower priority hold 8"},
-		"selector": {func(f *Facts) {
-			f.Workload.Spec.PodSets[0].Template.Spec.NodeSelector = map[string]string{"gpu": "h100"}
-		}, CodeNoFlavor, "nodeSelector[gpu] is h100, and the flavor's nodes have a100"},
 		"selector, without the right to read flavors": {func(f *Facts) {
-			f.Cluster.Flavors = nil
+			f.Assumed = true
 			says(f, "couldn't assign flavors to pod set node: flavor a100 doesn't match node affinity")
 		}, CodeNoFlavor, "a100 doesn't match"},
-		"taint": {func(f *Facts) {
-			f.Cluster.Flavors[0].Spec.NodeTaints = []corev1.Taint{
-				{Key: "spot", Value: "yes", Effect: corev1.TaintEffectNoSchedule},
-			}
-		}, CodeNoFlavor, "taint spot=yes:NoSchedule"},
-		"behind others": {func(f *Facts) {
-			f.Cluster.Workloads = append(f.Cluster.Workloads, *workloadOf("older", "queue", 8, 7))
-		}, CodeBehind, "considered before it"},
+		"stopped when it was created": {func(f *Facts) {
+			f.Workload, f.Job.Annotations = nil, map[string]string{api.StopAnnotation: ""}
+		}, CodeStopped, "kubectl signalbox stop"},
+		"stopped, before its Workload is on hold": {func(f *Facts) {
+			f.Workload.Status.Conditions, f.Job.Annotations = nil, map[string]string{api.StopAnnotation: "true"}
+		}, CodeStopped, "kubectl signalbox stop"},
+		"deactivated by an admin, and stopped": {func(f *Facts) {
+			f.Workload.Spec.Active, f.Job.Annotations = ptr.To(false), map[string]string{api.StopAnnotation: "true"}
+		}, CodeStopped, "its Workload is deactivated"},
+		"nothing said, without the right to read others": {func(f *Facts) {
+			f.Workload.Status.Conditions, f.OthersRead = nil, false
+			queueOf(f, "queue").Status.PendingWorkloads = 5
+		}, CodeBehind, "others of its queue are considered before it"},
+		"nothing said, alone, without the right to read others": {func(f *Facts) {
+			f.Workload.Status.Conditions, f.OthersRead = nil, false
+		}, CodeKueueDown, "Kueue has said nothing"},
+		"just queued": {func(f *Facts) {
+			f.Workload.Status.Conditions, f.Workload.CreationTimestamp = nil, ago(time.Second)
+		}, CodeUnknown, "has not considered it yet"},
 		"without rights": {func(f *Facts) {
-			f.Cluster.ClusterQueues, f.ClusterQueuesRead, f.OthersRead = nil, false, false
-			f.Cluster.Workloads = nil
+			f.Queues.Cluster.ClusterQueues, f.ClusterQueuesRead, f.OthersRead = nil, false, false
 		}, CodeShort, "8 more needed"},
 	}
 	for name, c := range cases {
@@ -338,9 +192,8 @@ func TestExplain(t *testing.T) {
 func TestPosition(t *testing.T) {
 	f := facts(func(f *Facts) {
 		for name, priority := range map[string]int32{"higher": 3, "lower": -1} {
-			f.Cluster.Workloads = append(f.Cluster.Workloads, *workloadOf(name, "queue", 8, priority))
+			f.Queues.Cluster.Workloads = append(f.Queues.Cluster.Workloads, *workloadOf(name, "queue", 8, priority))
 		}
-		f.Cluster.Workloads = append(f.Cluster.Workloads, *f.Workload)
 	})
 	if e := Explain(f); e.Place != 2 || e.Waiting != 3 || len(e.Ahead) != 1 || e.Ahead[0].Name != "higher" {
 		t.Errorf("got place %d of %d, ahead %v", e.Place, e.Waiting, e.Ahead)

@@ -25,8 +25,10 @@ type Facts struct {
 	Pods []corev1.Pod
 	// Events are those of the TrainJob, its Workload, its JobSet and its pods.
 	Events []corev1.Event
-	// Cluster has the queues and the other Workloads; what the user may not read is missing from it.
-	Cluster simulate.Cluster
+	// Queues are the queues and all Workloads; what the user may not read is missing from them.
+	Queues *Queues
+	// Decision is what a simulation says of the Workload; nil if there was none.
+	Decision *simulate.Decision
 	Read
 	Health
 }
@@ -36,6 +38,9 @@ type Read struct {
 	// QueuesRead and ClusterQueuesRead are set if LocalQueues and ClusterQueues were read, OwnRead and OthersRead if the
 	// Workloads of the TrainJob's namespace and of all others were.
 	QueuesRead, ClusterQueuesRead, OwnRead, OthersRead bool
+	// Assumed is set if the simulation had to assume something, such as the labels of flavors: then Kueue's own message
+	// counts more.
+	Assumed bool
 	// Missing are the rights that the user lacks, such as "list clusterqueues.kueue.x-k8s.io".
 	Missing []string
 }
@@ -57,32 +62,22 @@ func (f *Facts) queueName() string {
 }
 
 // localQueue returns the TrainJob's LocalQueue; nil if there is none.
-func (f *Facts) localQueue() *kueue.LocalQueue {
-	for i := range f.Cluster.LocalQueues {
-		if lq := &f.Cluster.LocalQueues[i]; lq.Namespace == f.Job.Namespace && lq.Name == f.queueName() {
-			return lq
-		}
+func (f *Facts) localQueue() *kueue.LocalQueue { return f.Queues.local(f.Job.Namespace, f.queueName()) }
+
+// clusterQueueName returns the ClusterQueue that holds the TrainJob's quota, or else that it waits in; "" if it isn't
+// known. A LocalQueue may lead to another one meanwhile.
+func (f *Facts) clusterQueueName() string {
+	if f.Workload != nil && f.Workload.Status.Admission != nil {
+		return string(f.Workload.Status.Admission.ClusterQueue)
 	}
-	return nil
+	if lq := f.localQueue(); lq != nil {
+		return string(lq.Spec.ClusterQueue)
+	}
+	return ""
 }
 
 // clusterQueue returns the TrainJob's ClusterQueue; nil if it isn't known.
-func (f *Facts) clusterQueue() *kueue.ClusterQueue {
-	lq := f.localQueue()
-	if lq == nil {
-		return nil
-	}
-	return clusterQueueNamed(&f.Cluster, string(lq.Spec.ClusterQueue))
-}
-
-func clusterQueueNamed(c *simulate.Cluster, name string) *kueue.ClusterQueue {
-	for i := range c.ClusterQueues {
-		if c.ClusterQueues[i].Name == name {
-			return &c.ClusterQueues[i]
-		}
-	}
-	return nil
-}
+func (f *Facts) clusterQueue() *kueue.ClusterQueue { return f.Queues.clusters[f.clusterQueueName()] }
 
 // condition returns a condition of the Workload; nil if there is none.
 func (f *Facts) condition(name string) *metav1.Condition {
@@ -118,12 +113,3 @@ func (f *Facts) suspended() bool { return ptr.Deref(f.Job.Spec.Suspend, false) }
 
 // State returns the state of a TrainJob by the facts that are known of it.
 func (f *Facts) State() api.TrainJobState { return f.state() }
-
-// Position returns the TrainJob's place in its ClusterQueue, from 1, and how many wait there; 0 if it isn't known.
-func (f *Facts) Position() (place, waiting int) {
-	if !f.OthersRead || f.Workload == nil || f.is(kueue.WorkloadQuotaReserved) {
-		return 0, 0
-	}
-	ahead := f.ahead()
-	return len(ahead) + 1, len(ahead) + 1 + len(f.behind())
-}

@@ -1,255 +1,205 @@
 package explain
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/utils/ptr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/simulate"
 )
 
-// quota is about a TrainJob that Kueue considers and doesn't admit. Kueue's message is of its last look; the numbers
-// are of now.
-func (f *Facts) quota(flavors []Flavor) Cause {
+// quota is about a TrainJob that Kueue considers and doesn't admit. The simulation says why, or else Kueue's message of
+// its last look.
+func (f *Facts) quota() Cause {
 	c := f.condition(kueue.WorkloadQuotaReserved)
-	cause := Cause{
-		Code:  CodeUnknown,
-		Text:  "Kueue has not considered it yet",
-		Since: since(f.Workload.CreationTimestamp),
-	}
+	cause := Cause{Code: CodeUnknown, Text: "Kueue has not considered it yet", Since: since(f.Workload.CreationTimestamp)}
 	if c != nil {
-		cause.Text, cause.Since = c.Message, since(c.LastTransitionTime)
+		cause.Text, cause.Since = tidy(c.Message), since(c.LastTransitionTime)
 	}
-	for _, known := range messages {
-		if strings.Contains(cause.Text, known.part) {
-			cause.Code, cause.Do = known.code, known.do
-			break
-		}
-	}
-	if slices.Contains(byMessage, cause.Code) || len(flavors) == 0 {
-		return cause
-	}
-	return f.byNumbers(cause, flavors)
-}
-
-// byMessage are the causes that only Kueue's message shows.
-var byMessage = []Code{
-	CodePreempting,
-	CodeTopology,
-	CodeNamespace,
-	CodeInvalid,
-	CodeNoResource,
-	CodeNoQueue,
-	CodeNoCQ,
-	CodeCQInactive,
-	CodeCQStopped,
-}
-
-// messages are parts of Kueue v0.19.2's messages (pkg/scheduler, pkg/cache/scheduler, pkg/workload), in the order in
-// which they count: a message may have several, one for each flavor.
-var messages = []struct {
-	part string
-	code Code
-	do   []string
-}{
-	{
-		"Pending the preemption of",
-		CodePreempting,
-		[]string{"wait until the pods of those that are preempted have ended"},
-	},
-	{"overlapping preemption targets", CodePreempting, nil},
-	{"doesn't match ClusterQueue selector", CodeNamespace, []string{
-		"your batch admin has to allow the namespace in the ClusterQueue's namespaceSelector"}},
-	{"LimitRange", CodeInvalid, []string{
-		"change spec.trainer.resourcesPerNode to what the namespace's LimitRange allows"}},
-	{"resources validation failed", CodeInvalid, []string{"requests must not be above limits"}},
-	{"LocalQueue", CodeNoQueue, nil},
-	{"is stopped", CodeCQStopped, []string{"ask your batch admin, or use another queue"}},
-	{"is inactive", CodeCQInactive, []string{"ask your batch admin"}},
-	{"is terminating or missing", CodeNoCQ, []string{"ask your batch admin"}},
-	{"unavailable in ClusterQueue", CodeNoResource, []string{
-		"the ClusterQueue has no quota for a resource that the pods ask for; drop it from resourcesPerNode or ask your " +
-			"batch admin"}},
-	{"opology", CodeTopology, []string{
-		"ask for a wider level of the topology, or for preferred in the place of required, or for fewer nodes"}},
-	{"insufficient unused quota", CodeShort, nil},
-	{"maximum capacity", CodeTooLarge, nil},
-	{"doesn't match node affinity", CodeNoFlavor, nil},
-	{"untolerated taint", CodeNoFlavor, nil},
-	{"no longer fits after processing another", CodeBehind, nil},
-}
-
-// byNumbers finds out which of the limits of a quota it is. The pods need a flavor of each resource group, so that the
-// group counts in which least fits; of the same, the first.
-func (f *Facts) byNumbers(cause Cause, rows []Flavor) Cause {
-	worst, gravity := Cause{}, -1
-	for len(rows) > 0 {
-		same := func(r Flavor) bool { return r.group == rows[0].group }
-		of := slices.DeleteFunc(slices.Clone(rows), func(r Flavor) bool { return !same(r) })
-		if c, g := f.inGroup(cause, of); g > gravity {
-			worst, gravity = c, g
-		}
-		rows = rows[len(of):]
-	}
-	return worst
-}
-
-// How grave it is what keeps a TrainJob from fitting into a resource group.
-const (
-	fits = iota
-	lacksQuota
-	neverFits
-	noFlavorSuits
-)
-
-// inGroup finds out which of the limits of a resource group it is, and how grave it is. All resources of one flavor
-// have to fit, so that of each flavor the resource counts of which the largest part is missing.
-func (f *Facts) inGroup(cause Cause, rows []Flavor) (Cause, int) {
-	suitable := slices.DeleteFunc(slices.Clone(rows), func(r Flavor) bool { return r.Unsuitable != "" })
-	if len(suitable) == 0 {
-		cause.Code, cause.Text = CodeNoFlavor, "no flavor suits its pods: "+eachUnsuitable(rows)
-		cause.Do = []string{"take the node selector out of the TrainJob's overrides, or use a queue that has such nodes"}
-		return cause, noFlavorSuits
-	}
-	names := flavorsOf(suitable)
-	possible := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return slices.ContainsFunc(suitable, func(r Flavor) bool { return r.Name == name && r.needed.Cmp(r.most) > 0 })
-	})
-	if len(possible) == 0 {
-		row := shortest(suitable, func(r Flavor) float64 { return part(minus(r.needed, r.most), r.needed) })
-		cause.Code = CodeTooLarge
-		cause.Text = fmt.Sprintf("it asks for %s of %s, and its queue never has more than %s in flavor %s", row.Needed,
-			row.Resource, row.Most, row.Name)
-		cause.Do = []string{"kubectl signalbox simulate " + f.Job.Name + " shows how many nodes would fit, and where"}
-		return cause, neverFits
-	}
-	row := f.best(suitable, possible)
 	switch {
-	case row.Short == "" && cause.Code == CodeNoFlavor: // Kueue has read flavors that the user may not read
-		return cause, fits
-	case row.Short == "":
-		cause.Code, cause.Text = CodeBehind, "there is quota, and others are considered before it: "+cause.Text
-		return cause, fits
-	}
-	return f.shortOf(cause, row), lacksQuota
-}
-
-// best returns the row that says most about what is short: of the possible flavor that lacks least.
-func (f *Facts) best(rows []Flavor, possible []string) Flavor {
-	lacks := func(r Flavor) float64 { return part(r.short, r.needed) }
-	var best *Flavor
-	for _, name := range possible {
-		of := slices.DeleteFunc(slices.Clone(rows), func(r Flavor) bool { return r.Name != name })
-		row := shortest(of, lacks)
-		if best == nil || lacks(row) < lacks(*best) {
-			best = &row
-		}
-	}
-	return *best
-}
-
-// shortest returns the row of which the largest part is missing.
-func shortest(rows []Flavor, missing func(Flavor) float64) Flavor {
-	return slices.MaxFunc(rows, func(a, b Flavor) int { return cmp.Compare(missing(a), missing(b)) })
-}
-
-// part returns which part of a quantity another is. Resources differ in their units.
-func part(of, whole resource.Quantity) float64 {
-	return of.AsApproximateFloat64() / whole.AsApproximateFloat64()
-}
-
-// shortOf says why the quota of a flavor is short.
-func (f *Facts) shortOf(cause Cause, row Flavor) Cause {
-	lack := fmt.Sprintf("%s of %s are missing in flavor %s: it asks for %s, and %s are free", row.Short, row.Resource,
-		row.Name, row.Needed, row.Free)
-	cause.Do = []string{"kubectl signalbox simulate " + f.Job.Name + " --until shows when it may start"}
-	switch lower := f.lowerHolders(row); {
-	case row.borrowed.Sign() > 0 && row.needed.Cmp(minus(row.nominal, row.used)) <= 0: // its own quota would do
-		cause.Code = CodeBorrowed
-		cause.Text = lack + "; other queues of the cohort have borrowed " + row.borrowed.String()
-		cause.Do = append(cause.Do, "reclaimWithinCohort of the ClusterQueue decides whether it may take that back")
-	case lower != "":
-		cause.Code, cause.Text = CodeNoPreempt, lack+"; "+lower
-	case row.limited:
-		cause.Code, cause.Text = CodeLimit, lack+"; the queue's borrowingLimit is reached"
-	case row.needed.Cmp(row.nominal) > 0:
-		cause.Code, cause.Text = CodeCohort, lack+"; it has to borrow, and the cohort has no more to lend"
+	case f.Decision != nil && (c == nil || !f.Assumed):
+		f.decided(&cause, c)
+	case c == nil:
+		f.unsaid(&cause)
 	default:
-		cause.Code, cause.Text = CodeShort, lack
-	}
-	if len(row.Holders) > 0 {
-		cause.Text += "; held by " + holdersText(row.Holders)
+		f.reads(&cause, read(c.Message, f.Workload))
 	}
 	return cause
 }
 
-// lowerHolders says that Workloads of lower priority hold enough, and that the ClusterQueue may not preempt them.
-func (f *Facts) lowerHolders(row Flavor) string {
-	cq := f.clusterQueue()
-	policy := kueue.PreemptionPolicyNever
-	if cq.Spec.Preemption != nil && cq.Spec.Preemption.WithinClusterQueue != "" {
-		policy = cq.Spec.Preemption.WithinClusterQueue
+// Unsure reports whether only a simulation shows whether the TrainJob ever fits. Kueue's message depends on what the
+// PodSets before have taken. It is about the first PodSet that doesn't fit now. One behind the head of a strict queue
+// has none.
+func (f *Facts) Unsure(c Cause) bool {
+	switch c.Code {
+	case CodeTooLarge, CodeNoFlavor, CodeTopology, CodeBehind, CodeUnknown:
+		return f.Decision == nil
+	case CodeShort:
+		return f.Decision == nil && len(f.Workload.Spec.PodSets) > 1
+	default:
+		return false
 	}
-	if policy != kueue.PreemptionPolicyNever {
-		return ""
+}
+
+// unsaid is about a TrainJob of which Kueue has said nothing, to a user who can't see what is before it.
+func (f *Facts) unsaid(cause *Cause) {
+	if place, _ := f.Position(); place > 1 || f.Now.Sub(f.Workload.CreationTimestamp.Time) > silence {
+		cause.Code = CodeBehind
+		cause.Text = "Kueue has said nothing of it: others of its queue are considered before it"
 	}
-	var sum resource.Quantity
+}
+
+// decided is about what the simulation says.
+func (f *Facts) decided(cause *Cause, c *metav1.Condition) {
+	d := f.Decision
+	switch d.Verdict {
+	case simulate.Preempts:
+		var victims []types.NamespacedName
+		for _, v := range d.Victims {
+			victims = append(victims, v.Victim)
+		}
+		cause.Code, cause.Text = CodePreempting, f.owners(victims)+" are preempted for it"
+		cause.Do = messages[0].do
+	case simulate.Never:
+		r := read(d.Message, nil)
+		cause.Text = tidy(d.Message)
+		if r.Code == CodeShort || r.Code == CodeUnknown {
+			r.Code = CodeTooLarge
+		}
+		f.reads(cause, r)
+	case simulate.Waits:
+		r := read(d.Message, nil)
+		if d.Behind {
+			f.behind(cause)
+			return
+		}
+		cause.Text = tidy(d.Message)
+		if r.Code.Never() { // by how the PodSets before have been placed, and not in an empty queue
+			r = reading{Code: CodeShort}
+		}
+		f.reads(cause, r)
+	case simulate.Running, simulate.Admitted, simulate.Stuck:
+		f.admissible(cause, c)
+	}
+}
+
+// admissible is about a TrainJob that Kueue admits when it looks at it next.
+func (f *Facts) admissible(cause *Cause, c *metav1.Condition) {
+	if len(f.Decision.Ending) > 0 {
+		cause.Code, cause.Text = CodePreempting, "it gets quota when the pods of "+f.owners(f.Decision.Ending)+" have ended"
+		cause.Do = messages[0].do
+		return
+	}
+	if place, _ := f.Position(); place > 1 {
+		f.behind(cause)
+		return
+	}
+	if c != nil {
+		cause.Code = CodeBehind
+		cause.Text = "there is quota for it now, but others were considered before it; Kueue said last: " + cause.Text
+	}
+}
+
+// behind is about a TrainJob that others keep from its quota that don't have any either.
+func (f *Facts) behind(cause *Cause) {
+	cause.Code, cause.Text = CodeBehind, "there is quota, and others are considered before it"
+	if cq := f.clusterQueue(); cq != nil && cq.Spec.QueueingStrategy == kueue.StrictFIFO {
+		cause.Text = "its queue is strict (StrictFIFO), and others are considered before it"
+	}
+	if ahead := f.ahead(1); len(ahead) > 0 {
+		cause.Text += "; " + ahead[0].Namespace + "/" + ahead[0].Name + " is the first"
+	}
+}
+
+// reads takes over what a message means, with the numbers of the simulation.
+func (f *Facts) reads(cause *Cause, r reading) {
+	cause.Code, cause.Do = r.Code, r.Do
+	switch r.Code {
+	case CodeNoFlavor:
+		cause.Text = "no flavor suits its pods: " + cause.Text
+	case CodeTooLarge:
+		if r.flavor != "" {
+			cause.Text = fmt.Sprintf("it asks for %s of %s, and its queue never has more than %s in flavor %s",
+				r.asked.String(), r.resource, r.most.String(), r.flavor)
+		}
+		cause.Do = []string{"kubectl signalbox simulate " + f.Job.Name + " shows how many nodes would fit, and where"}
+	case CodeShort:
+		cause.Do = []string{"kubectl signalbox simulate " + f.Job.Name + " --until shows when it may start"}
+		if row := f.row(r.lack); row != nil {
+			f.shortOf(cause, row)
+		}
+	}
+}
+
+// row returns the quota that is short: what the message names, or else what lacks least.
+func (f *Facts) row(l lack) *simulate.Quota {
+	if f.Decision == nil {
+		return nil
+	}
+	var best *simulate.Quota
+	for i := range f.Decision.Quota {
+		q := &f.Decision.Quota[i]
+		if q.Short.Sign() <= 0 || q.Unsuitable != "" {
+			continue
+		}
+		if q.Flavor == l.flavor && q.Resource == l.resource {
+			return q
+		}
+		if best == nil || q.Short.AsApproximateFloat64() < best.Short.AsApproximateFloat64() {
+			best = q
+		}
+	}
+	if l.flavor != "" {
+		return nil
+	}
+	return best
+}
+
+// shortOf says why the quota of a flavor is short.
+func (f *Facts) shortOf(cause *Cause, q *simulate.Quota) {
+	lack := fmt.Sprintf("%s of %s are missing in flavor %s: it asks for %s, and %s are free", q.Short.String(), q.Resource,
+		q.Flavor, q.Needed.String(), q.Free.String())
+	switch {
+	case q.Borrowed.Sign() > 0 && q.Needed.Cmp(q.Unused) <= 0: // its own quota would do
+		cause.Code, cause.Text = CodeBorrowed, lack+"; other queues of the cohort have borrowed "+q.Borrowed.String()
+		cause.Do = append(cause.Do, "reclaimWithinCohort of the ClusterQueue decides whether it may take that back")
+	case len(f.Decision.Lower) > 0:
+		cause.Code = CodeNoPreempt
+		cause.Text = fmt.Sprintf("%s; %s of lower priority would be enough, but ClusterQueue %s preempts nobody "+
+			"(withinClusterQueue is Never)", lack, f.owners(f.Decision.Lower), f.clusterQueueName())
+	case q.Limited:
+		cause.Code, cause.Text = CodeLimit, lack+"; the queue's borrowingLimit is reached"
+	case q.Cohort && q.Needed.Cmp(q.Nominal) > 0:
+		cause.Code, cause.Text = CodeCohort, lack+"; it has to borrow, and the cohort has no more to lend"
+	default:
+		cause.Text = lack
+	}
+	if len(q.Holders) > 0 {
+		cause.Text += "; held by " + holdersText(q.Holders)
+	}
+}
+
+// owners returns the names of Workloads' jobs.
+func (f *Facts) owners(keys []types.NamespacedName) string {
 	var names []string
-	for _, h := range row.Holders {
-		if h.ClusterQueue == cq.Name && h.Priority < ptr.Deref(f.Workload.Spec.Priority, 0) {
-			sum.Add(h.amount)
-			names = append(names, h.Name)
+	for _, key := range keys {
+		name := key.Name
+		if wl := f.Queues.Cluster.Workload(key); wl != nil {
+			name = simulate.Owner(wl)
 		}
+		names = append(names, key.Namespace+"/"+name)
 	}
-	if sum.Cmp(row.short) < 0 || len(names) == 0 {
-		return ""
-	}
-	return fmt.Sprintf(
-		"%s of lower priority hold %s, but ClusterQueue %s preempts nobody (withinClusterQueue is Never)",
-		list(names),
-		sum.String(),
-		cq.Name,
-	)
+	return list(slices.Compact(names))
 }
 
-func minus(a, b resource.Quantity) resource.Quantity {
-	a = a.DeepCopy()
-	a.Sub(b)
-	return a
-}
-
-func flavorsOf(rows []Flavor) []string {
-	var names []string
-	for _, r := range rows {
-		if !slices.Contains(names, r.Name) {
-			names = append(names, r.Name)
-		}
-	}
-	return names
-}
-
-func eachUnsuitable(rows []Flavor) string {
+func holdersText(holders []simulate.Holder) string {
 	var parts []string
-	for _, r := range rows {
-		if part := r.Name + ": " + r.Unsuitable; !slices.Contains(parts, part) {
-			parts = append(parts, part)
-		}
+	for _, h := range holders {
+		parts = append(parts, fmt.Sprintf("%s/%s (%s)", h.Namespace, h.Name, h.Amount.String()))
 	}
-	return strings.Join(parts, "; ")
-}
-
-func holdersText(holders []Holder) string {
-	const most = 5
-	var parts []string
-	for i, h := range holders {
-		if i == most {
-			parts = append(parts, fmt.Sprintf("%d more", len(holders)-most))
-			break
-		}
-		parts = append(parts, fmt.Sprintf("%s/%s (%s)", h.Namespace, h.Name, h.Amount))
-	}
-	return strings.Join(parts, ", ")
+	return strings.TrimSpace(list(parts))
 }

@@ -14,7 +14,7 @@ import (
 // Moment is something that has happened to a TrainJob.
 type Moment struct {
 	Time time.Time `json:"time"`
-	// Source is the kind of object that shows it: TrainJob, Workload, JobSet, Pod or Event.
+	// Source is the kind of object that shows it: TrainJob, Workload, JobSet, Pod or Event; "" for what is left out.
 	Source string `json:"source"`
 	Text   string `json:"text"`
 }
@@ -41,7 +41,20 @@ func (f *Facts) timeline() []Moment {
 	f.podMoments(add)
 	f.eventMoments(add)
 	slices.SortStableFunc(all, func(a, b Moment) int { return cmp.Compare(a.Time.Unix(), b.Time.Unix()) })
-	return slices.CompactFunc(all, func(a, b Moment) bool { return a.Text == b.Text && a.Source == b.Source })
+	return bounded(slices.CompactFunc(all, func(a, b Moment) bool { return a.Text == b.Text && a.Source == b.Source }))
+}
+
+// mostMoments bounds a timeline: pods that fail over and over have thousands of moments.
+const mostMoments = 50
+
+// bounded returns the first moment and the last ones, with a line for those between that are left out.
+func bounded(all []Moment) []Moment {
+	left := len(all) - mostMoments
+	if left <= 0 {
+		return all
+	}
+	between := Moment{all[left].Time, "", fmt.Sprintf("%d more until then are left out", left)}
+	return append([]Moment{all[0], between}, all[left+1:]...)
 }
 
 // adding adds a moment to a timeline.

@@ -92,8 +92,8 @@ func checkContainerQuantities(path *field.Path, containers []corev1.Container) f
 	for i := range containers {
 		at := path.Key(containers[i].Name).Child("resources")
 		resources := &containers[i].Resources
-		errs = append(errs, checkResources(at.Child("limits"), resources.Limits)...)
-		errs = append(errs, checkResources(at.Child("requests"), resources.Requests)...)
+		errs = append(errs, CheckResources(at.Child("limits"), resources.Limits)...)
+		errs = append(errs, CheckResources(at.Child("requests"), resources.Requests)...)
 		for _, name := range slices.Sorted(maps.Keys(resources.Requests)) {
 			request := resources.Requests[name]
 			limit, limited := resources.Limits[name]
@@ -115,9 +115,9 @@ func checkContainerQuantities(path *field.Path, containers []corev1.Container) f
 	return errs
 }
 
-// checkResources returns an error for each resource of a list that no container may have (k8s.io/kubernetes v1.36.3,
+// CheckResources returns an error for each resource of a list that no container may have (k8s.io/kubernetes v1.36.3,
 // pkg/apis/core/validation, validateResourceRequirements).
-func checkResources(path *field.Path, list corev1.ResourceList) field.ErrorList {
+func CheckResources(path *field.Path, list corev1.ResourceList) field.ErrorList {
 	var errs field.ErrorList
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		q, of := list[name], core.ResourceName(name)
@@ -139,7 +139,7 @@ func checkResources(path *field.Path, list corev1.ResourceList) field.ErrorList 
 
 // checkPodQuantities returns an error for each other quantity of a pod that the API server rejects.
 func checkPodQuantities(path *field.Path, pod *corev1.PodSpec) field.ErrorList {
-	errs := checkResources(path.Child("overhead"), pod.Overhead)
+	errs := CheckResources(path.Child("overhead"), pod.Overhead)
 	for _, v := range pod.Volumes {
 		at := path.Child("volumes").Key(v.Name)
 		if v.EmptyDir != nil && v.EmptyDir.SizeLimit != nil && v.EmptyDir.SizeLimit.Sign() < 0 {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/dra"
+	"sigs.k8s.io/kueue/pkg/workload"
 )
 
 // Verdict is what becomes of a Workload.
@@ -99,12 +100,13 @@ func Ask(
 		}
 		return answer, nil
 	}
-	answer := &Answer{Verdict: Never, Message: cmp.Or(unqueued, message(is))}
-	alone, err := Settle(ctx, cluster.With([]kueue.Workload{*wl}), now)
+	alone, err := settleOne(ctx, cluster.With([]kueue.Workload{*wl}), wl, now)
 	if err != nil {
 		return nil, err
 	}
-	if holdsQuota(alone.Workload(key)) {
+	answer := &Answer{Verdict: Never, Message: cmp.Or(unqueued, message(alone))}
+	if holdsQuota(alone) {
+		answer.Message = cmp.Or(unqueued, message(is))
 		if lengths == nil {
 			lengths = inTurn{}
 		}
@@ -200,6 +202,12 @@ func (c *Cluster) unqueued(wl *kueue.Workload) string {
 	if !slices.ContainsFunc(c.ClusterQueues, func(cq kueue.ClusterQueue) bool { return cq.Name == string(name) }) {
 		return fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist", name, wl.Spec.QueueName)
 	}
+	if !workload.IsActive(wl) {
+		return fmt.Sprintf("Workload %s is deactivated (spec.active: false)", wl.Name)
+	}
+	if workload.IsOnHold(wl) {
+		return fmt.Sprintf("Workload %s is on hold: %s", wl.Name, message(wl))
+	}
 	if dra.NeedsDRAReconcile(wl, nil) {
 		return "What its resource claims count isn't simulated"
 	}
@@ -216,6 +224,11 @@ func (c *Cluster) Concerning(wl *kueue.Workload) *Cluster {
 			names[lq.Spec.ClusterQueue] = true
 		}
 	}
+	return c.partOf(wl, names)
+}
+
+// partOf returns the part of the cluster that decides about a Workload, if it is in one of the ClusterQueues.
+func (c *Cluster) partOf(wl *kueue.Workload, names map[kueue.ClusterQueueReference]bool) *Cluster {
 	for before := -1; before != len(names); {
 		before = len(names)
 		c.addRelated(names)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/features"
@@ -231,5 +232,91 @@ func TestUntil(t *testing.T) {
 	}
 	if want := []string{"short", "next", "long"}; !slices.Equal(ended, want) {
 		t.Errorf("ended %v, want %v", ended, want)
+	}
+}
+
+// TestUntilReadmitted holds that a preempted Workload which gets quota elsewhere at once runs again from its start.
+func TestUntilReadmitted(t *testing.T) {
+	cluster := newCluster()
+	cluster.queue("q", "", func(cq *kueue.ClusterQueue) {
+		lowerPriority(cq)
+		cq.Spec.FlavorFungibility.WhenCanPreempt = kueue.MayStopSearch
+	}, flavorQuota{flavor: "a", nominal: 4}, flavorQuota{flavor: "b", nominal: 4})
+	on := func(wl *kueue.Workload, flavor string) {
+		wl.Spec.PodSets[0].Template.Spec.NodeSelector = map[string]string{"gpu": flavor}
+	}
+	cluster.runs("moved", "q", "a", 0, 1, 4)
+	on(cluster.waits("urgent", "q", 5, 1, 4), "a")
+	on(cluster.waits("x", "q", 0, 1, 4), "b")
+	f, err := Until(t.Context(), cluster, named("x"), fixed{"moved": time.Hour, "urgent": 9 * time.Hour},
+		noon.Add(30*time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := noon.Add(90 * time.Minute); !f.At.Equal(want) {
+		t.Errorf("got %v, want %v: it waits for %v", f.At, want, f.Ended)
+	}
+}
+
+// TestDecide holds what a decision has beside its verdict: the quota, and whom a ClusterQueue doesn't preempt.
+func TestDecide(t *testing.T) {
+	cluster := newCluster()
+	cluster.queue("q", "all", nil, flavorQuota{flavor: "a", nominal: 8, borrow: ptr.To(2)},
+		flavorQuota{flavor: "b", nominal: 4})
+	cluster.queue("p", "all", nil, flavorQuota{flavor: "a", nominal: 4})
+	cluster.runs("low", "q", "a", 0, 2, 4)
+	x := cluster.waits("x", "q", 5, 1, 4)
+	x.Spec.PodSets[0].Template.Spec.NodeSelector = map[string]string{"gpu": "a"}
+	d, err := Decide(t.Context(), cluster, named("x"), noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Verdict != Waits || d.Behind || len(d.Lower) != 1 || d.Lower[0].Name != "low" || len(d.Quota) != 2 {
+		t.Fatalf("got %+v", d)
+	}
+	a, b := d.Quota[0], d.Quota[1]
+	if a.Needed.String() != "4" || a.Free.String() != "2" || a.Short.String() != "2" || a.Nominal.String() != "8" ||
+		a.Most.String() != "10" || !a.Limited || a.Unsuitable != "" || len(a.Holders) != 1 || a.Holders[0].Name != "low" {
+		t.Errorf("got %+v", a)
+	}
+	if b.Unsuitable != "flavor b doesn't match node affinity" {
+		t.Errorf("got %+v", b)
+	}
+	for message, change := range map[string]func(*kueue.Workload){
+		"LocalQueue other doesn't exist":                 func(wl *kueue.Workload) { wl.Spec.QueueName = "other" },
+		"Workload x is deactivated (spec.active: false)": func(wl *kueue.Workload) { wl.Spec.Active = ptr.To(false) },
+		"Workload x is on hold: stopped": func(wl *kueue.Workload) {
+			wl.Status.Conditions = []metav1.Condition{{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionFalse,
+				Reason: kueue.WorkloadOnHold, Message: "stopped"}}
+		},
+	} {
+		changed := x.DeepCopy()
+		change(changed)
+		d, err := Decide(t.Context(), cluster.with(changed), named("x"), noon)
+		if err != nil || d.Verdict != Never || d.Message != message {
+			t.Errorf("got %+v, %v, want %q", d, err, message)
+		}
+	}
+	if d, err := Decide(t.Context(), cluster, named("low"), noon); err != nil || d.Verdict != Running {
+		t.Errorf("got %+v, %v", d, err)
+	}
+	if _, err := Decide(t.Context(), cluster, named("y"), noon); err == nil {
+		t.Error("nobody knows that Workload")
+	}
+}
+
+// TestFlavorsInTurn holds that one which is considered for each flavor in turn, and gets none, is in nobody's way.
+func TestFlavorsInTurn(t *testing.T) {
+	cluster := newCluster()
+	cluster.queue("q", "", nil, flavorQuota{flavor: "a", nominal: 8}, flavorQuota{flavor: "b", nominal: 4},
+		flavorQuota{flavor: "c", nominal: 8})
+	two := cluster.waits("two", "q", 0, 1, 3)
+	second := *two.Spec.PodSets[0].DeepCopy()
+	second.Name, second.Count = "second", 9
+	two.Spec.PodSets = append(two.Spec.PodSets, second)
+	cluster.waits("x", "q", 0, 1, 3)
+	answer, err := Ask(t.Context(), cluster, named("x"), nil, noon)
+	if err != nil || describe(answer) != "Admitted; on a" {
+		t.Errorf("got %v, %v", describe(answer), err)
 	}
 }

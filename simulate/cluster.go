@@ -5,6 +5,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -65,6 +66,16 @@ func (c *Cluster) With(workloads []kueue.Workload) *Cluster {
 	other := *c
 	other.Workloads = workloads
 	return &other
+}
+
+// Ordering returns Kueue's order of Workloads of one priority: by creation, or by the last eviction for another reason
+// than preemption.
+func (c *Cluster) Ordering() workload.Ordering {
+	by := kueueconfig.EvictionTimestamp
+	if c.Config != nil && c.Config.WaitForPodsReady != nil && c.Config.WaitForPodsReady.RequeuingStrategy != nil {
+		by = ptr.Deref(c.Config.WaitForPodsReady.RequeuingStrategy.Timestamp, by)
+	}
+	return workload.Ordering{PodsReadyRequeuingTimestamp: by}
 }
 
 // holdsQuota reports whether a Workload that has not finished holds quota.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
@@ -83,11 +84,13 @@ type considerations struct {
 	considered []types.NamespacedName
 	seen       map[types.NamespacedName]bool
 	holding    int
+	// idle is for how many cycles nothing has been decided; retries bounds that.
+	idle, retries int
 }
 
 func newRound(ctx context.Context, cluster *Cluster, now time.Time) (*round, error) {
 	r := &round{gate: &gate{}, now: now, written: map[types.NamespacedName]*kueue.Workload{}}
-	r.holding = -1
+	r.holding, r.retries = -1, mostFlavors(cluster)+1
 	c, err := r.client(ctx, cluster)
 	if err != nil {
 		return nil, err
@@ -102,12 +105,15 @@ func newRound(ctx context.Context, cluster *Cluster, now time.Time) (*round, err
 	r.requeuer = requeuer
 	r.cache = schdcache.New(c, cacheOptions(config)...)
 	r.gate.active = r.cache.ClusterQueueActive
-	r.queues = qcache.NewManager(c, r.gate, requeuer, queueOptions(config, expected)...)
+	r.queues = qcache.NewManager(c, r.gate, requeuer, append(queueOptions(config, expected),
+		qcache.WithPodsReadyRequeuingTimestamp(cluster.Ordering().PodsReadyRequeuingTimestamp))...)
 	// Kueue's controller would ask the API server what the claims of these Workloads count. Nobody takes them here.
 	r.queues.SetDRAReconcileChannel(make(chan event.TypedGenericEvent[*kueue.Workload], len(cluster.Workloads)))
 	r.scheduler = scheduler.New(r.queues, r.cache, c, r,
 		scheduler.WithFairSharing(config.FairSharing), scheduler.WithAdmissionFairSharing(config.AdmissionFairSharing),
-		scheduler.WithPreemptionExpectations(expected), scheduler.WithClock(nil, clocktesting.NewFakeClock(now)))
+		scheduler.WithPreemptionExpectations(expected), scheduler.WithClock(nil, clocktesting.NewFakeClock(now)),
+		scheduler.WithPodsReadyRequeuingTimestamp(cluster.Ordering().PodsReadyRequeuingTimestamp),
+		scheduler.WithQuotaCheckStrategy(quotaCheck(config)))
 	return r, r.load(quiet(ctx), cluster)
 }
 
@@ -121,6 +127,15 @@ func cacheOptions(config *kueueconfig.Configuration) []schdcache.Option {
 			schdcache.WithResourceTransformations(config.Resources.Transformations))
 	}
 	return options
+}
+
+// quotaCheck returns what becomes of resources that a ClusterQueue doesn't cover. It depends on a feature gate, which
+// Kueue's scheduler reads.
+func quotaCheck(config *kueueconfig.Configuration) kueueconfig.QuotaCheckStrategy {
+	if config.Resources == nil {
+		return ""
+	}
+	return ptr.Deref(config.Resources.QuotaCheckStrategy, "")
 }
 
 func queueOptions(config *kueueconfig.Configuration, expected *expectations.Store) []qcache.Option {
@@ -210,8 +225,19 @@ func (r *round) Eventf(about, _ runtime.Object, _, _, _, _ string, _ ...any) {
 	}
 }
 
-// progress reports whether the last cycle has decided about anything new. The head of a strict queue that doesn't fit
-// is considered in every cycle.
+// mostFlavors returns how many flavors a resource group has at most.
+func mostFlavors(c *Cluster) int {
+	most := 0
+	for i := range c.ClusterQueues {
+		for _, group := range c.ClusterQueues[i].Spec.ResourceGroups {
+			most = max(most, len(group.Flavors))
+		}
+	}
+	return most
+}
+
+// progress reports whether Kueue may still decide about anything. The head of a strict queue that doesn't fit is
+// considered in every cycle. One of any other queue may be considered once for each flavor, before those behind it.
 func (r *round) progress() (bool, error) {
 	admitted, err := r.admitted()
 	if err != nil {
@@ -228,7 +254,10 @@ func (r *round) progress() (bool, error) {
 		r.seen[key] = true
 	}
 	r.considered = nil
-	return progress, nil
+	if r.idle++; progress {
+		r.idle = 0
+	}
+	return r.idle <= r.retries, nil
 }
 
 // admitted returns what holds quota in the scheduler's cache: it writes admissions later, in goroutines of its own.

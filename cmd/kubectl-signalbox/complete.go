@@ -20,7 +20,7 @@ func completeTrainJobs(c *cli) completion {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		var jobs api.TrainJobList
-		if err := s.client.List(cmd.Context(), &jobs, client.InNamespace(s.namespace)); err != nil {
+		if err := s.pages(cmd.Context(), &jobs, client.InNamespace(s.namespace)); err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		var names []string

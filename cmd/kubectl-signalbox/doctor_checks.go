@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -80,7 +79,7 @@ func checkConfig(ctx context.Context, s *session) ([]finding, error) {
 				"trainer.kubeflow.org/trainjob; take it out", edit},
 		)
 	}
-	if !slices.ContainsFunc(external, func(s string) bool { return strings.EqualFold(s, externalFramework) }) {
+	if !slices.Contains(external, externalFramework) { // Kueue compares it by case
 		found = append(found, finding{bad, "Kueue's configuration", "integrations.externalFrameworks doesn't list " +
 			externalFramework + ": Kueue would queue the JobSets of TrainJobs a second time; add it", edit})
 	}
@@ -198,6 +197,9 @@ var stuck = map[explain.Code]severity{
 	explain.CodeNoNode: poor, explain.CodeTopology: poor,
 }
 
+// mostSimulated bounds how many TrainJobs are simulated, each of which takes some milliseconds.
+const mostSimulated = 100
+
 // young is for how long a TrainJob may be in such a state.
 const young = time.Minute
 
@@ -212,12 +214,21 @@ func checkTrainJobs(ctx context.Context, s *session) ([]finding, error) {
 		return nil, err
 	}
 	var found []finding
+	simulated := 0
 	for i := range jobs.Items {
 		job := &jobs.Items[i]
 		if time.Since(job.CreationTimestamp.Time) < young {
 			continue
 		}
-		cause := explain.Explain(q.factsOf(job)).Cause
+		f := q.factsOf(job)
+		cause := explain.Brief(f).Cause
+		if f.Unsure(cause) && simulated < mostSimulated {
+			simulated++
+			if err := s.decide(ctx, f, q); err != nil {
+				return nil, err
+			}
+			cause = explain.Brief(f).Cause
+		}
 		if severity := stuck[cause.Code]; severity != "" {
 			found = append(
 				found,

@@ -19,9 +19,9 @@ func explainCommand(c *cli) *cobra.Command {
 		Aliases: []string{"why"},
 		Short:   "Say why a TrainJob is in its state, and what to do",
 		Long: "Say where a TrainJob stands and since when, what its queue lacks in numbers and who holds it, who is " +
-			"ahead of it, what has happened to it, and what to do.\n\nIt works with the rights of a user of the namespace. " +
-			"With the " +
-			"right to read ClusterQueues and all Workloads it shows numbers; it says which rights are missing.",
+			"ahead of it, what has happened to it, and what to do.\n\nWith the rights of a user of the namespace, it reads " +
+			"Kueue's last message. With the right to read ClusterQueues, and LocalQueues and Workloads of all " +
+			"namespaces, it runs Kueue's own scheduler in a simulation and shows numbers. It names missing rights.",
 		Example:           "  kubectl signalbox explain resnet -n vision",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeTrainJobs(c),
@@ -84,7 +84,7 @@ func write(w io.Writer, e *explain.Explanation) error {
 	fmt.Fprintln(w, "\nWhat has happened:")
 	var rows [][]string
 	for _, m := range e.Timeline {
-		rows = append(rows, []string{"  " + m.Time.Local().Format(time.TimeOnly), m.Source, oneLine(m.Text)})
+		rows = append(rows, []string{"  " + m.Time.Local().Format(time.DateTime), m.Source, oneLine(m.Text)})
 	}
 	if err := table(w, nil, rows); err != nil {
 		return err
@@ -101,8 +101,12 @@ func writeQuota(w io.Writer, e *explain.Explanation) error {
 		fmt.Fprintln(w, "\nQuota:")
 		rows := [][]string{}
 		for _, f := range e.Flavors {
-			rows = append(rows, []string{"  " + f.Name, f.Resource, f.Needed, f.Free, orNone(f.Short), f.Nominal, f.Most,
-				orNone(f.Unsuitable)})
+			short := "<none>"
+			if f.Short.Sign() > 0 {
+				short = f.Short.String()
+			}
+			rows = append(rows, []string{"  " + f.Flavor, f.Resource, f.Needed.String(), f.Free.String(), short,
+				f.Nominal.String(), f.Most.String(), orNone(oneLine(f.Unsuitable))})
 		}
 		header := []string{"  FLAVOR", "RESOURCE", "NEEDED", "FREE", "SHORT", "NOMINAL", "MOST", "UNSUITABLE"}
 		if err := table(w, header, rows); err != nil {
@@ -115,7 +119,7 @@ func writeQuota(w io.Writer, e *explain.Explanation) error {
 		rows := [][]string{}
 		for i, a := range e.Ahead {
 			if i == most {
-				rows = append(rows, []string{fmt.Sprintf("  and %d more", len(e.Ahead)-most)})
+				rows = append(rows, []string{fmt.Sprintf("  and %d more", e.Place-1-most)})
 				break
 			}
 			rows = append(rows, []string{"  " + a.Namespace + "/" + a.Name, fmt.Sprintf("priority %d", a.Priority),

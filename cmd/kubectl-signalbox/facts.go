@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -11,9 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/explain"
+	"github.com/signalbox-dev/signalbox/simulate"
 )
 
 // facts reads all that is known of a TrainJob.
@@ -37,6 +41,9 @@ func (s *session) facts(ctx context.Context, job *api.TrainJob, q *queues) (*exp
 	if err := s.events(ctx, f); err != nil {
 		return nil, err
 	}
+	if err := s.decide(ctx, f, q); err != nil {
+		return nil, err
+	}
 	f.KueueSeen, f.WebhookDown = s.kueueSeen(ctx), s.webhookDown(ctx, job)
 	f.Missing = s.missing
 	return f, nil
@@ -45,12 +52,32 @@ func (s *session) facts(ctx context.Context, job *api.TrainJob, q *queues) (*exp
 // factsOf returns what the queues show of a TrainJob.
 func (q *queues) factsOf(job *api.TrainJob) *explain.Facts {
 	return &explain.Facts{
-		Now: time.Now(), Job: job, Workload: workloadOf(job, q.Workloads), Cluster: q.Cluster,
+		Now: time.Now(), Job: job, Workload: q.index.WorkloadOf(job), Queues: q.index,
 		Read: explain.Read{
 			QueuesRead: q.localQueues != nowhere, ClusterQueuesRead: q.clusterQueues,
-			OwnRead: q.workloads != nowhere, OthersRead: q.workloads == everywhere,
+			OwnRead: q.workloads != nowhere, OthersRead: q.workloads == everywhere, Assumed: q.assumed,
 		},
 	}
+}
+
+// decide has a simulation say what Kueue decides about a TrainJob that waits, if the user may read what that needs.
+func (s *session) decide(ctx context.Context, f *explain.Facts, q *queues) error {
+	if wl := f.Workload; wl == nil || !q.complete() || !workload.IsAdmissible(wl) {
+		return nil
+	}
+	if err := s.useGates(ctx, q.Config); err != nil {
+		return err
+	}
+	var err error
+	if f.Decision, err = simulate.Decide(ctx, &q.Cluster, client.ObjectKeyFromObject(f.Workload), f.Now); err != nil {
+		fmt.Fprintf(s.streams.ErrOut, "Kueue's last message is read, because the simulation has failed: %v\n", err)
+	}
+	return ctx.Err()
+}
+
+// workloadOf returns a TrainJob's Workload among those of its namespace; nil if there is none.
+func workloadOf(job *api.TrainJob, workloads []kueue.Workload) *kueue.Workload {
+	return explain.NewQueues(simulate.Cluster{Workloads: workloads}).WorkloadOf(job)
 }
 
 // events reads the events about a TrainJob and what belongs to it.

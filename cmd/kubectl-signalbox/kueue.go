@@ -45,8 +45,13 @@ func (s *session) kueueConfig(ctx context.Context) (*kueueconfig.Configuration, 
 }
 
 // useGates makes simulations run with the feature gates of the cluster's Kueue: those on its command line, or else
-// those of its configuration, which may be nil. What can't be read or isn't known has Kueue's default.
+// those of its configuration, which may be nil. What can't be read or isn't known has Kueue's default. They are read
+// once.
 func (s *session) useGates(ctx context.Context, config *kueueconfig.Configuration) error {
+	if s.gated {
+		return nil
+	}
+	s.gated = true
 	gates, err := installed.GateArguments(ctx, s.client, s.kueueNamespace)
 	if err != nil {
 		return err

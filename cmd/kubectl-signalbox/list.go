@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
@@ -80,10 +81,13 @@ func list(ctx context.Context, s *session, o listOptions) error {
 	}
 	options := []client.ListOption{client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: selector}}
 	var jobs api.TrainJobList
-	if err := s.client.List(ctx, &jobs, options...); err != nil {
-		return fmt.Errorf("listing TrainJobs: %w", err)
+	var jobsErr error
+	var reading sync.WaitGroup
+	reading.Go(func() { jobsErr = s.pages(ctx, &jobs, options...) }) // beside the Workloads, which are as many
+	q, err := s.lines(ctx, s.namespace)
+	if reading.Wait(); jobsErr != nil {
+		return fmt.Errorf("listing TrainJobs: %w", jobsErr)
 	}
-	q, err := s.queues(ctx, s.namespace)
 	if err != nil {
 		return err
 	}
@@ -116,7 +120,7 @@ func (s *session) watchRows(ctx context.Context, o listOptions, options []client
 		if !is || event.Type == watch.Bookmark {
 			continue
 		}
-		q, err := s.queues(ctx, s.namespace)
+		q, err := s.lines(ctx, s.namespace)
 		if err != nil {
 			return err
 		}
@@ -180,7 +184,8 @@ func (r row) cells(o listOptions) []string {
 
 // rowOf returns what list says of a TrainJob.
 func rowOf(job *api.TrainJob, q *queues) row {
-	e := explain.Explain(q.factsOf(job))
+	f := q.factsOf(job)
+	e, wl := explain.Brief(f), f.Workload
 	r := row{
 		Namespace: job.Namespace, Name: job.Name, State: e.State, Flavor: job.Status.Flavor, Nodes: job.Status.Nodes,
 		Age: age(job.CreationTimestamp.Time), Cause: string(e.Cause.Code),
@@ -188,7 +193,6 @@ func rowOf(job *api.TrainJob, q *queues) row {
 			Queue: e.Queue, ClusterQueue: e.ClusterQueue, Place: e.Place, Waiting: e.Waiting, Priority: e.Priority,
 		},
 	}
-	wl := workloadOf(job, q.Workloads)
 	if r.Nodes == "" && wl != nil {
 		pods := int32(0)
 		for i := range wl.Spec.PodSets {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -13,6 +14,7 @@ import (
 )
 
 func main() {
+	ctrl.SetLogger(logr.Discard()) // what Kueue logs in a simulation
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	if err := command(streams).ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
 		if code := errExit(0); errors.As(err, &code) {

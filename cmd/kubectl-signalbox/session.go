@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/spf13/cobra"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
-	nodev1 "k8s.io/api/node/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -25,7 +23,6 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/simulate"
 )
 
 // session is a cluster, as one user sees it.
@@ -39,6 +36,8 @@ type session struct {
 	streams        genericiooptions.IOStreams
 	// missing are the rights that the user lacks, such as "list nodes".
 	missing []string
+	// gated is set when simulations run with the cluster's feature gates.
+	gated bool
 }
 
 // newSession connects to the cluster that the flags name.
@@ -115,7 +114,7 @@ func (s *session) list(
 	what string,
 	options ...client.ListOption,
 ) (bool, error) {
-	err := s.client.List(ctx, list, options...)
+	err := s.pages(ctx, list, options...)
 	switch {
 	case err == nil:
 		return true, nil
@@ -126,6 +125,42 @@ func (s *session) list(
 		return false, nil
 	}
 	return false, fmt.Errorf("listing %s: %w", what, err)
+}
+
+// page is how many objects are read at once: one answer with all of a large cluster would hold up the API server.
+const page = 500
+
+// pages reads objects in pages.
+func (s *session) pages(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	next, _ := list.DeepCopyObject().(client.ObjectList)
+	if err := s.client.List(ctx, list, append(slices.Clone(options), client.Limit(page))...); err != nil {
+		return err
+	}
+	all, err := itemsOf(list)
+	for token := list.GetContinue(); err == nil && token != ""; token = next.GetContinue() {
+		next, _ = next.DeepCopyObject().(client.ObjectList) // it shares nothing with the items of the page before
+		more := append(slices.Clone(options), client.Limit(page), client.Continue(token))
+		if err := s.client.List(ctx, next, more...); apierrors.IsResourceExpired(err) {
+			return s.client.List(ctx, list, options...) // the cluster has changed too much meanwhile
+		} else if err != nil {
+			return err
+		}
+		var items reflect.Value
+		if items, err = itemsOf(next); err == nil {
+			all.Set(reflect.AppendSlice(all, items))
+		}
+	}
+	list.SetContinue("")
+	return err
+}
+
+// itemsOf returns the items of a list.
+func itemsOf(list client.ObjectList) (reflect.Value, error) {
+	items, err := apimeta.GetItemsPtr(list)
+	if err != nil {
+		return reflect.Value{}, err
+	}
+	return reflect.ValueOf(items).Elem(), nil
 }
 
 // scope is of which namespaces objects were read.
@@ -149,152 +184,6 @@ func (s *session) listWide(ctx context.Context, list client.ObjectList, what, na
 	return ownNamespace, nil
 }
 
-// queues is what a user sees of the queues.
-type queues struct {
-	simulate.Cluster
-	// clusterQueues is set if all ClusterQueues were read, nodes if all nodes and pods were, or aren't needed.
-	clusterQueues, nodes bool
-	// localQueues and workloads say which were read.
-	localQueues, workloads scope
-}
-
-// queues reads all that Kueue decides on, as far as the user may.
-func (s *session) queues(ctx context.Context, namespace string) (*queues, error) {
-	q := &queues{}
-	var clusterQueues kueue.ClusterQueueList
-	var localQueues kueue.LocalQueueList
-	var cohorts kueue.CohortList
-	var flavors kueue.ResourceFlavorList
-	var topologies kueue.TopologyList
-	var checks kueue.AdmissionCheckList
-	var workloads kueue.WorkloadList
-	var err error
-	if q.clusterQueues, err = s.list(ctx, &clusterQueues, "clusterqueues.kueue.x-k8s.io"); err != nil {
-		return nil, err
-	}
-	if q.localQueues, err = s.listWide(ctx, &localQueues, "localqueues.kueue.x-k8s.io", namespace); err != nil {
-		return nil, err
-	}
-	if q.workloads, err = s.listWide(ctx, &workloads, "workloads.kueue.x-k8s.io", namespace); err != nil {
-		return nil, err
-	}
-	read := map[client.ObjectList]bool{}
-	for what, list := range map[string]client.ObjectList{
-		"cohorts.kueue.x-k8s.io": &cohorts, "resourceflavors.kueue.x-k8s.io": &flavors,
-		"topologies.kueue.x-k8s.io": &topologies, "admissionchecks.kueue.x-k8s.io": &checks,
-	} {
-		if read[list], err = s.list(ctx, list, what); err != nil {
-			return nil, err
-		}
-	}
-	q.ClusterQueues, q.LocalQueues, q.Cohorts = clusterQueues.Items, localQueues.Items, cohorts.Items
-	q.Flavors, q.Topologies, q.AdmissionChecks = flavors.Items, topologies.Items, checks.Items
-	q.Workloads = workloads.Items
-	q.assume(read[&flavors], read[&checks])
-	if q.Config, err = s.kueueConfig(ctx); errors.Is(err, errConfig) {
-		fmt.Fprintf(s.streams.ErrOut, "Kueue's defaults are assumed: %v\n", err)
-	} else if err != nil && !errors.Is(err, errNoConfig) {
-		return nil, err
-	}
-	return q, s.surroundings(ctx, q, namespace)
-}
-
-// assume adds what ClusterQueues refer to and the user may not read: flavors without labels and taints, and admission
-// checks that are active.
-func (q *queues) assume(flavors, checks bool) {
-	for i := range q.ClusterQueues {
-		for _, group := range q.ClusterQueues[i].Spec.ResourceGroups {
-			for _, fq := range group.Flavors {
-				if !flavors {
-					q.Flavors = appendNamed(q.Flavors, string(fq.Name))
-				}
-			}
-		}
-		strategy := q.ClusterQueues[i].Spec.AdmissionChecksStrategy
-		if checks || strategy == nil {
-			continue
-		}
-		for _, rule := range strategy.AdmissionChecks {
-			q.AdmissionChecks = appendNamed(q.AdmissionChecks, string(rule.Name))
-		}
-	}
-	for i := range q.AdmissionChecks {
-		if !checks {
-			q.AdmissionChecks[i].Status.Conditions = []metav1.Condition{
-				{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue},
-			}
-		}
-	}
-}
-
-// appendNamed appends an object of a name, once.
-func appendNamed[T any, P interface {
-	*T
-	client.Object
-}](all []T, name string) []T {
-	for i := range all {
-		if P(&all[i]).GetName() == name {
-			return all
-		}
-	}
-	var o T
-	P(&o).SetName(name)
-	return append(all, o)
-}
-
-// surroundings reads what a simulation needs in addition.
-func (s *session) surroundings(ctx context.Context, q *queues, namespace string) error {
-	var namespaces corev1.NamespaceList
-	var limits corev1.LimitRangeList
-	var classes nodev1.RuntimeClassList
-	read, err := s.list(ctx, &namespaces, "namespaces")
-	if err != nil {
-		return err
-	}
-	if q.Namespaces = namespaces.Items; !read {
-		q.Namespaces = namespacesOf(q.Workloads, namespace)
-		for i := range q.ClusterQueues { // which namespaces a selector takes can't be known
-			q.ClusterQueues[i].Spec.NamespaceSelector = &metav1.LabelSelector{}
-		}
-	}
-	if _, err := s.listWide(ctx, &limits, "limitranges", namespace); err != nil {
-		return err
-	}
-	if _, err := s.list(ctx, &classes, "runtimeclasses.node.k8s.io"); err != nil {
-		return err
-	}
-	q.LimitRanges, q.RuntimeClasses = limits.Items, classes.Items
-	if q.nodes = len(q.Topologies) == 0; q.nodes {
-		return nil
-	}
-	var nodes corev1.NodeList
-	var pods corev1.PodList
-	nodesRead, err := s.list(ctx, &nodes, "nodes")
-	if err != nil {
-		return err
-	}
-	podsRead, err := s.list(ctx, &pods, "pods")
-	q.Nodes, q.Pods, q.nodes = nodes.Items, pods.Items, nodesRead && podsRead
-	return err
-}
-
-// namespacesOf returns the namespaces of Workloads by their names alone: their labels, which ClusterQueues select by,
-// may not be read.
-func namespacesOf(workloads []kueue.Workload, own string) []corev1.Namespace {
-	names := []string{own}
-	for i := range workloads {
-		names = append(names, workloads[i].Namespace)
-	}
-	slices.Sort(names)
-	var namespaces []corev1.Namespace
-	for _, name := range slices.Compact(names) {
-		namespace := corev1.Namespace{}
-		namespace.Name, namespace.Labels = name, map[string]string{corev1.LabelMetadataName: name}
-		namespaces = append(namespaces, namespace)
-	}
-	return namespaces
-}
-
 // trainJob reads a TrainJob of the session's namespace.
 func (s *session) trainJob(ctx context.Context, name string) (*api.TrainJob, error) {
 	job := &api.TrainJob{}
@@ -302,19 +191,4 @@ func (s *session) trainJob(ctx context.Context, name string) (*api.TrainJob, err
 		return nil, fmt.Errorf("reading TrainJob %s in namespace %s: %w", name, s.namespace, err)
 	}
 	return job, nil
-}
-
-// workloadOf returns a TrainJob's Workload: the one that isn't finished, or else the last; nil if there is none.
-func workloadOf(job *api.TrainJob, workloads []kueue.Workload) *kueue.Workload {
-	var found *kueue.Workload
-	for i := range workloads {
-		wl := &workloads[i]
-		if wl.Namespace != job.Namespace || !slices.ContainsFunc(wl.OwnerReferences, ownedBy(job)) {
-			continue
-		}
-		if found == nil || isFinished(found) || found.CreationTimestamp.Before(&wl.CreationTimestamp) && !isFinished(wl) {
-			found = wl
-		}
-	}
-	return found
 }

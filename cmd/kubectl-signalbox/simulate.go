@@ -30,6 +30,9 @@ would make it fit. Nothing in the cluster is changed.
 --set changes the TrainJob before: nodes=N, queue=NAME, priority=CLASS (a WorkloadPriorityClass), or
 resource.NAME=QUANTITY for each node, such as resource.nvidia.com/gpu=4.
 
+A file may have several TrainJobs, and -f may name a directory: all are simulated together, as if they were created in
+their order. A TrainJob that is Blocked isn't simulated, unless --set changes it.
+
 --until estimates when it starts, from the progress that runs report, from runs like them that have finished, and from
 maximum execution times; it says how sure that is.
 
@@ -57,7 +60,7 @@ func simulateCommand(c *cli) *cobra.Command {
 		"filename",
 		"f",
 		"",
-		"a file with a TrainJob that isn't in the cluster; - for standard input",
+		"a file or directory with TrainJobs that aren't in the cluster; - for standard input",
 	)
 	cmd.Flags().StringArrayVar(
 		&o.set,
@@ -112,7 +115,7 @@ type estimate struct {
 }
 
 func runSimulate(ctx context.Context, s *session, name string, o simulateOptions) error {
-	job, err := s.simulatedJob(ctx, name, o)
+	jobs, err := s.simulatedJobs(ctx, name, o)
 	if err != nil {
 		return err
 	}
@@ -123,40 +126,71 @@ func runSimulate(ctx context.Context, s *session, name string, o simulateOptions
 	if err := s.useGates(ctx, q.Config); err != nil {
 		return err
 	}
-	if !q.clusterQueues || q.localQueues != everywhere || q.workloads != everywhere || !q.nodes {
+	if !q.complete() {
 		return fmt.Errorf(
 			"a simulation needs all queues and Workloads, and all nodes and pods where a flavor has a topology, and you may "+
 				"not %s; ask for these rights (Kueue's ClusterRole kueue-batch-admin-role has those of Kueue)",
 			strings.Join(s.missing, ", nor "),
 		)
 	}
-	wl, err := s.simulatedWorkload(ctx, job, q, o)
+	views, err := s.simulate(ctx, jobs, q, o)
 	if err != nil {
 		return err
 	}
-	now := time.Now()
-	var jobs api.TrainJobList
-	if _, err := s.list(ctx, &jobs, "trainjobs.trainer.kubeflow.org"); err != nil {
-		return err
+	switch {
+	case o.output != "" && len(views) == 1:
+		return printAs(s.streams.Out, o.output, views[0])
+	case o.output != "":
+		return printAs(s.streams.Out, o.output, views)
 	}
-	estimates := simulate.NewEstimates(q.Workloads, jobs.Items, now)
-	cluster := q.With(put(q.Workloads, wl))
-	answer, err := simulate.Ask(ctx, cluster, client.ObjectKeyFromObject(wl), estimates.Mid(), now)
-	if err != nil {
-		return err
+	for _, view := range views {
+		view.write(s)
 	}
-	view := viewOf(job, cluster, answer)
-	view.Missing = s.missing
-	if o.until && answer.Verdict == simulate.Waits {
-		if view.Start, err = estimateOf(ctx, cluster, wl, estimates, now); err != nil {
-			return err
-		}
-	}
-	if o.output != "" {
-		return printAs(s.streams.Out, o.output, view)
-	}
-	view.write(s)
+	s.tellMissing()
 	return nil
+}
+
+// simulate returns what becomes of TrainJobs, in the cluster with all of them.
+func (s *session) simulate(
+	ctx context.Context, jobs []*api.TrainJob, q *queues, o simulateOptions,
+) ([]*simulated, error) {
+	now := time.Now()
+	var known api.TrainJobList
+	if _, err := s.list(ctx, &known, "trainjobs.trainer.kubeflow.org"); err != nil {
+		return nil, err
+	}
+	cluster := &q.Cluster
+	workloads := make([]*kueue.Workload, len(jobs))
+	for i, job := range jobs {
+		if blockedView(job, o) != nil {
+			continue
+		}
+		wl, err := s.simulatedWorkload(ctx, job, q, o)
+		if err != nil {
+			return nil, fmt.Errorf("TrainJob %s: %w", job.Name, err)
+		}
+		workloads[i], cluster = wl, cluster.With(put(cluster.Workloads, wl))
+	}
+	estimates := simulate.NewEstimates(q.Workloads, known.Items, now)
+	var views []*simulated
+	for i, job := range jobs {
+		view := blockedView(job, o)
+		if wl := workloads[i]; wl != nil {
+			answer, err := simulate.Ask(ctx, cluster, client.ObjectKeyFromObject(wl), estimates.Mid(), now)
+			if err != nil {
+				return nil, err
+			}
+			view = viewOf(job, cluster, answer)
+			if o.until && answer.Verdict == simulate.Waits {
+				if view.Start, err = estimateOf(ctx, cluster, wl, estimates, now); err != nil {
+					return nil, err
+				}
+			}
+		}
+		view.Missing = s.missing
+		views = append(views, view)
+	}
+	return views, nil
 }
 
 // estimateOf returns when a Workload starts, if runs end early, as expected, and late.

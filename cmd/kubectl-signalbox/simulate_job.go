@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -36,68 +39,111 @@ func put(workloads []kueue.Workload, wl *kueue.Workload) []kueue.Workload {
 	return append(all, *wl)
 }
 
-// simulatedJob returns the TrainJob, changed as --set says.
-func (s *session) simulatedJob(ctx context.Context, name string, o simulateOptions) (*api.TrainJob, error) {
-	job, err := s.jobOf(ctx, name, o.file)
+// simulatedJobs returns the TrainJobs, changed as --set says.
+func (s *session) simulatedJobs(ctx context.Context, name string, o simulateOptions) ([]*api.TrainJob, error) {
+	if o.file == "" {
+		job, err := s.trainJob(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return []*api.TrainJob{job}, set(job, o.set)
+	}
+	files, err := read(o.file, s.streams.In)
 	if err != nil {
 		return nil, err
 	}
-	for _, set := range o.set {
+	var jobs []*api.TrainJob
+	for _, f := range files {
+		for _, doc := range documents(f.text) {
+			of, err := jobsIn(doc)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", f.name, err)
+			}
+			jobs = append(jobs, of...)
+		}
+	}
+	if len(jobs) == 0 {
+		return nil, fmt.Errorf("%s has no TrainJob", o.file)
+	}
+	for i, job := range jobs {
+		job.Namespace = cmp.Or(job.Namespace, s.namespace)
+		if job.Name == "" {
+			job.Name = job.GenerateName + "simulated"
+			if i > 0 {
+				job.Name += "-" + strconv.Itoa(i+1)
+			}
+		}
+		job.UID = types.UID(fmt.Sprintf("simulated-%d", i))
+		job.CreationTimestamp = metav1.NewTime(time.Now().Add(time.Duration(i) * time.Second)) // in their order
+		if err := errors.Join(set(job, o.set), validate(job)); err != nil {
+			return nil, fmt.Errorf("TrainJob %s: %w", job.Name, err)
+		}
+	}
+	return jobs, nil
+}
+
+// set makes the changes of --set.
+func set(job *api.TrainJob, changes []string) error {
+	for _, set := range changes {
 		key, value, found := strings.Cut(set, "=")
 		if !found {
-			return nil, fmt.Errorf("--set %s: it must be KEY=VALUE", set)
+			return fmt.Errorf("--set %s: it must be KEY=VALUE", set)
 		}
 		if err := change(job, key, value); err != nil {
-			return nil, fmt.Errorf("--set %s: %w", set, err)
+			return fmt.Errorf("--set %s: %w", set, err)
+		}
+		if err := validate(job); err != nil {
+			return fmt.Errorf("--set %s: %w", set, err)
 		}
 	}
-	return job, nil
+	return nil
 }
 
-func (s *session) jobOf(ctx context.Context, name, file string) (*api.TrainJob, error) {
-	if file == "" {
-		return s.trainJob(ctx, name)
-	}
-	var files []byte
-	var err error
-	if file == "-" {
-		all, readErr := read(file, s.streams.In)
-		if readErr != nil {
-			return nil, readErr
+// validate returns an error for what the API server or Signalbox's webhook rejects of what --set changes.
+func validate(job *api.TrainJob) error {
+	path := field.NewPath("spec", "trainer")
+	var errs field.ErrorList
+	if t := job.Spec.Trainer; t != nil {
+		if n := ptr.Deref(t.NumNodes, 1); n < 1 {
+			errs = append(errs, field.Invalid(path.Child("numNodes"), n, "must be 1 or more"))
 		}
-		files = []byte(all[0].text)
-	} else if files, err = os.ReadFile(file); err != nil {
-		return nil, err
-	}
-	for _, doc := range documents(string(files)) {
-		job, err := firstJob(doc)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		if job != nil {
-			job.Namespace = cmp.Or(job.Namespace, s.namespace)
-			job.Name = cmp.Or(job.Name, job.GenerateName+"simulated")
-			job.UID, job.CreationTimestamp = "simulated", metav1.Now()
-			s.namespace = job.Namespace
-			return job, nil
+		if r := t.ResourcesPerNode; r != nil {
+			at := path.Child("resourcesPerNode")
+			errs = append(errs, overrides.CheckResources(at.Child("requests"), r.Requests)...)
+			errs = append(errs, overrides.CheckResources(at.Child("limits"), r.Limits)...)
 		}
 	}
-	return nil, fmt.Errorf("%s has no TrainJob", file)
+	labels := field.NewPath("metadata", "labels")
+	for _, key := range []string{constants.QueueLabel, constants.WorkloadPriorityClassLabel} {
+		value, found := job.Labels[key]
+		if !found {
+			continue
+		}
+		for _, text := range validation.IsDNS1123Subdomain(value) {
+			errs = append(errs, field.Invalid(labels.Key(key), value, text))
+		}
+	}
+	return errs.ToAggregate()
 }
 
-// firstJob returns the first TrainJob of a document; nil if there is none.
-func firstJob(doc string) (*api.TrainJob, error) {
+// jobsIn returns the TrainJobs of a document.
+func jobsIn(doc string) ([]*api.TrainJob, error) {
 	objects, err := objectsIn(doc)
 	if err != nil {
 		return nil, err
 	}
+	var jobs []*api.TrainJob
 	for _, o := range objects {
-		if o.GetKind() == trainerapi.TrainJobKind {
-			job := &api.TrainJob{}
-			return job, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, job)
+		if o.GetKind() != trainerapi.TrainJobKind {
+			continue
 		}
+		job := &api.TrainJob{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, job); err != nil {
+			return nil, fmt.Errorf("TrainJob %s: %w", o.GetName(), err)
+		}
+		jobs = append(jobs, job)
 	}
-	return nil, nil
+	return jobs, nil
 }
 
 // change makes one change of --set.
@@ -146,7 +192,7 @@ func change(job *api.TrainJob, key, value string) error {
 func (s *session) simulatedWorkload(
 	ctx context.Context, job *api.TrainJob, q *queues, o simulateOptions,
 ) (*kueue.Workload, error) {
-	is := workloadOf(job, q.Workloads)
+	is := q.index.WorkloadOf(job)
 	if is != nil && !isFinished(is) && len(o.set) == 0 {
 		return is, nil
 	}
@@ -162,7 +208,11 @@ func (s *session) simulatedWorkload(
 		return nil, err
 	}
 	wl := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{
-		Namespace: job.Namespace, Name: "simulated-" + job.Name, UID: "simulated", CreationTimestamp: metav1.Now(),
+		Namespace: job.Namespace, Name: "simulated-" + job.Name, UID: cmp.Or(job.UID, "simulated"),
+		CreationTimestamp: job.CreationTimestamp, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: trainerapi.GroupVersion.String(), Kind: trainerapi.TrainJobKind, Name: job.Name, UID: job.UID,
+			Controller: ptr.To(true),
+		}},
 	}}
 	if is != nil {
 		wl.ObjectMeta = *is.ObjectMeta.DeepCopy()

@@ -7,12 +7,13 @@ import (
 	"strings"
 	"time"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/explain"
 	"github.com/signalbox-dev/signalbox/simulate"
 )
 
@@ -33,13 +34,28 @@ func viewOf(job *api.TrainJob, cluster *simulate.Cluster, a *simulate.Answer) *s
 	return v
 }
 
+// verdictBlocked is for a TrainJob that Kueue doesn't consider before what condition Blocked names is corrected.
+const verdictBlocked = "Blocked"
+
+// blockedView returns what there is to say of a TrainJob that is Blocked and isn't changed; nil for any other.
+func blockedView(job *api.TrainJob, o simulateOptions) *simulated {
+	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
+	if c == nil || c.Status != metav1.ConditionTrue || len(o.set) > 0 {
+		return nil
+	}
+	return &simulated{
+		Namespace: job.Namespace, Name: job.Name, Verdict: verdictBlocked,
+		Message: c.Reason + ": " + c.Message,
+	}
+}
+
 // owners returns the jobs of Workloads, as NAMESPACE/NAME.
 func owners(cluster *simulate.Cluster, keys []types.NamespacedName) []string {
 	var names []string
 	for _, key := range keys {
 		name := key.Name
 		if wl := cluster.Workload(key); wl != nil {
-			name = explain.Owner(wl)
+			name = simulate.Owner(wl)
 		}
 		names = append(names, key.Namespace+"/"+name)
 	}
@@ -86,6 +102,11 @@ func (v *simulated) write(s *session) {
 		}
 		where = " on " + strings.Join(parts, ", ")
 	}
+	if v.Verdict == verdictBlocked {
+		fmt.Fprintf(out, "%s/%s is Blocked (%s). Kueue considers it when that is corrected.\n", v.Namespace, v.Name,
+			strings.TrimSuffix(v.Message, "."))
+		return
+	}
 	switch simulate.Verdict(v.Verdict) {
 	case simulate.Running:
 		fmt.Fprintf(out, "%s/%s has quota already%s.\n", v.Namespace, v.Name, where)
@@ -118,7 +139,6 @@ func (v *simulated) write(s *session) {
 			fmt.Fprintf(out, "  %s\n", c.Set)
 		}
 	}
-	s.tellMissing()
 }
 
 func endOf(after []string) string {

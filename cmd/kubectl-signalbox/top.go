@@ -9,12 +9,13 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
-	"github.com/signalbox-dev/signalbox/explain"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/simulate"
 )
@@ -130,9 +131,16 @@ func (v *overview) write(s *session) error {
 // quotaRows returns the quota of each flavor of each ClusterQueue.
 func quotaRows(q *queues) []quotaRow {
 	rows := []quotaRow{}
+	queues := map[types.NamespacedName]string{}
+	for i := range q.LocalQueues {
+		queues[client.ObjectKeyFromObject(&q.LocalQueues[i])] = string(q.LocalQueues[i].Spec.ClusterQueue)
+	}
+	all := q.waiting(func(wl *kueue.Workload) string {
+		return queues[types.NamespacedName{Namespace: wl.Namespace, Name: string(wl.Spec.QueueName)}]
+	})
 	for i := range q.ClusterQueues {
 		cq := &q.ClusterQueues[i]
-		waiting := q.waiting(func(wl *kueue.Workload) bool { return q.clusterQueueOf(wl) == cq.Name })
+		waiting := all[cq.Name]
 		for _, group := range cq.Spec.ResourceGroups {
 			for _, fq := range group.Flavors {
 				for _, rq := range fq.Resources {
@@ -172,44 +180,42 @@ func usageOf(
 	return kueue.ResourceUsage{}
 }
 
-// clusterQueueOf returns the name of the ClusterQueue that a Workload waits in; "" if it isn't known.
-func (q *queues) clusterQueueOf(wl *kueue.Workload) string {
-	for i := range q.LocalQueues {
-		if lq := &q.LocalQueues[i]; lq.Namespace == wl.Namespace && lq.Name == string(wl.Spec.QueueName) {
-			return string(lq.Spec.ClusterQueue)
-		}
-	}
-	return ""
-}
-
-// waiting returns what the Workloads that wait ask for together.
-func (q *queues) waiting(of func(*kueue.Workload) bool) map[corev1.ResourceName]resource.Quantity {
-	total := map[corev1.ResourceName]resource.Quantity{}
+// waiting returns what the Workloads that wait ask for together, by what they are in.
+func (q *queues) waiting(in func(*kueue.Workload) string) map[string]corev1.ResourceList {
+	totals, counts := map[string]corev1.ResourceList{}, map[string]podsets.Counting{}
 	for i := range q.Workloads {
 		wl := &q.Workloads[i]
-		if isFinished(wl) || workload.HasQuotaReservation(wl) || !workload.IsActive(wl) || !of(wl) {
+		if isFinished(wl) || workload.HasQuotaReservation(wl) || !workload.IsActive(wl) {
 			continue
 		}
-		for name, quantity := range (podsets.Counting{}).Total(wl) {
+		total := totals[in(wl)]
+		if total == nil {
+			total = corev1.ResourceList{}
+			totals[in(wl)] = total
+		}
+		counting, found := counts[wl.Namespace]
+		if !found {
+			counting = q.Counting(wl.Namespace)
+			counts[wl.Namespace] = counting
+		}
+		for name, quantity := range counting.Total(wl) {
 			sum := total[name]
 			sum.Add(quantity)
 			total[name] = sum
 		}
 	}
-	return total
+	return totals
 }
 
 // teamRows returns what each namespace uses of each flavor, and what it waits for.
 func teamRows(q *queues) []teamRow {
 	type key struct{ namespace, flavor, resource string }
 	used := map[key]resource.Quantity{}
-	namespaces := map[string]bool{}
 	for i := range q.Workloads {
 		wl := &q.Workloads[i]
 		if isFinished(wl) {
 			continue
 		}
-		namespaces[wl.Namespace] = true
 		if wl.Status.Admission == nil {
 			continue
 		}
@@ -226,8 +232,8 @@ func teamRows(q *queues) []teamRow {
 	for k, sum := range used {
 		rows = append(rows, teamRow{Namespace: k.namespace, Flavor: k.flavor, Resource: k.resource, Used: sum.String()})
 	}
-	for namespace := range namespaces {
-		for name, sum := range q.waiting(func(wl *kueue.Workload) bool { return wl.Namespace == namespace }) {
+	for namespace, waiting := range q.waiting(func(wl *kueue.Workload) string { return wl.Namespace }) {
+		for name, sum := range waiting {
 			rows = append(rows, teamRow{Namespace: namespace, Resource: string(name), Used: "0", Waiting: sum.String()})
 		}
 	}
@@ -246,7 +252,7 @@ func preemptionRows(q *queues) []preemptionRow {
 	owners := map[string]string{}
 	for i := range q.Workloads {
 		wl := &q.Workloads[i]
-		owners[string(wl.UID)] = wl.Namespace + "/" + explain.Owner(wl)
+		owners[string(wl.UID)] = wl.Namespace + "/" + simulate.Owner(wl)
 	}
 	rows := []preemptionRow{}
 	for i := range q.Workloads {
@@ -257,7 +263,7 @@ func preemptionRows(q *queues) []preemptionRow {
 		for _, c := range wl.Status.Conditions {
 			if c.Type == kueue.WorkloadPreempted {
 				by := string(simulate.Preemptor(c.Message))
-				rows = append(rows, preemptionRow{wl.Namespace, explain.Owner(wl), cmp.Or(owners[by], by), c.Reason})
+				rows = append(rows, preemptionRow{wl.Namespace, simulate.Owner(wl), cmp.Or(owners[by], by), c.Reason})
 			}
 		}
 	}

@@ -151,6 +151,34 @@ func TestVerbs(t *testing.T) {
 			args:   []string{"simulate", "second", "--set", "priority=none"},
 			err:    "WorkloadPriorityClass none",
 		},
+		"set: negative": {
+			reason: "refused with path and value",
+			args:   []string{"simulate", "second", "--set", "resource.cpu=-1"},
+			err:    `--set resource.cpu=-1: [spec.trainer.resourcesPerNode.requests[cpu]: Invalid value: "-1": must be 0 or more`,
+		},
+		"set: half a GPU": {
+			reason: "refused with path and value",
+			args:   []string{"simulate", "second", "--set", "resource.nvidia.com/gpu=500m"},
+			err:    `spec.trainer.resourcesPerNode.requests[nvidia.com/gpu]: Invalid value: "500m": must be a whole number`,
+		},
+		"set: no resource": {
+			reason: "refused with path and value",
+			args:   []string{"simulate", "second", "--set", "resource.gpus=1"},
+			err:    `spec.trainer.resourcesPerNode.requests[gpus]: Invalid value: "gpus": is no resource of a container`,
+		},
+		"set: no queue's name": {
+			reason: "refused with path and value",
+			args:   []string{"simulate", "second", "--set", "queue=Team_A"},
+			err:    `metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value: "Team_A"`,
+		},
+		"simulate a blocked one": {reason: "Kueue doesn't consider it", more: blockedJob,
+			args: []string{"simulate", "blocked"}, out: []string{
+				"team/blocked is Blocked (RuntimeNotFound: there is no runtime x). Kueue considers it when that is corrected.",
+			}},
+		"simulate a blocked one as JSON": {reason: "for scripts", more: blockedJob,
+			args: []string{"simulate", "blocked", "-o", "json"}, out: []string{`"verdict": "Blocked"`}},
+		"simulate a blocked one with a change": {reason: "the change may be what it needs", more: blockedJob,
+			args: []string{"simulate", "blocked", "--set", "resource.nvidia.com/gpu=2"}, out: []string{"team/blocked waits"}},
 		"simulate nothing": {
 			reason: "a name is needed",
 			args:   []string{"simulate"},
@@ -229,66 +257,5 @@ func TestVerbs(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A file is simulated as if it were submitted.
-func TestSimulateFile(t *testing.T) {
-	const manifest = `apiVersion: trainer.kubeflow.org/v1alpha1
-kind: TrainJob
-metadata: {name: new, labels: {kueue.x-k8s.io/queue-name: queue}}
-spec: {runtimeRef: {name: torch}, trainer: {numNodes: 1, resourcesPerNode: {requests: {nvidia.com/gpu: 2}}}}
-`
-	withDefault := strings.Split(strings.NewReplacer("name: cq", "name: other", "clusterQueue: cq", "clusterQueue: other",
-		"name: queue", "name: default", `total: "8"`, `total: "0"`).Replace(
-		strings.Join(strings.Split(base, "\n---\n")[2:4], "\n---\n")), "\n---\n")
-	cases := map[string]struct {
-		reason, text, out, err string
-		more                   []string
-	}{
-		"waits": {"the queue is full", manifest, "team/new waits", "", nil},
-		"no queue": {
-			"it isn't queued",
-			strings.Replace(manifest, "kueue.x-k8s.io/queue-name: queue", "a: b", 1),
-			"",
-			"has no label kueue.x-k8s.io/queue-name",
-			nil,
-		},
-		"the default queue": {
-			"as Kueue has it",
-			strings.Replace(manifest, "kueue.x-k8s.io/queue-name: queue", "a: b", 1),
-			"team/new would be admitted now",
-			"",
-			withDefault,
-		},
-		"in part": {
-			"as few as its annotation says",
-			strings.NewReplacer("numNodes: 1", "numNodes: 8", "labels: {kueue.x-k8s.io/queue-name: queue}",
-				`annotations: {kueue.x-k8s.io/job-min-parallelism: "2"}`).Replace(manifest),
-			"team/new would be admitted now",
-			"",
-			withDefault,
-		},
-		"a list": {"as kubectl get -o yaml writes it",
-			"apiVersion: v1\nkind: List\nitems:\n- {kind: ConfigMap}\n- " + strings.ReplaceAll(strings.TrimSpace(manifest), "\n",
-				"\n  "), "team/new waits", "", nil},
-		"no runtime": {"named", strings.Replace(manifest, "{name: torch}", "{name: other}", 1), "", "doesn't exist", nil},
-		"no job":     {"named", "kind: Other\n", "", "has no TrainJob", nil},
-		"no YAML":    {"named", "a: [", "", "job.yaml", nil},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			tr := newTrial(t, interceptor.Funcs{}, c.more...)
-			err := tr.try("simulate", "-f", written(t, c.text))
-			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
-				t.Fatalf("%s: got %v, want %q", c.reason, err, c.err)
-			}
-			if !strings.Contains(tr.out.String(), c.out) {
-				t.Errorf("%s: got %q", c.reason, tr.out.String())
-			}
-		})
-	}
-	if err := newTrial(t, interceptor.Funcs{}).try("simulate", "-f", "/none"); err == nil {
-		t.Error("there is no such file")
 	}
 }

@@ -14,6 +14,8 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/explain"
+	"github.com/signalbox-dev/signalbox/simulate"
 )
 
 // waitOptions are the flags of wait.
@@ -178,7 +180,6 @@ func (s *session) stateOf(ctx context.Context, job *api.TrainJob) (api.TrainJobS
 	if _, err := s.list(ctx, &list, "workloads.kueue.x-k8s.io", client.InNamespace(job.Namespace)); err != nil {
 		return "", err
 	}
-	q := &queues{}
-	q.Workloads = list.Items
+	q := &queues{index: explain.NewQueues(simulate.Cluster{Workloads: list.Items})}
 	return q.factsOf(job).State(), nil
 }

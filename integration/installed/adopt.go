@@ -63,7 +63,7 @@ func Adopt(
 	key := client.ObjectKey{Namespace: config.ConfigMap.Namespace, Name: config.ConfigMap.Name}
 	if err := reader.Get(ctx, key, &object); apierrors.IsNotFound(err) {
 		ctrl.LoggerFrom(ctx).Info("Kueue's configuration is not where it should be; make sure that it lists "+
-			ExternalFramework+" under integrations.ExternalFrameworks and not "+builtinFramework+
+			ExternalFramework+" under integrations.externalFrameworks and not "+builtinFramework+
 			" under integrations.frameworks, or name its place in kueue.configMap", "configMap", key)
 		return withDefaults(config, release), nil
 	} else if err != nil {
@@ -127,7 +127,7 @@ func withDefaults(config *configapi.Kueue, release string) *configapi.Kueue {
 	a := newAdoption(config)
 	a.gates(nil, release)
 	if a.WaitForPodsReady == nil {
-		a.podsReady(nil, release)
+		a.podsReady(&kueueconfig.Configuration{}, release)
 	}
 	return a.Kueue
 }
@@ -145,7 +145,7 @@ func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration, release str
 	a.multiKueue(theirs.MultiKueue)
 	a.resources(theirs.Resources)
 	a.gates(theirs.FeatureGates, release)
-	a.podsReady(theirs.WaitForPodsReady, release)
+	a.podsReady(theirs, release)
 	return a.Kueue, errors.Join(a.errs...)
 }
 
@@ -166,6 +166,8 @@ func (a *adoption) differ(name string, theirs, ours any) {
 		fmt.Errorf("%s is %v there and kueue.%s %v here; make them the same", name, theirs, name, ours))
 }
 
+// frameworks checks that Kueue leaves TrainJobs to Signalbox. Kueue compares kinds by case (Kueue v0.19.2,
+// pkg/controller/jobframework, ownerReferenceMatchingGVK).
 func (a *adoption) frameworks(theirs *kueueconfig.Integrations) {
 	var frameworks, external []string
 	if theirs != nil {
@@ -173,10 +175,10 @@ func (a *adoption) frameworks(theirs *kueueconfig.Integrations) {
 	}
 	if slices.Contains(frameworks, builtinFramework) {
 		a.errs = append(a.errs, fmt.Errorf("integrations.frameworks lists %q: two integrations would fight over every "+
-			"TrainJob; take it out, list %q under integrations.ExternalFrameworks, and restart Kueue",
+			"TrainJob; take it out, list %q under integrations.externalFrameworks, and restart Kueue",
 			builtinFramework, ExternalFramework))
-	} else if !slices.ContainsFunc(external, func(s string) bool { return strings.EqualFold(s, ExternalFramework) }) {
-		a.errs = append(a.errs, fmt.Errorf("integrations.ExternalFrameworks does not list %q: Kueue would queue the "+
+	} else if !slices.Contains(external, ExternalFramework) {
+		a.errs = append(a.errs, fmt.Errorf("integrations.externalFrameworks does not list %q: Kueue would queue the "+
 			"TrainJobs' JobSets a second time; add it, and restart Kueue", ExternalFramework))
 	}
 }
@@ -228,13 +230,13 @@ func (a *adoption) resources(theirs *kueueconfig.Resources) {
 func (a *adoption) multiKueue(theirs *kueueconfig.MultiKueue) {
 	listed := theirs != nil && slices.ContainsFunc(theirs.ExternalFrameworks,
 		func(f kueueconfig.MultiKueueExternalFramework) bool {
-			return strings.EqualFold(f.Name, ExternalFramework)
+			return f.Name == ExternalFramework
 		})
 	switch {
 	case a.MultiKueue == nil && listed:
 		a.MultiKueue = &listed
 	case a.MultiKueue != nil && *a.MultiKueue != listed:
-		a.errs = append(a.errs, fmt.Errorf("multiKueue.ExternalFrameworks lists %s there: %t, and kueue.multiKueue is %t "+
+		a.errs = append(a.errs, fmt.Errorf("multiKueue.externalFrameworks lists %s there: %t, and kueue.multiKueue is %t "+
 			"here; remove it here", ExternalFramework, listed, *a.MultiKueue))
 	}
 }

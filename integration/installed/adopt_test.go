@@ -24,7 +24,7 @@ import (
 
 func TestAdopt(t *testing.T) {
 	const head = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
-	const external = head + "integrations: {ExternalFrameworks: [" + ExternalFramework + "]}\n"
+	const external = head + "integrations: {externalFrameworks: [" + ExternalFramework + "]}\n"
 	hour := &metav1.Duration{Duration: time.Hour}
 	cases := map[string]struct {
 		reason string
@@ -71,6 +71,15 @@ func TestAdopt(t *testing.T) {
 				k.WaitForPodsReady = new(true)
 				k.Resources = &kueueconfig.Resources{ExcludeResourcePrefixes: []string{"example.com"}}
 			}},
+		"defaults of v1beta1": {reason: "it has no default of waitForPodsReady",
+			theirs: strings.Replace(external, "v1beta2", "v1beta1", 1),
+			want:   func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) }},
+		"waiting for pods in v1beta1, not enabled": {reason: "nor without enable",
+			theirs: strings.Replace(external, "v1beta2", "v1beta1", 1) + "waitForPodsReady: {timeout: 1m}\n",
+			want:   func(k *configapi.Kueue) { k.WaitForPodsReady = new(false) }},
+		"TrainJobs in other case": {reason: "Kueue compares kinds by case",
+			theirs:  strings.Replace(external, "TrainJob.", "trainjob.", 1),
+			refused: []string{"integrations.externalFrameworks does not list \"" + ExternalFramework}},
 		"other resources": {reason: "the difference is named",
 			ours: func(k *configapi.Kueue) {
 				k.Resources = &kueueconfig.Resources{ExcludeResourcePrefixes: []string{"example.com"}}
@@ -79,11 +88,11 @@ func TestAdopt(t *testing.T) {
 			refused: []string{`resources is {"excludeResourcePrefixes":["example.org"]} there and kueue.resources ` +
 				`{"excludeResourcePrefixes":["example.com"]} here`}},
 		"MultiKueue": {reason: "its queues lead to other clusters",
-			theirs: external + "multiKueue: {ExternalFrameworks: [{name: " + ExternalFramework + "}]}\n",
+			theirs: external + "multiKueue: {externalFrameworks: [{name: " + ExternalFramework + "}]}\n",
 			want:   func(k *configapi.Kueue) { k.MultiKueue = new(true) }},
 		"no MultiKueue": {reason: "Kueue has no adapter for TrainJobs", theirs: external,
 			ours:    func(k *configapi.Kueue) { k.MultiKueue = new(true) },
-			refused: []string{"multiKueue.ExternalFrameworks lists " + ExternalFramework + " there: false"}},
+			refused: []string{"multiKueue.externalFrameworks lists " + ExternalFramework + " there: false"}},
 		"command line": {reason: "Kueue's chart puts the gates there", theirs: external,
 			args: []string{"--zap-log-level=2", "--feature-gates=PartialAdmission=false, GateOfAnotherKueue=true,Odd=1x"},
 			want: func(k *configapi.Kueue) {
@@ -137,7 +146,7 @@ func TestAdopt(t *testing.T) {
 			refused: []string{`integrations.frameworks lists "trainer.kubeflow.org/trainjob"`, "take it out"}},
 		"nothing said": {reason: "Kueue must know that TrainJobs are managed", theirs: head,
 			refused: []string{"ConfigMap kueue-system/kueue-manager-config key a.yaml: ",
-				"integrations.ExternalFrameworks does not list", "add it"}},
+				"integrations.externalFrameworks does not list", "add it"}},
 		"no configuration": {reason: "it may be elsewhere", want: func(*configapi.Kueue) {}},
 		"no configuration, 0.18": {reason: "it may be elsewhere", release: "0.18",
 			want: func(k *configapi.Kueue) { k.WaitForPodsReady, k.FeatureGates = new(false), defaultGates("0.18") }},

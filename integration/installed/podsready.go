@@ -3,6 +3,7 @@ package installed
 import (
 	"fmt"
 
+	kueueconfigv1beta1 "sigs.k8s.io/kueue/apis/config/v1beta1"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 )
 
@@ -15,9 +16,11 @@ const podsReadyDefault = "0.19"
 const podsReadyGate = "DisableWaitForPodsReady"
 
 // podsReady adopts whether Kueue waits for pods. The feature gates must have been adopted before. The setting stays
-// unset if Kueue waits by default only.
-func (a *adoption) podsReady(theirs *kueueconfig.WaitForPodsReady, release string) {
-	byDefault := !newer(podsReadyDefault, release)
+// unset if Kueue waits by default only; v1beta1 of Kueue's configuration has no such default.
+func (a *adoption) podsReady(configuration *kueueconfig.Configuration, release string) {
+	theirs := configuration.WaitForPodsReady
+	byDefault := !newer(podsReadyDefault, release) &&
+		configuration.APIVersion != kueueconfigv1beta1.SchemeGroupVersion.String()
 	waits := (theirs != nil || byDefault) && !a.FeatureGates[podsReadyGate]
 	switch ours := a.WaitForPodsReady; {
 	case ours != nil && *ours != waits:

@@ -15,6 +15,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -27,7 +28,7 @@ import (
 func init() {
 	if cluster.bundled() {
 		ginkgo.Describe("kubectl signalbox simulate", ginkgo.Label("plugin", "kueue"), func() {
-			ginkgo.It("agrees with Kueue in 200 random situations", agreement)
+			ginkgo.It("agrees with Kueue, explain and doctor in 400 random situations", agreement)
 		})
 	}
 }
@@ -35,8 +36,9 @@ func init() {
 // agreement lets Kueue decide about Workloads without jobs, in cohorts that have nothing to do with each other, twenty
 // at a time, and compares what it does with the prediction.
 func agreement(ctx context.Context) {
-	const situations, together = 200, 20
+	const situations, together = 400, 20
 	g := newGround(ctx, map[string]int64{"a100": 0})
+	g.countsMore(ctx)
 	var mu sync.Mutex
 	verdicts, wrong := map[string]int{}, []string{}
 	for first := 0; first < situations; first += together {
@@ -48,8 +50,12 @@ func agreement(ctx context.Context) {
 				defer s.delete(ctx)
 				s.create(ctx)
 				foretold, happened := s.compare(ctx)
+				disagreements := s.explained(ctx)
 				mu.Lock()
 				defer mu.Unlock()
+				for _, text := range disagreements {
+					wrong = append(wrong, fmt.Sprintf("situation %d: simulate says %s; %s\n%s", n, foretold, text, s))
+				}
 				verdict, _, _ := strings.Cut(foretold, " ")
 				verdicts[verdict]++
 				if foretold != happened {
@@ -59,6 +65,7 @@ func agreement(ctx context.Context) {
 		}
 		all.Wait()
 	}
+	fmt.Fprintf(ginkgo.GinkgoWriter, "simulate: %d situations, %v, %d wrong\n", situations, verdicts, len(wrong))
 	ginkgo.AddReportEntry(fmt.Sprintf("simulate: %d situations, %v, %d wrong", situations, verdicts, len(wrong)), wrong)
 	gomega.Expect(wrong).To(gomega.BeEmpty(), strings.Join(wrong, "\n"))
 	for _, verdict := range []simulate.Verdict{simulate.Admitted, simulate.Preempts, simulate.Waits, simulate.Never} {
@@ -75,10 +82,15 @@ type chancy struct {
 	locals []*kueue.LocalQueue
 	before []*kueue.Workload
 	asked  *kueue.Workload
+	cohort *kueue.Cohort
+	answer *simulate.Answer
+	// by is for whom a Workload was preempted.
+	by map[string]types.UID
 }
 
 func newChance(g *ground, n int) *chancy {
-	c := &chancy{Rand: rand.New(rand.NewPCG(uint64(n), 23)), g: g, name: fmt.Sprintf("%s-%d", g.namespace, n)}
+	c := &chancy{Rand: rand.New(rand.NewPCG(uint64(n), 23)), g: g, name: fmt.Sprintf("%s-%d", g.namespace, n),
+		by: map[string]types.UID{}}
 	for i := range 1 + c.IntN(3) {
 		c.queues = append(c.queues, c.queue(i))
 		c.locals = append(c.locals, &kueue.LocalQueue{
@@ -93,6 +105,7 @@ func newChance(g *ground, n int) *chancy {
 	if c.IntN(2) == 0 {
 		c.asked.Spec.Priority = ptr.To[int32](3) // so that it may preempt
 	}
+	c.special()
 	return c
 }
 
@@ -160,6 +173,9 @@ func (c *chancy) workload(name string) *kueue.Workload {
 // create creates all but the one that is asked about, one after the other, so that Kueue decides about each by itself.
 func (c *chancy) create(ctx context.Context) {
 	ginkgo.GinkgoHelper()
+	if c.cohort != nil {
+		gomega.Expect(admin.Create(ctx, c.cohort)).To(gomega.Succeed())
+	}
 	for i := range c.queues {
 		gomega.Expect(admin.Create(ctx, c.queues[i])).To(gomega.Succeed())
 		gomega.Expect(admin.Create(ctx, c.locals[i])).To(gomega.Succeed())
@@ -216,6 +232,9 @@ func (c *chancy) release(ctx context.Context) (evicted []string) {
 		workload.SetRequeuedCondition(after, kueue.WorkloadEvictedByPreemption, "Evicted", true)
 		if err := admin.Status().Update(ctx, after); err == nil {
 			evicted = append(evicted, wl.Name)
+			if why := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadEvicted); why != nil {
+				c.by[wl.Name] = simulate.Preemptor(why.Message)
+			}
 		}
 	}
 	return evicted
@@ -231,6 +250,7 @@ func (c *chancy) compare(ctx context.Context) (foretold, happened string) {
 	view.Workloads = append(view.Workloads, *asked)
 	answer, err := simulate.Ask(ctx, view, client.ObjectKeyFromObject(asked), nil, now)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	c.answer = answer
 	gomega.Expect(admin.Create(ctx, c.asked)).To(gomega.Succeed())
 	evicted := c.settle(ctx, c.asked)
 	if !workload.HasQuotaReservation(c.asked) {
@@ -246,6 +266,9 @@ func (c *chancy) compare(ctx context.Context) (foretold, happened string) {
 	verdict := simulate.Admitted
 	var victims []simulate.Preemption
 	for _, name := range evicted {
+		if c.by[name] != c.asked.UID {
+			continue // one that was preempted has preempted it in its turn
+		}
 		p := simulate.Preemption{}
 		p.Victim.Namespace, p.Victim.Name = c.g.namespace, name
 		victims = append(victims, p)
@@ -279,6 +302,7 @@ func (c *chancy) view(ctx context.Context) *simulate.Cluster {
 	view.Namespaces = []corev1.Namespace{
 		*get(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.g.namespace}}),
 	}
+	c.surroundings(ctx, view)
 	for i := range c.queues {
 		view.ClusterQueues = append(view.ClusterQueues, *get(ctx, c.queues[i]))
 		view.LocalQueues = append(view.LocalQueues, *get(ctx, c.locals[i]))
@@ -300,30 +324,7 @@ func (c *chancy) delete(ctx context.Context) {
 		gomega.Expect(ignoreNotFound(admin.Delete(ctx, c.locals[i]))).To(gomega.Succeed())
 		gomega.Expect(ignoreNotFound(admin.Delete(ctx, c.queues[i]))).To(gomega.Succeed())
 	}
-}
-
-// String describes the situation.
-func (c *chancy) String() string {
-	var b strings.Builder
-	for _, cq := range c.queues {
-		fmt.Fprintf(&b, "  %s cohort %q %s within %s reclaim %s fungibility %v:", cq.Name, cq.Spec.CohortName,
-			cq.Spec.QueueingStrategy, cq.Spec.Preemption.WithinClusterQueue, cq.Spec.Preemption.ReclaimWithinCohort,
-			*cq.Spec.FlavorFungibility)
-		for _, fq := range cq.Spec.ResourceGroups[0].Flavors {
-			fmt.Fprintf(
-				&b,
-				" %s %s limit %v",
-				fq.Name,
-				fq.Resources[0].NominalQuota.String(),
-				fq.Resources[0].BorrowingLimit,
-			)
-		}
-		fmt.Fprintln(&b)
+	if c.cohort != nil {
+		gomega.Expect(ignoreNotFound(admin.Delete(ctx, c.cohort))).To(gomega.Succeed())
 	}
-	for _, wl := range append(slices.Clone(c.before), c.asked) {
-		ask := wl.Spec.PodSets[0].Template.Spec.Containers[0].Resources.Requests[gpu]
-		fmt.Fprintf(&b, "  %s in %s priority %d: %d × %s\n", wl.Name, wl.Spec.QueueName, *wl.Spec.Priority,
-			wl.Spec.PodSets[0].Count, ask.String())
-	}
-	return b.String()
 }

@@ -98,7 +98,8 @@ func pluginSpecs(who string) {
 			gomega.Equal("trainjob.trainer.kubeflow.org/first\n" +
 				"trainjob.trainer.kubeflow.org/urgent\ntrainjob.trainer.kubeflow.org/waits\n"),
 		)
-		gomega.Expect(g.plugin(ctx, who, "list", "-o", "wide").out).To(gomega.ContainSubstring("PreemptionNotAllowed"))
+		gomega.Expect(g.plugin(ctx, who, "list", "-o", "wide").out).To(gomega.ContainSubstring("QuotaUsed"))
+		gomega.Expect(g.plugin(ctx, who, "explain", "urgent").out).To(gomega.ContainSubstring("PreemptionNotAllowed"))
 		var top struct {
 			Quota []map[string]string `json:"quota"`
 		}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+const blockedJob = `apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: blocked, namespace: team, uid: blocked, labels: {kueue.x-k8s.io/queue-name: queue}}
+spec: {suspend: true, runtimeRef: {name: torch}}
+status: {conditions: [{type: Blocked, status: "True", reason: RuntimeNotFound, message: there is no runtime x., lastTransitionTime: "2026-11-24T10:00:01Z"}]}`
+
+// TestSimulateSeveral holds that TrainJobs of one file, or of a directory, are simulated together, in their order.
+func TestSimulateSeveral(t *testing.T) {
+	const job = `apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {%s, labels: {kueue.x-k8s.io/queue-name: spot}}
+spec: {runtimeRef: {name: torch}, trainer: {numNodes: 1, resourcesPerNode: {requests: {nvidia.com/gpu: %d}}}}
+`
+	text := fmt.Sprintf(job, "name: one", 40) + "---\n" + fmt.Sprintf(job, "generateName: two-", 40) + "---\n" +
+		fmt.Sprintf(job, "name: three", 24) + "---\n" + fmt.Sprintf(job, "name: four", 65)
+	file := written(t, text)
+	for _, path := range []string{file, filepath.Dir(file)} {
+		tr := newTrial(t, interceptor.Funcs{}, spot)
+		if err := tr.try("simulate", "-f", path); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{
+			"team/one would be admitted now", "team/two-simulated-2 waits on spot for nvidia.com/gpu until team/one has ended",
+			"team/three would be admitted now", "team/four is never admitted",
+		} {
+			if !strings.Contains(tr.out.String(), want) {
+				t.Errorf("got\n%s\nwant %q", tr.out.String(), want)
+			}
+		}
+		if err := tr.try("simulate", "-f", path, "-o", "json"); err != nil ||
+			!strings.HasPrefix(tr.out.String(), "[") || strings.Count(tr.out.String(), `"verdict"`) != 4 {
+			t.Errorf("got %v, %s", err, tr.out.String())
+		}
+	}
+	tr := newTrial(t, interceptor.Funcs{}, spot)
+	err := tr.try("simulate", "-f", written(t, fmt.Sprintf(job, "name: one", -1)))
+	if err == nil || !strings.Contains(err.Error(), `TrainJob one: spec.trainer.resourcesPerNode.requests[nvidia.com/gpu]`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A file is simulated as if it were submitted.
+func TestSimulateFile(t *testing.T) {
+	const manifest = `apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: new, labels: {kueue.x-k8s.io/queue-name: queue}}
+spec: {runtimeRef: {name: torch}, trainer: {numNodes: 1, resourcesPerNode: {requests: {nvidia.com/gpu: 2}}}}
+`
+	withDefault := strings.Split(strings.NewReplacer("name: cq", "name: other", "clusterQueue: cq", "clusterQueue: other",
+		"name: queue", "name: default", `total: "8"`, `total: "0"`).Replace(
+		strings.Join(strings.Split(base, "\n---\n")[2:4], "\n---\n")), "\n---\n")
+	cases := map[string]struct {
+		reason, text, out, err string
+		more                   []string
+	}{
+		"waits": {"the queue is full", manifest, "team/new waits", "", nil},
+		"no queue": {
+			"it isn't queued",
+			strings.Replace(manifest, "kueue.x-k8s.io/queue-name: queue", "a: b", 1),
+			"",
+			"has no label kueue.x-k8s.io/queue-name",
+			nil,
+		},
+		"the default queue": {
+			"as Kueue has it",
+			strings.Replace(manifest, "kueue.x-k8s.io/queue-name: queue", "a: b", 1),
+			"team/new would be admitted now",
+			"",
+			withDefault,
+		},
+		"in part": {
+			"as few as its annotation says",
+			strings.NewReplacer("numNodes: 1", "numNodes: 8", "labels: {kueue.x-k8s.io/queue-name: queue}",
+				`annotations: {kueue.x-k8s.io/job-min-parallelism: "2"}`).Replace(manifest),
+			"team/new would be admitted now",
+			"",
+			withDefault,
+		},
+		"a list": {"as kubectl get -o yaml writes it",
+			"apiVersion: v1\nkind: List\nitems:\n- {kind: ConfigMap}\n- " + strings.ReplaceAll(strings.TrimSpace(manifest), "\n",
+				"\n  "), "team/new waits", "", nil},
+		"no runtime": {"named", strings.Replace(manifest, "{name: torch}", "{name: other}", 1), "", "doesn't exist", nil},
+		"no job":     {"named", "kind: Other\n", "", "has no TrainJob", nil},
+		"no YAML":    {"named", "a: [", "", "job.yaml", nil},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			tr := newTrial(t, interceptor.Funcs{}, c.more...)
+			err := tr.try("simulate", "-f", written(t, c.text))
+			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+				t.Fatalf("%s: got %v, want %q", c.reason, err, c.err)
+			}
+			if !strings.Contains(tr.out.String(), c.out) {
+				t.Errorf("%s: got %q", c.reason, tr.out.String())
+			}
+		})
+	}
+	if err := newTrial(t, interceptor.Funcs{}).try("simulate", "-f", "/none"); err == nil {
+		t.Error("there is no such file")
+	}
+}

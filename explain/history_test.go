@@ -1,0 +1,107 @@
+package explain
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// TestTimeline holds what each object adds to a timeline, in its order.
+func TestTimeline(t *testing.T) {
+	f := facts(runs, func(f *Facts) {
+		f.Job.Status.Conditions = append(f.Job.Status.Conditions, metav1.Condition{Type: "Failed", Reason: "Failed",
+			Status: metav1.ConditionTrue, Message: "exit 1", LastTransitionTime: ago(time.Second)})
+		f.Workload.Status.AdmissionChecks = []kueue.AdmissionCheckState{
+			{Name: "capacity", State: kueue.CheckStateReady, Message: "there", LastTransitionTime: ago(50 * time.Second)}}
+		f.JobSet = &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(45 * time.Second)}}
+		f.JobSet.Status.Conditions = []metav1.Condition{{Type: "StartupPolicyCompleted", Status: metav1.ConditionTrue,
+			LastTransitionTime: ago(44 * time.Second)}}
+		for i, name := range []string{"job-node-0-0", "job-node-0-1"} {
+			pod(f, func(p *corev1.Pod) {
+				p.Name, p.Status.StartTime = name, ptr.To(ago(time.Duration(40-i)*time.Second))
+			})
+		}
+		f.Pods[1].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "node", State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", FinishedAt: ago(5 * time.Second)}}}}
+		f.Events = []corev1.Event{{Reason: "Slow", Message: "image", Count: 3,
+			EventTime: metav1.NewMicroTime(ago(30 * time.Second).Time)}}
+	})
+	var texts []string
+	for _, m := range Explain(f).Timeline {
+		texts = append(texts, m.Text)
+	}
+	want := []string{
+		"submitted", "queued in queue", "started", "QuotaReserved", "Admitted", "admission check capacity: Ready there",
+		"created", "StartupPolicyCompleted", "job-node-0-0 is on its node, the first of 2 pods",
+		"job-node-0-1 is on its node, the last", "Slow: image (3 times)",
+		"job-node-0-1: container node ended with exit code 1 Error", "Failed: exit 1",
+	}
+	if !slices.Equal(texts, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(texts, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestMoreCauses holds the rest of causes' texts.
+func TestMoreCauses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Facts)
+		code   Code
+		text   string
+	}{
+		"it runs": {func(f *Facts) { runs(f); f.Job.Status.State = api.StateRunning }, CodeRunning, "it runs on a100"},
+		"it was evicted, and its pods end": {func(f *Facts) {
+			f.Job.Status.State = api.StateStopping
+			f.Workload.Status.Conditions = append(f.Workload.Status.Conditions, metav1.Condition{
+				Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue, Message: "preempted"})
+			for range 7 {
+				pod(f, func(*corev1.Pod) {})
+			}
+		}, CodeStopping, "it was evicted (preempted); 7 pods (job-node-0-0, job-node-0-0, job-node-0-0, job-node-0-0, " +
+			"job-node-0-0 and 2 more)"},
+		"a container that has ended before": {func(f *Facts) {
+			runs(f)
+			pod(f, waitsFor("CrashLoopBackOff", "back-off"))
+			f.Pods[0].Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
+				ExitCode: 137, Reason: "OOMKilled"}
+		}, CodeCrash, "(exit code 137, OOMKilled)"},
+		"a check that says nothing": {func(f *Facts) {
+			f.Workload.Status.Conditions = []metav1.Condition{
+				{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue}}
+			f.Workload.Status.AdmissionChecks = []kueue.AdmissionCheckState{{Name: "c", State: kueue.CheckStatePending}}
+		}, CodeCheck, "it has said nothing"},
+		"pods that were late": {func(f *Facts) {
+			f.Workload.Status.RequeueState = &kueue.RequeueState{RequeueAt: ptr.To(ago(-time.Minute))}
+			f.Workload.Status.Conditions = append(f.Workload.Status.Conditions, metav1.Condition{Type: kueue.WorkloadEvicted,
+				Status: metav1.ConditionTrue, Reason: kueue.WorkloadEvictedByPodsReadyTimeout, Message: "no pods in time"})
+		}, CodeBackoff, "no pods in time"},
+		"an inactive ClusterQueue that can't be read": {func(f *Facts) {
+			f.Queues.Cluster.ClusterQueues, f.ClusterQueuesRead = nil, false
+			f.Queues.Cluster.LocalQueues[0].Status.Conditions = []metav1.Condition{{Type: kueue.LocalQueueActive,
+				Status: metav1.ConditionFalse, Reason: "ClusterQueueIsInactive", Message: "it is inactive"}}
+		}, CodeCQInactive, "it is inactive"},
+		"without the right to read Workloads": {func(f *Facts) { f.Workload, f.OwnRead = nil, false }, CodeUnknown,
+			"you may not read the Workloads"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := facts(c.change)
+			if e := Explain(f); e.Cause.Code != c.code || !strings.Contains(e.Cause.Text, c.text) {
+				t.Errorf("got %s: %s, want %s: …%s…", e.Cause.Code, e.Cause.Text, c.code, c.text)
+			}
+			if string(f.State()) != Brief(f).State {
+				t.Errorf("got %s", f.State())
+			}
+		})
+	}
+	if q := NewQueues(facts().Queues.Cluster); q.WorkloadOf(&api.TrainJob{}) != nil {
+		t.Error("it has no Workload")
+	}
+}

@@ -1,0 +1,200 @@
+package explain
+
+import (
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+)
+
+// reading is what a message of Kueue's scheduler means.
+type reading struct {
+	Code Code
+	Do   []string
+	// lack is what is missing, for CodeShort and CodeTooLarge; its flavor is "" if the message names none.
+	lack
+}
+
+// lack is what one flavor lacks of one resource.
+type lack struct {
+	flavor, resource string
+	// missing is by how much it is too little. For CodeTooLarge, asked and most are the request and the most that the
+	// queue ever has.
+	missing, asked, most resource.Quantity
+}
+
+// messages are parts of Kueue v0.19.2's messages that aren't about flavors (pkg/scheduler, pkg/cache/scheduler,
+// pkg/workload), in the order in which they count.
+var messages = []struct {
+	part string
+	code Code
+	do   []string
+}{
+	{
+		"Pending the preemption of",
+		CodePreempting,
+		[]string{"wait until the pods of those that are preempted have ended"},
+	},
+	{"overlapping preemption targets", CodePreempting, nil},
+	{"doesn't match ClusterQueue selector", CodeNamespace, []string{
+		"your batch admin has to allow the namespace in the ClusterQueue's namespaceSelector"}},
+	{"LimitRange", CodeInvalid, []string{
+		"change spec.trainer.resourcesPerNode to what the namespace's LimitRange allows"}},
+	{"resources validation failed", CodeInvalid, []string{"requests must not be above limits"}},
+	{"LocalQueue", CodeNoQueue, nil},
+	{"is stopped", CodeCQStopped, []string{"ask your batch admin, or use another queue"}},
+	{"is inactive", CodeCQInactive, []string{"ask your batch admin"}},
+	{"is terminating or missing", CodeNoCQ, []string{"ask your batch admin"}},
+	{"no longer fits after processing another", CodeBehind, nil},
+	{"unavailable in ClusterQueue", CodeNoResource, []string{
+		"the ClusterQueue has no quota for a resource that the pods ask for; drop it from resourcesPerNode or ask your " +
+			"batch admin"}},
+}
+
+// The reasons of flavors (Kueue v0.19.2, pkg/scheduler/flavorassigner).
+var (
+	podSetPart = regexp.MustCompile(`couldn't assign flavors to pod set ([^\s:]+): `)
+	tooLarge   = regexp.MustCompile(`insufficient quota for (\S+) in flavor (\S+), previously considered podsets requests ` +
+		`\((\S+)\) \+ current podset request \((\S+)\) > maximum capacity \((\S+)\)`)
+	short      = regexp.MustCompile(`insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed`)
+	mismatches = regexp.MustCompile(`flavor \S+ doesn't match node affinity|flavor \S+ not found|` +
+		`untolerated taint \{[^}]*\} in flavor [^\s,;]+|Flavor "[^"]+" (does not support|supports only) TopologyAwareScheduling`)
+	placement = regexp.MustCompile(`topology "[^"]*" (doesn't allow|allows) to fit|topology level|topology domains|` +
+		`slice topology`)
+	taint = regexp.MustCompile(`\{(\S*) (\S*) (\S+) [^}]*\} in flavor`)
+)
+
+// tidy returns a message of Kueue with taints as kubectl writes them.
+func tidy(message string) string {
+	return taint.ReplaceAllStringFunc(message, func(text string) string {
+		parts := taint.FindStringSubmatch(text)
+		t := corev1.Taint{Key: parts[1], Value: parts[2], Effect: corev1.TaintEffect(parts[3])}
+		return t.ToString() + " in flavor"
+	})
+}
+
+// read interprets a message of Kueue about a Workload. Kueue assigns flavors to one PodSet after the other and stops at
+// the first that gets none, so that the last PodSet of the message counts.
+func read(message string, wl *kueue.Workload) reading {
+	for _, known := range messages {
+		if strings.Contains(message, known.part) {
+			return reading{Code: known.code, Do: known.do}
+		}
+	}
+	name, reasons := "", message
+	if parts := podSetPart.FindAllStringSubmatchIndex(message, -1); len(parts) > 0 {
+		last := parts[len(parts)-1]
+		name, reasons = message[last[2]:last[3]], message[last[1]:]
+	}
+	large, lacks := largest(reasons, least(wl, name))
+	best := leastLack(reasons, large)
+	switch {
+	case placement.MatchString(reasons):
+		return reading{Code: CodeTopology, Do: []string{
+			"ask for a wider level of the topology, or for preferred in the place of required, or for fewer nodes"}}
+	case best != nil:
+		return reading{Code: CodeShort, lack: *best}
+	case lacks != nil:
+		return reading{Code: CodeTooLarge, lack: *lacks}
+	case len(large) > 0: // with the fewest pods it fits
+		return reading{Code: CodeShort}
+	case mismatches.MatchString(reasons):
+		return reading{Code: CodeNoFlavor, Do: []string{
+			"take the node selector or affinity out of the TrainJob's overrides, or use a queue that has such nodes"}}
+	}
+	return reading{Code: CodeUnknown}
+}
+
+// least returns which part of a PodSet's pods is enough: its minCount of its count.
+func least(wl *kueue.Workload, podSet string) float64 {
+	if wl != nil {
+		for i := range wl.Spec.PodSets {
+			if p := &wl.Spec.PodSets[i]; string(p.Name) == podSet && p.Count > 0 {
+				return float64(ptr.Deref(p.MinCount, p.Count)) / float64(p.Count)
+			}
+		}
+	}
+	return 1
+}
+
+// largest returns the flavors that can never have enough for all pods, and what the one lacks that comes nearest; nil
+// if one has enough for the part of the pods that is enough.
+func largest(reasons string, enough float64) (flavors map[string]bool, worst *lack) {
+	flavors = map[string]bool{}
+	by := map[string]*lack{}
+	fits := false
+	for _, m := range tooLarge.FindAllStringSubmatch(reasons, -1) {
+		l := lack{resource: m[1], flavor: m[2], most: quantity(m[5])}
+		before, current := quantity(m[3]), quantity(m[4])
+		if l.asked = current.DeepCopy(); current.Cmp(l.most) <= 0 { // what PodSets before have taken counts
+			l.asked.Add(before)
+		}
+		l.missing = minus(l.asked, l.most)
+		flavors[l.flavor] = true
+		least := before.AsApproximateFloat64() + current.AsApproximateFloat64()*enough
+		if least <= l.most.AsApproximateFloat64() && enough < 1 {
+			fits = true
+		}
+		if is := by[l.flavor]; is == nil || is.part() < l.part() {
+			by[l.flavor] = &l
+		}
+	}
+	for _, m := range tooLarge.FindAllStringSubmatch(reasons, -1) { // in the order of the message
+		if l := by[m[2]]; worst == nil || l.part() < worst.part() {
+			worst = l
+		}
+	}
+	if fits {
+		return flavors, nil
+	}
+	return flavors, worst
+}
+
+// leastLack returns what the flavor lacks that lacks least; nil if none has enough when nobody uses any. All resources
+// of one flavor have to fit, so that of each flavor the resource counts that lacks most.
+func leastLack(reasons string, never map[string]bool) *lack {
+	by := map[string]*lack{}
+	var names []string
+	for _, m := range short.FindAllStringSubmatch(reasons, -1) {
+		l := &lack{resource: m[1], flavor: m[2], missing: quantity(m[3])}
+		if never[l.flavor] {
+			continue
+		}
+		if by[l.flavor] == nil {
+			names = append(names, l.flavor)
+		}
+		if is := by[l.flavor]; is == nil || is.missing.Cmp(l.missing) < 0 {
+			by[l.flavor] = l
+		}
+	}
+	var best *lack
+	for _, name := range names {
+		if best == nil || by[name].missing.Cmp(best.missing) < 0 {
+			best = by[name]
+		}
+	}
+	return best
+}
+
+// part returns which part of the request is missing. Resources differ in their units.
+func (l *lack) part() float64 {
+	return l.missing.AsApproximateFloat64() / l.asked.AsApproximateFloat64()
+}
+
+// quantity reads an amount of Kueue's messages; zero if it is none, such as "<unlimited>".
+func quantity(text string) resource.Quantity {
+	q, err := resource.ParseQuantity(text)
+	if err != nil {
+		return resource.Quantity{}
+	}
+	return q
+}
+
+func minus(a, b resource.Quantity) resource.Quantity {
+	a = a.DeepCopy()
+	a.Sub(b)
+	return a
+}

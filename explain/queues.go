@@ -1,0 +1,127 @@
+package explain
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/simulate"
+)
+
+// Queues is a cluster's queues and Workloads with an index, which is computed once for all TrainJobs.
+type Queues struct {
+	simulate.Cluster
+	locals   map[types.NamespacedName]*kueue.LocalQueue
+	names    map[string][]string // LocalQueues by namespace
+	clusters map[string]*kueue.ClusterQueue
+	owned    map[types.UID]*kueue.Workload // by the UID of an owner
+	lines    map[string][]*kueue.Workload  // what waits in each ClusterQueue, in Kueue's order
+	places   map[types.UID]int             // of a Workload in its line, from 0
+	visits   int                           // how often a Workload was looked at
+}
+
+// Waiting is a Workload that waits in the same ClusterQueue.
+type Waiting struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Priority  int32     `json:"priority"`
+	Since     time.Time `json:"since"`
+}
+
+// NewQueues returns the index of a cluster.
+func NewQueues(cluster simulate.Cluster) *Queues {
+	q := &Queues{
+		Cluster: cluster, locals: map[types.NamespacedName]*kueue.LocalQueue{}, names: map[string][]string{},
+		clusters: map[string]*kueue.ClusterQueue{}, owned: map[types.UID]*kueue.Workload{},
+		lines: map[string][]*kueue.Workload{}, places: map[types.UID]int{},
+	}
+	for i := range cluster.ClusterQueues {
+		q.clusters[cluster.ClusterQueues[i].Name] = &cluster.ClusterQueues[i]
+	}
+	for i := range cluster.LocalQueues {
+		lq := &cluster.LocalQueues[i]
+		q.locals[types.NamespacedName{Namespace: lq.Namespace, Name: lq.Name}] = lq
+		q.names[lq.Namespace] = append(q.names[lq.Namespace], lq.Name)
+	}
+	for i := range cluster.Workloads {
+		q.add(&cluster.Workloads[i])
+	}
+	by := cluster.Ordering()
+	for _, line := range q.lines {
+		slices.SortStableFunc(line, func(a, b *kueue.Workload) int {
+			q.visits++ // as Kueue v0.19.2, pkg/cache/queue/cluster_queue.go, baseCompareFunc
+			return cmp.Or(cmp.Compare(ptr.Deref(b.Spec.Priority, 0), ptr.Deref(a.Spec.Priority, 0)),
+				by.GetQueueOrderTimestamp(a).Time.Compare(by.GetQueueOrderTimestamp(b).Time))
+		})
+		for place, wl := range line {
+			q.places[wl.UID] = place
+		}
+	}
+	return q
+}
+
+// add indexes a Workload.
+func (q *Queues) add(wl *kueue.Workload) {
+	q.visits++
+	for _, ref := range wl.OwnerReferences {
+		found := q.owned[ref.UID]
+		if found == nil || workloadfinish.IsFinished(found) ||
+			found.CreationTimestamp.Before(&wl.CreationTimestamp) && !workloadfinish.IsFinished(wl) {
+			q.owned[ref.UID] = wl
+		}
+	}
+	lq := q.local(wl.Namespace, string(wl.Spec.QueueName))
+	if lq != nil && ptr.Deref(lq.Spec.StopPolicy, kueue.None) == kueue.None && workload.IsAdmissible(wl) {
+		name := string(lq.Spec.ClusterQueue)
+		q.lines[name] = append(q.lines[name], wl)
+	}
+}
+
+// local returns a LocalQueue; nil if there is none of the name.
+func (q *Queues) local(namespace, name string) *kueue.LocalQueue {
+	return q.locals[types.NamespacedName{Namespace: namespace, Name: name}]
+}
+
+// WorkloadOf returns a TrainJob's Workload: the one that isn't finished, or else the last; nil if there is none.
+func (q *Queues) WorkloadOf(job *api.TrainJob) *kueue.Workload {
+	if wl := q.owned[job.UID]; wl != nil && wl.Namespace == job.Namespace {
+		return wl
+	}
+	return nil
+}
+
+// Position returns the TrainJob's place in its ClusterQueue, from 1, and how many wait there; 0 if it isn't known.
+func (f *Facts) Position() (place, waiting int) {
+	lq := f.localQueue()
+	if !f.OthersRead || f.Workload == nil || lq == nil {
+		return 0, 0
+	}
+	line := f.Queues.lines[string(lq.Spec.ClusterQueue)]
+	if at, waits := f.Queues.places[f.Workload.UID]; waits {
+		return at + 1, len(line)
+	}
+	return 0, 0
+}
+
+// ahead returns the first Workloads that Kueue considers before the TrainJob's.
+func (f *Facts) ahead(most int) []Waiting {
+	place, _ := f.Position()
+	if place < 2 {
+		return nil
+	}
+	var ahead []Waiting
+	by := f.Queues.Ordering()
+	for _, wl := range f.Queues.lines[string(f.localQueue().Spec.ClusterQueue)][:min(most, place-1)] {
+		f.Queues.visits++
+		ahead = append(ahead, Waiting{wl.Namespace, simulate.Owner(wl), ptr.Deref(wl.Spec.Priority, 0),
+			by.GetQueueOrderTimestamp(wl).Time})
+	}
+	return ahead
+}

@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// SIGNALBOX_LIST is how many TrainJobs the list is measured with (make test-list). The suite leaves that out, because
+// it takes minutes until all are queued.
+func init() {
+	if n, err := strconv.Atoi(os.Getenv("SIGNALBOX_LIST")); err == nil && cluster.bundled() {
+		ginkgo.Describe("kubectl signalbox list", ginkgo.Label("list"), func() {
+			ginkgo.It(fmt.Sprintf("lists %d TrainJobs, in pages", n), func(ctx context.Context) { longList(ctx, n) })
+		})
+	}
+}
+
+// longList reports how long a list of many TrainJobs takes, and holds how it is read.
+func longList(ctx context.Context, n int) {
+	g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {
+		cq.Spec.StopPolicy = ptr.To(kueue.Hold) // so that Kueue has nothing to decide
+	})
+	g.runtime(ctx, "torch", "forever")
+	jobs := make(chan int)
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			defer ginkgo.GinkgoRecover()
+			for i := range jobs {
+				g.submit(ctx, g.trainJob(fmt.Sprintf("job-%d", i), "torch", 1))
+			}
+		})
+	}
+	for i := range n {
+		jobs <- i
+	}
+	close(jobs)
+	all.Wait()
+	gomega.Eventually(func() int {
+		var list kueue.WorkloadList
+		gomega.Expect(admin.List(ctx, &list, client.InNamespace(g.namespace))).To(gomega.Succeed())
+		return len(list.Items)
+	}, "20m", "5s").Should(gomega.Equal(n))
+	for range 3 {
+		from, start := cluster.auditEnd(), time.Now()
+		answer := g.plugin(ctx, "", "list", "-o", "name")
+		took := time.Since(start)
+		gomega.Expect(answer.code).To(gomega.BeZero(), answer.err)
+		pages := map[string]int{}
+		for _, r := range cluster.requests(from, func(r request) bool {
+			return r.Verb == "list" && r.User.Username == "admin"
+		}) {
+			pages[r.ObjectRef.Resource]++
+		}
+		ginkgo.AddReportEntry(fmt.Sprintf("list: %d TrainJobs in %.2f s, %d pages of TrainJobs and %d of Workloads", n,
+			took.Seconds(), pages["trainjobs"], pages["workloads"]))
+		const page = 500
+		gomega.Expect(pages["trainjobs"]).To(gomega.Equal((n + page - 1) / page))
+		gomega.Expect(pages["workloads"]).To(gomega.BeNumerically(">=", n/page))
+	}
+	gomega.Expect(admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
+	gomega.Eventually(func() []string { return g.list(ctx, &kueue.WorkloadList{}) }, "20m", "5s").Should(gomega.BeEmpty())
+}
