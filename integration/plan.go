@@ -8,6 +8,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/workload"
+	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/events"
@@ -108,10 +109,33 @@ func (p *plan) exceptional(o *observed) (all bool) {
 		p.retry = recheckDelay
 		return true
 	}
+	if all, held := staysSetBack(o); all {
+		p.do(held...)
+		p.do(report(o, p)...)
+		p.retry, p.blocked = o.queue.blocked.RetryAfter, true
+		return true
+	}
 	end := unwrittenEnd(o)
 	p.do(end.release...)
 	p.later(end.again)
 	return end.all
+}
+
+// staysSetBack reports whether nothing is done with a TrainJob that is set back but to put its Workload on hold. What
+// its owner changes, the queue say, isn't written to the Workload meanwhile: each change would cost a write.
+func staysSetBack(o *observed) (all bool, held []step) {
+	if !o.queue.setBack || len(o.workloads.own) != 1 || len(o.workloads.earlier) > 0 || o.active() ||
+		stoppedByUser(o.job) || deactivating(o) {
+		return false, nil
+	}
+	wl := o.workloads.own[0]
+	if !workload.IsActive(wl) || !wl.DeletionTimestamp.IsZero() || workloadevict.IsEvicted(wl) {
+		return false, nil
+	}
+	if !workload.IsOnHold(wl) {
+		held = []step{hold{wl, "Its last start has failed"}}
+	}
+	return true, held
 }
 
 // releaseEarlier returns the steps that remove the finalizer from Workloads of earlier TrainJobs of the name, when the

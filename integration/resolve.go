@@ -36,6 +36,9 @@ const (
 	// ReasonWorkloadKept: the TrainJob's Workload was deleted, but a finalizer of another client keeps it. The message
 	// names the finalizer; remove it. The TrainJob holds no quota meanwhile.
 	ReasonWorkloadKept = "WorkloadKept"
+	// ReasonPartOfAnother: the TrainJob's controller is a Job or a JobSet that Kueue manages, so that Kueue suspends the
+	// TrainJob's JobSet as a part of it. Remove the owner reference or its controller, or the owner's queue.
+	ReasonPartOfAnother = "PartOfAnother"
 	// ReasonStartRejected: the API server, or a webhook of another client, has rejected the write that starts the
 	// TrainJob twice. The message has its reason. The quota is released, and the TrainJob queued again later.
 	ReasonStartRejected = "StartRejected"
@@ -79,6 +82,9 @@ func blocked(reason string, err error) error {
 // *admission.BlockedError.
 func (r *Reconciler) resolve(ctx context.Context, o *observed) error {
 	if err := keptBack(o); err != nil {
+		return err
+	}
+	if err := r.partOfAnother(ctx, o.job); err != nil {
 		return err
 	}
 	if err := resolveRecord(o); err != nil {
@@ -146,18 +152,27 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if err := o.place.check(o); err != nil {
 		return err
 	}
-	if held := cmp.Or(r.held(o), setBack(o)); held != nil {
+	if held := cmp.Or(r.held(o), r.setBack(o)); held != nil {
 		return held
 	}
 	return o.trainer.startable(ctx, r, o)
 }
 
 // setBack returns why a TrainJob that could not be started isn't queued again yet; nil if it may be.
-func setBack(o *observed) error {
-	if o.memory.setback.reason == "" {
+func (r *Reconciler) setBack(o *observed) error {
+	s := &o.memory.setback
+	if s.reason == "" {
 		return nil
 	}
-	return o.memory.setback.blocks(inputsOf(o), o.now)
+	if b := s.blocks(inputsOf(o), o.now); b != nil {
+		o.queue.setBack = true
+		return b
+	}
+	if s.retried.IsZero() && !s.until.IsZero() {
+		s.retried = o.now
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback.retried = o.now })
+	}
+	return nil
 }
 
 // checkSteps rejects more ReplicatedJobs than a Workload can have PodSets.

@@ -79,7 +79,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		Named(controllerName).
 		WithLogConstructor(logConstructor(mgr.GetLogger())).
 		WatchesRawSource(source.Channel(r.installed.again(ctx, r.client), &handler.EnqueueRequestForObject{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency})
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, RateLimiter: retries()})
 	if next != nil {
 		b = b.WatchesRawSource(source.Channel(next.Changed(), &handler.EnqueueRequestForObject{}))
 	}
