@@ -37,6 +37,7 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/trial"
 )
 
 func init() { ctrl.SetLogger(logr.Discard()) }
@@ -92,7 +93,7 @@ func (f faults) of(request string) error {
 // parts are what is tested.
 type parts struct {
 	reconciler *Reconciler
-	startable  *Startable
+	startable  *trial.Trial
 	hooks      map[string]*webhook.Admission // by path
 }
 
@@ -155,9 +156,9 @@ func (h *harness) construct(o options) {
 		h.t.Fatal(err)
 	}
 	startable := NewStartable(StartableConfig{
-		Client: cached, Reader: live, Builder: builder, Gangs: gangs, Clock: h.clock,
+		Client: cached, Reader: live, Builder: builder, Gangs: gangs,
 	})
-	h.parts = parts{reconciler: reconciler, startable: startable, hooks: served.paths}
+	h.parts = parts{reconciler: reconciler, startable: trial.New(cached, live, h.clock, startable), hooks: served.paths}
 }
 
 // reconcile reconciles a TrainJob after the integration has, and fails the test on an error.

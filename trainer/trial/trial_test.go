@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -29,27 +32,37 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-type nothing struct{ err error }
+// maker is a Trainer that makes what is in Effective.Built, and objects.
+type maker struct {
+	err     error
+	objects []Object
+}
 
-func (n nothing) Startable(
+func (m maker) Startable(
 	context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
-) error {
-	return n.err
+) (Own, error) {
+	return Own{}, m.err
 }
 
-func (n nothing) ReplicatedJobs(
-	_ context.Context, _ *api.TrainJob, _ *trainerapi.TrainingRuntimeSpec, e *overrides.Effective,
-) ([]jobset.ReplicatedJob, error) {
-	return e.Built, nil
+func (m maker) Needs(
+	_ context.Context, job *api.TrainJob, rt *trainerapi.TrainingRuntimeSpec, e *overrides.Effective, _ Own,
+) (*Needs, error) {
+	return &Needs{ReplicatedJobs: e.Built, Fewest: fewest(job, rt, e), Objects: slices.Clone(m.objects)}, nil
 }
+
+func (maker) Room(*api.TrainJob, int) error { return nil }
 
 // ground is an API server that answers each dry run with an error, nil for none.
 type ground struct {
 	*Trial
+	*maker
 	answer, list error
 	asked        []*corev1.Pod
+	accepts      func(*corev1.Pod) bool // what answer doesn't refuse
+	refused      string                 // the kind of an object that is refused
 	clock        *clocktesting.FakeClock
 	created      time.Time // the TrainJob
+	annotations  map[string]string
 	runtime      *trainerapi.TrainingRuntimeSpec
 }
 
@@ -67,9 +80,15 @@ func newGround(next error, quotas ...client.Object) *ground {
 			if asked := (&client.CreateOptions{}).ApplyOptions(options); len(asked.DryRun) == 0 {
 				return errors.New("it would be kept")
 			}
+			if kind := o.GetObjectKind().GroupVersionKind().Kind; kind != "" {
+				if kind == g.refused {
+					return apierrors.NewBadRequest("no")
+				}
+				return nil
+			}
 			pod := o.(*corev1.Pod).DeepCopy()
 			g.asked = append(g.asked, pod)
-			if pod.Spec.NodeSelector["pool"] != "" {
+			if g.accepts != nil && g.accepts(pod) {
 				return nil
 			}
 			return g.answer
@@ -81,14 +100,19 @@ func newGround(next error, quotas ...client.Object) *ground {
 			return c.List(ctx, l, options...)
 		},
 	})
-	g.Trial = New(c, c, g.clock, nothing{next})
+	g.maker = &maker{err: next}
+	g.runtime = &trainerapi.TrainingRuntimeSpec{}
+	g.Trial = New(c, c, g.clock, g.maker)
 	return g
 }
 
 func (g *ground) startable(namespace string, e *overrides.Effective) error {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "job",
 		CreationTimestamp: metav1.NewTime(g.created)}}
-	return g.Startable(context.Background(), job, g.runtime, e)
+	for key, value := range g.annotations {
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, key, value)
+	}
+	return g.Trial.Startable(context.Background(), job, g.runtime, e)
 }
 
 // jobs is what a TrainJob of an initializer, and of nodes with four GPUs each, runs.
@@ -149,9 +173,9 @@ func TestStartable(t *testing.T) {
 		"no right to quotas": {list: forbidden("", "User \"manager\" cannot list resource \"resourcequotas\"")},
 		"a quota with room":  {quota: quotaOf("gpus", list("requests.nvidia.com/gpu", "8"))},
 		"a quota that is too small": {quota: quotaOf("gpus", list("requests.nvidia.com/gpu", "7")),
-			says: "ResourceQuota gpus is smaller than what its pods need: 8 of requests.nvidia.com/gpu, of 7"},
+			says: "ResourceQuota gpus is smaller than what the TrainJob needs: 8 of requests.nvidia.com/gpu, of 7"},
 		"a quota for what runs at a time": {quota: quotaOf("two", list("pods", "2"))},
-		"a quota of too few pods":         {quota: quotaOf("one", list("count/pods", "1")), says: "2 of count/pods, of 1"},
+		"a quota of too few pods":         {quota: quotaOf("one", list("count/pods", "1")), says: "3 of count/pods, of 1"},
 		"a quota for other pods": {
 			quota: quotaOf("ending", list("pods", "0"), corev1.ResourceQuotaScopeTerminating)},
 		"a quota for other things": {quota: quotaOf("maps", list("count/configmaps", "0"))},
@@ -194,8 +218,8 @@ func TestAsked(t *testing.T) {
 	expect("the first", g.startable("team", e), 2)
 	pod := newGround(nil)
 	pod.startable("team", e)
-	if got := pod.asked[1]; len(got.Labels) != 1 || got.Labels["team"] != "a" || got.Namespace != "team" ||
-		got.Spec.RestartPolicy != corev1.RestartPolicyOnFailure || metav1.GetControllerOf(got).Name != "job" {
+	if got := pod.asked[1]; got.Labels["kueue.x-k8s.io/queue-name"] != "" || got.Labels["team"] != "a" || got.Namespace != "team" ||
+		got.Spec.RestartPolicy != corev1.RestartPolicyOnFailure || metav1.GetControllerOf(got).Name != "job-node-0" {
 		t.Errorf("asked for %v", got)
 	}
 	expect("another", g.startable("team", e), 0)
@@ -203,7 +227,7 @@ func TestAsked(t *testing.T) {
 	g.runtime = &trainerapi.TrainingRuntimeSpec{}
 	g.runtime.Template.Spec.VolumeClaimPolicies = []jobset.VolumeClaimPolicy{{}}
 	expect("its equal of a runtime with claims", g.startable("team", jobs(2)), 2)
-	g.runtime = nil
+	g.runtime = &trainerapi.TrainingRuntimeSpec{}
 	expect("in another namespace", g.startable("other", e), 2)
 	expect("of another shape", g.startable("team", jobs(3)), 2)
 	g.clock.Step(acceptedFor)
@@ -236,6 +260,7 @@ func TestPolicies(t *testing.T) {
 		"": {plain, pool}, "needs a pool": {plain},
 	} {
 		g := newGround(nil, flavors...)
+		g.accepts = func(pod *corev1.Pod) bool { return pod.Spec.NodeSelector["pool"] != "" }
 		g.answer = forbidden("check", "ValidatingAdmissionPolicy 'pools' with binding 'all' denied request: needs a pool")
 		err := g.startable("team", jobs(2))
 		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
@@ -246,6 +271,139 @@ func TestPolicies(t *testing.T) {
 	g.answer = forbidden("check", `violates PodSecurity "restricted:latest"`)
 	if err := g.startable("team", jobs(2)); err == nil {
 		t.Error("Pod Security doesn't look at nodes")
+	}
+}
+
+// TestPoliciesOfWhatRuns holds that a policy that every pod of a JobSet satisfies keeps nobody from the queue, and what
+// isn't satisfied by what runs does. One that looks at who creates pods can't be tried.
+func TestPoliciesOfWhatRuns(t *testing.T) {
+	policy := func(expression string) *admissionregistrationv1.ValidatingAdmissionPolicy {
+		p := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "pods"}}
+		p.Spec.Validations = []admissionregistrationv1.Validation{{Expression: expression}}
+		return p
+	}
+	labeled := func(key string) func(*corev1.Pod) bool {
+		return func(pod *corev1.Pod) bool { return pod.Labels[key] != "" }
+	}
+	const byPolicy = "ValidatingAdmissionPolicy 'pods' with binding 'all' denied request: no"
+	for name, c := range map[string]struct {
+		says    string
+		policy  *admissionregistrationv1.ValidatingAdmissionPolicy
+		accepts func(*corev1.Pod) bool
+		refused bool
+	}{
+		"a Job's label":    {byPolicy, policy("has(object.metadata.labels)"), labeled("batch.kubernetes.io/job-name"), false},
+		"an older one":     {byPolicy, policy("has(object.metadata.labels)"), labeled("controller-uid"), false},
+		"a JobSet's label": {byPolicy, policy("has(object.metadata.labels)"), labeled(jobset.JobSetNameKey), false},
+		"a Job's by a webhook": {`admission webhook "a.b" denied the request: no`, nil,
+			labeled(jobset.ReplicatedJobNameKey), false},
+		"a Job as the owner": {byPolicy, policy("object.metadata.ownerReferences[0].kind == 'Job'"),
+			func(pod *corev1.Pod) bool { return metav1.GetControllerOf(pod).Kind == "Job" }, false},
+		"another label": {byPolicy, policy("has(object.metadata.labels)"), labeled("cost-center"), true},
+		"who creates it": {byPolicy, policy("request.userInfo.username == 'system:serviceaccount:kube-system:job-controller'"),
+			nil, false},
+		"who may create it":          {byPolicy, policy("authorizer.requestResource.check('x').allowed()"), nil, false},
+		"a policy that is gone":      {byPolicy, nil, nil, true},
+		"a webhook, of who knows":    {`admission webhook "a.b" denied the request: no`, nil, nil, true},
+		"a webhook that names a CEL": {`admission webhook "a.b" denied the request: userInfo`, nil, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGround(nil)
+			if c.policy != nil {
+				g = newGround(nil, c.policy)
+			}
+			g.answer, g.accepts = forbidden("check", c.says), c.accepts
+			if err := g.startable("team", jobs(2)); (err != nil) != c.refused {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// object returns an object of a TrainJob, of what JSON says.
+func object(t *testing.T, text string) Object {
+	t.Helper()
+	o := &unstructured.Unstructured{}
+	if err := o.UnmarshalJSON([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	return Object{Unstructured: o}
+}
+
+// TestObjects holds that all that a TrainJob has at a time is compared with a ResourceQuota, and tried.
+func TestObjects(t *testing.T) {
+	const js = `{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "job"}}`
+	claim := object(t, `{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data-job"},
+		"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "10Gi"}}}}`)
+	there := Object{Unstructured: claim.Unstructured, Untried: true}
+	config := object(t, `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "job-mpi"}}`)
+	for name, c := range map[string]struct {
+		hard, amount, says string
+		refused            string
+		claim              Object
+		js                 string
+	}{
+		"Jobs":                {hard: "count/jobs.batch", amount: "1", says: "2 of count/jobs.batch, of 1"},
+		"room for Jobs":       {hard: "count/jobs.batch", amount: "2"},
+		"JobSets":             {hard: "count/jobsets.jobset.x-k8s.io", amount: "0", says: "1 of count/jobsets.jobset.x-k8s.io"},
+		"claims":              {hard: "persistentvolumeclaims", amount: "0", says: "1 of persistentvolumeclaims, of 0"},
+		"counted claims":      {hard: "count/persistentvolumeclaims", amount: "0", says: "1 of count/persistentvolumeclaims"},
+		"storage":             {hard: "requests.storage", amount: "9Gi", says: "10Gi of requests.storage, of 9Gi"},
+		"a claim that fits":   {hard: "requests.storage", amount: "10Gi"},
+		"one that is there":   {hard: "requests.storage", amount: "10Gi", claim: there},
+		"there, and no room":  {hard: "requests.storage", amount: "9Gi", claim: there, says: "10Gi of requests.storage"},
+		"storage of a class":  {hard: "fast.storageclass.storage.k8s.io/requests.storage", amount: "1Gi", says: "10Gi of fast."},
+		"of another class":    {hard: "slow.storageclass.storage.k8s.io/requests.storage", amount: "1Gi"},
+		"ConfigMaps":          {hard: "configmaps", amount: "0", says: "1 of configmaps, of 0"},
+		"Services":            {hard: "services", amount: "0", says: "1 of services, of 0"},
+		"counted Services":    {hard: "count/services", amount: "0", says: "1 of count/services, of 0"},
+		"no Service":          {hard: "services", amount: "0", js: `{"spec": {"network": {"enableDNSHostnames": false}}, ` + js[1:]},
+		"no load balancer":    {hard: "services.loadbalancers", amount: "0"},
+		"pods that stay":      {hard: "count/pods", amount: "2", says: "3 of count/pods, of 2"},
+		"pods at a time":      {hard: "pods", amount: "2"},
+		"a refused JobSet":    {refused: "JobSet", says: "JobSet: no"},
+		"a refused claim":     {refused: "PersistentVolumeClaim", says: "PersistentVolumeClaim: no"},
+		"one there isn't":     {refused: "PersistentVolumeClaim", claim: there},
+		"a refused ConfigMap": {refused: "ConfigMap", says: "ConfigMap: no"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGround(nil)
+			if c.hard != "" {
+				g = newGround(nil, quotaOf("q", corev1.ResourceList{corev1.ResourceName(c.hard): resource.MustParse(c.amount)}))
+			}
+			g.refused = c.refused
+			if c.claim.Unstructured == nil {
+				c.claim = claim
+			}
+			if c.js == "" {
+				c.js = js
+			}
+			g.objects = []Object{c.claim, config, object(t, c.js)}
+			err := g.startable("team", jobs(2))
+			if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want %q", err, c.says)
+			}
+			g.objects = nil
+			if err := g.startable("elsewhere", jobs(2)); err != nil {
+				t.Errorf("another namespace has no such quota: got %v", err)
+			}
+		})
+	}
+}
+
+// TestFewestNodes holds that a TrainJob that may be admitted with fewer nodes fits a ResourceQuota of as many, and that
+// it shares no answer with one that may not.
+func TestFewestNodes(t *testing.T) {
+	g := newGround(nil, quotaOf("gpus", corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse("8")}))
+	g.runtime.MLPolicy = &trainerapi.MLPolicy{NumNodes: ptr.To[int32](4)}
+	for least, fits := range map[string]bool{"": false, "3": false, "2": true, "1": true} {
+		g.annotations = nil
+		if least != "" {
+			g.annotations = map[string]string{overrides.MinParallelismAnnotation: least}
+		}
+		if err := g.startable("team", jobs(4)); (err == nil) != fits {
+			t.Errorf("at least %q nodes of four GPUs: got %v", least, err)
+		}
 	}
 }
 
