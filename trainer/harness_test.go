@@ -14,6 +14,7 @@ import (
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
@@ -45,7 +46,7 @@ func init() { ctrl.SetLogger(logr.Discard()) }
 // allKinds are the kinds that the API server serves. They are few: the fake client goes over all on each create.
 var allKinds = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), schedulingv1.AddToScheme(scheme),
+	if err := errors.Join(corev1.AddToScheme(scheme), batchv1.AddToScheme(scheme), schedulingv1.AddToScheme(scheme),
 		schedulingv1alpha2.AddToScheme(scheme), admissionregistrationv1.AddToScheme(scheme), api.AddToScheme(scheme),
 		jobset.AddToScheme(scheme), kueue.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme)); err != nil {
 		panic(err)

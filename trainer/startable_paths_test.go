@@ -40,6 +40,9 @@ func wantBlocked(t *testing.T, reason string, err error, is, message string, aga
 	}
 }
 
+// ofJobSet is what is tried after a JobSet is taken (TestObjects of package trial).
+var ofJobSet = []string{"dry-run Service", "dry-run Job", "dry-run Pod"}
+
 func TestStartable(t *testing.T) {
 	invalid := apierrors.NewInvalid(schema.GroupKind{Group: "jobset.x-k8s.io", Kind: "JobSet"}, "check", nil)
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "check", errors.New("by a quota"))
@@ -121,11 +124,11 @@ func TestStartable(t *testing.T) {
 		"refused": {reason: "so it would be when it is admitted", asked: "dry-run JobSet", is: trial.ReasonInvalidJobSet,
 			again: time.Minute,
 			message: `what is built of TrainingRuntime "torch" in namespace "ns" and the TrainJob is refused, so that the ` +
-				`TrainJob would never have pods: JobSet: `,
+				`TrainJob would never have pods: JobSet job is refused: `,
 			arrange: func(h *harness, _ *api.TrainJob) { h.fail["dry-run JobSet"] = invalid }},
 		"a side object is refused": {reason: "the JobSet's pods would wait for it", runtime: "mpi",
 			asked: "dry-run ConfigMap", is: trial.ReasonInvalidJobSet, again: time.Minute,
-			message: "ConfigMap: configmaps \"check\" is forbidden: by a quota", arrange: func(h *harness,
+			message: "ConfigMap job-mpi-hostfile is refused: configmaps \"check\" is forbidden: by a quota", arrange: func(h *harness,
 				_ *api.TrainJob) {
 				h.fail["dry-run ConfigMap"] = forbidden
 			}},
@@ -133,7 +136,7 @@ func TestStartable(t *testing.T) {
 			again:   time.Minute,
 			arrange: func(h *harness, _ *api.TrainJob) { h.fail["dry-run JobSet"] = apierrors.NewBadRequest("no") }},
 		"a large side object": {reason: "the host file of very many nodes", runtime: "mpi", asked: "dry-run ConfigMap",
-			is: trial.ReasonInvalidJobSet, again: time.Minute, message: "ConfigMap: Request entity too large: limit",
+			is: trial.ReasonInvalidJobSet, again: time.Minute, message: "is refused: Request entity too large: limit",
 			arrange: func(h *harness, _ *api.TrainJob) {
 				h.fail["dry-run ConfigMap"] = apierrors.NewRequestEntityTooLargeError("limit is 3145728")
 			}},
@@ -187,7 +190,7 @@ func TestStartable(t *testing.T) {
 				if !always {
 					t.Errorf("a dry run always has one name: got %q", request)
 				}
-				if kind != "dry-run Pod" { // TestAsked of package trial
+				if !slices.Contains(ofJobSet, kind) {
 					kinds = append(kinds, kind)
 				}
 			}
@@ -219,7 +222,7 @@ func TestVerdicts(t *testing.T) {
 		if reasonOf(err) != is || is == "" && err != nil {
 			t.Errorf("%s: got %v", reason, err)
 		}
-		got := slices.DeleteFunc(h.requests(), func(r string) bool { return r == "dry-run Pod check" })
+		got := slices.DeleteFunc(h.requests(), func(r string) bool { return slices.Contains(ofJobSet, strings.TrimSuffix(r, " check")) })
 		if len(got) != asked {
 			t.Errorf("%s: asked %q, want %d", reason, got, asked)
 		}
@@ -253,7 +256,7 @@ func TestOneOfABurstAsks(t *testing.T) {
 		})
 	}
 	burst.Wait()
-	if sent := h.requests(); len(sent) != 1+len(effective.ReplicatedJobs) {
-		t.Errorf("asked %q, for a JobSet and a pod of each ReplicatedJob", sent)
+	if sent := h.requests(); len(sent) != 2+2*len(effective.ReplicatedJobs) {
+		t.Errorf("asked %q, for a JobSet, its Service, and a Job and a pod of each ReplicatedJob", sent)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -166,7 +167,8 @@ func TestJudge(t *testing.T) {
 			asked := 0
 			answers := fake.NewClientBuilder().WithScheme(testClient(t).Scheme()).WithInterceptorFuncs(interceptor.Funcs{
 				Create: func(_ context.Context, _ client.WithWatch, object client.Object, options ...client.CreateOption) error {
-					if _, isPod := object.(*corev1.Pod); isPod {
+					switch object.(type) {
+					case *corev1.Pod, *corev1.Service, *batchv1.Job:
 						return nil
 					}
 					asked++

@@ -31,18 +31,15 @@ func (t *Trial) tryPod(ctx context.Context, job *api.TrainJob, rj *jobset.Replic
 	if !byPolicy(err) {
 		return pod, err
 	}
-	ofJobSet := podOf(job, rj)
-	maps.Copy(ofJobSet.Labels, map[string]string{
-		jobset.JobSetNameKey: job.Name, jobset.JobSetUIDKey: string(job.UID), jobset.ReplicatedJobNameKey: rj.Name,
-		jobset.JobIndexKey: "0",
-	})
-	candidates := []*corev1.Pod{ofJobSet}
+	labeled := podOf(job, rj)
+	maps.Copy(labeled.Labels, labelsOf(job, rj))
+	candidates := []*corev1.Pod{labeled}
 	var flavors kueue.ResourceFlavorList
 	if listErr := t.client.List(ctx, &flavors); listErr != nil {
 		return pod, listErr
 	}
 	for i := range min(len(flavors.Items), mostFlavors) {
-		candidates = append(candidates, placed(ofJobSet, &flavors.Items[i].Spec))
+		candidates = append(candidates, placed(labeled, &flavors.Items[i].Spec))
 	}
 	for _, candidate := range candidates {
 		if candidateErr := t.client.Create(ctx, candidate, client.DryRunAll); !byPolicy(candidateErr) {
@@ -115,8 +112,8 @@ var (
 // byPolicy reports whether a policy or a webhook of the cluster refuses a pod, and not the API server itself.
 func byPolicy(err error) bool { return err != nil && denied.MatchString(err.Error()) }
 
-// byItsUser reports whether a policy refuses a pod that looks at who creates it. The Job controller does, and a dry run
-// in its name would need the right to impersonate it. What a webhook looks at can't be known.
+// byItsUser reports whether a policy refuses an object that looks at who creates it. The Job controller creates pods,
+// JobSet creates Jobs, and a dry run in their name would need the right to impersonate them. What a webhook looks at can't be known.
 func (t *Trial) byItsUser(ctx context.Context, err error) bool {
 	found := deniedPolicy.FindStringSubmatch(err.Error())
 	if found == nil {

@@ -105,7 +105,8 @@ func usageOfObjects(q *corev1.ResourceQuota, needs *Needs) (corev1.ResourceList,
 		return total, nil
 	}
 	service, err := core.NewServiceEvaluator(nil).Usage(&corev1.Service{
-		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Type: corev1.ServiceTypeClusterIP}})
+		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Type: corev1.ServiceTypeClusterIP},
+	})
 	return quota.Add(total, service), err
 }
 

@@ -252,43 +252,32 @@ func (t *Trial) outdated(v verdict, patience time.Duration) bool {
 	return t.clock.Since(v.at) >= acceptedFor
 }
 
-// ask asks for each object and for a pod of each ReplicatedJob, and compares all of them with the ResourceQuotas. What a
-// quota has room for now doesn't matter: what runs may end, or be preempted, before this TrainJob is admitted.
+// attempt is one thing to try.
+type attempt struct {
+	reason string // if it is refused
+	what   string
+	try    func(context.Context) error
+}
+
+// ask tries all that a TrainJob needs, and compares it with the ResourceQuotas. What a quota has room for now doesn't
+// matter: what runs may end, or be preempted, before this TrainJob is admitted.
 func (t *Trial) ask(ctx context.Context, job *api.TrainJob, needs *Needs) (verdict, error) {
 	v := verdict{at: t.clock.Now(), pin: needs.Pin}
-	for i := range needs.Objects {
-		o := &needs.Objects[i]
-		if o.Untried {
-			continue
-		}
-		switch err := t.tryObject(ctx, o); {
-		case accepts(err):
-		case refuses(err):
-			v.reason, v.refused = ReasonInvalidJobSet, fmt.Errorf("%s: %w", o.GetKind(), err)
-			return v, nil
-		default:
-			return v, t.unanswered(job, o.GetKind()+" "+o.GetName(), err)
-		}
-	}
 	pods := make([]*corev1.Pod, len(needs.ReplicatedJobs))
-	for i := range pods {
-		name := needs.ReplicatedJobs[i].Name
-		var err error
-		pods[i], err = t.tryPod(ctx, job, &needs.ReplicatedJobs[i])
-		switch {
-		case accepts(err):
+	for _, a := range t.attempts(job, needs, pods) {
+		switch err := a.try(ctx); {
+		case err == nil || apierrors.IsAlreadyExists(err) || store.SkipsDryRuns(err) || isFull(err):
 		case mayNot(err):
-			ctrl.LoggerFrom(ctx).Error(err, "Pods aren't tried before a TrainJob is queued; install the RBAC of this release")
-		case refuses(err):
-			if t.byItsUser(ctx, err) {
-				ctrl.LoggerFrom(ctx).Info("Queued, although the dry run of a pod is refused by a policy that looks at who "+
-					"creates pods", "replicatedJob", name, "refusal", err.Error())
-				continue
-			}
-			v.reason, v.refused = ReasonPodsRefused, fmt.Errorf("a pod of its ReplicatedJob %s is refused: %w", name, err)
-			return v, nil
+			ctrl.LoggerFrom(ctx).Error(err, "Not all is tried before a TrainJob is queued; install the RBAC of this release",
+				"untried", a.what)
+		case !refuses(err):
+			return v, t.unanswered(job, a.what, err)
+		case t.byItsUser(ctx, err):
+			ctrl.LoggerFrom(ctx).Info("Queued, although a dry run is refused by a policy that looks at who creates an object",
+				"what", a.what, "refusal", err.Error())
 		default:
-			return v, t.unanswered(job, "a pod of ReplicatedJob "+name, err)
+			v.reason, v.refused = a.reason, fmt.Errorf("%s is refused: %w", a.what, err)
+			return v, nil
 		}
 	}
 	refused, err := t.exceeds(ctx, job.Namespace, needs, pods)
@@ -296,6 +285,37 @@ func (t *Trial) ask(ctx context.Context, job *api.TrainJob, needs *Needs) (verdi
 		v.reason, v.refused = ReasonPodsRefused, refused
 	}
 	return v, err
+}
+
+// attempts returns what is to be tried: the objects, what JobSet creates of them, and then pods, which are kept as the
+// namespace would have them.
+func (t *Trial) attempts(job *api.TrainJob, needs *Needs, pods []*corev1.Pod) []attempt {
+	var all []attempt
+	for i := range needs.Objects {
+		if o := &needs.Objects[i]; !o.Untried {
+			all = append(all, attempt{ReasonInvalidJobSet, o.GetKind() + " " + o.GetName(), func(ctx context.Context) error {
+				return t.tryObject(ctx, o)
+			}})
+		}
+	}
+	if len(needs.Objects) > 0 && needs.service() {
+		all = append(all, attempt{ReasonInvalidJobSet, "its Service", func(ctx context.Context) error {
+			return t.client.Create(ctx, serviceOf(job), client.DryRunAll)
+		}})
+	}
+	for i := range needs.ReplicatedJobs {
+		rj := &needs.ReplicatedJobs[i]
+		if len(needs.Objects) > 0 {
+			all = append(all, attempt{ReasonInvalidJobSet, "a Job of its ReplicatedJob " + rj.Name,
+				func(ctx context.Context) error { return t.tryJob(ctx, job, rj) }})
+		}
+		all = append(all, attempt{ReasonPodsRefused, "a pod of its ReplicatedJob " + rj.Name,
+			func(ctx context.Context) (err error) {
+				pods[i], err = t.tryPod(ctx, job, rj)
+				return err
+			}})
+	}
+	return all
 }
 
 // tryObject creates an object, and keeps nothing. Its name is always the same, so that a message about it is; that one
@@ -314,12 +334,6 @@ func (t *Trial) tryObject(ctx context.Context, o *Object) error {
 	return err
 }
 
-// accepts reports whether the API server would create an object; it says nothing where a webhook takes no part in dry
-// runs, and is full only for now where a ResourceQuota is used up.
-func accepts(err error) bool {
-	return err == nil || apierrors.IsAlreadyExists(err) || store.SkipsDryRuns(err) || isFull(err)
-}
-
 // refuses reports whether an error says that the object itself is invalid or forbidden.
 func refuses(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
@@ -336,7 +350,7 @@ func (t *Trial) unanswered(job *api.TrainJob, what string, err error) error {
 		"the API server doesn't say whether it would take %s: %w", what, err)}
 }
 
-// mayNot reports whether the manager has no right to create pods; what a request creates has no name yet when the API
+// mayNot reports whether the manager has no right to create an object; what a request creates has no name yet when the API
 // server looks for rights.
 func mayNot(err error) bool {
 	status := apierrors.APIStatus(nil)

@@ -22,6 +22,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -80,13 +81,17 @@ func newGround(next error, quotas ...client.Object) *ground {
 			if asked := (&client.CreateOptions{}).ApplyOptions(options); len(asked.DryRun) == 0 {
 				return errors.New("it would be kept")
 			}
-			if kind := o.GetObjectKind().GroupVersionKind().Kind; kind != "" {
-				if kind == g.refused {
+			pod, isPod := o.DeepCopyObject().(*corev1.Pod)
+			if !isPod {
+				kind, err := apiutil.GVKForObject(o, scheme)
+				if u, ok := o.(*unstructured.Unstructured); ok {
+					kind, err = u.GroupVersionKind(), nil
+				}
+				if err == nil && kind.Kind == g.refused {
 					return apierrors.NewBadRequest("no")
 				}
-				return nil
+				return err
 			}
-			pod := o.(*corev1.Pod).DeepCopy()
 			g.asked = append(g.asked, pod)
 			if g.accepts != nil && g.accepts(pod) {
 				return nil
@@ -168,7 +173,7 @@ func TestStartable(t *testing.T) {
 		"an invalid pod": {answer: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "check", nil),
 			says: "what namespace team allows"},
 		"no right to ask":    {answer: forbidden("", "User \"manager\" cannot create resource \"pods\"")},
-		"no answer":          {answer: apierrors.NewServiceUnavailable("down"), pending: "a pod of ReplicatedJob data"},
+		"no answer":          {answer: apierrors.NewServiceUnavailable("down"), pending: "a pod of its ReplicatedJob data"},
 		"quotas unread":      {list: apierrors.NewServiceUnavailable("down"), pending: "the ResourceQuotas of namespace"},
 		"no right to quotas": {list: forbidden("", "User \"manager\" cannot list resource \"resourcequotas\"")},
 		"a quota with room":  {quota: quotaOf("gpus", list("requests.nvidia.com/gpu", "8"))},
@@ -361,10 +366,13 @@ func TestObjects(t *testing.T) {
 		"no load balancer":    {hard: "services.loadbalancers", amount: "0"},
 		"pods that stay":      {hard: "count/pods", amount: "2", says: "3 of count/pods, of 2"},
 		"pods at a time":      {hard: "pods", amount: "2"},
-		"a refused JobSet":    {refused: "JobSet", says: "JobSet: no"},
-		"a refused claim":     {refused: "PersistentVolumeClaim", says: "PersistentVolumeClaim: no"},
+		"a refused JobSet":    {refused: "JobSet", says: "is refused: no"},
+		"a refused claim":     {refused: "PersistentVolumeClaim", says: "is refused: no"},
 		"one there isn't":     {refused: "PersistentVolumeClaim", claim: there},
-		"a refused ConfigMap": {refused: "ConfigMap", says: "ConfigMap: no"},
+		"a refused Job":       {refused: "Job", says: "a Job of its ReplicatedJob data is refused: no"},
+		"a refused Service":   {refused: "Service", says: "its Service is refused: no"},
+		"no Service, refused": {refused: "Service", js: `{"spec": {"network": {"enableDNSHostnames": false}}, ` + js[1:]},
+		"a refused ConfigMap": {refused: "ConfigMap", says: "is refused: no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGround(nil)
