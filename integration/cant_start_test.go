@@ -47,8 +47,8 @@ func (h *harness) waitsForAdmission() bool {
 }
 
 // TestChangesOfWhatCantStart holds that changes buy no attempts: whatever the owner of a TrainJob that can't start
-// changes, and however often, it costs at most ten writes in its first hour, is admitted three times at most, and holds
-// no quota in between.
+// changes, and however often, it costs at most ten writes in its first hour. It is admitted three times at
+// most, and holds no quota in between.
 func TestChangesOfWhatCantStart(t *testing.T) {
 	changes := map[string]func(job *api.TrainJob, n int){
 		"nothing":     func(*api.TrainJob, int) {},

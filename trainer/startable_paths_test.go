@@ -128,12 +128,12 @@ func TestStartable(t *testing.T) {
 			arrange: func(h *harness, _ *api.TrainJob) { h.fail["dry-run JobSet"] = invalid }},
 		"a side object is refused": {reason: "the JobSet's pods would wait for it", runtime: "mpi",
 			asked: "dry-run ConfigMap", is: trial.ReasonInvalidJobSet, again: time.Minute,
-			message: "ConfigMap job-mpi-hostfile is refused: configmaps \"check\" is forbidden: by a quota", arrange: func(h *harness,
-				_ *api.TrainJob) {
+			message: "ConfigMap job-mpi-hostfile is refused: configmaps \"check\" is forbidden: by a quota",
+			arrange: func(h *harness, _ *api.TrainJob) {
 				h.fail["dry-run ConfigMap"] = forbidden
 			}},
-		"a bad request": {reason: "so it would be when it is admitted", asked: "dry-run JobSet", is: trial.ReasonInvalidJobSet,
-			again:   time.Minute,
+		"a bad request": {reason: "so it would be when it is admitted", asked: "dry-run JobSet",
+			is: trial.ReasonInvalidJobSet, again: time.Minute,
 			arrange: func(h *harness, _ *api.TrainJob) { h.fail["dry-run JobSet"] = apierrors.NewBadRequest("no") }},
 		"a large side object": {reason: "the host file of very many nodes", runtime: "mpi", asked: "dry-run ConfigMap",
 			is: trial.ReasonInvalidJobSet, again: time.Minute, message: "is refused: Request entity too large: limit",
@@ -222,7 +222,9 @@ func TestVerdicts(t *testing.T) {
 		if reasonOf(err) != is || is == "" && err != nil {
 			t.Errorf("%s: got %v", reason, err)
 		}
-		got := slices.DeleteFunc(h.requests(), func(r string) bool { return slices.Contains(ofJobSet, strings.TrimSuffix(r, " check")) })
+		got := slices.DeleteFunc(h.requests(), func(r string) bool {
+			return slices.Contains(ofJobSet, strings.TrimSuffix(r, " check"))
+		})
 		if len(got) != asked {
 			t.Errorf("%s: asked %q, want %d", reason, got, asked)
 		}

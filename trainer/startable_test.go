@@ -156,7 +156,8 @@ func TestJudge(t *testing.T) {
 			apierrors.NewBadRequest(`admission webhook "a.com" does not support dry run`), 1, "", 0, 0},
 		"a quoted name": {"users write what a webhook quotes", apierrors.NewBadRequest(
 			`admission webhook "a.com" denied the request: name: "b" does not support dry run`), 1, trial.ReasonInvalidJobSet, 0, 0},
-		"a bad request": {"so it would be when it is admitted", apierrors.NewBadRequest("a"), 1, trial.ReasonInvalidJobSet, 0, 0},
+		"a bad request": {"so it would be when it is admitted",
+			apierrors.NewBadRequest("a"), 1, trial.ReasonInvalidJobSet, 0, 0},
 		"unknown yet": {"a webhook doesn't know the TrainJob yet",
 			apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, "", store.ConflictDelay, 0},
 		"never known": {"nor will it", apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, "", unansweredRetry,

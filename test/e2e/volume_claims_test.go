@@ -120,7 +120,7 @@ var _ = ginkgo.Describe("Claims of a runtime", func() {
 		gomega.Eventually(gone(ctx, tj)).Should(gomega.BeTrue())
 	})
 
-	ginkgo.It("count once in a ResourceQuota, after a restart of the manager too", ginkgo.Serial, func(ctx context.Context) {
+	ginkgo.It("count once in a ResourceQuota", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		for _, o := range resourceQuota(map[corev1.ResourceName]string{"persistentvolumeclaims": "1"})(g.namespace) {
 			gomega.Expect(admin.Create(ctx, o)).To(gomega.Succeed())

@@ -29,8 +29,9 @@ func ofJobSet(job *api.TrainJob) metav1.OwnerReference {
 		UID: checkUID, Controller: ptr.To(true)}
 }
 
-// tryJob creates a Job of a ReplicatedJob as JobSet does, suspended, and keeps nothing. The TrainJob controls it: Kueue's
-// webhook looks for owners, and there is no JobSet yet. What a policy refuses is tried with the JobSet as its owner.
+// tryJob creates a Job of a ReplicatedJob as JobSet does, suspended, and keeps nothing. The TrainJob controls it:
+// Kueue's webhook looks for owners, and there is no JobSet yet. What a policy refuses is tried with the JobSet as its
+// owner.
 func (t *Trial) tryJob(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob) error {
 	owner := metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
 	owner.BlockOwnerDeletion = nil // it would need the right to change finalizers

@@ -113,7 +113,8 @@ var (
 func byPolicy(err error) bool { return err != nil && denied.MatchString(err.Error()) }
 
 // byItsUser reports whether a policy refuses an object that looks at who creates it. The Job controller creates pods,
-// JobSet creates Jobs, and a dry run in their name would need the right to impersonate them. What a webhook looks at can't be known.
+// JobSet creates Jobs, and a dry run in their name would need the right to impersonate them. What a webhook looks at
+// can't be known.
 func (t *Trial) byItsUser(ctx context.Context, err error) bool {
 	found := deniedPolicy.FindStringSubmatch(err.Error())
 	if found == nil {

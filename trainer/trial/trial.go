@@ -8,24 +8,15 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"regexp"
 	"time"
 	"weak"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"golang.org/x/sync/singleflight"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -57,76 +48,6 @@ const (
 	// verdicts is how many answers are remembered.
 	verdicts = 4096
 )
-
-// Trainer is what makes the objects of a TrainJob.
-type Trainer interface {
-	// Startable rejects, with an *admission.BlockedError or an *admission.PendingError, what no trial is needed for. Of
-	// other TrainJobs it returns what distinguishes them from those that run the same in their namespace.
-	Startable(
-		context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
-	) (Own, error)
-	// Needs returns what a TrainJob needs when it is admitted.
-	Needs(
-		context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective, Own,
-	) (*Needs, error)
-	// Room rejects a TrainJob whose annotations have no room for a pinned runtime of that many bytes.
-	Room(job *api.TrainJob, pin int) error
-}
-
-// Own is what distinguishes a TrainJob from those that run the same in their namespace.
-type Own struct {
-	// Controller is what controls it: Kueue's webhook for JobSets looks for their owners' owners.
-	Controller string
-	// Claims are the names of its claims that are there already, separated by commas.
-	Claims string
-	// fewest is with how few nodes it may be admitted.
-	fewest int32
-}
-
-// Needs is what a TrainJob needs.
-type Needs struct {
-	// ReplicatedJobs are the JobSet's. Fewest are those of a TrainJob that is admitted with the fewest nodes that it may
-	// have, in the same order.
-	ReplicatedJobs, Fewest []jobset.ReplicatedJob
-	// Objects are the JobSet, the last of them, and what is created before it; none where the Trainer creates them with
-	// the TrainJob.
-	Objects []Object
-	// Pin is the size of the pinned runtime in bytes.
-	Pin int
-}
-
-// Object is an object of a TrainJob.
-type Object struct {
-	*unstructured.Unstructured
-	// Untried is set for one that is there already, or whose form is fixed.
-	Untried bool
-}
-
-// Installed is an installed Kubeflow Trainer, which builds what is in Effective.Built, and creates it with the
-// TrainJob.
-type Installed struct {
-	// Unsupported rejects what only the bundled Trainer has.
-	Unsupported interface {
-		Startable(context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective) error
-	}
-}
-
-// Startable implements Trainer.
-func (i Installed) Startable(
-	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
-) (Own, error) {
-	return Own{}, i.Unsupported.Startable(ctx, job, runtime, effective)
-}
-
-// Needs implements Trainer.
-func (Installed) Needs(
-	_ context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective, _ Own,
-) (*Needs, error) {
-	return &Needs{ReplicatedJobs: effective.Built, Fewest: fewest(job, runtime, effective)}, nil
-}
-
-// Room implements Trainer.
-func (Installed) Room(*api.TrainJob, int) error { return nil }
 
 // Trial tries all that a TrainJob needs. It implements integration.Placement.
 type Trial struct {
@@ -250,118 +171,4 @@ func (t *Trial) outdated(v verdict, patience time.Duration) bool {
 		return t.clock.Since(v.at) >= patience
 	}
 	return t.clock.Since(v.at) >= acceptedFor
-}
-
-// attempt is one thing to try.
-type attempt struct {
-	reason string // if it is refused
-	what   string
-	try    func(context.Context) error
-}
-
-// ask tries all that a TrainJob needs, and compares it with the ResourceQuotas. What a quota has room for now doesn't
-// matter: what runs may end, or be preempted, before this TrainJob is admitted.
-func (t *Trial) ask(ctx context.Context, job *api.TrainJob, needs *Needs) (verdict, error) {
-	v := verdict{at: t.clock.Now(), pin: needs.Pin}
-	pods := make([]*corev1.Pod, len(needs.ReplicatedJobs))
-	for _, a := range t.attempts(job, needs, pods) {
-		switch err := a.try(ctx); {
-		case err == nil || apierrors.IsAlreadyExists(err) || store.SkipsDryRuns(err) || isFull(err):
-		case mayNot(err):
-			ctrl.LoggerFrom(ctx).Error(err, "Not all is tried before a TrainJob is queued; install the RBAC of this release",
-				"untried", a.what)
-		case !refuses(err):
-			return v, t.unanswered(job, a.what, err)
-		case t.byItsUser(ctx, err):
-			ctrl.LoggerFrom(ctx).Info("Queued, although a dry run is refused by a policy that looks at who creates an object",
-				"what", a.what, "refusal", err.Error())
-		default:
-			v.reason, v.refused = a.reason, fmt.Errorf("%s is refused: %w", a.what, err)
-			return v, nil
-		}
-	}
-	refused, err := t.exceeds(ctx, job.Namespace, needs, pods)
-	if refused != nil {
-		v.reason, v.refused = ReasonPodsRefused, refused
-	}
-	return v, err
-}
-
-// attempts returns what is to be tried: the objects, what JobSet creates of them, and then pods, which are kept as the
-// namespace would have them.
-func (t *Trial) attempts(job *api.TrainJob, needs *Needs, pods []*corev1.Pod) []attempt {
-	var all []attempt
-	for i := range needs.Objects {
-		if o := &needs.Objects[i]; !o.Untried {
-			all = append(all, attempt{ReasonInvalidJobSet, o.GetKind() + " " + o.GetName(), func(ctx context.Context) error {
-				return t.tryObject(ctx, o)
-			}})
-		}
-	}
-	if len(needs.Objects) > 0 && needs.service() {
-		all = append(all, attempt{ReasonInvalidJobSet, "its Service", func(ctx context.Context) error {
-			return t.client.Create(ctx, serviceOf(job), client.DryRunAll)
-		}})
-	}
-	for i := range needs.ReplicatedJobs {
-		rj := &needs.ReplicatedJobs[i]
-		if len(needs.Objects) > 0 {
-			all = append(all, attempt{ReasonInvalidJobSet, "a Job of its ReplicatedJob " + rj.Name,
-				func(ctx context.Context) error { return t.tryJob(ctx, job, rj) }})
-		}
-		all = append(all, attempt{ReasonPodsRefused, "a pod of its ReplicatedJob " + rj.Name,
-			func(ctx context.Context) (err error) {
-				pods[i], err = t.tryPod(ctx, job, rj)
-				return err
-			}})
-	}
-	return all
-}
-
-// tryObject creates an object, and keeps nothing. Its name is always the same, so that a message about it is; that one
-// is there is found after all else. Fields that the installed JobSet doesn't have (volumeClaimPolicies before v0.11) are
-// an error: without them, the TrainJob would be another than the runtime says. The object becomes what is returned.
-func (t *Trial) tryObject(ctx context.Context, o *Object) error {
-	name := o.GetName()
-	tried := o.DeepCopy()
-	tried.SetName("check")
-	err := t.client.Create(ctx, tried, client.DryRunAll, client.FieldOwner(fieldManager),
-		client.FieldValidation(metav1.FieldValidationStrict))
-	if err == nil {
-		o.Unstructured = tried
-		o.SetName(name)
-	}
-	return err
-}
-
-// refuses reports whether an error says that the object itself is invalid or forbidden.
-func refuses(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
-		apierrors.IsRequestEntityTooLargeError(err) || apimeta.IsNoMatchError(err)
-}
-
-// unanswered is the error of a dry run that says nothing of the object.
-func (t *Trial) unanswered(job *api.TrainJob, what string, err error) error {
-	after := unansweredRetry
-	if apierrors.IsNotFound(err) && t.clock.Since(job.CreationTimestamp.Time) < newFor {
-		after = store.ConflictDelay // Kueue's webhooks look for a new TrainJob in a cache
-	}
-	return &admission.PendingError{RetryAfter: after, Err: fmt.Errorf(
-		"the API server doesn't say whether it would take %s: %w", what, err)}
-}
-
-// mayNot reports whether the manager has no right to create an object; what a request creates has no name yet when the API
-// server looks for rights.
-func mayNot(err error) bool {
-	status := apierrors.APIStatus(nil)
-	return apierrors.IsForbidden(err) && errors.As(err, &status) && status.Status().Details != nil &&
-		status.Status().Details.Name == ""
-}
-
-// quotaExceeded is what the API server says of a ResourceQuota that is used up; there is no reason of its own
-// (k8s.io/apiserver v0.36, plugin/resourcequota). A webhook that quotes these words gets its pods refused later.
-var quotaExceeded = regexp.MustCompile(`is forbidden: exceeded quota: `)
-
-func isFull(err error) bool {
-	return apierrors.IsForbidden(err) && quotaExceeded.MatchString(err.Error())
 }

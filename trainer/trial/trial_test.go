@@ -10,7 +10,6 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -223,7 +222,8 @@ func TestAsked(t *testing.T) {
 	expect("the first", g.startable("team", e), 2)
 	pod := newGround(nil)
 	pod.startable("team", e)
-	if got := pod.asked[1]; got.Labels["kueue.x-k8s.io/queue-name"] != "" || got.Labels["team"] != "a" || got.Namespace != "team" ||
+	if got := pod.asked[1]; got.Labels["kueue.x-k8s.io/queue-name"] != "" || got.Labels["team"] != "a" ||
+		got.Namespace != "team" ||
 		got.Spec.RestartPolicy != corev1.RestartPolicyOnFailure || metav1.GetControllerOf(got).Name != "job-node-0" {
 		t.Errorf("asked for %v", got)
 	}
@@ -253,181 +253,5 @@ func TestAsked(t *testing.T) {
 	g.clock.Step(newFor)
 	if err := g.startable("new", e); !errors.As(err, new(*admission.BlockedError)) {
 		t.Errorf("it is new no more: got %v", err)
-	}
-}
-
-// TestPolicies holds that a policy that asks for what a flavor brings keeps nobody from the queue, and another does.
-func TestPolicies(t *testing.T) {
-	pool := &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "pool"},
-		Spec: kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"pool": "a"}}}
-	plain := &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "plain"}}
-	for says, flavors := range map[string][]client.Object{
-		"": {plain, pool}, "needs a pool": {plain},
-	} {
-		g := newGround(nil, flavors...)
-		g.accepts = func(pod *corev1.Pod) bool { return pod.Spec.NodeSelector["pool"] != "" }
-		g.answer = forbidden("check", "ValidatingAdmissionPolicy 'pools' with binding 'all' denied request: needs a pool")
-		err := g.startable("team", jobs(2))
-		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
-			t.Errorf("%d flavors: got %v", len(flavors), err)
-		}
-	}
-	g := newGround(nil, pool)
-	g.answer = forbidden("check", `violates PodSecurity "restricted:latest"`)
-	if err := g.startable("team", jobs(2)); err == nil {
-		t.Error("Pod Security doesn't look at nodes")
-	}
-}
-
-// TestPoliciesOfWhatRuns holds that a policy that every pod of a JobSet satisfies keeps nobody from the queue, and what
-// isn't satisfied by what runs does. One that looks at who creates pods can't be tried.
-func TestPoliciesOfWhatRuns(t *testing.T) {
-	policy := func(expression string) *admissionregistrationv1.ValidatingAdmissionPolicy {
-		p := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "pods"}}
-		p.Spec.Validations = []admissionregistrationv1.Validation{{Expression: expression}}
-		return p
-	}
-	labeled := func(key string) func(*corev1.Pod) bool {
-		return func(pod *corev1.Pod) bool { return pod.Labels[key] != "" }
-	}
-	const byPolicy = "ValidatingAdmissionPolicy 'pods' with binding 'all' denied request: no"
-	for name, c := range map[string]struct {
-		says    string
-		policy  *admissionregistrationv1.ValidatingAdmissionPolicy
-		accepts func(*corev1.Pod) bool
-		refused bool
-	}{
-		"a Job's label":    {byPolicy, policy("has(object.metadata.labels)"), labeled("batch.kubernetes.io/job-name"), false},
-		"an older one":     {byPolicy, policy("has(object.metadata.labels)"), labeled("controller-uid"), false},
-		"a JobSet's label": {byPolicy, policy("has(object.metadata.labels)"), labeled(jobset.JobSetNameKey), false},
-		"a Job's by a webhook": {`admission webhook "a.b" denied the request: no`, nil,
-			labeled(jobset.ReplicatedJobNameKey), false},
-		"a Job as the owner": {byPolicy, policy("object.metadata.ownerReferences[0].kind == 'Job'"),
-			func(pod *corev1.Pod) bool { return metav1.GetControllerOf(pod).Kind == "Job" }, false},
-		"another label": {byPolicy, policy("has(object.metadata.labels)"), labeled("cost-center"), true},
-		"who creates it": {byPolicy, policy("request.userInfo.username == 'system:serviceaccount:kube-system:job-controller'"),
-			nil, false},
-		"who may create it":          {byPolicy, policy("authorizer.requestResource.check('x').allowed()"), nil, false},
-		"a policy that is gone":      {byPolicy, nil, nil, true},
-		"a webhook, of who knows":    {`admission webhook "a.b" denied the request: no`, nil, nil, true},
-		"a webhook that names a CEL": {`admission webhook "a.b" denied the request: userInfo`, nil, nil, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := newGround(nil)
-			if c.policy != nil {
-				g = newGround(nil, c.policy)
-			}
-			g.answer, g.accepts = forbidden("check", c.says), c.accepts
-			if err := g.startable("team", jobs(2)); (err != nil) != c.refused {
-				t.Errorf("got %v", err)
-			}
-		})
-	}
-}
-
-// object returns an object of a TrainJob, of what JSON says.
-func object(t *testing.T, text string) Object {
-	t.Helper()
-	o := &unstructured.Unstructured{}
-	if err := o.UnmarshalJSON([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	return Object{Unstructured: o}
-}
-
-// TestObjects holds that all that a TrainJob has at a time is compared with a ResourceQuota, and tried.
-func TestObjects(t *testing.T) {
-	const js = `{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "job"}}`
-	claim := object(t, `{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data-job"},
-		"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "10Gi"}}}}`)
-	there := Object{Unstructured: claim.Unstructured, Untried: true}
-	config := object(t, `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "job-mpi"}}`)
-	for name, c := range map[string]struct {
-		hard, amount, says string
-		refused            string
-		claim              Object
-		js                 string
-	}{
-		"Jobs":                {hard: "count/jobs.batch", amount: "1", says: "2 of count/jobs.batch, of 1"},
-		"room for Jobs":       {hard: "count/jobs.batch", amount: "2"},
-		"JobSets":             {hard: "count/jobsets.jobset.x-k8s.io", amount: "0", says: "1 of count/jobsets.jobset.x-k8s.io"},
-		"claims":              {hard: "persistentvolumeclaims", amount: "0", says: "1 of persistentvolumeclaims, of 0"},
-		"counted claims":      {hard: "count/persistentvolumeclaims", amount: "0", says: "1 of count/persistentvolumeclaims"},
-		"storage":             {hard: "requests.storage", amount: "9Gi", says: "10Gi of requests.storage, of 9Gi"},
-		"a claim that fits":   {hard: "requests.storage", amount: "10Gi"},
-		"one that is there":   {hard: "requests.storage", amount: "10Gi", claim: there},
-		"there, and no room":  {hard: "requests.storage", amount: "9Gi", claim: there, says: "10Gi of requests.storage"},
-		"storage of a class":  {hard: "fast.storageclass.storage.k8s.io/requests.storage", amount: "1Gi", says: "10Gi of fast."},
-		"of another class":    {hard: "slow.storageclass.storage.k8s.io/requests.storage", amount: "1Gi"},
-		"ConfigMaps":          {hard: "configmaps", amount: "0", says: "1 of configmaps, of 0"},
-		"Services":            {hard: "services", amount: "0", says: "1 of services, of 0"},
-		"counted Services":    {hard: "count/services", amount: "0", says: "1 of count/services, of 0"},
-		"no Service":          {hard: "services", amount: "0", js: `{"spec": {"network": {"enableDNSHostnames": false}}, ` + js[1:]},
-		"no load balancer":    {hard: "services.loadbalancers", amount: "0"},
-		"pods that stay":      {hard: "count/pods", amount: "2", says: "3 of count/pods, of 2"},
-		"pods at a time":      {hard: "pods", amount: "2"},
-		"a refused JobSet":    {refused: "JobSet", says: "is refused: no"},
-		"a refused claim":     {refused: "PersistentVolumeClaim", says: "is refused: no"},
-		"one there isn't":     {refused: "PersistentVolumeClaim", claim: there},
-		"a refused Job":       {refused: "Job", says: "a Job of its ReplicatedJob data is refused: no"},
-		"a refused Service":   {refused: "Service", says: "its Service is refused: no"},
-		"no Service, refused": {refused: "Service", js: `{"spec": {"network": {"enableDNSHostnames": false}}, ` + js[1:]},
-		"a refused ConfigMap": {refused: "ConfigMap", says: "is refused: no"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := newGround(nil)
-			if c.hard != "" {
-				g = newGround(nil, quotaOf("q", corev1.ResourceList{corev1.ResourceName(c.hard): resource.MustParse(c.amount)}))
-			}
-			g.refused = c.refused
-			if c.claim.Unstructured == nil {
-				c.claim = claim
-			}
-			if c.js == "" {
-				c.js = js
-			}
-			g.objects = []Object{c.claim, config, object(t, c.js)}
-			err := g.startable("team", jobs(2))
-			if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
-				t.Errorf("got %v, want %q", err, c.says)
-			}
-			g.objects = nil
-			if err := g.startable("elsewhere", jobs(2)); err != nil {
-				t.Errorf("another namespace has no such quota: got %v", err)
-			}
-		})
-	}
-}
-
-// TestFewestNodes holds that a TrainJob that may be admitted with fewer nodes fits a ResourceQuota of as many, and that
-// it shares no answer with one that may not.
-func TestFewestNodes(t *testing.T) {
-	g := newGround(nil, quotaOf("gpus", corev1.ResourceList{"requests.nvidia.com/gpu": resource.MustParse("8")}))
-	g.runtime.MLPolicy = &trainerapi.MLPolicy{NumNodes: ptr.To[int32](4)}
-	for least, fits := range map[string]bool{"": false, "3": false, "2": true, "1": true} {
-		g.annotations = nil
-		if least != "" {
-			g.annotations = map[string]string{overrides.MinParallelismAnnotation: least}
-		}
-		if err := g.startable("team", jobs(4)); (err == nil) != fits {
-			t.Errorf("at least %q nodes of four GPUs: got %v", least, err)
-		}
-	}
-}
-
-func TestPhases(t *testing.T) {
-	after := func(name string, status jobset.DependsOnStatus, on ...string) jobset.ReplicatedJob {
-		rj := jobset.ReplicatedJob{Name: name}
-		for _, o := range on {
-			rj.DependsOn = append(rj.DependsOn, jobset.DependsOn{Name: o, Status: status})
-		}
-		return rj
-	}
-	got := phases([]jobset.ReplicatedJob{
-		after("a", ""), after("b", jobset.DependencyComplete, "a"), after("c", jobset.DependencyReady, "b"),
-		after("d", ""), after("e", jobset.DependencyComplete, "c", "d"),
-	})
-	if fmt.Sprint(got) != "[[0 3] [1 2] [4]]" {
-		t.Errorf("got %v", got)
 	}
 }
