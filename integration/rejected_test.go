@@ -3,6 +3,8 @@ package integration
 import (
 	"testing"
 	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // TestSetback holds when a start is tried again that could not be: a second time after ten seconds, and then after an
@@ -68,5 +70,21 @@ func TestSetbackOfOneThatChanges(t *testing.T) {
 		if tries > 9 || late > 6 {
 			t.Errorf("%s: tried %d times in three hours, %d after the first minute", name, tries, late)
 		}
+	}
+}
+
+// TestRetries holds that a reconcile that has failed often is tried again within half a minute: the release of quota
+// may wait for it.
+func TestRetries(t *testing.T) {
+	limiter, last := retries(), time.Duration(0)
+	for range 100 {
+		next := limiter.When(reconcile.Request{})
+		if next < last || next > 30*time.Second {
+			t.Fatalf("after %s comes %s", last, next)
+		}
+		last = next
+	}
+	if last != retriesWithin {
+		t.Errorf("the last is after %s", last)
 	}
 }

@@ -73,7 +73,7 @@ func (t *Trial) attempts(job *api.TrainJob, needs *Needs, pods []*corev1.Pod) []
 		rj := &needs.ReplicatedJobs[i]
 		if len(needs.Objects) > 0 {
 			all = append(all, attempt{ReasonInvalidJobSet, "a Job of its ReplicatedJob " + rj.Name,
-				func(ctx context.Context) error { return t.tryJob(ctx, job, rj) }})
+				func(ctx context.Context) error { return t.tryJob(ctx, job, needs, i) }})
 		}
 		all = append(all, attempt{ReasonPodsRefused, "a pod of its ReplicatedJob " + rj.Name,
 			func(ctx context.Context) (err error) {
@@ -96,6 +96,7 @@ func (t *Trial) tryObject(ctx context.Context, o *Object) error {
 	if err == nil {
 		o.Unstructured = tried
 		o.SetName(name)
+		o.taken = true
 	}
 	return err
 }

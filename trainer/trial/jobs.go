@@ -2,12 +2,14 @@ package trial
 
 import (
 	"context"
+	"fmt"
 	"maps"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -31,8 +33,20 @@ func ofJobSet(job *api.TrainJob) metav1.OwnerReference {
 
 // tryJob creates a Job of a ReplicatedJob as JobSet does, suspended, and keeps nothing. The TrainJob controls it:
 // Kueue's webhook looks for owners, and there is no JobSet yet. What a policy refuses is tried with the JobSet as its
-// owner.
-func (t *Trial) tryJob(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob) error {
+// owner. The Job has JobSet's defaults, such as its completion mode: without those, nothing is known of it.
+func (t *Trial) tryJob(ctx context.Context, job *api.TrainJob, needs *Needs, index int) error {
+	built := &needs.Objects[len(needs.Objects)-1]
+	if !built.taken {
+		return nil
+	}
+	js := &jobset.JobSet{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(built.Object, js); err != nil {
+		return fmt.Errorf("the JobSet that the API server returns: %w", err)
+	}
+	if index >= len(js.Spec.ReplicatedJobs) {
+		return nil
+	}
+	rj := &js.Spec.ReplicatedJobs[index]
 	owner := metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
 	owner.BlockOwnerDeletion = nil // it would need the right to change finalizers
 	err := t.client.Create(ctx, jobOf(job, rj, *owner), client.DryRunAll)
@@ -57,9 +71,6 @@ func jobOf(job *api.TrainJob, rj *jobset.ReplicatedJob, owner metav1.OwnerRefere
 	}
 	maps.Copy(o.Labels, labelsOf(job, rj))
 	o.Spec.Suspend = ptr.To(true)
-	if o.Spec.Template.Spec.RestartPolicy == "" {
-		o.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyOnFailure // JobSet's default
-	}
 	return o
 }
 

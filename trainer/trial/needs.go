@@ -53,6 +53,8 @@ type Object struct {
 	*unstructured.Unstructured
 	// Untried is set for one that is there already, or whose form is fixed.
 	Untried bool
+	// taken is set for what a dry run has returned, with all defaults.
+	taken bool
 }
 
 // Installed is an installed Kubeflow Trainer, which builds what is in Effective.Built, and creates it with the

@@ -27,7 +27,9 @@ func object(t *testing.T, text string) Object {
 
 // TestObjects holds that all that a TrainJob has at a time is compared with a ResourceQuota, and tried.
 func TestObjects(t *testing.T) {
-	const js = `{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "job"}}`
+	const js = `{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "job"},
+		"spec": {"replicatedJobs": [{"name": "data"}, {"name": "node"}]}}`
+	const unnamed = `{"network": {"enableDNSHostnames": false}, "rep`
 	claim := object(t, `{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data-job"},
 		"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "10Gi"}}}}`)
 	there := Object{Unstructured: claim.Unstructured, Untried: true}
@@ -53,7 +55,7 @@ func TestObjects(t *testing.T) {
 		"ConfigMaps":          {hard: "configmaps", amount: "0", says: "1 of configmaps, of 0"},
 		"Services":            {hard: "services", amount: "0", says: "1 of services, of 0"},
 		"counted Services":    {hard: "count/services", amount: "0", says: "1 of count/services, of 0"},
-		"no Service":          {hard: "services", amount: "0", js: `{"spec": {"network": {"enableDNSHostnames": false}}, ` + js[1:]},
+		"no Service":          {hard: "services", amount: "0", js: strings.Replace(js, `{"rep`, unnamed, 1)},
 		"no load balancer":    {hard: "services.loadbalancers", amount: "0"},
 		"pods that stay":      {hard: "count/pods", amount: "2", says: "3 of count/pods, of 2"},
 		"pods at a time":      {hard: "pods", amount: "2"},
@@ -62,7 +64,7 @@ func TestObjects(t *testing.T) {
 		"one there isn't":     {refused: "PersistentVolumeClaim", claim: there},
 		"a refused Job":       {refused: "Job", says: "a Job of its ReplicatedJob data is refused: no"},
 		"a refused Service":   {refused: "Service", says: "its Service is refused: no"},
-		"no Service, refused": {refused: "Service", js: `{"spec": {"network": {"enableDNSHostnames": false}}, ` + js[1:]},
+		"no Service, refused": {refused: "Service", js: strings.Replace(js, `{"rep`, unnamed, 1)},
 		"a refused ConfigMap": {refused: "ConfigMap", says: "is refused: no"},
 	} {
 		t.Run(name, func(t *testing.T) {
