@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/events"
@@ -129,7 +130,8 @@ func staysSetBack(o *observed) (all bool, held []step) {
 		return false, nil
 	}
 	wl := o.workloads.own[0]
-	if !workload.IsActive(wl) || !wl.DeletionTimestamp.IsZero() || workloadevict.IsEvicted(wl) {
+	if !workload.IsActive(wl) || !wl.DeletionTimestamp.IsZero() || workloadevict.IsEvicted(wl) ||
+		workloadfinish.IsFinished(wl) {
 		return false, nil
 	}
 	if !workload.IsOnHold(wl) {
