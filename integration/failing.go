@@ -8,6 +8,7 @@ import (
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -27,6 +28,15 @@ const (
 	// toldFor is for how long what a TrainJob says of a failure may be outdated.
 	toldFor = time.Minute
 )
+
+// retriesWithin is the longest time after which a reconcile that has failed is tried again. The quota of what can't be
+// stopped or ended waits for it; controller-runtime's own backoff goes to 16 minutes.
+const retriesWithin = 30 * time.Second
+
+// retries returns after which times reconciles that have failed are tried again.
+func retries() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retriesWithin)
+}
 
 // failing is since when the reconciles of a TrainJob fail; zero if they don't.
 type failing struct {

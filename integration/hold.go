@@ -12,6 +12,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -85,7 +86,7 @@ func (r *Reconciler) observePods(ctx context.Context, o *observed, started time.
 // observeShortage finds out whether pods have been missing for too long.
 func (r *Reconciler) observeShortage(ctx context.Context, o *observed, missing *missingPods) error {
 	left := r.policy.podsWithin - o.now.Sub(o.memory.podless.since)
-	if left <= 0 && missing.gate == "" && o.jobSet != nil {
+	if left <= 0 && missing.gate == "" && !missing.suspended && o.jobSet != nil {
 		jobs, err := r.store.Pods.JobsOf(ctx, o.jobSet)
 		if err != nil {
 			return err
@@ -118,6 +119,7 @@ type shortage struct {
 type missingPods struct {
 	podsets.Shortage // of no ReplicatedJob if nothing is there at all
 	pod, gate        string
+	suspended        bool // others have suspended its JobSet
 }
 
 // missingPods returns why a started TrainJob can't run; nil if it can. Then it is for the scheduler to place the pods.
@@ -128,6 +130,9 @@ func (r *Reconciler) missingPods(ctx context.Context, o *observed) (*missingPods
 	pods, err := r.store.Pods.Named(ctx, o.jobSet)
 	if err != nil {
 		return nil, err
+	}
+	if suspendedByAnother(o) && !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !store.PodEnded(&p) }) {
+		return &missingPods{suspended: true}, nil
 	}
 	if pod, gate := gatedPod(pods); gate != "" {
 		return &missingPods{pod: pod, gate: gate}, nil
@@ -149,6 +154,13 @@ func (r *Reconciler) missingPods(ctx context.Context, o *observed) (*missingPods
 	return nil, nil
 }
 
+// suspendedByAnother reports whether the JobSet of a running TrainJob is suspended, as it is when Kueue takes it for a
+// part of another job. Beside Kubeflow Trainer, it is so until Trainer resumes it.
+func suspendedByAnother(o *observed) bool {
+	return ptr.Deref(o.jobSet.Spec.Suspend, false) && o.jobSet.DeletionTimestamp.IsZero() &&
+		o.jobSet.Status.TerminalState == ""
+}
+
 // blocked returns the error for a TrainJob of which pods were missing for so long.
 func (p *missingPods) blocked(within time.Duration) *admission.BlockedError {
 	if p.gate != "" {
@@ -157,6 +169,9 @@ func (p *missingPods) blocked(within time.Duration) *admission.BlockedError {
 				"why nothing opens it", p.pod, p.gate, within)}
 	}
 	what := "it had no pod"
+	if p.suspended {
+		what = "its JobSet was suspended by another client and had no pod"
+	}
 	if p.ReplicatedJob != "" {
 		what = fmt.Sprintf("it had %d of the %d pods of ReplicatedJob %s", p.Have, p.Need, p.ReplicatedJob)
 	}

@@ -5,14 +5,19 @@ import (
 	"fmt"
 	"slices"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
@@ -80,6 +85,52 @@ func (q queues) owner(ctx context.Context, job *api.TrainJob) (client.Object, er
 	}
 	return owner, nil
 }
+
+// ownersOf is how many owners Kueue looks at, one after the other (managedOwnersChainLimit).
+const ownersOf = 10
+
+// partOfAnother rejects a TrainJob with quota of its own that a Job or a JobSet controls, itself or by others, which
+// Kueue manages. Kueue takes the TrainJob's JobSet for a part of that Job, and suspends it until that has quota
+// (jobframework.FindAncestorJobManagedByKueue). The JobSet of one with an owner of other kinds may be suspended too; it
+// counts as one without pods.
+func (q queues) partOfAnother(ctx context.Context, job *api.TrainJob) error {
+	var object client.Object = job
+	for range ownersOf {
+		ref := metav1.GetControllerOfNoCopy(object)
+		if ref == nil {
+			return nil
+		}
+		kind := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+		if group := kind.GroupKind(); group != jobKind && group != jobSetKind {
+			return nil
+		}
+		owner := &metav1.PartialObjectMetadata{}
+		owner.SetGroupVersionKind(kind)
+		err := q.live.Get(ctx, client.ObjectKey{Namespace: job.Namespace, Name: ref.Name}, owner)
+		if apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+			return nil // Kueue's webhook refuses the JobSet
+		}
+		if err != nil {
+			return fmt.Errorf("reading %s %s, which controls the TrainJob: %w", ref.Kind, ref.Name, err)
+		}
+		if owner.UID != ref.UID {
+			return nil
+		}
+		if jobframework.QueueNameForObject(owner) != "" || q.policy.manageAll {
+			return &admission.BlockedError{Reason: ReasonPartOfAnother, RetryAfter: setbackLook, Err: fmt.Errorf(
+				"%s %s controls it and is in a queue itself, so that Kueue suspends its JobSet as a part of that; take "+
+					"controller: true out of its ownerReferences, or the label %s from the %s", ref.Kind, ref.Name,
+				constants.QueueLabel, ref.Kind)}
+		}
+		object = owner
+	}
+	return nil
+}
+
+var (
+	jobKind    = batchv1.SchemeGroupVersion.WithKind("Job").GroupKind()
+	jobSetKind = jobset.SchemeGroupVersion.WithKind("JobSet").GroupKind()
+)
 
 // selects reports whether Kueue manages a namespace.
 func (q queues) selects(ctx context.Context, name string) (bool, error) {

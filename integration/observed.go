@@ -110,6 +110,8 @@ type queueing struct {
 	foreign *overrides.Record
 	// blocked is why the TrainJob can't be queued, or can't go on; nil if nothing is wrong.
 	blocked *admission.BlockedError
+	// setBack is set if it is blocked by an earlier start that could not be.
+	setBack bool
 	// start is nil if the TrainJob has no Workload that is admitted.
 	start *startFacts
 	// again is when to reconcile, although no event may come, because the TrainJob may be blocked then; 0 for never.

@@ -8,6 +8,8 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
+	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/events"
@@ -107,10 +109,34 @@ func (p *plan) exceptional(o *observed) (all bool) {
 		p.retry = recheckDelay
 		return true
 	}
+	if all, held := staysSetBack(o); all {
+		p.do(held...)
+		p.do(report(o, p)...)
+		p.retry, p.blocked = o.queue.blocked.RetryAfter, true
+		return true
+	}
 	end := unwrittenEnd(o)
 	p.do(end.release...)
 	p.later(end.again)
 	return end.all
+}
+
+// staysSetBack reports whether nothing is done with a TrainJob that is set back but to put its Workload on hold. What
+// its owner changes, the queue say, isn't written to the Workload meanwhile: each change would cost a write.
+func staysSetBack(o *observed) (all bool, held []step) {
+	if !o.queue.setBack || len(o.workloads.own) != 1 || len(o.workloads.earlier) > 0 || o.active() ||
+		stoppedByUser(o.job) || deactivating(o) {
+		return false, nil
+	}
+	wl := o.workloads.own[0]
+	if !workload.IsActive(wl) || !wl.DeletionTimestamp.IsZero() || workloadevict.IsEvicted(wl) ||
+		workloadfinish.IsFinished(wl) {
+		return false, nil
+	}
+	if !workload.IsOnHold(wl) {
+		held = []step{hold{wl, "Its last start has failed"}}
+	}
+	return true, held
 }
 
 // releaseEarlier returns the steps that remove the finalizer from Workloads of earlier TrainJobs of the name, when the
@@ -216,15 +242,15 @@ func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
 		p.later(known.until.Sub(o.now))
 	} else {
 		// A user may stop and resume it, after which it is what it was: that is tried, too.
-		p.do(deleteWorkload{workload: wl}, remember{func(r *record) { r.setback.until = time.Time{} }})
+		p.do(deleteWorkload{workload: wl}, remember{func(r *record) { r.setback.inputs = "" }})
 	}
 }
 
-// askedAgain reports whether a user has deleted the Workload of a TrainJob that could not be started. It is kept
-// until the next attempt.
+// askedAgain reports whether a user has deleted the Workload of a TrainJob that could not be started, which is kept
+// until the next attempt. That is tried once in setbackLook: an attempt may preempt others.
 func askedAgain(o *observed) bool {
 	reason := o.memory.setback.reason
-	return reason != ReasonStartRejected && reason != ReasonAdmissionMismatch &&
+	return o.now.Sub(o.memory.setback.since) >= setbackLook && reason != ReasonStartRejected && reason != ReasonAdmissionMismatch &&
 		!slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool { return wl.DeletionTimestamp.IsZero() })
 }
 

@@ -59,7 +59,8 @@ func TestHolding(t *testing.T) {
 	wantSteps(t, "it is stopped first", holding(observation(d, runs, stopped)),
 		suspend{reason: "its user has stopped it", eviction: "StoppedByUser"})
 	waits := observation(d, stopped)
-	wantSteps(t, "Kueue would admit it", holding(waits), hold{waits.workloads.own[0]})
+	wantSteps(t, "Kueue would admit it", holding(waits),
+		hold{waits.workloads.own[0], "It is stopped by annotation " + api.StopAnnotation})
 	wantSteps(t, "jobframework does it", holding(observation(d, stopped, reserved(metav1.ConditionTrue, "QuotaReserved"))))
 	wantSteps(t, "it is", holding(observation(d, stopped, reserved(metav1.ConditionFalse, kueue.WorkloadOnHold))))
 	wantSteps(t, "it has ended", holding(observation(d, ends, stopped)))

@@ -10,6 +10,7 @@ package integration
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch;create
 // +kubebuilder:rbac:groups="",resources=resourcequotas,verbs=list
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies,verbs=get
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;delete
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=limitranges,verbs=get;list;watch

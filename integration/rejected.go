@@ -16,7 +16,7 @@ import (
 // What is refused is refused again when nothing has changed: the API server rejects a write, or an admission doesn't
 // stand for what would run. Quota isn't held for it, and nobody is preempted for it. A rejected stop deletes the JobSet
 // all the same, and one that has lasted releases the quota when the pods have ended. A start that is impossible for
-// the second time waits without quota until the TrainJob is another, or for an hour.
+// the second time waits without quota for an hour, or until the TrainJob is changed for the first time.
 
 // rejectedFor is how long a write must have been rejected before that has consequences.
 const rejectedFor = time.Minute
@@ -44,10 +44,14 @@ func (r rejection) lasts(now time.Time) bool {
 // setback is why a TrainJob could not be started on what it was admitted for.
 type setback struct {
 	reason, message string
-	// inputs is what the TrainJob was (inputsOf): another is tried at once.
+	// inputs is what the TrainJob was (inputsOf).
 	inputs string
 	since  time.Time // of the first
 	until  time.Time // when the next start is tried; zero while it isn't certain
+	// changed is set if the last start was tried because the TrainJob had changed.
+	changed bool
+	// retried is when it was queued again; zero if it wasn't.
+	retried time.Time
 }
 
 const (
@@ -55,33 +59,38 @@ const (
 	// changed a moment ago.
 	setbackAfter = 10 * time.Second
 	// setbackFor is how long a TrainJob waits after the second time: an attempt costs several writes, and may preempt.
+	// Its first change meanwhile is tried at once. Further ones wait as long, because its owner may change it each second.
 	setbackFor = time.Hour
+	// retriedFor is for how long a TrainJob that is queued again still says what its last start has failed of. Where
+	// nothing else waits, the next has failed by then, and nothing new is to be written.
+	retriedFor = 10 * time.Second
 	// setbackLook is how often it is looked whether the TrainJob would run something else meanwhile.
 	setbackLook = time.Minute
 )
 
-// again returns the setback after one more start that could not be, for a reason. The first of a kind isn't certain.
+// again returns the setback after one more start that could not be, for a reason. The first may be by chance; the
+// second is certain, whatever has changed between them.
 func (s setback) again(reason, message, inputs string, now time.Time) setback {
-	if s.reason != reason || s.inputs != inputs || s.until.IsZero() && now.Sub(s.since) > setbackFor {
+	if s.reason == "" || s.until.IsZero() && now.Sub(s.since) > setbackFor {
 		return setback{reason: reason, message: message, inputs: inputs, since: now}
 	}
-	s.message, s.until = message, now.Add(setbackFor)
-	return s
+	return s.certain(reason, message, inputs, now)
 }
 
 // certain returns the setback after a start that is impossible, whenever it is tried.
 func (s setback) certain(reason, message, inputs string, now time.Time) setback {
-	return setback{reason: reason, message: message, inputs: inputs, since: now, until: now.Add(setbackFor)}
+	return setback{reason: reason, message: message, inputs: inputs, since: now, until: now.Add(setbackFor),
+		changed: now.Before(s.until)}
 }
 
-// stands reports whether a TrainJob that would run what it has tried to run needn't try again.
+// stands reports whether a TrainJob needn't try again yet.
 func (s setback) stands(inputs string, now time.Time) bool {
-	return s.inputs == inputs && now.Before(s.until)
+	return now.Before(s.until) && (s.changed || s.inputs == inputs)
 }
 
 // waits returns for how long a TrainJob that is admitted waits with its second start.
-func (s setback) waits(inputs string, now time.Time) time.Duration {
-	if s.reason != ReasonStartRejected || s.inputs != inputs || !s.until.IsZero() {
+func (s setback) waits(now time.Time) time.Duration {
+	if s.reason != ReasonStartRejected || !s.until.IsZero() {
 		return 0
 	}
 	return max(setbackAfter-now.Sub(s.since), 0)
@@ -99,13 +108,21 @@ func (r *Reconciler) startRejected(o *observed, err error) {
 }
 
 // blocks returns why a TrainJob isn't queued for now; nil if it may be.
-func (s setback) blocks(inputs string, now time.Time) error {
+func (s setback) blocks(inputs string, now time.Time) *admission.BlockedError {
 	if !s.stands(inputs, now) {
 		return nil
 	}
 	return &admission.BlockedError{Reason: s.reason, RetryAfter: min(s.until.Sub(now), setbackLook), Err: fmt.Errorf(
-		"%s. It is queued again when the TrainJob or its runtime has changed, or at %s", s.message,
-		s.until.UTC().Format(time.RFC3339))}
+		"%s. It is queued again when the TrainJob or its runtime is changed, once in %s, or after that time",
+		s.message, setbackFor)}
+}
+
+// retries reports for how much longer a TrainJob says what its last start has failed of.
+func (s setback) retries(reason string, now time.Time) time.Duration {
+	if s.retried.IsZero() || s.reason != reason {
+		return 0
+	}
+	return max(retriedFor-now.Sub(s.retried), 0)
 }
 
 // inputsOf returns what identifies what a TrainJob would run, and what its user has said of it: what rejects a start

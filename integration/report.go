@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
 )
@@ -31,7 +32,7 @@ func report(o *observed, p *plan) []step {
 		changed = true
 		told = append(told, events.StopOverdue.Of(message))
 	}
-	blocking, event := reportBlocked(o, status)
+	blocking, event := reportBlocked(o, p, status)
 	if event != nil {
 		told = append(told, *event)
 	}
@@ -44,24 +45,49 @@ func report(o *observed, p *plan) []step {
 
 // reportBlocked brings the condition Blocked up to date. It returns whether it has changed, and the event of one that
 // is new.
-func reportBlocked(o *observed, status *api.TrainJobStatus) (changed bool, event *events.Event) {
+func reportBlocked(o *observed, p *plan, status *api.TrainJobStatus) (changed bool, event *events.Event) {
 	was := apimeta.FindStatusCondition(status.Conditions, api.ConditionBlocked)
 	failed := startFailure(o)
 	b := cmp.Or(failed, o.queue.blocked, o.place.rejected(o))
 	switch {
-	case b == nil && was != nil && saysFailure(was) && !o.memory.failing.told.IsZero():
-		return false, nil // the condition says what fails, until it doesn't
-	case b == nil && o.stage == stageRunning && !o.managed() && (was == nil || !saysFailure(was)):
-		return false, nil // the bundled Trainer says why it has no JobSet
+	case b == nil && keepsBlocked(o, p, was):
+		return false, nil
 	case b == nil:
 		return apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked), nil
 	case !apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: b.Reason, Message: b.Error(),
-		ObservedGeneration: o.job.Generation, LastTransitionTime: metav1.NewTime(o.now),
+		ObservedGeneration: decidedFor(o, was, b), LastTransitionTime: metav1.NewTime(o.now),
 	}):
 		return false, nil
 	case failed != nil:
 		return true, nil // event FailedToStart was sent
 	}
 	return true, ptr.To(events.Blocked(b.Reason).Of(b.Error()))
+}
+
+// keepsBlocked reports whether the condition Blocked of a TrainJob that isn't blocked stays as it is; was is nil for
+// none.
+func keepsBlocked(o *observed, p *plan, was *metav1.Condition) bool {
+	failure := was != nil && saysFailure(was)
+	switch {
+	case failure && !o.memory.failing.told.IsZero():
+		return true // it says what fails, until it doesn't
+	case o.stage == stageRunning && !o.managed() && !failure:
+		return true // the bundled Trainer says why it has no JobSet
+	case was == nil:
+		return false
+	}
+	after := o.memory.setback.retries(was.Reason, o.now)
+	p.later(after)
+	return after > 0
+}
+
+// decidedFor returns the generation of the TrainJob for which it is blocked. One that is set back isn't looked at again
+// when it changes.
+func decidedFor(o *observed, was *metav1.Condition, b *admission.BlockedError) int64 {
+	setBack := o.queue.setBack || o.memory.setback.reason == b.Reason
+	if setBack && was != nil && was.Reason == b.Reason && was.Message == b.Error() {
+		return was.ObservedGeneration
+	}
+	return o.job.Generation
 }

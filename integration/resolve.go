@@ -36,6 +36,9 @@ const (
 	// ReasonWorkloadKept: the TrainJob's Workload was deleted, but a finalizer of another client keeps it. The message
 	// names the finalizer; remove it. The TrainJob holds no quota meanwhile.
 	ReasonWorkloadKept = "WorkloadKept"
+	// ReasonPartOfAnother: the TrainJob's controller is a Job or a JobSet that Kueue manages, so that Kueue suspends the
+	// TrainJob's JobSet as a part of it. Remove the owner reference or its controller, or the owner's queue.
+	ReasonPartOfAnother = "PartOfAnother"
 	// ReasonStartRejected: the API server, or a webhook of another client, has rejected the write that starts the
 	// TrainJob twice. The message has its reason. The quota is released, and the TrainJob queued again later.
 	ReasonStartRejected = "StartRejected"
@@ -82,6 +85,9 @@ func blocked(reason string, err error) error {
 // *admission.BlockedError.
 func (r *Reconciler) resolve(ctx context.Context, o *observed) error {
 	if err := keptBack(o); err != nil {
+		return err
+	}
+	if err := r.partOfAnother(ctx, o.job); err != nil {
 		return err
 	}
 	if err := resolveRecord(o); err != nil {
@@ -157,14 +163,23 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 
 // setBack returns why a TrainJob that could not be started isn't queued again yet; nil if it may be.
 func (r *Reconciler) setBack(o *observed) error {
-	if o.memory.setback.reason == "" {
+	s := &o.memory.setback
+	if s.reason == "" {
 		return nil
 	}
 	if askedAgain(o) {
-		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback.until = time.Time{} })
-		return nil
+		s.inputs, s.changed = "", false
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback.inputs, m.setback.changed = "", false })
 	}
-	return o.memory.setback.blocks(inputsOf(o), o.now)
+	if b := s.blocks(inputsOf(o), o.now); b != nil {
+		o.queue.setBack = true
+		return b
+	}
+	if s.retried.IsZero() && !s.until.IsZero() {
+		s.retried = o.now
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback.retried = o.now })
+	}
+	return nil
 }
 
 // checkSteps rejects more ReplicatedJobs than a Workload can have PodSets.

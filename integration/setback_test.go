@@ -132,10 +132,14 @@ func TestFailedToStartIsTriedAgain(t *testing.T) {
 			h.settle("job")
 			h.annotate(api.StopAnnotation, "-")
 		},
-		"its Workload deleted": func(h *harness) { h.remove(h.workload()) },
+		"its Workload deleted": func(h *harness) {
+			h.clock.Step(time.Minute)
+			h.remove(h.workload())
+		},
 		"its Workload deleted after a restart": func(h *harness) {
 			h.start(overrides.Bundled)
 			h.settle("job")
+			h.clock.Step(time.Minute)
 			h.remove(h.workload())
 		},
 		"its runtime corrected": func(h *harness) {
@@ -177,6 +181,8 @@ func TestFailedToStartIsTriedAgain(t *testing.T) {
 			if all := h.workloads(); len(all) != 1 || workloadfinish.IsFinished(&all[0]) {
 				t.Fatalf("it is queued again: got %+v", all)
 			}
+			h.clock.Step(10 * time.Second) // until then, it says what the last start has failed of
+			h.settle("job")
 			if strings.HasPrefix(h.blocked("job"), "FailedToStart") {
 				t.Errorf("got %q", h.blocked("job"))
 			}

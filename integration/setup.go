@@ -78,7 +78,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	b := r.watch(ctrl.NewControllerManagedBy(mgr), mgr).
 		Named(controllerName).
 		WithLogConstructor(logConstructor(mgr.GetLogger())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency})
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, RateLimiter: retries()})
 	if next != nil {
 		b = b.WatchesRawSource(source.Channel(next.Changed(), &handler.EnqueueRequestForObject{}))
 	}

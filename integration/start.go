@@ -48,15 +48,10 @@ func decideStart(o *observed, a *asked, wl admitted) error {
 		return nil
 	}
 	if mismatch := o.queue.start.mismatch; mismatch != nil {
-		a.waiting = "another Workload, because " + mismatch.Error()
-		a.requeue = &deleteWorkload{match, ptr.To(events.AdmissionMismatch.Of(mismatch, match.Name))}
-		inputs := inputsOf(o)
-		a.remember = func(r *record) {
-			r.setback = r.setback.again(ReasonAdmissionMismatch, mismatch.Error(), inputs, o.now)
-		}
+		a.mismatched(o, match, mismatch)
 		return nil
 	}
-	if left := o.memory.setback.waits(inputsOf(o), o.now); left > 0 {
+	if left := o.memory.setback.waits(o.now); left > 0 {
 		a.waiting, a.retry = "the API server, which has "+o.memory.setback.message, left
 		return nil
 	}
@@ -74,6 +69,17 @@ func decideStart(o *observed, a *asked, wl admitted) error {
 	}
 	a.start = &start{start: decided, workload: match, message: wl.message, events: settled.events}
 	return nil
+}
+
+// mismatched notes that a Workload was admitted for something else than what would run. The first is deleted; the next
+// is for what is to run. After the second, the TrainJob is set back, and its Workload put on hold: that is one write.
+func (a *asked) mismatched(o *observed, wl *kueue.Workload, mismatch *admission.MismatchError) {
+	next := o.memory.setback.again(ReasonAdmissionMismatch, mismatch.Error(), inputsOf(o), o.now)
+	a.remember = func(r *record) { r.setback = next }
+	a.waiting, a.retry = "another admission, because "+mismatch.Error(), recheckDelay
+	if next.until.IsZero() {
+		a.requeue = &deleteWorkload{wl, ptr.To(events.AdmissionMismatch.Of(mismatch, wl.Name))}
+	}
 }
 
 // decide returns the start of a TrainJob on its Workload, with what the Trainer needs with it.

@@ -115,11 +115,14 @@ func (r *Reconciler) setActive(
 	return r.client.Patch(ctx, wl.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
 }
 
-// hold keeps a Workload without quota out of its queue while its TrainJob is stopped.
-type hold struct{ workload *kueue.Workload }
+// hold keeps a Workload out of its queue, and takes its quota. None of its TrainJob runs.
+type hold struct {
+	workload *kueue.Workload
+	message  string
+}
 
 func (s hold) do(ctx context.Context, r *Reconciler, _ *observed) error {
-	return r.setReservation(ctx, s.workload, kueue.WorkloadOnHold, "It is stopped by annotation "+api.StopAnnotation)
+	return r.setReservation(ctx, s.workload, kueue.WorkloadOnHold, s.message)
 }
 
 // unhold queues a Workload again that was put on hold while its TrainJob was blocked or stopped.

@@ -80,7 +80,7 @@ func holding(o *observed) []step {
 	if wl == nil || workload.HasQuotaReservation(wl) || workload.IsOnHold(wl) || workloadfinish.IsFinished(wl) {
 		return nil
 	}
-	return []step{hold{wl}}
+	return []step{hold{wl, "It is stopped by annotation " + api.StopAnnotation}}
 }
 
 // reactivation returns the step that activates the Workload of a TrainJob that its user had stopped, and resumes, if a

@@ -105,6 +105,8 @@ func TestStartRejected(t *testing.T) {
 	}
 	delete(h.fail, "patch TrainJob")
 	h.label("mended", "true")
+	h.settle("job")
+	h.clock.Step(10 * time.Second) // for which it says why its last start has failed
 	if h.settle("job"); h.blocked("job") != "" {
 		t.Errorf("it is another: got %q", h.blocked("job"))
 	}

@@ -50,8 +50,8 @@ func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {
 	if len(errs) == 0 {
 		errs = l.checkFields(path, &job.Spec)
 	}
-	if t := job.Spec.Trainer; t != nil && ptr.Deref(t.NumNodes, 0) > l.Pods {
-		errs = append(errs, l.tooMany(path.Child("trainer", "numNodes"), int64(*t.NumNodes)))
+	if t := job.Spec.Trainer; t != nil && t.NumNodes != nil {
+		errs = append(errs, l.checkNodes(path.Child("trainer", "numNodes"), *t.NumNodes)...)
 	}
 	for _, entry := range everyEntry(job) {
 		for _, rj := range replicatedJobsOf(&trainerapi.RuntimePatch{TrainingRuntimeSpec: entry.Patch}) {
@@ -70,6 +70,9 @@ func (l Limits) CheckRuntime(job *api.TrainJob, runtime *trainerapi.TrainingRunt
 	errs := l.checkBulk(path, fmt.Sprintf("the spec of runtime %q", job.Spec.RuntimeRef.Name), runtime)
 	if len(errs) == 0 {
 		errs = append(checkMagnitudes(path.Key(job.Spec.RuntimeRef.Name), runtime), l.checkMounts(job, runtime)...)
+	}
+	if p := runtime.MLPolicy; p != nil && ptr.Deref(p.NumNodes, 1) < 1 {
+		errs = append(errs, l.checkNodes(path.Key(job.Spec.RuntimeRef.Name).Child("mlPolicy", "numNodes"), *p.NumNodes)...)
 	}
 	pods, nodes := int64(0), int64(0)
 	if runtime.MLPolicy != nil {
@@ -90,6 +93,17 @@ func (l Limits) CheckRuntime(job *api.TrainJob, runtime *trainerapi.TrainingRunt
 		errs = append(errs, l.tooMany(path, most))
 	}
 	return Few(errs)
+}
+
+// checkNodes returns an error where a number of nodes is none, or exceeds the limit.
+func (l Limits) checkNodes(path *field.Path, nodes int32) field.ErrorList {
+	switch {
+	case nodes < 1:
+		return field.ErrorList{field.Invalid(path, nodes, "must be 1 or more: a TrainJob without nodes never runs")}
+	case nodes > l.Pods:
+		return field.ErrorList{l.tooMany(path, int64(nodes))}
+	}
+	return nil
 }
 
 // checkBulk returns an error where a spec is too large.

@@ -14,8 +14,10 @@ var limits = Limits{Pods: 100, SpecBytes: 4096, Elements: 100, GracePeriodSecond
 
 func TestCheckSize(t *testing.T) {
 	cases := map[string]struct{ reason, spec, want string }{
-		"small": {"nothing is out of bounds", `{trainer: {numNodes: 100}}`, ""},
-		"nodes": {"each is a pod", `{trainer: {numNodes: 101}}`, "spec.trainer.numNodes: Invalid value: 101"},
+		"small":       {"nothing is out of bounds", `{trainer: {numNodes: 100}}`, ""},
+		"nodes":       {"each is a pod", `{trainer: {numNodes: 101}}`, "spec.trainer.numNodes: Invalid value: 101"},
+		"no nodes":    {"it would never run", `{trainer: {numNodes: 0}}`, "spec.trainer.numNodes: Invalid value: 0: must be 1"},
+		"fewer nodes": {"it would never run", `{trainer: {numNodes: -1}}`, "must be 1 or more"},
 		"bytes": {"every decision costs as much as there is to read", `{trainer: {command: [` +
 			strings.Repeat("abcdefgh, ", 600) + `]}}`, "limits."},
 		"elements": {"lists are merged in the square of their length", `{trainer: {command: [` +
@@ -50,6 +52,7 @@ func TestCheckRuntime(t *testing.T) {
 		"one too many":      {"the initializer is a pod too", `{}`, runtime(100, 1), false},
 		"the TrainJob's": {"its nodes take the place of the runtime's", `{trainer: {numNodes: 100}}`, runtime(1, 1),
 			false},
+		"no nodes":       {"it would never run", `{}`, runtime(0, 1), false},
 		"replicas":       {"each Job has as many", `{}`, runtime(50, 2), false},
 		"beyond 32 bits": {"the product is counted in full", `{}`, runtime(2147483647, 2147483647), false},
 	}

@@ -30,7 +30,8 @@ type create struct{}
 
 func (create) do(ctx context.Context, r *Reconciler, o *observed) error {
 	err := r.createChildren(ctx, o.job)
-	if err != nil && !apierrors.IsConflict(err) && !unseen(o.job, err, o.now) && !aboutToGo(err, o.now) {
+	pending := (*admission.PendingError)(nil)
+	if err != nil && !apierrors.IsConflict(err) && !unseen(o.job, err, o.now) && !errors.As(err, &pending) {
 		r.recorder.Send(o.job, events.ResourcesCreationFailed.Of(err))
 	}
 	return err
@@ -118,9 +119,7 @@ func (r *Reconciler) jobSetExists(ctx context.Context, job *api.TrainJob) (bool,
 	case metav1.IsControlledBy(&js, job):
 		return true, nil // its events trigger a reconcile
 	case ofName(&js, job) && !js.DeletionTimestamp.IsZero():
-		return false, &admission.BlockedError{
-			Reason: ReasonNameTaken, RetryAfter: takenRetry, Err: &going{js.DeletionTimestamp.Time},
-		}
+		return false, going(&js, r.clock.Now())
 	}
 	return false, fmt.Errorf("there is a JobSet %s already that is not the TrainJob's; delete it, or create the TrainJob "+
 		"by another name", client.ObjectKeyFromObject(job))
@@ -135,20 +134,16 @@ func ofName(js *jobset.JobSet, job *api.TrainJob) bool {
 // goingFor is for how long the JobSet of a deleted TrainJob may terminate before that is told.
 const goingFor = 10 * time.Second
 
-// going is about the JobSet of a deleted TrainJob, which exists until its pods have ended. Whoever deletes a TrainJob
-// and creates it again at once waits for that: its deletion triggers a reconcile.
-type going struct{ since time.Time }
-
-// Error implements error.
-func (*going) Error() string {
-	return "the JobSet of the previous TrainJob of this name is being deleted, and its pods haven't ended; the TrainJob " +
-		"gets its own then"
-}
-
-// aboutToGo reports whether an error is about a JobSet that was deleted a moment ago.
-func aboutToGo(err error, now time.Time) bool {
-	var g *going
-	return errors.As(err, &g) && now.Sub(g.since) < goingFor
+// going is the error of a start that waits until the JobSet of a deleted TrainJob of the name is gone, with its pods:
+// whoever deletes a TrainJob and creates it again at once waits for that, without a word at first. The deletion triggers
+// a reconcile.
+func going(js *jobset.JobSet, now time.Time) error {
+	err := errors.New("the JobSet of the previous TrainJob of this name is being deleted, and its pods haven't ended; the " +
+		"TrainJob gets its own then")
+	if left := goingFor - now.Sub(js.DeletionTimestamp.Time); left > 0 {
+		return &admission.PendingError{RetryAfter: left, Err: err}
+	}
+	return err
 }
 
 // unseenFor is how long after its creation a TrainJob may be unknown to the webhooks of others.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +57,11 @@ func claimsOf(job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec) []*corev1
 // claimName is JobSet's (GeneratePVCName).
 func claimName(job, template string) string { return template + "-" + job }
 
+// templateOf returns the name of a claim's template.
+func templateOf(job *api.TrainJob, claim *corev1.PersistentVolumeClaim) string {
+	return strings.TrimSuffix(claim.Name, "-"+job.Name)
+}
+
 // asVolumes has the pods of a TrainJob's JobSet mount its claims as volumes.
 func asVolumes(job string, spec *jobsetac.JobSetSpecApplyConfiguration) {
 	for _, policy := range spec.VolumeClaimPolicies {
@@ -85,7 +91,7 @@ func mounts(pod *corev1ac.PodSpecApplyConfiguration, volume string) bool {
 	return false
 }
 
-// claimThere returns the claim of a name, by the API server; nil if there is none, or it is being deleted.
+// claimThere returns the claim of a name, by the API server; nil if there is none. It may be being deleted.
 func claimThere(
 	ctx context.Context, reader client.Reader, claim *corev1.PersistentVolumeClaim,
 ) (*metav1.PartialObjectMetadata, error) {
@@ -94,10 +100,12 @@ func claimThere(
 	if err := reader.Get(ctx, client.ObjectKeyFromObject(claim), there); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
-	if !there.DeletionTimestamp.IsZero() {
-		return nil, nil
-	}
 	return there, nil
+}
+
+// gone reports whether a claim isn't there, or is being deleted.
+func gone(there *metav1.PartialObjectMetadata) bool {
+	return there == nil || !there.DeletionTimestamp.IsZero()
 }
 
 // mayHave reports whether a claim that is there is a TrainJob's: its own, or one that was retained of a TrainJob of its
@@ -116,20 +124,28 @@ func goes(job *api.TrainJob, there *metav1.PartialObjectMetadata) bool {
 	return owner != nil && owner.Kind == "JobSet" && owner.Name == job.Name
 }
 
-// checkClaims refuses a TrainJob whose claims would have the names of others.
+// checkClaims refuses a TrainJob whose claims would have the names of others, or that are being deleted. It returns the
+// templates of those that are there.
 func (s *Startable) checkClaims(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
-) error {
+) (templates []string, err error) {
 	for _, claim := range claimsOf(job, spec) {
 		there, err := claimThere(ctx, s.reader, claim)
-		if err != nil {
-			return &admission.PendingError{RetryAfter: unansweredRetry, Err: err}
-		}
-		if there != nil && !mayHave(job, there) && !goes(job, there) {
-			return taken(claim.Kind, claim.Name)
+		switch {
+		case err != nil:
+			return nil, &admission.PendingError{RetryAfter: unansweredRetry, Err: err}
+		case there == nil || goes(job, there):
+		case !there.DeletionTimestamp.IsZero():
+			return nil, &admission.BlockedError{Reason: ReasonNameTaken, RetryAfter: takenRetry, Err: fmt.Errorf(
+				"PersistentVolumeClaim %s is being deleted, and stays while a pod uses it or a finalizer keeps it (%v); the "+
+					"TrainJob is queued when it is gone", claim.Name, there.Finalizers)}
+		case !mayHave(job, there):
+			return nil, taken(claim.Kind, claim.Name)
+		default:
+			templates = append(templates, templateOf(job, claim))
 		}
 	}
-	return nil
+	return templates, nil
 }
 
 // createClaims creates the claims of a TrainJob that aren't there.
@@ -140,7 +156,7 @@ func (r *Reconciler) createClaims(
 		err := r.client.Create(ctx, claim.DeepCopy(), client.FieldOwner(fieldManager))
 		if apierrors.IsAlreadyExists(err) {
 			var there *metav1.PartialObjectMetadata
-			if there, err = claimThere(ctx, r.reader, claim); err == nil && (there == nil || goes(job, there)) {
+			if there, err = claimThere(ctx, r.reader, claim); err == nil && (gone(there) || goes(job, there)) {
 				err = errors.New("the previous one is being deleted")
 			} else if err == nil && !mayHave(job, there) {
 				err = taken(claim.Kind, claim.Name)
@@ -159,7 +175,7 @@ func (r *Reconciler) runAgain(
 	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
 ) (bool, error) {
 	for _, claim := range claims {
-		if there, err := claimThere(ctx, r.reader, claim); err != nil || there != nil {
+		if there, err := claimThere(ctx, r.reader, claim); err != nil || !gone(there) {
 			if err != nil {
 				return false, err
 			}

@@ -14,6 +14,7 @@ import (
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
@@ -38,6 +39,7 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/trial"
 )
 
 func init() { ctrl.SetLogger(logr.Discard()) }
@@ -45,7 +47,7 @@ func init() { ctrl.SetLogger(logr.Discard()) }
 // allKinds are the kinds that the API server serves. They are few: the fake client goes over all on each create.
 var allKinds = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), schedulingv1.AddToScheme(scheme),
+	if err := errors.Join(corev1.AddToScheme(scheme), batchv1.AddToScheme(scheme), schedulingv1.AddToScheme(scheme),
 		schedulingv1alpha2.AddToScheme(scheme), admissionregistrationv1.AddToScheme(scheme), api.AddToScheme(scheme),
 		jobset.AddToScheme(scheme), kueue.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme)); err != nil {
 		panic(err)
@@ -96,7 +98,7 @@ func (f faults) of(request string) error {
 // parts are what is tested.
 type parts struct {
 	reconciler *Reconciler
-	startable  *Startable
+	startable  *trial.Trial
 	hooks      map[string]*webhook.Admission // by path
 }
 
@@ -164,9 +166,9 @@ func (h *harness) construct(o options) {
 		h.t.Fatal(err)
 	}
 	startable := NewStartable(StartableConfig{
-		Client: cached, Reader: live, Builder: builder, Gangs: gangs, Clock: h.clock,
+		Client: cached, Reader: live, Builder: builder, Gangs: gangs,
 	})
-	h.parts = parts{reconciler: reconciler, startable: startable, hooks: served.paths}
+	h.parts = parts{reconciler: reconciler, startable: trial.New(cached, live, h.clock, startable), hooks: served.paths}
 }
 
 // reconcile reconciles a TrainJob after the integration has, and fails the test on an error.

@@ -15,6 +15,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/features"
 	"github.com/kubeflow/trainer/v2/pkg/util/cert"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -148,8 +149,8 @@ func ofAnother(change func(*metav1.OwnerReference)) func(*unstructured.Unstructu
 	}
 }
 
-// TestManagerCreatesNoPods holds that pods are created by dry run alone, and that the manager has no right to other
-// kinds.
+// TestManagerCreatesNoPods holds that what is tried is created by dry run alone, and that the manager has no right to
+// other kinds.
 func TestManagerCreatesNoPods(t *testing.T) {
 	h := newHarness(t)
 	for what, c := range map[string]struct {
@@ -159,7 +160,9 @@ func TestManagerCreatesNoPods(t *testing.T) {
 	}{
 		"a pod, by dry run": {&corev1.Pod{}, true, true},
 		"a pod":             {&corev1.Pod{}, false, false},
-		"a Service":         {&corev1.Service{}, true, false},
+		"a Job, by dry run": {&batchv1.Job{}, true, true},
+		"a Job":             {&batchv1.Job{}, false, false},
+		"a Service":         {&corev1.Service{}, false, false},
 		"a ServiceAccount":  {&corev1.ServiceAccount{}, false, false},
 		"a Namespace":       {&corev1.Namespace{}, false, false},
 	} {

@@ -123,6 +123,10 @@ func (r *Reconciler) conclude(ctx context.Context, o *observed, p plan, gangErr 
 		ctrl.LoggerFrom(ctx).V(1).Info("Too early, trying again", "reason", err.Error())
 		return reconcile.Result{RequeueAfter: store.ConflictDelay}, gangErr
 	}
+	if pending := (*admission.PendingError)(nil); errors.As(err, &pending) {
+		p.later(pending.RetryAfter)
+		err = nil
+	}
 	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) {
 		p.later(blocked.RetryAfter) // nobody queues it, or it would not have been started
 		err = r.tellBlocked(ctx, o, p.status, blocked)

@@ -9,10 +9,13 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +27,8 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/trial"
 )
 
 func reasonOf(err error) string {
@@ -141,14 +146,18 @@ func TestJudge(t *testing.T) {
 		after  time.Duration // when it is asked again
 		age    time.Duration // of the TrainJob
 	}{
-		"taken":     {"the second has the shape of the first", nil, 1, "", 0, 0},
-		"refused":   {"so it would be when it is admitted", invalid, 1, ReasonInvalidJobSet, 0, 0},
+		"taken": {"the second has the shape of the first", nil, 1, "", 0, 0},
+		"a quota that is used up": {"what has used it may end, or be preempted", apierrors.NewForbidden(
+			schema.GroupResource{Resource: "jobsets"}, "check", errors.New("exceeded quota: q, requested: a=1, used: a=1")),
+			1, "", 0, 0},
+		"refused":   {"so it would be when it is admitted", invalid, 1, trial.ReasonInvalidJobSet, 0, 0},
 		"no answer": {"it may be refused", apierrors.NewServiceUnavailable("down"), 2, "", unansweredRetry, 0},
 		"no dry run": {"the start will tell",
 			apierrors.NewBadRequest(`admission webhook "a.com" does not support dry run`), 1, "", 0, 0},
 		"a quoted name": {"users write what a webhook quotes", apierrors.NewBadRequest(
-			`admission webhook "a.com" denied the request: name: "b" does not support dry run`), 1, ReasonInvalidJobSet, 0, 0},
-		"a bad request": {"so it would be when it is admitted", apierrors.NewBadRequest("a"), 1, ReasonInvalidJobSet, 0, 0},
+			`admission webhook "a.com" denied the request: name: "b" does not support dry run`), 1, trial.ReasonInvalidJobSet, 0, 0},
+		"a bad request": {"so it would be when it is admitted",
+			apierrors.NewBadRequest("a"), 1, trial.ReasonInvalidJobSet, 0, 0},
 		"unknown yet": {"a webhook doesn't know the TrainJob yet",
 			apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, "", store.ConflictDelay, 0},
 		"never known": {"nor will it", apierrors.NewNotFound(schema.GroupResource{}, "job"), 2, "", unansweredRetry,
@@ -158,7 +167,11 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
 			answers := fake.NewClientBuilder().WithScheme(testClient(t).Scheme()).WithInterceptorFuncs(interceptor.Funcs{
-				Create: func(_ context.Context, _ client.WithWatch, _ client.Object, options ...client.CreateOption) error {
+				Create: func(_ context.Context, _ client.WithWatch, object client.Object, options ...client.CreateOption) error {
+					switch object.(type) {
+					case *corev1.Pod, *corev1.Service, *batchv1.Job:
+						return nil
+					}
 					asked++
 					o := (&client.CreateOptions{}).ApplyOptions(options)
 					if o.FieldValidation != metav1.FieldValidationStrict || !slices.Equal(o.DryRun, []string{metav1.DryRunAll}) {
@@ -167,22 +180,23 @@ func TestJudge(t *testing.T) {
 					return c.answer
 				},
 			}).Build()
-			s := NewStartable(StartableConfig{
-				Client: answers, Builder: testBuilder(t, answers), Clock: clock.RealClock{},
+			gangs := gang.NewGangs(t.Context(), gang.Config{
+				Client: answers, Reader: answers, Discovery: discoveryOf(false), Recorder: kevents.NewFakeRecorder(1),
+				Clock: clock.RealClock{}, Mode: api.GangOff,
 			})
+			s := trial.New(answers, answers, clock.RealClock{}, NewStartable(StartableConfig{
+				Client: answers, Reader: answers, Builder: testBuilder(t, answers), Gangs: gangs,
+			}))
 			spec, effective := runtimeOf(t, "{numNodes: 2, torch: {}}", lostVolume), &overrides.Effective{}
 			job := jobOf(t, "torch", "spec: {suspend: true}")
 			job.CreationTimestamp = metav1.NewTime(time.Now().Add(-c.age))
 			for range 2 {
-				v, err := s.judge(context.Background(), job, spec, effective)
+				err := s.Startable(context.Background(), job, spec, effective)
 				if pending := (*admission.PendingError)(nil); errors.As(err, &pending) && pending.RetryAfter == c.after {
 					continue
 				}
-				if err != nil || c.after > 0 || v.pin == 0 {
-					t.Fatalf("%s: got %+v, %v", c.reason, v, err)
-				}
-				if (c.want == "") != (v.refused == nil) {
-					t.Errorf("%s: got %v", c.reason, v.refused)
+				if c.after > 0 || reasonOf(err) != c.want || c.want == "" && err != nil {
+					t.Fatalf("%s: got %v", c.reason, err)
 				}
 			}
 			if asked != c.asked {

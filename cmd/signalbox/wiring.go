@@ -70,7 +70,7 @@ func newRecorder(ctx context.Context, mgr ctrl.Manager, clients kubernetes.Inter
 
 // add adds all parts to the manager.
 func (a *assembly) add(ctx context.Context, found found) error {
-	var placement trial.Trainer = trial.Installed{Placement: gang.Unsupported{}}
+	var placement trial.Trainer = trial.Installed{Unsupported: gang.Unsupported{}}
 	var next integration.Next
 	if *a.config.Trainer.Enabled {
 		bundled, startable, err := a.addTrainer(ctx)
@@ -120,7 +120,7 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 		Recorder: a.recorder, Clock: clock.RealClock{}, Limits: a.limits,
 	})
 	startable := trainer.NewStartable(trainer.StartableConfig{
-		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Builder: builder, Gangs: a.gangs, Clock: clock.RealClock{},
+		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Builder: builder, Gangs: a.gangs,
 	})
 	webhook := trainer.NewWebhook(trainer.WebhookConfig{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,

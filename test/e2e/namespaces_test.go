@@ -9,6 +9,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -88,7 +89,7 @@ var namespaces = map[string]namespaceCase{
 	},
 	"a ResourceQuota of fewer GPUs": {
 		given: resourceQuota(map[corev1.ResourceName]string{"requests." + gpu: "4"}),
-		says:  "ResourceQuota quota is smaller than what its pods need: 8 of requests." + string(gpu) + ", of 4",
+		says:  "ResourceQuota quota is smaller than what the TrainJob needs: 8 of requests." + string(gpu) + ", of 4",
 	},
 	"a ResourceQuota for limits that the pods don't have": {
 		given: resourceQuota(map[corev1.ResourceName]string{corev1.ResourceLimitsMemory: "1Ti"}),
@@ -104,6 +105,20 @@ var namespaces = map[string]namespaceCase{
 			gomega.Expect(admin.Delete(ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace,
 				Name: "quota"}})).To(gomega.Succeed())
 		},
+	},
+	"a ResourceQuota of objects, with room": {
+		given: resourceQuota(map[corev1.ResourceName]string{"configmaps": "100", "services": "100", "count/jobs.batch": "2"}),
+	},
+	"a policy for the labels of a Job's pods": {
+		given: podPolicy("'batch.kubernetes.io/job-name' in object.metadata.labels && " +
+			"object.metadata.ownerReferences.exists(r, r.kind == 'Job')"),
+	},
+	"a policy for the Job controller": {
+		given: podPolicy("request.userInfo.username.contains('controller')"),
+	},
+	"a policy for a label that the pods don't have": {
+		given: podPolicy("'cost-center' in object.metadata.labels"),
+		says:  "ValidatingAdmissionPolicy 'pods-",
 	},
 	"Pod Security": {
 		labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
@@ -172,6 +187,9 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 					ginkgo.DeferCleanup(func(ctx context.Context) {
 						gomega.Expect(ignoreNotFound(admin.Delete(ctx, o))).To(gomega.Succeed())
 					})
+					if _, ok := o.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding); ok {
+						gomega.Eventually(enforced(ctx, g.namespace)).Should(gomega.MatchError(gomega.ContainSubstring("pods-")))
+					}
 					if q, ok := o.(*corev1.ResourceQuota); ok {
 						gomega.Eventually(func() int { return len(get(ctx, q).Status.Hard) }).Should(gomega.Equal(len(q.Spec.Hard)))
 					}

@@ -120,6 +120,24 @@ var _ = ginkgo.Describe("Claims of a runtime", func() {
 		gomega.Eventually(gone(ctx, tj)).Should(gomega.BeTrue())
 	})
 
+	ginkgo.It("count once in a ResourceQuota", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		for _, o := range resourceQuota(map[corev1.ResourceName]string{"persistentvolumeclaims": "1"})(g.namespace) {
+			gomega.Expect(admin.Create(ctx, o)).To(gomega.Succeed())
+			q := o.(*corev1.ResourceQuota)
+			gomega.Eventually(func() int { return len(get(ctx, q).Status.Hard) }).Should(gomega.Equal(1))
+		}
+		g.claiming(ctx, "claims", "forever", jobset.RetentionPolicyDelete)
+		tj := g.submit(ctx, g.trainJob("job", "claims", 1))
+		gomega.Eventually(filled(ctx, tj)).Should(gomega.BeTrue())
+		active(ctx, tj, false)
+		gomega.Eventually(steps(ctx, tj)).Should(gomega.BeEmpty())
+		cluster.mustAct("restart", "signalbox")
+		active(ctx, tj, true)
+		gomega.Eventually(running(ctx, tj)).Should(gomega.BeTrue())
+		gomega.Expect(blockedBy(ctx, tj)()).To(gomega.BeEmpty())
+	})
+
 	ginkgo.It("stay if they are retained, and the next TrainJob of the name has them", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.claiming(ctx, "claims", "1s", jobset.RetentionPolicyRetain)

@@ -35,6 +35,7 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/trial"
 )
 
 // manager is Signalbox with the bundled Trainer, wired like cmd/signalbox.
@@ -74,8 +75,8 @@ func (w *world) start() {
 	m.integration, err = integration.NewReconciler(integration.Config{
 		Client: cached, Reader: live, Store: kept, Recorder: recorder, Kueue: &config.Kueue, Limits: limits(),
 		PodsWithin: config.Limits.PodsWithin.Duration, Trainer: overrides.Bundled,
-		Placement: trainer.NewStartable(
-			trainer.StartableConfig{Client: cached, Reader: live, Builder: builder, Gangs: gangs, Clock: w.clock}),
+		Placement: trial.New(cached, live, w.clock, trainer.NewStartable(
+			trainer.StartableConfig{Client: cached, Reader: live, Builder: builder, Gangs: gangs})),
 		Clock: w.clock,
 	})
 	must(err)

@@ -6,9 +6,15 @@ import (
 	"slices"
 	"strings"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	quota "k8s.io/apiserver/pkg/quota/v1"
+	"k8s.io/apiserver/pkg/quota/v1/generic"
 	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/kubernetes/pkg/quota/v1/evaluator/core"
 	"k8s.io/utils/ptr"
@@ -16,14 +22,15 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// exceeds returns which ResourceQuota of a namespace is smaller than what the pods of ReplicatedJobs use at a time; nil
-// if none is. There is one pod for each ReplicatedJob, as the namespace would have it. What counts is the quota's
-// status, which is what the API server enforces.
+// exceeds returns which ResourceQuota of a namespace is smaller than what a TrainJob uses at a time; nil if none is.
+// There is one pod for each ReplicatedJob, as the namespace would have it. What counts is the quota's status, which is
+// what the API server enforces.
 func (t *Trial) exceeds(
-	ctx context.Context, namespace string, jobs []jobset.ReplicatedJob, pods []*corev1.Pod,
+	ctx context.Context, namespace string, needs *Needs, pods []*corev1.Pod,
 ) (refused, err error) {
 	var quotas corev1.ResourceQuotaList
 	if err := t.live.List(ctx, &quotas, client.InNamespace(namespace)); err != nil {
@@ -36,24 +43,125 @@ func (t *Trial) exceeds(
 	evaluator := core.NewPodEvaluator(nil, t.clock)
 	for i := range quotas.Items {
 		q := &quotas.Items[i]
-		for _, together := range phases(jobs) {
-			total := corev1.ResourceList{}
-			for _, j := range together {
+		objects, err := usageOfObjects(q, needs)
+		if err != nil {
+			return nil, err
+		}
+		for _, together := range phases(needs.Fewest) {
+			total := objects
+			for j := range needs.Fewest {
 				used, err := usage(evaluator, q, pods[j])
 				if err != nil {
-					return nil, fmt.Errorf("counting a pod of ReplicatedJob %s for ResourceQuota %s: %w", jobs[j].Name, q.Name,
-						err)
+					return nil, fmt.Errorf("counting a pod of ReplicatedJob %s for ResourceQuota %s: %w", needs.Fewest[j].Name,
+						q.Name, err)
 				}
-				total = quota.Add(total, times(used, int64(jobs[j].Replicas)*int64(overrides.PodsPerJob(&jobs[j]))))
+				if !slices.Contains(together, j) {
+					used = quota.Mask(used, []corev1.ResourceName{podObjects}) // those that have ended stay
+				}
+				total = quota.Add(total, times(used, podsOf(&needs.Fewest[j])))
 			}
 			total = quota.Mask(total, quota.ResourceNames(q.Status.Hard))
 			if fits, over := quota.LessThanOrEqual(total, q.Status.Hard); !fits {
-				return fmt.Errorf("ResourceQuota %s is smaller than what its pods need: %s", q.Name,
+				return fmt.Errorf("ResourceQuota %s is smaller than what the TrainJob needs: %s", q.Name,
 					numbers(over, total, q.Status.Hard)), nil
 			}
 		}
 	}
 	return nil, nil
+}
+
+var podObjects = generic.ObjectCountQuotaResourceNameFor(corev1.Resource("pods"))
+
+func podsOf(rj *jobset.ReplicatedJob) int64 {
+	return int64(rj.Replicas) * int64(overrides.PodsPerJob(rj))
+}
+
+// usageOfObjects returns what a quota counts of the objects of a TrainJob, its Jobs and its Service among them. Jobs
+// that have ended stay.
+func usageOfObjects(q *corev1.ResourceQuota, needs *Needs) (corev1.ResourceList, error) {
+	total := corev1.ResourceList{}
+	if len(needs.Objects) == 0 {
+		return total, nil
+	}
+	for i := range needs.Objects {
+		used, err := usageOfObject(q, needs.Objects[i].Unstructured)
+		if err != nil {
+			return nil, fmt.Errorf("counting %s %s for ResourceQuota %s: %w", needs.Objects[i].GetKind(),
+				needs.Objects[i].GetName(), q.Name, err)
+		}
+		total = quota.Add(total, used)
+	}
+	if len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil {
+		return total, nil // only pods and claims have scopes
+	}
+	jobs := int64(0)
+	for i := range needs.Fewest {
+		jobs += int64(needs.Fewest[i].Replicas)
+	}
+	total = quota.Add(total, corev1.ResourceList{
+		generic.ObjectCountQuotaResourceNameFor(batchv1.Resource("jobs")): *resource.NewQuantity(jobs, resource.DecimalSI),
+	})
+	if !needs.service() {
+		return total, nil
+	}
+	service, err := core.NewServiceEvaluator(nil).Usage(&corev1.Service{
+		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Type: corev1.ServiceTypeClusterIP},
+	})
+	return quota.Add(total, service), err
+}
+
+// service reports whether JobSet creates a Service for the pods' names.
+func (n *Needs) service() bool {
+	enabled, found, err := unstructured.NestedBool(n.Objects[len(n.Objects)-1].Object, "spec", "network",
+		"enableDNSHostnames")
+	return err != nil || !found || enabled
+}
+
+// usageOfObject returns what a quota counts of an object.
+func usageOfObject(q *corev1.ResourceQuota, o *unstructured.Unstructured) (corev1.ResourceList, error) {
+	if o.GroupVersionKind().GroupKind() == corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim").GroupKind() {
+		claim := &corev1.PersistentVolumeClaim{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, claim); err != nil {
+			return nil, err
+		}
+		evaluator := core.NewPersistentVolumeClaimEvaluator(nil)
+		if matches, err := evaluator.Matches(q, claim); err != nil || !matches {
+			return nil, err
+		}
+		return evaluator.Usage(claim)
+	}
+	if len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil {
+		return nil, nil
+	}
+	plural, _ := apimeta.UnsafeGuessKindToResource(o.GroupVersionKind())
+	one := *resource.NewQuantity(1, resource.DecimalSI)
+	used := corev1.ResourceList{generic.ObjectCountQuotaResourceNameFor(plural.GroupResource()): one}
+	if plural.Group == "" {
+		used[corev1.ResourceName(plural.Resource)] = one
+	}
+	return used, nil
+}
+
+// fewest returns the ReplicatedJobs of a TrainJob that is admitted with the fewest nodes that it may have. An invalid
+// minimum is rejected elsewhere.
+func fewest(
+	job *api.TrainJob, settings *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
+) []jobset.ReplicatedJob {
+	least, err := overrides.MinNodes(job, settings)
+	nodes := overrides.Nodes(job, settings)
+	if err != nil || least >= nodes {
+		return effective.Built
+	}
+	if len(effective.NodeGroup) > 1 { // the launcher is one of them
+		least, nodes = max(least-1, 1), nodes-1
+	}
+	all := slices.Clone(effective.Built)
+	for i := range all {
+		if ptr.Deref(all[i].Template.Spec.Parallelism, 1) == nodes {
+			all[i].Template.Spec.Parallelism = &least
+		}
+	}
+	return all
 }
 
 // usage returns what a quota counts of a pod.

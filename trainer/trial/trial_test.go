@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +14,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -29,27 +32,37 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-type nothing struct{ err error }
+// maker is a Trainer that makes what is in Effective.Built, and objects.
+type maker struct {
+	err     error
+	objects []Object
+}
 
-func (n nothing) Startable(
+func (m maker) Startable(
 	context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
-) error {
-	return n.err
+) (Own, error) {
+	return Own{}, m.err
 }
 
-func (n nothing) ReplicatedJobs(
-	_ context.Context, _ *api.TrainJob, _ *trainerapi.TrainingRuntimeSpec, e *overrides.Effective,
-) ([]jobset.ReplicatedJob, error) {
-	return e.Built, nil
+func (m maker) Needs(
+	_ context.Context, job *api.TrainJob, rt *trainerapi.TrainingRuntimeSpec, e *overrides.Effective, _ Own,
+) (*Needs, error) {
+	return &Needs{ReplicatedJobs: e.Built, Fewest: fewest(job, rt, e), Objects: slices.Clone(m.objects)}, nil
 }
+
+func (maker) Room(*api.TrainJob, int) error { return nil }
 
 // ground is an API server that answers each dry run with an error, nil for none.
 type ground struct {
 	*Trial
+	*maker
 	answer, list error
 	asked        []*corev1.Pod
+	accepts      func(*corev1.Pod) bool // what answer doesn't refuse
+	refused      string                 // the kind of an object that is refused
 	clock        *clocktesting.FakeClock
 	created      time.Time // the TrainJob
+	annotations  map[string]string
 	runtime      *trainerapi.TrainingRuntimeSpec
 }
 
@@ -67,9 +80,19 @@ func newGround(next error, quotas ...client.Object) *ground {
 			if asked := (&client.CreateOptions{}).ApplyOptions(options); len(asked.DryRun) == 0 {
 				return errors.New("it would be kept")
 			}
-			pod := o.(*corev1.Pod).DeepCopy()
+			pod, isPod := o.DeepCopyObject().(*corev1.Pod)
+			if !isPod {
+				kind, err := apiutil.GVKForObject(o, scheme)
+				if u, ok := o.(*unstructured.Unstructured); ok {
+					kind, err = u.GroupVersionKind(), nil
+				}
+				if err == nil && kind.Kind == g.refused {
+					return apierrors.NewBadRequest("no")
+				}
+				return err
+			}
 			g.asked = append(g.asked, pod)
-			if pod.Spec.NodeSelector["pool"] != "" {
+			if g.accepts != nil && g.accepts(pod) {
 				return nil
 			}
 			return g.answer
@@ -81,14 +104,19 @@ func newGround(next error, quotas ...client.Object) *ground {
 			return c.List(ctx, l, options...)
 		},
 	})
-	g.Trial = New(c, c, g.clock, nothing{next})
+	g.maker = &maker{err: next}
+	g.runtime = &trainerapi.TrainingRuntimeSpec{}
+	g.Trial = New(c, c, g.clock, g.maker)
 	return g
 }
 
 func (g *ground) startable(namespace string, e *overrides.Effective) error {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "job",
 		CreationTimestamp: metav1.NewTime(g.created)}}
-	return g.Startable(context.Background(), job, g.runtime, e)
+	for key, value := range g.annotations {
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, key, value)
+	}
+	return g.Trial.Startable(context.Background(), job, g.runtime, e)
 }
 
 // jobs is what a TrainJob of an initializer, and of nodes with four GPUs each, runs.
@@ -144,14 +172,14 @@ func TestStartable(t *testing.T) {
 		"an invalid pod": {answer: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "check", nil),
 			says: "what namespace team allows"},
 		"no right to ask":    {answer: forbidden("", "User \"manager\" cannot create resource \"pods\"")},
-		"no answer":          {answer: apierrors.NewServiceUnavailable("down"), pending: "a pod of ReplicatedJob data"},
+		"no answer":          {answer: apierrors.NewServiceUnavailable("down"), pending: "a pod of its ReplicatedJob data"},
 		"quotas unread":      {list: apierrors.NewServiceUnavailable("down"), pending: "the ResourceQuotas of namespace"},
 		"no right to quotas": {list: forbidden("", "User \"manager\" cannot list resource \"resourcequotas\"")},
 		"a quota with room":  {quota: quotaOf("gpus", list("requests.nvidia.com/gpu", "8"))},
 		"a quota that is too small": {quota: quotaOf("gpus", list("requests.nvidia.com/gpu", "7")),
-			says: "ResourceQuota gpus is smaller than what its pods need: 8 of requests.nvidia.com/gpu, of 7"},
+			says: "ResourceQuota gpus is smaller than what the TrainJob needs: 8 of requests.nvidia.com/gpu, of 7"},
 		"a quota for what runs at a time": {quota: quotaOf("two", list("pods", "2"))},
-		"a quota of too few pods":         {quota: quotaOf("one", list("count/pods", "1")), says: "2 of count/pods, of 1"},
+		"a quota of too few pods":         {quota: quotaOf("one", list("count/pods", "1")), says: "3 of count/pods, of 1"},
 		"a quota for other pods": {
 			quota: quotaOf("ending", list("pods", "0"), corev1.ResourceQuotaScopeTerminating)},
 		"a quota for other things": {quota: quotaOf("maps", list("count/configmaps", "0"))},
@@ -194,8 +222,9 @@ func TestAsked(t *testing.T) {
 	expect("the first", g.startable("team", e), 2)
 	pod := newGround(nil)
 	pod.startable("team", e)
-	if got := pod.asked[1]; len(got.Labels) != 1 || got.Labels["team"] != "a" || got.Namespace != "team" ||
-		got.Spec.RestartPolicy != corev1.RestartPolicyOnFailure || metav1.GetControllerOf(got).Name != "job" {
+	if got := pod.asked[1]; got.Labels["kueue.x-k8s.io/queue-name"] != "" || got.Labels["team"] != "a" ||
+		got.Namespace != "team" ||
+		got.Spec.RestartPolicy != corev1.RestartPolicyOnFailure || metav1.GetControllerOf(got).Name != "job-node-0" {
 		t.Errorf("asked for %v", got)
 	}
 	expect("another", g.startable("team", e), 0)
@@ -203,7 +232,7 @@ func TestAsked(t *testing.T) {
 	g.runtime = &trainerapi.TrainingRuntimeSpec{}
 	g.runtime.Template.Spec.VolumeClaimPolicies = []jobset.VolumeClaimPolicy{{}}
 	expect("its equal of a runtime with claims", g.startable("team", jobs(2)), 2)
-	g.runtime = nil
+	g.runtime = &trainerapi.TrainingRuntimeSpec{}
 	expect("in another namespace", g.startable("other", e), 2)
 	expect("of another shape", g.startable("team", jobs(3)), 2)
 	g.clock.Step(acceptedFor)
@@ -224,44 +253,5 @@ func TestAsked(t *testing.T) {
 	g.clock.Step(newFor)
 	if err := g.startable("new", e); !errors.As(err, new(*admission.BlockedError)) {
 		t.Errorf("it is new no more: got %v", err)
-	}
-}
-
-// TestPolicies holds that a policy that asks for what a flavor brings keeps nobody from the queue, and another does.
-func TestPolicies(t *testing.T) {
-	pool := &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "pool"},
-		Spec: kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"pool": "a"}}}
-	plain := &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "plain"}}
-	for says, flavors := range map[string][]client.Object{
-		"": {plain, pool}, "needs a pool": {plain},
-	} {
-		g := newGround(nil, flavors...)
-		g.answer = forbidden("check", "ValidatingAdmissionPolicy 'pools' with binding 'all' denied request: needs a pool")
-		err := g.startable("team", jobs(2))
-		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
-			t.Errorf("%d flavors: got %v", len(flavors), err)
-		}
-	}
-	g := newGround(nil, pool)
-	g.answer = forbidden("check", `violates PodSecurity "restricted:latest"`)
-	if err := g.startable("team", jobs(2)); err == nil {
-		t.Error("Pod Security doesn't look at nodes")
-	}
-}
-
-func TestPhases(t *testing.T) {
-	after := func(name string, status jobset.DependsOnStatus, on ...string) jobset.ReplicatedJob {
-		rj := jobset.ReplicatedJob{Name: name}
-		for _, o := range on {
-			rj.DependsOn = append(rj.DependsOn, jobset.DependsOn{Name: o, Status: status})
-		}
-		return rj
-	}
-	got := phases([]jobset.ReplicatedJob{
-		after("a", ""), after("b", jobset.DependencyComplete, "a"), after("c", jobset.DependencyReady, "b"),
-		after("d", ""), after("e", jobset.DependencyComplete, "c", "d"),
-	})
-	if fmt.Sprint(got) != "[[0 3] [1 2] [4]]" {
-		t.Errorf("got %v", got)
 	}
 }

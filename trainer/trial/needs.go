@@ -1,0 +1,84 @@
+package trial
+
+import (
+	"context"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// Trainer is what makes the objects of a TrainJob.
+type Trainer interface {
+	// Startable rejects, with an *admission.BlockedError or an *admission.PendingError, what no trial is needed for. Of
+	// other TrainJobs it returns what distinguishes them from those that run the same in their namespace.
+	Startable(
+		context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
+	) (Own, error)
+	// Needs returns what a TrainJob needs when it is admitted.
+	Needs(
+		context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective, Own,
+	) (*Needs, error)
+	// Room rejects a TrainJob whose annotations have no room for a pinned runtime of that many bytes.
+	Room(job *api.TrainJob, pin int) error
+}
+
+// Own is what distinguishes a TrainJob from those that run the same in their namespace.
+type Own struct {
+	// Controller is what controls it: Kueue's webhook for JobSets looks for their owners' owners.
+	Controller string
+	// Claims are the names of its claims that are there already, separated by commas.
+	Claims string
+	// fewest is with how few nodes it may be admitted.
+	fewest int32
+}
+
+// Needs is what a TrainJob needs.
+type Needs struct {
+	// ReplicatedJobs are the JobSet's. Fewest are those of a TrainJob that is admitted with the fewest nodes that it may
+	// have, in the same order.
+	ReplicatedJobs, Fewest []jobset.ReplicatedJob
+	// Objects are the JobSet, the last of them, and what is created before it; none where the Trainer creates them with
+	// the TrainJob.
+	Objects []Object
+	// Pin is the size of the pinned runtime in bytes.
+	Pin int
+}
+
+// Object is an object of a TrainJob.
+type Object struct {
+	*unstructured.Unstructured
+	// Untried is set for one that is there already, or whose form is fixed.
+	Untried bool
+	// taken is set for what a dry run has returned, with all defaults.
+	taken bool
+}
+
+// Installed is an installed Kubeflow Trainer, which builds what is in Effective.Built, and creates it with the
+// TrainJob.
+type Installed struct {
+	// Unsupported rejects what only the bundled Trainer has.
+	Unsupported interface {
+		Startable(context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective) error
+	}
+}
+
+// Startable implements Trainer.
+func (i Installed) Startable(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
+) (Own, error) {
+	return Own{}, i.Unsupported.Startable(ctx, job, runtime, effective)
+}
+
+// Needs implements Trainer.
+func (Installed) Needs(
+	_ context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective, _ Own,
+) (*Needs, error) {
+	return &Needs{ReplicatedJobs: effective.Built, Fewest: fewest(job, runtime, effective)}, nil
+}
+
+// Room implements Trainer.
+func (Installed) Room(*api.TrainJob, int) error { return nil }
