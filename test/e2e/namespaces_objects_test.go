@@ -74,6 +74,10 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 		launcher.Spec.Template.Spec.Containers = []corev1.Container{{Name: "a", Image: "a",
 			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpu: quantity("64")}}}}
 		gomega.Expect(admin.Create(ctx, launcher)).To(gomega.Succeed())
+		ginkgo.DeferCleanup(func(ctx context.Context) {
+			background := client.PropagationPolicy(metav1.DeletePropagationBackground)
+			gomega.Expect(ignoreNotFound(admin.Delete(ctx, launcher, background))).To(gomega.Succeed())
+		})
 		tj := g.submit(ctx, g.trainJob("job", "torch", 1, func(tj *api.TrainJob) {
 			owner := metav1.NewControllerRef(launcher, batchv1.SchemeGroupVersion.WithKind("Job"))
 			owner.BlockOwnerDeletion = nil
