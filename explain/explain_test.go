@@ -11,6 +11,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/simulate"
 )
 
 func TestExplain(t *testing.T) {
@@ -169,6 +170,12 @@ func TestExplain(t *testing.T) {
 		"just queued": {func(f *Facts) {
 			f.Workload.Status.Conditions, f.Workload.CreationTimestamp = nil, ago(time.Second)
 		}, CodeUnknown, "has not considered it yet"},
+		"a simulation that can't decide": {func(f *Facts) {
+			f.Decision = &simulate.Decision{Verdict: simulate.Never} // its ClusterQueue isn't active there
+		}, CodeShort, "8 more needed"},
+		"what isn't simulated": {func(f *Facts) {
+			f.Decision = &simulate.Decision{Verdict: simulate.Never, Message: "What its claims count isn't simulated"}
+		}, CodeUnknown, "isn't simulated"},
 		"without rights": {func(f *Facts) {
 			f.Queues.Cluster.ClusterQueues, f.ClusterQueuesRead, f.OthersRead = nil, false, false
 		}, CodeShort, "8 more needed"},

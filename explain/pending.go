@@ -20,8 +20,9 @@ func (f *Facts) quota() Cause {
 	if c != nil {
 		cause.Text, cause.Since = tidy(c.Message), since(c.LastTransitionTime)
 	}
+	d := f.Decision
 	switch {
-	case f.Decision != nil && (c == nil || !f.Assumed):
+	case d != nil && (c == nil || !f.Assumed) && (d.Verdict != simulate.Never || d.Message != ""):
 		f.decided(&cause, c)
 	case c == nil:
 		f.unsaid(&cause)
@@ -67,7 +68,7 @@ func (f *Facts) decided(cause *Cause, c *metav1.Condition) {
 	case simulate.Never:
 		r := read(d.Message, nil)
 		cause.Text = tidy(d.Message)
-		if r.Code == CodeShort || r.Code == CodeUnknown {
+		if r.Code == CodeShort {
 			r.Code = CodeTooLarge
 		}
 		f.reads(cause, r)
