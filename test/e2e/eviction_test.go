@@ -136,7 +136,7 @@ func init() {
 	})
 }
 
-var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, func() {
+var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, ginkgo.ContinueOnFailure, func() {
 	ginkgo.BeforeAll(func() {
 		cluster.configure(func(c map[string]any) {
 			c["waitForPodsReady"] = map[string]any{
