@@ -154,7 +154,9 @@ func TestRunOfStep(t *testing.T) {
 	if err := report(&out, records, time.Now()); err == nil || err.Error() != "failed: make docs" {
 		t.Error(err)
 	}
-	for _, args := range [][]string{nil, {"walk"}, {"run", "--", "true"}, {"run", "-name", "x"}, {"steady", "--", "true"}} {
+	for _, args := range [][]string{
+		nil, {"walk"}, {"run", "--", "true"}, {"run", "-name", "x"}, {"steady", "--", "true"},
+	} {
 		if do(t.Context(), args) == nil {
 			t.Errorf("%v is refused", args)
 		}
