@@ -170,7 +170,7 @@ test-version:
 		code=$$?; echo "$(RELEASE): $$(grep -E '^(Ran|FAIL!|SUCCESS!)' versions/$(named).log | tr '\n' ' ')(versions/$(named).log)"; exit $$code
 
 .PHONY: test-namespaces
-test-namespaces: ## TrainJobs beside Jobs of the same pods, in namespaces with LimitRanges, quotas, Pod Security
+test-namespaces: ## TrainJobs on runtimes of all kinds beside Jobs and JobSets of the same pods, in namespaces with LimitRanges, quotas, policies
 	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=namespaces FOCUS='Real namespaces|Claims of a runtime'
 
 .PHONY: test-upgrade
