@@ -171,7 +171,7 @@ test-version:
 
 .PHONY: test-namespaces
 test-namespaces: ## TrainJobs on runtimes of all kinds beside Jobs and JobSets of the same pods, in namespaces with LimitRanges, quotas, policies
-	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=namespaces FOCUS='Real namespaces|Claims of a runtime'
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=namespaces FOCUS='$(or $(FOCUS),Real namespaces|Claims of a runtime)'
 
 .PHONY: test-upgrade
 test-upgrade: ## Upgrade Kubernetes from 1.36 to 1.37 under gangs that run and gangs that wait

@@ -69,7 +69,7 @@ func twinOf(ctx context.Context, tj *api.TrainJob, source *trainerapi.TrainingRu
 // completed reports whether a twin has.
 func (c cell) completed(ctx context.Context) bool {
 	ginkgo.GinkgoHelper()
-	if c.twin.GetUID() == "" {
+	if c.twin == nil || c.twin.GetUID() == "" {
 		return false // it was refused
 	}
 	switch twin := get(ctx, c.twin).(type) {

@@ -43,14 +43,22 @@ func limitRange(items ...corev1.LimitRangeItem) given {
 	}
 }
 
-func resourceQuota[name ~string](hard ...name) given {
+// quotaOf is a ResourceQuota of amounts of the form "pods=1".
+func quotaOf[name ~string](hard ...name) given {
+	all := map[corev1.ResourceName]string{}
+	for _, one := range hard {
+		name, amount, _ := strings.Cut(string(one), "=")
+		all[corev1.ResourceName(name)] = amount
+	}
+	return resourceQuota(all)
+}
+
+func resourceQuota(hard map[corev1.ResourceName]string) given {
 	return func(namespace string) []client.Object {
 		q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: quotaName}}
 		q.Spec.Hard = corev1.ResourceList{}
-		for _, one := range hard {
-			for name, amount := range amounts(string(one)) {
-				q.Spec.Hard[name] = amount
-			}
+		for name, amount := range hard {
+			q.Spec.Hard[name] = resource.MustParse(amount)
 		}
 		return []client.Object{q}
 	}
@@ -59,7 +67,7 @@ func resourceQuota[name ~string](hard ...name) given {
 // scoped is a ResourceQuota of no pods in a scope.
 func scoped(scope func(namespace string) corev1.ScopedResourceSelectorRequirement) given {
 	return func(namespace string) []client.Object {
-		q := resourceQuota("pods=0")(namespace)[0].(*corev1.ResourceQuota)
+		q := quotaOf("pods=0")(namespace)[0].(*corev1.ResourceQuota)
 		q.Spec.ScopeSelector = &corev1.ScopeSelector{
 			MatchExpressions: []corev1.ScopedResourceSelectorRequirement{scope(namespace)}}
 		return []client.Object{q}

@@ -19,7 +19,7 @@ import (
 var _ = ginkgo.Describe("Real namespaces", func() {
 	ginkgo.It("queue what a ResourceQuota has no room for now", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 16})
-		for _, o := range resourceQuota(gpuQuota + "=8")(g.namespace) {
+		for _, o := range resourceQuota(map[corev1.ResourceName]string{gpuQuota: "8"})(g.namespace) {
 			gomega.Expect(admin.Create(ctx, o)).To(gomega.Succeed())
 			q := o.(*corev1.ResourceQuota)
 			gomega.Eventually(func() int { return len(get(ctx, q).Status.Hard) }).Should(gomega.Equal(1))

@@ -67,10 +67,14 @@ func (c Case) Failed() bool {
 	return c.Status != "passed" && c.Status != "skipped" && c.Status != "pending"
 }
 
-// KeptOut reports whether a spec didn't run because another one of its ordered container had failed.
+// KeptOut reports whether a spec didn't run because another one of its ordered container had failed, or what prepares
+// the container.
 func (c Case) KeptOut() bool {
-	return c.IsSpec() && c.Status == "skipped" && strings.Contains(c.Skipped.Text, "ordered container failed")
+	return c.IsSpec() && c.Status == "skipped" && keptOut.MatchString(c.Skipped.Text)
 }
+
+// Ginkgo v2.32.0, internal/group.go.
+var keptOut = regexp.MustCompile(`Spec skipped because (an earlier spec in an ordered container|a \w+ node) failed`)
 
 // Message returns why the case failed.
 func (c Case) Message() string {

@@ -48,18 +48,20 @@ func TestMessage(t *testing.T) {
 		<testcase name="[It] c" status="skipped"><skipped message="skipped - Spec skipped because an earlier spec in an `+
 		`ordered container failed"/></testcase>
 		<testcase name="[It] d" status="skipped"><skipped message="skipped"/></testcase>
+		<testcase name="[It] e" status="skipped"><skipped message="skipped - Spec skipped because a BeforeAll node failed"/>
+		</testcase>
 		</testsuite></testsuites>`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cases, err := Read(path)
-	if err != nil || len(cases) != 4 {
+	if err != nil || len(cases) != 5 {
 		t.Fatal(cases, err)
 	}
 	if cases[0].Message() != "Timed out after 60.001s." || cases[1].Message() != "nil map" {
 		t.Errorf("messages are %q and %q", cases[0].Message(), cases[1].Message())
 	}
-	if !cases[2].KeptOut() || cases[3].KeptOut() {
-		t.Error("the third case alone was kept out by another one")
+	if !cases[2].KeptOut() || cases[3].KeptOut() || !cases[4].KeptOut() {
+		t.Error("the third case and the fifth were kept out by others")
 	}
 }
 
