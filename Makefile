@@ -59,9 +59,18 @@ multi-down: cluster-tool ## Stop them
 	@for c in $(MULTI); do SIGNALBOX_STATE=$(CURDIR)/.cluster-$$c $(BIN)/cluster down; done
 
 .PHONY: cluster-tool
-cluster-tool: go
+cluster-tool: suites-tool
 	@test -x $(BIN)/cluster || echo "Building the program that builds and runs the control plane; the first time takes a minute."
-	@mkdir -p $(BIN) && go build -C test/cluster -o $(BIN)/cluster .
+	@go build -C test/cluster -o $(BIN)/cluster .
+
+# test/suites records what a suite does. RETRY=1 runs the specs that failed once more, each suite's on a control plane of
+# their own; .ci/run sets it.
+RETRY ?=
+RUN = $(BIN)/suites run -name
+SPECS = $(RUN) $(1) -specs $(if $(RETRY),-retry) $(if $(FOCUS),-focus '$(FOCUS)') --
+.PHONY: suites-tool
+suites-tool: go
+	@mkdir -p $(BIN) && go build -o $(BIN)/suites ./test/suites
 
 ##@ Test
 
@@ -76,8 +85,9 @@ define beside
 endef
 
 .PHONY: test
-test: test-unit ## Run all tests: the end-to-end suite with the bundled Trainer, and beside Kubeflow Trainers; NODES=real for test-node too
-	@rm -rf coverage/e2e-* junit*.xml
+test: suites-tool ## Run all tests: the end-to-end suite with the bundled Trainer, and beside Kubeflow Trainers; NODES=real for test-node too
+	@rm -rf coverage/e2e-* junit*.xml $(if $(RETRY),,suites) # .ci/run has steps of its own in suites
+	@$(RUN) test-unit -- $(MAKE) --no-print-directory test-unit
 ifeq ($(NODES),real)
 	@for release in '$(BUNDLED)' ''; do $(MAKE) --no-print-directory build-cluster PROFILE=bundled $$release || exit 1; done
 	$(call beside,test-bundled,test-chart test-skew test-kubeflow-2.1 test-gangs $(if $(BUNDLED),test-gangs-default),build-node)
@@ -85,10 +95,10 @@ ifeq ($(NODES),real)
 else
 	@for suite in test-bundled test-kubeflow test-kubeflow-2.1 test-chart; do $(MAKE) --no-print-directory $$suite || exit 1; done
 endif
-	@$(MAKE) --no-print-directory chaos PROFILE=bundled SECONDS=60
+	@$(RUN) chaos -- $(MAKE) --no-print-directory chaos PROFILE=bundled SECONDS=60
 	@echo "Statements covered by the unit tests and the end-to-end suite together:"
 	@go tool covdata percent -i $$(ls -d coverage/* | paste -sd,) | grep -E 'signalbox/(overrides|podsets|admission|store|integration|trainer)\b'
-	@sed -nE 's/.*<testsuites tests="([0-9]+)" disabled="([0-9]+)" errors="([0-9]+)" failures="([0-9]+)".*/\1 \2 \3 \4/p' junit-*.xml | awk '{a+=$$1-$$2; e+=$$3; f+=$$4} END {print a-e-f " passed, " e+f " failed"}'
+	@$(BIN)/suites report
 
 # The releases that the bundled suite runs on, such as BUNDLED=KUBERNETES=1.37. With NODES=real its specs of gangs run
 # beside it, on the default releases too.
@@ -97,7 +107,7 @@ GANG_SPECS := Gangs|PodGroup API
 GANG_SUITE ?= gangs
 .PHONY: build-cluster build-node
 build-cluster: cluster-tool
-	@$(BIN)/cluster build --profile $(PROFILE) $(RELEASES)
+	@$(RUN) 'build $(PROFILE) $(strip $(RELEASES))' -- $(BIN)/cluster build --profile $(PROFILE) $(RELEASES)
 build-node:
 	@$(MAKE) --no-print-directory build-cluster PROFILE=node
 .PHONY: test-bundled test-gangs test-gangs-default test-kubeflow test-kubeflow-2.1
@@ -160,8 +170,8 @@ test-version:
 		code=$$?; echo "$(RELEASE): $$(grep -E '^(Ran|FAIL!|SUCCESS!)' versions/$(named).log | tr '\n' ' ')(versions/$(named).log)"; exit $$code
 
 .PHONY: test-namespaces
-test-namespaces: ## TrainJobs beside Jobs of the same pods, in namespaces with LimitRanges, quotas, Pod Security
-	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=namespaces FOCUS='Real namespaces|Claims of a runtime'
+test-namespaces: ## TrainJobs on runtimes of all kinds beside Jobs and JobSets of the same pods, in namespaces with LimitRanges, quotas, policies
+	@$(MAKE) --no-print-directory test-e2e PROFILE=bundled SUITE=namespaces FOCUS='$(or $(FOCUS),Real namespaces|Claims of a runtime)'
 
 .PHONY: test-upgrade
 test-upgrade: ## Upgrade Kubernetes from 1.36 to 1.37 under gangs that run and gangs that wait
@@ -178,7 +188,7 @@ bump: go ## Move to another release: KUEUE=v0.20.0, JOBSET=, TRAINER= or KUBERNE
 .PHONY: test-unit
 test-unit: go ## Table tests, and what they cover of each package; no control plane
 	@rm -rf coverage/unit && mkdir -p coverage/unit
-	go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/compatibility ./test/model ./test/style ./test/holes $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
+	go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/compatibility ./test/junit ./test/model ./test/style ./test/suites ./test/holes $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
 	@go run ./test/style -strict -cover $(CURDIR)/coverage/unit
 	go test -C bench .
 	go test -C image ./...
@@ -191,7 +201,7 @@ test-chart: cluster-tool ## Do what the documentation says with kubectl and Helm
 	go build -o $(BIN)/signalbox ./cmd/signalbox
 	@$(MAKE) --no-print-directory kubectl
 	go test -C test/chart -c -o $(BIN)/chart.test ./install
-	SIGNALBOX_STATE=$(CURDIR)/.cluster-chart $(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m -test.run 'TestDocumentation|TestChart'
+	SIGNALBOX_STATE=$(CURDIR)/.cluster-chart $(RUN) chart -- $(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m -test.run 'TestDocumentation|TestChart'
 
 # Before the last commit that changes what is installed: tests and documents alone would be compared with themselves.
 BEFORE ?= $(shell git log -1 --format=%H -- 'cmd/**.go' 'integration/**.go' 'trainer/**.go' 'admission/**.go' 'store/**.go' 'overrides/**.go' 'podsets/**.go' 'api/**.go' config charts ':!*_test.go')~1
@@ -201,7 +211,7 @@ test-skew: cluster-tool ## Upgrade from the commit before (BEFORE=COMMIT) and do
 	go test -C test/chart -c -o $(BIN)/chart.test ./install
 	@rm -rf .before && mkdir .before && git archive $(BEFORE) | tar -x -C .before
 	go build -C .before -o bin/signalbox ./cmd/signalbox
-	SIGNALBOX_STATE=$(CURDIR)/.cluster-skew SIGNALBOX_BEFORE=$(CURDIR)/.before $(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m -test.run TestSkew
+	SIGNALBOX_STATE=$(CURDIR)/.cluster-skew SIGNALBOX_BEFORE=$(CURDIR)/.before $(RUN) skew -- $(BIN)/cluster run --profile bare -- $(BIN)/chart.test -test.v -test.timeout 8m -test.run TestSkew
 
 .PHONY: kubectl
 kubectl: go ## Build kubectl and Helm into bin/
@@ -219,8 +229,13 @@ test-e2e: cluster-tool ## The end-to-end suite on the control plane; FOCUS=regex
 	@echo "Building the end-to-end suite."
 	go test -c -o $(BIN)/e2e.test ./test/e2e
 	go build -o $(BIN)/kubectl-signalbox ./cmd/kubectl-signalbox
-	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(SUITE) $(BIN)/cluster run --profile $(PROFILE) $(RELEASES) -- \
-		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(SUITE).xml $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers,$(if $(LABELS),-ginkgo.label-filter='$(LABELS)')) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)') $(if $(SKIP),-ginkgo.skip='$(SKIP)')
+	SIGNALBOX_COVER=$(CURDIR)/coverage/e2e-$(SUITE) $(call SPECS,$(SUITE)) $(BIN)/cluster run --profile $(PROFILE) $(RELEASES) -- \
+		$(BIN)/e2e.test -ginkgo.v -ginkgo.no-color $(if $(filter kubeflow-2%,$(PROFILE)),-ginkgo.label-filter=trainers,$(if $(LABELS),-ginkgo.label-filter='$(LABELS)')) $(if $(SKIP),-ginkgo.skip='$(SKIP)')
+
+.PHONY: steady
+steady: ROUNDS = 5
+steady: suites-tool ## Run the end-to-end suite ROUNDS times while all processors are busy, and print which specs failed how often; FOCUS=regexp for some of it
+	@$(BIN)/suites steady -junit junit-steady.xml -rounds $(ROUNDS) -- $(MAKE) --no-print-directory test-e2e SUITE=steady LABELS='$(or $(LABELS),!kueue)'
 
 .PHONY: test-node
 test-node: cluster-tool ## Train for real, on kubelets and containers, with everything installed by Helm (Linux, root); FOCUS=regexp for some of it
@@ -233,8 +248,8 @@ test-node: cluster-tool ## Train for real, on kubelets and containers, with ever
 NODE_PROFILES ?= node node-kubeflow
 .PHONY: run-node
 run-node:
-	SIGNALBOX_STATE=$(CURDIR)/.cluster-node $(BIN)/cluster run --profile $(PROFILE) -- \
-		$(BIN)/node.test -ginkgo.v -ginkgo.no-color -ginkgo.junit-report=$(CURDIR)/junit-$(PROFILE).xml $(if $(filter node-kubeflow,$(PROFILE)),-ginkgo.label-filter=trainers) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
+	SIGNALBOX_STATE=$(CURDIR)/.cluster-node $(call SPECS,$(PROFILE)) $(BIN)/cluster run --profile $(PROFILE) -- \
+		$(BIN)/node.test -ginkgo.v -ginkgo.no-color $(if $(filter node-kubeflow,$(PROFILE)),-ginkgo.label-filter=trainers)
 
 SECONDS ?= 60
 SEED ?= 1
@@ -472,4 +487,4 @@ verify: sources generate lint ## Fail when something generated is stale, or some
 
 .PHONY: clean
 clean: ## Remove what builds and tests left; the control plane's build cache stays
-	rm -rf bin dist coverage junit*.xml beside.log builds.log versions .before .cluster*
+	rm -rf bin dist coverage junit*.xml beside.log builds.log suites versions .before .cluster*

@@ -9,7 +9,6 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,6 +18,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/signalbox-dev/signalbox/test/junit"
 )
 
 const (
@@ -93,29 +94,11 @@ func readResults() (map[string]result, error) {
 
 // readReport returns the result in a JUnit report of Ginkgo, of today and of the commit that is checked out.
 func readReport(path string) (result, error) {
-	content, err := os.ReadFile(path)
+	cases, err := junit.Read(path)
 	if err != nil {
 		return result{}, err
 	}
-	var report struct {
-		Cases []struct {
-			Name   string `xml:"name,attr"`
-			Status string `xml:"status,attr"`
-		} `xml:"testsuite>testcase"`
-	}
-	if err := xml.Unmarshal(content, &report); err != nil {
-		return result{}, fmt.Errorf("%s: %w", path, err)
-	}
-	passed, failed := 0, 0
-	for _, c := range report.Cases {
-		switch {
-		case c.Status == "skipped" || c.Status == "passed" && !strings.HasPrefix(c.Name, "[It] "):
-		case c.Status == "passed":
-			passed++
-		default: // also what runs before and after the specs
-			failed++
-		}
-	}
+	passed, failed := junit.Count(cases)
 	commit, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
 	if err != nil {
 		return result{}, fmt.Errorf("the commit that is checked out: %w", err)

@@ -65,7 +65,7 @@ func bundledSpecs() {
 		}
 		for _, tj := range waiting {
 			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateQueued))
-			gomega.Expect(told(ctx, tj, api.ConditionQuotaReserved)).To(gomega.ContainSubstring(
+			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionQuotaReserved) }).Should(gomega.ContainSubstring(
 				"ClusterQueue " + g.queue + " is inactive"))
 		}
 		quiet()
@@ -101,7 +101,7 @@ func bundledSpecs() {
 		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
 		gomega.Expect(get(ctx, tj).Status.Conditions).To(gomega.BeEmpty(), "the Kubeflow SDK asks the pods only then")
 		gomega.Expect(get(ctx, tj).Status.StartTime).NotTo(gomega.BeNil())
-		gomega.Expect(told(ctx, tj, api.ConditionEvicted)).To(gomega.HavePrefix("False"))
+		gomega.Eventually(func() string { return told(ctx, tj, api.ConditionEvicted) }).Should(gomega.HavePrefix("False"))
 	})
 
 	ginkgo.It("makes the children of an evicted TrainJob anew, and doesn't run an initializer again "+
@@ -140,7 +140,7 @@ func bundledSpecs() {
 			gomega.Expect(js.UID).NotTo(gomega.Equal(first))
 			gomega.Expect(js.Spec.ReplicatedJobs).To(gomega.HaveLen(1+again), runtime)
 			gomega.Expect(podsNamed(ctx, tj, "dataset-initializer")).To(gomega.HaveLen(again), runtime)
-			gomega.Eventually(func() int32 { return succeeded(ctx, tj, "dataset-initializer") }, "15s").Should(
+			gomega.Eventually(func() int32 { return succeeded(ctx, tj, "dataset-initializer") }).Should(
 				gomega.BeEquivalentTo(1), "it still counts as done")
 			gomega.Expect(watched.startsOf(tj)).To(gomega.Equal(2))
 			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
@@ -270,7 +270,7 @@ func bundledSpecs() {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever")
 		tj := g.submit(ctx, g.trainJob("overdue", "torch", 1, func(tj *api.TrainJob) { tj.Spec.ActiveDeadlineSeconds = 3 }))
-		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(gomega.Equal(1))
 		gomega.Eventually(func() string { return told(ctx, tj, trainerapi.TrainJobFailed) }).Should(
 			gomega.HavePrefix("True " + trainerapi.TrainJobDeadlineExceededReason))
 		gomega.Eventually(func() []string { return g.list(ctx, &jobset.JobSetList{}) }).Should(gomega.BeEmpty())

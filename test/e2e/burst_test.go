@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/onsi/ginkgo/v2"
@@ -54,7 +55,8 @@ var _ = ginkgo.Describe("A burst of 100 TrainJobs whose runtime tolerates a tain
 			if w.ObjectRef.Resource == "trainjobs" && w.ObjectRef.Subresource == "" {
 				toTrainJobs++
 			}
-			if w.DryRun() {
+			// Kueue's webhook doesn't find the first TrainJob until its cache has it; that is no answer.
+			if w.DryRun() && w.ResponseStatus.Code != http.StatusNotFound {
 				dryRuns++
 			}
 		}

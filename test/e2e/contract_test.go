@@ -141,7 +141,7 @@ func contractSpecs() {
 							"suspend it before, or in the same update"
 					}
 					// our cache of JobSets may be a moment late
-					gomega.Eventually(func() error { return send(ctx, user, before, after) }, "10s").Should(gomega.Or(
+					gomega.Eventually(func() error { return send(ctx, user, before, after) }).Should(gomega.Or(
 						gomega.And(gomega.Succeed(), gomega.WithTransform(func(error) bool { return allowed }, gomega.BeTrue())),
 						gomega.And(gomega.MatchError(gomega.ContainSubstring(refusal)),
 							gomega.WithTransform(func(error) bool { return allowed }, gomega.BeFalse())),

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
@@ -39,7 +38,6 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 			cq.Spec.FlavorFungibility = &kueue.FlavorFungibility{WhenCanPreempt: kueue.MayStopSearch}
 		})
 		g.runtime(ctx, "torch", "forever")
-		g.runtime(ctx, "short", "3s")
 		victim := g.submit(ctx, g.trainJob("victim", "torch", 2, priority(low)))
 		gomega.Eventually(bound(ctx, victim)).Should(gomega.Equal(2))
 		gomega.Expect(flavor(ctx, victim)()).To(gomega.Equal("a100"))
@@ -67,10 +65,7 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s")
-		g.runtime(ctx, "slow", "forever", func(rt *api.TrainingRuntime) {
-			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Annotations[stopAfter] = "4s"
-			rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](60)
-		})
+		g.runtime(ctx, "slow", "forever", slowly(untilEnded))
 		slow := g.submit(ctx, g.trainJob("slow", "slow", 1, priority(low)))
 		gomega.Eventually(bound(ctx, slow)).Should(gomega.Equal(1))
 		urgent := g.submit(ctx, g.trainJob("urgent", "torch", 1, priority(high)))
@@ -81,6 +76,7 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 		}).Should(gomega.BeTrue(), "the pod terminates")
 		gomega.Consistently(flavor(ctx, urgent), "2s").Should(gomega.BeEmpty(), "its GPUs are still taken")
 		gomega.Expect(podsOf(ctx, slow)).To(gomega.HaveLen(1))
+		g.endTerminating(ctx)
 		gomega.Eventually(complete(ctx, urgent)).Should(gomega.BeTrue())
 		gomega.Eventually(bound(ctx, slow)).Should(gomega.Equal(1), "it runs again")
 	})
@@ -109,7 +105,7 @@ var _ = ginkgo.Describe("An evicted TrainJob", func() {
 		tj := g.submit(ctx, g.trainJob("timed", "torch", 1, func(tj *api.TrainJob) {
 			tj.Labels[constants.MaxExecTimeSecondsLabel] = "3"
 		}))
-		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
+		gomega.Eventually(func() int { return watched.startsOf(tj) }).Should(gomega.Equal(1))
 		gomega.Eventually(condition(ctx, tj, kueue.WorkloadEvicted)).Should(gomega.HavePrefix("True/Deactivated"))
 		gomega.Eventually(running(ctx, tj)).Should(gomega.BeFalse())
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
@@ -136,7 +132,7 @@ func init() {
 	})
 }
 
-var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, func() {
+var _ = ginkgo.Describe("With waitForPodsReady", ginkgo.Ordered, ginkgo.ContinueOnFailure, func() {
 	ginkgo.BeforeAll(func() {
 		cluster.configure(func(c map[string]any) {
 			c["waitForPodsReady"] = map[string]any{

@@ -81,6 +81,15 @@ func (g *ground) end(ctx context.Context, prefix string) {
 	}
 }
 
+// complete lets a TrainJob come to its end, and waits until it has.
+func (g *ground) complete(ctx context.Context, tj *api.TrainJob) {
+	ginkgo.GinkgoHelper()
+	gomega.Eventually(func() bool {
+		g.end(ctx, tj.Name+"-")
+		return complete(ctx, tj)()
+	}).Should(gomega.BeTrue())
+}
+
 // moreNodes makes another node of a kind for the running spec.
 func moreNodes(ctx context.Context, kind string, from, n int) {
 	ginkgo.GinkgoHelper()

@@ -39,7 +39,7 @@ func gangsUnavailableSpecs() {
 			gomega.HavePrefix("True GangSchedulingUnavailable: "), gomega.ContainSubstring(what)))
 		preferred := g.submit(ctx, g.trainJob("preferred", "torch", 1, gangs(api.GangPreferred)))
 		gomega.Eventually(complete(ctx, preferred)).Should(gomega.BeTrue())
-		gomega.Expect(eventsOf(ctx, preferred)()).To(gomega.ContainElement(gomega.And(
+		gomega.Eventually(eventsOf(ctx, preferred)).Should(gomega.ContainElement(gomega.And(
 			gomega.HavePrefix("GangSchedulingSkipped: Its pods are placed one by one: "), gomega.ContainSubstring(what))))
 		gomega.Expect(running(ctx, required)()).To(gomega.BeFalse())
 	})

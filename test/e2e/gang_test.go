@@ -115,7 +115,8 @@ func gangSpecs() {
 					text(w, "spec", "controllerRef", "name") == tj.Name && templates(w) == 2
 			})))
 			gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
-			gomega.Expect(told(ctx, tj, api.ConditionGangScheduled)).To(gomega.HavePrefix("True Scheduled"))
+			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(
+				gomega.HavePrefix("True Scheduled"))
 		}
 		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty(), "finished")
 		ginkgo.AddReportEntry("gangs: initializers (2 pods) → trainer (2) and nodes (3) → launcher (1) ran to their ends")
@@ -162,7 +163,7 @@ func gangSpecs() {
 		})
 		tj := g.submit(ctx, g.trainJob("fails", "torch", 2, gangs(api.GangRequired)))
 		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateFailed))
-		gomega.Expect(told(ctx, tj, api.ConditionGangScheduled)).To(
+		gomega.Eventually(func() string { return told(ctx, tj, api.ConditionGangScheduled) }).Should(
 			gomega.HavePrefix("True Scheduled: gang node (2 pods) is placed"))
 		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
 	})
@@ -301,14 +302,14 @@ func gangSpecs() {
 			gomega.ContainSubstring("--feature-gates=GenericWorkload=true"),
 			gomega.HaveSuffix("or set it to preferred or off")))
 		gomega.Eventually(complete(ctx, preferred)).Should(gomega.BeTrue())
-		gomega.Expect(eventsOf(ctx, preferred)()).To(
+		gomega.Eventually(eventsOf(ctx, preferred)).Should(
 			gomega.ContainElement(gomega.HavePrefix(
 				"GangSchedulingSkipped: Its pods are placed one by one: the API server doesn't serve")))
 		gomega.Expect(running(ctx, required)()).To(gomega.BeFalse())
 
 		serve(true)
 		gomega.Eventually(complete(ctx, required)).Should(gomega.BeTrue())
-		gomega.Expect(told(ctx, required, api.ConditionGangScheduled)).To(
+		gomega.Eventually(func() string { return told(ctx, required, api.ConditionGangScheduled) }).Should(
 			gomega.HavePrefix("True Scheduled: gang node (2 pods) is placed"))
 		gomega.Eventually(g.leftovers(ctx)).Should(gomega.BeEmpty())
 	})

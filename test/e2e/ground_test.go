@@ -41,6 +41,7 @@ func newGround(ctx context.Context, quota map[string]int64, change ...func(*kueu
 	ginkgo.DeferCleanup(func(ctx context.Context) {
 		gomega.Expect(admin.DeleteAllOf(ctx, &api.TrainJob{}, client.InNamespace(g.namespace))).To(gomega.Succeed())
 		gomega.Eventually(func(e gomega.Gomega) {
+			g.endTerminating(ctx)
 			e.Expect(g.list(ctx, &kueue.WorkloadList{})).To(gomega.BeEmpty())
 			e.Expect(g.list(ctx, &corev1.PodList{})).To(gomega.BeEmpty())
 		}, "5m").Should(gomega.Succeed(), "chaos leaves hundreds of TrainJobs")

@@ -199,7 +199,9 @@ func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
 	if spec == nil {
 		return
 	}
-	if !maps.Equal(pod.Spec.NodeSelector, spec.NodeSelector) {
+	selector := maps.Clone(pod.Spec.NodeSelector)
+	delete(selector, zoneLabel) // RuntimeClasses and policies of the table of namespaces add it
+	if !maps.Equal(selector, spec.NodeSelector) {
 		i.fail("pod %s/%s has node selector %v, its TrainJob's entry %v",
 			pod.Namespace, pod.Name, pod.Spec.NodeSelector, spec.NodeSelector)
 	}

@@ -75,7 +75,7 @@ func lossSpecs() {
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(2))
 		gomega.Expect(condition(ctx, tj, kueue.WorkloadEvicted)()).To(gomega.BeEmpty())
 		gomega.Expect(running(ctx, waits)()).To(gomega.BeFalse(), "nobody else gets the quota meanwhile")
-		gomega.Expect(eventsOf(ctx, tj)()).To(gomega.ContainElement(gomega.MatchRegexp(
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.MatchRegexp(
 			"^Restarting: Its JobSet has failed after pod lost-node-.* was lost with its node; restart 2 of 2$")))
 		losePod(ctx, tj)
 		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateFailed))

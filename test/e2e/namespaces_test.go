@@ -2,292 +2,246 @@ package e2e
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"slices"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// namespaceCase is a namespace as batch admins make it, with a runtime.
-type namespaceCase struct {
+// row is a namespace as batch admins make it. A TrainJob runs in it on each runtime, beside a JobSet or Job of the same
+// pods.
+type row struct {
+	name string
 	// given are what the namespace has, and labels its own.
 	given  func(namespace string) []client.Object
 	labels map[string]string
-	// runtime and job change a runtime of one node, and its TrainJob.
-	runtime func(*api.TrainingRuntime)
-	job     func(*api.TrainJob)
-	// says is why the TrainJob is blocked before it holds quota; "" if it completes, as a Job of the same pods does.
+	// pods changes the pods of the runtimes and of the twins, and job the TrainJobs.
+	pods func(namespace string, spec *corev1.PodSpec)
+	job  func(*api.TrainJob)
+	// acts reports, by the dry run of a pod, whether the API server acts on the policies that are given.
+	acts func(*corev1.Pod, error) bool
+	// says is why TrainJobs are blocked before they hold quota, as a regular expression; "" if they complete. Their twins
+	// don't complete then. only names the runtimes that it is for; "" is for all.
 	says string
-	// fix lets it complete.
-	fix func(ctx context.Context, g *ground)
+	only []string
+	// fix lets TrainJobs complete that were blocked.
+	fix func(ctx context.Context, namespace string)
+	// bundled is for what the bundled Trainer checks alone, and asJobSet for what a Job as a twin doesn't need.
+	bundled, asJobSet bool
 }
 
-func limitRange(item corev1.LimitRangeItem) func(string) []client.Object {
-	return func(namespace string) []client.Object {
-		return []client.Object{&corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "range"},
-			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}}}}
-	}
+const (
+	quotaName  = "quota"
+	workloads  = "count/workloads.kueue.x-k8s.io"
+	gpuQuota   = "requests." + gpu
+	storage    = corev1.ResourceRequestsStorage
+	ofClass    = corev1.ResourceName(poolName + ".storageclass.storage.k8s.io/requests.storage")
+	enforce    = "pod-security.kubernetes.io/enforce"
+	noRegistry = "images come from registry.example.com"
+)
+
+var rows = []row{
+	{name: "nothing of its own"},
+
+	// LimitRanges. The trainers' containers have limits for CPU and GPU, and all others have nothing.
+	{name: "a LimitRange with default requests", given: limitRange(corev1.LimitRangeItem{
+		Type: corev1.LimitTypeContainer, DefaultRequest: amounts("cpu=100m")})},
+	{name: "a LimitRange with default limits and requests", given: limitRange(corev1.LimitRangeItem{
+		Type: corev1.LimitTypeContainer, Default: amounts("cpu=2", "memory=2Gi"),
+		DefaultRequest: amounts("cpu=1", "memory=1Gi")})},
+	{name: "LimitRanges of each type with room", given: limitRange(
+		corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Min: amounts("cpu=100m", "memory=1Mi"),
+			Max: amounts("cpu=8", "memory=8Gi"), Default: amounts("cpu=2", "memory=2Gi"),
+			DefaultRequest: amounts("cpu=1", "memory=1Gi"), MaxLimitRequestRatio: amounts("cpu=2", "memory=2")},
+		corev1.LimitRangeItem{Type: corev1.LimitTypePod, Min: amounts("cpu=100m"), Max: amounts("cpu=16")},
+		corev1.LimitRangeItem{Type: corev1.LimitTypePersistentVolumeClaim, Min: amounts("storage=1Gi"),
+			Max: amounts("storage=100Gi")})},
+	{name: "a LimitRange with a smaller maximum", given: limitRange(corev1.LimitRangeItem{
+		Type: corev1.LimitTypeContainer, Max: amounts("cpu=2")}), says: "maximum cpu usage per Container is 2"},
+	{name: "a LimitRange with a greater minimum", given: limitRange(corev1.LimitRangeItem{
+		Type: corev1.LimitTypeContainer, Min: amounts("cpu=6")}), says: "minimum cpu usage per Container is 6"},
+	{name: "a LimitRange with a smaller ratio", given: limitRange(corev1.LimitRangeItem{
+		Type: corev1.LimitTypeContainer, Default: amounts("memory=4Gi"), DefaultRequest: amounts("memory=1Gi"),
+		MaxLimitRequestRatio: amounts("memory=2")}), says: "memory max limit to request ratio per Container is 2"},
+	{name: "a LimitRange with a smaller maximum for pods", given: limitRange(corev1.LimitRangeItem{
+		Type: corev1.LimitTypePod, Max: amounts("cpu=2")}), says: "maximum cpu usage per Pod is 2"},
+	{name: "a LimitRange with a smaller maximum for claims", given: limitRange(corev1.LimitRangeItem{
+		Type: corev1.LimitTypePersistentVolumeClaim, Max: amounts("storage=10Gi")}),
+		says: "maximum storage usage per PersistentVolumeClaim is 10Gi", only: claiming, bundled: true},
+
+	// ResourceQuotas.
+	{name: "ResourceQuotas of each kind with room", given: together(
+		limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Default: amounts("cpu=2", "memory=2Gi"),
+			DefaultRequest: amounts("cpu=1", "memory=1Gi")}),
+		quotaOf("requests.cpu=1000", "requests.memory=1Ti", "limits.cpu=1000", "limits.memory=1Ti", "pods=100",
+			gpuQuota+"=100", "services=100", "persistentvolumeclaims=10", storage+"=1Ti", ofClass+"=1Ti",
+			workloads+"=100", "count/jobs.batch=100", "count/jobsets.jobset.x-k8s.io=100"))},
+	{name: "a ResourceQuota for limits that the pods don't have", given: quotaOf("limits.memory=1Ti"),
+		says: "must specify limits.memory"},
+	{name: "a ResourceQuota of no GPUs", given: quotaOf(gpuQuota + "=0"), says: quotaName + ".*" + string(gpuQuota)},
+	{name: "a ResourceQuota of no pods", given: quotaOf("pods=0"), says: quotaName + ".*pods"},
+	{name: "a ResourceQuota of no Workloads", given: quotaOf(workloads + "=0"), says: quotaName + ".*" + workloads,
+		fix: withoutQuota},
+	{name: "a ResourceQuota of no Jobs", given: quotaOf("count/jobs.batch=0"), says: quotaName + ".*jobs.batch",
+		bundled: true},
+	{name: "a ResourceQuota of no JobSets", given: quotaOf("count/jobsets.jobset.x-k8s.io=0"),
+		says: quotaName + ".*jobsets.jobset.x-k8s.io", bundled: true, asJobSet: true, fix: withoutQuota},
+	{name: "a ResourceQuota of no Services", given: quotaOf("services=0"), says: quotaName + ".*services",
+		bundled: true, asJobSet: true},
+	{name: "a ResourceQuota of no claims", given: quotaOf("persistentvolumeclaims=0"),
+		says: quotaName + ".*persistentvolumeclaims", only: claiming, bundled: true},
+	{name: "a ResourceQuota of less storage", given: quotaOf(storage + "=10Gi"),
+		says: quotaName + ".*requests.storage", only: claiming, bundled: true},
+	{name: "a ResourceQuota of less storage of the class", given: quotaOf(ofClass + "=10Gi"),
+		says: quotaName + ".*" + string(ofClass), only: claiming, bundled: true},
+	{name: "a ResourceQuota of no BestEffort pods",
+		given: scoped(inScope(corev1.ResourceQuotaScopeBestEffort)), says: quotaName + ".*pods", only: withBestEffort},
+	{name: "a ResourceQuota of no other pods", given: scoped(inScope(corev1.ResourceQuotaScopeNotBestEffort)),
+		says: quotaName + ".*pods"},
+	{name: "a ResourceQuota of no pods with a deadline", given: scoped(inScope(corev1.ResourceQuotaScopeTerminating))},
+	{name: "a ResourceQuota of no pods of another priority class", given: scoped(ofPriorityClass)},
+	{name: "a ResourceQuota of no pods of their priority class", given: together(priorityClass, scoped(ofPriorityClass)),
+		pods: ofPriority, says: quotaName + ".*pods"},
+
+	// What pods name, and what they are.
+	{name: "their priority class, which preempts nobody", given: priorityClass, pods: ofPriority},
+	{name: "no such priority class", pods: ofPriority, says: "no PriorityClass with name"},
+	{name: "a RuntimeClass with overhead and node labels", given: runtimeClass, pods: ofRuntimeClass},
+	{name: "no such RuntimeClass", pods: ofRuntimeClass, says: `RuntimeClass.*not found`},
+	{name: "their ServiceAccount", given: serviceAccount, pods: asServiceAccount},
+	{name: "no such ServiceAccount", pods: asServiceAccount, says: `serviceaccount "trainer" not found`,
+		fix: func(ctx context.Context, namespace string) {
+			gomega.Expect(admin.Create(ctx, serviceAccount(namespace)[0])).To(gomega.Succeed())
+		}},
+	{name: "a claim that all pods mount", given: datasetClaim, pods: mountingDataset, bundled: true},
+	{name: "GPUs without limits", job: func(tj *api.TrainJob) {
+		r := tj.Spec.Trainer.ResourcesPerNode
+		r.Limits, r.Requests = nil, r.Limits
+	}, pods: withoutLimits, says: "can't be requested without a limit|Limit must be set for non overcommitable"},
+	{name: "a mount without its volume", pods: mountingNothing, says: "data"},
+	{name: "a variable that none can have", pods: withVariable, says: "A=B"},
+
+	// Pod Security.
+	{name: "Pod Security baseline", labels: map[string]string{enforce: "baseline"}},
+	{name: "Pod Security baseline, and privileged containers", labels: map[string]string{enforce: "baseline"},
+		pods: privileged, says: `violates PodSecurity "baseline:latest"|privileged: Forbidden`},
+	{name: "Pod Security restricted", labels: map[string]string{enforce: "restricted"},
+		says: `violates PodSecurity "restricted:latest"`},
+	// Flux' init container, which Trainer adds, has no security context.
+	{name: "Pod Security restricted, and pods as it wants them", labels: map[string]string{enforce: "restricted"},
+		pods: restricted, says: `violates PodSecurity "restricted:latest"`, only: []string{"flux"}},
+
+	// Policies.
+	{name: "a NetworkPolicy that lets nothing through", given: networkPolicy},
+	{name: "a policy that refuses their images", acts: nowRefuses(noRegistry),
+		given: policy(noRegistry, "object.spec.containers.all(c, c.image.startsWith('registry.example.com/'))"),
+		says:  noRegistry},
+	{name: "a policy that every pod of a queued Job satisfies", acts: nowRefuses("pods are of Jobs on quota"),
+		given: policy("pods are of Jobs on quota",
+			"has(object.metadata.labels) && 'batch.kubernetes.io/job-name' in object.metadata.labels && "+
+				"has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == 'Job') && "+
+				"has(object.spec.nodeSelector)")},
+	{name: "a policy for the Job controller", acts: nowRefuses("the Job controller creates pods"),
+		given: policy("the Job controller creates pods", "request.userInfo.username.contains('controller')")},
+	{name: "a policy for a label that the pods don't have", acts: nowRefuses("name a cost center"),
+		given: policy("name a cost center",
+			"has(object.metadata.labels) && 'cost-center' in object.metadata.labels"), says: "name a cost center"},
+	{name: "a webhook that adds a sidecar, a node label and a toleration", given: injectingWebhook, acts: injected},
+	{name: "a policy that adds a sidecar, a label and a toleration", given: injectingPolicy, acts: injected},
 }
 
-func resourceQuota(hard map[corev1.ResourceName]string) func(string) []client.Object {
-	return func(namespace string) []client.Object {
-		q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "quota"}}
-		q.Spec.Hard = corev1.ResourceList{}
-		for name, amount := range hard {
-			q.Spec.Hard[name] = resource.MustParse(amount)
-		}
-		return []client.Object{q}
-	}
+// claiming are the runtimes with claims, and withBestEffort those with pods that request nothing.
+var (
+	claiming       = []string{"torchtune", "llama-3b", "qwen"}
+	withBestEffort = append([]string{"mpi", "mlx"}, claiming...)
+)
+
+func priorityClass(namespace string) []client.Object {
+	return []client.Object{&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Value: 1000,
+		PreemptionPolicy: ptr.To(corev1.PreemptNever)}}
 }
 
-func amounts(cpu string) corev1.ResourceList {
-	return corev1.ResourceList{corev1.ResourceCPU: quantity(cpu)}
+func ofPriority(namespace string, spec *corev1.PodSpec) { spec.PriorityClassName = namespace }
+
+func runtimeClass(namespace string) []client.Object {
+	return []client.Object{&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Handler: "runc",
+		Overhead: &nodev1.Overhead{PodFixed: amounts("cpu=250m", "memory=64Mi")},
+		Scheduling: &nodev1.Scheduling{NodeSelector: map[string]string{zoneLabel: "a"},
+			Tolerations: []corev1.Toleration{{Key: "example.com/class", Operator: corev1.TolerationOpExists}}}}}
 }
 
-// ofNode changes the container of a runtime's node.
-func ofNode(change func(*corev1.Container)) func(*api.TrainingRuntime) {
-	return func(rt *api.TrainingRuntime) { change(&podSpec(rt).Containers[0]) }
+func ofRuntimeClass(namespace string, spec *corev1.PodSpec) { spec.RuntimeClassName = &namespace }
+
+func serviceAccount(namespace string) []client.Object {
+	return []client.Object{&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "trainer"}}}
 }
 
-func limitsAlone(c *corev1.Container) {
-	c.Resources = corev1.ResourceRequirements{Limits: amounts("4")}
+func asServiceAccount(_ string, spec *corev1.PodSpec) { spec.ServiceAccountName = "trainer" }
+
+func datasetClaim(namespace string) []client.Object {
+	return []client.Object{&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+		Name: "dataset"}, Spec: claimOfVolume}}
 }
 
-var namespaces = map[string]namespaceCase{
-	"a LimitRange with default requests, and limits alone": {
-		given:   limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, DefaultRequest: amounts("100m")}),
-		runtime: ofNode(limitsAlone),
-	},
-	"a LimitRange with default limits, and neither": {
-		given: limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Default: amounts("2"),
-			DefaultRequest: amounts("1")}),
-		runtime: ofNode(func(c *corev1.Container) { c.Resources = corev1.ResourceRequirements{} }),
-	},
-	"a LimitRange with a smaller maximum": {
-		given:   limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: amounts("2")}),
-		runtime: ofNode(limitsAlone),
-		says:    "maximum cpu usage per Container is 2",
-	},
-	"a LimitRange with a smaller maximum for pods": {
-		given:   limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypePod, Max: amounts("2")}),
-		runtime: ofNode(limitsAlone),
-		says:    "maximum cpu usage per Pod is 2",
-	},
-	"a ResourceQuota of fewer GPUs": {
-		given: resourceQuota(map[corev1.ResourceName]string{"requests." + gpu: "4"}),
-		says:  "ResourceQuota quota is smaller than what the TrainJob needs: 8 of requests." + string(gpu) + ", of 4",
-	},
-	"a ResourceQuota for limits that the pods don't have": {
-		given: resourceQuota(map[corev1.ResourceName]string{corev1.ResourceLimitsMemory: "1Ti"}),
-		says:  "must specify limits.memory",
-	},
-	"a ResourceQuota with room": {
-		given: resourceQuota(map[corev1.ResourceName]string{"requests." + gpu: "8", "pods": "1"}),
-	},
-	"a ResourceQuota of no Workloads": {
-		given: resourceQuota(map[corev1.ResourceName]string{"count/workloads.kueue.x-k8s.io": "0"}),
-		says:  "exceeded quota: quota, requested: count/workloads.kueue.x-k8s.io=1",
-		fix: func(ctx context.Context, g *ground) {
-			gomega.Expect(admin.Delete(ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace,
-				Name: "quota"}})).To(gomega.Succeed())
-		},
-	},
-	"a ResourceQuota of objects, with room": {
-		given: resourceQuota(map[corev1.ResourceName]string{"configmaps": "100", "services": "100", "count/jobs.batch": "2"}),
-	},
-	"a policy for the labels of a Job's pods": {
-		given: podPolicy("'batch.kubernetes.io/job-name' in object.metadata.labels && " +
-			"object.metadata.ownerReferences.exists(r, r.kind == 'Job')"),
-	},
-	"a policy for the Job controller": {
-		given: podPolicy("request.userInfo.username.contains('controller')"),
-	},
-	"a policy for a label that the pods don't have": {
-		given: podPolicy("'cost-center' in object.metadata.labels"),
-		says:  "ValidatingAdmissionPolicy 'pods-",
-	},
-	"Pod Security": {
-		labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
-		says:   `violates PodSecurity "restricted:latest"`,
-	},
-	"Pod Security that lets the pods be": {labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}},
-	"Pod Security, and a privileged container": {
-		labels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"},
-		runtime: ofNode(func(c *corev1.Container) {
-			c.SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
-		}),
-		says: "securityContext.privileged: Forbidden", // by the API server itself, before Pod Security
-	},
-	"no such ServiceAccount": {
-		runtime: func(rt *api.TrainingRuntime) { podSpec(rt).ServiceAccountName = "nobody" },
-		says:    `serviceaccount "nobody" not found`,
-		fix: func(ctx context.Context, g *ground) {
-			gomega.Expect(admin.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace,
-				Name: "nobody"}})).To(gomega.Succeed())
-		},
-	},
-	"no such priority class": {
-		runtime: func(rt *api.TrainingRuntime) { podSpec(rt).PriorityClassName = "none-such" },
-		says:    "none-such",
-	},
-	"no such RuntimeClass": {
-		runtime: func(rt *api.TrainingRuntime) { podSpec(rt).RuntimeClassName = ptr.To("none-such") },
-		says:    "none-such",
-	},
-	"a RuntimeClass with overhead": {
-		given: func(namespace string) []client.Object {
-			return []client.Object{&nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Handler: "runc",
-				Overhead: &nodev1.Overhead{PodFixed: amounts("250m")}}}
-		},
-		runtime: func(rt *api.TrainingRuntime) { podSpec(rt).RuntimeClassName = &rt.Namespace },
-	},
-	"GPUs without limits": {
-		job:  func(tj *api.TrainJob) { tj.Spec.Trainer.ResourcesPerNode.Limits = nil },
-		says: "can't be requested without a limit",
-	},
-	"a mount without its volume": {
-		runtime: ofNode(func(c *corev1.Container) {
-			c.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
-		}),
-		says: "data",
-	},
-	"a variable that none can have": {
-		runtime: ofNode(func(c *corev1.Container) { c.Env = []corev1.EnvVar{{Name: "A=B", Value: "1"}} }),
-		says:    "A=B",
-	},
+func mountingDataset(_ string, spec *corev1.PodSpec) {
+	mountingNothing("", spec)
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "dataset"}}})
 }
 
-var _ = ginkgo.Describe("Real namespaces", func() {
-	for _, name := range slices.Sorted(maps.Keys(namespaces)) {
-		c := namespaces[name]
-		ginkgo.It(name, func(ctx context.Context) {
-			g := newGround(ctx, map[string]int64{"a100": 8})
-			if c.labels != nil {
-				namespace := get(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: g.namespace}})
-				maps.Copy(namespace.Labels, c.labels)
-				gomega.Expect(admin.Update(ctx, namespace)).To(gomega.Succeed())
-			}
-			if c.given != nil {
-				for _, o := range c.given(g.namespace) {
-					gomega.Expect(admin.Create(ctx, o)).To(gomega.Succeed())
-					ginkgo.DeferCleanup(func(ctx context.Context) {
-						gomega.Expect(ignoreNotFound(admin.Delete(ctx, o))).To(gomega.Succeed())
-					})
-					if _, ok := o.(*admissionregistrationv1.ValidatingAdmissionPolicyBinding); ok {
-						gomega.Eventually(enforced(ctx, g.namespace)).Should(gomega.MatchError(gomega.ContainSubstring("pods-")))
-					}
-					if q, ok := o.(*corev1.ResourceQuota); ok {
-						gomega.Eventually(func() int { return len(get(ctx, q).Status.Hard) }).Should(gomega.Equal(len(q.Spec.Hard)))
-					}
-				}
-			}
-			rt := g.runtime(ctx, "torch", "1s", func(rt *api.TrainingRuntime) {
-				if c.runtime != nil {
-					c.runtime(rt)
-				}
-			})
-			tj := g.submit(ctx, g.trainJob("job", "torch", 1, func(tj *api.TrainJob) {
-				if c.job != nil {
-					c.job(tj)
-				}
-			}))
-			if c.says != "" {
-				gomega.Eventually(blockedBy(ctx, tj)).Should(gomega.ContainSubstring(c.says))
-				gomega.Expect(get(ctx, tj).Status.State).To(gomega.Or(gomega.Equal(api.StateBlocked), gomega.BeEmpty()))
-				gomega.Expect(g.used(ctx)()).To(gomega.BeZero())
-				gomega.Expect(eventsOf(ctx, tj)()).To(gomega.ContainElement(gomega.ContainSubstring(c.says)))
-			}
-			if c.fix != nil {
-				c.fix(ctx, g)
-			}
-			if c.says == "" || c.fix != nil {
-				gomega.Eventually(complete(ctx, tj), "2m").Should(gomega.BeTrue())
-			}
-			if c.says == "" {
-				gomega.Eventually(asJob(ctx, g, rt)).Should(gomega.BeTrue(), "a Job of the same pods completes")
-			}
-		})
-	}
+func mountingNothing(_ string, spec *corev1.PodSpec) {
+	c := &spec.Containers[0]
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: "/data"})
+}
 
-	ginkgo.It("queue what a ResourceQuota has no room for now", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 16})
-		for _, o := range resourceQuota(map[corev1.ResourceName]string{"requests." + gpu: "8"})(g.namespace) {
-			gomega.Expect(admin.Create(ctx, o)).To(gomega.Succeed())
-			q := o.(*corev1.ResourceQuota)
-			gomega.Eventually(func() int { return len(get(ctx, q).Status.Hard) }).Should(gomega.Equal(1))
-		}
-		g.runtime(ctx, "long", "forever")
-		g.runtime(ctx, "torch", "1s")
-		first := g.submit(ctx, g.trainJob("first", "long", 1))
-		gomega.Eventually(running(ctx, first)).Should(gomega.BeTrue())
-		gomega.Eventually(func() []string { return g.list(ctx, &corev1.PodList{}) }).Should(gomega.HaveLen(1))
-		second := g.submit(ctx, g.trainJob("second", "torch", 1))
-		gomega.Eventually(func() bool { return workloadOf(ctx, second) != nil }).Should(gomega.BeTrue())
-		gomega.Expect(blockedBy(ctx, second)()).To(gomega.BeEmpty())
-		gomega.Expect(user.Delete(ctx, first)).To(gomega.Succeed())
-		gomega.Eventually(complete(ctx, second), "2m").Should(gomega.BeTrue())
-	})
+func withVariable(_ string, spec *corev1.PodSpec) {
+	c := &spec.Containers[0]
+	c.Env = append(c.Env, corev1.EnvVar{Name: "A=B", Value: "1"})
+}
 
-	if !cluster.bundled() {
-		return
-	}
-	ginkgo.It("start every runtime that Trainer ships, and Flux' example, with their Secrets", func(ctx context.Context) {
-		g := newGround(ctx, map[string]int64{"a100": 64})
-		all := append(installShippedRuntimes(ctx), installPodGroupRuntimes(ctx)...)
-		for i := range all {
-			g.serviceAccounts(ctx, &all[i].Spec)
-			name := fmt.Sprintf("job-%d", i)
-			tj := g.submit(ctx, &api.TrainJob{
-				ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name,
-					Labels: map[string]string{constants.QueueLabel: localQueue}},
-				Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{Suspend: ptr.To(true),
-					RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group),
-						Kind: ptr.To(trainerapi.ClusterTrainingRuntimeKind), Name: all[i].Name}}},
-			})
-			gomega.Eventually(func() []string { return g.list(ctx, &batchv1.JobList{}) }).Should(
-				gomega.ContainElement(gomega.HavePrefix(name+"-")), "%s: %s", all[i].Name, blockedBy(ctx, tj)())
-			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
-		}
-	})
-})
-
-// serviceAccounts creates those that a runtime names.
-func (g *ground) serviceAccounts(ctx context.Context, spec *trainerapi.TrainingRuntimeSpec) {
-	ginkgo.GinkgoHelper()
-	for _, rj := range spec.Template.Spec.ReplicatedJobs {
-		if name := rj.Template.Spec.Template.Spec.ServiceAccountName; name != "" {
-			gomega.Expect(ignoreExists(admin.Create(ctx, &corev1.ServiceAccount{
-				ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}}))).To(gomega.Succeed())
+// withoutLimits has the twins request what the TrainJobs request.
+func withoutLimits(_ string, spec *corev1.PodSpec) {
+	for i := range spec.Containers {
+		if r := &spec.Containers[i].Resources; r.Limits != nil {
+			r.Limits, r.Requests = nil, r.Limits
 		}
 	}
 }
 
-// asJob creates a Job of the pods of a runtime's node, and returns whether it has completed.
-func asJob(ctx context.Context, g *ground, rt *api.TrainingRuntime) func() bool {
-	ginkgo.GinkgoHelper()
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "plain"}}
-	job.Spec.Template = *rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.DeepCopy()
-	job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
-	job.Spec.Template.Spec.Tolerations = append(job.Spec.Template.Spec.Tolerations,
-		corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists}) // Kueue would add the flavor's
-	gomega.Expect(admin.Create(ctx, job)).To(gomega.Succeed())
-	ginkgo.DeferCleanup(func(ctx context.Context) {
-		background := client.PropagationPolicy(metav1.DeletePropagationBackground)
-		gomega.Expect(admin.Delete(ctx, job, background)).To(gomega.Succeed())
-	})
-	return func() bool { return get(ctx, job).Status.Succeeded == 1 }
+func securityContext(c *corev1.Container) *corev1.SecurityContext {
+	if c.SecurityContext == nil {
+		c.SecurityContext = &corev1.SecurityContext{}
+	}
+	return c.SecurityContext
+}
+
+func privileged(_ string, spec *corev1.PodSpec) {
+	securityContext(&spec.Containers[0]).Privileged = ptr.To(true)
+}
+
+func restricted(_ string, spec *corev1.PodSpec) {
+	for i := range spec.Containers {
+		s := securityContext(&spec.Containers[i])
+		s.RunAsNonRoot, s.AllowPrivilegeEscalation = ptr.To(true), ptr.To(false)
+		s.Capabilities = &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}
+		s.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
+	}
+}
+
+func networkPolicy(namespace string) []client.Object {
+	return []client.Object{&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "none"},
+		Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{
+			networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}}}}
+}
+
+func withoutQuota(ctx context.Context, namespace string) {
+	gomega.Expect(admin.Delete(ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+		Name: quotaName}})).To(gomega.Succeed())
 }

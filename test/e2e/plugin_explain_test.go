@@ -216,7 +216,7 @@ var situations = map[string]situation{
 		"hold its quota",
 		func(ctx context.Context) (*ground, *api.TrainJob) {
 			g := newGround(ctx, map[string]int64{"a100": 8})
-			g.runtime(ctx, "torch", "forever", asks(map[string]string{stopAfter: "20s"}))
+			g.runtime(ctx, "torch", "forever", asks(map[string]string{stopAfter: untilEnded}))
 			tj := g.submit(ctx, g.trainJob("job", "torch", 1))
 			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
 			patched(ctx, workloadOf(ctx, tj), `{"spec":{"active":false}}`)

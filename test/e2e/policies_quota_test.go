@@ -166,7 +166,7 @@ var _ = ginkgo.Describe("JobSet and Jobs of a TrainJob", func() {
 	ginkgo.It("are kept by no user's finalizer, and read no user's annotation", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.sweep()
-		g.runtime(ctx, "slow", "forever", slowly("5s"))
+		g.runtime(ctx, "slow", "forever", slowly(untilEnded))
 		master := g.master(ctx)
 		tj, job := g.started(ctx, "mine", "slow")
 		js := get(ctx, &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: tj.Name}})
@@ -203,6 +203,7 @@ var _ = ginkgo.Describe("JobSet and Jobs of a TrainJob", func() {
 		}
 		gomega.Expect(g.inUse(ctx)()).To(gomega.Equal(int64(8)))
 		gomega.Expect(g.used(ctx)()).To(gomega.Equal(int64(8)))
+		g.endTerminating(ctx)
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Expect(g.inUse(ctx)()).To(gomega.BeZero())
 	})

@@ -23,7 +23,8 @@ import (
 
 func init() {
 	if cluster.bundled() { // it doesn't depend on the Trainer
-		ginkgo.Describe("Kueue's ProvisioningRequests", ginkgo.Label("kueue"), ginkgo.Ordered, provisioningSpecs)
+		ginkgo.Describe("Kueue's ProvisioningRequests", ginkgo.Label("kueue"), ginkgo.Ordered, ginkgo.ContinueOnFailure,
+			provisioningSpecs)
 	}
 }
 

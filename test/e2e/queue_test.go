@@ -35,7 +35,7 @@ var _ = ginkgo.Describe("A TrainJob that waits", func() {
 	ginkgo.It("goes before the others when its priority is raised", func(ctx context.Context) {
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) { cq.Spec.Preemption = nil })
-		g.runtime(ctx, "torch", "2s")
+		g.runtime(ctx, "torch", "forever")
 		first := g.submit(ctx, g.trainJob("first", "torch", 1, priority(low)))
 		gomega.Eventually(running(ctx, first)).Should(gomega.BeTrue())
 		second := g.submit(ctx, g.trainJob("second", "torch", 1, priority(low)))
@@ -45,9 +45,11 @@ var _ = ginkgo.Describe("A TrainJob that waits", func() {
 		gomega.Expect(relabel(ctx, third, constants.WorkloadPriorityClassLabel, high)).To(gomega.Succeed())
 		gomega.Eventually(func() int32 { return ptr.Deref(workloadOf(ctx, third).Spec.Priority, 0) }).Should(
 			gomega.BeEquivalentTo(1000))
+		g.complete(ctx, first)
 		gomega.Eventually(running(ctx, third)).Should(gomega.BeTrue())
 		gomega.Expect(running(ctx, second)()).To(gomega.BeFalse())
-		gomega.Eventually(complete(ctx, second)).Should(gomega.BeTrue())
+		g.complete(ctx, third)
+		g.complete(ctx, second)
 	})
 
 	ginkgo.It("moves to another queue, and not once it runs", func(ctx context.Context) {

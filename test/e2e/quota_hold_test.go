@@ -28,7 +28,7 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 	} {
 		ginkgo.It("of a TrainJob that is deleted "+name, func(ctx context.Context) {
 			g := newGround(ctx, map[string]int64{"a100": 8})
-			g.runtime(ctx, "slow", "forever", slowly("5s"))
+			g.runtime(ctx, "slow", "forever", slowly(untilEnded))
 			g.runtime(ctx, "torch", "1s")
 			first := g.submit(ctx, g.trainJob("first", "slow", 1))
 			gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))
@@ -40,7 +40,7 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 
 	ginkgo.It("of a TrainJob that a user's finalizer keeps", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "slow", "forever", slowly("5s"))
+		g.runtime(ctx, "slow", "forever", slowly(untilEnded))
 		g.runtime(ctx, "torch", "1s")
 		first := g.submit(ctx, g.trainJob("first", "slow", 1, func(tj *api.TrainJob) {
 			tj.Finalizers = []string{"example.com/mine"}
@@ -101,7 +101,7 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 
 	ginkgo.It("of a TrainJob that is created again by the same name", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 16})
-		g.runtime(ctx, "slow", "forever", slowly("5s"))
+		g.runtime(ctx, "slow", "forever", slowly(untilEnded))
 		g.runtime(ctx, "torch", "1s")
 		first := g.submit(ctx, g.trainJob("same", "slow", 2))
 		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(2))
@@ -118,7 +118,7 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 
 	ginkgo.It("of a TrainJob that is created again by the same name and queued by nobody", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "slow", "forever", slowly("5s"))
+		g.runtime(ctx, "slow", "forever", slowly(untilEnded))
 		g.runtime(ctx, "torch", "1s")
 		first := g.submit(ctx, g.trainJob("same", "slow", 1))
 		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))
@@ -132,9 +132,9 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 
 	ginkgo.It("of a TrainJob that exceeds its deadline", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "slow", "forever", slowly("5s"))
+		g.runtime(ctx, "slow", "forever", slowly(untilEnded))
 		g.runtime(ctx, "torch", "1s")
-		first := g.submit(ctx, g.trainJob("first", "slow", 1, func(tj *api.TrainJob) { tj.Spec.ActiveDeadlineSeconds = 2 }))
+		first := g.submit(ctx, g.trainJob("first", "slow", 1, func(tj *api.TrainJob) { tj.Spec.ActiveDeadlineSeconds = 8 }))
 		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))
 		next := g.submit(ctx, g.trainJob("next", "torch", 1))
 		gomega.Eventually(func() bool {
@@ -146,7 +146,7 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 
 	ginkgo.It("of a TrainJob whose success policy ends it while other pods run", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 16})
-		g.runtime(ctx, "slow", "forever", slowly("5s"), func(rt *api.TrainingRuntime) {
+		g.runtime(ctx, "slow", "forever", slowly(untilEnded), func(rt *api.TrainingRuntime) {
 			spec := &rt.Spec.Template.Spec
 			first := step("first", "", "2s")
 			spec.ReplicatedJobs = append(spec.ReplicatedJobs, first)
@@ -163,7 +163,7 @@ var _ = ginkgo.Describe("Quota follows the pods", func() {
 
 	ginkgo.It("of a TrainJob whose Workload is deactivated", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		g.runtime(ctx, "slow", "forever", slowly("5s"))
+		g.runtime(ctx, "slow", "forever", slowly(untilEnded))
 		g.runtime(ctx, "torch", "1s")
 		first := g.submit(ctx, g.trainJob("first", "slow", 1))
 		gomega.Eventually(bound(ctx, first)).Should(gomega.Equal(1))

@@ -34,7 +34,7 @@ func replacesEnded(rt *api.TrainingRuntime) {
 func endsSlowly(rt *api.TrainingRuntime) {
 	job := &rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec
 	job.PodReplacementPolicy = ptr.To(batchv1.TerminatingOrFailed)
-	job.Template.Annotations[stopAfter] = "16s"
+	job.Template.Annotations[stopAfter] = untilEnded
 	job.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](60)
 }
 
@@ -70,7 +70,9 @@ func replacedSpecs() {
 		gomega.Eventually(func() int { _, n := alive(ctx, tj); return n }).Should(gomega.BeNumerically(">", 0))
 		gomega.Consistently(func() []string { names, _ := alive(ctx, tj); return names }, "14s", "100ms").Should(
 			gomega.And(gomega.HaveLen(pods), gomega.ConsistOf(before)), "it terminates, and is on quota")
+		g := &ground{namespace: tj.Namespace}
 		gomega.Eventually(func(e gomega.Gomega) {
+			g.endTerminating(ctx)
 			names, terminating := alive(ctx, tj)
 			e.Expect(names).To(gomega.HaveLen(pods))
 			e.Expect(names).NotTo(gomega.ConsistOf(before))

@@ -35,7 +35,7 @@ var _ = ginkgo.Describe("A runtime", func() {
 	ginkgo.It("that is edited leaves a running TrainJob alone, "+
 		"and a queued one follows it before it is admitted", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		rt := g.runtime(ctx, "torch", "5s")
+		rt := g.runtime(ctx, "torch", "forever")
 		runs := g.submit(ctx, g.trainJob("runs", "torch", 1))
 		gomega.Eventually(bound(ctx, runs)).Should(gomega.Equal(1))
 		waits := g.submit(ctx, g.trainJob("waits", "torch", 1))
@@ -55,20 +55,20 @@ var _ = ginkgo.Describe("A runtime", func() {
 			return admin.Update(ctx, rt)
 		}).Should(gomega.Succeed())
 		gomega.Expect(workloadOf(ctx, runs).UID).To(gomega.Equal(before))
-		gomega.Eventually(complete(ctx, runs)).Should(gomega.BeTrue())
+		g.complete(ctx, runs)
 		gomega.Expect(watched.startsOf(runs)).To(gomega.Equal(1))
 
 		gomega.Eventually(bound(ctx, waits)).Should(gomega.Equal(1))
 		gomega.Expect(podsOf(ctx, waits)[0].Spec.Containers[0].Resources.Requests.Cpu().String()).To(gomega.Equal("3"),
 			"it runs what its quota was given for")
 		gomega.Expect(podsOf(ctx, waits)[0].Spec.Containers[0].Args).To(gomega.Equal([]string{"edited"}))
-		gomega.Eventually(complete(ctx, waits)).Should(gomega.BeTrue())
+		g.complete(ctx, waits)
 	})
 
 	ginkgo.It("that is deleted leaves a running TrainJob alone; a queued one says so, holds no quota, "+
 		"and starts when it is back", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
-		rt := g.runtime(ctx, "torch", "6s")
+		rt := g.runtime(ctx, "torch", "forever")
 		runs := g.submit(ctx, g.trainJob("runs", "torch", 1))
 		gomega.Eventually(bound(ctx, runs)).Should(gomega.Equal(1))
 		waits := g.submit(ctx, g.trainJob("waits", "torch", 1))
@@ -80,7 +80,7 @@ var _ = ginkgo.Describe("A runtime", func() {
 		gomega.Expect(message).To(gomega.And(gomega.ContainSubstring("spec.runtimeRef"), gomega.ContainSubstring(`TrainingRuntime "torch"`), gomega.ContainSubstring("create it")))
 		gomega.Eventually(eventsOf(ctx, waits)).Should(
 			gomega.ContainElement(gomega.HavePrefix(integration.ReasonRuntimeNotFound + ": ")))
-		gomega.Eventually(complete(ctx, runs)).Should(gomega.BeTrue())
+		g.complete(ctx, runs)
 		gomega.Expect(watched.startsOf(runs)).To(gomega.Equal(1))
 		// Kueue, which doesn't know that it is blocked, gives it the quota that is free now; at once it is put on hold.
 		gomega.Eventually(condition(ctx, waits, kueue.WorkloadQuotaReserved)).Should(

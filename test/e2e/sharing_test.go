@@ -125,24 +125,24 @@ func sharingSpecs() {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever")
 		tj := g.submit(ctx, g.trainJob("timed", "torch", 1, func(tj *api.TrainJob) {
-			tj.Labels[constants.MaxExecTimeSecondsLabel] = "8"
+			tj.Labels[constants.MaxExecTimeSecondsLabel] = "20"
 		}))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		admitted := apimeta.FindStatusCondition(workloadOf(ctx, tj).Status.Conditions, kueue.WorkloadAdmitted)
 		gomega.Eventually(func() time.Duration { return time.Since(admitted.LastTransitionTime.Time) }).Should(
-			gomega.BeNumerically(">", 4*time.Second))
+			gomega.BeNumerically(">", 8*time.Second))
 		stopPolicy(ctx, g.queue, kueue.HoldAndDrain)
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		gomega.Eventually(func() int32 {
 			return ptr.Deref(workloadOf(ctx, tj).Status.AccumulatedPastExecutionTimeSeconds, 0)
-		}).Should(gomega.BeNumerically(">=", 4))
+		}).Should(gomega.BeNumerically(">=", 8))
 		stopPolicy(ctx, g.queue, kueue.None)
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		again := apimeta.FindStatusCondition(workloadOf(ctx, tj).Status.Conditions, kueue.WorkloadAdmitted)
 		gomega.Eventually(condition(ctx, tj, kueue.WorkloadEvicted)).Should(gomega.HavePrefix("True/Deactivated"))
 		evicted := apimeta.FindStatusCondition(workloadOf(ctx, tj).Status.Conditions, kueue.WorkloadEvicted)
 		gomega.Expect(evicted.LastTransitionTime.Sub(again.LastTransitionTime.Time)).To(
-			gomega.BeNumerically("<=", 6*time.Second), "8 s in all, of which 4 or more were before")
+			gomega.BeNumerically("<=", 16*time.Second), "20 s in all, of which 8 or more were before")
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 	})
 
@@ -159,7 +159,7 @@ func sharingSpecs() {
 			return wl == nil || !wl.DeletionTimestamp.IsZero()
 		}, "2m").Should(gomega.BeTrue())
 		gomega.Consistently(func() int { return watched.startsOf(tj) }, "3s").Should(gomega.Equal(1))
-		gomega.Expect(state(ctx, tj)()).To(gomega.Equal(api.StateComplete))
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateComplete))
 		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 	})
 }

@@ -114,7 +114,8 @@ func partialSpecs() {
 				gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(3))
 				gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
 				gomega.Expect(get(ctx, tj).Status.Nodes).To(gomega.Equal("3 of 5"))
-				gomega.Expect(told(ctx, tj, api.ConditionAdmitted)).To(gomega.HaveSuffix(", with 3 of 5 nodes"))
+				gomega.Eventually(func() string { return told(ctx, tj, api.ConditionAdmitted) }).Should(
+					gomega.HaveSuffix(", with 3 of 5 nodes"))
 				gomega.Expect(nodesOfEnv(ctx, tj)).To(gomega.Equal([]string{"3"}))
 				gomega.Expect(*get(ctx, tj).Spec.Trainer.NumNodes).To(gomega.BeEquivalentTo(5))
 				gomega.Eventually(g.used(ctx)).Should(gomega.BeEquivalentTo(40))

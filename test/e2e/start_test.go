@@ -137,7 +137,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 				tj.Spec.Trainer.Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
 				tj.Spec.Trainer.Args = []string{"train"}
 			}))
-			gomega.Eventually(running(ctx, tj), "8s").Should(gomega.BeTrue(), "%s, before the wait for Trainer ends", name)
+			gomega.Eventually(running(ctx, tj), "25s").Should(gomega.BeTrue(), "%s, before the wait for Trainer ends", name)
 		}
 		gomega.Expect(cluster.requests(from, func(r request) bool {
 			return r.User.Username == "signalbox" && r.Verb == "delete" && r.ObjectRef.Namespace == g.namespace
@@ -210,7 +210,7 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 		gomega.Consistently(bound(ctx, tj)).Should(gomega.BeZero())
 		if cluster.bundled() {
 			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateBlocked))
-			gomega.Expect(told(ctx, tj, api.ConditionBlocked)).To(
+			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionBlocked) }).Should(
 				gomega.ContainSubstring("spec.runtimePatches[example.com/team]"))
 		}
 		gomega.Expect(g.used(ctx)()).To(gomega.BeZero())

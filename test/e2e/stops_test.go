@@ -77,7 +77,7 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 
 	ginkgo.It("doesn't wait for what keeps its JobSet or its Workload", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 24})
-		g.runtime(ctx, "slow", "forever", slowly("3s"))
+		g.runtime(ctx, "slow", "forever", slowly(untilEnded))
 		g.runtime(ctx, "torch", "1s")
 		all := map[string]*api.TrainJob{}
 		for _, name := range []string{"finalizer", "dependent", "workload"} {
@@ -146,9 +146,9 @@ var _ = ginkgo.Describe("What stops a TrainJob and frees its quota", func() {
 		func(ctx context.Context, change func(context.Context, *ground, *api.TrainJob)) {
 			g := newGround(ctx, map[string]int64{"a100": 8})
 			g.localQueue(ctx, "other", g.queue)
-			g.runtime(ctx, "slow", "forever", slowly("8s"))
+			g.runtime(ctx, "slow", "forever", slowly(untilEnded))
 			g.runtime(ctx, "torch", "1s")
-			tj := g.submit(ctx, g.trainJob("ended", "slow", 1, func(tj *api.TrainJob) { tj.Spec.ActiveDeadlineSeconds = 2 }))
+			tj := g.submit(ctx, g.trainJob("ended", "slow", 1, func(tj *api.TrainJob) { tj.Spec.ActiveDeadlineSeconds = 8 }))
 			gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 			next := g.submit(ctx, g.trainJob("next", "torch", 1))
 			gomega.Eventually(func() bool {

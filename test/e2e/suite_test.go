@@ -106,10 +106,13 @@ var _ = ginkgo.JustAfterEach(func(ctx context.Context) {
 		ginkgo.AddReportEntry("what was there can't be listed", err.Error())
 		return
 	}
-	for _, n := range namespaces.Items {
-		if !strings.HasPrefix(n.Name, "e2e-") || !n.DeletionTimestamp.IsZero() {
-			continue
-		}
+	left := slices.DeleteFunc(namespaces.Items, func(n corev1.Namespace) bool {
+		return !strings.HasPrefix(n.Name, "e2e-") || !n.DeletionTimestamp.IsZero()
+	})
+	if len(left) > 10 {
+		return // of the table of namespaces, which says itself what is wrong with which
+	}
+	for _, n := range left {
 		for _, list := range []client.ObjectList{
 			&api.TrainJobList{}, &kueue.WorkloadList{}, &jobset.JobSetList{}, &batchv1.JobList{}, &corev1.PodList{},
 		} {

@@ -164,7 +164,7 @@ var _ = ginkgo.Describe("Claims of a runtime", func() {
 		gomega.Eventually(gone(ctx, tj)).Should(gomega.BeTrue())
 		active(ctx, tj, true)
 		gomega.Eventually(steps(ctx, tj)).Should(gomega.Equal([]string{"dataset-initializer", "node"}))
-		gomega.Expect(eventsOf(ctx, tj)()).To(gomega.ContainElement(gomega.ContainSubstring("data-job is gone")))
+		gomega.Eventually(eventsOf(ctx, tj)).Should(gomega.ContainElement(gomega.ContainSubstring("data-job is gone")))
 		wl := workloadOf(ctx, tj)
 		gomega.Expect(wl.Status.ReclaimablePods).To(gomega.BeEmpty())
 	})

@@ -123,7 +123,7 @@ var _ = ginkgo.Describe("Nobody waits for what others ask for", func() {
 			_ = user.Create(ctx, bad.trainJob(fmt.Sprintf("created-%d", i), "torch", 1, madeUp))
 		}
 		tj := good.submit(ctx, good.trainJob("honest", "torch", 1))
-		gomega.Eventually(complete(ctx, tj), "20s").Should(gomega.BeTrue())
+		gomega.Eventually(complete(ctx, tj)).Should(gomega.BeTrue())
 	})
 
 	ginkgo.It("when the API server fails for a kind of object in a namespace, also for a manager that starts meanwhile",

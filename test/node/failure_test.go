@@ -26,7 +26,7 @@ var _ = ginkgo.Describe("A training process that fails", func() {
 		gomega.Eventually(is(ctx, tj, trainerapi.TrainJobFailed)).Should(gomega.BeTrue())
 		condition := apimeta.FindStatusCondition(get(ctx, tj).Status.Conditions, trainerapi.TrainJobFailed)
 		gomega.Expect(condition.Message).To(gomega.ContainSubstring(tj.Name + "-node-0"))
-		gomega.Eventually(g.used(ctx), "10s").Should(gomega.BeZero())
+		gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		var workloads kueue.WorkloadList
 		gomega.Expect(admin.List(ctx, &workloads, client.InNamespace(g.namespace))).To(gomega.Succeed())
 		gomega.Expect(workloads.Items).To(gomega.HaveLen(1))
@@ -72,6 +72,6 @@ var _ = ginkgo.Describe("A training process that fails", func() {
 			gomega.Expect(get(ctx, tj).Status.State).To(gomega.Equal(api.StateStarting))
 			gomega.Expect(g.used(ctx)()).To(gomega.BeEquivalentTo(4))
 			gomega.Expect(admin.Delete(ctx, tj)).To(gomega.Succeed())
-			gomega.Eventually(g.used(ctx), "20s").Should(gomega.BeZero())
+			gomega.Eventually(g.used(ctx)).Should(gomega.BeZero())
 		})
 })

@@ -1,0 +1,71 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+var _ = ginkgo.Describe("Real namespaces", func() {
+	ginkgo.It("queue what a ResourceQuota has no room for now", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 16})
+		for _, o := range resourceQuota(map[corev1.ResourceName]string{gpuQuota: "8"})(g.namespace) {
+			gomega.Expect(admin.Create(ctx, o)).To(gomega.Succeed())
+			q := o.(*corev1.ResourceQuota)
+			gomega.Eventually(func() int { return len(get(ctx, q).Status.Hard) }).Should(gomega.Equal(1))
+		}
+		g.runtime(ctx, "long", "forever")
+		g.runtime(ctx, "torch", "1s")
+		first := g.submit(ctx, g.trainJob("first", "long", 1))
+		gomega.Eventually(running(ctx, first)).Should(gomega.BeTrue())
+		gomega.Eventually(func() []string { return g.list(ctx, &corev1.PodList{}) }).Should(gomega.HaveLen(1))
+		second := g.submit(ctx, g.trainJob("second", "torch", 1))
+		gomega.Eventually(func() bool { return workloadOf(ctx, second) != nil }).Should(gomega.BeTrue())
+		gomega.Expect(blockedBy(ctx, second)()).To(gomega.BeEmpty())
+		gomega.Expect(user.Delete(ctx, first)).To(gomega.Succeed())
+		gomega.Eventually(complete(ctx, second), "2m").Should(gomega.BeTrue())
+	})
+
+	if !cluster.bundled() {
+		return
+	}
+	ginkgo.It("start every runtime that Trainer ships, and Flux' example, with their Secrets", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 64})
+		all := append(installShippedRuntimes(ctx), installPodGroupRuntimes(ctx)...)
+		for i := range all {
+			g.serviceAccounts(ctx, &all[i].Spec)
+			name := fmt.Sprintf("job-%d", i)
+			tj := g.submit(ctx, &api.TrainJob{
+				ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name,
+					Labels: map[string]string{constants.QueueLabel: localQueue}},
+				Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{Suspend: ptr.To(true),
+					RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group),
+						Kind: ptr.To(trainerapi.ClusterTrainingRuntimeKind), Name: all[i].Name}}},
+			})
+			gomega.Eventually(func() []string { return g.list(ctx, &batchv1.JobList{}) }).Should(
+				gomega.ContainElement(gomega.HavePrefix(name+"-")), "%s: %s", all[i].Name, blockedBy(ctx, tj)())
+			gomega.Expect(user.Delete(ctx, tj)).To(gomega.Succeed())
+		}
+	})
+})
+
+// serviceAccounts creates those that a runtime names.
+func (g *ground) serviceAccounts(ctx context.Context, spec *trainerapi.TrainingRuntimeSpec) {
+	ginkgo.GinkgoHelper()
+	for _, rj := range spec.Template.Spec.ReplicatedJobs {
+		if name := rj.Template.Spec.Template.Spec.ServiceAccountName; name != "" {
+			gomega.Expect(ignoreExists(admin.Create(ctx, &corev1.ServiceAccount{
+				ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: name}}))).To(gomega.Succeed())
+		}
+	}
+}

@@ -1,0 +1,85 @@
+// Command suites runs steps and test suites, and reports what they did.
+//
+//	suites run -name NAME [-specs [-focus REGEXP] [-retry]] -- COMMAND…
+//	suites report
+//	suites steady -junit FILE [-rounds N] -- COMMAND…
+//
+// Run records how long the command took, in suites/NAME.json. With -specs the command runs a suite of Ginkgo, whose
+// report is written to junit-NAME.xml. With -retry the specs that failed are run once more, alone, on a control plane
+// of their own.
+//
+// Report prints the table of all that was recorded. It fails if something failed, or if too many specs passed only when
+// they were run again.
+//
+// Steady runs a suite several times while all processors are busy, and prints which specs failed how often.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	// make ends what it runs by SIGTERM when another suite has failed.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := do(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "suites:", err)
+		os.Exit(1)
+	}
+}
+
+func do(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return errors.New("name what to do: run, report or steady")
+	}
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	switch args[0] {
+	case "run":
+		s := suite{}
+		flags.StringVar(&s.name, "name", "", "name of the suite or step")
+		flags.BoolVar(&s.specs, "specs", false, "the command runs a suite of Ginkgo")
+		flags.StringVar(&s.focus, "focus", "", "regular expression of the specs to run; all by default")
+		flags.BoolVar(&s.retry, "retry", false, "run failed specs once more")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		s.command = flags.Args()
+		return s.run(ctx)
+	case "report":
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		records, err := readRecords()
+		return errors.Join(err, report(os.Stdout, records, time.Now()))
+	case "steady":
+		s := steady{}
+		flags.StringVar(&s.junit, "junit", "", "JUnit report that the command writes")
+		flags.IntVar(&s.rounds, "rounds", 5, "how often the command is run")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		s.command = flags.Args()
+		return s.run(ctx, os.Stdout)
+	}
+	return fmt.Errorf("%q is unknown; run, report or steady", args[0])
+}
+
+// execute runs a command with the output of this program. When the context ends, the command gets SIGTERM and time to
+// end what it has started.
+func execute(ctx context.Context, command []string) error {
+	if len(command) == 0 {
+		return errors.New("name a command after --")
+	}
+	c := exec.CommandContext(ctx, command[0], command[1:]...)
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	return c.Run()
+}

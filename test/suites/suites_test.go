@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// reports returns a command that stands for a suite: its n-th run writes the n-th report to where the flag of Ginkgo
+// says, or to a fixed file, and notes its arguments. It fails if the report has a failure.
+func reports(t *testing.T, fixed string, all ...string) []string {
+	t.Helper()
+	for n, content := range all {
+		if content != "" {
+			content = "<testsuites><testsuite>" + content + "</testsuite></testsuites>"
+		}
+		if err := os.WriteFile(fmt.Sprintf("report-%d", n+1), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []string{"sh", "-c", `
+		n=$(($(cat runs 2>/dev/null || echo 0) + 1)); echo $n >runs
+		echo "$@" >>args
+		to=` + fixed + `
+		for a; do case $a in -ginkgo.junit-report=*) to=${a#*=};; esac; done
+		if [ -s report-$n ]; then cp report-$n "$to"; fi
+		! grep -q -E 'failed|panicked|timedout' report-$n`, "suite"}
+}
+
+func spec(name, status, message string) string {
+	return fmt.Sprintf(`<testcase name="[It] %s" classname="Suite" status="%s"><failure message="%s"/></testcase>`,
+		name, status, message)
+}
+
+func keptOut(name string) string {
+	return `<testcase name="[It] ` + name + `" classname="Suite" status="skipped"><skipped message="skipped - Spec ` +
+		`skipped because an earlier spec in an ordered container failed"/></testcase>`
+}
+
+func names(all []failure) string {
+	var specs []string
+	for _, f := range all {
+		specs = append(specs, f.Spec+"="+f.Message)
+	}
+	return strings.Join(specs, " ")
+}
+
+func TestRun(t *testing.T) {
+	after := `<testcase name="[AfterSuite]" classname="Suite" status="failed"/>`
+	a, b, c := spec("a", "passed", ""), spec("b", "failed", "slow"), spec("c (1)", "failed", "late")
+	for _, test := range []struct {
+		why, focus string
+		retry      bool
+		reports    []string
+		// args are of each run, and failed is of the whole.
+		args           string
+		passed         int
+		flaked, failed string
+		err            bool
+	}{
+		{why: "what passes isn't run again", retry: true, reports: []string{a}, args: "[]", passed: 1},
+		{why: "without -retry nothing is run again", reports: []string{a + b}, args: "[]", passed: 1, failed: "b=slow",
+			err: true},
+		{why: "a spec that passes alone has flaked", retry: true, focus: "x",
+			reports: []string{a + b, spec("b", "passed", "")}, args: "[-ginkgo.focus=x][-ginkgo.focus=^Suite b$]", passed: 2,
+			flaked: "b=slow"},
+		{why: "two that pass", retry: true,
+			reports: []string{a + b + c, spec("b", "passed", "") + spec("c (1)", "passed", "")},
+			args:    `[][-ginkgo.focus=^Suite b$|^Suite c \(1\)$]`, passed: 3, flaked: "b=slow c (1)=late"},
+		{why: "one fails twice: its last message", retry: true,
+			reports: []string{a + b + c, spec("b", "passed", "") + spec("c (1)", "panicked", "nil")},
+			args:    `[][-ginkgo.focus=^Suite b$|^Suite c \(1\)$]`, passed: 2, flaked: "b=slow", failed: "c (1)=nil",
+			err: true},
+		{why: "more than may flake have failed", retry: true, reports: []string{b + c + spec("d", "panicked", "nil")},
+			args: "[]", failed: "b=slow c (1)=late d=nil", err: true},
+		{why: "others that the failed one kept out run too", retry: true,
+			reports: []string{b + keptOut("e"), spec("b", "passed", "") + spec("e", "passed", "")},
+			args:    `[][-ginkgo.focus=^Suite b$|^Suite e$]`, passed: 2, flaked: "b=slow"},
+		{why: "a spec that doesn't run the second time has failed", retry: true,
+			reports: []string{a + b, spec("b", "skipped", "")}, args: "[][-ginkgo.focus=^Suite b$]", passed: 1, failed: "b=slow",
+			err: true},
+		{why: "what runs after the specs failed the second time", retry: true,
+			reports: []string{a + b, spec("b", "passed", "") + after}, args: "[][-ginkgo.focus=^Suite b$]", passed: 2,
+			flaked: "b=slow", failed: "[AfterSuite]=", err: true},
+		{why: "what runs after the specs failed", retry: true, reports: []string{a + b + after}, args: "[]", passed: 1,
+			failed: "b=slow [AfterSuite]=", err: true},
+		{why: "the suite took too long", retry: true, reports: []string{b + spec("c", "timedout", "late")}, args: "[]",
+			failed: "b=slow c=late", err: true},
+		{why: "no report, such as of a control plane that doesn't start", retry: true, reports: []string{""}, args: "[]",
+			err: true},
+		{why: "no report the second time", retry: true, reports: []string{a + b, ""},
+			args: "[][-ginkgo.focus=^Suite b$]", passed: 1, failed: "b=slow", err: true},
+	} {
+		t.Run(test.why, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			args := []string{"run", "-name", "s", "-specs"}
+			if test.retry {
+				args = append(args, "-retry")
+			}
+			if test.focus != "" {
+				args = append(args, "-focus", test.focus)
+			}
+			err := do(t.Context(), append(append(args, "--"), reports(t, "none", test.reports...)...))
+			if (err != nil) != test.err {
+				t.Errorf("error %v", err)
+			}
+			records, readErr := readRecords()
+			if readErr != nil || len(records) != 1 {
+				t.Fatal(records, readErr)
+			}
+			r := records[0]
+			if r.OK == test.err || r.Passed != test.passed || names(r.Flaked) != test.flaked ||
+				names(r.Failed) != test.failed {
+				t.Errorf("recorded: %+v", r)
+			}
+			got, _ := os.ReadFile("args")
+			if args := argsOf(string(got)); args != test.args {
+				t.Errorf("arguments %s, want %s", args, test.args)
+			}
+		})
+	}
+}
+
+// argsOf leaves out where the reports are written to.
+func argsOf(noted string) string {
+	var b strings.Builder
+	for line := range strings.Lines(noted) {
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ".xml")
+		b.WriteString("[" + strings.TrimSpace(rest) + "]")
+	}
+	return b.String()
+}
+
+func TestRunOfStep(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := do(t.Context(), []string{"run", "-name", "make verify", "--", "true"}); err != nil {
+		t.Error(err)
+	}
+	if err := do(t.Context(), []string{"run", "-name", "make docs", "--", "false"}); err == nil {
+		t.Error("a failed step is an error")
+	}
+	if _, err := os.Stat(filepath.Join(folder, "make-verify.json")); err != nil {
+		t.Error(err)
+	}
+	var out bytes.Buffer
+	records, err := readRecords()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := report(&out, records, time.Now()); err == nil || err.Error() != "failed: make docs" {
+		t.Error(err)
+	}
+	for _, args := range [][]string{
+		nil, {"walk"}, {"run", "--", "true"}, {"run", "-name", "x"}, {"steady", "--", "true"},
+	} {
+		if do(t.Context(), args) == nil {
+			t.Errorf("%v is refused", args)
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	began := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	step := record{Name: "make verify", Began: began, Took: 90 * time.Second, OK: true}
+	suite := record{Name: "bundled", Began: began.Add(90 * time.Second), Took: 1800 * time.Second, OK: true, Specs: true,
+		Passed: 196, Flaked: []failure{{"Gangs wait", "Timed out\n\nafter 60 s"}}}
+	var out bytes.Buffer
+	if err := report(&out, []record{step, suite}, began.Add(2000*time.Second)); err != nil {
+		t.Error(err)
+	}
+	want := []string{"", "step or suite                             seconds   passed   flaked   failed",
+		"make verify                                    90",
+		"bundled                                      1800      196        1        0",
+		"all, some of them side by side               2000",
+		"bundled: failed once, and passed when it was run again: Gangs wait", "    Timed out", "    after 60 s",
+		"196 passed, 0 failed", ""}
+	if got := strings.Split(out.String(), "\n"); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s", out.String())
+	}
+
+	more := suite
+	more.Name, more.Flaked = "kubeflow", []failure{{"b", ""}, {"c", ""}}
+	if err := report(&out, []record{suite, more}, began); err == nil ||
+		!strings.Contains(err.Error(), "3 specs passed only") {
+		t.Errorf("three have flaked in all suites together: %v", err)
+	}
+	killed := record{Name: "node", Began: began, Specs: true}
+	out.Reset()
+	if err := report(&out, []record{killed}, began); err == nil || !strings.Contains(out.String(), "no end") {
+		t.Errorf("a suite without an end has failed: %v\n%s", err, out.String())
+	}
+}
+
+func TestSteady(t *testing.T) {
+	t.Chdir(t.TempDir())
+	a, b := spec("a", "passed", ""), spec("b", "failed", "slow")
+	var out bytes.Buffer
+	s := steady{junit: "r.xml", rounds: 4, command: reports(t, "r.xml", a+b, a+spec("b", "passed", ""), "", a+b)}
+	if err := s.run(t.Context(), &out); err == nil {
+		t.Error("a spec that failed is an error")
+	}
+	for _, want := range []string{"round 1 of 4: 1 passed, 1 failed", "round 2 of 4: 2 passed, 0 failed",
+		"round 3 of 4 has no report", "failed 2 of 4 times: b\n    slow\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "times: a") {
+		t.Error("a never failed")
+	}
+}
