@@ -48,7 +48,7 @@ func (c *chancy) special() {
 	if c.IntN(3) == 0 {
 		c.cohort = &kueue.Cohort{ObjectMeta: metav1.ObjectMeta{Name: c.name}}
 		c.cohort.Spec.ResourceGroups = []kueue.ResourceGroup{c.group(func(kind string) []kueue.ResourceQuota {
-			return []kueue.ResourceQuota{quotaOf(gpu, int64(c.IntN(3)*4)), quotaOf(corev1.ResourceCPU, 1000)}
+			return []kueue.ResourceQuota{queueQuota(gpu, int64(c.IntN(3)*4)), queueQuota(corev1.ResourceCPU, 1000)}
 		})}
 	}
 	for _, cq := range c.queues {
@@ -63,7 +63,7 @@ func (c *chancy) special() {
 			if cq.Spec.CohortName != "" && c.IntN(4) == 0 {
 				gpus.LendingLimit = resource.NewQuantity(gpus.NominalQuota.Value()/2, resource.DecimalSI)
 			}
-			group.Flavors[i].Resources = append(group.Flavors[i].Resources, quotaOf(corev1.ResourceCPU, cpu))
+			group.Flavors[i].Resources = append(group.Flavors[i].Resources, queueQuota(corev1.ResourceCPU, cpu))
 		}
 	}
 	for _, wl := range append(slices.Clone(c.before), c.asked) {
@@ -114,7 +114,7 @@ func (c *chancy) group(quotas func(kind string) []kueue.ResourceQuota) kueue.Res
 	return group
 }
 
-func quotaOf(name corev1.ResourceName, n int64) kueue.ResourceQuota {
+func queueQuota(name corev1.ResourceName, n int64) kueue.ResourceQuota {
 	return kueue.ResourceQuota{Name: name, NominalQuota: *resource.NewQuantity(n, resource.DecimalSI)}
 }
 
