@@ -3,7 +3,6 @@ package explain
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -15,21 +14,6 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
-
-// Cause is why a TrainJob is in its state.
-type Cause struct {
-	Code Code `json:"code"`
-	// Reason is the reason of the condition that says so; "" for none.
-	Reason string `json:"reason,omitempty"`
-	Text   string `json:"text"`
-	// Since is when it began; nil if that isn't known.
-	Since *time.Time `json:"since,omitempty"`
-	// Do is what helps, the best first.
-	Do []string `json:"do,omitempty"`
-}
-
-// silence is after how long it is strange that a controller has done nothing.
-const silence = 30 * time.Second
 
 // cause finds the cause. Each rule looks at one part of the TrainJob's way, in its order; the first that says something
 // is right, because what comes later can't have happened yet.
@@ -44,13 +28,6 @@ func (f *Facts) cause() Cause {
 		}
 	}
 	return f.quota()
-}
-
-func since(t metav1.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return ptr.To(t.Time)
 }
 
 func (f *Facts) ended() *Cause {

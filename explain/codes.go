@@ -1,5 +1,12 @@
 package explain
 
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
 // Code names the cause of a TrainJob's state. Scripts may rely on it.
 type Code string
 
@@ -55,4 +62,26 @@ func (c Code) Never() bool {
 	default:
 		return false
 	}
+}
+
+// Cause is why a TrainJob is in its state.
+type Cause struct {
+	Code Code `json:"code"`
+	// Reason is the reason of the condition that says so; "" for none.
+	Reason string `json:"reason,omitempty"`
+	Text   string `json:"text"`
+	// Since is when it began; nil if that isn't known.
+	Since *time.Time `json:"since,omitempty"`
+	// Do is what helps, the best first.
+	Do []string `json:"do,omitempty"`
+}
+
+// silence is after how long it is strange that a controller has done nothing.
+const silence = 30 * time.Second
+
+func since(t metav1.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return ptr.To(t.Time)
 }

@@ -46,10 +46,6 @@ func (f *Facts) running() *Cause {
 	return cause
 }
 
-func statuses(p *corev1.Pod) []corev1.ContainerStatus {
-	return append(slices.Clone(p.Status.InitContainerStatuses), p.Status.ContainerStatuses...)
-}
-
 func imagePull(p *corev1.Pod) *Cause {
 	for _, s := range statuses(p) {
 		if w := s.State.Waiting; w != nil && slices.Contains([]string{

@@ -139,3 +139,7 @@ func conditionText(c metav1.Condition) string {
 	}
 	return text
 }
+
+func statuses(p *corev1.Pod) []corev1.ContainerStatus {
+	return append(slices.Clone(p.Status.InitContainerStatuses), p.Status.ContainerStatuses...)
+}

@@ -137,7 +137,7 @@ func (t elsewhereTrainer) startable(ctx context.Context, _ *Reconciler, o *obser
 		return err
 	}
 	return blocked(ReasonNotDispatched, fmt.Errorf("spec.managedBy is %q, but the ClusterQueue of queue %q has no "+
-		"admission check of MultiKueue, or Kueue's multiKueue.installed.ExternalFrameworks doesn't list %s; name another queue, or "+
+		"admission check of MultiKueue, or Kueue's multiKueue.externalFrameworks doesn't list %s; name another queue, or "+
 		"create the TrainJob without managedBy", kueue.MultiKueueControllerName, queue, installed.ExternalFramework))
 }
 

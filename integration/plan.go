@@ -249,8 +249,8 @@ func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
 // askedAgain reports whether a user has deleted the Workload of a TrainJob that could not be started, which is kept
 // until the next attempt. That is tried once in setbackLook: an attempt may preempt others.
 func askedAgain(o *observed) bool {
-	reason := o.memory.setback.reason
-	return o.now.Sub(o.memory.setback.since) >= setbackLook && reason != ReasonStartRejected && reason != ReasonAdmissionMismatch &&
+	s := o.memory.setback
+	return o.now.Sub(s.since) >= setbackLook && s.reason != ReasonStartRejected && s.reason != ReasonAdmissionMismatch &&
 		!slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool { return wl.DeletionTimestamp.IsZero() })
 }
 

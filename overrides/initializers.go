@@ -69,3 +69,16 @@ func identity(rj *jobset.ReplicatedJob, before map[string]string) (string, error
 	}
 	return hex.EncodeToString(sum.Sum(nil)[:8]), nil
 }
+
+// awaited returns the names of the initializers: of the ReplicatedJobs that others wait to complete.
+func awaited(spec *jobset.JobSetSpec) map[string]bool {
+	names := map[string]bool{}
+	for _, rj := range spec.ReplicatedJobs {
+		for _, d := range rj.DependsOn {
+			if d.Status == jobset.DependencyComplete {
+				names[d.Name] = true
+			}
+		}
+	}
+	return names
+}

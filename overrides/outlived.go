@@ -66,19 +66,6 @@ func Outlived(spec *jobset.JobSetSpec, statuses []trainerapi.JobStatus) map[stri
 	return done
 }
 
-// awaited returns the names of the initializers: of the ReplicatedJobs that others wait to complete.
-func awaited(spec *jobset.JobSetSpec) map[string]bool {
-	names := map[string]bool{}
-	for _, rj := range spec.ReplicatedJobs {
-		for _, d := range rj.DependsOn {
-			if d.Status == jobset.DependencyComplete {
-				names[d.Name] = true
-			}
-		}
-	}
-	return names
-}
-
 func standsWithout(spec *jobset.JobSetSpec, done map[string]bool) bool {
 	if len(done) == len(spec.ReplicatedJobs) {
 		return false

@@ -1,6 +1,9 @@
 package simulate
 
 import (
+	"fmt"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -9,7 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/dra"
 	"sigs.k8s.io/kueue/pkg/workload"
+	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 )
 
@@ -89,4 +94,177 @@ func message(wl *kueue.Workload) string {
 		return c.Message
 	}
 	return ""
+}
+
+// without returns the cluster when some Workloads have ended.
+func (c *Cluster) without(ended []types.NamespacedName) *Cluster {
+	var left []kueue.Workload
+	for i := range c.Workloads {
+		if !slices.Contains(ended, keyOf(&c.Workloads[i])) {
+			left = append(left, c.Workloads[i])
+		}
+	}
+	return c.With(left)
+}
+
+// stopped reports whether a LocalQueue takes no Workloads.
+func stopped(lq *kueue.LocalQueue) bool {
+	return ptr.Deref(lq.Spec.StopPolicy, kueue.None) != kueue.None
+}
+
+// unqueued returns why a Workload isn't considered at all; "" if it is.
+func (c *Cluster) unqueued(wl *kueue.Workload) string {
+	lq := slices.IndexFunc(c.LocalQueues, func(lq kueue.LocalQueue) bool {
+		return lq.Namespace == wl.Namespace && lq.Name == string(wl.Spec.QueueName)
+	})
+	if lq < 0 {
+		return fmt.Sprintf("LocalQueue %s doesn't exist", wl.Spec.QueueName)
+	}
+	if stopped(&c.LocalQueues[lq]) {
+		return fmt.Sprintf("LocalQueue %s is stopped (spec.stopPolicy: %s)", wl.Spec.QueueName,
+			*c.LocalQueues[lq].Spec.StopPolicy)
+	}
+	name := c.LocalQueues[lq].Spec.ClusterQueue
+	if !slices.ContainsFunc(c.ClusterQueues, func(cq kueue.ClusterQueue) bool { return cq.Name == string(name) }) {
+		return fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist", name, wl.Spec.QueueName)
+	}
+	if !workload.IsActive(wl) {
+		return fmt.Sprintf("Workload %s is deactivated (spec.active: false)", wl.Name)
+	}
+	if workload.IsOnHold(wl) {
+		return fmt.Sprintf("Workload %s is on hold: %s", wl.Name, message(wl))
+	}
+	if dra.NeedsDRAReconcile(wl, nil) {
+		return "What its resource claims count isn't simulated"
+	}
+	return ""
+}
+
+// Concerning returns the part of the cluster that decides about a Workload: the ClusterQueues of its namespace's
+// LocalQueues, which it could use instead of its own. To them belong those of their cohort trees, and those that place
+// pods on the same nodes by a topology.
+func (c *Cluster) Concerning(wl *kueue.Workload) *Cluster {
+	names := map[kueue.ClusterQueueReference]bool{}
+	for i := range c.LocalQueues {
+		if lq := &c.LocalQueues[i]; lq.Namespace == wl.Namespace {
+			names[lq.Spec.ClusterQueue] = true
+		}
+	}
+	return c.partOf(wl, names)
+}
+
+// partOf returns the part of the cluster that decides about a Workload, if it is in one of the ClusterQueues.
+func (c *Cluster) partOf(wl *kueue.Workload, names map[kueue.ClusterQueueReference]bool) *Cluster {
+	for before := -1; before != len(names); {
+		before = len(names)
+		c.addRelated(names)
+	}
+	part := *c
+	part.ClusterQueues = slices.DeleteFunc(slices.Clone(c.ClusterQueues), func(cq kueue.ClusterQueue) bool {
+		return !names[kueue.ClusterQueueReference(cq.Name)]
+	})
+	part.LocalQueues = slices.DeleteFunc(slices.Clone(c.LocalQueues), func(lq kueue.LocalQueue) bool {
+		return !names[lq.Spec.ClusterQueue]
+	})
+	queues := map[types.NamespacedName]bool{}
+	for i := range part.LocalQueues {
+		queues[keyOf(&part.LocalQueues[i])] = true
+	}
+	part.Workloads = slices.DeleteFunc(slices.Clone(c.Workloads), func(other kueue.Workload) bool {
+		if other.Status.Admission != nil && names[other.Status.Admission.ClusterQueue] {
+			return false // it holds quota there, wherever its LocalQueue leads now
+		}
+		return !queues[types.NamespacedName{Namespace: other.Namespace, Name: string(other.Spec.QueueName)}] &&
+			keyOf(&other) != keyOf(wl)
+	})
+	return &part
+}
+
+// addRelated adds the ClusterQueues that share a cohort tree, or a flavor with a topology, with those of the names.
+func (c *Cluster) addRelated(names map[kueue.ClusterQueueReference]bool) {
+	topologies := map[kueue.ResourceFlavorReference]bool{}
+	for i := range c.Flavors {
+		if c.Flavors[i].Spec.TopologyName != nil {
+			topologies[kueue.ResourceFlavorReference(c.Flavors[i].Name)] = true
+		}
+	}
+	shared := map[string]bool{}
+	for i := range c.ClusterQueues {
+		if cq := &c.ClusterQueues[i]; names[kueue.ClusterQueueReference(cq.Name)] {
+			for _, with := range c.sharedBy(cq, topologies) {
+				shared[with] = true
+			}
+		}
+	}
+	for i := range c.ClusterQueues {
+		cq := &c.ClusterQueues[i]
+		if slices.ContainsFunc(c.sharedBy(cq, topologies), func(with string) bool { return shared[with] }) {
+			names[kueue.ClusterQueueReference(cq.Name)] = true
+		}
+	}
+}
+
+// sharedBy returns what a ClusterQueue may have in common with others: its cohort tree, and its flavors of those.
+func (c *Cluster) sharedBy(cq *kueue.ClusterQueue, flavors map[kueue.ResourceFlavorReference]bool) []string {
+	var with []string
+	if cq.Spec.CohortName != "" {
+		with = append(with, "Cohort/"+string(c.Root(cq.Spec.CohortName)))
+	}
+	for _, group := range cq.Spec.ResourceGroups {
+		for _, fq := range group.Flavors {
+			if flavors[fq.Name] {
+				with = append(with, "ResourceFlavor/"+string(fq.Name))
+			}
+		}
+	}
+	return with
+}
+
+// Root returns the root of a cohort's tree.
+func (c *Cluster) Root(name kueue.CohortReference) kueue.CohortReference {
+	for range len(c.Cohorts) + 1 {
+		at := slices.IndexFunc(c.Cohorts, func(cohort kueue.Cohort) bool { return cohort.Name == string(name) })
+		if at < 0 || c.Cohorts[at].Spec.ParentName == "" {
+			break
+		}
+		name = c.Cohorts[at].Spec.ParentName
+	}
+	return name
+}
+
+// with returns the cluster with one Workload in the place of that of its name.
+func (c *Cluster) with(wl *kueue.Workload) *Cluster {
+	var all []kueue.Workload
+	for i := range c.Workloads {
+		if other := &c.Workloads[i]; keyOf(other) != keyOf(wl) {
+			all = append(all, *other)
+		}
+	}
+	return c.With(append(all, *wl))
+}
+
+// holding returns the cluster with a Workload and those that hold quota. evicted says whether these include evicted
+// Workloads, whose pods are ending.
+func (c *Cluster) holding(wl *kueue.Workload, evicted bool) *Cluster {
+	all := []kueue.Workload{*wl}
+	for i := range c.Workloads {
+		if other := &c.Workloads[i]; holdsQuota(other) && (evicted || !workloadevict.IsEvicted(other)) {
+			all = append(all, *other)
+		}
+	}
+	return c.With(all)
+}
+
+// clusterQueueOf returns the ClusterQueue that a Workload waits in; nil if there is none.
+func (c *Cluster) clusterQueueOf(wl *kueue.Workload) *kueue.ClusterQueue {
+	for i := range c.LocalQueues {
+		if lq := &c.LocalQueues[i]; lq.Namespace == wl.Namespace && lq.Name == string(wl.Spec.QueueName) {
+			for j := range c.ClusterQueues {
+				if c.ClusterQueues[j].Name == string(lq.Spec.ClusterQueue) {
+					return &c.ClusterQueues[j]
+				}
+			}
+		}
+	}
+	return nil
 }

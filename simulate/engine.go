@@ -3,7 +3,6 @@ package simulate
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -60,32 +59,6 @@ func Settle(ctx context.Context, cluster *Cluster, now time.Time) (*Outcome, err
 		}
 	}
 	return nil, fmt.Errorf("after %d rounds, Workloads still preempt each other", maxRounds)
-}
-
-// round is Kueue's scheduler with caches of its own. It ends with the first cycle that evicts a Workload: what the
-// eviction frees is decided by the next round.
-type round struct {
-	gate      *gate
-	now       time.Time
-	queues    *qcache.Manager
-	cache     *schdcache.Cache
-	requeuer  interface{ Start(context.Context) error }
-	scheduler *scheduler.Scheduler
-
-	mu      sync.Mutex
-	written map[types.NamespacedName]*kueue.Workload // the last status of each Workload that was written
-	considerations
-}
-
-// considerations are guarded by the lock of their round.
-type considerations struct {
-	// considered are the Workloads of the last cycle that still wait; seen are all since the number of those that hold
-	// quota has changed.
-	considered []types.NamespacedName
-	seen       map[types.NamespacedName]bool
-	holding    int
-	// idle is for how many cycles nothing has been decided; retries bounds that.
-	idle, retries int
 }
 
 func newRound(ctx context.Context, cluster *Cluster, now time.Time) (*round, error) {

@@ -90,3 +90,14 @@ func release(wl *kueue.Workload, conditions []metav1.Condition, now time.Time) {
 	})
 	wl.Status.AdmissionChecks, wl.Status.RequeueState = nil, nil
 }
+
+// victimsOf returns those that a Workload has preempted, and that didn't get quota again elsewhere.
+func (o *Outcome) victimsOf(uid types.UID) []Preemption {
+	var victims []Preemption
+	for _, p := range o.Preempted {
+		if p.By == uid {
+			victims = append(victims, p)
+		}
+	}
+	return victims
+}

@@ -15,11 +15,6 @@ func PodCutShort(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded && !pod.DeletionTimestamp.IsZero() && PodLost(pod)
 }
 
-func vanished(c corev1.ContainerStatus) bool {
-	ended := c.State.Terminated
-	return ended != nil && (ended.Reason == "ContainerStatusUnknown" || ended.Reason == "Unknown")
-}
-
 // rememberedLost is how many lost pods of a JobSet are remembered.
 const rememberedLost = 8
 

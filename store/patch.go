@@ -6,7 +6,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"encoding/json"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -45,3 +50,14 @@ func pinOf(s *admission.Start) operation {
 
 // resume returns the operation that starts a TrainJob.
 func resume() operation { return operation{Op: "add", Path: "/spec/suspend", Value: false} }
+
+// annotation returns the patch that sets an annotation of a TrainJob in the version that was read.
+func annotation(job *api.TrainJob, name, value string) (client.Patch, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": job.UID, "resourceVersion": job.ResourceVersion, "annotations": map[string]string{name: value},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("encoding annotation %s: %w", name, err)
+	}
+	return client.RawPatch(types.MergePatchType, patch), nil
+}

@@ -243,3 +243,8 @@ func PodLost(pod *corev1.Pod) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
 	})
 }
+
+func vanished(c corev1.ContainerStatus) bool {
+	ended := c.State.Terminated
+	return ended != nil && (ended.Reason == "ContainerStatusUnknown" || ended.Reason == "Unknown")
+}

@@ -2,22 +2,14 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // ErrNotRendered is about a Record whose elements are not in the TrainJob's list of overrides.
@@ -100,42 +92,4 @@ func (w *Writer) StartInTwo(ctx context.Context, s *admission.Start) error {
 		job.ResourceVersion = written.ResourceVersion
 	}
 	return w.patchFields(ctx, job, append(append(guard(s.UID, job.ResourceVersion), unchanged...), resume()))
-}
-
-// writeRecord writes the Record, and returns the list of overrides, which Signalbox's webhook has updated from it.
-func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *overrides.Record) ([]any, error) {
-	value, err := record.String()
-	if err != nil {
-		return nil, err
-	}
-	patch, err := annotation(job, overrides.RecordAnnotation, value)
-	if err != nil {
-		return nil, err
-	}
-	u := &unstructured.Unstructured{}
-	u.SetAPIVersion(trainerapi.GroupVersion.String())
-	u.SetKind(trainerapi.TrainJobKind)
-	u.SetNamespace(job.Namespace)
-	u.SetName(job.Name)
-	if err := w.client.Patch(ctx, u, patch, client.FieldOwner(FieldManager)); err != nil {
-		return nil, err
-	}
-	w.wrote(u)
-	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
-	if err != nil || len(list)-len(overrides.Without(list, record.Own)) != len(record.Own) {
-		return nil, errors.Join(err, ErrNotRendered)
-	}
-	job.ResourceVersion = u.GetResourceVersion()
-	return list, nil
-}
-
-// annotation returns the patch that sets an annotation of a TrainJob in the version that was read.
-func annotation(job *api.TrainJob, name, value string) (client.Patch, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": job.UID, "resourceVersion": job.ResourceVersion, "annotations": map[string]string{name: value},
-	}})
-	if err != nil {
-		return nil, fmt.Errorf("encoding annotation %s: %w", name, err)
-	}
-	return client.RawPatch(types.MergePatchType, patch), nil
 }

@@ -18,6 +18,9 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -187,4 +190,31 @@ func (w *Writer) patch(
 	}
 	w.wrote(job)
 	return nil
+}
+
+// writeRecord writes the Record, and returns the list of overrides, which Signalbox's webhook has updated from it.
+func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *overrides.Record) ([]any, error) {
+	value, err := record.String()
+	if err != nil {
+		return nil, err
+	}
+	patch, err := annotation(job, overrides.RecordAnnotation, value)
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(trainerapi.GroupVersion.String())
+	u.SetKind(trainerapi.TrainJobKind)
+	u.SetNamespace(job.Namespace)
+	u.SetName(job.Name)
+	if err := w.client.Patch(ctx, u, patch, client.FieldOwner(FieldManager)); err != nil {
+		return nil, err
+	}
+	w.wrote(u)
+	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
+	if err != nil || len(list)-len(overrides.Without(list, record.Own)) != len(record.Own) {
+		return nil, errors.Join(err, ErrNotRendered)
+	}
+	job.ResourceVersion = u.GetResourceVersion()
+	return list, nil
 }

@@ -134,12 +134,11 @@ func ofName(js *jobset.JobSet, job *api.TrainJob) bool {
 // goingFor is for how long the JobSet of a deleted TrainJob may terminate before that is told.
 const goingFor = 10 * time.Second
 
-// going is the error of a start that waits until the JobSet of a deleted TrainJob of the name is gone, with its pods:
-// whoever deletes a TrainJob and creates it again at once waits for that, without a word at first. The deletion triggers
-// a reconcile.
+// going is the error of a start that waits until the JobSet of a deleted TrainJob of the name is gone, with its pods.
+// That happens whenever a TrainJob is deleted and created again at once. The deletion triggers a reconcile.
 func going(js *jobset.JobSet, now time.Time) error {
-	err := errors.New("the JobSet of the previous TrainJob of this name is being deleted, and its pods haven't ended; the " +
-		"TrainJob gets its own then")
+	err := errors.New("the JobSet of the previous TrainJob of this name is being deleted, and its pods haven't ended; " +
+		"the TrainJob gets its own then")
 	if left := goingFor - now.Sub(js.DeletionTimestamp.Time); left > 0 {
 		return &admission.PendingError{RetryAfter: left, Err: err}
 	}

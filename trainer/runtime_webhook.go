@@ -3,10 +3,7 @@ package trainer
 import (
 	"context"
 	"maps"
-	"net/http"
 
-	admissionv1 "k8s.io/api/admission/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -17,26 +14,6 @@ import (
 // validationLabel on a runtime, with value "disabled", keeps it from validation: Kubeflow Trainer's webhook
 // configuration has a selector for it, and the runtimes that Trainer ships carry it.
 const validationLabel = "trainer.kubeflow.org/webhook-validation"
-
-// measured has a webhook reject objects that would cost more to decode than their bytes allow. What is stored may be
-// older than that limit, and isn't decoded: what replaces it is checked as a new one.
-func (w *Webhook) measured(hook *webhookadmission.Webhook) *webhookadmission.Webhook {
-	decode := hook.Handler
-	hook.Handler = webhookadmission.HandlerFunc(
-		func(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
-			if err := w.reader.Limits.CheckElements(request.Object.Raw); err != nil {
-				return webhookadmission.Errored(http.StatusBadRequest, err)
-			}
-			if w.reader.Limits.CheckElements(request.OldObject.Raw) != nil {
-				request.Operation, request.OldObject = admissionv1.Create, runtime.RawExtension{}
-			}
-			return decode.Handle(ctx, request)
-		})
-	return hook
-}
-
-// unlessDisabled validates runtimes that don't have the label.
-type unlessDisabled[T client.Object] struct{ webhookadmission.Validator[T] }
 
 // ValidateCreate implements admission.Validator.
 func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, created T) (webhookadmission.Warnings, error) {

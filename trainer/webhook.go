@@ -25,6 +25,8 @@ import (
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	admissionv1 "k8s.io/api/admission/v1"
+
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
@@ -256,3 +258,23 @@ func (w *Webhook) runtimeOf(
 		"%s is deprecated and will be removed in a future release of Kubeflow Trainer; its policy for runtimes: %s",
 		store.Describe(job), constants.RuntimeDeprecationPolicyURL)}, nil
 }
+
+// measured has a webhook reject objects that would cost more to decode than their bytes allow. What is stored may be
+// older than that limit, and isn't decoded: what replaces it is checked as a new one.
+func (w *Webhook) measured(hook *webhookadmission.Webhook) *webhookadmission.Webhook {
+	decode := hook.Handler
+	hook.Handler = webhookadmission.HandlerFunc(
+		func(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
+			if err := w.reader.Limits.CheckElements(request.Object.Raw); err != nil {
+				return webhookadmission.Errored(http.StatusBadRequest, err)
+			}
+			if w.reader.Limits.CheckElements(request.OldObject.Raw) != nil {
+				request.Operation, request.OldObject = admissionv1.Create, runtime.RawExtension{}
+			}
+			return decode.Handle(ctx, request)
+		})
+	return hook
+}
+
+// unlessDisabled validates runtimes that don't have the label.
+type unlessDisabled[T client.Object] struct{ webhookadmission.Validator[T] }

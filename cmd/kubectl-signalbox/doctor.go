@@ -28,24 +28,6 @@ func doctorCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-// severity says how bad a finding is.
-type severity string
-
-const (
-	bad  severity = "error"
-	poor severity = "warning"
-)
-
-// finding is something that doctor has found.
-type finding struct {
-	Severity severity `json:"severity"`
-	// About is what was looked at, such as "flavor a100".
-	About string `json:"about"`
-	Text  string `json:"text"`
-	// Do is the command, or what else to do.
-	Do string `json:"do,omitempty"`
-}
-
 // report is all that doctor says.
 type report struct {
 	Findings []finding `json:"findings"`

@@ -17,8 +17,8 @@ import (
 
 // The bounds on knots. They are what there was when they were last lowered; the aim is 3 and 15.
 const (
-	maxKnot    = 39  // files of one
-	maxKnotted = 107 // files in all of them
+	maxKnot    = 36  // files of one
+	maxKnotted = 84 // files in all of them
 )
 
 // graph has, for each file of a package, those that it uses.

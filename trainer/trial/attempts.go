@@ -2,13 +2,10 @@ package trial
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"regexp"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -101,12 +98,6 @@ func (t *Trial) tryObject(ctx context.Context, o *Object) error {
 	return err
 }
 
-// refuses reports whether an error says that the object itself is invalid or forbidden.
-func refuses(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) ||
-		apierrors.IsRequestEntityTooLargeError(err) || apimeta.IsNoMatchError(err)
-}
-
 // unanswered is the error of a dry run that says nothing of the object.
 func (t *Trial) unanswered(job *api.TrainJob, what string, err error) error {
 	after := unansweredRetry
@@ -115,20 +106,4 @@ func (t *Trial) unanswered(job *api.TrainJob, what string, err error) error {
 	}
 	return &admission.PendingError{RetryAfter: after, Err: fmt.Errorf(
 		"the API server doesn't say whether it would take %s: %w", what, err)}
-}
-
-// mayNot reports whether the manager has no right to create an object; what a request creates has no name yet when the
-// API server looks for rights.
-func mayNot(err error) bool {
-	status := apierrors.APIStatus(nil)
-	return apierrors.IsForbidden(err) && errors.As(err, &status) && status.Status().Details != nil &&
-		status.Status().Details.Name == ""
-}
-
-// quotaExceeded is what the API server says of a ResourceQuota that is used up; there is no reason of its own
-// (k8s.io/apiserver v0.36, plugin/resourcequota). A webhook that quotes these words gets its pods refused later.
-var quotaExceeded = regexp.MustCompile(`is forbidden: exceeded quota: `)
-
-func isFull(err error) bool {
-	return apierrors.IsForbidden(err) && quotaExceeded.MatchString(err.Error())
 }

@@ -17,14 +17,6 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// labelsOf are those that JobSet puts on the Jobs and the pods of a ReplicatedJob.
-func labelsOf(job *api.TrainJob, rj *jobset.ReplicatedJob) map[string]string {
-	return map[string]string{
-		jobset.JobSetNameKey: job.Name, jobset.JobSetUIDKey: checkUID, jobset.ReplicatedJobNameKey: rj.Name,
-		jobset.JobIndexKey: "0",
-	}
-}
-
 // ofJobSet is the owner of what JobSet creates.
 func ofJobSet(job *api.TrainJob) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: jobset.SchemeGroupVersion.String(), Kind: "JobSet", Name: job.Name,

@@ -7,6 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"slices"
+
+	"k8s.io/utils/ptr"
+
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -82,3 +86,25 @@ func (Installed) Needs(
 
 // Room implements Trainer.
 func (Installed) Room(*api.TrainJob, int) error { return nil }
+
+// fewest returns the ReplicatedJobs of a TrainJob that is admitted with the fewest nodes that it may have. An invalid
+// minimum is rejected elsewhere.
+func fewest(
+	job *api.TrainJob, settings *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
+) []jobset.ReplicatedJob {
+	least, err := overrides.MinNodes(job, settings)
+	nodes := overrides.Nodes(job, settings)
+	if err != nil || least >= nodes {
+		return effective.Built
+	}
+	if len(effective.NodeGroup) > 1 { // the launcher is one of them
+		least, nodes = max(least-1, 1), nodes-1
+	}
+	all := slices.Clone(effective.Built)
+	for i := range all {
+		if ptr.Deref(all[i].Template.Spec.Parallelism, 1) == nodes {
+			all[i].Template.Spec.Parallelism = &least
+		}
+	}
+	return all
+}

@@ -2,13 +2,10 @@ package trial
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,28 +99,10 @@ func foreign(all map[string]string) map[string]string {
 	return all
 }
 
-// What the API server says of webhooks and of policies has no reason of its own.
-var (
-	denied       = regexp.MustCompile(`admission webhook "[^"]+" denied|ValidatingAdmissionPolicy '[^']+'`)
-	deniedPolicy = regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)' with binding`)
-	readsUser    = regexp.MustCompile(`\buserInfo\b|\bauthorizer\b`)
-)
-
-// byPolicy reports whether a policy or a webhook of the cluster refuses a pod, and not the API server itself.
-func byPolicy(err error) bool { return err != nil && denied.MatchString(err.Error()) }
-
-// byItsUser reports whether a policy refuses an object that looks at who creates it. The Job controller creates pods,
-// JobSet creates Jobs, and a dry run in their name would need the right to impersonate them. What a webhook looks at
-// can't be known.
-func (t *Trial) byItsUser(ctx context.Context, err error) bool {
-	found := deniedPolicy.FindStringSubmatch(err.Error())
-	if found == nil {
-		return false
+// labelsOf are those that JobSet puts on the Jobs and the pods of a ReplicatedJob.
+func labelsOf(job *api.TrainJob, rj *jobset.ReplicatedJob) map[string]string {
+	return map[string]string{
+		jobset.JobSetNameKey: job.Name, jobset.JobSetUIDKey: checkUID, jobset.ReplicatedJobNameKey: rj.Name,
+		jobset.JobIndexKey: "0",
 	}
-	var policy admissionregistrationv1.ValidatingAdmissionPolicy
-	if t.live.Get(ctx, client.ObjectKey{Name: found[1]}, &policy) != nil {
-		return false // it is gone, or there is no right: the refusal counts
-	}
-	spec, err := json.Marshal(policy.Spec)
-	return err == nil && readsUser.Match(spec)
 }

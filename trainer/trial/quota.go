@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -22,7 +21,6 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -140,28 +138,6 @@ func usageOfObject(q *corev1.ResourceQuota, o *unstructured.Unstructured) (corev
 		used[corev1.ResourceName(plural.Resource)] = one
 	}
 	return used, nil
-}
-
-// fewest returns the ReplicatedJobs of a TrainJob that is admitted with the fewest nodes that it may have. An invalid
-// minimum is rejected elsewhere.
-func fewest(
-	job *api.TrainJob, settings *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
-) []jobset.ReplicatedJob {
-	least, err := overrides.MinNodes(job, settings)
-	nodes := overrides.Nodes(job, settings)
-	if err != nil || least >= nodes {
-		return effective.Built
-	}
-	if len(effective.NodeGroup) > 1 { // the launcher is one of them
-		least, nodes = max(least-1, 1), nodes-1
-	}
-	all := slices.Clone(effective.Built)
-	for i := range all {
-		if ptr.Deref(all[i].Template.Spec.Parallelism, 1) == nodes {
-			all[i].Template.Spec.Parallelism = &least
-		}
-	}
-	return all
 }
 
 // usage returns what a quota counts of a pod.

@@ -1,0 +1,110 @@
+package trial
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"time"
+	"weak"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+// Startable implements integration.Placement. What it finds is an *admission.BlockedError; that the API server doesn't
+// answer is an *admission.PendingError.
+func (t *Trial) Startable(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
+) error {
+	own, err := t.trainer.Startable(ctx, job, runtime, effective)
+	if err != nil {
+		return err
+	}
+	if least, err := overrides.MinNodes(job, runtime); err == nil {
+		own.fewest = least // an invalid one is rejected elsewhere
+	}
+	key, patience := shape{weak.Make(effective), job.Namespace, own}, refusedRetry
+	if t.clock.Since(job.CreationTimestamp.Time) < newFor {
+		patience = newRetry
+	}
+	of := []any{runtime, effective.ReplicatedJobs, effective.Annotations, job.Spec.RuntimeRef.Name, usersPatches(job)}
+	answer, err := t.answer(key, patience, of, func() (verdict, error) {
+		needs, err := t.trainer.Needs(ctx, job, runtime, effective, own)
+		if err != nil {
+			return verdict{}, err
+		}
+		return t.ask(ctx, job, needs)
+	})
+	switch {
+	case err != nil:
+		return err
+	case answer.reason == "":
+		return t.trainer.Room(job, answer.pin)
+	case answer.reason == ReasonInvalidJobSet:
+		err = fmt.Errorf("what is built of %s and the TrainJob is refused, so that the TrainJob would never have pods: %w; "+
+			"change one of the two", store.Describe(job), answer.refused)
+	default:
+		err = fmt.Errorf("the TrainJob would never have all its pods: %w; change the TrainJob, its runtime, or what "+
+			"namespace %s allows", answer.refused, job.Namespace)
+		if patience == newRetry {
+			return &admission.PendingError{RetryAfter: newRetry, Err: err}
+		}
+	}
+	return &admission.BlockedError{Reason: answer.reason, RetryAfter: refusedRetry, Err: err}
+}
+
+// usersPatches returns what the users change of the runtime: beside pods, the labels of the JobSet, for example.
+func usersPatches(job *api.TrainJob) []trainerapi.RuntimePatch {
+	var all []trainerapi.RuntimePatch
+	for _, patch := range job.Spec.RuntimePatches {
+		if patch.Manager != overrides.Manager {
+			patch.Time = nil
+			all = append(all, patch)
+		}
+	}
+	return all
+}
+
+// answer returns what the API server says of a shape. Beside Kubeflow Trainer, each TrainJob has an Effective of its
+// own, because what is built has its name. TrainJobs share an answer if they are equal but for that. What they run is
+// encoded once for each Effective, and again when its answer is outdated.
+func (t *Trial) answer(
+	key shape, patience time.Duration, of []any, ask func() (verdict, error),
+) (verdict, error) {
+	if known, found := t.verdicts.Get(key); found && !t.outdated(known.(verdict), patience) {
+		return known.(verdict), nil
+	}
+	content, err := json.Marshal(append(of, key.namespace, key.own, key.own.fewest))
+	if err != nil {
+		return verdict{}, err
+	}
+	equal := sha256.Sum256(content)
+	answer, err, _ := t.asking.Do(string(equal[:]), func() (any, error) {
+		if known, found := t.verdicts.Get(equal); found && !t.outdated(known.(verdict), patience) {
+			return known, nil
+		}
+		v, err := ask()
+		if err == nil {
+			t.verdicts.Add(equal, v)
+		}
+		return v, err
+	})
+	if err != nil {
+		return verdict{}, err
+	}
+	t.verdicts.Add(key, answer)
+	return answer.(verdict), nil
+}
+
+// outdated reports whether an answer has to be asked for again; patience is for how long one stands that refuses.
+func (t *Trial) outdated(v verdict, patience time.Duration) bool {
+	if v.reason != "" {
+		return t.clock.Since(v.at) >= patience
+	}
+	return t.clock.Since(v.at) >= acceptedFor
+}
