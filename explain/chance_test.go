@@ -104,7 +104,7 @@ func (c *chance) queue(i int) {
 	}
 	cq.Spec.ResourceGroups = []kueue.ResourceGroup{c.group(1+c.IntN(2), string(cq.Spec.CohortName), cpu)}
 	c.ClusterQueues = append(c.ClusterQueues, cq)
-	c.LocalQueues = append(c.LocalQueues, f.Queues.Cluster.LocalQueues...)
+	c.LocalQueues = append(c.LocalQueues, f.Queues.LocalQueues...)
 }
 
 // group draws quotas of GPUs.

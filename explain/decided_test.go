@@ -27,7 +27,7 @@ func addFlavor(f *Facts, queue, name string, nominal int64) {
 	group := &queueOf(f, queue).Spec.ResourceGroups[0]
 	group.Flavors = append(group.Flavors, kueue.FlavorQuotas{Name: kueue.ResourceFlavorReference(name),
 		Resources: []kueue.ResourceQuota{{Name: gpu, NominalQuota: gpus(nominal)}}})
-	f.Queues.Cluster.Flavors = append(f.Queues.Cluster.Flavors, kueue.ResourceFlavor{
+	f.Queues.Flavors = append(f.Queues.Flavors, kueue.ResourceFlavor{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"gpu": name}},
 	})
@@ -43,7 +43,7 @@ func addCPU(f *Facts) {
 			{Name: corev1.ResourceMemory, NominalQuota: resource.MustParse("100Gi")},
 		}}},
 	}}, cq.Spec.ResourceGroups...)
-	f.Queues.Cluster.Flavors = append(f.Queues.Cluster.Flavors,
+	f.Queues.Flavors = append(f.Queues.Flavors,
 		kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "cpu"}})
 	requests(f, 0)[corev1.ResourceCPU] = resource.MustParse("8")
 }
@@ -85,7 +85,7 @@ func affinity(operator corev1.NodeSelectorOperator, values ...string) *corev1.Af
 
 // lines adds Workloads that wait.
 func lines(f *Facts, name, queue string, n int64, priority int32) {
-	f.Queues.Cluster.Workloads = append(f.Queues.Cluster.Workloads, *workloadOf(name, queue, n, priority))
+	f.Queues.Workloads = append(f.Queues.Workloads, *workloadOf(name, queue, n, priority))
 }
 
 // decidedCase is a TrainJob that waits, and why Kueue's scheduler leaves it waiting.
@@ -127,12 +127,12 @@ var decidedCases = map[string]decidedCase{
 		f.Workload.Spec.PodSets[0].Template.Spec.NodeSelector = map[string]string{"gpu": "h100"}
 	}, CodeNoFlavor, "no flavor suits its pods: couldn't assign flavors to pod set node: flavor a100 doesn't match"},
 	"taint": {func(f *Facts) {
-		f.Queues.Cluster.Flavors[0].Spec.NodeTaints = []corev1.Taint{
+		f.Queues.Flavors[0].Spec.NodeTaints = []corev1.Taint{
 			{Key: "spot", Value: "yes", Effect: corev1.TaintEffectNoSchedule},
 		}
 	}, CodeNoFlavor, "taint spot=yes:NoSchedule"},
 	"behind others": {func(f *Facts) {
-		f.Queues.Cluster.Workloads = append(f.Queues.Cluster.Workloads, *workloadOf("older", "queue", 8, 7))
+		f.Queues.Workloads = append(f.Queues.Workloads, *workloadOf("older", "queue", 8, 7))
 	}, CodeBehind, "considered before it"},
 	"both groups have room": {addCPU, CodeBehind, "there is quota"},
 	"GPUs are used": {func(f *Facts) { addCPU(f); holds(f, "other", "queue", 6, 0) }, CodeShort,
@@ -165,8 +165,8 @@ var decidedCases = map[string]decidedCase{
 	"the cohort's own quota": {func(f *Facts) {
 		queueOf(f, "queue").Spec.CohortName = "all"
 		queueOf(f, "queue").Spec.ResourceGroups[0].Flavors[0].Resources[0].NominalQuota = gpus(0)
-		f.Queues.Cluster.Cohorts = []kueue.Cohort{{ObjectMeta: metav1.ObjectMeta{Name: "all"}}}
-		f.Queues.Cluster.Cohorts[0].Spec.ResourceGroups = []kueue.ResourceGroup{{
+		f.Queues.Cohorts = []kueue.Cohort{{ObjectMeta: metav1.ObjectMeta{Name: "all"}}}
+		f.Queues.Cohorts[0].Spec.ResourceGroups = []kueue.ResourceGroup{{
 			CoveredResources: []corev1.ResourceName{gpu}, Flavors: []kueue.FlavorQuotas{{Name: "a100",
 				Resources: []kueue.ResourceQuota{{Name: gpu, NominalQuota: gpus(12)}}}},
 		}}
@@ -206,20 +206,20 @@ var decidedCases = map[string]decidedCase{
 		addCPU(f)
 		requests(f, 0)[corev1.ResourceCPU] = resource.MustParse("99")
 		f.Workload.Spec.PodSets[0].Template.Spec.RuntimeClassName = ptr.To("kata")
-		f.Queues.Cluster.RuntimeClasses = []nodev1.RuntimeClass{{ObjectMeta: metav1.ObjectMeta{Name: "kata"}, Handler: "kata",
+		f.Queues.RuntimeClasses = []nodev1.RuntimeClass{{ObjectMeta: metav1.ObjectMeta{Name: "kata"}, Handler: "kata",
 			Overhead: &nodev1.Overhead{PodFixed: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}}}
 	}, CodeTooLarge, "asks for 101 of cpu, and its queue never has more than 100"},
 	"a LimitRange's default": {func(f *Facts) {
 		addCPU(f)
 		delete(requests(f, 0), corev1.ResourceCPU)
-		f.Queues.Cluster.LimitRanges = []corev1.LimitRange{{
+		f.Queues.LimitRanges = []corev1.LimitRange{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "defaults"},
 			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer,
 				DefaultRequest: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("150")}}}},
 		}}
 	}, CodeTooLarge, "asks for 150 of cpu"},
 	"a LimitRange's maximum": {func(f *Facts) {
-		f.Queues.Cluster.LimitRanges = []corev1.LimitRange{{
+		f.Queues.LimitRanges = []corev1.LimitRange{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "most"},
 			Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer,
 				Max: corev1.ResourceList{gpu: gpus(4)}}}},
@@ -231,7 +231,7 @@ var decidedCases = map[string]decidedCase{
 		group.CoveredResources = append(group.CoveredResources, "example.com/credits")
 		group.Flavors[0].Resources = append(group.Flavors[0].Resources,
 			kueue.ResourceQuota{Name: "example.com/credits", NominalQuota: gpus(30)})
-		f.Queues.Cluster.Config = &kueueconfig.Configuration{Resources: &kueueconfig.Resources{
+		f.Queues.Config = &kueueconfig.Configuration{Resources: &kueueconfig.Resources{
 			Transformations: []kueueconfig.ResourceTransformation{{Input: mig, Strategy: ptr.To(kueueconfig.Replace),
 				Outputs: corev1.ResourceList{"example.com/credits": gpus(5)}}},
 		}}
@@ -281,12 +281,12 @@ var decidedCases = map[string]decidedCase{
 	}, CodePreempting, "are preempted for it"},
 	"the pods of others are ending": {func(f *Facts) {
 		holds(f, "victim", "queue", 8, 0)
-		apimeta.SetStatusCondition(&f.Queues.Cluster.Workloads[0].Status.Conditions, metav1.Condition{
+		apimeta.SetStatusCondition(&f.Queues.Workloads[0].Status.Conditions, metav1.Condition{
 			Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue, Reason: kueue.WorkloadEvictedByPreemption})
 		f.Workload.Spec.Priority = ptr.To[int32](5)
 	}, CodePreempting, "it gets quota when the pods of team/victim have ended"},
 	"fair sharing": {func(f *Facts) { // the other queue has more than its share, and nothing is preempted for it
-		f.Queues.Cluster.Config = &kueueconfig.Configuration{FairSharing: &kueueconfig.FairSharing{
+		f.Queues.Config = &kueueconfig.Configuration{FairSharing: &kueueconfig.FairSharing{
 			PreemptionStrategies: []kueueconfig.PreemptionStrategy{kueueconfig.LessThanOrEqualToFinalShare}}}
 		queueOf(f, "queue").Spec.CohortName = "all"
 		queueOf(f, "queue").Spec.ResourceGroups[0].Flavors[0].Resources[0].NominalQuota = gpus(4)

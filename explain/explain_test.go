@@ -83,9 +83,9 @@ func TestExplain(t *testing.T) {
 		"suspended by its user": {func(f *Facts) { f.Job.Labels, f.Workload = nil, nil }, CodeSuspended, "no queue"},
 		"no LocalQueue":         {func(f *Facts) { f.Workload.Spec.QueueName = "other" }, CodeNoQueue, "there are queue"},
 		"LocalQueue held": {func(f *Facts) {
-			f.Queues.Cluster.LocalQueues[0].Spec.StopPolicy = ptr.To(kueue.Hold)
+			f.Queues.LocalQueues[0].Spec.StopPolicy = ptr.To(kueue.Hold)
 		}, CodeQueueHeld, "Hold"},
-		"no ClusterQueue": {func(f *Facts) { f.Queues.Cluster.ClusterQueues = nil }, CodeNoCQ, "ClusterQueue queue"},
+		"no ClusterQueue": {func(f *Facts) { f.Queues.ClusterQueues = nil }, CodeNoCQ, "ClusterQueue queue"},
 		"ClusterQueue stopped": {func(f *Facts) {
 			queueOf(f, "queue").Spec.StopPolicy = ptr.To(kueue.HoldAndDrain)
 		}, CodeCQStopped, "HoldAndDrain"},
@@ -108,7 +108,7 @@ func TestExplain(t *testing.T) {
 		},
 		"behind the head of a strict queue": {func(f *Facts) {
 			f.Workload.Status.Conditions = nil
-			f.Queues.Cluster.Workloads = append(f.Queues.Cluster.Workloads, *workloadOf("older", "queue", 8, 7))
+			f.Queues.Workloads = append(f.Queues.Workloads, *workloadOf("older", "queue", 8, 7))
 		}, CodeBehind, "considered before it"},
 		"stopped by its user": {func(f *Facts) {
 			f.Workload.Spec.Active, f.Workload.Annotations = ptr.To(false), map[string]string{api.StopAnnotation: "true"}
@@ -177,7 +177,7 @@ func TestExplain(t *testing.T) {
 			f.Decision = &simulate.Decision{Verdict: simulate.Never, Message: "What its claims count isn't simulated"}
 		}, CodeUnknown, "isn't simulated"},
 		"without rights": {func(f *Facts) {
-			f.Queues.Cluster.ClusterQueues, f.ClusterQueuesRead, f.OthersRead = nil, false, false
+			f.Queues.ClusterQueues, f.ClusterQueuesRead, f.OthersRead = nil, false, false
 		}, CodeShort, "8 more needed"},
 	}
 	for name, c := range cases {
@@ -199,7 +199,7 @@ func TestExplain(t *testing.T) {
 func TestPosition(t *testing.T) {
 	f := facts(func(f *Facts) {
 		for name, priority := range map[string]int32{"higher": 3, "lower": -1} {
-			f.Queues.Cluster.Workloads = append(f.Queues.Cluster.Workloads, *workloadOf(name, "queue", 8, priority))
+			f.Queues.Workloads = append(f.Queues.Workloads, *workloadOf(name, "queue", 8, priority))
 		}
 	})
 	if e := Explain(f); e.Place != 2 || e.Waiting != 3 || len(e.Ahead) != 1 || e.Ahead[0].Name != "higher" {

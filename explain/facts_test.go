@@ -46,7 +46,7 @@ func facts(change ...func(*Facts)) *Facts {
 		c(f)
 	}
 	if f.Workload != nil {
-		f.Queues.Cluster.Workloads = append(f.Queues.Cluster.Workloads, *f.Workload)
+		f.Queues.Workloads = append(f.Queues.Workloads, *f.Workload)
 	}
 	f.Queues = NewQueues(f.Queues.Cluster)
 	return f
@@ -98,20 +98,20 @@ func addQueue(f *Facts, name, cohort string, nominal int64) *kueue.ClusterQueue 
 			Name: gpu, NominalQuota: gpus(nominal),
 		}}}},
 	}}
-	f.Queues.Cluster.ClusterQueues = append(f.Queues.Cluster.ClusterQueues, cq)
+	f.Queues.ClusterQueues = append(f.Queues.ClusterQueues, cq)
 	lq := kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
 	lq.Spec.ClusterQueue = kueue.ClusterQueueReference(name)
-	f.Queues.Cluster.LocalQueues = append(f.Queues.Cluster.LocalQueues, lq)
-	f.Queues.Cluster.Flavors = []kueue.ResourceFlavor{{
+	f.Queues.LocalQueues = append(f.Queues.LocalQueues, lq)
+	f.Queues.Flavors = []kueue.ResourceFlavor{{
 		ObjectMeta: metav1.ObjectMeta{Name: "a100"},
 		Spec:       kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"gpu": "a100"}},
 	}}
-	return &f.Queues.Cluster.ClusterQueues[len(f.Queues.Cluster.ClusterQueues)-1]
+	return &f.Queues.ClusterQueues[len(f.Queues.ClusterQueues)-1]
 }
 
 func queueOf(f *Facts, name string) *kueue.ClusterQueue {
-	for i := range f.Queues.Cluster.ClusterQueues {
-		if cq := &f.Queues.Cluster.ClusterQueues[i]; cq.Name == name {
+	for i := range f.Queues.ClusterQueues {
+		if cq := &f.Queues.ClusterQueues[i]; cq.Name == name {
 			return cq
 		}
 	}
@@ -132,7 +132,7 @@ func holdsOn(f *Facts, name, queue, flavor string, n int64, priority int32) {
 		}}}
 	wl.Status.Conditions = []metav1.Condition{{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue,
 		LastTransitionTime: ago(time.Hour)}}
-	f.Queues.Cluster.Workloads = append(f.Queues.Cluster.Workloads, *wl)
+	f.Queues.Workloads = append(f.Queues.Workloads, *wl)
 }
 
 func says(f *Facts, message string) {

@@ -84,8 +84,8 @@ func TestMoreCauses(t *testing.T) {
 				Status: metav1.ConditionTrue, Reason: kueue.WorkloadEvictedByPodsReadyTimeout, Message: "no pods in time"})
 		}, CodeBackoff, "no pods in time"},
 		"an inactive ClusterQueue that can't be read": {func(f *Facts) {
-			f.Queues.Cluster.ClusterQueues, f.ClusterQueuesRead = nil, false
-			f.Queues.Cluster.LocalQueues[0].Status.Conditions = []metav1.Condition{{Type: kueue.LocalQueueActive,
+			f.Queues.ClusterQueues, f.ClusterQueuesRead = nil, false
+			f.Queues.LocalQueues[0].Status.Conditions = []metav1.Condition{{Type: kueue.LocalQueueActive,
 				Status: metav1.ConditionFalse, Reason: "ClusterQueueIsInactive", Message: "it is inactive"}}
 		}, CodeCQInactive, "it is inactive"},
 		"without the right to read Workloads": {func(f *Facts) { f.Workload, f.OwnRead = nil, false }, CodeUnknown,

@@ -88,7 +88,7 @@ func TestTimelineBound(t *testing.T) {
 func TestMovedQueue(t *testing.T) {
 	f := facts(runs, func(f *Facts) {
 		addQueue(f, "new", "", 8)
-		f.Queues.Cluster.LocalQueues[0].Spec.ClusterQueue = "new"
+		f.Queues.LocalQueues[0].Spec.ClusterQueue = "new"
 	})
 	if e := Explain(f); e.ClusterQueue != "queue" {
 		t.Errorf("got %q", e.ClusterQueue)

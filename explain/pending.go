@@ -133,6 +133,7 @@ func (f *Facts) reads(cause *Cause, r reading) {
 		if row := f.row(r.lack); row != nil {
 			f.shortOf(cause, row)
 		}
+	default: // the message says it all
 	}
 }
 
@@ -189,7 +190,7 @@ func (f *Facts) owners(keys []types.NamespacedName) string {
 	var names []string
 	for _, key := range keys {
 		name := key.Name
-		if wl := f.Queues.Cluster.Workload(key); wl != nil {
+		if wl := f.Queues.Workload(key); wl != nil {
 			name = simulate.Owner(wl)
 		}
 		names = append(names, key.Namespace+"/"+name)

@@ -58,7 +58,7 @@ func NewQueues(cluster simulate.Cluster) *Queues {
 		slices.SortStableFunc(line, func(a, b *kueue.Workload) int {
 			q.visits++ // as Kueue v0.19.2, pkg/cache/queue/cluster_queue.go, baseCompareFunc
 			return cmp.Or(cmp.Compare(ptr.Deref(b.Spec.Priority, 0), ptr.Deref(a.Spec.Priority, 0)),
-				by.GetQueueOrderTimestamp(a).Time.Compare(by.GetQueueOrderTimestamp(b).Time))
+				by.GetQueueOrderTimestamp(a).Compare(by.GetQueueOrderTimestamp(b).Time))
 		})
 		for place, wl := range line {
 			q.places[wl.UID] = place

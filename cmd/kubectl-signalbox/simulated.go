@@ -92,16 +92,20 @@ func setOf(c simulate.Change) string {
 	return "no node selector for " + strings.Join(c.Selector, ", ")
 }
 
-func (v *simulated) write(s *session) {
-	out := s.streams.Out
-	where := ""
-	if len(v.Flavors) > 0 {
-		var parts []string
-		for _, name := range slices.Sorted(maps.Keys(v.Flavors)) {
-			parts = append(parts, v.Flavors[name]+" for "+name)
-		}
-		where = " on " + strings.Join(parts, ", ")
+// where returns the flavors that it gets, for messages; "" for none.
+func (v *simulated) where() string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(v.Flavors)) {
+		parts = append(parts, v.Flavors[name]+" for "+name)
 	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " on " + strings.Join(parts, ", ")
+}
+
+func (v *simulated) write(s *session) {
+	out, where := s.streams.Out, v.where()
 	if v.Verdict == verdictBlocked {
 		fmt.Fprintf(out, "%s/%s is Blocked (%s). Kueue considers it when that is corrected.\n", v.Namespace, v.Name,
 			strings.TrimSuffix(v.Message, "."))
