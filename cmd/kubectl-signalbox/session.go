@@ -132,15 +132,16 @@ const page = 500
 
 // pages reads objects in pages.
 func (s *session) pages(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	next, _ := list.DeepCopyObject().(client.ObjectList)
+	next := list
 	if err := s.client.List(ctx, list, append(slices.Clone(options), client.Limit(page))...); err != nil {
 		return err
 	}
 	all, err := itemsOf(list)
 	for token := list.GetContinue(); err == nil && token != ""; token = next.GetContinue() {
-		next, _ = next.DeepCopyObject().(client.ObjectList) // it shares nothing with the items of the page before
+		next = reflect.New(reflect.TypeOf(list).Elem()).Interface().(client.ObjectList)
 		more := append(slices.Clone(options), client.Limit(page), client.Continue(token))
 		if err := s.client.List(ctx, next, more...); apierrors.IsResourceExpired(err) {
+			all.SetZero()
 			return s.client.List(ctx, list, options...) // the cluster has changed too much meanwhile
 		} else if err != nil {
 			return err

@@ -54,9 +54,10 @@ func twinOf(ctx context.Context, tj *api.TrainJob, source *trainerapi.TrainingRu
 	for i := range spec.ReplicatedJobs {
 		job := &spec.ReplicatedJobs[i].Template.Spec
 		pod := &job.Template
-		maps.DeleteFunc(pod.Annotations, func(key, _ string) bool {
-			return strings.HasPrefix(key, kueue.SchemeGroupVersion.Group+"/")
-		})
+		// Kueue has given them to the TrainJob's pods; a Job's PodSet has another name.
+		for _, of := range []map[string]string{pod.Labels, pod.Annotations} {
+			maps.DeleteFunc(of, func(key, _ string) bool { return strings.HasPrefix(key, kueue.SchemeGroupVersion.Group+"/") })
+		}
 		pod.Spec.NodeSelector, pod.Spec.Tolerations = nil, nil // the flavor's
 		pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return claims[v.Name] })
 		if pod.Spec.RestartPolicy == "" {

@@ -59,7 +59,7 @@ var rows = []row{
 	{name: "LimitRanges of each type with room", given: limitRange(
 		corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Min: amounts("cpu=100m", "memory=1Mi"),
 			Max: amounts("cpu=8", "memory=8Gi"), Default: amounts("cpu=2", "memory=2Gi"),
-			DefaultRequest: amounts("cpu=1", "memory=1Gi"), MaxLimitRequestRatio: amounts("cpu=2", "memory=2")},
+			DefaultRequest: amounts("cpu=1", "memory=1Gi"), MaxLimitRequestRatio: amounts("cpu=4", "memory=2")},
 		corev1.LimitRangeItem{Type: corev1.LimitTypePod, Min: amounts("cpu=100m"), Max: amounts("cpu=16")},
 		corev1.LimitRangeItem{Type: corev1.LimitTypePersistentVolumeClaim, Min: amounts("storage=1Gi"),
 			Max: amounts("storage=100Gi")})},
@@ -147,7 +147,8 @@ var rows = []row{
 		given: policy("pods are of Jobs on quota",
 			"has(object.metadata.labels) && 'batch.kubernetes.io/job-name' in object.metadata.labels && "+
 				"has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == 'Job') && "+
-				"has(object.spec.nodeSelector)")},
+				"(has(object.spec.nodeSelector) || !object.spec.containers.exists(c, has(c.resources) && "+
+				"has(c.resources.limits)))")},
 	{name: "a policy for the Job controller", acts: nowRefuses("the Job controller creates pods"),
 		given: policy("the Job controller creates pods", "request.userInfo.username.contains('controller')")},
 	{name: "a policy for a label that the pods don't have", acts: nowRefuses("name a cost center"),
@@ -160,7 +161,7 @@ var rows = []row{
 // claiming are the runtimes with claims, and withBestEffort those with pods that request nothing.
 var (
 	claiming       = []string{"torchtune", "llama-3b", "qwen"}
-	withBestEffort = append([]string{"mpi", "mlx"}, claiming...)
+	withBestEffort = append([]string{"mlx"}, claiming...)
 )
 
 func priorityClass(namespace string) []client.Object {

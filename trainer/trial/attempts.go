@@ -1,6 +1,7 @@
 package trial
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -27,8 +28,11 @@ type attempt struct {
 func (t *Trial) ask(ctx context.Context, job *api.TrainJob, needs *Needs) (verdict, error) {
 	v := verdict{at: t.clock.Now(), pin: needs.Pin}
 	pods := make([]*corev1.Pod, len(needs.ReplicatedJobs))
+	var larger error
 	for _, a := range t.attempts(job, needs, pods) {
 		switch err := a.try(ctx); {
+		case isFull(err) && largerThanQuota(err):
+			larger = cmp.Or(larger, fmt.Errorf("%s is refused: %w", a.what, err))
 		case err == nil || apierrors.IsAlreadyExists(err) || store.SkipsDryRuns(err) || isFull(err):
 		case mayNot(err):
 			ctrl.LoggerFrom(ctx).Error(err, "Not all is tried before a TrainJob is queued; install the RBAC of this release",
@@ -44,7 +48,7 @@ func (t *Trial) ask(ctx context.Context, job *api.TrainJob, needs *Needs) (verdi
 		}
 	}
 	refused, err := t.exceeds(ctx, job.Namespace, needs, pods)
-	if refused != nil {
+	if refused = cmp.Or(refused, larger); refused != nil {
 		v.reason, v.refused = ReasonPodsRefused, refused
 	}
 	return v, err

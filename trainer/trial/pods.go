@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	resourcehelpers "k8s.io/component-helpers/resource"
+
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,9 +33,11 @@ func (t *Trial) tryPod(ctx context.Context, job *api.TrainJob, rj *jobset.Replic
 	labeled := podOf(job, rj)
 	maps.Copy(labeled.Labels, labelsOf(job, rj))
 	candidates := []*corev1.Pod{labeled}
-	var flavors kueue.ResourceFlavorList
-	if listErr := t.client.List(ctx, &flavors); listErr != nil {
-		return pod, listErr
+	var flavors kueue.ResourceFlavorList // none for a pod that requests nothing
+	if requestsSomething(pod) {
+		if listErr := t.client.List(ctx, &flavors); listErr != nil {
+			return pod, listErr
+		}
 	}
 	for i := range min(len(flavors.Items), mostFlavors) {
 		candidates = append(candidates, placed(labeled, &flavors.Items[i].Spec))
@@ -105,4 +109,10 @@ func labelsOf(job *api.TrainJob, rj *jobset.ReplicatedJob) map[string]string {
 		jobset.JobSetNameKey: job.Name, jobset.JobSetUIDKey: checkUID, jobset.ReplicatedJobNameKey: rj.Name,
 		jobset.JobIndexKey: "0",
 	}
+}
+
+// requestsSomething reports whether a pod has requests, or limits, which become requests.
+func requestsSomething(pod *corev1.Pod) bool {
+	o := resourcehelpers.PodResourcesOptions{}
+	return len(resourcehelpers.PodRequests(pod, o)) > 0 || len(resourcehelpers.PodLimits(pod, o)) > 0
 }

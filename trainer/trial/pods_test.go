@@ -21,7 +21,9 @@ func TestPolicies(t *testing.T) {
 		"": {plain, pool}, "needs a pool": {plain},
 	} {
 		g := newGround(nil, flavors...)
-		g.accepts = func(pod *corev1.Pod) bool { return pod.Spec.NodeSelector["pool"] != "" }
+		g.accepts = func(pod *corev1.Pod) bool {
+			return pod.Spec.NodeSelector["pool"] != "" || pod.Spec.Containers[0].Name == "data"
+		}
 		g.answer = forbidden("check", "ValidatingAdmissionPolicy 'pools' with binding 'all' denied request: needs a pool")
 		err := g.startable("team", jobs(2))
 		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
@@ -29,6 +31,19 @@ func TestPolicies(t *testing.T) {
 		}
 	}
 	g := newGround(nil, pool)
+	g.accepts = func(pod *corev1.Pod) bool { return pod.Spec.NodeSelector["pool"] != "" }
+	g.answer = forbidden("check", "ValidatingAdmissionPolicy 'pools' with binding 'all' denied request: needs a pool")
+	nothing := jobs(2)
+	for i := range nothing.ReplicatedJobs {
+		pod := &nothing.ReplicatedJobs[i].Template.Spec.Template.Spec
+		for j := range pod.Containers {
+			pod.Containers[j].Resources = corev1.ResourceRequirements{}
+		}
+	}
+	if err := g.startable("team", nothing); err == nil || !strings.Contains(err.Error(), "needs a pool") {
+		t.Errorf("pods that request nothing get no flavor: got %v", err)
+	}
+	g = newGround(nil, pool)
 	g.answer = forbidden("check", `violates PodSecurity "restricted:latest"`)
 	if err := g.startable("team", jobs(2)); err == nil {
 		t.Error("Pod Security doesn't look at nodes")

@@ -3,13 +3,16 @@ package trial
 import (
 	"errors"
 	"regexp"
+	"strings"
 
 	"context"
 	"encoding/json"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -34,6 +37,38 @@ func isFull(err error) bool {
 // quotaExceeded is what the API server says of a ResourceQuota that is used up; there is no reason of its own
 // (k8s.io/apiserver v0.36, plugin/resourcequota). A webhook that quotes these words gets its pods refused later.
 var quotaExceeded = regexp.MustCompile(`is forbidden: exceeded quota: `)
+
+// quotaParts are the resources that an object requests of such a ResourceQuota, and its limits.
+var quotaParts = regexp.MustCompile(`exceeded quota: [^,]+, requested: (.+), used: .+, limited: (.+)$`)
+
+// largerThanQuota reports whether an object requests more than a ResourceQuota ever has: not even the first would be
+// taken. Of an object that is refused, nothing else says what the namespace would have made of it, such as a claim's
+// default StorageClass.
+func largerThanQuota(err error) bool {
+	parts := quotaParts.FindStringSubmatch(err.Error())
+	if parts == nil {
+		return false
+	}
+	requested, limits := amounts(parts[1]), amounts(parts[2])
+	for name, q := range requested {
+		if limit, found := limits[name]; found && q.Cmp(limit) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// amounts reads resources in the form of a=1,b=2.
+func amounts(text string) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	for _, part := range strings.Split(text, ",") {
+		name, value, _ := strings.Cut(part, "=")
+		if q, err := resource.ParseQuantity(value); err == nil {
+			list[corev1.ResourceName(name)] = q
+		}
+	}
+	return list
+}
 
 // byPolicy reports whether a policy or a webhook of the cluster refuses a pod, and not the API server itself.
 func byPolicy(err error) bool { return err != nil && denied.MatchString(err.Error()) }

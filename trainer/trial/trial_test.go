@@ -164,7 +164,14 @@ func TestStartable(t *testing.T) {
 		"a webhook with side effects": {answer: apierrors.NewBadRequest(noDryRun)},
 		"a webhook that quotes that": {answer: apierrors.NewBadRequest("it says: " + noDryRun),
 			says: "does not support dry run"},
-		"a quota that is used up": {answer: forbidden("check", "exceeded quota: gpus, requested: pods=1, used: pods=2")},
+		"a quota that is used up": {answer: forbidden("check",
+			"exceeded quota: gpus, requested: pods=1,requests.memory=1Gi, used: pods=2,requests.memory=0, "+
+				"limited: pods=2,requests.memory=1Gi")},
+		"a quota that one object is larger than": {answer: forbidden("check",
+			"exceeded quota: storage, requested: persistentvolumeclaims=1,fast.storageclass.storage.k8s.io/requests.storage=100Gi, "+
+				"used: persistentvolumeclaims=0,fast.storageclass.storage.k8s.io/requests.storage=0, "+
+				"limited: persistentvolumeclaims=10,fast.storageclass.storage.k8s.io/requests.storage=10Gi"),
+			says: "fast.storageclass.storage.k8s.io/requests.storage=10Gi"},
 		"a quota that needs limits": {answer: forbidden("check", "failed quota: gpus: must specify limits.cpu"),
 			says: "must specify limits.cpu"},
 		"no ServiceAccount": {answer: forbidden("check", `error looking up service account team/nobody`),
