@@ -25,8 +25,8 @@ func RefusesPods(reason string) bool {
 // 32,768, and a TrainJob would be blocked without one; what its user has written may be as long.
 const maxMessage = 16 << 10
 
-// BlockedError reports why a TrainJob can't be queued, or can't go on, until its cause is changed. The change triggers a
-// reconcile; if nothing does, the TrainJob is reconciled after RetryAfter.
+// BlockedError reports why a TrainJob can't be queued, or can't go on, until its cause is changed. The change triggers
+// a reconcile; if nothing does, the TrainJob is reconciled after RetryAfter.
 type BlockedError struct {
 	// Reason of the condition Blocked and of the event beside it.
 	Reason string

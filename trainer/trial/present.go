@@ -7,13 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"sync"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,14 +28,6 @@ const (
 	// busyRetry is after which time to come back that another question is being asked.
 	busyRetry = 5 * time.Second
 )
-
-// present is what namespaces take at present of started TrainJobs.
-type present struct {
-	answers *lru.Cache // by what is asked for
-	// busy is held while something is asked for. There is one question at a time: an API server that answers late, or a
-	// webhook of one namespace, keeps one worker, and the others come back.
-	busy sync.Mutex
-}
 
 // question is a hash of what is asked for, but for the name of the TrainJob: those that run the same share an answer.
 type question [sha256.Size]byte
@@ -117,7 +107,8 @@ func (t *Trial) says(ctx context.Context, job *api.TrainJob, what string, err er
 		return &admission.BlockedError{Reason: admission.ReasonQuotaExceeded, Err: fmt.Errorf(fix, what, err,
 			"raise the ResourceQuota, or end what uses it up")}
 	case store.SkipsDryRuns(err) || mayNot(err) || !refuses(err) || t.byItsUser(ctx, err):
-		ctrl.LoggerFrom(ctx).V(1).Info("It isn't known why a started TrainJob has no pods", "what", what, "error", err.Error())
+		ctrl.LoggerFrom(ctx).V(1).Info("A dry run doesn't say why a started TrainJob has no pods", "what", what,
+			"error", err.Error())
 		return &admission.PendingError{RetryAfter: presentFor, Err: err}
 	}
 	return &admission.BlockedError{Reason: admission.ReasonPodsRefused, Err: fmt.Errorf(fix, what, err,
