@@ -5,12 +5,28 @@ import (
 	"time"
 )
 
+// Reasons of the condition Blocked.
+const (
+	// ReasonPodsRefused: the TrainJob's namespace doesn't take pods as the TrainJob needs them, or doesn't any more if the
+	// TrainJob was started. The message has who refuses them and why; change the TrainJob, the runtime, or what the
+	// namespace allows.
+	ReasonPodsRefused = "PodsRefused"
+	// ReasonQuotaExceeded: the TrainJob was started, and a ResourceQuota has no room for its pods, because others use it
+	// up. The message names the quota. The pods are created when it has room, and the condition is removed.
+	ReasonQuotaExceeded = "QuotaExceeded"
+)
+
+// RefusesPods reports whether a reason of the condition Blocked is that a namespace doesn't take pods.
+func RefusesPods(reason string) bool {
+	return reason == ReasonPodsRefused || reason == ReasonQuotaExceeded
+}
+
 // maxMessage is how many bytes of an error are told. The API server rejects a condition with a message of more than
 // 32,768, and a TrainJob would be blocked without one; what its user has written may be as long.
 const maxMessage = 16 << 10
 
-// BlockedError reports why a TrainJob can't be queued until its cause is changed. The change triggers a
-// reconcile; if nothing does, the TrainJob is reconciled after RetryAfter.
+// BlockedError reports why a TrainJob can't be queued, or can't go on, until its cause is changed. The change triggers
+// a reconcile; if nothing does, the TrainJob is reconciled after RetryAfter.
 type BlockedError struct {
 	// Reason of the condition Blocked and of the event beside it.
 	Reason string

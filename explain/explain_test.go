@@ -56,6 +56,17 @@ func TestExplain(t *testing.T) {
 				},
 			)
 		}, CodeBlocked, "no r"},
+		"started, and its pods are refused": {func(f *Facts) {
+			runs(f)
+			f.Job.Status.Conditions = append(f.Job.Status.Conditions, metav1.Condition{Type: api.ConditionBlocked,
+				Status: metav1.ConditionTrue, Reason: "QuotaExceeded", Message: "exceeded quota: q"})
+		}, CodeBlocked, "exceeded quota: q"},
+		"in another cluster, where its pods are refused": {func(f *Facts) {
+			f.Job.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
+			admitted(f)
+			f.Job.Status.Conditions = append(f.Job.Status.Conditions, metav1.Condition{Type: api.ConditionBlocked,
+				Status: metav1.ConditionTrue, Reason: "QuotaExceeded", Message: "exceeded quota: q"})
+		}, CodeBlocked, "exceeded quota: q"},
 		"in another cluster": {func(f *Facts) {
 			f.Job.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
 			admitted(f)

@@ -74,6 +74,13 @@ type harness struct {
 	did     map[string]bool  // the requests that were sent, by "verb Kind"
 	shown   map[string]client.Client
 	refusal error // of the placement
+	pods    pods
+}
+
+// pods is what the placement says of the pods of started TrainJobs, and how often it was asked.
+type pods struct {
+	refusal, ofJobs error
+	asked           int
 }
 
 type index struct {
@@ -98,6 +105,17 @@ func (h *harness) Startable(
 	context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
 ) error {
 	return h.refusal
+}
+
+// TakesPods implements integration.Placement.
+func (h *harness) TakesPods(context.Context, *api.TrainJob, *jobset.ReplicatedJob) error {
+	h.pods.asked++
+	return h.pods.refusal
+}
+
+// TakesJobs implements integration.Placement.
+func (h *harness) TakesJobs(context.Context, *api.TrainJob, *jobset.JobSet, *jobset.ReplicatedJob) error {
+	return h.pods.ofJobs
 }
 
 func newHarness(t *testing.T, d overrides.Dialect, change ...func(*configapi.Configuration)) *harness {

@@ -27,7 +27,8 @@ import (
 
 const (
 	// ReasonNoPods: the TrainJob was started and had no pod for limits.podsWithin, or ten minutes longer after one has
-	// failed. Its events, its JobSet and its Jobs have the reason. It is queued again after six times as long.
+	// failed. The message has the reason if a dry run shows it, and otherwise the events of its JobSet and its Jobs. It is
+	// queued again after six times as long.
 	ReasonNoPods = "NoPods"
 	// ReasonGated: a pod of the TrainJob had a scheduling gate for longer than limits.podsWithin, because nothing
 	// removed it. Remove the gate from the runtime or the overrides.
@@ -85,6 +86,10 @@ func (r *Reconciler) observePods(ctx context.Context, o *observed, started time.
 
 // observeShortage finds out whether pods have been missing for too long.
 func (r *Reconciler) observeShortage(ctx context.Context, o *observed, missing *missingPods) error {
+	r.observeRefusal(ctx, o, missing)
+	if !o.managed() {
+		return nil // it has no quota to release
+	}
 	left := r.policy.podsWithin - o.now.Sub(o.memory.podless.since)
 	if left <= 0 && missing.gate == "" && !missing.suspended && o.jobSet != nil {
 		jobs, err := r.store.Pods.JobsOf(ctx, o.jobSet)
@@ -100,9 +105,9 @@ func (r *Reconciler) observeShortage(ctx context.Context, o *observed, missing *
 		}
 	}
 	if left > 0 {
-		o.queue.again = left
+		o.queue.later(left)
 	} else {
-		o.queue.blocked = missing.blocked(r.policy.podsWithin)
+		o.queue.blocked = missing.blocked(r.policy.podsWithin, whyNoPods(o))
 	}
 	return nil
 }
@@ -161,8 +166,8 @@ func suspendedByAnother(o *observed) bool {
 		o.jobSet.Status.TerminalState == ""
 }
 
-// blocked returns the error for a TrainJob of which pods were missing for so long.
-func (p *missingPods) blocked(within time.Duration) *admission.BlockedError {
+// blocked returns the error for a TrainJob of which pods were missing for so long, and why.
+func (p *missingPods) blocked(within time.Duration, why string) *admission.BlockedError {
 	if p.gate != "" {
 		return &admission.BlockedError{Reason: ReasonGated, Err: fmt.Errorf(
 			"pod %s has had scheduling gate %q for longer than %s; remove the gate from the runtime or the overrides, or see "+
@@ -176,8 +181,7 @@ func (p *missingPods) blocked(within time.Duration) *admission.BlockedError {
 		what = fmt.Sprintf("it had %d of the %d pods of ReplicatedJob %s", p.Have, p.Need, p.ReplicatedJob)
 	}
 	return &admission.BlockedError{Reason: ReasonNoPods, Err: fmt.Errorf(
-		"%s for %s; the events of the TrainJob, of its JobSet and of its Jobs say why. Its quota is released, "+
-			"and it is queued again after %s", what, within, holdsFor*within)}
+		"%s for %s; %s. Its quota is released, and it is queued again after %s", what, within, why, holdsFor*within)}
 }
 
 // shortOf remembers since when pods of a TrainJob are missing; zero if none are.

@@ -51,10 +51,12 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 
 // observeManaged finds out whether Kueue manages the TrainJob, and what that depends on.
 func (r *Reconciler) observeManaged(ctx context.Context, o *observed) (err error) {
-	if o.standing, err = r.standing(ctx, o.job); err != nil || o.standing == owned || !o.managed() {
+	if o.standing, err = r.standing(ctx, o.job); err != nil || o.standing == owned {
 		return err
 	}
 	switch {
+	case !o.managed():
+		return r.observeUnqueued(ctx, o)
 	case o.stage == stageRunning:
 		return r.observeRunning(ctx, o)
 	case o.standing == queued:

@@ -116,6 +116,15 @@ type queueing struct {
 	start *startFacts
 	// again is when to reconcile, although no event may come, because the TrainJob may be blocked then; 0 for never.
 	again time.Duration
+	// pods is why a started TrainJob has too few pods.
+	pods podsAnswer
+}
+
+// later brings the time of the next reconcile forward.
+func (q *queueing) later(after time.Duration) {
+	if after > 0 && (q.again == 0 || after < q.again) {
+		q.again = after
+	}
 }
 
 // startFacts is what a start is decided on, beside the TrainJob and its Workload.

@@ -91,6 +91,7 @@ func beforehand(o *observed) (p plan, done bool) {
 	}
 	if o.stage == stageEnded || !o.managed() || o.stage == stageSuspended && o.standing == unqueued {
 		p.do(release(o)...)
+		p.later(o.queue.again)
 		p.do(report(o, &p)...)
 		return p, true
 	}

@@ -17,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	schdcache "sigs.k8s.io/kueue/pkg/cache/scheduler"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
@@ -61,6 +62,11 @@ type Placement interface {
 	Startable(
 		ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 	) error
+	// TakesPods rejects, with an *admission.BlockedError, a pod of a started TrainJob's ReplicatedJob, as its JobSet has
+	// it, if the namespace doesn't take it now. It returns an *admission.PendingError if that isn't known.
+	TakesPods(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob) error
+	// TakesJobs rejects a Job of it, or what JobSet creates before that, in the same way.
+	TakesJobs(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, rj *jobset.ReplicatedJob) error
 }
 
 // policy is the configuration that decisions depend on.

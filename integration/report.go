@@ -48,15 +48,21 @@ func report(o *observed, p *plan) []step {
 func reportBlocked(o *observed, p *plan, status *api.TrainJobStatus) (changed bool, event *events.Event) {
 	was := apimeta.FindStatusCondition(status.Conditions, api.ConditionBlocked)
 	failed := startFailure(o)
-	b := cmp.Or(failed, o.queue.blocked, o.place.rejected(o))
+	b := cmp.Or(failed, o.queue.blocked, o.place.rejected(o), o.queue.pods.refused)
 	switch {
 	case b == nil && keepsBlocked(o, p, was):
 		return false, nil
 	case b == nil:
 		return apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked), nil
+	}
+	generation := decidedFor(o, was, b)
+	if was != nil && was.Reason != b.Reason {
+		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked) // its time is that of the reason (held)
+	}
+	switch {
 	case !apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: b.Reason, Message: b.Error(),
-		ObservedGeneration: decidedFor(o, was, b), LastTransitionTime: metav1.NewTime(o.now),
+		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(o.now),
 	}):
 		return false, nil
 	case failed != nil:
@@ -72,6 +78,8 @@ func keepsBlocked(o *observed, p *plan, was *metav1.Condition) bool {
 	switch {
 	case failure && !o.memory.failing.told.IsZero():
 		return true // it says what fails, until it doesn't
+	case was != nil && admission.RefusesPods(was.Reason):
+		return o.queue.pods.unknown
 	case o.stage == stageRunning && !o.managed() && !failure:
 		return true // the bundled Trainer says why it has no JobSet
 	case was == nil:

@@ -77,6 +77,22 @@ func TestStatusOf(t *testing.T) {
 			api.StateBlocked,
 			"Blocked=True/RuntimeNotFound Suspended=True/Suspended",
 		},
+		"started, and its pods are refused": {
+			"the integration removes what it has said",
+			"spec: {suspend: false}\nstatus: {conditions: [{type: Blocked, status: 'True', reason: QuotaExceeded}]}",
+			js("{}"),
+			"",
+			api.StateBlocked,
+			"Blocked=True/QuotaExceeded",
+		},
+		"started, and it had no JobSet": {
+			"it has one now",
+			"spec: {suspend: false}\nstatus: {conditions: [{type: Blocked, status: 'True', reason: NameTaken}]}",
+			js("{}"),
+			"",
+			api.StateStarting,
+			"",
+		},
 		"never suspended": {
 			"it has no such condition, as with Trainer",
 			"spec: {suspend: false}",

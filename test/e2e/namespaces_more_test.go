@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -36,9 +37,24 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 		gomega.Eventually(complete(ctx, second), "2m").Should(gomega.BeTrue())
 	})
 
+	ginkgo.It("say why the pods of a started TrainJob can't be created, until they are", func(ctx context.Context) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
+		pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/waits"}}
+		pod.Spec.Containers = []corev1.Container{{Name: "a", Image: "example.com/none:1"}}
+		usedUp(ctx, "pods", pod)
+	})
+
 	if !cluster.bundled() {
 		return
 	}
+	ginkgo.It("say why JobSet can't create its Jobs, until it can", func(ctx context.Context) {
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
+		job.Spec.Suspend = ptr.To(true)
+		job.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+		job.Spec.Template.Spec.Containers = []corev1.Container{{Name: "a", Image: "example.com/none:1"}}
+		usedUp(ctx, "count/jobs.batch", job)
+	})
+
 	ginkgo.It("start every runtime that Trainer ships, and Flux' example, with their Secrets", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})
 		all := append(installShippedRuntimes(ctx), installPodGroupRuntimes(ctx)...)
@@ -58,6 +74,34 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 		}
 	})
 })
+
+// usedUp starts a TrainJob in a namespace whose ResourceQuota of one is used up by another object. It holds that the
+// TrainJob says so, and keeps its quota, and that it runs when the other is gone.
+func usedUp(ctx context.Context, counted corev1.ResourceName, other client.Object) {
+	ginkgo.GinkgoHelper()
+	g := newGround(ctx, map[string]int64{"a100": 8})
+	for _, o := range resourceQuota(map[corev1.ResourceName]string{counted: "1"})(g.namespace) {
+		gomega.Expect(admin.Create(ctx, o)).To(gomega.Succeed())
+		q := o.(*corev1.ResourceQuota)
+		gomega.Eventually(func() int { return len(get(ctx, q).Status.Hard) }).Should(gomega.Equal(1))
+	}
+	other.SetNamespace(g.namespace)
+	gomega.Eventually(func() error { return ignoreExists(admin.Create(ctx, other)) }).Should(gomega.Succeed())
+	g.runtime(ctx, "torch", "1s")
+	tj := g.submit(ctx, g.trainJob("starved", "torch", 1))
+	gomega.Eventually(blockedBy(ctx, tj)).Should(gomega.And(
+		gomega.HavePrefix("QuotaExceeded: "), gomega.ContainSubstring("exceeded quota: "+quotaName)))
+	gomega.Expect(running(ctx, tj)()).To(gomega.BeTrue())
+	gomega.Expect(g.used(ctx)()).To(gomega.Equal(int64(8)))
+	gomega.Eventually(eventsOf(ctx, get(ctx, tj))).Should(gomega.ContainElement(gomega.HavePrefix("QuotaExceeded: ")))
+	if cluster.bundled() {
+		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateBlocked))
+	}
+	gomega.Expect(admin.Delete(ctx, other, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(
+		gomega.Succeed())
+	gomega.Eventually(complete(ctx, tj), "3m").Should(gomega.BeTrue())
+	gomega.Eventually(blockedBy(ctx, tj)).Should(gomega.BeEmpty())
+}
 
 // serviceAccounts creates those that a runtime names.
 func (g *ground) serviceAccounts(ctx context.Context, spec *trainerapi.TrainingRuntimeSpec) {

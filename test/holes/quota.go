@@ -51,7 +51,7 @@ var ofQuota = []hole{
 		focus: "for a TrainJob that is yet to come",
 	},
 	{
-		name: "users evict pods", file: "integration/evict.go",
+		name: "users evict pods", file: "integration/webhook.go",
 		from:  "	if trainJob == \"\" {",
 		to:    "	if true {",
 		focus: "those alone who drain nodes", finds: "exceeds-admission",

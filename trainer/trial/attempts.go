@@ -49,7 +49,7 @@ func (t *Trial) ask(ctx context.Context, job *api.TrainJob, needs *Needs) (verdi
 	}
 	refused, err := t.exceeds(ctx, job.Namespace, needs, pods)
 	if refused = cmp.Or(refused, larger); refused != nil {
-		v.reason, v.refused = ReasonPodsRefused, refused
+		v.reason, v.refused = admission.ReasonPodsRefused, refused
 	}
 	return v, err
 }
@@ -76,7 +76,7 @@ func (t *Trial) attempts(job *api.TrainJob, needs *Needs, pods []*corev1.Pod) []
 			all = append(all, attempt{ReasonInvalidJobSet, "a Job of its ReplicatedJob " + rj.Name,
 				func(ctx context.Context) error { return t.tryJob(ctx, job, needs, i) }})
 		}
-		all = append(all, attempt{ReasonPodsRefused, "a pod of its ReplicatedJob " + rj.Name,
+		all = append(all, attempt{admission.ReasonPodsRefused, "a pod of its ReplicatedJob " + rj.Name,
 			func(ctx context.Context) (err error) {
 				pods[i], err = t.tryPod(ctx, job, rj)
 				return err

@@ -1,10 +1,12 @@
 // Package trial finds, before a TrainJob is queued, whether its namespace takes what it needs: its JobSet, what is
 // created before that, and its pods. The API server knows all that matters to that (Pod Security, ServiceAccounts,
 // priority classes, RuntimeClasses, LimitRanges, webhooks and policies, mounts and environment), and is asked with dry
-// runs. What the namespace's ResourceQuotas allow is compared with all that a TrainJob has at a time.
+// runs. What the namespace's ResourceQuotas allow is compared with all that a TrainJob has at a time. And it finds why
+// a started TrainJob has no pods, when used-up ResourceQuotas count too.
 package trial
 
 import (
+	"sync"
 	"time"
 	"weak"
 
@@ -17,9 +19,6 @@ import (
 )
 
 const (
-	// ReasonPodsRefused: the TrainJob's namespace doesn't take pods as the TrainJob needs them. The message has who
-	// refuses them and why; change the TrainJob, the runtime, or what the namespace allows.
-	ReasonPodsRefused = "PodsRefused"
 	// ReasonInvalidJobSet: the JobSet that the TrainJob needs is rejected, or what its pods mount. The message has the
 	// reason and who rejects it; change the TrainJob or the runtime.
 	ReasonInvalidJobSet = "InvalidJobSet"
@@ -50,11 +49,21 @@ type Trial struct {
 	// verdicts are the answers, by namespace and by what TrainJobs run. Of a burst of them, one asks.
 	verdicts *lru.Cache
 	asking   singleflight.Group
+	present  present
 }
 
 // New returns a Trial of what a Trainer makes. It asks with a client, and reads ResourceQuotas without a cache.
 func New(c client.Client, live client.Reader, clk clock.Clock, trainer Trainer) *Trial {
-	return &Trial{client: c, live: live, clock: clk, trainer: trainer, verdicts: lru.New(verdicts)}
+	return &Trial{client: c, live: live, clock: clk, trainer: trainer, verdicts: lru.New(verdicts),
+		present: present{answers: lru.New(verdicts)}}
+}
+
+// present is what namespaces take at present of started TrainJobs.
+type present struct {
+	answers *lru.Cache // by what is asked for
+	// busy is held while something is asked for. There is one question at a time: an API server that answers late, or a
+	// webhook of one namespace, keeps one worker, and the others come back.
+	busy sync.Mutex
 }
 
 // verdict is an answer; reason is "" where the namespace would take what a TrainJob needs.

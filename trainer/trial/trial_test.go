@@ -202,7 +202,8 @@ func TestStartable(t *testing.T) {
 			blocked, pending := (*admission.BlockedError)(nil), (*admission.PendingError)(nil)
 			switch {
 			case c.says != "":
-				if !errors.As(err, &blocked) || blocked.Reason != ReasonPodsRefused || !strings.Contains(err.Error(), c.says) {
+				if !errors.As(err, &blocked) || blocked.Reason != admission.ReasonPodsRefused ||
+					!strings.Contains(err.Error(), c.says) {
 					t.Errorf("got %v, want %q", err, c.says)
 				}
 			case c.pending != "":

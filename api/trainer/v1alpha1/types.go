@@ -136,7 +136,7 @@ const (
 	StateQuotaReserved TrainJobState = "QuotaReserved"
 	// StateAdmitted: the TrainJob is about to start.
 	StateAdmitted TrainJobState = "Admitted"
-	// StateBlocked: the TrainJob can't be queued. Condition Blocked has the reason.
+	// StateBlocked: the TrainJob can't be queued, or was started and can't go on. Condition Blocked has the reason.
 	StateBlocked TrainJobState = "Blocked"
 	// StateStarting: the TrainJob was started, and none of its ReplicatedJobs is ready.
 	StateStarting TrainJobState = "Starting"

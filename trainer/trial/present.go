@@ -1,0 +1,127 @@
+package trial
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+const (
+	// presentFor is for how long an answer about the present stands, whatever it is.
+	presentFor = time.Minute
+	// busyRetry is after which time to come back that another question is being asked.
+	busyRetry = 5 * time.Second
+)
+
+// question is a hash of what is asked for, but for the name of the TrainJob: those that run the same share an answer.
+type question [sha256.Size]byte
+
+// reply is an answer: nil, an *admission.BlockedError or an *admission.PendingError.
+type reply struct {
+	err error
+	at  time.Time
+}
+
+// TakesPods implements integration.Placement: it creates, by dry run, a pod of a started TrainJob's ReplicatedJob.
+func (t *Trial) TakesPods(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob) error {
+	asked, err := questionOf(job, podOf(job, rj))
+	if err != nil {
+		return err
+	}
+	return t.presently(asked, func() error {
+		_, err := t.tryPod(ctx, job, rj)
+		return t.says(ctx, job, "a pod of its ReplicatedJob "+rj.Name, err)
+	})
+}
+
+// TakesJobs implements integration.Placement: it creates, by dry run, a Job of a started TrainJob's ReplicatedJob, and
+// the Service, which JobSet creates before its first Jobs. Beside Kubeflow Trainer there is no right to do so.
+func (t *Trial) TakesJobs(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, rj *jobset.ReplicatedJob) error {
+	if _, other := t.trainer.(Installed); other {
+		return nil
+	}
+	objects := []client.Object{jobOf(job, rj, ofJobSet(job))}
+	if rj.Name == js.Spec.ReplicatedJobs[0].Name && (js.Spec.Network == nil ||
+		ptr.Deref(js.Spec.Network.EnableDNSHostnames, true)) {
+		objects = append(objects, serviceOf(job))
+	}
+	asked, err := questionOf(job, objects...)
+	if err != nil {
+		return err
+	}
+	return t.presently(asked, func() error {
+		for _, o := range objects {
+			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: jobset.SchemeGroupVersion.String(), Kind: "JobSet",
+				Name: js.Name, UID: js.UID, Controller: ptr.To(true)}})
+			err := t.client.Create(ctx, o, client.DryRunAll)
+			what := "its Service"
+			if _, isJob := o.(*batchv1.Job); isJob {
+				what = "a Job of its ReplicatedJob " + rj.Name
+			}
+			if err := t.says(ctx, job, what, err); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// presently returns the answer to a question, and asks it if there is none. That nobody answers is an answer: it isn't
+// asked again at once.
+func (t *Trial) presently(asked question, ask func() error) error {
+	if known, found := t.present.answers.Get(asked); found && t.clock.Since(known.(reply).at) < presentFor {
+		return known.(reply).err
+	}
+	if !t.present.busy.TryLock() {
+		return &admission.PendingError{RetryAfter: busyRetry, Err: errors.New("another question is being asked")}
+	}
+	defer t.present.busy.Unlock()
+	err := ask()
+	t.present.answers.Add(asked, reply{err, t.clock.Now()})
+	return err
+}
+
+// says returns what the error of a dry run says about a started TrainJob.
+func (t *Trial) says(ctx context.Context, job *api.TrainJob, what string, err error) error {
+	const fix = "%s can't be created: %w; %s. Kubernetes tries again by itself"
+	switch {
+	case err == nil || apierrors.IsAlreadyExists(err):
+		return nil
+	case isFull(err):
+		return &admission.BlockedError{Reason: admission.ReasonQuotaExceeded, Err: fmt.Errorf(fix, what, err,
+			"raise the ResourceQuota, or end what uses it up")}
+	case store.SkipsDryRuns(err) || mayNot(err) || !refuses(err) || t.byItsUser(ctx, err):
+		ctrl.LoggerFrom(ctx).V(1).Info("A dry run doesn't say why a started TrainJob has no pods", "what", what,
+			"error", err.Error())
+		return &admission.PendingError{RetryAfter: presentFor, Err: err}
+	}
+	return &admission.BlockedError{Reason: admission.ReasonPodsRefused, Err: fmt.Errorf(fix, what, err,
+		"change what namespace "+job.Namespace+" allows")}
+}
+
+// questionOf returns the question whether a TrainJob's namespace takes objects.
+func questionOf(job *api.TrainJob, objects ...client.Object) (question, error) {
+	content, err := json.Marshal(objects)
+	if err != nil {
+		return question{}, fmt.Errorf("encoding what the TrainJob lacks: %w", err)
+	}
+	name := regexp.MustCompile(`\b` + regexp.QuoteMeta(job.Name) + `\b`)
+	content = append([]byte(job.Namespace+" "), name.ReplaceAll(content, nil)...) // a namespace may have the name
+	return sha256.Sum256(content), nil
+}
