@@ -244,4 +244,13 @@ func TestSteady(t *testing.T) {
 	if strings.Contains(out.String(), "times: a") {
 		t.Error("a never failed")
 	}
+
+	out.Reset()
+	s.rounds, s.command = 1, reports(t, "r.xml", a+"<!-- then its control plane failed -->")
+	if err := os.Remove("runs"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.run(t.Context(), &out); err == nil || !strings.Contains(out.String(), "1 of 1 times: what runs the specs") {
+		t.Errorf("a round that failed outside of its specs has failed: %v\n%s", err, out.String())
+	}
 }
