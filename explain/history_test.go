@@ -13,6 +13,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/simulate"
 )
 
 // TestTimeline holds what each object adds to a timeline, in its order.
@@ -104,4 +105,39 @@ func TestMoreCauses(t *testing.T) {
 	if q := NewQueues(facts().Queues.Cluster); q.WorkloadOf(&api.TrainJob{}) != nil {
 		t.Error("it has no Workload")
 	}
+}
+
+// TestWorkloadOf holds which Workload is a TrainJob's, in whatever order they are listed: one that isn't finished, and
+// the last of its kind. One of another namespace is none, whatever owner it names.
+func TestWorkloadOf(t *testing.T) {
+	workload := func(name, namespace string, age time.Duration, finished bool) kueue.Workload {
+		wl := kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, CreationTimestamp: ago(age),
+			OwnerReferences: []metav1.OwnerReference{{UID: "job"}}}}
+		if finished {
+			wl.Status.Conditions = []metav1.Condition{{Type: kueue.WorkloadFinished, Status: metav1.ConditionTrue}}
+		}
+		return wl
+	}
+	old, ended := workload("old", "team", 9*time.Hour, true), workload("ended", "team", 2*time.Hour, true)
+	before, now := workload("before", "team", 8*time.Hour, false), workload("now", "team", 7*time.Hour, false)
+	forged := workload("forged", "other", time.Hour, false)
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", UID: "job"}}
+	for want, all := range map[string][]kueue.Workload{
+		"ended": {old, ended, forged}, "now": {old, ended, before, now, forged}, "before": {ended, before, forged},
+	} {
+		for range len(all) {
+			all = append(all[1:], all[0])
+			for _, listed := range [][]kueue.Workload{all, reversed(all)} {
+				if got := NewQueues(simulate.Cluster{Workloads: listed}).WorkloadOf(job); got == nil || got.Name != want {
+					t.Errorf("got %+v, want %s", got, want)
+				}
+			}
+		}
+	}
+}
+
+func reversed(all []kueue.Workload) []kueue.Workload {
+	all = slices.Clone(all)
+	slices.Reverse(all)
+	return all
 }

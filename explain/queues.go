@@ -21,10 +21,16 @@ type Queues struct {
 	locals   map[types.NamespacedName]*kueue.LocalQueue
 	names    map[string][]string // LocalQueues by namespace
 	clusters map[string]*kueue.ClusterQueue
-	owned    map[types.UID]*kueue.Workload // by the UID of an owner
-	lines    map[string][]*kueue.Workload  // what waits in each ClusterQueue, in Kueue's order
-	places   map[types.UID]int             // of a Workload in its line, from 0
-	visits   int                           // how often a Workload was looked at
+	owned    map[owner]*kueue.Workload
+	lines    map[string][]*kueue.Workload // what waits in each ClusterQueue, in Kueue's order
+	places   map[types.UID]int            // of a Workload in its line, from 0
+	visits   int                          // how often a Workload was looked at
+}
+
+// owner is the namespace of a Workload, and the UID of an owner that it names.
+type owner struct {
+	namespace string
+	uid       types.UID
 }
 
 // Waiting is a Workload that waits in the same ClusterQueue.
@@ -39,7 +45,7 @@ type Waiting struct {
 func NewQueues(cluster simulate.Cluster) *Queues {
 	q := &Queues{
 		Cluster: cluster, locals: map[types.NamespacedName]*kueue.LocalQueue{}, names: map[string][]string{},
-		clusters: map[string]*kueue.ClusterQueue{}, owned: map[types.UID]*kueue.Workload{},
+		clusters: map[string]*kueue.ClusterQueue{}, owned: map[owner]*kueue.Workload{},
 		lines: map[string][]*kueue.Workload{}, places: map[types.UID]int{},
 	}
 	for i := range cluster.ClusterQueues {
@@ -71,10 +77,9 @@ func NewQueues(cluster simulate.Cluster) *Queues {
 func (q *Queues) add(wl *kueue.Workload) {
 	q.visits++
 	for _, ref := range wl.OwnerReferences {
-		found := q.owned[ref.UID]
-		if found == nil || workloadfinish.IsFinished(found) ||
-			found.CreationTimestamp.Before(&wl.CreationTimestamp) && !workloadfinish.IsFinished(wl) {
-			q.owned[ref.UID] = wl
+		by := owner{wl.Namespace, ref.UID}
+		if found := q.owned[by]; found == nil || follows(wl, found) {
+			q.owned[by] = wl
 		}
 	}
 	lq := q.local(wl.Namespace, string(wl.Spec.QueueName))
@@ -84,6 +89,14 @@ func (q *Queues) add(wl *kueue.Workload) {
 	}
 }
 
+// follows reports whether a Workload is a job's rather than another one: it isn't finished, or was made later.
+func follows(wl, other *kueue.Workload) bool {
+	if finished := workloadfinish.IsFinished(wl); finished != workloadfinish.IsFinished(other) {
+		return !finished
+	}
+	return other.CreationTimestamp.Before(&wl.CreationTimestamp)
+}
+
 // local returns a LocalQueue; nil if there is none of the name.
 func (q *Queues) local(namespace, name string) *kueue.LocalQueue {
 	return q.locals[types.NamespacedName{Namespace: namespace, Name: name}]
@@ -91,10 +104,7 @@ func (q *Queues) local(namespace, name string) *kueue.LocalQueue {
 
 // WorkloadOf returns a TrainJob's Workload: the one that isn't finished, or else the last; nil if there is none.
 func (q *Queues) WorkloadOf(job *api.TrainJob) *kueue.Workload {
-	if wl := q.owned[job.UID]; wl != nil && wl.Namespace == job.Namespace {
-		return wl
-	}
-	return nil
+	return q.owned[owner{job.Namespace, job.UID}]
 }
 
 // Position returns the TrainJob's place in its ClusterQueue, from 1, and how many wait there; 0 if it isn't known.

@@ -40,7 +40,7 @@ func Unused(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string
 	if len(fields) == 0 {
 		return nil
 	}
-	e, err := Bundled.Compute(&other, runtime, Bundled.Entries(job))
+	e, err := Bundled.Compute(&other, runtime, Bundled.Others(job)) // an admission may decide the number of nodes
 	if err != nil {
 		return nil // Check refuses what can't be computed
 	}

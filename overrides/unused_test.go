@@ -137,3 +137,14 @@ func TestUnusedTogether(t *testing.T) {
 		t.Errorf("a runtime that can't be computed is refused otherwise: got %q", got)
 	}
 }
+
+// TestUnusedWhenAdmitted holds that what an admission has written doesn't count: a TrainJob that was admitted with fewer
+// nodes, and stopped, may be resized.
+func TestUnusedWhenAdmitted(t *testing.T) {
+	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
+	job := jobOf(t, `{trainer: {numNodes: 8}, runtimePatches: [{manager: `+Manager+`, trainingRuntimeSpec: {template:
+  {spec: {replicatedJobs: [{name: node, template: {metadata: {annotations: {`+NodesAnnotation+`: "3"}}}}]}}}}]}`)
+	if got := Unused(job, &rt); len(got) > 0 {
+		t.Errorf("got %q", got)
+	}
+}

@@ -29,8 +29,13 @@ func Ask(
 	if holdsQuota(wl) {
 		return &Answer{Verdict: Running, Admission: wl.Status.Admission}, nil
 	}
-	unqueued := cluster.unqueued(wl)
-	cluster = cluster.Concerning(wl)
+	unqueued, cluster := cluster.unqueued(wl), cluster.Concerning(wl)
+	if cq := cluster.clusterQueueOf(wl); unqueued == "" {
+		var err error
+		if unqueued, err = cluster.inactive(ctx, kueue.ClusterQueueReference(cq.Name), now); err != nil {
+			return nil, err
+		}
+	}
 	settled, err := Settle(ctx, cluster, now)
 	if err != nil {
 		return nil, err

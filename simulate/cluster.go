@@ -124,9 +124,14 @@ func (c *Cluster) unqueued(wl *kueue.Workload) string {
 		return fmt.Sprintf("LocalQueue %s is stopped (spec.stopPolicy: %s)", wl.Spec.QueueName,
 			*c.LocalQueues[lq].Spec.StopPolicy)
 	}
-	name := c.LocalQueues[lq].Spec.ClusterQueue
-	if !slices.ContainsFunc(c.ClusterQueues, func(cq kueue.ClusterQueue) bool { return cq.Name == string(name) }) {
-		return fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist", name, wl.Spec.QueueName)
+	cq := c.clusterQueueOf(wl)
+	if cq == nil {
+		return fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist", c.LocalQueues[lq].Spec.ClusterQueue,
+			wl.Spec.QueueName)
+	}
+	if c.circular(cq.Spec.CohortName) {
+		return fmt.Sprintf("ClusterQueue %s is inactive: the parents of Cohort %s form a circle", cq.Name,
+			cq.Spec.CohortName)
 	}
 	if !workload.IsActive(wl) {
 		return fmt.Sprintf("Workload %s is deactivated (spec.active: false)", wl.Name)
@@ -223,13 +228,26 @@ func (c *Cluster) sharedBy(cq *kueue.ClusterQueue, flavors map[kueue.ResourceFla
 // Root returns the root of a cohort's tree.
 func (c *Cluster) Root(name kueue.CohortReference) kueue.CohortReference {
 	for range len(c.Cohorts) + 1 {
-		at := slices.IndexFunc(c.Cohorts, func(cohort kueue.Cohort) bool { return cohort.Name == string(name) })
-		if at < 0 || c.Cohorts[at].Spec.ParentName == "" {
+		parent := c.parent(name)
+		if parent == "" {
 			break
 		}
-		name = c.Cohorts[at].Spec.ParentName
+		name = parent
 	}
 	return name
+}
+
+// circular reports whether the parents of a cohort form a circle. Kueue admits nothing below it.
+func (c *Cluster) circular(name kueue.CohortReference) bool { return c.parent(c.Root(name)) != "" }
+
+// parent returns the parent of a cohort; "" for a root.
+func (c *Cluster) parent(name kueue.CohortReference) kueue.CohortReference {
+	for i := range c.Cohorts {
+		if c.Cohorts[i].Name == string(name) {
+			return c.Cohorts[i].Spec.ParentName
+		}
+	}
+	return ""
 }
 
 // with returns the cluster with one Workload in the place of that of its name.

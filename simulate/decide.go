@@ -45,6 +45,9 @@ func Decide(ctx context.Context, cluster *Cluster, key types.NamespacedName, now
 	}
 	own := kueue.ClusterQueueReference(cluster.clusterQueueOf(wl).Name)
 	cluster = cluster.partOf(wl, map[kueue.ClusterQueueReference]bool{own: true})
+	if message, err := cluster.inactive(ctx, own, now); err != nil || message != "" {
+		return &Decision{Verdict: Never, Message: message}, err
+	}
 	d := &Decision{}
 	for i := range cluster.Workloads {
 		if other := &cluster.Workloads[i]; holdsQuota(other) && workloadevict.IsEvicted(other) {

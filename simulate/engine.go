@@ -144,6 +144,9 @@ func (r *round) load(ctx context.Context, c *Cluster) error {
 		r.cache.TASCache().Update(&c.Pods[i], log)
 	}
 	for i := range c.Cohorts {
+		if c.circular(kueue.CohortReference(c.Cohorts[i].Name)) {
+			continue // Kueue's caches return an error, after which its controller goes on
+		}
 		if err := r.cache.AddOrUpdateCohort(&c.Cohorts[i]); err != nil {
 			return fmt.Errorf("Cohort %s: %w", c.Cohorts[i].Name, err)
 		}
@@ -151,6 +154,9 @@ func (r *round) load(ctx context.Context, c *Cluster) error {
 	}
 	for i := range c.ClusterQueues {
 		cq := &c.ClusterQueues[i]
+		if c.circular(cq.Spec.CohortName) {
+			continue
+		}
 		if err := r.cache.AddClusterQueue(ctx, cq); err != nil {
 			return fmt.Errorf("ClusterQueue %s: %w", cq.Name, err)
 		}

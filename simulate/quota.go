@@ -3,6 +3,7 @@ package simulate
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -109,6 +111,19 @@ func (c *Cluster) quota(ctx context.Context, wl *kueue.Workload, now time.Time) 
 		}
 	}
 	return all, nil
+}
+
+// inactive returns Kueue's reason why a ClusterQueue admits nothing; "" if it does.
+func (c *Cluster) inactive(ctx context.Context, name kueue.ClusterQueueReference, now time.Time) (string, error) {
+	r, err := newRound(ctx, c.With(nil), now)
+	if err != nil {
+		return "", err
+	}
+	status, _, message := r.cache.ClusterQueueReadiness(name)
+	if status == metav1.ConditionTrue {
+		return "", nil
+	}
+	return fmt.Sprintf("ClusterQueue %s is inactive: %s", name, message), nil
 }
 
 // Counting returns how Kueue counts the pods of a namespace's Workloads.

@@ -1,7 +1,7 @@
 // Command suites runs steps and test suites, and reports what they did.
 //
 //	suites run -name NAME [-specs [-focus REGEXP] [-retry]] -- COMMAND…
-//	suites report
+//	suites report [-failed]
 //	suites steady -junit FILE [-rounds N] -- COMMAND…
 //
 // Run records how long the command took, in suites/NAME.json. With -specs the command runs a suite of Ginkgo, whose
@@ -9,7 +9,7 @@
 // of their own.
 //
 // Report prints the table of all that was recorded. It fails if something failed, or if too many specs passed only when
-// they were run again.
+// they were run again. With -failed, the run has failed, maybe outside of what was recorded.
 //
 // Steady runs a suite several times while all processors are busy, and prints which specs failed how often.
 package main
@@ -54,11 +54,12 @@ func do(ctx context.Context, args []string) error {
 		s.command = flags.Args()
 		return s.run(ctx)
 	case "report":
+		failed := flags.Bool("failed", false, "the run has failed")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
 		records, err := readRecords()
-		return errors.Join(err, report(os.Stdout, records, time.Now()))
+		return errors.Join(err, report(os.Stdout, records, *failed, time.Now()))
 	case "steady":
 		s := steady{}
 		flags.StringVar(&s.junit, "junit", "", "JUnit report that the command writes")

@@ -46,7 +46,10 @@ func (s suite) try(ctx context.Context, r *record) error {
 		return execute(ctx, s.command)
 	}
 	first, err := s.round(ctx, "", s.focus)
-	r.Passed, _ = junit.Count(first)
+	failed := 0
+	if r.Passed, failed = junit.Count(first); err == nil && r.Passed+failed == 0 {
+		return errors.New("no spec ran: the labels and the focus of the suite match none")
+	}
 	r.Failed = failures(first)
 	again := triable(first)
 	if err == nil || !s.retry || len(again) == 0 || ctx.Err() != nil {

@@ -43,6 +43,9 @@ func (s steady) run(ctx context.Context, out io.Writer) error {
 		}
 		passed, _ := junit.Count(cases)
 		all := failures(cases)
+		if ran != nil && len(all) == 0 {
+			all = []failure{{"what runs the specs", ran.Error()}}
+		}
 		fmt.Fprintf(out, "steady: round %d of %d: %d passed, %d failed\n", round, s.rounds, passed, len(all))
 		for _, f := range all {
 			failed[f.Spec]++

@@ -92,6 +92,7 @@ func TestRun(t *testing.T) {
 			failed: "b=slow c=late", err: true},
 		{why: "no report, such as of a control plane that doesn't start", retry: true, reports: []string{""}, args: "[]",
 			err: true},
+		{why: "no spec ran", reports: []string{spec("a", "skipped", "")}, args: "[]", err: true},
 		{why: "no report the second time", retry: true, reports: []string{a + b, ""},
 			args: "[][-ginkgo.focus=^Suite b$]", passed: 1, failed: "b=slow", err: true},
 	} {
@@ -151,7 +152,7 @@ func TestRunOfStep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := report(&out, records, time.Now()); err == nil || err.Error() != "failed: make docs" {
+	if err := report(&out, records, false, time.Now()); err == nil || err.Error() != "failed: make docs" {
 		t.Error(err)
 	}
 	for _, args := range [][]string{
@@ -169,7 +170,7 @@ func TestReport(t *testing.T) {
 	suite := record{Name: "bundled", Began: began.Add(90 * time.Second), Took: 1800 * time.Second, OK: true, Specs: true,
 		Passed: 196, Flaked: []failure{{"Gangs wait", "Timed out\n\nafter 60 s"}}}
 	var out bytes.Buffer
-	if err := report(&out, []record{step, suite}, began.Add(2000*time.Second)); err != nil {
+	if err := report(&out, []record{step, suite}, false, began.Add(2000*time.Second)); err != nil {
 		t.Error(err)
 	}
 	want := []string{"", "step or suite                             seconds   passed   flaked   failed",
@@ -184,14 +185,45 @@ func TestReport(t *testing.T) {
 
 	more := suite
 	more.Name, more.Flaked = "kubeflow", []failure{{"b", ""}, {"c", ""}}
-	if err := report(&out, []record{suite, more}, began); err == nil ||
+	if err := report(&out, []record{suite, more}, false, began); err == nil ||
 		!strings.Contains(err.Error(), "3 specs passed only") {
 		t.Errorf("three have flaked in all suites together: %v", err)
 	}
 	killed := record{Name: "node", Began: began, Specs: true}
 	out.Reset()
-	if err := report(&out, []record{killed}, began); err == nil || !strings.Contains(out.String(), "no end") {
+	if err := report(&out, []record{killed}, false, began); err == nil || !strings.Contains(out.String(), "no end") {
 		t.Errorf("a suite without an end has failed: %v\n%s", err, out.String())
+	}
+}
+
+// TestLastLine holds that the last line, which CI is judged by, never says that nothing has failed of a run that has.
+func TestLastLine(t *testing.T) {
+	passed := record{Name: "bundled", OK: true, Specs: true, Passed: 196}
+	flaked := passed
+	flaked.Flaked = []failure{{"a", ""}, {"b", ""}, {"c", ""}}
+	for _, test := range []struct {
+		why     string
+		records []record
+		outside bool
+		want    string
+	}{
+		{"nothing has failed", []record{passed}, false, "196 passed, 0 failed"},
+		{"a failed spec counts once", []record{{Name: "a", Specs: true, Passed: 3, Failed: []failure{{"b", "slow"}}}}, false,
+			"3 passed, 1 failed"},
+		{"a step has failed", []record{passed, {Name: "verify"}}, false, "196 passed, 1 failed"},
+		{"a suite has no report, or its control plane has failed", []record{passed, {Name: "node", Specs: true, Passed: 3}},
+			false, "199 passed, 1 failed"},
+		{"more have flaked than may", []record{flaked}, false, "193 passed, 3 failed"},
+		{"a suite doesn't compile", []record{passed}, true, "196 passed, 1 failed"},
+		{"nothing was recorded", nil, true, "0 passed, 1 failed"},
+		{"what has failed is known", []record{passed, {Name: "verify"}}, true, "196 passed, 1 failed"},
+	} {
+		var out bytes.Buffer
+		err := report(&out, test.records, test.outside, time.Now())
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if got := lines[len(lines)-1]; got != test.want || (err == nil) != strings.HasSuffix(got, " 0 failed") {
+			t.Errorf("%s: got %q, error %v, want %q", test.why, got, err, test.want)
+		}
 	}
 }
 
@@ -211,5 +243,14 @@ func TestSteady(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "times: a") {
 		t.Error("a never failed")
+	}
+
+	out.Reset()
+	s.rounds, s.command = 1, reports(t, "r.xml", a+"<!-- then its control plane failed -->")
+	if err := os.Remove("runs"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.run(t.Context(), &out); err == nil || !strings.Contains(out.String(), "1 of 1 times: what runs the specs") {
+		t.Errorf("a round that failed outside of its specs has failed: %v\n%s", err, out.String())
 	}
 }
