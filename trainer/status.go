@@ -40,9 +40,6 @@ func statusOf(
 	}
 	setSuspended(status, job, now)
 	status.JobsStatus = jobsStatus(job, js)
-	if wl == nil && js != nil && !ptr.Deref(job.Spec.Suspend, false) {
-		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked) // tellBlocked has set it
-	}
 	status.Initializers = initializersOf(job, js, status.JobsStatus)
 	mirror(status, job, wl)
 	if expired(job, status, now) {

@@ -102,6 +102,14 @@ func TestStatusOf(t *testing.T) {
 			api.StateRunning,
 			"node:a1r1s0",
 		},
+		"runs, and a request fails": {
+			"the integration says so until none does, and would say it again",
+			"spec: {suspend: false}\nstatus: {conditions: [{type: Blocked, status: 'True', reason: ReconcileFailed}]}",
+			js("{replicatedJobsStatus: [{name: node, active: 1}]}"),
+			"",
+			api.StateBlocked,
+			"Blocked=True/ReconcileFailed node:a1r0s0",
+		},
 		"stops": {
 			"its pods have not ended",
 			"spec: {suspend: true}",
