@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -108,7 +109,7 @@ func (h *harness) client(cached bool) client.Client {
 			if kindOf(o) == "TrainJob" && !h.dialect.Keyed() {
 				return h.rendered(ctx, o, func() error { return c.Patch(ctx, o, p, opts...) })
 			}
-			return c.Patch(ctx, o, p, opts...)
+			return errors.Join(c.Patch(ctx, o, p, opts...), h.lose["patch "+kindOf(o)])
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch,
 			opts ...client.SubResourcePatchOption) error {

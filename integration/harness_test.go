@@ -71,6 +71,7 @@ type harness struct {
 	bodies  []string         // of the patches among them
 	events  []string         // reasons
 	fail    map[string]error // by "verb Kind": what the next requests answer
+	lose    map[string]error // the same of patches that are carried out
 	did     map[string]bool  // the requests that were sent, by "verb Kind"
 	shown   map[string]client.Client
 	refusal error // of the placement
@@ -120,7 +121,8 @@ func (h *harness) TakesJobs(context.Context, *api.TrainJob, *jobset.JobSet, *job
 
 func newHarness(t *testing.T, d overrides.Dialect, change ...func(*configapi.Configuration)) *harness {
 	t.Helper()
-	h := &harness{t: t, fail: map[string]error{}, did: map[string]bool{}, shown: map[string]client.Client{},
+	h := &harness{t: t, fail: map[string]error{}, lose: map[string]error{}, did: map[string]bool{},
+		shown: map[string]client.Client{},
 		// The fake API server stamps deletions with the wall clock.
 		clock: clocktesting.NewFakeClock(time.Now().Truncate(time.Second))}
 	h.must(jobframework.SetupWorkloadOwnerIndex(t.Context(), h, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)))

@@ -91,6 +91,9 @@ func (r *Reconciler) observeTrainJob(ctx context.Context, key types.NamespacedNa
 	default:
 		o.stage = stageOf(o)
 	}
+	if o.stage == stageRunning {
+		r.setSetback(o, setback{}) // also if the answer to its start was lost
+	}
 	return o, nil
 }
 

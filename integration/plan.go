@@ -199,6 +199,7 @@ func afterwards(o *observed, a *asked, frameworkFailed bool) (p plan) {
 	}
 	p.later(after)
 	p.do(preparations(o)...)
+	p.later(o.memory.setback.waits(o.now))
 	return p
 }
 
@@ -231,9 +232,9 @@ func (a *asked) steps() []step {
 // queues nothing again.
 func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
 	known, inputs := o.memory.setback, inputsOf(o)
-	if known.reason == "" {
+	if known.workload != wl.UID {
 		finished := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
-		known = known.certain(finished.Reason, finished.Message, inputs, o.now)
+		known = known.certain(finished.Reason, finished.Message, inputs, o.now).of(wl)
 		if elsewhere(o.job) {
 			p.do(tell{events.FailedToStart.Of(finished.Message, wl.Name)}) // another cluster has tried
 		}
@@ -243,15 +244,18 @@ func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
 		p.later(known.until.Sub(o.now))
 	} else {
 		// A user may stop and resume it, after which it is what it was: that is tried, too.
-		p.do(deleteWorkload{workload: wl}, remember{func(r *record) { r.setback.inputs = "" }})
+		p.do(deleteWorkload{workload: wl}, remember{func(r *record) { r.setback = r.setback.trying() }})
 	}
 }
 
 // askedAgain reports whether a user has deleted the Workload of a TrainJob that could not be started, which is kept
-// until the next attempt. That is tried once in setbackLook: an attempt may preempt others.
+// until the next attempt. That is tried after setbackLook, and again after twice as long each time: an attempt may
+// preempt others, and Kueue deletes finished Workloads by itself where objectRetentionPolicies says so.
 func askedAgain(o *observed) bool {
 	s := o.memory.setback
-	return o.now.Sub(s.since) >= setbackLook && s.reason != ReasonStartRejected && s.reason != ReasonAdmissionMismatch &&
+	after := min(setbackLook<<min(s.asked, 6), setbackFor)
+	return !s.tried() && o.now.Sub(s.since) >= after &&
+		s.reason != ReasonStartRejected && s.reason != ReasonAdmissionMismatch &&
 		!slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool { return wl.DeletionTimestamp.IsZero() })
 }
 
@@ -278,6 +282,9 @@ func preparations(o *observed) []step {
 	var steps []step
 	if wl := o.match(); wl != nil && workload.IsOnHold(wl) && !stoppedByUser(o.job) {
 		steps = append(steps, unhold{wl})
+	}
+	if o.memory.setback.waits(o.now) > 0 {
+		return steps // one of them was rejected a moment ago
 	}
 	prepared, _ := o.trainer.prepare(o)
 	return append(steps, prepared...)

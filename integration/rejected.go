@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -52,6 +55,10 @@ type setback struct {
 	changed bool
 	// retried is when it was queued again; zero if it wasn't.
 	retried time.Time
+	// workload is the last that was admitted in vain.
+	workload types.UID
+	// asked is how often in a row its Workload was deleted, and it was tried for that.
+	asked int
 }
 
 const (
@@ -80,7 +87,22 @@ func (s setback) again(reason, message, inputs string, now time.Time) setback {
 // certain returns the setback after a start that is impossible, whenever it is tried.
 func (s setback) certain(reason, message, inputs string, now time.Time) setback {
 	return setback{reason: reason, message: message, inputs: inputs, since: now, until: now.Add(setbackFor),
-		changed: now.Before(s.until)}
+		changed: now.Before(s.until), asked: s.asked}
+}
+
+// trying returns the setback of a TrainJob that is queued again whatever it is.
+func (s setback) trying() setback {
+	s.inputs, s.changed = "", false
+	return s
+}
+
+// tried reports whether it is being tried like that.
+func (s setback) tried() bool { return s.inputs == "" && !s.changed }
+
+// of returns the setback as that of a Workload.
+func (s setback) of(wl *kueue.Workload) setback {
+	s.workload = wl.UID
+	return s
 }
 
 // stands reports whether a TrainJob needn't try again yet.
@@ -88,7 +110,7 @@ func (s setback) stands(inputs string, now time.Time) bool {
 	return now.Before(s.until) && (s.changed || s.inputs == inputs)
 }
 
-// waits returns for how long a TrainJob that is admitted waits with its second start.
+// waits returns for how long a TrainJob waits with its second start, and with what comes before a start.
 func (s setback) waits(now time.Time) time.Duration {
 	if s.reason != ReasonStartRejected || !s.until.IsZero() {
 		return 0
@@ -105,6 +127,14 @@ func (r *Reconciler) startRejected(o *observed, err error) {
 	r.memory.keep(o.key(), o.job.UID, func(m *record) {
 		m.setback = m.setback.again(ReasonStartRejected, says, inputs, o.now)
 	})
+}
+
+// setSetback remembers a setback; none if it is zero.
+func (r *Reconciler) setSetback(o *observed, s setback) {
+	if o.memory.setback != s {
+		o.memory.setback = s
+		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback = s })
+	}
 }
 
 // blocks returns why a TrainJob isn't queued for now; nil if it may be.

@@ -163,21 +163,22 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 
 // setBack returns why a TrainJob that could not be started isn't queued again yet; nil if it may be.
 func (r *Reconciler) setBack(o *observed) error {
-	s := &o.memory.setback
+	s := o.memory.setback
 	if s.reason == "" {
 		return nil
 	}
 	if askedAgain(o) {
-		s.inputs, s.changed = "", false
-		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback.inputs, m.setback.changed = "", false })
+		s = s.trying()
+		s.asked++
 	}
-	if b := s.blocks(inputsOf(o), o.now); b != nil {
+	b := s.blocks(inputsOf(o), o.now)
+	if b == nil && s.retried.IsZero() && !s.until.IsZero() {
+		s.retried = o.now
+	}
+	r.setSetback(o, s)
+	if b != nil {
 		o.queue.setBack = true
 		return b
-	}
-	if s.retried.IsZero() && !s.until.IsZero() {
-		s.retried = o.now
-		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback.retried = o.now })
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func decideStart(o *observed, a *asked, wl admitted) error {
 		a.failed = ptr.To(events.FailedToStart.Of(err, match.Name))
 		inputs := inputsOf(o)
 		a.remember = func(r *record) {
-			r.setback = r.setback.certain(jobframework.FailedToStartFinishedReason, err.Error(), inputs, o.now)
+			r.setback = r.setback.certain(jobframework.FailedToStartFinishedReason, err.Error(), inputs, o.now).of(match)
 		}
 		return &finalError{err}
 	}
@@ -75,7 +75,10 @@ func decideStart(o *observed, a *asked, wl admitted) error {
 // is for what is to run. After the second, the TrainJob is set back, and its Workload put on hold: that is one write.
 func (a *asked) mismatched(o *observed, wl *kueue.Workload, mismatch *admission.MismatchError) {
 	next := o.memory.setback.again(ReasonAdmissionMismatch, mismatch.Error(), inputsOf(o), o.now)
-	a.remember = func(r *record) { r.setback = next }
+	if s := o.memory.setback; s.reason == ReasonAdmissionMismatch && s.until.IsZero() && s.workload == wl.UID {
+		next = s // the cache doesn't have its deletion yet
+	}
+	a.remember = func(r *record) { r.setback = next.of(wl) }
 	a.waiting, a.retry = "another admission, because "+mismatch.Error(), recheckDelay
 	if next.until.IsZero() {
 		a.requeue = &deleteWorkload{wl, ptr.To(events.AdmissionMismatch.Of(mismatch, wl.Name))}

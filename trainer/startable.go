@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -79,11 +80,21 @@ func (s *Startable) Startable(
 	if err != nil {
 		return own, err
 	}
-	own.Claims = strings.Join(there, ",")
+	own.Claims, own.Done = strings.Join(there, ","), doneOf(job, runtime, effective)
 	if owner := metav1.GetControllerOf(job); owner != nil {
 		own.Controller = strings.Join([]string{owner.APIVersion, owner.Kind, owner.Name, string(owner.UID)}, "/")
 	}
 	return own, nil
+}
+
+// doneOf returns the names of the ReplicatedJobs that a TrainJob's JobSet is built without, separated by commas.
+func doneOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective) string {
+	if len(job.Status.JobsStatus) == 0 {
+		return ""
+	}
+	spec := runtime.Template.Spec
+	spec.ReplicatedJobs = effective.ReplicatedJobs
+	return strings.Join(slices.Sorted(maps.Keys(overrides.Outlived(&spec, overrides.Done(job, runtime)))), ",")
 }
 
 // Needs implements trial.Trainer.

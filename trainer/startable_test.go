@@ -226,3 +226,32 @@ func TestJudgeOfControlled(t *testing.T) {
 		t.Errorf("the other isn't asked about again: got %v", err)
 	}
 }
+
+// TestJudgeOfInitialized holds that a TrainJob whose initializers have to run is asked about itself, although one that
+// runs the same has no need of them any more, and the other way round.
+func TestJudgeOfInitialized(t *testing.T) {
+	const done = "status: {jobsStatus: [{name: dataset-initializer, succeeded: 1, ready: 0, active: 0, failed: 0, " +
+		"suspended: 0}]}"
+	h := newHarness(t)
+	fresh, initialized := h.trainJob("torch", "{}"), h.trainJob("torch", done)
+	spec := h.runtime("torch", "{numNodes: 2, torch: {}}").Spec
+	e := h.effective(fresh, &spec)
+	pods := func(job *api.TrainJob) (n int) {
+		if err := h.startable(job, &spec, e); err != nil {
+			t.Fatal(err)
+		}
+		for _, request := range h.requests() {
+			if strings.HasPrefix(request, "dry-run Pod") {
+				n++
+			}
+		}
+		return n
+	}
+	all := len(spec.Template.Spec.ReplicatedJobs)
+	if before, after := pods(initialized), pods(fresh); before != all-1 || after != all {
+		t.Errorf("asked about %d and %d pods, want %d and %d", before, after, all-1, all)
+	}
+	if n := pods(initialized) + pods(fresh); n > 0 {
+		t.Errorf("asked again about %d pods", n)
+	}
+}

@@ -15,7 +15,6 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
-	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -41,9 +40,6 @@ func statusOf(
 	}
 	setSuspended(status, job, now)
 	status.JobsStatus = jobsStatus(job, js)
-	if wl == nil && js != nil && !ptr.Deref(job.Spec.Suspend, false) {
-		untellBlocked(status)
-	}
 	status.Initializers = initializersOf(job, js, status.JobsStatus)
 	mirror(status, job, wl)
 	if expired(job, status, now) {
@@ -64,14 +60,6 @@ func statusOf(
 	status.Flavor, status.Nodes = strings.Join(podsets.Flavors(wl), ","), nodesOf(job, wl)
 	condense(status, job)
 	return status
-}
-
-// untellBlocked removes what tellBlocked has written. That pods are refused is written and removed by the integration.
-func untellBlocked(status *api.TrainJobStatus) {
-	c := apimeta.FindStatusCondition(status.Conditions, api.ConditionBlocked)
-	if c != nil && !admission.RefusesPods(c.Reason) {
-		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked)
-	}
 }
 
 // queueConditions are the conditions of status.queue.

@@ -85,14 +85,6 @@ func TestStatusOf(t *testing.T) {
 			api.StateBlocked,
 			"Blocked=True/QuotaExceeded",
 		},
-		"started, and it had no JobSet": {
-			"it has one now",
-			"spec: {suspend: false}\nstatus: {conditions: [{type: Blocked, status: 'True', reason: NameTaken}]}",
-			js("{}"),
-			"",
-			api.StateStarting,
-			"",
-		},
 		"never suspended": {
 			"it has no such condition, as with Trainer",
 			"spec: {suspend: false}",
@@ -117,6 +109,14 @@ func TestStatusOf(t *testing.T) {
 			"",
 			api.StateRunning,
 			"node:a1r1s0",
+		},
+		"runs, and a request fails": {
+			"the integration says so until none does, and would say it again",
+			"spec: {suspend: false}\nstatus: {conditions: [{type: Blocked, status: 'True', reason: ReconcileFailed}]}",
+			js("{replicatedJobsStatus: [{name: node, active: 1}]}"),
+			"",
+			api.StateBlocked,
+			"Blocked=True/ReconcileFailed node:a1r0s0",
 		},
 		"stops": {
 			"its pods have not ended",

@@ -36,6 +36,8 @@ type Own struct {
 	Controller string
 	// Claims are the names of its claims that are there already, separated by commas.
 	Claims string
+	// Done are the names of its initializers that needn't run again, separated by commas.
+	Done string
 	// fewest is with how few nodes it may be admitted.
 	fewest int32
 }
