@@ -91,10 +91,10 @@ func keepsBlocked(o *observed, p *plan, was *metav1.Condition) bool {
 	return after > 0
 }
 
-// saysWhyNoJobSet reports whether a condition may be the bundled Trainer's, about a started TrainJob that has no JobSet.
+// saysWhyNoJobSet reports whether a condition may be the bundled Trainer's, about a started TrainJob without a JobSet.
 // It can't be one that the TrainJob still has from the time before it was started.
 func saysWhyNoJobSet(o *observed, was *metav1.Condition) bool {
-	if o.stage != stageRunning || o.jobSet != nil || !o.trainer.hasState() || elsewhere(o.job) {
+	if o.stage != stageRunning || o.jobSet != nil || elsewhere(o.job) {
 		return false
 	}
 	switch was.Reason {

@@ -152,6 +152,11 @@ func (r *round) load(ctx context.Context, c *Cluster) error {
 		}
 		r.queues.AddOrUpdateCohort(ctx, &c.Cohorts[i])
 	}
+	return r.loadQueues(ctx, c)
+}
+
+// loadQueues fills the caches with the queues.
+func (r *round) loadQueues(ctx context.Context, c *Cluster) error {
 	for i := range c.ClusterQueues {
 		cq := &c.ClusterQueues[i]
 		if c.circular(cq.Spec.CohortName) {

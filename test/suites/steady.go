@@ -52,6 +52,15 @@ func (s steady) run(ctx context.Context, out io.Writer) error {
 			last[f.Spec] = f.Message
 		}
 	}
+	s.print(out, failed, last)
+	if len(failed) > 0 || unread > 0 || ctx.Err() != nil {
+		return fmt.Errorf("%d specs failed in %d rounds, and %d rounds have no report", len(failed), s.rounds, unread)
+	}
+	return nil
+}
+
+// print prints the specs that failed, the most frequent first, with what they said last.
+func (s steady) print(out io.Writer, failed map[string]int, last map[string]string) {
 	specs := slices.SortedFunc(maps.Keys(failed), func(a, b string) int {
 		return cmp.Or(cmp.Compare(failed[b], failed[a]), cmp.Compare(a, b))
 	})
@@ -61,10 +70,6 @@ func (s steady) run(ctx context.Context, out io.Writer) error {
 			fmt.Fprintln(out, "    "+line)
 		}
 	}
-	if len(specs) > 0 || unread > 0 || ctx.Err() != nil {
-		return fmt.Errorf("%d specs failed in %d rounds, and %d rounds have no report", len(specs), s.rounds, unread)
-	}
-	return nil
 }
 
 // busy keeps each processor busy until the context ends or the returned function is called.

@@ -168,7 +168,8 @@ func TestStartable(t *testing.T) {
 			"exceeded quota: gpus, requested: pods=1,requests.memory=1Gi, used: pods=2,requests.memory=0, "+
 				"limited: pods=2,requests.memory=1Gi")},
 		"a quota that one object is larger than": {answer: forbidden("check",
-			"exceeded quota: storage, requested: persistentvolumeclaims=1,fast.storageclass.storage.k8s.io/requests.storage=100Gi, "+
+			"exceeded quota: storage, "+
+				"requested: persistentvolumeclaims=1,fast.storageclass.storage.k8s.io/requests.storage=100Gi, "+
 				"used: persistentvolumeclaims=0,fast.storageclass.storage.k8s.io/requests.storage=0, "+
 				"limited: persistentvolumeclaims=10,fast.storageclass.storage.k8s.io/requests.storage=10Gi"),
 			says: "fast.storageclass.storage.k8s.io/requests.storage=10Gi"},
