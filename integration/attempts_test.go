@@ -113,7 +113,7 @@ func TestMismatchOfStaleWorkload(t *testing.T) {
 	}
 }
 
-// TestClearRejectedOnce holds that what is rejected before a start is tried a second time after ten seconds, as a start.
+// TestClearRejectedOnce holds that what is rejected before a start is tried again after ten seconds, as a start is.
 func TestClearRejectedOnce(t *testing.T) {
 	for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
 		t.Run(d.Name(), func(t *testing.T) {
