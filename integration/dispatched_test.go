@@ -173,8 +173,8 @@ func (h *harness) annotate(key, value string) {
 	h.update(job)
 }
 
-// TestFailureEndsElsewhere holds that a dispatched TrainJob, whose status is Kueue's to write then, doesn't say any more
-// what fails when nothing does.
+// TestFailureEndsElsewhere holds that a dispatched TrainJob, whose status is Kueue's to write then, no longer says
+// what has failed when nothing fails any more.
 func TestFailureEndsElsewhere(t *testing.T) {
 	h := withMultiKueue(t, true)
 	h.create(away("away"))
