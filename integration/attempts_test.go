@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -207,5 +208,21 @@ func TestUnqueuedIsNotBlocked(t *testing.T) {
 				t.Errorf("it runs: %q", h.blocked("job"))
 			}
 		})
+	}
+}
+
+// TestPartOfAnotherElsewhere holds that a TrainJob that runs in another cluster is queued whoever controls it here: its
+// copy there has no owners.
+func TestPartOfAnotherElsewhere(t *testing.T) {
+	h := withMultiKueue(t, true)
+	owner := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "launcher",
+		Labels: map[string]string{constants.QueueLabel: "queue"}}}
+	h.create(owner)
+	job := away("away")
+	job.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner,
+		batchv1.SchemeGroupVersion.WithKind("Job"))}
+	h.create(job)
+	if h.settle("job"); h.blocked("job") != "" || len(h.workloads()) != 1 {
+		t.Errorf("got %q, %d Workloads", h.blocked("job"), len(h.workloads()))
 	}
 }

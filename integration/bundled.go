@@ -6,9 +6,11 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kevents "k8s.io/client-go/tools/events"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -94,6 +96,19 @@ func outlived(o *observed) []kueue.ReclaimablePod {
 }
 
 func (bundledTrainer) deletesJobSet() bool { return true }
+
+// blocks reports whether a condition may say why a started TrainJob has no JobSet. What the TrainJob still says of the
+// time before it was started doesn't.
+func (bundledTrainer) blocks(o *observed, c *metav1.Condition) bool {
+	if o.stage != stageRunning || o.jobSet != nil {
+		return false
+	}
+	switch c.Reason {
+	case ReasonReconcileFailed, ReasonStartRejected, ReasonAdmissionMismatch, jobframework.FailedToStartFinishedReason:
+		return false
+	}
+	return true
+}
 
 func (bundledTrainer) prepare(o *observed) ([]step, string) {
 	if o.queue.foreign != nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,6 +14,7 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -169,4 +171,24 @@ func (h *harness) annotate(key, value string) {
 		metav1.SetMetaDataAnnotation(&job.ObjectMeta, key, value)
 	}
 	h.update(job)
+}
+
+// TestFailureEndsElsewhere holds that a dispatched TrainJob, whose status is Kueue's to write then, no longer says
+// what has failed when nothing fails any more.
+func TestFailureEndsElsewhere(t *testing.T) {
+	h := withMultiKueue(t, true)
+	h.create(away("away"))
+	h.settle("job")
+	h.admit()
+	h.fail["list Workload"] = apierrors.NewServiceUnavailable("down")
+	if h.pass(time.Minute); h.blocked("job") != integration.ReasonReconcileFailed {
+		t.Fatalf("got %q", h.blocked("job"))
+	}
+	delete(h.fail, "list Workload")
+	h.fail["patch TrainJob/status"] = apierrors.NewServiceUnavailable("down")
+	h.pass(time.Minute)
+	delete(h.fail, "patch TrainJob/status")
+	if h.pass(time.Minute); h.blocked("job") != "" {
+		t.Errorf("got %q", h.blocked("job"))
+	}
 }

@@ -57,11 +57,15 @@ func (r *Reconciler) Concluded(ctx context.Context, request reconcile.Request, f
 	switch {
 	case failure == nil && f.since.IsZero():
 		return reconcile.Result{}
-	case failure == nil:
+	case failure == nil && f.told.IsZero():
 		keep(failing{})
-		if !f.told.IsZero() {
-			return reconcile.Result{RequeueAfter: recheckDelay} // removes the condition
+	case failure == nil:
+		if err := r.untell(ctx, job); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "A condition can't be removed, which says what has failed")
+		} else {
+			keep(failing{})
 		}
+		return reconcile.Result{RequeueAfter: recheckDelay} // removes the condition
 	case f.since.IsZero():
 		keep(failing{since: now})
 	case now.Sub(f.since) >= failingFor && now.Sub(f.told) >= toldFor:
@@ -94,6 +98,18 @@ func (r *Reconciler) tellFailure(ctx context.Context, job *api.TrainJob, failure
 	}) {
 		return nil
 	}
+	return client.IgnoreNotFound(r.store.Writer.Status(ctx, job, status))
+}
+
+// untell removes what a TrainJob of MultiKueue says of requests that have failed: its report isn't written any more
+// when a worker has admitted it.
+func (r *Reconciler) untell(ctx context.Context, job *api.TrainJob) error {
+	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
+	if !elsewhere(job) || c == nil || !saysFailure(c) {
+		return nil
+	}
+	status := job.Status.DeepCopy()
+	apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked)
 	return client.IgnoreNotFound(r.store.Writer.Status(ctx, job, status))
 }
 

@@ -94,6 +94,9 @@ const ownersOf = 10
 // (jobframework.FindAncestorJobManagedByKueue). The JobSet of one with an owner of other kinds may be suspended too; it
 // counts as one without pods.
 func (q queues) partOfAnother(ctx context.Context, job *api.TrainJob) error {
+	if elsewhere(job) {
+		return nil // its JobSet is in another cluster, where it has no owner
+	}
 	var object client.Object = job
 	for range ownersOf {
 		ref := metav1.GetControllerOfNoCopy(object)

@@ -200,6 +200,8 @@ func (elsewhereTrainer) prepare(*observed) ([]step, string) {
 
 func (elsewhereTrainer) reports(o *observed) bool { return showsHere(o) }
 
+func (elsewhereTrainer) blocks(*observed, *metav1.Condition) bool { return false }
+
 // runsElsewhere reports whether something of a TrainJob may run in another cluster, by the status that was copied from
 // there.
 func runsElsewhere(job *api.TrainJob) bool {

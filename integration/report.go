@@ -6,7 +6,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -83,25 +82,12 @@ func keepsBlocked(o *observed, p *plan, was *metav1.Condition) bool {
 		return o.queue.pods.unknown
 	case was == nil:
 		return false
-	case saysWhyNoJobSet(o, was):
+	case o.trainer.blocks(o, was):
 		return true
 	}
 	after := o.memory.setback.retries(was.Reason, o.now)
 	p.later(after)
 	return after > 0
-}
-
-// saysWhyNoJobSet reports whether a condition may be the bundled Trainer's, about a started TrainJob without a JobSet.
-// It can't be one that the TrainJob still has from the time before it was started.
-func saysWhyNoJobSet(o *observed, was *metav1.Condition) bool {
-	if o.stage != stageRunning || o.jobSet != nil || elsewhere(o.job) {
-		return false
-	}
-	switch was.Reason {
-	case ReasonReconcileFailed, ReasonStartRejected, ReasonAdmissionMismatch, jobframework.FailedToStartFinishedReason:
-		return false
-	}
-	return true
 }
 
 // decidedFor returns the generation of the TrainJob for which it is blocked. One that is set back isn't looked at again

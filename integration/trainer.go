@@ -5,6 +5,7 @@ import (
 
 	"gomodules.xyz/jsonpatch/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kevents "k8s.io/client-go/tools/events"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -55,6 +56,8 @@ type trainerDecides interface {
 	ready(o *observed) bool
 	// reports is set if the integration writes the TrainJob's conditions.
 	reports(o *observed) bool
+	// blocks reports whether a condition Blocked may be the Trainer's own, which would write it again.
+	blocks(o *observed, c *metav1.Condition) bool
 	// reclaimable returns the pods that won't run again of a TrainJob without a JobSet.
 	reclaimable(o *observed) []kueue.ReclaimablePod
 	// deletesJobSet reports whether the Trainer deletes the JobSet of a TrainJob that is being deleted. If it doesn't, the
@@ -119,3 +122,5 @@ func (here) ready(o *observed) bool {
 }
 
 func (here) reports(*observed) bool { return true }
+
+func (here) blocks(*observed, *metav1.Condition) bool { return false }

@@ -134,8 +134,7 @@ func (r *Reconciler) conclude(ctx context.Context, o *observed, p plan, gangErr 
 	return p.result(), errors.Join(err, gangErr)
 }
 
-// tellBlocked writes why a started TrainJob has no JobSet into its status. The integration removes it when there is
-// one.
+// tellBlocked writes why a started TrainJob has no JobSet. The integration removes that when there is one.
 func (r *Reconciler) tellBlocked(
 	ctx context.Context, o *observed, status *api.TrainJobStatus, blocked *admission.BlockedError,
 ) error {

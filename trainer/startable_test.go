@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -253,5 +254,29 @@ func TestJudgeOfInitialized(t *testing.T) {
 	}
 	if n := pods(initialized) + pods(fresh); n > 0 {
 		t.Errorf("asked again about %d pods", n)
+	}
+}
+
+// TestJudgeOfLabeled holds that TrainJobs whose JobSets have other labels are asked about each, however they have them:
+// a policy may ask for one.
+func TestJudgeOfLabeled(t *testing.T) {
+	for name, labeled := range map[string]string{
+		"runtimePatches": "spec: {runtimePatches: [{manager: a.com/a, trainingRuntimeSpec: {template: {metadata: {labels: " +
+			"{team: %s}}}}}]}",
+		"templateOverrides": "spec: {templateOverrides: [{manager: a.com/a, job: [{metadata: {labels: {team: %s}}}]}]}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t)
+			spec := h.runtime("torch", "{numNodes: 2, torch: {}}").Spec
+			for _, team := range []string{"a", "b"} {
+				job := h.trainJob("torch", fmt.Sprintf(labeled, team))
+				if err := h.startable(job, &spec, h.effective(job, &spec)); err != nil {
+					t.Fatal(err)
+				}
+				if !slices.ContainsFunc(h.requests(), func(r string) bool { return strings.HasPrefix(r, "dry-run JobSet") }) {
+					t.Errorf("nobody is asked about team %s", team)
+				}
+			}
+		})
 	}
 }

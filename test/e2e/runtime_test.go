@@ -175,8 +175,8 @@ var _ = ginkgo.Describe("A Workload", func() {
 			asked[r.ObjectRef.Resource]++
 		}
 		for resource, times := range asked {
-			gomega.Expect(resource).To(gomega.BeElementOf("jobsets", "pods"))
-			gomega.Expect(times).To(gomega.Equal(1), "the JobSet of a shape, and the pod of its ReplicatedJob, once")
+			gomega.Expect(resource).To(gomega.BeElementOf("jobsets", "services", "jobs", "pods"))
+			gomega.Expect(times).To(gomega.Equal(1), "each is tried once: %s", resource)
 		}
 	})
 })

@@ -32,7 +32,9 @@ func (t *Trial) Startable(
 	if t.clock.Since(job.CreationTimestamp.Time) < newFor {
 		patience = newRetry
 	}
-	of := []any{runtime, effective.ReplicatedJobs, effective.Annotations, job.Spec.RuntimeRef.Name, usersPatches(job)}
+	of := func() []any {
+		return []any{runtime, effective.ReplicatedJobs, effective.Annotations, job.Spec.RuntimeRef.Name, usersPatches(job)}
+	}
 	answer, err := t.answer(key, patience, of, func() (verdict, error) {
 		needs, err := t.trainer.Needs(ctx, job, runtime, effective, own)
 		if err != nil {
@@ -58,14 +60,12 @@ func (t *Trial) Startable(
 	return &admission.BlockedError{Reason: answer.reason, RetryAfter: refusedRetry, Err: err}
 }
 
-// usersPatches returns what the users change of the runtime: beside pods, the labels of the JobSet, for example.
-func usersPatches(job *api.TrainJob) []trainerapi.RuntimePatch {
-	var all []trainerapi.RuntimePatch
-	for _, patch := range job.Spec.RuntimePatches {
-		if patch.Manager != overrides.Manager {
-			patch.Time = nil
-			all = append(all, patch)
-		}
+// usersPatches returns what the users change of the runtime, in whatever field: beside pods, the labels of the JobSet,
+// for example.
+func usersPatches(job *api.TrainJob) []*trainerapi.TrainingRuntimeSpecPatch {
+	var all []*trainerapi.TrainingRuntimeSpecPatch
+	for _, entry := range overrides.Bundled.Others(job) {
+		all = append(all, entry.Patch)
 	}
 	return all
 }
@@ -74,12 +74,12 @@ func usersPatches(job *api.TrainJob) []trainerapi.RuntimePatch {
 // own, because what is built has its name. TrainJobs share an answer if they are equal but for that. What they run is
 // encoded once for each Effective, and again when its answer is outdated.
 func (t *Trial) answer(
-	key shape, patience time.Duration, of []any, ask func() (verdict, error),
+	key shape, patience time.Duration, of func() []any, ask func() (verdict, error),
 ) (verdict, error) {
 	if known, found := t.verdicts.Get(key); found && !t.outdated(known.(verdict), patience) {
 		return known.(verdict), nil
 	}
-	content, err := json.Marshal(append(of, key.namespace, key.own, key.own.fewest))
+	content, err := json.Marshal(append(of(), key.namespace, key.own, key.own.fewest))
 	if err != nil {
 		return verdict{}, err
 	}

@@ -39,12 +39,17 @@ func (t *Trial) ask(ctx context.Context, job *api.TrainJob, needs *Needs) (verdi
 				"untried", a.what)
 		case !refuses(err):
 			return v, t.unanswered(job, a.what, err)
-		case t.byItsUser(ctx, err):
+		default:
+			byUser, unread := t.byItsUser(ctx, err)
+			if unread != nil {
+				return v, t.unanswered(job, a.what, unread)
+			}
+			if !byUser {
+				v.reason, v.refused = a.reason, fmt.Errorf("%s is refused: %w", a.what, err)
+				return v, nil
+			}
 			ctrl.LoggerFrom(ctx).Info("Queued, although a dry run is refused by a policy that looks at who creates an object",
 				"what", a.what, "refusal", err.Error())
-		default:
-			v.reason, v.refused = a.reason, fmt.Errorf("%s is refused: %w", a.what, err)
-			return v, nil
 		}
 	}
 	refused, err := t.exceeds(ctx, job.Namespace, needs, pods)

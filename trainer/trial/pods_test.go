@@ -1,15 +1,20 @@
 package trial
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/admission"
 )
 
 // TestPolicies holds that a policy that asks for what a flavor brings keeps nobody from the queue, and another does.
@@ -81,6 +86,8 @@ func TestPoliciesOfWhatRuns(t *testing.T) {
 		"a policy that is gone":      {byPolicy, nil, nil, true},
 		"a webhook, of who knows":    {`admission webhook "a.b" denied the request: no`, nil, nil, true},
 		"a webhook that names a CEL": {`admission webhook "a.b" denied the request: userInfo`, nil, nil, true},
+		"a webhook that quotes one": {`admission webhook "a.b" denied the request: ` + byPolicy,
+			policy("request.userInfo.username == 'a'"), nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGround(nil)
@@ -92,5 +99,19 @@ func TestPoliciesOfWhatRuns(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+// TestPolicyUnread holds that nothing is decided while it isn't known what a policy looks at.
+func TestPolicyUnread(t *testing.T) {
+	g := newGround(nil)
+	g.answer = forbidden("check", "ValidatingAdmissionPolicy 'pods' with binding 'all' denied request: no")
+	g.read = apierrors.NewServiceUnavailable("down")
+	if err := g.startable("team", jobs(2)); !errors.As(err, new(*admission.PendingError)) {
+		t.Errorf("got %v", err)
+	}
+	g.read = apierrors.NewForbidden(schema.GroupResource{}, "pods", errors.New("no rights"))
+	if err := g.startable("team", jobs(2)); !errors.As(err, new(*admission.BlockedError)) {
+		t.Errorf("without the right, the refusal counts: got %v", err)
 	}
 }

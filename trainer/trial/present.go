@@ -100,13 +100,18 @@ func (t *Trial) presently(asked question, ask func() error) error {
 // says returns what the error of a dry run says about a started TrainJob.
 func (t *Trial) says(ctx context.Context, job *api.TrainJob, what string, err error) error {
 	const fix = "%s can't be created: %w; %s. Kubernetes tries again by itself"
+	tells := err != nil && refuses(err) && !store.SkipsDryRuns(err) && !mayNot(err)
+	if tells && !isFull(err) {
+		byUser, unread := t.byItsUser(ctx, err)
+		tells = !byUser && unread == nil
+	}
 	switch {
 	case err == nil || apierrors.IsAlreadyExists(err):
 		return nil
-	case isFull(err):
+	case isFull(err) && tells:
 		return &admission.BlockedError{Reason: admission.ReasonQuotaExceeded, Err: fmt.Errorf(fix, what, err,
 			"raise the ResourceQuota, or end what uses it up")}
-	case store.SkipsDryRuns(err) || mayNot(err) || !refuses(err) || t.byItsUser(ctx, err):
+	case !tells:
 		ctrl.LoggerFrom(ctx).V(1).Info("A dry run doesn't say why a started TrainJob has no pods", "what", what,
 			"error", err.Error())
 		return &admission.PendingError{RetryAfter: presentFor, Err: err}

@@ -76,22 +76,26 @@ func byPolicy(err error) bool { return err != nil && denied.MatchString(err.Erro
 // What the API server says of webhooks and of policies has no reason of its own.
 var (
 	denied       = regexp.MustCompile(`admission webhook "[^"]+" denied|ValidatingAdmissionPolicy '[^']+'`)
-	deniedPolicy = regexp.MustCompile(`ValidatingAdmissionPolicy '([^']+)' with binding`)
+	deniedPolicy = regexp.MustCompile(`^[^:]*: ValidatingAdmissionPolicy '([^']+)' with binding`) // no webhook's quote
 	readsUser    = regexp.MustCompile(`\buserInfo\b|\bauthorizer\b`)
 )
 
 // byItsUser reports whether a policy refuses an object that looks at who creates it. The Job controller creates pods,
 // JobSet creates Jobs, and a dry run in their name would need the right to impersonate them. What a webhook looks at
-// can't be known.
-func (t *Trial) byItsUser(ctx context.Context, err error) bool {
-	found := deniedPolicy.FindStringSubmatch(err.Error())
+// can't be known. An error is that it isn't known of the policy now.
+func (t *Trial) byItsUser(ctx context.Context, refusal error) (bool, error) {
+	found := deniedPolicy.FindStringSubmatch(refusal.Error())
 	if found == nil {
-		return false
+		return false, nil
 	}
 	var policy admissionregistrationv1.ValidatingAdmissionPolicy
-	if t.live.Get(ctx, client.ObjectKey{Name: found[1]}, &policy) != nil {
-		return false // it is gone, or there is no right: the refusal counts
+	err := t.live.Get(ctx, client.ObjectKey{Name: found[1]}, &policy)
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return false, nil // it is gone, or there is no right: the refusal counts
+	}
+	if err != nil {
+		return false, err
 	}
 	spec, err := json.Marshal(policy.Spec)
-	return err == nil && readsUser.Match(spec)
+	return err == nil && readsUser.Match(spec), err
 }

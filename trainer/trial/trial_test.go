@@ -56,14 +56,14 @@ func (maker) Room(*api.TrainJob, int) error { return nil }
 type ground struct {
 	*Trial
 	*maker
-	answer, list error
-	asked        []*corev1.Pod
-	accepts      func(*corev1.Pod) bool // what answer doesn't refuse
-	refused      string                 // the kind of an object that is refused
-	clock        *clocktesting.FakeClock
-	created      time.Time // the TrainJob
-	annotations  map[string]string
-	runtime      *trainerapi.TrainingRuntimeSpec
+	answer, list, read error
+	asked              []*corev1.Pod
+	accepts            func(*corev1.Pod) bool // what answer doesn't refuse
+	refused            string                 // the kind of an object that is refused
+	clock              *clocktesting.FakeClock
+	created            time.Time // the TrainJob
+	annotations        map[string]string
+	runtime            *trainerapi.TrainingRuntimeSpec
 }
 
 func newGround(next error, quotas ...client.Object) *ground {
@@ -96,6 +96,13 @@ func newGround(next error, quotas ...client.Object) *ground {
 				return nil
 			}
 			return g.answer
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+			options ...client.GetOption) error {
+			if g.read != nil {
+				return g.read
+			}
+			return c.Get(ctx, key, o, options...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, options ...client.ListOption) error {
 			if g.list != nil {
