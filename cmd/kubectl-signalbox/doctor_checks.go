@@ -197,8 +197,9 @@ var stuck = map[explain.Code]severity{
 	explain.CodeNoNode: poor, explain.CodeTopology: poor,
 }
 
-// mostSimulated bounds how many TrainJobs are simulated, each of which takes some milliseconds.
-const mostSimulated = 100
+// mostSimulated returns how many TrainJobs are simulated. A simulation of 1,000 Workloads takes half a second if they
+// are of few kinds, and two if they are of 200; one of 10,000 takes two to three.
+func mostSimulated(workloads int) int { return max(1, 20000/max(workloads, 200)) }
 
 // young is for how long a TrainJob may be in such a state.
 const young = time.Minute
@@ -222,7 +223,7 @@ func checkTrainJobs(ctx context.Context, s *session) ([]finding, error) {
 		}
 		f := q.factsOf(job)
 		cause := explain.Brief(f).Cause
-		if f.Unsure(cause) && simulated < mostSimulated {
+		if f.Unsure(cause) && simulated < mostSimulated(len(q.Workloads)) {
 			simulated++
 			if err := s.decide(ctx, f, q); err != nil {
 				return nil, err
