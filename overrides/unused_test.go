@@ -138,8 +138,8 @@ func TestUnusedTogether(t *testing.T) {
 	}
 }
 
-// TestUnusedWhenAdmitted holds that what an admission has written doesn't count: a TrainJob that was admitted with fewer
-// nodes, and stopped, may be resized.
+// TestUnusedWhenAdmitted holds that what an admission has written doesn't count: a TrainJob that was admitted with
+// fewer nodes, and stopped, may be resized.
 func TestUnusedWhenAdmitted(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	job := jobOf(t, `{trainer: {numNodes: 8}, runtimePatches: [{manager: `+Manager+`, trainingRuntimeSpec: {template:

@@ -12,7 +12,9 @@ import (
 // whose parents form a circle are the worst of them.
 func TestInactive(t *testing.T) {
 	cluster := newCluster()
-	for name, parent := range map[string]string{"a": "b", "b": "c", "c": "a", "below": "a", "self": "self", "inner": "all"} {
+	for name, parent := range map[string]string{
+		"a": "b", "b": "c", "c": "a", "below": "a", "self": "self", "inner": "all",
+	} {
 		cohort := kueue.Cohort{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		cohort.Spec.ParentName = kueue.CohortReference(parent)
 		cluster.Cohorts = append(cluster.Cohorts, cohort)

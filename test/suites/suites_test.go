@@ -250,7 +250,8 @@ func TestSteady(t *testing.T) {
 	if err := os.Remove("runs"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.run(t.Context(), &out); err == nil || !strings.Contains(out.String(), "1 of 1 times: what runs the specs") {
+	err := s.run(t.Context(), &out)
+	if err == nil || !strings.Contains(out.String(), "1 of 1 times: what runs the specs") {
 		t.Errorf("a round that failed outside of its specs has failed: %v\n%s", err, out.String())
 	}
 }
