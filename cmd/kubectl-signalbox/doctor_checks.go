@@ -158,9 +158,13 @@ func checkRuntimes(ctx context.Context, s *session) ([]finding, error) {
 	if _, err := s.listWide(ctx, &own, "trainingruntimes.trainer.kubeflow.org", s.namespace); err != nil {
 		return nil, err
 	}
+	trainer, err := s.dialect(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var found []finding
 	check := func(about string, spec *trainerapi.TrainingRuntimeSpec) {
-		if err := queueable(spec); err != nil {
+		if err := queueable(trainer, spec); err != nil {
 			found = append(
 				found,
 				finding{bad, about, "its TrainJobs can't be queued: " + err.Error(), "kubectl edit " + about},
@@ -177,10 +181,10 @@ func checkRuntimes(ctx context.Context, s *session) ([]finding, error) {
 }
 
 // queueable returns why a TrainJob that changes nothing of a runtime can't be queued; nil if it can.
-func queueable(spec *trainerapi.TrainingRuntimeSpec) error {
+func queueable(trainer overrides.Dialect, spec *trainerapi.TrainingRuntimeSpec) error {
 	job := &api.TrainJob{}
 	job.Name = "doctor"
-	effective, err := overrides.Bundled.Compute(job, spec, nil)
+	effective, err := trainer.Compute(job, spec, nil)
 	if err != nil {
 		return err
 	}
