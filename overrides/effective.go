@@ -130,7 +130,7 @@ func forPlugins(
 	}
 	if policy := runtime.MLPolicy; policy != nil && policy.Flux != nil {
 		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
-		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, ptr.Deref(policy.NumNodes, 1))
+		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, nodesOf(policy))
 		policy.Flux.NumProcPerNode = cmpOr(policy.Flux.NumProcPerNode, int32(1))
 	}
 	return job
@@ -252,7 +252,7 @@ func (a *assembly) runtimeInfo(
 		case a.amend != nil && isLauncher(runtime.MLPolicy, replicatedJobs, rj):
 			count = 1
 		default:
-			count = ptr.Deref(runtime.MLPolicy.NumNodes, 1)
+			count = nodesOf(runtime.MLPolicy)
 		}
 		var ancestor *string
 		if label, found := rj.Template.Labels[constants.LabelTrainJobAncestor]; found {

@@ -71,12 +71,9 @@ func (l Limits) CheckRuntime(job *api.TrainJob, runtime *trainerapi.TrainingRunt
 	if len(errs) == 0 {
 		errs = append(checkMagnitudes(path.Key(job.Spec.RuntimeRef.Name), runtime), l.checkMounts(job, runtime)...)
 	}
-	if p := runtime.MLPolicy; p != nil && ptr.Deref(p.NumNodes, 1) < 1 {
-		errs = append(errs, l.checkNodes(path.Key(job.Spec.RuntimeRef.Name).Child("mlPolicy", "numNodes"), *p.NumNodes)...)
-	}
 	pods, nodes := int64(0), int64(0)
 	if runtime.MLPolicy != nil {
-		nodes = int64(ptr.Deref(runtime.MLPolicy.NumNodes, 1))
+		nodes = int64(nodesOf(runtime.MLPolicy))
 	}
 	if t := job.Spec.Trainer; t != nil && t.NumNodes != nil {
 		nodes = int64(*t.NumNodes)

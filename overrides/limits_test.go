@@ -52,9 +52,10 @@ func TestCheckRuntime(t *testing.T) {
 		"one too many":      {"the initializer is a pod too", `{}`, runtime(100, 1), false},
 		"the TrainJob's": {"its nodes take the place of the runtime's", `{trainer: {numNodes: 100}}`, runtime(1, 1),
 			false},
-		"no nodes":       {"it would never run", `{}`, runtime(0, 1), false},
-		"replicas":       {"each Job has as many", `{}`, runtime(50, 2), false},
-		"beyond 32 bits": {"the product is counted in full", `{}`, runtime(2147483647, 2147483647), false},
+		"no nodes":                      {"Trainer runs one", `{}`, runtime(0, 1), true},
+		"as many, of a runtime without": {"Trainer runs them", `{trainer: {numNodes: 99}}`, runtime(-1, 1), true},
+		"replicas":                      {"each Job has as many", `{}`, runtime(50, 2), false},
+		"beyond 32 bits":                {"the product is counted in full", `{}`, runtime(2147483647, 2147483647), false},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

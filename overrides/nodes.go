@@ -41,7 +41,7 @@ func amend(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs
 	job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
 	trainer := job.Spec.Trainer
 	if hasLauncher(policy, replicatedJobs) {
-		if n := ptr.Deref(policy.NumNodes, 1); n > 1 {
+		if n := nodesOf(policy); n > 1 {
 			trainer.NumNodes = cmpOr(trainer.NumNodes, n)
 		}
 		if node := nodeContainer(find(replicatedJobs, constants.Node)); node != nil {

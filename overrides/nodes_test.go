@@ -178,6 +178,26 @@ func TestMPINodes(t *testing.T) {
 	}
 }
 
+// TestNoNodes holds that a runtime whose mlPolicy has less than one node has one, as Kubeflow Trainer has it: the CRD
+// takes any number.
+func TestNoNodes(t *testing.T) {
+	for _, n := range []int{0, -1} {
+		for _, policy := range []string{"torch: {}", "jax: {}", "xgboost: {}", "flux: {}", "mpi: {}"} {
+			text := nodesRuntime(fmt.Sprintf("{numNodes: %d, %s}", n, policy), "{}")
+			rt := must[trainerapi.TrainingRuntimeSpec](t, text)
+			if got := Nodes(jobOf(t, "{}"), &rt); got != 1 {
+				t.Errorf("%s has %d nodes", policy, got)
+			}
+			if e, _ := nodeOf(t, "{}", text, "node"); strings.ReplaceAll(shape(e), ":0×", ":1×") != "node:1×1" {
+				t.Errorf("%s: got %s", policy, shape(e))
+			}
+			if e, _ := nodeOf(t, "{trainer: {numNodes: 3}}", text, "node"); !strings.HasSuffix(shape(e), "×3") {
+				t.Errorf("%s with 3: got %s", policy, shape(e))
+			}
+		}
+	}
+}
+
 // TestResourcesWithoutPolicy holds that a runtime's trainer step has the TrainJob's resources without an ML policy too.
 func TestResourcesWithoutPolicy(t *testing.T) {
 	_, node := nodeOf(t, "{trainer: {numNodes: 3, resourcesPerNode: {limits: {nvidia.com/gpu: 8}}}}",

@@ -25,10 +25,13 @@ func Nodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) int32 {
 		return *t.NumNodes
 	}
 	if runtime.MLPolicy != nil {
-		return ptr.Deref(runtime.MLPolicy.NumNodes, 1)
+		return nodesOf(runtime.MLPolicy)
 	}
 	return 1
 }
+
+// nodesOf returns the number of nodes of an ML policy. The CRD takes any number, and Trainer runs one node for less.
+func nodesOf(policy *trainerapi.MLPolicy) int32 { return max(ptr.Deref(policy.NumNodes, 1), 1) }
 
 // MinNodes returns the fewest nodes that a TrainJob may be admitted with. It is the number that the TrainJob
 // requests if there is no annotation, or if the runtime's is larger. The runtime's annotation is in its template's

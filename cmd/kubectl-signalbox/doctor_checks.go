@@ -158,9 +158,13 @@ func checkRuntimes(ctx context.Context, s *session) ([]finding, error) {
 	if _, err := s.listWide(ctx, &own, "trainingruntimes.trainer.kubeflow.org", s.namespace); err != nil {
 		return nil, err
 	}
+	trainer, err := s.dialect(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var found []finding
 	check := func(about string, spec *trainerapi.TrainingRuntimeSpec) {
-		if err := queueable(spec); err != nil {
+		if err := queueable(trainer, spec); err != nil {
 			found = append(
 				found,
 				finding{bad, about, "its TrainJobs can't be queued: " + err.Error(), "kubectl edit " + about},
@@ -177,10 +181,10 @@ func checkRuntimes(ctx context.Context, s *session) ([]finding, error) {
 }
 
 // queueable returns why a TrainJob that changes nothing of a runtime can't be queued; nil if it can.
-func queueable(spec *trainerapi.TrainingRuntimeSpec) error {
+func queueable(trainer overrides.Dialect, spec *trainerapi.TrainingRuntimeSpec) error {
 	job := &api.TrainJob{}
 	job.Name = "doctor"
-	effective, err := overrides.Bundled.Compute(job, spec, nil)
+	effective, err := trainer.Compute(job, spec, nil)
 	if err != nil {
 		return err
 	}
@@ -197,8 +201,9 @@ var stuck = map[explain.Code]severity{
 	explain.CodeNoNode: poor, explain.CodeTopology: poor,
 }
 
-// mostSimulated bounds how many TrainJobs are simulated, each of which takes some milliseconds.
-const mostSimulated = 100
+// mostSimulated returns how many TrainJobs are simulated. A simulation of 1,000 Workloads takes half a second if they
+// are of few kinds, and two if they are of 200; one of 10,000 takes two to three.
+func mostSimulated(workloads int) int { return max(1, 20000/max(workloads, 200)) }
 
 // young is for how long a TrainJob may be in such a state.
 const young = time.Minute
@@ -222,7 +227,7 @@ func checkTrainJobs(ctx context.Context, s *session) ([]finding, error) {
 		}
 		f := q.factsOf(job)
 		cause := explain.Brief(f).Cause
-		if f.Unsure(cause) && simulated < mostSimulated {
+		if f.Unsure(cause) && simulated < mostSimulated(len(q.Workloads)) {
 			simulated++
 			if err := s.decide(ctx, f, q); err != nil {
 				return nil, err

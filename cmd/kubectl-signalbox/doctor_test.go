@@ -222,3 +222,12 @@ func TestNoCluster(t *testing.T) {
 		t.Error("there is no such file")
 	}
 }
+
+// TestMostSimulated holds that doctor doesn't take longer the longer the queues are.
+func TestMostSimulated(t *testing.T) {
+	for workloads, want := range map[int]int{0: 100, 200: 100, 1000: 20, 10000: 2, 1000000: 1} {
+		if got := mostSimulated(workloads); got != want {
+			t.Errorf("with %d Workloads, %d TrainJobs are simulated, want %d", workloads, got, want)
+		}
+	}
+}

@@ -23,6 +23,8 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/installed"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // session is a cluster, as one user sees it.
@@ -38,6 +40,8 @@ type session struct {
 	missing []string
 	// gated is set when simulations run with the cluster's feature gates.
 	gated bool
+	// trainer is the cluster's; nil if it hasn't been asked for yet.
+	trainer overrides.Dialect
 }
 
 // newSession connects to the cluster that the flags name.
@@ -192,4 +196,28 @@ func (s *session) trainJob(ctx context.Context, name string) (*api.TrainJob, err
 		return nil, fmt.Errorf("reading TrainJob %s in namespace %s: %w", name, s.namespace, err)
 	}
 	return job, nil
+}
+
+// dialect returns what the cluster's Trainer makes of a TrainJob: the bundled one, if the user may not read which one
+// that is.
+func (s *session) dialect(ctx context.Context) (overrides.Dialect, error) {
+	if s.trainer != nil {
+		return s.trainer, nil
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	err := s.client.Get(ctx, client.ObjectKey{Name: installed.TrainJobCRD}, &crd)
+	switch {
+	case apierrors.IsForbidden(err):
+		s.lacks("get customresourcedefinitions.apiextensions.k8s.io")
+		s.trainer = overrides.Bundled
+	case apierrors.IsNotFound(err):
+		s.trainer = overrides.Bundled
+	case err != nil:
+		return nil, fmt.Errorf("reading CRD %s: %w", installed.TrainJobCRD, err)
+	default:
+		if s.trainer, err = installed.TrainerOf(&crd); err != nil {
+			return nil, err
+		}
+	}
+	return s.trainer, nil
 }

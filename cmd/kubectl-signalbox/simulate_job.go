@@ -203,7 +203,11 @@ func (s *session) simulatedWorkload(
 	if runtime == nil {
 		return nil, fmt.Errorf("%s, which the TrainJob refers to, doesn't exist", store.Describe(job))
 	}
-	sets, err := podSetsOf(job, runtime.Pinnable())
+	trainer, err := s.dialect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sets, err := podSetsOf(trainer, job, runtime.Pinnable())
 	if err != nil {
 		return nil, err
 	}
@@ -227,9 +231,11 @@ func (s *session) simulatedWorkload(
 }
 
 // podSetsOf returns the PodSets of a TrainJob on a runtime, with the least that it may be admitted with.
-func podSetsOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) ([]kueue.PodSet, error) {
-	others := overrides.Bundled.Others(job)
-	effective, err := overrides.Bundled.Compute(job, runtime, others)
+func podSetsOf(
+	trainer overrides.Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
+) ([]kueue.PodSet, error) {
+	others := trainer.Others(job)
+	effective, err := trainer.Compute(job, runtime, others)
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +248,11 @@ func podSetsOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) ([]ku
 	if err != nil || least >= overrides.Nodes(job, runtime) {
 		return sets, err
 	}
-	if effective, err = overrides.Bundled.Compute(overrides.WithNodes(job, least), runtime, others); err != nil {
+	if !trainer.PartialAdmission() {
+		return nil, fmt.Errorf("%s can't run a TrainJob with fewer nodes than it asks for; remove annotation %s",
+			trainer.Name(), overrides.MinParallelismAnnotation)
+	}
+	if effective, err = trainer.Compute(overrides.WithNodes(job, least), runtime, others); err != nil {
 		return nil, fmt.Errorf("with %d nodes: %w", least, err)
 	}
 	return sets, podsets.SetMinCount(sets, effective)

@@ -38,6 +38,15 @@ func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (overrides.Dialect
 		crd.Name, overrides.RuntimePatches, overrides.PodTemplateOverrides, overrides.PodSpecOverrides)
 }
 
+// TrainerOf does the same for the CRD of any Trainer. The bundled Trainer's alone has two kinds of overrides.
+func TrainerOf(crd *apiextensionsv1.CustomResourceDefinition) (overrides.Dialect, error) {
+	spec := specOf(crd, trainerapi.GroupVersion.Version)
+	if hasField(spec, []string{overrides.RuntimePatches}) && hasField(spec, []string{overrides.PodTemplateOverrides}) {
+		return overrides.Bundled, nil
+	}
+	return DialectOf(crd)
+}
+
 // gracePeriod is what runtimePatches can set of a pod since Kubeflow Trainer v2.3.
 var gracePeriod = []string{
 	overrides.RuntimePatches, "trainingRuntimeSpec", "template", "spec", "replicatedJobs", "template", "spec", "template",

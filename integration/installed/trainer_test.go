@@ -89,6 +89,26 @@ func TestDialectOf(t *testing.T) {
 	}
 }
 
+// TestTrainerOf holds that the bundled Trainer is known by the CRD that it is installed with.
+func TestTrainerOf(t *testing.T) {
+	text, err := os.ReadFile("../../config/crd/trainer.kubeflow.org_trainjobs.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundled := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.Unmarshal(text, bundled); err != nil {
+		t.Fatal(err)
+	}
+	for crd, want := range map[*apiextensionsv1.CustomResourceDefinition]overrides.Dialect{
+		bundled: overrides.Bundled, crdOf(t, patchesWith("terminationGracePeriodSeconds")): overrides.Kubeflow23,
+		crdOf(t, "{podTemplateOverrides: {}}"): overrides.Kubeflow21,
+	} {
+		if got, err := TrainerOf(crd); err != nil || got != want {
+			t.Errorf("got %v, %v, want %s", got, err, want.Name())
+		}
+	}
+}
+
 func TestAwaitOther(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
