@@ -66,6 +66,9 @@ func (dispatched) rejected(o *observed) *admission.BlockedError {
 // show writes what a dispatched TrainJob waits for into its status, and reports whether that has changed: what the
 // bundled Trainer shows of those that run in this cluster.
 func (dispatched) show(o *observed, status *api.TrainJobStatus) (changed bool) {
+	if !o.managed() {
+		return false // it is in no queue: whoever managedBy names says what it does
+	}
 	before := status.DeepCopy()
 	status.StartTime, status.JobsStatus, status.Queue = nil, nil, nil
 	show := func(c metav1.Condition) {

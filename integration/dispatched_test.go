@@ -122,6 +122,18 @@ func TestDispatchedSaysWhy(t *testing.T) {
 	}
 }
 
+// TestDispatchedByNobody holds that nothing is written of a TrainJob that is MultiKueue's and in no queue.
+func TestDispatchedByNobody(t *testing.T) {
+	h := withMultiKueue(t, true)
+	job := away("away")
+	job.Labels, job.Spec.Suspend = nil, ptr.To(false)
+	h.create(job)
+	h.pass(time.Minute)
+	if got := h.trainJob("job").Status.Conditions; len(got) > 0 {
+		t.Errorf("got %+v", got)
+	}
+}
+
 // TestDispatchedAgain holds that a TrainJob which a worker has refused is dispatched again when it has been corrected,
 // and after an hour.
 func TestDispatchedAgain(t *testing.T) {
