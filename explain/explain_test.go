@@ -73,6 +73,18 @@ func TestExplain(t *testing.T) {
 			f.Workload.Status.ClusterName = ptr.To("worker1")
 		}, CodeElsewhere, "worker1"},
 		"runs": {runs, CodeStarting, "on a100"},
+		"its Jobs' pods are refused": {func(f *Facts) {
+			runs(f)
+			f.Events = []corev1.Event{
+				failedCreate(ago(2*time.Minute), "of an earlier start"), failedCreate(ago(30*time.Second), "policy p denied it"),
+				failedCreate(ago(40*time.Second), "policy o denied it"),
+			}
+		}, CodeStarting, "Job job-node-0 doesn't have all it creates: policy p denied it"},
+		"its Jobs' pods were refused": {func(f *Facts) {
+			runs(f)
+			f.Job.Status.State = api.StateRunning
+			f.Events = []corev1.Event{failedCreate(ago(30*time.Second), "policy p denied it")}
+		}, CodeRunning, "it runs on a100"},
 		"runs outside quota": {func(f *Facts) {
 			f.Job.Spec.Suspend, f.Job.Labels, f.Workload = nil, nil, nil
 			f.Job.Status.Conditions = nil

@@ -23,7 +23,7 @@ type Facts struct {
 	JobSet   *jobset.JobSet
 	// Pods are the TrainJob's own.
 	Pods []corev1.Pod
-	// Events are those of the TrainJob, its Workload, its JobSet and its pods.
+	// Events are those of the TrainJob, its Workload, its JobSet, its Jobs and its pods.
 	Events []corev1.Event
 	// Queues are the queues and all Workloads; what the user may not read is missing from them.
 	Queues *Queues

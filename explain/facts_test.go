@@ -167,6 +167,11 @@ func pod(f *Facts, change func(*corev1.Pod)) {
 	f.Pods = append(f.Pods, p)
 }
 
+func failedCreate(at metav1.Time, message string) corev1.Event {
+	return corev1.Event{Reason: "FailedCreate", Message: message, LastTimestamp: at,
+		InvolvedObject: corev1.ObjectReference{Kind: "Job", Name: "job-node-0"}}
+}
+
 func waitsFor(reason, message string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "node", Image: "x:1", State: corev1.ContainerState{

@@ -7,10 +7,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/jobset/pkg/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
+
+// podCreationFailed is the reason of a Job's event that a pod can't be created (k8s.io/kubernetes, pkg/controller).
+const podCreationFailed = "FailedCreate"
 
 // running is about a TrainJob that was started.
 func (f *Facts) running() *Cause {
@@ -34,6 +38,12 @@ func (f *Facts) running() *Cause {
 	cause := &Cause{Code: CodeRunning, Text: "it runs"}
 	if f.state() == api.StateStarting {
 		cause.Code, cause.Text = CodeStarting, "its pods are starting"
+		if e := f.notCreated(); e != nil {
+			return &Cause{Code: CodeStarting, Reason: e.Reason, Text: fmt.Sprintf("%s %s doesn't have all it creates: %s",
+				e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message), Since: since(lastSeen(e)), Do: []string{
+				"correct what the message names; its controller tries again by itself", "the TrainJob holds its quota " +
+					"meanwhile: kubectl signalbox stop gives it back"}}
+		}
 	}
 	if start != nil {
 		cause.Since = since(*start)
@@ -44,6 +54,23 @@ func (f *Facts) running() *Cause {
 		cause.Text += ", and not on quota: it is in no queue"
 	}
 	return cause
+}
+
+// notCreated returns the last event that says why a Job or a pod wasn't created since the start; nil for none. The API
+// server may refuse to their controllers what a dry run of Signalbox may create.
+func (f *Facts) notCreated() *corev1.Event {
+	var last *corev1.Event
+	for i := range f.Events {
+		e := &f.Events[i]
+		if e.Reason != podCreationFailed && e.Reason != constants.JobCreationFailedReason {
+			continue
+		}
+		at, start := lastSeen(e), f.Job.Status.StartTime
+		if (start == nil || !at.Before(start)) && (last == nil || !at.Time.Before(lastSeen(last).Time)) {
+			last = e
+		}
+	}
+	return last
 }
 
 func imagePull(p *corev1.Pod) *Cause {

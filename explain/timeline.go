@@ -88,16 +88,20 @@ func (f *Facts) workloadMoments(add adding) {
 func (f *Facts) eventMoments(add adding) {
 	for i := range f.Events {
 		e := &f.Events[i]
-		at := e.LastTimestamp
-		if at.IsZero() {
-			at = metav1.NewTime(e.EventTime.Time)
-		}
 		text := e.Reason + ": " + e.Message
 		if e.Count > 1 {
 			text += fmt.Sprintf(" (%d times)", e.Count)
 		}
-		add(at, e.InvolvedObject.Kind+" event", text)
+		add(lastSeen(e), e.InvolvedObject.Kind+" event", text)
 	}
+}
+
+// lastSeen returns when an event has last happened.
+func lastSeen(e *corev1.Event) metav1.Time {
+	if e.LastTimestamp.IsZero() {
+		return metav1.NewTime(e.EventTime.Time)
+	}
+	return e.LastTimestamp
 }
 
 // podMoments adds the first and the last start of a pod, and the ends.

@@ -6,13 +6,19 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -74,6 +80,10 @@ const (
 	// setbackLook is how often it is looked whether the TrainJob would run something else meanwhile.
 	setbackLook = time.Minute
 )
+
+// setbackEnds is what a TrainJob that waits so says of it.
+var setbackEnds = fmt.Sprintf(
+	". It is queued again when the TrainJob or its runtime is changed, once in %s, or after that time", setbackFor)
 
 // again returns the setback after one more start that could not be, for a reason. The first may be by chance; the
 // second is certain, whatever has changed between them.
@@ -142,9 +152,21 @@ func (s setback) blocks(inputs string, now time.Time) *admission.BlockedError {
 	if !s.stands(inputs, now) {
 		return nil
 	}
-	return &admission.BlockedError{Reason: s.reason, RetryAfter: min(s.until.Sub(now), setbackLook), Err: fmt.Errorf(
-		"%s. It is queued again when the TrainJob or its runtime is changed, once in %s, or after that time",
-		s.message, setbackFor)}
+	return &admission.BlockedError{Reason: s.reason, RetryAfter: min(s.until.Sub(now), setbackLook),
+		Err: errors.New(s.message + setbackEnds)}
+}
+
+// setbackTold returns the setback of a TrainJob that an earlier process has told by condition Blocked; zero for none.
+// What has failed then is taken for what would run now: a restart of the manager tries no start again, because that may
+// preempt others.
+func setbackTold(o *observed) setback {
+	c := apimeta.FindStatusCondition(o.job.Status.Conditions, api.ConditionBlocked)
+	if c == nil || c.Status != metav1.ConditionTrue || o.stage != stageSuspended || elsewhere(o.job) ||
+		c.Reason != ReasonStartRejected && c.Reason != ReasonAdmissionMismatch ||
+		!slices.ContainsFunc(o.workloads.own, workload.IsOnHold) { // else it was being tried again
+		return setback{}
+	}
+	return setback{}.certain(c.Reason, strings.TrimSuffix(c.Message, setbackEnds), inputsOf(o), o.now)
 }
 
 // retries reports for how much longer a TrainJob says what its last start has failed of.

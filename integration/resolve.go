@@ -165,6 +165,9 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 func (r *Reconciler) setBack(o *observed) error {
 	s := o.memory.setback
 	if s.reason == "" {
+		s = setbackTold(o)
+	}
+	if s.reason == "" {
 		return nil
 	}
 	if askedAgain(o) {

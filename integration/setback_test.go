@@ -67,6 +67,13 @@ func TestWritesOfWhatCantStart(t *testing.T) {
 					t.Errorf("it holds quota: %+v", wl.Status)
 				}
 			}
+			h.start(overrides.Bundled)
+			for range 3 {
+				if h.settle("job"); !workload.IsOnHold(h.workload()) || h.blocked("job") != c.reason {
+					t.Errorf("a restart of the manager queues nothing again: blocked %q, %+v", h.blocked("job"), h.workload().Status)
+				}
+				h.clock.Step(time.Minute)
+			}
 			c.mend(h)
 			h.settle("job")
 			h.admit()

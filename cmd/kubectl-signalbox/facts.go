@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	"sigs.k8s.io/jobset/pkg/util/placement"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 
@@ -97,6 +98,13 @@ func (s *session) events(ctx context.Context, f *explain.Facts) error {
 	}
 	for i := range f.Pods {
 		about["Pod/"+f.Pods[i].Name] = true
+	}
+	if f.JobSet != nil {
+		for _, rj := range f.JobSet.Spec.ReplicatedJobs {
+			for i := range int(rj.Replicas) {
+				about["Job/"+placement.GenJobName(f.JobSet.Name, rj.Name, i)] = true
+			}
+		}
 	}
 	for _, e := range events.Items {
 		if about[e.InvolvedObject.Kind+"/"+e.InvolvedObject.Name] {

@@ -15,6 +15,26 @@ metadata: {name: blocked, namespace: team, uid: blocked, labels: {kueue.x-k8s.io
 spec: {suspend: true, runtimeRef: {name: torch}}
 status: {conditions: [{type: Blocked, status: "True", reason: RuntimeNotFound, message: there is no runtime x., lastTransitionTime: "2026-11-24T10:00:01Z"}]}`
 
+// podlessJob is a TrainJob that was started, and whose pods the namespace refuses.
+const podlessJob = `apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: podless, namespace: team, uid: podless, labels: {kueue.x-k8s.io/queue-name: queue}}
+spec: {suspend: false, runtimeRef: {name: torch, kind: ClusterTrainingRuntime, apiGroup: trainer.kubeflow.org}}
+status: {conditions: [{type: Blocked, status: "True", reason: QuotaExceeded, message: "exceeded quota: few", lastTransitionTime: "2026-11-24T10:00:01Z"}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Workload
+metadata: {name: wl-podless, namespace: team, uid: wl-podless, creationTimestamp: "2026-11-24T10:00:00Z", ownerReferences: [{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, name: podless, uid: podless, controller: true}]}
+spec:
+  queueName: queue
+  active: true
+  podSets: [{name: node, count: 1, template: {spec: {containers: [{name: node, image: i, resources: {requests: {nvidia.com/gpu: 1}}}]}}}]
+status:
+  admission: {clusterQueue: cq, podSetAssignments: [{name: node, count: 1, flavors: {nvidia.com/gpu: a100}, resourceUsage: {nvidia.com/gpu: 1}}]}
+  conditions:
+  - {type: QuotaReserved, status: "True", reason: QuotaReserved, message: "", lastTransitionTime: "2026-11-24T10:00:01Z"}
+  - {type: Admitted, status: "True", reason: Admitted, message: "", lastTransitionTime: "2026-11-24T10:00:01Z"}`
+
 // TestSimulateSeveral holds that TrainJobs of one file, or of a directory, are simulated together, in their order.
 func TestSimulateSeveral(t *testing.T) {
 	const job = `apiVersion: trainer.kubeflow.org/v1alpha1

@@ -37,10 +37,11 @@ func viewOf(job *api.TrainJob, cluster *simulate.Cluster, a *simulate.Answer) *s
 // verdictBlocked is for a TrainJob that Kueue doesn't consider before what condition Blocked names is corrected.
 const verdictBlocked = "Blocked"
 
-// blockedView returns what there is to say of a TrainJob that is Blocked and isn't changed; nil for any other.
+// blockedView returns what there is to say of a TrainJob that is Blocked and isn't changed; nil for any other. One that
+// was started and has no pods is Blocked, too, and has its quota.
 func blockedView(job *api.TrainJob, o simulateOptions) *simulated {
 	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
-	if c == nil || c.Status != metav1.ConditionTrue || len(o.set) > 0 {
+	if c == nil || c.Status != metav1.ConditionTrue || len(o.set) > 0 || !ptr.Deref(job.Spec.Suspend, false) {
 		return nil
 	}
 	return &simulated{

@@ -175,6 +175,8 @@ func TestVerbs(t *testing.T) {
 			args: []string{"simulate", "blocked"}, out: []string{
 				"team/blocked is Blocked (RuntimeNotFound: there is no runtime x). Kueue considers it when that is corrected.",
 			}},
+		"simulate a started one that is blocked": {reason: "it has quota", more: podlessJob,
+			args: []string{"simulate", "podless"}, out: []string{"team/podless has quota already on a100 for nvidia.com/gpu"}},
 		"simulate a blocked one as JSON": {reason: "for scripts", more: blockedJob,
 			args: []string{"simulate", "blocked", "-o", "json"}, out: []string{`"verdict": "Blocked"`}},
 		"simulate a blocked one with a change": {reason: "the change may be what it needs", more: blockedJob,
