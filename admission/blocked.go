@@ -21,6 +21,9 @@ func RefusesPods(reason string) bool {
 	return reason == ReasonPodsRefused || reason == ReasonQuotaExceeded
 }
 
+// Retried is the end of a refusal of pods that the Job controller repeats by itself.
+const Retried = ". Kubernetes tries again by itself"
+
 // maxMessage is how many bytes of an error are told. The API server rejects a condition with a message of more than
 // 32,768, and a TrainJob would be blocked without one; what its user has written may be as long.
 const maxMessage = 16 << 10

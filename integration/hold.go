@@ -206,8 +206,11 @@ func gatedPod(pods []corev1.Pod) (pod, gate string) {
 }
 
 // held returns why a TrainJob is kept out of its queue that had no pods when it was started; nil if it isn't. The
-// condition Blocked is what remembers it.
+// condition Blocked is what remembers it. A user who stops and resumes the TrainJob has it tried again.
 func (r *Reconciler) held(o *observed) error {
+	if stoppedByUser(o.job) {
+		return nil
+	}
 	c := apimeta.FindStatusCondition(o.job.Status.Conditions, api.ConditionBlocked)
 	if c == nil || c.Status != metav1.ConditionTrue || c.Reason != ReasonNoPods && c.Reason != ReasonGated {
 		return nil

@@ -158,10 +158,10 @@ func sameRefusal(o *observed, refused *admission.BlockedError) *admission.Blocke
 // whyNoPods returns why a TrainJob has no pods, as far as it is known.
 func whyNoPods(o *observed) string {
 	if refused := o.queue.pods.refused; refused != nil {
-		return refused.Error()
+		return strings.TrimSuffix(refused.Error(), admission.Retried)
 	}
 	if told := toldRefusal(o.job); told != nil && o.queue.pods.unknown {
-		return told.Message
+		return strings.TrimSuffix(told.Message, admission.Retried)
 	}
 	return "the events of the TrainJob, of its JobSet and of its Jobs say why"
 }

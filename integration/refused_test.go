@@ -27,7 +27,8 @@ var jobKey = types.NamespacedName{Namespace: team, Name: "job"}
 // usedUp is what the placement says of a ResourceQuota of which so many pods are used.
 func usedUp(used int) error {
 	return &admission.BlockedError{Reason: admission.ReasonQuotaExceeded, Err: fmt.Errorf(
-		"a pod can't be created: exceeded quota: q, requested: pods=1, used: pods=%d, limited: pods=9; raise it", used)}
+		"a pod can't be created: exceeded quota: q, requested: pods=1, used: pods=%d, limited: pods=9; raise it"+
+			admission.Retried, used)}
 }
 
 // starved starts a TrainJob that gets no pods.
@@ -142,8 +143,17 @@ func TestNoPodsSaysWhy(t *testing.T) {
 			settle()
 			blocked := conditionOf(h.trainJob("job"), api.ConditionBlocked)
 			if !h.suspended("job") || blocked == nil || blocked.Reason != integration.ReasonNoPods ||
-				!strings.Contains(blocked.Message, c.says) || !blocked.LastTransitionTime.Time.Equal(h.clock.Now()) {
+				!strings.Contains(blocked.Message, c.says) || strings.Contains(blocked.Message, "by itself") ||
+				!blocked.LastTransitionTime.Time.Equal(h.clock.Now()) {
 				t.Errorf("suspended %t, %+v", h.suspended("job"), blocked)
+			}
+			h.annotate(api.StopAnnotation, "true")
+			if settle(); conditionOf(h.trainJob("job"), api.ConditionBlocked) != nil {
+				t.Error("a user has stopped it")
+			}
+			h.annotate(api.StopAnnotation, "-")
+			if settle(); conditionOf(h.trainJob("job"), api.ConditionBlocked) != nil {
+				t.Error("a user who has resumed it has it queued again")
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -188,6 +189,13 @@ func (s *session) resume(ctx context.Context, job *api.TrainJob) error {
 	return nil
 }
 
+// hadNoPods reports whether a TrainJob is kept out of its queue because it had no pods. The manager takes that back
+// when it sees that a user has stopped the TrainJob.
+func hadNoPods(job *api.TrainJob) bool {
+	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
+	return c != nil && (c.Reason == "NoPods" || c.Reason == "SchedulingGated")
+}
+
 func (s *session) restart(ctx context.Context, job *api.TrainJob) error {
 	if _, stopped := job.Annotations[api.StopAnnotation]; stopped {
 		return s.resume(ctx, job)
@@ -204,7 +212,7 @@ func (s *session) restart(ctx context.Context, job *api.TrainJob) error {
 		if err = errors.Join(err, errEnded(current)); err != nil {
 			return err
 		}
-		if stopped {
+		if stopped && !hadNoPods(current) {
 			return s.resume(ctx, current)
 		}
 		select {

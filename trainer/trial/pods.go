@@ -1,6 +1,10 @@
 package trial
 
 import (
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+
 	"context"
 	"maps"
 	"slices"
@@ -23,31 +27,55 @@ import (
 const mostFlavors = 16
 
 // tryPod creates a pod of a ReplicatedJob, and keeps nothing. A policy or a webhook may ask for what only the start
-// adds: JobSet's labels, and the node labels and tolerations of a flavor. So what they refuse is tried with those too.
+// adds: the Job, JobSet's labels, and the node labels and tolerations of a flavor. So what they refuse is tried with
+// those too. Where Kueue manages pods, its webhook looks for the Job, which there isn't yet: then nobody knows.
 func (t *Trial) tryPod(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob) (*corev1.Pod, error) {
 	pod := podOf(job, rj)
 	err := t.client.Create(ctx, pod, client.DryRunAll)
-	if !byPolicy(err) {
+	if !byPolicy(err) || apierrors.IsNotFound(err) {
 		return pod, err
 	}
-	labeled := podOf(job, rj)
-	maps.Copy(labeled.Labels, labelsOf(job, rj))
-	candidates := []*corev1.Pod{labeled}
-	var flavors kueue.ResourceFlavorList // none for a pod that requests nothing
-	if requestsSomething(pod) {
-		if listErr := t.client.List(ctx, &flavors); listErr != nil {
-			return pod, listErr
-		}
+	candidates, listErr := t.candidates(ctx, job, rj)
+	if listErr != nil {
+		return pod, listErr
 	}
-	for i := range min(len(flavors.Items), mostFlavors) {
-		candidates = append(candidates, placed(labeled, &flavors.Items[i].Spec))
-	}
+	unknown := false
 	for _, candidate := range candidates {
-		if candidateErr := t.client.Create(ctx, candidate, client.DryRunAll); !byPolicy(candidateErr) {
+		candidateErr := t.client.Create(ctx, candidate, client.DryRunAll)
+		if apierrors.IsNotFound(candidateErr) {
+			unknown = true
+		} else if !byPolicy(candidateErr) {
 			return candidate, candidateErr
 		}
 	}
+	if unknown {
+		ctrl.LoggerFrom(ctx).Info("Queued, although a dry run of a pod is refused: it can't be tried as a Job's",
+			"replicatedJob", rj.Name, "refusal", err.Error())
+		return pod, nil
+	}
 	return pod, err
+}
+
+// candidates returns a pod of a ReplicatedJob as it may run: as the Job controller creates it, with the labels that
+// JobSet adds, and on each flavor.
+func (t *Trial) candidates(
+	ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob,
+) ([]*corev1.Pod, error) {
+	pod := podOf(job, rj)
+	labeled := ofJob(pod, job, rj)
+	maps.Copy(labeled.Labels, labelsOf(job, rj))
+	all := []*corev1.Pod{ofJob(pod, job, rj), labeled}
+	if !requestsSomething(pod) {
+		return all, nil // it gets no flavor
+	}
+	var flavors kueue.ResourceFlavorList
+	if err := t.client.List(ctx, &flavors); err != nil {
+		return nil, err
+	}
+	for i := range min(len(flavors.Items), mostFlavors) {
+		all = append(all, placed(pod, &flavors.Items[i].Spec), placed(labeled, &flavors.Items[i].Spec))
+	}
+	return all, nil
 }
 
 // placed returns a pod on the nodes of a flavor.
@@ -64,32 +92,37 @@ func placed(pod *corev1.Pod, flavor *kueue.ResourceFlavorSpec) *corev1.Pod {
 // checkUID is the UID of the Job that a pod is tried for. There is none: it is created with the start.
 const checkUID = "00000000-0000-0000-0000-000000000000"
 
-// podOf returns a pod of a ReplicatedJob as the Job controller creates it, because there are policies against pods that
-// nothing controls, or that aren't a Job's. It has nothing that JobSet and Kueue act on: their webhooks look for its
-// JobSet. Its name is always the same, so that a message about it is; that there is such a pod is found after all else.
+// podOf returns a pod of a ReplicatedJob, without what JobSet and Kueue act on: their webhooks look for its Job and its
+// JobSet. The TrainJob controls it, because there are policies against pods that nothing controls. Its name is always
+// the same, so that a message about it is; that there is such a pod is found after all else.
 func podOf(job *api.TrainJob, rj *jobset.ReplicatedJob) *corev1.Pod {
 	template := rj.Template.Spec.Template.DeepCopy()
 	pod := &corev1.Pod{Spec: template.Spec}
 	pod.Namespace, pod.Name = job.Namespace, "check"
+	owner := metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
+	owner.BlockOwnerDeletion = nil // it would need the right to change finalizers
+	pod.OwnerReferences = []metav1.OwnerReference{*owner}
+	pod.Labels, pod.Annotations = foreign(template.Labels), foreign(template.Annotations)
+	if pod.Spec.RestartPolicy == "" {
+		pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure // JobSet's default
+	}
+	return pod
+}
+
+// ofJob returns a pod as the Job controller creates it.
+func ofJob(pod *corev1.Pod, job *api.TrainJob, rj *jobset.ReplicatedJob) *corev1.Pod {
+	pod = pod.DeepCopy()
 	name := job.Name + "-" + rj.Name + "-0"
 	pod.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Name: name, UID: checkUID, Controller: ptr.To(true),
 	}}
-	pod.Labels, pod.Annotations = foreign(template.Labels), foreign(template.Annotations)
-	if pod.Labels == nil {
-		pod.Labels = map[string]string{}
-	}
-	if pod.Annotations == nil {
-		pod.Annotations = map[string]string{}
-	}
-	maps.Copy(pod.Labels, map[string]string{
+	for key, value := range map[string]string{
 		batchv1.JobNameLabel: name, "job-name": name, batchv1.ControllerUidLabel: checkUID, "controller-uid": checkUID,
 		batchv1.JobCompletionIndexAnnotation: "0",
-	})
-	pod.Annotations[batchv1.JobCompletionIndexAnnotation] = "0"
-	if pod.Spec.RestartPolicy == "" {
-		pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure // JobSet's default
+	} {
+		metav1.SetMetaDataLabel(&pod.ObjectMeta, key, value)
 	}
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, batchv1.JobCompletionIndexAnnotation, "0")
 	return pod
 }
 

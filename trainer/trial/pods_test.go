@@ -102,6 +102,26 @@ func TestPoliciesOfWhatRuns(t *testing.T) {
 	}
 }
 
+// TestWherePodsAreKueues holds that Kueue's webhook for pods, which looks for the Job of a Job's pod, keeps nobody from
+// the queue: there is no Job yet.
+func TestWherePodsAreKueues(t *testing.T) {
+	g := newGround(nil)
+	g.ofJobs = apierrors.NewNotFound(schema.GroupResource{Group: "batch", Resource: "jobs"}, "job-node-0")
+	g.ofJobs.(*apierrors.StatusError).ErrStatus.Message =
+		`admission webhook "mpod.kb.io" denied the request: Job.batch "job-node-0" not found`
+	if err := g.startable("team", jobs(2)); err != nil {
+		t.Errorf("a pod of the TrainJob is taken: got %v", err)
+	}
+	g.answer = forbidden("check", "ValidatingAdmissionPolicy 'pods' with binding 'all' denied request: pods are of Jobs")
+	if err := g.startable("other", jobs(2)); err != nil {
+		t.Errorf("a policy may ask for what can't be tried: got %v", err)
+	}
+	g.answer = forbidden("check", `violates PodSecurity "restricted:latest"`)
+	if err := g.startable("third", jobs(2)); err == nil {
+		t.Error("the API server refuses it itself")
+	}
+}
+
 // TestPolicyUnread holds that nothing is decided while it isn't known what a policy looks at.
 func TestPolicyUnread(t *testing.T) {
 	g := newGround(nil)

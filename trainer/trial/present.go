@@ -40,7 +40,7 @@ type reply struct {
 
 // TakesPods implements integration.Placement: it creates, by dry run, a pod of a started TrainJob's ReplicatedJob.
 func (t *Trial) TakesPods(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob) error {
-	asked, err := questionOf(job, podOf(job, rj))
+	asked, err := questionOf(job, ofJob(podOf(job, rj), job, rj))
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (t *Trial) presently(asked question, ask func() error) error {
 
 // says returns what the error of a dry run says about a started TrainJob.
 func (t *Trial) says(ctx context.Context, job *api.TrainJob, what string, err error) error {
-	const fix = "%s can't be created: %w; %s. Kubernetes tries again by itself"
+	const fix = "%s can't be created: %w; %s" + admission.Retried
 	tells := err != nil && refuses(err) && !store.SkipsDryRuns(err) && !mayNot(err)
 	if tells && !isFull(err) {
 		byUser, unread := t.byItsUser(ctx, err)

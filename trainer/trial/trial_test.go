@@ -59,6 +59,7 @@ type ground struct {
 	answer, list, read error
 	asked              []*corev1.Pod
 	accepts            func(*corev1.Pod) bool // what answer doesn't refuse
+	ofJobs             error                  // the answer to a Job's pod, if it isn't accepted; nil for answer
 	refused            string                 // the kind of an object that is refused
 	clock              *clocktesting.FakeClock
 	created            time.Time // the TrainJob
@@ -94,6 +95,9 @@ func newGround(next error, quotas ...client.Object) *ground {
 			g.asked = append(g.asked, pod)
 			if g.accepts != nil && g.accepts(pod) {
 				return nil
+			}
+			if g.ofJobs != nil && metav1.GetControllerOf(pod).Kind == "Job" {
+				return g.ofJobs
 			}
 			return g.answer
 		},
@@ -238,9 +242,8 @@ func TestAsked(t *testing.T) {
 	expect("the first", g.startable("team", e), 2)
 	pod := newGround(nil)
 	pod.startable("team", e)
-	if got := pod.asked[1]; got.Labels["kueue.x-k8s.io/queue-name"] != "" || got.Labels["team"] != "a" ||
-		got.Namespace != "team" ||
-		got.Spec.RestartPolicy != corev1.RestartPolicyOnFailure || metav1.GetControllerOf(got).Name != "job-node-0" {
+	if got := pod.asked[1]; len(got.Labels) != 1 || got.Labels["team"] != "a" || got.Namespace != "team" ||
+		got.Spec.RestartPolicy != corev1.RestartPolicyOnFailure || metav1.GetControllerOf(got).Name != "job" {
 		t.Errorf("asked for %v", got)
 	}
 	expect("another", g.startable("team", e), 0)
