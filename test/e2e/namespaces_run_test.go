@@ -40,9 +40,9 @@ type column struct {
 // columns are the runtimes that each row has, and more those of the first row beside them: all that the chart of
 // runtimes has. The others are like one of these.
 func tableColumns() (all, more []column) {
-	all = []column{{"torch", "torch-distributed", 2}, {"jax", "jax-distributed", 1}, {plain, plain, 1}}
-	if cluster.bundled() {
-		all = append(all, column{"torchtune", "torchtune-llama3.2-1b", 1}, column{"mpi", "deepspeed-distributed", 2},
+	all = []column{{"torch", "torch-distributed", 2}, {"jax", "jax-distributed", 1}}
+	if cluster.bundled() { // Kubeflow Trainer gives a runtime without an ML policy none of the TrainJob's resources
+		all = append(all, column{plain, plain, 1}, column{"torchtune", "torchtune-llama3.2-1b", 1}, column{"mpi", "deepspeed-distributed", 2},
 			column{"flux", "flux-distributed", 2})
 		more = []column{{"mlx", "mlx-distributed", 2}, {"xgboost", "xgboost-distributed", 2},
 			{"llama-3b", "torchtune-llama3.2-3b", 1}, {"qwen", "torchtune-qwen2.5-1.5b", 1}}
