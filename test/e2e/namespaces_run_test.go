@@ -42,8 +42,8 @@ type column struct {
 func tableColumns() (all, more []column) {
 	all = []column{{"torch", "torch-distributed", 2}, {"jax", "jax-distributed", 1}}
 	if cluster.bundled() { // Kubeflow Trainer gives a runtime without an ML policy none of the TrainJob's resources
-		all = append(all, column{plain, plain, 1}, column{"torchtune", "torchtune-llama3.2-1b", 1}, column{"mpi", "deepspeed-distributed", 2},
-			column{"flux", "flux-distributed", 2})
+		all = append(all, column{plain, plain, 1}, column{"torchtune", "torchtune-llama3.2-1b", 1},
+			column{"mpi", "deepspeed-distributed", 2}, column{"flux", "flux-distributed", 2})
 		more = []column{{"mlx", "mlx-distributed", 2}, {"xgboost", "xgboost-distributed", 2},
 			{"llama-3b", "torchtune-llama3.2-3b", 1}, {"qwen", "torchtune-qwen2.5-1.5b", 1}}
 	}

@@ -106,9 +106,9 @@ func TestPoliciesOfWhatRuns(t *testing.T) {
 // the queue: there is no Job yet.
 func TestWherePodsAreKueues(t *testing.T) {
 	g := newGround(nil)
-	g.ofJobs = apierrors.NewNotFound(schema.GroupResource{Group: "batch", Resource: "jobs"}, "job-node-0")
-	g.ofJobs.(*apierrors.StatusError).ErrStatus.Message =
-		`admission webhook "mpod.kb.io" denied the request: Job.batch "job-node-0" not found`
+	missing := apierrors.NewNotFound(schema.GroupResource{Group: "batch", Resource: "jobs"}, "job-node-0")
+	missing.ErrStatus.Message = `admission webhook "mpod.kb.io" denied the request: Job.batch "job-node-0" not found`
+	g.ofJobs = missing
 	if err := g.startable("team", jobs(2)); err != nil {
 		t.Errorf("a pod of the TrainJob is taken: got %v", err)
 	}
