@@ -1,12 +1,11 @@
 package trial
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"regexp"
 	"strings"
-
-	"context"
-	"encoding/json"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
