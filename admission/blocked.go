@@ -14,12 +14,23 @@ const (
 	// ReasonQuotaExceeded: the TrainJob was started, and a ResourceQuota has no room for its pods, because others use it
 	// up. The message names the quota. The pods are created when it has room, and the condition is removed.
 	ReasonQuotaExceeded = "QuotaExceeded"
+	// ReasonNoPods: the TrainJob was started and had no pod for limits.podsWithin, or ten minutes longer after one has
+	// failed. The message has the reason if a dry run shows it, and otherwise the events of its JobSet and its Jobs. It is
+	// queued again after six times as long.
+	ReasonNoPods = "NoPods"
+	// ReasonGated: a pod of the TrainJob had a scheduling gate for longer than limits.podsWithin, because nothing
+	// removed it. Remove the gate from the runtime or the overrides.
+	ReasonGated = "SchedulingGated"
 )
 
 // RefusesPods reports whether a reason of the condition Blocked is that a namespace doesn't take pods.
 func RefusesPods(reason string) bool {
 	return reason == ReasonPodsRefused || reason == ReasonQuotaExceeded
 }
+
+// LackedPods reports whether a reason of the condition Blocked is that a started TrainJob had no pods that could run.
+// It is kept out of its queue for a time.
+func LackedPods(reason string) bool { return reason == ReasonNoPods || reason == ReasonGated }
 
 // Retried is the end of a refusal of pods that the Job controller repeats by itself.
 const Retried = ". Kubernetes tries again by itself"

@@ -24,7 +24,6 @@ type Queues struct {
 	owned    map[owner]*kueue.Workload
 	lines    map[string][]*kueue.Workload // what waits in each ClusterQueue, in Kueue's order
 	places   map[types.UID]int            // of a Workload in its line, from 0
-	visits   int                          // how often a Workload was looked at
 }
 
 // owner is the namespace of a Workload, and the UID of an owner that it names.
@@ -62,7 +61,7 @@ func NewQueues(cluster simulate.Cluster) *Queues {
 	by := cluster.Ordering()
 	for _, line := range q.lines {
 		slices.SortStableFunc(line, func(a, b *kueue.Workload) int {
-			q.visits++ // as Kueue v0.19.2, pkg/cache/queue/cluster_queue.go, baseCompareFunc
+			// As Kueue v0.19.2, pkg/cache/queue/cluster_queue.go, baseCompareFunc.
 			return cmp.Or(cmp.Compare(ptr.Deref(b.Spec.Priority, 0), ptr.Deref(a.Spec.Priority, 0)),
 				by.GetQueueOrderTimestamp(a).Compare(by.GetQueueOrderTimestamp(b).Time))
 		})
@@ -75,7 +74,6 @@ func NewQueues(cluster simulate.Cluster) *Queues {
 
 // add indexes a Workload.
 func (q *Queues) add(wl *kueue.Workload) {
-	q.visits++
 	for _, ref := range wl.OwnerReferences {
 		by := owner{wl.Namespace, ref.UID}
 		if found := q.owned[by]; found == nil || follows(wl, found) {
@@ -129,7 +127,6 @@ func (f *Facts) ahead(most int) []Waiting {
 	var ahead []Waiting
 	by := f.Queues.Ordering()
 	for _, wl := range f.Queues.lines[string(f.localQueue().Spec.ClusterQueue)][:min(most, place-1)] {
-		f.Queues.visits++
 		ahead = append(ahead, Waiting{wl.Namespace, simulate.Owner(wl), ptr.Deref(wl.Spec.Priority, 0),
 			by.GetQueueOrderTimestamp(wl).Time})
 	}

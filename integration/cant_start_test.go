@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -236,7 +237,7 @@ func TestSuspendedByAnother(t *testing.T) {
 					h.reconcile("job")
 					told = append(told, h.events...)
 				}
-				if h.suspended("job") == resumed || slices.Contains(told, integration.ReasonNoPods) == resumed {
+				if h.suspended("job") == resumed || slices.Contains(told, admission.ReasonNoPods) == resumed {
 					t.Errorf("got %q, %v", h.blocked("job"), told)
 				}
 			})

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
@@ -103,10 +104,10 @@ func TestJobsBlocked(t *testing.T) {
 	got := gauges(t, blockedJobs{cluster(t, "", trainJobIn("a", "1"),
 		trainJobIn("a", "2", blocked(metav1.ConditionTrue, ReasonStopRejected)),
 		trainJobIn("b", "1", blocked(metav1.ConditionTrue, ReasonStopRejected)),
-		trainJobIn("b", "2", blocked(metav1.ConditionTrue, ReasonNoPods)),
-		trainJobIn("b", "3", blocked(metav1.ConditionFalse, ReasonNoPods)))})
+		trainJobIn("b", "2", blocked(metav1.ConditionTrue, admission.ReasonNoPods)),
+		trainJobIn("b", "3", blocked(metav1.ConditionFalse, admission.ReasonNoPods)))})
 	want := map[string]float64{
-		ReasonStopRejected: 2, ReasonNoPods: 1, ReasonStartRejected: 0, ReasonLastRunKept: 0, ReasonWorkloadKept: 0,
+		ReasonStopRejected: 2, admission.ReasonNoPods: 1, ReasonStartRejected: 0, ReasonLastRunKept: 0, ReasonWorkloadKept: 0,
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

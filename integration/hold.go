@@ -25,16 +25,6 @@ import (
 // releases its quota after limits.podsWithin; condition StopOverdue is on one that was stopped and runs long after its
 // grace period.
 
-const (
-	// ReasonNoPods: the TrainJob was started and had no pod for limits.podsWithin, or ten minutes longer after one has
-	// failed. The message has the reason if a dry run shows it, and otherwise the events of its JobSet and its Jobs. It is
-	// queued again after six times as long.
-	ReasonNoPods = "NoPods"
-	// ReasonGated: a pod of the TrainJob had a scheduling gate for longer than limits.podsWithin, because nothing
-	// removed it. Remove the gate from the runtime or the overrides.
-	ReasonGated = "SchedulingGated"
-)
-
 // holdsFor is how many times limits.podsWithin a TrainJob without pods is kept out of its queue.
 const holdsFor = 6
 
@@ -169,7 +159,7 @@ func suspendedByAnother(o *observed) bool {
 // blocked returns the error for a TrainJob of which pods were missing for so long, and why.
 func (p *missingPods) blocked(within time.Duration, why string) *admission.BlockedError {
 	if p.gate != "" {
-		return &admission.BlockedError{Reason: ReasonGated, Err: fmt.Errorf(
+		return &admission.BlockedError{Reason: admission.ReasonGated, Err: fmt.Errorf(
 			"pod %s has had scheduling gate %q for longer than %s; remove the gate from the runtime or the overrides, or see "+
 				"why nothing opens it", p.pod, p.gate, within)}
 	}
@@ -180,7 +170,7 @@ func (p *missingPods) blocked(within time.Duration, why string) *admission.Block
 	if p.ReplicatedJob != "" {
 		what = fmt.Sprintf("it had %d of the %d pods of ReplicatedJob %s", p.Have, p.Need, p.ReplicatedJob)
 	}
-	return &admission.BlockedError{Reason: ReasonNoPods, Err: fmt.Errorf(
+	return &admission.BlockedError{Reason: admission.ReasonNoPods, Err: fmt.Errorf(
 		"%s for %s; %s. Its quota is released, and it is queued again after %s", what, within, why, holdsFor*within)}
 }
 
@@ -212,10 +202,10 @@ func (r *Reconciler) held(o *observed) error {
 		return nil
 	}
 	c := apimeta.FindStatusCondition(o.job.Status.Conditions, api.ConditionBlocked)
-	if c == nil || c.Status != metav1.ConditionTrue || c.Reason != ReasonNoPods && c.Reason != ReasonGated {
+	if c == nil || c.Status != metav1.ConditionTrue || !admission.LackedPods(c.Reason) {
 		return nil
 	}
-	if c.Reason == ReasonGated && !gated(o) {
+	if c.Reason == admission.ReasonGated && !gated(o) {
 		return nil
 	}
 	left := holdsFor*r.policy.podsWithin - o.now.Sub(c.LastTransitionTime.Time)

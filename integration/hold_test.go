@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -47,7 +47,7 @@ func TestPodsThatNeedNoOthers(t *testing.T) {
 				}
 				want := ""
 				if c.stopped {
-					want = integration.ReasonNoPods
+					want = admission.ReasonNoPods
 				}
 				if h.suspended("job") != c.stopped || h.blocked("job") != want {
 					t.Errorf("suspended %t, blocked %q, want %q", h.suspended("job"), h.blocked("job"), want)

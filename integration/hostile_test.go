@@ -13,8 +13,8 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -116,7 +116,7 @@ func TestStepsWithoutPods(t *testing.T) {
 	h.clock.Step(2 * time.Minute)
 	h.settle("job")
 	c := conditionOf(h.trainJob("job"), api.ConditionBlocked)
-	if !h.suspended("job") || c == nil || c.Reason != integration.ReasonNoPods ||
+	if !h.suspended("job") || c == nil || c.Reason != admission.ReasonNoPods ||
 		!strings.Contains(c.Message, "1 of the 2 pods of ReplicatedJob second") {
 		t.Errorf("its quota is held by one of two pods: got %+v", c)
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -257,12 +258,12 @@ func TestGiveBack(t *testing.T) {
 	if got := giveBack(observation(d, runs)); got != nil {
 		t.Errorf("nothing is wrong: got %v", got)
 	}
-	wantSteps(t, "it gives its quota back", giveBack(observation(d, runs, blockedBy(ReasonNoPods))),
+	wantSteps(t, "it gives its quota back", giveBack(observation(d, runs, blockedBy(admission.ReasonNoPods))),
 		suspend{reason: "it is blocked: NoPods"})
-	if got := giveBack(observation(d, ends, blockedBy(ReasonNoPods))); got != nil {
+	if got := giveBack(observation(d, ends, blockedBy(admission.ReasonNoPods))); got != nil {
 		t.Errorf("it has ended: got %v", got)
 	}
-	stuck := observation(d, withJobSet, blockedBy(ReasonNoPods), func(o *observed) { o.jobSet.Generation = 2 })
+	stuck := observation(d, withJobSet, blockedBy(admission.ReasonNoPods), func(o *observed) { o.jobSet.Generation = 2 })
 	wantSteps(t, "it never has the condition Suspended", giveBack(stuck), deleteJobSet{jobSet: stuck.jobSet})
 	for name, change := range map[string]func(*observed){
 		"another reason":   blockedBy("X"),
@@ -273,7 +274,8 @@ func TestGiveBack(t *testing.T) {
 		"stopped":          func(o *observed) { o.jobSet.Generation = 1 },
 		"the bundled ones": func(o *observed) { o.trainer = trainerOf(overrides.Bundled) },
 	} {
-		o := observation(d, withJobSet, blockedBy(ReasonNoPods), func(o *observed) { o.jobSet.Generation = 2 }, change)
+		resumed := func(o *observed) { o.jobSet.Generation = 2 }
+		o := observation(d, withJobSet, blockedBy(admission.ReasonNoPods), resumed, change)
 		wantSteps(t, name, giveBack(o))
 	}
 }

@@ -15,6 +15,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
@@ -57,8 +58,8 @@ func TestGated(t *testing.T) {
 	h.update(pod)
 	h.clock.Step(configapi.Default().Limits.PodsWithin.Duration)
 	h.reconcile("job")
-	if !h.suspended("job") || h.blocked("job") != integration.ReasonGated ||
-		!slices.Contains(h.events, integration.ReasonGated) {
+	if !h.suspended("job") || h.blocked("job") != admission.ReasonGated ||
+		!slices.Contains(h.events, admission.ReasonGated) {
 		t.Errorf("a pod that nothing schedules gives its quota back: got %q, %v", h.blocked("job"), h.events)
 	}
 }

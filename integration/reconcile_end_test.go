@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -162,12 +162,12 @@ func TestNoPods(t *testing.T) {
 		t.Fatalf("it is looked at again: %v, %v", result, err)
 	}
 	h.clock.Step(configapi.Default().Limits.PodsWithin.Duration)
-	if _, err := h.reconcile("job"); err != nil || h.blocked("job") != integration.ReasonNoPods || !h.suspended("job") ||
-		!slices.Contains(h.events, integration.ReasonNoPods) {
+	if _, err := h.reconcile("job"); err != nil || h.blocked("job") != admission.ReasonNoPods || !h.suspended("job") ||
+		!slices.Contains(h.events, admission.ReasonNoPods) {
 		t.Fatalf("what has no pods gives its quota back: got %q, %v, %v", h.blocked("job"), h.events, err)
 	}
 	h.reconcile("job")
-	if result, err := h.reconcile("job"); err != nil || h.blocked("job") != integration.ReasonNoPods ||
+	if result, err := h.reconcile("job"); err != nil || h.blocked("job") != admission.ReasonNoPods ||
 		result.RequeueAfter == 0 {
 		t.Errorf("and is kept out of its queue: got %q, %v, %v", h.blocked("job"), result, err)
 	}
@@ -218,7 +218,7 @@ func TestPodsLost(t *testing.T) {
 					t.Fatalf("it has time for others: got %q", h.blocked("job"))
 				}
 				h.clock.Step(2 * time.Second)
-				if h.settle("job"); !h.suspended("job") || h.blocked("job") != integration.ReasonNoPods {
+				if h.settle("job"); !h.suspended("job") || h.blocked("job") != admission.ReasonNoPods {
 					t.Errorf("not for ever: got %q", h.blocked("job"))
 				}
 			})

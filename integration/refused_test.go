@@ -18,7 +18,6 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -142,7 +141,7 @@ func TestNoPodsSaysWhy(t *testing.T) {
 			h.clock.Step(5 * time.Minute)
 			settle()
 			blocked := conditionOf(h.trainJob("job"), api.ConditionBlocked)
-			if !h.suspended("job") || blocked == nil || blocked.Reason != integration.ReasonNoPods ||
+			if !h.suspended("job") || blocked == nil || blocked.Reason != admission.ReasonNoPods ||
 				!strings.Contains(blocked.Message, c.says) || strings.Contains(blocked.Message, "by itself") ||
 				!blocked.LastTransitionTime.Time.Equal(h.clock.Now()) {
 				t.Errorf("suspended %t, %+v", h.suspended("job"), blocked)

@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
@@ -46,7 +47,7 @@ func giveBack(o *observed) []step {
 		return nil
 	case !o.suspended():
 		return []step{suspend{reason: "it is blocked: " + o.queue.blocked.Reason}}
-	case o.queue.blocked.Reason == ReasonNoPods:
+	case o.queue.blocked.Reason == admission.ReasonNoPods:
 		return o.trainer.stuck(o)
 	}
 	return append(unblockDeletion(o), freeKept(o)...)

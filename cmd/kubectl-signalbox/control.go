@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/workload"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
@@ -193,7 +194,7 @@ func (s *session) resume(ctx context.Context, job *api.TrainJob) error {
 // when it sees that a user has stopped the TrainJob.
 func hadNoPods(job *api.TrainJob) bool {
 	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
-	return c != nil && (c.Reason == "NoPods" || c.Reason == "SchedulingGated")
+	return c != nil && admission.LackedPods(c.Reason)
 }
 
 func (s *session) restart(ctx context.Context, job *api.TrainJob) error {
