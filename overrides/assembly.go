@@ -18,8 +18,10 @@ type assembly struct {
 	isNode func(replicatedJobs []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool
 	// built returns Effective.Built, given Effective.ReplicatedJobs and a function that adds what the ML policies do.
 	built func(without []jobset.ReplicatedJob, with func() ([]jobset.ReplicatedJob, error)) ([]jobset.ReplicatedJob, error)
-	// amend changes what Trainer's plugins are given, so that they do what the TrainJob asks for; nil for Kubeflow
-	// Trainer, which leaves it at what they do.
+	// count returns how many pods an ML policy gives to a ReplicatedJob that is a trainer step, before its plugins run.
+	count func(replicatedJobs []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) int32
+	// amend changes what Trainer's plugins are given, so that they do what the TrainJob asks for. Kubeflow Trainer leaves
+	// it at what they do.
 	amend func(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob)
 }
 
@@ -28,16 +30,31 @@ var (
 	// amending is the bundled Trainer's.
 	amending = &assembly{
 		resources: trainingruntimeutil.MergeResourceRequirements, isNode: isTrainingNode, built: builtWithPolicies,
-		amend: amend,
+		count: countSteps, amend: amend,
 	}
 	// merging is Kubeflow Trainer's since v2.3.
-	merging = &assembly{resources: trainingruntimeutil.MergeResourceRequirements, isNode: isNode, built: builtWithPolicies}
+	merging = &assembly{
+		resources: trainingruntimeutil.MergeResourceRequirements, isNode: isNode, built: builtWithPolicies,
+		count: countNodes, amend: amendNothing,
+	}
 	// replacing is Kubeflow Trainer's in v2.1 and v2.2.
-	replacing = &assembly{resources: replaceResources, isNode: isNode, built: builtWithoutPolicies}
+	replacing = &assembly{
+		resources: replaceResources, isNode: isNode, built: builtWithoutPolicies, count: countNodes, amend: amendNothing,
+	}
 	// replacingAlone is Kubeflow Trainer's in v2.0, where with MPI's launcher as a node resourcesPerNode is the launcher's
 	// alone.
-	replacingAlone = &assembly{resources: replaceResources, isNode: isTrainerStep, built: builtWithoutPolicies}
+	replacingAlone = &assembly{
+		resources: replaceResources, isNode: isTrainerStep, built: builtWithoutPolicies, count: countNodes,
+		amend: amendNothing,
+	}
 )
+
+// countNodes is Kubeflow Trainer's: each trainer step has all nodes.
+func countNodes(_ []jobset.ReplicatedJob, _ *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) int32 {
+	return nodesOf(policy)
+}
+
+func amendNothing(*trainerapi.TrainJob, *trainerapi.MLPolicy, []jobset.ReplicatedJob) {}
 
 // isTrainer reports whether a ReplicatedJob is the trainer step, by the label that Trainer's runtimes carry.
 func isTrainer(rj *jobset.ReplicatedJob) bool {

@@ -155,9 +155,7 @@ func (a *assembly) Prepare(
 	if err := a.setResourcesPerNode(job, runtime.MLPolicy, template.ReplicatedJobs); err != nil {
 		return nil, nil, err
 	}
-	if a.amend != nil {
-		a.amend(job, runtime.MLPolicy, template.ReplicatedJobs)
-	}
+	a.amend(job, runtime.MLPolicy, template.ReplicatedJobs)
 	typed := &jobset.JobSet{Spec: template}
 	spec, err := apply.FromTypedObjWithFields[jobsetac.JobSetSpecApplyConfiguration](typed, "spec")
 	if err != nil {
@@ -247,12 +245,8 @@ func (a *assembly) runtimeInfo(
 	for i := range replicatedJobs {
 		rj := &replicatedJobs[i]
 		count := ptr.Deref(rj.Template.Spec.Parallelism, 1)
-		switch {
-		case !isTrainer(rj) || runtime.MLPolicy == nil:
-		case a.amend != nil && isLauncher(runtime.MLPolicy, replicatedJobs, rj):
-			count = 1
-		default:
-			count = nodesOf(runtime.MLPolicy)
+		if isTrainer(rj) && runtime.MLPolicy != nil {
+			count = a.count(replicatedJobs, rj, runtime.MLPolicy)
 		}
 		var ancestor *string
 		if label, found := rj.Template.Labels[constants.LabelTrainJobAncestor]; found {

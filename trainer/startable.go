@@ -160,6 +160,9 @@ func (s *Startable) replicatedJobs(
 // Room implements trial.Trainer.
 func (s *Startable) Room(job *api.TrainJob, pin int) error { return checkRoom(job, pin) }
 
+// CreatesJobSets implements trial.Trainer.
+func (*Startable) CreatesJobSets() bool { return true }
+
 // checkRoom refuses a TrainJob whose annotations have no room for the pinned runtime.
 func checkRoom(job *api.TrainJob, pin int) error {
 	total := pin + len(store.PinAnnotation)

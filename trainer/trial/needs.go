@@ -26,6 +26,8 @@ type Trainer interface {
 	) (*Needs, error)
 	// Room rejects a TrainJob whose annotations have no room for a pinned runtime of that many bytes.
 	Room(job *api.TrainJob, pin int) error
+	// CreatesJobSets reports whether Signalbox creates the JobSets, so that it may try what JobSet creates of them.
+	CreatesJobSets() bool
 }
 
 // Own is what distinguishes a TrainJob from those that run the same in their namespace.
@@ -86,6 +88,9 @@ func (Installed) Needs(
 
 // Room implements Trainer.
 func (Installed) Room(*api.TrainJob, int) error { return nil }
+
+// CreatesJobSets implements Trainer.
+func (Installed) CreatesJobSets() bool { return false }
 
 // fewest returns the ReplicatedJobs of a TrainJob that is admitted with the fewest nodes that it may have. An invalid
 // minimum is rejected elsewhere.

@@ -53,7 +53,7 @@ func (t *Trial) TakesPods(ctx context.Context, job *api.TrainJob, rj *jobset.Rep
 // TakesJobs implements integration.Placement: it creates, by dry run, a Job of a started TrainJob's ReplicatedJob, and
 // the Service, which JobSet creates before its first Jobs. Beside Kubeflow Trainer there is no right to do so.
 func (t *Trial) TakesJobs(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, rj *jobset.ReplicatedJob) error {
-	if _, other := t.trainer.(Installed); other {
+	if !t.trainer.CreatesJobSets() {
 		return nil
 	}
 	objects := []client.Object{jobOf(job, rj, ofJobSet(job))}

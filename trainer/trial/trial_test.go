@@ -51,6 +51,7 @@ func (m maker) Needs(
 }
 
 func (maker) Room(*api.TrainJob, int) error { return nil }
+func (maker) CreatesJobSets() bool          { return true }
 
 // ground is an API server that answers each dry run with an error, nil for none.
 type ground struct {
