@@ -23,6 +23,10 @@ const (
 	ReasonGated = "SchedulingGated"
 )
 
+// ReasonFailedToStart: the TrainJob can't be started on what it was admitted for: an entry or a setting contradicts a
+// flavor. The message names both; correct one of them.
+const ReasonFailedToStart = "FailedToStart" // jobframework.FailedToStartFinishedReason
+
 // RefusesPods reports whether a reason of the condition Blocked is that a namespace doesn't take pods.
 func RefusesPods(reason string) bool {
 	return reason == ReasonPodsRefused || reason == ReasonQuotaExceeded

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -175,6 +176,9 @@ func TestFailedToStartIsTriedAgain(t *testing.T) {
 			h.admit()
 			if told := h.settle("job"); !workloadfinish.IsFinished(h.workload()) || !slices.Contains(told, "FailedToStart") {
 				t.Fatalf("got %v, %+v", told, h.workload().Status)
+			}
+			if h.settle("job"); !strings.HasPrefix(h.blocked("job"), admission.ReasonFailedToStart) {
+				t.Errorf("it says so: got %q", h.blocked("job"))
 			}
 			for range 5 {
 				h.clock.Step(5 * time.Minute)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -122,7 +123,7 @@ func (s *session) stop(ctx context.Context, job *api.TrainJob) error {
 	if err != nil {
 		return err
 	}
-	if wl != nil && isFinished(wl) {
+	if wl != nil && isFinished(wl) && !failedToStart(wl) {
 		return fmt.Errorf("workload %s of TrainJob %s has finished, and nothing starts the TrainJob; delete the Workload to "+
 			"queue it again", wl.Name, job.Name)
 	}
@@ -137,6 +138,13 @@ func (s *session) stop(ctx context.Context, job *api.TrainJob) error {
 	return nil
 }
 
+// failedToStart reports whether a Workload is finished because its TrainJob could not be started. The manager replaces
+// it when the TrainJob is stopped.
+func failedToStart(wl *kueue.Workload) bool {
+	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
+	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == admission.ReasonFailedToStart
+}
+
 // stopped reports whether a TrainJob that is stopping has no pods any more. Of one in a queue its Workload says so.
 func (s *session) stopped(ctx context.Context, job *api.TrainJob) (bool, error) {
 	wl, err := s.workload(ctx, job)
@@ -144,7 +152,7 @@ func (s *session) stopped(ctx context.Context, job *api.TrainJob) (bool, error) 
 		return false, err
 	}
 	if wl != nil {
-		return !workload.IsActive(wl) || workload.IsOnHold(wl) || isFinished(wl), nil
+		return !workload.IsActive(wl) || workload.IsOnHold(wl) || isFinished(wl) && !failedToStart(wl), nil
 	}
 	var pods corev1.PodList
 	if err := s.client.List(ctx, &pods, client.InNamespace(job.Namespace),
@@ -197,6 +205,10 @@ func hadNoPods(job *api.TrainJob) bool {
 	return c != nil && admission.LackedPods(c.Reason)
 }
 
+// mostTries is how often, once a second, restart looks whether a Blocked TrainJob was stopped. One that has failed to
+// start twice isn't queued again for a time.
+const mostTries = 15
+
 func (s *session) restart(ctx context.Context, job *api.TrainJob) error {
 	if _, stopped := job.Annotations[api.StopAnnotation]; stopped {
 		return s.resume(ctx, job)
@@ -204,7 +216,7 @@ func (s *session) restart(ctx context.Context, job *api.TrainJob) error {
 	if err := s.stop(ctx, job); err != nil {
 		return err
 	}
-	for {
+	for tries := 1; ; tries++ {
 		current, err := s.trainJob(ctx, job.Name)
 		if err != nil {
 			return err
@@ -215,6 +227,10 @@ func (s *session) restart(ctx context.Context, job *api.TrainJob) error {
 		}
 		if stopped && !hadNoPods(current) {
 			return s.resume(ctx, current)
+		}
+		if tries > mostTries && apimeta.IsStatusConditionTrue(current.Status.Conditions, api.ConditionBlocked) {
+			return errors.Join(s.resume(ctx, current), fmt.Errorf("TrainJob %s isn't tried again yet; kubectl signalbox "+
+				"explain %s says why, and when it is", job.Name, job.Name))
 		}
 		select {
 		case <-ctx.Done():

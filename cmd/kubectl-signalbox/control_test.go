@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -91,6 +92,34 @@ spec: {suspend: false, runtimeRef: {name: torch}}`
 	} {
 		if err := tr.try(args...); err == nil {
 			t.Error(args)
+		}
+	}
+}
+
+// TestRestartOfFailedStart holds that a TrainJob whose start has failed is stopped, and queued again when the manager
+// has replaced its Workload.
+func TestRestartOfFailedStart(t *testing.T) {
+	for _, replaced := range []bool{true, false} {
+		wl := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "wl-second"}}
+		tr := newTrial(t, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object,
+			patch client.Patch, options ...client.PatchOption) error {
+			err := c.Patch(ctx, o, patch, options...)
+			if _, stopped := o.GetAnnotations()[api.StopAnnotation]; err == nil && stopped && replaced {
+				err = c.Delete(ctx, wl)
+			}
+			return err
+		}})
+		failed := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"conditions":[{"type":"Finished",`+
+			`"status":"True","reason":"FailedToStart","message":"","lastTransitionTime":"2026-11-24T10:00:00Z"}]}}`))
+		if err := tr.client.Patch(t.Context(), wl.DeepCopy(), failed); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		err := tr.run(ctx, "restart", "second")
+		if queued := strings.Contains(tr.out.String(), "second is queued again"); queued != replaced ||
+			(err == nil) != replaced {
+			t.Errorf("replaced %t: got %v, %q", replaced, err, tr.out.String())
 		}
 	}
 }
