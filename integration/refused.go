@@ -3,14 +3,19 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	"sigs.k8s.io/jobset/pkg/util/placement"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
@@ -84,7 +89,10 @@ func (r *Reconciler) askForPods(ctx context.Context, o *observed, step *jobset.R
 	if ofPods == nil {
 		refused = r.placement.TakesJobs(ctx, o.job, o.jobSet, step)
 	}
-	if !errors.As(refused, new(*admission.BlockedError)) {
+	switch {
+	case refused == nil:
+		return r.foreignJob(ctx, o, step)
+	case !errors.As(refused, new(*admission.BlockedError)):
 		return refused
 	}
 	jobs, err := r.store.Pods.JobsOf(ctx, o.jobSet)
@@ -104,6 +112,33 @@ func (r *Reconciler) askForPods(ctx context.Context, o *observed, step *jobset.R
 		return nil // the TrainJob has its Jobs, and a ResourceQuota has no room for more
 	}
 	return refused
+}
+
+// foreignJob returns an *admission.BlockedError if a Job that isn't the JobSet's has the name of one that the JobSet
+// lacks: JobSet doesn't create its own then. It is looked for once pods have been missing for askedEvery, because each
+// TrainJob has Jobs of its own.
+func (r *Reconciler) foreignJob(ctx context.Context, o *observed, step *jobset.ReplicatedJob) error {
+	if o.now.Sub(o.memory.podless.since) < askedEvery {
+		return nil
+	}
+	jobs, err := r.store.Pods.JobsOf(ctx, o.jobSet)
+	if err != nil {
+		return err
+	}
+	for i := range int(step.Replicas) {
+		name := placement.GenJobName(o.jobSet.Name, step.Name, i)
+		if slices.ContainsFunc(jobs, func(job batchv1.Job) bool { return job.Name == name }) {
+			continue
+		}
+		err := r.live.Get(ctx, types.NamespacedName{Namespace: o.job.Namespace, Name: name}, &batchv1.Job{})
+		if err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		return &admission.BlockedError{Reason: admission.ReasonPodsRefused, Err: fmt.Errorf(
+			"Job %s exists and isn't the TrainJob's, so that its own can't be created; delete it, or create the TrainJob by "+
+				"another name", name)}
+	}
+	return nil
 }
 
 // stepOf returns the ReplicatedJob of a JobSet that lacks pods which others don't keep from it; nil if none does.

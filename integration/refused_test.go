@@ -181,6 +181,30 @@ func TestJobsRefused(t *testing.T) {
 	}
 }
 
+// TestForeignJob holds that a started TrainJob names a Job that is another's and has the name of its own.
+func TestForeignJob(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	h.run()
+	h.remove(h.pod(h.build("job")))
+	job := jobOf()
+	h.must(h.store.Get(t.Context(), types.NamespacedName{Namespace: team, Name: "job-node-0"}, job))
+	h.remove(job)
+	other := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "job-node-0"}}
+	h.create(other)
+	h.settle("job")
+	h.clock.Step(2 * time.Minute)
+	h.settle("job")
+	c := conditionOf(h.trainJob("job"), api.ConditionBlocked)
+	if c == nil || c.Reason != admission.ReasonPodsRefused || !strings.Contains(c.Message, "Job job-node-0 exists") {
+		t.Fatalf("got %+v", c)
+	}
+	h.remove(other)
+	h.clock.Step(time.Minute)
+	if h.settle("job"); h.blocked("job") != "" {
+		t.Errorf("it is gone: blocked %q", h.blocked("job"))
+	}
+}
+
 // TestNotRefused holds that nothing is said of pods that nobody lacks, and that a TrainJob which is about to stop
 // doesn't ask.
 func TestNotRefused(t *testing.T) {
