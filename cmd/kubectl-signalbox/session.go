@@ -12,12 +12,14 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -134,38 +136,28 @@ func (s *session) list(
 // page is how many objects are read at once: one answer with all of a large cluster would hold up the API server.
 const page = 500
 
-// pages reads objects in pages.
+// pages reads objects in pages, or all at once if the cluster changes too much meanwhile.
 func (s *session) pages(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	next := list
-	if err := s.client.List(ctx, list, append(slices.Clone(options), client.Limit(page))...); err != nil {
+	p := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		of := reflect.New(reflect.TypeOf(list).Elem()).Interface().(client.ObjectList)
+		paged := append(slices.Clone(options), client.Limit(o.Limit), client.Continue(o.Continue))
+		return of, s.client.List(ctx, of, paged...)
+	})
+	p.PageSize = page
+	read, _, err := p.List(ctx, metav1.ListOptions{})
+	if err != nil {
 		return err
 	}
-	all, err := itemsOf(list)
-	for token := list.GetContinue(); err == nil && token != ""; token = next.GetContinue() {
-		next = reflect.New(reflect.TypeOf(list).Elem()).Interface().(client.ObjectList)
-		more := append(slices.Clone(options), client.Limit(page), client.Continue(token))
-		if err := s.client.List(ctx, next, more...); apierrors.IsResourceExpired(err) {
-			all.SetZero()
-			return s.client.List(ctx, list, options...) // the cluster has changed too much meanwhile
-		} else if err != nil {
-			return err
-		}
-		var items reflect.Value
-		if items, err = itemsOf(next); err == nil {
-			all.Set(reflect.AppendSlice(all, items))
-		}
-	}
-	list.SetContinue("")
-	return err
-}
-
-// itemsOf returns the items of a list.
-func itemsOf(list client.ObjectList) (reflect.Value, error) {
-	items, err := apimeta.GetItemsPtr(list)
+	all, err := apimeta.ListAccessor(read)
 	if err != nil {
-		return reflect.Value{}, err
+		return err
 	}
-	return reflect.ValueOf(items).Elem(), nil
+	items, err := apimeta.ExtractList(read)
+	if err != nil {
+		return err
+	}
+	list.SetResourceVersion(all.GetResourceVersion())
+	return apimeta.SetList(list, items)
 }
 
 // scope is of which namespaces objects were read.

@@ -55,6 +55,21 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 		usedUp(ctx, "count/jobs.batch", job)
 	})
 
+	ginkgo.It("name a Job of another client that has the name of a TrainJob's, until it is gone", func(ctx context.Context) {
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "1s")
+		other := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "named-node-0"}}
+		other.Spec.Suspend = ptr.To(true)
+		other.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+		other.Spec.Template.Spec.Containers = []corev1.Container{{Name: "a", Image: "example.com/none:1"}}
+		gomega.Expect(admin.Create(ctx, other)).To(gomega.Succeed())
+		tj := g.submit(ctx, g.trainJob("named", "torch", 1))
+		gomega.Eventually(blockedBy(ctx, tj), "3m").Should(gomega.HavePrefix("PodsRefused: Job named-node-0 exists"))
+		gomega.Expect(admin.Delete(ctx, other, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(
+			gomega.Succeed())
+		gomega.Eventually(complete(ctx, tj), "3m").Should(gomega.BeTrue())
+	})
+
 	ginkgo.It("start every runtime that Trainer ships, and Flux' example, with their Secrets", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 64})
 		all := append(installShippedRuntimes(ctx), installPodGroupRuntimes(ctx)...)

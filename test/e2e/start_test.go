@@ -212,6 +212,14 @@ var _ = ginkgo.Describe("A queued TrainJob", func() {
 			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateBlocked))
 			gomega.Eventually(func() string { return told(ctx, tj, api.ConditionBlocked) }).Should(
 				gomega.ContainSubstring("spec.runtimePatches[example.com/team]"))
+			first := workloadOf(ctx, tj).UID
+			restarted := g.plugin(ctx, "user", "restart", tj.Name)
+			gomega.Expect(restarted.code).To(gomega.BeZero(), restarted.err)
+			gomega.Eventually(condition(ctx, tj, kueue.WorkloadFinished)).Should(gomega.Equal("True/FailedToStart"))
+			gomega.Expect(workloadOf(ctx, tj).UID).NotTo(gomega.Equal(first), "it was tried again")
+			again := g.plugin(ctx, "user", "restart", tj.Name)
+			gomega.Expect(again.code).NotTo(gomega.BeZero())
+			gomega.Expect(again.err).To(gomega.ContainSubstring("isn't tried again yet"))
 		}
 		gomega.Expect(g.used(ctx)()).To(gomega.BeZero())
 		gomega.Expect(watched.startsOf(tj)).To(gomega.BeZero())
