@@ -16,7 +16,7 @@ const (
 	ReasonQuotaExceeded = "QuotaExceeded"
 	// ReasonNoPods: the TrainJob was started and had no pod for limits.podsWithin, or ten minutes longer after one has
 	// failed. The message has the reason if a dry run shows it, and otherwise the events of its JobSet and its Jobs. It is
-	// queued again after six times as long.
+	// queued again after twelve times as long.
 	ReasonNoPods = "NoPods"
 	// ReasonGated: a pod of the TrainJob had a scheduling gate for longer than limits.podsWithin, because nothing
 	// removed it. Remove the gate from the runtime or the overrides.

@@ -26,7 +26,7 @@ import (
 // grace period.
 
 // holdsFor is how many times limits.podsWithin a TrainJob without pods is kept out of its queue.
-const holdsFor = 6
+const holdsFor = 12
 
 // jobBackoff is the longest time for which the Job controller waits before it replaces a pod that has failed
 // (kubernetes/pkg/controller/job, MaxJobPodFailureBackOff).

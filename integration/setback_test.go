@@ -85,6 +85,39 @@ func TestWritesOfWhatCantStart(t *testing.T) {
 	}
 }
 
+// TestWritesWithoutPods holds that a TrainJob that starts whenever it is admitted and never gets a pod costs a few
+// writes in its first hour, whether why is known or not; and that it is tried again after it.
+func TestWritesWithoutPods(t *testing.T) {
+	for name, refusal := range map[string]error{"unknown why": nil, "a ResourceQuota": usedUp(3)} {
+		for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+			t.Run(name+" beside "+d.Name(), func(t *testing.T) {
+				h := newHarness(t, d)
+				h.pods.refusal = refusal
+				h.create(newTrainJob("job"))
+				starts := 0
+				hour := func() (writes int) {
+					for range 4 * 60 {
+						if all := h.workloads(); len(all) == 1 && !workload.HasQuotaReservation(&all[0]) && !workload.IsOnHold(&all[0]) {
+							h.admit()
+							starts++
+						}
+						h.reconcile("job")
+						writes += len(h.sent)
+						h.clock.Step(15 * time.Second)
+					}
+					return writes
+				}
+				if writes := hour(); starts != 1 || writes > 10 {
+					t.Errorf("in its first hour: started %d times, %d writes", starts, writes)
+				}
+				if writes := hour(); starts != 2 || writes > 10 {
+					t.Errorf("in its second: started %d times, %d writes", starts, writes)
+				}
+			})
+		}
+	}
+}
+
 // TestSetbackIsOver holds that what has failed once before a start isn't counted with what fails after it.
 func TestSetbackIsOver(t *testing.T) {
 	h := newHarness(t, overrides.Bundled)

@@ -55,7 +55,7 @@ var _ = ginkgo.Describe("Real namespaces", func() {
 		usedUp(ctx, "count/jobs.batch", job)
 	})
 
-	ginkgo.It("name a Job of another client that has the name of a TrainJob's, until it is gone", func(ctx context.Context) {
+	ginkgo.It("name a Job of another client that bears its Job's name, until it is gone", func(ctx context.Context) {
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "1s")
 		other := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "named-node-0"}}
