@@ -10,7 +10,7 @@ RELEASES = $(foreach r,KUBERNETES KUEUE JOBSET NEXT_KUBERNETES GATES APIS,$(if $
 BIN := $(CURDIR)/bin
 comma := ,
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
-COVERED := ./overrides/... ./podsets/... ./admission/... ./store/... ./events/... ./review/... ./integration/... ./trainer/... ./audit/... ./explain/... ./simulate/...
+COVERED := ./overrides/... ./podsets/... ./admission/... ./store/... ./review/... ./integration/... ./trainer/... ./cmd/signalbox/audit ./cmd/kubectl-signalbox/explain ./cmd/kubectl-signalbox/simulate
 
 .DEFAULT_GOAL := help
 
@@ -191,7 +191,7 @@ test-unit: go ## Table tests, and what they cover of each package; no control pl
 	go test -shuffle=on -cover ./api/... ./cmd/... ./examples/... ./test/compatibility ./test/junit ./test/model ./test/style ./test/suites ./test/holes $(COVERED) -args -test.gocoverdir=$(CURDIR)/coverage/unit
 	@go run ./test/style -strict -cover $(CURDIR)/coverage/unit
 	go test -C bench .
-	go test -C image ./...
+	go test -C hack/image ./...
 	go test -C test/cluster ./...
 	go test -C test/chart .
 	go test -C test/prose .
@@ -270,7 +270,7 @@ model: go ## Try every order of DEPTH steps of two TrainJobs and a quota for one
 JOBS ?= 500
 .PHONY: replay
 replay: go ## Replay JOBS TrainJobs, and compare when each starts with what kubectl signalbox simulate --until would have said
-	go test ./simulate -run TestReplay -v -timeout 0 -args -replay $(JOBS)
+	go test ./cmd/kubectl-signalbox/simulate -run TestReplay -v -timeout 0 -args -replay $(JOBS)
 
 .PHONY: test-plugin
 test-plugin: ## The specs of kubectl signalbox: every verb as user and admin, each cause of explain, simulate against Kueue
@@ -429,7 +429,7 @@ image: go ## Build the image, without an engine: an OCI layout and archives for 
 	@mkdir -p dist
 	@for architecture in amd64 arm64; do echo "Building signalbox for linux/$$architecture."; \
 		GOOS=linux GOARCH=$$architecture $(STAMPED) -o dist/signalbox-linux-$$architecture ./cmd/signalbox || exit 1; done
-	@go run -C image ./build --dist $(CURDIR)/dist --version $(VERSION) --revision $(COMMIT) --date $(DATE) $(if $(PUSH),--push $(PUSH))
+	@go run -C hack/image ./build --dist $(CURDIR)/dist --version $(VERSION) --revision $(COMMIT) --date $(DATE) $(if $(PUSH),--push $(PUSH))
 
 ##@ Develop
 
@@ -440,8 +440,8 @@ SITE_VERSIONS ?= $(SITE_VERSION)
 docs: go ## Check links and prose, and build the site of the documentation into dist/site (needs Node.js 20 and npm); EXTERNAL=1 requests links to other sites too
 	@go run -C test/prose . $(if $(EXTERNAL),-external) $(CURDIR)
 	@command -v npm >/dev/null || { echo "There is no npm here. Install Node.js 20 or later, with npm, and try again."; exit 1; }
-	@npm ci --prefix site --silent
-	@SITE_VERSION='$(SITE_VERSION)' SITE_VERSIONS='$(SITE_VERSIONS)' npm run build --prefix site --silent
+	@npm ci --prefix hack/site --silent
+	@SITE_VERSION='$(SITE_VERSION)' SITE_VERSIONS='$(SITE_VERSIONS)' npm run build --prefix hack/site --silent
 	@echo "The site of $(SITE_VERSION) is in dist/site/$(SITE_VERSION)."
 
 .PHONY: generate
@@ -460,7 +460,7 @@ generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook config
 style: go ## Print how far the product keeps to the bounds of docs/development.md; make test-unit judges coverage too
 	@go run ./test/style -strict
 
-MODULES = . bench image test/cluster test/chart test/prose
+MODULES = . bench hack/image test/cluster test/chart test/prose
 .PHONY: lint
 lint: go ## gofmt, go vet, golangci-lint, and the bounds of docs/development.md on code and prose; the first build of golangci-lint takes minutes
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "Not gofmt clean:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

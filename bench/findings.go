@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/signalbox-dev/signalbox/audit"
+	"github.com/signalbox-dev/signalbox/cmd/signalbox/audit"
 )
 
 // auditor runs `signalbox audit --watch` during a benchmark.

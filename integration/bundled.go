@@ -14,11 +14,11 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // bundledTrainer is Signalbox's own Trainer. It creates nothing before a TrainJob starts, and deletes the JobSet of one

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
-	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // release returns the steps that free the quota of a TrainJob that has ended, or that Kueue doesn't manage any more.

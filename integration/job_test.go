@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/podset"
 
-	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 func TestFinalError(t *testing.T) {

@@ -20,10 +20,10 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // kubeflowTrainer is an installed Kubeflow Trainer. It creates a suspended JobSet before a TrainJob is admitted, and

@@ -12,8 +12,8 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // asked is what jobframework has asked for in one reconcile. It is carried out afterwards.

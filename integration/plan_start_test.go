@@ -11,8 +11,8 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 func TestDeactivation(t *testing.T) {

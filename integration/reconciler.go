@@ -28,11 +28,11 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // Config is what a Reconciler is made of.

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // admitted is a Workload that jobframework wants to start.

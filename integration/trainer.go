@@ -12,11 +12,11 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // Trainer is all that differs between the Trainers that run TrainJobs. One is chosen for each reconcile and each

@@ -12,9 +12,9 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // stopped gives the TrainJob and its JobSet the condition Suspended since so long ago, and the JobSet all its Jobs.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // The claims of a runtime (JobSet: volumeClaimPolicies) are the TrainJob's. JobSet deletes a claim with the JobSet, and

@@ -19,9 +19,9 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/events"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
 

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // step is one thing that a reconcile does. Steps are values, so that decisions can be compared in tests; they are

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // A TrainJob that waits for quota gets an event that says why: the Kubeflow SDK and `kubectl describe` show the events

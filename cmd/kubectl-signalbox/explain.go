@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/signalbox-dev/signalbox/explain"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
 )
 
 func explainCommand(c *cli) *cobra.Command {

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 	"github.com/signalbox-dev/signalbox/integration/installed"
-	"github.com/signalbox-dev/signalbox/simulate"
 )
 
 // defaultKueueNamespace is where Kueue is installed by its charts and manifests.

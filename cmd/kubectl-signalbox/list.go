@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/explain"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
-	"github.com/signalbox-dev/signalbox/explain"
-	"github.com/signalbox-dev/signalbox/simulate"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
 // queues is what a user sees of the queues.

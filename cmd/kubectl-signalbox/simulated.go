@@ -14,7 +14,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/simulate"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
 // viewOf puts an answer into users' terms.

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 	"github.com/signalbox-dev/signalbox/podsets"
-	"github.com/signalbox-dev/signalbox/simulate"
 )
 
 func topCommand(c *cli) *cobra.Command {

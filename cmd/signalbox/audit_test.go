@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	"github.com/signalbox-dev/signalbox/audit"
+	"github.com/signalbox-dev/signalbox/cmd/signalbox/audit"
 )
 
 // TestAudit holds that the audit ends with an error where it finds something, and without one where it doesn't.

@@ -114,7 +114,7 @@ require (
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2 // indirect
 	github.com/shopspring/decimal v1.4.0 // indirect
-	github.com/signalbox-dev/signalbox/image v0.0.0
+	github.com/signalbox-dev/signalbox/hack/image v0.0.0
 	github.com/spf13/cast v1.7.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
@@ -158,4 +158,4 @@ replace github.com/signalbox-dev/signalbox => ../..
 
 tool helm.sh/helm/v3/cmd/helm
 
-replace github.com/signalbox-dev/signalbox/image => ../../image
+replace github.com/signalbox-dev/signalbox/hack/image => ../../hack/image

@@ -3,7 +3,7 @@ module github.com/signalbox-dev/signalbox/test/cluster
 go 1.26.0
 
 require (
-	github.com/signalbox-dev/signalbox/image v0.0.0-00010101000000-000000000000
+	github.com/signalbox-dev/signalbox/hack/image v0.0.0-00010101000000-000000000000
 	github.com/vishvananda/netlink v1.3.1
 	github.com/vishvananda/netns v0.0.5
 	golang.org/x/sys v0.49.0
@@ -63,4 +63,4 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-replace github.com/signalbox-dev/signalbox/image => ../../image
+replace github.com/signalbox-dev/signalbox/hack/image => ../../hack/image

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/signalbox-dev/signalbox/image"
+	"github.com/signalbox-dev/signalbox/hack/image"
 )
 
 // signalboxImages are the manager's: one to install, one of the same program to upgrade to.

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/signalbox-dev/signalbox/image"
+	"github.com/signalbox-dev/signalbox/hack/image"
 	"github.com/signalbox-dev/signalbox/test/cluster/machine"
 )
 

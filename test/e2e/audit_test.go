@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/signalbox-dev/signalbox/audit"
+	"github.com/signalbox-dev/signalbox/cmd/signalbox/audit"
 )
 
 // auditor runs what `signalbox audit --watch` does beside the whole suite.

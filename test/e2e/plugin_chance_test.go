@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/explain"
-	"github.com/signalbox-dev/signalbox/simulate"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
 // countsMore has Kueue count CPU that the Workloads of the namespace don't request: by a LimitRange's default, and by

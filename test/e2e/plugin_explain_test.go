@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/explain"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
 )
 
 func init() {

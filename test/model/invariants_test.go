@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/audit"
+	"github.com/signalbox-dev/signalbox/cmd/signalbox/audit"
 	"github.com/signalbox-dev/signalbox/store"
 )
 

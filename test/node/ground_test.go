@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/audit"
+	"github.com/signalbox-dev/signalbox/cmd/signalbox/audit"
 )
 
 const (

@@ -37,12 +37,11 @@ func main() {
 
 // products are the folders of the product's packages, with those below them.
 var products = []string{
-	"overrides", "podsets", "admission", "store", "review", "events", "integration", "trainer", "audit", "explain",
-	"simulate", "api", "cmd",
+	"overrides", "podsets", "admission", "store", "review", "integration", "trainer", "api", "cmd",
 }
 
 // others are the folders of what builds, tests and measures the product: there, only lines and columns are measured.
-var others = []string{"bench", "config", "examples", "image", "test"}
+var others = []string{"bench", "config", "examples", "hack", "test"}
 
 // run prints the measures of a source tree, with those of the coverage data in a folder unless it is "", and reports
 // whether one exceeds its bound.

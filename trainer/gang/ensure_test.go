@@ -17,9 +17,9 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	signalboxevents "github.com/signalbox-dev/signalbox/events"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
+	signalboxevents "github.com/signalbox-dev/signalbox/store/events"
 )
 
 func TestEnsure(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/events"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // Keep reconciles the groups of a TrainJob. While the TrainJob runs and has a JobSet, it creates the PodGroups that the

@@ -20,7 +20,7 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"sigs.k8s.io/yaml"
 
-	"github.com/signalbox-dev/signalbox/image"
+	"github.com/signalbox-dev/signalbox/hack/image"
 	"github.com/signalbox-dev/signalbox/test/chart"
 )
 

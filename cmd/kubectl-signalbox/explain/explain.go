@@ -3,7 +3,7 @@ package explain
 import (
 	"slices"
 
-	"github.com/signalbox-dev/signalbox/simulate"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
 // Explanation is what is known of a TrainJob.

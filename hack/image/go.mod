@@ -1,4 +1,4 @@
-module github.com/signalbox-dev/signalbox/image
+module github.com/signalbox-dev/signalbox/hack/image
 
 go 1.26.0
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/simulate"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
 // many returns TrainJobs that wait in ten queues, and the facts of each.

@@ -4,7 +4,7 @@ import { dirname, join, relative, resolve } from 'node:path'
 import { defineConfig } from 'vitepress'
 
 const repository = 'https://github.com/signalbox-dev/signalbox'
-const root = resolve(import.meta.dirname, '../..')
+const root = resolve(import.meta.dirname, '../../..')
 // The version that is built, which is a tag or main, and all that the site has, the newest first: make docs sets them.
 const version = process.env.SITE_VERSION || 'main'
 const versions = (process.env.SITE_VERSIONS || version).split(/\s+/).filter(Boolean)
@@ -14,8 +14,8 @@ const page = (text: string, name: string) => ({ text, link: `/${name}` })
 export default defineConfig({
   title: 'Signalbox',
   description: 'Starts Kubeflow TrainJobs on Kueue\'s quota, on the right GPUs, exactly once.',
-  srcDir: '../docs',
-  outDir: '../dist/site/' + version,
+  srcDir: '../../docs',
+  outDir: '../../dist/site/' + version,
   base: `/${version}/`,
   rewrites: { 'README.md': 'index.md' },
   // The pages are outside of this folder, so modules aren't found from where they are.

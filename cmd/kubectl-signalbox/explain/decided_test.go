@@ -14,7 +14,7 @@ import (
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
-	"github.com/signalbox-dev/signalbox/simulate"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
 // requests returns the requests of a PodSet's container.

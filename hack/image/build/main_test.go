@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
-	"github.com/signalbox-dev/signalbox/image"
+	"github.com/signalbox-dev/signalbox/hack/image"
 )
 
 // programs builds this very module's command for two architectures, as make image does Signalbox's.

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
-	"github.com/signalbox-dev/signalbox/image"
+	"github.com/signalbox-dev/signalbox/hack/image"
 )
 
 const source = "https://github.com/signalbox-dev/signalbox"

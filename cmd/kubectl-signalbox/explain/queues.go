@@ -12,7 +12,7 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/simulate"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
 // Queues is a cluster's queues and Workloads with an index, which is computed once for all TrainJobs.

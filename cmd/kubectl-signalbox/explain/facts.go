@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/simulate"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
 // Facts is all that is known of a TrainJob. What the user may not read is nil.
