@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"fmt"
 
 	"gomodules.xyz/jsonpatch/v2"
 	batchv1 "k8s.io/api/batch/v1"
@@ -15,7 +14,6 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -84,16 +82,6 @@ func (bundledTrainer) active(o *observed) bool {
 }
 
 func (bundledTrainer) reclaimable(o *observed) []kueue.ReclaimablePod { return outlived(o) }
-
-// outlived returns the pods that won't run again, by the TrainJob's status.
-func outlived(o *observed) []kueue.ReclaimablePod {
-	if o.queue.effective == nil {
-		return nil
-	}
-	spec := o.queue.choice.Spec.Template.Spec
-	spec.ReplicatedJobs = o.queue.effective.ReplicatedJobs
-	return podsets.Outlived(&spec, overrides.Done(o.job, o.queue.choice.Spec))
-}
 
 func (bundledTrainer) deletesJobSet() bool { return true }
 
@@ -168,18 +156,3 @@ func (bundledTrainer) queued(rq *review.Request) ([]jsonpatch.Operation, error) 
 }
 func (bundledTrainer) guarded() []string                         { return ownAnnotations }
 func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil } // its own webhook does
-
-// migration returns the steps that move what a TrainJob said to a previous Trainer into the present one's fields. They
-// are taken while nothing runs: only then may entries change. The present Trainer can't stop a JobSet that the previous
-// one has created: without what the TrainJob said, it would have to change immutable fields. So the JobSet is deleted.
-func migration(o *observed) ([]step, string) {
-	waiting := fmt.Sprintf("what it said in spec.%s is not brought to spec.%s yet",
-		o.queue.foreign.Field, o.trainer.Field())
-	if !o.active() {
-		return []step{migrate{record: o.queue.foreign}}, waiting
-	}
-	if o.jobSet == nil || jobSetSuspended(o.jobSet) || !o.jobSet.DeletionTimestamp.IsZero() {
-		return nil, waiting
-	}
-	return []step{deleteJobSet{jobSet: o.jobSet, foreground: true}}, waiting
-}

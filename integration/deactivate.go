@@ -20,10 +20,6 @@ import (
 // (pkg/controller/core/workload_controller.go, Update). So the webhook takes the deactivation of a Workload that holds
 // quota as a wish, and the reconciler carries it out when the last pod has ended.
 
-// DeactivateAnnotation on a Workload names the user who deactivates it. Signalbox stops its TrainJob, and sets
-// spec.active to false when the last of its pods has ended. If the annotation is removed, the TrainJob starts again.
-const DeactivateAnnotation = "signalbox.dev/deactivate"
-
 // +kubebuilder:webhook:path=/mutate-workload,mutating=true,failurePolicy=fail,sideEffects=None,groups=kueue.x-k8s.io,resources=workloads,verbs=update,versions=v1beta1;v1beta2,name=mworkload.signalbox.dev,admissionReviewVersions=v1
 
 // mutateWorkload turns the deactivation of a TrainJob's Workload that holds quota into the annotation. It reads only

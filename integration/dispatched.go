@@ -16,6 +16,10 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"time"
+
+	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
+
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -126,3 +130,40 @@ func startFailure(o *observed) *admission.BlockedError {
 	}
 	return nil
 }
+
+// dispatched is the place of a TrainJob that MultiKueue gives to another cluster.
+type dispatched struct{ atHome }
+
+// dispatchWithin is how long a Workload with quota may take to be admitted by a worker before Kueue is made to look
+// at it again. The time doubles, so that one that waits for a worker to have room costs few writes.
+const dispatchWithin = 15 * time.Second
+
+// attend makes Kueue look at a Workload again that has had quota for long and that no worker has admitted.
+func (dispatched) attend(o *observed) (s step, after time.Duration) {
+	wl := o.match()
+	if wl == nil || !holdsQuota(wl) || workload.IsAdmitted(wl) || workloadevict.IsEvicted(wl) {
+		return nil, 0
+	}
+	reserved := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved).LastTransitionTime.Time
+	next := reserved.Add(dispatchWithin)
+	last, err := time.Parse(time.RFC3339, wl.Annotations[DispatchAnnotation])
+	if err == nil && last.After(reserved) && !last.After(o.now) { // anybody may write it
+		next = reserved.Add(2 * last.Sub(reserved))
+	}
+	if left := next.Sub(o.now); left > 0 {
+		return nil, left
+	}
+	return lookAgain{wl}, 0
+}
+
+// awaitsEnd is false: Kueue stops what runs in the worker only when the Workload here is deactivated. The worker holds
+// its own quota until the pods have ended.
+func (dispatched) awaitsEnd() bool { return false }
+
+// triesAgain is true if a worker has refused the TrainJob; any other end is in its own status.
+func (dispatched) triesAgain(finished *metav1.Condition) bool {
+	return finished.Reason != kueue.WorkloadFinishedReasonSucceeded &&
+		finished.Reason != kueue.WorkloadFinishedReasonFailed
+}
+
+func (dispatched) finished(*observed, *kueue.Workload, *asked) {}

@@ -101,20 +101,6 @@ func (r *Reconciler) seeEnd(o *observed) {
 	}
 }
 
-// jobSetEnd returns the condition by which JobSet declares an end; nil if it hasn't.
-func jobSetEnd(js *jobset.JobSet) *metav1.Condition {
-	if js == nil {
-		return nil
-	}
-	for _, name := range []jobset.JobSetConditionType{jobset.JobSetCompleted, jobset.JobSetFailed} {
-		c := apimeta.FindStatusCondition(js.Status.Conditions, string(name))
-		if c != nil && c.Status == metav1.ConditionTrue {
-			return c
-		}
-	}
-	return nil
-}
-
 // declaration says whether the end of a TrainJob has been declared to Kueue.
 type declaration struct {
 	all     bool // nothing is left for jobframework

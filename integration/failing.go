@@ -19,10 +19,6 @@ import (
 )
 
 const (
-	// ReasonReconcileFailed: the TrainJob can't be queued, started, stopped or built, because requests to the API server
-	// fail. The message has its error. The requests are repeated, and the condition is removed when they succeed.
-	ReasonReconcileFailed = "ReconcileFailed"
-
 	// failingFor is how long the reconciles of a TrainJob must have failed before it says so.
 	failingFor = 10 * time.Second
 	// toldFor is for how long what a TrainJob says of a failure may be outdated.
@@ -36,12 +32,6 @@ const retriesWithin = 30 * time.Second
 // retries returns after which times reconciles that have failed are tried again.
 func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retriesWithin)
-}
-
-// failing is since when the reconciles of a TrainJob fail; zero if they don't.
-type failing struct {
-	since time.Time
-	told  time.Time // when it last said so, by a condition or an event
 }
 
 // Concluded keeps whether a reconcile of a TrainJob, by all reconcilers, has failed. One that has failed for ten
@@ -111,9 +101,4 @@ func (r *Reconciler) untell(ctx context.Context, job *api.TrainJob) error {
 	status := job.Status.DeepCopy()
 	apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked)
 	return client.IgnoreNotFound(r.store.Writer.Status(ctx, job, status))
-}
-
-// saysFailure reports whether a condition is about requests that fail.
-func saysFailure(c *metav1.Condition) bool {
-	return c.Status == metav1.ConditionTrue && c.Reason == ReasonReconcileFailed
 }

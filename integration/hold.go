@@ -7,18 +7,12 @@ import (
 	"strings"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
-	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
-	"github.com/signalbox-dev/signalbox/store"
 )
 
 // Only what uses quota holds it. A TrainJob that was started and has no pods, or pods that nothing will schedule,
@@ -102,97 +96,12 @@ func (r *Reconciler) observeShortage(ctx context.Context, o *observed, missing *
 	return nil
 }
 
-// shortage is since when pods of a running TrainJob are missing, and how many of the step that misses some there were
-// when it was last looked at.
-type shortage struct {
-	since time.Time
-	have  int32
-}
-
-// missingPods is why a started TrainJob can't run: a step has fewer pods than it needs, or a pod has a scheduling gate
-// that Kueue doesn't open.
-type missingPods struct {
-	podsets.Shortage // of no ReplicatedJob if nothing is there at all
-	pod, gate        string
-	suspended        bool // others have suspended its JobSet
-}
-
-// missingPods returns why a started TrainJob can't run; nil if it can. Then it is for the scheduler to place the pods.
-func (r *Reconciler) missingPods(ctx context.Context, o *observed) (*missingPods, error) {
-	if o.jobSet == nil {
-		return &missingPods{}, nil
-	}
-	pods, err := r.store.Pods.Named(ctx, o.jobSet)
-	if err != nil {
-		return nil, err
-	}
-	if suspendedByAnother(o) && !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !store.PodEnded(&p) }) {
-		return &missingPods{suspended: true}, nil
-	}
-	if pod, gate := gatedPod(pods); gate != "" {
-		return &missingPods{pod: pod, gate: gate}, nil
-	}
-	there := map[string]podsets.Pods{}
-	for i := range pods {
-		step := pods[i].Labels[jobset.ReplicatedJobNameKey]
-		n := there[step]
-		if pods[i].Status.Phase == corev1.PodSucceeded {
-			n.Succeeded++
-		} else if !store.PodEnded(&pods[i]) {
-			n.Present++
-		}
-		there[step] = n
-	}
-	if short := podsets.Short(o.jobSet, there); short != nil {
-		return &missingPods{Shortage: *short}, nil
-	}
-	return nil, nil
-}
-
-// suspendedByAnother reports whether the JobSet of a running TrainJob is suspended, as it is when Kueue takes it for a
-// part of another job. Beside Kubeflow Trainer, it is so until Trainer resumes it.
-func suspendedByAnother(o *observed) bool {
-	return ptr.Deref(o.jobSet.Spec.Suspend, false) && o.jobSet.DeletionTimestamp.IsZero() &&
-		o.jobSet.Status.TerminalState == ""
-}
-
-// blocked returns the error for a TrainJob of which pods were missing for so long, and why.
-func (p *missingPods) blocked(within time.Duration, why string) *admission.BlockedError {
-	if p.gate != "" {
-		return &admission.BlockedError{Reason: admission.ReasonGated, Err: fmt.Errorf(
-			"pod %s has had scheduling gate %q for longer than %s; remove the gate from the runtime or the overrides, or see "+
-				"why nothing opens it", p.pod, p.gate, within)}
-	}
-	what := "it had no pod"
-	if p.suspended {
-		what = "its JobSet was suspended by another client and had no pod"
-	}
-	if p.ReplicatedJob != "" {
-		what = fmt.Sprintf("it had %d of the %d pods of ReplicatedJob %s", p.Have, p.Need, p.ReplicatedJob)
-	}
-	return &admission.BlockedError{Reason: admission.ReasonNoPods, Err: fmt.Errorf(
-		"%s for %s; %s. Its quota is released, and it is queued again after %s", what, within, why, holdsFor*within)}
-}
-
 // shortOf remembers since when pods of a TrainJob are missing; zero if none are.
 func (r *Reconciler) shortOf(o *observed, short shortage) {
 	if o.memory.podless != short {
 		o.memory.podless = short
 		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.podless = short })
 	}
-}
-
-// podFailed reports whether a pod of a Job has failed, so that the Job controller waits with its replacement.
-func podFailed(job batchv1.Job) bool { return job.Status.Failed > 0 }
-
-// gatedPod returns a pod with a scheduling gate that Kueue doesn't open, and the gate; the last of several.
-func gatedPod(pods []corev1.Pod) (pod, gate string) {
-	for i := range pods {
-		for _, g := range pods[i].Spec.SchedulingGates {
-			pod, gate = pods[i].Name, g.Name
-		}
-	}
-	return pod, gate
 }
 
 // held returns why a TrainJob is kept out of its queue that had no pods when it was started; nil if it isn't. The
@@ -227,35 +136,10 @@ func gated(o *observed) bool {
 	return false
 }
 
-// overdueAfter is for how long after the end of its grace period a pod may still exist.
-const overdueAfter = 30 * time.Second
-
-// overdue returns for how long a pod has been overdue; before, it is negative. The deletion of a pod triggers no
-// reconcile, so one that is not being deleted counts as if it had been deleted now without a grace period.
-func overdue(pod *corev1.Pod, clk clock.PassiveClock) time.Duration { return overdueAt(pod, clk.Now()) }
-
-func overdueAt(pod *corev1.Pod, now time.Time) time.Duration {
-	if pod.DeletionTimestamp.IsZero() {
-		return -overdueAfter
+// observeUnqueued finds out why a TrainJob that Kueue doesn't manage has no pods.
+func (r *Reconciler) observeUnqueued(ctx context.Context, o *observed) error {
+	if o.stage != stageRunning || o.jobSet == nil || jobSetEnd(o.jobSet) != nil {
+		return nil
 	}
-	// The API server sets the deletion timestamp to the end of the grace period.
-	return now.Sub(pod.DeletionTimestamp.Time) - overdueAfter
-}
-
-// stopOverdue returns the message about a TrainJob whose pods run on after their grace period, "" if none does; and,
-// until then, when to look again.
-func stopOverdue(o *observed) (message string, again time.Duration) {
-	for i := range o.left.pods {
-		pod := &o.left.pods[i]
-		late := overdueAt(pod, o.now)
-		if late >= 0 {
-			return fmt.Sprintf("pod %s on node %s should have ended by %s and has not; the TrainJob's quota is held until "+
-				"it has. See whether the node's kubelet answers",
-				pod.Name, pod.Spec.NodeName, pod.DeletionTimestamp.UTC().Format(time.RFC3339)), 0
-		}
-		if again == 0 || -late < again {
-			again = -late
-		}
-	}
-	return "", again
+	return r.observePods(ctx, o, o.jobSet.CreationTimestamp.Time)
 }

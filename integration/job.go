@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -26,8 +25,6 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
-
-var gvk = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
 
 // job is a TrainJob as jobframework sees it in one reconcile. It answers from what was observed, and notes what
 // jobframework asks for; it reads nothing and writes nothing. It is a ComposableJob of a single member: jobframework
@@ -213,15 +210,6 @@ func (j *job) EnsureWorkloadOwnedByAllMembers(
 // ForEach implements jobframework.ComposableJob.
 func (j *job) ForEach(f func(runtime.Object)) { f(j.o.job) }
 
-// finalError fails a start for good: jobframework finishes the Workload, which releases its quota.
-type finalError struct{ error }
-
-// Unwrap returns why.
-func (e *finalError) Unwrap() error { return e.error }
-
-// Is reports whether jobframework's permanent error is asked for.
-func (e *finalError) Is(target error) bool { return target == podset.ErrInvalidPodsetInfo }
-
 // Run implements jobframework.ComposableJob: it decides the start.
 func (j *job) Run(
 	_ context.Context, _ client.Client, wl *kueue.Workload, _ []podset.PodSetInfo, _ kevents.EventRecorder, message string,
@@ -252,9 +240,4 @@ func (j *job) Finalize(context.Context, client.Client) error {
 		j.o.place.finished(j.o, wl, j.asked)
 	}
 	return nil
-}
-
-// maximumExecutionTime returns the limit that a TrainJob's label sets, in seconds; nil for none.
-func maximumExecutionTime(trainJob *api.TrainJob) *int32 {
-	return jobframework.MaximumExecutionTimeSeconds(&job{shown: trainJob})
 }

@@ -51,11 +51,6 @@ func keepers(o client.Object, but, otherwise string) string {
 	return "remove its finalizers " + strings.Join(others, ", ")
 }
 
-// keptByOthers reports whether a Workload that is being deleted exists only because of finalizers of others.
-func keptByOthers(wl *kueue.Workload) bool {
-	return !wl.DeletionTimestamp.IsZero() && !finalized(wl)
-}
-
 // freeKept returns the steps that give back the quota of Workloads which others keep.
 func freeKept(o *observed) []step {
 	var steps []step

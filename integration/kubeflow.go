@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -34,10 +33,6 @@ type kubeflowTrainer struct {
 }
 
 const (
-	// settleTimeout bounds how long an admitted TrainJob waits until Kubeflow Trainer and JobSet have no pending writes. A
-	// burst of 100 kept JobSet's one worker busy for more than 10 s on two slow cores; starts that don't wait for it meet
-	// conflicts.
-	settleTimeout = 30 * time.Second
 	// jobsTimeout bounds how long it waits until its suspended Jobs follow the JobSet's template: a Job that differs even
 	// then was changed by another client.
 	jobsTimeout = 40 * time.Second
@@ -230,11 +225,6 @@ func (kubeflowTrainer) stuck(o *observed) []step {
 	}
 	return []step{deleteJobSet{jobSet: o.jobSet}}
 }
-
-func jobSetSuspended(js *jobset.JobSet) bool { return ptr.Deref(js.Spec.Suspend, false) }
-
-var errNoPartialAdmission = errors.New("only the Trainer that Signalbox bundles supports partial admission; request " +
-	"fewer nodes, or remove annotation " + overrides.MinParallelismAnnotation)
 
 // checkSize rejects a minimum for partial admission that a request sets on a queued TrainJob.
 func (kubeflowTrainer) checkSize(rq *review.Request) field.ErrorList {

@@ -107,3 +107,23 @@ func (m *memory) forget(key types.NamespacedName) {
 	m.count(m.jobs[key], -1)
 	delete(m.jobs, key)
 }
+
+// failing is since when the reconciles of a TrainJob fail; zero if they don't.
+type failing struct {
+	since time.Time
+	told  time.Time // when it last said so, by a condition or an event
+}
+
+// shortage is since when pods of a running TrainJob are missing, and how many of the step that misses some there were
+// when it was last looked at.
+type shortage struct {
+	since time.Time
+	have  int32
+}
+
+// recollection is what this process remembers of a TrainJob and of the others.
+type recollection struct {
+	record
+	unfinished int       // TrainJobs that have not ended
+	since      time.Time // when the first was reconciled
+}

@@ -6,13 +6,10 @@ import (
 	"slices"
 	"time"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"gomodules.xyz/jsonpatch/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
@@ -20,10 +17,8 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/podsets"
-	"github.com/signalbox-dev/signalbox/review"
 )
 
 // dispatch knows which LocalQueues lead to other clusters. It reads nothing where Kueue's configuration doesn't list
@@ -97,25 +92,6 @@ func notFound(err error, what string) error {
 		return nil
 	}
 	return fmt.Errorf("reading %s: %w", what, err)
-}
-
-// elsewhere reports whether a TrainJob is managed by MultiKueue: it runs in another cluster.
-func elsewhere(job *api.TrainJob) bool {
-	return ptr.Deref(job.Spec.ManagedBy, "") == kueue.MultiKueueControllerName
-}
-
-// defaultManagedBy returns the patch that gives a new TrainJob to MultiKueue if its queue leads to other clusters. The
-// CRD has set managedBy to Trainer's name by then where the user sets none.
-func (w *Webhook) defaultManagedBy(ctx context.Context, rq *review.Request) ([]jsonpatch.Operation, error) {
-	if !rq.Created() || elsewhere(rq.New) || rq.New.Labels[kueue.MultiKueueOriginLabel] != "" {
-		return nil, nil
-	}
-	away, err := w.dispatch.leadsAway(ctx, rq.New.Namespace, string(jobframework.QueueNameForObject(rq.New)))
-	if err != nil || !away {
-		return nil, err
-	}
-	rq.New.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
-	return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/managedBy", kueue.MultiKueueControllerName)}, nil
 }
 
 // elsewhereTrainer is the Trainer of a TrainJob that MultiKueue gives to another cluster. Nothing of it runs here;
@@ -201,11 +177,3 @@ func (elsewhereTrainer) prepare(*observed) ([]step, string) {
 func (elsewhereTrainer) reports(o *observed) bool { return showsHere(o) }
 
 func (elsewhereTrainer) blocks(*observed, *metav1.Condition) bool { return false }
-
-// runsElsewhere reports whether something of a TrainJob may run in another cluster, by the status that was copied from
-// there.
-func runsElsewhere(job *api.TrainJob) bool {
-	c := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
-	return job.Status.StartTime != nil || c != nil && c.Status == metav1.ConditionFalse ||
-		slices.ContainsFunc(job.Status.JobsStatus, func(s trainerapi.JobStatus) bool { return ptr.Deref(s.Active, 0) > 0 })
-}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -24,9 +22,6 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
-
-// recheckDelay is when to look again at Jobs and pods whose next change no event announces.
-const recheckDelay = time.Second
 
 // observe reads all that is needed to decide about a TrainJob. What costs a request to the API server is read only if
 // the decision depends on it.
@@ -107,11 +102,6 @@ func stageOf(o *observed) stage {
 	return stageRunning
 }
 
-// owner returns the TrainJob as the owner of pods.
-func (o *observed) owner() store.Owner {
-	return store.Owner{NamespacedName: o.key(), UID: o.job.UID, JobSet: o.jobSet}
-}
-
 // workloadsOf returns the Workloads of TrainJobs of a name. They are the cache's own: they must not be changed.
 func (r *Reconciler) workloadsOf(ctx context.Context, key types.NamespacedName) ([]kueue.Workload, error) {
 	var list kueue.WorkloadList
@@ -154,24 +144,6 @@ func (r *Reconciler) observeWorkloads(ctx context.Context, o *observed) error {
 	}
 	o.workloads.earlierRuns, err = r.earlierRuns(ctx, o)
 	return err
-}
-
-// byAuthor sorts the Workloads of a TrainJob: the one that Signalbox has made comes first, by its name, and then the
-// older ones. Another client may have made one more, which must not stand for the TrainJob.
-func byAuthor(job *api.TrainJob, own []*kueue.Workload) {
-	if len(own) < 2 {
-		return // the name is a hash, and nearly every TrainJob has one Workload
-	}
-	made := jobframework.GetWorkloadNameForOwnerWithGVK(job.Name, job.UID, gvk)
-	slices.SortStableFunc(own, func(a, b *kueue.Workload) int {
-		switch made {
-		case a.Name:
-			return -1
-		case b.Name:
-			return 1
-		}
-		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-	})
 }
 
 // observeChildren reads the JobSet and, of a TrainJob that stops or has ended, what is left of its pods.

@@ -2,9 +2,7 @@ package integration
 
 import (
 	"context"
-	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
@@ -12,9 +10,6 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
-
-// keptAfter is how long after its deletion a JobSet of which nothing runs counts as kept by a finalizer.
-const keptAfter = 30 * time.Second
 
 // observeDeleted reads what a TrainJob that is deleted, or is being deleted and kept by a finalizer, has left: its
 // Workloads, and so its quota, are released when the last of its pods has ended.
@@ -42,22 +37,6 @@ func (r *Reconciler) observeDeleted(ctx context.Context, o *observed) error {
 		return nil
 	}
 	return r.observeEnd(ctx, o)
-}
-
-// keptIn returns how long it takes until an object that is being deleted counts as kept by a finalizer; 0 if it isn't
-// being deleted, or has been for as long.
-func keptIn(o metav1.Object, now time.Time) time.Duration {
-	deleted := o.GetDeletionTimestamp()
-	if deleted.IsZero() {
-		return 0
-	}
-	return max(keptAfter-now.Sub(deleted.Time), 0)
-}
-
-// isKept reports whether a JobSet or a Job is kept by a finalizer: its deletion takes long. Nothing is created for it
-// any more.
-func isKept(o metav1.Object, now time.Time) bool {
-	return !o.GetDeletionTimestamp().IsZero() && keptIn(o, now) == 0
 }
 
 // endsWithJobSet reports whether nothing of a deleted TrainJob runs, or will, although it has a JobSet.

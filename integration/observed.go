@@ -12,12 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/workload"
-	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -62,13 +60,6 @@ const (
 	// stageEnded: the Trainer has declared the TrainJob's end.
 	stageEnded
 )
-
-// recollection is what this process remembers of a TrainJob and of the others.
-type recollection struct {
-	record
-	unfinished int       // TrainJobs that have not ended
-	since      time.Time // when the first was reconciled
-}
 
 // leftover is what may still run of a TrainJob that is not to run.
 type leftover struct {
@@ -143,18 +134,6 @@ func (o *observed) own() *trainerapi.RuntimePatch { return o.trainer.Own(o.job) 
 
 // suspended reports whether spec.suspend is true.
 func (o *observed) suspended() bool { return ptr.Deref(o.job.Spec.Suspend, false) }
-
-// endOf returns the condition by which a Trainer declares the end of a TrainJob; nil if it has not ended.
-func endOf(job *api.TrainJob) *metav1.Condition {
-	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed} {
-		if c := apimeta.FindStatusCondition(job.Status.Conditions, name); c != nil && c.Status == metav1.ConditionTrue {
-			return c
-		}
-	}
-	return nil
-}
-
-func hasEnded(job *api.TrainJob) bool { return endOf(job) != nil }
 
 // ended reports whether the Trainer has declared the end.
 func (o *observed) ended() bool { return hasEnded(o.job) }
@@ -244,29 +223,6 @@ func (o *observed) compare() {
 	}
 }
 
-// finalized reports whether a Workload has the finalizer that keeps its quota.
-func finalized(wl *kueue.Workload) bool {
-	return controllerutil.ContainsFinalizer(wl, kueue.ResourceInUseFinalizerName)
-}
-
-// holdQuota reports whether one of the Workloads holds quota.
-func holdQuota(workloads []*kueue.Workload) bool {
-	return slices.ContainsFunc(workloads, holdsQuota)
-}
-
-// holderOf returns the Workload that holds quota; nil if none does.
-func holderOf(workloads []*kueue.Workload) *kueue.Workload {
-	if i := slices.IndexFunc(workloads, holdsQuota); i >= 0 {
-		return workloads[i]
-	}
-	return nil
-}
-
-// holdsQuota reports whether the Workload holds quota.
-func holdsQuota(wl *kueue.Workload) bool {
-	return !workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl)
-}
-
 // overdue reports whether an admitted TrainJob has waited for settleTimeout since its admission and since its entry was
 // cleared: a JobSet that has not followed a cleared entry would start the last admission's pods.
 func (o *observed) overdue(wl *kueue.Workload) bool { return o.waited(wl) > settleTimeout }
@@ -284,3 +240,25 @@ func (o *observed) waited(wl *kueue.Workload) time.Duration {
 	}
 	return since
 }
+
+// recheckDelay is when to look again at Jobs and pods whose next change no event announces.
+const recheckDelay = time.Second
+
+// owner returns the TrainJob as the owner of pods.
+func (o *observed) owner() store.Owner {
+	return store.Owner{NamespacedName: o.key(), UID: o.job.UID, JobSet: o.jobSet}
+}
+
+// podsAnswer is what is known of the pods that a started TrainJob lacks. It is zero if there are enough, or if the
+// namespace takes more.
+type podsAnswer struct {
+	// refused is why the next pod can't be created; nil if it can.
+	refused *admission.BlockedError
+	// unknown is set if that isn't known: then what the TrainJob says of it stays.
+	unknown bool
+}
+
+// settleTimeout bounds how long an admitted TrainJob waits until Kubeflow Trainer and JobSet have no pending writes. A
+// burst of 100 kept JobSet's one worker busy for more than 10 s on two slow cores; starts that don't wait for it meet
+// conflicts.
+const settleTimeout = 30 * time.Second

@@ -9,8 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
-	"sigs.k8s.io/kueue/pkg/workload"
-	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -81,48 +79,6 @@ func (atHome) finished(o *observed, _ *kueue.Workload, a *asked) {
 	}
 }
 
-// dispatched is the place of a TrainJob that MultiKueue gives to another cluster.
-type dispatched struct{ atHome }
-
-// DispatchAnnotation on a Workload is the time, in RFC 3339, of the last change by which Signalbox made Kueue reconcile
-// it again. Kueue v0.19.2 never dispatches a Workload that gets its quota before a restarted Kueue has connected to the
-// workers (multikueue/workload.go, nominateAndSynchronizeWorkers: no event follows the connection).
-const DispatchAnnotation = "signalbox.dev/dispatch"
-
-// dispatchWithin is how long a Workload with quota may take to be admitted by a worker before Kueue is made to look
-// at it again. The time doubles, so that one that waits for a worker to have room costs few writes.
-const dispatchWithin = 15 * time.Second
-
-// attend makes Kueue look at a Workload again that has had quota for long and that no worker has admitted.
-func (dispatched) attend(o *observed) (s step, after time.Duration) {
-	wl := o.match()
-	if wl == nil || !holdsQuota(wl) || workload.IsAdmitted(wl) || workloadevict.IsEvicted(wl) {
-		return nil, 0
-	}
-	reserved := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved).LastTransitionTime.Time
-	next := reserved.Add(dispatchWithin)
-	last, err := time.Parse(time.RFC3339, wl.Annotations[DispatchAnnotation])
-	if err == nil && last.After(reserved) && !last.After(o.now) { // anybody may write it
-		next = reserved.Add(2 * last.Sub(reserved))
-	}
-	if left := next.Sub(o.now); left > 0 {
-		return nil, left
-	}
-	return lookAgain{wl}, 0
-}
-
-// awaitsEnd is false: Kueue stops what runs in the worker only when the Workload here is deactivated. The worker holds
-// its own quota until the pods have ended.
-func (dispatched) awaitsEnd() bool { return false }
-
-// triesAgain is true if a worker has refused the TrainJob; any other end is in its own status.
-func (dispatched) triesAgain(finished *metav1.Condition) bool {
-	return finished.Reason != kueue.WorkloadFinishedReasonSucceeded &&
-		finished.Reason != kueue.WorkloadFinishedReasonFailed
-}
-
-func (dispatched) finished(*observed, *kueue.Workload, *asked) {}
-
 // received is the place of a TrainJob that MultiKueue has created here for another cluster.
 type received struct{ atHome }
 
@@ -165,4 +121,19 @@ func (received) refuse(o *observed) step {
 		return nil
 	}
 	return finishWorkload{wl, why.Reason, why.Error()}
+}
+
+// failedToStart returns the Workload of a TrainJob that was finished because it could not be started, and that is
+// deleted when the TrainJob or its runtime has changed; nil if there is none.
+func failedToStart(o *observed) *kueue.Workload {
+	if o.stage != stageSuspended {
+		return nil
+	}
+	for _, wl := range o.workloads.own {
+		c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
+		if c != nil && o.place.triesAgain(c) && wl.DeletionTimestamp.IsZero() {
+			return wl
+		}
+	}
+	return nil
 }

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -15,53 +14,6 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
-
-// asked is what jobframework has asked for in one reconcile. It is carried out afterwards.
-type asked struct {
-	start *start
-	stop  *stop
-	// requeue is the Workload to delete, because it was admitted for something else than what would run.
-	requeue *deleteWorkload
-	// failed is the event of a start that has failed for good; nil if none has.
-	failed *events.Event
-	// settling is what has to be done before the start.
-	settling []step
-	// created is the name of the Workload that was made; "" for none.
-	created string
-	// reclaim is what jobframework was told of the quota.
-	reclaim reclaim
-	// remember is what to keep of a start that could not be; nil for nothing.
-	remember func(*record)
-	delay
-}
-
-// delay is what an admitted TrainJob waits for before it starts.
-type delay struct {
-	waiting string        // "" for nothing
-	retry   time.Duration // for how long, if that is known
-}
-
-// plan is what one reconcile does beside what jobframework has done.
-type plan struct {
-	steps []step
-	// again is when to reconcile next, with the lowest priority, because no event triggers it; 0 for never.
-	again time.Duration
-	// retry is when to reconcile next a TrainJob that is blocked or waits to start; 0 for never.
-	retry time.Duration
-	// blocked is set if retry is because the TrainJob is blocked.
-	blocked bool
-	// waiting is what an admitted TrainJob waits for, for the log.
-	waiting string
-}
-
-func (p *plan) do(steps ...step) { p.steps = append(p.steps, steps...) }
-
-// later brings the time of the next reconcile forward.
-func (p *plan) later(after time.Duration) {
-	if after > 0 && (p.again == 0 || after < p.again) {
-		p.again = after
-	}
-}
 
 // beforehand returns what is decided before jobframework is asked, and whether that is all.
 func beforehand(o *observed) (p plan, done bool) {
@@ -203,30 +155,6 @@ func afterwards(o *observed, a *asked, frameworkFailed bool) (p plan) {
 	return p
 }
 
-// steps returns what jobframework has asked for, and what is to be remembered of it.
-func (a *asked) steps() []step {
-	var steps []step
-	if a.created != "" {
-		steps = append(steps, remember{func(r *record) { r.workload = a.created }})
-	}
-	if a.stop != nil {
-		steps = append(steps, *a.stop)
-	}
-	if a.start != nil {
-		steps = append(steps, *a.start)
-	}
-	if a.requeue != nil {
-		steps = append(steps, *a.requeue)
-	}
-	if a.remember != nil {
-		steps = append(steps, remember{a.remember})
-	}
-	if a.failed != nil {
-		steps = append(steps, failStart{*a.failed})
-	}
-	return append(steps, a.settling...)
-}
-
 // tryAgain deletes the Workload of a TrainJob that could not be started, if the TrainJob or its runtime has changed
 // since, or after a time. What has failed before this process was there is taken for what would run now: an upgrade
 // queues nothing again.
@@ -246,32 +174,6 @@ func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
 		// A user may stop and resume it, after which it is what it was: that is tried, too.
 		p.do(deleteWorkload{workload: wl}, remember{func(r *record) { r.setback = r.setback.trying() }})
 	}
-}
-
-// askedAgain reports whether a user has deleted the Workload of a TrainJob that could not be started, which is kept
-// until the next attempt. That is tried after setbackLook, and again after twice as long each time: an attempt may
-// preempt others, and Kueue deletes finished Workloads by itself where objectRetentionPolicies says so.
-func askedAgain(o *observed) bool {
-	s := o.memory.setback
-	after := min(setbackLook<<min(s.asked, 6), setbackFor)
-	return !s.tried() && o.now.Sub(s.since) >= after &&
-		s.reason != ReasonStartRejected && s.reason != ReasonAdmissionMismatch &&
-		!slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool { return wl.DeletionTimestamp.IsZero() })
-}
-
-// failedToStart returns the Workload of a TrainJob that was finished because it could not be started, and that is
-// deleted when the TrainJob or its runtime has changed; nil if there is none.
-func failedToStart(o *observed) *kueue.Workload {
-	if o.stage != stageSuspended {
-		return nil
-	}
-	for _, wl := range o.workloads.own {
-		c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
-		if c != nil && o.place.triesAgain(c) && wl.DeletionTimestamp.IsZero() {
-			return wl
-		}
-	}
-	return nil
 }
 
 // preparations returns what a suspended TrainJob needs before its next start.

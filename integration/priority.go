@@ -7,7 +7,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/review"
 )
 
 // jobframework returns an error for a TrainJob whose priority class doesn't exist before it does anything else for it:
@@ -64,14 +62,6 @@ func noPriorityClass(job *api.TrainJob) error {
 		jobframework.WorkloadPriorityClassName(job), constants.WorkloadPriorityClassLabel)}
 }
 
-// classOf returns the name of a Workload's WorkloadPriorityClass; "" if it has none.
-func classOf(wl *kueue.Workload) string {
-	if ref := wl.Spec.PriorityClassRef; ref != nil && ref.Kind == kueue.WorkloadPriorityClassKind {
-		return ref.Name
-	}
-	return ""
-}
-
 // withClass returns a TrainJob with another priority class; "" for none.
 func withClass(job *api.TrainJob, name string) *api.TrainJob {
 	job = job.DeepCopy()
@@ -81,21 +71,4 @@ func withClass(job *api.TrainJob, name string) *api.TrainJob {
 		job.Labels[constants.WorkloadPriorityClassLabel] = name
 	}
 	return job
-}
-
-// refuseNoClass rejects an update that names a priority class that doesn't exist. A new TrainJob may name one that is
-// created after it.
-func (w *Webhook) refuseNoClass(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
-	name := jobframework.WorkloadPriorityClassName(rq.New)
-	if name == "" || name == jobframework.WorkloadPriorityClassName(rq.Old) || hasEnded(rq.Old) ||
-		jobframework.QueueNameForObject(rq.New) == "" && !w.policy.manageAll {
-		return nil, nil
-	}
-	exists, err := priorityClassExists(ctx, w.client, w.live, name)
-	if err != nil || exists {
-		return nil, err
-	}
-	path := field.NewPath("metadata", "labels").Key(constants.WorkloadPriorityClassLabel)
-	return field.ErrorList{field.Invalid(path, name,
-		"there is no WorkloadPriorityClass of that name; kubectl get workloadpriorityclasses lists those there are")}, nil
 }

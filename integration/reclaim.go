@@ -3,7 +3,6 @@ package integration
 import (
 	"time"
 
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -13,15 +12,6 @@ import (
 // that of an initializer. Of many ReplicatedJobs that end together, each would be a write that Kueue's scheduler
 // follows.
 const reclaimEvery = 10 * time.Second
-
-// reclaim is what the quota of a TrainJob is no longer needed for.
-type reclaim struct {
-	pods []kueue.ReclaimablePod
-	// changed is set if the Workload doesn't say so yet.
-	changed bool
-	// later is when there is more to be given back; 0 for never.
-	later time.Duration
-}
 
 // reclaims decides what a TrainJob gives back of its quota.
 func reclaims(o *observed) reclaim {

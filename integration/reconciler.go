@@ -3,84 +3,20 @@ package integration
 import (
 	"context"
 	"errors"
-	"fmt"
-	"time"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
-	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
-	schdcache "sigs.k8s.io/kueue/pkg/cache/scheduler"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
-	"sigs.k8s.io/kueue/pkg/features"
-	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
-
-// Config is what a Reconciler is made of.
-type Config struct {
-	// Client reads from a cache; Reader must not.
-	Client client.Client
-	Reader client.Reader
-	Store  *store.Store
-	// Recorder of events, Kueue's and the integration's.
-	Recorder kevents.EventRecorder
-	Kueue    *configapi.Kueue
-	Limits   overrides.Limits
-	// PodsWithin is after how long a started TrainJob without pods releases its quota.
-	PodsWithin time.Duration
-	// Trainer is how the cluster's Trainer takes overrides; it may be Signalbox's own.
-	Trainer   overrides.Dialect
-	Placement Placement
-	Clock     clock.Clock
-}
-
-// Placement knows what keeps a TrainJob from having pods once it is admitted.
-type Placement interface {
-	// Startable rejects, with an *admission.BlockedError, a TrainJob that requests what this cluster doesn't have. It
-	// returns an *admission.PendingError if that can't be determined now. runtime is the TrainJob's runtime, with the
-	// gang annotations among those of its template; effective is what the TrainJob runs.
-	Startable(
-		ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
-	) error
-	// TakesPods rejects, with an *admission.BlockedError, a pod of a started TrainJob's ReplicatedJob, as its JobSet has
-	// it, if the namespace doesn't take it now. It returns an *admission.PendingError if that isn't known.
-	TakesPods(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob) error
-	// TakesJobs rejects a Job of it, or what JobSet creates before that, in the same way.
-	TakesJobs(ctx context.Context, job *api.TrainJob, js *jobset.JobSet, rj *jobset.ReplicatedJob) error
-}
-
-// policy is the configuration that decisions depend on.
-type policy struct {
-	features   gates
-	limits     overrides.Limits
-	podsWithin time.Duration
-	manageAll  bool
-	selector   labels.Selector
-	ownerKinds []schema.GroupVersionKind // that may own TrainJobs
-	ownerUsers []string                  // that may create TrainJobs which these own
-	multiKueue bool                      // Kueue's configuration lists TrainJob for MultiKueue
-	podsReady  podsReadiness
-	resources  *kueueconfig.Resources // of Kueue's configuration
-}
 
 // Reconciler keeps TrainJobs and their Workloads in line. A reconcile observes, lets jobframework and pure functions
 // decide, and carries out the steps.
@@ -129,64 +65,6 @@ func NewReconciler(config Config) (*Reconciler, error) {
 		},
 		caches: caches{memory: newMemory(), crowds: newCrowds(), memo: overrides.NewMemo(memoized)},
 	}, nil
-}
-
-func policyOf(config Config) (policy, error) {
-	p := policy{
-		features: readGates(), limits: config.Limits, podsWithin: config.PodsWithin,
-		manageAll: config.Kueue.ManageJobsWithoutQueueName, ownerUsers: config.Kueue.OwnerIdentities,
-		multiKueue: ptr.Deref(config.Kueue.MultiKueue, false), podsReady: podsReadinessOf(config.Kueue.WaitForPodsReady),
-		resources: config.Kueue.Resources,
-	}
-	var err error
-	if p.selector, err = metav1.LabelSelectorAsSelector(config.Kueue.ManagedJobsNamespaceSelector); err != nil {
-		return p, fmt.Errorf("kueue.managedJobsNamespaceSelector: %w", err)
-	}
-	for i, kind := range config.Kueue.OwnerKinds {
-		parsed, _ := schema.ParseKindArg(kind)
-		if parsed == nil {
-			return p, fmt.Errorf("kueue.ownerKinds[%d] is %q; write Kind.version.group", i, kind)
-		}
-		p.ownerKinds = append(p.ownerKinds, *parsed)
-	}
-	return p, nil
-}
-
-// options returns what jobframework is told.
-func options(config Config, p policy) []jobframework.Option {
-	options := []jobframework.Option{
-		jobframework.WithManageJobsWithoutQueueName(p.manageAll),
-		// It is asked only about TrainJobs that Kueue manages, or that hold quota.
-		jobframework.WithManagedJobsNamespaceSelector(labels.Everything()),
-		jobframework.WithLabelKeysToCopy(sets.New(config.Kueue.LabelKeysToCopy...)),
-		jobframework.WithClock(config.Clock),
-		// jobframework asks a cache of queues whether a LocalQueue has its own metrics. Kueue has these, and this cache is
-		// empty: with such metrics, jobframework would log an error for each TrainJob whose pods are ready.
-		jobframework.WithCache(schdcache.New(config.Client,
-			schdcache.WithLocalQueueMetrics(&kueuemetrics.LocalQueueMetricsConfig{Enabled: false}))),
-	}
-	if after := config.Kueue.AfterDeactivated; after != nil {
-		options = append(options, jobframework.WithObjectRetentionPolicies(&kueueconfig.ObjectRetentionPolicies{
-			Workloads: &kueueconfig.WorkloadRetentionPolicy{AfterDeactivatedByKueue: after},
-		}))
-	}
-	return options
-}
-
-// Prepare sets what jobframework keeps for the whole process: Kueue's feature gates and the kinds that may own
-// TrainJobs. It is to be called once, with what installed.Adopt returns, before anything else of this package.
-func Prepare(config *configapi.Kueue) error {
-	if err := installed.UseGates(config); err != nil {
-		return err
-	}
-	// TrainJob itself isn't registered: one that names another as its owner needs quota of its own, because the other's
-	// Workload stands for the other's pods alone.
-	for i, kind := range config.OwnerKinds {
-		if err := jobframework.RegisterExternalJobType(kind); err != nil {
-			return fmt.Errorf("kueue.ownerKinds[%d]: %w", i, err)
-		}
-	}
-	return nil
 }
 
 var _ reconcile.Reconciler = (*Reconciler)(nil)
@@ -261,29 +139,4 @@ func (r *Reconciler) conclude(
 		return reconcile.Result{RequeueAfter: p.again, Priority: ptr.To(laterPriority)}, nil
 	}
 	return result, nil
-}
-
-// gates are the feature gates of Kueue that decisions depend on, read once: they don't change while a process runs.
-type gates struct {
-	topologyAware, multiLayerTopology, queueLabels, partialAdmission bool
-	claimsCounted                                                    bool // or rejected
-}
-
-func readGates() gates {
-	return gates{
-		topologyAware:      features.Enabled(features.TopologyAwareScheduling),
-		multiLayerTopology: features.Enabled(features.TASMultiLayerTopology),
-		queueLabels:        features.Enabled(features.AssignQueueLabelsForPods),
-		partialAdmission:   features.Enabled(features.PartialAdmission),
-		claimsCounted: features.Enabled(features.KueueDRAIntegration) ||
-			features.Enabled(features.KueueDRARejectWorkloadsWhenDRADisabled),
-	}
-}
-
-func (g gates) podSets() podsets.Features {
-	return podsets.Features{TopologyAware: g.topologyAware, MultiLayerTopology: g.multiLayerTopology}
-}
-
-func (g gates) admission() admission.Features {
-	return admission.Features{TopologyAware: g.topologyAware, QueueLabels: g.queueLabels}
 }

@@ -36,23 +36,6 @@ const (
 	answerWithin = 2 * time.Second
 )
 
-// podsAnswer is what is known of the pods that a started TrainJob lacks. It is zero if there are enough, or if the
-// namespace takes more.
-type podsAnswer struct {
-	// refused is why the next pod can't be created; nil if it can.
-	refused *admission.BlockedError
-	// unknown is set if that isn't known: then what the TrainJob says of it stays.
-	unknown bool
-}
-
-// observeUnqueued finds out why a TrainJob that Kueue doesn't manage has no pods.
-func (r *Reconciler) observeUnqueued(ctx context.Context, o *observed) error {
-	if o.stage != stageRunning || o.jobSet == nil || jobSetEnd(o.jobSet) != nil {
-		return nil
-	}
-	return r.observePods(ctx, o, o.jobSet.CreationTimestamp.Time)
-}
-
 // observeRefusal asks the API server whether a started TrainJob's namespace takes the next of its missing pods. What
 // isn't answered decides nothing.
 func (r *Reconciler) observeRefusal(ctx context.Context, o *observed, missing *missingPods) {

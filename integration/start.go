@@ -10,6 +10,8 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/workload"
 
+	"sigs.k8s.io/kueue/pkg/podset"
+
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -96,3 +98,12 @@ func decide(o *observed, wl *kueue.Workload, features admission.Features) (*admi
 	}
 	return decided, o.trainer.complete(o, decided)
 }
+
+// finalError fails a start for good: jobframework finishes the Workload, which releases its quota.
+type finalError struct{ error }
+
+// Unwrap returns why.
+func (e *finalError) Unwrap() error { return e.error }
+
+// Is reports whether jobframework's permanent error is asked for.
+func (e *finalError) Is(target error) bool { return target == podset.ErrInvalidPodsetInfo }

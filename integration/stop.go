@@ -61,13 +61,6 @@ func deactivating(o *observed) bool {
 		!workloadfinish.IsFinished(wl)
 }
 
-// stoppedByUser reports whether a user has stopped the TrainJob. Its Workload is put on hold, and not deactivated:
-// spec.active is the admins', who may set it before, meanwhile and afterwards.
-func stoppedByUser(job *api.TrainJob) bool {
-	_, stopped := job.Annotations[api.StopAnnotation]
-	return stopped
-}
-
 // holding returns the steps that stop a TrainJob which its user has stopped, and keep it out of its queue. jobframework
 // puts a Workload with quota on hold (job.IsOnHold).
 func holding(o *observed) []step {

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 
 	"gomodules.xyz/jsonpatch/v2"
 	batchv1 "k8s.io/api/batch/v1"
@@ -99,17 +100,6 @@ type trainerReviews interface {
 	checkSize(rq *review.Request) field.ErrorList
 }
 
-// trainerOf returns the Trainer of a dialect.
-func trainerOf(dialect overrides.Dialect) Trainer {
-	switch {
-	case dialect == overrides.Bundled:
-		return bundledTrainer{Dialect: dialect}
-	case dialect.Keyed():
-		return keyedTrainer{kubeflowTrainer{Dialect: dialect}}
-	}
-	return listTrainer{kubeflowTrainer{Dialect: dialect}}
-}
-
 // here is what all Trainers have in common for the TrainJobs that they run in this cluster.
 type here struct{}
 
@@ -124,3 +114,16 @@ func (here) ready(o *observed) bool {
 func (here) reports(*observed) bool { return true }
 
 func (here) blocks(*observed, *metav1.Condition) bool { return false }
+
+// outlived returns the pods that won't run again, by the TrainJob's status.
+func outlived(o *observed) []kueue.ReclaimablePod {
+	if o.queue.effective == nil {
+		return nil
+	}
+	spec := o.queue.choice.Spec.Template.Spec
+	spec.ReplicatedJobs = o.queue.effective.ReplicatedJobs
+	return podsets.Outlived(&spec, overrides.Done(o.job, o.queue.choice.Spec))
+}
+
+var errNoPartialAdmission = errors.New("only the Trainer that Signalbox bundles supports partial admission; request " +
+	"fewer nodes, or remove annotation " + overrides.MinParallelismAnnotation)

@@ -177,3 +177,20 @@ func refuseOwn(trainer Trainer, trainJob *api.TrainJob) field.ErrorList {
 		overrides.Manager,
 	)))
 }
+
+// refuseNoClass rejects an update that names a priority class that doesn't exist. A new TrainJob may name one that is
+// created after it.
+func (w *Webhook) refuseNoClass(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
+	name := jobframework.WorkloadPriorityClassName(rq.New)
+	if name == "" || name == jobframework.WorkloadPriorityClassName(rq.Old) || hasEnded(rq.Old) ||
+		jobframework.QueueNameForObject(rq.New) == "" && !w.policy.manageAll {
+		return nil, nil
+	}
+	exists, err := priorityClassExists(ctx, w.client, w.live, name)
+	if err != nil || exists {
+		return nil, err
+	}
+	path := field.NewPath("metadata", "labels").Key(constants.WorkloadPriorityClassLabel)
+	return field.ErrorList{field.Invalid(path, name,
+		"there is no WorkloadPriorityClass of that name; kubectl get workloadpriorityclasses lists those there are")}, nil
+}

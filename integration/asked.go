@@ -1,0 +1,89 @@
+package integration
+
+import (
+	"time"
+
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/store/events"
+)
+
+// asked is what jobframework has asked for in one reconcile. It is carried out afterwards.
+type asked struct {
+	start *start
+	stop  *stop
+	// requeue is the Workload to delete, because it was admitted for something else than what would run.
+	requeue *deleteWorkload
+	// failed is the event of a start that has failed for good; nil if none has.
+	failed *events.Event
+	// settling is what has to be done before the start.
+	settling []step
+	// created is the name of the Workload that was made; "" for none.
+	created string
+	// reclaim is what jobframework was told of the quota.
+	reclaim reclaim
+	// remember is what to keep of a start that could not be; nil for nothing.
+	remember func(*record)
+	delay
+}
+
+// delay is what an admitted TrainJob waits for before it starts.
+type delay struct {
+	waiting string        // "" for nothing
+	retry   time.Duration // for how long, if that is known
+}
+
+// plan is what one reconcile does beside what jobframework has done.
+type plan struct {
+	steps []step
+	// again is when to reconcile next, with the lowest priority, because no event triggers it; 0 for never.
+	again time.Duration
+	// retry is when to reconcile next a TrainJob that is blocked or waits to start; 0 for never.
+	retry time.Duration
+	// blocked is set if retry is because the TrainJob is blocked.
+	blocked bool
+	// waiting is what an admitted TrainJob waits for, for the log.
+	waiting string
+}
+
+func (p *plan) do(steps ...step) { p.steps = append(p.steps, steps...) }
+
+// later brings the time of the next reconcile forward.
+func (p *plan) later(after time.Duration) {
+	if after > 0 && (p.again == 0 || after < p.again) {
+		p.again = after
+	}
+}
+
+// steps returns what jobframework has asked for, and what is to be remembered of it.
+func (a *asked) steps() []step {
+	var steps []step
+	if a.created != "" {
+		steps = append(steps, remember{func(r *record) { r.workload = a.created }})
+	}
+	if a.stop != nil {
+		steps = append(steps, *a.stop)
+	}
+	if a.start != nil {
+		steps = append(steps, *a.start)
+	}
+	if a.requeue != nil {
+		steps = append(steps, *a.requeue)
+	}
+	if a.remember != nil {
+		steps = append(steps, remember{a.remember})
+	}
+	if a.failed != nil {
+		steps = append(steps, failStart{*a.failed})
+	}
+	return append(steps, a.settling...)
+}
+
+// reclaim is what the quota of a TrainJob is no longer needed for.
+type reclaim struct {
+	pods []kueue.ReclaimablePod
+	// changed is set if the Workload doesn't say so yet.
+	changed bool
+	// later is when there is more to be given back; 0 for never.
+	later time.Duration
+}

@@ -1,0 +1,160 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"gomodules.xyz/jsonpatch/v2"
+	"k8s.io/utils/ptr"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/review"
+)
+
+func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
+	rq, err := w.reader.Read(request)
+	if err != nil {
+		return webhookadmission.Errored(http.StatusBadRequest, err)
+	}
+	if rq.OnlyFinalizers() {
+		return webhookadmission.Allowed("")
+	}
+	if rq.Trusted && !rq.Created() {
+		return patched(w.trainer.completeOwn(rq))
+	}
+	if !rq.Trusted && rq.SpecChanged() { // before anything is computed of it: mutating webhooks are called first
+		if errs := w.policy.limits.CheckSize(rq.New); len(errs) > 0 {
+			return review.Reject(rq.New, errs)
+		}
+	}
+	if rq.Created() { // before anything is asked about an owner
+		if errs := w.refuseOwned(rq.New, rq.User); len(errs) > 0 {
+			return review.Reject(rq.New, errs)
+		}
+	}
+	if !rq.Trusted {
+		if errs := w.trainer.checkSize(rq); len(errs) > 0 {
+			return review.Reject(rq.New, errs)
+		}
+	}
+	return patched(w.defaults(ctx, rq))
+}
+
+func patched(patch []jsonpatch.Operation, err error) webhookadmission.Response {
+	if err != nil {
+		return webhookadmission.Errored(http.StatusInternalServerError, err)
+	}
+	return webhookadmission.Patched("", patch...)
+}
+
+// defaults returns the patch of a create, or of an update by another client.
+func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
+	patch []jsonpatch.Operation, err error,
+) {
+	if rq.Created() {
+		if patch, err = w.defaultLabels(ctx, rq.New); err != nil {
+			return nil, err
+		}
+	}
+	if !rq.HasSpec() {
+		return patch, nil // the validating webhook rejects it
+	}
+	if !rq.Created() {
+		kept, err := w.trainer.keep(rq)
+		if err != nil {
+			return nil, err
+		}
+		patch = append(patch, kept...)
+	}
+	managed, err := w.suspends(ctx, rq.New)
+	if err != nil {
+		return nil, err
+	}
+	if !managed {
+		return append(patch, w.trainer.unqueued(rq)...), nil
+	}
+	given, err := w.defaultManagedBy(ctx, rq)
+	if err != nil {
+		return nil, err
+	}
+	queued, err := w.trainer.queued(rq)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(patch, given, queued, keepSuspend(rq)), nil
+}
+
+// keepSuspend returns the patch that keeps suspend as the integration wants it: only the integration starts a TrainJob.
+// A running one is stopped by its Workload; a manifest with "suspend: true" that is applied again doesn't stop it,
+// unless it changes the queue.
+func keepSuspend(rq *review.Request) []jsonpatch.Operation {
+	sent := ptr.Deref(rq.New.Spec.Suspend, false)
+	suspend := rq.Created() || ptr.Deref(rq.Old.Spec.Suspend, false)
+	if !suspend && jobframework.QueueNameForObject(rq.Old) != jobframework.QueueNameForObject(rq.New) {
+		suspend = sent
+	}
+	if suspend == sent {
+		return nil
+	}
+	if !rq.Created() {
+		refusals.WithLabelValues("suspend", "restored").Inc()
+	}
+	return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/suspend", suspend)}
+}
+
+// defaultLabels returns the patch that adds the queue and the priority class that a TrainJob without them gets, as
+// Kueue does for its own jobs. It changes the TrainJob accordingly.
+func (w *Webhook) defaultLabels(ctx context.Context, trainJob *api.TrainJob) ([]jsonpatch.Operation, error) {
+	before := trainJob.Labels
+	defaulted := trainJob.DeepCopy()
+	var lookup error
+	exists := func(namespace string) bool {
+		found, err := w.defaultQueueExists(ctx, namespace)
+		lookup = err
+		return found
+	}
+	err := jobframework.ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector(
+		ctx, w.client, defaulted, exists, w.policy.selector)
+	if err != nil {
+		return nil, err
+	}
+	if lookup != nil {
+		return nil, lookup
+	}
+	if jobframework.QueueNameForObject(defaulted) != "" {
+		jobframework.ApplyDefaultWorkloadPriorityClass(ctx, w.client, defaulted)
+	}
+	trainJob.Labels = defaulted.Labels
+	if len(defaulted.Labels) == len(before) {
+		return nil, nil
+	}
+	if before == nil {
+		return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/metadata/labels", defaulted.Labels)}, nil
+	}
+	var patch []jsonpatch.Operation
+	for _, key := range []string{constants.QueueLabel, constants.WorkloadPriorityClassLabel} {
+		if _, had := before[key]; !had && defaulted.Labels[key] != "" {
+			patch = append(patch, jsonpatch.NewOperation("add", "/metadata/labels/"+review.Escape(key), defaulted.Labels[key]))
+		}
+	}
+	return patch, nil
+}
+
+// defaultManagedBy returns the patch that gives a new TrainJob to MultiKueue if its queue leads to other clusters. The
+// CRD has set managedBy to Trainer's name by then where the user sets none.
+func (w *Webhook) defaultManagedBy(ctx context.Context, rq *review.Request) ([]jsonpatch.Operation, error) {
+	if !rq.Created() || elsewhere(rq.New) || rq.New.Labels[kueue.MultiKueueOriginLabel] != "" {
+		return nil, nil
+	}
+	away, err := w.dispatch.leadsAway(ctx, rq.New.Namespace, string(jobframework.QueueNameForObject(rq.New)))
+	if err != nil || !away {
+		return nil, err
+	}
+	rq.New.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
+	return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/managedBy", kueue.MultiKueueControllerName)}, nil
+}

@@ -1,0 +1,73 @@
+package integration
+
+import (
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+
+	"slices"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+var gvk = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
+
+// maximumExecutionTime returns the limit that a TrainJob's label sets, in seconds; nil for none.
+func maximumExecutionTime(trainJob *api.TrainJob) *int32 {
+	return jobframework.MaximumExecutionTimeSeconds(&job{shown: trainJob})
+}
+
+// endOf returns the condition by which a Trainer declares the end of a TrainJob; nil if it has not ended.
+func endOf(job *api.TrainJob) *metav1.Condition {
+	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed} {
+		if c := apimeta.FindStatusCondition(job.Status.Conditions, name); c != nil && c.Status == metav1.ConditionTrue {
+			return c
+		}
+	}
+	return nil
+}
+
+func hasEnded(job *api.TrainJob) bool { return endOf(job) != nil }
+
+// elsewhere reports whether a TrainJob is managed by MultiKueue: it runs in another cluster.
+func elsewhere(job *api.TrainJob) bool {
+	return ptr.Deref(job.Spec.ManagedBy, "") == kueue.MultiKueueControllerName
+}
+
+// runsElsewhere reports whether something of a TrainJob may run in another cluster, by the status that was copied from
+// there.
+func runsElsewhere(job *api.TrainJob) bool {
+	c := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
+	return job.Status.StartTime != nil || c != nil && c.Status == metav1.ConditionFalse ||
+		slices.ContainsFunc(job.Status.JobsStatus, func(s trainerapi.JobStatus) bool { return ptr.Deref(s.Active, 0) > 0 })
+}
+
+// stoppedByUser reports whether a user has stopped the TrainJob. Its Workload is put on hold, and not deactivated:
+// spec.active is the admins', who may set it before, meanwhile and afterwards.
+func stoppedByUser(job *api.TrainJob) bool {
+	_, stopped := job.Annotations[api.StopAnnotation]
+	return stopped
+}
+
+// DeactivateAnnotation on a Workload names the user who deactivates it. Signalbox stops its TrainJob, and sets
+// spec.active to false when the last of its pods has ended. If the annotation is removed, the TrainJob starts again.
+const DeactivateAnnotation = "signalbox.dev/deactivate"
+
+// DispatchAnnotation on a Workload is the time, in RFC 3339, of the last change by which Signalbox made Kueue reconcile
+// it again. Kueue v0.19.2 never dispatches a Workload that gets its quota before a restarted Kueue has connected to the
+// workers (multikueue/workload.go, nominateAndSynchronizeWorkers: no event follows the connection).
+const DispatchAnnotation = "signalbox.dev/dispatch"
+
+// ownAnnotations are the integration's. Nobody else may add, change or remove them.
+var ownAnnotations = []string{store.PinAnnotation, overrides.RecordAnnotation}
+
+// saysFailure reports whether a condition is about requests that fail.
+func saysFailure(c *metav1.Condition) bool {
+	return c.Status == metav1.ConditionTrue && c.Reason == ReasonReconcileFailed
+}

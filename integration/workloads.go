@@ -1,0 +1,67 @@
+package integration
+
+import (
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// finalized reports whether a Workload has the finalizer that keeps its quota.
+func finalized(wl *kueue.Workload) bool {
+	return controllerutil.ContainsFinalizer(wl, kueue.ResourceInUseFinalizerName)
+}
+
+// holdQuota reports whether one of the Workloads holds quota.
+func holdQuota(workloads []*kueue.Workload) bool {
+	return slices.ContainsFunc(workloads, holdsQuota)
+}
+
+// holderOf returns the Workload that holds quota; nil if none does.
+func holderOf(workloads []*kueue.Workload) *kueue.Workload {
+	if i := slices.IndexFunc(workloads, holdsQuota); i >= 0 {
+		return workloads[i]
+	}
+	return nil
+}
+
+// holdsQuota reports whether the Workload holds quota.
+func holdsQuota(wl *kueue.Workload) bool {
+	return !workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl)
+}
+
+// keptByOthers reports whether a Workload that is being deleted exists only because of finalizers of others.
+func keptByOthers(wl *kueue.Workload) bool {
+	return !wl.DeletionTimestamp.IsZero() && !finalized(wl)
+}
+
+// classOf returns the name of a Workload's WorkloadPriorityClass; "" if it has none.
+func classOf(wl *kueue.Workload) string {
+	if ref := wl.Spec.PriorityClassRef; ref != nil && ref.Kind == kueue.WorkloadPriorityClassKind {
+		return ref.Name
+	}
+	return ""
+}
+
+// byAuthor sorts the Workloads of a TrainJob: the one that Signalbox has made comes first, by its name, and then the
+// older ones. Another client may have made one more, which must not stand for the TrainJob.
+func byAuthor(job *api.TrainJob, own []*kueue.Workload) {
+	if len(own) < 2 {
+		return // the name is a hash, and nearly every TrainJob has one Workload
+	}
+	made := jobframework.GetWorkloadNameForOwnerWithGVK(job.Name, job.UID, gvk)
+	slices.SortStableFunc(own, func(a, b *kueue.Workload) int {
+		switch made {
+		case a.Name:
+			return -1
+		case b.Name:
+			return 1
+		}
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+}
