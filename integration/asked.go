@@ -22,8 +22,8 @@ type asked struct {
 	created string
 	// reclaim is what jobframework was told of the quota.
 	reclaim reclaim
-	// remember is what to keep of a start that could not be; nil for nothing.
-	remember func(*record)
+	// setback is what to remember of a start that could not be; nil for nothing.
+	setback *setback
 	delay
 }
 
@@ -59,7 +59,7 @@ func (p *plan) later(after time.Duration) {
 func (a *asked) steps() []step {
 	var steps []step
 	if a.created != "" {
-		steps = append(steps, remember{func(r *record) { r.workload = a.created }})
+		steps = append(steps, remember{workload: a.created})
 	}
 	if a.stop != nil {
 		steps = append(steps, *a.stop)
@@ -70,8 +70,8 @@ func (a *asked) steps() []step {
 	if a.requeue != nil {
 		steps = append(steps, *a.requeue)
 	}
-	if a.remember != nil {
-		steps = append(steps, remember{a.remember})
+	if a.setback != nil {
+		steps = append(steps, remember{setback: a.setback})
 	}
 	if a.failed != nil {
 		steps = append(steps, failStart{*a.failed})

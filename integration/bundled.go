@@ -37,7 +37,7 @@ func (bundledTrainer) runtime(
 // leftover finds out whether the JobSet of a stopped TrainJob, or a Job of it, exists only because a finalizer keeps
 // it, or an object that names it as
 // its owner. What runs no pod must not hold quota.
-func (t bundledTrainer) leftover(ctx context.Context, r *Reconciler, o *observed) (leftover, error) {
+func (t bundledTrainer) leftover(ctx context.Context, r reads, o *observed) (leftover, error) {
 	left := o.left
 	switch {
 	case len(left.pods) > 0:
@@ -69,7 +69,7 @@ func (t bundledTrainer) leftover(ctx context.Context, r *Reconciler, o *observed
 	return left, err
 }
 
-func (bundledTrainer) startJobs(context.Context, *Reconciler, *observed) ([]batchv1.Job, error) {
+func (bundledTrainer) startJobs(context.Context, reads, *observed) ([]batchv1.Job, error) {
 	return nil, nil
 }
 
@@ -98,9 +98,9 @@ func (bundledTrainer) blocks(o *observed, c *metav1.Condition) bool {
 	return true
 }
 
-func (bundledTrainer) prepare(o *observed) ([]step, string) {
+func (t bundledTrainer) prepare(o *observed) ([]step, string) {
 	if o.queue.foreign != nil {
-		return migration(o)
+		return migration(o, t.Field())
 	}
 	if o.jobSet != nil {
 		return nil, "the JobSet of the last admission is not gone yet"
@@ -108,11 +108,11 @@ func (bundledTrainer) prepare(o *observed) ([]step, string) {
 	if o.left.job != "" {
 		return nil, "Job " + o.left.job + " of the last admission is not gone yet"
 	}
-	if admission.IsNeutral(o.own()) {
+	if admission.IsNeutral(o.entry) {
 		return nil, ""
 	}
 	const waiting = "the last admission is not cleared yet"
-	if o.active() {
+	if o.left.active {
 		return nil, waiting
 	}
 	return []step{clearEntry{}}, waiting

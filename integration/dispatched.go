@@ -33,7 +33,7 @@ func showsHere(o *observed) bool {
 	switch {
 	case o.ended():
 		return false
-	case startFailure(o) != nil:
+	case startFailure(o, dispatched{}) != nil:
 		return true
 	case runsElsewhere(o.job) && !o.left.lost:
 		return false
@@ -49,7 +49,7 @@ func showsHere(o *observed) bool {
 // Workload, or an admin has deactivated it. It is nil if nothing has.
 func (dispatched) rejected(o *observed) *admission.BlockedError {
 	for _, wl := range o.workloads.own {
-		if workload.IsActive(wl) || stoppedByUser(o.job) || workloadfinish.IsFinished(wl) || o.active() {
+		if workload.IsActive(wl) || stoppedByUser(o.job) || workloadfinish.IsFinished(wl) || o.left.active {
 			continue
 		}
 		why := "its Workload is deactivated"
@@ -123,8 +123,8 @@ func notAdmitted(o *observed, wl *kueue.Workload) *metav1.Condition {
 }
 
 // startFailure returns why a suspended TrainJob's Workload was finished that has not run to its end; nil if none was.
-func startFailure(o *observed) *admission.BlockedError {
-	if wl := failedToStart(o); wl != nil {
+func startFailure(o *observed, p place) *admission.BlockedError {
+	if wl := failedToStart(o, p); wl != nil {
 		c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
 		return &admission.BlockedError{Reason: c.Reason, Err: errors.New(c.Message)}
 	}

@@ -18,7 +18,7 @@ import (
 // They wait for its pods, and for nothing else: neither its queue label nor its namespace's labels matter, nor its
 // Workload's.
 func release(o *observed) []step {
-	if o.active() {
+	if o.left.active {
 		return nil
 	}
 	var steps []step
@@ -26,7 +26,7 @@ func release(o *observed) []step {
 		switch end := endOf(o.job); {
 		case workloadfinish.IsFinished(wl):
 		case end != nil:
-			steps = append(steps, declareEnd(wl, end), remember{func(r *record) { r.finished = o.now }},
+			steps = append(steps, declareEnd(wl, end), remember{finished: o.now},
 				tell{events.FinishedWorkload.Of(workload.Key(wl))})
 		case wl.DeletionTimestamp.IsZero():
 			steps = append(steps, deleteWorkload{workload: wl})
@@ -93,14 +93,6 @@ func overdueEnd(o *observed) bool {
 	return unwritten(o) != nil && o.now.Sub(o.memory.end.at) >= unwrittenAfter
 }
 
-// seeEnd remembers when the end of the JobSet was first seen.
-func (r *Reconciler) seeEnd(o *observed) {
-	if unwritten(o) != nil && o.memory.end.jobSet != o.jobSet.UID {
-		o.memory.end = seenEnd{o.jobSet.UID, o.now}
-		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.end = o.memory.end })
-	}
-}
-
 // declaration says whether the end of a TrainJob has been declared to Kueue.
 type declaration struct {
 	all     bool // nothing is left for jobframework
@@ -122,12 +114,12 @@ func declaredLeft(o *observed) time.Duration {
 
 // declared decides whether the TrainJob's end has been declared, so that no later event repeats it, and which
 // finalizers are to be removed.
-func declared(o *observed) (d declaration) {
+func declared(o *situation) (d declaration) {
 	ended := o.stage == stageEnded
-	if !ended && o.stage != stageSuspended || failedToStart(o) != nil {
+	if !ended && o.stage != stageSuspended || failedToStart(o.observed, o.place) != nil {
 		return d
 	}
-	left := declaredLeft(o)
+	left := declaredLeft(o.observed)
 	if len(o.workloads.own)+len(o.workloads.earlier) == 0 {
 		return declaration{all: ended && left > 0}
 	}
@@ -136,7 +128,7 @@ func declared(o *observed) (d declaration) {
 	}
 	d.all = true
 	for _, wl := range o.workloads.own {
-		one := declaredBy(o, wl, left)
+		one := declaredBy(o.observed, wl, left)
 		if !one.all {
 			return declaration{}
 		}

@@ -75,7 +75,7 @@ func (r *Reconciler) tellFailure(ctx context.Context, job *api.TrainJob, failure
 		"%s; it is tried again. Ask the cluster's admins if you can't mend it",
 		strings.ReplaceAll(failure.Error(), "\n", "; "))}
 	if first {
-		r.recorder.Send(job, events.Blocked(blocked.Reason).Of(blocked.Error()))
+		r.act.recorder.Send(job, events.Blocked(blocked.Reason).Of(blocked.Error()))
 	}
 	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
 	if hasEnded(job) || elsewhere(job) && runsElsewhere(job) || c != nil && !saysFailure(c) {

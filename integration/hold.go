@@ -29,33 +29,33 @@ const jobBackoff = 10 * time.Minute
 // observeRunning finds out whether a started TrainJob still needs its quota. It doesn't if its JobSet has ended, or if
 // it can't be suspended and nothing of it runs. And it has limits.podsWithin for pods that can run: one that has lost
 // its pods, with their node or with its JobSet, has as long for others, and so has each of its steps.
-func (r *Reconciler) observeRunning(ctx context.Context, o *observed) error {
+func (r *observer) observeRunning(ctx context.Context, o *situation) error {
 	if jobSetEnd(o.jobSet) != nil {
-		if !overdueEnd(o) {
+		if !overdueEnd(o.observed) {
 			return nil
 		}
 		return r.observeEnd(ctx, o)
 	}
-	if o.queue.blocked = stopRejected(o); o.queue.blocked != nil {
+	if o.queue.blocked = stopRejected(o.observed); o.queue.blocked != nil {
 		if o.jobSet != nil && !isKept(o.jobSet, o.now) {
 			return nil
 		}
 		return r.observeEnd(ctx, o)
 	}
-	if own := o.own(); own != nil && own.Time != nil && !admission.IsNeutral(own) {
+	if own := o.entry; own != nil && own.Time != nil && !admission.IsNeutral(own) {
 		return r.observePods(ctx, o, own.Time.Time)
 	}
 	return nil
 }
 
 // observePods finds out whether a TrainJob that was started at a time has the pods that it needs.
-func (r *Reconciler) observePods(ctx context.Context, o *observed, started time.Time) error {
+func (r *observer) observePods(ctx context.Context, o *situation, started time.Time) error {
 	missing, err := r.missingPods(ctx, o)
 	if err != nil {
 		return err
 	}
 	if missing == nil {
-		r.shortOf(o, shortage{})
+		o.memory.podless = shortage{}
 		return nil
 	}
 	short := o.memory.podless
@@ -64,12 +64,12 @@ func (r *Reconciler) observePods(ctx context.Context, o *observed, started time.
 		short = shortage{since: o.now}
 	}
 	short.have = missing.Have
-	r.shortOf(o, short)
+	o.memory.podless = short
 	return r.observeShortage(ctx, o, missing)
 }
 
 // observeShortage finds out whether pods have been missing for too long.
-func (r *Reconciler) observeShortage(ctx context.Context, o *observed, missing *missingPods) error {
+func (r *observer) observeShortage(ctx context.Context, o *situation, missing *missingPods) error {
 	r.observeRefusal(ctx, o, missing)
 	if !o.managed() {
 		return nil // it has no quota to release
@@ -81,7 +81,7 @@ func (r *Reconciler) observeShortage(ctx context.Context, o *observed, missing *
 			return err
 		}
 		if podsets.Short(o.jobSet, podsets.PodsOf(jobs)) == nil {
-			r.shortOf(o, shortage{}) // pods that have ended are gone, with their node maybe, and no Job needs others
+			o.memory.podless = shortage{} // pods that have ended are gone, with their node maybe, and no Job needs others
 			return nil
 		}
 		if slices.ContainsFunc(jobs, podFailed) {
@@ -91,22 +91,14 @@ func (r *Reconciler) observeShortage(ctx context.Context, o *observed, missing *
 	if left > 0 {
 		o.queue.later(left)
 	} else {
-		o.queue.blocked = missing.blocked(r.policy.podsWithin, whyNoPods(o))
+		o.queue.blocked = missing.blocked(r.policy.podsWithin, whyNoPods(o.observed))
 	}
 	return nil
 }
 
-// shortOf remembers since when pods of a TrainJob are missing; zero if none are.
-func (r *Reconciler) shortOf(o *observed, short shortage) {
-	if o.memory.podless != short {
-		o.memory.podless = short
-		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.podless = short })
-	}
-}
-
 // held returns why a TrainJob is kept out of its queue that had no pods when it was started; nil if it isn't. The
 // condition Blocked is what remembers it. A user who stops and resumes the TrainJob has it tried again.
-func (r *Reconciler) held(o *observed) error {
+func (r *observer) held(o *situation) error {
 	if stoppedByUser(o.job) {
 		return nil
 	}
@@ -114,7 +106,7 @@ func (r *Reconciler) held(o *observed) error {
 	if c == nil || c.Status != metav1.ConditionTrue || !admission.LackedPods(c.Reason) {
 		return nil
 	}
-	if c.Reason == admission.ReasonGated && !gated(o) {
+	if c.Reason == admission.ReasonGated && !gated(o.observed) {
 		return nil
 	}
 	left := holdsFor*r.policy.podsWithin - o.now.Sub(c.LastTransitionTime.Time)
@@ -137,7 +129,7 @@ func gated(o *observed) bool {
 }
 
 // observeUnqueued finds out why a TrainJob that Kueue doesn't manage has no pods.
-func (r *Reconciler) observeUnqueued(ctx context.Context, o *observed) error {
+func (r *observer) observeUnqueued(ctx context.Context, o *situation) error {
 	if o.stage != stageRunning || o.jobSet == nil || jobSetEnd(o.jobSet) != nil {
 		return nil
 	}

@@ -30,7 +30,7 @@ import (
 // jobframework asks for; it reads nothing and writes nothing. It is a ComposableJob of a single member: jobframework
 // then leaves starting to Run and stopping to Stop, and writes nothing to the TrainJob itself.
 type job struct {
-	o        *observed
+	o        *situation
 	asked    *asked
 	shown    *api.TrainJob // as jobframework is to see it
 	features admission.Features
@@ -101,7 +101,7 @@ func (j *job) Finished(context.Context) (message string, success, finished bool)
 }
 
 // IsActive implements jobframework.GenericJob.
-func (j *job) IsActive() bool { return j.o.active() }
+func (j *job) IsActive() bool { return j.o.left.active }
 
 // PodsReady implements jobframework.GenericJob.
 func (j *job) PodsReady(context.Context, client.Client) bool { return j.o.ready() }
@@ -118,7 +118,7 @@ func (j *job) IsOnHold() bool {
 	if stoppedByUser(j.o.job) && j.o.suspended() && !j.o.place.awaitsEnd() {
 		return true
 	}
-	return (j.o.queue.blocked != nil || stoppedByUser(j.o.job)) && !j.o.active()
+	return (j.o.queue.blocked != nil || stoppedByUser(j.o.job)) && !j.o.left.active
 }
 
 // Load implements jobframework.ComposableJob. The TrainJob was observed before; removeFinalizers is set for one that is
@@ -191,7 +191,7 @@ func (j *job) FindMatchingWorkloads(
 
 // EquivalentToWorkload implements jobframework.ComposableJob.
 func (j *job) EquivalentToWorkload(_ context.Context, _ client.Client, wl *kueue.Workload) (bool, error) {
-	return j.o.place.equivalent(j.o, wl), nil
+	return j.o.place.equivalent(j.o.observed, wl), nil
 }
 
 // EnsureWorkloadOwnedByAllMembers implements jobframework.ComposableJob for prebuilt Workloads. They get the finalizer
@@ -228,7 +228,7 @@ func (j *job) Stop(
 	if !j.o.suspended() && !j.o.ended() {
 		j.asked.stop = &stop{suspend{reason: message, eviction: evictionOf(reason)}, ptr.To(events.Stopped.Of(message))}
 	}
-	if reason == jobframework.StopReasonWorkloadDeleted && j.o.active() {
+	if reason == jobframework.StopReasonWorkloadDeleted && j.o.left.active {
 		return nil, errStillRunning
 	}
 	return nil, nil
@@ -237,7 +237,7 @@ func (j *job) Stop(
 // Finalize implements jobframework.JobWithFinalize: the Workload of a TrainJob that hasn't ended is finished.
 func (j *job) Finalize(context.Context, client.Client) error {
 	if wl := j.o.match(); wl != nil && workloadfinish.IsFinished(wl) {
-		j.o.place.finished(j.o, wl, j.asked)
+		j.o.place.finished(j.o.observed, wl, j.asked)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func TestFinalError(t *testing.T) {
 
 func TestJobNotComposed(t *testing.T) {
 	o := observation(overrides.Bundled, runs)
-	j := &job{o: o, asked: &asked{}, shown: shownOf(o)}
+	j := &job{o: o, asked: &asked{}, shown: shownOf(o.observed)}
 	if err := j.RunWithPodSetsInfo(t.Context(), nil, nil); !errors.Is(err, errNotComposed) {
 		t.Errorf("Run starts it: got %v", err)
 	}
@@ -58,12 +58,12 @@ func TestJobPodSets(t *testing.T) {
 	if got, err := j.PodSets(t.Context(), nil); err != nil || !reflect.DeepEqual(got, o.queue.podSets) {
 		t.Errorf("what waits is queued for what it would run: got %v, %v", got, err)
 	}
-	runs(o)
+	runs(o.observed)
 	o.queue.podSets = nil
 	if got, err := j.PodSets(t.Context(), nil); err != nil || !reflect.DeepEqual(got, o.workloads.own[0].Spec.PodSets) {
 		t.Errorf("what runs keeps what it was admitted for: got %v, %v", got, err)
 	}
-	blockedBy("X")(o)
+	blockedBy("X")(o.observed)
 	if _, err := j.PodSets(t.Context(), nil); !errors.Is(err, o.queue.blocked) {
 		t.Errorf("what is blocked is not queued: got %v", err)
 	}
@@ -100,7 +100,7 @@ func TestJobStop(t *testing.T) {
 	pod := func(o *observed) { o.left.pods = []corev1.Pod{{}} }
 	cases := map[string]struct {
 		reason string
-		o      *observed
+		o      *situation
 		why    jobframework.StopReason
 		want   *stop
 		err    error

@@ -47,7 +47,7 @@ func (t kubeflowTrainer) runtime(
 }
 
 // leftover reads the pods of a JobSet that is suspended from the API server: the cache may not have them yet.
-func (t kubeflowTrainer) leftover(ctx context.Context, r *Reconciler, o *observed) (leftover, error) {
+func (t kubeflowTrainer) leftover(ctx context.Context, r reads, o *observed) (leftover, error) {
 	left := o.left
 	if len(left.pods) > 0 || admission.IsNeutral(t.Own(o.job)) || admission.Running(o.job, o.jobSet, nil) != "" {
 		return left, nil
@@ -97,7 +97,7 @@ func (t kubeflowTrainer) prepare(o *observed) ([]step, string) {
 	case o.queue.choice.Outdated:
 		return followRuntime(o), "Trainer has not taken the edited runtime yet"
 	case o.queue.foreign != nil:
-		return migration(o)
+		return migration(o, t.Field())
 	case t.Own(o.job) == nil:
 		return rebuild(o), ""
 	case admission.IsNeutral(t.Own(o.job)):
@@ -141,7 +141,7 @@ func rebuild(o *observed) []step {
 
 // clearable reports whether nothing runs on the last admission, and nobody is about to write the TrainJob.
 func (t kubeflowTrainer) clearable(o *observed) bool {
-	if o.active() {
+	if o.left.active {
 		return false
 	}
 	if wl := o.match(); o.jobSet == nil || wl != nil && o.overdue(wl) {
@@ -154,7 +154,7 @@ func (t kubeflowTrainer) clearable(o *observed) bool {
 // startJobs returns the JobSet's Jobs of a TrainJob that has run before and is about to start again. JobSet merges
 // selectors and tolerations into a Job that it resumes (jobset#1294), so that a Job of the last admission would keep
 // the last flavor's.
-func (t kubeflowTrainer) startJobs(ctx context.Context, r *Reconciler, o *observed) ([]batchv1.Job, error) {
+func (t kubeflowTrainer) startJobs(ctx context.Context, r reads, o *observed) ([]batchv1.Job, error) {
 	wl := o.match()
 	if t.Own(o.job) == nil || o.jobSet == nil || wl == nil || t.unsettled(o) != "" && !o.overdue(wl) {
 		return nil, nil
@@ -220,7 +220,7 @@ func (kubeflowTrainer) complete(*observed, *admission.Start) error { return nil 
 // (JobSet v0.12.0). Trainer creates it again, suspended.
 func (kubeflowTrainer) stuck(o *observed) []step {
 	if o.jobSet == nil || len(o.left.pods) > 0 || !jobSetSuspended(o.jobSet) || !o.jobSet.DeletionTimestamp.IsZero() ||
-		!o.active() {
+		!o.left.active {
 		return nil
 	}
 	return []step{deleteJobSet{jobSet: o.jobSet}}

@@ -36,7 +36,7 @@ const (
 // queues decides on whose quota TrainJobs run, in jobframework's terms. jobframework itself is not asked about a
 // TrainJob with any other owner: it would look for a ReplicaSet that a user has made up.
 type queues struct {
-	client client.Client
+	client client.Client // reads from the cache; only jobframework gets it as more than a client.Reader
 	live   client.Reader // the API server
 	policy policy
 }

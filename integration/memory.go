@@ -82,22 +82,15 @@ func (m *memory) count(r record, by int) {
 	}
 }
 
-// look keeps that a TrainJob was looked at, and whether it has ended.
-func (m *memory) look(key types.NamespacedName, uid types.UID, ended bool, now time.Time) {
-	m.keep(key, uid, func(r *record) { r.ended = ended })
+// recall returns what is remembered of a TrainJob, how many have not ended of those that this process has reconciled,
+// and since when it reconciles.
+func (m *memory) recall(key types.NamespacedName, uid types.UID, now time.Time) recollection {
+	remembered := m.of(key, uid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.since.IsZero() {
 		m.since = now
 	}
-}
-
-// recall returns what is remembered of a TrainJob, how many have not ended of those that this process has reconciled,
-// and since when it reconciles.
-func (m *memory) recall(key types.NamespacedName, uid types.UID) recollection {
-	remembered := m.of(key, uid)
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	return recollection{record: remembered, unfinished: len(m.jobs) - m.ended, since: m.since}
 }
 

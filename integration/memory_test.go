@@ -22,20 +22,21 @@ func TestMemory(t *testing.T) {
 		t.Errorf("nothing is taken over from the first: got %+v", got)
 	}
 	other := types.NamespacedName{Namespace: "ns", Name: "other"}
-	m.look(other, "third", false, now)
-	m.look(key, "second", true, now.Add(time.Second))
+	m.recall(other, "third", now)
+	m.keep(other, "third", func(*record) {})
+	m.keep(key, "second", func(r *record) { r.ended = true })
 	m.keep(key, "second", func(r *record) { r.workload = "its next" })
-	if got := m.recall(other, "third"); got.unfinished != 1 || !got.since.Equal(now) {
+	if got := m.recall(other, "third", now.Add(time.Second)); got.unfinished != 1 || !got.since.Equal(now) {
 		t.Errorf("one of two has ended: got %+v", got)
 	}
-	m.look(key, "fourth", false, now)
-	if got := m.recall(key, "fourth"); got.unfinished != 2 {
+	m.keep(key, "fourth", func(*record) {})
+	if got := m.recall(key, "fourth", now); got.unfinished != 2 {
 		t.Errorf("a TrainJob that takes the name of one that had ended has not ended: got %+v", got)
 	}
-	m.look(key, "fourth", true, now)
+	m.keep(key, "fourth", func(r *record) { r.ended = true })
 	m.forget(key)
 	m.forget(key)
-	if got := m.recall(key, "fourth"); got.ended || got.unfinished != 1 {
+	if got := m.recall(key, "fourth", now); got.ended || got.unfinished != 1 {
 		t.Errorf("a forgotten TrainJob isn't counted: got %+v", got)
 	}
 }

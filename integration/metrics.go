@@ -97,10 +97,10 @@ func init() {
 }
 
 // countFromZero creates the counters of a Trainer's starts, so that a rate sees the first of each.
-func countFromZero(trainer Trainer) {
-	for _, way := range trainer.ways() {
+func countFromZero(ways []string, spec string) {
+	for _, way := range ways {
 		for _, result := range []string{"started", "conflict", "refused", "failed"} {
-			starts.WithLabelValues(way, trainer.Field(), result)
+			starts.WithLabelValues(way, spec, result)
 		}
 	}
 }
@@ -119,37 +119,9 @@ func resultOf(err error) string {
 	return "failed"
 }
 
-// countStart counts the write of a start, and measures what it starts.
-func (r *Reconciler) countStart(o *observed, way string, wl *kueue.Workload, err error) {
-	starts.WithLabelValues(way, o.trainer.Field(), resultOf(err)).Inc()
-	if err != nil {
-		return
-	}
-	now := r.clock.Now()
-	if c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted); c != nil {
-		admissionToStart.Observe(max(now.Sub(c.LastTransitionTime.Time), 0).Seconds())
-	}
-	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = now })
-}
-
-// countReady measures how long the pods of a started TrainJob took.
-func (r *Reconciler) countReady(o *observed) {
-	if o.memory.started.IsZero() || o.suspended() || o.stage == stageDeleted || !o.ready() {
-		return
-	}
-	startToReady.Observe(o.now.Sub(o.memory.started).Seconds())
-	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
-}
-
 // evictionOf returns the reason of an eviction in Kueue's terms; jobframework puts its own before it.
 func evictionOf(reason jobframework.StopReason) string {
 	return strings.TrimPrefix(string(reason), string(jobframework.StopReasonWorkloadEvicted)+"DueTo")
-}
-
-// countEviction counts a TrainJob that was stopped.
-func (r *Reconciler) countEviction(o *observed, reason string) {
-	evictions.WithLabelValues(reason).Inc()
-	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
 }
 
 // overduePods counts pods that run on after their grace period when it is asked.

@@ -25,7 +25,7 @@ type missingPods struct {
 }
 
 // missingPods returns why a started TrainJob can't run; nil if it can. Then it is for the scheduler to place the pods.
-func (r *Reconciler) missingPods(ctx context.Context, o *observed) (*missingPods, error) {
+func (r *observer) missingPods(ctx context.Context, o *situation) (*missingPods, error) {
 	if o.jobSet == nil {
 		return &missingPods{}, nil
 	}
@@ -33,7 +33,7 @@ func (r *Reconciler) missingPods(ctx context.Context, o *observed) (*missingPods
 	if err != nil {
 		return nil, err
 	}
-	if suspendedByAnother(o) && !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !store.PodEnded(&p) }) {
+	if suspendedByAnother(o.observed) && !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !store.PodEnded(&p) }) {
 		return &missingPods{suspended: true}, nil
 	}
 	if pod, gate := gatedPod(pods); gate != "" {

@@ -103,7 +103,7 @@ type elsewhereTrainer struct {
 
 // startable rejects a TrainJob whose queue doesn't lead to another cluster: its quota would be held for nothing,
 // because no Trainer runs it here. The rest is checked by the cluster that runs it.
-func (t elsewhereTrainer) startable(ctx context.Context, _ *Reconciler, o *observed) error {
+func (t elsewhereTrainer) startable(ctx context.Context, _ reads, o *observed) error {
 	if holdQuota(o.workloads.own) {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (t elsewhereTrainer) startable(ctx context.Context, _ *Reconciler, o *obser
 
 // leftover finds out whether the cluster of an evicted TrainJob can be reached. What runs in one that can't may never
 // end here; Kueue evicts after its workerLostTimeout, and the TrainJob is to run in another cluster then.
-func (t elsewhereTrainer) leftover(ctx context.Context, _ *Reconciler, o *observed) (leftover, error) {
+func (t elsewhereTrainer) leftover(ctx context.Context, _ reads, o *observed) (leftover, error) {
 	left := o.left
 	if slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
 		return holdsQuota(wl) && !workload.IsAdmitted(wl)
@@ -166,7 +166,7 @@ func (elsewhereTrainer) reclaimable(o *observed) []kueue.ReclaimablePod {
 	return outlived(o)
 }
 
-func (elsewhereTrainer) startJobs(context.Context, *Reconciler, *observed) ([]batchv1.Job, error) {
+func (elsewhereTrainer) startJobs(context.Context, reads, *observed) ([]batchv1.Job, error) {
 	return nil, nil
 }
 

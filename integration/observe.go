@@ -5,27 +5,23 @@ import (
 	"errors"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
 // observe reads all that is needed to decide about a TrainJob. What costs a request to the API server is read only if
 // the decision depends on it.
-func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*observed, error) {
+func (r *observer) observe(ctx context.Context, key types.NamespacedName) (*situation, error) {
 	o, err := r.observeTrainJob(ctx, key)
 	switch {
 	case err != nil:
@@ -33,19 +29,25 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 	case o.stage == stageBehind:
 		return o, nil
 	case o.stage == stageDeleted:
-		return o, r.observeDeleted(ctx, o)
+		err = r.observeDeleted(ctx, o)
+		o.weigh()
+		return o, err
 	}
 	if err := r.observeWorkloads(ctx, o); err != nil || declared(o).all {
 		return o, err
 	}
-	if err := errors.Join(r.observeChildren(ctx, o), r.observePriority(ctx, o)); err != nil || o.stage == stageEnded {
+	err = errors.Join(r.observeChildren(ctx, o), r.observePriority(ctx, o))
+	o.weigh()
+	if err != nil || o.stage == stageEnded {
 		return o, err
 	}
-	return o, r.observeManaged(ctx, o)
+	err = r.observeManaged(ctx, o)
+	o.weigh()
+	return o, err
 }
 
 // observeManaged finds out whether Kueue manages the TrainJob, and what that depends on.
-func (r *Reconciler) observeManaged(ctx context.Context, o *observed) (err error) {
+func (r *observer) observeManaged(ctx context.Context, o *situation) (err error) {
 	if o.standing, err = r.standing(ctx, o.job); err != nil || o.standing == owned {
 		return err
 	}
@@ -61,33 +63,34 @@ func (r *Reconciler) observeManaged(ctx context.Context, o *observed) (err error
 }
 
 // observeTrainJob reads the TrainJob, and what this process remembers of it.
-func (r *Reconciler) observeTrainJob(ctx context.Context, key types.NamespacedName) (*observed, error) {
-	o := &observed{role: role{r.trainer, atHome{}}, job: &api.TrainJob{}, now: r.clock.Now()}
+func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName) (*situation, error) {
+	o := &situation{
+		observed: &observed{job: &api.TrainJob{}, now: r.clock.Now()}, trainer: r.trainer, place: atHome{},
+	}
 	err := r.client.Get(ctx, key, o.job)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading the TrainJob: %w", err)
 	}
 	if err != nil {
 		o.stage, o.job.Namespace, o.job.Name = stageDeleted, key.Namespace, key.Name
-		r.memory.forget(key)
-		r.store.Writer.Forget(key)
 		return o, nil
 	}
 	if o.place = placeOf(o.job); elsewhere(o.job) {
 		o.trainer = elsewhereTrainer{o.trainer, newDispatch(r.policy.multiKueue, r.client, r.live)}
 	}
-	r.memory.look(key, o.job.UID, hasEnded(o.job), o.now)
-	o.memory = r.memory.recall(key, o.job.UID)
+	o.entry = o.trainer.Own(o.job)
+	o.memory = r.memory.recall(key, o.job.UID, o.now)
+	o.memory.ended = hasEnded(o.job)
 	switch {
 	case !o.job.DeletionTimestamp.IsZero():
 		o.stage = stageDeleted
 	case r.store.Writer.Behind(o.job):
 		o.stage = stageBehind
 	default:
-		o.stage = stageOf(o)
+		o.stage = stageOf(o.observed)
 	}
 	if o.stage == stageRunning {
-		r.setSetback(o, setback{}) // also if the answer to its start was lost
+		o.memory.setback = setback{} // also if the answer to its start was lost
 	}
 	return o, nil
 }
@@ -102,24 +105,13 @@ func stageOf(o *observed) stage {
 	return stageRunning
 }
 
-// workloadsOf returns the Workloads of TrainJobs of a name. They are the cache's own: they must not be changed.
-func (r *Reconciler) workloadsOf(ctx context.Context, key types.NamespacedName) ([]kueue.Workload, error) {
-	var list kueue.WorkloadList
-	err := r.client.List(ctx, &list, client.InNamespace(key.Namespace),
-		jobframework.OwnerReferenceIndexFieldMatcher(gvk, key.Name), client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("listing the Workloads of TrainJob %s: %w", key, err)
-	}
-	return list.Items, nil
-}
-
-func (r *Reconciler) observeWorkloads(ctx context.Context, o *observed) error {
+func (r *observer) observeWorkloads(ctx context.Context, o *situation) error {
 	workloads, err := r.workloadsOf(ctx, o.key())
 	if err != nil {
 		return err
 	}
 	created := o.memory.workload
-	if len(workloads) == 0 && created != "" && declaredLeft(o) <= 0 {
+	if len(workloads) == 0 && created != "" && declaredLeft(o.observed) <= 0 {
 		// The cache doesn't have the Workload that this process created: it is stale, or the Workload was deleted.
 		var wl kueue.Workload
 		err := r.live.Get(ctx, types.NamespacedName{Namespace: o.job.Namespace, Name: created}, &wl)
@@ -142,27 +134,30 @@ func (r *Reconciler) observeWorkloads(ctx context.Context, o *observed) error {
 	if !holdQuota(o.workloads.earlier) {
 		return nil
 	}
-	o.workloads.earlierRuns, err = r.earlierRuns(ctx, o)
+	o.workloads.earlierRuns, err = r.earlierRuns(ctx, o.observed)
 	return err
 }
 
 // observeChildren reads the JobSet and, of a TrainJob that stops or has ended, what is left of its pods.
-func (r *Reconciler) observeChildren(ctx context.Context, o *observed) error {
+func (r *observer) observeChildren(ctx context.Context, o *situation) error {
 	var err error
 	if o.jobSet, err = r.store.JobSets.Of(ctx, o.job); err != nil {
 		return err
 	}
-	if r.seeEnd(o); o.stage == stageRunning {
+	if unwritten(o.observed) != nil && o.memory.end.jobSet != o.jobSet.UID {
+		o.memory.end = seenEnd{o.jobSet.UID, o.now}
+	}
+	if o.stage == stageRunning {
 		return nil
 	}
-	if o.jobSet == nil && !hasRun(o) {
+	if o.jobSet == nil && !hasRun(o.observed) {
 		return nil // pods of its name are of others
 	}
 	if o.left.pods, err = r.store.Pods.Running(ctx, o.owner()); err != nil {
 		return err
 	}
-	if o.stage == stageSuspended && !overdueEnd(o) {
-		o.left, err = o.trainer.leftover(ctx, r, o)
+	if o.stage == stageSuspended && !overdueEnd(o.observed) {
+		o.left, err = o.trainer.leftover(ctx, r.reads, o.observed)
 		return err
 	}
 	if len(o.left.pods) > 0 {
@@ -176,7 +171,7 @@ func (r *Reconciler) observeChildren(ctx context.Context, o *observed) error {
 }
 
 // observeQueued resolves what a suspended TrainJob is queued for. That it can't be queued is a result.
-func (r *Reconciler) observeQueued(ctx context.Context, o *observed) error {
+func (r *observer) observeQueued(ctx context.Context, o *situation) error {
 	err := r.resolve(ctx, o)
 	if pending := (*admission.PendingError)(nil); errors.As(err, &pending) {
 		err = pendingAt(o, pending)
@@ -197,7 +192,7 @@ func (r *Reconciler) observeQueued(ctx context.Context, o *observed) error {
 // pendingAt returns what follows for a TrainJob of which it isn't known whether it can start. One that has a Workload
 // was queued by an earlier answer: it isn't kept from running, or from being stopped. One that has waited longer than
 // an answer takes is blocked, so that its user reads why.
-func pendingAt(o *observed, pending *admission.PendingError) error {
+func pendingAt(o *situation, pending *admission.PendingError) error {
 	if len(o.workloads.own) > 0 {
 		o.queue.again = pending.RetryAfter
 		return nil
@@ -213,28 +208,8 @@ func pendingAt(o *observed, pending *admission.PendingError) error {
 	return &admission.BlockedError{Reason: ReasonUnverified, RetryAfter: pending.RetryAfter, Err: err}
 }
 
-// counting reads what Kueue's count of PodSets of a namespace depends on. RuntimeClasses are read from the API server:
-// few pods name one.
-func (r *Reconciler) counting(ctx context.Context, namespace string, podSets []kueue.PodSet) (podsets.Counting, error) {
-	c := podsets.Counting{Resources: r.policy.resources}
-	var ranges corev1.LimitRangeList
-	if err := r.client.List(ctx, &ranges, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return c, fmt.Errorf("listing the LimitRanges of namespace %s: %w", namespace, err)
-	}
-	c.LimitRanges = ranges.Items
-	for _, name := range podsets.RuntimeClasses(podSets) {
-		var class nodev1.RuntimeClass
-		if err := r.live.Get(ctx, client.ObjectKey{Name: name}, &class); client.IgnoreNotFound(err) != nil {
-			return c, fmt.Errorf("reading RuntimeClass %s: %w", name, err)
-		} else if err == nil {
-			c.RuntimeClasses = append(c.RuntimeClasses, class)
-		}
-	}
-	return c, nil
-}
-
 // observeStart reads what the start of an admitted TrainJob is decided on.
-func (r *Reconciler) observeStart(ctx context.Context, o *observed, wl *kueue.Workload) error {
+func (r *observer) observeStart(ctx context.Context, o *situation, wl *kueue.Workload) error {
 	facts := &startFacts{flavors: map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec{}}
 	o.queue.start = facts
 	counting, err := r.counting(ctx, wl.Namespace, o.queue.podSets)
@@ -270,6 +245,6 @@ func (r *Reconciler) observeStart(ctx context.Context, o *observed, wl *kueue.Wo
 			}
 		}
 	}
-	facts.jobs, err = o.trainer.startJobs(ctx, r, o)
+	facts.jobs, err = o.trainer.startJobs(ctx, r.reads, o.observed)
 	return err
 }

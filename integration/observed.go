@@ -26,8 +26,8 @@ import (
 
 // observed is all that one reconcile knows of a TrainJob. observe reads it once; afterwards nobody changes it.
 type observed struct {
-	role
-	job   *api.TrainJob // of one that is gone only namespace and name
+	job   *api.TrainJob            // of one that is gone only namespace and name
+	entry *trainerapi.RuntimePatch // the integration's; nil if there is none
 	now   time.Time
 	stage stage
 	// standing is on whose quota it runs. It is not known of one that is deleted or has ended.
@@ -37,12 +37,6 @@ type observed struct {
 	left      leftover
 	workloads claims
 	queue     queueing
-}
-
-// role is who runs a TrainJob, and where.
-type role struct {
-	trainer Trainer
-	place   place
 }
 
 // stage is where a TrainJob is in its life.
@@ -64,6 +58,9 @@ const (
 // leftover is what may still run of a TrainJob that is not to run.
 type leftover struct {
 	pods []corev1.Pod // that have not ended
+	// active is set if something of the TrainJob may run. Quota is released only when it isn't: a pod that terminates
+	// still runs.
+	active bool
 	// over is set, for a deleted or ended TrainJob, when its last pod has ended and none will come.
 	over bool
 	// kept is what remains of the last run although nothing of it runs, such as "JobSet a"; "" if nothing does.
@@ -129,40 +126,15 @@ type startFacts struct {
 
 func (o *observed) key() types.NamespacedName { return client.ObjectKeyFromObject(o.job) }
 
-// own returns the integration's entry; nil if there is none.
-func (o *observed) own() *trainerapi.RuntimePatch { return o.trainer.Own(o.job) }
-
 // suspended reports whether spec.suspend is true.
 func (o *observed) suspended() bool { return ptr.Deref(o.job.Spec.Suspend, false) }
 
 // ended reports whether the Trainer has declared the end.
 func (o *observed) ended() bool { return hasEnded(o.job) }
 
-// active reports whether something of the TrainJob may run. Quota is released only when this is false: a pod that
-// terminates still runs.
-func (o *observed) active() bool {
-	if o.ended() || !o.suspended() {
-		return !o.left.over
-	}
-	return !o.left.over && o.trainer.active(o)
-}
-
-// ready reports whether all pods of the TrainJob are ready or have succeeded.
-func (o *observed) ready() bool {
-	return o.ended() || o.trainer.ready(o)
-}
-
 // managed reports whether Kueue manages the TrainJob. One that holds quota is managed until that is free, whatever has
 // become of its queue label and its namespace's labels.
 func (o *observed) managed() bool { return o.standing != unqueued || holdQuota(o.workloads.own) }
-
-// reclaimable returns the pods that won't run again.
-func (o *observed) reclaimable() []kueue.ReclaimablePod {
-	if o.jobSet != nil {
-		return podsets.Reclaimable(o.jobSet.Spec.ReplicatedJobs, podsets.Final(o.jobSet), podsets.Statuses(o.jobSet))
-	}
-	return o.trainer.reclaimable(o)
-}
 
 // match returns the Workload that stands for the TrainJob; nil if there is none.
 func (o *observed) match() *kueue.Workload {
@@ -182,7 +154,7 @@ func (o *observed) fits(wl *kueue.Workload) bool {
 	switch {
 	case !metav1.IsControlledBy(wl, o.job):
 		return false
-	case workload.HasQuotaReservation(wl) && o.active():
+	case workload.HasQuotaReservation(wl) && o.left.active:
 		return true // whatever has changed, its quota is in use
 	case !workload.IsActive(wl) || wl.Annotations[DeactivateAnnotation] != "":
 		return true // another Workload in its place would be active and start what was stopped
@@ -235,7 +207,7 @@ func (o *observed) waited(wl *kueue.Workload) time.Duration {
 		return 0
 	}
 	since := o.now.Sub(c.LastTransitionTime.Time)
-	if own := o.own(); own != nil && own.Time != nil && admission.IsNeutral(own) {
+	if own := o.entry; own != nil && own.Time != nil && admission.IsNeutral(own) {
 		since = min(since, o.now.Sub(own.Time.Time))
 	}
 	return since

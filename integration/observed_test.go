@@ -40,14 +40,13 @@ func ownedBy(uid types.UID, controller bool) metav1.ObjectMeta {
 }
 
 // observation returns what is observed of a suspended TrainJob with one Workload that waits, and changes it.
-func observation(d overrides.Dialect, change ...func(*observed)) *observed {
+func observation(d overrides.Dialect, change ...func(*observed)) *situation {
 	job := &api.TrainJob{}
 	job.Namespace, job.Name, job.UID, job.Spec.Suspend = "ns", "job", "uid", ptr.To(true)
 	podSets := []kueue.PodSet{{Name: "node", Count: 2}}
 	wl := &kueue.Workload{ObjectMeta: ownedBy("uid", true), Spec: kueue.WorkloadSpec{PodSets: podSets}}
 	wl.Name, wl.UID, wl.Finalizers = "wl", "wl-uid", []string{kueue.ResourceInUseFinalizerName}
 	o := &observed{
-		role:      role{trainerOf(d), placeOf(job)},
 		job:       job,
 		now:       now,
 		stage:     stageSuspended,
@@ -60,7 +59,15 @@ func observation(d overrides.Dialect, change ...func(*observed)) *observed {
 		c(o)
 	}
 	o.compare()
-	return o
+	return weighed(o, trainerOf(d))
+}
+
+// weighed returns the situation of a TrainJob that was observed so.
+func weighed(o *observed, trainer Trainer) *situation {
+	s := &situation{observed: o, trainer: trainer, place: placeOf(o.job)}
+	o.entry = trainer.Own(o.job)
+	s.weigh()
+	return s
 }
 
 // requestOf returns a request of the integration (trusted) or of another client; before is "" on creation.
@@ -134,7 +141,8 @@ func TestFits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := observation(overrides.Kubeflow23)
 			wl := o.workloads.own[0]
-			c.change(o, wl)
+			c.change(o.observed, wl)
+			o.weigh()
 			o.compare()
 			if got := o.fits(wl); got != c.want {
 				t.Errorf("%s: got %t", c.reason, got)
@@ -176,7 +184,7 @@ func TestDeletedWorkloadFromElsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := &observed{stage: c.stage}
 			o.workloads.own = []*kueue.Workload{c.workload}
-			list, err := (&job{o: o}).ListChildWorkloads(t.Context(), nil, types.NamespacedName{})
+			list, err := (&job{o: &situation{observed: o}}).ListChildWorkloads(t.Context(), nil, types.NamespacedName{})
 			if err != nil || len(list.Items) != c.want {
 				t.Errorf("got %v, %v, want %d Workloads", list, err, c.want)
 			}

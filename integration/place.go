@@ -117,7 +117,7 @@ func (received) check(o *observed) error {
 func (received) refuse(o *observed) step {
 	wl, why := prebuilt(o), o.queue.blocked
 	if o.stage != stageSuspended || why == nil || why.RetryAfter > 0 || wl == nil ||
-		workloadfinish.IsFinished(wl) || o.active() {
+		workloadfinish.IsFinished(wl) || o.left.active {
 		return nil
 	}
 	return finishWorkload{wl, why.Reason, why.Error()}
@@ -125,13 +125,13 @@ func (received) refuse(o *observed) step {
 
 // failedToStart returns the Workload of a TrainJob that was finished because it could not be started, and that is
 // deleted when the TrainJob or its runtime has changed; nil if there is none.
-func failedToStart(o *observed) *kueue.Workload {
+func failedToStart(o *observed, p place) *kueue.Workload {
 	if o.stage != stageSuspended {
 		return nil
 	}
 	for _, wl := range o.workloads.own {
 		c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
-		if c != nil && o.place.triesAgain(c) && wl.DeletionTimestamp.IsZero() {
+		if c != nil && p.triesAgain(c) && wl.DeletionTimestamp.IsZero() {
 			return wl
 		}
 	}

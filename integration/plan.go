@@ -5,6 +5,7 @@ import (
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
@@ -16,7 +17,7 @@ import (
 )
 
 // beforehand returns what is decided before jobframework is asked, and whether that is all.
-func beforehand(o *observed) (p plan, done bool) {
+func beforehand(o *situation) (p plan, done bool) {
 	p.later(o.left.again)
 	switch o.stage {
 	case stageBehind:
@@ -31,7 +32,7 @@ func beforehand(o *observed) (p plan, done bool) {
 	if o.workloads.earlierRuns || o.workloads.deleted {
 		p.later(recheckDelay) // a watch that missed a creation has no event for the deletion
 	}
-	if wl := failedToStart(o); wl != nil && o.managed() {
+	if wl := failedToStart(o.observed, o.place); wl != nil && o.managed() {
 		p.tryAgain(o, wl)
 		p.do(report(o, &p)...)
 		return p, true
@@ -42,7 +43,7 @@ func beforehand(o *observed) (p plan, done bool) {
 		return p, true
 	}
 	if o.stage == stageEnded || !o.managed() || o.stage == stageSuspended && o.standing == unqueued {
-		p.do(release(o)...)
+		p.do(release(o.observed)...)
 		p.later(o.queue.again)
 		p.do(report(o, &p)...)
 		return p, true
@@ -51,8 +52,8 @@ func beforehand(o *observed) (p plan, done bool) {
 }
 
 // exceptional adds what is done with a TrainJob that jobframework has no notion of, and reports whether that is all.
-func (p *plan) exceptional(o *observed) (all bool) {
-	if refused := o.place.refuse(o); refused != nil {
+func (p *plan) exceptional(o *situation) (all bool) {
+	if refused := o.place.refuse(o.observed); refused != nil {
 		p.do(report(o, p)...)
 		p.do(refused)
 		return true
@@ -68,7 +69,7 @@ func (p *plan) exceptional(o *observed) (all bool) {
 		p.retry, p.blocked = o.queue.blocked.RetryAfter, true
 		return true
 	}
-	end := unwrittenEnd(o)
+	end := unwrittenEnd(o.observed)
 	p.do(end.release...)
 	p.later(end.again)
 	return end.all
@@ -76,9 +77,9 @@ func (p *plan) exceptional(o *observed) (all bool) {
 
 // staysSetBack reports whether nothing is done with a TrainJob that is set back but to put its Workload on hold. What
 // its owner changes, the queue say, isn't written to the Workload meanwhile: each change would cost a write.
-func staysSetBack(o *observed) (all bool, held []step) {
-	if !o.queue.setBack || len(o.workloads.own) != 1 || len(o.workloads.earlier) > 0 || o.active() ||
-		stoppedByUser(o.job) || deactivating(o) {
+func staysSetBack(o *situation) (all bool, held []step) {
+	if !o.queue.setBack || len(o.workloads.own) != 1 || len(o.workloads.earlier) > 0 || o.left.active ||
+		stoppedByUser(o.job) || deactivating(o.observed) {
 		return false, nil
 	}
 	wl := o.workloads.own[0]
@@ -94,7 +95,7 @@ func staysSetBack(o *observed) (all bool, held []step) {
 
 // releaseEarlier returns the steps that remove the finalizer from Workloads of earlier TrainJobs of the name, when the
 // last of their pods has ended. The present TrainJob may be one that Kueue doesn't manage: nobody else releases them.
-func releaseEarlier(o *observed) []step {
+func releaseEarlier(o *situation) []step {
 	var steps []step
 	for _, wl := range o.workloads.earlier {
 		inUse := o.workloads.earlierRuns && holdsQuota(wl)
@@ -107,7 +108,7 @@ func releaseEarlier(o *observed) []step {
 
 // recalled reports whether a running TrainJob has to be stopped because a previous Trainer was asked to start it and
 // didn't: the present one doesn't read the entry that it was to run with. It starts again on the quota that it has.
-func recalled(o *observed) bool {
+func recalled(o *situation) bool {
 	if !o.managed() || o.stage != stageRunning {
 		return false
 	}
@@ -123,7 +124,7 @@ const waitingRetry = 10 * time.Second
 
 // afterwards returns what follows from what was observed and what jobframework has asked for. frameworkFailed is set if
 // jobframework returned an error: then only what it asked for is done.
-func afterwards(o *observed, a *asked, frameworkFailed bool) (p plan) {
+func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	p.do(a.steps()...)
 	if o.stage == stageDeleted || a.start != nil || a.stop != nil {
 		return p // a write to the TrainJob triggers the next reconcile
@@ -140,12 +141,12 @@ func afterwards(o *observed, a *asked, frameworkFailed bool) (p plan) {
 	p.later(o.queue.again)
 	p.later(a.reclaim.later)
 	if a.reclaim.changed {
-		p.do(remember{func(r *record) { r.reclaimed = o.now }})
+		p.do(remember{reclaimed: o.now})
 	}
 	p.do(report(o, &p)...)
 	p.do(stops(o)...)
 	p.do(reactivation(o)...)
-	attended, after := o.place.attend(o)
+	attended, after := o.place.attend(o.observed)
 	if attended != nil {
 		p.do(attended)
 	}
@@ -158,26 +159,26 @@ func afterwards(o *observed, a *asked, frameworkFailed bool) (p plan) {
 // tryAgain deletes the Workload of a TrainJob that could not be started, if the TrainJob or its runtime has changed
 // since, or after a time. What has failed before this process was there is taken for what would run now: an upgrade
 // queues nothing again.
-func (p *plan) tryAgain(o *observed, wl *kueue.Workload) {
-	known, inputs := o.memory.setback, inputsOf(o)
+func (p *plan) tryAgain(o *situation, wl *kueue.Workload) {
+	known, inputs := o.memory.setback, inputsOf(o.observed)
 	if known.workload != wl.UID {
 		finished := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
 		known = known.certain(finished.Reason, finished.Message, inputs, o.now).of(wl)
 		if elsewhere(o.job) {
 			p.do(tell{events.FailedToStart.Of(finished.Message, wl.Name)}) // another cluster has tried
 		}
-		p.do(remember{func(r *record) { r.setback = known }})
+		p.do(remember{setback: &known})
 	}
 	if known.stands(inputs, o.now) {
 		p.later(known.until.Sub(o.now))
 	} else {
 		// A user may stop and resume it, after which it is what it was: that is tried, too.
-		p.do(deleteWorkload{workload: wl}, remember{func(r *record) { r.setback = r.setback.trying() }})
+		p.do(deleteWorkload{workload: wl}, remember{setback: ptr.To(known.trying())})
 	}
 }
 
 // preparations returns what a suspended TrainJob needs before its next start.
-func preparations(o *observed) []step {
+func preparations(o *situation) []step {
 	if o.stage != stageSuspended || o.queue.blocked != nil || o.queue.choice == nil {
 		return nil
 	}
@@ -188,6 +189,6 @@ func preparations(o *observed) []step {
 	if o.memory.setback.waits(o.now) > 0 {
 		return steps // one of them was rejected a moment ago
 	}
-	prepared, _ := o.trainer.prepare(o)
+	prepared, _ := o.trainer.prepare(o.observed)
 	return append(steps, prepared...)
 }

@@ -104,3 +104,6 @@ func earlier(o *observed) {
 func toDeactivate(o *observed) {
 	o.workloads.own[0].Annotations = map[string]string{DeactivateAnnotation: "user"}
 }
+
+// dispatches gives the TrainJob to another cluster.
+func dispatches(o *observed) { o.job.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName) }

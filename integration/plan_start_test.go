@@ -30,7 +30,7 @@ func TestDeactivation(t *testing.T) {
 	}
 	both := observation(d, toDeactivate, stopped)
 	wantSteps(t, "an admin has, and its user can't undo that", deactivation(both), deactivate{both.workloads.own[0]})
-	away := observation(d, withJobSet, toDeactivate, func(o *observed) { o.place = dispatched{} })
+	away := observation(d, withJobSet, toDeactivate, dispatches)
 	wantSteps(t, "the worker ends its pods afterwards", deactivation(away), deactivate{away.workloads.own[0]})
 	resumed := observation(d, inactive)
 	wantSteps(t, "its user resumes it", reactivation(resumed), activate{resumed.workloads.own[0]})
@@ -75,13 +75,11 @@ func TestHolding(t *testing.T) {
 		change []func(*observed)
 		want   bool
 	}{
-		"queued":            {nil, false},
-		"stopped":           {[]func(*observed){stopped}, true},
-		"stopped, pods run": {[]func(*observed){stopped, withJobSet}, false},
-		"stopped, runs":     {[]func(*observed){stopped, runs}, false},
-		"stopped, in another cluster": {[]func(*observed){stopped, withJobSet, func(o *observed) {
-			o.place = dispatched{}
-		}}, true},
+		"queued":                      {nil, false},
+		"stopped":                     {[]func(*observed){stopped}, true},
+		"stopped, pods run":           {[]func(*observed){stopped, withJobSet}, false},
+		"stopped, runs":               {[]func(*observed){stopped, runs}, false},
+		"stopped, in another cluster": {[]func(*observed){stopped, withJobSet, dispatches}, true},
 	} {
 		o := observation(d, c.change...)
 		if got := (&job{o: o}).IsOnHold(); got != c.want {
@@ -110,7 +108,7 @@ func TestDecideStart(t *testing.T) {
 	mismatch := &admission.MismatchError{}
 	cases := map[string]struct {
 		reason  string
-		o       *observed
+		o       *situation
 		waiting string
 		starts  bool
 	}{

@@ -30,7 +30,7 @@ func TestBeforehand(t *testing.T) {
 	d := overrides.Kubeflow23
 	cases := map[string]struct {
 		reason string
-		o      *observed
+		o      *situation
 		want   func(*observed) []step
 		done   bool
 		again  time.Duration
@@ -64,7 +64,7 @@ func TestBeforehand(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var want []step
 			if c.want != nil {
-				want = c.want(c.o)
+				want = c.want(c.o.observed)
 			}
 			p, done := beforehand(c.o)
 			wantSteps(t, c.reason, p.steps, want...)
@@ -121,7 +121,7 @@ func TestDeclared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := observation(overrides.Bundled)
 			if !c.suspended {
-				ends(o)
+				ends(o.observed)
 			}
 			wl := o.workloads.own[0]
 			if c.ended > 0 {
@@ -173,13 +173,7 @@ func TestAfterwards(t *testing.T) {
 		failStart{told}, clearEntry{})
 
 	p = afterwards(observation(overrides.Bundled), &asked{created: "wl"}, true)
-	var r record
-	for _, s := range p.steps {
-		s.(remember).change(&r)
-	}
-	if r.workload != "wl" {
-		t.Errorf("what was created is remembered: got %+v", r)
-	}
+	wantSteps(t, "what was created is remembered", p.steps, remember{workload: "wl"})
 
 	p = afterwards(observation(overrides.Bundled, blockedBy("X")), &asked{start: &start{}}, false)
 	wantSteps(t, "a write to the TrainJob triggers the next reconcile", p.steps, start{})
@@ -224,7 +218,7 @@ func TestReport(t *testing.T) {
 	}
 	cases := map[string]struct {
 		reason string
-		o      *observed
+		o      *situation
 		want   []step
 		again  time.Duration
 	}{
@@ -266,16 +260,17 @@ func TestGiveBack(t *testing.T) {
 	stuck := observation(d, withJobSet, blockedBy(admission.ReasonNoPods), func(o *observed) { o.jobSet.Generation = 2 })
 	wantSteps(t, "it never has the condition Suspended", giveBack(stuck), deleteJobSet{jobSet: stuck.jobSet})
 	for name, change := range map[string]func(*observed){
-		"another reason":   blockedBy("X"),
-		"no JobSet":        func(o *observed) { o.jobSet = nil },
-		"a pod":            func(o *observed) { o.left.pods = []corev1.Pod{{}} },
-		"not to suspend":   func(o *observed) { o.jobSet.Spec.Suspend = ptr.To(false) },
-		"deleted already":  func(o *observed) { o.jobSet.DeletionTimestamp = ptr.To(ago(0)) },
-		"stopped":          func(o *observed) { o.jobSet.Generation = 1 },
-		"the bundled ones": func(o *observed) { o.trainer = trainerOf(overrides.Bundled) },
+		"another reason":  blockedBy("X"),
+		"no JobSet":       func(o *observed) { o.jobSet = nil },
+		"a pod":           func(o *observed) { o.left.pods = []corev1.Pod{{}} },
+		"not to suspend":  func(o *observed) { o.jobSet.Spec.Suspend = ptr.To(false) },
+		"deleted already": func(o *observed) { o.jobSet.DeletionTimestamp = ptr.To(ago(0)) },
+		"stopped":         func(o *observed) { o.jobSet.Generation = 1 },
 	} {
 		resumed := func(o *observed) { o.jobSet.Generation = 2 }
 		o := observation(d, withJobSet, blockedBy(admission.ReasonNoPods), resumed, change)
 		wantSteps(t, name, giveBack(o))
 	}
+	wantSteps(t, "the bundled ones", giveBack(observation(overrides.Bundled, withJobSet, blockedBy(admission.ReasonNoPods),
+		func(o *observed) { o.jobSet.Generation = 2 })))
 }

@@ -62,7 +62,7 @@ func (p podsReadiness) due(wl *kueue.Workload, now time.Time) (time.Duration, bo
 }
 
 // awaited reports whether the Workload gets condition PodsReady now, and if it gets one later, after how long.
-func (p podsReadiness) awaited(o *observed) (now bool, later time.Duration) {
+func (p podsReadiness) awaited(o *situation) (now bool, later time.Duration) {
 	if p == podsReadyLate && o.ended() {
 		return false, 0
 	}

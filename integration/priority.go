@@ -40,7 +40,7 @@ func priorityClassExists(ctx context.Context, cached, live client.Reader, name s
 
 // observePriority finds out whether the TrainJob's priority class exists, where jobframework would read it: if the
 // TrainJob has a Workload of another class, or may get a new one. A prebuilt Workload has its own.
-func (r *Reconciler) observePriority(ctx context.Context, o *observed) error {
+func (r *observer) observePriority(ctx context.Context, o *situation) error {
 	name := jobframework.WorkloadPriorityClassName(o.job)
 	if name == "" || jobframework.PrebuiltWorkloadNameFor(o.job) != "" {
 		return nil

@@ -14,7 +14,7 @@ import (
 const reclaimEvery = 10 * time.Second
 
 // reclaims decides what a TrainJob gives back of its quota.
-func reclaims(o *observed) reclaim {
+func reclaims(o *situation) reclaim {
 	pods, wl := o.reclaimable(), o.match()
 	if wl == nil || !workload.HasQuotaReservation(wl) {
 		return reclaim{pods: pods}

@@ -72,11 +72,10 @@ func TestReclaims(t *testing.T) {
 
 // TestReclaimRemembered holds that a write that failed is tried again at once, and what waits is written in time.
 func TestReclaimRemembered(t *testing.T) {
-	remembered := func(p plan) record {
-		var r record
+	remembered := func(p plan) (r remember) {
 		for _, s := range p.steps {
 			if s, ok := s.(remember); ok {
-				s.change(&r)
+				r = s
 			}
 		}
 		return r

@@ -3,9 +3,9 @@ package integration
 import (
 	"context"
 	"errors"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -21,25 +21,14 @@ import (
 // Reconciler keeps TrainJobs and their Workloads in line. A reconcile observes, lets jobframework and pure functions
 // decide, and carries out the steps.
 type Reconciler struct {
-	queues
-	store     *store.Store
-	recorder  *events.Recorder
-	trainer   Trainer
-	clock     clock.Clock
-	placement Placement
-	jobs      frameworks
-	caches
+	observer
+	act    actor
+	jobs   frameworks
+	crowds *crowds
 }
 
 // frameworks are jobframework's reconcilers: one of them keeps condition PodsReady, too.
 type frameworks struct{ plain, podsReady *jobframework.JobReconciler }
-
-// caches are all that a Reconciler keeps between reconciles. They can be lost.
-type caches struct {
-	memory *memory
-	crowds *crowds
-	memo   *overrides.Memo
-}
 
 // memoized is how many bytes of what TrainJobs run are kept, so that the same is computed once. It is tens of kilobytes
 // for most TrainJobs, and an eighth of the memory that the chart gives to a manager.
@@ -52,18 +41,21 @@ func NewReconciler(config Config) (*Reconciler, error) {
 		return nil, err
 	}
 	trainer := trainerOf(config.Trainer)
-	countFromZero(trainer)
+	countFromZero(trainer.ways(), trainer.Field())
 	sink := trainer.recorder(config.Recorder)
 	waits := jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{})
+	known := newMemory()
 	return &Reconciler{
-		queues: queues{config.Client, config.Reader, p}, store: config.Store, recorder: events.NewRecorder(sink),
-		trainer: trainer, clock: config.Clock,
-		placement: config.Placement,
+		observer: observer{
+			reads:   reads{queues{config.Client, config.Reader, p}, config.Store, config.Placement},
+			trainer: trainer, clock: config.Clock, memory: known, memo: overrides.NewMemo(memoized),
+		},
+		act: actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock},
 		jobs: frameworks{
 			plain:     jobframework.NewReconciler(config.Client, sink, options(config, p)...),
 			podsReady: jobframework.NewReconciler(config.Client, sink, append(options(config, p), waits)...),
 		},
-		caches: caches{memory: newMemory(), crowds: newCrowds(), memo: overrides.NewMemo(memoized)},
+		crowds: newCrowds(),
 	}, nil
 }
 
@@ -75,15 +67,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return r.conclude(ctx, plan{}, reconcile.Result{}, err)
 	}
+	r.remember(o)
 	p, done := beforehand(o)
-	err = r.carryOut(ctx, o, p.steps)
+	err = r.act.carryOut(ctx, o, p.steps)
 	var result reconcile.Result
 	if err == nil && !done {
 		var further plan
 		result, further, err = r.framework(ctx, request, o)
 		further.later(p.again)
 		p = further
-		err = errors.Join(err, r.carryOut(ctx, o, p.steps))
+		err = errors.Join(err, r.act.carryOut(ctx, o, p.steps))
 	}
 	if err == nil {
 		r.countReady(o)
@@ -91,9 +84,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return r.conclude(ctx, p, result, err)
 }
 
+// remember keeps what this process remembers of a TrainJob, as it was observed.
+func (r *Reconciler) remember(o *situation) {
+	if o.job.UID == "" {
+		r.memory.forget(o.key())
+		r.store.Writer.Forget(o.key())
+		return
+	}
+	r.memory.keep(o.key(), o.job.UID, func(m *record) { *m = o.memory.record })
+}
+
 // framework lets jobframework decide, and returns what is to be done then.
 func (r *Reconciler) framework(
-	ctx context.Context, request reconcile.Request, o *observed,
+	ctx context.Context, request reconcile.Request, o *situation,
 ) (reconcile.Result, plan, error) {
 	a := &asked{}
 	jobs := r.jobs.plain
@@ -101,7 +104,7 @@ func (r *Reconciler) framework(
 	if podsReady {
 		jobs = r.jobs.podsReady
 	}
-	result, err := jobs.ReconcileGenericJob(ctx, request, &job{o, a, shownOf(o), r.policy.features.admission()})
+	result, err := jobs.ReconcileGenericJob(ctx, request, &job{o, a, shownOf(o.observed), r.policy.features.admission()})
 	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) || errors.Is(err, errStillRunning) {
 		err = nil // conditions have the reason, or pods do; what lifts it triggers a reconcile
 	}
@@ -139,4 +142,13 @@ func (r *Reconciler) conclude(
 		return reconcile.Result{RequeueAfter: p.again, Priority: ptr.To(laterPriority)}, nil
 	}
 	return result, nil
+}
+
+// countReady measures how long the pods of a started TrainJob took.
+func (r *Reconciler) countReady(o *situation) {
+	if o.memory.started.IsZero() || o.suspended() || o.stage == stageDeleted || !o.ready() {
+		return
+	}
+	startToReady.Observe(o.now.Sub(o.memory.started).Seconds())
+	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
 }

@@ -38,7 +38,7 @@ const (
 
 // observeRefusal asks the API server whether a started TrainJob's namespace takes the next of its missing pods. What
 // isn't answered decides nothing.
-func (r *Reconciler) observeRefusal(ctx context.Context, o *observed, missing *missingPods) {
+func (r *observer) observeRefusal(ctx context.Context, o *situation, missing *missingPods) {
 	step := stepOf(o.jobSet, missing)
 	if step == nil {
 		return
@@ -49,7 +49,7 @@ func (r *Reconciler) observeRefusal(ctx context.Context, o *observed, missing *m
 		return
 	}
 	o.queue.later(askedEvery)
-	if !staysStarted(o) {
+	if !staysStarted(o.observed) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
@@ -61,12 +61,12 @@ func (r *Reconciler) observeRefusal(ctx context.Context, o *observed, missing *m
 	case err != nil && !errors.As(err, &refused):
 		ctrl.LoggerFrom(ctx).Info("It isn't known why a started TrainJob has no pods", "error", err.Error())
 	default:
-		o.queue.pods = podsAnswer{refused: sameRefusal(o, refused)}
+		o.queue.pods = podsAnswer{refused: sameRefusal(o.observed, refused)}
 	}
 }
 
 // askForPods returns why the API server wouldn't take what a ReplicatedJob lacks: its pods, or its Jobs.
-func (r *Reconciler) askForPods(ctx context.Context, o *observed, step *jobset.ReplicatedJob) error {
+func (r *observer) askForPods(ctx context.Context, o *situation, step *jobset.ReplicatedJob) error {
 	ofPods := r.placement.TakesPods(ctx, o.job, step)
 	refused := ofPods
 	if ofPods == nil {
@@ -100,7 +100,7 @@ func (r *Reconciler) askForPods(ctx context.Context, o *observed, step *jobset.R
 // foreignJob returns an *admission.BlockedError if a Job that isn't the JobSet's has the name of one that the JobSet
 // lacks: JobSet doesn't create its own then. It is looked for once pods have been missing for askedEvery, because each
 // TrainJob has Jobs of its own.
-func (r *Reconciler) foreignJob(ctx context.Context, o *observed, step *jobset.ReplicatedJob) error {
+func (r *observer) foreignJob(ctx context.Context, o *situation, step *jobset.ReplicatedJob) error {
 	if o.now.Sub(o.memory.podless.since) < askedEvery {
 		return nil
 	}

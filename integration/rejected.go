@@ -24,25 +24,6 @@ import (
 // all the same, and one that has lasted releases the quota when the pods have ended. A start that is impossible for
 // the second time waits without quota for an hour, or until the TrainJob is changed for the first time.
 
-// startRejected remembers that the API server has rejected a start, or a write that the start waits for.
-func (r *Reconciler) startRejected(o *observed, err error) {
-	if !store.Rejected(err) {
-		return
-	}
-	inputs, says := inputsOf(o), "the start is rejected: "+err.Error()
-	r.memory.keep(o.key(), o.job.UID, func(m *record) {
-		m.setback = m.setback.again(ReasonStartRejected, says, inputs, o.now)
-	})
-}
-
-// setSetback remembers a setback; none if it is zero.
-func (r *Reconciler) setSetback(o *observed, s setback) {
-	if o.memory.setback != s {
-		o.memory.setback = s
-		r.memory.keep(o.key(), o.job.UID, func(m *record) { m.setback = s })
-	}
-}
-
 // setbackTold returns the setback of a TrainJob that an earlier process has told by condition Blocked; zero for none.
 // What has failed then is taken for what would run now: a restart of the manager tries no start again, because that may
 // preempt others.

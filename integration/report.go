@@ -14,14 +14,14 @@ import (
 
 // report returns the step that brings the conditions Blocked and StopOverdue up to date, with the events of those that
 // are new.
-func report(o *observed, p *plan) []step {
-	if !o.trainer.reports(o) {
+func report(o *situation, p *plan) []step {
+	if !o.trainer.reports(o.observed) {
 		return nil
 	}
 	status := o.job.Status.DeepCopy()
 	var told []events.Event
 	changed := false
-	message, again := stopOverdue(o)
+	message, again := stopOverdue(o.observed)
 	p.later(again)
 	if message == "" {
 		changed = apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionStopOverdue)
@@ -36,7 +36,7 @@ func report(o *observed, p *plan) []step {
 	if event != nil {
 		told = append(told, *event)
 	}
-	shown := o.place.show(o, status)
+	shown := o.place.show(o.observed, status)
 	if !changed && !blocking && !shown {
 		return nil
 	}
@@ -45,17 +45,17 @@ func report(o *observed, p *plan) []step {
 
 // reportBlocked brings the condition Blocked up to date. It returns whether it has changed, and the event of one that
 // is new.
-func reportBlocked(o *observed, p *plan, status *api.TrainJobStatus) (changed bool, event *events.Event) {
+func reportBlocked(o *situation, p *plan, status *api.TrainJobStatus) (changed bool, event *events.Event) {
 	was := apimeta.FindStatusCondition(status.Conditions, api.ConditionBlocked)
-	failed := startFailure(o)
-	b := cmp.Or(failed, o.queue.blocked, o.place.rejected(o), o.queue.pods.refused)
+	failed := startFailure(o.observed, o.place)
+	b := cmp.Or(failed, o.queue.blocked, o.place.rejected(o.observed), o.queue.pods.refused)
 	switch {
 	case b == nil && keepsBlocked(o, p, was):
 		return false, nil
 	case b == nil:
 		return apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked), nil
 	}
-	generation := decidedFor(o, was, b)
+	generation := decidedFor(o.observed, was, b)
 	if was != nil && was.Reason != b.Reason {
 		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked) // its time is that of the reason (held)
 	}
@@ -73,7 +73,7 @@ func reportBlocked(o *observed, p *plan, status *api.TrainJobStatus) (changed bo
 
 // keepsBlocked reports whether the condition Blocked of a TrainJob that isn't blocked stays as it is; was is nil for
 // none.
-func keepsBlocked(o *observed, p *plan, was *metav1.Condition) bool {
+func keepsBlocked(o *situation, p *plan, was *metav1.Condition) bool {
 	failure := was != nil && saysFailure(was)
 	switch {
 	case failure && !o.memory.failing.told.IsZero():
@@ -82,7 +82,7 @@ func keepsBlocked(o *observed, p *plan, was *metav1.Condition) bool {
 		return o.queue.pods.unknown
 	case was == nil:
 		return false
-	case o.trainer.blocks(o, was):
+	case o.trainer.blocks(o.observed, was):
 		return true
 	}
 	after := o.memory.setback.retries(was.Reason, o.now)

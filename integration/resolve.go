@@ -25,8 +25,8 @@ const pendingFor = 10 * time.Second
 
 // resolve finds the runtime of a suspended TrainJob and computes its PodSets. A TrainJob that can't be queued is a
 // *admission.BlockedError.
-func (r *Reconciler) resolve(ctx context.Context, o *observed) error {
-	if err := keptBack(o); err != nil {
+func (r *observer) resolve(ctx context.Context, o *situation) error {
+	if err := keptBack(o.observed); err != nil {
 		return err
 	}
 	if err := r.partOfAnother(ctx, o.job); err != nil {
@@ -50,7 +50,7 @@ func (r *Reconciler) resolve(ctx context.Context, o *observed) error {
 }
 
 // resolveRecord finds the Record of a previous Trainer, and rejects one that can't be migrated.
-func resolveRecord(o *observed) error {
+func resolveRecord(o *situation) error {
 	record, err := overrides.RecordOf(o.job)
 	if err != nil || !o.trainer.Foreign(record) {
 		return err
@@ -61,7 +61,7 @@ func resolveRecord(o *observed) error {
 }
 
 // compute makes the PodSets of the runtime, and checks that the TrainJob could start.
-func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
+func (r *observer) compute(ctx context.Context, o *situation) (err error) {
 	limits, runtime := r.policy.limits, o.queue.choice.Spec
 	errs := slices.Concat(overrides.CheckRoom(o.job), limits.CheckSize(o.job), limits.CheckRuntime(o.job, runtime))
 	if len(errs) > 0 {
@@ -94,33 +94,33 @@ func (r *Reconciler) compute(ctx context.Context, o *observed) (err error) {
 	if o.workloads.noClass && len(o.queue.current) == 0 {
 		return noPriorityClass(o.job)
 	}
-	if err := o.place.check(o); err != nil {
+	if err := o.place.check(o.observed); err != nil {
 		return err
 	}
 	if held := cmp.Or(r.held(o), r.setBack(o)); held != nil {
 		return held
 	}
-	return o.trainer.startable(ctx, r, o)
+	return o.trainer.startable(ctx, r.reads, o.observed)
 }
 
 // setBack returns why a TrainJob that could not be started isn't queued again yet; nil if it may be.
-func (r *Reconciler) setBack(o *observed) error {
+func (r *observer) setBack(o *situation) error {
 	s := o.memory.setback
 	if s.reason == "" {
-		s = setbackTold(o)
+		s = setbackTold(o.observed)
 	}
 	if s.reason == "" {
 		return nil
 	}
-	if askedAgain(o) {
+	if askedAgain(o.observed) {
 		s = s.trying()
 		s.asked++
 	}
-	b := s.blocks(inputsOf(o), o.now)
+	b := s.blocks(inputsOf(o.observed), o.now)
 	if b == nil && s.retried.IsZero() && !s.until.IsZero() {
 		s.retried = o.now
 	}
-	r.setSetback(o, s)
+	o.memory.setback = s
 	if b != nil {
 		o.queue.setBack = true
 		return b
@@ -129,7 +129,7 @@ func (r *Reconciler) setBack(o *observed) error {
 }
 
 // checkSteps rejects more ReplicatedJobs than a Workload can have PodSets.
-func (r *Reconciler) checkSteps(job *api.TrainJob, steps []jobset.ReplicatedJob) error {
+func (r *observer) checkSteps(job *api.TrainJob, steps []jobset.ReplicatedJob) error {
 	most := cmp.Or(r.policy.limits.ReplicatedJobs, podsets.Max)
 	if len(steps) <= most {
 		return nil
@@ -139,7 +139,7 @@ func (r *Reconciler) checkSteps(job *api.TrainJob, steps []jobset.ReplicatedJob)
 }
 
 // setMinCount sets the minCount of a TrainJob that may be partially admitted.
-func (r *Reconciler) setMinCount(o *observed) error {
+func (r *observer) setMinCount(o *situation) error {
 	if !r.policy.features.partialAdmission {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (r *Reconciler) setMinCount(o *observed) error {
 
 // checkTopology returns what Kueue's webhooks reject of the topology requests of its own jobs. Kueue doesn't check
 // those of Workloads: it ignores half of a request, or never admits the Workload.
-func (r *Reconciler) checkTopology(podSets []kueue.PodSet) field.ErrorList {
+func (r *observer) checkTopology(podSets []kueue.PodSet) field.ErrorList {
 	if !r.policy.features.topologyAware {
 		return nil
 	}

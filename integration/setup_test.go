@@ -137,7 +137,7 @@ func TestJobOf(t *testing.T) {
 			if c.gang {
 				pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{}
 			}
-			r := &Reconciler{queues: queues{client: cluster(t, c.down, c.objects...)}}
+			r := &Reconciler{observer: observer{reads: reads{queues: queues{client: cluster(t, c.down, c.objects...)}}}}
 			got := r.jobOf(t.Context(), pod)
 			key := types.NamespacedName{Namespace: "ns", Name: "job"}
 			if len(got) > 0 != c.want || c.want && got[0].NamespacedName != key {
@@ -150,7 +150,7 @@ func TestJobOf(t *testing.T) {
 // TestAsItIs holds that a pod of a gang that succeeds has its TrainJob reconciled for none of its versions: a TrainJob
 // may have thousands.
 func TestAsItIs(t *testing.T) {
-	r := &Reconciler{queues: queues{client: cluster(t, "", trainJobIn("ns", "job", runningJob))}}
+	r := &Reconciler{observer: observer{reads: reads{queues: queues{client: cluster(t, "", trainJobIn("ns", "job", runningJob))}}}}
 	pods := asItIs(r.jobOf)
 	in := func(phase corev1.PodPhase) *corev1.Pod {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod",
@@ -170,8 +170,9 @@ func TestAsItIs(t *testing.T) {
 
 func TestWaitingJobsOf(t *testing.T) {
 	other := func(job *api.TrainJob) { job.Spec.RuntimeRef.Name = "other" }
-	r := &Reconciler{queues: queues{client: cluster(t, "", trainJobIn("a", "waits"), trainJobIn("b", "waits"),
-		trainJobIn("a", "runs", runningJob), trainJobIn("a", "other", other))}}
+	stored := cluster(t, "", trainJobIn("a", "waits"), trainJobIn("b", "waits"), trainJobIn("a", "runs", runningJob),
+		trainJobIn("a", "other", other))
+	r := &Reconciler{observer: observer{reads: reads{queues: queues{client: stored}}}}
 	torch := &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch"}}
 	got := r.waitingJobsOf(trainerapi.ClusterTrainingRuntimeKind)(t.Context(), torch)
 	want := []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: "a", Name: "waits"}},

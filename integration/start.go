@@ -25,14 +25,14 @@ type admitted struct {
 
 // startsIf reports whether a TrainJob is to start if it is ready. Kueue counts nothing of a Workload that is not
 // active.
-func startsIf(o *observed, wl *kueue.Workload) bool {
-	return o.stage == stageSuspended && o.queue.blocked == nil && workload.IsActive(wl) && !deactivating(o) &&
+func startsIf(o *situation, wl *kueue.Workload) bool {
+	return o.stage == stageSuspended && o.queue.blocked == nil && workload.IsActive(wl) && !deactivating(o.observed) &&
 		!stoppedByUser(o.job)
 }
 
 // decideStart decides the start of an admitted TrainJob: it notes the start, or what it waits for. An error of type
 // *finalError ends the Workload.
-func decideStart(o *observed, a *asked, wl admitted) error {
+func decideStart(o *situation, a *asked, wl admitted) error {
 	match := o.match()
 	switch {
 	case !startsIf(o, wl.workload):
@@ -41,10 +41,10 @@ func decideStart(o *observed, a *asked, wl admitted) error {
 		a.waiting = "the cache, which doesn't have its Workload yet"
 		return nil
 	}
-	if _, a.waiting = o.trainer.prepare(o); a.waiting != "" {
+	if _, a.waiting = o.trainer.prepare(o.observed); a.waiting != "" {
 		return nil
 	}
-	settled := o.trainer.settle(o)
+	settled := o.trainer.settle(o.observed)
 	a.waiting, a.settling = settled.waiting, settled.steps
 	if a.waiting != "" {
 		return nil
@@ -60,10 +60,8 @@ func decideStart(o *observed, a *asked, wl admitted) error {
 	decided, err := decide(o, match, wl.features)
 	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
 		a.failed = ptr.To(events.FailedToStart.Of(err, match.Name))
-		inputs := inputsOf(o)
-		a.remember = func(r *record) {
-			r.setback = r.setback.certain(jobframework.FailedToStartFinishedReason, err.Error(), inputs, o.now).of(match)
-		}
+		a.setback = ptr.To(o.memory.setback.certain(
+			jobframework.FailedToStartFinishedReason, err.Error(), inputsOf(o.observed), o.now).of(match))
 		return &finalError{err}
 	}
 	if err != nil {
@@ -75,12 +73,12 @@ func decideStart(o *observed, a *asked, wl admitted) error {
 
 // mismatched notes that a Workload was admitted for something else than what would run. The first is deleted; the next
 // is for what is to run. After the second, the TrainJob is set back, and its Workload put on hold: that is one write.
-func (a *asked) mismatched(o *observed, wl *kueue.Workload, mismatch *admission.MismatchError) {
-	next := o.memory.setback.again(ReasonAdmissionMismatch, mismatch.Error(), inputsOf(o), o.now)
+func (a *asked) mismatched(o *situation, wl *kueue.Workload, mismatch *admission.MismatchError) {
+	next := o.memory.setback.again(ReasonAdmissionMismatch, mismatch.Error(), inputsOf(o.observed), o.now)
 	if s := o.memory.setback; s.reason == ReasonAdmissionMismatch && s.until.IsZero() && s.workload == wl.UID {
 		next = s // the cache doesn't have its deletion yet
 	}
-	a.remember = func(r *record) { r.setback = next.of(wl) }
+	a.setback = ptr.To(next.of(wl))
 	a.waiting, a.retry = "another admission, because "+mismatch.Error(), recheckDelay
 	if next.until.IsZero() {
 		a.requeue = &deleteWorkload{wl, ptr.To(events.AdmissionMismatch.Of(mismatch, wl.Name))}
@@ -88,7 +86,7 @@ func (a *asked) mismatched(o *observed, wl *kueue.Workload, mismatch *admission.
 }
 
 // decide returns the start of a TrainJob on its Workload, with what the Trainer needs with it.
-func decide(o *observed, wl *kueue.Workload, features admission.Features) (*admission.Start, error) {
+func decide(o *situation, wl *kueue.Workload, features admission.Features) (*admission.Start, error) {
 	decided, err := admission.Decide(admission.Input{
 		Job: o.job, Runtime: o.queue.choice.Spec, Effective: o.queue.effective, Dialect: o.trainer,
 		Workload: wl, Flavors: o.queue.start.flavors, Features: features, Now: metav1.NewTime(o.now),
@@ -96,7 +94,7 @@ func decide(o *observed, wl *kueue.Workload, features admission.Features) (*admi
 	if err != nil {
 		return nil, err
 	}
-	return decided, o.trainer.complete(o, decided)
+	return decided, o.trainer.complete(o.observed, decided)
 }
 
 // finalError fails a start for good: jobframework finishes the Workload, which releases its quota.

@@ -13,44 +13,44 @@ import (
 
 // suspendsDeleted reports whether a TrainJob that is being deleted, and that a finalizer keeps, has to be suspended so
 // that its pods end.
-func suspendsDeleted(o *observed) bool {
+func suspendsDeleted(o *situation) bool {
 	return o.job.UID != "" && !o.suspended() && !o.ended() && !o.trainer.deletesJobSet() &&
 		o.jobSet != nil && o.jobSet.DeletionTimestamp.IsZero()
 }
 
 // afterDeletion returns the steps for a TrainJob that is deleted: they stop it, and free what others keep.
-func afterDeletion(o *observed) []step {
+func afterDeletion(o *situation) []step {
 	var steps []step
 	if !o.left.over && suspendsDeleted(o) {
 		steps = append(steps, suspend{reason: "the TrainJob is being deleted"})
 	}
-	steps = append(steps, unblockDeletion(o)...)
+	steps = append(steps, unblockDeletion(o.observed)...)
 	if o.left.over {
-		steps = append(steps, freeKept(o)...)
+		steps = append(steps, freeKept(o.observed)...)
 	}
 	return steps
 }
 
 // stops returns the steps that stop a TrainJob, and that free its quota. They depend on nothing that jobframework does.
-func stops(o *observed) []step {
+func stops(o *situation) []step {
 	steps := slices.Concat(giveBack(o), deactivation(o), holding(o))
 	if len(steps) == 0 && o.stage == stageRunning && !o.memory.stopRejected.since.IsZero() {
-		return []step{remember{func(r *record) { r.stopRejected = rejection{} }}} // nothing stops it any more
+		return []step{remember{stops: true}} // nothing stops it any more
 	}
 	return steps
 }
 
 // giveBack returns the steps that stop a blocked TrainJob that runs, and help one that can't stop.
-func giveBack(o *observed) []step {
+func giveBack(o *situation) []step {
 	switch {
 	case o.queue.blocked == nil || o.ended():
 		return nil
 	case !o.suspended():
 		return []step{suspend{reason: "it is blocked: " + o.queue.blocked.Reason}}
 	case o.queue.blocked.Reason == admission.ReasonNoPods:
-		return o.trainer.stuck(o)
+		return o.trainer.stuck(o.observed)
 	}
-	return append(unblockDeletion(o), freeKept(o)...)
+	return append(unblockDeletion(o.observed), freeKept(o.observed)...)
 }
 
 // deactivating reports whether the Workload is to be deactivated when the last pod has ended, as an admin has asked
@@ -63,7 +63,7 @@ func deactivating(o *observed) bool {
 
 // holding returns the steps that stop a TrainJob which its user has stopped, and keep it out of its queue. jobframework
 // puts a Workload with quota on hold (job.IsOnHold).
-func holding(o *observed) []step {
+func holding(o *situation) []step {
 	if !stoppedByUser(o.job) || o.ended() || o.standing != queued {
 		return nil
 	}
@@ -79,7 +79,7 @@ func holding(o *observed) []step {
 
 // reactivation returns the step that activates the Workload of a TrainJob that its user had stopped, and resumes, if a
 // Signalbox before v0.2 has deactivated it for that. What an admin has deactivated stays so.
-func reactivation(o *observed) []step {
+func reactivation(o *situation) []step {
 	wl := o.match()
 	if wl == nil || workload.IsActive(wl) || wl.Annotations[api.StopAnnotation] == "" || stoppedByUser(o.job) ||
 		workloadfinish.IsFinished(wl) || o.ended() {
@@ -90,13 +90,13 @@ func reactivation(o *observed) []step {
 
 // deactivation returns the step that stops a TrainJob whose Workload is to be deactivated, or deactivates that when the
 // last pod has ended.
-func deactivation(o *observed) []step {
+func deactivation(o *situation) []step {
 	switch {
-	case !deactivating(o):
+	case !deactivating(o.observed):
 		return nil
 	case !o.suspended() && !o.ended():
 		return []step{suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated}}
-	case o.place.awaitsEnd() && o.active():
+	case o.place.awaitsEnd() && o.left.active:
 		return nil
 	}
 	wl := o.match()

@@ -42,11 +42,11 @@ type trainerReads interface {
 	// runtime returns the runtime that a suspended TrainJob runs.
 	runtime(ctx context.Context, runtimes *store.Runtimes, job *api.TrainJob) (*store.Choice, error)
 	// leftover returns what a suspended TrainJob has left. pods that the cache has are in it already.
-	leftover(ctx context.Context, r *Reconciler, o *observed) (leftover, error)
+	leftover(ctx context.Context, r reads, o *observed) (leftover, error)
 	// startJobs returns the Jobs of the TrainJob's JobSet, if they matter to its start.
-	startJobs(ctx context.Context, r *Reconciler, o *observed) ([]batchv1.Job, error)
+	startJobs(ctx context.Context, r reads, o *observed) ([]batchv1.Job, error)
 	// startable rejects a TrainJob that would have no pods once it is admitted, as Placement does.
-	startable(ctx context.Context, r *Reconciler, o *observed) error
+	startable(ctx context.Context, r reads, o *observed) error
 }
 
 // trainerDecides are the decisions that depend on the Trainer. They are pure functions of what was observed.
@@ -103,7 +103,7 @@ type trainerReviews interface {
 // here is what all Trainers have in common for the TrainJobs that they run in this cluster.
 type here struct{}
 
-func (here) startable(ctx context.Context, r *Reconciler, o *observed) error {
+func (here) startable(ctx context.Context, r reads, o *observed) error {
 	return r.placement.Startable(ctx, o.job, o.queue.choice.Settings, o.queue.effective)
 }
 

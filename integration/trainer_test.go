@@ -71,13 +71,13 @@ func TestActive(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := observation(dialects[c.trainer], c.change...).active(); got != c.want {
+			if got := observation(dialects[c.trainer], c.change...).left.active; got != c.want {
 				t.Errorf("%s: got %t", c.reason, got)
 			}
 		})
 	}
 	left := observation(overrides.Kubeflow23, withJobSet, withEntry(5*time.Second))
-	if got := left.trainer.(keyedTrainer).mayResume(left); got != 15*time.Second {
+	if got := left.trainer.(keyedTrainer).mayResume(left.observed); got != 15*time.Second {
 		t.Errorf("it is over 20 seconds after the start: got %s", got)
 	}
 }
@@ -140,10 +140,10 @@ func TestPrepare(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			o := observation(c.dialect, append(list{withChoice}, c.change...)...)
-			steps, waiting := o.trainer.prepare(o)
+			steps, waiting := o.trainer.prepare(o.observed)
 			var want []step
 			if c.want != nil {
-				want = c.want(o)
+				want = c.want(o.observed)
 			}
 			wantSteps(t, c.reason, steps, want...)
 			if waiting != c.waiting {
@@ -175,7 +175,7 @@ func TestSettle(t *testing.T) {
 	}
 	differs := func(job *batchv1.Job) { job.Spec.Template.Spec.NodeSelector = map[string]string{"pool": "b"} }
 	deleted := func(job *batchv1.Job) { job.DeletionTimestamp = ptr.To(ago(0)) }
-	restarts := func(admitted time.Duration, more ...func(*observed)) *observed {
+	restarts := func(admitted time.Duration, more ...func(*observed)) *situation {
 		return observation(overrides.Kubeflow23, append([]func(*observed){withChoice, withJobSet, isAdmitted(admitted),
 			stopped(time.Minute, time.Minute), withClearedEntry(time.Minute)}, more...)...)
 	}
@@ -183,7 +183,7 @@ func TestSettle(t *testing.T) {
 	unmade := func(o *observed) { o.jobSet = nil }
 	cases := map[string]struct {
 		reason  string
-		o       *observed
+		o       *situation
 		deletes bool
 		waiting string
 		events  []events.Event
@@ -207,7 +207,7 @@ func TestSettle(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := c.o.trainer.settle(c.o)
+			got := c.o.trainer.settle(c.o.observed)
 			if got.waiting != c.waiting || !reflect.DeepEqual(got.events, c.events) {
 				t.Errorf("%s: got %+v", c.reason, got)
 			}
@@ -247,16 +247,16 @@ func TestTrainers(t *testing.T) {
 func TestComplete(t *testing.T) {
 	first, again := &admission.Start{}, &admission.Start{}
 	o := observation(overrides.Bundled, withChoice)
-	if err := o.trainer.complete(o, first); err != nil || !first.NewPin || first.Pin == "" {
+	if err := o.trainer.complete(o.observed, first); err != nil || !first.NewPin || first.Pin == "" {
 		t.Errorf("got %+v, %v", first, err)
 	}
 	o.job.Annotations = map[string]string{store.PinAnnotation: "pin"}
-	if err := o.trainer.complete(o, again); err != nil || again.NewPin || again.Pin != "pin" {
+	if err := o.trainer.complete(o.observed, again); err != nil || again.NewPin || again.Pin != "pin" {
 		t.Errorf("got %+v, %v", again, err)
 	}
 	beside := &admission.Start{}
 	o = observation(overrides.Kubeflow23, withChoice)
-	if err := o.trainer.complete(o, beside); err != nil || beside.Pin != "" || beside.NewPin {
+	if err := o.trainer.complete(o.observed, beside); err != nil || beside.Pin != "" || beside.NewPin {
 		t.Errorf("got %+v, %v", beside, err)
 	}
 }
@@ -266,8 +266,8 @@ func TestReclaimable(t *testing.T) {
 	if o.reclaimable() != nil {
 		t.Error("nothing is known before it is computed")
 	}
-	withJobSet(o)
-	runs(o)
+	withJobSet(o.observed)
+	runs(o.observed)
 	if got := o.reclaimable(); len(got) > 0 || o.ready() {
 		t.Errorf("no pod has ended yet: got %v", got)
 	}

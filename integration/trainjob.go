@@ -20,7 +20,7 @@ var gvk = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
 
 // maximumExecutionTime returns the limit that a TrainJob's label sets, in seconds; nil for none.
 func maximumExecutionTime(trainJob *api.TrainJob) *int32 {
-	return jobframework.MaximumExecutionTimeSeconds(&job{shown: trainJob})
+	return jobframework.MaximumExecutionTimeSecondsForObject(trainJob)
 }
 
 // endOf returns the condition by which a Trainer declares the end of a TrainJob; nil if it has not ended.

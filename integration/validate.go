@@ -8,8 +8,10 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
@@ -79,13 +81,22 @@ func refuseBrought(rq *review.Request) field.ErrorList {
 	})
 }
 
-// asJob returns a TrainJob for jobframework's validation, which reads its metadata and spec.suspend.
-func asJob(trainJob *api.TrainJob) *job {
-	return &job{
-		o:     &observed{role: role{bundledTrainer{Dialect: overrides.Bundled}, atHome{}}, job: trainJob},
-		asked: &asked{}, shown: trainJob,
-	}
+// described is a TrainJob for jobframework's validation, which reads its metadata and spec.suspend.
+type described struct {
+	jobframework.GenericJob // nil: nothing else is asked
+	trainJob                *api.TrainJob
 }
+
+// Object implements jobframework.GenericJob.
+func (d described) Object() client.Object { return d.trainJob }
+
+// GVK implements jobframework.GenericJob.
+func (described) GVK() schema.GroupVersionKind { return gvk }
+
+// IsSuspended implements jobframework.GenericJob.
+func (d described) IsSuspended() bool { return ptr.Deref(d.trainJob.Spec.Suspend, false) }
+
+func asJob(trainJob *api.TrainJob) described { return described{trainJob: trainJob} }
 
 // refuseUnqueued rejects an update that takes a TrainJob out of its queue before its end: its Workload would keep its
 // quota, and nobody would release it.

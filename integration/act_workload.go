@@ -1,0 +1,108 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	clientutil "sigs.k8s.io/kueue/pkg/util/client"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+func (s finishWorkload) do(ctx context.Context, a *actor, _ *situation) error {
+	err := workloadfinish.Finish(ctx, a.client, s.workload.DeepCopy(), s.reason, s.message, a.clock)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("finishing Workload %s: %w", s.workload.Name, err)
+	}
+	return nil
+}
+
+func (s lookAgain) do(ctx context.Context, a *actor, o *situation) error {
+	after := s.workload.DeepCopy()
+	metav1.SetMetaDataAnnotation(&after.ObjectMeta, DispatchAnnotation, o.now.UTC().Format(time.RFC3339))
+	if err := a.client.Patch(ctx, after, client.MergeFrom(s.workload)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("making Kueue look at Workload %s again: %w", s.workload.Name, err)
+	}
+	return nil
+}
+
+func (s deleteWorkload) do(ctx context.Context, a *actor, o *situation) error {
+	wl := s.workload
+	asRead := client.Preconditions{UID: &wl.UID, ResourceVersion: &wl.ResourceVersion}
+	if err := a.client.Delete(ctx, wl.DeepCopy(), asRead); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("deleting Workload %s: %w", wl.Name, err))
+	}
+	if s.event != nil {
+		a.recorder.Send(o.job, *s.event)
+	}
+	return nil
+}
+
+func (s releaseWorkload) do(ctx context.Context, a *actor, _ *situation) error {
+	after := s.workload.DeepCopy()
+	controllerutil.RemoveFinalizer(after, kueue.ResourceInUseFinalizerName)
+	// The list may have finalizers of others.
+	asRead := client.MergeFromWithOptions(s.workload, client.MergeFromWithOptimisticLock{})
+	if err := a.client.Patch(ctx, after, asRead); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("releasing Workload %s: %w", workload.Key(s.workload), err)
+	}
+	return nil
+}
+
+func (s deactivate) do(ctx context.Context, a *actor, _ *situation) error {
+	wl := s.workload
+	if err := a.setActive(ctx, wl, false, map[string]any{DeactivateAnnotation: nil}); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("deactivating Workload %s: %w", wl.Name, err))
+	}
+	ctrl.LoggerFrom(ctx).Info("Deactivated a Workload whose pods have ended",
+		"workload", wl.Name, "for", wl.Annotations[DeactivateAnnotation])
+	return nil
+}
+
+func (s activate) do(ctx context.Context, a *actor, _ *situation) error {
+	if err := a.setActive(ctx, s.workload, true, map[string]any{api.StopAnnotation: nil}); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("activating Workload %s: %w", s.workload.Name, err))
+	}
+	return nil
+}
+
+// setActive writes spec.active and annotations of a Workload, in the version that was read.
+func (a *actor) setActive(
+	ctx context.Context, wl *kueue.Workload, active bool, annotations map[string]any,
+) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": wl.UID, "resourceVersion": wl.ResourceVersion, "annotations": annotations},
+		"spec":     map[string]any{"active": active},
+	})
+	if err != nil {
+		return err
+	}
+	return a.client.Patch(ctx, wl.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+}
+
+func (s hold) do(ctx context.Context, a *actor, _ *situation) error {
+	return a.setReservation(ctx, s.workload, kueue.WorkloadOnHold, s.message)
+}
+
+func (s unhold) do(ctx context.Context, a *actor, _ *situation) error {
+	reason := workload.UnadmittedWorkloadReasonWithFallback(kueue.WorkloadQuotaReservedReasonPendingEvaluation, "Pending")
+	return a.setReservation(ctx, s.workload, reason, "The TrainJob can be queued again")
+}
+
+// setReservation writes why a Workload has no quota.
+func (a *actor) setReservation(ctx context.Context, wl *kueue.Workload, reason, message string) error {
+	wl = wl.DeepCopy()
+	return client.IgnoreNotFound(clientutil.PatchStatus(ctx, a.client, wl, func() (bool, error) {
+		return workload.UnsetQuotaReservationWithCondition(wl, reason, message, a.clock.Now()), nil
+	}))
+}

@@ -1,0 +1,100 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
+	"github.com/signalbox-dev/signalbox/store"
+)
+
+// reads are what is asked about a TrainJob, of caches and of the API server.
+type reads struct {
+	queues
+	store     *store.Store
+	placement Placement
+}
+
+// workloadsOf returns the Workloads of TrainJobs of a name. They are the cache's own: they must not be changed.
+func (r reads) workloadsOf(ctx context.Context, key types.NamespacedName) ([]kueue.Workload, error) {
+	var list kueue.WorkloadList
+	err := r.client.List(ctx, &list, client.InNamespace(key.Namespace),
+		jobframework.OwnerReferenceIndexFieldMatcher(gvk, key.Name), client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("listing the Workloads of TrainJob %s: %w", key, err)
+	}
+	return list.Items, nil
+}
+
+// counting reads what Kueue's count of PodSets of a namespace depends on. RuntimeClasses are read from the API server:
+// few pods name one.
+func (r reads) counting(ctx context.Context, namespace string, podSets []kueue.PodSet) (podsets.Counting, error) {
+	c := podsets.Counting{Resources: r.policy.resources}
+	var ranges corev1.LimitRangeList
+	if err := r.client.List(ctx, &ranges, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return c, fmt.Errorf("listing the LimitRanges of namespace %s: %w", namespace, err)
+	}
+	c.LimitRanges = ranges.Items
+	for _, name := range podsets.RuntimeClasses(podSets) {
+		var class nodev1.RuntimeClass
+		if err := r.live.Get(ctx, client.ObjectKey{Name: name}, &class); client.IgnoreNotFound(err) != nil {
+			return c, fmt.Errorf("reading RuntimeClass %s: %w", name, err)
+		} else if err == nil {
+			c.RuntimeClasses = append(c.RuntimeClasses, class)
+		}
+	}
+	return c, nil
+}
+
+// over reports whether a TrainJob has no pods and gets no more, by the API server: no unfinished Job, and then no
+// running pod. The JobSet, if there is one, limits the Jobs to its own. The caches can't answer this: the watch of pods
+// may be behind those of Jobs and JobSets. No event follows when a Job finishes.
+func (r reads) over(ctx context.Context, owner store.Owner) (bool, error) {
+	if owner.JobSet == nil || !jobSetSuspended(owner.JobSet) {
+		ended, err := r.store.Pods.JobsEnded(ctx, owner.NamespacedName, store.OfJobSet(owner.JobSet))
+		if err != nil || !ended {
+			return false, err
+		}
+	}
+	pods, err := r.store.Pods.RunningNow(ctx, owner)
+	return err == nil && len(pods) == 0, err
+}
+
+// earlierRuns reports whether pods of an earlier TrainJob of the same name have not ended.
+func (r reads) earlierRuns(ctx context.Context, o *observed) (bool, error) {
+	own, err := r.store.JobSets.Of(ctx, o.job)
+	if err != nil {
+		return false, err
+	}
+	named := &api.TrainJob{} // the JobSet that exists may be the earlier one's
+	named.Namespace, named.Name = o.job.Namespace, o.job.Name
+	present, err := r.store.JobSets.Left(ctx, named)
+	if err != nil {
+		return false, err
+	}
+	earlier := func(uid types.UID) bool { return own == nil || uid != own.UID }
+	if present != nil && earlier(present.UID) && !isKept(present, o.now) {
+		return true, nil // JobSet may create its Jobs until the garbage collector deletes it
+	}
+	ended, err := r.store.Pods.JobsEnded(ctx, o.key(), earlier)
+	if err != nil || !ended {
+		return !ended, err
+	}
+	pods, err := r.store.Pods.RunningNow(ctx, store.Owner{NamespacedName: o.key(), JobSet: present})
+	for i := range pods {
+		if earlier(types.UID(pods[i].Labels[jobset.JobSetUIDKey])) {
+			return true, err
+		}
+	}
+	return false, err
+}

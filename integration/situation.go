@@ -1,0 +1,32 @@
+package integration
+
+import (
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/podsets"
+)
+
+// situation is what was observed of a TrainJob, with those who know what follows from it: its Trainer, and its origin.
+type situation struct {
+	*observed
+	trainer Trainer
+	place   place
+}
+
+// weigh decides whether something of the TrainJob may run. It has to follow each observation of what is left.
+func (o *situation) weigh() {
+	o.left.active = !o.left.over && (o.ended() || !o.suspended() || o.trainer.active(o.observed))
+}
+
+// ready reports whether all pods of the TrainJob are ready or have succeeded.
+func (o *situation) ready() bool {
+	return o.ended() || o.trainer.ready(o.observed)
+}
+
+// reclaimable returns the pods that won't run again.
+func (o *situation) reclaimable() []kueue.ReclaimablePod {
+	if o.jobSet != nil {
+		return podsets.Reclaimable(o.jobSet.Spec.ReplicatedJobs, podsets.Final(o.jobSet), podsets.Statuses(o.jobSet))
+	}
+	return o.trainer.reclaimable(o.observed)
+}
