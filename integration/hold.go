@@ -19,9 +19,6 @@ import (
 // releases its quota after limits.podsWithin; condition StopOverdue is on one that was stopped and runs long after its
 // grace period.
 
-// holdsFor is how many times limits.podsWithin a TrainJob without pods is kept out of its queue.
-const holdsFor = 12
-
 // jobBackoff is the longest time for which the Job controller waits before it replaces a pod that has failed
 // (kubernetes/pkg/controller/job, MaxJobPodFailureBackOff).
 const jobBackoff = 10 * time.Minute

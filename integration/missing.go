@@ -33,7 +33,8 @@ func (r *observer) missingPods(ctx context.Context, o *situation) (*missingPods,
 	if err != nil {
 		return nil, err
 	}
-	if suspendedByAnother(o.observed) && !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !store.PodEnded(&p) }) {
+	runs := func(p corev1.Pod) bool { return !store.PodEnded(&p) }
+	if suspendedByAnother(o.observed) && !slices.ContainsFunc(pods, runs) {
 		return &missingPods{suspended: true}, nil
 	}
 	if pod, gate := gatedPod(pods); gate != "" {
@@ -93,3 +94,6 @@ func gatedPod(pods []corev1.Pod) (pod, gate string) {
 	}
 	return pod, gate
 }
+
+// holdsFor is how many times limits.podsWithin a TrainJob without pods is kept out of its queue.
+const holdsFor = 12

@@ -248,3 +248,14 @@ func (r *observer) observeStart(ctx context.Context, o *situation, wl *kueue.Wor
 	facts.jobs, err = o.trainer.startJobs(ctx, r.reads, o.observed)
 	return err
 }
+
+// placeOf returns the place of a TrainJob.
+func placeOf(job *api.TrainJob) place {
+	switch {
+	case elsewhere(job):
+		return dispatched{}
+	case job.Labels[kueue.MultiKueueOriginLabel] != "":
+		return received{}
+	}
+	return atHome{}
+}

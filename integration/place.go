@@ -39,17 +39,6 @@ type place interface {
 	finished(o *observed, wl *kueue.Workload, a *asked)
 }
 
-// placeOf returns the place of a TrainJob.
-func placeOf(job *api.TrainJob) place {
-	switch {
-	case elsewhere(job):
-		return dispatched{}
-	case job.Labels[kueue.MultiKueueOriginLabel] != "":
-		return received{}
-	}
-	return atHome{}
-}
-
 // atHome is the place of a TrainJob that is of the cluster that runs it.
 type atHome struct{}
 

@@ -60,12 +60,3 @@ func (p podsReadiness) due(wl *kueue.Workload, now time.Time) (time.Duration, bo
 	admitted := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
 	return max(podsReadyAfter-now.Sub(admitted.LastTransitionTime.Time), 0), true
 }
-
-// awaited reports whether the Workload gets condition PodsReady now, and if it gets one later, after how long.
-func (p podsReadiness) awaited(o *situation) (now bool, later time.Duration) {
-	if p == podsReadyLate && o.ended() {
-		return false, 0
-	}
-	after, has := p.due(o.match(), o.now)
-	return has && after == 0, after
-}

@@ -100,7 +100,7 @@ func (r *Reconciler) framework(
 ) (reconcile.Result, plan, error) {
 	a := &asked{}
 	jobs := r.jobs.plain
-	podsReady, later := r.policy.podsReady.awaited(o)
+	podsReady, later := r.awaitsPods(o)
 	if podsReady {
 		jobs = r.jobs.podsReady
 	}
@@ -151,4 +151,13 @@ func (r *Reconciler) countReady(o *situation) {
 	}
 	startToReady.Observe(o.now.Sub(o.memory.started).Seconds())
 	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
+}
+
+// awaitsPods reports whether the Workload gets condition PodsReady now, and if it gets one later, after how long.
+func (r *Reconciler) awaitsPods(o *situation) (now bool, later time.Duration) {
+	if r.policy.podsReady == podsReadyLate && o.ended() {
+		return false, 0
+	}
+	after, has := r.policy.podsReady.due(o.match(), o.now)
+	return has && after == 0, after
 }

@@ -150,7 +150,8 @@ func TestJobOf(t *testing.T) {
 // TestAsItIs holds that a pod of a gang that succeeds has its TrainJob reconciled for none of its versions: a TrainJob
 // may have thousands.
 func TestAsItIs(t *testing.T) {
-	r := &Reconciler{observer: observer{reads: reads{queues: queues{client: cluster(t, "", trainJobIn("ns", "job", runningJob))}}}}
+	stored := cluster(t, "", trainJobIn("ns", "job", runningJob))
+	r := &Reconciler{observer: observer{reads: reads{queues: queues{client: stored}}}}
 	pods := asItIs(r.jobOf)
 	in := func(phase corev1.PodPhase) *corev1.Pod {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod",
