@@ -13,6 +13,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/review"
 )
 
@@ -35,7 +36,7 @@ func (w *Webhook) mutateWorkload(_ context.Context, request webhookadmission.Req
 	}
 	owner := metav1.GetControllerOfNoCopy(before)
 	if request.UserInfo.Username == w.manager || !workload.IsActive(before) || workload.IsActive(after) ||
-		!isTrainJob(owner) || !holdsQuota(before) {
+		!isTrainJob(owner) || !podsets.HoldsQuota(before) {
 		return webhookadmission.Allowed("")
 	}
 	const annotations = "/metadata/annotations"

@@ -22,6 +22,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // No Trainer runs a TrainJob in the cluster that dispatches it, and Kueue copies its status only from a worker that has
@@ -106,7 +107,7 @@ func (dispatched) show(o *observed, status *api.TrainJobStatus) (changed bool) {
 // notAdmitted returns the condition Admitted of a TrainJob that has quota here, and that no worker has admitted; nil if
 // it has no quota.
 func notAdmitted(o *observed, wl *kueue.Workload) *metav1.Condition {
-	if !holdsQuota(wl) || workload.IsAdmitted(wl) {
+	if !podsets.HoldsQuota(wl) || workload.IsAdmitted(wl) {
 		return nil
 	}
 	since := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved).LastTransitionTime
@@ -141,7 +142,7 @@ const dispatchWithin = 15 * time.Second
 // attend makes Kueue look at a Workload again that has had quota for long and that no worker has admitted.
 func (dispatched) attend(o *observed) (s step, after time.Duration) {
 	wl := o.match()
-	if wl == nil || !holdsQuota(wl) || workload.IsAdmitted(wl) || workloadevict.IsEvicted(wl) {
+	if wl == nil || !podsets.HoldsQuota(wl) || workload.IsAdmitted(wl) || workloadevict.IsEvicted(wl) {
 		return nil, 0
 	}
 	reserved := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved).LastTransitionTime.Time

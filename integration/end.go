@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
@@ -30,7 +31,7 @@ func release(o *observed) []step {
 				tell{events.FinishedWorkload.Of(workload.Key(wl))})
 		case wl.DeletionTimestamp.IsZero():
 			steps = append(steps, deleteWorkload{workload: wl})
-		case finalized(wl):
+		case podsets.Finalized(wl):
 			steps = append(steps, releaseWorkload{wl})
 		}
 	}
@@ -62,7 +63,7 @@ func unwrittenEnd(o *observed) declaration {
 	}
 	d := declaration{all: o.left.over}
 	for _, wl := range o.workloads.own {
-		if o.left.over && holdsQuota(wl) {
+		if o.left.over && podsets.HoldsQuota(wl) {
 			d.release = append(d.release, declareEnd(wl, end), count{endsNotWritten},
 				tell{events.EndNotWritten.Of(o.jobSet.Name)})
 		}
@@ -146,7 +147,7 @@ func declaredBy(o *observed, wl *kueue.Workload, left time.Duration) declaration
 	switch {
 	case !workloadfinish.IsFinished(wl):
 		return declaration{all: left > 0, again: left}
-	case !finalized(wl):
+	case !podsets.Finalized(wl):
 		return declaration{all: true}
 	case o.stage != stageEnded:
 		return declaration{} // jobframework removes it

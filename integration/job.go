@@ -23,6 +23,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
@@ -182,7 +183,7 @@ func (j *job) FindMatchingWorkloads(
 		}
 	}
 	for _, wl := range j.o.workloads.earlier {
-		if !j.o.workloads.earlierRuns || !holdsQuota(wl) {
+		if !j.o.workloads.earlierRuns || !podsets.HoldsQuota(wl) {
 			toDelete = append(toDelete, wl.DeepCopy())
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // Whoever may write an object can keep it from being deleted: by a finalizer, or by another object that names it as its
@@ -55,7 +56,7 @@ func keepers(o client.Object, but, otherwise string) string {
 func freeKept(o *observed) []step {
 	var steps []step
 	for _, wl := range o.workloads.own {
-		if keptByOthers(wl) && holdsQuota(wl) {
+		if keptByOthers(wl) && podsets.HoldsQuota(wl) {
 			steps = append(steps, finishWorkload{wl, kueue.WorkloadFinishedReasonOwnerNotFound,
 				"The Workload was deleted, and finalizers of others keep it"})
 		}

@@ -122,7 +122,7 @@ func (t elsewhereTrainer) startable(ctx context.Context, _ reads, o *observed) e
 func (t elsewhereTrainer) leftover(ctx context.Context, _ reads, o *observed) (leftover, error) {
 	left := o.left
 	if slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
-		return holdsQuota(wl) && !workload.IsAdmitted(wl)
+		return podsets.HoldsQuota(wl) && !workload.IsAdmitted(wl)
 	}) {
 		clusters, err := t.dispatch.unreachable(ctx)
 		left.unreachable = clusters
@@ -131,7 +131,7 @@ func (t elsewhereTrainer) leftover(ctx context.Context, _ reads, o *observed) (l
 		}
 	}
 	if !runsElsewhere(o.job) || !slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
-		return workloadevict.IsEvicted(wl) && holdsQuota(wl)
+		return workloadevict.IsEvicted(wl) && podsets.HoldsQuota(wl)
 	}) {
 		return left, nil
 	}

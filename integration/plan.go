@@ -13,6 +13,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
@@ -98,8 +99,8 @@ func staysSetBack(o *situation) (all bool, held []step) {
 func releaseEarlier(o *situation) []step {
 	var steps []step
 	for _, wl := range o.workloads.earlier {
-		inUse := o.workloads.earlierRuns && holdsQuota(wl)
-		if !inUse && !wl.DeletionTimestamp.IsZero() && finalized(wl) {
+		inUse := o.workloads.earlierRuns && podsets.HoldsQuota(wl)
+		if !inUse && !wl.DeletionTimestamp.IsZero() && podsets.Finalized(wl) {
 			steps = append(steps, releaseWorkload{wl})
 		}
 	}

@@ -16,15 +16,16 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
+	"github.com/signalbox-dev/signalbox/store/workqueue"
 )
 
 // Reconciler keeps TrainJobs and their Workloads in line. A reconcile observes, lets jobframework and pure functions
 // decide, and carries out the steps.
 type Reconciler struct {
 	observer
-	act    actor
-	jobs   frameworks
-	crowds *crowds
+	act        actor
+	jobs       frameworks
+	namespaces *workqueue.Namespaces
 }
 
 // frameworks are jobframework's reconcilers: one of them keeps condition PodsReady, too.
@@ -55,7 +56,7 @@ func NewReconciler(config Config) (*Reconciler, error) {
 			plain:     jobframework.NewReconciler(config.Client, sink, options(config, p)...),
 			podsReady: jobframework.NewReconciler(config.Client, sink, append(options(config, p), waits)...),
 		},
-		crowds: newCrowds(),
+		namespaces: workqueue.NewNamespaces(),
 	}, nil
 }
 
@@ -139,7 +140,7 @@ func (r *Reconciler) conclude(
 		}
 	}
 	if p.again > 0 && (result.RequeueAfter == 0 || p.again < result.RequeueAfter) {
-		return reconcile.Result{RequeueAfter: p.again, Priority: ptr.To(laterPriority)}, nil
+		return reconcile.Result{RequeueAfter: p.again, Priority: ptr.To(workqueue.Later)}, nil
 	}
 	return result, nil
 }

@@ -141,7 +141,7 @@ func stepOf(js *jobset.JobSet, missing *missingPods) *jobset.ReplicatedJob {
 // staysStarted reports whether nothing is about to stop a started TrainJob. A stop doesn't wait for an answer.
 func staysStarted(o *observed) bool {
 	return !stoppedByUser(o.job) && (!o.managed() || slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
-		return holdsQuota(wl) && !workloadevict.IsEvicted(wl) && !deactivating(o)
+		return podsets.HoldsQuota(wl) && !workloadevict.IsEvicted(wl) && !deactivating(o)
 	}))
 }
 

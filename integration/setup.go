@@ -34,7 +34,9 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/workqueue"
 )
 
 // runtimeIndex finds the TrainJobs that refer to a runtime.
@@ -148,7 +150,9 @@ func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndex
 
 // watch adds the watches of all that a TrainJob depends on.
 func (r *Reconciler) watch(b *builder.Builder, mgr ctrl.Manager) *builder.Builder {
-	inOrder := func(h handler.EventHandler) handler.EventHandler { return holdersFirst{h, r.crowds} }
+	inOrder := func(h handler.EventHandler) handler.EventHandler {
+		return workqueue.Order{EventHandler: h, Namespaces: r.namespaces}
+	}
 	runtimesOf := func(kind string) handler.EventHandler {
 		return inOrder(handler.EnqueueRequestsFromMapFunc(r.waitingJobsOf(kind)))
 	}
@@ -179,14 +183,14 @@ func logConstructor(log logr.Logger) func(*reconcile.Request) logr.Logger {
 // both reconciles a TrainJob, and then runs next.
 func (r *Reconciler) both(next Next) reconcile.Func {
 	return func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-		r.crowds.took(request)
+		r.namespaces.Took(request)
 		result, err := r.Reconcile(ctx, request)
 		if next != nil {
 			further, nextErr := next.ReconcileAfter(ctx, request, err != nil)
 			result, err = sooner(result, further), errors.Join(err, nextErr)
 		}
 		result = sooner(result, r.Concluded(ctx, request, err))
-		return placed(result, err), err
+		return workqueue.Placed(result, err), err
 	}
 }
 
@@ -217,7 +221,7 @@ func asItIs(mapping handler.MapFunc) handler.EventHandler {
 	mapped := handler.EnqueueRequestsFromMapFunc(mapping)
 	return handler.Funcs{
 		CreateFunc: mapped.Create, DeleteFunc: mapped.Delete, GenericFunc: mapped.Generic,
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.Queue) {
 			mapped.Generic(ctx, event.GenericEvent{Object: e.ObjectNew}, q)
 		},
 	}
@@ -260,7 +264,7 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 // quotaHeld reports whether a Workload of a TrainJob of the name holds quota.
 func (r *Reconciler) quotaHeld(ctx context.Context, key types.NamespacedName) (bool, error) {
 	workloads, err := r.workloadsOf(ctx, key)
-	return slices.ContainsFunc(workloads, func(wl kueue.Workload) bool { return holdsQuota(&wl) }), err
+	return slices.ContainsFunc(workloads, func(wl kueue.Workload) bool { return podsets.HoldsQuota(&wl) }), err
 }
 
 // jobsIn returns the TrainJobs of a namespace.

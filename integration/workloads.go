@@ -3,41 +3,29 @@ package integration
 import (
 	"slices"
 
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
-	"sigs.k8s.io/kueue/pkg/workload"
-	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
-
-// finalized reports whether a Workload has the finalizer that keeps its quota.
-func finalized(wl *kueue.Workload) bool {
-	return controllerutil.ContainsFinalizer(wl, kueue.ResourceInUseFinalizerName)
-}
 
 // holdQuota reports whether one of the Workloads holds quota.
 func holdQuota(workloads []*kueue.Workload) bool {
-	return slices.ContainsFunc(workloads, holdsQuota)
+	return slices.ContainsFunc(workloads, podsets.HoldsQuota)
 }
 
 // holderOf returns the Workload that holds quota; nil if none does.
 func holderOf(workloads []*kueue.Workload) *kueue.Workload {
-	if i := slices.IndexFunc(workloads, holdsQuota); i >= 0 {
+	if i := slices.IndexFunc(workloads, podsets.HoldsQuota); i >= 0 {
 		return workloads[i]
 	}
 	return nil
 }
 
-// holdsQuota reports whether the Workload holds quota.
-func holdsQuota(wl *kueue.Workload) bool {
-	return !workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl)
-}
-
 // keptByOthers reports whether a Workload that is being deleted exists only because of finalizers of others.
 func keptByOthers(wl *kueue.Workload) bool {
-	return !wl.DeletionTimestamp.IsZero() && !finalized(wl)
+	return !wl.DeletionTimestamp.IsZero() && !podsets.Finalized(wl)
 }
 
 // classOf returns the name of a Workload's WorkloadPriorityClass; "" if it has none.

@@ -15,14 +15,14 @@ var ofQuota = []hole{
 	},
 	{
 		name: "a TrainJob that has ended gives its quota back while pods run", file: "integration/end.go",
-		from:  "	if o.active() {\n		return nil\n	}\n	var steps",
-		to:    "	if o.active() && !o.ended() {\n		return nil\n	}\n	var steps",
+		from:  "	if o.left.active {\n		return nil\n	}\n	var steps",
+		to:    "	if o.left.active && !o.ended() {\n		return nil\n	}\n	var steps",
 		focus: "exceeds its deadline|success policy ends it", finds: "no-quota",
 	},
 	{
 		name: "a deactivated Workload counts for nothing", file: "integration/deactivate.go",
-		from:  "!isTrainJob(owner) || !holdsQuota(before)",
-		to:    "!isTrainJob(owner) || true || !holdsQuota(before)",
+		from:  "!isTrainJob(owner) || !podsets.HoldsQuota(before)",
+		to:    "!isTrainJob(owner) || true || !podsets.HoldsQuota(before)",
 		focus: "whose Workload is deactivated", finds: "no-quota",
 	},
 	{

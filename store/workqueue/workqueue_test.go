@@ -1,4 +1,4 @@
-package integration
+package workqueue
 
 import (
 	"context"
@@ -29,25 +29,29 @@ func await(t *testing.T, holds func() bool) {
 	}
 }
 
+func is(condition string) metav1.Condition {
+	return metav1.Condition{Type: condition, Status: metav1.ConditionTrue}
+}
+
 // What holds quota is looked at before what only waits, whenever it came, and what came first among equals.
-func TestHoldersFirst(t *testing.T) {
+func TestOrder(t *testing.T) {
 	queue := priorityqueue.New[reconcile.Request]("test")
 	defer queue.ShutDown()
-	h := holdersFirst{&handler.EnqueueRequestForObject{}, newCrowds()}
+	h := Order{&handler.EnqueueRequestForObject{}, NewNamespaces()}
 	trainJob := func(name string, suspend bool) *api.TrainJob {
 		job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		job.Spec.Suspend = ptr.To(suspend)
 		return job
 	}
 	reserved := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "has quota"}}
-	reserved.Status.Conditions = []metav1.Condition{is(kueue.WorkloadQuotaReserved, 0)}
+	reserved.Status.Conditions = []metav1.Condition{is(kueue.WorkloadQuotaReserved)}
 	admitted := reserved.DeepCopy()
 	admitted.Name = "admitted"
-	admitted.Status.Conditions = append(admitted.Status.Conditions, is(kueue.WorkloadAdmitted, 0))
+	admitted.Status.Conditions = append(admitted.Status.Conditions, is(kueue.WorkloadAdmitted))
 	runs := admitted.DeepCopy()
 	runs.Name = "was admitted before"
 	ended := trainJob("ended before the restart", false)
-	ended.Status.Conditions = []metav1.Condition{is(trainerapi.TrainJobComplete, 0)}
+	ended.Status.Conditions = []metav1.Condition{is(trainerapi.TrainJobComplete)}
 	ends := ended.DeepCopy()
 	ends.Name = "ends"
 	ctx := context.Background()
@@ -72,11 +76,11 @@ func TestHoldersFirst(t *testing.T) {
 }
 
 // A namespace with many waiting TrainJobs doesn't delay another, and keeps its own order.
-func TestCrowds(t *testing.T) {
+func TestNamespaces(t *testing.T) {
 	queue := priorityqueue.New[reconcile.Request]("test")
 	defer queue.ShutDown()
-	crowds := newCrowds()
-	h := holdersFirst{&handler.EnqueueRequestForObject{}, crowds}
+	namespaces := NewNamespaces()
+	h := Order{&handler.EnqueueRequestForObject{}, namespaces}
 	add := func(namespace string, n int) {
 		job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%05d", n)}}
 		job.Spec.Suspend = ptr.To(true)
@@ -91,7 +95,7 @@ func TestCrowds(t *testing.T) {
 	next, last := 0, -1
 	for n := range many + 1 {
 		item, _ := queue.Get()
-		crowds.took(item)
+		namespaces.Took(item)
 		queue.Done(item)
 		if item.Namespace == "few" {
 			last = n
@@ -105,19 +109,19 @@ func TestCrowds(t *testing.T) {
 			add("many", many) // comes after those that wait, however few they are now
 		}
 	}
-	if last < 0 || last > crowdSize {
-		t.Errorf("the other namespace's TrainJob comes after %d of the crowd, want at most %d", last, crowdSize)
+	if last < 0 || last > levelSize {
+		t.Errorf("the other namespace's TrainJob comes after %d of the many, want at most %d", last, levelSize)
 	}
 	if item, _ := queue.Get(); item.Name != fmt.Sprintf("%05d", many) {
 		t.Errorf("the last is %s", item.Name)
-	} else if crowds.took(item); len(crowds.queued) != 0 {
-		t.Errorf("an empty queue has no crowds: %v", crowds.queued)
+	} else if namespaces.Took(item); len(namespaces.queued) != 0 {
+		t.Errorf("an empty queue has no namespaces: %v", namespaces.queued)
 	}
 }
 
 func TestPlaced(t *testing.T) {
-	later := reconcile.Result{RequeueAfter: time.Second, Priority: ptr.To(laterPriority)}
-	first := ptr.To(holderPriority)
+	later := reconcile.Result{RequeueAfter: time.Second, Priority: ptr.To(Later)}
+	first := ptr.To(holder)
 	cases := map[string]struct {
 		reason string
 		result reconcile.Result
@@ -134,7 +138,7 @@ func TestPlaced(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := placed(c.result, c.err)
+			got := Placed(c.result, c.err)
 			if got.RequeueAfter != c.want.RequeueAfter || !ptr.Equal(got.Priority, c.want.Priority) {
 				t.Errorf("%s: got %+v, want %+v", c.reason, got, c.want)
 			}
