@@ -235,9 +235,15 @@ func (h *harness) freeze(kind string, list client.ObjectList) {
 
 func (h *harness) thaw(kind string) { delete(h.shown, kind) }
 
-// reconcile reconciles a TrainJob, and forgets what was sent before.
+// reconcile reconciles a TrainJob, and forgets what was sent before. In whatever state it is, observing it alone writes
+// nothing, and asks for nothing by a dry run.
 func (h *harness) reconcile(name string) (reconcile.Result, error) {
 	h.sent, h.bodies, h.events = nil, nil, nil
+	asked := h.pods.asked
+	_ = h.reconciler.Observe(h.t.Context(), types.NamespacedName{Namespace: team, Name: name}) // Reconcile fails alike
+	if len(h.sent)+len(h.events) > 0 || h.pods.asked != asked {
+		h.t.Errorf("observing writes: %v, events %v, %d dry runs", h.sent, h.events, h.pods.asked-asked)
+	}
 	var errors []string
 	result, err := h.reconciler.Reconcile(logged(h.t.Context(), &errors),
 		reconcile.Request{NamespacedName: types.NamespacedName{Namespace: team, Name: name}})

@@ -16,14 +16,6 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 )
 
-// missingPods is why a started TrainJob can't run: a step has fewer pods than it needs, or a pod has a scheduling gate
-// that Kueue doesn't open.
-type missingPods struct {
-	podsets.Shortage // of no ReplicatedJob if nothing is there at all
-	pod, gate        string
-	suspended        bool // others have suspended its JobSet
-}
-
 // missingPods returns why a started TrainJob can't run; nil if it can. Then it is for the scheduler to place the pods.
 func (r *observer) missingPods(ctx context.Context, o *situation) (*missingPods, error) {
 	if o.jobSet == nil {

@@ -5,16 +5,11 @@ import (
 	"errors"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/workload"
-	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
-	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -52,14 +47,46 @@ func (r *observer) observeManaged(ctx context.Context, o *situation) (err error)
 		return err
 	}
 	switch {
-	case !o.managed():
-		return r.observeUnqueued(ctx, o)
 	case o.stage == stageRunning:
 		return r.observeRunning(ctx, o)
-	case o.standing == queued:
-		return r.observeQueued(ctx, o)
+	case o.standing == queued && keptBack(o.observed) == nil:
+		return r.observeRuntime(ctx, o)
 	}
 	return nil
+}
+
+// observeRunning reads whether a started TrainJob has its pods. Of one whose end isn't written, or that can't be
+// suspended, it finds out whether anything of it runs.
+func (r *observer) observeRunning(ctx context.Context, o *situation) (err error) {
+	switch {
+	case jobSetEnd(o.jobSet) != nil:
+		if o.managed() && overdueEnd(o.observed) {
+			return r.observeEnd(ctx, o)
+		}
+	case o.managed() && stopRejected(o.observed) != nil:
+		if o.jobSet == nil || isKept(o.jobSet, o.now) {
+			return r.observeEnd(ctx, o)
+		}
+	case !startedAt(o.observed).IsZero():
+		o.queue.pods.missing, err = r.missingPods(ctx, o)
+	}
+	return err
+}
+
+// observeRuntime reads the runtime of a suspended TrainJob, and whether another job stands for it. That either keeps it
+// from being queued is a fact.
+func (r *observer) observeRuntime(ctx context.Context, o *situation) error {
+	err := r.partOfAnother(ctx, o.job)
+	if errors.As(err, &o.queue.part) {
+		return nil
+	}
+	if err == nil {
+		o.queue.choice, err = o.trainer.runtime(ctx, r.store.Runtimes, o.job)
+	}
+	if errors.As(err, &o.queue.unusable) {
+		return nil
+	}
+	return err
 }
 
 // observeTrainJob reads the TrainJob, and what this process remembers of it.
@@ -168,85 +195,6 @@ func (r *observer) observeChildren(ctx context.Context, o *situation) error {
 		return nil
 	}
 	return r.observeEnd(ctx, o)
-}
-
-// observeQueued resolves what a suspended TrainJob is queued for. That it can't be queued is a result.
-func (r *observer) observeQueued(ctx context.Context, o *situation) error {
-	err := r.resolve(ctx, o)
-	if pending := (*admission.PendingError)(nil); errors.As(err, &pending) {
-		err = pendingAt(o, pending)
-	}
-	if errors.As(err, &o.queue.blocked) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	wl := o.match()
-	if wl == nil || !workload.IsAdmitted(wl) || !workload.IsActive(wl) || workloadfinish.IsFinished(wl) {
-		return nil
-	}
-	return r.observeStart(ctx, o, wl)
-}
-
-// pendingAt returns what follows for a TrainJob of which it isn't known whether it can start. One that has a Workload
-// was queued by an earlier answer: it isn't kept from running, or from being stopped. One that has waited longer than
-// an answer takes is blocked, so that its user reads why.
-func pendingAt(o *situation, pending *admission.PendingError) error {
-	if len(o.workloads.own) > 0 {
-		o.queue.again = pending.RetryAfter
-		return nil
-	}
-	if o.now.Sub(o.job.CreationTimestamp.Time) < pendingFor {
-		return pending
-	}
-	err := pending.Err
-	c := apimeta.FindStatusCondition(o.job.Status.Conditions, api.ConditionBlocked)
-	if c != nil && c.Reason == ReasonUnverified {
-		err = errors.New(c.Message) // texts of network errors vary, and one write is enough
-	}
-	return &admission.BlockedError{Reason: ReasonUnverified, RetryAfter: pending.RetryAfter, Err: err}
-}
-
-// observeStart reads what the start of an admitted TrainJob is decided on.
-func (r *observer) observeStart(ctx context.Context, o *situation, wl *kueue.Workload) error {
-	facts := &startFacts{flavors: map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec{}}
-	o.queue.start = facts
-	counting, err := r.counting(ctx, wl.Namespace, o.queue.podSets)
-	if err != nil {
-		return err
-	}
-	uncounted, err := admission.Covers(wl, o.queue.podSets, o.reclaimable(), counting)
-	if errors.As(err, &facts.mismatch) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if len(uncounted) > 0 {
-		var cq kueue.ClusterQueue
-		name := string(wl.Status.Admission.ClusterQueue)
-		if err := r.live.Get(ctx, client.ObjectKey{Name: name}, &cq); err != nil {
-			return fmt.Errorf("reading ClusterQueue %s: %w", name, err)
-		}
-		if err := admission.Uncovered(&cq, uncounted); errors.As(err, &facts.mismatch) {
-			return nil
-		}
-	}
-	for _, assignment := range wl.Status.Admission.PodSetAssignments {
-		for _, name := range assignment.Flavors {
-			var flavor kueue.ResourceFlavor
-			err := r.client.Get(ctx, client.ObjectKey{Name: string(name)}, &flavor)
-			if err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("reading ResourceFlavor %s: %w", name, err)
-			}
-			if err == nil {
-				facts.flavors[name] = flavor.Spec // the decision names one that is missing
-			}
-		}
-	}
-	facts.jobs, err = o.trainer.startJobs(ctx, r.reads, o.observed)
-	return err
 }
 
 // placeOf returns the place of a TrainJob.

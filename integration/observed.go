@@ -87,15 +87,24 @@ type claims struct {
 	deleted bool
 }
 
-// queueing is what a TrainJob that Kueue manages is queued for. It is known while the TrainJob is suspended.
-type queueing struct {
-	choice    *store.Choice        // the runtime; nil if it isn't known
+// wouldRun is what a suspended TrainJob would run.
+type wouldRun struct {
+	choice *store.Choice // the runtime; nil if it isn't known
+	// unusable is why the runtime can't be used, and part why Kueue takes the TrainJob for a part of another job; nil if
+	// nothing is wrong.
+	unusable *store.RuntimeError
+	part     *admission.BlockedError
+	// foreign is the Record of a previous Trainer; nil if there is none.
+	foreign   *overrides.Record
 	effective *overrides.Effective // shared: it must not be changed
 	podSets   []kueue.PodSet
+}
+
+// queueing is what is decided of a TrainJob that is queued, or that goes on, and what was asked for it.
+type queueing struct {
+	wouldRun
 	// current are the TrainJob's Workloads that have these PodSets.
 	current []*kueue.Workload
-	// foreign is the Record of a previous Trainer; nil if there is none.
-	foreign *overrides.Record
 	// blocked is why the TrainJob can't be queued, or can't go on; nil if nothing is wrong.
 	blocked *admission.BlockedError
 	// setBack is set if it is blocked by an earlier start that could not be.
@@ -104,7 +113,7 @@ type queueing struct {
 	start *startFacts
 	// again is when to reconcile, although no event may come, because the TrainJob may be blocked then; 0 for never.
 	again time.Duration
-	// pods is why a started TrainJob has too few pods.
+	// pods is what is known of the pods that a started TrainJob lacks.
 	pods podsAnswer
 }
 
@@ -224,6 +233,8 @@ func (o *observed) owner() store.Owner {
 // podsAnswer is what is known of the pods that a started TrainJob lacks. It is zero if there are enough, or if the
 // namespace takes more.
 type podsAnswer struct {
+	// missing is nil if there are enough.
+	missing *missingPods
 	// refused is why the next pod can't be created; nil if it can.
 	refused *admission.BlockedError
 	// unknown is set if that isn't known: then what the TrainJob says of it stays.
@@ -234,3 +245,11 @@ type podsAnswer struct {
 // burst of 100 kept JobSet's one worker busy for more than 10 s on two slow cores; starts that don't wait for it meet
 // conflicts.
 const settleTimeout = 30 * time.Second
+
+// missingPods is why a started TrainJob can't run: a step has fewer pods than it needs, or a pod has a scheduling gate
+// that Kueue doesn't open.
+type missingPods struct {
+	podsets.Shortage // of no ReplicatedJob if nothing is there at all
+	pod, gate        string
+	suspended        bool // others have suspended its JobSet
+}

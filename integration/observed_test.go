@@ -53,7 +53,7 @@ func observation(d overrides.Dialect, change ...func(*observed)) *situation {
 		standing:  queued,
 		memory:    recollection{since: now.Add(-time.Hour)},
 		workloads: claims{own: []*kueue.Workload{wl}},
-		queue:     queueing{podSets: podSets},
+		queue:     queueing{wouldRun: wouldRun{podSets: podSets}},
 	}
 	for _, c := range change {
 		c(o)

@@ -4,6 +4,10 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/utils/clock"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +27,21 @@ type reads struct {
 	queues
 	store     *store.Store
 	placement Placement
+}
+
+// observer observes TrainJobs. It writes nothing: what this process is to remember is returned with what was
+// observed.
+type observer struct {
+	reads
+	trainer Trainer
+	clock   clock.Clock
+	memory  *memory
+}
+
+// resolver decides what follows for a TrainJob, and asks what depends on that.
+type resolver struct {
+	reads
+	memo *overrides.Memo
 }
 
 // workloadsOf returns the Workloads of TrainJobs of a name. They are the cache's own: they must not be changed.

@@ -23,6 +23,7 @@ import (
 // decide, and carries out the steps.
 type Reconciler struct {
 	observer
+	resolver   resolver
 	act        actor
 	jobs       frameworks
 	namespaces *workqueue.Namespaces
@@ -46,12 +47,11 @@ func NewReconciler(config Config) (*Reconciler, error) {
 	sink := trainer.recorder(config.Recorder)
 	waits := jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{})
 	known := newMemory()
+	from := reads{queues{config.Client, config.Reader, p}, config.Store, config.Placement}
 	return &Reconciler{
-		observer: observer{
-			reads:   reads{queues{config.Client, config.Reader, p}, config.Store, config.Placement},
-			trainer: trainer, clock: config.Clock, memory: known, memo: overrides.NewMemo(memoized),
-		},
-		act: actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock},
+		observer: observer{reads: from, trainer: trainer, clock: config.Clock, memory: known},
+		resolver: resolver{from, overrides.NewMemo(memoized)},
+		act:      actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock},
 		jobs: frameworks{
 			plain:     jobframework.NewReconciler(config.Client, sink, options(config, p)...),
 			podsReady: jobframework.NewReconciler(config.Client, sink, append(options(config, p), waits)...),
@@ -65,6 +65,9 @@ var _ reconcile.Reconciler = (*Reconciler)(nil)
 // Reconcile implements reconcile.Reconciler.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	o, err := r.observe(ctx, request.NamespacedName)
+	if err == nil {
+		err = r.resolver.resolve(ctx, o)
+	}
 	if err != nil {
 		return r.conclude(ctx, plan{}, reconcile.Result{}, err)
 	}

@@ -36,10 +36,10 @@ const (
 	answerWithin = 2 * time.Second
 )
 
-// observeRefusal asks the API server whether a started TrainJob's namespace takes the next of its missing pods. What
+// probeRefusal asks the API server whether a started TrainJob's namespace takes the next of its missing pods. What
 // isn't answered decides nothing.
-func (r *observer) observeRefusal(ctx context.Context, o *situation, missing *missingPods) {
-	step := stepOf(o.jobSet, missing)
+func (r *resolver) probeRefusal(ctx context.Context, o *situation) {
+	step := stepOf(o.jobSet, o.queue.pods.missing)
 	if step == nil {
 		return
 	}
@@ -61,12 +61,12 @@ func (r *observer) observeRefusal(ctx context.Context, o *situation, missing *mi
 	case err != nil && !errors.As(err, &refused):
 		ctrl.LoggerFrom(ctx).Info("It isn't known why a started TrainJob has no pods", "error", err.Error())
 	default:
-		o.queue.pods = podsAnswer{refused: sameRefusal(o.observed, refused)}
+		o.queue.pods.refused, o.queue.pods.unknown = sameRefusal(o.observed, refused), false
 	}
 }
 
 // askForPods returns why the API server wouldn't take what a ReplicatedJob lacks: its pods, or its Jobs.
-func (r *observer) askForPods(ctx context.Context, o *situation, step *jobset.ReplicatedJob) error {
+func (r *resolver) askForPods(ctx context.Context, o *situation, step *jobset.ReplicatedJob) error {
 	ofPods := r.placement.TakesPods(ctx, o.job, step)
 	refused := ofPods
 	if ofPods == nil {
@@ -100,7 +100,7 @@ func (r *observer) askForPods(ctx context.Context, o *situation, step *jobset.Re
 // foreignJob returns an *admission.BlockedError if a Job that isn't the JobSet's has the name of one that the JobSet
 // lacks: JobSet doesn't create its own then. It is looked for once pods have been missing for askedEvery, because each
 // TrainJob has Jobs of its own.
-func (r *observer) foreignJob(ctx context.Context, o *situation, step *jobset.ReplicatedJob) error {
+func (r *resolver) foreignJob(ctx context.Context, o *situation, step *jobset.ReplicatedJob) error {
 	if o.now.Sub(o.memory.podless.since) < askedEvery {
 		return nil
 	}

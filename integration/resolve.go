@@ -1,178 +1,114 @@
 package integration
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/podsets"
-	"github.com/signalbox-dev/signalbox/store"
 )
 
-// pendingFor is how long after its creation a TrainJob waits, without a condition, to be verified.
-const pendingFor = 10 * time.Second
-
-// resolve finds the runtime of a suspended TrainJob and computes its PodSets. A TrainJob that can't be queued is a
-// *admission.BlockedError.
-func (r *observer) resolve(ctx context.Context, o *situation) error {
-	if err := keptBack(o.observed); err != nil {
-		return err
-	}
-	if err := r.partOfAnother(ctx, o.job); err != nil {
-		return err
-	}
-	if err := resolveRecord(o); err != nil {
-		return blocked(ReasonInvalidOverrides, err)
-	}
-	choice, err := o.trainer.runtime(ctx, r.store.Runtimes, o.job)
-	if unusable := (*store.RuntimeError)(nil); errors.As(err, &unusable) {
-		if unusable.Missing {
-			return blocked(ReasonRuntimeNotFound, err)
-		}
-		return blocked(ReasonInvalidRuntime, err)
-	}
-	if err != nil {
-		return err
-	}
-	o.queue.choice = choice
-	return r.compute(ctx, o)
-}
-
-// resolveRecord finds the Record of a previous Trainer, and rejects one that can't be migrated.
-func resolveRecord(o *situation) error {
-	record, err := overrides.RecordOf(o.job)
-	if err != nil || !o.trainer.Foreign(record) {
-		return err
-	}
-	o.queue.foreign = record
-	_, err = o.trainer.Migrate(o.job, record, metav1.Time{})
-	return err
-}
-
-// compute makes the PodSets of the runtime, and checks that the TrainJob could start.
-func (r *observer) compute(ctx context.Context, o *situation) (err error) {
-	limits, runtime := r.policy.limits, o.queue.choice.Spec
-	errs := slices.Concat(overrides.CheckRoom(o.job), limits.CheckSize(o.job), limits.CheckRuntime(o.job, runtime))
-	if len(errs) > 0 {
-		return blocked(ReasonLimitExceeded, errs.ToAggregate())
-	}
-	if err := r.checkSteps(o.job, runtime.Template.Spec.ReplicatedJobs); err != nil { // before each of them costs time
-		return err
-	}
-	effective, err := r.memo.Compute(o.trainer, o.job, runtime, o.trainer.Others(o.job))
-	if err != nil {
-		return blocked(ReasonInvalidRuntime, err)
-	}
-	o.queue.effective = effective
-	if errs := limits.CheckBuilt(o.job, runtime, effective, r.policy.features.claimsCounted); len(errs) > 0 {
-		return blocked(ReasonLimitExceeded, fmt.Errorf("%s: %w", store.Describe(o.job), errs.ToAggregate()))
-	}
-	if err := r.checkSteps(o.job, effective.ReplicatedJobs); err != nil {
-		return err
-	}
-	if o.queue.podSets, err = podsets.Of(effective, r.policy.features.podSets()); err != nil {
-		return blocked(ReasonInvalidRuntime, err)
-	}
-	if errs := r.checkTopology(o.queue.podSets); len(errs) > 0 {
-		return blocked(ReasonInvalidRuntime, fmt.Errorf("%s: %w", store.Describe(o.job), errs.ToAggregate()))
-	}
-	if err := r.setMinCount(o); err != nil {
-		return blocked(ReasonInvalidMinimum, err)
-	}
-	o.compare()
-	if o.workloads.noClass && len(o.queue.current) == 0 {
-		return noPriorityClass(o.job)
-	}
-	if err := o.place.check(o.observed); err != nil {
-		return err
-	}
-	if held := cmp.Or(r.held(o), r.setBack(o)); held != nil {
-		return held
-	}
-	return o.trainer.startable(ctx, r.reads, o.observed)
-}
-
-// setBack returns why a TrainJob that could not be started isn't queued again yet; nil if it may be.
-func (r *observer) setBack(o *situation) error {
-	s := o.memory.setback
-	if s.reason == "" {
-		s = setbackTold(o.observed)
-	}
-	if s.reason == "" {
+// resolve decides what an observed TrainJob is queued for, and whether a started one goes on. What depends on such a
+// decision and needs a request is asked for then: whether its namespace takes what it needs, what its start is decided
+// on, and why it has no pods.
+func (r *resolver) resolve(ctx context.Context, o *situation) error {
+	switch {
+	case o.standing == owned:
 		return nil
-	}
-	if askedAgain(o.observed) {
-		s = s.trying()
-		s.asked++
-	}
-	b := s.blocks(inputsOf(o.observed), o.now)
-	if b == nil && s.retried.IsZero() && !s.until.IsZero() {
-		s.retried = o.now
-	}
-	o.memory.setback = s
-	if b != nil {
-		o.queue.setBack = true
-		return b
+	case o.stage == stageRunning:
+		return r.goesOn(ctx, o)
+	case o.stage == stageSuspended && o.standing == queued:
+		return r.queue(ctx, o)
 	}
 	return nil
 }
 
-// checkSteps rejects more ReplicatedJobs than a Workload can have PodSets.
-func (r *observer) checkSteps(job *api.TrainJob, steps []jobset.ReplicatedJob) error {
-	most := cmp.Or(r.policy.limits.ReplicatedJobs, podsets.Max)
-	if len(steps) <= most {
+// queue decides what a suspended TrainJob is queued for. That it can't be queued is a result.
+func (r *resolver) queue(ctx context.Context, o *situation) error {
+	err := r.decideQueue(o)
+	if err == nil {
+		err = o.trainer.startable(ctx, r.reads, o.observed)
+	}
+	if pending := (*admission.PendingError)(nil); errors.As(err, &pending) {
+		err = pendingAt(o, pending)
+	}
+	if errors.As(err, &o.queue.blocked) {
 		return nil
 	}
-	return blocked(ReasonTooManyPodSets, fmt.Errorf("%s has %d replicatedJobs, but a Workload holds at most %d PodSets; "+
-		"refer to a runtime with fewer", store.Describe(job), len(steps), most))
-}
-
-// setMinCount sets the minCount of a TrainJob that may be partially admitted.
-func (r *observer) setMinCount(o *situation) error {
-	if !r.policy.features.partialAdmission {
-		return nil
-	}
-	runtime := o.queue.choice.Settings
-	least, err := overrides.MinNodes(o.job, runtime)
-	if err != nil || least >= overrides.Nodes(o.job, runtime) {
+	if err != nil {
 		return err
 	}
-	if !o.trainer.PartialAdmission() {
-		return errNoPartialAdmission
-	}
-	effective, err := r.memo.Compute(
-		o.trainer, overrides.WithNodes(o.job, least), o.queue.choice.Spec, o.trainer.Others(o.job))
-	if err != nil {
-		return fmt.Errorf("with %d nodes: %w", least, err)
-	}
-	return podsets.SetMinCount(o.queue.podSets, effective)
-}
-
-// checkTopology returns what Kueue's webhooks reject of the topology requests of its own jobs. Kueue doesn't check
-// those of Workloads: it ignores half of a request, or never admits the Workload.
-func (r *observer) checkTopology(podSets []kueue.PodSet) field.ErrorList {
-	if !r.policy.features.topologyAware {
+	wl := o.match()
+	if wl == nil || !workload.IsAdmitted(wl) || !workload.IsActive(wl) || workloadfinish.IsFinished(wl) {
 		return nil
 	}
-	var errs field.ErrorList
-	annotations := make(map[kueue.PodSetReference]*field.Path, len(podSets))
-	for i := range podSets {
-		podSet := &podSets[i]
-		path := field.NewPath("replicatedJobs").Key(string(podSet.Name)).Child("template", "spec", "template", "metadata")
-		annotations[podSet.Name] = path.Child("annotations")
-		errs = append(errs, jobframework.ValidateTASPodSetRequest(path, &podSet.Template.ObjectMeta)...)
-		errs = append(errs, jobframework.ValidateSliceSizeAnnotationUpperBound(path, &podSet.Template.ObjectMeta, podSet)...)
+	return r.probeStart(ctx, o, wl)
+}
+
+// pendingAt returns what follows for a TrainJob of which it isn't known whether it can start. One that has a Workload
+// was queued by an earlier answer: it isn't kept from running, or from being stopped. One that has waited longer than
+// an answer takes is blocked, so that its user reads why.
+func pendingAt(o *situation, pending *admission.PendingError) error {
+	if len(o.workloads.own) > 0 {
+		o.queue.again = pending.RetryAfter
+		return nil
 	}
-	return append(errs, jobframework.ValidatePodSetGroupingTopology(podSets, annotations)...)
+	if o.now.Sub(o.job.CreationTimestamp.Time) < pendingFor {
+		return pending
+	}
+	err := pending.Err
+	c := apimeta.FindStatusCondition(o.job.Status.Conditions, api.ConditionBlocked)
+	if c != nil && c.Reason == ReasonUnverified {
+		err = errors.New(c.Message) // texts of network errors vary, and one write is enough
+	}
+	return &admission.BlockedError{Reason: ReasonUnverified, RetryAfter: pending.RetryAfter, Err: err}
+}
+
+// probeStart reads what the start of an admitted TrainJob is decided on.
+func (r *resolver) probeStart(ctx context.Context, o *situation, wl *kueue.Workload) error {
+	facts := &startFacts{flavors: map[kueue.ResourceFlavorReference]kueue.ResourceFlavorSpec{}}
+	o.queue.start = facts
+	counting, err := r.counting(ctx, wl.Namespace, o.queue.podSets)
+	if err != nil {
+		return err
+	}
+	uncounted, err := admission.Covers(wl, o.queue.podSets, o.reclaimable(), counting)
+	if errors.As(err, &facts.mismatch) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(uncounted) > 0 {
+		var cq kueue.ClusterQueue
+		name := string(wl.Status.Admission.ClusterQueue)
+		if err := r.live.Get(ctx, client.ObjectKey{Name: name}, &cq); err != nil {
+			return fmt.Errorf("reading ClusterQueue %s: %w", name, err)
+		}
+		if err := admission.Uncovered(&cq, uncounted); errors.As(err, &facts.mismatch) {
+			return nil
+		}
+	}
+	for _, assignment := range wl.Status.Admission.PodSetAssignments {
+		for _, name := range assignment.Flavors {
+			var flavor kueue.ResourceFlavor
+			err := r.client.Get(ctx, client.ObjectKey{Name: string(name)}, &flavor)
+			if err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("reading ResourceFlavor %s: %w", name, err)
+			}
+			if err == nil {
+				facts.flavors[name] = flavor.Spec // the decision names one that is missing
+			}
+		}
+	}
+	facts.jobs, err = o.trainer.startJobs(ctx, r.reads, o.observed)
+	return err
 }

@@ -23,54 +23,61 @@ import (
 // (kubernetes/pkg/controller/job, MaxJobPodFailureBackOff).
 const jobBackoff = 10 * time.Minute
 
-// observeRunning finds out whether a started TrainJob still needs its quota. It doesn't if its JobSet has ended, or if
-// it can't be suspended and nothing of it runs. And it has limits.podsWithin for pods that can run: one that has lost
-// its pods, with their node or with its JobSet, has as long for others, and so has each of its steps.
-func (r *observer) observeRunning(ctx context.Context, o *situation) error {
-	if jobSetEnd(o.jobSet) != nil {
-		if !overdueEnd(o.observed) {
-			return nil
-		}
-		return r.observeEnd(ctx, o)
+// startedAt returns when a TrainJob got what its pods need: its start or, if Kueue doesn't manage it, the creation of
+// its JobSet; zero if it hasn't.
+func startedAt(o *observed) time.Time {
+	switch own := o.entry; {
+	case o.managed() && own != nil && own.Time != nil && !admission.IsNeutral(own):
+		return own.Time.Time
+	case !o.managed() && o.jobSet != nil:
+		return o.jobSet.CreationTimestamp.Time
 	}
-	if o.queue.blocked = stopRejected(o.observed); o.queue.blocked != nil {
-		if o.jobSet != nil && !isKept(o.jobSet, o.now) {
-			return nil
-		}
-		return r.observeEnd(ctx, o)
-	}
-	if own := o.entry; own != nil && own.Time != nil && !admission.IsNeutral(own) {
-		return r.observePods(ctx, o, own.Time.Time)
-	}
-	return nil
+	return time.Time{}
 }
 
-// observePods finds out whether a TrainJob that was started at a time has the pods that it needs.
-func (r *observer) observePods(ctx context.Context, o *situation, started time.Time) error {
-	missing, err := r.missingPods(ctx, o)
-	if err != nil {
-		return err
-	}
-	if missing == nil {
-		o.memory.podless = shortage{}
+// goesOn decides whether a started TrainJob still needs its quota. It doesn't if it can't be suspended and nothing of
+// it runs. And it has limits.podsWithin for pods that can run: one that has lost its pods, with their node or with its
+// JobSet, has as long for others, and so has each of its steps.
+func (r *resolver) goesOn(ctx context.Context, o *situation) error {
+	if jobSetEnd(o.jobSet) != nil {
 		return nil
 	}
-	short := o.memory.podless
+	if o.managed() {
+		if o.queue.blocked = stopRejected(o.observed); o.queue.blocked != nil {
+			return nil
+		}
+	}
+	started := startedAt(o.observed)
+	if started.IsZero() {
+		return nil
+	}
+	if o.memory.podless = shortOf(o.observed, started); o.queue.pods.missing == nil {
+		return nil
+	}
+	r.probeRefusal(ctx, o)
+	if !o.managed() {
+		return nil // it has no quota to release
+	}
+	return r.shortage(ctx, o)
+}
+
+// shortOf returns since when pods of a TrainJob are missing that was started at a time; zero if none are.
+func shortOf(o *observed, started time.Time) shortage {
+	missing, short := o.queue.pods.missing, o.memory.podless
+	if missing == nil {
+		return shortage{}
+	}
 	if short.since.Before(started) || missing.Have > short.have {
 		// It is of an earlier start, or there were enough when it was last looked at, or there are more than then.
 		short = shortage{since: o.now}
 	}
 	short.have = missing.Have
-	o.memory.podless = short
-	return r.observeShortage(ctx, o, missing)
+	return short
 }
 
-// observeShortage finds out whether pods have been missing for too long.
-func (r *observer) observeShortage(ctx context.Context, o *situation, missing *missingPods) error {
-	r.observeRefusal(ctx, o, missing)
-	if !o.managed() {
-		return nil // it has no quota to release
-	}
+// shortage decides whether pods have been missing for too long.
+func (r *resolver) shortage(ctx context.Context, o *situation) error {
+	missing := o.queue.pods.missing
 	left := r.policy.podsWithin - o.now.Sub(o.memory.podless.since)
 	if left <= 0 && missing.gate == "" && !missing.suspended && o.jobSet != nil {
 		jobs, err := r.store.Pods.JobsOf(ctx, o.jobSet)
@@ -95,7 +102,7 @@ func (r *observer) observeShortage(ctx context.Context, o *situation, missing *m
 
 // held returns why a TrainJob is kept out of its queue that had no pods when it was started; nil if it isn't. The
 // condition Blocked is what remembers it. A user who stops and resumes the TrainJob has it tried again.
-func (r *observer) held(o *situation) error {
+func (r *resolver) held(o *situation) error {
 	if stoppedByUser(o.job) {
 		return nil
 	}
@@ -123,12 +130,4 @@ func gated(o *observed) bool {
 		}
 	}
 	return false
-}
-
-// observeUnqueued finds out why a TrainJob that Kueue doesn't manage has no pods.
-func (r *observer) observeUnqueued(ctx context.Context, o *situation) error {
-	if o.stage != stageRunning || o.jobSet == nil || jobSetEnd(o.jobSet) != nil {
-		return nil
-	}
-	return r.observePods(ctx, o, o.jobSet.CreationTimestamp.Time)
 }
