@@ -70,9 +70,9 @@ var ofQuota = []hole{
 		focus: "a runtime that has grown since", also: "a start isn't held against its admission",
 	},
 	{
-		name: "a started TrainJob without pods keeps its quota", file: "integration/hold.go",
+		name: "a started TrainJob without pods keeps its quota", file: "integration/running.go",
 		from:  "own != nil && own.Time != nil && !admission.IsNeutral(own)",
-		to:    "own != nil && own.Time != nil && !admission.IsNeutral(own) && false",
+		to:    "false && own != nil && own.Time != nil && !admission.IsNeutral(own)",
 		focus: "where a started TrainJob has no pods|where a scheduling gate", finds: "quota-for-nothing",
 	},
 	{
