@@ -143,11 +143,9 @@ func TestDelayOf(t *testing.T) {
 
 func TestPend(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
-	r := NewReconciler(Config{Clock: clk})
-	changed := &api.TrainJobStatus{Flavor: "a"}
+	m := newMemory()
 	waited := func(name string) (time.Duration, int) {
-		o := &observed{job: &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: name}}, now: clk.Now()}
-		p := r.pend(o, changed)
+		p := m.pend(types.NamespacedName{Name: name}, clk.Now())
 		return clk.Since(p.since), p.others
 	}
 	for _, name := range []string{"a", "b", "c"} {
@@ -155,13 +153,13 @@ func TestPend(t *testing.T) {
 	}
 	clk.Step(time.Second)
 	waited("a")
-	r.settle(types.NamespacedName{Name: "b"})
-	r.settle(types.NamespacedName{Name: "c"})
+	m.written(types.NamespacedName{Name: "b"})
+	m.written(types.NamespacedName{Name: "c"})
 	clk.Step(time.Second)
 	if waited, others := waited("a"); waited != 2*time.Second || others != 2 {
 		t.Errorf("a crowd that gets less is still one: got %v and %d others, want 2s and 2", waited, others)
 	}
-	r.settle(types.NamespacedName{Name: "a"})
+	m.written(types.NamespacedName{Name: "a"})
 	if waited, others := waited("a"); waited != 0 || others != 0 {
 		t.Errorf("what was written has waited: got %v and %d others, want 0s and 0", waited, others)
 	}

@@ -1,14 +1,11 @@
 package trainer
 
 import (
-	"context"
-	"fmt"
 	"strconv"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
@@ -93,32 +90,6 @@ func stepOfLoss(o *observed, lost api.Loss) step {
 	case restarts(o.job, o.jobSet, o.workload):
 		lost.Restarting, lost.Restarts = true, lost.Restarts+1
 		return writeLoss{lost, events.Restarting.Of(lost.Pod, lost.Restarts, most)}
-	}
-	return nil
-}
-
-// writeLoss writes what was lost into the status.
-type writeLoss struct {
-	lost  api.Loss
-	event events.Event
-}
-
-func (s writeLoss) do(ctx context.Context, r *Reconciler, o *observed) error {
-	status := o.job.Status.DeepCopy()
-	status.Lost = &s.lost
-	if err := r.store.Writer.Status(ctx, o.job, status); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("writing that pods were lost: %w", err))
-	}
-	r.recorder.Send(o.job, s.event)
-	return nil
-}
-
-// suspend stops the TrainJob; the integration starts it again.
-type suspend struct{}
-
-func (suspend) do(ctx context.Context, r *Reconciler, o *observed) error {
-	if err := r.store.Writer.Suspend(ctx, o.job); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("suspending for a restart: %w", err))
 	}
 	return nil
 }

@@ -272,17 +272,4 @@ func finished(status *api.TrainJobStatus) bool {
 		apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobFailed)
 }
 
-// gangsOf returns the condition of the TrainJob's gangs; nil for none.
-func gangsOf(o *observed, kept keptGangs) *metav1.Condition {
-	switch {
-	case kept.known && kept.condition != nil && !o.ended():
-		return kept.condition
-	case kept.known && !o.running() && !o.ended():
-		return nil
-	}
-	return o.job.Status.Condition(api.ConditionGangScheduled)
-}
-
 func isTrue(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionTrue }
-
-func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionFalse }

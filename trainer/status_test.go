@@ -279,7 +279,7 @@ func describeStatus(status *api.TrainJobStatus) string {
 	return strings.Join(texts, " ")
 }
 
-func TestUnseen(t *testing.T) {
+func TestOwnerUnknown(t *testing.T) {
 	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	job := &api.TrainJob{}
 	job.Name, job.CreationTimestamp = "model", metav1.NewTime(created)
@@ -293,7 +293,7 @@ func TestUnseen(t *testing.T) {
 		want  bool
 	}{
 		"another's webhook doesn't know it yet": {fmt.Errorf("applying the JobSet: %w", unknown), time.Second, true},
-		"nor will it":                           {fmt.Errorf("applying the JobSet: %w", unknown), unseenFor, false},
+		"nor will it":                           {fmt.Errorf("applying the JobSet: %w", unknown), unknownFor, false},
 		"something else is missing": {
 			apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "model"), time.Second, false,
 		},
@@ -302,7 +302,7 @@ func TestUnseen(t *testing.T) {
 		},
 		"made": {nil, time.Second, false},
 	} {
-		if got := unseen(job, test.err, created.Add(test.after)); got != test.want {
+		if got := ownerUnknown(job, test.err, created.Add(test.after)); got != test.want {
 			t.Errorf("%s: got %t", name, got)
 		}
 	}
