@@ -87,7 +87,7 @@ func TestDelayOf(t *testing.T) {
 			status(),
 			status("Suspended=True", "QuotaReserved=False"),
 			10000,
-			88 * time.Second,
+			122 * time.Second,
 		},
 		"admitted": {
 			"it is about to start",
@@ -98,7 +98,7 @@ func TestDelayOf(t *testing.T) {
 		},
 		"counts":             {"they change with every Job", pods(0, ready), pods(1, ready), 0, 30 * time.Second},
 		"the end of a step":  {"its user sees how far it is", pods(0, ready), pods(0, done), 0, 4 * time.Second},
-		"the end of another": {"eighteen may end one by one", pods(1, done), pods(1, done, done), 0, 10 * time.Second},
+		"the end of another": {"eighteen may end one by one", pods(1, done), pods(1, done, done), 0, 30 * time.Second},
 		"counts of one that starts": {
 			"its state says as much",
 			starting,
