@@ -20,8 +20,10 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
+	"github.com/signalbox-dev/signalbox/trainer/status"
 )
 
 // create creates the children of a TrainJob that was started, and sends an event about what fails for good.
@@ -70,13 +72,13 @@ func (r *Reconciler) createJobSet(
 	}
 	claims := claimsOf(job, spec)
 	if slices.ContainsFunc(spec.Template.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
-		return !hasReplicatedJob(built.ReplicatedJobs, rj.Name) // it is done
+		return podsets.ReplicatedJob(built.ReplicatedJobs, rj.Name) == nil // it is done
 	}) {
 		if again, err := r.rerunInitializers(ctx, job, claims); err != nil || again {
 			return err
 		}
 	}
-	markInitializers(js, overrides.Initializers(job, spec))
+	status.MarkInitializers(js, overrides.Initializers(job, spec))
 	skipped, err := r.gangs.Make(ctx, job, spec, built, js)
 	if err != nil {
 		return err

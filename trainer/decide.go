@@ -3,8 +3,6 @@ package trainer
 import (
 	"time"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -18,6 +16,7 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store/steps"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/status"
 )
 
 // statusPriority is the priority, in the controller's queue, of a TrainJob of which only the status is to be written:
@@ -59,40 +58,40 @@ func decideInactive(o *observed) (p plan) {
 	return p
 }
 
-// decide returns what is to be done with a TrainJob whose status is to be status, and whose gangs are as in outlook.
-func decide(o *observed, status *api.TrainJobStatus, outlook gang.Outlook, known recollection) (p plan) {
-	p.status = status
-	ended := finished(status)
+// decide returns what is to be done with a TrainJob whose status is to be want, and whose gangs are as in outlook.
+func decide(o *observed, want *api.TrainJobStatus, outlook gang.Outlook, known recollection) (p plan) {
+	p.status = want
+	ended := status.Finished(want)
 	stopping := !ended && o.jobSetStays() && o.suspended()
 	if o.groups != nil {
 		p.Do(keepGangs{outlook})
 		p.Later(outlook.Again)
 	}
-	wait := delayOf(&o.job.Status, status, known.pending.others) - o.now.Sub(known.pending.since)
+	wait := status.Delay(&o.job.Status, want, known.pending.others) - o.now.Sub(known.pending.since)
 	switch {
-	case !differs(o, status):
+	case !status.Differs(&o.job.Status, want):
 	case wait > 0 && !stopping:
 		p.statusAgain = wait
 	default:
-		p.Do(writeStatus{status}) // it has what is lost with the JobSet
+		p.Do(writeStatus{want}) // it has what is lost with the JobSet
 	}
-	p.Do(children(o, status, stopping)...)
-	if end, limited := deadline(o.job, status); limited && !ended {
+	p.Do(children(o, want, stopping)...)
+	if end, limited := status.Deadline(o.job, want); limited && !ended {
 		p.Later(max(end.Sub(o.now), 0) + time.Millisecond)
 	}
-	if c := waits(status); c != nil && !known.announced {
+	if c := waits(want); c != nil && !known.announced {
 		p.announce(c, o.now)
 	}
 	return p
 }
 
 // children returns the steps that create or delete the TrainJob's children.
-func children(o *observed, status *api.TrainJobStatus, stopping bool) []step {
-	ended := finished(status)
+func children(o *observed, want *api.TrainJobStatus, stopping bool) []step {
+	ended := status.Finished(want)
 	switch {
 	case stopping:
 		return []step{deleteJobSet{}, deleteSideObjects{}}
-	case ended && o.jobSetStays() && deadlineExceeded(status):
+	case ended && o.jobSetStays() && status.DeadlineExceeded(want):
 		return []step{deleteJobSet{}} // JobSet doesn't know the TrainJob's deadline
 	case !ended && startable(o):
 		return []step{create{}}
@@ -117,11 +116,11 @@ func (p *plan) announce(c *metav1.Condition, now time.Time) {
 }
 
 // waits returns the condition that says why a TrainJob waits for quota; nil if it doesn't.
-func waits(status *api.TrainJobStatus) *metav1.Condition {
-	if api.StateOf(&status.TrainJobStatus) != api.StateQueued {
+func waits(want *api.TrainJobStatus) *metav1.Condition {
+	if api.StateOf(&want.TrainJobStatus) != api.StateQueued {
 		return nil
 	}
-	return apimeta.FindStatusCondition(status.Conditions, api.ConditionQuotaReserved)
+	return apimeta.FindStatusCondition(want.Conditions, api.ConditionQuotaReserved)
 }
 
 // gangCondition returns the condition of the TrainJob's gangs; nil for none.
@@ -152,22 +151,9 @@ func hasQuota(o *observed) bool {
 		!workloadfinish.IsFinished(wl)
 }
 
-// differs reports whether a status differs from what is written.
-func differs(o *observed, status *api.TrainJobStatus) bool {
-	before := o.job.Status.DeepCopy()
-	before.State = status.State // it follows from the rest
-	return !equality.Semantic.DeepEqual(before, status)
-}
-
 // forAnotherTrainer reports whether a TrainJob was started for another Trainer, with an entry that the bundled one
 // doesn't read. The integration stops it, and starts it again.
 func forAnotherTrainer(job *api.TrainJob) bool {
 	record, err := overrides.RecordOf(job)
 	return err == nil && overrides.Bundled.Foreign(record)
-}
-
-// deadlineExceeded reports whether the TrainJob has failed by its deadline.
-func deadlineExceeded(status *api.TrainJobStatus) bool {
-	c := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobFailed)
-	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == trainerapi.TrainJobDeadlineExceededReason
 }

@@ -16,6 +16,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -83,7 +84,7 @@ func checkRival(
 	}
 	if js != nil {
 		for _, rj := range replicatedJobs {
-			if hasReplicatedJob(js.Spec.ReplicatedJobs, rj) {
+			if podsets.ReplicatedJob(js.Spec.ReplicatedJobs, rj) != nil {
 				return nameTaken("Job of JobSet "+name, name+"-"+rj+"-0")
 			}
 		}
@@ -106,10 +107,6 @@ func checkRival(
 		}
 	}
 	return nil
-}
-
-func hasReplicatedJob(replicatedJobs []jobset.ReplicatedJob, name string) bool {
-	return slices.ContainsFunc(replicatedJobs, func(rj jobset.ReplicatedJob) bool { return rj.Name == name })
 }
 
 // precedes reports whether another TrainJob keeps a name that both need: it hasn't ended and was created before.

@@ -15,6 +15,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/steps"
+	"github.com/signalbox-dev/signalbox/trainer/status"
 )
 
 // ReconcileAfter reconciles a TrainJob after the integration has. If that has failed, it creates nothing: the TrainJob
@@ -36,18 +37,18 @@ func (r *Reconciler) ReconcileAfter(
 		return r.conclude(ctx, o, p)
 	}
 	outlook := o.groups.Outlook()
-	status := statusOf(o.job, o.jobSet, o.workload, gangCondition(o, outlook), o.now)
-	return r.conclude(ctx, o, decide(o, status, outlook, r.recall(o, status)))
+	want := status.Of(o.job, o.jobSet, o.workload, gangCondition(o, outlook), o.now)
+	return r.conclude(ctx, o, decide(o, want, outlook, r.recall(o, want)))
 }
 
 // recall returns what is remembered of a TrainJob that is to have a status.
-func (r *Reconciler) recall(o *observed, status *api.TrainJobStatus) (known recollection) {
-	if differs(o, status) {
+func (r *Reconciler) recall(o *observed, want *api.TrainJobStatus) (known recollection) {
+	if status.Differs(&o.job.Status, want) {
 		known.pending = r.memory.pend(o.key, o.now)
 	} else {
 		r.memory.written(o.key)
 	}
-	if c := waits(status); c != nil {
+	if c := waits(want); c != nil {
 		known.announced = r.memory.isAnnounced(o.key, c.LastTransitionTime)
 	} else {
 		r.memory.starts(o.key)

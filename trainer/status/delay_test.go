@@ -1,4 +1,4 @@
-package trainer
+package status
 
 import (
 	"slices"
@@ -9,8 +9,6 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -134,33 +132,9 @@ func TestDelayOf(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := delayOf(c.before, c.after, c.others); got != c.want {
+			if got := Delay(c.before, c.after, c.others); got != c.want {
 				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
 			}
 		})
-	}
-}
-
-func TestPend(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Now())
-	m := newMemory()
-	waited := func(name string) (time.Duration, int) {
-		p := m.pend(types.NamespacedName{Name: name}, clk.Now())
-		return clk.Since(p.since), p.others
-	}
-	for _, name := range []string{"a", "b", "c"} {
-		waited(name)
-	}
-	clk.Step(time.Second)
-	waited("a")
-	m.written(types.NamespacedName{Name: "b"})
-	m.written(types.NamespacedName{Name: "c"})
-	clk.Step(time.Second)
-	if waited, others := waited("a"); waited != 2*time.Second || others != 2 {
-		t.Errorf("a crowd that gets less is still one: got %v and %d others, want 2s and 2", waited, others)
-	}
-	m.written(types.NamespacedName{Name: "a"})
-	if waited, others := waited("a"); waited != 0 || others != 0 {
-		t.Errorf("what was written has waited: got %v and %d others, want 0s and 0", waited, others)
 	}
 }
