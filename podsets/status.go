@@ -198,7 +198,7 @@ func Short(js *jobset.JobSet, pods map[string]Pods) *Shortage {
 // (JobSet v0.12.0, pkg/controllers).
 func waits(js *jobset.JobSet, rj *jobset.ReplicatedJob, statuses []trainerapi.JobStatus) bool {
 	reached := func(name string, status jobset.DependsOnStatus) bool {
-		s, other := statusOf(statuses, name), find(js.Spec.ReplicatedJobs, name)
+		s, other := statusOf(statuses, name), ReplicatedJob(js.Spec.ReplicatedJobs, name)
 		done := ptr.Deref(s.Succeeded, 0)
 		if status == jobset.DependencyReady {
 			done += ptr.Deref(s.Ready, 0) + ptr.Deref(s.Failed, 0)
@@ -224,7 +224,8 @@ func waits(js *jobset.JobSet, rj *jobset.ReplicatedJob, statuses []trainerapi.Jo
 	return false
 }
 
-func find(replicatedJobs []jobset.ReplicatedJob, name string) *jobset.ReplicatedJob {
+// ReplicatedJob returns the ReplicatedJob of a name; nil if there is none.
+func ReplicatedJob(replicatedJobs []jobset.ReplicatedJob, name string) *jobset.ReplicatedJob {
 	i := slices.IndexFunc(replicatedJobs, func(rj jobset.ReplicatedJob) bool { return rj.Name == name })
 	if i < 0 {
 		return nil

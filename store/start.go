@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -11,10 +10,6 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
-
-// ErrNotRendered is about a Record whose elements are not in the TrainJob's list of overrides.
-var ErrNotRendered = errors.New("the integration's elements are not in the TrainJob's list of overrides, where " +
-	"Signalbox's mutating webhook puts them; see that its MutatingWebhookConfiguration is installed")
 
 // Refused reports whether an atomic start was rejected by a Trainer that takes no changes of entries in the update that
 // starts a TrainJob: Kubeflow Trainer v2.2.0, whose CRD is the same as v2.2.1's.

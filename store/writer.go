@@ -191,6 +191,10 @@ func (w *Writer) patch(
 	return nil
 }
 
+// ErrNotRendered is about a Record whose elements are not in the TrainJob's list of overrides.
+var ErrNotRendered = errors.New("the integration's elements are not in the TrainJob's list of overrides, where " +
+	"Signalbox's mutating webhook puts them; see that its MutatingWebhookConfiguration is installed")
+
 // writeRecord writes the Record, and returns the list of overrides, which Signalbox's webhook has updated from it.
 func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *overrides.Record) ([]any, error) {
 	value, err := record.String()

@@ -129,6 +129,10 @@ func objectOf(a any) (*unstructured.Unstructured, error) {
 	return o, json.Unmarshal(data, &o.Object)
 }
 
+func isSecret(o client.Object) bool {
+	return o.GetObjectKind().GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Secret")
+}
+
 func build(
 	ctx context.Context, fw *core.Framework, trainJob *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
@@ -162,7 +166,7 @@ func build(
 		return nil, nil, err
 	}
 	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(trainJob, spec)))
-	asVolumes(trainJob.Name, js.Spec)
+	mountClaims(trainJob.Name, js.Spec)
 	if queued(trainJob) {
 		replaceEnded(js.Spec)
 	}

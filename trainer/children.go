@@ -20,18 +20,17 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
-	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/status"
 )
 
-// create creates the children of a TrainJob that was started, the JobSet last.
-type create struct{}
-
-func (create) do(ctx context.Context, r *Reconciler, o *observed) error {
+// create creates the children of a TrainJob that was started, and sends an event about what fails for good.
+func (r *Reconciler) create(ctx context.Context, o *observed) error {
 	err := r.createChildren(ctx, o.job)
 	pending := (*admission.PendingError)(nil)
-	if err != nil && !apierrors.IsConflict(err) && !unseen(o.job, err, o.now) && !errors.As(err, &pending) {
+	if err != nil && !apierrors.IsConflict(err) && !ownerUnknown(o.job, err, o.now) && !errors.As(err, &pending) {
 		r.recorder.Send(o.job, events.ResourcesCreationFailed.Of(err))
 	}
 	return err
@@ -73,18 +72,18 @@ func (r *Reconciler) createJobSet(
 	}
 	claims := claimsOf(job, spec)
 	if slices.ContainsFunc(spec.Template.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
-		return !hasReplicatedJob(built.ReplicatedJobs, rj.Name) // it is done
+		return podsets.ReplicatedJob(built.ReplicatedJobs, rj.Name) == nil // it is done
 	}) {
-		if again, err := r.runAgain(ctx, job, claims); err != nil || again {
+		if again, err := r.rerunInitializers(ctx, job, claims); err != nil || again {
 			return err
 		}
 	}
-	markInitializers(js, overrides.Initializers(job, spec))
+	status.MarkInitializers(js, overrides.Initializers(job, spec))
 	skipped, err := r.gangs.Make(ctx, job, spec, built, js)
 	if err != nil {
 		return err
 	}
-	if err := r.createBeside(ctx, job, claims, sideObjects); err != nil {
+	if err := r.createMounted(ctx, job, claims, sideObjects); err != nil {
 		return err
 	}
 	o, err := objectOf(js)
@@ -119,7 +118,7 @@ func (r *Reconciler) jobSetExists(ctx context.Context, job *api.TrainJob) (bool,
 	case metav1.IsControlledBy(&js, job):
 		return true, nil // its events trigger a reconcile
 	case ofName(&js, job) && !js.DeletionTimestamp.IsZero():
-		return false, going(&js, r.clock.Now())
+		return false, terminating(&js, r.clock.Now())
 	}
 	return false, fmt.Errorf("there is a JobSet %s already that is not the TrainJob's; delete it, or create the TrainJob "+
 		"by another name", client.ObjectKeyFromObject(job))
@@ -131,40 +130,36 @@ func ofName(js *jobset.JobSet, job *api.TrainJob) bool {
 	return owner != nil && owner.Kind == trainerapi.TrainJobKind && owner.Name == job.Name
 }
 
-// goingFor is for how long the JobSet of a deleted TrainJob may terminate before that is told.
-const goingFor = 10 * time.Second
+// terminatingFor is for how long the JobSet of a deleted TrainJob may terminate before an event says so.
+const terminatingFor = 10 * time.Second
 
-// going is the error of a start that waits until the JobSet of a deleted TrainJob of the name is gone, with its pods.
-// That happens whenever a TrainJob is deleted and created again at once. The deletion triggers a reconcile.
-func going(js *jobset.JobSet, now time.Time) error {
+// terminating is the error of a start that waits until the JobSet of a deleted TrainJob of the name is gone, with its
+// pods. That happens whenever a TrainJob is deleted and created again at once. The deletion triggers a reconcile.
+func terminating(js *jobset.JobSet, now time.Time) error {
 	err := errors.New("the JobSet of the previous TrainJob of this name is being deleted, and its pods haven't ended; " +
 		"the TrainJob gets its own then")
-	if left := goingFor - now.Sub(js.DeletionTimestamp.Time); left > 0 {
+	if left := terminatingFor - now.Sub(js.DeletionTimestamp.Time); left > 0 {
 		return &admission.PendingError{RetryAfter: left, Err: err}
 	}
 	return err
 }
 
-// unseenFor is how long after its creation a TrainJob may be unknown to the webhooks of others.
-const unseenFor = 10 * time.Second
+// unknownFor is how long after its creation a TrainJob may be unknown to the webhooks of others.
+const unknownFor = 10 * time.Second
 
-// unseen reports whether the JobSet was rejected because the cache of a webhook doesn't have the TrainJob yet: Kueue's
-// for JobSets looks its owner up. It is no failure: the next attempt succeeds.
-func unseen(job *api.TrainJob, err error, now time.Time) bool {
+// ownerUnknown reports whether the JobSet was rejected because the cache of a webhook doesn't have the TrainJob yet:
+// Kueue's for JobSets looks its owner up. It is no failure: the next attempt succeeds.
+func ownerUnknown(job *api.TrainJob, err error, now time.Time) bool {
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) || !apierrors.IsNotFound(err) || now.Sub(job.CreationTimestamp.Time) >= unseenFor {
+	if !errors.As(err, &status) || !apierrors.IsNotFound(err) || now.Sub(job.CreationTimestamp.Time) >= unknownFor {
 		return false
 	}
 	missing := status.Status().Details
 	return missing != nil && missing.Group == trainerapi.GroupVersion.Group && missing.Name == job.Name
 }
 
-func isSecret(o client.Object) bool {
-	return o.GetObjectKind().GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Secret")
-}
-
-// createBeside creates what the pods of a JobSet mount.
-func (r *Reconciler) createBeside(
+// createMounted creates what the pods of a JobSet mount.
+func (r *Reconciler) createMounted(
 	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
 	sideObjects []runtime.ApplyConfiguration,
 ) error {
@@ -215,6 +210,15 @@ func (r *Reconciler) createSideObject(ctx context.Context, job *api.TrainJob, o 
 	return r.client.Create(ctx, o, client.FieldOwner(fieldManager))
 }
 
+// sideObjects returns the side objects of a TrainJob, whether they exist or not.
+func (r *Reconciler) sideObjects(ctx context.Context, job *api.TrainJob) ([]*unstructured.Unstructured, error) {
+	runtime, err := r.store.Runtimes.Of(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	return r.builder.SideObjects(ctx, job, runtime.Spec)
+}
+
 // deleteSideObject deletes a side object of a TrainJob; one of another owner stays.
 func (r *Reconciler) deleteSideObject(ctx context.Context, job *api.TrainJob, o client.Object) error {
 	if isSecret(o) {
@@ -229,23 +233,52 @@ func (r *Reconciler) deleteSideObject(ctx context.Context, job *api.TrainJob, o 
 	return r.client.Delete(ctx, there, client.Preconditions{UID: &there.UID})
 }
 
-// keptGangs is what the gangs report.
-type keptGangs struct {
-	known     bool // the gangs were kept
-	condition *metav1.Condition
-	again     time.Duration
-}
-
-// keepGangs updates the gangs of a TrainJob. They are deleted once its end has been written: what became of them is
-// written with it.
-func (r *Reconciler) keepGangs(ctx context.Context, o *observed) (kept keptGangs, err error) {
-	var pods []corev1.Pod
-	if o.running() && o.jobSet != nil && gang.Has(o.jobSet) {
-		if pods, err = r.store.Pods.Named(ctx, o.jobSet); err != nil {
-			return kept, err
+// createClaims creates the claims of a TrainJob that aren't there.
+func (r *Reconciler) createClaims(
+	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
+) error {
+	for _, claim := range claims {
+		err := r.client.Create(ctx, claim.DeepCopy(), client.FieldOwner(fieldManager))
+		if apierrors.IsAlreadyExists(err) {
+			var there *metav1.PartialObjectMetadata
+			if there, err = existingClaim(ctx, r.reader, claim); err == nil && (gone(there) || ofJobSet(there, job)) {
+				err = errors.New("the previous one is being deleted")
+			} else if err == nil && !belongsTo(there, job) {
+				err = nameTaken(claim.Kind, claim.Name)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("creating PersistentVolumeClaim %s: %w", claim.Name, err)
 		}
 	}
-	kept.condition, kept.again, err = r.gangs.Keep(ctx, o.job, o.jobSet, pods, o.running())
-	kept.known = err == nil
-	return kept, err
+	return nil
+}
+
+// rerunInitializers reports whether a claim of a TrainJob is gone, to which a finished initializer may have written.
+// All of them run again then: the TrainJob is started again, with their quota.
+func (r *Reconciler) rerunInitializers(
+	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
+) (bool, error) {
+	for _, claim := range claims {
+		if there, err := existingClaim(ctx, r.reader, claim); err != nil || !gone(there) {
+			if err != nil {
+				return false, err
+			}
+			continue
+		}
+		// The status is second: a manager that is killed finds the claim missing again.
+		if queued(job) {
+			if err := r.store.Writer.Suspend(ctx, job); err != nil {
+				return false, client.IgnoreNotFound(fmt.Errorf("suspending for a restart: %w", err))
+			}
+		}
+		status := job.Status.DeepCopy()
+		status.Initializers = nil
+		for i := range status.JobsStatus {
+			status.JobsStatus[i].Succeeded = new(int32)
+		}
+		r.recorder.Send(job, events.ClaimLost.Of(claim.Name))
+		return true, client.IgnoreNotFound(r.store.Writer.Status(ctx, job, status))
+	}
+	return false, nil
 }

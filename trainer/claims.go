@@ -2,14 +2,11 @@ package trainer
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
@@ -17,9 +14,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
-	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // The claims of a runtime (JobSet: volumeClaimPolicies) are the TrainJob's. JobSet deletes a claim with the JobSet, and
@@ -62,8 +57,8 @@ func templateOf(job *api.TrainJob, claim *corev1.PersistentVolumeClaim) string {
 	return strings.TrimSuffix(claim.Name, "-"+job.Name)
 }
 
-// asVolumes has the pods of a TrainJob's JobSet mount its claims as volumes.
-func asVolumes(job string, spec *jobsetac.JobSetSpecApplyConfiguration) {
+// mountClaims has the pods of a TrainJob's JobSet mount its claims as volumes.
+func mountClaims(job string, spec *jobsetac.JobSetSpecApplyConfiguration) {
 	for _, policy := range spec.VolumeClaimPolicies {
 		for i := range policy.Templates {
 			name := policy.Templates[i].Name
@@ -91,8 +86,8 @@ func mounts(pod *corev1ac.PodSpecApplyConfiguration, volume string) bool {
 	return false
 }
 
-// claimThere returns the claim of a name, by the API server; nil if there is none. It may be being deleted.
-func claimThere(
+// existingClaim returns the claim of a name, by the API server; nil if there is none. It may be being deleted.
+func existingClaim(
 	ctx context.Context, reader client.Reader, claim *corev1.PersistentVolumeClaim,
 ) (*metav1.PartialObjectMetadata, error) {
 	there := &metav1.PartialObjectMetadata{}
@@ -108,92 +103,18 @@ func gone(there *metav1.PartialObjectMetadata) bool {
 	return there == nil || !there.DeletionTimestamp.IsZero()
 }
 
-// mayHave reports whether a claim that is there is a TrainJob's: its own, or one that was retained of a TrainJob of its
-// name.
-func mayHave(job *api.TrainJob, there *metav1.PartialObjectMetadata) bool {
+// belongsTo reports whether a claim that is there is a TrainJob's: its own, or one that was retained of a TrainJob of
+// its name.
+func belongsTo(there *metav1.PartialObjectMetadata, job *api.TrainJob) bool {
 	if metav1.GetControllerOf(there) == nil {
 		return there.Labels[jobset.JobSetNameKey] == job.Name
 	}
 	return metav1.IsControlledBy(there, job)
 }
 
-// goes reports whether a claim is one that JobSet has made for the TrainJob, before this Trainer did. It is deleted
+// ofJobSet reports whether a claim is one that JobSet has made for the TrainJob, before this Trainer did. It is deleted
 // with that JobSet.
-func goes(job *api.TrainJob, there *metav1.PartialObjectMetadata) bool {
+func ofJobSet(there *metav1.PartialObjectMetadata, job *api.TrainJob) bool {
 	owner := metav1.GetControllerOf(there)
 	return owner != nil && owner.Kind == "JobSet" && owner.Name == job.Name
-}
-
-// checkClaims refuses a TrainJob whose claims would have the names of others, or that are being deleted. It returns the
-// templates of those that are there.
-func (s *Startable) checkClaims(
-	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
-) (templates []string, err error) {
-	for _, claim := range claimsOf(job, spec) {
-		there, err := claimThere(ctx, s.reader, claim)
-		switch {
-		case err != nil:
-			return nil, &admission.PendingError{RetryAfter: unansweredRetry, Err: err}
-		case there == nil || goes(job, there):
-		case !there.DeletionTimestamp.IsZero():
-			return nil, &admission.BlockedError{Reason: ReasonNameTaken, RetryAfter: takenRetry, Err: fmt.Errorf(
-				"PersistentVolumeClaim %s is being deleted, and stays while a pod uses it or a finalizer keeps it (%v); the "+
-					"TrainJob is queued when it is gone", claim.Name, there.Finalizers)}
-		case !mayHave(job, there):
-			return nil, taken(claim.Kind, claim.Name)
-		default:
-			templates = append(templates, templateOf(job, claim))
-		}
-	}
-	return templates, nil
-}
-
-// createClaims creates the claims of a TrainJob that aren't there.
-func (r *Reconciler) createClaims(
-	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
-) error {
-	for _, claim := range claims {
-		err := r.client.Create(ctx, claim.DeepCopy(), client.FieldOwner(fieldManager))
-		if apierrors.IsAlreadyExists(err) {
-			var there *metav1.PartialObjectMetadata
-			if there, err = claimThere(ctx, r.reader, claim); err == nil && (gone(there) || goes(job, there)) {
-				err = errors.New("the previous one is being deleted")
-			} else if err == nil && !mayHave(job, there) {
-				err = taken(claim.Kind, claim.Name)
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("creating PersistentVolumeClaim %s: %w", claim.Name, err)
-		}
-	}
-	return nil
-}
-
-// runAgain reports whether a claim of a TrainJob is gone, to which a finished initializer may have written. All of them
-// run again then: the TrainJob is started again, with their quota.
-func (r *Reconciler) runAgain(
-	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
-) (bool, error) {
-	for _, claim := range claims {
-		if there, err := claimThere(ctx, r.reader, claim); err != nil || !gone(there) {
-			if err != nil {
-				return false, err
-			}
-			continue
-		}
-		// The status is second: a manager that is killed finds the claim missing again.
-		if queued(job) {
-			if err := r.store.Writer.Suspend(ctx, job); err != nil {
-				return false, client.IgnoreNotFound(fmt.Errorf("suspending for a restart: %w", err))
-			}
-		}
-		status := job.Status.DeepCopy()
-		status.Initializers = nil
-		for i := range status.JobsStatus {
-			status.JobsStatus[i].Succeeded = new(int32)
-		}
-		r.recorder.Send(job, events.ClaimLost.Of(claim.Name))
-		return true, client.IgnoreNotFound(r.store.Writer.Status(ctx, job, status))
-	}
-	return false, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // withClaims gives the torch runtime a claim that its initializer writes to and its nodes mount.
@@ -111,7 +112,7 @@ func TestClaimLost(t *testing.T) {
 			h.reconcile("job")
 			js := &jobset.JobSet{}
 			made := h.get(js, "job")
-			if made != there || there && hasReplicatedJob(js.Spec.ReplicatedJobs, "dataset-initializer") {
+			if made != there || there && (podsets.ReplicatedJob(js.Spec.ReplicatedJobs, "dataset-initializer") != nil) {
 				t.Errorf("it goes on where it was, or starts again: got %v", js.Spec.ReplicatedJobs)
 			}
 			now := h.job("job")

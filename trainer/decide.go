@@ -3,8 +3,6 @@ package trainer
 import (
 	"time"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -16,93 +14,125 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store/steps"
+	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/status"
 )
+
+// statusPriority is the priority, in the controller's queue, of a TrainJob of which only the status is to be written:
+// everything else takes precedence.
+const statusPriority = -10
 
 // plan is what one reconcile does.
 type plan struct {
-	steps []step
-	// again is when to reconcile next, because no event triggers it; 0 for never.
-	again time.Duration
-	// statusAgain is the same for a status that waits, with statusPriority.
+	steps.Plan[step]
+	// statusAgain is when to reconcile next for a status that waits, with statusPriority; 0 for never.
 	statusAgain time.Duration
 	// status is what the TrainJob's is to be; nil if nothing was decided of it.
 	status *api.TrainJobStatus
 }
 
-func (p *plan) do(steps ...step) { p.steps = append(p.steps, steps...) }
-
-// later brings the time of the next reconcile forward.
-func (p *plan) later(after time.Duration) {
-	if after > 0 && (p.again == 0 || after < p.again) {
-		p.again = after
-	}
-}
-
 func (p *plan) result() reconcile.Result {
-	if p.statusAgain > 0 && (p.again == 0 || p.statusAgain <= p.again) {
+	if p.statusAgain > 0 && (p.Again == 0 || p.statusAgain <= p.Again) {
 		return reconcile.Result{RequeueAfter: p.statusAgain, Priority: ptr.To(statusPriority)}
 	}
-	return reconcile.Result{RequeueAfter: p.again}
+	return reconcile.Result{RequeueAfter: p.Again}
 }
 
-// lifeless returns what is to be done with a TrainJob of which nothing is to run, or nothing can be decided.
-func lifeless(o *observed) (p plan) {
+// recollection is what this process remembers of a TrainJob.
+type recollection struct {
+	pending   pendingStatus
+	announced bool // it has got the event that says why it waits
+}
+
+// decideInactive returns what is to be done with a TrainJob of which nothing is to run, or nothing can be decided.
+func decideInactive(o *observed) (p plan) {
 	switch {
+	case o.stage == stageGone:
+		p.Do(forget{})
 	case o.stage == stageBehind:
-		p.again = time.Second // the version that was written arrives before that
+		p.Later(time.Second) // the version that was written arrives before that
 	case o.stage == stageDeleting && o.jobSetStays():
-		p.do(deleteJobSet{})
+		p.Do(deleteJobSet{})
 	}
 	return p
 }
 
-// decide returns what is to be done with a TrainJob whose status is to be status. pending is for how long the status
-// has differed; gangsAgain is when the gangs are to be kept again.
-func decide(
-	o *observed, status *api.TrainJobStatus, pending pendingStatus, gangsAgain time.Duration,
-) (p plan) {
-	p.status = status
-	ended := finished(status)
+// decide returns what is to be done with a TrainJob whose status is to be want, and whose gangs are as in outlook.
+func decide(o *observed, want *api.TrainJobStatus, outlook gang.Outlook, known recollection) (p plan) {
+	p.status = want
+	ended := status.Finished(want)
 	stopping := !ended && o.jobSetStays() && o.suspended()
-	wait := delayOf(&o.job.Status, status, pending.others) - o.now.Sub(pending.since)
+	if o.groups != nil {
+		p.Do(keepGangs{outlook})
+		p.Later(outlook.Again)
+	}
+	wait := status.Delay(&o.job.Status, want, known.pending.others) - o.now.Sub(known.pending.since)
 	switch {
-	case !differs(o, status):
+	case !status.Differs(&o.job.Status, want):
 	case wait > 0 && !stopping:
 		p.statusAgain = wait
 	default:
-		p.do(writeStatus{status}) // it has what is lost with the JobSet
+		p.Do(writeStatus{want}) // it has what is lost with the JobSet
 	}
-	p.later(gangsAgain)
-	p.do(children(o, status, stopping)...)
-	if end, limited := deadline(o.job, status); limited && !ended {
-		p.later(max(end.Sub(o.now), 0) + time.Millisecond)
+	p.Do(children(o, want, stopping)...)
+	if end, limited := status.Deadline(o.job, want); limited && !ended {
+		p.Later(max(end.Sub(o.now), 0) + time.Millisecond)
+	}
+	if c := waits(want); c != nil && !known.announced {
+		p.announce(c, o.now)
 	}
 	return p
 }
 
 // children returns the steps that create or delete the TrainJob's children.
-func children(o *observed, status *api.TrainJobStatus, stopping bool) []step {
-	ended := finished(status)
+func children(o *observed, want *api.TrainJobStatus, stopping bool) []step {
+	ended := status.Finished(want)
 	switch {
 	case stopping:
 		return []step{deleteJobSet{}, deleteSideObjects{}}
-	case ended && o.jobSetStays() && deadlineExceeded(status):
-		return []step{deleteJobSet{}} // nobody has told the JobSet
+	case ended && o.jobSetStays() && status.DeadlineExceeded(want):
+		return []step{deleteJobSet{}} // JobSet doesn't know the TrainJob's deadline
 	case !ended && startable(o):
 		return []step{create{}}
 	}
 	return nil
 }
 
-// tell has a TrainJob that waits told why, when it has waited long enough.
-func (p *plan) tell(c *metav1.Condition, now time.Time) {
+// waitingAfter is after which time a TrainJob that waits for quota gets an event that says why: the Kubeflow SDK and
+// `kubectl describe` show the events of a TrainJob, but not those of its Workload. It gets one for each time that it
+// waits. The queue decides most in that time.
+const waitingAfter = 30 * time.Second
+
+// announce sends that event when the TrainJob has waited long enough.
+func (p *plan) announce(c *metav1.Condition, now time.Time) {
 	left := waitingAfter - now.Sub(c.LastTransitionTime.Time)
 	switch {
 	case left <= 0:
-		p.do(tellWaiting{*c})
+		p.Do(announceWaiting{*c})
 	case p.statusAgain == 0 || left < p.statusAgain:
 		p.statusAgain = left
 	}
+}
+
+// waits returns the condition that says why a TrainJob waits for quota; nil if it doesn't.
+func waits(want *api.TrainJobStatus) *metav1.Condition {
+	if api.StateOf(&want.TrainJobStatus) != api.StateQueued {
+		return nil
+	}
+	return apimeta.FindStatusCondition(want.Conditions, api.ConditionQuotaReserved)
+}
+
+// gangCondition returns the condition of the TrainJob's gangs; nil for none.
+func gangCondition(o *observed, outlook gang.Outlook) *metav1.Condition {
+	known := o.unread == nil && !o.ended()
+	switch {
+	case known && outlook.Condition != nil:
+		return outlook.Condition
+	case known && !o.running():
+		return nil
+	}
+	return o.job.Status.Condition(api.ConditionGangScheduled)
 }
 
 // startable reports whether a TrainJob that was started has no JobSet yet, and is to have one.
@@ -121,22 +151,9 @@ func hasQuota(o *observed) bool {
 		!workloadfinish.IsFinished(wl)
 }
 
-// differs reports whether a status differs from what is written.
-func differs(o *observed, status *api.TrainJobStatus) bool {
-	before := o.job.Status.DeepCopy()
-	before.State = status.State // it follows from the rest
-	return !equality.Semantic.DeepEqual(before, status)
-}
-
 // forAnotherTrainer reports whether a TrainJob was started for another Trainer, with an entry that the bundled one
 // doesn't read. The integration stops it, and starts it again.
 func forAnotherTrainer(job *api.TrainJob) bool {
 	record, err := overrides.RecordOf(job)
 	return err == nil && overrides.Bundled.Foreign(record)
-}
-
-// deadlineExceeded reports whether the TrainJob has failed by its deadline.
-func deadlineExceeded(status *api.TrainJobStatus) bool {
-	c := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobFailed)
-	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == trainerapi.TrainJobDeadlineExceededReason
 }

@@ -133,7 +133,7 @@ func TestGangThatIsNotPlaced(t *testing.T) {
 		t.Helper()
 		for range 3 {
 			h.reconcile("job")
-			h.clock.Step(startingDelay)
+			h.clock.Step(2 * time.Minute)
 		}
 	}
 	say(metav1.ConditionFalse, schedulingv1alpha2.PodGroupReasonUnschedulable)

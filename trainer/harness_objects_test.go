@@ -11,6 +11,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"fmt"
+	"slices"
+	"strings"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -89,4 +96,40 @@ func discoveryOf(served bool) *fakediscovery.FakeDiscovery {
 		}}
 	}
 	return d
+}
+
+// describeStatus returns conditions and counts, in short: those of the TrainJob, its start, those of its queue.
+func describeStatus(status *api.TrainJobStatus) string {
+	conditions := slices.Clone(status.Conditions)
+	add := func(c metav1.Condition) {
+		if apimeta.FindStatusCondition(conditions, c.Type) == nil {
+			conditions = append(conditions, c)
+		}
+	}
+	if status.StartTime != nil {
+		add(metav1.Condition{Type: trainerapi.TrainJobSuspended, Status: metav1.ConditionFalse,
+			Reason: trainerapi.TrainJobResumedReason, LastTransitionTime: *status.StartTime})
+	}
+	if status.Queue != nil {
+		for _, c := range status.Queue.Conditions {
+			add(c)
+		}
+	}
+	var texts []string
+	for _, c := range conditions {
+		text := fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason)
+		if c.Message != "" && c.Type != trainerapi.TrainJobSuspended &&
+			c.Reason != trainerapi.TrainJobDeadlineExceededReason {
+			text += "(" + c.Message + ")"
+		}
+		if c.Reason == trainerapi.TrainJobResumedReason {
+			text += c.LastTransitionTime.UTC().Format("@15:04")
+		}
+		texts = append(texts, text)
+	}
+	for _, s := range status.JobsStatus {
+		texts = append(texts, fmt.Sprintf("%s:a%dr%ds%d", s.Name, ptr.Deref(s.Active, -1), ptr.Deref(s.Ready, -1),
+			ptr.Deref(s.Succeeded, -1)))
+	}
+	return strings.Join(texts, " ")
 }

@@ -96,12 +96,12 @@ func TestManyDashes(t *testing.T) {
 	h := newHarness(t)
 	job := jobOf(t, "torch", entryText)
 	job.Annotations = map[string]string{"signalbox.dev/runtime": "not a pin"}
-	got, err := (&Startable{client: h.cached()}).stepsOf(t.Context(), job)
+	got, err := stepsOf(t.Context(), h.cached(), job)
 	if err != nil || len(got) != 1 || !got["node"] {
 		t.Errorf("its entry says what it runs: got %v, %v", got, err)
 	}
 	job.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: overrides.Manager}}
-	if got, err := (&Startable{client: h.cached()}).stepsOf(t.Context(), job); err != nil || len(got) != 0 {
+	if got, err := stepsOf(t.Context(), h.cached(), job); err != nil || len(got) != 0 {
 		t.Errorf("an entry of nothing: got %v, %v", got, err)
 	}
 }

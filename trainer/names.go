@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,17 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
-	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
-)
-
-// After which times a TrainJob is looked at again whose name is taken, or whose JobSet is refused: nothing tells when
-// that changes.
-const (
-	takenRetry   = 10 * time.Second
-	refusedRetry = time.Minute
 )
 
 // checkNames refuses a TrainJob whose Jobs and pods would have names that are too long or not DNS labels (JobSet
@@ -48,16 +40,18 @@ func checkNames(job *api.TrainJob, replicatedJobs []jobset.ReplicatedJob) error 
 // have the same name, the one that was created first keeps it: TrainJob "my" with replicatedJob "model-node", and
 // "my-model" with "node". Each TrainJob whose name comes into question is looked up once, from the cache and without a
 // copy: a name may have many dashes.
-func (s *Startable) checkTaken(ctx context.Context, job *api.TrainJob, replicatedJobs []jobset.ReplicatedJob) error {
+func checkTaken(
+	ctx context.Context, cache client.Reader, job *api.TrainJob, replicatedJobs []jobset.ReplicatedJob,
+) error {
 	key := client.ObjectKeyFromObject(job)
-	if js, err := s.jobSet(ctx, key); err != nil {
+	if js, err := jobSetNamed(ctx, cache, key); err != nil {
 		return err
 	} else if js != nil && !metav1.IsControlledBy(js, job) && js.DeletionTimestamp.IsZero() {
-		return taken("JobSet", key.Name)
+		return nameTaken("JobSet", key.Name)
 	}
 	all := rivals(job.Name, replicatedJobs)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if err := s.checkRival(ctx, job, name, all[name]); err != nil {
+		if err := checkRival(ctx, cache, job, name, all[name]); err != nil {
 			return err
 		}
 	}
@@ -80,41 +74,39 @@ func rivals(job string, replicatedJobs []jobset.ReplicatedJob) map[string][]stri
 }
 
 // checkRival rejects a TrainJob whose Job has the name of one of another TrainJob with one of the ReplicatedJobs.
-func (s *Startable) checkRival(ctx context.Context, job *api.TrainJob, name string, replicatedJobs []string) error {
+func checkRival(
+	ctx context.Context, cache client.Reader, job *api.TrainJob, name string, replicatedJobs []string,
+) error {
 	key := client.ObjectKey{Namespace: job.Namespace, Name: name}
-	js, err := s.jobSet(ctx, key)
+	js, err := jobSetNamed(ctx, cache, key)
 	if err != nil {
 		return err
 	}
 	if js != nil {
 		for _, rj := range replicatedJobs {
-			if hasReplicatedJob(js.Spec.ReplicatedJobs, rj) {
-				return taken("Job of JobSet "+name, name+"-"+rj+"-0")
+			if podsets.ReplicatedJob(js.Spec.ReplicatedJobs, rj) != nil {
+				return nameTaken("Job of JobSet "+name, name+"-"+rj+"-0")
 			}
 		}
 		return nil // it has the Jobs that the other TrainJob will have
 	}
 	var other api.TrainJob
-	if err := s.client.Get(ctx, key, &other, client.UnsafeDisableDeepCopy); err != nil {
+	if err := cache.Get(ctx, key, &other, client.UnsafeDisableDeepCopy); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	if !precedes(&other, job) {
 		return nil
 	}
-	theirs, err := s.stepsOf(ctx, &other)
+	theirs, err := stepsOf(ctx, cache, &other)
 	if err != nil {
 		return err
 	}
 	for _, rj := range replicatedJobs {
 		if theirs[rj] {
-			return taken("Job of TrainJob "+name, name+"-"+rj+"-0")
+			return nameTaken("Job of TrainJob "+name, name+"-"+rj+"-0")
 		}
 	}
 	return nil
-}
-
-func hasReplicatedJob(replicatedJobs []jobset.ReplicatedJob, name string) bool {
-	return slices.ContainsFunc(replicatedJobs, func(rj jobset.ReplicatedJob) bool { return rj.Name == name })
 }
 
 // precedes reports whether another TrainJob keeps a name that both need: it hasn't ended and was created before.
@@ -126,7 +118,7 @@ func precedes(other, job *api.TrainJob) bool {
 
 // stepsOf returns the ReplicatedJobs of a TrainJob without a JobSet: those that its last admission was for, or else
 // those of its runtime. Its pinned runtime isn't unfolded: whoever has many TrainJobs would have each cost that of all.
-func (s *Startable) stepsOf(ctx context.Context, job *api.TrainJob) (map[string]bool, error) {
+func stepsOf(ctx context.Context, cache client.Reader, job *api.TrainJob) (map[string]bool, error) {
 	steps := map[string]bool{}
 	if own := overrides.Bundled.Own(job); own != nil {
 		for _, name := range overrides.StepsOf(own) {
@@ -137,21 +129,17 @@ func (s *Startable) stepsOf(ctx context.Context, job *api.TrainJob) (map[string]
 	if _, pinned := job.Annotations[store.PinAnnotation]; pinned {
 		return steps, nil // nobody queues it, or it would have the entry; and it doesn't run
 	}
-	replicatedJobs, err := store.LiveSteps(ctx, s.client, job)
+	replicatedJobs, err := store.LiveSteps(ctx, cache, job)
 	for i := range replicatedJobs {
 		steps[replicatedJobs[i].Name] = true
 	}
 	return steps, err
 }
 
-func taken(what, name string) error {
-	return &admission.BlockedError{Reason: ReasonNameTaken, RetryAfter: takenRetry, Err: fmt.Errorf(
-		"there is a %s %q already that is not the TrainJob's; delete it, or create the TrainJob by another name", what, name)}
-}
-
-func (s *Startable) jobSet(ctx context.Context, key client.ObjectKey) (*jobset.JobSet, error) {
+// jobSetNamed returns the JobSet of a name as the cache has it; nil if there is none.
+func jobSetNamed(ctx context.Context, cache client.Reader, key client.ObjectKey) (*jobset.JobSet, error) {
 	var js jobset.JobSet
-	if err := s.client.Get(ctx, key, &js, client.UnsafeDisableDeepCopy); err != nil {
+	if err := cache.Get(ctx, key, &js, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
 	return &js, nil

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -18,10 +19,12 @@ import (
 	kueueindexer "sigs.k8s.io/kueue/pkg/controller/core/indexer"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
 
 // observed is all that one reconcile knows of a TrainJob. observe reads it once; afterwards nobody changes it.
 type observed struct {
+	key   types.NamespacedName
 	job   *api.TrainJob
 	now   time.Time
 	stage stage
@@ -30,7 +33,9 @@ type observed struct {
 	workload *kueue.Workload
 	// lostPod is a pod that the JobSet of a TrainJob that runs has lost; nil for none, or if it is restarted for one.
 	lostPod *corev1.Pod
-	// unread is why lostPod isn't known; nil if it is.
+	// groups of pods; nil if there are none to keep.
+	groups *gang.Groups
+	// unread is why lostPod or groups aren't known; nil if they are. It delays no stop and no end.
 	unread error
 	// failed is set if the integration's reconcile before this one failed.
 	failed bool
@@ -50,8 +55,6 @@ const (
 	stageLive
 )
 
-func (o *observed) key() types.NamespacedName { return client.ObjectKeyFromObject(o.job) }
-
 // suspended reports whether spec.suspend is true.
 func (o *observed) suspended() bool { return ptr.Deref(o.job.Spec.Suspend, false) }
 
@@ -64,13 +67,10 @@ func (o *observed) running() bool { return !o.ended() && !o.suspended() }
 // jobSetStays reports whether there is a JobSet that is not being deleted.
 func (o *observed) jobSetStays() bool { return o.jobSet != nil && o.jobSet.DeletionTimestamp.IsZero() }
 
-// observe reads all that is needed to decide about a TrainJob.
+// observe reads all that is needed to decide about a TrainJob. It writes nothing.
 func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*observed, error) {
-	o := &observed{job: &api.TrainJob{}, now: r.clock.Now()}
+	o := &observed{key: key, job: &api.TrainJob{}, now: r.clock.Now()}
 	if err := r.client.Get(ctx, key, o.job); apierrors.IsNotFound(err) {
-		r.settle(key)
-		r.toldWaiting(key, nil)
-		r.store.JobSets.Forget(key)
 		return o, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("reading the TrainJob: %w", err)
@@ -90,13 +90,32 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 	if o.jobSet, err = r.store.JobSets.Of(ctx, o.job); err != nil || o.stage == stageDeleting {
 		return o, err
 	}
+	o.unread = errors.Join(r.observeLoss(ctx, o), r.observeGroups(ctx, o))
+	o.workload, err = r.workloadOf(ctx, o.job)
+	return o, err
+}
+
+// observeLoss reads which pod the JobSet has lost, unless the TrainJob is restarted for one already.
+func (r *Reconciler) observeLoss(ctx context.Context, o *observed) (err error) {
 	lost := o.job.Status.Lost
 	restarts := o.jobSet != nil && lost != nil && lost.JobSet == o.jobSet.UID && lost.Restarting
 	if o.running() && o.jobSet != nil && !restarts {
-		o.lostPod, o.unread = r.store.Pods.Lost(ctx, o.jobSet)
+		o.lostPod, err = r.store.Pods.Lost(ctx, o.jobSet)
 	}
-	o.workload, err = r.workloadOf(ctx, o.job)
-	return o, err
+	return err
+}
+
+// observeGroups reads the groups of pods. A TrainJob whose end isn't written keeps them: what became of them is written
+// with it.
+func (r *Reconciler) observeGroups(ctx context.Context, o *observed) (err error) {
+	var pods []corev1.Pod
+	if o.running() && o.jobSet != nil && gang.Has(o.jobSet) {
+		if pods, err = r.store.Pods.Named(ctx, o.jobSet); err != nil {
+			return err
+		}
+	}
+	o.groups, err = r.gangs.Observe(ctx, o.job, o.jobSet, pods, o.running())
+	return err
 }
 
 // trainJobKind is the kind by which Kueue indexes Workloads.

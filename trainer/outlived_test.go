@@ -8,6 +8,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // TestEditedThenStarted holds that what an initializer has done for an earlier entry isn't taken for done, also if the
@@ -24,7 +25,7 @@ func TestEditedThenStarted(t *testing.T) {
 		h.edit("job", func(j *api.TrainJob) { j.Spec.Suspend = ptr.To(false) })
 		h.reconcile("job")
 		js := &jobset.JobSet{}
-		if !h.get(js, "job") || hasReplicatedJob(js.Spec.ReplicatedJobs, "dataset-initializer") != runsAgain {
+		if !h.get(js, "job") || (podsets.ReplicatedJob(js.Spec.ReplicatedJobs, "dataset-initializer") != nil) != runsAgain {
 			t.Errorf("edited at %s: got %v", edited, js.Spec.ReplicatedJobs)
 		}
 	}

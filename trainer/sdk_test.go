@@ -11,6 +11,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/trainer/status"
 )
 
 // sdkStatus derives the status of a TrainJob from its conditions and from the number of its running nodes, as the
@@ -71,7 +72,7 @@ func TestSDKReadsStatus(t *testing.T) {
 			job.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: overrides.Manager, Time: ptr.To(metav1.NewTime(now))}}
 		}
 		wl := &kueue.Workload{Status: kueue.WorkloadStatus{Conditions: s.conditions}}
-		status := statusOf(job, nil, wl, s.gangs, now)
+		status := status.Of(job, nil, wl, s.gangs, now)
 		if s.end != "" {
 			status.Conditions = append(status.Conditions, condition(s.end, metav1.ConditionTrue))
 		}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -23,19 +22,6 @@ import (
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 	"github.com/signalbox-dev/signalbox/trainer/trial"
 )
-
-// Reasons of the condition Blocked, and of the events beside it.
-const (
-	// ReasonNameTaken: an object that the TrainJob needs exists and belongs to another owner. The message names it;
-	// delete it, or create the TrainJob by another name.
-	ReasonNameTaken = "NameTaken"
-	// ReasonTooLarge: the runtime doesn't fit into the TrainJob's annotations, where the start pins it. Remove
-	// annotations, or make the runtime smaller.
-	ReasonTooLarge = "TooLarge"
-)
-
-// unansweredRetry is after which time the API server is asked again that has not answered.
-const unansweredRetry = 5 * time.Second
 
 // Startable finds, before a TrainJob is queued, what would keep it from having pods once it is admitted. What has to be
 // tried for that is trial's.
@@ -72,7 +58,7 @@ func (s *Startable) Startable(
 	if err := checkNames(job, effective.ReplicatedJobs); err != nil {
 		return own, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
 	}
-	if err := s.checkTaken(ctx, job, effective.ReplicatedJobs); err != nil {
+	if err := checkTaken(ctx, s.client, job, effective.ReplicatedJobs); err != nil {
 		return own, err
 	}
 	there, err := s.checkClaims(ctx, job, runtime)
@@ -179,4 +165,28 @@ func checkRoom(job *api.TrainJob, pin int) error {
 			store.Describe(job), pin, store.PinAnnotation, limit)}
 	}
 	return nil
+}
+
+// checkClaims refuses a TrainJob whose claims would have the names of others, or that are being deleted. It returns the
+// templates of those that are there.
+func (s *Startable) checkClaims(
+	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
+) (templates []string, err error) {
+	for _, claim := range claimsOf(job, spec) {
+		there, err := existingClaim(ctx, s.reader, claim)
+		switch {
+		case err != nil:
+			return nil, &admission.PendingError{RetryAfter: unansweredRetry, Err: err}
+		case there == nil || ofJobSet(there, job):
+		case !there.DeletionTimestamp.IsZero():
+			return nil, &admission.BlockedError{Reason: ReasonNameTaken, RetryAfter: takenRetry, Err: fmt.Errorf(
+				"PersistentVolumeClaim %s is being deleted, and stays while a pod uses it or a finalizer keeps it (%v); the "+
+					"TrainJob is queued when it is gone", claim.Name, there.Finalizers)}
+		case !belongsTo(there, job):
+			return nil, nameTaken(claim.Kind, claim.Name)
+		default:
+			templates = append(templates, templateOf(job, claim))
+		}
+	}
+	return templates, nil
 }

@@ -40,8 +40,8 @@ func wantBlocked(t *testing.T, reason string, err error, is, message string, aga
 	}
 }
 
-// ofJobSet is what is tried after a JobSet is taken (TestObjects of package trial).
-var ofJobSet = []string{"dry-run Service", "dry-run Job", "dry-run Pod"}
+// triedOfJobSet is what is tried after a JobSet is taken (TestObjects of package trial).
+var triedOfJobSet = []string{"dry-run Service", "dry-run Job", "dry-run Pod"}
 
 func TestStartable(t *testing.T) {
 	invalid := apierrors.NewInvalid(schema.GroupKind{Group: "jobset.x-k8s.io", Kind: "JobSet"}, "check", nil)
@@ -190,7 +190,7 @@ func TestStartable(t *testing.T) {
 				if !always {
 					t.Errorf("a dry run always has one name: got %q", request)
 				}
-				if !slices.Contains(ofJobSet, kind) {
+				if !slices.Contains(triedOfJobSet, kind) {
 					kinds = append(kinds, kind)
 				}
 			}
@@ -223,7 +223,7 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s: got %v", reason, err)
 		}
 		got := slices.DeleteFunc(h.requests(), func(r string) bool {
-			return slices.Contains(ofJobSet, strings.TrimSuffix(r, " check"))
+			return slices.Contains(triedOfJobSet, strings.TrimSuffix(r, " check"))
 		})
 		if len(got) != asked {
 			t.Errorf("%s: asked %q, want %d", reason, got, asked)

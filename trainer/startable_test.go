@@ -116,8 +116,8 @@ func TestCheckTaken(t *testing.T) {
 				testClient(t).Scheme(),
 			).WithObjects(
 				append(c.there, runtime)...).Build()
-			s := &Startable{client: objects}
-			err := s.checkTaken(context.Background(), created("my", 10), []jobset.ReplicatedJob{{Name: "model-node"}})
+			err := checkTaken(context.Background(), objects, created("my", 10),
+				[]jobset.ReplicatedJob{{Name: "model-node"}})
 			if c.taken != (reasonOf(err) == ReasonNameTaken) || !c.taken && err != nil {
 				t.Errorf("%s: got %v", c.reason, err)
 			}

@@ -31,6 +31,7 @@ import (
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/status"
 )
 
 // +kubebuilder:webhook:path=/mutate-trainer-kubeflow-org-v1alpha1-trainjob,mutating=true,failurePolicy=fail,sideEffects=None,groups=trainer.kubeflow.org,resources=trainjobs,verbs=create;update,versions=v1alpha1,name=mtrainjob.trainer.signalbox.dev,admissionReviewVersions=v1
@@ -157,7 +158,7 @@ func checkAnnotations(rq *review.Request) field.ErrorList {
 	}
 	if rq.Created() || !maps.Equal(rq.Old.Annotations, rq.New.Annotations) {
 		errs := gang.CheckAnnotations(annotations, rq.New.Annotations)
-		return append(errs, checkRestarts(annotations, rq.New.Annotations)...)
+		return append(errs, status.CheckRestarts(annotations, rq.New.Annotations)...)
 	}
 	return nil
 }

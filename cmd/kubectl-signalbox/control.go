@@ -24,9 +24,6 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// fieldOwner is the name under which the plugin writes.
-const fieldOwner = client.FieldOwner("kubectl-signalbox")
-
 // verb is a command that changes one TrainJob.
 type verb struct {
 	name, short, long string

@@ -29,6 +29,9 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
+// fieldOwner is the name under which the plugin writes.
+const fieldOwner = client.FieldOwner("kubectl-signalbox")
+
 // session is a cluster, as one user sees it.
 type session struct {
 	config    *rest.Config

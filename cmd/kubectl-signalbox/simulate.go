@@ -73,49 +73,8 @@ func simulateCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-// simulated is what simulate says.
-type simulated struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	Verdict   string `json:"verdict"`
-	granted
-	Preempt []string `json:"preempts,omitempty"`
-	order
-	Message string            `json:"message,omitempty"`
-	Changes []simulatedChange `json:"changes,omitempty"`
-	Start   *estimate         `json:"start,omitempty"`
-	Missing []string          `json:"missingRights,omitempty"`
-}
-
-// order is whom it waits for.
-type order struct {
-	After []string `json:"after,omitempty"`
-	Ahead []string `json:"ahead,omitempty"`
-}
-
-// granted is what it gets.
-type granted struct {
-	// Flavors are by resource, Nodes are the pods of each PodSet.
-	Flavors map[string]string `json:"flavors,omitempty"`
-	Nodes   map[string]int32  `json:"nodes,omitempty"`
-}
-
-// simulatedChange is a change that would have it admitted.
-type simulatedChange struct {
-	Set     string            `json:"set"`
-	Flavors map[string]string `json:"flavors,omitempty"`
-}
-
-// estimate is when it starts.
-type estimate struct {
-	Earliest time.Time `json:"earliest"`
-	Likely   time.Time `json:"likely"`
-	Latest   time.Time `json:"latest"`
-	Sure     string    `json:"sure"`
-}
-
 func runSimulate(ctx context.Context, s *session, name string, o simulateOptions) error {
-	jobs, err := s.simulatedJobs(ctx, name, o)
+	jobs, err := s.simulatedJobs(ctx, name, o.file, o.set)
 	if err != nil {
 		return err
 	}
@@ -154,7 +113,7 @@ func runSimulate(ctx context.Context, s *session, name string, o simulateOptions
 func (s *session) simulate(
 	ctx context.Context, jobs []*api.TrainJob, q *queues, o simulateOptions,
 ) ([]*simulated, error) {
-	now := time.Now()
+	now, changed := time.Now(), len(o.set) > 0
 	var known api.TrainJobList
 	if _, err := s.list(ctx, &known, "trainjobs.trainer.kubeflow.org"); err != nil {
 		return nil, err
@@ -162,10 +121,10 @@ func (s *session) simulate(
 	cluster := &q.Cluster
 	workloads := make([]*kueue.Workload, len(jobs))
 	for i, job := range jobs {
-		if blockedView(job, o) != nil {
+		if blockedView(job, changed) != nil {
 			continue
 		}
-		wl, err := s.simulatedWorkload(ctx, job, q, o)
+		wl, err := s.simulatedWorkload(ctx, job, q, changed)
 		if err != nil {
 			return nil, fmt.Errorf("TrainJob %s: %w", job.Name, err)
 		}
@@ -174,7 +133,7 @@ func (s *session) simulate(
 	estimates := simulate.NewEstimates(q.Workloads, known.Items, now)
 	var views []*simulated
 	for i, job := range jobs {
-		view := blockedView(job, o)
+		view := blockedView(job, changed)
 		if wl := workloads[i]; wl != nil {
 			answer, err := simulate.Ask(ctx, cluster, client.ObjectKeyFromObject(wl), estimates.Mid(), now)
 			if err != nil {

@@ -39,16 +39,18 @@ func put(workloads []kueue.Workload, wl *kueue.Workload) []kueue.Workload {
 	return append(all, *wl)
 }
 
-// simulatedJobs returns the TrainJobs, changed as --set says.
-func (s *session) simulatedJobs(ctx context.Context, name string, o simulateOptions) ([]*api.TrainJob, error) {
-	if o.file == "" {
+// simulatedJobs returns the TrainJob of a name, or those of a file unless it is "", changed as --set says.
+func (s *session) simulatedJobs(
+	ctx context.Context, name, file string, changes []string,
+) ([]*api.TrainJob, error) {
+	if file == "" {
 		job, err := s.trainJob(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		return []*api.TrainJob{job}, set(job, o.set)
+		return []*api.TrainJob{job}, set(job, changes)
 	}
-	files, err := read(o.file, s.streams.In)
+	files, err := read(file, s.streams.In)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +65,7 @@ func (s *session) simulatedJobs(ctx context.Context, name string, o simulateOpti
 		}
 	}
 	if len(jobs) == 0 {
-		return nil, fmt.Errorf("%s has no TrainJob", o.file)
+		return nil, fmt.Errorf("%s has no TrainJob", file)
 	}
 	for i, job := range jobs {
 		job.Namespace = cmp.Or(job.Namespace, s.namespace)
@@ -75,7 +77,7 @@ func (s *session) simulatedJobs(ctx context.Context, name string, o simulateOpti
 		}
 		job.UID = types.UID(fmt.Sprintf("simulated-%d", i))
 		job.CreationTimestamp = metav1.NewTime(time.Now().Add(time.Duration(i) * time.Second)) // in their order
-		if err := errors.Join(set(job, o.set), validate(job)); err != nil {
+		if err := errors.Join(set(job, changes), validate(job)); err != nil {
 			return nil, fmt.Errorf("TrainJob %s: %w", job.Name, err)
 		}
 	}
@@ -190,10 +192,10 @@ func change(job *api.TrainJob, key, value string) error {
 // simulatedWorkload returns the Workload of a TrainJob: the one that it has, if nothing is changed, or else the one
 // that Signalbox would make.
 func (s *session) simulatedWorkload(
-	ctx context.Context, job *api.TrainJob, q *queues, o simulateOptions,
+	ctx context.Context, job *api.TrainJob, q *queues, changed bool,
 ) (*kueue.Workload, error) {
 	is := q.index.WorkloadOf(job)
-	if is != nil && !isFinished(is) && len(o.set) == 0 {
+	if is != nil && !isFinished(is) && !changed {
 		return is, nil
 	}
 	runtime, err := store.LiveRuntime(ctx, s.client, (&server{namespace: s.namespace}).defaulted(job))

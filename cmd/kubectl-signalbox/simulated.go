@@ -17,6 +17,47 @@ import (
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
+// simulated is what simulate says.
+type simulated struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Verdict   string `json:"verdict"`
+	granted
+	Preempt []string `json:"preempts,omitempty"`
+	order
+	Message string            `json:"message,omitempty"`
+	Changes []simulatedChange `json:"changes,omitempty"`
+	Start   *estimate         `json:"start,omitempty"`
+	Missing []string          `json:"missingRights,omitempty"`
+}
+
+// order is whom it waits for.
+type order struct {
+	After []string `json:"after,omitempty"`
+	Ahead []string `json:"ahead,omitempty"`
+}
+
+// granted is what it gets.
+type granted struct {
+	// Flavors are by resource, Nodes are the pods of each PodSet.
+	Flavors map[string]string `json:"flavors,omitempty"`
+	Nodes   map[string]int32  `json:"nodes,omitempty"`
+}
+
+// simulatedChange is a change that would have it admitted.
+type simulatedChange struct {
+	Set     string            `json:"set"`
+	Flavors map[string]string `json:"flavors,omitempty"`
+}
+
+// estimate is when it starts.
+type estimate struct {
+	Earliest time.Time `json:"earliest"`
+	Likely   time.Time `json:"likely"`
+	Latest   time.Time `json:"latest"`
+	Sure     string    `json:"sure"`
+}
+
 // viewOf puts an answer into users' terms.
 func viewOf(job *api.TrainJob, cluster *simulate.Cluster, a *simulate.Answer) *simulated {
 	v := &simulated{
@@ -39,9 +80,9 @@ const verdictBlocked = "Blocked"
 
 // blockedView returns what there is to say of a TrainJob that is Blocked and isn't changed; nil for any other. One that
 // was started and has no pods is Blocked, too, and has its quota.
-func blockedView(job *api.TrainJob, o simulateOptions) *simulated {
+func blockedView(job *api.TrainJob, changed bool) *simulated {
 	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
-	if c == nil || c.Status != metav1.ConditionTrue || len(o.set) > 0 || !ptr.Deref(job.Spec.Suspend, false) {
+	if c == nil || c.Status != metav1.ConditionTrue || changed || !ptr.Deref(job.Spec.Suspend, false) {
 		return nil
 	}
 	return &simulated{

@@ -8,14 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -37,7 +35,6 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 		return nil, err
 	}
 	webhooks := newWebhookServer(&config.Webhook)
-	shared := store.NewShared()
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme,
 		// Both are served below, with bounds.
@@ -59,8 +56,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 			DefaultTransform:            cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Pod{}:                 pods,
-				&api.TrainJob{}:               {Transform: cachedTrainJob(shared)},
-				&kueue.Workload{}:             {Transform: cachedWorkload(shared)},
+				&api.TrainJob{}:               {Transform: withoutManifests},
 				&api.TrainingRuntime{}:        {Transform: withoutManifests},
 				&api.ClusterTrainingRuntime{}: {Transform: withoutManifests},
 				&apiextensionsv1.CustomResourceDefinition{}: {
@@ -96,27 +92,6 @@ func withoutManifests(object any) (any, error) {
 		delete(m.GetAnnotations(), corev1.LastAppliedConfigAnnotation)
 	}
 	return object, nil
-}
-
-// cachedTrainJob drops what withoutManifests drops, and has TrainJobs share equal maps.
-func cachedTrainJob(shared *store.Shared) toolscache.TransformFunc {
-	return func(object any) (any, error) {
-		if job, ok := object.(*api.TrainJob); ok {
-			shared.TrainJob(job)
-		}
-		return withoutManifests(object)
-	}
-}
-
-// cachedWorkload drops managed fields, and has Workloads share equal maps.
-func cachedWorkload(shared *store.Shared) toolscache.TransformFunc {
-	strip := cache.TransformStripManagedFields()
-	return func(object any) (any, error) {
-		if wl, ok := object.(*kueue.Workload); ok {
-			shared.Workload(wl)
-		}
-		return strip(object)
-	}
 }
 
 // jobSetPods caches of the pods only those of JobSets, and of each only what shows whether it has ended, and where it

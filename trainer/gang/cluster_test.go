@@ -155,6 +155,19 @@ func (s *cluster) start(t *testing.T, jobs string) (skipped, err error) {
 	return skipped, nil
 }
 
+// keep observes the groups, decides, and keeps them, as a reconcile does.
+func (s *cluster) keep(
+	t *testing.T, js *jobset.JobSet, pods []corev1.Pod, running bool,
+) (*metav1.Condition, time.Duration, error) {
+	t.Helper()
+	groups, err := s.Observe(t.Context(), s.job, js, pods, running)
+	if err != nil {
+		return nil, 0, err
+	}
+	outlook := groups.Outlook()
+	return outlook.Condition, outlook.Again, s.Keep(t.Context(), outlook)
+}
+
 // objects returns what exists, as "name policy".
 func (s *cluster) objects(t *testing.T) string {
 	t.Helper()

@@ -175,25 +175,29 @@ func (p *placement) miss(group Group, state podGroupState, s seen) {
 		"they failed", group, what, missing)
 }
 
-// outlook is how the gangs of a TrainJob are placed.
-type outlook struct {
-	// condition is GangScheduled; nil before kube-scheduler has tried any group.
-	condition *metav1.Condition
+// Outlook is how the groups of a TrainJob are placed, and what Keep does about it.
+type Outlook struct {
+	// Condition is GangScheduled; nil before kube-scheduler has tried any group, and for a TrainJob that doesn't run.
+	Condition *metav1.Condition
+	// Again is after how long to observe the groups again; 0 to wait for a change.
+	Again time.Duration
+
+	groups *Groups
 	// refused are the names of the PodGroups that can't be placed.
 	refused []string
-	// recheck is after how long to look again, 0 to wait for a change.
-	recheck time.Duration
+	// due are the groups to release, by their number.
+	due map[int]gangPods
 }
 
 // outlookOf returns how the gangs of a TrainJob are placed.
-func outlookOf(p *plan, s seen) outlook {
-	var o outlook
+func outlookOf(p *plan, s seen) Outlook {
+	var o Outlook
 	var placed, refused, later []string
 	c := &metav1.Condition{Type: api.ConditionGangScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled"}
 	for _, group := range p.groups {
 		of := placementOf(group, s.states[p.podGroup(group)], s)
 		if of != nil {
-			o.recheck = sooner(o.recheck, of.recheck(s.now))
+			o.Again = sooner(o.Again, of.recheck(s.now))
 		}
 		switch {
 		case of == nil || of.status == metav1.ConditionUnknown:
@@ -217,7 +221,7 @@ func outlookOf(p *plan, s seen) outlook {
 		placed = nil
 	}
 	c.Message = strings.Join(append(append(refused, placed...), later...), "; ")
-	o.condition = c
+	o.Condition = c
 	return o
 }
 

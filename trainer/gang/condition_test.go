@@ -115,15 +115,15 @@ func TestConditionOf(t *testing.T) {
 			// At a time long before: pods that aren't there may still be seen.
 			out := outlookOf(p, seen{states: states, pods: c.pods, now: at(0).Add(-time.Hour),
 				done: map[string]bool{"node": true, "launcher": true}})
-			got, text := out.condition, ""
+			got, text := out.Condition, ""
 			if got != nil {
 				text = fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message)
 				if at := at(c.minute); !got.LastTransitionTime.Equal(&at) {
 					t.Errorf("%s: got the time %s", c.reason, got.LastTransitionTime)
 				}
 			}
-			if text != c.want || (out.recheck == 0) != c.explained {
-				t.Errorf("%s: got %q, %v; want %q, %t", c.reason, text, out.recheck, c.want, c.explained)
+			if text != c.want || (out.Again == 0) != c.explained {
+				t.Errorf("%s: got %q, %v; want %q, %t", c.reason, text, out.Again, c.want, c.explained)
 			}
 			if refused := got != nil && got.Status == metav1.ConditionFalse; refused != (len(out.refused) > 0) {
 				t.Errorf("%s: got %v as refused", c.reason, out.refused)
@@ -183,12 +183,12 @@ func TestPodsAreGone(t *testing.T) {
 				before: &metav1.Condition{Reason: c.before}, states: map[string]podGroupState{"train-1-node": {
 					name: "train-1-node", scheduled: &metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: placed}}}}
 			out := outlookOf(p, s)
-			got := out.condition
+			got := out.Condition
 			if text := fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message); text != c.want {
 				t.Errorf("%s: got %q, want %q", c.reason, text, c.want)
 			}
-			if again := c.after < patience; again == (out.recheck == 0) {
-				t.Errorf("%s: looked at again: got %v, want %t", c.reason, out.recheck, again)
+			if again := c.after < patience; again == (out.Again == 0) {
+				t.Errorf("%s: looked at again: got %v, want %t", c.reason, out.Again, again)
 			}
 		})
 	}

@@ -46,7 +46,7 @@ func TestReleaseSurvives(t *testing.T) {
 			}
 			for range 4 {
 				s.withoutOthers(t)
-				if _, _, err := s.Keep(t.Context(), s.job, s.js, pods, true); err != nil &&
+				if _, _, err := s.keep(t, s.js, pods, true); err != nil &&
 					!strings.Contains(err.Error(), "the connection is lost") {
 					t.Fatal(err)
 				}
@@ -81,7 +81,7 @@ func TestReleaseAfterAFailureFirst(t *testing.T) {
 		} {
 			s.withoutOthers(t)
 			succeeds.Status.Phase = step.phase
-			_, recheck, err := s.Keep(t.Context(), s.job, s.js, append(step.pods, succeeds), true)
+			_, recheck, err := s.keep(t, s.js, append(step.pods, succeeds), true)
 			if err != nil || step.again && (recheck == 0 || recheck > patience) {
 				t.Fatalf("%s: got %s, %v", step.reason, recheck, err)
 			}
@@ -114,14 +114,14 @@ func TestReleaseWithoutPods(t *testing.T) {
 		}
 		waits := []corev1.Pod{s.pod("a-1-again", "a", corev1.PodPending, "")}
 		before := s.objects(t)
-		if _, recheck, err := s.Keep(t.Context(), s.job, s.js, waits, true); err != nil || s.objects(t) != before {
+		if _, recheck, err := s.keep(t, s.js, waits, true); err != nil || s.objects(t) != before {
 			t.Fatalf("none has succeeded: got %s, %s, %v", s.objects(t), recheck, err)
 		}
 		job.Status.Succeeded = 1
 		if err := s.client.Status().Update(t.Context(), job); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := s.Keep(t.Context(), s.job, s.js, waits, true); err != nil || s.objects(t) == before {
+		if _, _, err := s.keep(t, s.js, waits, true); err != nil || s.objects(t) == before {
 			t.Errorf("the replacement is placed separately: got %s, %v", s.objects(t), err)
 		}
 	})

@@ -36,7 +36,7 @@ func TestMakeAndKeep(t *testing.T) {
 			t.Errorf("a repeated start uses what exists: got %v, %s and %s", err, first, planOf(s.js).base)
 		}
 		for range 2 {
-			if c, again, err := s.Keep(t.Context(), s.job, s.js, nil, true); c != nil || again != 0 || err != nil {
+			if c, again, err := s.keep(t, s.js, nil, true); c != nil || again != 0 || err != nil {
 				t.Errorf("what is current stays: got %v, %s, %v", c, again, err)
 			}
 		}
@@ -45,13 +45,13 @@ func TestMakeAndKeep(t *testing.T) {
 		if _, err := s.start(t, twoPhases); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err != nil {
+		if _, _, err := s.keep(t, s.js, nil, true); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Count(s.objects(t), "terminating"); got != 2 || strings.Count(s.objects(t), "workload") != 1 {
 			t.Errorf("those of an earlier start are deleted: got %s", s.objects(t))
 		}
-		if _, _, err := s.Keep(t.Context(), s.job, nil, nil, false); err != nil {
+		if _, _, err := s.keep(t, nil, nil, false); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.objects(t); strings.Count(got, "terminating") != 4 || strings.Contains(got, "workload") {
@@ -65,7 +65,7 @@ func TestKeepIgnoresOthers(t *testing.T) {
 		if err := s.client.Create(t.Context(), s.of("PodGroup", "theirs")); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := s.Keep(t.Context(), s.job, nil, nil, false); err != nil || len(s.podGroups(t)) != 1 {
+		if _, _, err := s.keep(t, nil, nil, false); err != nil || len(s.podGroups(t)) != 1 {
 			t.Errorf("got %d PodGroups, %v", len(s.podGroups(t)), err)
 		}
 		// Another user's object has the name that a start would use.
@@ -104,7 +104,7 @@ func TestKeepCounts(t *testing.T) {
 		{"Kueue has not opened all scheduling gates", []corev1.Pod{gated, tried}, 0},
 		{"it can't be placed", []corev1.Pod{tried, tried}, 1},
 	} {
-		if _, _, err := s.Keep(t.Context(), s.job, s.js, c.pods, true); err != nil {
+		if _, _, err := s.keep(t, s.js, c.pods, true); err != nil {
 			t.Fatal(err)
 		}
 		if got := testutil.ToFloat64(gangsUnschedulable); got != c.want {
@@ -138,7 +138,7 @@ func TestPreferredDoesWithout(t *testing.T) {
 		if err != nil || skipped == nil || Has(s.js) {
 			t.Fatalf("%s: got %v, %v, %v", mode, skipped, err, s.js.Annotations)
 		}
-		if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err != nil || s.objects(t) != "" {
+		if _, _, err := s.keep(t, s.js, nil, true); err != nil || s.objects(t) != "" {
 			t.Errorf("the Workload is deleted: got %s, %v", s.objects(t), err)
 		}
 	}
@@ -158,7 +158,7 @@ func TestStartable(t *testing.T) {
 	if _, err := s.start(t, twoPhases); err == nil || errors.As(err, &blocked) {
 		t.Errorf("a temporary error is retried: got %v", err)
 	}
-	if _, _, err := s.Keep(t.Context(), s.job, nil, nil, false); err == nil {
+	if _, _, err := s.keep(t, nil, nil, false); err == nil {
 		t.Error("what can't be read isn't gone")
 	}
 	s.defaults.Mode = api.GangPreferred
@@ -186,7 +186,7 @@ func TestKeepReadsMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.say(t, "a", metav1.ConditionFalse, 0)
-		condition, recheck, err := s.Keep(t.Context(), s.job, s.js, nil, true)
+		condition, recheck, err := s.keep(t, s.js, nil, true)
 		if err != nil || recheck != messageInterval || condition == nil || condition.Reason != "Unschedulable" {
 			t.Errorf("a pod's message follows the refusal: got %v, %s, %v", condition, recheck, err)
 		}
@@ -202,7 +202,7 @@ func TestKeepLeavesStartsAlone(t *testing.T) {
 	deleted := s.js.DeepCopy()
 	deleted.DeletionTimestamp = ptr.To(metav1.Now())
 	for _, js := range []*jobset.JobSet{nil, deleted} {
-		condition, recheck, err := s.Keep(t.Context(), s.job, js, nil, true)
+		condition, recheck, err := s.keep(t, js, nil, true)
 		if condition != nil || recheck != 0 || err != nil || s.objects(t) != before {
 			t.Errorf("a start creates groups before their JobSet: got %v, %s, %v", condition, recheck, err)
 		}
@@ -221,7 +221,7 @@ func TestKeepRestores(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.created.Store(types.NamespacedName{Namespace: "team", Name: name}, nil)
-		if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err != nil || s.objects(t) != "workload -b=3" {
+		if _, _, err := s.keep(t, s.js, nil, true); err != nil || s.objects(t) != "workload -b=3" {
 			t.Errorf("a stale cache is no reason to create: got %s, %v", s.objects(t), err)
 		}
 		s.created.Clear()
@@ -231,11 +231,11 @@ func TestKeepRestores(t *testing.T) {
 			}
 			return nil
 		}
-		if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err == nil || !strings.Contains(err.Error(), "timeout") {
+		if _, _, err := s.keep(t, s.js, nil, true); err == nil || !strings.Contains(err.Error(), "timeout") {
 			t.Errorf("a failed write is an error: got %v", err)
 		}
 		s.fails = func(string, client.Object) error { return nil }
-		if _, _, err := s.Keep(t.Context(), s.job, s.js, nil, true); err != nil || s.objects(t) != "workload -a=2 -b=3" {
+		if _, _, err := s.keep(t, s.js, nil, true); err != nil || s.objects(t) != "workload -a=2 -b=3" {
 			t.Errorf("a missing PodGroup is created: got %s, %v", s.objects(t), err)
 		}
 	})
@@ -252,13 +252,13 @@ func TestKeepFails(t *testing.T) {
 		}
 		return nil
 	}
-	if _, _, err := s.Keep(t.Context(), s.job, nil, nil, false); err == nil ||
+	if _, _, err := s.keep(t, nil, nil, false); err == nil ||
 		!strings.Contains(err.Error(), "deleting ") {
 		t.Errorf("a failed delete is an error: got %v", err)
 	}
 	s.prober.last.served.objects = brokenReader{}
 	for _, running := range []bool{true, false} {
-		_, _, err := s.Keep(t.Context(), s.job, s.js, nil, running)
+		_, _, err := s.keep(t, s.js, nil, running)
 		if err == nil || !strings.Contains(err.Error(), "listing the TrainJob's groups") {
 			t.Errorf("a failed list is an error: got %v", err)
 		}

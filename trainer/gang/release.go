@@ -7,11 +7,8 @@ import (
 	"slices"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -52,7 +49,7 @@ func (o *groupObjects) lower(ctx context.Context, state podGroupState, left int3
 // then placed separately. kube-scheduler doesn't count the gang's succeeded pods, so it would wait forever for minCount
 // pods. No field of a PodGroup can change (Kubernetes 1.36). The finalizer is removed first, because it protects the
 // PodGroup as long as the waiting pod exists. If the release is interrupted, restore creates the PodGroup with the same
-// policy (wasPlaced), or heal releases it once more.
+// policy (wasPlaced), or the next Keep releases it once more.
 func (o *groupObjects) replace(ctx context.Context, n int, state podGroupState) error {
 	podGroup := o.version.emptyPodGroup()
 	podGroup.SetNamespace(o.job.Namespace)
@@ -96,22 +93,4 @@ func releaseDue(state podGroupState, size int32, c gangPods) (due bool, recheck 
 		return false, patience - c.shortestWait
 	}
 	return true, 0
-}
-
-// succeeded returns how many pods of a group have succeeded, by the status of its Jobs: a succeeded pod is deleted with
-// its node. A Job that is being deleted is one of the JobSet's last attempt.
-func (o *groupObjects) succeeded(ctx context.Context, js *jobset.JobSet, group Group) (count int32, err error) {
-	var jobs batchv1.JobList
-	if err := o.reader.List(ctx, &jobs, client.InNamespace(js.Namespace),
-		client.MatchingLabels{jobset.JobSetNameKey: js.Name}); err != nil {
-		return 0, fmt.Errorf("listing the Jobs of JobSet %s: %w", js.Name, err)
-	}
-	for i := range jobs.Items {
-		job := &jobs.Items[i]
-		if metav1.IsControlledBy(job, js) && job.DeletionTimestamp.IsZero() &&
-			slices.Contains(group.ReplicatedJobs, job.Labels[jobset.ReplicatedJobNameKey]) {
-			count += job.Status.Succeeded
-		}
-	}
-	return count, nil
 }

@@ -141,23 +141,18 @@ func (s *served) emptyWorkload() *metav1.PartialObjectMetadata {
 	return o
 }
 
-// podGroups returns the TrainJob's PodGroups by name.
-func (s *served) podGroups(ctx context.Context, job *api.TrainJob) (map[string]podGroupState, error) {
-	states := map[string]podGroupState{}
-	return states, s.each(ctx, job, s.version.podGroups(), func(o client.Object) error {
-		states[o.GetName()] = s.version.read(o)
-		return nil
-	})
-}
-
 // each reads the TrainJob's objects of one kind from the cache into list, and calls visit for each.
-func (s *served) each(ctx context.Context, job *api.TrainJob, list client.ObjectList,
-	visit func(client.Object) error) error {
+func (s *served) each(
+	ctx context.Context, job *api.TrainJob, list client.ObjectList, visit func(client.Object),
+) error {
 	owned := client.MatchingFields{ownerIndex: string(job.UID)}
 	if err := s.objects.List(ctx, list, client.InNamespace(job.Namespace), owned); err != nil {
 		return fmt.Errorf("listing the TrainJob's groups: %w", err)
 	}
-	return apimeta.EachListItem(list, func(o runtime.Object) error { return visit(o.(client.Object)) })
+	return apimeta.EachListItem(list, func(o runtime.Object) error {
+		visit(o.(client.Object))
+		return nil
+	})
 }
 
 // notify sends the TrainJob that controls an object to changed. It blocks until the TrainJob is received or ctx ends.

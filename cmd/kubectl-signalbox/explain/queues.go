@@ -3,7 +3,6 @@ package explain
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -30,14 +29,6 @@ type Queues struct {
 type owner struct {
 	namespace string
 	uid       types.UID
-}
-
-// Waiting is a Workload that waits in the same ClusterQueue.
-type Waiting struct {
-	Namespace string    `json:"namespace"`
-	Name      string    `json:"name"`
-	Priority  int32     `json:"priority"`
-	Since     time.Time `json:"since"`
 }
 
 // NewQueues returns the index of a cluster.
@@ -103,32 +94,4 @@ func (q *Queues) local(namespace, name string) *kueue.LocalQueue {
 // WorkloadOf returns a TrainJob's Workload: the one that isn't finished, or else the last; nil if there is none.
 func (q *Queues) WorkloadOf(job *api.TrainJob) *kueue.Workload {
 	return q.owned[owner{job.Namespace, job.UID}]
-}
-
-// Position returns the TrainJob's place in its ClusterQueue, from 1, and how many wait there; 0 if it isn't known.
-func (f *Facts) Position() (place, waiting int) {
-	lq := f.localQueue()
-	if !f.OthersRead || f.Workload == nil || lq == nil {
-		return 0, 0
-	}
-	line := f.Queues.lines[string(lq.Spec.ClusterQueue)]
-	if at, waits := f.Queues.places[f.Workload.UID]; waits {
-		return at + 1, len(line)
-	}
-	return 0, 0
-}
-
-// ahead returns the first Workloads that Kueue considers before the TrainJob's.
-func (f *Facts) ahead(most int) []Waiting {
-	place, _ := f.Position()
-	if place < 2 {
-		return nil
-	}
-	var ahead []Waiting
-	by := f.Queues.Ordering()
-	for _, wl := range f.Queues.lines[string(f.localQueue().Spec.ClusterQueue)][:min(most, place-1)] {
-		ahead = append(ahead, Waiting{wl.Namespace, simulate.Owner(wl), ptr.Deref(wl.Spec.Priority, 0),
-			by.GetQueueOrderTimestamp(wl).Time})
-	}
-	return ahead
 }

@@ -1,4 +1,4 @@
-package trainer
+package status
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
 	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -23,10 +24,10 @@ import (
 // mirrored are the conditions of a Workload that its TrainJob carries.
 var mirrored = []string{api.ConditionQuotaReserved, api.ConditionAdmitted, api.ConditionEvicted}
 
-// statusOf returns the status that a TrainJob should have: Kubeflow Trainer's conditions and job counts, from its
+// Of returns the status that a TrainJob should have: Kubeflow Trainer's conditions and job counts, from its
 // JobSet, and Kueue's conditions, from its Workload. Both may be nil. gangs is the condition of its gangs, nil if it
 // has none. An end that was written stays, whatever happens to the children afterwards.
-func statusOf(
+func Of(
 	job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, gangs *metav1.Condition, now time.Time,
 ) *api.TrainJobStatus {
 	status := job.Status.DeepCopy()
@@ -35,7 +36,7 @@ func statusOf(
 		return status
 	}
 	expand(status)
-	if js != nil && !restarts(job, js, wl) {
+	if js != nil && !Restarts(job, js, wl) {
 		takeEnd(status, js) // JobSet declares no end of one that is being deleted, so an end was declared before
 	}
 	setSuspended(status, job, now)
@@ -94,7 +95,7 @@ func condense(status *api.TrainJobStatus, job *api.TrainJob) {
 			status.Queue.Conditions = append(status.Queue.Conditions, *c)
 		}
 	}
-	if ptr.Deref(job.Spec.Suspend, false) || finished(status) {
+	if ptr.Deref(job.Spec.Suspend, false) || Finished(status) {
 		return
 	}
 	status.Conditions = slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool {
@@ -175,7 +176,7 @@ func jobsStatus(job *api.TrainJob, js *jobset.JobSet) []trainerapi.JobStatus {
 		if slices.ContainsFunc(statuses, func(s trainerapi.JobStatus) bool { return s.Name == old.Name }) {
 			continue
 		}
-		if js == nil || ptr.Deref(old.Succeeded, 0) > 0 && !hasReplicatedJob(js.Spec.ReplicatedJobs, old.Name) {
+		if js == nil || ptr.Deref(old.Succeeded, 0) > 0 && podsets.ReplicatedJob(js.Spec.ReplicatedJobs, old.Name) == nil {
 			statuses = append(statuses, trainerapi.JobStatus{
 				Name: old.Name, Succeeded: old.Succeeded,
 				Ready: new(int32), Failed: new(int32), Active: new(int32), Suspended: new(int32),
@@ -251,9 +252,9 @@ func nodesOf(job *api.TrainJob, wl *kueue.Workload) string {
 // maxSeconds is a hundred years, which leaves room in a time.Duration for what is added to it.
 const maxSeconds = 100 * 365 * 24 * 60 * 60
 
-// deadline returns when a running TrainJob has used up its activeDeadlineSeconds, and false if it has none. It counts
+// Deadline returns when a running TrainJob has used up its activeDeadlineSeconds, and false if it has none. It counts
 // from the last start, as Kubeflow Trainer does. Seconds that a time.Duration can't hold never pass.
-func deadline(job *api.TrainJob, status *api.TrainJobStatus) (time.Time, bool) {
+func Deadline(job *api.TrainJob, status *api.TrainJobStatus) (time.Time, bool) {
 	if job.Spec.ActiveDeadlineSeconds == 0 || ptr.Deref(job.Spec.Suspend, false) {
 		return time.Time{}, false
 	}
@@ -262,27 +263,27 @@ func deadline(job *api.TrainJob, status *api.TrainJobStatus) (time.Time, bool) {
 }
 
 func expired(job *api.TrainJob, status *api.TrainJobStatus, now time.Time) bool {
-	end, limited := deadline(job, status)
-	return limited && now.After(end) && !finished(status)
+	end, limited := Deadline(job, status)
+	return limited && now.After(end) && !Finished(status)
 }
 
-// finished reports whether a status has the end of a TrainJob.
-func finished(status *api.TrainJobStatus) bool {
+// Differs reports whether a status differs from what is written.
+func Differs(written, status *api.TrainJobStatus) bool {
+	written = written.DeepCopy()
+	written.State = status.State // it follows from the rest
+	return !equality.Semantic.DeepEqual(written, status)
+}
+
+// Finished reports whether a status has the end of a TrainJob.
+func Finished(status *api.TrainJobStatus) bool {
 	return apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobComplete) ||
 		apimeta.IsStatusConditionTrue(status.Conditions, trainerapi.TrainJobFailed)
 }
 
-// gangsOf returns the condition of the TrainJob's gangs; nil for none.
-func gangsOf(o *observed, kept keptGangs) *metav1.Condition {
-	switch {
-	case kept.known && kept.condition != nil && !o.ended():
-		return kept.condition
-	case kept.known && !o.running() && !o.ended():
-		return nil
-	}
-	return o.job.Status.Condition(api.ConditionGangScheduled)
-}
-
 func isTrue(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionTrue }
 
-func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionFalse }
+// DeadlineExceeded reports whether the TrainJob has failed by its deadline.
+func DeadlineExceeded(status *api.TrainJobStatus) bool {
+	c := apimeta.FindStatusCondition(status.Conditions, trainerapi.TrainJobFailed)
+	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == trainerapi.TrainJobDeadlineExceededReason
+}

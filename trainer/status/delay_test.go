@@ -1,4 +1,4 @@
-package trainer
+package status
 
 import (
 	"slices"
@@ -9,8 +9,6 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -87,7 +85,7 @@ func TestDelayOf(t *testing.T) {
 			status(),
 			status("Suspended=True", "QuotaReserved=False"),
 			10000,
-			88 * time.Second,
+			122 * time.Second,
 		},
 		"admitted": {
 			"it is about to start",
@@ -98,7 +96,7 @@ func TestDelayOf(t *testing.T) {
 		},
 		"counts":             {"they change with every Job", pods(0, ready), pods(1, ready), 0, 30 * time.Second},
 		"the end of a step":  {"its user sees how far it is", pods(0, ready), pods(0, done), 0, 4 * time.Second},
-		"the end of another": {"eighteen may end one by one", pods(1, done), pods(1, done, done), 0, 10 * time.Second},
+		"the end of another": {"eighteen may end one by one", pods(1, done), pods(1, done, done), 0, 30 * time.Second},
 		"counts of one that starts": {
 			"its state says as much",
 			starting,
@@ -134,35 +132,9 @@ func TestDelayOf(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := delayOf(c.before, c.after, c.others); got != c.want {
+			if got := Delay(c.before, c.after, c.others); got != c.want {
 				t.Errorf("%s: got %v, want %v", c.reason, got, c.want)
 			}
 		})
-	}
-}
-
-func TestPend(t *testing.T) {
-	clk := clocktesting.NewFakeClock(time.Now())
-	r := NewReconciler(Config{Clock: clk})
-	changed := &api.TrainJobStatus{Flavor: "a"}
-	waited := func(name string) (time.Duration, int) {
-		o := &observed{job: &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: name}}, now: clk.Now()}
-		p := r.pend(o, changed)
-		return clk.Since(p.since), p.others
-	}
-	for _, name := range []string{"a", "b", "c"} {
-		waited(name)
-	}
-	clk.Step(time.Second)
-	waited("a")
-	r.settle(types.NamespacedName{Name: "b"})
-	r.settle(types.NamespacedName{Name: "c"})
-	clk.Step(time.Second)
-	if waited, others := waited("a"); waited != 2*time.Second || others != 2 {
-		t.Errorf("a crowd that gets less is still one: got %v and %d others, want 2s and 2", waited, others)
-	}
-	r.settle(types.NamespacedName{Name: "a"})
-	if waited, others := waited("a"); waited != 0 || others != 0 {
-		t.Errorf("what was written has waited: got %v and %d others, want 0s and 0", waited, others)
 	}
 }

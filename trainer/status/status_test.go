@@ -1,16 +1,13 @@
-package trainer
+package status
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -29,6 +26,14 @@ func TestStatusOf(t *testing.T) {
 		state               api.TrainJobState
 		want                string // conditions and counts
 	}{
+		"its start has failed for good": {
+			"nothing starts it, and the reason is its Workload's",
+			"spec: {suspend: true}",
+			"",
+			wl + "{conditions: [{type: Finished, status: 'True', reason: FailedToStart, message: why}]}",
+			api.StateBlocked,
+			"Suspended=True/Suspended Blocked=True/FailedToStart(why) QuotaReserved=False/FailedToStart(why)",
+		},
 		"suspended by its user": {
 			"Trainer's condition",
 			"spec: {suspend: true}",
@@ -217,8 +222,10 @@ func TestStatusOf(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			job := jobOf(t, "torch", c.job)
-			job.Generation = 3
+			job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "uid", Generation: 3}}
+			if err := yaml.UnmarshalStrict([]byte(c.job), job); err != nil {
+				t.Fatal(err)
+			}
 			var set *jobset.JobSet
 			if c.js != "" {
 				set = &jobset.JobSet{}
@@ -233,7 +240,7 @@ func TestStatusOf(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			status := statusOf(job, set, load, nil, now)
+			status := Of(job, set, load, nil, now)
 			if got := describeStatus(status); got != c.want {
 				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
 			}
@@ -247,7 +254,7 @@ func TestStatusOf(t *testing.T) {
 			}
 			again := job.DeepCopy()
 			again.Status = *status
-			if got := statusOf(again, set, load, nil, now.Add(time.Millisecond)); describeStatus(got) != describeStatus(status) {
+			if got := Of(again, set, load, nil, now.Add(time.Millisecond)); describeStatus(got) != describeStatus(status) {
 				t.Errorf("a second look changes %q to %q", describeStatus(status), describeStatus(got))
 			}
 		})
@@ -279,31 +286,24 @@ func describeStatus(status *api.TrainJobStatus) string {
 	return strings.Join(texts, " ")
 }
 
-func TestUnseen(t *testing.T) {
-	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	job := &api.TrainJob{}
-	job.Name, job.CreationTimestamp = "model", metav1.NewTime(created)
-	unknown := apierrors.NewNotFound(
-		schema.GroupResource{Group: trainerapi.GroupVersion.Group, Resource: "trainjobs"},
-		"model",
-	)
-	for name, test := range map[string]struct {
-		err   error
-		after time.Duration
-		want  bool
-	}{
-		"another's webhook doesn't know it yet": {fmt.Errorf("applying the JobSet: %w", unknown), time.Second, true},
-		"nor will it":                           {fmt.Errorf("applying the JobSet: %w", unknown), unseenFor, false},
-		"something else is missing": {
-			apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "model"), time.Second, false,
-		},
-		"refused for what it is": {
-			apierrors.NewForbidden(schema.GroupResource{}, "model", errors.New("no")), time.Second, false,
-		},
-		"made": {nil, time.Second, false},
-	} {
-		if got := unseen(job, test.err, created.Add(test.after)); got != test.want {
-			t.Errorf("%s: got %t", name, got)
-		}
+func TestDiffers(t *testing.T) {
+	written := &api.TrainJobStatus{State: api.StateQueued, Flavor: "a"}
+	if Differs(written, &api.TrainJobStatus{Flavor: "a"}) || written.State != api.StateQueued {
+		t.Error("the state follows from the rest, and what is written isn't changed")
+	}
+	if !Differs(written, &api.TrainJobStatus{Flavor: "b"}) {
+		t.Error("another flavor is to be written")
+	}
+}
+
+func TestDeadlineExceeded(t *testing.T) {
+	failed := &api.TrainJobStatus{}
+	failed.Conditions = []metav1.Condition{{Type: trainerapi.TrainJobFailed, Status: metav1.ConditionTrue, Reason: "Own"}}
+	if DeadlineExceeded(failed) || DeadlineExceeded(&api.TrainJobStatus{}) {
+		t.Error("a failure of its own is no deadline")
+	}
+	failed.Conditions[0].Reason = trainerapi.TrainJobDeadlineExceededReason
+	if !DeadlineExceeded(failed) || !Finished(failed) {
+		t.Error("a TrainJob that exceeds its deadline has failed")
 	}
 }

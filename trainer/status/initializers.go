@@ -1,4 +1,4 @@
-package trainer
+package status
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // InitializersAnnotation on a JobSet holds a hash of what each of its initializers is. It becomes status.initializers
@@ -19,8 +20,8 @@ const InitializersAnnotation = "signalbox.dev/initializers"
 // initializers are compared as those of an earlier release are.
 const maxInitializers = 64 << 10
 
-// markInitializers writes what the initializers are to the JobSet.
-func markInitializers(js *jobsetac.JobSetApplyConfiguration, initializers map[string]string) {
+// MarkInitializers writes what the initializers are to the JobSet.
+func MarkInitializers(js *jobsetac.JobSetApplyConfiguration, initializers map[string]string) {
 	delete(js.Annotations, InitializersAnnotation) // another client's, by an entry or the runtime
 	if len(initializers) == 0 {
 		return
@@ -45,7 +46,7 @@ func initializersOf(
 	finished := map[string]string{}
 	for _, s := range statuses {
 		hash, known := built[s.Name]
-		if !hasReplicatedJob(js.Spec.ReplicatedJobs, s.Name) && !known {
+		if podsets.ReplicatedJob(js.Spec.ReplicatedJobs, s.Name) == nil && !known {
 			hash, known = job.Status.Initializers[s.Name]
 		}
 		if known && ptr.Deref(s.Succeeded, 0) >= replicasOf(js, s.Name) {

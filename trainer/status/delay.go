@@ -1,4 +1,4 @@
-package trainer
+package status
 
 import (
 	"slices"
@@ -22,29 +22,27 @@ func urgent(before, after *api.TrainJobStatus) bool {
 	return false
 }
 
-// joinDelay is how long a change of status waits for others to be written with it. A state that is about to be followed
-// by another waits for passingDelay, and so does the end of a step's first Job. Jobs that end after others wait for
-// laterDelay: a TrainJob can have many that end one after the other. Other counts of Jobs wait for countsDelay.
-// While a TrainJob starts they wait for startingDelay: its state says as much, and it takes a minute until a thousand
-// pods are ready. An end doesn't wait. When many TrainJobs change at once each waits longer, by eachDelays for every
-// other up to crowdDelay: the API server is busy with their starts, and most have changed again by then.
+// stateDelay is how long a change of status waits for others to be written with it. A state that is about to be
+// followed by another waits for passingDelay, and so does the end of a TrainJob's first Job. Other counts of Jobs wait
+// for countsDelay, as does the end of further Jobs: a TrainJob can have many that end one after the other. While a
+// TrainJob starts, counts wait for longestDelay: its state says as much, and it takes a minute until a thousand pods
+// are ready. An end doesn't wait. When many TrainJobs change at once each waits longer, by crowdDelay for every other
+// up to longestDelay: the API server is busy with their starts, and most have changed again by then.
 const (
-	joinDelay     = 2 * time.Second
-	passingDelay  = 4 * time.Second
-	laterDelay    = 10 * time.Second
-	countsDelay   = 30 * time.Second
-	startingDelay = 2 * time.Minute
-	eachDelays    = 300 * time.Millisecond
-	crowdDelay    = 86 * time.Second
+	stateDelay   = 2 * time.Second
+	passingDelay = 4 * time.Second
+	countsDelay  = 30 * time.Second
+	longestDelay = 2 * time.Minute
+	crowdDelay   = 300 * time.Millisecond
 )
 
-// delayOf returns how long a change of status may wait for others to be written with it, if so many other TrainJobs
+// Delay returns how long a change of status may wait for others to be written with it, if so many other TrainJobs
 // have had one meanwhile; 0 for not at all.
-func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
+func Delay(before, after *api.TrainJobStatus, others int) time.Duration {
 	if urgent(before, after) {
 		return 0
 	}
-	delay, state := joinDelay, api.StateOf(&after.TrainJobStatus)
+	delay, state := stateDelay, api.StateOf(&after.TrainJobStatus)
 	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
 		equality.Semantic.DeepEqual(exceptPlaced(before), exceptPlaced(after))
@@ -54,18 +52,16 @@ func delayOf(before, after *api.TrainJobStatus, others int) time.Duration {
 	case countsAlone || state == api.StateAdmitted || state == api.StateStarting:
 		delay = passingDelay
 	}
-	return delay + min(time.Duration(others)*eachDelays, crowdDelay)
+	return delay + min(time.Duration(others)*crowdDelay, longestDelay)
 }
 
 // delayOfCounts returns how long a change of counts alone may wait. before and after are how many Jobs have finished.
 func delayOfCounts(state api.TrainJobState, before, after int32) time.Duration {
 	switch {
-	case before != after && before > 0:
-		return laterDelay
-	case before != after:
+	case before != after && before == 0:
 		return passingDelay
-	case state == api.StateStarting:
-		return startingDelay
+	case before == after && state == api.StateStarting:
+		return longestDelay
 	}
 	return countsDelay
 }

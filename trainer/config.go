@@ -1,0 +1,56 @@
+package trainer
+
+import (
+	kevents "k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/events"
+	"github.com/signalbox-dev/signalbox/trainer/gang"
+)
+
+// fieldManager of the children. It is Kubeflow Trainer's, so that either Trainer takes over what the other has created:
+// an apply removes what was applied before under the same name and isn't in it.
+const fieldManager = "trainer"
+
+// Config is what a Reconciler is made of.
+type Config struct {
+	// Client reads from a cache; Reader must not.
+	Client   client.Client
+	Reader   client.Reader
+	Store    *store.Store
+	Builder  *Builder
+	Gangs    *gang.Gangs
+	Recorder kevents.EventRecorder
+	Clock    clock.Clock
+	Limits   overrides.Limits
+}
+
+// Reconciler creates the children of TrainJobs that were started, deletes those of TrainJobs that were stopped, and
+// keeps the status. It runs in one queue with the integration's.
+type Reconciler struct {
+	client   client.Client
+	reader   client.Reader // reads from the API server itself
+	store    *store.Store
+	builder  *Builder
+	gangs    *gang.Gangs
+	recorder *events.Recorder
+	clock    clock.Clock
+	limits   overrides.Limits
+	memory   *memory
+}
+
+// NewReconciler returns a Reconciler. Whoever makes the client's cache indexes Workloads by their TrainJobs, as Kueue's
+// integrations do (SetupWorkloadOwnerIndex).
+func NewReconciler(config Config) *Reconciler {
+	return &Reconciler{
+		client: config.Client, reader: config.Reader, store: config.Store, builder: config.Builder, gangs: config.Gangs,
+		recorder: events.NewRecorder(config.Recorder), clock: config.Clock, limits: config.Limits, memory: newMemory(),
+	}
+}
+
+// Changed returns the TrainJobs whose gangs have changed.
+func (r *Reconciler) Changed() <-chan event.GenericEvent { return r.gangs.Changed() }

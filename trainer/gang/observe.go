@@ -1,0 +1,108 @@
+package gang
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// Groups is what was read of a TrainJob's groups.
+type Groups struct {
+	version version
+	job     *api.TrainJob
+	jobSet  *jobset.JobSet
+	pods    []corev1.Pod
+	now     time.Time
+	// plan is that of the JobSet; nil if none of the groups is needed.
+	plan *plan
+	// objects are all that exist. PodGroups are first: the garbage collector would log an error about a PodGroup without
+	// its Workload.
+	objects []client.Object
+	// states are those of the PodGroups, and counted the pods of those that are needed, by their names.
+	states  map[string]podGroupState
+	counted map[string]gangPods
+}
+
+// Observe reads the groups of a TrainJob, with its JobSet and the pods of that. It writes nothing. The result is nil if
+// the API server serves no groups, or while a start creates them.
+func (g *Gangs) Observe(
+	ctx context.Context, job *api.TrainJob, js *jobset.JobSet, pods []corev1.Pod, running bool,
+) (*Groups, error) {
+	s, err := g.prober.existing(ctx)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	seen := &Groups{
+		version: s.version, job: job, jobSet: js, pods: pods, now: g.config.Clock.Now(),
+		states: map[string]podGroupState{}, counted: map[string]gangPods{},
+	}
+	if running {
+		if js == nil || !js.DeletionTimestamp.IsZero() {
+			return nil, nil // a start creates the groups before their JobSet
+		}
+		seen.plan = planOf(js)
+	}
+	if err := s.each(ctx, job, s.version.podGroups(), func(o client.Object) {
+		seen.objects, seen.states[o.GetName()] = append(seen.objects, o), s.version.read(o)
+	}); err != nil {
+		return nil, err
+	}
+	workloads := &metav1.PartialObjectMetadataList{}
+	workloads.SetGroupVersionKind(s.version.groupVersion().WithKind("WorkloadList"))
+	if err := s.each(ctx, job, workloads, func(o client.Object) {
+		seen.objects = append(seen.objects, o)
+	}); err != nil || seen.plan == nil {
+		return seen, err
+	}
+	return seen, g.count(ctx, seen)
+}
+
+// count counts the pods of the groups. Of a group that lacks pods it asks the API server how many have succeeded.
+func (g *Gangs) count(ctx context.Context, seen *Groups) error {
+	for _, group := range seen.plan.groups {
+		name := seen.plan.podGroup(group)
+		state, found := seen.states[name]
+		if !found {
+			continue
+		}
+		counted := countPods(name, seen.pods, seen.now)
+		if counted.lacks(state, group.Pods) {
+			succeeded, err := succeededOf(ctx, g.config.Reader, seen.jobSet, group)
+			if err != nil {
+				return err
+			}
+			counted.succeeded = max(counted.succeeded, succeeded)
+		}
+		seen.counted[name] = counted
+	}
+	return nil
+}
+
+// succeededOf returns how many pods of a group have succeeded, by the status of its Jobs: a succeeded pod is deleted
+// with its node. A Job that is being deleted is one of the JobSet's last attempt.
+func succeededOf(
+	ctx context.Context, live client.Reader, js *jobset.JobSet, group Group,
+) (count int32, err error) {
+	var jobs batchv1.JobList
+	if err := live.List(ctx, &jobs, client.InNamespace(js.Namespace),
+		client.MatchingLabels{jobset.JobSetNameKey: js.Name}); err != nil {
+		return 0, fmt.Errorf("listing the Jobs of JobSet %s: %w", js.Name, err)
+	}
+	for i := range jobs.Items {
+		job := &jobs.Items[i]
+		if metav1.IsControlledBy(job, js) && job.DeletionTimestamp.IsZero() &&
+			slices.Contains(group.ReplicatedJobs, job.Labels[jobset.ReplicatedJobNameKey]) {
+			count += job.Status.Succeeded
+		}
+	}
+	return count, nil
+}

@@ -1,0 +1,93 @@
+package trainer
+
+import (
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// memory is what this process remembers of TrainJobs. It can be lost.
+type memory struct {
+	mu sync.Mutex
+	// pending are the TrainJobs whose status differs from what is written.
+	pending map[types.NamespacedName]pendingStatus
+	// announced is since when those TrainJobs wait that have got the event about it.
+	announced map[types.NamespacedName]metav1.Time
+	limit     flowcontrol.PassiveRateLimiter
+}
+
+// pendingStatus is a status that differs from what is written.
+type pendingStatus struct {
+	since  time.Time
+	others int // the most others at a time that have been pending meanwhile
+}
+
+// There is a limit on events of TrainJobs that wait, for all together: in a large queue nobody reads them, and each is
+// a write.
+const (
+	waitingRate  = 10.0 / 60 // a second
+	waitingBurst = 20
+)
+
+func newMemory() *memory {
+	return &memory{
+		pending: map[types.NamespacedName]pendingStatus{}, announced: map[types.NamespacedName]metav1.Time{},
+		limit: flowcontrol.NewTokenBucketPassiveRateLimiter(waitingRate, waitingBurst),
+	}
+}
+
+// pend returns since when a status has differed from what is written, and the largest number of others that had a
+// pending status meanwhile. The number doesn't shrink with the burst: its last TrainJobs are about to change again.
+func (m *memory) pend(key types.NamespacedName, now time.Time) pendingStatus {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, known := m.pending[key]
+	others := len(m.pending)
+	if known {
+		others--
+	} else {
+		p.since = now
+	}
+	p.others = max(p.others, others)
+	m.pending[key] = p
+	return p
+}
+
+// written drops a status that no longer differs.
+func (m *memory) written(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.pending, key)
+}
+
+// isAnnounced reports whether a TrainJob that waits since a time has got the event about it.
+func (m *memory) isAnnounced(key types.NamespacedName, since metav1.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	announced, known := m.announced[key]
+	return known && announced.Equal(&since)
+}
+
+// announce records the event of a TrainJob that waits, and reports whether the limit allows it.
+func (m *memory) announce(key types.NamespacedName, since metav1.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.announced[key] = since
+	return m.limit.TryAccept()
+}
+
+// starts drops what is remembered of a TrainJob that doesn't wait any more.
+func (m *memory) starts(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.announced, key)
+}
+
+// forget drops all that is remembered of a TrainJob.
+func (m *memory) forget(key types.NamespacedName) {
+	m.written(key)
+	m.starts(key)
+}

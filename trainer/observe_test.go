@@ -1,0 +1,120 @@
+package trainer
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// TestObserveWritesNothing holds that observing writes nothing: not to the API server, which rejects each write here,
+// and not to what the process remembers of statuses.
+func TestObserveWritesNothing(t *testing.T) {
+	const ended = started + "\nstatus: {conditions: [{type: Complete, status: 'True', reason: X}]}"
+	fails := func(h *harness) {
+		js := &jobset.JobSet{}
+		h.get(js, "job")
+		js.Status.Conditions = []metav1.Condition{{Type: "Failed", Status: metav1.ConditionTrue, Reason: "FailedJobs"}}
+		if err := h.store.Status().Update(h.t.Context(), js); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	ungrouped := func(h *harness) {
+		if err := h.store.DeleteAllOf(h.t.Context(), &schedulingv1alpha2.PodGroup{}, client.InNamespace("ns")); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		reason, job string // "" if it is gone
+		arrange     func(*harness)
+	}{
+		"it runs":               {"all is as it should be", started, nil},
+		"its groups are gone":   {"they aren't created", started, ungrouped},
+		"its JobSet is gone":    {"it isn't created", started, func(h *harness) { h.remove(&jobset.JobSet{}, "job") }},
+		"its JobSet is hidden":  {"it isn't forgotten", started, func(h *harness) { h.hide("JobSet", "job") }},
+		"its JobSet has failed": {"its end isn't written", started, fails},
+		"it stops":              {"its JobSet and its groups aren't deleted", stopped, nil},
+		"it has ended":          {"its groups aren't deleted", ended, nil},
+		"it is gone":            {"what is remembered of it stays", "", nil},
+		"it is another Trainer's": {"what is remembered of it stays",
+			"spec: {suspend: true, managedBy: kueue.x-k8s.io/multikueue}", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, gangOptions(api.GangRequired, true))
+			h.put(h.pinned(h.trainJob("torch", started)))
+			h.reconcile("job") // creates its groups and its JobSet
+			h.requests()
+			h.remove(&api.TrainJob{}, "job")
+			if c.job != "" {
+				h.put(h.pinned(h.trainJob("torch", c.job)))
+			}
+			if c.arrange != nil {
+				c.arrange(h)
+			}
+			for _, verb := range []string{"create", "update", "patch", "delete"} {
+				h.fail[verb] = errors.New("observing must not write")
+			}
+			r, key := h.parts.reconciler, types.NamespacedName{Namespace: "ns", Name: "job"}
+			pending := r.memory.pend(key, h.clock.Now().Add(-time.Second))
+			o, err := r.observe(t.Context(), key)
+			if err != nil || o.unread != nil {
+				t.Errorf("%s: observing has failed: %v, %v", c.reason, err, o.unread)
+			}
+			h.wantRequests(c.reason)
+			h.wantEvents(c.reason)
+			if again := r.memory.pend(key, h.clock.Now()); again != pending {
+				t.Errorf("%s: %+v is remembered, want %+v", c.reason, again, pending)
+			}
+		})
+	}
+}
+
+// TestDecide holds that what is decided is a list of steps, in this order.
+func TestDecide(t *testing.T) {
+	running := api.TrainJobStatus{}
+	for name, c := range map[string]struct {
+		reason string
+		o      observed
+		want   []step
+	}{
+		"it is gone":       {"nothing is remembered of it", observed{}, []step{forget{}}},
+		"the cache is old": {"nothing can be decided", observed{stage: stageBehind}, nil},
+		"it is being deleted": {"its pods are stopped", observed{stage: stageDeleting, jobSet: jobSetOf(t,
+			jobOf(t, "torch", started), "{}")}, []step{deleteJobSet{}}},
+		"it was started": {"its children are created", observed{stage: stageLive, job: jobOf(t, "torch", started)},
+			[]step{create{}}},
+		"it stops": {"the status has what is lost with the JobSet", observed{stage: stageLive,
+			job:    jobOf(t, "torch", stopped+"\nstatus: {flavor: a}"),
+			jobSet: jobSetOf(t, jobOf(t, "torch", stopped), "{}")},
+			[]step{writeStatus{&running}, deleteJobSet{}, deleteSideObjects{}}},
+		"the integration has failed": {"it may have to be stopped", observed{stage: stageLive, failed: true,
+			job: jobOf(t, "torch", started)}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := plan{}
+			if c.o.stage == stageLive {
+				p = decide(&c.o, &running, c.o.groups.Outlook(), recollection{})
+			} else {
+				p = decideInactive(&c.o)
+			}
+			if !reflect.DeepEqual(p.Steps, c.want) {
+				t.Errorf("%s: got %#v, want %#v", c.reason, p.Steps, c.want)
+			}
+		})
+	}
+}
+
+// TestActKnowsItsSteps holds that a step without an action is an error.
+func TestActKnowsItsSteps(t *testing.T) {
+	if err := newHarness(t).parts.reconciler.act(t.Context(), &observed{}, "a step"); err == nil {
+		t.Error("a step that isn't carried out is an error")
+	}
+}
