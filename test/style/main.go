@@ -1,10 +1,11 @@
 // Command style measures the source against the bounds of docs/development.md that golangci-lint doesn't measure, and
 // prints what exceeds them.
 //
-//	go run ./test/style [-strict] [-cover FOLDER] [ROOT]
+//	go run ./test/style [-strict] [-cover FOLDER] [-where] [ROOT]
 //
 // With -strict it exits with an error if a bound is exceeded. With -cover it prints too how many statements of each
-// package its own unit tests cover, by the data that make test-unit has left in the folder.
+// package its own unit tests cover, by the data that make test-unit has left in the folder. With -where it writes the
+// files of the table "Where is what" of docs/architecture.md first.
 package main
 
 import (
@@ -21,10 +22,16 @@ import (
 func main() {
 	strict := flag.Bool("strict", false, "exit with an error if a bound is exceeded")
 	cover := flag.String("cover", "", "folder with the coverage data of the unit tests, which are judged too")
+	where := flag.Bool("where", false, "write the files of the table \"Where is what\" of docs/architecture.md")
 	flag.Parse()
 	root := "."
 	if flag.NArg() > 0 {
 		root = flag.Arg(0)
+	}
+	if *where {
+		if err := writeWhere(root); err != nil {
+			fmt.Fprintln(os.Stderr, "style:", err)
+		}
 	}
 	exceeded, err := run(os.Stdout, root, *cover)
 	if err == nil && exceeded && *strict {
