@@ -29,7 +29,7 @@ import (
 const holdsFor = 12
 
 // jobBackoff is the longest time for which the Job controller waits before it replaces a pod that has failed
-// (kubernetes/pkg/controller/job, MaxJobPodFailureBackOff).
+// (Kubernetes, pkg/controller/job, MaxJobPodFailureBackOff).
 const jobBackoff = 10 * time.Minute
 
 // observeRunning finds out whether a started TrainJob still needs its quota. It doesn't if its JobSet has ended, or if

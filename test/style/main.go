@@ -77,7 +77,11 @@ func run(out io.Writer, root, cover string) (exceeded bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	exceeded = printBounds(out, append(tree, interfaceBound(loaded))) || exceeded
+	comments, err := commentBound(root, files, tools)
+	if err != nil {
+		return false, err
+	}
+	exceeded = printBounds(out, append(tree, interfaceBound(loaded), comments)) || exceeded
 	exceeded = printKnots(out, knotsOf(loaded)) || exceeded
 	if cover == "" {
 		return exceeded, nil

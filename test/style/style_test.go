@@ -135,7 +135,7 @@ func TestWhere(t *testing.T) {
 		"all is right":              {fill + many, fill + many, ""},
 		"a file is missing":         {fill + row("b", "`store.Pin`"), fill + pin, "the row is"},
 		"a file is another":         {fill + row("b", "`store.Pin`", "`a.go`"), fill + pin, "the row is"},
-		"a function doesn't exist":  {fill + row("b", "`store.Unpin`"), fill + row("b", "`store.Unpin`"), "store.Unpin, which"},
+		"a function doesn't exist":  {fill + row("b", "`store.Un`"), fill + row("b", "`store.Un`"), "store.Un, which"},
 		"a row without a function":  {fill + row("b", "the CRD"), fill + row("b", "the CRD"), "no function in"},
 		"the table is not complete": {pin, pin, "has 1 rules"},
 	} {

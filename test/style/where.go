@@ -80,6 +80,9 @@ func receiverOf(f *ast.FuncDecl) string {
 	return ""
 }
 
+// embedding, after the name of a type, says that it has the members of others, or is another by an alias.
+const embedding = ".*"
+
 // members returns the fields of a struct or the methods of an interface, with the type's name.
 func members(s *ast.TypeSpec) (names []string) {
 	var list *ast.FieldList
@@ -88,10 +91,15 @@ func members(s *ast.TypeSpec) (names []string) {
 		list = t.Fields
 	case *ast.InterfaceType:
 		list = t.Methods
+	case *ast.Ident, *ast.SelectorExpr:
+		return []string{s.Name.Name + embedding}
 	default:
 		return nil
 	}
 	for _, field := range list.List {
+		if len(field.Names) == 0 {
+			names = append(names, s.Name.Name+embedding)
+		}
 		for _, name := range field.Names {
 			names = append(names, s.Name.Name+"."+name.Name)
 		}
