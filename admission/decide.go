@@ -19,7 +19,7 @@ type Start struct {
 	Entry           trainerapi.RuntimePatch
 	// Record is written instead of the entry to a Trainer whose list of overrides is not keyed by manager; nil else.
 	Record *overrides.Record
-	// Pin is the runtime to be written with the start (overrides.Pin); "" where Kubeflow Trainer keeps it.
+	// Pin is the runtime to be written with the start (store.Pin); "" where Kubeflow Trainer keeps it.
 	Pin string
 	// NewPin is set where the TrainJob has no pin yet.
 	NewPin bool

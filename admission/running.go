@@ -13,7 +13,7 @@ import (
 )
 
 // Running returns why a TrainJob that is suspended may still hold resources, or "" where none of it is left: its JobSet
-// has stopped its Jobs, and no pod is running (Pods.Running). A pod that is terminating still runs.
+// has stopped its Jobs, and no pod is running (store.Pods.Running). A pod that is terminating still runs.
 func Running(job *api.TrainJob, js *jobset.JobSet, pods []corev1.Pod) string {
 	if !ptr.Deref(job.Spec.Suspend, false) {
 		return "the TrainJob is not suspended"

@@ -305,8 +305,8 @@ func (w *waiters) editRuntime(ctx context.Context, n int, r *churnRound) error {
 // markdown returns the page.
 func (r *churnRun) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Churn\n\n`make bench-churn` makes this page (%s). %d TrainJobs wait in %d LocalQueues while %d "+
-		"run. In each round, those that run are evicted %d times by the stop of all queues and run again, users edit "+
+	fmt.Fprintf(&b, "# Churn\n\n`make bench WHAT=churn` makes this page (%s). %d TrainJobs wait in %d LocalQueues while "+
+		"%d run. In each round, those that run are evicted %d times by the stop of all queues and run again, users edit "+
 		"TrainJobs that wait, %d times, and the runtime of all is edited. Writes are Signalbox's.\n\n",
 		r.Machine, r.Waiting, r.Queues, running, stormsOfRound, editsOfRound)
 	b.WriteString("| after round | evicted | quota free after, s | running again after, s | writes per eviction | " +

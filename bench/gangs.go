@@ -200,7 +200,7 @@ func timesOf(durations []time.Duration) times {
 func (r *gangResult) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# What a gang costs\n\n%d TrainJobs of 2 pods without gang scheduling and %d with, in turns, "+
-		"one every %s, on %s. `make bench-gangs` makes this page.\n\n", r.Jobs, r.Jobs, pace, r.Machine)
+		"one every %s, on %s. `make bench WHAT=gangs` makes this page.\n\n", r.Jobs, r.Jobs, pace, r.Machine)
 	fmt.Fprintf(&b, "| | without | with | ratio |\n| --- | --: | --: | --: |\n")
 	row := func(what string, without, with float64) {
 		fmt.Fprintf(&b, "| %s | %.2f | %.2f | %.2f |\n", what, without, with, with/without)

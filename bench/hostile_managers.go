@@ -138,7 +138,7 @@ func (m *managers) processes(do func(dir string) error) (all usage, err error) {
 	}
 	if found != len(m.uids) {
 		return all, fmt.Errorf("%d of %d managers' processes are under /proc; the benchmark must run in the machine of "+
-			"the real nodes, as make bench-hostile runs it", found, len(m.uids))
+			"the real nodes, as make bench WHAT=hostile runs it", found, len(m.uids))
 	}
 	return all, nil
 }

@@ -98,8 +98,8 @@ func (r *hostileRun) verdict() error {
 // markdown returns the page.
 func (r *hostileRun) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Hostile requests\n\n`make bench-hostile` makes this page (%s; profile `node`). An honest user "+
-		"submits %d TrainJobs in %.0f s. Meanwhile %d clients send hostile requests of one kind, evenly or as fast as "+
+	fmt.Fprintf(&b, "# Hostile requests\n\n`make bench WHAT=hostile` makes this page (%s; profile `node`). An honest "+
+		"user submits %d TrainJobs in %.0f s. Meanwhile %d clients send hostile requests of one kind, evenly or as fast as "+
 		"they are answered, for at most a minute: %d of each, and %d of each large TrainJob.\n\n", r.Machine, honestJobs,
 		hostileTime.Seconds(), hostileClients, hostileRequests, largeEach)
 	fmt.Fprintf(&b, "- **Dry runs** create TrainJobs of %s; one in 100 has %s and 2,000 list elements.\n"+

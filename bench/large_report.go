@@ -61,7 +61,7 @@ func (r *largeRun) String() string {
 // largeMarkdown is the page.
 func largeMarkdown(runs []largeRun) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Large TrainJobs\n\n`make bench-large` makes this page (%s). All have a topology. Writes are "+
+	fmt.Fprintf(&b, "# Large TrainJobs\n\n`make bench WHAT=large` makes this page (%s). All have a topology. Writes are "+
 		"Signalbox's for a TrainJob, from its submission until it is deleted, conflicts and events among them. Times "+
 		"are the longest of a shape.\n\n"+
 		"| | writes | submission → start, s | start → JobSet, s | start → all pods bound, s | Signalbox's CPU, s | "+

@@ -108,7 +108,7 @@ func (p *profiler) server(component string) (string, *http.Client, error) {
 	}
 	address := config.PprofBindAddress + config.Pprof.BindAddress // each has its own field only
 	if address == "" {
-		return "", nil, fmt.Errorf("%s has no address for profiles; use make bench-profile", path)
+		return "", nil, fmt.Errorf("%s has no address for profiles; use make bench WHAT=profile", path)
 	}
 	return "http://" + address, http.DefaultClient, nil
 }

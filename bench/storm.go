@@ -271,9 +271,10 @@ func (w *waiters) preempted(ctx context.Context) (n int, err error) {
 // markdown returns the page.
 func (r *stormRun) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Storms of preemptions: %s\n\n`make bench-storm` makes this page (%s). %d TrainJobs run. In each "+
-		"storm, %d of a higher priority take the whole quota for a second: all are preempted, and run again. Writes are "+
-		"for an eviction and the start after it, CPU seconds for 1,000.\n\n", r.Profile, r.Machine, r.Jobs, stormFlavors)
+	fmt.Fprintf(&b, "# Storms of preemptions: %s\n\n`make bench WHAT=storm` makes this page (%s). %d TrainJobs run. In "+
+		"each storm, %d of a higher priority take the whole quota for a second: all are preempted, and run again. "+
+		"Writes are for an eviction and the start after it, CPU seconds for 1,000.\n\n",
+		r.Profile, r.Machine, r.Jobs, stormFlavors)
 	b.WriteString("| storm | evicted | quota free and given after, s | all run again after, s | " +
 		"writes by all controllers |")
 	for _, who := range controllers {

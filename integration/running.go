@@ -20,7 +20,7 @@ import (
 // grace period.
 
 // jobBackoff is the longest time for which the Job controller waits before it replaces a pod that has failed
-// (kubernetes/pkg/controller/job, MaxJobPodFailureBackOff).
+// (Kubernetes, pkg/controller/job, MaxJobPodFailureBackOff).
 const jobBackoff = 10 * time.Minute
 
 // startedAt returns when a TrainJob got what its pods need: its start or, if Kueue doesn't manage it, the creation of

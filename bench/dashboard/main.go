@@ -1,6 +1,6 @@
 // Command dashboard runs the demo with a real Prometheus that scrapes it, asks it every query of the Grafana dashboard
 // and of the alerts, and draws what comes back. It fails where a panel has nothing to show or an alert can't be asked.
-// `make dashboard` runs it; Grafana itself is not needed.
+// `make bench WHAT=dashboard` runs it; Grafana itself is not needed.
 package main
 
 import (
@@ -42,7 +42,7 @@ func main() {
 func run(ctx context.Context, cluster, program, demo, files, out string) error {
 	if _, err := exec.LookPath(program); err != nil {
 		return fmt.Errorf(
-			"%w; install Prometheus (Debian: apt install prometheus), or name its program: make dashboard "+
+			"%w; install Prometheus (Debian: apt install prometheus), or name its program: make bench WHAT=dashboard "+
 				"PROMETHEUS=/path/to/prometheus", err)
 	}
 	var board dashboard

@@ -32,7 +32,7 @@ if [ ${#pinned[@]} -eq 0 ]; then
 	echo "Which release? For example: make bump KUEUE=v0.20.0" >&2
 	exit 2
 fi
-for module in . image test/chart test/cluster test/cluster/components/kubernetes; do
+for module in . hack/image test/chart test/cluster test/cluster/components/kubernetes; do
 	edits=()
 	for pin in "${pinned[@]}"; do
 		if [ "${pin%@*}" = staging ]; then # Kubernetes' own modules, which are released with it
@@ -46,4 +46,7 @@ for module in . image test/chart test/cluster test/cluster/components/kubernetes
 	[ ${#edits[@]} -gt 0 ] || continue
 	echo "$module: ${edits[*]}"
 	(cd "$module" && go mod edit "${edits[@]}" && go mod tidy)
+done
+for module in . test/cluster test/chart; do
+	(cd "$module" && go build ./... && go vet ./...)
 done

@@ -24,8 +24,8 @@ const (
 // graph has, for each file of a package, those that it uses.
 type graph map[string]map[string]bool
 
-// knotsOf returns the knots of the packages below folders of root, by package.
-func knotsOf(root string, folders []string) (map[string][][]string, error) {
+// load returns the packages below folders of root, with their types.
+func load(root string, folders []string) ([]*packages.Package, error) {
 	patterns := make([]string, len(folders))
 	for i, folder := range folders {
 		patterns[i] = "./" + folder + "/..."
@@ -34,16 +34,23 @@ func knotsOf(root string, folders []string) (map[string][][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	knots := map[string][][]string{}
 	for _, p := range loaded {
 		if len(p.Errors) > 0 {
 			return nil, fmt.Errorf("package %s: %w", p.PkgPath, p.Errors[0])
 		}
+	}
+	return loaded, nil
+}
+
+// knotsOf returns the knots of packages, by package.
+func knotsOf(loaded []*packages.Package) map[string][][]string {
+	knots := map[string][][]string{}
+	for _, p := range loaded {
 		if found := graphOf(p).knots(); len(found) > 0 {
 			knots[p.PkgPath] = found
 		}
 	}
-	return knots, nil
+	return knots
 }
 
 // graphOf returns which files of a package use which. Generated files are left out.

@@ -1,9 +1,11 @@
-// Command style measures the product's source against the bounds of docs/development.md, and prints what exceeds them.
+// Command style measures the source against the bounds of docs/development.md that golangci-lint doesn't measure, and
+// prints what exceeds them.
 //
-//	go run ./test/style [-strict] [-cover FOLDER] [ROOT]
+//	go run ./test/style [-strict] [-cover FOLDER] [-where] [ROOT]
 //
 // With -strict it exits with an error if a bound is exceeded. With -cover it prints too how many statements of each
-// package its own unit tests cover, by the data that make test-unit has left in the folder.
+// package its own unit tests cover, by the data that make test-unit has left in the folder. With -where it writes the
+// files of the table "Where is what" of docs/architecture.md first.
 package main
 
 import (
@@ -20,10 +22,16 @@ import (
 func main() {
 	strict := flag.Bool("strict", false, "exit with an error if a bound is exceeded")
 	cover := flag.String("cover", "", "folder with the coverage data of the unit tests, which are judged too")
+	where := flag.Bool("where", false, "write the files of the table \"Where is what\" of docs/architecture.md")
 	flag.Parse()
 	root := "."
 	if flag.NArg() > 0 {
 		root = flag.Arg(0)
+	}
+	if *where {
+		if err := writeWhere(root); err != nil {
+			fmt.Fprintln(os.Stderr, "style:", err)
+		}
 	}
 	exceeded, err := run(os.Stdout, root, *cover)
 	if err == nil && exceeded && *strict {
@@ -61,11 +69,20 @@ func run(out io.Writer, root, cover string) (exceeded bool, err error) {
 		}
 	}
 	exceeded = m.print(out)
-	knots, err := knotsOf(root, products)
+	tree, err := treeBounds(root)
 	if err != nil {
 		return false, err
 	}
-	exceeded = printKnots(out, knots) || exceeded
+	loaded, err := load(root, products)
+	if err != nil {
+		return false, err
+	}
+	comments, err := commentBound(root, files, tools)
+	if err != nil {
+		return false, err
+	}
+	exceeded = printBounds(out, append(tree, interfaceBound(loaded), comments)) || exceeded
+	exceeded = printKnots(out, knotsOf(loaded)) || exceeded
 	if cover == "" {
 		return exceeded, nil
 	}
@@ -139,23 +156,18 @@ type measures struct{ by map[string]*measure }
 // The names of the measures, in the order in which they are printed.
 const (
 	fields     = "fields"
-	length     = "length"
 	complexity = "complexity"
-	parameters = "parameters"
 	lines      = "lines"
 	columns    = "columns"
-	docs       = "docs"
 	conditions = "conditions"
 )
 
-var order = []string{fields, length, complexity, parameters, lines, columns, docs, conditions}
+var order = []string{fields, complexity, lines, columns, conditions}
 
 // The bounds.
 const (
 	maxFields     = 10
-	maxLength     = 60
 	maxComplexity = 12
-	maxParameters = 5
 	maxLines      = 350
 	maxColumns    = 120
 	maxConditions = 10
@@ -164,12 +176,9 @@ const (
 func newMeasures() *measures {
 	m := &measures{by: map[string]*measure{
 		fields:     {title: fmt.Sprintf("structs with more than %d fields, but for API types and configuration", maxFields)},
-		length:     {title: fmt.Sprintf("functions of more than %d lines", maxLength)},
 		complexity: {title: fmt.Sprintf("functions with a complexity over %d (1 %% may)", maxComplexity), allowed: 0.01},
-		parameters: {title: fmt.Sprintf("functions with more than %d parameters", maxParameters)},
 		lines:      {title: fmt.Sprintf("files of more than %d lines", maxLines)},
 		columns:    {title: fmt.Sprintf("lines of more than %d columns", maxColumns)},
-		docs:       {title: "exported names without a docstring"},
 		conditions: {
 			title:   fmt.Sprintf("conditions on the Trainer outside its implementations (%d may)", maxConditions),
 			allowed: maxConditions,

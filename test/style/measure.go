@@ -12,12 +12,6 @@ import (
 	"unicode/utf8"
 )
 
-// dictated are methods whose signature an interface of a library dictates, with the interface.
-var dictated = map[string]string{
-	"Run":    "jobframework.ComposableJob",
-	"Eventf": "events.EventRecorder",
-}
-
 // implementations are the files that may ask which Trainer there is: those that implement it.
 var implementations = []string{
 	"overrides/", "integration/bundled.go", "integration/kubeflow.go", "integration/keyed.go", "integration/lists.go",
@@ -97,39 +91,15 @@ func (v *visitor) decl(decl ast.Decl) {
 		v.function(d)
 	case *ast.GenDecl:
 		for _, spec := range d.Specs {
-			v.spec(d, spec)
+			v.spec(spec)
 		}
 	}
 }
 
 func (v *visitor) function(f *ast.FuncDecl) {
-	name := f.Name.Name
-	if f.Name.IsExported() && exportedReceiver(f) {
-		v.count(docs, f.Doc == nil, v.at(f.Pos(), name))
-	}
-	size := v.set.Position(f.End()).Line - v.set.Position(f.Pos()).Line + 1
-	v.count(length, size > maxLength, v.at(f.Pos(), fmt.Sprintf("%s has %d lines", name, size)))
 	c := complexityOf(f)
-	v.count(complexity, c > maxComplexity, v.at(f.Pos(), fmt.Sprintf("%s has a complexity of %d", name, c)))
-	if n := f.Type.Params.NumFields(); dictated[name] == "" || f.Recv == nil {
-		v.count(parameters, n > maxParameters, v.at(f.Pos(), fmt.Sprintf("%s has %d parameters", name, n)))
-	}
+	v.count(complexity, c > maxComplexity, v.at(f.Pos(), fmt.Sprintf("%s has a complexity of %d", f.Name.Name, c)))
 	v.trainers(f)
-}
-
-// exportedReceiver reports whether a function is of an exported type, or of none.
-func exportedReceiver(f *ast.FuncDecl) bool {
-	if f.Recv == nil {
-		return true
-	}
-	exported := false
-	ast.Inspect(f.Recv.List[0].Type, func(n ast.Node) bool {
-		if id, ok := n.(*ast.Ident); ok {
-			exported = exported || id.IsExported()
-		}
-		return true
-	})
-	return exported
 }
 
 // complexityOf returns the cyclomatic complexity of a function: one, and one for each branch.
@@ -157,22 +127,15 @@ func complexityOf(f *ast.FuncDecl) int {
 	return c
 }
 
-func (v *visitor) spec(d *ast.GenDecl, spec ast.Spec) {
-	switch s := spec.(type) {
-	case *ast.TypeSpec:
-		if s.Name.IsExported() {
-			v.count(docs, s.Doc == nil && d.Doc == nil, v.at(s.Pos(), s.Name.Name))
-		}
-		if t, ok := s.Type.(*ast.StructType); ok && !strings.HasPrefix(v.path, "api/") {
-			n := t.Fields.NumFields()
-			v.count(fields, n > maxFields, v.at(s.Pos(), fmt.Sprintf("%s has %d fields", s.Name.Name, n)))
-		}
-	case *ast.ValueSpec:
-		for _, name := range s.Names {
-			if name.IsExported() {
-				v.count(docs, s.Doc == nil && d.Doc == nil && s.Comment == nil, v.at(name.Pos(), name.Name))
-			}
-		}
+// spec measures a declaration of a type, if it is a struct.
+func (v *visitor) spec(spec ast.Spec) {
+	declared, ok := spec.(*ast.TypeSpec)
+	if !ok || strings.HasPrefix(v.path, "api/") {
+		return
+	}
+	if t, ok := declared.Type.(*ast.StructType); ok {
+		n := t.Fields.NumFields()
+		v.count(fields, n > maxFields, v.at(declared.Pos(), fmt.Sprintf("%s has %d fields", declared.Name.Name, n)))
 	}
 }
 

@@ -3,12 +3,8 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 )
@@ -26,16 +22,11 @@ func TestBounds(t *testing.T) {
 		reason, path, source, want string
 	}{
 		"fine": {"nothing is over", "store/a.go",
-			"package a\n\n// F does.\nfunc F(a, b, c, d, e int) {}\n\ntype s struct{ a int }\n", ""},
+			"package a\n\nfunc F() {}\n\ntype s struct{ a int }\n", ""},
 		"fields": {"eleven", "store/a.go", "package a\ntype s struct{\n" + many(11, "\ta%d int\n") + "}\n",
 			fields},
 		"fields of the API": {"API types may", "api/a.go", "package a\ntype s struct{\n" + many(11, "\ta%d int\n") + "}\n",
 			""},
-		"length":     {"61 lines", "store/a.go", "package a\nfunc f() {\n" + many(59, "\t_ = %d\n") + "}\n", length},
-		"parameters": {"six", "store/a.go", "package a\nfunc f(a, b, c, d, e, f int) {}\n", parameters},
-		"dictated":   {"jobframework's", "store/a.go", "package a\nfunc (j *job) Run(a, b, c, d, e, f int) {}\n", ""},
-		"dictated, no method": {"a function is ours", "store/a.go",
-			"package a\n\n// Run runs.\nfunc Run(a, b, c, d, e, f int) {}\n", parameters},
 		"lines":          {"351", "store/a.go", "package a\n" + many(350, "// %d\n"), lines},
 		"lines, tests":   {"tests too", "store/a_test.go", "package a\n" + many(350, "// %d\n"), lines},
 		"columns":        {"121", "store/a.go", "package a\n// " + strings.Repeat("a", 118) + "\n", columns},
@@ -45,11 +36,6 @@ func TestBounds(t *testing.T) {
 			""},
 		"a raw string": {"it can't be wrapped", "store/a.go",
 			"package a\nconst s = `" + strings.Repeat("a", 130) + "`\n", ""},
-		"no docstring":   {"of a function", "store/a.go", "package a\nfunc F() {}\n", docs},
-		"no doc, hidden": {"of a method of a hidden type", "store/a.go", "package a\nfunc (h) F() {}\n", ""},
-		"no doc, type":   {"of a type", "store/a.go", "package a\ntype T int\n", docs},
-		"no doc, value":  {"of a constant", "store/a.go", "package a\nconst C = 1\n", docs},
-		"a group":        {"the group's counts", "store/a.go", "package a\n\n// All.\nconst (\n\tC = 1\n)\n", ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -114,82 +100,52 @@ func measured(t *testing.T, path, source string) *measures {
 	return m
 }
 
-// TestWhereIsWhat holds that docs/architecture.md names functions that exist.
+// TestWhereIsWhat holds that docs/architecture.md names functions that exist, and their files.
 func TestWhereIsWhat(t *testing.T) {
 	const root = "../.."
-	content, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
+	files, err := sources(root, products)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, found := strings.Cut(string(content), "\n## Where is what\n")
-	if !found {
-		t.Fatal("docs/architecture.md has no heading \"Where is what\"")
+	x, err := declarations(root, files)
+	if err != nil {
+		t.Fatal(err)
 	}
-	table, _, _ = strings.Cut(table, "\n## ")
-	rows := 0
-	named := regexp.MustCompile("`([^`]+)`")
-	for line := range strings.Lines(table) {
-		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| rule") || strings.HasPrefix(line, "| ---") {
-			continue
-		}
-		rows++
-		cells := strings.Split(line, "|")
-		functions := named.FindAllStringSubmatch(cells[len(cells)-2], -1)
-		if len(functions) == 0 {
-			t.Errorf("%s names no function", strings.TrimSpace(line))
-		}
-		for _, f := range functions {
-			if !exists(t, root, f[1]) {
-				t.Errorf("docs/architecture.md names %s, which doesn't exist", f[1])
-			}
-		}
+	page, err := os.ReadFile(filepath.Join(root, architecture))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if rows < 20 {
-		t.Errorf("the table has %d rows, and should have 20", rows)
+	if _, err := x.where(string(page)); err != nil {
+		t.Error(err)
 	}
 }
 
-// exists reports whether a function is declared: "package.Func", "package.Type.Method" or "package.(*Type).Method".
-func exists(t *testing.T, root, name string) bool {
-	t.Helper()
-	dir, rest, _ := strings.Cut(name, ".")
-	receiver, method, ofType := strings.Cut(strings.NewReplacer("(*", "", ")", "").Replace(rest), ".")
-	paths, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
-	if err != nil || len(paths) == 0 {
-		return false
-	}
-	for _, path := range paths {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
+// TestWhere holds what is wrong with a table, and that its files are written.
+func TestWhere(t *testing.T) {
+	x := index{"store": {"Pin": {"pin.go"}, "Pods.running": {"pods.go"}}, "store/events": {"Event.Of": {"events.go"}}}
+	row := func(cells ...string) string { return "| " + strings.Join(cells, " | ") + " |\n" }
+	fill := strings.Repeat(row("a rule", "`store.Pin`", "`pin.go`"), minRules)
+	pin := row("b", "`store.Pin`", "`pin.go`")
+	many := row("b", "`store.(*Pods).running`, `store/events.Event.Of`", "`pods.go`, `events.go`")
+	for name, test := range map[string]struct {
+		table   string
+		want    string // of the table
+		problem string
+	}{
+		"all is right":              {fill + many, fill + many, ""},
+		"a file is missing":         {fill + row("b", "`store.Pin`"), fill + pin, "the row is"},
+		"a file is another":         {fill + row("b", "`store.Pin`", "`a.go`"), fill + pin, "the row is"},
+		"a function doesn't exist":  {fill + row("b", "`store.Un`"), fill + row("b", "`store.Un`"), "store.Un, which"},
+		"a row without a function":  {fill + row("b", "the CRD"), fill + row("b", "the CRD"), "no function in"},
+		"the table is not complete": {pin, pin, "has 1 rules"},
+	} {
+		head := "# A\n" + heading + "\n| rule | function | file |\n| --- | --- | --- |\n"
+		written, err := x.where(head + test.table + "\n## B\n")
+		if want := head + test.want + "\n## B\n"; written != want {
+			t.Errorf("%s: got %s, want %s", name, written, want)
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, decl := range file.Decls {
-			f, ok := decl.(*ast.FuncDecl)
-			if !ok {
-				continue
-			}
-			if !ofType && f.Recv == nil && f.Name.Name == receiver ||
-				ofType && f.Name.Name == method && receiverOf(f) == receiver {
-				return true
-			}
+		if (err == nil) != (test.problem == "") || err != nil && !strings.Contains(err.Error(), test.problem) {
+			t.Errorf("%s: got %v, want a problem with %q", name, err, test.problem)
 		}
 	}
-	return false
-}
-
-func receiverOf(f *ast.FuncDecl) string {
-	if f.Recv == nil {
-		return ""
-	}
-	t := f.Recv.List[0].Type
-	if star, ok := t.(*ast.StarExpr); ok {
-		t = star.X
-	}
-	if id, ok := t.(*ast.Ident); ok {
-		return id.Name
-	}
-	return ""
 }

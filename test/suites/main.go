@@ -3,6 +3,7 @@
 //	suites run -name NAME [-specs [-focus REGEXP] [-retry]] -- COMMAND…
 //	suites report [-failed]
 //	suites steady -junit FILE [-rounds N] -- COMMAND…
+//	suites beside -others COMMAND [-builds COMMAND] -- COMMAND…
 //
 // Run records how long the command took, in suites/NAME.json. With -specs the command runs a suite of Ginkgo, whose
 // report is written to junit-NAME.xml. With -retry the specs that failed are run once more, alone, on a control plane
@@ -12,6 +13,9 @@
 // they were run again. With -failed, the run has failed, maybe outside of what was recorded.
 //
 // Steady runs a suite several times while all processors are busy, and prints which specs failed how often.
+//
+// Beside runs a suite while a second command runs, which prints to beside.log, and a third that builds what is needed
+// later.
 package main
 
 import (
@@ -22,6 +26,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -38,7 +43,7 @@ func main() {
 
 func do(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("name what to do: run, report or steady")
+		return errors.New("name what to do: run, report, steady or beside")
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	switch args[0] {
@@ -69,18 +74,31 @@ func do(ctx context.Context, args []string) error {
 		}
 		s.command = flags.Args()
 		return s.run(ctx, os.Stdout)
+	case "beside":
+		others := flags.String("others", "", "command that runs beside; it is split at spaces")
+		builds := flags.String("builds", "", "command that runs beside with the lowest priority; it is split at spaces")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return beside{flags.Args(), strings.Fields(*others), strings.Fields(*builds)}.run(ctx, os.Stdout)
 	}
-	return fmt.Errorf("%q is unknown; run, report or steady", args[0])
+	return fmt.Errorf("%q is unknown; run, report, steady or beside", args[0])
 }
 
-// execute runs a command with the output of this program. When the context ends, the command gets SIGTERM and time to
-// end what it has started.
-func execute(ctx context.Context, command []string) error {
+// execute runs a command with the output of this program.
+func execute(ctx context.Context, command []string) error { return executeTo(ctx, os.Stdout, command) }
+
+// executeTo runs a command that prints to out; to a file, its errors too. When the context ends, the command gets
+// SIGTERM and time to end what it has started.
+func executeTo(ctx context.Context, out *os.File, command []string) error {
 	if len(command) == 0 {
 		return errors.New("name a command after --")
 	}
 	c := exec.CommandContext(ctx, command[0], command[1:]...)
-	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, out, os.Stderr
+	if out != os.Stdout {
+		c.Stdin, c.Stderr = nil, out
+	}
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	return c.Run()
 }

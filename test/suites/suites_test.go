@@ -157,6 +157,7 @@ func TestRunOfStep(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		nil, {"walk"}, {"run", "--", "true"}, {"run", "-name", "x"}, {"steady", "--", "true"},
+		{"beside", "--", "true"},
 	} {
 		if do(t.Context(), args) == nil {
 			t.Errorf("%v is refused", args)
@@ -253,5 +254,38 @@ func TestSteady(t *testing.T) {
 	err := s.run(t.Context(), &out)
 	if err == nil || !strings.Contains(out.String(), "1 of 1 times: what runs the specs") {
 		t.Errorf("a round that failed outside of its specs has failed: %v\n%s", err, out.String())
+	}
+}
+
+// TestBeside holds what a suite's success depends on, and that what prints to a file is shown.
+func TestBeside(t *testing.T) {
+	for _, test := range []struct {
+		why            string
+		suite          string
+		others, builds string
+		fails          bool
+		// shown is of what the other commands printed.
+		shown string
+	}{
+		{why: "all succeed, and only suites are shown", suite: "true", others: "echo other", builds: "echo built",
+			shown: "other\n"},
+		{why: "nothing is built", suite: "true", others: "echo other", shown: "other\n"},
+		{why: "a suite beside fails", suite: "true", others: "false", builds: "echo built", fails: true},
+		{why: "a build fails, and is shown", suite: "true", others: "echo other", builds: "ls /missing", fails: true,
+			shown: "other\n"},
+		{why: "the suite fails, and ends the others", suite: "false", others: "sleep 600", builds: "sleep 600",
+			fails: true},
+	} {
+		t.Chdir(t.TempDir())
+		var out bytes.Buffer
+		b := beside{[]string{test.suite}, strings.Fields(test.others), strings.Fields(test.builds)}
+		err := b.run(t.Context(), &out)
+		_, shown, _ := strings.Cut(out.String(), "follows.\n")
+		if (err != nil) != test.fails || !strings.HasPrefix(shown, test.shown) {
+			t.Errorf("%s: got %v and %q", test.why, err, shown)
+		}
+		if built := strings.Contains(shown, "/missing"); built != strings.Contains(test.builds, "/missing") {
+			t.Errorf("%s: what failed builds print is shown: %t", test.why, built)
+		}
 	}
 }

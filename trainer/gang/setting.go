@@ -21,7 +21,7 @@ type Setting struct {
 
 // SettingOf returns the setting of a TrainJob. For each of mode and policy, the TrainJob's annotation takes precedence
 // over that of its runtime, and that over defaults. The runtime's annotations are in its template's metadata
-// (admission.Runtime.Pinnable copies them there). An invalid value is an error that names its path.
+// (store.Runtime.Pinnable copies them there). An invalid value is an error that names its path.
 func SettingOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, defaults Setting) (Setting, error) {
 	own := field.NewPath("metadata", "annotations")
 	inherited := field.NewPath("runtime "+job.Spec.RuntimeRef.Name).Child("metadata", "annotations")

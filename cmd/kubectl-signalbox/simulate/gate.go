@@ -33,7 +33,7 @@ const patience = time.Minute
 
 var errNoCycle = errors.New("Kueue's scheduler has not gone through a cycle within a minute")
 
-// ClusterQueueActive implements the queues' StatusChecker.
+// ClusterQueueActive implements the StatusChecker of Kueue's queues.
 func (g *gate) ClusterQueueActive(name kueue.ClusterQueueReference) bool {
 	g.mu.Lock()
 	open := g.open
