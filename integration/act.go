@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
+	"github.com/signalbox-dev/signalbox/store/steps"
 )
 
 // actor carries out steps.
@@ -58,23 +58,9 @@ var _ = []act{
 	unhold{},
 }
 
-// carryOut carries steps out in their order. None depends on another: one that fails doesn't keep what stops or frees
-// something from being done. A conflict is returned only if nothing worse has happened.
-func (a *actor) carryOut(ctx context.Context, o *situation, steps []step) error {
-	var conflict error
-	var failures []error
-	for _, s := range steps {
-		switch err := s.(act).do(ctx, a, o); {
-		case apierrors.IsConflict(err):
-			conflict = err
-		case err != nil:
-			failures = append(failures, err)
-		}
-	}
-	if len(failures) > 0 {
-		return errors.Join(failures...)
-	}
-	return conflict
+// carryOut carries steps out in their order.
+func (a *actor) carryOut(ctx context.Context, o *situation, planned []step) error {
+	return steps.Run(planned, func(s step) error { return s.(act).do(ctx, a, o) })
 }
 
 func (s start) do(ctx context.Context, a *actor, o *situation) error {

@@ -6,6 +6,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/store/events"
+	"github.com/signalbox-dev/signalbox/store/steps"
 )
 
 // asked is what jobframework has asked for in one reconcile. It is carried out afterwards.
@@ -33,11 +34,9 @@ type delay struct {
 	retry   time.Duration // for how long, if that is known
 }
 
-// plan is what one reconcile does beside what jobframework has done.
+// plan is what one reconcile does beside what jobframework has done. It is reconciled next with the lowest priority.
 type plan struct {
-	steps []step
-	// again is when to reconcile next, with the lowest priority, because no event triggers it; 0 for never.
-	again time.Duration
+	steps.Plan[step]
 	// retry is when to reconcile next a TrainJob that is blocked or waits to start; 0 for never.
 	retry time.Duration
 	// blocked is set if retry is because the TrainJob is blocked.
@@ -46,37 +45,28 @@ type plan struct {
 	waiting string
 }
 
-func (p *plan) do(steps ...step) { p.steps = append(p.steps, steps...) }
-
-// later brings the time of the next reconcile forward.
-func (p *plan) later(after time.Duration) {
-	if after > 0 && (p.again == 0 || after < p.again) {
-		p.again = after
-	}
-}
-
 // steps returns what jobframework has asked for, and what is to be remembered of it.
 func (a *asked) steps() []step {
-	var steps []step
+	var all []step
 	if a.created != "" {
-		steps = append(steps, remember{workload: a.created})
+		all = append(all, remember{workload: a.created})
 	}
 	if a.stop != nil {
-		steps = append(steps, *a.stop)
+		all = append(all, *a.stop)
 	}
 	if a.start != nil {
-		steps = append(steps, *a.start)
+		all = append(all, *a.start)
 	}
 	if a.requeue != nil {
-		steps = append(steps, *a.requeue)
+		all = append(all, *a.requeue)
 	}
 	if a.setback != nil {
-		steps = append(steps, remember{setback: a.setback})
+		all = append(all, remember{setback: a.setback})
 	}
 	if a.failed != nil {
-		steps = append(steps, failStart{*a.failed})
+		all = append(all, failStart{*a.failed})
 	}
-	return append(steps, a.settling...)
+	return append(all, a.settling...)
 }
 
 // reclaim is what the quota of a TrainJob is no longer needed for.

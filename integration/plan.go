@@ -19,34 +19,34 @@ import (
 
 // beforehand returns what is decided before jobframework is asked, and whether that is all.
 func beforehand(o *situation) (p plan, done bool) {
-	p.later(o.left.again)
+	p.Later(o.left.again)
 	switch o.stage {
 	case stageBehind:
 		p.retry = recheckDelay // the version that was written arrives before that
 		return p, true
 	case stageDeleted:
-		p.do(afterDeletion(o)...)
+		p.Do(afterDeletion(o)...)
 		return p, !o.left.over
 	case stageSuspended, stageRunning, stageEnded:
 	}
-	p.do(releaseEarlier(o)...)
+	p.Do(releaseEarlier(o)...)
 	if o.workloads.earlierRuns || o.workloads.deleted {
-		p.later(recheckDelay) // a watch that missed a creation has no event for the deletion
+		p.Later(recheckDelay) // a watch that missed a creation has no event for the deletion
 	}
 	if wl := failedToStart(o.observed, o.place); wl != nil && o.managed() {
 		p.tryAgain(o, wl)
-		p.do(report(o, &p)...)
+		p.Do(report(o, &p)...)
 		return p, true
 	}
 	if d := declared(o); d.all {
-		p.do(d.release...)
-		p.later(d.again)
+		p.Do(d.release...)
+		p.Later(d.again)
 		return p, true
 	}
 	if o.stage == stageEnded || !o.managed() || o.stage == stageSuspended && o.standing == unqueued {
-		p.do(release(o.observed)...)
-		p.later(o.queue.again)
-		p.do(report(o, &p)...)
+		p.Do(release(o.observed)...)
+		p.Later(o.queue.again)
+		p.Do(report(o, &p)...)
 		return p, true
 	}
 	return p, p.exceptional(o)
@@ -55,24 +55,24 @@ func beforehand(o *situation) (p plan, done bool) {
 // exceptional adds what is done with a TrainJob that jobframework has no notion of, and reports whether that is all.
 func (p *plan) exceptional(o *situation) (all bool) {
 	if refused := o.place.refuse(o.observed); refused != nil {
-		p.do(report(o, p)...)
-		p.do(refused)
+		p.Do(report(o, p)...)
+		p.Do(refused)
 		return true
 	}
 	if recalled(o) {
-		p.do(suspend{reason: "it was started for another Trainer"})
+		p.Do(suspend{reason: "it was started for another Trainer"})
 		p.retry = recheckDelay
 		return true
 	}
 	if all, held := staysSetBack(o); all {
-		p.do(held...)
-		p.do(report(o, p)...)
+		p.Do(held...)
+		p.Do(report(o, p)...)
 		p.retry, p.blocked = o.queue.blocked.RetryAfter, true
 		return true
 	}
 	end := unwrittenEnd(o.observed)
-	p.do(end.release...)
-	p.later(end.again)
+	p.Do(end.release...)
+	p.Later(end.again)
 	return end.all
 }
 
@@ -126,12 +126,12 @@ const waitingRetry = 10 * time.Second
 // afterwards returns what follows from what was observed and what jobframework has asked for. frameworkFailed is set if
 // jobframework returned an error: then only what it asked for is done.
 func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
-	p.do(a.steps()...)
+	p.Do(a.steps()...)
 	if o.stage == stageDeleted || a.start != nil || a.stop != nil {
 		return p // a write to the TrainJob triggers the next reconcile
 	}
 	if frameworkFailed {
-		p.do(stops(o)...)
+		p.Do(stops(o)...)
 		return p
 	}
 	if p.waiting = a.waiting; p.waiting != "" {
@@ -139,21 +139,21 @@ func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	} else if b := o.queue.blocked; b != nil {
 		p.retry, p.blocked = b.RetryAfter, true
 	}
-	p.later(o.queue.again)
-	p.later(a.reclaim.later)
+	p.Later(o.queue.again)
+	p.Later(a.reclaim.later)
 	if a.reclaim.changed {
-		p.do(remember{reclaimed: o.now})
+		p.Do(remember{reclaimed: o.now})
 	}
-	p.do(report(o, &p)...)
-	p.do(stops(o)...)
-	p.do(reactivation(o)...)
+	p.Do(report(o, &p)...)
+	p.Do(stops(o)...)
+	p.Do(reactivation(o)...)
 	attended, after := o.place.attend(o.observed)
 	if attended != nil {
-		p.do(attended)
+		p.Do(attended)
 	}
-	p.later(after)
-	p.do(preparations(o)...)
-	p.later(o.memory.setback.waits(o.now))
+	p.Later(after)
+	p.Do(preparations(o)...)
+	p.Later(o.memory.setback.waits(o.now))
 	return p
 }
 
@@ -166,15 +166,15 @@ func (p *plan) tryAgain(o *situation, wl *kueue.Workload) {
 		finished := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
 		known = known.certain(finished.Reason, finished.Message, inputs, o.now).of(wl)
 		if elsewhere(o.job) {
-			p.do(tell{events.FailedToStart.Of(finished.Message, wl.Name)}) // another cluster has tried
+			p.Do(tell{events.FailedToStart.Of(finished.Message, wl.Name)}) // another cluster has tried
 		}
-		p.do(remember{setback: &known})
+		p.Do(remember{setback: &known})
 	}
 	if known.stands(inputs, o.now) {
-		p.later(known.until.Sub(o.now))
+		p.Later(known.until.Sub(o.now))
 	} else {
 		// A user may stop and resume it, after which it is what it was: that is tried, too.
-		p.do(deleteWorkload{workload: wl}, remember{setback: ptr.To(known.trying())})
+		p.Do(deleteWorkload{workload: wl}, remember{setback: ptr.To(known.trying())})
 	}
 }
 

@@ -67,9 +67,9 @@ func TestBeforehand(t *testing.T) {
 				want = c.want(c.o.observed)
 			}
 			p, done := beforehand(c.o)
-			wantSteps(t, c.reason, p.steps, want...)
-			if done != c.done || p.again != c.again || p.retry != c.retry {
-				t.Errorf("%s: got done %t, again %s, retry %s", c.reason, done, p.again, p.retry)
+			wantSteps(t, c.reason, p.Steps, want...)
+			if done != c.done || p.Again != c.again || p.retry != c.retry {
+				t.Errorf("%s: got done %t, again %s, retry %s", c.reason, done, p.Again, p.retry)
 			}
 		})
 	}
@@ -169,25 +169,25 @@ func TestAfterwards(t *testing.T) {
 	all := &asked{start: &start{message: "m"}, stop: &stop{suspend: suspend{reason: "r"}},
 		requeue: &deleteWorkload{workload: wl}, failed: &told, settling: []step{clearEntry{}}}
 	p := afterwards(observation(overrides.Bundled), all, true)
-	wantSteps(t, "what jobframework has asked for is done", p.steps, *all.stop, *all.start, *all.requeue,
+	wantSteps(t, "what jobframework has asked for is done", p.Steps, *all.stop, *all.start, *all.requeue,
 		failStart{told}, clearEntry{})
 
 	p = afterwards(observation(overrides.Bundled), &asked{created: "wl"}, true)
-	wantSteps(t, "what was created is remembered", p.steps, remember{workload: "wl"})
+	wantSteps(t, "what was created is remembered", p.Steps, remember{workload: "wl"})
 
 	p = afterwards(observation(overrides.Bundled, blockedBy("X")), &asked{start: &start{}}, false)
-	wantSteps(t, "a write to the TrainJob triggers the next reconcile", p.steps, start{})
+	wantSteps(t, "a write to the TrainJob triggers the next reconcile", p.Steps, start{})
 	p = afterwards(observation(overrides.Bundled), &asked{delay: delay{waiting: "it"}}, false)
 	if p.retry != waitingRetry || p.waiting != "it" || p.blocked {
 		t.Errorf("what waits is reconciled again: got %+v", p)
 	}
 	p = afterwards(observation(overrides.Bundled, blockedBy("X")), &asked{}, false)
-	if p.retry != time.Minute || !p.blocked || len(p.steps) != 1 {
+	if p.retry != time.Minute || !p.blocked || len(p.Steps) != 1 {
 		t.Errorf("so is what is blocked: got %+v", p)
 	}
 	later := observation(overrides.Bundled, runs, func(o *observed) { o.queue.again = time.Second })
 	p = afterwards(later, &asked{}, false)
-	if p.again != time.Second || len(p.steps) > 0 {
+	if p.Again != time.Second || len(p.Steps) > 0 {
 		t.Errorf("it would be blocked later: got %+v", p)
 	}
 }
@@ -240,8 +240,8 @@ func TestReport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var p plan
 			wantSteps(t, c.reason, report(c.o, &p), c.want...)
-			if p.again != c.again {
-				t.Errorf("%s: again after %s", c.reason, p.again)
+			if p.Again != c.again {
+				t.Errorf("%s: again after %s", c.reason, p.Again)
 			}
 		})
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/utils/clock"
-
 	"github.com/signalbox-dev/signalbox/overrides"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,15 +25,6 @@ type reads struct {
 	queues
 	store     *store.Store
 	placement Placement
-}
-
-// observer observes TrainJobs. It writes nothing: what this process is to remember is returned with what was
-// observed.
-type observer struct {
-	reads
-	trainer Trainer
-	clock   clock.Clock
-	memory  *memory
 }
 
 // resolver decides what follows for a TrainJob, and asks what depends on that.

@@ -73,7 +73,7 @@ func TestReclaims(t *testing.T) {
 // TestReclaimRemembered holds that a write that failed is tried again at once, and what waits is written in time.
 func TestReclaimRemembered(t *testing.T) {
 	remembered := func(p plan) (r remember) {
-		for _, s := range p.steps {
+		for _, s := range p.Steps {
 			if s, ok := s.(remember); ok {
 				r = s
 			}
@@ -88,7 +88,7 @@ func TestReclaimRemembered(t *testing.T) {
 	if got := remembered(afterwards(o, written, true)).reclaimed; !got.IsZero() {
 		t.Errorf("the write failed; remembered is %v", got)
 	}
-	if got := afterwards(o, &asked{reclaim: reclaim{later: time.Second}}, false).again; got != time.Second {
+	if got := afterwards(o, &asked{reclaim: reclaim{later: time.Second}}, false).Again; got != time.Second {
 		t.Errorf("more is given back after a second; the next reconcile is after %v", got)
 	}
 }

@@ -73,14 +73,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	r.remember(o)
 	p, done := beforehand(o)
-	err = r.act.carryOut(ctx, o, p.steps)
+	err = r.act.carryOut(ctx, o, p.Steps)
 	var result reconcile.Result
 	if err == nil && !done {
 		var further plan
 		result, further, err = r.framework(ctx, request, o)
-		further.later(p.again)
+		further.Later(p.Again)
 		p = further
-		err = errors.Join(err, r.act.carryOut(ctx, o, p.steps))
+		err = errors.Join(err, r.act.carryOut(ctx, o, p.Steps))
 	}
 	if err == nil {
 		r.countReady(o)
@@ -113,7 +113,7 @@ func (r *Reconciler) framework(
 		err = nil // conditions have the reason, or pods do; what lifts it triggers a reconcile
 	}
 	p := afterwards(o, a, err != nil)
-	p.later(later)
+	p.Later(later)
 	return result, p, err
 }
 
@@ -142,8 +142,8 @@ func (r *Reconciler) conclude(
 			result.Priority = ptr.To(0)
 		}
 	}
-	if p.again > 0 && (result.RequeueAfter == 0 || p.again < result.RequeueAfter) {
-		return reconcile.Result{RequeueAfter: p.again, Priority: ptr.To(workqueue.Later)}, nil
+	if p.Again > 0 && (result.RequeueAfter == 0 || p.Again < result.RequeueAfter) {
+		return reconcile.Result{RequeueAfter: p.Again, Priority: ptr.To(workqueue.Later)}, nil
 	}
 	return result, nil
 }

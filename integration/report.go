@@ -22,7 +22,7 @@ func report(o *situation, p *plan) []step {
 	var told []events.Event
 	changed := false
 	message, again := stopOverdue(o.observed)
-	p.later(again)
+	p.Later(again)
 	if message == "" {
 		changed = apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionStopOverdue)
 	} else if apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
@@ -86,7 +86,7 @@ func keepsBlocked(o *situation, p *plan, was *metav1.Condition) bool {
 		return true
 	}
 	after := o.memory.setback.retries(was.Reason, o.now)
-	p.later(after)
+	p.Later(after)
 	return after > 0
 }
 

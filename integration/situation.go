@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"k8s.io/utils/clock"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -29,4 +30,13 @@ func (o *situation) reclaimable() []kueue.ReclaimablePod {
 		return podsets.Reclaimable(o.jobSet.Spec.ReplicatedJobs, podsets.Final(o.jobSet), podsets.Statuses(o.jobSet))
 	}
 	return o.trainer.reclaimable(o.observed)
+}
+
+// observer observes TrainJobs. It writes nothing: what this process is to remember is returned with what was
+// observed.
+type observer struct {
+	reads
+	trainer Trainer
+	clock   clock.Clock
+	memory  *memory
 }

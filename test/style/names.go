@@ -31,8 +31,8 @@ var (
 	camel = regexp.MustCompile(`^(?:[a-z]+|[A-Z][a-z]+)[A-Z]\w*$`)
 	// elsewhere is in a comment that may name what another project has.
 	elsewhere = regexp.MustCompile(`Kueue|Kubernetes|kubectl|JobSet|Kubeflow|k8s\.io|controller-runtime|apiserver|LeaderWorkerSet`)
-	// a domain isn't a name of a package.
-	domain = regexp.MustCompile(`\.(?:org|io|dev|com)\b`)
+	// a domain isn't a name of a package, nor is a field of an object.
+	domain = regexp.MustCompile(`\.(?:org|io|dev|com)\b|^(?:metadata|spec|status)\.`)
 	aFile  = regexp.MustCompile(`\.(?:go|md|ya?ml|sh|tpl)$`)
 )
 
