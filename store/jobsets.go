@@ -96,14 +96,14 @@ func (s *JobSets) confirm(
 // is gone has only a name: then the JobSet is of any TrainJob of that name.
 func (s *JobSets) Left(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, error) {
 	js, err := read(ctx, s.live, client.ObjectKeyFromObject(job))
-	if err != nil || js == nil || !ofTrainJob(js, job.Name, job.UID) {
+	if err != nil || js == nil || !OfTrainJob(js, job.Name, job.UID) {
 		return nil, err
 	}
 	return js, nil
 }
 
-// ofTrainJob reports whether a JobSet is controlled by the TrainJob with the name and UID; "" matches any UID.
-func ofTrainJob(js *jobset.JobSet, name string, uid types.UID) bool {
+// OfTrainJob reports whether a JobSet is controlled by the TrainJob with the name and UID; "" matches any UID.
+func OfTrainJob(js *jobset.JobSet, name string, uid types.UID) bool {
 	owner := metav1.GetControllerOfNoCopy(js)
 	return owner != nil && owner.Kind == trainerapi.TrainJobKind &&
 		owner.APIVersion == trainerapi.GroupVersion.String() && owner.Name == name && (uid == "" || owner.UID == uid)

@@ -143,7 +143,7 @@ func (p *Pods) running(ctx context.Context, pods []corev1.Pod, owner Owner) ([]c
 	// A stale cache may have the TrainJob's own JobSet, which is deleted.
 	foreign := func(jobSet types.UID) bool {
 		return present != nil && present.UID == jobSet && (owner.JobSet == nil || owner.JobSet.UID != jobSet) &&
-			!ofTrainJob(present, owner.Name, owner.UID)
+			!OfTrainJob(present, owner.Name, owner.UID)
 	}
 	running := pods[:0]
 	for _, pod := range pods {
@@ -176,7 +176,7 @@ func (p *Pods) OnQuota(ctx context.Context, key types.NamespacedName) (trainJob 
 	}
 	name := pod.Labels[jobset.JobSetNameKey]
 	present, err := read(ctx, p.cache, types.NamespacedName{Namespace: key.Namespace, Name: name})
-	if err != nil || present != nil && present.UID == controller && !ofTrainJob(present, name, "") {
+	if err != nil || present != nil && present.UID == controller && !OfTrainJob(present, name, "") {
 		return "", err
 	}
 	return name, nil

@@ -16,20 +16,20 @@ import (
 func (r *Reconciler) act(ctx context.Context, o *observed, s step) error {
 	switch s := s.(type) {
 	case forget:
-		r.memory.forget(o.key)
-		r.store.JobSets.Forget(o.key)
+		r.memory.recall(o.key, o.now, false, false)
+		r.Store.JobSets.Forget(o.key)
 		return nil
 	case writeStatus:
 		return r.writeStatus(ctx, o, s.status)
 	case writeLoss:
 		return r.writeLoss(ctx, o, s)
 	case suspend:
-		if err := r.store.Writer.Suspend(ctx, o.job); err != nil {
+		if err := r.Store.Writer.Suspend(ctx, o.job); err != nil {
 			return client.IgnoreNotFound(fmt.Errorf("suspending for a restart: %w", err))
 		}
 		return nil
 	case keepGangs:
-		return r.gangs.Keep(ctx, s.outlook)
+		return r.Gangs.Keep(ctx, s.outlook)
 	case create:
 		return r.create(ctx, o)
 	case deleteJobSet:
@@ -47,7 +47,7 @@ func (r *Reconciler) act(ctx context.Context, o *observed, s step) error {
 }
 
 func (r *Reconciler) writeStatus(ctx context.Context, o *observed, status *api.TrainJobStatus) error {
-	if err := r.store.Writer.Status(ctx, o.job, status); err != nil {
+	if err := r.Store.Writer.Status(ctx, o.job, status); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing the status: %w", err))
 	}
 	r.memory.written(o.key)
@@ -62,7 +62,7 @@ func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.C
 func (r *Reconciler) writeLoss(ctx context.Context, o *observed, s writeLoss) error {
 	status := o.job.Status.DeepCopy()
 	status.Lost = &s.lost
-	if err := r.store.Writer.Status(ctx, o.job, status); err != nil {
+	if err := r.Store.Writer.Status(ctx, o.job, status); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing that pods were lost: %w", err))
 	}
 	r.recorder.Send(o.job, s.event)
@@ -71,7 +71,7 @@ func (r *Reconciler) writeLoss(ctx context.Context, o *observed, s writeLoss) er
 
 func (r *Reconciler) deleteJobSet(ctx context.Context, o *observed) error {
 	asRead := client.Preconditions{UID: &o.jobSet.UID, ResourceVersion: &o.jobSet.ResourceVersion}
-	err := r.client.Delete(ctx, o.jobSet.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationForeground), asRead)
+	err := r.Client.Delete(ctx, o.jobSet.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationForeground), asRead)
 	if err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("deleting the JobSet: %w", err))
 	}

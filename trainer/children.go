@@ -37,19 +37,19 @@ func (r *Reconciler) create(ctx context.Context, o *observed) error {
 }
 
 func (r *Reconciler) createChildren(ctx context.Context, job *api.TrainJob) error {
-	runtime, err := r.store.Runtimes.Of(ctx, job)
+	runtime, err := r.Store.Runtimes.Of(ctx, job)
 	if err != nil {
 		return err
 	}
 	if !runtime.Pinned {
-		if errs := append(r.limits.CheckSize(job), r.limits.CheckRuntime(job, runtime.Spec)...); len(errs) > 0 {
+		if errs := append(r.Limits.CheckSize(job), r.Limits.CheckRuntime(job, runtime.Spec)...); len(errs) > 0 {
 			return &admission.BlockedError{Reason: ReasonTooLarge, RetryAfter: refusedRetry, Err: errs.ToAggregate()}
 		}
 		pin, err := store.Pin(runtime.Spec)
 		if err != nil {
 			return err
 		}
-		return r.store.Writer.Pin(ctx, job, pin) // the change triggers a reconcile
+		return r.Store.Writer.Pin(ctx, job, pin) // the change triggers a reconcile
 	}
 	return r.createJobSet(ctx, job, runtime.Spec)
 }
@@ -58,7 +58,7 @@ func (r *Reconciler) createChildren(ctx context.Context, job *api.TrainJob) erro
 func (r *Reconciler) createJobSet(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) error {
-	sideObjects, js, err := r.builder.Build(ctx, job, spec)
+	sideObjects, js, err := r.Builder.Build(ctx, job, spec)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (r *Reconciler) createJobSet(
 		}
 	}
 	status.MarkInitializers(js, overrides.Initializers(job, spec))
-	skipped, err := r.gangs.Make(ctx, job, spec, built, js)
+	skipped, err := r.Gangs.Make(ctx, job, spec, built, js)
 	if err != nil {
 		return err
 	}
@@ -93,14 +93,14 @@ func (r *Reconciler) createJobSet(
 	// However it is deleted, by the garbage collector above all, its Jobs go before it and their pods before them: as
 	// long as there is a pod, its owners show whose it is.
 	o.SetFinalizers([]string{metav1.FinalizerDeleteDependents})
-	if err := r.client.Create(ctx, o, client.FieldOwner(fieldManager)); err != nil {
-		r.store.JobSets.Attempted(key)
+	if err := r.Client.Create(ctx, o, client.FieldOwner(fieldManager)); err != nil {
+		r.Store.JobSets.Attempted(key)
 		return fmt.Errorf("creating the JobSet: %w", err)
 	}
 	if skipped != nil {
-		r.gangs.Skipped(job, skipped)
+		r.Gangs.Skipped(job, skipped)
 	}
-	r.store.JobSets.Created(key, o.GetUID())
+	r.Store.JobSets.Created(key, o.GetUID())
 	ctrl.LoggerFrom(ctx).V(1).Info("Made the JobSet", "trainJob", key)
 	return nil
 }
@@ -109,7 +109,7 @@ func (r *Reconciler) createJobSet(
 // JobSet has to be gone first. One of another owner is an error.
 func (r *Reconciler) jobSetExists(ctx context.Context, job *api.TrainJob) (bool, error) {
 	var js jobset.JobSet
-	err := r.reader.Get(ctx, client.ObjectKeyFromObject(job), &js)
+	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(job), &js)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
@@ -117,17 +117,11 @@ func (r *Reconciler) jobSetExists(ctx context.Context, job *api.TrainJob) (bool,
 		return false, err
 	case metav1.IsControlledBy(&js, job):
 		return true, nil // its events trigger a reconcile
-	case ofName(&js, job) && !js.DeletionTimestamp.IsZero():
-		return false, terminating(&js, r.clock.Now())
+	case store.OfTrainJob(&js, job.Name, "") && !js.DeletionTimestamp.IsZero():
+		return false, terminating(&js, r.Clock.Now())
 	}
 	return false, fmt.Errorf("there is a JobSet %s already that is not the TrainJob's; delete it, or create the TrainJob "+
 		"by another name", client.ObjectKeyFromObject(job))
-}
-
-// ofName reports whether a JobSet is of a TrainJob of the same name, which is gone.
-func ofName(js *jobset.JobSet, job *api.TrainJob) bool {
-	owner := metav1.GetControllerOfNoCopy(js)
-	return owner != nil && owner.Kind == trainerapi.TrainJobKind && owner.Name == job.Name
 }
 
 // terminatingFor is for how long the JobSet of a deleted TrainJob may terminate before an event says so.
@@ -181,56 +175,56 @@ func (r *Reconciler) createMounted(
 // createSideObject creates a side object of a TrainJob. An existing one of the name is deleted if it is the TrainJob's
 // own, of an earlier start, and is an error if it isn't: nothing of another owner is taken over.
 func (r *Reconciler) createSideObject(ctx context.Context, job *api.TrainJob, o *unstructured.Unstructured) error {
-	err := r.client.Create(ctx, o.DeepCopy(), client.FieldOwner(fieldManager))
+	err := r.Client.Create(ctx, o.DeepCopy(), client.FieldOwner(fieldManager))
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
 	taken := fmt.Errorf("there is a %s %s/%s already that is not the TrainJob's; delete it, or create the TrainJob by "+
 		"another name", o.GetKind(), o.GetNamespace(), o.GetName())
 	if isSecret(o) {
-		if err := r.client.Delete(ctx, o.DeepCopy()); apierrors.IsForbidden(err) {
+		if err := r.Client.Delete(ctx, o.DeepCopy()); apierrors.IsForbidden(err) {
 			return errors.Join(taken, err)
 		} else if client.IgnoreNotFound(err) != nil {
 			return err
 		}
-		return r.client.Create(ctx, o, client.FieldOwner(fieldManager))
+		return r.Client.Create(ctx, o, client.FieldOwner(fieldManager))
 	}
 	there := &metav1.PartialObjectMetadata{}
 	there.SetGroupVersionKind(o.GroupVersionKind())
-	if err := r.reader.Get(ctx, client.ObjectKeyFromObject(o), there); err != nil {
+	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(o), there); err != nil {
 		return err
 	}
 	if !metav1.IsControlledBy(there, job) {
 		return taken
 	}
-	err = r.client.Delete(ctx, there, client.Preconditions{UID: &there.UID})
+	err = r.Client.Delete(ctx, there, client.Preconditions{UID: &there.UID})
 	if client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	return r.client.Create(ctx, o, client.FieldOwner(fieldManager))
+	return r.Client.Create(ctx, o, client.FieldOwner(fieldManager))
 }
 
 // sideObjects returns the side objects of a TrainJob, whether they exist or not.
 func (r *Reconciler) sideObjects(ctx context.Context, job *api.TrainJob) ([]*unstructured.Unstructured, error) {
-	runtime, err := r.store.Runtimes.Of(ctx, job)
+	runtime, err := r.Store.Runtimes.Of(ctx, job)
 	if err != nil {
 		return nil, err
 	}
-	return r.builder.SideObjects(ctx, job, runtime.Spec)
+	return r.Builder.SideObjects(ctx, job, runtime.Spec)
 }
 
 // deleteSideObject deletes a side object of a TrainJob; one of another owner stays.
 func (r *Reconciler) deleteSideObject(ctx context.Context, job *api.TrainJob, o client.Object) error {
 	if isSecret(o) {
-		return r.client.Delete(ctx, o) // Secrets can't be read; a policy of the chart rejects the deletion of others'
+		return r.Client.Delete(ctx, o) // Secrets can't be read; a policy of the chart rejects the deletion of others'
 	}
 	there := &metav1.PartialObjectMetadata{}
 	there.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
-	err := r.reader.Get(ctx, client.ObjectKeyFromObject(o), there)
+	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(o), there)
 	if err != nil || !metav1.IsControlledBy(there, job) {
 		return err
 	}
-	return r.client.Delete(ctx, there, client.Preconditions{UID: &there.UID})
+	return r.Client.Delete(ctx, there, client.Preconditions{UID: &there.UID})
 }
 
 // createClaims creates the claims of a TrainJob that aren't there.
@@ -238,10 +232,10 @@ func (r *Reconciler) createClaims(
 	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
 ) error {
 	for _, claim := range claims {
-		err := r.client.Create(ctx, claim.DeepCopy(), client.FieldOwner(fieldManager))
+		err := r.Client.Create(ctx, claim.DeepCopy(), client.FieldOwner(fieldManager))
 		if apierrors.IsAlreadyExists(err) {
 			var there *metav1.PartialObjectMetadata
-			if there, err = existingClaim(ctx, r.reader, claim); err == nil && (gone(there) || ofJobSet(there, job)) {
+			if there, err = existingClaim(ctx, r.Reader, claim); err == nil && (gone(there) || ofJobSet(there, job)) {
 				err = errors.New("the previous one is being deleted")
 			} else if err == nil && !belongsTo(there, job) {
 				err = nameTaken(claim.Kind, claim.Name)
@@ -260,7 +254,7 @@ func (r *Reconciler) rerunInitializers(
 	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
 ) (bool, error) {
 	for _, claim := range claims {
-		if there, err := existingClaim(ctx, r.reader, claim); err != nil || !gone(there) {
+		if there, err := existingClaim(ctx, r.Reader, claim); err != nil || !gone(there) {
 			if err != nil {
 				return false, err
 			}
@@ -268,7 +262,7 @@ func (r *Reconciler) rerunInitializers(
 		}
 		// The status is second: a manager that is killed finds the claim missing again.
 		if queued(job) {
-			if err := r.store.Writer.Suspend(ctx, job); err != nil {
+			if err := r.Store.Writer.Suspend(ctx, job); err != nil {
 				return false, client.IgnoreNotFound(fmt.Errorf("suspending for a restart: %w", err))
 			}
 		}
@@ -278,7 +272,7 @@ func (r *Reconciler) rerunInitializers(
 			status.JobsStatus[i].Succeeded = new(int32)
 		}
 		r.recorder.Send(job, events.ClaimLost.Of(claim.Name))
-		return true, client.IgnoreNotFound(r.store.Writer.Status(ctx, job, status))
+		return true, client.IgnoreNotFound(r.Store.Writer.Status(ctx, job, status))
 	}
 	return false, nil
 }

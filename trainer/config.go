@@ -18,7 +18,7 @@ const fieldManager = "trainer"
 
 // Config is what a Reconciler is made of.
 type Config struct {
-	// Client reads from a cache; Reader must not.
+	// Client reads from a cache, Reader from the API server itself.
 	Client   client.Client
 	Reader   client.Reader
 	Store    *store.Store
@@ -32,25 +32,16 @@ type Config struct {
 // Reconciler creates the children of TrainJobs that were started, deletes those of TrainJobs that were stopped, and
 // keeps the status. It runs in one queue with the integration's.
 type Reconciler struct {
-	client   client.Client
-	reader   client.Reader // reads from the API server itself
-	store    *store.Store
-	builder  *Builder
-	gangs    *gang.Gangs
+	Config
 	recorder *events.Recorder
-	clock    clock.Clock
-	limits   overrides.Limits
 	memory   *memory
 }
 
 // NewReconciler returns a Reconciler. Whoever makes the client's cache indexes Workloads by their TrainJobs, as Kueue's
 // integrations do (SetupWorkloadOwnerIndex).
 func NewReconciler(config Config) *Reconciler {
-	return &Reconciler{
-		client: config.Client, reader: config.Reader, store: config.Store, builder: config.Builder, gangs: config.Gangs,
-		recorder: events.NewRecorder(config.Recorder), clock: config.Clock, limits: config.Limits, memory: newMemory(),
-	}
+	return &Reconciler{Config: config, recorder: events.NewRecorder(config.Recorder), memory: newMemory()}
 }
 
 // Changed returns the TrainJobs whose gangs have changed.
-func (r *Reconciler) Changed() <-chan event.GenericEvent { return r.gangs.Changed() }
+func (r *Reconciler) Changed() <-chan event.GenericEvent { return r.Gangs.Changed() }

@@ -39,12 +39,6 @@ func (p *plan) result() reconcile.Result {
 	return reconcile.Result{RequeueAfter: p.Again}
 }
 
-// recollection is what this process remembers of a TrainJob.
-type recollection struct {
-	pending   pendingStatus
-	announced bool // it has got the event that says why it waits
-}
-
 // decideInactive returns what is to be done with a TrainJob of which nothing is to run, or nothing can be decided.
 func decideInactive(o *observed) (p plan) {
 	switch {
@@ -59,7 +53,7 @@ func decideInactive(o *observed) (p plan) {
 }
 
 // decide returns what is to be done with a TrainJob whose status is to be want, and whose gangs are as in outlook.
-func decide(o *observed, want *api.TrainJobStatus, outlook gang.Outlook, known recollection) (p plan) {
+func decide(o *observed, want *api.TrainJobStatus, outlook gang.Outlook, pending pendingStatus) (p plan) {
 	p.status = want
 	ended := status.Finished(want)
 	stopping := !ended && o.jobSetStays() && o.suspended()
@@ -67,7 +61,7 @@ func decide(o *observed, want *api.TrainJobStatus, outlook gang.Outlook, known r
 		p.Do(keepGangs{outlook})
 		p.Later(outlook.Again)
 	}
-	wait := status.Delay(&o.job.Status, want, known.pending.others) - o.now.Sub(known.pending.since)
+	wait := status.Delay(&o.job.Status, want, pending.others) - o.now.Sub(pending.since)
 	switch {
 	case !status.Differs(&o.job.Status, want):
 	case wait > 0 && !stopping:
@@ -79,7 +73,7 @@ func decide(o *observed, want *api.TrainJobStatus, outlook gang.Outlook, known r
 	if end, limited := status.Deadline(o.job, want); limited && !ended {
 		p.Later(max(end.Sub(o.now), 0) + time.Millisecond)
 	}
-	if c := waits(want); c != nil && !known.announced {
+	if c := waits(want); c != nil {
 		p.announce(c, o.now)
 	}
 	return p

@@ -128,7 +128,7 @@ func FuzzWebhook(f *testing.F) {
 		if kind%3 > 0 {
 			request.Operation, request.OldObject = admissionv1.Update, runtime.RawExtension{Raw: before}
 		}
-		rq, err := w.reader.Read(request)
+		rq, err := w.Reader.Read(request)
 		if err != nil {
 			return
 		}

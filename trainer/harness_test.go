@@ -153,10 +153,10 @@ func (h *harness) construct(o options) {
 		Client: cached, Reader: live, Store: store.New(cached, live, h.clock, true), Builder: builder, Gangs: gangs,
 		Recorder: h.recorder, Clock: h.clock, Limits: o.limits,
 	})
-	hooks := NewWebhook(WebhookConfig{
+	hooks := &Webhook{
 		Client: cached, Live: live, Builder: builder, Clock: h.clock, Limits: o.limits,
 		Reader: testReader(h.store.Scheme()),
-	})
+	}
 	served := &hookServer{paths: map[string]*webhook.Admission{}}
 	indexer := indexerFunc(func(field string, of client.IndexerFunc) { h.indexes[field] = of })
 	err = errors.Join(hooks.Register(hookManager{served: served}),
@@ -165,9 +165,9 @@ func (h *harness) construct(o options) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	startable := NewStartable(StartableConfig{
+	startable := &Startable{
 		Client: cached, Reader: live, Builder: builder, Gangs: gangs,
-	})
+	}
 	h.parts = parts{reconciler: reconciler, startable: trial.New(cached, live, h.clock, startable), hooks: served.paths}
 }
 

@@ -39,11 +39,19 @@ func newMemory() *memory {
 	}
 }
 
-// pend returns since when a status has differed from what is written, and the largest number of others that had a
-// pending status meanwhile. The number doesn't shrink with the burst: its last TrainJobs are about to change again.
-func (m *memory) pend(key types.NamespacedName, now time.Time) pendingStatus {
+// recall returns since when the status of a TrainJob differs from what is written, and the largest number of others
+// that had a pending status meanwhile. The number doesn't shrink with the burst: its last TrainJobs are about to change
+// again. It drops what is remembered of a status that doesn't differ, and of a TrainJob that doesn't wait.
+func (m *memory) recall(key types.NamespacedName, now time.Time, differs, waits bool) (p pendingStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !waits {
+		delete(m.announced, key)
+	}
+	if !differs {
+		delete(m.pending, key)
+		return p
+	}
 	p, known := m.pending[key]
 	others := len(m.pending)
 	if known {
@@ -63,31 +71,14 @@ func (m *memory) written(key types.NamespacedName) {
 	delete(m.pending, key)
 }
 
-// isAnnounced reports whether a TrainJob that waits since a time has got the event about it.
-func (m *memory) isAnnounced(key types.NamespacedName, since metav1.Time) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	announced, known := m.announced[key]
-	return known && announced.Equal(&since)
-}
-
-// announce records the event of a TrainJob that waits, and reports whether the limit allows it.
+// announce reports whether a TrainJob that waits since a time gets the event about it: it gets one, if the limit allows
+// it then.
 func (m *memory) announce(key types.NamespacedName, since metav1.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if announced, known := m.announced[key]; known && announced.Equal(&since) {
+		return false
+	}
 	m.announced[key] = since
 	return m.limit.TryAccept()
-}
-
-// starts drops what is remembered of a TrainJob that doesn't wait any more.
-func (m *memory) starts(key types.NamespacedName) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.announced, key)
-}
-
-// forget drops all that is remembered of a TrainJob.
-func (m *memory) forget(key types.NamespacedName) {
-	m.written(key)
-	m.starts(key)
 }

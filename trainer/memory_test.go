@@ -8,11 +8,11 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-func TestPend(t *testing.T) {
+func TestRecall(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	m := newMemory()
 	waited := func(name string) (time.Duration, int) {
-		p := m.pend(types.NamespacedName{Name: name}, clk.Now())
+		p := m.recall(types.NamespacedName{Name: name}, clk.Now(), true, false)
 		return clk.Since(p.since), p.others
 	}
 	for _, name := range []string{"a", "b", "c"} {

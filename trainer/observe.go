@@ -69,8 +69,8 @@ func (o *observed) jobSetStays() bool { return o.jobSet != nil && o.jobSet.Delet
 
 // observe reads all that is needed to decide about a TrainJob. It writes nothing.
 func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*observed, error) {
-	o := &observed{key: key, job: &api.TrainJob{}, now: r.clock.Now()}
-	if err := r.client.Get(ctx, key, o.job); apierrors.IsNotFound(err) {
+	o := &observed{key: key, job: &api.TrainJob{}, now: r.Clock.Now()}
+	if err := r.Client.Get(ctx, key, o.job); apierrors.IsNotFound(err) {
 		return o, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("reading the TrainJob: %w", err)
@@ -80,14 +80,14 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 		return o, nil
 	case !o.job.DeletionTimestamp.IsZero():
 		o.stage = stageDeleting
-	case r.store.Writer.Behind(o.job):
+	case r.Store.Writer.Behind(o.job):
 		o.stage = stageBehind
 		return o, nil
 	default:
 		o.stage = stageLive
 	}
 	var err error
-	if o.jobSet, err = r.store.JobSets.Of(ctx, o.job); err != nil || o.stage == stageDeleting {
+	if o.jobSet, err = r.Store.JobSets.Of(ctx, o.job); err != nil || o.stage == stageDeleting {
 		return o, err
 	}
 	o.unread = errors.Join(r.observeLoss(ctx, o), r.observeGroups(ctx, o))
@@ -100,7 +100,7 @@ func (r *Reconciler) observeLoss(ctx context.Context, o *observed) (err error) {
 	lost := o.job.Status.Lost
 	restarts := o.jobSet != nil && lost != nil && lost.JobSet == o.jobSet.UID && lost.Restarting
 	if o.running() && o.jobSet != nil && !restarts {
-		o.lostPod, err = r.store.Pods.Lost(ctx, o.jobSet)
+		o.lostPod, err = r.Store.Pods.Lost(ctx, o.jobSet)
 	}
 	return err
 }
@@ -110,11 +110,11 @@ func (r *Reconciler) observeLoss(ctx context.Context, o *observed) (err error) {
 func (r *Reconciler) observeGroups(ctx context.Context, o *observed) (err error) {
 	var pods []corev1.Pod
 	if o.running() && o.jobSet != nil && gang.Has(o.jobSet) {
-		if pods, err = r.store.Pods.Named(ctx, o.jobSet); err != nil {
+		if pods, err = r.Store.Pods.Named(ctx, o.jobSet); err != nil {
 			return err
 		}
 	}
-	o.groups, err = r.gangs.Observe(ctx, o.job, o.jobSet, pods, o.running())
+	o.groups, err = r.Gangs.Observe(ctx, o.job, o.jobSet, pods, o.running())
 	return err
 }
 
@@ -124,7 +124,7 @@ var trainJobKind = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
 // workloadOf returns the TrainJob's Workload as the cache has it; it must not be changed. It is nil if there is none.
 func (r *Reconciler) workloadOf(ctx context.Context, job *api.TrainJob) (*kueue.Workload, error) {
 	var list kueue.WorkloadList
-	err := r.client.List(ctx, &list, client.InNamespace(job.Namespace),
+	err := r.Client.List(ctx, &list, client.InNamespace(job.Namespace),
 		kueueindexer.OwnerReferenceIndexFieldMatcher(trainJobKind, job.Name), client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the TrainJob's Workloads: %w", err)

@@ -63,14 +63,14 @@ func TestObserveWritesNothing(t *testing.T) {
 				h.fail[verb] = errors.New("observing must not write")
 			}
 			r, key := h.parts.reconciler, types.NamespacedName{Namespace: "ns", Name: "job"}
-			pending := r.memory.pend(key, h.clock.Now().Add(-time.Second))
+			pending := r.memory.recall(key, h.clock.Now().Add(-time.Second), true, false)
 			o, err := r.observe(t.Context(), key)
 			if err != nil || o.unread != nil {
 				t.Errorf("%s: observing has failed: %v, %v", c.reason, err, o.unread)
 			}
 			h.wantRequests(c.reason)
 			h.wantEvents(c.reason)
-			if again := r.memory.pend(key, h.clock.Now()); again != pending {
+			if again := r.memory.recall(key, h.clock.Now(), true, false); again != pending {
 				t.Errorf("%s: %+v is remembered, want %+v", c.reason, again, pending)
 			}
 		})
@@ -101,7 +101,7 @@ func TestDecide(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := plan{}
 			if c.o.stage == stageLive {
-				p = decide(&c.o, &running, c.o.groups.Outlook(), recollection{})
+				p = decide(&c.o, &running, c.o.groups.Outlook(), pendingStatus{})
 			} else {
 				p = decideInactive(&c.o)
 			}

@@ -38,22 +38,8 @@ func (r *Reconciler) ReconcileAfter(
 	}
 	outlook := o.groups.Outlook()
 	want := status.Of(o.job, o.jobSet, o.workload, gangCondition(o, outlook), o.now)
-	return r.conclude(ctx, o, decide(o, want, outlook, r.recall(o, want)))
-}
-
-// recall returns what is remembered of a TrainJob that is to have a status.
-func (r *Reconciler) recall(o *observed, want *api.TrainJobStatus) (known recollection) {
-	if status.Differs(&o.job.Status, want) {
-		known.pending = r.memory.pend(o.key, o.now)
-	} else {
-		r.memory.written(o.key)
-	}
-	if c := waits(want); c != nil {
-		known.announced = r.memory.isAnnounced(o.key, c.LastTransitionTime)
-	} else {
-		r.memory.starts(o.key)
-	}
-	return known
+	pending := r.memory.recall(o.key, o.now, status.Differs(&o.job.Status, want), waits(want) != nil)
+	return r.conclude(ctx, o, decide(o, want, outlook, pending))
 }
 
 // conclude carries a plan out and returns the result of a reconcile.
@@ -88,5 +74,5 @@ func (r *Reconciler) writeBlocked(
 	}) {
 		return nil
 	}
-	return client.IgnoreNotFound(r.store.Writer.Status(ctx, o.job, status))
+	return client.IgnoreNotFound(r.Store.Writer.Status(ctx, o.job, status))
 }

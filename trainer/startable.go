@@ -26,15 +26,7 @@ import (
 // Startable finds, before a TrainJob is queued, what would keep it from having pods once it is admitted. What has to be
 // tried for that is trial's.
 type Startable struct {
-	client  client.Client
-	reader  client.Reader
-	builder *Builder
-	gangs   *gang.Gangs
-}
-
-// StartableConfig is what a Startable is made of.
-type StartableConfig struct {
-	// Client reads from a cache; Reader must not.
+	// Client reads from a cache, Reader from the API server itself.
 	Client  client.Client
 	Reader  client.Reader
 	Builder *Builder
@@ -43,22 +35,17 @@ type StartableConfig struct {
 
 var _ trial.Trainer = (*Startable)(nil)
 
-// NewStartable returns a Startable.
-func NewStartable(c StartableConfig) *Startable {
-	return &Startable{client: c.Client, reader: c.Reader, builder: c.Builder, gangs: c.Gangs}
-}
-
 // Startable implements trial.Trainer.
 func (s *Startable) Startable(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 ) (own trial.Own, err error) {
-	if err := s.gangs.Startable(ctx, job, runtime, effective); err != nil {
+	if err := s.Gangs.Startable(ctx, job, runtime, effective); err != nil {
 		return own, err
 	}
 	if err := checkNames(job, effective.ReplicatedJobs); err != nil {
 		return own, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
 	}
-	if err := checkTaken(ctx, s.client, job, effective.ReplicatedJobs); err != nil {
+	if err := checkTaken(ctx, s.Client, job, effective.ReplicatedJobs); err != nil {
 		return own, err
 	}
 	there, err := s.checkClaims(ctx, job, runtime)
@@ -91,7 +78,7 @@ func (s *Startable) Needs(
 	if err != nil {
 		return nil, err
 	}
-	sideObjects, js, err := s.builder.Build(ctx, job, runtime)
+	sideObjects, js, err := s.Builder.Build(ctx, job, runtime)
 	if err != nil {
 		return nil, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
 	}
@@ -133,7 +120,7 @@ func (s *Startable) replicatedJobs(
 	if err != nil || least >= overrides.Nodes(job, runtime) {
 		return built.ReplicatedJobs, built.ReplicatedJobs, nil // an invalid minimum is rejected elsewhere
 	}
-	if _, js, err = s.builder.Build(ctx, overrides.WithNodes(job, least), runtime); err != nil {
+	if _, js, err = s.Builder.Build(ctx, overrides.WithNodes(job, least), runtime); err != nil {
 		return nil, nil, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
 	}
 	few, err := specOf(js)
@@ -173,7 +160,7 @@ func (s *Startable) checkClaims(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) (templates []string, err error) {
 	for _, claim := range claimsOf(job, spec) {
-		there, err := existingClaim(ctx, s.reader, claim)
+		there, err := existingClaim(ctx, s.Reader, claim)
 		switch {
 		case err != nil:
 			return nil, &admission.PendingError{RetryAfter: unansweredRetry, Err: err}

@@ -185,9 +185,9 @@ func TestJudge(t *testing.T) {
 				Client: answers, Reader: answers, Discovery: discoveryOf(false), Recorder: kevents.NewFakeRecorder(1),
 				Clock: clock.RealClock{}, Mode: api.GangOff,
 			})
-			s := trial.New(answers, answers, clock.RealClock{}, NewStartable(StartableConfig{
+			s := trial.New(answers, answers, clock.RealClock{}, &Startable{
 				Client: answers, Reader: answers, Builder: testBuilder(t, answers), Gangs: gangs,
-			}))
+			})
 			spec, effective := runtimeOf(t, "{numNodes: 2, torch: {}}", lostVolume), &overrides.Effective{}
 			job := jobOf(t, "torch", "spec: {suspend: true}")
 			job.CreationTimestamp = metav1.NewTime(time.Now().Add(-c.age))

@@ -42,6 +42,6 @@ type (
 	// again. A failure doesn't keep the TrainJob running: the side objects are deleted with the TrainJob at the latest.
 	deleteSideObjects struct{}
 
-	// announceWaiting sends the event of a TrainJob that waits for quota, if the limit allows it.
+	// announceWaiting sends the event of a TrainJob that waits for quota, unless it has been sent or exceeds the limit.
 	announceWaiting struct{ condition metav1.Condition }
 )

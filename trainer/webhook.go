@@ -43,30 +43,13 @@ import (
 // which is called before it with either Trainer, decides who may change which entry. Runtimes are validated by
 // Trainer's own code.
 type Webhook struct {
-	client  client.Client
-	live    client.Reader // reads from the API server itself
-	builder *Builder
-	reader  review.Reader
-	clock   clock.PassiveClock
-	limits  overrides.Limits
-}
-
-// WebhookConfig is what a Webhook is made of.
-type WebhookConfig struct {
-	// Client reads from a cache; Live must not.
+	// Client reads from a cache, Live from the API server itself.
 	Client  client.Client
 	Live    client.Reader
 	Builder *Builder
 	Reader  review.Reader
 	Clock   clock.PassiveClock
 	Limits  overrides.Limits
-}
-
-// NewWebhook returns the webhook.
-func NewWebhook(c WebhookConfig) *Webhook {
-	return &Webhook{
-		client: c.Client, live: c.Live, builder: c.Builder, reader: c.Reader, clock: c.Clock, limits: c.Limits,
-	}
 }
 
 // Register serves the webhooks at the paths of Kubeflow Trainer's.
@@ -93,7 +76,7 @@ func (w *Webhook) Register(mgr ctrl.Manager) error {
 
 // mutate sets the times of the entries, and rejects what the CRD would reject with a worse message.
 func (w *Webhook) mutate(_ context.Context, request webhookadmission.Request) webhookadmission.Response {
-	rq, err := w.reader.Read(request)
+	rq, err := w.Reader.Read(request)
 	if err != nil {
 		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
@@ -101,14 +84,14 @@ func (w *Webhook) mutate(_ context.Context, request webhookadmission.Request) we
 		return webhookadmission.Allowed("")
 	}
 	if rq.Created() || overrides.Changed(rq.Old, rq.New) && !rq.Trusted {
-		if errs := w.limits.CheckSize(rq.New); len(errs) > 0 {
+		if errs := w.Limits.CheckSize(rq.New); len(errs) > 0 {
 			return review.Reject(rq.New, errs) // before anything is computed of it
 		}
 		if errs := overrides.CheckEntries(overrides.Bundled, rq.New); len(errs) > 0 {
 			return review.Reject(rq.New, errs)
 		}
 	}
-	times := overrides.Times(rq.Old, rq.New, metav1.NewTime(w.clock.Now()), rq.Trusted)
+	times := overrides.Times(rq.Old, rq.New, metav1.NewTime(w.Clock.Now()), rq.Trusted)
 	var patch []jsonpatch.Operation
 	if !rq.Created() && !rq.Trusted {
 		// The integration's webhook keeps the pin of queued TrainJobs; those that nobody queues are pinned too.
@@ -121,7 +104,7 @@ func (w *Webhook) mutate(_ context.Context, request webhookadmission.Request) we
 }
 
 func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
-	rq, err := w.reader.Read(request)
+	rq, err := w.Reader.Read(request)
 	if err != nil {
 		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
@@ -195,7 +178,7 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmissi
 		return nil, nil, err
 	}
 	if rq.Created() || overrides.Resized(rq.Old, rq.New) || rq.AnnotationChanged(overrides.MinParallelismAnnotation) {
-		errs := append(w.limits.CheckSize(rq.New), w.limits.CheckRuntime(rq.New, spec)...)
+		errs := append(w.Limits.CheckSize(rq.New), w.Limits.CheckRuntime(rq.New, spec)...)
 		if errs = append(errs, overrides.CheckMinNodes(rq.New, spec)...); len(errs) > 0 {
 			return warnings, errs, nil
 		}
@@ -206,14 +189,14 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmissi
 	if errs := overrides.Check(overrides.Bundled, rq.New, spec); len(errs) > 0 {
 		return warnings, errs, nil
 	}
-	more, errs := w.builder.Validate(ctx, rq.Old, rq.New, spec)
+	more, errs := w.Builder.Validate(ctx, rq.Old, rq.New, spec)
 	return append(warnings, more...), errs, nil
 }
 
 // jobSetOf returns the TrainJob's JobSet; nil if there is none.
 func (w *Webhook) jobSetOf(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, error) {
 	var js jobset.JobSet
-	err := w.client.Get(ctx, client.ObjectKeyFromObject(job), &js)
+	err := w.Client.Get(ctx, client.ObjectKeyFromObject(job), &js)
 	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(&js, job) {
 		return nil, nil
 	}
@@ -234,9 +217,9 @@ func (w *Webhook) runtimeOf(
 		return pinned, nil, nil
 	}
 	path := field.NewPath("spec", "runtimeRef")
-	live, err := store.LiveRuntime(ctx, w.client, job)
+	live, err := store.LiveRuntime(ctx, w.Client, job)
 	if err == nil && live == nil {
-		live, err = store.LiveRuntime(ctx, w.live, job) // created a moment ago, maybe
+		live, err = store.LiveRuntime(ctx, w.Live, job) // created a moment ago, maybe
 	}
 	if errors.Is(err, store.ErrUnknownKind) {
 		ref := job.Spec.RuntimeRef
@@ -265,10 +248,10 @@ func (w *Webhook) measured(hook *webhookadmission.Webhook) *webhookadmission.Web
 	decode := hook.Handler
 	hook.Handler = webhookadmission.HandlerFunc(
 		func(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
-			if err := w.reader.Limits.CheckElements(request.Object.Raw); err != nil {
+			if err := w.Reader.Limits.CheckElements(request.Object.Raw); err != nil {
 				return webhookadmission.Errored(http.StatusBadRequest, err)
 			}
-			if w.reader.Limits.CheckElements(request.OldObject.Raw) != nil {
+			if w.Reader.Limits.CheckElements(request.OldObject.Raw) != nil {
 				request.Operation, request.OldObject = admissionv1.Create, runtime.RawExtension{}
 			}
 			return decode.Handle(ctx, request)

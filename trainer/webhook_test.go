@@ -21,11 +21,11 @@ import (
 func testWebhook(t testing.TB) *Webhook {
 	t.Helper()
 	c := testClient(t)
-	return NewWebhook(WebhookConfig{
+	return &Webhook{
 		Client: c, Live: c, Builder: testBuilder(t, c), Clock: clock.RealClock{},
 		Limits: overrides.Limits{Pods: 5000, SpecBytes: 1 << 20, Elements: 1 << 20, GracePeriodSeconds: 3600},
 		Reader: testReader(c.Scheme()),
-	})
+	}
 }
 
 func testReader(scheme *runtime.Scheme) review.Reader {

@@ -119,13 +119,13 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Builder: builder, Gangs: a.gangs,
 		Recorder: a.recorder, Clock: clock.RealClock{}, Limits: a.limits,
 	})
-	startable := trainer.NewStartable(trainer.StartableConfig{
+	startable := &trainer.Startable{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Builder: builder, Gangs: a.gangs,
-	})
-	webhook := trainer.NewWebhook(trainer.WebhookConfig{
+	}
+	webhook := &trainer.Webhook{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,
 		Reader: a.reader(), Clock: clock.RealClock{}, Limits: a.limits,
-	})
+	}
 	return reconciler, startable, webhook.Register(a.mgr)
 }
 

@@ -72,7 +72,7 @@ func (w *world) chain() *chain {
 	integration.NewWebhook(w.manager.integration, reader).Register(s)
 	builder, err := trainer.NewBuilder(context.Background(), w.store, &trainerconfig.Configuration{})
 	must(err)
-	must(trainer.NewWebhook(trainer.WebhookConfig{
+	must((&trainer.Webhook{
 		Client: w.store, Live: w.store, Builder: builder, Reader: reader,
 		Clock: w.clock, Limits: limits(),
 	}).Register(s))
