@@ -23,10 +23,7 @@ import (
 
 // bundledTrainer is Signalbox's own Trainer. It creates nothing before a TrainJob starts, and deletes the JobSet of one
 // that was stopped.
-type bundledTrainer struct {
-	overrides.Dialect
-	here
-}
+type bundledTrainer struct{ here }
 
 var _ Trainer = bundledTrainer{}
 
@@ -174,7 +171,7 @@ func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil } 
 // one has created: without what the TrainJob said, it would have to change immutable fields. So the JobSet is deleted.
 func migration(o *observed) ([]step, string) {
 	waiting := fmt.Sprintf("what it said in spec.%s is not brought to spec.%s yet",
-		o.queue.foreign.Field, o.trainer.Field())
+		o.queue.foreign.Field, o.trainer.dialect().Field)
 	if !o.active() {
 		return []step{migrate{record: o.queue.foreign}}, waiting
 	}

@@ -28,10 +28,7 @@ import (
 
 // kubeflowTrainer is an installed Kubeflow Trainer. It creates a suspended JobSet before a TrainJob is admitted, and
 // keeps it between runs.
-type kubeflowTrainer struct {
-	overrides.Dialect
-	here
-}
+type kubeflowTrainer struct{ here }
 
 const (
 	// settleTimeout bounds how long an admitted TrainJob waits until Kubeflow Trainer and JobSet have no pending writes. A
@@ -153,7 +150,7 @@ func (t kubeflowTrainer) clearable(o *observed) bool {
 		return true
 	}
 	before, err := t.Compute(o.job, o.queue.choice.Spec, t.Entries(o.job))
-	return err == nil && admission.Unsettled(o.job, o.jobSet, before, t.CountsJobs()) == ""
+	return err == nil && admission.Unsettled(o.job, o.jobSet, before, t.CountsJobs) == ""
 }
 
 // startJobs returns the JobSet's Jobs of a TrainJob that has run before and is about to start again. JobSet merges
@@ -168,7 +165,7 @@ func (t kubeflowTrainer) startJobs(ctx context.Context, r *Reconciler, o *observ
 }
 
 func (t kubeflowTrainer) unsettled(o *observed) string {
-	return admission.Unsettled(o.job, o.jobSet, o.queue.effective, t.CountsJobs())
+	return admission.Unsettled(o.job, o.jobSet, o.queue.effective, t.CountsJobs)
 }
 
 func (t kubeflowTrainer) settle(o *observed) settlement {

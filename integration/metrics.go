@@ -100,7 +100,7 @@ func init() {
 func countFromZero(trainer Trainer) {
 	for _, way := range trainer.ways() {
 		for _, result := range []string{"started", "conflict", "refused", "failed"} {
-			starts.WithLabelValues(way, trainer.Field(), result)
+			starts.WithLabelValues(way, trainer.dialect().Field, result)
 		}
 	}
 }
@@ -121,7 +121,7 @@ func resultOf(err error) string {
 
 // countStart counts the write of a start, and measures what it starts.
 func (r *Reconciler) countStart(o *observed, way string, wl *kueue.Workload, err error) {
-	starts.WithLabelValues(way, o.trainer.Field(), resultOf(err)).Inc()
+	starts.WithLabelValues(way, o.trainer.dialect().Field, resultOf(err)).Inc()
 	if err != nil {
 		return
 	}

@@ -139,7 +139,7 @@ type startFacts struct {
 func (o *observed) key() types.NamespacedName { return client.ObjectKeyFromObject(o.job) }
 
 // own returns the integration's entry; nil if there is none.
-func (o *observed) own() *trainerapi.RuntimePatch { return o.trainer.Own(o.job) }
+func (o *observed) own() *trainerapi.RuntimePatch { return o.trainer.dialect().Own(o.job) }
 
 // suspended reports whether spec.suspend is true.
 func (o *observed) suspended() bool { return ptr.Deref(o.job.Spec.Suspend, false) }

@@ -40,7 +40,7 @@ func ownedBy(uid types.UID, controller bool) metav1.ObjectMeta {
 }
 
 // observation returns what is observed of a suspended TrainJob with one Workload that waits, and changes it.
-func observation(d overrides.Dialect, change ...func(*observed)) *observed {
+func observation(d *overrides.Dialect, change ...func(*observed)) *observed {
 	job := &api.TrainJob{}
 	job.Namespace, job.Name, job.UID, job.Spec.Suspend = "ns", "job", "uid", ptr.To(true)
 	podSets := []kueue.PodSet{{Name: "node", Count: 2}}

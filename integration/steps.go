@@ -66,7 +66,7 @@ func (s start) do(ctx context.Context, r *Reconciler, o *observed) error {
 	for _, e := range s.events {
 		r.recorder.Send(o.job, e)
 	}
-	r.recorder.Send(o.job, events.Started.Of(s.message, wayNames[way], o.trainer.Field()))
+	r.recorder.Send(o.job, events.Started.Of(s.message, wayNames[way], o.trainer.dialect().Field))
 	return nil
 }
 
@@ -174,7 +174,7 @@ func (s writeStatus) do(ctx context.Context, r *Reconciler, o *observed) error {
 type clearEntry struct{}
 
 func (clearEntry) do(ctx context.Context, r *Reconciler, o *observed) error {
-	if err := r.store.Writer.Clear(ctx, o.trainer, o.job); err != nil {
+	if err := r.store.Writer.Clear(ctx, o.trainer.dialect(), o.job); err != nil {
 		r.startRejected(o, err)
 		return fmt.Errorf("clearing the entry of the last admission: %w", err)
 	}
@@ -185,21 +185,17 @@ func (clearEntry) do(ctx context.Context, r *Reconciler, o *observed) error {
 type migrate struct{ record *overrides.Record }
 
 func (s migrate) do(ctx context.Context, r *Reconciler, o *observed) error {
-	from, to := s.record.Field, o.trainer.Field()
-	m, err := o.trainer.Migrate(o.job, s.record, metav1.NewTime(o.now))
+	from, to := s.record.Field, o.trainer.dialect().Field
+	operations, err := o.trainer.dialect().Migrate(o.job, s.record, metav1.NewTime(o.now))
 	if err != nil {
 		return fmt.Errorf("bringing spec.%s to spec.%s: %w", from, to, err)
 	}
-	operations, err := m.Operations(o.job)
-	if err == nil {
-		err = r.store.Writer.Migrate(ctx, o.job, operations)
-	}
-	if err != nil {
+	if err := r.store.Writer.Migrate(ctx, o.job, operations); err != nil {
 		r.startRejected(o, err)
 		return fmt.Errorf("bringing spec.%s to spec.%s: %w", from, to, err)
 	}
 	if len(s.record.Users) > 0 {
-		r.recorder.Send(o.job, events.OverridesMigrated.Of(from, to, o.trainer.Name()))
+		r.recorder.Send(o.job, events.OverridesMigrated.Of(from, to, o.trainer.dialect().Name))
 	}
 	return nil
 }

@@ -22,7 +22,8 @@ import (
 // Trainer is all that differs between the Trainers that run TrainJobs. One is chosen for each reconcile and each
 // review: bundledTrainer, keyedTrainer (Kubeflow Trainer from v2.2) or listTrainer (before).
 type Trainer interface {
-	overrides.Dialect
+	// dialect returns how the Trainer reads what a TrainJob changes of its runtime.
+	dialect() *overrides.Dialect
 	trainerReads
 	trainerDecides
 	trainerReviews
@@ -100,18 +101,20 @@ type trainerReviews interface {
 }
 
 // trainerOf returns the Trainer of a dialect.
-func trainerOf(dialect overrides.Dialect) Trainer {
+func trainerOf(dialect *overrides.Dialect) Trainer {
 	switch {
 	case dialect == overrides.Bundled:
-		return bundledTrainer{Dialect: dialect}
+		return bundledTrainer{here{dialect}}
 	case dialect.Keyed():
-		return keyedTrainer{kubeflowTrainer{Dialect: dialect}}
+		return keyedTrainer{kubeflowTrainer{here{dialect}}}
 	}
-	return listTrainer{kubeflowTrainer{Dialect: dialect}}
+	return listTrainer{kubeflowTrainer{here{dialect}}}
 }
 
 // here is what all Trainers have in common for the TrainJobs that they run in this cluster.
-type here struct{}
+type here struct{ *overrides.Dialect }
+
+func (h here) dialect() *overrides.Dialect { return h.Dialect }
 
 func (here) startable(ctx context.Context, r *Reconciler, o *observed) error {
 	return r.placement.Startable(ctx, o.job, o.queue.choice.Settings, o.queue.effective)

@@ -82,7 +82,7 @@ func refuseBrought(rq *review.Request) field.ErrorList {
 // asJob returns a TrainJob for jobframework's validation, which reads its metadata and spec.suspend.
 func asJob(trainJob *api.TrainJob) *job {
 	return &job{
-		o:     &observed{role: role{bundledTrainer{Dialect: overrides.Bundled}, atHome{}}, job: trainJob},
+		o:     &observed{role: role{bundledTrainer{here{overrides.Bundled}}, atHome{}}, job: trainJob},
 		asked: &asked{}, shown: trainJob,
 	}
 }
