@@ -86,16 +86,20 @@ func Decide(in Input) (*Start, error) {
 	return start, err
 }
 
-// carried rejects a start that the Trainer's list of overrides can't carry.
+// carried rejects a start that the Trainer's list of overrides, if it has one, can't carry.
 func carried(
 	in Input, all map[kueue.PodSetReference]*needs, others []overrides.Entry, patches []trainerapi.ReplicatedJobPatch,
 ) error {
+	list := in.Dialect.List
+	if list == nil {
+		return nil
+	}
 	for _, patch := range patches {
 		n := all[kueue.NewPodSetReference(patch.Name)]
 		needed := overrides.Needs{
 			Metadata: n.metadata, Placement: len(n.nodeSelector)+len(n.tolerations)+len(n.gates) > 0,
 		}
-		if u := in.Dialect.Uncarried(others, patch, needed); u != nil {
+		if u := list.Uncarried(others, patch, needed); u != nil {
 			return &ConflictError{Path: u.Path, Says: u.Says, Needs: u.Needs, Source: u.Source, WayOut: u.WayOut}
 		}
 	}

@@ -74,7 +74,7 @@ func TestRunning(t *testing.T) {
 
 // TestDecideForLists holds what a list that is not keyed by manager carries of an admission, and what it can't.
 func TestDecideForLists(t *testing.T) {
-	on := func(d overrides.Dialect) func(*Input) { return func(in *Input) { in.Dialect = d } }
+	on := func(d *overrides.Dialect) func(*Input) { return func(in *Input) { in.Dialect = d } }
 	check := func(labels map[string]string) func(*Input) {
 		return func(in *Input) {
 			in.Workload.Status.AdmissionChecks = []kueue.AdmissionCheckState{

@@ -15,6 +15,8 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	gomodules "gomodules.xyz/jsonpatch/v2"
+
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -224,19 +226,19 @@ func overuses(wl *kueue.Workload, effective *overrides.Effective) string {
 }
 
 // operationsOf returns what writes a start, by Start.At and Start.Others.
-func operationsOf(start *Start) []overrides.PatchOperation {
+func operationsOf(start *Start) []gomodules.Operation {
 	const list = "/spec/" + overrides.RuntimePatches
-	entry := overrides.PatchOperation{Op: "add", Path: list, Value: []any{start.Entry}}
+	entry := gomodules.Operation{Operation: "add", Path: list, Value: []any{start.Entry}}
 	if start.At >= 0 {
-		entry = overrides.PatchOperation{Op: "replace", Path: fmt.Sprintf("%s/%d", list, start.At), Value: start.Entry}
+		entry = gomodules.Operation{Operation: "replace", Path: fmt.Sprintf("%s/%d", list, start.At), Value: start.Entry}
 	} else if start.Others {
-		entry = overrides.PatchOperation{Op: "add", Path: list + "/-", Value: start.Entry}
+		entry = gomodules.Operation{Operation: "add", Path: list + "/-", Value: start.Entry}
 	}
-	return []overrides.PatchOperation{
-		{Op: "test", Path: "/metadata/uid", Value: start.UID},
-		{Op: "replace", Path: "/metadata/resourceVersion", Value: start.ResourceVersion},
+	return []gomodules.Operation{
+		{Operation: "test", Path: "/metadata/uid", Value: start.UID},
+		{Operation: "replace", Path: "/metadata/resourceVersion", Value: start.ResourceVersion},
 		entry,
-		{Op: "replace", Path: "/spec/suspend", Value: false},
+		{Operation: "replace", Path: "/spec/suspend", Value: false},
 	}
 }
 

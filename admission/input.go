@@ -24,7 +24,7 @@ type Input struct {
 	Job     *api.TrainJob
 	Runtime *trainerapi.TrainingRuntimeSpec
 	// Dialect of the Trainer that is to run it.
-	Dialect overrides.Dialect
+	Dialect *overrides.Dialect
 	// Effective is what the TrainJob runs with the entries of others alone; nil computes it.
 	Effective *overrides.Effective
 	// Workload is admitted: status.admission is set.

@@ -114,8 +114,8 @@ func partial(in Input, all map[kueue.PodSetReference]*needs) error {
 	}
 	n := all[podSet.Name]
 	n.pods, n.nodes = podSet.Count-fewer, overrides.Nodes(in.Job, in.Runtime)-fewer
-	if n.pods < 1 || n.nodes < 1 || !in.Dialect.PartialAdmission() {
-		return fewerPods(podSet.Name, n.pods, podSet.Count, in.Dialect.Name())
+	if n.pods < 1 || n.nodes < 1 || !in.Dialect.PartialAdmission {
+		return fewerPods(podSet.Name, n.pods, podSet.Count, in.Dialect.Name)
 	}
 	return nil
 }

@@ -154,7 +154,7 @@ func TestMalformed(t *testing.T) {
 
 func TestLists(t *testing.T) {
 	const list = `[{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"disk":"fast"}}}]`
-	for field, d := range map[string]overrides.Dialect{
+	for field, d := range map[string]*overrides.Dialect{
 		"podTemplateOverrides": overrides.Kubeflow21, "podSpecOverrides": overrides.Kubeflow20,
 	} {
 		h := newHarness(t, d)

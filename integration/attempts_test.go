@@ -116,8 +116,8 @@ func TestMismatchOfStaleWorkload(t *testing.T) {
 
 // TestClearRejectedOnce holds that what is rejected before a start is tried again after ten seconds, as a start is.
 func TestClearRejectedOnce(t *testing.T) {
-	for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
-		t.Run(d.Name(), func(t *testing.T) {
+	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+		t.Run(d.Name, func(t *testing.T) {
 			h := newHarness(t, d)
 			h.run()
 			h.evict(kueue.WorkloadEvictedByPreemption)
@@ -181,8 +181,8 @@ func TestStartedWithoutAnAnswer(t *testing.T) {
 // TestUnqueuedIsNotBlocked holds that a TrainJob that was blocked, has left its queue and runs doesn't say that it is
 // blocked.
 func TestUnqueuedIsNotBlocked(t *testing.T) {
-	for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
-		t.Run(d.Name(), func(t *testing.T) {
+	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+		t.Run(d.Name, func(t *testing.T) {
 			h := newHarness(t, d)
 			job := newTrainJob("job")
 			job.Spec.RuntimePatches = selecting("b")

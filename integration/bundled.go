@@ -13,7 +13,6 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -21,10 +20,7 @@ import (
 
 // bundledTrainer is Signalbox's own Trainer. It creates nothing before a TrainJob starts, and deletes the JobSet of one
 // that was stopped.
-type bundledTrainer struct {
-	overrides.Dialect
-	here
-}
+type bundledTrainer struct{ here }
 
 var _ Trainer = bundledTrainer{}
 
@@ -100,7 +96,7 @@ func (bundledTrainer) blocks(o *observed, c *metav1.Condition) bool {
 
 func (t bundledTrainer) prepare(o *observed) ([]step, string) {
 	if o.queue.foreign != nil {
-		return migration(o, t.Field())
+		return migration(o, t.Field)
 	}
 	if o.jobSet != nil {
 		return nil, "the JobSet of the last admission is not gone yet"

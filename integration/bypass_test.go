@@ -50,7 +50,7 @@ func TestNoPriorityClass(t *testing.T) {
 		h.label(constants.WorkloadPriorityClassLabel, "nonesuch")
 		return js
 	}
-	forEach(t, func(t *testing.T, h *harness, _ overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
 		running(t, h)
 		h.evict(kueue.WorkloadEvictedByPreemption)
 		if h.settle("job"); !h.suspended("job") || h.workload().Spec.PriorityClassRef.Name != "high" {

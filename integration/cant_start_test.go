@@ -208,7 +208,7 @@ func TestPartOfAnother(t *testing.T) {
 // TestSuspendedByAnother holds that a running TrainJob whose JobSet others have suspended gives its quota back, as one
 // without pods does, and that one whose JobSet is resumed runs on.
 func TestSuspendedByAnother(t *testing.T) {
-	for name, d := range map[string]overrides.Dialect{"bundled": overrides.Bundled} {
+	for name, d := range map[string]*overrides.Dialect{"bundled": overrides.Bundled} {
 		for _, resumed := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " ", resumed), func(t *testing.T) {
 				h := newHarness(t, d)

@@ -43,7 +43,7 @@ type Config struct {
 	// PodsWithin is after how long a started TrainJob without pods releases its quota.
 	PodsWithin time.Duration
 	// Trainer is how the cluster's Trainer takes overrides; it may be Signalbox's own.
-	Trainer   overrides.Dialect
+	Trainer   *overrides.Dialect
 	Placement Placement
 	Clock     clock.Clock
 }

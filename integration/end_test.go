@@ -70,8 +70,8 @@ func TestEndFreesQuota(t *testing.T) {
 		},
 	}
 	for name, change := range changes {
-		for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
-			t.Run(name+" beside "+d.Name(), func(t *testing.T) {
+		for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+			t.Run(name+" beside "+d.Name, func(t *testing.T) {
 				h := newHarness(t, d)
 				h.run()
 				js := h.build("job")
@@ -152,7 +152,7 @@ func TestNamespaceLeaves(t *testing.T) {
 // TestEndNotWritten holds that the quota of a TrainJob whose JobSet has ended is free, although its Trainer doesn't
 // write that.
 func TestEndNotWritten(t *testing.T) {
-	for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
 		for end, reason := range map[jobset.JobSetConditionType]string{
 			jobset.JobSetCompleted: kueue.WorkloadFinishedReasonSucceeded,
 			jobset.JobSetFailed:    kueue.WorkloadFinishedReasonFailed,
@@ -229,8 +229,8 @@ func TestEndNotWrittenOfStopped(t *testing.T) {
 			job.Status.Lost = &api.Loss{JobSet: js.UID, Restarting: true}
 		}, false},
 	} {
-		for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
-			t.Run(name+" beside "+d.Name(), func(t *testing.T) {
+		for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+			t.Run(name+" beside "+d.Name, func(t *testing.T) {
 				h := newHarness(t, d)
 				h.run()
 				js := h.build("job")

@@ -67,9 +67,9 @@ func TestWhatFailsIsToldElsewhere(t *testing.T) {
 // TestWhatFailsIsTold lets each request fail for good that a TrainJob's life takes, one at a time and for each of the
 // reasons that an API server has. It holds that its user reads what fails, and that it goes on when that has ended.
 func TestWhatFailsIsTold(t *testing.T) {
-	for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
 		for i := range chapters {
-			eachFails(t, "beside "+d.Name(), chapters[:i+1], func(t *testing.T) *harness { return newHarness(t, d) })
+			eachFails(t, "beside "+d.Name, chapters[:i+1], func(t *testing.T) *harness { return newHarness(t, d) })
 		}
 	}
 }

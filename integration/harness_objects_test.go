@@ -175,7 +175,7 @@ func patches(t *testing.T, answer webhookadmission.Response) []string {
 func jobOf() *batchv1.Job { return &batchv1.Job{} }
 
 // neutral reports whether a TrainJob has no entry of an admission.
-func neutral(d overrides.Dialect, job *api.TrainJob) bool {
+func neutral(d *overrides.Dialect, job *api.TrainJob) bool {
 	own := d.Own(job)
 	return own == nil || admission.IsNeutral(own)
 }

@@ -64,7 +64,7 @@ type harness struct {
 	reconciler *integration.Reconciler
 	handlers   map[string]*webhookadmission.Webhook
 	jobSets    *store.JobSets
-	dialect    overrides.Dialect
+	dialect    *overrides.Dialect
 	indexes    []index
 
 	sent    []string         // requests that write, as "verb Kind[/subresource] name"
@@ -119,7 +119,7 @@ func (h *harness) TakesJobs(context.Context, *api.TrainJob, *jobset.JobSet, *job
 	return h.pods.ofJobs
 }
 
-func newHarness(t *testing.T, d overrides.Dialect, change ...func(*configapi.Configuration)) *harness {
+func newHarness(t *testing.T, d *overrides.Dialect, change ...func(*configapi.Configuration)) *harness {
 	t.Helper()
 	h := &harness{t: t, fail: map[string]error{}, lose: map[string]error{}, did: map[string]bool{},
 		shown: map[string]client.Client{},
@@ -138,7 +138,7 @@ func newHarness(t *testing.T, d overrides.Dialect, change ...func(*configapi.Con
 }
 
 // start makes the integration again, with nothing in its memory.
-func (h *harness) start(d overrides.Dialect, change ...func(*configapi.Configuration)) {
+func (h *harness) start(d *overrides.Dialect, change ...func(*configapi.Configuration)) {
 	config := configapi.Default()
 	for _, c := range change {
 		c(config)

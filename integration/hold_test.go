@@ -27,8 +27,8 @@ func TestPodsThatNeedNoOthers(t *testing.T) {
 		"one was never made":  {batchv1.JobStatus{Active: 1}, true},
 		"one has failed":      {batchv1.JobStatus{Active: 1, Failed: 1}, true},
 	} {
-		for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
-			t.Run(name+" beside "+d.Name(), func(t *testing.T) {
+		for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+			t.Run(name+" beside "+d.Name, func(t *testing.T) {
 				h := newHarness(t, d)
 				h.run()
 				js := h.build("job")

@@ -46,6 +46,6 @@ func (t keyedTrainer) checkSize(rq *review.Request) field.ErrorList {
 	if rq.Created() || !overrides.Resized(rq.Old, rq.New) {
 		return errs
 	}
-	return append(errs, field.Forbidden(field.NewPath("spec", "trainer"), "it is immutable with "+t.Name()+
+	return append(errs, field.Forbidden(field.NewPath("spec", "trainer"), "it is immutable with "+t.Name+
 		"; create another TrainJob. The Trainer that Signalbox bundles supports resizing a queued TrainJob"))
 }

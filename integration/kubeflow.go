@@ -27,10 +27,7 @@ import (
 
 // kubeflowTrainer is an installed Kubeflow Trainer. It creates a suspended JobSet before a TrainJob is admitted, and
 // keeps it between runs.
-type kubeflowTrainer struct {
-	overrides.Dialect
-	here
-}
+type kubeflowTrainer struct{ here }
 
 const (
 	// jobsTimeout bounds how long it waits until its suspended Jobs follow the JobSet's template: a Job that differs even
@@ -97,7 +94,7 @@ func (t kubeflowTrainer) prepare(o *observed) ([]step, string) {
 	case o.queue.choice.Outdated:
 		return followRuntime(o), "Trainer has not taken the edited runtime yet"
 	case o.queue.foreign != nil:
-		return migration(o, t.Field())
+		return migration(o, t.Field)
 	case t.Own(o.job) == nil:
 		return rebuild(o), ""
 	case admission.IsNeutral(t.Own(o.job)):
@@ -148,7 +145,7 @@ func (t kubeflowTrainer) clearable(o *observed) bool {
 		return true
 	}
 	before, err := t.Compute(o.job, o.queue.choice.Spec, t.Entries(o.job))
-	return err == nil && admission.Unsettled(o.job, o.jobSet, before, t.CountsJobs()) == ""
+	return err == nil && admission.Unsettled(o.job, o.jobSet, before, t.CountsJobs) == ""
 }
 
 // startJobs returns the JobSet's Jobs of a TrainJob that has run before and is about to start again. JobSet merges
@@ -163,7 +160,7 @@ func (t kubeflowTrainer) startJobs(ctx context.Context, r reads, o *observed) ([
 }
 
 func (t kubeflowTrainer) unsettled(o *observed) string {
-	return admission.Unsettled(o.job, o.jobSet, o.queue.effective, t.CountsJobs())
+	return admission.Unsettled(o.job, o.jobSet, o.queue.effective, t.CountsJobs)
 }
 
 func (t kubeflowTrainer) settle(o *observed) settlement {

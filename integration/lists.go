@@ -56,9 +56,9 @@ func (t listTrainer) render(rq *review.Request) ([]jsonpatch.Operation, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, _ := sent[t.Field()].([]any)
+	list, _ := sent[t.Field].([]any)
 	users := list
-	if before.Field == t.Field() {
+	if before.Field == t.Field {
 		users = before.Strip(list)
 		if dropped, err := t.dropped(rq, before); err != nil {
 			return nil, err
@@ -67,9 +67,9 @@ func (t listTrainer) render(rq *review.Request) ([]jsonpatch.Operation, error) {
 			return annotateRecord(rq, before)
 		}
 	}
-	record.Field, record.Users = t.Field(), map[string]any{}
+	record.Field, record.Users = t.Field, map[string]any{}
 	if len(users) > 0 {
-		record.Users[t.Field()] = users
+		record.Users[t.Field] = users
 	}
 	for _, name := range []string{"labels", "annotations"} { // of the JobSet; later CRDs don't have them
 		if value := sent[name]; value != nil {
@@ -107,17 +107,17 @@ func (t listTrainer) dropped(rq *review.Request, before *overrides.Record) (bool
 	if err != nil {
 		return false, err
 	}
-	said, _ := before.Users[t.Field()].([]any)
-	return len(before.Own)+len(said) > 0 && stored[t.Field()] == nil, nil
+	said, _ := before.Users[t.Field].([]any)
+	return len(before.Own)+len(said) > 0 && stored[t.Field] == nil, nil
 }
 
 // listPatch returns the patch that makes the list what it is to be.
 func (t listTrainer) listPatch(list, all []any) []jsonpatch.Operation {
 	switch {
 	case len(all) == 0 && len(list) > 0:
-		return []jsonpatch.Operation{jsonpatch.NewOperation("remove", "/spec/"+t.Field(), nil)}
+		return []jsonpatch.Operation{jsonpatch.NewOperation("remove", "/spec/"+t.Field, nil)}
 	case len(all) > 0 && !reflect.DeepEqual(all, list):
-		return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/"+t.Field(), all)}
+		return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/"+t.Field, all)}
 	}
 	return nil
 }

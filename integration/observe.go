@@ -105,7 +105,7 @@ func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName
 	if o.place = placeOf(o.job); elsewhere(o.job) {
 		o.trainer = elsewhereTrainer{o.trainer, newDispatch(r.policy.multiKueue, r.client, r.live)}
 	}
-	o.entry = o.trainer.Own(o.job)
+	o.entry = o.trainer.dialect().Own(o.job)
 	o.memory = r.memory.recall(key, o.job.UID, o.now)
 	o.memory.ended = hasEnded(o.job)
 	switch {

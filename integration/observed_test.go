@@ -40,7 +40,7 @@ func ownedBy(uid types.UID, controller bool) metav1.ObjectMeta {
 }
 
 // observation returns what is observed of a suspended TrainJob with one Workload that waits, and changes it.
-func observation(d overrides.Dialect, change ...func(*observed)) *situation {
+func observation(d *overrides.Dialect, change ...func(*observed)) *situation {
 	job := &api.TrainJob{}
 	job.Namespace, job.Name, job.UID, job.Spec.Suspend = "ns", "job", "uid", ptr.To(true)
 	podSets := []kueue.PodSet{{Name: "node", Count: 2}}
@@ -65,7 +65,7 @@ func observation(d overrides.Dialect, change ...func(*observed)) *situation {
 // weighed returns the situation of a TrainJob that was observed so.
 func weighed(o *observed, trainer Trainer) *situation {
 	s := &situation{observed: o, trainer: trainer, place: placeOf(o.job)}
-	o.entry = trainer.Own(o.job)
+	o.entry = trainer.dialect().Own(o.job)
 	s.weigh()
 	return s
 }

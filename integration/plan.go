@@ -114,10 +114,10 @@ func recalled(o *situation) bool {
 		return false
 	}
 	record, err := overrides.RecordOf(o.job)
-	if err != nil || !o.trainer.Foreign(record) || record.Time == nil {
+	if err != nil || !o.trainer.dialect().Foreign(record) || record.Time == nil {
 		return false // what can't be read is reported when the TrainJob stops
 	}
-	return o.jobSet == nil || !admission.RunsWith(o.jobSet, record.Entry(o.job))
+	return o.jobSet == nil || !admission.RunsWith(o.jobSet, record.Entry())
 }
 
 // waitingRetry is when to reconcile a TrainJob again that is admitted and waits to start; events usually come before.

@@ -43,7 +43,7 @@ func (h *harness) podsReady() string {
 // TestPodsReadyByDefault holds that no TrainJob that runs is evicted by Kueue 0.19, which by default evicts what has no
 // condition PodsReady half an hour after its admission; and that a short one costs no write for it.
 func TestPodsReadyByDefault(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, _ overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
 		js := h.runReady()
 		h.settle("job")
 		admitted := apimeta.FindStatusCondition(h.workload().Status.Conditions, kueue.WorkloadAdmitted).LastTransitionTime

@@ -43,30 +43,34 @@ func (r *resolver) decideQueue(o *situation) error {
 // resolveRecord finds the Record of a previous Trainer, and rejects one that can't be migrated.
 func resolveRecord(o *situation) error {
 	record, err := overrides.RecordOf(o.job)
-	if err != nil || !o.trainer.Foreign(record) {
+	if err != nil || !o.trainer.dialect().Foreign(record) {
 		return err
 	}
 	o.queue.foreign = record
-	_, err = o.trainer.Migrate(o.job, record, metav1.Time{})
+	_, err = o.trainer.dialect().Migrate(o.job, record, metav1.Time{})
 	return err
 }
 
 // compute makes the PodSets of the runtime, and decides whether the TrainJob may be queued for them.
 func (r *resolver) compute(o *situation) (err error) {
 	limits, runtime := r.policy.limits, o.queue.choice.Spec
-	errs := slices.Concat(overrides.CheckRoom(o.job), limits.CheckSize(o.job), limits.CheckRuntime(o.job, runtime))
+	entries := overrides.EveryEntry(o.job)
+	errs := slices.Concat(overrides.CheckRoom(o.job), limits.CheckSize(o.job, entries),
+		limits.CheckRuntime(o.job, runtime, entries))
 	if len(errs) > 0 {
 		return blocked(ReasonLimitExceeded, errs.ToAggregate())
 	}
 	if err := r.checkSteps(o.job, runtime.Template.Spec.ReplicatedJobs); err != nil { // before each of them costs time
 		return err
 	}
-	effective, err := r.memo.Compute(o.trainer, o.job, runtime, o.trainer.Others(o.job))
+	dialect := o.trainer.dialect()
+	effective, err := r.memo.Compute(dialect.Rules, o.job, runtime, dialect.Others(o.job))
 	if err != nil {
 		return blocked(ReasonInvalidRuntime, err)
 	}
 	o.queue.effective = effective
-	if errs := limits.CheckBuilt(o.job, runtime, effective, r.policy.features.claimsCounted); len(errs) > 0 {
+	errs = limits.CheckBuilt(o.job.Namespace, runtime, entries, effective, r.policy.features.claimsCounted)
+	if len(errs) > 0 {
 		return blocked(ReasonLimitExceeded, fmt.Errorf("%s: %w", store.Describe(o.job), errs.ToAggregate()))
 	}
 	if err := r.checkSteps(o.job, effective.ReplicatedJobs); err != nil {
@@ -136,11 +140,12 @@ func (r *resolver) setMinCount(o *situation) error {
 	if err != nil || least >= overrides.Nodes(o.job, runtime) {
 		return err
 	}
-	if !o.trainer.PartialAdmission() {
+	dialect := o.trainer.dialect()
+	if !dialect.PartialAdmission {
 		return errNoPartialAdmission
 	}
 	effective, err := r.memo.Compute(
-		o.trainer, overrides.WithNodes(o.job, least), o.queue.choice.Spec, o.trainer.Others(o.job))
+		dialect.Rules, overrides.WithNodes(o.job, least), o.queue.choice.Spec, dialect.Others(o.job))
 	if err != nil {
 		return fmt.Errorf("with %d nodes: %w", least, err)
 	}

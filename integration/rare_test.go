@@ -83,7 +83,7 @@ func TestLastRunKept(t *testing.T) {
 }
 
 func TestAnotherTrainer(t *testing.T) {
-	for name, to := range map[string]overrides.Dialect{"bundled": overrides.Bundled, "v2.3": overrides.Kubeflow23} {
+	for name, to := range map[string]*overrides.Dialect{"bundled": overrides.Bundled, "v2.3": overrides.Kubeflow23} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, overrides.Kubeflow21)
 			h.run()

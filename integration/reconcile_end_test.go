@@ -23,7 +23,7 @@ import (
 )
 
 func TestFinishes(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, _ overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
 		h.run()
 		js := h.build("job")
 		pod := h.pod(js)
@@ -60,7 +60,7 @@ func TestFinishes(t *testing.T) {
 }
 
 func TestTrainJobDeleted(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, _ overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
 		for _, kept := range []bool{false, true} {
 			h.must(h.store.DeleteAllOf(t.Context(), &kueue.Workload{}, client.InNamespace(team)))
 			for _, wl := range h.workloads() {
@@ -199,8 +199,8 @@ func TestPodsLost(t *testing.T) {
 		}, within + 10*time.Minute},
 		"with their JobSet": {(*harness).collect, within},
 	} {
-		for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
-			t.Run(name+" beside "+d.Name(), func(t *testing.T) {
+		for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+			t.Run(name+" beside "+d.Name, func(t *testing.T) {
 				h := newHarness(t, d)
 				h.run()
 				js := h.build("job")

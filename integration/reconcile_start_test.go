@@ -127,7 +127,7 @@ func TestPending(t *testing.T) {
 
 // A user reads why a TrainJob isn't queued, once, although the texts of the errors differ.
 func TestPendingLong(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, _ overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
 		job := newTrainJob("job")
 		h.create(job)
 		h.clock.Step(time.Hour)

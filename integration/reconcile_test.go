@@ -13,13 +13,13 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-var trainers = map[string]overrides.Dialect{
+var trainers = map[string]*overrides.Dialect{
 	"bundled": overrides.Bundled, "v2.3": overrides.Kubeflow23, "v2.2": overrides.Kubeflow22,
 	"v2.1": overrides.Kubeflow21, "v2.0": overrides.Kubeflow20,
 }
 
 // forEach runs a test beside each Trainer.
-func forEach(t *testing.T, test func(t *testing.T, h *harness, d overrides.Dialect)) {
+func forEach(t *testing.T, test func(t *testing.T, h *harness, d *overrides.Dialect)) {
 	for name, d := range trainers {
 		t.Run(name, func(t *testing.T) { test(t, newHarness(t, d), d) })
 	}
@@ -49,7 +49,7 @@ func (h *harness) run() {
 }
 
 func TestQueues(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, _ overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, _ *overrides.Dialect) {
 		h.create(newTrainJob("job"))
 		if _, err := h.reconcile("job"); err != nil || h.wrote("create Workload") != 1 {
 			t.Fatalf("a new TrainJob gets one Workload: got %v, %v", h.sent, err)
@@ -66,7 +66,7 @@ func TestQueues(t *testing.T) {
 }
 
 func TestStops(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, d overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, d *overrides.Dialect) {
 		h.run()
 		js := h.build("job")
 		pod := h.pod(js)

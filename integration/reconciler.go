@@ -43,7 +43,7 @@ func NewReconciler(config Config) (*Reconciler, error) {
 		return nil, err
 	}
 	trainer := trainerOf(config.Trainer)
-	countFromZero(trainer.ways(), trainer.Field())
+	countFromZero(trainer.ways(), config.Trainer.Field)
 	sink := trainer.recorder(config.Recorder)
 	waits := jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{})
 	known := newMemory()

@@ -31,7 +31,7 @@ func usedUp(used int) error {
 }
 
 // starved starts a TrainJob that gets no pods.
-func starved(t *testing.T, d overrides.Dialect) *harness {
+func starved(t *testing.T, d *overrides.Dialect) *harness {
 	h := newHarness(t, d)
 	h.run()
 	h.build("job")
@@ -42,7 +42,7 @@ func starved(t *testing.T, d overrides.Dialect) *harness {
 // TestPodsRefused holds that a started TrainJob whose pods can't be created says why, ten seconds after they are
 // missing, and until they are there; whatever else it says, with one write.
 func TestPodsRefused(t *testing.T) {
-	forEach(t, func(t *testing.T, h *harness, d overrides.Dialect) {
+	forEach(t, func(t *testing.T, h *harness, d *overrides.Dialect) {
 		h.run()
 		js := h.build("job")
 		h.pods.refusal = usedUp(3)
@@ -86,7 +86,7 @@ func TestPodsRefused(t *testing.T) {
 
 // TestPodsRefusedUnqueued holds the same for a TrainJob that Kueue doesn't manage; it isn't stopped.
 func TestPodsRefusedUnqueued(t *testing.T) {
-	for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
 		h := newHarness(t, d)
 		job := newTrainJob("job")
 		job.Labels, job.Spec.Suspend = nil, ptr.To(false)
@@ -97,15 +97,15 @@ func TestPodsRefusedUnqueued(t *testing.T) {
 		h.clock.Step(result.RequeueAfter)
 		h.settle("job")
 		if h.blocked("job") != admission.ReasonQuotaExceeded || result.RequeueAfter != 10*time.Second {
-			t.Errorf("%s: blocked %q, after %s", d.Name(), h.blocked("job"), result.RequeueAfter)
+			t.Errorf("%s: blocked %q, after %s", d.Name, h.blocked("job"), result.RequeueAfter)
 		}
 		h.clock.Step(time.Hour)
 		if h.settle("job"); h.blocked("job") != admission.ReasonQuotaExceeded || h.suspended("job") {
-			t.Errorf("%s: after an hour, blocked %q, suspended %t", d.Name(), h.blocked("job"), h.suspended("job"))
+			t.Errorf("%s: after an hour, blocked %q, suspended %t", d.Name, h.blocked("job"), h.suspended("job"))
 		}
 		h.pod(js)
 		if h.settle("job"); h.blocked("job") != "" {
-			t.Errorf("%s: its pods are there, blocked %q", d.Name(), h.blocked("job"))
+			t.Errorf("%s: its pods are there, blocked %q", d.Name, h.blocked("job"))
 		}
 	}
 }

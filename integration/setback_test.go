@@ -89,8 +89,8 @@ func TestWritesOfWhatCantStart(t *testing.T) {
 // writes in its first hour, whether why is known or not; and that it is tried again after it.
 func TestWritesWithoutPods(t *testing.T) {
 	for name, refusal := range map[string]error{"unknown why": nil, "a ResourceQuota": usedUp(3)} {
-		for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
-			t.Run(name+" beside "+d.Name(), func(t *testing.T) {
+		for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+			t.Run(name+" beside "+d.Name, func(t *testing.T) {
 				h := newHarness(t, d)
 				h.pods.refusal = refusal
 				h.create(newTrainJob("job"))

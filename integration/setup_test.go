@@ -231,7 +231,7 @@ func TestSetupWithManager(t *testing.T) {
 	for kind := range scheme.AllKnownTypes() {
 		mapper.Add(kind, meta.RESTScopeNamespace)
 	}
-	for _, d := range []overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
+	for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
 		mgr, err := ctrl.NewManager(&rest.Config{Host: "http://127.0.0.1:1"}, ctrl.Options{
 			Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
 			Controller:     config.Controller{SkipNameValidation: ptr.To(true)},
@@ -245,13 +245,13 @@ func TestSetupWithManager(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := r.SetupWithManager(t.Context(), mgr, 1, nobody{}); err != nil {
-			t.Errorf("%s: got %v", d.Name(), err)
+			t.Errorf("%s: got %v", d.Name, err)
 		}
 	}
 }
 
 // reconcilerOf returns a Reconciler on an empty cluster.
-func reconcilerOf(t *testing.T, d overrides.Dialect, change func(*configapi.Kueue)) (*Reconciler, error) {
+func reconcilerOf(t *testing.T, d *overrides.Dialect, change func(*configapi.Kueue)) (*Reconciler, error) {
 	c, clk := cluster(t, ""), clocktesting.NewFakeClock(now)
 	kueueConfig := &configapi.Default().Kueue
 	if change != nil {

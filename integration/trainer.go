@@ -23,7 +23,8 @@ import (
 // Trainer is all that differs between the Trainers that run TrainJobs. One is chosen for each reconcile and each
 // review: bundledTrainer, keyedTrainer (Kubeflow Trainer from v2.2) or listTrainer (before).
 type Trainer interface {
-	overrides.Dialect
+	// dialect returns how the Trainer reads what a TrainJob changes of its runtime.
+	dialect() *overrides.Dialect
 	trainerReads
 	trainerDecides
 	trainerReviews
@@ -101,7 +102,9 @@ type trainerReviews interface {
 }
 
 // here is what all Trainers have in common for the TrainJobs that they run in this cluster.
-type here struct{}
+type here struct{ *overrides.Dialect }
+
+func (h here) dialect() *overrides.Dialect { return h.Dialect }
 
 func (here) startable(ctx context.Context, r reads, o *observed) error {
 	return r.placement.Startable(ctx, o.job, o.queue.choice.Settings, o.queue.effective)

@@ -35,7 +35,7 @@ func isForeign(o *observed) {
 
 func TestActive(t *testing.T) {
 	const bundled, kubeflow = "bundled", "kubeflow"
-	dialects := map[string]overrides.Dialect{bundled: overrides.Bundled, kubeflow: overrides.Kubeflow23}
+	dialects := map[string]*overrides.Dialect{bundled: overrides.Bundled, kubeflow: overrides.Kubeflow23}
 	pod := func(o *observed) { o.left.pods = []corev1.Pod{{}} }
 	cases := map[string]struct {
 		reason, trainer string
@@ -101,7 +101,7 @@ func TestPrepare(t *testing.T) {
 	}
 	cases := map[string]struct {
 		reason  string
-		dialect overrides.Dialect
+		dialect *overrides.Dialect
 		change  list
 		want    func(*observed) []step
 		waiting string
@@ -224,7 +224,7 @@ func TestSettle(t *testing.T) {
 }
 
 func TestTrainers(t *testing.T) {
-	for d, want := range map[overrides.Dialect]struct {
+	for d, want := range map[*overrides.Dialect]struct {
 		ways           []string
 		state, deletes bool
 		guarded        []string
@@ -238,7 +238,7 @@ func TestTrainers(t *testing.T) {
 		tr := trainerOf(d)
 		if !reflect.DeepEqual(tr.ways(), want.ways) || tr.hasState() != want.state || tr.deletesJobSet() != want.deletes ||
 			!reflect.DeepEqual(tr.guarded(), want.guarded) {
-			t.Errorf("%s: got %v, %t, %t, %v", d.Name(), tr.ways(), tr.hasState(), tr.deletesJobSet(), tr.guarded())
+			t.Errorf("%s: got %v, %t, %t, %v", d.Name, tr.ways(), tr.hasState(), tr.deletesJobSet(), tr.guarded())
 		}
 	}
 }

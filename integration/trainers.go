@@ -5,12 +5,12 @@ import (
 )
 
 // trainerOf returns the Trainer of a dialect.
-func trainerOf(dialect overrides.Dialect) Trainer {
+func trainerOf(dialect *overrides.Dialect) Trainer {
 	switch {
 	case dialect == overrides.Bundled:
-		return bundledTrainer{Dialect: dialect}
+		return bundledTrainer{here{dialect}}
 	case dialect.Keyed():
-		return keyedTrainer{kubeflowTrainer{Dialect: dialect}}
+		return keyedTrainer{kubeflowTrainer{here{dialect}}}
 	}
-	return listTrainer{kubeflowTrainer{Dialect: dialect}}
+	return listTrainer{kubeflowTrainer{here{dialect}}}
 }

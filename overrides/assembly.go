@@ -6,12 +6,13 @@ import (
 	trainingruntimeutil "github.com/kubeflow/trainer/v2/pkg/util/trainingruntime"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// assembly is how a version of Trainer makes a JobSet's ReplicatedJobs of a runtime with the entries merged into it.
-type assembly struct {
+// Rules are how a Trainer makes a JobSet's ReplicatedJobs of a runtime with the entries merged into it.
+type Rules struct {
+	// name keeps the results of different rules apart in a Memo.
+	name string
 	// resources returns what a node has of the runtime's resources and spec.trainer.resourcesPerNode.
 	resources func(have, given corev1.ResourceRequirements) (corev1.ResourceRequirements, error)
 	// isNode reports whether resourcesPerNode is for a ReplicatedJob, which is one of those given.
@@ -23,27 +24,33 @@ type assembly struct {
 	// amend changes what Trainer's plugins are given, so that they do what the TrainJob asks for. Kubeflow Trainer leaves
 	// it at what they do.
 	amend func(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob)
+	// dropsBuilt is set if a Memo doesn't keep Built, which is compared with Kubeflow Trainer's JobSets alone.
+	dropsBuilt bool
 }
 
-// The assemblies of the Trainers that are known.
+// The rules of the Trainers that are known.
 var (
 	// amending is the bundled Trainer's.
-	amending = &assembly{
+	amending = &Rules{
+		name: "amending", dropsBuilt: true,
 		resources: trainingruntimeutil.MergeResourceRequirements, isNode: isTrainingNode, built: builtWithPolicies,
 		count: countSteps, amend: amend,
 	}
 	// merging is Kubeflow Trainer's since v2.3.
-	merging = &assembly{
+	merging = &Rules{
+		name:      "merging",
 		resources: trainingruntimeutil.MergeResourceRequirements, isNode: isNode, built: builtWithPolicies,
 		count: countNodes, amend: amendNothing,
 	}
 	// replacing is Kubeflow Trainer's in v2.1 and v2.2.
-	replacing = &assembly{
+	replacing = &Rules{
+		name:      "replacing",
 		resources: replaceResources, isNode: isNode, built: builtWithoutPolicies, count: countNodes, amend: amendNothing,
 	}
 	// replacingAlone is Kubeflow Trainer's in v2.0, where with MPI's launcher as a node resourcesPerNode is the launcher's
 	// alone.
-	replacingAlone = &assembly{
+	replacingAlone = &Rules{
+		name:      "replacing alone",
 		resources: replaceResources, isNode: isTrainerStep, built: builtWithoutPolicies, count: countNodes,
 		amend: amendNothing,
 	}
@@ -56,11 +63,6 @@ func countNodes(_ []jobset.ReplicatedJob, _ *jobset.ReplicatedJob, policy *train
 
 func amendNothing(*trainerapi.TrainJob, *trainerapi.MLPolicy, []jobset.ReplicatedJob) {}
 
-// isTrainer reports whether a ReplicatedJob is the trainer step, by the label that Trainer's runtimes carry.
-func isTrainer(rj *jobset.ReplicatedJob) bool {
-	return rj.Template.Labels[constants.LabelTrainJobAncestor] == constants.AncestorTrainer
-}
-
 // isTrainerStep reports whether a ReplicatedJob is the trainer step of a runtime with an ML policy.
 func isTrainerStep(_ []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool {
 	return policy != nil && isTrainer(rj)
@@ -69,11 +71,6 @@ func isTrainerStep(_ []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *t
 // isNode reports whether a ReplicatedJob is the trainer step, or the nodes where MPI's launcher is one of them.
 func isNode(replicatedJobs []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool {
 	return isTrainerStep(replicatedJobs, rj, policy) || launcherIsNode(policy) && rj.Name == constants.Node
-}
-
-// launcherIsNode reports whether MPI's launcher is one of the nodes.
-func launcherIsNode(policy *trainerapi.MLPolicy) bool {
-	return policy != nil && policy.MPI != nil && ptr.Deref(policy.MPI.RunLauncherAsNode, false)
 }
 
 // nodeGroup returns Effective.NodeGroup.
@@ -114,7 +111,7 @@ func builtWithoutPolicies(
 
 // setResourcesPerNode sets the resources of the node container of the ReplicatedJobs that spec.trainer.resourcesPerNode
 // is for.
-func (a *assembly) setResourcesPerNode(
+func (r *Rules) setResourcesPerNode(
 	job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob,
 ) error {
 	if job.Spec.Trainer == nil || job.Spec.Trainer.ResourcesPerNode == nil {
@@ -123,10 +120,10 @@ func (a *assembly) setResourcesPerNode(
 	given := job.Spec.Trainer.ResourcesPerNode
 	for i := range replicatedJobs {
 		node := findContainer(replicatedJobs[i].Template.Spec.Template.Spec.Containers, constants.Node)
-		if node == nil || !a.isNode(replicatedJobs, &replicatedJobs[i], policy) {
+		if node == nil || !r.isNode(replicatedJobs, &replicatedJobs[i], policy) {
 			continue
 		}
-		resources, err := a.resources(node.Resources, *given)
+		resources, err := r.resources(node.Resources, *given)
 		if err != nil {
 			return field.Invalid(field.NewPath("spec", "trainer", "resourcesPerNode"), given, err.Error())
 		}

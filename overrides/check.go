@@ -1,7 +1,6 @@
 package overrides
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	jobsetconstants "github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jobset/constants"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -20,26 +18,14 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// MaxEntries is how many entries a TrainJob may have of runtimePatches and of templateOverrides (the CRD's limit).
-const MaxEntries = 16
-
-// CheckEntries returns an error for each entry that is invalid whatever the runtime.
-func CheckEntries(d Dialect, job *api.TrainJob) field.ErrorList {
-	patches := make([]string, 0, len(job.Spec.RuntimePatches))
+// CheckEntries returns an error for each of a TrainJob's entries that is invalid whatever the runtime.
+func CheckEntries(job *api.TrainJob, entries []Entry) field.ErrorList {
+	managers := make([]string, 0, len(job.Spec.RuntimePatches))
 	for _, patch := range job.Spec.RuntimePatches {
-		patches = append(patches, patch.Manager)
+		managers = append(managers, patch.Manager)
 	}
-	histories := make([]string, 0, len(job.Spec.TemplateOverrides))
-	for _, o := range job.Spec.TemplateOverrides {
-		histories = append(histories, o.Manager)
-	}
-	errs := append(checkManagers(patchesPath, patches), checkManagers(historiesPath, histories)...)
-	if i := slices.Index(histories, Manager); i >= 0 {
-		errs = append(errs, field.Forbidden(historiesPath.Index(i).Child("manager"), fmt.Sprintf("manager %q is the "+
-			"integration's, which writes to %s when the TrainJob is admitted; take this out of the manifest", Manager,
-			patchesPath)))
-	}
-	for _, entry := range d.Entries(job) {
+	errs := CheckManagers(patchesPath, managers)
+	for _, entry := range entries {
 		errs = append(errs, checkContent(entry)...)
 	}
 	return Few(errs)
@@ -54,8 +40,8 @@ func CheckRoom(job *api.TrainJob) field.ErrorList {
 	return nil
 }
 
-// checkManagers returns an error for each manager that is invalid or has a second entry.
-func checkManagers(list *field.Path, managers []string) field.ErrorList {
+// CheckManagers returns an error for each manager of a list that is invalid or has a second entry.
+func CheckManagers(list *field.Path, managers []string) field.ErrorList {
 	var errs field.ErrorList
 	if len(managers) > MaxEntries {
 		errs = append(errs, field.TooMany(list, len(managers), MaxEntries))
@@ -83,7 +69,7 @@ func checkContent(entry Entry) field.ErrorList {
 	var errs field.ErrorList
 	if entry.Patch != nil && entry.Patch.Template != nil && entry.Patch.Template.Spec != nil {
 		replicatedJobs := entry.Patch.Template.Spec.ReplicatedJobs
-		if entry.shape != RuntimePatches && len(replicatedJobs) == 0 {
+		if entry.Field != RuntimePatches && len(replicatedJobs) == 0 {
 			return field.ErrorList{field.Required(path.Child("targetJobs"),
 				"an entry without any changes nothing; name the replicatedJobs of the runtime that it is for")}
 		}
@@ -126,16 +112,6 @@ func checkKeys(path *field.Path, patch *trainerapi.TrainingRuntimeSpecPatch) fie
 	return errs
 }
 
-// decode returns a value as encoding/json decodes it.
-func decode(value any) (any, error) {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return nil, err
-	}
-	var content any
-	return content, json.Unmarshal(data, &content)
-}
-
 // changesNothing reports whether a patch has none of the fields that an entry may have, so that it looks the same as
 // one with fields that this version doesn't know.
 func changesNothing(patch *trainerapi.TrainingRuntimeSpecPatch) bool {
@@ -156,13 +132,9 @@ func changesNothing(patch *trainerapi.TrainingRuntimeSpecPatch) bool {
 	return !slices.ContainsFunc(patch.Template.Spec.ReplicatedJobs, changes)
 }
 
-// hasMetadata reports whether there are labels or annotations.
-func hasMetadata(m *metav1.ObjectMeta) bool { return m != nil && len(m.Labels)+len(m.Annotations) > 0 }
-
 // Check returns an error for each part of the TrainJob's entries and initializers that is for something that the
 // runtime doesn't have. The runtime is given without the entries.
-func Check(d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) field.ErrorList {
-	entries := d.Entries(job)
+func Check(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) field.ErrorList {
 	errs := checkInitializers(job, runtime, entries)
 	for _, entry := range entries {
 		errs = append(errs, checkEntry(entry, job.Spec.RuntimeRef.Name, runtime.Template.Spec.ReplicatedJobs)...)
@@ -210,9 +182,6 @@ func checkEmpty(entry Entry) field.ErrorList {
 		"the entry says nothing of what may be changed (a field that "+
 			"this version doesn't know is dropped before it is seen here); write a field that it knows, or leave the entry out")}
 }
-
-// bare reports whether an entry of runtimePatches has nothing but its manager.
-func (e Entry) bare() bool { return e.shape == RuntimePatches && e.Patch == nil }
 
 // notFound returns the error about a name that is not among the known ones.
 func notFound(path *field.Path, name string, known []string, reason string) *field.Error {

@@ -49,7 +49,8 @@ func TestCheckEntries(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := CheckEntries(Bundled, jobWith(t, c.entries...))
+			job := jobWith(t, c.entries...)
+			got := CheckEntries(job, Bundled.Entries(job))
 			if c.want == "" && len(got) > 0 || c.want != "" &&
 				(len(got) != 1 || !strings.Contains(got.ToAggregate().Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, got, c.want)
@@ -113,7 +114,7 @@ func TestCheck(t *testing.T) {
 			}
 			job := jobWith(t, c.entries...)
 			job.Spec.Initializer = c.init
-			got := Check(Bundled, job, &rt)
+			got := Check(job, &rt, Bundled.Entries(job))
 			if c.want == "" && len(got) > 0 || c.want != "" &&
 				(len(got) != 1 || !strings.Contains(got.ToAggregate().Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, got, c.want)
@@ -150,7 +151,7 @@ func TestCheckTransition(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before, after := jobWith(t, c.old...), jobWith(t, c.now...)
 			before.Spec.Suspend, after.Spec.Suspend = &c.before, &c.after
-			got := CheckTransition(before, after, c.js)
+			got := CheckTransition(Changed(before, after), before, after, c.js)
 			if c.want == "" && len(got) > 0 || c.want != "" &&
 				(len(got) != 1 || !strings.Contains(got.ToAggregate().Error(), c.want)) {
 				t.Errorf("%s: got %v, want %q", c.reason, got, c.want)

@@ -114,7 +114,7 @@ func TestResourcesRefused(t *testing.T) {
 	jobs := must[[]jobset.ReplicatedJob](
 		t, `[{name: node, template: {metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}},
   spec: {template: {spec: {containers: [{name: node}]}}}}}]`)
-	failing := &assembly{isNode: isNode, resources: func(have, _ corev1.ResourceRequirements) (corev1.ResourceRequirements,
+	failing := &Rules{isNode: isNode, resources: func(have, _ corev1.ResourceRequirements) (corev1.ResourceRequirements,
 		error) {
 		return have, fmt.Errorf("no")
 	}}
@@ -127,7 +127,7 @@ func TestResourcesRefused(t *testing.T) {
 // TestNilMemo holds that a nil Memo computes each time, and that a runtime that can't be computed is refused by any.
 func TestNilMemo(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-	e, err := (*Memo)(nil).Compute(Bundled, &api.TrainJob{}, &rt, nil)
+	e, err := (*Memo)(nil).Compute(Bundled.Rules, &api.TrainJob{}, &rt, nil)
 	if err != nil || len(e.ReplicatedJobs) == 0 {
 		t.Errorf("got %v, %v", e, err)
 	}

@@ -11,10 +11,6 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// ConvertedManager is the manager of the entry of runtimePatches to which a TrainJob's lists without managers are
-// converted.
-const ConvertedManager = "signalbox.dev/converted"
-
 // HistorySuffix is added to a manager's name where it has an entry of runtimePatches already. The two must stay apart:
 // that entry takes precedence over every manager's history.
 const HistorySuffix = "-template-overrides"
@@ -39,10 +35,10 @@ func Needed(job *api.TrainJob) bool {
 		len(s.Annotations) > 0
 }
 
-// Convert returns the runtimePatches that do what the TrainJob's earlier shapes do.
-func Convert(d Dialect, job *api.TrainJob) (*Conversion, error) {
+// Convert returns the runtimePatches that do what the TrainJob's earlier forms do, as the reader reads them.
+func Convert(reader Reader, job *api.TrainJob) (*Conversion, error) {
 	c := &Conversion{}
-	if err := c.addLists(d, job); err != nil {
+	if err := c.addLists(reader.Entries(job), job); err != nil {
 		return nil, err
 	}
 	for i := range job.Spec.TemplateOverrides {
@@ -58,8 +54,8 @@ func Convert(d Dialect, job *api.TrainJob) (*Conversion, error) {
 }
 
 // addLists adds the entry for the shapes without managers.
-func (c *Conversion) addLists(d Dialect, job *api.TrainJob) error {
-	for _, entry := range d.Entries(job) {
+func (c *Conversion) addLists(entries []Entry, job *api.TrainJob) error {
+	for _, entry := range entries {
 		if entry.Replaces {
 			c.Depends = append(c.Depends, replaced(entry)...)
 		}
@@ -68,8 +64,8 @@ func (c *Conversion) addLists(d Dialect, job *api.TrainJob) error {
 	for n := 2; hasPatch(job, converted); n++ { // it was converted before, and has an earlier shape again
 		converted = fmt.Sprintf("%s-%d", ConvertedManager, n)
 	}
-	managed := func(e Entry) bool { return e.shape == RuntimePatches || e.shape == TemplateOverrides }
-	if err := c.add(slices.DeleteFunc(d.Others(job), managed), converted, nil); err != nil {
+	managed := func(e Entry) bool { return e.Field == TemplateOverrides }
+	if err := c.add(slices.DeleteFunc(entries, managed), converted, nil); err != nil {
 		return err
 	}
 	became := func(field string, n int) {
@@ -114,27 +110,6 @@ func (c *Conversion) addHistory(job *api.TrainJob, o *api.TemplateOverride) erro
 	return nil
 }
 
-// lastTime returns the latest time of a history, nil where one of its entries has none.
-func lastTime(o *api.TemplateOverride) *metav1.Time {
-	times := make([]*metav1.Time, 0, len(o.Job)+len(o.Pod))
-	for _, e := range o.Job {
-		times = append(times, e.Time)
-	}
-	for _, e := range o.Pod {
-		times = append(times, e.Time)
-	}
-	var latest *metav1.Time
-	for _, t := range times {
-		if t == nil {
-			return nil
-		}
-		if latest == nil || latest.Before(t) {
-			latest = t
-		}
-	}
-	return latest
-}
-
 // add joins entries into one entry of the manager.
 func (c *Conversion) add(entries []Entry, manager string, time *metav1.Time) error {
 	if len(entries) == 0 {
@@ -146,7 +121,7 @@ func (c *Conversion) add(entries []Entry, manager string, time *metav1.Time) err
 	}
 	if changesNothing(patch) {
 		c.Lost = append(c.Lost, fmt.Sprintf("%s and what follows it says nothing of what may be changed; leave it out",
-			entries[0].Path()))
+			entries[0].Path))
 		return nil
 	}
 	c.Patches = append(c.Patches, trainerapi.RuntimePatch{Manager: manager, Time: time, TrainingRuntimeSpec: patch})
@@ -182,7 +157,7 @@ func replaced(entry Entry) []string {
 	for _, rj := range entry.Patch.Template.Spec.ReplicatedJobs {
 		if _, spec := PodPatch(entry.Patch, rj.Name); spec != nil {
 			for _, what := range replacedFields(spec) {
-				all = append(all, fmt.Sprintf("%s of replicatedJob %s (%s)", what, rj.Name, entry.Path()))
+				all = append(all, fmt.Sprintf("%s of replicatedJob %s (%s)", what, rj.Name, entry.Path))
 			}
 		}
 	}
@@ -221,17 +196,17 @@ func replacedFields(spec *trainerapi.PodSpecPatch) []string {
 // Differences describes in what the pods differ that the TrainJob runs on the runtime before and after the conversion.
 // The result is empty where they are the same.
 func Differences(
-	d Dialect, job *api.TrainJob, c *Conversion, runtime *trainerapi.TrainingRuntimeSpec,
+	reader Reader, job *api.TrainJob, c *Conversion, runtime *trainerapi.TrainingRuntimeSpec,
 ) ([]string, error) {
 	converted := job.DeepCopy()
 	s := &converted.Spec
 	s.RuntimePatches, s.PodTemplateOverrides, s.PodSpecOverrides, s.TemplateOverrides = c.Patches, nil, nil, nil
 	s.Labels, s.Annotations = nil, nil
-	before, err := templateOf(d, job, runtime)
+	before, err := templateOf(reader, job, runtime)
 	if err != nil {
 		return nil, err
 	}
-	after, err := templateOf(d, converted, runtime)
+	after, err := templateOf(reader, converted, runtime)
 	if err != nil {
 		return nil, err
 	}
@@ -252,8 +227,10 @@ func Differences(
 }
 
 // templateOf returns the JobSet template that the TrainJob's entries make of the runtime, every value by its path.
-func templateOf(d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) (map[string]string, error) {
-	entries := d.Entries(job)
+func templateOf(
+	reader Reader, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
+) (map[string]string, error) {
+	entries := append(reader.Entries(job), PatchEntries(job)...)
 	merged, err := merge(runtime.Template.Spec, entries)
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ runtimePatches:
 func TestDialects(t *testing.T) {
 	cases := map[string]struct {
 		reason  string
-		dialect Dialect
+		dialect *Dialect
 		entries int
 		want    string // the node selector
 	}{
@@ -62,8 +62,9 @@ func TestDialects(t *testing.T) {
 		"v2.1": {"what its CRD has, merged strategically", Kubeflow21, 1 + 2 + 2,
 			"map[b:pod x:patch zone:east]"},
 		"v2.0":       {"what its CRD has", Kubeflow20, 1 + 1 + 2, "map[a:spec x:patch zone:east]"},
-		"a manifest": {"all there is", Manifests(false), 1 + 2 + 1 + 5 + 2, "map[a:spec c:early k:timeless x:patch]"},
-		"a v2.1's manifest": {"all there is, merged strategically", Manifests(true), 1 + 2 + 1 + 5 + 2,
+		"a manifest": {"all there is", reading(Manifests(false)), 1 + 2 + 1 + 5 + 2,
+			"map[a:spec c:early k:timeless x:patch]"},
+		"a v2.1's manifest": {"all there is, merged strategically", reading(Manifests(true)), 1 + 2 + 1 + 5 + 2,
 			"map[a:spec b:pod c:early k:timeless x:patch zone:east]"},
 	}
 	for name, c := range cases {
@@ -139,7 +140,7 @@ template: {spec: {replicatedJobs: [{name: node, replicas: 1, template: {spec: {t
 
 func TestResourcesPerNode(t *testing.T) {
 	for name, c := range map[string]struct {
-		dialect Dialect
+		dialect *Dialect
 		want    string
 	}{
 		"merged since v2.3":             {Kubeflow23, "cpu memory"},
@@ -185,7 +186,7 @@ func start() *trainerapi.RuntimePatch {
 // TestRecord holds that the integration's elements are found again among the users', and read back as its entry.
 func TestRecord(t *testing.T) {
 	for _, c := range []struct {
-		dialect  Dialect
+		dialect  *Dialect
 		elements int
 		users    string
 	}{
@@ -194,17 +195,17 @@ func TestRecord(t *testing.T) {
 		{Kubeflow20, 1, `podSpecOverrides: [{targetJobs: [{name: dataset-initializer}], serviceAccountName: sa},
   {targetJobs: [{name: other}], volumes: [{name: v}]}]`},
 	} {
-		t.Run(c.dialect.Name(), func(t *testing.T) {
+		t.Run(c.dialect.Name, func(t *testing.T) {
 			job := jobOf(t, c.users)
 			if c.dialect.Own(job) != nil {
 				t.Fatal("it has none")
 			}
 			own := start()
-			elements, err := c.dialect.(*unkeyed).elements(own)
+			elements, err := c.dialect.List.elements(own)
 			if err != nil || len(elements) != c.elements {
 				t.Fatalf("%d elements, %v", len(elements), err)
 			}
-			value, err := (&Record{Field: c.dialect.Field(), Time: own.Time, Own: elements}).String()
+			value, err := (&Record{Field: c.dialect.Field, Time: own.Time, Own: elements}).String()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -217,8 +218,8 @@ func TestRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			spec := object["spec"].(map[string]any)
-			users := spec[c.dialect.Field()].([]any)
-			spec[c.dialect.Field()] = append(append([]any{}, users...), elements...)
+			users := spec[c.dialect.Field].([]any)
+			spec[c.dialect.Field] = append(append([]any{}, users...), elements...)
 			data, err = json.Marshal(object)
 			if err != nil {
 				t.Fatal(err)
@@ -238,7 +239,7 @@ func TestRecord(t *testing.T) {
 			if n := len(c.dialect.Entries(started)); n != 2+c.elements {
 				t.Errorf("%d entries", n)
 			}
-			if got := Without(spec[c.dialect.Field()].([]any), elements); !reflect.DeepEqual(got, users) {
+			if got := Without(spec[c.dialect.Field].([]any), elements); !reflect.DeepEqual(got, users) {
 				t.Errorf("the users' are as they were: %v", got)
 			}
 			if n := len(c.dialect.With(started, *own)); n != 3 {
@@ -246,7 +247,7 @@ func TestRecord(t *testing.T) {
 			}
 			cleared := started.DeepCopy()
 			if cleared.Annotations[RecordAnnotation],
-				err = (&Record{Field: c.dialect.Field(), Time: own.Time}).String(); err != nil {
+				err = (&Record{Field: c.dialect.Field, Time: own.Time}).String(); err != nil {
 				t.Fatal(err)
 			}
 			if got := c.dialect.Own(cleared); got == nil || got.TrainingRuntimeSpec != nil {

@@ -1,8 +1,10 @@
 package overrides
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -10,6 +12,7 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -96,7 +99,8 @@ func FuzzMerge(f *testing.F) {
 		if after, err := json.Marshal(job); err != nil || string(after) != string(before) {
 			t.Fatalf("the TrainJob was changed")
 		}
-		if err != nil || len(CheckEntries(Bundled, job)) > 0 || len(Check(Bundled, job, runtime)) > 0 {
+		entries := Bundled.Entries(job)
+		if err != nil || len(CheckEntries(job, entries))+len(Check(job, runtime, entries)) > 0 {
 			return // refused
 		}
 		if len(e.ReplicatedJobs) != len(runtime.Template.Spec.ReplicatedJobs) {
@@ -182,19 +186,25 @@ func FuzzCheck(f *testing.F) {
 		}
 		runtime := &runtimes[int(which)%len(runtimes)]
 		for range 2 {
-			CheckEntries(Bundled, &after)
+			CheckHistoryManagers(&after)
+			CheckEntries(&after, Bundled.Entries(&after))
 			Warnings(Bundled.Entries(&after))
 		}
-		if a, b := fmt.Sprint(Check(Bundled, &after, runtime)), fmt.Sprint(Check(Bundled, &after, runtime)); a != b {
+		check := func() string { return fmt.Sprint(Check(&after, runtime, Bundled.Entries(&after))) }
+		if a, b := check(), check(); a != b {
 			t.Fatalf("two answers: %s, and %s", a, b)
 		}
-		if errs := CheckTransition(&after, after.DeepCopy(), nil); len(errs) > 0 {
+		changed := func(b, a *api.TrainJob) *field.Path { return cmp.Or(Changed(b, a), ChangedForm(b, a)) }
+		same := after.DeepCopy()
+		if errs := CheckTransition(changed(&after, same), &after, same, nil); len(errs) > 0 {
 			t.Fatalf("an update that changes nothing is refused: %v", errs)
 		}
-		CheckTransition(&before, &after, nil)
+		CheckTransition(changed(&before, &after), &before, &after, nil)
 		CheckHistories(&before, &after)
 		Deprecations(&after, runtime)
-		stored := stamped(&after, Times(&before, &after, metav1.Now(), which%2 == 0), t)
+		times := Times(&before, &after, metav1.Now(), which%2 == 0)
+		maps.Copy(times, HistoryTimes(&before, &after, metav1.Now()))
+		stored := stamped(&after, times, t)
 		if errs := CheckHistories(stored, stored.DeepCopy()); len(errs) > 0 && uniqueManagers(&after) {
 			t.Fatalf("a history that has not changed is refused: %v", errs)
 		}

@@ -2,10 +2,14 @@ package overrides
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	gomodules "gomodules.xyz/jsonpatch/v2"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,7 +25,7 @@ func TestMigrate(t *testing.T) {
 	const specs = `[{targetJobs: [{name: node}], nodeSelector: {x: "2"}, volumes: [{name: v, emptyDir: {}}]}]`
 	now := metav1.Now()
 	for name, c := range map[string]struct {
-		from, to Dialect
+		from, to *Dialect
 		field    string
 	}{
 		"v2.1 to v2.3":    {Kubeflow21, Kubeflow23, patches},
@@ -30,13 +34,13 @@ func TestMigrate(t *testing.T) {
 		"v2.0 to v2.1":    {Kubeflow20, Kubeflow21, specs},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := jobOf(t, c.from.Field()+": "+c.field+"\nlabels: {of: jobset}")
+			before := jobOf(t, c.from.Field+": "+c.field+"\nlabels: {of: jobset}")
 			var users []any
 			if err := yaml.Unmarshal([]byte(c.field), &users); err != nil {
 				t.Fatal(err)
 			}
-			record := &Record{Field: c.from.Field(), Time: &now, Own: []any{map[string]any{"targetJobs": []any{}}},
-				Users: map[string]any{c.from.Field(): users, "labels": map[string]any{"of": "jobset"}}}
+			record := &Record{Field: c.from.Field, Time: &now, Own: []any{map[string]any{"targetJobs": []any{}}},
+				Users: map[string]any{c.from.Field: users, "labels": map[string]any{"of": "jobset"}}}
 			value, err := record.String()
 			if err != nil {
 				t.Fatal(err)
@@ -51,21 +55,18 @@ func TestMigrate(t *testing.T) {
 			if !c.to.Foreign(record) || c.from.Foreign(record) || c.to.Own(upgraded) != nil {
 				t.Error("the record is the other Trainer's")
 			}
-			m, err := c.to.Migrate(upgraded, record, now)
+			operations, err := c.to.Migrate(upgraded, record, now)
 			if err != nil {
 				t.Fatal(err)
 			}
-			migrated := jobOf(t, "{}")
-			migrated.Spec.Labels = upgraded.Spec.Labels
+			migrated := patched(t, upgraded, operations)
 			if c.to.Keyed() {
-				migrated.Spec.RuntimePatches, migrated.Spec.Labels = []trainerapi.RuntimePatch{*m.Patch}, nil
-			} else {
-				migrated.Spec.PodTemplateOverrides = m.List
+				migrated.Spec.Labels = nil
 			}
 			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 			texts := map[string]string{}
 			for when, of := range map[string]struct {
-				d   Dialect
+				d   *Dialect
 				job *api.TrainJob
 			}{"before": {c.from, before}, "until it is migrated": {c.to, upgraded}, "after": {c.to, migrated}} {
 				with, err := merge(rt.Template.Spec, of.d.Entries(of.job))
@@ -84,10 +85,24 @@ func TestMigrate(t *testing.T) {
 			}
 		})
 	}
-	if m, err := Kubeflow23.Migrate(jobOf(t, "{}"), &Record{Field: PodTemplateOverrides, Time: &now}, now); err != nil ||
-		m.Patch != nil {
-		t.Errorf("who has said nothing says nothing: %v %v", m, err)
+	nothing := &Record{Field: PodTemplateOverrides, Time: &now}
+	if operations, err := Kubeflow23.Migrate(jobOf(t, "{}"), nothing, now); err != nil || len(operations) != 1 {
+		t.Errorf("who has said nothing says nothing: %v %v", operations, err)
 	}
+}
+
+// patched returns the TrainJob with the operations of a JSON patch.
+func patched(t *testing.T, job *api.TrainJob, operations []gomodules.Operation) *api.TrainJob {
+	t.Helper()
+	before, err1 := json.Marshal(job)
+	text, err2 := json.Marshal(operations)
+	patch, err3 := jsonpatch.DecodePatch(text)
+	after, err4 := patch.Apply(before)
+	result := &api.TrainJob{}
+	if err := errors.Join(err1, err2, err3, err4, json.Unmarshal(after, result)); err != nil {
+		t.Fatal(err)
+	}
+	return result
 }
 
 func TestHistories(t *testing.T) {
@@ -140,7 +155,7 @@ func TestHistories(t *testing.T) {
 	for name, c := range times {
 		t.Run(name, func(t *testing.T) {
 			after := jobOf(t, c.after)
-			given := Times(jobOf(t, c.before), after, now, false)
+			given := HistoryTimes(jobOf(t, c.before), after, now)
 			var got []string
 			for i := range after.Spec.TemplateOverrides[0].Pod {
 				if at, found := given[fmt.Sprintf("/spec/templateOverrides/0/pod/%d/time", i)]; found {
@@ -176,7 +191,7 @@ func TestOrderOfManagers(t *testing.T) {
 		}
 		return ""
 	}
-	converted, err := Convert(Bundled, job)
+	converted, err := Convert(Guide, job)
 	if err != nil {
 		t.Fatal(err)
 	}

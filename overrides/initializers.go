@@ -10,6 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"slices"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
@@ -70,15 +75,32 @@ func identity(rj *jobset.ReplicatedJob, before map[string]string) (string, error
 	return hex.EncodeToString(sum.Sum(nil)[:8]), nil
 }
 
-// awaited returns the names of the initializers: of the ReplicatedJobs that others wait to complete.
-func awaited(spec *jobset.JobSetSpec) map[string]bool {
-	names := map[string]bool{}
-	for _, rj := range spec.ReplicatedJobs {
-		for _, d := range rj.DependsOn {
-			if d.Status == jobset.DependencyComplete {
-				names[d.Name] = true
-			}
+// Done returns the status of the Jobs of a TrainJob without what was done for something else than the TrainJob is now,
+// on the runtime. Without a runtime (nil), initializers aren't compared with what they were.
+//
+// An initializer that ran under a release that didn't keep what it was is done unless an entry was changed after the
+// stop.
+func Done(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []trainerapi.JobStatus {
+	was := job.Status.Initializers
+	is := was
+	if len(was) > 0 && runtime != nil {
+		is = Initializers(job, runtime)
+	}
+	edited := editedSinceStop(job)
+	statuses := slices.Clone(job.Status.JobsStatus)
+	for i := range statuses {
+		if hash, known := was[statuses[i].Name]; known && hash != is[statuses[i].Name] || !known && edited {
+			statuses[i].Succeeded = new(int32)
 		}
 	}
-	return names
+	return statuses
+}
+
+// editedSinceStop reports whether an entry was changed after the TrainJob was stopped.
+func editedSinceStop(job *api.TrainJob) bool {
+	stopped := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
+	return stopped != nil && stopped.Status == metav1.ConditionTrue &&
+		slices.ContainsFunc(Bundled.Others(job), func(e Entry) bool {
+			return e.Time != nil && e.Time.After(stopped.LastTransitionTime.Time)
+		})
 }

@@ -1,6 +1,7 @@
 package overrides
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strings"
@@ -14,11 +15,16 @@ import (
 )
 
 // dialects are all that there are.
-func dialects() []Dialect {
-	return []Dialect{Bundled, Kubeflow23, Kubeflow22, Kubeflow21, Kubeflow20, Manifests(false), Manifests(true)}
+func dialects() []*Dialect {
+	return []*Dialect{Bundled, Kubeflow23, Kubeflow22, Kubeflow21, Kubeflow20}
 }
 
-// TestDialectValues holds what each kind is asked for, and that no two dialects are equal or share a key of a Memo.
+// reading returns a dialect that reads earlier forms by a reader.
+func reading(reader Reader) *Dialect {
+	return &Dialect{Traits: Traits{Name: "a manifest", Field: RuntimePatches}, Rules: merging, Reader: reader}
+}
+
+// TestDialectValues holds what each dialect is asked for, and that those with other rules don't share a key of a Memo.
 func TestDialectValues(t *testing.T) {
 	want := []string{
 		"the bundled Trainer runtimePatches keyed=true counts=true snapshots=false",
@@ -26,30 +32,28 @@ func TestDialectValues(t *testing.T) {
 		"Kubeflow Trainer v2.2 runtimePatches keyed=true counts=true snapshots=false",
 		"Kubeflow Trainer v2.1 podTemplateOverrides keyed=false counts=true snapshots=false",
 		"Kubeflow Trainer v2.0 podSpecOverrides keyed=false counts=false snapshots=false",
-		"a manifest runtimePatches keyed=true counts=false snapshots=false",
-		"a manifest of Kubeflow Trainer v2.1 runtimePatches keyed=true counts=false snapshots=false",
 	}
-	keys := map[key]string{}
+	keys := map[key]*Rules{}
 	for i, d := range dialects() {
-		got := fmt.Sprintf("%s %s keyed=%v counts=%v snapshots=%v", d.Name(), d.Field(), d.Keyed(), d.CountsJobs(),
-			d.Snapshots())
+		got := fmt.Sprintf("%s %s keyed=%v counts=%v snapshots=%v", d.Name, d.Field, d.Keyed(), d.CountsJobs,
+			d.Snapshots)
 		if got != want[i] {
 			t.Errorf("got %s, want %s", got, want[i])
 		}
 		for j, other := range dialects() {
 			if (d == other) != (i == j) {
-				t.Errorf("%s == %s is %v", d.Name(), other.Name(), d == other)
+				t.Errorf("%s == %s is %v", d.Name, other.Name, d == other)
 			}
 		}
-		shared, own, err := keysOf(d, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil)
+		shared, own, err := keysOf(d.Rules.name, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, k := range []key{shared, own} {
-			if other, found := keys[k]; found {
-				t.Errorf("%s shares a key with %s", d.Name(), other)
+			if other, found := keys[k]; found && other != d.Rules {
+				t.Errorf("%s shares a key with %s", d.Name, other.name)
 			}
-			keys[k] = d.Name()
+			keys[k] = d.Rules
 		}
 	}
 }
@@ -58,23 +62,19 @@ func TestDialectValues(t *testing.T) {
 func TestKeyedOwn(t *testing.T) {
 	job := jobOf(t, "runtimePatches: [{manager: kueue.x-k8s.io/manager}, {manager: a.com/a}]")
 	own := start()
-	for _, d := range []Dialect{Bundled, Kubeflow23, Manifests(false)} {
+	for _, d := range []*Dialect{Bundled, Kubeflow23, reading(Manifests(false))} {
 		if with := d.With(job, *own); len(with) != 2 || with[0].Patch != own.TrainingRuntimeSpec ||
 			with[1].Manager != "a.com/a" {
-			t.Errorf("%s: the entry is written in its place: %v", d.Name(), with)
+			t.Errorf("%s: the entry is written in its place: %v", d.Name, with)
 		}
 		if with := d.With(&api.TrainJob{}, *own); len(with) != 1 || with[0].Manager != Manager {
-			t.Errorf("%s: the entry is added: %v", d.Name(), with)
+			t.Errorf("%s: the entry is added: %v", d.Name, with)
 		}
 		if record, err := d.Record(job, own); record != nil || err != nil {
-			t.Errorf("%s: a keyed entry needs no Record: %v, %v", d.Name(), record, err)
+			t.Errorf("%s: a keyed entry needs no Record: %v, %v", d.Name, record, err)
 		}
 		if d.Own(job) != &job.Spec.RuntimePatches[0] || d.Own(&api.TrainJob{}) != nil {
-			t.Errorf("%s: the entry is found by its manager", d.Name())
-		}
-		needs := Needs{Metadata: "a check", Placement: true}
-		if u := d.Uncarried(Bundled.Entries(job), own.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs[0], needs); u != nil {
-			t.Errorf("%s: an entry holds everything: %v", d.Name(), u)
+			t.Errorf("%s: the entry is found by its manager", d.Name)
 		}
 	}
 }
@@ -83,25 +83,25 @@ func TestKeyedOwn(t *testing.T) {
 func TestListRecord(t *testing.T) {
 	own := start()
 	for _, c := range []struct {
-		dialect  Dialect
+		dialect  *Dialect
 		elements int
 	}{{Kubeflow21, 2}, {Kubeflow20, 1}} {
 		record, err := c.dialect.Record(&api.TrainJob{}, own)
-		if err != nil || record.Field != c.dialect.Field() || len(record.Own) != c.elements || !record.Time.Equal(own.Time) {
-			t.Fatalf("%s: got %+v, %v", c.dialect.Name(), record, err)
+		if err != nil || record.Field != c.dialect.Field || len(record.Own) != c.elements || !record.Time.Equal(own.Time) {
+			t.Fatalf("%s: got %+v, %v", c.dialect.Name, record, err)
 		}
-		record.Users = map[string]any{c.dialect.Field(): []any{}}
-		job := recorded(t, "{}", record)
+		record.Users = map[string]any{c.dialect.Field: []any{}}
+		job := withRecord(t, "{}", record)
 		again, err := c.dialect.Record(job, &trainerapi.RuntimePatch{})
 		if err != nil || again.Users == nil || len(again.Own) != 0 || again.Time != nil || again.Empty() {
-			t.Errorf("%s: the users' elements are kept: %+v, %v", c.dialect.Name(), again, err)
+			t.Errorf("%s: the users' elements are kept: %+v, %v", c.dialect.Name, again, err)
 		}
-		if got := record.Entry(job); got == nil || len(replicatedJobsOf(got)) != c.elements {
-			t.Errorf("%s: the Record's entry has its elements: %+v", c.dialect.Name(), got)
+		if got := record.Entry(); got == nil || len(replicatedJobsOf(got)) != c.elements {
+			t.Errorf("%s: the Record's entry has its elements: %+v", c.dialect.Name, got)
 		}
 		broken := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{RecordAnnotation: "{}"}}}
 		if _, err := c.dialect.Record(broken, own); err == nil || !strings.Contains(err.Error(), `its field is ""`) {
-			t.Errorf("%s: a broken Record is refused: %v", c.dialect.Name(), err)
+			t.Errorf("%s: a broken Record is refused: %v", c.dialect.Name, err)
 		}
 	}
 	if !(&Record{}).Empty() {
@@ -109,8 +109,8 @@ func TestListRecord(t *testing.T) {
 	}
 }
 
-// recorded returns a TrainJob with a Record.
-func recorded(t *testing.T, spec string, record *Record) *api.TrainJob {
+// withRecord returns a TrainJob with a Record.
+func withRecord(t *testing.T, spec string, record *Record) *api.TrainJob {
 	t.Helper()
 	value, err := record.String()
 	if err != nil {
@@ -137,7 +137,7 @@ func TestRecordRefuses(t *testing.T) {
 	if _, err := bad.String(); err == nil || bad.check() == nil {
 		t.Error("what JSON has no form for was encoded")
 	}
-	if bad.entries(bad.Users) != nil || Kubeflow21.(*unkeyed).read(&api.TrainJob{}, bad.Own) != nil {
+	if bad.entries(bad.Users) != nil || bad.Time == nil && bad.Entry() != nil {
 		t.Error("what can't be read makes entries")
 	}
 }
@@ -188,11 +188,11 @@ func TestOrder(t *testing.T) {
     volumeMounts: [{name: v, mountPath: /v}]}]}}]`)
 	var first string
 	for i := range 100 {
-		c, err := Convert(Bundled, lists)
+		c, err := Convert(Guide, lists)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := fmt.Sprint(CheckTransition(before, after, nil).ToAggregate(), c.Depends)
+		got := fmt.Sprint(CheckTransition(Changed(before, after), before, after, nil).ToAggregate(), c.Depends)
 		if i == 0 {
 			first = got
 		}
@@ -200,7 +200,7 @@ func TestOrder(t *testing.T) {
 			t.Fatalf("got %s, and before %s", got, first)
 		}
 	}
-	if c, err := Convert(Bundled, lists); err != nil || len(c.Depends) != 7 {
+	if c, err := Convert(Guide, lists); err != nil || len(c.Depends) != 7 {
 		t.Errorf("each field that is replaced is named: %v, %v", c, err)
 	}
 }
@@ -221,8 +221,9 @@ func TestChanged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after := jobOf(t, c.before), jobOf(t, c.after)
-			errs := CheckTransition(before, after, nil)
-			if Changed(before, after) != (c.want != "") || !strings.Contains(fmt.Sprint(errs.ToAggregate()), c.want) {
+			path := cmp.Or(Changed(before, after), ChangedForm(before, after))
+			errs := CheckTransition(path, before, after, nil)
+			if (path != nil) != (c.want != "") || !strings.Contains(fmt.Sprint(errs.ToAggregate()), c.want) {
 				t.Errorf("got %v, want %q", errs, c.want)
 			}
 		})

@@ -20,19 +20,19 @@ func BenchmarkLimits(b *testing.B) {
 	b.Run("size", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			limits.CheckSize(job)
+			limits.CheckSize(job, EveryEntry(job))
 		}
 	})
 	b.Run("runtime", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			limits.CheckRuntime(job, &runtime)
+			limits.CheckRuntime(job, &runtime, EveryEntry(job))
 		}
 	})
 	b.Run("built", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			limits.CheckBuilt(job, &runtime, effective, false)
+			limits.CheckBuilt(job.Namespace, &runtime, EveryEntry(job), effective, false)
 		}
 	})
 }

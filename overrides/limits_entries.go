@@ -72,12 +72,11 @@ func volumeReachesNode(volume *corev1.Volume) (reaches bool) {
 
 // checkMounts returns an error for each mount by which an entry gives a container more of a node's files than the
 // runtime gives.
-func (l Limits) checkMounts(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) field.ErrorList {
+func (l Limits) checkMounts(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) field.ErrorList {
 	if l.HostPaths {
 		return nil
 	}
 	var errs field.ErrorList
-	entries := everyEntry(job)
 	for i := range runtime.Template.Spec.ReplicatedJobs {
 		rj := &runtime.Template.Spec.ReplicatedJobs[i]
 		pod := &rj.Template.Spec.Template.Spec

@@ -11,18 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // CheckBuilt returns an error for each limit that the pods of a TrainJob on a runtime exceed. It also rejects what
-// Kueue can't count, what could hold quota without end, and what would affect pods of other namespaces. claimsCounted
-// is set if Kueue counts resource claims or rejects them.
+// Kueue can't count, what could hold quota without end, and what would affect pods of other namespaces. entries are of
+// every form. claimsCounted is set if Kueue counts resource claims or rejects them.
 func (l Limits) CheckBuilt(
-	job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *Effective, claimsCounted bool,
+	namespace string, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry, effective *Effective, claimsCounted bool,
 ) field.ErrorList {
 	errs := checkMetadata(field.NewPath("template", "metadata"), &runtime.Template.ObjectMeta)
-	for _, entry := range everyEntry(job) {
+	for _, entry := range entries {
 		if p := entry.Patch; p != nil && p.Template != nil && p.Template.Metadata != nil {
 			errs = append(errs, checkMetadata(entry.contentPath().Child("template", "metadata"), p.Template.Metadata)...)
 		}
@@ -35,14 +33,9 @@ func (l Limits) CheckBuilt(
 		pod := &rj.Template.Spec.Template.Spec
 		path = path.Child("template", "spec", "template", "spec")
 		errs = append(errs, l.checkPod(path, pod, claimsCounted)...)
-		errs = append(errs, checkAntiAffinity(path.Child("affinity"), pod.Affinity, job.Namespace)...)
+		errs = append(errs, checkAntiAffinity(path.Child("affinity"), pod.Affinity, namespace)...)
 	}
 	return Few(append(errs, l.checkSums(effective.ReplicatedJobs)...))
-}
-
-// everyEntry returns the entries of all shapes, whichever the Trainer reads.
-func everyEntry(job *api.TrainJob) []Entry {
-	return slices.Concat(podSpecEntries(job), podTemplateEntries(job, false), histories(job), patchEntries(job))
 }
 
 // checkReplicatedJob returns an error for each limit that a ReplicatedJob exceeds apart from its pods' spec.
@@ -122,23 +115,6 @@ func (l Limits) checkContainers(path *field.Path, containers []corev1.Container)
 		}
 	}
 	return errs
-}
-
-// checkGrace returns an error where a grace period is too long, or 0: the API server deletes a pod without one while
-// its containers still run.
-func (l Limits) checkGrace(path *field.Path, seconds *int64) field.ErrorList {
-	switch {
-	case seconds == nil:
-		return nil
-	case *seconds > l.GracePeriodSeconds:
-		return field.ErrorList{field.Invalid(path, *seconds, fmt.Sprintf(
-			"a pod may take at most %d seconds to terminate (limits.terminationGracePeriodSeconds of Signalbox's "+
-				"configuration), because its quota is held until then", l.GracePeriodSeconds))}
-	case *seconds < 1:
-		return field.ErrorList{field.Invalid(path, *seconds,
-			"must be 1 or more: without a grace period the quota of a pod would be free before its containers have ended")}
-	}
-	return nil
 }
 
 // replacesTerminating reports whether the Job controller replaces pods of a Job that still terminate

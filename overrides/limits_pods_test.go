@@ -38,7 +38,7 @@ func checkBuilt(t *testing.T, l Limits, job, template, rj string) fmt.Stringer {
 	e := &Effective{
 		ReplicatedJobs: must[[]jobset.ReplicatedJob](t, `[`+rj+`]`), Annotations: runtime.Template.Annotations,
 	}
-	return text{l.CheckBuilt(trainJob, &runtime, e, false).ToAggregate()}
+	return text{l.CheckBuilt(trainJob.Namespace, &runtime, EveryEntry(trainJob), e, false).ToAggregate()}
 }
 
 // ofPod is a ReplicatedJob whose pods have a spec.
@@ -76,7 +76,7 @@ func TestCheckBuilt(t *testing.T) {
 		`{terminationGracePeriodSeconds: 29, containers: []}`)), "")
 	claims := &Effective{ReplicatedJobs: must[[]jobset.ReplicatedJob](t, `[`+
 		ofPod(`{resourceClaims: [{name: gpu}], containers: []}`)+`]`)}
-	if errs := limits.CheckBuilt(&api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, claims, true); len(errs) > 0 {
+	if errs := limits.CheckBuilt("", &trainerapi.TrainingRuntimeSpec{}, nil, claims, true); len(errs) > 0 {
 		t.Errorf("claims that Kueue counts are refused: %v", errs)
 	}
 }
@@ -136,7 +136,7 @@ func TestCheckMetadata(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if errs := limits.CheckBuilt(job, &runtime, e, false); len(errs) != 1 {
+	if errs := limits.CheckBuilt(job.Namespace, &runtime, EveryEntry(job), e, false); len(errs) != 1 {
 		t.Errorf("a finalizer that an entry adds to the pods is refused once: got %v", errs)
 	}
 }

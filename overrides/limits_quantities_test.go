@@ -70,11 +70,11 @@ func TestCheckMagnitudes(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			spec := must[api.TrainJobSpec](t, c.spec)
-			errorsAre(t, c.reason, text{limits.CheckSize(&api.TrainJob{Spec: spec}).ToAggregate()}, c.want)
+			errorsAre(t, c.reason, text{limits.CheckSize(&api.TrainJob{Spec: spec}, nil).ToAggregate()}, c.want)
 		})
 	}
 	runtime := must[trainerapi.TrainingRuntimeSpec](t, `{template: {spec: {replicatedJobs: [`+
 		ofPod(`{containers: [{name: node, resources: {requests: {cpu: 1e1000000002}}}]}`)+`]}}}`)
-	errorsAre(t, "a runtime's too", text{limits.CheckRuntime(&api.TrainJob{}, &runtime).ToAggregate()},
+	errorsAre(t, "a runtime's too", text{limits.CheckRuntime(&api.TrainJob{}, &runtime, nil).ToAggregate()},
 		"template.spec.replicatedJobs[0].template.spec.template.spec.containers[0].resources.requests[cpu]")
 }

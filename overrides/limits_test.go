@@ -29,7 +29,8 @@ func TestCheckSize(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			errs := limits.CheckSize(&api.TrainJob{Spec: must[api.TrainJobSpec](t, c.spec)})
+			job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, c.spec)}
+			errs := limits.CheckSize(job, EveryEntry(job))
 			if (c.want == "") != (len(errs) == 0) || !strings.Contains(fmt.Sprint(errs.ToAggregate()), c.want) && c.want != "" {
 				t.Errorf("%s: got %v, want %q", c.reason, errs, c.want)
 			}
@@ -60,8 +61,8 @@ func TestCheckRuntime(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			rt := must[trainerapi.TrainingRuntimeSpec](t, c.runtime)
-			if errs := limits.CheckRuntime(&api.TrainJob{Spec: must[api.TrainJobSpec](t, c.job)},
-				&rt); c.ok != (len(errs) == 0) {
+			job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, c.job)}
+			if errs := limits.CheckRuntime(job, &rt, EveryEntry(job)); c.ok != (len(errs) == 0) {
 				t.Errorf("%s: got %v", c.reason, errs)
 			}
 		})

@@ -72,15 +72,15 @@ func (m *Memo) add(k key, e *Effective, size int) {
 	}
 }
 
-// Compute returns the result of Dialect.Compute, which is shared and must not be changed. The bundled Trainer's has no
-// Built: that is compared with Kubeflow Trainer's JobSets alone.
+// Compute returns the result of Rules.Compute, which is shared and must not be changed. The bundled Trainer's has no
+// Built.
 func (m *Memo) Compute(
-	d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+	rules *Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {
 	if m == nil {
-		return d.Compute(job, runtime, entries)
+		return rules.Compute(job, runtime, entries)
 	}
-	shared, own, err := keysOf(d, job, runtime, entries)
+	shared, own, err := keysOf(rules.name, job, runtime, entries)
 	if err != nil {
 		return nil, err
 	}
@@ -89,11 +89,13 @@ func (m *Memo) Compute(
 			return kept, nil
 		}
 	}
-	e, err := d.Compute(job, runtime, entries)
+	e, err := rules.Compute(job, runtime, entries)
 	if err != nil {
 		return nil, err // it names what is wrong of this TrainJob
 	}
-	e = d.forMemo(e)
+	if rules.dropsBuilt {
+		e.Built = nil
+	}
 	data, err := json.Marshal(e)
 	if err != nil {
 		return nil, fmt.Errorf("encoding what the TrainJob runs: %w", err)
@@ -117,21 +119,21 @@ type key [sha256.Size]byte
 // keysOf returns the keys of the result that a TrainJob shares with others, and of its own. They cover all that Compute
 // reads, so that no kept result is ever stale.
 func keysOf(
-	d Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+	rules string, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (shared, own key, err error) {
 	type change struct {
 		Patch    *trainerapi.TrainingRuntimeSpecPatch
 		Replaces bool
 	}
 	read := struct {
-		Dialect, Namespace, RuntimeName string
-		Runtime                         *trainerapi.TrainingRuntimeSpec
-		Trainer                         *trainerapi.Trainer
-		Initializer                     *trainerapi.Initializer
-		Changes                         []change
-		AdmittedNodes                   int32 // of the integration's entry alone, which Changes don't show
+		Rules, Namespace, RuntimeName string
+		Runtime                       *trainerapi.TrainingRuntimeSpec
+		Trainer                       *trainerapi.Trainer
+		Initializer                   *trainerapi.Initializer
+		Changes                       []change
+		AdmittedNodes                 int32 // of the integration's entry alone, which Changes don't show
 	}{
-		d.Name(), job.Namespace, job.Spec.RuntimeRef.Name, runtime, job.Spec.Trainer, job.Spec.Initializer, nil,
+		rules, job.Namespace, job.Spec.RuntimeRef.Name, runtime, job.Spec.Trainer, job.Spec.Initializer, nil,
 		admittedNodes(entries),
 	}
 	for _, e := range entries {

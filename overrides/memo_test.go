@@ -19,7 +19,7 @@ func TestMemo(t *testing.T) {
 	runtimes := map[string]string{"torch": torchRuntime, "mpi": mpiRuntime,
 		"plain": plainRuntime("mlPolicy: {numNodes: 2}"), "jax": strings.Replace(torchRuntime, "torch: {}", "jax: {}", 1)}
 	const tune = `{trainer: {numNodes: 2, command: [tune, run]}, runtimeRef: {name: torchtune-llama3_2_1b}}`
-	for _, d := range []Dialect{Bundled, Kubeflow23, Kubeflow20} {
+	for _, d := range []*Dialect{Bundled, Kubeflow23, Kubeflow20} {
 		m := NewMemo(64 << 20)
 		for name, text := range runtimes {
 			rt := must[trainerapi.TrainingRuntimeSpec](t, text)
@@ -43,17 +43,17 @@ func TestMemo(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				got, err := m.Compute(d, job, &rt, of.entries)
+				got, err := m.Compute(d.Rules, job, &rt, of.entries)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if !equality.Semantic.DeepEqual(got.ReplicatedJobs, want.ReplicatedJobs) ||
 					!equality.Semantic.DeepEqual(got.Annotations, want.Annotations) {
-					t.Errorf("%s, %s, TrainJob %s %s: got %v, want %v", d.Name(), name, of.job, of.spec, got.ReplicatedJobs,
+					t.Errorf("%s, %s, TrainJob %s %s: got %v, want %v", d.Name, name, of.job, of.spec, got.ReplicatedJobs,
 						want.ReplicatedJobs)
 				}
 				if (d == Bundled) != (got.Built == nil) || d != Bundled && len(got.Built) != len(want.Built) {
-					t.Errorf("%s, %s: got %d ReplicatedJobs built, want %d for Kubeflow Trainer and none for ours", d.Name(), name,
+					t.Errorf("%s, %s: got %d ReplicatedJobs built, want %d for Kubeflow Trainer and none for ours", d.Name, name,
 						len(got.Built), len(want.Built))
 				}
 			}
@@ -68,7 +68,7 @@ func TestMemoShares(t *testing.T) {
 		job := &api.TrainJob{Spec: must[api.TrainJobSpec](t, spec)}
 		job.Name = name
 		rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-		e, err := m.Compute(Bundled, job, &rt, nil)
+		e, err := m.Compute(Bundled.Rules, job, &rt, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +97,7 @@ func TestMemoShares(t *testing.T) {
 		t.Error("more is kept than there is room for")
 	}
 	for range 2 {
-		if _, err := m.Compute(Bundled, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil); err == nil {
+		if _, err := m.Compute(Bundled.Rules, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil); err == nil {
 			t.Error("a runtime without ReplicatedJobs was taken")
 		}
 	}
@@ -109,7 +109,7 @@ func BenchmarkMemo(b *testing.B) {
 	m := NewMemo(64 << 20)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := m.Compute(Bundled, job, &runtime, nil); err != nil {
+		if _, err := m.Compute(Bundled.Rules, job, &runtime, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

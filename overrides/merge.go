@@ -4,7 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
+
+	"maps"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,7 @@ func merge(template jobset.JobSetSpec, entries []Entry) (jobset.JobSetSpec, erro
 		}
 		merged, err := mergeOne(template, patch)
 		if err != nil {
-			return template, fmt.Errorf("merging %s: %w", entry.Path(), err)
+			return template, fmt.Errorf("merging %s: %w", entry.Path, err)
 		}
 		template = merged
 	}
@@ -125,32 +126,16 @@ func mergeOne(template jobset.JobSetSpec, patch *trainerapi.JobSetSpecPatch) (me
 	return merged, json.Unmarshal(result, &merged)
 }
 
-// find returns the ReplicatedJob of that name, nil where there is none.
-func find(replicatedJobs []jobset.ReplicatedJob, name string) *jobset.ReplicatedJob {
-	return first(replicatedJobs, func(rj *jobset.ReplicatedJob) bool { return rj.Name == name })
-}
-
-// findContainer returns the container of that name, nil where there is none.
-func findContainer(containers []corev1.Container, name string) *corev1.Container {
-	return first(containers, func(c *corev1.Container) bool { return c.Name == name })
-}
-
-// first returns the first element that matches, nil where none does.
-func first[T any](list []T, matches func(*T) bool) *T {
-	for i := range list {
-		if matches(&list[i]) {
-			return &list[i]
+// metadata returns the JobSet's labels and annotations: the runtime's, and over them the entries', in their order.
+func metadata(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (labels, annotations map[string]string) {
+	labels, annotations = map[string]string{}, map[string]string{}
+	maps.Copy(labels, runtime.Template.Labels)
+	maps.Copy(annotations, runtime.Template.Annotations)
+	for _, entry := range entries {
+		if s := entry.Patch; s != nil && s.Template != nil && s.Template.Metadata != nil {
+			maps.Copy(labels, s.Template.Metadata.Labels)
+			maps.Copy(annotations, s.Template.Metadata.Annotations)
 		}
 	}
-	return nil
-}
-
-// names returns the names of ReplicatedJobs, sorted.
-func names(replicatedJobs []jobset.ReplicatedJob) []string {
-	all := make([]string, 0, len(replicatedJobs))
-	for _, rj := range replicatedJobs {
-		all = append(all, rj.Name)
-	}
-	slices.SortFunc(all, strings.Compare)
-	return all
+	return labels, annotations
 }

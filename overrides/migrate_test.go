@@ -19,7 +19,7 @@ func TestUncarried(t *testing.T) {
 	patch := func(name string) trainerapi.ReplicatedJobPatch { return trainerapi.ReplicatedJobPatch{Name: name} }
 	for name, c := range map[string]struct {
 		reason  string
-		dialect Dialect
+		dialect *Dialect
 		job     string
 		needs   Needs
 		want    *Uncarried
@@ -39,7 +39,7 @@ func TestUncarried(t *testing.T) {
 		"v2.0, another's element": {"it is for another ReplicatedJob", Kubeflow20, "other", Needs{"", true}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := c.dialect.Uncarried(others, patch(c.job), c.needs); !reflect.DeepEqual(got, c.want) {
+			if got := c.dialect.List.Uncarried(others, patch(c.job), c.needs); !reflect.DeepEqual(got, c.want) {
 				t.Errorf("%s: got %+v, want %+v", c.reason, got, c.want)
 			}
 		})
@@ -66,14 +66,17 @@ func TestOperations(t *testing.T) {
 	sorted := `{\"field\":\"podTemplateOverrides\",\"users\":{\"podTemplateOverrides\":[` +
 		`{\"spec\":{\"serviceAccountName\":\"sa\"},\"targetJobs\":[{\"name\":\"node\"}]}]}}`
 	cases := map[string]struct {
-		dialect            Dialect
+		dialect            *Dialect
 		spec, record, want string
 	}{
 		"an entry": {Kubeflow23, "{}", v21, removed + "," + added},
 		"an entry before": {Kubeflow23, "runtimePatches: [{manager: a.com/a}]", v21, removed +
 			`,{"op":"add","path":"/spec/runtimePatches/0","value":` + entry + `}`},
-		"converted by a user": {Kubeflow23, "runtimePatches: [{manager: signalbox.dev/converted}]", v21, removed},
-		"nothing":             {Kubeflow22, "{}", empty, removed},
+		"converted by a user":  {Kubeflow23, "runtimePatches: [{manager: signalbox.dev/converted}]", v21, removed},
+		"nothing":              {Kubeflow22, "{}", empty, removed},
+		"a CRD without a list": {Kubeflow23, "podTemplateOverrides: [" + element + "]", v21, removed + "," + added},
+		"to an empty list": {Kubeflow21, "{}", `{"field":"podSpecOverrides"}`,
+			recordOperation(`{\"field\":\"podTemplateOverrides\",\"users\":{\"podTemplateOverrides\":null}}`)},
 		"the same list": {Bundled, "podTemplateOverrides: [" + element + "]", v21, removed +
 			`,{"op":"remove","path":"/spec/podTemplateOverrides"},` + added},
 		"an edited list": {Bundled, "podTemplateOverrides: [" + other + "]", v21, removed +
@@ -87,12 +90,9 @@ func TestOperations(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			record := must[Record](t, c.record)
-			job := recorded(t, c.spec, &record)
-			m, err := c.dialect.Migrate(job, &record, metav1.Date(2026, 1, 1, 0, 0, 0, 0, metav1.Now().UTC().Location()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			operations, err := m.Operations(job)
+			job := withRecord(t, c.spec, &record)
+			now := metav1.Date(2026, 1, 1, 0, 0, 0, 0, metav1.Now().UTC().Location())
+			operations, err := c.dialect.Migrate(job, &record, now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,7 +122,7 @@ func TestMigrateRefuses(t *testing.T) {
 	full := jobOf(t, "runtimePatches: ["+strings.Join(patches, ", ")+"]")
 	bad := &Record{Field: PodSpecOverrides, Users: map[string]any{"labels": func() {}}}
 	for name, c := range map[string]struct {
-		dialect Dialect
+		dialect *Dialect
 		job     *api.TrainJob
 		record  *Record
 		want    string
@@ -148,13 +148,13 @@ func TestMigrateRefuses(t *testing.T) {
 func TestEdited(t *testing.T) {
 	record := must[Record](t, `{field: podTemplateOverrides, own: [{targetJobs: [{name: node}],
   spec: {nodeSelector: {gpu: a}}}], users: {podTemplateOverrides: []}}`)
-	job := recorded(t, `podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}},
+	job := withRecord(t, `podTemplateOverrides: [{targetJobs: [{name: node}], spec: {serviceAccountName: sa}},
   {targetJobs: [{name: node}], spec: {nodeSelector: {gpu: a}}}]`, &record)
-	for _, d := range []Dialect{Bundled, Manifests(false), Manifests(true)} {
+	for _, d := range []Reader{Guide, Manifests(false), Manifests(true)} {
 		entries := d.Entries(job)
 		if len(entries) != 1 ||
 			entries[0].Patch.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.ServiceAccountName == nil {
-			t.Errorf("%s: got %+v, want the user's element alone", d.Name(), entries)
+			t.Errorf("got %+v, want the user's element alone", entries)
 		}
 	}
 }

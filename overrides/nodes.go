@@ -1,164 +1,92 @@
 package overrides
 
 import (
-	"slices"
-	"strings"
+	"fmt"
+	"strconv"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"github.com/kubeflow/trainer/v2/pkg/constants"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// isLauncher reports whether a ReplicatedJob is MPI's launcher: the trainer step, beside the nodes that it starts
-// processes on. It is one pod, however many nodes there are.
-func isLauncher(policy *trainerapi.MLPolicy, all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob) bool {
-	return policy != nil && policy.MPI != nil && isTrainer(rj) && rj.Name != constants.Node &&
-		find(all, constants.Node) != nil
-}
+// MinParallelismAnnotation is Kueue's annotation for partial admission (Kueue v0.19.2, pkg/controller/jobs/job): the
+// fewest nodes that a TrainJob may be admitted with. A TrainJob without it has its runtime's.
+const MinParallelismAnnotation = "kueue.x-k8s.io/job-min-parallelism"
 
-// hasLauncher reports whether one of the ReplicatedJobs is MPI's launcher.
-func hasLauncher(policy *trainerapi.MLPolicy, all []jobset.ReplicatedJob) bool {
-	return slices.ContainsFunc(all, func(rj jobset.ReplicatedJob) bool { return isLauncher(policy, all, &rj) })
-}
+// NodesAnnotation is the number of nodes of a partially admitted TrainJob. It is in the integration's entry, in the
+// metadata of the Job template of the ReplicatedJob that has fewer pods, and has no effect in other entries.
+const NodesAnnotation = "signalbox.dev/nodes"
 
-// isTrainingNode reports whether the pods of a ReplicatedJob are nodes of the training: those of the trainer step, or
-// those that MPI's launcher starts processes on, and the launcher itself only if it runs as a node.
-func isTrainingNode(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool {
-	if isLauncher(policy, all, rj) {
-		return launcherIsNode(policy)
+// Nodes returns the number of nodes that a TrainJob requests on a runtime.
+func Nodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) int32 {
+	if t := job.Spec.Trainer; t != nil && t.NumNodes != nil {
+		return *t.NumNodes
 	}
-	return isTrainer(rj) || rj.Name == constants.Node && policy != nil && policy.MPI != nil
-}
-
-// countSteps is the bundled Trainer's assembly.count: MPI has one launcher, however many nodes it starts processes on.
-func countSteps(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) int32 {
-	if isLauncher(policy, all, rj) {
-		return 1
+	if runtime.MLPolicy != nil {
+		return nodesOf(runtime.MLPolicy)
 	}
-	return nodesOf(policy)
+	return 1
 }
 
-// amend is the bundled Trainer's assembly.amend. Trainer v2.3.0's plugins leave their environment out without
-// spec.trainer. They take the number of processes from spec.trainer.resourcesPerNode alone, although it is merged with
-// the runtime's resources. They take the first resource with "gpu" in its name, in Go's random order of maps. They give
-// MPI's nodes neither the number nor the image that the TrainJob asks for.
-func amend(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob) {
-	job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
-	trainer := job.Spec.Trainer
-	if hasLauncher(policy, replicatedJobs) {
-		if n := nodesOf(policy); n > 1 {
-			trainer.NumNodes = cmpOr(trainer.NumNodes, n)
-		}
-		if node := nodeContainer(find(replicatedJobs, constants.Node)); node != nil {
-			node.Image = ptr.Deref(trainer.Image, node.Image)
-			setEnv(node, trainer.Env)
-		}
+// nodesOf returns the number of nodes of an ML policy. The CRD takes any number, and Trainer runs one node for less.
+func nodesOf(policy *trainerapi.MLPolicy) int32 { return max(ptr.Deref(policy.NumNodes, 1), 1) }
+
+// MinNodes returns the fewest nodes that a TrainJob may be admitted with. It is the number that the TrainJob
+// requests if there is no annotation, or if the runtime's is larger. The runtime's annotation is in its template's
+// metadata (store.Runtime.Pinnable copies it there). An invalid annotation is a *field.Error.
+func MinNodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) (int32, error) {
+	all := Nodes(job, runtime)
+	annotations, path := job.Annotations, field.NewPath("metadata", "annotations")
+	if _, own := annotations[MinParallelismAnnotation]; !own {
+		annotations = runtime.Template.Annotations
+		path = field.NewPath("runtime "+job.Spec.RuntimeRef.Name).Child("metadata", "annotations")
 	}
-	if node := countedContainer(policy, replicatedJobs); node != nil {
-		trainer.ResourcesPerNode = processors(node.Resources)
+	value, found := annotations[MinParallelismAnnotation]
+	if !found {
+		return all, nil
 	}
+	least, ok := parseNodes(value)
+	if !ok {
+		return all, notANumber(path, value)
+	}
+	return min(least, all), nil
 }
 
-// countedContainer returns the container by whose resources processes are counted: of MPI's nodes, or else of the
-// trainer step. It is nil if there is none.
-func countedContainer(policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob) *corev1.Container {
-	return nodeContainer(first(replicatedJobs, func(rj *jobset.ReplicatedJob) bool {
-		return isTrainingNode(replicatedJobs, rj, policy) && !isLauncher(policy, replicatedJobs, rj)
-	}))
+func parseNodes(value string) (nodes int32, ok bool) {
+	n, err := strconv.ParseInt(value, 10, 32)
+	return int32(n), err == nil && n > 0
 }
 
-// nodeContainer returns the container in which a ReplicatedJob trains, nil if there is none.
-func nodeContainer(rj *jobset.ReplicatedJob) *corev1.Container {
-	if rj == nil {
+func notANumber(annotations *field.Path, value string) *field.Error {
+	return field.Invalid(annotations.Key(MinParallelismAnnotation), value, "must be a whole number of nodes, 1 or more")
+}
+
+// CheckMinNodes returns an error if the TrainJob's own annotation isn't a number of nodes below the one that it
+// requests.
+func CheckMinNodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) field.ErrorList {
+	value, found := job.Annotations[MinParallelismAnnotation]
+	if !found {
 		return nil
 	}
-	return findContainer(rj.Template.Spec.Template.Spec.Containers, constants.Node)
-}
-
-// setEnv sets environment variables, in place of those of the same names.
-func setEnv(container *corev1.Container, env []corev1.EnvVar) {
-	for _, v := range env {
-		i := slices.IndexFunc(container.Env, func(e corev1.EnvVar) bool { return e.Name == v.Name })
-		if i < 0 {
-			container.Env = append(container.Env, v)
-		} else {
-			container.Env[i] = v
-		}
-	}
-}
-
-// countedGPU is the name by which all GPUs of a node are given to Trainer's plugins, which look for "gpu" in it.
-const countedGPU corev1.ResourceName = "nvidia.com/gpu"
-
-// processors returns a container's CPUs and GPUs in the form in which Trainer's plugins count them.
-func processors(resources corev1.ResourceRequirements) *corev1.ResourceRequirements {
-	counted := &corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
-	for _, lists := range [][2]corev1.ResourceList{
-		{resources.Requests, counted.Requests}, {resources.Limits, counted.Limits},
-	} {
-		if cpu, found := lists[0][corev1.ResourceCPU]; found {
-			lists[1][corev1.ResourceCPU] = cpu
-		}
-	}
-	if n := gpusOf(resources); n > 0 {
-		counted.Requests[countedGPU] = *resource.NewQuantity(n, resource.DecimalSI)
-	}
-	return counted
-}
-
-// gpusOf returns how many GPUs a container has, of all kinds. One that has only a share of a GPU's memory or cores has
-// one.
-func gpusOf(resources corev1.ResourceRequirements) (gpus int64) {
-	shared := false
-	count := func(name corev1.ResourceName, quantity resource.Quantity) {
-		switch kindOf(name) {
-		case wholeGPUs:
-			gpus += quantity.Value()
-		case shareOfGPU:
-			shared = shared || !quantity.IsZero()
-		case noGPU:
-		}
-	}
-	for name, quantity := range resources.Limits {
-		count(name, quantity)
-	}
-	for name, quantity := range resources.Requests {
-		if _, limited := resources.Limits[name]; !limited { // a limit of an extended resource is its request
-			count(name, quantity)
-		}
-	}
-	if gpus == 0 && shared {
-		return 1
-	}
-	return gpus
-}
-
-// kind is what a resource is of a GPU.
-type kind int
-
-const (
-	noGPU      kind = iota
-	wholeGPUs       // devices, or partitions that a process takes for devices
-	shareOfGPU      // memory or computing time, counted in units of its own
-)
-
-// sharesOfGPUs are what the names of resources contain that don't count devices: HAMi's and Volcano's memory and cores,
-// Intel's millicores, tiles and monitoring.
-var sharesOfGPUs = []string{"mem", "core", "milli", "percent", "ratio", "tile", "monitoring", "util"}
-
-// kindOf returns what an extended resource is of a GPU, by its name: Kubernetes knows no more of it. NVIDIA's MIG
-// devices are the only ones without "gpu" in their names that torchrun finds by itself.
-func kindOf(name corev1.ResourceName) kind {
-	lower := strings.ToLower(string(name))
-	_, device, extended := strings.Cut(lower, "/")
+	path, all := field.NewPath("metadata", "annotations"), Nodes(job, runtime)
+	least, ok := parseNodes(value)
 	switch {
-	case !extended || !strings.Contains(lower, "gpu") && !strings.HasPrefix(lower, "nvidia.com/mig-"):
-		return noGPU
-	case slices.ContainsFunc(sharesOfGPUs, func(share string) bool { return strings.Contains(device, share) }):
-		return shareOfGPU
+	case !ok:
+		return field.ErrorList{notANumber(path, value)}
+	case least >= all:
+		return field.ErrorList{field.Invalid(path.Key(MinParallelismAnnotation), value, fmt.Sprintf("must be below the "+
+			"number of nodes that the TrainJob requests, %d; remove the annotation if it needs all of them", all))}
 	}
-	return wholeGPUs
+	return nil
+}
+
+// WithNodes returns a copy of the TrainJob that requests that many nodes. The copy shares all else with the TrainJob.
+func WithNodes(job *api.TrainJob, nodes int32) *api.TrainJob {
+	other := *job
+	trainer := ptr.Deref(job.Spec.Trainer, trainerapi.Trainer{})
+	trainer.NumNodes = &nodes
+	other.Spec.Trainer = &trainer
+	return &other
 }

@@ -82,27 +82,31 @@ func (r *Record) check() error {
 	return nil
 }
 
-// Entry returns the integration's entry that the Record holds, nil where the TrainJob has never been started.
-func (r *Record) Entry(job *api.TrainJob) *trainerapi.RuntimePatch {
-	return r.dialect().Own(job)
-}
-
-// dialect returns the Trainer's whose list the Record is of.
-func (r *Record) dialect() Dialect {
-	if r.Field == PodSpecOverrides {
-		return Kubeflow20
+// Entry returns the integration's entry, made of its elements; nil if the TrainJob has never been started.
+func (r *Record) Entry() *trainerapi.RuntimePatch {
+	if r.Time == nil {
+		return nil
 	}
-	return Kubeflow21
+	own := &trainerapi.RuntimePatch{Manager: Manager, Time: r.Time}
+	for _, e := range r.entries(map[string]any{r.Field: r.Own}) {
+		if own.TrainingRuntimeSpec == nil {
+			own.TrainingRuntimeSpec = &trainerapi.TrainingRuntimeSpecPatch{
+				Template: &trainerapi.JobSetTemplatePatch{Spec: &trainerapi.JobSetSpecPatch{}},
+			}
+		}
+		spec := own.TrainingRuntimeSpec.Template.Spec
+		spec.ReplicatedJobs = append(spec.ReplicatedJobs, e.Patch.Template.Spec.ReplicatedJobs...)
+	}
+	return own
 }
 
-// entries returns the entries of fields of the spec, as the Trainer reads them that the Record is of.
+// entries returns the entries of fields of the spec, as the Trainer reads them whose list the Record is of.
 func (r *Record) entries(fields map[string]any) []Entry {
 	read, err := specOf(fields)
 	if err != nil {
 		return nil // RecordOf has read them
 	}
-	read.Spec.RuntimePatches = nil
-	return r.dialect().Entries(read)
+	return append(jobSetEntries(read), listEntries(read, r.Field)...)
 }
 
 // Strip returns the users' elements of a list: all but the integration's. Of an element that equals one of the

@@ -10,8 +10,6 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-var trainerPath = field.NewPath("spec", "trainer")
-
 // Resized reports whether an update changes the number of nodes or the resources per node.
 func Resized(before, after *api.TrainJob) bool {
 	was, is := trainerOf(before), trainerOf(after)

@@ -14,21 +14,12 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// Changed reports whether an update changes the entries in more than their time.
-func Changed(before, after *api.TrainJob) bool { return changedPath(before, after) != nil }
-
-// changedPath returns the field that an update of the entries changes, the first of several; nil where there is none.
-func changedPath(before, after *api.TrainJob) *field.Path {
-	was, is := &before.Spec, &after.Spec
-	switch {
-	case !equality.Semantic.DeepEqual(timeless(was.RuntimePatches), timeless(is.RuntimePatches)):
-		return patchesPath
-	case !equality.Semantic.DeepEqual(timelessHistories(before), timelessHistories(after)):
-		return historiesPath
-	case !equality.Semantic.DeepEqual(was.PodTemplateOverrides, is.PodTemplateOverrides):
-		return field.NewPath("spec", PodTemplateOverrides)
+// Changed returns runtimePatches if an update changes them in more than their time, nil if it doesn't.
+func Changed(before, after *api.TrainJob) *field.Path {
+	if equality.Semantic.DeepEqual(timeless(before.Spec.RuntimePatches), timeless(after.Spec.RuntimePatches)) {
+		return nil
 	}
-	return nil
+	return patchesPath
 }
 
 // timeless returns runtimePatches without their times.
@@ -40,10 +31,10 @@ func timeless(entries []trainerapi.RuntimePatch) []trainerapi.RuntimePatch {
 	return entries
 }
 
-// CheckTransition returns errors where an update changes the entries while they may not change: while the TrainJob runs
-// before and after it, and while a ReplicatedJob of its JobSet (nil where there is none) is still active.
-func CheckTransition(before, after *api.TrainJob, js *jobset.JobSet) field.ErrorList {
-	path := changedPath(before, after)
+// CheckTransition returns errors where an update changes the entries, in the field of the given path (nil for none),
+// while they may not change. They may not while the TrainJob runs before and after it, and while a ReplicatedJob of its
+// JobSet (nil where there is none) is still active.
+func CheckTransition(path *field.Path, before, after *api.TrainJob, js *jobset.JobSet) field.ErrorList {
 	if path == nil {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"gomodules.xyz/jsonpatch/v2"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -14,14 +15,14 @@ import (
 )
 
 // operation is one operation of a JSON patch (RFC 6902).
-type operation = overrides.PatchOperation
+type operation = jsonpatch.Operation
 
 // guard makes a patch fail on a TrainJob with another UID, and makes it a conflict if the TrainJob has changed since
 // that version.
 func guard(uid types.UID, version string) []operation {
 	return []operation{
-		{Op: "test", Path: "/metadata/uid", Value: uid},
-		{Op: "replace", Path: "/metadata/resourceVersion", Value: version},
+		{Operation: "test", Path: "/metadata/uid", Value: uid},
+		{Operation: "replace", Path: "/metadata/resourceVersion", Value: version},
 	}
 }
 
@@ -30,24 +31,25 @@ func entryOf(s *admission.Start) operation {
 	const list = "/spec/" + overrides.RuntimePatches
 	switch {
 	case s.At >= 0:
-		return operation{Op: "replace", Path: fmt.Sprintf("%s/%d", list, s.At), Value: s.Entry}
+		return operation{Operation: "replace", Path: fmt.Sprintf("%s/%d", list, s.At), Value: s.Entry}
 	case s.Others:
-		return operation{Op: "add", Path: list + "/-", Value: s.Entry}
+		return operation{Operation: "add", Path: list + "/-", Value: s.Entry}
 	}
-	return operation{Op: "add", Path: list, Value: []any{s.Entry}}
+	return operation{Operation: "add", Path: list, Value: []any{s.Entry}}
 }
 
 // pinOf returns the operation that writes the pinned runtime.
 func pinOf(s *admission.Start) operation {
 	const annotations = "/metadata/annotations"
 	if !s.Annotated {
-		return operation{Op: "add", Path: annotations, Value: map[string]string{PinAnnotation: s.Pin}}
+		return operation{Operation: "add", Path: annotations, Value: map[string]string{PinAnnotation: s.Pin}}
 	}
-	return operation{Op: "add", Path: annotations + "/" + strings.ReplaceAll(PinAnnotation, "/", "~1"), Value: s.Pin}
+	pointer := annotations + "/" + strings.ReplaceAll(PinAnnotation, "/", "~1")
+	return operation{Operation: "add", Path: pointer, Value: s.Pin}
 }
 
 // resume returns the operation that starts a TrainJob.
-func resume() operation { return operation{Op: "add", Path: "/spec/suspend", Value: false} }
+func resume() operation { return operation{Operation: "add", Path: "/spec/suspend", Value: false} }
 
 // annotation returns the patch that sets an annotation of a TrainJob in the version that was read.
 func annotation(job *api.TrainJob, name, value string) (client.Patch, error) {

@@ -112,13 +112,13 @@ func (r *Runtimes) Of(ctx context.Context, job *api.TrainJob) (*Choice, error) {
 // the runtime as it is now, which Trainer has yet to follow if Outdated is set. Kubeflow Trainer rejects any change of
 // a TrainJob whose runtime is gone, so that it could not be started: that is a *RuntimeError even if there is a
 // snapshot.
-func (r *Runtimes) OfKubeflow(ctx context.Context, job *api.TrainJob, trainer overrides.Dialect) (*Choice, error) {
+func (r *Runtimes) OfKubeflow(ctx context.Context, job *api.TrainJob, trainer *overrides.Dialect) (*Choice, error) {
 	runtime, err := r.existing(ctx, job)
 	if err != nil {
 		return nil, err
 	}
 	choice := &Choice{Spec: &runtime.Spec, Settings: runtime.Pinnable()}
-	if !trainer.Snapshots() {
+	if !trainer.Snapshots {
 		return choice, nil
 	}
 	if choice.Snapshot, err = snapshotOf(ctx, r.live, job); err != nil || choice.Snapshot == nil {
@@ -133,7 +133,7 @@ func (r *Runtimes) OfKubeflow(ctx context.Context, job *api.TrainJob, trainer ov
 }
 
 // hasRun reports whether a TrainJob runs or has run: then it stays on the runtime that it was started on.
-func hasRun(job *api.TrainJob, trainer overrides.Dialect) bool {
+func hasRun(job *api.TrainJob, trainer *overrides.Dialect) bool {
 	return trainer.Own(job) != nil || !ptr.Deref(job.Spec.Suspend, false)
 }
 

@@ -78,7 +78,7 @@ func (w *Writer) StartInTwo(ctx context.Context, s *admission.Start) error {
 			return err
 		}
 		// A CRD that is upgraded now drops the list, which changes no version of the TrainJob.
-		unchanged = append(unchanged, operation{Op: "test", Path: "/spec/" + s.Record.Field, Value: list})
+		unchanged = append(unchanged, operation{Operation: "test", Path: "/spec/" + s.Record.Field, Value: list})
 	} else {
 		written := job.DeepCopy()
 		if err := w.patchFields(ctx, written, append(guard(s.UID, s.ResourceVersion), entryOf(s))); err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"gomodules.xyz/jsonpatch/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -130,7 +131,7 @@ func (w *Writer) Suspend(ctx context.Context, job *api.TrainJob) error {
 // Clear empties the entry of a TrainJob that no longer runs. It replaces the entry whoever owns its fields: an update
 // by another client that dropped the entry has taken the fields from the integration before the webhook restored them,
 // and Kueue's built-in integration may have written them.
-func (w *Writer) Clear(ctx context.Context, trainer overrides.Dialect, job *api.TrainJob) error {
+func (w *Writer) Clear(ctx context.Context, trainer *overrides.Dialect, job *api.TrainJob) error {
 	own := trainer.Own(job)
 	if own == nil {
 		return nil
@@ -147,13 +148,13 @@ func (w *Writer) Clear(ctx context.Context, trainer overrides.Dialect, job *api.
 	}
 	entry := fmt.Sprintf("/spec/%s/%d", overrides.RuntimePatches, overrides.OwnIndex(job))
 	return w.patchFields(ctx, job.DeepCopy(), append(guard(job.UID, job.ResourceVersion),
-		operation{Op: "test", Path: entry + "/manager", Value: overrides.Manager},
-		operation{Op: "replace", Path: entry, Value: neutral}))
+		operation{Operation: "test", Path: entry + "/manager", Value: overrides.Manager},
+		operation{Operation: "replace", Path: entry, Value: neutral}))
 }
 
 // Migrate replaces the Record of another Trainer by what it says in the present Trainer's fields. An API server that
 // still serves the previous CRD rejects it, because it would drop both.
-func (w *Writer) Migrate(ctx context.Context, job *api.TrainJob, operations []overrides.PatchOperation) error {
+func (w *Writer) Migrate(ctx context.Context, job *api.TrainJob, operations []jsonpatch.Operation) error {
 	return w.patchFields(ctx, job.DeepCopy(), append(guard(job.UID, job.ResourceVersion), operations...),
 		client.FieldValidation(metav1.FieldValidationStrict))
 }

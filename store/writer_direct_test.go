@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"gomodules.xyz/jsonpatch/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -233,7 +234,7 @@ func TestWriterClearByRecord(t *testing.T) {
 // The operations are those of package overrides, whose tests say what they are.
 func TestWriterMigrate(t *testing.T) {
 	job := storedJob(t, "metadata: {annotations: {signalbox.dev/overrides: '{\"field\":\"podSpecOverrides\"}'}}")
-	operations := []overrides.PatchOperation{{Op: "remove", Path: "/metadata/annotations/signalbox.dev~1overrides"}}
+	operations := []jsonpatch.Operation{{Operation: "remove", Path: "/metadata/annotations/signalbox.dev~1overrides"}}
 	s := newStored(t, job)
 	w := s.writer(true)
 	if err := w.Migrate(t.Context(), job.DeepCopy(), operations); err != nil {

@@ -42,7 +42,9 @@ func (r *Reconciler) createChildren(ctx context.Context, job *api.TrainJob) erro
 		return err
 	}
 	if !runtime.Pinned {
-		if errs := append(r.Limits.CheckSize(job), r.Limits.CheckRuntime(job, runtime.Spec)...); len(errs) > 0 {
+		entries := overrides.EveryEntry(job)
+		errs := append(r.Limits.CheckSize(job, entries), r.Limits.CheckRuntime(job, runtime.Spec, entries)...)
+		if len(errs) > 0 {
 			return &admission.BlockedError{Reason: ReasonTooLarge, RetryAfter: refusedRetry, Err: errs.ToAggregate()}
 		}
 		pin, err := store.Pin(runtime.Spec)

@@ -70,8 +70,8 @@ func newSubject(t testing.TB) subject {
 
 // mutate is what the mutating webhooks compute of a TrainJob, before the CRD's rules apply.
 func (s subject) mutate(_ *Builder, limits overrides.Limits) {
-	tell(func() field.ErrorList { return limits.CheckSize(s.job) },
-		func() field.ErrorList { return overrides.CheckEntries(overrides.Bundled, s.job) })
+	tell(func() field.ErrorList { return limits.CheckSize(s.job, overrides.EveryEntry(s.job)) },
+		func() field.ErrorList { return overrides.CheckEntries(s.job, overrides.Bundled.Entries(s.job)) })
 }
 
 // look is what the validating webhooks and a reconcile compute of a TrainJob, until it is rejected.
@@ -79,16 +79,18 @@ func (s subject) look(b *Builder, limits overrides.Limits) {
 	ctx, d := context.Background(), overrides.Bundled
 	var effective *overrides.Effective
 	tell(
-		func() field.ErrorList { return limits.CheckSize(s.job) },
-		func() field.ErrorList { return limits.CheckRuntime(s.job, s.runtime) },
-		func() field.ErrorList { return overrides.Check(d, s.job, s.runtime) },
+		func() field.ErrorList { return limits.CheckSize(s.job, overrides.EveryEntry(s.job)) },
+		func() field.ErrorList { return limits.CheckRuntime(s.job, s.runtime, overrides.EveryEntry(s.job)) },
+		func() field.ErrorList { return overrides.Check(s.job, s.runtime, d.Entries(s.job)) },
 		func() field.ErrorList { _, errs := b.Validate(ctx, nil, s.job, s.runtime); return errs },
 		func() field.ErrorList {
 			var err error
-			effective, err = overrides.NewMemo(64<<20).Compute(d, s.job, s.runtime, d.Others(s.job))
+			effective, err = overrides.NewMemo(64<<20).Compute(d.Rules, s.job, s.runtime, d.Others(s.job))
 			return asErrors(err)
 		},
-		func() field.ErrorList { return limits.CheckBuilt(s.job, s.runtime, effective, true) },
+		func() field.ErrorList {
+			return limits.CheckBuilt(s.job.Namespace, s.runtime, overrides.EveryEntry(s.job), effective, true)
+		},
 		func() field.ErrorList {
 			_, err := podsets.Of(effective, podsets.Features{TopologyAware: true})
 			return asErrors(err)

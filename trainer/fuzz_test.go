@@ -61,11 +61,13 @@ func FuzzBuild(f *testing.F) {
 		if err != nil {
 			return // holds what can't be written, a quantity say
 		}
-		if len(limits.CheckSize(job))+len(limits.CheckRuntime(job, runtime))+
-			len(overrides.CheckEntries(overrides.Bundled, job))+len(overrides.Check(overrides.Bundled, job, runtime)) > 0 {
+		every, entries := overrides.EveryEntry(job), overrides.Bundled.Entries(job)
+		if len(limits.CheckSize(job, every))+len(limits.CheckRuntime(job, runtime, every))+
+			len(overrides.CheckHistoryManagers(job))+len(overrides.CheckEntries(job, entries))+
+			len(overrides.Check(job, runtime, entries)) > 0 {
 			return // refused
 		}
-		effective, err := overrides.Bundled.Compute(job, runtime, overrides.Bundled.Entries(job))
+		effective, err := overrides.Bundled.Compute(job, runtime, entries)
 		if err != nil {
 			return // is never queued
 		}
@@ -151,7 +153,8 @@ func FuzzWebhook(f *testing.F) {
 			if err := kjson.UnmarshalCaseSensitivePreserveInts(changed, &result); err != nil {
 				t.Fatal(err)
 			}
-			if overrides.Changed(rq.New, &result) || len(rq.New.Spec.RuntimePatches) != len(result.Spec.RuntimePatches) {
+			if overrides.Changed(rq.New, &result) != nil || overrides.ChangedForm(rq.New, &result) != nil ||
+				len(rq.New.Spec.RuntimePatches) != len(result.Spec.RuntimePatches) {
 				t.Fatalf("%s became %s", after, changed)
 			}
 		}

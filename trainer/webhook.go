@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,15 +84,18 @@ func (w *Webhook) mutate(_ context.Context, request webhookadmission.Request) we
 	if rq.OnlyFinalizers() {
 		return webhookadmission.Allowed("")
 	}
-	if rq.Created() || overrides.Changed(rq.Old, rq.New) && !rq.Trusted {
-		if errs := w.Limits.CheckSize(rq.New); len(errs) > 0 {
+	if rq.Created() || changedEntries(rq) != nil && !rq.Trusted {
+		if errs := w.Limits.CheckSize(rq.New, overrides.EveryEntry(rq.New)); len(errs) > 0 {
 			return review.Reject(rq.New, errs) // before anything is computed of it
 		}
-		if errs := overrides.CheckEntries(overrides.Bundled, rq.New); len(errs) > 0 {
+		errs := overrides.CheckEntries(rq.New, overrides.Bundled.Entries(rq.New))
+		if errs = append(overrides.CheckHistoryManagers(rq.New), errs...); len(errs) > 0 {
 			return review.Reject(rq.New, errs)
 		}
 	}
-	times := overrides.Times(rq.Old, rq.New, metav1.NewTime(w.Clock.Now()), rq.Trusted)
+	now := metav1.NewTime(w.Clock.Now())
+	times := overrides.Times(rq.Old, rq.New, now, rq.Trusted)
+	maps.Copy(times, overrides.HistoryTimes(rq.Old, rq.New, now))
 	var patch []jsonpatch.Operation
 	if !rq.Created() && !rq.Trusted {
 		// The integration's webhook keeps the pin of queued TrainJobs; those that nobody queues are pinned too.
@@ -151,10 +155,15 @@ func checkFrozen(rq *review.Request) field.ErrorList {
 	return errs
 }
 
+// changedEntries returns the field of the entries that an update changes, the first of several; nil if there is none.
+func changedEntries(rq *review.Request) *field.Path {
+	return cmp.Or(overrides.Changed(rq.Old, rq.New), overrides.ChangedForm(rq.Old, rq.New))
+}
+
 // concerned reports whether an update changes what is compared with the runtime.
 func concerned(rq *review.Request) bool {
 	_, changed := overrides.CheckFrozen(rq.Old, rq.New)
-	return changed || overrides.Changed(rq.Old, rq.New) || rq.AnnotationChanged(overrides.MinParallelismAnnotation)
+	return changed || changedEntries(rq) != nil || rq.AnnotationChanged(overrides.MinParallelismAnnotation)
 }
 
 // check compares a new TrainJob, or an update, with the JobSet and the runtime. An error means that it isn't known what
@@ -165,7 +174,8 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmissi
 		if err != nil {
 			return nil, nil, err
 		}
-		errs := append(overrides.CheckTransition(rq.Old, rq.New, js), overrides.CheckResize(rq.Old, rq.New, js)...)
+		errs := append(overrides.CheckTransition(changedEntries(rq), rq.Old, rq.New, js),
+			overrides.CheckResize(rq.Old, rq.New, js)...)
 		if len(errs) > 0 || rq.Trusted {
 			return nil, errs, nil // the integration has computed its entry on the runtime
 		}
@@ -178,15 +188,17 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmissi
 		return nil, nil, err
 	}
 	if rq.Created() || overrides.Resized(rq.Old, rq.New) || rq.AnnotationChanged(overrides.MinParallelismAnnotation) {
-		errs := append(w.Limits.CheckSize(rq.New), w.Limits.CheckRuntime(rq.New, spec)...)
+		entries := overrides.EveryEntry(rq.New)
+		errs := append(w.Limits.CheckSize(rq.New, entries), w.Limits.CheckRuntime(rq.New, spec, entries)...)
 		if errs = append(errs, overrides.CheckMinNodes(rq.New, spec)...); len(errs) > 0 {
 			return warnings, errs, nil
 		}
 		warnings = append(warnings, overrides.Unused(rq.New, spec)...)
 	}
-	warnings = append(warnings, overrides.Warnings(overrides.Bundled.Entries(rq.New))...)
+	entries := overrides.Bundled.Entries(rq.New)
+	warnings = append(warnings, overrides.Warnings(entries)...)
 	warnings = append(warnings, overrides.Deprecations(rq.New, spec)...)
-	if errs := overrides.Check(overrides.Bundled, rq.New, spec); len(errs) > 0 {
+	if errs := overrides.Check(rq.New, spec, entries); len(errs) > 0 {
 		return warnings, errs, nil
 	}
 	more, errs := w.Builder.Validate(ctx, rq.Old, rq.New, spec)

@@ -72,7 +72,7 @@ func convertCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 
 // converter converts files of manifests. It counts what was lost, and the TrainJobs that the cluster refused.
 type converter struct {
-	dialect overrides.Dialect
+	dialect overrides.Reader
 	known   runtimes
 	cluster *server // nil without --server-dry-run
 	streams genericiooptions.IOStreams

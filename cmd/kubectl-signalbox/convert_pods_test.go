@@ -63,7 +63,7 @@ func (p pods) of(t testing.TB, job *api.TrainJob) any {
 // merged returns what a TrainJob in any shape makes of the runtime.
 func (p pods) merged(t testing.TB, job *api.TrainJob, strategic bool) any {
 	t.Helper()
-	d := overrides.Manifests(strategic)
+	d := &overrides.Dialect{Rules: overrides.Kubeflow23.Rules, Reader: overrides.Manifests(strategic)}
 	e, err := d.Compute(job, p.runtime, d.Entries(job))
 	if err != nil {
 		return err.Error()

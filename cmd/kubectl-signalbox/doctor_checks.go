@@ -181,7 +181,7 @@ func checkRuntimes(ctx context.Context, s *session) ([]finding, error) {
 }
 
 // queueable returns why a TrainJob that changes nothing of a runtime can't be queued; nil if it can.
-func queueable(trainer overrides.Dialect, spec *trainerapi.TrainingRuntimeSpec) error {
+func queueable(trainer *overrides.Dialect, spec *trainerapi.TrainingRuntimeSpec) error {
 	job := &api.TrainJob{}
 	job.Name = "doctor"
 	effective, err := trainer.Compute(job, spec, nil)

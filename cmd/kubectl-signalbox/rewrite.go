@@ -44,7 +44,7 @@ type rewritten struct {
 
 // rewrite converts the TrainJobs of a document. It changes only the lines of the fields that it converts; where it
 // can't, in a document in flow style, it writes the whole document.
-func rewrite(doc string, d overrides.Dialect) (*rewritten, error) {
+func rewrite(doc string, d overrides.Reader) (*rewritten, error) {
 	var root yamlv3.Node
 	if err := yamlv3.Unmarshal([]byte(doc), &root); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ type changes struct {
 }
 
 // add decides the changes of a TrainJob and makes them in the document's tree.
-func (c *changes) add(doc string, node *yamlv3.Node, d overrides.Dialect) (*conversion, error) {
+func (c *changes) add(doc string, node *yamlv3.Node, d overrides.Reader) (*conversion, error) {
 	if line := aliased(node); line > 0 {
 		return nil, fmt.Errorf("TrainJob %s (line %d): line %d has an anchor, an alias or a merge key of YAML, which "+
 			"would not "+
@@ -137,7 +137,7 @@ func decoded(node *yamlv3.Node) (*unstructured.Unstructured, error) {
 }
 
 // plan decides the conversion of a TrainJob.
-func plan(node *yamlv3.Node, d overrides.Dialect) (*conversion, error) {
+func plan(node *yamlv3.Node, d overrides.Reader) (*conversion, error) {
 	u, err := decoded(node)
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func plan(node *yamlv3.Node, d overrides.Dialect) (*conversion, error) {
 }
 
 // decide fills in the conversion of a TrainJob, which it may change.
-func (c *conversion) decide(u *unstructured.Unstructured, d overrides.Dialect) error {
+func (c *conversion) decide(u *unstructured.Unstructured, d overrides.Reader) error {
 	word, hadWord, err := takeWord(u, c)
 	if err != nil {
 		return err

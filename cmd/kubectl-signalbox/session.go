@@ -46,7 +46,7 @@ type session struct {
 	// gated is set when simulations run with the cluster's feature gates.
 	gated bool
 	// trainer is the cluster's; nil if it hasn't been asked for yet.
-	trainer overrides.Dialect
+	trainer *overrides.Dialect
 }
 
 // newSession connects to the cluster that the flags name.
@@ -195,7 +195,7 @@ func (s *session) trainJob(ctx context.Context, name string) (*api.TrainJob, err
 
 // dialect returns what the cluster's Trainer makes of a TrainJob: the bundled one, if the user may not read which one
 // that is.
-func (s *session) dialect(ctx context.Context) (overrides.Dialect, error) {
+func (s *session) dialect(ctx context.Context) (*overrides.Dialect, error) {
 	if s.trainer != nil {
 		return s.trainer, nil
 	}

@@ -234,7 +234,7 @@ func (s *session) simulatedWorkload(
 
 // podSetsOf returns the PodSets of a TrainJob on a runtime, with the least that it may be admitted with.
 func podSetsOf(
-	trainer overrides.Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
+	trainer *overrides.Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
 ) ([]kueue.PodSet, error) {
 	others := trainer.Others(job)
 	effective, err := trainer.Compute(job, runtime, others)
@@ -250,9 +250,9 @@ func podSetsOf(
 	if err != nil || least >= overrides.Nodes(job, runtime) {
 		return sets, err
 	}
-	if !trainer.PartialAdmission() {
+	if !trainer.PartialAdmission {
 		return nil, fmt.Errorf("%s can't run a TrainJob with fewer nodes than it asks for; remove annotation %s",
-			trainer.Name(), overrides.MinParallelismAnnotation)
+			trainer.Name, overrides.MinParallelismAnnotation)
 	}
 	if effective, err = trainer.Compute(overrides.WithNodes(job, least), runtime, others); err != nil {
 		return nil, fmt.Errorf("with %d nodes: %w", least, err)

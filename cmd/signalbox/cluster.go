@@ -47,7 +47,7 @@ func connect(limits configapi.ClientConnection) (*connection, error) {
 // found is what a cluster adds to the configuration.
 type found struct {
 	// dialect is how the Trainer takes overrides.
-	dialect overrides.Dialect
+	dialect *overrides.Dialect
 	kueue   kueueFound
 }
 

@@ -112,6 +112,6 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	}
 	commit, _ := built()
 	buildInfo.WithLabelValues(version, orUnknown(commit)).Set(1)
-	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "trainer", found.dialect.Name())
+	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "trainer", found.dialect.Name)
 	return mgr.Start(ctx)
 }

@@ -153,7 +153,7 @@ func (f *kueueFollower) Start(ctx context.Context) error {
 // follows it: all of them serve webhooks.
 type trainerFollower struct {
 	informers cache.Informers
-	running   overrides.Dialect
+	running   *overrides.Dialect
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.

@@ -23,13 +23,13 @@ import (
 const TrainJobCRD = "trainjobs.trainer.kubeflow.org"
 
 // DialectOf returns how the Trainer that a CRD is of takes overrides.
-func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (overrides.Dialect, error) {
+func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (*overrides.Dialect, error) {
 	spec := specOf(crd, trainerapi.GroupVersion.Version)
 	if hasField(spec, gracePeriod) {
 		return overrides.Kubeflow23, nil
 	}
-	for _, d := range []overrides.Dialect{overrides.Kubeflow22, overrides.Kubeflow21, overrides.Kubeflow20} {
-		if _, found := spec[d.Field()]; found {
+	for _, d := range []*overrides.Dialect{overrides.Kubeflow22, overrides.Kubeflow21, overrides.Kubeflow20} {
+		if _, found := spec[d.Field]; found {
 			return d, nil
 		}
 	}
@@ -39,7 +39,7 @@ func DialectOf(crd *apiextensionsv1.CustomResourceDefinition) (overrides.Dialect
 }
 
 // TrainerOf does the same for the CRD of any Trainer. The bundled Trainer's alone has two kinds of overrides.
-func TrainerOf(crd *apiextensionsv1.CustomResourceDefinition) (overrides.Dialect, error) {
+func TrainerOf(crd *apiextensionsv1.CustomResourceDefinition) (*overrides.Dialect, error) {
 	spec := specOf(crd, trainerapi.GroupVersion.Version)
 	if hasField(spec, []string{overrides.RuntimePatches}) && hasField(spec, []string{overrides.PodTemplateOverrides}) {
 		return overrides.Bundled, nil
@@ -54,7 +54,7 @@ var gracePeriod = []string{
 }
 
 // FindTrainer returns how the installed Kubeflow Trainer takes overrides.
-func FindTrainer(ctx context.Context, reader client.Reader) (overrides.Dialect, error) {
+func FindTrainer(ctx context.Context, reader client.Reader) (*overrides.Dialect, error) {
 	var crd apiextensionsv1.CustomResourceDefinition
 	if err := reader.Get(ctx, client.ObjectKey{Name: TrainJobCRD}, &crd); apierrors.IsNotFound(err) {
 		return nil, errors.New("the cluster has no TrainJobs; install Kubeflow Trainer, or set trainer.enabled to true and " +
@@ -67,13 +67,13 @@ func FindTrainer(ctx context.Context, reader client.Reader) (overrides.Dialect, 
 
 // AwaitOther returns when the TrainJobs' CRD is that of another Trainer than the one that runs, or when ctx ends. A CRD
 // of no Trainer that is known is only logged.
-func AwaitOther(ctx context.Context, informers cache.Informers, running overrides.Dialect) (other bool, err error) {
+func AwaitOther(ctx context.Context, informers cache.Informers, running *overrides.Dialect) (other bool, err error) {
 	informer, err := informers.GetInformer(ctx, &apiextensionsv1.CustomResourceDefinition{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return false, fmt.Errorf("watching CRD %s: %w", TrainJobCRD, err)
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("crd", TrainJobCRD)
-	found := make(chan overrides.Dialect, 1)
+	found := make(chan *overrides.Dialect, 1)
 	look := func(object any) {
 		crd, ok := object.(*apiextensionsv1.CustomResourceDefinition)
 		if !ok || crd.Name != TrainJobCRD {
@@ -102,7 +102,7 @@ func AwaitOther(ctx context.Context, informers cache.Informers, running override
 	case <-ctx.Done():
 		return false, nil
 	case dialect := <-found:
-		log.Info("Another Trainer is installed", "trainer", dialect.Name(), "previous", running.Name())
+		log.Info("Another Trainer is installed", "trainer", dialect.Name, "previous", running.Name)
 		return true, nil
 	}
 }

@@ -48,7 +48,7 @@ var errDown = errors.New("the API server is down")
 func TestDialectOf(t *testing.T) {
 	cases := map[string]struct {
 		reason, schema string
-		want           overrides.Dialect
+		want           *overrides.Dialect
 		problem        string
 	}{
 		"v2.3": {"its patches have a grace period", patchesWith("terminationGracePeriodSeconds"),
@@ -99,12 +99,12 @@ func TestTrainerOf(t *testing.T) {
 	if err := yaml.Unmarshal(text, bundled); err != nil {
 		t.Fatal(err)
 	}
-	for crd, want := range map[*apiextensionsv1.CustomResourceDefinition]overrides.Dialect{
+	for crd, want := range map[*apiextensionsv1.CustomResourceDefinition]*overrides.Dialect{
 		bundled: overrides.Bundled, crdOf(t, patchesWith("terminationGracePeriodSeconds")): overrides.Kubeflow23,
 		crdOf(t, "{podTemplateOverrides: {}}"): overrides.Kubeflow21,
 	} {
 		if got, err := TrainerOf(crd); err != nil || got != want {
-			t.Errorf("got %v, %v, want %s", got, err, want.Name())
+			t.Errorf("got %v, %v, want %s", got, err, want.Name)
 		}
 	}
 }

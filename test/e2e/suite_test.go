@@ -147,10 +147,10 @@ var _ = ginkgo.ReportAfterSuite("why specs failed", func(report ginkgo.Report) {
 	}
 })
 
-var installed atomic.Pointer[overrides.Dialect]
+var installed atomic.Pointer[*overrides.Dialect]
 
 // dialect is how the Trainer of the control plane takes overrides.
-func dialect() overrides.Dialect { return *installed.Load() }
+func dialect() *overrides.Dialect { return *installed.Load() }
 
 func learnDialect(ctx context.Context) {
 	ginkgo.GinkgoHelper()

@@ -71,7 +71,7 @@ func upgradeSpecs() {
 		installed.Store(&overrides.Kubeflow23)
 		cluster.mustAct("upgrade", "trainer")
 		learnDialect(ctx)
-		gomega.Expect(dialect().Field()).To(gomega.Equal(overrides.RuntimePatches))
+		gomega.Expect(dialect().Field).To(gomega.Equal(overrides.RuntimePatches))
 		// One that runs is preempted, so that it has to start again beside the other Trainer.
 		urgent := g.submit(ctx, g.trainJob("urgent", "short", 1, priority(high)))
 		gomega.Eventually(complete(ctx, urgent), "90s").Should(gomega.BeTrue())

@@ -1,0 +1,242 @@
+package overrides
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/kubeflow/trainer/v2/pkg/apply"
+	"github.com/kubeflow/trainer/v2/pkg/constants"
+	trainerruntime "github.com/kubeflow/trainer/v2/pkg/runtime"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/flux"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jax"
+	jobsetplugin "github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jobset"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/mpi"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/plainml"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/torch"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/xgboost"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// mlPolicies returns Trainer's plugins that turn an ML policy into node counts and environment. Each ignores a runtime
+// whose policy is another's; plain is the last and takes all others.
+func mlPolicies() []framework.EnforceMLPolicyPlugin {
+	return []framework.EnforceMLPolicyPlugin{
+		&torch.Torch{}, &mpi.MPI{}, &jax.Jax{}, &xgboost.XGBoost{}, &flux.Flux{}, &plainml.PlainML{},
+	}
+}
+
+// Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
+// entry that names a ReplicatedJob that the runtime doesn't have is an error: a strategic merge would append it.
+func (r *Rules) Compute(
+	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) (*Effective, error) {
+	info, job, err := r.Prepare(trainJob, runtime, entries)
+	if err != nil {
+		return nil, err
+	}
+	for _, policy := range mlPolicies() {
+		if err := policy.EnforceMLPolicy(info, job); err != nil {
+			return nil, fmt.Errorf("ML policy %s of runtime %q: %w", policy.Name(), job.Spec.RuntimeRef.Name, err)
+		}
+	}
+	spec, _ := trainerruntime.TemplateSpecApply[jobsetac.JobSetSpecApplyConfiguration](info)
+	for i, podSet := range info.TemplateSpec.PodSets {
+		job := spec.ReplicatedJobs[i].Template.Spec
+		job.Parallelism, job.Completions = podSet.Count, podSet.Count
+	}
+	builder := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithSpec(spec))
+	e := &Effective{Annotations: info.Annotations, NodeGroup: nodeGroup(runtime)}
+	if e.ReplicatedJobs, err = fromApply(builder.Initializer(job).Trainer(info, job).Build().Spec); err != nil {
+		return nil, err
+	}
+	e.Built, err = r.built(e.ReplicatedJobs, func() ([]jobset.ReplicatedJob, error) {
+		// As in Trainer's JobSet plugin, what the TrainJob says takes precedence over what is taken from the PodSets.
+		Take(info, spec)
+		return fromApply(builder.Initializer(withoutSecrets(job)).Trainer(info, job).Build().Spec)
+	})
+	return e, err
+}
+
+// withoutSecrets returns the TrainJob without the Secrets of its initializers: Trainer's builder adds them whether they
+// are there or not. The rest is shared.
+func withoutSecrets(job *trainerapi.TrainJob) *trainerapi.TrainJob {
+	if job.Spec.Initializer == nil {
+		return job
+	}
+	other := *job
+	initializer := *job.Spec.Initializer
+	if initializer.Dataset != nil {
+		dataset := *initializer.Dataset
+		dataset.SecretRef, initializer.Dataset = nil, &dataset
+	}
+	if initializer.Model != nil {
+		model := *initializer.Model
+		model.SecretRef, initializer.Model = nil, &model
+	}
+	other.Spec.Initializer = &initializer
+	return &other
+}
+
+// forPlugins returns a copy of the TrainJob that Trainer's plugins may change. A partially admitted TrainJob
+// requests the nodes that it was admitted with. Trainer v2.3.0's Flux plugin dereferences spec.trainer and its
+// numNodes even where they are nil; here they default to the runtime's.
+func forPlugins(
+	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) *trainerapi.TrainJob {
+	job := trainJob.Upstream().DeepCopy()
+	if n := admittedNodes(entries); n > 0 {
+		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
+		job.Spec.Trainer.NumNodes = &n
+	}
+	if policy := runtime.MLPolicy; policy != nil && policy.Flux != nil {
+		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
+		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, nodesOf(policy))
+		policy.Flux.NumProcPerNode = cmpOr(policy.Flux.NumProcPerNode, int32(1))
+	}
+	return job
+}
+
+// Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that. It returns the result and
+// the TrainJob in the form that Trainer's plugins take, before the first of them has run. It changes none of its
+// arguments; the plugins may change both results.
+func (r *Rules) Prepare(
+	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) (*trainerruntime.Info, *trainerapi.TrainJob, error) {
+	runtime = runtime.DeepCopy()
+	job := forPlugins(trainJob, runtime, entries)
+	template, err := merge(runtime.Template.Spec, entries)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(template.ReplicatedJobs) == 0 {
+		return nil, nil, field.Required(field.NewPath("spec", "runtimeRef"), fmt.Sprintf(
+			"runtime %q has no replicatedJobs; give it one, or refer to another runtime", job.Spec.RuntimeRef.Name))
+	}
+	if err := r.setResourcesPerNode(job, runtime.MLPolicy, template.ReplicatedJobs); err != nil {
+		return nil, nil, err
+	}
+	r.amend(job, runtime.MLPolicy, template.ReplicatedJobs)
+	typed := &jobset.JobSet{Spec: template}
+	spec, err := apply.FromTypedObjWithFields[jobsetac.JobSetSpecApplyConfiguration](typed, "spec")
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the JobSet template of runtime %q: %w", job.Spec.RuntimeRef.Name, err)
+	}
+	labels, annotations := metadata(runtime, entries)
+	info := r.runtimeInfo(runtime, template.ReplicatedJobs, spec,
+		trainerruntime.WithLabels(labels), trainerruntime.WithAnnotations(annotations))
+	return info, job, nil
+}
+
+// Take copies the ML policy's changes of the PodSets to the JobSet's spec, as Trainer's JobSet plugin does.
+func Take(info *trainerruntime.Info, spec *jobsetac.JobSetSpecApplyConfiguration) {
+	for i := range info.TemplateSpec.PodSets {
+		podSet := &info.TemplateSpec.PodSets[i]
+		pod := spec.ReplicatedJobs[i].Template.Spec.Template.Spec
+		apply.UpsertVolumes(&pod.Volumes, podSet.Volumes...)
+		for c := range podSet.Containers {
+			takeContainer(&pod.Containers[c], &podSet.Containers[c])
+		}
+		for c := range podSet.InitContainers {
+			if c >= len(pod.InitContainers) {
+				pod.InitContainers = append(pod.InitContainers, *corev1ac.Container().WithName(podSet.InitContainers[c].Name))
+			}
+			takeContainer(&pod.InitContainers[c], &podSet.InitContainers[c])
+		}
+	}
+}
+
+// takeContainer copies the ML policy's changes of a container.
+func takeContainer(container *corev1ac.ContainerApplyConfiguration, made *trainerruntime.Container) {
+	if len(made.Command) > 0 {
+		container.Command = made.Command
+	}
+	if made.Image != "" {
+		container.Image = &made.Image
+	}
+	apply.UpsertEnvVars(&container.Env, made.Env...)
+	apply.UpsertPort(&container.Ports, made.Ports...)
+	apply.UpsertVolumeMounts(&container.VolumeMounts, made.VolumeMounts...)
+}
+
+// fromApply returns the ReplicatedJobs of an apply configuration.
+func fromApply(spec *jobsetac.JobSetSpecApplyConfiguration) ([]jobset.ReplicatedJob, error) {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return nil, err
+	}
+	var typed jobset.JobSetSpec
+	if err := json.Unmarshal(data, &typed); err != nil {
+		return nil, err
+	}
+	return typed.ReplicatedJobs, nil
+}
+
+// runtimeInfo returns a runtime in the form that Trainer's plugins take.
+func (r *Rules) runtimeInfo(
+	runtime *trainerapi.TrainingRuntimeSpec, replicatedJobs []jobset.ReplicatedJob,
+	spec *jobsetac.JobSetSpecApplyConfiguration, options ...trainerruntime.InfoOption,
+) *trainerruntime.Info {
+	defaultMPI(runtime.MLPolicy)
+	if p := runtime.PodGroupPolicy; p != nil && p.Volcano != nil && p.Volcano.NetworkTopology != nil {
+		p.Volcano.NetworkTopology.HighestTierAllowed = cmpOr(p.Volcano.NetworkTopology.HighestTierAllowed, 1)
+	}
+	if p := runtime.PodGroupPolicy; p != nil && p.Coscheduling != nil {
+		p.Coscheduling.ScheduleTimeoutSeconds = cmpOr(p.Coscheduling.ScheduleTimeoutSeconds, int32(60))
+	}
+	options = append(options,
+		trainerruntime.WithMLPolicySource(runtime.MLPolicy),
+		trainerruntime.WithPodGroupPolicy(runtime.PodGroupPolicy),
+		trainerruntime.WithTemplateSpecObjApply(spec),
+	)
+	for i := range replicatedJobs {
+		rj := &replicatedJobs[i]
+		count := ptr.Deref(rj.Template.Spec.Parallelism, 1)
+		if isTrainer(rj) && runtime.MLPolicy != nil {
+			count = r.count(replicatedJobs, rj, runtime.MLPolicy)
+		}
+		var ancestor *string
+		if label, found := rj.Template.Labels[constants.LabelTrainJobAncestor]; found {
+			ancestor = &label
+		}
+		pod, applied := rj.Template.Spec.Template.Spec, spec.ReplicatedJobs[i].Template.Spec.Template.Spec
+		options = append(options, trainerruntime.WithPodSet(rj.Name, ancestor, count, pod, applied))
+	}
+	info := trainerruntime.NewInfo(options...)
+	separate(info)
+	return info
+}
+
+// separate copies what the PodSets share with the JobSet's spec: Trainer's plugins append to these slices, and what its
+// builder appends to the spec would overwrite that.
+func separate(info *trainerruntime.Info) {
+	for i := range info.TemplateSpec.PodSets {
+		podSet := &info.TemplateSpec.PodSets[i]
+		podSet.Volumes = slices.Clone(podSet.Volumes)
+		for _, containers := range [][]trainerruntime.Container{podSet.InitContainers, podSet.Containers} {
+			for j := range containers {
+				c := &containers[j]
+				c.Env, c.Ports, c.VolumeMounts = slices.Clone(c.Env), slices.Clone(c.Ports), slices.Clone(c.VolumeMounts)
+			}
+		}
+	}
+}
+
+// defaultMPI sets the defaults of the runtimes' CRD, without which Trainer's plugins dereference nil pointers.
+func defaultMPI(policy *trainerapi.MLPolicy) {
+	if policy == nil || policy.MPI == nil {
+		return
+	}
+	mpi := policy.MPI
+	mpi.NumProcPerNode = cmpOr(mpi.NumProcPerNode, int32(1))
+	mpi.MPIImplementation = cmpOr(mpi.MPIImplementation, trainerapi.MPIImplementationOpenMPI)
+	mpi.SSHAuthMountPath = cmpOr(mpi.SSHAuthMountPath, "/root/.ssh")
+}

@@ -1,0 +1,61 @@
+package overrides
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// flatten adds every value in decoded JSON under its path. A list of named objects is keyed by name (mounts by their
+// path); any other list is one value, which a merge replaces as a whole.
+func flatten(path string, content any, into map[string]string) {
+	switch c := content.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(c)) {
+			flatten(path+"."+key, c[key], into)
+		}
+	case []any:
+		flattenList(path, c, into)
+	default:
+		flattenValue(path, c, into)
+	}
+}
+
+func flattenList(path string, list []any, into map[string]string) {
+	for _, item := range list {
+		named, _ := item.(map[string]any)
+		by := "mountPath"
+		if named[by] == nil {
+			by = "name"
+		}
+		if named[by] == nil || strings.HasSuffix(path, ".tolerations") {
+			flattenValue(path, list, into)
+			return
+		}
+		at := fmt.Sprintf("%s[%v]", path, named[by])
+		rest := maps.Clone(named)
+		delete(rest, by)
+		if len(rest) == 0 {
+			into[at] = "{}" // it has nothing but the name
+		}
+		flatten(at, rest, into)
+	}
+}
+
+func flattenValue(path string, value any, into map[string]string) {
+	if data, err := json.Marshal(value); err == nil {
+		into[path] = string(data)
+	}
+}
+
+// decode returns a value as encoding/json decodes it.
+func decode(value any) (any, error) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	var content any
+	return content, json.Unmarshal(data, &content)
+}

@@ -1,0 +1,128 @@
+package overrides
+
+import (
+	"slices"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// The fields of a TrainJob's spec that had its entries before runtimePatches.
+const (
+	TemplateOverrides    = "templateOverrides"
+	PodTemplateOverrides = "podTemplateOverrides"
+	PodSpecOverrides     = "podSpecOverrides"
+)
+
+// podTemplateEntries returns the entries of podTemplateOverrides. replaces merges them as the operator guide describes.
+func podTemplateEntries(job *api.TrainJob, replaces bool) []Entry {
+	var entries []Entry
+	for i := range job.Spec.PodTemplateOverrides {
+		o := &job.Spec.PodTemplateOverrides[i]
+		entries = append(entries, Entry{
+			Replaces: replaces, Field: PodTemplateOverrides, Path: field.NewPath("spec", PodTemplateOverrides).Index(i),
+			Patch: forPods(o.TargetJobs, o.Metadata, podSpec(o.Spec)),
+		})
+	}
+	return entries
+}
+
+// listEntries returns the entries of a list without managers, as the Kubeflow Trainer merges them that has it.
+func listEntries(job *api.TrainJob, field string) []Entry {
+	if field == PodSpecOverrides {
+		return podSpecEntries(job)
+	}
+	return podTemplateEntries(job, false)
+}
+
+// podSpecEntries returns the entries of podSpecOverrides.
+func podSpecEntries(job *api.TrainJob) []Entry {
+	var entries []Entry
+	for i := range job.Spec.PodSpecOverrides {
+		o := &job.Spec.PodSpecOverrides[i]
+		entries = append(entries, Entry{
+			Field: PodSpecOverrides, Flat: true, Path: field.NewPath("spec", PodSpecOverrides).Index(i),
+			Patch: forPods(o.TargetJobs, nil, podSpec(withoutTargets(o))),
+		})
+	}
+	return entries
+}
+
+// jobSetEntries returns the entry of spec.labels and spec.annotations, the JobSet's metadata before runtimePatches.
+func jobSetEntries(job *api.TrainJob) []Entry {
+	if len(job.Spec.Labels)+len(job.Spec.Annotations) == 0 {
+		return nil
+	}
+	meta := &metav1.ObjectMeta{Labels: job.Spec.Labels, Annotations: job.Spec.Annotations}
+	return []Entry{{
+		Field: "labels", Path: field.NewPath("spec"),
+		Patch: &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Metadata: meta}},
+	}}
+}
+
+// withoutTargets returns the content of an element of podSpecOverrides.
+func withoutTargets(o *api.PodSpecOverride) *api.PodTemplateSpecOverride {
+	return &api.PodTemplateSpecOverride{
+		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Tolerations: o.Tolerations,
+		Volumes:        o.Volumes,
+		InitContainers: o.InitContainers, Containers: o.Containers, SchedulingGates: o.SchedulingGates,
+	}
+}
+
+// each returns one patch for each ReplicatedJob that is named.
+func each(targets []api.TargetJob, of func(name string) trainerapi.ReplicatedJobPatch) []trainerapi.ReplicatedJobPatch {
+	patches := make([]trainerapi.ReplicatedJobPatch, 0, len(targets))
+	for _, target := range targets {
+		if !slices.ContainsFunc(patches, func(p trainerapi.ReplicatedJobPatch) bool { return p.Name == target.Name }) {
+			patches = append(patches, of(target.Name))
+		}
+	}
+	return patches
+}
+
+// forPods returns a patch of the pods of the targets. Both meta and spec may be nil.
+func forPods(targets []api.TargetJob, meta *metav1.ObjectMeta,
+	spec *trainerapi.PodSpecPatch) *trainerapi.TrainingRuntimeSpecPatch {
+	return &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{
+		Spec: &trainerapi.JobSetSpecPatch{
+			ReplicatedJobs: each(targets, func(name string) trainerapi.ReplicatedJobPatch {
+				pod := &trainerapi.PodTemplatePatch{Metadata: named(meta), Spec: spec}
+				return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{
+					Spec: &trainerapi.JobSpecPatch{Template: pod}}}
+			}),
+		}}}
+}
+
+// named returns the labels and annotations of an override's metadata, the only part that Trainer reads.
+func named(meta *metav1.ObjectMeta) *metav1.ObjectMeta {
+	if meta == nil {
+		return nil
+	}
+	return &metav1.ObjectMeta{Labels: meta.Labels, Annotations: meta.Annotations}
+}
+
+func podSpec(o *api.PodTemplateSpecOverride) *trainerapi.PodSpecPatch {
+	if o == nil {
+		return nil
+	}
+	return &trainerapi.PodSpecPatch{
+		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Affinity: o.Affinity,
+		Tolerations: o.Tolerations, Volumes: o.Volumes,
+		InitContainers: containers(o.InitContainers), Containers: containers(o.Containers),
+		SchedulingGates: o.SchedulingGates, ImagePullSecrets: o.ImagePullSecrets,
+	}
+}
+
+func containers(overrides []api.ContainerOverride) []trainerapi.ContainerPatch {
+	if overrides == nil {
+		return nil
+	}
+	patches := make([]trainerapi.ContainerPatch, 0, len(overrides))
+	for _, o := range overrides {
+		patches = append(patches, trainerapi.ContainerPatch{Name: o.Name, Env: o.Env, VolumeMounts: o.VolumeMounts})
+	}
+	return patches
+}

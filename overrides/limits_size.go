@@ -1,0 +1,113 @@
+package overrides
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// CheckSize returns an error for each limit that the TrainJob, with entries of every form, exceeds by itself. It is for
+// before Compute, which takes memory and time for what it is given.
+func (l Limits) CheckSize(job *api.TrainJob, entries []Entry) field.ErrorList {
+	path := field.NewPath("spec")
+	errs := l.checkBulk(path, "a TrainJob's spec", &job.Spec)
+	if len(errs) == 0 {
+		errs = l.checkFields(path, &job.Spec)
+	}
+	if t := job.Spec.Trainer; t != nil && t.NumNodes != nil {
+		errs = append(errs, l.checkNodes(path.Child("trainer", "numNodes"), *t.NumNodes)...)
+	}
+	for _, entry := range entries {
+		for _, rj := range replicatedJobsOf(&trainerapi.RuntimePatch{TrainingRuntimeSpec: entry.Patch}) {
+			if _, pod := podPatchOf(&rj); pod != nil {
+				errs = append(errs, l.checkGrace(entry.specPath(rj.Name).Child("terminationGracePeriodSeconds"),
+					pod.TerminationGracePeriodSeconds)...)
+			}
+		}
+	}
+	return Few(errs)
+}
+
+// CheckRuntime returns an error for each limit that the TrainJob, with entries of every form, exceeds on its runtime.
+// It is for before Compute.
+func (l Limits) CheckRuntime(
+	job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) field.ErrorList {
+	path := field.NewPath("spec", "runtimeRef")
+	errs := l.checkBulk(path, fmt.Sprintf("the spec of runtime %q", job.Spec.RuntimeRef.Name), runtime)
+	if len(errs) == 0 {
+		errs = append(checkMagnitudes(path.Key(job.Spec.RuntimeRef.Name), runtime), l.checkMounts(runtime, entries)...)
+	}
+	pods, nodes := int64(0), int64(0)
+	if runtime.MLPolicy != nil {
+		nodes = int64(nodesOf(runtime.MLPolicy))
+	}
+	if t := job.Spec.Trainer; t != nil && t.NumNodes != nil {
+		nodes = int64(*t.NumNodes)
+	}
+	for i := range runtime.Template.Spec.ReplicatedJobs {
+		rj := &runtime.Template.Spec.ReplicatedJobs[i]
+		each := int64(ptr.Deref(rj.Template.Spec.Parallelism, 1))
+		if isTrainer(rj) && runtime.MLPolicy != nil {
+			each = nodes
+		}
+		pods += max(each, 0) * int64(max(rj.Replicas, 1))
+	}
+	if most := max(pods, nodes); most > int64(l.Pods) {
+		errs = append(errs, l.tooMany(path, most))
+	}
+	return Few(errs)
+}
+
+// checkNodes returns an error where a number of nodes is none, or exceeds the limit.
+func (l Limits) checkNodes(path *field.Path, nodes int32) field.ErrorList {
+	switch {
+	case nodes < 1:
+		return field.ErrorList{field.Invalid(path, nodes, "must be 1 or more: a TrainJob without nodes never runs")}
+	case nodes > l.Pods:
+		return field.ErrorList{l.tooMany(path, int64(nodes))}
+	}
+	return nil
+}
+
+// checkBulk returns an error where a spec is too large.
+func (l Limits) checkBulk(path *field.Path, what string, spec any) field.ErrorList {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return field.ErrorList{field.Invalid(path, "", err.Error())}
+	}
+	if len(data) > l.SpecBytes {
+		return field.ErrorList{field.Invalid(path, fmt.Sprintf("%d bytes", len(data)), fmt.Sprintf(
+			"%s may have at most %d bytes (limits.specBytes of Signalbox's configuration); move files to a ConfigMap", what,
+			l.SpecBytes))}
+	}
+	if len(data) < 2*l.Elements {
+		return nil // an element is two bytes at least
+	}
+	if n := elements(spec); n > l.Elements {
+		return field.ErrorList{field.Invalid(path, fmt.Sprintf("%d elements", n), fmt.Sprintf(
+			"the lists and maps of %s may have at most %d elements in all (limits.elements of Signalbox's configuration); move "+
+				"environment to a ConfigMap, with envFrom", what, l.Elements))}
+	}
+	return nil
+}
+
+// elements returns the number of elements of all lists and maps of an API object.
+func elements(spec any) int {
+	n := 0
+	walk(nil, spec, func(_ *field.Path, _ string, value any) bool {
+		switch v := reflect.ValueOf(value).Elem(); v.Kind() {
+		case reflect.Slice, reflect.Map:
+			n += v.Len()
+		default:
+		}
+		return true
+	})
+	return n
+}

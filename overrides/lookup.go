@@ -1,0 +1,57 @@
+package overrides
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/kubeflow/trainer/v2/pkg/constants"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+)
+
+// find returns the ReplicatedJob of that name, nil where there is none.
+func find(replicatedJobs []jobset.ReplicatedJob, name string) *jobset.ReplicatedJob {
+	return first(replicatedJobs, func(rj *jobset.ReplicatedJob) bool { return rj.Name == name })
+}
+
+// findContainer returns the container of that name, nil where there is none.
+func findContainer(containers []corev1.Container, name string) *corev1.Container {
+	return first(containers, func(c *corev1.Container) bool { return c.Name == name })
+}
+
+// first returns the first element that matches, nil where none does.
+func first[T any](list []T, matches func(*T) bool) *T {
+	for i := range list {
+		if matches(&list[i]) {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// names returns the names of ReplicatedJobs, sorted.
+func names(replicatedJobs []jobset.ReplicatedJob) []string {
+	all := make([]string, 0, len(replicatedJobs))
+	for _, rj := range replicatedJobs {
+		all = append(all, rj.Name)
+	}
+	slices.SortFunc(all, strings.Compare)
+	return all
+}
+
+// hasMetadata reports whether there are labels or annotations.
+func hasMetadata(m *metav1.ObjectMeta) bool { return m != nil && len(m.Labels)+len(m.Annotations) > 0 }
+
+// isTrainer reports whether a ReplicatedJob is the trainer step, by the label that Trainer's runtimes carry.
+func isTrainer(rj *jobset.ReplicatedJob) bool {
+	return rj.Template.Labels[constants.LabelTrainJobAncestor] == constants.AncestorTrainer
+}
+
+// cmpOr returns the value, or a pointer to otherwise where it is nil.
+func cmpOr[T any](value *T, otherwise T) *T {
+	if value == nil {
+		return &otherwise
+	}
+	return value
+}

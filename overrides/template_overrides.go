@@ -1,0 +1,240 @@
+package overrides
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+var historiesPath = field.NewPath("spec", TemplateOverrides)
+
+// histories returns the entries of all templateOverrides.
+func histories(job *api.TrainJob) []Entry {
+	var entries []Entry
+	for i := range job.Spec.TemplateOverrides {
+		entries = append(entries, history(&job.Spec.TemplateOverrides[i])...)
+	}
+	return entries
+}
+
+// history returns the entries of one manager's templateOverrides, the earliest first.
+func history(o *api.TemplateOverride) []Entry {
+	var all []Entry
+	root := field.NewPath("spec", TemplateOverrides).Key(o.Manager)
+	for i := range o.Job {
+		h := &o.Job[i]
+		patch := &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{}}
+		if len(h.TargetJobs) == 0 {
+			patch.Template.Metadata = named(h.Metadata)
+		} else {
+			patch.Template.Spec = &trainerapi.JobSetSpecPatch{
+				ReplicatedJobs: each(h.TargetJobs, func(name string) trainerapi.ReplicatedJobPatch {
+					return trainerapi.ReplicatedJobPatch{Name: name, Template: &trainerapi.JobTemplatePatch{
+						Metadata: named(h.Metadata)}}
+				})}
+		}
+		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: patch, Field: TemplateOverrides,
+			Path: root.Child("job").Index(i)})
+	}
+	for i := range o.Pod {
+		h := &o.Pod[i]
+		spec := (*trainerapi.PodSpecPatch)(nil)
+		if h.Spec != nil {
+			spec = podSpec(&h.Spec.PodTemplateSpecOverride)
+			spec.SecurityContext, spec.TerminationGracePeriodSeconds = h.Spec.SecurityContext,
+				h.Spec.TerminationGracePeriodSeconds
+		}
+		all = append(all, Entry{Manager: o.Manager, Time: h.Time, Patch: forPods(h.TargetJobs, h.Metadata, spec),
+			Field: TemplateOverrides, Path: root.Child("pod").Index(i)})
+	}
+	slices.SortStableFunc(all, func(a, b Entry) int {
+		switch {
+		case a.Time == nil && b.Time == nil:
+			return 0
+		case a.Time == nil:
+			return 1 // it is about to be given one
+		case b.Time == nil:
+			return -1
+		}
+		return a.Time.Compare(b.Time.Time)
+	})
+	return all
+}
+
+// timelessHistories returns templateOverrides without their times.
+func timelessHistories(job *api.TrainJob) []api.TemplateOverride {
+	histories := job.DeepCopy().Spec.TemplateOverrides
+	for _, h := range histories {
+		for i := range h.Job {
+			h.Job[i].Time = nil
+		}
+		for i := range h.Pod {
+			h.Pod[i].Time = nil
+		}
+	}
+	return histories
+}
+
+// CheckHistories returns an error for each entry of templateOverrides that an update changes or removes. It may add
+// entries.
+func CheckHistories(before, after *api.TrainJob) field.ErrorList {
+	var errs field.ErrorList
+	for i := range before.Spec.TemplateOverrides {
+		was := &before.Spec.TemplateOverrides[i]
+		path := historiesPath.Key(was.Manager)
+		is := &api.TemplateOverride{}
+		if at := slices.IndexFunc(after.Spec.TemplateOverrides, func(o api.TemplateOverride) bool {
+			return o.Manager == was.Manager
+		}); at >= 0 {
+			is = &after.Spec.TemplateOverrides[at]
+		}
+		errs = append(errs, checkHistory(path.Child("job"), was.Job, is.Job,
+			func(e api.JobTemplateHistoryEntry) *metav1.Time { return e.Time })...)
+		errs = append(errs, checkHistory(path.Child("pod"), was.Pod, is.Pod,
+			func(e api.PodTemplateHistoryEntry) *metav1.Time { return e.Time })...)
+	}
+	return errs
+}
+
+// checkHistory returns an error for each entry of a history that an update changes, moves or removes.
+func checkHistory[T any](path *field.Path, was, is []T, timeOf func(T) *metav1.Time) field.ErrorList {
+	var errs field.ErrorList
+	rest := is // in their order: of two of the same time, the later in the list wins
+	for i, old := range was {
+		at := slices.IndexFunc(rest, func(e T) bool { return equality.Semantic.DeepEqual(e, old) })
+		if at >= 0 {
+			rest = rest[at+1:]
+			continue
+		}
+		since := ""
+		if t := timeOf(old); t != nil {
+			since = ", of " + t.UTC().Format(time.RFC3339) + ","
+		}
+		errs = append(errs, field.Forbidden(path.Index(i), fmt.Sprintf(
+			"entry %d%s is history: it can't be changed, moved or removed. Send it as it stands, with its time, and add an "+
+				"entry after it, which wins over it; or use spec.runtimePatches, which can be changed", i, since)))
+	}
+	return errs
+}
+
+func jobTime(e *api.JobTemplateHistoryEntry) **metav1.Time { return &e.Time }
+
+func podTime(e *api.PodTemplateHistoryEntry) **metav1.Time { return &e.Time }
+
+// historyTimes adds the times of those entries of a history that are sent without.
+func historyTimes[T any](s stamps, pointer string, old, entries []T, timeOf func(*T) **metav1.Time) {
+	rest := withoutSent(old, entries, timeOf)
+	for i, e := range entries {
+		if *timeOf(&e) != nil {
+			continue
+		}
+		is := s.now
+		at := slices.IndexFunc(rest, func(o T) bool {
+			*timeOf(&o) = nil
+			return equality.Semantic.DeepEqual(o, e)
+		})
+		if at >= 0 {
+			if was := *timeOf(&rest[at]); was != nil {
+				is = *was
+			}
+			rest = slices.Delete(rest, at, at+1)
+		}
+		s.times[fmt.Sprintf("%s/%d/time", pointer, i)] = is
+	}
+}
+
+// withoutSent returns the old entries that are not sent again with their times, which no other entry may get.
+func withoutSent[T any](old, entries []T, timeOf func(*T) **metav1.Time) []T {
+	rest := slices.Clone(old)
+	for _, e := range entries {
+		if *timeOf(&e) == nil {
+			continue
+		}
+		if at := slices.IndexFunc(rest, func(o T) bool { return equality.Semantic.DeepEqual(o, e) }); at >= 0 {
+			rest = slices.Delete(rest, at, at+1)
+		}
+	}
+	return rest
+}
+
+// lastTime returns the latest time of a history, nil where one of its entries has none.
+func lastTime(o *api.TemplateOverride) *metav1.Time {
+	times := make([]*metav1.Time, 0, len(o.Job)+len(o.Pod))
+	for _, e := range o.Job {
+		times = append(times, e.Time)
+	}
+	for _, e := range o.Pod {
+		times = append(times, e.Time)
+	}
+	var latest *metav1.Time
+	for _, t := range times {
+		if t == nil {
+			return nil
+		}
+		if latest == nil || latest.Before(t) {
+			latest = t
+		}
+	}
+	return latest
+}
+
+// CheckHistoryManagers returns an error for each manager of templateOverrides that is invalid, has a second entry, or
+// is the integration's.
+func CheckHistoryManagers(job *api.TrainJob) field.ErrorList {
+	managers := make([]string, 0, len(job.Spec.TemplateOverrides))
+	for _, o := range job.Spec.TemplateOverrides {
+		managers = append(managers, o.Manager)
+	}
+	errs := CheckManagers(historiesPath, managers)
+	if i := slices.Index(managers, Manager); i >= 0 {
+		errs = append(errs, field.Forbidden(historiesPath.Index(i).Child("manager"), fmt.Sprintf("manager %q is the "+
+			"integration's, which writes to spec.%s when the TrainJob is admitted; take this out of the manifest", Manager,
+			RuntimePatches)))
+	}
+	return errs
+}
+
+// HistoryTimes returns the times that an update has to set in templateOverrides, as Times does. An entry keeps the time
+// that it is sent with. One that is sent without a time gets that of an earlier entry with the same content, or now.
+func HistoryTimes(before, after *api.TrainJob, now metav1.Time) map[string]metav1.Time {
+	earlier := map[string]*api.TemplateOverride{}
+	if before != nil {
+		for i := range before.Spec.TemplateOverrides {
+			earlier[before.Spec.TemplateOverrides[i].Manager] = &before.Spec.TemplateOverrides[i]
+		}
+	}
+	s := stamps{now: now, times: map[string]metav1.Time{}}
+	for i := range after.Spec.TemplateOverrides {
+		entry, pointer := &after.Spec.TemplateOverrides[i], fmt.Sprintf("/spec/%s/%d", TemplateOverrides, i)
+		old := cmp.Or(earlier[entry.Manager], &api.TemplateOverride{})
+		historyTimes(s, pointer+"/job", old.Job, entry.Job, jobTime)
+		historyTimes(s, pointer+"/pod", old.Pod, entry.Pod, podTime)
+	}
+	return s.times
+}
+
+// stamps are the times that an update at now has to set, by their JSON pointers.
+type stamps struct {
+	now   metav1.Time
+	times map[string]metav1.Time
+}
+
+// ChangedForm returns the field of an earlier form that an update changes in more than its times, the first of several;
+// nil if there is none.
+func ChangedForm(before, after *api.TrainJob) *field.Path {
+	switch {
+	case !equality.Semantic.DeepEqual(timelessHistories(before), timelessHistories(after)):
+		return historiesPath
+	case !equality.Semantic.DeepEqual(before.Spec.PodTemplateOverrides, after.Spec.PodTemplateOverrides):
+		return field.NewPath("spec", PodTemplateOverrides)
+	}
+	return nil
+}
