@@ -67,9 +67,9 @@ var ofPolicies = []hole{
 // ofLimits are about what one TrainJob may ask for.
 var ofLimits = []hole{
 	{
-		name: "nothing limits what a TrainJob asks for", file: "overrides/limits.go",
-		from: "func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {",
-		to: "func (l Limits) CheckSize(job *api.TrainJob) field.ErrorList {\n" +
+		name: "nothing limits what a TrainJob asks for", file: "overrides/limits_size.go",
+		from: "func (l Limits) CheckSize(job *api.TrainJob, entries []Entry) field.ErrorList {",
+		to: "func (l Limits) CheckSize(job *api.TrainJob, entries []Entry) field.ErrorList {\n" +
 			"	if job != nil {\n		return nil\n	}",
 		focus: "in its pods and in its size",
 	},
