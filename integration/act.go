@@ -74,7 +74,7 @@ func (s start) do(ctx context.Context, a *actor, o *situation) error {
 	for _, e := range s.events {
 		a.recorder.Send(o.job, e)
 	}
-	a.recorder.Send(o.job, events.Started.Of(s.message, wayNames[way], o.trainer.dialect().Field))
+	a.recorder.Send(o.job, events.Started.Of(s.message, wayNames[way], o.trainer.Dialect.Field))
 	return nil
 }
 
@@ -101,7 +101,7 @@ func (s suspend) do(ctx context.Context, a *actor, o *situation) error {
 // stopJobSet deletes the JobSet of a TrainJob that can't be suspended. The bundled Trainer creates none for one that
 // has lost its quota.
 func (a *actor) stopJobSet(ctx context.Context, o *situation) error {
-	if o.jobSet == nil || !o.jobSet.DeletionTimestamp.IsZero() || !o.trainer.deletesJobSet() {
+	if o.jobSet == nil || !o.jobSet.DeletionTimestamp.IsZero() || !o.trainer.deletesJobSet {
 		return nil
 	}
 	return deleteJobSet{jobSet: o.jobSet, foreground: true}.do(ctx, a, o)
@@ -163,7 +163,7 @@ func (s writeStatus) do(ctx context.Context, a *actor, o *situation) error {
 }
 
 func (clearEntry) do(ctx context.Context, a *actor, o *situation) error {
-	if err := a.store.Writer.Clear(ctx, o.trainer.dialect(), o.job); err != nil {
+	if err := a.store.Writer.Clear(ctx, o.trainer.Dialect, o.job); err != nil {
 		a.startRejected(o, err)
 		return fmt.Errorf("clearing the entry of the last admission: %w", err)
 	}
@@ -171,8 +171,8 @@ func (clearEntry) do(ctx context.Context, a *actor, o *situation) error {
 }
 
 func (s migrate) do(ctx context.Context, a *actor, o *situation) error {
-	from, to := s.record.Field, o.trainer.dialect().Field
-	operations, err := o.trainer.dialect().Migrate(o.job, s.record, metav1.NewTime(o.now))
+	from, to := s.record.Field, o.trainer.Dialect.Field
+	operations, err := o.trainer.Dialect.Migrate(o.job, s.record, metav1.NewTime(o.now))
 	if err != nil {
 		return fmt.Errorf("bringing spec.%s to spec.%s: %w", from, to, err)
 	}
@@ -181,7 +181,7 @@ func (s migrate) do(ctx context.Context, a *actor, o *situation) error {
 		return fmt.Errorf("bringing spec.%s to spec.%s: %w", from, to, err)
 	}
 	if len(s.record.Users) > 0 {
-		a.recorder.Send(o.job, events.OverridesMigrated.Of(from, to, o.trainer.dialect().Name))
+		a.recorder.Send(o.job, events.OverridesMigrated.Of(from, to, o.trainer.Dialect.Name))
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func (s deleteJob) do(ctx context.Context, a *actor, _ *situation) error {
 
 // countStart counts the write of a start, and measures what it starts.
 func (a *actor) countStart(o *situation, way string, wl *kueue.Workload, err error) {
-	starts.WithLabelValues(way, o.trainer.dialect().Field, resultOf(err)).Inc()
+	starts.WithLabelValues(way, o.trainer.Dialect.Field, resultOf(err)).Inc()
 	if err != nil {
 		return
 	}

@@ -7,7 +7,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	kevents "k8s.io/client-go/tools/events"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
@@ -15,14 +14,11 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
-	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 // bundledTrainer is Signalbox's own Trainer. It creates nothing before a TrainJob starts, and deletes the JobSet of one
 // that was stopped.
 type bundledTrainer struct{ here }
-
-var _ Trainer = bundledTrainer{}
 
 func (bundledTrainer) runtime(
 	ctx context.Context, runtimes *store.Runtimes, job *api.TrainJob,
@@ -79,8 +75,6 @@ func (bundledTrainer) active(o *observed) bool {
 
 func (bundledTrainer) reclaimable(o *observed) []kueue.ReclaimablePod { return outlived(o) }
 
-func (bundledTrainer) deletesJobSet() bool { return true }
-
 // blocks reports whether a condition may say why a started TrainJob has no JobSet. What the TrainJob still says of the
 // time before it was started doesn't.
 func (bundledTrainer) blocks(o *observed, c *metav1.Condition) bool {
@@ -134,14 +128,6 @@ func (bundledTrainer) write(
 	return oneWrite, writer.Start(ctx, start)
 }
 
-func (bundledTrainer) ways() []string { return []string{oneWrite} }
-
-func (bundledTrainer) recorder(sink kevents.EventRecorder) kevents.EventRecorder {
-	return events.Quiet(sink)
-}
-
-func (bundledTrainer) hasState() bool { return true }
-
 // The review is that of any Trainer whose entries are keyed by manager.
 
 func (bundledTrainer) completeOwn(*review.Request) ([]jsonpatch.Operation, error) { return nil, nil }
@@ -150,5 +136,4 @@ func (bundledTrainer) unqueued(*review.Request) []jsonpatch.Operation           
 func (bundledTrainer) queued(rq *review.Request) ([]jsonpatch.Operation, error) {
 	return canonicalSize(rq)
 }
-func (bundledTrainer) guarded() []string                         { return ownAnnotations }
 func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil } // its own webhook does

@@ -124,16 +124,16 @@ func notAdmitted(o *observed, wl *kueue.Workload) *metav1.Condition {
 }
 
 // startFailure returns why a suspended TrainJob's Workload was finished that has not run to its end; nil if none was.
-func startFailure(o *observed, p place) *admission.BlockedError {
-	if wl := failedToStart(o, p); wl != nil {
+func startFailure(o *observed, of originQueues) *admission.BlockedError {
+	if wl := failedToStart(o, of); wl != nil {
 		c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
 		return &admission.BlockedError{Reason: c.Reason, Err: errors.New(c.Message)}
 	}
 	return nil
 }
 
-// dispatched is the place of a TrainJob that MultiKueue gives to another cluster.
-type dispatched struct{ atHome }
+// dispatched is the origin of a TrainJob that MultiKueue gives to another cluster.
+type dispatched struct{ local }
 
 // dispatchWithin is how long a Workload with quota may take to be admitted by a worker before Kueue is made to look
 // at it again. The time doubles, so that one that waits for a worker to have room costs few writes.
@@ -156,10 +156,6 @@ func (dispatched) attend(o *observed) (s step, after time.Duration) {
 	}
 	return lookAgain{wl}, 0
 }
-
-// awaitsEnd is false: Kueue stops what runs in the worker only when the Workload here is deactivated. The worker holds
-// its own quota until the pods have ended.
-func (dispatched) awaitsEnd() bool { return false }
 
 // triesAgain is true if a worker has refused the TrainJob; any other end is in its own status.
 func (dispatched) triesAgain(finished *metav1.Condition) bool {

@@ -117,7 +117,7 @@ func declaredLeft(o *observed) time.Duration {
 // finalizers are to be removed.
 func declared(o *situation) (d declaration) {
 	ended := o.stage == stageEnded
-	if !ended && o.stage != stageSuspended || failedToStart(o.observed, o.place) != nil {
+	if !ended && o.stage != stageSuspended || failedToStart(o.observed, o.origin) != nil {
 		return d
 	}
 	left := declaredLeft(o.observed)

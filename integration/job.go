@@ -116,7 +116,7 @@ func (j *job) ReclaimablePods(context.Context, client.Client) ([]kueue.Reclaimab
 // IsOnHold implements jobframework.JobWithOnHold: a TrainJob that can't start, or that its user has stopped, must not
 // hold quota once none of it runs.
 func (j *job) IsOnHold() bool {
-	if stoppedByUser(j.o.job) && j.o.suspended() && !j.o.place.awaitsEnd() {
+	if stoppedByUser(j.o.job) && j.o.suspended() && !j.o.origin.awaitsEnd {
 		return true
 	}
 	return (j.o.queue.blocked != nil || stoppedByUser(j.o.job)) && !j.o.left.active
@@ -192,7 +192,7 @@ func (j *job) FindMatchingWorkloads(
 
 // EquivalentToWorkload implements jobframework.ComposableJob.
 func (j *job) EquivalentToWorkload(_ context.Context, _ client.Client, wl *kueue.Workload) (bool, error) {
-	return j.o.place.equivalent(j.o.observed, wl), nil
+	return j.o.origin.equivalent(j.o.observed, wl), nil
 }
 
 // EnsureWorkloadOwnedByAllMembers implements jobframework.ComposableJob for prebuilt Workloads. They get the finalizer
@@ -238,7 +238,7 @@ func (j *job) Stop(
 // Finalize implements jobframework.JobWithFinalize: the Workload of a TrainJob that hasn't ended is finished.
 func (j *job) Finalize(context.Context, client.Client) error {
 	if wl := j.o.match(); wl != nil && workloadfinish.IsFinished(wl) {
-		j.o.place.finished(j.o.observed, wl, j.asked)
+		j.o.origin.finished(j.o.observed, wl, j.asked)
 	}
 	return nil
 }

@@ -15,8 +15,6 @@ import (
 // keyedTrainer is a Kubeflow Trainer whose entries are keyed by manager: v2.2 and later.
 type keyedTrainer struct{ kubeflowTrainer }
 
-var _ Trainer = keyedTrainer{}
-
 // write writes a start in one request, or in two for v2.2.0, which is found out by trying.
 func (keyedTrainer) write(
 	ctx context.Context, writer *store.Writer, start *admission.Start,
@@ -37,8 +35,6 @@ func (keyedTrainer) unqueued(*review.Request) []jsonpatch.Operation { return nil
 func (keyedTrainer) queued(rq *review.Request) ([]jsonpatch.Operation, error) {
 	return canonicalSize(rq)
 }
-
-func (keyedTrainer) guarded() []string { return ownAnnotations }
 
 // checkSize also rejects a resize, which the CRD of Kubeflow Trainer from v2.2 on rejects without saying what to do.
 func (t keyedTrainer) checkSize(rq *review.Request) field.ErrorList {

@@ -11,7 +11,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -86,8 +85,6 @@ func (t kubeflowTrainer) mayResume(o *observed) time.Duration {
 }
 
 func (kubeflowTrainer) reclaimable(*observed) []kueue.ReclaimablePod { return nil }
-
-func (kubeflowTrainer) deletesJobSet() bool { return false }
 
 func (t kubeflowTrainer) prepare(o *observed) ([]step, string) {
 	switch {
@@ -204,12 +201,6 @@ func stale(job *batchv1.Job, js *jobset.JobSet) bool {
 		!equality.Semantic.DeepEqual(have.Tolerations, want.Tolerations) ||
 		!equality.Semantic.DeepEqual(have.SchedulingGates, want.SchedulingGates)
 }
-
-func (kubeflowTrainer) recorder(sink kevents.EventRecorder) kevents.EventRecorder { return sink }
-
-func (kubeflowTrainer) hasState() bool { return false }
-
-func (kubeflowTrainer) ways() []string { return []string{oneWrite, twoWrites} }
 
 func (kubeflowTrainer) complete(*observed, *admission.Start) error { return nil }
 

@@ -17,8 +17,6 @@ import (
 // annotation holds which elements are the integration's.
 type listTrainer struct{ kubeflowTrainer }
 
-var _ Trainer = listTrainer{}
-
 func (listTrainer) write(
 	ctx context.Context, writer *store.Writer, start *admission.Start,
 ) (way string, err error) {
@@ -29,8 +27,8 @@ func (t listTrainer) completeOwn(rq *review.Request) ([]jsonpatch.Operation, err
 	return t.render(rq)
 }
 
-func (t listTrainer) keep(rq *review.Request) ([]jsonpatch.Operation, error) {
-	return keepAnnotations(rq, t.guarded()), nil
+func (listTrainer) keep(rq *review.Request) ([]jsonpatch.Operation, error) {
+	return keepAnnotations(rq, []string{store.PinAnnotation}), nil
 }
 
 func (listTrainer) unqueued(rq *review.Request) []jsonpatch.Operation {
@@ -38,8 +36,6 @@ func (listTrainer) unqueued(rq *review.Request) []jsonpatch.Operation {
 }
 
 func (t listTrainer) queued(rq *review.Request) ([]jsonpatch.Operation, error) { return t.render(rq) }
-
-func (listTrainer) guarded() []string { return []string{store.PinAnnotation} }
 
 // render returns the patch that brings a list of overrides in line with the Record: the users' elements as they were
 // sent, and after them the integration's. The Record is the integration's alone; whoever sends a list sends it for the

@@ -15,7 +15,7 @@ import (
 // TestRender holds that a list of overrides has the users' elements as they were sent, and after them the
 // integration's.
 func TestRender(t *testing.T) {
-	list := trainerOf(overrides.Kubeflow21).(listTrainer)
+	list := trainerOf(overrides.Kubeflow21).trainerReviews.(listTrainer)
 	const own = `{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"gpu":"a"}}}`
 	const users = `{"targetJobs":[{"name":"node"}],"spec":{"serviceAccountName":"sa"},"future":1.5}`
 	record := func(own, users string) string {

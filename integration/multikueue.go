@@ -94,16 +94,24 @@ func notFound(err error, what string) error {
 	return fmt.Errorf("reading %s: %w", what, err)
 }
 
-// elsewhereTrainer is the Trainer of a TrainJob that MultiKueue gives to another cluster. Nothing of it runs here;
+// dispatchedTrainer is the Trainer of a TrainJob that MultiKueue gives to another cluster. Nothing of it runs here;
 // what it does there is in the status, which Kueue copies from that cluster and nobody writes here.
-type elsewhereTrainer struct {
-	Trainer
+type dispatchedTrainer struct {
+	trainerReads
+	trainerStarts
 	dispatch dispatch
+}
+
+// dispatching returns a Trainer for the TrainJobs that MultiKueue gives to another cluster.
+func (t Trainer) dispatching(d dispatch) Trainer {
+	away := dispatchedTrainer{t.trainerReads, t.trainerStarts, d}
+	t.trainerReads, t.trainerRuns, t.trainerStarts = away, away, away
+	return t
 }
 
 // startable rejects a TrainJob whose queue doesn't lead to another cluster: its quota would be held for nothing,
 // because no Trainer runs it here. The rest is checked by the cluster that runs it.
-func (t elsewhereTrainer) startable(ctx context.Context, _ reads, o *observed) error {
+func (t dispatchedTrainer) startable(ctx context.Context, _ reads, o *observed) error {
 	if holdQuota(o.workloads.own) {
 		return nil
 	}
@@ -119,7 +127,7 @@ func (t elsewhereTrainer) startable(ctx context.Context, _ reads, o *observed) e
 
 // leftover finds out whether the cluster of an evicted TrainJob can be reached. What runs in one that can't may never
 // end here; Kueue evicts after its workerLostTimeout, and the TrainJob is to run in another cluster then.
-func (t elsewhereTrainer) leftover(ctx context.Context, _ reads, o *observed) (leftover, error) {
+func (t dispatchedTrainer) leftover(ctx context.Context, _ reads, o *observed) (leftover, error) {
 	left := o.left
 	if slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
 		return podsets.HoldsQuota(wl) && !workload.IsAdmitted(wl)
@@ -143,11 +151,11 @@ func (t elsewhereTrainer) leftover(ctx context.Context, _ reads, o *observed) (l
 // lostRecheck is how often to see whether the cluster of an evicted TrainJob has been lost.
 const lostRecheck = 5 * time.Second
 
-func (elsewhereTrainer) active(o *observed) bool { return !o.left.lost && runsElsewhere(o.job) }
+func (dispatchedTrainer) active(o *observed) bool { return !o.left.lost && runsElsewhere(o.job) }
 
 // ready doesn't depend on this cluster's runtime, which may have been edited or deleted since: Kueue evicts a TrainJob
 // that isn't ready for long.
-func (elsewhereTrainer) ready(o *observed) bool {
+func (dispatchedTrainer) ready(o *observed) bool {
 	wl := o.match()
 	switch {
 	case wl == nil:
@@ -159,21 +167,21 @@ func (elsewhereTrainer) ready(o *observed) bool {
 }
 
 // reclaimable returns nil if the runtime has changed: Kueue would reject pods that weren't admitted.
-func (elsewhereTrainer) reclaimable(o *observed) []kueue.ReclaimablePod {
+func (dispatchedTrainer) reclaimable(o *observed) []kueue.ReclaimablePod {
 	if wl := o.match(); wl == nil || !o.hasPodSets(wl) {
 		return nil
 	}
 	return outlived(o)
 }
 
-func (elsewhereTrainer) startJobs(context.Context, reads, *observed) ([]batchv1.Job, error) {
+func (dispatchedTrainer) startJobs(context.Context, reads, *observed) ([]batchv1.Job, error) {
 	return nil, nil
 }
 
-func (elsewhereTrainer) prepare(*observed) ([]step, string) {
+func (dispatchedTrainer) prepare(*observed) ([]step, string) {
 	return nil, "the cluster that is to run it"
 }
 
-func (elsewhereTrainer) reports(o *observed) bool { return showsHere(o) }
+func (dispatchedTrainer) reports(o *observed) bool { return showsHere(o) }
 
-func (elsewhereTrainer) blocks(*observed, *metav1.Condition) bool { return false }
+func (dispatchedTrainer) blocks(*observed, *metav1.Condition) bool { return false }

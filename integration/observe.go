@@ -92,7 +92,7 @@ func (r *observer) observeRuntime(ctx context.Context, o *situation) error {
 // observeTrainJob reads the TrainJob, and what this process remembers of it.
 func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName) (*situation, error) {
 	o := &situation{
-		observed: &observed{job: &api.TrainJob{}, now: r.clock.Now()}, trainer: r.trainer, place: atHome{},
+		observed: &observed{job: &api.TrainJob{}, now: r.clock.Now()}, trainer: r.trainer,
 	}
 	err := r.client.Get(ctx, key, o.job)
 	if client.IgnoreNotFound(err) != nil {
@@ -100,12 +100,13 @@ func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName
 	}
 	if err != nil {
 		o.stage, o.job.Namespace, o.job.Name = stageDeleted, key.Namespace, key.Name
+		o.origin = originOf(o.job)
 		return o, nil
 	}
-	if o.place = placeOf(o.job); elsewhere(o.job) {
-		o.trainer = elsewhereTrainer{o.trainer, newDispatch(r.policy.multiKueue, r.client, r.live)}
+	if o.origin = originOf(o.job); elsewhere(o.job) {
+		o.trainer = o.trainer.dispatching(newDispatch(r.policy.multiKueue, r.client, r.live))
 	}
-	o.entry = o.trainer.dialect().Own(o.job)
+	o.entry = o.trainer.Dialect.Own(o.job)
 	o.memory = r.memory.recall(key, o.job.UID, o.now)
 	o.memory.ended = hasEnded(o.job)
 	switch {
@@ -197,13 +198,14 @@ func (r *observer) observeChildren(ctx context.Context, o *situation) error {
 	return r.observeEnd(ctx, o)
 }
 
-// placeOf returns the place of a TrainJob.
-func placeOf(job *api.TrainJob) place {
+// originOf returns the origin of a TrainJob. Kueue stops what runs in a worker only when the Workload here is
+// deactivated; the worker holds its own quota until the pods have ended.
+func originOf(job *api.TrainJob) origin {
 	switch {
 	case elsewhere(job):
-		return dispatched{}
+		return origin{originQueues: dispatched{}, originReports: dispatched{}}
 	case job.Labels[kueue.MultiKueueOriginLabel] != "":
-		return received{}
+		return origin{awaitsEnd: true, originQueues: received{}, originReports: received{}}
 	}
-	return atHome{}
+	return origin{awaitsEnd: true, originQueues: local{}, originReports: local{}}
 }

@@ -40,7 +40,7 @@ func endsWithJobSet(o *situation) bool {
 	if isKept(o.jobSet, o.now) {
 		return true
 	}
-	if o.job.UID == "" || o.trainer.deletesJobSet() {
+	if o.job.UID == "" || o.trainer.deletesJobSet {
 		return false // the JobSet is deleted next, by the garbage collector or by the bundled Trainer
 	}
 	return o.ended() || admission.Running(o.job, o.jobSet, nil) == ""

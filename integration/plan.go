@@ -33,7 +33,7 @@ func beforehand(o *situation) (p plan, done bool) {
 	if o.workloads.earlierRuns || o.workloads.deleted {
 		p.Later(recheckDelay) // a watch that missed a creation has no event for the deletion
 	}
-	if wl := failedToStart(o.observed, o.place); wl != nil && o.managed() {
+	if wl := failedToStart(o.observed, o.origin); wl != nil && o.managed() {
 		p.tryAgain(o, wl)
 		p.Do(report(o, &p)...)
 		return p, true
@@ -54,7 +54,7 @@ func beforehand(o *situation) (p plan, done bool) {
 
 // exceptional adds what is done with a TrainJob that jobframework has no notion of, and reports whether that is all.
 func (p *plan) exceptional(o *situation) (all bool) {
-	if refused := o.place.refuse(o.observed); refused != nil {
+	if refused := o.origin.refuse(o.observed); refused != nil {
 		p.Do(report(o, p)...)
 		p.Do(refused)
 		return true
@@ -114,7 +114,7 @@ func recalled(o *situation) bool {
 		return false
 	}
 	record, err := overrides.RecordOf(o.job)
-	if err != nil || !o.trainer.dialect().Foreign(record) || record.Time == nil {
+	if err != nil || !o.trainer.Dialect.Foreign(record) || record.Time == nil {
 		return false // what can't be read is reported when the TrainJob stops
 	}
 	return o.jobSet == nil || !admission.RunsWith(o.jobSet, record.Entry())
@@ -147,7 +147,7 @@ func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	p.Do(report(o, &p)...)
 	p.Do(stops(o)...)
 	p.Do(reactivation(o)...)
-	attended, after := o.place.attend(o.observed)
+	attended, after := o.origin.attend(o.observed)
 	if attended != nil {
 		p.Do(attended)
 	}

@@ -43,11 +43,11 @@ func (r *resolver) decideQueue(o *situation) error {
 // resolveRecord finds the Record of a previous Trainer, and rejects one that can't be migrated.
 func resolveRecord(o *situation) error {
 	record, err := overrides.RecordOf(o.job)
-	if err != nil || !o.trainer.dialect().Foreign(record) {
+	if err != nil || !o.trainer.Dialect.Foreign(record) {
 		return err
 	}
 	o.queue.foreign = record
-	_, err = o.trainer.dialect().Migrate(o.job, record, metav1.Time{})
+	_, err = o.trainer.Dialect.Migrate(o.job, record, metav1.Time{})
 	return err
 }
 
@@ -63,7 +63,7 @@ func (r *resolver) compute(o *situation) (err error) {
 	if err := r.checkSteps(o.job, runtime.Template.Spec.ReplicatedJobs); err != nil { // before each of them costs time
 		return err
 	}
-	dialect := o.trainer.dialect()
+	dialect := o.trainer.Dialect
 	effective, err := r.memo.Compute(dialect.Rules, o.job, runtime, dialect.Others(o.job))
 	if err != nil {
 		return blocked(ReasonInvalidRuntime, err)
@@ -89,7 +89,7 @@ func (r *resolver) compute(o *situation) (err error) {
 	if o.workloads.noClass && len(o.queue.current) == 0 {
 		return noPriorityClass(o.job)
 	}
-	if err := o.place.check(o.observed); err != nil {
+	if err := o.origin.check(o.observed); err != nil {
 		return err
 	}
 	return cmp.Or(r.held(o), r.setBack(o))
@@ -140,7 +140,7 @@ func (r *resolver) setMinCount(o *situation) error {
 	if err != nil || least >= overrides.Nodes(o.job, runtime) {
 		return err
 	}
-	dialect := o.trainer.dialect()
+	dialect := o.trainer.Dialect
 	if !dialect.PartialAdmission {
 		return errNoPartialAdmission
 	}

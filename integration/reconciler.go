@@ -43,8 +43,11 @@ func NewReconciler(config Config) (*Reconciler, error) {
 		return nil, err
 	}
 	trainer := trainerOf(config.Trainer)
-	countFromZero(trainer.ways(), config.Trainer.Field)
-	sink := trainer.recorder(config.Recorder)
+	countFromZero(trainer.ways, config.Trainer.Field)
+	sink := config.Recorder
+	if trainer.quiet {
+		sink = events.Quiet(sink)
+	}
 	waits := jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{})
 	known := newMemory()
 	from := reads{queues{config.Client, config.Reader, p}, config.Store, config.Placement}

@@ -36,7 +36,7 @@ func report(o *situation, p *plan) []step {
 	if event != nil {
 		told = append(told, *event)
 	}
-	shown := o.place.show(o.observed, status)
+	shown := o.origin.show(o.observed, status)
 	if !changed && !blocking && !shown {
 		return nil
 	}
@@ -47,8 +47,8 @@ func report(o *situation, p *plan) []step {
 // is new.
 func reportBlocked(o *situation, p *plan, status *api.TrainJobStatus) (changed bool, event *events.Event) {
 	was := apimeta.FindStatusCondition(status.Conditions, api.ConditionBlocked)
-	failed := startFailure(o.observed, o.place)
-	b := cmp.Or(failed, o.queue.blocked, o.place.rejected(o.observed), o.queue.pods.refused)
+	failed := startFailure(o.observed, o.origin)
+	b := cmp.Or(failed, o.queue.blocked, o.origin.rejected(o.observed), o.queue.pods.refused)
 	switch {
 	case b == nil && keepsBlocked(o, p, was):
 		return false, nil

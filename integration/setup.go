@@ -72,7 +72,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 			return err
 		}
 	}
-	if r.trainer.hasState() {
+	if r.trainer.hasState {
 		if err := countStates(ctx, mgr); err != nil {
 			return err
 		}

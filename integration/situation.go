@@ -11,7 +11,7 @@ import (
 type situation struct {
 	*observed
 	trainer Trainer
-	place   place
+	origin  origin
 }
 
 // weigh decides whether something of the TrainJob may run. It has to follow each observation of what is left.

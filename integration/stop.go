@@ -14,7 +14,7 @@ import (
 // suspendsDeleted reports whether a TrainJob that is being deleted, and that a finalizer keeps, has to be suspended so
 // that its pods end.
 func suspendsDeleted(o *situation) bool {
-	return o.job.UID != "" && !o.suspended() && !o.ended() && !o.trainer.deletesJobSet() &&
+	return o.job.UID != "" && !o.suspended() && !o.ended() && !o.trainer.deletesJobSet &&
 		o.jobSet != nil && o.jobSet.DeletionTimestamp.IsZero()
 }
 
@@ -96,7 +96,7 @@ func deactivation(o *situation) []step {
 		return nil
 	case !o.suspended() && !o.ended():
 		return []step{suspend{reason: "its Workload is deactivated", eviction: kueue.WorkloadDeactivated}}
-	case o.place.awaitsEnd() && o.left.active:
+	case o.origin.awaitsEnd && o.left.active:
 		return nil
 	}
 	wl := o.match()

@@ -8,7 +8,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	kevents "k8s.io/client-go/tools/events"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -22,20 +21,28 @@ import (
 
 // Trainer is all that differs between the Trainers that run TrainJobs. One is chosen for each reconcile and each
 // review: bundledTrainer, keyedTrainer (Kubeflow Trainer from v2.2) or listTrainer (before).
-type Trainer interface {
-	// dialect returns how the Trainer reads what a TrainJob changes of its runtime.
-	dialect() *overrides.Dialect
+type Trainer struct {
+	*overrides.Dialect
+	traits
 	trainerReads
-	trainerDecides
+	trainerRuns
+	trainerStarts
 	trainerReviews
-	// write writes a start, and returns in which way.
-	write(ctx context.Context, writer *store.Writer, start *admission.Start) (way string, err error)
-	// ways returns the ways in which write may write.
-	ways() []string
-	// recorder returns the recorder of the events that users get.
-	recorder(sink kevents.EventRecorder) kevents.EventRecorder
-	// hasState reports whether the status of TrainJobs has a state.
-	hasState() bool
+}
+
+// traits are facts about a Trainer.
+type traits struct {
+	// ways are those in which it may be written to at a start.
+	ways []string
+	// hasState is set if the status of TrainJobs has a state.
+	hasState bool
+	// deletesJobSet is set if the Trainer deletes the JobSet of a TrainJob that is being deleted. If it doesn't, the
+	// integration suspends the TrainJob.
+	deletesJobSet bool
+	// quiet is set if users get no event for what the TrainJob's status says.
+	quiet bool
+	// guarded are the annotations that nobody else may bring.
+	guarded []string
 }
 
 // trainerReads is what a Trainer adds to an observation.
@@ -50,8 +57,8 @@ type trainerReads interface {
 	startable(ctx context.Context, r reads, o *observed) error
 }
 
-// trainerDecides are the decisions that depend on the Trainer. They are pure functions of what was observed.
-type trainerDecides interface {
+// trainerRuns is what a Trainer knows of a TrainJob that it runs: pure functions of what was observed.
+type trainerRuns interface {
 	// active reports whether something of a suspended TrainJob may still run.
 	active(o *observed) bool
 	// ready reports whether all pods of a TrainJob that has not ended are ready or have succeeded.
@@ -62,9 +69,10 @@ type trainerDecides interface {
 	blocks(o *observed, c *metav1.Condition) bool
 	// reclaimable returns the pods that won't run again of a TrainJob without a JobSet.
 	reclaimable(o *observed) []kueue.ReclaimablePod
-	// deletesJobSet reports whether the Trainer deletes the JobSet of a TrainJob that is being deleted. If it doesn't, the
-	// integration suspends the TrainJob.
-	deletesJobSet() bool
+}
+
+// trainerStarts is what a start needs. All but write are pure functions of what was observed.
+type trainerStarts interface {
 	// prepare returns the steps that a suspended TrainJob needs before its next start, and what that start waits for; ""
 	// if it is ready.
 	prepare(o *observed) (steps []step, waiting string)
@@ -75,6 +83,8 @@ type trainerDecides interface {
 	complete(o *observed, start *admission.Start) error
 	// stuck returns the steps that help a suspended TrainJob whose JobSet can't create its Jobs.
 	stuck(o *observed) []step
+	// write writes a start, and returns in which way.
+	write(ctx context.Context, writer *store.Writer, start *admission.Start) (way string, err error)
 }
 
 // settlement is what a Trainer has to finish before a start.
@@ -94,8 +104,6 @@ type trainerReviews interface {
 	unqueued(rq *review.Request) []jsonpatch.Operation
 	// queued returns the further patch of a TrainJob that Kueue manages.
 	queued(rq *review.Request) ([]jsonpatch.Operation, error)
-	// guarded returns the annotations that nobody else may bring.
-	guarded() []string
 	// checkSize returns errors about the size of a TrainJob in a request that the Trainer itself rejects without saying
 	// what to do.
 	checkSize(rq *review.Request) field.ErrorList
@@ -103,8 +111,6 @@ type trainerReviews interface {
 
 // here is what all Trainers have in common for the TrainJobs that they run in this cluster.
 type here struct{ *overrides.Dialect }
-
-func (h here) dialect() *overrides.Dialect { return h.Dialect }
 
 func (here) startable(ctx context.Context, r reads, o *observed) error {
 	return r.placement.Startable(ctx, o.job, o.queue.choice.Settings, o.queue.effective)

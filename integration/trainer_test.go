@@ -77,7 +77,7 @@ func TestActive(t *testing.T) {
 		})
 	}
 	left := observation(overrides.Kubeflow23, withJobSet, withEntry(5*time.Second))
-	if got := left.trainer.(keyedTrainer).mayResume(left.observed); got != 15*time.Second {
+	if got := left.trainer.trainerStarts.(keyedTrainer).mayResume(left.observed); got != 15*time.Second {
 		t.Errorf("it is over 20 seconds after the start: got %s", got)
 	}
 }
@@ -236,9 +236,9 @@ func TestTrainers(t *testing.T) {
 		overrides.Kubeflow20: {[]string{oneWrite, twoWrites}, false, false, []string{store.PinAnnotation}},
 	} {
 		tr := trainerOf(d)
-		if !reflect.DeepEqual(tr.ways(), want.ways) || tr.hasState() != want.state || tr.deletesJobSet() != want.deletes ||
-			!reflect.DeepEqual(tr.guarded(), want.guarded) {
-			t.Errorf("%s: got %v, %t, %t, %v", d.Name, tr.ways(), tr.hasState(), tr.deletesJobSet(), tr.guarded())
+		if !reflect.DeepEqual(tr.ways, want.ways) || tr.hasState != want.state || tr.deletesJobSet != want.deletes ||
+			!reflect.DeepEqual(tr.guarded, want.guarded) {
+			t.Errorf("%s: got %v, %t, %t, %v", d.Name, tr.ways, tr.hasState, tr.deletesJobSet, tr.guarded)
 		}
 	}
 }

@@ -170,7 +170,7 @@ func refuseAdopted(rq *review.Request) field.ErrorList {
 // refuseOwn rejects a new TrainJob that has what is the integration's: its entry, or its annotations.
 func refuseOwn(trainer Trainer, trainJob *api.TrainJob) field.ErrorList {
 	var errs field.ErrorList
-	for _, name := range trainer.guarded() {
+	for _, name := range trainer.guarded {
 		if _, found := trainJob.Annotations[name]; found {
 			refusals.WithLabelValues("annotation", "refused").Inc()
 			errs = append(errs, field.Forbidden(field.NewPath("metadata", "annotations").Key(name),

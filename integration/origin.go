@@ -16,9 +16,17 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// place is what differs with the cluster that a TrainJob is from and the one that runs it: atHome, dispatched or
+// origin is what differs with the cluster that a TrainJob is from and the one that runs it: local, dispatched or
 // received. What it decides are pure functions of what was observed.
-type place interface {
+type origin struct {
+	// awaitsEnd is set if a Workload is deactivated only when the last pod of its TrainJob has ended.
+	awaitsEnd bool
+	originQueues
+	originReports
+}
+
+// originQueues is what an origin decides of the Workload.
+type originQueues interface {
 	// check rejects a TrainJob whose Workload, of another cluster, isn't what would run here.
 	check(o *observed) error
 	// equivalent reports whether a prebuilt Workload counts as the TrainJob's.
@@ -27,49 +35,49 @@ type place interface {
 	refuse(o *observed) step
 	// attend returns the step that a Workload with quota needs to be admitted; nil for none, and when it will need one.
 	attend(o *observed) (s step, after time.Duration)
-	// awaitsEnd reports whether a Workload is deactivated only when the last pod of its TrainJob has ended.
-	awaitsEnd() bool
 	// triesAgain reports whether a TrainJob whose Workload was finished like that is queued again when it has changed.
 	triesAgain(finished *metav1.Condition) bool
-	// rejected returns why a TrainJob isn't run although it was queued; nil if nothing is wrong.
-	rejected(o *observed) *admission.BlockedError
-	// show completes the status of a TrainJob that no Trainer of this cluster writes, and reports whether it changes.
-	show(o *observed, status *api.TrainJobStatus) bool
 	// finished notes what follows from the end of the Workload of a TrainJob that has not ended.
 	finished(o *observed, wl *kueue.Workload, a *asked)
 }
 
-// atHome is the place of a TrainJob that is of the cluster that runs it.
-type atHome struct{}
+// originReports is what an origin tells users.
+type originReports interface {
+	// rejected returns why a TrainJob isn't run although it was queued; nil if nothing is wrong.
+	rejected(o *observed) *admission.BlockedError
+	// show completes the status of a TrainJob that no Trainer of this cluster writes, and reports whether it changes.
+	show(o *observed, status *api.TrainJobStatus) bool
+}
 
-func (atHome) check(*observed) error { return nil }
+// local is the origin of a TrainJob that is of the cluster that runs it.
+type local struct{}
 
-func (atHome) equivalent(o *observed, wl *kueue.Workload) bool { return o.fits(wl) }
+func (local) check(*observed) error { return nil }
 
-func (atHome) refuse(*observed) step { return nil }
+func (local) equivalent(o *observed, wl *kueue.Workload) bool { return o.fits(wl) }
 
-func (atHome) awaitsEnd() bool { return true }
+func (local) refuse(*observed) step { return nil }
 
-func (atHome) triesAgain(finished *metav1.Condition) bool {
+func (local) triesAgain(finished *metav1.Condition) bool {
 	return finished.Reason == jobframework.FailedToStartFinishedReason
 }
 
-func (atHome) rejected(*observed) *admission.BlockedError { return nil }
+func (local) rejected(*observed) *admission.BlockedError { return nil }
 
-func (atHome) show(*observed, *api.TrainJobStatus) bool { return false }
+func (local) show(*observed, *api.TrainJobStatus) bool { return false }
 
-func (atHome) attend(*observed) (step, time.Duration) { return nil, 0 }
+func (local) attend(*observed) (step, time.Duration) { return nil, 0 }
 
 // finished stops the TrainJob: its quota was released, but Trainer v2.3.0 runs a failed one again whose JobSet was
 // deleted (trainer#3737).
-func (atHome) finished(o *observed, _ *kueue.Workload, a *asked) {
+func (local) finished(o *observed, _ *kueue.Workload, a *asked) {
 	if !o.suspended() && jobSetEnd(o.jobSet) == nil {
 		a.stop = &stop{suspend: suspend{reason: "its Workload is finished"}}
 	}
 }
 
-// received is the place of a TrainJob that MultiKueue has created here for another cluster.
-type received struct{ atHome }
+// received is the origin of a TrainJob that MultiKueue has created here for another cluster.
+type received struct{ local }
 
 // equivalent takes any Workload: jobframework would finish one without saying what differs, which check says.
 func (received) equivalent(*observed, *kueue.Workload) bool { return true }
@@ -114,13 +122,13 @@ func (received) refuse(o *observed) step {
 
 // failedToStart returns the Workload of a TrainJob that was finished because it could not be started, and that is
 // deleted when the TrainJob or its runtime has changed; nil if there is none.
-func failedToStart(o *observed, p place) *kueue.Workload {
+func failedToStart(o *observed, of originQueues) *kueue.Workload {
 	if o.stage != stageSuspended {
 		return nil
 	}
 	for _, wl := range o.workloads.own {
 		c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
-		if c != nil && p.triesAgain(c) && wl.DeletionTimestamp.IsZero() {
+		if c != nil && of.triesAgain(c) && wl.DeletionTimestamp.IsZero() {
 			return wl
 		}
 	}
