@@ -12,6 +12,9 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
@@ -158,4 +161,15 @@ func (w *Webhook) defaultManagedBy(ctx context.Context, rq *review.Request) ([]j
 	}
 	rq.New.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
 	return []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/managedBy", kueue.MultiKueueControllerName)}, nil
+}
+
+// Register serves the webhook.
+func (w *Webhook) Register(mgr ctrl.Manager) {
+	server := mgr.GetWebhookServer()
+	for path, handler := range map[string]webhookadmission.HandlerFunc{
+		"/mutate-trainjob": w.mutate, "/mutate-workload": w.mutateWorkload, "/validate-trainjob": w.validate,
+		"/validate-eviction": w.validateEviction,
+	} {
+		server.Register(path, &webhook.Admission{Handler: handler})
+	}
 }
