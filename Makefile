@@ -451,7 +451,7 @@ generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhook config
 	$(TOOL) controller-gen rbac:roleName=signalbox-manager paths=./integration output:rbac:dir=config/rbac
 	$(TOOL) controller-gen webhook paths=./integration output:webhook:dir=config/webhook
 	$(TOOL) controller-gen rbac:roleName=signalbox-trainer paths=./trainer output:rbac:dir=config/rbac/trainer
-	$(TOOL) controller-gen webhook paths=./trainer output:webhook:dir=config/webhook/trainer
+	$(TOOL) controller-gen webhook paths=./trainer/webhook output:webhook:dir=config/webhook/trainer
 	go run -C test/chart ./generate $(CURDIR)
 	go run -modfile=$(CURDIR)/go.tools.mod config/refgen/main.go docs/reference.md
 	go run -modfile=$(CURDIR)/go.tools.mod config/apigen/main.go config/crd docs/api.md
