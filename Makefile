@@ -224,7 +224,8 @@ generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhooks, the 
 	go run $(TOOLS) config/crdgen/main.go config/crd
 	$(CONTROLLER_GEN) object paths=./api/trainer/...
 	$(CONTROLLER_GEN) rbac:roleName=signalbox-manager webhook paths=./integration output:rbac:dir=config/rbac output:webhook:dir=config/webhook
-	$(CONTROLLER_GEN) rbac:roleName=signalbox-trainer webhook paths=./trainer output:rbac:dir=config/rbac/trainer output:webhook:dir=config/webhook/trainer
+	$(CONTROLLER_GEN) rbac:roleName=signalbox-trainer paths=./trainer output:rbac:dir=config/rbac/trainer
+	$(CONTROLLER_GEN) webhook paths=./trainer/webhook output:webhook:dir=config/webhook/trainer
 	go run -C test/chart ./generate $(CURDIR)
 	go run $(TOOLS) config/refgen/main.go docs/reference.md
 	go run $(TOOLS) config/apigen/main.go config/crd docs/api.md

@@ -30,7 +30,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	kueueindexer "sigs.k8s.io/kueue/pkg/controller/core/indexer"
@@ -58,8 +57,8 @@ var allKinds = sync.OnceValue(func() *runtime.Scheme {
 // noon is when every harness starts.
 var noon = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// harness is the bundled Trainer on a fake API server. Tests construct the reconciler, Startable and the webhooks only
-// here. They assert by the objects in the API server, by the requests to it, and by events.
+// harness is the bundled Trainer on a fake API server. Tests construct the reconciler and Startable only here. They
+// assert by the objects in the API server, by the requests to it, and by events.
 type harness struct {
 	t     testing.TB
 	clock *clocktesting.FakeClock
@@ -99,7 +98,6 @@ func (f faults) of(request string) error {
 type parts struct {
 	reconciler *Reconciler
 	startable  *trial.Trial
-	hooks      map[string]*webhook.Admission // by path
 }
 
 // options are what differs from one harness to another.
@@ -153,13 +151,8 @@ func (h *harness) construct(o options) {
 		Client: cached, Reader: live, Store: store.New(cached, live, h.clock, true), Builder: builder, Gangs: gangs,
 		Recorder: h.recorder, Clock: h.clock, Limits: o.limits,
 	})
-	hooks := &Webhook{
-		Client: cached, Live: live, Builder: builder, Clock: h.clock, Limits: o.limits,
-		Reader: testReader(h.store.Scheme()),
-	}
-	served := &hookServer{paths: map[string]*webhook.Admission{}}
 	indexer := indexerFunc(func(field string, of client.IndexerFunc) { h.indexes[field] = of })
-	err = errors.Join(hooks.Register(hookManager{served: served}),
+	err = errors.Join(
 		kueueindexer.SetupWorkloadOwnerIndex(ctx, indexer, trainJobKind),
 		indexer.IndexField(ctx, &corev1.Pod{}, store.PodIndex, store.PodIndexOf))
 	if err != nil {
@@ -168,7 +161,7 @@ func (h *harness) construct(o options) {
 	startable := &Startable{
 		Client: cached, Reader: live, Builder: builder, Gangs: gangs,
 	}
-	h.parts = parts{reconciler: reconciler, startable: trial.New(cached, live, h.clock, startable), hooks: served.paths}
+	h.parts = parts{reconciler: reconciler, startable: trial.New(cached, live, h.clock, startable)}
 }
 
 // reconcile reconciles a TrainJob after the integration has, and fails the test on an error.

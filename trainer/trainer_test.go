@@ -92,19 +92,6 @@ func testClient(t testing.TB) client.Client {
 			},
 		)
 	}
-	objects = append(objects, &api.ClusterTrainingRuntime{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:   "old",
-			Labels: map[string]string{"trainer.kubeflow.org/support": "deprecated"},
-		}, Spec: *runtimeOf(t, "{torch: {}}", lostVolume)})
-	objects = append(objects, &jobset.JobSet{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace:       "ns",
-			Name:            "active",
-			OwnerReferences: []metav1.OwnerReference{{UID: "uid", Controller: ptr.To(true)}},
-		},
-		Status: jobset.JobSetStatus{ReplicatedJobsStatus: []jobset.ReplicatedJobStatus{{Name: "node", Active: 2}}},
-	})
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/signalbox-dev/signalbox/trainer"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 	"github.com/signalbox-dev/signalbox/trainer/trial"
+	"github.com/signalbox-dev/signalbox/trainer/webhook"
 )
 
 // assembly is the manager with what its parts share.
@@ -122,11 +123,11 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 	startable := &trainer.Startable{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Builder: builder, Gangs: a.gangs,
 	}
-	webhook := &trainer.Webhook{
+	hooks := &webhook.Webhook{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,
 		Reader: a.reader(), Clock: clock.RealClock{}, Limits: a.limits,
 	}
-	return reconciler, startable, webhook.Register(a.mgr)
+	return reconciler, startable, hooks.Register(a.mgr)
 }
 
 // reader returns what the webhooks read requests with.

@@ -82,7 +82,7 @@ var ofQuota = []hole{
 		focus: "is decided when it is created",
 	},
 	{
-		name: "anybody's pin is believed", file: "trainer/webhook.go",
+		name: "anybody's pin is believed", file: "trainer/webhook/trainjob.go",
 		from:  "	if !rq.Trusted && rq.AnnotationChanged(store.PinAnnotation) {",
 		to:    "	if false && rq.AnnotationChanged(store.PinAnnotation) {",
 		focus: "is the manager's alone",

@@ -38,7 +38,7 @@ func memories(m *manager) []reflect.Value {
 	}
 	return []reflect.Value{
 		of(m.integration, "memory", "jobs"), of(m.integration, "memory", "ended"), of(m.integration, "memory", "since"),
-		of(m.writer, "written"), of(m.jobSets, "created"), of(m.trainer, "pending"),
+		of(m.writer, "written"), of(m.jobSets, "created"), of(m.trainer, "memory", "pending"),
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	reviews "github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer"
+	trainerwebhook "github.com/signalbox-dev/signalbox/trainer/webhook"
 )
 
 var inputs = flag.Int("inputs", 1000, "random sequences of requests")
@@ -72,7 +73,7 @@ func (w *world) chain() *chain {
 	integration.NewWebhook(w.manager.integration, reader).Register(s)
 	builder, err := trainer.NewBuilder(context.Background(), w.store, &trainerconfig.Configuration{})
 	must(err)
-	must((&trainer.Webhook{
+	must((&trainerwebhook.Webhook{
 		Client: w.store, Live: w.store, Builder: builder, Reader: reader,
 		Clock: w.clock, Limits: limits(),
 	}).Register(s))

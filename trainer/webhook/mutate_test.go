@@ -1,4 +1,4 @@
-package trainer
+package webhook
 
 import (
 	"encoding/json"
@@ -167,8 +167,8 @@ type say struct {
 
 func TestMutateRefuses(t *testing.T) {
 	const going = "metadata: {deletionTimestamp: '2026-11-23T11:00:00Z', finalizers: [a/b]}\n"
-	small := func(o *options) {
-		o.limits = overrides.Limits{Pods: 4, SpecBytes: 2000, Elements: 20, GracePeriodSeconds: 60}
+	small := func(l *overrides.Limits) {
+		*l = overrides.Limits{Pods: 4, SpecBytes: 2000, Elements: 20, GracePeriodSeconds: 60}
 	}
 	grace := func(seconds int) string {
 		return fmt.Sprintf("spec: {suspend: true, runtimePatches: [{manager: a.com/a, trainingRuntimeSpec: {template: "+

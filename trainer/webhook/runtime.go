@@ -1,19 +1,26 @@
-package trainer
+package webhook
 
 import (
 	"context"
 	"maps"
+	"net/http"
 
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
 
 // validationLabel on a runtime, with value "disabled", keeps it from validation: Kubeflow Trainer's webhook
 // configuration has a selector for it, and the runtimes that Trainer ships carry it.
 const validationLabel = "trainer.kubeflow.org/webhook-validation"
+
+// unlessDisabled validates runtimes that don't have the label.
+type unlessDisabled[T client.Object] struct{ webhookadmission.Validator[T] }
 
 // ValidateCreate implements admission.Validator.
 func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, created T) (webhookadmission.Warnings, error) {
@@ -40,4 +47,21 @@ func (u unlessDisabled[T]) ValidateUpdate(ctx context.Context, before, after T) 
 		return nil, err
 	}
 	return u.Validator.ValidateUpdate(ctx, before, after)
+}
+
+// measured has a webhook reject objects that would cost more to decode than their bytes allow. What is stored may be
+// older than that limit, and isn't decoded: what replaces it is checked as a new one.
+func measured(limits review.Limits, hook *webhookadmission.Webhook) *webhookadmission.Webhook {
+	decode := hook.Handler
+	hook.Handler = webhookadmission.HandlerFunc(
+		func(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
+			if err := limits.CheckElements(request.Object.Raw); err != nil {
+				return webhookadmission.Errored(http.StatusBadRequest, err)
+			}
+			if limits.CheckElements(request.OldObject.Raw) != nil {
+				request.Operation, request.OldObject = admissionv1.Create, runtime.RawExtension{}
+			}
+			return decode.Handle(ctx, request)
+		})
+	return hook
 }

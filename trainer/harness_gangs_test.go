@@ -2,14 +2,11 @@ package trainer
 
 import (
 	"context"
-	"net/http"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
 )
 
 // gangCache is a cache of groups that is never stale and sends nothing.
@@ -54,21 +51,4 @@ type indexerFunc func(field string, of client.IndexerFunc)
 func (f indexerFunc) IndexField(_ context.Context, _ client.Object, field string, of client.IndexerFunc) error {
 	f(field, of)
 	return nil
-}
-
-// hookManager is a manager for what registers webhooks.
-type hookManager struct {
-	ctrl.Manager
-	served *hookServer
-}
-
-func (m hookManager) GetWebhookServer() webhook.Server { return m.served }
-
-type hookServer struct {
-	webhook.Server
-	paths map[string]*webhook.Admission
-}
-
-func (s *hookServer) Register(path string, hook http.Handler) {
-	s.paths[path] = hook.(*webhook.Admission)
 }

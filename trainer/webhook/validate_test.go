@@ -1,4 +1,4 @@
-package trainer
+package webhook
 
 import (
 	"fmt"
@@ -41,20 +41,26 @@ func check(t *testing.T, c say, h *harness, answer webhookadmission.Response) {
 	if got := strings.Join(answer.Warnings, "; "); c.warns == "" != (got == "") || !strings.Contains(got, c.warns) {
 		t.Errorf("%s: warns %q, want %q", c.reason, got, c.warns)
 	}
-	h.wantRequests("a webhook writes nothing")
+	if len(h.writes) > 0 {
+		t.Errorf("a webhook writes nothing: got %q", h.writes)
+	}
 }
 
 func TestValidate(t *testing.T) {
 	runs := func(h *harness) {
-		h.put(jobSetOf(h.t, h.trainJob("torch", stopped), "status: {replicatedJobsStatus: [{name: node, active: 2}]}"))
+		h.put(active(h.trainJob("torch", stopped)))
 	}
 	others := func(h *harness) {
 		other := h.trainJob("torch", stopped)
 		other.UID = "other"
-		h.put(jobSetOf(h.t, other, "status: {replicatedJobsStatus: [{name: node, active: 2}]}"))
+		h.put(active(other))
 	}
 	down := func(kind string) func(*harness) {
-		return func(h *harness) { h.fail["cache "+kind] = apierrors.NewServiceUnavailable("down") }
+		return func(h *harness) {
+			for _, name := range []string{"torch", "job"} {
+				h.unread[kind+" "+name] = apierrors.NewServiceUnavailable("down")
+			}
+		}
 	}
 	hidden := func(h *harness) { h.hide("TrainingRuntime", "torch") }
 	bare := func(h *harness) {
@@ -65,11 +71,11 @@ func TestValidate(t *testing.T) {
 	deprecated := func(h *harness) {
 		rt := &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "old",
 			Labels: map[string]string{"trainer.kubeflow.org/support": "deprecated"}}}
-		rt.Spec = *runtimeOf(h.t, "{torch: {}}", lostVolume)
+		rt.Spec = h.runtime("old", "{torch: {}}").Spec
 		h.put(rt)
 	}
-	pin := "metadata: {annotations: {signalbox.dev/runtime: '" + must(store.Pin(runtimeOf(t, "{numNodes: 2, torch: "+
-		"{}}", lastingVolume))) + "'}}\n"
+	pin := "metadata: {annotations: {signalbox.dev/runtime: '" + must(store.Pin(&(&harness{t: t}).runtime("pinned",
+		"{numNodes: 2, torch: {}}").Spec)) + "'}}\n"
 	const forged, mode = "metadata: {annotations: {signalbox.dev/runtime: x}}\n",
 		"metadata: {annotations: {signalbox.dev/gang-scheduling: always}}\n"
 	one, two := entryOf("a.com/a", "1", ""), entryOf("a.com/a", "2", "")

@@ -1,4 +1,4 @@
-package trainer
+package webhook
 
 import (
 	"runtime"
@@ -34,7 +34,7 @@ func TestManyElements(t *testing.T) {
 		} {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			h.parts.hooks[path].Handle(t.Context(), webhookadmission.Request{AdmissionRequest: r})
+			h.hooks[path].Handle(t.Context(), webhookadmission.Request{AdmissionRequest: r})
 			runtime.ReadMemStats(&after)
 			if took := after.TotalAlloc - before.TotalAlloc; took > 8<<20 {
 				t.Errorf("%s: %s of %d bytes takes %d MiB", path, name, len(large.Raw), took>>20)
@@ -55,7 +55,7 @@ func TestStoredWithManyElements(t *testing.T) {
 	const node, wrong = `{"name": "node"}`, `"signalbox.dev/gang-scheduling": "yes"`
 	many := strings.Repeat(`{},`, 100_000) + node
 	for annotations, allowed := range map[string]bool{"": true, wrong: false} {
-		answer := h.parts.hooks[runtimePath].Handle(t.Context(), webhookadmission.Request{
+		answer := h.hooks[runtimePath].Handle(t.Context(), webhookadmission.Request{
 			AdmissionRequest: admissionv1.AdmissionRequest{Operation: admissionv1.Update,
 				Object: runtime(annotations, node), OldObject: runtime(annotations, many)}})
 		if answer.Allowed != allowed {

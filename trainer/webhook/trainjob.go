@@ -1,4 +1,4 @@
-package trainer
+package webhook
 
 import (
 	"cmp"
@@ -14,7 +14,6 @@ import (
 	trainingruntimeutil "github.com/kubeflow/trainer/v2/pkg/util/trainingruntime"
 	"github.com/kubeflow/trainer/v2/pkg/webhooks"
 	"gomodules.xyz/jsonpatch/v2"
-	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -47,10 +46,18 @@ type Webhook struct {
 	// Client reads from a cache, Live from the API server itself.
 	Client  client.Client
 	Live    client.Reader
-	Builder *Builder
+	Builder Builder
 	Reader  review.Reader
 	Clock   clock.PassiveClock
 	Limits  overrides.Limits
+}
+
+// Builder validates by Trainer's plugins.
+type Builder interface {
+	// Validate returns what the plugins reject of a TrainJob on a runtime; before is nil on creation.
+	Validate(
+		ctx context.Context, before, after *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
+	) (webhookadmission.Warnings, field.ErrorList)
 }
 
 // Register serves the webhooks at the paths of Kubeflow Trainer's.
@@ -63,15 +70,18 @@ func (w *Webhook) Register(mgr ctrl.Manager) error {
 	for path, handler := range handlers {
 		server.Register(path, &webhook.Admission{Handler: handler})
 	}
-	theirs := runtime.NewScheme() // Trainer's validators take its own types
-	if err := trainerapi.AddToScheme(theirs); err != nil {
+	scheme := runtime.NewScheme() // Trainer's validators take its own types
+	if err := trainerapi.AddToScheme(scheme); err != nil {
 		return err
 	}
-	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainingruntime", w.measured(webhookadmission.WithValidator(
-		theirs, unlessDisabled[*trainerapi.TrainingRuntime]{&webhooks.TrainingRuntimeValidator{}})))
-	server.Register("/validate-trainer-kubeflow-org-v1alpha1-clustertrainingruntime",
-		w.measured(webhookadmission.WithValidator(
-			theirs, unlessDisabled[*trainerapi.ClusterTrainingRuntime]{&webhooks.ClusterTrainingRuntimeValidator{}})))
+	for path, hook := range map[string]*webhook.Admission{
+		"/validate-trainer-kubeflow-org-v1alpha1-trainingruntime": webhookadmission.WithValidator(scheme,
+			unlessDisabled[*trainerapi.TrainingRuntime]{&webhooks.TrainingRuntimeValidator{}}),
+		"/validate-trainer-kubeflow-org-v1alpha1-clustertrainingruntime": webhookadmission.WithValidator(scheme,
+			unlessDisabled[*trainerapi.ClusterTrainingRuntime]{&webhooks.ClusterTrainingRuntimeValidator{}}),
+	} {
+		server.Register(path, measured(w.Reader.Limits, hook))
+	}
 	return nil
 }
 
@@ -253,23 +263,3 @@ func (w *Webhook) runtimeOf(
 		"%s is deprecated and will be removed in a future release of Kubeflow Trainer; its policy for runtimes: %s",
 		store.Describe(job), constants.RuntimeDeprecationPolicyURL)}, nil
 }
-
-// measured has a webhook reject objects that would cost more to decode than their bytes allow. What is stored may be
-// older than that limit, and isn't decoded: what replaces it is checked as a new one.
-func (w *Webhook) measured(hook *webhookadmission.Webhook) *webhookadmission.Webhook {
-	decode := hook.Handler
-	hook.Handler = webhookadmission.HandlerFunc(
-		func(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
-			if err := w.Reader.Limits.CheckElements(request.Object.Raw); err != nil {
-				return webhookadmission.Errored(http.StatusBadRequest, err)
-			}
-			if w.Reader.Limits.CheckElements(request.OldObject.Raw) != nil {
-				request.Operation, request.OldObject = admissionv1.Create, runtime.RawExtension{}
-			}
-			return decode.Handle(ctx, request)
-		})
-	return hook
-}
-
-// unlessDisabled validates runtimes that don't have the label.
-type unlessDisabled[T client.Object] struct{ webhookadmission.Validator[T] }

@@ -1,4 +1,4 @@
-package trainer
+package webhook
 
 import (
 	"context"
@@ -9,34 +9,20 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/clock"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/review"
-	"github.com/signalbox-dev/signalbox/store"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-func testWebhook(t testing.TB) *Webhook {
-	t.Helper()
-	c := testClient(t)
-	return &Webhook{
-		Client: c, Live: c, Builder: testBuilder(t, c), Clock: clock.RealClock{},
-		Limits: overrides.Limits{Pods: 5000, SpecBytes: 1 << 20, Elements: 1 << 20, GracePeriodSeconds: 3600},
-		Reader: testReader(c.Scheme()),
-	}
-}
-
-func testReader(scheme *runtime.Scheme) review.Reader {
-	return review.Reader{
-		Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{"signalbox"},
-		Limits: review.LimitsFor(256<<10, 1000),
-	}
-}
-
 func TestWebhookOnRequests(t *testing.T) {
-	w := testWebhook(t)
+	h := newHarness(t)
+	h.put(&api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "old",
+		Labels: map[string]string{"trainer.kubeflow.org/support": "deprecated"}}, Spec: h.runtime("old", "{torch: {}}").Spec})
+	other := h.trainJob("torch", "metadata: {name: active}")
+	h.put(active(other))
+	w := h.hook
 	const entry = `{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node, template: {spec: {template: {spec: {nodeSelector: {a: b}}}}}}]}}}}`
 	cases := map[string]struct {
 		reason, runtime, before, after, user, want string
@@ -133,7 +119,7 @@ func TestWebhookOnRequests(t *testing.T) {
 				Operation: admissionv1.Create, Namespace: "ns", UserInfo: authenticationv1.UserInfo{Username: c.user},
 			}}
 			raw := func(text string) runtime.RawExtension {
-				job := jobOf(t, c.runtime, text)
+				job := h.trainJob(c.runtime, text)
 				job.APIVersion, job.Kind = trainerapi.GroupVersion.String(), trainerapi.TrainJobKind
 				return runtime.RawExtension{Raw: must(json.Marshal(job))}
 			}
@@ -153,7 +139,7 @@ func TestWebhookOnRequests(t *testing.T) {
 			}
 		})
 	}
-	deprecated := jobOf(t, "old", "spec: {runtimeRef: {kind: ClusterTrainingRuntime, name: old}}")
+	deprecated := h.trainJob("old", "spec: {runtimeRef: {kind: ClusterTrainingRuntime, name: old}}")
 	request := webhookadmission.Request{
 		AdmissionRequest: admissionv1.AdmissionRequest{
 			Operation: admissionv1.Create,
@@ -163,20 +149,5 @@ func TestWebhookOnRequests(t *testing.T) {
 	if answer := w.validate(context.Background(), request); !answer.Allowed || len(answer.Warnings) != 1 ||
 		!strings.Contains(answer.Warnings[0], `ClusterTrainingRuntime "old" is deprecated`) {
 		t.Errorf("a deprecated runtime is warned of: got %+v", answer)
-	}
-}
-
-func TestPinSurvives(t *testing.T) {
-	spec := runtimeOf(t, "{numNodes: 2, torch: {}}", lastingVolume)
-	pin := must(store.Pin(spec))
-	job := jobOf(t, "torch", "{}")
-	job.Annotations = map[string]string{store.PinAnnotation: pin}
-	got, err := store.Pinned(job)
-	if err != nil || string(must(json.Marshal(got))) != string(must(json.Marshal(spec))) {
-		t.Errorf("what was pinned comes back: got %v, %v", got, err)
-	}
-	job.Annotations[store.PinAnnotation] = "x"
-	if _, err := store.Pinned(job); err == nil || !strings.Contains(err.Error(), "it was not written by Signalbox") {
-		t.Errorf("a forged pin is named: got %v", err)
 	}
 }
