@@ -1,8 +1,15 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
 
 // TestInTurns holds that what one run has measured twice counts twice, but for peaks of memory; and what is said of a
@@ -38,5 +45,111 @@ func TestInTurns(t *testing.T) {
 	}
 	if f := c.find("How it grows over 9 waiting", key+", p99, with 100 waiting: times"); f.Missed["bundled"] != 1 {
 		t.Errorf("two measurements each promise nothing: got %v", f.Missed)
+	}
+}
+
+// TestConfidence holds what the page says of its brackets.
+func TestConfidence(t *testing.T) {
+	for name, test := range map[string]struct {
+		measured map[string][]float64
+		want     string
+	}{
+		"one run each":    {map[string][]float64{"bundled": {1}, "builtin": {2}}, ""},
+		"as many of each": {map[string][]float64{"bundled": {1, 2, 3, 4}, "builtin": {1, 2, 3, 4}}, "88 % of 4 runs."},
+		"more of one than both": {map[string][]float64{"bundled": {1, 2, 3}, "builtin": {1, 2}},
+			"75 % of 3 runs, 50 % of 2 runs."},
+	} {
+		got := (&figure{Measured: test.measured}).confidence()
+		if test.want != "" {
+			test.want = " Brackets are a confidence interval of the median: " + test.want
+		}
+		if got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// TestQueues holds that the quota is the same however many queues share it, and that as many TrainJobs of two GPUs as
+// run at a time fit, wherever they are queued in turns.
+func TestQueues(t *testing.T) {
+	for _, q := range []queues{1, 20, 60, 200, 220} {
+		total, fits := map[kueue.ResourceFlavorReference]int64{}, map[kueue.CohortReference]int64{}
+		queued, behind := map[string]*kueue.ClusterQueue{}, map[string]string{}
+		for _, o := range q.objects() {
+			switch o := o.(type) {
+			case *kueue.ClusterQueue:
+				queued[o.Name] = o
+				for _, f := range o.Spec.ResourceGroups[0].Flavors {
+					total[f.Name] += f.Resources[0].NominalQuota.Value()
+					fits[o.Spec.CohortName] += f.Resources[0].NominalQuota.Value()
+				}
+			case *kueue.LocalQueue:
+				behind[o.Name] = string(o.Spec.ClusterQueue)
+			}
+		}
+		if total["a100"] != quotaOfFlavor || total["h100"] != quotaOfFlavor {
+			t.Errorf("%d queues: the quota is %v", q, total)
+		}
+		for i := range running {
+			cohort := queued[behind[q.of(i)]].Spec.CohortName
+			if fits[cohort] -= 2; fits[cohort] < 0 {
+				t.Errorf("%d queues: TrainJob %d doesn't fit into cohort %q", q, i, cohort)
+			}
+		}
+		if len(behind) != int(q) || len(queued) != q.clusters() {
+			t.Errorf("%d queues: %d LocalQueues, %d ClusterQueues", q, len(behind), len(queued))
+		}
+	}
+	for _, q := range []queues{0, -1, 2, 30} {
+		if q.validate() == nil {
+			t.Errorf("%d queues are taken", q)
+		}
+	}
+}
+
+// TestTrace holds which requests make the way of a TrainJob: the last answer before the start is its admission, and a
+// TrainJob without a pod is left out.
+func TestTrace(t *testing.T) {
+	noon := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	var log strings.Builder
+	ask := func(after int, user, verb, group, resource, name string) {
+		kind, subresource, _ := strings.Cut(resource, "/")
+		at := noon.Add(time.Duration(after) * time.Millisecond)
+		fmt.Fprintf(&log, `{"verb":%q,"user":{"username":%q},"objectRef":{"apiGroup":%q,"resource":%q,"subresource":%q,`+
+			`"namespace":"team","name":%q},"responseStatus":{"code":200},"requestReceivedTimestamp":%q,"stageTimestamp":%q}`+"\n",
+			verb, user, group, kind, subresource, name, at.Add(-5*time.Millisecond).Format(time.RFC3339Nano),
+			at.Format(time.RFC3339Nano))
+	}
+	for _, name := range []string{"bert", "waits-on"} {
+		ask(0, "user", "create", "trainer.kubeflow.org", "trainjobs", name)
+		ask(10, "signalbox", "create", "kueue.x-k8s.io", "workloads", "trainjob-"+name+"-0a1b2")
+		ask(30, "kueue", "patch", "kueue.x-k8s.io", "workloads/status", "trainjob-"+name+"-0a1b2")
+	}
+	ask(1000, "kueue", "patch", "kueue.x-k8s.io", "workloads/status", "trainjob-bert-0a1b2")
+	ask(1020, "signalbox", "patch", "trainer.kubeflow.org", "trainjobs", "bert")
+	ask(1050, "signalbox", "create", "jobset.x-k8s.io", "jobsets", "bert")
+	ask(1060, "jobset", "create", "", "services", "bert")
+	ask(1070, "jobset", "create", "batch", "jobs", "bert-node-0")
+	ask(1090, "kube-scheduler", "create", "", "pods/binding", "bert-node-0-0-x7k2p")
+	ask(1100, "kwok", "patch", "", "pods/status", "bert-node-0-0-x7k2p")
+	ask(1200, "kueue", "patch", "kueue.x-k8s.io", "workloads/status", "trainjob-bert-0a1b2")
+	path := filepath.Join(t.TempDir(), "audit.log")
+	if err := os.WriteFile(path, []byte(log.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := trace(&out, path); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"The way of 1 of 2 TrainJobs", "| admitted | 990 | 990 | 990 | 5 | 5 |", "| started | 20 |", "| pod bound | 20 |",
+		"| **admitted → pod's status written** | 100 |",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	if err := trace(&out, os.DevNull); err == nil {
+		t.Error("an empty log has a way")
 	}
 }

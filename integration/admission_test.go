@@ -1,10 +1,14 @@
 package integration_test
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
@@ -203,5 +207,25 @@ func TestMutateWorkload(t *testing.T) {
 				t.Errorf("%s: got %s", c.reason, got)
 			}
 		})
+	}
+}
+
+func TestDefaultQueue(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	h.create(&kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "default"}})
+	const suspend = "add /spec/suspend true"
+	for sent, want := range map[string]string{
+		meta:                         `add /metadata/labels {"kueue.x-k8s.io/queue-name":"default"}`,
+		meta + `,"labels":{"a":"b"}`: `add /metadata/labels/kueue.x-k8s.io~1queue-name "default"`,
+	} {
+		answer := h.ask("/mutate-trainjob", "user", "", manifest(sent, basic))
+		if got := patches(t, answer); !slices.Equal(got, []string{want, suspend}) {
+			t.Errorf("a TrainJob without a queue comes into the default one: got %q", got)
+		}
+	}
+	h.fail["get LocalQueue"] = errors.New("the API server doesn't answer")
+	answer := h.ask("/mutate-trainjob", "user", "", manifest(meta, basic))
+	if answer.Allowed || answer.Result.Code != http.StatusInternalServerError {
+		t.Errorf("what can't be looked up is refused: got %v", answer.Result)
 	}
 }

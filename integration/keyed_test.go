@@ -3,6 +3,12 @@ package integration
 import (
 	"encoding/json"
 	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
 func TestKeepOwn(t *testing.T) {
@@ -46,6 +52,82 @@ func TestKeepOwn(t *testing.T) {
 			}
 			if text != "" || c.want != "" {
 				t.Errorf("%s: got %s, want [%s]", c.reason, text, c.want)
+			}
+		})
+	}
+}
+
+func TestCanonical(t *testing.T) {
+	raw := `{"spec":{"runtimeRef":{"name":"torch"},"trainer":{"numNodes":2,"resourcesPerNode":
+		{"requests":{"cpu":4,"nvidia.com/gpu":"8","a~b/c":"1000m"}}},
+		"runtimePatches":[{"manager":"a.com/a","future":1,"trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[
+		{"name":"node","template":{"spec":{"template":{"spec":{"volumes":[{"name":"v","emptyDir":{"sizeLimit":"1024Mi"}}],
+		"containers":[{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v","readOnly":false}]}]}}}}}]}}}}]}}`
+	rq := requestOf(t, false, "", raw)
+	sent, err := rq.Sent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	operations, err := canonical(sent, rq.New)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]any{}
+	for _, o := range operations {
+		if o.Operation != "replace" {
+			t.Errorf("nothing is added or removed, but there is %v", o)
+		}
+		got[o.Path] = o.Value
+	}
+	want := map[string]any{
+		"/spec/trainer/resourcesPerNode/requests/cpu":     "4",
+		"/spec/trainer/resourcesPerNode/requests/a~0b~1c": "1",
+		"/spec/runtimePatches/0/trainingRuntimeSpec/template/spec/replicatedJobs/0/template/spec/template/spec/" +
+			"volumes/0/emptyDir/sizeLimit": "1Gi",
+	}
+	if len(got) != len(want) {
+		t.Errorf("got %v", got)
+	}
+	for path, value := range want {
+		if got[path] != value {
+			t.Errorf("%s: got %v, want %v", path, got[path], value)
+		}
+	}
+}
+
+func TestStale(t *testing.T) {
+	js := &jobset.JobSet{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{{Name: "node"}}}}
+	template := &js.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec
+	template.Tolerations = []corev1.Toleration{{Key: "spot"}}
+	cases := map[string]struct {
+		reason string
+		change func(*batchv1.Job)
+		want   bool
+	}{
+		"as the template says": {"it can be resumed", func(*batchv1.Job) {}, false},
+		"another selector": {"JobSet would merge it into the next flavor's", func(j *batchv1.Job) {
+			j.Spec.Template.Spec.NodeSelector = map[string]string{"gpu": "a100"}
+		}, true},
+		"another toleration": {"the same", func(j *batchv1.Job) { j.Spec.Template.Spec.Tolerations = nil }, true},
+		"another gate": {"the same", func(j *batchv1.Job) {
+			j.Spec.Template.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+		}, true},
+		"of no ReplicatedJob": {"a Job that the JobSet doesn't have any more", func(j *batchv1.Job) { j.Labels = nil }, true},
+		"resumed": {"JobSet doesn't merge into a Job that runs", func(j *batchv1.Job) {
+			j.Labels, j.Spec.Suspend = nil, nil
+		}, false},
+		"completed": {"it isn't resumed", func(j *batchv1.Job) {
+			j.Labels, j.Status.CompletionTime = nil, &metav1.Time{Time: now}
+		}, false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			child := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{jobset.ReplicatedJobNameKey: "node"}}}
+			child.Spec.Suspend = ptr.To(true)
+			child.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Key: "spot"}}
+			c.change(child)
+			if got := stale(child, js); got != c.want {
+				t.Errorf("%s: got %t", c.reason, got)
 			}
 		})
 	}

@@ -2,15 +2,19 @@ package integration
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"testing"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -107,3 +111,29 @@ func toDeactivate(o *observed) {
 
 // dispatches gives the TrainJob to another cluster.
 func dispatches(o *observed) { o.job.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName) }
+
+func TestLabelsOfMetrics(t *testing.T) {
+	resource := schema.GroupResource{Group: "trainer.kubeflow.org", Resource: "trainjobs"}
+	for want, err := range map[string]error{
+		"started":  nil,
+		"conflict": fmt.Errorf("starting: %w", apierrors.NewConflict(resource, "a", errors.New("it has changed"))),
+		"refused":  fmt.Errorf("starting: %w", apierrors.NewForbidden(resource, "a", errors.New("by a webhook"))),
+		"failed":   errors.New("connection refused"),
+	} {
+		if got := resultOf(err); got != want {
+			t.Errorf("%v: got %q, want %q", err, got, want)
+		}
+	}
+	if got := resultOf(apierrors.NewInternalError(errors.New("no answer of a webhook"))); got != "failed" {
+		t.Errorf("an internal error: got %q", got)
+	}
+	for reason, want := range map[jobframework.StopReason]string{
+		"WorkloadEvictedDueToPreempted":           "Preempted",
+		jobframework.StopReasonWorkloadDeleted:    "WorkloadDeleted",
+		jobframework.StopReasonNoMatchingWorkload: "NoMatchingWorkload",
+	} {
+		if got := evictionOf(reason); got != want {
+			t.Errorf("%s: got %q, want %q", reason, got, want)
+		}
+	}
+}

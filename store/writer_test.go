@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -159,5 +160,90 @@ func TestStartInTwo(t *testing.T) {
 				t.Errorf("%s: sent %q, want %q", c.reason, sent, c.want)
 			}
 		})
+	}
+}
+
+func TestRejected(t *testing.T) {
+	resource := schema.GroupResource{Resource: "trainjobs"}
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"nothing":       {nil, false},
+		"no answer":     {errDown, false},
+		"conflict":      {apierrors.NewConflict(resource, "job", errDown), false},
+		"gone":          {apierrors.NewNotFound(resource, "job"), false},
+		"too many":      {apierrors.NewTooManyRequests("later", 1), false},
+		"unavailable":   {apierrors.NewServiceUnavailable("down"), false},
+		"internal":      {apierrors.NewInternalError(errDown), false},
+		"forbidden":     {apierrors.NewForbidden(resource, "job", errDown), true},
+		"invalid":       {apierrors.NewInvalid(schema.GroupKind{Kind: "TrainJob"}, "job", nil), true},
+		"bad request":   {apierrors.NewBadRequest("no"), true},
+		"large request": {apierrors.NewRequestEntityTooLargeError("limit is 3145728"), true},
+		"large for etcd": {fmt.Errorf("suspending: %w",
+			apierrors.NewInternalError(errors.New("etcdserver: request is too large"))), true},
+	} {
+		if got := Rejected(c.err); got != c.want {
+			t.Errorf("%s: got %t, want %t", name, got, c.want)
+		}
+	}
+}
+
+const refusal = "admission webhook denied the request: spec.runtimePatches: Forbidden: RuntimePatches can only be " +
+	"modified when the TrainJob is suspended"
+
+func TestRefused(t *testing.T) {
+	for message, want := range map[string]bool{
+		refusal:                                 true,
+		refusal + " before or after the update": false,
+		"the object has been modified":          false,
+	} {
+		if got := Refused(errors.New(message)); got != want {
+			t.Errorf("%q: got %t, want %t", message, got, want)
+		}
+	}
+	if Refused(nil) {
+		t.Error("no error is no refusal")
+	}
+}
+
+// TestStartAtomically holds that a Trainer that refuses to start in one write is not asked to for a while, and is then
+// asked again: it may be another, with the same CRD.
+func TestStartAtomically(t *testing.T) {
+	refuses, requests := true, 0
+	writes := interceptor.Funcs{
+		Patch: func(
+			_ context.Context, _ client.WithWatch, o client.Object, patch client.Patch, _ ...client.PatchOption,
+		) error {
+			requests++
+			data, err := patch.Data(o)
+			sent := string(data)
+			if refuses && strings.Contains(sent, "/spec/suspend") && strings.Contains(sent, "/spec/runtimePatches") {
+				return errors.New(refusal)
+			}
+			return err
+		},
+	}
+	clk := clocktesting.NewFakeClock(time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC))
+	w := NewWriter(interceptor.NewClient(nil, writes), clk, false)
+	for _, step := range []struct {
+		reason   string
+		after    time.Duration
+		refuses  bool
+		atomic   bool
+		requests int
+	}{
+		{"a Trainer that takes it in one", 0, false, true, 1},
+		{"one that refuses gets it in two", 0, true, false, 3},
+		{"and isn't tried for a while", refusalHolds - time.Second, true, false, 2},
+		{"then it is tried again", time.Second, false, true, 1},
+	} {
+		clk.Step(step.after)
+		refuses, requests = step.refuses, 0
+		atomic, err := w.StartAtomically(t.Context(), &admission.Start{At: -1})
+		if err != nil || atomic != step.atomic || requests != step.requests {
+			t.Errorf("%s: got atomic %t, %d requests, %v; want %t, %d", step.reason, atomic, requests, err, step.atomic,
+				step.requests)
+		}
 	}
 }

@@ -4,10 +4,17 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 func TestCommands(t *testing.T) {
@@ -82,5 +89,46 @@ func TestAwaitCertificates(t *testing.T) {
 	err := awaitCertificates(t.Context(), filepath.Join(dir, "file"))
 	if err == nil || !strings.Contains(err.Error(), "the certificate of the webhooks") {
 		t.Errorf("what can't be read is said: got %v", err)
+	}
+}
+
+// Of a cached TrainJob only what nobody reads is missing; the mark of a missed deletion passes as it is.
+func TestWithoutManifests(t *testing.T) {
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{
+		Name: "a", Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "mine": "1"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+	}}
+	got, err := withoutManifests(job.DeepCopy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"mine": "1"}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	missed := cache.DeletedFinalStateUnknown{Key: "ns/a"}
+	if got, err := withoutManifests(missed); err != nil || !reflect.DeepEqual(got, missed) {
+		t.Errorf("got %+v and %v, want what was given", got, err)
+	}
+}
+
+func TestLimitsOf(t *testing.T) {
+	const head = "apiVersion: config.signalbox.dev/v1alpha1\nkind: Configuration\n"
+	for content, want := range map[string]overrides.Limits{
+		"": {Pods: 5000, SpecBytes: 256 << 10, Elements: 1000, GracePeriodSeconds: 3600},
+		"limits: {pods: 1, specBytes: 2, elements: 3, terminationGracePeriodSeconds: 4}\n": {
+			Pods: 1, SpecBytes: 2, Elements: 3, GracePeriodSeconds: 4},
+		"limits: {hostPaths: true, secrets: false}\n": {Pods: 5000, SpecBytes: 256 << 10, Elements: 1000,
+			GracePeriodSeconds: 3600, HostPaths: true, NoSecrets: true},
+		"trainer: {enabled: false}\n": {Pods: 5000, SpecBytes: 256 << 10, Elements: 1000, GracePeriodSeconds: 3600,
+			PodsReplaced: true},
+	} {
+		config, err := configapi.Parse([]byte(head + content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := limitsOf(config); got != want {
+			t.Errorf("%s: got %+v, want %+v", content, got, want)
+		}
 	}
 }

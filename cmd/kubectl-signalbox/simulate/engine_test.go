@@ -1,11 +1,16 @@
 package simulate
 
 import (
+	"slices"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/features"
 )
 
 func named(name string) types.NamespacedName {
@@ -103,5 +108,71 @@ func TestSettle(t *testing.T) {
 				t.Errorf("%s: preempted %v, want %v", c.reason, victims, c.victims)
 			}
 		})
+	}
+}
+
+// TestUseGates holds that simulations run with the gates of the cluster's Kueue, and that a gate of another release of
+// Kueue is named and changes nothing.
+func TestUseGates(t *testing.T) {
+	gate := utilfeature.DefaultFeatureGate
+	featuregatetesting.SetFeatureGateDuringTest(t, gate, features.PartialAdmission, true) // restores it at the end
+	unknown, err := UseGates(map[string]bool{string(features.PartialAdmission): false, "Later": true, "Earlier": false})
+	if err != nil || !slices.Equal(unknown, []string{"Earlier", "Later"}) || features.Enabled(features.PartialAdmission) {
+		t.Errorf("UseGates: %v, %v, PartialAdmission %v", unknown, err, features.Enabled(features.PartialAdmission))
+	}
+	if unknown, err := UseGates(nil); len(unknown) > 0 || err != nil {
+		t.Errorf("no gates: %v, %v", unknown, err)
+	}
+	for name, spec := range utilfeature.DefaultMutableFeatureGate.GetAll() {
+		if spec.LockToDefault && spec.Default {
+			if _, err := UseGates(map[string]bool{string(name): false}); err == nil {
+				t.Errorf("gate %s can't be off, and no error says so", name)
+			}
+			return
+		}
+	}
+	t.Error("no gate is locked to its default: try an invalid value otherwise")
+}
+
+// TestInactive holds that a ClusterQueue that admits nothing is nobody's problem but its own, with the reason. Cohorts
+// whose parents form a circle are the worst of them.
+func TestInactive(t *testing.T) {
+	cluster := newCluster()
+	for name, parent := range map[string]string{
+		"a": "b", "b": "c", "c": "a", "below": "a", "self": "self", "inner": "all",
+	} {
+		cohort := kueue.Cohort{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		cohort.Spec.ParentName = kueue.CohortReference(parent)
+		cluster.Cohorts = append(cluster.Cohorts, cohort)
+	}
+	stop := func(cq *kueue.ClusterQueue) { cq.Spec.StopPolicy = ptr.To(kueue.Hold) }
+	missing := func(cq *kueue.ClusterQueue) { cq.Spec.ResourceGroups[0].Flavors[0].Name = "missing" }
+	for name, c := range map[string]struct {
+		cohort, says string
+		change       func(*kueue.ClusterQueue)
+	}{
+		"alone":   {},
+		"beside":  {cohort: "inner"},
+		"in":      {cohort: "a", says: "ClusterQueue in is inactive: the parents of Cohort a form a circle"},
+		"below":   {cohort: "below", says: "ClusterQueue below is inactive: the parents of Cohort below form a circle"},
+		"own":     {cohort: "self", says: "ClusterQueue own is inactive: the parents of Cohort self form a circle"},
+		"stopped": {says: "ClusterQueue stopped is inactive: Can't admit new workloads: is stopped.", change: stop},
+		"lacking": {says: "ClusterQueue lacking is inactive: Can't admit new workloads: references missing " +
+			"ResourceFlavor(s): missing.", change: missing},
+	} {
+		cluster.queue(name, c.cohort, c.change, flavorQuota{flavor: "f", nominal: 8})
+		cluster.waits(name, name, 0, 1, 4)
+		want := Admitted
+		if c.says != "" {
+			want = Never
+		}
+		d, err := Decide(t.Context(), cluster, named(name), noon)
+		if err != nil || d.Verdict != want || d.Message != c.says {
+			t.Errorf("%s: decided %+v, %v, want %s: %s", name, d, err, want, c.says)
+		}
+		a, err := Ask(t.Context(), cluster, named(name), nil, noon)
+		if err != nil || a.Verdict != want || a.Message != c.says {
+			t.Errorf("%s: got %+v, %v, want %s: %s", name, a, err, want, c.says)
+		}
 	}
 }
