@@ -173,7 +173,7 @@ func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil } 
 // are taken while nothing runs: only then may entries change. The present Trainer can't stop a JobSet that the previous
 // one has created: without what the TrainJob said, it would have to change immutable fields. So the JobSet is deleted.
 func migration(o *observed) ([]step, string) {
-	waiting := fmt.Sprintf("what it said in spec.%s is not brought to spec.%s yet",
+	waiting := fmt.Sprintf("its spec.%s is not migrated to spec.%s yet",
 		o.queue.foreign.Field, o.trainer.Field())
 	if !o.active() {
 		return []step{migrate{record: o.queue.foreign}}, waiting

@@ -188,7 +188,7 @@ func (s migrate) do(ctx context.Context, r *Reconciler, o *observed) error {
 	from, to := s.record.Field, o.trainer.Field()
 	m, err := o.trainer.Migrate(o.job, s.record, metav1.NewTime(o.now))
 	if err != nil {
-		return fmt.Errorf("bringing spec.%s to spec.%s: %w", from, to, err)
+		return fmt.Errorf("migrating spec.%s to spec.%s: %w", from, to, err)
 	}
 	operations, err := m.Operations(o.job)
 	if err == nil {
@@ -196,7 +196,7 @@ func (s migrate) do(ctx context.Context, r *Reconciler, o *observed) error {
 	}
 	if err != nil {
 		r.startRejected(o, err)
-		return fmt.Errorf("bringing spec.%s to spec.%s: %w", from, to, err)
+		return fmt.Errorf("migrating spec.%s to spec.%s: %w", from, to, err)
 	}
 	if len(s.record.Users) > 0 {
 		r.recorder.Send(o.job, events.OverridesMigrated.Of(from, to, o.trainer.Name()))

@@ -252,9 +252,9 @@ func (podSpecList) migrated(trainer string, _ *api.TrainJob, record *Record) ([]
 	if len(record.Users) == 0 {
 		return nil, nil
 	}
-	return nil, fmt.Errorf("what was said in spec.%s can't be said to %s; upgrade Kubeflow Trainer, or delete the "+
+	return nil, fmt.Errorf("spec.%s can't be migrated to %s; upgrade Kubeflow Trainer, or delete the "+
 		"TrainJob "+
-		"and create it anew", record.Field, trainer)
+		"and create it again", record.Field, trainer)
 }
 
 func (podSpecList) uncarried(trainer string, others []Entry, replicatedJob string, needs Needs) *Uncarried {
@@ -272,6 +272,6 @@ func (podSpecList) uncarried(trainer string, others []Entry, replicatedJob strin
 	return &Uncarried{
 		Path: others[at].Path().String(), Says: "for replicatedJob " + replicatedJob, Source: trainer,
 		Needs:  "one element for each replicatedJob, and admission writes it",
-		WayOut: "move what it says to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
+		WayOut: "move its fields to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
 	}
 }

@@ -57,7 +57,7 @@ func migrateToPatch(d Dialect, job *api.TrainJob, from string, entries []Entry, 
 		return m, nil // the users have applied a converted manifest
 	}
 	if n := len(job.Spec.RuntimePatches); n >= MaxEntries {
-		return nil, fmt.Errorf("what was said in spec.%s needs an entry of spec.%s, which has %d already; take one out",
+		return nil, fmt.Errorf("spec.%s needs an entry of spec.%s, which has %d already; take one out",
 			from, RuntimePatches, n)
 	}
 	patch, err := fold(entries)

@@ -74,12 +74,12 @@ func (deleteSideObjects) do(ctx context.Context, r *Reconciler, o *observed) err
 	log := ctrl.LoggerFrom(ctx).WithValues("trainJob", o.key())
 	runtime, err := r.store.Runtimes.Of(ctx, o.job)
 	if err != nil {
-		log.Error(err, "Can't tell the side objects of a TrainJob that stops; they stay until it is deleted")
+		log.Error(err, "Can't determine the side objects of a TrainJob that stops; they stay until it is deleted")
 		return nil
 	}
 	objects, err := r.builder.SideObjects(ctx, o.job, runtime.Spec)
 	if err != nil {
-		log.Error(err, "Can't tell the side objects of a TrainJob that stops; they stay until it is deleted")
+		log.Error(err, "Can't determine the side objects of a TrainJob that stops; they stay until it is deleted")
 		return nil
 	}
 	for _, object := range objects {

@@ -115,7 +115,7 @@ func (r *reference) constant(c *types.Const, doc string) {
 
 // event adds a row of the table of package events.
 func (r *reference) event(p *packages.Package, row *ast.CompositeLit) {
-	if p.PkgPath != module+"events" || len(row.Elts) != 4 {
+	if p.PkgPath != module+"store/events" || len(row.Elts) != 4 {
 		return
 	}
 	kind, reason, note := text(p, row.Elts[0]), text(p, row.Elts[1]), text(p, row.Elts[3])

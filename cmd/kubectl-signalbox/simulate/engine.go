@@ -200,7 +200,8 @@ func (r *round) run(ctx context.Context) error {
 	}
 }
 
-// Eventf implements the EventRecorder of client-go: Kueue sends an event about each Workload that a cycle leaves waiting.
+// Eventf implements the EventRecorder of client-go: Kueue sends an event about each Workload that a cycle leaves
+// waiting.
 func (r *round) Eventf(about, _ runtime.Object, _, _, _, _ string, _ ...any) {
 	if wl, is := about.(*kueue.Workload); is {
 		r.mu.Lock()
