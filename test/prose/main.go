@@ -49,11 +49,14 @@ func run(out io.Writer, root string, external bool) error {
 	}
 	var passages, comments, texts []passage
 	var findings []string
-	site := newSite(root)
+	site, targets := newSite(root), targetsOf(root)
 	for _, file := range files {
 		content, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
 			return err
+		}
+		if file != "CHANGELOG.md" && !strings.HasSuffix(file, "_test.go") {
+			findings = append(findings, missingTargets(file, string(content), targets)...)
 		}
 		if strings.HasSuffix(file, ".go") {
 			found, strings, err := goProse(file, content)

@@ -67,6 +67,11 @@ func TestRun(t *testing.T) {
 				strings.Repeat("%s ", 20) + "end.\"\n"},
 			finds: []string{"store/c.go:3: a sentence of 42 words"},
 		},
+		"targets that the Makefile doesn't have": {
+			files: map[string]string{"Makefile": "help:\nsuite.list = LABELS=list\n",
+				"a.md": "Run `make help`, `make test-list` or `make test-lists`.\n"},
+			finds: []string{"a.md:1: the Makefile has no target test-lists"},
+		},
 		"a line that is too long, but not in code and tables": {
 			files: map[string]string{"a.md": "| " + strings.Repeat("a. A ", 40) + "|\n| --- |\n\n```\n" +
 				strings.Repeat("a ", 100) + "\n```\n\n" + strings.Repeat("Word. ", 21) + "\n"},
