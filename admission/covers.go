@@ -19,7 +19,7 @@ type MismatchError struct{ Path, Says, Needs string }
 
 // Error implements error.
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("the admission doesn't stand for what the TrainJob runs: %s is %s, but %s is needed",
+	return fmt.Sprintf("the admission doesn't match what the TrainJob runs: %s is %s, but %s is needed",
 		e.Path, e.Says, e.Needs)
 }
 

@@ -132,7 +132,7 @@ func TestDecideForLists(t *testing.T) {
 		},
 		"v2.0, a user's element": {
 			"each ReplicatedJob has one in the whole list", []func(*Input){on(overrides.Kubeflow20), said}, "",
-			[]string{"spec.podSpecOverrides[0] is", "one element for each replicatedJob", "move what it says to the runtime"},
+			[]string{"spec.podSpecOverrides[0] is", "one element for each replicatedJob", "move its fields to the runtime"},
 		},
 		"v2.0, not in the way": {
 			"where admission has nothing to say, users may", []func(*Input){on(overrides.Kubeflow20), said, nothing}, "none",

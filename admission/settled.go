@@ -22,7 +22,7 @@ import (
 func Unsettled(job *api.TrainJob, js *jobset.JobSet, effective *overrides.Effective, countsJobs bool) string {
 	switch {
 	case js == nil:
-		return "its JobSet is not made yet"
+		return "its JobSet is not created yet"
 	case !Fits(js, effective):
 		return "its JobSet does not follow its runtime and entries yet"
 	case !apimeta.IsStatusConditionTrue(job.Status.Conditions, trainerapi.TrainJobSuspended):
@@ -30,7 +30,7 @@ func Unsettled(job *api.TrainJob, js *jobset.JobSet, effective *overrides.Effect
 	case !apimeta.IsStatusConditionTrue(js.Status.Conditions, string(jobset.JobSetSuspended)):
 		return "its JobSet has not suspended its Jobs yet"
 	case !allMade(js):
-		return "its Jobs are not all made yet"
+		return "its Jobs are not all created yet"
 	case countsJobs && !mirrored(job.Status.JobsStatus, js.Status.ReplicatedJobsStatus):
 		return "its status does not follow its JobSet yet"
 	}

@@ -46,7 +46,7 @@ func TestUnsettled(t *testing.T) {
 		},
 		"no JobSet": {
 			"Trainer has not seen the TrainJob", func(*api.TrainJob, *jobset.JobSet) *jobset.JobSet { return nil },
-			"not made yet",
+			"not created yet",
 		},
 		"another image": {
 			"the JobSet was built from an earlier runtime",
@@ -95,11 +95,11 @@ func TestUnsettled(t *testing.T) {
 		"Jobs missing": {"their making changes the status", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			js.Status.ReplicatedJobsStatus[0].Suspended = 0
 			return js
-		}, "not all made"},
+		}, "not all created"},
 		"no status": {"their making changes the status", func(_ *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			js.Status.ReplicatedJobsStatus = nil
 			return js
-		}, "not all made"},
+		}, "not all created"},
 		"not mirrored": {"Trainer is about to write the status", func(tj *api.TrainJob, js *jobset.JobSet) *jobset.JobSet {
 			tj.Status.JobsStatus[0].Suspended = nil
 			return js

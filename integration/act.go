@@ -174,11 +174,11 @@ func (s migrate) do(ctx context.Context, a *actor, o *situation) error {
 	from, to := s.record.Field, o.trainer.Dialect.Field
 	operations, err := o.trainer.Dialect.Migrate(o.job, s.record, metav1.NewTime(o.now))
 	if err != nil {
-		return fmt.Errorf("bringing spec.%s to spec.%s: %w", from, to, err)
+		return fmt.Errorf("migrating spec.%s to spec.%s: %w", from, to, err)
 	}
 	if err := a.store.Writer.Migrate(ctx, o.job, operations); err != nil {
 		a.startRejected(o, err)
-		return fmt.Errorf("bringing spec.%s to spec.%s: %w", from, to, err)
+		return fmt.Errorf("migrating spec.%s to spec.%s: %w", from, to, err)
 	}
 	if len(s.record.Users) > 0 {
 		a.recorder.Send(o.job, events.OverridesMigrated.Of(from, to, o.trainer.Dialect.Name))

@@ -31,7 +31,7 @@ func (s lookAgain) do(ctx context.Context, a *actor, o *situation) error {
 	after := s.workload.DeepCopy()
 	metav1.SetMetaDataAnnotation(&after.ObjectMeta, DispatchAnnotation, o.now.UTC().Format(time.RFC3339))
 	if err := a.client.Patch(ctx, after, client.MergeFrom(s.workload)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("making Kueue look at Workload %s again: %w", s.workload.Name, err)
+		return fmt.Errorf("requesting that Kueue dispatches Workload %s again: %w", s.workload.Name, err)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func (r *Reconciler) Concluded(ctx context.Context, request reconcile.Request, f
 // is set if the TrainJob hasn't said so yet.
 func (r *Reconciler) tellFailure(ctx context.Context, job *api.TrainJob, failure error, first bool) error {
 	blocked := admission.BlockedError{Reason: ReasonReconcileFailed, Err: fmt.Errorf(
-		"%s; it is tried again. Ask the cluster's admins if you can't mend it",
+		"%s; it is tried again. Ask the cluster's admins if you can't correct it",
 		strings.ReplaceAll(failure.Error(), "\n", "; "))}
 	if first {
 		r.act.recorder.Send(job, events.Blocked(blocked.Reason).Of(blocked.Error()))

@@ -181,7 +181,7 @@ func (t kubeflowTrainer) settle(o *observed) settlement {
 		}
 	}
 	if missing := admission.MissingJob(o.jobSet, o.queue.start.jobs); s.waiting == "" && missing != "" {
-		s.waiting = fmt.Sprintf("its Job %s is not made yet", missing)
+		s.waiting = fmt.Sprintf("its Job %s is not created yet", missing)
 	}
 	return s
 }

@@ -35,9 +35,10 @@ var seconds = []float64{0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800
 var (
 	starts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "signalbox_trainjob_starts_total",
-		Help: "Starts of TrainJobs. way: one-write (one write sets the entry and clears suspend) or two-writes (Kubeflow " +
-			"Trainer before v2.2.1). field: the field of the spec that has the entry. result: started, conflict (the " +
-			"TrainJob had changed; the start is decided again), refused (by the API server or a webhook) or failed.",
+		Help: "Starts of TrainJobs. Label way is one-write (one write sets the entry and clears suspend) or two-writes " +
+			"(Kubeflow Trainer before v2.2.1). Label field is the field of the spec that has the entry. Label result is " +
+			"started, conflict (the TrainJob had changed; the start is decided again), " +
+			"refused (by the API server or a webhook) or failed.",
 	}, []string{"way", "field", "result"})
 	admissionToStart = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "signalbox_admission_to_start_seconds",

@@ -124,7 +124,7 @@ func TestDecideStart(t *testing.T) {
 		"a JobSet": {"its pods may run", observation(overrides.Bundled, withChoice, isAdmitted(0), withJobSet),
 			"the JobSet of the last admission is not gone yet", false},
 		"Trainer": {"it has writes to do", observation(overrides.Kubeflow23, withChoice, isAdmitted(0)),
-			"its JobSet is not made yet", false},
+			"its JobSet is not created yet", false},
 		"Trainer, late": {"it doesn't wait for ever", observation(overrides.Kubeflow23, withChoice,
 			isAdmitted(settleTimeout+time.Second)), "", true},
 	}

@@ -143,7 +143,7 @@ var errNoPartialAdmission = errors.New("only the Trainer that Signalbox bundles 
 // are taken while nothing runs: only then may entries change. The present Trainer can't stop a JobSet that the previous
 // one has created: without what the TrainJob said, it would have to change immutable fields. So the JobSet is deleted.
 func migration(o *observed, to string) ([]step, string) {
-	waiting := fmt.Sprintf("what it said in spec.%s is not brought to spec.%s yet",
+	waiting := fmt.Sprintf("its spec.%s is not migrated to spec.%s yet",
 		o.queue.foreign.Field, to)
 	if !o.left.active {
 		return []step{migrate{record: o.queue.foreign}}, waiting

@@ -93,7 +93,7 @@ func TestPrepare(t *testing.T) {
 	const state = "generation 0, snapshot snapshot"
 	resumed := func(o *observed) { o.jobSet.Spec.Suspend = ptr.To(false) }
 	const cleared, edited = "the last admission is not cleared yet", "Trainer has not taken the edited runtime yet"
-	const migrating = "what it said in spec.podTemplateOverrides is not brought to spec.runtimePatches yet"
+	const migrating = "its spec.podTemplateOverrides is not migrated to spec.runtimePatches yet"
 	b, k := overrides.Bundled, overrides.Kubeflow23
 	type list = []func(*observed)
 	deletes := func(foreground bool, rebuilt string) func(*observed) []step {
@@ -179,7 +179,7 @@ func TestSettle(t *testing.T) {
 		return observation(overrides.Kubeflow23, append([]func(*observed){withChoice, withJobSet, isAdmitted(admitted),
 			stopped(time.Minute, time.Minute), withClearedEntry(time.Minute)}, more...)...)
 	}
-	const replaced, missing = "its Jobs of the last admission are being replaced", "its Job job-node-0 is not made yet"
+	const replaced, missing = "its Jobs of the last admission are being replaced", "its Job job-node-0 is not created yet"
 	unmade := func(o *observed) { o.jobSet = nil }
 	cases := map[string]struct {
 		reason  string
@@ -201,9 +201,9 @@ func TestSettle(t *testing.T) {
 		"first start": {"it has no Jobs of a last admission", restarts(0, func(o *observed) {
 			o.job.Spec.RuntimePatches = nil
 		}), false, "", nil},
-		"not settled": {"Trainer has writes to do", restarts(0, unmade), false, "its JobSet is not made yet", nil},
+		"not settled": {"Trainer has writes to do", restarts(0, unmade), false, "its JobSet is not created yet", nil},
 		"not settled, late": {"it starts in the end", restarts(time.Minute, unmade), false, "", []events.Event{
-			events.NotSettled.Of(settleTimeout, "its JobSet is not made yet")}},
+			events.NotSettled.Of(settleTimeout, "its JobSet is not created yet")}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -126,7 +126,7 @@ func refusePrebuilt(rq *review.Request) field.ErrorList {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(jobframework.GetPrebuiltWorkloadPath(rq.New), after, fmt.Sprintf(
-		"which Workload stands for a TrainJob is decided when it is created, and was %q; create another TrainJob", before))}
+		"which Workload a TrainJob has is decided when it is created, and was %q; create another TrainJob", before))}
 }
 
 var ownersPath = field.NewPath("metadata", "ownerReferences")

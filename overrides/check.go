@@ -179,7 +179,7 @@ func checkEmpty(entry Entry) field.ErrorList {
 		return nil
 	}
 	return field.ErrorList{field.Required(entry.contentPath(),
-		"the entry says nothing of what may be changed (a field that "+
+		"the entry sets no field that may be changed (a field that "+
 			"this version doesn't know is dropped before it is seen here); write a field that it knows, or leave the entry out")}
 }
 

@@ -74,10 +74,10 @@ func TestCheck(t *testing.T) {
 		"a manager alone": {"Trainer takes it, and so a warning is enough", []string{"{manager: a.com/a}"}, nil, nil, ""},
 		"nothing": {"nothing must stay distinguishable from something unknown",
 			[]string{"{manager: a.com/a, trainingRuntimeSpec: {}}"}, nil, nil,
-			`spec.runtimePatches[a.com/a].trainingRuntimeSpec: Required value: the entry says nothing of what may be changed`},
+			`spec.runtimePatches[a.com/a].trainingRuntimeSpec: Required value: the entry sets no field that may be changed`},
 		"only a name": {"a name changes nothing",
 			[]string{`{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node}]}}}}`}, nil, nil,
-			`the entry says nothing of what may be changed`},
+			`the entry sets no field that may be changed`},
 		"an unknown job": {"path, value and what there is",
 			[]string{`{manager: a.com/a, trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: nodes}]}}}}`}, nil, nil,
 			`replicatedJobs[nodes]: Unsupported value: "nodes": runtime "torch" has no such replicatedJob; supported ` +
@@ -218,7 +218,7 @@ func TestWarnings(t *testing.T) {
 	)))
 	for i, want := range []string{`containers[sidecar].env[A].value to "x"`,
 		`containers[sidecar].volumeMounts[/v].name to "v"`,
-		`nodeSelector.zone to "east" and b.com/b to "west"; the later entry, of b.com/b, wins`,
+		`nodeSelector.zone to "east" and b.com/b to "west"; the later entry, of b.com/b, takes precedence`,
 		`tolerations to [{"key":"a"}]`} {
 		if len(got) != 4 || !strings.Contains(got[i], want) {
 			t.Errorf("two managers that set the same to different values are named, once a field: got %q, want %q", got, want)

@@ -32,7 +32,7 @@ func TestConversions(t *testing.T) {
 		"mounted twice": {"podSpecOverrides: [{targetJobs: [{name: node}], containers: [{name: c, volumeMounts: [{name: " +
 			"v, mountPath: /a}, {name: v, mountPath: /b}]}]}]", ConvertedManager, "spec.podSpecOverrides (1) became",
 			"mounts volume v at /a and at /b", ""},
-		"nothing": {"podTemplateOverrides: [{targetJobs: [{name: node}]}]", "", "", "says nothing of what may be changed",
+		"nothing": {"podTemplateOverrides: [{targetJobs: [{name: node}]}]", "", "", "set no field that may be changed",
 			""},
 	}
 	for name, c := range cases {

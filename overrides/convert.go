@@ -120,7 +120,7 @@ func (c *Conversion) add(entries []Entry, manager string, time *metav1.Time) err
 		return err
 	}
 	if changesNothing(patch) {
-		c.Lost = append(c.Lost, fmt.Sprintf("%s and what follows it says nothing of what may be changed; leave it out",
+		c.Lost = append(c.Lost, fmt.Sprintf("%s and what follows it set no field that may be changed; leave it out",
 			entries[0].Path))
 		return nil
 	}

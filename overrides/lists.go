@@ -211,8 +211,8 @@ func (podSpecList) migrated(_ *api.TrainJob, record *Record) ([]api.PodTemplateO
 	if len(record.Users) == 0 {
 		return nil, nil
 	}
-	return nil, fmt.Errorf("what was said in spec.%s can't be said to %s; upgrade Kubeflow Trainer, or delete the "+
-		"TrainJob and create it anew", record.Field, podSpecTrainer)
+	return nil, fmt.Errorf("spec.%s can't be migrated to %s; upgrade Kubeflow Trainer, or delete the TrainJob and "+
+		"create it again", record.Field, podSpecTrainer)
 }
 
 func (podSpecList) uncarried(others []Entry, replicatedJob string, needs Needs) *Uncarried {
@@ -230,6 +230,6 @@ func (podSpecList) uncarried(others []Entry, replicatedJob string, needs Needs) 
 	return &Uncarried{
 		Path: others[at].Path.String(), Says: "for replicatedJob " + replicatedJob, Source: podSpecTrainer,
 		Needs:  "one element for each replicatedJob, and admission writes it",
-		WayOut: "move what it says to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
+		WayOut: "move its fields to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
 	}
 }

@@ -23,7 +23,7 @@ func toPatch(job *api.TrainJob, record *Record, now metav1.Time) ([]jsonpatch.Op
 	}
 	n := len(job.Spec.RuntimePatches)
 	if n >= MaxEntries {
-		return nil, fmt.Errorf("what was said in spec.%s needs an entry of spec.%s, which has %d already; take one out",
+		return nil, fmt.Errorf("spec.%s needs an entry of spec.%s, which has %d already; take one out",
 			record.Field, RuntimePatches, n)
 	}
 	patch, err := fold(entries)

@@ -33,7 +33,7 @@ func TestUncarried(t *testing.T) {
 		"v2.0, a user's element": {"it names a ReplicatedJob once", Kubeflow20, "node", Needs{"", true}, &Uncarried{
 			Path: "spec.podSpecOverrides[0]", Says: "for replicatedJob node",
 			Needs: "one element for each replicatedJob, and admission writes it", Source: "Kubeflow Trainer v2.0",
-			WayOut: "move what it says to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
+			WayOut: "move its fields to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
 		}},
 		"v2.0, nothing needed":    {"the user's element may stay", Kubeflow20, "node", Needs{}, nil},
 		"v2.0, another's element": {"it is for another ReplicatedJob", Kubeflow20, "other", Needs{"", true}, nil},
@@ -128,9 +128,9 @@ func TestMigrateRefuses(t *testing.T) {
 		want    string
 	}{
 		"to v2.0": {Kubeflow20, &api.TrainJob{}, &users,
-			"what was said in spec.podTemplateOverrides can't be said to Kubeflow Trainer v2.0; " +
-				"upgrade Kubeflow Trainer, or delete the TrainJob and create it anew"},
-		"full": {Kubeflow23, full, &users, "what was said in spec.podTemplateOverrides needs an entry of " +
+			"spec.podTemplateOverrides can't be migrated to Kubeflow Trainer v2.0; " +
+				"upgrade Kubeflow Trainer, or delete the TrainJob and create it again"},
+		"full": {Kubeflow23, full, &users, "spec.podTemplateOverrides needs an entry of " +
 			"spec.runtimePatches, which has 16 already; take one out"},
 		"unreadable": {Kubeflow21, &api.TrainJob{}, bad, "reading annotation signalbox.dev/overrides: "},
 	} {

@@ -120,7 +120,7 @@ func checkHistory[T any](path *field.Path, was, is []T, timeOf func(T) *metav1.T
 		}
 		errs = append(errs, field.Forbidden(path.Index(i), fmt.Sprintf(
 			"entry %d%s is history: it can't be changed, moved or removed. Send it as it stands, with its time, and add an "+
-				"entry after it, which wins over it; or use spec.runtimePatches, which can be changed", i, since)))
+				"entry after it, which takes precedence; or use spec.runtimePatches, which can be changed", i, since)))
 	}
 	return errs
 }

@@ -40,8 +40,8 @@ func Warnings(entries []Entry) []string {
 		for _, path := range slices.Sorted(maps.Keys(values)) {
 			old, found := set[path]
 			if found && old.manager != entry.Manager && old.value != values[path] && len(warnings) < maxWarnings {
-				warnings = append(warnings, fmt.Sprintf("spec.%s: %s sets %s to %s and %s to %s; the later entry, of %s, wins",
-					entry.Field, old.manager, path, old.value, entry.Manager, values[path], entry.Manager))
+				warnings = append(warnings, fmt.Sprintf("spec.%s: %s sets %s to %s and %s to %s; the later entry, of %s, "+
+					"takes precedence", entry.Field, old.manager, path, old.value, entry.Manager, values[path], entry.Manager))
 			}
 			set[path] = setting{entry.Manager, values[path]}
 		}

@@ -19,7 +19,7 @@ import (
 
 // ErrUnknownKind is about a runtimeRef of a kind that nobody serves.
 var ErrUnknownKind = errors.New("spec.runtimeRef: only kinds TrainingRuntime and ClusterTrainingRuntime of " +
-	"trainer.kubeflow.org can be referred to; create the TrainJob anew with one of them")
+	"trainer.kubeflow.org can be referred to; create the TrainJob again with one of them")
 
 // RuntimeError reports that a TrainJob has no runtime that it could run.
 type RuntimeError struct {

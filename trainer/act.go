@@ -82,7 +82,7 @@ func (r *Reconciler) deleteSideObjects(ctx context.Context, o *observed) {
 	log := ctrl.LoggerFrom(ctx).WithValues("trainJob", o.key)
 	objects, err := r.sideObjects(ctx, o.job)
 	if err != nil {
-		log.Error(err, "Can't tell the side objects of a TrainJob that stops; they stay until it is deleted")
+		log.Error(err, "The side objects of a TrainJob that stops are unknown; they stay until it is deleted")
 	}
 	for _, object := range objects {
 		if err := r.deleteSideObject(ctx, o.job, object); client.IgnoreNotFound(err) != nil {

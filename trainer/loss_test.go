@@ -80,7 +80,7 @@ func TestLoss(t *testing.T) {
 			"jobset", "another", 1), js: failed, wl: wl, sent: []string{told}, status: "Failed=True/FailedJobs",
 			state: api.StateFailed},
 		"cut short": {reason: "its exit code says nothing", job: lost("restarts: 0"), js: runs, wl: wl, arrange: cutsPod,
-			sent: []string{told}, events: []string{"Warning Restarting Pod job-node-0-0 was told to end, by a drain or a " +
+			sent: []string{told}, events: []string{"Warning Restarting Pod job-node-0-0 was deleted by a drain or a " +
 				"preemption, and has ended with exit code 0, which its Job counts as its end; restart 1 of 3"}},
 		"cut short, and its JobSet is complete": {reason: "it isn't", job: lost("restarts: 1, restarting: true"),
 			js: "status: {conditions: [{type: Completed, status: 'True', reason: AllJobsCompleted}]}", wl: wl,

@@ -46,9 +46,9 @@ func checkAlone(ctx context.Context, reader client.Reader) error {
 	if len(theirs) == 0 {
 		return nil
 	}
-	return fmt.Errorf("another Trainer serves TrainJobs here, two would fight over every JobSet: set trainer.enabled to "+
-		"false to work beside it, or remove its controller and its webhooks (not its CRDs: that would delete all TrainJobs) "+
-		"to use the bundled one; found %s", strings.Join(theirs, ", "))
+	return fmt.Errorf("another Trainer serves TrainJobs here, and both would build every JobSet. Set "+
+		"trainer.enabled to false to work beside it, or remove its controller and its webhooks (not its CRDs: that "+
+		"would delete all TrainJobs) to use the bundled one; found %s", strings.Join(theirs, ", "))
 }
 
 func checkCRDs(ctx context.Context, reader client.Reader) error {

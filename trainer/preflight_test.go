@@ -48,7 +48,7 @@ func TestPreflight(t *testing.T) {
 	}{
 		"fine": {reason: "our CRDs and webhooks alone", there: with(own)},
 		"another Trainer": {reason: "two would fight over every JobSet", there: with(mutating, validating), want: []string{
-			"another Trainer serves TrainJobs here, two would fight over every JobSet: set trainer.enabled to false",
+			"another Trainer serves TrainJobs here, and both would build every JobSet. Set trainer.enabled to false",
 			"defaulter.trainjob.trainer.kubeflow.org (MutatingWebhookConfiguration theirs-m), " +
 				"validator.trainjob.trainer.kubeflow.org (ValidatingWebhookConfiguration theirs-v)"}},
 		"no CRD": {reason: "the first that is missing is " +

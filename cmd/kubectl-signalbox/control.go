@@ -34,12 +34,11 @@ type verb struct {
 var verbs = []verb{
 	{
 		"stop",
-		"Stop a TrainJob and give its quota back",
-		"Stop a TrainJob: its pods get SIGTERM, its quota is given back " +
+		"Stop a TrainJob and release its quota",
+		"Stop a TrainJob: its pods get SIGTERM, its quota is released " +
 			"when the last has ended, and it isn't queued until kubectl signalbox resume.\n\nA TrainJob that is stopped keeps " +
-			"the " +
-			"time of its submission, and so its place among those of its priority. It needs the right to change TrainJobs, " +
-			"nothing more.",
+			"the time of its submission, and so its place among those of its priority. It needs the right to change " +
+			"TrainJobs, nothing more.",
 		(*session).stop,
 	},
 	{
@@ -53,7 +52,7 @@ var verbs = []verb{
 		"restart",
 		"Stop a TrainJob, and queue it again when its pods have ended",
 		"Stop a TrainJob, wait until its pods " +
-			"have ended, and queue it again. It gives its quota back in between, so that others may get it.",
+			"have ended, and queue it again. It releases its quota in between, so that others may get it.",
 		(*session).restart,
 	},
 }

@@ -256,7 +256,7 @@ func TestConvert(t *testing.T) {
 		"what says nothing": {
 			reason: "is lost, and said",
 			in:     head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {}\n", lost: true,
-			said: []string{"LOST: spec.podTemplateOverrides[0] and what follows it says nothing"},
+			said: []string{"LOST: spec.podTemplateOverrides[0] and what follows it set no field"},
 		},
 		"converted before": {
 			reason: "the entry of before stays the one that wins",
@@ -324,7 +324,7 @@ func TestConvertRefuses(t *testing.T) {
 			"job.yaml: TrainJob job (line 2): json: cannot unmarshal object"},
 		"an alias": {"it would not survive",
 			strings.Replace(head, "spec:", "x: &base {suspend: true}\nspec:\n  <<: *base", 1), "TrainJob job (line 2): line " +
-				"5 has an anchor, an alias or a merge key of YAML, which would not survive; write out what it stands for"},
+				"5 has an anchor, an alias or a merge key of YAML, which would not survive; write out what it refers to"},
 		"the same twice": {"nobody can tell which is meant", head + "  suspend: true\n  suspend: false\n", "job.yaml: "},
 	}
 	for name, c := range cases {

@@ -91,7 +91,7 @@ func (c *changes) add(doc string, node *yamlv3.Node, d overrides.Reader) (*conve
 	if line := aliased(node); line > 0 {
 		return nil, fmt.Errorf("TrainJob %s (line %d): line %d has an anchor, an alias or a merge key of YAML, which "+
 			"would not "+
-			"survive; write out what it stands for, and convert again", scalar(value(node, "metadata"), "name"), node.Line, line)
+			"survive; write out what it refers to, and convert again", scalar(value(node, "metadata"), "name"), node.Line, line)
 	}
 	job, err := plan(node, d)
 	if err != nil || job.plan == nil && len(job.changes) == 0 {

@@ -167,10 +167,10 @@ func (v *simulated) write(s *session) {
 		fmt.Fprintf(out, "%s/%s would get quota, but waits behind %s, which never get any.\n", v.Namespace, v.Name,
 			strings.Join(v.Ahead, ", "))
 	case simulate.Never:
-		fmt.Fprintf(out, "%s/%s is never admitted as it is, even if nobody else asks for quota.\n", v.Namespace, v.Name)
+		fmt.Fprintf(out, "%s/%s is never admitted as it is, even if no other Workload requests quota.\n", v.Namespace, v.Name)
 	}
 	if len(v.Ahead) > 0 && v.Verdict == string(simulate.Waits) {
-		fmt.Fprintf(out, "Before it come %s.\n", strings.Join(v.Ahead, ", "))
+		fmt.Fprintf(out, "These precede it: %s.\n", strings.Join(v.Ahead, ", "))
 	}
 	if v.Message != "" {
 		fmt.Fprintf(out, "Kueue says: %s.\n", strings.TrimSuffix(v.Message, "."))

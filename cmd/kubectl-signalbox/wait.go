@@ -49,7 +49,7 @@ func waitCommand(c *cli) *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&o.state, "for", "running", "the state to wait for")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "how long to wait; 0 for ever")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "how long to wait; 0 for no limit")
 	_ = cmd.RegisterFlagCompletionFunc("for", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -56,7 +56,7 @@ func orUnknown(s string) string {
 }
 
 func configCommand() *cobra.Command {
-	config := &cobra.Command{Use: "config", Short: "Look at a configuration file"}
+	config := &cobra.Command{Use: "config", Short: "Check or print a configuration file"}
 	config.AddCommand(&cobra.Command{
 		Use: "check FILE", Short: "Say what is wrong with a configuration file, or print it with its defaults",
 		Args: cobra.ExactArgs(1),

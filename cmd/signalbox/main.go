@@ -44,7 +44,7 @@ func command() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&path, "config", "", "configuration file; without it the defaults hold")
 	cmd.Flags().BoolVar(&reload, "reload", false,
-		"start anew when the configuration file has changed to another that is valid")
+		"restart when the configuration file has changed and is valid")
 	cmd.Flags().IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 to 5")
 	cmd.AddCommand(versionCommand(), configCommand(), auditCommand())
 	return cmd
@@ -70,7 +70,7 @@ func runWith(ctx context.Context, path string, reload bool) error {
 	if !changed || ctx.Err() != nil {
 		return err // asked to end, perhaps while it was about to restart
 	}
-	ctrl.LoggerFrom(ctx).Info("The configuration has changed; starting anew", "configuration", path, "ended", err)
+	ctrl.LoggerFrom(ctx).Info("The configuration has changed; restarting", "configuration", path, "ended", err)
 	return restart()
 }
 

@@ -165,11 +165,11 @@ func serveMetrics(mgr ctrl.Manager, config configapi.Metrics) error {
 		}
 		certificate, key, err := certutil.GenerateSelfSignedCertKey("localhost", []net.IP{{127, 0, 0, 1}}, nil)
 		if err != nil {
-			return fmt.Errorf("making the certificate of metrics: %w", err)
+			return fmt.Errorf("creating the certificate of metrics: %w", err)
 		}
 		pair, err := tls.X509KeyPair(certificate, key)
 		if err != nil {
-			return fmt.Errorf("making the certificate of metrics: %w", err)
+			return fmt.Errorf("creating the certificate of metrics: %w", err)
 		}
 		encrypted = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}

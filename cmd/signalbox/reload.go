@@ -193,7 +193,7 @@ func parse(path string, content []byte) (*configapi.Configuration, error) {
 func restart() error {
 	program, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("starting anew: %w", err)
+		return fmt.Errorf("restarting: %w", err)
 	}
-	return fmt.Errorf("starting anew: %w", syscall.Exec(program, os.Args, os.Environ()))
+	return fmt.Errorf("restarting: %w", syscall.Exec(program, os.Args, os.Environ()))
 }

@@ -41,7 +41,7 @@ func AwaitTrainJobs(ctx context.Context, disco discovery.DiscoveryInterface, clk
 		for _, kind := range []string{
 			trainerapi.TrainJobKind, trainerapi.TrainingRuntimeKind, trainerapi.ClusterTrainingRuntimeKind,
 		} {
-			missing = served(disco, version.WithKind(kind), "look at the conditions of the CRDs of group "+version.Group)
+			missing = served(disco, version.WithKind(kind), "check the conditions of the CRDs of group "+version.Group)
 			if missing != nil {
 				break
 			}

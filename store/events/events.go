@@ -57,7 +57,7 @@ var (
 	}
 	CutShort = Event{
 		corev1.EventTypeWarning, "Restarting", "Restarting",
-		"Pod %s was told to end, by a drain or a preemption, and has ended with exit code 0, which its Job counts as its " +
+		"Pod %s was deleted by a drain or a preemption, and has ended with exit code 0, which its Job counts as its " +
 			"end; restart %d of %d",
 	}
 	Restarting = Event{

@@ -256,7 +256,7 @@ func contractSpecs() {
 			list(nodeEntry("example.com/a", `"nodeSelector":{"zone":"east","disk":"ssd"}`), nodeEntry("example.com/b", `"nodeSelector":{"zone":"west","disk":"ssd"}`)) + `}}`)
 		gomega.Expect(told.Create(ctx, o)).To(gomega.Succeed())
 		gomega.Expect(warned.texts).To(gomega.ConsistOf(gomega.And(gomega.ContainSubstring("example.com/a sets"), gomega.ContainSubstring(`nodeSelector.zone to "east"`),
-			gomega.ContainSubstring(`example.com/b to "west"; the later entry, of example.com/b, wins`))))
+			gomega.ContainSubstring(`example.com/b to "west"; the later entry, of example.com/b, takes precedence`))))
 	})
 
 	ginkgo.It("keeps an entry's time while its content stays, and sets it when that changes", func(ctx context.Context) {

@@ -185,8 +185,8 @@ func guideSpecs() {
 			`[{targetJobs: [{name: nodes}], spec: {serviceAccountName: x}}]`:                                                                   `spec.podTemplateOverrides[0].targetJobs[nodes]: Unsupported value: "nodes": runtime "guided" has no such replicatedJob; supported values: "dataset-initializer", "node"`,
 			`[{targetJobs: [{name: node}], spec: {serviceAccountName: x}}, {targetJobs: [{name: node}], spec: {containers: [{name: other}]}}]`: `spec.podTemplateOverrides[1].spec.containers[other]: Unsupported value: "other"`,
 			`[{targetJobs: [{name: node}], spec: {initContainers: [{name: trainer}]}}]`:                                                        `spec.podTemplateOverrides[0].spec.initContainers[trainer]: Unsupported value: "trainer"`,
-			`[{targetJobs: [{name: node}]}]`:                                       `spec.podTemplateOverrides[0]: Required value: the entry says nothing of what may be changed`,
-			`[{targetJobs: [{name: node}], spec: {priorityClassName: high}}]`:      `the entry says nothing of what may be changed`,
+			`[{targetJobs: [{name: node}]}]`:                                       `spec.podTemplateOverrides[0]: Required value: the entry sets no field that may be changed`,
+			`[{targetJobs: [{name: node}], spec: {priorityClassName: high}}]`:      `the entry sets no field that may be changed`,
 			`[{targetJobs: [], spec: {serviceAccountName: x}}]`:                    `spec.podTemplateOverrides[0].targetJobs: Required value`,
 			`[{targetJobs: [{name: node}], metadata: {labels: {$patch: delete}}}]`: `a key may not begin with $`,
 		}

@@ -144,7 +144,7 @@ var situations = map[string]situation{
 	},
 	"it may not preempt": {
 		explain.CodeNoPreempt,
-		"preempts nobody",
+		"preempts no Workload",
 		func(ctx context.Context) (*ground, *api.TrainJob) {
 			low, high := makePriorities(ctx)
 			g := newGround(ctx, map[string]int64{"a100": 8}, func(cq *kueue.ClusterQueue) {

@@ -8,19 +8,21 @@ import (
 	"strings"
 )
 
-// commentsOf returns the comments of a Go file. A comment's lists are passages of their own; code in it, directives and
-// markers aren't prose.
-func commentsOf(file string, content []byte) ([]passage, error) {
+// goProse returns the comments of a Go file, and the strings if it is of the product. A comment's lists are passages of
+// their own; code in it, directives and markers aren't prose.
+func goProse(file string, content []byte) (comments, texts []passage, err error) {
 	set := token.NewFileSet()
 	parsed, err := parser.ParseFile(set, file, content, parser.ParseComments)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
-	var all []passage
 	for _, group := range parsed.Comments {
-		all = append(all, split(file, set.Position(group.Pos()).Line, prose(group))...)
+		comments = append(comments, split(file, set.Position(group.Pos()).Line, prose(group))...)
 	}
-	return all, nil
+	if !notRead.MatchString(file) {
+		texts = stringsOf(file, set, parsed)
+	}
+	return comments, texts, nil
 }
 
 // prose returns the lines of a comment without its signs; lines of code and markers are empty.
@@ -41,7 +43,7 @@ func split(file string, line int, lines []string) (all []passage) {
 	begin := line
 	flush := func(next int) {
 		if strings.TrimSpace(text.String()) != "" {
-			all = append(all, passage{file, begin, text.String()})
+			all = append(all, passage{file: file, line: begin, text: text.String()})
 		}
 		text.Reset()
 		begin = next

@@ -1,4 +1,5 @@
-// Command prose checks what people read: the pages of the documentation and the comments of the source.
+// Command prose checks what people read: the pages of the documentation, the comments of the source, and the strings
+// of the product, such as errors, conditions and events.
 //
 //	go run -C test/prose . [-external] ROOT
 //
@@ -31,11 +32,13 @@ func main() {
 	}
 }
 
-// passage is a piece of prose, such as a paragraph, a cell of a table or a comment, and where it begins.
+// passage is a piece of prose, such as a paragraph, a cell of a table, a comment or a string, and where it begins.
 type passage struct {
 	file string
 	line int
 	text string
+	// isString is set if it is a string of the product, to which some more rules apply.
+	isString bool
 }
 
 // run prints the findings of a source tree and a line of figures. It returns an error if there is a finding.
@@ -44,20 +47,23 @@ func run(out io.Writer, root string, external bool) error {
 	if err != nil {
 		return err
 	}
-	var passages, comments []passage
+	var passages, comments, texts []passage
 	var findings []string
-	site := newSite(root)
+	site, targets := newSite(root), targetsOf(root)
 	for _, file := range files {
 		content, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
 			return err
 		}
+		if file != "CHANGELOG.md" && !strings.HasSuffix(file, "_test.go") {
+			findings = append(findings, missingTargets(file, string(content), targets)...)
+		}
 		if strings.HasSuffix(file, ".go") {
-			found, err := commentsOf(file, content)
+			found, strings, err := goProse(file, content)
 			if err != nil {
 				return err
 			}
-			comments = append(comments, found...)
+			comments, texts = append(comments, found...), append(texts, strings...)
 			continue
 		}
 		page := site.add(file, content)
@@ -68,13 +74,14 @@ func run(out io.Writer, root string, external bool) error {
 	if external {
 		findings = append(findings, site.unreachable()...)
 	}
-	for _, p := range slices.Concat(passages, comments) {
+	for _, p := range slices.Concat(passages, comments, texts) {
 		findings = append(findings, p.findings()...)
 	}
 	for _, finding := range findings {
 		fmt.Fprintln(out, finding)
 	}
-	fmt.Fprintf(out, "prose: pages: %s; comments: %s; %d links\n", figures(passages), figures(comments), site.links())
+	fmt.Fprintf(out, "prose: pages: %s; comments: %s; strings: %s; %d links\n", figures(passages), figures(comments),
+		figures(texts), site.links())
 	if len(findings) > 0 {
 		return fmt.Errorf("%d findings; see above", len(findings))
 	}

@@ -49,7 +49,7 @@ func newPage(file string, content []byte) *page {
 			p.anchor(plain(n, content))
 		case *ast.Paragraph, *ast.TextBlock, *table.TableCell:
 			at := line(start(n))
-			p.passages = append(p.passages, passage{file, at, plain(n, content)})
+			p.passages = append(p.passages, passage{file: file, line: at, text: plain(n, content)})
 		case *ast.Link:
 			p.links = append(p.links, link{line(start(n)), string(n.Destination)})
 		case *ast.Image:

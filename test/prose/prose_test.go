@@ -53,6 +53,25 @@ func TestRun(t *testing.T) {
 			},
 			finds: []string{`a.md:1: "anew"; write: again`, `c.go:5: "tells whether"; write: reports whether`},
 		},
+		"unwanted words in strings of the product, but not in its tests, tools, keys and raw strings": {
+			files: map[string]string{
+				"store/c.go": "package c\n\nimport \"fmt\"\n\nvar _ = fmt.Sprint(\"the JobSet \"+\n\t\"is not made yet\")\n" +
+					"var _ = \"anew\"\nvar _ = `it is to be made anew`\n\ntype t struct {\n\ta int `is made anew here`\n}\n",
+				"store/c_test.go": "package c\n\nvar _ = \"it is to be made anew\"\n",
+				"test/c.go":       "package c\n\nvar _ = \"it is to be made anew\"\n",
+			},
+			finds: []string{`store/c.go:5: "not made yet"; write: create`},
+		},
+		"a long sentence in strings that are added up": {
+			files: map[string]string{"store/c.go": "package c\n\nvar _ = \"" + strings.Repeat("word ", 20) + "\" + x + \" " +
+				strings.Repeat("%s ", 20) + "end.\"\n"},
+			finds: []string{"store/c.go:3: a sentence of 42 words"},
+		},
+		"targets that the Makefile doesn't have": {
+			files: map[string]string{"Makefile": "help:\nsuite.list = LABELS=list\n",
+				"a.md": "Run `make help`, `make test-list` or `make test-lists`.\n"},
+			finds: []string{"a.md:1: the Makefile has no target test-lists"},
+		},
 		"a line that is too long, but not in code and tables": {
 			files: map[string]string{"a.md": "| " + strings.Repeat("a. A ", 40) + "|\n| --- |\n\n```\n" +
 				strings.Repeat("a ", 100) + "\n```\n\n" + strings.Repeat("Word. ", 21) + "\n"},

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -34,6 +35,22 @@ var unwantedOnes = []unwanted{
 	{expression(`easy|easily|simply|just`), "leave it out"},
 }
 
+// unwantedInStrings are those that users have read as riddles in errors, conditions and events.
+var unwantedInStrings = []unwanted{
+	{expression(`brings?|bringing|brought`), "migrate, or move"},
+	{expression(`(?:been |not |all )?made (?:yet|again)|making`), "create"},
+	{expression(`(?:comes?|came) again|before it come`), "is created again, or precedes"},
+	{expression(`stands? for`), "represents"},
+	{expression(`goes before|wins?`), "takes precedence"},
+	{expression(`(?:says?|said) nothing(?: of)?|was said|said to|it says|it said`), "has no …, or sets nothing"},
+	{expression(`can't (?:be told|tell)|told to`), "is unknown, or name the request"},
+	{expression(`(?:gives?|given|giving)(?: \w+){0,2} back`), "release"},
+	{expression(`looks?(?:ing)? at`), "read, or check"},
+	{expression(`nobody|anybody`), "name who doesn't"},
+	{expression(`was changed to what|to what can't|with the one`), "name it: is invalid, the previous one"},
+	{expression(`be had|to be had`), "name what is missing"},
+}
+
 func expression(of string) *regexp.Regexp {
 	tail := `\b`
 	if strings.HasSuffix(of, "]") {
@@ -50,7 +67,11 @@ func (p passage) findings() (all []string) {
 				sentence))
 		}
 	}
-	for _, u := range unwantedOnes {
+	rules := unwantedOnes
+	if p.isString {
+		rules = slices.Concat(unwantedOnes, unwantedInStrings)
+	}
+	for _, u := range rules {
 		if found := u.pattern.FindString(withoutCode(p.text)); found != "" {
 			all = append(all, fmt.Sprintf("%s:%d: %q; write: %s", p.file, p.line, found, u.instead))
 		}

@@ -22,7 +22,7 @@ const (
 	// maxProduct is what there was when it was last lowered. A change that needs more lines raises it, in its own diff,
 	// where a review sees it.
 	maxProduct  = 34248
-	maxTracked  = 970
+	maxTracked  = 973 // the aim is 950
 	maxFolders  = 16
 	maxMakefile = 14_000 // bytes, which are two screens
 	maxTargets  = 28     // of the Makefile, documented

@@ -120,7 +120,7 @@ func (o *groupObjects) ensure(ctx context.Context, object client.Object, kind st
 		return false, fmt.Errorf("there is a %s %s already that is not the TrainJob's; delete it", kind, key)
 	}
 	if !existing.DeletionTimestamp.IsZero() {
-		return false, fmt.Errorf("%s %s of before is not gone yet", kind, object.GetName())
+		return false, fmt.Errorf("the previous %s %s is not deleted yet", kind, object.GetName())
 	}
 	object.SetUID(existing.UID)
 	return false, nil

@@ -114,7 +114,7 @@ func checkJobSetCRD(ctx context.Context, reader client.Reader) error {
 	err := reader.Get(ctx, client.ObjectKey{Name: jobSetCRD}, &crd)
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		return &unavailableError{fmt.Sprintf(
-			"whether JobSet takes groups can't be told: %s; apply this release's config/rbac, and JobSet v0.12 or later", err)}
+			"it is unknown whether JobSet accepts groups: %s; apply this release's config/rbac, and JobSet v0.12 or later", err)}
 	}
 	if err != nil {
 		return fmt.Errorf("reading CRD %s: %w", jobSetCRD, err)

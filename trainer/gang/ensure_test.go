@@ -39,7 +39,7 @@ func TestEnsure(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = s.start(t, twoPhases)
-	if err == nil || !strings.Contains(err.Error(), "of before is not gone yet") {
+	if err == nil || !strings.Contains(err.Error(), "is not deleted yet") {
 		t.Errorf("an object that is being deleted can't be used: got %v", err)
 	}
 	s = newCluster(t, api.GangRequired)

@@ -128,7 +128,7 @@ func checkGroupable(rj *jobset.ReplicatedJob, annotations map[string]string) err
 	job := &rj.Template.Spec
 	if job.BackoffLimitPerIndex != nil {
 		return fmt.Errorf("replicatedJobs[%s].template.spec.backoffLimitPerIndex is %d: an index that has failed for good "+
-			"doesn't come again, and a pod of another that does would wait for it; use backoffLimit",
+			"gets no new pod, and a new pod of another index would wait for it; use backoffLimit",
 			rj.Name, *job.BackoffLimitPerIndex)
 	}
 	if err := checkExclusive(rj, annotations); err != nil {
@@ -155,8 +155,8 @@ func checkExclusive(rj *jobset.ReplicatedJob, annotations map[string]string) err
 	for _, has := range []map[string]string{rj.Template.Annotations, annotations} {
 		topology, exclusive := has[jobset.ExclusiveKey]
 		if _, bySelector := has[jobset.NodeSelectorStrategyKey]; exclusive && !bySelector {
-			return fmt.Errorf("annotation %s of the JobSet or of replicatedJobs[%s] is %q: JobSet lets the pods of a Job come "+
-				"only when its first is placed, which waits for the others; take it out, use annotation %s, or gang "+
+			return fmt.Errorf("annotation %s of the JobSet or of replicatedJobs[%s] is %q: JobSet creates the pods of "+
+				"a Job when its first is placed, which waits for the others; remove it, use annotation %s, or gang "+
 				"scheduling with policy %s",
 				jobset.ExclusiveKey, rj.Name, topology, jobset.NodeSelectorStrategyKey, api.GangPolicyBasic)
 		}

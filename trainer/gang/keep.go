@@ -100,7 +100,7 @@ func (o *groupObjects) restore(ctx context.Context, n int, pods []corev1.Pod) er
 	if policy == api.GangPolicyGang && wasPlaced(name, group, pods) {
 		policy = api.GangPolicyBasic
 	}
-	ctrl.LoggerFrom(ctx).Info("Making a PodGroup again that was deleted while its TrainJob runs",
+	ctrl.LoggerFrom(ctx).Info("Creating a PodGroup again that was deleted while its TrainJob runs",
 		"trainJob", client.ObjectKeyFromObject(o.job), "podGroup", name, "policy", policy)
 	return o.create(ctx, n, policy)
 }

@@ -142,7 +142,7 @@ func TestUnavailable(t *testing.T) {
 		"not served": {"there is nothing to read", func(s *apiServer) { s.fake.Resources = nil },
 			"doesn't serve Workloads and PodGroups", false},
 		"no CRD": {"groups may exist from before", func(s *apiServer) { s.crdErr = notFound },
-			"whether JobSet takes groups can't be told", true},
+			"it is unknown whether JobSet accepts groups", true},
 		"not listed": {"the cache would be incomplete", func(s *apiServer) {
 			s.synced = false
 			if _, err := s.available(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "still being listed") {

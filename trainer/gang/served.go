@@ -68,7 +68,7 @@ type watcher struct {
 func (w *watcher) watch(ctx context.Context, v version) (*served, error) {
 	objects, err := w.newCache()
 	if err != nil {
-		return nil, fmt.Errorf("making a cache of PodGroups: %w", err)
+		return nil, fmt.Errorf("creating a cache of PodGroups: %w", err)
 	}
 	running, stop := context.WithCancel(w.lifetime)
 	s := &served{version: v, objects: objects, since: w.clock.Now()}

@@ -184,7 +184,8 @@ func TestWatchFails(t *testing.T) {
 		}
 	}
 	c.newCache = func() (cache.Cache, error) { return nil, errors.New("no mapper") }
-	if _, err := c.watch(t.Context(), v1alpha2{}); err == nil || err.Error() != "making a cache of PodGroups: no mapper" {
+	if _, err := c.watch(t.Context(), v1alpha2{}); err == nil ||
+		err.Error() != "creating a cache of PodGroups: no mapper" {
 		t.Errorf("got %v", err)
 	}
 }

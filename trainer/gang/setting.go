@@ -38,7 +38,7 @@ func SettingOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, defau
 		if mode := level.annotations[api.GangModeAnnotation]; mode != "" {
 			s.Mode, s.From = api.GangMode(mode), level.path.Key(api.GangModeAnnotation).String()
 			if _, pinned := job.Annotations[store.PinAnnotation]; pinned && level.path == inherited {
-				s.From += " when it was first started; the TrainJob's own annotation goes before"
+				s.From += " when it was first started; the TrainJob's own annotation takes precedence"
 			}
 		}
 		if policy := level.annotations[api.GangPolicyAnnotation]; policy != "" {

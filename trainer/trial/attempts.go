@@ -48,7 +48,7 @@ func (t *Trial) ask(ctx context.Context, job *api.TrainJob, needs *Needs) (verdi
 				v.reason, v.refused = a.reason, fmt.Errorf("%s is refused: %w", a.what, err)
 				return v, nil
 			}
-			ctrl.LoggerFrom(ctx).Info("Queued, although a dry run is refused by a policy that looks at who creates an object",
+			ctrl.LoggerFrom(ctx).Info("Queued, although a dry run is refused by a policy that depends on who creates an object",
 				"what", a.what, "refusal", err.Error())
 		}
 	}

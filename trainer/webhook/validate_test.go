@@ -86,7 +86,7 @@ func TestValidate(t *testing.T) {
 	cases := map[string]say{
 		"created": {"an entry for a job that is there", "torch", "", patchesOf(true, one), user, nil, "", ""},
 		"two that differ": {"the later wins, which is said", "torch", "", patchesOf(true, one,
-			entryOf("a.com/b", "2", "")), user, nil, "", "the later entry, of a.com/b, wins"},
+			entryOf("a.com/b", "2", "")), user, nil, "", "the later entry, of a.com/b, takes precedence"},
 		"without a place": {"a field without effect is said", "bare", "", "spec: {trainer: {image: mine}}", user, bare, "",
 			`no effect on runtime "bare": spec.trainer.image; no ReplicatedJob of it has label`},
 		"without a place, before": {"it was said at its creation", "bare", "spec: {trainer: {image: mine}}",

@@ -174,7 +174,7 @@ func (f *Facts) noWorkload() *Cause {
 			", which say what it waits for", Do: []string{"ask for the right to list workloads.kueue.x-k8s.io in the namespace"}}
 	}
 	age := f.Now.Sub(f.Job.CreationTimestamp.Time)
-	text := "it was just submitted"
+	text := "it was submitted a moment ago"
 	var do []string
 	if age > silence {
 		text = fmt.Sprintf("it has no Workload %s after it was submitted: Signalbox doesn't run, or doesn't manage "+
@@ -227,7 +227,7 @@ func (f *Facts) checks() *Cause {
 			cause := &Cause{Since: since(check.LastTransitionTime), Reason: string(check.Name)}
 			text := check.Message
 			if text == "" {
-				text = "it has said nothing"
+				text = "it has no message"
 			}
 			switch state {
 			case kueue.CheckStateRejected:
@@ -266,7 +266,7 @@ func (f *Facts) silent() *Cause {
 	if !unseen && (f.condition(kueue.WorkloadQuotaReserved) != nil || age < silence || !f.next()) {
 		return nil
 	}
-	text := fmt.Sprintf("Kueue has said nothing of Workload %s in %s", f.Workload.Name, durationText(age))
+	text := fmt.Sprintf("Kueue has written no status of Workload %s in %s", f.Workload.Name, durationText(age))
 	if unseen {
 		text = fmt.Sprintf("Kueue's controller was last seen %s ago", durationText(f.Now.Sub(*f.KueueSeen)))
 	}

@@ -122,7 +122,7 @@ var decidedCases = map[string]decidedCase{
 	"no preemption": {func(f *Facts) {
 		f.Workload.Spec.Priority = ptr.To[int32](5)
 		holds(f, "lower", "queue", 8, 1)
-	}, CodeNoPreempt, "team/lower of lower priority would be enough, but ClusterQueue queue preempts nobody"},
+	}, CodeNoPreempt, "team/lower of lower priority would be enough, but ClusterQueue queue preempts no Workload"},
 	"selector": {func(f *Facts) {
 		f.Workload.Spec.PodSets[0].Template.Spec.NodeSelector = map[string]string{"gpu": "h100"}
 	}, CodeNoFlavor, "no flavor suits its pods: couldn't assign flavors to pod set node: flavor a100 doesn't match"},

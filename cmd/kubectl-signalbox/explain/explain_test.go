@@ -189,7 +189,7 @@ func TestExplain(t *testing.T) {
 		}, CodeBehind, "others of its queue are considered before it"},
 		"nothing said, alone, without the right to read others": {func(f *Facts) {
 			f.Workload.Status.Conditions, f.OthersRead = nil, false
-		}, CodeKueueDown, "Kueue has said nothing"},
+		}, CodeKueueDown, "Kueue has written no status of Workload"},
 		"just queued": {func(f *Facts) {
 			f.Workload.Status.Conditions, f.Workload.CreationTimestamp = nil, ago(time.Second)
 		}, CodeUnknown, "has not considered it yet"},

@@ -78,7 +78,7 @@ func TestMoreCauses(t *testing.T) {
 			f.Workload.Status.Conditions = []metav1.Condition{
 				{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue}}
 			f.Workload.Status.AdmissionChecks = []kueue.AdmissionCheckState{{Name: "c", State: kueue.CheckStatePending}}
-		}, CodeCheck, "it has said nothing"},
+		}, CodeCheck, "it has no message"},
 		"pods that were late": {func(f *Facts) {
 			f.Workload.Status.RequeueState = &kueue.RequeueState{RequeueAt: ptr.To(ago(-time.Minute))}
 			f.Workload.Status.Conditions = append(f.Workload.Status.Conditions, metav1.Condition{Type: kueue.WorkloadEvicted,

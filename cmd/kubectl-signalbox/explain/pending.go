@@ -50,7 +50,7 @@ func (f *Facts) Unsure(c Cause) bool {
 func (f *Facts) unsaid(cause *Cause) {
 	if place, _ := f.Position(); place > 1 || f.Now.Sub(f.Workload.CreationTimestamp.Time) > silence {
 		cause.Code = CodeBehind
-		cause.Text = "Kueue has said nothing of it: others of its queue are considered before it"
+		cause.Text = "Kueue has written no status of its Workload: others of its queue are considered before it"
 	}
 }
 
@@ -171,8 +171,8 @@ func (f *Facts) shortOf(cause *Cause, q *simulate.Quota) {
 		cause.Do = append(cause.Do, "reclaimWithinCohort of the ClusterQueue decides whether it may take that back")
 	case len(f.Decision.Lower) > 0:
 		cause.Code = CodeNoPreempt
-		cause.Text = fmt.Sprintf("%s; %s of lower priority would be enough, but ClusterQueue %s preempts nobody "+
-			"(withinClusterQueue is Never)", lack, f.owners(f.Decision.Lower), f.clusterQueueName())
+		cause.Text = fmt.Sprintf("%s; %s of lower priority would be enough, but ClusterQueue %s preempts no "+
+			"Workload (withinClusterQueue is Never)", lack, f.owners(f.Decision.Lower), f.clusterQueueName())
 	case q.Limited:
 		cause.Code, cause.Text = CodeLimit, lack+"; the queue's borrowingLimit is reached"
 	case q.Cohort && q.Needed.Cmp(q.Nominal) > 0:

@@ -42,7 +42,7 @@ func (f *Facts) running() *Cause {
 			return &Cause{Code: CodeStarting, Reason: e.Reason, Text: fmt.Sprintf("%s %s doesn't have all it creates: %s",
 				e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message), Since: since(lastSeen(e)), Do: []string{
 				"correct what the message names; its controller tries again by itself", "the TrainJob holds its quota " +
-					"meanwhile: kubectl signalbox stop gives it back"}}
+					"meanwhile: kubectl signalbox stop releases it"}}
 		}
 	}
 	if start != nil {
@@ -81,7 +81,7 @@ func imagePull(p *corev1.Pod) *Cause {
 			return &Cause{Code: CodeImage, Reason: w.Reason, Text: fmt.Sprintf("pod %s: image %s of container %s can't be "+
 				"pulled: %s", p.Name, s.Image, s.Name, w.Message), Do: []string{"correct the image of the runtime or of " +
 				"spec.trainer.image, or give the pods an imagePullSecret", "the TrainJob holds its quota meanwhile: kubectl " +
-				"signalbox stop gives it back"}}
+				"signalbox stop releases it"}}
 		}
 	}
 	return nil

@@ -52,7 +52,7 @@ func NewWatcher(config *rest.Config, scheme *runtime.Scheme) (*Watcher, error) {
 	limited.Timeout = answersWithin
 	live, err := client.New(limited, client.Options{Scheme: scheme})
 	if err != nil {
-		return nil, fmt.Errorf("making the client: %w", err)
+		return nil, fmt.Errorf("creating the client: %w", err)
 	}
 	reader, err := cache.New(config, cache.Options{
 		Scheme: scheme, Mapper: live.RESTMapper(),
@@ -62,7 +62,7 @@ func NewWatcher(config *rest.Config, scheme *runtime.Scheme) (*Watcher, error) {
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making the watches: %w", err)
+		return nil, fmt.Errorf("creating the watches: %w", err)
 	}
 	return &Watcher{reader: reader, live: live, ofJobSets: ofJobSets, answersWithin: answersWithin}, nil
 }

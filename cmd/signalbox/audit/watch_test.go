@@ -87,7 +87,7 @@ func newFakeWatcher(t *testing.T) (*Watcher, *fakeCache) {
 
 func TestNewWatcher(t *testing.T) {
 	_, err := NewWatcher(&rest.Config{Host: "http://127.0.0.1:1"}, newScheme(t))
-	if err == nil || !strings.Contains(err.Error(), "making the watches: ") {
+	if err == nil || !strings.Contains(err.Error(), "creating the watches: ") {
 		t.Errorf("an API server that doesn't answer is an error: got %v", err)
 	}
 }
