@@ -104,7 +104,7 @@ func (w *Webhook) mutate(_ context.Context, request webhookadmission.Request) we
 	times := overrides.Times(rq.Old, rq.New, metav1.NewTime(w.Clock.Now()), rq.Trusted)
 	var patch []jsonpatch.Operation
 	if !rq.Created() && !rq.Trusted {
-		// The integration's webhook keeps the pin of queued TrainJobs; those that nobody queues are pinned too.
+		// The integration's webhook keeps the pin of queued TrainJobs; others are pinned too.
 		patch = rq.Restore(store.PinAnnotation)
 	}
 	for _, pointer := range slices.Sorted(maps.Keys(times)) {
