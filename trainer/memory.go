@@ -25,8 +25,8 @@ type pendingStatus struct {
 	others int // the most others at a time that have been pending meanwhile
 }
 
-// There is a limit on events of TrainJobs that wait, for all together: in a large queue nobody reads them, and each is
-// a write.
+// Events of TrainJobs that wait have a limit for all TrainJobs together: each is a write, and in a large queue they are
+// not read.
 const (
 	waitingRate  = 10.0 / 60 // a second
 	waitingBurst = 20

@@ -127,7 +127,7 @@ func stepsOf(ctx context.Context, cache client.Reader, job *api.TrainJob) (map[s
 		return steps, nil
 	}
 	if _, pinned := job.Annotations[store.PinAnnotation]; pinned {
-		return steps, nil // nobody queues it, or it would have the entry; and it doesn't run
+		return steps, nil // Kueue doesn't manage it, or it would have the entry; and it doesn't run
 	}
 	replicatedJobs, err := store.LiveSteps(ctx, cache, job)
 	for i := range replicatedJobs {

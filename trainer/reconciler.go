@@ -54,7 +54,7 @@ func (r *Reconciler) conclude(ctx context.Context, o *observed, p plan) (reconci
 		err = nil
 	}
 	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) {
-		p.Later(blocked.RetryAfter) // nobody queues it, or it would not have been started
+		p.Later(blocked.RetryAfter) // Kueue doesn't manage it, or it would not have been started
 		err = r.writeBlocked(ctx, o, p.status, blocked)
 	}
 	return p.result(), errors.Join(err, o.unread)

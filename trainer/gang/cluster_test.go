@@ -63,8 +63,9 @@ func newClusterWith(t *testing.T, v version, mode api.GangMode) *cluster {
 	}
 	s, uids := &cluster{version: v, fails: func(string, client.Object) error { return nil }}, 0
 	workload := (&served{version: v}).emptyWorkload()
-	s.client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(v.emptyPodGroup()).
-		WithIndex(v.emptyPodGroup(), ownerIndex, byOwner).WithIndex(workload, ownerIndex, byOwner).
+	empty, _ := v.emptyPodGroup()
+	s.client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(empty).
+		WithIndex(empty, ownerIndex, byOwner).WithIndex(workload, ownerIndex, byOwner).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 				if err := s.fails("create", o); err != nil {
@@ -215,7 +216,7 @@ const twoPhases = "- {name: a, replicas: 1, template: {spec: {parallelism: 2, te
 
 func (s *cluster) podGroups(t *testing.T) (all []client.Object) {
 	t.Helper()
-	list := s.version.podGroups()
+	_, list := s.version.emptyPodGroup()
 	err := s.client.List(t.Context(), list)
 	if err == nil {
 		err = apimeta.EachListItem(list, func(o runtime.Object) error {
@@ -232,7 +233,7 @@ func (s *cluster) podGroups(t *testing.T) (all []client.Object) {
 // say sets kube-scheduler's condition of a group, which is of some time ago.
 func (s *cluster) say(t *testing.T, group string, status metav1.ConditionStatus, ago time.Duration) {
 	t.Helper()
-	pg := s.version.emptyPodGroup()
+	pg, _ := s.version.emptyPodGroup()
 	pg.SetNamespace("team")
 	pg.SetName(planOf(s.js).base + "-" + group)
 	condition := initiallyScheduled

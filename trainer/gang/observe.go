@@ -51,7 +51,8 @@ func (g *Gangs) Observe(
 		}
 		seen.plan = planOf(js)
 	}
-	if err := s.each(ctx, job, s.version.podGroups(), func(o client.Object) {
+	_, podGroups := s.version.emptyPodGroup()
+	if err := s.each(ctx, job, podGroups, func(o client.Object) {
 		seen.objects, seen.states[o.GetName()] = append(seen.objects, o), s.version.read(o)
 	}); err != nil {
 		return nil, err

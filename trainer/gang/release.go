@@ -28,7 +28,7 @@ func (o *groupObjects) release(ctx context.Context, n int, state podGroupState, 
 // lower sets minCount to the number of pods that are left, so that replacements of failed pods are placed without those
 // that have succeeded, which kube-scheduler doesn't count. A PodGroup that was replaced meanwhile stays as it is.
 func (o *groupObjects) lower(ctx context.Context, state podGroupState, left int32) error {
-	podGroup := o.version.emptyPodGroup()
+	podGroup, _ := o.version.emptyPodGroup()
 	podGroup.SetNamespace(o.job.Namespace)
 	podGroup.SetName(state.name)
 	patch, err := json.Marshal(map[string]any{
@@ -51,7 +51,7 @@ func (o *groupObjects) lower(ctx context.Context, state podGroupState, left int3
 // PodGroup as long as the waiting pod exists. If the release is interrupted, restore creates the PodGroup with the same
 // policy (wasPlaced), or the next Keep releases it once more.
 func (o *groupObjects) replace(ctx context.Context, n int, state podGroupState) error {
-	podGroup := o.version.emptyPodGroup()
+	podGroup, _ := o.version.emptyPodGroup()
 	podGroup.SetNamespace(o.job.Namespace)
 	podGroup.SetName(state.name)
 	others := slices.DeleteFunc(slices.Clone(state.finalizers), func(f string) bool { return f == protection })

@@ -98,12 +98,13 @@ func (w *watcher) watch(ctx context.Context, v version) (*served, error) {
 
 // register adds the index and the event handlers to a cache. running is the context in which the cache runs.
 func (w *watcher) register(ctx, running context.Context, s *served, objects cache.Cache) error {
-	for _, kind := range []client.Object{s.version.emptyPodGroup(), s.emptyWorkload()} {
+	podGroup, _ := s.version.emptyPodGroup()
+	for _, kind := range []client.Object{podGroup, s.emptyWorkload()} {
 		if err := objects.IndexField(ctx, kind, ownerIndex, byOwner); err != nil {
 			return err
 		}
 	}
-	podGroups, err := objects.GetInformer(ctx, s.version.emptyPodGroup(), cache.BlockUntilSynced(false))
+	podGroups, err := objects.GetInformer(ctx, podGroup, cache.BlockUntilSynced(false))
 	if err != nil {
 		return err
 	}

@@ -49,9 +49,9 @@ func (v v1alpha2) podGroup(meta metav1.ObjectMeta, workload string, policy api.G
 	}}
 }
 
-func (v1alpha2) emptyPodGroup() client.Object { return &schedulingv1alpha2.PodGroup{} }
-
-func (v1alpha2) podGroups() client.ObjectList { return &schedulingv1alpha2.PodGroupList{} }
+func (v1alpha2) emptyPodGroup() (client.Object, client.ObjectList) {
+	return &schedulingv1alpha2.PodGroup{}, &schedulingv1alpha2.PodGroupList{}
+}
 
 func (v1alpha2) read(o client.Object) podGroupState {
 	pg := o.(*schedulingv1alpha2.PodGroup)

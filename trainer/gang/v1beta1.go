@@ -126,12 +126,10 @@ func (v kubernetes137) empty(kind string) *unstructured.Unstructured {
 	return o
 }
 
-func (v kubernetes137) emptyPodGroup() client.Object { return v.empty("PodGroup") }
-
-func (v kubernetes137) podGroups() client.ObjectList {
+func (v kubernetes137) emptyPodGroup() (client.Object, client.ObjectList) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(v.groupVersion().WithKind("PodGroupList"))
-	return list
+	return v.empty("PodGroup"), list
 }
 
 func (kubernetes137) read(o client.Object) podGroupState {

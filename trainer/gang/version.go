@@ -20,9 +20,8 @@ type version interface {
 	workload(meta metav1.ObjectMeta, job *api.TrainJob, policy api.GangPolicy, groups []Group) client.Object
 	// podGroup returns a PodGroup, which kube-scheduler acts on.
 	podGroup(meta metav1.ObjectMeta, workload string, policy api.GangPolicy, g Group) client.Object
-	// emptyPodGroup and podGroups return an empty PodGroup, and an empty list of them.
-	emptyPodGroup() client.Object
-	podGroups() client.ObjectList
+	// emptyPodGroup returns an empty PodGroup, and an empty list of them.
+	emptyPodGroup() (client.Object, client.ObjectList)
 	// read returns the version-independent state of a PodGroup.
 	read(podGroup client.Object) podGroupState
 	// refuses returns why kube-scheduler of this version would not place a group; nil if it would.

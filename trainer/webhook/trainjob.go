@@ -108,7 +108,7 @@ func (w *Webhook) mutate(_ context.Context, request webhookadmission.Request) we
 	maps.Copy(times, overrides.HistoryTimes(rq.Old, rq.New, now))
 	var patch []jsonpatch.Operation
 	if !rq.Created() && !rq.Trusted {
-		// The integration's webhook keeps the pin of queued TrainJobs; those that nobody queues are pinned too.
+		// The integration's webhook keeps the pin of queued TrainJobs; others are pinned too.
 		patch = rq.Restore(store.PinAnnotation)
 	}
 	for _, pointer := range slices.Sorted(maps.Keys(times)) {
