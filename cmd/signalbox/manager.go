@@ -22,6 +22,7 @@ import (
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/foreign"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
 
@@ -32,12 +33,14 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 	if err != nil {
 		return nil, err
 	}
-	pods, err := jobSetPods()
+	cached, err := cacheOptions()
 	if err != nil {
 		return nil, err
 	}
 	webhooks := newWebhookServer(&config.Webhook)
-	shared := store.NewShared()
+	restConfig = rest.CopyConfig(restConfig)
+	others := foreign.New()
+	restConfig.Wrap(others.Wrap)
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme,
 		// Both are served below, with bounds.
@@ -52,22 +55,8 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 		LeaderElectionID:              leaderElectionID,
 		LeaderElectionNamespace:       config.LeaderElection.Namespace,
 		LeaderElectionReleaseOnCancel: true,
-		Cache: cache.Options{
-			// A read of a kind that isn't watched would begin a watch, and wait for it: forever, where the API server
-			// doesn't let it. Whatever a request or an owner reference may name is read from the API server instead.
-			ReaderFailOnMissingInformer: true,
-			DefaultTransform:            cache.TransformStripManagedFields(),
-			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Pod{}:                 pods,
-				&api.TrainJob{}:               {Transform: cachedTrainJob(shared)},
-				&kueue.Workload{}:             {Transform: cachedWorkload(shared)},
-				&api.TrainingRuntime{}:        {Transform: withoutManifests},
-				&api.ClusterTrainingRuntime{}: {Transform: withoutManifests},
-				&apiextensionsv1.CustomResourceDefinition{}: {
-					Field: fields.OneTermEqualSelector("metadata.name", installed.TrainJobCRD),
-				},
-			},
-		},
+		NewCache:                      others.NewCache,
+		Cache:                         cached,
 	})
 	if err != nil {
 		return nil, err
@@ -86,6 +75,28 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 		return nil, err
 	}
 	return probed, probed.AddReadyzCheck("webhook", webhooks.StartedChecker())
+}
+
+// cacheOptions returns what the manager's cache keeps of each kind.
+func cacheOptions() (cache.Options, error) {
+	pods, err := jobSetPods()
+	shared := store.NewShared()
+	return cache.Options{
+		// A read of a kind that isn't watched would begin a watch, and wait for it: forever, where the API server
+		// doesn't let it. Whatever a request or an owner reference may name is read from the API server instead.
+		ReaderFailOnMissingInformer: true,
+		DefaultTransform:            cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:                 pods,
+			&api.TrainJob{}:               {Transform: cachedTrainJob(shared)},
+			&kueue.Workload{}:             {Transform: cachedWorkload(shared)},
+			&api.TrainingRuntime{}:        {Transform: withoutManifests},
+			&api.ClusterTrainingRuntime{}: {Transform: withoutManifests},
+			&apiextensionsv1.CustomResourceDefinition{}: {
+				Field: fields.OneTermEqualSelector("metadata.name", installed.TrainJobCRD),
+			},
+		},
+	}, err
 }
 
 // withoutManifests drops from what users apply what is cached for nothing: who owns which field, and kubectl's copy of
