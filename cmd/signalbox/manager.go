@@ -6,7 +6,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -79,7 +78,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 
 // cacheOptions returns what the manager's cache keeps of each kind.
 func cacheOptions() (cache.Options, error) {
-	pods, err := jobSetPods()
+	ofJobSets, err := labels.Parse(jobset.JobSetNameKey)
 	shared := store.NewShared()
 	return cache.Options{
 		// A read of a kind that isn't watched would begin a watch, and wait for it: forever, where the API server
@@ -87,7 +86,7 @@ func cacheOptions() (cache.Options, error) {
 		ReaderFailOnMissingInformer: true,
 		DefaultTransform:            cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:                 pods,
+			&corev1.Pod{}:                 {Label: ofJobSets, Transform: cachedPod},
 			&api.TrainJob{}:               {Transform: cachedTrainJob(shared)},
 			&kueue.Workload{}:             {Transform: cachedWorkload(shared)},
 			&api.TrainingRuntime{}:        {Transform: withoutManifests},
@@ -130,25 +129,15 @@ func cachedWorkload(shared *store.Shared) toolscache.TransformFunc {
 	}
 }
 
-// jobSetPods caches of the pods only those of JobSets, and of each only what shows whether it has ended, and where it
-// is in a group, how that is placed.
-func jobSetPods() (cache.ByObject, error) {
-	ofJobSets, err := labels.NewRequirement(jobset.JobSetNameKey, selection.Exists, nil)
-	if err != nil {
-		return cache.ByObject{}, err
+// cachedPod returns of a pod only what shows whether it has ended, and where it is in a group, how that is placed.
+func cachedPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
 	}
-	return cache.ByObject{
-		Label: labels.NewSelector().Add(*ofJobSets),
-		Transform: func(object any) (any, error) {
-			pod, ok := object.(*corev1.Pod)
-			if !ok {
-				return object, nil
-			}
-			kept := store.RetainPod(pod)
-			if pod.Spec.SchedulingGroup != nil {
-				gang.Retain(kept, pod)
-			}
-			return kept, nil
-		},
-	}, nil
+	kept := store.RetainPod(pod)
+	if pod.Spec.SchedulingGroup != nil {
+		gang.Retain(kept, pod)
+	}
+	return kept, nil
 }

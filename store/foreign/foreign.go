@@ -48,7 +48,7 @@ type kind struct {
 	mu sync.Mutex
 	// cached has hashes of the UIDs of the objects that were passed to the cache, and of their owners.
 	cached sets.Set[uint64]
-	// foreign are the other objects; previous are those before the watch began anew, until it has sent what exists.
+	// foreign are the other objects; previous are those of the watch before, until this one has sent what exists.
 	foreign, previous sets.Set[types.NamespacedName]
 	// listed is set if the watch continues a list: then the cache has all objects.
 	listed bool
