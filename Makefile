@@ -347,6 +347,11 @@ bench-storm: cluster-tool ## Measure what it takes that STORM running TrainJobs 
 	@go build -C bench -o $(BIN)/bench .
 	@for profile in $(filter bundled builtin,$(PROFILES)); do $(BIN)/cluster run --profile $$profile $(RELEASES) -- $(BIN)/bench storm --profile $$profile --out $(CURDIR)/bench/results --jobs $(STORM) || exit 1; done
 
+FOREIGN ?= 1000
+.PHONY: bench-foreign
+bench-foreign: cluster-tool ## Measure what FOREIGN JobSets and Jobs cost Signalbox that Kueue's own integrations queue, and 10,000 JobSets that wait
+	@go build -C bench -o $(BIN)/bench . && $(BIN)/cluster run --profile bundled $(RELEASES) -- $(BIN)/bench foreign --out $(CURDIR)/bench/results --jobs $(FOREIGN)
+
 .PHONY: bench-large
 bench-large: cluster-tool ## Measure TrainJobs of thousands of pods, with topology, as gangs, with MPI and with many ReplicatedJobs
 	@echo "Building the benchmarks."
