@@ -58,7 +58,8 @@ func TestNewCache(t *testing.T) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(jobset.SchemeGroupVersion.WithKind("JobSet"), meta.RESTScopeNamespace)
 	objects := New()
-	existing := jobSetLine("ADDED", "own", "TrainJob") + jobSetLine("ADDED", "other", "") + jobSetLine("ADDED", "gone", "X")
+	existing := jobSetLine("ADDED", "own", "TrainJob") + jobSetLine("ADDED", "other", "") +
+		jobSetLine("ADDED", "gone", "X")
 	config := jobSets(t, existing,
 		jobSetLine("DELETED", "gone", "X")+jobSetLine("MODIFIED", "other", "")+jobSetLine("ADDED", "last", "TrainJob"))
 	config.Wrap(objects.Wrap)

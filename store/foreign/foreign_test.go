@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -262,4 +263,28 @@ func TestGet(t *testing.T) {
 	if err := c.Get(t.Context(), keyOf("a"), &kueue.LocalQueue{}); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("of other kinds the cache has all: got %v", err)
 	}
+}
+
+// Of 10,000 foreign Workloads and as many JobSets, keys of less than 5 MB are kept.
+func TestKeysAreSmall(t *testing.T) {
+	heap := func() int64 {
+		goruntime.GC()
+		var stats goruntime.MemStats
+		goruntime.ReadMemStats(&stats)
+		return int64(stats.HeapAlloc)
+	}
+	objects := New()
+	before := heap()
+	for _, k := range []*kind{&objects.workloads, &objects.jobSets} {
+		k.watch(true)
+		for i := range 10_000 {
+			k.drops([]byte(lineOf("ADDED", fmt.Sprintf("jobset-team-a-experiment-%05d-6f7e1", i), "JobSet")))
+		}
+	}
+	if grown := heap() - before; grown > 5<<20 {
+		t.Errorf("20,000 keys take %d bytes, want at most 5 MiB", grown)
+	} else {
+		t.Logf("20,000 keys take %d bytes", grown)
+	}
+	goruntime.KeepAlive(objects)
 }
