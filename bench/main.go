@@ -32,7 +32,7 @@ func command() *cobra.Command {
 		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), stormCommand(), largeCommand(), hostileCommand(),
-		reportCommand(), compareCommand(), traceCommand())
+		foreignCommand(), reportCommand(), compareCommand(), traceCommand())
 	return root
 }
 
@@ -164,6 +164,24 @@ func hostileCommand() *cobra.Command {
 	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
 	c.Flags().StringVar(&o.only, "only", "", "regular expression of the kinds to measure, such as ^dry; all by default")
 	c.Flags().IntVar(&o.rounds, "rounds", 3, "rounds, in each of which each kind is measured")
+	return c
+}
+
+func foreignCommand() *cobra.Command {
+	var o foreignOptions
+	var out string
+	c := &cobra.Command{
+		Use: "foreign", Short: "Measure what JobSets and Jobs cost Signalbox that Kueue's own integrations queue",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.out = filepath.Join(out, time.Now().Format(time.DateOnly)+"-foreign")
+			return foreign(cmd.Context(), o)
+		},
+	}
+	clusterFlag(c, &o.cluster)
+	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
+	c.Flags().IntVar(&o.jobs, "jobs", 1000, "JobSets, and Jobs, that run")
+	c.Flags().IntVar(&o.waiting, "waiting", 10000, "JobSets that wait")
 	return c
 }
 

@@ -134,10 +134,8 @@ func countStates(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
-	for _, kind := range append(slices.Clone(r.policy.ownerKinds), gvk) {
-		if err := jobframework.SetupWorkloadOwnerIndex(ctx, indexer, kind); err != nil {
-			return err
-		}
+	if err := jobframework.SetupWorkloadOwnerIndex(ctx, indexer, gvk); err != nil {
+		return err
 	}
 	if err := indexer.IndexField(ctx, &corev1.Pod{}, store.PodIndex, store.PodIndexOf); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -113,5 +114,39 @@ func TestNodes(t *testing.T) {
 	if other := WithNodes(job, 2); *other.Spec.Trainer.NumNodes != 2 || *other.Spec.Trainer.Image != "a" ||
 		*job.Spec.Trainer.NumNodes != 5 {
 		t.Errorf("got %v of %v", other.Spec.Trainer, job.Spec.Trainer)
+	}
+}
+
+func TestCheckResize(t *testing.T) {
+	gpus := func(n string) string { return "{trainer: {resourcesPerNode: {limits: {nvidia.com/gpu: " + n + "}}}}" }
+	cases := map[string]struct {
+		reason, before, after string
+		left, resized         bool
+		refused               string
+	}{
+		"more nodes": {"its Workload follows", "{trainer: {numNodes: 2}}", "{trainer: {numNodes: 4}}", false, true, ""},
+		"the last run is left": {"its pods hold quota", "{trainer: {numNodes: 2}}", "{trainer: {numNodes: 4}}", true, true,
+			"when JobSet last is deleted"},
+		"other nodes":         {"they ask for something else", gpus("1"), gpus("2"), true, true, "spec.trainer"},
+		"the same, otherwise": {"a quantity has several forms", gpus("1"), gpus(`"1"`), true, false, ""},
+		"the runtime's":       {"the TrainJob says it now", "{}", "{trainer: {numNodes: 4}}", true, true, "spec.trainer"},
+		"nothing":             {"only something else has changed", "{}", "{suspend: true}", true, false, ""},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			before, after, js := jobOf(t, c.before), jobOf(t, c.after), (*jobset.JobSet)(nil)
+			if c.left {
+				js = &jobset.JobSet{}
+				js.Name = "last"
+			}
+			if got := Resized(before, after); got != c.resized {
+				t.Errorf("%s: got %t", c.reason, got)
+			}
+			errs := CheckResize(before, after, js)
+			if (len(errs) == 0) != (c.refused == "") ||
+				len(errs) > 0 && !strings.Contains(errs.ToAggregate().Error(), c.refused) {
+				t.Errorf("%s: got %v, want %q", c.reason, errs, c.refused)
+			}
+		})
 	}
 }

@@ -4,9 +4,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -133,4 +138,65 @@ func hasFailed(job *api.TrainJob) bool {
 		}
 	}
 	return false
+}
+
+func TestRecall(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Now())
+	m := newMemory()
+	waited := func(name string) (time.Duration, int) {
+		p := m.recall(types.NamespacedName{Name: name}, clk.Now(), true, false)
+		return clk.Since(p.since), p.others
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		waited(name)
+	}
+	clk.Step(time.Second)
+	waited("a")
+	m.written(types.NamespacedName{Name: "b"})
+	m.written(types.NamespacedName{Name: "c"})
+	clk.Step(time.Second)
+	if waited, others := waited("a"); waited != 2*time.Second || others != 2 {
+		t.Errorf("a crowd that gets less is still one: got %v and %d others, want 2s and 2", waited, others)
+	}
+	m.written(types.NamespacedName{Name: "a"})
+	if waited, others := waited("a"); waited != 0 || others != 0 {
+		t.Errorf("what was written has waited: got %v and %d others, want 0s and 0", waited, others)
+	}
+}
+
+// The Job controller replaces a pod of a queued TrainJob only after its end, whatever its runtime says.
+func TestReplaceEnded(t *testing.T) {
+	b := testBuilder(t, testClient(t))
+	const (
+		queue = "metadata: {labels: {kueue.x-k8s.io/queue-name: team-a}}\n"
+		entry = "spec: {suspend: false, runtimePatches: [{manager: kueue.x-k8s.io/manager}]}"
+	)
+	for name, c := range map[string]struct {
+		reason, job string
+		runtime     *batchv1.PodReplacementPolicy
+		want        *batchv1.PodReplacementPolicy
+	}{
+		"in a queue": {"it is checked as it will be built", queue + stopped, nil, ptr.To(batchv1.Failed)},
+		"admitted":   {"Kueue may manage TrainJobs without a queue's label", entry, nil, ptr.To(batchv1.Failed)},
+		"against its runtime": {"it would use more than it was admitted for", queue + entry,
+			ptr.To(batchv1.TerminatingOrFailed), ptr.To(batchv1.Failed)},
+		"not queued":             {"it is built as before", started, nil, nil},
+		"not queued, by runtime": {"as its runtime says", started, ptr.To(batchv1.Failed), ptr.To(batchv1.Failed)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := runtimeOf(t, "{numNodes: 2, torch: {}}", lastingVolume)
+			for i := range spec.Template.Spec.ReplicatedJobs {
+				spec.Template.Spec.ReplicatedJobs[i].Template.Spec.PodReplacementPolicy = c.runtime
+			}
+			_, js, err := b.Build(t.Context(), jobOf(t, "torch", c.job), spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, rj := range js.Spec.ReplicatedJobs {
+				if got := rj.Template.Spec.PodReplacementPolicy; !ptr.Equal(got, c.want) {
+					t.Errorf("%s: podReplacementPolicy of %s is %q", c.reason, *rj.Name, ptr.Deref(got, "unset"))
+				}
+			}
+		})
+	}
 }

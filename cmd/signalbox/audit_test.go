@@ -120,20 +120,16 @@ func TestPending(t *testing.T) {
 
 // TestPods holds what is cached of pods.
 func TestPods(t *testing.T) {
-	pods, err := jobSetPods()
-	if err != nil {
-		t.Fatal(err)
-	}
 	pod := &corev1.Pod{}
 	pod.Name = "a"
 	pod.Spec.Containers = []corev1.Container{{Name: "c"}}
 	pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
-	kept, err := pods.Transform(pod)
+	kept, err := cachedPod(pod)
 	if p, ok := kept.(*corev1.Pod); err != nil || !ok || p.Name != "a" || p.Spec.Containers != nil ||
 		p.Spec.SchedulingGroup == nil {
 		t.Errorf("got %+v, %v", kept, err)
 	}
-	if kept, err := pods.Transform("a mark"); err != nil || kept != "a mark" {
+	if kept, err := cachedPod("a mark"); err != nil || kept != "a mark" {
 		t.Errorf("what is no pod is passed on: got %v, %v", kept, err)
 	}
 	if orUnknown("") != "unknown" || orUnknown("a") != "a" {

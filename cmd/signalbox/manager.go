@@ -6,7 +6,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -20,6 +19,7 @@ import (
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/foreign"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
 
@@ -30,11 +30,14 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 	if err != nil {
 		return nil, err
 	}
-	pods, err := jobSetPods()
+	cached, err := cacheOptions()
 	if err != nil {
 		return nil, err
 	}
 	webhooks := newWebhookServer(&config.Webhook)
+	restConfig = rest.CopyConfig(restConfig)
+	others := foreign.New()
+	restConfig.Wrap(others.Wrap)
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme,
 		// Both are served below, with bounds.
@@ -49,21 +52,8 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 		LeaderElectionID:              leaderElectionID,
 		LeaderElectionNamespace:       config.LeaderElection.Namespace,
 		LeaderElectionReleaseOnCancel: true,
-		Cache: cache.Options{
-			// A read of a kind that isn't watched would begin a watch, and wait for it: forever, where the API server
-			// doesn't let it. Whatever a request or an owner reference may name is read from the API server instead.
-			ReaderFailOnMissingInformer: true,
-			DefaultTransform:            cache.TransformStripManagedFields(),
-			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Pod{}:                 pods,
-				&api.TrainJob{}:               {Transform: withoutManifests},
-				&api.TrainingRuntime{}:        {Transform: withoutManifests},
-				&api.ClusterTrainingRuntime{}: {Transform: withoutManifests},
-				&apiextensionsv1.CustomResourceDefinition{}: {
-					Field: fields.OneTermEqualSelector("metadata.name", installed.TrainJobCRD),
-				},
-			},
-		},
+		NewCache:                      others.NewCache,
+		Cache:                         cached,
 	})
 	if err != nil {
 		return nil, err
@@ -84,6 +74,26 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 	return probed, probed.AddReadyzCheck("webhook", webhooks.StartedChecker())
 }
 
+// cacheOptions returns what the manager's cache keeps of each kind.
+func cacheOptions() (cache.Options, error) {
+	ofJobSets, err := labels.Parse(jobset.JobSetNameKey)
+	return cache.Options{
+		// A read of a kind that isn't watched would begin a watch, and wait for it: forever, where the API server
+		// doesn't let it. Whatever a request or an owner reference may name is read from the API server instead.
+		ReaderFailOnMissingInformer: true,
+		DefaultTransform:            cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:                 {Label: ofJobSets, Transform: cachedPod},
+			&api.TrainJob{}:               {Transform: withoutManifests},
+			&api.TrainingRuntime{}:        {Transform: withoutManifests},
+			&api.ClusterTrainingRuntime{}: {Transform: withoutManifests},
+			&apiextensionsv1.CustomResourceDefinition{}: {
+				Field: fields.OneTermEqualSelector("metadata.name", installed.TrainJobCRD),
+			},
+		},
+	}, err
+}
+
 // withoutManifests drops from what users apply what is cached for nothing: who owns which field, and kubectl's copy of
 // the manifest. Nothing here sends a whole TrainJob or runtime, so that nothing is lost.
 func withoutManifests(object any) (any, error) {
@@ -94,25 +104,15 @@ func withoutManifests(object any) (any, error) {
 	return object, nil
 }
 
-// jobSetPods caches of the pods only those of JobSets, and of each only what shows whether it has ended, and where it
-// is in a group, how that is placed.
-func jobSetPods() (cache.ByObject, error) {
-	ofJobSets, err := labels.NewRequirement(jobset.JobSetNameKey, selection.Exists, nil)
-	if err != nil {
-		return cache.ByObject{}, err
+// cachedPod returns of a pod only what shows whether it has ended, and where it is in a group, how that is placed.
+func cachedPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
 	}
-	return cache.ByObject{
-		Label: labels.NewSelector().Add(*ofJobSets),
-		Transform: func(object any) (any, error) {
-			pod, ok := object.(*corev1.Pod)
-			if !ok {
-				return object, nil
-			}
-			kept := store.RetainPod(pod)
-			if pod.Spec.SchedulingGroup != nil {
-				gang.Retain(kept, pod)
-			}
-			return kept, nil
-		},
-	}, nil
+	kept := store.RetainPod(pod)
+	if pod.Spec.SchedulingGroup != nil {
+		gang.Retain(kept, pod)
+	}
+	return kept, nil
 }

@@ -21,17 +21,17 @@ import (
 const (
 	// maxProduct is what there was when it was last lowered. A change that needs more lines raises it, in its own diff,
 	// where a review sees it.
-	maxProduct  = 34248
-	maxTracked  = 973 // the aim is 950
+	maxProduct  = 34_700
+	maxTracked  = 950
 	maxFolders  = 16
 	maxMakefile = 14_000 // bytes, which are two screens
 	maxTargets  = 28     // of the Makefile, documented
 )
 
-// The bound on interfaces. maxWide is what there was when it was last lowered; the aim is 0.
+// The bound on interfaces. No interface is wider, but for those that a library dictates.
 const (
 	maxMethods = 7
-	maxWide    = 5
+	maxWide    = 0
 )
 
 // emptyTree is the name that git gives to a tree without files.

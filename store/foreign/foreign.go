@@ -1,0 +1,169 @@
+// Package foreign keeps what no TrainJob owns out of the manager's caches.
+//
+// The API server selects no objects by their owner, and most of what a watch costs is the decoding of what it sends. So
+// a line of a watch that names no TrainJob is dropped before it is decoded. Of its object only the key is kept: a read
+// of that key is sent to the API server.
+package foreign
+
+import (
+	"bytes"
+	"encoding/json"
+	"hash/maphash"
+	"iter"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+)
+
+// Objects are the Workloads and JobSets of a cluster that no TrainJob owns.
+type Objects struct{ workloads, jobSets kind }
+
+// New returns Objects. They are known once the caches that NewCache returns have synced.
+func New() *Objects {
+	return &Objects{
+		workloads: kind{path: "/apis/" + kueue.SchemeGroupVersion.String() + "/workloads"},
+		jobSets:   kind{path: "/apis/" + jobset.SchemeGroupVersion.String() + "/jobsets"},
+	}
+}
+
+// kindOf returns the kind of an object; nil if the caches have all objects of its kind.
+func (o *Objects) kindOf(object client.Object) *kind {
+	switch object.(type) {
+	case *kueue.Workload:
+		return &o.workloads
+	case *jobset.JobSet:
+		return &o.jobSets
+	}
+	return nil
+}
+
+// kind is what is known of one kind of objects by its watch.
+type kind struct {
+	path string
+
+	mu sync.Mutex
+	// cached has hashes of the UIDs of the objects that were passed to the cache, and of their owners.
+	cached sets.Set[uint64]
+	// foreign are the other objects; previous are those of the watch before, until this one has sent what exists.
+	foreign, previous sets.Set[types.NamespacedName]
+	// listed is set if the watch continues a list: then the cache has all objects.
+	listed bool
+}
+
+// list records that the objects are listed, because the API server doesn't send them by a watch.
+func (k *kind) list() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.listed, k.foreign, k.previous = true, nil, nil
+}
+
+// watch records that a watch begins, and reports whether lines of it may be dropped. initial is set if it first sends
+// what exists.
+func (k *kind) watch(initial bool) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if initial {
+		k.listed, k.cached, k.previous = false, sets.New[uint64](), k.previous.Union(k.foreign)
+		k.foreign = sets.New[types.NamespacedName]()
+	}
+	return !k.listed
+}
+
+// isForeign reports whether an object exists that isn't in the cache.
+func (k *kind) isForeign(key types.NamespacedName) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.foreign.Has(key) || k.previous.Has(key)
+}
+
+// How the API server begins the lines of a watch, up to the object.
+const (
+	added    = `{"type":"ADDED"`
+	modified = `{"type":"MODIFIED"`
+	deleted  = `{"type":"DELETED"`
+	bookmark = `{"type":"BOOKMARK"`
+)
+
+// trainJob is in the text of each object that a TrainJob owns, as the kind of its owner. An object of others that has
+// it is cached needlessly.
+var trainJob = []byte(`"TrainJob"`)
+
+// drops reports whether a line is of an object that isn't to be cached. Any other line is passed, as is one that isn't
+// as expected.
+func (k *kind) drops(line []byte) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	event, _, _ := bytes.Cut(line, []byte(`,"object":`))
+	switch kind := string(event); {
+	case kind == bookmark:
+		k.previous = nil // the first is sent after all that exists
+	case bytes.Contains(line, trainJob), k.isCached(line):
+		k.pass(kind, line)
+		return false
+	case kind == modified:
+		return true
+	case kind == added, kind == deleted:
+		return k.note(kind, line)
+	}
+	return false
+}
+
+// isCached reports whether a line names an object that was passed to the cache.
+func (k *kind) isCached(line []byte) bool {
+	for uid := range uids(line) {
+		if k.cached.Has(uid) {
+			return true
+		}
+	}
+	return false
+}
+
+// pass records an object that is passed to the cache. It was foreign before if it is changed and wasn't passed.
+func (k *kind) pass(event string, line []byte) {
+	before := k.cached.Len()
+	for uid := range uids(line) {
+		if event == deleted {
+			k.cached.Delete(uid)
+		} else {
+			k.cached.Insert(uid)
+		}
+	}
+	if event == modified && k.cached.Len() > before {
+		k.note(deleted, line)
+	}
+}
+
+// note records that a foreign object is there, or was deleted. It returns false if the line has no key.
+func (k *kind) note(event string, line []byte) bool {
+	var sent struct {
+		Object struct{ Metadata types.NamespacedName }
+	}
+	if err := json.Unmarshal(line, &sent); err != nil || sent.Object.Metadata.Name == "" {
+		return false
+	}
+	if event == added {
+		k.foreign.Insert(sent.Object.Metadata)
+	} else {
+		k.foreign.Delete(sent.Object.Metadata)
+	}
+	return true
+}
+
+var seed = maphash.MakeSeed()
+
+// uids returns hashes of the UIDs in a text.
+func uids(text []byte) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		for {
+			_, rest, found := bytes.Cut(text, []byte(`"uid":"`))
+			uid, after, _ := bytes.Cut(rest, []byte(`"`))
+			if text = after; !found || !yield(maphash.Bytes(seed, uid)) {
+				return
+			}
+		}
+	}
+}
