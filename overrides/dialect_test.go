@@ -61,7 +61,7 @@ func TestDialects(t *testing.T) {
 		"v2.3": {"patches alone, on the runtime's", Kubeflow23, 2, "map[x:patch zone:east]"},
 		"v2.1": {"what its CRD has, merged strategically", Kubeflow21, 1 + 2 + 2,
 			"map[b:pod x:patch zone:east]"},
-		"v2.0":       {"what its CRD has", Kubeflow20, 1 + 1 + 2, "map[a:spec x:patch zone:east]"},
+		"v2.0": {"what its CRD has", Kubeflow20, 1 + 1 + 2, "map[a:spec x:patch zone:east]"},
 		"a manifest": {"all there is", reading(Manifests(false)), 1 + 2 + 1 + 5 + 2,
 			"map[a:spec c:early k:timeless x:patch]"},
 		"a v2.1's manifest": {"all there is, merged strategically", reading(Manifests(true)), 1 + 2 + 1 + 5 + 2,
