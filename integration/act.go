@@ -74,7 +74,7 @@ func (s start) do(ctx context.Context, a *actor, o *situation) error {
 	for _, e := range s.events {
 		a.recorder.Send(o.job, e)
 	}
-	a.recorder.Send(o.job, events.Started.Of(s.message, wayNames[way], o.trainer.Dialect.Field))
+	a.recorder.Send(o.job, events.Started.Of(s.message, wayNames[way], o.trainer.Field))
 	return nil
 }
 
@@ -171,8 +171,8 @@ func (clearEntry) do(ctx context.Context, a *actor, o *situation) error {
 }
 
 func (s migrate) do(ctx context.Context, a *actor, o *situation) error {
-	from, to := s.record.Field, o.trainer.Dialect.Field
-	operations, err := o.trainer.Dialect.Migrate(o.job, s.record, metav1.NewTime(o.now))
+	from, to := s.record.Field, o.trainer.Field
+	operations, err := o.trainer.Migrate(o.job, s.record, metav1.NewTime(o.now))
 	if err != nil {
 		return fmt.Errorf("migrating spec.%s to spec.%s: %w", from, to, err)
 	}
@@ -181,7 +181,7 @@ func (s migrate) do(ctx context.Context, a *actor, o *situation) error {
 		return fmt.Errorf("migrating spec.%s to spec.%s: %w", from, to, err)
 	}
 	if len(s.record.Users) > 0 {
-		a.recorder.Send(o.job, events.OverridesMigrated.Of(from, to, o.trainer.Dialect.Name))
+		a.recorder.Send(o.job, events.OverridesMigrated.Of(from, to, o.trainer.Name))
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func (s deleteJob) do(ctx context.Context, a *actor, _ *situation) error {
 
 // countStart counts the write of a start, and measures what it starts.
 func (a *actor) countStart(o *situation, way string, wl *kueue.Workload, err error) {
-	starts.WithLabelValues(way, o.trainer.Dialect.Field, resultOf(err)).Inc()
+	starts.WithLabelValues(way, o.trainer.Field, resultOf(err)).Inc()
 	if err != nil {
 		return
 	}

@@ -106,7 +106,7 @@ func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName
 	if o.origin = originOf(o.job); elsewhere(o.job) {
 		o.trainer = o.trainer.dispatching(newDispatch(r.policy.multiKueue, r.client, r.live))
 	}
-	o.entry = o.trainer.Dialect.Own(o.job)
+	o.entry = o.trainer.Own(o.job)
 	o.memory = r.memory.recall(key, o.job.UID, o.now)
 	o.memory.ended = hasEnded(o.job)
 	switch {

@@ -65,7 +65,7 @@ func observation(d *overrides.Dialect, change ...func(*observed)) *situation {
 // weighed returns the situation of a TrainJob that was observed so.
 func weighed(o *observed, trainer Trainer) *situation {
 	s := &situation{observed: o, trainer: trainer, origin: originOf(o.job)}
-	o.entry = trainer.Dialect.Own(o.job)
+	o.entry = trainer.Own(o.job)
 	s.weigh()
 	return s
 }

@@ -114,7 +114,7 @@ func recalled(o *situation) bool {
 		return false
 	}
 	record, err := overrides.RecordOf(o.job)
-	if err != nil || !o.trainer.Dialect.Foreign(record) || record.Time == nil {
+	if err != nil || !o.trainer.Foreign(record) || record.Time == nil {
 		return false // what can't be read is reported when the TrainJob stops
 	}
 	return o.jobSet == nil || !admission.RunsWith(o.jobSet, record.Entry())

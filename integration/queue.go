@@ -43,11 +43,11 @@ func (r *resolver) decideQueue(o *situation) error {
 // resolveRecord finds the Record of a previous Trainer, and rejects one that can't be migrated.
 func resolveRecord(o *situation) error {
 	record, err := overrides.RecordOf(o.job)
-	if err != nil || !o.trainer.Dialect.Foreign(record) {
+	if err != nil || !o.trainer.Foreign(record) {
 		return err
 	}
 	o.queue.foreign = record
-	_, err = o.trainer.Dialect.Migrate(o.job, record, metav1.Time{})
+	_, err = o.trainer.Migrate(o.job, record, metav1.Time{})
 	return err
 }
 

@@ -46,7 +46,7 @@ func TestDialectValues(t *testing.T) {
 				t.Errorf("%s == %s is %v", d.Name, other.Name, d == other)
 			}
 		}
-		shared, own, err := keysOf(d.Rules.name, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil)
+		shared, own, err := keysOf(d.name, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package foreign
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -135,7 +136,7 @@ func TestLines(t *testing.T) {
 	}
 	broken := io.MultiReader(strings.NewReader(bookmarkLine), iotest.ErrReader(io.ErrUnexpectedEOF))
 	got, err = io.ReadAll(linesOf(io.NopCloser(broken), k))
-	if err != io.ErrUnexpectedEOF || string(got) != bookmarkLine {
+	if !errors.Is(err, io.ErrUnexpectedEOF) || string(got) != bookmarkLine {
 		t.Errorf("the error follows what was sent before: got %q, %v", got, err)
 	}
 }

@@ -74,12 +74,10 @@ func (n *names) read(content []byte) {
 	s.Init(set.AddFile("", -1, len(content)), content, nil, 0)
 	for {
 		_, kind, text := s.Scan()
-		switch kind {
-		case token.EOF:
+		if kind == token.EOF {
 			return
-		case token.IDENT:
-			n.words[text] = true
-		case token.STRING:
+		}
+		if kind == token.IDENT || kind == token.STRING {
 			n.add([]byte(text))
 		}
 	}
