@@ -2,9 +2,8 @@ package overrides
 
 import (
 	"slices"
-	"strings"
-
 	"strconv"
+	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"

@@ -3,9 +3,8 @@ package overrides
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
-
 	"maps"
+	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"

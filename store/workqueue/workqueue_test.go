@@ -7,13 +7,17 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -72,6 +76,36 @@ func TestOrder(t *testing.T) {
 			t.Errorf("got %q, want %q", item.Name, want)
 		}
 		queue.Done(item)
+	}
+}
+
+// What shows that quota is held raises its TrainJob, whatever happens to it; other objects don't.
+func TestOrderOfObjects(t *testing.T) {
+	queue := priorityqueue.New[reconcile.Request]("test")
+	defer queue.ShutDown()
+	h := Order{&handler.EnqueueRequestForObject{}, NewNamespaces()}
+	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
+	ended := &jobset.JobSet{ObjectMeta: named("3: a JobSet that has ended")}
+	ended.Status.TerminalState = string(jobset.JobSetCompleted)
+	for _, o := range []client.Object{
+		&corev1.Namespace{ObjectMeta: named("2: a namespace")}, ended,
+		&jobset.JobSet{ObjectMeta: named("0: a JobSet that runs")}, &corev1.Pod{ObjectMeta: named("1: a pod")},
+	} {
+		h.Delete(t.Context(), event.DeleteEvent{Object: o}, queue)
+	}
+	await(t, func() bool { return queue.Len() == 4 })
+	for i := range 4 {
+		item, priority, _ := queue.GetWithPriority()
+		if want := []int{holder, holder, 0, 0}[i]; item.Name[0] != byte('0'+i) || priority != want {
+			t.Errorf("%d: got %s with priority %d, want %d", i, item.Name, priority, want)
+		}
+		queue.Done(item)
+	}
+	plain := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer plain.ShutDown()
+	h.Delete(t.Context(), event.DeleteEvent{Object: &corev1.Pod{ObjectMeta: named("a pod")}}, plain)
+	if plain.Len() != 1 {
+		t.Error("a queue without priorities gets it, too")
 	}
 }
 
