@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -254,5 +255,26 @@ func TestEndNotWrittenOfStopped(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestEndSeenIsRemembered holds that what was observed before a request failed is remembered: the quota of a TrainJob
+// whose end isn't written is free a minute after this process has seen the end.
+func TestEndSeenIsRemembered(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	h.run()
+	js := h.build("job")
+	h.settle("job")
+	js.Status.Conditions = []metav1.Condition{{Type: string(jobset.JobSetFailed), Status: metav1.ConditionTrue,
+		Reason: "R", LastTransitionTime: metav1.NewTime(h.clock.Now())}}
+	h.updateStatus(js)
+	h.fail["get Namespace"] = errors.New("it doesn't answer")
+	if _, err := h.reconcile("job"); err == nil {
+		t.Fatal("a request fails")
+	}
+	delete(h.fail, "get Namespace")
+	h.clock.Step(time.Minute)
+	if h.settle("job"); !workloadfinish.IsFinished(h.workload()) {
+		t.Error("it has been a minute")
 	}
 }

@@ -80,7 +80,7 @@ func (r *observer) observeRuntime(ctx context.Context, o *situation) error {
 	if errors.As(err, &o.queue.part) {
 		return nil
 	}
-	if err == nil {
+	if err == nil && resolveRecord(o) == nil { // what can't be migrated is reported whatever the runtime is
 		o.queue.choice, err = o.trainer.runtime(ctx, r.store.Runtimes, o.job)
 	}
 	if errors.As(err, &o.queue.unusable) {

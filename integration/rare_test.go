@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -219,4 +220,16 @@ func TestStoppedSoonAfterStart(t *testing.T) {
 			t.Error("both have followed the start, and its stop")
 		}
 	})
+}
+
+// TestInvalidOverridesNeedNoRuntime holds that overrides that can't be migrated are reported whatever the runtime is.
+func TestInvalidOverridesNeedNoRuntime(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	job := newTrainJob("job")
+	job.Annotations = map[string]string{overrides.RecordAnnotation: "{"}
+	h.create(job)
+	h.fail["get ClusterTrainingRuntime"] = errors.New("it doesn't answer")
+	if _, err := h.reconcile("job"); err != nil || h.blocked("job") != integration.ReasonInvalidOverrides {
+		t.Errorf("got %v, %q", err, h.blocked("job"))
+	}
 }

@@ -74,10 +74,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err == nil {
 		err = r.resolver.resolve(ctx, o)
 	}
+	if o != nil {
+		r.remember(o) // also what was seen before a request failed
+	}
 	if err != nil {
 		return r.conclude(ctx, plan{}, reconcile.Result{}, err)
 	}
-	r.remember(o)
 	p, done := beforehand(o)
 	err = r.act.carryOut(ctx, o, p.Steps)
 	var result reconcile.Result

@@ -134,8 +134,11 @@ func countStates(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
-	if err := jobframework.SetupWorkloadOwnerIndex(ctx, indexer, gvk); err != nil {
-		return err
+	// jobframework looks for the Workload of a TrainJob's owner, too (shouldSuspendChildJob).
+	for _, kind := range append(slices.Clone(r.policy.ownerKinds), gvk) {
+		if err := jobframework.SetupWorkloadOwnerIndex(ctx, indexer, kind); err != nil {
+			return err
+		}
 	}
 	if err := indexer.IndexField(ctx, &corev1.Pod{}, store.PodIndex, store.PodIndexOf); err != nil {
 		return err

@@ -36,7 +36,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 	}
 	webhooks := newWebhookServer(&config.Webhook)
 	restConfig = rest.CopyConfig(restConfig)
-	others := foreign.New()
+	others := foreign.New(config.Kueue.OwnerKinds...)
 	restConfig.Wrap(others.Wrap)
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme: scheme,

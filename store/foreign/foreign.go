@@ -10,6 +10,9 @@ import (
 	"encoding/json"
 	"hash/maphash"
 	"iter"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -22,10 +25,16 @@ import (
 // Objects are the Workloads and JobSets of a cluster that no TrainJob owns.
 type Objects struct{ workloads, jobSets kind }
 
-// New returns Objects. They are known once the caches that NewCache returns have synced.
-func New() *Objects {
+// New returns Objects. They are known once the caches that NewCache returns have synced. owners are kinds that may own
+// TrainJobs, as Kind.version.group: jobframework lists their Workloads.
+func New(owners ...string) *Objects {
+	var names [][]byte
+	for _, owner := range owners {
+		name, _, _ := strings.Cut(owner, ".")
+		names = append(names, []byte(strconv.Quote(name)))
+	}
 	return &Objects{
-		workloads: kind{path: "/apis/" + kueue.SchemeGroupVersion.String() + "/workloads"},
+		workloads: kind{path: "/apis/" + kueue.SchemeGroupVersion.String() + "/workloads", owners: names},
 		jobSets:   kind{path: "/apis/" + jobset.SchemeGroupVersion.String() + "/jobsets"},
 	}
 }
@@ -44,6 +53,8 @@ func (o *Objects) kindOf(object client.Object) *kind {
 // kind is what is known of one kind of objects by its watch.
 type kind struct {
 	path string
+	// owners are further kinds whose objects are cached, in quotes.
+	owners [][]byte
 
 	mu sync.Mutex
 	// cached has hashes of the UIDs of the objects that were passed to the cache, and of their owners.
@@ -88,10 +99,6 @@ const (
 	bookmark = `{"type":"BOOKMARK"`
 )
 
-// trainJob is in the text of each object that a TrainJob owns, as the kind of its owner. An object of others that has
-// it is cached needlessly.
-var trainJob = []byte(`"TrainJob"`)
-
 // drops reports whether a line is of an object that isn't to be cached. Any other line is passed, as is one that isn't
 // as expected.
 func (k *kind) drops(line []byte) bool {
@@ -101,7 +108,7 @@ func (k *kind) drops(line []byte) bool {
 	switch kind := string(event); {
 	case kind == bookmark:
 		k.previous = nil // the first is sent after all that exists
-	case bytes.Contains(line, trainJob), k.isCached(line):
+	case k.isOwned(line), k.isCached(line):
 		k.pass(kind, line)
 		return false
 	case kind == modified:
@@ -110,6 +117,16 @@ func (k *kind) drops(line []byte) bool {
 		return k.note(kind, line)
 	}
 	return false
+}
+
+// trainJob is in the text of each object that a TrainJob owns, as the kind of its owner. An object of others that has
+// it is cached needlessly.
+var trainJob = []byte(`"TrainJob"`)
+
+// isOwned reports whether a line names an owner whose objects are cached.
+func (k *kind) isOwned(line []byte) bool {
+	names := func(owner []byte) bool { return bytes.Contains(line, owner) }
+	return names(trainJob) || slices.ContainsFunc(k.owners, names)
 }
 
 // isCached reports whether a line names an object that was passed to the cache.

@@ -289,3 +289,21 @@ func TestKeysAreSmall(t *testing.T) {
 	}
 	goruntime.KeepAlive(objects)
 }
+
+// The Workload of an AppWrapper that owns TrainJobs is cached: jobframework lists it.
+func TestOwnersOfTrainJobs(t *testing.T) {
+	objects := New("AppWrapper.v1beta2.workload.codeflare.dev")
+	for _, c := range []struct {
+		kind  *kind
+		owner string
+		drops bool
+	}{
+		{&objects.workloads, "AppWrapper", false}, {&objects.workloads, "TrainJob", false}, {&objects.workloads, "Job", true},
+		{&objects.jobSets, "AppWrapper", true}, {&objects.jobSets, "TrainJob", false},
+	} {
+		c.kind.watch(true)
+		if got := c.kind.drops([]byte(lineOf("ADDED", "a", c.owner))); got != c.drops {
+			t.Errorf("%s of %s: dropped %t", c.kind.path, c.owner, got)
+		}
+	}
+}

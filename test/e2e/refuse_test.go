@@ -92,7 +92,7 @@ func bundledRefusals(refused func() string) {
 		ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, theirs)).To(gomega.Succeed()) })
 		gomega.Expect(refused()).To(gomega.And(
 			gomega.ContainSubstring("another Trainer serves TrainJobs here"),
-			gomega.ContainSubstring("set trainer.enabled to false"),
+			gomega.ContainSubstring("Set trainer.enabled to false"),
 			gomega.ContainSubstring("validator.trainjob.trainer.kubeflow.org "+
 				"(ValidatingWebhookConfiguration validator.trainer.kubeflow.org)")))
 	})
