@@ -134,7 +134,7 @@ func countStates(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
-	// jobframework looks for the Workload of a TrainJob's owner, too (shouldSuspendChildJob).
+	// jobframework lists the Workloads of a TrainJob's owner, too.
 	for _, kind := range append(slices.Clone(r.policy.ownerKinds), gvk) {
 		if err := jobframework.SetupWorkloadOwnerIndex(ctx, indexer, kind); err != nil {
 			return err
