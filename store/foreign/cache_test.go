@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
@@ -97,4 +99,140 @@ func clientOf(t *testing.T, config *rest.Config) *http.Client {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// reading is a cache that is empty, or behind, before an API server that has JobSets a and b.
+func reading(t *testing.T) (*completed, func(name string)) {
+	scheme := runtime.NewScheme()
+	if err := jobset.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) client.Object {
+		js := &jobset.JobSet{}
+		js.Namespace, js.Name = "ns", name
+		return js
+	}
+	build := func(objects ...client.Object) client.Reader {
+		return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+	}
+	c := &completed{Cache: cached{client: build()}, live: build(at("a"), at("b")), objects: New()}
+	c.objects.jobSets.watch(true)
+	return c, func(name string) {
+		t.Helper()
+		if err := c.Get(t.Context(), keyOf(name), &jobset.JobSet{}); err != nil {
+			t.Errorf("%s exists all the time: got %v", name, err)
+		}
+	}
+}
+
+// An object that a TrainJob has taken over is found before the cache has its line, too.
+func TestTakenOverIsFoundAtOnce(t *testing.T) {
+	c, found := reading(t)
+	c.objects.jobSets.drops([]byte(lineOf("ADDED", "a", "")))
+	found("a")
+	c.objects.jobSets.drops([]byte(lineOf("MODIFIED", "a", "TrainJob")))
+	found("a") // the line isn't decoded yet
+	c.objects.jobSets.drops([]byte(lineOf("DELETED", "a", "TrainJob")))
+	if c.objects.jobSets.isForeign(keyOf("a")) {
+		t.Error("its key is kept for ever")
+	}
+}
+
+// While a list is on its way, or after it was cut short, what was foreign is found.
+func TestFoundWhileListed(t *testing.T) {
+	c, found := reading(t)
+	c.objects.jobSets.drops([]byte(lineOf("ADDED", "a", "")))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"items":[`)
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	defer server.Close()
+	h := &http.Client{Transport: c.objects.Wrap(http.DefaultTransport)}
+	response, err := h.Get(server.URL + c.objects.jobSets.path + "?resourceVersion=5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found("a")
+	if _, err := io.ReadAll(response.Body); err == nil {
+		t.Fatal("the list wasn't cut short")
+	}
+	_ = response.Body.Close()
+	found("a")
+	c.objects.jobSets.watch(true)
+	found("a")
+	c.objects.jobSets.drops([]byte(lineOf("ADDED", "b", "")))
+	c.objects.jobSets.drops([]byte(bookmarkLine))
+	if got := keysOf(&c.objects.jobSets); got != "b" {
+		t.Errorf("got %q, want b", got)
+	}
+}
+
+// naming is a line with a UID in it that isn't the object's own: the value of label "uid".
+func naming(line, uid string) string {
+	return strings.Replace(line, `"labels":{"name":"a"}`, fmt.Sprintf(`"labels":{"uid":%q}`, uid), 1)
+}
+
+// The deletion of an object that names another's UID, by a label or as its owner's, doesn't make that one foreign.
+func TestOthersUIDs(t *testing.T) {
+	for name, other := range map[string]func(event string) string{
+		"label": func(event string) string { return naming(lineOf(event, "b", "TrainJob"), "uid-a") },
+		"owner": func(event string) string { // a variant of Kueue's ConcurrentAdmission: its owner is Workload a
+			return strings.Replace(lineOf(event, "b", "Workload"), `"uid":"of-b"`, `"uid":"uid-a"`, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &kind{}
+			k.watch(true)
+			lines := []string{lineOf("ADDED", "a", "TrainJob"), other("ADDED"), other("DELETED"),
+				lineOf("MODIFIED", "a", ""), lineOf("DELETED", "a", "")}
+			for i, line := range lines {
+				if k.drops([]byte(line)) {
+					t.Errorf("line %d is dropped, and the cache has a for ever as a TrainJob's: %s", i, line)
+				}
+			}
+		})
+	}
+}
+
+// A label that changes with each line, and keys of objects that are passed at their deletion only.
+func TestNothingIsLeft(t *testing.T) {
+	k := &kind{}
+	k.watch(true)
+	k.drops([]byte(lineOf("ADDED", "b", "TrainJob")))
+	for i := range 1000 {
+		k.drops([]byte(naming(lineOf("MODIFIED", "b", "TrainJob"), fmt.Sprint(i))))
+	}
+	k.drops([]byte(lineOf("DELETED", "b", "TrainJob")))
+	if n := k.cached.Len(); n > 0 {
+		t.Errorf("of an object that is gone, %d hashes are kept", n)
+	}
+	k.drops([]byte(naming(lineOf("ADDED", "a", ""), "uid-c")))
+	k.drops([]byte(lineOf("ADDED", "c", "TrainJob")))
+	k.drops([]byte(naming(lineOf("DELETED", "a", ""), "uid-c")))
+	if got := keysOf(k); got != "" {
+		t.Errorf("the keys of what is gone are kept: %s", got)
+	}
+}
+
+// A list by another reader of this process doesn't make the watch that is open fail.
+func TestListBesidesWatch(t *testing.T) {
+	for name, begin := range map[string]func(k *kind) bool{
+		"listed":         func(k *kind) bool { filtered := k.watch(true); k.list(); return filtered },
+		"nothing before": func(k *kind) bool { return k.watch(false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if r := recover(); r != nil {
+					t.Error(r)
+				}
+			}()
+			k := &kind{}
+			if begin(k) { // else no line of it is asked about
+				k.drops([]byte(lineOf("ADDED", "a", "")))
+				k.drops([]byte(lineOf("ADDED", "b", "TrainJob")))
+			}
+		})
+	}
 }

@@ -57,19 +57,21 @@ type kind struct {
 	owners [][]byte
 
 	mu sync.Mutex
-	// cached has hashes of the UIDs of the objects that were passed to the cache, and of their owners.
+	// cached has hashes of the UIDs of the objects that were passed to the cache.
 	cached sets.Set[uint64]
-	// foreign are the other objects; previous are those of the watch before, until this one has sent what exists.
+	// foreign are the other objects, and those that were: the cache has them a moment later. previous are those of the
+	// watch before, until this one has sent what exists.
 	foreign, previous sets.Set[types.NamespacedName]
 	// listed is set if the watch continues a list: then the cache has all objects.
 	listed bool
 }
 
-// list records that the objects are listed, because the API server doesn't send them by a watch.
+// list records that the objects are listed, because the API server doesn't send them by a watch. What is foreign is
+// known still: the cache has it once it has read the list, if it can.
 func (k *kind) list() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.listed, k.foreign, k.previous = true, nil, nil
+	k.listed = true
 }
 
 // watch records that a watch begins, and reports whether lines of it may be dropped. initial is set if it first sends
@@ -81,7 +83,7 @@ func (k *kind) watch(initial bool) bool {
 		k.listed, k.cached, k.previous = false, sets.New[uint64](), k.previous.Union(k.foreign)
 		k.foreign = sets.New[types.NamespacedName]()
 	}
-	return !k.listed
+	return !k.listed && k.cached != nil
 }
 
 // isForeign reports whether an object exists that isn't in the cache.
@@ -139,35 +141,44 @@ func (k *kind) isCached(line []byte) bool {
 	return false
 }
 
-// pass records an object that is passed to the cache. It was foreign before if it is changed and wasn't passed.
+// pass records an object that is passed to the cache. One that was foreign stays so until it is deleted. Only its own
+// UID counts: others may name it, as their owner's or by a label.
 func (k *kind) pass(event string, line []byte) {
-	before := k.cached.Len()
-	for uid := range uids(line) {
-		if event == deleted {
-			k.cached.Delete(uid)
-		} else {
-			k.cached.Insert(uid)
-		}
-	}
-	if event == modified && k.cached.Len() > before {
-		k.note(deleted, line)
+	is, known := metadataOf(line)
+	switch {
+	case !known:
+	case event == deleted:
+		k.cached.Delete(maphash.String(seed, is.UID))
+		k.foreign.Delete(is.NamespacedName)
+	default:
+		k.cached.Insert(maphash.String(seed, is.UID))
 	}
 }
 
 // note records that a foreign object is there, or was deleted. It returns false if the line has no key.
 func (k *kind) note(event string, line []byte) bool {
-	var sent struct {
-		Object struct{ Metadata types.NamespacedName }
+	is, known := metadataOf(line)
+	switch {
+	case !known:
+	case event == added:
+		k.foreign.Insert(is.NamespacedName)
+	default:
+		k.foreign.Delete(is.NamespacedName)
 	}
-	if err := json.Unmarshal(line, &sent); err != nil || sent.Object.Metadata.Name == "" {
-		return false
-	}
-	if event == added {
-		k.foreign.Insert(sent.Object.Metadata)
-	} else {
-		k.foreign.Delete(sent.Object.Metadata)
-	}
-	return true
+	return known
+}
+
+// metadata are what is read of an object's.
+type metadata struct {
+	types.NamespacedName
+	UID string
+}
+
+// metadataOf returns those of a line's object, and whether it has a name.
+func metadataOf(line []byte) (metadata, bool) {
+	var sent struct{ Object struct{ Metadata metadata } }
+	err := json.Unmarshal(line, &sent)
+	return sent.Object.Metadata, err == nil && sent.Object.Metadata.Name != ""
 }
 
 var seed = maphash.MakeSeed()
