@@ -64,8 +64,9 @@ func TestDrops(t *testing.T) {
 			lines:  []string{lineOf("ADDED", "a", "Job"), lineOf("MODIFIED", "a", "Job"), lineOf("DELETED", "a", "Job")},
 		},
 		"taken over": {
-			reason:  "a TrainJob becomes the owner of a Workload that MultiKueue has created: it is in the cache from then on",
-			lines:   []string{lineOf("ADDED", "a", ""), lineOf("MODIFIED", "a", "TrainJob"), lineOf("MODIFIED", "a", "TrainJob")},
+			reason: "a TrainJob becomes the owner of a Workload that MultiKueue has created: it is in the cache from then on",
+			lines: []string{lineOf("ADDED", "a", ""), lineOf("MODIFIED", "a", "TrainJob"),
+				lineOf("MODIFIED", "a", "TrainJob")},
 			passed:  []int{1, 2},
 			foreign: "a", // until the cache has decoded it
 		},
