@@ -15,6 +15,8 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
+
+	"github.com/signalbox-dev/signalbox/test/audit"
 )
 
 // foreignOptions are what is measured of objects that aren't Signalbox's, and where.
@@ -111,7 +113,11 @@ func (g *ground) heldForeign(ctx context.Context, o foreignOptions) (heaps [2]in
 		return heaps, err
 	}
 	for i, n := range []int{0, o.waiting} {
-		err := atOnce(n, func(i int) error {
+		from, err := audit.End(g.audit)
+		if err != nil {
+			return heaps, err
+		}
+		err = atOnce(n, func(i int) error {
 			js := foreignJobSet(fmt.Sprintf("held-%05d", i)).(*jobset.JobSet)
 			js.Spec.ManagedBy = ptr.To("example.com/nobody") // JobSet would create 20,000 suspended Jobs and Services
 			return g.client.Create(ctx, js)
@@ -133,7 +139,9 @@ func (g *ground) heldForeign(ctx context.Context, o foreignOptions) (heaps [2]in
 		if err != nil {
 			return heaps, err
 		}
-		time.Sleep(15 * time.Second) // until the watches have sent all, and Kueue has written why they wait
+		if err := g.settle(ctx, from, 15*time.Second); err != nil { // Kueue writes why each waits
+			return heaps, err
+		}
 		f, err := footprintOf(ctx, o.cluster)
 		if err != nil {
 			return heaps, err
