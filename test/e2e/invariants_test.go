@@ -189,13 +189,14 @@ func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
 			return // gone again, or a JobSet that no TrainJob owns
 		}
 	}
-	if tj.Labels[constants.QueueLabel] == "" || dialect().Own(tj) == nil || ptr.Deref(tj.Spec.Suspend, false) {
+	own := dialect().Own(tj) // once: another Trainer may be installed meanwhile
+	if tj.Labels[constants.QueueLabel] == "" || own == nil || ptr.Deref(tj.Spec.Suspend, false) {
 		return
 	}
 	if i.stray(ctx, pod) {
 		return
 	}
-	_, spec := overrides.PodPatch(dialect().Own(tj).TrainingRuntimeSpec, pod.Labels[jobset.ReplicatedJobNameKey])
+	_, spec := overrides.PodPatch(own.TrainingRuntimeSpec, pod.Labels[jobset.ReplicatedJobNameKey])
 	if spec == nil {
 		return
 	}
