@@ -54,7 +54,7 @@ var ofQuota = []hole{
 		name: "users evict pods", file: "integration/webhook.go",
 		from:  "	if trainJob == \"\" {",
 		to:    "	if true {",
-		focus: "those alone who drain nodes", finds: "exceeds-admission",
+		focus: "those alone who drain nodes", // its Job replaces an evicted pod when that has ended
 	},
 	{
 		name: "a start isn't held against its admission", file: "admission/covers.go",
@@ -95,7 +95,7 @@ var ofQuota = []hole{
 	{
 		name: "what can't be built is queued", file: "trainer/startable.go",
 		from: "	if err := checkNames(job, effective.ReplicatedJobs); err != nil {",
-		to: "	if effective != nil {\n		return nil\n	}\n" +
+		to: "	if effective != nil {\n		return own, nil\n	}\n" +
 			"	if err := checkNames(job, effective.ReplicatedJobs); err != nil {",
 		focus: "because its names would be too long|because a name is taken",
 	},
