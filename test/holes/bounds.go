@@ -12,7 +12,7 @@ var ofPolicies = []hole{
 		name: "a pod's index may be edited", file: "config/default/signalbox.yaml",
 		from:  "policyName: signalbox-pods\n  validationActions: [Deny]",
 		to:    "policyName: signalbox-pods\n  validationActions: [Audit]",
-		focus: "keeps its index", finds: "exceeds-admission",
+		focus: "keeps its index", finds: "exceeds-admission", also: "a pod that terminates is replaced",
 	},
 	{
 		name: "a pod's fields may be edited", file: "config/default/signalbox.yaml",

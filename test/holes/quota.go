@@ -54,7 +54,7 @@ var ofQuota = []hole{
 		name: "users evict pods", file: "integration/webhook.go",
 		from:  "	if trainJob == \"\" {",
 		to:    "	if true {",
-		focus: "those alone who drain nodes", // its Job replaces an evicted pod when that has ended
+		focus: "those alone who drain nodes", finds: "exceeds-admission", also: "a pod that terminates is replaced",
 	},
 	{
 		name: "a start isn't held against its admission", file: "admission/covers.go",
