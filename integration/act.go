@@ -38,6 +38,7 @@ var _ = []act{
 	start{},
 	suspend{},
 	stop{},
+	awaitCheckpoint{},
 	failStart{},
 	tell{},
 	count{},

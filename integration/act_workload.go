@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -16,7 +18,9 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/store/events"
 )
 
 func (s finishWorkload) do(ctx context.Context, a *actor, _ *situation) error {
@@ -33,6 +37,17 @@ func (s lookAgain) do(ctx context.Context, a *actor, o *situation) error {
 	if err := a.client.Patch(ctx, after, client.MergeFrom(s.workload)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("requesting that Kueue dispatches Workload %s again: %w", s.workload.Name, err)
 	}
+	return nil
+}
+
+func (s awaitCheckpoint) do(ctx context.Context, a *actor, o *situation) error {
+	after := s.workload.DeepCopy()
+	metav1.SetMetaDataAnnotation(&after.ObjectMeta, checkpoint.UntilAnnotation, s.says())
+	if err := a.client.Patch(ctx, after, client.MergeFrom(s.workload)); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("saying until when Workload %s keeps its quota: %w", s.workload.Name, err))
+	}
+	c := apimeta.FindStatusCondition(s.workload.Status.Conditions, kueue.WorkloadEvicted)
+	a.recorder.Send(o.job, events.AwaitsCheckpoint.Of(strings.TrimSuffix(c.Message, "."), s.says()))
 	return nil
 }
 

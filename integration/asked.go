@@ -13,6 +13,8 @@ import (
 type asked struct {
 	start *start
 	stop  *stop
+	// await is set instead of stop if a preempted TrainJob runs on until its next checkpoint.
+	await *awaitCheckpoint
 	// requeue is the Workload to delete, because it was admitted for something else than what would run.
 	requeue *deleteWorkload
 	// failed is the event of a start that has failed for good; nil if none has.
@@ -53,6 +55,9 @@ func (a *asked) steps() []step {
 	}
 	if a.stop != nil {
 		all = append(all, *a.stop)
+	}
+	if a.await != nil && !a.await.told() {
+		all = append(all, *a.await)
 	}
 	if a.start != nil {
 		all = append(all, *a.start)

@@ -40,12 +40,24 @@ type Config struct {
 	Recorder kevents.EventRecorder
 	Kueue    *configapi.Kueue
 	Limits   overrides.Limits
-	// PodsWithin is after how long a started TrainJob without pods releases its quota.
-	PodsWithin time.Duration
+	Patience
 	// Trainer is how the cluster's Trainer takes overrides; it may be Signalbox's own.
 	Trainer   *overrides.Dialect
 	Placement Placement
 	Clock     clock.Clock
+}
+
+// Patience is for how long a TrainJob may hold quota that it doesn't need, or that others are to have.
+type Patience struct {
+	// PodsWithin is after how long a started TrainJob without pods releases its quota.
+	PodsWithin time.Duration
+	// CheckpointWithin is for how long a preempted TrainJob may run on until its next checkpoint; 0 for not at all.
+	CheckpointWithin time.Duration
+}
+
+// PatienceOf returns what the configuration says.
+func PatienceOf(config *configapi.Configuration) Patience {
+	return Patience{config.Limits.PodsWithin.Duration, config.Preemption.CheckpointWithin.Duration}
 }
 
 // Placement knows what keeps a TrainJob from having pods once it is admitted.
@@ -65,9 +77,9 @@ type Placement interface {
 
 // policy is the configuration that decisions depend on.
 type policy struct {
+	Patience
 	features   gates
 	limits     overrides.Limits
-	podsWithin time.Duration
 	manageAll  bool
 	selector   labels.Selector
 	ownerKinds []schema.GroupVersionKind // that may own TrainJobs
@@ -79,7 +91,7 @@ type policy struct {
 
 func policyOf(config Config) (policy, error) {
 	p := policy{
-		features: readGates(), limits: config.Limits, podsWithin: config.PodsWithin,
+		features: readGates(), limits: config.Limits, Patience: config.Patience,
 		manageAll: config.Kueue.ManageJobsWithoutQueueName, ownerUsers: config.Kueue.OwnerIdentities,
 		multiKueue: ptr.Deref(config.Kueue.MultiKueue, false), podsReady: podsReadinessOf(config.Kueue.WaitForPodsReady),
 		resources: config.Kueue.Resources,

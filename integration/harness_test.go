@@ -153,7 +153,7 @@ func (h *harness) start(d *overrides.Dialect, change ...func(*configapi.Configur
 	var err error
 	h.reconciler, err = integration.NewReconciler(integration.Config{
 		Client: cached, Reader: live, Store: kept, Recorder: h, Kueue: &config.Kueue, Limits: limits,
-		PodsWithin: config.Limits.PodsWithin.Duration, Trainer: d, Placement: h, Clock: h.clock,
+		Patience: integration.PatienceOf(config), Trainer: d, Placement: h, Clock: h.clock,
 	})
 	h.must(err)
 	h.handlers = map[string]*webhookadmission.Webhook{}

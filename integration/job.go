@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -35,6 +36,8 @@ type job struct {
 	asked    *asked
 	shown    *api.TrainJob // as jobframework is to see it
 	features admission.Features
+	// checkpointWithin is for how long a preempted TrainJob may run on until its next checkpoint; 0 for not at all.
+	checkpointWithin time.Duration
 }
 
 var (
@@ -226,6 +229,11 @@ var errStillRunning = errors.New("pods of the TrainJob have not ended")
 func (j *job) Stop(
 	_ context.Context, _ client.Client, _ []podset.PodSetInfo, reason jobframework.StopReason, message string,
 ) ([]client.Object, error) {
+	if evictionOf(reason) == kueue.WorkloadEvictedByPreemption {
+		if j.asked.await = awaits(j.o, j.checkpointWithin); j.asked.await != nil {
+			return nil, nil
+		}
+	}
 	if !j.o.suspended() && !j.o.ended() {
 		j.asked.stop = &stop{suspend{reason: message, eviction: evictionOf(reason)}, ptr.To(events.Stopped.Of(message))}
 	}

@@ -141,6 +141,9 @@ func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	}
 	p.Later(o.queue.again)
 	p.Later(a.reclaim.later)
+	if a.await != nil {
+		p.Later(a.await.until.Sub(o.now))
+	}
 	if a.reclaim.changed {
 		p.Do(remember{reclaimed: o.now})
 	}

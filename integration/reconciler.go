@@ -116,7 +116,9 @@ func (r *Reconciler) framework(
 	if podsReady {
 		jobs = r.jobs.podsReady
 	}
-	result, err := jobs.ReconcileGenericJob(ctx, request, &job{o, a, shownOf(o.observed), r.policy.features.admission()})
+	result, err := jobs.ReconcileGenericJob(ctx, request, &job{
+		o, a, shownOf(o.observed), r.policy.features.admission(), r.policy.CheckpointWithin,
+	})
 	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) || errors.Is(err, errStillRunning) {
 		err = nil // conditions have the reason, or pods do; what lifts it triggers a reconcile
 	}

@@ -78,7 +78,7 @@ func shortOf(o *observed, started time.Time) shortage {
 // shortage decides whether pods have been missing for too long.
 func (r *resolver) shortage(ctx context.Context, o *situation) error {
 	missing := o.queue.pods.missing
-	left := r.policy.podsWithin - o.now.Sub(o.memory.podless.since)
+	left := r.policy.PodsWithin - o.now.Sub(o.memory.podless.since)
 	if left <= 0 && missing.gate == "" && !missing.suspended && o.jobSet != nil {
 		jobs, err := r.store.Pods.JobsOf(ctx, o.jobSet)
 		if err != nil {
@@ -95,7 +95,7 @@ func (r *resolver) shortage(ctx context.Context, o *situation) error {
 	if left > 0 {
 		o.queue.later(left)
 	} else {
-		o.queue.blocked = missing.blocked(r.policy.podsWithin, whyNoPods(o.observed))
+		o.queue.blocked = missing.blocked(r.policy.PodsWithin, whyNoPods(o.observed))
 	}
 	return nil
 }
@@ -113,7 +113,7 @@ func (r *resolver) held(o *situation) error {
 	if c.Reason == admission.ReasonGated && !gated(o.observed) {
 		return nil
 	}
-	left := holdsFor*r.policy.podsWithin - o.now.Sub(c.LastTransitionTime.Time)
+	left := holdsFor*r.policy.PodsWithin - o.now.Sub(c.LastTransitionTime.Time)
 	if left <= 0 {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -38,6 +39,19 @@ type stop struct {
 	suspend
 	event *events.Event // nil for none
 }
+
+// awaitCheckpoint says until when a preempted TrainJob runs on, to those who wait for its quota and to its users.
+type awaitCheckpoint struct {
+	workload *kueue.Workload
+	until    time.Time
+}
+
+// told reports whether the Workload says so already.
+func (s awaitCheckpoint) told() bool {
+	return s.workload.Annotations[checkpoint.UntilAnnotation] == s.says()
+}
+
+func (s awaitCheckpoint) says() string { return s.until.UTC().Format(time.RFC3339) }
 
 // failStart reports a start that has failed for good.
 type failStart struct{ event events.Event }
@@ -118,6 +132,7 @@ type unhold struct{ workload *kueue.Workload }
 
 func (start) isStep()           {}
 func (suspend) isStep()         {}
+func (awaitCheckpoint) isStep() {}
 func (failStart) isStep()       {}
 func (tell) isStep()            {}
 func (count) isStep()           {}

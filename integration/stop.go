@@ -2,12 +2,14 @@ package integration
 
 import (
 	"slices"
+	"time"
 
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
@@ -51,6 +53,21 @@ func giveBack(o *situation) []step {
 		return o.trainer.stuck(o.observed)
 	}
 	return append(unblockDeletion(o.observed), freeKept(o.observed)...)
+}
+
+// awaits returns the step that lets a preempted TrainJob run on until its next checkpoint; nil if it is to be stopped
+// now. One that another cluster runs is stopped by Kueue there, and one that isn't ready saves nothing.
+func awaits(o *situation, within time.Duration) *awaitCheckpoint {
+	wl := o.match()
+	if within <= 0 || wl == nil || o.stage != stageRunning ||
+		!o.origin.awaitsEnd || !o.ready() || stoppedByUser(o.job) || deactivating(o.observed) || o.queue.blocked != nil {
+		return nil
+	}
+	until := checkpoint.Awaited(o.job, wl, checkpoint.Saved(o.job, o.jobSet, o.now), within, o.now)
+	if until.IsZero() {
+		return nil
+	}
+	return &awaitCheckpoint{wl, until}
 }
 
 // deactivating reports whether the Workload is to be deactivated when the last pod has ended, as an admin has asked

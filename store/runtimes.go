@@ -44,7 +44,9 @@ type Runtime struct {
 // among those of its template, so that a TrainJob's pin holds them too.
 func (r *Runtime) Pinnable() *trainerapi.TrainingRuntimeSpec {
 	spec := r.Spec.DeepCopy()
-	for _, key := range []string{api.GangModeAnnotation, api.GangPolicyAnnotation, overrides.MinParallelismAnnotation} {
+	for _, key := range []string{
+		api.GangModeAnnotation, api.GangPolicyAnnotation, overrides.MinParallelismAnnotation, api.CheckpointMetricAnnotation,
+	} {
 		if value, found := r.Annotations[key]; found {
 			metav1.SetMetaDataAnnotation(&spec.Template.ObjectMeta, key, value)
 		}

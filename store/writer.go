@@ -12,6 +12,7 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	"gomodules.xyz/jsonpatch/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -222,3 +224,10 @@ func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *ove
 	job.ResourceVersion = u.GetResourceVersion()
 	return list, nil
 }
+
+var pins = prometheus.NewCounter(prometheus.CounterOpts{
+	Name: "signalbox_runtime_pins_total",
+	Help: "TrainJobs to which the bundled Trainer has pinned a runtime, at their first start.",
+})
+
+func init() { metrics.Registry.MustRegister(pins) }

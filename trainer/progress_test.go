@@ -16,6 +16,7 @@ import (
 	"time"
 
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/features"
 	"github.com/kubeflow/trainer/v2/pkg/statusserver"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -26,6 +27,9 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 func TestAuthorize(t *testing.T) {
@@ -178,5 +182,51 @@ func TestProgressServer(t *testing.T) {
 				t.Errorf("%s: got %v, want %q", c.reason, err, c.want)
 			}
 		})
+	}
+}
+
+// TestCheckpoint holds that the status has what a training process has last saved, by the metric that its runtime
+// names, and keeps it after a stop. Other metrics, and the same value again, cost no write.
+func TestCheckpoint(t *testing.T) {
+	h := newHarness(t)
+	job := h.pinned(h.trainJob("torch", started))
+	js := jobSetOf(t, job, "status: {replicatedJobsStatus: [{name: node, active: 1, ready: 1}]}")
+	js.Annotations = map[string]string{api.CheckpointMetricAnnotation: "saved"}
+	h.put(job, js)
+	h.reconcile("job")
+	h.clock.Step(2 * time.Second)
+	h.reconcile("job")
+	h.requests()
+	report := func(loss, saved string) {
+		j := h.job("job")
+		j.Status.TrainerStatus = &trainerapi.TrainerStatus{
+			Metrics: []trainerapi.Metric{{Name: "loss", Value: loss}, {Name: "saved", Value: saved}},
+		}
+		if err := h.store.Status().Update(t.Context(), j); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report("0.2", "100")
+	h.waits("it is worth a write", 2*time.Second)
+	at := h.clock.Now().Truncate(time.Second)
+	saved := func() string {
+		c := h.job("job").Status.Checkpoint
+		return c.Value + " " + c.Time.UTC().Format(time.RFC3339)
+	}
+	want := "100 " + at.UTC().Format(time.RFC3339)
+	if got := saved(); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	h.clock.Step(time.Minute)
+	report("0.1", "100")
+	h.reconcile("job")
+	h.wantRequests("nothing more is saved")
+	h.edit("job", func(j *api.TrainJob) { j.Spec.Suspend = ptr.To(true) })
+	h.remove(&jobset.JobSet{}, "job")
+	h.reconcile("job")
+	h.clock.Step(time.Minute)
+	h.reconcile("job")
+	if got := saved(); got != want {
+		t.Errorf("after a stop: got %s, want %s", got, want)
 	}
 }

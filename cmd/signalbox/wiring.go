@@ -86,7 +86,7 @@ func (a *assembly) add(ctx context.Context, found found) error {
 	limits.ReplicatedJobs = found.kueue.releases.MaxPodSets
 	reconciler, err := integration.NewReconciler(integration.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Recorder: a.recorder,
-		Kueue: &a.config.Kueue, Limits: limits, PodsWithin: a.config.Limits.PodsWithin.Duration,
+		Kueue: &a.config.Kueue, Limits: limits, Patience: integration.PatienceOf(a.config),
 		Trainer: found.dialect, Clock: clock.RealClock{},
 		Placement: trial.New(a.mgr.GetClient(), a.mgr.GetAPIReader(), clock.RealClock{}, placement),
 	})

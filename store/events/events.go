@@ -68,6 +68,10 @@ var (
 		corev1.EventTypeWarning, "ClaimLost", "Restarting",
 		"PersistentVolumeClaim %s is gone; the initializers that had finished run again",
 	}
+	AwaitsCheckpoint = Event{
+		corev1.EventTypeNormal, "AwaitsCheckpoint", "Stopping",
+		"%s; it is stopped when its next checkpoint is saved, at %s at the latest",
+	}
 	StopOverdue = Event{corev1.EventTypeWarning, "StopOverdue", "Stopping", "%s"}
 
 	FinishedWorkload = Event{

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/statusserver"
@@ -19,6 +20,7 @@ import (
 	"github.com/onsi/gomega"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -30,51 +32,18 @@ import (
 
 func progressSpecs() {
 	ginkgo.It("lets a training process report its progress, and nobody else", func(ctx context.Context) {
-		const namespace, secret = "kubeflow-system", "signalbox-webhook-cert" // of a manager that runs in no cluster
-		gomega.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(
-			gomega.Succeed())
-		ca, err := os.ReadFile(filepath.Join(cluster.dir, "pki", "ca.crt"))
-		gomega.Expect(err).NotTo(gomega.HaveOccurred())
-		gomega.Expect(admin.Create(ctx,
-			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secret},
-				Data: map[string][]byte{"ca.crt": ca}})).To(gomega.Succeed())
-		ginkgo.DeferCleanup(func(ctx context.Context) {
-			gomega.Expect(admin.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(
-				gomega.Succeed())
-		})
-		port := freePort()
-		cluster.configure(func(map[string]any) {}, func(c map[string]any) {
-			c["trainer"] = map[string]any{"enabled": true, "progress": map[string]any{"enabled": true, "port": port}}
-		})
+		r := newReporter(ctx, "0s")
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever")
 		tj := g.submit(ctx, g.trainJob("reports", "torch", 1))
 		gomega.Eventually(bound(ctx, tj)).Should(gomega.Equal(1))
 		env := podsOf(ctx, tj)[0].Spec.Containers[0].Env
 		gomega.Expect(env).To(gomega.ContainElement(corev1.EnvVar{Name: "KUBEFLOW_TRAINER_SERVER_URL",
-			Value: fmt.Sprintf("https://signalbox-webhook.%s.svc:%d%s", namespace, port,
+			Value: fmt.Sprintf("https://signalbox-webhook.%s.svc:%d%s", r.namespace, r.port,
 				statusserver.StatusUrl(tj.Namespace, tj.Name))}))
-		report := func(audience string) int {
-			ginkgo.GinkgoHelper()
-			request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
-			account := get(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: "default"}})
-			gomega.Expect(admin.SubResource("token").Create(ctx, account, request)).To(gomega.Succeed())
-			body, err := json.Marshal(trainerapi.UpdateTrainJobStatusRequest{
-				TrainerStatus: &trainerapi.TrainerStatus{ProgressPercentage: ptr.To[int32](42), LastUpdatedTime: metav1.Now()}})
-			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			post, err := http.NewRequestWithContext(ctx, http.MethodPost,
-				fmt.Sprintf("https://127.0.0.1:%d%s", port, statusserver.StatusUrl(tj.Namespace, tj.Name)), bytes.NewReader(body))
-			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			post.Header.Set("Authorization", "Bearer "+request.Status.Token)
-			transport := http.DefaultTransport.(*http.Transport).Clone()
-			transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // it is on loopback
-			response, err := (&http.Client{Transport: transport}).Do(post)
-			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			gomega.Expect(response.Body.Close()).To(gomega.Succeed())
-			return response.StatusCode
-		}
-		gomega.Expect(report("somebody-else")).To(gomega.Equal(http.StatusForbidden))
-		gomega.Expect(report(statusserver.TokenAudience(tj.Namespace, tj.Name))).To(gomega.Equal(http.StatusOK))
+		half := trainerapi.TrainerStatus{ProgressPercentage: ptr.To[int32](42)}
+		gomega.Expect(r.report(ctx, tj, "somebody-else", half)).To(gomega.Equal(http.StatusForbidden))
+		r.reports(ctx, tj, half)
 		progress := func() *int32 {
 			if s := get(ctx, tj).Status.TrainerStatus; s != nil {
 				return s.ProgressPercentage
@@ -85,6 +54,96 @@ func progressSpecs() {
 		gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
 		gomega.Expect(progress()).To(gomega.HaveValue(gomega.BeEquivalentTo(42)), "the status that we write leaves it")
 	})
+
+	ginkgo.It("lets a preempted TrainJob save its work first, in time", func(ctx context.Context) {
+		r := newReporter(ctx, "15s")
+		low, high := makePriorities(ctx)
+		g := newGround(ctx, map[string]int64{"a100": 8})
+		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
+			metav1.SetMetaDataAnnotation(&rt.ObjectMeta, api.CheckpointMetricAnnotation, "saved")
+		})
+		g.runtime(ctx, "short", "1s")
+		saves := g.submit(ctx, g.trainJob("saves", "torch", 1, priority(low)))
+		gomega.Eventually(state(ctx, saves)).Should(gomega.Equal(api.StateRunning))
+		saved := func(step string) {
+			ginkgo.GinkgoHelper()
+			r.reports(ctx, saves, trainerapi.TrainerStatus{Metrics: []trainerapi.Metric{{Name: "saved", Value: step}}})
+			gomega.Eventually(func() *api.Checkpoint { return get(ctx, saves).Status.Checkpoint }).Should(
+				gomega.HaveField("Value", step))
+		}
+		saved("100")
+		gomega.Eventually(func() time.Duration { return time.Since(get(ctx, saves).Status.Checkpoint.Time.Time) }).
+			Should(gomega.BeNumerically(">", time.Second), "one that is preempted in that second has nothing to save")
+		first := g.submit(ctx, g.trainJob("first", "short", 1, priority(high)))
+		gomega.Eventually(eventsOf(ctx, saves)).Should(gomega.ContainElement(gomega.HavePrefix("AwaitsCheckpoint: ")))
+		gomega.Consistently(bound(ctx, saves), "1s").Should(gomega.Equal(1), "it runs on, on its quota")
+		gomega.Expect(g.plugin(ctx, "", "explain", "first").out).To(gomega.ContainSubstring(
+			"for a checkpoint of " + g.namespace + "/saves"))
+		gomega.Expect(g.plugin(ctx, "", "explain", "saves").out).To(gomega.ContainSubstring("until its next checkpoint"))
+		saved("200")
+		gomega.Eventually(complete(ctx, first)).Should(gomega.BeTrue())
+
+		gomega.Eventually(state(ctx, saves)).Should(gomega.Equal(api.StateRunning), "it runs again")
+		second := g.submit(ctx, g.trainJob("second", "short", 1, priority(high)))
+		gomega.Eventually(running(ctx, saves), "30s").Should(gomega.BeFalse(), "it saves nothing more, and its time is over")
+		gomega.Eventually(complete(ctx, second)).Should(gomega.BeTrue())
+		gomega.Expect(get(ctx, saves).Status.Checkpoint.Value).To(gomega.Equal("200"))
+	})
+}
+
+// reporter reports as a training process does.
+type reporter struct {
+	namespace string // of the manager
+	port      int
+}
+
+// newReporter starts the manager with the status server for the running spec.
+func newReporter(ctx context.Context, checkpointWithin string) reporter {
+	ginkgo.GinkgoHelper()
+	r := reporter{"kubeflow-system", freePort()} // the namespace of a manager that runs in no cluster
+	gomega.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.namespace}})).To(
+		gomega.Or(gomega.Succeed(), gomega.MatchError(apierrors.IsAlreadyExists, "IsAlreadyExists")))
+	ca, err := os.ReadFile(filepath.Join(cluster.dir, "pki", "ca.crt"))
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: "signalbox-webhook-cert"},
+		Data: map[string][]byte{"ca.crt": ca}}
+	gomega.Expect(admin.Create(ctx, secret)).To(gomega.Succeed())
+	ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, secret)).To(gomega.Succeed()) })
+	cluster.configure(func(map[string]any) {}, func(c map[string]any) {
+		c["trainer"] = map[string]any{"enabled": true, "progress": map[string]any{"enabled": true, "port": r.port}}
+		c["preemption"] = map[string]any{"checkpointWithin": checkpointWithin}
+	})
+	return r
+}
+
+// reports reports by the token of the TrainJob's own pods.
+func (r reporter) reports(ctx context.Context, tj *api.TrainJob, status trainerapi.TrainerStatus) {
+	ginkgo.GinkgoHelper()
+	gomega.Expect(r.report(ctx, tj, statusserver.TokenAudience(tj.Namespace, tj.Name), status)).To(
+		gomega.Equal(http.StatusOK))
+}
+
+// report reports by a token for an audience, and returns the answer.
+func (r reporter) report(
+	ctx context.Context, tj *api.TrainJob, audience string, status trainerapi.TrainerStatus,
+) int {
+	ginkgo.GinkgoHelper()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
+	account := get(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: tj.Namespace, Name: "default"}})
+	gomega.Expect(admin.SubResource("token").Create(ctx, account, request)).To(gomega.Succeed())
+	status.LastUpdatedTime = metav1.Now()
+	body, err := json.Marshal(trainerapi.UpdateTrainJobStatusRequest{TrainerStatus: &status})
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	post, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		fmt.Sprintf("https://127.0.0.1:%d%s", r.port, statusserver.StatusUrl(tj.Namespace, tj.Name)), bytes.NewReader(body))
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	post.Header.Set("Authorization", "Bearer "+request.Status.Token)
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // it is on loopback
+	response, err := (&http.Client{Transport: transport}).Do(post)
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	gomega.Expect(response.Body.Close()).To(gomega.Succeed())
+	return response.StatusCode
 }
 
 // through has the manager of a cluster reach the API server by a proxy for the running spec, and starts it again.

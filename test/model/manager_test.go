@@ -74,7 +74,7 @@ func (w *world) start() {
 	})
 	m.integration, err = integration.NewReconciler(integration.Config{
 		Client: cached, Reader: live, Store: kept, Recorder: recorder, Kueue: &config.Kueue, Limits: limits(),
-		PodsWithin: config.Limits.PodsWithin.Duration, Trainer: overrides.Bundled,
+		Patience: integration.PatienceOf(config), Trainer: overrides.Bundled,
 		Placement: trial.New(cached, live, w.clock,
 			&trainer.Startable{Client: cached, Reader: live, Builder: builder, Gangs: gangs}),
 		Clock: w.clock,

@@ -42,6 +42,9 @@ func Delay(before, after *api.TrainJobStatus, others int) time.Duration {
 	if urgent(before, after) {
 		return 0
 	}
+	if !equality.Semantic.DeepEqual(before.Checkpoint, after.Checkpoint) {
+		return stateDelay // its time is that of the write
+	}
 	delay, state := stateDelay, api.StateOf(&after.TrainJobStatus)
 	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&

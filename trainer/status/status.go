@@ -18,6 +18,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -44,6 +45,7 @@ func Of(
 	setSuspended(status, job, now)
 	status.JobsStatus = jobsStatus(job, js)
 	status.Initializers = initializersOf(job, js, status.JobsStatus)
+	status.Checkpoint = checkpoint.Saved(job, js, now)
 	mirror(status, job, wl)
 	if expired(job, status, now) {
 		apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
@@ -35,7 +36,8 @@ func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, created T) (webho
 
 // checkRuntime refuses values of our own annotations that don't exist.
 func checkRuntime(rt client.Object) error {
-	return gang.CheckAnnotations(field.NewPath("metadata", "annotations"), rt.GetAnnotations()).ToAggregate()
+	path, annotations := field.NewPath("metadata", "annotations"), rt.GetAnnotations()
+	return append(gang.CheckAnnotations(path, annotations), checkpoint.Check(annotations, path)...).ToAggregate()
 }
 
 // ValidateUpdate implements admission.Validator.

@@ -28,6 +28,7 @@ import (
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
@@ -157,7 +158,8 @@ func checkAnnotations(rq *review.Request) field.ErrorList {
 	}
 	if rq.Created() || !maps.Equal(rq.Old.Annotations, rq.New.Annotations) {
 		errs := gang.CheckAnnotations(annotations, rq.New.Annotations)
-		return append(errs, status.CheckRestarts(annotations, rq.New.Annotations)...)
+		errs = append(errs, status.CheckRestarts(annotations, rq.New.Annotations)...)
+		return append(errs, checkpoint.Check(rq.New.Annotations, annotations)...)
 	}
 	return nil
 }

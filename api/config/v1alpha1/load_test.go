@@ -57,6 +57,11 @@ func TestParse(t *testing.T) {
 		"gangs beside Kubeflow Trainer": {"Signalbox doesn't build its JobSets",
 			head + "trainer: {enabled: false, gangScheduling: {mode: preferred}}\n",
 			`trainer.gangScheduling.mode: Invalid value: "preferred"`},
+		"checkpoints that nobody reports": {"what has to be set is named", head + "preemption: {checkpointWithin: 5m}\n",
+			`preemption.checkpointWithin: Invalid value: "5m0s": needs trainer.enabled and trainer.progress.enabled`},
+		"checkpoints that take too long": {"the bound is named",
+			head + "trainer: {progress: {enabled: true}}\npreemption: {checkpointWithin: 2h}\n",
+			`preemption.checkpointWithin: Invalid value: "2h0m0s": must be 0s to 1h0m0s`},
 		"a negative time": {"the path is named", head + "kueue: {afterDeactivated: -1s}\n", "kueue.afterDeactivated"},
 	}
 	for content, want := range map[string]string{

@@ -39,6 +39,17 @@ type Configuration struct {
 	Trainer Trainer `json:"trainer"`
 	// Limits bound what one TrainJob may request.
 	Limits Limits `json:"limits"`
+	// Preemption is what a preempted TrainJob gets to lose less.
+	Preemption Preemption `json:"preemption"`
+}
+
+// Preemption is what a preempted TrainJob gets to lose less of its work. All is off by default.
+type Preemption struct {
+	// CheckpointWithin is for how long a TrainJob that Kueue preempts may run on until its next checkpoint. It holds its
+	// quota meanwhile. It has to report its checkpoints (annotation signalbox.dev/checkpoint-metric), and may shorten the
+	// time (signalbox.dev/checkpoint-within). Every other eviction stops it at once. It needs trainer.progress. Default 0s,
+	// which stops it at once, at most 1h.
+	CheckpointWithin metav1.Duration `json:"checkpointWithin"`
 }
 
 // Limits bound what one TrainJob may request, so that none exhausts the manager or holds quota forever. A TrainJob that

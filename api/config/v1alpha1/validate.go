@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -25,7 +26,24 @@ func (c *Configuration) validate() field.ErrorList {
 		c.Limits.validate(field.NewPath("limits")),
 		c.Trainer.validateGangScheduling(field.NewPath("trainer", "gangScheduling")),
 		c.Kueue.validate(field.NewPath("kueue")),
+		c.validatePreemption(field.NewPath("preemption", "checkpointWithin")),
 	)
+}
+
+// maxCheckpointWithin bounds for how long a victim keeps its quota, as limits.terminationGracePeriodSeconds does by
+// default for one whose pods take long to end.
+const maxCheckpointWithin = time.Hour
+
+func (c *Configuration) validatePreemption(path *field.Path) field.ErrorList {
+	within := c.Preemption.CheckpointWithin.Duration
+	switch {
+	case within < 0 || within > maxCheckpointWithin:
+		return field.ErrorList{field.Invalid(path, within.String(), "must be 0s to "+maxCheckpointWithin.String())}
+	case within > 0 && !c.Trainer.takesReports():
+		return field.ErrorList{field.Invalid(path, within.String(), "needs trainer.enabled and trainer.progress.enabled, by "+
+			"which training processes report their checkpoints; set both to true, or this to 0s")}
+	}
+	return nil
 }
 
 func (c *Configuration) validateAddresses() field.ErrorList {
@@ -129,6 +147,9 @@ func (l *Limits) validate(path *field.Path) field.ErrorList {
 	}
 	return errs
 }
+
+// takesReports reports whether training processes can report to it.
+func (t *Trainer) takesReports() bool { return ptr.Deref(t.Enabled, false) && t.Progress.Enabled }
 
 func (t *Trainer) validateGangScheduling(path *field.Path) field.ErrorList {
 	var errs field.ErrorList

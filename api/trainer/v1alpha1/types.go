@@ -21,6 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Queue",type=string,JSONPath=`.metadata.labels.kueue\.x-k8s\.io/queue-name`
 // +kubebuilder:printcolumn:name="Flavor",type=string,JSONPath=`.status.flavor`
 // +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`,priority=1
+// +kubebuilder:printcolumn:name="Checkpoint",type=date,JSONPath=`.status.checkpoint.time`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')", message="metadata.name must match RFC 1035 DNS label format"
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63", message="metadata.name must be no more than 63 characters"
@@ -82,6 +83,20 @@ type TrainJobStatus struct {
 	// lost is about pods that were lost with their nodes.
 	// +optional
 	Lost *Loss `json:"lost,omitempty"`
+
+	// checkpoint is what the training process has last reported as saved. It is empty for one that reports none.
+	// +optional
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+}
+
+// Checkpoint is work that a training process has saved.
+type Checkpoint struct {
+	// time is when Signalbox saw that the value had changed.
+	Time metav1.Time `json:"time"`
+
+	// value of the metric that annotation signalbox.dev/checkpoint-metric names, the last saved step for example.
+	// +kubebuilder:validation:MaxLength=64
+	Value string `json:"value"`
 }
 
 // QueueStatus is what Kueue and the gangs say about a TrainJob.
@@ -119,6 +134,12 @@ const (
 	RestartsAnnotation = "signalbox.dev/restarts-after-loss"
 	// DefaultRestarts is the default of RestartsAnnotation.
 	DefaultRestarts = 3
+	// CheckpointMetricAnnotation on a TrainJob, or on its runtime, names the metric (status.trainerStatus.metrics) that
+	// says what the training process has saved. When its value changes, status.checkpoint has it. Default none.
+	CheckpointMetricAnnotation = "signalbox.dev/checkpoint-metric"
+	// CheckpointWithinAnnotation on a TrainJob is for how long it runs on after a preemption until its next checkpoint, at
+	// most preemption.checkpointWithin: a duration such as 90s; 0s stops it at once. Default preemption.checkpointWithin.
+	CheckpointWithinAnnotation = "signalbox.dev/checkpoint-within"
 )
 
 // TrainJobState sums the conditions of a TrainJob up in one word.

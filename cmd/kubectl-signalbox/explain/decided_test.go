@@ -48,15 +48,6 @@ func addCPU(f *Facts) {
 	requests(f, 0)[corev1.ResourceCPU] = resource.MustParse("8")
 }
 
-// addPodSet adds a second PodSet of one pod, which selects a flavor.
-func addPodSet(f *Facts, flavor string, n int64) {
-	second := *f.Workload.Spec.PodSets[0].DeepCopy()
-	second.Name = "second"
-	second.Template.Spec.NodeSelector = map[string]string{"gpu": flavor}
-	second.Template.Spec.Containers[0].Resources.Requests[gpu] = gpus(n)
-	f.Workload.Spec.PodSets = append(f.Workload.Spec.PodSets, second)
-}
-
 // addRacks adds a topology of so many racks with one node of four GPUs each.
 func addRacks(f *Facts, racks int) {
 	c := &f.Queues.Cluster
@@ -285,6 +276,11 @@ var decidedCases = map[string]decidedCase{
 			Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue, Reason: kueue.WorkloadEvictedByPreemption})
 		f.Workload.Spec.Priority = ptr.To[int32](5)
 	}, CodePreempting, "it gets quota when the pods of team/victim have ended"},
+	"another saves its work before": {func(f *Facts) {
+		holds(f, "victim", "queue", 8, 0)
+		savesFirst(f, &f.Queues.Workloads[0])
+		f.Workload.Spec.Priority = ptr.To[int32](5)
+	}, CodePreempting, "at the latest, for a checkpoint of team/victim"},
 	"fair sharing": {func(f *Facts) { // the other queue has more than its share, and nothing is preempted for it
 		f.Queues.Config = &kueueconfig.Configuration{FairSharing: &kueueconfig.FairSharing{
 			PreemptionStrategies: []kueueconfig.PreemptionStrategy{kueueconfig.LessThanOrEqualToFinalShare}}}

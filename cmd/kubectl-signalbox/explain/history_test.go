@@ -7,11 +7,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
@@ -51,6 +53,14 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
+// savesFirst preempts a TrainJob that runs on until its next checkpoint.
+func savesFirst(f *Facts, wl *kueue.Workload) {
+	apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
+		Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue, Reason: kueue.WorkloadEvictedByPreemption})
+	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, checkpoint.UntilAnnotation,
+		f.Now.Add(time.Minute).UTC().Format(time.RFC3339))
+}
+
 // TestMoreCauses holds the rest of causes' texts.
 func TestMoreCauses(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -59,6 +69,16 @@ func TestMoreCauses(t *testing.T) {
 		text   string
 	}{
 		"it runs": {func(f *Facts) { runs(f); f.Job.Status.State = api.StateRunning }, CodeRunning, "it runs on a100"},
+		"it has saved": {func(f *Facts) {
+			runs(f)
+			f.Job.Status.State = api.StateRunning
+			f.Job.Status.Checkpoint = &api.Checkpoint{Time: metav1.NewTime(f.Now.Add(-3 * time.Minute)), Value: "4200"}
+		}, CodeRunning, "it runs on a100; its last checkpoint, 4200, was saved 3m ago"},
+		"it saves before it stops": {func(f *Facts) {
+			runs(f)
+			f.Job.Status.State = api.StateRunning
+			savesFirst(f, f.Workload)
+		}, CodeRunning, "it was preempted, and runs on until its next checkpoint"},
 		"it was evicted, and its pods end": {func(f *Facts) {
 			f.Job.Status.State = api.StateStopping
 			f.Workload.Status.Conditions = append(f.Workload.Status.Conditions, metav1.Condition{
@@ -140,4 +160,13 @@ func reversed(all []kueue.Workload) []kueue.Workload {
 	all = slices.Clone(all)
 	slices.Reverse(all)
 	return all
+}
+
+// addPodSet adds a second PodSet of one pod, which selects a flavor.
+func addPodSet(f *Facts, flavor string, n int64) {
+	second := *f.Workload.Spec.PodSets[0].DeepCopy()
+	second.Name = "second"
+	second.Template.Spec.NodeSelector = map[string]string{"gpu": flavor}
+	second.Template.Spec.Containers[0].Resources.Requests[gpu] = gpus(n)
+	f.Workload.Spec.PodSets = append(f.Workload.Spec.PodSets, second)
 }

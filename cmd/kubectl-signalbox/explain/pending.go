@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
@@ -63,7 +65,7 @@ func (f *Facts) decided(cause *Cause, c *metav1.Condition) {
 		for _, v := range d.Victims {
 			victims = append(victims, v.Victim)
 		}
-		cause.Code, cause.Text = CodePreempting, f.owners(victims)+" are preempted for it"
+		cause.Code, cause.Text = CodePreempting, f.owners(victims)+" are preempted for it"+f.awaited(victims)
 		cause.Do = messages[0].do
 	case simulate.Never:
 		r := read(d.Message, nil)
@@ -91,7 +93,8 @@ func (f *Facts) decided(cause *Cause, c *metav1.Condition) {
 // admissible is about a TrainJob that Kueue admits when it looks at it next.
 func (f *Facts) admissible(cause *Cause, c *metav1.Condition) {
 	if len(f.Decision.Ending) > 0 {
-		cause.Code, cause.Text = CodePreempting, "it gets quota when the pods of "+f.owners(f.Decision.Ending)+" have ended"
+		cause.Code, cause.Text = CodePreempting, "it gets quota when the pods of "+
+			f.owners(f.Decision.Ending)+" have ended"+f.awaited(f.Decision.Ending)
 		cause.Do = messages[0].do
 		return
 	}
@@ -196,6 +199,29 @@ func (f *Facts) owners(keys []types.NamespacedName) string {
 		names = append(names, key.Namespace+"/"+name)
 	}
 	return list(slices.Compact(names))
+}
+
+// awaited says which of the preempted run on until their next checkpoint, and until when at the latest; "" for none.
+func (f *Facts) awaited(preempted []types.NamespacedName) string {
+	var waiting []types.NamespacedName
+	var last time.Time
+	for _, key := range preempted {
+		wl := f.Queues.Workload(key)
+		if wl == nil {
+			continue
+		}
+		if until := checkpoint.Announced(wl, f.Now); !until.IsZero() {
+			waiting = append(waiting, key)
+			if until.After(last) {
+				last = until
+			}
+		}
+	}
+	if len(waiting) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; until %s at the latest, for a checkpoint of %s", last.Local().Format(time.TimeOnly),
+		f.owners(waiting))
 }
 
 func holdersText(holders []simulate.Holder) string {

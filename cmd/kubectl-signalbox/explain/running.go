@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/jobset/pkg/constants"
 
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
@@ -53,7 +55,24 @@ func (f *Facts) running() *Cause {
 	} else if f.queueName() == "" {
 		cause.Text += ", and not on quota: it is in no queue"
 	}
+	cause.Text += f.saved()
 	return cause
+}
+
+// saved says what a TrainJob that runs has saved, and until when it runs on to save more; "" if it reports nothing.
+func (f *Facts) saved() (text string) {
+	if saved := f.Job.Status.Checkpoint; saved != nil {
+		text = fmt.Sprintf("; its last checkpoint, %s, was saved %s ago", saved.Value,
+			durationText(f.Now.Sub(saved.Time.Time)))
+	}
+	if f.Workload == nil {
+		return text
+	}
+	if until := checkpoint.Announced(f.Workload, f.Now); !until.IsZero() {
+		text += fmt.Sprintf("; it was preempted, and runs on until its next checkpoint, until %s at the latest",
+			until.Local().Format(time.TimeOnly))
+	}
+	return text
 }
 
 // notCreated returns the last event that says why a Job or a pod wasn't created since the start; nil for none. The API
