@@ -59,6 +59,7 @@ func (i indexes) IndexField(_ context.Context, _ client.Object, field string, ex
 func (w *world) start() {
 	ctx := context.Background()
 	config := configapi.Default()
+	config.Preemption.CheckpointWithin.Duration = 5 * time.Minute
 	cached, live := &cachedClient{Client: w.counted(), w: w}, w.api()
 	m := &manager{indexes: indexes{}}
 	must(jobframework.SetupWorkloadOwnerIndex(ctx, m.indexes, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)))

@@ -66,6 +66,7 @@ func TestInterleavings(t *testing.T) {
 		{"admitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 8},
 		{"started", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 11},
 		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15},
+		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15},
 		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24},
 	} {
 		t.Run(s.name, func(t *testing.T) {
@@ -75,6 +76,9 @@ func TestInterleavings(t *testing.T) {
 				first.step(t, next(w))
 			}
 			w.budget = s.budget
+			if s.budget.Checkpoints > 0 {
+				w.saved(t)
+			}
 			t.Logf("from%s", first.path)
 			states, followed := search(t, first)
 			t.Logf("%s: %d states at depth %d, liveness checked from %d", s.name, states, *depth, followed)

@@ -2,13 +2,17 @@ package model
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
@@ -50,6 +54,11 @@ func (w *world) userActions() []action {
 			}})
 		}
 	}
+	for _, pod := range list[*corev1.Pod](w, "Pod") {
+		if w.budget.Checkpoints > 0 && w.ledger.Pods[pod.UID] != "" && pod.Status.Phase == corev1.PodRunning {
+			all = append(all, action{"the process of " + pod.Name + " saves its work", maybe, func(w *world) { w.save(pod) }})
+		}
+	}
 	for _, name := range names {
 		if w.budget.Creations > 0 && !there[name] {
 			all = append(all, action{"a user creates " + name + " again", maybe, func(w *world) {
@@ -59,6 +68,47 @@ func (w *world) userActions() []action {
 		}
 	}
 	return all
+}
+
+// save is a checkpoint that a process reports, and that its pod is ready.
+func (w *world) save(pod *corev1.Pod) {
+	w.budget.Checkpoints--
+	for _, tj := range list[*api.TrainJob](w, "TrainJob") {
+		if tj.UID == w.ledger.Pods[pod.UID] {
+			tj = tj.DeepCopy()
+			tj.Status.TrainerStatus = &trainerapi.TrainerStatus{Metrics: []trainerapi.Metric{
+				{Name: "saved", Value: fmt.Sprint(w.budget.Checkpoints)},
+			}}
+			w.updateStatus(tj)
+		}
+	}
+	for _, js := range list[*jobset.JobSet](w, "JobSet") {
+		if js.Name == pod.Labels[jobset.JobSetNameKey] {
+			js = js.DeepCopy()
+			js.Status.ReplicatedJobsStatus = []jobset.ReplicatedJobStatus{{Name: "node", Active: 1, Ready: 1}}
+			w.updateStatus(js)
+		}
+	}
+}
+
+// saved has the process of the pod that runs save its work, a minute before the search starts.
+func (w *world) saved(t *testing.T) {
+	t.Helper()
+	for _, pod := range list[*corev1.Pod](w, "Pod") {
+		w.budget.Checkpoints++
+		w.save(pod)
+	}
+	for range 10 {
+		for _, kind := range watched {
+			w.sync(kind)
+		}
+		if list[*api.TrainJob](w, "TrainJob")[0].Status.Checkpoint != nil {
+			w.clock.Step(time.Minute)
+			return
+		}
+		w.reconcile(names[0])
+	}
+	t.Fatal("no checkpoint is written")
 }
 
 // TestBlockedIsWrittenOnce holds that the two reconcilers agree on condition Blocked of a started TrainJob that the

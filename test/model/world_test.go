@@ -75,7 +75,7 @@ type world struct {
 }
 
 // budget bounds the events that don't have to happen.
-type budget struct{ Faults, Preemptions, Deletions, Deactivations, Creations, Hostile int }
+type budget struct{ Faults, Preemptions, Deletions, Deactivations, Creations, Hostile, Checkpoints int }
 
 // ledger records what no single state shows. UIDs identify: names and labels may be anybody's.
 type ledger struct {
@@ -147,7 +147,8 @@ func trainJob(name string) *api.TrainJob {
 	one := corev1.ResourceList{gpu: resource.MustParse("1")}
 	return &api.TrainJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
-			Labels: map[string]string{constants.QueueLabel: "queue"}},
+			Labels:      map[string]string{constants.QueueLabel: "queue"},
+			Annotations: map[string]string{api.CheckpointMetricAnnotation: "saved"}},
 		Spec: api.TrainJobSpec{TrainJobSpec: trainerapi.TrainJobSpec{
 			RuntimeRef: trainerapi.RuntimeRef{APIGroup: ptr.To(trainerapi.GroupVersion.Group),
 				Kind: ptr.To(trainerapi.ClusterTrainingRuntimeKind), Name: "torch"},
