@@ -98,6 +98,10 @@ func (g real) installCharts(ctx context.Context) error {
 			return err
 		}
 	}
+	within := "0s"
+	if g.profile.bundled() {
+		within = "30s" // for those who report their checkpoints
+	}
 	repository, tag := nameAndTag(signalboxImages[0])
 	if err := g.install(ctx, release{name: "signalbox", namespace: "signalbox-system",
 		chart: filepath.Join(g.layout.repo, "charts", "signalbox"),
@@ -105,6 +109,7 @@ func (g real) installCharts(ctx context.Context) error {
 			"image": map[string]any{"repository": repository, "tag": tag, "pullPolicy": "Never"},
 			"trainer": map[string]any{"enabled": g.profile.bundled(),
 				"progress": map[string]any{"enabled": g.profile.bundled()}},
+			"config": map[string]any{"preemption": map[string]any{"checkpointWithin": within}},
 		}}); err != nil {
 		return err
 	}

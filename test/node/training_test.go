@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"regexp"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -120,6 +122,58 @@ var _ = ginkgo.Describe("Training", func() {
 	if !bundled() {
 		return
 	}
+
+	ginkgo.It("a preempted training that doesn't listen repeats little: it is stopped after its next checkpoint",
+		func(ctx context.Context) {
+			g := newGround(ctx, 4)
+			g.torch(ctx)
+			const grace = 3
+			runtime := &api.TrainingRuntime{}
+			gomega.Expect(admin.Get(ctx, client.ObjectKey{Namespace: g.namespace, Name: "torch"}, runtime)).To(gomega.Succeed())
+			trainerPod(&runtime.Spec).TerminationGracePeriodSeconds = ptr.To[int64](grace)
+			gomega.Expect(admin.Update(ctx, runtime)).To(gomega.Succeed())
+			g.runtime(ctx, "urgent", peerImage)
+			const every, pause = 30, 100 * time.Millisecond
+			tj := g.submit(ctx, "deaf", "torch", 2, 2, train, priority("low"), env("CHECKPOINT", "/checkpoints/deaf.pt",
+				"STEPS", "240", "EVERY", "1", "PAUSE", "0.1", "SAVE", strconv.Itoa(every)), func(tj *api.TrainJob) {
+				tj.Annotations = map[string]string{api.CheckpointMetricAnnotation: "saved"}
+			})
+			saved := func() int {
+				c := get(ctx, tj).Status.Checkpoint
+				if c == nil {
+					return 0
+				}
+				step, err := strconv.Atoi(c.Value)
+				gomega.Expect(err).NotTo(gomega.HaveOccurred())
+				return step
+			}
+			gomega.Eventually(saved).Should(gomega.BeNumerically(">", 0))
+			before, first := saved(), rank(ctx, tj, 0)
+			gomega.Eventually(logs(first)).Should(gomega.ContainSubstring(fmt.Sprintf("step %d loss", before+every/2)))
+			urgent := g.submit(ctx, "urgent", "urgent", 1, 4, peer("--steps", "3"), priority("high"))
+			gomega.Eventually(func() bool { return ptr.Deref(get(ctx, tj).Spec.Suspend, false) }).Should(gomega.BeTrue())
+			atStop := saved()
+			gomega.Expect(atStop).To(gomega.BeNumerically(">", before), "it is stopped when it has saved once more")
+			done := 0
+			gomega.Eventually(func() (bool, error) {
+				if m := lossLine.FindAllString(logs(first)(), -1); len(m) > done {
+					done = len(m) // a line for each step
+				}
+				return is(ctx, urgent, trainerapi.TrainJobComplete)()
+			}, "60s", "50ms").Should(gomega.BeTrue())
+			gomega.Eventually(running(ctx, tj)).Should(gomega.Equal(2))
+			continues := regexp.MustCompile(`continues after step (\d+)`)
+			again := rank(ctx, tj, 0)
+			gomega.Eventually(logs(again)).Should(gomega.MatchRegexp(continues.String()))
+			from, err := strconv.Atoi(continues.FindStringSubmatch(logs(again)())[1])
+			gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			gomega.Expect(from).To(gomega.BeNumerically(">=", atStop))
+			ginkgo.AddReportEntry(fmt.Sprintf("checkpoint: step %d was saved at the stop, step %d was the last, "+
+				"and it continued after step %d", atStop, done, from))
+			most := int(time.Duration(grace+5) * time.Second / pause) // from the report to the end of the grace period
+			gomega.Expect(done-from).To(gomega.BeNumerically("<=", most), "steps are repeated")
+			gomega.Eventually(is(ctx, tj, trainerapi.TrainJobComplete)).Should(gomega.BeTrue())
+		})
 
 	ginkgo.It("MPI's launcher reaches every worker by SSH", func(ctx context.Context) {
 		g := newGround(ctx, 4)
