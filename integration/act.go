@@ -38,7 +38,7 @@ var _ = []act{
 	start{},
 	suspend{},
 	stop{},
-	awaitCheckpoint{},
+	announce{},
 	failStart{},
 	tell{},
 	count{},

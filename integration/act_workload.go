@@ -40,14 +40,28 @@ func (s lookAgain) do(ctx context.Context, a *actor, o *situation) error {
 	return nil
 }
 
-func (s awaitCheckpoint) do(ctx context.Context, a *actor, o *situation) error {
+// do tells it; that it can't be told changes nothing of what happens.
+func (s announce) do(ctx context.Context, a *actor, o *situation) error {
 	after := s.workload.DeepCopy()
-	metav1.SetMetaDataAnnotation(&after.ObjectMeta, checkpoint.UntilAnnotation, s.says())
-	if err := a.client.Patch(ctx, after, client.MergeFrom(s.workload)); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("saying until when Workload %s keeps its quota: %w", s.workload.Name, err))
+	delete(after.Annotations, checkpoint.UntilAnnotation)
+	delete(after.Annotations, checkpoint.BeforeAnnotation)
+	says := s.until.UTC().Format(time.RFC3339)
+	if !s.until.IsZero() {
+		metav1.SetMetaDataAnnotation(&after.ObjectMeta, checkpoint.UntilAnnotation, says)
+		metav1.SetMetaDataAnnotation(&after.ObjectMeta, checkpoint.BeforeAnnotation, s.saved)
 	}
+	err := a.client.Patch(ctx, after, client.MergeFrom(s.workload))
+	if client.IgnoreNotFound(err) != nil {
+		ctrl.LoggerFrom(ctx).Info("The API server rejects the annotations of a preempted TrainJob's Workload; trying again",
+			"workload", s.workload.Name, "reason", err.Error())
+		return nil
+	}
+	if err != nil || s.until.IsZero() {
+		return nil
+	}
+	a.memory.keep(o.key(), o.job.UID, func(r *record) { r.announced = s.until })
 	c := apimeta.FindStatusCondition(s.workload.Status.Conditions, kueue.WorkloadEvicted)
-	a.recorder.Send(o.job, events.AwaitsCheckpoint.Of(strings.TrimSuffix(c.Message, "."), s.says()))
+	a.recorder.Send(o.job, events.AwaitsCheckpoint.Of(strings.TrimSuffix(c.Message, "."), says))
 	return nil
 }
 

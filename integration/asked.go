@@ -13,8 +13,8 @@ import (
 type asked struct {
 	start *start
 	stop  *stop
-	// await is set instead of stop if a preempted TrainJob runs on until its next checkpoint.
-	await *awaitCheckpoint
+	// respite is set instead of stop if a preempted TrainJob runs on until its next checkpoint.
+	respite respite
 	// requeue is the Workload to delete, because it was admitted for something else than what would run.
 	requeue *deleteWorkload
 	// failed is the event of a start that has failed for good; nil if none has.
@@ -30,6 +30,12 @@ type asked struct {
 	delay
 }
 
+// respite is until when a preempted TrainJob runs on.
+type respite struct {
+	until    time.Time // at the latest; zero if it is to be stopped now
+	announce *announce // how that is told; nil if it was
+}
+
 // delay is what an admitted TrainJob waits for before it starts.
 type delay struct {
 	waiting string        // "" for nothing
@@ -43,6 +49,8 @@ type plan struct {
 	retry time.Duration
 	// blocked is set if retry is because the TrainJob is blocked.
 	blocked bool
+	// holds is set if others wait for what it holds: it isn't reconciled next with the lowest priority.
+	holds bool
 	// waiting is what an admitted TrainJob waits for, for the log.
 	waiting string
 }
@@ -56,8 +64,8 @@ func (a *asked) steps() []step {
 	if a.stop != nil {
 		all = append(all, *a.stop)
 	}
-	if a.await != nil && !a.await.told() {
-		all = append(all, *a.await)
+	if a.respite.announce != nil {
+		all = append(all, *a.respite.announce)
 	}
 	if a.start != nil {
 		all = append(all, *a.start)

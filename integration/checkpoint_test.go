@@ -1,19 +1,27 @@
 package integration_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store/workqueue"
 )
 
 // saving is a harness with a TrainJob that runs and has reported that it has saved a step.
@@ -21,6 +29,11 @@ func saving(t *testing.T, within time.Duration) (*harness, *jobset.JobSet) {
 	h := newHarness(t, overrides.Bundled, func(c *configapi.Configuration) {
 		c.Preemption.CheckpointWithin.Duration = within
 	})
+	h.create(&kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "queue"}})
+	cq := &kueue.ClusterQueue{ObjectMeta: metav1.ObjectMeta{Name: "queue"}}
+	if err := h.store.Get(t.Context(), client.ObjectKeyFromObject(cq), cq); err != nil {
+		h.create(cq)
+	}
 	h.run()
 	js := h.build("job")
 	h.pod(js)
@@ -117,8 +130,99 @@ func TestAwaitsCheckpoint(t *testing.T) {
 	}
 }
 
+// awaiting is a harness with a TrainJob that runs on after a preemption.
+func awaiting(t *testing.T) *harness {
+	h, _ := saving(t, time.Hour)
+	h.evict(kueue.WorkloadEvictedByPreemption)
+	h.settle("job")
+	h.clock.Step(time.Minute)
+	return h
+}
+
+// TestStopsMeanwhile holds that what would have evicted the TrainJob stops it, too, though Kueue evicts none twice.
+func TestStopsMeanwhile(t *testing.T) {
+	status := func(change func(*kueue.Workload, time.Time)) func(*harness) {
+		return func(h *harness) {
+			wl := h.workload()
+			change(wl, h.clock.Now())
+			h.updateStatus(wl)
+		}
+	}
+	checked := func(state kueue.CheckState) func(*harness) {
+		return status(func(wl *kueue.Workload, now time.Time) {
+			wl.Status.AdmissionChecks = []kueue.AdmissionCheckState{
+				{Name: "budget", State: state, LastTransitionTime: metav1.NewTime(now)},
+			}
+		})
+	}
+	drained := ptr.To(kueue.HoldAndDrain)
+	for name, meanwhile := range map[string]func(*harness){
+		"its LocalQueue is drained": func(h *harness) {
+			lq := &kueue.LocalQueue{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "queue"}}
+			h.must(h.store.Get(t.Context(), client.ObjectKeyFromObject(lq), lq))
+			lq.Spec.StopPolicy = drained
+			h.update(lq)
+		},
+		"its ClusterQueue is drained": func(h *harness) {
+			cq := &kueue.ClusterQueue{ObjectMeta: metav1.ObjectMeta{Name: "queue"}}
+			h.must(h.store.Get(t.Context(), client.ObjectKeyFromObject(cq), cq))
+			cq.Spec.StopPolicy = drained
+			h.update(cq)
+		},
+		"its ClusterQueue isn't known": func(h *harness) { h.fail["get ClusterQueue"] = errors.New("no answer") },
+		"a check rejects it":           checked(kueue.CheckStateRejected),
+		"a check wants it again":       checked(kueue.CheckStateRetry),
+		"it is to be deactivated": status(func(wl *kueue.Workload, _ time.Time) {
+			apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
+				Type: kueue.WorkloadDeactivationTarget, Status: metav1.ConditionTrue, Reason: "Late"})
+		}),
+		"its quota is gone": status(func(wl *kueue.Workload, now time.Time) {
+			workload.UnsetQuotaReservationWithCondition(wl, "Pending", "gone", now)
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := awaiting(t)
+			meanwhile(h)
+			if h.settle("job"); !h.suspended("job") {
+				t.Error("it runs on")
+			}
+		})
+	}
+}
+
+// TestAwaitingHolds holds that a TrainJob that runs on isn't looked at last: others wait for its quota.
+func TestAwaitingHolds(t *testing.T) {
+	result, err := awaiting(t).reconcile("job")
+	if result = workqueue.Placed(result, err); err != nil || ptr.Deref(result.Priority, 0) <= 0 {
+		t.Errorf("got priority %d, %v", ptr.Deref(result.Priority, 0), err)
+	}
+}
+
+// TestAnnouncement holds that what is told of a TrainJob that runs on is told once, is withdrawn at the stop, and keeps
+// nothing from being stopped in time where it can't be told.
+func TestAnnouncement(t *testing.T) {
+	h := awaiting(t)
+	h.saves("200")
+	if h.settle("job"); !h.suspended("job") || !checkpoint.Announced(h.workload(), h.clock.Now()).IsZero() {
+		t.Errorf("it is stopped, and nothing is announced: got %v", h.workload().Annotations)
+	}
+	h, _ = saving(t, time.Minute)
+	h.evict(kueue.WorkloadEvictedByPreemption)
+	h.fail["patch Workload"] = apierrors.NewForbidden(schema.GroupResource{}, "it", nil)
+	if result, err := h.reconcile("job"); err != nil || result.RequeueAfter == 0 || h.suspended("job") {
+		t.Errorf("it is looked at when its time is over: got %v, %v", result, err)
+	}
+	h, _ = saving(t, 5*time.Minute)
+	h.evict(kueue.WorkloadEvictedByPreemption)
+	h.freeze("Workload", &kueue.WorkloadList{})
+	_, first := h.reconcile("job")
+	if _, err := h.reconcile("job"); first != nil || err != nil || slices.Contains(h.events, "AwaitsCheckpoint") {
+		t.Errorf("it is said once, by a stale cache, too: got %v, %v, %v, %v", h.events, h.sent, first, err)
+	}
+}
+
 // TestAwaitsUntil holds that a preempted TrainJob is looked at again when its time is over, and that what its Workload
-// says of that decides nothing.
+// says doesn't extend it.
 func TestAwaitsUntil(t *testing.T) {
 	h, _ := saving(t, 5*time.Minute)
 	h.evict(kueue.WorkloadEvictedByPreemption)
@@ -129,11 +233,11 @@ func TestAwaitsUntil(t *testing.T) {
 		t.Errorf("got %v, %v, requests %v", result, err, h.sent)
 	}
 	wl := h.workload()
-	until := wl.Annotations[checkpoint.UntilAnnotation]
-	wl.Annotations[checkpoint.UntilAnnotation] = "2020-01-01T00:00:00Z"
+	wl.Annotations[checkpoint.UntilAnnotation] = h.clock.Now().Add(24 * time.Hour).UTC().Format(time.RFC3339)
 	h.update(wl)
-	if h.settle("job"); h.suspended("job") || h.workload().Annotations[checkpoint.UntilAnnotation] != until {
-		t.Errorf("it runs on until %s: got %s", until, h.workload().Annotations[checkpoint.UntilAnnotation])
+	h.clock.Step(3 * time.Minute)
+	if h.settle("job"); !h.suspended("job") {
+		t.Error("it is stopped when its time is over, whatever its Workload says")
 	}
 }
 

@@ -230,7 +230,8 @@ func (j *job) Stop(
 	_ context.Context, _ client.Client, _ []podset.PodSetInfo, reason jobframework.StopReason, message string,
 ) ([]client.Object, error) {
 	if evictionOf(reason) == kueue.WorkloadEvictedByPreemption {
-		if j.asked.await = awaits(j.o, j.checkpointWithin); j.asked.await != nil {
+		j.asked.respite = awaits(j.o, j.checkpointWithin)
+		if !j.asked.respite.until.IsZero() {
 			return nil, nil
 		}
 	}

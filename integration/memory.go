@@ -50,6 +50,8 @@ type rejections struct {
 	stopRejected rejection
 	setback      setback
 	failing      failing
+	// announced is until when it was last said to run on after a preemption: its stop waits as long.
+	announced time.Time
 }
 
 func newMemory() *memory { return &memory{jobs: map[types.NamespacedName]record{}} }

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -58,6 +59,10 @@ func (r *observer) observeManaged(ctx context.Context, o *situation) (err error)
 // observeRunning reads whether a started TrainJob has its pods. Of one whose end isn't written, or that can't be
 // suspended, it finds out whether anything of it runs.
 func (r *observer) observeRunning(ctx context.Context, o *situation) (err error) {
+	if holder := holderOf(o.workloads.own); r.policy.CheckpointWithin > 0 && holder != nil {
+		o.queue.drained = checkpoint.Preempted(holder) && checkpoint.Saved(o.job, o.jobSet, o.now) != nil &&
+			r.drained(ctx, holder)
+	}
 	switch {
 	case jobSetEnd(o.jobSet) != nil:
 		if o.managed() && overdueEnd(o.observed) {

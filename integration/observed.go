@@ -113,6 +113,8 @@ type queueing struct {
 	start *startFacts
 	// again is when to reconcile, although no event may come, because the TrainJob may be blocked then; 0 for never.
 	again time.Duration
+	// drained is set if the queue of a preempted TrainJob that might run on is drained, or isn't known.
+	drained bool
 	// pods is what is known of the pods that a started TrainJob lacks.
 	pods podsAnswer
 }

@@ -141,8 +141,9 @@ func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	}
 	p.Later(o.queue.again)
 	p.Later(a.reclaim.later)
-	if a.await != nil {
-		p.Later(a.await.until.Sub(o.now))
+	if until := a.respite.until; !until.IsZero() {
+		p.Later(min(until.Sub(o.now), awaitsRecheck))
+		p.holds = true
 	}
 	if a.reclaim.changed {
 		p.Do(remember{reclaimed: o.now})

@@ -2,11 +2,14 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -40,6 +43,22 @@ func (r reads) workloadsOf(ctx context.Context, key types.NamespacedName) ([]kue
 		return nil, fmt.Errorf("listing the Workloads of TrainJob %s: %w", key, err)
 	}
 	return list.Items, nil
+}
+
+// drained reports whether the queue of a Workload with quota is drained. One that can't be read counts as drained: what
+// depends on it may as well happen now.
+func (r reads) drained(ctx context.Context, wl *kueue.Workload) bool {
+	var lq kueue.LocalQueue
+	var cq kueue.ClusterQueue
+	err := errors.Join(
+		r.client.Get(ctx, client.ObjectKey{Namespace: wl.Namespace, Name: string(wl.Spec.QueueName)}, &lq),
+		r.live.Get(ctx, client.ObjectKey{Name: string(wl.Status.Admission.ClusterQueue)}, &cq),
+	)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Info("The queue of a preempted TrainJob isn't known; it is stopped now", "reason", err.Error())
+	}
+	return err != nil || ptr.Deref(lq.Spec.StopPolicy, kueue.None) == kueue.HoldAndDrain ||
+		ptr.Deref(cq.Spec.StopPolicy, kueue.None) == kueue.HoldAndDrain
 }
 
 // counting reads what Kueue's count of PodSets of a namespace depends on. RuntimeClasses are read from the API server:

@@ -153,7 +153,10 @@ func (r *Reconciler) conclude(
 		}
 	}
 	if p.Again > 0 && (result.RequeueAfter == 0 || p.Again < result.RequeueAfter) {
-		return reconcile.Result{RequeueAfter: p.Again, Priority: ptr.To(workqueue.Later)}, nil
+		result = reconcile.Result{RequeueAfter: p.Again}
+		if !p.holds {
+			result.Priority = ptr.To(workqueue.Later)
+		}
 	}
 	return result, nil
 }

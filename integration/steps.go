@@ -10,7 +10,6 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -40,18 +39,13 @@ type stop struct {
 	event *events.Event // nil for none
 }
 
-// awaitCheckpoint says until when a preempted TrainJob runs on, to those who wait for its quota and to its users.
-type awaitCheckpoint struct {
+// announce says until when a preempted TrainJob runs on, to those who wait for its quota and to its users, or that it
+// doesn't any more.
+type announce struct {
 	workload *kueue.Workload
-	until    time.Time
+	until    time.Time // zero if it is stopped
+	saved    string    // before
 }
-
-// told reports whether the Workload says so already.
-func (s awaitCheckpoint) told() bool {
-	return s.workload.Annotations[checkpoint.UntilAnnotation] == s.says()
-}
-
-func (s awaitCheckpoint) says() string { return s.until.UTC().Format(time.RFC3339) }
 
 // failStart reports a start that has failed for good.
 type failStart struct{ event events.Event }
@@ -132,7 +126,7 @@ type unhold struct{ workload *kueue.Workload }
 
 func (start) isStep()           {}
 func (suspend) isStep()         {}
-func (awaitCheckpoint) isStep() {}
+func (announce) isStep()        {}
 func (failStart) isStep()       {}
 func (tell) isStep()            {}
 func (count) isStep()           {}

@@ -55,19 +55,33 @@ func giveBack(o *situation) []step {
 	return append(unblockDeletion(o.observed), freeKept(o.observed)...)
 }
 
-// awaits returns the step that lets a preempted TrainJob run on until its next checkpoint; nil if it is to be stopped
-// now. One that another cluster runs is stopped by Kueue there, and one that isn't ready saves nothing.
-func awaits(o *situation, within time.Duration) *awaitCheckpoint {
+// awaitsRecheck is when to look again at a preempted TrainJob that runs on: no event says that its queue is drained.
+const awaitsRecheck = 10 * time.Second
+
+// awaits returns until when a preempted TrainJob runs on, zero if it is to be stopped now, and how that is told if it
+// wasn't. One that isn't ready saves nothing. Where two clusters are concerned, Kueue passes on to one of them what
+// happens in the other only when it has stopped.
+func awaits(o *situation, within time.Duration) (r respite) {
 	wl := o.match()
-	if within <= 0 || wl == nil || o.stage != stageRunning ||
-		!o.origin.awaitsEnd || !o.ready() || stoppedByUser(o.job) || deactivating(o.observed) || o.queue.blocked != nil {
-		return nil
+	if wl == nil {
+		return r
 	}
-	until := checkpoint.Awaited(o.job, wl, checkpoint.Saved(o.job, o.jobSet, o.now), within, o.now)
-	if until.IsZero() {
-		return nil
+	runsOn := within > 0 && o.stage == stageRunning && o.ready() && !o.queue.drained && o.queue.blocked == nil &&
+		!elsewhere(o.job) && o.job.Labels[kueue.MultiKueueOriginLabel] == "" && !stoppedByUser(o.job) &&
+		!deactivating(o.observed)
+	saved := checkpoint.Saved(o.job, o.jobSet, o.now)
+	if runsOn {
+		r.until = checkpoint.Awaited(o.job, wl, saved, within, o.now)
 	}
-	return &awaitCheckpoint{wl, until}
+	told, announced := wl.Annotations[checkpoint.UntilAnnotation]
+	switch {
+	case r.until.IsZero() && announced:
+		r.announce = &announce{workload: wl}
+	case r.until.IsZero() || r.until.Equal(o.memory.announced) || told == r.until.UTC().Format(time.RFC3339):
+	default:
+		r.announce = &announce{wl, r.until, saved.Value}
+	}
+	return r
 }
 
 // deactivating reports whether the Workload is to be deactivated when the last pod has ended, as an admin has asked

@@ -192,6 +192,7 @@ func TestCheckpoint(t *testing.T) {
 	job := h.pinned(h.trainJob("torch", started))
 	js := jobSetOf(t, job, "status: {replicatedJobsStatus: [{name: node, active: 1, ready: 1}]}")
 	js.Annotations = map[string]string{api.CheckpointMetricAnnotation: "saved"}
+	js.Finalizers = []string{"foregroundDeletion"} // as the API server does
 	h.put(job, js)
 	h.reconcile("job")
 	h.clock.Step(2 * time.Second)
@@ -207,7 +208,7 @@ func TestCheckpoint(t *testing.T) {
 		}
 	}
 	report("0.2", "100")
-	h.waits("it is worth a write", 2*time.Second)
+	h.waits("it is worth a write", 4*time.Second)
 	at := h.clock.Now().Truncate(time.Second)
 	saved := func() string {
 		c := h.job("job").Status.Checkpoint
@@ -222,6 +223,13 @@ func TestCheckpoint(t *testing.T) {
 	h.reconcile("job")
 	h.wantRequests("nothing more is saved")
 	h.edit("job", func(j *api.TrainJob) { j.Spec.Suspend = ptr.To(true) })
+	h.reconcile("job") // deletes the JobSet, in the foreground
+	h.requests()
+	h.clock.Step(time.Minute)
+	report("0.1", "200") // at SIGTERM, a moment before it ends
+	h.reconcile("job")
+	h.wantRequests("the JobSet, which knows the metric, is about to go", statusPatch)
+	want = "200 " + h.clock.Now().Truncate(time.Second).UTC().Format(time.RFC3339)
 	h.remove(&jobset.JobSet{}, "job")
 	h.reconcile("job")
 	h.clock.Step(time.Minute)

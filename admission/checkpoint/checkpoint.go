@@ -8,22 +8,29 @@ package checkpoint
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
-	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// UntilAnnotation on a Workload is until when, at the latest, its TrainJob runs on after a preemption: a time in
-// RFC 3339. It is for those who wait for the quota; what decides is the eviction's own time.
-const UntilAnnotation = "signalbox.dev/checkpoint-until"
+// Annotations of a Workload whose TrainJob runs on after a preemption. Signalbox writes both when it first sees the
+// eviction, and removes them when it stops the TrainJob.
+const (
+	// UntilAnnotation is until when, at the latest, it runs on: a time in RFC 3339. It is for those who wait for the
+	// quota, and never extends the time.
+	UntilAnnotation = "signalbox.dev/checkpoint-until"
+	// BeforeAnnotation is the value of its last checkpoint then: another one is what it waits for.
+	BeforeAnnotation = "signalbox.dev/checkpoint-before"
+)
 
 // maxMetric is the longest name of a metric (Trainer v2.3.0, trainer/v1alpha1, Metric).
 const maxMetric = 64
@@ -45,12 +52,22 @@ func Saved(job *api.TrainJob, js *jobset.JobSet, now time.Time) *api.Checkpoint 
 	if name == "" || reported == nil {
 		return written
 	}
-	for _, m := range reported.Metrics {
-		if m.Name == name && (written == nil || written.Value != m.Value) {
-			return &api.Checkpoint{Time: metav1.NewTime(now), Value: m.Value}
-		}
+	// A list may have a name twice: the first counts.
+	i := slices.IndexFunc(reported.Metrics, func(m trainerapi.Metric) bool { return m.Name == name })
+	if i < 0 || written != nil && written.Value == reported.Metrics[i].Value {
+		return written
 	}
-	return written
+	return &api.Checkpoint{Time: metav1.NewTime(now), Value: reported.Metrics[i].Value}
+}
+
+// Preempted reports whether a TrainJob's Workload was preempted and nothing else has happened to it since: Kueue evicts
+// none twice. One without quota can't run on.
+func Preempted(wl *kueue.Workload) bool {
+	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadEvicted)
+	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == kueue.WorkloadEvictedByPreemption &&
+		workload.HasQuotaReservation(wl) && workload.IsActive(wl) && !workload.HasRetryChecks(wl) &&
+		!workload.HasRejectedChecks(wl) &&
+		!apimeta.IsStatusConditionTrue(wl.Status.Conditions, kueue.WorkloadDeactivationTarget)
 }
 
 // Awaited returns until when a TrainJob whose Workload was preempted runs on, so that it saves its work: until its next
@@ -60,38 +77,73 @@ func Saved(job *api.TrainJob, js *jobset.JobSet, now time.Time) *api.Checkpoint 
 func Awaited(
 	job *api.TrainJob, wl *kueue.Workload, saved *api.Checkpoint, within time.Duration, now time.Time,
 ) time.Time {
-	if own, set := job.Annotations[api.CheckpointWithinAnnotation]; set {
-		shorter, err := time.ParseDuration(own)
-		if err != nil {
-			return time.Time{} // refused by the webhook, unless that was down
-		}
-		within = min(within, shorter)
-	}
-	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadEvicted)
-	if c == nil || c.Status != metav1.ConditionTrue || c.Reason != kueue.WorkloadEvictedByPreemption ||
-		!workload.IsActive(wl) || saved == nil || !saved.Time.Before(&c.LastTransitionTime) {
+	within = shortened(job, within)
+	if saved == nil || !Preempted(wl) {
 		return time.Time{}
 	}
-	until := c.LastTransitionTime.Add(within)
-	if !now.Before(until) || c.LastTransitionTime.Sub(now) > skew {
+	evicted := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadEvicted).LastTransitionTime.Time
+	if evicted.Sub(now) > skew {
+		return time.Time{}
+	}
+	if now.Before(evicted) { // Kueue's clock is ahead
+		evicted = now
+	}
+	until := evicted.Add(within)
+	told, err := time.Parse(time.RFC3339, wl.Annotations[UntilAnnotation])
+	switch first := err != nil || !told.After(evicted); { // else it is of an earlier eviction
+	case first && !saved.Time.Time.Before(evicted), !first && saved.Value != wl.Annotations[BeforeAnnotation]:
+		return time.Time{}
+	case !first && told.Before(until):
+		until = told
+	}
+	if !now.Before(until) {
 		return time.Time{}
 	}
 	return until
+}
+
+// shortened returns the time, or that of the TrainJob's user if it is shorter.
+func shortened(job *api.TrainJob, within time.Duration) time.Duration {
+	own, set := job.Annotations[api.CheckpointWithinAnnotation]
+	if !set {
+		return within
+	}
+	shorter, err := time.ParseDuration(own)
+	if err != nil {
+		return 0 // refused by the webhook, unless that was down
+	}
+	return min(within, shorter)
 }
 
 // skew is how far Kueue's clock may be ahead. What is later is no time of Kueue's.
 const skew = time.Minute
 
-// Announced returns until when a preempted TrainJob runs on at the latest, as its Workload says; zero if it doesn't.
+// Announced returns until when a preempted TrainJob runs on at the latest, as its Workload says; zero if it doesn't. It
+// passes on only what Signalbox may have written: others may write the annotation of Workloads that are no TrainJob's.
 func Announced(wl *kueue.Workload, now time.Time) time.Time {
 	until, err := time.Parse(time.RFC3339, wl.Annotations[UntilAnnotation])
-	if err != nil || !workloadevict.IsEvicted(wl) || !workload.HasQuotaReservation(wl) || !now.Before(until) {
+	owner := metav1.GetControllerOf(wl)
+	if err != nil || !Preempted(wl) || !now.Before(until) || owner == nil || owner.Kind != trainerapi.TrainJobKind {
+		return time.Time{}
+	}
+	evicted := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadEvicted).LastTransitionTime
+	if until.Sub(evicted.Time) > api.MaxCheckpointWithin {
 		return time.Time{}
 	}
 	return until
 }
 
-// Check returns an error for each annotation of a TrainJob or a runtime's template that is invalid.
+// CheckRuntime returns an error for each annotation of a runtime that is invalid.
+func CheckRuntime(annotations map[string]string, path *field.Path) field.ErrorList {
+	errs := Check(annotations, path)
+	if within, set := annotations[api.CheckpointWithinAnnotation]; set && len(errs) == 0 {
+		errs = append(errs, field.Invalid(path.Key(api.CheckpointWithinAnnotation), within,
+			"is for TrainJobs alone; remove it from the runtime"))
+	}
+	return errs
+}
+
+// Check returns an error for each annotation of a TrainJob that is invalid.
 func Check(annotations map[string]string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if name, set := annotations[api.CheckpointMetricAnnotation]; set && (name == "" || len(name) > maxMetric) {

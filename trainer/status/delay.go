@@ -42,14 +42,17 @@ func Delay(before, after *api.TrainJobStatus, others int) time.Duration {
 	if urgent(before, after) {
 		return 0
 	}
-	if !equality.Semantic.DeepEqual(before.Checkpoint, after.Checkpoint) {
-		return stateDelay // its time is that of the write
-	}
 	delay, state := stateDelay, api.StateOf(&after.TrainJobStatus)
 	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
 		equality.Semantic.DeepEqual(exceptPlaced(before), exceptPlaced(after))
+	saved := !equality.Semantic.DeepEqual(before.Checkpoint, after.Checkpoint)
+	if saved && isTrue(after.Condition(trainerapi.TrainJobSuspended)) {
+		return 0 // which metric it is may be known by the JobSet alone, which is about to go
+	}
 	switch {
+	case saved:
+		delay = passingDelay
 	case countsAlone && before.State == state:
 		delay = delayOfCounts(state, jobsEnded(before), jobsEnded(after))
 	case countsAlone || state == api.StateAdmitted || state == api.StateStarting:

@@ -37,7 +37,7 @@ func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, created T) (webho
 // checkRuntime refuses values of our own annotations that don't exist.
 func checkRuntime(rt client.Object) error {
 	path, annotations := field.NewPath("metadata", "annotations"), rt.GetAnnotations()
-	return append(gang.CheckAnnotations(path, annotations), checkpoint.Check(annotations, path)...).ToAggregate()
+	return append(gang.CheckAnnotations(path, annotations), checkpoint.CheckRuntime(annotations, path)...).ToAggregate()
 }
 
 // ValidateUpdate implements admission.Validator.

@@ -156,12 +156,13 @@ func checkAnnotations(rq *review.Request) field.ErrorList {
 		return field.ErrorList{field.Forbidden(annotations.Key(store.PinAnnotation),
 			"the annotation is written when the TrainJob starts; take it out of the manifest")}
 	}
-	if rq.Created() || !maps.Equal(rq.Old.Annotations, rq.New.Annotations) {
-		errs := gang.CheckAnnotations(annotations, rq.New.Annotations)
-		errs = append(errs, status.CheckRestarts(annotations, rq.New.Annotations)...)
-		return append(errs, checkpoint.Check(rq.New.Annotations, annotations)...)
-	}
-	return nil
+	changed := maps.Clone(rq.New.Annotations)
+	maps.DeleteFunc(changed, func(key, _ string) bool { // what is stored keeps nobody from a stop
+		return !rq.Created() && !rq.AnnotationChanged(key)
+	})
+	errs := gang.CheckAnnotations(annotations, changed)
+	errs = append(errs, status.CheckRestarts(annotations, changed)...)
+	return append(errs, checkpoint.Check(changed, annotations)...)
 }
 
 func checkFrozen(rq *review.Request) field.ErrorList {

@@ -309,3 +309,18 @@ func TestManagedByAnotherIsValidated(t *testing.T) {
 		t.Error("its runtime is missing")
 	}
 }
+
+// TestStoredAnnotations holds that an annotation that was stored under other rules keeps nobody from a stop.
+func TestStoredAnnotations(t *testing.T) {
+	for _, stored := range []string{
+		api.CheckpointWithinAnnotation + ": soon", api.RestartsAnnotation + ": many", api.GangModeAnnotation + ": always",
+	} {
+		h := newHarness(t)
+		before := h.trainJob("torch", "metadata: {annotations: {"+stored+"}}\n"+started)
+		after := before.DeepCopy()
+		after.Annotations[api.StopAnnotation] = ""
+		if answer := h.ask(validatePath, user, before, after); !answer.Allowed {
+			t.Errorf("%s: a stop is rejected: %s", stored, answer.Result.Message)
+		}
+	}
+}

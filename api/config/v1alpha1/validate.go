@@ -30,15 +30,11 @@ func (c *Configuration) validate() field.ErrorList {
 	)
 }
 
-// maxCheckpointWithin bounds for how long a victim keeps its quota, as limits.terminationGracePeriodSeconds does by
-// default for one whose pods take long to end.
-const maxCheckpointWithin = time.Hour
-
 func (c *Configuration) validatePreemption(path *field.Path) field.ErrorList {
 	within := c.Preemption.CheckpointWithin.Duration
 	switch {
-	case within < 0 || within > maxCheckpointWithin:
-		return field.ErrorList{field.Invalid(path, within.String(), "must be 0s to "+maxCheckpointWithin.String())}
+	case within < 0 || within > api.MaxCheckpointWithin:
+		return field.ErrorList{field.Invalid(path, within.String(), "must be 0s to "+api.MaxCheckpointWithin.String())}
 	case within > 0 && !c.Trainer.takesReports():
 		return field.ErrorList{field.Invalid(path, within.String(), "needs trainer.enabled and trainer.progress.enabled, by "+
 			"which training processes report their checkpoints; set both to true, or this to 0s")}

@@ -7,6 +7,8 @@
 package v1alpha1
 
 import (
+	"time"
+
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -140,6 +142,9 @@ const (
 	// CheckpointWithinAnnotation on a TrainJob is for how long it runs on after a preemption until its next checkpoint, at
 	// most preemption.checkpointWithin: a duration such as 90s; 0s stops it at once. Default preemption.checkpointWithin.
 	CheckpointWithinAnnotation = "signalbox.dev/checkpoint-within"
+	// MaxCheckpointWithin bounds preemption.checkpointWithin, as limits.terminationGracePeriodSeconds is bounded by
+	// default: a victim keeps its quota meanwhile.
+	MaxCheckpointWithin = time.Hour
 )
 
 // TrainJobState sums the conditions of a TrainJob up in one word.

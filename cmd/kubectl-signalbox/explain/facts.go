@@ -3,6 +3,7 @@ package explain
 import (
 	"time"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -98,6 +99,10 @@ func (f *Facts) state() api.TrainJobState {
 		return f.Job.Status.State
 	}
 	status := f.Job.Status.TrainJobStatus.DeepCopy()
+	if f.suspended() { // a new one has no condition yet
+		apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{Type: trainerapi.TrainJobSuspended,
+			Status: metav1.ConditionTrue, Reason: trainerapi.TrainJobSuspendedReason})
+	}
 	for _, name := range []string{api.ConditionQuotaReserved, api.ConditionAdmitted} {
 		if c := f.condition(name); c != nil {
 			apimeta.SetStatusCondition(&status.Conditions, *c)

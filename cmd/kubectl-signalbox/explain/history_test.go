@@ -56,7 +56,10 @@ func TestTimeline(t *testing.T) {
 // savesFirst preempts a TrainJob that runs on until its next checkpoint.
 func savesFirst(f *Facts, wl *kueue.Workload) {
 	apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
-		Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue, Reason: kueue.WorkloadEvictedByPreemption})
+		Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue, Reason: kueue.WorkloadEvictedByPreemption,
+		LastTransitionTime: metav1.NewTime(f.Now)})
+	owner := metav1.OwnerReference{Kind: "TrainJob", Name: simulate.Owner(wl), Controller: ptr.To(true)}
+	wl.OwnerReferences = []metav1.OwnerReference{owner}
 	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, checkpoint.UntilAnnotation,
 		f.Now.Add(time.Minute).UTC().Format(time.RFC3339))
 }

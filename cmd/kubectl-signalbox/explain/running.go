@@ -63,7 +63,7 @@ func (f *Facts) running() *Cause {
 func (f *Facts) saved() (text string) {
 	if saved := f.Job.Status.Checkpoint; saved != nil {
 		text = fmt.Sprintf("; its last checkpoint, %s, was saved %s ago", saved.Value,
-			durationText(f.Now.Sub(saved.Time.Time)))
+			durationText(max(f.Now.Sub(saved.Time.Time), 0)))
 	}
 	if f.Workload == nil {
 		return text
