@@ -12,8 +12,9 @@ import (
 // memory is what this process remembers of TrainJobs. It can be lost.
 type memory struct {
 	mu sync.Mutex
-	// pending are the TrainJobs whose status differs from what is written.
-	pending map[types.NamespacedName]pendingStatus
+	// pending are the TrainJobs whose status differs from what is written, by namespace and name: no user waits longer
+	// for what happens in another's namespace.
+	pending map[string]map[string]pendingStatus
 	// announced is since when those TrainJobs wait that have got the event about it.
 	announced map[types.NamespacedName]metav1.Time
 	limit     flowcontrol.PassiveRateLimiter
@@ -34,14 +35,15 @@ const (
 
 func newMemory() *memory {
 	return &memory{
-		pending: map[types.NamespacedName]pendingStatus{}, announced: map[types.NamespacedName]metav1.Time{},
+		pending: map[string]map[string]pendingStatus{}, announced: map[types.NamespacedName]metav1.Time{},
 		limit: flowcontrol.NewTokenBucketPassiveRateLimiter(waitingRate, waitingBurst),
 	}
 }
 
-// recall returns since when the status of a TrainJob differs from what is written, and the largest number of others
-// that had a pending status meanwhile. The number doesn't shrink with the burst: its last TrainJobs are about to change
-// again. It drops what is remembered of a status that doesn't differ, and of a TrainJob that doesn't wait.
+// recall returns since when the status of a TrainJob differs from what is written, and the largest number of others of
+// its namespace that had a pending status meanwhile. The number doesn't shrink with the burst: its last TrainJobs are
+// about to change again. It drops what is remembered of a status that doesn't differ, and of a TrainJob that doesn't
+// wait.
 func (m *memory) recall(key types.NamespacedName, now time.Time, differs, waits bool) (p pendingStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -49,26 +51,38 @@ func (m *memory) recall(key types.NamespacedName, now time.Time, differs, waits 
 		delete(m.announced, key)
 	}
 	if !differs {
-		delete(m.pending, key)
+		m.drop(key)
 		return p
 	}
-	p, known := m.pending[key]
-	others := len(m.pending)
+	pending := m.pending[key.Namespace]
+	if pending == nil {
+		pending = map[string]pendingStatus{}
+		m.pending[key.Namespace] = pending
+	}
+	p, known := pending[key.Name]
+	others := len(pending)
 	if known {
 		others--
 	} else {
 		p.since = now
 	}
 	p.others = max(p.others, others)
-	m.pending[key] = p
+	pending[key.Name] = p
 	return p
+}
+
+func (m *memory) drop(key types.NamespacedName) {
+	delete(m.pending[key.Namespace], key.Name)
+	if len(m.pending[key.Namespace]) == 0 {
+		delete(m.pending, key.Namespace)
+	}
 }
 
 // written drops a status that no longer differs.
 func (m *memory) written(key types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.pending, key)
+	m.drop(key)
 }
 
 // announce reports whether a TrainJob that waits since a time gets the event about it: it gets one, if the limit allows

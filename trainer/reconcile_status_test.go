@@ -114,6 +114,14 @@ func TestStatusWaitsInACrowd(t *testing.T) {
 		h.put(other)
 		h.reconcile(other.Name)
 	}
+	elsewhere := newMemory()
+	for i := range 100 {
+		elsewhere.recall(types.NamespacedName{Namespace: "spam", Name: fmt.Sprint(i)}, h.clock.Now(), true, false)
+	}
+	own := types.NamespacedName{Namespace: "team", Name: "job"}
+	if p := elsewhere.recall(own, h.clock.Now(), true, false); p.others != 0 {
+		t.Errorf("what happens in another namespace delays nothing: got %d others", p.others)
+	}
 	h.put(h.trainJob("torch", stopped))
 	if result := h.reconcile("job"); result.RequeueAfter != 5*time.Second {
 		t.Errorf("300 ms for each of ten others: got %+v", result)
