@@ -1,233 +1,192 @@
 package main
 
 import (
-	"fmt"
+	"errors"
+	"slices"
 	"strings"
 
-	yamlv3 "go.yaml.in/yaml/v3"
+	"sigs.k8s.io/kustomize/kyaml/comments"
+	korder "sigs.k8s.io/kustomize/kyaml/order"
+	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// patches returns the field runtimePatches. It keeps the entries that were there as they are; the others get the order
-// of keys, the comments and the quotes of what they were made from. It takes only the comments that along reports true
-// for: those between two fields stay where they are.
-func (c *conversion) patches(spec *yamlv3.Node, along func(comment string) bool) (key, list *yamlv3.Node) {
-	key = &yamlv3.Node{Kind: yamlv3.ScalarNode, Tag: "!!str", Value: overrides.RuntimePatches}
-	list = &yamlv3.Node{Kind: yamlv3.SequenceNode, Tag: "!!seq"}
-	made := c.plan.Patches[:len(c.plan.Patches)-len(c.before.Spec.RuntimePatches)]
-	for i := range made {
-		list.Content = append(list.Content, nodeOf(&made[i]))
-	}
-	a := aligner{placed: map[*string]bool{}, along: along}
-	a.lists(spec, list)
-	if k, old := entry(spec, overrides.RuntimePatches); old != nil {
-		list.Content = append(list.Content, old.Content...)
-		key.LineComment = k.LineComment
-	}
-	for _, name := range converted[:5] { // what is left of the comments stays with the field
-		if k, v := entry(spec, name); v != nil {
-			for _, comment := range comments(k, v) {
-				if !a.placed[comment] && along(*comment) {
-					list.HeadComment = strings.TrimPrefix(list.HeadComment+"\n"+*comment, "\n")
-				}
-			}
-		}
-	}
-	return key, list
-}
-
-// nodeOf returns the nodes of a value in block style.
-func nodeOf(v any) *yamlv3.Node {
-	data, err := yaml.Marshal(v)
+// patches returns the field runtimePatches that is made of the old fields. The entries that were there stay as they
+// are; the others get the order of keys, the comments and the quotes of what they were made from.
+func (c *conversion) patches(old *kyaml.RNode) (*kyaml.RNode, error) {
+	data, err := yaml.Marshal(c.plan.Patches[:len(c.plan.Patches)-len(c.before.Spec.RuntimePatches)])
 	if err != nil {
-		return &yamlv3.Node{Kind: yamlv3.MappingNode}
+		return nil, err
 	}
-	var doc yamlv3.Node
-	if err := yamlv3.Unmarshal(data, &doc); err != nil || len(doc.Content) == 0 {
-		return &yamlv3.Node{Kind: yamlv3.MappingNode}
+	list, err := parse(string(data))
+	if err != nil {
+		return nil, err
 	}
-	return doc.Content[0]
+	key := kyaml.NewStringRNode(overrides.RuntimePatches)
+	err = dressList(list, old.Copy())
+	list.YNode().Style = 0
+	if there := old.Field(overrides.RuntimePatches); there != nil {
+		key = there.Key
+		list.YNode().Content = append(list.Content(), there.Value.Content()...)
+	}
+	made := kyaml.NewMapRNode(nil)
+	made.YNode().Content = []*kyaml.Node{key.YNode(), list.YNode()}
+	return made, err
 }
 
-// comments returns the comments of a field, but for the head comment of its key, which stays where it is.
-func comments(key, v *yamlv3.Node) []*string {
-	var all []*string
-	take := func(texts ...*string) {
-		for _, text := range texts {
-			if *text != "" {
-				all = append(all, text)
+// withComments returns a node as text, after the comments of the old one that it lacks.
+func withComments(old, made *kyaml.RNode) (string, error) {
+	text, err := encode(made)
+	if err != nil || !same(text, made) { // the library writes some comments so that what follows says something else
+		if text, err = encode(bare(made)); err != nil {
+			return "", err
+		}
+	}
+	there, err := parse(text)
+	return strings.Join(append(missing(old, there), text), "\n"), err
+}
+
+// inBlockStyle returns a document in block style, with the separators that it has.
+func inBlockStyle(doc string) (string, error) {
+	root, err := parse(doc)
+	if err != nil {
+		return "", err
+	}
+	for _, node := range nodesOf(root.Document()) {
+		node.Style &^= kyaml.FlowStyle
+	}
+	block, err := withComments(root, root)
+	if strings.HasPrefix(doc, "---") {
+		block = "---\n" + block
+	}
+	if strings.HasSuffix(strings.TrimRight(doc, " \t\r\n"), "\n...") {
+		block += "...\n"
+	}
+	return block, err
+}
+
+// missing returns the comments that an old node has, and the one made of it hasn't.
+func missing(old, made *kyaml.RNode) []string {
+	there := commentsOf(made)
+	return slices.DeleteFunc(commentsOf(old), func(line string) bool {
+		i := slices.Index(there, line)
+		if i >= 0 {
+			there = slices.Delete(there, i, i+1)
+		}
+		return i >= 0
+	})
+}
+
+// commentsOf returns the lines of the comments in a node.
+func commentsOf(node *kyaml.RNode) (lines []string) {
+	for _, n := range nodesOf(node.YNode()) {
+		lines = append(lines, strings.Split(n.HeadComment+"\n"+n.LineComment+"\n"+n.FootComment, "\n")...)
+	}
+	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
+}
+
+// dressList dresses the entries of a list as the fields that they were made of.
+func dressList(list, fields *kyaml.RNode) error {
+	var errs []error
+	for _, name := range elementFields {
+		for _, e := range items(fields, name) {
+			template := templateIn(list, scalar(e, "manager"))
+			for _, element := range slices.Concat([]*kyaml.RNode{e}, items(e, "job"), items(e, "pod")) {
+				errs = append(errs, dressElement(template, element))
 			}
 		}
 	}
-	take(&key.LineComment, &key.FootComment)
-	var walk func(*yamlv3.Node)
-	walk = func(n *yamlv3.Node) {
-		take(&n.HeadComment, &n.LineComment, &n.FootComment)
-		for _, child := range n.Content {
-			walk(child)
-		}
+	for _, name := range []string{"labels", "annotations"} {
+		errs = append(errs, dress(value(templateIn(list, ""), "metadata", name), value(fields, name)))
 	}
-	walk(v)
-	return all
+	return errors.Join(errs...)
 }
 
-// aligner gives new nodes the order of keys, the comments and the style of those that they were made from.
-type aligner struct {
-	placed map[*string]bool
-	along  func(comment string) bool
-}
-
-// lists aligns the entries of runtimePatches in list with the fields of the spec that they were made from.
-func (a *aligner) lists(spec, list *yamlv3.Node) {
-	converted := templateIn(list, overrides.ConvertedManager)
-	for n := 2; converted == nil && n <= overrides.MaxEntries; n++ {
-		converted = templateIn(list, fmt.Sprintf("%s-%d", overrides.ConvertedManager, n))
-	}
-	for _, e := range items(value(spec, overrides.PodTemplateOverrides)) {
-		a.pods(e, converted, value(e, "metadata"), value(e, "spec"))
-	}
-	for _, e := range items(value(spec, overrides.PodSpecOverrides)) {
-		a.pods(e, converted, nil, e)
-	}
-	for _, field := range []string{"labels", "annotations"} {
-		a.align(path(converted, "metadata", field), value(spec, field))
-	}
-	for _, o := range items(value(spec, overrides.TemplateOverrides)) {
-		a.history(o, list)
-	}
-}
-
-// history aligns the entry made of a manager's templateOverrides.
-func (a *aligner) history(o, list *yamlv3.Node) {
-	made := templateIn(list, scalar(o, "manager"))
-	if made == nil {
-		made = templateIn(list, scalar(o, "manager")+overrides.HistorySuffix)
-	}
-	for _, e := range items(value(o, "job")) {
-		if value(e, "targetJobs") == nil {
-			a.align(path(made, "metadata"), value(e, "metadata"))
-		}
-	}
-	for _, e := range items(value(o, "pod")) {
-		a.pods(e, made, value(e, "metadata"), value(e, "spec"))
-	}
-}
-
-// templateIn returns the JobSet template in a manager's entry of runtimePatches, nil where there is none.
-func templateIn(list *yamlv3.Node, manager string) *yamlv3.Node {
-	for _, p := range list.Content {
-		if scalar(p, "manager") == manager {
-			return path(p, "trainingRuntimeSpec", "template")
+// templateIn returns the JobSet template in the entry made of a manager's, or of the shapes without managers for "".
+func templateIn(list *kyaml.RNode, manager string) *kyaml.RNode {
+	for _, entry := range list.Content() {
+		e := kyaml.NewRNode(entry)
+		name := scalar(e, "manager")
+		if name == manager || name == manager+overrides.HistorySuffix ||
+			manager == "" && strings.HasPrefix(name, overrides.ConvertedManager) {
+			return value(e, "trainingRuntimeSpec", "template")
 		}
 	}
 	return nil
 }
 
-// items returns the items of a list, none for nil.
-func items(list *yamlv3.Node) []*yamlv3.Node {
-	if list == nil {
+// dressElement dresses what was made of an element: the JobSet's metadata, or the pods of each of its ReplicatedJobs.
+func dressElement(template, element *kyaml.RNode) error {
+	metadata, spec := value(element, "metadata"), value(element, "spec")
+	if value(element, "targetJobs") == nil {
+		return dress(value(template, "metadata"), metadata)
+	}
+	comment := element.YNode().HeadComment
+	if spec == nil { // of podSpecOverrides
+		spec = element
+		spec.YNode().HeadComment = ""
+	}
+	var errs []error
+	for _, target := range items(element, "targetJobs") {
+		if job := value(template, "spec", "replicatedJobs").Element("name", scalar(target, "name")); job != nil {
+			job.YNode().HeadComment = strings.Trim(job.YNode().HeadComment+"\n"+comment, "\n")
+			pod := value(job, "template", "spec", "template")
+			errs = append(errs, dress(value(pod, "metadata"), metadata), dress(value(pod, "spec"), spec))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dress gives a node the comments, the order of keys and the style of the one that it was made of.
+func dress(made, old *kyaml.RNode) error {
+	if made == nil || old == nil {
 		return nil
 	}
-	return list.Content
+	old = old.Copy()
+	align(made, old) // kyaml pairs the items of lists by their places
+	err := errors.Join(comments.CopyComments(old, made), korder.SyncOrder(old, made))
+	align(made, old) // CopyComments changes the style of folded text
+	return err
 }
 
-// pods aligns the patches of pods that were made of one element. The first of its ReplicatedJobs gets its comments.
-func (a *aligner) pods(element, template, meta, spec *yamlv3.Node) {
-	jobs := path(template, "spec", "replicatedJobs")
-	targets := value(element, "targetJobs")
-	if jobs == nil || targets == nil {
+// align gives a node the style of the one that it was made of, and the items of old lists the places of those made of
+// them.
+func align(made, old *kyaml.RNode) {
+	m, o := made.YNode(), old.YNode()
+	if m.Kind != o.Kind || m.Kind == kyaml.ScalarNode && (m.Value != o.Value || m.Tag != o.Tag) {
 		return
 	}
-	for _, target := range targets.Content {
-		for _, rj := range jobs.Content {
-			if scalar(rj, "name") != scalar(target, "name") {
-				continue
+	m.Style = o.Style
+	if m.Kind == kyaml.MappingNode {
+		for pair := range slices.Chunk(m.Content, 2) {
+			if from := value(old, pair[0].Value); from != nil {
+				align(kyaml.NewRNode(pair[1]), from)
 			}
-			a.comment(rj, element)
-			pod := path(rj, "template", "spec", "template")
-			a.align(value(pod, "metadata"), meta)
-			a.align(value(pod, "spec"), spec)
 		}
-	}
-}
-
-// path returns the value under nested keys, nil where there is none.
-func path(node *yamlv3.Node, keys ...string) *yamlv3.Node {
-	for _, key := range keys {
-		node = value(node, key)
-	}
-	return node
-}
-
-// comment moves the comments of a node to the one that was made of it, each once.
-func (a *aligner) comment(made, old *yamlv3.Node) {
-	move := func(to, from *string) {
-		if *from != "" && !a.placed[from] && a.along(*from) {
-			a.placed[from] = true
-			*to = strings.TrimPrefix(*to+"\n"+*from, "\n")
-		}
-	}
-	move(&made.HeadComment, &old.HeadComment)
-	move(&made.LineComment, &old.LineComment)
-	move(&made.FootComment, &old.FootComment)
-}
-
-// align gives a node the order, the style and the comments of the old one that it was made from. Both may be nil.
-func (a *aligner) align(made, old *yamlv3.Node) {
-	if made == nil || old == nil || made.Kind != old.Kind {
 		return
 	}
-	a.comment(made, old)
-	switch made.Kind {
-	case yamlv3.ScalarNode:
-		if made.Value == old.Value && made.Tag == old.Tag {
-			made.Style = old.Style
-		}
-	case yamlv3.MappingNode:
-		made.Style = old.Style
-		a.alignMapping(made, old)
-	case yamlv3.SequenceNode:
-		made.Style = old.Style
-		for i, item := range old.Content {
-			a.align(counterpart(made, item, i), item)
-		}
-	case yamlv3.DocumentNode, yamlv3.AliasNode: // manifests have none here
+	ordered := make([]*kyaml.Node, len(m.Content))
+	for i := range ordered {
+		item := kyaml.NewRNode(m.Content[i])
+		from := counterpart(item, old)
+		align(item, from)
+		ordered[i] = from.YNode()
 	}
+	o.Content = ordered
 }
 
-// alignMapping moves the keys that the old mapping has to the front, in its order.
-func (a *aligner) alignMapping(made, old *yamlv3.Node) {
-	var ordered []*yamlv3.Node
-	for i := 0; i+1 < len(old.Content); i += 2 {
-		k, v := entry(made, old.Content[i].Value)
-		if v == nil {
-			continue
-		}
-		a.comment(k, old.Content[i])
-		a.align(v, old.Content[i+1])
-		remove(made, k)
-		ordered = append(ordered, k, v)
-	}
-	made.Content = append(ordered, made.Content...)
-}
-
-// counterpart returns the item of a list that was made from another, by its name or path or else by its index i; nil
-// where there is none.
-func counterpart(list, item *yamlv3.Node, i int) *yamlv3.Node {
-	for _, key := range []string{"mountPath", "name"} {
-		if id := scalar(item, key); id != "" {
-			for _, candidate := range list.Content {
-				if scalar(candidate, key) == id {
-					return candidate
-				}
-			}
-			return nil
+// counterpart returns the old item that one was made of: it has the same name, or says the same. It returns an empty
+// one where there is none.
+func counterpart(made, list *kyaml.RNode) *kyaml.RNode {
+	name := scalar(made, "name")
+	for _, item := range list.Content() {
+		old := kyaml.NewRNode(item)
+		text, err := encode(old)
+		if name != "" && scalar(old, "name") == name || err == nil && same(text, made) {
+			return old
 		}
 	}
-	if i < len(list.Content) {
-		return list.Content[i]
-	}
-	return nil
+	return kyaml.NewRNode(&kyaml.Node{Kind: made.YNode().Kind})
 }

@@ -72,8 +72,8 @@ func TestConvert(t *testing.T) {
   suspend: true
 `,
 			out: head + `  # why
+  # ours
   runtimePatches:
-    # ours
     - manager: signalbox.dev/converted
       trainingRuntimeSpec:
         template:
@@ -223,8 +223,8 @@ func TestConvert(t *testing.T) {
   runtimePatches: # ours
   - manager: example.com/team
 `,
-			out: head + `  runtimePatches: # ours
-    # required
+			out: head + `  # required
+  runtimePatches: # ours
     - manager: signalbox.dev/converted
       trainingRuntimeSpec:
         template:

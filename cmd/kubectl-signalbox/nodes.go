@@ -1,86 +1,107 @@
 package main
 
 import (
-	"bytes"
+	"encoding/json"
 	"errors"
-	"slices"
+	"reflect"
 	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	yamlv3 "go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	kjson "sigs.k8s.io/json"
+	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
+	"sigs.k8s.io/yaml"
 )
 
-// aliased returns the line of the first anchor, alias or merge key in a node, 0 where there is none.
-func aliased(node *yamlv3.Node) int {
-	if node.Kind == yamlv3.AliasNode || node.Anchor != "" || node.Tag == "!!merge" {
-		return node.Line
-	}
-	for _, child := range node.Content {
-		if line := aliased(child); line > 0 {
-			return line
-		}
-	}
-	return 0
-}
-
-// trainJobs returns the TrainJobs of a document: the document itself, or the items of a list.
-func trainJobs(node *yamlv3.Node) []*yamlv3.Node {
-	kind, group := scalar(node, "kind"), scalar(node, "apiVersion")
-	switch {
-	case kind == trainerapi.TrainJobKind && strings.HasPrefix(group, trainerapi.GroupVersion.Group+"/"):
-		return []*yamlv3.Node{node}
-	case strings.HasSuffix(kind, "List"):
-		var all []*yamlv3.Node
-		if items := value(node, "items"); items != nil {
-			for _, item := range items.Content {
-				all = append(all, trainJobs(item)...)
-			}
-		}
-		return all
-	}
-	return nil
-}
-
-// value returns the value of a key, nil where there is none.
-func value(node *yamlv3.Node, key string) *yamlv3.Node {
-	_, v := entry(node, key)
-	return v
-}
-
-// entry returns a key of a mapping and its value, nil where there is none.
-func entry(node *yamlv3.Node, key string) (k, v *yamlv3.Node) {
-	if node == nil || node.Kind != yamlv3.MappingNode {
-		return nil, nil
-	}
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		if node.Content[i].Value == key {
-			return node.Content[i], node.Content[i+1]
-		}
-	}
-	return nil, nil
-}
-
-// scalar returns the value of a key as text, "" where there is none.
-func scalar(node *yamlv3.Node, key string) string {
-	if v := value(node, key); v != nil {
-		return v.Value
-	}
-	return ""
+// parse returns the tree of a document, an empty node where it has nothing but comments.
+func parse(doc string) (*kyaml.RNode, error) {
+	root := &kyaml.Node{}
+	err := kyaml.Unmarshal([]byte(doc), root)
+	return kyaml.NewRNode(root), err
 }
 
 // encode returns a node as text.
-func encode(node *yamlv3.Node) (string, error) {
-	var out bytes.Buffer
-	e := yamlv3.NewEncoder(&out)
-	e.SetIndent(2)
-	if err := errors.Join(e.Encode(node), e.Close()); err != nil {
-		return "", err
-	}
-	return out.String(), nil
+func encode(node *kyaml.RNode) (string, error) {
+	text, err := kyaml.MarshalWithOptions(node.Document(), &kyaml.EncoderOptions{SeqIndent: kyaml.WideSequenceStyle})
+	return string(text), err
 }
 
-// remove removes a key and its value.
-func remove(node, key *yamlv3.Node) {
-	i := slices.Index(node.Content, key)
-	node.Content = slices.Delete(node.Content, i, i+2)
+// decoded returns the object that Kubernetes reads from a node.
+func decoded(node *kyaml.RNode) (*unstructured.Unstructured, error) {
+	text, err := encode(bare(node))
+	if err != nil {
+		return nil, err
+	}
+	data, err := yaml.YAMLToJSONStrict([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	return u, kjson.UnmarshalCaseSensitivePreserveInts(data, &u.Object)
+}
+
+// same reports whether a text and a node say the same.
+func same(text string, node *kyaml.RNode) bool {
+	var values [2]any
+	encoded, err := encode(bare(node))
+	for i, text := range []string{text, encoded} {
+		data, invalid := yaml.YAMLToJSONStrict([]byte(text))
+		err = errors.Join(err, invalid, json.Unmarshal(data, &values[i]))
+	}
+	return err == nil && reflect.DeepEqual(values[0], values[1])
+}
+
+// bare returns a node without its comments.
+func bare(node *kyaml.RNode) *kyaml.RNode {
+	node = node.Copy()
+	for _, n := range nodesOf(node.Document()) {
+		n.HeadComment, n.LineComment, n.FootComment = "", "", ""
+	}
+	return node
+}
+
+// nodesOf returns a node and all within it.
+func nodesOf(node *kyaml.Node) []*kyaml.Node {
+	all := []*kyaml.Node{node}
+	for _, child := range node.Content {
+		all = append(all, nodesOf(child)...)
+	}
+	return all
+}
+
+// trainJobs returns the TrainJobs of a document: the document itself, or the items of a list.
+func trainJobs(node *kyaml.RNode) (all []*kyaml.RNode) {
+	kind, version := scalar(node, "kind"), scalar(node, "apiVersion")
+	if kind == trainerapi.TrainJobKind && strings.HasPrefix(version, trainerapi.GroupVersion.Group+"/") {
+		return []*kyaml.RNode{node}
+	}
+	if strings.HasSuffix(kind, "List") {
+		for _, item := range items(node, "items") {
+			all = append(all, trainJobs(item)...)
+		}
+	}
+	return all
+}
+
+// value returns the value of a field by its path, nil where there is none.
+func value(node *kyaml.RNode, path ...string) *kyaml.RNode {
+	for _, name := range path {
+		field := node.Field(name)
+		if field == nil {
+			return nil
+		}
+		node = field.Value
+	}
+	return node
+}
+
+// items returns the items of a field, none where it isn't a list.
+func items(node *kyaml.RNode, name string) []*kyaml.RNode {
+	all, _ := value(node, name).Elements()
+	return all
+}
+
+// scalar returns the value of a field as text, "" where there is none.
+func scalar(node *kyaml.RNode, path ...string) string {
+	return kyaml.GetValue(value(node, path...))
 }
