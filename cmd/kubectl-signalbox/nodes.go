@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/kustomize/kyaml/comments"
+	korder "sigs.k8s.io/kustomize/kyaml/order"
 	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
 	"sigs.k8s.io/yaml"
 )
@@ -69,20 +71,6 @@ func nodesOf(node *kyaml.Node) []*kyaml.Node {
 	return all
 }
 
-// trainJobs returns the TrainJobs of a document: the document itself, or the items of a list.
-func trainJobs(node *kyaml.RNode) (all []*kyaml.RNode) {
-	kind, version := scalar(node, "kind"), scalar(node, "apiVersion")
-	if kind == trainerapi.TrainJobKind && strings.HasPrefix(version, trainerapi.GroupVersion.Group+"/") {
-		return []*kyaml.RNode{node}
-	}
-	if strings.HasSuffix(kind, "List") {
-		for _, item := range items(node, "items") {
-			all = append(all, trainJobs(item)...)
-		}
-	}
-	return all
-}
-
 // value returns the value of a field by its path, nil where there is none.
 func value(node *kyaml.RNode, path ...string) *kyaml.RNode {
 	for _, name := range path {
@@ -104,4 +92,88 @@ func items(node *kyaml.RNode, name string) []*kyaml.RNode {
 // scalar returns the value of a field as text, "" where there is none.
 func scalar(node *kyaml.RNode, path ...string) string {
 	return kyaml.GetValue(value(node, path...))
+}
+
+// withComments returns a node as text, after the comments of the old one that it lacks.
+func withComments(old, made *kyaml.RNode) (string, error) {
+	text, err := encode(made)
+	if err != nil || !same(text, made) { // the library writes some comments so that what follows says something else
+		if text, err = encode(bare(made)); err != nil {
+			return "", err
+		}
+	}
+	there, err := parse(text)
+	return strings.Join(append(missing(old, there), text), "\n"), err
+}
+
+// missing returns the comments that an old node has, and the one made of it hasn't.
+func missing(old, made *kyaml.RNode) []string {
+	there := commentsOf(made)
+	return slices.DeleteFunc(commentsOf(old), func(line string) bool {
+		i := slices.Index(there, line)
+		if i >= 0 {
+			there = slices.Delete(there, i, i+1)
+		}
+		return i >= 0
+	})
+}
+
+// commentsOf returns the lines of the comments in a node.
+func commentsOf(node *kyaml.RNode) (lines []string) {
+	for _, n := range nodesOf(node.YNode()) {
+		lines = append(lines, strings.Split(n.HeadComment+"\n"+n.LineComment+"\n"+n.FootComment, "\n")...)
+	}
+	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
+}
+
+// dress gives a node the comments, the order of keys and the style of the one that it was made of.
+func dress(made, old *kyaml.RNode) error {
+	if made == nil || old == nil {
+		return nil
+	}
+	old = old.Copy()
+	align(made, old) // kyaml pairs the items of lists by their places
+	err := errors.Join(comments.CopyComments(old, made), korder.SyncOrder(old, made))
+	align(made, old) // CopyComments changes the style of folded text
+	return err
+}
+
+// align gives a node the style of the one that it was made of, and the items of old lists the places of those made of
+// them.
+func align(made, old *kyaml.RNode) {
+	m, o := made.YNode(), old.YNode()
+	if m.Kind != o.Kind || m.Kind == kyaml.ScalarNode && (m.Value != o.Value || m.Tag != o.Tag) {
+		return
+	}
+	m.Style = o.Style
+	if m.Kind == kyaml.MappingNode {
+		for pair := range slices.Chunk(m.Content, 2) {
+			if from := value(old, pair[0].Value); from != nil {
+				align(kyaml.NewRNode(pair[1]), from)
+			}
+		}
+		return
+	}
+	ordered := make([]*kyaml.Node, len(m.Content))
+	for i := range ordered {
+		item := kyaml.NewRNode(m.Content[i])
+		from := counterpart(item, old)
+		align(item, from)
+		ordered[i] = from.YNode()
+	}
+	o.Content = ordered
+}
+
+// counterpart returns the old item that one was made of: it has the same name, or says the same. It returns an empty
+// one where there is none.
+func counterpart(made, list *kyaml.RNode) *kyaml.RNode {
+	name := scalar(made, "name")
+	for _, item := range list.Content() {
+		old := kyaml.NewRNode(item)
+		text, err := encode(old)
+		if name != "" && scalar(old, "name") == name || err == nil && same(text, made) {
+			return old
+		}
+	}
+	return kyaml.NewRNode(&kyaml.Node{Kind: made.YNode().Kind})
 }
