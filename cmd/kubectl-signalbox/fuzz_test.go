@@ -8,8 +8,8 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// FuzzRewrite holds that no document makes the conversion panic, that splitting a file loses none of it, that what has
-// no TrainJob to convert comes out as it stands, and that what was converted has all comments and says nothing in an
+// FuzzRewrite holds that no document makes the conversion panic, that splitting a file loses none of it, and that what
+// has no TrainJob to convert comes out as it stands. What was converted has all comments, and says nothing in an
 // earlier shape.
 func FuzzRewrite(f *testing.F) {
 	for _, path := range []string{"../../test/e2e/testdata/guide.yaml", "testdata/fragments.yaml",
