@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -142,7 +143,8 @@ func (c *conversion) withoutWord(old *kyaml.RNode) (*kyaml.RNode, error) {
 // patches returns the field runtimePatches that is made of the old fields. The entries that were there stay as they
 // are; the others get the order of keys, the comments and the quotes of what they were made from.
 func (c *conversion) patches(old *kyaml.RNode) (*kyaml.RNode, error) {
-	data, err := yaml.Marshal(c.plan.Patches[:len(c.plan.Patches)-len(c.before.Spec.RuntimePatches)])
+	patches := append([]trainerapi.RuntimePatch{}, c.plan.Patches...) // [] where there are none, and not null
+	data, err := yaml.Marshal(patches[:len(patches)-len(c.before.Spec.RuntimePatches)])
 	if err != nil {
 		return nil, err
 	}

@@ -256,6 +256,7 @@ func TestConvert(t *testing.T) {
 		"what says nothing": {
 			reason: "is lost, and said",
 			in:     head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {}\n", lost: true,
+			out:  head + "  runtimePatches: []\n",
 			said: []string{"LOST: spec.podTemplateOverrides[0] and what follows it set no field"},
 		},
 		"converted before": {

@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // FuzzRewrite holds that no document makes the conversion panic, that splitting a file loses none of it, and that what
-// has no TrainJob to convert comes out as it stands. What was converted has all comments, and says nothing in an
-// earlier shape.
+// has no TrainJob to convert comes out as it stands. What was converted says what was decided, has all
+// comments and says nothing in an earlier shape.
 func FuzzRewrite(f *testing.F) {
 	for _, path := range []string{"../../test/e2e/testdata/guide.yaml", "testdata/fragments.yaml",
 		"testdata/runtime.yaml"} {
@@ -53,9 +55,13 @@ func FuzzRewrite(f *testing.F) {
 			if err != nil {
 				t.Fatalf("what was converted can't be read: %v\n%s", err, text)
 			}
-			for _, job := range again {
+			for i, job := range again {
 				if overrides.Needed(job.before) {
 					t.Fatalf("something is left:\n%s", text)
+				}
+				if plan := jobs[i].plan; plan != nil &&
+					!equality.Semantic.DeepEqual(job.before.Spec.RuntimePatches, plan.Patches) {
+					t.Fatalf("not what was decided, of\n%s\nin\n%s", doc, text)
 				}
 			}
 		}
