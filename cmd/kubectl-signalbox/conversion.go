@@ -37,7 +37,7 @@ const numProcPerNode = "numProcPerNode"
 var elementFields = []string{overrides.PodTemplateOverrides, overrides.PodSpecOverrides, overrides.TemplateOverrides}
 
 // converted are the fields of a spec that a conversion may change.
-var converted = append(elementFields, "labels", "annotations", overrides.RuntimePatches)
+var converted = slices.Concat(elementFields, []string{"labels", "annotations", overrides.RuntimePatches})
 
 // decide fills in the conversion of a TrainJob, which it changes.
 func (c *conversion) decide(u *unstructured.Unstructured, d overrides.Reader) error {
