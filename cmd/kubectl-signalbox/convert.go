@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
@@ -106,16 +107,16 @@ func convert(ctx context.Context, o options, cluster *server, streams genericioo
 // file converts the documents of a file.
 func (c *converter) file(ctx context.Context, f file) error {
 	for _, doc := range documents(f.text) {
-		result, err := rewrite(doc, c.dialect)
+		text, jobs, err := rewrite(doc, c.dialect)
 		if err != nil {
 			return err
 		}
-		for _, job := range result.jobs {
+		for _, job := range jobs {
 			if err := c.report(ctx, f.name, job); err != nil {
-				return fmt.Errorf("TrainJob %s: %w", job.name(), err)
+				return fmt.Errorf("TrainJob %s: %w", klog.KObj(job.before), err)
 			}
 		}
-		if _, err := io.WriteString(c.streams.Out, result.text); err != nil {
+		if _, err := io.WriteString(c.streams.Out, text); err != nil {
 			return err
 		}
 	}
@@ -138,7 +139,7 @@ func (c *converter) report(ctx context.Context, file string, job *conversion) er
 	}
 	if err := c.cluster.check(ctx, job.converted); err != nil {
 		c.refused++
-		fmt.Fprintf(c.streams.ErrOut, "%s: TrainJob %s: refused by the cluster: %v\n", file, job.name(), err)
+		fmt.Fprintf(c.streams.ErrOut, "%s: TrainJob %s: refused by the cluster: %v\n", file, klog.KObj(job.before), err)
 	}
 	return nil
 }
@@ -158,7 +159,7 @@ func (c *converter) result() error {
 
 // writeConversion writes the changes of a TrainJob, what was lost of it, and what may be.
 func writeConversion(w io.Writer, file string, job *conversion, problems, notes []string) {
-	prefix := fmt.Sprintf("%s: TrainJob %s: ", file, job.name())
+	prefix := fmt.Sprintf("%s: TrainJob %s: ", file, klog.KObj(job.before))
 	if len(job.changes)+len(problems) == 0 {
 		fmt.Fprintln(w, prefix+"nothing to convert")
 		return

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"testing"
+
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // chance generates manifests from a seed.
@@ -142,4 +145,62 @@ func comma(text string) string {
 		return ""
 	}
 	return ", " + text
+}
+
+// commented returns a document with comments, each another, at chance ends of lines and on lines of their own.
+func (c chance) commented(doc string) (text string, comments []string) {
+	comment := func() string {
+		comments = append(comments, fmt.Sprintf("# comment %d.", len(comments)))
+		return comments[len(comments)-1]
+	}
+	for line := range strings.Lines(doc) {
+		if c.IntN(6) == 0 {
+			text += line[:len(line)-len(strings.TrimLeft(line, " "))] + comment() + "\n"
+		}
+		text += strings.TrimSuffix(line, "\n")
+		if c.IntN(6) == 0 {
+			text += " " + comment()
+		}
+		text += strings.Repeat("\n", 1+c.IntN(20)/19)
+	}
+	return text, comments
+}
+
+// TestConvertKeepsComments converts generated manifests with comments everywhere. Each comment is in what is written,
+// which says the same as without comments.
+func TestConvertKeepsComments(t *testing.T) {
+	d := overrides.Manifests(false)
+	for seed := range uint64(300) {
+		c := chance{rand.New(rand.NewPCG(seed, 7))}
+		doc := c.manifest("job")
+		if c.IntN(3) > 0 {
+			var err error
+			if doc, err = inBlockStyle(doc); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.IntN(4) == 0 {
+			doc = "kind: List\napiVersion: v1\nitems:\n  - " + strings.ReplaceAll(strings.TrimSpace(doc), "\n", "\n    ") + "\n"
+		}
+		plain, _, err := rewrite(doc, d)
+		if err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, doc)
+		}
+		in, comments := c.commented(doc)
+		if c.IntN(4) == 0 {
+			in = strings.ReplaceAll(in, "\n", "\r\n")
+		}
+		out, _, err := rewrite(in, d)
+		if err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, in)
+		}
+		if root, err := parse(out); err != nil || !same(plain, root) {
+			t.Errorf("seed %d: comments change what is said: %v\n%s\n%s", seed, err, in, out)
+		}
+		for _, comment := range comments {
+			if !strings.Contains(out, comment) {
+				t.Errorf("seed %d: %q is lost of\n%s\nin\n%s", seed, comment, in, out)
+			}
+		}
+	}
 }

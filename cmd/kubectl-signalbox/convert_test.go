@@ -72,8 +72,8 @@ func TestConvert(t *testing.T) {
   suspend: true
 `,
 			out: head + `  # why
+  # ours
   runtimePatches:
-    # ours
     - manager: signalbox.dev/converted
       trainingRuntimeSpec:
         template:
@@ -223,8 +223,8 @@ func TestConvert(t *testing.T) {
   runtimePatches: # ours
   - manager: example.com/team
 `,
-			out: head + `  runtimePatches: # ours
-    # required
+			out: head + `  # required
+  runtimePatches: # ours
     - manager: signalbox.dev/converted
       trainingRuntimeSpec:
         template:
@@ -256,6 +256,7 @@ func TestConvert(t *testing.T) {
 		"what says nothing": {
 			reason: "is lost, and said",
 			in:     head + "  podTemplateOverrides:\n  - targetJobs: [{name: node}]\n    spec: {}\n", lost: true,
+			out:  head + "  runtimePatches: []\n",
 			said: []string{"LOST: spec.podTemplateOverrides[0] and what follows it set no field"},
 		},
 		"converted before": {

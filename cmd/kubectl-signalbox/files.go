@@ -111,7 +111,7 @@ func documents(text string) []string {
 	}
 	for line := range strings.Lines(text) {
 		bare := strings.TrimRight(line, " \t\r\n")
-		begins := bare == "---" || strings.HasPrefix(line, "--- ")
+		begins := bare == "---" || strings.HasPrefix(line, "--- ") || strings.HasPrefix(line, "---\t")
 		if begins && content {
 			next()
 		}

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
-// FuzzRewrite holds that no document makes the conversion panic, that splitting a file loses none of it, that what has
-// no TrainJob to convert comes out as it stands, and that what was converted says nothing in an earlier shape.
+// FuzzRewrite holds that no document makes the conversion panic, that splitting a file loses none of it, and that what
+// has no TrainJob to convert comes out as it stands. What was converted says what was decided, has all
+// comments and says nothing in an earlier shape.
 func FuzzRewrite(f *testing.F) {
 	for _, path := range []string{"../../test/e2e/testdata/guide.yaml", "testdata/fragments.yaml",
 		"testdata/runtime.yaml"} {
@@ -23,6 +27,7 @@ func FuzzRewrite(f *testing.F) {
 			"[{\"manager\": \"a.com/a\", \"pod\": [null]}]}}",
 		"kind: List\nitems:\n- kind: TrainJob\n  apiVersion: trainer.kubeflow.org/v1alpha1\n  spec:\n    ? " +
 			"podTemplateOverrides\n    : - targetJobs: [{name: a}]\n",
+		"kind: TrainJob\rapiVersion: trainer.kubeflow.org/v1alpha1\rspec:\r  labels: {a: b} # c\r",
 		"a: |\n  ---\n...\n--- !x\nb: &c d\n",
 	} {
 		f.Add(doc)
@@ -32,26 +37,44 @@ func FuzzRewrite(f *testing.F) {
 			t.Fatalf("split and joined, %q is %q", doc, got)
 		}
 		for _, strategic := range []bool{true, false} {
-			result, err := rewrite(doc, overrides.Manifests(strategic))
+			text, jobs, err := rewrite(doc, overrides.Manifests(strategic))
 			if err != nil {
 				return
 			}
 			converted := false
-			for _, job := range result.jobs {
+			for _, job := range jobs {
 				converted = converted || job.plan != nil || len(job.changes) > 0
 			}
-			if !converted && result.text != doc {
-				t.Fatalf("nothing was to be converted, and %q is %q", doc, result.text)
+			if !converted && text != doc {
+				t.Fatalf("nothing was to be converted, and %q is %q", doc, text)
 			}
-			again, err := rewrite(result.text, overrides.Manifests(strategic))
+			if lost := lostComments(t, doc, text); len(lost) > 0 {
+				t.Fatalf("comments are lost: %q of\n%s\nin\n%s", lost, doc, text)
+			}
+			_, again, err := rewrite(text, overrides.Manifests(strategic))
 			if err != nil {
-				t.Fatalf("what was converted can't be read: %v\n%s", err, result.text)
+				t.Fatalf("what was converted can't be read: %v\n%s", err, text)
 			}
-			for _, job := range again.jobs {
+			for i, job := range again {
 				if overrides.Needed(job.before) {
-					t.Fatalf("something is left:\n%s", result.text)
+					t.Fatalf("something is left:\n%s", text)
+				}
+				if plan := jobs[i].plan; plan != nil &&
+					!equality.Semantic.DeepEqual(job.before.Spec.RuntimePatches, plan.Patches) {
+					t.Fatalf("not what was decided, of\n%s\nin\n%s", doc, text)
 				}
 			}
 		}
 	})
+}
+
+// lostComments returns the comments of a document that another doesn't have.
+func lostComments(t *testing.T, doc, other string) []string {
+	t.Helper()
+	before, err1 := parse(strings.ReplaceAll(doc, "\r\n", "\n"))
+	after, err2 := parse(strings.ReplaceAll(other, "\r\n", "\n"))
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	return missing(before, after)
 }
