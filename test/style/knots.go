@@ -17,8 +17,8 @@ import (
 
 // The bounds on knots.
 const (
-	maxKnot    = 3 // files of one
-	maxKnotted = 3 // files in all of them
+	maxKnot    = 1 // files of one
+	maxKnotted = 0 // files in all of them
 )
 
 // graph has, for each file of a package, those that it uses.
