@@ -1,6 +1,7 @@
 package overrides
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,13 +11,7 @@ import (
 	"github.com/kubeflow/trainer/v2/pkg/constants"
 	trainerruntime "github.com/kubeflow/trainer/v2/pkg/runtime"
 	"github.com/kubeflow/trainer/v2/pkg/runtime/framework"
-	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/flux"
-	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jax"
 	jobsetplugin "github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jobset"
-	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/mpi"
-	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/plainml"
-	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/torch"
-	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/xgboost"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
@@ -26,12 +21,36 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// mlPolicies returns Trainer's plugins that turn an ML policy into node counts and environment. Each ignores a runtime
-// whose policy is another's; plain is the last and takes all others.
-func mlPolicies() []framework.EnforceMLPolicyPlugin {
-	return []framework.EnforceMLPolicyPlugin{
-		&torch.Torch{}, &mpi.MPI{}, &jax.Jax{}, &xgboost.XGBoost{}, &flux.Flux{}, &plainml.PlainML{},
+// Assembly is the JobSet of a TrainJob while it is made.
+type Assembly struct {
+	// Info is the runtime with the entries merged into it, in the form that Trainer's plugins take and change.
+	Info *trainerruntime.Info
+	// Job is the TrainJob in the form that they take and change.
+	Job *trainerapi.TrainJob
+	// spec is the JobSet's, and Info's.
+	spec *jobsetac.JobSetSpecApplyConfiguration
+}
+
+// Assemble prepares a JobSet, has the ML policies change its pods, and sets how many of them there are. All that runs
+// on quota is in the result: a TrainJob is queued with it, and the bundled Trainer builds from it.
+func (r *Rules) Assemble(
+	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) (*Assembly, error) {
+	a, err := r.Prepare(trainJob, runtime, entries)
+	if err != nil {
+		return nil, err
 	}
+	err = EachPlugin(used, func(policy framework.EnforceMLPolicyPlugin) error {
+		if err := policy.EnforceMLPolicy(a.Info, a.Job); err != nil {
+			return fmt.Errorf("ML policy %s of runtime %q: %w", policy.Name(), a.Job.Spec.RuntimeRef.Name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	count := func(plugin framework.ComponentBuilderPlugin) error { return plugin.SyncParallelCount(a.Info) }
+	return a, cmp.Or(EachPlugin(used, count), count(&jobsetplugin.JobSet{}))
 }
 
 // Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
@@ -39,31 +58,42 @@ func mlPolicies() []framework.EnforceMLPolicyPlugin {
 func (r *Rules) Compute(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {
-	info, job, err := r.Prepare(trainJob, runtime, entries)
+	return r.compute(trainJob, runtime, entries, true)
+}
+
+// compute does what Compute does, and leaves Built out unless it is asked for.
+func (r *Rules) compute(
+	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry, built bool,
+) (*Effective, error) {
+	a, err := r.Assemble(trainJob, runtime, entries)
 	if err != nil {
 		return nil, err
 	}
-	for _, policy := range mlPolicies() {
-		if err := policy.EnforceMLPolicy(info, job); err != nil {
-			return nil, fmt.Errorf("ML policy %s of runtime %q: %w", policy.Name(), job.Spec.RuntimeRef.Name, err)
-		}
+	e := &Effective{Annotations: a.Info.Annotations, NodeGroup: nodeGroup(runtime)}
+	if e.ReplicatedJobs, err = fromApply(a.fill(a.Job).Spec); err != nil || !built {
+		return e, err
 	}
-	spec, _ := trainerruntime.TemplateSpecApply[jobsetac.JobSetSpecApplyConfiguration](info)
-	for i, podSet := range info.TemplateSpec.PodSets {
-		job := spec.ReplicatedJobs[i].Template.Spec
-		job.Parallelism, job.Completions = podSet.Count, podSet.Count
-	}
-	builder := jobsetplugin.NewBuilder(jobsetac.JobSet(job.Name, job.Namespace).WithSpec(spec))
-	e := &Effective{Annotations: info.Annotations, NodeGroup: nodeGroup(runtime)}
-	if e.ReplicatedJobs, err = fromApply(builder.Initializer(job).Trainer(info, job).Build().Spec); err != nil {
-		return nil, err
-	}
-	e.Built, err = r.built(e.ReplicatedJobs, func() ([]jobset.ReplicatedJob, error) {
-		// As in Trainer's JobSet plugin, what the TrainJob says takes precedence over what is taken from the PodSets.
-		Take(info, spec)
-		return fromApply(builder.Initializer(withoutSecrets(job)).Trainer(info, job).Build().Spec)
-	})
+	e.Built, err = r.built(e.ReplicatedJobs, a.built)
 	return e, err
+}
+
+// built returns the ReplicatedJobs with what the ML policies add, after fill was called once.
+func (a *Assembly) built() ([]jobset.ReplicatedJob, error) {
+	a.take()
+	return fromApply(a.fill(withoutSecrets(a.Job)).Spec)
+}
+
+// JobSet returns the JobSet with all that the plugins have added to it. It may be called once.
+func (a *Assembly) JobSet() *jobsetplugin.Builder {
+	a.take()
+	return a.fill(a.Job)
+}
+
+// fill writes what a TrainJob says of its pods into the JobSet. As in Trainer's JobSet plugin, that takes precedence
+// over what is taken from the PodSets.
+func (a *Assembly) fill(job *trainerapi.TrainJob) *jobsetplugin.Builder {
+	js := jobsetac.JobSet(job.Name, job.Namespace).WithLabels(a.Info.Labels).WithAnnotations(a.Info.Annotations)
+	return jobsetplugin.NewBuilder(js.WithSpec(a.spec)).Initializer(job).Trainer(a.Info, job)
 }
 
 // withoutSecrets returns the TrainJob without the Secrets of its initializers: Trainer's builder adds them whether they
@@ -105,42 +135,41 @@ func forPlugins(
 	return job
 }
 
-// Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that. It returns the result and
-// the TrainJob in the form that Trainer's plugins take, before the first of them has run. It changes none of its
-// arguments; the plugins may change both results.
+// Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that. No
+// plugin has run on the result. It changes none of its arguments.
 func (r *Rules) Prepare(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
-) (*trainerruntime.Info, *trainerapi.TrainJob, error) {
+) (*Assembly, error) {
 	runtime = runtime.DeepCopy()
 	job := forPlugins(trainJob, runtime, entries)
 	template, err := merge(runtime.Template.Spec, entries)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if len(template.ReplicatedJobs) == 0 {
-		return nil, nil, field.Required(field.NewPath("spec", "runtimeRef"), fmt.Sprintf(
+		return nil, field.Required(field.NewPath("spec", "runtimeRef"), fmt.Sprintf(
 			"runtime %q has no replicatedJobs; give it one, or refer to another runtime", job.Spec.RuntimeRef.Name))
 	}
 	if err := r.setResourcesPerNode(job, runtime.MLPolicy, template.ReplicatedJobs); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	r.amend(job, runtime.MLPolicy, template.ReplicatedJobs)
 	typed := &jobset.JobSet{Spec: template}
 	spec, err := apply.FromTypedObjWithFields[jobsetac.JobSetSpecApplyConfiguration](typed, "spec")
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the JobSet template of runtime %q: %w", job.Spec.RuntimeRef.Name, err)
+		return nil, fmt.Errorf("reading the JobSet template of runtime %q: %w", job.Spec.RuntimeRef.Name, err)
 	}
 	labels, annotations := metadata(runtime, entries)
 	info := r.runtimeInfo(runtime, template.ReplicatedJobs, spec,
 		trainerruntime.WithLabels(labels), trainerruntime.WithAnnotations(annotations))
-	return info, job, nil
+	return &Assembly{info, job, spec}, nil
 }
 
-// Take copies the ML policy's changes of the PodSets to the JobSet's spec, as Trainer's JobSet plugin does.
-func Take(info *trainerruntime.Info, spec *jobsetac.JobSetSpecApplyConfiguration) {
-	for i := range info.TemplateSpec.PodSets {
-		podSet := &info.TemplateSpec.PodSets[i]
-		pod := spec.ReplicatedJobs[i].Template.Spec.Template.Spec
+// take copies the plugins' changes of the PodSets to the JobSet's spec, as Trainer's JobSet plugin does.
+func (a *Assembly) take() {
+	for i := range a.Info.TemplateSpec.PodSets {
+		podSet := &a.Info.TemplateSpec.PodSets[i]
+		pod := a.spec.ReplicatedJobs[i].Template.Spec.Template.Spec
 		apply.UpsertVolumes(&pod.Volumes, podSet.Volumes...)
 		for c := range podSet.Containers {
 			takeContainer(&pod.Containers[c], &podSet.Containers[c])

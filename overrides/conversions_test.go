@@ -94,11 +94,11 @@ func TestDefaults(t *testing.T) {
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	for _, policy := range []string{"{coscheduling: {}}", "{volcano: {networkTopology: {}}}"} {
 		rt.PodGroupPolicy = ptr.To(must[trainerapi.PodGroupPolicy](t, policy))
-		info, _, err := Bundled.Prepare(&api.TrainJob{}, &rt, nil)
+		a, err := Bundled.Prepare(&api.TrainJob{}, &rt, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := info.RuntimePolicy.PodGroupPolicy
+		p := a.Info.RuntimePolicy.PodGroupPolicy
 		if p.Coscheduling != nil && ptr.Deref(p.Coscheduling.ScheduleTimeoutSeconds, 0) != 60 ||
 			p.Volcano != nil && ptr.Deref(p.Volcano.NetworkTopology.HighestTierAllowed, 0) != 1 {
 			t.Errorf("got %+v without the defaults", p)
@@ -121,14 +121,5 @@ func TestResourcesRefused(t *testing.T) {
 	if err := failing.setResourcesPerNode(job, policy, jobs); err == nil ||
 		!strings.Contains(err.Error(), "spec.trainer.resourcesPerNode") {
 		t.Errorf("got %v, want the field", err)
-	}
-}
-
-// TestNilMemo holds that a nil Memo computes each time, and that a runtime that can't be computed is refused by any.
-func TestNilMemo(t *testing.T) {
-	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-	e, err := (*Memo)(nil).Compute(Bundled.Rules, &api.TrainJob{}, &rt, nil)
-	if err != nil || len(e.ReplicatedJobs) == 0 {
-		t.Errorf("got %v, %v", e, err)
 	}
 }

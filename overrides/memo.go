@@ -15,7 +15,7 @@ import (
 
 // Memo keeps the results of Compute. TrainJobs of one runtime with the same entries share a result, and each needs it
 // several times from its queue to its start. It is bounded by memory and not by a number, because users decide how
-// large a result is. A nil Memo keeps nothing.
+// large a result is.
 type Memo struct {
 	limit int
 
@@ -77,9 +77,6 @@ func (m *Memo) add(k key, e *Effective, size int) {
 func (m *Memo) Compute(
 	rules *Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {
-	if m == nil {
-		return rules.Compute(job, runtime, entries)
-	}
 	shared, own, err := keysOf(rules.name, job, runtime, entries)
 	if err != nil {
 		return nil, err
@@ -89,12 +86,9 @@ func (m *Memo) Compute(
 			return kept, nil
 		}
 	}
-	e, err := rules.Compute(job, runtime, entries)
+	e, err := rules.compute(job, runtime, entries, !rules.dropsBuilt)
 	if err != nil {
 		return nil, err // it names what is wrong of this TrainJob
-	}
-	if rules.dropsBuilt {
-		e.Built = nil
 	}
 	data, err := json.Marshal(e)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/features"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins"
 	"github.com/kubeflow/trainer/v2/pkg/statusserver"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,6 +27,8 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 func TestAuthorize(t *testing.T) {
@@ -92,15 +95,24 @@ func TestAuthorize(t *testing.T) {
 }
 
 func TestEnableProgress(t *testing.T) {
+	restorePlugins(t)
+	if err := EnableProgress(&trainerconfig.Configuration{}); err != nil || !features.Enabled(features.TrainJobStatus) {
+		t.Errorf("plugins inject what a process needs: got %v", err)
+	}
+}
+
+// restorePlugins undoes at the test's end what it has changed of Trainer's plugins.
+func restorePlugins(t *testing.T) {
+	t.Helper()
 	was := features.Enabled(features.TrainJobStatus)
 	t.Cleanup(func() {
 		if err := features.SetEnable(features.TrainJobStatus, was); err != nil {
 			t.Error(err)
 		}
+		if err := overrides.Use(plugins.NewRegistry(), &trainerconfig.Configuration{}); err != nil {
+			t.Error(err)
+		}
 	})
-	if err := EnableProgress(); err != nil || !features.Enabled(features.TrainJobStatus) {
-		t.Errorf("plugins inject what a process needs: got %v", err)
-	}
 }
 
 // progressManager takes what is added to it.

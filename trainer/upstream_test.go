@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
@@ -198,6 +199,13 @@ func TestBuiltKeepsTheTrainJobsOwn(t *testing.T) {
 			}
 		}
 	}
+}
+
+// noIndexes are those of a client without a cache.
+type noIndexes struct{}
+
+func (noIndexes) IndexField(context.Context, client.Object, string, client.IndexerFunc) error {
+	return nil
 }
 
 // upstream returns the ReplicatedJobs that Kubeflow Trainer v2.3.0 builds.
