@@ -34,15 +34,7 @@ func isTrainingNode(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy
 	return isTrainer(rj) || rj.Name == constants.Node && policy != nil && policy.MPI != nil
 }
 
-// countSteps is the bundled Trainer's assembly.count: MPI has one launcher, however many nodes it starts processes on.
-func countSteps(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) int32 {
-	if isLauncher(policy, all, rj) {
-		return 1
-	}
-	return nodesOf(policy)
-}
-
-// amend is the bundled Trainer's assembly.amend. Trainer v2.3.0's plugins leave their environment out without
+// amend does what Rules.Amends says. Trainer v2.3.0's plugins leave their environment out without
 // spec.trainer. They take the number of processes from spec.trainer.resourcesPerNode alone, although it is merged with
 // the runtime's resources. They take the first resource with "gpu" in its name, in Go's random order of maps. They give
 // MPI's nodes neither the number nor the image that the TrainJob asks for.

@@ -33,7 +33,7 @@ type Assembly struct {
 
 // Assemble prepares a JobSet, has the ML policies change its pods, and sets how many of them there are. All that runs
 // on quota is in the result: a TrainJob is queued with it, and the bundled Trainer builds from it.
-func (r *Rules) Assemble(
+func (r Rules) Assemble(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Assembly, error) {
 	a, err := r.Prepare(trainJob, runtime, entries)
@@ -55,14 +55,14 @@ func (r *Rules) Assemble(
 
 // Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
 // entry that names a ReplicatedJob that the runtime doesn't have is an error: a strategic merge would append it.
-func (r *Rules) Compute(
+func (r Rules) Compute(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {
 	return r.compute(trainJob, runtime, entries, true)
 }
 
 // compute does what Compute does, and leaves Built out unless it is asked for.
-func (r *Rules) compute(
+func (r Rules) compute(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry, built bool,
 ) (*Effective, error) {
 	a, err := r.Assemble(trainJob, runtime, entries)
@@ -73,7 +73,11 @@ func (r *Rules) compute(
 	if e.ReplicatedJobs, err = fromApply(a.fill(a.Job).Spec); err != nil || !built {
 		return e, err
 	}
-	e.Built, err = r.built(e.ReplicatedJobs, a.built)
+	if r.Replaces {
+		e.Built = e.ReplicatedJobs
+		return e, nil
+	}
+	e.Built, err = a.built()
 	return e, err
 }
 
@@ -137,7 +141,7 @@ func forPlugins(
 
 // Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that. No
 // plugin has run on the result. It changes none of its arguments.
-func (r *Rules) Prepare(
+func (r Rules) Prepare(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Assembly, error) {
 	runtime = runtime.DeepCopy()
@@ -153,7 +157,9 @@ func (r *Rules) Prepare(
 	if err := r.setResourcesPerNode(job, runtime.MLPolicy, template.ReplicatedJobs); err != nil {
 		return nil, err
 	}
-	r.amend(job, runtime.MLPolicy, template.ReplicatedJobs)
+	if r.Amends {
+		amend(job, runtime.MLPolicy, template.ReplicatedJobs)
+	}
 	typed := &jobset.JobSet{Spec: template}
 	spec, err := apply.FromTypedObjWithFields[jobsetac.JobSetSpecApplyConfiguration](typed, "spec")
 	if err != nil {
@@ -210,7 +216,7 @@ func fromApply(spec *jobsetac.JobSetSpecApplyConfiguration) ([]jobset.Replicated
 }
 
 // runtimeInfo returns a runtime in the form that Trainer's plugins take.
-func (r *Rules) runtimeInfo(
+func (r Rules) runtimeInfo(
 	runtime *trainerapi.TrainingRuntimeSpec, replicatedJobs []jobset.ReplicatedJob,
 	spec *jobsetac.JobSetSpecApplyConfiguration, options ...trainerruntime.InfoOption,
 ) *trainerruntime.Info {

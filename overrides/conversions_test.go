@@ -6,9 +6,7 @@ import (
 	"testing"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -103,23 +101,5 @@ func TestDefaults(t *testing.T) {
 			p.Volcano != nil && ptr.Deref(p.Volcano.NetworkTopology.HighestTierAllowed, 0) != 1 {
 			t.Errorf("got %+v without the defaults", p)
 		}
-	}
-}
-
-// TestResourcesRefused holds that resources that can't be merged are refused.
-func TestResourcesRefused(t *testing.T) {
-	policy := &trainerapi.MLPolicy{}
-	job := &trainerapi.TrainJob{}
-	job.Spec.Trainer = &trainerapi.Trainer{ResourcesPerNode: &corev1.ResourceRequirements{}}
-	jobs := must[[]jobset.ReplicatedJob](
-		t, `[{name: node, template: {metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}},
-  spec: {template: {spec: {containers: [{name: node}]}}}}}]`)
-	failing := &Rules{isNode: isNode, resources: func(have, _ corev1.ResourceRequirements) (corev1.ResourceRequirements,
-		error) {
-		return have, fmt.Errorf("no")
-	}}
-	if err := failing.setResourcesPerNode(job, policy, jobs); err == nil ||
-		!strings.Contains(err.Error(), "spec.trainer.resourcesPerNode") {
-		t.Errorf("got %v, want the field", err)
 	}
 }

@@ -27,7 +27,7 @@ type Traits struct {
 // package's variables, and are compared with ==.
 type Dialect struct {
 	Traits
-	*Rules
+	Rules
 	Reader
 	// List holds the integration's entry; nil for a Trainer whose entries are keyed by their managers.
 	List *List
@@ -40,23 +40,23 @@ var (
 		Traits: Traits{
 			Name: "the bundled Trainer", Field: RuntimePatches, CountsJobs: true, PartialAdmission: true,
 		},
-		Rules: amending, Reader: Guide,
+		Rules: Rules{Amends: true}, Reader: Guide,
 	}
 	Kubeflow23 = &Dialect{
 		Traits: Traits{Name: "Kubeflow Trainer v2.3", Field: RuntimePatches, CountsJobs: true, Snapshots: true},
-		Rules:  merging, Reader: Recorded,
+		Reader: Recorded,
 	}
 	Kubeflow22 = &Dialect{
 		Traits: Traits{Name: "Kubeflow Trainer v2.2", Field: RuntimePatches, CountsJobs: true},
-		Rules:  replacing, Reader: Recorded,
+		Rules:  Rules{Replaces: true}, Reader: Recorded,
 	}
 	Kubeflow21 = &Dialect{
 		Traits: Traits{Name: "Kubeflow Trainer v2.1", Field: PodTemplateOverrides, CountsJobs: true},
-		Rules:  replacing, Reader: PodTemplateList, List: PodTemplateList,
+		Rules:  Rules{Replaces: true}, Reader: PodTemplateList, List: PodTemplateList,
 	}
 	Kubeflow20 = &Dialect{
 		Traits: Traits{Name: "Kubeflow Trainer v2.0", Field: PodSpecOverrides},
-		Rules:  replacingAlone, Reader: PodSpecList, List: PodSpecList,
+		Rules:  Rules{Replaces: true, LauncherAlone: true}, Reader: PodSpecList, List: PodSpecList,
 	}
 )
 

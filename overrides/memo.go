@@ -75,9 +75,9 @@ func (m *Memo) add(k key, e *Effective, size int) {
 // Compute returns the result of Rules.Compute, which is shared and must not be changed. The bundled Trainer's has no
 // Built.
 func (m *Memo) Compute(
-	rules *Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+	rules Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {
-	shared, own, err := keysOf(rules.name, job, runtime, entries)
+	shared, own, err := keysOf(rules, job, runtime, entries)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (m *Memo) Compute(
 			return kept, nil
 		}
 	}
-	e, err := rules.compute(job, runtime, entries, !rules.dropsBuilt)
+	e, err := rules.compute(job, runtime, entries, !rules.Amends)
 	if err != nil {
 		return nil, err // it names what is wrong of this TrainJob
 	}
@@ -113,19 +113,20 @@ type key [sha256.Size]byte
 // keysOf returns the keys of the result that a TrainJob shares with others, and of its own. They cover all that Compute
 // reads, so that no kept result is ever stale.
 func keysOf(
-	rules string, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+	rules Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (shared, own key, err error) {
 	type change struct {
 		Patch    *trainerapi.TrainingRuntimeSpecPatch
 		Replaces bool
 	}
 	read := struct {
-		Rules, Namespace, RuntimeName string
-		Runtime                       *trainerapi.TrainingRuntimeSpec
-		Trainer                       *trainerapi.Trainer
-		Initializer                   *trainerapi.Initializer
-		Changes                       []change
-		AdmittedNodes                 int32 // of the integration's entry alone, which Changes don't show
+		Rules                  Rules
+		Namespace, RuntimeName string
+		Runtime                *trainerapi.TrainingRuntimeSpec
+		Trainer                *trainerapi.Trainer
+		Initializer            *trainerapi.Initializer
+		Changes                []change
+		AdmittedNodes          int32 // of the integration's entry alone, which Changes don't show
 	}{
 		rules, job.Namespace, job.Spec.RuntimeRef.Name, runtime, job.Spec.Trainer, job.Spec.Initializer, nil,
 		admittedNodes(entries),
