@@ -2,7 +2,6 @@ package overrides
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -154,26 +153,6 @@ func kindOf(name corev1.ResourceName) kind {
 		return shareOfGPU
 	}
 	return wholeGPUs
-}
-
-// admittedNodes returns the number of nodes of a partially admitted TrainJob, from the integration's entry of
-// runtimePatches, which nobody else can write; 0 if the TrainJob isn't partially admitted.
-func admittedNodes(entries []Entry) int32 {
-	for _, e := range entries {
-		if !e.isOwn() || e.Field != RuntimePatches || e.Patch == nil || e.Patch.Template == nil ||
-			e.Patch.Template.Spec == nil {
-			continue
-		}
-		for _, rj := range e.Patch.Template.Spec.ReplicatedJobs {
-			if rj.Template == nil || rj.Template.Metadata == nil {
-				continue
-			}
-			if n, err := strconv.ParseInt(rj.Template.Metadata.Annotations[NodesAnnotation], 10, 32); err == nil && n > 0 {
-				return int32(n)
-			}
-		}
-	}
-	return 0
 }
 
 // launcherIsNode reports whether MPI's launcher is one of the nodes.

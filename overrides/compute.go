@@ -17,8 +17,6 @@ import (
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
-
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // Assembly is the JobSet of a TrainJob while it is made.
@@ -31,58 +29,28 @@ type Assembly struct {
 	spec *jobsetac.JobSetSpecApplyConfiguration
 }
 
-// Assemble prepares a JobSet, has the ML policies change its pods, and sets how many of them there are. All that runs
-// on quota is in the result: a TrainJob is queued with it, and the bundled Trainer builds from it.
-func (r Rules) Assemble(
-	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
-) (*Assembly, error) {
-	a, err := r.Prepare(trainJob, runtime, entries)
-	if err != nil {
-		return nil, err
-	}
-	err = EachPlugin(used, func(policy framework.EnforceMLPolicyPlugin) error {
+// Run has the ML policies change the pods of a prepared JobSet, and sets how many of them there are.
+func (a *Assembly) Run() error {
+	err := EachPlugin(used, func(policy framework.EnforceMLPolicyPlugin) error {
 		if err := policy.EnforceMLPolicy(a.Info, a.Job); err != nil {
 			return fmt.Errorf("ML policy %s of runtime %q: %w", policy.Name(), a.Job.Spec.RuntimeRef.Name, err)
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	count := func(plugin framework.ComponentBuilderPlugin) error { return plugin.SyncParallelCount(a.Info) }
-	return a, cmp.Or(EachPlugin(used, count), count(&jobsetplugin.JobSet{}))
+	return cmp.Or(EachPlugin(used, count), count(&jobsetplugin.JobSet{}))
 }
 
-// Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
-// entry that names a ReplicatedJob that the runtime doesn't have is an error: a strategic merge would append it.
-func (r Rules) Compute(
-	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
-) (*Effective, error) {
-	return r.compute(trainJob, runtime, entries, true)
+// ReplicatedJobs returns those of the JobSet without what the ML policies add to their pods.
+func (a *Assembly) ReplicatedJobs() ([]jobset.ReplicatedJob, error) {
+	return fromApply(a.fill(a.Job).Spec)
 }
 
-// compute does what Compute does, and leaves Built out unless it is asked for.
-func (r Rules) compute(
-	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry, built bool,
-) (*Effective, error) {
-	a, err := r.Assemble(trainJob, runtime, entries)
-	if err != nil {
-		return nil, err
-	}
-	e := &Effective{Annotations: a.Info.Annotations, NodeGroup: nodeGroup(runtime)}
-	if e.ReplicatedJobs, err = fromApply(a.fill(a.Job).Spec); err != nil || !built {
-		return e, err
-	}
-	if r.Replaces {
-		e.Built = e.ReplicatedJobs
-		return e, nil
-	}
-	e.Built, err = a.built()
-	return e, err
-}
-
-// built returns the ReplicatedJobs with what the ML policies add, after fill was called once.
-func (a *Assembly) built() ([]jobset.ReplicatedJob, error) {
+// Built returns the same with what the ML policies add. It is for after ReplicatedJobs.
+func (a *Assembly) Built() ([]jobset.ReplicatedJob, error) {
 	a.take()
 	return fromApply(a.fill(withoutSecrets(a.Job)).Spec)
 }
@@ -120,55 +88,32 @@ func withoutSecrets(job *trainerapi.TrainJob) *trainerapi.TrainJob {
 	return &other
 }
 
-// forPlugins returns a copy of the TrainJob that Trainer's plugins may change. A partially admitted TrainJob
-// requests the nodes that it was admitted with. Trainer v2.3.0's Flux plugin dereferences spec.trainer and its
-// numNodes even where they are nil; here they default to the runtime's.
-func forPlugins(
-	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
-) *trainerapi.TrainJob {
-	job := trainJob.Upstream().DeepCopy()
-	if n := admittedNodes(entries); n > 0 {
-		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
-		job.Spec.Trainer.NumNodes = &n
+// Prepare returns a JobSet on which no plugin has run, of a TrainJob and the runtime with the entries merged into it.
+// Both are the result's from then on. Kubeflow Trainer v2.3.0's Flux plugin dereferences spec.trainer and its numNodes
+// even where they are nil; here they default to the runtime's.
+func (r Rules) Prepare(job *trainerapi.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) (*Assembly, error) {
+	template, name := &runtime.Template, job.Spec.RuntimeRef.Name
+	if len(template.Spec.ReplicatedJobs) == 0 {
+		return nil, field.Required(field.NewPath("spec", "runtimeRef"), fmt.Sprintf(
+			"runtime %q has no replicatedJobs; give it one, or refer to another runtime", name))
 	}
 	if policy := runtime.MLPolicy; policy != nil && policy.Flux != nil {
 		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
 		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, nodesOf(policy))
 		policy.Flux.NumProcPerNode = cmpOr(policy.Flux.NumProcPerNode, int32(1))
 	}
-	return job
-}
-
-// Prepare merges the entries into the runtime, and spec.trainer.resourcesPerNode into that. No
-// plugin has run on the result. It changes none of its arguments.
-func (r Rules) Prepare(
-	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
-) (*Assembly, error) {
-	runtime = runtime.DeepCopy()
-	job := forPlugins(trainJob, runtime, entries)
-	template, err := merge(runtime.Template.Spec, entries)
-	if err != nil {
-		return nil, err
-	}
-	if len(template.ReplicatedJobs) == 0 {
-		return nil, field.Required(field.NewPath("spec", "runtimeRef"), fmt.Sprintf(
-			"runtime %q has no replicatedJobs; give it one, or refer to another runtime", job.Spec.RuntimeRef.Name))
-	}
-	if err := r.setResourcesPerNode(job, runtime.MLPolicy, template.ReplicatedJobs); err != nil {
+	if err := r.setResourcesPerNode(job, runtime.MLPolicy, template.Spec.ReplicatedJobs); err != nil {
 		return nil, err
 	}
 	if r.Amends {
-		amend(job, runtime.MLPolicy, template.ReplicatedJobs)
+		amend(job, runtime.MLPolicy, template.Spec.ReplicatedJobs)
 	}
-	typed := &jobset.JobSet{Spec: template}
+	typed := &jobset.JobSet{Spec: template.Spec}
 	spec, err := apply.FromTypedObjWithFields[jobsetac.JobSetSpecApplyConfiguration](typed, "spec")
 	if err != nil {
-		return nil, fmt.Errorf("reading the JobSet template of runtime %q: %w", job.Spec.RuntimeRef.Name, err)
+		return nil, fmt.Errorf("reading the JobSet template of runtime %q: %w", name, err)
 	}
-	labels, annotations := metadata(runtime, entries)
-	info := r.runtimeInfo(runtime, template.ReplicatedJobs, spec,
-		trainerruntime.WithLabels(labels), trainerruntime.WithAnnotations(annotations))
-	return &Assembly{info, job, spec}, nil
+	return &Assembly{r.runtimeInfo(runtime, spec), job, spec}, nil
 }
 
 // take copies the plugins' changes of the PodSets to the JobSet's spec, as Trainer's JobSet plugin does.
@@ -217,9 +162,9 @@ func fromApply(spec *jobsetac.JobSetSpecApplyConfiguration) ([]jobset.Replicated
 
 // runtimeInfo returns a runtime in the form that Trainer's plugins take.
 func (r Rules) runtimeInfo(
-	runtime *trainerapi.TrainingRuntimeSpec, replicatedJobs []jobset.ReplicatedJob,
-	spec *jobsetac.JobSetSpecApplyConfiguration, options ...trainerruntime.InfoOption,
+	runtime *trainerapi.TrainingRuntimeSpec, spec *jobsetac.JobSetSpecApplyConfiguration,
 ) *trainerruntime.Info {
+	replicatedJobs := runtime.Template.Spec.ReplicatedJobs
 	defaultMPI(runtime.MLPolicy)
 	if p := runtime.PodGroupPolicy; p != nil && p.Volcano != nil && p.Volcano.NetworkTopology != nil {
 		p.Volcano.NetworkTopology.HighestTierAllowed = cmpOr(p.Volcano.NetworkTopology.HighestTierAllowed, 1)
@@ -227,11 +172,13 @@ func (r Rules) runtimeInfo(
 	if p := runtime.PodGroupPolicy; p != nil && p.Coscheduling != nil {
 		p.Coscheduling.ScheduleTimeoutSeconds = cmpOr(p.Coscheduling.ScheduleTimeoutSeconds, int32(60))
 	}
-	options = append(options,
+	options := []trainerruntime.InfoOption{
+		trainerruntime.WithLabels(runtime.Template.Labels),
+		trainerruntime.WithAnnotations(runtime.Template.Annotations),
 		trainerruntime.WithMLPolicySource(runtime.MLPolicy),
 		trainerruntime.WithPodGroupPolicy(runtime.PodGroupPolicy),
 		trainerruntime.WithTemplateSpecObjApply(spec),
-	)
+	}
 	for i := range replicatedJobs {
 		rj := &replicatedJobs[i]
 		count := ptr.Deref(rj.Template.Spec.Parallelism, 1)

@@ -27,7 +27,7 @@ type Traits struct {
 // package's variables, and are compared with ==.
 type Dialect struct {
 	Traits
-	Rules
+	Rules Rules
 	Reader
 	// List holds the integration's entry; nil for a Trainer whose entries are keyed by their managers.
 	List *List

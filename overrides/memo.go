@@ -72,12 +72,12 @@ func (m *Memo) add(k key, e *Effective, size int) {
 	}
 }
 
-// Compute returns the result of Rules.Compute, which is shared and must not be changed. The bundled Trainer's has no
+// Compute returns the result of Dialect.Compute, which is shared and must not be changed. The bundled Trainer's has no
 // Built.
 func (m *Memo) Compute(
-	rules Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+	d *Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {
-	shared, own, err := keysOf(rules, job, runtime, entries)
+	shared, own, err := keysOf(d.Rules, job, runtime, entries)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (m *Memo) Compute(
 			return kept, nil
 		}
 	}
-	e, err := rules.compute(job, runtime, entries, !rules.Amends)
+	e, err := d.compute(job, runtime, entries, !d.Rules.Amends)
 	if err != nil {
 		return nil, err // it names what is wrong of this TrainJob
 	}
