@@ -6,9 +6,6 @@ import (
 	"testing"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"k8s.io/utils/ptr"
-
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // TestConvertions holds what is converted, kept apart, and lost.
@@ -84,22 +81,5 @@ func TestMergeRefuses(t *testing.T) {
   {targetJobs: [{name: node}], nodeSelector: {a: b}}, {targetJobs: [{name: node}], nodeSelector: {$patch: other}}]`)
 	if _, err := Convert(d, directive); err == nil {
 		t.Error("an unknown directive of a list was merged")
-	}
-}
-
-// TestDefaults holds the defaults that the runtimes' CRD sets and Trainer's plugins need.
-func TestDefaults(t *testing.T) {
-	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-	for _, policy := range []string{"{coscheduling: {}}", "{volcano: {networkTopology: {}}}"} {
-		rt.PodGroupPolicy = ptr.To(must[trainerapi.PodGroupPolicy](t, policy))
-		a, err := Bundled.Prepare(&api.TrainJob{}, &rt, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := a.Info.RuntimePolicy.PodGroupPolicy
-		if p.Coscheduling != nil && ptr.Deref(p.Coscheduling.ScheduleTimeoutSeconds, 0) != 60 ||
-			p.Volcano != nil && ptr.Deref(p.Volcano.NetworkTopology.HighestTierAllowed, 0) != 1 {
-			t.Errorf("got %+v without the defaults", p)
-		}
 	}
 }

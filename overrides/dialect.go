@@ -6,6 +6,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Traits are the facts about a Trainer.
@@ -27,7 +28,7 @@ type Traits struct {
 // package's variables, and are compared with ==.
 type Dialect struct {
 	Traits
-	Rules Rules
+	Rules pipeline.Rules
 	Reader
 	// List holds the integration's entry; nil for a Trainer whose entries are keyed by their managers.
 	List *List
@@ -40,7 +41,7 @@ var (
 		Traits: Traits{
 			Name: "the bundled Trainer", Field: RuntimePatches, CountsJobs: true, PartialAdmission: true,
 		},
-		Rules: Rules{Amends: true}, Reader: Guide,
+		Rules: pipeline.Rules{Amends: true}, Reader: Guide,
 	}
 	Kubeflow23 = &Dialect{
 		Traits: Traits{Name: "Kubeflow Trainer v2.3", Field: RuntimePatches, CountsJobs: true, Snapshots: true},
@@ -48,15 +49,15 @@ var (
 	}
 	Kubeflow22 = &Dialect{
 		Traits: Traits{Name: "Kubeflow Trainer v2.2", Field: RuntimePatches, CountsJobs: true},
-		Rules:  Rules{Replaces: true}, Reader: Recorded,
+		Rules:  pipeline.Rules{Replaces: true}, Reader: Recorded,
 	}
 	Kubeflow21 = &Dialect{
 		Traits: Traits{Name: "Kubeflow Trainer v2.1", Field: PodTemplateOverrides, CountsJobs: true},
-		Rules:  Rules{Replaces: true}, Reader: PodTemplateList, List: PodTemplateList,
+		Rules:  pipeline.Rules{Replaces: true}, Reader: PodTemplateList, List: PodTemplateList,
 	}
 	Kubeflow20 = &Dialect{
 		Traits: Traits{Name: "Kubeflow Trainer v2.0", Field: PodSpecOverrides},
-		Rules:  Rules{Replaces: true, LauncherAlone: true}, Reader: PodSpecList, List: PodSpecList,
+		Rules:  pipeline.Rules{Replaces: true, LauncherAlone: true}, Reader: PodSpecList, List: PodSpecList,
 	}
 )
 

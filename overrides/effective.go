@@ -6,6 +6,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Effective is what a TrainJob runs: its runtime with the entries merged into it, and with the changes of the ML policy
@@ -27,7 +28,7 @@ type Effective struct {
 // Prepare returns the JobSet of the TrainJob with the given entries on the runtime, before any plugin has run.
 func (d *Dialect) Prepare(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
-) (*Assembly, error) {
+) (*pipeline.Assembly, error) {
 	merged := runtime.DeepCopy()
 	var err error
 	if merged.Template.Spec, err = merge(merged.Template.Spec, entries); err != nil {
@@ -46,7 +47,7 @@ func (d *Dialect) Prepare(
 // queued with it, and the bundled Trainer builds from it.
 func (d *Dialect) Assemble(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
-) (*Assembly, error) {
+) (*pipeline.Assembly, error) {
 	a, err := d.Prepare(trainJob, runtime, entries)
 	if err != nil {
 		return nil, err
@@ -70,16 +71,22 @@ func (d *Dialect) compute(
 	if err != nil {
 		return nil, err
 	}
-	e := &Effective{Annotations: a.Info.Annotations, NodeGroup: nodeGroup(runtime)}
-	if e.ReplicatedJobs, err = a.ReplicatedJobs(); err != nil || !built {
-		return e, err
+	queued, err := a.Queued()
+	if err != nil {
+		return nil, err
 	}
-	if d.Rules.Replaces {
+	e := &Effective{queued.ReplicatedJobs, nil, a.Info.Annotations, pipeline.NodeGroup(runtime)}
+	switch {
+	case built && d.Rules.Replaces:
 		e.Built = e.ReplicatedJobs
-		return e, nil
+	case built:
+		with, err := a.Built()
+		if err != nil {
+			return nil, err
+		}
+		e.Built = with.ReplicatedJobs
 	}
-	e.Built, err = a.Built()
-	return e, err
+	return e, nil
 }
 
 // ReplicatedJob returns the ReplicatedJob of that name, nil where there is none.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // dialects are all that there are.
@@ -34,7 +35,7 @@ func TestDialectValues(t *testing.T) {
 		"Kubeflow Trainer v2.1 podTemplateOverrides keyed=false counts=true snapshots=false",
 		"Kubeflow Trainer v2.0 podSpecOverrides keyed=false counts=false snapshots=false",
 	}
-	keys := map[key]Rules{}
+	keys := map[key]pipeline.Rules{}
 	for i, d := range dialects() {
 		got := fmt.Sprintf("%s %s keyed=%v counts=%v snapshots=%v", d.Name, d.Field, d.Keyed(), d.CountsJobs,
 			d.Snapshots)

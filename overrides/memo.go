@@ -11,6 +11,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Memo keeps the results of Compute. TrainJobs of one runtime with the same entries share a result, and each needs it
@@ -113,14 +114,14 @@ type key [sha256.Size]byte
 // keysOf returns the keys of the result that a TrainJob shares with others, and of its own. They cover all that Compute
 // reads, so that no kept result is ever stale.
 func keysOf(
-	rules Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+	rules pipeline.Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (shared, own key, err error) {
 	type change struct {
 		Patch    *trainerapi.TrainingRuntimeSpecPatch
 		Replaces bool
 	}
 	read := struct {
-		Rules                  Rules
+		Rules                  pipeline.Rules
 		Namespace, RuntimeName string
 		Runtime                *trainerapi.TrainingRuntimeSpec
 		Trainer                *trainerapi.Trainer

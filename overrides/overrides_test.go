@@ -1,22 +1,15 @@
 package overrides
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
-	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"github.com/kubeflow/trainer/v2/pkg/runtime/framework"
-	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins"
-	jobsetplugin "github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jobset"
-	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/plainml"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	"sigs.k8s.io/yaml"
 
@@ -230,38 +223,5 @@ func TestComputeRefuses(t *testing.T) {
 	if _, err := Bundled.Compute(&api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil); !errors.As(err, &invalid) ||
 		invalid.Type != field.ErrorTypeRequired {
 		t.Errorf("a runtime without ReplicatedJobs is refused: got %v", err)
-	}
-}
-
-// TestPluginsInOrder holds that all of Trainer's plugins run, in the same order each time.
-func TestPluginsInOrder(t *testing.T) {
-	registry := plugins.NewRegistry()
-	for range 20 {
-		all, err := NewPlugins(t.Context(), registry, nowhere{}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(all) != len(registry)-1 || all[len(all)-1].Name() != plainml.Name {
-			t.Fatalf("%d plugins run of %d, %s last; want all but %s, and %s last", len(all), len(registry),
-				all[len(all)-1].Name(), jobsetplugin.Name, plainml.Name)
-		}
-		for i, plugin := range all[:len(all)-1] {
-			if i > 0 && plugin.Name() < all[i-1].Name() {
-				t.Fatalf("%s runs after %s", plugin.Name(), all[i-1].Name())
-			}
-		}
-	}
-}
-
-// TestPluginFails holds that a plugin that can't be made is named, and those in use stay.
-func TestPluginFails(t *testing.T) {
-	before := len(used)
-	failing := plugins.Registry{"Failing": func(
-		context.Context, client.Client, client.FieldIndexer, *trainerconfig.Configuration,
-	) (framework.Plugin, error) {
-		return nil, errors.New("no")
-	}}
-	if err := Use(failing, nil); err == nil || !strings.Contains(err.Error(), "Failing") || len(used) != before {
-		t.Errorf("got %v and %d plugins, want the plugin's name and %d plugins", err, len(used), before)
 	}
 }

@@ -24,20 +24,20 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 	kueueconstants "sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Builder makes the objects of a TrainJob with Kubeflow Trainer's plugins.
 type Builder struct {
 	// validating read priority classes.
-	validating overrides.Plugins
+	validating pipeline.Plugins
 	// building see nothing that exists already: it may be another owner's, and decides nothing.
-	building overrides.Plugins
+	building pipeline.Plugins
 }
 
 // NewBuilder returns a Builder. The plugins read Secrets, pod groups and priority classes by the client, now and then;
@@ -48,10 +48,10 @@ func NewBuilder(ctx context.Context, c client.Client, config *trainerconfig.Conf
 		unseen.but = config.CertManagement.WebhookSecretName
 	}
 	var err error
-	if b.validating, err = overrides.NewPlugins(ctx, plugins.NewRegistry(), c, config); err != nil {
+	if b.validating, err = pipeline.NewPlugins(ctx, plugins.NewRegistry(), c, config); err != nil {
 		return nil, err
 	}
-	b.building, err = overrides.NewPlugins(ctx, plugins.NewRegistry(), unseen, config)
+	b.building, err = pipeline.NewPlugins(ctx, plugins.NewRegistry(), unseen, config)
 	return b, err
 }
 
@@ -84,7 +84,7 @@ func (b *Builder) Build(
 		return nil, nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
 	}
 	js = applyJobSet(a)
-	built, err := specOf(js)
+	built, err := pipeline.SpecOf(js)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -131,17 +131,17 @@ func isSecret(o client.Object) bool {
 
 // complete has Trainer's plugins add what isn't queued, and returns the side objects that they make.
 func (b *Builder) complete(
-	ctx context.Context, a *overrides.Assembly,
+	ctx context.Context, a *pipeline.Assembly,
 ) (sideObjects []runtime.ApplyConfiguration, err error) {
 	group := func(p framework.EnforcePodGroupPolicyPlugin) error { return p.EnforcePodGroupPolicy(a.Info, a.Job) }
-	if err := overrides.EachPlugin(b.building, group); err != nil {
+	if err := pipeline.EachPlugin(b.building, group); err != nil {
 		return nil, err
 	}
 	identify := func(p framework.PodNetworkPlugin) error { return p.IdentifyPodNetwork(a.Info, a.Job) }
-	if err := cmp.Or(overrides.EachPlugin(b.building, identify), identify(&jobsetplugin.JobSet{})); err != nil {
+	if err := cmp.Or(pipeline.EachPlugin(b.building, identify), identify(&jobsetplugin.JobSet{})); err != nil {
 		return nil, err
 	}
-	err = overrides.EachPlugin(b.building, func(p framework.ComponentBuilderPlugin) error {
+	err = pipeline.EachPlugin(b.building, func(p framework.ComponentBuilderPlugin) error {
 		made, err := p.Build(ctx, a.Info, a.Job)
 		sideObjects = append(sideObjects, made...)
 		return err
@@ -163,16 +163,6 @@ func replaceEnded(spec *jobsetac.JobSetSpecApplyConfiguration) {
 	}
 }
 
-// specOf reads the spec of a JobSet that is to be applied.
-func specOf(js *jobsetac.JobSetApplyConfiguration) (*jobset.JobSetSpec, error) {
-	data, err := json.Marshal(js.Spec)
-	if err != nil {
-		return nil, err
-	}
-	spec := &jobset.JobSetSpec{}
-	return spec, json.Unmarshal(data, spec)
-}
-
 // Validate asks Trainer's plugins what they refuse of a TrainJob on a runtime; before is nil on creation.
 func (b *Builder) Validate(
 	ctx context.Context, before, after *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
@@ -191,7 +181,7 @@ func (b *Builder) Validate(
 	}
 	var warnings webhookadmission.Warnings
 	var errs field.ErrorList
-	_ = overrides.EachPlugin(b.validating, func(p framework.CustomValidationPlugin) error {
+	_ = pipeline.EachPlugin(b.validating, func(p framework.CustomValidationPlugin) error {
 		warned, refused := p.Validate(ctx, a.Info, old, job)
 		warnings, errs = append(warnings, warned...), append(errs, refused...)
 		return nil
@@ -208,7 +198,7 @@ func asFieldError(err error) *field.Error {
 }
 
 // applyJobSet returns the JobSet, as Trainer's JobSet plugin builds it whether there is one already or not.
-func applyJobSet(a *overrides.Assembly) *jobsetac.JobSetApplyConfiguration {
+func applyJobSet(a *pipeline.Assembly) *jobsetac.JobSetApplyConfiguration {
 	return a.JobSet().
 		PodLabels(a.Info.Scheduler.PodLabels).
 		PodAnnotations(a.Info.Scheduler.PodAnnotations).

@@ -18,6 +18,7 @@ import (
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -53,7 +54,7 @@ func TestPluginIsQueuedAndBuilt(t *testing.T) {
 	) (framework.Plugin, error) {
 		return doubling{}, nil
 	}
-	if err := overrides.Use(registry, &trainerconfig.Configuration{}); err != nil {
+	if err := pipeline.Use(registry, &trainerconfig.Configuration{}); err != nil {
 		t.Fatal(err)
 	}
 	job, spec := jobOf(t, "torch", "{}"), runtimeOf(t, "{numNodes: 2, torch: {}}", lastingVolume)
@@ -79,7 +80,7 @@ func TestPluginIsQueuedAndBuilt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	built, err := specOf(js)
+	built, err := pipeline.SpecOf(js)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Progress lets training processes write status.trainerStatus (progress and metrics) by Kubeflow Trainer's status
@@ -36,7 +36,7 @@ func EnableProgress(config *trainerconfig.Configuration) error {
 	if err := features.SetEnable(features.TrainJobStatus, true); err != nil {
 		return err
 	}
-	return overrides.Use(plugins.NewRegistry(), config)
+	return pipeline.Use(plugins.NewRegistry(), config)
 }
 
 // AddTo serves the status server in the manager, on every replica, as soon as there is a certificate.

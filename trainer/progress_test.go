@@ -28,7 +28,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 func TestAuthorize(t *testing.T) {
@@ -109,7 +109,7 @@ func restorePlugins(t *testing.T) {
 		if err := features.SetEnable(features.TrainJobStatus, was); err != nil {
 			t.Error(err)
 		}
-		if err := overrides.Use(plugins.NewRegistry(), &trainerconfig.Configuration{}); err != nil {
+		if err := pipeline.Use(plugins.NewRegistry(), &trainerconfig.Configuration{}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // everything is a runtime that sets all that a TrainJob can set too, on each step. Torch's environment is injected into
@@ -235,7 +236,7 @@ func upstream(
 	}
 	for _, o := range objects {
 		if js, ok := o.(*jobsetac.JobSetApplyConfiguration); ok {
-			built, err := specOf(js)
+			built, err := pipeline.SpecOf(js)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -284,7 +285,7 @@ func TestQueuedIsBuilt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			built, err := specOf(js)
+			built, err := pipeline.SpecOf(js)
 			if err != nil {
 				t.Fatal(err)
 			}

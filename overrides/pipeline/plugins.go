@@ -1,4 +1,4 @@
-package overrides
+package pipeline
 
 import (
 	"context"

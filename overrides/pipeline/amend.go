@@ -1,4 +1,4 @@
-package overrides
+package pipeline
 
 import (
 	"slices"
@@ -12,27 +12,6 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// isLauncher reports whether a ReplicatedJob is MPI's launcher: the trainer step, beside the nodes that it starts
-// processes on. It is one pod, however many nodes there are.
-func isLauncher(policy *trainerapi.MLPolicy, all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob) bool {
-	return policy != nil && policy.MPI != nil && isTrainer(rj) && rj.Name != constants.Node &&
-		find(all, constants.Node) != nil
-}
-
-// hasLauncher reports whether one of the ReplicatedJobs is MPI's launcher.
-func hasLauncher(policy *trainerapi.MLPolicy, all []jobset.ReplicatedJob) bool {
-	return slices.ContainsFunc(all, func(rj jobset.ReplicatedJob) bool { return isLauncher(policy, all, &rj) })
-}
-
-// isTrainingNode reports whether the pods of a ReplicatedJob are nodes of the training: those of the trainer step, or
-// those that MPI's launcher starts processes on, and the launcher itself only if it runs as a node.
-func isTrainingNode(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool {
-	if isLauncher(policy, all, rj) {
-		return launcherIsNode(policy)
-	}
-	return isTrainer(rj) || rj.Name == constants.Node && policy != nil && policy.MPI != nil
-}
-
 // amend does what Rules.Amends says. Trainer v2.3.0's plugins leave their environment out without
 // spec.trainer. They take the number of processes from spec.trainer.resourcesPerNode alone, although it is merged with
 // the runtime's resources. They take the first resource with "gpu" in its name, in Go's random order of maps. They give
@@ -40,11 +19,12 @@ func isTrainingNode(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy
 func amend(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob) {
 	job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
 	trainer := job.Spec.Trainer
-	if hasLauncher(policy, replicatedJobs) {
-		if n := nodesOf(policy); n > 1 {
+	launches := func(rj *jobset.ReplicatedJob) bool { return isLauncher(policy, replicatedJobs, rj) }
+	if find(replicatedJobs, launches) != nil {
+		if n := Nodes(policy); n > 1 {
 			trainer.NumNodes = cmpOr(trainer.NumNodes, n)
 		}
-		if node := nodeContainer(find(replicatedJobs, constants.Node)); node != nil {
+		if node := NodeContainer(find(replicatedJobs, named(constants.Node))); node != nil {
 			node.Image = ptr.Deref(trainer.Image, node.Image)
 			setEnv(node, trainer.Env)
 		}
@@ -57,17 +37,9 @@ func amend(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs
 // countedContainer returns the container by whose resources processes are counted: of MPI's nodes, or else of the
 // trainer step. It is nil if there is none.
 func countedContainer(policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob) *corev1.Container {
-	return nodeContainer(first(replicatedJobs, func(rj *jobset.ReplicatedJob) bool {
+	return NodeContainer(find(replicatedJobs, func(rj *jobset.ReplicatedJob) bool {
 		return isTrainingNode(replicatedJobs, rj, policy) && !isLauncher(policy, replicatedJobs, rj)
 	}))
-}
-
-// nodeContainer returns the container in which a ReplicatedJob trains, nil if there is none.
-func nodeContainer(rj *jobset.ReplicatedJob) *corev1.Container {
-	if rj == nil {
-		return nil
-	}
-	return findContainer(rj.Template.Spec.Template.Spec.Containers, constants.Node)
 }
 
 // setEnv sets environment variables, in place of those of the same names.
@@ -153,9 +125,4 @@ func kindOf(name corev1.ResourceName) kind {
 		return shareOfGPU
 	}
 	return wholeGPUs
-}
-
-// launcherIsNode reports whether MPI's launcher is one of the nodes.
-func launcherIsNode(policy *trainerapi.MLPolicy) bool {
-	return policy != nil && policy.MPI != nil && ptr.Deref(policy.MPI.RunLauncherAsNode, false)
 }

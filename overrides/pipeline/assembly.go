@@ -1,4 +1,7 @@
-package overrides
+// Package pipeline makes a JobSet of a runtime into which a TrainJob's entries are merged already, with Trainer's own
+// plugins. Queueing takes the part that decides which pods there are, the bundled Trainer continues it: what is queued
+// and what is built come from the same steps, in the same order.
+package pipeline
 
 import (
 	"cmp"
@@ -44,15 +47,13 @@ func (a *Assembly) Run() error {
 	return cmp.Or(EachPlugin(used, count), count(&jobsetplugin.JobSet{}))
 }
 
-// ReplicatedJobs returns those of the JobSet without what the ML policies add to their pods.
-func (a *Assembly) ReplicatedJobs() ([]jobset.ReplicatedJob, error) {
-	return fromApply(a.fill(a.Job).Spec)
-}
+// Queued returns the spec of the JobSet without what the ML policies add to its pods.
+func (a *Assembly) Queued() (*jobset.JobSetSpec, error) { return SpecOf(a.fill(a.Job).Build()) }
 
-// Built returns the same with what the ML policies add. It is for after ReplicatedJobs.
-func (a *Assembly) Built() ([]jobset.ReplicatedJob, error) {
+// Built returns the same with what the ML policies add. It is for after Queued.
+func (a *Assembly) Built() (*jobset.JobSetSpec, error) {
 	a.take()
-	return fromApply(a.fill(withoutSecrets(a.Job)).Spec)
+	return SpecOf(a.fill(withoutSecrets(a.Job)).Build())
 }
 
 // JobSet returns the JobSet with all that the plugins have added to it. It may be called once.
@@ -75,16 +76,13 @@ func withoutSecrets(job *trainerapi.TrainJob) *trainerapi.TrainJob {
 		return job
 	}
 	other := *job
-	initializer := *job.Spec.Initializer
-	if initializer.Dataset != nil {
-		dataset := *initializer.Dataset
-		dataset.SecretRef, initializer.Dataset = nil, &dataset
+	other.Spec.Initializer = job.Spec.Initializer.DeepCopy()
+	if dataset := other.Spec.Initializer.Dataset; dataset != nil {
+		dataset.SecretRef = nil
 	}
-	if initializer.Model != nil {
-		model := *initializer.Model
-		model.SecretRef, initializer.Model = nil, &model
+	if model := other.Spec.Initializer.Model; model != nil {
+		model.SecretRef = nil
 	}
-	other.Spec.Initializer = &initializer
 	return &other
 }
 
@@ -99,7 +97,7 @@ func (r Rules) Prepare(job *trainerapi.TrainJob, runtime *trainerapi.TrainingRun
 	}
 	if policy := runtime.MLPolicy; policy != nil && policy.Flux != nil {
 		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
-		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, nodesOf(policy))
+		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, Nodes(policy))
 		policy.Flux.NumProcPerNode = cmpOr(policy.Flux.NumProcPerNode, int32(1))
 	}
 	if err := r.setResourcesPerNode(job, runtime.MLPolicy, template.Spec.ReplicatedJobs); err != nil {
@@ -147,17 +145,14 @@ func takeContainer(container *corev1ac.ContainerApplyConfiguration, made *traine
 	apply.UpsertVolumeMounts(&container.VolumeMounts, made.VolumeMounts...)
 }
 
-// fromApply returns the ReplicatedJobs of an apply configuration.
-func fromApply(spec *jobsetac.JobSetSpecApplyConfiguration) ([]jobset.ReplicatedJob, error) {
-	data, err := json.Marshal(spec)
+// SpecOf reads the spec of a JobSet that is to be applied.
+func SpecOf(js *jobsetac.JobSetApplyConfiguration) (*jobset.JobSetSpec, error) {
+	data, err := json.Marshal(js.Spec)
 	if err != nil {
 		return nil, err
 	}
-	var typed jobset.JobSetSpec
-	if err := json.Unmarshal(data, &typed); err != nil {
-		return nil, err
-	}
-	return typed.ReplicatedJobs, nil
+	spec := &jobset.JobSetSpec{}
+	return spec, json.Unmarshal(data, spec)
 }
 
 // runtimeInfo returns a runtime in the form that Trainer's plugins take.
@@ -182,7 +177,7 @@ func (r Rules) runtimeInfo(
 	for i := range replicatedJobs {
 		rj := &replicatedJobs[i]
 		count := ptr.Deref(rj.Template.Spec.Parallelism, 1)
-		if isTrainer(rj) && runtime.MLPolicy != nil {
+		if IsTrainer(rj) && runtime.MLPolicy != nil {
 			count = r.count(replicatedJobs, rj, runtime.MLPolicy)
 		}
 		var ancestor *string
