@@ -59,18 +59,15 @@ func giveBack(o *situation) []step {
 const awaitsRecheck = 10 * time.Second
 
 // awaits returns until when a preempted TrainJob runs on, zero if it is to be stopped now, and how that is told if it
-// wasn't. One that isn't ready saves nothing. Where two clusters are concerned, Kueue passes on to one of them what
-// happens in the other only when it has stopped.
+// wasn't. Where two clusters are concerned it doesn't: Kueue passes on to one of them what happens in the other only when
+// it has stopped.
 func awaits(o *situation, within time.Duration) (r respite) {
 	wl := o.match()
 	if wl == nil {
 		return r
 	}
-	runsOn := within > 0 && o.stage == stageRunning && o.ready() && !o.queue.drained && o.queue.blocked == nil &&
-		!elsewhere(o.job) && o.job.Labels[kueue.MultiKueueOriginLabel] == "" && !stoppedByUser(o.job) &&
-		!deactivating(o.observed)
 	saved := checkpoint.Saved(o.job, o.jobSet, o.now)
-	if runsOn {
+	if within > 0 && mayRunOn(o) {
 		r.until = checkpoint.Awaited(o.job, wl, saved, within, o.now)
 	}
 	told, announced := wl.Annotations[checkpoint.UntilAnnotation]
@@ -82,6 +79,12 @@ func awaits(o *situation, within time.Duration) (r respite) {
 		r.announce = &announce{wl, r.until, saved.Value}
 	}
 	return r
+}
+
+// mayRunOn reports whether nothing but a preemption stops a TrainJob, and it may save its work.
+func mayRunOn(o *situation) bool {
+	return o.stage == stageRunning && o.ready() && !o.queue.drained && o.queue.blocked == nil && !stoppedByUser(o.job) &&
+		!deactivating(o.observed) && !elsewhere(o.job) && o.job.Labels[kueue.MultiKueueOriginLabel] == ""
 }
 
 // deactivating reports whether the Workload is to be deactivated when the last pod has ended, as an admin has asked

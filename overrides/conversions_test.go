@@ -6,11 +6,6 @@ import (
 	"testing"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // TestConvertions holds what is converted, kept apart, and lost.
@@ -86,49 +81,5 @@ func TestMergeRefuses(t *testing.T) {
   {targetJobs: [{name: node}], nodeSelector: {a: b}}, {targetJobs: [{name: node}], nodeSelector: {$patch: other}}]`)
 	if _, err := Convert(d, directive); err == nil {
 		t.Error("an unknown directive of a list was merged")
-	}
-}
-
-// TestDefaults holds the defaults that the runtimes' CRD sets and Trainer's plugins need.
-func TestDefaults(t *testing.T) {
-	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-	for _, policy := range []string{"{coscheduling: {}}", "{volcano: {networkTopology: {}}}"} {
-		rt.PodGroupPolicy = ptr.To(must[trainerapi.PodGroupPolicy](t, policy))
-		info, _, err := Bundled.Prepare(&api.TrainJob{}, &rt, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := info.RuntimePolicy.PodGroupPolicy
-		if p.Coscheduling != nil && ptr.Deref(p.Coscheduling.ScheduleTimeoutSeconds, 0) != 60 ||
-			p.Volcano != nil && ptr.Deref(p.Volcano.NetworkTopology.HighestTierAllowed, 0) != 1 {
-			t.Errorf("got %+v without the defaults", p)
-		}
-	}
-}
-
-// TestResourcesRefused holds that resources that can't be merged are refused.
-func TestResourcesRefused(t *testing.T) {
-	policy := &trainerapi.MLPolicy{}
-	job := &trainerapi.TrainJob{}
-	job.Spec.Trainer = &trainerapi.Trainer{ResourcesPerNode: &corev1.ResourceRequirements{}}
-	jobs := must[[]jobset.ReplicatedJob](
-		t, `[{name: node, template: {metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}},
-  spec: {template: {spec: {containers: [{name: node}]}}}}}]`)
-	failing := &Rules{isNode: isNode, resources: func(have, _ corev1.ResourceRequirements) (corev1.ResourceRequirements,
-		error) {
-		return have, fmt.Errorf("no")
-	}}
-	if err := failing.setResourcesPerNode(job, policy, jobs); err == nil ||
-		!strings.Contains(err.Error(), "spec.trainer.resourcesPerNode") {
-		t.Errorf("got %v, want the field", err)
-	}
-}
-
-// TestNilMemo holds that a nil Memo computes each time, and that a runtime that can't be computed is refused by any.
-func TestNilMemo(t *testing.T) {
-	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-	e, err := (*Memo)(nil).Compute(Bundled.Rules, &api.TrainJob{}, &rt, nil)
-	if err != nil || len(e.ReplicatedJobs) == 0 {
-		t.Errorf("got %v, %v", e, err)
 	}
 }

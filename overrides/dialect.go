@@ -6,6 +6,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Traits are the facts about a Trainer.
@@ -27,11 +28,38 @@ type Traits struct {
 // package's variables, and are compared with ==.
 type Dialect struct {
 	Traits
-	*Rules
+	Rules pipeline.Rules
 	Reader
 	// List holds the integration's entry; nil for a Trainer whose entries are keyed by their managers.
 	List *List
 }
+
+// The dialects of the Trainers that are known.
+var (
+	// Bundled is this project's Trainer. TrainJobs have runtimePatches, templateOverrides, and podTemplateOverrides.
+	Bundled = &Dialect{
+		Traits: Traits{
+			Name: "the bundled Trainer", Field: RuntimePatches, CountsJobs: true, PartialAdmission: true,
+		},
+		Rules: pipeline.Rules{Amends: true}, Reader: Guide,
+	}
+	Kubeflow23 = &Dialect{
+		Traits: Traits{Name: "Kubeflow Trainer v2.3", Field: RuntimePatches, CountsJobs: true, Snapshots: true},
+		Reader: Recorded,
+	}
+	Kubeflow22 = &Dialect{
+		Traits: Traits{Name: "Kubeflow Trainer v2.2", Field: RuntimePatches, CountsJobs: true},
+		Rules:  pipeline.Rules{Replaces: true}, Reader: Recorded,
+	}
+	Kubeflow21 = &Dialect{
+		Traits: Traits{Name: "Kubeflow Trainer v2.1", Field: PodTemplateOverrides, CountsJobs: true},
+		Rules:  pipeline.Rules{Replaces: true}, Reader: PodTemplateList, List: PodTemplateList,
+	}
+	Kubeflow20 = &Dialect{
+		Traits: Traits{Name: "Kubeflow Trainer v2.0", Field: PodSpecOverrides},
+		Rules:  pipeline.Rules{Replaces: true, LauncherAlone: true}, Reader: PodSpecList, List: PodSpecList,
+	}
+)
 
 // Keyed reports whether entries are keyed by their managers. In a list that is not, a Record marks the integration's
 // elements.

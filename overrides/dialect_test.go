@@ -138,41 +138,6 @@ template: {spec: {replicatedJobs: [{name: node, replicas: 1, template: {spec: {t
 	}
 }
 
-func TestResourcesPerNode(t *testing.T) {
-	for name, c := range map[string]struct {
-		dialect *Dialect
-		want    string
-	}{
-		"merged since v2.3":             {Kubeflow23, "cpu memory"},
-		"replaced before":               {Kubeflow21, "cpu"},
-		"replaced, and nothing is none": {Kubeflow20, "cpu"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
-			job := jobOf(t, "trainer: {resourcesPerNode: {requests: {cpu: 8}}}")
-			e, err := c.dialect.Compute(job, &rt, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var names []string
-			for _, r := range []corev1.ResourceName{"cpu", "memory"} {
-				if _, found := findContainer(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers,
-					"node").Resources.Requests[r]; found {
-					names = append(names, string(r))
-				}
-			}
-			if got := strings.Join(names, " "); got != c.want {
-				t.Errorf("got %s, want %s", got, c.want)
-			}
-			empty := jobOf(t, "trainer: {resourcesPerNode: {}}")
-			if e, err = c.dialect.Compute(empty, &rt, nil); err != nil ||
-				len(findContainer(e.ReplicatedJob("node").Template.Spec.Template.Spec.Containers, "node").Resources.Requests) != 2 {
-				t.Errorf("no resources take no others' place: %v", err)
-			}
-		})
-	}
-}
-
 func start() *trainerapi.RuntimePatch {
 	own := trainerapi.RuntimePatch{Manager: Manager, Time: &metav1.Time{Time: time.Unix(1_700_000_000, 0).UTC()}}
 	own.TrainingRuntimeSpec = forPods([]api.TargetJob{{Name: "dataset-initializer"}, {Name: "node"}},

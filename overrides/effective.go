@@ -1,8 +1,12 @@
 package overrides
 
 import (
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Effective is what a TrainJob runs: its runtime with the entries merged into it, and with the changes of the ML policy
@@ -19,6 +23,70 @@ type Effective struct {
 	// NodeGroup names the launcher and the workers of an MPI runtime with runLauncherAsNode, in this order. It is
 	// empty for other runtimes, whose nodes are one ReplicatedJob.
 	NodeGroup []string
+}
+
+// Prepare returns the JobSet of the TrainJob with the given entries on the runtime, before any plugin has run.
+func (d *Dialect) Prepare(
+	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) (*pipeline.Assembly, error) {
+	merged := runtime.DeepCopy()
+	var err error
+	if merged.Template.Spec, err = merge(merged.Template.Spec, entries); err != nil {
+		return nil, err
+	}
+	merged.Template.Labels, merged.Template.Annotations = metadata(runtime, entries)
+	job := trainJob.Upstream().DeepCopy()
+	if n := admittedNodes(entries); n > 0 {
+		trainer := ptr.Deref(job.Spec.Trainer, trainerapi.Trainer{})
+		trainer.NumNodes, job.Spec.Trainer = &n, &trainer
+	}
+	return d.Rules.Prepare(job, merged)
+}
+
+// Assemble returns the same after the ML policies have run. All that runs on quota is in the result: a TrainJob is
+// queued with it, and the bundled Trainer builds from it.
+func (d *Dialect) Assemble(
+	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) (*pipeline.Assembly, error) {
+	a, err := d.Prepare(trainJob, runtime, entries)
+	if err != nil {
+		return nil, err
+	}
+	return a, a.Run()
+}
+
+// Compute returns what the TrainJob runs with the given entries on the runtime. It changes none of its arguments. An
+// entry that names a ReplicatedJob that the runtime doesn't have is an error: a strategic merge would append it.
+func (d *Dialect) Compute(
+	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+) (*Effective, error) {
+	return d.compute(trainJob, runtime, entries, true)
+}
+
+// compute does what Compute does, and leaves Built out unless it is asked for.
+func (d *Dialect) compute(
+	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry, built bool,
+) (*Effective, error) {
+	a, err := d.Assemble(trainJob, runtime, entries)
+	if err != nil {
+		return nil, err
+	}
+	queued, err := a.Queued()
+	if err != nil {
+		return nil, err
+	}
+	e := &Effective{queued.ReplicatedJobs, nil, a.Info.Annotations, pipeline.NodeGroup(runtime)}
+	switch {
+	case built && d.Rules.Replaces:
+		e.Built = e.ReplicatedJobs
+	case built:
+		with, err := a.Built()
+		if err != nil {
+			return nil, err
+		}
+		e.Built = with.ReplicatedJobs
+	}
+	return e, nil
 }
 
 // ReplicatedJob returns the ReplicatedJob of that name, nil where there is none.

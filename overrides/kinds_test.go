@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // dialects are all that there are.
@@ -22,7 +23,7 @@ func dialects() []*Dialect {
 
 // reading returns a dialect that reads earlier forms by a reader.
 func reading(reader Reader) *Dialect {
-	return &Dialect{Traits: Traits{Name: "a manifest", Field: RuntimePatches}, Rules: merging, Reader: reader}
+	return &Dialect{Traits: Traits{Name: "a manifest", Field: RuntimePatches}, Reader: reader}
 }
 
 // TestDialectValues holds what each dialect is asked for, and that those with other rules don't share a key of a Memo.
@@ -34,7 +35,7 @@ func TestDialectValues(t *testing.T) {
 		"Kubeflow Trainer v2.1 podTemplateOverrides keyed=false counts=true snapshots=false",
 		"Kubeflow Trainer v2.0 podSpecOverrides keyed=false counts=false snapshots=false",
 	}
-	keys := map[key]*Rules{}
+	keys := map[key]pipeline.Rules{}
 	for i, d := range dialects() {
 		got := fmt.Sprintf("%s %s keyed=%v counts=%v snapshots=%v", d.Name, d.Field, d.Keyed(), d.CountsJobs,
 			d.Snapshots)
@@ -46,13 +47,13 @@ func TestDialectValues(t *testing.T) {
 				t.Errorf("%s == %s is %v", d.Name, other.Name, d == other)
 			}
 		}
-		shared, own, err := keysOf(d.name, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil)
+		shared, own, err := keysOf(d.Rules, &api.TrainJob{}, &trainerapi.TrainingRuntimeSpec{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, k := range []key{shared, own} {
 			if other, found := keys[k]; found && other != d.Rules {
-				t.Errorf("%s shares a key with %s", d.Name, other.name)
+				t.Errorf("%s shares a key with %+v", d.Name, other)
 			}
 			keys[k] = d.Rules
 		}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // CheckSize returns an error for each limit that the TrainJob, with entries of every form, exceeds by itself. It is for
@@ -46,7 +47,7 @@ func (l Limits) CheckRuntime(
 	}
 	pods, nodes := int64(0), int64(0)
 	if runtime.MLPolicy != nil {
-		nodes = int64(nodesOf(runtime.MLPolicy))
+		nodes = int64(pipeline.Nodes(runtime.MLPolicy))
 	}
 	if t := job.Spec.Trainer; t != nil && t.NumNodes != nil {
 		nodes = int64(*t.NumNodes)
@@ -54,7 +55,7 @@ func (l Limits) CheckRuntime(
 	for i := range runtime.Template.Spec.ReplicatedJobs {
 		rj := &runtime.Template.Spec.ReplicatedJobs[i]
 		each := int64(ptr.Deref(rj.Template.Spec.Parallelism, 1))
-		if isTrainer(rj) && runtime.MLPolicy != nil {
+		if pipeline.IsTrainer(rj) && runtime.MLPolicy != nil {
 			each = nodes
 		}
 		pods += max(each, 0) * int64(max(rj.Replicas, 1))

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kubeflow/trainer/v2/pkg/constants"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -42,16 +41,3 @@ func names(replicatedJobs []jobset.ReplicatedJob) []string {
 
 // hasMetadata reports whether there are labels or annotations.
 func hasMetadata(m *metav1.ObjectMeta) bool { return m != nil && len(m.Labels)+len(m.Annotations) > 0 }
-
-// isTrainer reports whether a ReplicatedJob is the trainer step, by the label that Trainer's runtimes carry.
-func isTrainer(rj *jobset.ReplicatedJob) bool {
-	return rj.Template.Labels[constants.LabelTrainJobAncestor] == constants.AncestorTrainer
-}
-
-// cmpOr returns the value, or a pointer to otherwise where it is nil.
-func cmpOr[T any](value *T, otherwise T) *T {
-	if value == nil {
-		return &otherwise
-	}
-	return value
-}

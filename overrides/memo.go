@@ -11,11 +11,12 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Memo keeps the results of Compute. TrainJobs of one runtime with the same entries share a result, and each needs it
 // several times from its queue to its start. It is bounded by memory and not by a number, because users decide how
-// large a result is. A nil Memo keeps nothing.
+// large a result is.
 type Memo struct {
 	limit int
 
@@ -72,15 +73,12 @@ func (m *Memo) add(k key, e *Effective, size int) {
 	}
 }
 
-// Compute returns the result of Rules.Compute, which is shared and must not be changed. The bundled Trainer's has no
+// Compute returns the result of Dialect.Compute, which is shared and must not be changed. The bundled Trainer's has no
 // Built.
 func (m *Memo) Compute(
-	rules *Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+	d *Dialect, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*Effective, error) {
-	if m == nil {
-		return rules.Compute(job, runtime, entries)
-	}
-	shared, own, err := keysOf(rules.name, job, runtime, entries)
+	shared, own, err := keysOf(d.Rules, job, runtime, entries)
 	if err != nil {
 		return nil, err
 	}
@@ -89,12 +87,9 @@ func (m *Memo) Compute(
 			return kept, nil
 		}
 	}
-	e, err := rules.Compute(job, runtime, entries)
+	e, err := d.compute(job, runtime, entries, !d.Rules.Amends)
 	if err != nil {
 		return nil, err // it names what is wrong of this TrainJob
-	}
-	if rules.dropsBuilt {
-		e.Built = nil
 	}
 	data, err := json.Marshal(e)
 	if err != nil {
@@ -119,19 +114,20 @@ type key [sha256.Size]byte
 // keysOf returns the keys of the result that a TrainJob shares with others, and of its own. They cover all that Compute
 // reads, so that no kept result is ever stale.
 func keysOf(
-	rules string, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
+	rules pipeline.Rules, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (shared, own key, err error) {
 	type change struct {
 		Patch    *trainerapi.TrainingRuntimeSpecPatch
 		Replaces bool
 	}
 	read := struct {
-		Rules, Namespace, RuntimeName string
-		Runtime                       *trainerapi.TrainingRuntimeSpec
-		Trainer                       *trainerapi.Trainer
-		Initializer                   *trainerapi.Initializer
-		Changes                       []change
-		AdmittedNodes                 int32 // of the integration's entry alone, which Changes don't show
+		Rules                  pipeline.Rules
+		Namespace, RuntimeName string
+		Runtime                *trainerapi.TrainingRuntimeSpec
+		Trainer                *trainerapi.Trainer
+		Initializer            *trainerapi.Initializer
+		Changes                []change
+		AdmittedNodes          int32 // of the integration's entry alone, which Changes don't show
 	}{
 		rules, job.Namespace, job.Spec.RuntimeRef.Name, runtime, job.Spec.Trainer, job.Spec.Initializer, nil,
 		admittedNodes(entries),

@@ -8,7 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // MinParallelismAnnotation is Kueue's annotation for partial admission (Kueue v0.19.2, pkg/controller/jobs/job): the
@@ -25,13 +29,10 @@ func Nodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) int32 {
 		return *t.NumNodes
 	}
 	if runtime.MLPolicy != nil {
-		return nodesOf(runtime.MLPolicy)
+		return pipeline.Nodes(runtime.MLPolicy)
 	}
 	return 1
 }
-
-// nodesOf returns the number of nodes of an ML policy. The CRD takes any number, and Trainer runs one node for less.
-func nodesOf(policy *trainerapi.MLPolicy) int32 { return max(ptr.Deref(policy.NumNodes, 1), 1) }
 
 // MinNodes returns the fewest nodes that a TrainJob may be admitted with. It is the number that the TrainJob
 // requests if there is no annotation, or if the runtime's is larger. The runtime's annotation is in its template's
@@ -89,4 +90,46 @@ func WithNodes(job *api.TrainJob, nodes int32) *api.TrainJob {
 	trainer.NumNodes = &nodes
 	other.Spec.Trainer = &trainer
 	return &other
+}
+
+// admittedNodes returns the number of nodes of a partially admitted TrainJob, from the integration's entry of
+// runtimePatches, which nobody else can write; 0 if the TrainJob isn't partially admitted.
+func admittedNodes(entries []Entry) int32 {
+	for _, e := range entries {
+		if !e.isOwn() || e.Field != RuntimePatches || e.Patch == nil || e.Patch.Template == nil ||
+			e.Patch.Template.Spec == nil {
+			continue
+		}
+		for _, rj := range e.Patch.Template.Spec.ReplicatedJobs {
+			if rj.Template == nil || rj.Template.Metadata == nil {
+				continue
+			}
+			if n, err := strconv.ParseInt(rj.Template.Metadata.Annotations[NodesAnnotation], 10, 32); err == nil && n > 0 {
+				return int32(n)
+			}
+		}
+	}
+	return 0
+}
+
+// Resized reports whether an update changes the number of nodes or the resources per node.
+func Resized(before, after *api.TrainJob) bool {
+	was, is := trainerOf(before), trainerOf(after)
+	return !ptr.Equal(was.NumNodes, is.NumNodes) ||
+		!equality.Semantic.DeepEqual(was.ResourcesPerNode, is.ResourcesPerNode)
+}
+
+func trainerOf(job *api.TrainJob) trainerapi.Trainer {
+	return ptr.Deref(job.Spec.Trainer, trainerapi.Trainer{})
+}
+
+// CheckResize returns an error if an update resizes a TrainJob whose JobSet, js, still exists: pods of the previous
+// size hold quota until it is deleted. js is nil if there is none. The CRD's rules allow a resize only while the
+// TrainJob is suspended (trainer#3995).
+func CheckResize(before, after *api.TrainJob, js *jobset.JobSet) field.ErrorList {
+	if js == nil || !Resized(before, after) {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(trainerPath, "the TrainJob can't be resized while pods of its previous run "+
+		"may exist; try again when JobSet "+js.Name+" is deleted")}
 }

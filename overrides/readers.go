@@ -124,3 +124,8 @@ func usersList(job *api.TrainJob, record *Record) []api.PodTemplateOverride {
 	}
 	return read.Spec.PodTemplateOverrides
 }
+
+// EveryEntry returns the entries of all forms, whichever the Trainer reads.
+func EveryEntry(job *api.TrainJob) []Entry {
+	return slices.Concat(podSpecEntries(job), podTemplateEntries(job, false), histories(job), PatchEntries(job))
+}

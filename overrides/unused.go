@@ -15,6 +15,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // The values that Unused looks for in what is built. No runtime has them, and no limit of numbers is below them.
@@ -179,7 +180,9 @@ func noNodes(runtime *trainerapi.TrainingRuntimeSpec) string {
 // noProcesses is the reason where a runtime starts no processes by their number; "" for Flux, whose number is in a
 // ConfigMap beside the JobSet.
 func noProcesses(runtime *trainerapi.TrainingRuntimeSpec) string {
-	isNode := func(rj jobset.ReplicatedJob) bool { return nodeContainer(&rj) != nil && isTrainer(&rj) }
+	isNode := func(rj jobset.ReplicatedJob) bool {
+		return pipeline.NodeContainer(&rj) != nil && pipeline.IsTrainer(&rj)
+	}
 	switch policy := ptr.Deref(runtime.MLPolicy, trainerapi.MLPolicy{}); {
 	case policy.Flux != nil:
 		return ""

@@ -42,7 +42,7 @@ func TestUnused(t *testing.T) {
 		}
 		return strings.Replace(whole, old, replacement, 1)
 	}
-	const mpi, procs = "{numNodes: 2, mpi: {runLauncherAsNode: true}}", "spec.trainer.numProcPerNode"
+	const procs = "spec.trainer.numProcPerNode"
 	const dataset, model = "spec.initializer.dataset.", "spec.initializer.model."
 	runtimes := map[string]struct {
 		runtime string
@@ -59,13 +59,13 @@ func TestUnused(t *testing.T) {
 		"no dataset step":   {without("{"+label+"dataset-initializer}", "{}"), []string{dataset}},
 		"no model step":     {without("{"+label+"model-initializer}", "{}"), []string{model}},
 		"other container":   {without("{name: dataset-initializer, image", "{name: init, image"), []string{dataset}},
-		"mpi":               {mpiNodes(mpi, "{}", "{}"), []string{"spec.initializer."}},
-		"mpi beside":        {mpiNodes("{mpi: {}}", "{}", "{}"), []string{"spec.initializer."}},
-		"mpi with another launcher": {strings.Replace(mpiNodes(mpi, "{}", "{}"), "name: launcher\n", "name: main\n", 1),
+		"mpi":               {mpiRuntime, []string{"spec.initializer."}},
+		"mpi beside":        {strings.Replace(mpiRuntime, "runLauncherAsNode: true", "", 1), []string{"spec.initializer."}},
+		"mpi with another launcher": {strings.Replace(mpiRuntime, "name: launcher\n", "name: main\n", 1),
 			[]string{"spec.initializer.", procs}},
-		"mpi without nodes": {strings.Replace(mpiNodes(mpi, "{}", "{}"), "name: node\n", "name: worker\n", 1),
+		"mpi without nodes": {strings.Replace(mpiRuntime, "name: node\n", "name: worker\n", 1),
 			[]string{"spec.initializer.", "spec.trainer.numNodes"}},
-		"mpi without a launcher": {strings.Replace(mpiNodes(mpi, "{}", "{}"), "{"+label+"trainer}", "{}", 1),
+		"mpi without a launcher": {strings.Replace(mpiRuntime, "{"+label+"trainer}", "{}", 1),
 			[]string{"spec.initializer.", "spec.trainer.image", "spec.trainer.command", "spec.trainer.args"}},
 	}
 	for name, c := range runtimes {

@@ -8,8 +8,11 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -239,4 +242,14 @@ func statusOf(status []trainerapi.JobStatus, name string) trainerapi.JobStatus {
 		return status[i]
 	}
 	return trainerapi.JobStatus{}
+}
+
+// HoldsQuota reports whether a Workload holds quota.
+func HoldsQuota(wl *kueue.Workload) bool {
+	return !workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl)
+}
+
+// Finalized reports whether a Workload has the finalizer that keeps its quota.
+func Finalized(wl *kueue.Workload) bool {
+	return controllerutil.ContainsFinalizer(wl, kueue.ResourceInUseFinalizerName)
 }

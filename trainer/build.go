@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,9 +10,7 @@ import (
 
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	trainerruntime "github.com/kubeflow/trainer/v2/pkg/runtime"
 	"github.com/kubeflow/trainer/v2/pkg/runtime/framework"
-	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/core"
 	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins"
 	jobsetplugin "github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins/jobset"
 	batchv1 "k8s.io/api/batch/v1"
@@ -25,47 +24,35 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 	kueueconstants "sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
-// Builder makes the objects of a TrainJob with Kubeflow Trainer's plugins, except its JobSet plugin.
+// Builder makes the objects of a TrainJob with Kubeflow Trainer's plugins.
 type Builder struct {
-	// framework validates; it reads priority classes.
-	framework *core.Framework
-	// unseen builds. To it nothing exists yet, so that what exists already, maybe of another owner, decides nothing.
-	unseen *core.Framework
+	// validating read priority classes.
+	validating pipeline.Plugins
+	// building see nothing that exists already: it may be another owner's, and decides nothing.
+	building pipeline.Plugins
 }
 
 // NewBuilder returns a Builder. The plugins read Secrets, pod groups and priority classes by the client, now and then;
 // a client without a cache spares caching them all. config is what they take of Trainer's own configuration.
 func NewBuilder(ctx context.Context, c client.Client, config *trainerconfig.Configuration) (*Builder, error) {
-	b := &Builder{}
-	unseen := emptyCluster{Client: c}
+	b, unseen := &Builder{}, emptyCluster{Client: c}
 	if config.CertManagement != nil {
 		unseen.but = config.CertManagement.WebhookSecretName
 	}
-	for framework, c := range map[**core.Framework]client.Client{&b.framework: c, &b.unseen: unseen} {
-		var err error
-		if *framework, err = core.New(ctx, c, registry(), noIndexes{}, config); err != nil {
-			return nil, fmt.Errorf("setting up Trainer's plugins: %w", err)
-		}
+	var err error
+	if b.validating, err = pipeline.NewPlugins(ctx, plugins.NewRegistry(), c, config); err != nil {
+		return nil, err
 	}
-	return b, nil
-}
-
-func registry() plugins.Registry {
-	r := plugins.NewRegistry()
-	r[jobsetplugin.Name] = func(
-		context.Context, client.Client, client.FieldIndexer, *trainerconfig.Configuration,
-	) (framework.Plugin, error) {
-		return jobSetPlugin{}, nil
-	}
-	return r
+	b.building, err = pipeline.NewPlugins(ctx, plugins.NewRegistry(), unseen, config)
+	return b, err
 }
 
 // emptyCluster is a client to which nothing exists but the Secret of one name, which plugins read and don't make.
@@ -84,27 +71,36 @@ func (c emptyCluster) Get(
 	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 }
 
-// noIndexes stands for the indexes that Trainer's watches of RuntimeClasses search: we have no such watch, because
-// nothing is made before a TrainJob starts that such a change could concern.
-type noIndexes struct{}
-
-func (noIndexes) IndexField(context.Context, client.Object, string, client.IndexerFunc) error {
-	return nil
-}
-
 // Build returns the objects of the TrainJob on the runtime, with all its entries: the side objects first, the JobSet
 // last. It leaves out the ReplicatedJobs that are done and outlive the JobSet. It changes none of its arguments.
 func (b *Builder) Build(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
-	return build(ctx, b.unseen, job, spec)
+	a, err := overrides.Bundled.Assemble(job, spec, overrides.Bundled.Entries(job))
+	if err != nil {
+		return nil, nil, err
+	}
+	if sideObjects, err = b.complete(ctx, a); err != nil {
+		return nil, nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
+	}
+	js = applyJobSet(a)
+	built, err := pipeline.SpecOf(js)
+	if err != nil {
+		return nil, nil, err
+	}
+	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(job, spec)))
+	mountClaims(job.Name, js.Spec)
+	if queued(job) {
+		replaceEnded(js.Spec)
+	}
+	return sideObjects, js, nil
 }
 
 // SideObjects returns the side objects that Build makes for the TrainJob, whether they exist or not.
 func (b *Builder) SideObjects(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) ([]*unstructured.Unstructured, error) {
-	applied, _, err := build(ctx, b.unseen, job, spec)
+	applied, _, err := b.Build(ctx, job, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -133,44 +129,24 @@ func isSecret(o client.Object) bool {
 	return o.GetObjectKind().GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Secret")
 }
 
-func build(
-	ctx context.Context, fw *core.Framework, trainJob *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
-) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
-	info, job, err := overrides.Bundled.Prepare(trainJob, spec, overrides.Bundled.Entries(trainJob))
-	if err != nil {
-		return nil, nil, err
+// complete has Trainer's plugins add what isn't queued, and returns the side objects that they make.
+func (b *Builder) complete(
+	ctx context.Context, a *pipeline.Assembly,
+) (sideObjects []runtime.ApplyConfiguration, err error) {
+	group := func(p framework.EnforcePodGroupPolicyPlugin) error { return p.EnforcePodGroupPolicy(a.Info, a.Job) }
+	if err := pipeline.EachPlugin(b.building, group); err != nil {
+		return nil, err
 	}
-	for _, run := range []func(*trainerruntime.Info, *trainerapi.TrainJob) error{
-		fw.RunEnforceMLPolicyPlugins, fw.RunEnforcePodGroupPolicyPlugins, fw.RunPodNetworkPlugins,
-	} {
-		if err := run(info, job); err != nil {
-			return nil, nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
-		}
+	identify := func(p framework.PodNetworkPlugin) error { return p.IdentifyPodNetwork(a.Info, a.Job) }
+	if err := cmp.Or(pipeline.EachPlugin(b.building, identify), identify(&jobsetplugin.JobSet{})); err != nil {
+		return nil, err
 	}
-	objects, err := fw.RunComponentBuilderPlugins(ctx, info, job)
-	if err != nil {
-		return nil, nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
-	}
-	for _, o := range objects {
-		if built, ok := o.(*jobsetac.JobSetApplyConfiguration); ok {
-			js = built
-		} else {
-			sideObjects = append(sideObjects, o)
-		}
-	}
-	if js == nil {
-		return nil, nil, fmt.Errorf("runtime %q: Trainer's plugins have built no JobSet", job.Spec.RuntimeRef.Name)
-	}
-	built, err := specOf(js)
-	if err != nil {
-		return nil, nil, err
-	}
-	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(trainJob, spec)))
-	mountClaims(trainJob.Name, js.Spec)
-	if queued(trainJob) {
-		replaceEnded(js.Spec)
-	}
-	return sideObjects, js, nil
+	err = pipeline.EachPlugin(b.building, func(p framework.ComponentBuilderPlugin) error {
+		made, err := p.Build(ctx, a.Info, a.Job)
+		sideObjects = append(sideObjects, made...)
+		return err
+	})
+	return sideObjects, err
 }
 
 // queued reports whether a TrainJob runs on quota, or is to. The integration's entry also marks one without a queue's
@@ -187,33 +163,29 @@ func replaceEnded(spec *jobsetac.JobSetSpecApplyConfiguration) {
 	}
 }
 
-// specOf reads the spec of a JobSet that is to be applied.
-func specOf(js *jobsetac.JobSetApplyConfiguration) (*jobset.JobSetSpec, error) {
-	data, err := json.Marshal(js.Spec)
-	if err != nil {
-		return nil, err
-	}
-	spec := &jobset.JobSetSpec{}
-	return spec, json.Unmarshal(data, spec)
-}
-
 // Validate asks Trainer's plugins what they refuse of a TrainJob on a runtime; before is nil on creation.
 func (b *Builder) Validate(
 	ctx context.Context, before, after *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) (webhookadmission.Warnings, field.ErrorList) {
-	info, prepared, err := overrides.Bundled.Prepare(after, spec, overrides.Bundled.Entries(after))
+	a, err := overrides.Bundled.Prepare(after, spec, overrides.Bundled.Entries(after))
 	if err != nil {
 		return nil, field.ErrorList{asFieldError(err)}
 	}
 	job := after.Upstream().DeepCopy()
 	if job.Spec.Trainer != nil {
-		job.Spec.Trainer.ResourcesPerNode = prepared.Spec.Trainer.ResourcesPerNode // of these, processes are counted
+		job.Spec.Trainer.ResourcesPerNode = a.Job.Spec.Trainer.ResourcesPerNode // of these, processes are counted
 	}
 	var old *trainerapi.TrainJob
 	if before != nil {
 		old = before.Upstream()
 	}
-	warnings, errs := b.framework.RunCustomValidationPlugins(ctx, info, old, job)
+	var warnings webhookadmission.Warnings
+	var errs field.ErrorList
+	_ = pipeline.EachPlugin(b.validating, func(p framework.CustomValidationPlugin) error {
+		warned, refused := p.Validate(ctx, a.Info, old, job)
+		warnings, errs = append(warnings, warned...), append(errs, refused...)
+		return nil
+	})
 	return warnings, overrides.Few(errs)
 }
 
@@ -225,50 +197,17 @@ func asFieldError(err error) *field.Error {
 	return field.InternalError(field.NewPath("spec"), err)
 }
 
-// jobSetPlugin builds the JobSet. It is a value without a client: what it makes depends on what it is given alone.
-type jobSetPlugin struct{}
-
-var (
-	_ framework.PodNetworkPlugin       = jobSetPlugin{}
-	_ framework.ComponentBuilderPlugin = jobSetPlugin{}
-)
-
-// Name implements framework.Plugin.
-func (jobSetPlugin) Name() string { return jobsetplugin.Name }
-
-// IdentifyPodNetwork implements framework.PodNetworkPlugin; the names of a JobSet's pods are JobSet's, so it is
-// Trainer's.
-func (jobSetPlugin) IdentifyPodNetwork(info *trainerruntime.Info, job *trainerapi.TrainJob) error {
-	return (&jobsetplugin.JobSet{}).IdentifyPodNetwork(info, job)
-}
-
-// SyncParallelCount implements framework.ComponentBuilderPlugin.
-func (jobSetPlugin) SyncParallelCount(info *trainerruntime.Info) error {
-	return (&jobsetplugin.JobSet{}).SyncParallelCount(info)
-}
-
-// Build implements framework.ComponentBuilderPlugin.
-func (jobSetPlugin) Build(
-	_ context.Context, info *trainerruntime.Info, job *trainerapi.TrainJob,
-) ([]runtime.ApplyConfiguration, error) {
-	spec, ok := trainerruntime.TemplateSpecApply[jobsetac.JobSetSpecApplyConfiguration](info)
-	if !ok {
-		return nil, fmt.Errorf("the runtime's template is no JobSet")
-	}
-	overrides.Take(info, spec)
-	empty := jobsetac.JobSet(job.Name, job.Namespace).WithLabels(info.Labels).WithAnnotations(info.Annotations)
-	js := jobsetplugin.NewBuilder(empty.WithSpec(spec)).
-		Initializer(job).
-		Trainer(info, job).
-		PodLabels(info.Scheduler.PodLabels).
-		PodAnnotations(info.Scheduler.PodAnnotations).
-		Suspend(job.Spec.Suspend).
+// applyJobSet returns the JobSet, as Trainer's JobSet plugin builds it whether there is one already or not.
+func applyJobSet(a *pipeline.Assembly) *jobsetac.JobSetApplyConfiguration {
+	return a.JobSet().
+		PodLabels(a.Info.Scheduler.PodLabels).
+		PodAnnotations(a.Info.Scheduler.PodAnnotations).
+		Suspend(a.Job.Spec.Suspend).
 		Build().
 		WithOwnerReferences(metav1ac.OwnerReference().
 			WithAPIVersion(trainerapi.GroupVersion.String()).WithKind(trainerapi.TrainJobKind).
-			WithName(job.Name).WithUID(job.UID).
+			WithName(a.Job.Name).WithUID(a.Job.UID).
 			WithController(true).WithBlockOwnerDeletion(true))
-	return []runtime.ApplyConfiguration{js}, nil
 }
 
 // leaveOut takes ReplicatedJobs out of a JobSet, and what refers to them.

@@ -20,6 +20,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -68,7 +69,7 @@ func (r *Reconciler) createJobSet(
 	if exists, err := r.jobSetExists(ctx, job); err != nil || exists {
 		return err
 	}
-	built, err := specOf(js)
+	built, err := pipeline.SpecOf(js)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -72,7 +73,7 @@ func FuzzBuild(f *testing.F) {
 		if err != nil {
 			return
 		}
-		built, err := specOf(js)
+		built, err := pipeline.SpecOf(js)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,6 @@ import (
 
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"github.com/kubeflow/trainer/v2/pkg/features"
 	"github.com/kubeflow/trainer/v2/pkg/util/cert"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -39,15 +38,10 @@ var sideObjects = []string{
 // TestObjectsPassThePolicies starts a TrainJob twice on each runtime. The harness refuses what the chart's policies and
 // roles refuse to the manager.
 func TestObjectsPassThePolicies(t *testing.T) {
-	was := features.Enabled(features.TrainJobStatus)
-	if err := EnableProgress(); err != nil {
+	restorePlugins(t)
+	if err := EnableProgress(&progressOn); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := features.SetEnable(features.TrainJobStatus, was); err != nil {
-			t.Error(err)
-		}
-	})
 	made, near := map[string]bool{}, map[string]*unstructured.Unstructured{}
 	for name, spec := range everyRuntime(t) {
 		t.Run(name, func(t *testing.T) {
@@ -175,13 +169,11 @@ func TestManagerCreatesNoPods(t *testing.T) {
 }
 
 // withProgress configures the progress endpoint, whose CA pods mount.
-func withProgress(o *options) {
-	o.plugins = trainerconfig.Configuration{
-		StatusServer: &trainerconfig.StatusServer{Port: ptr.To[int32](1)},
-		CertManagement: &trainerconfig.CertManagement{
-			WebhookSecretName: "certificates", WebhookServiceName: "signalbox",
-		},
-	}
+func withProgress(o *options) { o.plugins = progressOn }
+
+var progressOn = trainerconfig.Configuration{
+	StatusServer:   &trainerconfig.StatusServer{Port: ptr.To[int32](1)},
+	CertManagement: &trainerconfig.CertManagement{WebhookSecretName: "certificates", WebhookServiceName: "signalbox"},
 }
 
 // everyRuntime returns all that Kubeflow Trainer ships, and one for each ML policy and pod group policy that its API

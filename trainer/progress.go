@@ -10,6 +10,7 @@ import (
 
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/features"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins"
 	"github.com/kubeflow/trainer/v2/pkg/statusserver"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +18,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // Progress lets training processes write status.trainerStatus (progress and metrics) by Kubeflow Trainer's status
@@ -29,7 +32,12 @@ type Progress struct {
 }
 
 // EnableProgress makes the plugins inject what a training process needs to report its progress.
-func EnableProgress() error { return features.SetEnable(features.TrainJobStatus, true) }
+func EnableProgress(config *trainerconfig.Configuration) error {
+	if err := features.SetEnable(features.TrainJobStatus, true); err != nil {
+		return err
+	}
+	return pipeline.Use(plugins.NewRegistry(), config)
+}
 
 // AddTo serves the status server in the manager, on every replica, as soon as there is a certificate.
 func (p Progress) AddTo(mgr ctrl.Manager, c client.Client, clients kubernetes.Interface) error {

@@ -18,6 +18,7 @@ import (
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/features"
+	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins"
 	"github.com/kubeflow/trainer/v2/pkg/statusserver"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,6 +31,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 func TestAuthorize(t *testing.T) {
@@ -96,15 +98,24 @@ func TestAuthorize(t *testing.T) {
 }
 
 func TestEnableProgress(t *testing.T) {
+	restorePlugins(t)
+	if err := EnableProgress(&trainerconfig.Configuration{}); err != nil || !features.Enabled(features.TrainJobStatus) {
+		t.Errorf("plugins inject what a process needs: got %v", err)
+	}
+}
+
+// restorePlugins undoes at the test's end what it has changed of Trainer's plugins.
+func restorePlugins(t *testing.T) {
+	t.Helper()
 	was := features.Enabled(features.TrainJobStatus)
 	t.Cleanup(func() {
 		if err := features.SetEnable(features.TrainJobStatus, was); err != nil {
 			t.Error(err)
 		}
+		if err := pipeline.Use(plugins.NewRegistry(), &trainerconfig.Configuration{}); err != nil {
+			t.Error(err)
+		}
 	})
-	if err := EnableProgress(); err != nil || !features.Enabled(features.TrainJobStatus) {
-		t.Errorf("plugins inject what a process needs: got %v", err)
-	}
 }
 
 // progressManager takes what is added to it.

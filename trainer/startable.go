@@ -18,6 +18,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 	"github.com/signalbox-dev/signalbox/trainer/trial"
@@ -112,7 +113,7 @@ func (s *Startable) replicatedJobs(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
 	js *jobsetac.JobSetApplyConfiguration,
 ) (all, fewest []jobset.ReplicatedJob, err error) {
-	built, err := specOf(js)
+	built, err := pipeline.SpecOf(js)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -123,7 +124,7 @@ func (s *Startable) replicatedJobs(
 	if _, js, err = s.Builder.Build(ctx, overrides.WithNodes(job, least), runtime); err != nil {
 		return nil, nil, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
 	}
-	few, err := specOf(js)
+	few, err := pipeline.SpecOf(js)
 	if err != nil {
 		return nil, nil, err
 	}

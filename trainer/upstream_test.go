@@ -18,12 +18,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // everything is a runtime that sets all that a TrainJob can set too, on each step. Torch's environment is injected into
@@ -200,6 +202,13 @@ func TestBuiltKeepsTheTrainJobsOwn(t *testing.T) {
 	}
 }
 
+// noIndexes are those of a client without a cache.
+type noIndexes struct{}
+
+func (noIndexes) IndexField(context.Context, client.Object, string, client.IndexerFunc) error {
+	return nil
+}
+
 // upstream returns the ReplicatedJobs that Kubeflow Trainer v2.3.0 builds.
 func upstream(
 	t testing.TB, job *trainerapi.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
@@ -227,7 +236,7 @@ func upstream(
 	}
 	for _, o := range objects {
 		if js, ok := o.(*jobsetac.JobSetApplyConfiguration); ok {
-			built, err := specOf(js)
+			built, err := pipeline.SpecOf(js)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -276,7 +285,7 @@ func TestQueuedIsBuilt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			built, err := specOf(js)
+			built, err := pipeline.SpecOf(js)
 			if err != nil {
 				t.Fatal(err)
 			}

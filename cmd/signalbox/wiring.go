@@ -163,7 +163,7 @@ func (a *assembly) addProgress(plugins client.Client) (*trainerconfig.Configurat
 	if !progress.Enabled {
 		return settings, nil
 	}
-	if err := trainer.EnableProgress(); err != nil {
+	if err := trainer.EnableProgress(settings); err != nil {
 		return nil, err
 	}
 	server := trainer.Progress{Config: settings, CertDir: a.config.Webhook.CertDir, Await: awaitCertificates}

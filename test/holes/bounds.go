@@ -105,8 +105,8 @@ var ofLimits = []hole{
 	},
 	{
 		name: "a pod that terminates is replaced", file: "trainer/build.go",
-		from:  "	if queued(trainJob) {",
-		to:    "	if false && queued(trainJob) {",
+		from:  "	if queued(job) {",
+		to:    "	if false && queued(job) {",
 		focus: "never more pods than were admitted when", finds: "exceeds-admission",
 	},
 	{

@@ -1,4 +1,4 @@
-package overrides
+package pipeline_test
 
 import (
 	"fmt"
@@ -8,6 +8,11 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
 
 // nodesRuntime is a runtime of a policy whose nodes have resources.
@@ -43,20 +48,50 @@ template:
 }
 
 // nodeOf returns the container of a ReplicatedJob as it is built, with a TrainJob's spec on a runtime.
-func nodeOf(t *testing.T, spec, runtime, name string) (*Effective, *corev1.Container) {
+func nodeOf(t *testing.T, spec, runtime, name string) (*overrides.Effective, *corev1.Container) {
 	t.Helper()
 	rt := must[trainerapi.TrainingRuntimeSpec](t, runtime)
-	e, err := Bundled.Compute(jobOf(t, spec), &rt, nil)
+	e, err := overrides.Bundled.Compute(jobOf(t, spec), &rt, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e, nodeContainer(find(e.Built, name))
+	return e, pipeline.NodeContainer((&overrides.Effective{ReplicatedJobs: e.Built}).ReplicatedJob(name))
 }
 
 func valueOf(c *corev1.Container, name string) string {
-	v := first(c.Env, func(v *corev1.EnvVar) bool { return v.Name == name })
-	return ptr.Deref(v, corev1.EnvVar{}).Value
+	for _, v := range c.Env {
+		if v.Name == name {
+			return v.Value
+		}
+	}
+	return ""
 }
+
+// must reads YAML into a T.
+func must[T any](t *testing.T, text string) T {
+	t.Helper()
+	var v T
+	if err := yaml.UnmarshalStrict([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func jobOf(t *testing.T, spec string) *api.TrainJob {
+	t.Helper()
+	return &api.TrainJob{Spec: must[api.TrainJobSpec](t, spec)}
+}
+
+func shape(e *overrides.Effective) string {
+	var all []string
+	for i := range e.ReplicatedJobs {
+		rj := &e.ReplicatedJobs[i]
+		all = append(all, fmt.Sprintf("%s:%d×%d", rj.Name, rj.Replicas, overrides.PodsPerJob(rj)))
+	}
+	return strings.Join(all, " ")
+}
+
+func gpus(c *corev1.Container) int64 { return ptr.To(c.Resources.Limits["nvidia.com/gpu"]).Value() }
 
 // TestProcesses holds that the number of processes on a node follows from what its pod has: from the runtime's
 // resources and the TrainJob's together.
@@ -94,44 +129,6 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestOneGPU holds that GPUs are counted by the resources that are GPUs, however many others there are. Go walks
-// through maps in random order, so that each case is tried several times.
-func TestOneGPU(t *testing.T) {
-	cases := map[string]int64{
-		"{limits: {nvidia.com/gpu: 8, rdma/hca: 1, example.com/fpga: 2}}":                  8,
-		"{limits: {nvidia.com/gpu: 2, nvidia.com/gpumem: 16000, nvidia.com/gpucores: 50}}": 2,
-		"{limits: {nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50}}":                  1,
-		"{limits: {amd.com/gpu: 4}, requests: {amd.com/gpu: 4}}":                           4,
-		"{requests: {amd.com/gpu: 4}}":                                                     4,
-		"{limits: {nvidia.com/gpu: 2, amd.com/gpu: 3}}":                                    5,
-		"{limits: {nvidia.com/gpu: 2}, requests: {amd.com/gpu: 3}}":                        5,
-		"{limits: {nvidia.com/mig-1g.5gb: 2, cpu: 30}}":                                    2,
-		"{limits: {gpu.intel.com/i915: 2, gpu.intel.com/memory.max: 99, gpu.intel.com/millicores: 500, " +
-			"gpu.intel.com/i915_monitoring: 1}}": 2,
-		"{limits: {volcano.sh/vgpu-number: 2, volcano.sh/vgpu-memory: 4096, volcano.sh/vgpu-cores: 40}}": 2,
-		"{limits: {nvidia.com/gpu.shared: 3}}":                                                3,
-		"{limits: {aliyun.com/gpu-mem: 12}}":                                                  1,
-		"{limits: {aliyun.com/gpu-mem: 0}}":                                                   0,
-		"{limits: {nvidia.com/gpu: 0}}":                                                       0,
-		"{limits: {cpu: 8, memory: 1Gi, rdma/hca: 1, hugepages-2Mi: 2Mi, google.com/tpu: 4}}": 0,
-	}
-	for text, want := range cases {
-		resources := must[corev1.ResourceRequirements](t, text)
-		for range 20 {
-			if got := gpusOf(resources); got != want {
-				t.Fatalf("%s: got %d GPUs, want %d", text, got, want)
-			}
-		}
-		slots := fmt.Sprint(max(want, 1))
-		for range 5 {
-			_, launcher := nodeOf(t, "{}", mpiNodes("{mpi: {runLauncherAsNode: true}}", text, text), "launcher")
-			if got := valueOf(launcher, "OMPI_MCA_orte_set_default_slots"); got != slots {
-				t.Fatalf("%s: MPI has %s slots a node, want %s", text, got, slots)
-			}
-		}
-	}
-}
-
 // TestMPINodes holds that MPI has one launcher and as many nodes as it should, and that what the TrainJob says of its
 // nodes is for them.
 func TestMPINodes(t *testing.T) {
@@ -159,11 +156,11 @@ func TestMPINodes(t *testing.T) {
 			if got := shape(e); strings.ReplaceAll(got, ":0×", ":1×") != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
-			if node.Image != "mine" || valueOf(node, "A") != "mine" || gpusOf(node.Resources) != 8 {
+			if node.Image != "mine" || valueOf(node, "A") != "mine" || gpus(node) != 8 {
 				t.Errorf("the TrainJob's image, environment and resources are for the nodes: got %+v", node)
 			}
 			_, launcher := nodeOf(t, c.job, mpiNodes(c.policy, "{}", "{}"), "launcher")
-			if launcher.Image != "mine" || valueOf(launcher, "A") != "mine" || gpusOf(launcher.Resources) != c.launcherGPUs {
+			if launcher.Image != "mine" || valueOf(launcher, "A") != "mine" || gpus(launcher) != c.launcherGPUs {
 				t.Errorf("the launcher has the resources of a node if it is one: got %+v", launcher)
 			}
 			if got := valueOf(launcher, "OMPI_MCA_orte_set_default_slots"); got != "8" {
@@ -185,7 +182,7 @@ func TestNoNodes(t *testing.T) {
 		for _, policy := range []string{"torch: {}", "jax: {}", "xgboost: {}", "flux: {}", "mpi: {}"} {
 			text := nodesRuntime(fmt.Sprintf("{numNodes: %d, %s}", n, policy), "{}")
 			rt := must[trainerapi.TrainingRuntimeSpec](t, text)
-			if got := Nodes(jobOf(t, "{}"), &rt); got != 1 {
+			if got := overrides.Nodes(jobOf(t, "{}"), &rt); got != 1 {
 				t.Errorf("%s has %d nodes", policy, got)
 			}
 			if e, _ := nodeOf(t, "{}", text, "node"); strings.ReplaceAll(shape(e), ":0×", ":1×") != "node:1×1" {
@@ -202,7 +199,108 @@ func TestNoNodes(t *testing.T) {
 func TestResourcesWithoutPolicy(t *testing.T) {
 	_, node := nodeOf(t, "{trainer: {numNodes: 3, resourcesPerNode: {limits: {nvidia.com/gpu: 8}}}}",
 		nodesRuntime("null", "{requests: {cpu: 4}}"), "node")
-	if gpusOf(node.Resources) != 8 || node.Resources.Requests.Cpu().Value() != 4 {
+	if gpus(node) != 8 || node.Resources.Requests.Cpu().Value() != 4 {
 		t.Errorf("got %+v", node.Resources)
+	}
+}
+
+// TestResourcesPerNode holds which nodes have the TrainJob's resources, beside the runtime's or in their place.
+func TestResourcesPerNode(t *testing.T) {
+	const has, asNode = "{requests: {cpu: 1, memory: 1Gi}}", "{mpi: {runLauncherAsNode: true}}"
+	for name, c := range map[string]struct {
+		dialect        *overrides.Dialect
+		node, launcher string
+	}{
+		"merged since v2.3":             {overrides.Kubeflow23, "8 1Gi", "8 1Gi"},
+		"replaced before":               {overrides.Kubeflow21, "8 0", "8 0"},
+		"replaced, the launcher's only": {overrides.Kubeflow20, "1 1Gi", "8 0"},
+		"merged by the bundled Trainer": {overrides.Bundled, "8 1Gi", "8 1Gi"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rt := must[trainerapi.TrainingRuntimeSpec](t, mpiNodes(asNode, has, has))
+			resources := func(spec, name string) string {
+				e, err := c.dialect.Compute(jobOf(t, spec), &rt, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := pipeline.NodeContainer(e.ReplicatedJob(name)).Resources.Requests
+				return got.Cpu().String() + " " + got.Memory().String()
+			}
+			const given = "trainer: {resourcesPerNode: {requests: {cpu: 8}}}"
+			if node, launcher := resources(given, "node"), resources(given, "launcher"); node != c.node ||
+				launcher != c.launcher {
+				t.Errorf("the node has %s, the launcher %s; want %s and %s", node, launcher, c.node, c.launcher)
+			}
+			if got := resources("trainer: {resourcesPerNode: {}}", "launcher"); got != "1 1Gi" {
+				t.Errorf("no resources take no others' place: got %s", got)
+			}
+		})
+	}
+}
+
+// TestDefaults holds the defaults that the runtimes' CRD sets and Trainer's plugins need.
+func TestDefaults(t *testing.T) {
+	rt := must[trainerapi.TrainingRuntimeSpec](t, nodesRuntime("{torch: {}}", "{}"))
+	for _, policy := range []string{"{coscheduling: {}}", "{volcano: {networkTopology: {}}}"} {
+		rt.PodGroupPolicy = ptr.To(must[trainerapi.PodGroupPolicy](t, policy))
+		a, err := overrides.Bundled.Prepare(jobOf(t, "{}"), &rt, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := a.Info.RuntimePolicy.PodGroupPolicy
+		if p.Coscheduling != nil && ptr.Deref(p.Coscheduling.ScheduleTimeoutSeconds, 0) != 60 ||
+			p.Volcano != nil && ptr.Deref(p.Volcano.NetworkTopology.HighestTierAllowed, 0) != 1 {
+			t.Errorf("got %+v without the defaults", p)
+		}
+	}
+}
+
+// TestRefuses holds that a runtime that Trainer's plugins can't run is refused with its name.
+func TestRefuses(t *testing.T) {
+	for want, runtime := range map[string]string{
+		`ML policy MPI of runtime "any"`:      mpiNodes("{mpi: {mpiImplementation: Intel}}", "{}", "{}"),
+		`runtime "any" has no replicatedJobs`: "{}",
+	} {
+		rt := must[trainerapi.TrainingRuntimeSpec](t, runtime)
+		job := jobOf(t, "runtimeRef: {name: any}")
+		if _, err := overrides.Bundled.Compute(job, &rt, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// TestSecretOnce holds that the Secrets of initializers are in what is queued, and once in what is built.
+func TestSecretOnce(t *testing.T) {
+	rt := must[trainerapi.TrainingRuntimeSpec](t, `
+template:
+  spec:
+    replicatedJobs:
+    - name: dataset-initializer
+      template:
+        metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: dataset-initializer}}
+        spec: {template: {spec: {containers: [{name: dataset-initializer}]}}}
+    - name: model-initializer
+      template:
+        metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: model-initializer}}
+        spec: {template: {spec: {containers: [{name: model-initializer}]}}}
+`)
+	job := jobOf(t, "initializer: {dataset: {secretRef: {name: a}}, model: {secretRef: {name: b}}}")
+	e, err := overrides.Bundled.Compute(job, &rt, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := overrides.Bundled.Assemble(job, &rt, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rj := range a.JobSet().Spec.ReplicatedJobs {
+		if n := len(rj.Template.Spec.Template.Spec.Containers[0].EnvFrom); n != 1 {
+			t.Errorf("%s of the JobSet has %d Secrets, want 1", *rj.Name, n)
+		}
+	}
+	for _, rj := range append(e.ReplicatedJobs, e.Built...) {
+		if n := len(rj.Template.Spec.Template.Spec.Containers[0].EnvFrom); n != 1 {
+			t.Errorf("%s has %d Secrets, want 1", rj.Name, n)
+		}
 	}
 }

@@ -1,8 +1,7 @@
-package overrides
+package pipeline
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -13,47 +12,19 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// isLauncher reports whether a ReplicatedJob is MPI's launcher: the trainer step, beside the nodes that it starts
-// processes on. It is one pod, however many nodes there are.
-func isLauncher(policy *trainerapi.MLPolicy, all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob) bool {
-	return policy != nil && policy.MPI != nil && isTrainer(rj) && rj.Name != constants.Node &&
-		find(all, constants.Node) != nil
-}
-
-// hasLauncher reports whether one of the ReplicatedJobs is MPI's launcher.
-func hasLauncher(policy *trainerapi.MLPolicy, all []jobset.ReplicatedJob) bool {
-	return slices.ContainsFunc(all, func(rj jobset.ReplicatedJob) bool { return isLauncher(policy, all, &rj) })
-}
-
-// isTrainingNode reports whether the pods of a ReplicatedJob are nodes of the training: those of the trainer step, or
-// those that MPI's launcher starts processes on, and the launcher itself only if it runs as a node.
-func isTrainingNode(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) bool {
-	if isLauncher(policy, all, rj) {
-		return launcherIsNode(policy)
-	}
-	return isTrainer(rj) || rj.Name == constants.Node && policy != nil && policy.MPI != nil
-}
-
-// countSteps is the bundled Trainer's assembly.count: MPI has one launcher, however many nodes it starts processes on.
-func countSteps(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy *trainerapi.MLPolicy) int32 {
-	if isLauncher(policy, all, rj) {
-		return 1
-	}
-	return nodesOf(policy)
-}
-
-// amend is the bundled Trainer's assembly.amend. Trainer v2.3.0's plugins leave their environment out without
+// amend does what Rules.Amends says. Trainer v2.3.0's plugins leave their environment out without
 // spec.trainer. They take the number of processes from spec.trainer.resourcesPerNode alone, although it is merged with
 // the runtime's resources. They take the first resource with "gpu" in its name, in Go's random order of maps. They give
 // MPI's nodes neither the number nor the image that the TrainJob asks for.
 func amend(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob) {
 	job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
 	trainer := job.Spec.Trainer
-	if hasLauncher(policy, replicatedJobs) {
-		if n := nodesOf(policy); n > 1 {
+	launches := func(rj *jobset.ReplicatedJob) bool { return isLauncher(policy, replicatedJobs, rj) }
+	if find(replicatedJobs, launches) != nil {
+		if n := Nodes(policy); n > 1 {
 			trainer.NumNodes = cmpOr(trainer.NumNodes, n)
 		}
-		if node := nodeContainer(find(replicatedJobs, constants.Node)); node != nil {
+		if node := NodeContainer(find(replicatedJobs, named(constants.Node))); node != nil {
 			node.Image = ptr.Deref(trainer.Image, node.Image)
 			setEnv(node, trainer.Env)
 		}
@@ -66,17 +37,9 @@ func amend(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs
 // countedContainer returns the container by whose resources processes are counted: of MPI's nodes, or else of the
 // trainer step. It is nil if there is none.
 func countedContainer(policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob) *corev1.Container {
-	return nodeContainer(first(replicatedJobs, func(rj *jobset.ReplicatedJob) bool {
+	return NodeContainer(find(replicatedJobs, func(rj *jobset.ReplicatedJob) bool {
 		return isTrainingNode(replicatedJobs, rj, policy) && !isLauncher(policy, replicatedJobs, rj)
 	}))
-}
-
-// nodeContainer returns the container in which a ReplicatedJob trains, nil if there is none.
-func nodeContainer(rj *jobset.ReplicatedJob) *corev1.Container {
-	if rj == nil {
-		return nil
-	}
-	return findContainer(rj.Template.Spec.Template.Spec.Containers, constants.Node)
 }
 
 // setEnv sets environment variables, in place of those of the same names.
@@ -162,29 +125,4 @@ func kindOf(name corev1.ResourceName) kind {
 		return shareOfGPU
 	}
 	return wholeGPUs
-}
-
-// admittedNodes returns the number of nodes of a partially admitted TrainJob, from the integration's entry of
-// runtimePatches, which nobody else can write; 0 if the TrainJob isn't partially admitted.
-func admittedNodes(entries []Entry) int32 {
-	for _, e := range entries {
-		if !e.isOwn() || e.Field != RuntimePatches || e.Patch == nil || e.Patch.Template == nil ||
-			e.Patch.Template.Spec == nil {
-			continue
-		}
-		for _, rj := range e.Patch.Template.Spec.ReplicatedJobs {
-			if rj.Template == nil || rj.Template.Metadata == nil {
-				continue
-			}
-			if n, err := strconv.ParseInt(rj.Template.Metadata.Annotations[NodesAnnotation], 10, 32); err == nil && n > 0 {
-				return int32(n)
-			}
-		}
-	}
-	return 0
-}
-
-// launcherIsNode reports whether MPI's launcher is one of the nodes.
-func launcherIsNode(policy *trainerapi.MLPolicy) bool {
-	return policy != nil && policy.MPI != nil && ptr.Deref(policy.MPI.RunLauncherAsNode, false)
 }
