@@ -59,8 +59,7 @@ func giveBack(o *situation) []step {
 const awaitsRecheck = 10 * time.Second
 
 // awaits returns until when a preempted TrainJob runs on, zero if it is to be stopped now, and how that is told if it
-// wasn't. Where two clusters are concerned it doesn't: Kueue passes on to one of them what happens in the other only when
-// it has stopped.
+// wasn't.
 func awaits(o *situation, within time.Duration) (r respite) {
 	wl := o.match()
 	if wl == nil {
@@ -81,7 +80,8 @@ func awaits(o *situation, within time.Duration) (r respite) {
 	return r
 }
 
-// mayRunOn reports whether nothing but a preemption stops a TrainJob, and it may save its work.
+// mayRunOn reports whether nothing but a preemption stops a TrainJob, and it may save its work. Where two clusters are
+// concerned it may not: Kueue passes on what happens in one of them only when it has stopped in the other.
 func mayRunOn(o *situation) bool {
 	return o.stage == stageRunning && o.ready() && !o.queue.drained && o.queue.blocked == nil && !stoppedByUser(o.job) &&
 		!deactivating(o.observed) && !elsewhere(o.job) && o.job.Labels[kueue.MultiKueueOriginLabel] == ""
