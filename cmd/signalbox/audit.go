@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -34,6 +35,7 @@ the longer of the two, and prints to stderr what had not lasted yet. With --watc
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			ctrl.SetLogger(logr.Discard()) // findings are what it prints
 			config, err := ctrl.GetConfig()
 			if err != nil {
 				return fmt.Errorf("finding the cluster: %w", err)

@@ -15,12 +15,6 @@ import (
 // A file uses another of its package if it names a definition of it. A knot is a set of files that use each other in a
 // circle: none of them can be read, tested or moved without the others.
 
-// The bounds on knots.
-const (
-	maxKnot    = 1 // files of one
-	maxKnotted = 0 // files in all of them
-)
-
 // graph has, for each file of a package, those that it uses.
 type graph map[string]map[string]bool
 
@@ -110,24 +104,20 @@ func (g graph) knots() [][]string {
 	return knots
 }
 
-// printKnots prints the knots, and reports whether they exceed a bound.
+// printKnots prints the knots, and reports whether there is one.
 func printKnots(out io.Writer, knots map[string][][]string) (exceeded bool) {
-	all, large := 0, 0
+	all := 0
 	for _, of := range knots {
 		for _, knot := range of {
 			all += len(knot)
-			if len(knot) > maxKnot {
-				large++
-			}
 		}
 	}
-	exceeded = large > 0 || all > maxKnotted
+	exceeded = all > 0
 	mark := "ok"
 	if exceeded {
 		mark = "EXCEEDED"
 	}
-	fmt.Fprintf(out, "%-8s knots of more than %d files: %d; files in knots (%d may): %d\n", mark, maxKnot, large,
-		maxKnotted, all)
+	fmt.Fprintf(out, "%-8s files in knots (0 may): %d\n", mark, all)
 	for _, path := range slices.Sorted(maps.Keys(knots)) {
 		for _, knot := range knots[path] {
 			fmt.Fprintf(out, "             %s: %d: %s\n", path, len(knot), strings.Join(knot, " "))

@@ -19,7 +19,7 @@ import (
 // is right, because what comes later can't have happened yet.
 func (f *Facts) cause() Cause {
 	for _, rule := range []func(*Facts) *Cause{
-		(*Facts).ended, (*Facts).stopping, (*Facts).blocked, (*Facts).elsewhere, (*Facts).running, (*Facts).unmanaged,
+		(*Facts).ended, (*Facts).deleted, (*Facts).stopping, (*Facts).blocked, (*Facts).elsewhere, (*Facts).running, (*Facts).unmanaged,
 		(*Facts).unreachable, (*Facts).stopped, (*Facts).queue, (*Facts).noWorkload, (*Facts).deactivated, (*Facts).checks,
 		(*Facts).admittedWaits, (*Facts).silent, (*Facts).backoff,
 	} {
@@ -45,6 +45,31 @@ func (f *Facts) ended() *Cause {
 	return nil
 }
 
+// deleted is about a TrainJob that is being deleted: its status isn't written any more.
+func (f *Facts) deleted() *Cause {
+	if f.Job.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	text := "it is being deleted"
+	if names := f.unended(); len(names) > 0 {
+		text += fmt.Sprintf("; %s (%s) hold its quota until they have ended", count(len(names), "pod"), list(names))
+	}
+	if len(f.Job.Finalizers) > 0 {
+		text += "; it stays as long as it has finalizer " + list(f.Job.Finalizers)
+	}
+	return &Cause{Code: CodeStopping, Text: text, Since: since(*f.Job.DeletionTimestamp)}
+}
+
+// unended returns the names of the pods that have not ended.
+func (f *Facts) unended() (names []string) {
+	for i := range f.Pods {
+		if p := &f.Pods[i]; !terminal(p) {
+			names = append(names, p.Name)
+		}
+	}
+	return names
+}
+
 // stopping is about pods that hold quota although the TrainJob is suspended.
 func (f *Facts) stopping() *Cause {
 	if c := apimeta.FindStatusCondition(f.Job.Status.Conditions, api.ConditionStopOverdue); c != nil {
@@ -55,12 +80,7 @@ func (f *Facts) stopping() *Cause {
 	if f.state() != api.StateStopping {
 		return nil
 	}
-	var names []string
-	for i := range f.Pods {
-		if p := &f.Pods[i]; !terminal(p) {
-			names = append(names, p.Name)
-		}
-	}
+	names := f.unended()
 	text := "its pods have not ended, and hold its quota until they have"
 	if len(names) > 0 {
 		text = fmt.Sprintf("%s (%s) hold its quota until they have ended", count(len(names), "pod"), list(names))

@@ -77,6 +77,12 @@ func TestMoreCauses(t *testing.T) {
 			f.Job.Status.State = api.StateRunning
 			f.Job.Status.Checkpoint = &api.Checkpoint{Time: metav1.NewTime(f.Now.Add(-3 * time.Minute)), Value: "4200"}
 		}, CodeRunning, "it runs on a100; its last checkpoint, 4200, was saved 3m ago"},
+		"it is being deleted": {func(f *Facts) {
+			runs(f)
+			f.Job.DeletionTimestamp, f.Job.Finalizers = ptr.To(metav1.NewTime(f.Now)), []string{"example.com/keep"}
+			pod(f, func(*corev1.Pod) {})
+		}, CodeStopping, "it is being deleted; 1 pod (job-node-0-0) hold its quota until they have ended; it stays as long as " +
+			"it has finalizer example.com/keep"},
 		"it saves before it stops": {func(f *Facts) {
 			runs(f)
 			f.Job.Status.State = api.StateRunning
