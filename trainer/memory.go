@@ -12,9 +12,10 @@ import (
 // memory is what this process remembers of TrainJobs. It can be lost.
 type memory struct {
 	mu sync.Mutex
-	// pending are the TrainJobs whose status differs from what is written, by namespace and name: no user waits longer
-	// for what happens in another's namespace.
-	pending map[string]map[string]pendingStatus
+	// pending are the TrainJobs whose status differs from what is written, and crowds how many of them each namespace has:
+	// no user waits longer for what happens in another's.
+	pending map[types.NamespacedName]pendingStatus
+	crowds  map[string]int
 	// announced is since when those TrainJobs wait that have got the event about it.
 	announced map[types.NamespacedName]metav1.Time
 	limit     flowcontrol.PassiveRateLimiter
@@ -35,8 +36,9 @@ const (
 
 func newMemory() *memory {
 	return &memory{
-		pending: map[string]map[string]pendingStatus{}, announced: map[types.NamespacedName]metav1.Time{},
-		limit: flowcontrol.NewTokenBucketPassiveRateLimiter(waitingRate, waitingBurst),
+		pending: map[types.NamespacedName]pendingStatus{}, crowds: map[string]int{},
+		announced: map[types.NamespacedName]metav1.Time{},
+		limit:     flowcontrol.NewTokenBucketPassiveRateLimiter(waitingRate, waitingBurst),
 	}
 }
 
@@ -54,27 +56,24 @@ func (m *memory) recall(key types.NamespacedName, now time.Time, differs, waits 
 		m.drop(key)
 		return p
 	}
-	pending := m.pending[key.Namespace]
-	if pending == nil {
-		pending = map[string]pendingStatus{}
-		m.pending[key.Namespace] = pending
-	}
-	p, known := pending[key.Name]
-	others := len(pending)
-	if known {
-		others--
-	} else {
+	p, known := m.pending[key]
+	if !known {
 		p.since = now
+		m.crowds[key.Namespace]++
 	}
+	others := m.crowds[key.Namespace] - 1
 	p.others = max(p.others, others)
-	pending[key.Name] = p
+	m.pending[key] = p
 	return p
 }
 
 func (m *memory) drop(key types.NamespacedName) {
-	delete(m.pending[key.Namespace], key.Name)
-	if len(m.pending[key.Namespace]) == 0 {
-		delete(m.pending, key.Namespace)
+	if _, known := m.pending[key]; !known {
+		return
+	}
+	delete(m.pending, key)
+	if m.crowds[key.Namespace]--; m.crowds[key.Namespace] == 0 {
+		delete(m.crowds, key.Namespace)
 	}
 }
 

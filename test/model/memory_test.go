@@ -93,7 +93,8 @@ func (w *world) recall(value reflect.Value) string {
 	switch {
 	case value.Kind() == reflect.Map:
 		for _, key := range value.MapKeys() {
-			says = append(says, fmt.Sprint(key, w.recallFields(key.Interface().(types.NamespacedName), value.MapIndex(key))))
+			job, _ := key.Interface().(types.NamespacedName) // or a namespace
+			says = append(says, fmt.Sprint(key, w.recallFields(job, value.MapIndex(key))))
 		}
 		slices.Sort(says)
 	case value.Kind() == reflect.Int:

@@ -19,9 +19,9 @@ import (
 // is right, because what comes later can't have happened yet.
 func (f *Facts) cause() Cause {
 	for _, rule := range []func(*Facts) *Cause{
-		(*Facts).ended, (*Facts).deleted, (*Facts).stopping, (*Facts).blocked, (*Facts).elsewhere, (*Facts).running, (*Facts).unmanaged,
-		(*Facts).unreachable, (*Facts).stopped, (*Facts).queue, (*Facts).noWorkload, (*Facts).deactivated, (*Facts).checks,
-		(*Facts).admittedWaits, (*Facts).silent, (*Facts).backoff,
+		(*Facts).ended, (*Facts).deleted, (*Facts).stopping, (*Facts).blocked, (*Facts).elsewhere, (*Facts).running,
+		(*Facts).unmanaged, (*Facts).unreachable, (*Facts).stopped, (*Facts).queue, (*Facts).noWorkload, (*Facts).deactivated,
+		(*Facts).checks, (*Facts).admittedWaits, (*Facts).silent, (*Facts).backoff,
 	} {
 		if c := rule(f); c != nil {
 			return *c

@@ -81,8 +81,8 @@ func TestMoreCauses(t *testing.T) {
 			runs(f)
 			f.Job.DeletionTimestamp, f.Job.Finalizers = ptr.To(metav1.NewTime(f.Now)), []string{"example.com/keep"}
 			pod(f, func(*corev1.Pod) {})
-		}, CodeStopping, "it is being deleted; 1 pod (job-node-0-0) hold its quota until they have ended; it stays as long as " +
-			"it has finalizer example.com/keep"},
+		}, CodeStopping, "it is being deleted; 1 pod (job-node-0-0) hold its quota until they have ended; it stays as long " +
+			"as it has finalizer example.com/keep"},
 		"it saves before it stops": {func(f *Facts) {
 			runs(f)
 			f.Job.Status.State = api.StateRunning
