@@ -19,9 +19,14 @@ require (
 )
 
 require (
+	github.com/coreos/go-oidc/v3 v3.20.0 // indirect
+	github.com/go-jose/go-jose/v4 v4.1.4 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
+	github.com/open-policy-agent/cert-controller v0.16.0 // indirect
+	github.com/pkg/errors v0.9.1 // indirect
 	github.com/prometheus/client_golang v1.23.2 // indirect
 	github.com/stretchr/objx v0.5.3 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
 	go.uber.org/zap v1.28.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
 	gomodules.xyz/jsonpatch/v2 v2.5.0 // indirect
@@ -31,6 +36,7 @@ require (
 	k8s.io/apiserver v0.36.3 // indirect
 	k8s.io/kubernetes v1.36.3 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
+	sigs.k8s.io/scheduler-plugins v0.35.4-devel // indirect
 	volcano.sh/apis v1.14.0 // indirect
 )
 
