@@ -45,7 +45,7 @@ func replace(
 	if err != nil {
 		return nil, err
 	}
-	in.YNode().Content = append(rest, made.Content()...)
+	in.YNode().Content = slices.Concat(rest, made.Content())
 	if edits[0].text, err = withComments(old, made); len(made.Content()) == 0 {
 		edits[0].text = strings.TrimSuffix(edits[0].text, "{}\n")
 	}
