@@ -152,8 +152,8 @@ var _ = ginkgo.Describe("Training", func() {
 			gomega.Eventually(logs(first)).Should(gomega.ContainSubstring(fmt.Sprintf("step %d loss", before+every/2)))
 			urgent := g.submit(ctx, "urgent", "urgent", 1, 4, peer("--steps", "3"), priority("high"))
 			gomega.Eventually(func() bool { return ptr.Deref(get(ctx, tj).Spec.Suspend, false) }).Should(gomega.BeTrue())
+			gomega.Eventually(saved).Should(gomega.BeNumerically(">", before), "it is stopped when it has saved once more")
 			atStop := saved()
-			gomega.Expect(atStop).To(gomega.BeNumerically(">", before), "it is stopped when it has saved once more")
 			done := 0
 			gomega.Eventually(func() (bool, error) {
 				if m := lossLine.FindAllString(logs(first)(), -1); len(m) > done {
