@@ -90,7 +90,7 @@ func TestAwaitsCheckpoint(t *testing.T) {
 		"its user stops it":        {within: long, awaits: true, stops: true, after: stopped},
 		"it loses its pods":        {within: long, awaits: true, stops: true, after: noPod},
 		"an admin deactivates it":  {within: long, awaits: true, stops: true, after: deactivated},
-		"the manager starts anew":  {within: long, awaits: true, after: restarted(long)},
+		"the manager starts again": {within: long, awaits: true, after: restarted(long)},
 		"the admin allows no more": {within: long, awaits: true, stops: true, after: restarted(0)},
 		"a minute is left":         {within: time.Hour, awaits: true, after: step(58 * time.Minute)},
 	} {
@@ -169,6 +169,7 @@ func TestStopsMeanwhile(t *testing.T) {
 			cq.Spec.StopPolicy = drained
 			h.update(cq)
 		},
+		"its admission is gone":        status(func(wl *kueue.Workload, _ time.Time) { wl.Status.Admission = nil }),
 		"its ClusterQueue isn't known": func(h *harness) { h.fail["get ClusterQueue"] = errors.New("no answer") },
 		"a check rejects it":           checked(kueue.CheckStateRejected),
 		"a check wants it again":       checked(kueue.CheckStateRetry),

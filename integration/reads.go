@@ -48,11 +48,12 @@ func (r reads) workloadsOf(ctx context.Context, key types.NamespacedName) ([]kue
 // drained reports whether the queue of a Workload with quota is drained. One that can't be read counts as drained: what
 // depends on it may as well happen now.
 func (r reads) drained(ctx context.Context, wl *kueue.Workload) bool {
+	admitted := ptr.Deref(wl.Status.Admission, kueue.Admission{}) // none is not to be expected
 	var lq kueue.LocalQueue
 	var cq kueue.ClusterQueue
 	err := errors.Join(
 		r.client.Get(ctx, client.ObjectKey{Namespace: wl.Namespace, Name: string(wl.Spec.QueueName)}, &lq),
-		r.live.Get(ctx, client.ObjectKey{Name: string(wl.Status.Admission.ClusterQueue)}, &cq),
+		r.live.Get(ctx, client.ObjectKey{Name: string(admitted.ClusterQueue)}, &cq),
 	)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Info("The queue of a preempted TrainJob isn't known; it is stopped now", "reason", err.Error())

@@ -23,11 +23,12 @@ func urgent(before, after *api.TrainJobStatus) bool {
 }
 
 // stateDelay is how long a change of status waits for others to be written with it. A state that is about to be
-// followed by another waits for passingDelay, and so does the end of a TrainJob's first Job. Other counts of Jobs wait
-// for countsDelay, as does the end of further Jobs: a TrainJob can have many that end one after the other. While a
-// TrainJob starts, counts wait for longestDelay: its state says as much, and it takes a minute until a thousand pods
-// are ready. An end doesn't wait. When many TrainJobs of a namespace change at once each waits longer, by crowdDelay
-// for every other up to longestDelay: the API server is busy with their starts, and most have changed again by then.
+// followed by another waits for passingDelay, and so do a checkpoint and the end of a TrainJob's first Job. Other
+// counts of Jobs wait for countsDelay, as does the end of further Jobs: a TrainJob can have many that end one after the
+// other. While a TrainJob starts, counts wait for longestDelay: its state says as much, and it takes a minute until a
+// thousand pods are ready. An end doesn't wait. When many TrainJobs of a namespace change at once each waits longer, by
+// crowdDelay for every other up to longestDelay: the API server is busy with their starts, and most have changed again
+// by then.
 const (
 	stateDelay   = 2 * time.Second
 	passingDelay = 4 * time.Second
