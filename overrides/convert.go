@@ -230,19 +230,9 @@ func Differences(
 func templateOf(
 	reader Reader, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
 ) (map[string]string, error) {
-	entries := append(reader.Entries(job), PatchEntries(job)...)
-	merged, err := merge(runtime.Template.Spec, entries)
+	merged, err := merge(runtime, append(reader.Entries(job), PatchEntries(job)...))
 	if err != nil {
 		return nil, err
 	}
-	labels, annotations := metadata(runtime, entries)
-	content, err := generic(map[string]any{
-		"metadata": map[string]any{"labels": labels, "annotations": annotations}, "spec": merged,
-	})
-	if err != nil {
-		return nil, err
-	}
-	values := map[string]string{}
-	flatten("template", content, values)
-	return values, nil
+	return valuesOf("template", merged.Template)
 }

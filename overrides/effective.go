@@ -29,18 +29,14 @@ type Effective struct {
 func (d *Dialect) Prepare(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*pipeline.Assembly, error) {
-	merged := runtime.DeepCopy()
-	var err error
-	if merged.Template.Spec, err = merge(merged.Template.Spec, entries); err != nil {
+	merged, err := merge(runtime, entries)
+	if err != nil {
 		return nil, err
 	}
-	merged.Template.Labels, merged.Template.Annotations = metadata(runtime, entries)
-	job := trainJob.Upstream().DeepCopy()
 	if n := admittedNodes(entries); n > 0 {
-		trainer := ptr.Deref(job.Spec.Trainer, trainerapi.Trainer{})
-		trainer.NumNodes, job.Spec.Trainer = &n, &trainer
+		trainJob = WithNodes(trainJob, n)
 	}
-	return d.Rules.Prepare(job, merged)
+	return d.Rules.Prepare(trainJob.Upstream().DeepCopy(), merged)
 }
 
 // Assemble returns the same after the ML policies have run. All that runs on quota is in the result: a TrainJob is

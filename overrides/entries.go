@@ -41,10 +41,7 @@ type Entry struct {
 
 // Targets reports whether the entry is for a ReplicatedJob.
 func (e Entry) Targets(replicatedJob string) bool {
-	return e.Patch != nil && e.Patch.Template != nil && e.Patch.Template.Spec != nil &&
-		slices.ContainsFunc(e.Patch.Template.Spec.ReplicatedJobs, func(p trainerapi.ReplicatedJobPatch) bool {
-			return p.Name == replicatedJob
-		})
+	return patchFor(e.Patch, replicatedJob) != nil
 }
 
 // targetPath returns the path at which the entry names a ReplicatedJob.
@@ -97,39 +94,44 @@ func OwnLast(entries []trainerapi.RuntimePatch) ([]trainerapi.RuntimePatch, bool
 
 // StepsOf returns the names of the ReplicatedJobs that an entry is for.
 func StepsOf(entry *trainerapi.RuntimePatch) []string {
-	patches := replicatedJobsOf(entry)
-	steps := make([]string, 0, len(patches))
-	for i := range patches {
-		steps = append(steps, patches[i].Name)
+	var steps []string
+	for _, rj := range replicatedJobsOf(entry.TrainingRuntimeSpec) {
+		steps = append(steps, rj.Name)
 	}
 	return steps
 }
 
-func replicatedJobsOf(entry *trainerapi.RuntimePatch) []trainerapi.ReplicatedJobPatch {
-	if entry == nil || entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil ||
-		entry.TrainingRuntimeSpec.Template.Spec == nil {
+// replicatedJobsOf returns the patches of ReplicatedJobs in a patch, which may be nil.
+func replicatedJobsOf(patch *trainerapi.TrainingRuntimeSpecPatch) []trainerapi.ReplicatedJobPatch {
+	if patch == nil || patch.Template == nil || patch.Template.Spec == nil {
 		return nil
 	}
-	return entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs
+	return patch.Template.Spec.ReplicatedJobs
+}
+
+// patchFor returns the patch of a ReplicatedJob, nil where there is none.
+func patchFor(patch *trainerapi.TrainingRuntimeSpecPatch, replicatedJob string) *trainerapi.ReplicatedJobPatch {
+	named := func(rj *trainerapi.ReplicatedJobPatch) bool { return rj.Name == replicatedJob }
+	return first(replicatedJobsOf(patch), named)
+}
+
+// jobSetMetadata returns the metadata of the JobSet in a patch; both may be nil.
+func jobSetMetadata(patch *trainerapi.TrainingRuntimeSpecPatch) *metav1.ObjectMeta {
+	if patch == nil || patch.Template == nil {
+		return nil
+	}
+	return patch.Template.Metadata
 }
 
 // PodPatch returns the part of a patch for the pods of a ReplicatedJob; both results may be nil.
 func PodPatch(
 	spec *trainerapi.TrainingRuntimeSpecPatch, replicatedJob string,
 ) (*metav1.ObjectMeta, *trainerapi.PodSpecPatch) {
-	if spec == nil || spec.Template == nil || spec.Template.Spec == nil {
-		return nil, nil
-	}
-	named := func(rj *trainerapi.ReplicatedJobPatch) bool { return rj.Name == replicatedJob }
-	if rj := first(spec.Template.Spec.ReplicatedJobs, named); rj != nil {
-		return podPatchOf(rj)
-	}
-	return nil, nil
+	return podPatchOf(patchFor(spec, replicatedJob))
 }
 
-// podPatchOf returns a patch of the pods of a ReplicatedJob; both results may be nil.
 func podPatchOf(rj *trainerapi.ReplicatedJobPatch) (*metav1.ObjectMeta, *trainerapi.PodSpecPatch) {
-	if rj.Template == nil || rj.Template.Spec == nil || rj.Template.Spec.Template == nil {
+	if rj == nil || rj.Template == nil || rj.Template.Spec == nil || rj.Template.Spec.Template == nil {
 		return nil, nil
 	}
 	return rj.Template.Spec.Template.Metadata, rj.Template.Spec.Template.Spec

@@ -8,8 +8,18 @@ import (
 	"strings"
 )
 
-// flatten adds every value in decoded JSON under its path. A list of named objects is keyed by name (mounts by their
-// path); any other list is one value, which a merge replaces as a whole.
+// valuesOf returns every value in the JSON of an object by its path. A list of named objects is keyed by name (mounts
+// by their path); any other list is one value, which a merge replaces as a whole.
+func valuesOf(path string, object any) (map[string]string, error) {
+	content, err := generic(object)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]string{}
+	flatten(path, content, values)
+	return values, nil
+}
+
 func flatten(path string, content any, into map[string]string) {
 	switch c := content.(type) {
 	case map[string]any:
@@ -48,14 +58,4 @@ func flattenValue(path string, value any, into map[string]string) {
 	if data, err := json.Marshal(value); err == nil {
 		into[path] = string(data)
 	}
-}
-
-// decode returns a value as encoding/json decodes it.
-func decode(value any) (any, error) {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return nil, err
-	}
-	var content any
-	return content, json.Unmarshal(data, &content)
 }

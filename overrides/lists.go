@@ -101,9 +101,9 @@ func markOwn(entries []Entry, record *Record) {
 // the list can't hold; Uncarried reports whether that is needed.
 func (l *List) elements(own *trainerapi.RuntimePatch) ([]any, error) {
 	elements := []any{}
-	for _, rj := range replicatedJobsOf(own) {
-		meta, spec := PodPatch(own.TrainingRuntimeSpec, rj.Name)
-		element := l.element(rj.Name, meta, spec)
+	for _, name := range StepsOf(own) {
+		meta, spec := PodPatch(own.TrainingRuntimeSpec, name)
+		element := l.element(name, meta, spec)
 		if element == nil {
 			continue
 		}

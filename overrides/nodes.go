@@ -25,8 +25,8 @@ const NodesAnnotation = "signalbox.dev/nodes"
 
 // Nodes returns the number of nodes that a TrainJob requests on a runtime.
 func Nodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) int32 {
-	if t := job.Spec.Trainer; t != nil && t.NumNodes != nil {
-		return *t.NumNodes
+	if n := trainerOf(job).NumNodes; n != nil {
+		return *n
 	}
 	if runtime.MLPolicy != nil {
 		return pipeline.Nodes(runtime.MLPolicy)
@@ -85,10 +85,8 @@ func CheckMinNodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) f
 
 // WithNodes returns a copy of the TrainJob that requests that many nodes. The copy shares all else with the TrainJob.
 func WithNodes(job *api.TrainJob, nodes int32) *api.TrainJob {
-	other := *job
-	trainer := ptr.Deref(job.Spec.Trainer, trainerapi.Trainer{})
-	trainer.NumNodes = &nodes
-	other.Spec.Trainer = &trainer
+	other, trainer := *job, trainerOf(job)
+	trainer.NumNodes, other.Spec.Trainer = &nodes, &trainer
 	return &other
 }
 
@@ -96,16 +94,15 @@ func WithNodes(job *api.TrainJob, nodes int32) *api.TrainJob {
 // runtimePatches, which nobody else can write; 0 if the TrainJob isn't partially admitted.
 func admittedNodes(entries []Entry) int32 {
 	for _, e := range entries {
-		if !e.isOwn() || e.Field != RuntimePatches || e.Patch == nil || e.Patch.Template == nil ||
-			e.Patch.Template.Spec == nil {
+		if !e.isOwn() || e.Field != RuntimePatches {
 			continue
 		}
-		for _, rj := range e.Patch.Template.Spec.ReplicatedJobs {
+		for _, rj := range replicatedJobsOf(e.Patch) {
 			if rj.Template == nil || rj.Template.Metadata == nil {
 				continue
 			}
-			if n, err := strconv.ParseInt(rj.Template.Metadata.Annotations[NodesAnnotation], 10, 32); err == nil && n > 0 {
-				return int32(n)
+			if n, ok := parseNodes(rj.Template.Metadata.Annotations[NodesAnnotation]); ok {
+				return n
 			}
 		}
 	}

@@ -31,12 +31,10 @@ func Warnings(entries []Entry) []string {
 		if entry.Manager == Manager || entry.Manager == "" || entry.Patch == nil {
 			continue
 		}
-		content, err := decode(entry.Patch)
+		values, err := valuesOf("trainingRuntimeSpec", entry.Patch)
 		if err != nil {
 			continue // the API server refuses what can't be encoded
 		}
-		values := map[string]string{}
-		flatten("trainingRuntimeSpec", content, values)
 		for _, path := range slices.Sorted(maps.Keys(values)) {
 			old, found := set[path]
 			if found && old.manager != entry.Manager && old.value != values[path] && len(warnings) < maxWarnings {
