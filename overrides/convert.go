@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -65,7 +64,7 @@ func (c *Conversion) addLists(entries []Entry, job *api.TrainJob) error {
 		converted = fmt.Sprintf("%s-%d", ConvertedManager, n)
 	}
 	managed := func(e Entry) bool { return e.Field == TemplateOverrides }
-	if err := c.add(slices.DeleteFunc(entries, managed), converted, nil); err != nil {
+	if err := c.add(slices.DeleteFunc(entries, managed), converted); err != nil {
 		return err
 	}
 	became := func(field string, n int) {
@@ -102,7 +101,7 @@ func (c *Conversion) addHistory(job *api.TrainJob, o *api.TemplateOverride) erro
 		return nil
 	}
 	entries := history(o)
-	if err := c.add(entries, manager, lastTime(o)); err != nil {
+	if err := c.add(entries, manager); err != nil {
 		return err
 	}
 	c.Changes = append(c.Changes, fmt.Sprintf("spec.%s[%s] (%d) became the entry of %s in spec.%s; what was overridden "+
@@ -110,8 +109,8 @@ func (c *Conversion) addHistory(job *api.TrainJob, o *api.TemplateOverride) erro
 	return nil
 }
 
-// add joins entries into one entry of the manager.
-func (c *Conversion) add(entries []Entry, manager string, time *metav1.Time) error {
+// add joins entries into one entry of the manager, with the time of the last.
+func (c *Conversion) add(entries []Entry, manager string) error {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -124,9 +123,11 @@ func (c *Conversion) add(entries []Entry, manager string, time *metav1.Time) err
 			entries[0].Path))
 		return nil
 	}
-	c.Patches = append(c.Patches, trainerapi.RuntimePatch{Manager: manager, Time: time, TrainingRuntimeSpec: patch})
-	for _, rj := range patch.Template.Spec.ReplicatedJobs {
-		if _, spec := PodPatch(patch, rj.Name); spec != nil {
+	c.Patches = append(c.Patches, trainerapi.RuntimePatch{
+		Manager: manager, Time: entries[len(entries)-1].Time, TrainingRuntimeSpec: patch,
+	})
+	for _, rj := range replicatedJobsOf(patch) {
+		if _, spec := podPatchOf(&rj); spec != nil {
 			c.Lost = append(c.Lost, mountedTwice(rj.Name, slices.Concat(spec.InitContainers, spec.Containers))...)
 		}
 	}
@@ -154,8 +155,8 @@ func mountedTwice(replicatedJob string, containers []trainerapi.ContainerPatch) 
 // merged into. The result is sorted.
 func replaced(entry Entry) []string {
 	var all []string
-	for _, rj := range entry.Patch.Template.Spec.ReplicatedJobs {
-		if _, spec := PodPatch(entry.Patch, rj.Name); spec != nil {
+	for _, rj := range replicatedJobsOf(entry.Patch) {
+		if _, spec := podPatchOf(&rj); spec != nil {
 			for _, what := range replacedFields(spec) {
 				all = append(all, fmt.Sprintf("%s of replicatedJob %s (%s)", what, rj.Name, entry.Path))
 			}

@@ -29,15 +29,15 @@ func Setter(entries []Entry, replicatedJob string, field Field, key string) *Ent
 			continue
 		}
 		meta, spec := PodPatch(entries[i].Patch, replicatedJob)
-		if sets(meta, spec, field, key) {
+		if setsField(meta, spec, field, key) {
 			return &entries[i]
 		}
 	}
 	return nil
 }
 
-// sets reports whether a patch of pods sets the key of the field, or any key where key is empty.
-func sets(meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch, field Field, key string) bool {
+// setsField reports whether a patch of pods sets the key of the field, or any key where key is empty.
+func setsField(meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch, field Field, key string) bool {
 	meta, spec = cmp.Or(meta, &metav1.ObjectMeta{}), cmp.Or(spec, &trainerapi.PodSpecPatch{})
 	switch field {
 	case Labels:

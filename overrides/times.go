@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -19,16 +18,13 @@ func Times(before, after *api.TrainJob, now metav1.Time, trusted bool) map[strin
 	}
 	times := map[string]metav1.Time{}
 	for i := range after.Spec.RuntimePatches {
-		entry, pointer := &after.Spec.RuntimePatches[i], fmt.Sprintf("/spec/%s/%d/time", RuntimePatches, i)
-		if is := timeOf(first(before.Spec.RuntimePatches, sameManager(entry)), entry, now, trusted); is != nil {
-			times[pointer] = *is
+		entry := &after.Spec.RuntimePatches[i]
+		old := first(before.Spec.RuntimePatches, func(e *trainerapi.RuntimePatch) bool { return e.Manager == entry.Manager })
+		if is := timeOf(old, entry, now, trusted); is != nil {
+			times[fmt.Sprintf("/spec/%s/%d/time", RuntimePatches, i)] = *is
 		}
 	}
 	return times
-}
-
-func sameManager(entry *trainerapi.RuntimePatch) func(*trainerapi.RuntimePatch) bool {
-	return func(e *trainerapi.RuntimePatch) bool { return e.Manager == entry.Manager }
 }
 
 // timeOf returns the time that an entry of runtimePatches has to get, nil where it has it. old is nil where it is new.
@@ -39,10 +35,7 @@ func timeOf(old, entry *trainerapi.RuntimePatch, now metav1.Time, trusted bool) 
 			return &now
 		}
 		return nil
-	case !equality.Semantic.DeepEqual(timeless([]trainerapi.RuntimePatch{*old}),
-		timeless([]trainerapi.RuntimePatch{*entry})):
-		return &now
-	case old.Time == nil && entry.Time == nil:
+	case !sameButTime(*old, *entry), old.Time == nil && entry.Time == nil:
 		return &now
 	case old.Time == nil || old.Time.Equal(entry.Time):
 		return nil

@@ -7,6 +7,7 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -16,19 +17,16 @@ import (
 
 // Changed returns runtimePatches if an update changes them in more than their time, nil if it doesn't.
 func Changed(before, after *api.TrainJob) *field.Path {
-	if equality.Semantic.DeepEqual(timeless(before.Spec.RuntimePatches), timeless(after.Spec.RuntimePatches)) {
+	if slices.EqualFunc(before.Spec.RuntimePatches, after.Spec.RuntimePatches, sameButTime) {
 		return nil
 	}
 	return patchesPath
 }
 
-// timeless returns runtimePatches without their times.
-func timeless(entries []trainerapi.RuntimePatch) []trainerapi.RuntimePatch {
-	entries = slices.Clone(entries)
-	for i := range entries {
-		entries[i].Time = nil
-	}
-	return entries
+// sameButTime reports whether two entries are the same in all but their times.
+func sameButTime(a, b trainerapi.RuntimePatch) bool {
+	a.Time, b.Time = nil, nil
+	return equality.Semantic.DeepEqual(a, b)
 }
 
 // CheckTransition returns errors where an update changes the entries, in the field of the given path (nil for none),
@@ -61,32 +59,19 @@ func changedEntries(path *field.Path, before, after []trainerapi.RuntimePatch) s
 	if path != patchesPath {
 		return "its entries"
 	}
-	old, now := byManager(before), byManager(after)
-	var changed []string
-	for manager, entry := range now {
-		if was, found := old[manager]; !found || !equality.Semantic.DeepEqual(was, entry) {
-			changed = append(changed, manager)
-		}
-	}
-	for manager := range old {
-		if _, found := now[manager]; !found {
-			changed = append(changed, manager)
+	changed := sets.New[string]()
+	for _, lists := range [][2][]trainerapi.RuntimePatch{{before, after}, {after, before}} {
+		for _, entry := range lists[0] {
+			same := func(e trainerapi.RuntimePatch) bool { return sameButTime(e, entry) }
+			if !slices.ContainsFunc(lists[1], same) {
+				changed.Insert(entry.Manager)
+			}
 		}
 	}
 	if len(changed) == 0 {
 		return "the order of the entries"
 	}
-	slices.Sort(changed)
-	return "the entry of " + strings.Join(changed, ", ")
-}
-
-// byManager returns the entries without their times, by their managers.
-func byManager(entries []trainerapi.RuntimePatch) map[string]trainerapi.RuntimePatch {
-	all := make(map[string]trainerapi.RuntimePatch, len(entries))
-	for _, e := range timeless(entries) {
-		all[e.Manager] = e
-	}
-	return all
+	return "the entry of " + strings.Join(sets.List(changed), ", ")
 }
 
 // CheckFrozen returns an error for each field but the entries that an update changes, unless the TrainJob is suspended
