@@ -103,8 +103,8 @@ func carried(
 		needed := overrides.Needs{
 			Metadata: n.metadata, Placement: len(n.nodeSelector)+len(n.tolerations)+len(n.gates) > 0,
 		}
-		if u := list.Uncarried(others, patch, needed); u != nil {
-			return &ConflictError{Path: u.Path, Says: u.Says, Needs: u.Needs, Source: u.Source, WayOut: u.WayOut}
+		if u := list.Uncarried(others, patch.Name, needed); u != nil {
+			return (*ConflictError)(u)
 		}
 	}
 	return nil

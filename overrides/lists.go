@@ -27,7 +27,9 @@ type listForm interface {
 	element(replicatedJob string, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) any
 	// migrated returns the list that holds what another list's Record does, ahead of the list's own elements.
 	migrated(job *api.TrainJob, record *Record) ([]api.PodTemplateOverride, error)
-	uncarried(others []Entry, replicatedJob string, needs Needs) *Uncarried
+	// Uncarried returns why the list can't hold what admission needs for a ReplicatedJob, nil where it can. others are the
+	// users' entries.
+	Uncarried(others []Entry, replicatedJob string, needs Needs) *Uncarried
 }
 
 // The lists of overrides.
@@ -73,10 +75,8 @@ func (l *List) Entries(job *api.TrainJob) []Entry {
 	switch {
 	case record != nil && record.Field != l.field:
 		// The JobSet's metadata is the TrainJob's: its CRD has these fields.
-		users := maps.Clone(record.Users)
-		if users == nil {
-			users = map[string]any{}
-		}
+		users := map[string]any{}
+		maps.Copy(users, record.Users)
 		users["labels"], users["annotations"] = job.Spec.Labels, job.Spec.Annotations
 		return append(record.entries(users), entries...)
 	case record != nil:
@@ -128,12 +128,6 @@ func (l *List) Record(job *api.TrainJob, own *trainerapi.RuntimePatch) (*Record,
 	record.Field, record.Time = l.field, own.Time
 	record.Own, err = l.elements(own)
 	return record, err
-}
-
-// Uncarried returns why the list can't hold what admission needs for the patch's ReplicatedJob, nil where it can.
-// others are the users' entries.
-func (l *List) Uncarried(others []Entry, patch trainerapi.ReplicatedJobPatch, needs Needs) *Uncarried {
-	return l.uncarried(others, patch.Name, needs)
 }
 
 // Migrate returns the operations that put the other list's elements first, and write a Record of this list.
@@ -190,7 +184,7 @@ func (podTemplateList) migrated(job *api.TrainJob, record *Record) ([]api.PodTem
 	return append(all, job.Spec.PodTemplateOverrides...), nil
 }
 
-func (podTemplateList) uncarried([]Entry, string, Needs) *Uncarried { return nil }
+func (podTemplateList) Uncarried([]Entry, string, Needs) *Uncarried { return nil }
 
 type podSpecList struct{}
 
@@ -215,7 +209,7 @@ func (podSpecList) migrated(_ *api.TrainJob, record *Record) ([]api.PodTemplateO
 		"create it again", record.Field, podSpecTrainer)
 }
 
-func (podSpecList) uncarried(others []Entry, replicatedJob string, needs Needs) *Uncarried {
+func (podSpecList) Uncarried(others []Entry, replicatedJob string, needs Needs) *Uncarried {
 	if needs.Metadata != "" {
 		return &Uncarried{
 			Path: "spec." + PodSpecOverrides, Says: "without labels and annotations of pods, in " + podSpecTrainer,

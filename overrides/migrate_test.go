@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -16,7 +15,6 @@ import (
 func TestUncarried(t *testing.T) {
 	job := jobOf(t, "podSpecOverrides: [{targetJobs: [{name: node}], serviceAccountName: sa}]")
 	others := Kubeflow20.Others(job)
-	patch := func(name string) trainerapi.ReplicatedJobPatch { return trainerapi.ReplicatedJobPatch{Name: name} }
 	for name, c := range map[string]struct {
 		reason  string
 		dialect *Dialect
@@ -39,7 +37,7 @@ func TestUncarried(t *testing.T) {
 		"v2.0, another's element": {"it is for another ReplicatedJob", Kubeflow20, "other", Needs{"", true}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := c.dialect.List.Uncarried(others, patch(c.job), c.needs); !reflect.DeepEqual(got, c.want) {
+			if got := c.dialect.List.Uncarried(others, c.job, c.needs); !reflect.DeepEqual(got, c.want) {
 				t.Errorf("%s: got %+v, want %+v", c.reason, got, c.want)
 			}
 		})
