@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -17,12 +18,12 @@ import (
 // the runtime's resources. They take the first resource with "gpu" in its name, in Go's random order of maps. They give
 // MPI's nodes neither the number nor the image that the TrainJob asks for.
 func amend(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob) {
-	job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
+	job.Spec.Trainer = cmp.Or(job.Spec.Trainer, &trainerapi.Trainer{})
 	trainer := job.Spec.Trainer
 	launches := func(rj *jobset.ReplicatedJob) bool { return isLauncher(policy, replicatedJobs, rj) }
 	if find(replicatedJobs, launches) != nil {
 		if n := Nodes(policy); n > 1 {
-			trainer.NumNodes = cmpOr(trainer.NumNodes, n)
+			trainer.NumNodes = cmp.Or(trainer.NumNodes, &n)
 		}
 		if node := NodeContainer(find(replicatedJobs, named(constants.Node))); node != nil {
 			node.Image = ptr.Deref(trainer.Image, node.Image)
