@@ -42,10 +42,7 @@ func RunsWith(js *jobset.JobSet, own *trainerapi.RuntimePatch) bool {
 	if ptr.Deref(js.Spec.Suspend, false) {
 		return false
 	}
-	if own == nil || own.TrainingRuntimeSpec == nil {
-		return true
-	}
-	return !slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
+	return own == nil || !slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
 		_, spec := overrides.PodPatch(own.TrainingRuntimeSpec, rj.Name)
 		pod := &rj.Template.Spec.Template.Spec
 		if spec == nil {

@@ -14,6 +14,7 @@ import (
 	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/util/podset"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -88,12 +89,10 @@ func PartiallyAdmitted(wl *kueue.Workload) (podSet *kueue.PodSet, fewer int32) {
 	if wl == nil || wl.Status.Admission == nil {
 		return nil, 0
 	}
-	for i := range wl.Spec.PodSets {
-		p := &wl.Spec.PodSets[i]
-		for _, assignment := range wl.Status.Admission.PodSetAssignments {
-			if n := ptr.Deref(assignment.Count, p.Count); assignment.Name == p.Name && p.MinCount != nil && n < p.Count {
-				return p, p.Count - n
-			}
+	for _, assignment := range wl.Status.Admission.PodSetAssignments {
+		p := podset.FindPodSetByName(wl.Spec.PodSets, assignment.Name)
+		if p != nil && p.MinCount != nil && ptr.Deref(assignment.Count, p.Count) < p.Count {
+			return p, p.Count - *assignment.Count
 		}
 	}
 	return nil, 0
