@@ -133,20 +133,12 @@ func defaulted(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 // and annotations of pods may differ: they affect neither quota nor flavor, and what Kueue reads of them is in the
 // topology request.
 func Equal(computed, stored []kueue.PodSet) bool {
-	return slices.EqualFunc(computed, stored, func(a, b kueue.PodSet) bool {
-		return a.Name == b.Name && a.Count == b.Count && ptr.Equal(a.MinCount, b.MinCount) &&
-			equality.Semantic.DeepEqual(a.TopologyRequest, b.TopologyRequest) &&
-			(equality.Semantic.DeepEqual(a.Template.Spec, b.Template.Spec) ||
-				equality.Semantic.DeepEqual(defaulted(a.Template).Spec, defaulted(b.Template).Spec))
-	})
+	return Difference(computed, stored) == ""
 }
 
 // Difference returns the first difference between PodSets that Equal compares, as "podSets[name].field is X, not Y"; ""
 // if there is none.
 func Difference(computed, stored []kueue.PodSet) string {
-	if Equal(computed, stored) {
-		return ""
-	}
 	if have, want := names(computed), names(stored); !slices.Equal(have, want) {
 		return fmt.Sprintf("podSets are %v, not %v", have, want)
 	}
@@ -161,12 +153,14 @@ func Difference(computed, stored []kueue.PodSet) string {
 		case !equality.Semantic.DeepEqual(a.TopologyRequest, b.TopologyRequest):
 			return path + ".topologyRequest differs"
 		}
-		x, y := defaulted(a.Template).Spec, defaulted(b.Template).Spec
-		if !equality.Semantic.DeepEqual(x, y) {
-			return path + ".template.spec" + fieldOf(x, y) + " differs"
+		if equality.Semantic.DeepEqual(a.Template.Spec, b.Template.Spec) {
+			continue
+		}
+		if field := fieldOf(defaulted(a.Template).Spec, defaulted(b.Template).Spec); field != "" {
+			return path + ".template.spec" + field + " differs"
 		}
 	}
-	return "podSets differ"
+	return ""
 }
 
 func names(podSets []kueue.PodSet) []kueue.PodSetReference {
