@@ -110,22 +110,8 @@ func (r *Record) entries(fields map[string]any) []Entry {
 // integration's, the users keep as many as the Record has for them.
 func (r *Record) Strip(list []any) []any {
 	users, _ := r.Users[r.Field].([]any)
-	count := func(in []any, element any) int {
-		n := 0
-		for _, e := range in {
-			if sameJSON(e, element) {
-				n++
-			}
-		}
-		return n
-	}
-	var own []any
-	for _, element := range r.Own {
-		if count(list, element)-count(users, element) > count(own, element) {
-			own = append(own, element)
-		}
-	}
-	return Without(list, own)
+	missing := Without(r.Own, Without(list, users)) // from the list
+	return Without(list, Without(r.Own, missing))
 }
 
 // Empty reports whether there is nothing to record.
