@@ -48,20 +48,19 @@ func MinNodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) (int32
 	if !found {
 		return all, nil
 	}
-	least, ok := parseNodes(value)
-	if !ok {
-		return all, notANumber(path, value)
+	least, err := parseNodes(path.Key(MinParallelismAnnotation), value)
+	if err != nil {
+		return all, err
 	}
 	return min(least, all), nil
 }
 
-func parseNodes(value string) (nodes int32, ok bool) {
+func parseNodes(path *field.Path, value string) (int32, *field.Error) {
 	n, err := strconv.ParseInt(value, 10, 32)
-	return int32(n), err == nil && n > 0
-}
-
-func notANumber(annotations *field.Path, value string) *field.Error {
-	return field.Invalid(annotations.Key(MinParallelismAnnotation), value, "must be a whole number of nodes, 1 or more")
+	if err != nil || n < 1 {
+		return 0, field.Invalid(path, value, "must be a whole number of nodes, 1 or more")
+	}
+	return int32(n), nil
 }
 
 // CheckMinNodes returns an error if the TrainJob's own annotation isn't a number of nodes below the one that it
@@ -71,14 +70,14 @@ func CheckMinNodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) f
 	if !found {
 		return nil
 	}
-	path, all := field.NewPath("metadata", "annotations"), Nodes(job, runtime)
-	least, ok := parseNodes(value)
-	switch {
-	case !ok:
-		return field.ErrorList{notANumber(path, value)}
-	case least >= all:
-		return field.ErrorList{field.Invalid(path.Key(MinParallelismAnnotation), value, fmt.Sprintf("must be below the "+
-			"number of nodes that the TrainJob requests, %d; remove the annotation if it needs all of them", all))}
+	path := field.NewPath("metadata", "annotations").Key(MinParallelismAnnotation)
+	least, err := parseNodes(path, value)
+	if all := Nodes(job, runtime); err == nil && least >= all {
+		err = field.Invalid(path, value, fmt.Sprintf("must be below the number of nodes that the TrainJob requests, %d; "+
+			"remove the annotation if it needs all of them", all))
+	}
+	if err != nil {
+		return field.ErrorList{err}
 	}
 	return nil
 }
@@ -101,7 +100,7 @@ func admittedNodes(entries []Entry) int32 {
 			if rj.Template == nil || rj.Template.Metadata == nil {
 				continue
 			}
-			if n, ok := parseNodes(rj.Template.Metadata.Annotations[NodesAnnotation]); ok {
+			if n, err := parseNodes(nil, rj.Template.Metadata.Annotations[NodesAnnotation]); err == nil {
 				return n
 			}
 		}
