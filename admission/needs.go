@@ -159,7 +159,6 @@ func forPodSet(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet
 	return n, nil
 }
 
-// topology adds what a topology assignment needs.
 func (n *needs) topology(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet) {
 	if !in.Features.TopologyAware {
 		return
@@ -263,7 +262,6 @@ func (n *needs) update(check string, update kueue.PodSetUpdate) error {
 	return nil
 }
 
-// origin says what asked for a key.
 func (n *needs) origin(key string) string {
 	if source, found := n.source[key]; found {
 		return source

@@ -169,7 +169,6 @@ func checkEmpty(entry Entry) field.ErrorList {
 			"this version doesn't know is dropped before it is seen here); write a field that it knows, or leave the entry out")}
 }
 
-// notFound returns the error about a name that is not among the known ones.
 func notFound(path *field.Path, name string, known []string, reason string) *field.Error {
 	e := field.NotSupported(path, name, known)
 	e.Detail = reason + "; " + e.Detail

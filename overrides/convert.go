@@ -82,14 +82,12 @@ func (c *Conversion) addLists(entries []Entry, job *api.TrainJob) error {
 	return nil
 }
 
-// hasPatch reports whether a manager has an entry of runtimePatches.
 func hasPatch(job *api.TrainJob, manager string) bool {
 	return slices.ContainsFunc(job.Spec.RuntimePatches, func(p trainerapi.RuntimePatch) bool {
 		return p.Manager == manager
 	})
 }
 
-// addHistory adds the entry for a manager's templateOverrides.
 func (c *Conversion) addHistory(job *api.TrainJob, o *api.TemplateOverride) error {
 	manager := o.Manager
 	if hasPatch(job, manager) {

@@ -40,7 +40,6 @@ func Deprecations(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []
 	return warnings
 }
 
-// deprecatedFields names the deprecated fields of a TrainJob, with their verb.
 func deprecatedFields(spec *api.TrainJobSpec) string {
 	switch {
 	case len(spec.PodTemplateOverrides) == 0:

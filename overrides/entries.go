@@ -44,7 +44,6 @@ func (e Entry) Targets(replicatedJob string) bool {
 	return patchFor(e.Patch, replicatedJob) != nil
 }
 
-// targetPath returns the path at which the entry names a ReplicatedJob.
 func (e Entry) targetPath(replicatedJob string) *field.Path {
 	if e.Field == RuntimePatches {
 		return e.Path.Child("trainingRuntimeSpec", "template", "spec", "replicatedJobs").Key(replicatedJob)
@@ -101,7 +100,6 @@ func StepsOf(entry *trainerapi.RuntimePatch) []string {
 	return steps
 }
 
-// replicatedJobsOf returns the patches of ReplicatedJobs in a patch, which may be nil.
 func replicatedJobsOf(patch *trainerapi.TrainingRuntimeSpecPatch) []trainerapi.ReplicatedJobPatch {
 	if patch == nil || patch.Template == nil || patch.Template.Spec == nil {
 		return nil
@@ -109,7 +107,6 @@ func replicatedJobsOf(patch *trainerapi.TrainingRuntimeSpecPatch) []trainerapi.R
 	return patch.Template.Spec.ReplicatedJobs
 }
 
-// patchFor returns the patch of a ReplicatedJob, nil where there is none.
 func patchFor(patch *trainerapi.TrainingRuntimeSpecPatch, replicatedJob string) *trainerapi.ReplicatedJobPatch {
 	named := func(rj *trainerapi.ReplicatedJobPatch) bool { return rj.Name == replicatedJob }
 	return first(replicatedJobsOf(patch), named)

@@ -36,7 +36,6 @@ func Setter(entries []Entry, replicatedJob string, field Field, key string) *Ent
 	return nil
 }
 
-// setsField reports whether a patch of pods sets the key of the field.
 func setsField(meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch, field Field, key string) (found bool) {
 	meta, spec = cmp.Or(meta, &metav1.ObjectMeta{}), cmp.Or(spec, &trainerapi.PodSpecPatch{})
 	switch field {

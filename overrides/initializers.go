@@ -94,7 +94,6 @@ func Done(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []trainera
 	return statuses
 }
 
-// editedSinceStop reports whether an entry was changed after the TrainJob was stopped.
 func editedSinceStop(job *api.TrainJob) bool {
 	stopped := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
 	return stopped != nil && stopped.Status == metav1.ConditionTrue &&

@@ -38,7 +38,6 @@ func (l Limits) checkFields(path *field.Path, spec *api.TrainJobSpec) field.Erro
 	return errs
 }
 
-// asJSON returns a value for an error.
 func asJSON(value any) string {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -61,7 +60,6 @@ func reachesNode(name string, value any) bool {
 	return false
 }
 
-// volumeReachesNode reports whether a volume gives a container the files of its node.
 func volumeReachesNode(volume *corev1.Volume) (reaches bool) {
 	walk(nil, volume, func(_ *field.Path, name string, value any) bool {
 		reaches = reaches || reachesNode(name, value)

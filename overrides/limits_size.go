@@ -71,7 +71,6 @@ func (l Limits) checkNodes(path *field.Path, nodes int32) field.ErrorList {
 	return nil
 }
 
-// checkBulk returns an error where a spec is too large.
 func (l Limits) checkBulk(path *field.Path, what string, spec any) field.ErrorList {
 	data, err := json.Marshal(spec)
 	if err != nil {
@@ -93,7 +92,6 @@ func (l Limits) checkBulk(path *field.Path, what string, spec any) field.ErrorLi
 	return nil
 }
 
-// elements returns the number of elements of all lists and maps of an API object.
 func elements(spec any) int {
 	n := 0
 	walk(nil, spec, func(_ *field.Path, _ string, value any) bool {

@@ -38,7 +38,6 @@ const (
 	perByte   = 3
 )
 
-// sizeOf returns the estimate for a result of that many bytes of JSON.
 func sizeOf(jsonBytes int) int { return perResult + jsonBytes*perByte }
 
 // NewMemo returns a Memo that takes at most that many bytes. It drops the least recently used results.

@@ -111,7 +111,6 @@ func makeRoomInContainers(have []corev1.Container, patches []trainerapi.Containe
 	}
 }
 
-// mergeOne returns the strategic merge of a template and a patch.
 func mergeOne(template jobset.JobSetSpec, patch *trainerapi.JobSetSpecPatch) (merged jobset.JobSetSpec, err error) {
 	original, err := json.Marshal(template)
 	if err != nil {

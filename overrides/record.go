@@ -17,7 +17,6 @@ import (
 // RecordAnnotation holds a Record on TrainJobs of Trainers whose lists of overrides have no managers.
 const RecordAnnotation = "signalbox.dev/overrides"
 
-// recordPointer is the annotation's JSON pointer.
 var recordPointer = "/metadata/annotations/" + strings.ReplaceAll(RecordAnnotation, "/", "~1")
 
 // Record names the elements of a list of overrides that are the integration's, and keeps the users' elements: when the
@@ -133,7 +132,6 @@ func Without(list, own []any) []any {
 	return users
 }
 
-// specOf returns a TrainJob with the given fields of its spec.
 func specOf(fields map[string]any) (*api.TrainJob, error) {
 	data, err := json.Marshal(map[string]any{"spec": fields})
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 
 var historiesPath = field.NewPath("spec", TemplateOverrides)
 
-// histories returns the entries of all templateOverrides.
 func histories(job *api.TrainJob) []Entry {
 	var entries []Entry
 	for i := range job.Spec.TemplateOverrides {
@@ -69,7 +68,6 @@ func history(o *api.TemplateOverride) []Entry {
 	return all
 }
 
-// timelessHistories returns templateOverrides without their times.
 func timelessHistories(job *api.TrainJob) []api.TemplateOverride {
 	histories := job.DeepCopy().Spec.TemplateOverrides
 	for _, h := range histories {

@@ -23,7 +23,6 @@ func Changed(before, after *api.TrainJob) *field.Path {
 	return patchesPath
 }
 
-// sameButTime reports whether two entries are the same in all but their times.
 func sameButTime(a, b trainerapi.RuntimePatch) bool {
 	a.Time, b.Time = nil, nil
 	return equality.Semantic.DeepEqual(a, b)

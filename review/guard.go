@@ -65,7 +65,6 @@ type Guard struct {
 	sources  map[string]*source
 }
 
-// source is an address from which requests come.
 type source struct {
 	address  string
 	requests int

@@ -125,7 +125,6 @@ func (r Reader) Read(request webhookadmission.Request) (*Request, error) {
 	return rq, nil
 }
 
-// check rejects a request by its text.
 func (r Reader) check(request webhookadmission.Request) error {
 	for _, object := range []runtime.RawExtension{request.Object, request.OldObject} {
 		if len(object.Raw) == 0 {

@@ -132,7 +132,6 @@ func (a *Assembly) take() {
 	}
 }
 
-// takeContainer copies the ML policy's changes of a container.
 func takeContainer(container *corev1ac.ContainerApplyConfiguration, made *trainerruntime.Container) {
 	if len(made.Command) > 0 {
 		container.Command = made.Command

@@ -127,7 +127,6 @@ func isTrainingNode(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy
 	return IsTrainer(rj) || rj.Name == constants.Node && policy != nil && policy.MPI != nil
 }
 
-// launcherIsNode reports whether MPI's launcher is one of the nodes.
 func launcherIsNode(policy *trainerapi.MLPolicy) bool {
 	return policy != nil && policy.MPI != nil && ptr.Deref(policy.MPI.RunLauncherAsNode, false)
 }
