@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	kjson "sigs.k8s.io/json"
 )
 
 // valuesOf returns every value in the JSON of an object by its path. A list of named objects is keyed by name (mounts
@@ -58,4 +60,14 @@ func flattenValue(path string, value any, into map[string]string) {
 	if data, err := json.Marshal(value); err == nil {
 		into[path] = string(data)
 	}
+}
+
+// generic returns a value in the types of decoded JSON.
+func generic(value any) (any, error) {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	var plain any
+	return plain, kjson.UnmarshalCaseSensitivePreserveInts(data, &plain)
 }

@@ -8,7 +8,6 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -20,10 +19,7 @@ import (
 func (l Limits) checkFields(path *field.Path, spec *api.TrainJobSpec) field.ErrorList {
 	errs := checkMagnitudes(path, spec)
 	walk(path, spec, func(at *field.Path, name string, value any) bool {
-		_, isQuantity := value.(*resource.Quantity)
 		switch {
-		case isQuantity:
-			return false
 		case !l.HostPaths && reachesNode(name, value):
 			errs = append(errs, field.Invalid(at, asJSON(value), "an entry may not reach the files of a node "+
 				"(limits.hostPaths of Signalbox's configuration); leave it out, or use a runtime that has it"))

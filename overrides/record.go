@@ -141,16 +141,6 @@ func specOf(fields map[string]any) (*api.TrainJob, error) {
 	return read, json.Unmarshal(data, read)
 }
 
-// generic returns a value in the types of decoded JSON.
-func generic(value any) (any, error) {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return nil, err
-	}
-	var plain any
-	return plain, kjson.UnmarshalCaseSensitivePreserveInts(data, &plain)
-}
-
 // sameJSON reports whether two values have the same JSON, however their numbers were read.
 func sameJSON(a, b any) bool {
 	x, err1 := generic(a)

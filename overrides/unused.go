@@ -35,13 +35,13 @@ type probed struct {
 // Unused returns warnings about the fields of spec.trainer and spec.initializer that a TrainJob sets and that have no
 // effect on the runtime, by what Trainer's plugins make of other values in their place.
 func Unused(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string {
-	other := *job
+	other := job.DeepCopy()
 	fields := probeTrainer(&other.Spec.TrainJobSpec, runtime)
 	fields = append(fields, probeInitializers(&other.Spec.TrainJobSpec)...)
 	if len(fields) == 0 {
 		return nil
 	}
-	e, err := Bundled.Compute(&other, runtime, Bundled.Others(job)) // an admission may decide the number of nodes
+	e, err := Bundled.Compute(other, runtime, Bundled.Others(job)) // an admission may decide the number of nodes
 	if err != nil {
 		return nil // Check refuses what can't be computed
 	}
@@ -68,14 +68,12 @@ func Unused(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string
 	return warnings
 }
 
-// probeTrainer replaces the values of spec.trainer that are set, and returns their fields. It changes no value that the
-// spec shares with others.
+// probeTrainer replaces the values of spec.trainer that are set, and returns their fields.
 func probeTrainer(spec *trainerapi.TrainJobSpec, runtime *trainerapi.TrainingRuntimeSpec) (fields []probed) {
-	if spec.Trainer == nil {
+	trainer := spec.Trainer
+	if trainer == nil {
 		return nil
 	}
-	trainer := *spec.Trainer
-	spec.Trainer = &trainer
 	add := func(name, value, why string) string {
 		fields = append(fields, probed{trainerPath.Child(name).String(), value, why})
 		return value
@@ -113,27 +111,17 @@ func probeInitializers(spec *trainerapi.TrainJobSpec) (fields []probed) {
 	if spec.Initializer == nil {
 		return nil
 	}
-	initializer := *spec.Initializer
-	spec.Initializer = &initializer
-	if initializer.Dataset != nil {
-		var dataset trainerapi.DatasetInitializer
-		dataset, fields = probeInitializer(*initializer.Dataset, "dataset", constants.DatasetInitializer)
-		initializer.Dataset = &dataset
+	if dataset := spec.Initializer.Dataset; dataset != nil {
+		fields = probeInitializer(dataset, "dataset", constants.DatasetInitializer)
 	}
-	if initializer.Model != nil {
-		model, more := probeInitializer(
-			trainerapi.DatasetInitializer(*initializer.Model), "model", constants.ModelInitializer)
-		initializer.Model = ptr.To(trainerapi.ModelInitializer(model))
-		fields = append(fields, more...)
+	if model := (*trainerapi.DatasetInitializer)(spec.Initializer.Model); model != nil {
+		fields = append(fields, probeInitializer(model, "model", constants.ModelInitializer)...)
 	}
 	return fields
 }
 
 // probeInitializer does the same for one of them; the two have the same fields.
-func probeInitializer(
-	initializer trainerapi.DatasetInitializer, name, step string,
-) (trainerapi.DatasetInitializer, []probed) {
-	var fields []probed
+func probeInitializer(initializer *trainerapi.DatasetInitializer, name, step string) (fields []probed) {
 	add := func(child string) string {
 		value := probe + name + "-" + strings.ToLower(child)
 		fields = append(fields, probed{"spec.initializer." + name + "." + child, value, lacks(step, step)})
@@ -148,7 +136,7 @@ func probeInitializer(
 	if initializer.SecretRef != nil {
 		initializer.SecretRef = &corev1.LocalObjectReference{Name: add("secretRef")}
 	}
-	return initializer, fields
+	return fields
 }
 
 // lacks is the reason where a runtime has no container for a step.

@@ -6,13 +6,8 @@ import (
 	"slices"
 )
 
-const (
-	// maxWarnings bounds the warnings about one TrainJob: an API server truncates long lists of warnings.
-	maxWarnings = 8
-	// maxEquivalent bounds the equivalent in a warning, in bytes: an API server truncates warnings of more than 4,096
-	// characters together.
-	maxEquivalent = 2800
-)
+// maxWarnings bounds the warnings about one TrainJob: an API server truncates long lists of warnings.
+const maxWarnings = 8
 
 // setting is a value and the manager whose entry sets it.
 type setting struct{ manager, value string }
