@@ -20,8 +20,7 @@ type Effective struct {
 	Built []jobset.ReplicatedJob
 	// Annotations of the JobSet itself, of the runtime's template and the entries.
 	Annotations map[string]string
-	// NodeGroup names the launcher and the workers of an MPI runtime with runLauncherAsNode, in this order. It is
-	// empty for other runtimes, whose nodes are one ReplicatedJob.
+	// NodeGroup is that of the runtime (pipeline.NodeGroup).
 	NodeGroup []string
 }
 

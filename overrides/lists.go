@@ -27,9 +27,9 @@ type listForm interface {
 	element(replicatedJob string, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) any
 	// migrated returns the list that holds what another list's Record does, ahead of the list's own elements.
 	migrated(job *api.TrainJob, record *Record) ([]api.PodTemplateOverride, error)
-	// Uncarried returns why the list can't hold what admission needs for a ReplicatedJob, nil where it can. others are the
-	// users' entries.
-	Uncarried(others []Entry, replicatedJob string, needs Needs) *Uncarried
+	// Uncarried returns why the list can't hold the integration's patch of a ReplicatedJob, nil where it can. others are
+	// the users' entries. metadata names what needs the patch's labels or annotations; "" where nothing does.
+	Uncarried(others []Entry, patch trainerapi.ReplicatedJobPatch, metadata string) *Uncarried
 }
 
 // The lists of overrides.
@@ -40,14 +40,6 @@ var (
 	// once in the whole list.
 	PodSpecList = &List{PodSpecOverrides, podSpecList{}}
 )
-
-// Needs is what admission needs of the pods of a ReplicatedJob.
-type Needs struct {
-	// Metadata names what needs labels or annotations on the pods; "" where nothing does.
-	Metadata string
-	// Placement is set where node selectors, tolerations or scheduling gates are needed.
-	Placement bool
-}
 
 // Uncarried is why a list of overrides can't hold what admission needs.
 type Uncarried struct {
@@ -184,7 +176,9 @@ func (podTemplateList) migrated(job *api.TrainJob, record *Record) ([]api.PodTem
 	return append(all, job.Spec.PodTemplateOverrides...), nil
 }
 
-func (podTemplateList) Uncarried([]Entry, string, Needs) *Uncarried { return nil }
+func (podTemplateList) Uncarried([]Entry, trainerapi.ReplicatedJobPatch, string) *Uncarried {
+	return nil
+}
 
 type podSpecList struct{}
 
@@ -209,20 +203,20 @@ func (podSpecList) migrated(_ *api.TrainJob, record *Record) ([]api.PodTemplateO
 		"create it again", record.Field, podSpecTrainer)
 }
 
-func (podSpecList) Uncarried(others []Entry, replicatedJob string, needs Needs) *Uncarried {
-	if needs.Metadata != "" {
+func (podSpecList) Uncarried(others []Entry, patch trainerapi.ReplicatedJobPatch, metadata string) *Uncarried {
+	if metadata != "" {
 		return &Uncarried{
 			Path: "spec." + PodSpecOverrides, Says: "without labels and annotations of pods, in " + podSpecTrainer,
-			Source: needs.Metadata, Needs: "labels or annotations on the pods of " + replicatedJob,
+			Source: metadata, Needs: "labels or annotations on the pods of " + patch.Name,
 			WayOut: "upgrade Kubeflow Trainer to v2.1 or later, or queue the TrainJob where they are not needed",
 		}
 	}
-	at := slices.IndexFunc(others, func(e Entry) bool { return e.Targets(replicatedJob) })
-	if !needs.Placement || at < 0 {
+	at := slices.IndexFunc(others, func(e Entry) bool { return e.Targets(patch.Name) })
+	if _, spec := podPatchOf(&patch); !places(spec) || at < 0 {
 		return nil
 	}
 	return &Uncarried{
-		Path: others[at].Path.String(), Says: "for replicatedJob " + replicatedJob, Source: podSpecTrainer,
+		Path: others[at].Path.String(), Says: "for replicatedJob " + patch.Name, Source: podSpecTrainer,
 		Needs:  "one element for each replicatedJob, and admission writes it",
 		WayOut: "move its fields to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
 	}
