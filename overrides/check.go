@@ -20,11 +20,8 @@ import (
 
 // CheckEntries returns an error for each of a TrainJob's entries that is invalid whatever the runtime.
 func CheckEntries(job *api.TrainJob, entries []Entry) field.ErrorList {
-	managers := make([]string, 0, len(job.Spec.RuntimePatches))
-	for _, patch := range job.Spec.RuntimePatches {
-		managers = append(managers, patch.Manager)
-	}
-	errs := CheckManagers(patchesPath, managers)
+	managerOf := func(p trainerapi.RuntimePatch) string { return p.Manager }
+	errs := checkManagers(patchesPath, job.Spec.RuntimePatches, managerOf)
 	for _, entry := range entries {
 		errs = append(errs, checkContent(entry)...)
 	}
@@ -40,15 +37,15 @@ func CheckRoom(job *api.TrainJob) field.ErrorList {
 	return nil
 }
 
-// CheckManagers returns an error for each manager of a list that is invalid or has a second entry.
-func CheckManagers(list *field.Path, managers []string) field.ErrorList {
+// checkManagers returns an error for each manager of a list that is invalid or has a second entry.
+func checkManagers[T any](list *field.Path, entries []T, managerOf func(T) string) field.ErrorList {
 	var errs field.ErrorList
-	if len(managers) > MaxEntries {
-		errs = append(errs, field.TooMany(list, len(managers), MaxEntries))
+	if len(entries) > MaxEntries {
+		errs = append(errs, field.TooMany(list, len(entries), MaxEntries))
 	}
 	seen := map[string]bool{}
-	for i, manager := range managers {
-		path := list.Index(i).Child("manager")
+	for i, entry := range entries {
+		path, manager := list.Index(i).Child("manager"), managerOf(entry)
 		if seen[manager] {
 			e := field.Duplicate(path, manager)
 			e.Detail = "a manager has one entry; join the two"

@@ -162,10 +162,8 @@ func requestsOf(spec *corev1.PodSpec) corev1.ResourceList {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			resources := &containers[i].Resources
-			requests := maps.Clone(resources.Limits)
-			if requests == nil {
-				continue
-			}
+			requests := corev1.ResourceList{}
+			maps.Copy(requests, resources.Limits)
 			maps.Copy(requests, resources.Requests)
 			resources.Requests = requests
 		}

@@ -95,17 +95,13 @@ func (l *List) elements(own *trainerapi.RuntimePatch) ([]any, error) {
 	elements := []any{}
 	for _, name := range StepsOf(own) {
 		meta, spec := PodPatch(own.TrainingRuntimeSpec, name)
-		element := l.element(name, meta, spec)
-		if element == nil {
-			continue
+		if element := l.element(name, meta, spec); element != nil {
+			elements = append(elements, element)
 		}
-		plain, err := generic(element)
-		if err != nil {
-			return nil, err
-		}
-		elements = append(elements, plain)
 	}
-	return elements, nil
+	plain, err := generic(elements)
+	list, _ := plain.([]any)
+	return list, err
 }
 
 // Record returns the TrainJob's Record with the entry's elements as the integration's.

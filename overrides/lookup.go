@@ -2,7 +2,6 @@ package overrides
 
 import (
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,7 +31,7 @@ func names(replicatedJobs []jobset.ReplicatedJob) []string {
 	for _, rj := range replicatedJobs {
 		all = append(all, rj.Name)
 	}
-	slices.SortFunc(all, strings.Compare)
+	slices.Sort(all)
 	return all
 }
 

@@ -165,12 +165,10 @@ func withoutSent[T any](old, entries []T, timeOf func(*T) **metav1.Time) []T {
 // CheckHistoryManagers returns an error for each manager of templateOverrides that is invalid, has a second entry, or
 // is the integration's.
 func CheckHistoryManagers(job *api.TrainJob) field.ErrorList {
-	managers := make([]string, 0, len(job.Spec.TemplateOverrides))
-	for _, o := range job.Spec.TemplateOverrides {
-		managers = append(managers, o.Manager)
-	}
-	errs := CheckManagers(historiesPath, managers)
-	if i := slices.Index(managers, Manager); i >= 0 {
+	managerOf := func(o api.TemplateOverride) string { return o.Manager }
+	errs := checkManagers(historiesPath, job.Spec.TemplateOverrides, managerOf)
+	own := func(o api.TemplateOverride) bool { return o.Manager == Manager }
+	if i := slices.IndexFunc(job.Spec.TemplateOverrides, own); i >= 0 {
 		errs = append(errs, field.Forbidden(historiesPath.Index(i).Child("manager"), fmt.Sprintf("manager %q is the "+
 			"integration's, which writes to spec.%s when the TrainJob is admitted; take this out of the manifest", Manager,
 			RuntimePatches)))

@@ -19,7 +19,7 @@ func Warnings(entries []Entry) []string {
 	set := map[string]setting{}
 	var warnings []string
 	for _, entry := range entries {
-		if entry.bare() && entry.Manager != Manager && len(warnings) < maxWarnings {
+		if entry.bare() && entry.Manager != Manager {
 			warnings = append(warnings, fmt.Sprintf("%s has nothing but its manager and changes nothing; if it had more, the "+
 				"API server doesn't know the field and has dropped it", patchesPath.Key(entry.Manager)))
 		}
@@ -32,12 +32,12 @@ func Warnings(entries []Entry) []string {
 		}
 		for _, path := range slices.Sorted(maps.Keys(values)) {
 			old, found := set[path]
-			if found && old.manager != entry.Manager && old.value != values[path] && len(warnings) < maxWarnings {
+			if found && old.manager != entry.Manager && old.value != values[path] {
 				warnings = append(warnings, fmt.Sprintf("spec.%s: %s sets %s to %s and %s to %s; the later entry, of %s, "+
 					"takes precedence", entry.Field, old.manager, path, old.value, entry.Manager, values[path], entry.Manager))
 			}
 			set[path] = setting{entry.Manager, values[path]}
 		}
 	}
-	return warnings
+	return warnings[:min(len(warnings), maxWarnings)]
 }
