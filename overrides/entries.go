@@ -139,20 +139,16 @@ var patchesPath = field.NewPath("spec", "runtimePatches")
 // PatchEntries returns the entries of runtimePatches.
 func PatchEntries(job *api.TrainJob) []Entry {
 	entries := make([]Entry, 0, len(job.Spec.RuntimePatches))
-	for i := range job.Spec.RuntimePatches {
-		patch := &job.Spec.RuntimePatches[i]
-		entries = append(entries, Entry{
-			Manager: patch.Manager, Time: patch.Time, Patch: patch.TrainingRuntimeSpec,
-			Field: RuntimePatches, Path: patchesPath.Key(patch.Manager),
-		})
+	for _, patch := range job.Spec.RuntimePatches {
+		entries = append(entries, patchEntry(patch))
 	}
 	return entries
 }
 
-// OwnEntry returns the integration's entry as it is among the others.
-func OwnEntry(own trainerapi.RuntimePatch) Entry {
+func patchEntry(patch trainerapi.RuntimePatch) Entry {
 	return Entry{
-		Manager: Manager, Patch: own.TrainingRuntimeSpec, Field: RuntimePatches, Path: patchesPath.Key(Manager),
+		Manager: patch.Manager, Time: patch.Time, Patch: patch.TrainingRuntimeSpec,
+		Field: RuntimePatches, Path: patchesPath.Key(patch.Manager),
 	}
 }
 
