@@ -95,10 +95,8 @@ func (l Limits) checkBulk(path *field.Path, what string, spec any) field.ErrorLi
 func elements(spec any) int {
 	n := 0
 	walk(nil, spec, func(_ *field.Path, _ string, value any) bool {
-		switch v := reflect.ValueOf(value).Elem(); v.Kind() {
-		case reflect.Slice, reflect.Map:
+		if v := reflect.ValueOf(value).Elem(); v.Kind() == reflect.Slice || v.Kind() == reflect.Map {
 			n += v.Len()
-		default:
 		}
 		return true
 	})
