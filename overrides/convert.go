@@ -83,12 +83,6 @@ func (c *Conversion) addLists(entries []Entry, job *api.TrainJob) error {
 	return nil
 }
 
-func hasPatch(job *api.TrainJob, manager string) bool {
-	return slices.ContainsFunc(job.Spec.RuntimePatches, func(p trainerapi.RuntimePatch) bool {
-		return p.Manager == manager
-	})
-}
-
 func (c *Conversion) addHistory(job *api.TrainJob, o *api.TemplateOverride) error {
 	manager := o.Manager
 	if hasPatch(job, manager) {

@@ -21,7 +21,7 @@ const (
 	SchedulingGates Field = "spec.schedulingGates"
 )
 
-// Setter returns the last entry but the integration's that sets the key of the field for the ReplicatedJob, or nil where
+// Setter returns the last entry but the integration's that sets the key of the field for the ReplicatedJob; nil where
 // none does and the value is the runtime's. Tolerations have no key.
 func Setter(entries []Entry, replicatedJob string, field Field, key string) *Entry {
 	for i := range slices.Backward(entries) {

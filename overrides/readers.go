@@ -78,6 +78,12 @@ func (recorded) Migrate(job *api.TrainJob, record *Record, now metav1.Time) ([]j
 	return append(operations, jsonpatch.NewOperation("add", list, []any{entry})), nil
 }
 
+func hasPatch(job *api.TrainJob, manager string) bool {
+	return slices.ContainsFunc(job.Spec.RuntimePatches, func(p trainerapi.RuntimePatch) bool {
+		return p.Manager == manager
+	})
+}
+
 // guide reads lists, which aren't those of a Record, and templateOverrides.
 type guide struct {
 	lists func(job *api.TrainJob) []Entry

@@ -104,11 +104,7 @@ func value(text []byte, at int) (end int, n counts, err error) {
 			err = open.close(c)
 		case ',':
 			at++
-			if open.depth == 0 {
-				err = errMalformed
-			} else if open.lists[open.depth-1] {
-				open.element(&n)
-			}
+			err = open.comma(&n)
 		default:
 			at = plain(text, at)
 			err = open.value(bytes.TrimLeft(text[begin:at], ": \t\r\n"))
@@ -230,6 +226,16 @@ func (b *brackets) close(bracket byte) error {
 		return errMalformed
 	}
 	b.depth--
+	return nil
+}
+
+func (b *brackets) comma(n *counts) error {
+	if b.depth == 0 {
+		return errMalformed
+	}
+	if b.lists[b.depth-1] {
+		b.element(n)
+	}
 	return nil
 }
 
