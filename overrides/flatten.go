@@ -31,7 +31,7 @@ func flatten(path string, content any, into map[string]string) {
 	case []any:
 		flattenList(path, c, into)
 	default:
-		flattenValue(path, c, into)
+		into[path] = asJSON(c)
 	}
 }
 
@@ -43,7 +43,7 @@ func flattenList(path string, list []any, into map[string]string) {
 			by = "name"
 		}
 		if named[by] == nil || strings.HasSuffix(path, ".tolerations") {
-			flattenValue(path, list, into)
+			into[path] = asJSON(list)
 			return
 		}
 		at := fmt.Sprintf("%s[%v]", path, named[by])
@@ -56,12 +56,6 @@ func flattenList(path string, list []any, into map[string]string) {
 	}
 }
 
-func flattenValue(path string, value any, into map[string]string) {
-	if data, err := json.Marshal(value); err == nil {
-		into[path] = string(data)
-	}
-}
-
 // generic returns a value in the types of decoded JSON.
 func generic(value any) (any, error) {
 	data, err := json.Marshal(value)
@@ -70,4 +64,10 @@ func generic(value any) (any, error) {
 	}
 	var plain any
 	return plain, kjson.UnmarshalCaseSensitivePreserveInts(data, &plain)
+}
+
+// asJSON returns the text of a value that was decoded from JSON.
+func asJSON(value any) string {
+	data, _ := json.Marshal(value)
+	return string(data)
 }

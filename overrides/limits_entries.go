@@ -1,7 +1,6 @@
 package overrides
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,11 +31,6 @@ func (l Limits) checkFields(path *field.Path, spec *api.TrainJobSpec) field.Erro
 		return true
 	})
 	return errs
-}
-
-func asJSON(value any) string {
-	data, _ := json.Marshal(value) // it has been encoded before
-	return string(data)
 }
 
 // reachesNode reports whether a field of a pod, by its name in JSON, gives a container the files of its node. The

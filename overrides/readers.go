@@ -4,11 +4,10 @@ import (
 	"fmt"
 	"slices"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"gomodules.xyz/jsonpatch/v2"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )

@@ -3,7 +3,6 @@ package overrides
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -119,11 +118,14 @@ func (r *Record) Empty() bool { return r.Time == nil && len(r.Own) == 0 && len(r
 // Without returns the elements of the list that are not among own. Each of own removes one element, the last that
 // equals it.
 func Without(list, own []any) []any {
-	own = slices.Clone(own)
+	texts := make([]string, 0, len(own)) // so that numbers are the same however they were read
+	for _, element := range own {
+		texts = append(texts, asJSON(element))
+	}
 	users := make([]any, 0, len(list))
 	for _, element := range slices.Backward(list) {
-		if i := slices.IndexFunc(own, func(o any) bool { return sameJSON(o, element) }); i >= 0 {
-			own = slices.Delete(own, i, i+1)
+		if i := slices.Index(texts, asJSON(element)); i >= 0 {
+			texts = slices.Delete(texts, i, i+1)
 			continue
 		}
 		users = append(users, element)
@@ -139,11 +141,4 @@ func specOf(fields map[string]any) (*api.TrainJob, error) {
 	}
 	read := &api.TrainJob{}
 	return read, json.Unmarshal(data, read)
-}
-
-// sameJSON reports whether two values have the same JSON, however their numbers were read.
-func sameJSON(a, b any) bool {
-	x, err1 := generic(a)
-	y, err2 := generic(b)
-	return err1 == nil && err2 == nil && reflect.DeepEqual(x, y)
 }
