@@ -111,7 +111,7 @@ func checkKeys(path *field.Path, patch *trainerapi.TrainingRuntimeSpecPatch) fie
 // one with fields that this version doesn't know.
 func changesNothing(patch *trainerapi.TrainingRuntimeSpecPatch) bool {
 	changes := func(rj trainerapi.ReplicatedJobPatch) bool {
-		meta, spec := podPatchOf(&rj)
+		meta, spec := PodPatch(patch, rj.Name)
 		return rj.Template != nil && hasMetadata(rj.Template.Metadata) || hasMetadata(meta) ||
 			spec != nil && !equality.Semantic.DeepEqual(*spec, trainerapi.PodSpecPatch{})
 	}

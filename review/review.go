@@ -82,9 +82,7 @@ type Request struct {
 	// Trusted is set if the integration sent it.
 	Trusted bool
 
-	// Sent returns the fields of the spec that was sent, with those that the types of this version don't know; nil if
-	// there is no spec. Stored returns those before an update.
-	Sent, Stored func() (map[string]any, error)
+	sent, stored func() (map[string]any, error)
 }
 
 // specIn returns a function that returns the spec of an object, decoded once, as the API server does it: a whole number
@@ -108,7 +106,7 @@ func (r Reader) Read(request webhookadmission.Request) (*Request, error) {
 	}
 	rq := &Request{
 		New: &api.TrainJob{}, User: request.UserInfo.Username, Trusted: r.Trusts(request),
-		Sent: specIn(request.Object.Raw), Stored: specIn(request.OldObject.Raw),
+		sent: specIn(request.Object.Raw), stored: specIn(request.OldObject.Raw),
 	}
 	if err := r.Decoder.Decode(request, rq.New); err != nil {
 		return nil, err
@@ -147,6 +145,13 @@ func (r Reader) Trusts(request webhookadmission.Request) bool {
 
 // Created reports whether the request creates a TrainJob.
 func (r *Request) Created() bool { return r.Old == nil }
+
+// Sent returns the fields of the spec that was sent, with those that the types of this version don't know; nil if there
+// is no spec.
+func (r *Request) Sent() (map[string]any, error) { return r.sent() }
+
+// Stored returns the fields of the spec before an update, as Sent does.
+func (r *Request) Stored() (map[string]any, error) { return r.stored() }
 
 // HasSpec reports whether a spec was sent. None of the CRD's rules holds for a TrainJob without one.
 func (r *Request) HasSpec() bool {

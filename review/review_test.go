@@ -106,7 +106,7 @@ func TestFields(t *testing.T) {
 		t.Errorf("an object without a spec: got %v, %v", spec, err)
 	}
 	for range 2 {
-		broken := &Request{Sent: specIn([]byte("{"))}
+		broken := &Request{sent: specIn([]byte("{"))}
 		for range 2 {
 			if spec, err := broken.Sent(); err == nil || spec != nil || !strings.HasPrefix(err.Error(), "reading spec: ") {
 				t.Errorf("what can't be read is an error, each time: got %v, %v", spec, err)
