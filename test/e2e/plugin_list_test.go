@@ -90,7 +90,7 @@ func longList(ctx context.Context, n int) {
 }
 
 // quietMachine waits until the machine has little to do: controllers still compute when they write no more. After five
-// minutes it is somebody else who keeps it busy. It returns which share of the processors' time was used.
+// minutes another program keeps it busy. It returns which share of the processors' time was used.
 func quietMachine() float64 {
 	proc, err := procfs.NewDefaultFS()
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
