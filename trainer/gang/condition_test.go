@@ -12,6 +12,7 @@ import (
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -194,10 +195,24 @@ func TestPodsAreGone(t *testing.T) {
 	}
 }
 
+// made returns an object of a TrainJob in a version.
+func made(v *version, kind string, spec map[string]any) *unstructured.Unstructured {
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train", UID: "u"}}
+	return (&groupObjects{version: v, job: job}).object(kind, "w", partLater, spec)
+}
+
+// The objects are those of Kubernetes' own types, and have no field that these don't have.
 func TestV1Alpha2(t *testing.T) {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train"}}
-	groups := []Group{{Name: "node", Pods: 4}, {Name: "launcher", Pods: 1}}
-	w := v1alpha2{}.workload(metav1.ObjectMeta{Name: "w"}, job, api.GangPolicyGang, groups).(*schedulingv1alpha2.Workload)
+	groups := []Group{{Name: "node", Pods: 4, priority: priority{class: "urgent"}}, {Name: "launcher", Pods: 1}}
+	read := func(o *unstructured.Unstructured, into any) {
+		t.Helper()
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, into, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var w schedulingv1alpha2.Workload
+	read(made(v1alpha2, "Workload", v1alpha2.workloadSpec(job, api.GangPolicyGang, groups)), &w)
 	if ref := w.Spec.ControllerRef; ref.APIGroup != "trainer.kubeflow.org" || ref.Kind != "TrainJob" ||
 		ref.Name != "train" {
 		t.Errorf("the Workload refers to its TrainJob: got %+v", ref)
@@ -206,12 +221,18 @@ func TestV1Alpha2(t *testing.T) {
 		t.Errorf("got templates %+v", w.Spec.PodGroupTemplates)
 	}
 	for policy, minCount := range map[api.GangPolicy]int32{api.GangPolicyGang: 4, api.GangPolicyBasic: 0} {
-		pg := v1alpha2{}.podGroup(metav1.ObjectMeta{Name: "p"}, "w", policy, groups[0]).(*schedulingv1alpha2.PodGroup)
-		pg.Status.Conditions = []metav1.Condition{{Type: schedulingv1alpha2.PodGroupScheduled, Status: metav1.ConditionFalse}}
+		var pg schedulingv1alpha2.PodGroup
+		made := made(v1alpha2, "PodGroup", v1alpha2.podGroupSpec("w", policy, groups[0]))
+		read(made, &pg)
 		if ref := pg.Spec.PodGroupTemplateRef.Workload; ref.WorkloadName != "w" || ref.PodGroupTemplateName != "node" {
 			t.Errorf("the PodGroup says what it was made of: got %+v", ref)
 		}
-		if s := (v1alpha2{}).read(pg); s.minCount != minCount || s.placed() || !s.refused() {
+		if basic := pg.Spec.SchedulingPolicy.Basic != nil; basic != (minCount == 0) || pg.Spec.PriorityClassName != "" {
+			t.Errorf("policy %s: got %+v", policy, pg.Spec)
+		}
+		made.Object["status"] = map[string]any{"conditions": []any{
+			map[string]any{"type": schedulingv1alpha2.PodGroupScheduled, "status": "False"}}}
+		if s := v1alpha2.read(made); s.minCount != minCount || s.placed() || !s.refused() {
 			t.Errorf("policy %s: got %+v", policy, s)
 		}
 	}
@@ -220,20 +241,20 @@ func TestV1Alpha2(t *testing.T) {
 func TestKubernetes137(t *testing.T) {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train"}}
 	node := Group{Name: "node", Pods: 4, priority: priority{class: "urgent"}}
-	meta := metav1.ObjectMeta{Namespace: "team", Name: "w", Labels: map[string]string{partLabel: partLater}}
 	const gang = "schedulingPolicy: {gang: {minCount: 4}}, disruptionMode: {all: {}}, priorityClassName: urgent"
+	const metadata = "metadata: {namespace: team, name: w, labels: {signalbox.dev/gang-part: later}, ownerReferences: " +
+		"[{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, name: train, uid: u, controller: true, " +
+		"blockOwnerDeletion: true}]}"
 	for want, got := range map[string]client.Object{
-		"{apiVersion: scheduling.k8s.io/v1beta1, kind: Workload, metadata: {namespace: team, name: w, labels: " +
-			"{signalbox.dev/gang-part: later}}, spec: {controllerRef: {apiGroup: trainer.kubeflow.org, kind: TrainJob, " +
-			"name: train}, podGroupTemplates: [{name: node, " + gang + "}]}}": v1beta1.workload(meta, job, api.GangPolicyGang,
-			[]Group{node}),
-		"{apiVersion: scheduling.k8s.io/v1beta1, kind: PodGroup, metadata: {namespace: team, name: w, labels: " +
-			"{signalbox.dev/gang-part: later}}, spec: {workloadRef: {workloadName: x, templateName: node}, " + gang + "}}": //
-		v1beta1.podGroup(meta, "x", api.GangPolicyGang, node),
-		"{apiVersion: scheduling.k8s.io/v1alpha3, kind: PodGroup, metadata: {namespace: team, name: w, labels: " +
-			"{signalbox.dev/gang-part: later}}, spec: {workloadRef: {workloadName: x, templateName: node}, " +
-			"schedulingPolicy: {basic: {}}, priorityClassName: urgent}}": //
-		v1alpha3.podGroup(meta, "x", api.GangPolicyBasic, node),
+		"{apiVersion: scheduling.k8s.io/v1beta1, kind: Workload, " + metadata + ", spec: {controllerRef: {apiGroup: " +
+			"trainer.kubeflow.org, kind: TrainJob, name: train}, podGroupTemplates: [{name: node, " + gang + "}]}}": //
+		made(v1beta1, "Workload", v1beta1.workloadSpec(job, api.GangPolicyGang, []Group{node})),
+		"{apiVersion: scheduling.k8s.io/v1beta1, kind: PodGroup, " + metadata + ", spec: {workloadRef: {workloadName: x, " +
+			"templateName: node}, " + gang + "}}": //
+		made(v1beta1, "PodGroup", v1beta1.podGroupSpec("x", api.GangPolicyGang, node)),
+		"{apiVersion: scheduling.k8s.io/v1alpha3, kind: PodGroup, " + metadata + ", spec: {workloadRef: {workloadName: x, " +
+			"templateName: node}, schedulingPolicy: {basic: {}}, priorityClassName: urgent}}": //
+		made(v1alpha3, "PodGroup", v1alpha3.podGroupSpec("x", api.GangPolicyBasic, node)),
 	} {
 		var wanted map[string]any
 		if err := yaml.Unmarshal([]byte(want), &wanted); err != nil {
@@ -248,7 +269,7 @@ func TestKubernetes137(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	pg := v1beta1.podGroup(meta, "x", api.GangPolicyGang, node).(*unstructured.Unstructured)
+	pg := made(v1beta1, "PodGroup", v1beta1.podGroupSpec("x", api.GangPolicyGang, node))
 	if s := v1beta1.read(pg); s.name != "w" || s.minCount != 4 || !s.later || s.placed() || s.refused() {
 		t.Errorf("got %+v", s)
 	}

@@ -3,7 +3,7 @@
 //
 //   - setting.go reads whether and how a TrainJob uses groups; group.go derives the groups from a JobSet, and plan.go
 //     names their objects.
-//   - version.go is the interface to one version of the API; each version has a file of its own.
+//   - version.go has what distinguishes the versions of the API; to support another, add it to versions (discovery.go).
 //   - discovery.go finds the version that the API server serves, prober.go remembers it, and served.go caches the
 //     objects.
 //   - gangs.go decides and creates the groups at a start (create.go); keep.go restores and deletes them later,
@@ -111,7 +111,7 @@ type decision struct {
 	// plan is nil if the pods are placed one by one.
 	plan *plan
 	// version is set if plan is.
-	version version
+	version *version
 	// skipped is why a TrainJob that prefers groups starts without them; nil otherwise.
 	skipped error
 }

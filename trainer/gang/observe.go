@@ -1,6 +1,7 @@
 package gang
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
@@ -17,7 +19,7 @@ import (
 
 // Groups is what was read of a TrainJob's groups.
 type Groups struct {
-	version version
+	version *version
 	job     *api.TrainJob
 	jobSet  *jobset.JobSet
 	pods    []corev1.Pod
@@ -51,18 +53,21 @@ func (g *Gangs) Observe(
 		}
 		seen.plan = planOf(js)
 	}
-	_, podGroups := s.version.emptyPodGroup()
-	if err := s.each(ctx, job, podGroups, func(o client.Object) {
-		seen.objects, seen.states[o.GetName()] = append(seen.objects, o), s.version.read(o)
-	}); err != nil {
+	podGroups, workloads := &unstructured.UnstructuredList{}, &metav1.PartialObjectMetadataList{}
+	podGroups.SetGroupVersionKind(s.version.WithKind("PodGroupList"))
+	workloads.SetGroupVersionKind(s.version.WithKind("WorkloadList"))
+	if err := cmp.Or(s.list(ctx, job, podGroups), s.list(ctx, job, workloads)); err != nil {
 		return nil, err
 	}
-	workloads := &metav1.PartialObjectMetadataList{}
-	workloads.SetGroupVersionKind(s.version.groupVersion().WithKind("WorkloadList"))
-	if err := s.each(ctx, job, workloads, func(o client.Object) {
-		seen.objects = append(seen.objects, o)
-	}); err != nil || seen.plan == nil {
-		return seen, err
+	for i := range podGroups.Items {
+		podGroup := &podGroups.Items[i]
+		seen.objects, seen.states[podGroup.GetName()] = append(seen.objects, podGroup), s.version.read(podGroup)
+	}
+	for i := range workloads.Items {
+		seen.objects = append(seen.objects, &workloads.Items[i])
+	}
+	if seen.plan == nil {
+		return seen, nil
 	}
 	return seen, g.count(ctx, seen)
 }

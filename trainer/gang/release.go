@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,7 +20,7 @@ const protection = "scheduling.k8s.io/podgroup-protection"
 // release lets the pods that are left of the nth group's gang be placed without those that have succeeded; left is how
 // many they are.
 func (o *groupObjects) release(ctx context.Context, n int, state podGroupState, left int32) error {
-	if o.version.resizable() {
+	if o.version.resizable {
 		return o.lower(ctx, state, left)
 	}
 	return o.replace(ctx, n, state)
@@ -28,9 +29,7 @@ func (o *groupObjects) release(ctx context.Context, n int, state podGroupState, 
 // lower sets minCount to the number of pods that are left, so that replacements of failed pods are placed without those
 // that have succeeded, which kube-scheduler doesn't count. A PodGroup that was replaced meanwhile stays as it is.
 func (o *groupObjects) lower(ctx context.Context, state podGroupState, left int32) error {
-	podGroup, _ := o.version.emptyPodGroup()
-	podGroup.SetNamespace(o.job.Namespace)
-	podGroup.SetName(state.name)
+	podGroup := o.podGroupNamed(state.name)
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": state.uid},
 		"spec":     map[string]any{"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": left}}},
@@ -51,9 +50,7 @@ func (o *groupObjects) lower(ctx context.Context, state podGroupState, left int3
 // PodGroup as long as the waiting pod exists. If the release is interrupted, restore creates the PodGroup with the same
 // policy (wasPlaced), or the next Keep releases it once more.
 func (o *groupObjects) replace(ctx context.Context, n int, state podGroupState) error {
-	podGroup, _ := o.version.emptyPodGroup()
-	podGroup.SetNamespace(o.job.Namespace)
-	podGroup.SetName(state.name)
+	podGroup := o.podGroupNamed(state.name)
 	others := slices.DeleteFunc(slices.Clone(state.finalizers), func(f string) bool { return f == protection })
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": state.uid, "finalizers": others}})
 	if err != nil {
@@ -69,6 +66,11 @@ func (o *groupObjects) replace(ctx context.Context, n int, state podGroupState) 
 		return fmt.Errorf("deleting PodGroup %s: %w", state.name, err)
 	}
 	return o.create(ctx, n, api.GangPolicyBasic)
+}
+
+// podGroupNamed returns the TrainJob's PodGroup of a name, to write it.
+func (o *groupObjects) podGroupNamed(name string) *unstructured.Unstructured {
+	return o.version.object("PodGroup", types.NamespacedName{Namespace: o.job.Namespace, Name: name})
 }
 
 // releaseDue reports whether a pod of a gang waits for others that have succeeded and won't be created again. Their

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -40,7 +40,7 @@ func Selector() labels.Selector {
 
 // served is one version of the API that the API server serves, and a cache of the objects that Selector selects.
 type served struct {
-	version version
+	version *version
 	objects client.Reader
 	// synced waits up to syncWait for the first list, and reports whether it is complete.
 	synced func(context.Context) bool
@@ -65,7 +65,7 @@ type watcher struct {
 }
 
 // watch starts a cache of the objects in a version. Its events update the metrics and are sent to changed.
-func (w *watcher) watch(ctx context.Context, v version) (*served, error) {
+func (w *watcher) watch(ctx context.Context, v *version) (*served, error) {
 	objects, err := w.newCache()
 	if err != nil {
 		return nil, fmt.Errorf("creating a cache of PodGroups: %w", err)
@@ -83,7 +83,7 @@ func (w *watcher) watch(ctx context.Context, v version) (*served, error) {
 	}
 	if err := w.register(ctx, running, s, objects); err != nil {
 		stop()
-		return nil, fmt.Errorf("watching PodGroups of %s: %w", v.groupVersion(), err)
+		return nil, fmt.Errorf("watching PodGroups of %s: %w", v, err)
 	}
 	w.created.Clear() // the new cache shows all that exists
 	w.deleted.Clear()
@@ -92,13 +92,13 @@ func (w *watcher) watch(ctx context.Context, v version) (*served, error) {
 			ctrl.LoggerFrom(running).Error(err, "Caching PodGroups")
 		}
 	}()
-	ctrl.LoggerFrom(ctx).Info("Workloads and PodGroups are served", "version", v.groupVersion().String())
+	ctrl.LoggerFrom(ctx).Info("Workloads and PodGroups are served", "version", v.String())
 	return s, nil
 }
 
 // register adds the index and the event handlers to a cache. running is the context in which the cache runs.
 func (w *watcher) register(ctx, running context.Context, s *served, objects cache.Cache) error {
-	podGroup, _ := s.version.emptyPodGroup()
+	podGroup := s.version.object("PodGroup", types.NamespacedName{})
 	for _, kind := range []client.Object{podGroup, s.emptyWorkload()} {
 		if err := objects.IndexField(ctx, kind, ownerIndex, byOwner); err != nil {
 			return err
@@ -138,22 +138,17 @@ func byOwner(o client.Object) []string {
 // emptyWorkload returns an empty Workload; only its metadata is read.
 func (s *served) emptyWorkload() *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{}
-	o.SetGroupVersionKind(s.version.groupVersion().WithKind("Workload"))
+	o.SetGroupVersionKind(s.version.WithKind("Workload"))
 	return o
 }
 
-// each reads the TrainJob's objects of one kind from the cache into list, and calls visit for each.
-func (s *served) each(
-	ctx context.Context, job *api.TrainJob, list client.ObjectList, visit func(client.Object),
-) error {
+// list reads the TrainJob's objects of one kind from the cache.
+func (s *served) list(ctx context.Context, job *api.TrainJob, list client.ObjectList) error {
 	owned := client.MatchingFields{ownerIndex: string(job.UID)}
 	if err := s.objects.List(ctx, list, client.InNamespace(job.Namespace), owned); err != nil {
 		return fmt.Errorf("listing the TrainJob's groups: %w", err)
 	}
-	return apimeta.EachListItem(list, func(o runtime.Object) error {
-		visit(o.(client.Object))
-		return nil
-	})
+	return nil
 }
 
 // notify sends the TrainJob that controls an object to changed. It blocks until the TrainJob is received or ctx ends.
@@ -177,10 +172,8 @@ func (w *watcher) notify(ctx context.Context, o any) {
 type podGroupHandler struct {
 	*watcher
 	running context.Context
-	version version
+	version *version
 }
-
-var _ toolscache.ResourceEventHandler = &podGroupHandler{}
 
 // OnAdd handles a PodGroup that is new to the cache.
 func (h *podGroupHandler) OnAdd(o any, _ bool) {
@@ -192,8 +185,8 @@ func (h *podGroupHandler) OnAdd(o any, _ bool) {
 
 // OnUpdate handles a PodGroup that has changed. Changes that don't affect its TrainJob are ignored.
 func (h *podGroupHandler) OnUpdate(before, after any) {
-	podGroup := after.(client.Object)
-	was, is := h.version.read(before.(client.Object)), h.version.read(podGroup)
+	podGroup := after.(*unstructured.Unstructured)
+	was, is := h.version.read(before.(*unstructured.Unstructured)), h.version.read(podGroup)
 	if reflect.DeepEqual(was, is) {
 		return
 	}

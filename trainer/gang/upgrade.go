@@ -44,11 +44,11 @@ func DeleteOutdated(ctx context.Context, c client.Client, deleted func(*metav1.P
 func outdated(ctx context.Context, c client.Client, kind string, options ...client.ListOption) (
 	[]metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(v1alpha2{}.groupVersion().WithKind(kind + "List"))
+	list.SetGroupVersionKind(v1alpha2.WithKind(kind + "List"))
 	if err := c.List(ctx, list, options...); apimeta.IsNoMatchError(err) {
 		return nil, nil
 	} else if err != nil {
-		return nil, fmt.Errorf("listing each %s of %s: %w", kind, v1alpha2{}.groupVersion(), err)
+		return nil, fmt.Errorf("listing each %s of %s: %w", kind, v1alpha2, err)
 	}
 	return list.Items, nil
 }
