@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -114,8 +115,8 @@ func TestConditionOf(t *testing.T) {
 				"train-1-launcher": {name: "train-1-launcher", scheduled: c.launcher},
 			}
 			// At a time long before: pods that aren't there may still be seen.
-			out := outlookOf(p, seen{states: states, pods: c.pods, now: at(0).Add(-time.Hour),
-				done: map[string]bool{"node": true, "launcher": true}})
+			out := outlookOf(&Groups{plan: p, states: states, pods: byPodGroup(c.pods), now: at(0).Add(-time.Hour),
+				jobSet: succeeded("node", "launcher")})
 			got, text := out.Condition, ""
 			if got != nil {
 				text = fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message)
@@ -131,6 +132,17 @@ func TestConditionOf(t *testing.T) {
 			}
 		})
 	}
+}
+
+// succeeded returns a JobSet whose Jobs have all succeeded.
+func succeeded(replicatedJobs ...string) *jobset.JobSet {
+	js := &jobset.JobSet{}
+	for _, name := range replicatedJobs {
+		js.Spec.ReplicatedJobs = append(js.Spec.ReplicatedJobs, jobset.ReplicatedJob{Name: name, Replicas: 1})
+		js.Status.ReplicatedJobsStatus = append(js.Status.ReplicatedJobsStatus,
+			jobset.ReplicatedJobStatus{Name: name, Succeeded: 1})
+	}
+	return js
 }
 
 // gatedPod returns a pod of a group that waits for its scheduling gates to be opened, or to be tried afterwards.
@@ -180,10 +192,14 @@ func TestPodsAreGone(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := seen{pods: c.pods, done: map[string]bool{"node": c.done}, now: placed.Add(c.after),
-				before: &metav1.Condition{Reason: c.before}, states: map[string]podGroupState{"train-1-node": {
-					name: "train-1-node", scheduled: &metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: placed}}}}
-			out := outlookOf(p, s)
+			job, js := &api.TrainJob{}, succeeded("node")
+			job.Status.Conditions = []metav1.Condition{{Type: api.ConditionGangScheduled, Reason: c.before}}
+			if !c.done {
+				js.Status.ReplicatedJobsStatus = nil
+			}
+			out := outlookOf(&Groups{plan: p, job: job, jobSet: js, pods: byPodGroup(c.pods), now: placed.Add(c.after),
+				states: map[string]podGroupState{"train-1-node": {name: "train-1-node",
+					scheduled: &metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: placed}}}})
 			got := out.Condition
 			if text := fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message); text != c.want {
 				t.Errorf("%s: got %q, want %q", c.reason, text, c.want)
@@ -303,7 +319,7 @@ func TestRetain(t *testing.T) {
 	kept = &corev1.Pod{}
 	gated := gatedPod("g")
 	Retain(kept, &gated)
-	if !untried(kept, "g") {
+	if !untried(kept) {
 		t.Errorf("a pod says that it has scheduling gates: got %v", kept.Status.Conditions)
 	}
 	pod.Status.Conditions[0].Reason = corev1.PodReasonTerminationByKubelet

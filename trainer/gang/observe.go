@@ -22,7 +22,6 @@ type Groups struct {
 	version *version
 	job     *api.TrainJob
 	jobSet  *jobset.JobSet
-	pods    []corev1.Pod
 	now     time.Time
 	// plan is that of the JobSet; nil if none of the groups is needed.
 	plan *plan
@@ -32,6 +31,8 @@ type Groups struct {
 	// states are those of the PodGroups, and counted the pods of those that are needed, by their names.
 	states  map[string]podGroupState
 	counted map[string]gangPods
+	// pods are those of the JobSet, by the names of their PodGroups.
+	pods map[string][]*corev1.Pod
 }
 
 // Observe reads the groups of a TrainJob, with its JobSet and the pods of that. It writes nothing. The result is nil if
@@ -44,7 +45,7 @@ func (g *Gangs) Observe(
 		return nil, err
 	}
 	seen := &Groups{
-		version: s.version, job: job, jobSet: js, pods: pods, now: g.config.Clock.Now(),
+		version: s.version, job: job, jobSet: js, pods: byPodGroup(pods), now: g.config.Clock.Now(),
 		states: map[string]podGroupState{}, counted: map[string]gangPods{},
 	}
 	if running {
@@ -80,7 +81,7 @@ func (g *Gangs) count(ctx context.Context, seen *Groups) error {
 		if !found {
 			continue
 		}
-		counted := countPods(name, seen.pods, seen.now)
+		counted := countPods(seen.pods[name], seen.now)
 		if counted.lacks(state, group.Pods) {
 			succeeded, err := succeededOf(ctx, g.config.Reader, seen.jobSet, group)
 			if err != nil {
