@@ -17,6 +17,8 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/discovery"
 	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -81,6 +83,7 @@ func NewGangs(ctx context.Context, config Config) *Gangs {
 		recorder: events.NewRecorder(config.Recorder),
 		watcher: &watcher{
 			newCache: config.NewCache, clock: config.Clock, lifetime: ctx, changed: make(chan event.GenericEvent),
+			unplaced: unplaced{exist: sets.New[types.NamespacedName](), counted: sets.New[types.NamespacedName]()},
 		},
 	}
 	g.prober = &prober{reader: config.Reader, discovery: config.Discovery, clock: config.Clock, watch: g.watch}

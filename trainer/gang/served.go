@@ -118,7 +118,7 @@ func (w *watcher) register(ctx, running context.Context, s *served, objects cach
 	}
 	_, err = workloads.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		// An interrupted start may leave a Workload without PodGroups; its TrainJob is reconciled to delete it.
-		AddFunc: func(o any) { w.notify(running, o) },
+		AddFunc: func(o any) { w.notify(running, o.(client.Object)) },
 		DeleteFunc: func(o any) {
 			if workload := lastState(o); workload != nil {
 				w.deleted.Delete(workload.GetUID())
@@ -152,11 +152,7 @@ func (s *served) list(ctx context.Context, job *api.TrainJob, list client.Object
 }
 
 // notify sends the TrainJob that controls an object to changed. It blocks until the TrainJob is received or ctx ends.
-func (w *watcher) notify(ctx context.Context, o any) {
-	object, ok := o.(client.Object)
-	if !ok {
-		return
-	}
+func (w *watcher) notify(ctx context.Context, object client.Object) {
 	owner := metav1.GetControllerOf(object)
 	if owner == nil || owner.Kind != trainerapi.TrainJobKind || owner.APIVersion != trainerapi.GroupVersion.String() {
 		return // another user's object with the same label

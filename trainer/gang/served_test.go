@@ -102,7 +102,6 @@ func TestPodGroupHandler(t *testing.T) {
 		t.Errorf("a deleted PodGroup is not counted: got %v", got)
 	}
 	h.OnDelete(toolscache.DeletedFinalStateUnknown{})
-	c.notify(t.Context(), "no object")
 	if got := received(c.Gangs); got != "" {
 		t.Errorf("an unknown state is ignored: got %s", got)
 	}

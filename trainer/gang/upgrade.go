@@ -2,15 +2,12 @@ package gang
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
 // DeleteOutdated deletes the Workloads and PodGroups of scheduling.k8s.io/v1alpha2 that Signalbox has made, in all
@@ -59,11 +56,11 @@ func deleteUnprotected(ctx context.Context, c client.Client, o *metav1.PartialOb
 	if client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	others := slices.DeleteFunc(slices.Clone(o.Finalizers), func(f string) bool { return f == protection })
-	if len(others) == len(o.Finalizers) {
+	if !controllerutil.ContainsFinalizer(o, protection) {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.UID, "finalizers": others}})
-	return errors.Join(err, client.IgnoreNotFound(
-		c.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))))
+	protected := v1alpha2.object("PodGroup", client.ObjectKeyFromObject(o))
+	protected.SetUID(o.UID)
+	protected.SetFinalizers(o.Finalizers)
+	return unprotect(ctx, c, protected)
 }
