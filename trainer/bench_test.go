@@ -37,7 +37,11 @@ func BenchmarkBuildLarge(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				for _, o := range append(side, js) {
+				made, err := objectOf(js)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for _, o := range append(side, made) {
 					data, err := json.Marshal(o)
 					if err != nil {
 						b.Fatal(err)

@@ -3,7 +3,6 @@ package trainer
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,10 +71,11 @@ func (c emptyCluster) Get(
 }
 
 // Build returns the objects of the TrainJob on the runtime, with all its entries: the side objects first, the JobSet
-// last. It leaves out the ReplicatedJobs that are done and outlive the JobSet. It changes none of its arguments.
+// last. Side objects are returned whether they exist or not. It leaves out the ReplicatedJobs that are done and outlive
+// the JobSet. It changes none of its arguments.
 func (b *Builder) Build(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
-) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
+) (sideObjects []*unstructured.Unstructured, js *jobsetac.JobSetApplyConfiguration, err error) {
 	a, err := overrides.Bundled.Assemble(job, spec, overrides.Bundled.Entries(job))
 	if err != nil {
 		return nil, nil, err
@@ -96,33 +96,10 @@ func (b *Builder) Build(
 	return sideObjects, js, nil
 }
 
-// SideObjects returns the side objects that Build makes for the TrainJob, whether they exist or not.
-func (b *Builder) SideObjects(
-	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
-) ([]*unstructured.Unstructured, error) {
-	applied, _, err := b.Build(ctx, job, spec)
-	if err != nil {
-		return nil, err
-	}
-	objects := make([]*unstructured.Unstructured, 0, len(applied))
-	for _, a := range applied {
-		o, err := objectOf(a)
-		if err != nil {
-			return nil, err
-		}
-		objects = append(objects, o)
-	}
-	return objects, nil
-}
-
 // objectOf returns an object, or what an apply configuration is of, as an object to create.
 func objectOf(a any) (*unstructured.Unstructured, error) {
-	data, err := json.Marshal(a)
-	if err != nil {
-		return nil, err
-	}
-	o := &unstructured.Unstructured{}
-	return o, json.Unmarshal(data, &o.Object)
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(a)
+	return &unstructured.Unstructured{Object: content}, err
 }
 
 func isSecret(o client.Object) bool {
@@ -132,7 +109,7 @@ func isSecret(o client.Object) bool {
 // complete has Trainer's plugins add what isn't queued, and returns the side objects that they make.
 func (b *Builder) complete(
 	ctx context.Context, a *pipeline.Assembly,
-) (sideObjects []runtime.ApplyConfiguration, err error) {
+) (sideObjects []*unstructured.Unstructured, err error) {
 	group := func(p framework.EnforcePodGroupPolicyPlugin) error { return p.EnforcePodGroupPolicy(a.Info, a.Job) }
 	if err := pipeline.EachPlugin(b.building, group); err != nil {
 		return nil, err
@@ -143,7 +120,10 @@ func (b *Builder) complete(
 	}
 	err = pipeline.EachPlugin(b.building, func(p framework.ComponentBuilderPlugin) error {
 		made, err := p.Build(ctx, a.Info, a.Job)
-		sideObjects = append(sideObjects, made...)
+		for _, m := range made {
+			o, unread := objectOf(m)
+			sideObjects, err = append(sideObjects, o), cmp.Or(err, unread)
+		}
 		return err
 	})
 	return sideObjects, err

@@ -71,7 +71,7 @@ func TestTorchWithoutTrainer(t *testing.T) {
 func TestBuildErrors(t *testing.T) {
 	b := testBuilder(t, newHarness(t).store)
 	job := jobOf(t, "torch", started)
-	if _, err := b.SideObjects(t.Context(), job, &trainerapi.TrainingRuntimeSpec{}); err == nil {
+	if _, _, err := b.Build(t.Context(), job, &trainerapi.TrainingRuntimeSpec{}); err == nil {
 		t.Error("a runtime of nothing has no side objects to name")
 	}
 	errs := func(spec *trainerapi.TrainingRuntimeSpec) []string {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,8 +32,6 @@ type Startable struct {
 	Builder *Builder
 	Gangs   *gang.Gangs
 }
-
-var _ trial.Trainer = (*Startable)(nil)
 
 // Startable implements trial.Trainer.
 func (s *Startable) Startable(
@@ -88,23 +85,20 @@ func (s *Startable) Needs(
 		return nil, err
 	}
 	there := strings.Split(own.Claims, ",")
-	var objects []any
 	for _, claim := range claimsOf(job, runtime) {
-		objects = append(objects, claim)
-	}
-	for _, a := range sideObjects {
-		objects = append(objects, a)
-	}
-	for _, a := range append(objects, js) {
-		o, err := objectOf(a)
+		o, err := objectOf(claim)
 		if err != nil {
 			return nil, err
 		}
-		claim, isClaim := a.(*corev1.PersistentVolumeClaim)
 		needs.Objects = append(needs.Objects, trial.Object{Unstructured: o,
-			Untried: isSecret(o) || isClaim && slices.Contains(there, templateOf(job, claim))})
+			Untried: slices.Contains(there, templateOf(job, claim))})
 	}
-	return needs, nil
+	for _, o := range sideObjects {
+		needs.Objects = append(needs.Objects, trial.Object{Unstructured: o, Untried: isSecret(o)})
+	}
+	jobSet, err := objectOf(js)
+	needs.Objects = append(needs.Objects, trial.Object{Unstructured: jobSet})
+	return needs, err
 }
 
 // replicatedJobs returns the ReplicatedJobs of a TrainJob's JobSet, and those with the fewest nodes that it may be
@@ -131,14 +125,11 @@ func (s *Startable) replicatedJobs(
 	return built.ReplicatedJobs, few.ReplicatedJobs, nil
 }
 
-// Room implements trial.Trainer.
-func (s *Startable) Room(job *api.TrainJob, pin int) error { return checkRoom(job, pin) }
-
 // CreatesJobSets implements trial.Trainer.
 func (*Startable) CreatesJobSets() bool { return true }
 
-// checkRoom refuses a TrainJob whose annotations have no room for the pinned runtime.
-func checkRoom(job *api.TrainJob, pin int) error {
+// Room implements trial.Trainer.
+func (*Startable) Room(job *api.TrainJob, pin int) error {
 	total := pin + len(store.PinAnnotation)
 	for key, value := range job.Annotations {
 		if key != store.PinAnnotation {
@@ -161,7 +152,7 @@ func (s *Startable) checkClaims(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) (templates []string, err error) {
 	for _, claim := range claimsOf(job, spec) {
-		there, err := existingClaim(ctx, s.Reader, claim)
+		there, err := existing(ctx, s.Reader, claim)
 		switch {
 		case err != nil:
 			return nil, &admission.PendingError{RetryAfter: unansweredRetry, Err: err}

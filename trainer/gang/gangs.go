@@ -83,7 +83,9 @@ func NewGangs(ctx context.Context, config Config) *Gangs {
 		recorder: events.NewRecorder(config.Recorder),
 		watcher: &watcher{
 			newCache: config.NewCache, clock: config.Clock, lifetime: ctx, changed: make(chan event.GenericEvent),
-			unplaced: unplaced{exist: sets.New[types.NamespacedName](), counted: sets.New[types.NamespacedName]()},
+			unplaced: unplaced{
+				exist: sets.New[types.NamespacedName](), counted: sets.New[types.NamespacedName](),
+			},
 		},
 	}
 	g.prober = &prober{reader: config.Reader, discovery: config.Discovery, clock: config.Clock, watch: g.watch}

@@ -37,8 +37,8 @@ func (o *groupObjects) release(ctx context.Context, n int, state podGroupState, 
 
 // replace replaces the nth group's PodGroup by one of policy basic with the same name. A replacement of a failed pod is
 // then placed separately. The finalizer is removed first, because it protects the PodGroup as long as the waiting pod
-// exists. If the release is interrupted, restore creates the PodGroup with the same policy (wasPlaced), or the next Keep
-// releases it once more.
+// exists. If the release is interrupted, restore creates the PodGroup with the same policy (wasPlaced), or the next
+// Keep releases it once more.
 func (o *groupObjects) replace(ctx context.Context, n int, podGroup *unstructured.Unstructured) error {
 	name, uid := podGroup.GetName(), podGroup.GetUID()
 	if err := unprotect(ctx, o.client, podGroup); err != nil {
