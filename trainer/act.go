@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -81,15 +80,16 @@ func (r *Reconciler) deleteJobSet(ctx context.Context, o *observed) error {
 
 func (r *Reconciler) deleteSideObjects(ctx context.Context, o *observed) {
 	log := ctrl.LoggerFrom(ctx).WithValues("trainJob", o.key)
-	var objects []*unstructured.Unstructured
+	children := &Children{}
 	runtime, err := r.Store.Runtimes.Of(ctx, o.job)
 	if err == nil {
-		objects, _, err = r.Builder.Build(ctx, o.job, runtime.Spec)
+		children, err = r.Builder.Build(ctx, o.job, runtime.Spec)
 	}
 	if err != nil {
 		log.Error(err, "The side objects of a TrainJob that stops are unknown; they stay until it is deleted")
+		return
 	}
-	for _, object := range objects {
+	for _, object := range children.SideObjects {
 		if _, err := r.deleteSideObject(ctx, o.job, object); err != nil {
 			log.Error(err, "Deleting a side object; it stays until the TrainJob is deleted",
 				"kind", object.GetKind(), "name", object.GetName())

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 	kueueconstants "sigs.k8s.io/kueue/pkg/controller/constants"
 
@@ -70,30 +71,41 @@ func (c emptyCluster) Get(
 	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 }
 
-// Build returns the objects of the TrainJob on the runtime, with all its entries: the side objects first, the JobSet
-// last. Side objects are returned whether they exist or not. It leaves out the ReplicatedJobs that are done and outlive
-// the JobSet. It changes none of its arguments.
+// Children are the objects of a TrainJob, in the order in which they are created.
+type Children struct {
+	Claims []*corev1.PersistentVolumeClaim
+	// SideObjects are those that Trainer's plugins make beside the JobSet, whether they exist or not.
+	SideObjects []*unstructured.Unstructured
+	JobSet      *jobsetac.JobSetApplyConfiguration
+	// Spec is the JobSet's.
+	Spec *jobset.JobSetSpec
+}
+
+// Build returns the objects of the TrainJob on the runtime, with all its entries. It leaves out the ReplicatedJobs that
+// are done and outlive the JobSet. It changes none of its arguments.
 func (b *Builder) Build(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
-) (sideObjects []*unstructured.Unstructured, js *jobsetac.JobSetApplyConfiguration, err error) {
+) (*Children, error) {
 	a, err := overrides.Bundled.Assemble(job, spec, overrides.Bundled.Entries(job))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if sideObjects, err = b.complete(ctx, a); err != nil {
-		return nil, nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
+	sideObjects, err := b.complete(ctx, a)
+	if err != nil {
+		return nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
 	}
-	js = applyJobSet(a)
+	js := applyJobSet(a)
 	built, err := pipeline.SpecOf(js)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(job, spec)))
 	mountClaims(job.Name, js.Spec)
 	if queued(job) {
 		replaceEnded(js.Spec)
 	}
-	return sideObjects, js, nil
+	built, err = pipeline.SpecOf(js)
+	return &Children{claimsOf(job, spec), sideObjects, js, built}, err
 }
 
 // objectOf returns an object, or what an apply configuration is of, as an object to create.

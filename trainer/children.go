@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -19,11 +18,10 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/overrides/pipeline"
-	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
 	"github.com/signalbox-dev/signalbox/trainer/status"
+	"github.com/signalbox-dev/signalbox/trainer/trial"
 )
 
 // create creates the children of a TrainJob that was started, and sends an event about what fails for good.
@@ -45,7 +43,7 @@ func (r *Reconciler) createChildren(ctx context.Context, job *api.TrainJob) erro
 		entries := overrides.EveryEntry(job)
 		errs := append(r.Limits.CheckSize(job, entries), r.Limits.CheckRuntime(job, runtime.Spec, entries)...)
 		if len(errs) > 0 {
-			return &admission.BlockedError{Reason: ReasonTooLarge, RetryAfter: refusedRetry, Err: errs.ToAggregate()}
+			return &admission.BlockedError{Reason: trial.ReasonTooLarge, RetryAfter: refusedRetry, Err: errs.ToAggregate()}
 		}
 		pin, err := store.Pin(runtime.Spec)
 		if err != nil {
@@ -60,7 +58,7 @@ func (r *Reconciler) createChildren(ctx context.Context, job *api.TrainJob) erro
 func (r *Reconciler) createJobSet(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) error {
-	sideObjects, js, err := r.Builder.Build(ctx, job, spec)
+	children, err := r.Builder.Build(ctx, job, spec)
 	if err != nil {
 		return err
 	}
@@ -68,24 +66,18 @@ func (r *Reconciler) createJobSet(
 	if exists, err := r.jobSetExists(ctx, job); err != nil || exists {
 		return err
 	}
-	built, err := pipeline.SpecOf(js)
-	if err != nil {
-		return err
-	}
-	claims := claimsOf(job, spec)
-	if slices.ContainsFunc(spec.Template.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
-		return podsets.ReplicatedJob(built.ReplicatedJobs, rj.Name) == nil // it is done
-	}) {
-		if again, err := r.rerunInitializers(ctx, job, claims); err != nil || again {
+	if len(children.Spec.ReplicatedJobs) < len(spec.Template.Spec.ReplicatedJobs) { // some are done
+		if again, err := r.rerunInitializers(ctx, job, children.Claims); err != nil || again {
 			return err
 		}
 	}
+	js := children.JobSet
 	status.MarkInitializers(js, overrides.Initializers(job, spec))
-	skipped, err := r.Gangs.Make(ctx, job, spec, built, js)
+	skipped, err := r.Gangs.Make(ctx, job, spec, children.Spec, js)
 	if err != nil {
 		return err
 	}
-	if err := r.createMounted(ctx, job, claims, sideObjects); err != nil {
+	if err := r.createMounted(ctx, job, children); err != nil {
 		return err
 	}
 	o, err := objectOf(js)
@@ -152,14 +144,11 @@ func ownerUnknown(job *api.TrainJob, err error, now time.Time) bool {
 }
 
 // createMounted creates what the pods of a JobSet mount.
-func (r *Reconciler) createMounted(
-	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
-	sideObjects []*unstructured.Unstructured,
-) error {
-	if err := r.createClaims(ctx, job, claims); err != nil {
+func (r *Reconciler) createMounted(ctx context.Context, job *api.TrainJob, children *Children) error {
+	if err := r.createClaims(ctx, job, children.Claims); err != nil {
 		return err
 	}
-	for _, o := range sideObjects {
+	for _, o := range children.SideObjects {
 		if err := r.createSideObject(ctx, job, o); err != nil {
 			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
 		}

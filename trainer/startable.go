@@ -8,16 +8,13 @@ import (
 	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 	"github.com/signalbox-dev/signalbox/trainer/trial"
@@ -76,16 +73,16 @@ func (s *Startable) Needs(
 	if err != nil {
 		return nil, err
 	}
-	sideObjects, js, err := s.Builder.Build(ctx, job, runtime)
+	children, err := s.Builder.Build(ctx, job, runtime)
 	if err != nil {
 		return nil, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
 	}
-	needs := &trial.Needs{Pin: len(pin)}
-	if needs.ReplicatedJobs, needs.Fewest, err = s.replicatedJobs(ctx, job, runtime, js); err != nil {
+	needs := &trial.Needs{Pin: len(pin), ReplicatedJobs: children.Spec.ReplicatedJobs}
+	if needs.Fewest, err = s.fewest(ctx, job, runtime, needs.ReplicatedJobs); err != nil {
 		return nil, err
 	}
 	there := strings.Split(own.Claims, ",")
-	for _, claim := range claimsOf(job, runtime) {
+	for _, claim := range children.Claims {
 		o, err := objectOf(claim)
 		if err != nil {
 			return nil, err
@@ -93,58 +90,32 @@ func (s *Startable) Needs(
 		needs.Objects = append(needs.Objects, trial.Object{Unstructured: o,
 			Untried: slices.Contains(there, templateOf(job, claim))})
 	}
-	for _, o := range sideObjects {
+	for _, o := range children.SideObjects {
 		needs.Objects = append(needs.Objects, trial.Object{Unstructured: o, Untried: isSecret(o)})
 	}
-	jobSet, err := objectOf(js)
+	jobSet, err := objectOf(children.JobSet)
 	needs.Objects = append(needs.Objects, trial.Object{Unstructured: jobSet})
 	return needs, err
 }
 
-// replicatedJobs returns the ReplicatedJobs of a TrainJob's JobSet, and those with the fewest nodes that it may be
-// admitted with.
-func (s *Startable) replicatedJobs(
-	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
-	js *jobsetac.JobSetApplyConfiguration,
-) (all, fewest []jobset.ReplicatedJob, err error) {
-	built, err := pipeline.SpecOf(js)
-	if err != nil {
-		return nil, nil, err
-	}
+// fewest returns the ReplicatedJobs of a TrainJob's JobSet with the fewest nodes that it may be admitted with; all are
+// those with all its nodes.
+func (s *Startable) fewest(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, all []jobset.ReplicatedJob,
+) ([]jobset.ReplicatedJob, error) {
 	least, err := overrides.MinNodes(job, runtime)
 	if err != nil || least >= overrides.Nodes(job, runtime) {
-		return built.ReplicatedJobs, built.ReplicatedJobs, nil // an invalid minimum is rejected elsewhere
+		return all, nil // an invalid minimum is rejected elsewhere
 	}
-	if _, js, err = s.Builder.Build(ctx, overrides.WithNodes(job, least), runtime); err != nil {
-		return nil, nil, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
-	}
-	few, err := pipeline.SpecOf(js)
+	children, err := s.Builder.Build(ctx, overrides.WithNodes(job, least), runtime)
 	if err != nil {
-		return nil, nil, err
+		return nil, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
 	}
-	return built.ReplicatedJobs, few.ReplicatedJobs, nil
+	return children.Spec.ReplicatedJobs, nil
 }
 
 // CreatesJobSets implements trial.Trainer.
 func (*Startable) CreatesJobSets() bool { return true }
-
-// Room implements trial.Trainer.
-func (*Startable) Room(job *api.TrainJob, pin int) error {
-	total := pin + len(store.PinAnnotation)
-	for key, value := range job.Annotations {
-		if key != store.PinAnnotation {
-			total += len(key) + len(value)
-		}
-	}
-	const limit = apimachineryvalidation.TotalAnnotationSizeLimitB - 4<<10 // a bit is for kubectl and others
-	if total > limit {
-		return &admission.BlockedError{Reason: ReasonTooLarge, Err: fmt.Errorf(
-			"%s takes %d bytes, compressed, in annotation %s, and the TrainJob's annotations together may have %d; make the "+
-				"runtime smaller, or take annotations away",
-			store.Describe(job), pin, store.PinAnnotation, limit)}
-	}
-	return nil
-}
 
 // checkClaims refuses a TrainJob whose claims would have the names of others, or that are being deleted. It returns the
 // templates of those that are there.

@@ -24,8 +24,6 @@ type Trainer interface {
 	Needs(
 		context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective, Own,
 	) (*Needs, error)
-	// Room rejects a TrainJob whose annotations have no room for a pinned runtime of that many bytes.
-	Room(job *api.TrainJob, pin int) error
 	// CreatesJobSets reports whether Signalbox creates the JobSets, so that it may try what JobSet creates of them.
 	CreatesJobSets() bool
 }
@@ -50,7 +48,7 @@ type Needs struct {
 	// Objects are the JobSet, the last of them, and what is created before it; none where the Trainer creates them with
 	// the TrainJob.
 	Objects []Object
-	// Pin is the size of the pinned runtime in bytes.
+	// Pin is the size of the pinned runtime in bytes; 0 for none.
 	Pin int
 }
 
@@ -85,9 +83,6 @@ func (Installed) Needs(
 ) (*Needs, error) {
 	return &Needs{ReplicatedJobs: effective.Built, Fewest: fewest(job, runtime, effective)}, nil
 }
-
-// Room implements Trainer.
-func (Installed) Room(*api.TrainJob, int) error { return nil }
 
 // CreatesJobSets implements Trainer.
 func (Installed) CreatesJobSets() bool { return false }

@@ -154,12 +154,8 @@ func usage(evaluator quota.Evaluator, q *corev1.ResourceQuota, pod *corev1.Pod) 
 func times(list corev1.ResourceList, n int64) corev1.ResourceList {
 	product := corev1.ResourceList{}
 	for name, q := range list {
-		if n == 0 {
-			q = resource.Quantity{}
-		} else if n > 1 {
-			q = q.DeepCopy()
-			q.Mul(n)
-		}
+		q = q.DeepCopy()
+		q.Mul(n)
 		product[name] = q
 	}
 	return product

@@ -50,8 +50,7 @@ func (m maker) Needs(
 	return &Needs{ReplicatedJobs: e.Built, Fewest: fewest(job, rt, e), Objects: slices.Clone(m.objects)}, nil
 }
 
-func (maker) Room(*api.TrainJob, int) error { return nil }
-func (maker) CreatesJobSets() bool          { return true }
+func (maker) CreatesJobSets() bool { return true }
 
 // ground is an API server that answers each dry run with an error, nil for none.
 type ground struct {
