@@ -76,13 +76,9 @@ func init() {
 					built, err := builder.Build(ctx, twin, spec)
 					gomega.Expect(err).NotTo(gomega.HaveOccurred(), "%s, TrainJob %d", rt.Name, i)
 					got := map[string]*unstructured.Unstructured{}
-					made := []any{built.JobSet}
+					got["JobSet "+tj.Name] = defaulted(ctx, built.JobSet)
 					for _, o := range built.SideObjects {
-						made = append(made, o)
-					}
-					for _, o := range made {
-						o := defaulted(ctx, o)
-						got[o.GetKind()+" "+o.GetName()] = o
+						got[o.GetKind()+" "+o.GetName()] = defaulted(ctx, o)
 					}
 					want := map[string]*unstructured.Unstructured{}
 					gomega.Eventually(func() []string {

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // cluster is Gangs on a fake client, which is both the API server and a cache that is never stale.
@@ -93,8 +94,8 @@ func newClusterWith(t *testing.T, v *version, mode api.GangMode) *cluster {
 			List: listMetadata,
 		}).Build()
 	s.Gangs = NewGangs(t.Context(), Config{
-		Client: s.client, Reader: s.client, Recorder: events.NewFakeRecorder(100), Clock: clock.RealClock{},
-		Mode: mode, Policy: api.GangPolicyGang,
+		Client: s.client, Reader: s.client, JobsOf: store.NewPods(s.client, s.client).JobsOf,
+		Recorder: events.NewFakeRecorder(100), Clock: clock.RealClock{}, Mode: mode, Policy: api.GangPolicyGang,
 	})
 	s.probed(availability{served: &served{version: v, objects: s.client}}, nil)
 	s.job = &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train", UID: "u", Generation: 2}}

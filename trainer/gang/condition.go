@@ -212,11 +212,6 @@ func sooner(a, b time.Duration) time.Duration {
 // gang: Kubernetes 1.36 and 1.37 (errPodGroupUnschedulable).
 var waitsForOthers = []string{"minCount pods from a gang", "pod group is unschedulable"}
 
-// waitsForGang reports whether a message says only that a pod waits for the rest of its gang.
-func waitsForGang(message string) bool {
-	return slices.ContainsFunc(waitsForOthers, func(part string) bool { return strings.Contains(message, part) })
-}
-
 // messageOf returns kube-scheduler's message about a pod of a group that it could not place; "" if there is none. Of
 // several, it is that of the first pod by name. It ignores the message of pods that wait only for the rest of their
 // gang.
@@ -227,7 +222,8 @@ func messageOf(pods []*corev1.Pod) string {
 			continue
 		}
 		for _, c := range pod.Status.Conditions {
-			if unscheduled(c) && c.Message != "" && !waitsForGang(c.Message) {
+			waits := func(part string) bool { return strings.Contains(c.Message, part) }
+			if unscheduled(c) && c.Message != "" && !slices.ContainsFunc(waitsForOthers, waits) {
 				first, message = pod.Name, c.Message
 			}
 		}

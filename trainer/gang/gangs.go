@@ -16,6 +16,7 @@ import (
 	"fmt"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -34,21 +35,14 @@ import (
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
-// Reasons of the condition Blocked.
-const (
-	// ReasonUnavailable: gang scheduling is required, and the cluster doesn't serve the API for it, or not all that it
-	// needs.
-	ReasonUnavailable = "GangSchedulingUnavailable"
-	// ReasonInvalid: an annotation has an invalid value, or gang scheduling conflicts with another setting.
-	ReasonInvalid = "InvalidGangScheduling"
-)
-
 // Config is what NewGangs needs. All fields are required.
 type Config struct {
 	// Client is used for writes only.
 	Client client.Client
 	// Reader reads from the API server; it must not be a cache.
 	Reader client.Reader
+	// JobsOf returns the Jobs of a JobSet, from the API server.
+	JobsOf func(context.Context, *jobset.JobSet) ([]batchv1.Job, error)
 	// Discovery finds the version of the API that the API server serves.
 	Discovery discovery.DiscoveryInterface
 	// NewCache returns a cache of the objects that Selector selects. It is called when the API server serves the API,

@@ -3,7 +3,6 @@ package gang
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -83,11 +82,11 @@ func (g *Gangs) count(ctx context.Context, seen *Groups) error {
 		}
 		counted := countPods(seen.pods[name], seen.now)
 		if counted.lacks(state, group.Pods) {
-			succeeded, err := succeededOf(ctx, g.config.Reader, seen.jobSet, group)
+			jobs, err := g.config.JobsOf(ctx, seen.jobSet)
 			if err != nil {
 				return err
 			}
-			counted.succeeded = max(counted.succeeded, succeeded)
+			counted.succeeded = max(counted.succeeded, succeededOf(jobs, group))
 		}
 		seen.counted[name] = counted
 	}
@@ -96,20 +95,12 @@ func (g *Gangs) count(ctx context.Context, seen *Groups) error {
 
 // succeededOf returns how many pods of a group have succeeded, by the status of its Jobs: a succeeded pod is deleted
 // with its node. A Job that is being deleted is one of the JobSet's last attempt.
-func succeededOf(
-	ctx context.Context, live client.Reader, js *jobset.JobSet, group Group,
-) (count int32, err error) {
-	var jobs batchv1.JobList
-	if err := live.List(ctx, &jobs, client.InNamespace(js.Namespace),
-		client.MatchingLabels{jobset.JobSetNameKey: js.Name}); err != nil {
-		return 0, fmt.Errorf("listing the Jobs of JobSet %s: %w", js.Name, err)
-	}
-	for i := range jobs.Items {
-		job := &jobs.Items[i]
-		if metav1.IsControlledBy(job, js) && job.DeletionTimestamp.IsZero() &&
-			slices.Contains(group.ReplicatedJobs, job.Labels[jobset.ReplicatedJobNameKey]) {
-			count += job.Status.Succeeded
+func succeededOf(jobs []batchv1.Job, group Group) (count int32) {
+	for i := range jobs {
+		if jobs[i].DeletionTimestamp.IsZero() &&
+			slices.Contains(group.ReplicatedJobs, jobs[i].Labels[jobset.ReplicatedJobNameKey]) {
+			count += jobs[i].Status.Succeeded
 		}
 	}
-	return count, nil
+	return count
 }

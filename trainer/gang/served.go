@@ -98,34 +98,25 @@ func (w *watcher) watch(ctx context.Context, v *version) (*served, error) {
 
 // register adds the index and the event handlers to a cache. running is the context in which the cache runs.
 func (w *watcher) register(ctx, running context.Context, s *served, objects cache.Cache) error {
-	podGroup := s.version.object("PodGroup", types.NamespacedName{})
-	for _, kind := range []client.Object{podGroup, s.emptyWorkload()} {
-		if err := objects.IndexField(ctx, kind, ownerIndex, byOwner); err != nil {
+	for _, watched := range []struct {
+		kind    client.Object
+		handler toolscache.ResourceEventHandler
+	}{
+		{s.version.object("PodGroup", types.NamespacedName{}), w.podGroupHandler(running, s.version)},
+		{s.emptyWorkload(), w.workloadHandler(running)},
+	} {
+		if err := objects.IndexField(ctx, watched.kind, ownerIndex, byOwner); err != nil {
+			return err
+		}
+		informer, err := objects.GetInformer(ctx, watched.kind, cache.BlockUntilSynced(false))
+		if err != nil {
+			return err
+		}
+		if _, err := informer.AddEventHandler(watched.handler); err != nil {
 			return err
 		}
 	}
-	podGroups, err := objects.GetInformer(ctx, podGroup, cache.BlockUntilSynced(false))
-	if err != nil {
-		return err
-	}
-	handler := &podGroupHandler{watcher: w, running: running, version: s.version}
-	if _, err := podGroups.AddEventHandler(handler); err != nil {
-		return err
-	}
-	workloads, err := objects.GetInformer(ctx, s.emptyWorkload(), cache.BlockUntilSynced(false))
-	if err != nil {
-		return err
-	}
-	_, err = workloads.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		// An interrupted start may leave a Workload without PodGroups; its TrainJob is reconciled to delete it.
-		AddFunc: func(o any) { w.notify(running, o.(client.Object)) },
-		DeleteFunc: func(o any) {
-			if workload := lastState(o); workload != nil {
-				w.deleted.Delete(workload.GetUID())
-			}
-		},
-	})
-	return err
+	return nil
 }
 
 func byOwner(o client.Object) []string {
@@ -165,43 +156,47 @@ func (w *watcher) notify(ctx context.Context, object client.Object) {
 }
 
 // podGroupHandler sends the TrainJobs of changed PodGroups to changed, and forgets what was known of deleted ones.
-type podGroupHandler struct {
-	*watcher
-	running context.Context
-	version *version
+func (w *watcher) podGroupHandler(running context.Context, v *version) toolscache.ResourceEventHandlerFuncs {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			podGroup := o.(client.Object)
+			w.created.Delete(client.ObjectKeyFromObject(podGroup))
+			w.unplaced.add(client.ObjectKeyFromObject(podGroup))
+			w.notify(running, podGroup)
+		},
+		UpdateFunc: func(before, after any) {
+			podGroup := after.(*unstructured.Unstructured)
+			was, is := v.read(before.(*unstructured.Unstructured)), v.read(podGroup)
+			if reflect.DeepEqual(was, is) {
+				return // it doesn't affect its TrainJob
+			}
+			if !was.placed() && is.placed() && !is.later { // it isn't known how long the pods of a later group have waited
+				gangWait.Observe(is.scheduled.LastTransitionTime.Sub(is.created.Time).Seconds())
+			}
+			w.notify(running, podGroup)
+		},
+		DeleteFunc: func(o any) {
+			if podGroup := lastState(o); podGroup != nil {
+				w.created.Delete(client.ObjectKeyFromObject(podGroup))
+				w.deleted.Delete(podGroup.GetUID())
+				w.unplaced.remove(client.ObjectKeyFromObject(podGroup))
+				w.notify(running, podGroup)
+			}
+		},
+	}
 }
 
-// OnAdd handles a PodGroup that is new to the cache.
-func (h *podGroupHandler) OnAdd(o any, _ bool) {
-	podGroup := o.(client.Object)
-	h.created.Delete(client.ObjectKeyFromObject(podGroup))
-	h.unplaced.add(client.ObjectKeyFromObject(podGroup))
-	h.notify(h.running, podGroup)
-}
-
-// OnUpdate handles a PodGroup that has changed. Changes that don't affect its TrainJob are ignored.
-func (h *podGroupHandler) OnUpdate(before, after any) {
-	podGroup := after.(*unstructured.Unstructured)
-	was, is := h.version.read(before.(*unstructured.Unstructured)), h.version.read(podGroup)
-	if reflect.DeepEqual(was, is) {
-		return
+// workloadHandler forgets deleted Workloads. An interrupted start may leave a Workload without PodGroups; its TrainJob
+// is reconciled to delete it.
+func (w *watcher) workloadHandler(running context.Context) toolscache.ResourceEventHandlerFuncs {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { w.notify(running, o.(client.Object)) },
+		DeleteFunc: func(o any) {
+			if workload := lastState(o); workload != nil {
+				w.deleted.Delete(workload.GetUID())
+			}
+		},
 	}
-	if !was.placed() && is.placed() && !is.later { // it isn't known how long the pods of a later group have waited
-		gangWait.Observe(is.scheduled.LastTransitionTime.Sub(is.created.Time).Seconds())
-	}
-	h.notify(h.running, podGroup)
-}
-
-// OnDelete handles a PodGroup that was deleted.
-func (h *podGroupHandler) OnDelete(o any) {
-	podGroup := lastState(o)
-	if podGroup == nil {
-		return
-	}
-	h.created.Delete(client.ObjectKeyFromObject(podGroup))
-	h.deleted.Delete(podGroup.GetUID())
-	h.unplaced.remove(client.ObjectKeyFromObject(podGroup))
-	h.notify(h.running, podGroup)
 }
 
 // lastState returns the last known state of a deleted object; nil if it isn't known.

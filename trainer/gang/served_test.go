@@ -67,7 +67,7 @@ func received(g *Gangs) string {
 func TestPodGroupHandler(t *testing.T) {
 	c := newCluster(t, api.GangRequired)
 	c.changed = make(chan event.GenericEvent, 10)
-	h := &podGroupHandler{watcher: c.watcher, running: t.Context(), version: v1alpha2}
+	h := c.podGroupHandler(t.Context(), v1alpha2)
 	key := types.NamespacedName{Namespace: "team", Name: "a"}
 	refused, placed := ownedPodGroup(t, "a", metav1.ConditionFalse), ownedPodGroup(t, "a", metav1.ConditionTrue)
 	stranger := ownedPodGroup(t, "b", "")
