@@ -33,25 +33,25 @@ type Startable struct {
 // Startable implements trial.Trainer.
 func (s *Startable) Startable(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
-) (own trial.Own, err error) {
+) (own trial.Own, needs func() (*trial.Needs, error), err error) {
 	if err := s.Gangs.Startable(ctx, job, runtime, effective); err != nil {
-		return own, err
+		return own, nil, err
 	}
 	if err := checkNames(job, effective.ReplicatedJobs); err != nil {
-		return own, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
+		return own, nil, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
 	}
 	if err := checkTaken(ctx, s.Client, job, effective.ReplicatedJobs); err != nil {
-		return own, err
+		return own, nil, err
 	}
 	there, err := s.checkClaims(ctx, job, runtime)
 	if err != nil {
-		return own, err
+		return own, nil, err
 	}
 	own.Claims, own.Done = strings.Join(there, ","), doneOf(job, runtime, effective)
 	if owner := metav1.GetControllerOf(job); owner != nil {
 		own.Controller = strings.Join([]string{owner.APIVersion, owner.Kind, owner.Name, string(owner.UID)}, "/")
 	}
-	return own, nil
+	return own, func() (*trial.Needs, error) { return s.needs(ctx, job, runtime, there) }, nil
 }
 
 // doneOf returns the names of the ReplicatedJobs that a TrainJob's JobSet is built without, separated by commas.
@@ -64,10 +64,9 @@ func doneOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effectiv
 	return strings.Join(slices.Sorted(maps.Keys(overrides.Outlived(&spec, overrides.Done(job, runtime)))), ",")
 }
 
-// Needs implements trial.Trainer.
-func (s *Startable) Needs(
-	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, _ *overrides.Effective,
-	own trial.Own,
+// needs returns what a TrainJob needs when it is admitted; the claims of the templates that are there are not tried.
+func (s *Startable) needs(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, there []string,
 ) (*trial.Needs, error) {
 	pin, err := store.Pin(runtime)
 	if err != nil {
@@ -81,7 +80,6 @@ func (s *Startable) Needs(
 	if needs.Fewest, err = s.fewest(ctx, job, runtime, needs.ReplicatedJobs); err != nil {
 		return nil, err
 	}
-	there := strings.Split(own.Claims, ",")
 	for _, claim := range children.Claims {
 		o, err := objectOf(claim)
 		if err != nil {

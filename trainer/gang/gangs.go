@@ -134,9 +134,9 @@ func (g *Gangs) decide(ctx context.Context, job *api.TrainJob, runtime *trainera
 	if err != nil {
 		return d.invalid(err)
 	}
-	found, err := g.prober.available(ctx, startMaxAge)
-	if err != nil {
-		return d, err
+	found := g.prober.result(ctx, startMaxAge)
+	if found.err != nil {
+		return d, found.err
 	}
 	if err := found.unavailable; err != nil {
 		return d.without(err, &admission.BlockedError{Reason: ReasonUnavailable, RetryAfter: retryEvery, Err: fmt.Errorf(

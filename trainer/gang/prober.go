@@ -78,15 +78,6 @@ type prober struct {
 	last probeResult
 }
 
-// available returns whether TrainJobs can have groups, by a probe not older than maxAge. The error is temporary.
-func (p *prober) available(ctx context.Context, maxAge time.Duration) (availability, error) {
-	r := p.result(ctx, maxAge)
-	if r.err != nil {
-		return availability{}, r.err
-	}
-	return r.availability, nil
-}
-
 // existing returns the API for the upkeep of existing groups; nil if the API server doesn't serve it. A failed probe is
 // an error only if no earlier probe has found the API.
 func (p *prober) existing(ctx context.Context) (*served, error) {

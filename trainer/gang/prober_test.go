@@ -77,6 +77,15 @@ func newAPIServer(t *testing.T) *apiServer {
 	return s
 }
 
+// available returns whether TrainJobs can have groups, as their start finds it.
+func (s *apiServer) available(ctx context.Context, maxAge time.Duration) (availability, error) {
+	found := s.result(ctx, maxAge)
+	if found.err != nil {
+		return availability{}, found.err
+	}
+	return found.availability, nil
+}
+
 func TestProbeIsCached(t *testing.T) {
 	s := newAPIServer(t)
 	for _, step := range []struct {

@@ -22,7 +22,7 @@ import (
 func (t *Trial) Startable(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 ) error {
-	own, err := t.trainer.Startable(ctx, job, runtime, effective)
+	own, needsOf, err := t.trainer.Startable(ctx, job, runtime, effective)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (t *Trial) Startable(
 		return []any{runtime, effective.ReplicatedJobs, effective.Annotations, job.Spec.RuntimeRef.Name, usersPatches(job)}
 	}
 	answer, err := t.answer(key, patience, of, func() (verdict, error) {
-		needs, err := t.trainer.Needs(ctx, job, runtime, effective, own)
+		needs, err := needsOf()
 		if err != nil {
 			return verdict{}, err
 		}

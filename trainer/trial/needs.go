@@ -16,14 +16,11 @@ import (
 // Trainer is what makes the objects of a TrainJob.
 type Trainer interface {
 	// Startable rejects, with an *admission.BlockedError or an *admission.PendingError, what no trial is needed for. Of
-	// other TrainJobs it returns what distinguishes them from those that run the same in their namespace.
+	// other TrainJobs it returns what distinguishes them from those that run the same in their namespace, and what
+	// returns their needs when they are admitted.
 	Startable(
 		context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
-	) (Own, error)
-	// Needs returns what a TrainJob needs when it is admitted.
-	Needs(
-		context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective, Own,
-	) (*Needs, error)
+	) (Own, func() (*Needs, error), error)
 	// CreatesJobSets reports whether Signalbox creates the JobSets, so that it may try what JobSet creates of them.
 	CreatesJobSets() bool
 }
@@ -73,15 +70,11 @@ type Installed struct {
 // Startable implements Trainer.
 func (i Installed) Startable(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
-) (Own, error) {
-	return Own{}, i.Unsupported.Startable(ctx, job, runtime, effective)
-}
-
-// Needs implements Trainer.
-func (Installed) Needs(
-	_ context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective, _ Own,
-) (*Needs, error) {
-	return &Needs{ReplicatedJobs: effective.Built, Fewest: fewest(job, runtime, effective)}, nil
+) (Own, func() (*Needs, error), error) {
+	needs := func() (*Needs, error) {
+		return &Needs{ReplicatedJobs: effective.Built, Fewest: fewest(job, runtime, effective)}, nil
+	}
+	return Own{}, needs, i.Unsupported.Startable(ctx, job, runtime, effective)
 }
 
 // CreatesJobSets implements Trainer.

@@ -39,15 +39,12 @@ type maker struct {
 }
 
 func (m maker) Startable(
-	context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
-) (Own, error) {
-	return Own{}, m.err
-}
-
-func (m maker) Needs(
-	_ context.Context, job *api.TrainJob, rt *trainerapi.TrainingRuntimeSpec, e *overrides.Effective, _ Own,
-) (*Needs, error) {
-	return &Needs{ReplicatedJobs: e.Built, Fewest: fewest(job, rt, e), Objects: slices.Clone(m.objects)}, nil
+	_ context.Context, job *api.TrainJob, rt *trainerapi.TrainingRuntimeSpec, e *overrides.Effective,
+) (Own, func() (*Needs, error), error) {
+	needs := func() (*Needs, error) {
+		return &Needs{ReplicatedJobs: e.Built, Fewest: fewest(job, rt, e), Objects: slices.Clone(m.objects)}, nil
+	}
+	return Own{}, needs, m.err
 }
 
 func (maker) CreatesJobSets() bool { return true }
