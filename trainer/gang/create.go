@@ -3,7 +3,6 @@ package gang
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,21 +15,9 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// writer writes Workloads and PodGroups.
-type writer struct {
-	client client.Client
-	// reader reads from the API server.
-	reader client.Reader
-	// created holds the types.NamespacedName of PodGroups that this process has created and that the cache doesn't show
-	// yet.
-	created *sync.Map
-	// expire is called when the API server doesn't know the version.
-	expire func()
-}
-
 // groupObjects creates and replaces the Workloads and PodGroups of one plan.
 type groupObjects struct {
-	writer
+	*Gangs
 	version *version
 	job     *api.TrainJob
 	plan    *plan
@@ -96,19 +83,19 @@ func (o *groupObjects) object(kind, name, part string, spec map[string]any) *uns
 // UID.
 func (o *groupObjects) ensure(ctx context.Context, object *unstructured.Unstructured) (created bool, err error) {
 	kind, key := object.GetKind(), client.ObjectKeyFromObject(object)
-	err = o.client.Create(ctx, object)
+	err = o.config.Client.Create(ctx, object)
 	if err == nil {
 		return true, nil
 	}
 	if !apierrors.IsAlreadyExists(err) {
 		if apierrors.IsNotFound(err) || apimeta.IsNoMatchError(err) {
-			o.expire() // the API server may have stopped serving the API
+			o.prober.expire() // the API server may have stopped serving the API
 		}
 		return false, fmt.Errorf("making %s %s: %w", kind, object.GetName(), err)
 	}
 	existing := &metav1.PartialObjectMetadata{}
 	existing.SetGroupVersionKind(object.GroupVersionKind())
-	if err := o.reader.Get(ctx, key, existing); err != nil {
+	if err := o.config.Reader.Get(ctx, key, existing); err != nil {
 		return false, fmt.Errorf("reading %s %s: %w", kind, object.GetName(), err)
 	}
 	if !metav1.IsControlledBy(existing, o.job) {

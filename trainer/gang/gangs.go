@@ -16,16 +16,7 @@ import (
 	"fmt"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/client-go/discovery"
-	kevents "k8s.io/client-go/tools/events"
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
@@ -34,64 +25,6 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
-
-// Config is what NewGangs needs. All fields are required.
-type Config struct {
-	// Client is used for writes only.
-	Client client.Client
-	// Reader reads from the API server; it must not be a cache.
-	Reader client.Reader
-	// JobsOf returns the Jobs of a JobSet, from the API server.
-	JobsOf func(context.Context, *jobset.JobSet) ([]batchv1.Job, error)
-	// Discovery finds the version of the API that the API server serves.
-	Discovery discovery.DiscoveryInterface
-	// NewCache returns a cache of the objects that Selector selects. It is called when the API server serves the API,
-	// which may be long after the start of the process.
-	NewCache func() (cache.Cache, error)
-	// Recorder emits events about TrainJobs.
-	Recorder kevents.EventRecorder
-	// Clock is the time by which the age of cached results is measured.
-	Clock clock.PassiveClock
-	// Mode and Policy are for TrainJobs that have no setting of their own, and whose runtimes have none.
-	Mode   api.GangMode
-	Policy api.GangPolicy
-}
-
-// Gangs creates the PodGroups of TrainJobs that start, restores them while the TrainJobs run, and deletes them
-// afterwards.
-type Gangs struct {
-	config   Config
-	defaults Setting
-	recorder *events.Recorder
-	prober   *prober
-	*watcher
-}
-
-// NewGangs returns Gangs whose cache runs until ctx ends.
-func NewGangs(ctx context.Context, config Config) *Gangs {
-	g := &Gangs{
-		config: config,
-		defaults: Setting{
-			Mode: config.Mode, Policy: config.Policy, From: "the manager's configuration, trainer.gangScheduling.mode",
-		},
-		recorder: events.NewRecorder(config.Recorder),
-		watcher: &watcher{
-			newCache: config.NewCache, clock: config.Clock, lifetime: ctx, changed: make(chan event.GenericEvent),
-			unplaced: unplaced{
-				exist: sets.New[types.NamespacedName](), counted: sets.New[types.NamespacedName](),
-			},
-		},
-	}
-	g.prober = &prober{reader: config.Reader, discovery: config.Discovery, clock: config.Clock, watch: g.watch}
-	return g
-}
-
-func (g *Gangs) writer() writer {
-	return writer{client: g.config.Client, reader: g.config.Reader, created: &g.created, expire: g.prober.expire}
-}
-
-// Changed returns the channel of the TrainJobs whose groups have changed. It is never closed.
-func (g *Gangs) Changed() <-chan event.GenericEvent { return g.changed }
 
 // Startable returns an *admission.BlockedError if the TrainJob needs groups that can't be created. Any other error is
 // temporary.
@@ -180,7 +113,7 @@ func (g *Gangs) Make(ctx context.Context, job *api.TrainJob, runtime *trainerapi
 	if d.plan == nil {
 		return d.skipped, nil
 	}
-	objects := &groupObjects{writer: g.writer(), version: d.version, job: job, plan: d.plan}
+	objects := &groupObjects{Gangs: g, version: d.version, job: job, plan: d.plan}
 	for n := range d.plan.groups {
 		err := objects.create(ctx, n, d.plan.policy)
 		if d.setting.Mode == api.GangPreferred && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {

@@ -45,7 +45,7 @@ func (g *Gangs) Keep(ctx context.Context, o Outlook) error {
 	for name := range seen.states {
 		g.unplaced.set(types.NamespacedName{Namespace: seen.job.Namespace, Name: name}, slices.Contains(o.refused, name))
 	}
-	objects := &groupObjects{writer: g.writer(), version: seen.version, job: seen.job, plan: seen.plan}
+	objects := &groupObjects{Gangs: g, version: seen.version, job: seen.job, plan: seen.plan}
 	for n, group := range seen.plan.groups {
 		name := seen.plan.podGroup(group)
 		state, found := seen.states[name]

@@ -28,7 +28,7 @@ func (o *groupObjects) release(ctx context.Context, n int, state podGroupState, 
 	podGroup.Object["spec"] = map[string]any{
 		"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": int64(left)}},
 	}
-	err := o.client.Patch(ctx, podGroup, client.Merge)
+	err := o.config.Client.Patch(ctx, podGroup, client.Merge)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("lowering minCount of PodGroup %s to %d: %w", state.name, left, err)
 	}
@@ -41,10 +41,10 @@ func (o *groupObjects) release(ctx context.Context, n int, state podGroupState, 
 // Keep releases it once more.
 func (o *groupObjects) replace(ctx context.Context, n int, podGroup *unstructured.Unstructured) error {
 	name, uid := podGroup.GetName(), podGroup.GetUID()
-	if err := unprotect(ctx, o.client, podGroup); err != nil {
+	if err := unprotect(ctx, o.config.Client, podGroup); err != nil {
 		return fmt.Errorf("releasing PodGroup %s: %w", name, err)
 	}
-	err := o.client.Delete(ctx, podGroup, client.Preconditions{UID: &uid})
+	err := o.config.Client.Delete(ctx, podGroup, client.Preconditions{UID: &uid})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting PodGroup %s: %w", name, err)
 	}

@@ -40,11 +40,8 @@ type reply struct {
 
 // TakesPods implements integration.Placement: it creates, by dry run, a pod of a started TrainJob's ReplicatedJob.
 func (t *Trial) TakesPods(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob) error {
-	asked, err := questionOf(job, ofJob(podOf(job, rj), job, rj))
-	if err != nil {
-		return err
-	}
-	return t.presently(asked, func() error {
+	objects := []client.Object{ofJob(podOf(job, rj), job, rj)}
+	return t.presently(job, objects, func() error {
 		_, err := t.tryPod(ctx, job, rj)
 		return t.says(ctx, job, "a pod of its ReplicatedJob "+rj.Name, err)
 	})
@@ -61,11 +58,7 @@ func (t *Trial) TakesJobs(ctx context.Context, job *api.TrainJob, js *jobset.Job
 		ptr.Deref(js.Spec.Network.EnableDNSHostnames, true)) {
 		objects = append(objects, serviceOf(job))
 	}
-	asked, err := questionOf(job, objects...)
-	if err != nil {
-		return err
-	}
-	return t.presently(asked, func() error {
+	return t.presently(job, objects, func() error {
 		for _, o := range objects {
 			o.SetOwnerReferences([]metav1.OwnerReference{ofJobSet(job, js.UID)})
 			err := t.client.Create(ctx, o, client.DryRunAll)
@@ -81,9 +74,13 @@ func (t *Trial) TakesJobs(ctx context.Context, job *api.TrainJob, js *jobset.Job
 	})
 }
 
-// presently returns the answer to a question, and asks it if there is none. That nobody answers is an answer: it isn't
-// asked again at once.
-func (t *Trial) presently(asked question, ask func() error) error {
+// presently returns the answer to the question whether a TrainJob's namespace takes objects, and asks it if there is
+// none. That nobody answers is an answer: it isn't asked again at once.
+func (t *Trial) presently(job *api.TrainJob, objects []client.Object, ask func() error) error {
+	asked, err := questionOf(job, objects)
+	if err != nil {
+		return err
+	}
 	if known, found := t.replies.Get(asked); found && t.clock.Since(known.(reply).at) < presentFor {
 		return known.(reply).err
 	}
@@ -91,7 +88,7 @@ func (t *Trial) presently(asked question, ask func() error) error {
 		return &admission.PendingError{RetryAfter: busyRetry, Err: errors.New("another question is being asked")}
 	}
 	defer t.busy.Unlock()
-	err := ask()
+	err = ask()
 	t.replies.Add(asked, reply{err, t.clock.Now()})
 	return err
 }
@@ -118,7 +115,7 @@ func (t *Trial) says(ctx context.Context, job *api.TrainJob, what string, err er
 }
 
 // questionOf returns the question whether a TrainJob's namespace takes objects.
-func questionOf(job *api.TrainJob, objects ...client.Object) (question, error) {
+func questionOf(job *api.TrainJob, objects []client.Object) (question, error) {
 	content, err := json.Marshal(objects)
 	if err != nil {
 		return question{}, fmt.Errorf("encoding what the TrainJob lacks: %w", err)
