@@ -72,7 +72,7 @@ func newRecorder(ctx context.Context, mgr ctrl.Manager, clients kubernetes.Inter
 
 // add adds all parts to the manager.
 func (a *assembly) add(ctx context.Context, found found) error {
-	var placement trial.Trainer = trial.Installed{Unsupported: gang.Unsupported{}}
+	var placement trial.Trainer = trial.Installed{Unsupported: gang.Unsupported}
 	var next integration.Next
 	if *a.config.Trainer.Enabled {
 		bundled, startable, err := a.addTrainer(ctx)

@@ -1,7 +1,6 @@
 package gang
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -10,7 +9,6 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -79,13 +77,10 @@ func CheckAnnotations(path *field.Path, annotations map[string]string) field.Err
 func (s Setting) request() string { return fmt.Sprintf("gang scheduling is %s (%s)", s.Mode, s.From) }
 
 // Unsupported refuses gang scheduling beside an installed Kubeflow Trainer. A pod's group can't be set once its JobSet
-// exists, and Kubeflow Trainer creates the JobSet before the TrainJob is admitted.
-type Unsupported struct{}
-
-// Startable returns an *admission.BlockedError if the TrainJob requires groups or its annotations are invalid. A
-// TrainJob that prefers groups starts without them.
-func (Unsupported) Startable(_ context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
-	_ *overrides.Effective) error {
+// exists, and Kubeflow Trainer creates the JobSet before the TrainJob is admitted. It returns an
+// *admission.BlockedError if the TrainJob requires groups or its annotations are invalid; one that prefers groups
+// starts without them.
+func Unsupported(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) error {
 	setting, err := SettingOf(job, runtime, Setting{Mode: api.GangOff})
 	if err != nil {
 		return &admission.BlockedError{Reason: ReasonInvalid, Err: err}

@@ -62,19 +62,17 @@ type Object struct {
 // TrainJob.
 type Installed struct {
 	// Unsupported rejects what only the bundled Trainer has.
-	Unsupported interface {
-		Startable(context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective) error
-	}
+	Unsupported func(*api.TrainJob, *trainerapi.TrainingRuntimeSpec) error
 }
 
 // Startable implements Trainer.
 func (i Installed) Startable(
-	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
+	_ context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 ) (Own, func() (*Needs, error), error) {
 	needs := func() (*Needs, error) {
 		return &Needs{ReplicatedJobs: effective.Built, Fewest: fewest(job, runtime, effective)}, nil
 	}
-	return Own{}, needs, i.Unsupported.Startable(ctx, job, runtime, effective)
+	return Own{}, needs, i.Unsupported(job, runtime)
 }
 
 // CreatesJobSets implements Trainer.
