@@ -94,9 +94,7 @@ func usageOfObjects(q *corev1.ResourceQuota, needs *Needs) (corev1.ResourceList,
 	if err != nil || !needs.service() {
 		return total, err
 	}
-	used, err = usageOf(core.NewServiceEvaluator(nil), q, &corev1.Service{
-		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Type: corev1.ServiceTypeClusterIP},
-	})
+	used, err = usageOf(core.NewServiceEvaluator(nil), q, &corev1.Service{}) // it has no ports and no load balancer
 	return quota.Add(total, used), err
 }
 
