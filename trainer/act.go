@@ -80,12 +80,17 @@ func (r *Reconciler) deleteJobSet(ctx context.Context, o *observed) error {
 
 func (r *Reconciler) deleteSideObjects(ctx context.Context, o *observed) {
 	log := ctrl.LoggerFrom(ctx).WithValues("trainJob", o.key)
-	objects, err := r.sideObjects(ctx, o.job)
+	children := &Children{}
+	runtime, err := r.Store.Runtimes.Of(ctx, o.job)
+	if err == nil {
+		children, err = r.Builder.Build(ctx, o.job, runtime.Spec)
+	}
 	if err != nil {
 		log.Error(err, "The side objects of a TrainJob that stops are unknown; they stay until it is deleted")
+		return
 	}
-	for _, object := range objects {
-		if err := r.deleteSideObject(ctx, o.job, object); client.IgnoreNotFound(err) != nil {
+	for _, object := range children.SideObjects {
+		if _, err := r.deleteSideObject(ctx, o.job, object); err != nil {
 			log.Error(err, "Deleting a side object; it stays until the TrainJob is deleted",
 				"kind", object.GetKind(), "name", object.GetName())
 		}

@@ -143,12 +143,13 @@ func (h *harness) construct(o options) {
 		h.t.Fatal(err)
 	}
 	newCache := func() (cache.Cache, error) { return &gangCache{Reader: h.cached(), indexes: h.indexes}, nil }
+	kept := store.New(cached, live, h.clock, true)
 	gangs := gang.NewGangs(ctx, gang.Config{
-		Client: cached, Reader: live, Discovery: discoveryOf(o.gangsServed), NewCache: newCache, Recorder: h.recorder,
-		Clock: h.clock, Mode: o.gangMode, Policy: api.GangPolicyGang,
+		Client: cached, Reader: live, JobsOf: kept.Pods.JobsOf, Discovery: discoveryOf(o.gangsServed), NewCache: newCache,
+		Recorder: h.recorder, Clock: h.clock, Mode: o.gangMode, Policy: api.GangPolicyGang,
 	})
 	reconciler := NewReconciler(Config{
-		Client: cached, Reader: live, Store: store.New(cached, live, h.clock, true), Builder: builder, Gangs: gangs,
+		Client: cached, Reader: live, Store: kept, Builder: builder, Gangs: gangs,
 		Recorder: h.recorder, Clock: h.clock, Limits: o.limits,
 	})
 	indexer := indexerFunc(func(field string, of client.IndexerFunc) { h.indexes[field] = of })

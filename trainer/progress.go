@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
@@ -68,11 +69,9 @@ func (p Progress) AddTo(mgr ctrl.Manager, c client.Client, clients kubernetes.In
 }
 
 // everywhere runs without leader election.
-type everywhere struct{ run func(context.Context) error }
+type everywhere struct{ manager.RunnableFunc }
 
 func (everywhere) NeedLeaderElection() bool { return false }
-
-func (e everywhere) Start(ctx context.Context) error { return e.run(ctx) }
 
 // reviewer lets the API server judge a token: it must be meant for the TrainJob, and belong to a service account of its
 // namespace.

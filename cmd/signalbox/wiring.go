@@ -49,13 +49,14 @@ func newAssembly(
 	recorder := newRecorder(ctx, mgr, clients)
 	kept := store.New(mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, *config.Trainer.Enabled)
 	kept.Pods.MaxGraceSeconds = config.Limits.TerminationGracePeriodSeconds
-	return &assembly{
+	a := &assembly{
 		mgr: mgr, clients: clients, config: config, recorder: recorder,
 		store:      kept,
-		gangs:      newGangs(ctx, mgr, clients, recorder, config.Trainer.GangScheduling),
 		limits:     limitsOf(config),
 		identities: append([]string{self}, config.Kueue.Identities...),
 	}
+	a.gangs = a.newGangs(ctx)
+	return a
 }
 
 // newRecorder returns the recorder of events. It writes them with core/v1: the API server lets events.k8s.io/v1 set no
@@ -71,7 +72,7 @@ func newRecorder(ctx context.Context, mgr ctrl.Manager, clients kubernetes.Inter
 
 // add adds all parts to the manager.
 func (a *assembly) add(ctx context.Context, found found) error {
-	var placement trial.Trainer = trial.Installed{Unsupported: gang.Unsupported{}}
+	var placement trial.Trainer = trial.Installed{Unsupported: gang.Unsupported}
 	var next integration.Next
 	if *a.config.Trainer.Enabled {
 		bundled, startable, err := a.addTrainer(ctx)
@@ -171,19 +172,18 @@ func (a *assembly) addProgress(plugins client.Client) (*trainerconfig.Configurat
 }
 
 // newGangs returns what puts pods into groups. Its cache is created once the API server serves them.
-func newGangs(
-	ctx context.Context, mgr ctrl.Manager, clients kubernetes.Interface, recorder events.EventRecorder,
-	setting configapi.GangScheduling,
-) *gang.Gangs {
+func (a *assembly) newGangs(ctx context.Context) *gang.Gangs {
+	setting := a.config.Trainer.GangScheduling
 	newCache := func() (cache.Cache, error) {
-		return cache.New(mgr.GetConfig(), cache.Options{
-			HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		return cache.New(a.mgr.GetConfig(), cache.Options{
+			HTTPClient: a.mgr.GetHTTPClient(), Scheme: a.mgr.GetScheme(), Mapper: a.mgr.GetRESTMapper(),
 			DefaultLabelSelector: gang.Selector(), DefaultTransform: cache.TransformStripManagedFields(),
 		})
 	}
 	return gang.NewGangs(ctx, gang.Config{
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Discovery: clients.Discovery(), NewCache: newCache,
-		Recorder: recorder, Clock: clock.RealClock{}, Mode: setting.Mode, Policy: setting.Policy,
+		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), JobsOf: a.store.Pods.JobsOf,
+		Discovery: a.clients.Discovery(), NewCache: newCache,
+		Recorder: a.recorder, Clock: clock.RealClock{}, Mode: setting.Mode, Policy: setting.Policy,
 	})
 }
 

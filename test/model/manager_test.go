@@ -70,7 +70,7 @@ func (w *world) start() {
 	builder, err := trainer.NewBuilder(ctx, live, &trainerconfig.Configuration{})
 	must(err)
 	gangs := gang.NewGangs(ctx, gang.Config{
-		Client: cached, Reader: live, Discovery: unserved(), Recorder: recorder, Clock: w.clock,
+		Client: cached, Reader: live, JobsOf: kept.Pods.JobsOf, Discovery: unserved(), Recorder: recorder, Clock: w.clock,
 		Mode: config.Trainer.GangScheduling.Mode, Policy: config.Trainer.GangScheduling.Policy,
 	})
 	m.integration, err = integration.NewReconciler(integration.Config{

@@ -16,7 +16,6 @@ import (
 	trainingruntimeutil "github.com/kubeflow/trainer/v2/pkg/util/trainingruntime"
 	"github.com/kubeflow/trainer/v2/pkg/webhooks"
 	"gomodules.xyz/jsonpatch/v2"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -26,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -66,13 +64,10 @@ type Builder interface {
 // Register serves the webhooks at the paths of Kubeflow Trainer's.
 func (w *Webhook) Register(mgr ctrl.Manager) error {
 	server := mgr.GetWebhookServer()
-	handlers := map[string]webhookadmission.HandlerFunc{
-		"/mutate-trainer-kubeflow-org-v1alpha1-trainjob":   w.mutate,
-		"/validate-trainer-kubeflow-org-v1alpha1-trainjob": w.validate,
-	}
-	for path, handler := range handlers {
-		server.Register(path, &webhook.Admission{Handler: handler})
-	}
+	server.Register("/mutate-trainer-kubeflow-org-v1alpha1-trainjob",
+		&webhook.Admission{Handler: webhookadmission.HandlerFunc(w.mutate)})
+	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainjob",
+		&webhook.Admission{Handler: webhookadmission.HandlerFunc(w.validate)})
 	scheme := runtime.NewScheme() // Trainer's validators take its own types
 	if err := trainerapi.AddToScheme(scheme); err != nil {
 		return err
@@ -130,7 +125,8 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 	}
 	errs := checkAnnotations(rq)
 	if len(errs) == 0 && !rq.Created() {
-		errs = append(checkFrozen(rq), overrides.CheckHistories(rq.Old, rq.New)...)
+		frozen, _ := overrides.CheckFrozen(rq.Old, rq.New)
+		errs = append(frozen, overrides.CheckHistories(rq.Old, rq.New)...)
 	}
 	if len(errs) > 0 {
 		return review.Reject(rq.New, errs)
@@ -165,11 +161,6 @@ func checkAnnotations(rq *review.Request) field.ErrorList {
 	return append(errs, checkpoint.Check(changed, annotations)...)
 }
 
-func checkFrozen(rq *review.Request) field.ErrorList {
-	errs, _ := overrides.CheckFrozen(rq.Old, rq.New)
-	return errs
-}
-
 // changedEntries returns the field of the entries that an update changes, the first of several; nil if there is none.
 func changedEntries(rq *review.Request) *field.Path {
 	return cmp.Or(overrides.Changed(rq.Old, rq.New), overrides.ChangedForm(rq.Old, rq.New))
@@ -185,9 +176,12 @@ func concerned(rq *review.Request) bool {
 // is wrong.
 func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmission.Warnings, field.ErrorList, error) {
 	if !rq.Created() {
-		js, err := w.jobSetOf(ctx, rq.New)
+		js, err := store.JobSetNamed(ctx, w.Client, client.ObjectKeyFromObject(rq.New))
 		if err != nil {
 			return nil, nil, err
+		}
+		if js != nil && !metav1.IsControlledBy(js, rq.New) {
+			js = nil
 		}
 		errs := append(overrides.CheckTransition(changedEntries(rq), rq.Old, rq.New, js),
 			overrides.CheckResize(rq.Old, rq.New, js)...)
@@ -218,16 +212,6 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmissi
 	}
 	more, errs := w.Builder.Validate(ctx, rq.Old, rq.New, spec)
 	return append(warnings, more...), errs, nil
-}
-
-// jobSetOf returns the TrainJob's JobSet; nil if there is none.
-func (w *Webhook) jobSetOf(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, error) {
-	var js jobset.JobSet
-	err := w.Client.Get(ctx, client.ObjectKeyFromObject(job), &js)
-	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(&js, job) {
-		return nil, nil
-	}
-	return &js, err
 }
 
 // runtimeOf returns the runtime that a TrainJob is compared with, and warnings about it. An unusable one is a
