@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -50,10 +51,11 @@ type Writer struct {
 	// extended is set if the CRD is the bundled Trainer's, whose status has a state.
 	extended bool
 
+	// refused is when the Trainer has last refused an atomic start; nil for never.
+	refused atomic.Pointer[time.Time]
+
 	mu      sync.Mutex
 	written map[types.NamespacedName]written
-	// refused is when the Trainer has last refused an atomic start; zero for never.
-	refused time.Time
 }
 
 type written struct {
