@@ -110,7 +110,7 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 		return err
 	}
 	commit, _ := built()
-	buildInfo.WithLabelValues(version, orUnknown(commit)).Set(1)
+	buildInfo.WithLabelValues(version, commit).Set(1)
 	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "trainer", found.dialect.Name)
 	return mgr.Start(ctx)
 }
