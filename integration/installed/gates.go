@@ -90,8 +90,5 @@ func UseGates(config *configapi.Kueue) error {
 	if err := CheckGates(config); err != nil {
 		return err
 	}
-	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(config.FeatureGates); err != nil {
-		return fmt.Errorf("kueue.featureGates: %w", err)
-	}
-	return nil
+	return utilfeature.DefaultMutableFeatureGate.SetFromMap(config.FeatureGates)
 }
