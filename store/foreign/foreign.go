@@ -38,11 +38,12 @@ type kind struct {
 }
 
 // list records that the objects are listed, because the API server doesn't send them by a watch. What is foreign is
-// known still: the cache has it once it has read the list, if it can.
+// known still: the cache has it once it has read the list, if it can. What TrainJobs take over isn't known from now on.
 func (k *kind) list() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.listed = true
+	clear(k.dropped)
 }
 
 // watch records that a watch begins, and reports whether lines of it may be dropped. initial is set if it first sends

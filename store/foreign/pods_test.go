@@ -238,4 +238,7 @@ func TestDroppedIsBounded(t *testing.T) {
 	if n := k.dropped.Len(); n != 10 || !k.isDropped(fmt.Sprint("uid-set-", maxDropped+9)) {
 		t.Errorf("got %d UIDs, want the last 10", n)
 	}
+	if k.list(); k.dropped.Len() > 0 {
+		t.Error("after a list nothing shows what TrainJobs take over")
+	}
 }
