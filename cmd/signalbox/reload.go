@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -72,30 +73,25 @@ func follow(
 	look func() (changed bool, err error),
 ) error {
 	log := ctrl.LoggerFrom(ctx).WithName("configuration")
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	logged := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	err := wait.PollUntilContextCancel(ctx, every, false, func(ctx context.Context) (bool, error) {
 		changed, err := look()
-		switch {
-		case err == nil && changed:
-			return errChanged
-		case err == nil:
+		if err == nil {
 			valid.Set(1)
 			logged = ""
-			continue
+			return changed, nil
 		}
 		valid.Set(0)
 		if err.Error() != logged && ctx.Err() == nil {
 			log.Error(err, problem)
 			logged = err.Error()
 		}
+		return false, nil
+	})
+	if err != nil {
+		return nil // ctx has ended
 	}
+	return errChanged
 }
 
 // awaitChange returns errChanged when the configuration file has changed to another that is valid and fits the cluster,
