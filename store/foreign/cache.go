@@ -70,7 +70,7 @@ func (c *completed) List(ctx context.Context, into client.ObjectList, options ..
 		return c.Cache.List(ctx, into, options...)
 	}
 	name, found := asked.FieldSelector.RequiresExactMatch(store.PodIndex)
-	if !found || !c.objects.jobSets.wasForeign(client.ObjectKey{Namespace: asked.Namespace, Name: name}) {
+	if !found || !c.objects.jobSets.isForeign(client.ObjectKey{Namespace: asked.Namespace, Name: name}) {
 		return c.Cache.List(ctx, into, options...)
 	}
 	return c.live.List(ctx, into, client.InNamespace(asked.Namespace), client.MatchingLabels{jobset.JobSetNameKey: name})

@@ -19,7 +19,7 @@ import (
 
 // kind is what is known of one kind of objects by its watch.
 type kind struct {
-	path string
+	path, encoding string
 	// owners are further kinds whose objects are cached, in quotes.
 	owners [][]byte
 
@@ -61,15 +61,8 @@ func (k *kind) watch(initial bool) bool {
 	return !k.listed && k.cached != nil
 }
 
-// isForeign reports whether an object exists that isn't in the cache.
+// isForeign reports whether an object exists that isn't in the cache, or wasn't until a TrainJob took it over.
 func (k *kind) isForeign(key types.NamespacedName) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.foreign.Has(key) || k.previous.Has(key)
-}
-
-// wasForeign reports whether an object is foreign, or was until a TrainJob took it over.
-func (k *kind) wasForeign(key types.NamespacedName) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.foreign.Has(key) || k.previous.Has(key) || k.taken.Has(key)

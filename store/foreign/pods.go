@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
@@ -20,8 +19,6 @@ type pods struct {
 	kind
 	jobSets *kind
 }
-
-func (*pods) encoding() string { return runtime.ContentTypeProtobuf }
 
 // frameHeader is the length of a frame's header: how long the rest is.
 const frameHeader = 4

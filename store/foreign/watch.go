@@ -32,7 +32,8 @@ func New(owners ...string) *Objects {
 		workloads: kind{path: "/apis/" + kueue.SchemeGroupVersion.String() + "/workloads", owners: names},
 		jobSets:   kind{path: "/apis/" + jobset.SchemeGroupVersion.String() + "/jobsets"},
 	}
-	o.pods = pods{kind: kind{path: "/api/v1/pods"}, jobSets: &o.jobSets}
+	o.workloads.encoding, o.jobSets.encoding = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	o.pods = pods{kind: kind{path: "/api/v1/pods", encoding: runtime.ContentTypeProtobuf}, jobSets: &o.jobSets}
 	return o
 }
 
@@ -57,10 +58,8 @@ type transport struct {
 
 // watched is a kind of objects of whose watch some are dropped.
 type watched interface {
-	// at reports whether a path is that of all objects of the kind.
-	at(path string) bool
-	// encoding is the content type of what next reads.
-	encoding() string
+	// at reports whether a response is about all objects of the kind, in the encoding that next reads.
+	at(path, contentType string) bool
 	// list and watch record a request for all objects; watch reports whether events may be dropped.
 	list()
 	watch(initial bool) bool
@@ -76,7 +75,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		return response, err
 	}
 	for _, k := range []watched{&t.objects.workloads, &t.objects.jobSets, &t.objects.pods} {
-		if !k.at(request.URL.Path) || !strings.HasPrefix(response.Header.Get("Content-Type"), k.encoding()) {
+		if !k.at(request.URL.Path, response.Header.Get("Content-Type")) {
 			continue
 		}
 		query := request.URL.Query()
@@ -90,9 +89,9 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // at implements watched: caches are filled by requests for all namespaces.
-func (k *kind) at(path string) bool { return strings.HasSuffix(path, k.path) }
-
-func (*kind) encoding() string { return runtime.ContentTypeJSON }
+func (k *kind) at(path, contentType string) bool {
+	return strings.HasSuffix(path, k.path) && strings.HasPrefix(contentType, k.encoding)
+}
 
 // next reads a line.
 func (*kind) next(from *bufio.Reader, into []byte) ([]byte, error) {
