@@ -143,7 +143,7 @@ func hasRun(job *api.TrainJob, trainer *overrides.Dialect) bool {
 func (r *Runtimes) existing(
 	ctx context.Context, job *api.TrainJob, options ...client.GetOption,
 ) (*Runtime, error) {
-	runtime, err := liveRuntime(ctx, r.cache, job, options...)
+	runtime, err := LiveRuntime(ctx, r.cache, job, options...)
 	if errors.Is(err, ErrUnknownKind) {
 		return nil, &RuntimeError{Err: err}
 	}
@@ -157,7 +157,7 @@ func (r *Runtimes) existing(
 // LiveSteps returns the ReplicatedJobs of the runtime that a TrainJob refers to; nil if there is none. They are the
 // cache's own: they must not be changed.
 func LiveSteps(ctx context.Context, cache client.Reader, job *api.TrainJob) ([]jobset.ReplicatedJob, error) {
-	runtime, err := liveRuntime(ctx, cache, job, client.UnsafeDisableDeepCopy)
+	runtime, err := LiveRuntime(ctx, cache, job, client.UnsafeDisableDeepCopy)
 	if errors.Is(err, ErrUnknownKind) || runtime == nil {
 		return nil, nil
 	}
@@ -166,11 +166,7 @@ func LiveSteps(ctx context.Context, cache client.Reader, job *api.TrainJob) ([]j
 
 // LiveRuntime reads the runtime that a TrainJob refers to as it is now; nil if there is none of that name. A runtimeRef
 // of another kind is ErrUnknownKind.
-func LiveRuntime(ctx context.Context, c client.Reader, job *api.TrainJob) (*Runtime, error) {
-	return liveRuntime(ctx, c, job)
-}
-
-func liveRuntime(
+func LiveRuntime(
 	ctx context.Context, c client.Reader, job *api.TrainJob, options ...client.GetOption,
 ) (*Runtime, error) {
 	ref := job.Spec.RuntimeRef

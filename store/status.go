@@ -2,10 +2,7 @@ package store
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -21,27 +18,12 @@ func (w *Writer) Status(ctx context.Context, before *api.TrainJob, status *api.T
 		after.Status = *status
 		after.Status.State = api.StateOf(&status.TrainJobStatus)
 	}
-	data, err := client.MergeFrom(before).Data(after)
-	if err != nil {
-		return fmt.Errorf("encoding the status: %w", err)
-	}
-	var change struct {
-		Status map[string]any `json:"status"`
-	}
-	if err := json.Unmarshal(data, &change); err != nil {
-		return fmt.Errorf("encoding the status: %w", err)
-	}
-	fields, metadata := change.Status, map[string]any{"uid": before.UID}
-	if fields == nil {
-		fields = map[string]any{}
-	}
+	unguarded := before.DeepCopy()
+	unguarded.UID = ""
 	if !w.extended {
-		metadata["resourceVersion"] = before.ResourceVersion // Kubeflow Trainer writes the same list of conditions
+		unguarded.ResourceVersion = "" // Kubeflow Trainer writes the same list of conditions
 	}
-	if data, err = json.Marshal(map[string]any{"metadata": metadata, "status": fields}); err != nil {
-		return fmt.Errorf("encoding the status: %w", err)
-	}
-	patch := client.RawPatch(types.MergePatchType, data)
+	patch := client.MergeFrom(unguarded)
 	if err := w.client.Status().Patch(ctx, after, patch, client.FieldOwner(FieldManager)); err != nil {
 		return err
 	}

@@ -316,11 +316,11 @@ func TestCertificatesComeLate(t *testing.T) {
 		t.Errorf("they have come: got %v", err)
 	}
 	stop()
-	if err := (whenMounted{certDir: t.TempDir()}).Start(ctx); err != nil {
+	if err := (&whenMounted{certDir: t.TempDir()}).Start(ctx); err != nil {
 		t.Errorf("asked to end before there was one: got %v", err)
 	}
 	file := filepath.Join(dir, "tls.crt")
-	if err := (whenMounted{certDir: file}).Start(t.Context()); err == nil {
+	if err := (&whenMounted{certDir: file}).Start(t.Context()); err == nil {
 		t.Error("no folder")
 	}
 }

@@ -80,11 +80,13 @@ func (a *assembly) add(ctx context.Context, found found) error {
 			return err
 		}
 		next, placement = bundled, startable
-	} else if err := a.mgr.Add(&trainerFollower{a.mgr.GetCache(), found.dialect}); err != nil {
+	} else if err := a.mgr.Add(always{func(ctx context.Context) error {
+		return followTrainer(ctx, a.mgr.GetCache(), found.dialect)
+	}}); err != nil {
 		return err
 	}
 	limits := a.limits
-	limits.ReplicatedJobs = found.kueue.releases.MaxPodSets
+	limits.ReplicatedJobs = found.releases.MaxPodSets
 	reconciler, err := integration.NewReconciler(integration.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Recorder: a.recorder,
 		Kueue: &a.config.Kueue, Limits: limits, Patience: integration.PatienceOf(a.config),

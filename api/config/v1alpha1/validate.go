@@ -20,7 +20,7 @@ func (c *Configuration) validate() field.ErrorList {
 	return slices.Concat(
 		c.validateAddresses(),
 		c.Webhook.validate(field.NewPath("webhook")),
-		c.validateThroughput(),
+		c.validateNumbers(),
 		c.validateSwitches(),
 		validatePort(field.NewPath("trainer", "progress", "port"), int(c.Trainer.Progress.Port)),
 		c.Limits.validate(field.NewPath("limits")),
@@ -88,17 +88,26 @@ func (w *Webhook) validate(path *field.Path) field.ErrorList {
 	return errs
 }
 
-func (c *Configuration) validateThroughput() field.ErrorList {
+func (c *Configuration) validateNumbers() field.ErrorList {
+	client, limits := field.NewPath("clientConnection"), field.NewPath("limits")
 	var errs field.ErrorList
-	if c.Concurrency < 1 {
-		errs = append(errs, field.Invalid(field.NewPath("concurrency"), c.Concurrency, "must be 1 or more"))
-	}
-	path := field.NewPath("clientConnection")
 	if qps := c.ClientConnection.QPS; qps <= 0 {
-		errs = append(errs, field.Invalid(path.Child("qps"), qps, "must be more than 0"))
+		errs = append(errs, field.Invalid(client.Child("qps"), qps, "must be more than 0"))
 	}
-	if burst := c.ClientConnection.Burst; burst < 1 {
-		errs = append(errs, field.Invalid(path.Child("burst"), burst, "must be 1 or more"))
+	for _, number := range []struct {
+		path  *field.Path
+		value int64
+	}{
+		{field.NewPath("concurrency"), int64(c.Concurrency)},
+		{client.Child("burst"), int64(c.ClientConnection.Burst)},
+		{limits.Child("pods"), int64(c.Limits.Pods)},
+		{limits.Child("specBytes"), int64(c.Limits.SpecBytes)},
+		{limits.Child("elements"), int64(c.Limits.Elements)},
+		{limits.Child("terminationGracePeriodSeconds"), c.Limits.TerminationGracePeriodSeconds},
+	} {
+		if number.value < 1 {
+			errs = append(errs, field.Invalid(number.path, number.value, "must be 1 or more"))
+		}
 	}
 	return errs
 }
@@ -124,17 +133,6 @@ const maxElements = 32 << 10
 
 func (l *Limits) validate(path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, limit := range []struct {
-		name  string
-		value int64
-	}{
-		{"pods", int64(l.Pods)}, {"specBytes", int64(l.SpecBytes)}, {"elements", int64(l.Elements)},
-		{"terminationGracePeriodSeconds", l.TerminationGracePeriodSeconds},
-	} {
-		if limit.value < 1 {
-			errs = append(errs, field.Invalid(path.Child(limit.name), limit.value, "must be 1 or more"))
-		}
-	}
 	if l.Elements > maxElements {
 		errs = append(errs, field.Invalid(path.Child("elements"), l.Elements, fmt.Sprintf("must be at most %d", maxElements)))
 	}
