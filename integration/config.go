@@ -84,7 +84,7 @@ type policy struct {
 	selector   labels.Selector
 	ownerKinds []schema.GroupVersionKind // that may own TrainJobs
 	ownerUsers []string                  // that may create TrainJobs which these own
-	multiKueue bool                      // Kueue's configuration lists TrainJob for MultiKueue
+	multiKueue bool                      // Kueue dispatches TrainJobs: its configuration lists them for MultiKueue
 	podsReady  podsReadiness
 	resources  *kueueconfig.Resources // of Kueue's configuration
 }
@@ -93,7 +93,8 @@ func policyOf(config Config) (policy, error) {
 	p := policy{
 		features: readGates(), limits: config.Limits, Patience: config.Patience,
 		manageAll: config.Kueue.ManageJobsWithoutQueueName, ownerUsers: config.Kueue.OwnerIdentities,
-		multiKueue: ptr.Deref(config.Kueue.MultiKueue, false), podsReady: podsReadinessOf(config.Kueue.WaitForPodsReady),
+		multiKueue: ptr.Deref(config.Kueue.MultiKueue, false) && features.Enabled(features.MultiKueue) &&
+			features.Enabled(features.MultiKueueAdaptersForCustomJobs), podsReady: podsReadinessOf(config.Kueue.WaitForPodsReady),
 		resources: config.Kueue.Resources,
 	}
 	var err error

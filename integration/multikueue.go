@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
-	"sigs.k8s.io/kueue/pkg/features"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
@@ -21,34 +20,19 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// dispatch knows which LocalQueues lead to other clusters. It reads nothing where Kueue's configuration doesn't list
-// TrainJob for MultiKueue.
-type dispatch struct {
-	on     bool
-	client client.Reader
-	live   client.Reader // of ClusterQueues, which are not cached
-}
-
-// newDispatch returns a dispatch. listed is set if Kueue's configuration lists TrainJob for MultiKueue.
-func newDispatch(listed bool, cached, live client.Reader) dispatch {
-	return dispatch{
-		on:     listed && features.Enabled(features.MultiKueue) && features.Enabled(features.MultiKueueAdaptersForCustomJobs),
-		client: cached, live: live,
-	}
-}
-
 // leadsAway reports whether the ClusterQueue of a LocalQueue has an admission check of MultiKueue, so that its jobs
-// run in other clusters (Kueue v0.19.2, jobframework.ApplyDefaultForManagedBy, which needs Kueue's own caches).
-func (d dispatch) leadsAway(ctx context.Context, namespace, queue string) (bool, error) {
-	if !d.on || queue == "" {
+// run in other clusters (Kueue v0.19.2, jobframework.ApplyDefaultForManagedBy, which needs Kueue's own caches). It
+// reads nothing where Kueue doesn't dispatch TrainJobs. ClusterQueues are not cached.
+func (q queues) leadsAway(ctx context.Context, namespace, queue string) (bool, error) {
+	if !q.policy.multiKueue || queue == "" {
 		return false, nil
 	}
 	var lq kueue.LocalQueue
-	if err := d.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: queue}, &lq); err != nil {
+	if err := q.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: queue}, &lq); err != nil {
 		return false, notFound(err, "LocalQueue "+namespace+"/"+queue)
 	}
 	var cq kueue.ClusterQueue
-	if err := d.live.Get(ctx, client.ObjectKey{Name: string(lq.Spec.ClusterQueue)}, &cq); err != nil {
+	if err := q.live.Get(ctx, client.ObjectKey{Name: string(lq.Spec.ClusterQueue)}, &cq); err != nil {
 		return false, notFound(err, "ClusterQueue "+string(lq.Spec.ClusterQueue))
 	}
 	if cq.Spec.AdmissionChecksStrategy == nil {
@@ -56,7 +40,7 @@ func (d dispatch) leadsAway(ctx context.Context, namespace, queue string) (bool,
 	}
 	for _, rule := range cq.Spec.AdmissionChecksStrategy.AdmissionChecks {
 		var check kueue.AdmissionCheck
-		err := d.client.Get(ctx, client.ObjectKey{Name: string(rule.Name)}, &check)
+		err := q.client.Get(ctx, client.ObjectKey{Name: string(rule.Name)}, &check)
 		if err := notFound(err, "AdmissionCheck "+string(rule.Name)); err != nil {
 			return false, err
 		}
@@ -69,9 +53,9 @@ func (d dispatch) leadsAway(ctx context.Context, namespace, queue string) (bool,
 
 // unreachable describes the clusters of MultiKueue that can't be reached. Which of them an evicted Workload has run in
 // is not known any more.
-func (d dispatch) unreachable(ctx context.Context) ([]string, error) {
+func (q queues) unreachable(ctx context.Context) ([]string, error) {
 	var clusters kueue.MultiKueueClusterList
-	if err := d.live.List(ctx, &clusters); err != nil {
+	if err := q.live.List(ctx, &clusters); err != nil {
 		return nil, fmt.Errorf("listing the MultiKueueClusters: %w", err)
 	}
 	var lost []string
@@ -99,24 +83,23 @@ func notFound(err error, what string) error {
 type dispatchedTrainer struct {
 	trainerReads
 	trainerStarts
-	dispatch dispatch
 }
 
 // dispatching returns a Trainer for the TrainJobs that MultiKueue gives to another cluster.
-func (t Trainer) dispatching(d dispatch) Trainer {
-	away := dispatchedTrainer{t.trainerReads, t.trainerStarts, d}
+func (t Trainer) dispatching() Trainer {
+	away := dispatchedTrainer{t.trainerReads, t.trainerStarts}
 	t.trainerReads, t.trainerRuns, t.trainerStarts = away, away, away
 	return t
 }
 
 // startable rejects a TrainJob whose queue doesn't lead to another cluster: its quota would be held for nothing,
 // because no Trainer runs it here. The rest is checked by the cluster that runs it.
-func (t dispatchedTrainer) startable(ctx context.Context, _ reads, o *observed) error {
+func (dispatchedTrainer) startable(ctx context.Context, r reads, o *observed) error {
 	if holdQuota(o.workloads.own) {
 		return nil
 	}
 	queue := string(jobframework.QueueNameForObject(o.job))
-	away, err := t.dispatch.leadsAway(ctx, o.job.Namespace, queue)
+	away, err := r.leadsAway(ctx, o.job.Namespace, queue)
 	if err != nil || away {
 		return err
 	}
@@ -127,12 +110,12 @@ func (t dispatchedTrainer) startable(ctx context.Context, _ reads, o *observed) 
 
 // leftover finds out whether the cluster of an evicted TrainJob can be reached. What runs in one that can't may never
 // end here; Kueue evicts after its workerLostTimeout, and the TrainJob is to run in another cluster then.
-func (t dispatchedTrainer) leftover(ctx context.Context, _ reads, o *observed) (leftover, error) {
+func (dispatchedTrainer) leftover(ctx context.Context, r reads, o *observed) (leftover, error) {
 	left := o.left
 	if slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
 		return podsets.HoldsQuota(wl) && !workload.IsAdmitted(wl)
 	}) {
-		clusters, err := t.dispatch.unreachable(ctx)
+		clusters, err := r.unreachable(ctx)
 		left.unreachable = clusters
 		if err != nil {
 			return left, err
@@ -143,7 +126,7 @@ func (t dispatchedTrainer) leftover(ctx context.Context, _ reads, o *observed) (
 	}) {
 		return left, nil
 	}
-	clusters, err := t.dispatch.unreachable(ctx)
+	clusters, err := r.unreachable(ctx)
 	left.lost, left.again = len(clusters) > 0, lostRecheck
 	return left, err
 }

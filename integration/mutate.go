@@ -154,7 +154,7 @@ func (w *Webhook) defaultManagedBy(ctx context.Context, rq *review.Request) ([]j
 	if !rq.Created() || elsewhere(rq.New) || rq.New.Labels[kueue.MultiKueueOriginLabel] != "" {
 		return nil, nil
 	}
-	away, err := w.dispatch.leadsAway(ctx, rq.New.Namespace, string(jobframework.QueueNameForObject(rq.New)))
+	away, err := w.leadsAway(ctx, rq.New.Namespace, string(jobframework.QueueNameForObject(rq.New)))
 	if err != nil || !away {
 		return nil, err
 	}

@@ -109,7 +109,7 @@ func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName
 		return o, nil
 	}
 	if o.origin = originOf(o.job); elsewhere(o.job) {
-		o.trainer = o.trainer.dispatching(newDispatch(r.policy.multiKueue, r.client, r.live))
+		o.trainer = o.trainer.dispatching()
 	}
 	o.entry = o.trainer.Own(o.job)
 	o.memory = r.memory.recall(key, o.job.UID, o.now)

@@ -24,10 +24,9 @@ import (
 // a TrainJob changes.
 type Webhook struct {
 	queues
-	pods     *store.Pods
-	reader   review.Reader
-	trainer  Trainer
-	dispatch dispatch
+	pods    *store.Pods
+	reader  review.Reader
+	trainer Trainer
 	// manager is the user that the manager itself writes as.
 	manager string
 }
@@ -35,10 +34,7 @@ type Webhook struct {
 // NewWebhook returns the webhook of the reconciler. The reader trusts the users that the integration writes as, the
 // manager's own first, and Kueue's.
 func NewWebhook(r *Reconciler, reader review.Reader) *Webhook {
-	w := &Webhook{
-		queues: r.queues, pods: r.store.Pods, reader: reader, trainer: r.trainer,
-		dispatch: newDispatch(r.policy.multiKueue, r.client, r.live),
-	}
+	w := &Webhook{queues: r.queues, pods: r.store.Pods, reader: reader, trainer: r.trainer}
 	if len(reader.Trusted) > 0 {
 		w.manager = reader.Trusted[0]
 	}
