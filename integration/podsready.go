@@ -12,51 +12,24 @@ import (
 // only. It must be far less than Kueue's half hour; TrainJobs that end before it cost no write.
 const podsReadyAfter = 5 * time.Minute
 
-// podsReadiness says when Workloads have condition PodsReady.
-type podsReadiness int
-
-const (
-	// podsReadyNever: Kueue doesn't read it.
-	podsReadyNever podsReadiness = iota
-	// podsReadyLate: Kueue reads it by default, to evict TrainJobs whose pods never get ready.
-	podsReadyLate
-	// podsReadyAlways: Kueue is configured to wait for pods.
-	podsReadyAlways
-)
-
-// podsReadinessOf reads a setting that was adopted from Kueue.
-func podsReadinessOf(setting *bool) podsReadiness {
-	switch {
-	case setting == nil:
-		return podsReadyLate
-	case *setting:
-		return podsReadyAlways
+// awaitsPods reports whether the Workload gets condition PodsReady now, and if it gets one later, after how long.
+// configured is whether Kueue reads the condition; nil if it does so by default only, to evict TrainJobs whose pods
+// never get ready.
+func awaitsPods(configured *bool, o *situation) (now bool, later time.Duration) {
+	switch wl := o.match(); {
+	case configured != nil:
+		return *configured, 0
+	case wl == nil || o.ended():
+		return false, 0
+	case apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadPodsReady) != nil:
+		return true, 0 // it must not stay as it was before an eviction
+	case !workload.IsAdmitted(wl):
+		return false, 0
+	case wl.Status.RequeueState != nil:
+		return true, 0 // Kueue may have evicted it for this, after a shorter time than is known here
+	default:
+		admitted := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
+		later = max(podsReadyAfter-o.now.Sub(admitted.LastTransitionTime.Time), 0)
+		return later == 0, later
 	}
-	return podsReadyNever
-}
-
-// due returns after how long the Workload of a TrainJob gets condition PodsReady: 0 if it is due, and false if it isn't
-// to have one.
-func (p podsReadiness) due(wl *kueue.Workload, now time.Time) (time.Duration, bool) {
-	switch p {
-	case podsReadyAlways:
-		return 0, true
-	case podsReadyNever:
-		return 0, false
-	case podsReadyLate:
-	}
-	if wl == nil {
-		return 0, false
-	}
-	if apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadPodsReady) != nil {
-		return 0, true // it must not stay as it was before an eviction
-	}
-	if !workload.IsAdmitted(wl) {
-		return 0, false
-	}
-	if wl.Status.RequeueState != nil {
-		return 0, true // Kueue may have evicted it for this, after a shorter time than is known here
-	}
-	admitted := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
-	return max(podsReadyAfter-now.Sub(admitted.LastTransitionTime.Time), 0), true
 }

@@ -76,7 +76,7 @@ func (r *resolver) compute(o *situation) (err error) {
 	if err := r.checkSteps(o.job, effective.ReplicatedJobs); err != nil {
 		return err
 	}
-	if o.queue.podSets, err = podsets.Of(effective, r.policy.features.podSets()); err != nil {
+	if o.queue.podSets, err = podsets.Of(effective, r.policy.features.podSets); err != nil {
 		return blocked(ReasonInvalidRuntime, err)
 	}
 	if errs := r.checkTopology(o.queue.podSets); len(errs) > 0 {
@@ -155,7 +155,7 @@ func (r *resolver) setMinCount(o *situation) error {
 // checkTopology returns what Kueue's webhooks reject of the topology requests of its own jobs. Kueue doesn't check
 // those of Workloads: it ignores half of a request, or never admits the Workload.
 func (r *resolver) checkTopology(podSets []kueue.PodSet) field.ErrorList {
-	if !r.policy.features.topologyAware {
+	if !r.policy.features.podSets.TopologyAware {
 		return nil
 	}
 	var errs field.ErrorList

@@ -65,7 +65,7 @@ func (r reads) drained(ctx context.Context, wl *kueue.Workload) bool {
 // counting reads what Kueue's count of PodSets of a namespace depends on. RuntimeClasses are read from the API server:
 // few pods name one.
 func (r reads) counting(ctx context.Context, namespace string, podSets []kueue.PodSet) (podsets.Counting, error) {
-	c := podsets.Counting{Resources: r.policy.resources}
+	c := podsets.Counting{Resources: r.policy.kueue.Resources}
 	var ranges corev1.LimitRangeList
 	if err := r.client.List(ctx, &ranges, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return c, fmt.Errorf("listing the LimitRanges of namespace %s: %w", namespace, err)

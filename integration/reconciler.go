@@ -112,12 +112,12 @@ func (r *Reconciler) framework(
 ) (reconcile.Result, plan, error) {
 	a := &asked{}
 	jobs := r.jobs.plain
-	podsReady, later := r.awaitsPods(o)
+	podsReady, later := awaitsPods(r.policy.kueue.WaitForPodsReady, o)
 	if podsReady {
 		jobs = r.jobs.podsReady
 	}
 	result, err := jobs.ReconcileGenericJob(ctx, request, &job{
-		o, a, shownOf(o.observed), r.policy.features.admission(), r.policy.CheckpointWithin,
+		o, a, shownOf(o.observed), r.policy.features.admission, r.policy.CheckpointWithin,
 	})
 	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) || errors.Is(err, errStillRunning) {
 		err = nil // conditions have the reason, or pods do; what lifts it triggers a reconcile
@@ -168,15 +168,6 @@ func (r *Reconciler) countReady(o *situation) {
 	}
 	startToReady.Observe(o.now.Sub(o.memory.started).Seconds())
 	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
-}
-
-// awaitsPods reports whether the Workload gets condition PodsReady now, and if it gets one later, after how long.
-func (r *Reconciler) awaitsPods(o *situation) (now bool, later time.Duration) {
-	if r.policy.podsReady == podsReadyLate && o.ended() {
-		return false, 0
-	}
-	after, has := r.policy.podsReady.due(o.match(), o.now)
-	return has && after == 0, after
 }
 
 // trainerOf returns the Trainer of a dialect.

@@ -135,7 +135,7 @@ var ownersPath = field.NewPath("metadata", "ownerReferences")
 // controller: its quota would be the owner's, whose Workload doesn't stand for it.
 func (w *Webhook) refuseOwned(trainJob *api.TrainJob, user string) field.ErrorList {
 	owner := metav1.GetControllerOf(trainJob)
-	if owner == nil || slices.Contains(w.policy.ownerUsers, user) {
+	if owner == nil || slices.Contains(w.policy.kueue.OwnerIdentities, user) {
 		return nil
 	}
 	if !w.policy.mayOwn(owner) {
