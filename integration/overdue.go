@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/clock"
 )
 
 // overdueAfter is for how long after the end of its grace period a pod may still exist.
@@ -13,9 +12,7 @@ const overdueAfter = 30 * time.Second
 
 // overdue returns for how long a pod has been overdue; before, it is negative. The deletion of a pod triggers no
 // reconcile, so one that is not being deleted counts as if it had been deleted now without a grace period.
-func overdue(pod *corev1.Pod, clk clock.PassiveClock) time.Duration { return overdueAt(pod, clk.Now()) }
-
-func overdueAt(pod *corev1.Pod, now time.Time) time.Duration {
+func overdue(pod *corev1.Pod, now time.Time) time.Duration {
 	if pod.DeletionTimestamp.IsZero() {
 		return -overdueAfter
 	}
@@ -28,7 +25,7 @@ func overdueAt(pod *corev1.Pod, now time.Time) time.Duration {
 func stopOverdue(o *observed) (message string, again time.Duration) {
 	for i := range o.left.pods {
 		pod := &o.left.pods[i]
-		late := overdueAt(pod, o.now)
+		late := overdue(pod, o.now)
 		if late >= 0 {
 			return fmt.Sprintf("pod %s on node %s should have ended by %s and has not; the TrainJob's quota is held until "+
 				"it has. See whether the node's kubelet answers",

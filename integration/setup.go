@@ -66,14 +66,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	for _, counted := range []prometheus.Collector{
-		overduePods{mgr.GetClient(), r.clock}, blockedJobs{mgr.GetClient()},
+		overduePods{mgr.GetClient(), r.clock}, countedJobs{mgr.GetClient(), r.trainer.hasState},
 	} {
 		if err := collect(mgr, counted); err != nil {
-			return err
-		}
-	}
-	if r.trainer.hasState {
-		if err := countStates(ctx, mgr); err != nil {
 			return err
 		}
 	}
@@ -118,19 +113,6 @@ func Uncached(config *configapi.Kueue) []client.Object {
 		}
 	}
 	return objects
-}
-
-// countStates serves how many TrainJobs are in each state.
-func countStates(ctx context.Context, mgr ctrl.Manager) error {
-	informer, err := mgr.GetCache().GetInformer(ctx, &api.TrainJob{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return err
-	}
-	counted := newStates()
-	if _, err := informer.AddEventHandler(counted); err != nil {
-		return err
-	}
-	return collect(mgr, counted)
 }
 
 func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
