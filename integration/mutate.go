@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -116,18 +117,10 @@ func (w *Webhook) defaultLabels(ctx context.Context, trainJob *api.TrainJob) ([]
 	before := trainJob.Labels
 	defaulted := trainJob.DeepCopy()
 	var lookup error
-	exists := func(namespace string) bool {
-		found, err := w.defaultQueueExists(ctx, namespace)
-		lookup = err
-		return found
-	}
 	err := jobframework.ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector(
-		ctx, w.client, defaulted, exists, w.policy.selector)
-	if err != nil {
+		ctx, w.client, defaulted, w.hasDefaultQueue(ctx, &lookup), w.policy.selector)
+	if err := cmp.Or(err, lookup); err != nil {
 		return nil, err
-	}
-	if lookup != nil {
-		return nil, lookup
 	}
 	if jobframework.QueueNameForObject(defaulted) != "" {
 		jobframework.ApplyDefaultWorkloadPriorityClass(ctx, w.client, defaulted)

@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"net/http"
 
-	admissionv1 "k8s.io/api/admission/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
@@ -41,18 +40,18 @@ func NewWebhook(r *Reconciler, reader review.Reader) *Webhook {
 	return w
 }
 
-func (w *Webhook) defaultQueueExists(ctx context.Context, namespace string) (bool, error) {
-	var queue kueue.LocalQueue
-	key := types.NamespacedName{Namespace: namespace, Name: string(constants.DefaultLocalQueueName)}
-	err := w.client.Get(ctx, key, &queue)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("looking for LocalQueue %s: %w", key, err)
+// hasDefaultQueue returns how jobframework asks whether a namespace has a default LocalQueue. failed is set if that
+// can't be found out.
+func (w *Webhook) hasDefaultQueue(ctx context.Context, failed *error) func(namespace string) bool {
+	return func(namespace string) bool {
+		key := types.NamespacedName{Namespace: namespace, Name: string(constants.DefaultLocalQueueName)}
+		err := w.client.Get(ctx, key, &kueue.LocalQueue{})
+		if client.IgnoreNotFound(err) != nil {
+			*failed = fmt.Errorf("looking for LocalQueue %s: %w", key, err)
+		}
+		return err == nil
 	}
-	return err == nil, nil
 }
-
-// isUpdate reports whether a request updates an object.
-func isUpdate(request webhookadmission.Request) bool { return request.Operation == admissionv1.Update }
 
 // +kubebuilder:webhook:path=/validate-eviction,mutating=false,failurePolicy=fail,sideEffects=None,groups="",resources=pods/eviction,verbs=create,versions=v1,name=veviction.signalbox.dev,admissionReviewVersions=v1
 
