@@ -150,7 +150,7 @@ func (j *job) ConstructComposableWorkload(
 	if err != nil {
 		return nil, err
 	}
-	j.asked.created = wl.Name
+	j.asked.noted = append(j.asked.noted, remember{workload: wl.Name})
 	return wl, nil
 }
 

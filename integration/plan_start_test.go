@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"reflect"
 	"testing"
 	"time"
 
@@ -147,10 +146,8 @@ func TestDecideStart(t *testing.T) {
 	if err := decideStart(o, a, admitted{workload: o.workloads.own[0]}); err != nil || a.start != nil {
 		t.Errorf("what it was admitted for is not what would run: got %+v, %v", a, err)
 	}
-	want := &deleteWorkload{o.workloads.own[0], ptr.To(events.AdmissionMismatch.Of(mismatch, "wl"))}
-	if !reflect.DeepEqual(a.requeue, want) {
-		t.Errorf("got %+v, want %+v", a.requeue, want)
-	}
+	wantSteps(t, "its Workload is deleted", a.noted[:1],
+		deleteWorkload{o.workloads.own[0], ptr.To(events.AdmissionMismatch.Of(mismatch, "wl"))})
 }
 
 // TestSetback holds when a start is tried again that could not be: a second time after ten seconds, and then after an

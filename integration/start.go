@@ -44,8 +44,8 @@ func decideStart(o *situation, a *asked, wl admitted) error {
 		return nil
 	}
 	settled := o.trainer.settle(o.observed)
-	a.waiting, a.settling = settled.waiting, settled.steps
-	if a.waiting != "" {
+	a.noted = append(a.noted, settled.steps...)
+	if a.waiting = settled.waiting; a.waiting != "" {
 		return nil
 	}
 	if mismatch := o.queue.start.mismatch; mismatch != nil {
@@ -58,9 +58,9 @@ func decideStart(o *situation, a *asked, wl admitted) error {
 	}
 	decided, err := decide(o, match, wl.features)
 	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
-		a.failed = ptr.To(events.FailedToStart.Of(err, match.Name))
-		a.setback = ptr.To(o.memory.setback.certain(
-			jobframework.FailedToStartFinishedReason, err.Error(), inputsOf(o.observed), o.now).of(match))
+		failed := o.memory.setback.certain(
+			jobframework.FailedToStartFinishedReason, err.Error(), inputsOf(o.observed), o.now).of(match)
+		a.noted = append(a.noted, remember{setback: &failed}, failStart{events.FailedToStart.Of(err, match.Name)})
 		return &finalError{err}
 	}
 	if err != nil {
@@ -77,11 +77,11 @@ func (a *asked) mismatched(o *situation, wl *kueue.Workload, mismatch *admission
 	if s := o.memory.setback; s.reason == ReasonAdmissionMismatch && s.until.IsZero() && s.workload == wl.UID {
 		next = s // the cache doesn't have its deletion yet
 	}
-	a.setback = ptr.To(next.of(wl))
 	a.waiting, a.retry = "another admission, because "+mismatch.Error(), recheckDelay
 	if next.until.IsZero() {
-		a.requeue = &deleteWorkload{wl, ptr.To(events.AdmissionMismatch.Of(mismatch, wl.Name))}
+		a.noted = append(a.noted, deleteWorkload{wl, ptr.To(events.AdmissionMismatch.Of(mismatch, wl.Name))})
 	}
+	a.noted = append(a.noted, remember{setback: ptr.To(next.of(wl))})
 }
 
 // decide returns the start of a TrainJob on its Workload, with what the Trainer needs with it.
