@@ -72,7 +72,7 @@ func TestStates(t *testing.T) {
 		{"both are gone", nil, 0, 0},
 	} {
 		cached := cluster(t, "", step.cached...)
-		got, reasons := gauges(t, countedJobs{cached, true}), gauges(t, countedJobs{cached, false})
+		got, reasons := gauges(t, countedJobs{cached, api.States}), gauges(t, countedJobs{cached, nil})
 		if got[string(waiting)] != step.waiting || got[string(complete)] != step.others ||
 			len(got) != len(reasons)+len(api.States) {
 			t.Errorf("%s: got %v, want %v and %v", step.what, got, step.waiting, step.others)

@@ -218,7 +218,7 @@ func (j *job) ForEach(f func(runtime.Object)) { f(j.o.job) }
 func (j *job) Run(
 	_ context.Context, _ client.Client, wl *kueue.Workload, _ []podset.PodSetInfo, _ kevents.EventRecorder, message string,
 ) error {
-	return decideStart(j.o, j.asked, admitted{wl, message, j.features})
+	return decideStart(j.o, j.asked, wl, message, j.features)
 }
 
 // errStillRunning keeps a deleted Workload, and so its quota, until the last of the TrainJob's pods has ended.

@@ -3,7 +3,6 @@ package integration
 import (
 	"time"
 
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -16,13 +15,7 @@ func jobSetEnd(js *jobset.JobSet) *metav1.Condition {
 	if js == nil {
 		return nil
 	}
-	for _, name := range []jobset.JobSetConditionType{jobset.JobSetCompleted, jobset.JobSetFailed} {
-		c := apimeta.FindStatusCondition(js.Status.Conditions, string(name))
-		if c != nil && c.Status == metav1.ConditionTrue {
-			return c
-		}
-	}
-	return nil
+	return trueCondition(js.Status.Conditions, string(jobset.JobSetCompleted), string(jobset.JobSetFailed))
 }
 
 // keptAfter is how long after its deletion a JobSet of which nothing runs counts as kept by a finalizer.

@@ -9,8 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -153,10 +151,10 @@ func (o overduePods) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(podsOverdue, prometheus.GaugeValue, float64(n))
 }
 
-// countedJobs counts TrainJobs when it is asked: those that can't be queued and, if they have a state, all by theirs.
+// countedJobs counts TrainJobs when it is asked: those that can't be queued, and those in each of the states.
 type countedJobs struct {
-	client   client.Reader
-	hasState bool
+	client client.Reader
+	states []api.TrainJobState
 }
 
 var (
@@ -169,9 +167,7 @@ var (
 
 func (c countedJobs) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- jobsBlocked
-	if c.hasState {
-		descriptions <- trainJobs
-	}
+	descriptions <- trainJobs
 }
 
 func (c countedJobs) Collect(out chan<- prometheus.Metric) {
@@ -183,20 +179,16 @@ func (c countedJobs) Collect(out chan<- prometheus.Metric) {
 	n := map[string]int{ReasonStopRejected: 0, ReasonStartRejected: 0, ReasonLastRunKept: 0, ReasonWorkloadKept: 0}
 	states := map[api.TrainJobState]int{}
 	for i := range jobs.Items {
-		status := &jobs.Items[i].Status
-		states[api.StateOf(&status.TrainJobStatus)]++
-		c := apimeta.FindStatusCondition(status.Conditions, api.ConditionBlocked)
-		if c != nil && c.Status == metav1.ConditionTrue {
-			n[c.Reason]++
+		job := &jobs.Items[i]
+		states[api.StateOf(&job.Status.TrainJobStatus)]++
+		if blocked := blockedCondition(job); blocked != nil {
+			n[blocked.Reason]++
 		}
 	}
 	for reason, jobs := range n {
 		out <- prometheus.MustNewConstMetric(jobsBlocked, prometheus.GaugeValue, float64(jobs), reason)
 	}
-	if !c.hasState {
-		return
-	}
-	for _, state := range api.States {
+	for _, state := range c.states {
 		out <- prometheus.MustNewConstMetric(trainJobs, prometheus.GaugeValue, float64(states[state]), string(state))
 	}
 }

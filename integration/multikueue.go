@@ -7,7 +7,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,11 +28,11 @@ func (q queues) leadsAway(ctx context.Context, namespace, queue string) (bool, e
 	}
 	var lq kueue.LocalQueue
 	if err := q.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: queue}, &lq); err != nil {
-		return false, notFound(err, "LocalQueue "+namespace+"/"+queue)
+		return false, unlessGone(err, "reading LocalQueue "+namespace+"/"+queue)
 	}
 	var cq kueue.ClusterQueue
 	if err := q.live.Get(ctx, client.ObjectKey{Name: string(lq.Spec.ClusterQueue)}, &cq); err != nil {
-		return false, notFound(err, "ClusterQueue "+string(lq.Spec.ClusterQueue))
+		return false, unlessGone(err, "reading ClusterQueue "+string(lq.Spec.ClusterQueue))
 	}
 	if cq.Spec.AdmissionChecksStrategy == nil {
 		return false, nil
@@ -41,7 +40,7 @@ func (q queues) leadsAway(ctx context.Context, namespace, queue string) (bool, e
 	for _, rule := range cq.Spec.AdmissionChecksStrategy.AdmissionChecks {
 		var check kueue.AdmissionCheck
 		err := q.client.Get(ctx, client.ObjectKey{Name: string(rule.Name)}, &check)
-		if err := notFound(err, "AdmissionCheck "+string(rule.Name)); err != nil {
+		if err := unlessGone(err, "reading AdmissionCheck "+string(rule.Name)); err != nil {
 			return false, err
 		}
 		if err == nil && check.Spec.ControllerName == kueue.MultiKueueControllerName {
@@ -68,14 +67,6 @@ func (q queues) unreachable(ctx context.Context) ([]string, error) {
 		}
 	}
 	return lost, nil
-}
-
-// notFound returns the error with what was read, and nil for an object that doesn't exist.
-func notFound(err error, what string) error {
-	if err == nil || apierrors.IsNotFound(err) {
-		return nil
-	}
-	return fmt.Errorf("reading %s: %w", what, err)
 }
 
 // dispatchedTrainer is the Trainer of a TrainJob that MultiKueue gives to another cluster. Nothing of it runs here;

@@ -171,7 +171,7 @@ func (o *observed) fits(wl *kueue.Workload) bool {
 		return true // another Workload in its place would be active and start what was stopped
 	case o.leftQueue(wl):
 		return false
-	case !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, maximumExecutionTime(o.job)):
+	case !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, jobframework.MaximumExecutionTimeSecondsForObject(o.job)):
 		return false
 	case o.ended() || !o.suspended() || o.queue.blocked != nil:
 		return true

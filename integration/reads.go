@@ -34,6 +34,14 @@ type resolver struct {
 	memo *overrides.Memo
 }
 
+// unlessGone returns the error of a request with what was done, and nil if the object of the request doesn't exist.
+func unlessGone(err error, doing string) error {
+	if client.IgnoreNotFound(err) == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
 // workloadsOf returns the Workloads of TrainJobs of a name. They are the cache's own: they must not be changed.
 func (r reads) workloadsOf(ctx context.Context, key types.NamespacedName) ([]kueue.Workload, error) {
 	var list kueue.WorkloadList

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -174,7 +175,7 @@ func (r *Reconciler) countReady(o *situation) {
 func trainerOf(dialect *overrides.Dialect) Trainer {
 	if dialect == overrides.Bundled {
 		t := bundledTrainer{here{dialect}}
-		return Trainer{dialect, traits{ways: []string{oneWrite}, hasState: true, deletesJobSet: true, quiet: true,
+		return Trainer{dialect, traits{ways: []string{oneWrite}, states: api.States, deletesJobSet: true, quiet: true,
 			guarded: ownAnnotations}, t, t, t, t}
 	}
 	kubeflow := kubeflowTrainer{here{dialect}}

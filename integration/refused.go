@@ -9,7 +9,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -148,8 +147,8 @@ func staysStarted(o *observed) bool {
 // toldRefusal returns the condition by which a TrainJob says that its namespace doesn't take its pods; nil if it
 // doesn't.
 func toldRefusal(job *api.TrainJob) *metav1.Condition {
-	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
-	if c == nil || c.Status != metav1.ConditionTrue || !admission.RefusesPods(c.Reason) {
+	c := blockedCondition(job)
+	if c == nil || !admission.RefusesPods(c.Reason) {
 		return nil
 	}
 	return c

@@ -66,7 +66,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	for _, counted := range []prometheus.Collector{
-		overduePods{mgr.GetClient(), r.clock}, countedJobs{mgr.GetClient(), r.trainer.hasState},
+		overduePods{mgr.GetClient(), r.clock}, countedJobs{mgr.GetClient(), r.trainer.states},
 	} {
 		if err := collect(mgr, counted); err != nil {
 			return err

@@ -15,13 +15,6 @@ import (
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
-// admitted is a Workload that jobframework wants to start.
-type admitted struct {
-	workload *kueue.Workload
-	message  string // about the admission
-	features admission.Features
-}
-
 // startsIf reports whether a TrainJob is to start if it is ready. Kueue counts nothing of a Workload that is not
 // active.
 func startsIf(o *situation, wl *kueue.Workload) bool {
@@ -30,13 +23,13 @@ func startsIf(o *situation, wl *kueue.Workload) bool {
 }
 
 // decideStart decides the start of an admitted TrainJob: it notes the start, or what it waits for. An error of type
-// *finalError ends the Workload.
-func decideStart(o *situation, a *asked, wl admitted) error {
+// *finalError ends the Workload. The message is jobframework's, about the admission.
+func decideStart(o *situation, a *asked, wl *kueue.Workload, message string, features admission.Features) error {
 	match := o.match()
 	switch {
-	case !startsIf(o, wl.workload):
+	case !startsIf(o, wl):
 		return nil // conditions have the reason
-	case match == nil || match.UID != wl.workload.UID || o.queue.start == nil:
+	case match == nil || match.UID != wl.UID || o.queue.start == nil:
 		a.waiting = "the cache, which doesn't have its Workload yet"
 		return nil
 	}
@@ -56,7 +49,7 @@ func decideStart(o *situation, a *asked, wl admitted) error {
 		a.waiting, a.retry = "the API server, which has "+o.memory.setback.message, left
 		return nil
 	}
-	decided, err := decide(o, match, wl.features)
+	decided, err := decide(o, match, features)
 	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
 		failed := o.memory.setback.certain(
 			jobframework.FailedToStartFinishedReason, err.Error(), inputsOf(o.observed), o.now).of(match)
@@ -66,7 +59,7 @@ func decideStart(o *situation, a *asked, wl admitted) error {
 	if err != nil {
 		return fmt.Errorf("deciding the start: %w", err)
 	}
-	a.start = &start{start: decided, workload: match, message: wl.message, events: settled.events}
+	a.start = &start{start: decided, workload: match, message: message, events: settled.events}
 	return nil
 }
 

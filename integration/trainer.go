@@ -35,8 +35,8 @@ type Trainer struct {
 type traits struct {
 	// ways are those in which it may be written to at a start.
 	ways []string
-	// hasState is set if the status of TrainJobs has a state.
-	hasState bool
+	// states are those that the status of TrainJobs has.
+	states []api.TrainJobState
 	// deletesJobSet is set if the Trainer deletes the JobSet of a TrainJob that is being deleted. If it doesn't, the
 	// integration suspends the TrainJob.
 	deletesJobSet bool

@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -17,15 +16,20 @@ import (
 
 var gvk = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
 
-// maximumExecutionTime returns the limit that a TrainJob's label sets, in seconds; nil for none.
-func maximumExecutionTime(trainJob *api.TrainJob) *int32 {
-	return jobframework.MaximumExecutionTimeSecondsForObject(trainJob)
-}
-
 // endOf returns the condition by which a Trainer declares the end of a TrainJob; nil if it has not ended.
 func endOf(job *api.TrainJob) *metav1.Condition {
-	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed} {
-		if c := apimeta.FindStatusCondition(job.Status.Conditions, name); c != nil && c.Status == metav1.ConditionTrue {
+	return trueCondition(job.Status.Conditions, trainerapi.TrainJobComplete, trainerapi.TrainJobFailed)
+}
+
+// blockedCondition returns the condition Blocked of a TrainJob that says that it is blocked; nil if it doesn't.
+func blockedCondition(job *api.TrainJob) *metav1.Condition {
+	return trueCondition(job.Status.Conditions, api.ConditionBlocked)
+}
+
+// trueCondition returns the first condition of the types that is true; nil if none is.
+func trueCondition(conditions []metav1.Condition, types ...string) *metav1.Condition {
+	for _, name := range types {
+		if c := apimeta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionTrue {
 			return c
 		}
 	}
