@@ -174,14 +174,15 @@ func (r *Reconciler) countReady(o *situation) {
 // trainerOf returns the Trainer of a dialect.
 func trainerOf(dialect *overrides.Dialect) Trainer {
 	if dialect == overrides.Bundled {
-		t := bundledTrainer{here{dialect}}
+		t := bundledTrainer{here: here{dialect}}
 		return Trainer{dialect, traits{ways: []string{oneWrite}, states: api.States, deletesJobSet: true, quiet: true,
 			guarded: ownAnnotations}, t, t, t, t}
 	}
 	kubeflow := kubeflowTrainer{here{dialect}}
 	facts := traits{ways: []string{oneWrite, twoWrites}, guarded: ownAnnotations}
 	if dialect.Keyed() {
-		return Trainer{dialect, facts, kubeflow, kubeflow, keyedTrainer{kubeflow}, keyedTrainer{kubeflow}}
+		keyed := keyedTrainer{kubeflowTrainer: kubeflow}
+		return Trainer{dialect, facts, kubeflow, kubeflow, keyed, keyed}
 	}
 	facts.guarded = []string{store.PinAnnotation}
 	return Trainer{dialect, facts, kubeflow, kubeflow, listTrainer{kubeflow}, listTrainer{kubeflow}}
