@@ -7,6 +7,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -73,4 +74,14 @@ var ownAnnotations = []string{store.PinAnnotation, overrides.RecordAnnotation}
 // saysFailure reports whether a condition is about requests that fail.
 func saysFailure(c *metav1.Condition) bool {
 	return c.Status == metav1.ConditionTrue && c.Reason == ReasonReconcileFailed
+}
+
+func jobSetSuspended(js *jobset.JobSet) bool { return ptr.Deref(js.Spec.Suspend, false) }
+
+// jobSetEnd returns the condition by which JobSet declares an end; nil if it hasn't.
+func jobSetEnd(js *jobset.JobSet) *metav1.Condition {
+	if js == nil {
+		return nil
+	}
+	return trueCondition(js.Status.Conditions, string(jobset.JobSetCompleted), string(jobset.JobSetFailed))
 }
