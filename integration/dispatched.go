@@ -26,9 +26,8 @@ import (
 // No Trainer runs a TrainJob in the cluster that dispatches it, and Kueue copies its status only from a worker that has
 // admitted it. Before that, and when no worker will run it, the integration writes its state and reasons.
 
-// showsHere reports whether the status of a dispatched TrainJob is written in this cluster: unless a worker runs it, or
-// has ended it.
-func showsHere(o *observed) bool {
+// reports is false if a worker runs a dispatched TrainJob, or has ended it.
+func (dispatchedTrainer) reports(o *observed) bool {
 	switch {
 	case o.ended():
 		return false

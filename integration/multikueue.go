@@ -103,22 +103,22 @@ func (dispatchedTrainer) startable(ctx context.Context, r reads, o *observed) er
 // end here; Kueue evicts after its workerLostTimeout, and the TrainJob is to run in another cluster then.
 func (dispatchedTrainer) leftover(ctx context.Context, r reads, o *observed) (leftover, error) {
 	left := o.left
-	if slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
+	waits := slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
 		return podsets.HoldsQuota(wl) && !workload.IsAdmitted(wl)
-	}) {
-		clusters, err := r.unreachable(ctx)
-		left.unreachable = clusters
-		if err != nil {
-			return left, err
-		}
-	}
-	if !runsElsewhere(o.job) || !slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
-		return workloadevict.IsEvicted(wl) && podsets.HoldsQuota(wl)
-	}) {
+	})
+	stops := runsElsewhere(o.job) && slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
+		return podsets.HoldsQuota(wl) && workloadevict.IsEvicted(wl)
+	})
+	if !waits && !stops {
 		return left, nil
 	}
 	clusters, err := r.unreachable(ctx)
-	left.lost, left.again = len(clusters) > 0, lostRecheck
+	if waits {
+		left.unreachable = clusters
+	}
+	if stops {
+		left.lost, left.again = len(clusters) > 0, lostRecheck
+	}
 	return left, err
 }
 
@@ -155,7 +155,5 @@ func (dispatchedTrainer) startJobs(context.Context, reads, *observed) ([]batchv1
 func (dispatchedTrainer) prepare(*observed) ([]step, string) {
 	return nil, "the cluster that is to run it"
 }
-
-func (dispatchedTrainer) reports(o *observed) bool { return showsHere(o) }
 
 func (dispatchedTrainer) blocks(*observed, *metav1.Condition) bool { return false }

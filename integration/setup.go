@@ -236,18 +236,13 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 	if present {
 		return nil
 	}
-	if holds, err := r.quotaHeld(ctx, key); err != nil {
+	workloads, err := r.workloadsOf(ctx, key)
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing the Workloads of a pod's TrainJob", "trainJob", key)
-	} else if !holds {
+	} else if !slices.ContainsFunc(workloads, func(wl kueue.Workload) bool { return podsets.HoldsQuota(&wl) }) {
 		return nil
 	}
 	return request
-}
-
-// quotaHeld reports whether a Workload of a TrainJob of the name holds quota.
-func (r *Reconciler) quotaHeld(ctx context.Context, key types.NamespacedName) (bool, error) {
-	workloads, err := r.workloadsOf(ctx, key)
-	return slices.ContainsFunc(workloads, func(wl kueue.Workload) bool { return podsets.HoldsQuota(&wl) }), err
 }
 
 // jobsIn returns the TrainJobs of a namespace.
@@ -269,8 +264,7 @@ func (r *Reconciler) jobsIn(ctx context.Context, namespace client.Object) []reco
 // their queues.
 func (p policy) selection() predicate.Funcs {
 	selected := func(o client.Object) bool { return p.selector.Matches(labels.Set(o.GetLabels())) }
-	never := func(client.Object) bool { return false }
-	passed := predicate.NewPredicateFuncs(never)
+	passed := predicate.NewPredicateFuncs(func(client.Object) bool { return false })
 	passed.UpdateFunc = func(e event.UpdateEvent) bool { return selected(e.ObjectOld) != selected(e.ObjectNew) }
 	return passed
 }
@@ -294,5 +288,3 @@ func (r *Reconciler) waitingJobsOf(kind string) handler.MapFunc {
 		return requests
 	}
 }
-
-var _ reconcile.Reconciler = (*Reconciler)(nil)

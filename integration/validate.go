@@ -177,7 +177,7 @@ func (w *Webhook) refuseNoClass(ctx context.Context, rq *review.Request) (field.
 		jobframework.QueueNameForObject(rq.New) == "" && !w.policy.manageAll {
 		return nil, nil
 	}
-	exists, err := priorityClassExists(ctx, w.client, w.live, name)
+	exists, err := w.priorityClassExists(ctx, name)
 	if err != nil || exists {
 		return nil, err
 	}
