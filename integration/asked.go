@@ -18,19 +18,14 @@ type asked struct {
 	noted []step
 	// reclaim is what jobframework was told of the quota.
 	reclaim reclaim
-	delay
+	waiting string        // what an admitted TrainJob waits for before it starts; "" for nothing
+	retry   time.Duration // for how long, if that is known
 }
 
 // respite is until when a preempted TrainJob runs on.
 type respite struct {
 	until    time.Time // at the latest; zero if it is to be stopped now
 	announce *announce // how that is told; nil if it was
-}
-
-// delay is what an admitted TrainJob waits for before it starts.
-type delay struct {
-	waiting string        // "" for nothing
-	retry   time.Duration // for how long, if that is known
 }
 
 // plan is what one reconcile does beside what jobframework has done. It is reconciled next with the lowest priority.

@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -22,10 +21,8 @@ type bundledTrainer struct {
 	keyedReviews
 }
 
-func (bundledTrainer) runtime(
-	ctx context.Context, runtimes *store.Runtimes, job *api.TrainJob,
-) (*store.Choice, error) {
-	return runtimes.Of(ctx, job)
+func (bundledTrainer) runtime(ctx context.Context, r reads, o *observed) (*store.Choice, error) {
+	return r.store.Runtimes.Of(ctx, o.job)
 }
 
 // leftover finds out whether the JobSet of a stopped TrainJob, or a Job of it, exists only because a finalizer keeps

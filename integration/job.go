@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,7 +62,11 @@ func shownOf(o *observed) *api.TrainJob {
 	shown := o.job
 	own := o.workloads.own
 	if o.workloads.noClass && len(own) > 0 {
-		shown = withClass(shown, classOf(own[0]))
+		shown = shown.DeepCopy()
+		delete(shown.Labels, constants.WorkloadPriorityClassLabel)
+		if class := classOf(own[0]); class != "" {
+			metav1.SetMetaDataLabel(&shown.ObjectMeta, constants.WorkloadPriorityClassLabel, class)
+		}
 	}
 	if holder := holderOf(own); holder != nil && o.standing == unqueued {
 		shown = shown.DeepCopy()
@@ -162,13 +167,11 @@ func (j *job) ListChildWorkloads(
 	context.Context, client.Client, types.NamespacedName,
 ) (*kueue.WorkloadList, error) {
 	list := &kueue.WorkloadList{}
-	for _, workloads := range [][]*kueue.Workload{j.o.workloads.own, j.o.workloads.earlier} {
-		for _, wl := range workloads {
-			if j.o.stage == stageDeleted && wl.Labels[kueue.MultiKueueOriginLabel] != "" && wl.DeletionTimestamp.IsZero() {
-				continue
-			}
-			list.Items = append(list.Items, *wl.DeepCopy())
+	for _, wl := range slices.Concat(j.o.workloads.own, j.o.workloads.earlier) {
+		if j.o.stage == stageDeleted && wl.Labels[kueue.MultiKueueOriginLabel] != "" && wl.DeletionTimestamp.IsZero() {
+			continue
 		}
+		list.Items = append(list.Items, *wl.DeepCopy())
 	}
 	return list, nil
 }

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
@@ -36,10 +35,8 @@ const (
 	resumeTimeout = 20 * time.Second
 )
 
-func (t kubeflowTrainer) runtime(
-	ctx context.Context, runtimes *store.Runtimes, job *api.TrainJob,
-) (*store.Choice, error) {
-	return runtimes.OfKubeflow(ctx, job, t.Dialect)
+func (t kubeflowTrainer) runtime(ctx context.Context, r reads, o *observed) (*store.Choice, error) {
+	return r.store.Runtimes.OfKubeflow(ctx, o.job, t.Dialect)
 }
 
 // leftover reads the pods of a JobSet that is suspended from the API server: the cache may not have them yet.

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -146,10 +145,6 @@ func (dispatchedTrainer) reclaimable(o *observed) []kueue.ReclaimablePod {
 		return nil
 	}
 	return outlived(o)
-}
-
-func (dispatchedTrainer) startJobs(context.Context, reads, *observed) ([]batchv1.Job, error) {
-	return nil, nil
 }
 
 func (dispatchedTrainer) prepare(*observed) ([]step, string) {

@@ -87,7 +87,7 @@ func (r *observer) observeRuntime(ctx context.Context, o *situation) error {
 		return nil
 	}
 	if err == nil && resolveRecord(o) == nil { // what can't be migrated is reported whatever the runtime is
-		o.queue.choice, err = o.trainer.runtime(ctx, r.store.Runtimes, o.job)
+		o.queue.choice, err = o.trainer.runtime(ctx, r.reads, o.observed)
 	}
 	if errors.As(err, &o.queue.unusable) {
 		return nil
@@ -120,23 +120,15 @@ func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName
 		o.stage = stageDeleted
 	case r.store.Writer.Behind(o.job):
 		o.stage = stageBehind
+	case o.ended():
+		o.stage = stageEnded
+	case o.suspended():
+		o.stage = stageSuspended
 	default:
-		o.stage = stageOf(o.observed)
-	}
-	if o.stage == stageRunning {
+		o.stage = stageRunning
 		o.memory.setback = setback{} // also if the answer to its start was lost
 	}
 	return o, nil
-}
-
-func stageOf(o *observed) stage {
-	switch {
-	case o.ended():
-		return stageEnded
-	case o.suspended():
-		return stageSuspended
-	}
-	return stageRunning
 }
 
 func (r *observer) observeWorkloads(ctx context.Context, o *situation) error {

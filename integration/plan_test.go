@@ -174,7 +174,7 @@ func TestAfterwards(t *testing.T) {
 
 	p = afterwards(observation(overrides.Bundled, blockedBy("X")), &asked{start: &start{}}, false)
 	wantSteps(t, "a write to the TrainJob triggers the next reconcile", p.Steps, start{})
-	p = afterwards(observation(overrides.Bundled), &asked{delay: delay{waiting: "it"}}, false)
+	p = afterwards(observation(overrides.Bundled), &asked{waiting: "it"}, false)
 	if p.retry != waitingRetry || p.waiting != "it" || p.blocked {
 		t.Errorf("what waits is reconciled again: got %+v", p)
 	}

@@ -50,14 +50,3 @@ func noPriorityClass(job *api.TrainJob) error {
 		"there is no WorkloadPriorityClass %q; create it, or change label %s",
 		jobframework.WorkloadPriorityClassName(job), constants.WorkloadPriorityClassLabel)}
 }
-
-// withClass returns a TrainJob with another priority class; "" for none.
-func withClass(job *api.TrainJob, name string) *api.TrainJob {
-	job = job.DeepCopy()
-	if name == "" {
-		delete(job.Labels, constants.WorkloadPriorityClassLabel)
-	} else {
-		job.Labels[constants.WorkloadPriorityClassLabel] = name
-	}
-	return job
-}

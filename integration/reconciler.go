@@ -30,14 +30,12 @@ import (
 // decide, and carries out the steps.
 type Reconciler struct {
 	observer
-	resolver   resolver
-	act        actor
-	jobs       frameworks
-	namespaces *workqueue.Namespaces
+	resolver resolver
+	act      actor
+	// plain and podsReady are jobframework's: one keeps condition PodsReady, too.
+	plain, podsReady *jobframework.JobReconciler
+	namespaces       *workqueue.Namespaces
 }
-
-// frameworks are jobframework's reconcilers: one of them keeps condition PodsReady, too.
-type frameworks struct{ plain, podsReady *jobframework.JobReconciler }
 
 // memoized is how many bytes of what TrainJobs run are kept, so that the same is computed once. It is tens of kilobytes
 // for most TrainJobs, and an eighth of the memory that the chart gives to a manager.
@@ -59,13 +57,11 @@ func NewReconciler(config Config) (*Reconciler, error) {
 	known := newMemory()
 	from := reads{queues{config.Client, config.Reader, p}, config.Store, config.Placement}
 	return &Reconciler{
-		observer: observer{reads: from, trainer: trainer, clock: config.Clock, memory: known},
-		resolver: resolver{from, overrides.NewMemo(memoized)},
-		act:      actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock},
-		jobs: frameworks{
-			plain:     jobframework.NewReconciler(config.Client, sink, options(config, p)...),
-			podsReady: jobframework.NewReconciler(config.Client, sink, append(options(config, p), waits)...),
-		},
+		observer:   observer{reads: from, trainer: trainer, clock: config.Clock, memory: known},
+		resolver:   resolver{from, overrides.NewMemo(memoized)},
+		act:        actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock},
+		plain:      jobframework.NewReconciler(config.Client, sink, options(config, p)...),
+		podsReady:  jobframework.NewReconciler(config.Client, sink, append(options(config, p), waits)...),
 		namespaces: workqueue.NewNamespaces(),
 	}, nil
 }
@@ -115,10 +111,10 @@ func (r *Reconciler) framework(
 	ctx context.Context, request reconcile.Request, o *situation,
 ) (reconcile.Result, plan, error) {
 	a := &asked{}
-	jobs := r.jobs.plain
+	jobs := r.plain
 	podsReady, later := awaitsPods(r.policy.kueue.WaitForPodsReady, o)
 	if podsReady {
-		jobs = r.jobs.podsReady
+		jobs = r.podsReady
 	}
 	result, err := jobs.ReconcileGenericJob(ctx, request, &job{
 		o, a, shownOf(o.observed), r.policy.features.admission, r.policy.CheckpointWithin,

@@ -50,7 +50,7 @@ func inputsOf(o *observed) string {
 // stopRejected returns why a TrainJob that is to stop gives its quota back although it isn't suspended; nil if it
 // needn't.
 func stopRejected(o *observed) *admission.BlockedError {
-	if r := o.memory.stopRejected; r.lasts(o.now) {
+	if r := o.memory.stopRejected; !r.since.IsZero() && o.now.Sub(r.since) >= rejectedFor {
 		return &admission.BlockedError{Reason: ReasonStopRejected, RetryAfter: rejectedFor, Err: errors.New(
 			"it can't be suspended: " + r.message + "; its pods are deleted and its quota is released. Change what rejects it")}
 	}

@@ -56,20 +56,20 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorLis
 	}
 	var lookup error
 	errs := jobframework.ValidateJobOnUpdate(asJob(rq.Old), asJob(rq.New), w.hasDefaultQueue(ctx, &lookup))
+	errs = append(errs, refuseAdopted(rq)...)
+	if hasEnded(rq.Old) {
+		return errs, lookup
+	}
 	errs = append(errs, refuseBrought(rq)...)
 	errs = append(errs, w.refuseUnqueued(rq)...)
 	errs = append(errs, refusePrebuilt(rq)...)
 	noClass, err := w.refuseNoClass(ctx, rq)
-	errs = append(errs, noClass...)
-	return append(errs, refuseAdopted(rq)...), errors.Join(lookup, err)
+	return append(errs, noClass...), errors.Join(lookup, err)
 }
 
 // refuseBrought rejects an update that makes the TrainJob one that would not be created. What it was created with,
 // under other rules, stays.
 func refuseBrought(rq *review.Request) field.ErrorList {
-	if hasEnded(rq.Old) {
-		return nil
-	}
 	before := jobframework.ValidateJobOnCreate(asJob(rq.Old))
 	return slices.DeleteFunc(jobframework.ValidateJobOnCreate(asJob(rq.New)), func(e *field.Error) bool {
 		return slices.ContainsFunc(before, func(b *field.Error) bool { return b.Error() == e.Error() })
@@ -85,7 +85,7 @@ func asJob(trainJob *api.TrainJob) *job {
 // quota, and nobody would release it.
 func (w *Webhook) refuseUnqueued(rq *review.Request) field.ErrorList {
 	before, after := jobframework.QueueNameForObject(rq.Old), jobframework.QueueNameForObject(rq.New)
-	if w.policy.manageAll || hasEnded(rq.Old) || before == "" || after != "" {
+	if w.policy.manageAll || before == "" || after != "" {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(field.NewPath("metadata", "labels").Key(constants.QueueLabel), "", fmt.Sprintf(
@@ -97,9 +97,6 @@ func (w *Webhook) refuseUnqueued(rq *review.Request) field.ErrorList {
 // queue.
 func refusePrebuilt(rq *review.Request) field.ErrorList {
 	before, after := jobframework.PrebuiltWorkloadNameFor(rq.Old), jobframework.PrebuiltWorkloadNameFor(rq.New)
-	if hasEnded(rq.Old) {
-		return nil
-	}
 	if from, to := jobframework.QueueNameForObject(rq.Old), jobframework.QueueNameForObject(rq.New); before != "" &&
 		before == after && from != to {
 		return field.ErrorList{field.Invalid(field.NewPath("metadata", "labels").Key(constants.QueueLabel), to, fmt.Sprintf(
@@ -173,7 +170,7 @@ func refuseOwn(trainer Trainer, trainJob *api.TrainJob) field.ErrorList {
 // created after it.
 func (w *Webhook) refuseNoClass(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
 	name := jobframework.WorkloadPriorityClassName(rq.New)
-	if name == "" || name == jobframework.WorkloadPriorityClassName(rq.Old) || hasEnded(rq.Old) ||
+	if name == "" || name == jobframework.WorkloadPriorityClassName(rq.Old) ||
 		jobframework.QueueNameForObject(rq.New) == "" && !w.policy.manageAll {
 		return nil, nil
 	}

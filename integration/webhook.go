@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -91,12 +92,9 @@ func (w *Webhook) validateEviction(
 // mutateWorkload turns the deactivation of a TrainJob's Workload that holds quota into the annotation. It reads only
 // what all versions of Workload have.
 func (w *Webhook) mutateWorkload(_ context.Context, request webhookadmission.Request) webhookadmission.Response {
-	before, err := w.readWorkload(request.OldObject.Raw)
-	if err != nil {
-		return webhookadmission.Errored(http.StatusBadRequest, err)
-	}
+	before, unread := w.readWorkload(request.OldObject.Raw)
 	after, err := w.readWorkload(request.Object.Raw)
-	if err != nil {
+	if err := cmp.Or(unread, err); err != nil {
 		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
 	owner := metav1.GetControllerOfNoCopy(before)
@@ -137,10 +135,11 @@ func (w *Webhook) readWorkload(text []byte) (*kueue.Workload, error) {
 		if member == nil {
 			continue
 		}
-		if err := w.reader.Limits.CheckElements(member); err != nil {
-			return nil, fmt.Errorf("%s: %w", strings.Join(part.path, "."), err)
+		err := w.reader.Limits.CheckElements(member)
+		if err == nil {
+			err = json.Unmarshal(member, part.into)
 		}
-		if err := json.Unmarshal(member, part.into); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", strings.Join(part.path, "."), err)
 		}
 	}
