@@ -61,19 +61,12 @@ func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
 	patch []jsonpatch.Operation, err error,
 ) {
 	if rq.Created() {
-		if patch, err = w.defaultLabels(ctx, rq.New); err != nil {
-			return nil, err
-		}
+		patch, err = w.defaultLabels(ctx, rq.New)
+	} else if rq.HasSpec() {
+		patch, err = w.trainer.keep(rq)
 	}
-	if !rq.HasSpec() {
-		return patch, nil // the validating webhook rejects it
-	}
-	if !rq.Created() {
-		kept, err := w.trainer.keep(rq)
-		if err != nil {
-			return nil, err
-		}
-		patch = append(patch, kept...)
+	if err != nil || !rq.HasSpec() { // the validating webhook rejects one without
+		return patch, err
 	}
 	managed, err := w.suspends(ctx, rq.New)
 	if err != nil {

@@ -145,12 +145,12 @@ func (r *observer) observeWorkloads(ctx context.Context, o *situation) error {
 			return fmt.Errorf("reading Workload %s: %w", created, err)
 		}
 		if err == nil {
-			workloads = append(workloads, wl)
+			workloads = append(workloads, &wl)
 			o.workloads.deleted = !wl.DeletionTimestamp.IsZero()
 		}
 	}
-	for i := range workloads {
-		if wl := &workloads[i]; metav1.IsControlledBy(wl, o.job) {
+	for _, wl := range workloads {
+		if metav1.IsControlledBy(wl, o.job) {
 			o.workloads.own = append(o.workloads.own, wl)
 		} else {
 			o.workloads.earlier = append(o.workloads.earlier, wl)
@@ -211,12 +211,9 @@ func originOf(job *api.TrainJob) origin {
 // observeDeleted reads what a TrainJob that is deleted, or is being deleted and kept by a finalizer, has left: its
 // Workloads, and so its quota, are released when the last of its pods has ended.
 func (r *observer) observeDeleted(ctx context.Context, o *situation) error {
-	workloads, err := r.workloadsOf(ctx, o.key())
-	if err != nil {
+	var err error
+	if o.workloads.own, err = r.workloadsOf(ctx, o.key()); err != nil {
 		return err
-	}
-	for i := range workloads {
-		o.workloads.own = append(o.workloads.own, &workloads[i])
 	}
 	if !holdQuota(o.workloads.own) {
 		o.left.over = true

@@ -43,14 +43,18 @@ func unlessGone(err error, doing string) error {
 }
 
 // workloadsOf returns the Workloads of TrainJobs of a name. They are the cache's own: they must not be changed.
-func (r reads) workloadsOf(ctx context.Context, key types.NamespacedName) ([]kueue.Workload, error) {
+func (r reads) workloadsOf(ctx context.Context, key types.NamespacedName) ([]*kueue.Workload, error) {
 	var list kueue.WorkloadList
 	err := r.client.List(ctx, &list, client.InNamespace(key.Namespace),
 		jobframework.OwnerReferenceIndexFieldMatcher(gvk, key.Name), client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the Workloads of TrainJob %s: %w", key, err)
 	}
-	return list.Items, nil
+	workloads := make([]*kueue.Workload, len(list.Items))
+	for i := range list.Items {
+		workloads[i] = &list.Items[i]
+	}
+	return workloads, nil
 }
 
 // drained reports whether the queue of a Workload with quota is drained. One that can't be read counts as drained: what

@@ -20,6 +20,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -128,13 +129,8 @@ func stepOf(js *jobset.JobSet, missing *missingPods) *jobset.ReplicatedJob {
 	if js == nil || missing.gate != "" || missing.suspended {
 		return nil
 	}
-	at := slices.IndexFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
-		return rj.Name == missing.ReplicatedJob
-	})
-	if at < 0 {
-		return nil
-	}
-	return &js.Spec.ReplicatedJobs[at]
+	built := overrides.Effective{ReplicatedJobs: js.Spec.ReplicatedJobs}
+	return built.ReplicatedJob(missing.ReplicatedJob)
 }
 
 // staysStarted reports whether nothing is about to stop a started TrainJob. A stop doesn't wait for an answer.

@@ -34,7 +34,6 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/workqueue"
 )
@@ -239,7 +238,7 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 	workloads, err := r.workloadsOf(ctx, key)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing the Workloads of a pod's TrainJob", "trainJob", key)
-	} else if !slices.ContainsFunc(workloads, func(wl kueue.Workload) bool { return podsets.HoldsQuota(&wl) }) {
+	} else if !holdQuota(workloads) {
 		return nil
 	}
 	return request
