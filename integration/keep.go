@@ -54,7 +54,6 @@ func (keyedReviews) keep(rq *review.Request) ([]jsonpatch.Operation, error) {
 	return append(append(patch, same...), keepAnnotations(rq, ownAnnotations)...), nil
 }
 
-// keepAnnotations returns the patch that restores annotations of the integration.
 func keepAnnotations(rq *review.Request, names []string) []jsonpatch.Operation {
 	var patch []jsonpatch.Operation
 	for _, name := range names {

@@ -104,7 +104,6 @@ func countFromZero(ways []string, spec string) {
 	}
 }
 
-// resultOf is the result of a start's write.
 func resultOf(err error) string {
 	status := apierrors.APIStatus(nil)
 	switch {

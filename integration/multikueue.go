@@ -75,7 +75,6 @@ type dispatchedTrainer struct {
 	trainerStarts
 }
 
-// dispatching returns a Trainer for the TrainJobs that MultiKueue gives to another cluster.
 func (t Trainer) dispatching() Trainer {
 	away := dispatchedTrainer{t.trainerReads, t.trainerStarts}
 	t.trainerReads, t.trainerRuns, t.trainerStarts = away, away, away

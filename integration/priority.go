@@ -21,7 +21,6 @@ import (
 // priorityClassRetry is when a TrainJob is looked at again whose priority class doesn't exist: nothing watches these.
 const priorityClassRetry = time.Minute
 
-// priorityClassExists reports whether there is a WorkloadPriorityClass.
 func (q queues) priorityClassExists(ctx context.Context, name string) (bool, error) {
 	err := q.get(ctx, name, &kueue.WorkloadPriorityClass{})
 	return err == nil, unlessGone(err, "looking for WorkloadPriorityClass "+name)

@@ -120,7 +120,6 @@ func (r *resolver) setBack(o *situation) error {
 	return nil
 }
 
-// checkSteps rejects more ReplicatedJobs than a Workload can have PodSets.
 func (r *resolver) checkSteps(job *api.TrainJob, steps []jobset.ReplicatedJob) error {
 	most := cmp.Or(r.policy.limits.ReplicatedJobs, podsets.Max)
 	if len(steps) <= most {
@@ -130,7 +129,6 @@ func (r *resolver) checkSteps(job *api.TrainJob, steps []jobset.ReplicatedJob) e
 		"refer to a runtime with fewer", store.Describe(job), len(steps), most))
 }
 
-// setMinCount sets the minCount of a TrainJob that may be partially admitted.
 func (r *resolver) setMinCount(o *situation) error {
 	if !r.policy.features.partialAdmission {
 		return nil

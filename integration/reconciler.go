@@ -127,7 +127,6 @@ func (r *Reconciler) framework(
 	return result, p, err
 }
 
-// conclude returns the result of a reconcile.
 func (r *Reconciler) conclude(
 	ctx context.Context, p plan, result reconcile.Result, err error,
 ) (reconcile.Result, error) {
@@ -170,7 +169,6 @@ func (r *Reconciler) countReady(o *situation) {
 	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
 }
 
-// trainerOf returns the Trainer of a dialect.
 func trainerOf(dialect *overrides.Dialect) Trainer {
 	if dialect == overrides.Bundled {
 		t := bundledTrainer{here: here{dialect}}

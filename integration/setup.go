@@ -130,7 +130,6 @@ func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndex
 	})
 }
 
-// watch adds the watches of all that a TrainJob depends on.
 func (r *Reconciler) watch(b *builder.Builder, mgr ctrl.Manager) *builder.Builder {
 	inOrder := func(h handler.EventHandler) handler.EventHandler {
 		return workqueue.Order{EventHandler: h, Namespaces: r.namespaces}
@@ -162,7 +161,6 @@ func logConstructor(log logr.Logger) func(*reconcile.Request) logr.Logger {
 	}
 }
 
-// both reconciles a TrainJob, and then runs next.
 func (r *Reconciler) both(next Next) reconcile.Func {
 	return func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		r.namespaces.Took(request)
@@ -244,7 +242,6 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 	return request
 }
 
-// jobsIn returns the TrainJobs of a namespace.
 func (r *Reconciler) jobsIn(ctx context.Context, namespace client.Object) []reconcile.Request {
 	var list api.TrainJobList
 	err := r.client.List(ctx, &list, client.InNamespace(namespace.GetName()), client.UnsafeDisableDeepCopy)

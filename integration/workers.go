@@ -76,7 +76,6 @@ func (w *workers) begin(request reconcile.Request) bool {
 	return true
 }
 
-// leave records that a reconcile leaves its worker.
 func (w *workers) leave(request reconcile.Request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
