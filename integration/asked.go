@@ -14,7 +14,7 @@ type asked struct {
 	stop  *stop
 	// respite is set instead of stop if a preempted TrainJob runs on until its next checkpoint.
 	respite respite
-	// noted are further steps: what has to be done before the start, and what follows if it can't be.
+	// noted are further steps: what the start needs before it, and what follows if it is impossible.
 	noted []step
 	// reclaim is what jobframework was told of the quota.
 	reclaim reclaim

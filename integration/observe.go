@@ -97,9 +97,7 @@ func (r *observer) observeRuntime(ctx context.Context, o *situation) error {
 
 // observeTrainJob reads the TrainJob, and what this process remembers of it.
 func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName) (*situation, error) {
-	o := &situation{
-		observed: &observed{job: &api.TrainJob{}, now: r.clock.Now()}, trainer: r.trainer,
-	}
+	o := &situation{observed: &observed{job: &api.TrainJob{}, now: r.clock.Now()}, trainer: r.trainer}
 	err := r.client.Get(ctx, key, o.job)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading the TrainJob: %w", err)

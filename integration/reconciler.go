@@ -190,8 +190,8 @@ func trainerOf(dialect *overrides.Dialect) Trainer {
 const podsReadyAfter = 5 * time.Minute
 
 // awaitsPods reports whether the Workload gets condition PodsReady now, and if it gets one later, after how long.
-// configured is whether Kueue reads the condition; nil if it does so by default only, to evict TrainJobs whose pods
-// never get ready.
+// It gets none if configured is false, because Kueue doesn't read it then. nil is for Kueue's default, which is to evict
+// TrainJobs whose pods never get ready.
 func awaitsPods(configured *bool, o *situation) (now bool, later time.Duration) {
 	switch wl := o.match(); {
 	case configured != nil:

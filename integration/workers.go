@@ -136,8 +136,6 @@ func (w *workers) bounded(next reconcile.Func) reconcile.Func {
 			w.end(request, ctx.Err() != nil || errors.Is(o.err, context.DeadlineExceeded))
 			cancel()
 		}
-		patience := time.NewTimer(workerTime)
-		defer patience.Stop()
 		select {
 		case o := <-done:
 			end(o)
@@ -145,7 +143,7 @@ func (w *workers) bounded(next reconcile.Func) reconcile.Func {
 				panic(o.panicked) // the controller recovers it, and logs it
 			}
 			return o.result, o.err
-		case <-patience.C:
+		case <-time.After(workerTime):
 		}
 		w.leave(request)
 		go func() {
