@@ -77,7 +77,8 @@ func (s releaseWorkload) do(ctx context.Context, a *actor, _ *situation) error {
 	controllerutil.RemoveFinalizer(after, kueue.ResourceInUseFinalizerName)
 	// The list may have finalizers of others.
 	asRead := client.MergeFromWithOptions(s.workload, client.MergeFromWithOptimisticLock{})
-	return unlessGone(a.client.Patch(ctx, after, asRead), fmt.Sprintf("releasing Workload %s", workload.Key(s.workload)))
+	err := a.client.Patch(ctx, after, asRead)
+	return unlessGone(err, "releasing Workload "+string(workload.Key(s.workload)))
 }
 
 func (s deactivate) do(ctx context.Context, a *actor, _ *situation) error {

@@ -190,7 +190,7 @@ func trainerOf(dialect *overrides.Dialect) Trainer {
 const podsReadyAfter = 5 * time.Minute
 
 // awaitsPods reports whether the Workload gets condition PodsReady now, and if it gets one later, after how long.
-// It gets none if configured is false, because Kueue doesn't read it then. nil is for Kueue's default, which is to evict
+// It gets none if configured is false: Kueue doesn't read it then. nil is for Kueue's default, which is to evict
 // TrainJobs whose pods never get ready.
 func awaitsPods(configured *bool, o *situation) (now bool, later time.Duration) {
 	switch wl := o.match(); {
