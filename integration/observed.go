@@ -137,10 +137,8 @@ type startFacts struct {
 
 func (o *observed) key() types.NamespacedName { return client.ObjectKeyFromObject(o.job) }
 
-// suspended reports whether spec.suspend is true.
 func (o *observed) suspended() bool { return ptr.Deref(o.job.Spec.Suspend, false) }
 
-// ended reports whether the Trainer has declared the end.
 func (o *observed) ended() bool { return hasEnded(o.job) }
 
 // managed reports whether Kueue manages the TrainJob. One that holds quota is managed until that is free, whatever has
@@ -171,7 +169,7 @@ func (o *observed) fits(wl *kueue.Workload) bool {
 		return true // another Workload in its place would be active and start what was stopped
 	case o.leftQueue(wl):
 		return false
-	case !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, maximumExecutionTime(o.job)):
+	case !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, jobframework.MaximumExecutionTimeSecondsForObject(o.job)):
 		return false
 	case o.ended() || !o.suspended() || o.queue.blocked != nil:
 		return true
@@ -227,7 +225,6 @@ func (o *observed) waited(wl *kueue.Workload) time.Duration {
 // recheckDelay is when to look again at Jobs and pods whose next change no event announces.
 const recheckDelay = time.Second
 
-// owner returns the TrainJob as the owner of pods.
 func (o *observed) owner() store.Owner {
 	return store.Owner{NamespacedName: o.key(), UID: o.job.UID, JobSet: o.jobSet}
 }
