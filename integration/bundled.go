@@ -136,4 +136,8 @@ func (bundledTrainer) unqueued(*review.Request) []jsonpatch.Operation           
 func (bundledTrainer) queued(rq *review.Request) ([]jsonpatch.Operation, error) {
 	return canonicalSize(rq)
 }
-func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil } // its own webhook does
+
+// Its own webhook has the rest.
+
+func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil }
+func (bundledTrainer) warnings(*review.Request) []string         { return nil }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
@@ -224,3 +225,6 @@ func (kubeflowTrainer) checkSize(rq *review.Request) field.ErrorList {
 	path := field.NewPath("metadata", "annotations").Key(overrides.MinParallelismAnnotation)
 	return field.ErrorList{field.Invalid(path, value, errNoPartialAdmission.Error())}
 }
+
+// warnings says that nothing can report, and so nothing stalls.
+func (kubeflowTrainer) warnings(rq *review.Request) []string { return stalled.Unheard(rq.Old, rq.New) }

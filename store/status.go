@@ -15,6 +15,17 @@ import (
 // that isn't Signalbox's it writes only Kubeflow Trainer's fields. It leaves all others: a training process may be
 // writing its own.
 func (w *Writer) Status(ctx context.Context, before *api.TrainJob, status *api.TrainJobStatus) error {
+	return w.status(ctx, before, status, !w.extended) // Kubeflow Trainer writes the same list of conditions
+}
+
+// StatusAsRead writes it only if the TrainJob hasn't changed since it was read.
+func (w *Writer) StatusAsRead(ctx context.Context, before *api.TrainJob, status *api.TrainJobStatus) error {
+	return w.status(ctx, before, status, true)
+}
+
+func (w *Writer) status(
+	ctx context.Context, before *api.TrainJob, status *api.TrainJobStatus, asRead bool,
+) error {
 	after := before.DeepCopy()
 	after.Status.TrainJobStatus = status.TrainJobStatus
 	if w.extended {
@@ -35,8 +46,8 @@ func (w *Writer) Status(ctx context.Context, before *api.TrainJob, status *api.T
 	if fields == nil {
 		fields = map[string]any{}
 	}
-	if !w.extended {
-		metadata["resourceVersion"] = before.ResourceVersion // Kubeflow Trainer writes the same list of conditions
+	if asRead {
+		metadata["resourceVersion"] = before.ResourceVersion
 	}
 	if data, err = json.Marshal(map[string]any{"metadata": metadata, "status": fields}); err != nil {
 		return fmt.Errorf("encoding the status: %w", err)

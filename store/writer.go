@@ -121,13 +121,30 @@ func SkipsDryRuns(err error) bool {
 // Suspend stops the TrainJob and changes nothing else: its entry must stay while pods run with it. It is a conflict if
 // another TrainJob has taken the name.
 func (w *Writer) Suspend(ctx context.Context, job *api.TrainJob) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": job.UID}, "spec": map[string]any{"suspend": true},
-	})
+	return w.suspend(ctx, job, map[string]any{"uid": job.UID})
+}
+
+// SuspendAsRead stops the TrainJob if it hasn't changed since it was read.
+func (w *Writer) SuspendAsRead(ctx context.Context, job *api.TrainJob) error {
+	return w.suspend(ctx, job, map[string]any{"uid": job.UID, "resourceVersion": job.ResourceVersion})
+}
+
+func (w *Writer) suspend(ctx context.Context, job *api.TrainJob, as map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": as, "spec": map[string]any{"suspend": true}})
 	if err != nil {
 		return fmt.Errorf("encoding the patch: %w", err)
 	}
 	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+}
+
+// Stop asks for the stop of a queued TrainJob, as its user does, if the TrainJob hasn't changed since it was read. why
+// is the value of the annotation.
+func (w *Writer) Stop(ctx context.Context, job *api.TrainJob, why string) error {
+	patch, err := annotation(job, api.StopAnnotation, why)
+	if err != nil {
+		return err
+	}
+	return w.patch(ctx, job.DeepCopy(), patch)
 }
 
 // Clear empties the entry of a TrainJob that no longer runs. It replaces the entry whoever owns its fields: an update

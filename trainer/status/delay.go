@@ -12,9 +12,12 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// urgent reports whether a change of status is worth a write of its own at once: an end, or the reason of a stop.
+// urgent reports whether a change of status is worth a write of its own at once: an end, or the reason of a stop, which
+// a stall may be.
 func urgent(before, after *api.TrainJobStatus) bool {
-	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed, api.ConditionEvicted} {
+	for _, name := range []string{
+		trainerapi.TrainJobComplete, trainerapi.TrainJobFailed, api.ConditionEvicted, api.ConditionStalled,
+	} {
 		if isTrue(after.Condition(name)) && !isTrue(before.Condition(name)) {
 			return true
 		}

@@ -29,6 +29,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
+	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
@@ -53,6 +54,8 @@ type Webhook struct {
 	Reader  review.Reader
 	Clock   clock.PassiveClock
 	Limits  overrides.Limits
+	// Reports is set if training processes can report.
+	Reports bool
 }
 
 // Builder validates by Trainer's plugins.
@@ -135,14 +138,18 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 	if len(errs) > 0 {
 		return review.Reject(rq.New, errs)
 	}
+	var unheard webhookadmission.Warnings
+	if !w.Reports {
+		unheard = stalled.Unheard(rq.Old, rq.New)
+	}
 	if !rq.Created() && !concerned(rq) {
-		return webhookadmission.Allowed("") // above all, a stop needs no runtime
+		return webhookadmission.Allowed("").WithWarnings(unheard...) // above all, a stop needs no runtime
 	}
 	warnings, errs, err := w.check(ctx, rq)
 	if err != nil {
 		return webhookadmission.Errored(http.StatusInternalServerError, err)
 	}
-	if len(errs) > 0 {
+	if warnings = append(unheard, warnings...); len(errs) > 0 {
 		return review.Reject(rq.New, errs, warnings...)
 	}
 	return webhookadmission.Allowed("").WithWarnings(warnings...)
@@ -162,7 +169,8 @@ func checkAnnotations(rq *review.Request) field.ErrorList {
 	})
 	errs := gang.CheckAnnotations(annotations, changed)
 	errs = append(errs, status.CheckRestarts(annotations, changed)...)
-	return append(errs, checkpoint.Check(changed, annotations)...)
+	errs = append(errs, checkpoint.Check(changed, annotations)...)
+	return append(errs, stalled.Check(changed, annotations)...)
 }
 
 func checkFrozen(rq *review.Request) field.ErrorList {
@@ -261,10 +269,19 @@ func (w *Webhook) runtimeOf(
 		return nil, nil, field.Invalid(path, job.Spec.RuntimeRef.Name, fmt.Sprintf(
 			"there is no %s; create it before the TrainJob, or refer to another", store.Describe(job)))
 	}
-	if !trainingruntimeutil.IsSupportDeprecated(live.Labels) {
-		return &live.Spec, nil, nil
+	return &live.Spec, w.runtimeWarnings(job, live), nil
+}
+
+// runtimeWarnings returns the warnings about the runtime that a TrainJob refers to.
+func (w *Webhook) runtimeWarnings(job *api.TrainJob, live *store.Runtime) (warnings webhookadmission.Warnings) {
+	_, own := job.Annotations[api.StalledAfterAnnotation]
+	if _, set := live.Annotations[api.StalledAfterAnnotation]; set && !own && !w.Reports {
+		warnings = append(warnings, fmt.Sprintf("%s: %s", store.Describe(job), stalled.NoEffect))
 	}
-	return &live.Spec, webhookadmission.Warnings{fmt.Sprintf(
-		"%s is deprecated and will be removed in a future release of Kubeflow Trainer; its policy for runtimes: %s",
-		store.Describe(job), constants.RuntimeDeprecationPolicyURL)}, nil
+	if trainingruntimeutil.IsSupportDeprecated(live.Labels) {
+		warnings = append(warnings, fmt.Sprintf(
+			"%s is deprecated and will be removed in a future release of Kubeflow Trainer; its policy for runtimes: %s",
+			store.Describe(job), constants.RuntimeDeprecationPolicyURL))
+	}
+	return warnings
 }
