@@ -63,7 +63,7 @@ func stallEvent(before, after *api.TrainJobStatus) *events.Event {
 
 func (r *Reconciler) stopStalled(ctx context.Context, o *observed, s stopStalled) (err error) {
 	if o.workload != nil || jobframework.QueueNameForObject(o.job) != "" {
-		err = r.Store.Writer.Stop(ctx, o.job, "stalled: it has reported nothing since "+s.since)
+		err = r.Store.Writer.Stop(ctx, o.job, stalled.StopValue(s.since))
 	} else {
 		err = r.Store.Writer.SuspendAsRead(ctx, o.job)
 	}

@@ -61,6 +61,16 @@ func valueOf(job *api.TrainJob, js *jobset.JobSet) (value string, set bool) {
 	return value, set
 }
 
+// byStall begins the value of annotation signalbox.dev/stop on a TrainJob that was stopped because it had stalled.
+const byStall = "stalled: it has reported nothing since "
+
+// StopValue returns the value of annotation signalbox.dev/stop for a TrainJob that has stalled.
+func StopValue(since string) string { return byStall + since }
+
+// StoppedSince returns since when a TrainJob had reported nothing that was stopped for it, by the value of that
+// annotation, and whether it was.
+func StoppedSince(value string) (since string, stopped bool) { return strings.CutPrefix(value, byStall) }
+
 // Check returns an error if the annotation is invalid, among those of a TrainJob or of a runtime.
 func Check(annotations map[string]string, path *field.Path) field.ErrorList {
 	value, set := annotations[api.StalledAfterAnnotation]
