@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -62,7 +61,7 @@ func stallEvent(before, after *api.TrainJobStatus) *events.Event {
 }
 
 func (r *Reconciler) stopStalled(ctx context.Context, o *observed, s stopStalled) (err error) {
-	if o.workload != nil || jobframework.QueueNameForObject(o.job) != "" {
+	if o.workload != nil {
 		err = r.Store.Writer.Stop(ctx, o.job, stalled.StopValue(s.since))
 	} else {
 		err = r.Store.Writer.SuspendAsRead(ctx, o.job)

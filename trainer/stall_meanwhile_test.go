@@ -83,11 +83,8 @@ func TestStallRefused(t *testing.T) {
 func TestStallIgnored(t *testing.T) {
 	h := watching(t, "", admitted)
 	h.edit("job", func(j *api.TrainJob) { j.Annotations[api.StalledAfterAnnotation] = "soon" })
-	h.reconcile("job")
-	h.clock.Step(2 * time.Second)
-	h.reconcile("job")
-	h.requests()
-	h.wantStall("it is ignored", "False/InvalidAnnotation since 12:00:04")
+	h.waits("it is said", 30*time.Second)
+	h.wantStall("it is ignored", "False/InvalidAnnotation since 12:00:32")
 	h.wantEvents("it is said", `Warning InvalidAnnotation annotation signalbox.dev/stalled-after is ignored: "soon" must be`)
 	for range 3 {
 		h.clock.Step(24 * time.Hour)

@@ -139,7 +139,7 @@ func TestUnusedStall(t *testing.T) {
 	h.restart()
 	h.clock.Step(24 * time.Hour)
 	h.reconcile("job")
-	h.clock.Step(2 * time.Second)
+	h.clock.Step(30 * time.Second)
 	h.reconcile("job")
 	h.wantStall("nothing can report", "")
 	h.clock.Step(time.Hour)
@@ -181,6 +181,10 @@ func TestStopsStalled(t *testing.T) {
 	h.wantEvents("once")
 
 	h = hasStalled(t, "30m,stop", "")
+	h.edit("job",
+		func(j *api.TrainJob) {
+			j.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "a queue that isn't managed"}
+		})
 	h.reconcile("job")
 	h.wantRequests("without a queue", jobPatch)
 	if job := h.job("job"); !ptr.Deref(job.Spec.Suspend, false) || job.Annotations[api.StopAnnotation] != "" {

@@ -27,9 +27,9 @@ const (
 	// ConditionGangScheduled is True when the gangs of a running TrainJob are placed. While it is False, the message
 	// has the gang, the reason and the time. A TrainJob without gangs doesn't have it.
 	ConditionGangScheduled = "GangScheduled"
-	// ConditionStalled is True when a running TrainJob has reported nothing for as long as StalledAfterAnnotation says;
-	// its time is that of the last report, and the message has what follows. It is False while the TrainJob reports. Only
-	// a TrainJob with the annotation has it, while its pods are ready.
+	// ConditionStalled is True when a running TrainJob has reported nothing for as long as annotation
+	// signalbox.dev/stalled-after says; its time is that of the last report, and the message has what follows. It is False
+	// while the TrainJob reports. Only a TrainJob with the annotation has it, while its pods are ready.
 	ConditionStalled = "Stalled"
 )
 
