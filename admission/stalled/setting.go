@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
@@ -69,7 +70,9 @@ func StopValue(since string) string { return byStall + since }
 
 // StoppedSince returns since when a TrainJob had reported nothing that was stopped for it, by the value of that
 // annotation, and whether it was.
-func StoppedSince(value string) (since string, stopped bool) { return strings.CutPrefix(value, byStall) }
+func StoppedSince(value string) (since string, stopped bool) {
+	return strings.CutPrefix(value, byStall)
+}
 
 // Check returns an error if the annotation is invalid, among those of a TrainJob or of a runtime.
 func Check(annotations map[string]string, path *field.Path) field.ErrorList {
@@ -84,10 +87,10 @@ func Check(annotations map[string]string, path *field.Path) field.ErrorList {
 }
 
 // Unheard returns the warning about a TrainJob that gets the annotation where nothing can report; nil for none. before
-// is nil on creation.
+// is nil on creation. Of a TrainJob that runs in another cluster, that one knows.
 func Unheard(before, after *api.TrainJob) []string {
 	value, set := after.Annotations[api.StalledAfterAnnotation]
-	if !set || before != nil && before.Annotations[api.StalledAfterAnnotation] == value {
+	if !set || trainjobutil.IsManagedByExternalController(after.Upstream()) || before != nil && before.Annotations[api.StalledAfterAnnotation] == value {
 		return nil
 	}
 	return []string{NoEffect}

@@ -241,12 +241,24 @@ func TestAnnotation(t *testing.T) {
 	}
 }
 
+// TestStopValue holds that a stop for a stall is told from that of a user.
+func TestStopValue(t *testing.T) {
+	if since, stopped := StoppedSince(StopValue("noon")); since != "noon" || !stopped {
+		t.Errorf("got %q, %t", since, stopped)
+	}
+	if _, stopped := StoppedSince("true"); stopped {
+		t.Error("its user has stopped it")
+	}
+}
+
 func TestUnheard(t *testing.T) {
 	job := func(value string) *api.TrainJob {
 		return &api.TrainJob{ObjectMeta: metav1.ObjectMeta{
 			Annotations: map[string]string{api.StalledAfterAnnotation: value},
 		}}
 	}
+	away := job("1m")
+	away.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
 	for name, c := range map[string]struct {
 		before, after *api.TrainJob
 		want          int
@@ -257,6 +269,7 @@ func TestUnheard(t *testing.T) {
 		"changed":            {job("1m"), job("2m"), 1},
 		"as before":          {job("1m"), job("1m"), 0},
 		"removed":            {job("1m"), &api.TrainJob{}, 0},
+		"of another cluster": {nil, away, 0},
 	} {
 		if got := Unheard(c.before, c.after); len(got) != c.want {
 			t.Errorf("%s: got %q", name, got)

@@ -14,6 +14,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
 	trainingruntimeutil "github.com/kubeflow/trainer/v2/pkg/util/trainingruntime"
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	"github.com/kubeflow/trainer/v2/pkg/webhooks"
 	"gomodules.xyz/jsonpatch/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -275,7 +276,8 @@ func (w *Webhook) runtimeOf(
 // runtimeWarnings returns the warnings about the runtime that a TrainJob refers to.
 func (w *Webhook) runtimeWarnings(job *api.TrainJob, live *store.Runtime) (warnings webhookadmission.Warnings) {
 	_, own := job.Annotations[api.StalledAfterAnnotation]
-	if _, set := live.Annotations[api.StalledAfterAnnotation]; set && !own && !w.Reports {
+	elsewhere := trainjobutil.IsManagedByExternalController(job.Upstream())
+	if _, set := live.Annotations[api.StalledAfterAnnotation]; set && !own && !elsewhere && !w.Reports {
 		warnings = append(warnings, fmt.Sprintf("%s: %s", store.Describe(job), stalled.NoEffect))
 	}
 	if trainingruntimeutil.IsSupportDeprecated(live.Labels) {
