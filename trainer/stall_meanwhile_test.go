@@ -7,6 +7,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -77,6 +78,32 @@ func TestStallRefused(t *testing.T) {
 	h.reconcile("job")
 	h.wantRequests("again", jobPatch)
 	h.wantEvents("then", "Warning StalledStopped")
+}
+
+// TestStallUnanswered holds that what was done though its response was lost isn't done again.
+func TestStallUnanswered(t *testing.T) {
+	for value, request := range map[string]string{"30m,stop": jobPatch, "30m,restart": statusPatch} {
+		h := hasStalled(t, value, admitted)
+		h.freeze(&api.TrainJob{}, "job")
+		h.lost[request] = apierrors.NewServerTimeout(schema.GroupResource{Resource: "trainjobs"}, "patch", 1)
+		if _, err := h.try("job", false); err == nil {
+			t.Errorf("%s: the error is passed on", value)
+		}
+		delete(h.lost, request)
+		once := h.job("job")
+		h.reconcile("job") // from a stale cache
+		h.thaw()
+		h.requests()
+		h.reconcile("job")
+		now := h.job("job")
+		if value == "30m,stop" {
+			h.wantRequests("it is stopped already")
+			continue
+		}
+		if once.Status.Lost.Restarts != 1 || now.Status.Lost.Restarts != 1 {
+			t.Errorf("it is counted once: got %+v", now.Status.Lost)
+		}
+	}
 }
 
 // TestStallIgnored holds that an annotation that was stored though it is invalid is ignored, and said once.
