@@ -135,7 +135,8 @@ func stallSpecs() {
 		gomega.Expect(time.Since(begun)).To(gomega.BeNumerically(">", time.Minute))
 		gomega.Expect(eventsOf(ctx, silent)()).To(gomega.ContainElement(gomega.HavePrefix("Stalled: its training process")))
 		gomega.Eventually(bound(ctx, silent)).Should(gomega.Equal(0))
-		gomega.Expect(g.plugin(ctx, "", "explain", "silent").out).To(gomega.ContainSubstring("it had stalled"))
+		gomega.Eventually(func() string { return g.plugin(ctx, "", "explain", "silent").out }).Should(
+			gomega.ContainSubstring("it had stalled"))
 		gomega.Eventually(func(now gomega.Gomega) {
 			goesOn()
 			now.Expect(get(ctx, hangs).Status.Lost).To(gomega.HaveField("Restarts", gomega.BeEquivalentTo(1)))
