@@ -90,7 +90,8 @@ func Check(annotations map[string]string, path *field.Path) field.ErrorList {
 // is nil on creation. Of a TrainJob that runs in another cluster, that one knows.
 func Unheard(before, after *api.TrainJob) []string {
 	value, set := after.Annotations[api.StalledAfterAnnotation]
-	if !set || trainjobutil.IsManagedByExternalController(after.Upstream()) || before != nil && before.Annotations[api.StalledAfterAnnotation] == value {
+	same := before != nil && before.Annotations[api.StalledAfterAnnotation] == value
+	if !set || same || trainjobutil.IsManagedByExternalController(after.Upstream()) {
 		return nil
 	}
 	return []string{NoEffect}
