@@ -126,4 +126,7 @@ func (bundledTrainer) write(
 	return oneWrite, writer.Start(ctx, start)
 }
 
-func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil } // its own webhook does
+// Its own webhook has the rest.
+
+func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil }
+func (bundledTrainer) warnings(*review.Request) []string         { return nil }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/stalled"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
@@ -221,6 +222,9 @@ func (kubeflowTrainer) checkSize(rq *review.Request) field.ErrorList {
 	path := field.NewPath("metadata", "annotations").Key(overrides.MinParallelismAnnotation)
 	return field.ErrorList{field.Invalid(path, value, errNoPartialAdmission.Error())}
 }
+
+// warnings says that nothing can report, and so nothing stalls.
+func (kubeflowTrainer) warnings(rq *review.Request) []string { return stalled.Unheard(rq.Old, rq.New) }
 
 // keyedTrainer is a Kubeflow Trainer whose entries are keyed by manager: v2.2 and later.
 type keyedTrainer struct {

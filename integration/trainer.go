@@ -108,6 +108,8 @@ type trainerReviews interface {
 	// checkSize returns errors about the size of a TrainJob in a request that the Trainer itself rejects without saying
 	// what to do.
 	checkSize(rq *review.Request) field.ErrorList
+	// warnings returns what a request asks for that the Trainer doesn't do.
+	warnings(rq *review.Request) []string
 }
 
 // here is what all Trainers have in common for the TrainJobs that they run in this cluster.

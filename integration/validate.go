@@ -45,7 +45,7 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 	if len(errs) > 0 {
 		return review.Reject(rq.New, errs)
 	}
-	return webhookadmission.Allowed("")
+	return webhookadmission.Allowed("").WithWarnings(w.trainer.warnings(rq)...)
 }
 
 // check returns what is wrong with a create or an update by another client. An error means that it isn't known.

@@ -12,6 +12,17 @@ import (
 // that isn't Signalbox's it writes only Kubeflow Trainer's fields. It leaves all others: a training process may be
 // writing its own.
 func (w *Writer) Status(ctx context.Context, before *api.TrainJob, status *api.TrainJobStatus) error {
+	return w.status(ctx, before, status, !w.extended) // Kubeflow Trainer writes the same list of conditions
+}
+
+// StatusAsRead writes it only if the TrainJob hasn't changed since it was read.
+func (w *Writer) StatusAsRead(ctx context.Context, before *api.TrainJob, status *api.TrainJobStatus) error {
+	return w.status(ctx, before, status, true)
+}
+
+func (w *Writer) status(
+	ctx context.Context, before *api.TrainJob, status *api.TrainJobStatus, asRead bool,
+) error {
 	after := before.DeepCopy()
 	after.Status.TrainJobStatus = status.TrainJobStatus
 	if w.extended {
@@ -20,8 +31,8 @@ func (w *Writer) Status(ctx context.Context, before *api.TrainJob, status *api.T
 	}
 	unguarded := before.DeepCopy()
 	unguarded.UID = ""
-	if !w.extended {
-		unguarded.ResourceVersion = "" // Kubeflow Trainer writes the same list of conditions
+	if asRead {
+		unguarded.ResourceVersion = ""
 	}
 	patch := client.MergeFrom(unguarded)
 	if err := w.client.Status().Patch(ctx, after, patch, client.FieldOwner(FieldManager)); err != nil {

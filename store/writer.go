@@ -123,9 +123,27 @@ func SkipsDryRuns(err error) bool {
 // Suspend stops the TrainJob and changes nothing else: its entry must stay while pods run with it. It is a conflict if
 // another TrainJob has taken the name.
 func (w *Writer) Suspend(ctx context.Context, job *api.TrainJob) error {
+	return w.suspend(ctx, job, "")
+}
+
+// SuspendAsRead stops the TrainJob if it hasn't changed since it was read.
+func (w *Writer) SuspendAsRead(ctx context.Context, job *api.TrainJob) error {
+	return w.suspend(ctx, job, job.ResourceVersion)
+}
+
+func (w *Writer) suspend(ctx context.Context, job *api.TrainJob, version string) error {
 	none := nameOnly(job)
 	stopped := none.DeepCopy()
-	stopped.UID, stopped.Spec.Suspend = job.UID, new(true)
+	stopped.UID, stopped.ResourceVersion, stopped.Spec.Suspend = job.UID, version, new(true)
+	return w.patch(ctx, stopped, client.MergeFrom(none))
+}
+
+// Stop asks for the stop of a queued TrainJob, as its user does, if the TrainJob hasn't changed since it was read. why
+// is the value of the annotation.
+func (w *Writer) Stop(ctx context.Context, job *api.TrainJob, why string) error {
+	none := nameOnly(job)
+	stopped := none.DeepCopy()
+	annotate(stopped, job, api.StopAnnotation, why)
 	return w.patch(ctx, stopped, client.MergeFrom(none))
 }
 

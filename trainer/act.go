@@ -23,6 +23,8 @@ func (r *Reconciler) act(ctx context.Context, o *observed, s step) error {
 		return r.writeStatus(ctx, o, s.status)
 	case writeLoss:
 		return r.writeLoss(ctx, o, s)
+	case stopStalled:
+		return r.stopStalled(ctx, o, s)
 	case suspend:
 		if err := r.Store.Writer.Suspend(ctx, o.job); err != nil {
 			return client.IgnoreNotFound(fmt.Errorf("suspending for a restart: %w", err))
@@ -54,6 +56,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, o *observed, status *api.T
 	if c := status.Condition(api.ConditionGangScheduled); isFalse(c) && !isFalse(o.job.Status.Condition(c.Type)) {
 		r.recorder.Send(o.job, events.GangUnschedulable.Of(c.Message))
 	}
+	if told := stallEvent(&o.job.Status, status); told != nil {
+		r.recorder.Send(o.job, *told)
+	}
 	return nil
 }
 
@@ -62,8 +67,12 @@ func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.C
 func (r *Reconciler) writeLoss(ctx context.Context, o *observed, s writeLoss) error {
 	status := o.job.Status.DeepCopy()
 	status.Lost = &s.lost
-	if err := r.Store.Writer.Status(ctx, o.job, status); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("writing that pods were lost: %w", err))
+	write := r.Store.Writer.Status
+	if s.asRead {
+		write = r.Store.Writer.StatusAsRead
+	}
+	if err := write(ctx, o.job, status); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("writing that a TrainJob is to be restarted: %w", err))
 	}
 	r.recorder.Send(o.job, s.event)
 	return nil

@@ -106,6 +106,7 @@ type options struct {
 	gangsServed bool         // the API server serves PodGroups
 	limits      overrides.Limits
 	plugins     trainerconfig.Configuration // what Trainer's plugins take of its configuration
+	reports     bool                        // training processes can report
 }
 
 func newHarness(t testing.TB, change ...func(*options)) *harness {
@@ -150,7 +151,7 @@ func (h *harness) construct(o options) {
 	})
 	reconciler := NewReconciler(Config{
 		Client: cached, Reader: live, Store: kept, Builder: builder, Gangs: gangs,
-		Recorder: h.recorder, Clock: h.clock, Limits: o.limits,
+		Recorder: h.recorder, Clock: h.clock, Limits: o.limits, Reports: o.reports,
 	})
 	indexer := indexerFunc(func(field string, of client.IndexerFunc) { h.indexes[field] = of })
 	err = errors.Join(

@@ -121,14 +121,14 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 	}
 	reconciler := trainer.NewReconciler(trainer.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Builder: builder, Gangs: a.gangs,
-		Recorder: a.recorder, Clock: clock.RealClock{}, Limits: a.limits,
+		Recorder: a.recorder, Clock: clock.RealClock{}, Limits: a.limits, Reports: a.config.Trainer.Progress.Enabled,
 	})
 	startable := &trainer.Startable{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Builder: builder, Gangs: a.gangs,
 	}
 	hooks := &webhook.Webhook{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,
-		Reader: a.reader(), Clock: clock.RealClock{}, Limits: a.limits,
+		Reader: a.reader(), Clock: clock.RealClock{}, Limits: a.limits, Reports: a.config.Trainer.Progress.Enabled,
 	}
 	return reconciler, startable, hooks.Register(a.mgr)
 }
@@ -169,7 +169,8 @@ func (a *assembly) addProgress(plugins client.Client) (*trainerconfig.Configurat
 	if err := trainer.EnableProgress(settings); err != nil {
 		return nil, err
 	}
-	server := trainer.Progress{Config: settings, CertDir: a.config.Webhook.CertDir, Await: awaitCertificates}
+	server := trainer.Progress{Config: settings, CertDir: a.config.Webhook.CertDir, Await: awaitCertificates,
+		Clock: clock.RealClock{}}
 	return settings, server.AddTo(a.mgr, plugins, a.clients)
 }
 

@@ -14,6 +14,7 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
 	trainingruntimeutil "github.com/kubeflow/trainer/v2/pkg/util/trainingruntime"
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	"github.com/kubeflow/trainer/v2/pkg/webhooks"
 	"gomodules.xyz/jsonpatch/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,7 @@ import (
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
+	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
@@ -51,6 +53,8 @@ type Webhook struct {
 	Reader  review.Reader
 	Clock   clock.PassiveClock
 	Limits  overrides.Limits
+	// Reports is set if training processes can report.
+	Reports bool
 }
 
 // Builder validates by Trainer's plugins.
@@ -131,14 +135,18 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 	if len(errs) > 0 {
 		return review.Reject(rq.New, errs)
 	}
+	var unheard webhookadmission.Warnings
+	if !w.Reports {
+		unheard = stalled.Unheard(rq.Old, rq.New)
+	}
 	if !rq.Created() && !concerned(rq) {
-		return webhookadmission.Allowed("") // above all, a stop needs no runtime
+		return webhookadmission.Allowed("").WithWarnings(unheard...) // above all, a stop needs no runtime
 	}
 	warnings, errs, err := w.check(ctx, rq)
 	if err != nil {
 		return webhookadmission.Errored(http.StatusInternalServerError, err)
 	}
-	if len(errs) > 0 {
+	if warnings = append(unheard, warnings...); len(errs) > 0 {
 		return review.Reject(rq.New, errs, warnings...)
 	}
 	return webhookadmission.Allowed("").WithWarnings(warnings...)
@@ -158,7 +166,8 @@ func checkAnnotations(rq *review.Request) field.ErrorList {
 	})
 	errs := gang.CheckAnnotations(annotations, changed)
 	errs = append(errs, status.CheckRestarts(annotations, changed)...)
-	return append(errs, checkpoint.Check(changed, annotations)...)
+	errs = append(errs, checkpoint.Check(changed, annotations)...)
+	return append(errs, stalled.Check(changed, annotations)...)
 }
 
 // changedEntries returns the field of the entries that an update changes, the first of several; nil if there is none.
@@ -245,10 +254,20 @@ func (w *Webhook) runtimeOf(
 		return nil, nil, field.Invalid(path, job.Spec.RuntimeRef.Name, fmt.Sprintf(
 			"there is no %s; create it before the TrainJob, or refer to another", store.Describe(job)))
 	}
-	if !trainingruntimeutil.IsSupportDeprecated(live.Labels) {
-		return &live.Spec, nil, nil
+	return &live.Spec, w.runtimeWarnings(job, live), nil
+}
+
+// runtimeWarnings returns the warnings about the runtime that a TrainJob refers to.
+func (w *Webhook) runtimeWarnings(job *api.TrainJob, live *store.Runtime) (warnings webhookadmission.Warnings) {
+	_, own := job.Annotations[api.StalledAfterAnnotation]
+	elsewhere := trainjobutil.IsManagedByExternalController(job.Upstream())
+	if _, set := live.Annotations[api.StalledAfterAnnotation]; set && !own && !elsewhere && !w.Reports {
+		warnings = append(warnings, fmt.Sprintf("%s: %s", store.Describe(job), stalled.NoEffect))
 	}
-	return &live.Spec, webhookadmission.Warnings{fmt.Sprintf(
-		"%s is deprecated and will be removed in a future release of Kubeflow Trainer; its policy for runtimes: %s",
-		store.Describe(job), constants.RuntimeDeprecationPolicyURL)}, nil
+	if trainingruntimeutil.IsSupportDeprecated(live.Labels) {
+		warnings = append(warnings, fmt.Sprintf(
+			"%s is deprecated and will be removed in a future release of Kubeflow Trainer; its policy for runtimes: %s",
+			store.Describe(job), constants.RuntimeDeprecationPolicyURL))
+	}
+	return warnings
 }

@@ -19,9 +19,9 @@ import (
 // is right, because what comes later can't have happened yet.
 func (f *Facts) cause() Cause {
 	for _, rule := range []func(*Facts) *Cause{
-		(*Facts).ended, (*Facts).deleted, (*Facts).stopping, (*Facts).blocked, (*Facts).elsewhere, (*Facts).running,
-		(*Facts).unmanaged, (*Facts).unreachable, (*Facts).stopped, (*Facts).queue, (*Facts).noWorkload, (*Facts).deactivated,
-		(*Facts).checks, (*Facts).admittedWaits, (*Facts).silent, (*Facts).backoff,
+		(*Facts).ended, (*Facts).deleted, (*Facts).stopping, (*Facts).blocked, (*Facts).stalled, (*Facts).elsewhere,
+		(*Facts).running, (*Facts).unmanaged, (*Facts).unreachable, (*Facts).stopped, (*Facts).queue, (*Facts).noWorkload,
+		(*Facts).deactivated, (*Facts).checks, (*Facts).admittedWaits, (*Facts).silent, (*Facts).backoff,
 	} {
 		if c := rule(f); c != nil {
 			return *c
@@ -207,14 +207,15 @@ func (f *Facts) noWorkload() *Cause {
 // stopped is about a TrainJob that its user has stopped, maybe on creation: before it has a Workload. What an admin or
 // Kueue has deactivated stays so when it is resumed. A Signalbox before v0.2 deactivated the Workload for a stop.
 func (f *Facts) stopped() *Cause {
-	_, stopped := f.Job.Annotations[api.StopAnnotation]
+	why, stopped := f.Job.Annotations[api.StopAnnotation]
 	if wl := f.Workload; wl != nil && !workload.IsActive(wl) {
 		stopped = wl.Annotations[api.StopAnnotation] != ""
 	}
 	if !stopped || f.is(kueue.WorkloadQuotaReserved) {
 		return nil
 	}
-	return &Cause{Code: CodeStopped, Reason: "StoppedByUser", Text: "it was stopped with kubectl signalbox stop",
+	reason, text := stoppedText(why)
+	return &Cause{Code: CodeStopped, Reason: reason, Text: text,
 		Do: []string{"kubectl signalbox resume " + f.Job.Name}}
 }
 

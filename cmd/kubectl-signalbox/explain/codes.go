@@ -16,6 +16,7 @@ type Code string
 // The causes.
 const (
 	CodeRunning    Code = "Running"
+	CodeStalled    Code = "Stalled" // it runs, and has reported nothing for too long
 	CodeComplete   Code = "Complete"
 	CodeFailed     Code = "Failed"
 	CodeUnmanaged  Code = "NotManaged"      // it has no queue: nobody queues it

@@ -40,7 +40,7 @@ type Standing struct {
 // Brief explains the state of a TrainJob without what others do: for lists.
 func Brief(f *Facts) *Explanation {
 	e := &Explanation{
-		Namespace: f.Job.Namespace, Name: f.Job.Name, State: string(f.state()),
+		Namespace: f.Job.Namespace, Name: f.Job.Name, State: f.shown(),
 		Standing: Standing{Queue: f.queueName(), ClusterQueue: f.clusterQueueName()},
 	}
 	if f.Workload != nil && f.Workload.Spec.Priority != nil {
