@@ -128,7 +128,7 @@ func (s *session) simulate(
 		if err != nil {
 			return nil, fmt.Errorf("TrainJob %s: %w", job.Name, err)
 		}
-		workloads[i], cluster = wl, cluster.With(put(cluster.Workloads, wl))
+		workloads[i], cluster = wl, cluster.Put(wl)
 	}
 	estimates := simulate.NewEstimates(q.Workloads, known.Items, now)
 	var views []*simulated

@@ -31,14 +31,6 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 )
 
-// put returns the Workloads with one that takes the place of that of its name.
-func put(workloads []kueue.Workload, wl *kueue.Workload) []kueue.Workload {
-	all := slices.DeleteFunc(slices.Clone(workloads), func(other kueue.Workload) bool {
-		return other.Namespace == wl.Namespace && other.Name == wl.Name
-	})
-	return append(all, *wl)
-}
-
 // simulatedJobs returns the TrainJob of a name, or those of a file unless it is "", changed as --set says.
 func (s *session) simulatedJobs(
 	ctx context.Context, name, file string, changes []string,

@@ -9,7 +9,6 @@ import (
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -62,12 +61,10 @@ type estimate struct {
 func viewOf(job *api.TrainJob, cluster *simulate.Cluster, a *simulate.Answer) *simulated {
 	v := &simulated{
 		Namespace: job.Namespace, Name: job.Name, Verdict: string(a.Verdict), Message: a.Message,
-		order: order{After: owners(cluster, a.After), Ahead: owners(cluster, a.Ahead)},
+		order:   order{After: cluster.Owners(a.After), Ahead: cluster.Owners(a.Ahead)},
+		Preempt: cluster.Owners(a.Victims),
 	}
 	v.Flavors, v.Nodes = admissionOf(a.Admission)
-	for _, victim := range a.Victims {
-		v.Preempt = append(v.Preempt, owners(cluster, []types.NamespacedName{victim.Victim})...)
-	}
 	for _, c := range a.Changes {
 		flavors, _ := admissionOf(c.Admission)
 		v.Changes = append(v.Changes, simulatedChange{Set: setOf(c), Flavors: flavors})
@@ -89,19 +86,6 @@ func blockedView(job *api.TrainJob, changed bool) *simulated {
 		Namespace: job.Namespace, Name: job.Name, Verdict: verdictBlocked,
 		Message: c.Reason + ": " + c.Message,
 	}
-}
-
-// owners returns the jobs of Workloads, as NAMESPACE/NAME.
-func owners(cluster *simulate.Cluster, keys []types.NamespacedName) []string {
-	var names []string
-	for _, key := range keys {
-		name := key.Name
-		if wl := cluster.Workload(key); wl != nil {
-			name = simulate.Owner(wl)
-		}
-		names = append(names, key.Namespace+"/"+name)
-	}
-	return names
 }
 
 // admissionOf returns the flavor of each resource, and the pods of each PodSet.

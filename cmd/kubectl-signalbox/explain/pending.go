@@ -61,11 +61,7 @@ func (f *Facts) decided(cause *Cause, c *metav1.Condition) {
 	d := f.Decision
 	switch d.Verdict {
 	case simulate.Preempts:
-		var victims []types.NamespacedName
-		for _, v := range d.Victims {
-			victims = append(victims, v.Victim)
-		}
-		cause.Code, cause.Text = CodePreempting, f.owners(victims)+" are preempted for it"+f.awaited(victims)
+		cause.Code, cause.Text = CodePreempting, f.owners(d.Victims)+" are preempted for it"+f.awaited(d.Victims)
 		cause.Do = messages[0].do
 	case simulate.Never:
 		r := read(d.Message, nil)
@@ -190,15 +186,7 @@ func (f *Facts) shortOf(cause *Cause, q *simulate.Quota) {
 
 // owners returns the names of Workloads' jobs.
 func (f *Facts) owners(keys []types.NamespacedName) string {
-	var names []string
-	for _, key := range keys {
-		name := key.Name
-		if wl := f.Queues.Workload(key); wl != nil {
-			name = simulate.Owner(wl)
-		}
-		names = append(names, key.Namespace+"/"+name)
-	}
-	return list(slices.Compact(names))
+	return list(slices.Compact(f.Queues.Owners(keys)))
 }
 
 // awaited says which of the preempted run on until their next checkpoint, and until when at the latest; "" for none.

@@ -31,7 +31,7 @@ type Answer struct {
 	// Admission is what it gets, now or later; nil for Never.
 	Admission *kueue.Admission
 	// Victims are those that it preempts.
-	Victims []Preemption
+	Victims []types.NamespacedName
 	// After are those that have to end before, in the order in which they are expected to.
 	After []types.NamespacedName
 	// Ahead are those that wait, and are admitted before it; for Stuck, those that wait in front of it forever.
@@ -55,8 +55,5 @@ type Change struct {
 	Admission *kueue.Admission
 }
 
-// Lengths says when Workloads are expected to end.
-type Lengths interface {
-	// End returns when a Workload ends that has had quota since a time.
-	End(wl *kueue.Workload, since time.Time) time.Time
-}
+// Lengths returns when a Workload is expected to end that has had quota since a time.
+type Lengths func(wl *kueue.Workload, since time.Time) time.Time

@@ -14,22 +14,13 @@ func changes(ctx context.Context, cluster *Cluster, wl *kueue.Workload, alone bo
 		cluster = cluster.With([]kueue.Workload{*wl})
 	}
 	try := func(change func(*kueue.Workload)) (*kueue.Admission, error) {
-		changed := cluster.With(slices.Clone(cluster.Workloads))
 		other := wl.DeepCopy()
 		change(other)
-		for i := range changed.Workloads {
-			if keyOf(&changed.Workloads[i]) == keyOf(wl) {
-				changed.Workloads[i] = *other
-			}
-		}
-		settled, err := Settle(ctx, changed, now)
-		if err != nil {
+		is, err := settleOne(ctx, cluster.Put(other), other, now)
+		if err != nil || !holdsQuota(is) {
 			return nil, err
 		}
-		if is := settled.Workload(keyOf(wl)); holdsQuota(is) {
-			return is.Status.Admission, nil
-		}
-		return nil, nil
+		return is.Status.Admission, nil
 	}
 	var found []Change
 	type search = func(*kueue.Workload, *Cluster, trial) ([]Change, error)

@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"context"
+	"errors"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -24,24 +25,21 @@ func (i indexed) IndexField(_ context.Context, o client.Object, field string, f 
 // client returns what Kueue reads the cluster from. It keeps what Kueue writes about Workloads.
 func (r *round) client(ctx context.Context, cluster *Cluster) (client.Client, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, kueue.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kueue.AddToScheme(scheme)); err != nil {
+		return nil, err
 	}
 	builder := fake.NewClientBuilder().WithScheme(scheme)
 	if err := indexer.Setup(ctx, indexed{builder}); err != nil {
 		return nil, err
 	}
 	builder.WithObjects(objects(cluster)...)
-	write := func(
-		_ context.Context, _ client.Client, _ string, o client.Object, _ ...client.SubResourceUpdateOption,
-	) error {
-		r.keep(o)
-		return nil
-	}
 	return builder.WithInterceptorFuncs(interceptor.Funcs{
-		SubResourceUpdate: write,
+		SubResourceUpdate: func(
+			_ context.Context, _ client.Client, _ string, o client.Object, _ ...client.SubResourceUpdateOption,
+		) error {
+			r.keep(o)
+			return nil
+		},
 		SubResourcePatch: func(
 			_ context.Context, _ client.Client, _ string, o client.Object, _ client.Patch, _ ...client.SubResourcePatchOption,
 		) error {

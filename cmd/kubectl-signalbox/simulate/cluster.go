@@ -13,6 +13,8 @@ import (
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/dra"
+	utilqueue "sigs.k8s.io/kueue/pkg/util/queue"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
@@ -45,15 +47,15 @@ type Surroundings struct {
 // keyOf returns the name of an object.
 func keyOf(o client.Object) types.NamespacedName { return client.ObjectKeyFromObject(o) }
 
-// live returns the Workloads that hold quota or wait for it.
-func (c *Cluster) live() []*kueue.Workload {
-	var live []*kueue.Workload
+// holders returns the names of the Workloads that hold quota.
+func (c *Cluster) holders() []types.NamespacedName {
+	var names []types.NamespacedName
 	for i := range c.Workloads {
-		if wl := &c.Workloads[i]; !workloadfinish.IsFinished(wl) {
-			live = append(live, wl)
+		if wl := &c.Workloads[i]; holdsQuota(wl) {
+			names = append(names, keyOf(wl))
 		}
 	}
-	return live
+	return names
 }
 
 // Workload returns a Workload of the cluster; nil if there is none of the name.
@@ -98,13 +100,9 @@ func message(wl *kueue.Workload) string {
 
 // without returns the cluster when some Workloads have ended.
 func (c *Cluster) without(ended []types.NamespacedName) *Cluster {
-	var left []kueue.Workload
-	for i := range c.Workloads {
-		if !slices.Contains(ended, keyOf(&c.Workloads[i])) {
-			left = append(left, c.Workloads[i])
-		}
-	}
-	return c.With(left)
+	return c.With(utilslices.Pick(c.Workloads, func(wl *kueue.Workload) bool {
+		return !slices.Contains(ended, keyOf(wl))
+	}))
 }
 
 // stopped reports whether a LocalQueue takes no Workloads.
@@ -114,20 +112,16 @@ func stopped(lq *kueue.LocalQueue) bool {
 
 // unqueued returns why a Workload isn't considered at all; "" if it is.
 func (c *Cluster) unqueued(wl *kueue.Workload) string {
-	lq := slices.IndexFunc(c.LocalQueues, func(lq kueue.LocalQueue) bool {
-		return lq.Namespace == wl.Namespace && lq.Name == string(wl.Spec.QueueName)
-	})
-	if lq < 0 {
+	lq := c.localQueueOf(wl)
+	if lq == nil {
 		return fmt.Sprintf("LocalQueue %s doesn't exist", wl.Spec.QueueName)
 	}
-	if stopped(&c.LocalQueues[lq]) {
-		return fmt.Sprintf("LocalQueue %s is stopped (spec.stopPolicy: %s)", wl.Spec.QueueName,
-			*c.LocalQueues[lq].Spec.StopPolicy)
+	if stopped(lq) {
+		return fmt.Sprintf("LocalQueue %s is stopped (spec.stopPolicy: %s)", lq.Name, *lq.Spec.StopPolicy)
 	}
 	cq := c.clusterQueueOf(wl)
 	if cq == nil {
-		return fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist", c.LocalQueues[lq].Spec.ClusterQueue,
-			wl.Spec.QueueName)
+		return fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist", lq.Spec.ClusterQueue, lq.Name)
 	}
 	if c.circular(cq.Spec.CohortName) {
 		return fmt.Sprintf("ClusterQueue %s is inactive: the parents of Cohort %s form a circle", cq.Name,
@@ -165,22 +159,16 @@ func (c *Cluster) partOf(wl *kueue.Workload, names map[kueue.ClusterQueueReferen
 		c.addRelated(names)
 	}
 	part := *c
-	part.ClusterQueues = slices.DeleteFunc(slices.Clone(c.ClusterQueues), func(cq kueue.ClusterQueue) bool {
-		return !names[kueue.ClusterQueueReference(cq.Name)]
+	part.ClusterQueues = utilslices.Pick(c.ClusterQueues, func(cq *kueue.ClusterQueue) bool {
+		return names[kueue.ClusterQueueReference(cq.Name)]
 	})
-	part.LocalQueues = slices.DeleteFunc(slices.Clone(c.LocalQueues), func(lq kueue.LocalQueue) bool {
-		return !names[lq.Spec.ClusterQueue]
-	})
-	queues := map[types.NamespacedName]bool{}
-	for i := range part.LocalQueues {
-		queues[keyOf(&part.LocalQueues[i])] = true
-	}
-	part.Workloads = slices.DeleteFunc(slices.Clone(c.Workloads), func(other kueue.Workload) bool {
+	part.LocalQueues = utilslices.Pick(c.LocalQueues, func(lq *kueue.LocalQueue) bool { return names[lq.Spec.ClusterQueue] })
+	queues := utilslices.ToRefMap(part.LocalQueues, utilqueue.Key)
+	part.Workloads = utilslices.Pick(c.Workloads, func(other *kueue.Workload) bool {
 		if other.Status.Admission != nil && names[other.Status.Admission.ClusterQueue] {
-			return false // it holds quota there, wherever its LocalQueue leads now
+			return true // it holds quota there, wherever its LocalQueue leads now
 		}
-		return !queues[types.NamespacedName{Namespace: other.Namespace, Name: string(other.Spec.QueueName)}] &&
-			keyOf(&other) != keyOf(wl)
+		return queues[utilqueue.KeyFromWorkload(other)] != nil || keyOf(other) == keyOf(wl)
 	})
 	return &part
 }
@@ -250,15 +238,10 @@ func (c *Cluster) parent(name kueue.CohortReference) kueue.CohortReference {
 	return ""
 }
 
-// with returns the cluster with one Workload in the place of that of its name.
-func (c *Cluster) with(wl *kueue.Workload) *Cluster {
-	var all []kueue.Workload
-	for i := range c.Workloads {
-		if other := &c.Workloads[i]; keyOf(other) != keyOf(wl) {
-			all = append(all, *other)
-		}
-	}
-	return c.With(append(all, *wl))
+// Put returns the cluster with one Workload in the place of that of its name.
+func (c *Cluster) Put(wl *kueue.Workload) *Cluster {
+	others := c.without([]types.NamespacedName{keyOf(wl)})
+	return c.With(append(others.Workloads, *wl))
 }
 
 // holding returns the cluster with a Workload and those that hold quota. evicted says whether these include evicted
@@ -273,15 +256,22 @@ func (c *Cluster) holding(wl *kueue.Workload, evicted bool) *Cluster {
 	return c.With(all)
 }
 
+// localQueueOf returns the LocalQueue that a Workload names; nil if there is none.
+func (c *Cluster) localQueueOf(wl *kueue.Workload) *kueue.LocalQueue {
+	for i := range c.LocalQueues {
+		if lq := &c.LocalQueues[i]; utilqueue.Key(lq) == utilqueue.KeyFromWorkload(wl) {
+			return lq
+		}
+	}
+	return nil
+}
+
 // clusterQueueOf returns the ClusterQueue that a Workload waits in; nil if there is none.
 func (c *Cluster) clusterQueueOf(wl *kueue.Workload) *kueue.ClusterQueue {
-	for i := range c.LocalQueues {
-		if lq := &c.LocalQueues[i]; lq.Namespace == wl.Namespace && lq.Name == string(wl.Spec.QueueName) {
-			for j := range c.ClusterQueues {
-				if c.ClusterQueues[j].Name == string(lq.Spec.ClusterQueue) {
-					return &c.ClusterQueues[j]
-				}
-			}
+	lq := c.localQueueOf(wl)
+	for i := range c.ClusterQueues {
+		if cq := &c.ClusterQueues[i]; lq != nil && cq.Name == string(lq.Spec.ClusterQueue) {
+			return cq
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
@@ -65,7 +66,7 @@ func Until(
 			return f, nil
 		}
 		f.At, f.Ended = end, append(f.Ended, *next)
-		cluster = cluster.With(settled.Workloads).without([]types.NamespacedName{*next})
+		cluster = settled.without([]types.NamespacedName{*next})
 	}
 	return nil, fmt.Errorf("%s has no quota after %d others have ended", key, maxEvents)
 }
@@ -91,7 +92,7 @@ func nextEnd(
 			continue
 		}
 		key := keyOf(wl)
-		end := lengths.End(wl, since[key])
+		end := lengths(wl, since[key])
 		if end.Before(now) {
 			end = now // it has taken longer than was expected
 		}
@@ -102,12 +103,10 @@ func nextEnd(
 	return next, at
 }
 
-// quotaSince returns since when a Workload has had its quota.
+// quotaSince returns since when a Workload has had its quota, or else now.
 func quotaSince(wl *kueue.Workload, now time.Time) time.Time {
-	for _, c := range wl.Status.Conditions {
-		if c.Type == kueue.WorkloadQuotaReserved {
-			return c.LastTransitionTime.Time
-		}
+	if c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved); c != nil {
+		return c.LastTransitionTime.Time
 	}
 	return now
 }
