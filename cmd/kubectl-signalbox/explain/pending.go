@@ -3,12 +3,12 @@ package explain
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
@@ -59,19 +59,18 @@ func (f *Facts) unsaid(cause *Cause) {
 // decided is about what the simulation says.
 func (f *Facts) decided(cause *Cause, c *metav1.Condition) {
 	d := f.Decision
+	r := read(d.Message, nil)
 	switch d.Verdict {
 	case simulate.Preempts:
 		cause.Code, cause.Text = CodePreempting, f.owners(d.Victims)+" are preempted for it"+f.awaited(d.Victims)
 		cause.Do = messages[0].do
 	case simulate.Never:
-		r := read(d.Message, nil)
 		cause.Text = tidy(d.Message)
 		if r.Code == CodeShort {
 			r.Code = CodeTooLarge
 		}
 		f.reads(cause, r)
 	case simulate.Waits:
-		r := read(d.Message, nil)
 		if d.Behind {
 			f.behind(cause)
 			return
@@ -213,9 +212,7 @@ func (f *Facts) awaited(preempted []types.NamespacedName) string {
 }
 
 func holdersText(holders []simulate.Holder) string {
-	var parts []string
-	for _, h := range holders {
-		parts = append(parts, fmt.Sprintf("%s/%s (%s)", h.Namespace, h.Name, h.Amount.String()))
-	}
-	return strings.TrimSpace(list(parts))
+	return list(utilslices.Map(holders, func(h *simulate.Holder) string {
+		return fmt.Sprintf("%s/%s (%s)", h.Namespace, h.Name, h.Amount.String())
+	}))
 }

@@ -3,7 +3,7 @@ package explain
 import (
 	"time"
 
-	"k8s.io/utils/ptr"
+	utilpriority "sigs.k8s.io/kueue/pkg/util/priority"
 
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
@@ -38,7 +38,7 @@ func (f *Facts) ahead(most int) []Waiting {
 	var ahead []Waiting
 	by := f.Queues.Ordering()
 	for _, wl := range f.Queues.lines[string(f.localQueue().Spec.ClusterQueue)][:min(most, place-1)] {
-		ahead = append(ahead, Waiting{wl.Namespace, simulate.Owner(wl), ptr.Deref(wl.Spec.Priority, 0),
+		ahead = append(ahead, Waiting{wl.Namespace, simulate.Owner(wl), utilpriority.Priority(wl),
 			by.GetQueueOrderTimestamp(wl).Time})
 	}
 	return ahead
