@@ -83,47 +83,35 @@ func onlyLabels(object any) (any, error) {
 }
 
 // Objects returns the objects in the cache. It is an error if Run has not been called.
-func (w *Watcher) Objects(ctx context.Context) (Objects, error) { return w.objects(ctx, w.reader) }
-
-// lists are the lists of all that is compared.
-type lists struct {
-	pods      corev1.PodList
-	jobs      batchv1.JobList
-	jobSets   jobset.JobSetList
-	workloads kueue.WorkloadList
-	trainJobs api.TrainJobList
-	flavors   kueue.ResourceFlavorList
-	nodes     metav1.PartialObjectMetadataList
-}
+func (w *Watcher) Objects(ctx context.Context) (Objects, error) { return w.read(ctx, w.reader) }
 
 // read lists every kind. Pods are read first, because quota is reserved before they are created.
-func (w *Watcher) read(ctx context.Context, reader client.Reader, options ...client.ListOption) (*lists, error) {
-	var l lists
-	l.nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+func (w *Watcher) read(ctx context.Context, reader client.Reader, options ...client.ListOption) (Objects, error) {
+	var (
+		pods      corev1.PodList
+		jobs      batchv1.JobList
+		jobSets   jobset.JobSetList
+		workloads kueue.WorkloadList
+		trainJobs api.TrainJobList
+		flavors   kueue.ResourceFlavorList
+		nodes     metav1.PartialObjectMetadataList
+	)
+	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
 	for _, kind := range []struct {
 		name string
 		list client.ObjectList
 		of   labels.Selector
 	}{
-		{"pods", &l.pods, w.ofJobSets}, {"Jobs", &l.jobs, w.ofJobSets}, {"JobSets", &l.jobSets, labels.Everything()},
-		{"Workloads", &l.workloads, labels.Everything()}, {"TrainJobs", &l.trainJobs, labels.Everything()},
-		{"ResourceFlavors", &l.flavors, labels.Everything()}, {"nodes", &l.nodes, labels.Everything()},
+		{"pods", &pods, w.ofJobSets}, {"Jobs", &jobs, w.ofJobSets}, {"JobSets", &jobSets, labels.Everything()},
+		{"Workloads", &workloads, labels.Everything()}, {"TrainJobs", &trainJobs, labels.Everything()},
+		{"ResourceFlavors", &flavors, labels.Everything()}, {"nodes", &nodes, labels.Everything()},
 	} {
 		all := append(slices.Clip(options), client.MatchingLabelsSelector{Selector: kind.of})
 		if err := reader.List(ctx, kind.list, all...); err != nil {
-			return nil, fmt.Errorf("listing %s: %w", kind.name, err)
+			return Objects{}, fmt.Errorf("listing %s: %w", kind.name, err)
 		}
 	}
-	return &l, nil
-}
-
-func (w *Watcher) objects(ctx context.Context, reader client.Reader) (Objects, error) {
-	l, err := w.read(ctx, reader)
-	if err != nil {
-		return Objects{}, err
-	}
-	return Objects{l.trainJobs.Items, l.workloads.Items, l.jobSets.Items, l.jobs.Items, l.pods.Items, l.flavors.Items,
-		l.nodes.Items}, nil
+	return Objects{trainJobs.Items, workloads.Items, jobSets.Items, jobs.Items, pods.Items, flavors.Items, nodes.Items}, nil
 }
 
 // confirmed returns the findings that the API server confirms now. The others, all of them if it doesn't answer, must
@@ -134,7 +122,7 @@ func (w *Watcher) confirmed(ctx context.Context, lasting *Lasting, findings []Fi
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.answersWithin)
 	defer cancel()
-	objects, err := w.objects(ctx, w.live)
+	objects, err := w.read(ctx, w.live)
 	if err != nil {
 		lasting.restart(findings, time.Now())
 		return nil
