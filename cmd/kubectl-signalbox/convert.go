@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 
@@ -36,7 +35,7 @@ type options struct {
 	dryRun    bool
 }
 
-func convertCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func convertCommand(c *cli) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use: "convert -f FILE_OR_DIRECTORY", Short: "Rewrite the overrides of TrainJobs to spec.runtimePatches",
@@ -48,14 +47,14 @@ func convertCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 			if o.output != "yaml" {
 				return fmt.Errorf("--output is %q; only yaml is written, which a file of JSON is too", o.output)
 			}
-			var cluster *server
+			var cluster *session
 			if o.dryRun {
 				var err error
-				if cluster, err = connect(flags); err != nil {
+				if cluster, err = c.connect(); err != nil {
 					return err
 				}
 			}
-			return convert(cmd.Context(), o, cluster, streams)
+			return convert(cmd.Context(), o, cluster, c.streams)
 		},
 	}
 	cmd.Flags().StringVarP(&o.path, "filename", "f", "",
@@ -75,14 +74,14 @@ func convertCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 type converter struct {
 	dialect overrides.Reader
 	known   runtimes
-	cluster *server // nil without --server-dry-run
+	cluster *session // nil without --server-dry-run
 	streams genericiooptions.IOStreams
 
 	lost, refused int
 }
 
 // convert writes the converted manifests to streams.Out, and the changes of each TrainJob to streams.ErrOut.
-func convert(ctx context.Context, o options, cluster *server, streams genericiooptions.IOStreams) error {
+func convert(ctx context.Context, o options, cluster *session, streams genericiooptions.IOStreams) error {
 	files, err := read(o.path, streams.In)
 	if err != nil {
 		return err

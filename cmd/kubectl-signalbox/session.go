@@ -18,7 +18,6 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -34,7 +33,6 @@ const fieldOwner = client.FieldOwner("kubectl-signalbox")
 
 // session is a cluster, as one user sees it.
 type session struct {
-	config    *rest.Config
 	client    client.WithWatch
 	clients   kubernetes.Interface
 	namespace string
@@ -74,7 +72,7 @@ func newSession(
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	return &session{config: config, client: c, clients: clients, namespace: namespace, kueueNamespace: kueueNamespace,
+	return &session{client: c, clients: clients, namespace: namespace, kueueNamespace: kueueNamespace,
 		streams: streams}, nil
 }
 

@@ -190,7 +190,7 @@ func (s *session) simulatedWorkload(
 	if is != nil && !isFinished(is) && !changed {
 		return is, nil
 	}
-	runtime, err := store.LiveRuntime(ctx, s.client, (&server{namespace: s.namespace}).defaulted(job))
+	runtime, err := store.LiveRuntime(ctx, s.client, s.defaulted(job))
 	if err != nil {
 		return nil, err
 	}
