@@ -55,40 +55,42 @@ func read(path string, in io.Reader) ([]file, error) {
 type runtimes map[string]*trainerapi.TrainingRuntimeSpec
 
 func (r runtimes) collect(f file) error {
-	for _, doc := range documents(f.text) {
-		objects, err := objectsIn(doc)
-		if err != nil {
-			return err
+	objects, err := f.objects()
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		if o.GroupVersionKind().Group != trainerapi.GroupVersion.Group || !strings.HasSuffix(o.GetKind(), "TrainingRuntime") {
+			continue
 		}
-		for _, o := range objects {
-			if o.GroupVersionKind().Group != trainerapi.GroupVersion.Group ||
-				!strings.HasSuffix(o.GetKind(), "TrainingRuntime") {
-				continue
-			}
-			rt := &api.ClusterTrainingRuntime{}
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rt); err != nil {
-				return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
-			}
-			r[o.GetKind()+"/"+o.GetNamespace()+"/"+o.GetName()] = &rt.Spec
+		rt := &api.ClusterTrainingRuntime{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rt); err != nil {
+			return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
 		}
+		r[o.GetKind()+"/"+o.GetNamespace()+"/"+o.GetName()] = &rt.Spec
 	}
 	return nil
 }
 
-// objectsIn returns the objects of a document, each of a list by itself.
-func objectsIn(doc string) ([]unstructured.Unstructured, error) {
-	u := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil || u.Object == nil {
-		return nil, err
+// objects returns the objects of a file, each of a list by itself.
+func (f file) objects() (all []unstructured.Unstructured, err error) {
+	for _, doc := range documents(f.text) {
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil {
+			return nil, err
+		}
+		switch {
+		case u.IsList():
+			list, err := u.ToList()
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, list.Items...)
+		case u.Object != nil:
+			all = append(all, *u)
+		}
 	}
-	if !u.IsList() {
-		return []unstructured.Unstructured{*u}, nil
-	}
-	list, err := u.ToList()
-	if err != nil {
-		return nil, err
-	}
-	return list.Items, nil
+	return all, nil
 }
 
 func (r runtimes) of(job *api.TrainJob) *trainerapi.TrainingRuntimeSpec {

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -79,11 +78,8 @@ func newSession(
 // newScheme returns the kinds that the commands read.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme), kueue.AddToScheme(scheme),
-		jobset.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), admissionv1.AddToScheme(scheme)); err != nil {
-		return nil, err
-	}
-	return scheme, nil
+	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme), kueue.AddToScheme(scheme),
+		jobset.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme))
 }
 
 // cli is what all commands share.
@@ -116,16 +112,11 @@ func (s *session) lacks(right string) {
 // list reads objects. It reports whether they could be read: what the user may not read is noted, and kinds that the
 // cluster doesn't have are none.
 func (s *session) list(
-	ctx context.Context,
-	list client.ObjectList,
-	what string,
-	options ...client.ListOption,
+	ctx context.Context, list client.ObjectList, what string, options ...client.ListOption,
 ) (bool, error) {
 	err := s.pages(ctx, list, options...)
 	switch {
-	case err == nil:
-		return true, nil
-	case apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err):
+	case err == nil || apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err):
 		return true, nil
 	case apierrors.IsForbidden(err):
 		s.lacks("list " + what)

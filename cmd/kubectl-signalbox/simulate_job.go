@@ -24,6 +24,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/features"
+	utilqueue "sigs.k8s.io/kueue/pkg/util/queue"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -32,9 +33,7 @@ import (
 )
 
 // simulatedJobs returns the TrainJob of a name, or those of a file unless it is "", changed as --set says.
-func (s *session) simulatedJobs(
-	ctx context.Context, name, file string, changes []string,
-) ([]*api.TrainJob, error) {
+func (s *session) simulatedJobs(ctx context.Context, name, file string, changes []string) ([]*api.TrainJob, error) {
 	if file == "" {
 		job, err := s.trainJob(ctx, name)
 		if err != nil {
@@ -48,13 +47,11 @@ func (s *session) simulatedJobs(
 	}
 	var jobs []*api.TrainJob
 	for _, f := range files {
-		for _, doc := range documents(f.text) {
-			of, err := jobsIn(doc)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", f.name, err)
-			}
-			jobs = append(jobs, of...)
+		of, err := jobsIn(f)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.name, err)
 		}
+		jobs = append(jobs, of...)
 	}
 	if len(jobs) == 0 {
 		return nil, fmt.Errorf("%s has no TrainJob", file)
@@ -83,10 +80,11 @@ func set(job *api.TrainJob, changes []string) error {
 		if !found {
 			return fmt.Errorf("--set %s: it must be KEY=VALUE", set)
 		}
-		if err := change(job, key, value); err != nil {
-			return fmt.Errorf("--set %s: %w", set, err)
+		err := change(job, key, value)
+		if err == nil {
+			err = validate(job)
 		}
-		if err := validate(job); err != nil {
+		if err != nil {
 			return fmt.Errorf("--set %s: %w", set, err)
 		}
 	}
@@ -120,9 +118,9 @@ func validate(job *api.TrainJob) error {
 	return errs.ToAggregate()
 }
 
-// jobsIn returns the TrainJobs of a document.
-func jobsIn(doc string) ([]*api.TrainJob, error) {
-	objects, err := objectsIn(doc)
+// jobsIn returns the TrainJobs of a file.
+func jobsIn(f file) ([]*api.TrainJob, error) {
+	objects, err := f.objects()
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +257,7 @@ func (q *queues) queueOf(job *api.TrainJob) (kueue.LocalQueueName, error) {
 		return kueue.LocalQueueName(name), nil
 	}
 	if slices.ContainsFunc(q.LocalQueues, func(lq kueue.LocalQueue) bool {
-		return lq.Namespace == job.Namespace && lq.Name == string(constants.DefaultLocalQueueName)
+		return utilqueue.Key(&lq) == utilqueue.DefaultQueueKey(job.Namespace)
 	}) {
 		return constants.DefaultLocalQueueName, nil
 	}
@@ -285,15 +283,15 @@ func (s *session) priority(ctx context.Context, job *api.TrainJob, sets []kueue.
 		return 0, err
 	}
 	for i := range sets {
-		for j := range classes.Items {
-			if name := sets[i].Template.Spec.PriorityClassName; name != "" && classes.Items[j].Name == name {
-				return classes.Items[j].Value, nil
+		for _, class := range classes.Items {
+			if class.Name == sets[i].Template.Spec.PriorityClassName {
+				return class.Value, nil
 			}
 		}
 	}
-	for i := range classes.Items {
-		if classes.Items[i].GlobalDefault {
-			return classes.Items[i].Value, nil
+	for _, class := range classes.Items {
+		if class.GlobalDefault {
+			return class.Value, nil
 		}
 	}
 	return 0, nil

@@ -18,9 +18,9 @@ import (
 
 // simulated is what simulate says.
 type simulated struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	Verdict   string `json:"verdict"`
+	Namespace string           `json:"namespace"`
+	Name      string           `json:"name"`
+	Verdict   simulate.Verdict `json:"verdict"`
 	granted
 	Preempt []string `json:"preempts,omitempty"`
 	order
@@ -60,7 +60,7 @@ type estimate struct {
 // viewOf puts an answer into users' terms.
 func viewOf(job *api.TrainJob, cluster *simulate.Cluster, a *simulate.Answer) *simulated {
 	v := &simulated{
-		Namespace: job.Namespace, Name: job.Name, Verdict: string(a.Verdict), Message: a.Message,
+		Namespace: job.Namespace, Name: job.Name, Verdict: a.Verdict, Message: a.Message,
 		order:   order{After: cluster.Owners(a.After), Ahead: cluster.Owners(a.Ahead)},
 		Preempt: cluster.Owners(a.Victims),
 	}
@@ -73,7 +73,7 @@ func viewOf(job *api.TrainJob, cluster *simulate.Cluster, a *simulate.Answer) *s
 }
 
 // verdictBlocked is for a TrainJob that Kueue doesn't consider before what condition Blocked names is corrected.
-const verdictBlocked = "Blocked"
+const verdictBlocked simulate.Verdict = "Blocked"
 
 // blockedView returns what there is to say of a TrainJob that is Blocked and isn't changed; nil for any other. One that
 // was started and has no pods is Blocked, too, and has its quota.
@@ -131,29 +131,12 @@ func (v *simulated) where() string {
 }
 
 func (v *simulated) write(s *session) {
-	out, where := s.streams.Out, v.where()
+	out := s.streams.Out
+	fmt.Fprintf(out, "%s/%s %s.\n", v.Namespace, v.Name, v.becomes())
 	if v.Verdict == verdictBlocked {
-		fmt.Fprintf(out, "%s/%s is Blocked (%s). Kueue considers it when that is corrected.\n", v.Namespace, v.Name,
-			strings.TrimSuffix(v.Message, "."))
 		return
 	}
-	switch simulate.Verdict(v.Verdict) {
-	case simulate.Running:
-		fmt.Fprintf(out, "%s/%s has quota already%s.\n", v.Namespace, v.Name, where)
-	case simulate.Admitted:
-		fmt.Fprintf(out, "%s/%s would be admitted now%s.\n", v.Namespace, v.Name, where)
-	case simulate.Preempts:
-		fmt.Fprintf(out, "%s/%s would be admitted now%s, and preempt %s.\n", v.Namespace, v.Name, where,
-			strings.Join(v.Preempt, ", "))
-	case simulate.Waits:
-		fmt.Fprintf(out, "%s/%s waits%s until %s.\n", v.Namespace, v.Name, where, endOf(v.After))
-	case simulate.Stuck:
-		fmt.Fprintf(out, "%s/%s would get quota, but waits behind %s, which never get any.\n", v.Namespace, v.Name,
-			strings.Join(v.Ahead, ", "))
-	case simulate.Never:
-		fmt.Fprintf(out, "%s/%s is never admitted as it is, even if no other Workload requests quota.\n", v.Namespace, v.Name)
-	}
-	if len(v.Ahead) > 0 && v.Verdict == string(simulate.Waits) {
+	if len(v.Ahead) > 0 && v.Verdict == simulate.Waits {
 		fmt.Fprintf(out, "These precede it: %s.\n", strings.Join(v.Ahead, ", "))
 	}
 	if v.Message != "" {
@@ -171,11 +154,31 @@ func (v *simulated) write(s *session) {
 	}
 }
 
-func endOf(after []string) string {
-	if len(after) == 0 {
-		return "others have ended"
+// becomes returns what becomes of the TrainJob, as the rest of a sentence.
+func (v *simulated) becomes() string {
+	switch v.Verdict {
+	case verdictBlocked:
+		return "is Blocked (" + strings.TrimSuffix(v.Message, ".") + "). Kueue considers it when that is corrected"
+	case simulate.Running:
+		return "has quota already" + v.where()
+	case simulate.Admitted:
+		return "would be admitted now" + v.where()
+	case simulate.Preempts:
+		return "would be admitted now" + v.where() + ", and preempt " + strings.Join(v.Preempt, ", ")
+	case simulate.Waits:
+		return "waits" + v.where() + " until " + endOf(v.After)
+	case simulate.Stuck:
+		return "would get quota, but waits behind " + strings.Join(v.Ahead, ", ") + ", which never get any"
+	default: // Never
+		return "is never admitted as it is, even if no other Workload requests quota"
 	}
-	if len(after) == 1 {
+}
+
+func endOf(after []string) string {
+	switch len(after) {
+	case 0:
+		return "others have ended"
+	case 1:
 		return after[0] + " has ended"
 	}
 	return strings.Join(after, ", ") + " have ended"

@@ -2,9 +2,9 @@ package simulate
 
 import (
 	"context"
-	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
 
@@ -58,20 +58,14 @@ func otherQueues(wl *kueue.Workload, cluster *Cluster, try trial) ([]Change, err
 
 // withoutSelector returns the node labels that no flavor with room has.
 func withoutSelector(wl *kueue.Workload, cluster *Cluster, try trial) ([]Change, error) {
-	labels := map[string]bool{}
+	labels, selected := sets.New[string](), sets.New[string]()
 	for i := range cluster.Flavors {
-		for key := range cluster.Flavors[i].Spec.NodeLabels {
-			labels[key] = true
-		}
+		labels = labels.Union(sets.KeySet(cluster.Flavors[i].Spec.NodeLabels))
 	}
-	selected := map[string]bool{}
 	for i := range wl.Spec.PodSets {
-		for key := range wl.Spec.PodSets[i].Template.Spec.NodeSelector {
-			if labels[key] {
-				selected[key] = true
-			}
-		}
+		selected = selected.Union(sets.KeySet(wl.Spec.PodSets[i].Template.Spec.NodeSelector))
 	}
+	selected = selected.Intersection(labels)
 	if len(selected) == 0 {
 		return nil, nil
 	}
@@ -85,12 +79,7 @@ func withoutSelector(wl *kueue.Workload, cluster *Cluster, try trial) ([]Change,
 	if err != nil || admission == nil {
 		return nil, err
 	}
-	change := Change{Admission: admission}
-	for key := range selected {
-		change.Selector = append(change.Selector, key)
-	}
-	slices.Sort(change.Selector)
-	return []Change{change}, nil
+	return []Change{{Selector: sets.List(selected), Admission: admission}}, nil
 }
 
 // fewerNodes returns the largest number of pods of the largest PodSet that is admitted. More pods never fit where fewer

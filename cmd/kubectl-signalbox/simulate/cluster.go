@@ -8,6 +8,7 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
@@ -143,29 +144,31 @@ func (c *Cluster) unqueued(wl *kueue.Workload) string {
 // LocalQueues, which it could use instead of its own. To them belong those of their cohort trees, and those that place
 // pods on the same nodes by a topology.
 func (c *Cluster) Concerning(wl *kueue.Workload) *Cluster {
-	names := map[kueue.ClusterQueueReference]bool{}
+	names := sets.New[kueue.ClusterQueueReference]()
 	for i := range c.LocalQueues {
 		if lq := &c.LocalQueues[i]; lq.Namespace == wl.Namespace {
-			names[lq.Spec.ClusterQueue] = true
+			names.Insert(lq.Spec.ClusterQueue)
 		}
 	}
 	return c.partOf(wl, names)
 }
 
 // partOf returns the part of the cluster that decides about a Workload, if it is in one of the ClusterQueues.
-func (c *Cluster) partOf(wl *kueue.Workload, names map[kueue.ClusterQueueReference]bool) *Cluster {
+func (c *Cluster) partOf(wl *kueue.Workload, names sets.Set[kueue.ClusterQueueReference]) *Cluster {
 	for before := -1; before != len(names); {
 		before = len(names)
 		c.addRelated(names)
 	}
 	part := *c
 	part.ClusterQueues = utilslices.Pick(c.ClusterQueues, func(cq *kueue.ClusterQueue) bool {
-		return names[kueue.ClusterQueueReference(cq.Name)]
+		return names.Has(kueue.ClusterQueueReference(cq.Name))
 	})
-	part.LocalQueues = utilslices.Pick(c.LocalQueues, func(lq *kueue.LocalQueue) bool { return names[lq.Spec.ClusterQueue] })
+	part.LocalQueues = utilslices.Pick(c.LocalQueues, func(lq *kueue.LocalQueue) bool {
+		return names.Has(lq.Spec.ClusterQueue)
+	})
 	queues := utilslices.ToRefMap(part.LocalQueues, utilqueue.Key)
 	part.Workloads = utilslices.Pick(c.Workloads, func(other *kueue.Workload) bool {
-		if other.Status.Admission != nil && names[other.Status.Admission.ClusterQueue] {
+		if other.Status.Admission != nil && names.Has(other.Status.Admission.ClusterQueue) {
 			return true // it holds quota there, wherever its LocalQueue leads now
 		}
 		return queues[utilqueue.KeyFromWorkload(other)] != nil || keyOf(other) == keyOf(wl)
@@ -174,41 +177,34 @@ func (c *Cluster) partOf(wl *kueue.Workload, names map[kueue.ClusterQueueReferen
 }
 
 // addRelated adds the ClusterQueues that share a cohort tree, or a flavor with a topology, with those of the names.
-func (c *Cluster) addRelated(names map[kueue.ClusterQueueReference]bool) {
-	topologies := map[kueue.ResourceFlavorReference]bool{}
+func (c *Cluster) addRelated(names sets.Set[kueue.ClusterQueueReference]) {
+	topologies := sets.New[kueue.ResourceFlavorReference]()
 	for i := range c.Flavors {
 		if c.Flavors[i].Spec.TopologyName != nil {
-			topologies[kueue.ResourceFlavorReference(c.Flavors[i].Name)] = true
+			topologies.Insert(kueue.ResourceFlavorReference(c.Flavors[i].Name))
 		}
 	}
-	shared := map[string]bool{}
+	shared := sets.New[string]()
 	for i := range c.ClusterQueues {
-		if cq := &c.ClusterQueues[i]; names[kueue.ClusterQueueReference(cq.Name)] {
-			for _, with := range c.sharedBy(cq, topologies) {
-				shared[with] = true
-			}
+		if cq := &c.ClusterQueues[i]; names.Has(kueue.ClusterQueueReference(cq.Name)) {
+			shared.Insert(c.sharedBy(cq, topologies)...)
 		}
 	}
 	for i := range c.ClusterQueues {
-		cq := &c.ClusterQueues[i]
-		if slices.ContainsFunc(c.sharedBy(cq, topologies), func(with string) bool { return shared[with] }) {
-			names[kueue.ClusterQueueReference(cq.Name)] = true
+		if cq := &c.ClusterQueues[i]; shared.HasAny(c.sharedBy(cq, topologies)...) {
+			names.Insert(kueue.ClusterQueueReference(cq.Name))
 		}
 	}
 }
 
 // sharedBy returns what a ClusterQueue may have in common with others: its cohort tree, and its flavors of those.
-func (c *Cluster) sharedBy(cq *kueue.ClusterQueue, flavors map[kueue.ResourceFlavorReference]bool) []string {
+func (c *Cluster) sharedBy(cq *kueue.ClusterQueue, flavors sets.Set[kueue.ResourceFlavorReference]) []string {
 	var with []string
 	if cq.Spec.CohortName != "" {
 		with = append(with, "Cohort/"+string(c.Root(cq.Spec.CohortName)))
 	}
-	for _, group := range cq.Spec.ResourceGroups {
-		for _, fq := range group.Flavors {
-			if flavors[fq.Name] {
-				with = append(with, "ResourceFlavor/"+string(fq.Name))
-			}
-		}
+	for flavor := range utilqueue.AllFlavors(cq.Spec.ResourceGroups).Intersection(flavors) {
+		with = append(with, "ResourceFlavor/"+string(flavor))
 	}
 	return with
 }

@@ -8,6 +8,7 @@ import (
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
@@ -46,7 +47,7 @@ func Decide(ctx context.Context, cluster *Cluster, key types.NamespacedName, now
 		return &Decision{Verdict: Never, Message: message}, nil
 	}
 	own := kueue.ClusterQueueReference(cluster.clusterQueueOf(wl).Name)
-	cluster = cluster.partOf(wl, map[kueue.ClusterQueueReference]bool{own: true})
+	cluster = cluster.partOf(wl, sets.New(own))
 	if message, err := cluster.inactive(ctx, own, now); err != nil || message != "" {
 		return &Decision{Verdict: Never, Message: message}, err
 	}

@@ -8,6 +8,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 )
 
 // Forecast is when a Workload gets quota, if others end when they are expected to.
@@ -62,24 +63,14 @@ func Until(
 		}
 		next, end := nextEnd(settled.Workloads, since, lengths, f.At)
 		if next == nil {
-			f.Stuck = others(settled.Workloads, key)
+			others := settled.without([]types.NamespacedName{key})
+			f.Stuck = utilslices.Map(others.Workloads, func(wl *kueue.Workload) types.NamespacedName { return keyOf(wl) })
 			return f, nil
 		}
 		f.At, f.Ended = end, append(f.Ended, *next)
 		cluster = settled.without([]types.NamespacedName{*next})
 	}
 	return nil, fmt.Errorf("%s has no quota after %d others have ended", key, maxEvents)
-}
-
-// others returns the names of all Workloads but one.
-func others(workloads []kueue.Workload, key types.NamespacedName) []types.NamespacedName {
-	var names []types.NamespacedName
-	for i := range workloads {
-		if name := keyOf(&workloads[i]); name != key {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // nextEnd returns the Workload that ends first of those that have quota; nil if none has.
