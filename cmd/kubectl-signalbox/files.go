@@ -25,25 +25,15 @@ func read(path string, in io.Reader) ([]file, error) {
 		text, err := io.ReadAll(in)
 		return []file{{"standard input", string(text)}}, err
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
 	var files []file
-	take := func(path string) error {
-		text, err := os.ReadFile(path)
-		files = append(files, file{path, string(text)})
-		return err
-	}
-	if !info.IsDir() {
-		err := take(path)
-		return files, err
-	}
-	err = filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {
+	err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+		manifest := name == path || slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
+		if err != nil || entry.IsDir() || !manifest {
 			return err
 		}
-		return take(path)
+		text, err := os.ReadFile(name)
+		files = append(files, file{name, string(text)})
+		return err
 	})
 	if err == nil && len(files) == 0 {
 		err = fmt.Errorf("%s has no *.yaml, *.yml or *.json; name a directory of manifests, or a file", path)

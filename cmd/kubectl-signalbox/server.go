@@ -34,21 +34,15 @@ func (s *session) defaulted(job *api.TrainJob) *api.TrainJob {
 	job = job.DeepCopy()
 	job.Namespace = cmp.Or(job.Namespace, s.namespace)
 	ref := &job.Spec.RuntimeRef
-	if ref.APIGroup == nil {
-		ref.APIGroup = ptr.To(trainerapi.GroupVersion.Group)
-	}
-	if ref.Kind == nil {
-		ref.Kind = ptr.To(trainerapi.ClusterTrainingRuntimeKind)
-	}
+	ref.APIGroup = cmp.Or(ref.APIGroup, ptr.To(trainerapi.GroupVersion.Group))
+	ref.Kind = cmp.Or(ref.Kind, ptr.To(trainerapi.ClusterTrainingRuntimeKind))
 	return job
 }
 
 // check has the cluster check a TrainJob as if it were created, or applied over the one that is there.
 func (s *session) check(ctx context.Context, job *unstructured.Unstructured) error {
 	job = job.DeepCopy()
-	if job.GetNamespace() == "" {
-		job.SetNamespace(s.namespace)
-	}
+	job.SetNamespace(cmp.Or(job.GetNamespace(), s.namespace))
 	strict := client.WithFieldValidation(s.client, metav1.FieldValidationStrict)
 	err := strict.Create(ctx, job.DeepCopy(), client.DryRunAll)
 	if !apierrors.IsAlreadyExists(err) {

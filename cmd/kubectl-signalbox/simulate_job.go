@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/features"
 	utilqueue "sigs.k8s.io/kueue/pkg/util/queue"
+	utilresource "sigs.k8s.io/kueue/pkg/util/resource"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -140,12 +141,8 @@ func jobsIn(f file) ([]*api.TrainJob, error) {
 
 // change makes one change of --set.
 func change(job *api.TrainJob, key, value string) error {
-	if job.Spec.Trainer == nil {
-		job.Spec.Trainer = &trainerapi.Trainer{}
-	}
-	if job.Labels == nil {
-		job.Labels = map[string]string{}
-	}
+	job.Spec.Trainer = cmp.Or(job.Spec.Trainer, &trainerapi.Trainer{})
+	trainer := job.Spec.Trainer
 	name, isResource := strings.CutPrefix(key, "resource.")
 	switch {
 	case key == "nodes":
@@ -153,26 +150,21 @@ func change(job *api.TrainJob, key, value string) error {
 		if err != nil || n < 1 {
 			return errors.New("nodes must be a whole number of at least 1")
 		}
-		job.Spec.Trainer.NumNodes = ptr.To(int32(n))
+		trainer.NumNodes = ptr.To(int32(n))
 	case key == "queue":
-		job.Labels[constants.QueueLabel] = value
+		metav1.SetMetaDataLabel(&job.ObjectMeta, constants.QueueLabel, value)
 	case key == "priority":
-		job.Labels[constants.WorkloadPriorityClassLabel] = value
+		metav1.SetMetaDataLabel(&job.ObjectMeta, constants.WorkloadPriorityClassLabel, value)
 	case isResource:
 		amount, err := resource.ParseQuantity(value)
 		if err != nil {
 			return err
 		}
-		if job.Spec.Trainer.ResourcesPerNode == nil {
-			job.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{}
-		}
-		r := job.Spec.Trainer.ResourcesPerNode
-		for _, list := range []*corev1.ResourceList{&r.Requests, &r.Limits} {
-			if *list == nil {
-				*list = corev1.ResourceList{}
-			}
-			(*list)[corev1.ResourceName(name)] = amount
-		}
+		set := corev1.ResourceList{corev1.ResourceName(name): amount}
+		trainer.ResourcesPerNode = cmp.Or(trainer.ResourcesPerNode, &corev1.ResourceRequirements{})
+		r := trainer.ResourcesPerNode
+		r.Requests = utilresource.MergeResourceListKeepFirst(set, r.Requests)
+		r.Limits = utilresource.MergeResourceListKeepFirst(set, r.Limits)
 	default:
 		return errors.New("the keys are nodes, queue, priority and resource.NAME")
 	}

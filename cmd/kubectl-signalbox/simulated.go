@@ -90,11 +90,8 @@ func blockedView(job *api.TrainJob, changed bool) *simulated {
 
 // admissionOf returns the flavor of each resource, and the pods of each PodSet.
 func admissionOf(a *kueue.Admission) (flavors map[string]string, nodes map[string]int32) {
-	if a == nil {
-		return nil, nil
-	}
 	flavors, nodes = map[string]string{}, map[string]int32{}
-	for _, assignment := range a.PodSetAssignments {
+	for _, assignment := range ptr.Deref(a, kueue.Admission{}).PodSetAssignments {
 		nodes[string(assignment.Name)] = ptr.Deref(assignment.Count, 0)
 		for name, flavor := range assignment.Flavors {
 			if before := flavors[string(name)]; before != "" && before != string(flavor) {

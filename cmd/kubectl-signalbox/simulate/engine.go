@@ -4,6 +4,7 @@ package simulate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -146,10 +147,7 @@ func (r *round) loadQueues(ctx context.Context, c *Cluster) error {
 		if c.circular(cq.Spec.CohortName) {
 			continue
 		}
-		if err := r.cache.AddClusterQueue(ctx, cq); err != nil {
-			return fmt.Errorf("ClusterQueue %s: %w", cq.Name, err)
-		}
-		if err := r.queues.AddClusterQueue(ctx, cq); err != nil {
+		if err := errors.Join(r.cache.AddClusterQueue(ctx, cq), r.queues.AddClusterQueue(ctx, cq)); err != nil {
 			return fmt.Errorf("ClusterQueue %s: %w", cq.Name, err)
 		}
 	}
