@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -23,10 +24,7 @@ func completeTrainJobs(c *cli) completion {
 		if err := s.pages(cmd.Context(), &jobs, client.InNamespace(s.namespace)); err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		var names []string
-		for i := range jobs.Items {
-			names = append(names, jobs.Items[i].Name)
-		}
+		names := utilslices.Map(jobs.Items, func(job *api.TrainJob) string { return job.Name })
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }

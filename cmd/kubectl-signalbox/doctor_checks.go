@@ -17,6 +17,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
+	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -43,10 +44,6 @@ func checkVersions(ctx context.Context, s *session, r *report) error {
 	return nil
 }
 
-// externalFramework is the name of TrainJob in Kueue's configuration.
-const externalFramework = "TrainJob.v1alpha1.trainer.kubeflow.org"
-
-// checkConfig looks at Kueue's configuration.
 func checkConfig(ctx context.Context, s *session, r *report) error {
 	const about = "Kueue's configuration"
 	config, err := s.kueueConfig(ctx)
@@ -67,8 +64,8 @@ func checkConfig(ctx context.Context, s *session, r *report) error {
 		r.add(bad, about, "Kueue runs TrainJobs itself: integrations.frameworks has trainer.kubeflow.org/trainjob; "+
 			"take it out", edit)
 	}
-	if !slices.Contains(lists.ExternalFrameworks, externalFramework) { // Kueue compares it by case
-		r.add(bad, about, "integrations.externalFrameworks doesn't list "+externalFramework+
+	if !slices.Contains(lists.ExternalFrameworks, installed.ExternalFramework) { // Kueue compares it by case
+		r.add(bad, about, "integrations.externalFrameworks doesn't list "+installed.ExternalFramework+
 			": Kueue would queue the JobSets of TrainJobs a second time; add it", edit)
 	}
 	return nil

@@ -39,7 +39,7 @@ func logsCommand(c *cli) *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeTrainJobs(c),
 		RunE: connected(c, func(ctx context.Context, s *session, args []string) error {
-			return (&tail{session: s, name: args[0], logOptions: o, started: map[string]bool{}}).run(ctx)
+			return (&tail{session: s, name: args[0], logOptions: o}).run(ctx)
 		}),
 	}
 	cmd.Flags().BoolVarP(&o.following, "follow", "f", false, "go on until the TrainJob has ended")
@@ -55,8 +55,8 @@ type tail struct {
 	name string
 	logOptions
 
-	mu      sync.Mutex // of the output, and of started
-	started map[string]bool
+	mu      sync.Mutex // of the output
+	started sync.Map   // by pod, container and run
 	all     sync.WaitGroup
 }
 
@@ -170,15 +170,10 @@ func (t *tail) watchPods(ctx context.Context) error {
 // startAll starts the logs of containers that have not been started. The kubelet restarts a container in its pod, and
 // each run has a log.
 func (t *tail) startAll(ctx context.Context, pods []corev1.Pod) {
-	for i := range pods {
-		p := pods[i]
+	for _, p := range pods {
 		for _, container := range startedIn(&p) {
 			key := fmt.Sprintf("%s/%s/%d", p.UID, container.Name, container.RestartCount)
-			t.mu.Lock()
-			known := t.started[key]
-			t.started[key] = true
-			t.mu.Unlock()
-			if known {
+			if _, known := t.started.LoadOrStore(key, true); known {
 				continue
 			}
 			t.all.Go(func() {

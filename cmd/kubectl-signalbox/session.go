@@ -190,18 +190,16 @@ func (s *session) dialect(ctx context.Context) (*overrides.Dialect, error) {
 	}
 	var crd apiextensionsv1.CustomResourceDefinition
 	err := s.client.Get(ctx, client.ObjectKey{Name: installed.TrainJobCRD}, &crd)
-	switch {
-	case apierrors.IsForbidden(err):
+	if apierrors.IsForbidden(err) {
 		s.lacks("get customresourcedefinitions.apiextensions.k8s.io")
-		s.trainer = overrides.Bundled
-	case apierrors.IsNotFound(err):
-		s.trainer = overrides.Bundled
+	}
+	switch {
+	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+		s.trainer, err = overrides.Bundled, nil
 	case err != nil:
 		return nil, fmt.Errorf("reading CRD %s: %w", installed.TrainJobCRD, err)
 	default:
-		if s.trainer, err = installed.TrainerOf(&crd); err != nil {
-			return nil, err
-		}
+		s.trainer, err = installed.TrainerOf(&crd)
 	}
-	return s.trainer, nil
+	return s.trainer, err
 }

@@ -197,10 +197,9 @@ func (s *session) simulatedWorkload(
 	}
 	wl := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{
 		Namespace: job.Namespace, Name: "simulated-" + job.Name, UID: cmp.Or(job.UID, "simulated"),
-		CreationTimestamp: job.CreationTimestamp, OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: trainerapi.GroupVersion.String(), Kind: trainerapi.TrainJobKind, Name: job.Name, UID: job.UID,
-			Controller: ptr.To(true),
-		}},
+		CreationTimestamp: job.CreationTimestamp, OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)),
+		},
 	}}
 	if is != nil {
 		wl.ObjectMeta = *is.ObjectMeta.DeepCopy()

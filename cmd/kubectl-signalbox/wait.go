@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
@@ -24,10 +25,7 @@ type waitOptions struct {
 
 func waitCommand(c *cli) *cobra.Command {
 	var o waitOptions
-	var names []string
-	for _, state := range api.States {
-		names = append(names, strings.ToLower(string(state)))
-	}
+	names := utilslices.Map(api.States, func(state *api.TrainJobState) string { return strings.ToLower(string(*state)) })
 	cmd := &cobra.Command{
 		Use:   "wait TRAINJOB --for=STATE",
 		Short: "Wait until a TrainJob is in a state",

@@ -51,8 +51,8 @@ func (f *Facts) deleted() *Cause {
 		return nil
 	}
 	text := "it is being deleted"
-	if names := f.unended(); len(names) > 0 {
-		text += fmt.Sprintf("; %s (%s) hold its quota until they have ended", count(len(names), "pod"), list(names))
+	if pods := f.unended(); pods != "" {
+		text += "; " + pods
 	}
 	if len(f.Job.Finalizers) > 0 {
 		text += "; it stays as long as it has finalizer " + list(f.Job.Finalizers)
@@ -60,14 +60,18 @@ func (f *Facts) deleted() *Cause {
 	return &Cause{Code: CodeStopping, Text: text, Since: since(*f.Job.DeletionTimestamp)}
 }
 
-// unended returns the names of the pods that have not ended.
-func (f *Facts) unended() (names []string) {
+// unended says which pods have not ended; "" for none.
+func (f *Facts) unended() string {
+	var names []string
 	for i := range f.Pods {
 		if p := &f.Pods[i]; !utilpod.IsTerminated(p) {
 			names = append(names, p.Name)
 		}
 	}
-	return names
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s) hold its quota until they have ended", count(len(names), "pod"), list(names))
 }
 
 // stopping is about pods that hold quota although the TrainJob is suspended.
@@ -80,11 +84,7 @@ func (f *Facts) stopping() *Cause {
 	if f.State() != api.StateStopping {
 		return nil
 	}
-	names := f.unended()
-	text := "its pods have not ended, and hold its quota until they have"
-	if len(names) > 0 {
-		text = fmt.Sprintf("%s (%s) hold its quota until they have ended", count(len(names), "pod"), list(names))
-	}
+	text := cmp.Or(f.unended(), "its pods have not ended, and hold its quota until they have")
 	if c := f.condition(kueue.WorkloadEvicted); isTrue(c) {
 		text = "it was evicted (" + c.Message + "); " + text
 	}

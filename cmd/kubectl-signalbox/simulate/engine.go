@@ -164,7 +164,7 @@ func (r *round) loadQueues(ctx context.Context, c *Cluster) error {
 
 // run lets the scheduler go through cycles until it has nothing to decide, or has evicted a Workload.
 func (r *round) run(ctx context.Context) error {
-	ctx, stop := context.WithCancel(r.gate.listen(ctx))
+	ctx, stop := context.WithCancel(ctrl.LoggerInto(ctx, logr.New(ear{r.gate})))
 	defer stop()
 	go r.queues.CleanUpOnContext(ctx)
 	go func() { _ = r.requeuer.Start(ctx) }() // it only ends its own goroutines

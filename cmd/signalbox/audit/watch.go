@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,11 +39,10 @@ const answersWithin = 5 * time.Minute
 // NewWatcher returns a Watcher of the pods and Jobs of JobSets, and of all TrainJobs, Workloads, JobSets,
 // ResourceFlavors and nodes. The scheme must have their kinds.
 func NewWatcher(config *rest.Config, scheme *runtime.Scheme) (*Watcher, error) {
-	named, err := labels.NewRequirement(jobset.JobSetNameKey, selection.Exists, nil)
+	ofJobSets, err := labels.Parse(jobset.JobSetNameKey) // it exists
 	if err != nil {
 		return nil, err
 	}
-	ofJobSets := labels.NewSelector().Add(*named)
 	only := cache.ByObject{Label: ofJobSets}
 	// The cache's requests have no timeout, because watches are among them. Discovery has one, so that an API server
 	// that doesn't respond doesn't block it forever.
