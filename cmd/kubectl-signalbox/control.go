@@ -29,7 +29,6 @@ type verb struct {
 	run               func(*session, context.Context, *api.TrainJob) error
 }
 
-// verbs are all of them.
 var verbs = []verb{
 	{
 		"stop",
@@ -78,7 +77,6 @@ const (
 	unsuspend    = `{"spec":{"suspend":false}}`
 )
 
-// patch changes a TrainJob.
 func (s *session) patch(ctx context.Context, job *api.TrainJob, change string) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(change))
 	if err := s.client.Patch(ctx, job.DeepCopy(), patch, fieldOwner); err != nil {
@@ -156,23 +154,22 @@ func (s *session) resume(ctx context.Context, job *api.TrainJob) error {
 		return err
 	}
 	_, stopped := job.Annotations[api.StopAnnotation]
+	change, becomes := "", "was not stopped"
 	switch {
 	case stopped:
-		if err := s.patch(ctx, job, resumeQueued); err != nil {
-			return err
-		}
-		fmt.Fprintf(s.streams.Out, "TrainJob %s is queued again\n", job.Name)
+		change, becomes = resumeQueued, "is queued again"
 	case !queued(job, wl) && ptr.Deref(job.Spec.Suspend, false):
-		if err := s.patch(ctx, job, unsuspend); err != nil {
-			return err
-		}
-		fmt.Fprintf(s.streams.Out, "TrainJob %s runs, outside quota\n", job.Name)
+		change, becomes = unsuspend, "runs, outside quota"
 	case wl != nil && !workload.IsActive(wl):
 		return fmt.Errorf("workload %s of TrainJob %s was deactivated by Kueue or by an admin, not with kubectl signalbox "+
 			"stop; an admin may set its spec.active to true", wl.Name, job.Name)
-	default:
-		fmt.Fprintf(s.streams.Out, "TrainJob %s was not stopped\n", job.Name)
 	}
+	if change != "" {
+		if err := s.patch(ctx, job, change); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(s.streams.Out, "TrainJob %s %s\n", job.Name, becomes)
 	return nil
 }
 

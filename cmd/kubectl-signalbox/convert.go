@@ -27,7 +27,6 @@ files, or in the cluster with --server-dry-run, and is only pointed out where it
 
 The exit code is not 0 if anything was lost.`
 
-// options are the flags of convert.
 type options struct {
 	path      string
 	output    string
@@ -129,14 +128,25 @@ func (c *converter) report(ctx context.Context, file string, job *conversion) er
 	if err != nil {
 		return err
 	}
+	say := func(kind string, texts ...string) {
+		for _, text := range texts {
+			fmt.Fprintf(c.streams.ErrOut, "%s: TrainJob %s: %s%s\n", file, klog.KObj(job.before), kind, text)
+		}
+	}
+	if len(job.changes)+len(problems) == 0 {
+		say("", "nothing to convert")
+	} else {
+		say("", job.changes...)
+		say("LOST: ", problems...)
+		say("note: ", notes...)
+	}
 	c.lost += len(problems)
-	writeConversion(c.streams.ErrOut, file, job, problems, notes)
 	if c.cluster == nil {
 		return nil
 	}
 	if err := c.cluster.check(ctx, job.converted); err != nil {
 		c.refused++
-		fmt.Fprintf(c.streams.ErrOut, "%s: TrainJob %s: refused by the cluster: %v\n", file, klog.KObj(job.before), err)
+		say("refused by the cluster: ", err.Error())
 	}
 	return nil
 }
@@ -152,24 +162,6 @@ func (c *converter) result() error {
 		return fmt.Errorf("refused by the cluster: %d; each is named above", c.refused)
 	}
 	return nil
-}
-
-// writeConversion writes the changes of a TrainJob, what was lost of it, and what may be.
-func writeConversion(w io.Writer, file string, job *conversion, problems, notes []string) {
-	prefix := fmt.Sprintf("%s: TrainJob %s: ", file, klog.KObj(job.before))
-	if len(job.changes)+len(problems) == 0 {
-		fmt.Fprintln(w, prefix+"nothing to convert")
-		return
-	}
-	for _, text := range job.changes {
-		fmt.Fprintln(w, prefix+text)
-	}
-	for _, text := range problems {
-		fmt.Fprintln(w, prefix+"LOST: "+text)
-	}
-	for _, text := range notes {
-		fmt.Fprintln(w, prefix+"note: "+text)
-	}
 }
 
 // compare returns what is lost of a TrainJob, and notes of what may be.

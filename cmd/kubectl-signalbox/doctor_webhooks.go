@@ -73,7 +73,6 @@ func hooksOf(
 // soon is how long before its end a certificate is worth a word. cert-controller renews 90 days before it.
 const soon = 7 * 24 * time.Hour
 
-// checkWebhook looks at one webhook.
 func (s *session) checkWebhook(ctx context.Context, about string, c admissionv1.WebhookClientConfig, r *report) {
 	restart := "kubectl rollout restart deployment signalbox"
 	if c.Service != nil {

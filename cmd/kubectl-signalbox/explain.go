@@ -51,7 +51,6 @@ func explainCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-// write writes an explanation for people.
 func write(w io.Writer, e *explain.Explanation) error {
 	head := fmt.Sprintf("TrainJob %s/%s is %s", e.Namespace, e.Name, e.State)
 	if e.Cause.Since != nil {
@@ -96,7 +95,6 @@ func write(w io.Writer, e *explain.Explanation) error {
 	return nil
 }
 
-// writeQuota writes the numbers.
 func writeQuota(w io.Writer, e *explain.Explanation) error {
 	if len(e.Flavors) > 0 {
 		fmt.Fprintln(w, "\nQuota:")

@@ -17,7 +17,6 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// file is a file of manifests.
 type file struct{ name, text string }
 
 func read(path string, in io.Reader) ([]file, error) {

@@ -5,7 +5,6 @@ import (
 	"strings"
 )
 
-// severity says how bad a finding is.
 type severity string
 
 // finding is something that doctor has found.
@@ -32,7 +31,6 @@ type report struct {
 	Missing []string `json:"missingRights,omitempty"`
 }
 
-// add adds a finding.
 func (r *report) add(severity severity, about, text, do string) {
 	r.Findings = append(r.Findings, finding{severity, about, text, do})
 }

@@ -22,7 +22,6 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// logOptions are the flags of logs.
 type logOptions struct {
 	following, timestamps bool
 	tail                  int64
@@ -185,7 +184,6 @@ func (t *tail) startAll(ctx context.Context, pods []corev1.Pod) {
 	}
 }
 
-// stream prints the log of one container.
 func (t *tail) stream(ctx context.Context, p *corev1.Pod, container string) error {
 	rank := rankOf(p)
 	if t.rank != "" && t.rank != rank {

@@ -70,3 +70,8 @@ func age(since time.Time) string {
 func orNone(text string) string { return cmp.Or(text, "<none>") }
 
 func isFinished(wl *kueue.Workload) bool { return workloadfinish.IsFinished(wl) }
+
+// errExit ends the program with a code and without a message.
+type errExit int
+
+func (e errExit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
@@ -202,4 +203,20 @@ func (s *session) dialect(ctx context.Context) (*overrides.Dialect, error) {
 		s.trainer, err = installed.TrainerOf(&crd)
 	}
 	return s.trainer, err
+}
+
+// completeTrainJobs completes the names of TrainJobs.
+func completeTrainJobs(c *cli) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		s, err := c.connect()
+		if err != nil || len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var jobs api.TrainJobList
+		if err := s.pages(cmd.Context(), &jobs, client.InNamespace(s.namespace)); err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names := utilslices.Map(jobs.Items, func(job *api.TrainJob) string { return job.Name })
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
 }

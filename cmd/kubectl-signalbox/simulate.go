@@ -15,7 +15,6 @@ import (
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
-// simulateOptions are the flags of simulate.
 type simulateOptions struct {
 	file   string
 	set    []string

@@ -74,7 +74,6 @@ func (s *session) simulatedJobs(ctx context.Context, name, file string, changes 
 	return jobs, nil
 }
 
-// set makes the changes of --set.
 func set(job *api.TrainJob, changes []string) error {
 	for _, set := range changes {
 		key, value, found := strings.Cut(set, "=")
@@ -119,7 +118,6 @@ func validate(job *api.TrainJob) error {
 	return errs.ToAggregate()
 }
 
-// jobsIn returns the TrainJobs of a file.
 func jobsIn(f file) ([]*api.TrainJob, error) {
 	objects, err := f.objects()
 	if err != nil {
@@ -139,7 +137,6 @@ func jobsIn(f file) ([]*api.TrainJob, error) {
 	return jobs, nil
 }
 
-// change makes one change of --set.
 func change(job *api.TrainJob, key, value string) error {
 	job.Spec.Trainer = cmp.Or(job.Spec.Trainer, &trainerapi.Trainer{})
 	trainer := job.Spec.Trainer

@@ -70,7 +70,6 @@ type preemptionRow struct {
 	Why       string `json:"why"`
 }
 
-// overview is all that top shows.
 type overview struct {
 	Quota       []quotaRow      `json:"quota"`
 	Teams       []teamRow       `json:"teams"`

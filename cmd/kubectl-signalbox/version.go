@@ -14,7 +14,6 @@ import (
 	"github.com/signalbox-dev/signalbox/integration/installed"
 )
 
-// versions are what version says.
 type versions struct {
 	Client string `json:"client"`
 	// Server is the release of Signalbox's Deployment; "" if it isn't known.

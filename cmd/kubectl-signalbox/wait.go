@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
@@ -17,7 +18,6 @@ import (
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
 )
 
-// waitOptions are the flags of wait.
 type waitOptions struct {
 	state   string
 	timeout time.Duration
@@ -105,7 +105,6 @@ func (s *session) follow(ctx context.Context, name string, f follower) error {
 	return ctx.Err()
 }
 
-// named selects the TrainJob of a name.
 func (s *session) named(name string) []client.ListOption {
 	return []client.ListOption{client.InNamespace(s.namespace), client.MatchingFields{"metadata.name": name}}
 }
@@ -160,4 +159,9 @@ func received(ctx context.Context, w watch.Interface) iter.Seq[watch.Event] {
 			}
 		}
 	}
+}
+
+// watchFrom returns the options of a watch that goes on after a list.
+func watchFrom(version string) *metav1.ListOptions {
+	return &metav1.ListOptions{ResourceVersion: version}
 }

@@ -131,7 +131,6 @@ func (f *Facts) unreachable() *Cause {
 		Do:   []string{"kubectl -n kueue-system get pods", "kubectl signalbox doctor"}}
 }
 
-// queue is about the LocalQueue and the ClusterQueue.
 func (f *Facts) queue() *Cause {
 	if f.is(kueue.WorkloadQuotaReserved) || !f.QueuesRead {
 		return nil
@@ -154,7 +153,6 @@ func (f *Facts) queue() *Cause {
 	return f.clusterQueueCause(lq)
 }
 
-// clusterQueueCause is about the ClusterQueue of a LocalQueue.
 func (f *Facts) clusterQueueCause(lq *kueue.LocalQueue) *Cause {
 	cq := f.clusterQueue()
 	active := apimeta.FindStatusCondition(lq.Status.Conditions, kueue.LocalQueueActive)
@@ -232,7 +230,6 @@ func (f *Facts) deactivated() *Cause {
 	return cause
 }
 
-// checks is about admission checks.
 func (f *Facts) checks() *Cause {
 	for _, state := range []kueue.CheckState{kueue.CheckStateRejected, kueue.CheckStateRetry, kueue.CheckStatePending} {
 		for _, check := range f.Workload.Status.AdmissionChecks {

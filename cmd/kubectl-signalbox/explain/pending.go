@@ -1,12 +1,14 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
@@ -56,7 +58,6 @@ func (f *Facts) unsaid(cause *Cause) {
 	}
 }
 
-// decided is about what the simulation says.
 func (f *Facts) decided(cause *Cause, c *metav1.Condition) {
 	d := f.Decision
 	r := read(d.Message, nil)
@@ -140,23 +141,16 @@ func (f *Facts) row(l lack) *simulate.Quota {
 	if f.Decision == nil {
 		return nil
 	}
-	var best *simulate.Quota
-	for i := range f.Decision.Quota {
-		q := &f.Decision.Quota[i]
-		if q.Short.Sign() <= 0 || q.Unsuitable != "" {
-			continue
-		}
-		if q.Flavor == l.flavor && q.Resource == l.resource {
-			return q
-		}
-		if best == nil || q.Short.AsApproximateFloat64() < best.Short.AsApproximateFloat64() {
-			best = q
-		}
-	}
-	if l.flavor != "" {
+	rows := utilslices.Pick(f.Decision.Quota, func(q *simulate.Quota) bool {
+		named := q.Flavor == l.flavor && q.Resource == l.resource
+		return q.Short.Sign() > 0 && q.Unsuitable == "" && (named || l.flavor == "")
+	})
+	if len(rows) == 0 {
 		return nil
 	}
-	return best
+	return ptr.To(slices.MinFunc(rows, func(a, b simulate.Quota) int {
+		return cmp.Compare(a.Short.AsApproximateFloat64(), b.Short.AsApproximateFloat64())
+	}))
 }
 
 // shortOf says why the quota of a flavor is short.

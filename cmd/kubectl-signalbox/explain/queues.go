@@ -62,7 +62,6 @@ func NewQueues(cluster simulate.Cluster) *Queues {
 	return q
 }
 
-// add indexes a Workload.
 func (q *Queues) add(wl *kueue.Workload) {
 	for _, ref := range wl.OwnerReferences {
 		by := owner{wl.Namespace, ref.UID}

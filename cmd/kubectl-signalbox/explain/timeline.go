@@ -85,7 +85,6 @@ func (f *Facts) workloadMoments(add adding) {
 	}
 }
 
-// eventMoments adds the events.
 func (f *Facts) eventMoments(add adding) {
 	for i := range f.Events {
 		e := &f.Events[i]

@@ -44,9 +44,8 @@ type Answer struct {
 
 // Change is a change of a Workload with which Kueue would admit it.
 type Change struct {
-	// Nodes is a smaller number of pods of PodSet; 0 for no change of it.
-	Nodes  int32
-	PodSet kueue.PodSetReference
+	// Nodes is a smaller number of pods of the largest PodSet; 0 for no change of it.
+	Nodes int32
 	// Queue is another LocalQueue; "" for no change of it.
 	Queue string
 	// Selector are node labels to take out of the pods' node selector.

@@ -91,7 +91,7 @@ func fewerNodes(wl *kueue.Workload, _ *Cluster, try trial) ([]Change, error) {
 			largest = i
 		}
 	}
-	best := Change{PodSet: wl.Spec.PodSets[largest].Name}
+	var best Change
 	low, high := int32(0), wl.Spec.PodSets[largest].Count-1
 	for low < high {
 		middle := (low + high + 1) / 2

@@ -113,28 +113,22 @@ func stopped(lq *kueue.LocalQueue) bool {
 
 // unqueued returns why a Workload isn't considered at all; "" if it is.
 func (c *Cluster) unqueued(wl *kueue.Workload) string {
-	lq := c.localQueueOf(wl)
-	if lq == nil {
+	lq, cq := c.localQueueOf(wl), c.clusterQueueOf(wl)
+	switch {
+	case lq == nil:
 		return fmt.Sprintf("LocalQueue %s doesn't exist", wl.Spec.QueueName)
-	}
-	if stopped(lq) {
+	case stopped(lq):
 		return fmt.Sprintf("LocalQueue %s is stopped (spec.stopPolicy: %s)", lq.Name, *lq.Spec.StopPolicy)
-	}
-	cq := c.clusterQueueOf(wl)
-	if cq == nil {
+	case cq == nil:
 		return fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist", lq.Spec.ClusterQueue, lq.Name)
-	}
-	if c.circular(cq.Spec.CohortName) {
+	case c.circular(cq.Spec.CohortName):
 		return fmt.Sprintf("ClusterQueue %s is inactive: the parents of Cohort %s form a circle", cq.Name,
 			cq.Spec.CohortName)
-	}
-	if !workload.IsActive(wl) {
+	case !workload.IsActive(wl):
 		return fmt.Sprintf("Workload %s is deactivated (spec.active: false)", wl.Name)
-	}
-	if workload.IsOnHold(wl) {
+	case workload.IsOnHold(wl):
 		return fmt.Sprintf("Workload %s is on hold: %s", wl.Name, message(wl))
-	}
-	if dra.NeedsDRAReconcile(wl, nil) {
+	case dra.NeedsDRAReconcile(wl, nil):
 		return "What its resource claims count isn't simulated"
 	}
 	return ""
@@ -243,13 +237,10 @@ func (c *Cluster) Put(wl *kueue.Workload) *Cluster {
 // holding returns the cluster with a Workload and those that hold quota. evicted says whether these include evicted
 // Workloads, whose pods are ending.
 func (c *Cluster) holding(wl *kueue.Workload, evicted bool) *Cluster {
-	all := []kueue.Workload{*wl}
-	for i := range c.Workloads {
-		if other := &c.Workloads[i]; holdsQuota(other) && (evicted || !workloadevict.IsEvicted(other)) {
-			all = append(all, *other)
-		}
-	}
-	return c.With(all)
+	others := utilslices.Pick(c.Workloads, func(other *kueue.Workload) bool {
+		return holdsQuota(other) && (evicted || !workloadevict.IsEvicted(other))
+	})
+	return c.With(append(others, *wl))
 }
 
 // localQueueOf returns the LocalQueue that a Workload names; nil if there is none.

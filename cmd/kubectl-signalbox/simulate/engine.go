@@ -140,7 +140,6 @@ func (r *round) load(ctx context.Context, c *Cluster) error {
 	return r.loadQueues(ctx, c)
 }
 
-// loadQueues fills the caches with the queues.
 func (r *round) loadQueues(ctx context.Context, c *Cluster) error {
 	for i := range c.ClusterQueues {
 		cq := &c.ClusterQueues[i]

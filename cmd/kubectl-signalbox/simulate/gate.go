@@ -58,7 +58,6 @@ func (g *gate) cycle(ctx context.Context, queues *qcache.Manager) (found bool, e
 	}
 }
 
-// pass is called at the end of each pass.
 func (g *gate) pass(found bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -22,8 +22,6 @@ type Length struct {
 	Low, Mid, High time.Duration
 	// Source is how it is known: Progress, Similar, Runtime, Limit, All or Unknown.
 	Source Source
-	// Runs is how many finished runs it is from; 0 if it is from none.
-	Runs int
 }
 
 // Source is how the length of a run is known.
@@ -160,7 +158,7 @@ func (e *Estimates) quantiles(k kind, elapsed time.Duration) Length {
 		longer = runs[len(runs)-1:]
 	}
 	at := func(percent int) time.Duration { return longer[(len(longer)-1)*percent/100] }
-	length := Length{Low: at(10), Mid: at(50), High: at(90), Source: k.Source, Runs: len(runs)}
+	length := Length{Low: at(10), Mid: at(50), High: at(90), Source: k.Source}
 	if len(longer) < enough { // one run shows little of how they differ
 		length.Low, length.High = length.Low*7/10, length.High*14/10
 	}

@@ -176,7 +176,6 @@ func (q *Quota) need(
 	return all
 }
 
-// fill computes the amounts.
 func (q *Quota) fill(cq *schdcache.ClusterQueueSnapshot, fr resources.FlavorResource, needed resources.Amount) {
 	quantity := func(a resources.Amount) resource.Quantity { return formatter.ResourceQuantity(fr.Resource, a.Int64()) }
 	zero := resources.NewAmount(0)
@@ -203,7 +202,6 @@ func (q *Quota) fill(cq *schdcache.ClusterQueueSnapshot, fr resources.FlavorReso
 	})
 }
 
-// hold adds the holders in a ClusterQueue.
 func (q *Quota) hold(cq *schdcache.ClusterQueueSnapshot, fr resources.FlavorResource) {
 	for _, info := range cq.Workloads {
 		amount := info.FlavorResourceUsage()[fr]
