@@ -37,12 +37,10 @@ func doctor(ctx context.Context, s *session, output string) error {
 		r.Checked = append(r.Checked, check.name)
 	}
 	r.Missing = s.missing
-	if output != "" {
-		if err := printAs(s.streams.Out, output, r); err != nil {
-			return err
-		}
-	} else {
+	if output == "" {
 		r.write(s)
+	} else if err := printAs(s.streams.Out, output, r); err != nil {
+		return err
 	}
 	if slices.ContainsFunc(r.Findings, func(f finding) bool { return f.Severity == bad }) {
 		return errExit(1)

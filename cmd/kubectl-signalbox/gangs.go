@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
@@ -76,10 +75,7 @@ func deleteGangs(
 func checkStopped(ctx context.Context, c client.Client, namespace string, now time.Time) error {
 	var lease coordinationv1.Lease
 	err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: leaseName}, &lease)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("looking for a running manager: %w", err)
 	}
 	holder := ptr.Deref(lease.Spec.HolderIdentity, "")

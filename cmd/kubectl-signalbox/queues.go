@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -93,8 +94,8 @@ func (s *session) queues(ctx context.Context, namespace string) (*queues, error)
 	}
 	q.Cohorts, q.Flavors, q.Topologies, q.AdmissionChecks = cohorts.Items, flavors.Items, topologies.Items, checks.Items
 	q.Namespaces, q.RuntimeClasses, q.LimitRanges = namespaces.Items, classes.Items, limits.Items
-	q.assumed = !read[&cohorts] || !read[&flavors] || !read[&topologies] || !read[&namespaces] || !read[&classes] ||
-		limited == nowhere
+	q.assumed = limited == nowhere || slices.Contains(
+		[]bool{read[&cohorts], read[&flavors], read[&topologies], read[&namespaces], read[&classes]}, false)
 	if !read[&flavors] {
 		q.assumeFlavors()
 	}

@@ -65,11 +65,8 @@ func newSession(
 		return nil, err
 	}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
-	if err != nil {
-		return nil, fmt.Errorf("connecting: %w", err)
-	}
-	clients, err := kubernetes.NewForConfig(config)
-	if err != nil {
+	clients, clientsErr := kubernetes.NewForConfig(config)
+	if err := errors.Join(err, clientsErr); err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
 	return &session{client: c, clients: clients, namespace: namespace, kueueNamespace: kueueNamespace,

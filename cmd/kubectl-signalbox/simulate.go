@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,20 +145,13 @@ func (s *session) simulate(
 func estimateOf(
 	ctx context.Context, cluster *simulate.Cluster, wl *kueue.Workload, lengths *simulate.Estimates, now time.Time,
 ) (*estimate, error) {
-	key := client.ObjectKeyFromObject(wl)
-	e := &estimate{}
-	for _, each := range []struct {
-		lengths simulate.Lengths
-		to      *time.Time
-	}{{lengths.Low(), &e.Earliest}, {lengths.Mid(), &e.Likely}, {lengths.High(), &e.Latest}} {
-		f, err := simulate.Until(ctx, cluster.Concerning(wl), key, each.lengths, now)
-		if err != nil {
-			return nil, err
-		}
-		*each.to = f.At
-		if each.to == &e.Likely {
-			e.Sure = lengths.Sure(cluster, f.Ended)
-		}
+	key, part := client.ObjectKeyFromObject(wl), cluster.Concerning(wl)
+	low, lowErr := simulate.Until(ctx, part, key, lengths.Low(), now)
+	mid, midErr := simulate.Until(ctx, part, key, lengths.Mid(), now)
+	high, highErr := simulate.Until(ctx, part, key, lengths.High(), now)
+	if err := cmp.Or(lowErr, midErr, highErr); err != nil {
+		return nil, err
 	}
-	return e, nil
+	sure := lengths.Sure(cluster, mid.Ended)
+	return &estimate{Earliest: low.At, Likely: mid.At, Latest: high.At, Sure: sure}, nil
 }

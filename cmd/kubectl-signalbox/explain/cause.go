@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -33,14 +34,13 @@ func (f *Facts) cause() Cause {
 }
 
 func (f *Facts) ended() *Cause {
-	for name, code := range map[string]Code{"Complete": CodeComplete, "Failed": CodeFailed} {
-		if c := f.Job.Status.Condition(name); isTrue(c) {
-			cause := said(code, c)
-			if code == CodeFailed {
-				cause.Do = []string{"kubectl signalbox logs " + f.Job.Name + " shows what its processes said"}
-			}
-			return cause
-		}
+	if c := f.Job.Status.Condition(trainerapi.TrainJobComplete); isTrue(c) {
+		return said(CodeComplete, c)
+	}
+	if c := f.Job.Status.Condition(trainerapi.TrainJobFailed); isTrue(c) {
+		cause := said(CodeFailed, c)
+		cause.Do = []string{"kubectl signalbox logs " + f.Job.Name + " shows what its processes said"}
+		return cause
 	}
 	return nil
 }
@@ -260,7 +260,8 @@ func (f *Facts) admittedWaits() *Cause {
 	cause := &Cause{Code: CodeStarting, Text: "it is admitted and about to start", Since: since(c.LastTransitionTime)}
 	if age := f.Now.Sub(c.LastTransitionTime.Time); age > silence {
 		cause.Code = CodeNoWorkload
-		cause.Text = fmt.Sprintf("it was admitted %s ago and hasn't started: Signalbox doesn't run", duration.HumanDuration(age))
+		cause.Text = fmt.Sprintf("it was admitted %s ago and hasn't started: Signalbox doesn't run",
+			duration.HumanDuration(age))
 		cause.Do = []string{"kubectl signalbox doctor"}
 	}
 	return cause

@@ -173,7 +173,9 @@ func (f *Facts) shortOf(cause *Cause, q *simulate.Quota) {
 		cause.Text = lack
 	}
 	if len(q.Holders) > 0 {
-		cause.Text += "; held by " + holdersText(q.Holders)
+		cause.Text += "; held by " + list(utilslices.Map(q.Holders, func(h *simulate.Holder) string {
+			return fmt.Sprintf("%s/%s (%s)", h.Namespace, h.Name, h.Amount.String())
+		}))
 	}
 }
 
@@ -203,10 +205,4 @@ func (f *Facts) awaited(preempted []types.NamespacedName) string {
 	}
 	return fmt.Sprintf("; until %s at the latest, for a checkpoint of %s", last.Local().Format(time.TimeOnly),
 		f.owners(waiting))
-}
-
-func holdersText(holders []simulate.Holder) string {
-	return list(utilslices.Map(holders, func(h *simulate.Holder) string {
-		return fmt.Sprintf("%s/%s (%s)", h.Namespace, h.Name, h.Amount.String())
-	}))
 }

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -221,8 +222,5 @@ func text(list corev1.ResourceList) string {
 		quantity := list[name]
 		all = append(all, fmt.Sprintf("%s of %s", quantity.String(), name))
 	}
-	if len(all) == 0 {
-		return "nothing"
-	}
-	return strings.Join(all, ", ")
+	return cmp.Or(strings.Join(all, ", "), "nothing")
 }

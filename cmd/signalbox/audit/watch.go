@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -109,7 +110,8 @@ func (w *Watcher) read(ctx context.Context, reader client.Reader, options ...cli
 			return Objects{}, fmt.Errorf("listing %s: %w", kind.name, err)
 		}
 	}
-	return Objects{trainJobs.Items, workloads.Items, jobSets.Items, jobs.Items, pods.Items, flavors.Items, nodes.Items}, nil
+	return Objects{trainJobs.Items, workloads.Items, jobSets.Items, jobs.Items, pods.Items, flavors.Items,
+		nodes.Items}, nil
 }
 
 // confirmed returns the findings that the API server confirms now. The others, all of them if it doesn't answer, must
@@ -126,16 +128,9 @@ func (w *Watcher) confirmed(ctx context.Context, lasting *Lasting, findings []Fi
 		return nil
 	}
 	now := Look(objects)
-	var confirmed, others []Finding
-	for _, f := range findings {
-		if slices.Contains(now, f) {
-			confirmed = append(confirmed, f)
-		} else {
-			others = append(others, f)
-		}
-	}
-	lasting.restart(others, time.Now())
-	return confirmed
+	confirmed := func(f *Finding) bool { return slices.Contains(now, *f) }
+	lasting.restart(utilslices.Pick(findings, func(f *Finding) bool { return !confirmed(f) }), time.Now())
+	return utilslices.Pick(findings, confirmed)
 }
 
 // start starts the watches, and returns when the cache has all objects. The channel gets the error that ends them.
