@@ -29,7 +29,7 @@ makes their groups again in the version that is served then. Stop it before: it 
   (upgrade Kubernetes)
   kubectl -n signalbox-system scale deployment signalbox --replicas=2`
 
-// leaseName is of the Lease that a manager holds that runs, or leads (cmd/signalbox).
+// leaseName is of the Lease that the leader of the managers holds (cmd/signalbox).
 const leaseName = "signalbox.signalbox.dev"
 
 func deleteGangsCommand(c *cli) *cobra.Command {

@@ -118,7 +118,7 @@ func (q *queues) assumeFlavors() {
 	for i := range q.ClusterQueues {
 		names = names.Union(utilqueue.AllFlavors(q.ClusterQueues[i].Spec.ResourceGroups))
 	}
-	for name := range names {
+	for _, name := range sets.List(names) {
 		q.Flavors = append(q.Flavors, kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: string(name)}})
 	}
 }
@@ -133,7 +133,7 @@ func (q *queues) assumeChecks() {
 		}
 	}
 	active := metav1.Condition{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue}
-	for name := range names {
+	for _, name := range sets.List(names) {
 		q.AdmissionChecks = append(q.AdmissionChecks, kueue.AdmissionCheck{
 			ObjectMeta: metav1.ObjectMeta{Name: string(name)},
 			Status:     kueue.AdmissionCheckStatus{Conditions: []metav1.Condition{active}},
@@ -148,7 +148,7 @@ func (q *queues) assumeNamespaces(own string) {
 	for i := range q.Workloads {
 		names.Insert(q.Workloads[i].Namespace)
 	}
-	for name := range names {
+	for _, name := range sets.List(names) {
 		labels := map[string]string{corev1.LabelMetadataName: name}
 		q.Namespaces = append(q.Namespaces, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
 	}
