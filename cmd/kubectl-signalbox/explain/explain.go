@@ -54,7 +54,6 @@ func Brief(f *Facts) *Explanation {
 	return e
 }
 
-// mostAhead bounds how many Workloads are listed that are ahead.
 const mostAhead = 100
 
 // Explain explains the state of a TrainJob.

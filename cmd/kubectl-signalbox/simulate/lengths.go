@@ -43,7 +43,6 @@ const (
 	Unknown Source = "Unknown"
 )
 
-// unknownLength is the length of a run of which nothing is known.
 var unknownLength = Length{Low: 5 * time.Minute, Mid: time.Hour, High: 24 * time.Hour, Source: Unknown}
 
 // kind is what runs are compared by: Similar by both, Runtime by the runtime alone, and All by nothing.

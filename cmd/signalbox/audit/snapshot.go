@@ -123,7 +123,6 @@ func gated(pod *corev1.Pod) bool {
 	})
 }
 
-// podSetOf is a PodSet of a Workload.
 type podSetOf struct {
 	workload *kueue.Workload
 	podSet   kueue.PodSetReference
