@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/jobset/pkg/constants"
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
@@ -18,16 +19,19 @@ import (
 // podCreationFailed is the reason of a Job's event that a pod can't be created (k8s.io/kubernetes, pkg/controller).
 const podCreationFailed = "FailedCreate"
 
+// stopReleases is what helps while a TrainJob that can't run holds quota.
+const stopReleases = "the TrainJob holds its quota meanwhile: kubectl signalbox stop releases it"
+
 // running is about a TrainJob that was started.
 func (f *Facts) running() *Cause {
 	if f.suspended() {
 		return nil
 	}
 	if c := f.Job.Status.Condition(api.ConditionGangScheduled); c != nil && c.Status == metav1.ConditionFalse {
-		return &Cause{Code: CodeGang, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime), Do: []string{
-			"nodes of the admitted flavor must have room for the whole gang at once; ask your batch admin if quota is above " +
-				"what the nodes have (kubectl signalbox doctor)",
-		}}
+		cause := said(CodeGang, c)
+		cause.Do = []string{"nodes of the admitted flavor must have room for the whole gang at once; ask your batch admin " +
+			"if quota is above what the nodes have (kubectl signalbox doctor)"}
+		return cause
 	}
 	for _, rule := range []func(*corev1.Pod) *Cause{imagePull, crashing, unschedulable} {
 		for i := range f.Pods {
@@ -36,18 +40,16 @@ func (f *Facts) running() *Cause {
 			}
 		}
 	}
-	start := f.Job.Status.StartTime
 	cause := &Cause{Code: CodeRunning, Text: "it runs"}
-	if f.state() == api.StateStarting {
+	if f.State() == api.StateStarting {
 		cause.Code, cause.Text = CodeStarting, "its pods are starting"
 		if e := f.notCreated(); e != nil {
 			return &Cause{Code: CodeStarting, Reason: e.Reason, Text: fmt.Sprintf("%s %s doesn't have all it creates: %s",
 				e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message), Since: since(lastSeen(e)), Do: []string{
-				"correct what the message names; its controller tries again by itself", "the TrainJob holds its quota " +
-					"meanwhile: kubectl signalbox stop releases it"}}
+				"correct what the message names; its controller tries again by itself", stopReleases}}
 		}
 	}
-	if start != nil {
+	if start := f.Job.Status.StartTime; start != nil {
 		cause.Since = since(*start)
 	}
 	if f.Workload != nil && f.Workload.Status.Admission != nil {
@@ -63,7 +65,7 @@ func (f *Facts) running() *Cause {
 func (f *Facts) saved() (text string) {
 	if saved := f.Job.Status.Checkpoint; saved != nil {
 		text = fmt.Sprintf("; its last checkpoint, %s, was saved %s ago", saved.Value,
-			durationText(max(f.Now.Sub(saved.Time.Time), 0)))
+			duration.HumanDuration(max(f.Now.Sub(saved.Time.Time), 0)))
 	}
 	if f.Workload == nil {
 		return text
@@ -92,35 +94,38 @@ func (f *Facts) notCreated() *corev1.Event {
 	return last
 }
 
-func imagePull(p *corev1.Pod) *Cause {
+// waitingFor returns the first container of a pod that waits for one of the reasons; nil for none.
+func waitingFor(p *corev1.Pod, reasons ...string) *corev1.ContainerStatus {
 	for _, s := range statuses(p) {
-		if w := s.State.Waiting; w != nil && slices.Contains([]string{
-			"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
-		}, w.Reason) {
-			return &Cause{Code: CodeImage, Reason: w.Reason, Text: fmt.Sprintf("pod %s: image %s of container %s can't be "+
-				"pulled: %s", p.Name, s.Image, s.Name, w.Message), Do: []string{"correct the image of the runtime or of " +
-				"spec.trainer.image, or give the pods an imagePullSecret", "the TrainJob holds its quota meanwhile: kubectl " +
-				"signalbox stop releases it"}}
+		if w := s.State.Waiting; w != nil && slices.Contains(reasons, w.Reason) {
+			return &s
 		}
 	}
 	return nil
 }
 
-func crashing(p *corev1.Pod) *Cause {
-	for _, s := range statuses(p) {
-		w, last := s.State.Waiting, s.LastTerminationState.Terminated
-		if w == nil || !slices.Contains([]string{
-			"CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
-		}, w.Reason) {
-			continue
-		}
-		text := fmt.Sprintf("pod %s: container %s doesn't start: %s %s", p.Name, s.Name, w.Reason, w.Message)
-		if last != nil {
-			text += fmt.Sprintf(" (exit code %d, %s)", last.ExitCode, last.Reason)
-		}
-		return &Cause{Code: CodeCrash, Reason: w.Reason, Text: text}
+func imagePull(p *corev1.Pod) *Cause {
+	s := waitingFor(p, "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+	if s == nil {
+		return nil
 	}
-	return nil
+	w := s.State.Waiting
+	return &Cause{Code: CodeImage, Reason: w.Reason, Text: fmt.Sprintf("pod %s: image %s of container %s can't be "+
+		"pulled: %s", p.Name, s.Image, s.Name, w.Message), Do: []string{"correct the image of the runtime or of " +
+		"spec.trainer.image, or give the pods an imagePullSecret", stopReleases}}
+}
+
+func crashing(p *corev1.Pod) *Cause {
+	s := waitingFor(p, "CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+	if s == nil {
+		return nil
+	}
+	w := s.State.Waiting
+	text := fmt.Sprintf("pod %s: container %s doesn't start: %s %s", p.Name, s.Name, w.Reason, w.Message)
+	if last := s.LastTerminationState.Terminated; last != nil {
+		text += fmt.Sprintf(" (exit code %d, %s)", last.ExitCode, last.Reason)
+	}
+	return &Cause{Code: CodeCrash, Reason: w.Reason, Text: text}
 }
 
 func unschedulable(p *corev1.Pod) *Cause {
