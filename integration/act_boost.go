@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,7 +34,7 @@ func (unboost) isStep()  {}
 
 // do writes it to the version that was read: the Workload may have lost its quota since, or got another's boost. The
 // start doesn't depend on it.
-func (s setBoost) do(ctx context.Context, a *actor, _ *situation) error {
+func (s setBoost) do(ctx context.Context, a *actor, o *situation) error {
 	wl := s.workload
 	orNull := func(text string) any {
 		if text == "" {
@@ -51,6 +52,7 @@ func (s setBoost) do(ctx context.Context, a *actor, _ *situation) error {
 	}
 	err = a.client.Patch(ctx, wl.DeepCopy(), client.RawPatch(types.MergePatchType, patch), boostManager)
 	if client.IgnoreNotFound(err) != nil {
+		a.memory.keep(o.key(), o.job.UID, func(m *record) { m.queueRead = time.Time{} }) // what was read has to be again
 		level := 0
 		if apierrors.IsConflict(err) {
 			level = 1
