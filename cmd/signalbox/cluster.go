@@ -73,6 +73,9 @@ func findKueue(ctx context.Context, cluster *connection, given *configapi.Kueue,
 // checkCluster rejects a cluster on which the configuration can't work, with what to change.
 func checkCluster(ctx context.Context, cluster *connection, config *configapi.Configuration) (found, error) {
 	kueue, err := findKueue(ctx, cluster, &config.Kueue, installed.Newest())
+	if err == nil {
+		err = installed.CheckBoosts(config.Preemption, kueue.settings)
+	}
 	dialect := overrides.Bundled
 	if *config.Trainer.Enabled {
 		err = errors.Join(err, trainer.Check(ctx, cluster.reader))

@@ -87,7 +87,9 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err != nil {
 		return err
 	}
-	follow := &kueueFollower{connection: cluster, given: config.Kueue, running: found.kueue, every: followInterval}
+	follow := &kueueFollower{
+		connection: cluster, given: config.Kueue, preemption: config.Preemption, running: found.kueue, every: followInterval,
+	}
 	report(ctx, found.kueue.releases)
 	config.Kueue = *found.kueue.settings
 	if err := integration.Prepare(&config.Kueue); err != nil {

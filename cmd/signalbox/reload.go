@@ -124,9 +124,11 @@ const followInterval = time.Minute
 // doesn't contradict the manager's own configuration.
 type kueueFollower struct {
 	*connection
-	given   configapi.Kueue
-	running kueueFound
-	every   time.Duration
+	given configapi.Kueue
+	// preemption has settings that depend on Kueue's gates.
+	preemption configapi.Preemption
+	running    kueueFound
+	every      time.Duration
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: whoever waits to lead is to follow too.
@@ -138,6 +140,9 @@ func (f *kueueFollower) Start(ctx context.Context) error {
 	reported := f.running.releases
 	return follow(ctx, f.every, kueueConfigValid, problem, func() (bool, error) {
 		now, err := findKueue(ctx, f.connection, &f.given, reported)
+		if err == nil {
+			err = installed.CheckBoosts(f.preemption, now.settings)
+		}
 		if err != nil {
 			return false, err
 		}

@@ -134,6 +134,14 @@ func TestKueueIsFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.preemption.CheapestVictim = true
+	go func() { ended <- f.Start(t.Context()) }()
+	awaitGauge(t, kueueConfigValid, 0) // Kueue's gate PriorityBoost is off
+	write(head + "waitForPodsReady: {timeout: 1m}\nfeatureGates: {PriorityBoost: true}\n")
+	if err := <-ended; !errors.Is(err, errChanged) {
+		t.Errorf("with the gate that was missing: got %v", err)
+	}
+	f.preemption.CheapestVictim = false
 	s.serve(crdPath+"workloads.kueue.x-k8s.io", crdOfWorkloads(10))
 	if err := f.Start(t.Context()); !errors.Is(err, errChanged) {
 		t.Errorf("another release of Kueue: got %v", err)

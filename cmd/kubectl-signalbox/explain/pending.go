@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
@@ -184,7 +185,7 @@ func (f *Facts) shortOf(cause *Cause, q *simulate.Quota) {
 		cause.Text = lack
 	}
 	if len(q.Holders) > 0 {
-		cause.Text += "; held by " + holdersText(q.Holders)
+		cause.Text += "; held by " + f.holdersText(q.Holders)
 	}
 }
 
@@ -224,10 +225,16 @@ func (f *Facts) awaited(preempted []types.NamespacedName) string {
 		f.owners(waiting))
 }
 
-func holdersText(holders []simulate.Holder) string {
+func (f *Facts) holdersText(holders []simulate.Holder) string {
 	var parts []string
 	for _, h := range holders {
-		parts = append(parts, fmt.Sprintf("%s/%s (%s)", h.Namespace, h.Name, h.Amount.String()))
+		part := fmt.Sprintf("%s/%s (%s", h.Namespace, h.Name, h.Amount.String())
+		if wl := f.Queues.Workload(types.NamespacedName{Namespace: h.Namespace, Name: h.Workload}); wl != nil {
+			if until := boost.ProtectedUntil(wl, f.Now); !until.IsZero() {
+				part += ", within its minimum runtime until " + until.Local().Format(time.TimeOnly)
+			}
+		}
+		parts = append(parts, part+")")
 	}
 	return strings.TrimSpace(list(parts))
 }

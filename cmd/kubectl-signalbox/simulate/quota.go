@@ -64,6 +64,8 @@ type Holder struct {
 	Amount       resource.Quantity `json:"amount"`
 	Priority     int32             `json:"priority"`
 	Since        time.Time         `json:"since"`
+	// Workload is its name, which users don't know it by.
+	Workload string `json:"-"`
 }
 
 // Owner returns the name by which users know a Workload: that of the job that it is for.
@@ -202,7 +204,7 @@ func (q *Quota) hold(cq *schdcache.ClusterQueueSnapshot, fr resources.FlavorReso
 		}
 		h := Holder{
 			Namespace: info.Obj.Namespace, Name: Owner(info.Obj), ClusterQueue: string(cq.Name),
-			Priority: ptr.Deref(info.Obj.Spec.Priority, 0),
+			Priority: ptr.Deref(info.Obj.Spec.Priority, 0), Workload: info.Obj.Name,
 			Amount:   formatter.ResourceQuantity(fr.Resource, amount.Int64()),
 		}
 		if at := apimeta.FindStatusCondition(info.Obj.Status.Conditions, kueue.WorkloadQuotaReserved); at != nil {
