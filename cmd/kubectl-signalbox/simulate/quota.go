@@ -205,7 +205,7 @@ func (q *Quota) hold(cq *schdcache.ClusterQueueSnapshot, fr resources.FlavorReso
 		h := Holder{
 			Namespace: info.Obj.Namespace, Name: Owner(info.Obj), ClusterQueue: string(cq.Name),
 			Priority: ptr.Deref(info.Obj.Spec.Priority, 0), Workload: info.Obj.Name,
-			Amount:   formatter.ResourceQuantity(fr.Resource, amount.Int64()),
+			Amount: formatter.ResourceQuantity(fr.Resource, amount.Int64()),
 		}
 		if at := apimeta.FindStatusCondition(info.Obj.Status.Conditions, kueue.WorkloadQuotaReserved); at != nil {
 			h.Since = at.LastTransitionTime.Time
