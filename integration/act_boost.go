@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/store"
@@ -19,18 +18,6 @@ import (
 
 // boostManager is the name under which the API server records the writes of a boost, apart from other writes.
 const boostManager = client.FieldOwner("signalbox-boost")
-
-// setBoost writes the boost of a Workload whose TrainJob runs or starts.
-type setBoost struct {
-	workload *kueue.Workload
-	mark     boost.Mark
-}
-
-// unboost takes the boost from a Workload, if it is still Signalbox's.
-type unboost struct{ workload *kueue.Workload }
-
-func (setBoost) isStep() {}
-func (unboost) isStep()  {}
 
 // do writes it to the version that was read: the Workload may have lost its quota since, or got another's boost. The
 // start doesn't depend on it.

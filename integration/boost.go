@@ -59,13 +59,14 @@ func (r *resolver) resolveBoost(ctx context.Context, o *situation) {
 	o.queue.boost = ptr.To(policy.Decide(in))
 }
 
-// priorities returns the priorities in use: those of WorkloadPriorityClasses, that of Workloads without a class, and, if
+// priorities returns the priorities in use: those of WorkloadPriorityClasses, that of Workloads without a class and, if
 // a TrainJob has such a priority, those of PriorityClasses of pods.
 func (r reads) priorities(ctx context.Context) ([]int32, error) {
 	var classes kueue.WorkloadPriorityClassList
 	var byPods kueue.WorkloadList
-	err := errors.Join(r.client.List(ctx, &classes, client.UnsafeDisableDeepCopy), r.client.List(ctx, &byPods,
-		client.MatchingFields{PodPriorityIndex: string(kueue.PodPriorityClassKind)}, client.Limit(1), client.UnsafeDisableDeepCopy))
+	withPods := client.MatchingFields{PodPriorityIndex: string(kueue.PodPriorityClassKind)}
+	err := errors.Join(r.client.List(ctx, &classes, client.UnsafeDisableDeepCopy),
+		r.client.List(ctx, &byPods, withPods, client.Limit(1), client.UnsafeDisableDeepCopy))
 	inUse := []int32{0}
 	for i := range classes.Items {
 		inUse = append(inUse, classes.Items[i].Value)

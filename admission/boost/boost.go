@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	controllerconstants "sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/util/priority"
@@ -160,14 +158,6 @@ func (p Policy) minimumRuntime(wl *kueue.Workload) time.Duration {
 		}
 	}
 	return p.MinimumRuntime.Default.Duration
-}
-
-func admittedAt(wl *kueue.Workload) time.Time {
-	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
-	if c == nil || c.Status != metav1.ConditionTrue {
-		return time.Time{}
-	}
-	return c.LastTransitionTime.Time
 }
 
 // Room returns how far it is from a Workload's priority to the next of the priorities in use.

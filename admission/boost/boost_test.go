@@ -86,9 +86,10 @@ func TestDecide(t *testing.T) {
 			policy: Policy{MinimumRuntime: configapi.MinimumRuntime{Default: minutes(1)}},
 			wl:     boosted(admitted(2, 8), 4, 2), write: true,
 		},
-		"there is just room":         {policy: tenMinutes, wl: admitted(0, 8), room: 5, write: true, want: 4, again: Every},
-		"there is no room":           {policy: tenMinutes, wl: admitted(0, 8), room: 4, narrow: true, again: Every},
-		"there is no room any more":  {policy: tenMinutes, wl: boosted(admitted(1, 8), 4, 1), room: 1, write: true, narrow: true, again: Every},
+		"there is just room": {policy: tenMinutes, wl: admitted(0, 8), room: 5, write: true, want: 4, again: Every},
+		"there is no room":   {policy: tenMinutes, wl: admitted(0, 8), room: 4, narrow: true, again: Every},
+		"there is no room any more": {policy: tenMinutes, wl: boosted(admitted(1, 8), 4, 1), room: 1, write: true,
+			narrow: true, again: Every},
 		"no room, and no need of it": {policy: tenMinutes, wl: admitted(20, 8), room: 1},
 		"others have boosted it":     {policy: both, wl: others(admitted(0, 8), "7"), waits: yes},
 		"others have lowered it":     {policy: both, wl: others(admitted(0, 8), "-1"), waits: yes},
@@ -100,22 +101,29 @@ func TestDecide(t *testing.T) {
 		}(), want: 4, waits: yes},
 		"others wait": {policy: cheapest, wl: admitted(30, 8), saved: savedAgo(10), waits: yes, write: true, want: 2,
 			again: Every},
-		"nobody waits":          {policy: cheapest, wl: admitted(30, 8), saved: savedAgo(10), waits: no, again: Every},
-		"whether isn't known":   {policy: cheapest, wl: admitted(30, 8), saved: savedAgo(10), again: Every},
-		"nobody waits any more": {policy: cheapest, wl: boosted(admitted(30, 8), 2, 6), saved: savedAgo(10), waits: no, write: true, again: Every},
+		"nobody waits":        {policy: cheapest, wl: admitted(30, 8), saved: savedAgo(10), waits: no, again: Every},
+		"whether isn't known": {policy: cheapest, wl: admitted(30, 8), saved: savedAgo(10), again: Every},
+		"nobody waits any more": {policy: cheapest, wl: boosted(admitted(30, 8), 2, 6), saved: savedAgo(10), waits: no,
+			write: true, again: Every},
 		"it isn't known any more": {policy: cheapest, wl: boosted(admitted(30, 8), 2, 6), saved: savedAgo(10), want: 2,
 			again: Every},
 		"nothing is reported": {policy: cheapest, wl: admitted(30, 8), waits: yes, again: Every},
-		"it was written a minute ago": {policy: cheapest, wl: boosted(admitted(30, 8), 1, 1), saved: savedAgo(29), waits: yes,
-			want: 1, again: 4 * time.Minute},
-		"none was written a minute ago": {policy: cheapest, wl: boosted(admitted(30, 8), 0, 1), saved: savedAgo(29), waits: yes,
+		"it was written a minute ago": {policy: cheapest, wl: boosted(admitted(30, 8), 1, 1), saved: savedAgo(29),
+			waits: yes,
+			want:  1, again: 4 * time.Minute},
+		"none was written a minute ago": {policy: cheapest, wl: boosted(admitted(30, 8), 0, 1), saved: savedAgo(29),
+			waits: yes,
 			again: 4 * time.Minute},
-		"it was written five minutes ago": {policy: cheapest, wl: boosted(admitted(30, 8), 1, 5), saved: savedAgo(29), waits: yes,
+		"it was written five minutes ago": {policy: cheapest, wl: boosted(admitted(30, 8), 1, 5), saved: savedAgo(29),
+			waits: yes,
 			write: true, want: 2, again: Every},
-		"it was written by a clock that is ahead": {policy: cheapest, wl: boosted(admitted(30, 8), 1, -60), saved: savedAgo(29),
+		"it was written by a clock that is ahead": {policy: cheapest, wl: boosted(admitted(30, 8), 1, -60),
+			saved: savedAgo(29),
 			waits: yes, write: true, want: 2, again: Every},
-		"both, within":         {policy: both, wl: boosted(admitted(9, 8), 4, 9), saved: savedAgo(1), want: 4, again: time.Minute},
-		"both, and it is over": {policy: both, wl: boosted(admitted(10, 8), 4, 1), saved: savedAgo(1), waits: yes, write: true, want: 1, again: Every},
+		"both, within": {policy: both, wl: boosted(admitted(9, 8), 4, 9), saved: savedAgo(1), want: 4,
+			again: time.Minute},
+		"both, and it is over": {policy: both, wl: boosted(admitted(10, 8), 4, 1), saved: savedAgo(1), waits: yes,
+			write: true, want: 1, again: Every},
 		"both, over, and it isn't known who waits": {policy: both, wl: boosted(admitted(10, 8), 4, 1), saved: savedAgo(1),
 			write: true, again: Every},
 		"it wasn't admitted": {policy: both, wl: &kueue.Workload{}, again: Every},
@@ -127,7 +135,8 @@ func TestDecide(t *testing.T) {
 			before := c.wl.DeepCopy()
 			d := c.policy.Decide(Input{Workload: c.wl, Saved: c.saved, Room: c.room, Waits: c.waits, Now: now})
 			if d.Write != c.write || d.Value != c.want || d.Again != c.again || d.Narrow != c.narrow {
-				t.Errorf("got write %t, value %d, again %s, narrow %t; want %t, %d, %s, %t", d.Write, d.Value, d.Again, d.Narrow,
+				t.Errorf("got write %t, value %d, again %s, narrow %t; want %t, %d, %s, %t", d.Write, d.Value, d.Again,
+					d.Narrow,
 					c.write, c.want, c.again, c.narrow)
 			}
 			if !apiequality.Semantic.DeepEqual(before, c.wl) {
@@ -147,9 +156,12 @@ func TestMinimumRuntime(t *testing.T) {
 		change func(*configapi.MinimumRuntime, *kueue.Workload)
 		want   float64
 	}{
-		"its ClusterQueue's":   {want: 21},
-		"its ClusterQueue's 0": {func(m *configapi.MinimumRuntime, _ *kueue.Workload) { m.ClusterQueues["vision"] = minutes(0) }, 0},
-		"its class's":          {func(m *configapi.MinimumRuntime, _ *kueue.Workload) { m.ClusterQueues = nil }, 10},
+		"its ClusterQueue's": {want: 21},
+		"its ClusterQueue's 0": {func(m *configapi.MinimumRuntime,
+			_ *kueue.Workload) {
+			m.ClusterQueues["vision"] = minutes(0)
+		}, 0},
+		"its class's": {func(m *configapi.MinimumRuntime, _ *kueue.Workload) { m.ClusterQueues = nil }, 10},
 		"the default": {func(m *configapi.MinimumRuntime, _ *kueue.Workload) {
 			m.ClusterQueues, m.PriorityClasses = nil, nil
 		}, 1},
@@ -185,10 +197,15 @@ func TestAsksWhoWaits(t *testing.T) {
 		saved  *api.Checkpoint
 		want   bool
 	}{
-		"it reports":                  {cheapest, admitted(30, 8), savedAgo(1), true},
-		"it reports nothing":          {cheapest, admitted(30, 8), nil, false},
-		"it has a boost":              {cheapest, boosted(admitted(30, 8), 1, 9), nil, true},
-		"it has another's":            {cheapest, func() *kueue.Workload { wl := admitted(30, 8); wl.Annotations[Annotation] = "1"; return wl }(), savedAgo(1), false},
+		"it reports":         {cheapest, admitted(30, 8), savedAgo(1), true},
+		"it reports nothing": {cheapest, admitted(30, 8), nil, false},
+		"it has a boost":     {cheapest, boosted(admitted(30, 8), 1, 9), nil, true},
+		"it has another's": {cheapest, func() *kueue.Workload {
+			wl := admitted(30,
+				8)
+			wl.Annotations[Annotation] = "1"
+			return wl
+		}(), savedAgo(1), false},
 		"it was written a minute ago": {cheapest, boosted(admitted(30, 8), 1, 1), savedAgo(1), false},
 		"it isn't asked for":          {tenMinutes, admitted(30, 8), savedAgo(1), false},
 		"within its minimum runtime":  {both, boosted(admitted(9, 8), 4, 9), savedAgo(1), false},
@@ -221,76 +238,6 @@ func TestRoom(t *testing.T) {
 			wl.Spec.Priority = c.own
 			if got := Room(wl, c.inUse); got != c.want {
 				t.Errorf("got %d, want %d", got, c.want)
-			}
-		})
-	}
-}
-
-// TestMark holds that what Signalbox writes is what it reads, and that nothing else counts as its own.
-func TestMark(t *testing.T) {
-	until := Mark{Value: Highest, Written: now, Until: now.Add(time.Hour)}
-	for name, c := range map[string]struct {
-		mark, value string
-		want        Mark
-		ours        bool
-	}{
-		"none":                {ours: true},
-		"one":                 {Mark{Value: 2, Written: now}.String(), "2", Mark{Value: 2, Written: now}, true},
-		"a minimum runtime":   {until.String(), "4", until, true},
-		"none for now":        {Mark{Written: now}.String(), "", Mark{Written: now}, true},
-		"another's":           {"", "4", Mark{}, false},
-		"another's 0":         {"", "0", Mark{}, false},
-		"changed by another":  {until.String(), "5", until, false},
-		"removed by another":  {until.String(), "", until, false},
-		"too high":            {"5 2026-11-28T12:00:00Z", "5", Mark{}, false},
-		"negative":            {"-1 2026-11-28T12:00:00Z", "-1", Mark{}, false},
-		"no time":             {"4", "4", Mark{}, false},
-		"no time that is one": {"4 soon", "4", Mark{}, false},
-		"too long":            {"4 2026-11-28T12:00:00Z 2026-11-28T12:00:00Z x", "4", Mark{}, false},
-		"no value":            {"x 2026-11-28T12:00:00Z", "", Mark{}, true},
-		"until no time":       {"4 2026-11-28T12:00:00Z x", "4", Mark{Value: 4, Written: now}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			wl := &kueue.Workload{}
-			wl.Annotations = map[string]string{}
-			if c.mark != "" {
-				wl.Annotations[MarkAnnotation] = c.mark
-			}
-			if c.value != "" {
-				wl.Annotations[Annotation] = c.value
-			}
-			if got, ours := Of(wl); got != c.want || ours != c.ours {
-				t.Errorf("got %v, %t; want %v, %t", got, ours, c.want, c.ours)
-			}
-		})
-	}
-}
-
-// TestProtectedUntil holds that only what Signalbox may have written is told.
-func TestProtectedUntil(t *testing.T) {
-	told := func(until time.Duration, change ...func(*kueue.Workload)) *kueue.Workload {
-		wl := admitted(1, 8)
-		wl.Annotations[MarkAnnotation] = Mark{Value: Highest, Written: now, Until: now.Add(until)}.String()
-		wl.Annotations[Annotation] = "4"
-		for _, c := range change {
-			c(wl)
-		}
-		return wl
-	}
-	for name, c := range map[string]struct {
-		wl   *kueue.Workload
-		want bool
-	}{
-		"it is protected":     {told(time.Minute), true},
-		"it was":              {told(-time.Minute), false},
-		"for years":           {told(99999 * time.Hour), false},
-		"the boost is gone":   {told(time.Minute, func(wl *kueue.Workload) { delete(wl.Annotations, Annotation) }), false},
-		"it has no admission": {told(time.Minute, func(wl *kueue.Workload) { wl.Status.Conditions = nil }), false},
-		"by its loss":         {boosted(admitted(1, 8), 2, 1), false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := ProtectedUntil(c.wl, now); got.IsZero() == c.want {
-				t.Errorf("got %s", got)
 			}
 		})
 	}

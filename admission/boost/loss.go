@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -47,6 +49,15 @@ func Lost(wl *kueue.Workload, saved *api.Checkpoint, now time.Time) float64 {
 		return 0
 	}
 	return now.Sub(since).Minutes() * devices(wl)
+}
+
+// admittedAt returns since when a Workload is admitted; zero if it isn't.
+func admittedAt(wl *kueue.Workload) time.Time {
+	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
+	if c == nil || c.Status != metav1.ConditionTrue {
+		return time.Time{}
+	}
+	return c.LastTransitionTime.Time
 }
 
 // devices returns the GPUs that a Workload uses. All that a device plugin serves counts as such; of several resources

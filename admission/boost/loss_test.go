@@ -39,7 +39,8 @@ func TestLost(t *testing.T) {
 			wl.Status.Admission = nil
 			return wl
 		}(), savedAgo(10), 0},
-		"of several PodSets": {uses(corev1.ResourceList{"nvidia.com/gpu": q("4")}, corev1.ResourceList{"nvidia.com/gpu": q("2")}),
+		"of several PodSets": {uses(corev1.ResourceList{"nvidia.com/gpu": q("4")},
+			corev1.ResourceList{"nvidia.com/gpu": q("2")}),
 			savedAgo(10), 60},
 		"of several resources": {uses(corev1.ResourceList{"nvidia.com/gpu": q("4"), "rdma/hca": q("2"), "cpu": q("640"),
 			"memory": q("1Ti"), "hugepages-1Gi": q("64Gi"), "ephemeral-storage": q("1Ti"), "pods": q("99"),

@@ -98,9 +98,9 @@ func CheckBoosts(preemption configapi.Preemption, kueue *configapi.Kueue) error 
 	if gates.Enabled(features.PriorityBoost) {
 		return nil
 	}
-	return fmt.Errorf("%s needs Kueue's feature gate %s, which is off: set it to true in Kueue's configuration "+
-		"(featureGates) or on its command line (Kueue's chart: controllerManager.featureGates), and restart Kueue; if its "+
-		"configuration can't be read here, set kueue.featureGates.%[2]s, too; or remove the setting",
+	return fmt.Errorf("%s needs Kueue's feature gate %s, which is off. Turn it on in Kueue (its chart's value "+
+		"controllerManager.featureGates, or featureGates of its configuration), and restart Kueue. If Kueue's configuration "+
+		"can't be read here, set kueue.featureGates.%[2]s, too",
 		path, features.PriorityBoost)
 }
 

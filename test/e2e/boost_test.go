@@ -106,7 +106,7 @@ func victimSpecs() {
 		saves(small, 1)
 		cluster.mustAct("restart", "signalbox") // which has looked at them a moment ago
 		gomega.Eventually(boostOf(ctx, large)).Should(gomega.Equal("1"))
-		gomega.Expect(boostOf(ctx, small)()).To(gomega.BeEmpty(), "it has just saved its work")
+		gomega.Expect(boostOf(ctx, small)()).To(gomega.BeEmpty(), "it has saved its work")
 		gomega.Expect(running(ctx, waits)()).To(gomega.BeFalse(), "it is the newest")
 
 		urgent := g.submit(ctx, g.trainJob("urgent", "torch", 1, priority(high)))

@@ -181,7 +181,8 @@ func (w *world) suspended(o client.Object) types.UID {
 		return ""
 	}
 	var tj api.TrainJob
-	if w.store.Get(context.Background(), client.ObjectKeyFromObject(o), &tj) != nil || !ptr.Deref(tj.Spec.Suspend, false) {
+	if w.store.Get(context.Background(), client.ObjectKeyFromObject(o), &tj) != nil || !ptr.Deref(tj.Spec.Suspend,
+		false) {
 		return ""
 	}
 	return tj.UID
@@ -206,7 +207,8 @@ func kindOf(o runtime.Object) string {
 	case *corev1.Pod, *corev1.PodList:
 		return "Pod"
 	case *corev1.Namespace, *kueue.ResourceFlavor, *kueue.LocalQueue, *kueue.WorkloadPriorityClass,
-		*kueue.WorkloadPriorityClassList, *schedulingv1.PriorityClass, *schedulingv1.PriorityClassList, *corev1.LimitRange, *corev1.LimitRangeList,
+		*kueue.WorkloadPriorityClassList, *schedulingv1.PriorityClass, *schedulingv1.PriorityClassList, *corev1.LimitRange,
+		*corev1.LimitRangeList,
 		*api.TrainingRuntime, *api.ClusterTrainingRuntime:
 		return ""
 	}

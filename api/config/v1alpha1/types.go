@@ -228,8 +228,8 @@ type Kueue struct {
 	// Resources are what Kueue excludes from quota and transforms (Kueue: resources). Default Kueue's setting.
 	Resources *kueueconfig.Resources `json:"resources,omitempty"`
 	// FeatureGates are Kueue's gates that differ from its defaults, by name. Signalbox uses TopologyAwareScheduling,
-	// TASMultiLayerTopology and AssignQueueLabelsForPods; Kueue's library uses the others. Default Kueue's gates: from
-	// its configuration, the command line of its Deployment kueue-controller-manager, and its release.
+	// TASMultiLayerTopology, AssignQueueLabelsForPods and PriorityBoost; Kueue's library uses the others. Default Kueue's
+	// gates: from its configuration, the command line of its Deployment kueue-controller-manager, and its release.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 }
 
