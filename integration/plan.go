@@ -131,10 +131,10 @@ const waitingRetry = 10 * time.Second
 // jobframework returned an error: then only what it asked for is done.
 func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	p.boost(o, a)
-	p.Do(a.steps()...)
 	if o.stage == stageRunning {
-		p.unboost(o) // after the stop: nothing delays that
+		defer p.unboost(o) // last: nothing delays a stop
 	}
+	p.Do(a.steps()...)
 	if o.stage == stageDeleted || a.start != nil || a.stop != nil {
 		return p // a write to the TrainJob triggers the next reconcile
 	}

@@ -3,6 +3,7 @@ package integration_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -164,4 +165,22 @@ func TestBoostedAgain(t *testing.T) {
 			h.workload().Spec)
 	}
 	h.wantBoost("4")
+}
+
+// TestStopsBeforeUnboost holds that a stop waits for no other write.
+func TestStopsBeforeUnboost(t *testing.T) {
+	for _, name := range []string{"its user stops it", "an admin deactivates it", "it is evicted as Preempted"} {
+		t.Run(name, func(t *testing.T) {
+			h, _ := runningBoosted(t)
+			losesRight()[name](h)
+			if _, err := h.reconcile("job"); err != nil {
+				t.Fatal(err)
+			}
+			stops := slices.Index(h.sent, "patch TrainJob job")
+			unboosts := slices.IndexFunc(h.sent, func(s string) bool { return strings.HasPrefix(s, "patch Workload ") })
+			if stops < 0 || unboosts < stops {
+				t.Errorf("got %v", h.sent)
+			}
+		})
+	}
 }
