@@ -275,7 +275,7 @@ func TestBounds(t *testing.T) {
 		case d.Value > 0 && d.Value < Highest && before.Value < Highest && now.Sub(before.Written) < Every-time.Second:
 			t.Fatalf("it changes %s after the last time: %v, %+v", now.Sub(before.Written), wl.Annotations, d)
 		}
-		if text := d.Mark.Text(); d.Write && (d.Value == 0) != (text == "") {
+		if text := d.Text(); d.Write && (d.Value == 0) != (text == "") {
 			t.Fatalf("got %q for %d", text, d.Value)
 		}
 	}

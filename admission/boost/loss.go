@@ -1,6 +1,7 @@
 package boost
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -83,13 +84,13 @@ func devices(wl *kueue.Workload) (most float64) {
 	return most
 }
 
-// isDevice reports whether a resource isn't one that each node has.
+// everywhere are the resources that each node has.
+var everywhere = []corev1.ResourceName{
+	corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods,
+}
+
+// isDevice reports whether a resource is served by a device plugin.
 func isDevice(name corev1.ResourceName) bool {
-	switch name {
-	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceStorage, corev1.ResourceEphemeralStorage,
-		corev1.ResourcePods:
-		return false
-	}
-	return !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) &&
+	return !slices.Contains(everywhere, name) && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) &&
 		!strings.HasPrefix(string(name), corev1.ResourceAttachableVolumesPrefix)
 }
