@@ -39,6 +39,8 @@ var _ = []act{
 	suspend{},
 	stop{},
 	announce{},
+	setBoost{},
+	unboost{},
 	failStart{},
 	tell{},
 	count{},

@@ -22,6 +22,7 @@ import (
 	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
@@ -53,11 +54,15 @@ type Patience struct {
 	PodsWithin time.Duration
 	// CheckpointWithin is for how long a preempted TrainJob may run on until its next checkpoint; 0 for not at all.
 	CheckpointWithin time.Duration
+	// Boost is what keeps a running TrainJob from being preempted by its equals.
+	Boost boost.Policy
 }
 
 // PatienceOf returns what the configuration says.
 func PatienceOf(config *configapi.Configuration) Patience {
-	return Patience{config.Limits.PodsWithin.Duration, config.Preemption.CheckpointWithin.Duration}
+	p := config.Preemption
+	return Patience{config.Limits.PodsWithin.Duration, p.CheckpointWithin.Duration,
+		boost.Policy{MinimumRuntime: p.MinimumRuntime, CheapestVictim: p.CheapestVictim}}
 }
 
 // Placement knows what keeps a TrainJob from having pods once it is admitted.

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -117,6 +118,8 @@ type queueing struct {
 	drained bool
 	// pods is what is known of the pods that a started TrainJob lacks.
 	pods podsAnswer
+	// boost is what its Workload's boost is to be while it runs; nil if that stays as it is.
+	boost *boost.Decision
 }
 
 // later brings the time of the next reconcile forward.

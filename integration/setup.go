@@ -121,6 +121,11 @@ func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndex
 			return err
 		}
 	}
+	if r.policy.Boost.On() {
+		if err := indexer.IndexField(ctx, &kueue.Workload{}, PodPriorityIndex, PodPriorityIndexOf); err != nil {
+			return err
+		}
+	}
 	if err := indexer.IndexField(ctx, &corev1.Pod{}, store.PodIndex, store.PodIndexOf); err != nil {
 		return err
 	}

@@ -27,8 +27,8 @@ var checks = []struct {
 	run  func(context.Context, *session, *report) error
 }{
 	{"versions", checkVersions}, {"Kueue's configuration", checkConfig}, {"webhooks", checkWebhooks},
-	{"leaders", checkLeaders}, {"queues", checkQueues}, {"flavors and nodes", checkNodes}, {"runtimes", checkRuntimes},
-	{"TrainJobs", checkTrainJobs},
+	{"leaders", checkLeaders}, {"queues", checkQueues}, {"priorities", checkPriorities},
+	{"flavors and nodes", checkNodes}, {"runtimes", checkRuntimes}, {"TrainJobs", checkTrainJobs},
 }
 
 // checkVersions compares the releases of Kubernetes, Kueue and JobSet with those that Signalbox supports.

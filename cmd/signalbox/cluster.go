@@ -56,19 +56,22 @@ type found struct {
 // findKueue returns what of a cluster's Kueue a manager would run with. A component that is missing, one that is too
 // old, and settings that contradict each other are errors that say what to change. assumed is for FindReleases.
 func findKueue(
-	ctx context.Context, cluster *connection, given *configapi.Kueue, assumed installed.Releases,
+	ctx context.Context, cluster *connection, given *configapi.Configuration, assumed installed.Releases,
 ) (found, error) {
 	releases, err := installed.FindReleases(ctx, cluster.reader, cluster.clients.Discovery(), assumed)
 	if releases.Kueue == "" {
 		return found{}, err
 	}
-	settings, differs := installed.Adopt(ctx, cluster.reader, given, releases.Kueue)
+	settings, differs := installed.Adopt(ctx, cluster.reader, &given.Kueue, releases.Kueue)
+	if differs == nil {
+		differs = installed.CheckBoosts(given.Preemption, settings)
+	}
 	return found{kueue: settings, releases: releases}, errors.Join(err, differs)
 }
 
 // checkCluster rejects a cluster on which the configuration can't work, with what to change.
 func checkCluster(ctx context.Context, cluster *connection, config *configapi.Configuration) (found, error) {
-	is, err := findKueue(ctx, cluster, &config.Kueue, installed.Newest())
+	is, err := findKueue(ctx, cluster, config, installed.Newest())
 	var missing error
 	if *config.Trainer.Enabled {
 		is.dialect, missing = overrides.Bundled, trainer.Check(ctx, cluster.reader)

@@ -83,7 +83,7 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err != nil {
 		return err
 	}
-	given := config.Kueue
+	given := *config
 	report(ctx, found.releases)
 	config.Kueue = *found.kueue
 	if err := integration.Prepare(&config.Kueue); err != nil {
@@ -104,7 +104,7 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 		return err
 	}
 	err = mgr.Add(always{func(ctx context.Context) error {
-		return followKueue(ctx, cluster, given, found, followInterval)
+		return followKueue(ctx, cluster, &given, found, followInterval)
 	}})
 	if err != nil {
 		return err

@@ -126,12 +126,12 @@ func (always) NeedLeaderElection() bool { return false }
 // followKueue returns errChanged when Kueue, or a setting that was adopted from it, has changed and doesn't contradict
 // the manager's own configuration, which is given.
 func followKueue(
-	ctx context.Context, cluster *connection, given configapi.Kueue, running found, every time.Duration,
+	ctx context.Context, cluster *connection, given *configapi.Configuration, running found, every time.Duration,
 ) error {
 	const problem = "Kueue's configuration can't be used; the previous one stays in use"
 	reported := running.releases
 	return follow(ctx, every, kueueConfigValid, problem, func() (bool, error) {
-		now, err := findKueue(ctx, cluster, &given, reported)
+		now, err := findKueue(ctx, cluster, given, reported)
 		if err != nil {
 			return false, err
 		}

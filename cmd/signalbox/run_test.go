@@ -145,6 +145,9 @@ func TestRunRefuses(t *testing.T) {
 		"another Trainer": {"two would fight", func(s *apiServer, _ *configapi.Configuration) {
 			s.lists[list] = []string{`{"metadata":{"name":"trainer"},"webhooks":[{"name":"v.trainer.kubeflow.org"}]}`}
 		}, "another Trainer serves TrainJobs here"},
+		"a boost that Kueue ignores": {"it would protect nobody", func(_ *apiServer, c *configapi.Configuration) {
+			c.Preemption.MinimumRuntime.Default.Duration = time.Minute
+		}, "preemption.minimumRuntime needs Kueue's feature gate PriorityBoost"},
 		"no Trainer": {"one has to be installed", func(s *apiServer, c *configapi.Configuration) {
 			delete(s.objects, crd)
 			c.Trainer.Enabled = ptr.To(false)

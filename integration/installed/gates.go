@@ -85,6 +85,26 @@ func CheckGates(config *configapi.Kueue) error {
 	return nil
 }
 
+// CheckBoosts returns an error for a setting of preemption that Kueue, with these settings, would ignore: its feature
+// gate PriorityBoost is off.
+func CheckBoosts(preemption configapi.Preemption, kueue *configapi.Kueue) error {
+	path := preemption.Boosts()
+	if path == "" {
+		return nil
+	}
+	gates := utilfeature.DefaultMutableFeatureGate.DeepCopy()
+	if err := gates.SetFromMap(kueue.FeatureGates); err != nil {
+		return fmt.Errorf("kueue.featureGates: %w", err)
+	}
+	if gates.Enabled(features.PriorityBoost) {
+		return nil
+	}
+	return fmt.Errorf("%s needs Kueue's feature gate %s, which is off. Turn it on in Kueue (its chart's value "+
+		"controllerManager.featureGates, or featureGates of its configuration), and restart Kueue. If Kueue's configuration "+
+		"can't be read here, set kueue.featureGates.%[2]s, too",
+		path, features.PriorityBoost)
+}
+
 // UseGates sets the feature gates of this process. It is to be called once, before anything reads one.
 func UseGates(config *configapi.Kueue) error {
 	if err := CheckGates(config); err != nil {

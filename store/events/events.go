@@ -82,6 +82,11 @@ var (
 		corev1.EventTypeNormal, "AwaitsCheckpoint", "Stopping",
 		"%s; it is stopped when its next checkpoint is saved, at %s at the latest",
 	}
+	NoBoost = Event{
+		corev1.EventTypeWarning, "NoBoost", "Running",
+		"Equals may preempt it at any time: a priority in use is at most %d above its own, which leaves no room for a " +
+			"boost; set the values of WorkloadPriorityClasses further apart",
+	}
 	StopOverdue = Event{corev1.EventTypeWarning, "StopOverdue", "Stopping", "%s"}
 
 	FinishedWorkload = Event{

@@ -25,6 +25,7 @@ func init() {
 			bundledSpecs()
 			progressSpecs()
 			stallSpecs()
+			victimSpecs()
 		})
 	}
 }

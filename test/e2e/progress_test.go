@@ -35,7 +35,7 @@ import (
 
 func progressSpecs() {
 	ginkgo.It("lets a training process report its progress, and nobody else", func(ctx context.Context) {
-		r := newReporter(ctx, "0s")
+		r := newReporter(ctx, unchanged, map[string]any{})
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever")
 		tj := g.submit(ctx, g.trainJob("reports", "torch", 1))
@@ -59,7 +59,7 @@ func progressSpecs() {
 	})
 
 	ginkgo.It("lets a preempted TrainJob save its work first, in time", func(ctx context.Context) {
-		r := newReporter(ctx, "15s")
+		r := newReporter(ctx, unchanged, map[string]any{"checkpointWithin": "15s"})
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
@@ -97,7 +97,7 @@ func progressSpecs() {
 // stallSpecs run for more than a minute: nothing stalls earlier.
 func stallSpecs() {
 	ginkgo.It("stops or restarts a TrainJob that reports nothing, and no other", func(ctx context.Context) {
-		r := newReporter(ctx, "0s")
+		r := newReporter(ctx, unchanged, map[string]any{})
 		g := newGround(ctx, map[string]int64{"a100": 24})
 		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
 			metav1.SetMetaDataAnnotation(&rt.ObjectMeta, api.StalledAfterAnnotation, "1m,stop")
@@ -155,8 +155,11 @@ type reporter struct {
 	port      int
 }
 
-// newReporter starts the manager with the status server for the running spec.
-func newReporter(ctx context.Context, checkpointWithin string) reporter {
+// unchanged changes nothing of a configuration.
+func unchanged(map[string]any) {}
+
+// newReporter starts the manager with the status server and with settings of preemption for the running spec.
+func newReporter(ctx context.Context, ofKueue change, preemption map[string]any) reporter {
 	ginkgo.GinkgoHelper()
 	r := reporter{"kubeflow-system", freePort()} // the namespace of a manager that runs in no cluster
 	gomega.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.namespace}})).To(
@@ -167,9 +170,9 @@ func newReporter(ctx context.Context, checkpointWithin string) reporter {
 		Data: map[string][]byte{"ca.crt": ca}}
 	gomega.Expect(admin.Create(ctx, secret)).To(gomega.Succeed())
 	ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, secret)).To(gomega.Succeed()) })
-	cluster.configure(func(map[string]any) {}, func(c map[string]any) {
+	cluster.configure(ofKueue, func(c map[string]any) {
 		c["trainer"] = map[string]any{"enabled": true, "progress": map[string]any{"enabled": true, "port": r.port}}
-		c["preemption"] = map[string]any{"checkpointWithin": checkpointWithin}
+		c["preemption"] = preemption
 	})
 	return r
 }

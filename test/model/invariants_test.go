@@ -13,7 +13,9 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/signalbox/audit"
 	"github.com/signalbox-dev/signalbox/store"
@@ -23,6 +25,9 @@ import (
 func (w *world) wrong() string {
 	used, held := 0, map[types.UID]bool{}
 	for _, wl := range list[*kueue.Workload](w, "Workload") {
+		if mark, ours := boost.Of(wl); ours && mark.Value != 0 && waits(wl) {
+			return "Workload " + wl.Name + " has no quota, and would jump its queue by a boost"
+		}
 		if counts(wl) {
 			used++
 			if owner := metav1.GetControllerOf(wl); owner != nil {
@@ -60,6 +65,11 @@ func (w *world) wrong() string {
 	return ""
 }
 
+// waits reports whether a Workload has no quota and may get some.
+func waits(wl *kueue.Workload) bool {
+	return !workload.HasQuotaReservation(wl) && !workloadfinish.IsFinished(wl) && wl.DeletionTimestamp.IsZero()
+}
+
 // audit returns the findings of `signalbox audit`. It reads labels of pods whose owners never were, and so finds those
 // that users have made up.
 func (w *world) audit() []audit.Finding {
@@ -94,6 +104,9 @@ func (w *world) ends(kept func(name string) bool) string {
 	for _, wl := range list[*kueue.Workload](w, "Workload") {
 		if counts(wl) {
 			return "Workload " + wl.Name + " keeps its quota"
+		}
+		if wl.Annotations[boost.MarkAnnotation] != "" {
+			return "Workload " + wl.Name + " keeps its boost"
 		}
 	}
 	for _, pod := range list[*corev1.Pod](w, "Pod") {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 var (
@@ -60,17 +61,20 @@ func TestInterleavings(t *testing.T) {
 		name   string
 		budget budget
 		lead   int // steps taken in order before the search starts
+		// minimum is TrainJobs' minimum runtime.
+		minimum time.Duration
 	}{
-		{"submitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 0},
-		{"queued", budget{Faults: 1, Preemptions: 1, Deactivations: 1}, 4},
-		{"admitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 8},
-		{"started", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 11},
-		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15},
-		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15},
-		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24},
+		{"submitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 0, 0},
+		{"queued", budget{Faults: 1, Preemptions: 1, Deactivations: 1}, 4, 0},
+		{"admitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 8, 0},
+		{"started", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 11, 0},
+		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15, 0},
+		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15, 0},
+		{"boosted", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 11, time.Hour},
+		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24, 0},
 	} {
 		t.Run(s.name, func(t *testing.T) {
-			w := newWorld()
+			w := newWorldOf(s.minimum)
 			first := state{world: w}
 			for range s.lead {
 				first.step(t, next(w))

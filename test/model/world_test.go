@@ -69,6 +69,8 @@ type world struct {
 	failed             error // of the last reconcile
 
 	budget budget
+	// minimum is TrainJobs' minimum runtime; 0 for none.
+	minimum time.Duration
 	// rejects is which writes of the first TrainJob the API server rejects.
 	rejects rejects
 	ledger  ledger
@@ -92,10 +94,14 @@ func (l ledger) clone() ledger {
 		l.Hostile, l.Harmed}
 }
 
-func newWorld() *world {
+func newWorld() *world { return newWorldOf(0) }
+
+// newWorldOf returns a world whose TrainJobs have a minimum runtime.
+func newWorldOf(minimum time.Duration) *world {
 	w := &world{
-		clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
-		cache: map[string][]client.Object{}, queue: map[string]bool{}, again: map[string]time.Time{}, left: -1,
+		minimum: minimum,
+		clock:   clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
+		cache:   map[string][]client.Object{}, queue: map[string]bool{}, again: map[string]time.Time{}, left: -1,
 		ledger: ledger{Admissions: map[types.UID]int{}, Starts: map[types.UID]int{}, Owner: map[types.UID]types.UID{},
 			Pods: map[types.UID]types.UID{}},
 	}
@@ -268,7 +274,7 @@ func (w *world) clone() *world {
 	c := &world{
 		clock: clocktesting.NewFakeClock(w.clock.Now()), uids: w.uids, cache: maps.Clone(w.cache), queue: maps.Clone(w.queue),
 		again: maps.Clone(w.again),
-		left:  -1, budget: w.budget, rejects: w.rejects, ledger: w.ledger.clone(),
+		left:  -1, budget: w.budget, minimum: w.minimum, rejects: w.rejects, ledger: w.ledger.clone(),
 	}
 	c.store = newAPIServer(w.store.everything())
 	c.start()

@@ -15,8 +15,7 @@ import (
 // others'.
 var pure = []string{
 	"overrides", "overrides/pipeline", "podsets", "admission", "admission/checkpoint", "admission/stalled",
-	"store/events", "store/steps", "review", "trainer/status",
-	"cmd/signalbox/audit",
+	"admission/boost", "store/events", "store/steps", "review", "trainer/status", "cmd/signalbox/audit",
 }
 
 // modulePath is the product's import path.

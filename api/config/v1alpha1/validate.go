@@ -3,10 +3,12 @@ package v1alpha1
 import (
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -27,6 +29,7 @@ func (c *Configuration) validate() field.ErrorList {
 		c.Trainer.validateGangScheduling(field.NewPath("trainer", "gangScheduling")),
 		c.Kueue.validate(field.NewPath("kueue")),
 		c.validatePreemption(field.NewPath("preemption", "checkpointWithin")),
+		c.validateVictims(field.NewPath("preemption")),
 	)
 }
 
@@ -38,6 +41,36 @@ func (c *Configuration) validatePreemption(path *field.Path) field.ErrorList {
 	case within > 0 && !c.Trainer.takesReports():
 		return field.ErrorList{field.Invalid(path, within.String(), "needs trainer.enabled and trainer.progress.enabled, by "+
 			"which training processes report their checkpoints; set both to true, or this to 0s")}
+	}
+	return nil
+}
+
+// validateVictims checks what decides who is preempted.
+func (c *Configuration) validateVictims(path *field.Path) field.ErrorList {
+	minimum := path.Child("minimumRuntime")
+	errs := validateMinimum(minimum.Child("default"), c.Preemption.MinimumRuntime.Default)
+	for _, by := range []struct {
+		name      string
+		durations map[string]metav1.Duration
+	}{
+		{"priorityClasses", c.Preemption.MinimumRuntime.PriorityClasses},
+		{"clusterQueues", c.Preemption.MinimumRuntime.ClusterQueues},
+	} {
+		for _, name := range slices.Sorted(maps.Keys(by.durations)) {
+			errs = append(errs, validateMinimum(minimum.Child(by.name).Key(name), by.durations[name])...)
+		}
+	}
+	if c.Preemption.CheapestVictim && !c.Trainer.takesReports() {
+		errs = append(errs, field.Invalid(path.Child("cheapestVictim"), true, "needs trainer.enabled and "+
+			"trainer.progress.enabled, by which training processes report their checkpoints; set both to true, or this to "+
+			"false"))
+	}
+	return errs
+}
+
+func validateMinimum(path *field.Path, d metav1.Duration) field.ErrorList {
+	if d.Duration < 0 || d.Duration > MaxMinimumRuntime {
+		return field.ErrorList{field.Invalid(path, d.Duration.String(), "must be 0s to "+MaxMinimumRuntime.String())}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
@@ -72,6 +73,15 @@ func savesFirst(f *Facts, wl *kueue.Workload) {
 		f.Now.Add(time.Minute).UTC().Format(time.RFC3339))
 }
 
+// withinMinimum puts a Workload within its minimum runtime.
+func withinMinimum(f *Facts, wl *kueue.Workload) {
+	apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
+		Type: kueue.WorkloadAdmitted, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(f.Now)})
+	mark := boost.Mark{Value: boost.Highest, Written: f.Now, Until: f.Now.Add(time.Minute)}
+	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, boost.Annotation, mark.Text())
+	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, boost.MarkAnnotation, mark.String())
+}
+
 // TestMoreCauses holds the rest of causes' texts.
 func TestMoreCauses(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -103,6 +113,11 @@ func TestMoreCauses(t *testing.T) {
 		"it was stopped for it": {func(f *Facts) {
 			f.Job.Annotations = map[string]string{api.StopAnnotation: "stalled: it has reported nothing since noon"}
 		}, CodeStopped, "it had stalled: its training process had reported nothing since noon"},
+		"it is within its minimum runtime": {func(f *Facts) {
+			runs(f)
+			f.Job.Status.State = api.StateRunning
+			withinMinimum(f, f.Workload)
+		}, CodeRunning, "it runs on a100; within its minimum runtime, no equal preempts it until "},
 		"it is being deleted": {func(f *Facts) {
 			runs(f)
 			f.Job.DeletionTimestamp, f.Job.Finalizers = ptr.To(metav1.NewTime(f.Now)), []string{"example.com/keep"}

@@ -12,6 +12,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
@@ -173,9 +174,7 @@ func (f *Facts) shortOf(cause *Cause, q *simulate.Quota) {
 		cause.Text = lack
 	}
 	if len(q.Holders) > 0 {
-		cause.Text += "; held by " + list(utilslices.Map(q.Holders, func(h *simulate.Holder) string {
-			return fmt.Sprintf("%s/%s (%s)", h.Namespace, h.Name, h.Amount.String())
-		}))
+		cause.Text += "; held by " + list(utilslices.Map(q.Holders, f.holderText))
 	}
 }
 
@@ -205,4 +204,15 @@ func (f *Facts) awaited(preempted []types.NamespacedName) string {
 	}
 	return fmt.Sprintf("; until %s at the latest, for a checkpoint of %s", last.Local().Format(time.TimeOnly),
 		f.owners(waiting))
+}
+
+// holderText says what one holds, and until when no equal preempts it.
+func (f *Facts) holderText(h *simulate.Holder) string {
+	text := fmt.Sprintf("%s/%s (%s", h.Namespace, h.Name, h.Amount.String())
+	if wl := f.Queues.Workload(types.NamespacedName{Namespace: h.Namespace, Name: h.Workload}); wl != nil {
+		if until := boost.ProtectedUntil(wl, f.Now); !until.IsZero() {
+			text += ", within its minimum runtime until " + until.Local().Format(time.TimeOnly)
+		}
+	}
+	return text + ")"
 }

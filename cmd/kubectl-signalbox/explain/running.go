@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/jobset/pkg/constants"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -73,6 +74,9 @@ func (f *Facts) saved() (text string) {
 	if until := checkpoint.Announced(f.Workload, f.Now); !until.IsZero() {
 		text += fmt.Sprintf("; it was preempted, and runs on until its next checkpoint, until %s at the latest",
 			until.Local().Format(time.TimeOnly))
+	}
+	if until := boost.ProtectedUntil(f.Workload, f.Now); !until.IsZero() {
+		text += "; within its minimum runtime, no equal preempts it until " + until.Local().Format(time.TimeOnly)
 	}
 	return text
 }

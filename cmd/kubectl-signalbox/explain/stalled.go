@@ -13,7 +13,7 @@ const stateStalled = "Stalled"
 // hasStalled returns condition Stalled of a running TrainJob that has stalled; nil for any other.
 func (f *Facts) hasStalled() *metav1.Condition {
 	c := f.Job.Status.Condition(api.ConditionStalled)
-	if c == nil || c.Status != metav1.ConditionTrue || f.state() != api.StateRunning {
+	if c == nil || c.Status != metav1.ConditionTrue || f.State() != api.StateRunning {
 		return nil
 	}
 	return c
@@ -24,7 +24,7 @@ func (f *Facts) shown() string {
 	if f.hasStalled() != nil {
 		return stateStalled
 	}
-	return string(f.state())
+	return string(f.State())
 }
 
 // stalled is about a TrainJob that runs, here or in another cluster, and reports nothing.

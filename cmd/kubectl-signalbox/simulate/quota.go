@@ -67,6 +67,8 @@ type Holder struct {
 	Amount       resource.Quantity `json:"amount"`
 	Priority     int32             `json:"priority"`
 	Since        time.Time         `json:"since"`
+	// Workload is its name, which users don't know it by.
+	Workload string `json:"-"`
 }
 
 // Owner returns the name by which users know a Workload: that of the job that it is for.
@@ -210,6 +212,7 @@ func (q *Quota) hold(cq *schdcache.ClusterQueueSnapshot, fr resources.FlavorReso
 		}
 		q.Holders = append(q.Holders, Holder{
 			Namespace: info.Obj.Namespace, Name: Owner(info.Obj), ClusterQueue: string(cq.Name),
+			Workload: info.Obj.Name,
 			Amount:   formatter.ResourceQuantity(fr.Resource, amount.Int64()),
 			Priority: utilpriority.Priority(info.Obj), Since: quotaSince(info.Obj, time.Time{}),
 		})
