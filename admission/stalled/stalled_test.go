@@ -210,9 +210,10 @@ func TestNotJudged(t *testing.T) {
 // TestAnnotation holds which values are valid. What is stored and isn't decides nothing, and says so.
 func TestAnnotation(t *testing.T) {
 	path := field.NewPath("metadata", "annotations")
+	const spaced = " 30m , restart "
 	for value, want := range map[string]*Setting{
 		"1m": {After: time.Minute}, "168h": {After: 168 * time.Hour}, "1h30m,stop": {90 * time.Minute, Stop},
-		" 30m , restart ": {30 * time.Minute, Restart}, "90s,restart": {90 * time.Second, Restart},
+		spaced: {30 * time.Minute, Restart}, "90s,restart": {90 * time.Second, Restart},
 		"": nil, "59s": nil, "59.9s": nil, "-30m": nil, "168h1s": nil, "9999999999999h": nil, "30": nil, "soon": nil,
 		"30m,": nil, "30m,delete": nil, "30m,Stop": nil, "30m,stop,restart": nil, ",stop": nil, "stop": nil,
 		"stop,30m":               nil,
