@@ -60,8 +60,11 @@ func (r *resolver) resolveBoost(ctx context.Context, o *situation) {
 		}
 		in.Room = boost.Room(wl, inUse)
 	}
-	often := o.now.Sub(o.memory.queueRead) < boost.Every && mark.Value < boost.Highest
-	if policy.AsksWhoWaits(wl, in.Saved, o.now) && !often {
+	left := boost.Every - time.Second - o.now.Sub(o.memory.queueRead) // the time of a write is one of whole seconds
+	switch asks := policy.AsksWhoWaits(wl, in.Saved, o.now); {
+	case asks && left > 0 && mark.Value < boost.Highest:
+		o.queue.later(left)
+	case asks:
 		o.memory.queueRead = o.now
 		in.Waits = r.othersWait(ctx, wl)
 	}
@@ -69,7 +72,7 @@ func (r *resolver) resolveBoost(ctx context.Context, o *situation) {
 }
 
 // priorities returns the priorities in use: those of WorkloadPriorityClasses, that of Workloads without a class, those
-// just above a Workload's that another has, whose class may be gone or in another cluster, and, if a Workload has such a
+// just above a Workload's that another has, whose class may be gone or in another cluster, and, if one has such a
 // priority, those of PriorityClasses of pods.
 func (r reads) priorities(ctx context.Context, wl *kueue.Workload) ([]int32, error) {
 	var classes kueue.WorkloadPriorityClassList

@@ -127,8 +127,8 @@ func TestPrebuiltKeepsQuota(t *testing.T) {
 	}
 }
 
-// TestPrebuiltBoost holds that a prebuilt Workload brings no boost, nor what was written of one: whoever made it may have
-// set both while another object controlled it.
+// TestPrebuiltBoost holds that a prebuilt Workload brings no boost, nor what was written of one: whoever made it may
+// have set both while another object controlled it.
 func TestPrebuiltBoost(t *testing.T) {
 	for name, origin := range map[string]string{"a user's": "", "one that says that MultiKueue has made it": "origin"} {
 		t.Run(name, func(t *testing.T) {

@@ -65,8 +65,8 @@ func TestBoostRoom(t *testing.T) {
 	h.wantBoost("")
 }
 
-// TestBoostRoomOfWorkloads holds that a boost leaves room to the priority of any Workload, too: its class may be deleted,
-// or be in the cluster that has dispatched it.
+// TestBoostRoomOfWorkloads holds that a boost leaves room to the priority of any Workload, too: its class may be gone, or
+// in the cluster that has dispatched it.
 func TestBoostRoomOfWorkloads(t *testing.T) {
 	for name, c := range map[string]struct {
 		priority *int32
@@ -157,6 +157,41 @@ func TestCheapestVictim(t *testing.T) {
 	h.settleUnboosted(js)
 	if value, mark := h.boosted(); value+mark != "" {
 		t.Errorf("got %q, %q", value, mark)
+	}
+}
+
+// TestCheapestVictimInTime holds that what a TrainJob would lose is looked at every five minutes, whenever in a second
+// that was and whatever happens between.
+func TestCheapestVictimInTime(t *testing.T) {
+	for name, between := range map[string]time.Duration{"nothing happens": 0, "it is looked at": 299 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled, cheapestVictim)
+			h.queueIs(pending(kueue.PreemptionPolicyLowerPriority))
+			h.run()
+			h.pod(h.build("job"))
+			h.saves("100")
+			h.settle("job")
+			h.clock.Step(5*time.Minute + 700*time.Millisecond)
+			h.settle("job")
+			h.wantBoost("1")
+			h.clock.Step(between)
+			h.did = map[string]bool{}
+			waited := between
+			for range 3 { // the time of a write counts in seconds
+				result, err := h.reconcile("job")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if h.did["get ClusterQueue"] {
+					break
+				}
+				h.clock.Step(result.RequeueAfter)
+				waited += result.RequeueAfter
+			}
+			if waited < 5*time.Minute-time.Second || waited > 5*time.Minute+time.Second {
+				t.Errorf("it was looked at after %s", waited)
+			}
+		})
 	}
 }
 
