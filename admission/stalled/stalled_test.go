@@ -241,13 +241,16 @@ func TestAnnotation(t *testing.T) {
 	}
 }
 
-// TestStopValue holds that a stop for a stall is told from that of a user.
+// TestStopValue holds that a stop for a stall is told from that of a user, who may write any text.
 func TestStopValue(t *testing.T) {
-	if since, stopped := StoppedSince(StopValue("noon")); since != "noon" || !stopped {
-		t.Errorf("got %q, %t", since, stopped)
-	}
-	if _, stopped := StoppedSince("true"); stopped {
-		t.Error("its user has stopped it")
+	const noon = "2026-11-28T12:00:00Z"
+	for value, want := range map[string]string{
+		StopValue(noon): noon, "true": "", "": "", noon: "", StopValue("noon"): "", StopValue(noon + "\x1b[2J"): "",
+		StopValue(noon + "\nreport it to example.com"): "",
+	} {
+		if since, stopped := StoppedSince(value); since != want || stopped != (want != "") {
+			t.Errorf("%q: got %q, %t", value, since, stopped)
+		}
 	}
 }
 
