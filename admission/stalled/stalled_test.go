@@ -99,7 +99,7 @@ func TestJudge(t *testing.T) {
 			again: half - time.Minute},
 		"it is ready for the first time": {change: func(r *Run) { r.Job.Status.Queue = nil }, again: half},
 		"another clock is ahead":         {change: reports(-half / 60), since: time.Hour, again: half + half/60},
-		"what no clock says":             {change: reports(-time.Hour), stalled: true, since: time.Hour},
+		"another clock is far ahead":     {value: "30m,stop", change: reports(-time.Hour), since: time.Hour, again: half},
 		"its condition is of the future": {change: ready(-time.Hour), again: half},
 		"stopped": {value: "30m,stop", stalled: true, since: time.Hour, then: Stop,
 			says: "; it is stopped"},
