@@ -23,7 +23,7 @@ import (
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
-// PriorityIndex finds Workloads that have not ended by their priority, and those whose priority is that of a
+// PriorityIndex finds Workloads that haven't finished by their priority, and those whose priority is that of a
 // PriorityClass of pods by that kind.
 const PriorityIndex = "signalbox.priority"
 
@@ -72,8 +72,8 @@ func (r *resolver) resolveBoost(ctx context.Context, o *situation) {
 }
 
 // priorities returns the priorities in use: those of WorkloadPriorityClasses, that of Workloads without a class, those
-// just above a Workload's that another has, whose class may be gone or in another cluster, and, if one has such a
-// priority, those of PriorityClasses of pods.
+// just above a Workload's that another TrainJob's has, whose class may be gone or in another cluster, and, if one has
+// such a priority, those of PriorityClasses of pods. Workloads that are no TrainJob's aren't in the cache.
 func (r reads) priorities(ctx context.Context, wl *kueue.Workload) ([]int32, error) {
 	var classes kueue.WorkloadPriorityClassList
 	err := r.client.List(ctx, &classes, client.UnsafeDisableDeepCopy)

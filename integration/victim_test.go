@@ -65,8 +65,8 @@ func TestBoostRoom(t *testing.T) {
 	h.wantBoost("")
 }
 
-// TestBoostRoomOfWorkloads holds that a boost leaves room to the priority of any Workload, too: its class may be gone,
-// or in the cluster that has dispatched it.
+// TestBoostRoomOfWorkloads holds that a boost leaves room to the priority of any other TrainJob, too: its class may be
+// gone, or in the cluster that has dispatched it.
 func TestBoostRoomOfWorkloads(t *testing.T) {
 	for name, c := range map[string]struct {
 		priority *int32
