@@ -166,8 +166,8 @@ func TestPodsThatNeedNoOthers(t *testing.T) {
 	}
 }
 
-// TestStopsOnQuotaAlone holds that a TrainJob that holds quota, and whose queue Kueue manages no more, is stopped by its
-// annotation as any other: nothing else releases the quota while it runs.
+// TestStopsOnQuotaAlone holds that a TrainJob that holds quota, and whose queue Kueue manages no more, is stopped by
+// its annotation as any other: nothing else releases the quota while it runs.
 func TestStopsOnQuotaAlone(t *testing.T) {
 	for name, leave := range map[string]func(*harness){
 		"its label is gone": func(h *harness) {
