@@ -71,9 +71,9 @@ func (r *resolver) resolveBoost(ctx context.Context, o *situation) {
 	o.queue.boost = ptr.To(policy.Decide(in))
 }
 
-// priorities returns the priorities in use: those of WorkloadPriorityClasses, that of Workloads without a class and, if
-// a TrainJob has such a priority, those of PriorityClasses of pods. A class may be gone, or in another cluster, so those
-// next above a Workload's that another TrainJob's has count, too. Other Workloads aren't in the cache.
+// priorities returns the priorities in use: those of WorkloadPriorityClasses, that of Workloads without a class and,
+// if a TrainJob has such a priority, those of PriorityClasses of pods. A class may be gone, or in another cluster, so
+// those next above a Workload's that another TrainJob's has count, too. Other Workloads aren't in the cache.
 func (r reads) priorities(ctx context.Context, wl *kueue.Workload) ([]int32, error) {
 	var classes kueue.WorkloadPriorityClassList
 	err := r.client.List(ctx, &classes, client.UnsafeDisableDeepCopy)
