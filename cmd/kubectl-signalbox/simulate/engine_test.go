@@ -114,8 +114,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestBoosts holds that a boost of Signalbox's ends in a simulation where Signalbox ends it: with the quota and with the
-// minimum runtime. One of others stays.
+// TestBoosts holds that a boost of Signalbox's ends in a simulation where Signalbox ends it: with the quota, and with
+// the minimum runtime. One of others stays.
 func TestBoosts(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.PriorityBoost, true)
 	boosted := func(wl *kueue.Workload, until time.Time) {
