@@ -59,8 +59,8 @@ func (h *harness) gone(js *jobset.JobSet) {
 	h.collect(js)
 }
 
-// settleUnboosted reconciles a TrainJob until nothing follows, while its pods end. After each, a Workload that waits has
-// no boost.
+// settleUnboosted reconciles a TrainJob until nothing follows, while its pods end. After each, a Workload that waits
+// has no boost.
 func (h *harness) settleUnboosted(js *jobset.JobSet) {
 	h.t.Helper()
 	for range 6 {
