@@ -2,7 +2,7 @@
 //
 //	suites run -name NAME [-specs [-focus REGEXP] [-retry]] -- COMMAND…
 //	suites report [-failed]
-//	suites steady -junit FILE [-rounds N] -- COMMAND…
+//	suites steady -junit FILE [-rounds N] [-at-once N] -- COMMAND…
 //	suites beside -others COMMAND [-builds COMMAND] -- COMMAND…
 //
 // Run records how long the command took, in suites/NAME.json. With -specs the command runs a suite of Ginkgo, whose
@@ -69,6 +69,7 @@ func do(ctx context.Context, args []string) error {
 		s := steady{}
 		flags.StringVar(&s.junit, "junit", "", "JUnit report that the command writes")
 		flags.IntVar(&s.rounds, "rounds", 5, "how often the command is run")
+		flags.IntVar(&s.atOnce, "at-once", 1, "how many rounds run at once")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}

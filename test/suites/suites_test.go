@@ -232,7 +232,7 @@ func TestSteady(t *testing.T) {
 	t.Chdir(t.TempDir())
 	a, b := spec("a", "passed", ""), spec("b", "failed", "slow")
 	var out bytes.Buffer
-	s := steady{junit: "r.xml", rounds: 4, command: reports(t, "r.xml", a+b, a+spec("b", "passed", ""), "", a+b)}
+	s := steady{junit: "r.xml", rounds: 4, atOnce: 1, command: reports(t, "r.xml", a+b, a+spec("b", "passed", ""), "", a+b)}
 	if err := s.run(t.Context(), &out); err == nil {
 		t.Error("a spec that failed is an error")
 	}
@@ -254,6 +254,23 @@ func TestSteady(t *testing.T) {
 	err := s.run(t.Context(), &out)
 	if err == nil || !strings.Contains(out.String(), "1 of 1 times: what runs the specs") {
 		t.Errorf("a round that failed outside of its specs has failed: %v\n%s", err, out.String())
+	}
+}
+
+// TestSteadyAtOnce holds that each round has its own command and report: each waits for the other to begin.
+func TestSteadyAtOnce(t *testing.T) {
+	t.Chdir(t.TempDir())
+	report := `<testsuites><testsuite>` + spec("a", "passed", "") + `</testsuite></testsuites>`
+	s := steady{junit: "r-{round}.xml", rounds: 2, atOnce: 2, command: []string{"sh", "-c",
+		"touch began-{round}; until [ -e began-1 ] && [ -e began-2 ]; do :; done; printf %s '" + report + "' > r-{round}.xml"}}
+	var out bytes.Buffer
+	if err := s.run(t.Context(), &out); err != nil {
+		t.Errorf("two rounds at once: %v", err)
+	}
+	for _, want := range []string{"round 1 of 2: 1 passed, 0 failed", "round 2 of 2: 1 passed, 0 failed"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
 	}
 }
 
