@@ -175,7 +175,7 @@ chaos: e2e-tool ## Break components and connections for SECONDS while TrainJobs 
 model: go ## Try every order of DEPTH steps of two TrainJobs; follow one of ENDS states to the end; send INPUTS
 	go test ./test/model -v -timeout 0 -args -depth $(or $(DEPTH),5) -ends $(or $(ENDS),40) -inputs $(or $(INPUTS),100000)
 
-steady: suites-tool e2e-tool ## Run the suite ROUNDS times, some AT_ONCE, while all processors are busy: which specs failed; FOCUS=
+steady: suites-tool e2e-tool ## Run the suite ROUNDS times, AT_ONCE at once, while all processors are busy: which specs failed
 	@$(BIN)/suites steady -junit junit-steady-{round}.xml -rounds $(or $(ROUNDS),5) -at-once $(or $(AT_ONCE),1) \
 		-- $(MAKE) test-e2e SUITE=steady-{round} SIGNALBOX_STATE=$(CURDIR)/.cluster-steady-{round} LABELS='$(or $(LABELS),!kueue)'
 
