@@ -232,7 +232,8 @@ func TestSteady(t *testing.T) {
 	t.Chdir(t.TempDir())
 	a, b := spec("a", "passed", ""), spec("b", "failed", "slow")
 	var out bytes.Buffer
-	s := steady{junit: "r.xml", rounds: 4, atOnce: 1, command: reports(t, "r.xml", a+b, a+spec("b", "passed", ""), "", a+b)}
+	s := steady{junit: "r.xml", rounds: 4, atOnce: 1}
+	s.command = reports(t, "r.xml", a+b, a+spec("b", "passed", ""), "", a+b)
 	if err := s.run(t.Context(), &out); err == nil {
 		t.Error("a spec that failed is an error")
 	}
@@ -261,8 +262,8 @@ func TestSteady(t *testing.T) {
 func TestSteadyAtOnce(t *testing.T) {
 	t.Chdir(t.TempDir())
 	report := `<testsuites><testsuite>` + spec("a", "passed", "") + `</testsuite></testsuites>`
-	s := steady{junit: "r-{round}.xml", rounds: 2, atOnce: 2, command: []string{"sh", "-c",
-		"touch began-{round}; until [ -e began-1 ] && [ -e began-2 ]; do :; done; printf %s '" + report + "' > r-{round}.xml"}}
+	s := steady{junit: "r-{round}.xml", rounds: 2, atOnce: 2, command: []string{"sh", "-c", "touch began-{round}; " +
+		"until [ -e began-1 ] && [ -e began-2 ]; do :; done; printf %s '" + report + "' > r-{round}.xml"}}
 	var out bytes.Buffer
 	if err := s.run(t.Context(), &out); err != nil {
 		t.Errorf("two rounds at once: %v", err)
