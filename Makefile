@@ -93,7 +93,7 @@ ifneq ($(REAL),)
 else
 	@$(MAKE) test-bundled test-kubeflow test-kubeflow-2.1 test-chart
 endif
-	@$(RUN) chaos -- $(MAKE) chaos PROFILE=bundled SECONDS=60
+	@$(MAKE) chaos PROFILE=bundled SECONDS=60
 	@echo "Statements covered by the unit tests and the end-to-end suite together:"
 	@go tool covdata percent -i $$(ls -d coverage/* | paste -sd,) | grep -E 'signalbox/(overrides|podsets|admission|store|integration|trainer)\b'
 	@$(BIN)/suites report
@@ -167,15 +167,15 @@ run-%:
 
 ##@ Find faults
 
-chaos: e2e-tool ## Break components and connections for SECONDS while TrainJobs preempt each other; SEED=, GANGS=1
+chaos: e2e-tool ## Break components and connections for SECONDS while TrainJobs preempt each other; SEED= GANGS=
 	SIGNALBOX_CHAOS_SECONDS=$(or $(SECONDS),60) SIGNALBOX_CHAOS_SEED=$(or $(SEED),1) SIGNALBOX_CHAOS_GANGS=$(GANGS) \
-		$(BIN)/cluster run --relayed --profile $(PROFILE) $(RELEASES) -- \
+		$(RUN) chaos -specs -- $(BIN)/cluster run --relayed --profile $(PROFILE) $(RELEASES) -- \
 		$(BIN)/e2e.test $(GINKGO) -ginkgo.label-filter=chaos -ginkgo.timeout=3h -test.timeout=0
 
 model: go ## Try every order of DEPTH steps of two TrainJobs; follow one of ENDS states to the end; send INPUTS
 	go test ./test/model -v -timeout 0 -args -depth $(or $(DEPTH),5) -ends $(or $(ENDS),40) -inputs $(or $(INPUTS),100000)
 
-steady: suites-tool e2e-tool ## Run the suite ROUNDS times, AT_ONCE at once, while all processors are busy: which specs failed
+steady: suites-tool e2e-tool ## Run the suite ROUNDS times, AT_ONCE at once, with all processors busy: which specs failed
 	@$(BIN)/suites steady -junit junit-steady-{round}.xml -rounds $(or $(ROUNDS),5) -at-once $(or $(AT_ONCE),1) \
 		-- $(MAKE) test-e2e SUITE=steady-{round} SIGNALBOX_STATE=$(CURDIR)/.cluster-steady-{round} LABELS='$(or $(LABELS),!kueue)'
 
