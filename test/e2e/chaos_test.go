@@ -73,6 +73,7 @@ var _ = ginkgo.Describe("Chaos", ginkgo.Label("chaos"), func() {
 		// Watches come back one after the other when the API server does, and JobSet and the Job controller, delayed, report
 		// late that pods have ended.
 		audited.patience(45*time.Second, 90*time.Second)
+		watched.collectsWithin(time.Minute) // a garbage collector that was restarted lists everything first
 		end := time.Now().Add(time.Duration(seconds) * time.Second)
 		var writers sync.WaitGroup
 		writers.Go(func() { c.submitUntil(ctx, end, rand.New(rand.NewPCG(seed, 1))) })

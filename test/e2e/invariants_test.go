@@ -8,12 +8,16 @@ import (
 	"sync"
 	"time"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -38,15 +42,23 @@ type invariants struct {
 	starts map[types.UID]int
 	stops  map[types.UID]int
 	// strays are the pods of JobSets that are gone: JobSet's controller, whose watch is behind, makes a Job again that
-	// went with its JobSet. The garbage collector deletes it.
-	strays int
+	// went with its JobSet. The garbage collector deletes it, within the time of collected.
+	strays    int
+	collected time.Duration
+}
+
+// collectsWithin is how long the garbage collector may take for a pod whose JobSet is gone.
+func (i *invariants) collectsWithin(d time.Duration) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.collected = d
 }
 
 func watchInvariants() *invariants {
 	ctx, cancel := context.WithCancel(context.Background())
 	i := &invariants{
 		cancel: cancel, jobs: map[types.NamespacedName]*api.TrainJob{},
-		starts: map[types.UID]int{}, stops: map[types.UID]int{},
+		starts: map[types.UID]int{}, stops: map[types.UID]int{}, collected: 10 * time.Second,
 	}
 	go i.follow(ctx, &api.TrainJobList{}, func(_ watch.EventType, o client.Object) { i.trainJob(o.(*api.TrainJob)) })
 	go i.follow(ctx, &corev1.PodList{}, func(t watch.EventType, o client.Object) {
@@ -155,7 +167,7 @@ func rendered(tj *api.TrainJob, record *overrides.Record) bool {
 	return err == nil && len(list)-len(overrides.Without(list, record.Own)) == len(record.Own)
 }
 
-// stray reports whether a pod is of a JobSet that is gone. It holds that the pod goes too, within ten seconds.
+// stray reports whether a pod is of a JobSet that is gone. It holds that the pod goes too, in time.
 func (i *invariants) stray(ctx context.Context, pod *corev1.Pod) bool {
 	js := &jobset.JobSet{}
 	err := admin.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[jobset.JobSetNameKey]}, js)
@@ -164,11 +176,12 @@ func (i *invariants) stray(ctx context.Context, pod *corev1.Pod) bool {
 	}
 	i.mu.Lock()
 	i.strays++
+	within := i.collected
 	i.mu.Unlock()
-	time.AfterFunc(10*time.Second, func() {
+	time.AfterFunc(within, func() {
 		there := &corev1.Pod{}
 		if err := admin.Get(ctx, client.ObjectKeyFromObject(pod), there); err == nil && there.UID == pod.UID {
-			i.fail("pod %s/%s is there ten seconds after it was made of a JobSet that was gone", pod.Namespace, pod.Name)
+			i.fail("pod %s/%s is there %s after it was made of a JobSet that was gone", pod.Namespace, pod.Name, within)
 		}
 	})
 	return true
@@ -183,38 +196,62 @@ func (i *invariants) pod(ctx context.Context, pod *corev1.Pod) {
 	i.mu.Lock()
 	tj := i.jobs[key]
 	i.mu.Unlock()
-	if tj == nil { // one of the two watches is behind
+	if tj == nil || len(settingFaults(tj, pod)) > 0 {
+		// One of the two watches may be behind, for long after the API server was away: what is stored decides.
 		tj = &api.TrainJob{}
-		if err := admin.Get(ctx, key, tj); err != nil {
+		if err := i.stored(ctx, key, tj); err != nil {
 			return // gone again, or a JobSet that no TrainJob owns
 		}
 	}
-	own := dialect().Own(tj) // once: another Trainer may be installed meanwhile
-	if tj.Labels[constants.QueueLabel] == "" || own == nil || ptr.Deref(tj.Spec.Suspend, false) {
+	if runsWith(tj) == nil || i.stray(ctx, pod) {
 		return
 	}
-	if i.stray(ctx, pod) {
-		return
+	for _, fault := range settingFaults(tj, pod) {
+		i.fail("pod %s/%s %s", pod.Namespace, pod.Name, fault)
+	}
+}
+
+// stored reads an object as soon as the API server answers.
+func (i *invariants) stored(ctx context.Context, key types.NamespacedName, o client.Object) error {
+	return retry.OnError(wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 8},
+		func(err error) bool { return !apierrors.IsNotFound(err) && ctx.Err() == nil },
+		func() error { return admin.Get(ctx, key, o) })
+}
+
+// runsWith returns the integration's entry that a queued TrainJob runs with; nil if it doesn't run.
+func runsWith(tj *api.TrainJob) *trainerapi.RuntimePatch {
+	if tj.Labels[constants.QueueLabel] == "" || ptr.Deref(tj.Spec.Suspend, false) {
+		return nil
+	}
+	return dialect().Own(tj)
+}
+
+// settingFaults returns what a new pod has of other settings than the entry that its TrainJob runs with.
+func settingFaults(tj *api.TrainJob, pod *corev1.Pod) (faults []string) {
+	own := runsWith(tj)
+	if own == nil {
+		return nil
 	}
 	_, spec := overrides.PodPatch(own.TrainingRuntimeSpec, pod.Labels[jobset.ReplicatedJobNameKey])
 	if spec == nil {
-		return
+		return nil
 	}
 	selector := maps.Clone(pod.Spec.NodeSelector)
 	delete(selector, zoneLabel) // RuntimeClasses and policies of the table of namespaces add it
 	if !maps.Equal(selector, spec.NodeSelector) {
-		i.fail("pod %s/%s has node selector %v, its TrainJob's entry %v",
-			pod.Namespace, pod.Name, pod.Spec.NodeSelector, spec.NodeSelector)
+		faults = append(faults, fmt.Sprintf("has node selector %v, its TrainJob's entry %v", pod.Spec.NodeSelector,
+			spec.NodeSelector))
 	}
 	for _, t := range spec.Tolerations {
 		if !slices.ContainsFunc(pod.Spec.Tolerations, func(have corev1.Toleration) bool { return have.MatchToleration(&t) }) {
-			i.fail("pod %s/%s lacks toleration %v of its TrainJob's entry", pod.Namespace, pod.Name, t)
+			faults = append(faults, fmt.Sprintf("lacks toleration %v of its TrainJob's entry", t))
 		}
 	}
 	for _, have := range pod.Spec.Tolerations {
 		if have.Key == "gpu" && !slices.ContainsFunc(spec.Tolerations,
 			func(t corev1.Toleration) bool { return have.MatchToleration(&t) }) {
-			i.fail("pod %s/%s has toleration %v, which its TrainJob's entry doesn't", pod.Namespace, pod.Name, have)
+			faults = append(faults, fmt.Sprintf("has toleration %v, which its TrainJob's entry doesn't", have))
 		}
 	}
+	return faults
 }
