@@ -222,7 +222,8 @@ GENERATED := config api charts docs/reference.md docs/api.md
 CONTROLLER_GEN := go tool $(TOOLS) controller-gen
 generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhooks, the chart's copies, the reference
 	go run $(TOOLS) config/crdgen/main.go config/crd
-	$(CONTROLLER_GEN) object paths=./api/trainer/...
+	$(CONTROLLER_GEN) object paths='./api/trainer/...;./api/usage/...'
+	$(CONTROLLER_GEN) crd paths=./api/usage/... output:crd:dir=config/crd
 	$(CONTROLLER_GEN) rbac:roleName=signalbox-manager webhook paths=./integration output:rbac:dir=config/rbac output:webhook:dir=config/webhook
 	$(CONTROLLER_GEN) rbac:roleName=signalbox-trainer paths=./trainer output:rbac:dir=config/rbac/trainer
 	$(CONTROLLER_GEN) webhook paths=./trainer/webhook output:webhook:dir=config/webhook/trainer

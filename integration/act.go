@@ -39,6 +39,7 @@ var _ = []act{
 	suspend{},
 	stop{},
 	announce{},
+	noteBegin{},
 	failStart{},
 	tell{},
 	count{},

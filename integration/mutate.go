@@ -64,6 +64,7 @@ func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
 			return nil, err
 		}
 	}
+	patch = append(patch, w.keepUser(rq)...)
 	if !rq.HasSpec() {
 		return patch, nil // the validating webhook rejects it
 	}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -115,6 +116,8 @@ type queueing struct {
 	again time.Duration
 	// drained is set if the queue of a preempted TrainJob that might run on is drained, or isn't known.
 	drained bool
+	// begun is what to note of it because its pods have begun to run; nil for nothing.
+	begun *usage.Note
 	// pods is what is known of the pods that a started TrainJob lacks.
 	pods podsAnswer
 }

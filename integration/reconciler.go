@@ -54,8 +54,10 @@ func NewReconciler(config Config) (*Reconciler, error) {
 	waits := jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{})
 	known := newMemory()
 	from := reads{queues{config.Client, config.Reader, p}, config.Store, config.Placement}
+	meter := newMeter(config.Client, config.Reader, config.Store.Ledger, config.Clock)
+	config.Client = metering(config.Client, meter)
 	return &Reconciler{
-		observer: observer{reads: from, trainer: trainer, clock: config.Clock, memory: known},
+		observer: observer{reads: from, trainer: trainer, clock: config.Clock, memory: known, meter: meter},
 		resolver: resolver{from, overrides.NewMemo(memoized)},
 		act:      actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock},
 		jobs: frameworks{
@@ -76,6 +78,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	if o != nil {
 		r.remember(o) // also what was seen before a request failed
+		r.meter.saw(o)
 	}
 	if err != nil {
 		return r.conclude(ctx, plan{}, reconcile.Result{}, err)

@@ -39,4 +39,5 @@ type observer struct {
 	trainer Trainer
 	clock   clock.Clock
 	memory  *memory
+	meter   *meter
 }

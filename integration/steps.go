@@ -10,6 +10,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -45,6 +46,12 @@ type announce struct {
 	workload *kueue.Workload
 	until    time.Time // zero if it is stopped
 	saved    string    // before
+}
+
+// noteBegin notes when the pods of a run began, on its Workload: what is recorded of it depends on that.
+type noteBegin struct {
+	workload *kueue.Workload
+	note     usage.Note
 }
 
 // failStart reports a start that has failed for good.
@@ -127,6 +134,7 @@ type unhold struct{ workload *kueue.Workload }
 func (start) isStep()           {}
 func (suspend) isStep()         {}
 func (announce) isStep()        {}
+func (noteBegin) isStep()       {}
 func (failStart) isStep()       {}
 func (tell) isStep()            {}
 func (count) isStep()           {}

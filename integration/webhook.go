@@ -30,6 +30,8 @@ type Webhook struct {
 	dispatch dispatch
 	// manager is the user that the manager itself writes as.
 	manager string
+	// signs is set if TrainJobs say who created them.
+	signs bool
 }
 
 // NewWebhook returns the webhook of the reconciler. The reader trusts the users that the integration writes as, the
@@ -37,7 +39,7 @@ type Webhook struct {
 func NewWebhook(r *Reconciler, reader review.Reader) *Webhook {
 	w := &Webhook{
 		queues: r.queues, pods: r.store.Pods, reader: reader, trainer: r.trainer,
-		dispatch: newDispatch(r.policy.multiKueue, r.client, r.live),
+		dispatch: newDispatch(r.policy.multiKueue, r.client, r.live), signs: r.meter != nil,
 	}
 	if len(reader.Trusted) > 0 {
 		w.manager = reader.Trusted[0]

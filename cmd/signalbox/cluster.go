@@ -15,6 +15,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store/ledger"
 	"github.com/signalbox-dev/signalbox/trainer"
 )
 
@@ -81,7 +82,7 @@ func checkCluster(ctx context.Context, cluster *connection, config *configapi.Co
 		dialect, missing = installed.FindTrainer(ctx, cluster.reader)
 		err = errors.Join(err, missing)
 	}
-	if err != nil {
+	if err = errors.Join(err, ledger.Check(ctx, cluster.reader, config.Usage)); err != nil {
 		return found{}, fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
 	}
 	return found{dialect, kueue}, nil

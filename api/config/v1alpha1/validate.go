@@ -27,6 +27,7 @@ func (c *Configuration) validate() field.ErrorList {
 		c.Trainer.validateGangScheduling(field.NewPath("trainer", "gangScheduling")),
 		c.Kueue.validate(field.NewPath("kueue")),
 		c.validatePreemption(field.NewPath("preemption", "checkpointWithin")),
+		c.Usage.validate(field.NewPath("usage")),
 	)
 }
 
@@ -40,6 +41,20 @@ func (c *Configuration) validatePreemption(path *field.Path) field.ErrorList {
 			"which training processes report their checkpoints; set both to true, or this to 0s")}
 	}
 	return nil
+}
+
+// The bounds on how long a day is kept: a record is written until its day is over.
+const minRetention, maxRetention = 24 * time.Hour, 366 * 24 * time.Hour
+
+func (u *Usage) validate(path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if u.TeamLabel != "" {
+		errs = validation.ValidateLabelName(u.TeamLabel, path.Child("teamLabel"))
+	}
+	if d := u.Retention.Duration; d < minRetention || d > maxRetention {
+		errs = append(errs, field.Invalid(path.Child("retention"), d.String(), "must be 24h to 8784h"))
+	}
+	return errs
 }
 
 func (c *Configuration) validateAddresses() field.ErrorList {

@@ -136,6 +136,9 @@ const (
 	RestartsAnnotation = "signalbox.dev/restarts-after-loss"
 	// DefaultRestarts is the default of RestartsAnnotation.
 	DefaultRestarts = 3
+	// UserAnnotation on a TrainJob is the user who created it, as Signalbox's webhook writes it if usage.enabled is set.
+	// What users write there themselves doesn't count.
+	UserAnnotation = "signalbox.dev/user"
 	// CheckpointMetricAnnotation on a TrainJob, or on its runtime, names the metric (status.trainerStatus.metrics) that
 	// says what the training process has saved. When its value changes, status.checkpoint has it. Default none.
 	CheckpointMetricAnnotation = "signalbox.dev/checkpoint-metric"

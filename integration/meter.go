@@ -1,0 +1,175 @@
+package integration
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/admission/usage"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
+	"github.com/signalbox-dev/signalbox/store/ledger"
+)
+
+// meter records what the Workloads of TrainJobs held quota for. It is nil where nobody asks for that.
+type meter struct {
+	cache, live client.Reader
+	ledger      *ledger.Ledger
+	clock       clock.PassiveClock
+
+	mu sync.Mutex
+	// saved is what TrainJobs that run have saved, by the UIDs of their Workloads: a TrainJob that is deleted may be gone
+	// before its pods have ended. Without it, that is unknown.
+	saved map[types.UID]*api.Checkpoint
+}
+
+func newMeter(cache, live client.Reader, l *ledger.Ledger, clk clock.PassiveClock) *meter {
+	if l == nil {
+		return nil
+	}
+	return &meter{cache: cache, live: live, ledger: l, clock: clk, saved: map[types.UID]*api.Checkpoint{}}
+}
+
+// saw remembers what a TrainJob that holds quota has saved.
+func (m *meter) saw(o *situation) {
+	if m == nil || o.job.UID == "" || o.job.Status.Checkpoint == nil {
+		return
+	}
+	if holder := holderOf(o.workloads.own); holder != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.saved[holder.UID] = o.job.Status.Checkpoint
+	}
+}
+
+// noteOf returns whose a TrainJob is.
+func (m *meter) noteOf(job *api.TrainJob) usage.Note {
+	n := usage.Note{User: job.Annotations[api.UserAnnotation]}
+	if m.ledger.TeamLabel != "" {
+		n.Team = job.Labels[m.ledger.TeamLabel]
+	}
+	return n
+}
+
+// sign has a new Workload of a TrainJob say whose it is.
+func (m *meter) sign(ctx context.Context, wl *kueue.Workload) error {
+	job, err := m.trainJobOf(ctx, wl)
+	if err != nil || job == nil || elsewhere(job) {
+		return err
+	}
+	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, usage.Annotation, m.noteOf(job).String())
+	return nil
+}
+
+// trainJobOf returns the TrainJob that controls a Workload; nil if it is gone, or if nothing of that kind controls it.
+func (m *meter) trainJobOf(ctx context.Context, wl *kueue.Workload) (*api.TrainJob, error) {
+	owner := metav1.GetControllerOfNoCopy(wl)
+	if !isTrainJob(owner) {
+		return nil, nil
+	}
+	job := &api.TrainJob{}
+	err := m.cache.Get(ctx, client.ObjectKey{Namespace: wl.Namespace, Name: owner.Name}, job)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the TrainJob of Workload %s: %w", wl.Name, err)
+	}
+	if err != nil || job.UID != owner.UID {
+		return nil, nil
+	}
+	return job, nil
+}
+
+// account records what a Workload has held until now, if it holds quota. sent is what is about to be written, by which
+// it may lose it. What is recorded twice, or goes on to hold quota, counts once.
+func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
+	wl, err := m.stored(ctx, sent)
+	if err != nil || wl == nil || !podsets.HoldsQuota(wl) || !isTrainJob(metav1.GetControllerOfNoCopy(wl)) {
+		return err
+	}
+	job, err := m.trainJobOf(ctx, wl)
+	if err != nil || countedElsewhere(job, wl) {
+		return err
+	}
+	run := usage.RunOf(wl, m.facts(job, wl, sent), m.clock.Now())
+	if run == nil {
+		return nil
+	}
+	if job != nil {
+		note := m.noteOf(job)
+		run.Team, run.User = note.Team, note.User
+	}
+	if err := m.ledger.Add(ctx, run, func() sets.Set[string] { return m.held(ctx, wl.Namespace) }); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.saved, wl.UID)
+	return nil
+}
+
+// stored returns a Workload before it is written; nil if it is gone.
+func (m *meter) stored(ctx context.Context, sent *kueue.Workload) (*kueue.Workload, error) {
+	for _, from := range []client.Reader{m.cache, m.live} { // it may be younger than the cache
+		wl := &kueue.Workload{}
+		err := from.Get(ctx, client.ObjectKeyFromObject(sent), wl)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading Workload %s: %w", sent.Name, err)
+		}
+		if err == nil {
+			return wl, nil
+		}
+	}
+	return nil, nil
+}
+
+// countedElsewhere reports whether another cluster counts what a Workload holds, because the TrainJob runs there.
+func countedElsewhere(job *api.TrainJob, wl *kueue.Workload) bool {
+	if job != nil {
+		return elsewhere(job)
+	}
+	return wl.Status.ClusterName != nil || len(wl.Status.NominatedClusterNames) > 0
+}
+
+// facts returns what is known of a run beside its Workload. job is nil for a TrainJob that is gone.
+func (m *meter) facts(job *api.TrainJob, wl, sent *kueue.Workload) (f usage.Facts) {
+	m.mu.Lock()
+	saved := m.saved[wl.UID]
+	m.mu.Unlock()
+	c := apimeta.FindStatusCondition(sent.Status.Conditions, kueue.WorkloadFinished)
+	f.Succeeded = c != nil && c.Status == metav1.ConditionTrue && c.Reason == kueue.WorkloadFinishedReasonSucceeded
+	if job != nil {
+		saved = cmp.Or(job.Status.Checkpoint, saved)
+		if end := endOf(job); end != nil {
+			f.Succeeded = f.Succeeded || end.Type == trainerapi.TrainJobComplete
+			f.Ended = end.LastTransitionTime.Time
+		}
+	}
+	if saved != nil {
+		f.Reports, f.Saved = true, saved.Time.Time
+	}
+	return f
+}
+
+// held returns the runs of a namespace that hold quota; nil if that isn't known.
+func (m *meter) held(ctx context.Context, namespace string) sets.Set[string] {
+	held := sets.New[string]()
+	var list kueue.WorkloadList
+	if err := m.cache.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil
+	}
+	for i := range list.Items {
+		if podsets.HoldsQuota(&list.Items[i]) {
+			held.Insert(usage.Key(&list.Items[i]))
+		}
+	}
+	return held
+}
