@@ -81,7 +81,3 @@ func (w *Webhook) readWorkload(text []byte) (*kueue.Workload, error) {
 	}
 	return wl, nil
 }
-
-func isTrainJob(owner *metav1.OwnerReference) bool {
-	return owner != nil && owner.Kind == gvk.Kind && owner.APIVersion == gvk.GroupVersion().String()
-}

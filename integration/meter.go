@@ -40,16 +40,15 @@ func newMeter(cache, live client.Reader, l *ledger.Ledger, clk clock.PassiveCloc
 	return &meter{cache: cache, live: live, ledger: l, clock: clk, saved: map[types.UID]*api.Checkpoint{}}
 }
 
-// saw remembers what a TrainJob that holds quota has saved.
-func (m *meter) saw(o *situation) {
-	if m == nil || o.job.UID == "" || o.job.Status.Checkpoint == nil {
+// saw remembers what a TrainJob has saved, one of whose Workloads may hold quota.
+func (m *meter) saw(job *api.TrainJob, workloads []*kueue.Workload) {
+	holder := holderOf(workloads)
+	if m == nil || holder == nil || job.Status.Checkpoint == nil {
 		return
 	}
-	if holder := holderOf(o.workloads.own); holder != nil {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.saved[holder.UID] = o.job.Status.Checkpoint
-	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.saved[holder.UID] = job.Status.Checkpoint
 }
 
 // noteOf returns whose a TrainJob is.

@@ -25,7 +25,8 @@ func metering(c client.Client, m *meter) client.Client {
 	return metered{c, m}
 }
 
-// Create implements client.Writer. A new Workload says whose it is: its TrainJob may be gone when its quota is released.
+// Create implements client.Writer. A new Workload says whose it is: its TrainJob may be gone when its quota is
+// released.
 func (m metered) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
 	if wl, is := o.(*kueue.Workload); is {
 		if err := m.meter.sign(ctx, wl); err != nil {
@@ -46,7 +47,9 @@ func (m metered) Update(ctx context.Context, o client.Object, options ...client.
 }
 
 // Patch implements client.Writer.
-func (m metered) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+func (m metered) Patch(
+	ctx context.Context, o client.Object, patch client.Patch, options ...client.PatchOption,
+) error {
 	if wl, is := o.(*kueue.Workload); is && !podsets.Finalized(wl) {
 		if err := m.meter.account(ctx, wl); err != nil {
 			return err
@@ -65,7 +68,7 @@ func (m metered) Delete(ctx context.Context, o client.Object, options ...client.
 	return m.Client.Delete(ctx, o, options...)
 }
 
-// Status implements client.StatusClient.
+// Status implements client.Client.
 func (m metered) Status() client.SubResourceWriter { return meteredStatus{m.Client.Status(), m.meter} }
 
 // meteredStatus is what writes the status of Workloads.

@@ -78,7 +78,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	if o != nil {
 		r.remember(o) // also what was seen before a request failed
-		r.meter.saw(o)
+		r.meter.saw(o.job, o.workloads.own)
 	}
 	if err != nil {
 		return r.conclude(ctx, plan{}, reconcile.Result{}, err)

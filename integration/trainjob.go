@@ -17,6 +17,11 @@ import (
 
 var gvk = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
 
+// isTrainJob reports whether an owner is a TrainJob.
+func isTrainJob(owner *metav1.OwnerReference) bool {
+	return owner != nil && owner.Kind == gvk.Kind && owner.APIVersion == gvk.GroupVersion().String()
+}
+
 // maximumExecutionTime returns the limit that a TrainJob's label sets, in seconds; nil for none.
 func maximumExecutionTime(trainJob *api.TrainJob) *int32 {
 	return jobframework.MaximumExecutionTimeSecondsForObject(trainJob)

@@ -55,9 +55,11 @@ func TestSplit(t *testing.T) {
 		facts  Facts
 		want   Parts // in seconds of two GPUs
 	}{
-		"no pod ran":                          {"it only held quota", holding(), Facts{}, Parts{Idle: 100}},
-		"nothing reported":                    {"nobody knows what was saved", holding(noted(at(10))), Facts{}, Parts{Idle: 10, Unknown: 90}},
-		"succeeded":                           {"all was useful", holding(noted(at(10))), Facts{Succeeded: true}, Parts{Idle: 10, Useful: 90}},
+		"no pod ran": {"it only held quota", holding(), Facts{}, Parts{Idle: 100}},
+		"nothing reported": {"nobody knows what was saved", holding(noted(at(10))), Facts{},
+			Parts{Idle: 10, Unknown: 90}},
+		"succeeded": {"all was useful", holding(noted(at(10))), Facts{Succeeded: true},
+			Parts{Idle: 10, Useful: 90}},
 		"succeeded before its pods were seen": {"they have run", holding(), Facts{Succeeded: true}, Parts{Useful: 100}},
 		"succeeded, and released later": {"no pod ran at the end", holding(noted(at(10))),
 			Facts{Succeeded: true, Ended: at(80)}, Parts{Idle: 30, Useful: 70}},

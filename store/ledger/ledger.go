@@ -85,8 +85,8 @@ const writeTime = 10 * time.Second
 const patience = time.Minute
 
 // Add adds a run to the records of its days. It may be added again, with a later end: then the rest is added. inUse
-// returns the runs of the namespace that hold quota, nil if that isn't known. If nothing could be written for a while, the run is given up, and
-// counted by a metric: it doesn't hold quota for a record.
+// returns the runs of the namespace that hold quota, nil if that isn't known. If nothing could be written for a while,
+// the run is given up, and counted by a metric: it doesn't hold quota for a record.
 func (l *Ledger) Add(ctx context.Context, run *usage.Run, inUse func() sets.Set[string]) error {
 	writing, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
@@ -115,7 +115,8 @@ func (l *Ledger) orGiveUp(ctx context.Context, run *usage.Run, err error) error 
 		return fmt.Errorf("recording what was used in queue %s: %w", run.Queue, err)
 	}
 	unrecorded.Inc()
-	ctrl.LoggerFrom(ctx).Error(err, "A run's use of quota can't be recorded, and is lost", "queue", run.Queue, "run", run.Key)
+	ctrl.LoggerFrom(ctx).Error(err, "A run's use of quota can't be recorded, and is lost",
+		"queue", run.Queue, "run", run.Key)
 	return nil
 }
 

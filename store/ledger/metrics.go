@@ -10,9 +10,9 @@ import (
 var (
 	resourceSeconds = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "signalbox_resource_seconds_total",
-		Help: "What TrainJobs have held of quota, by runs that have ended: GPUs, cores or GiB, multiplied by seconds. Label " +
-			"kind is useful (until the last checkpoint, or the end of a TrainJob that has succeeded), lost (after the last " +
-			"checkpoint of a run that was stopped or has failed), idle (no pod ran) or unknown (no checkpoints are " +
+		Help: "What TrainJobs have held of quota, by runs that have ended: GPUs, cores or GiB, multiplied by seconds. " +
+			"Label kind is useful (until the last checkpoint, or the end of a TrainJob that has succeeded), lost (after the " +
+			"last checkpoint of a run that was stopped or has failed), idle (no pod ran) or unknown (no checkpoints are " +
 			"reported). It is counted if usage.enabled is set.",
 	}, []string{"cluster_queue", "flavor", "resource", "kind"})
 	unrecorded = prometheus.NewCounter(prometheus.CounterOpts{

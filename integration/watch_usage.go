@@ -2,10 +2,8 @@ package integration
 
 import (
 	"context"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -19,46 +17,6 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
-
-// begun returns what to note of a started TrainJob whose pods run, and of which that isn't noted yet; nil for nothing.
-func (r *observer) begun(ctx context.Context, o *situation) (*usage.Note, error) {
-	holder := holderOf(o.workloads.own)
-	if r.meter == nil || o.jobSet == nil || holder == nil || usage.Began(holder) || elsewhere(o.job) {
-		return nil, nil
-	}
-	pods, err := r.store.Pods.Named(ctx, o.jobSet)
-	if err != nil || !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return hasBegun(&pod) }) {
-		return nil, err
-	}
-	note := r.meter.noteOf(o.job)
-	note.Run, note.Running = usage.Reserved(holder), o.now
-	return &note, nil
-}
-
-// hasBegun reports whether a pod runs, or has run.
-func hasBegun(pod *corev1.Pod) bool {
-	return pod.Status.Phase != corev1.PodPending && pod.Status.Phase != ""
-}
-
-// begins returns the step that notes when the pods of a TrainJob began to run.
-func begins(o *situation) []step {
-	if o.queue.begun == nil {
-		return nil
-	}
-	return []step{noteBegin{holderOf(o.workloads.own), *o.queue.begun}}
-}
-
-// do notes it; that it can't be noted changes nothing of what happens. The version isn't checked: others write the rest
-// of the Workload meanwhile.
-func (s noteBegin) do(ctx context.Context, a *actor, _ *situation) error {
-	after := s.workload.DeepCopy()
-	metav1.SetMetaDataAnnotation(&after.ObjectMeta, usage.Annotation, s.note.String())
-	if err := a.client.Patch(ctx, after, client.MergeFrom(s.workload)); client.IgnoreNotFound(err) != nil {
-		ctrl.LoggerFrom(ctx).Info("The API server rejects what is noted of a Workload's use of quota; trying again",
-			"workload", s.workload.Name, "reason", err.Error())
-	}
-	return nil
-}
 
 // watchBegins has TrainJobs reconciled when the first of their pods begins to run, if that is noted.
 func (r *Reconciler) watchBegins(b *builder.Builder, pods func(handler.MapFunc) handler.EventHandler) *builder.Builder {
