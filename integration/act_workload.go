@@ -23,9 +23,12 @@ import (
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
-func (s finishWorkload) do(ctx context.Context, a *actor, _ *situation) error {
+func (s finishWorkload) do(ctx context.Context, a *actor, o *situation) error {
 	err := workloadfinish.Finish(ctx, a.client, s.workload.DeepCopy(), s.reason, s.message, a.clock)
 	if client.IgnoreNotFound(err) != nil {
+		if o.job.UID != "" {
+			a.memory.keep(o.key(), o.job.UID, func(r *record) { r.finished = time.Time{} }) // it is to be tried again
+		}
 		return fmt.Errorf("finishing Workload %s: %w", s.workload.Name, err)
 	}
 	return nil

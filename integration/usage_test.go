@@ -1,0 +1,386 @@
+package integration_test
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+
+	"github.com/signalbox-dev/signalbox/admission/usage"
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+func recording(c *configapi.Configuration) {
+	c.Usage.Enabled, c.Usage.TeamLabel = true, "team"
+}
+
+// life is what happens to a TrainJob of one GPU. It is reconciled after each step.
+type life []func(h *harness)
+
+func pass(d time.Duration) func(*harness) { return func(h *harness) { h.clock.Step(d) } }
+
+func submitted(h *harness) {
+	job := newTrainJob("job")
+	job.Labels["team"] = "vision"
+	job.Annotations = map[string]string{api.UserAnnotation: "ann"}
+	h.create(job)
+}
+
+func admitted(h *harness) { h.admit() }
+
+func jobSetRuns(h *harness) {
+	js := h.build("job")
+	js.Finalizers = []string{metav1.FinalizerDeleteDependents}
+	h.update(js)
+	h.pod(js)
+	js.Status.ReplicatedJobsStatus = []jobset.ReplicatedJobStatus{{Name: "node", Ready: 1, Active: 1}}
+	h.updateStatus(js)
+}
+
+func savesNow(h *harness) { h.saves("100") }
+
+// podsEnd is the end of the pods of a TrainJob that was stopped or deleted, with the JobSet.
+func podsEnd(h *harness) {
+	js := &jobset.JobSet{}
+	h.must(h.store.Get(h.t.Context(), client.ObjectKey{Namespace: team, Name: "job"}, js))
+	var pods corev1.PodList
+	h.must(h.store.List(h.t.Context(), &pods))
+	for i := range pods.Items {
+		h.remove(&pods.Items[i])
+	}
+	h.collect(js)
+}
+
+func evicted(h *harness) { h.evict(kueue.WorkloadEvictedByPreemption) }
+
+func completes(h *harness) {
+	h.end("job", trainerapi.TrainJobComplete)
+	podsEnd(h)
+}
+
+func fails(h *harness) {
+	h.end("job", trainerapi.TrainJobFailed)
+	podsEnd(h)
+}
+
+func jobGone(h *harness) { h.remove(h.trainJob("job")) }
+
+func workloadDeleted(h *harness) { h.remove(h.workload()) }
+
+func userStops(h *harness) {
+	job := h.trainJob("job")
+	metav1.SetMetaDataAnnotation(&job.ObjectMeta, api.StopAnnotation, "")
+	h.update(job)
+}
+
+func adminDeactivates(h *harness) {
+	wl := h.workload()
+	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, "signalbox.dev/deactivate", "admin")
+	h.update(wl)
+}
+
+// kueueDeactivates is what Kueue does with a Workload that isn't active.
+func kueueDeactivates(h *harness) {
+	if wl := h.workload(); !workload.IsActive(wl) {
+		h.evict(kueue.WorkloadDeactivated)
+	}
+}
+
+func leavesQueue(h *harness) {
+	job := h.trainJob("job")
+	job.Labels["kueue.x-k8s.io/queue-name"] = "another"
+	h.update(job)
+}
+
+func unqueued(h *harness) {
+	job := h.trainJob("job")
+	delete(job.Labels, "kueue.x-k8s.io/queue-name")
+	h.update(job)
+}
+
+// starts is a TrainJob that waits for 10 s for its pods, saves after 30 s and runs for 30 s more.
+var starts = life{submitted, admitted, pass(10 * time.Second), jobSetRuns, pass(30 * time.Second), savesNow,
+	pass(30 * time.Second)}
+
+func after(l life, more ...func(*harness)) life { return slices.Concat(l, more) }
+
+var lives = map[string]struct {
+	life life
+	want usageapi.Held // in seconds
+	runs int64
+}{
+	"completes": {after(starts, completes), usageapi.Held{Idle: 10, Useful: 60}, 1},
+	"fails":     {after(starts, fails), usageapi.Held{Idle: 10, Useful: 30, Lost: 30}, 1},
+	"is preempted, and its pods take long": {after(starts, evicted, pass(20*time.Second), podsEnd),
+		usageapi.Held{Idle: 10, Useful: 30, Lost: 50}, 1},
+	"is preempted, and completes": {
+		after(starts, evicted, podsEnd, pass(time.Hour), admitted, pass(5*time.Second), jobSetRuns, pass(time.Minute), completes),
+		usageapi.Held{Idle: 15, Useful: 90, Lost: 30}, 2},
+	"is preempted before it starts": {life{submitted, admitted, pass(7 * time.Second), evicted},
+		usageapi.Held{Idle: 7}, 1},
+	"never saves": {
+		life{submitted, admitted, pass(10 * time.Second), jobSetRuns, pass(time.Minute), evicted, podsEnd},
+		usageapi.Held{Idle: 10, Unknown: 60}, 1},
+	"is deleted while it runs": {after(starts, jobGone, pass(5*time.Second), podsEnd),
+		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
+	"is deleted while it waits": {life{submitted, admitted, pass(time.Second), jobGone}, usageapi.Held{Idle: 1}, 1},
+	"loses its Workload": {after(starts, workloadDeleted, pass(5*time.Second), podsEnd),
+		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
+	"is stopped by its user": {after(starts, userStops, pass(5*time.Second), podsEnd),
+		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
+	"is deactivated": {after(starts, adminDeactivates, pass(5*time.Second), podsEnd, kueueDeactivates),
+		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
+	"changes its queue before it starts": {
+		life{submitted, admitted, pass(time.Second), userStops, leavesQueue}, usageapi.Held{Idle: 1}, 1},
+	"leaves its queue": {after(starts, evicted, unqueued, pass(5*time.Second), podsEnd),
+		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
+}
+
+// live has a life happen.
+func (h *harness) live(l life) {
+	for _, happens := range l {
+		happens(h)
+		for range 12 {
+			if _, err := h.reconcile("job"); err == nil && len(h.sent) == 0 {
+				break
+			}
+		}
+	}
+}
+
+// recorded returns the sums of all records, in seconds, and how many runs began.
+func (h *harness) recorded() (sum usageapi.Held, runs int64) {
+	h.t.Helper()
+	var list usageapi.QuotaUsageList
+	h.must(h.store.List(h.t.Context(), &list))
+	for _, record := range list.Items {
+		runs += record.Runs
+		for _, row := range record.Rows {
+			if row.Team != "vision" || row.User != "ann" || row.ClusterQueue != "queue" || row.Flavor != "a" ||
+				row.Resource != string(gpu) || record.Namespace != team || record.Queue != "queue" {
+				h.t.Errorf("whose is it? %+v of %s", row, record.Queue)
+			}
+			sum.Useful, sum.Lost = sum.Useful+row.Useful/1000, sum.Lost+row.Lost/1000
+			sum.Idle, sum.Unknown = sum.Idle+row.Idle/1000, sum.Unknown+row.Unknown/1000
+		}
+	}
+	return sum, runs
+}
+
+// TestRecorded holds that whatever happens to a TrainJob, what it held is recorded once: also if any request fails
+// once, and if the manager is killed before any of its writes.
+func TestRecorded(t *testing.T) {
+	for name, c := range lives {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled, recording)
+			writes := 0
+			h.dies = func() error { writes++; return nil }
+			h.live(c.life)
+			if sum, runs := h.recorded(); sum != c.want || runs != c.runs {
+				t.Fatalf("got %d runs of %+v, want %d of %+v", runs, sum, c.runs, c.want)
+			}
+			for request := range maps.Keys(h.did) {
+				again := newHarness(t, overrides.Bundled, recording)
+				again.live(failing(c.life, request))
+				if sum, runs := again.recorded(); sum != c.want || runs != c.runs {
+					t.Errorf("%s fails once: got %d runs of %+v, want %d of %+v", request, runs, sum, c.runs, c.want)
+				}
+			}
+			for kill := range writes {
+				again := newHarness(t, overrides.Bundled, recording)
+				again.live(killed(c.life, kill))
+				if sum, runs := again.recorded(); !sameTotal(sum, c.want) || runs != c.runs {
+					t.Errorf("killed before write %d: got %d runs of %+v, want %d of %+v", kill, runs, sum, c.runs, c.want)
+				}
+			}
+		})
+	}
+}
+
+var errKilled = errors.New("the manager is killed")
+
+// failing is a life in which a kind of request fails when it is first sent after each step.
+func failing(l life, request string) life {
+	var all life
+	for _, happens := range l {
+		all = append(all, func(h *harness) {
+			happens(h)
+			h.fail[request] = errors.New("no connection")
+			h.reconcile("job")
+			delete(h.fail, request)
+		})
+	}
+	return all
+}
+
+// killed is a life in which the manager is killed before its n-th write, and starts again.
+func killed(l life, n int) life {
+	left, dead := n, false
+	var all life
+	for _, happens := range l {
+		all = append(all, func(h *harness) {
+			h.dies = func() error {
+				if left--; left < 0 && !dead {
+					dead = true
+				}
+				if dead {
+					return errKilled
+				}
+				return nil
+			}
+			happens(h)
+			for range 12 {
+				if h.reconcile("job"); dead || len(h.sent) == 0 {
+					break
+				}
+			}
+			if dead {
+				h.start(overrides.Bundled, recording)
+				dead, left = false, 1<<30
+			}
+		})
+	}
+	return all
+}
+
+// sameTotal reports whether two sums are of the same time: what was saved of a TrainJob that is gone isn't known any
+// more after a restart.
+func sameTotal(a, b usageapi.Held) bool {
+	return a.Idle == b.Idle && a.Useful+a.Lost+a.Unknown == b.Useful+b.Lost+b.Unknown && (a.Unknown > 0 || a == b)
+}
+
+// TestNotes holds what is written to a Workload, and that nothing is where nobody asks for it.
+func TestNotes(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		h := newHarness(t, overrides.Bundled, func(c *configapi.Configuration) {
+			if on {
+				recording(c)
+			}
+		})
+		h.live(starts)
+		n := usage.NoteOf(h.workload())
+		want := usage.Note{Team: "vision", User: "ann", Run: usage.Reserved(h.workload()), Running: h.clock.Now().UTC()}
+		want.Running = want.Running.Add(-time.Minute)
+		if !on {
+			want = usage.Note{}
+		}
+		if !n.Run.Equal(want.Run) || !n.Running.Equal(want.Running) || n.Team != want.Team || n.User != want.User {
+			t.Errorf("recorded: %t; got %+v, want %+v", on, n, want)
+		}
+		if h.live(life{completes}); on != h.did["create QuotaUsage"] {
+			t.Errorf("recorded: %t; got %v", on, h.did)
+		}
+	}
+}
+
+// TestNoteRejected holds that what can't be noted keeps no TrainJob from running, and is noted later.
+func TestNoteRejected(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	h.live(life{submitted, admitted, pass(10 * time.Second)})
+	h.fail["patch Workload"] = invalid
+	if h.live(life{jobSetRuns}); h.suspended("job") || usage.Began(h.workload()) {
+		t.Fatal("it runs")
+	}
+	delete(h.fail, "patch Workload")
+	if h.live(life{pass(time.Second)}); !usage.Began(h.workload()) {
+		t.Error("it is noted when it can be")
+	}
+}
+
+// TestDispatchedElsewhere holds that the cluster that dispatches a TrainJob counts nothing for it.
+func TestDispatchedElsewhere(t *testing.T) {
+	for _, gone := range []bool{true, false} {
+		h := newHarness(t, overrides.Bundled, recording)
+		job := newTrainJob("job")
+		h.create(job)
+		h.settle("job")
+		h.admit()
+		wl := h.workload()
+		wl.Status.ClusterName = ptr.To("worker")
+		h.updateStatus(wl)
+		if gone {
+			h.live(life{pass(time.Second), jobGone})
+		} else {
+			job = h.trainJob("job")
+			job.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
+			h.update(job)
+			h.live(life{pass(time.Second), workloadDeleted, pass(time.Minute)})
+		}
+		if sum, runs := h.recorded(); runs > 0 || sum != (usageapi.Held{}) {
+			t.Errorf("gone: %t; got %d runs of %+v", gone, runs, sum)
+		}
+	}
+}
+
+// TestUser holds that a TrainJob says who created it, whatever is sent, and that nobody changes that.
+func TestUser(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	mine, forged := newTrainJob("job"), newTrainJob("job")
+	forged.Annotations = map[string]string{api.UserAnnotation: "another"}
+	owned := forged.DeepCopy()
+	owned.Annotations[api.UserAnnotation] = "ann"
+	const path = "/metadata/annotations"
+	const key = path + "/signalbox.dev~1user"
+	for name, c := range map[string]struct {
+		user      string
+		old, sent *api.TrainJob
+		want      string
+	}{
+		"created":             {"ann", nil, mine, `add ` + path + ` {"signalbox.dev/user":"ann"}`},
+		"created with a name": {"ann", nil, forged, `add ` + key + ` "ann"`},
+		"copied by Kueue":     {self, nil, forged, ""},
+		"created by Kueue":    {self, nil, mine, `add ` + path + ` {"signalbox.dev/user":"` + self + `"}`},
+		"changed":             {"ann", owned, forged, `add ` + key + ` "ann"`},
+		"removed":             {"ann", owned, mine, `add ` + path + ` {"signalbox.dev/user":"ann"}`},
+		"added":               {"ann", mine, forged, `remove ` + key},
+		"left":                {"ann", owned, owned, ""},
+	} {
+		old := ""
+		if c.old != nil {
+			old = encoded(t, c.old)
+		}
+		answer := h.ask("/mutate-trainjob", c.user, old, encoded(t, c.sent))
+		got := slices.DeleteFunc(patches(t, answer), func(p string) bool { return !strings.Contains(p, "annotations") })
+		if !answer.Allowed || c.want == "" && len(got) > 0 || c.want != "" && !slices.Equal(got, []string{c.want}) {
+			t.Errorf("%s: got %v, want %q", name, got, c.want)
+		}
+		off := newHarness(t, overrides.Bundled)
+		got = slices.DeleteFunc(patches(t, off.ask("/mutate-trainjob", c.user, old, encoded(t, c.sent))),
+			func(p string) bool { return !strings.Contains(p, "annotations") })
+		if len(got) > 0 {
+			t.Errorf("%s: where nobody asks for it, nothing is written: got %v", name, got)
+		}
+	}
+}
+
+// TestStaleCache holds that a cache that doesn't have the end of a run counts nothing twice.
+func TestStaleCache(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	h.live(starts)
+	h.live(life{evicted})
+	podsEnd(h)
+	h.freeze("Workload", &kueue.WorkloadList{})
+	for range 5 {
+		h.reconcile("job") // each decides on a Workload that holds quota
+	}
+	h.thaw("Workload")
+	h.live(life{pass(time.Second)})
+	want := usageapi.Held{Idle: 10, Useful: 30, Lost: 30}
+	if sum, runs := h.recorded(); runs != 1 || sum != want {
+		t.Errorf("got %d runs of %+v, want %+v", runs, sum, want)
+	}
+}
