@@ -97,8 +97,8 @@ type reporter struct {
 	port      int
 }
 
-// newReporter starts the manager with the status server for the running spec.
-func newReporter(ctx context.Context, checkpointWithin string) reporter {
+// newReporter starts the manager with the status server, and what else is to be changed, for the running spec.
+func newReporter(ctx context.Context, checkpointWithin string, more ...change) reporter {
 	ginkgo.GinkgoHelper()
 	r := reporter{"kubeflow-system", freePort()} // the namespace of a manager that runs in no cluster
 	gomega.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.namespace}})).To(
@@ -112,6 +112,9 @@ func newReporter(ctx context.Context, checkpointWithin string) reporter {
 	cluster.configure(func(map[string]any) {}, func(c map[string]any) {
 		c["trainer"] = map[string]any{"enabled": true, "progress": map[string]any{"enabled": true, "port": r.port}}
 		c["preemption"] = map[string]any{"checkpointWithin": checkpointWithin}
+		for _, m := range more {
+			m(c)
+		}
 	})
 	return r
 }
