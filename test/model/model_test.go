@@ -57,20 +57,24 @@ type state struct {
 // states.
 func TestInterleavings(t *testing.T) {
 	for _, s := range []struct {
-		name   string
-		budget budget
-		lead   int // steps taken in order before the search starts
+		name    string
+		budget  budget
+		lead    int // steps taken in order before the search starts
+		records bool
 	}{
-		{"submitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 0},
-		{"queued", budget{Faults: 1, Preemptions: 1, Deactivations: 1}, 4},
-		{"admitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 8},
-		{"started", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 11},
-		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15},
-		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15},
-		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24},
+		{"submitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 0, false},
+		{"queued", budget{Faults: 1, Preemptions: 1, Deactivations: 1}, 4, false},
+		{"admitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 8, false},
+		{"started", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 11, false},
+		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15, false},
+		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15, false},
+		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24, false},
+		{"recorded", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 15, true},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			w := newWorld()
+			w.records = s.records
+			w.restart()
 			first := state{world: w}
 			for range s.lead {
 				first.step(t, next(w))

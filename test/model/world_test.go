@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -44,7 +45,7 @@ var watched = []string{"TrainJob", "Workload", "JobSet", "Pod"}
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme,
-		kueue.AddToScheme} {
+		kueue.AddToScheme, usageapi.AddToScheme} {
 		if err := add(s); err != nil {
 			panic(err)
 		}
@@ -72,6 +73,7 @@ type world struct {
 	// rejects is which writes of the first TrainJob the API server rejects.
 	rejects rejects
 	ledger  ledger
+	records bool // what quota was held for
 }
 
 // budget bounds the events that don't have to happen.
@@ -83,13 +85,14 @@ type ledger struct {
 	Starts     map[types.UID]int       //
 	Owner      map[types.UID]types.UID // of a JobSet: its TrainJob
 	Pods       map[types.UID]types.UID // of a pod that a JobSet's Job was given: its TrainJob
+	Runs       map[string]bool         // the runs that have held quota, by their keys
 	// Hostile is set if a hostile step was taken, and Harmed if it concerns TrainJobs of all names.
 	Hostile, Harmed bool
 }
 
 func (l ledger) clone() ledger {
 	return ledger{maps.Clone(l.Admissions), maps.Clone(l.Starts), maps.Clone(l.Owner), maps.Clone(l.Pods),
-		l.Hostile, l.Harmed}
+		maps.Clone(l.Runs), l.Hostile, l.Harmed}
 }
 
 func newWorld() *world {
@@ -97,7 +100,7 @@ func newWorld() *world {
 		clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
 		cache: map[string][]client.Object{}, queue: map[string]bool{}, again: map[string]time.Time{}, left: -1,
 		ledger: ledger{Admissions: map[types.UID]int{}, Starts: map[types.UID]int{}, Owner: map[types.UID]types.UID{},
-			Pods: map[types.UID]types.UID{}},
+			Pods: map[types.UID]types.UID{}, Runs: map[string]bool{}},
 	}
 	w.store = newAPIServer(fixed())
 	for _, name := range names {
@@ -268,7 +271,7 @@ func (w *world) clone() *world {
 	c := &world{
 		clock: clocktesting.NewFakeClock(w.clock.Now()), uids: w.uids, cache: maps.Clone(w.cache), queue: maps.Clone(w.queue),
 		again: maps.Clone(w.again),
-		left:  -1, budget: w.budget, rejects: w.rejects, ledger: w.ledger.clone(),
+		left:  -1, budget: w.budget, rejects: w.rejects, ledger: w.ledger.clone(), records: w.records,
 	}
 	c.store = newAPIServer(w.store.everything())
 	c.start()
