@@ -4,14 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"sync"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -27,28 +26,27 @@ type meter struct {
 	ledger      *ledger.Ledger
 	clock       clock.PassiveClock
 
-	mu sync.Mutex
 	// saved is what TrainJobs that run have saved, by the UIDs of their Workloads: a TrainJob that is deleted may be gone
 	// before its pods have ended. Without it, that is unknown.
-	saved map[types.UID]*api.Checkpoint
+	saved *lru.Cache
 }
+
+// savedOf is of how many TrainJobs it is kept.
+const savedOf = 8192
 
 func newMeter(cache, live client.Reader, l *ledger.Ledger, clk clock.PassiveClock) *meter {
 	if l == nil {
 		return nil
 	}
-	return &meter{cache: cache, live: live, ledger: l, clock: clk, saved: map[types.UID]*api.Checkpoint{}}
+	return &meter{cache: cache, live: live, ledger: l, clock: clk, saved: lru.New(savedOf)}
 }
 
 // saw remembers what a TrainJob has saved, one of whose Workloads may hold quota.
 func (m *meter) saw(job *api.TrainJob, workloads []*kueue.Workload) {
 	holder := holderOf(workloads)
-	if m == nil || holder == nil || job.Status.Checkpoint == nil {
-		return
+	if m != nil && holder != nil && job.Status.Checkpoint != nil {
+		m.saved.Add(holder.UID, job.Status.Checkpoint)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.saved[holder.UID] = job.Status.Checkpoint
 }
 
 // noteOf returns whose a TrainJob is.
@@ -106,13 +104,7 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 		note := m.noteOf(job)
 		run.Team, run.User = note.Team, note.User
 	}
-	if err := m.ledger.Add(ctx, run, func() sets.Set[string] { return m.held(ctx, wl.Namespace) }); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.saved, wl.UID)
-	return nil
+	return m.ledger.Add(ctx, run, func() sets.Set[string] { return m.held(ctx, wl.Namespace) })
 }
 
 // stored returns a Workload before it is written; nil if it is gone.
@@ -140,9 +132,10 @@ func countedElsewhere(job *api.TrainJob, wl *kueue.Workload) bool {
 
 // facts returns what is known of a run beside its Workload. job is nil for a TrainJob that is gone.
 func (m *meter) facts(job *api.TrainJob, wl, sent *kueue.Workload) (f usage.Facts) {
-	m.mu.Lock()
-	saved := m.saved[wl.UID]
-	m.mu.Unlock()
+	var saved *api.Checkpoint
+	if seen, known := m.saved.Get(wl.UID); known {
+		saved = seen.(*api.Checkpoint)
+	}
 	c := apimeta.FindStatusCondition(sent.Status.Conditions, kueue.WorkloadFinished)
 	f.Succeeded = c != nil && c.Status == metav1.ConditionTrue && c.Reason == kueue.WorkloadFinishedReasonSucceeded
 	if job != nil {

@@ -19,33 +19,23 @@ import (
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 )
 
-// usageOptions are the flags of usage.
-type usageOptions struct {
-	all    bool
-	since  string
-	by     []string
-	output string
-}
-
-// dimensions are what usage can be added up by, besides the resource.
-var dimensions = []string{"queue", "team", "user", "day", "flavor"}
-
 func usageCommand(c *cli) *cobra.Command {
 	var o usageOptions
 	cmd := &cobra.Command{
 		Use: "usage", Short: "Show who used what, and what of it was lost", Args: cobra.NoArgs,
-		Long: "Show what TrainJobs have held of quota, multiplied by the time for which they held it: USEFUL until the last " +
-			"checkpoint of a run, or until the end of a TrainJob that has succeeded; LOST after the last checkpoint of a run " +
-			"that was stopped or has failed; IDLE while no pod ran; UNKNOWN if no checkpoints are reported, or if the run " +
-			"goes on.\n\nThe table has hours of a GPU or core, or of a GiB; csv and json have seconds. Days are in UTC. " +
-			"The cluster has to record usage (usage.enabled of Signalbox's configuration).",
+		Long: "Show what TrainJobs have held of quota, multiplied by the time for which they held it.\n\nUSEFUL is until " +
+			"the last checkpoint of a run, or until the end of a TrainJob that has succeeded. LOST is after the last " +
+			"checkpoint of a run that was stopped or has failed. IDLE is while no pod ran. UNKNOWN is if no checkpoints are " +
+			"reported, or if the run goes on.\n\nThe table has hours of a GPU or core, or of a GiB; csv and json have " +
+			"seconds. Days are in UTC. The cluster has to record usage (usage.enabled of Signalbox's configuration).",
 		Example: "  kubectl signalbox usage -n vision\n  kubectl signalbox usage -A --since 30d --by team,user -o csv",
 		RunE: connected(c, func(ctx context.Context, s *session, _ []string) error {
 			return showUsage(ctx, s, o, time.Now())
 		}),
 	}
 	cmd.Flags().BoolVarP(&o.all, "all-namespaces", "A", false, "show the usage of all namespaces")
-	cmd.Flags().StringVar(&o.since, "since", "7d", "how far to look back, such as 7d or 36h: from the beginning of that day on")
+	cmd.Flags().StringVar(&o.since, "since", "7d",
+		"how far to look back, such as 7d or 36h: from the beginning of that day on")
 	cmd.Flags().StringSliceVar(&o.by, "by", []string{"queue", "team"}, "what to add up by: "+strings.Join(dimensions, ","))
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensions, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"1d", "7d", "30d", "90d"},

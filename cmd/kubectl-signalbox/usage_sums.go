@@ -17,6 +17,17 @@ import (
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 )
 
+// usageOptions are the flags of usage.
+type usageOptions struct {
+	all    bool
+	since  string
+	by     []string
+	output string
+}
+
+// dimensions are what usage can be added up by, besides the resource.
+var dimensions = []string{"queue", "team", "user", "day", "flavor"}
+
 // usageKey is whose usage is added up; what it isn't added up by is empty.
 type usageKey struct {
 	Namespace string    `json:"namespace,omitempty"`

@@ -176,7 +176,7 @@ func (l *Ledger) writeAll(ctx context.Context, key types.NamespacedName, of *lin
 	}
 }
 
-// attempts is how often a record is read again after a conflict: only a manager that has just lost its lead conflicts.
+// attempts is how often a record is read again after a conflict: only a manager that has lost its lead conflicts.
 const attempts = 5
 
 func (l *Ledger) update(ctx context.Context, key types.NamespacedName, entries []waiting) (err error) {

@@ -51,7 +51,7 @@ type entry struct {
 }
 
 // add adds to a record what it doesn't have of a part of a run, and returns that; nil if it has all. inUse returns the
-// runs that hold quota, which may be added again, and nil if that isn't known.
+// runs that hold quota, which may be added again. It returns nil if that isn't known.
 func add(record *usageapi.QuotaUsage, e entry, inUse func() sets.Set[string]) []usage.Share {
 	at := slices.IndexFunc(record.Recent, func(r usageapi.Recorded) bool { return r.Run == e.run.Key })
 	from, until := e.span.From, e.span.Until.Truncate(time.Microsecond)

@@ -110,7 +110,7 @@ func crds(from, to string) error {
 	if err := write(filepath.Join(from, "kustomization.yaml"), base); err != nil {
 		return err
 	}
-	own, err := filepath.Glob(filepath.Join(from, "*.signalbox.dev_*.yaml")) // not of the base: they are for who asks for them
+	own, err := filepath.Glob(filepath.Join(from, "*.signalbox.dev_*.yaml")) // for those who ask for them
 	if err != nil {
 		return err
 	}
