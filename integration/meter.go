@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -29,7 +30,18 @@ type meter struct {
 	// saved is what TrainJobs that run have saved, by the UIDs of their Workloads: a TrainJob that is deleted may be gone
 	// before its pods have ended. Without it, that is unknown.
 	saved *lru.Cache
+	// accounted is which version of a Workload was accounted last, and when: the cache may not have its release yet.
+	accounted *lru.Cache
 }
+
+// accountedAt is when a version of a Workload was accounted.
+type accountedAt struct {
+	version string
+	at      time.Time
+}
+
+// accountAgain is after how long the same version of a Workload is accounted again, because it wasn't released.
+const accountAgain = time.Second
 
 // savedOf is of how many TrainJobs it is kept.
 const savedOf = 8192
@@ -38,7 +50,7 @@ func newMeter(cache, live client.Reader, l *ledger.Ledger, clk clock.PassiveCloc
 	if l == nil {
 		return nil
 	}
-	return &meter{cache: cache, live: live, ledger: l, clock: clk, saved: lru.New(savedOf)}
+	return &meter{cache: cache, live: live, ledger: l, clock: clk, saved: lru.New(savedOf), accounted: lru.New(savedOf)}
 }
 
 // saw remembers what a TrainJob has saved, one of whose Workloads may hold quota.
@@ -92,11 +104,16 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 	if err != nil || wl == nil || !podsets.HoldsQuota(wl) || !isTrainJob(metav1.GetControllerOfNoCopy(wl)) {
 		return err
 	}
+	now := m.clock.Now()
+	if last, known := m.accounted.Get(wl.UID); known && last.(accountedAt).version == wl.ResourceVersion &&
+		now.Sub(last.(accountedAt).at) < accountAgain {
+		return nil
+	}
 	job, err := m.trainJobOf(ctx, wl)
 	if err != nil || countedElsewhere(job, wl) {
 		return err
 	}
-	run := usage.RunOf(wl, m.facts(job, wl, sent), m.clock.Now())
+	run := usage.RunOf(wl, m.facts(job, wl, sent), now)
 	if run == nil {
 		return nil
 	}
@@ -104,7 +121,12 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 		note := m.noteOf(job)
 		run.Team, run.User = note.Team, note.User
 	}
-	return m.ledger.Add(ctx, run, func() sets.Set[string] { return m.held(ctx, wl.Namespace) })
+	held := func() sets.Set[string] { return m.held(context.WithoutCancel(ctx), wl.Namespace) }
+	if err := m.ledger.Add(ctx, run, held); err != nil {
+		return err
+	}
+	m.accounted.Add(wl.UID, accountedAt{wl.ResourceVersion, now})
+	return nil
 }
 
 // stored returns a Workload before it is written; nil if it is gone.

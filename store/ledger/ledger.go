@@ -36,12 +36,20 @@ type Ledger struct {
 	// waiting are the parts of runs that wait until the record is written, by the record.
 	waiting map[types.NamespacedName]*line
 	outage  outage
+	// owed are runs whose quota was released before they could be written.
+	owed []owed
+}
+
+// owed is a run that is to be written as soon as that is possible.
+type owed struct {
+	run   *usage.Run
+	inUse func() sets.Set[string]
 }
 
 // outage is since when nothing can be written, and when that was last tried; zero if it can.
 type outage struct{ since, last time.Time }
 
-// line is what waits for one record. Whoever comes first writes for all, so that runs that end at once don't conflict.
+// line is what waits for one record. It is written for all together, so that runs that end at once don't conflict.
 type line struct {
 	entries []waiting
 	busy    bool
@@ -81,22 +89,19 @@ func Check(ctx context.Context, reader client.Reader, config configapi.Usage) er
 // writeTime is how long the records of a run may take to be written, so that the release of its quota has time left.
 const writeTime = 10 * time.Second
 
-// patience is for how long a run that can't be written holds its quota. Afterwards it is counted as unrecorded.
-const patience = time.Minute
+const (
+	// patience is for how long a run that can't be written holds its quota. Afterwards it is owed.
+	patience = time.Minute
+	// mostOwed bounds the runs that are owed.
+	mostOwed = 10_000
+)
 
 // Add adds a run to the records of its days. It may be added again, with a later end: then the rest is added. inUse
 // returns the runs of the namespace that hold quota, nil if that isn't known. If nothing could be written for a while,
-// the run is given up, and counted by a metric: it doesn't hold quota for a record.
+// the run is written later: it doesn't hold quota for a record.
 func (l *Ledger) Add(ctx context.Context, run *usage.Run, inUse func() sets.Set[string]) error {
-	writing, cancel := context.WithTimeout(ctx, writeTime)
-	defer cancel()
-	for _, span := range run.Spans() {
-		if usage.DayOf(l.oldest()) > span.Day {
-			continue // it would be deleted at once
-		}
-		if err := l.write(writing, entry{run, span}, inUse); err != nil {
-			return l.orGiveUp(ctx, run, err)
-		}
+	if err := l.add(ctx, owed{run, inUse}); err != nil {
+		return l.orOwe(ctx, owed{run, inUse}, err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,19 +109,59 @@ func (l *Ledger) Add(ctx context.Context, run *usage.Run, inUse func() sets.Set[
 	return nil
 }
 
+func (l *Ledger) add(ctx context.Context, o owed) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	defer cancel()
+	for _, span := range o.run.Spans() {
+		if usage.DayOf(l.oldest()) > span.Day {
+			continue // it would be deleted at once
+		}
+		if err := l.write(ctx, entry{o.run, span}, o.inUse); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Settle writes what is owed, until something can't be written.
+func (l *Ledger) Settle(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		if len(l.owed) == 0 {
+			l.mu.Unlock()
+			return nil
+		}
+		next := l.owed[0]
+		l.mu.Unlock()
+		if err := l.add(ctx, next); err != nil && !isEnding(err) {
+			return err
+		}
+		l.mu.Lock()
+		l.owed = l.owed[1:]
+		l.mu.Unlock()
+	}
+}
+
+// isEnding reports whether a namespace is being deleted, with its records.
+func isEnding(err error) bool { return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) }
+
 // oldest returns the time before which no record is kept.
 func (l *Ledger) oldest() time.Time { return l.clock.Now().Add(-l.keep) }
 
-// orGiveUp returns the error of a run that wasn't written, or nil if it is given up. A namespace that is being deleted
-// takes its records with it.
-func (l *Ledger) orGiveUp(ctx context.Context, run *usage.Run, err error) error {
-	ending := apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+// orOwe returns the error of a run that wasn't written, or nil if it is owed, or goes with its namespace.
+func (l *Ledger) orOwe(ctx context.Context, o owed, err error) error {
+	ending := isEnding(err)
 	if !ending && (ctx.Err() != nil || l.failed() < patience) {
-		return fmt.Errorf("recording what was used in queue %s: %w", run.Queue, err)
+		return fmt.Errorf("recording what was used in queue %s: %w", o.run.Queue, err)
 	}
 	unrecorded.Inc()
-	ctrl.LoggerFrom(ctx).Error(err, "A run's use of quota can't be recorded, and is lost",
-		"queue", run.Queue, "run", run.Key)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !ending && len(l.owed) < mostOwed {
+		l.owed = append(l.owed, o)
+	}
+	ctrl.LoggerFrom(ctx).Error(err, "Quota was released before its use is recorded; trying again later",
+		"queue", o.run.Queue, "run", o.run.Key, "namespaceEnds", ending, "owed", len(l.owed))
 	return nil
 }
 
@@ -147,7 +192,7 @@ func (l *Ledger) write(ctx context.Context, e entry, inUse func() sets.Set[strin
 	of.busy = true
 	l.mu.Unlock()
 	if first {
-		l.writeAll(ctx, key, of)
+		go l.writeAll(context.WithoutCancel(ctx), key, of) // for others too: nobody's reconcile is held up by theirs
 	}
 	select {
 	case err := <-w.done:
@@ -169,7 +214,9 @@ func (l *Ledger) writeAll(ctx context.Context, key types.NamespacedName, of *lin
 			return
 		}
 		l.mu.Unlock()
-		err := l.update(ctx, key, entries)
+		writing, cancel := context.WithTimeout(ctx, writeTime)
+		err := l.update(writing, key, entries)
+		cancel()
 		for _, w := range entries {
 			w.done <- err
 		}

@@ -231,8 +231,9 @@ func TestDays(t *testing.T) {
 	}
 }
 
-// TestGivesUp holds that quota doesn't wait for a record for longer than a minute, nor in a namespace that is deleted.
-func TestGivesUp(t *testing.T) {
+// TestOwes holds that quota doesn't wait for a record for longer than a minute, nor in a namespace that is deleted, and
+// that what was released before is recorded later.
+func TestOwes(t *testing.T) {
 	l, f, inner, clk := newLedger(t)
 	f.fail = func(string) error { return errors.New("no connection") }
 	before := testutil.ToFloat64(unrecorded)
@@ -260,12 +261,16 @@ func TestGivesUp(t *testing.T) {
 	if got := testutil.ToFloat64(unrecorded) - before; got != 3 {
 		t.Errorf("%v are unrecorded, want 3", got)
 	}
+	f.fail = func(string) error { return errors.New("no connection") }
+	if err := l.Settle(t.Context()); err == nil || len(l.owed) != 2 {
+		t.Errorf("it is owed: got %v, %d", err, len(l.owed))
+	}
 	f.fail = nil
-	if err := l.Add(t.Context(), runOf("a", 1), none); err != nil {
+	if err := errors.Join(l.Settle(t.Context()), l.Add(t.Context(), runOf("a", 1), none)); err != nil {
 		t.Error(err)
 	}
-	if runs, _ := idle(t, inner); runs != 1 {
-		t.Error("it is recorded")
+	if runs, seconds := idle(t, inner); runs != 1 || seconds != 1 || len(l.owed) > 0 {
+		t.Errorf("it is recorded once: got %d runs of %d s", runs, seconds)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -17,8 +17,8 @@ var (
 	}, []string{"cluster_queue", "flavor", "resource", "kind"})
 	unrecorded = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "signalbox_usage_unrecorded_total",
-		Help: "Runs of TrainJobs whose use of quota could not be recorded for a minute, or whose namespace was being " +
-			"deleted. The log has the reason.",
+		Help: "Runs of TrainJobs that could not be recorded for a minute, so that their quota was released before. They " +
+			"are recorded later, unless the manager ends before or their namespace is being deleted. The log has the reason.",
 	})
 )
 

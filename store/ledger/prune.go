@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// pruneEvery is how often old records are deleted.
-	pruneEvery = 24 * time.Hour
+	// settleEvery is how often what is owed is written, and pruneEvery how often old records are deleted.
+	settleEvery = time.Minute
+	pruneEvery  = 24 * time.Hour
 	// page is how many records are read at once.
 	page = 500
 )
@@ -26,13 +27,20 @@ var _ manager.LeaderElectionRunnable = (*Ledger)(nil)
 // NeedLeaderElection implements manager.LeaderElectionRunnable: one process writes records.
 func (*Ledger) NeedLeaderElection() bool { return true }
 
-// Start implements manager.Runnable: it deletes records that are older than they are kept, now and once a day.
+// Start implements manager.Runnable: it writes what is owed, and deletes records that are older than they are kept, now
+// and once a day.
 func (l *Ledger) Start(ctx context.Context) error {
-	for {
-		if err := l.Prune(ctx); err != nil && ctx.Err() == nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Deleting old records of used quota; trying again in a day")
+	for pruned := (time.Time{}); ; {
+		if err := l.Settle(ctx); err != nil {
+			ctrl.LoggerFrom(ctx).Info("What is owed to the records of used quota can't be written yet", "reason", err.Error())
 		}
-		if !wait(ctx, l.clock, pruneEvery) {
+		if l.clock.Since(pruned) >= pruneEvery {
+			pruned = l.clock.Now()
+			if err := l.Prune(ctx); err != nil && ctx.Err() == nil {
+				ctrl.LoggerFrom(ctx).Error(err, "Deleting old records of used quota; trying again in a day")
+			}
+		}
+		if !wait(ctx, l.clock, settleEvery) {
 			return nil
 		}
 	}

@@ -122,8 +122,18 @@ func TestStart(t *testing.T) {
 	if left() != 1 {
 		t.Errorf("%d records are left", left())
 	}
+	l.mu.Lock()
+	l.owed = append(l.owed, owed{runOf("a", 1), none})
+	l.mu.Unlock()
+	clk.Step(settleEvery)
+	for left() < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	for !clk.HasWaiters() {
+		time.Sleep(time.Millisecond)
+	}
 	clk.Step(pruneEvery)
-	for left() > 0 {
+	for left() > 1 {
 		time.Sleep(time.Millisecond)
 	}
 	cancel()
