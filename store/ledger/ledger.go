@@ -123,7 +123,7 @@ func (l *Ledger) add(ctx context.Context, o owed) error {
 	return nil
 }
 
-// Settle writes what is owed, until something can't be written.
+// Settle writes what is owed, until something can't be written. That comes last the next time.
 func (l *Ledger) Settle(ctx context.Context) error {
 	for {
 		l.mu.Lock()
@@ -133,17 +133,25 @@ func (l *Ledger) Settle(ctx context.Context) error {
 		}
 		next := l.owed[0]
 		l.mu.Unlock()
-		if err := l.add(ctx, next); err != nil && !isEnding(err) {
-			return err
-		}
+		err := l.add(ctx, next)
 		l.mu.Lock()
 		l.owed = l.owed[1:]
+		if err != nil && !isEnding(err) {
+			l.owed = append(l.owed, next)
+			l.mu.Unlock()
+			return err
+		}
 		l.mu.Unlock()
 	}
 }
 
-// isEnding reports whether a namespace is being deleted, with its records.
-func isEnding(err error) bool { return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) }
+// isEnding reports whether a namespace is being deleted, with its records, or is gone.
+func isEnding(err error) bool {
+	status := apierrors.APIStatus(nil)
+	gone := apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil &&
+		status.Status().Details.Kind == "namespaces"
+	return gone || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
 
 // oldest returns the time before which no record is kept.
 func (l *Ledger) oldest() time.Time { return l.clock.Now().Add(-l.keep) }

@@ -261,6 +261,10 @@ func TestOwes(t *testing.T) {
 	if got := testutil.ToFloat64(unrecorded) - before; got != 3 {
 		t.Errorf("%v are unrecorded, want 3", got)
 	}
+	terminating = apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "team")
+	if err := l.Add(t.Context(), runOf("a", 1), none); err != nil {
+		t.Errorf("the namespace is gone: got %v", err)
+	}
 	f.fail = func(string) error { return errors.New("no connection") }
 	if err := l.Settle(t.Context()); err == nil || len(l.owed) != 2 {
 		t.Errorf("it is owed: got %v, %d", err, len(l.owed))
