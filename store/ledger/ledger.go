@@ -200,7 +200,7 @@ func (l *Ledger) write(ctx context.Context, e entry, inUse func() sets.Set[strin
 	of.busy = true
 	l.mu.Unlock()
 	if first {
-		go l.writeAll(context.WithoutCancel(ctx), key, of) // for others too: nobody's reconcile is held up by theirs
+		go l.writeAll(context.WithoutCancel(ctx), key, of) // for others too: that holds up no reconcile
 	}
 	select {
 	case err := <-w.done:

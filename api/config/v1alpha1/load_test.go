@@ -64,11 +64,12 @@ func TestParse(t *testing.T) {
 			`preemption.checkpointWithin: Invalid value: "2h0m0s": must be 0s to 1h0m0s`},
 		"a day that is kept for too long": {"the bound is named", head + "usage: {retention: 8785h}\n",
 			`usage.retention: Invalid value: "8785h0m0s": must be 24h to 8784h`},
-		"a day that isn't kept": {"it is written until it is over", head + "usage: {enabled: true, retention: 23h}\n",
+		"a day that isn't kept": {"it is written until it is over", head + "usage: {retention: 23h}\n",
 			"usage.retention: Invalid value"},
 		"a team's label": {"users couldn't set it", head + "usage: {teamLabel: \"my team\"}\n",
 			`usage.teamLabel: Invalid value: "my team"`},
-		"usage":           {"the retention has a default", head + "usage: {enabled: true, teamLabel: example.com/team}\n", ""},
+		"usage": {"the retention has a default", head + "usage: {enabled: true, teamLabel: example.com/team}\n",
+			""},
 		"a negative time": {"the path is named", head + "kueue: {afterDeactivated: -1s}\n", "kueue.afterDeactivated"},
 	}
 	for content, want := range map[string]string{
