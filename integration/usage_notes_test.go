@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -135,5 +138,29 @@ func TestStaleCache(t *testing.T) {
 	want := usageapi.Held{Idle: 10, Useful: 30, Lost: 30}
 	if sum, runs := h.recorded(); runs != 1 || sum != want {
 		t.Errorf("got %d runs of %+v, want %+v", runs, sum, want)
+	}
+}
+
+// TestRecordedBesideEachTrainer holds that what a TrainJob held is recorded whichever Trainer runs it.
+func TestRecordedBesideEachTrainer(t *testing.T) {
+	for name, d := range trainers {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, d, recording)
+			h.run()
+			js := h.build("job")
+			pod := h.pod(js)
+			h.settle("job")
+			h.clock.Step(time.Minute)
+			h.end("job", trainerapi.TrainJobComplete)
+			h.remove(pod)
+			h.must(h.store.DeleteAllOf(t.Context(), jobOf(), client.InNamespace(team)))
+			h.settle("job")
+			var list usageapi.QuotaUsageList
+			h.must(h.store.List(t.Context(), &list))
+			if len(list.Items) != 1 || list.Items[0].Runs != 1 || len(list.Items[0].Rows) != 1 ||
+				list.Items[0].Rows[0].Useful != 60_000 {
+				t.Errorf("got %+v", list.Items)
+			}
+		})
 	}
 }
