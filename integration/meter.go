@@ -3,21 +3,27 @@ package integration
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
+	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/ledger"
 )
 
@@ -26,6 +32,8 @@ type meter struct {
 	cache, live client.Reader
 	ledger      *ledger.Ledger
 	clock       clock.PassiveClock
+	// writer writes the status of TrainJobs; nil if that has no usage.
+	writer *store.Writer
 
 	// saved is what TrainJobs that run have saved, by the UIDs of their Workloads: a TrainJob that is deleted may be gone
 	// before its pods have ended. Without it, that is unknown.
@@ -46,11 +54,15 @@ const accountAgain = time.Second
 // savedOf is of how many TrainJobs it is kept.
 const savedOf = 8192
 
-func newMeter(cache, live client.Reader, l *ledger.Ledger, clk clock.PassiveClock) *meter {
-	if l == nil {
+func newMeter(cache, live client.Reader, kept *store.Store, clk clock.PassiveClock, bundled bool) *meter {
+	if kept.Ledger == nil {
 		return nil
 	}
-	return &meter{cache: cache, live: live, ledger: l, clock: clk, saved: lru.New(savedOf), accounted: lru.New(savedOf)}
+	var writer *store.Writer
+	if bundled {
+		writer = kept.Writer
+	}
+	return &meter{cache: cache, live: live, ledger: kept.Ledger, clock: clk, writer: writer, saved: lru.New(savedOf), accounted: lru.New(savedOf)}
 }
 
 // saw remembers what a TrainJob has saved, one of whose Workloads may hold quota.
@@ -125,9 +137,36 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 	if err := m.ledger.Add(ctx, run, held); err != nil {
 		return err
 	}
+	if err := m.tell(ctx, job, run); err != nil {
+		return err
+	}
 	m.accounted.Add(wl.UID, accountedAt{wl.ResourceVersion, now})
 	return nil
 }
+
+// tell adds a run to the status of its TrainJob, unless that is gone. That it is rejected changes nothing of what
+// happens. A version older than what was written last may lack what was told last.
+func (m *meter) tell(ctx context.Context, job *api.TrainJob, run *usage.Run) error {
+	if job == nil || m.writer == nil {
+		return nil
+	}
+	if m.writer.Behind(job) {
+		return apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: "trainjobs"}, job.Name, errBehind)
+	}
+	status := job.Status.DeepCopy()
+	if status.Usage = usage.Count(job.Status.Usage, run); equality.Semantic.DeepEqual(status.Usage, job.Status.Usage) {
+		return nil
+	}
+	err := client.IgnoreNotFound(m.writer.Status(ctx, job, status))
+	if store.Rejected(err) {
+		ctrl.LoggerFrom(ctx).Info("The API server rejects what a TrainJob has used in its status", "reason", err.Error())
+		return nil
+	}
+	return err
+}
+
+// errBehind is about a TrainJob of which the cache has an older version than was written.
+var errBehind = errors.New("the cache doesn't have it yet")
 
 // stored returns a Workload before it is written; nil if it is gone.
 func (m *meter) stored(ctx context.Context, sent *kueue.Workload) (*kueue.Workload, error) {

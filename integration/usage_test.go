@@ -180,6 +180,25 @@ func (h *harness) recorded() (sum usageapi.Held, runs int64) {
 	return sum, runs
 }
 
+// told holds that a TrainJob's status says the same as the records, unless it is gone.
+func (h *harness) told(sum usageapi.Held, runs int64) {
+	h.t.Helper()
+	var jobs api.TrainJobList
+	h.must(h.store.List(h.t.Context(), &jobs))
+	for i := range jobs.Items {
+		u := jobs.Items[i].Status.Usage
+		if u == nil || len(u.Resources) != 1 {
+			h.t.Errorf("its status says %+v", u)
+			continue
+		}
+		held := u.Resources[0].Held
+		if u.Runs != runs || held.Useful/1000 != sum.Useful || held.Lost/1000 != sum.Lost || held.Idle/1000 != sum.Idle ||
+			held.Unknown/1000 != sum.Unknown {
+			h.t.Errorf("its status says %+v, and the records %+v of %d runs", u, sum, runs)
+		}
+	}
+}
+
 // TestRecorded holds that whatever happens to a TrainJob, what it held is recorded once: also if any request fails
 // once, and if the manager is killed before any of its writes.
 func TestRecorded(t *testing.T) {
@@ -192,6 +211,7 @@ func TestRecorded(t *testing.T) {
 			if sum, runs := h.recorded(); sum != c.want || runs != c.runs {
 				t.Fatalf("got %d runs of %+v, want %d of %+v", runs, sum, c.runs, c.want)
 			}
+			h.told(c.want, c.runs)
 			for request := range maps.Keys(h.did) {
 				if verb, kind, _ := strings.Cut(request, " "); (verb == "get" || verb == "list") && !counts[kind] {
 					continue
@@ -201,6 +221,7 @@ func TestRecorded(t *testing.T) {
 				if sum, runs := again.recorded(); sum != c.want || runs != c.runs {
 					t.Errorf("%s fails once: got %d runs of %+v, want %d of %+v", request, runs, sum, c.runs, c.want)
 				}
+				again.told(c.want, c.runs)
 			}
 			for kill := range writes {
 				again := newHarness(t, overrides.Bundled, recording)
@@ -208,6 +229,7 @@ func TestRecorded(t *testing.T) {
 				if sum, runs := again.recorded(); !sameTotal(sum, c.want) || runs != c.runs {
 					t.Errorf("killed before write %d: got %d runs of %+v, want %d of %+v", kill, runs, sum, c.runs, c.want)
 				}
+				again.told(c.want, c.runs)
 			}
 		})
 	}

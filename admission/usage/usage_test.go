@@ -234,3 +234,22 @@ func TestSumsHold(t *testing.T) {
 		}
 	}
 }
+
+// TestCount holds that a TrainJob's runs are added up, each once.
+func TestCount(t *testing.T) {
+	first := RunOf(holding(noted(at(10))), Facts{}, at(50))
+	longer := RunOf(holding(noted(at(10))), Facts{}, at(60))
+	next := RunOf(holding(func(wl *kueue.Workload) {
+		wl.Status.Conditions[0].LastTransitionTime = metav1.NewTime(at(100))
+	}), Facts{}, at(105))
+	u := Count(Count(Count(Count(nil, first), first), longer), first)
+	before := u.DeepCopy()
+	u = Count(u, next)
+	if !equality.Semantic.DeepEqual(before, Count(before, longer)) || before.Runs != 1 ||
+		before.Resources[0].Idle != 20_000 || before.Resources[0].Unknown != 100_000 {
+		t.Errorf("one run: got %+v", before)
+	}
+	if u.Runs != 2 || len(u.Resources) != 1 || u.Resources[0].Idle != 30_000 || u.Run != next.Key {
+		t.Errorf("two runs: got %+v", u)
+	}
+}
