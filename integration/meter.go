@@ -3,16 +3,13 @@ package integration
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
@@ -32,8 +29,7 @@ type meter struct {
 	cache, live client.Reader
 	ledger      *ledger.Ledger
 	clock       clock.PassiveClock
-	// writer writes the status of TrainJobs; nil if that has no usage.
-	writer *store.Writer
+	writer      *store.Writer
 
 	// saved is what TrainJobs that run have saved, by the UIDs of their Workloads: a TrainJob that is deleted may be gone
 	// before its pods have ended. Without it, that is unknown.
@@ -54,15 +50,12 @@ const accountAgain = time.Second
 // savedOf is of how many TrainJobs it is kept.
 const savedOf = 8192
 
-func newMeter(cache, live client.Reader, kept *store.Store, clk clock.PassiveClock, bundled bool) *meter {
+func newMeter(cache, live client.Reader, kept *store.Store, clk clock.PassiveClock) *meter {
 	if kept.Ledger == nil {
 		return nil
 	}
-	var writer *store.Writer
-	if bundled {
-		writer = kept.Writer
-	}
-	return &meter{cache: cache, live: live, ledger: kept.Ledger, clock: clk, writer: writer, saved: lru.New(savedOf), accounted: lru.New(savedOf)}
+	return &meter{cache: cache, live: live, ledger: kept.Ledger, clock: clk, writer: kept.Writer,
+		saved: lru.New(savedOf), accounted: lru.New(savedOf)}
 }
 
 // saw remembers what a TrainJob has saved, one of whose Workloads may hold quota.
@@ -145,28 +138,22 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 }
 
 // tell adds a run to the status of its TrainJob, unless that is gone. That it is rejected changes nothing of what
-// happens. A version older than what was written last may lack what was told last.
+// happens.
 func (m *meter) tell(ctx context.Context, job *api.TrainJob, run *usage.Run) error {
-	if job == nil || m.writer == nil {
+	if job == nil {
 		return nil
 	}
-	if m.writer.Behind(job) {
-		return apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: "trainjobs"}, job.Name, errBehind)
-	}
-	status := job.Status.DeepCopy()
-	if status.Usage = usage.Count(job.Status.Usage, run); equality.Semantic.DeepEqual(status.Usage, job.Status.Usage) {
+	used := usage.Count(job.Status.Usage, run)
+	if equality.Semantic.DeepEqual(used, job.Status.Usage) {
 		return nil
 	}
-	err := client.IgnoreNotFound(m.writer.Status(ctx, job, status))
+	err := client.IgnoreNotFound(m.writer.Usage(ctx, job, used))
 	if store.Rejected(err) {
 		ctrl.LoggerFrom(ctx).Info("The API server rejects what a TrainJob has used in its status", "reason", err.Error())
 		return nil
 	}
 	return err
 }
-
-// errBehind is about a TrainJob of which the cache has an older version than was written.
-var errBehind = errors.New("the cache doesn't have it yet")
 
 // stored returns a Workload before it is written; nil if it is gone.
 func (m *meter) stored(ctx context.Context, sent *kueue.Workload) (*kueue.Workload, error) {

@@ -54,7 +54,7 @@ func NewReconciler(config Config) (*Reconciler, error) {
 	waits := jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{})
 	known := newMemory()
 	from := reads{queues{config.Client, config.Reader, p}, config.Store, config.Placement}
-	meter := newMeter(config.Client, config.Reader, config.Store, config.Clock, trainer.hasState)
+	meter := newMeter(config.Client, config.Reader, config.Store, config.Clock)
 	config.Client = metering(config.Client, meter)
 	return &Reconciler{
 		observer: observer{reads: from, trainer: trainer, clock: config.Clock, memory: known, meter: meter},

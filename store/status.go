@@ -3,8 +3,11 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,3 +51,21 @@ func (w *Writer) Status(ctx context.Context, before *api.TrainJob, status *api.T
 	w.wrote(after)
 	return nil
 }
+
+// Usage writes what a TrainJob has held of quota into its status, where that has a place for it. A version older than
+// what was written last may lack what was counted last: it is a conflict.
+func (w *Writer) Usage(ctx context.Context, job *api.TrainJob, used *api.Usage) error {
+	if !w.extended {
+		return nil
+	}
+	if w.Behind(job) {
+		trainJobs := trainerapi.GroupVersion.WithResource("trainjobs").GroupResource()
+		return apierrors.NewConflict(trainJobs, job.Name, errBehind)
+	}
+	status := job.Status.DeepCopy()
+	status.Usage = used
+	return w.Status(ctx, job, status)
+}
+
+// errBehind is about a TrainJob of which a cache has an older version than was written.
+var errBehind = errors.New("the cache doesn't have its last version yet")
