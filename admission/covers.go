@@ -23,7 +23,6 @@ func (e *MismatchError) Error() string {
 		e.Path, e.Says, e.Needs)
 }
 
-// assignments is where an admission's assignments are.
 const assignments = "status.admission.podSetAssignments"
 
 // Covers compares what was admitted with what is to run, PodSet by PodSet: the pods in full, their number and the quota
@@ -67,7 +66,6 @@ func Covers(
 	return covers(assigned, counting.Of(run))
 }
 
-// countOf returns how many pods of a PodSet are reclaimed.
 func countOf(reclaimed []kueue.ReclaimablePod, podSet kueue.PodSetReference) (count int32) {
 	for _, r := range reclaimed {
 		if r.Name == podSet {

@@ -94,17 +94,13 @@ func Decide(in Input) (*Start, error) {
 func carried(
 	in Input, all map[kueue.PodSetReference]*needs, others []overrides.Entry, patches []trainerapi.ReplicatedJobPatch,
 ) error {
-	list := in.Dialect.List
-	if list == nil {
+	if in.Dialect.List == nil {
 		return nil
 	}
 	for _, patch := range patches {
-		n := all[kueue.NewPodSetReference(patch.Name)]
-		needed := overrides.Needs{
-			Metadata: n.metadata, Placement: len(n.nodeSelector)+len(n.tolerations)+len(n.gates) > 0,
-		}
-		if u := list.Uncarried(others, patch, needed); u != nil {
-			return &ConflictError{Path: u.Path, Says: u.Says, Needs: u.Needs, Source: u.Source, WayOut: u.WayOut}
+		metadata := all[kueue.NewPodSetReference(patch.Name)].metadata
+		if u := in.Dialect.List.Uncarried(others, patch, metadata); u != nil {
+			return (*ConflictError)(u)
 		}
 	}
 	return nil

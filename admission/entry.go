@@ -15,26 +15,17 @@ import (
 // and has none any more ("template.metadata: Invalid value: null").
 func Neutral(own *trainerapi.RuntimePatch) trainerapi.RuntimePatch {
 	var patches []trainerapi.ReplicatedJobPatch
-	if s := own.TrainingRuntimeSpec; s != nil && s.Template != nil && s.Template.Spec != nil {
-		for _, rj := range s.Template.Spec.ReplicatedJobs {
-			meta := &metav1.ObjectMeta{Labels: map[string]string{constants.PodSetLabel: rj.Name}}
-			patches = append(patches, podPatch(rj.Name, meta, nil))
-		}
+	for _, name := range overrides.StepsOf(own) {
+		meta := &metav1.ObjectMeta{Labels: map[string]string{constants.PodSetLabel: name}}
+		patches = append(patches, podPatch(name, meta, nil))
 	}
 	return entry(patches, nil)
 }
 
 // IsNeutral reports whether nothing of an admission is left in the integration's entry; nil stands for no entry.
 func IsNeutral(own *trainerapi.RuntimePatch) bool {
-	if own == nil || own.TrainingRuntimeSpec == nil {
-		return true
-	}
-	template := own.TrainingRuntimeSpec.Template
-	if template == nil || template.Spec == nil {
-		return true
-	}
-	return !slices.ContainsFunc(template.Spec.ReplicatedJobs, func(rj trainerapi.ReplicatedJobPatch) bool {
-		meta, spec := overrides.PodPatch(own.TrainingRuntimeSpec, rj.Name)
+	return own == nil || !slices.ContainsFunc(overrides.StepsOf(own), func(name string) bool {
+		meta, spec := overrides.PodPatch(own.TrainingRuntimeSpec, name)
 		return spec != nil || meta != nil && (len(meta.Annotations) > 0 || len(meta.Labels) > 1)
 	})
 }

@@ -1,16 +1,19 @@
 package admission
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/constants"
+	"sigs.k8s.io/kueue/pkg/util/podset"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -67,15 +70,9 @@ func tolerate(list, more []corev1.Toleration) []corev1.Toleration {
 
 // sameToleration compares what two tolerations mean: an empty operator is Equal.
 func sameToleration(a, b corev1.Toleration) bool {
-	operator := func(t corev1.Toleration) corev1.TolerationOperator {
-		if t.Operator == "" {
-			return corev1.TolerationOpEqual
-		}
-		return t.Operator
-	}
-	seconds := a.TolerationSeconds == b.TolerationSeconds ||
-		a.TolerationSeconds != nil && b.TolerationSeconds != nil && *a.TolerationSeconds == *b.TolerationSeconds
-	return a.Key == b.Key && operator(a) == operator(b) && a.Value == b.Value && a.Effect == b.Effect && seconds
+	a.Operator = cmp.Or(a.Operator, corev1.TolerationOpEqual)
+	b.Operator = cmp.Or(b.Operator, corev1.TolerationOpEqual)
+	return equality.Semantic.DeepEqual(a, b)
 }
 
 // assigned collects what the admission of a Workload requires of each PodSet: the flavors' node labels and tolerations,
@@ -85,7 +82,7 @@ func assigned(in Input) (map[kueue.PodSetReference]*needs, error) {
 	wl := in.Workload
 	all := make(map[kueue.PodSetReference]*needs, len(wl.Status.Admission.PodSetAssignments))
 	for _, assignment := range wl.Status.Admission.PodSetAssignments {
-		podSet := findPodSet(wl.Spec.PodSets, assignment.Name)
+		podSet := podset.FindPodSetByName(wl.Spec.PodSets, assignment.Name)
 		if podSet == nil {
 			return nil, fmt.Errorf("Workload %s assigns PodSet %q, which it does not have", wl.Name, assignment.Name)
 		}
@@ -162,7 +159,6 @@ func forPodSet(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet
 	return n, nil
 }
 
-// topology adds what a topology assignment needs.
 func (n *needs) topology(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet) {
 	if !in.Features.TopologyAware {
 		return
@@ -199,7 +195,7 @@ func topologyOf(podSet *kueue.PodSet) (key, level string) {
 func rank(wl *kueue.Workload, all map[kueue.PodSetReference]*needs) {
 	groups := map[string][]kueue.PodSetAssignment{}
 	for _, assignment := range wl.Status.Admission.PodSetAssignments {
-		podSet := findPodSet(wl.Spec.PodSets, assignment.Name)
+		podSet := podset.FindPodSetByName(wl.Spec.PodSets, assignment.Name)
 		if r := podSet.TopologyRequest; r != nil && r.PodSetGroupName != nil && assignment.TopologyAssignment != nil {
 			groups[*r.PodSetGroupName] = append(groups[*r.PodSetGroupName], assignment)
 		}
@@ -212,7 +208,7 @@ func rank(wl *kueue.Workload, all map[kueue.PodSetReference]*needs) {
 		if ptr.Deref(smaller.Count, 0) > ptr.Deref(larger.Count, 0) {
 			smaller, larger = larger, smaller
 		}
-		podSet := findPodSet(wl.Spec.PodSets, larger.Name)
+		podSet := podset.FindPodSetByName(wl.Spec.PodSets, larger.Name)
 		if _, has := podSet.Template.Annotations[kueue.PodIndexOffsetAnnotation]; !has {
 			all[larger.Name].annotations[kueue.PodIndexOffsetAnnotation] = strconv.Itoa(-int(ptr.Deref(smaller.Count, 0)))
 		}
@@ -266,17 +262,9 @@ func (n *needs) update(check string, update kueue.PodSetUpdate) error {
 	return nil
 }
 
-// origin says what asked for a key.
 func (n *needs) origin(key string) string {
 	if source, found := n.source[key]; found {
 		return source
 	}
 	return "Kueue"
-}
-
-func findPodSet(podSets []kueue.PodSet, name kueue.PodSetReference) *kueue.PodSet {
-	if i := slices.IndexFunc(podSets, func(p kueue.PodSet) bool { return p.Name == name }); i >= 0 {
-		return &podSets[i]
-	}
-	return nil
 }

@@ -2,10 +2,9 @@ package admission
 
 import (
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
@@ -33,10 +32,7 @@ func Running(job *api.TrainJob, js *jobset.JobSet, pods []corev1.Pod) string {
 		}
 	}
 	// A JobSet that was made suspended and never changed has not run; any other says so when its Jobs are suspended.
-	suspended := slices.ContainsFunc(js.Status.Conditions, func(c metav1.Condition) bool {
-		return c.Type == string(jobset.JobSetSuspended) && c.Status == metav1.ConditionTrue
-	})
-	if js.Generation > 1 && !suspended {
+	if js.Generation > 1 && !apimeta.IsStatusConditionTrue(js.Status.Conditions, string(jobset.JobSetSuspended)) {
 		return "the JobSet has not suspended its Jobs"
 	}
 	return ""

@@ -42,10 +42,7 @@ func RunsWith(js *jobset.JobSet, own *trainerapi.RuntimePatch) bool {
 	if ptr.Deref(js.Spec.Suspend, false) {
 		return false
 	}
-	if own == nil || own.TrainingRuntimeSpec == nil {
-		return true
-	}
-	return !slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
+	return own == nil || !slices.ContainsFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
 		_, spec := overrides.PodPatch(own.TrainingRuntimeSpec, rj.Name)
 		pod := &rj.Template.Spec.Template.Spec
 		if spec == nil {
@@ -108,16 +105,10 @@ func containersFit(have, want []corev1.Container) bool {
 // allMade reports whether every Job exists that a suspended JobSet makes: all but those that depend on others.
 func allMade(js *jobset.JobSet) bool {
 	for _, rj := range js.Spec.ReplicatedJobs {
-		if len(rj.DependsOn) > 0 {
-			continue
+		made := func(s jobset.ReplicatedJobStatus) bool {
+			return s.Name == rj.Name && s.Suspended+s.Succeeded+s.Failed >= rj.Replicas
 		}
-		i := slices.IndexFunc(js.Status.ReplicatedJobsStatus, func(s jobset.ReplicatedJobStatus) bool {
-			return s.Name == rj.Name
-		})
-		if i < 0 {
-			return false
-		}
-		if s := js.Status.ReplicatedJobsStatus[i]; s.Suspended+s.Succeeded+s.Failed < rj.Replicas {
+		if len(rj.DependsOn) == 0 && !slices.ContainsFunc(js.Status.ReplicatedJobsStatus, made) {
 			return false
 		}
 	}

@@ -32,7 +32,7 @@ func command() *cobra.Command {
 		Use: "bench", Short: "Measure on a running control plane", SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(gangsCommand(), loadCommand(), churnCommand(), stormCommand(), largeCommand(), hostileCommand(),
-		foreignCommand(), reportCommand(), compareCommand(), traceCommand())
+		foreignCommand(), lostCommand(), reportCommand(), compareCommand(), traceCommand())
 	return root
 }
 
@@ -182,6 +182,26 @@ func foreignCommand() *cobra.Command {
 	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
 	c.Flags().IntVar(&o.jobs, "jobs", 1000, "JobSets, and Jobs, that run")
 	c.Flags().IntVar(&o.waiting, "waiting", 10000, "JobSets that wait")
+	return c
+}
+
+func lostCommand() *cobra.Command {
+	var o lostOptions
+	var out string
+	c := &cobra.Command{
+		Use: "lost", Short: "Measure the work that is lost to preemptions", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.out = filepath.Join(out, time.Now().Format(time.DateOnly)+"-lost-"+o.profile)
+			return lost(cmd.Context(), o)
+		},
+	}
+	clusterFlag(c, &o.cluster)
+	c.Flags().StringVar(&o.profile, "profile", "bundled", "profile that the control plane was started with")
+	c.Flags().StringVar(&out, "out", "bench/results", "folder for the results")
+	c.Flags().IntVar(&o.jobs, "jobs", 100, "TrainJobs with work of minutes")
+	c.Flags().DurationVar(&o.over, "for", time.Hour, "how long they are preempted")
+	c.Flags().Uint64Var(&o.seed, "seed", 1, "what the sizes of TrainJobs and the times of preemptions depend on")
+	c.Flags().DurationVar(&o.within, "within", 30*time.Second, "Signalbox's preemption.checkpointWithin")
 	return c
 }
 

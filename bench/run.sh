@@ -84,6 +84,7 @@ profile)
 	;;
 churn) on bundled churn --waiting "${CHURN_WAITING:-1000}" --queues "${CHURN_QUEUES:-100}" ${HOURS:+--for "${HOURS}h"} ;;
 storm) for profile in $(only bundled builtin); do on "$profile" storm --profile "$profile" --jobs "${STORM:-1000}"; done ;;
+lost) for profile in $(only bundled builtin); do on "$profile" lost --profile "$profile" --for "${MINUTES:-60}m"; done ;;
 foreign) on bundled foreign --jobs "${FOREIGN:-1000}" ;;
 large | gangs) on bundled "$WHAT" ;;
 hostile) on node hostile --rounds "${ROUNDS:-3}" ${ONLY:+--only "$ONLY"} ;;

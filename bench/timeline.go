@@ -75,7 +75,7 @@ func follow(ctx context.Context, c client.WithWatch) *timeline {
 	for _, list := range []client.ObjectList{
 		&api.TrainJobList{}, &kueue.WorkloadList{}, &jobset.JobSetList{}, &corev1.PodList{},
 	} {
-		t.done.Go(func() { t.watch(ctx, c, list) })
+		t.done.Go(func() { watched(ctx, c, list, t.see) })
 	}
 	return t
 }
@@ -85,7 +85,11 @@ func (t *timeline) end() {
 	t.done.Wait()
 }
 
-func (t *timeline) watch(ctx context.Context, c client.WithWatch, list client.ObjectList) {
+// watched has every version of the namespace's objects of a kind seen, until the context ends.
+func watched(
+	ctx context.Context, c client.WithWatch, list client.ObjectList,
+	see func(kind watch.EventType, o client.Object, now time.Time),
+) {
 	version := ""
 	for ctx.Err() == nil {
 		events, err := c.Watch(ctx, list, client.InNamespace(namespace),
@@ -101,7 +105,7 @@ func (t *timeline) watch(ctx context.Context, c client.WithWatch, list client.Ob
 				break
 			}
 			version = o.GetResourceVersion()
-			t.see(e.Type, o, time.Now())
+			see(e.Type, o, time.Now())
 		}
 		events.Stop()
 	}

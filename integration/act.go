@@ -40,6 +40,8 @@ var _ = []act{
 	stop{},
 	announce{},
 	noteBegin{},
+	setBoost{},
+	unboost{},
 	failStart{},
 	tell{},
 	count{},
@@ -158,10 +160,7 @@ func (s writeStatus) do(ctx context.Context, a *actor, o *situation) error {
 	for _, e := range s.events {
 		a.recorder.Send(o.job, e)
 	}
-	if err := a.store.Writer.Status(ctx, o.job, s.status); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("writing the conditions: %w", err))
-	}
-	return nil
+	return unlessGone(a.store.Writer.Status(ctx, o.job, s.status), "writing the conditions")
 }
 
 func (clearEntry) do(ctx context.Context, a *actor, o *situation) error {
@@ -216,10 +215,7 @@ func (s deleteJobSet) do(ctx context.Context, a *actor, o *situation) error {
 func (s deleteJob) do(ctx context.Context, a *actor, _ *situation) error {
 	err := a.client.Delete(ctx, s.job.DeepCopy(), client.PropagationPolicy(metav1.DeletePropagationBackground),
 		client.Preconditions{UID: &s.job.UID})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("deleting Job %s of the last admission: %w", s.job.Name, err)
-	}
-	return nil
+	return unlessGone(err, "deleting Job "+s.job.Name+" of the last admission")
 }
 
 // countStart counts the write of a start, and measures what it starts.

@@ -25,22 +25,17 @@ import (
 
 func (s finishWorkload) do(ctx context.Context, a *actor, o *situation) error {
 	err := workloadfinish.Finish(ctx, a.client, s.workload.DeepCopy(), s.reason, s.message, a.clock)
-	if client.IgnoreNotFound(err) != nil {
-		if o.job.UID != "" {
-			a.memory.keep(o.key(), o.job.UID, func(r *record) { r.finished = time.Time{} }) // it is to be tried again
-		}
-		return fmt.Errorf("finishing Workload %s: %w", s.workload.Name, err)
+	if client.IgnoreNotFound(err) != nil && o.job.UID != "" {
+		a.memory.keep(o.key(), o.job.UID, func(r *record) { r.finished = time.Time{} }) // it is to be tried again
 	}
-	return nil
+	return unlessGone(err, "finishing Workload "+s.workload.Name)
 }
 
 func (s lookAgain) do(ctx context.Context, a *actor, o *situation) error {
 	after := s.workload.DeepCopy()
 	metav1.SetMetaDataAnnotation(&after.ObjectMeta, DispatchAnnotation, o.now.UTC().Format(time.RFC3339))
-	if err := a.client.Patch(ctx, after, client.MergeFrom(s.workload)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("requesting that Kueue dispatches Workload %s again: %w", s.workload.Name, err)
-	}
-	return nil
+	err := a.client.Patch(ctx, after, client.MergeFrom(s.workload))
+	return unlessGone(err, "requesting that Kueue dispatches Workload "+s.workload.Name+" again")
 }
 
 // do tells it; that it can't be told changes nothing of what happens.
@@ -85,10 +80,8 @@ func (s releaseWorkload) do(ctx context.Context, a *actor, _ *situation) error {
 	controllerutil.RemoveFinalizer(after, kueue.ResourceInUseFinalizerName)
 	// The list may have finalizers of others.
 	asRead := client.MergeFromWithOptions(s.workload, client.MergeFromWithOptimisticLock{})
-	if err := a.client.Patch(ctx, after, asRead); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("releasing Workload %s: %w", workload.Key(s.workload), err)
-	}
-	return nil
+	err := a.client.Patch(ctx, after, asRead)
+	return unlessGone(err, "releasing Workload "+string(workload.Key(s.workload)))
 }
 
 func (s deactivate) do(ctx context.Context, a *actor, _ *situation) error {
@@ -102,10 +95,8 @@ func (s deactivate) do(ctx context.Context, a *actor, _ *situation) error {
 }
 
 func (s activate) do(ctx context.Context, a *actor, _ *situation) error {
-	if err := a.setActive(ctx, s.workload, true, map[string]any{api.StopAnnotation: nil}); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("activating Workload %s: %w", s.workload.Name, err))
-	}
-	return nil
+	err := a.setActive(ctx, s.workload, true, map[string]any{api.StopAnnotation: nil})
+	return unlessGone(err, "activating Workload "+s.workload.Name)
 }
 
 // setActive writes spec.active and annotations of a Workload, in the version that was read.

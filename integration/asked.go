@@ -5,7 +5,6 @@ import (
 
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
-	"github.com/signalbox-dev/signalbox/store/events"
 	"github.com/signalbox-dev/signalbox/store/steps"
 )
 
@@ -15,31 +14,18 @@ type asked struct {
 	stop  *stop
 	// respite is set instead of stop if a preempted TrainJob runs on until its next checkpoint.
 	respite respite
-	// requeue is the Workload to delete, because it was admitted for something else than what would run.
-	requeue *deleteWorkload
-	// failed is the event of a start that has failed for good; nil if none has.
-	failed *events.Event
-	// settling is what has to be done before the start.
-	settling []step
-	// created is the name of the Workload that was made; "" for none.
-	created string
+	// noted are further steps: what the start needs before it, and what follows if it is impossible.
+	noted []step
 	// reclaim is what jobframework was told of the quota.
 	reclaim reclaim
-	// setback is what to remember of a start that could not be; nil for nothing.
-	setback *setback
-	delay
+	waiting string        // what an admitted TrainJob waits for before it starts; "" for nothing
+	retry   time.Duration // for how long, if that is known
 }
 
 // respite is until when a preempted TrainJob runs on.
 type respite struct {
 	until    time.Time // at the latest; zero if it is to be stopped now
 	announce *announce // how that is told; nil if it was
-}
-
-// delay is what an admitted TrainJob waits for before it starts.
-type delay struct {
-	waiting string        // "" for nothing
-	retry   time.Duration // for how long, if that is known
 }
 
 // plan is what one reconcile does beside what jobframework has done. It is reconciled next with the lowest priority.
@@ -57,10 +43,7 @@ type plan struct {
 
 // steps returns what jobframework has asked for, and what is to be remembered of it.
 func (a *asked) steps() []step {
-	var all []step
-	if a.created != "" {
-		all = append(all, remember{workload: a.created})
-	}
+	all := a.noted
 	if a.stop != nil {
 		all = append(all, *a.stop)
 	}
@@ -70,16 +53,7 @@ func (a *asked) steps() []step {
 	if a.start != nil {
 		all = append(all, *a.start)
 	}
-	if a.requeue != nil {
-		all = append(all, *a.requeue)
-	}
-	if a.setback != nil {
-		all = append(all, remember{setback: a.setback})
-	}
-	if a.failed != nil {
-		all = append(all, failStart{*a.failed})
-	}
-	return append(all, a.settling...)
+	return all
 }
 
 // reclaim is what the quota of a TrainJob is no longer needed for.

@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 
-	"gomodules.xyz/jsonpatch/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -11,24 +10,23 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
 // bundledTrainer is Signalbox's own Trainer. It creates nothing before a TrainJob starts, and deletes the JobSet of one
 // that was stopped.
-type bundledTrainer struct{ here }
+type bundledTrainer struct {
+	here
+	keyedReviews
+}
 
-func (bundledTrainer) runtime(
-	ctx context.Context, runtimes *store.Runtimes, job *api.TrainJob,
-) (*store.Choice, error) {
-	return runtimes.Of(ctx, job)
+func (bundledTrainer) runtime(ctx context.Context, r reads, o *observed) (*store.Choice, error) {
+	return r.store.Runtimes.Of(ctx, o.job)
 }
 
 // leftover finds out whether the JobSet of a stopped TrainJob, or a Job of it, exists only because a finalizer keeps
-// it, or an object that names it as
-// its owner. What runs no pod must not hold quota.
+// it, or an object that names it as its owner. What runs no pod must not hold quota.
 func (t bundledTrainer) leftover(ctx context.Context, r reads, o *observed) (leftover, error) {
 	left := o.left
 	switch {
@@ -128,12 +126,7 @@ func (bundledTrainer) write(
 	return oneWrite, writer.Start(ctx, start)
 }
 
-// The review is that of any Trainer whose entries are keyed by manager.
+// Its own webhook has the rest.
 
-func (bundledTrainer) completeOwn(*review.Request) ([]jsonpatch.Operation, error) { return nil, nil }
-func (bundledTrainer) keep(rq *review.Request) ([]jsonpatch.Operation, error)     { return keepKeyed(rq) }
-func (bundledTrainer) unqueued(*review.Request) []jsonpatch.Operation             { return nil }
-func (bundledTrainer) queued(rq *review.Request) ([]jsonpatch.Operation, error) {
-	return canonicalSize(rq)
-}
-func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil } // its own webhook does
+func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil }
+func (bundledTrainer) warnings(*review.Request) []string         { return nil }

@@ -22,6 +22,7 @@ import (
 	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
@@ -53,11 +54,15 @@ type Patience struct {
 	PodsWithin time.Duration
 	// CheckpointWithin is for how long a preempted TrainJob may run on until its next checkpoint; 0 for not at all.
 	CheckpointWithin time.Duration
+	// Boost is what keeps a running TrainJob from being preempted by its equals.
+	Boost boost.Policy
 }
 
 // PatienceOf returns what the configuration says.
 func PatienceOf(config *configapi.Configuration) Patience {
-	return Patience{config.Limits.PodsWithin.Duration, config.Preemption.CheckpointWithin.Duration}
+	p := config.Preemption
+	return Patience{config.Limits.PodsWithin.Duration, p.CheckpointWithin.Duration,
+		boost.Policy{MinimumRuntime: p.MinimumRuntime, CheapestVictim: p.CheapestVictim}}
 }
 
 // Placement knows what keeps a TrainJob from having pods once it is admitted.
@@ -78,23 +83,21 @@ type Placement interface {
 // policy is the configuration that decisions depend on.
 type policy struct {
 	Patience
+	kueue      *configapi.Kueue
 	features   gates
 	limits     overrides.Limits
 	manageAll  bool
 	selector   labels.Selector
 	ownerKinds []schema.GroupVersionKind // that may own TrainJobs
-	ownerUsers []string                  // that may create TrainJobs which these own
-	multiKueue bool                      // Kueue's configuration lists TrainJob for MultiKueue
-	podsReady  podsReadiness
-	resources  *kueueconfig.Resources // of Kueue's configuration
+	multiKueue bool                      // Kueue dispatches TrainJobs: its configuration lists them for MultiKueue
 }
 
 func policyOf(config Config) (policy, error) {
 	p := policy{
-		features: readGates(), limits: config.Limits, Patience: config.Patience,
-		manageAll: config.Kueue.ManageJobsWithoutQueueName, ownerUsers: config.Kueue.OwnerIdentities,
-		multiKueue: ptr.Deref(config.Kueue.MultiKueue, false), podsReady: podsReadinessOf(config.Kueue.WaitForPodsReady),
-		resources: config.Kueue.Resources,
+		features: readGates(), limits: config.Limits, Patience: config.Patience, kueue: config.Kueue,
+		manageAll: config.Kueue.ManageJobsWithoutQueueName,
+		multiKueue: ptr.Deref(config.Kueue.MultiKueue, false) && features.Enabled(features.MultiKueue) &&
+			features.Enabled(features.MultiKueueAdaptersForCustomJobs),
 	}
 	var err error
 	if p.selector, err = metav1.LabelSelectorAsSelector(config.Kueue.ManagedJobsNamespaceSelector); err != nil {
@@ -149,25 +152,23 @@ func Prepare(config *configapi.Kueue) error {
 
 // gates are the feature gates of Kueue that decisions depend on, read once: they don't change while a process runs.
 type gates struct {
-	topologyAware, multiLayerTopology, queueLabels, partialAdmission bool
-	claimsCounted                                                    bool // or rejected
+	podSets          podsets.Features
+	admission        admission.Features
+	partialAdmission bool
+	claimsCounted    bool // or rejected
 }
 
 func readGates() gates {
+	topologyAware := features.Enabled(features.TopologyAwareScheduling)
 	return gates{
-		topologyAware:      features.Enabled(features.TopologyAwareScheduling),
-		multiLayerTopology: features.Enabled(features.TASMultiLayerTopology),
-		queueLabels:        features.Enabled(features.AssignQueueLabelsForPods),
-		partialAdmission:   features.Enabled(features.PartialAdmission),
+		podSets: podsets.Features{
+			TopologyAware: topologyAware, MultiLayerTopology: features.Enabled(features.TASMultiLayerTopology),
+		},
+		admission: admission.Features{
+			TopologyAware: topologyAware, QueueLabels: features.Enabled(features.AssignQueueLabelsForPods),
+		},
+		partialAdmission: features.Enabled(features.PartialAdmission),
 		claimsCounted: features.Enabled(features.KueueDRAIntegration) ||
 			features.Enabled(features.KueueDRARejectWorkloadsWhenDRADisabled),
 	}
-}
-
-func (g gates) podSets() podsets.Features {
-	return podsets.Features{TopologyAware: g.topologyAware, MultiLayerTopology: g.multiLayerTopology}
-}
-
-func (g gates) admission() admission.Features {
-	return admission.Features{TopologyAware: g.topologyAware, QueueLabels: g.queueLabels}
 }

@@ -10,7 +10,6 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -26,9 +25,8 @@ import (
 // No Trainer runs a TrainJob in the cluster that dispatches it, and Kueue copies its status only from a worker that has
 // admitted it. Before that, and when no worker will run it, the integration writes its state and reasons.
 
-// showsHere reports whether the status of a dispatched TrainJob is written in this cluster: unless a worker runs it, or
-// has ended it.
-func showsHere(o *observed) bool {
+// reports is false if a worker runs a dispatched TrainJob, or has ended it.
+func (dispatchedTrainer) reports(o *observed) bool {
 	switch {
 	case o.ended():
 		return false
@@ -66,13 +64,12 @@ func (dispatched) rejected(o *observed) *admission.BlockedError {
 	return nil
 }
 
-// show writes what a dispatched TrainJob waits for into its status, and reports whether that has changed: what the
-// bundled Trainer shows of those that run in this cluster.
-func (dispatched) show(o *observed, status *api.TrainJobStatus) (changed bool) {
+// show writes what a dispatched TrainJob waits for into its status: what the bundled Trainer shows of those that run in
+// this cluster.
+func (dispatched) show(o *observed, status *api.TrainJobStatus) {
 	if !o.managed() {
-		return false // it is in no queue: whoever managedBy names says what it does
+		return // it is in no queue: whoever managedBy names says what it does
 	}
-	before := status.DeepCopy()
 	status.StartTime, status.JobsStatus, status.Queue = nil, nil, nil
 	show := func(c metav1.Condition) {
 		c.ObservedGeneration = o.job.Generation
@@ -99,7 +96,6 @@ func (dispatched) show(o *observed, status *api.TrainJobStatus) (changed bool) {
 			show(*c)
 		}
 	}
-	return !equality.Semantic.DeepEqual(before, status)
 }
 
 // notAdmitted returns the condition Admitted of a TrainJob that has quota here, and that no worker has admitted; nil if

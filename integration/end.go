@@ -38,7 +38,6 @@ func release(o *observed) []step {
 	return append(steps, freeKept(o)...)
 }
 
-// declareEnd returns the step that declares the end of a TrainJob, or of its JobSet, to Kueue.
 func declareEnd(wl *kueue.Workload, end *metav1.Condition) step {
 	reason := kueue.WorkloadFinishedReasonSucceeded
 	if end.Type == trainerapi.TrainJobFailed || end.Type == string(jobset.JobSetFailed) {

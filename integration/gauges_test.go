@@ -10,11 +10,12 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
-	toolscache "k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -27,13 +28,18 @@ func gauges(t *testing.T, c prometheus.Collector) map[string]float64 {
 	t.Helper()
 	out, descriptions := make(chan prometheus.Metric, 100), make(chan *prometheus.Desc, 10)
 	c.Describe(descriptions)
-	if len(descriptions) != 1 {
-		t.Errorf("it describes one metric, not %d", len(descriptions))
+	close(descriptions)
+	described := sets.New[*prometheus.Desc]()
+	for d := range descriptions {
+		described.Insert(d)
 	}
 	c.Collect(out)
 	close(out)
 	counted := map[string]float64{}
 	for m := range out {
+		if !described.Has(m.Desc()) {
+			t.Errorf("it doesn't describe %s", m.Desc())
+		}
 		var data dto.Metric
 		if err := m.Write(&data); err != nil {
 			counted["error"]++
@@ -48,9 +54,8 @@ func gauges(t *testing.T, c prometheus.Collector) map[string]float64 {
 	return counted
 }
 
-// Each TrainJob is counted once, in the state that its last event shows, until it is gone.
+// Each TrainJob is counted once, in its present state, until it is gone.
 func TestStates(t *testing.T) {
-	s := newStates()
 	waits, again, ended := trainJobIn("a", "1"), trainJobIn("a", "2"), trainJobIn("a", "2", endedJob)
 	waiting, complete := api.StateOf(&waits.Status.TrainJobStatus), api.StateOf(&ended.Status.TrainJobStatus)
 	if waiting == complete {
@@ -58,18 +63,18 @@ func TestStates(t *testing.T) {
 	}
 	for _, step := range []struct {
 		what            string
-		do              func()
+		cached          []client.Object
 		waiting, others float64
 	}{
-		{"two are submitted", func() { s.OnAdd(waits, true); s.OnAdd(again, false) }, 2, 0},
-		{"one ends", func() { s.OnUpdate(again, ended) }, 1, 1},
-		{"the other is deleted", func() { s.OnDelete(waits) }, 0, 1},
-		{"a deletion is missed", func() { s.OnDelete(toolscache.DeletedFinalStateUnknown{Key: "a/2", Obj: ended}) }, 0, 0},
-		{"one is gone that was never seen", func() { s.OnDelete(toolscache.DeletedFinalStateUnknown{Key: "a/3"}) }, 0, 0},
+		{"two are submitted", []client.Object{waits, again}, 2, 0},
+		{"one ends", []client.Object{waits, ended}, 1, 1},
+		{"the other is deleted", []client.Object{ended}, 0, 1},
+		{"both are gone", nil, 0, 0},
 	} {
-		step.do()
-		got := gauges(t, s)
-		if len(got) != len(api.States) || got[string(waiting)] != step.waiting || got[string(complete)] != step.others {
+		cached := cluster(t, "", step.cached...)
+		got, reasons := gauges(t, countedJobs{cached, api.States}), gauges(t, countedJobs{cached, nil})
+		if got[string(waiting)] != step.waiting || got[string(complete)] != step.others ||
+			len(got) != len(reasons)+len(api.States) {
 			t.Errorf("%s: got %v, want %v and %v", step.what, got, step.waiting, step.others)
 		}
 	}
@@ -102,7 +107,7 @@ func TestJobsBlocked(t *testing.T) {
 			job.Status.Conditions = []metav1.Condition{{Type: api.ConditionBlocked, Status: status, Reason: reason}}
 		}
 	}
-	got := gauges(t, blockedJobs{cluster(t, "", trainJobIn("a", "1"),
+	got := gauges(t, countedJobs{client: cluster(t, "", trainJobIn("a", "1"),
 		trainJobIn("a", "2", blocked(metav1.ConditionTrue, ReasonStopRejected)),
 		trainJobIn("b", "1", blocked(metav1.ConditionTrue, ReasonStopRejected)),
 		trainJobIn("b", "2", blocked(metav1.ConditionTrue, admission.ReasonNoPods)),
@@ -113,7 +118,7 @@ func TestJobsBlocked(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := gauges(t, blockedJobs{cluster(t, "TrainJob")}); got["error"] != 1 {
+	if got := gauges(t, countedJobs{client: cluster(t, "TrainJob")}); got["error"] != 1 {
 		t.Errorf("they can't be listed: got %v", got)
 	}
 }

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/podset"
+	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 	"sigs.k8s.io/kueue/pkg/workloadslicing"
 
@@ -60,7 +62,11 @@ func shownOf(o *observed) *api.TrainJob {
 	shown := o.job
 	own := o.workloads.own
 	if o.workloads.noClass && len(own) > 0 {
-		shown = withClass(shown, classOf(own[0]))
+		shown = shown.DeepCopy()
+		delete(shown.Labels, constants.WorkloadPriorityClassLabel)
+		if class := classOf(own[0]); class != "" {
+			metav1.SetMetaDataLabel(&shown.ObjectMeta, constants.WorkloadPriorityClassLabel, class)
+		}
 	}
 	if holder := holderOf(own); holder != nil && o.standing == unqueued {
 		shown = shown.DeepCopy()
@@ -150,7 +156,7 @@ func (j *job) ConstructComposableWorkload(
 	if err != nil {
 		return nil, err
 	}
-	j.asked.created = wl.Name
+	j.asked.noted = append(j.asked.noted, remember{workload: wl.Name})
 	return wl, nil
 }
 
@@ -161,13 +167,11 @@ func (j *job) ListChildWorkloads(
 	context.Context, client.Client, types.NamespacedName,
 ) (*kueue.WorkloadList, error) {
 	list := &kueue.WorkloadList{}
-	for _, workloads := range [][]*kueue.Workload{j.o.workloads.own, j.o.workloads.earlier} {
-		for _, wl := range workloads {
-			if j.o.stage == stageDeleted && wl.Labels[kueue.MultiKueueOriginLabel] != "" && wl.DeletionTimestamp.IsZero() {
-				continue
-			}
-			list.Items = append(list.Items, *wl.DeepCopy())
+	for _, wl := range slices.Concat(j.o.workloads.own, j.o.workloads.earlier) {
+		if j.o.stage == stageDeleted && wl.Labels[kueue.MultiKueueOriginLabel] != "" && wl.DeletionTimestamp.IsZero() {
+			continue
 		}
+		list.Items = append(list.Items, *wl.DeepCopy())
 	}
 	return list, nil
 }
@@ -218,7 +222,7 @@ func (j *job) ForEach(f func(runtime.Object)) { f(j.o.job) }
 func (j *job) Run(
 	_ context.Context, _ client.Client, wl *kueue.Workload, _ []podset.PodSetInfo, _ kevents.EventRecorder, message string,
 ) error {
-	return decideStart(j.o, j.asked, admitted{wl, message, j.features})
+	return decideStart(j.o, j.asked, wl, message, j.features)
 }
 
 // errStillRunning keeps a deleted Workload, and so its quota, until the last of the TrainJob's pods has ended.
@@ -250,4 +254,26 @@ func (j *job) Finalize(context.Context, client.Client) error {
 		j.o.origin.finished(j.o.observed, wl, j.asked)
 	}
 	return nil
+}
+
+// reclaimEvery is the least time between two writes of what a running TrainJob gives back. The first comes at once, as
+// that of an initializer. Of many ReplicatedJobs that end together, each would be a write that Kueue's scheduler
+// follows.
+const reclaimEvery = 10 * time.Second
+
+// reclaims decides what a TrainJob gives back of its quota.
+func reclaims(o *situation) reclaim {
+	pods, wl := o.reclaimable(), o.match()
+	if wl == nil || !workload.HasQuotaReservation(wl) {
+		return reclaim{pods: pods}
+	}
+	stored := wl.Status.ReclaimablePods
+	pods = podsets.AtLeast(podsets.AddNotAdmitted(pods, wl), stored)
+	if workload.ReclaimablePodsAreEqual(workload.LimitReclaimablePodsToPodSetSizes(wl, pods), stored) {
+		return reclaim{pods: pods}
+	}
+	if wait := reclaimEvery - o.now.Sub(o.memory.reclaimed); wait > 0 {
+		return reclaim{pods: stored, later: wait}
+	}
+	return reclaim{pods: pods, changed: true}
 }

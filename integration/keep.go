@@ -2,19 +2,29 @@ package integration
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 
 	"gomodules.xyz/jsonpatch/v2"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 )
 
-// canonicalSize returns the patch that brings the quantities of a new TrainJob, or of one that is resized, into
-// Trainer's form.
-func canonicalSize(rq *review.Request) ([]jsonpatch.Operation, error) {
+// keyedReviews is the review of Trainers whose entries are keyed by manager.
+type keyedReviews struct{}
+
+func (keyedReviews) completeOwn(*review.Request) ([]jsonpatch.Operation, error) { return nil, nil }
+
+func (keyedReviews) unqueued(*review.Request) []jsonpatch.Operation { return nil }
+
+// queued brings the quantities of a new TrainJob, or of one that is resized, into Trainer's form.
+func (keyedReviews) queued(rq *review.Request) ([]jsonpatch.Operation, error) {
 	if !rq.Created() && !overrides.Resized(rq.Old, rq.New) {
 		return nil, nil
 	}
@@ -25,9 +35,9 @@ func canonicalSize(rq *review.Request) ([]jsonpatch.Operation, error) {
 	return canonical(sent, rq.New)
 }
 
-// keepKeyed returns the patch that restores the integration's entry and annotations, and the stored form of immutable
-// fields, in an update by another client.
-func keepKeyed(rq *review.Request) ([]jsonpatch.Operation, error) {
+// keep restores the integration's entry and annotations, and the stored form of immutable fields, in an update by
+// another client.
+func (keyedReviews) keep(rq *review.Request) ([]jsonpatch.Operation, error) {
 	var patch []jsonpatch.Operation
 	entries, err := keepOwn(rq)
 	if err != nil {
@@ -44,7 +54,6 @@ func keepKeyed(rq *review.Request) ([]jsonpatch.Operation, error) {
 	return append(append(patch, same...), keepAnnotations(rq, ownAnnotations)...), nil
 }
 
-// keepAnnotations returns the patch that restores annotations of the integration.
 func keepAnnotations(rq *review.Request, names []string) []jsonpatch.Operation {
 	var patch []jsonpatch.Operation
 	for _, name := range names {
@@ -129,4 +138,43 @@ func entriesOf(spec map[string]any, err error) ([]any, error) {
 		return nil, fmt.Errorf("reading spec.%s: it is not a list", overrides.RuntimePatches)
 	}
 	return entries, nil
+}
+
+// canonical returns the operations that bring the values of a TrainJob's spec into the form in which Trainer's webhook
+// writes them. That webhook decodes an object and encodes it again if it changes anything, so a GPU count of 8 becomes
+// "8". Trainer then rejects the update as an edit of an immutable field. Values therefore get that form when the
+// TrainJob is created; nothing is added or removed.
+func canonical(sent map[string]any, typed *api.TrainJob) ([]jsonpatch.Operation, error) {
+	written, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
+	return replacements("/spec", sent, written["spec"]), err
+}
+
+// replacements compares what both sides have and returns the leaves that differ.
+func replacements(path string, sent, written any) []jsonpatch.Operation {
+	var operations []jsonpatch.Operation
+	switch s := sent.(type) {
+	case map[string]any:
+		w, ok := written.(map[string]any)
+		if !ok {
+			return nil
+		}
+		for _, key := range slices.Sorted(maps.Keys(s)) {
+			if other, found := w[key]; found {
+				operations = append(operations, replacements(path+"/"+review.Escape(key), s[key], other)...)
+			}
+		}
+	case []any:
+		w, ok := written.([]any)
+		if !ok || len(w) != len(s) {
+			return nil
+		}
+		for i := range s {
+			operations = append(operations, replacements(path+"/"+strconv.Itoa(i), s[i], w[i])...)
+		}
+	default:
+		if written != nil && sent != nil && sent != written {
+			operations = append(operations, jsonpatch.NewOperation("replace", path, written))
+		}
+	}
+	return operations
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,15 +17,12 @@ import (
 // Whoever may write an object can keep it from being deleted: by a finalizer, or by another object that names it as its
 // owner and blocks its deletion. What is kept so holds no quota once nothing of it runs.
 
-// foreground is the finalizer of an object whose dependents are deleted before it.
-const foreground = metav1.FinalizerDeleteDependents
-
 // keptBack returns why a TrainJob can't be queued: something of its last run, or its last Workload, is kept.
 func keptBack(o *observed) error {
 	if o.left.kept != "" {
 		by := "look for a finalizer on it or its pods, and for objects that name it as their owner"
 		if o.jobSet != nil {
-			by = keepers(o.jobSet, foreground, by)
+			by = keepers(o.jobSet, metav1.FinalizerDeleteDependents, by)
 		}
 		return &admission.BlockedError{Reason: ReasonLastRunKept, RetryAfter: keptAfter, Err: fmt.Errorf(
 			"%s of the last run isn't deleted, although all its pods have ended; %s", o.left.kept, by)}
@@ -72,7 +70,7 @@ func unblockDeletion(o *observed) []step {
 	switch {
 	case js == nil || js.DeletionTimestamp.IsZero():
 		return nil
-	case !slices.Contains(js.Finalizers, foreground):
+	case !slices.Contains(js.Finalizers, metav1.FinalizerDeleteDependents):
 		if o.left.over || o.left.kept != "" {
 			return nil
 		}
@@ -81,4 +79,23 @@ func unblockDeletion(o *observed) []step {
 		return []step{deleteJobSet{jobSet: js}}
 	}
 	return nil
+}
+
+// keptAfter is how long after its deletion a JobSet of which nothing runs counts as kept by a finalizer.
+const keptAfter = 30 * time.Second
+
+// keptIn returns how long it takes until an object that is being deleted counts as kept by a finalizer; 0 if it isn't
+// being deleted, or has been for as long.
+func keptIn(o metav1.Object, now time.Time) time.Duration {
+	deleted := o.GetDeletionTimestamp()
+	if deleted.IsZero() {
+		return 0
+	}
+	return max(keptAfter-now.Sub(deleted.Time), 0)
+}
+
+// isKept reports whether a JobSet or a Job is kept by a finalizer: its deletion takes long. Nothing is created for it
+// any more.
+func isKept(o metav1.Object, now time.Time) bool {
+	return !o.GetDeletionTimestamp().IsZero() && keptIn(o, now) == 0
 }

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/admission/stalled"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
@@ -36,10 +36,8 @@ const (
 	resumeTimeout = 20 * time.Second
 )
 
-func (t kubeflowTrainer) runtime(
-	ctx context.Context, runtimes *store.Runtimes, job *api.TrainJob,
-) (*store.Choice, error) {
-	return runtimes.OfKubeflow(ctx, job, t.Dialect)
+func (t kubeflowTrainer) runtime(ctx context.Context, r reads, o *observed) (*store.Choice, error) {
+	return r.store.Runtimes.OfKubeflow(ctx, o.job, t.Dialect)
 }
 
 // leftover reads the pods of a JobSet that is suspended from the API server: the cache may not have them yet.
@@ -223,4 +221,34 @@ func (kubeflowTrainer) checkSize(rq *review.Request) field.ErrorList {
 	}
 	path := field.NewPath("metadata", "annotations").Key(overrides.MinParallelismAnnotation)
 	return field.ErrorList{field.Invalid(path, value, errNoPartialAdmission.Error())}
+}
+
+// warnings says that nothing can report, and so nothing stalls.
+func (kubeflowTrainer) warnings(rq *review.Request) []string { return stalled.Unheard(rq.Old, rq.New) }
+
+// keyedTrainer is a Kubeflow Trainer whose entries are keyed by manager: v2.2 and later.
+type keyedTrainer struct {
+	kubeflowTrainer
+	keyedReviews
+}
+
+// write writes a start in one request, or in two for v2.2.0, which is found out by trying.
+func (keyedTrainer) write(
+	ctx context.Context, writer *store.Writer, start *admission.Start,
+) (way string, err error) {
+	atomic, err := writer.StartAtomically(ctx, start)
+	if atomic {
+		return oneWrite, err
+	}
+	return twoWrites, err
+}
+
+// checkSize also rejects a resize, which the CRD of Kubeflow Trainer from v2.2 on rejects without saying what to do.
+func (t keyedTrainer) checkSize(rq *review.Request) field.ErrorList {
+	errs := t.kubeflowTrainer.checkSize(rq)
+	if rq.Created() || !overrides.Resized(rq.Old, rq.New) {
+		return errs
+	}
+	return append(errs, field.Forbidden(field.NewPath("spec", "trainer"), "it is immutable with "+t.Name+
+		"; create another TrainJob. The Trainer that Signalbox bundles supports resizing a queued TrainJob"))
 }

@@ -107,7 +107,6 @@ func (t listTrainer) dropped(rq *review.Request, before *overrides.Record) (bool
 	return len(before.Own)+len(said) > 0 && stored[t.Field] == nil, nil
 }
 
-// listPatch returns the patch that makes the list what it is to be.
 func (t listTrainer) listPatch(list, all []any) []jsonpatch.Operation {
 	switch {
 	case len(all) == 0 && len(list) > 0:

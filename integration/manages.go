@@ -138,14 +138,19 @@ var (
 // selects reports whether Kueue manages a namespace.
 func (q queues) selects(ctx context.Context, name string) (bool, error) {
 	var namespace corev1.Namespace
-	err := q.client.Get(ctx, client.ObjectKey{Name: name}, &namespace)
-	if apierrors.IsNotFound(err) { // it is new, maybe
-		err = q.live.Get(ctx, client.ObjectKey{Name: name}, &namespace)
-	}
-	if err != nil {
+	if err := q.get(ctx, name, &namespace); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
 	return q.policy.selector.Matches(labels.Set(namespace.Labels)), nil
+}
+
+// get reads an object that is in no namespace from the cache or, if it is new there maybe, from the API server.
+func (q queues) get(ctx context.Context, name string, object client.Object) error {
+	err := q.client.Get(ctx, client.ObjectKey{Name: name}, object)
+	if apierrors.IsNotFound(err) {
+		err = q.live.Get(ctx, client.ObjectKey{Name: name}, object)
+	}
+	return err
 }
 
 // mayOwn reports whether an owner is of a kind whose quota its TrainJobs run on.

@@ -45,13 +45,16 @@ type seenEnd struct {
 	at     time.Time
 }
 
-// rejections are the stop that the API server rejects, the starts, and any requests that fail.
+// rejections are the stop that the API server rejects, the starts, and any requests that fail; and what was asked or
+// told of a preemption.
 type rejections struct {
 	stopRejected rejection
 	setback      setback
 	failing      failing
 	// announced is until when it was last said to run on after a preemption: its stop waits as long.
 	announced time.Time
+	// queueRead is when it was last read whether others wait for its quota.
+	queueRead time.Time
 }
 
 func newMemory() *memory { return &memory{jobs: map[types.NamespacedName]record{}} }

@@ -9,8 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -106,7 +104,6 @@ func countFromZero(ways []string, spec string) {
 	}
 }
 
-// resultOf is the result of a start's write.
 func resultOf(err error) string {
 	status := apierrors.APIStatus(nil)
 	switch {
@@ -139,48 +136,67 @@ var podsOverdue = prometheus.NewDesc("signalbox_pods_overdue",
 func (o overduePods) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- podsOverdue }
 
 func (o overduePods) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
 	var pods corev1.PodList
-	if err := o.client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+	if err := listed(o.client, &pods); err != nil {
 		out <- prometheus.NewInvalidMetric(podsOverdue, err)
 		return
 	}
 	n := 0
 	for i := range pods.Items {
-		if overdue(&pods.Items[i], o.clock) >= 0 && !store.PodEnded(&pods.Items[i]) {
+		if overdue(&pods.Items[i], o.clock.Now()) >= 0 && !store.PodEnded(&pods.Items[i]) {
 			n++
 		}
 	}
 	out <- prometheus.MustNewConstMetric(podsOverdue, prometheus.GaugeValue, float64(n))
 }
 
-// blockedJobs counts TrainJobs that can't be queued when it is asked.
-type blockedJobs struct{ client client.Reader }
+// countedJobs counts TrainJobs when it is asked: those that can't be queued, and those in each of the states.
+type countedJobs struct {
+	client client.Reader
+	states []api.TrainJobState
+}
 
-var jobsBlocked = prometheus.NewDesc("signalbox_trainjobs_blocked",
-	"TrainJobs that can't be queued. reason: that of their condition Blocked.", []string{"reason"}, nil)
+var (
+	jobsBlocked = prometheus.NewDesc("signalbox_trainjobs_blocked",
+		"TrainJobs that can't be queued. reason: that of their condition Blocked.", []string{"reason"}, nil)
+	trainJobs = prometheus.NewDesc("signalbox_trainjobs",
+		"TrainJobs by their state, as kubectl get trainjob shows it; with the bundled Trainer only, whose status has it.",
+		[]string{"state"}, nil)
+)
 
-func (b blockedJobs) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- jobsBlocked }
+func (c countedJobs) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- jobsBlocked
+	descriptions <- trainJobs
+}
 
-func (b blockedJobs) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
+func (c countedJobs) Collect(out chan<- prometheus.Metric) {
 	var jobs api.TrainJobList
-	if err := b.client.List(ctx, &jobs, client.UnsafeDisableDeepCopy); err != nil {
+	if err := listed(c.client, &jobs); err != nil {
 		out <- prometheus.NewInvalidMetric(jobsBlocked, err)
 		return
 	}
 	n := map[string]int{ReasonStopRejected: 0, ReasonStartRejected: 0, ReasonLastRunKept: 0, ReasonWorkloadKept: 0}
+	states := map[api.TrainJobState]int{}
 	for i := range jobs.Items {
-		c := apimeta.FindStatusCondition(jobs.Items[i].Status.Conditions, api.ConditionBlocked)
-		if c != nil && c.Status == metav1.ConditionTrue {
-			n[c.Reason]++
+		job := &jobs.Items[i]
+		states[api.StateOf(&job.Status.TrainJobStatus)]++
+		if blocked := blockedCondition(job); blocked != nil {
+			n[blocked.Reason]++
 		}
 	}
 	for reason, jobs := range n {
 		out <- prometheus.MustNewConstMetric(jobsBlocked, prometheus.GaugeValue, float64(jobs), reason)
 	}
+	for _, state := range c.states {
+		out <- prometheus.MustNewConstMetric(trainJobs, prometheus.GaugeValue, float64(states[state]), string(state))
+	}
+}
+
+// listed lists from the cache what is to be counted.
+func listed(cached client.Reader, list client.ObjectList) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return cached.List(ctx, list, client.UnsafeDisableDeepCopy)
 }
 
 // collect serves what is counted when it is asked for, for as long as this process leads.

@@ -6,14 +6,11 @@ import (
 	"slices"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
-	"sigs.k8s.io/kueue/pkg/features"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
@@ -21,43 +18,28 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// dispatch knows which LocalQueues lead to other clusters. It reads nothing where Kueue's configuration doesn't list
-// TrainJob for MultiKueue.
-type dispatch struct {
-	on     bool
-	client client.Reader
-	live   client.Reader // of ClusterQueues, which are not cached
-}
-
-// newDispatch returns a dispatch. listed is set if Kueue's configuration lists TrainJob for MultiKueue.
-func newDispatch(listed bool, cached, live client.Reader) dispatch {
-	return dispatch{
-		on:     listed && features.Enabled(features.MultiKueue) && features.Enabled(features.MultiKueueAdaptersForCustomJobs),
-		client: cached, live: live,
-	}
-}
-
 // leadsAway reports whether the ClusterQueue of a LocalQueue has an admission check of MultiKueue, so that its jobs
-// run in other clusters (Kueue v0.19.2, jobframework.ApplyDefaultForManagedBy, which needs Kueue's own caches).
-func (d dispatch) leadsAway(ctx context.Context, namespace, queue string) (bool, error) {
-	if !d.on || queue == "" {
+// run in other clusters (Kueue v0.19.2, jobframework.ApplyDefaultForManagedBy, which needs Kueue's own caches). It
+// reads nothing where Kueue doesn't dispatch TrainJobs. ClusterQueues are not cached.
+func (q queues) leadsAway(ctx context.Context, namespace, queue string) (bool, error) {
+	if !q.policy.multiKueue || queue == "" {
 		return false, nil
 	}
 	var lq kueue.LocalQueue
-	if err := d.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: queue}, &lq); err != nil {
-		return false, notFound(err, "LocalQueue "+namespace+"/"+queue)
+	if err := q.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: queue}, &lq); err != nil {
+		return false, unlessGone(err, "reading LocalQueue "+namespace+"/"+queue)
 	}
 	var cq kueue.ClusterQueue
-	if err := d.live.Get(ctx, client.ObjectKey{Name: string(lq.Spec.ClusterQueue)}, &cq); err != nil {
-		return false, notFound(err, "ClusterQueue "+string(lq.Spec.ClusterQueue))
+	if err := q.live.Get(ctx, client.ObjectKey{Name: string(lq.Spec.ClusterQueue)}, &cq); err != nil {
+		return false, unlessGone(err, "reading ClusterQueue "+string(lq.Spec.ClusterQueue))
 	}
 	if cq.Spec.AdmissionChecksStrategy == nil {
 		return false, nil
 	}
 	for _, rule := range cq.Spec.AdmissionChecksStrategy.AdmissionChecks {
 		var check kueue.AdmissionCheck
-		err := d.client.Get(ctx, client.ObjectKey{Name: string(rule.Name)}, &check)
-		if err := notFound(err, "AdmissionCheck "+string(rule.Name)); err != nil {
+		err := q.client.Get(ctx, client.ObjectKey{Name: string(rule.Name)}, &check)
+		if err := unlessGone(err, "reading AdmissionCheck "+string(rule.Name)); err != nil {
 			return false, err
 		}
 		if err == nil && check.Spec.ControllerName == kueue.MultiKueueControllerName {
@@ -69,9 +51,9 @@ func (d dispatch) leadsAway(ctx context.Context, namespace, queue string) (bool,
 
 // unreachable describes the clusters of MultiKueue that can't be reached. Which of them an evicted Workload has run in
 // is not known any more.
-func (d dispatch) unreachable(ctx context.Context) ([]string, error) {
+func (q queues) unreachable(ctx context.Context) ([]string, error) {
 	var clusters kueue.MultiKueueClusterList
-	if err := d.live.List(ctx, &clusters); err != nil {
+	if err := q.live.List(ctx, &clusters); err != nil {
 		return nil, fmt.Errorf("listing the MultiKueueClusters: %w", err)
 	}
 	var lost []string
@@ -86,37 +68,27 @@ func (d dispatch) unreachable(ctx context.Context) ([]string, error) {
 	return lost, nil
 }
 
-// notFound returns the error with what was read, and nil for an object that doesn't exist.
-func notFound(err error, what string) error {
-	if err == nil || apierrors.IsNotFound(err) {
-		return nil
-	}
-	return fmt.Errorf("reading %s: %w", what, err)
-}
-
 // dispatchedTrainer is the Trainer of a TrainJob that MultiKueue gives to another cluster. Nothing of it runs here;
 // what it does there is in the status, which Kueue copies from that cluster and nobody writes here.
 type dispatchedTrainer struct {
 	trainerReads
 	trainerStarts
-	dispatch dispatch
 }
 
-// dispatching returns a Trainer for the TrainJobs that MultiKueue gives to another cluster.
-func (t Trainer) dispatching(d dispatch) Trainer {
-	away := dispatchedTrainer{t.trainerReads, t.trainerStarts, d}
+func (t Trainer) dispatching() Trainer {
+	away := dispatchedTrainer{t.trainerReads, t.trainerStarts}
 	t.trainerReads, t.trainerRuns, t.trainerStarts = away, away, away
 	return t
 }
 
 // startable rejects a TrainJob whose queue doesn't lead to another cluster: its quota would be held for nothing,
 // because no Trainer runs it here. The rest is checked by the cluster that runs it.
-func (t dispatchedTrainer) startable(ctx context.Context, _ reads, o *observed) error {
+func (dispatchedTrainer) startable(ctx context.Context, r reads, o *observed) error {
 	if holdQuota(o.workloads.own) {
 		return nil
 	}
 	queue := string(jobframework.QueueNameForObject(o.job))
-	away, err := t.dispatch.leadsAway(ctx, o.job.Namespace, queue)
+	away, err := r.leadsAway(ctx, o.job.Namespace, queue)
 	if err != nil || away {
 		return err
 	}
@@ -127,24 +99,24 @@ func (t dispatchedTrainer) startable(ctx context.Context, _ reads, o *observed) 
 
 // leftover finds out whether the cluster of an evicted TrainJob can be reached. What runs in one that can't may never
 // end here; Kueue evicts after its workerLostTimeout, and the TrainJob is to run in another cluster then.
-func (t dispatchedTrainer) leftover(ctx context.Context, _ reads, o *observed) (leftover, error) {
+func (dispatchedTrainer) leftover(ctx context.Context, r reads, o *observed) (leftover, error) {
 	left := o.left
-	if slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
+	waits := slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
 		return podsets.HoldsQuota(wl) && !workload.IsAdmitted(wl)
-	}) {
-		clusters, err := t.dispatch.unreachable(ctx)
-		left.unreachable = clusters
-		if err != nil {
-			return left, err
-		}
-	}
-	if !runsElsewhere(o.job) || !slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
-		return workloadevict.IsEvicted(wl) && podsets.HoldsQuota(wl)
-	}) {
+	})
+	stops := runsElsewhere(o.job) && slices.ContainsFunc(o.workloads.own, func(wl *kueue.Workload) bool {
+		return podsets.HoldsQuota(wl) && workloadevict.IsEvicted(wl)
+	})
+	if !waits && !stops {
 		return left, nil
 	}
-	clusters, err := t.dispatch.unreachable(ctx)
-	left.lost, left.again = len(clusters) > 0, lostRecheck
+	clusters, err := r.unreachable(ctx)
+	if waits {
+		left.unreachable = clusters
+	}
+	if stops {
+		left.lost, left.again = len(clusters) > 0, lostRecheck
+	}
 	return left, err
 }
 
@@ -174,14 +146,8 @@ func (dispatchedTrainer) reclaimable(o *observed) []kueue.ReclaimablePod {
 	return outlived(o)
 }
 
-func (dispatchedTrainer) startJobs(context.Context, reads, *observed) ([]batchv1.Job, error) {
-	return nil, nil
-}
-
 func (dispatchedTrainer) prepare(*observed) ([]step, string) {
 	return nil, "the cluster that is to run it"
 }
-
-func (dispatchedTrainer) reports(o *observed) bool { return showsHere(o) }
 
 func (dispatchedTrainer) blocks(*observed, *metav1.Condition) bool { return false }

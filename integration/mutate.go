@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -60,20 +61,13 @@ func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
 	patch []jsonpatch.Operation, err error,
 ) {
 	if rq.Created() {
-		if patch, err = w.defaultLabels(ctx, rq.New); err != nil {
-			return nil, err
-		}
+		patch, err = w.defaultLabels(ctx, rq.New)
+	} else if rq.HasSpec() {
+		patch, err = w.trainer.keep(rq)
 	}
 	patch = append(patch, w.keepUser(rq)...)
-	if !rq.HasSpec() {
-		return patch, nil // the validating webhook rejects it
-	}
-	if !rq.Created() {
-		kept, err := w.trainer.keep(rq)
-		if err != nil {
-			return nil, err
-		}
-		patch = append(patch, kept...)
+	if err != nil || !rq.HasSpec() { // the validating webhook rejects one without
+		return patch, err
 	}
 	managed, err := w.suspends(ctx, rq.New)
 	if err != nil {
@@ -117,18 +111,10 @@ func (w *Webhook) defaultLabels(ctx context.Context, trainJob *api.TrainJob) ([]
 	before := trainJob.Labels
 	defaulted := trainJob.DeepCopy()
 	var lookup error
-	exists := func(namespace string) bool {
-		found, err := w.defaultQueueExists(ctx, namespace)
-		lookup = err
-		return found
-	}
 	err := jobframework.ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector(
-		ctx, w.client, defaulted, exists, w.policy.selector)
-	if err != nil {
+		ctx, w.client, defaulted, w.hasDefaultQueue(ctx, &lookup), w.policy.selector)
+	if err := cmp.Or(err, lookup); err != nil {
 		return nil, err
-	}
-	if lookup != nil {
-		return nil, lookup
 	}
 	if jobframework.QueueNameForObject(defaulted) != "" {
 		jobframework.ApplyDefaultWorkloadPriorityClass(ctx, w.client, defaulted)
@@ -155,7 +141,7 @@ func (w *Webhook) defaultManagedBy(ctx context.Context, rq *review.Request) ([]j
 	if !rq.Created() || elsewhere(rq.New) || rq.New.Labels[kueue.MultiKueueOriginLabel] != "" {
 		return nil, nil
 	}
-	away, err := w.dispatch.leadsAway(ctx, rq.New.Namespace, string(jobframework.QueueNameForObject(rq.New)))
+	away, err := w.leadsAway(ctx, rq.New.Namespace, string(jobframework.QueueNameForObject(rq.New)))
 	if err != nil || !away {
 		return nil, err
 	}

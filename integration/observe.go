@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
@@ -87,7 +88,7 @@ func (r *observer) observeRuntime(ctx context.Context, o *situation) error {
 		return nil
 	}
 	if err == nil && resolveRecord(o) == nil { // what can't be migrated is reported whatever the runtime is
-		o.queue.choice, err = o.trainer.runtime(ctx, r.store.Runtimes, o.job)
+		o.queue.choice, err = o.trainer.runtime(ctx, r.reads, o.observed)
 	}
 	if errors.As(err, &o.queue.unusable) {
 		return nil
@@ -97,9 +98,7 @@ func (r *observer) observeRuntime(ctx context.Context, o *situation) error {
 
 // observeTrainJob reads the TrainJob, and what this process remembers of it.
 func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName) (*situation, error) {
-	o := &situation{
-		observed: &observed{job: &api.TrainJob{}, now: r.clock.Now()}, trainer: r.trainer,
-	}
+	o := &situation{observed: &observed{job: &api.TrainJob{}, now: r.clock.Now()}, trainer: r.trainer}
 	err := r.client.Get(ctx, key, o.job)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading the TrainJob: %w", err)
@@ -110,7 +109,7 @@ func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName
 		return o, nil
 	}
 	if o.origin = originOf(o.job); elsewhere(o.job) {
-		o.trainer = o.trainer.dispatching(newDispatch(r.policy.multiKueue, r.client, r.live))
+		o.trainer = o.trainer.dispatching()
 	}
 	o.entry = o.trainer.Own(o.job)
 	o.memory = r.memory.recall(key, o.job.UID, o.now)
@@ -120,23 +119,15 @@ func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName
 		o.stage = stageDeleted
 	case r.store.Writer.Behind(o.job):
 		o.stage = stageBehind
+	case o.ended():
+		o.stage = stageEnded
+	case o.suspended():
+		o.stage = stageSuspended
 	default:
-		o.stage = stageOf(o.observed)
-	}
-	if o.stage == stageRunning {
+		o.stage = stageRunning
 		o.memory.setback = setback{} // also if the answer to its start was lost
 	}
 	return o, nil
-}
-
-func stageOf(o *observed) stage {
-	switch {
-	case o.ended():
-		return stageEnded
-	case o.suspended():
-		return stageSuspended
-	}
-	return stageRunning
 }
 
 func (r *observer) observeWorkloads(ctx context.Context, o *situation) error {
@@ -153,12 +144,12 @@ func (r *observer) observeWorkloads(ctx context.Context, o *situation) error {
 			return fmt.Errorf("reading Workload %s: %w", created, err)
 		}
 		if err == nil {
-			workloads = append(workloads, wl)
+			workloads = append(workloads, &wl)
 			o.workloads.deleted = !wl.DeletionTimestamp.IsZero()
 		}
 	}
-	for i := range workloads {
-		if wl := &workloads[i]; metav1.IsControlledBy(wl, o.job) {
+	for _, wl := range workloads {
+		if metav1.IsControlledBy(wl, o.job) {
 			o.workloads.own = append(o.workloads.own, wl)
 		} else {
 			o.workloads.earlier = append(o.workloads.earlier, wl)
@@ -214,4 +205,55 @@ func originOf(job *api.TrainJob) origin {
 		return origin{awaitsEnd: true, originQueues: received{}, originReports: received{}}
 	}
 	return origin{awaitsEnd: true, originQueues: local{}, originReports: local{}}
+}
+
+// observeDeleted reads what a TrainJob that is deleted, or is being deleted and kept by a finalizer, has left: its
+// Workloads, and so its quota, are released when the last of its pods has ended.
+func (r *observer) observeDeleted(ctx context.Context, o *situation) error {
+	var err error
+	if o.workloads.own, err = r.workloadsOf(ctx, o.key()); err != nil {
+		return err
+	}
+	if !holdQuota(o.workloads.own) {
+		o.left.over = true
+		return nil
+	}
+	if o.jobSet, err = r.store.JobSets.Left(ctx, o.job); err != nil {
+		return err
+	}
+	o.left.pods, err = r.store.Pods.Running(ctx, o.owner())
+	if err != nil || len(o.left.pods) > 0 {
+		return err
+	}
+	if o.jobSet != nil && !endsWithJobSet(o) {
+		o.left.again = keptIn(o.jobSet, o.now)
+		return nil
+	}
+	return r.observeEnd(ctx, o)
+}
+
+// endsWithJobSet reports whether nothing of a deleted TrainJob runs, or will, although it has a JobSet.
+func endsWithJobSet(o *situation) bool {
+	if isKept(o.jobSet, o.now) {
+		return true
+	}
+	if o.job.UID == "" || o.trainer.deletesJobSet {
+		return false // the JobSet is deleted next, by the garbage collector or by the bundled Trainer
+	}
+	return o.ended() || admission.Running(o.job, o.jobSet, nil) == ""
+}
+
+// hasRun reports whether a TrainJob may have been started before.
+func hasRun(o *observed) bool {
+	_, pinned := o.job.Annotations[store.PinAnnotation]
+	return pinned || o.entry != nil || o.job.Status.StartTime != nil || len(o.job.Status.JobsStatus) > 0 || o.ended() ||
+		elsewhere(o.job)
+}
+
+// observeEnd finds out whether the TrainJob has no pods and gets no more.
+func (r *observer) observeEnd(ctx context.Context, o *situation) (err error) {
+	if o.left.over, err = r.over(ctx, o.owner()); !o.left.over {
+		o.left.again = recheckDelay
+	}
+	return err
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -120,6 +121,8 @@ type queueing struct {
 	begun *usage.Note
 	// pods is what is known of the pods that a started TrainJob lacks.
 	pods podsAnswer
+	// boost is what its Workload's boost is to be while it runs; nil if that stays as it is.
+	boost *boost.Decision
 }
 
 // later brings the time of the next reconcile forward.
@@ -140,10 +143,8 @@ type startFacts struct {
 
 func (o *observed) key() types.NamespacedName { return client.ObjectKeyFromObject(o.job) }
 
-// suspended reports whether spec.suspend is true.
 func (o *observed) suspended() bool { return ptr.Deref(o.job.Spec.Suspend, false) }
 
-// ended reports whether the Trainer has declared the end.
 func (o *observed) ended() bool { return hasEnded(o.job) }
 
 // managed reports whether Kueue manages the TrainJob. One that holds quota is managed until that is free, whatever has
@@ -174,7 +175,7 @@ func (o *observed) fits(wl *kueue.Workload) bool {
 		return true // another Workload in its place would be active and start what was stopped
 	case o.leftQueue(wl):
 		return false
-	case !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, maximumExecutionTime(o.job)):
+	case !ptr.Equal(wl.Spec.MaximumExecutionTimeSeconds, jobframework.MaximumExecutionTimeSecondsForObject(o.job)):
 		return false
 	case o.ended() || !o.suspended() || o.queue.blocked != nil:
 		return true
@@ -230,7 +231,6 @@ func (o *observed) waited(wl *kueue.Workload) time.Duration {
 // recheckDelay is when to look again at Jobs and pods whose next change no event announces.
 const recheckDelay = time.Second
 
-// owner returns the TrainJob as the owner of pods.
 func (o *observed) owner() store.Owner {
 	return store.Owner{NamespacedName: o.key(), UID: o.job.UID, JobSet: o.jobSet}
 }

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -45,8 +44,8 @@ type originQueues interface {
 type originReports interface {
 	// rejected returns why a TrainJob isn't run although it was queued; nil if nothing is wrong.
 	rejected(o *observed) *admission.BlockedError
-	// show completes the status of a TrainJob that no Trainer of this cluster writes, and reports whether it changes.
-	show(o *observed, status *api.TrainJobStatus) bool
+	// show completes the status of a TrainJob that no Trainer of this cluster writes.
+	show(o *observed, status *api.TrainJobStatus)
 }
 
 // local is the origin of a TrainJob that is of the cluster that runs it.
@@ -64,7 +63,7 @@ func (local) triesAgain(finished *metav1.Condition) bool {
 
 func (local) rejected(*observed) *admission.BlockedError { return nil }
 
-func (local) show(*observed, *api.TrainJobStatus) bool { return false }
+func (local) show(*observed, *api.TrainJobStatus) {}
 
 func (local) attend(*observed) (step, time.Duration) { return nil, 0 }
 
@@ -87,12 +86,12 @@ func (received) triesAgain(*metav1.Condition) bool { return false }
 
 // prebuilt returns the Workload that MultiKueue has created for a TrainJob; nil if the TrainJob hasn't taken it yet.
 func prebuilt(o *observed) *kueue.Workload {
-	name := jobframework.PrebuiltWorkloadNameFor(o.job)
-	at := slices.IndexFunc(o.workloads.own, func(wl *kueue.Workload) bool { return wl.Name == name })
-	if name == "" || at < 0 {
-		return nil
+	for _, wl := range o.workloads.own {
+		if wl.Name == jobframework.PrebuiltWorkloadNameFor(o.job) {
+			return wl
+		}
 	}
-	return o.workloads.own[at]
+	return nil
 }
 
 // check rejects a TrainJob whose Workload was computed by another cluster from another runtime.

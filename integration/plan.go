@@ -29,6 +29,9 @@ func beforehand(o *situation) (p plan, done bool) {
 		return p, !o.left.over
 	case stageSuspended, stageRunning, stageEnded:
 	}
+	if o.stage == stageSuspended || overdueEnd(o.observed) {
+		p.unboost(o)
+	}
 	p.Do(releaseEarlier(o)...)
 	if o.workloads.earlierRuns || o.workloads.deleted {
 		p.Later(recheckDelay) // a watch that missed a creation has no event for the deletion
@@ -41,6 +44,7 @@ func beforehand(o *situation) (p plan, done bool) {
 	if d := declared(o); d.all {
 		p.Do(d.release...)
 		p.Later(d.again)
+		p.unboost(o)
 		return p, true
 	}
 	if o.stage == stageEnded || !o.managed() || o.stage == stageSuspended && o.standing == unqueued {
@@ -126,6 +130,10 @@ const waitingRetry = 10 * time.Second
 // afterwards returns what follows from what was observed and what jobframework has asked for. frameworkFailed is set if
 // jobframework returned an error: then only what it asked for is done.
 func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
+	p.boost(o, a)
+	if o.stage == stageRunning {
+		defer p.unboost(o) // last: nothing delays a stop
+	}
 	p.Do(a.steps()...)
 	p.Do(begins(o)...)
 	if o.stage == stageDeleted || a.start != nil || a.stop != nil {

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"reflect"
 	"testing"
 	"time"
 
@@ -132,7 +131,7 @@ func TestDecideStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			wl := observation(overrides.Bundled, isAdmitted(0)).workloads.own[0]
 			a := &asked{}
-			err := decideStart(c.o, a, admitted{workload: wl, message: "m"})
+			err := decideStart(c.o, a, wl, "m", admission.Features{})
 			if err != nil || a.waiting != c.waiting || (a.start != nil) != c.starts {
 				t.Errorf("%s: got %+v, %v", c.reason, a, err)
 			}
@@ -144,13 +143,11 @@ func TestDecideStart(t *testing.T) {
 	o := observation(overrides.Bundled, withChoice, isAdmitted(0))
 	o.queue.start.mismatch = mismatch
 	a := &asked{}
-	if err := decideStart(o, a, admitted{workload: o.workloads.own[0]}); err != nil || a.start != nil {
+	if err := decideStart(o, a, o.workloads.own[0], "", admission.Features{}); err != nil || a.start != nil {
 		t.Errorf("what it was admitted for is not what would run: got %+v, %v", a, err)
 	}
-	want := &deleteWorkload{o.workloads.own[0], ptr.To(events.AdmissionMismatch.Of(mismatch, "wl"))}
-	if !reflect.DeepEqual(a.requeue, want) {
-		t.Errorf("got %+v, want %+v", a.requeue, want)
-	}
+	wantSteps(t, "its Workload is deleted", a.noted[:1],
+		deleteWorkload{o.workloads.own[0], ptr.To(events.AdmissionMismatch.Of(mismatch, "wl"))})
 }
 
 // TestSetback holds when a start is tried again that could not be: a second time after ten seconds, and then after an

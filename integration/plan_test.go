@@ -165,19 +165,16 @@ func TestDeclared(t *testing.T) {
 
 func TestAfterwards(t *testing.T) {
 	wl := &kueue.Workload{}
-	told := events.FailedToStart.Of("why", "wl")
+	told := failStart{events.FailedToStart.Of("why", "wl")}
 	all := &asked{start: &start{message: "m"}, stop: &stop{suspend: suspend{reason: "r"}},
-		requeue: &deleteWorkload{workload: wl}, failed: &told, settling: []step{clearEntry{}}}
+		noted: []step{remember{workload: "wl"}, deleteWorkload{workload: wl}, told, clearEntry{}}}
 	p := afterwards(observation(overrides.Bundled), all, true)
-	wantSteps(t, "what jobframework has asked for is done", p.Steps, *all.stop, *all.start, *all.requeue,
-		failStart{told}, clearEntry{})
-
-	p = afterwards(observation(overrides.Bundled), &asked{created: "wl"}, true)
-	wantSteps(t, "what was created is remembered", p.Steps, remember{workload: "wl"})
+	wantSteps(t, "what jobframework has asked for is done, and remembered", p.Steps, remember{workload: "wl"},
+		deleteWorkload{workload: wl}, told, clearEntry{}, *all.stop, *all.start)
 
 	p = afterwards(observation(overrides.Bundled, blockedBy("X")), &asked{start: &start{}}, false)
 	wantSteps(t, "a write to the TrainJob triggers the next reconcile", p.Steps, start{})
-	p = afterwards(observation(overrides.Bundled), &asked{delay: delay{waiting: "it"}}, false)
+	p = afterwards(observation(overrides.Bundled), &asked{waiting: "it"}, false)
 	if p.retry != waitingRetry || p.waiting != "it" || p.blocked {
 		t.Errorf("what waits is reconciled again: got %+v", p)
 	}

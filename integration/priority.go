@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
@@ -23,19 +21,9 @@ import (
 // priorityClassRetry is when a TrainJob is looked at again whose priority class doesn't exist: nothing watches these.
 const priorityClassRetry = time.Minute
 
-// priorityClassExists reports whether there is a WorkloadPriorityClass, by the cache or, if that may be behind, by the
-// API server.
-func priorityClassExists(ctx context.Context, cached, live client.Reader, name string) (bool, error) {
-	for _, reader := range []client.Reader{cached, live} {
-		err := reader.Get(ctx, client.ObjectKey{Name: name}, &kueue.WorkloadPriorityClass{})
-		if err == nil {
-			return true, nil
-		}
-		if !apierrors.IsNotFound(err) {
-			return false, fmt.Errorf("looking for WorkloadPriorityClass %s: %w", name, err)
-		}
-	}
-	return false, nil
+func (q queues) priorityClassExists(ctx context.Context, name string) (bool, error) {
+	err := q.get(ctx, name, &kueue.WorkloadPriorityClass{})
+	return err == nil, unlessGone(err, "looking for WorkloadPriorityClass "+name)
 }
 
 // observePriority finds out whether the TrainJob's priority class exists, where jobframework would read it: if the
@@ -50,7 +38,7 @@ func (r *observer) observePriority(ctx context.Context, o *situation) error {
 	if !another && (o.stage != stageSuspended || holdQuota(own)) {
 		return nil
 	}
-	exists, err := priorityClassExists(ctx, r.client, r.live, name)
+	exists, err := r.priorityClassExists(ctx, name)
 	o.workloads.noClass = err == nil && !exists
 	return err
 }
@@ -60,15 +48,4 @@ func noPriorityClass(job *api.TrainJob) error {
 	return &admission.BlockedError{Reason: ReasonNoPriorityClass, RetryAfter: priorityClassRetry, Err: fmt.Errorf(
 		"there is no WorkloadPriorityClass %q; create it, or change label %s",
 		jobframework.WorkloadPriorityClassName(job), constants.WorkloadPriorityClassLabel)}
-}
-
-// withClass returns a TrainJob with another priority class; "" for none.
-func withClass(job *api.TrainJob, name string) *api.TrainJob {
-	job = job.DeepCopy()
-	if name == "" {
-		delete(job.Labels, constants.WorkloadPriorityClassLabel)
-	} else {
-		job.Labels[constants.WorkloadPriorityClassLabel] = name
-	}
-	return job
 }

@@ -76,7 +76,7 @@ func (r *resolver) compute(o *situation) (err error) {
 	if err := r.checkSteps(o.job, effective.ReplicatedJobs); err != nil {
 		return err
 	}
-	if o.queue.podSets, err = podsets.Of(effective, r.policy.features.podSets()); err != nil {
+	if o.queue.podSets, err = podsets.Of(effective, r.policy.features.podSets); err != nil {
 		return blocked(ReasonInvalidRuntime, err)
 	}
 	if errs := r.checkTopology(o.queue.podSets); len(errs) > 0 {
@@ -120,7 +120,6 @@ func (r *resolver) setBack(o *situation) error {
 	return nil
 }
 
-// checkSteps rejects more ReplicatedJobs than a Workload can have PodSets.
 func (r *resolver) checkSteps(job *api.TrainJob, steps []jobset.ReplicatedJob) error {
 	most := cmp.Or(r.policy.limits.ReplicatedJobs, podsets.Max)
 	if len(steps) <= most {
@@ -130,7 +129,6 @@ func (r *resolver) checkSteps(job *api.TrainJob, steps []jobset.ReplicatedJob) e
 		"refer to a runtime with fewer", store.Describe(job), len(steps), most))
 }
 
-// setMinCount sets the minCount of a TrainJob that may be partially admitted.
 func (r *resolver) setMinCount(o *situation) error {
 	if !r.policy.features.partialAdmission {
 		return nil
@@ -155,7 +153,7 @@ func (r *resolver) setMinCount(o *situation) error {
 // checkTopology returns what Kueue's webhooks reject of the topology requests of its own jobs. Kueue doesn't check
 // those of Workloads: it ignores half of a request, or never admits the Workload.
 func (r *resolver) checkTopology(podSets []kueue.PodSet) field.ErrorList {
-	if !r.policy.features.topologyAware {
+	if !r.policy.features.podSets.TopologyAware {
 		return nil
 	}
 	var errs field.ErrorList

@@ -34,15 +34,27 @@ type resolver struct {
 	memo *overrides.Memo
 }
 
+// unlessGone returns the error of a request with what was done, and nil if the object of the request doesn't exist.
+func unlessGone(err error, doing string) error {
+	if client.IgnoreNotFound(err) == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
 // workloadsOf returns the Workloads of TrainJobs of a name. They are the cache's own: they must not be changed.
-func (r reads) workloadsOf(ctx context.Context, key types.NamespacedName) ([]kueue.Workload, error) {
+func (r reads) workloadsOf(ctx context.Context, key types.NamespacedName) ([]*kueue.Workload, error) {
 	var list kueue.WorkloadList
 	err := r.client.List(ctx, &list, client.InNamespace(key.Namespace),
 		jobframework.OwnerReferenceIndexFieldMatcher(gvk, key.Name), client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the Workloads of TrainJob %s: %w", key, err)
 	}
-	return list.Items, nil
+	workloads := make([]*kueue.Workload, len(list.Items))
+	for i := range list.Items {
+		workloads[i] = &list.Items[i]
+	}
+	return workloads, nil
 }
 
 // drained reports whether the queue of a Workload with quota is drained. One that can't be read counts as drained: what
@@ -65,7 +77,7 @@ func (r reads) drained(ctx context.Context, wl *kueue.Workload) bool {
 // counting reads what Kueue's count of PodSets of a namespace depends on. RuntimeClasses are read from the API server:
 // few pods name one.
 func (r reads) counting(ctx context.Context, namespace string, podSets []kueue.PodSet) (podsets.Counting, error) {
-	c := podsets.Counting{Resources: r.policy.resources}
+	c := podsets.Counting{Resources: r.policy.kueue.Resources}
 	var ranges corev1.LimitRangeList
 	if err := r.client.List(ctx, &ranges, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return c, fmt.Errorf("listing the LimitRanges of namespace %s: %w", namespace, err)

@@ -9,13 +9,17 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
+	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -26,14 +30,12 @@ import (
 // decide, and carries out the steps.
 type Reconciler struct {
 	observer
-	resolver   resolver
-	act        actor
-	jobs       frameworks
-	namespaces *workqueue.Namespaces
+	resolver resolver
+	act      actor
+	// plain and podsReady are jobframework's: one keeps condition PodsReady, too.
+	plain, podsReady *jobframework.JobReconciler
+	namespaces       *workqueue.Namespaces
 }
-
-// frameworks are jobframework's reconcilers: one of them keeps condition PodsReady, too.
-type frameworks struct{ plain, podsReady *jobframework.JobReconciler }
 
 // memoized is how many bytes of what TrainJobs run are kept, so that the same is computed once. It is tens of kilobytes
 // for most TrainJobs, and an eighth of the memory that the chart gives to a manager.
@@ -57,13 +59,11 @@ func NewReconciler(config Config) (*Reconciler, error) {
 	meter := newMeter(config.Client, config.Reader, config.Store, config.Clock)
 	config.Client = metering(config.Client, meter)
 	return &Reconciler{
-		observer: observer{reads: from, trainer: trainer, clock: config.Clock, memory: known, meter: meter},
-		resolver: resolver{from, overrides.NewMemo(memoized)},
-		act:      actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock},
-		jobs: frameworks{
-			plain:     jobframework.NewReconciler(config.Client, sink, options(config, p)...),
-			podsReady: jobframework.NewReconciler(config.Client, sink, append(options(config, p), waits)...),
-		},
+		observer:   observer{reads: from, trainer: trainer, clock: config.Clock, memory: known, meter: meter},
+		resolver:   resolver{from, overrides.NewMemo(memoized)},
+		act:        actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock},
+		plain:      jobframework.NewReconciler(config.Client, sink, options(config, p)...),
+		podsReady:  jobframework.NewReconciler(config.Client, sink, append(options(config, p), waits)...),
 		namespaces: workqueue.NewNamespaces(),
 	}, nil
 }
@@ -114,13 +114,13 @@ func (r *Reconciler) framework(
 	ctx context.Context, request reconcile.Request, o *situation,
 ) (reconcile.Result, plan, error) {
 	a := &asked{}
-	jobs := r.jobs.plain
-	podsReady, later := r.awaitsPods(o)
+	jobs := r.plain
+	podsReady, later := awaitsPods(r.policy.kueue.WaitForPodsReady, o)
 	if podsReady {
-		jobs = r.jobs.podsReady
+		jobs = r.podsReady
 	}
 	result, err := jobs.ReconcileGenericJob(ctx, request, &job{
-		o, a, shownOf(o.observed), r.policy.features.admission(), r.policy.CheckpointWithin,
+		o, a, shownOf(o.observed), r.policy.features.admission, r.policy.CheckpointWithin,
 	})
 	if blocked := (*admission.BlockedError)(nil); errors.As(err, &blocked) || errors.Is(err, errStillRunning) {
 		err = nil // conditions have the reason, or pods do; what lifts it triggers a reconcile
@@ -130,7 +130,6 @@ func (r *Reconciler) framework(
 	return result, p, err
 }
 
-// conclude returns the result of a reconcile.
 func (r *Reconciler) conclude(
 	ctx context.Context, p plan, result reconcile.Result, err error,
 ) (reconcile.Result, error) {
@@ -173,27 +172,44 @@ func (r *Reconciler) countReady(o *situation) {
 	r.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = time.Time{} })
 }
 
-// awaitsPods reports whether the Workload gets condition PodsReady now, and if it gets one later, after how long.
-func (r *Reconciler) awaitsPods(o *situation) (now bool, later time.Duration) {
-	if r.policy.podsReady == podsReadyLate && o.ended() {
-		return false, 0
-	}
-	after, has := r.policy.podsReady.due(o.match(), o.now)
-	return has && after == 0, after
-}
-
-// trainerOf returns the Trainer of a dialect.
 func trainerOf(dialect *overrides.Dialect) Trainer {
 	if dialect == overrides.Bundled {
-		t := bundledTrainer{here{dialect}}
-		return Trainer{dialect, traits{ways: []string{oneWrite}, hasState: true, deletesJobSet: true, quiet: true,
+		t := bundledTrainer{here: here{dialect}}
+		return Trainer{dialect, traits{ways: []string{oneWrite}, states: api.States, deletesJobSet: true, quiet: true,
 			guarded: ownAnnotations}, t, t, t, t}
 	}
 	kubeflow := kubeflowTrainer{here{dialect}}
 	facts := traits{ways: []string{oneWrite, twoWrites}, guarded: ownAnnotations}
 	if dialect.Keyed() {
-		return Trainer{dialect, facts, kubeflow, kubeflow, keyedTrainer{kubeflow}, keyedTrainer{kubeflow}}
+		keyed := keyedTrainer{kubeflowTrainer: kubeflow}
+		return Trainer{dialect, facts, kubeflow, kubeflow, keyed, keyed}
 	}
 	facts.guarded = []string{store.PinAnnotation}
 	return Trainer{dialect, facts, kubeflow, kubeflow, listTrainer{kubeflow}, listTrainer{kubeflow}}
+}
+
+// podsReadyAfter is how long after its admission a Workload has condition PodsReady if Kueue waits for pods by default
+// only. It must be far less than Kueue's half hour; TrainJobs that end before it cost no write.
+const podsReadyAfter = 5 * time.Minute
+
+// awaitsPods reports whether the Workload gets condition PodsReady now, and if it gets one later, after how long.
+// It gets none if configured is false: Kueue doesn't read it then. nil is for Kueue's default, which is to evict
+// TrainJobs whose pods never get ready.
+func awaitsPods(configured *bool, o *situation) (now bool, later time.Duration) {
+	switch wl := o.match(); {
+	case configured != nil:
+		return *configured, 0
+	case wl == nil || o.ended():
+		return false, 0
+	case apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadPodsReady) != nil:
+		return true, 0 // it must not stay as it was before an eviction
+	case !workload.IsAdmitted(wl):
+		return false, 0
+	case wl.Status.RequeueState != nil:
+		return true, 0 // Kueue may have evicted it for this, after a shorter time than is known here
+	default:
+		admitted := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted)
+		later = max(podsReadyAfter-o.now.Sub(admitted.LastTransitionTime.Time), 0)
+		return later == 0, later
+	}
 }

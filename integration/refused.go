@@ -9,7 +9,6 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -129,13 +129,8 @@ func stepOf(js *jobset.JobSet, missing *missingPods) *jobset.ReplicatedJob {
 	if js == nil || missing.gate != "" || missing.suspended {
 		return nil
 	}
-	at := slices.IndexFunc(js.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
-		return rj.Name == missing.ReplicatedJob
-	})
-	if at < 0 {
-		return nil
-	}
-	return &js.Spec.ReplicatedJobs[at]
+	built := overrides.Effective{ReplicatedJobs: js.Spec.ReplicatedJobs}
+	return built.ReplicatedJob(missing.ReplicatedJob)
 }
 
 // staysStarted reports whether nothing is about to stop a started TrainJob. A stop doesn't wait for an answer.
@@ -148,8 +143,8 @@ func staysStarted(o *observed) bool {
 // toldRefusal returns the condition by which a TrainJob says that its namespace doesn't take its pods; nil if it
 // doesn't.
 func toldRefusal(job *api.TrainJob) *metav1.Condition {
-	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
-	if c == nil || c.Status != metav1.ConditionTrue || !admission.RefusesPods(c.Reason) {
+	c := blockedCondition(job)
+	if c == nil || !admission.RefusesPods(c.Reason) {
 		return nil
 	}
 	return c

@@ -9,13 +9,10 @@ import (
 	"strconv"
 	"strings"
 
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -28,8 +25,8 @@ import (
 // What has failed then is taken for what would run now: a restart of the manager tries no start again, because that may
 // preempt others.
 func setbackTold(o *observed) setback {
-	c := apimeta.FindStatusCondition(o.job.Status.Conditions, api.ConditionBlocked)
-	if c == nil || c.Status != metav1.ConditionTrue || o.stage != stageSuspended || elsewhere(o.job) ||
+	c := blockedCondition(o.job)
+	if c == nil || o.stage != stageSuspended || elsewhere(o.job) ||
 		c.Reason != ReasonStartRejected && c.Reason != ReasonAdmissionMismatch ||
 		!slices.ContainsFunc(o.workloads.own, workload.IsOnHold) { // else it was being tried again
 		return setback{}
@@ -53,7 +50,7 @@ func inputsOf(o *observed) string {
 // stopRejected returns why a TrainJob that is to stop gives its quota back although it isn't suspended; nil if it
 // needn't.
 func stopRejected(o *observed) *admission.BlockedError {
-	if r := o.memory.stopRejected; r.lasts(o.now) {
+	if r := o.memory.stopRejected; !r.since.IsZero() && o.now.Sub(r.since) >= rejectedFor {
 		return &admission.BlockedError{Reason: ReasonStopRejected, RetryAfter: rejectedFor, Err: errors.New(
 			"it can't be suspended: " + r.message + "; its pods are deleted and its quota is released. Change what rejects it")}
 	}

@@ -2,10 +2,13 @@ package integration
 
 import (
 	"cmp"
+	"fmt"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -19,56 +22,52 @@ func report(o *situation, p *plan) []step {
 		return nil
 	}
 	status := o.job.Status.DeepCopy()
-	var told []events.Event
-	changed := false
-	message, again := stopOverdue(o.observed)
-	p.Later(again)
-	if message == "" {
-		changed = apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionStopOverdue)
-	} else if apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
-		Type: api.ConditionStopOverdue, Status: metav1.ConditionTrue, Reason: "PodsRunning", Message: message,
-		ObservedGeneration: o.job.Generation, LastTransitionTime: metav1.NewTime(o.now),
-	}) {
-		changed = true
-		told = append(told, events.StopOverdue.Of(message))
-	}
-	blocking, event := reportBlocked(o, p, status)
-	if event != nil {
-		told = append(told, *event)
-	}
-	shown := o.origin.show(o.observed, status)
-	if !changed && !blocking && !shown {
+	told := append(reportOverdue(o.observed, p, status), reportBlocked(o, p, status)...)
+	o.origin.show(o.observed, status)
+	if equality.Semantic.DeepEqual(&o.job.Status, status) {
 		return nil
 	}
 	return []step{writeStatus{status: status, events: told}}
 }
 
-// reportBlocked brings the condition Blocked up to date. It returns whether it has changed, and the event of one that
-// is new.
-func reportBlocked(o *situation, p *plan, status *api.TrainJobStatus) (changed bool, event *events.Event) {
+// reportOverdue brings the condition StopOverdue up to date, and returns the event of one that is new.
+func reportOverdue(o *observed, p *plan, status *api.TrainJobStatus) []events.Event {
+	message, again := stopOverdue(o)
+	p.Later(again)
+	if message == "" {
+		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionStopOverdue)
+	} else if apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: api.ConditionStopOverdue, Status: metav1.ConditionTrue, Reason: "PodsRunning", Message: message,
+		ObservedGeneration: o.job.Generation, LastTransitionTime: metav1.NewTime(o.now),
+	}) {
+		return []events.Event{events.StopOverdue.Of(message)}
+	}
+	return nil
+}
+
+// reportBlocked brings the condition Blocked up to date, and returns the event of one that is new.
+func reportBlocked(o *situation, p *plan, status *api.TrainJobStatus) []events.Event {
 	was := apimeta.FindStatusCondition(status.Conditions, api.ConditionBlocked)
 	failed := startFailure(o.observed, o.origin)
 	b := cmp.Or(failed, o.queue.blocked, o.origin.rejected(o.observed), o.queue.pods.refused)
-	switch {
-	case b == nil && keepsBlocked(o, p, was):
-		return false, nil
-	case b == nil:
-		return apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked), nil
+	if b == nil {
+		if !keepsBlocked(o, p, was) {
+			apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked)
+		}
+		return nil
 	}
 	generation := decidedFor(o.observed, was, b)
 	if was != nil && was.Reason != b.Reason {
 		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionBlocked) // its time is that of the reason (held)
 	}
-	switch {
-	case !apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
+	changed := apimeta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: api.ConditionBlocked, Status: metav1.ConditionTrue, Reason: b.Reason, Message: b.Error(),
 		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(o.now),
-	}):
-		return false, nil
-	case failed != nil:
-		return true, nil // event FailedToStart was sent
+	})
+	if !changed || failed != nil { // event FailedToStart was sent
+		return nil
 	}
-	return true, ptr.To(events.Blocked(b.Reason).Of(b.Error()))
+	return []events.Event{events.Blocked(b.Reason).Of(b.Error())}
 }
 
 // keepsBlocked reports whether the condition Blocked of a TrainJob that isn't blocked stays as it is; was is nil for
@@ -98,4 +97,35 @@ func decidedFor(o *observed, was *metav1.Condition, b *admission.BlockedError) i
 		return was.ObservedGeneration
 	}
 	return o.job.Generation
+}
+
+// overdueAfter is for how long after the end of its grace period a pod may still exist.
+const overdueAfter = 30 * time.Second
+
+// overdue returns for how long a pod has been overdue; before, it is negative. The deletion of a pod triggers no
+// reconcile, so one that is not being deleted counts as if it had been deleted now without a grace period.
+func overdue(pod *corev1.Pod, now time.Time) time.Duration {
+	if pod.DeletionTimestamp.IsZero() {
+		return -overdueAfter
+	}
+	// The API server sets the deletion timestamp to the end of the grace period.
+	return now.Sub(pod.DeletionTimestamp.Time) - overdueAfter
+}
+
+// stopOverdue returns the message about a TrainJob whose pods run on after their grace period, "" if none does; and,
+// until then, when to look again.
+func stopOverdue(o *observed) (message string, again time.Duration) {
+	for i := range o.left.pods {
+		pod := &o.left.pods[i]
+		late := overdue(pod, o.now)
+		if late >= 0 {
+			return fmt.Sprintf("pod %s on node %s should have ended by %s and has not; the TrainJob's quota is held until "+
+				"it has. See whether the node's kubelet answers",
+				pod.Name, pod.Spec.NodeName, pod.DeletionTimestamp.UTC().Format(time.RFC3339)), 0
+		}
+		if again == 0 || -late < again {
+			again = -late
+		}
+	}
+	return "", again
 }

@@ -20,6 +20,14 @@ import (
 // decision and needs a request is asked for then: whether its namespace takes what it needs, what its start is decided
 // on, and why it has no pods.
 func (r *resolver) resolve(ctx context.Context, o *situation) error {
+	if err := r.resolveStage(ctx, o); err != nil {
+		return err
+	}
+	r.resolveBoost(ctx, o)
+	return nil
+}
+
+func (r *resolver) resolveStage(ctx context.Context, o *situation) error {
 	switch {
 	case o.standing == owned:
 		return nil

@@ -7,11 +7,7 @@ import (
 	"strings"
 	"time"
 
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/signalbox-dev/signalbox/admission"
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -106,11 +102,8 @@ func (r *resolver) held(o *situation) error {
 	if stoppedByUser(o.job) {
 		return nil
 	}
-	c := apimeta.FindStatusCondition(o.job.Status.Conditions, api.ConditionBlocked)
-	if c == nil || c.Status != metav1.ConditionTrue || !admission.LackedPods(c.Reason) {
-		return nil
-	}
-	if c.Reason == admission.ReasonGated && !gated(o.observed) {
+	c := blockedCondition(o.job)
+	if c == nil || !admission.LackedPods(c.Reason) || c.Reason == admission.ReasonGated && !gated(o.observed) {
 		return nil
 	}
 	left := holdsFor*r.policy.PodsWithin - o.now.Sub(c.LastTransitionTime.Time)

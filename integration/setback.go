@@ -29,11 +29,6 @@ func (r rejection) again(err error, now time.Time) rejection {
 	return r
 }
 
-// lasts reports whether it has consequences.
-func (r rejection) lasts(now time.Time) bool {
-	return !r.since.IsZero() && now.Sub(r.since) >= rejectedFor
-}
-
 // setback is why a TrainJob could not be started on what it was admitted for.
 type setback struct {
 	reason, message string

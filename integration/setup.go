@@ -35,7 +35,6 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
-	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/workqueue"
 )
@@ -67,14 +66,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 		return err
 	}
 	for _, counted := range []prometheus.Collector{
-		overduePods{mgr.GetClient(), r.clock}, blockedJobs{mgr.GetClient()},
+		overduePods{mgr.GetClient(), r.clock}, countedJobs{mgr.GetClient(), r.trainer.states},
 	} {
 		if err := collect(mgr, counted); err != nil {
-			return err
-		}
-	}
-	if r.trainer.hasState {
-		if err := countStates(ctx, mgr); err != nil {
 			return err
 		}
 	}
@@ -121,23 +115,15 @@ func Uncached(config *configapi.Kueue) []client.Object {
 	return objects
 }
 
-// countStates serves how many TrainJobs are in each state.
-func countStates(ctx context.Context, mgr ctrl.Manager) error {
-	informer, err := mgr.GetCache().GetInformer(ctx, &api.TrainJob{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return err
-	}
-	counted := newStates()
-	if _, err := informer.AddEventHandler(counted); err != nil {
-		return err
-	}
-	return collect(mgr, counted)
-}
-
 func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	// jobframework lists the Workloads of a TrainJob's owner, too.
 	for _, kind := range append(slices.Clone(r.policy.ownerKinds), gvk) {
 		if err := jobframework.SetupWorkloadOwnerIndex(ctx, indexer, kind); err != nil {
+			return err
+		}
+	}
+	if r.policy.Boost.On() {
+		if err := indexer.IndexField(ctx, &kueue.Workload{}, PodPriorityIndex, PodPriorityIndexOf); err != nil {
 			return err
 		}
 	}
@@ -150,7 +136,6 @@ func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndex
 	})
 }
 
-// watch adds the watches of all that a TrainJob depends on.
 func (r *Reconciler) watch(b *builder.Builder, mgr ctrl.Manager) *builder.Builder {
 	inOrder := func(h handler.EventHandler) handler.EventHandler {
 		return workqueue.Order{EventHandler: h, Namespaces: r.namespaces}
@@ -183,7 +168,6 @@ func logConstructor(log logr.Logger) func(*reconcile.Request) logr.Logger {
 	}
 }
 
-// both reconciles a TrainJob, and then runs next.
 func (r *Reconciler) both(next Next) reconcile.Func {
 	return func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		r.namespaces.Took(request)
@@ -256,21 +240,15 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 	if present {
 		return nil
 	}
-	if holds, err := r.quotaHeld(ctx, key); err != nil {
+	workloads, err := r.workloadsOf(ctx, key)
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing the Workloads of a pod's TrainJob", "trainJob", key)
-	} else if !holds {
+	} else if !holdQuota(workloads) {
 		return nil
 	}
 	return request
 }
 
-// quotaHeld reports whether a Workload of a TrainJob of the name holds quota.
-func (r *Reconciler) quotaHeld(ctx context.Context, key types.NamespacedName) (bool, error) {
-	workloads, err := r.workloadsOf(ctx, key)
-	return slices.ContainsFunc(workloads, func(wl kueue.Workload) bool { return podsets.HoldsQuota(&wl) }), err
-}
-
-// jobsIn returns the TrainJobs of a namespace.
 func (r *Reconciler) jobsIn(ctx context.Context, namespace client.Object) []reconcile.Request {
 	var list api.TrainJobList
 	err := r.client.List(ctx, &list, client.InNamespace(namespace.GetName()), client.UnsafeDisableDeepCopy)
@@ -289,8 +267,7 @@ func (r *Reconciler) jobsIn(ctx context.Context, namespace client.Object) []reco
 // their queues.
 func (p policy) selection() predicate.Funcs {
 	selected := func(o client.Object) bool { return p.selector.Matches(labels.Set(o.GetLabels())) }
-	never := func(client.Object) bool { return false }
-	passed := predicate.NewPredicateFuncs(never)
+	passed := predicate.NewPredicateFuncs(func(client.Object) bool { return false })
 	passed.UpdateFunc = func(e event.UpdateEvent) bool { return selected(e.ObjectOld) != selected(e.ObjectNew) }
 	return passed
 }
@@ -314,5 +291,3 @@ func (r *Reconciler) waitingJobsOf(kind string) handler.MapFunc {
 		return requests
 	}
 }
-
-var _ reconcile.Reconciler = (*Reconciler)(nil)

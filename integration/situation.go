@@ -19,12 +19,10 @@ func (o *situation) weigh() {
 	o.left.active = !o.left.over && (o.ended() || !o.suspended() || o.trainer.active(o.observed))
 }
 
-// ready reports whether all pods of the TrainJob are ready or have succeeded.
 func (o *situation) ready() bool {
 	return o.ended() || o.trainer.ready(o.observed)
 }
 
-// reclaimable returns the pods that won't run again.
 func (o *situation) reclaimable() []kueue.ReclaimablePod {
 	if o.jobSet != nil {
 		return podsets.Reclaimable(o.jobSet.Spec.ReplicatedJobs, podsets.Final(o.jobSet), podsets.Statuses(o.jobSet))

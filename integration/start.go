@@ -15,13 +15,6 @@ import (
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
-// admitted is a Workload that jobframework wants to start.
-type admitted struct {
-	workload *kueue.Workload
-	message  string // about the admission
-	features admission.Features
-}
-
 // startsIf reports whether a TrainJob is to start if it is ready. Kueue counts nothing of a Workload that is not
 // active.
 func startsIf(o *situation, wl *kueue.Workload) bool {
@@ -30,13 +23,13 @@ func startsIf(o *situation, wl *kueue.Workload) bool {
 }
 
 // decideStart decides the start of an admitted TrainJob: it notes the start, or what it waits for. An error of type
-// *finalError ends the Workload.
-func decideStart(o *situation, a *asked, wl admitted) error {
+// *finalError ends the Workload. The message is jobframework's, about the admission.
+func decideStart(o *situation, a *asked, wl *kueue.Workload, message string, features admission.Features) error {
 	match := o.match()
 	switch {
-	case !startsIf(o, wl.workload):
+	case !startsIf(o, wl):
 		return nil // conditions have the reason
-	case match == nil || match.UID != wl.workload.UID || o.queue.start == nil:
+	case match == nil || match.UID != wl.UID || o.queue.start == nil:
 		a.waiting = "the cache, which doesn't have its Workload yet"
 		return nil
 	}
@@ -44,8 +37,8 @@ func decideStart(o *situation, a *asked, wl admitted) error {
 		return nil
 	}
 	settled := o.trainer.settle(o.observed)
-	a.waiting, a.settling = settled.waiting, settled.steps
-	if a.waiting != "" {
+	a.noted = append(a.noted, settled.steps...)
+	if a.waiting = settled.waiting; a.waiting != "" {
 		return nil
 	}
 	if mismatch := o.queue.start.mismatch; mismatch != nil {
@@ -56,17 +49,17 @@ func decideStart(o *situation, a *asked, wl admitted) error {
 		a.waiting, a.retry = "the API server, which has "+o.memory.setback.message, left
 		return nil
 	}
-	decided, err := decide(o, match, wl.features)
+	decided, err := decide(o, match, features)
 	if conflict := (*admission.ConflictError)(nil); errors.As(err, &conflict) {
-		a.failed = ptr.To(events.FailedToStart.Of(err, match.Name))
-		a.setback = ptr.To(o.memory.setback.certain(
-			jobframework.FailedToStartFinishedReason, err.Error(), inputsOf(o.observed), o.now).of(match))
+		failed := o.memory.setback.certain(
+			jobframework.FailedToStartFinishedReason, err.Error(), inputsOf(o.observed), o.now).of(match)
+		a.noted = append(a.noted, remember{setback: &failed}, failStart{events.FailedToStart.Of(err, match.Name)})
 		return &finalError{err}
 	}
 	if err != nil {
 		return fmt.Errorf("deciding the start: %w", err)
 	}
-	a.start = &start{start: decided, workload: match, message: wl.message, events: settled.events}
+	a.start = &start{start: decided, workload: match, message: message, events: settled.events}
 	return nil
 }
 
@@ -77,11 +70,11 @@ func (a *asked) mismatched(o *situation, wl *kueue.Workload, mismatch *admission
 	if s := o.memory.setback; s.reason == ReasonAdmissionMismatch && s.until.IsZero() && s.workload == wl.UID {
 		next = s // the cache doesn't have its deletion yet
 	}
-	a.setback = ptr.To(next.of(wl))
 	a.waiting, a.retry = "another admission, because "+mismatch.Error(), recheckDelay
 	if next.until.IsZero() {
-		a.requeue = &deleteWorkload{wl, ptr.To(events.AdmissionMismatch.Of(mismatch, wl.Name))}
+		a.noted = append(a.noted, deleteWorkload{wl, ptr.To(events.AdmissionMismatch.Of(mismatch, wl.Name))})
 	}
+	a.noted = append(a.noted, remember{setback: ptr.To(next.of(wl))})
 }
 
 // decide returns the start of a TrainJob on its Workload, with what the Trainer needs with it.

@@ -10,6 +10,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -53,6 +54,15 @@ type noteBegin struct {
 	workload *kueue.Workload
 	note     usage.Note
 }
+
+// setBoost writes the boost of a Workload whose TrainJob runs or starts.
+type setBoost struct {
+	workload *kueue.Workload
+	mark     boost.Mark
+}
+
+// unboost takes the boost from a Workload, if it is still Signalbox's.
+type unboost struct{ workload *kueue.Workload }
 
 // failStart reports a start that has failed for good.
 type failStart struct{ event events.Event }
@@ -135,6 +145,8 @@ func (start) isStep()           {}
 func (suspend) isStep()         {}
 func (announce) isStep()        {}
 func (noteBegin) isStep()       {}
+func (setBoost) isStep()        {}
+func (unboost) isStep()         {}
 func (failStart) isStep()       {}
 func (tell) isStep()            {}
 func (count) isStep()           {}

@@ -35,8 +35,8 @@ type Trainer struct {
 type traits struct {
 	// ways are those in which it may be written to at a start.
 	ways []string
-	// hasState is set if the status of TrainJobs has a state.
-	hasState bool
+	// states are those that the status of TrainJobs has.
+	states []api.TrainJobState
 	// deletesJobSet is set if the Trainer deletes the JobSet of a TrainJob that is being deleted. If it doesn't, the
 	// integration suspends the TrainJob.
 	deletesJobSet bool
@@ -49,7 +49,7 @@ type traits struct {
 // trainerReads is what a Trainer adds to an observation.
 type trainerReads interface {
 	// runtime returns the runtime that a suspended TrainJob runs.
-	runtime(ctx context.Context, runtimes *store.Runtimes, job *api.TrainJob) (*store.Choice, error)
+	runtime(ctx context.Context, r reads, o *observed) (*store.Choice, error)
 	// leftover returns what a suspended TrainJob has left. pods that the cache has are in it already.
 	leftover(ctx context.Context, r reads, o *observed) (leftover, error)
 	// startJobs returns the Jobs of the TrainJob's JobSet, if they matter to its start.
@@ -108,6 +108,8 @@ type trainerReviews interface {
 	// checkSize returns errors about the size of a TrainJob in a request that the Trainer itself rejects without saying
 	// what to do.
 	checkSize(rq *review.Request) field.ErrorList
+	// warnings returns what a request asks for that the Trainer doesn't do.
+	warnings(rq *review.Request) []string
 }
 
 // here is what all Trainers have in common for the TrainJobs that they run in this cluster.

@@ -236,9 +236,9 @@ func TestTrainers(t *testing.T) {
 		overrides.Kubeflow20: {[]string{oneWrite, twoWrites}, false, false, []string{store.PinAnnotation}},
 	} {
 		tr := trainerOf(d)
-		if !reflect.DeepEqual(tr.ways, want.ways) || tr.hasState != want.state || tr.deletesJobSet != want.deletes ||
+		if !reflect.DeepEqual(tr.ways, want.ways) || (len(tr.states) > 0) != want.state || tr.deletesJobSet != want.deletes ||
 			!reflect.DeepEqual(tr.guarded, want.guarded) {
-			t.Errorf("%s: got %v, %t, %t, %v", d.Name, tr.ways, tr.hasState, tr.deletesJobSet, tr.guarded)
+			t.Errorf("%s: got %v, %v, %t, %v", d.Name, tr.ways, tr.states, tr.deletesJobSet, tr.guarded)
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -17,20 +17,24 @@ import (
 
 var gvk = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
 
-// isTrainJob reports whether an owner is a TrainJob.
 func isTrainJob(owner *metav1.OwnerReference) bool {
 	return owner != nil && owner.Kind == gvk.Kind && owner.APIVersion == gvk.GroupVersion().String()
 }
 
-// maximumExecutionTime returns the limit that a TrainJob's label sets, in seconds; nil for none.
-func maximumExecutionTime(trainJob *api.TrainJob) *int32 {
-	return jobframework.MaximumExecutionTimeSecondsForObject(trainJob)
-}
-
 // endOf returns the condition by which a Trainer declares the end of a TrainJob; nil if it has not ended.
 func endOf(job *api.TrainJob) *metav1.Condition {
-	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed} {
-		if c := apimeta.FindStatusCondition(job.Status.Conditions, name); c != nil && c.Status == metav1.ConditionTrue {
+	return trueCondition(job.Status.Conditions, trainerapi.TrainJobComplete, trainerapi.TrainJobFailed)
+}
+
+// blockedCondition returns the condition Blocked of a TrainJob that says that it is blocked; nil if it doesn't.
+func blockedCondition(job *api.TrainJob) *metav1.Condition {
+	return trueCondition(job.Status.Conditions, api.ConditionBlocked)
+}
+
+// trueCondition returns the first condition of the types that is true; nil if none is.
+func trueCondition(conditions []metav1.Condition, types ...string) *metav1.Condition {
+	for _, name := range types {
+		if c := apimeta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionTrue {
 			return c
 		}
 	}
@@ -74,4 +78,14 @@ var ownAnnotations = []string{store.PinAnnotation, overrides.RecordAnnotation}
 // saysFailure reports whether a condition is about requests that fail.
 func saysFailure(c *metav1.Condition) bool {
 	return c.Status == metav1.ConditionTrue && c.Reason == ReasonReconcileFailed
+}
+
+func jobSetSuspended(js *jobset.JobSet) bool { return ptr.Deref(js.Spec.Suspend, false) }
+
+// jobSetEnd returns the condition by which JobSet declares an end; nil if it hasn't.
+func jobSetEnd(js *jobset.JobSet) *metav1.Condition {
+	if js == nil {
+		return nil
+	}
+	return trueCondition(js.Status.Conditions, string(jobset.JobSetCompleted), string(jobset.JobSetFailed))
 }

@@ -7,11 +7,10 @@ import (
 	"net/http"
 	"slices"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
@@ -22,7 +21,7 @@ import (
 )
 
 func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
-	if w.reader.Trusts(request) && isUpdate(request) {
+	if w.reader.Trusts(request) && request.Operation == admissionv1.Update {
 		return webhookadmission.Allowed("") // it never removes the spec
 	}
 	rq, err := w.reader.Read(request)
@@ -46,7 +45,7 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 	if len(errs) > 0 {
 		return review.Reject(rq.New, errs)
 	}
-	return webhookadmission.Allowed("")
+	return webhookadmission.Allowed("").WithWarnings(w.trainer.warnings(rq)...)
 }
 
 // check returns what is wrong with a create or an update by another client. An error means that it isn't known.
@@ -56,53 +55,37 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorLis
 		return append(errs, w.refuseOwned(rq.New, rq.User)...), nil
 	}
 	var lookup error
-	errs := jobframework.ValidateJobOnUpdate(asJob(rq.Old), asJob(rq.New), func(namespace string) bool {
-		found, err := w.defaultQueueExists(ctx, namespace)
-		lookup = err
-		return found
-	})
+	errs := jobframework.ValidateJobOnUpdate(asJob(rq.Old), asJob(rq.New), w.hasDefaultQueue(ctx, &lookup))
+	errs = append(errs, refuseAdopted(rq)...)
+	if hasEnded(rq.Old) {
+		return errs, lookup
+	}
 	errs = append(errs, refuseBrought(rq)...)
 	errs = append(errs, w.refuseUnqueued(rq)...)
 	errs = append(errs, refusePrebuilt(rq)...)
 	noClass, err := w.refuseNoClass(ctx, rq)
-	errs = append(errs, noClass...)
-	return append(errs, refuseAdopted(rq)...), errors.Join(lookup, err)
+	return append(errs, noClass...), errors.Join(lookup, err)
 }
 
 // refuseBrought rejects an update that makes the TrainJob one that would not be created. What it was created with,
 // under other rules, stays.
 func refuseBrought(rq *review.Request) field.ErrorList {
-	if hasEnded(rq.Old) {
-		return nil
-	}
 	before := jobframework.ValidateJobOnCreate(asJob(rq.Old))
 	return slices.DeleteFunc(jobframework.ValidateJobOnCreate(asJob(rq.New)), func(e *field.Error) bool {
 		return slices.ContainsFunc(before, func(b *field.Error) bool { return b.Error() == e.Error() })
 	})
 }
 
-// described is a TrainJob for jobframework's validation, which reads its metadata and spec.suspend.
-type described struct {
-	jobframework.GenericJob // nil: nothing else is asked
-	trainJob                *api.TrainJob
+// asJob returns a TrainJob for jobframework's validation, which reads its metadata and spec.suspend.
+func asJob(trainJob *api.TrainJob) *job {
+	return &job{o: &situation{observed: &observed{job: trainJob}}, shown: trainJob}
 }
-
-// Object implements jobframework.GenericJob.
-func (d described) Object() client.Object { return d.trainJob }
-
-// GVK implements jobframework.GenericJob.
-func (described) GVK() schema.GroupVersionKind { return gvk }
-
-// IsSuspended implements jobframework.GenericJob.
-func (d described) IsSuspended() bool { return ptr.Deref(d.trainJob.Spec.Suspend, false) }
-
-func asJob(trainJob *api.TrainJob) described { return described{trainJob: trainJob} }
 
 // refuseUnqueued rejects an update that takes a TrainJob out of its queue before its end: its Workload would keep its
 // quota, and nobody would release it.
 func (w *Webhook) refuseUnqueued(rq *review.Request) field.ErrorList {
 	before, after := jobframework.QueueNameForObject(rq.Old), jobframework.QueueNameForObject(rq.New)
-	if w.policy.manageAll || hasEnded(rq.Old) || before == "" || after != "" {
+	if w.policy.manageAll || before == "" || after != "" {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(field.NewPath("metadata", "labels").Key(constants.QueueLabel), "", fmt.Sprintf(
@@ -114,9 +97,6 @@ func (w *Webhook) refuseUnqueued(rq *review.Request) field.ErrorList {
 // queue.
 func refusePrebuilt(rq *review.Request) field.ErrorList {
 	before, after := jobframework.PrebuiltWorkloadNameFor(rq.Old), jobframework.PrebuiltWorkloadNameFor(rq.New)
-	if hasEnded(rq.Old) {
-		return nil
-	}
 	if from, to := jobframework.QueueNameForObject(rq.Old), jobframework.QueueNameForObject(rq.New); before != "" &&
 		before == after && from != to {
 		return field.ErrorList{field.Invalid(field.NewPath("metadata", "labels").Key(constants.QueueLabel), to, fmt.Sprintf(
@@ -135,10 +115,7 @@ var ownersPath = field.NewPath("metadata", "ownerReferences")
 // controller: its quota would be the owner's, whose Workload doesn't stand for it.
 func (w *Webhook) refuseOwned(trainJob *api.TrainJob, user string) field.ErrorList {
 	owner := metav1.GetControllerOf(trainJob)
-	if owner == nil || slices.Contains(w.policy.ownerUsers, user) {
-		return nil
-	}
-	if !w.policy.mayOwn(owner) {
+	if owner == nil || slices.Contains(w.policy.kueue.OwnerIdentities, user) || !w.policy.mayOwn(owner) {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(ownersPath, fmt.Sprintf(
@@ -193,11 +170,11 @@ func refuseOwn(trainer Trainer, trainJob *api.TrainJob) field.ErrorList {
 // created after it.
 func (w *Webhook) refuseNoClass(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
 	name := jobframework.WorkloadPriorityClassName(rq.New)
-	if name == "" || name == jobframework.WorkloadPriorityClassName(rq.Old) || hasEnded(rq.Old) ||
+	if name == "" || name == jobframework.WorkloadPriorityClassName(rq.Old) ||
 		jobframework.QueueNameForObject(rq.New) == "" && !w.policy.manageAll {
 		return nil, nil
 	}
-	exists, err := priorityClassExists(ctx, w.client, w.live, name)
+	exists, err := w.priorityClassExists(ctx, name)
 	if err != nil || exists {
 		return nil, err
 	}

@@ -46,8 +46,8 @@ func (r *Reconciler) unnoted(ctx context.Context, pod client.Object) []reconcile
 		ctrl.LoggerFrom(ctx).Error(err, "Listing the Workloads of a pod's TrainJob", "trainJob", key)
 		return nil
 	}
-	for i := range workloads {
-		if podsets.HoldsQuota(&workloads[i]) && !usage.Began(&workloads[i]) {
+	for _, wl := range workloads {
+		if podsets.HoldsQuota(wl) && !usage.Began(wl) {
 			return []reconcile.Request{{NamespacedName: key}}
 		}
 	}

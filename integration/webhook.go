@@ -1,17 +1,23 @@
 package integration
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 
-	admissionv1 "k8s.io/api/admission/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"gomodules.xyz/jsonpatch/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/workload"
 
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -24,10 +30,9 @@ import (
 // a TrainJob changes.
 type Webhook struct {
 	queues
-	pods     *store.Pods
-	reader   review.Reader
-	trainer  Trainer
-	dispatch dispatch
+	pods    *store.Pods
+	reader  review.Reader
+	trainer Trainer
 	// manager is the user that the manager itself writes as.
 	manager string
 	// signs is set if TrainJobs say who created them.
@@ -37,28 +42,25 @@ type Webhook struct {
 // NewWebhook returns the webhook of the reconciler. The reader trusts the users that the integration writes as, the
 // manager's own first, and Kueue's.
 func NewWebhook(r *Reconciler, reader review.Reader) *Webhook {
-	w := &Webhook{
-		queues: r.queues, pods: r.store.Pods, reader: reader, trainer: r.trainer,
-		dispatch: newDispatch(r.policy.multiKueue, r.client, r.live), signs: r.meter != nil,
-	}
+	w := &Webhook{queues: r.queues, pods: r.store.Pods, reader: reader, trainer: r.trainer, signs: r.meter != nil}
 	if len(reader.Trusted) > 0 {
 		w.manager = reader.Trusted[0]
 	}
 	return w
 }
 
-func (w *Webhook) defaultQueueExists(ctx context.Context, namespace string) (bool, error) {
-	var queue kueue.LocalQueue
-	key := types.NamespacedName{Namespace: namespace, Name: string(constants.DefaultLocalQueueName)}
-	err := w.client.Get(ctx, key, &queue)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("looking for LocalQueue %s: %w", key, err)
+// hasDefaultQueue returns how jobframework asks whether a namespace has a default LocalQueue. failed is set if that
+// can't be found out.
+func (w *Webhook) hasDefaultQueue(ctx context.Context, failed *error) func(namespace string) bool {
+	return func(namespace string) bool {
+		key := types.NamespacedName{Namespace: namespace, Name: string(constants.DefaultLocalQueueName)}
+		err := w.client.Get(ctx, key, &kueue.LocalQueue{})
+		if client.IgnoreNotFound(err) != nil {
+			*failed = fmt.Errorf("looking for LocalQueue %s: %w", key, err)
+		}
+		return err == nil
 	}
-	return err == nil, nil
 }
-
-// isUpdate reports whether a request updates an object.
-func isUpdate(request webhookadmission.Request) bool { return request.Operation == admissionv1.Update }
 
 // +kubebuilder:webhook:path=/validate-eviction,mutating=false,failurePolicy=fail,sideEffects=None,groups="",resources=pods/eviction,verbs=create,versions=v1,name=veviction.signalbox.dev,admissionReviewVersions=v1
 
@@ -81,4 +83,67 @@ func (w *Webhook) validateEviction(
 		"once evicted, it would be replaced while it still runs, and more would run than was admitted; "+
 		"suspend or delete the TrainJob instead. Whoever drains nodes needs the right to patch nodes, "+
 		"or to be named in the chart's policies.exemptUsers", request.Name, trainJob))
+}
+
+// Kueue v0.19.2 counts nothing of a Workload from the moment at which spec.active is false, whatever still runs of it
+// (pkg/controller/core/workload_controller.go, Update). So the webhook takes the deactivation of a Workload that holds
+// quota as a wish, and the reconciler carries it out when the last pod has ended.
+
+// +kubebuilder:webhook:path=/mutate-workload,mutating=true,failurePolicy=fail,sideEffects=None,groups=kueue.x-k8s.io,resources=workloads,verbs=update,versions=v1beta1;v1beta2,name=mworkload.signalbox.dev,admissionReviewVersions=v1
+
+// mutateWorkload turns the deactivation of a TrainJob's Workload that holds quota into the annotation. It reads only
+// what all versions of Workload have.
+func (w *Webhook) mutateWorkload(_ context.Context, request webhookadmission.Request) webhookadmission.Response {
+	before, unread := w.readWorkload(request.OldObject.Raw)
+	after, err := w.readWorkload(request.Object.Raw)
+	if err := cmp.Or(unread, err); err != nil {
+		return webhookadmission.Errored(http.StatusBadRequest, err)
+	}
+	owner := metav1.GetControllerOfNoCopy(before)
+	if request.UserInfo.Username == w.manager || !workload.IsActive(before) || workload.IsActive(after) ||
+		!isTrainJob(owner) || !podsets.HoldsQuota(before) {
+		return webhookadmission.Allowed("")
+	}
+	const annotations = "/metadata/annotations"
+	user := request.UserInfo.Username
+	patch := []jsonpatch.Operation{jsonpatch.NewOperation("replace", "/spec/active", true)}
+	if after.Annotations == nil {
+		patch = append(patch, jsonpatch.NewOperation("add", annotations, map[string]string{DeactivateAnnotation: user}))
+	} else if after.Annotations[DeactivateAnnotation] == "" {
+		patch = append(patch, jsonpatch.NewOperation("add", annotations+"/"+review.Escape(DeactivateAnnotation), user))
+	}
+	return webhookadmission.Patched("", patch...).WithWarnings(fmt.Sprintf(
+		"the Workload is deactivated when the last pod of TrainJob %s has ended, so that its quota is not given away before",
+		owner.Name))
+}
+
+// readWorkload reads what decides a deactivation, of any version of Workload. The rest isn't decoded: a topology may
+// have thousands of domains.
+func (w *Webhook) readWorkload(text []byte) (*kueue.Workload, error) {
+	wl := &kueue.Workload{}
+	if _, err := review.Elements(text); err != nil {
+		return nil, err
+	}
+	for _, part := range []struct {
+		into any
+		path []string
+	}{
+		{&wl.Annotations, []string{"metadata", "annotations"}},
+		{&wl.OwnerReferences, []string{"metadata", "ownerReferences"}},
+		{&wl.Spec.Active, []string{"spec", "active"}},
+		{&wl.Status.Conditions, []string{"status", "conditions"}},
+	} {
+		member := review.Member(text, part.path...)
+		if member == nil {
+			continue
+		}
+		err := w.reader.Limits.CheckElements(member)
+		if err == nil {
+			err = json.Unmarshal(member, part.into)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", strings.Join(part.path, "."), err)
+		}
+	}
+	return wl, nil
 }

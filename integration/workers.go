@@ -35,18 +35,19 @@ type workers struct {
 	clock clock.PassiveClock
 	all   int
 
-	mu      sync.Mutex
-	since   map[reconcile.Request]time.Time
-	running map[string]int       // by namespace
-	alone   map[string]int       // those of them that have left their worker
-	late    map[string]time.Time // until when a namespace has few
+	mu   sync.Mutex
+	runs map[reconcile.Request]run
+	late map[string]time.Time // until when a namespace has few
+}
+
+// run is a reconcile that has not ended.
+type run struct {
+	since time.Time
+	alone bool // it has left its worker
 }
 
 func newWorkers(clk clock.PassiveClock, all int) *workers {
-	return &workers{
-		clock: clk, all: all, since: map[reconcile.Request]time.Time{}, running: map[string]int{}, alone: map[string]int{},
-		late: map[string]time.Time{},
-	}
+	return &workers{clock: clk, all: all, runs: map[reconcile.Request]run{}, late: map[string]time.Time{}}
 }
 
 // begin reports whether a TrainJob may be reconciled now. end has to follow then.
@@ -54,43 +55,40 @@ func (w *workers) begin(request reconcile.Request) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now, namespace := w.clock.Now(), request.Namespace
-	if _, runs := w.since[request]; runs || w.alone[namespace] >= w.all {
+	running, alone := 0, 0 // of the namespace
+	for other, r := range w.runs {
+		if other.Namespace == namespace {
+			running++
+		}
+		if other.Namespace == namespace && r.alone {
+			alone++
+		}
+	}
+	if _, runs := w.runs[request]; runs || alone >= w.all {
 		return false
 	}
 	if until, late := w.late[namespace]; late && now.After(until) {
 		delete(w.late, namespace)
-	} else if late && w.running[namespace] >= lateReconciles {
+	} else if late && running >= lateReconciles {
 		return false
 	}
-	w.since[request] = now
-	w.running[namespace]++
+	w.runs[request] = run{since: now}
 	return true
 }
 
-// leave records that a reconcile leaves its worker.
 func (w *workers) leave(request reconcile.Request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.alone[request.Namespace]++
+	w.runs[request] = run{w.runs[request].since, true}
 }
 
-// end records the end of a reconcile; left is set if it has left its worker, and late if it has reached its deadline.
-func (w *workers) end(request reconcile.Request, left, late bool) {
+// end records the end of a reconcile; late is set if it has reached its deadline.
+func (w *workers) end(request reconcile.Request, late bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.since, request)
-	less(w.running, request.Namespace)
-	if left {
-		less(w.alone, request.Namespace)
-	}
+	delete(w.runs, request)
 	if late {
 		w.late[request.Namespace] = w.clock.Now().Add(lateFor)
-	}
-}
-
-func less(counts map[string]int, namespace string) {
-	if counts[namespace]--; counts[namespace] == 0 {
-		delete(counts, namespace)
 	}
 }
 
@@ -99,8 +97,8 @@ func (w *workers) check(*http.Request) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stuck, now := 0, w.clock.Now()
-	for _, since := range w.since {
-		if now.Sub(since) > reconcileTime+stuckAfter {
+	for _, r := range w.runs {
+		if now.Sub(r.since) > reconcileTime+stuckAfter {
 			stuck++
 		}
 	}
@@ -134,25 +132,23 @@ func (w *workers) bounded(next reconcile.Func) reconcile.Func {
 			}()
 			o.result, o.err = next(ctx, request)
 		}()
-		end := func(o outcome, left bool) {
-			w.end(request, left, ctx.Err() != nil || errors.Is(o.err, context.DeadlineExceeded))
+		end := func(o outcome) {
+			w.end(request, ctx.Err() != nil || errors.Is(o.err, context.DeadlineExceeded))
 			cancel()
 		}
-		patience := time.NewTimer(workerTime)
-		defer patience.Stop()
 		select {
 		case o := <-done:
-			end(o, false)
+			end(o)
 			if o.panicked != nil {
 				panic(o.panicked) // the controller recovers it, and logs it
 			}
 			return o.result, o.err
-		case <-patience.C:
+		case <-time.After(workerTime):
 		}
 		w.leave(request)
 		go func() {
 			o := <-done
-			end(o, true)
+			end(o)
 			if o.panicked != nil {
 				o.err = fmt.Errorf("panic: %v", o.panicked)
 			}

@@ -69,8 +69,8 @@ func TestOthersDontWait(t *testing.T) {
 		for i := range all {
 			expect(requestIn("bad", fmt.Sprint(i)), 0, "it is over")
 		}
-		if len(w.since)+len(w.running)+len(w.late)+len(w.alone) != 0 {
-			t.Errorf("nothing is kept: got %v, %v, %v, %v", w.since, w.running, w.late, w.alone)
+		if len(w.runs)+len(w.late) != 0 {
+			t.Errorf("nothing is kept: got %v, %v", w.runs, w.late)
 		}
 	})
 }
@@ -92,7 +92,7 @@ func TestStuckWorkers(t *testing.T) {
 	if err := w.check(nil); err == nil {
 		t.Error("none works")
 	}
-	w.end(requestIn("b", "1"), false, false)
+	w.end(requestIn("b", "1"), false)
 	if err := w.check(nil); err != nil {
 		t.Errorf("one works again: got %v", err)
 	}
@@ -121,7 +121,7 @@ func TestPanics(t *testing.T) {
 		time.Sleep(2 * workerTime)
 		synctest.Wait()
 	})
-	if len(w.since)+len(w.running)+len(w.alone) != 0 {
-		t.Errorf("got %v, %v, %v", w.since, w.running, w.alone)
+	if len(w.runs) != 0 {
+		t.Errorf("got %v", w.runs)
 	}
 }

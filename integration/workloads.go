@@ -10,10 +10,7 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// holdQuota reports whether one of the Workloads holds quota.
-func holdQuota(workloads []*kueue.Workload) bool {
-	return slices.ContainsFunc(workloads, podsets.HoldsQuota)
-}
+func holdQuota(workloads []*kueue.Workload) bool { return holderOf(workloads) != nil }
 
 // holderOf returns the Workload that holds quota; nil if none does.
 func holderOf(workloads []*kueue.Workload) *kueue.Workload {

@@ -20,11 +20,8 @@ import (
 
 // CheckEntries returns an error for each of a TrainJob's entries that is invalid whatever the runtime.
 func CheckEntries(job *api.TrainJob, entries []Entry) field.ErrorList {
-	managers := make([]string, 0, len(job.Spec.RuntimePatches))
-	for _, patch := range job.Spec.RuntimePatches {
-		managers = append(managers, patch.Manager)
-	}
-	errs := CheckManagers(patchesPath, managers)
+	managerOf := func(p trainerapi.RuntimePatch) string { return p.Manager }
+	errs := checkManagers(patchesPath, job.Spec.RuntimePatches, managerOf)
 	for _, entry := range entries {
 		errs = append(errs, checkContent(entry)...)
 	}
@@ -40,15 +37,15 @@ func CheckRoom(job *api.TrainJob) field.ErrorList {
 	return nil
 }
 
-// CheckManagers returns an error for each manager of a list that is invalid or has a second entry.
-func CheckManagers(list *field.Path, managers []string) field.ErrorList {
+// checkManagers returns an error for each manager of a list that is invalid or has a second entry.
+func checkManagers[T any](list *field.Path, entries []T, managerOf func(T) string) field.ErrorList {
 	var errs field.ErrorList
-	if len(managers) > MaxEntries {
-		errs = append(errs, field.TooMany(list, len(managers), MaxEntries))
+	if len(entries) > MaxEntries {
+		errs = append(errs, field.TooMany(list, len(entries), MaxEntries))
 	}
 	seen := map[string]bool{}
-	for i, manager := range managers {
-		path := list.Index(i).Child("manager")
+	for i, entry := range entries {
+		path, manager := list.Index(i).Child("manager"), managerOf(entry)
 		if seen[manager] {
 			e := field.Duplicate(path, manager)
 			e.Detail = "a manager has one entry; join the two"
@@ -96,13 +93,11 @@ func checkNamedOnce(path *field.Path, replicatedJobs []trainerapi.ReplicatedJobP
 // checkKeys returns an error for each key that is a directive of a strategic merge: "$patch: delete" among labels
 // removes all labels.
 func checkKeys(path *field.Path, patch *trainerapi.TrainingRuntimeSpecPatch) field.ErrorList {
-	content, err := decode(patch)
+	values, err := valuesOf(path.String(), patch)
 	if err != nil {
 		return field.ErrorList{field.Invalid(path, "", err.Error())}
 	}
 	var errs field.ErrorList
-	values := map[string]string{}
-	flatten(path.String(), content, values)
 	for _, at := range slices.Sorted(maps.Keys(values)) {
 		if directive := strings.Index(at, ".$"); directive >= 0 {
 			errs = append(errs, field.Invalid(path, at[directive+1:],
@@ -115,21 +110,12 @@ func checkKeys(path *field.Path, patch *trainerapi.TrainingRuntimeSpecPatch) fie
 // changesNothing reports whether a patch has none of the fields that an entry may have, so that it looks the same as
 // one with fields that this version doesn't know.
 func changesNothing(patch *trainerapi.TrainingRuntimeSpecPatch) bool {
-	if patch == nil || patch.Template == nil {
-		return true
-	}
-	if hasMetadata(patch.Template.Metadata) {
-		return false
-	}
-	if patch.Template.Spec == nil {
-		return true
-	}
 	changes := func(rj trainerapi.ReplicatedJobPatch) bool {
 		meta, spec := PodPatch(patch, rj.Name)
 		return rj.Template != nil && hasMetadata(rj.Template.Metadata) || hasMetadata(meta) ||
 			spec != nil && !equality.Semantic.DeepEqual(*spec, trainerapi.PodSpecPatch{})
 	}
-	return !slices.ContainsFunc(patch.Template.Spec.ReplicatedJobs, changes)
+	return !hasMetadata(jobSetMetadata(patch)) && !slices.ContainsFunc(replicatedJobsOf(patch), changes)
 }
 
 // Check returns an error for each part of the TrainJob's entries and initializers that is for something that the
@@ -145,11 +131,8 @@ func Check(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries [
 // checkEntry returns an error for each ReplicatedJob and container of an entry that the runtime of that name doesn't
 // have, or else one where the entry is empty.
 func checkEntry(entry Entry, runtime string, replicatedJobs []jobset.ReplicatedJob) field.ErrorList {
-	if entry.Patch == nil || entry.Patch.Template == nil || entry.Patch.Template.Spec == nil {
-		return checkEmpty(entry)
-	}
 	var errs field.ErrorList
-	for _, patch := range entry.Patch.Template.Spec.ReplicatedJobs {
+	for _, patch := range replicatedJobsOf(entry.Patch) {
 		rj := find(replicatedJobs, patch.Name)
 		if rj == nil {
 			errs = append(errs, notFound(entry.targetPath(patch.Name), patch.Name, names(replicatedJobs),
@@ -183,7 +166,6 @@ func checkEmpty(entry Entry) field.ErrorList {
 			"this version doesn't know is dropped before it is seen here); write a field that it knows, or leave the entry out")}
 }
 
-// notFound returns the error about a name that is not among the known ones.
 func notFound(path *field.Path, name string, known []string, reason string) *field.Error {
 	e := field.NotSupported(path, name, known)
 	e.Detail = reason + "; " + e.Detail
@@ -235,8 +217,8 @@ func checkInitializers(
 		return nil
 	}
 	replicatedJobs := runtime.Template.Spec.ReplicatedJobs
-	if merged, err := merge(runtime.Template.Spec, entries); err == nil { // else checkEntry returns an error
-		replicatedJobs = merged.ReplicatedJobs
+	if merged, err := merge(runtime, entries); err == nil { // else checkEntry returns an error
+		replicatedJobs = merged.Template.Spec.ReplicatedJobs
 	}
 	var errs field.ErrorList
 	if init.Dataset != nil {

@@ -1,12 +1,12 @@
 package overrides
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -65,7 +65,7 @@ func (c *Conversion) addLists(entries []Entry, job *api.TrainJob) error {
 		converted = fmt.Sprintf("%s-%d", ConvertedManager, n)
 	}
 	managed := func(e Entry) bool { return e.Field == TemplateOverrides }
-	if err := c.add(slices.DeleteFunc(entries, managed), converted, nil); err != nil {
+	if err := c.add(slices.DeleteFunc(entries, managed), converted); err != nil {
 		return err
 	}
 	became := func(field string, n int) {
@@ -83,14 +83,6 @@ func (c *Conversion) addLists(entries []Entry, job *api.TrainJob) error {
 	return nil
 }
 
-// hasPatch reports whether a manager has an entry of runtimePatches.
-func hasPatch(job *api.TrainJob, manager string) bool {
-	return slices.ContainsFunc(job.Spec.RuntimePatches, func(p trainerapi.RuntimePatch) bool {
-		return p.Manager == manager
-	})
-}
-
-// addHistory adds the entry for a manager's templateOverrides.
 func (c *Conversion) addHistory(job *api.TrainJob, o *api.TemplateOverride) error {
 	manager := o.Manager
 	if hasPatch(job, manager) {
@@ -102,7 +94,7 @@ func (c *Conversion) addHistory(job *api.TrainJob, o *api.TemplateOverride) erro
 		return nil
 	}
 	entries := history(o)
-	if err := c.add(entries, manager, lastTime(o)); err != nil {
+	if err := c.add(entries, manager); err != nil {
 		return err
 	}
 	c.Changes = append(c.Changes, fmt.Sprintf("spec.%s[%s] (%d) became the entry of %s in spec.%s; what was overridden "+
@@ -110,8 +102,8 @@ func (c *Conversion) addHistory(job *api.TrainJob, o *api.TemplateOverride) erro
 	return nil
 }
 
-// add joins entries into one entry of the manager.
-func (c *Conversion) add(entries []Entry, manager string, time *metav1.Time) error {
+// add joins entries into one entry of the manager, with the time of the last.
+func (c *Conversion) add(entries []Entry, manager string) error {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -119,14 +111,16 @@ func (c *Conversion) add(entries []Entry, manager string, time *metav1.Time) err
 	if err != nil {
 		return err
 	}
-	if changesNothing(patch) {
+	if patch.Template.Metadata == nil && len(patch.Template.Spec.ReplicatedJobs) == 0 {
 		c.Lost = append(c.Lost, fmt.Sprintf("%s and what follows it set no field that may be changed; leave it out",
 			entries[0].Path))
 		return nil
 	}
-	c.Patches = append(c.Patches, trainerapi.RuntimePatch{Manager: manager, Time: time, TrainingRuntimeSpec: patch})
-	for _, rj := range patch.Template.Spec.ReplicatedJobs {
-		if _, spec := PodPatch(patch, rj.Name); spec != nil {
+	c.Patches = append(c.Patches, trainerapi.RuntimePatch{
+		Manager: manager, Time: entries[len(entries)-1].Time, TrainingRuntimeSpec: patch,
+	})
+	for _, rj := range replicatedJobsOf(patch) {
+		if _, spec := podPatchOf(&rj); spec != nil {
 			c.Lost = append(c.Lost, mountedTwice(rj.Name, slices.Concat(spec.InitContainers, spec.Containers))...)
 		}
 	}
@@ -154,8 +148,8 @@ func mountedTwice(replicatedJob string, containers []trainerapi.ContainerPatch) 
 // merged into. The result is sorted.
 func replaced(entry Entry) []string {
 	var all []string
-	for _, rj := range entry.Patch.Template.Spec.ReplicatedJobs {
-		if _, spec := PodPatch(entry.Patch, rj.Name); spec != nil {
+	for _, rj := range replicatedJobsOf(entry.Patch) {
+		if _, spec := podPatchOf(&rj); spec != nil {
 			for _, what := range replacedFields(spec) {
 				all = append(all, fmt.Sprintf("%s of replicatedJob %s (%s)", what, rj.Name, entry.Path))
 			}
@@ -230,19 +224,53 @@ func Differences(
 func templateOf(
 	reader Reader, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
 ) (map[string]string, error) {
-	entries := append(reader.Entries(job), PatchEntries(job)...)
-	merged, err := merge(runtime.Template.Spec, entries)
+	merged, err := merge(runtime, append(reader.Entries(job), PatchEntries(job)...))
 	if err != nil {
 		return nil, err
 	}
-	labels, annotations := metadata(runtime, entries)
-	content, err := generic(map[string]any{
-		"metadata": map[string]any{"labels": labels, "annotations": annotations}, "spec": merged,
-	})
-	if err != nil {
-		return nil, err
+	return valuesOf("template", merged.Template)
+}
+
+// maxEquivalent bounds the equivalent in a warning, in bytes: an API server truncates warnings of more than 4,096
+// characters together.
+const maxEquivalent = 2800
+
+// Deprecations returns warnings about the shapes that runtimePatches replace, with the equivalent; nil where the
+// TrainJob has none. The runtime is given without the entries.
+func Deprecations(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string {
+	if !Needed(job) {
+		return nil
 	}
-	values := map[string]string{}
-	flatten("template", content, values)
-	return values, nil
+	c, err := Convert(Guide, job)
+	if err != nil {
+		return nil // CheckEntries and Check refuse what can't be merged
+	}
+	different, err := Differences(Guide, job, c, runtime)
+	if err != nil {
+		return nil
+	}
+	data, err := json.Marshal(map[string]any{RuntimePatches: c.Patches})
+	if err != nil {
+		return nil
+	}
+	subject := deprecatedFields(&job.Spec)
+	warnings := []string{fmt.Sprintf("%s deprecated; the equivalent in spec is %s", subject, data)}
+	if len(data) > maxEquivalent {
+		warnings[0] = subject + " deprecated; kubectl signalbox convert -f rewrites the manifest to spec." + RuntimePatches
+	}
+	if more := slices.Concat(c.Lost, different); len(more) > 0 {
+		warnings = append(warnings, fmt.Sprintf("spec.%s are merged with the runtime's values; %d would come out otherwise, "+
+			"the first: %s", RuntimePatches, len(more), more[0]))
+	}
+	return warnings
+}
+
+func deprecatedFields(spec *api.TrainJobSpec) string {
+	switch {
+	case len(spec.PodTemplateOverrides) == 0:
+		return "spec." + TemplateOverrides + " is"
+	case len(spec.TemplateOverrides) > 0:
+		return "spec." + PodTemplateOverrides + " and spec." + TemplateOverrides + " are"
+	}
+	return "spec." + PodTemplateOverrides + " is"
 }

@@ -70,10 +70,7 @@ func (d *Dialect) Own(job *api.TrainJob) *trainerapi.RuntimePatch {
 	if d.List != nil {
 		return d.List.Own(job)
 	}
-	if i := OwnIndex(job); i >= 0 {
-		return &job.Spec.RuntimePatches[i]
-	}
-	return nil
+	return first(job.Spec.RuntimePatches, func(p *trainerapi.RuntimePatch) bool { return p.Manager == Manager })
 }
 
 // Entries returns all that the TrainJob changes of its runtime, in the order in which it is merged: runtimePatches take
@@ -90,16 +87,12 @@ func (d *Dialect) Others(job *api.TrainJob) []Entry {
 // With returns the entries as they are after the integration has written its own: in the place of the one it has, or as
 // the last. Its elements are the last of a list.
 func (d *Dialect) With(job *api.TrainJob, own trainerapi.RuntimePatch) []Entry {
-	entry := OwnEntry(own)
-	if d.List != nil {
-		return append(d.Others(job), entry)
-	}
 	entries := d.Entries(job)
-	if i := slices.IndexFunc(entries, Entry.isOwn); i >= 0 {
-		entries[i] = entry
+	if i := slices.IndexFunc(entries, Entry.isOwn); i >= 0 && d.Keyed() {
+		entries[i] = patchEntry(own)
 		return entries
 	}
-	return append(entries, entry)
+	return append(slices.DeleteFunc(entries, Entry.isOwn), patchEntry(own))
 }
 
 // Foreign reports whether a Record (nil for none) was written for another Trainer's field, so that its elements have to

@@ -195,7 +195,7 @@ func TestRecord(t *testing.T) {
 			}
 			started.Annotations = map[string]string{RecordAnnotation: value}
 			if got := c.dialect.Own(started); got == nil || !got.Time.Equal(own.Time) ||
-				len(replicatedJobsOf(got)) != c.elements {
+				len(StepsOf(got)) != c.elements {
 				t.Errorf("the entry is read back: %+v", got)
 			}
 			if n := len(c.dialect.Others(started)); n != 2 {

@@ -20,8 +20,7 @@ type Effective struct {
 	Built []jobset.ReplicatedJob
 	// Annotations of the JobSet itself, of the runtime's template and the entries.
 	Annotations map[string]string
-	// NodeGroup names the launcher and the workers of an MPI runtime with runLauncherAsNode, in this order. It is
-	// empty for other runtimes, whose nodes are one ReplicatedJob.
+	// NodeGroup is that of the runtime (pipeline.NodeGroup).
 	NodeGroup []string
 }
 
@@ -29,18 +28,14 @@ type Effective struct {
 func (d *Dialect) Prepare(
 	trainJob *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, entries []Entry,
 ) (*pipeline.Assembly, error) {
-	merged := runtime.DeepCopy()
-	var err error
-	if merged.Template.Spec, err = merge(merged.Template.Spec, entries); err != nil {
+	merged, err := merge(runtime, entries)
+	if err != nil {
 		return nil, err
 	}
-	merged.Template.Labels, merged.Template.Annotations = metadata(runtime, entries)
-	job := trainJob.Upstream().DeepCopy()
 	if n := admittedNodes(entries); n > 0 {
-		trainer := ptr.Deref(job.Spec.Trainer, trainerapi.Trainer{})
-		trainer.NumNodes, job.Spec.Trainer = &n, &trainer
+		trainJob = WithNodes(trainJob, n)
 	}
-	return d.Rules.Prepare(job, merged)
+	return d.Rules.Prepare(trainJob.Upstream().DeepCopy(), merged)
 }
 
 // Assemble returns the same after the ML policies have run. All that runs on quota is in the result: a TrainJob is

@@ -41,13 +41,9 @@ type Entry struct {
 
 // Targets reports whether the entry is for a ReplicatedJob.
 func (e Entry) Targets(replicatedJob string) bool {
-	return e.Patch != nil && e.Patch.Template != nil && e.Patch.Template.Spec != nil &&
-		slices.ContainsFunc(e.Patch.Template.Spec.ReplicatedJobs, func(p trainerapi.ReplicatedJobPatch) bool {
-			return p.Name == replicatedJob
-		})
+	return patchFor(e.Patch, replicatedJob) != nil
 }
 
-// targetPath returns the path at which the entry names a ReplicatedJob.
 func (e Entry) targetPath(replicatedJob string) *field.Path {
 	if e.Field == RuntimePatches {
 		return e.Path.Child("trainingRuntimeSpec", "template", "spec", "replicatedJobs").Key(replicatedJob)
@@ -97,39 +93,42 @@ func OwnLast(entries []trainerapi.RuntimePatch) ([]trainerapi.RuntimePatch, bool
 
 // StepsOf returns the names of the ReplicatedJobs that an entry is for.
 func StepsOf(entry *trainerapi.RuntimePatch) []string {
-	patches := replicatedJobsOf(entry)
-	steps := make([]string, 0, len(patches))
-	for i := range patches {
-		steps = append(steps, patches[i].Name)
+	var steps []string
+	for _, rj := range replicatedJobsOf(entry.TrainingRuntimeSpec) {
+		steps = append(steps, rj.Name)
 	}
 	return steps
 }
 
-func replicatedJobsOf(entry *trainerapi.RuntimePatch) []trainerapi.ReplicatedJobPatch {
-	if entry == nil || entry.TrainingRuntimeSpec == nil || entry.TrainingRuntimeSpec.Template == nil ||
-		entry.TrainingRuntimeSpec.Template.Spec == nil {
+func replicatedJobsOf(patch *trainerapi.TrainingRuntimeSpecPatch) []trainerapi.ReplicatedJobPatch {
+	if patch == nil || patch.Template == nil || patch.Template.Spec == nil {
 		return nil
 	}
-	return entry.TrainingRuntimeSpec.Template.Spec.ReplicatedJobs
+	return patch.Template.Spec.ReplicatedJobs
+}
+
+func patchFor(patch *trainerapi.TrainingRuntimeSpecPatch, replicatedJob string) *trainerapi.ReplicatedJobPatch {
+	named := func(rj *trainerapi.ReplicatedJobPatch) bool { return rj.Name == replicatedJob }
+	return first(replicatedJobsOf(patch), named)
+}
+
+// jobSetMetadata returns the metadata of the JobSet in a patch; both may be nil.
+func jobSetMetadata(patch *trainerapi.TrainingRuntimeSpecPatch) *metav1.ObjectMeta {
+	if patch == nil || patch.Template == nil {
+		return nil
+	}
+	return patch.Template.Metadata
 }
 
 // PodPatch returns the part of a patch for the pods of a ReplicatedJob; both results may be nil.
 func PodPatch(
 	spec *trainerapi.TrainingRuntimeSpecPatch, replicatedJob string,
 ) (*metav1.ObjectMeta, *trainerapi.PodSpecPatch) {
-	if spec == nil || spec.Template == nil || spec.Template.Spec == nil {
-		return nil, nil
-	}
-	named := func(rj *trainerapi.ReplicatedJobPatch) bool { return rj.Name == replicatedJob }
-	if rj := first(spec.Template.Spec.ReplicatedJobs, named); rj != nil {
-		return podPatchOf(rj)
-	}
-	return nil, nil
+	return podPatchOf(patchFor(spec, replicatedJob))
 }
 
-// podPatchOf returns a patch of the pods of a ReplicatedJob; both results may be nil.
 func podPatchOf(rj *trainerapi.ReplicatedJobPatch) (*metav1.ObjectMeta, *trainerapi.PodSpecPatch) {
-	if rj.Template == nil || rj.Template.Spec == nil || rj.Template.Spec.Template == nil {
+	if rj == nil || rj.Template == nil || rj.Template.Spec == nil || rj.Template.Spec.Template == nil {
 		return nil, nil
 	}
 	return rj.Template.Spec.Template.Metadata, rj.Template.Spec.Template.Spec
@@ -140,20 +139,16 @@ var patchesPath = field.NewPath("spec", "runtimePatches")
 // PatchEntries returns the entries of runtimePatches.
 func PatchEntries(job *api.TrainJob) []Entry {
 	entries := make([]Entry, 0, len(job.Spec.RuntimePatches))
-	for i := range job.Spec.RuntimePatches {
-		patch := &job.Spec.RuntimePatches[i]
-		entries = append(entries, Entry{
-			Manager: patch.Manager, Time: patch.Time, Patch: patch.TrainingRuntimeSpec,
-			Field: RuntimePatches, Path: patchesPath.Key(patch.Manager),
-		})
+	for _, patch := range job.Spec.RuntimePatches {
+		entries = append(entries, patchEntry(patch))
 	}
 	return entries
 }
 
-// OwnEntry returns the integration's entry as it is among the others.
-func OwnEntry(own trainerapi.RuntimePatch) Entry {
+func patchEntry(patch trainerapi.RuntimePatch) Entry {
 	return Entry{
-		Manager: Manager, Patch: own.TrainingRuntimeSpec, Field: RuntimePatches, Path: patchesPath.Key(Manager),
+		Manager: patch.Manager, Time: patch.Time, Patch: patch.TrainingRuntimeSpec,
+		Field: RuntimePatches, Path: patchesPath.Key(patch.Manager),
 	}
 }
 

@@ -21,41 +21,34 @@ const (
 	SchedulingGates Field = "spec.schedulingGates"
 )
 
-// Setter returns the last entry but the integration's that sets the key of the field for the ReplicatedJob (any key
-// where key is empty), or nil where none does and the value is the runtime's.
+// Setter returns the last entry but the integration's that sets the key of the field for the ReplicatedJob; nil where
+// none does and the value is the runtime's. Tolerations have no key.
 func Setter(entries []Entry, replicatedJob string, field Field, key string) *Entry {
 	for i := range slices.Backward(entries) {
 		if entries[i].Manager == Manager {
 			continue
 		}
 		meta, spec := PodPatch(entries[i].Patch, replicatedJob)
-		if sets(meta, spec, field, key) {
+		if setsField(meta, spec, field, key) {
 			return &entries[i]
 		}
 	}
 	return nil
 }
 
-// sets reports whether a patch of pods sets the key of the field, or any key where key is empty.
-func sets(meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch, field Field, key string) bool {
+func setsField(meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch, field Field, key string) (found bool) {
 	meta, spec = cmp.Or(meta, &metav1.ObjectMeta{}), cmp.Or(spec, &trainerapi.PodSpecPatch{})
 	switch field {
 	case Labels:
-		return hasKey(meta.Labels, key)
+		_, found = meta.Labels[key]
 	case Annotations:
-		return hasKey(meta.Annotations, key)
+		_, found = meta.Annotations[key]
 	case NodeSelector:
-		return hasKey(spec.NodeSelector, key)
+		_, found = spec.NodeSelector[key]
 	case Tolerations:
-		return len(spec.Tolerations) > 0
+		found = len(spec.Tolerations) > 0
 	case SchedulingGates:
-		is := func(g corev1.PodSchedulingGate) bool { return key == "" || g.Name == key }
-		return slices.ContainsFunc(spec.SchedulingGates, is)
+		found = slices.Contains(spec.SchedulingGates, corev1.PodSchedulingGate{Name: key})
 	}
-	return false
-}
-
-func hasKey(values map[string]string, key string) bool {
-	_, found := values[key]
-	return found || key == "" && len(values) > 0
+	return found
 }

@@ -6,10 +6,22 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	kjson "sigs.k8s.io/json"
 )
 
-// flatten adds every value in decoded JSON under its path. A list of named objects is keyed by name (mounts by their
-// path); any other list is one value, which a merge replaces as a whole.
+// valuesOf returns every value in the JSON of an object by its path. A list of named objects is keyed by name (mounts
+// by their path); any other list is one value, which a merge replaces as a whole.
+func valuesOf(path string, object any) (map[string]string, error) {
+	content, err := generic(object)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]string{}
+	flatten(path, content, values)
+	return values, nil
+}
+
 func flatten(path string, content any, into map[string]string) {
 	switch c := content.(type) {
 	case map[string]any:
@@ -19,7 +31,7 @@ func flatten(path string, content any, into map[string]string) {
 	case []any:
 		flattenList(path, c, into)
 	default:
-		flattenValue(path, c, into)
+		into[path] = asJSON(c)
 	}
 }
 
@@ -31,7 +43,7 @@ func flattenList(path string, list []any, into map[string]string) {
 			by = "name"
 		}
 		if named[by] == nil || strings.HasSuffix(path, ".tolerations") {
-			flattenValue(path, list, into)
+			into[path] = asJSON(list)
 			return
 		}
 		at := fmt.Sprintf("%s[%v]", path, named[by])
@@ -44,18 +56,18 @@ func flattenList(path string, list []any, into map[string]string) {
 	}
 }
 
-func flattenValue(path string, value any, into map[string]string) {
-	if data, err := json.Marshal(value); err == nil {
-		into[path] = string(data)
-	}
-}
-
-// decode returns a value as encoding/json decodes it.
-func decode(value any) (any, error) {
+// generic returns a value in the types of decoded JSON.
+func generic(value any) (any, error) {
 	data, err := json.Marshal(value)
 	if err != nil {
 		return nil, err
 	}
-	var content any
-	return content, json.Unmarshal(data, &content)
+	var plain any
+	return plain, kjson.UnmarshalCaseSensitivePreserveInts(data, &plain)
+}
+
+// asJSON returns the text of a value that was decoded from JSON.
+func asJSON(value any) string {
+	data, _ := json.Marshal(value)
+	return string(data)
 }

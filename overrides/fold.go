@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
@@ -16,7 +16,7 @@ func fold(entries []Entry) (*trainerapi.TrainingRuntimeSpecPatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := json.Marshal(merged)
+	data, err := json.Marshal(merged.Template.Spec)
 	if err != nil {
 		return nil, err
 	}
@@ -24,56 +24,43 @@ func fold(entries []Entry) (*trainerapi.TrainingRuntimeSpecPatch, error) {
 	if err := json.Unmarshal(data, spec); err != nil {
 		return nil, err
 	}
-	for i := range spec.ReplicatedJobs {
-		prune(spec.ReplicatedJobs[i].Template)
+	spec.ReplicatedJobs = slices.DeleteFunc(spec.ReplicatedJobs, prune)
+	template := &trainerapi.JobSetTemplatePatch{Spec: spec}
+	if meta := named(&merged.Template.ObjectMeta); hasMetadata(meta) {
+		template.Metadata = meta
 	}
-	spec.ReplicatedJobs = slices.DeleteFunc(spec.ReplicatedJobs, func(rj trainerapi.ReplicatedJobPatch) bool {
-		return rj.Template == nil || rj.Template.Metadata == nil && rj.Template.Spec == nil
-	})
-	patch := &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{Spec: spec}}
-	labels, annotations := metadata(&trainerapi.TrainingRuntimeSpec{}, entries)
-	if meta := (&metav1.ObjectMeta{Labels: labels, Annotations: annotations}); hasMetadata(meta) {
-		patch.Template.Metadata = meta
-	}
-	return patch, nil
+	return &trainerapi.TrainingRuntimeSpecPatch{Template: template}, nil
 }
 
-// emptyRuntime returns a JobSet template with nothing but the names of the entries' ReplicatedJobs.
-func emptyRuntime(entries []Entry) jobset.JobSetSpec {
-	var template jobset.JobSetSpec
+// emptyRuntime returns a runtime with nothing but the names of the entries' ReplicatedJobs.
+func emptyRuntime(entries []Entry) *trainerapi.TrainingRuntimeSpec {
+	runtime := &trainerapi.TrainingRuntimeSpec{}
+	spec := &runtime.Template.Spec
 	for _, entry := range entries {
-		if entry.Patch == nil || entry.Patch.Template == nil || entry.Patch.Template.Spec == nil {
-			continue
-		}
-		for _, rj := range entry.Patch.Template.Spec.ReplicatedJobs {
-			if find(template.ReplicatedJobs, rj.Name) == nil {
-				template.ReplicatedJobs = append(template.ReplicatedJobs, jobset.ReplicatedJob{Name: rj.Name})
+		for _, rj := range replicatedJobsOf(entry.Patch) {
+			if find(spec.ReplicatedJobs, rj.Name) == nil {
+				spec.ReplicatedJobs = append(spec.ReplicatedJobs, jobset.ReplicatedJob{Name: rj.Name})
 			}
 		}
 	}
-	return template
+	return runtime
 }
 
-// prune removes the empty fields that a JobSet's types always write. template may be nil.
-func prune(template *trainerapi.JobTemplatePatch) {
-	if template == nil {
-		return
-	}
+// prune removes the empty fields that a JobSet's types always write, and reports whether nothing is left of a patch.
+func prune(rj trainerapi.ReplicatedJobPatch) (empty bool) {
+	template := rj.Template
 	if !hasMetadata(template.Metadata) {
 		template.Metadata = nil
-	}
-	if template.Spec == nil || template.Spec.Template == nil {
-		template.Spec = nil
-		return
 	}
 	pod := template.Spec.Template
 	if !hasMetadata(pod.Metadata) {
 		pod.Metadata = nil
 	}
-	if data, err := json.Marshal(pod.Spec); err == nil && string(data) == "{}" {
+	if equality.Semantic.DeepEqual(pod.Spec, &trainerapi.PodSpecPatch{}) {
 		pod.Spec = nil
-		if pod.Metadata == nil {
-			template.Spec = nil
-		}
 	}
+	if pod.Metadata == nil && pod.Spec == nil {
+		template.Spec = nil
+	}
+	return template.Metadata == nil && template.Spec == nil
 }

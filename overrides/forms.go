@@ -38,7 +38,6 @@ func listEntries(job *api.TrainJob, field string) []Entry {
 	return podTemplateEntries(job, false)
 }
 
-// podSpecEntries returns the entries of podSpecOverrides.
 func podSpecEntries(job *api.TrainJob) []Entry {
 	var entries []Entry
 	for i := range job.Spec.PodSpecOverrides {
@@ -63,7 +62,6 @@ func jobSetEntries(job *api.TrainJob) []Entry {
 	}}
 }
 
-// withoutTargets returns the content of an element of podSpecOverrides.
 func withoutTargets(o *api.PodSpecOverride) *api.PodTemplateSpecOverride {
 	return &api.PodTemplateSpecOverride{
 		ServiceAccountName: o.ServiceAccountName, NodeSelector: o.NodeSelector, Tolerations: o.Tolerations,

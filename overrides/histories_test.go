@@ -68,12 +68,11 @@ func TestMigrate(t *testing.T) {
 				d   *Dialect
 				job *api.TrainJob
 			}{"before": {c.from, before}, "until it is migrated": {c.to, upgraded}, "after": {c.to, migrated}} {
-				with, err := merge(rt.Template.Spec, of.d.Entries(of.job))
+				with, err := merge(&rt, of.d.Entries(of.job))
 				if err != nil {
 					t.Fatal(err)
 				}
-				labels, _ := metadata(&rt, of.d.Entries(of.job))
-				data, err := json.Marshal(map[string]any{"spec": with, "labels": labels})
+				data, err := json.Marshal(with)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -179,11 +178,11 @@ func TestOrderOfManagers(t *testing.T) {
 		"]}, {manager: b.com/b, pod: ["+entry(2, "behind")+"]}]")
 	rt := must[trainerapi.TrainingRuntimeSpec](t, torchRuntime)
 	selected := func(job *api.TrainJob) string {
-		with, err := merge(rt.Template.Spec, Bundled.Entries(job))
+		with, err := merge(&rt, Bundled.Entries(job))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, rj := range with.ReplicatedJobs {
+		for _, rj := range with.Template.Spec.ReplicatedJobs {
 			if rj.Name == "node" {
 				return rj.Template.Spec.Template.Spec.NodeSelector["x"]
 			}

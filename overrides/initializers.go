@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -39,11 +40,7 @@ func Initializers(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) ma
 		}
 		hashes[e.Built[i].Name] = hash
 	}
-	for name := range hashes {
-		if !names[name] {
-			delete(hashes, name)
-		}
-	}
+	maps.DeleteFunc(hashes, func(name, _ string) bool { return !names[name] })
 	return hashes
 }
 
@@ -94,7 +91,6 @@ func Done(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []trainera
 	return statuses
 }
 
-// editedSinceStop reports whether an entry was changed after the TrainJob was stopped.
 func editedSinceStop(job *api.TrainJob) bool {
 	stopped := apimeta.FindStatusCondition(job.Status.Conditions, trainerapi.TrainJobSuspended)
 	return stopped != nil && stopped.Status == metav1.ConditionTrue &&

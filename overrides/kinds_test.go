@@ -98,7 +98,7 @@ func TestListRecord(t *testing.T) {
 		if err != nil || again.Users == nil || len(again.Own) != 0 || again.Time != nil || again.Empty() {
 			t.Errorf("%s: the users' elements are kept: %+v, %v", c.dialect.Name, again, err)
 		}
-		if got := record.Entry(); got == nil || len(replicatedJobsOf(got)) != c.elements {
+		if got := record.Entry(); got == nil || len(StepsOf(got)) != c.elements {
 			t.Errorf("%s: the Record's entry has its elements: %+v", c.dialect.Name, got)
 		}
 		broken := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{RecordAnnotation: "{}"}}}

@@ -36,7 +36,6 @@ const mostErrors = 16
 // Few returns the first errors of a list.
 func Few(errs field.ErrorList) field.ErrorList { return errs[:min(len(errs), mostErrors)] }
 
-// tooMany returns the error about too many pods.
 func (l Limits) tooMany(path *field.Path, pods int64) *field.Error {
 	return field.Invalid(path, pods,
 		fmt.Sprintf("a TrainJob may have at most %d pods (limits.pods of Signalbox's configuration); ask for fewer", l.Pods))

@@ -1,14 +1,12 @@
 package overrides
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -20,10 +18,7 @@ import (
 func (l Limits) checkFields(path *field.Path, spec *api.TrainJobSpec) field.ErrorList {
 	errs := checkMagnitudes(path, spec)
 	walk(path, spec, func(at *field.Path, name string, value any) bool {
-		_, isQuantity := value.(*resource.Quantity)
 		switch {
-		case isQuantity:
-			return false
 		case !l.HostPaths && reachesNode(name, value):
 			errs = append(errs, field.Invalid(at, asJSON(value), "an entry may not reach the files of a node "+
 				"(limits.hostPaths of Signalbox's configuration); leave it out, or use a runtime that has it"))
@@ -36,15 +31,6 @@ func (l Limits) checkFields(path *field.Path, spec *api.TrainJobSpec) field.Erro
 		return true
 	})
 	return errs
-}
-
-// asJSON returns a value for an error.
-func asJSON(value any) string {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return ""
-	}
-	return string(data)
 }
 
 // reachesNode reports whether a field of a pod, by its name in JSON, gives a container the files of its node. The
@@ -61,7 +47,6 @@ func reachesNode(name string, value any) bool {
 	return false
 }
 
-// volumeReachesNode reports whether a volume gives a container the files of its node.
 func volumeReachesNode(volume *corev1.Volume) (reaches bool) {
 	walk(nil, volume, func(_ *field.Path, name string, value any) bool {
 		reaches = reaches || reachesNode(name, value)

@@ -21,8 +21,8 @@ func (l Limits) CheckBuilt(
 ) field.ErrorList {
 	errs := checkMetadata(field.NewPath("template", "metadata"), &runtime.Template.ObjectMeta)
 	for _, entry := range entries {
-		if p := entry.Patch; p != nil && p.Template != nil && p.Template.Metadata != nil {
-			errs = append(errs, checkMetadata(entry.contentPath().Child("template", "metadata"), p.Template.Metadata)...)
+		if meta := jobSetMetadata(entry.Patch); meta != nil {
+			errs = append(errs, checkMetadata(entry.contentPath().Child("template", "metadata"), meta)...)
 		}
 	}
 	for i := range effective.ReplicatedJobs {

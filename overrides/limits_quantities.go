@@ -32,7 +32,6 @@ func hugeQuantity(path *field.Path, q *resource.Quantity) *field.Error {
 	return field.Invalid(path, q.String(), fmt.Sprintf("a quantity may have at most %d digits; request less", mostDigits))
 }
 
-// checkMagnitudes returns an error for each quantity of a spec that has too many digits.
 func checkMagnitudes(path *field.Path, spec any) field.ErrorList {
 	var errs field.ErrorList
 	walk(path, spec, func(at *field.Path, _ string, value any) bool {
@@ -52,7 +51,6 @@ func checkMagnitudes(path *field.Path, spec any) field.ErrorList {
 // look at a queued TrainJob goes through it.
 var quantityTypes sync.Map
 
-// hasQuantities reports whether values of a type may have quantities.
 func hasQuantities(of reflect.Type) bool {
 	known, found := quantityTypes.Load(of)
 	if !found {
@@ -164,10 +162,8 @@ func requestsOf(spec *corev1.PodSpec) corev1.ResourceList {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			resources := &containers[i].Resources
-			requests := maps.Clone(resources.Limits)
-			if requests == nil {
-				continue
-			}
+			requests := corev1.ResourceList{}
+			maps.Copy(requests, resources.Limits)
 			maps.Copy(requests, resources.Requests)
 			resources.Requests = requests
 		}

@@ -25,7 +25,7 @@ func (l Limits) CheckSize(job *api.TrainJob, entries []Entry) field.ErrorList {
 		errs = append(errs, l.checkNodes(path.Child("trainer", "numNodes"), *t.NumNodes)...)
 	}
 	for _, entry := range entries {
-		for _, rj := range replicatedJobsOf(&trainerapi.RuntimePatch{TrainingRuntimeSpec: entry.Patch}) {
+		for _, rj := range replicatedJobsOf(entry.Patch) {
 			if _, pod := podPatchOf(&rj); pod != nil {
 				errs = append(errs, l.checkGrace(entry.specPath(rj.Name).Child("terminationGracePeriodSeconds"),
 					pod.TerminationGracePeriodSeconds)...)
@@ -45,13 +45,7 @@ func (l Limits) CheckRuntime(
 	if len(errs) == 0 {
 		errs = append(checkMagnitudes(path.Key(job.Spec.RuntimeRef.Name), runtime), l.checkMounts(runtime, entries)...)
 	}
-	pods, nodes := int64(0), int64(0)
-	if runtime.MLPolicy != nil {
-		nodes = int64(pipeline.Nodes(runtime.MLPolicy))
-	}
-	if t := job.Spec.Trainer; t != nil && t.NumNodes != nil {
-		nodes = int64(*t.NumNodes)
-	}
+	pods, nodes := int64(0), int64(Nodes(job, runtime))
 	for i := range runtime.Template.Spec.ReplicatedJobs {
 		rj := &runtime.Template.Spec.ReplicatedJobs[i]
 		each := int64(ptr.Deref(rj.Template.Spec.Parallelism, 1))
@@ -77,7 +71,6 @@ func (l Limits) checkNodes(path *field.Path, nodes int32) field.ErrorList {
 	return nil
 }
 
-// checkBulk returns an error where a spec is too large.
 func (l Limits) checkBulk(path *field.Path, what string, spec any) field.ErrorList {
 	data, err := json.Marshal(spec)
 	if err != nil {
@@ -99,14 +92,11 @@ func (l Limits) checkBulk(path *field.Path, what string, spec any) field.ErrorLi
 	return nil
 }
 
-// elements returns the number of elements of all lists and maps of an API object.
 func elements(spec any) int {
 	n := 0
 	walk(nil, spec, func(_ *field.Path, _ string, value any) bool {
-		switch v := reflect.ValueOf(value).Elem(); v.Kind() {
-		case reflect.Slice, reflect.Map:
+		if v := reflect.ValueOf(value).Elem(); v.Kind() == reflect.Slice || v.Kind() == reflect.Map {
 			n += v.Len()
-		default:
 		}
 		return true
 	})

@@ -27,7 +27,9 @@ type listForm interface {
 	element(replicatedJob string, meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch) any
 	// migrated returns the list that holds what another list's Record does, ahead of the list's own elements.
 	migrated(job *api.TrainJob, record *Record) ([]api.PodTemplateOverride, error)
-	uncarried(others []Entry, replicatedJob string, needs Needs) *Uncarried
+	// Uncarried returns why the list can't hold the integration's patch of a ReplicatedJob, nil where it can. others are
+	// the users' entries. metadata names what needs the patch's labels or annotations; "" where nothing does.
+	Uncarried(others []Entry, patch trainerapi.ReplicatedJobPatch, metadata string) *Uncarried
 }
 
 // The lists of overrides.
@@ -38,14 +40,6 @@ var (
 	// once in the whole list.
 	PodSpecList = &List{PodSpecOverrides, podSpecList{}}
 )
-
-// Needs is what admission needs of the pods of a ReplicatedJob.
-type Needs struct {
-	// Metadata names what needs labels or annotations on the pods; "" where nothing does.
-	Metadata string
-	// Placement is set where node selectors, tolerations or scheduling gates are needed.
-	Placement bool
-}
 
 // Uncarried is why a list of overrides can't hold what admission needs.
 type Uncarried struct {
@@ -73,10 +67,8 @@ func (l *List) Entries(job *api.TrainJob) []Entry {
 	switch {
 	case record != nil && record.Field != l.field:
 		// The JobSet's metadata is the TrainJob's: its CRD has these fields.
-		users := maps.Clone(record.Users)
-		if users == nil {
-			users = map[string]any{}
-		}
+		users := map[string]any{}
+		maps.Copy(users, record.Users)
 		users["labels"], users["annotations"] = job.Spec.Labels, job.Spec.Annotations
 		return append(record.entries(users), entries...)
 	case record != nil:
@@ -101,19 +93,15 @@ func markOwn(entries []Entry, record *Record) {
 // the list can't hold; Uncarried reports whether that is needed.
 func (l *List) elements(own *trainerapi.RuntimePatch) ([]any, error) {
 	elements := []any{}
-	for _, rj := range replicatedJobsOf(own) {
-		meta, spec := PodPatch(own.TrainingRuntimeSpec, rj.Name)
-		element := l.element(rj.Name, meta, spec)
-		if element == nil {
-			continue
+	for _, name := range StepsOf(own) {
+		meta, spec := PodPatch(own.TrainingRuntimeSpec, name)
+		if element := l.element(name, meta, spec); element != nil {
+			elements = append(elements, element)
 		}
-		plain, err := generic(element)
-		if err != nil {
-			return nil, err
-		}
-		elements = append(elements, plain)
 	}
-	return elements, nil
+	plain, err := generic(elements)
+	list, _ := plain.([]any)
+	return list, err
 }
 
 // Record returns the TrainJob's Record with the entry's elements as the integration's.
@@ -128,12 +116,6 @@ func (l *List) Record(job *api.TrainJob, own *trainerapi.RuntimePatch) (*Record,
 	record.Field, record.Time = l.field, own.Time
 	record.Own, err = l.elements(own)
 	return record, err
-}
-
-// Uncarried returns why the list can't hold what admission needs for the patch's ReplicatedJob, nil where it can.
-// others are the users' entries.
-func (l *List) Uncarried(others []Entry, patch trainerapi.ReplicatedJobPatch, needs Needs) *Uncarried {
-	return l.uncarried(others, patch.Name, needs)
 }
 
 // Migrate returns the operations that put the other list's elements first, and write a Record of this list.
@@ -190,7 +172,9 @@ func (podTemplateList) migrated(job *api.TrainJob, record *Record) ([]api.PodTem
 	return append(all, job.Spec.PodTemplateOverrides...), nil
 }
 
-func (podTemplateList) uncarried([]Entry, string, Needs) *Uncarried { return nil }
+func (podTemplateList) Uncarried([]Entry, trainerapi.ReplicatedJobPatch, string) *Uncarried {
+	return nil
+}
 
 type podSpecList struct{}
 
@@ -215,20 +199,20 @@ func (podSpecList) migrated(_ *api.TrainJob, record *Record) ([]api.PodTemplateO
 		"create it again", record.Field, podSpecTrainer)
 }
 
-func (podSpecList) uncarried(others []Entry, replicatedJob string, needs Needs) *Uncarried {
-	if needs.Metadata != "" {
+func (podSpecList) Uncarried(others []Entry, patch trainerapi.ReplicatedJobPatch, metadata string) *Uncarried {
+	if metadata != "" {
 		return &Uncarried{
 			Path: "spec." + PodSpecOverrides, Says: "without labels and annotations of pods, in " + podSpecTrainer,
-			Source: needs.Metadata, Needs: "labels or annotations on the pods of " + replicatedJob,
+			Source: metadata, Needs: "labels or annotations on the pods of " + patch.Name,
 			WayOut: "upgrade Kubeflow Trainer to v2.1 or later, or queue the TrainJob where they are not needed",
 		}
 	}
-	at := slices.IndexFunc(others, func(e Entry) bool { return e.Targets(replicatedJob) })
-	if !needs.Placement || at < 0 {
+	at := slices.IndexFunc(others, func(e Entry) bool { return e.Targets(patch.Name) })
+	if _, spec := podPatchOf(&patch); !places(spec) || at < 0 {
 		return nil
 	}
 	return &Uncarried{
-		Path: others[at].Path.String(), Says: "for replicatedJob " + replicatedJob, Source: podSpecTrainer,
+		Path: others[at].Path.String(), Says: "for replicatedJob " + patch.Name, Source: podSpecTrainer,
 		Needs:  "one element for each replicatedJob, and admission writes it",
 		WayOut: "move its fields to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
 	}

@@ -2,19 +2,16 @@ package overrides
 
 import (
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// find returns the ReplicatedJob of that name, nil where there is none.
 func find(replicatedJobs []jobset.ReplicatedJob, name string) *jobset.ReplicatedJob {
 	return first(replicatedJobs, func(rj *jobset.ReplicatedJob) bool { return rj.Name == name })
 }
 
-// findContainer returns the container of that name, nil where there is none.
 func findContainer(containers []corev1.Container, name string) *corev1.Container {
 	return first(containers, func(c *corev1.Container) bool { return c.Name == name })
 }
@@ -29,15 +26,13 @@ func first[T any](list []T, matches func(*T) bool) *T {
 	return nil
 }
 
-// names returns the names of ReplicatedJobs, sorted.
 func names(replicatedJobs []jobset.ReplicatedJob) []string {
 	all := make([]string, 0, len(replicatedJobs))
 	for _, rj := range replicatedJobs {
 		all = append(all, rj.Name)
 	}
-	slices.SortFunc(all, strings.Compare)
+	slices.Sort(all)
 	return all
 }
 
-// hasMetadata reports whether there are labels or annotations.
 func hasMetadata(m *metav1.ObjectMeta) bool { return m != nil && len(m.Labels)+len(m.Annotations) > 0 }

@@ -2,13 +2,13 @@ package overrides
 
 import (
 	"bytes"
-	"container/list"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"sync"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/utils/lru"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides/pipeline"
@@ -20,15 +20,13 @@ import (
 type Memo struct {
 	limit int
 
-	mu    sync.Mutex
+	mu    sync.Mutex // of both: the bytes are those of the results that are kept
 	bytes int
-	kept  map[key]*list.Element // of results
-	order list.List             // the most recently used first
+	kept  *lru.Cache // results by their keys
 }
 
 // result is a result of Compute, with an estimate of the memory that it takes.
 type result struct {
-	key       key
 	effective *Effective
 	bytes     int
 }
@@ -40,36 +38,26 @@ const (
 	perByte   = 3
 )
 
-// sizeOf returns the estimate for a result of that many bytes of JSON.
 func sizeOf(jsonBytes int) int { return perResult + jsonBytes*perByte }
 
 // NewMemo returns a Memo that takes at most that many bytes. It drops the least recently used results.
-func NewMemo(bytes int) *Memo { return &Memo{limit: bytes, kept: map[key]*list.Element{}} }
-
-func (m *Memo) get(k key) *Effective {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	at, found := m.kept[k]
-	if !found {
-		return nil
-	}
-	m.order.MoveToFront(at)
-	return at.Value.(*result).effective
+func NewMemo(bytes int) *Memo {
+	m := &Memo{limit: bytes}
+	m.kept = lru.NewWithEvictionFunc(0, func(_ lru.Key, dropped any) { m.bytes -= dropped.(result).bytes })
+	return m
 }
 
 // add keeps a result unless it takes more than a quarter of the whole.
 func (m *Memo) add(k key, e *Effective, size int) {
-	r := &result{k, e, sizeOf(size)}
+	r := result{e, sizeOf(size)}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, found := m.kept[k]; found || r.bytes > m.limit/4 {
+	if _, found := m.kept.Get(k); found || r.bytes > m.limit/4 {
 		return
 	}
-	m.kept[k] = m.order.PushFront(r)
+	m.kept.Add(k, r)
 	for m.bytes += r.bytes; m.bytes > m.limit; {
-		oldest := m.order.Remove(m.order.Back()).(*result)
-		delete(m.kept, oldest.key)
-		m.bytes -= oldest.bytes
+		m.kept.RemoveOldest()
 	}
 }
 
@@ -83,8 +71,8 @@ func (m *Memo) Compute(
 		return nil, err
 	}
 	for _, k := range []key{shared, own} {
-		if kept := m.get(k); kept != nil {
-			return kept, nil
+		if kept, found := m.kept.Get(k); found {
+			return kept.(result).effective, nil
 		}
 	}
 	e, err := d.compute(job, runtime, entries, !d.Rules.Amends)

@@ -3,60 +3,64 @@ package overrides
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
-// merge returns the JobSet template with the entries applied in their order, as Trainer does.
-func merge(template jobset.JobSetSpec, entries []Entry) (jobset.JobSetSpec, error) {
-	order := make(map[string]int, len(template.ReplicatedJobs))
-	for i, rj := range template.ReplicatedJobs {
+// merge returns the runtime with the entries merged into its template, in their order, as Trainer does.
+func merge(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (*trainerapi.TrainingRuntimeSpec, error) {
+	merged := runtime.DeepCopy()
+	template := &merged.Template
+	order := make(map[string]int, len(template.Spec.ReplicatedJobs))
+	for i, rj := range template.Spec.ReplicatedJobs {
 		order[rj.Name] = i
 	}
 	for _, entry := range entries {
-		if entry.Patch == nil || entry.Patch.Template == nil || entry.Patch.Template.Spec == nil {
+		if meta := jobSetMetadata(entry.Patch); meta != nil {
+			template.Labels = labels.Merge(template.Labels, meta.Labels)
+			template.Annotations = labels.Merge(template.Annotations, meta.Annotations)
+		}
+		patches := replicatedJobsOf(entry.Patch)
+		if len(patches) == 0 {
 			continue
 		}
-		patch := entry.Patch.Template.Spec
-		for _, rj := range patch.ReplicatedJobs {
+		for _, rj := range patches {
 			if _, found := order[rj.Name]; !found {
-				return template, field.NotSupported(entry.targetPath(rj.Name), rj.Name, names(template.ReplicatedJobs))
+				return nil, field.NotSupported(entry.targetPath(rj.Name), rj.Name, names(template.Spec.ReplicatedJobs))
 			}
 		}
 		if entry.Replaces {
-			template = makeRoom(template, patch)
+			makeRoom(template.Spec.ReplicatedJobs, patches)
 		}
-		merged, err := mergeOne(template, patch)
+		spec, err := mergeOne(template.Spec, entry.Patch.Template.Spec)
 		if err != nil {
-			return template, fmt.Errorf("merging %s: %w", entry.Path, err)
+			return nil, fmt.Errorf("merging %s: %w", entry.Path, err)
 		}
-		template = merged
+		template.Spec = spec
 	}
 	// A strategic merge may reorder the list; the order of ReplicatedJobs is the runtime's.
-	slices.SortStableFunc(template.ReplicatedJobs, func(a, b jobset.ReplicatedJob) int {
+	slices.SortStableFunc(template.Spec.ReplicatedJobs, func(a, b jobset.ReplicatedJob) int {
 		return order[a.Name] - order[b.Name]
 	})
-	return template, nil
+	return merged, nil
 }
 
-// makeRoom returns the template without what the patch replaces. A strategic merge of the two then gives what the
-// operator guide of podTemplateOverrides describes: maps and lists of names are replaced, as are volumes, environment
-// and mounts of the same name.
-func makeRoom(template jobset.JobSetSpec, patch *trainerapi.JobSetSpecPatch) jobset.JobSetSpec {
-	template = *template.DeepCopy()
-	for _, rj := range patch.ReplicatedJobs {
+// makeRoom removes what the patches replace. A strategic merge then gives what the operator guide of
+// podTemplateOverrides describes: maps and lists of names are replaced, as are volumes, environment and mounts of the
+// same name.
+func makeRoom(replicatedJobs []jobset.ReplicatedJob, patches []trainerapi.ReplicatedJobPatch) {
+	for _, rj := range patches {
 		_, over := podPatchOf(&rj)
-		at := find(template.ReplicatedJobs, rj.Name)
-		if over == nil || at == nil {
+		if over == nil {
 			continue
 		}
-		pod := &at.Template.Spec.Template.Spec
+		pod := &find(replicatedJobs, rj.Name).Template.Spec.Template.Spec
 		if len(over.NodeSelector) > 0 {
 			pod.NodeSelector = nil
 		}
@@ -77,7 +81,6 @@ func makeRoom(template jobset.JobSetSpec, patch *trainerapi.JobSetSpecPatch) job
 		makeRoomInContainers(pod.InitContainers, over.InitContainers)
 		makeRoomInContainers(pod.Containers, over.Containers)
 	}
-	return template
 }
 
 // makeRoomInContainers removes the environment and the mounts that the patches replace.
@@ -108,7 +111,6 @@ func makeRoomInContainers(have []corev1.Container, patches []trainerapi.Containe
 	}
 }
 
-// mergeOne returns the strategic merge of a template and a patch.
 func mergeOne(template jobset.JobSetSpec, patch *trainerapi.JobSetSpecPatch) (merged jobset.JobSetSpec, err error) {
 	original, err := json.Marshal(template)
 	if err != nil {
@@ -123,18 +125,4 @@ func mergeOne(template jobset.JobSetSpec, patch *trainerapi.JobSetSpecPatch) (me
 		return merged, err
 	}
 	return merged, json.Unmarshal(result, &merged)
-}
-
-// metadata returns the JobSet's labels and annotations: the runtime's, and over them the entries', in their order.
-func metadata(runtime *trainerapi.TrainingRuntimeSpec, entries []Entry) (labels, annotations map[string]string) {
-	labels, annotations = map[string]string{}, map[string]string{}
-	maps.Copy(labels, runtime.Template.Labels)
-	maps.Copy(annotations, runtime.Template.Annotations)
-	for _, entry := range entries {
-		if s := entry.Patch; s != nil && s.Template != nil && s.Template.Metadata != nil {
-			maps.Copy(labels, s.Template.Metadata.Labels)
-			maps.Copy(annotations, s.Template.Metadata.Annotations)
-		}
-	}
-	return labels, annotations
 }

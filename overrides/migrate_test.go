@@ -7,39 +7,42 @@ import (
 	"strings"
 	"testing"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 func TestUncarried(t *testing.T) {
 	job := jobOf(t, "podSpecOverrides: [{targetJobs: [{name: node}], serviceAccountName: sa}]")
-	others := Kubeflow20.Others(job)
-	patch := func(name string) trainerapi.ReplicatedJobPatch { return trainerapi.ReplicatedJobPatch{Name: name} }
+	others, gpu := Kubeflow20.Others(job), map[string]string{"gpu": "a"}
 	for name, c := range map[string]struct {
-		reason  string
-		dialect *Dialect
-		job     string
-		needs   Needs
-		want    *Uncarried
+		reason   string
+		dialect  *Dialect
+		job      string
+		metadata string
+		selector map[string]string
+		want     *Uncarried
 	}{
-		"v2.1": {"its list holds all", Kubeflow21, "node", Needs{"a check", true}, nil},
-		"v2.0, metadata": {"its list has none", Kubeflow20, "other", Needs{"a check", true}, &Uncarried{
+		"v2.1": {"its list holds all", Kubeflow21, "node", "a check", gpu, nil},
+		"v2.0, metadata": {"its list has none", Kubeflow20, "other", "a check", gpu, &Uncarried{
 			Path: "spec.podSpecOverrides", Says: "without labels and annotations of pods, in Kubeflow Trainer v2.0",
 			Needs: "labels or annotations on the pods of other", Source: "a check",
 			WayOut: "upgrade Kubeflow Trainer to v2.1 or later, or queue the TrainJob where they are not needed",
 		}},
-		"v2.0, a user's element": {"it names a ReplicatedJob once", Kubeflow20, "node", Needs{"", true}, &Uncarried{
+		"v2.0, a user's element": {"it names a ReplicatedJob once", Kubeflow20, "node", "", gpu, &Uncarried{
 			Path: "spec.podSpecOverrides[0]", Says: "for replicatedJob node",
 			Needs: "one element for each replicatedJob, and admission writes it", Source: "Kubeflow Trainer v2.0",
 			WayOut: "move its fields to the runtime, or upgrade Kubeflow Trainer to v2.1 or later",
 		}},
-		"v2.0, nothing needed":    {"the user's element may stay", Kubeflow20, "node", Needs{}, nil},
-		"v2.0, another's element": {"it is for another ReplicatedJob", Kubeflow20, "other", Needs{"", true}, nil},
+		"v2.0, nothing needed":    {"the user's element may stay", Kubeflow20, "node", "", nil, nil},
+		"v2.0, another's element": {"it is for another ReplicatedJob", Kubeflow20, "other", "", gpu, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := c.dialect.List.Uncarried(others, patch(c.job), c.needs); !reflect.DeepEqual(got, c.want) {
+			pods := forPods([]api.TargetJob{{Name: c.job}}, nil, &trainerapi.PodSpecPatch{NodeSelector: c.selector})
+			patch := pods.Template.Spec.ReplicatedJobs[0]
+			if got := c.dialect.List.Uncarried(others, patch, c.metadata); !reflect.DeepEqual(got, c.want) {
 				t.Errorf("%s: got %+v, want %+v", c.reason, got, c.want)
 			}
 		})
@@ -96,12 +99,10 @@ func TestOperations(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := json.Marshal(operations)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !sameJSON(json.RawMessage(got), json.RawMessage("["+c.want+"]")) {
-				t.Errorf("got %s, want [%s]", got, c.want)
+			got, err1 := generic(operations)
+			want, err2 := generic(json.RawMessage("[" + c.want + "]"))
+			if err1 != nil || err2 != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("got %s, want [%s]: %v, %v", asJSON(got), c.want, err1, err2)
 			}
 		})
 	}

@@ -5,10 +5,9 @@ import (
 	"strconv"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
-
-	"k8s.io/apimachinery/pkg/api/equality"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -25,8 +24,8 @@ const NodesAnnotation = "signalbox.dev/nodes"
 
 // Nodes returns the number of nodes that a TrainJob requests on a runtime.
 func Nodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) int32 {
-	if t := job.Spec.Trainer; t != nil && t.NumNodes != nil {
-		return *t.NumNodes
+	if n := trainerOf(job).NumNodes; n != nil {
+		return *n
 	}
 	if runtime.MLPolicy != nil {
 		return pipeline.Nodes(runtime.MLPolicy)
@@ -48,20 +47,19 @@ func MinNodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) (int32
 	if !found {
 		return all, nil
 	}
-	least, ok := parseNodes(value)
-	if !ok {
-		return all, notANumber(path, value)
+	least, err := parseNodes(path.Key(MinParallelismAnnotation), value)
+	if err != nil {
+		return all, err
 	}
 	return min(least, all), nil
 }
 
-func parseNodes(value string) (nodes int32, ok bool) {
+func parseNodes(path *field.Path, value string) (int32, *field.Error) {
 	n, err := strconv.ParseInt(value, 10, 32)
-	return int32(n), err == nil && n > 0
-}
-
-func notANumber(annotations *field.Path, value string) *field.Error {
-	return field.Invalid(annotations.Key(MinParallelismAnnotation), value, "must be a whole number of nodes, 1 or more")
+	if err != nil || n < 1 {
+		return 0, field.Invalid(path, value, "must be a whole number of nodes, 1 or more")
+	}
+	return int32(n), nil
 }
 
 // CheckMinNodes returns an error if the TrainJob's own annotation isn't a number of nodes below the one that it
@@ -71,24 +69,22 @@ func CheckMinNodes(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) f
 	if !found {
 		return nil
 	}
-	path, all := field.NewPath("metadata", "annotations"), Nodes(job, runtime)
-	least, ok := parseNodes(value)
-	switch {
-	case !ok:
-		return field.ErrorList{notANumber(path, value)}
-	case least >= all:
-		return field.ErrorList{field.Invalid(path.Key(MinParallelismAnnotation), value, fmt.Sprintf("must be below the "+
-			"number of nodes that the TrainJob requests, %d; remove the annotation if it needs all of them", all))}
+	path := field.NewPath("metadata", "annotations").Key(MinParallelismAnnotation)
+	least, err := parseNodes(path, value)
+	if all := Nodes(job, runtime); err == nil && least >= all {
+		err = field.Invalid(path, value, fmt.Sprintf("must be below the number of nodes that the TrainJob requests, %d; "+
+			"remove the annotation if it needs all of them", all))
+	}
+	if err != nil {
+		return field.ErrorList{err}
 	}
 	return nil
 }
 
 // WithNodes returns a copy of the TrainJob that requests that many nodes. The copy shares all else with the TrainJob.
 func WithNodes(job *api.TrainJob, nodes int32) *api.TrainJob {
-	other := *job
-	trainer := ptr.Deref(job.Spec.Trainer, trainerapi.Trainer{})
-	trainer.NumNodes = &nodes
-	other.Spec.Trainer = &trainer
+	other, trainer := *job, trainerOf(job)
+	trainer.NumNodes, other.Spec.Trainer = &nodes, &trainer
 	return &other
 }
 
@@ -96,16 +92,15 @@ func WithNodes(job *api.TrainJob, nodes int32) *api.TrainJob {
 // runtimePatches, which nobody else can write; 0 if the TrainJob isn't partially admitted.
 func admittedNodes(entries []Entry) int32 {
 	for _, e := range entries {
-		if !e.isOwn() || e.Field != RuntimePatches || e.Patch == nil || e.Patch.Template == nil ||
-			e.Patch.Template.Spec == nil {
+		if !e.isOwn() || e.Field != RuntimePatches {
 			continue
 		}
-		for _, rj := range e.Patch.Template.Spec.ReplicatedJobs {
+		for _, rj := range replicatedJobsOf(e.Patch) {
 			if rj.Template == nil || rj.Template.Metadata == nil {
 				continue
 			}
-			if n, err := strconv.ParseInt(rj.Template.Metadata.Annotations[NodesAnnotation], 10, 32); err == nil && n > 0 {
-				return int32(n)
+			if n, err := parseNodes(nil, rj.Template.Metadata.Annotations[NodesAnnotation]); err == nil {
+				return n
 			}
 		}
 	}

@@ -1,8 +1,10 @@
 package overrides
 
 import (
+	"fmt"
 	"slices"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"gomodules.xyz/jsonpatch/v2"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,25 +29,14 @@ var (
 	// Guide is the bundled Trainer's: podTemplateOverrides, merged as their operator guide describes, and
 	// templateOverrides. All other Trainers merge strategically, whatever the guide says.
 	Guide Reader = &guide{func(job *api.TrainJob) []Entry { return podTemplateEntries(job, true) }}
-
-	everyForm       = &guide{everyList(true)}
-	everyFormMerged = &guide{everyList(false)}
 )
 
 // Manifests returns the reader of manifests, which may hold every form, written for whatever Trainer. strategic merges
 // podTemplateOverrides as Kubeflow Trainer v2.1 does, and not as the operator guide describes.
 func Manifests(strategic bool) Reader {
-	if strategic {
-		return everyFormMerged
-	}
-	return everyForm
-}
-
-// everyList returns a function that returns the entries of every form before templateOverrides.
-func everyList(replaces bool) func(*api.TrainJob) []Entry {
-	return func(job *api.TrainJob) []Entry {
-		return slices.Concat(jobSetEntries(job), podTemplateEntries(job, replaces), podSpecEntries(job))
-	}
+	return &guide{func(job *api.TrainJob) []Entry {
+		return slices.Concat(jobSetEntries(job), podTemplateEntries(job, !strategic), podSpecEntries(job))
+	}}
 }
 
 type recorded struct{}
@@ -58,8 +49,38 @@ func (recorded) Entries(job *api.TrainJob) []Entry {
 	return record.entries(record.Users)
 }
 
+// ConvertedManager is the manager of the entry of runtimePatches to which a TrainJob's lists without managers are
+// converted.
+const ConvertedManager = "signalbox.dev/converted"
+
+// Migrate removes the Record, and adds to runtimePatches, as the first, an entry that does what its entries do.
 func (recorded) Migrate(job *api.TrainJob, record *Record, now metav1.Time) ([]jsonpatch.Operation, error) {
-	return toPatch(job, record, now)
+	const list = "/spec/" + RuntimePatches
+	operations := []jsonpatch.Operation{jsonpatch.NewOperation("remove", recordPointer, nil)}
+	entries := record.entries(record.Users)
+	if len(entries) == 0 || hasPatch(job, ConvertedManager) {
+		return operations, nil // the users have applied a converted manifest
+	}
+	n := len(job.Spec.RuntimePatches)
+	if n >= MaxEntries {
+		return nil, fmt.Errorf("spec.%s needs an entry of spec.%s, which has %d already; take one out",
+			record.Field, RuntimePatches, n)
+	}
+	patch, err := fold(entries)
+	if err != nil {
+		return nil, err
+	}
+	entry := &trainerapi.RuntimePatch{Manager: ConvertedManager, Time: &now, TrainingRuntimeSpec: patch}
+	if n > 0 {
+		return append(operations, jsonpatch.NewOperation("add", list+"/0", entry)), nil
+	}
+	return append(operations, jsonpatch.NewOperation("add", list, []any{entry})), nil
+}
+
+func hasPatch(job *api.TrainJob, manager string) bool {
+	return slices.ContainsFunc(job.Spec.RuntimePatches, func(p trainerapi.RuntimePatch) bool {
+		return p.Manager == manager
+	})
 }
 
 // guide reads lists, which aren't those of a Record, and templateOverrides.
@@ -94,7 +115,7 @@ func (g *guide) Migrate(job *api.TrainJob, record *Record, now metav1.Time) ([]j
 		}
 		return operations, nil
 	}
-	operations, err := toPatch(job, record, now)
+	operations, err := recorded{}.Migrate(job, record, now)
 	if err == nil && len(job.Spec.PodTemplateOverrides) > 0 {
 		operations = slices.Insert(operations, 1, jsonpatch.NewOperation("remove", list, nil))
 	}

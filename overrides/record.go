@@ -3,7 +3,6 @@ package overrides
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -17,7 +16,6 @@ import (
 // RecordAnnotation holds a Record on TrainJobs of Trainers whose lists of overrides have no managers.
 const RecordAnnotation = "signalbox.dev/overrides"
 
-// recordPointer is the annotation's JSON pointer.
 var recordPointer = "/metadata/annotations/" + strings.ReplaceAll(RecordAnnotation, "/", "~1")
 
 // Record names the elements of a list of overrides that are the integration's, and keeps the users' elements: when the
@@ -53,10 +51,7 @@ func RecordOf(job *api.TrainJob) (*Record, error) {
 
 // readableRecord returns the TrainJob's Record, nil where it has none that can be read: RecordOf reports the error.
 func readableRecord(job *api.TrainJob) *Record {
-	record, err := RecordOf(job)
-	if err != nil {
-		return nil
-	}
+	record, _ := RecordOf(job)
 	return record
 }
 
@@ -113,22 +108,8 @@ func (r *Record) entries(fields map[string]any) []Entry {
 // integration's, the users keep as many as the Record has for them.
 func (r *Record) Strip(list []any) []any {
 	users, _ := r.Users[r.Field].([]any)
-	count := func(in []any, element any) int {
-		n := 0
-		for _, e := range in {
-			if sameJSON(e, element) {
-				n++
-			}
-		}
-		return n
-	}
-	var own []any
-	for _, element := range r.Own {
-		if count(list, element)-count(users, element) > count(own, element) {
-			own = append(own, element)
-		}
-	}
-	return Without(list, own)
+	missing := Without(r.Own, Without(list, users)) // from the list
+	return Without(list, Without(r.Own, missing))
 }
 
 // Empty reports whether there is nothing to record.
@@ -137,11 +118,14 @@ func (r *Record) Empty() bool { return r.Time == nil && len(r.Own) == 0 && len(r
 // Without returns the elements of the list that are not among own. Each of own removes one element, the last that
 // equals it.
 func Without(list, own []any) []any {
-	own = slices.Clone(own)
+	texts := make([]string, 0, len(own)) // so that numbers are the same however they were read
+	for _, element := range own {
+		texts = append(texts, asJSON(element))
+	}
 	users := make([]any, 0, len(list))
 	for _, element := range slices.Backward(list) {
-		if i := slices.IndexFunc(own, func(o any) bool { return sameJSON(o, element) }); i >= 0 {
-			own = slices.Delete(own, i, i+1)
+		if i := slices.Index(texts, asJSON(element)); i >= 0 {
+			texts = slices.Delete(texts, i, i+1)
 			continue
 		}
 		users = append(users, element)
@@ -150,7 +134,6 @@ func Without(list, own []any) []any {
 	return users
 }
 
-// specOf returns a TrainJob with the given fields of its spec.
 func specOf(fields map[string]any) (*api.TrainJob, error) {
 	data, err := json.Marshal(map[string]any{"spec": fields})
 	if err != nil {
@@ -158,21 +141,4 @@ func specOf(fields map[string]any) (*api.TrainJob, error) {
 	}
 	read := &api.TrainJob{}
 	return read, json.Unmarshal(data, read)
-}
-
-// generic returns a value in the types of decoded JSON.
-func generic(value any) (any, error) {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return nil, err
-	}
-	var plain any
-	return plain, kjson.UnmarshalCaseSensitivePreserveInts(data, &plain)
-}
-
-// sameJSON reports whether two values have the same JSON, however their numbers were read.
-func sameJSON(a, b any) bool {
-	x, err1 := generic(a)
-	y, err2 := generic(b)
-	return err1 == nil && err2 == nil && reflect.DeepEqual(x, y)
 }

@@ -16,7 +16,6 @@ import (
 
 var historiesPath = field.NewPath("spec", TemplateOverrides)
 
-// histories returns the entries of all templateOverrides.
 func histories(job *api.TrainJob) []Entry {
 	var entries []Entry
 	for i := range job.Spec.TemplateOverrides {
@@ -28,7 +27,7 @@ func histories(job *api.TrainJob) []Entry {
 // history returns the entries of one manager's templateOverrides, the earliest first.
 func history(o *api.TemplateOverride) []Entry {
 	var all []Entry
-	root := field.NewPath("spec", TemplateOverrides).Key(o.Manager)
+	root := historiesPath.Key(o.Manager)
 	for i := range o.Job {
 		h := &o.Job[i]
 		patch := &trainerapi.TrainingRuntimeSpecPatch{Template: &trainerapi.JobSetTemplatePatch{}}
@@ -46,7 +45,7 @@ func history(o *api.TemplateOverride) []Entry {
 	}
 	for i := range o.Pod {
 		h := &o.Pod[i]
-		spec := (*trainerapi.PodSpecPatch)(nil)
+		var spec *trainerapi.PodSpecPatch
 		if h.Spec != nil {
 			spec = podSpec(&h.Spec.PodTemplateSpecOverride)
 			spec.SecurityContext, spec.TerminationGracePeriodSeconds = h.Spec.SecurityContext,
@@ -69,7 +68,6 @@ func history(o *api.TemplateOverride) []Entry {
 	return all
 }
 
-// timelessHistories returns templateOverrides without their times.
 func timelessHistories(job *api.TrainJob) []api.TemplateOverride {
 	histories := job.DeepCopy().Spec.TemplateOverrides
 	for _, h := range histories {
@@ -90,22 +88,21 @@ func CheckHistories(before, after *api.TrainJob) field.ErrorList {
 	for i := range before.Spec.TemplateOverrides {
 		was := &before.Spec.TemplateOverrides[i]
 		path := historiesPath.Key(was.Manager)
-		is := &api.TemplateOverride{}
-		if at := slices.IndexFunc(after.Spec.TemplateOverrides, func(o api.TemplateOverride) bool {
-			return o.Manager == was.Manager
-		}); at >= 0 {
-			is = &after.Spec.TemplateOverrides[at]
-		}
-		errs = append(errs, checkHistory(path.Child("job"), was.Job, is.Job,
-			func(e api.JobTemplateHistoryEntry) *metav1.Time { return e.Time })...)
-		errs = append(errs, checkHistory(path.Child("pod"), was.Pod, is.Pod,
-			func(e api.PodTemplateHistoryEntry) *metav1.Time { return e.Time })...)
+		is := historyOf(after, was.Manager)
+		errs = append(errs, checkHistory(path.Child("job"), was.Job, is.Job, jobTime)...)
+		errs = append(errs, checkHistory(path.Child("pod"), was.Pod, is.Pod, podTime)...)
 	}
 	return errs
 }
 
+// historyOf returns a manager's templateOverrides, empty ones where it has none.
+func historyOf(job *api.TrainJob, manager string) *api.TemplateOverride {
+	of := func(o *api.TemplateOverride) bool { return o.Manager == manager }
+	return cmp.Or(first(job.Spec.TemplateOverrides, of), &api.TemplateOverride{})
+}
+
 // checkHistory returns an error for each entry of a history that an update changes, moves or removes.
-func checkHistory[T any](path *field.Path, was, is []T, timeOf func(T) *metav1.Time) field.ErrorList {
+func checkHistory[T any](path *field.Path, was, is []T, timeOf func(*T) **metav1.Time) field.ErrorList {
 	var errs field.ErrorList
 	rest := is // in their order: of two of the same time, the later in the list wins
 	for i, old := range was {
@@ -115,7 +112,7 @@ func checkHistory[T any](path *field.Path, was, is []T, timeOf func(T) *metav1.T
 			continue
 		}
 		since := ""
-		if t := timeOf(old); t != nil {
+		if t := *timeOf(&old); t != nil {
 			since = ", of " + t.UTC().Format(time.RFC3339) + ","
 		}
 		errs = append(errs, field.Forbidden(path.Index(i), fmt.Sprintf(
@@ -165,36 +162,13 @@ func withoutSent[T any](old, entries []T, timeOf func(*T) **metav1.Time) []T {
 	return rest
 }
 
-// lastTime returns the latest time of a history, nil where one of its entries has none.
-func lastTime(o *api.TemplateOverride) *metav1.Time {
-	times := make([]*metav1.Time, 0, len(o.Job)+len(o.Pod))
-	for _, e := range o.Job {
-		times = append(times, e.Time)
-	}
-	for _, e := range o.Pod {
-		times = append(times, e.Time)
-	}
-	var latest *metav1.Time
-	for _, t := range times {
-		if t == nil {
-			return nil
-		}
-		if latest == nil || latest.Before(t) {
-			latest = t
-		}
-	}
-	return latest
-}
-
 // CheckHistoryManagers returns an error for each manager of templateOverrides that is invalid, has a second entry, or
 // is the integration's.
 func CheckHistoryManagers(job *api.TrainJob) field.ErrorList {
-	managers := make([]string, 0, len(job.Spec.TemplateOverrides))
-	for _, o := range job.Spec.TemplateOverrides {
-		managers = append(managers, o.Manager)
-	}
-	errs := CheckManagers(historiesPath, managers)
-	if i := slices.Index(managers, Manager); i >= 0 {
+	managerOf := func(o api.TemplateOverride) string { return o.Manager }
+	errs := checkManagers(historiesPath, job.Spec.TemplateOverrides, managerOf)
+	own := func(o api.TemplateOverride) bool { return o.Manager == Manager }
+	if i := slices.IndexFunc(job.Spec.TemplateOverrides, own); i >= 0 {
 		errs = append(errs, field.Forbidden(historiesPath.Index(i).Child("manager"), fmt.Sprintf("manager %q is the "+
 			"integration's, which writes to spec.%s when the TrainJob is admitted; take this out of the manifest", Manager,
 			RuntimePatches)))
@@ -205,16 +179,11 @@ func CheckHistoryManagers(job *api.TrainJob) field.ErrorList {
 // HistoryTimes returns the times that an update has to set in templateOverrides, as Times does. An entry keeps the time
 // that it is sent with. One that is sent without a time gets that of an earlier entry with the same content, or now.
 func HistoryTimes(before, after *api.TrainJob, now metav1.Time) map[string]metav1.Time {
-	earlier := map[string]*api.TemplateOverride{}
-	if before != nil {
-		for i := range before.Spec.TemplateOverrides {
-			earlier[before.Spec.TemplateOverrides[i].Manager] = &before.Spec.TemplateOverrides[i]
-		}
-	}
+	before = cmp.Or(before, &api.TrainJob{})
 	s := stamps{now: now, times: map[string]metav1.Time{}}
 	for i := range after.Spec.TemplateOverrides {
 		entry, pointer := &after.Spec.TemplateOverrides[i], fmt.Sprintf("/spec/%s/%d", TemplateOverrides, i)
-		old := cmp.Or(earlier[entry.Manager], &api.TemplateOverride{})
+		old := historyOf(before, entry.Manager)
 		historyTimes(s, pointer+"/job", old.Job, entry.Job, jobTime)
 		historyTimes(s, pointer+"/pod", old.Pod, entry.Pod, podTime)
 	}

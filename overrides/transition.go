@@ -1,12 +1,15 @@
 package overrides
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -16,19 +19,15 @@ import (
 
 // Changed returns runtimePatches if an update changes them in more than their time, nil if it doesn't.
 func Changed(before, after *api.TrainJob) *field.Path {
-	if equality.Semantic.DeepEqual(timeless(before.Spec.RuntimePatches), timeless(after.Spec.RuntimePatches)) {
+	if slices.EqualFunc(before.Spec.RuntimePatches, after.Spec.RuntimePatches, sameButTime) {
 		return nil
 	}
 	return patchesPath
 }
 
-// timeless returns runtimePatches without their times.
-func timeless(entries []trainerapi.RuntimePatch) []trainerapi.RuntimePatch {
-	entries = slices.Clone(entries)
-	for i := range entries {
-		entries[i].Time = nil
-	}
-	return entries
+func sameButTime(a, b trainerapi.RuntimePatch) bool {
+	a.Time, b.Time = nil, nil
+	return equality.Semantic.DeepEqual(a, b)
 }
 
 // CheckTransition returns errors where an update changes the entries, in the field of the given path (nil for none),
@@ -61,32 +60,19 @@ func changedEntries(path *field.Path, before, after []trainerapi.RuntimePatch) s
 	if path != patchesPath {
 		return "its entries"
 	}
-	old, now := byManager(before), byManager(after)
-	var changed []string
-	for manager, entry := range now {
-		if was, found := old[manager]; !found || !equality.Semantic.DeepEqual(was, entry) {
-			changed = append(changed, manager)
-		}
-	}
-	for manager := range old {
-		if _, found := now[manager]; !found {
-			changed = append(changed, manager)
+	changed := sets.New[string]()
+	for _, lists := range [][2][]trainerapi.RuntimePatch{{before, after}, {after, before}} {
+		for _, entry := range lists[0] {
+			same := func(e trainerapi.RuntimePatch) bool { return sameButTime(e, entry) }
+			if !slices.ContainsFunc(lists[1], same) {
+				changed.Insert(entry.Manager)
+			}
 		}
 	}
 	if len(changed) == 0 {
 		return "the order of the entries"
 	}
-	slices.Sort(changed)
-	return "the entry of " + strings.Join(changed, ", ")
-}
-
-// byManager returns the entries without their times, by their managers.
-func byManager(entries []trainerapi.RuntimePatch) map[string]trainerapi.RuntimePatch {
-	all := make(map[string]trainerapi.RuntimePatch, len(entries))
-	for _, e := range timeless(entries) {
-		all[e.Manager] = e
-	}
-	return all
+	return "the entry of " + strings.Join(sets.List(changed), ", ")
 }
 
 // CheckFrozen returns an error for each field but the entries that an update changes, unless the TrainJob is suspended
@@ -115,4 +101,36 @@ func CheckFrozen(before, after *api.TrainJob) (errs field.ErrorList, changed boo
 		}
 	}
 	return errs, changed
+}
+
+// Times returns the times that an update (before is nil for a creation) has to set, by the JSON pointer of each. An
+// entry keeps its time while its content is the same; a new or changed one gets now. trusted is set for the
+// integration, whose own entry keeps the time that it sends.
+func Times(before, after *api.TrainJob, now metav1.Time, trusted bool) map[string]metav1.Time {
+	before = cmp.Or(before, &api.TrainJob{})
+	times := map[string]metav1.Time{}
+	for i := range after.Spec.RuntimePatches {
+		entry := &after.Spec.RuntimePatches[i]
+		old := first(before.Spec.RuntimePatches, func(e *trainerapi.RuntimePatch) bool { return e.Manager == entry.Manager })
+		if is := timeOf(old, entry, now, trusted); is != nil {
+			times[fmt.Sprintf("/spec/%s/%d/time", RuntimePatches, i)] = *is
+		}
+	}
+	return times
+}
+
+// timeOf returns the time that an entry of runtimePatches has to get, nil where it has it. old is nil where it is new.
+func timeOf(old, entry *trainerapi.RuntimePatch, now metav1.Time, trusted bool) *metav1.Time {
+	switch {
+	case old == nil || trusted && entry.Manager == Manager:
+		if entry.Time == nil {
+			return &now
+		}
+		return nil
+	case !sameButTime(*old, *entry), old.Time == nil && entry.Time == nil:
+		return &now
+	case old.Time == nil || old.Time.Equal(entry.Time):
+		return nil
+	}
+	return old.Time
 }

@@ -29,19 +29,19 @@ const (
 type probed struct {
 	path  string
 	value string
-	why   func(*trainerapi.TrainingRuntimeSpec) string
+	why   string // it has none; "" where that can't be seen
 }
 
 // Unused returns warnings about the fields of spec.trainer and spec.initializer that a TrainJob sets and that have no
 // effect on the runtime, by what Trainer's plugins make of other values in their place.
 func Unused(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string {
-	other := *job
-	fields := probeTrainer(&other.Spec.TrainJobSpec)
+	other := job.DeepCopy()
+	fields := probeTrainer(&other.Spec.TrainJobSpec, runtime)
 	fields = append(fields, probeInitializers(&other.Spec.TrainJobSpec)...)
 	if len(fields) == 0 {
 		return nil
 	}
-	e, err := Bundled.Compute(&other, runtime, Bundled.Others(job)) // an admission may decide the number of nodes
+	e, err := Bundled.Compute(other, runtime, Bundled.Others(job)) // an admission may decide the number of nodes
 	if err != nil {
 		return nil // Check refuses what can't be computed
 	}
@@ -55,11 +55,10 @@ func Unused(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string
 		if bytes.Contains(data, []byte(f.value)) {
 			continue
 		}
-		reason := f.why(runtime)
-		if reason != "" && unused[reason] == nil {
-			reasons = append(reasons, reason)
+		if f.why != "" && unused[f.why] == nil {
+			reasons = append(reasons, f.why)
 		}
-		unused[reason] = append(unused[reason], f.path)
+		unused[f.why] = append(unused[f.why], f.path)
 	}
 	warnings := make([]string, 0, len(reasons))
 	for _, reason := range reasons {
@@ -69,16 +68,14 @@ func Unused(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) []string
 	return warnings
 }
 
-// probeTrainer replaces the values of spec.trainer that are set, and returns their fields. It changes no value that the
-// spec shares with others.
-func probeTrainer(spec *trainerapi.TrainJobSpec) (fields []probed) {
-	if spec.Trainer == nil {
+// probeTrainer replaces the values of spec.trainer that are set, and returns their fields.
+func probeTrainer(spec *trainerapi.TrainJobSpec, runtime *trainerapi.TrainingRuntimeSpec) (fields []probed) {
+	trainer := spec.Trainer
+	if trainer == nil {
 		return nil
 	}
-	trainer := *spec.Trainer
-	spec.Trainer = &trainer
-	add := func(name, value string, why func(*trainerapi.TrainingRuntimeSpec) string) string {
-		fields = append(fields, probed{path: trainerPath.Child(name).String(), value: value, why: why})
+	add := func(name, value, why string) string {
+		fields = append(fields, probed{trainerPath.Child(name).String(), value, why})
 		return value
 	}
 	if trainer.Image != nil {
@@ -94,11 +91,11 @@ func probeTrainer(spec *trainerapi.TrainJobSpec) (fields []probed) {
 		trainer.Env = []corev1.EnvVar{{Name: add("env", probe+"env", noContainer)}}
 	}
 	if trainer.NumNodes != nil {
-		add("numNodes", fmt.Sprint(probeNodes/10), noNodes) // MPI's launcher may be one of them
+		add("numNodes", fmt.Sprint(probeNodes/10), noNodes(runtime)) // MPI's launcher may be one of them
 		trainer.NumNodes = ptr.To(probeNodes)
 	}
 	if trainer.NumProcPerNode != nil {
-		add("numProcPerNode", fmt.Sprint(probeProcesses), noProcesses)
+		add("numProcPerNode", fmt.Sprint(probeProcesses), noProcesses(runtime))
 		trainer.NumProcPerNode = ptr.To(probeProcesses)
 	}
 	if r := trainer.ResourcesPerNode; r != nil && len(r.Limits)+len(r.Requests)+len(r.Claims) > 0 {
@@ -114,33 +111,20 @@ func probeInitializers(spec *trainerapi.TrainJobSpec) (fields []probed) {
 	if spec.Initializer == nil {
 		return nil
 	}
-	initializer := *spec.Initializer
-	spec.Initializer = &initializer
-	if initializer.Dataset != nil {
-		var dataset trainerapi.DatasetInitializer
-		dataset, fields = probeInitializer(*initializer.Dataset, "dataset", constants.DatasetInitializer)
-		initializer.Dataset = &dataset
+	if dataset := spec.Initializer.Dataset; dataset != nil {
+		fields = probeInitializer(dataset, "dataset", constants.DatasetInitializer)
 	}
-	if initializer.Model != nil {
-		model, more := probeInitializer(
-			trainerapi.DatasetInitializer(*initializer.Model), "model", constants.ModelInitializer)
-		initializer.Model = ptr.To(trainerapi.ModelInitializer(model))
-		fields = append(fields, more...)
+	if model := (*trainerapi.DatasetInitializer)(spec.Initializer.Model); model != nil {
+		fields = append(fields, probeInitializer(model, "model", constants.ModelInitializer)...)
 	}
 	return fields
 }
 
 // probeInitializer does the same for one of them; the two have the same fields.
-func probeInitializer(
-	initializer trainerapi.DatasetInitializer, name, step string,
-) (trainerapi.DatasetInitializer, []probed) {
-	var fields []probed
+func probeInitializer(initializer *trainerapi.DatasetInitializer, name, step string) (fields []probed) {
 	add := func(child string) string {
 		value := probe + name + "-" + strings.ToLower(child)
-		fields = append(fields, probed{
-			path: "spec.initializer." + name + "." + child, value: value,
-			why: func(*trainerapi.TrainingRuntimeSpec) string { return lacks(step, step) },
-		})
+		fields = append(fields, probed{"spec.initializer." + name + "." + child, value, lacks(step, step)})
 		return value
 	}
 	if initializer.StorageUri != nil {
@@ -152,7 +136,7 @@ func probeInitializer(
 	if initializer.SecretRef != nil {
 		initializer.SecretRef = &corev1.LocalObjectReference{Name: add("secretRef")}
 	}
-	return initializer, fields
+	return fields
 }
 
 // lacks is the reason where a runtime has no container for a step.
@@ -163,9 +147,7 @@ func lacks(step, container string) string {
 }
 
 // noContainer is the reason where no container is the trainer's.
-func noContainer(*trainerapi.TrainingRuntimeSpec) string {
-	return lacks(constants.AncestorTrainer, constants.Node)
-}
+var noContainer = lacks(constants.AncestorTrainer, constants.Node)
 
 // noNodes is the reason where a runtime has no nodes that can be counted.
 func noNodes(runtime *trainerapi.TrainingRuntimeSpec) string {
@@ -187,7 +169,7 @@ func noProcesses(runtime *trainerapi.TrainingRuntimeSpec) string {
 	case policy.Flux != nil:
 		return ""
 	case policy.Torch != nil && !slices.ContainsFunc(runtime.Template.Spec.ReplicatedJobs, isNode):
-		return noContainer(runtime)
+		return noContainer
 	case policy.MPI != nil:
 		return "MPI's launcher is the ReplicatedJob named launcher, with a container named node, which it doesn't have; " +
 			"add what is missing to the runtime, or remove the field"

@@ -6,13 +6,8 @@ import (
 	"slices"
 )
 
-const (
-	// maxWarnings bounds the warnings about one TrainJob: an API server truncates long lists of warnings.
-	maxWarnings = 8
-	// maxEquivalent bounds the equivalent in a warning, in bytes: an API server truncates warnings of more than 4,096
-	// characters together.
-	maxEquivalent = 2800
-)
+// maxWarnings bounds the warnings about one TrainJob: an API server truncates long lists of warnings.
+const maxWarnings = 8
 
 // setting is a value and the manager whose entry sets it.
 type setting struct{ manager, value string }
@@ -24,27 +19,25 @@ func Warnings(entries []Entry) []string {
 	set := map[string]setting{}
 	var warnings []string
 	for _, entry := range entries {
-		if entry.bare() && entry.Manager != Manager && len(warnings) < maxWarnings {
+		if entry.bare() && entry.Manager != Manager {
 			warnings = append(warnings, fmt.Sprintf("%s has nothing but its manager and changes nothing; if it had more, the "+
 				"API server doesn't know the field and has dropped it", patchesPath.Key(entry.Manager)))
 		}
 		if entry.Manager == Manager || entry.Manager == "" || entry.Patch == nil {
 			continue
 		}
-		content, err := decode(entry.Patch)
+		values, err := valuesOf("trainingRuntimeSpec", entry.Patch)
 		if err != nil {
 			continue // the API server refuses what can't be encoded
 		}
-		values := map[string]string{}
-		flatten("trainingRuntimeSpec", content, values)
 		for _, path := range slices.Sorted(maps.Keys(values)) {
 			old, found := set[path]
-			if found && old.manager != entry.Manager && old.value != values[path] && len(warnings) < maxWarnings {
+			if found && old.manager != entry.Manager && old.value != values[path] {
 				warnings = append(warnings, fmt.Sprintf("spec.%s: %s sets %s to %s and %s to %s; the later entry, of %s, "+
 					"takes precedence", entry.Field, old.manager, path, old.value, entry.Manager, values[path], entry.Manager))
 			}
 			set[path] = setting{entry.Manager, values[path]}
 		}
 	}
-	return warnings
+	return warnings[:min(len(warnings), maxWarnings)]
 }

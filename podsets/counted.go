@@ -2,18 +2,18 @@ package podsets
 
 import (
 	"context"
-	"maps"
-	"slices"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/util/resource"
 	"sigs.k8s.io/kueue/pkg/workload"
 )
 
@@ -29,13 +29,13 @@ type Counting struct {
 
 // RuntimeClasses returns the names of those that PodSets name, sorted.
 func RuntimeClasses(podSets []kueue.PodSet) []string {
-	names := map[string]bool{}
+	names := sets.New[string]()
 	for i := range podSets {
 		if name := ptr.Deref(podSets[i].Template.Spec.RuntimeClassName, ""); name != "" {
-			names[name] = true
+			names.Insert(name)
 		}
 	}
-	return slices.Sorted(maps.Keys(names))
+	return sets.List(names)
 }
 
 // Of returns what Kueue counts of each PodSet, as if so many pods ran as its count says. It is what the API server
@@ -65,13 +65,7 @@ func (c Counting) Pod(spec *corev1.PodSpec) corev1.ResourceList {
 // says, or else what it would count.
 func (c Counting) Total(wl *kueue.Workload) corev1.ResourceList {
 	total := corev1.ResourceList{}
-	add := func(part corev1.ResourceList) {
-		for name, quantity := range part {
-			sum := total[name]
-			sum.Add(quantity)
-			total[name] = sum
-		}
-	}
+	add := func(part corev1.ResourceList) { total = resource.MergeResourceListKeepSum(total, part) }
 	switch {
 	case wl.Status.Admission != nil:
 		for _, assignment := range wl.Status.Admission.PodSetAssignments {

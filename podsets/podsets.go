@@ -14,6 +14,7 @@ import (
 	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/util/podset"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -88,12 +89,10 @@ func PartiallyAdmitted(wl *kueue.Workload) (podSet *kueue.PodSet, fewer int32) {
 	if wl == nil || wl.Status.Admission == nil {
 		return nil, 0
 	}
-	for i := range wl.Spec.PodSets {
-		p := &wl.Spec.PodSets[i]
-		for _, assignment := range wl.Status.Admission.PodSetAssignments {
-			if n := ptr.Deref(assignment.Count, p.Count); assignment.Name == p.Name && p.MinCount != nil && n < p.Count {
-				return p, p.Count - n
-			}
+	for _, assignment := range wl.Status.Admission.PodSetAssignments {
+		p := podset.FindPodSetByName(wl.Spec.PodSets, assignment.Name)
+		if p != nil && p.MinCount != nil && ptr.Deref(assignment.Count, p.Count) < p.Count {
+			return p, p.Count - *assignment.Count
 		}
 	}
 	return nil, 0
@@ -134,20 +133,12 @@ func defaulted(template corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 // and annotations of pods may differ: they affect neither quota nor flavor, and what Kueue reads of them is in the
 // topology request.
 func Equal(computed, stored []kueue.PodSet) bool {
-	return slices.EqualFunc(computed, stored, func(a, b kueue.PodSet) bool {
-		return a.Name == b.Name && a.Count == b.Count && ptr.Equal(a.MinCount, b.MinCount) &&
-			equality.Semantic.DeepEqual(a.TopologyRequest, b.TopologyRequest) &&
-			(equality.Semantic.DeepEqual(a.Template.Spec, b.Template.Spec) ||
-				equality.Semantic.DeepEqual(defaulted(a.Template).Spec, defaulted(b.Template).Spec))
-	})
+	return Difference(computed, stored) == ""
 }
 
 // Difference returns the first difference between PodSets that Equal compares, as "podSets[name].field is X, not Y"; ""
 // if there is none.
 func Difference(computed, stored []kueue.PodSet) string {
-	if Equal(computed, stored) {
-		return ""
-	}
 	if have, want := names(computed), names(stored); !slices.Equal(have, want) {
 		return fmt.Sprintf("podSets are %v, not %v", have, want)
 	}
@@ -162,12 +153,14 @@ func Difference(computed, stored []kueue.PodSet) string {
 		case !equality.Semantic.DeepEqual(a.TopologyRequest, b.TopologyRequest):
 			return path + ".topologyRequest differs"
 		}
-		x, y := defaulted(a.Template).Spec, defaulted(b.Template).Spec
-		if !equality.Semantic.DeepEqual(x, y) {
-			return path + ".template.spec" + fieldOf(x, y) + " differs"
+		if equality.Semantic.DeepEqual(a.Template.Spec, b.Template.Spec) {
+			continue
+		}
+		if field := fieldOf(defaulted(a.Template).Spec, defaulted(b.Template).Spec); field != "" {
+			return path + ".template.spec" + field + " differs"
 		}
 	}
-	return "podSets differ"
+	return ""
 }
 
 func names(podSets []kueue.PodSet) []kueue.PodSetReference {

@@ -236,7 +236,6 @@ func ReplicatedJob(replicatedJobs []jobset.ReplicatedJob, name string) *jobset.R
 	return &replicatedJobs[i]
 }
 
-// statusOf returns the status of a ReplicatedJob; an empty one if there is none.
 func statusOf(status []trainerapi.JobStatus, name string) trainerapi.JobStatus {
 	if i := slices.IndexFunc(status, func(s trainerapi.JobStatus) bool { return s.Name == name }); i >= 0 {
 		return status[i]

@@ -43,7 +43,6 @@ func topologyRequest(rj *jobset.ReplicatedJob, features Features) (*kueue.PodSet
 	return request, addSlices(request, annotations, path, features)
 }
 
-// nodesGroup is the name of the PodSet group of the launcher and the workers of an MPI runtime.
 const nodesGroup = "nodes"
 
 // groupNodes has the launcher and the workers of an MPI runtime with runLauncherAsNode placed together: both are

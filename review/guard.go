@@ -65,7 +65,6 @@ type Guard struct {
 	sources  map[string]*source
 }
 
-// source is an address from which requests come.
 type source struct {
 	address  string
 	requests int
@@ -160,13 +159,13 @@ func checkReview(body []byte) (elements int, err error) {
 // refuse answers a review that isn't passed on.
 func refuse(w http.ResponseWriter, body []byte, reason error) {
 	answer := admissionv1.AdmissionReview{Response: &admissionv1.AdmissionResponse{
+		UID: uidOf(body),
 		Result: &metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusRequestEntityTooLarge,
 			Reason: metav1.StatusReasonRequestEntityTooLarge, Message: reason.Error(),
 		},
 	}}
 	answer.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
-	answer.Response.UID = uidOf(body)
 	w.Header().Set("Content-Type", "application/json")
 	// Whoever doesn't read the answer has none.
 	_ = json.NewEncoder(w).Encode(answer)

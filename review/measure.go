@@ -104,12 +104,10 @@ func value(text []byte, at int) (end int, n counts, err error) {
 			err = open.close(c)
 		case ',':
 			at++
-			if err = open.comma(); open.inList() {
-				open.element(&n)
-			}
+			err = open.comma(&n)
 		default:
 			at = plain(text, at)
-			err = open.number(text[begin:at])
+			err = open.value(bytes.TrimLeft(text[begin:at], ": \t\r\n"))
 		}
 		if err != nil || open.depth == 0 {
 			return at, n, err
@@ -127,16 +125,11 @@ type brackets struct {
 
 // text takes a string, with its quotes, that ends at a place: the name of a member, or a value.
 func (b *brackets) text(quoted, all []byte, end int) error {
-	if next := space(all, end); b.depth > 0 && !b.lists[b.depth-1] && next < len(all) && all[next] == ':' {
+	if next := space(all, end); b.inObject() && next < len(all) && all[next] == ':' {
 		b.names[b.depth-1] = unescaped(quoted)
 		return nil
 	}
 	return b.value(unescaped(quoted))
-}
-
-// number takes what is no string and no bracket.
-func (b *brackets) number(plain []byte) error {
-	return b.value(bytes.TrimLeft(plain, ": \t\r\n"))
 }
 
 func (b *brackets) value(text []byte) error {
@@ -168,11 +161,7 @@ func (b *brackets) path() string {
 
 // namesQuantity reports whether a member of a name is a quantity (TestQuantities).
 func namesQuantity(name []byte) bool {
-	switch string(name) {
-	case "divisor", "sizeLimit":
-		return true
-	}
-	return false
+	return string(name) == "divisor" || string(name) == "sizeLimit"
 }
 
 // namesQuantities reports whether each member of a member of a name is a quantity.
@@ -186,11 +175,8 @@ func namesQuantities(name []byte) bool {
 
 // isQuantity reports whether a value at this place is decoded into a quantity.
 func (b *brackets) isQuantity() bool {
-	if b.depth == 0 || b.lists[b.depth-1] {
-		return false
-	}
-	return namesQuantity(b.names[b.depth-1]) ||
-		b.depth > 1 && !b.lists[b.depth-2] && namesQuantities(b.names[b.depth-2])
+	return b.inObject() && (namesQuantity(b.names[b.depth-1]) ||
+		b.depth > 1 && !b.lists[b.depth-2] && namesQuantities(b.names[b.depth-2]))
 }
 
 // What a quantity may have. Decoding one, and comparing it, costs what its digits cost, and 1e1000 has a thousand. The
@@ -243,23 +229,23 @@ func (b *brackets) close(bracket byte) error {
 	return nil
 }
 
-func (b *brackets) comma() error {
+func (b *brackets) comma(n *counts) error {
 	if b.depth == 0 {
 		return errMalformed
+	}
+	if b.lists[b.depth-1] {
+		b.element(n)
 	}
 	return nil
 }
 
-func (b *brackets) inList() bool { return b.depth > 0 && b.lists[b.depth-1] }
+func (b *brackets) inObject() bool { return b.depth > 0 && !b.lists[b.depth-1] }
 
 // element counts an element of the list that was opened last.
 func (b *brackets) element(n *counts) {
 	n.elements++
-	if b.depth < 3 || b.lists[0] || b.lists[1] || string(b.names[0]) != "request" {
-		return
-	}
-	switch string(b.names[1]) {
-	case "object", "oldObject":
+	ofRequest := b.depth >= 3 && !b.lists[0] && !b.lists[1] && string(b.names[0]) == "request"
+	if ofRequest && (string(b.names[1]) == "object" || string(b.names[1]) == "oldObject") {
 		n.objects++
 	}
 }

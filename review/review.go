@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"gomodules.xyz/jsonpatch/v2"
@@ -15,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kjson "sigs.k8s.io/json"
 
@@ -80,31 +82,21 @@ type Request struct {
 	// Trusted is set if the integration sent it.
 	Trusted bool
 
-	sent, stored document
+	sent, stored func() (map[string]any, error)
 }
 
-// document is an object as it was sent or stored, with what the types of this version don't know.
-type document struct {
-	raw  []byte
-	spec map[string]any
-	err  error
-	read bool
-}
-
-// fields returns the spec, decoded as the API server does it: a whole number stays one, however large. It is nil if the
-// object has no spec.
-func (d *document) fields() (map[string]any, error) {
-	if !d.read {
-		d.read = true
-		var object struct {
+// specIn returns a function that returns the spec of an object, decoded once, as the API server does it: a whole number
+// stays one, however large. It is nil if the object has no spec.
+func specIn(object []byte) func() (map[string]any, error) {
+	return sync.OnceValues(func() (map[string]any, error) {
+		var read struct {
 			Spec map[string]any `json:"spec"`
 		}
-		if err := kjson.UnmarshalCaseSensitivePreserveInts(d.raw, &object); err != nil {
-			d.err = fmt.Errorf("reading spec: %w", err)
+		if err := kjson.UnmarshalCaseSensitivePreserveInts(object, &read); err != nil {
+			return nil, fmt.Errorf("reading spec: %w", err)
 		}
-		d.spec = object.Spec
-	}
-	return d.spec, d.err
+		return read.Spec, nil
+	})
 }
 
 // Read decodes a request. An error is about what was sent.
@@ -112,8 +104,10 @@ func (r Reader) Read(request webhookadmission.Request) (*Request, error) {
 	if err := r.check(request); err != nil {
 		return nil, err
 	}
-	rq := &Request{New: &api.TrainJob{}, User: request.UserInfo.Username, Trusted: r.Trusts(request)}
-	rq.sent.raw, rq.stored.raw = request.Object.Raw, request.OldObject.Raw
+	rq := &Request{
+		New: &api.TrainJob{}, User: request.UserInfo.Username, Trusted: r.Trusts(request),
+		sent: specIn(request.Object.Raw), stored: specIn(request.OldObject.Raw),
+	}
 	if err := r.Decoder.Decode(request, rq.New); err != nil {
 		return nil, err
 	}
@@ -129,7 +123,6 @@ func (r Reader) Read(request webhookadmission.Request) (*Request, error) {
 	return rq, nil
 }
 
-// check rejects a request by its text.
 func (r Reader) check(request webhookadmission.Request) error {
 	for _, object := range []runtime.RawExtension{request.Object, request.OldObject} {
 		if len(object.Raw) == 0 {
@@ -155,10 +148,10 @@ func (r *Request) Created() bool { return r.Old == nil }
 
 // Sent returns the fields of the spec that was sent, with those that the types of this version don't know; nil if there
 // is no spec.
-func (r *Request) Sent() (map[string]any, error) { return r.sent.fields() }
+func (r *Request) Sent() (map[string]any, error) { return r.sent() }
 
 // Stored returns the fields of the spec before an update, as Sent does.
-func (r *Request) Stored() (map[string]any, error) { return r.stored.fields() }
+func (r *Request) Stored() (map[string]any, error) { return r.stored() }
 
 // HasSpec reports whether a spec was sent. None of the CRD's rules holds for a TrainJob without one.
 func (r *Request) HasSpec() bool {
@@ -182,23 +175,15 @@ func (r *Request) SpecChanged() bool {
 
 // AnnotationChanged reports whether a request adds, changes or removes an annotation.
 func (r *Request) AnnotationChanged(name string) bool {
-	was, is := r.before(name), r.after(name)
-	return (was == nil) != (is == nil) || was != nil && *was != *is
+	return !ptr.Equal(annotationOf(r.Old, name), annotationOf(r.New, name))
 }
 
-// before returns an annotation before the update; nil if there was none.
-func (r *Request) before(name string) *string {
-	if r.Old == nil {
+// annotationOf returns an annotation; nil if the TrainJob, which may be nil, has none of that name.
+func annotationOf(job *api.TrainJob, name string) *string {
+	if job == nil {
 		return nil
 	}
-	if value, had := r.Old.Annotations[name]; had {
-		return &value
-	}
-	return nil
-}
-
-func (r *Request) after(name string) *string {
-	if value, has := r.New.Annotations[name]; has {
+	if value, has := job.Annotations[name]; has {
 		return &value
 	}
 	return nil
@@ -206,13 +191,15 @@ func (r *Request) after(name string) *string {
 
 // Restore returns the patch that gives an annotation the value it had before the update, or removes one that it didn't
 // have; nil if the request leaves it. It changes New accordingly.
-func (r *Request) Restore(name string) []jsonpatch.Operation { return r.Annotate(name, r.before(name)) }
+func (r *Request) Restore(name string) []jsonpatch.Operation {
+	return r.Annotate(name, annotationOf(r.Old, name))
+}
 
 // Annotate returns the patch that gives an annotation the value, or removes it if value is nil; nil if the request has
 // it so. It changes New accordingly.
 func (r *Request) Annotate(name string, value *string) []jsonpatch.Operation {
 	const annotations = "/metadata/annotations"
-	is := r.after(name)
+	is := annotationOf(r.New, name)
 	switch {
 	case value == nil && is != nil:
 		delete(r.New.Annotations, name)
@@ -220,7 +207,7 @@ func (r *Request) Annotate(name string, value *string) []jsonpatch.Operation {
 	case value != nil && r.New.Annotations == nil:
 		r.New.Annotations = map[string]string{name: *value}
 		return []jsonpatch.Operation{jsonpatch.NewOperation("add", annotations, map[string]string{name: *value})}
-	case value != nil && (is == nil || *is != *value):
+	case !ptr.Equal(is, value):
 		r.New.Annotations[name] = *value
 		return []jsonpatch.Operation{jsonpatch.NewOperation("add", annotations+"/"+Escape(name), *value)}
 	}

@@ -106,7 +106,7 @@ func TestFields(t *testing.T) {
 		t.Errorf("an object without a spec: got %v, %v", spec, err)
 	}
 	for range 2 {
-		broken := &Request{sent: document{raw: []byte("{")}}
+		broken := &Request{sent: specIn([]byte("{"))}
 		for range 2 {
 			if spec, err := broken.Sent(); err == nil || spec != nil || !strings.HasPrefix(err.Error(), "reading spec: ") {
 				t.Errorf("what can't be read is an error, each time: got %v, %v", spec, err)
@@ -181,8 +181,8 @@ func annotated(annotations string) string {
 	return `"metadata":{"name":"job","annotations":` + annotations + `},"spec":{}}`
 }
 
-// patched applies operations to what was sent.
-func patched(t *testing.T, rq *Request, operations any) *api.TrainJob {
+// patched applies operations to what follows head in what was sent.
+func patched(t *testing.T, sent string, operations any) *api.TrainJob {
 	t.Helper()
 	data, err := json.Marshal(operations)
 	if err != nil {
@@ -192,7 +192,7 @@ func patched(t *testing.T, rq *Request, operations any) *api.TrainJob {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result, err := patch.Apply(rq.sent.raw)
+	result, err := patch.Apply([]byte(head + sent))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestRestore(t *testing.T) {
 			if (len(operations) > 0) != c.changed {
 				t.Errorf("%s: got %v", c.reason, operations)
 			}
-			is := patched(t, rq, append(operations[:len(operations):len(operations)], rq.Restore(key)...))
+			is := patched(t, c.after, append(operations[:len(operations):len(operations)], rq.Restore(key)...))
 			for place, job := range map[string]*api.TrainJob{"what is stored": is, "New": rq.New} {
 				if value, has := job.Annotations[key]; has != (c.want != nil) || has && value != *c.want {
 					t.Errorf("%s: %s has %v", c.reason, place, job.Annotations)
@@ -253,7 +253,7 @@ func TestAnnotate(t *testing.T) {
 		t.Errorf("there is nothing to remove: got %v", operations)
 	}
 	operations := rq.Annotate(key, ptr.To("a"))
-	if is := patched(t, rq, operations); len(is.Annotations) != 1 || is.Annotations[key] != "a" {
+	if is := patched(t, annotated(""), operations); len(is.Annotations) != 1 || is.Annotations[key] != "a" {
 		t.Errorf("the first annotation: got %v", is.Annotations)
 	}
 	if more := rq.Annotate(key, ptr.To("a")); more != nil {

@@ -19,38 +19,37 @@ import (
 func (p *Pods) JobsEnded(
 	ctx context.Context, key types.NamespacedName, match func(jobSet types.UID) bool,
 ) (bool, error) {
-	var jobs batchv1.JobList
-	if err := p.live.List(ctx, &jobs, named(key)...); err != nil {
-		return false, fmt.Errorf("listing the Jobs of JobSet %s: %w", key.Name, err)
-	}
-	return !slices.ContainsFunc(jobs.Items, func(job batchv1.Job) bool {
-		owner := metav1.GetControllerOfNoCopy(&job)
-		return isJobSet(owner) && owner.Name == key.Name && match(owner.UID) && !jobEnded(&job)
-	}), nil
+	jobs, err := p.jobsOf(ctx, key, match)
+	return err == nil && !slices.ContainsFunc(jobs, func(job batchv1.Job) bool { return !jobEnded(&job) }), err
 }
 
 // JobsOf returns the Jobs of a JobSet, from the API server.
 func (p *Pods) JobsOf(ctx context.Context, js *jobset.JobSet) ([]batchv1.Job, error) {
-	var jobs batchv1.JobList
-	if err := p.live.List(ctx, &jobs, named(client.ObjectKeyFromObject(js))...); err != nil {
-		return nil, fmt.Errorf("listing the Jobs of JobSet %s: %w", js.Name, err)
-	}
-	return slices.DeleteFunc(jobs.Items, func(job batchv1.Job) bool { return !metav1.IsControlledBy(&job, js) }), nil
+	return p.jobsOf(ctx, client.ObjectKeyFromObject(js), OfJobSet(js))
 }
 
 // JobNamed returns a Job of any JobSet of the name, from the API server; nil if there is none.
-func (p *Pods) JobNamed(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
-	var jobs metav1.PartialObjectMetadataList
-	jobs.SetGroupVersionKind(batchv1.SchemeGroupVersion.WithKind("JobList"))
+func (p *Pods) JobNamed(ctx context.Context, key types.NamespacedName) (*batchv1.Job, error) {
+	jobs, err := p.jobsOf(ctx, key, OfJobSet(nil))
+	if len(jobs) == 0 {
+		return nil, err
+	}
+	return &jobs[0], nil
+}
+
+// jobsOf returns the Jobs of the JobSets of a name whose UIDs match, from the API server. A Job is of its controller;
+// its labels only narrow the search.
+func (p *Pods) jobsOf(
+	ctx context.Context, key types.NamespacedName, match func(jobSet types.UID) bool,
+) ([]batchv1.Job, error) {
+	var jobs batchv1.JobList
 	if err := p.live.List(ctx, &jobs, named(key)...); err != nil {
 		return nil, fmt.Errorf("listing the Jobs of JobSet %s: %w", key.Name, err)
 	}
-	for i := range jobs.Items {
-		if owner := metav1.GetControllerOfNoCopy(&jobs.Items[i]); isJobSet(owner) && owner.Name == key.Name {
-			return &jobs.Items[i], nil
-		}
-	}
-	return nil, nil
+	return slices.DeleteFunc(jobs.Items, func(job batchv1.Job) bool {
+		owner := metav1.GetControllerOfNoCopy(&job)
+		return !isJobSet(owner) || owner.Name != key.Name || !match(owner.UID)
+	}), nil
 }
 
 // OfJobSet returns a function that reports whether a UID is that of the JobSet; for nil it is true for any UID.

@@ -58,7 +58,7 @@ func (s *JobSets) expected(key types.NamespacedName) types.UID {
 // changed.
 func (s *JobSets) Of(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, error) {
 	key := client.ObjectKeyFromObject(job)
-	js, err := read(ctx, s.cache, key)
+	js, err := JobSetNamed(ctx, s.cache, key)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *JobSets) confirm(
 		s.Forget(key)
 		return cached, nil
 	}
-	js, err := read(ctx, s.live, key)
+	js, err := JobSetNamed(ctx, s.live, key)
 	if err == nil && expected != unknown && !is(js) {
 		s.Forget(key) // it was deleted
 	}
@@ -95,7 +95,7 @@ func (s *JobSets) confirm(
 // Left returns the JobSet that a deleted TrainJob has left, from the API server; nil if there is none. A TrainJob that
 // is gone has only a name: then the JobSet is of any TrainJob of that name.
 func (s *JobSets) Left(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, error) {
-	js, err := read(ctx, s.live, client.ObjectKeyFromObject(job))
+	js, err := JobSetNamed(ctx, s.live, client.ObjectKeyFromObject(job))
 	if err != nil || js == nil || !OfTrainJob(js, job.Name, job.UID) {
 		return nil, err
 	}
@@ -109,7 +109,8 @@ func OfTrainJob(js *jobset.JobSet, name string, uid types.UID) bool {
 		owner.APIVersion == trainerapi.GroupVersion.String() && owner.Name == name && (uid == "" || owner.UID == uid)
 }
 
-func read(ctx context.Context, c client.Reader, key types.NamespacedName) (*jobset.JobSet, error) {
+// JobSetNamed returns the JobSet of a name; nil if there is none. It may be a cache's own: it must not be changed.
+func JobSetNamed(ctx context.Context, c client.Reader, key types.NamespacedName) (*jobset.JobSet, error) {
 	var js jobset.JobSet
 	err := c.Get(ctx, key, &js, client.UnsafeDisableDeepCopy)
 	if client.IgnoreNotFound(err) != nil {

@@ -5,12 +5,8 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -18,22 +14,15 @@ import (
 func TestJobSets(t *testing.T) {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: "job"}}
 	key := client.ObjectKeyFromObject(job)
-	scheme := runtime.NewScheme()
-	if err := jobset.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	holding := func(uid, owner string) client.Reader {
-		b := fake.NewClientBuilder().WithScheme(scheme)
-		if uid != "" {
-			b = b.WithObjects(&jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job", UID: types.UID(uid),
-				OwnerReferences: []metav1.OwnerReference{{UID: types.UID(owner), Controller: ptr.To(true)}}}})
+	holding := func(uid, owner types.UID) client.Reader {
+		if uid == "" {
+			return newStored(t).api()
 		}
-		return b.Build()
+		return newStored(t, setOf(uid, owner)).api()
 	}
 	cases := map[string]struct {
-		reason                         string
-		cached, live, owner, made, rem string
-		want                           string
+		reason                               string
+		cached, live, owner, made, rem, want types.UID
 	}{
 		"nothing made":              {"the cache is believed", "a", "", "job", "", "", "a"},
 		"none":                      {"there is none", "", "b", "job", "", "", ""},
@@ -48,14 +37,14 @@ func TestJobSets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := NewJobSets(holding(c.cached, c.owner), holding(c.live, c.owner))
 			if c.made != "" {
-				s.Created(key, types.UID(c.made))
+				s.Created(key, c.made)
 			}
 			js, err := s.Of(context.Background(), job)
-			got := ""
+			got := types.UID("")
 			if js != nil {
-				got = string(js.UID)
+				got = js.UID
 			}
-			if err != nil || got != c.want || string(s.expected(key)) != c.rem {
+			if err != nil || got != c.want || s.expected(key) != c.rem {
 				t.Errorf("%s: got %q, %v, still expects %q", c.reason, got, err, s.expected(key))
 			}
 			if s.Forget(key); s.expected(key) != "" {

@@ -1,11 +1,11 @@
 package store
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 
 	"gomodules.xyz/jsonpatch/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -51,13 +51,14 @@ func pinOf(s *admission.Start) operation {
 // resume returns the operation that starts a TrainJob.
 func resume() operation { return operation{Operation: "add", Path: "/spec/suspend", Value: false} }
 
-// annotation returns the patch that sets an annotation of a TrainJob in the version that was read.
-func annotation(job *api.TrainJob, name, value string) (client.Patch, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": job.UID, "resourceVersion": job.ResourceVersion, "annotations": map[string]string{name: value},
-	}})
-	if err != nil {
-		return nil, fmt.Errorf("encoding annotation %s: %w", name, err)
-	}
-	return client.RawPatch(types.MergePatchType, patch), nil
+// nameOnly returns a TrainJob of which nothing but the name is set: what a merge patch starts from.
+func nameOnly(job *api.TrainJob) *api.TrainJob {
+	return &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}}
+}
+
+// annotate sets an annotation in the version of a TrainJob that was read.
+func annotate(o client.Object, read *api.TrainJob, name, value string) {
+	o.SetUID(read.UID)
+	o.SetResourceVersion(read.ResourceVersion)
+	o.SetAnnotations(map[string]string{name: value})
 }

@@ -45,10 +45,8 @@ func Pin(runtime *trainerapi.TrainingRuntimeSpec) (string, error) {
 	w := packers.Get().(*gzip.Writer)
 	defer packers.Put(w)
 	w.Reset(&out)
-	if _, err := w.Write(data); err != nil {
-		return "", fmt.Errorf("pinning the runtime: %w", err)
-	}
-	if err := w.Close(); err != nil {
+	_, err = w.Write(data)
+	if err := errors.Join(err, w.Close()); err != nil {
 		return "", fmt.Errorf("pinning the runtime: %w", err)
 	}
 	return base64.StdEncoding.EncodeToString(out.Bytes()), nil

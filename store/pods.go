@@ -136,7 +136,7 @@ func (p *Pods) running(ctx context.Context, pods []corev1.Pod, owner Owner) ([]c
 	if len(pods) == 0 {
 		return nil, nil
 	}
-	present, err := read(ctx, p.cache, owner.NamespacedName)
+	present, err := JobSetNamed(ctx, p.cache, owner.NamespacedName)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (p *Pods) OnQuota(ctx context.Context, key types.NamespacedName) (trainJob 
 		return "", err
 	}
 	name := pod.Labels[jobset.JobSetNameKey]
-	present, err := read(ctx, p.cache, types.NamespacedName{Namespace: key.Namespace, Name: name})
+	present, err := JobSetNamed(ctx, p.cache, types.NamespacedName{Namespace: key.Namespace, Name: name})
 	if err != nil || present != nil && present.UID == controller && !OfTrainJob(present, name, "") {
 		return "", err
 	}

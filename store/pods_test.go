@@ -10,11 +10,9 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 )
 
@@ -124,12 +122,6 @@ func TestPodsRunning(t *testing.T) {
 		pod("of-the-last-run", controlledBy(batch, "Job", "old", "old"), "before"),
 		pod("of-a-job-that-is-gone", controlledBy(batch, "Job", "gone", "gone"), "before"),
 	}
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, batchv1.AddToScheme, jobset.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
 	cases := map[string]struct {
 		reason       string
 		own, present *jobset.JobSet
@@ -148,14 +140,7 @@ func TestPodsRunning(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			c := fake.NewClientBuilder().WithScheme(
-				scheme,
-			).WithObjects(
-				append(objects, test.present)...).WithIndex(
-				&corev1.Pod{},
-				PodIndex,
-				PodIndexOf,
-			).Build()
+			c := newStored(t, append(slices.Clone(objects), test.present)...).api()
 			running, err := NewPods(c, c).Running(context.Background(), Owner{key, "tj", test.own})
 			if err != nil {
 				t.Fatal(err)

@@ -46,6 +46,7 @@ func (r *Runtime) Pinnable() *trainerapi.TrainingRuntimeSpec {
 	spec := r.Spec.DeepCopy()
 	for _, key := range []string{
 		api.GangModeAnnotation, api.GangPolicyAnnotation, overrides.MinParallelismAnnotation, api.CheckpointMetricAnnotation,
+		api.StalledAfterAnnotation,
 	} {
 		if value, found := r.Annotations[key]; found {
 			metav1.SetMetaDataAnnotation(&spec.Template.ObjectMeta, key, value)
@@ -143,7 +144,7 @@ func hasRun(job *api.TrainJob, trainer *overrides.Dialect) bool {
 func (r *Runtimes) existing(
 	ctx context.Context, job *api.TrainJob, options ...client.GetOption,
 ) (*Runtime, error) {
-	runtime, err := liveRuntime(ctx, r.cache, job, options...)
+	runtime, err := LiveRuntime(ctx, r.cache, job, options...)
 	if errors.Is(err, ErrUnknownKind) {
 		return nil, &RuntimeError{Err: err}
 	}
@@ -157,7 +158,7 @@ func (r *Runtimes) existing(
 // LiveSteps returns the ReplicatedJobs of the runtime that a TrainJob refers to; nil if there is none. They are the
 // cache's own: they must not be changed.
 func LiveSteps(ctx context.Context, cache client.Reader, job *api.TrainJob) ([]jobset.ReplicatedJob, error) {
-	runtime, err := liveRuntime(ctx, cache, job, client.UnsafeDisableDeepCopy)
+	runtime, err := LiveRuntime(ctx, cache, job, client.UnsafeDisableDeepCopy)
 	if errors.Is(err, ErrUnknownKind) || runtime == nil {
 		return nil, nil
 	}
@@ -166,11 +167,7 @@ func LiveSteps(ctx context.Context, cache client.Reader, job *api.TrainJob) ([]j
 
 // LiveRuntime reads the runtime that a TrainJob refers to as it is now; nil if there is none of that name. A runtimeRef
 // of another kind is ErrUnknownKind.
-func LiveRuntime(ctx context.Context, c client.Reader, job *api.TrainJob) (*Runtime, error) {
-	return liveRuntime(ctx, c, job)
-}
-
-func liveRuntime(
+func LiveRuntime(
 	ctx context.Context, c client.Reader, job *api.TrainJob, options ...client.GetOption,
 ) (*Runtime, error) {
 	ref := job.Spec.RuntimeRef

@@ -26,25 +26,17 @@ const refusalHolds = 10 * time.Minute
 // StartAtomically writes a start in one request, or in two if the Trainer refuses that, or has refused it a short while
 // ago. atomic is false if it wrote, or tried to write, in two.
 func (w *Writer) StartAtomically(ctx context.Context, s *admission.Start) (atomic bool, err error) {
-	if w.refuses() {
+	if at := w.refused.Load(); at != nil && w.clock.Since(*at) < refusalHolds {
 		return false, w.StartInTwo(ctx, s)
 	}
 	err = w.Start(ctx, s)
 	if !Refused(err) {
 		return true, err
 	}
-	w.mu.Lock()
-	w.refused = w.clock.Now()
-	w.mu.Unlock()
+	w.refused.Store(new(w.clock.Now()))
 	ctrl.LoggerFrom(ctx).Info("The installed Kubeflow Trainer is v2.2.0, which refuses to change entries in the write "+
 		"that starts a TrainJob; starting in two", "refusal", err.Error())
 	return false, w.StartInTwo(ctx, s)
-}
-
-func (w *Writer) refuses() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return !w.refused.IsZero() && w.clock.Since(w.refused) < refusalHolds
 }
 
 // Start writes the entry, and the pin of a first start, and clears suspend in one request. It fails with a conflict if

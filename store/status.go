@@ -2,13 +2,10 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -18,33 +15,29 @@ import (
 // that isn't Signalbox's it writes only Kubeflow Trainer's fields. It leaves all others: a training process may be
 // writing its own.
 func (w *Writer) Status(ctx context.Context, before *api.TrainJob, status *api.TrainJobStatus) error {
+	return w.status(ctx, before, status, !w.extended) // Kubeflow Trainer writes the same list of conditions
+}
+
+// StatusAsRead writes it only if the TrainJob hasn't changed since it was read.
+func (w *Writer) StatusAsRead(ctx context.Context, before *api.TrainJob, status *api.TrainJobStatus) error {
+	return w.status(ctx, before, status, true)
+}
+
+func (w *Writer) status(
+	ctx context.Context, before *api.TrainJob, status *api.TrainJobStatus, asRead bool,
+) error {
 	after := before.DeepCopy()
 	after.Status.TrainJobStatus = status.TrainJobStatus
 	if w.extended {
 		after.Status = *status
 		after.Status.State = api.StateOf(&status.TrainJobStatus)
 	}
-	data, err := client.MergeFrom(before).Data(after)
-	if err != nil {
-		return fmt.Errorf("encoding the status: %w", err)
+	unguarded := before.DeepCopy()
+	unguarded.UID = ""
+	if asRead {
+		unguarded.ResourceVersion = ""
 	}
-	var change struct {
-		Status map[string]any `json:"status"`
-	}
-	if err := json.Unmarshal(data, &change); err != nil {
-		return fmt.Errorf("encoding the status: %w", err)
-	}
-	fields, metadata := change.Status, map[string]any{"uid": before.UID}
-	if fields == nil {
-		fields = map[string]any{}
-	}
-	if !w.extended {
-		metadata["resourceVersion"] = before.ResourceVersion // Kubeflow Trainer writes the same list of conditions
-	}
-	if data, err = json.Marshal(map[string]any{"metadata": metadata, "status": fields}); err != nil {
-		return fmt.Errorf("encoding the status: %w", err)
-	}
-	patch := client.RawPatch(types.MergePatchType, data)
+	patch := client.MergeFrom(unguarded)
 	if err := w.client.Status().Patch(ctx, after, patch, client.FieldOwner(FieldManager)); err != nil {
 		return err
 	}

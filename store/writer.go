@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -50,10 +51,11 @@ type Writer struct {
 	// extended is set if the CRD is the bundled Trainer's, whose status has a state.
 	extended bool
 
+	// refused is when the Trainer has last refused an atomic start; nil for never.
+	refused atomic.Pointer[time.Time]
+
 	mu      sync.Mutex
 	written map[types.NamespacedName]written
-	// refused is when the Trainer has last refused an atomic start; zero for never.
-	refused time.Time
 }
 
 type written struct {
@@ -121,13 +123,28 @@ func SkipsDryRuns(err error) bool {
 // Suspend stops the TrainJob and changes nothing else: its entry must stay while pods run with it. It is a conflict if
 // another TrainJob has taken the name.
 func (w *Writer) Suspend(ctx context.Context, job *api.TrainJob) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": job.UID}, "spec": map[string]any{"suspend": true},
-	})
-	if err != nil {
-		return fmt.Errorf("encoding the patch: %w", err)
-	}
-	return w.patch(ctx, job.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+	return w.suspend(ctx, job, "")
+}
+
+// SuspendAsRead stops the TrainJob if it hasn't changed since it was read.
+func (w *Writer) SuspendAsRead(ctx context.Context, job *api.TrainJob) error {
+	return w.suspend(ctx, job, job.ResourceVersion)
+}
+
+func (w *Writer) suspend(ctx context.Context, job *api.TrainJob, version string) error {
+	none := nameOnly(job)
+	stopped := none.DeepCopy()
+	stopped.UID, stopped.ResourceVersion, stopped.Spec.Suspend = job.UID, version, new(true)
+	return w.patch(ctx, stopped, client.MergeFrom(none))
+}
+
+// Stop asks for the stop of a queued TrainJob, as its user does, if the TrainJob hasn't changed since it was read. why
+// is the value of the annotation.
+func (w *Writer) Stop(ctx context.Context, job *api.TrainJob, why string) error {
+	none := nameOnly(job)
+	stopped := none.DeepCopy()
+	annotate(stopped, job, api.StopAnnotation, why)
+	return w.patch(ctx, stopped, client.MergeFrom(none))
 }
 
 // Clear empties the entry of a TrainJob that no longer runs. It replaces the entry whoever owns its fields: an update
@@ -163,11 +180,10 @@ func (w *Writer) Migrate(ctx context.Context, job *api.TrainJob, operations []js
 
 // Pin writes the runtime that a TrainJob starts on which isn't queued. That of a queued one is written with its start.
 func (w *Writer) Pin(ctx context.Context, job *api.TrainJob, pin string) error {
-	patch, err := annotation(job, PinAnnotation, pin)
-	if err != nil {
-		return err
-	}
-	if err := w.patch(ctx, job.DeepCopy(), patch); err != nil {
+	none := nameOnly(job)
+	pinned := none.DeepCopy()
+	annotate(pinned, job, PinAnnotation, pin)
+	if err := w.patch(ctx, pinned, client.MergeFrom(none)); err != nil {
 		return err
 	}
 	pins.Inc()
@@ -185,7 +201,7 @@ func (w *Writer) patchFields(
 }
 
 func (w *Writer) patch(
-	ctx context.Context, job *api.TrainJob, patch client.Patch, options ...client.PatchOption,
+	ctx context.Context, job client.Object, patch client.Patch, options ...client.PatchOption,
 ) error {
 	if err := w.client.Patch(ctx, job, patch, append(options, client.FieldOwner(FieldManager))...); err != nil {
 		return err
@@ -204,19 +220,15 @@ func (w *Writer) writeRecord(ctx context.Context, job *api.TrainJob, record *ove
 	if err != nil {
 		return nil, err
 	}
-	patch, err := annotation(job, overrides.RecordAnnotation, value)
-	if err != nil {
+	none := &unstructured.Unstructured{}
+	none.SetGroupVersionKind(trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
+	none.SetNamespace(job.Namespace)
+	none.SetName(job.Name)
+	u := none.DeepCopy()
+	annotate(u, job, overrides.RecordAnnotation, value)
+	if err := w.patch(ctx, u, client.MergeFrom(none)); err != nil {
 		return nil, err
 	}
-	u := &unstructured.Unstructured{}
-	u.SetAPIVersion(trainerapi.GroupVersion.String())
-	u.SetKind(trainerapi.TrainJobKind)
-	u.SetNamespace(job.Namespace)
-	u.SetName(job.Name)
-	if err := w.client.Patch(ctx, u, patch, client.FieldOwner(FieldManager)); err != nil {
-		return nil, err
-	}
-	w.wrote(u)
 	list, _, err := unstructured.NestedSlice(u.Object, "spec", record.Field)
 	if err != nil || len(list)-len(overrides.Without(list, record.Own)) != len(record.Own) {
 		return nil, errors.Join(err, ErrNotRendered)

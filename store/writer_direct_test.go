@@ -294,7 +294,7 @@ func TestWriterStatus(t *testing.T) {
 		"Kubeflow Trainer's": {"it writes the same list, and its CRD has no state", false, suspended,
 			`status {"metadata":{"resourceVersion":"7","uid":"uid"},"status":{` + conditions + `}}`, "", ""},
 		"Kubeflow Trainer's, the same": {"there is nothing to say", false, func(*api.TrainJobStatus) {},
-			`status {"metadata":{"resourceVersion":"7","uid":"uid"},"status":{}}`, "", ""},
+			`status {"metadata":{"resourceVersion":"7","uid":"uid"}}`, "", ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

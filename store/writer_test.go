@@ -2,10 +2,8 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,13 +11,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -62,6 +57,12 @@ func TestBehind(t *testing.T) {
 func TestStartInTwo(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "trainjobs"}, "job", errors.New("changed"))
 	element := map[string]any{"targetJobs": []any{map[string]any{"name": "node"}}}
+	const both = `{"metadata":{"annotations":{"signalbox.dev/overrides":` +
+		`"{\"field\":\"podTemplateOverrides\",\"own\":[{\"targetJobs\":[{\"name\":\"node\"}]}]}"},` +
+		`"resourceVersion":"7","uid":"uid"}}`
+	resumed := func(list string) string {
+		return strings.ReplaceAll(guarded, "7", "8") + "test /spec/podTemplateOverrides " + list + "; add /spec/suspend false"
+	}
 	cases := map[string]struct {
 		reason   string
 		rendered []any // the list after the first write
@@ -71,94 +72,43 @@ func TestStartInTwo(t *testing.T) {
 	}{
 		"both": {
 			"the second is guarded by the version of the first", []any{"users'", element}, 0,
-			[]string{
-				"7 signalbox.dev/overrides",
-				"test /metadata/uid uid; replace /metadata/resourceVersion 8; test /spec/podTemplateOverrides [users' " +
-					"map[targetJobs:[map[name:node]]]]; add /spec/suspend false; ",
-			},
-			nil,
+			[]string{both, resumed(`["users'",{"targetJobs":[{"name":"node"}]}]`)}, nil,
 		},
-		"the first fails": {"nothing follows", []any{element}, 1, []string{"7 signalbox.dev/overrides"}, conflict},
-		"not rendered": {
-			"it must not run without its entry", []any{"users'"}, 0, []string{"7 signalbox.dev/overrides"}, ErrNotRendered,
-		},
+		"the first fails": {"nothing follows", []any{element}, 1, []string{both}, conflict},
+		"not rendered":    {"it must not run without its entry", []any{"users'"}, 0, []string{both}, ErrNotRendered},
 		"the second fails": {
 			"what has changed in between is to be looked at", []any{element}, 2,
-			[]string{
-				"7 signalbox.dev/overrides",
-				"test /metadata/uid uid; replace /metadata/resourceVersion 8; test /spec/podTemplateOverrides " +
-					"[map[targetJobs:[map[name:node]]]]; add /spec/suspend false; ",
-			},
-			conflict,
+			[]string{both, resumed(`[{"targetJobs":[{"name":"node"}]}]`)}, conflict,
 		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			var sent []string
+			s := newStored(t)
 			writes := interceptor.Funcs{
-				Patch: func(
-					_ context.Context, _ client.WithWatch, o client.Object, patch client.Patch, _ ...client.PatchOption,
-				) error {
-					data, err := patch.Data(o)
-					if err != nil {
-						t.Fatal(err)
+				Patch: func(_ context.Context, _ client.WithWatch, o client.Object, patch client.Patch,
+					options ...client.PatchOption) error {
+					if err := s.record("", o, patch, (&client.PatchOptions{}).ApplyOptions(options)); err != nil {
+						return err
 					}
-					said := ""
-					if patch.Type() == types.MergePatchType {
-						var p struct {
-							Metadata struct {
-								ResourceVersion string
-								Annotations     map[string]string
-							}
-						}
-						if err := json.Unmarshal(data, &p); err != nil {
-							t.Fatal(err)
-						}
-						said = p.Metadata.ResourceVersion
-						for key := range p.Metadata.Annotations {
-							said += " " + key
-						}
-					} else {
-						var operations []struct {
-							Op, Path string
-							Value    any
-						}
-						if err := json.Unmarshal(data, &operations); err != nil {
-							t.Fatal(err)
-						}
-						for _, operation := range operations {
-							said += fmt.Sprintf("%s %s %v; ", operation.Op, operation.Path, operation.Value)
-						}
-					}
-					if sent = append(sent, said); len(sent) == c.fail {
+					if len(s.sent) == c.fail {
 						return conflict
 					}
-					o.SetResourceVersion(fmt.Sprint(7 + len(sent)))
+					o.SetResourceVersion(fmt.Sprint(7 + len(s.sent)))
 					if u, ok := o.(*unstructured.Unstructured); ok {
 						return unstructured.SetNestedSlice(u.Object, c.rendered, "spec", "podTemplateOverrides")
 					}
 					return nil
 				},
 			}
-			scheme := runtime.NewScheme()
-			if err := api.AddToScheme(scheme); err != nil {
-				t.Fatal(err)
-			}
-			w := NewWriter(
-				fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(writes).Build(),
-				clock.RealClock{},
-				false,
-			)
-			err := w.StartInTwo(context.Background(), &admission.Start{
+			w := NewWriter(interceptor.NewClient(s.store, writes), s.clock, false)
+			err := w.StartInTwo(t.Context(), &admission.Start{
 				Key: types.NamespacedName{Namespace: "ns", Name: "job"}, UID: "uid", ResourceVersion: "7",
 				Record: &overrides.Record{Field: overrides.PodTemplateOverrides, Own: []any{element}},
 			})
 			if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
 				t.Errorf("%s: got %v", c.reason, err)
 			}
-			if !slices.Equal(sent, c.want) {
-				t.Errorf("%s: sent %q, want %q", c.reason, sent, c.want)
-			}
+			s.wantSent(c.reason, c.want...)
 		})
 	}
 }
@@ -245,5 +195,38 @@ func TestStartAtomically(t *testing.T) {
 			t.Errorf("%s: got atomic %t, %d requests, %v; want %t, %d", step.reason, atomic, requests, err, step.atomic,
 				step.requests)
 		}
+	}
+}
+
+// TestWriterAsRead holds that a TrainJob is stopped or restarted for a stall only in the version that was judged.
+func TestWriterAsRead(t *testing.T) {
+	for name, c := range map[string]struct {
+		write func(*testing.T, *Writer, *api.TrainJob) error
+		want  string
+	}{
+		"a stop": {func(t *testing.T, w *Writer, job *api.TrainJob) error { return w.Stop(t.Context(), job, "stalled") },
+			`{"metadata":{"annotations":{"signalbox.dev/stop":"stalled"},"resourceVersion":"7","uid":"uid"}}`},
+		"a stop without a queue": {func(t *testing.T, w *Writer, job *api.TrainJob) error {
+			return w.SuspendAsRead(t.Context(), job)
+		}, `{"metadata":{"resourceVersion":"7","uid":"uid"},"spec":{"suspend":true}}`},
+		"a restart": {func(t *testing.T, w *Writer, job *api.TrainJob) error {
+			status := job.Status.DeepCopy()
+			status.Lost = &api.Loss{JobSet: "js", Restarts: 1, Restarting: true}
+			return w.StatusAsRead(t.Context(), job, status)
+		}, `status {"metadata":{"resourceVersion":"7","uid":"uid"},"status":{"lost":{"jobSet":"js","pod":"","restarting":` +
+			`true,"restarts":1},"state":"Starting"}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := storedJob(t, "spec: {suspend: false}")
+			s := newStored(t, job)
+			w := s.writer(true)
+			if err := c.write(t, w, job.DeepCopy()); err != nil || !w.Behind(job) {
+				t.Fatalf("got %v", err)
+			}
+			s.wantSent("guarded", c.want)
+			if err := c.write(t, w, job.DeepCopy()); !apierrors.IsConflict(err) {
+				t.Errorf("it has changed since: got %v", err)
+			}
+		})
 	}
 }

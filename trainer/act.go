@@ -23,6 +23,8 @@ func (r *Reconciler) act(ctx context.Context, o *observed, s step) error {
 		return r.writeStatus(ctx, o, s.status)
 	case writeLoss:
 		return r.writeLoss(ctx, o, s)
+	case stopStalled:
+		return r.stopStalled(ctx, o, s)
 	case suspend:
 		if err := r.Store.Writer.Suspend(ctx, o.job); err != nil {
 			return client.IgnoreNotFound(fmt.Errorf("suspending for a restart: %w", err))
@@ -54,6 +56,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, o *observed, status *api.T
 	if c := status.Condition(api.ConditionGangScheduled); isFalse(c) && !isFalse(o.job.Status.Condition(c.Type)) {
 		r.recorder.Send(o.job, events.GangUnschedulable.Of(c.Message))
 	}
+	if told := stallEvent(&o.job.Status, status); told != nil {
+		r.recorder.Send(o.job, *told)
+	}
 	return nil
 }
 
@@ -62,8 +67,12 @@ func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.C
 func (r *Reconciler) writeLoss(ctx context.Context, o *observed, s writeLoss) error {
 	status := o.job.Status.DeepCopy()
 	status.Lost = &s.lost
-	if err := r.Store.Writer.Status(ctx, o.job, status); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("writing that pods were lost: %w", err))
+	write := r.Store.Writer.Status
+	if s.asRead {
+		write = r.Store.Writer.StatusAsRead
+	}
+	if err := write(ctx, o.job, status); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("writing that a TrainJob is to be restarted: %w", err))
 	}
 	r.recorder.Send(o.job, s.event)
 	return nil
@@ -80,12 +89,17 @@ func (r *Reconciler) deleteJobSet(ctx context.Context, o *observed) error {
 
 func (r *Reconciler) deleteSideObjects(ctx context.Context, o *observed) {
 	log := ctrl.LoggerFrom(ctx).WithValues("trainJob", o.key)
-	objects, err := r.sideObjects(ctx, o.job)
+	children := &Children{}
+	runtime, err := r.Store.Runtimes.Of(ctx, o.job)
+	if err == nil {
+		children, err = r.Builder.Build(ctx, o.job, runtime.Spec)
+	}
 	if err != nil {
 		log.Error(err, "The side objects of a TrainJob that stops are unknown; they stay until it is deleted")
+		return
 	}
-	for _, object := range objects {
-		if err := r.deleteSideObject(ctx, o.job, object); client.IgnoreNotFound(err) != nil {
+	for _, object := range children.SideObjects {
+		if _, err := r.deleteSideObject(ctx, o.job, object); err != nil {
 			log.Error(err, "Deleting a side object; it stays until the TrainJob is deleted",
 				"kind", object.GetKind(), "name", object.GetName())
 		}

@@ -14,7 +14,7 @@ func BenchmarkBuild(b *testing.B) {
 	spec := runtimeOf(b, "{numNodes: 2, torch: {}}", lostVolume)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := builder.Build(context.Background(), job, spec); err != nil {
+		if _, err := builder.Build(context.Background(), job, spec); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -33,11 +33,15 @@ func BenchmarkBuildLarge(b *testing.B) {
 			largest := 0
 			b.ReportAllocs()
 			for b.Loop() {
-				side, js, err := builder.Build(context.Background(), job, spec)
+				built, err := builder.Build(context.Background(), job, spec)
 				if err != nil {
 					b.Fatal(err)
 				}
-				for _, o := range append(side, js) {
+				made, err := objectOf(built.JobSet)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for _, o := range append(built.SideObjects, made) {
 					data, err := json.Marshal(o)
 					if err != nil {
 						b.Fatal(err)

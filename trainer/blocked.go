@@ -12,9 +12,6 @@ const (
 	// ReasonNameTaken: an object that the TrainJob needs exists and belongs to another owner. The message names it;
 	// delete it, or create the TrainJob by another name.
 	ReasonNameTaken = "NameTaken"
-	// ReasonTooLarge: the runtime doesn't fit into the TrainJob's annotations, where the start pins it. Remove
-	// annotations, or make the runtime smaller.
-	ReasonTooLarge = "TooLarge"
 )
 
 // After which times a TrainJob is tried again whose name is taken, whose JobSet is refused, or about which the API

@@ -13,6 +13,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/trainer/trial"
 )
 
 // TestUnqueuedSaysWhy holds that a TrainJob without a queue, which nothing keeps from being started, says why it has no
@@ -29,7 +30,7 @@ func TestUnqueuedSaysWhy(t *testing.T) {
 			func(o *options) { o.limits.Pods = 1 }, func(o *options) {
 				o.limits = overrides.Limits{
 					Pods: 10, SpecBytes: 1 << 20, Elements: 1 << 20, GracePeriodSeconds: 3600}
-			}, ReasonTooLarge},
+			}, trial.ReasonTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, c.change)

@@ -3,7 +3,6 @@ package trainer
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 	kueueconstants "sigs.k8s.io/kueue/pkg/controller/constants"
 
@@ -71,58 +71,47 @@ func (c emptyCluster) Get(
 	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 }
 
-// Build returns the objects of the TrainJob on the runtime, with all its entries: the side objects first, the JobSet
-// last. It leaves out the ReplicatedJobs that are done and outlive the JobSet. It changes none of its arguments.
+// Children are the objects of a TrainJob, in the order in which they are created.
+type Children struct {
+	Claims []*corev1.PersistentVolumeClaim
+	// SideObjects are those that Trainer's plugins make beside the JobSet, whether they exist or not.
+	SideObjects []*unstructured.Unstructured
+	JobSet      *jobsetac.JobSetApplyConfiguration
+	// Spec is the JobSet's.
+	Spec *jobset.JobSetSpec
+}
+
+// Build returns the objects of the TrainJob on the runtime, with all its entries. It leaves out the ReplicatedJobs that
+// are done and outlive the JobSet. It changes none of its arguments.
 func (b *Builder) Build(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
-) (sideObjects []runtime.ApplyConfiguration, js *jobsetac.JobSetApplyConfiguration, err error) {
+) (*Children, error) {
 	a, err := overrides.Bundled.Assemble(job, spec, overrides.Bundled.Entries(job))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if sideObjects, err = b.complete(ctx, a); err != nil {
-		return nil, nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
+	sideObjects, err := b.complete(ctx, a)
+	if err != nil {
+		return nil, fmt.Errorf("runtime %q: %w", job.Spec.RuntimeRef.Name, err)
 	}
-	js = applyJobSet(a)
+	js := applyJobSet(a)
 	built, err := pipeline.SpecOf(js)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	leaveOut(js.Spec, overrides.Outlived(built, overrides.Done(job, spec)))
 	mountClaims(job.Name, js.Spec)
 	if queued(job) {
 		replaceEnded(js.Spec)
 	}
-	return sideObjects, js, nil
-}
-
-// SideObjects returns the side objects that Build makes for the TrainJob, whether they exist or not.
-func (b *Builder) SideObjects(
-	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
-) ([]*unstructured.Unstructured, error) {
-	applied, _, err := b.Build(ctx, job, spec)
-	if err != nil {
-		return nil, err
-	}
-	objects := make([]*unstructured.Unstructured, 0, len(applied))
-	for _, a := range applied {
-		o, err := objectOf(a)
-		if err != nil {
-			return nil, err
-		}
-		objects = append(objects, o)
-	}
-	return objects, nil
+	built, err = pipeline.SpecOf(js)
+	return &Children{claimsOf(job, spec), sideObjects, js, built}, err
 }
 
 // objectOf returns an object, or what an apply configuration is of, as an object to create.
 func objectOf(a any) (*unstructured.Unstructured, error) {
-	data, err := json.Marshal(a)
-	if err != nil {
-		return nil, err
-	}
-	o := &unstructured.Unstructured{}
-	return o, json.Unmarshal(data, &o.Object)
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(a)
+	return &unstructured.Unstructured{Object: content}, err
 }
 
 func isSecret(o client.Object) bool {
@@ -132,7 +121,7 @@ func isSecret(o client.Object) bool {
 // complete has Trainer's plugins add what isn't queued, and returns the side objects that they make.
 func (b *Builder) complete(
 	ctx context.Context, a *pipeline.Assembly,
-) (sideObjects []runtime.ApplyConfiguration, err error) {
+) (sideObjects []*unstructured.Unstructured, err error) {
 	group := func(p framework.EnforcePodGroupPolicyPlugin) error { return p.EnforcePodGroupPolicy(a.Info, a.Job) }
 	if err := pipeline.EachPlugin(b.building, group); err != nil {
 		return nil, err
@@ -143,7 +132,10 @@ func (b *Builder) complete(
 	}
 	err = pipeline.EachPlugin(b.building, func(p framework.ComponentBuilderPlugin) error {
 		made, err := p.Build(ctx, a.Info, a.Job)
-		sideObjects = append(sideObjects, made...)
+		for _, m := range made {
+			o, unread := objectOf(m)
+			sideObjects, err = append(sideObjects, o), cmp.Or(err, unread)
+		}
 		return err
 	})
 	return sideObjects, err

@@ -45,17 +45,17 @@ func TestBuildSeesNothing(t *testing.T) {
 	h := newHarness(t)
 	h.put(sshAuth(), hostfile(nil))
 	b := testBuilder(t, h.store)
-	side, _, err := b.Build(t.Context(), h.trainJob("mpi", started), runtimeOf(t, "{numNodes: 2, mpi: {}}", lostVolume))
-	if err != nil || len(side) != 2 {
-		t.Errorf("the Secret is built although one is there: got %d objects, %v", len(side), err)
+	built, err := b.Build(t.Context(), h.trainJob("mpi", started), runtimeOf(t, "{numNodes: 2, mpi: {}}", lostVolume))
+	if err != nil || len(built.SideObjects) != 2 {
+		t.Errorf("the Secret is built although one is there: got %v, %v", built, err)
 	}
 }
 
 // A TrainJob that takes all from its runtime has the environment that torchrun reads.
 func TestTorchWithoutTrainer(t *testing.T) {
 	h := newHarness(t)
-	_, js, err := testBuilder(t, h.store).Build(t.Context(), h.trainJob("torch", started),
-		runtimeOf(t, "{numNodes: 2, torch: {}}", lostVolume))
+	js, err := builtJobSet(testBuilder(t, h.store).Build(t.Context(), h.trainJob("torch", started),
+		runtimeOf(t, "{numNodes: 2, torch: {}}", lostVolume)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestTorchWithoutTrainer(t *testing.T) {
 func TestBuildErrors(t *testing.T) {
 	b := testBuilder(t, newHarness(t).store)
 	job := jobOf(t, "torch", started)
-	if _, err := b.SideObjects(t.Context(), job, &trainerapi.TrainingRuntimeSpec{}); err == nil {
+	if _, err := b.Build(t.Context(), job, &trainerapi.TrainingRuntimeSpec{}); err == nil {
 		t.Error("a runtime of nothing has no side objects to name")
 	}
 	errs := func(spec *trainerapi.TrainingRuntimeSpec) []string {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -12,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -20,11 +18,10 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/overrides/pipeline"
-	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
 	"github.com/signalbox-dev/signalbox/trainer/status"
+	"github.com/signalbox-dev/signalbox/trainer/trial"
 )
 
 // create creates the children of a TrainJob that was started, and sends an event about what fails for good.
@@ -46,7 +43,7 @@ func (r *Reconciler) createChildren(ctx context.Context, job *api.TrainJob) erro
 		entries := overrides.EveryEntry(job)
 		errs := append(r.Limits.CheckSize(job, entries), r.Limits.CheckRuntime(job, runtime.Spec, entries)...)
 		if len(errs) > 0 {
-			return &admission.BlockedError{Reason: ReasonTooLarge, RetryAfter: refusedRetry, Err: errs.ToAggregate()}
+			return &admission.BlockedError{Reason: trial.ReasonTooLarge, RetryAfter: refusedRetry, Err: errs.ToAggregate()}
 		}
 		pin, err := store.Pin(runtime.Spec)
 		if err != nil {
@@ -61,7 +58,7 @@ func (r *Reconciler) createChildren(ctx context.Context, job *api.TrainJob) erro
 func (r *Reconciler) createJobSet(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) error {
-	sideObjects, js, err := r.Builder.Build(ctx, job, spec)
+	children, err := r.Builder.Build(ctx, job, spec)
 	if err != nil {
 		return err
 	}
@@ -69,24 +66,18 @@ func (r *Reconciler) createJobSet(
 	if exists, err := r.jobSetExists(ctx, job); err != nil || exists {
 		return err
 	}
-	built, err := pipeline.SpecOf(js)
-	if err != nil {
-		return err
-	}
-	claims := claimsOf(job, spec)
-	if slices.ContainsFunc(spec.Template.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
-		return podsets.ReplicatedJob(built.ReplicatedJobs, rj.Name) == nil // it is done
-	}) {
-		if again, err := r.rerunInitializers(ctx, job, claims); err != nil || again {
+	if len(children.Spec.ReplicatedJobs) < len(spec.Template.Spec.ReplicatedJobs) { // some are done
+		if again, err := r.rerunInitializers(ctx, job, children.Claims); err != nil || again {
 			return err
 		}
 	}
+	js := children.JobSet
 	status.MarkInitializers(js, overrides.Initializers(job, spec))
-	skipped, err := r.Gangs.Make(ctx, job, spec, built, js)
+	skipped, err := r.Gangs.Make(ctx, job, spec, children.Spec, js)
 	if err != nil {
 		return err
 	}
-	if err := r.createMounted(ctx, job, claims, sideObjects); err != nil {
+	if err := r.createMounted(ctx, job, children); err != nil {
 		return err
 	}
 	o, err := objectOf(js)
@@ -111,17 +102,14 @@ func (r *Reconciler) createJobSet(
 // jobSetExists reports whether the TrainJob has a JobSet, by the API server: the cache may be stale, and a previous
 // JobSet has to be gone first. One of another owner is an error.
 func (r *Reconciler) jobSetExists(ctx context.Context, job *api.TrainJob) (bool, error) {
-	var js jobset.JobSet
-	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(job), &js)
+	js, err := store.JobSetNamed(ctx, r.Reader, client.ObjectKeyFromObject(job))
 	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
+	case err != nil || js == nil:
 		return false, err
-	case metav1.IsControlledBy(&js, job):
+	case metav1.IsControlledBy(js, job):
 		return true, nil // its events trigger a reconcile
-	case store.OfTrainJob(&js, job.Name, "") && !js.DeletionTimestamp.IsZero():
-		return false, terminating(&js, r.Clock.Now())
+	case store.OfTrainJob(js, job.Name, "") && !js.DeletionTimestamp.IsZero():
+		return false, terminating(js, r.Clock.Now())
 	}
 	return false, fmt.Errorf("there is a JobSet %s already that is not the TrainJob's; delete it, or create the TrainJob "+
 		"by another name", client.ObjectKeyFromObject(job))
@@ -156,18 +144,11 @@ func ownerUnknown(job *api.TrainJob, err error, now time.Time) bool {
 }
 
 // createMounted creates what the pods of a JobSet mount.
-func (r *Reconciler) createMounted(
-	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
-	sideObjects []runtime.ApplyConfiguration,
-) error {
-	if err := r.createClaims(ctx, job, claims); err != nil {
+func (r *Reconciler) createMounted(ctx context.Context, job *api.TrainJob, children *Children) error {
+	if err := r.createClaims(ctx, job, children.Claims); err != nil {
 		return err
 	}
-	for _, a := range sideObjects {
-		o, err := objectOf(a)
-		if err != nil {
-			return err
-		}
+	for _, o := range children.SideObjects {
 		if err := r.createSideObject(ctx, job, o); err != nil {
 			return fmt.Errorf("creating %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
@@ -182,52 +163,44 @@ func (r *Reconciler) createSideObject(ctx context.Context, job *api.TrainJob, o 
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	taken := fmt.Errorf("there is a %s %s/%s already that is not the TrainJob's; delete it, or create the TrainJob by "+
-		"another name", o.GetKind(), o.GetNamespace(), o.GetName())
-	if isSecret(o) {
-		if err := r.Client.Delete(ctx, o.DeepCopy()); apierrors.IsForbidden(err) {
-			return errors.Join(taken, err)
-		} else if client.IgnoreNotFound(err) != nil {
-			return err
-		}
-		return r.Client.Create(ctx, o, client.FieldOwner(fieldManager))
+	own, err := r.deleteSideObject(ctx, job, o)
+	if !own {
+		return errors.Join(fmt.Errorf("there is a %s %s/%s already that is not the TrainJob's; delete it, or create the "+
+			"TrainJob by another name", o.GetKind(), o.GetNamespace(), o.GetName()), err)
 	}
-	there := &metav1.PartialObjectMetadata{}
-	there.SetGroupVersionKind(o.GroupVersionKind())
-	if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(o), there); err != nil {
-		return err
-	}
-	if !metav1.IsControlledBy(there, job) {
-		return taken
-	}
-	err = r.Client.Delete(ctx, there, client.Preconditions{UID: &there.UID})
-	if client.IgnoreNotFound(err) != nil {
+	if err != nil {
 		return err
 	}
 	return r.Client.Create(ctx, o, client.FieldOwner(fieldManager))
 }
 
-// sideObjects returns the side objects of a TrainJob, whether they exist or not.
-func (r *Reconciler) sideObjects(ctx context.Context, job *api.TrainJob) ([]*unstructured.Unstructured, error) {
-	runtime, err := r.Store.Runtimes.Of(ctx, job)
-	if err != nil {
-		return nil, err
+// deleteSideObject deletes a side object of a TrainJob. One of another owner stays: own is false. Secrets can't be
+// read; a policy of the chart rejects the deletion of others'.
+func (r *Reconciler) deleteSideObject(ctx context.Context, job *api.TrainJob, o client.Object) (own bool, err error) {
+	var options []client.DeleteOption
+	if !isSecret(o) {
+		there, err := existing(ctx, r.Reader, o)
+		if err != nil || there == nil {
+			return true, err
+		}
+		if !metav1.IsControlledBy(there, job) {
+			return false, nil
+		}
+		options = append(options, client.Preconditions{UID: &there.UID})
 	}
-	return r.Builder.SideObjects(ctx, job, runtime.Spec)
+	err = r.Client.Delete(ctx, o, options...)
+	return !isSecret(o) || !apierrors.IsForbidden(err), client.IgnoreNotFound(err)
 }
 
-// deleteSideObject deletes a side object of a TrainJob; one of another owner stays.
-func (r *Reconciler) deleteSideObject(ctx context.Context, job *api.TrainJob, o client.Object) error {
-	if isSecret(o) {
-		return r.Client.Delete(ctx, o) // Secrets can't be read; a policy of the chart rejects the deletion of others'
-	}
+// existing returns the metadata of an object that exists, by the API server; nil if there is none. It may be being
+// deleted.
+func existing(ctx context.Context, reader client.Reader, o client.Object) (*metav1.PartialObjectMetadata, error) {
 	there := &metav1.PartialObjectMetadata{}
 	there.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
-	err := r.Reader.Get(ctx, client.ObjectKeyFromObject(o), there)
-	if err != nil || !metav1.IsControlledBy(there, job) {
-		return err
+	if err := reader.Get(ctx, client.ObjectKeyFromObject(o), there); err != nil {
+		return nil, client.IgnoreNotFound(err)
 	}
-	return r.Client.Delete(ctx, there, client.Preconditions{UID: &there.UID})
+	return there, nil
 }
 
 // createClaims creates the claims of a TrainJob that aren't there.
@@ -238,7 +211,7 @@ func (r *Reconciler) createClaims(
 		err := r.Client.Create(ctx, claim.DeepCopy(), client.FieldOwner(fieldManager))
 		if apierrors.IsAlreadyExists(err) {
 			var there *metav1.PartialObjectMetadata
-			if there, err = existingClaim(ctx, r.Reader, claim); err == nil && (gone(there) || ofJobSet(there, job)) {
+			if there, err = existing(ctx, r.Reader, claim); err == nil && (gone(there) || ofJobSet(there, job)) {
 				err = errors.New("the previous one is being deleted")
 			} else if err == nil && !belongsTo(there, job) {
 				err = nameTaken(claim.Kind, claim.Name)
@@ -257,7 +230,7 @@ func (r *Reconciler) rerunInitializers(
 	ctx context.Context, job *api.TrainJob, claims []*corev1.PersistentVolumeClaim,
 ) (bool, error) {
 	for _, claim := range claims {
-		if there, err := existingClaim(ctx, r.Reader, claim); err != nil || !gone(there) {
+		if there, err := existing(ctx, r.Reader, claim); err != nil || !gone(there) {
 			if err != nil {
 				return false, err
 			}

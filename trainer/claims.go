@@ -1,8 +1,8 @@
 package trainer
 
 import (
-	"context"
 	"maps"
+	"slices"
 	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
@@ -74,28 +73,12 @@ func mountClaims(job string, spec *jobsetac.JobSetSpecApplyConfiguration) {
 }
 
 func mounts(pod *corev1ac.PodSpecApplyConfiguration, volume string) bool {
-	for _, containers := range [][]corev1ac.ContainerApplyConfiguration{pod.InitContainers, pod.Containers} {
-		for _, c := range containers {
-			for _, m := range c.VolumeMounts {
-				if ptr.Deref(m.Name, "") == volume {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
-// existingClaim returns the claim of a name, by the API server; nil if there is none. It may be being deleted.
-func existingClaim(
-	ctx context.Context, reader client.Reader, claim *corev1.PersistentVolumeClaim,
-) (*metav1.PartialObjectMetadata, error) {
-	there := &metav1.PartialObjectMetadata{}
-	there.SetGroupVersionKind(claim.GroupVersionKind())
-	if err := reader.Get(ctx, client.ObjectKeyFromObject(claim), there); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	return there, nil
+	containers := slices.Concat(pod.InitContainers, pod.Containers)
+	return slices.ContainsFunc(containers, func(c corev1ac.ContainerApplyConfiguration) bool {
+		return slices.ContainsFunc(c.VolumeMounts, func(m corev1ac.VolumeMountApplyConfiguration) bool {
+			return ptr.Deref(m.Name, "") == volume
+		})
+	})
 }
 
 // gone reports whether a claim isn't there, or is being deleted.

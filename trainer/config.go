@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"time"
+
 	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +29,8 @@ type Config struct {
 	Recorder kevents.EventRecorder
 	Clock    clock.Clock
 	Limits   overrides.Limits
+	// Reports is set if this process serves the server to which training processes report (Progress).
+	Reports bool
 }
 
 // Reconciler creates the children of TrainJobs that were started, deletes those of TrainJobs that were stopped, and
@@ -35,12 +39,18 @@ type Reconciler struct {
 	Config
 	recorder *events.Recorder
 	memory   *memory
+	// listening is since when this process takes reports; zero if it takes none.
+	listening time.Time
 }
 
 // NewReconciler returns a Reconciler. Whoever makes the client's cache indexes Workloads by their TrainJobs, as Kueue's
 // integrations do (SetupWorkloadOwnerIndex).
 func NewReconciler(config Config) *Reconciler {
-	return &Reconciler{Config: config, recorder: events.NewRecorder(config.Recorder), memory: newMemory()}
+	r := &Reconciler{Config: config, recorder: events.NewRecorder(config.Recorder), memory: newMemory()}
+	if config.Reports {
+		r.listening = config.Clock.Now()
+	}
+	return r
 }
 
 // Changed returns the TrainJobs whose gangs have changed.

@@ -95,7 +95,7 @@ func (s subject) look(b *Builder, limits overrides.Limits) {
 			_, err := podsets.Of(effective, podsets.Features{TopologyAware: true})
 			return asErrors(err)
 		},
-		func() field.ErrorList { _, _, err := b.Build(ctx, s.job, s.runtime); return asErrors(err) },
+		func() field.ErrorList { _, err := b.Build(ctx, s.job, s.runtime); return asErrors(err) },
 	)
 }
 

@@ -66,7 +66,7 @@ func FuzzBuild(f *testing.F) {
 		if err != nil {
 			return // is never queued
 		}
-		_, js, err := builder.Build(context.Background(), job, runtime)
+		js, err := builtJobSet(builder.Build(context.Background(), job, runtime))
 		if after, e := json.Marshal(job); e != nil || string(after) != string(before) {
 			t.Fatal("the TrainJob was changed")
 		}

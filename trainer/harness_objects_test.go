@@ -14,6 +14,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -130,4 +131,12 @@ func describeStatus(status *api.TrainJobStatus) string {
 			ptr.Deref(s.Succeeded, -1)))
 	}
 	return strings.Join(texts, " ")
+}
+
+// builtJobSet returns the JobSet of what was built.
+func builtJobSet(built *Children, err error) (*jobsetac.JobSetApplyConfiguration, error) {
+	if err != nil {
+		return nil, err
+	}
+	return built.JobSet, nil
 }

@@ -106,6 +106,7 @@ type options struct {
 	gangsServed bool         // the API server serves PodGroups
 	limits      overrides.Limits
 	plugins     trainerconfig.Configuration // what Trainer's plugins take of its configuration
+	reports     bool                        // training processes can report
 }
 
 func newHarness(t testing.TB, change ...func(*options)) *harness {
@@ -143,13 +144,14 @@ func (h *harness) construct(o options) {
 		h.t.Fatal(err)
 	}
 	newCache := func() (cache.Cache, error) { return &gangCache{Reader: h.cached(), indexes: h.indexes}, nil }
+	kept := store.New(cached, live, h.clock, true)
 	gangs := gang.NewGangs(ctx, gang.Config{
-		Client: cached, Reader: live, Discovery: discoveryOf(o.gangsServed), NewCache: newCache, Recorder: h.recorder,
-		Clock: h.clock, Mode: o.gangMode, Policy: api.GangPolicyGang,
+		Client: cached, Reader: live, JobsOf: kept.Pods.JobsOf, Discovery: discoveryOf(o.gangsServed), NewCache: newCache,
+		Recorder: h.recorder, Clock: h.clock, Mode: o.gangMode, Policy: api.GangPolicyGang,
 	})
 	reconciler := NewReconciler(Config{
-		Client: cached, Reader: live, Store: store.New(cached, live, h.clock, true), Builder: builder, Gangs: gangs,
-		Recorder: h.recorder, Clock: h.clock, Limits: o.limits,
+		Client: cached, Reader: live, Store: kept, Builder: builder, Gangs: gangs,
+		Recorder: h.recorder, Clock: h.clock, Limits: o.limits, Reports: o.reports,
 	})
 	indexer := indexerFunc(func(field string, of client.IndexerFunc) { h.indexes[field] = of })
 	err = errors.Join(

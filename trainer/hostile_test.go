@@ -97,7 +97,7 @@ func TestManyDashes(t *testing.T) {
 	job := jobOf(t, "torch", entryText)
 	job.Annotations = map[string]string{"signalbox.dev/runtime": "not a pin"}
 	got, err := stepsOf(t.Context(), h.cached(), job)
-	if err != nil || len(got) != 1 || !got["node"] {
+	if err != nil || len(got) != 1 || got[0] != "node" {
 		t.Errorf("its entry says what it runs: got %v, %v", got, err)
 	}
 	job.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: overrides.Manager}}

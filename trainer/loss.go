@@ -39,16 +39,16 @@ func stepOfLoss(o *observed, lost api.Loss) step {
 	switch {
 	case o.lostPod != nil && lost.Pod == "" && lost.Restarts < most:
 		lost.Pod = o.lostPod.Name
-		return writeLoss{lost, events.PodLost.Of(lost.Pod, lost.Restarts, most)}
+		return writeLoss{lost: lost, event: events.PodLost.Of(lost.Pod, lost.Restarts, most)}
 	case lost.Restarting:
 		return suspend{}
 	case cut:
 		lost.Pod = o.lostPod.Name
 		lost.Restarting, lost.Restarts = true, lost.Restarts+1
-		return writeLoss{lost, events.CutShort.Of(lost.Pod, lost.Restarts, most)}
+		return writeLoss{lost: lost, event: events.CutShort.Of(lost.Pod, lost.Restarts, most)}
 	case status.Restarts(o.job, o.jobSet, o.workload):
 		lost.Restarting, lost.Restarts = true, lost.Restarts+1
-		return writeLoss{lost, events.Restarting.Of(lost.Pod, lost.Restarts, most)}
+		return writeLoss{lost: lost, event: events.Restarting.Of(lost.Pod, lost.Restarts, most)}
 	}
 	return nil
 }

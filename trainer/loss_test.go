@@ -188,7 +188,7 @@ func TestReplaceEnded(t *testing.T) {
 			for i := range spec.Template.Spec.ReplicatedJobs {
 				spec.Template.Spec.ReplicatedJobs[i].Template.Spec.PodReplacementPolicy = c.runtime
 			}
-			_, js, err := b.Build(t.Context(), jobOf(t, "torch", c.job), spec)
+			js, err := builtJobSet(b.Build(t.Context(), jobOf(t, "torch", c.job), spec))
 			if err != nil {
 				t.Fatal(err)
 			}

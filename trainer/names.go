@@ -16,7 +16,6 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -44,7 +43,7 @@ func checkTaken(
 	ctx context.Context, cache client.Reader, job *api.TrainJob, replicatedJobs []jobset.ReplicatedJob,
 ) error {
 	key := client.ObjectKeyFromObject(job)
-	if js, err := jobSetNamed(ctx, cache, key); err != nil {
+	if js, err := store.JobSetNamed(ctx, cache, key); err != nil {
 		return err
 	} else if js != nil && !metav1.IsControlledBy(js, job) && js.DeletionTimestamp.IsZero() {
 		return nameTaken("JobSet", key.Name)
@@ -78,32 +77,29 @@ func checkRival(
 	ctx context.Context, cache client.Reader, job *api.TrainJob, name string, replicatedJobs []string,
 ) error {
 	key := client.ObjectKey{Namespace: job.Namespace, Name: name}
-	js, err := jobSetNamed(ctx, cache, key)
+	js, err := store.JobSetNamed(ctx, cache, key)
 	if err != nil {
 		return err
 	}
-	if js != nil {
-		for _, rj := range replicatedJobs {
-			if podsets.ReplicatedJob(js.Spec.ReplicatedJobs, rj) != nil {
-				return nameTaken("Job of JobSet "+name, name+"-"+rj+"-0")
-			}
+	what, theirs := "JobSet", []string(nil)
+	if js != nil { // it has the Jobs that the other TrainJob will have
+		theirs = namesOf(js.Spec.ReplicatedJobs)
+	} else {
+		var other api.TrainJob
+		if err := cache.Get(ctx, key, &other, client.UnsafeDisableDeepCopy); err != nil {
+			return client.IgnoreNotFound(err)
 		}
-		return nil // it has the Jobs that the other TrainJob will have
-	}
-	var other api.TrainJob
-	if err := cache.Get(ctx, key, &other, client.UnsafeDisableDeepCopy); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if !precedes(&other, job) {
-		return nil
-	}
-	theirs, err := stepsOf(ctx, cache, &other)
-	if err != nil {
-		return err
+		if !precedes(&other, job) {
+			return nil
+		}
+		if theirs, err = stepsOf(ctx, cache, &other); err != nil {
+			return err
+		}
+		what = "TrainJob"
 	}
 	for _, rj := range replicatedJobs {
-		if theirs[rj] {
-			return nameTaken("Job of TrainJob "+name, name+"-"+rj+"-0")
+		if slices.Contains(theirs, rj) {
+			return nameTaken("Job of "+what+" "+name, name+"-"+rj+"-0")
 		}
 	}
 	return nil
@@ -118,29 +114,21 @@ func precedes(other, job *api.TrainJob) bool {
 
 // stepsOf returns the ReplicatedJobs of a TrainJob without a JobSet: those that its last admission was for, or else
 // those of its runtime. Its pinned runtime isn't unfolded: whoever has many TrainJobs would have each cost that of all.
-func stepsOf(ctx context.Context, cache client.Reader, job *api.TrainJob) (map[string]bool, error) {
-	steps := map[string]bool{}
+func stepsOf(ctx context.Context, cache client.Reader, job *api.TrainJob) ([]string, error) {
 	if own := overrides.Bundled.Own(job); own != nil {
-		for _, name := range overrides.StepsOf(own) {
-			steps[name] = true
-		}
-		return steps, nil
+		return overrides.StepsOf(own), nil
 	}
 	if _, pinned := job.Annotations[store.PinAnnotation]; pinned {
-		return steps, nil // Kueue doesn't manage it, or it would have the entry; and it doesn't run
+		return nil, nil // Kueue doesn't manage it, or it would have the entry; and it doesn't run
 	}
 	replicatedJobs, err := store.LiveSteps(ctx, cache, job)
-	for i := range replicatedJobs {
-		steps[replicatedJobs[i].Name] = true
-	}
-	return steps, err
+	return namesOf(replicatedJobs), err
 }
 
-// jobSetNamed returns the JobSet of a name as the cache has it; nil if there is none.
-func jobSetNamed(ctx context.Context, cache client.Reader, key client.ObjectKey) (*jobset.JobSet, error) {
-	var js jobset.JobSet
-	if err := cache.Get(ctx, key, &js, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, client.IgnoreNotFound(err)
+func namesOf(replicatedJobs []jobset.ReplicatedJob) []string {
+	names := make([]string, len(replicatedJobs))
+	for i := range replicatedJobs {
+		names[i] = replicatedJobs[i].Name
 	}
-	return &js, nil
+	return names
 }

@@ -76,7 +76,7 @@ func TestPluginIsQueuedAndBuilt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, js, err := testBuilder(t, testClient(t)).Build(t.Context(), job, spec)
+	js, err := builtJobSet(testBuilder(t, testClient(t)).Build(t.Context(), job, spec))
 	if err != nil {
 		t.Fatal(err)
 	}

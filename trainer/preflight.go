@@ -29,18 +29,19 @@ func checkAlone(ctx context.Context, reader client.Reader) error {
 		return fmt.Errorf("looking for another Trainer: %w", err)
 	}
 	var theirs []string
+	note := func(webhook, kind, configuration string) {
+		if strings.HasSuffix(webhook, theirWebhooks) {
+			theirs = append(theirs, fmt.Sprintf("%s (%s %s)", webhook, kind, configuration))
+		}
+	}
 	for _, c := range mutating.Items {
 		for _, w := range c.Webhooks {
-			if strings.HasSuffix(w.Name, theirWebhooks) {
-				theirs = append(theirs, fmt.Sprintf("%s (MutatingWebhookConfiguration %s)", w.Name, c.Name))
-			}
+			note(w.Name, "MutatingWebhookConfiguration", c.Name)
 		}
 	}
 	for _, c := range validating.Items {
 		for _, w := range c.Webhooks {
-			if strings.HasSuffix(w.Name, theirWebhooks) {
-				theirs = append(theirs, fmt.Sprintf("%s (ValidatingWebhookConfiguration %s)", w.Name, c.Name))
-			}
+			note(w.Name, "ValidatingWebhookConfiguration", c.Name)
 		}
 	}
 	if len(theirs) == 0 {

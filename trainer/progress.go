@@ -9,15 +9,19 @@ import (
 	"strings"
 
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
+	trainerac "github.com/kubeflow/trainer/v2/pkg/client/applyconfiguration/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/features"
 	"github.com/kubeflow/trainer/v2/pkg/runtime/framework/plugins"
 	"github.com/kubeflow/trainer/v2/pkg/statusserver"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 )
@@ -29,6 +33,7 @@ type Progress struct {
 	CertDir string
 	// Await waits until there is a certificate in the folder, or the context ends.
 	Await func(ctx context.Context, certDir string) error
+	Clock clock.PassiveClock
 }
 
 // EnableProgress makes the plugins inject what a training process needs to report its progress.
@@ -50,7 +55,7 @@ func (p Progress) AddTo(mgr ctrl.Manager, c client.Client, clients kubernetes.In
 			return fmt.Errorf("status server: %w", err)
 		}
 		config := &tls.Config{GetCertificate: certs.GetCertificate, MinVersion: tls.VersionTLS12}
-		server, err := statusserver.NewServer(c, p.Config.StatusServer, config, reviewer{clients})
+		server, err := statusserver.NewServer(stamping{c, p.Clock}, p.Config.StatusServer, config, reviewer{clients})
 		if err != nil {
 			return fmt.Errorf("status server: %w", err)
 		}
@@ -67,12 +72,38 @@ func (p Progress) AddTo(mgr ctrl.Manager, c client.Client, clients kubernetes.In
 	}})
 }
 
+// stamping writes when a report arrived in the place of what its sender says, in the same request: a process decides
+// neither when it was heard, nor is it unheard if it says nothing new.
+type stamping struct {
+	client.Client
+	clock clock.PassiveClock
+}
+
+// Status implements client.Client.
+func (s stamping) Status() client.SubResourceWriter {
+	return stampingStatus{s.Client.Status(), s.clock}
+}
+
+type stampingStatus struct {
+	client.SubResourceWriter
+	clock clock.PassiveClock
+}
+
+// Apply implements client.SubResourceWriter.
+func (s stampingStatus) Apply(
+	ctx context.Context, applied runtime.ApplyConfiguration, options ...client.SubResourceApplyOption,
+) error {
+	job, is := applied.(*trainerac.TrainJobApplyConfiguration)
+	if is && job.Status != nil && job.Status.TrainerStatus != nil {
+		job.Status.TrainerStatus.WithLastUpdatedTime(metav1.NewTime(s.clock.Now()))
+	}
+	return s.SubResourceWriter.Apply(ctx, applied, options...)
+}
+
 // everywhere runs without leader election.
-type everywhere struct{ run func(context.Context) error }
+type everywhere struct{ manager.RunnableFunc }
 
 func (everywhere) NeedLeaderElection() bool { return false }
-
-func (e everywhere) Start(ctx context.Context) error { return e.run(ctx) }
 
 // reviewer lets the API server judge a token: it must be meant for the TrainJob, and belong to a service account of its
 // namespace.

@@ -176,7 +176,7 @@ func TestProgressServer(t *testing.T) {
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			p := Progress{Config: c.config, CertDir: dir, Await: func(_ context.Context, at string) error {
+			p := Progress{Config: c.config, CertDir: dir, Clock: h.clock, Await: func(_ context.Context, at string) error {
 				if at != dir {
 					t.Errorf("it waits for %s, want %s", at, dir)
 				}

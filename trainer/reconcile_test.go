@@ -214,7 +214,7 @@ func TestMake(t *testing.T) {
 		"its JobSet, not cached": {reason: "the API server decides what is there", job: started, js: "{}",
 			arrange: func(h *harness, _ *api.TrainJob) { h.hide("JobSet", "job") }},
 		"unread JobSet": {reason: "what is there isn't known", job: started, arrange: refuse("get JobSet", down),
-			events: []string{creationFailed + "down"}, err: "down"},
+			events: []string{creationFailed + "reading the JobSet: down"}, err: "down"},
 		"another's ConfigMap": {reason: "a side object of somebody else's stops the start", runtime: "mpi", job: started,
 			arrange: func(h *harness, _ *api.TrainJob) { h.put(hostfile(nil)) },
 			sent:    []string{"create Secret job-mpi-ssh-auth", "create ConfigMap job-mpi-hostfile"},

@@ -1,7 +1,7 @@
 // Package trainer is the bundled Trainer: the side of Kubeflow Trainer that Signalbox depends on, as a role of the
 // manager that is switched off beside an installed Kubeflow Trainer. It builds the JobSet of a TrainJob that was
 // started, deletes that of one that was stopped, and keeps the TrainJob's status. A reconcile observes (observe.go),
-// decides on steps (decide.go, loss.go) and carries them out (act.go).
+// decides on steps (decide.go, loss.go, stall.go) and carries them out (act.go).
 //
 // ML policies, pod network, pod groups and their side objects come from Kubeflow Trainer's own plugins; the JobSet and
 // the merge are Signalbox's. A TrainJob that waits has none of these objects.
@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/steps"
@@ -43,10 +44,19 @@ func (r *Reconciler) ReconcileAfter(
 		p.Do(loss)
 		return r.conclude(ctx, o, p)
 	}
+	verdict := stalled.Judge(r.runOf(o), o.now)
+	if stall := decideStall(o, verdict); stall != nil {
+		var p plan // here, too
+		p.Do(stall)
+		return r.conclude(ctx, o, p)
+	}
 	outlook := o.groups.Outlook()
-	want := status.Of(o.job, o.jobSet, o.workload, gangCondition(o, outlook), o.now)
+	running := status.Running{Gangs: gangCondition(o, outlook), Stalled: verdict.Condition}
+	want := status.Of(o.job, o.jobSet, o.workload, running, o.now)
 	pending := r.memory.recall(o.key, o.now, status.Differs(&o.job.Status, want), waits(want) != nil)
-	return r.conclude(ctx, o, decide(o, want, outlook, pending))
+	p := decide(o, want, outlook, pending)
+	p.Later(verdict.Again)
+	return r.conclude(ctx, o, p)
 }
 
 // conclude carries a plan out and returns the result of a reconcile.

@@ -72,7 +72,7 @@ func TestSDKReadsStatus(t *testing.T) {
 			job.Spec.RuntimePatches = []trainerapi.RuntimePatch{{Manager: overrides.Manager, Time: ptr.To(metav1.NewTime(now))}}
 		}
 		wl := &kueue.Workload{Status: kueue.WorkloadStatus{Conditions: s.conditions}}
-		status := status.Of(job, nil, wl, s.gangs, now)
+		status := status.Of(job, nil, wl, status.Running{Gangs: s.gangs}, now)
 		if s.end != "" {
 			status.Conditions = append(status.Conditions, condition(s.end, metav1.ConditionTrue))
 		}

@@ -8,17 +8,13 @@ import (
 	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
-	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/overrides/pipeline"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 	"github.com/signalbox-dev/signalbox/trainer/trial"
@@ -34,30 +30,28 @@ type Startable struct {
 	Gangs   *gang.Gangs
 }
 
-var _ trial.Trainer = (*Startable)(nil)
-
 // Startable implements trial.Trainer.
 func (s *Startable) Startable(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
-) (own trial.Own, err error) {
+) (own trial.Own, needs func() (*trial.Needs, error), err error) {
 	if err := s.Gangs.Startable(ctx, job, runtime, effective); err != nil {
-		return own, err
+		return own, nil, err
 	}
 	if err := checkNames(job, effective.ReplicatedJobs); err != nil {
-		return own, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
+		return own, nil, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
 	}
 	if err := checkTaken(ctx, s.Client, job, effective.ReplicatedJobs); err != nil {
-		return own, err
+		return own, nil, err
 	}
 	there, err := s.checkClaims(ctx, job, runtime)
 	if err != nil {
-		return own, err
+		return own, nil, err
 	}
 	own.Claims, own.Done = strings.Join(there, ","), doneOf(job, runtime, effective)
 	if owner := metav1.GetControllerOf(job); owner != nil {
 		own.Controller = strings.Join([]string{owner.APIVersion, owner.Kind, owner.Name, string(owner.UID)}, "/")
 	}
-	return own, nil
+	return own, func() (*trial.Needs, error) { return s.needs(ctx, job, runtime, there) }, nil
 }
 
 // doneOf returns the names of the ReplicatedJobs that a TrainJob's JobSet is built without, separated by commas.
@@ -70,90 +64,56 @@ func doneOf(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effectiv
 	return strings.Join(slices.Sorted(maps.Keys(overrides.Outlived(&spec, overrides.Done(job, runtime)))), ",")
 }
 
-// Needs implements trial.Trainer.
-func (s *Startable) Needs(
-	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, _ *overrides.Effective,
-	own trial.Own,
+// needs returns what a TrainJob needs when it is admitted; the claims of the templates that are there are not tried.
+func (s *Startable) needs(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, there []string,
 ) (*trial.Needs, error) {
 	pin, err := store.Pin(runtime)
 	if err != nil {
 		return nil, err
 	}
-	sideObjects, js, err := s.Builder.Build(ctx, job, runtime)
+	children, err := s.Builder.Build(ctx, job, runtime)
 	if err != nil {
 		return nil, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
 	}
-	needs := &trial.Needs{Pin: len(pin)}
-	if needs.ReplicatedJobs, needs.Fewest, err = s.replicatedJobs(ctx, job, runtime, js); err != nil {
+	needs := &trial.Needs{Pin: len(pin), ReplicatedJobs: children.Spec.ReplicatedJobs}
+	if needs.Fewest, err = s.fewest(ctx, job, runtime, needs.ReplicatedJobs); err != nil {
 		return nil, err
 	}
-	there := strings.Split(own.Claims, ",")
-	var objects []any
-	for _, claim := range claimsOf(job, runtime) {
-		objects = append(objects, claim)
-	}
-	for _, a := range sideObjects {
-		objects = append(objects, a)
-	}
-	for _, a := range append(objects, js) {
-		o, err := objectOf(a)
+	for _, claim := range children.Claims {
+		o, err := objectOf(claim)
 		if err != nil {
 			return nil, err
 		}
-		claim, isClaim := a.(*corev1.PersistentVolumeClaim)
 		needs.Objects = append(needs.Objects, trial.Object{Unstructured: o,
-			Untried: isSecret(o) || isClaim && slices.Contains(there, templateOf(job, claim))})
+			Untried: slices.Contains(there, templateOf(job, claim))})
 	}
-	return needs, nil
+	for _, o := range children.SideObjects {
+		needs.Objects = append(needs.Objects, trial.Object{Unstructured: o, Untried: isSecret(o)})
+	}
+	jobSet, err := objectOf(children.JobSet)
+	needs.Objects = append(needs.Objects, trial.Object{Unstructured: jobSet})
+	return needs, err
 }
 
-// replicatedJobs returns the ReplicatedJobs of a TrainJob's JobSet, and those with the fewest nodes that it may be
-// admitted with.
-func (s *Startable) replicatedJobs(
-	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec,
-	js *jobsetac.JobSetApplyConfiguration,
-) (all, fewest []jobset.ReplicatedJob, err error) {
-	built, err := pipeline.SpecOf(js)
-	if err != nil {
-		return nil, nil, err
-	}
+// fewest returns the ReplicatedJobs of a TrainJob's JobSet with the fewest nodes that it may be admitted with; all are
+// those with all its nodes.
+func (s *Startable) fewest(
+	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, all []jobset.ReplicatedJob,
+) ([]jobset.ReplicatedJob, error) {
 	least, err := overrides.MinNodes(job, runtime)
 	if err != nil || least >= overrides.Nodes(job, runtime) {
-		return built.ReplicatedJobs, built.ReplicatedJobs, nil // an invalid minimum is rejected elsewhere
+		return all, nil // an invalid minimum is rejected elsewhere
 	}
-	if _, js, err = s.Builder.Build(ctx, overrides.WithNodes(job, least), runtime); err != nil {
-		return nil, nil, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
-	}
-	few, err := pipeline.SpecOf(js)
+	children, err := s.Builder.Build(ctx, overrides.WithNodes(job, least), runtime)
 	if err != nil {
-		return nil, nil, err
+		return nil, &admission.BlockedError{Reason: trial.ReasonInvalidJobSet, Err: err}
 	}
-	return built.ReplicatedJobs, few.ReplicatedJobs, nil
+	return children.Spec.ReplicatedJobs, nil
 }
-
-// Room implements trial.Trainer.
-func (s *Startable) Room(job *api.TrainJob, pin int) error { return checkRoom(job, pin) }
 
 // CreatesJobSets implements trial.Trainer.
 func (*Startable) CreatesJobSets() bool { return true }
-
-// checkRoom refuses a TrainJob whose annotations have no room for the pinned runtime.
-func checkRoom(job *api.TrainJob, pin int) error {
-	total := pin + len(store.PinAnnotation)
-	for key, value := range job.Annotations {
-		if key != store.PinAnnotation {
-			total += len(key) + len(value)
-		}
-	}
-	const limit = apimachineryvalidation.TotalAnnotationSizeLimitB - 4<<10 // a bit is for kubectl and others
-	if total > limit {
-		return &admission.BlockedError{Reason: ReasonTooLarge, Err: fmt.Errorf(
-			"%s takes %d bytes, compressed, in annotation %s, and the TrainJob's annotations together may have %d; make the "+
-				"runtime smaller, or take annotations away",
-			store.Describe(job), pin, store.PinAnnotation, limit)}
-	}
-	return nil
-}
 
 // checkClaims refuses a TrainJob whose claims would have the names of others, or that are being deleted. It returns the
 // templates of those that are there.
@@ -161,7 +121,7 @@ func (s *Startable) checkClaims(
 	ctx context.Context, job *api.TrainJob, spec *trainerapi.TrainingRuntimeSpec,
 ) (templates []string, err error) {
 	for _, claim := range claimsOf(job, spec) {
-		there, err := existingClaim(ctx, s.Reader, claim)
+		there, err := existing(ctx, s.Reader, claim)
 		switch {
 		case err != nil:
 			return nil, &admission.PendingError{RetryAfter: unansweredRetry, Err: err}

@@ -149,7 +149,8 @@ func TestStartable(t *testing.T) {
 		"no answer": {reason: "it may be refused", asked: "dry-run JobSet",
 			other:   "the API server doesn't say whether it would take JobSet job: down",
 			arrange: func(h *harness, _ *api.TrainJob) { h.fail["dry-run JobSet"] = apierrors.NewServiceUnavailable("down") }},
-		"no room": {reason: "the pin must fit beside the other annotations", asked: "dry-run JobSet", is: ReasonTooLarge,
+		"no room": {reason: "the pin must fit beside the other annotations", asked: "dry-run JobSet",
+			is:  trial.ReasonTooLarge,
 			job: "metadata: {annotations: {a: " + strings.Repeat("x", 258048) + "}}",
 			message: "and the TrainJob's annotations together may have 258048; make the runtime smaller, or take annotations " +
 				"away"},

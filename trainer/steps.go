@@ -18,9 +18,16 @@ type (
 	// writeStatus writes the status.
 	writeStatus struct{ status *api.TrainJobStatus }
 
-	// writeLoss writes what was lost into the status.
+	// writeLoss writes what was lost into the status; if it is about a stall, only if the TrainJob hasn't changed.
 	writeLoss struct {
-		lost  api.Loss
+		lost   api.Loss
+		event  events.Event
+		asRead bool
+	}
+
+	// stopStalled stops a TrainJob that has stalled, as its user would.
+	stopStalled struct {
+		since string
 		event events.Event
 	}
 

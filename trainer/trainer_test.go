@@ -157,7 +157,7 @@ func TestBuildLeavesOutWhatIsDone(t *testing.T) {
 				Operator:             jobset.OperatorAll,
 				TargetReplicatedJobs: []string{"dataset-initializer", "node"},
 			}
-			_, js, err := b.Build(context.Background(), jobOf(t, "torch", c.job), spec)
+			js, err := builtJobSet(b.Build(context.Background(), jobOf(t, "torch", c.job), spec))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -184,10 +184,11 @@ func TestBuild(t *testing.T) {
 	b := testBuilder(t, testClient(t))
 	job := jobOf(t, "mpi", "spec: {suspend: false}")
 	before := job.DeepCopy()
-	side, js, err := b.Build(context.Background(), job, runtimeOf(t, "{numNodes: 2, mpi: {}}", lostVolume))
+	built, err := b.Build(context.Background(), job, runtimeOf(t, "{numNodes: 2, mpi: {}}", lostVolume))
 	if err != nil {
 		t.Fatal(err)
 	}
+	side, js := built.SideObjects, built.JobSet
 	if len(side) != 2 || len(js.OwnerReferences) != 1 || *js.OwnerReferences[0].UID != "uid" || *js.Spec.Suspend {
 		t.Errorf(
 			"an MPI TrainJob has a Secret, a ConfigMap and a JobSet that it owns: got %d side objects and %+v",
@@ -195,18 +196,17 @@ func TestBuild(t *testing.T) {
 			js,
 		)
 	}
-	named, err := b.SideObjects(context.Background(), job, runtimeOf(t, "{numNodes: 2, mpi: {}}", lostVolume))
-	if err != nil || len(named) != 2 || named[0].GetName()+named[1].GetName() != "job-mpi-ssh-authjob-mpi-hostfile" {
-		t.Errorf("what was made is named, whether it is there or not: got %v, %v", named, err)
+	if side[0].GetName()+side[1].GetName() != "job-mpi-ssh-authjob-mpi-hostfile" {
+		t.Errorf("what was made is named: got %v", side)
 	}
 	if a, err := json.Marshal(job); err != nil || string(a) != string(must(json.Marshal(before))) {
 		t.Error("building changes nothing of the TrainJob")
 	}
 	spec := runtimeOf(t, "{flux: {numProcPerNode: 1}}", lostVolume)
-	if _, _, err := b.Build(context.Background(), jobOf(t, "flux", "{}"), spec); err != nil {
+	if _, err := b.Build(context.Background(), jobOf(t, "flux", "{}"), spec); err != nil {
 		t.Errorf("a Flux TrainJob without spec.trainer is built: got %v", err)
 	}
-	_, _, err = b.Build(context.Background(), job, &trainerapi.TrainingRuntimeSpec{})
+	_, err = b.Build(context.Background(), job, &trainerapi.TrainingRuntimeSpec{})
 	if err == nil || !strings.Contains(err.Error(), "has no replicatedJobs") {
 		t.Errorf("a runtime without ReplicatedJobs is an error: got %v", err)
 	}
@@ -224,7 +224,7 @@ func TestBuildInPart(t *testing.T) {
 	job := jobOf(t, "torch", "spec: {suspend: false, trainer: {numNodes: 8}, runtimePatches: [{manager: "+
 		overrides.Manager+", trainingRuntimeSpec: {template: {spec: {replicatedJobs: [{name: node, template: {metadata: "+
 		"{annotations: {signalbox.dev/nodes: '3'}}}}]}}}}]}")
-	_, js, err := b.Build(t.Context(), job, runtimeOf(t, "{torch: {}}", lostVolume))
+	js, err := builtJobSet(b.Build(t.Context(), job, runtimeOf(t, "{torch: {}}", lostVolume)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -281,7 +281,7 @@ func TestQueuedIsBuilt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, js, err := b.Build(t.Context(), job, spec)
+			js, err := builtJobSet(b.Build(t.Context(), job, spec))
 			if err != nil {
 				t.Fatal(err)
 			}

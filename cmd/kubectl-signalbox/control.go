@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
+	utilpod "sigs.k8s.io/kueue/pkg/util/pod"
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
@@ -30,7 +29,6 @@ type verb struct {
 	run               func(*session, context.Context, *api.TrainJob) error
 }
 
-// verbs are all of them.
 var verbs = []verb{
 	{
 		"stop",
@@ -71,36 +69,25 @@ func controlCommand(c *cli, v verb) *cobra.Command {
 	}
 }
 
-// patch changes a TrainJob.
-func (s *session) patch(ctx context.Context, job *api.TrainJob, change map[string]any) error {
-	data, err := json.Marshal(change)
-	if err != nil {
-		return err
-	}
-	patch := client.RawPatch(types.MergePatchType, data)
+// The changes of a TrainJob, as merge patches.
+const (
+	stopQueued   = `{"metadata":{"annotations":{"` + api.StopAnnotation + `":"true"}}}`
+	resumeQueued = `{"metadata":{"annotations":{"` + api.StopAnnotation + `":null}}}`
+	suspend      = `{"spec":{"suspend":true}}`
+	unsuspend    = `{"spec":{"suspend":false}}`
+)
+
+func (s *session) patch(ctx context.Context, job *api.TrainJob, change string) error {
+	patch := client.RawPatch(types.MergePatchType, []byte(change))
 	if err := s.client.Patch(ctx, job.DeepCopy(), patch, fieldOwner); err != nil {
 		return fmt.Errorf("changing TrainJob %s: %w", job.Name, err)
 	}
 	return nil
 }
 
-// stopAnnotation returns a change of the annotation that stops a TrainJob; nil takes it away.
-func stopAnnotation(value any) map[string]any {
-	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{api.StopAnnotation: value}}}
-}
-
 // queued reports whether Kueue manages a TrainJob.
 func queued(job *api.TrainJob, wl *kueue.Workload) bool {
 	return wl != nil || job.Labels[constants.QueueLabel] != ""
-}
-
-func (s *session) workload(ctx context.Context, job *api.TrainJob) (*kueue.Workload, error) {
-	var list kueue.WorkloadList
-	if _, err := s.list(ctx, &list, "workloads.kueue.x-k8s.io in namespace "+job.Namespace,
-		client.InNamespace(job.Namespace)); err != nil {
-		return nil, err
-	}
-	return workloadOf(job, list.Items), nil
 }
 
 // errEnded returns the error for a TrainJob that has ended; nil for one that hasn't.
@@ -123,9 +110,9 @@ func (s *session) stop(ctx context.Context, job *api.TrainJob) error {
 		return fmt.Errorf("workload %s of TrainJob %s has finished, and nothing starts the TrainJob; delete the Workload to "+
 			"queue it again", wl.Name, job.Name)
 	}
-	change, resumed := stopAnnotation("true"), "queues it again, in its place"
+	change, resumed := stopQueued, "queues it again, in its place"
 	if !queued(job, wl) {
-		change, resumed = map[string]any{"spec": map[string]any{"suspend": true}}, "runs it again, outside quota"
+		change, resumed = suspend, "runs it again, outside quota"
 	}
 	if err := s.patch(ctx, job, change); err != nil {
 		return err
@@ -150,14 +137,11 @@ func (s *session) stopped(ctx context.Context, job *api.TrainJob) (bool, error) 
 	if wl != nil {
 		return !workload.IsActive(wl) || workload.IsOnHold(wl) || isFinished(wl) && !failedToStart(wl), nil
 	}
-	var pods corev1.PodList
-	if err := s.client.List(ctx, &pods, client.InNamespace(job.Namespace),
-		client.MatchingLabels{jobset.JobSetNameKey: job.Name}); err != nil {
-		return false, fmt.Errorf("listing the pods of TrainJob %s: %w", job.Name, err)
+	pods, err := s.pods(ctx, job.Name)
+	if err != nil {
+		return false, err
 	}
-	runs := slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
-		return p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
-	})
+	runs := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return !utilpod.IsTerminated(&p) })
 	return !runs && (queued(job, nil) || ptr.Deref(job.Spec.Suspend, false)), nil
 }
 
@@ -170,34 +154,29 @@ func (s *session) resume(ctx context.Context, job *api.TrainJob) error {
 		return err
 	}
 	_, stopped := job.Annotations[api.StopAnnotation]
+	change, becomes := "", "was not stopped"
 	switch {
 	case stopped:
-		if err := s.patch(ctx, job, stopAnnotation(nil)); err != nil {
-			return err
-		}
-		fmt.Fprintf(s.streams.Out, "TrainJob %s is queued again\n", job.Name)
+		change, becomes = resumeQueued, "is queued again"
 	case !queued(job, wl) && ptr.Deref(job.Spec.Suspend, false):
-		if err := s.patch(ctx, job, map[string]any{"spec": map[string]any{"suspend": false}}); err != nil {
+		change, becomes = unsuspend, "runs, outside quota"
+	case wl != nil && !workload.IsActive(wl):
+		return fmt.Errorf("workload %s of TrainJob %s was deactivated by Kueue or by an admin, not with kubectl signalbox "+
+			"stop; an admin may set its spec.active to true", wl.Name, job.Name)
+	}
+	if change != "" {
+		if err := s.patch(ctx, job, change); err != nil {
 			return err
 		}
-		fmt.Fprintf(s.streams.Out, "TrainJob %s runs, outside quota\n", job.Name)
-	case wl != nil && !workload.IsActive(wl):
-		return fmt.Errorf(
-			"workload %s of TrainJob %s was deactivated by Kueue or by an admin, not with kubectl signalbox "+
-				"stop; an admin may set its spec.active to true",
-			wl.Name,
-			job.Name,
-		)
-	default:
-		fmt.Fprintf(s.streams.Out, "TrainJob %s was not stopped\n", job.Name)
 	}
+	fmt.Fprintf(s.streams.Out, "TrainJob %s %s\n", job.Name, becomes)
 	return nil
 }
 
 // hadNoPods reports whether a TrainJob is kept out of its queue because it had no pods. The manager takes that back
 // when it sees that a user has stopped the TrainJob.
 func hadNoPods(job *api.TrainJob) bool {
-	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
+	c := job.Status.Condition(api.ConditionBlocked)
 	return c != nil && admission.LackedPods(c.Reason)
 }
 

@@ -49,13 +49,9 @@ func (c *conversion) decide(u *unstructured.Unstructured, d overrides.Reader) er
 	if err != nil {
 		return err
 	}
-	var plain struct {
-		metav1.TypeMeta   `json:",inline"`
-		metav1.ObjectMeta `json:"metadata"`
-		Spec              api.TrainJobSpec `json:"spec"`
-	}
-	unknown, err := kjson.UnmarshalStrict(data, &plain)
-	c.before = &api.TrainJob{TypeMeta: plain.TypeMeta, ObjectMeta: plain.ObjectMeta, Spec: plain.Spec}
+	type plain api.TrainJob // without its UnmarshalJSON, which isn't strict
+	c.before = &api.TrainJob{}
+	unknown, err := kjson.UnmarshalStrict(data, (*plain)(c.before))
 	for _, problem := range unknown {
 		if slices.ContainsFunc(elementFields, func(f string) bool { return strings.Contains(problem.Error(), `"spec.`+f) }) {
 			c.lost = append(c.lost, problem.Error()+", which runtimePatches have none for; set it in the runtime")

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 
@@ -28,7 +27,6 @@ files, or in the cluster with --server-dry-run, and is only pointed out where it
 
 The exit code is not 0 if anything was lost.`
 
-// options are the flags of convert.
 type options struct {
 	path      string
 	output    string
@@ -36,7 +34,7 @@ type options struct {
 	dryRun    bool
 }
 
-func convertCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func convertCommand(c *cli) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use: "convert -f FILE_OR_DIRECTORY", Short: "Rewrite the overrides of TrainJobs to spec.runtimePatches",
@@ -48,14 +46,14 @@ func convertCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 			if o.output != "yaml" {
 				return fmt.Errorf("--output is %q; only yaml is written, which a file of JSON is too", o.output)
 			}
-			var cluster *server
+			var cluster *session
 			if o.dryRun {
 				var err error
-				if cluster, err = connect(flags); err != nil {
+				if cluster, err = c.connect(); err != nil {
 					return err
 				}
 			}
-			return convert(cmd.Context(), o, cluster, streams)
+			return convert(cmd.Context(), o, cluster, c.streams)
 		},
 	}
 	cmd.Flags().StringVarP(&o.path, "filename", "f", "",
@@ -65,9 +63,7 @@ func convertCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 		"take podTemplateOverrides as Kubeflow Trainer v2.1 merges them, strategically, and not as its operator guide says")
 	cmd.Flags().BoolVar(&o.dryRun, "server-dry-run", false,
 		"have the cluster check the result, without storing it, and compare with the runtimes there")
-	if err := cmd.MarkFlagRequired("filename"); err != nil {
-		panic(err) // the flag is defined above
-	}
+	_ = cmd.MarkFlagRequired("filename") // the flag is defined above
 	return cmd
 }
 
@@ -75,14 +71,14 @@ func convertCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 type converter struct {
 	dialect overrides.Reader
 	known   runtimes
-	cluster *server // nil without --server-dry-run
+	cluster *session // nil without --server-dry-run
 	streams genericiooptions.IOStreams
 
 	lost, refused int
 }
 
 // convert writes the converted manifests to streams.Out, and the changes of each TrainJob to streams.ErrOut.
-func convert(ctx context.Context, o options, cluster *server, streams genericiooptions.IOStreams) error {
+func convert(ctx context.Context, o options, cluster *session, streams genericiooptions.IOStreams) error {
 	files, err := read(o.path, streams.In)
 	if err != nil {
 		return err
@@ -132,14 +128,25 @@ func (c *converter) report(ctx context.Context, file string, job *conversion) er
 	if err != nil {
 		return err
 	}
+	say := func(kind string, texts ...string) {
+		for _, text := range texts {
+			fmt.Fprintf(c.streams.ErrOut, "%s: TrainJob %s: %s%s\n", file, klog.KObj(job.before), kind, text)
+		}
+	}
+	if len(job.changes)+len(problems) == 0 {
+		say("", "nothing to convert")
+	} else {
+		say("", job.changes...)
+		say("LOST: ", problems...)
+		say("note: ", notes...)
+	}
 	c.lost += len(problems)
-	writeConversion(c.streams.ErrOut, file, job, problems, notes)
 	if c.cluster == nil {
 		return nil
 	}
 	if err := c.cluster.check(ctx, job.converted); err != nil {
 		c.refused++
-		fmt.Fprintf(c.streams.ErrOut, "%s: TrainJob %s: refused by the cluster: %v\n", file, klog.KObj(job.before), err)
+		say("refused by the cluster: ", err.Error())
 	}
 	return nil
 }
@@ -155,24 +162,6 @@ func (c *converter) result() error {
 		return fmt.Errorf("refused by the cluster: %d; each is named above", c.refused)
 	}
 	return nil
-}
-
-// writeConversion writes the changes of a TrainJob, what was lost of it, and what may be.
-func writeConversion(w io.Writer, file string, job *conversion, problems, notes []string) {
-	prefix := fmt.Sprintf("%s: TrainJob %s: ", file, klog.KObj(job.before))
-	if len(job.changes)+len(problems) == 0 {
-		fmt.Fprintln(w, prefix+"nothing to convert")
-		return
-	}
-	for _, text := range job.changes {
-		fmt.Fprintln(w, prefix+text)
-	}
-	for _, text := range problems {
-		fmt.Fprintln(w, prefix+"LOST: "+text)
-	}
-	for _, text := range notes {
-		fmt.Fprintln(w, prefix+"note: "+text)
-	}
 }
 
 // compare returns what is lost of a TrainJob, and notes of what may be.

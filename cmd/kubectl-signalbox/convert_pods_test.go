@@ -53,11 +53,11 @@ func newPods(t testing.TB, text string) pods {
 // none.
 func (p pods) of(t testing.TB, job *api.TrainJob) any {
 	t.Helper()
-	_, js, err := p.builder.Build(context.Background(), job, p.runtime)
+	children, err := p.builder.Build(context.Background(), job, p.runtime)
 	if err != nil {
 		return err.Error()
 	}
-	return plainly(t, js)
+	return plainly(t, children.JobSet)
 }
 
 // merged returns what a TrainJob in any shape makes of the runtime.

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/spf13/cobra"
 )
@@ -28,57 +28,22 @@ func doctorCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-// report is all that doctor says.
-type report struct {
-	Findings []finding `json:"findings"`
-	// Checked are the checks that were made.
-	Checked []string `json:"checked"`
-	// Missing are the rights that the user lacks, so that something was not checked.
-	Missing []string `json:"missingRights,omitempty"`
-}
-
 func doctor(ctx context.Context, s *session, output string) error {
-	r := report{Findings: []finding{}}
+	r := &report{Findings: []finding{}}
 	for _, check := range checks {
-		found, err := check.run(ctx, s)
-		if err != nil {
+		if err := check.run(ctx, s, r); err != nil {
 			return fmt.Errorf("%s: %w", check.name, err)
 		}
 		r.Checked = append(r.Checked, check.name)
-		r.Findings = append(r.Findings, found...)
 	}
 	r.Missing = s.missing
-	errors := 0
-	for _, f := range r.Findings {
-		if f.Severity == bad {
-			errors++
-		}
-	}
-	if output != "" {
-		if err := printAs(s.streams.Out, output, r); err != nil {
-			return err
-		}
-	} else {
+	if output == "" {
 		r.write(s)
+	} else if err := printAs(s.streams.Out, output, r); err != nil {
+		return err
 	}
-	if errors > 0 {
+	if slices.ContainsFunc(r.Findings, func(f finding) bool { return f.Severity == bad }) {
 		return errExit(1)
 	}
 	return nil
-}
-
-func (r *report) write(s *session) {
-	for _, f := range r.Findings {
-		fmt.Fprintf(s.streams.Out, "%s: %s: %s\n", strings.ToUpper(string(f.Severity)), f.About, f.Text)
-		if f.Do != "" {
-			fmt.Fprintf(s.streams.Out, "    %s\n", f.Do)
-		}
-	}
-	if len(r.Findings) == 0 {
-		fmt.Fprintln(s.streams.Out, "Nothing was found.")
-	}
-	fmt.Fprintf(s.streams.Out, "Checked: %s.\n", strings.Join(r.Checked, ", "))
-	if len(r.Missing) > 0 {
-		fmt.Fprintf(s.streams.Out, "Not fully checked, for lack of rights: %s.\n", strings.Join(r.Missing, "; "))
-	}
 }

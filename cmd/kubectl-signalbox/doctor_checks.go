@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,166 +10,136 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 	"github.com/signalbox-dev/signalbox/integration/installed"
-	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // checks are what doctor looks at, in this order.
 var checks = []struct {
 	name string
-	run  func(context.Context, *session) ([]finding, error)
+	run  func(context.Context, *session, *report) error
 }{
 	{"versions", checkVersions}, {"Kueue's configuration", checkConfig}, {"webhooks", checkWebhooks},
-	{"leaders", checkLeaders}, {"queues", checkQueues}, {"flavors and nodes", checkNodes}, {"runtimes", checkRuntimes},
-	{"TrainJobs", checkTrainJobs},
+	{"leaders", checkLeaders}, {"queues", checkQueues}, {"priorities", checkPriorities},
+	{"flavors and nodes", checkNodes}, {"runtimes", checkRuntimes}, {"TrainJobs", checkTrainJobs},
 }
 
 // checkVersions compares the releases of Kubernetes, Kueue and JobSet with those that Signalbox supports.
-func checkVersions(ctx context.Context, s *session) ([]finding, error) {
-	releases, err := installed.FindReleases(ctx, s.client, s.clients.Discovery(), installed.Releases{})
+func checkVersions(ctx context.Context, s *session, r *report) error {
+	const supported = "docs/compatibility.md has the releases that Signalbox supports"
+	_, unsupported, err := s.releases(ctx)
 	if err != nil {
-		return []finding{
-			{bad, "versions", err.Error(), "docs/compatibility.md has the releases that Signalbox supports"},
-		}, nil
+		r.add(bad, "versions", err.Error(), supported)
 	}
-	if releases.Kueue == "" || releases.JobSet == "" {
-		s.lacks("get customresourcedefinitions.apiextensions.k8s.io")
-		return nil, nil
+	for _, later := range unsupported {
+		r.add(poor, later, "it is later than Signalbox was tested with", supported)
 	}
-	var found []finding
-	for _, later := range releases.Unsupported() {
-		found = append(found, finding{poor, later, "it is later than Signalbox was tested with",
-			"docs/compatibility.md has the releases that Signalbox supports"})
-	}
-	return found, nil
+	return nil
 }
 
-// externalFramework is the name of TrainJob in Kueue's configuration.
-const externalFramework = "TrainJob.v1alpha1.trainer.kubeflow.org"
-
-// checkConfig looks at Kueue's configuration.
-func checkConfig(ctx context.Context, s *session) ([]finding, error) {
+func checkConfig(ctx context.Context, s *session, r *report) error {
+	const about = "Kueue's configuration"
 	config, err := s.kueueConfig(ctx)
-	if errors.Is(err, errNoConfig) {
-		return []finding{{poor, "Kueue's configuration", err.Error() + ", so that it isn't checked",
-			"name Kueue's namespace by --kueue-namespace"}}, nil
-	}
-	if err != nil {
-		return []finding{{bad, "Kueue's configuration", err.Error(), ""}}, nil
-	}
-	if config == nil {
-		return nil, nil
+	switch {
+	case errors.Is(err, errNoConfig):
+		r.add(poor, about, err.Error()+", so that it isn't checked", "name Kueue's namespace by --kueue-namespace")
+		return nil
+	case err != nil:
+		r.add(bad, about, err.Error(), "")
+		return nil
+	case config == nil:
+		return nil
 	}
 	edit := "kubectl -n " + s.kueueNamespace + " edit configmap kueue-manager-config; kubectl -n " + s.kueueNamespace +
 		" rollout restart deployment kueue-controller-manager"
-	var found []finding
-	frameworks, external := []string{}, []string{}
-	if config.Integrations != nil {
-		frameworks, external = config.Integrations.Frameworks, config.Integrations.ExternalFrameworks
+	lists := ptr.Deref(config.Integrations, kueueconfig.Integrations{})
+	if slices.Contains(lists.Frameworks, "trainer.kubeflow.org/trainjob") {
+		r.add(bad, about, "Kueue runs TrainJobs itself: integrations.frameworks has trainer.kubeflow.org/trainjob; "+
+			"take it out", edit)
 	}
-	if slices.Contains(frameworks, "trainer.kubeflow.org/trainjob") {
-		found = append(
-			found,
-			finding{bad, "Kueue's configuration", "Kueue runs TrainJobs itself: integrations.frameworks has " +
-				"trainer.kubeflow.org/trainjob; take it out", edit},
-		)
+	if !slices.Contains(lists.ExternalFrameworks, installed.ExternalFramework) { // Kueue compares it by case
+		r.add(bad, about, "integrations.externalFrameworks doesn't list "+installed.ExternalFramework+
+			": Kueue would queue the JobSets of TrainJobs a second time; add it", edit)
 	}
-	if !slices.Contains(external, externalFramework) { // Kueue compares it by case
-		found = append(found, finding{bad, "Kueue's configuration", "integrations.externalFrameworks doesn't list " +
-			externalFramework + ": Kueue would queue the JobSets of TrainJobs a second time; add it", edit})
-	}
-	return found, nil
+	return nil
 }
 
-// signalboxLease is the name of the Lease of Signalbox's leader.
-const signalboxLease = "signalbox.signalbox.dev"
-
 // checkLeaders looks at whether the leaders of Signalbox and Kueue renew their Leases.
-func checkLeaders(ctx context.Context, s *session) ([]finding, error) {
+func checkLeaders(ctx context.Context, s *session, r *report) error {
 	var leases coordinationv1.LeaseList
-	read, err := s.list(ctx, &leases, "leases.coordination.k8s.io")
-	if err != nil || !read {
-		return nil, err
+	if _, err := s.list(ctx, &leases, "leases.coordination.k8s.io"); err != nil {
+		return err
 	}
-	var found []finding
 	for _, lease := range leases.Items {
-		if lease.Name != signalboxLease && lease.Name != kueueLease || lease.Spec.RenewTime == nil {
+		if lease.Name != leaseName && lease.Name != kueueLease || lease.Spec.RenewTime == nil {
 			continue
 		}
-		late := time.Since(lease.Spec.RenewTime.Time)
 		limit := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 15)) * time.Second
-		if late > 2*limit {
-			found = append(
-				found,
-				finding{bad, "Lease " + lease.Namespace + "/" + lease.Name, fmt.Sprintf("its leader, %s, was "+
-					"last seen %s ago", ptr.Deref(lease.Spec.HolderIdentity, "nobody"), age(lease.Spec.RenewTime.Time)),
-					"kubectl -n " + lease.Namespace + " get pods"},
-			)
+		if seen := lease.Spec.RenewTime.Time; time.Since(seen) > 2*limit {
+			r.add(bad, "Lease "+lease.Namespace+"/"+lease.Name, fmt.Sprintf("its leader, %s, was last seen %s ago",
+				ptr.Deref(lease.Spec.HolderIdentity, "nobody"), age(seen)), "kubectl -n "+lease.Namespace+" get pods")
 		}
 	}
-	return found, nil
+	return nil
 }
 
 // checkQueues looks for queues that admit nobody.
-func checkQueues(ctx context.Context, s *session) ([]finding, error) {
+func checkQueues(ctx context.Context, s *session, r *report) error {
 	q, err := s.queues(ctx, s.namespace)
 	if err != nil || !q.clusterQueues {
-		return nil, err
+		return err
 	}
-	var found []finding
 	names := map[string]bool{}
 	for i := range q.ClusterQueues {
 		cq := &q.ClusterQueues[i]
 		names[cq.Name] = true
-		for _, c := range cq.Status.Conditions {
-			if c.Type == kueue.ClusterQueueActive && c.Status != "True" &&
-				c.Reason != kueue.ClusterQueueActiveReasonStopped {
-				found = append(
-					found,
-					finding{bad, "ClusterQueue " + cq.Name, c.Message, "kubectl describe clusterqueue " + cq.Name},
-				)
-			}
+		c := apimeta.FindStatusCondition(cq.Status.Conditions, kueue.ClusterQueueActive)
+		if c != nil && c.Status != metav1.ConditionTrue && c.Reason != kueue.ClusterQueueActiveReasonStopped {
+			r.add(bad, "ClusterQueue "+cq.Name, c.Message, "kubectl describe clusterqueue "+cq.Name)
 		}
 	}
 	for i := range q.LocalQueues {
 		lq := &q.LocalQueues[i]
-		if !names[string(lq.Spec.ClusterQueue)] {
-			found = append(found, finding{bad, "LocalQueue " + lq.Namespace + "/" + lq.Name, "its ClusterQueue " +
-				string(
-					lq.Spec.ClusterQueue,
-				) + " doesn't exist", "kubectl -n " + lq.Namespace + " delete localqueue " + lq.Name})
+		if name := string(lq.Spec.ClusterQueue); !names[name] {
+			r.add(bad, "LocalQueue "+lq.Namespace+"/"+lq.Name, "its ClusterQueue "+name+" doesn't exist",
+				"kubectl -n "+lq.Namespace+" delete localqueue "+lq.Name)
 		}
 	}
-	return found, nil
+	return nil
 }
 
 // checkRuntimes looks for runtimes whose TrainJobs can't be queued.
-func checkRuntimes(ctx context.Context, s *session) ([]finding, error) {
+func checkRuntimes(ctx context.Context, s *session, r *report) error {
 	var cluster api.ClusterTrainingRuntimeList
 	var own api.TrainingRuntimeList
 	if _, err := s.list(ctx, &cluster, "clustertrainingruntimes.trainer.kubeflow.org"); err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := s.listWide(ctx, &own, "trainingruntimes.trainer.kubeflow.org", s.namespace); err != nil {
-		return nil, err
+		return err
 	}
 	trainer, err := s.dialect(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var found []finding
+	unchanged := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Name: "doctor"}}
 	check := func(about string, spec *trainerapi.TrainingRuntimeSpec) {
-		if err := queueable(trainer, spec); err != nil {
-			found = append(
-				found,
-				finding{bad, about, "its TrainJobs can't be queued: " + err.Error(), "kubectl edit " + about},
-			)
+		effective, err := trainer.Compute(unchanged, spec, nil)
+		if err == nil {
+			_, err = podsets.Of(effective, podsets.Features{TopologyAware: true})
+		}
+		if err != nil {
+			r.add(bad, about, "its TrainJobs can't be queued: "+err.Error(), "kubectl edit "+about)
 		}
 	}
 	for i := range cluster.Items {
@@ -177,19 +148,7 @@ func checkRuntimes(ctx context.Context, s *session) ([]finding, error) {
 	for i := range own.Items {
 		check("trainingruntime/"+own.Items[i].Name+" -n "+own.Items[i].Namespace, &own.Items[i].Spec)
 	}
-	return found, nil
-}
-
-// queueable returns why a TrainJob that changes nothing of a runtime can't be queued; nil if it can.
-func queueable(trainer *overrides.Dialect, spec *trainerapi.TrainingRuntimeSpec) error {
-	job := &api.TrainJob{}
-	job.Name = "doctor"
-	effective, err := trainer.Compute(job, spec, nil)
-	if err != nil {
-		return err
-	}
-	_, err = podsets.Of(effective, podsets.Features{TopologyAware: true})
-	return err
+	return nil
 }
 
 // stuck are the causes that don't pass by themselves.
@@ -209,16 +168,15 @@ func mostSimulated(workloads int) int { return max(1, 20000/max(workloads, 200))
 const young = time.Minute
 
 // checkTrainJobs looks for TrainJobs that are stuck.
-func checkTrainJobs(ctx context.Context, s *session) ([]finding, error) {
+func checkTrainJobs(ctx context.Context, s *session, r *report) error {
 	var jobs api.TrainJobList
 	if _, err := s.listWide(ctx, &jobs, "trainjobs.trainer.kubeflow.org", s.namespace); err != nil {
-		return nil, err
+		return err
 	}
 	q, err := s.queues(ctx, s.namespace)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var found []finding
 	simulated := 0
 	for i := range jobs.Items {
 		job := &jobs.Items[i]
@@ -230,17 +188,53 @@ func checkTrainJobs(ctx context.Context, s *session) ([]finding, error) {
 		if f.Unsure(cause) && simulated < mostSimulated(len(q.Workloads)) {
 			simulated++
 			if err := s.decide(ctx, f, q); err != nil {
-				return nil, err
+				return err
 			}
 			cause = explain.Brief(f).Cause
 		}
 		if severity := stuck[cause.Code]; severity != "" {
-			found = append(
-				found,
-				finding{severity, "TrainJob " + job.Namespace + "/" + job.Name, string(cause.Code) + ": " +
-					cause.Text, "kubectl signalbox explain " + job.Name + " -n " + job.Namespace},
-			)
+			r.add(severity, "TrainJob "+job.Namespace+"/"+job.Name, string(cause.Code)+": "+cause.Text,
+				"kubectl signalbox explain "+job.Name+" -n "+job.Namespace)
 		}
 	}
-	return found, nil
+	return nil
+}
+
+// priority is one in use, by its class.
+type priority struct {
+	name  string
+	value int32
+}
+
+// checkPriorities looks for priorities that are so close to each other that a minimum runtime has no effect between
+// them. It does so where Kueue counts boosts, without which the manager accepts none.
+func checkPriorities(ctx context.Context, s *session, r *report) error {
+	config, err := s.kueueConfig(ctx)
+	if err != nil {
+		config = nil // checkConfig says so
+	}
+	if err := s.useGates(ctx, config); err != nil || !simulate.CountsBoosts() {
+		return err
+	}
+	var classes kueue.WorkloadPriorityClassList
+	if read, err := s.list(ctx, &classes, "workloadpriorityclasses.kueue.x-k8s.io"); err != nil || !read {
+		return err
+	}
+	inUse := []priority{{"no class", 0}}
+	for i := range classes.Items {
+		inUse = append(inUse, priority{"class " + classes.Items[i].Name, classes.Items[i].Value})
+	}
+	slices.SortFunc(inUse, func(a, b priority) int {
+		return cmp.Or(cmp.Compare(a.value, b.value), cmp.Compare(a.name, b.name))
+	})
+	for i, above := range inUse[1:] {
+		below := inUse[i]
+		if gap := int64(above.value) - int64(below.value); gap > 0 && gap <= int64(boost.Highest) {
+			r.add(poor, "WorkloadPriorityClasses", fmt.Sprintf("the priorities of %s (%d) and of %s (%d) differ by %d: "+
+				"TrainJobs of the lower one have no minimum runtime, and aren't weighed against equals",
+				below.name, below.value, above.name, above.value, gap),
+				fmt.Sprintf("set values that differ by %d or more", boost.Highest+1))
+		}
+	}
+	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/kueue/pkg/features"
 )
 
 // bundle returns a CA, in PEM and base64, that ends after a time.
@@ -127,6 +128,38 @@ webhooks: [{name: validator.trainjob.trainer.kubeflow.org, clientConfig: {url: "
 			}},
 		"certificates": {reason: "what isn't one is said", more: installation(good, "bm8=", "true", now, "8", "a100"),
 			out: []string{"its caBundle has no certificate"}},
+		"priorities": {
+			reason: "those that are too close are named",
+			more: installation(good+`\nfeatureGates: {PriorityBoost: true}`, bundle(t, 10000*time.Hour), "true", now, "8", "a100") + `
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: WorkloadPriorityClass
+metadata: {name: spare}
+value: -5
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: WorkloadPriorityClass
+metadata: {name: low}
+value: 4
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: WorkloadPriorityClass
+metadata: {name: normal}
+value: 9
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: WorkloadPriorityClass
+metadata: {name: usual}
+value: 9
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: WorkloadPriorityClass
+metadata: {name: high}
+value: 10`,
+			out: []string{"the priorities of no class (0) and of class low (4) differ by 4: TrainJobs of the lower one",
+				"the priorities of class usual (9) and of class high (10) differ by 1", "set values that differ by 5 or more"},
+			not: []string{"spare", "class low (4) and", "normal"},
+		},
 		"configuration": {
 			reason: "what isn't YAML is said",
 			more:   installation("[", bundle(t, 10000*time.Hour), "true", now, "8", "a100"),
@@ -137,6 +170,7 @@ webhooks: [{name: validator.trainjob.trainer.kubeflow.org, clientConfig: {url: "
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
+			features.SetFeatureGateDuringTest(t, features.PriorityBoost, false)
 			tr := newTrial(t, interceptor.Funcs{}, c.more)
 			err := tr.try("doctor")
 			for _, part := range c.out {

@@ -17,23 +17,18 @@ import (
 )
 
 // checkWebhooks looks at the webhooks for TrainJobs, at their certificates, and at what serves them.
-func checkWebhooks(ctx context.Context, s *session) ([]finding, error) {
+func checkWebhooks(ctx context.Context, s *session, r *report) error {
 	var mutating admissionv1.MutatingWebhookConfigurationList
 	var validating admissionv1.ValidatingWebhookConfigurationList
 	read, err := s.list(ctx, &mutating, "mutatingwebhookconfigurations.admissionregistration.k8s.io")
 	if err != nil || !read {
-		return nil, err
+		return err
 	}
-	if read, err = s.list(
-		ctx,
-		&validating,
-		"validatingwebhookconfigurations.admissionregistration.k8s.io",
-	); err != nil ||
-		!read {
-		return nil, err
+	read, err = s.list(ctx, &validating, "validatingwebhookconfigurations.admissionregistration.k8s.io")
+	if err != nil || !read {
+		return err
 	}
 	hooks, kubeflow := hooksOf(mutating.Items, validating.Items)
-	var found []finding
 	ours, bundled := 0, false
 	for _, name := range slices.Sorted(maps.Keys(hooks)) {
 		if !strings.HasSuffix(name, ".signalbox.dev") {
@@ -41,20 +36,17 @@ func checkWebhooks(ctx context.Context, s *session) ([]finding, error) {
 		}
 		ours++
 		bundled = bundled || strings.Contains(name, "trainingruntime")
-		found = append(found, s.checkWebhook(ctx, name, hooks[name])...)
+		s.checkWebhook(ctx, "webhook "+name, hooks[name], r)
 	}
 	if ours == 0 {
-		found = append(found, finding{bad, "webhooks", "there is no webhook of Signalbox: it isn't installed, or its " +
-			"configuration was deleted", "helm upgrade --install signalbox …"})
+		r.add(bad, "webhooks", "there is no webhook of Signalbox: it isn't installed, or its configuration was deleted",
+			"helm upgrade --install signalbox …")
 	}
 	if bundled && kubeflow != "" {
-		found = append(
-			found,
-			finding{bad, "webhooks", "the bundled Trainer and Kubeflow Trainer (" + kubeflow + ") are both " +
-				"installed, and fight over every JobSet", "helm upgrade signalbox … --set trainer.enabled=false"},
-		)
+		r.add(bad, "webhooks", "the bundled Trainer and Kubeflow Trainer ("+kubeflow+") are both installed, and fight over "+
+			"every JobSet", "helm upgrade signalbox … --set trainer.enabled=false")
 	}
-	return found, nil
+	return nil
 }
 
 // hooksOf returns the webhooks of all configurations by name, and the configuration of Kubeflow Trainer; "" for none.
@@ -81,43 +73,34 @@ func hooksOf(
 // soon is how long before its end a certificate is worth a word. cert-controller renews 90 days before it.
 const soon = 7 * 24 * time.Hour
 
-// checkWebhook looks at one webhook.
-func (s *session) checkWebhook(ctx context.Context, name string, c admissionv1.WebhookClientConfig) []finding {
-	var found []finding
-	about, restart := "webhook "+name, "kubectl rollout restart deployment signalbox"
+func (s *session) checkWebhook(ctx context.Context, about string, c admissionv1.WebhookClientConfig, r *report) {
+	restart := "kubectl rollout restart deployment signalbox"
 	if c.Service != nil {
 		restart += " -n " + c.Service.Namespace
 	}
 	if ends, err := certificateEnd(c.CABundle); err != nil {
-		found = append(
-			found,
-			finding{bad, about, err.Error() + ": the API server can't call it, so that TrainJobs can't be " +
-				"changed", restart},
-		)
-	} else if left := time.Until(ends); left < soon {
-		found = append(
-			found,
-			finding{bad, about, "its CA ends at " + ends.Format(time.RFC3339), restart},
-		)
+		r.add(bad, about, err.Error()+": the API server can't call it, so that TrainJobs can't be changed", restart)
+	} else if time.Until(ends) < soon {
+		r.add(bad, about, "its CA ends at "+ends.Format(time.RFC3339), restart)
 	}
 	if c.Service == nil {
-		return found
+		return
 	}
 	var slicesOf discoveryv1.EndpointSliceList
 	read, err := s.list(ctx, &slicesOf, "endpointslices in namespace "+c.Service.Namespace,
 		client.InNamespace(c.Service.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: c.Service.Name})
 	if err != nil || !read {
-		return found
+		return
 	}
 	for _, slice := range slicesOf.Items {
 		for _, endpoint := range slice.Endpoints {
 			if ptr.Deref(endpoint.Conditions.Ready, true) {
-				return found
+				return
 			}
 		}
 	}
-	return append(found, finding{bad, about, fmt.Sprintf("service %s/%s has no ready endpoint", c.Service.Namespace,
-		c.Service.Name), fmt.Sprintf("kubectl -n %s get pods", c.Service.Namespace)})
+	r.add(bad, about, fmt.Sprintf("service %s/%s has no ready endpoint", c.Service.Namespace, c.Service.Name),
+		fmt.Sprintf("kubectl -n %s get pods", c.Service.Namespace))
 }
 
 // certificateEnd returns when the last certificate of a bundle ends.

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
+	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
 func explainCommand(c *cli) *cobra.Command {
@@ -49,7 +51,6 @@ func explainCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-// write writes an explanation for people.
 func write(w io.Writer, e *explain.Explanation) error {
 	head := fmt.Sprintf("TrainJob %s/%s is %s", e.Namespace, e.Name, e.State)
 	if e.Cause.Since != nil {
@@ -82,10 +83,9 @@ func write(w io.Writer, e *explain.Explanation) error {
 		return err
 	}
 	fmt.Fprintln(w, "\nWhat has happened:")
-	var rows [][]string
-	for _, m := range e.Timeline {
-		rows = append(rows, []string{"  " + m.Time.Local().Format(time.DateTime), m.Source, oneLine(m.Text)})
-	}
+	rows := utilslices.Map(e.Timeline, func(m *explain.Moment) []string {
+		return []string{"  " + m.Time.Local().Format(time.DateTime), m.Source, oneLine(m.Text)}
+	})
 	if err := table(w, nil, rows); err != nil {
 		return err
 	}
@@ -95,39 +95,34 @@ func write(w io.Writer, e *explain.Explanation) error {
 	return nil
 }
 
-// writeQuota writes the numbers.
 func writeQuota(w io.Writer, e *explain.Explanation) error {
 	if len(e.Flavors) > 0 {
 		fmt.Fprintln(w, "\nQuota:")
-		rows := [][]string{}
-		for _, f := range e.Flavors {
+		rows := utilslices.Map(e.Flavors, func(f *simulate.Quota) []string {
 			short := "<none>"
 			if f.Short.Sign() > 0 {
 				short = f.Short.String()
 			}
-			rows = append(rows, []string{"  " + f.Flavor, f.Resource, f.Needed.String(), f.Free.String(), short,
-				f.Nominal.String(), f.Most.String(), orNone(oneLine(f.Unsuitable))})
-		}
+			return []string{"  " + f.Flavor, f.Resource, f.Needed.String(), f.Free.String(), short, f.Nominal.String(),
+				f.Most.String(), orNone(oneLine(f.Unsuitable))}
+		})
 		header := []string{"  FLAVOR", "RESOURCE", "NEEDED", "FREE", "SHORT", "NOMINAL", "MOST", "UNSUITABLE"}
 		if err := table(w, header, rows); err != nil {
 			return err
 		}
 	}
-	const most = 10
-	if len(e.Ahead) > 0 {
-		fmt.Fprintln(w, "\nAhead of it:")
-		rows := [][]string{}
-		for i, a := range e.Ahead {
-			if i == most {
-				rows = append(rows, []string{fmt.Sprintf("  and %d more", e.Place-1-most)})
-				break
-			}
-			rows = append(rows, []string{"  " + a.Namespace + "/" + a.Name, fmt.Sprintf("priority %d", a.Priority),
-				"waits " + age(a.Since)})
-		}
-		return table(w, nil, rows)
+	if len(e.Ahead) == 0 {
+		return nil
 	}
-	return nil
+	fmt.Fprintln(w, "\nAhead of it:")
+	const most = 10
+	rows := utilslices.Map(e.Ahead[:min(most, len(e.Ahead))], func(a *explain.Waiting) []string {
+		return []string{"  " + a.Namespace + "/" + a.Name, fmt.Sprintf("priority %d", a.Priority), "waits " + age(a.Since)}
+	})
+	if len(e.Ahead) > most {
+		rows = append(rows, []string{fmt.Sprintf("  and %d more", e.Place-1-most)})
+	}
+	return table(w, nil, rows)
 }
 
 // oneLine puts a text into one line of a table.

@@ -10,10 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	"sigs.k8s.io/jobset/pkg/util/placement"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -26,7 +28,7 @@ func (s *session) facts(ctx context.Context, job *api.TrainJob, q *queues) (*exp
 	f := q.factsOf(job)
 	var pods corev1.PodList
 	if _, err := s.list(ctx, &pods, "pods in namespace "+job.Namespace, client.InNamespace(job.Namespace),
-		client.MatchingLabels{jobset.JobSetNameKey: job.Name}); err != nil {
+		podsOf(job.Name)); err != nil {
 		return nil, err
 	}
 	f.Pods = pods.Items
@@ -76,41 +78,54 @@ func (s *session) decide(ctx context.Context, f *explain.Facts, q *queues) error
 	return ctx.Err()
 }
 
-// workloadOf returns a TrainJob's Workload among those of its namespace; nil if there is none.
-func workloadOf(job *api.TrainJob, workloads []kueue.Workload) *kueue.Workload {
-	return explain.NewQueues(simulate.Cluster{Workloads: workloads}).WorkloadOf(job)
+// workload reads a TrainJob's Workload; nil if there is none, or if the user may not read it.
+func (s *session) workload(ctx context.Context, job *api.TrainJob) (*kueue.Workload, error) {
+	var list kueue.WorkloadList
+	if _, err := s.list(ctx, &list, "workloads.kueue.x-k8s.io in namespace "+job.Namespace,
+		client.InNamespace(job.Namespace)); err != nil {
+		return nil, err
+	}
+	return explain.NewQueues(simulate.Cluster{Workloads: list.Items}).WorkloadOf(job), nil
+}
+
+// pods reads the pods of a TrainJob of the session's namespace.
+func (s *session) pods(ctx context.Context, job string) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	if err := s.client.List(ctx, &list, client.InNamespace(s.namespace), podsOf(job)); err != nil {
+		return nil, fmt.Errorf("listing the pods of TrainJob %s: %w", job, err)
+	}
+	return list.Items, nil
+}
+
+// podsOf selects the pods of a TrainJob in its namespace.
+func podsOf(job string) client.MatchingLabels {
+	return client.MatchingLabels{jobset.JobSetNameKey: job}
 }
 
 // events reads the events about a TrainJob and what belongs to it.
 func (s *session) events(ctx context.Context, f *explain.Facts) error {
 	var events corev1.EventList
-	if _, err := s.list(
-		ctx,
-		&events,
-		"events in namespace "+f.Job.Namespace,
-		client.InNamespace(f.Job.Namespace),
-	); err != nil {
+	namespace := f.Job.Namespace
+	if _, err := s.list(ctx, &events, "events in namespace "+namespace, client.InNamespace(namespace)); err != nil {
 		return err
 	}
-	about := map[string]bool{"TrainJob/" + f.Job.Name: true, "JobSet/" + f.Job.Name: true}
+	about := sets.New("TrainJob/"+f.Job.Name, "JobSet/"+f.Job.Name)
 	if f.Workload != nil {
-		about["Workload/"+f.Workload.Name] = true
+		about.Insert("Workload/" + f.Workload.Name)
 	}
 	for i := range f.Pods {
-		about["Pod/"+f.Pods[i].Name] = true
+		about.Insert("Pod/" + f.Pods[i].Name)
 	}
 	if f.JobSet != nil {
 		for _, rj := range f.JobSet.Spec.ReplicatedJobs {
 			for i := range int(rj.Replicas) {
-				about["Job/"+placement.GenJobName(f.JobSet.Name, rj.Name, i)] = true
+				about.Insert("Job/" + placement.GenJobName(f.JobSet.Name, rj.Name, i))
 			}
 		}
 	}
-	for _, e := range events.Items {
-		if about[e.InvolvedObject.Kind+"/"+e.InvolvedObject.Name] {
-			f.Events = append(f.Events, e)
-		}
-	}
+	f.Events = utilslices.Pick(events.Items, func(e *corev1.Event) bool {
+		return about.Has(e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name)
+	})
 	return nil
 }
 
@@ -122,11 +137,8 @@ func (s *session) webhookDown(ctx context.Context, job *api.TrainJob) string {
 	if err == nil {
 		return ""
 	}
-	_, rest, failed := strings.Cut(err.Error(), `failed calling webhook "`)
+	_, rest, _ := strings.Cut(err.Error(), `failed calling webhook "`)
 	name, _, _ := strings.Cut(rest, `"`)
-	if !failed {
-		return ""
-	}
 	return name
 }
 

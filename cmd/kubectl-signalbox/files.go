@@ -17,7 +17,6 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// file is a file of manifests.
 type file struct{ name, text string }
 
 func read(path string, in io.Reader) ([]file, error) {
@@ -25,25 +24,15 @@ func read(path string, in io.Reader) ([]file, error) {
 		text, err := io.ReadAll(in)
 		return []file{{"standard input", string(text)}}, err
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
 	var files []file
-	take := func(path string) error {
-		text, err := os.ReadFile(path)
-		files = append(files, file{path, string(text)})
-		return err
-	}
-	if !info.IsDir() {
-		err := take(path)
-		return files, err
-	}
-	err = filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {
+	err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+		manifest := name == path || slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name))
+		if err != nil || entry.IsDir() || !manifest {
 			return err
 		}
-		return take(path)
+		text, err := os.ReadFile(name)
+		files = append(files, file{name, string(text)})
+		return err
 	})
 	if err == nil && len(files) == 0 {
 		err = fmt.Errorf("%s has no *.yaml, *.yml or *.json; name a directory of manifests, or a file", path)
@@ -55,40 +44,42 @@ func read(path string, in io.Reader) ([]file, error) {
 type runtimes map[string]*trainerapi.TrainingRuntimeSpec
 
 func (r runtimes) collect(f file) error {
-	for _, doc := range documents(f.text) {
-		objects, err := objectsIn(doc)
-		if err != nil {
-			return err
+	objects, err := f.objects()
+	if err != nil {
+		return err
+	}
+	for _, o := range objects {
+		if o.GroupVersionKind().Group != trainerapi.GroupVersion.Group || !strings.HasSuffix(o.GetKind(), "TrainingRuntime") {
+			continue
 		}
-		for _, o := range objects {
-			if o.GroupVersionKind().Group != trainerapi.GroupVersion.Group ||
-				!strings.HasSuffix(o.GetKind(), "TrainingRuntime") {
-				continue
-			}
-			rt := &api.ClusterTrainingRuntime{}
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rt); err != nil {
-				return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
-			}
-			r[o.GetKind()+"/"+o.GetNamespace()+"/"+o.GetName()] = &rt.Spec
+		rt := &api.ClusterTrainingRuntime{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rt); err != nil {
+			return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
 		}
+		r[o.GetKind()+"/"+o.GetNamespace()+"/"+o.GetName()] = &rt.Spec
 	}
 	return nil
 }
 
-// objectsIn returns the objects of a document, each of a list by itself.
-func objectsIn(doc string) ([]unstructured.Unstructured, error) {
-	u := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil || u.Object == nil {
-		return nil, err
+// objects returns the objects of a file, each of a list by itself.
+func (f file) objects() (all []unstructured.Unstructured, err error) {
+	for _, doc := range documents(f.text) {
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil {
+			return nil, err
+		}
+		switch {
+		case u.IsList():
+			list, err := u.ToList()
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, list.Items...)
+		case u.Object != nil:
+			all = append(all, *u)
+		}
 	}
-	if !u.IsList() {
-		return []unstructured.Unstructured{*u}, nil
-	}
-	list, err := u.ToList()
-	if err != nil {
-		return nil, err
-	}
-	return list.Items, nil
+	return all, nil
 }
 
 func (r runtimes) of(job *api.TrainJob) *trainerapi.TrainingRuntimeSpec {

@@ -104,6 +104,18 @@ status:
   conditions: [{type: QuotaReserved, status: "False", reason: Pending, message: "couldn't assign flavors to pod set node: insufficient unused quota for nvidia.com/gpu in flavor a100, 8 more needed", lastTransitionTime: "2026-11-24T10:01:01Z"}]
 `
 
+// stalledJob runs, has saved, and reports nothing.
+const stalledJob = `
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: stalled, namespace: team, uid: stalled, creationTimestamp: "2026-11-24T10:00:00Z"}
+spec: {suspend: false, runtimeRef: {name: torch, kind: ClusterTrainingRuntime, apiGroup: trainer.kubeflow.org}}
+status:
+  state: Running
+  checkpoint: {time: "2026-11-24T10:10:00Z", value: step 120}
+  queue: {conditions: [{type: Stalled, status: "True", reason: NoReport, message: it has reported nothing, lastTransitionTime: "2026-11-24T10:20:00Z"}]}
+`
+
 // objectsOf reads manifests.
 func objectsOf(t *testing.T, text string) []client.Object {
 	t.Helper()

@@ -9,12 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
@@ -30,21 +29,17 @@ makes their groups again in the version that is served then. Stop it before: it 
   (upgrade Kubernetes)
   kubectl -n signalbox-system scale deployment signalbox --replicas=2`
 
-// leaseName is of the Lease that a running manager holds (cmd/signalbox).
+// leaseName is of the Lease that the leader of the managers holds (cmd/signalbox).
 const leaseName = "signalbox.signalbox.dev"
 
-func deleteGangsCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+func deleteGangsCommand(c *cli) *cobra.Command {
 	var manager string
 	cmd := &cobra.Command{
 		Use: "delete-gangs", Short: "Delete the groups of running gangs before Kubernetes is upgraded from 1.36 to 1.37",
 		Long: deleteGangsLong, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cluster, err := connect(flags)
-			if err != nil {
-				return err
-			}
-			return deleteGangs(cmd.Context(), cluster.client, manager, time.Now(), streams)
-		},
+		RunE: connected(c, func(ctx context.Context, s *session, _ []string) error {
+			return deleteGangs(ctx, s.client, manager, time.Now(), s.streams)
+		}),
 	}
 	cmd.Flags().StringVar(&manager, "manager-namespace", "signalbox-system", "the namespace that the manager runs in")
 	return cmd
@@ -57,20 +52,19 @@ func deleteGangs(
 	if err := checkStopped(ctx, c, manager, now); err != nil {
 		return err
 	}
+	named := func(o *metav1.PartialObjectMetadata) string {
+		return fmt.Sprintf("%s %s/%s", strings.ToLower(o.Kind), o.Namespace, o.Name)
+	}
 	count := 0
 	remaining, err := gang.DeleteOutdated(ctx, c, func(o *metav1.PartialObjectMetadata) {
-		fmt.Fprintf(streams.Out, "%s %s/%s deleted\n", strings.ToLower(o.Kind), o.Namespace, o.Name)
+		fmt.Fprintln(streams.Out, named(o), "deleted")
 		count++
 	})
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(streams.ErrOut, "%d deleted\n", count)
-	var names []string
-	for _, o := range remaining {
-		names = append(names, fmt.Sprintf("%s %s/%s", strings.ToLower(o.Kind), o.Namespace, o.Name))
-	}
-	if len(names) > 0 {
+	if names := utilslices.Map(remaining, named); len(names) > 0 {
 		return fmt.Errorf("%d are left that are not Signalbox's or have finalizers of others, and Kubernetes 1.37 can't "+
 			"read them; have their owners delete them: %s", len(names), strings.Join(names, ", "))
 	}
@@ -81,10 +75,7 @@ func deleteGangs(
 func checkStopped(ctx context.Context, c client.Client, namespace string, now time.Time) error {
 	var lease coordinationv1.Lease
 	err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: leaseName}, &lease)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("looking for a running manager: %w", err)
 	}
 	holder := ptr.Deref(lease.Spec.HolderIdentity, "")

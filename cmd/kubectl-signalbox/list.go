@@ -58,6 +58,8 @@ type row struct {
 	Waited string `json:"waited,omitempty"`
 	Age    string `json:"age"`
 	Cause  string `json:"cause,omitempty"`
+	// Checkpoint is the last one that was reported; nil for none.
+	Checkpoint *api.Checkpoint `json:"checkpoint,omitempty"`
 }
 
 // inQueue is where a TrainJob stands in its queue.
@@ -154,7 +156,7 @@ func (s *session) printRows(rows []row, o listOptions, header bool) error {
 		titles = slices.Insert(titles, 0, "NAMESPACE")
 	}
 	if o.output == "wide" {
-		titles = append(titles, "CLUSTERQUEUE", "CAUSE")
+		titles = append(titles, "CLUSTERQUEUE", "CAUSE", "SAVED")
 	}
 	var cells [][]string
 	for _, r := range rows {
@@ -177,9 +179,17 @@ func (r row) cells(o listOptions) []string {
 		cells = slices.Insert(cells, 0, r.Namespace)
 	}
 	if o.output == "wide" {
-		cells = append(cells, orNone(r.ClusterQueue), orNone(r.Cause))
+		cells = append(cells, orNone(r.ClusterQueue), orNone(r.Cause), orNone(r.saved()))
 	}
 	return cells
+}
+
+// saved returns the value of the last checkpoint and its age, such as "4200 (3m)"; "" for none.
+func (r row) saved() string {
+	if r.Checkpoint == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s)", oneLine(r.Checkpoint.Value), age(r.Checkpoint.Time.Time))
 }
 
 // rowOf returns what list says of a TrainJob.
@@ -188,7 +198,7 @@ func rowOf(job *api.TrainJob, q *queues) row {
 	e, wl := explain.Brief(f), f.Workload
 	r := row{
 		Namespace: job.Namespace, Name: job.Name, State: e.State, Flavor: job.Status.Flavor, Nodes: job.Status.Nodes,
-		Age: age(job.CreationTimestamp.Time), Cause: string(e.Cause.Code),
+		Age: age(job.CreationTimestamp.Time), Cause: string(e.Cause.Code), Checkpoint: job.Status.Checkpoint,
 		inQueue: inQueue{
 			Queue: e.Queue, ClusterQueue: e.ClusterQueue, Place: e.Place, Waiting: e.Waiting, Priority: e.Priority,
 		},

@@ -12,15 +12,16 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// logOptions are the flags of logs.
 type logOptions struct {
 	following, timestamps bool
 	tail                  int64
@@ -37,7 +38,7 @@ func logsCommand(c *cli) *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeTrainJobs(c),
 		RunE: connected(c, func(ctx context.Context, s *session, args []string) error {
-			return newTail(s, args[0], o).run(ctx)
+			return (&tail{session: s, name: args[0], logOptions: o}).run(ctx)
 		}),
 	}
 	cmd.Flags().BoolVarP(&o.following, "follow", "f", false, "go on until the TrainJob has ended")
@@ -53,13 +54,9 @@ type tail struct {
 	name string
 	logOptions
 
-	mu      sync.Mutex // of the output, and of started
-	started map[string]bool
+	mu      sync.Mutex // of the output
+	started sync.Map   // by pod, container and run
 	all     sync.WaitGroup
-}
-
-func newTail(s *session, name string, o logOptions) *tail {
-	return &tail{session: s, name: name, logOptions: o, started: map[string]bool{}}
 }
 
 func (t *tail) run(ctx context.Context) error {
@@ -67,13 +64,13 @@ func (t *tail) run(ctx context.Context) error {
 		return err
 	}
 	if !t.following {
-		pods, err := t.pods(ctx)
+		pods, err := t.ranked(ctx)
 		if err != nil {
 			return err
 		}
 		for i := range pods {
-			for _, container := range containersOf(&pods[i]) {
-				if err := t.stream(ctx, &pods[i], container.name); err != nil {
+			for _, container := range startedIn(&pods[i]) {
+				if err := t.stream(ctx, &pods[i], container.Name); err != nil {
 					return err
 				}
 			}
@@ -95,7 +92,7 @@ func (t *tail) run(ctx context.Context) error {
 		}
 		return job == nil || slices.Contains(ends, state), nil
 	})
-	if pods, listErr := t.pods(ctx); listErr == nil { // what a watch has not shown yet
+	if pods, listErr := t.ranked(ctx); listErr == nil { // what a watch has not shown yet
 		t.startAll(ctx, pods)
 	}
 	t.all.Wait()
@@ -113,63 +110,49 @@ func (t *tail) note(text string) {
 	fmt.Fprintln(t.streams.ErrOut, "--- "+text)
 }
 
-// pods returns the TrainJob's pods, in the order of their ranks.
-func (t *tail) pods(ctx context.Context) ([]corev1.Pod, error) {
-	var list corev1.PodList
-	err := t.client.List(ctx, &list, client.InNamespace(t.namespace), client.MatchingLabels{jobset.JobSetNameKey: t.name})
-	if err != nil {
-		return nil, fmt.Errorf("listing the pods of TrainJob %s: %w", t.name, err)
-	}
-	slices.SortStableFunc(list.Items, func(a, b corev1.Pod) int {
+// ranked returns the TrainJob's pods, in the order of their ranks.
+func (t *tail) ranked(ctx context.Context) ([]corev1.Pod, error) {
+	pods, err := t.pods(ctx, t.name)
+	slices.SortStableFunc(pods, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Labels[jobset.ReplicatedJobNameKey], b.Labels[jobset.ReplicatedJobNameKey]),
 			cmp.Compare(indexOf(&a), indexOf(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time))
 	})
-	return list.Items, nil
+	return pods, err
 }
 
 // indexOf returns the rank of a pod in its ReplicatedJob.
 func indexOf(p *corev1.Pod) int {
 	job, _ := strconv.Atoi(p.Labels[jobset.JobIndexKey])
-	pod, _ := strconv.Atoi(p.Labels["batch.kubernetes.io/job-completion-index"])
+	pod, _ := strconv.Atoi(p.Labels[batchv1.JobCompletionIndexAnnotation])
 	return job*1_000_000 + pod
 }
 
 // rankOf returns how users name a pod: the ReplicatedJob and its rank, such as node-0.
 func rankOf(p *corev1.Pod) string {
-	pod := p.Labels["batch.kubernetes.io/job-completion-index"]
+	pod := p.Labels[batchv1.JobCompletionIndexAnnotation]
 	if job := p.Labels[jobset.JobIndexKey]; job != "" && job != "0" {
 		return fmt.Sprintf("%s-%s-%s", p.Labels[jobset.ReplicatedJobNameKey], job, pod)
 	}
 	return fmt.Sprintf("%s-%s", p.Labels[jobset.ReplicatedJobNameKey], pod)
 }
 
-// container is one run of a container: the kubelet restarts it in its pod, and each run has a log.
-type container struct {
-	name string
-	run  int32
-}
-
-// containersOf returns the containers of a pod that have a log.
-func containersOf(p *corev1.Pod) []container {
-	var all []container
-	for _, s := range append(slices.Clone(p.Status.InitContainerStatuses), p.Status.ContainerStatuses...) {
-		if s.State.Running != nil || s.State.Terminated != nil {
-			all = append(all, container{s.Name, s.RestartCount})
-		}
-	}
-	return all
+// startedIn returns the containers of a pod that have a log.
+func startedIn(p *corev1.Pod) []corev1.ContainerStatus {
+	all := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
+	return utilslices.Pick(all, func(s *corev1.ContainerStatus) bool {
+		return s.State.Running != nil || s.State.Terminated != nil
+	})
 }
 
 // watchPods starts the log of each container that starts, until the context ends.
 func (t *tail) watchPods(ctx context.Context) error {
 	for ctx.Err() == nil {
-		pods, err := t.pods(ctx)
+		pods, err := t.ranked(ctx)
 		if err != nil {
 			return err
 		}
 		t.startAll(ctx, pods)
-		w, err := t.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(t.namespace),
-			client.MatchingLabels{jobset.JobSetNameKey: t.name})
+		w, err := t.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(t.namespace), podsOf(t.name))
 		if err != nil {
 			return fmt.Errorf("watching the pods of TrainJob %s: %w", t.name, err)
 		}
@@ -183,21 +166,17 @@ func (t *tail) watchPods(ctx context.Context) error {
 	return nil
 }
 
-// startAll starts the logs of containers that have not been started.
+// startAll starts the logs of containers that have not been started. The kubelet restarts a container in its pod, and
+// each run has a log.
 func (t *tail) startAll(ctx context.Context, pods []corev1.Pod) {
-	for i := range pods {
-		p := pods[i]
-		for _, container := range containersOf(&p) {
-			key := fmt.Sprintf("%s/%s/%d", p.UID, container.name, container.run)
-			t.mu.Lock()
-			known := t.started[key]
-			t.started[key] = true
-			t.mu.Unlock()
-			if known {
+	for _, p := range pods {
+		for _, container := range startedIn(&p) {
+			key := fmt.Sprintf("%s/%s/%d", p.UID, container.Name, container.RestartCount)
+			if _, known := t.started.LoadOrStore(key, true); known {
 				continue
 			}
 			t.all.Go(func() {
-				if err := t.stream(ctx, &p, container.name); err != nil && ctx.Err() == nil {
+				if err := t.stream(ctx, &p, container.Name); err != nil && ctx.Err() == nil {
 					t.note(err.Error())
 				}
 			})
@@ -205,7 +184,6 @@ func (t *tail) startAll(ctx context.Context, pods []corev1.Pod) {
 	}
 }
 
-// stream prints the log of one container.
 func (t *tail) stream(ctx context.Context, p *corev1.Pod, container string) error {
 	rank := rankOf(p)
 	if t.rank != "" && t.rank != rank {

@@ -39,7 +39,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
 	cmd.AddCommand(c.commands()...)
-	cmd.AddCommand(convertCommand(flags, streams), deleteGangsCommand(flags, streams))
+	cmd.AddCommand(convertCommand(c), deleteGangsCommand(c))
 	return cmd
 }
 

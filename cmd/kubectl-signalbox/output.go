@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,27 +10,21 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apitable "k8s.io/apimachinery/pkg/api/meta/table"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 	"sigs.k8s.io/yaml"
-
-	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // outputFlag adds -o with the formats that a command has.
 func outputFlag(cmd *cobra.Command, to *string, formats ...string) {
 	cmd.Flags().StringVarP(to, "output", "o", "", "output format: "+strings.Join(formats, "|"))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
-	before := cmd.PreRunE
-	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if *to != "" && !slices.Contains(formats, *to) {
 			return fmt.Errorf("--output is %q; it can be %s", *to, strings.Join(formats, ", "))
-		}
-		if before != nil {
-			return before(cmd, args)
 		}
 		return nil
 	}
@@ -68,22 +63,15 @@ func (s *session) tellMissing() {
 }
 
 func age(since time.Time) string {
-	if since.IsZero() {
-		return "<unknown>"
-	}
-	return duration.HumanDuration(time.Since(since))
+	return apitable.ConvertToHumanReadableDateType(metav1.NewTime(since))
 }
 
 // orNone returns a text for a column.
-func orNone(text string) string {
-	if text == "" {
-		return "<none>"
-	}
-	return text
-}
-
-func ownedBy(job *api.TrainJob) func(metav1.OwnerReference) bool {
-	return func(ref metav1.OwnerReference) bool { return ref.UID == job.UID }
-}
+func orNone(text string) string { return cmp.Or(text, "<none>") }
 
 func isFinished(wl *kueue.Workload) bool { return workloadfinish.IsFinished(wl) }
+
+// errExit ends the program with a code and without a message.
+type errExit int
+
+func (e errExit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }

@@ -9,8 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilqueue "sigs.k8s.io/kueue/pkg/util/queue"
 
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
@@ -69,93 +72,93 @@ func (s *session) queues(ctx context.Context, namespace string) (*queues, error)
 	var flavors kueue.ResourceFlavorList
 	var topologies kueue.TopologyList
 	var checks kueue.AdmissionCheckList
+	var namespaces corev1.NamespaceList
+	var classes nodev1.RuntimeClassList
+	var limits corev1.LimitRangeList
 	read := map[client.ObjectList]bool{}
-	for what, list := range map[string]client.ObjectList{
-		"cohorts.kueue.x-k8s.io": &cohorts, "resourceflavors.kueue.x-k8s.io": &flavors,
-		"topologies.kueue.x-k8s.io": &topologies, "admissionchecks.kueue.x-k8s.io": &checks,
+	for _, kind := range []struct {
+		name string
+		list client.ObjectList
+	}{
+		{"cohorts.kueue.x-k8s.io", &cohorts}, {"resourceflavors.kueue.x-k8s.io", &flavors},
+		{"topologies.kueue.x-k8s.io", &topologies}, {"admissionchecks.kueue.x-k8s.io", &checks},
+		{"namespaces", &namespaces}, {"runtimeclasses.node.k8s.io", &classes},
 	} {
-		if read[list], err = s.list(ctx, list, what); err != nil {
+		if read[kind.list], err = s.list(ctx, kind.list, kind.name); err != nil {
 			return nil, err
 		}
 	}
+	limited, err := s.listWide(ctx, &limits, "limitranges", namespace)
+	if err != nil {
+		return nil, err
+	}
 	q.Cohorts, q.Flavors, q.Topologies, q.AdmissionChecks = cohorts.Items, flavors.Items, topologies.Items, checks.Items
-	q.assumed = !read[&cohorts] || !read[&flavors] || !read[&topologies]
-	q.assume(read[&flavors], read[&checks])
-	if err := s.surroundings(ctx, q, namespace); err != nil {
+	q.Namespaces, q.RuntimeClasses, q.LimitRanges = namespaces.Items, classes.Items, limits.Items
+	q.assumed = limited == nowhere || slices.Contains(
+		[]bool{read[&cohorts], read[&flavors], read[&topologies], read[&namespaces], read[&classes]}, false)
+	if !read[&flavors] {
+		q.assumeFlavors()
+	}
+	if !read[&checks] {
+		q.assumeChecks()
+	}
+	if !read[&namespaces] {
+		q.assumeNamespaces(namespace)
+	}
+	if err := s.nodes(ctx, q); err != nil {
 		return nil, err
 	}
 	q.index = explain.NewQueues(q.Cluster)
 	return q, nil
 }
 
-// assume adds what ClusterQueues refer to and the user may not read: flavors without labels and taints, and admission
-// checks that are active.
-func (q *queues) assume(flavors, checks bool) {
+// assumeFlavors adds the flavors of ClusterQueues, without labels and taints.
+func (q *queues) assumeFlavors() {
+	names := sets.New[kueue.ResourceFlavorReference]()
 	for i := range q.ClusterQueues {
-		for _, group := range q.ClusterQueues[i].Spec.ResourceGroups {
-			for _, fq := range group.Flavors {
-				if !flavors {
-					q.Flavors = appendNamed(q.Flavors, string(fq.Name))
-				}
-			}
-		}
-		strategy := q.ClusterQueues[i].Spec.AdmissionChecksStrategy
-		if checks || strategy == nil {
-			continue
-		}
+		names = names.Union(utilqueue.AllFlavors(q.ClusterQueues[i].Spec.ResourceGroups))
+	}
+	for _, name := range sets.List(names) {
+		q.Flavors = append(q.Flavors, kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: string(name)}})
+	}
+}
+
+// assumeChecks adds the admission checks of ClusterQueues, all of them active.
+func (q *queues) assumeChecks() {
+	names := sets.New[kueue.AdmissionCheckReference]()
+	for i := range q.ClusterQueues {
+		strategy := ptr.Deref(q.ClusterQueues[i].Spec.AdmissionChecksStrategy, kueue.AdmissionChecksStrategy{})
 		for _, rule := range strategy.AdmissionChecks {
-			q.AdmissionChecks = appendNamed(q.AdmissionChecks, string(rule.Name))
+			names.Insert(rule.Name)
 		}
 	}
-	for i := range q.AdmissionChecks {
-		if !checks {
-			q.AdmissionChecks[i].Status.Conditions = []metav1.Condition{
-				{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue},
-			}
-		}
+	active := metav1.Condition{Type: kueue.AdmissionCheckActive, Status: metav1.ConditionTrue}
+	for _, name := range sets.List(names) {
+		q.AdmissionChecks = append(q.AdmissionChecks, kueue.AdmissionCheck{
+			ObjectMeta: metav1.ObjectMeta{Name: string(name)},
+			Status:     kueue.AdmissionCheckStatus{Conditions: []metav1.Condition{active}},
+		})
 	}
 }
 
-// appendNamed appends an object of a name, once.
-func appendNamed[T any, P interface {
-	*T
-	client.Object
-}](all []T, name string) []T {
-	for i := range all {
-		if P(&all[i]).GetName() == name {
-			return all
-		}
+// assumeNamespaces adds the namespaces of Workloads by their names alone, and has ClusterQueues take all of them: the
+// labels that they select by may not be read.
+func (q *queues) assumeNamespaces(own string) {
+	names := sets.New(own)
+	for i := range q.Workloads {
+		names.Insert(q.Workloads[i].Namespace)
 	}
-	var o T
-	P(&o).SetName(name)
-	return append(all, o)
+	for _, name := range sets.List(names) {
+		labels := map[string]string{corev1.LabelMetadataName: name}
+		q.Namespaces = append(q.Namespaces, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+	}
+	for i := range q.ClusterQueues {
+		q.ClusterQueues[i].Spec.NamespaceSelector = &metav1.LabelSelector{}
+	}
 }
 
-// surroundings reads what a simulation needs in addition.
-func (s *session) surroundings(ctx context.Context, q *queues, namespace string) error {
-	var namespaces corev1.NamespaceList
-	var limits corev1.LimitRangeList
-	var classes nodev1.RuntimeClassList
-	read, err := s.list(ctx, &namespaces, "namespaces")
-	if err != nil {
-		return err
-	}
-	if q.Namespaces = namespaces.Items; !read {
-		q.assumed = true
-		q.Namespaces = namespacesOf(q.Workloads, namespace)
-		for i := range q.ClusterQueues { // which namespaces a selector takes can't be known
-			q.ClusterQueues[i].Spec.NamespaceSelector = &metav1.LabelSelector{}
-		}
-	}
-	limited, err := s.listWide(ctx, &limits, "limitranges", namespace)
-	if err != nil {
-		return err
-	}
-	if read, err = s.list(ctx, &classes, "runtimeclasses.node.k8s.io"); err != nil {
-		return err
-	}
-	q.assumed = q.assumed || limited == nowhere || !read
-	q.LimitRanges, q.RuntimeClasses = limits.Items, classes.Items
+// nodes reads the nodes and pods if a flavor has a topology.
+func (s *session) nodes(ctx context.Context, q *queues) error {
 	if q.nodes = len(q.Topologies) == 0; q.nodes {
 		return nil
 	}
@@ -168,21 +171,4 @@ func (s *session) surroundings(ctx context.Context, q *queues, namespace string)
 	podsRead, err := s.list(ctx, &pods, "pods")
 	q.Nodes, q.Pods, q.nodes = nodes.Items, pods.Items, nodesRead && podsRead
 	return err
-}
-
-// namespacesOf returns the namespaces of Workloads by their names alone: their labels, which ClusterQueues select by,
-// may not be read.
-func namespacesOf(workloads []kueue.Workload, own string) []corev1.Namespace {
-	names := []string{own}
-	for i := range workloads {
-		names = append(names, workloads[i].Namespace)
-	}
-	slices.Sort(names)
-	var namespaces []corev1.Namespace
-	for _, name := range slices.Compact(names) {
-		namespace := corev1.Namespace{}
-		namespace.Name, namespace.Labels = name, map[string]string{corev1.LabelMetadataName: name}
-		namespaces = append(namespaces, namespace)
-	}
-	return namespaces
 }

@@ -103,11 +103,11 @@ status: {phase: Running}`
 }
 
 // A container that the kubelet has restarted has another log.
-func TestContainersOf(t *testing.T) {
+func TestStartedIn(t *testing.T) {
 	pod := &corev1.Pod{}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "node", RestartCount: 1,
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}, {Name: "waits"}}
-	if got := containersOf(pod); len(got) != 1 || got[0] != (container{"node", 1}) {
+	if got := startedIn(pod); len(got) != 1 || got[0].Name != "node" || got[0].RestartCount != 1 {
 		t.Errorf("got %v", got)
 	}
 }

@@ -3,16 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,31 +16,8 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 )
 
-// server is a cluster that checks what was converted.
-type server struct {
-	client    client.Client
-	namespace string
-}
-
-func connect(flags *genericclioptions.ConfigFlags) (*server, error) {
-	config, err := flags.ToRESTConfig()
-	if err != nil {
-		return nil, fmt.Errorf("finding the cluster: %w", err)
-	}
-	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
-	if err != nil {
-		return nil, err
-	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(api.AddToScheme(scheme), coordinationv1.AddToScheme(scheme)); err != nil {
-		return nil, err
-	}
-	c, err := client.New(config, client.Options{Scheme: scheme})
-	return &server{client: c, namespace: namespace}, err
-}
-
 // runtime returns the spec of a TrainJob's runtime, nil where the cluster doesn't have it.
-func (s *server) runtime(ctx context.Context, job *api.TrainJob) (*trainerapi.TrainingRuntimeSpec, error) {
+func (s *session) runtime(ctx context.Context, job *api.TrainJob) (*trainerapi.TrainingRuntimeSpec, error) {
 	stored := s.defaulted(job)
 	live, err := store.LiveRuntime(ctx, s.client, stored)
 	if err != nil {
@@ -57,25 +30,19 @@ func (s *server) runtime(ctx context.Context, job *api.TrainJob) (*trainerapi.Tr
 }
 
 // defaulted returns a TrainJob as the cluster would store it, as far as its runtime is concerned.
-func (s *server) defaulted(job *api.TrainJob) *api.TrainJob {
+func (s *session) defaulted(job *api.TrainJob) *api.TrainJob {
 	job = job.DeepCopy()
 	job.Namespace = cmp.Or(job.Namespace, s.namespace)
 	ref := &job.Spec.RuntimeRef
-	if ref.APIGroup == nil {
-		ref.APIGroup = ptr.To(trainerapi.GroupVersion.Group)
-	}
-	if ref.Kind == nil {
-		ref.Kind = ptr.To(trainerapi.ClusterTrainingRuntimeKind)
-	}
+	ref.APIGroup = cmp.Or(ref.APIGroup, ptr.To(trainerapi.GroupVersion.Group))
+	ref.Kind = cmp.Or(ref.Kind, ptr.To(trainerapi.ClusterTrainingRuntimeKind))
 	return job
 }
 
 // check has the cluster check a TrainJob as if it were created, or applied over the one that is there.
-func (s *server) check(ctx context.Context, job *unstructured.Unstructured) error {
+func (s *session) check(ctx context.Context, job *unstructured.Unstructured) error {
 	job = job.DeepCopy()
-	if job.GetNamespace() == "" {
-		job.SetNamespace(s.namespace)
-	}
+	job.SetNamespace(cmp.Or(job.GetNamespace(), s.namespace))
 	strict := client.WithFieldValidation(s.client, metav1.FieldValidationStrict)
 	err := strict.Create(ctx, job.DeepCopy(), client.DryRunAll)
 	if !apierrors.IsAlreadyExists(err) {
@@ -85,6 +52,6 @@ func (s *server) check(ctx context.Context, job *unstructured.Unstructured) erro
 		unstructured.RemoveNestedField(job.Object, "metadata", field)
 	}
 	unstructured.RemoveNestedField(job.Object, "status")
-	return s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(job), client.FieldOwner("kubectl-signalbox"),
-		client.ForceOwnership, client.DryRunAll)
+	return s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(job), fieldOwner, client.ForceOwnership,
+		client.DryRunAll)
 }

@@ -92,15 +92,15 @@ func dryRun(file string, more ...string) []string {
 	return append([]string{"-f", file, "--server-dry-run"}, more...)
 }
 
-// cluster returns a server with the given objects whose requests are answered by the functions.
-func cluster(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *server {
+// cluster returns a session with the given objects whose requests are answered by the functions.
+func cluster(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *session {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := api.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
-	return &server{client: c, namespace: "team"}
+	return &session{client: c, namespace: "team"}
 }
 
 func clusterRuntime(t *testing.T) *api.ClusterTrainingRuntime {
@@ -130,7 +130,7 @@ func TestServer(t *testing.T) {
 	cases := map[string]struct {
 		reason  string
 		job     string
-		cluster func(t *testing.T) *server
+		cluster func(t *testing.T) *session
 		said    string
 		err     string
 	}{
@@ -160,12 +160,12 @@ func TestServer(t *testing.T) {
 	}
 }
 
-func with(funcs interceptor.Funcs) func(t *testing.T) *server {
-	return func(t *testing.T) *server { return cluster(t, funcs, clusterRuntime(t)) }
+func with(funcs interceptor.Funcs) func(t *testing.T) *session {
+	return func(t *testing.T) *session { return cluster(t, funcs, clusterRuntime(t)) }
 }
 
-func without(funcs interceptor.Funcs) func(t *testing.T) *server {
-	return func(t *testing.T) *server { return cluster(t, funcs) }
+func without(funcs interceptor.Funcs) func(t *testing.T) *session {
+	return func(t *testing.T) *session { return cluster(t, funcs) }
 }
 
 func ofKind(manifest, kind string) string {

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -18,11 +17,11 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
@@ -35,7 +34,6 @@ const fieldOwner = client.FieldOwner("kubectl-signalbox")
 
 // session is a cluster, as one user sees it.
 type session struct {
-	config    *rest.Config
 	client    client.WithWatch
 	clients   kubernetes.Interface
 	namespace string
@@ -68,26 +66,19 @@ func newSession(
 		return nil, err
 	}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
-	if err != nil {
+	clients, clientsErr := kubernetes.NewForConfig(config)
+	if err := errors.Join(err, clientsErr); err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
 	}
-	clients, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("connecting: %w", err)
-	}
-	return &session{config: config, client: c, clients: clients, namespace: namespace, kueueNamespace: kueueNamespace,
+	return &session{client: c, clients: clients, namespace: namespace, kueueNamespace: kueueNamespace,
 		streams: streams}, nil
 }
 
 // newScheme returns the kinds that the commands read.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme), kueue.AddToScheme(scheme),
-		jobset.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), admissionv1.AddToScheme(scheme),
-		usageapi.AddToScheme(scheme)); err != nil {
-		return nil, err
-	}
-	return scheme, nil
+	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme), kueue.AddToScheme(scheme),
+		jobset.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), usageapi.AddToScheme(scheme))
 }
 
 // cli is what all commands share.
@@ -120,16 +111,11 @@ func (s *session) lacks(right string) {
 // list reads objects. It reports whether they could be read: what the user may not read is noted, and kinds that the
 // cluster doesn't have are none.
 func (s *session) list(
-	ctx context.Context,
-	list client.ObjectList,
-	what string,
-	options ...client.ListOption,
+	ctx context.Context, list client.ObjectList, what string, options ...client.ListOption,
 ) (bool, error) {
 	err := s.pages(ctx, list, options...)
 	switch {
-	case err == nil:
-		return true, nil
-	case apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err):
+	case err == nil || apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err):
 		return true, nil
 	case apierrors.IsForbidden(err):
 		s.lacks("list " + what)
@@ -203,18 +189,32 @@ func (s *session) dialect(ctx context.Context) (*overrides.Dialect, error) {
 	}
 	var crd apiextensionsv1.CustomResourceDefinition
 	err := s.client.Get(ctx, client.ObjectKey{Name: installed.TrainJobCRD}, &crd)
-	switch {
-	case apierrors.IsForbidden(err):
+	if apierrors.IsForbidden(err) {
 		s.lacks("get customresourcedefinitions.apiextensions.k8s.io")
-		s.trainer = overrides.Bundled
-	case apierrors.IsNotFound(err):
-		s.trainer = overrides.Bundled
+	}
+	switch {
+	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+		s.trainer, err = overrides.Bundled, nil
 	case err != nil:
 		return nil, fmt.Errorf("reading CRD %s: %w", installed.TrainJobCRD, err)
 	default:
-		if s.trainer, err = installed.TrainerOf(&crd); err != nil {
-			return nil, err
-		}
+		s.trainer, err = installed.TrainerOf(&crd)
 	}
-	return s.trainer, nil
+	return s.trainer, err
+}
+
+// completeTrainJobs completes the names of TrainJobs.
+func completeTrainJobs(c *cli) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		s, err := c.connect()
+		if err != nil || len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var jobs api.TrainJobList
+		if err := s.pages(cmd.Context(), &jobs, client.InNamespace(s.namespace)); err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names := utilslices.Map(jobs.Items, func(job *api.TrainJob) string { return job.Name })
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
 }

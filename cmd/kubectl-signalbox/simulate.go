@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
-// simulateOptions are the flags of simulate.
 type simulateOptions struct {
 	file   string
 	set    []string
@@ -55,19 +55,10 @@ func simulateCommand(c *cli) *cobra.Command {
 			return runSimulate(ctx, s, strings.Join(args, ""), o)
 		}),
 	}
-	cmd.Flags().StringVarP(
-		&o.file,
-		"filename",
-		"f",
-		"",
-		"a file or directory with TrainJobs that aren't in the cluster; - for standard input",
-	)
-	cmd.Flags().StringArrayVar(
-		&o.set,
-		"set",
-		nil,
-		"change the TrainJob before: nodes=4, queue=NAME, priority=CLASS, resource.NAME=QUANTITY",
-	)
+	cmd.Flags().StringVarP(&o.file, "filename", "f", "",
+		"a file or directory with TrainJobs that aren't in the cluster; - for standard input")
+	cmd.Flags().StringArrayVar(&o.set, "set", nil,
+		"change the TrainJob before: nodes=4, queue=NAME, priority=CLASS, resource.NAME=QUANTITY")
 	cmd.Flags().BoolVar(&o.until, "until", false, "estimate when it starts")
 	outputFlag(cmd, &o.output, "json", "yaml")
 	return cmd
@@ -86,11 +77,9 @@ func runSimulate(ctx context.Context, s *session, name string, o simulateOptions
 		return err
 	}
 	if !q.complete() {
-		return fmt.Errorf(
-			"a simulation needs all queues and Workloads, and all nodes and pods where a flavor has a topology, and you may "+
-				"not %s; ask for these rights (Kueue's ClusterRole kueue-batch-admin-role has those of Kueue)",
-			strings.Join(s.missing, ", nor "),
-		)
+		return fmt.Errorf("a simulation needs all queues and Workloads, and all nodes and pods where a flavor has a "+
+			"topology, and you may not %s; ask for these rights (Kueue's ClusterRole kueue-batch-admin-role has those of "+
+			"Kueue)", strings.Join(s.missing, ", nor "))
 	}
 	views, err := s.simulate(ctx, jobs, q, o)
 	if err != nil {
@@ -119,35 +108,35 @@ func (s *session) simulate(
 		return nil, err
 	}
 	cluster := &q.Cluster
-	workloads := make([]*kueue.Workload, len(jobs))
+	views, workloads := make([]*simulated, len(jobs)), make([]*kueue.Workload, len(jobs))
 	for i, job := range jobs {
-		if blockedView(job, changed) != nil {
+		if views[i] = blockedView(job, changed); views[i] != nil {
 			continue
 		}
 		wl, err := s.simulatedWorkload(ctx, job, q, changed)
 		if err != nil {
 			return nil, fmt.Errorf("TrainJob %s: %w", job.Name, err)
 		}
-		workloads[i], cluster = wl, cluster.With(put(cluster.Workloads, wl))
+		workloads[i], cluster = wl, cluster.Put(wl)
 	}
 	estimates := simulate.NewEstimates(q.Workloads, known.Items, now)
-	var views []*simulated
-	for i, job := range jobs {
-		view := blockedView(job, changed)
-		if wl := workloads[i]; wl != nil {
-			answer, err := simulate.Ask(ctx, cluster, client.ObjectKeyFromObject(wl), estimates.Mid(), now)
-			if err != nil {
+	for i, wl := range workloads {
+		if wl == nil {
+			continue
+		}
+		answer, err := simulate.Ask(ctx, cluster, client.ObjectKeyFromObject(wl), estimates.Mid(), now)
+		if err != nil {
+			return nil, err
+		}
+		views[i] = viewOf(jobs[i], cluster, answer)
+		if o.until && answer.Verdict == simulate.Waits {
+			if views[i].Start, err = estimateOf(ctx, cluster, wl, estimates, now); err != nil {
 				return nil, err
 			}
-			view = viewOf(job, cluster, answer)
-			if o.until && answer.Verdict == simulate.Waits {
-				if view.Start, err = estimateOf(ctx, cluster, wl, estimates, now); err != nil {
-					return nil, err
-				}
-			}
 		}
+	}
+	for _, view := range views {
 		view.Missing = s.missing
-		views = append(views, view)
 	}
 	return views, nil
 }
@@ -156,20 +145,13 @@ func (s *session) simulate(
 func estimateOf(
 	ctx context.Context, cluster *simulate.Cluster, wl *kueue.Workload, lengths *simulate.Estimates, now time.Time,
 ) (*estimate, error) {
-	key := client.ObjectKeyFromObject(wl)
-	e := &estimate{}
-	for _, each := range []struct {
-		lengths simulate.Lengths
-		to      *time.Time
-	}{{lengths.Low(), &e.Earliest}, {lengths.Mid(), &e.Likely}, {lengths.High(), &e.Latest}} {
-		f, err := simulate.Until(ctx, cluster.Concerning(wl), key, each.lengths, now)
-		if err != nil {
-			return nil, err
-		}
-		*each.to = f.At
-		if each.to == &e.Likely {
-			e.Sure = lengths.Sure(cluster, f.Ended)
-		}
+	key, part := client.ObjectKeyFromObject(wl), cluster.Concerning(wl)
+	low, lowErr := simulate.Until(ctx, part, key, lengths.Low(), now)
+	mid, midErr := simulate.Until(ctx, part, key, lengths.Mid(), now)
+	high, highErr := simulate.Until(ctx, part, key, lengths.High(), now)
+	if err := cmp.Or(lowErr, midErr, highErr); err != nil {
+		return nil, err
 	}
-	return e, nil
+	sure := lengths.Sure(cluster, mid.Ended)
+	return &estimate{Earliest: low.At, Likely: mid.At, Latest: high.At, Sure: sure}, nil
 }

@@ -24,6 +24,8 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/features"
+	utilqueue "sigs.k8s.io/kueue/pkg/util/queue"
+	utilresource "sigs.k8s.io/kueue/pkg/util/resource"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -31,18 +33,8 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 )
 
-// put returns the Workloads with one that takes the place of that of its name.
-func put(workloads []kueue.Workload, wl *kueue.Workload) []kueue.Workload {
-	all := slices.DeleteFunc(slices.Clone(workloads), func(other kueue.Workload) bool {
-		return other.Namespace == wl.Namespace && other.Name == wl.Name
-	})
-	return append(all, *wl)
-}
-
 // simulatedJobs returns the TrainJob of a name, or those of a file unless it is "", changed as --set says.
-func (s *session) simulatedJobs(
-	ctx context.Context, name, file string, changes []string,
-) ([]*api.TrainJob, error) {
+func (s *session) simulatedJobs(ctx context.Context, name, file string, changes []string) ([]*api.TrainJob, error) {
 	if file == "" {
 		job, err := s.trainJob(ctx, name)
 		if err != nil {
@@ -56,13 +48,11 @@ func (s *session) simulatedJobs(
 	}
 	var jobs []*api.TrainJob
 	for _, f := range files {
-		for _, doc := range documents(f.text) {
-			of, err := jobsIn(doc)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", f.name, err)
-			}
-			jobs = append(jobs, of...)
+		of, err := jobsIn(f)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.name, err)
 		}
+		jobs = append(jobs, of...)
 	}
 	if len(jobs) == 0 {
 		return nil, fmt.Errorf("%s has no TrainJob", file)
@@ -84,17 +74,17 @@ func (s *session) simulatedJobs(
 	return jobs, nil
 }
 
-// set makes the changes of --set.
 func set(job *api.TrainJob, changes []string) error {
 	for _, set := range changes {
 		key, value, found := strings.Cut(set, "=")
 		if !found {
 			return fmt.Errorf("--set %s: it must be KEY=VALUE", set)
 		}
-		if err := change(job, key, value); err != nil {
-			return fmt.Errorf("--set %s: %w", set, err)
+		err := change(job, key, value)
+		if err == nil {
+			err = validate(job)
 		}
-		if err := validate(job); err != nil {
+		if err != nil {
 			return fmt.Errorf("--set %s: %w", set, err)
 		}
 	}
@@ -128,9 +118,8 @@ func validate(job *api.TrainJob) error {
 	return errs.ToAggregate()
 }
 
-// jobsIn returns the TrainJobs of a document.
-func jobsIn(doc string) ([]*api.TrainJob, error) {
-	objects, err := objectsIn(doc)
+func jobsIn(f file) ([]*api.TrainJob, error) {
+	objects, err := f.objects()
 	if err != nil {
 		return nil, err
 	}
@@ -148,14 +137,9 @@ func jobsIn(doc string) ([]*api.TrainJob, error) {
 	return jobs, nil
 }
 
-// change makes one change of --set.
 func change(job *api.TrainJob, key, value string) error {
-	if job.Spec.Trainer == nil {
-		job.Spec.Trainer = &trainerapi.Trainer{}
-	}
-	if job.Labels == nil {
-		job.Labels = map[string]string{}
-	}
+	job.Spec.Trainer = cmp.Or(job.Spec.Trainer, &trainerapi.Trainer{})
+	trainer := job.Spec.Trainer
 	name, isResource := strings.CutPrefix(key, "resource.")
 	switch {
 	case key == "nodes":
@@ -163,26 +147,21 @@ func change(job *api.TrainJob, key, value string) error {
 		if err != nil || n < 1 {
 			return errors.New("nodes must be a whole number of at least 1")
 		}
-		job.Spec.Trainer.NumNodes = ptr.To(int32(n))
+		trainer.NumNodes = ptr.To(int32(n))
 	case key == "queue":
-		job.Labels[constants.QueueLabel] = value
+		metav1.SetMetaDataLabel(&job.ObjectMeta, constants.QueueLabel, value)
 	case key == "priority":
-		job.Labels[constants.WorkloadPriorityClassLabel] = value
+		metav1.SetMetaDataLabel(&job.ObjectMeta, constants.WorkloadPriorityClassLabel, value)
 	case isResource:
 		amount, err := resource.ParseQuantity(value)
 		if err != nil {
 			return err
 		}
-		if job.Spec.Trainer.ResourcesPerNode == nil {
-			job.Spec.Trainer.ResourcesPerNode = &corev1.ResourceRequirements{}
-		}
-		r := job.Spec.Trainer.ResourcesPerNode
-		for _, list := range []*corev1.ResourceList{&r.Requests, &r.Limits} {
-			if *list == nil {
-				*list = corev1.ResourceList{}
-			}
-			(*list)[corev1.ResourceName(name)] = amount
-		}
+		set := corev1.ResourceList{corev1.ResourceName(name): amount}
+		trainer.ResourcesPerNode = cmp.Or(trainer.ResourcesPerNode, &corev1.ResourceRequirements{})
+		r := trainer.ResourcesPerNode
+		r.Requests = utilresource.MergeResourceListKeepFirst(set, r.Requests)
+		r.Limits = utilresource.MergeResourceListKeepFirst(set, r.Limits)
 	default:
 		return errors.New("the keys are nodes, queue, priority and resource.NAME")
 	}
@@ -198,7 +177,7 @@ func (s *session) simulatedWorkload(
 	if is != nil && !isFinished(is) && !changed {
 		return is, nil
 	}
-	runtime, err := store.LiveRuntime(ctx, s.client, (&server{namespace: s.namespace}).defaulted(job))
+	runtime, err := store.LiveRuntime(ctx, s.client, s.defaulted(job))
 	if err != nil {
 		return nil, err
 	}
@@ -215,10 +194,9 @@ func (s *session) simulatedWorkload(
 	}
 	wl := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{
 		Namespace: job.Namespace, Name: "simulated-" + job.Name, UID: cmp.Or(job.UID, "simulated"),
-		CreationTimestamp: job.CreationTimestamp, OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: trainerapi.GroupVersion.String(), Kind: trainerapi.TrainJobKind, Name: job.Name, UID: job.UID,
-			Controller: ptr.To(true),
-		}},
+		CreationTimestamp: job.CreationTimestamp, OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)),
+		},
 	}}
 	if is != nil {
 		wl.ObjectMeta = *is.ObjectMeta.DeepCopy()
@@ -267,7 +245,7 @@ func (q *queues) queueOf(job *api.TrainJob) (kueue.LocalQueueName, error) {
 		return kueue.LocalQueueName(name), nil
 	}
 	if slices.ContainsFunc(q.LocalQueues, func(lq kueue.LocalQueue) bool {
-		return lq.Namespace == job.Namespace && lq.Name == string(constants.DefaultLocalQueueName)
+		return utilqueue.Key(&lq) == utilqueue.DefaultQueueKey(job.Namespace)
 	}) {
 		return constants.DefaultLocalQueueName, nil
 	}
@@ -293,15 +271,15 @@ func (s *session) priority(ctx context.Context, job *api.TrainJob, sets []kueue.
 		return 0, err
 	}
 	for i := range sets {
-		for j := range classes.Items {
-			if name := sets[i].Template.Spec.PriorityClassName; name != "" && classes.Items[j].Name == name {
-				return classes.Items[j].Value, nil
+		for _, class := range classes.Items {
+			if class.Name == sets[i].Template.Spec.PriorityClassName {
+				return class.Value, nil
 			}
 		}
 	}
-	for i := range classes.Items {
-		if classes.Items[i].GlobalDefault {
-			return classes.Items[i].Value, nil
+	for _, class := range classes.Items {
+		if class.GlobalDefault {
+			return class.Value, nil
 		}
 	}
 	return 0, nil

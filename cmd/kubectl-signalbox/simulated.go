@@ -9,7 +9,6 @@ import (
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -19,9 +18,9 @@ import (
 
 // simulated is what simulate says.
 type simulated struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	Verdict   string `json:"verdict"`
+	Namespace string           `json:"namespace"`
+	Name      string           `json:"name"`
+	Verdict   simulate.Verdict `json:"verdict"`
 	granted
 	Preempt []string `json:"preempts,omitempty"`
 	order
@@ -61,13 +60,11 @@ type estimate struct {
 // viewOf puts an answer into users' terms.
 func viewOf(job *api.TrainJob, cluster *simulate.Cluster, a *simulate.Answer) *simulated {
 	v := &simulated{
-		Namespace: job.Namespace, Name: job.Name, Verdict: string(a.Verdict), Message: a.Message,
-		order: order{After: owners(cluster, a.After), Ahead: owners(cluster, a.Ahead)},
+		Namespace: job.Namespace, Name: job.Name, Verdict: a.Verdict, Message: a.Message,
+		order:   order{After: cluster.Owners(a.After), Ahead: cluster.Owners(a.Ahead)},
+		Preempt: cluster.Owners(a.Victims),
 	}
 	v.Flavors, v.Nodes = admissionOf(a.Admission)
-	for _, victim := range a.Victims {
-		v.Preempt = append(v.Preempt, owners(cluster, []types.NamespacedName{victim.Victim})...)
-	}
 	for _, c := range a.Changes {
 		flavors, _ := admissionOf(c.Admission)
 		v.Changes = append(v.Changes, simulatedChange{Set: setOf(c), Flavors: flavors})
@@ -76,7 +73,7 @@ func viewOf(job *api.TrainJob, cluster *simulate.Cluster, a *simulate.Answer) *s
 }
 
 // verdictBlocked is for a TrainJob that Kueue doesn't consider before what condition Blocked names is corrected.
-const verdictBlocked = "Blocked"
+const verdictBlocked simulate.Verdict = "Blocked"
 
 // blockedView returns what there is to say of a TrainJob that is Blocked and isn't changed; nil for any other. One that
 // was started and has no pods is Blocked, too, and has its quota.
@@ -91,26 +88,10 @@ func blockedView(job *api.TrainJob, changed bool) *simulated {
 	}
 }
 
-// owners returns the jobs of Workloads, as NAMESPACE/NAME.
-func owners(cluster *simulate.Cluster, keys []types.NamespacedName) []string {
-	var names []string
-	for _, key := range keys {
-		name := key.Name
-		if wl := cluster.Workload(key); wl != nil {
-			name = simulate.Owner(wl)
-		}
-		names = append(names, key.Namespace+"/"+name)
-	}
-	return names
-}
-
 // admissionOf returns the flavor of each resource, and the pods of each PodSet.
 func admissionOf(a *kueue.Admission) (flavors map[string]string, nodes map[string]int32) {
-	if a == nil {
-		return nil, nil
-	}
 	flavors, nodes = map[string]string{}, map[string]int32{}
-	for _, assignment := range a.PodSetAssignments {
+	for _, assignment := range ptr.Deref(a, kueue.Admission{}).PodSetAssignments {
 		nodes[string(assignment.Name)] = ptr.Deref(assignment.Count, 0)
 		for name, flavor := range assignment.Flavors {
 			if before := flavors[string(name)]; before != "" && before != string(flavor) {
@@ -147,29 +128,12 @@ func (v *simulated) where() string {
 }
 
 func (v *simulated) write(s *session) {
-	out, where := s.streams.Out, v.where()
+	out := s.streams.Out
+	fmt.Fprintf(out, "%s/%s %s.\n", v.Namespace, v.Name, v.becomes())
 	if v.Verdict == verdictBlocked {
-		fmt.Fprintf(out, "%s/%s is Blocked (%s). Kueue considers it when that is corrected.\n", v.Namespace, v.Name,
-			strings.TrimSuffix(v.Message, "."))
 		return
 	}
-	switch simulate.Verdict(v.Verdict) {
-	case simulate.Running:
-		fmt.Fprintf(out, "%s/%s has quota already%s.\n", v.Namespace, v.Name, where)
-	case simulate.Admitted:
-		fmt.Fprintf(out, "%s/%s would be admitted now%s.\n", v.Namespace, v.Name, where)
-	case simulate.Preempts:
-		fmt.Fprintf(out, "%s/%s would be admitted now%s, and preempt %s.\n", v.Namespace, v.Name, where,
-			strings.Join(v.Preempt, ", "))
-	case simulate.Waits:
-		fmt.Fprintf(out, "%s/%s waits%s until %s.\n", v.Namespace, v.Name, where, endOf(v.After))
-	case simulate.Stuck:
-		fmt.Fprintf(out, "%s/%s would get quota, but waits behind %s, which never get any.\n", v.Namespace, v.Name,
-			strings.Join(v.Ahead, ", "))
-	case simulate.Never:
-		fmt.Fprintf(out, "%s/%s is never admitted as it is, even if no other Workload requests quota.\n", v.Namespace, v.Name)
-	}
-	if len(v.Ahead) > 0 && v.Verdict == string(simulate.Waits) {
+	if len(v.Ahead) > 0 && v.Verdict == simulate.Waits {
 		fmt.Fprintf(out, "These precede it: %s.\n", strings.Join(v.Ahead, ", "))
 	}
 	if v.Message != "" {
@@ -187,11 +151,31 @@ func (v *simulated) write(s *session) {
 	}
 }
 
-func endOf(after []string) string {
-	if len(after) == 0 {
-		return "others have ended"
+// becomes returns what becomes of the TrainJob, as the rest of a sentence.
+func (v *simulated) becomes() string {
+	switch v.Verdict {
+	case verdictBlocked:
+		return "is Blocked (" + strings.TrimSuffix(v.Message, ".") + "). Kueue considers it when that is corrected"
+	case simulate.Running:
+		return "has quota already" + v.where()
+	case simulate.Admitted:
+		return "would be admitted now" + v.where()
+	case simulate.Preempts:
+		return "would be admitted now" + v.where() + ", and preempt " + strings.Join(v.Preempt, ", ")
+	case simulate.Waits:
+		return "waits" + v.where() + " until " + endOf(v.After)
+	case simulate.Stuck:
+		return "would get quota, but waits behind " + strings.Join(v.Ahead, ", ") + ", which never get any"
+	default: // Never
+		return "is never admitted as it is, even if no other Workload requests quota"
 	}
-	if len(after) == 1 {
+}
+
+func endOf(after []string) string {
+	switch len(after) {
+	case 0:
+		return "others have ended"
+	case 1:
 		return after[0] + " has ended"
 	}
 	return strings.Join(after, ", ") + " have ended"

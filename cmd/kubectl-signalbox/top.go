@@ -8,11 +8,13 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilqueue "sigs.k8s.io/kueue/pkg/util/queue"
+	utilresource "sigs.k8s.io/kueue/pkg/util/resource"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
@@ -68,7 +70,6 @@ type preemptionRow struct {
 	Why       string `json:"why"`
 }
 
-// overview is all that top shows.
 type overview struct {
 	Quota       []quotaRow      `json:"quota"`
 	Teams       []teamRow       `json:"teams"`
@@ -97,47 +98,37 @@ func top(ctx context.Context, s *session, output string) error {
 }
 
 func (v *overview) write(s *session) error {
-	rows := [][]string{}
-	for _, r := range v.Quota {
-		rows = append(
-			rows,
-			[]string{r.ClusterQueue, orNone(r.Cohort), r.Flavor, r.Resource, r.Nominal, r.Used, r.Borrowed,
-				r.Waiting},
-		)
-	}
+	out := s.streams.Out
 	header := []string{"CLUSTERQUEUE", "COHORT", "FLAVOR", "RESOURCE", "NOMINAL", "USED", "BORROWED", "WAITING"}
-	if err := table(s.streams.Out, header, rows); err != nil {
+	rows := utilslices.Map(v.Quota, func(r *quotaRow) []string {
+		return []string{r.ClusterQueue, orNone(r.Cohort), r.Flavor, r.Resource, r.Nominal, r.Used, r.Borrowed, r.Waiting}
+	})
+	if err := table(out, header, rows); err != nil {
 		return err
 	}
-	rows = nil
-	for _, r := range v.Teams {
-		rows = append(rows, []string{r.Namespace, orNone(r.Flavor), r.Resource, r.Used, orNone(r.Waiting)})
-	}
-	fmt.Fprintln(s.streams.Out)
-	if err := table(s.streams.Out, []string{"NAMESPACE", "FLAVOR", "RESOURCE", "USED", "WAITING"}, rows); err != nil {
+	fmt.Fprintln(out)
+	rows = utilslices.Map(v.Teams, func(r *teamRow) []string {
+		return []string{r.Namespace, orNone(r.Flavor), r.Resource, r.Used, orNone(r.Waiting)}
+	})
+	if err := table(out, []string{"NAMESPACE", "FLAVOR", "RESOURCE", "USED", "WAITING"}, rows); err != nil {
 		return err
 	}
 	if len(v.Preemptions) == 0 {
 		return nil
 	}
-	rows = nil
-	for _, r := range v.Preemptions {
-		rows = append(rows, []string{r.Namespace + "/" + r.Name, r.By, r.Why})
-	}
-	fmt.Fprintln(s.streams.Out)
-	return table(s.streams.Out, []string{"PREEMPTED", "BY", "WHY"}, rows)
+	fmt.Fprintln(out)
+	return table(out, []string{"PREEMPTED", "BY", "WHY"}, utilslices.Map(v.Preemptions, func(r *preemptionRow) []string {
+		return []string{r.Namespace + "/" + r.Name, r.By, r.Why}
+	}))
 }
 
 // quotaRows returns the quota of each flavor of each ClusterQueue.
 func quotaRows(q *queues) []quotaRow {
 	rows := []quotaRow{}
-	queues := map[types.NamespacedName]string{}
-	for i := range q.LocalQueues {
-		queues[client.ObjectKeyFromObject(&q.LocalQueues[i])] = string(q.LocalQueues[i].Spec.ClusterQueue)
-	}
-	all := q.waiting(func(wl *kueue.Workload) string {
-		return queues[types.NamespacedName{Namespace: wl.Namespace, Name: string(wl.Spec.QueueName)}]
+	queues := utilslices.ToMap(q.LocalQueues, func(i int) (utilqueue.LocalQueueReference, string) {
+		return utilqueue.Key(&q.LocalQueues[i]), string(q.LocalQueues[i].Spec.ClusterQueue)
 	})
+	all := q.waiting(func(wl *kueue.Workload) string { return queues[utilqueue.KeyFromWorkload(wl)] })
 	for i := range q.ClusterQueues {
 		cq := &q.ClusterQueues[i]
 		waiting := all[cq.Name]
@@ -166,9 +157,7 @@ func quotaRows(q *queues) []quotaRow {
 }
 
 func usageOf(
-	cq *kueue.ClusterQueue,
-	flavor kueue.ResourceFlavorReference,
-	name corev1.ResourceName,
+	cq *kueue.ClusterQueue, flavor kueue.ResourceFlavorReference, name corev1.ResourceName,
 ) kueue.ResourceUsage {
 	for _, usage := range cq.Status.FlavorsReservation {
 		for _, r := range usage.Resources {
@@ -188,21 +177,13 @@ func (q *queues) waiting(in func(*kueue.Workload) string) map[string]corev1.Reso
 		if isFinished(wl) || workload.HasQuotaReservation(wl) || !workload.IsActive(wl) {
 			continue
 		}
-		total := totals[in(wl)]
-		if total == nil {
-			total = corev1.ResourceList{}
-			totals[in(wl)] = total
-		}
 		counting, found := counts[wl.Namespace]
 		if !found {
 			counting = q.Counting(wl.Namespace)
 			counts[wl.Namespace] = counting
 		}
-		for name, quantity := range counting.Total(wl) {
-			sum := total[name]
-			sum.Add(quantity)
-			total[name] = sum
-		}
+		where := in(wl)
+		totals[where] = utilresource.MergeResourceListKeepSum(totals[where], counting.Total(wl))
 	}
 	return totals
 }
@@ -213,10 +194,7 @@ func teamRows(q *queues) []teamRow {
 	used := map[key]resource.Quantity{}
 	for i := range q.Workloads {
 		wl := &q.Workloads[i]
-		if isFinished(wl) {
-			continue
-		}
-		if wl.Status.Admission == nil {
+		if isFinished(wl) || wl.Status.Admission == nil {
 			continue
 		}
 		for _, a := range wl.Status.Admission.PodSetAssignments {
@@ -238,11 +216,8 @@ func teamRows(q *queues) []teamRow {
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b teamRow) int {
-		return cmp.Or(
-			cmp.Compare(a.Namespace, b.Namespace),
-			cmp.Compare(a.Flavor, b.Flavor),
-			cmp.Compare(a.Resource, b.Resource),
-		)
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Flavor, b.Flavor),
+			cmp.Compare(a.Resource, b.Resource))
 	})
 	return rows
 }
@@ -257,15 +232,12 @@ func preemptionRows(q *queues) []preemptionRow {
 	rows := []preemptionRow{}
 	for i := range q.Workloads {
 		wl := &q.Workloads[i]
-		if !workloadevict.IsEvicted(wl) || isFinished(wl) {
+		c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadPreempted)
+		if c == nil || !workloadevict.IsEvicted(wl) || isFinished(wl) {
 			continue
 		}
-		for _, c := range wl.Status.Conditions {
-			if c.Type == kueue.WorkloadPreempted {
-				by := string(simulate.Preemptor(c.Message))
-				rows = append(rows, preemptionRow{wl.Namespace, simulate.Owner(wl), cmp.Or(owners[by], by), c.Reason})
-			}
-		}
+		by := string(simulate.Preemptor(c.Message))
+		rows = append(rows, preemptionRow{wl.Namespace, simulate.Owner(wl), cmp.Or(owners[by], by), c.Reason})
 	}
 	return rows
 }

@@ -23,6 +23,13 @@ func TestVerbs(t *testing.T) {
 		},
 		"list wide": {reason: "with the cause", args: []string{"list", "-A", "-o", "wide"},
 			out: []string{"NAMESPACE", "CLUSTERQUEUE", "QuotaUsed"}},
+		"list wide, stalled": {reason: "with what was saved", more: stalledJob, args: []string{"list", "-o", "wide"},
+			out: []string{"CAUSE  ", "SAVED", "stalled   Stalled", "Stalled     step 120 ("}},
+		"list as JSON, saved": {reason: "for scripts", more: stalledJob, args: []string{"list", "-o", "json"},
+			out: []string{`"state": "Stalled"`, `"cause": "Stalled"`, `"checkpoint": {`, `"value": "step 120"`}},
+		"explain a stalled one": {reason: "with what helps", more: stalledJob, args: []string{"explain", "stalled"},
+			out: []string{"TrainJob team/stalled is Stalled, for ", "  Stalled (NoReport): it has reported nothing; its last " +
+				"checkpoint, step 120, was saved ", "  - kubectl signalbox logs stalled shows", "raise annotation"}},
 		"list selected": {
 			reason: "by label",
 			args:   []string{"list", "-l", "team=vision", "-o", "name"},

@@ -14,7 +14,6 @@ import (
 	"github.com/signalbox-dev/signalbox/integration/installed"
 )
 
-// versions are what version says.
 type versions struct {
 	Client string `json:"client"`
 	// Server is the release of Signalbox's Deployment; "" if it isn't known.
@@ -72,31 +71,36 @@ func buildVersion() string {
 
 func (v *versions) read(ctx context.Context, s *session) error {
 	var deployments appsv1.DeploymentList
-	if _, err := s.list(
-		ctx,
-		&deployments,
-		"deployments.apps",
-		client.MatchingLabels{"app.kubernetes.io/name": "signalbox"},
-	); err != nil {
+	ours := client.MatchingLabels{"app.kubernetes.io/name": "signalbox"}
+	if _, err := s.list(ctx, &deployments, "deployments.apps", ours); err != nil {
 		return err
 	}
 	if len(deployments.Items) > 0 {
 		v.Server = deployments.Items[0].Labels["app.kubernetes.io/version"]
 	}
-	releases, err := installed.FindReleases(ctx, s.client, s.clients.Discovery(), installed.Releases{})
+	releases, later, err := s.releases(ctx)
 	v.Kubernetes, v.Kueue, v.JobSet = releases.Kubernetes, releases.Kueue, releases.JobSet
-	switch {
-	case err != nil:
+	if err != nil {
 		v.Skew = err.Error()
-	case releases.Kueue == "" || releases.JobSet == "":
-		s.lacks("get customresourcedefinitions.apiextensions.k8s.io")
-	default:
-		if later := releases.Unsupported(); len(later) > 0 {
-			v.Skew = fmt.Sprintf("%v later than Signalbox was tested with", later)
-		}
+	} else if len(later) > 0 {
+		v.Skew = fmt.Sprintf("%v later than Signalbox was tested with", later)
 	}
 	v.Missing = s.missing
 	return nil
+}
+
+// releases returns the cluster's releases, and which of them are later than Signalbox was tested with. It finds none of
+// these if the user may not read the CRDs.
+func (s *session) releases(ctx context.Context) (found installed.Releases, later []string, err error) {
+	found, err = installed.FindReleases(ctx, s.client, s.clients.Discovery(), installed.Releases{})
+	switch {
+	case err != nil:
+		return found, nil, err
+	case found.Kueue == "" || found.JobSet == "":
+		s.lacks("get customresourcedefinitions.apiextensions.k8s.io")
+		return found, nil, nil
+	}
+	return found, found.Unsupported(), nil
 }
 
 func (v *versions) write(streams genericiooptions.IOStreams) error {

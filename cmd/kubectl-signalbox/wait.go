@@ -9,16 +9,15 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/explain"
-	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
-// waitOptions are the flags of wait.
 type waitOptions struct {
 	state   string
 	timeout time.Duration
@@ -26,18 +25,12 @@ type waitOptions struct {
 
 func waitCommand(c *cli) *cobra.Command {
 	var o waitOptions
-	var names []string
-	for _, state := range api.States {
-		names = append(names, strings.ToLower(string(state)))
-	}
+	names := utilslices.Map(api.States, func(state *api.TrainJobState) string { return strings.ToLower(string(*state)) })
 	cmd := &cobra.Command{
 		Use:   "wait TRAINJOB --for=STATE",
 		Short: "Wait until a TrainJob is in a state",
-		Long: "Wait until a TrainJob is in a state: " + strings.Join(
-			names,
-			", ",
-		) + ".\n\nThe exit code is 1 if the TrainJob " +
-			"ends in another way, and 2 if the time is over.",
+		Long: "Wait until a TrainJob is in a state: " + strings.Join(names, ", ") + ".\n\nThe exit code is 1 if the " +
+			"TrainJob ends in another way, and 2 if the time is over.",
 		Example:           "  kubectl signalbox wait resnet --for=running --timeout=1h",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeTrainJobs(c),
@@ -81,44 +74,30 @@ func (s *session) wait(ctx context.Context, name string, o waitOptions) error {
 		return false, nil
 	})
 	if ctx.Err() == context.DeadlineExceeded {
-		fmt.Fprintf(
-			s.streams.ErrOut,
-			"Error: TrainJob %s is %s after %s; kubectl signalbox explain %s says why\n",
-			name,
-			last,
-			o.timeout,
-			name,
-		)
+		fmt.Fprintf(s.streams.ErrOut, "Error: TrainJob %s is %s after %s; kubectl signalbox explain %s says why\n", name,
+			last, o.timeout, name)
 		return errExit(2)
 	}
 	return err
 }
 
-// follow calls f with a TrainJob, nil when it is deleted, each time that it or its Workload changes, until f is done.
-func (s *session) follow(
-	ctx context.Context, name string, f func(job *api.TrainJob, state api.TrainJobState) (done bool, err error),
-) error {
+// follower is called with a TrainJob, nil when it is deleted, and its state. It reports whether that is enough.
+type follower = func(job *api.TrainJob, state api.TrainJobState) (done bool, err error)
+
+// follow calls f each time that a TrainJob or its Workload changes, until f is done.
+func (s *session) follow(ctx context.Context, name string, f follower) error {
 	for ctx.Err() == nil {
 		var list api.TrainJobList
-		if err := s.client.List(
-			ctx,
-			&list,
-			client.InNamespace(s.namespace),
-			client.MatchingFields{"metadata.name": name},
-		); err != nil {
+		if err := s.client.List(ctx, &list, s.named(name)...); err != nil {
 			return fmt.Errorf("reading TrainJob %s: %w", name, err)
 		}
 		if len(list.Items) == 0 {
 			return fmt.Errorf("there is no TrainJob %s in namespace %s", name, s.namespace)
 		}
-		state, err := s.stateOf(ctx, &list.Items[0])
-		if err != nil {
-			return err
+		done, err := s.show(ctx, &list.Items[0], f)
+		if !done && err == nil {
+			done, err = s.followFrom(ctx, name, list.ResourceVersion, f)
 		}
-		if done, err := f(&list.Items[0], state); done || err != nil {
-			return err
-		}
-		done, err := s.followFrom(ctx, name, list.ResourceVersion, f)
 		if done || err != nil {
 			return err
 		}
@@ -126,12 +105,27 @@ func (s *session) follow(
 	return ctx.Err()
 }
 
+func (s *session) named(name string) []client.ListOption {
+	return []client.ListOption{client.InNamespace(s.namespace), client.MatchingFields{"metadata.name": name}}
+}
+
+// show calls f with a TrainJob and its state. Kubeflow Trainer's CRD has none; it follows from the Workload then.
+func (s *session) show(ctx context.Context, job *api.TrainJob, f follower) (done bool, err error) {
+	state := job.Status.State
+	if state == "" {
+		wl, err := s.workload(ctx, job)
+		if err != nil {
+			return false, err
+		}
+		state = (&explain.Facts{Job: job, Workload: wl}).State()
+	}
+	return f(job, state)
+}
+
 // followFrom follows one watch until it ends.
-func (s *session) followFrom(
-	ctx context.Context, name, version string, f func(*api.TrainJob, api.TrainJobState) (bool, error),
-) (done bool, err error) {
-	w, err := s.client.Watch(ctx, &api.TrainJobList{}, client.InNamespace(s.namespace),
-		client.MatchingFields{"metadata.name": name}, &client.ListOptions{Raw: watchFrom(version)})
+func (s *session) followFrom(ctx context.Context, name, version string, f follower) (done bool, err error) {
+	from := &client.ListOptions{Raw: watchFrom(version)}
+	w, err := s.client.Watch(ctx, &api.TrainJobList{}, append(s.named(name), from)...)
 	if err != nil {
 		return false, fmt.Errorf("watching TrainJob %s: %w", name, err)
 	}
@@ -144,11 +138,7 @@ func (s *session) followFrom(
 		if event.Type == "DELETED" {
 			return f(nil, "deleted")
 		}
-		state, err := s.stateOf(ctx, job)
-		if err != nil {
-			return false, err
-		}
-		if done, err := f(job, state); done || err != nil {
+		if done, err := s.show(ctx, job, f); done || err != nil {
 			return done, err
 		}
 	}
@@ -171,15 +161,7 @@ func received(ctx context.Context, w watch.Interface) iter.Seq[watch.Event] {
 	}
 }
 
-// stateOf returns the state of a TrainJob. Kubeflow Trainer's CRD has none; it follows from the Workload then.
-func (s *session) stateOf(ctx context.Context, job *api.TrainJob) (api.TrainJobState, error) {
-	if job.Status.State != "" {
-		return job.Status.State, nil
-	}
-	var list kueue.WorkloadList
-	if _, err := s.list(ctx, &list, "workloads.kueue.x-k8s.io", client.InNamespace(job.Namespace)); err != nil {
-		return "", err
-	}
-	q := &queues{index: explain.NewQueues(simulate.Cluster{Workloads: list.Items})}
-	return q.factsOf(job).State(), nil
+// watchFrom returns the options of a watch that goes on after a list.
+func watchFrom(version string) *metav1.ListOptions {
+	return &metav1.ListOptions{ResourceVersion: version}
 }

@@ -132,9 +132,6 @@ func TestPods(t *testing.T) {
 	if kept, err := cachedPod("a mark"); err != nil || kept != "a mark" {
 		t.Errorf("what is no pod is passed on: got %v, %v", kept, err)
 	}
-	if orUnknown("") != "unknown" || orUnknown("a") != "a" {
-		t.Error("what isn't known")
-	}
 }
 
 // TestAuditEnds holds that the audit ends with its context.
@@ -156,8 +153,11 @@ func TestSmall(t *testing.T) {
 	os.Args = []string{"signalbox", "version"}
 	main() // it exits with an error if there is one
 	settings := []debug.BuildSetting{{Key: "vcs.revision", Value: "c"}, {Key: "vcs.time", Value: "d"}}
-	if c, d := stamped(settings); c != "c" || d != "d" {
-		t.Errorf("got %q, %q", c, d)
+	if c, none := setting(settings, "vcs.revision"), setting(settings, "vcs"); c != "c" || none != "" {
+		t.Errorf("got %q, %q", c, none)
+	}
+	if c, d := built(); c == "" || d == "" {
+		t.Errorf("what isn't known is named so: got %q, %q", c, d)
 	}
 	commit, date = "a", "b" // of a release, by the linker
 	t.Cleanup(func() { commit, date = "", "" })

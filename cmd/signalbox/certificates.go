@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -58,16 +59,15 @@ type whenMounted struct {
 	// clients has the CAs of clients' certificates; nil if anybody may send requests.
 	clients *x509.CertPool
 	// leaving is set when the process is asked to end, and serving when it answers.
-	leaving, serving *atomic.Bool
+	leaving, serving atomic.Bool
 	guard            *review.Guard
 }
 
 // newWebhookServer returns the server of the webhooks.
 func newWebhookServer(config *configapi.Webhook) webhook.Server {
-	s := whenMounted{
+	s := &whenMounted{
 		Server: webhook.NewServer(webhook.Options{}), certDir: config.CertDir, guard: review.NewGuard(),
-		address: net.JoinHostPort(config.Host, strconv.Itoa(config.Port)), leaving: new(atomic.Bool),
-		serving: new(atomic.Bool),
+		address: net.JoinHostPort(config.Host, strconv.Itoa(config.Port)),
 	}
 	if config.ClientCABundle != "" {
 		s.clients = x509.NewCertPool()
@@ -82,7 +82,7 @@ func newWebhookServer(config *configapi.Webhook) webhook.Server {
 const leaveTime = 2 * time.Second
 
 // Register implements webhook.Server.
-func (s whenMounted) Register(path string, hook http.Handler) {
+func (s *whenMounted) Register(path string, hook http.Handler) {
 	guarded := s.guard.Wrap(hook)
 	s.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.leaving.Load() {
@@ -93,7 +93,7 @@ func (s whenMounted) Register(path string, hook http.Handler) {
 }
 
 // Start implements manager.Runnable.
-func (s whenMounted) Start(ctx context.Context) error {
+func (s *whenMounted) Start(ctx context.Context) error {
 	if err := awaitCertificates(ctx, s.certDir); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (s whenMounted) Start(ctx context.Context) error {
 
 // StartedChecker implements webhook.Server. It asks nothing of the port: those who keep others from it would then keep
 // the Service from sending anybody here.
-func (s whenMounted) StartedChecker() healthz.Checker {
+func (s *whenMounted) StartedChecker() healthz.Checker {
 	return func(*http.Request) error {
 		if !s.serving.Load() {
 			return errors.New("the webhooks aren't served yet")
@@ -140,15 +140,14 @@ func (s whenMounted) StartedChecker() healthz.Checker {
 
 // awaitCertificates waits until a certificate and its key are in the folder, or the process ends.
 func awaitCertificates(ctx context.Context, dir string) error {
-	logged := false
+	logged := sync.OnceFunc(func() {
+		ctrl.LoggerFrom(ctx).Info("Waiting for the certificate of the webhooks", "folder", dir)
+	})
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
 		for _, name := range []string{"tls.crt", "tls.key"} {
 			info, err := os.Stat(filepath.Join(dir, name))
 			if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
-				if !logged {
-					ctrl.LoggerFrom(ctx).Info("Waiting for the certificate of the webhooks", "folder", dir)
-					logged = true
-				}
+				logged()
 				return false, nil
 			} else if err != nil {
 				return false, fmt.Errorf("the certificate of the webhooks: %w", err)

@@ -49,43 +49,40 @@ func connect(limits configapi.ClientConnection) (*connection, error) {
 type found struct {
 	// dialect is how the Trainer takes overrides.
 	dialect *overrides.Dialect
-	kueue   kueueFound
-}
-
-// kueueFound is what of a cluster's Kueue a manager runs with.
-type kueueFound struct {
-	// settings are the configuration's, with what Kueue's own says of the rest.
-	settings *configapi.Kueue
+	// kueue is the configuration's settings, with what Kueue's own says of the rest.
+	kueue    *configapi.Kueue
 	releases installed.Releases
 }
 
 // findKueue returns what of a cluster's Kueue a manager would run with. A component that is missing, one that is too
 // old, and settings that contradict each other are errors that say what to change. assumed is for FindReleases.
-func findKueue(ctx context.Context, cluster *connection, given *configapi.Kueue, assumed installed.Releases) (
-	kueueFound, error) {
+func findKueue(
+	ctx context.Context, cluster *connection, given *configapi.Configuration, assumed installed.Releases,
+) (found, error) {
 	releases, err := installed.FindReleases(ctx, cluster.reader, cluster.clients.Discovery(), assumed)
 	if releases.Kueue == "" {
-		return kueueFound{}, err
+		return found{}, err
 	}
-	settings, differs := installed.Adopt(ctx, cluster.reader, given, releases.Kueue)
-	return kueueFound{settings, releases}, errors.Join(err, differs)
+	settings, differs := installed.Adopt(ctx, cluster.reader, &given.Kueue, releases.Kueue)
+	if differs == nil {
+		differs = installed.CheckBoosts(given.Preemption, settings)
+	}
+	return found{kueue: settings, releases: releases}, errors.Join(err, differs)
 }
 
 // checkCluster rejects a cluster on which the configuration can't work, with what to change.
 func checkCluster(ctx context.Context, cluster *connection, config *configapi.Configuration) (found, error) {
-	kueue, err := findKueue(ctx, cluster, &config.Kueue, installed.Newest())
-	dialect := overrides.Bundled
+	is, err := findKueue(ctx, cluster, config, installed.Newest())
+	var missing error
 	if *config.Trainer.Enabled {
-		err = errors.Join(err, trainer.Check(ctx, cluster.reader))
+		is.dialect, missing = overrides.Bundled, trainer.Check(ctx, cluster.reader)
 	} else {
-		var missing error
-		dialect, missing = installed.FindTrainer(ctx, cluster.reader)
-		err = errors.Join(err, missing)
+		is.dialect, missing = installed.FindTrainer(ctx, cluster.reader)
 	}
-	if err = errors.Join(err, ledger.Check(ctx, cluster.reader, config.Usage)); err != nil {
+	if err := errors.Join(err, missing, ledger.Check(ctx, cluster.reader, config.Usage)); err != nil {
 		return found{}, fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
 	}
-	return found{dialect, kueue}, nil
+	return is, nil
 }
 
 // checkCandidate rejects a changed configuration that can't work on this cluster.
@@ -98,9 +95,9 @@ func checkCandidate(ctx context.Context, config *configapi.Configuration) error 
 	return err
 }
 
-// differs reports whether a manager that runs with the one would behave differently with the other. Of Kubernetes and
-// JobSet it makes no difference which release they are: what depends on it is found out by their APIs all the time.
-func (k kueueFound) differs(other kueueFound) bool {
-	return k.releases.Kueue != other.releases.Kueue || k.releases.MaxPodSets != other.releases.MaxPodSets ||
-		!reflect.DeepEqual(k.settings, other.settings)
+// differs reports whether a manager that runs with the one Kueue would behave differently with the other. Of Kubernetes
+// and JobSet it makes no difference which release they are: what depends on it is found out by their APIs all the time.
+func (f found) differs(other found) bool {
+	return f.releases.Kueue != other.releases.Kueue || f.releases.MaxPodSets != other.releases.MaxPodSets ||
+		!reflect.DeepEqual(f.kueue, other.kueue)
 }

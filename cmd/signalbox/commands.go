@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -20,7 +22,7 @@ func versionCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			commit, date := built()
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "signalbox %s\ncommit %s\ndate %s\n%s %s/%s\n",
-				version, orUnknown(commit), orUnknown(date), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+				version, commit, date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}
@@ -28,31 +30,21 @@ func versionCommand() *cobra.Command {
 
 // built returns the commit that the program was built from, and its date.
 func built() (commitOf, dateOf string) {
-	info, found := debug.ReadBuildInfo()
-	if !found || commit != "" {
-		return commit, date
+	var settings []debug.BuildSetting
+	if info, found := debug.ReadBuildInfo(); found {
+		settings = info.Settings
 	}
-	return stamped(info.Settings)
+	return cmp.Or(commit, setting(settings, "vcs.revision"), "unknown"),
+		cmp.Or(date, setting(settings, "vcs.time"), "unknown")
 }
 
-// stamped returns the commit and its date that Go has recorded in a build outside of a release.
-func stamped(settings []debug.BuildSetting) (commitOf, dateOf string) {
-	for _, s := range settings {
-		switch s.Key {
-		case "vcs.revision":
-			commitOf = s.Value
-		case "vcs.time":
-			dateOf = s.Value
-		}
+// setting returns what Go has recorded in a build under a key; "" for nothing.
+func setting(settings []debug.BuildSetting, key string) string {
+	at := slices.IndexFunc(settings, func(s debug.BuildSetting) bool { return s.Key == key })
+	if at < 0 {
+		return ""
 	}
-	return commitOf, dateOf
-}
-
-func orUnknown(s string) string {
-	if s == "" {
-		return "unknown"
-	}
-	return s
+	return settings[at].Value
 }
 
 func configCommand() *cobra.Command {

@@ -10,7 +10,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
@@ -76,9 +75,6 @@ func runWith(ctx context.Context, path string, reload bool) error {
 
 // run runs the manager until ctx ends.
 func run(ctx context.Context, config *configapi.Configuration) error {
-	if err := installed.CheckGates(&config.Kueue); err != nil {
-		return fmt.Errorf("configuration: %w", err)
-	}
 	cluster, err := connect(config.ClientConnection)
 	if err != nil {
 		return err
@@ -87,13 +83,13 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err != nil {
 		return err
 	}
-	follow := &kueueFollower{connection: cluster, given: config.Kueue, running: found.kueue, every: followInterval}
-	report(ctx, found.kueue.releases)
-	config.Kueue = *found.kueue.settings
+	given := *config
+	report(ctx, found.releases)
+	config.Kueue = *found.kueue
 	if err := integration.Prepare(&config.Kueue); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	if err := installed.AwaitTrainJobs(ctx, cluster.clients.Discovery(), clock.RealClock{}); err != nil {
+	if err := installed.AwaitTrainJobs(ctx, cluster.clients.Discovery()); err != nil {
 		return fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
 	}
 	mgr, err := newManager(cluster.config, config)
@@ -107,11 +103,14 @@ func run(ctx context.Context, config *configapi.Configuration) error {
 	if err := newAssembly(ctx, mgr, cluster.clients, config, self).add(ctx, found); err != nil {
 		return err
 	}
-	if err := mgr.Add(follow); err != nil {
+	err = mgr.Add(always{func(ctx context.Context) error {
+		return followKueue(ctx, cluster, &given, found, followInterval)
+	}})
+	if err != nil {
 		return err
 	}
 	commit, _ := built()
-	buildInfo.WithLabelValues(version, orUnknown(commit)).Set(1)
+	buildInfo.WithLabelValues(version, commit).Set(1)
 	ctrl.LoggerFrom(ctx).Info("Starting", "as", self, "trainer", found.dialect.Name)
 	return mgr.Start(ctx)
 }

@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -71,30 +73,25 @@ func follow(
 	look func() (changed bool, err error),
 ) error {
 	log := ctrl.LoggerFrom(ctx).WithName("configuration")
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	logged := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	err := wait.PollUntilContextCancel(ctx, every, false, func(ctx context.Context) (bool, error) {
 		changed, err := look()
-		switch {
-		case err == nil && changed:
-			return errChanged
-		case err == nil:
+		if err == nil {
 			valid.Set(1)
 			logged = ""
-			continue
+			return changed, nil
 		}
 		valid.Set(0)
 		if err.Error() != logged && ctx.Err() == nil {
 			log.Error(err, problem)
 			logged = err.Error()
 		}
+		return false, nil
+	})
+	if err != nil {
+		return nil // ctx has ended
 	}
+	return errChanged
 }
 
 // awaitChange returns errChanged when the configuration file has changed to another that is valid and fits the cluster,
@@ -120,24 +117,21 @@ func awaitChange(
 // followInterval is how often Kueue's configuration is read.
 const followInterval = time.Minute
 
-// kueueFollower ends the manager with errChanged when Kueue, or a setting that was adopted from it, has changed and
-// doesn't contradict the manager's own configuration.
-type kueueFollower struct {
-	*connection
-	given   configapi.Kueue
-	running kueueFound
-	every   time.Duration
-}
+// always is what runs on each replica: those that don't lead serve webhooks, and may lead later.
+type always struct{ manager.RunnableFunc }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable: whoever waits to lead is to follow too.
-func (*kueueFollower) NeedLeaderElection() bool { return false }
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (always) NeedLeaderElection() bool { return false }
 
-// Start implements manager.Runnable.
-func (f *kueueFollower) Start(ctx context.Context) error {
+// followKueue returns errChanged when Kueue, or a setting that was adopted from it, has changed and doesn't contradict
+// the manager's own configuration, which is given.
+func followKueue(
+	ctx context.Context, cluster *connection, given *configapi.Configuration, running found, every time.Duration,
+) error {
 	const problem = "Kueue's configuration can't be used; the previous one stays in use"
-	reported := f.running.releases
-	return follow(ctx, f.every, kueueConfigValid, problem, func() (bool, error) {
-		now, err := findKueue(ctx, f.connection, &f.given, reported)
+	reported := running.releases
+	return follow(ctx, every, kueueConfigValid, problem, func() (bool, error) {
+		now, err := findKueue(ctx, cluster, given, reported)
 		if err != nil {
 			return false, err
 		}
@@ -145,27 +139,16 @@ func (f *kueueFollower) Start(ctx context.Context) error {
 			report(ctx, now.releases)
 			reported = now.releases
 		}
-		return now.differs(f.running), nil
+		return now.differs(running), nil
 	})
 }
 
-// trainerFollower ends the manager with errChanged when the TrainJobs' CRD is that of another Trainer. Every replica
-// follows it: all of them serve webhooks.
-type trainerFollower struct {
-	informers cache.Informers
-	running   *overrides.Dialect
-}
-
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (*trainerFollower) NeedLeaderElection() bool { return false }
-
-// Start implements manager.Runnable.
-func (f *trainerFollower) Start(ctx context.Context) error {
-	other, err := installed.AwaitOther(ctx, f.informers, f.running)
-	if other {
-		err = errors.Join(errChanged, err)
+// followTrainer returns errChanged when the TrainJobs' CRD is that of another Trainer.
+func followTrainer(ctx context.Context, informers cache.Informers, running *overrides.Dialect) error {
+	if other, err := installed.AwaitOther(ctx, informers, running); err != nil || !other {
+		return err
 	}
-	return err
+	return errChanged
 }
 
 // load reads a configuration file and checks it. It returns its content too.

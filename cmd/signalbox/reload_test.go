@@ -83,8 +83,8 @@ func TestKueueIsFollowed(t *testing.T) {
 	const head = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n" +
 		"integrations: {externalFrameworks: [TrainJob.v1alpha1.trainer.kubeflow.org]}\n"
 	s := newServer(t)
-	given := configapi.Default().Kueue
-	path := "/api/v1/namespaces/" + given.ConfigMap.Namespace + "/configmaps/" + given.ConfigMap.Name
+	given := configapi.Default()
+	path := "/api/v1/namespaces/" + given.Kueue.ConfigMap.Namespace + "/configmaps/" + given.Kueue.ConfigMap.Name
 	write := func(content string) {
 		t.Helper()
 		data, err := json.Marshal(&corev1.ConfigMap{Data: map[string]string{"a.yaml": content}})
@@ -98,17 +98,17 @@ func TestKueueIsFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := findKueue(t.Context(), cluster, &given, installed.Newest())
+	running, err := findKueue(t.Context(), cluster, given, installed.Newest())
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &kueueFollower{connection: cluster, given: given, running: found, every: time.Millisecond}
-	if f.NeedLeaderElection() {
+	follows := func(ctx context.Context) error { return followKueue(ctx, cluster, given, running, time.Millisecond) }
+	if (always{follows}).NeedLeaderElection() {
 		t.Error("each replica runs with it")
 	}
 	ended := make(chan error, 1)
 	kueueConfigValid.Set(1)
-	go func() { ended <- f.Start(t.Context()) }()
+	go func() { ended <- follows(t.Context()) }()
 	write(head + "manageJobsWithoutQueueName: true\n") // which the manager's configuration contradicts
 	awaitGauge(t, kueueConfigValid, 0)
 	write(head + "multiKueue: {gcInterval: 1m}\n") // which the manager doesn't use
@@ -130,17 +130,25 @@ func TestKueueIsFollowed(t *testing.T) {
 	if err := <-ended; !errors.Is(err, errChanged) {
 		t.Errorf("another that fits: got %v", err)
 	}
-	f.running, err = findKueue(t.Context(), cluster, &given, installed.Newest())
+	running, err = findKueue(t.Context(), cluster, given, installed.Newest())
 	if err != nil {
 		t.Fatal(err)
 	}
+	given.Preemption.CheapestVictim = true
+	go func() { ended <- follows(t.Context()) }()
+	awaitGauge(t, kueueConfigValid, 0) // Kueue's gate PriorityBoost is off
+	write(head + "waitForPodsReady: {timeout: 1m}\nfeatureGates: {PriorityBoost: true}\n")
+	if err := <-ended; !errors.Is(err, errChanged) {
+		t.Errorf("with the gate that was missing: got %v", err)
+	}
+	given.Preemption.CheapestVictim = false
 	s.serve(crdPath+"workloads.kueue.x-k8s.io", crdOfWorkloads(10))
-	if err := f.Start(t.Context()); !errors.Is(err, errChanged) {
+	if err := follows(t.Context()); !errors.Is(err, errChanged) {
 		t.Errorf("another release of Kueue: got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := f.Start(ctx); err != nil {
+	if err := follows(ctx); err != nil {
 		t.Errorf("asked to end: got %v", err)
 	}
 }

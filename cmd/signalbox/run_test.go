@@ -145,6 +145,9 @@ func TestRunRefuses(t *testing.T) {
 		"another Trainer": {"two would fight", func(s *apiServer, _ *configapi.Configuration) {
 			s.lists[list] = []string{`{"metadata":{"name":"trainer"},"webhooks":[{"name":"v.trainer.kubeflow.org"}]}`}
 		}, "another Trainer serves TrainJobs here"},
+		"a boost that Kueue ignores": {"it would protect nobody", func(_ *apiServer, c *configapi.Configuration) {
+			c.Preemption.MinimumRuntime.Default.Duration = time.Minute
+		}, "preemption.minimumRuntime needs Kueue's feature gate PriorityBoost"},
 		"no Trainer": {"one has to be installed", func(s *apiServer, c *configapi.Configuration) {
 			delete(s.objects, crd)
 			c.Trainer.Enabled = ptr.To(false)
@@ -316,11 +319,11 @@ func TestCertificatesComeLate(t *testing.T) {
 		t.Errorf("they have come: got %v", err)
 	}
 	stop()
-	if err := (whenMounted{certDir: t.TempDir()}).Start(ctx); err != nil {
+	if err := (&whenMounted{certDir: t.TempDir()}).Start(ctx); err != nil {
 		t.Errorf("asked to end before there was one: got %v", err)
 	}
 	file := filepath.Join(dir, "tls.crt")
-	if err := (whenMounted{certDir: file}).Start(t.Context()); err == nil {
+	if err := (&whenMounted{certDir: file}).Start(t.Context()); err == nil {
 		t.Error("no folder")
 	}
 }

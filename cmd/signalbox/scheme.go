@@ -15,14 +15,8 @@ import (
 // newScheme returns a scheme with every kind that the manager reads or writes. trainers adds the types of TrainJobs and
 // runtimes: the bundled Trainer's or Kubeflow Trainer's.
 func newScheme(trainers func(*runtime.Scheme) error) (*runtime.Scheme, error) {
+	kinds := runtime.NewSchemeBuilder(clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, trainers,
+		jobset.AddToScheme, kueue.AddToScheme, coscheduling.AddToScheme, volcano.AddToScheme, usageapi.AddToScheme)
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, trainers, jobset.AddToScheme, kueue.AddToScheme,
-		coscheduling.AddToScheme, volcano.AddToScheme, usageapi.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
-	}
-	return scheme, nil
+	return scheme, kinds.AddToScheme(scheme)
 }

@@ -51,13 +51,14 @@ func newAssembly(
 	kept := store.New(mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, *config.Trainer.Enabled)
 	kept.Pods.MaxGraceSeconds = config.Limits.TerminationGracePeriodSeconds
 	kept.Ledger = ledger.New(mgr.GetClient(), config.Usage, clock.RealClock{})
-	return &assembly{
+	a := &assembly{
 		mgr: mgr, clients: clients, config: config, recorder: recorder,
 		store:      kept,
-		gangs:      newGangs(ctx, mgr, clients, recorder, config.Trainer.GangScheduling),
 		limits:     limitsOf(config),
 		identities: append([]string{self}, config.Kueue.Identities...),
 	}
+	a.gangs = a.newGangs(ctx)
+	return a
 }
 
 // newRecorder returns the recorder of events. It writes them with core/v1: the API server lets events.k8s.io/v1 set no
@@ -73,7 +74,7 @@ func newRecorder(ctx context.Context, mgr ctrl.Manager, clients kubernetes.Inter
 
 // add adds all parts to the manager.
 func (a *assembly) add(ctx context.Context, found found) error {
-	var placement trial.Trainer = trial.Installed{Unsupported: gang.Unsupported{}}
+	var placement trial.Trainer = trial.Installed{Unsupported: gang.Unsupported}
 	var next integration.Next
 	if *a.config.Trainer.Enabled {
 		bundled, startable, err := a.addTrainer(ctx)
@@ -81,7 +82,9 @@ func (a *assembly) add(ctx context.Context, found found) error {
 			return err
 		}
 		next, placement = bundled, startable
-	} else if err := a.mgr.Add(&trainerFollower{a.mgr.GetCache(), found.dialect}); err != nil {
+	} else if err := a.mgr.Add(always{func(ctx context.Context) error {
+		return followTrainer(ctx, a.mgr.GetCache(), found.dialect)
+	}}); err != nil {
 		return err
 	}
 	if a.store.Ledger != nil {
@@ -90,7 +93,7 @@ func (a *assembly) add(ctx context.Context, found found) error {
 		}
 	}
 	limits := a.limits
-	limits.ReplicatedJobs = found.kueue.releases.MaxPodSets
+	limits.ReplicatedJobs = found.releases.MaxPodSets
 	reconciler, err := integration.NewReconciler(integration.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Recorder: a.recorder,
 		Kueue: &a.config.Kueue, Limits: limits, Patience: integration.PatienceOf(a.config),
@@ -125,14 +128,14 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 	}
 	reconciler := trainer.NewReconciler(trainer.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Builder: builder, Gangs: a.gangs,
-		Recorder: a.recorder, Clock: clock.RealClock{}, Limits: a.limits,
+		Recorder: a.recorder, Clock: clock.RealClock{}, Limits: a.limits, Reports: a.config.Trainer.Progress.Enabled,
 	})
 	startable := &trainer.Startable{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Builder: builder, Gangs: a.gangs,
 	}
 	hooks := &webhook.Webhook{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,
-		Reader: a.reader(), Clock: clock.RealClock{}, Limits: a.limits,
+		Reader: a.reader(), Clock: clock.RealClock{}, Limits: a.limits, Reports: a.config.Trainer.Progress.Enabled,
 	}
 	return reconciler, startable, hooks.Register(a.mgr)
 }
@@ -173,24 +176,24 @@ func (a *assembly) addProgress(plugins client.Client) (*trainerconfig.Configurat
 	if err := trainer.EnableProgress(settings); err != nil {
 		return nil, err
 	}
-	server := trainer.Progress{Config: settings, CertDir: a.config.Webhook.CertDir, Await: awaitCertificates}
+	server := trainer.Progress{Config: settings, CertDir: a.config.Webhook.CertDir, Await: awaitCertificates,
+		Clock: clock.RealClock{}}
 	return settings, server.AddTo(a.mgr, plugins, a.clients)
 }
 
 // newGangs returns what puts pods into groups. Its cache is created once the API server serves them.
-func newGangs(
-	ctx context.Context, mgr ctrl.Manager, clients kubernetes.Interface, recorder events.EventRecorder,
-	setting configapi.GangScheduling,
-) *gang.Gangs {
+func (a *assembly) newGangs(ctx context.Context) *gang.Gangs {
+	setting := a.config.Trainer.GangScheduling
 	newCache := func() (cache.Cache, error) {
-		return cache.New(mgr.GetConfig(), cache.Options{
-			HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		return cache.New(a.mgr.GetConfig(), cache.Options{
+			HTTPClient: a.mgr.GetHTTPClient(), Scheme: a.mgr.GetScheme(), Mapper: a.mgr.GetRESTMapper(),
 			DefaultLabelSelector: gang.Selector(), DefaultTransform: cache.TransformStripManagedFields(),
 		})
 	}
 	return gang.NewGangs(ctx, gang.Config{
-		Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Discovery: clients.Discovery(), NewCache: newCache,
-		Recorder: recorder, Clock: clock.RealClock{}, Mode: setting.Mode, Policy: setting.Policy,
+		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), JobsOf: a.store.Pods.JobsOf,
+		Discovery: a.clients.Discovery(), NewCache: newCache,
+		Recorder: a.recorder, Clock: clock.RealClock{}, Mode: setting.Mode, Policy: setting.Policy,
 	})
 }
 

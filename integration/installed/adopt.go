@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfigv1beta1 "sigs.k8s.io/kueue/apis/config/v1beta1"
@@ -109,7 +109,7 @@ func GateArguments(ctx context.Context, reader client.Reader, namespace string) 
 	}
 	gates := map[string]bool{}
 	for _, c := range deployment.Spec.Template.Spec.Containers {
-		for _, argument := range append(slices.Clone(c.Command), c.Args...) {
+		for _, argument := range slices.Concat(c.Command, c.Args) {
 			list, found := strings.CutPrefix(argument, "--feature-gates=")
 			if !found {
 				continue
@@ -138,14 +138,15 @@ func withDefaults(config *configapi.Kueue, release string) *configapi.Kueue {
 // adopt returns the given settings; those that aren't set are Kueue's.
 func adopt(ours *configapi.Kueue, theirs *kueueconfig.Configuration, release string) (*configapi.Kueue, error) {
 	a := newAdoption(ours)
-	a.frameworks(theirs.Integrations)
+	integrations := ptr.Deref(theirs.Integrations, kueueconfig.Integrations{})
+	a.frameworks(integrations)
 	if theirs.ManageJobsWithoutQueueName != ours.ManageJobsWithoutQueueName {
 		a.differ("manageJobsWithoutQueueName", theirs.ManageJobsWithoutQueueName, ours.ManageJobsWithoutQueueName)
 	}
 	a.namespaces(theirs)
-	a.labels(theirs.Integrations)
-	a.retention(theirs.ObjectRetentionPolicies)
-	a.multiKueue(theirs.MultiKueue)
+	a.labels(integrations.LabelKeysToCopy)
+	a.retention(ptr.Deref(theirs.ObjectRetentionPolicies, kueueconfig.ObjectRetentionPolicies{}).Workloads)
+	a.multiKueue(ptr.Deref(theirs.MultiKueue, kueueconfig.MultiKueue{}).ExternalFrameworks)
 	a.resources(theirs.Resources)
 	a.gates(theirs.FeatureGates, release)
 	a.podsReady(theirs, release)
@@ -171,16 +172,12 @@ func (a *adoption) differ(name string, theirs, ours any) {
 
 // frameworks checks that Kueue leaves TrainJobs to Signalbox. Kueue compares kinds by case (Kueue v0.19.2,
 // pkg/controller/jobframework, ownerReferenceMatchingGVK).
-func (a *adoption) frameworks(theirs *kueueconfig.Integrations) {
-	var frameworks, external []string
-	if theirs != nil {
-		frameworks, external = theirs.Frameworks, theirs.ExternalFrameworks
-	}
-	if slices.Contains(frameworks, builtinFramework) {
+func (a *adoption) frameworks(theirs kueueconfig.Integrations) {
+	if slices.Contains(theirs.Frameworks, builtinFramework) {
 		a.errs = append(a.errs, fmt.Errorf("integrations.frameworks lists %q: two integrations would fight over every "+
 			"TrainJob; take it out, list %q under integrations.externalFrameworks, and restart Kueue",
 			builtinFramework, ExternalFramework))
-	} else if !slices.Contains(external, ExternalFramework) {
+	} else if !slices.Contains(theirs.ExternalFrameworks, ExternalFramework) {
 		a.errs = append(a.errs, fmt.Errorf("integrations.externalFrameworks does not list %q: Kueue would queue the "+
 			"TrainJobs' JobSets a second time; add it, and restart Kueue", ExternalFramework))
 	}
@@ -207,15 +204,11 @@ func (a *adoption) namespaces(theirs *kueueconfig.Configuration) {
 	}
 }
 
-func (a *adoption) labels(theirs *kueueconfig.Integrations) {
-	var keys []string
-	if theirs != nil {
-		keys = theirs.LabelKeysToCopy
-	}
+func (a *adoption) labels(theirs []string) {
 	if a.LabelKeysToCopy == nil {
-		a.LabelKeysToCopy = keys
-	} else if !reflect.DeepEqual(slices.Sorted(slices.Values(keys)), slices.Sorted(slices.Values(a.LabelKeysToCopy))) {
-		a.differ("labelKeysToCopy", keys, a.LabelKeysToCopy)
+		a.LabelKeysToCopy = theirs
+	} else if !slices.Equal(slices.Sorted(slices.Values(theirs)), slices.Sorted(slices.Values(a.LabelKeysToCopy))) {
+		a.differ("labelKeysToCopy", theirs, a.LabelKeysToCopy)
 	}
 }
 
@@ -230,11 +223,8 @@ func (a *adoption) resources(theirs *kueueconfig.Resources) {
 	}
 }
 
-func (a *adoption) multiKueue(theirs *kueueconfig.MultiKueue) {
-	listed := theirs != nil && slices.ContainsFunc(theirs.ExternalFrameworks,
-		func(f kueueconfig.MultiKueueExternalFramework) bool {
-			return f.Name == ExternalFramework
-		})
+func (a *adoption) multiKueue(theirs []kueueconfig.MultiKueueExternalFramework) {
+	listed := slices.Contains(theirs, kueueconfig.MultiKueueExternalFramework{Name: ExternalFramework})
 	switch {
 	case a.MultiKueue == nil && listed:
 		a.MultiKueue = &listed
@@ -244,11 +234,8 @@ func (a *adoption) multiKueue(theirs *kueueconfig.MultiKueue) {
 	}
 }
 
-func (a *adoption) retention(theirs *kueueconfig.ObjectRetentionPolicies) {
-	var after *metav1.Duration
-	if theirs != nil && theirs.Workloads != nil {
-		after = theirs.Workloads.AfterDeactivatedByKueue
-	}
+func (a *adoption) retention(theirs *kueueconfig.WorkloadRetentionPolicy) {
+	after := ptr.Deref(theirs, kueueconfig.WorkloadRetentionPolicy{}).AfterDeactivatedByKueue
 	if a.AfterDeactivated == nil {
 		a.AfterDeactivated = after
 	} else if after == nil || *after != *a.AfterDeactivated {

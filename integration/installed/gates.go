@@ -2,14 +2,13 @@ package installed
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/util/version"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
-	"sigs.k8s.io/kueue/pkg/features"
-
-	_ "sigs.k8s.io/kueue/pkg/features" // registers Kueue's feature gates
+	"sigs.k8s.io/kueue/pkg/features" // registers Kueue's feature gates
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 )
@@ -24,20 +23,29 @@ var renamedGates = map[string]featuregate.Feature{"DynamicResourceAllocation": f
 // defaultGates returns the gates whose default in a release of Kueue is not that of the library, with that default. Of
 // gates that the release doesn't know, the library's holds: they are about what the library does by itself.
 func defaultGates(release string) map[string]bool {
-	emulated := version.MustParseGeneric(release)
 	gates := map[string]bool{}
 	for name, specs := range utilfeature.DefaultMutableFeatureGate.GetAllVersioned() {
-		last := specs[len(specs)-1]
-		at := slices.IndexFunc(specs, func(s featuregate.FeatureSpec) bool { return emulated.LessThan(s.Version) })
+		last, then := specs[len(specs)-1], specOfRelease(specs, release)
 		switch {
-		case at < 0 || last.LockToDefault:
-		case at > 0 && specs[at-1].Default != last.Default:
-			gates[string(name)] = specs[at-1].Default
-		case at == 0 && slices.Contains(countedClaims, name):
+		case last.LockToDefault:
+		case then != nil && then.Default != last.Default:
+			gates[string(name)] = then.Default
+		case then == nil && slices.Contains(countedClaims, name):
 			gates[string(name)] = false
 		}
 	}
 	return gates
+}
+
+// specOfRelease returns what a gate is in a release; nil if the release doesn't have it.
+func specOfRelease(specs featuregate.VersionedSpecs, release string) *featuregate.FeatureSpec {
+	emulated := version.MustParseGeneric(release)
+	for i := range slices.Backward(specs) {
+		if !emulated.LessThan(specs[i].Version) {
+			return &specs[i]
+		}
+	}
+	return nil
 }
 
 // stages are the names that stand for all gates of a stage.
@@ -47,24 +55,17 @@ var stages = map[string]string{"AllAlpha": string(featuregate.Alpha), "AllBeta":
 // Kueue has, such as "0.19"; a gate that is named itself takes precedence. Set as they are, they would set the gates of
 // client-go and of Kubeflow Trainer's plugins as well, which are registered in the same place.
 func ExpandGates(gates map[string]bool, release string) map[string]bool {
-	emulated := version.MustParseGeneric(release)
 	expanded := map[string]bool{}
-	for stage, stands := range stages {
-		value, named := gates[stage]
-		for name, specs := range utilfeature.DefaultMutableFeatureGate.GetAllVersioned() {
-			at := slices.IndexFunc(specs, func(s featuregate.FeatureSpec) bool { return emulated.LessThan(s.Version) })
-			if at < 0 {
-				at = len(specs)
+	maps.Copy(expanded, gates)
+	maps.DeleteFunc(expanded, func(name string, _ bool) bool { return stages[name] != "" })
+	for name, specs := range utilfeature.DefaultMutableFeatureGate.GetAllVersioned() {
+		spec := specOfRelease(specs, release)
+		for stage, stands := range stages {
+			value, named := gates[stage]
+			if _, itself := gates[string(name)]; named && !itself && spec != nil && ofKueue(*spec) &&
+				string(spec.PreRelease) == stands {
+				expanded[string(name)] = value
 			}
-			if !named || at == 0 || !ofKueue(specs[at-1]) || string(specs[at-1].PreRelease) != stands {
-				continue
-			}
-			expanded[string(name)] = value
-		}
-	}
-	for name, value := range gates {
-		if stages[name] == "" {
-			expanded[name] = value
 		}
 	}
 	return expanded
@@ -84,13 +85,30 @@ func CheckGates(config *configapi.Kueue) error {
 	return nil
 }
 
+// CheckBoosts returns an error for a setting of preemption that Kueue, with these settings, would ignore: its feature
+// gate PriorityBoost is off.
+func CheckBoosts(preemption configapi.Preemption, kueue *configapi.Kueue) error {
+	path := preemption.Boosts()
+	if path == "" {
+		return nil
+	}
+	gates := utilfeature.DefaultMutableFeatureGate.DeepCopy()
+	if err := gates.SetFromMap(kueue.FeatureGates); err != nil {
+		return fmt.Errorf("kueue.featureGates: %w", err)
+	}
+	if gates.Enabled(features.PriorityBoost) {
+		return nil
+	}
+	return fmt.Errorf("%s needs Kueue's feature gate %s, which is off. Turn it on in Kueue (its chart's value "+
+		"controllerManager.featureGates, or featureGates of its configuration), and restart Kueue. If Kueue's configuration "+
+		"can't be read here, set kueue.featureGates.%[2]s, too",
+		path, features.PriorityBoost)
+}
+
 // UseGates sets the feature gates of this process. It is to be called once, before anything reads one.
 func UseGates(config *configapi.Kueue) error {
 	if err := CheckGates(config); err != nil {
 		return err
 	}
-	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(config.FeatureGates); err != nil {
-		return fmt.Errorf("kueue.featureGates: %w", err)
-	}
-	return nil
+	return utilfeature.DefaultMutableFeatureGate.SetFromMap(config.FeatureGates)
 }

@@ -12,9 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/utils/clock"
 )
 
 // Identity returns the name of the user that the client is to the API server.
@@ -32,31 +32,27 @@ const serveTime = 30 * time.Second
 
 // AwaitTrainJobs waits until TrainJobs and their runtimes are served: a manager that is installed together with their
 // CRDs comes before the API server has taken those up. That a CRD is there is for others to check.
-func AwaitTrainJobs(ctx context.Context, disco discovery.DiscoveryInterface, clk clock.WithTicker) error {
+func AwaitTrainJobs(ctx context.Context, disco discovery.DiscoveryInterface) error {
 	version := trainerapi.GroupVersion
-	timeout, ticker := clk.After(serveTime), clk.NewTicker(serveTime/100)
-	defer ticker.Stop()
-	for {
-		var missing error // the first; the group alone would be missing once for each kind
+	var missing error // the first; the group alone would be missing once for each kind
+	err := wait.PollUntilContextTimeout(ctx, serveTime/100, serveTime, true, func(context.Context) (bool, error) {
 		for _, kind := range []string{
 			trainerapi.TrainJobKind, trainerapi.TrainingRuntimeKind, trainerapi.ClusterTrainingRuntimeKind,
 		} {
 			missing = served(disco, version.WithKind(kind), "check the conditions of the CRDs of group "+version.Group)
 			if missing != nil {
-				break
+				return false, nil
 			}
 		}
-		if missing == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), missing)
-		case <-timeout:
-			return fmt.Errorf("waited for %s: %w", serveTime, missing)
-		case <-ticker.C():
-		}
+		return true, nil
+	})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return errors.Join(context.Cause(ctx), missing)
 	}
+	return fmt.Errorf("waited for %s: %w", serveTime, missing)
 }
 
 func served(disco discovery.DiscoveryInterface, kind schema.GroupVersionKind, wayOut string) error {

@@ -2,19 +2,16 @@ package installed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"errors"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	_ "sigs.k8s.io/kueue/pkg/features" // registers Kueue's feature gates
 
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -66,7 +63,7 @@ func FindTrainer(ctx context.Context, reader client.Reader) (*overrides.Dialect,
 }
 
 // AwaitOther returns when the TrainJobs' CRD is that of another Trainer than the one that runs, or when ctx ends. A CRD
-// of no Trainer that is known is only logged.
+// of no Trainer that is known is only logged. The process is to end then.
 func AwaitOther(ctx context.Context, informers cache.Informers, running *overrides.Dialect) (other bool, err error) {
 	informer, err := informers.GetInformer(ctx, &apiextensionsv1.CustomResourceDefinition{}, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -91,13 +88,11 @@ func AwaitOther(ctx context.Context, informers cache.Informers, running *overrid
 			}
 		}
 	}
-	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: look, UpdateFunc: func(_, now any) { look(now) },
-	})
-	if err != nil {
+	}); err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, informer.RemoveEventHandler(handler)) }()
 	select {
 	case <-ctx.Done():
 		return false, nil

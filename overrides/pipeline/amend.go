@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -17,12 +18,12 @@ import (
 // the runtime's resources. They take the first resource with "gpu" in its name, in Go's random order of maps. They give
 // MPI's nodes neither the number nor the image that the TrainJob asks for.
 func amend(job *trainerapi.TrainJob, policy *trainerapi.MLPolicy, replicatedJobs []jobset.ReplicatedJob) {
-	job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
+	job.Spec.Trainer = cmp.Or(job.Spec.Trainer, &trainerapi.Trainer{})
 	trainer := job.Spec.Trainer
 	launches := func(rj *jobset.ReplicatedJob) bool { return isLauncher(policy, replicatedJobs, rj) }
 	if find(replicatedJobs, launches) != nil {
 		if n := Nodes(policy); n > 1 {
-			trainer.NumNodes = cmpOr(trainer.NumNodes, n)
+			trainer.NumNodes = cmp.Or(trainer.NumNodes, &n)
 		}
 		if node := NodeContainer(find(replicatedJobs, named(constants.Node))); node != nil {
 			node.Image = ptr.Deref(trainer.Image, node.Image)
@@ -78,12 +79,11 @@ func processors(resources corev1.ResourceRequirements) *corev1.ResourceRequireme
 func gpusOf(resources corev1.ResourceRequirements) (gpus int64) {
 	shared := false
 	count := func(name corev1.ResourceName, quantity resource.Quantity) {
-		switch kindOf(name) {
-		case wholeGPUs:
-			gpus += quantity.Value()
-		case shareOfGPU:
+		switch isGPU, isShare := gpuOf(name); {
+		case isGPU && isShare:
 			shared = shared || !quantity.IsZero()
-		case noGPU:
+		case isGPU:
+			gpus += quantity.Value()
 		}
 	}
 	for name, quantity := range resources.Limits {
@@ -100,29 +100,17 @@ func gpusOf(resources corev1.ResourceRequirements) (gpus int64) {
 	return gpus
 }
 
-// kind is what a resource is of a GPU.
-type kind int
-
-const (
-	noGPU      kind = iota
-	wholeGPUs       // devices, or partitions that a process takes for devices
-	shareOfGPU      // memory or computing time, counted in units of its own
-)
-
 // sharesOfGPUs are what the names of resources contain that don't count devices: HAMi's and Volcano's memory and cores,
 // Intel's millicores, tiles and monitoring.
 var sharesOfGPUs = []string{"mem", "core", "milli", "percent", "ratio", "tile", "monitoring", "util"}
 
-// kindOf returns what an extended resource is of a GPU, by its name: Kubernetes knows no more of it. NVIDIA's MIG
-// devices are the only ones without "gpu" in their names that torchrun finds by itself.
-func kindOf(name corev1.ResourceName) kind {
+// gpuOf reports whether a resource is of a GPU, by its name: Kubernetes knows no more of it. A share is memory or
+// computing time, counted in units of its own; all else are devices, or partitions that a process takes for devices.
+// NVIDIA's MIG devices are the only ones without "gpu" in their names that torchrun finds by itself.
+func gpuOf(name corev1.ResourceName) (isGPU, isShare bool) {
 	lower := strings.ToLower(string(name))
 	_, device, extended := strings.Cut(lower, "/")
-	switch {
-	case !extended || !strings.Contains(lower, "gpu") && !strings.HasPrefix(lower, "nvidia.com/mig-"):
-		return noGPU
-	case slices.ContainsFunc(sharesOfGPUs, func(share string) bool { return strings.Contains(device, share) }):
-		return shareOfGPU
-	}
-	return wholeGPUs
+	isGPU = extended && (strings.Contains(lower, "gpu") || strings.HasPrefix(lower, "nvidia.com/mig-"))
+	isShare = slices.ContainsFunc(sharesOfGPUs, func(share string) bool { return strings.Contains(device, share) })
+	return isGPU, isShare
 }

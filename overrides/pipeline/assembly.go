@@ -96,9 +96,9 @@ func (r Rules) Prepare(job *trainerapi.TrainJob, runtime *trainerapi.TrainingRun
 			"runtime %q has no replicatedJobs; give it one, or refer to another runtime", name))
 	}
 	if policy := runtime.MLPolicy; policy != nil && policy.Flux != nil {
-		job.Spec.Trainer = cmpOr(job.Spec.Trainer, trainerapi.Trainer{})
-		job.Spec.Trainer.NumNodes = cmpOr(job.Spec.Trainer.NumNodes, Nodes(policy))
-		policy.Flux.NumProcPerNode = cmpOr(policy.Flux.NumProcPerNode, int32(1))
+		job.Spec.Trainer = cmp.Or(job.Spec.Trainer, &trainerapi.Trainer{})
+		job.Spec.Trainer.NumNodes = cmp.Or(job.Spec.Trainer.NumNodes, ptr.To(Nodes(policy)))
+		policy.Flux.NumProcPerNode = cmp.Or(policy.Flux.NumProcPerNode, ptr.To(int32(1)))
 	}
 	if err := r.setResourcesPerNode(job, runtime.MLPolicy, template.Spec.ReplicatedJobs); err != nil {
 		return nil, err
@@ -132,7 +132,6 @@ func (a *Assembly) take() {
 	}
 }
 
-// takeContainer copies the ML policy's changes of a container.
 func takeContainer(container *corev1ac.ContainerApplyConfiguration, made *trainerruntime.Container) {
 	if len(made.Command) > 0 {
 		container.Command = made.Command
@@ -162,10 +161,10 @@ func (r Rules) runtimeInfo(
 	replicatedJobs := runtime.Template.Spec.ReplicatedJobs
 	defaultMPI(runtime.MLPolicy)
 	if p := runtime.PodGroupPolicy; p != nil && p.Volcano != nil && p.Volcano.NetworkTopology != nil {
-		p.Volcano.NetworkTopology.HighestTierAllowed = cmpOr(p.Volcano.NetworkTopology.HighestTierAllowed, 1)
+		p.Volcano.NetworkTopology.HighestTierAllowed = cmp.Or(p.Volcano.NetworkTopology.HighestTierAllowed, ptr.To(1))
 	}
 	if p := runtime.PodGroupPolicy; p != nil && p.Coscheduling != nil {
-		p.Coscheduling.ScheduleTimeoutSeconds = cmpOr(p.Coscheduling.ScheduleTimeoutSeconds, int32(60))
+		p.Coscheduling.ScheduleTimeoutSeconds = cmp.Or(p.Coscheduling.ScheduleTimeoutSeconds, ptr.To(int32(60)))
 	}
 	options := []trainerruntime.InfoOption{
 		trainerruntime.WithLabels(runtime.Template.Labels),
@@ -213,7 +212,7 @@ func defaultMPI(policy *trainerapi.MLPolicy) {
 		return
 	}
 	mpi := policy.MPI
-	mpi.NumProcPerNode = cmpOr(mpi.NumProcPerNode, int32(1))
-	mpi.MPIImplementation = cmpOr(mpi.MPIImplementation, trainerapi.MPIImplementationOpenMPI)
-	mpi.SSHAuthMountPath = cmpOr(mpi.SSHAuthMountPath, "/root/.ssh")
+	mpi.NumProcPerNode = cmp.Or(mpi.NumProcPerNode, ptr.To(int32(1)))
+	mpi.MPIImplementation = cmp.Or(mpi.MPIImplementation, ptr.To(trainerapi.MPIImplementationOpenMPI))
+	mpi.SSHAuthMountPath = cmp.Or(mpi.SSHAuthMountPath, ptr.To("/root/.ssh"))
 }

@@ -1,8 +1,6 @@
 package pipeline
 
 import (
-	"slices"
-
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
 	trainingruntimeutil "github.com/kubeflow/trainer/v2/pkg/util/trainingruntime"
@@ -99,8 +97,8 @@ func IsTrainer(rj *jobset.ReplicatedJob) bool {
 // Nodes returns the number of nodes of an ML policy. The CRD takes any number, and Trainer runs one node for less.
 func Nodes(policy *trainerapi.MLPolicy) int32 { return max(ptr.Deref(policy.NumNodes, 1), 1) }
 
-// find returns the first ReplicatedJob that matches, nil where none does.
-func find(all []jobset.ReplicatedJob, matches func(*jobset.ReplicatedJob) bool) *jobset.ReplicatedJob {
+// find returns the first element that matches, nil where none does.
+func find[T any](all []T, matches func(*T) bool) *T {
 	for i := range all {
 		if matches(&all[i]) {
 			return &all[i]
@@ -129,7 +127,6 @@ func isTrainingNode(all []jobset.ReplicatedJob, rj *jobset.ReplicatedJob, policy
 	return IsTrainer(rj) || rj.Name == constants.Node && policy != nil && policy.MPI != nil
 }
 
-// launcherIsNode reports whether MPI's launcher is one of the nodes.
 func launcherIsNode(policy *trainerapi.MLPolicy) bool {
 	return policy != nil && policy.MPI != nil && ptr.Deref(policy.MPI.RunLauncherAsNode, false)
 }
@@ -139,18 +136,6 @@ func NodeContainer(rj *jobset.ReplicatedJob) *corev1.Container {
 	if rj == nil {
 		return nil
 	}
-	containers := rj.Template.Spec.Template.Spec.Containers
-	i := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == constants.Node })
-	if i < 0 {
-		return nil
-	}
-	return &containers[i]
-}
-
-// cmpOr returns the value, or a pointer to otherwise where it is nil.
-func cmpOr[T any](value *T, otherwise T) *T {
-	if value == nil {
-		return &otherwise
-	}
-	return value
+	trains := func(c *corev1.Container) bool { return c.Name == constants.Node }
+	return find(rj.Template.Spec.Template.Spec.Containers, trains)
 }

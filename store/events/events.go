@@ -68,9 +68,24 @@ var (
 		corev1.EventTypeWarning, "ClaimLost", "Restarting",
 		"PersistentVolumeClaim %s is gone; the initializers that had finished run again",
 	}
+	// Stalled is beside condition Stalled, and StalledIgnored beside one whose annotation is invalid.
+	Stalled        = Event{corev1.EventTypeWarning, "Stalled", "Running", "%s"}
+	StalledIgnored = Event{corev1.EventTypeWarning, "InvalidAnnotation", "Running", "%s"}
+	StalledStopped = Event{
+		corev1.EventTypeWarning, "StalledStopped", "Stopping",
+		"It is stopped, because it has reported nothing since %s; kubectl signalbox resume %s starts it again",
+	}
+	StalledRestarting = Event{
+		corev1.EventTypeWarning, "StalledRestarting", "Restarting", "It has reported nothing since %s; restart %d of %d",
+	}
 	AwaitsCheckpoint = Event{
 		corev1.EventTypeNormal, "AwaitsCheckpoint", "Stopping",
 		"%s; it is stopped when its next checkpoint is saved, at %s at the latest",
+	}
+	NoBoost = Event{
+		corev1.EventTypeWarning, "NoBoost", "Running",
+		"Equals may preempt it at any time: a priority in use is at most %d above its own, which leaves no room for a " +
+			"boost; set the values of WorkloadPriorityClasses further apart",
 	}
 	StopOverdue = Event{corev1.EventTypeWarning, "StopOverdue", "Stopping", "%s"}
 

@@ -16,7 +16,7 @@ import (
 func table() []Event {
 	return []Event{
 		Started, Stopped, FailedToStart, AdmissionMismatch, NotSettled, RuntimeChanged, OverridesMigrated, StopOverdue,
-		PodLost, Restarting,
+		PodLost, Restarting, Stalled, StalledIgnored, StalledStopped, StalledRestarting,
 		ResourcesCreationFailed, GangSchedulingSkipped, GangReleased, GangUnschedulable, Blocked("RuntimeNotFound"),
 	}
 }

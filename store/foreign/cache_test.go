@@ -1,6 +1,7 @@
 package foreign
 
 import (
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +34,9 @@ func jobSets(t *testing.T, existing, happens string) *rest.Config {
 	const path = "/apis/jobset.x-k8s.io/v1alpha2/"
 	mux := http.NewServeMux()
 	mux.HandleFunc(path+"jobsets", func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 1 {
+			t.Errorf("a watch has a connection of its own: got %s", r.Proto)
+		}
 		w.Header().Set("Content-Type", "application/json")
 		end := strings.Replace(bookmarkLine, `"kind":"X","metadata":{`, `"apiVersion":"jobset.x-k8s.io/v1alpha2",`+
 			`"kind":"JobSet","metadata":{"annotations":{"k8s.io/initial-events-end":"true"},`, 1)
@@ -41,13 +45,20 @@ func jobSets(t *testing.T, existing, happens string) *rest.Config {
 		<-r.Context().Done()
 	})
 	mux.HandleFunc(path+"namespaces/ns/jobsets/{name}", func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			t.Errorf("reads share a connection: got %s", r.Proto)
+		}
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = fmt.Fprintf(w, `{"apiVersion":"jobset.x-k8s.io/v1alpha2","kind":"JobSet","metadata":{"namespace":"ns","name":%q,
 			"labels":{"from":"live"}}}`, r.PathValue("name"))
 	})
-	server := httptest.NewServer(mux)
+	server := httptest.NewUnstartedServer(mux)
+	server.EnableHTTP2 = true
+	server.StartTLS()
 	t.Cleanup(server.CloseClientConnections)
-	return &rest.Config{Host: server.URL}
+	return &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{
+		CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+	}}
 }
 
 // A cache of controller-runtime has what TrainJobs own, and finds what they don't.

@@ -2,7 +2,7 @@
 //
 // The API server selects no objects by their owner, and most of what a watch costs is the decoding of what it sends. So
 // a line of a watch that names no TrainJob is dropped before it is decoded. Of its object only the key is kept: a read
-// of that key is sent to the API server.
+// of that key is sent to the API server. Pods name only their JobSet; those of a dropped one are dropped, too.
 package foreign
 
 import (
@@ -11,48 +11,15 @@ import (
 	"hash/maphash"
 	"iter"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
-
-// Objects are the Workloads and JobSets of a cluster that no TrainJob owns.
-type Objects struct{ workloads, jobSets kind }
-
-// New returns Objects. They are known once the caches that NewCache returns have synced. owners are kinds that may own
-// TrainJobs, as Kind.version.group: jobframework lists their Workloads.
-func New(owners ...string) *Objects {
-	var names [][]byte
-	for _, owner := range owners {
-		name, _, _ := strings.Cut(owner, ".")
-		names = append(names, []byte(strconv.Quote(name)))
-	}
-	return &Objects{
-		workloads: kind{path: "/apis/" + kueue.SchemeGroupVersion.String() + "/workloads", owners: names},
-		jobSets:   kind{path: "/apis/" + jobset.SchemeGroupVersion.String() + "/jobsets"},
-	}
-}
-
-// kindOf returns the kind of an object; nil if the caches have all objects of its kind.
-func (o *Objects) kindOf(object client.Object) *kind {
-	switch object.(type) {
-	case *kueue.Workload:
-		return &o.workloads
-	case *jobset.JobSet:
-		return &o.jobSets
-	}
-	return nil
-}
 
 // kind is what is known of one kind of objects by its watch.
 type kind struct {
-	path string
+	path, encoding string
 	// owners are further kinds whose objects are cached, in quotes.
 	owners [][]byte
 
@@ -62,16 +29,21 @@ type kind struct {
 	// foreign are the other objects, and those that were: the cache has them a moment later. previous are those of the
 	// watch before, until this one has sent what exists.
 	foreign, previous sets.Set[types.NamespacedName]
+	// dropped has hashes of the UIDs of those that were dropped and not passed since; it may forget some.
+	dropped sets.Set[uint64]
+	// taken are those of the cache that were foreign before.
+	taken sets.Set[types.NamespacedName]
 	// listed is set if the watch continues a list: then the cache has all objects.
 	listed bool
 }
 
 // list records that the objects are listed, because the API server doesn't send them by a watch. What is foreign is
-// known still: the cache has it once it has read the list, if it can.
+// known still: the cache has it once it has read the list, if it can. What TrainJobs take over isn't known from now on.
 func (k *kind) list() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.listed = true
+	clear(k.dropped)
 }
 
 // watch records that a watch begins, and reports whether lines of it may be dropped. initial is set if it first sends
@@ -79,6 +51,9 @@ func (k *kind) list() {
 func (k *kind) watch(initial bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.dropped == nil {
+		k.dropped, k.taken = sets.New[uint64](), sets.New[types.NamespacedName]()
+	}
 	if initial {
 		k.listed, k.cached, k.previous = false, sets.New[uint64](), k.previous.Union(k.foreign)
 		k.foreign = sets.New[types.NamespacedName]()
@@ -86,11 +61,18 @@ func (k *kind) watch(initial bool) bool {
 	return !k.listed && k.cached != nil
 }
 
-// isForeign reports whether an object exists that isn't in the cache.
+// isForeign reports whether an object exists that isn't in the cache, or wasn't until a TrainJob took it over.
 func (k *kind) isForeign(key types.NamespacedName) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.foreign.Has(key) || k.previous.Has(key)
+	return k.foreign.Has(key) || k.previous.Has(key) || k.taken.Has(key)
+}
+
+// isDropped reports whether an object was dropped that isn't a TrainJob's since.
+func (k *kind) isDropped(uid string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.dropped.Has(maphash.String(seed, uid))
 }
 
 // How the API server begins the lines of a watch, up to the object.
@@ -150,10 +132,18 @@ func (k *kind) pass(event string, line []byte) {
 	case event == deleted:
 		k.cached.Delete(maphash.String(seed, is.UID))
 		k.foreign.Delete(is.NamespacedName)
+		k.taken.Delete(is.NamespacedName)
 	default:
 		k.cached.Insert(maphash.String(seed, is.UID))
+		k.dropped.Delete(maphash.String(seed, is.UID))
+		if k.foreign.Has(is.NamespacedName) || k.previous.Has(is.NamespacedName) {
+			k.taken.Insert(is.NamespacedName)
+		}
 	}
 }
+
+// maxDropped is how many UIDs of dropped objects are known: those that were deleted, too, because pods end later.
+const maxDropped = 1 << 16
 
 // note records that a foreign object is there, or was deleted. It returns false if the line has no key.
 func (k *kind) note(event string, line []byte) bool {
@@ -162,6 +152,10 @@ func (k *kind) note(event string, line []byte) bool {
 	case !known:
 	case event == added:
 		k.foreign.Insert(is.NamespacedName)
+		if k.dropped.Len() >= maxDropped {
+			k.dropped = sets.New[uint64]()
+		}
+		k.dropped.Insert(maphash.String(seed, is.UID))
 	default:
 		k.foreign.Delete(is.NamespacedName)
 	}
@@ -174,11 +168,16 @@ type metadata struct {
 	UID string
 }
 
-// metadataOf returns those of a line's object, and whether it has a name.
-func metadataOf(line []byte) (metadata, bool) {
-	var sent struct{ Object struct{ Metadata metadata } }
-	err := json.Unmarshal(line, &sent)
-	return sent.Object.Metadata, err == nil && sent.Object.Metadata.Name != ""
+// metadataOf returns those of a line's object, and whether it has a name. The API server sends them before what takes
+// longest to parse, and after the kind alone.
+func metadataOf(line []byte) (m metadata, known bool) {
+	_, object, _ := bytes.Cut(line, []byte(`,"object":{`))
+	kind, text, _ := bytes.Cut(object, []byte(`"metadata":`))
+	if bytes.ContainsAny(kind, "{[") {
+		return m, false
+	}
+	err := json.NewDecoder(bytes.NewReader(text)).Decode(&m)
+	return m, err == nil && m.Name != ""
 }
 
 var seed = maphash.MakeSeed()

@@ -104,7 +104,7 @@ func TestDrops(t *testing.T) {
 				want += c.lines[i]
 			}
 			sent := iotest.OneByteReader(strings.NewReader(strings.Join(c.lines, "")))
-			got, err := io.ReadAll(linesOf(io.NopCloser(sent), k))
+			got, err := io.ReadAll(keptOf(io.NopCloser(sent), k))
 			if err != nil || string(got) != want {
 				t.Errorf("%s: passed\n%swant\n%s(%v)", c.reason, got, want, err)
 			}
@@ -132,12 +132,12 @@ func TestLines(t *testing.T) {
 	k.watch(true)
 	long := strings.Replace(lineOf("ADDED", "a", "TrainJob"), `"spec":{}`, `"spec":"`+strings.Repeat("x", 200<<10)+`"`, 1)
 	sent := lineOf("ADDED", "b", "Job") + long + `{"type":"ADD`
-	got, err := io.ReadAll(linesOf(io.NopCloser(strings.NewReader(sent)), k))
+	got, err := io.ReadAll(keptOf(io.NopCloser(strings.NewReader(sent)), k))
 	if err != nil || string(got) != long+`{"type":"ADD` {
 		t.Errorf("the long line and the unfinished one are passed: got %d bytes, %v", len(got), err)
 	}
 	broken := io.MultiReader(strings.NewReader(bookmarkLine), iotest.ErrReader(io.ErrUnexpectedEOF))
-	got, err = io.ReadAll(linesOf(io.NopCloser(broken), k))
+	got, err = io.ReadAll(keptOf(io.NopCloser(broken), k))
 	if !errors.Is(err, io.ErrUnexpectedEOF) || string(got) != bookmarkLine {
 		t.Errorf("the error follows what was sent before: got %q, %v", got, err)
 	}
@@ -223,6 +223,10 @@ func TestWrap(t *testing.T) {
 type cached struct {
 	cache.Cache
 	client client.Reader
+}
+
+func (c cached) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	return c.client.List(ctx, list, opts...)
 }
 
 func (c cached) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {

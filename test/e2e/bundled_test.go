@@ -25,6 +25,8 @@ func init() {
 			bundledSpecs()
 			progressSpecs()
 			usageSpecs()
+			stallSpecs()
+			victimSpecs()
 		})
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -74,12 +73,12 @@ func init() {
 					gomega.Expect(admin.Create(ctx, twin)).To(gomega.Succeed())
 					spec := rt.Spec.DeepCopy()
 					spec.Template.Spec.VolumeClaimPolicies = nil // its claims are the TrainJob's, and volumes of the JobSet
-					side, built, err := builder.Build(ctx, twin, spec)
+					built, err := builder.Build(ctx, twin, spec)
 					gomega.Expect(err).NotTo(gomega.HaveOccurred(), "%s, TrainJob %d", rt.Name, i)
 					got := map[string]*unstructured.Unstructured{}
-					for _, applied := range append(slices.Clone(side), kruntime.ApplyConfiguration(built)) {
-						o := defaulted(ctx, applied)
-						got[o.GetKind()+" "+o.GetName()] = o
+					got["JobSet "+tj.Name] = defaulted(ctx, built.JobSet)
+					for _, o := range built.SideObjects {
+						got[o.GetKind()+" "+o.GetName()] = defaulted(ctx, o)
 					}
 					want := map[string]*unstructured.Unstructured{}
 					gomega.Eventually(func() []string {
@@ -259,7 +258,7 @@ func childrenOf(ctx context.Context, tj *api.TrainJob) []*unstructured.Unstructu
 }
 
 // defaulted is what the API server makes of an object, webhooks and all, without keeping it.
-func defaulted(ctx context.Context, applied kruntime.ApplyConfiguration) *unstructured.Unstructured {
+func defaulted(ctx context.Context, applied any) *unstructured.Unstructured {
 	ginkgo.GinkgoHelper()
 	data, err := json.Marshal(applied)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())

@@ -264,14 +264,12 @@ func (c *chancy) compare(ctx context.Context) (foretold, happened string) {
 		return summaryOf(answer), "waits: " + why
 	}
 	verdict := simulate.Admitted
-	var victims []simulate.Preemption
+	var victims []types.NamespacedName
 	for _, name := range evicted {
 		if c.by[name] != c.asked.UID {
 			continue // one that was preempted has preempted it in its turn
 		}
-		p := simulate.Preemption{}
-		p.Victim.Namespace, p.Victim.Name = c.g.namespace, name
-		victims = append(victims, p)
+		victims = append(victims, types.NamespacedName{Namespace: c.g.namespace, Name: name})
 		verdict = simulate.Preempts
 	}
 	return summaryOf(answer), summaryOf(&simulate.Answer{
@@ -283,13 +281,18 @@ func (c *chancy) compare(ctx context.Context) (foretold, happened string) {
 func summaryOf(a *simulate.Answer) string {
 	var victims []string
 	for _, v := range a.Victims {
-		victims = append(victims, v.Victim.Name)
+		victims = append(victims, v.Name)
 	}
 	slices.Sort(victims)
 	if a.Verdict != simulate.Admitted && a.Verdict != simulate.Preempts {
 		return string(a.Verdict)
 	}
-	return fmt.Sprintf("%s on %v, victims %v", a.Verdict, simulate.Flavors(a.Admission, gpu), victims)
+	var flavors []string
+	for _, assignment := range a.Admission.PodSetAssignments {
+		flavors = append(flavors, string(assignment.Flavors[gpu]))
+	}
+	slices.Sort(flavors)
+	return fmt.Sprintf("%s on %v, victims %v", a.Verdict, slices.Compact(flavors), victims)
 }
 
 // view reads the cohort as the plugin does.

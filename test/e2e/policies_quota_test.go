@@ -26,6 +26,9 @@ import (
 // sliceAnnotation on a Workload names another, by namespace and name, that Kueue ends when it admits the Workload.
 const sliceAnnotation = "kueue.x-k8s.io/workload-slice-replacement-for"
 
+// boostAnnotation on a Workload is what Kueue adds to its priority.
+const boostAnnotation = "kueue.x-k8s.io/priority-boost"
+
 var _ = ginkgo.Describe("The Workload of a TrainJob", func() {
 	ofTrainJob := func(tj *api.TrainJob) metav1.OwnerReference {
 		return controller(trainerapi.GroupVersion.String(), trainerapi.TrainJobKind, tj)
@@ -59,6 +62,7 @@ var _ = ginkgo.Describe("The Workload of a TrainJob", func() {
 			"one that replaces it": func(other *kueue.Workload) {
 				other.Annotations = map[string]string{sliceAnnotation: wl.Namespace + "/" + wl.Name}
 			},
+			"one that preempts it": func(other *kueue.Workload) { other.Annotations = map[string]string{boostAnnotation: "1"} },
 		} {
 			gomega.Expect(editor.Create(ctx, second("second", change))).To(refusedBy("workloads"), what)
 		}
@@ -67,10 +71,16 @@ var _ = ginkgo.Describe("The Workload of a TrainJob", func() {
 		for what, patch := range map[string]string{
 			"that is given to it":   ownedBy(ofTrainJob(tj)),
 			"with a finalizer":      `{"metadata":{"finalizers":["example.com/mine"]}}`,
+			"that is to preempt it": fmt.Sprintf(`{"metadata":{"annotations":{%q:"1"}}}`, boostAnnotation),
 			"that is to replace it": fmt.Sprintf(`{"metadata":{"annotations":{%q:"%s/%s"}}}`, sliceAnnotation, wl.Namespace, wl.Name),
 		} {
 			gomega.Expect(merge(ctx, editor, own, "", patch)).To(refusedBy("workloads"), what)
 		}
+		gomega.Expect(merge(ctx, editor, own, "", ownedBy(controller("example.com/v1", "Job", wl)))).To(gomega.Succeed())
+		gomega.Expect(merge(ctx, editor, own, "", fmt.Sprintf(`{"metadata":{"annotations":{%q:"1"}}}`, boostAnnotation))).To(
+			gomega.Succeed(), "no TrainJob can have that of another controller")
+		gomega.Expect(merge(ctx, editor, own, "", `{"metadata":{"ownerReferences":null}}`)).To(refusedBy("workloads"),
+			"unless it is taken from that")
 		gomega.Expect(editor.Delete(ctx, own)).To(gomega.Succeed())
 		foreground := client.PropagationPolicy(metav1.DeletePropagationForeground)
 		gomega.Expect(editor.Delete(ctx, wl.DeepCopy(), foreground)).To(refusedBy("workloads"))
@@ -91,6 +101,7 @@ var _ = ginkgo.Describe("The Workload of a TrainJob", func() {
 			"one finalizer more":   `{"metadata":{"finalizers":["kueue.x-k8s.io/resource-in-use","example.com/mine"]}}`,
 			"a gate":               `{"metadata":{"annotations":{"kueue.x-k8s.io/admission-gated-by":"example.com/mine"}}}`,
 			"its boost":            `{"metadata":{"annotations":{"kueue.x-k8s.io/priority-boost":"100"}}}`,
+			"what is known of it":  `{"metadata":{"annotations":{"signalbox.dev/priority-boost":"4 2099-01-01T00:00:00Z"}}}`,
 			"its elasticity":       `{"metadata":{"annotations":{"kueue.x-k8s.io/elastic-job":"true"}}}`,
 			"its provisioning":     `{"metadata":{"annotations":{"provreq.kueue.x-k8s.io/key":"value"}}}`,
 			"its dispatch":         `{"metadata":{"annotations":{"signalbox.dev/dispatch":"2099-01-01T00:00:00Z"}}}`,

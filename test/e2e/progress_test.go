@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -22,17 +23,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 func progressSpecs() {
 	ginkgo.It("lets a training process report its progress, and nobody else", func(ctx context.Context) {
-		r := newReporter(ctx, "0s")
+		r := newReporter(ctx, unchanged, map[string]any{})
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever")
 		tj := g.submit(ctx, g.trainJob("reports", "torch", 1))
@@ -56,7 +60,7 @@ func progressSpecs() {
 	})
 
 	ginkgo.It("lets a preempted TrainJob save its work first, in time", func(ctx context.Context) {
-		r := newReporter(ctx, "15s")
+		r := newReporter(ctx, unchanged, map[string]any{"preemption": map[string]any{"checkpointWithin": "15s"}})
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
@@ -91,14 +95,72 @@ func progressSpecs() {
 	})
 }
 
+// stallSpecs run for more than a minute: nothing stalls earlier.
+func stallSpecs() {
+	ginkgo.It("stops or restarts a TrainJob that reports nothing, and no other", func(ctx context.Context) {
+		r := newReporter(ctx, unchanged, map[string]any{})
+		g := newGround(ctx, map[string]int64{"a100": 24})
+		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
+			metav1.SetMetaDataAnnotation(&rt.ObjectMeta, api.StalledAfterAnnotation, "1m,stop")
+		})
+		submit := func(name string, change ...func(*api.TrainJob)) *api.TrainJob {
+			tj := g.submit(ctx, g.trainJob(name, "torch", 1, change...))
+			gomega.Eventually(state(ctx, tj)).Should(gomega.Equal(api.StateRunning))
+			return tj
+		}
+		begun := time.Now()
+		reports, silent := submit("reports"), submit("silent")
+		hangs := submit("hangs", func(tj *api.TrainJob) {
+			metav1.SetMetaDataAnnotation(&tj.ObjectMeta, api.StalledAfterAnnotation, "1m,restart")
+		})
+		jobSet := func() types.UID {
+			js := &jobset.JobSet{}
+			gomega.Expect(client.IgnoreNotFound(admin.Get(ctx, client.ObjectKeyFromObject(hangs), js))).To(gomega.Succeed())
+			return js.UID
+		}
+		first := jobSet()
+		goesOn := func() {
+			ginkgo.GinkgoHelper()
+			r.reports(ctx, reports, trainerapi.TrainerStatus{})
+		}
+		goesOn()
+		gomega.Eventually(func() time.Time { return get(ctx, reports).Status.TrainerStatus.LastUpdatedTime.Time }).Should(
+			gomega.BeTemporally("<", time.Now().Add(time.Minute)), "the time of a report is when it arrived")
+		cluster.mustAct("restart", "signalbox") // since when they are silent isn't forgotten
+		gomega.Eventually(r.listens).Should(gomega.Succeed())
+		gomega.Eventually(func(now gomega.Gomega) {
+			goesOn()
+			now.Expect(eventsOf(ctx, silent)()).To(gomega.ContainElement(gomega.HavePrefix("StalledStopped: It is stopped")))
+			now.Expect(eventsOf(ctx, hangs)()).To(gomega.ContainElement(gomega.HavePrefix("StalledRestarting: ")))
+		}, "150s", "2s").Should(gomega.Succeed())
+		gomega.Expect(time.Since(begun)).To(gomega.BeNumerically(">", time.Minute))
+		gomega.Expect(eventsOf(ctx, silent)()).To(gomega.ContainElement(gomega.HavePrefix("Stalled: its training process")))
+		gomega.Eventually(bound(ctx, silent)).Should(gomega.Equal(0))
+		gomega.Eventually(func() string { return g.plugin(ctx, "", "explain", "silent").out }).Should(
+			gomega.ContainSubstring("it had stalled"))
+		gomega.Eventually(func(now gomega.Gomega) {
+			goesOn()
+			now.Expect(get(ctx, hangs).Status.Lost).To(gomega.HaveField("Restarts", gomega.BeEquivalentTo(1)))
+			now.Expect(state(ctx, hangs)()).To(gomega.Equal(api.StateRunning))
+			now.Expect(jobSet()).NotTo(gomega.Or(gomega.Equal(first), gomega.BeEmpty()))
+		}, "30s", "1s").Should(gomega.Succeed())
+		gomega.Expect(eventsOf(ctx, reports)()).NotTo(gomega.ContainElement(gomega.HavePrefix("Stalled")))
+		gomega.Expect(g.plugin(ctx, "", "resume", "silent").out).To(gomega.ContainSubstring("is queued again"))
+		gomega.Eventually(state(ctx, silent)).Should(gomega.Equal(api.StateRunning))
+	})
+}
+
 // reporter reports as a training process does.
 type reporter struct {
 	namespace string // of the manager
 	port      int
 }
 
-// newReporter starts the manager with the status server, and what else is to be changed, for the running spec.
-func newReporter(ctx context.Context, checkpointWithin string, more ...change) reporter {
+// unchanged changes nothing of a configuration.
+func unchanged(map[string]any) {}
+
+// newReporter starts the manager with the status server and with further settings for the running spec.
+func newReporter(ctx context.Context, ofKueue change, settings map[string]any) reporter {
 	ginkgo.GinkgoHelper()
 	r := reporter{"kubeflow-system", freePort()} // the namespace of a manager that runs in no cluster
 	gomega.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.namespace}})).To(
@@ -109,14 +171,20 @@ func newReporter(ctx context.Context, checkpointWithin string, more ...change) r
 		Data: map[string][]byte{"ca.crt": ca}}
 	gomega.Expect(admin.Create(ctx, secret)).To(gomega.Succeed())
 	ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, secret)).To(gomega.Succeed()) })
-	cluster.configure(func(map[string]any) {}, func(c map[string]any) {
+	cluster.configure(ofKueue, func(c map[string]any) {
 		c["trainer"] = map[string]any{"enabled": true, "progress": map[string]any{"enabled": true, "port": r.port}}
-		c["preemption"] = map[string]any{"checkpointWithin": checkpointWithin}
-		for _, m := range more {
-			m(c)
-		}
+		maps.Copy(c, settings)
 	})
 	return r
+}
+
+// listens returns an error if nothing takes reports.
+func (r reporter) listens() error {
+	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", r.port))
+	if err != nil {
+		return err
+	}
+	return connection.Close()
 }
 
 // reports reports by the token of the TrainJob's own pods.
@@ -134,7 +202,7 @@ func (r reporter) report(
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
 	account := get(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: tj.Namespace, Name: "default"}})
 	gomega.Expect(admin.SubResource("token").Create(ctx, account, request)).To(gomega.Succeed())
-	status.LastUpdatedTime = metav1.Now()
+	status.LastUpdatedTime = metav1.NewTime(time.Now().Add(time.Hour)) // it may say what it likes
 	body, err := json.Marshal(trainerapi.UpdateTrainJobStatusRequest{TrainerStatus: &status})
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	post, err := http.NewRequestWithContext(ctx, http.MethodPost,

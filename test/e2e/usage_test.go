@@ -24,9 +24,7 @@ import (
 
 func usageSpecs() {
 	ginkgo.It("records who used what, and what of it was lost", func(ctx context.Context) {
-		r := newReporter(ctx, "0s", func(c map[string]any) {
-			c["usage"] = map[string]any{"enabled": true, "teamLabel": "team"}
-		})
+		r := newReporter(ctx, unchanged, map[string]any{"usage": map[string]any{"enabled": true, "teamLabel": "team"}})
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {

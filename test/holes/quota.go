@@ -8,7 +8,7 @@ var holes = slices.Concat(ofQuota, ofWaits, ofPolicies, ofLimits)
 // ofQuota are about what holds quota and what frees it, and about whose that is.
 var ofQuota = []hole{
 	{
-		name: "a deleted TrainJob's quota is free at once", file: "integration/observe_deleted.go",
+		name: "a deleted TrainJob's quota is free at once", file: "integration/observe.go",
 		from:  "	if !holdQuota(o.workloads.own) {\n		o.left.over = true",
 		to:    "	if true {\n		o.left.over = true",
 		focus: "of a TrainJob that is deleted", finds: "no-quota",
@@ -20,7 +20,7 @@ var ofQuota = []hole{
 		focus: "exceeds its deadline|success policy ends it", finds: "no-quota",
 	},
 	{
-		name: "a deactivated Workload counts for nothing", file: "integration/deactivate.go",
+		name: "a deactivated Workload counts for nothing", file: "integration/webhook.go",
 		from:  "!isTrainJob(owner) || !podsets.HoldsQuota(before)",
 		to:    "!isTrainJob(owner) || true || !podsets.HoldsQuota(before)",
 		focus: "whose Workload is deactivated", finds: "no-quota",

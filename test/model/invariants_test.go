@@ -13,7 +13,9 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
@@ -25,6 +27,9 @@ import (
 func (w *world) wrong() string {
 	used, held := 0, map[types.UID]bool{}
 	for _, wl := range list[*kueue.Workload](w, "Workload") {
+		if mark, ours := boost.Of(wl); ours && mark.Value != 0 && waits(wl) {
+			return "Workload " + wl.Name + " has no quota, and would jump its queue by a boost"
+		}
 		if counts(wl) {
 			used++
 			if owner := metav1.GetControllerOf(wl); owner != nil {
@@ -91,6 +96,11 @@ func (w *world) unrecorded() string {
 	return ""
 }
 
+// waits reports whether a Workload has no quota and may get some.
+func waits(wl *kueue.Workload) bool {
+	return !workload.HasQuotaReservation(wl) && !workloadfinish.IsFinished(wl) && wl.DeletionTimestamp.IsZero()
+}
+
 // audit returns the findings of `signalbox audit`. It reads labels of pods whose owners never were, and so finds those
 // that users have made up.
 func (w *world) audit() []audit.Finding {
@@ -125,6 +135,9 @@ func (w *world) ends(kept func(name string) bool) string {
 	for _, wl := range list[*kueue.Workload](w, "Workload") {
 		if counts(wl) {
 			return "Workload " + wl.Name + " keeps its quota"
+		}
+		if wl.Annotations[boost.MarkAnnotation] != "" {
+			return "Workload " + wl.Name + " keeps its boost"
 		}
 	}
 	for _, pod := range list[*corev1.Pod](w, "Pod") {

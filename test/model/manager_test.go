@@ -61,10 +61,12 @@ func (w *world) start() {
 	ctx := context.Background()
 	config := configapi.Default()
 	config.Preemption.CheckpointWithin.Duration = 5 * time.Minute
+	config.Preemption.MinimumRuntime.Default.Duration = w.minimum
 	cached, live := &cachedClient{Client: w.counted(), w: w}, w.api()
 	m := &manager{indexes: indexes{}}
 	must(jobframework.SetupWorkloadOwnerIndex(ctx, m.indexes, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)))
 	must(m.indexes.IndexField(ctx, nil, store.PodIndex, store.PodIndexOf))
+	must(m.indexes.IndexField(ctx, nil, integration.PodPriorityIndex, integration.PodPriorityIndexOf))
 	kept, recorder := store.New(cached, live, w.clock, true), &events.FakeRecorder{}
 	kept.Pods.MaxGraceSeconds = config.Limits.TerminationGracePeriodSeconds
 	config.Usage.Enabled = w.records
@@ -73,7 +75,7 @@ func (w *world) start() {
 	builder, err := trainer.NewBuilder(ctx, live, &trainerconfig.Configuration{})
 	must(err)
 	gangs := gang.NewGangs(ctx, gang.Config{
-		Client: cached, Reader: live, Discovery: unserved(), Recorder: recorder, Clock: w.clock,
+		Client: cached, Reader: live, JobsOf: kept.Pods.JobsOf, Discovery: unserved(), Recorder: recorder, Clock: w.clock,
 		Mode: config.Trainer.GangScheduling.Mode, Policy: config.Trainer.GangScheduling.Policy,
 	})
 	m.integration, err = integration.NewReconciler(integration.Config{
@@ -182,7 +184,8 @@ func (w *world) suspended(o client.Object) types.UID {
 		return ""
 	}
 	var tj api.TrainJob
-	if w.store.Get(context.Background(), client.ObjectKeyFromObject(o), &tj) != nil || !ptr.Deref(tj.Spec.Suspend, false) {
+	if w.store.Get(context.Background(), client.ObjectKeyFromObject(o), &tj) != nil || !ptr.Deref(tj.Spec.Suspend,
+		false) {
 		return ""
 	}
 	return tj.UID
@@ -207,7 +210,8 @@ func kindOf(o runtime.Object) string {
 	case *corev1.Pod, *corev1.PodList:
 		return "Pod"
 	case *corev1.Namespace, *kueue.ResourceFlavor, *kueue.LocalQueue, *kueue.WorkloadPriorityClass,
-		*schedulingv1.PriorityClass, *schedulingv1.PriorityClassList, *corev1.LimitRange, *corev1.LimitRangeList,
+		*kueue.WorkloadPriorityClassList, *schedulingv1.PriorityClass, *schedulingv1.PriorityClassList, *corev1.LimitRange,
+		*corev1.LimitRangeList,
 		*api.TrainingRuntime, *api.ClusterTrainingRuntime:
 		return ""
 	}

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 var (
@@ -57,24 +58,23 @@ type state struct {
 // states.
 func TestInterleavings(t *testing.T) {
 	for _, s := range []struct {
-		name    string
-		budget  budget
-		lead    int // steps taken in order before the search starts
-		records bool
+		name   string
+		budget budget
+		lead   int // steps taken in order before the search starts
+		features
 	}{
-		{"submitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 0, false},
-		{"queued", budget{Faults: 1, Preemptions: 1, Deactivations: 1}, 4, false},
-		{"admitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 8, false},
-		{"started", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 11, false},
-		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15, false},
-		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15, false},
-		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24, false},
-		{"recorded", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 15, true},
+		{"submitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 0, features{}},
+		{"queued", budget{Faults: 1, Preemptions: 1, Deactivations: 1}, 4, features{}},
+		{"admitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 8, features{}},
+		{"started", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 11, features{}},
+		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15, features{}},
+		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15, features{}},
+		{"boosted", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 11, features{minimum: time.Hour}},
+		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24, features{}},
+		{"recorded", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 15, features{records: true}},
 	} {
 		t.Run(s.name, func(t *testing.T) {
-			w := newWorld()
-			w.records = s.records
-			w.restart()
+			w := newWorldOf(s.features)
 			first := state{world: w}
 			for range s.lead {
 				first.step(t, next(w))

@@ -70,10 +70,16 @@ type world struct {
 	failed             error // of the last reconcile
 
 	budget budget
+	features
 	// rejects is which writes of the first TrainJob the API server rejects.
 	rejects rejects
 	ledger  ledger
-	records bool // what quota was held for
+}
+
+// features are what the manager is asked for.
+type features struct {
+	minimum time.Duration // TrainJobs' minimum runtime; 0 for none
+	records bool          // what quota was held for
 }
 
 // budget bounds the events that don't have to happen.
@@ -95,10 +101,14 @@ func (l ledger) clone() ledger {
 		maps.Clone(l.Runs), l.Hostile, l.Harmed}
 }
 
-func newWorld() *world {
+func newWorld() *world { return newWorldOf(features{}) }
+
+// newWorldOf returns a world whose manager has the features.
+func newWorldOf(f features) *world {
 	w := &world{
-		clock: clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
-		cache: map[string][]client.Object{}, queue: map[string]bool{}, again: map[string]time.Time{}, left: -1,
+		features: f,
+		clock:    clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
+		cache:    map[string][]client.Object{}, queue: map[string]bool{}, again: map[string]time.Time{}, left: -1,
 		ledger: ledger{Admissions: map[types.UID]int{}, Starts: map[types.UID]int{}, Owner: map[types.UID]types.UID{},
 			Pods: map[types.UID]types.UID{}, Runs: map[string]bool{}},
 	}
@@ -271,7 +281,7 @@ func (w *world) clone() *world {
 	c := &world{
 		clock: clocktesting.NewFakeClock(w.clock.Now()), uids: w.uids, cache: maps.Clone(w.cache), queue: maps.Clone(w.queue),
 		again: maps.Clone(w.again),
-		left:  -1, budget: w.budget, rejects: w.rejects, ledger: w.ledger.clone(), records: w.records,
+		left:  -1, budget: w.budget, features: w.features, rejects: w.rejects, ledger: w.ledger.clone(),
 	}
 	c.store = newAPIServer(w.store.everything())
 	c.start()

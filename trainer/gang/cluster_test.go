@@ -11,7 +11,6 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,12 +27,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/store"
 )
 
 // cluster is Gangs on a fake client, which is both the API server and a cache that is never stale.
 type cluster struct {
 	*Gangs
-	version version
+	version *version
 	client  client.Client
 	// fails returns the API server's error for a write; nil for success.
 	fails func(verb string, o client.Object) error
@@ -51,11 +51,11 @@ func newCluster(t *testing.T, mode api.GangMode) *cluster {
 func onEach(t *testing.T, mode api.GangMode, test func(*testing.T, *cluster)) {
 	t.Helper()
 	for _, v := range versions {
-		t.Run(v.groupVersion().Version, func(t *testing.T) { test(t, newClusterWith(t, v, mode)) })
+		t.Run(v.Version, func(t *testing.T) { test(t, newClusterWith(t, v, mode)) })
 	}
 }
 
-func newClusterWith(t *testing.T, v version, mode api.GangMode) *cluster {
+func newClusterWith(t *testing.T, v *version, mode api.GangMode) *cluster {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme)); err != nil {
@@ -63,7 +63,7 @@ func newClusterWith(t *testing.T, v version, mode api.GangMode) *cluster {
 	}
 	s, uids := &cluster{version: v, fails: func(string, client.Object) error { return nil }}, 0
 	workload := (&served{version: v}).emptyWorkload()
-	empty, _ := v.emptyPodGroup()
+	empty := v.object("PodGroup", types.NamespacedName{})
 	s.client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(empty).
 		WithIndex(empty, ownerIndex, byOwner).WithIndex(workload, ownerIndex, byOwner).
 		WithInterceptorFuncs(interceptor.Funcs{
@@ -94,8 +94,8 @@ func newClusterWith(t *testing.T, v version, mode api.GangMode) *cluster {
 			List: listMetadata,
 		}).Build()
 	s.Gangs = NewGangs(t.Context(), Config{
-		Client: s.client, Reader: s.client, Recorder: events.NewFakeRecorder(100), Clock: clock.RealClock{},
-		Mode: mode, Policy: api.GangPolicyGang,
+		Client: s.client, Reader: s.client, JobsOf: store.NewPods(s.client, s.client).JobsOf,
+		Recorder: events.NewFakeRecorder(100), Clock: clock.RealClock{}, Mode: mode, Policy: api.GangPolicyGang,
 	})
 	s.probed(availability{served: &served{version: v, objects: s.client}}, nil)
 	s.job = &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train", UID: "u", Generation: 2}}
@@ -173,7 +173,7 @@ func (s *cluster) keep(
 func (s *cluster) objects(t *testing.T) string {
 	t.Helper()
 	workloads := &metav1.PartialObjectMetadataList{}
-	workloads.SetGroupVersionKind(s.version.groupVersion().WithKind("WorkloadList"))
+	workloads.SetGroupVersionKind(s.version.WithKind("WorkloadList"))
 	if err := s.client.List(t.Context(), workloads); err != nil {
 		t.Fatal(err)
 	}
@@ -214,18 +214,15 @@ const twoPhases = "- {name: a, replicas: 1, template: {spec: {parallelism: 2, te
 	"- {name: b, replicas: 1, template: {spec: {parallelism: 3, template: {spec: {containers: []}}}}, dependsOn: " +
 	"[{name: a, status: Complete}]}\n"
 
-func (s *cluster) podGroups(t *testing.T) (all []client.Object) {
+func (s *cluster) podGroups(t *testing.T) (all []*unstructured.Unstructured) {
 	t.Helper()
-	_, list := s.version.emptyPodGroup()
-	err := s.client.List(t.Context(), list)
-	if err == nil {
-		err = apimeta.EachListItem(list, func(o runtime.Object) error {
-			all = append(all, o.(client.Object))
-			return nil
-		})
-	}
-	if err != nil {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(s.version.WithKind("PodGroupList"))
+	if err := s.client.List(t.Context(), list); err != nil {
 		t.Fatal(err)
+	}
+	for i := range list.Items {
+		all = append(all, &list.Items[i])
 	}
 	return all
 }
@@ -233,15 +230,9 @@ func (s *cluster) podGroups(t *testing.T) (all []client.Object) {
 // say sets kube-scheduler's condition of a group, which is of some time ago.
 func (s *cluster) say(t *testing.T, group string, status metav1.ConditionStatus, ago time.Duration) {
 	t.Helper()
-	pg, _ := s.version.emptyPodGroup()
-	pg.SetNamespace("team")
-	pg.SetName(planOf(s.js).base + "-" + group)
-	condition := initiallyScheduled
-	if s.version == (v1alpha2{}) {
-		condition = schedulingv1alpha2.PodGroupScheduled
-	}
+	pg := s.of("PodGroup", planOf(s.js).base+"-"+group)
 	patch := fmt.Sprintf(`{"status": {"conditions": [{"type": %q, "status": %q, "reason": "Unschedulable", "message": "",
-		"lastTransitionTime": %q}]}}`, condition, status, time.Now().Add(-ago).UTC().Format(time.RFC3339))
+		"lastTransitionTime": %q}]}}`, s.version.scheduled, status, time.Now().Add(-ago).UTC().Format(time.RFC3339))
 	if err := s.client.Status().Patch(t.Context(), pg, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
 		t.Fatal(err)
 	}
@@ -249,17 +240,10 @@ func (s *cluster) say(t *testing.T, group string, status metav1.ConditionStatus,
 
 // of returns an object of a kind and a name that has nothing to do with the TrainJob.
 func (s *cluster) of(kind, name string) client.Object {
-	o := &unstructured.Unstructured{}
-	o.SetGroupVersionKind(s.version.groupVersion().WithKind(kind))
-	o.SetNamespace("team")
-	o.SetName(name)
-	return o
+	return s.version.object(kind, types.NamespacedName{Namespace: "team", Name: name})
 }
 
-func isPodGroup(o client.Object) bool {
-	_, typed := o.(*schedulingv1alpha2.PodGroup)
-	return typed || o.GetObjectKind().GroupVersionKind().Kind == "PodGroup"
-}
+func isPodGroup(o client.Object) bool { return o.GetObjectKind().GroupVersionKind().Kind == "PodGroup" }
 
 // withoutOthers removes the finalizers of other owners than Kubernetes.
 func (s *cluster) withoutOthers(t *testing.T) {

@@ -42,52 +42,29 @@ func (p *placement) recheck(now time.Time) time.Duration {
 	return 0
 }
 
-// seen is what outlookOf decides on.
-type seen struct {
-	// states are those of the PodGroups, by their names.
-	states map[string]podGroupState
-	pods   []corev1.Pod
-	// done are the ReplicatedJobs whose Jobs have all succeeded. Their pods may have been deleted.
-	done map[string]bool
-	// before is the condition as it is; nil for none.
-	before *metav1.Condition
-	now    time.Time
-}
-
-// doneOf returns the ReplicatedJobs of a JobSet whose Jobs have all succeeded.
-func doneOf(js *jobset.JobSet) map[string]bool {
-	done := map[string]bool{}
-	for _, rj := range js.Spec.ReplicatedJobs {
-		done[rj.Name] = slices.ContainsFunc(js.Status.ReplicatedJobsStatus, func(s jobset.ReplicatedJobStatus) bool {
-			return s.Name == rj.Name && s.Succeeded >= rj.Replicas
-		})
-	}
-	return done
-}
-
 // placementOf returns how a group is placed; nil before kube-scheduler has tried, and Unknown before it has tried all
 // pods: without those that had scheduling gates it refuses the group for their number.
-func placementOf(group Group, state podGroupState, s seen) *placement {
-	pods := s.pods
+func placementOf(group Group, state podGroupState, g *Groups) *placement {
+	pods := g.pods[state.name]
 	switch {
-	case state.refused() && anyUntried(pods, state.name):
+	case state.refused() && slices.ContainsFunc(pods, untried):
 		return &placement{status: metav1.ConditionUnknown, unexplained: state.scheduled.LastTransitionTime}
 	case state.refused():
 		p := &placement{status: metav1.ConditionFalse, reason: state.scheduled.Reason,
 			since: state.scheduled.LastTransitionTime}
-		p.explain(group.String()+" can't be placed", messageOf(state, pods),
+		p.explain(group.String()+" can't be placed", messageOf(pods),
 			cmp.Or(state.scheduled.Message, state.scheduled.Reason))
 		return p
 	case !state.placed():
 		return nil
 	}
 	// The PodGroup's condition stays true, whatever becomes of the pods that were placed.
-	if p := preemptedOf(group, state, pods); p != nil {
+	if p := preemptedOf(group, pods); p != nil {
 		return p
 	}
-	p := againOf(group, state, pods)
+	p := againOf(group, state.scheduled.LastTransitionTime, pods)
 	if p.status == metav1.ConditionTrue {
-		p.miss(group, state, s)
+		p.miss(group, pods, g)
 	}
 	return p
 }
@@ -101,13 +78,10 @@ func (p *placement) explain(what, why, general string) {
 }
 
 // preemptedOf returns the placement of a group of whose pods kube-scheduler takes some away for others; nil for none.
-func preemptedOf(group Group, state podGroupState, pods []corev1.Pod) *placement {
+func preemptedOf(group Group, pods []*corev1.Pod) *placement {
 	var p *placement
-	for i := range pods {
-		if !isOf(&pods[i], state.name) {
-			continue
-		}
-		for _, c := range pods[i].Status.Conditions {
+	for _, pod := range pods {
+		for _, c := range pod.Status.Conditions {
 			if preempted(c) && (p == nil || c.LastTransitionTime.Before(&p.since)) {
 				p = &placement{status: metav1.ConditionFalse, reason: c.Reason, since: c.LastTransitionTime}
 				p.explain(group.String()+" is preempted by kube-scheduler", cmp.Or(c.Message, c.Reason), "")
@@ -119,60 +93,61 @@ func preemptedOf(group Group, state podGroupState, pods []corev1.Pod) *placement
 
 // againOf returns the placement of a group that was placed. New pods of it that aren't have come for others that were
 // preempted, evicted or have failed.
-func againOf(group Group, state podGroupState, pods []corev1.Pod) *placement {
-	placed := state.scheduled.LastTransitionTime
+func againOf(group Group, placed metav1.Time, pods []*corev1.Pod) *placement {
 	p := &placement{status: metav1.ConditionTrue, since: placed, message: fmt.Sprintf("%s is placed", group)}
-	refused := 0
-	var oldest, youngest metav1.Time
-	for i := range pods {
-		pod := &pods[i]
+	var refused, youngest metav1.Time // refused is when the oldest was created that can't be placed
+	for _, pod := range pods {
 		created := pod.CreationTimestamp
-		if !isOf(pod, state.name) || pod.Spec.NodeName != "" || !placed.Before(&created) {
+		if pod.Spec.NodeName != "" || !placed.Before(&created) {
 			continue
 		}
 		if youngest.Before(&created) {
 			youngest = created
 		}
-		if !slices.ContainsFunc(pod.Status.Conditions, unscheduled) {
-			continue
-		}
-		if refused++; refused == 1 || created.Before(&oldest) {
-			oldest = created
+		if slices.ContainsFunc(pod.Status.Conditions, unscheduled) && (refused.IsZero() || created.Before(&refused)) {
+			refused = created
 		}
 	}
-	p.unexplained = youngest
-	if refused == 0 {
-		return p
+	if !refused.IsZero() {
+		p.status, p.reason, p.since = metav1.ConditionFalse, corev1.PodReasonUnschedulable, refused
+		p.explain(fmt.Sprintf("%s was placed, and new pods of it can't be", group), messageOf(pods),
+			"they wait for the rest of the gang")
 	}
-	again := &placement{status: metav1.ConditionFalse, reason: corev1.PodReasonUnschedulable, since: oldest}
-	again.explain(fmt.Sprintf("%s was placed, and new pods of it can't be", group), messageOf(state, pods),
-		"they wait for the rest of the gang")
-	again.unexplained = youngest // there may be more to come
-	return again
+	p.unexplained = youngest // there may be more to come
+	return p
 }
 
 // miss makes p the placement of a group that was placed and of whose pods some are gone, with none in their place yet.
 // The Job controller waits longer the more pods have failed, and counts those that a podFailurePolicy ignores: a gang
 // of eight that was preempted comes again after 10 min (Kubernetes 1.37, backoff_utils.go). For a while after the
 // placement, pods that are not seen may be ones that the cache doesn't show yet.
-func (p *placement) miss(group Group, state podGroupState, s seen) {
-	counted := countPods(state.name, s.pods, s.now)
+func (p *placement) miss(group Group, pods []*corev1.Pod, g *Groups) {
+	counted := countPods(pods, g.now)
 	missing := group.Pods - counted.present - counted.succeeded
-	done := !slices.ContainsFunc(group.ReplicatedJobs, func(name string) bool { return !s.done[name] })
 	switch {
-	case missing <= 0 || done:
+	case missing <= 0 || g.done(group):
 		return
-	case s.now.Sub(p.since.Time) < patience:
+	case g.now.Sub(p.since.Time) < patience:
 		p.unexplained = p.since
 		return
 	}
-	p.status, p.reason, p.since = metav1.ConditionFalse, reasonPodsMissing, metav1.NewTime(s.now)
+	p.status, p.reason, p.since = metav1.ConditionFalse, reasonPodsMissing, metav1.NewTime(g.now)
 	what := "was placed"
-	if s.before != nil && s.before.Reason == corev1.PodReasonPreemptionByScheduler {
-		p.reason, what = s.before.Reason, "was preempted by kube-scheduler"
+	before := g.job.Status.Condition(api.ConditionGangScheduled)
+	if before != nil && before.Reason == corev1.PodReasonPreemptionByScheduler {
+		p.reason, what = before.Reason, "was preempted by kube-scheduler"
 	}
 	p.message = fmt.Sprintf("%s %s, and %d of its pods are gone; the Job controller creates others, up to 10 min after "+
 		"they failed", group, what, missing)
+}
+
+// done reports whether all Jobs of a group have succeeded. Their pods may have been deleted.
+func (g *Groups) done(group Group) bool {
+	return !slices.ContainsFunc(g.jobSet.Spec.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
+		succeeded := func(s jobset.ReplicatedJobStatus) bool { return s.Name == rj.Name && s.Succeeded >= rj.Replicas }
+		return slices.Contains(group.ReplicatedJobs, rj.Name) &&
+			!slices.ContainsFunc(g.jobSet.Status.ReplicatedJobsStatus, succeeded)
+	})
 }
 
 // Outlook is how the groups of a TrainJob are placed, and what Keep does about it.
@@ -190,20 +165,20 @@ type Outlook struct {
 }
 
 // outlookOf returns how the gangs of a TrainJob are placed.
-func outlookOf(p *plan, s seen) Outlook {
-	var o Outlook
+func outlookOf(g *Groups) Outlook {
+	o := Outlook{groups: g, due: map[int]gangPods{}}
 	var placed, refused, later []string
 	c := &metav1.Condition{Type: api.ConditionGangScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled"}
-	for _, group := range p.groups {
-		of := placementOf(group, s.states[p.podGroup(group)], s)
+	for _, group := range g.plan.groups {
+		of := placementOf(group, g.states[g.plan.podGroup(group)], g)
 		if of != nil {
-			o.Again = sooner(o.Again, of.recheck(s.now))
+			o.Again = sooner(o.Again, of.recheck(g.now))
 		}
 		switch {
 		case of == nil || of.status == metav1.ConditionUnknown:
 			later = append(later, fmt.Sprintf("%s comes later", group))
 		case of.status == metav1.ConditionFalse:
-			refused, o.refused = append(refused, of.message), append(o.refused, p.podGroup(group))
+			refused, o.refused = append(refused, of.message), append(o.refused, g.plan.podGroup(group))
 			if c.Status == metav1.ConditionTrue || of.since.Before(&c.LastTransitionTime) {
 				c.Status, c.Reason, c.LastTransitionTime = of.status, of.reason, of.since
 			}
@@ -237,23 +212,18 @@ func sooner(a, b time.Duration) time.Duration {
 // gang: Kubernetes 1.36 and 1.37 (errPodGroupUnschedulable).
 var waitsForOthers = []string{"minCount pods from a gang", "pod group is unschedulable"}
 
-// waitsForGang reports whether a message says only that a pod waits for the rest of its gang.
-func waitsForGang(message string) bool {
-	return slices.ContainsFunc(waitsForOthers, func(part string) bool { return strings.Contains(message, part) })
-}
-
-// messageOf returns kube-scheduler's message about a pod of the group that it could not place; "" if there is none. Of
+// messageOf returns kube-scheduler's message about a pod of a group that it could not place; "" if there is none. Of
 // several, it is that of the first pod by name. It ignores the message of pods that wait only for the rest of their
 // gang.
-func messageOf(state podGroupState, pods []corev1.Pod) string {
+func messageOf(pods []*corev1.Pod) string {
 	first, message := "", ""
-	for i := range pods {
-		pod := &pods[i]
-		if !isOf(pod, state.name) || message != "" && pod.Name > first {
+	for _, pod := range pods {
+		if message != "" && pod.Name > first {
 			continue
 		}
 		for _, c := range pod.Status.Conditions {
-			if unscheduled(c) && c.Message != "" && !waitsForGang(c.Message) {
+			waits := func(part string) bool { return strings.Contains(c.Message, part) }
+			if unscheduled(c) && c.Message != "" && !slices.ContainsFunc(waitsForOthers, waits) {
 				first, message = pod.Name, c.Message
 			}
 		}
@@ -272,18 +242,9 @@ func gated(c corev1.PodCondition) bool {
 	return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonSchedulingGated
 }
 
-// untried reports whether a pod of a PodGroup has or had scheduling gates, and kube-scheduler has not tried it yet.
-func untried(pod *corev1.Pod, podGroup string) bool {
-	return isOf(pod, podGroup) && !store.PodEnded(pod) && slices.ContainsFunc(pod.Status.Conditions, gated)
-}
-
-func anyUntried(pods []corev1.Pod, podGroup string) bool {
-	for i := range pods {
-		if untried(&pods[i], podGroup) {
-			return true
-		}
-	}
-	return false
+// untried reports whether a pod has or had scheduling gates, and kube-scheduler has not tried it yet.
+func untried(pod *corev1.Pod) bool {
+	return !store.PodEnded(pod) && slices.ContainsFunc(pod.Status.Conditions, gated)
 }
 
 // preempted reports whether a pod's condition is that kube-scheduler takes its place for another.

@@ -12,8 +12,10 @@ import (
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -113,8 +115,8 @@ func TestConditionOf(t *testing.T) {
 				"train-1-launcher": {name: "train-1-launcher", scheduled: c.launcher},
 			}
 			// At a time long before: pods that aren't there may still be seen.
-			out := outlookOf(p, seen{states: states, pods: c.pods, now: at(0).Add(-time.Hour),
-				done: map[string]bool{"node": true, "launcher": true}})
+			out := outlookOf(&Groups{plan: p, states: states, pods: byPodGroup(c.pods), now: at(0).Add(-time.Hour),
+				jobSet: succeeded("node", "launcher")})
 			got, text := out.Condition, ""
 			if got != nil {
 				text = fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message)
@@ -130,6 +132,17 @@ func TestConditionOf(t *testing.T) {
 			}
 		})
 	}
+}
+
+// succeeded returns a JobSet whose Jobs have all succeeded.
+func succeeded(replicatedJobs ...string) *jobset.JobSet {
+	js := &jobset.JobSet{}
+	for _, name := range replicatedJobs {
+		js.Spec.ReplicatedJobs = append(js.Spec.ReplicatedJobs, jobset.ReplicatedJob{Name: name, Replicas: 1})
+		js.Status.ReplicatedJobsStatus = append(js.Status.ReplicatedJobsStatus,
+			jobset.ReplicatedJobStatus{Name: name, Succeeded: 1})
+	}
+	return js
 }
 
 // gatedPod returns a pod of a group that waits for its scheduling gates to be opened, or to be tried afterwards.
@@ -179,10 +192,14 @@ func TestPodsAreGone(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			s := seen{pods: c.pods, done: map[string]bool{"node": c.done}, now: placed.Add(c.after),
-				before: &metav1.Condition{Reason: c.before}, states: map[string]podGroupState{"train-1-node": {
-					name: "train-1-node", scheduled: &metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: placed}}}}
-			out := outlookOf(p, s)
+			job, js := &api.TrainJob{}, succeeded("node")
+			job.Status.Conditions = []metav1.Condition{{Type: api.ConditionGangScheduled, Reason: c.before}}
+			if !c.done {
+				js.Status.ReplicatedJobsStatus = nil
+			}
+			out := outlookOf(&Groups{plan: p, job: job, jobSet: js, pods: byPodGroup(c.pods), now: placed.Add(c.after),
+				states: map[string]podGroupState{"train-1-node": {name: "train-1-node",
+					scheduled: &metav1.Condition{Status: metav1.ConditionTrue, LastTransitionTime: placed}}}})
 			got := out.Condition
 			if text := fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message); text != c.want {
 				t.Errorf("%s: got %q, want %q", c.reason, text, c.want)
@@ -194,10 +211,24 @@ func TestPodsAreGone(t *testing.T) {
 	}
 }
 
+// made returns an object of a TrainJob in a version.
+func made(v *version, kind string, spec map[string]any) *unstructured.Unstructured {
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train", UID: "u"}}
+	return (&groupObjects{version: v, job: job}).object(kind, "w", partLater, spec)
+}
+
+// The objects are those of Kubernetes' own types, and have no field that these don't have.
 func TestV1Alpha2(t *testing.T) {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train"}}
-	groups := []Group{{Name: "node", Pods: 4}, {Name: "launcher", Pods: 1}}
-	w := v1alpha2{}.workload(metav1.ObjectMeta{Name: "w"}, job, api.GangPolicyGang, groups).(*schedulingv1alpha2.Workload)
+	groups := []Group{{Name: "node", Pods: 4, priority: priority{class: "urgent"}}, {Name: "launcher", Pods: 1}}
+	read := func(o *unstructured.Unstructured, into any) {
+		t.Helper()
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, into, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var w schedulingv1alpha2.Workload
+	read(made(v1alpha2, "Workload", v1alpha2.workloadSpec(job, api.GangPolicyGang, groups)), &w)
 	if ref := w.Spec.ControllerRef; ref.APIGroup != "trainer.kubeflow.org" || ref.Kind != "TrainJob" ||
 		ref.Name != "train" {
 		t.Errorf("the Workload refers to its TrainJob: got %+v", ref)
@@ -206,12 +237,18 @@ func TestV1Alpha2(t *testing.T) {
 		t.Errorf("got templates %+v", w.Spec.PodGroupTemplates)
 	}
 	for policy, minCount := range map[api.GangPolicy]int32{api.GangPolicyGang: 4, api.GangPolicyBasic: 0} {
-		pg := v1alpha2{}.podGroup(metav1.ObjectMeta{Name: "p"}, "w", policy, groups[0]).(*schedulingv1alpha2.PodGroup)
-		pg.Status.Conditions = []metav1.Condition{{Type: schedulingv1alpha2.PodGroupScheduled, Status: metav1.ConditionFalse}}
+		var pg schedulingv1alpha2.PodGroup
+		made := made(v1alpha2, "PodGroup", v1alpha2.podGroupSpec("w", policy, groups[0]))
+		read(made, &pg)
 		if ref := pg.Spec.PodGroupTemplateRef.Workload; ref.WorkloadName != "w" || ref.PodGroupTemplateName != "node" {
 			t.Errorf("the PodGroup says what it was made of: got %+v", ref)
 		}
-		if s := (v1alpha2{}).read(pg); s.minCount != minCount || s.placed() || !s.refused() {
+		if basic := pg.Spec.SchedulingPolicy.Basic != nil; basic != (minCount == 0) || pg.Spec.PriorityClassName != "" {
+			t.Errorf("policy %s: got %+v", policy, pg.Spec)
+		}
+		made.Object["status"] = map[string]any{"conditions": []any{
+			map[string]any{"type": schedulingv1alpha2.PodGroupScheduled, "status": "False"}}}
+		if s := v1alpha2.read(made); s.minCount != minCount || s.placed() || !s.refused() {
 			t.Errorf("policy %s: got %+v", policy, s)
 		}
 	}
@@ -220,20 +257,20 @@ func TestV1Alpha2(t *testing.T) {
 func TestKubernetes137(t *testing.T) {
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "train"}}
 	node := Group{Name: "node", Pods: 4, priority: priority{class: "urgent"}}
-	meta := metav1.ObjectMeta{Namespace: "team", Name: "w", Labels: map[string]string{partLabel: partLater}}
 	const gang = "schedulingPolicy: {gang: {minCount: 4}}, disruptionMode: {all: {}}, priorityClassName: urgent"
+	const metadata = "metadata: {namespace: team, name: w, labels: {signalbox.dev/gang-part: later}, ownerReferences: " +
+		"[{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, name: train, uid: u, controller: true, " +
+		"blockOwnerDeletion: true}]}"
 	for want, got := range map[string]client.Object{
-		"{apiVersion: scheduling.k8s.io/v1beta1, kind: Workload, metadata: {namespace: team, name: w, labels: " +
-			"{signalbox.dev/gang-part: later}}, spec: {controllerRef: {apiGroup: trainer.kubeflow.org, kind: TrainJob, " +
-			"name: train}, podGroupTemplates: [{name: node, " + gang + "}]}}": v1beta1.workload(meta, job, api.GangPolicyGang,
-			[]Group{node}),
-		"{apiVersion: scheduling.k8s.io/v1beta1, kind: PodGroup, metadata: {namespace: team, name: w, labels: " +
-			"{signalbox.dev/gang-part: later}}, spec: {workloadRef: {workloadName: x, templateName: node}, " + gang + "}}": //
-		v1beta1.podGroup(meta, "x", api.GangPolicyGang, node),
-		"{apiVersion: scheduling.k8s.io/v1alpha3, kind: PodGroup, metadata: {namespace: team, name: w, labels: " +
-			"{signalbox.dev/gang-part: later}}, spec: {workloadRef: {workloadName: x, templateName: node}, " +
-			"schedulingPolicy: {basic: {}}, priorityClassName: urgent}}": //
-		v1alpha3.podGroup(meta, "x", api.GangPolicyBasic, node),
+		"{apiVersion: scheduling.k8s.io/v1beta1, kind: Workload, " + metadata + ", spec: {controllerRef: {apiGroup: " +
+			"trainer.kubeflow.org, kind: TrainJob, name: train}, podGroupTemplates: [{name: node, " + gang + "}]}}": //
+		made(v1beta1, "Workload", v1beta1.workloadSpec(job, api.GangPolicyGang, []Group{node})),
+		"{apiVersion: scheduling.k8s.io/v1beta1, kind: PodGroup, " + metadata + ", spec: {workloadRef: {workloadName: x, " +
+			"templateName: node}, " + gang + "}}": //
+		made(v1beta1, "PodGroup", v1beta1.podGroupSpec("x", api.GangPolicyGang, node)),
+		"{apiVersion: scheduling.k8s.io/v1alpha3, kind: PodGroup, " + metadata + ", spec: {workloadRef: {workloadName: x, " +
+			"templateName: node}, schedulingPolicy: {basic: {}}, priorityClassName: urgent}}": //
+		made(v1alpha3, "PodGroup", v1alpha3.podGroupSpec("x", api.GangPolicyBasic, node)),
 	} {
 		var wanted map[string]any
 		if err := yaml.Unmarshal([]byte(want), &wanted); err != nil {
@@ -248,7 +285,7 @@ func TestKubernetes137(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	pg := v1beta1.podGroup(meta, "x", api.GangPolicyGang, node).(*unstructured.Unstructured)
+	pg := made(v1beta1, "PodGroup", v1beta1.podGroupSpec("x", api.GangPolicyGang, node))
 	if s := v1beta1.read(pg); s.name != "w" || s.minCount != 4 || !s.later || s.placed() || s.refused() {
 		t.Errorf("got %+v", s)
 	}
@@ -282,7 +319,7 @@ func TestRetain(t *testing.T) {
 	kept = &corev1.Pod{}
 	gated := gatedPod("g")
 	Retain(kept, &gated)
-	if !untried(kept, "g") {
+	if !untried(kept) {
 		t.Errorf("a pod says that it has scheduling gates: got %v", kept.Status.Conditions)
 	}
 	pod.Status.Conditions[0].Reason = corev1.PodReasonTerminationByKubelet

@@ -16,7 +16,7 @@ import (
 )
 
 // versions are those that this package can build, the best first.
-var versions = []version{v1beta1, v1alpha3, v1alpha2{}}
+var versions = []*version{v1beta1, v1alpha3, v1alpha2}
 
 // howToServe is how an administrator makes the API server serve the API.
 const howToServe = "run kube-apiserver with --runtime-config=scheduling.k8s.io/v1beta1=true, and it, kube-scheduler " +
@@ -40,16 +40,16 @@ func isUnavailable(err error) bool {
 
 // servedVersion returns the version in use while the API server serves it, and else the best that it serves and this
 // package knows; inUse is nil for none. If there is none, the error is an *unavailableError.
-func servedVersion(d discovery.DiscoveryInterface, inUse version) (version, error) {
+func servedVersion(d discovery.DiscoveryInterface, inUse *version) (*version, error) {
 	var known []string
 	for _, v := range versions {
-		known = append(known, v.groupVersion().String())
+		known = append(known, v.String())
 	}
-	for _, v := range append([]version{inUse}, versions...) {
+	for _, v := range append([]*version{inUse}, versions...) {
 		if v == nil {
 			continue
 		}
-		if ok, err := servesPodGroups(d, v.groupVersion().String()); err != nil {
+		if ok, err := servesPodGroups(d, v.String()); err != nil {
 			return nil, err
 		} else if ok {
 			return v, nil

@@ -66,7 +66,7 @@ func TestServedVersion(t *testing.T) {
 				err = checkJobSetCRD(t.Context(), fake.NewClientBuilder().WithScheme(scheme).WithObjects(crd).Build())
 			}
 			if err == nil {
-				if v.groupVersion().Version != c.want {
+				if v.Version != c.want {
 					t.Errorf("%s: got %v", c.reason, v)
 				}
 				return

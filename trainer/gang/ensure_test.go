@@ -84,7 +84,7 @@ func TestUnsupported(t *testing.T) {
 		if mode != "" {
 			job.Annotations = map[string]string{api.GangModeAnnotation: mode}
 		}
-		err := Unsupported{}.Startable(t.Context(), job, runtime, nil)
+		err := Unsupported(job, runtime)
 		var blocked *admission.BlockedError
 		if errors.As(err, &blocked) != (want != "") || blocked != nil && blocked.Reason != want {
 			t.Errorf("%s: got %v, want %q", mode, err, want)

@@ -119,7 +119,7 @@ func TestPriorities(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, api.GangRequired, func(t *testing.T, s *cluster) {
 				_, err := s.start(t, c.jobs)
-				if refused := c.want != "" && s.version != (v1alpha2{}); refused != (err != nil) ||
+				if refused := c.want != "" && s.version != v1alpha2; refused != (err != nil) ||
 					refused && !strings.Contains(err.Error(), c.want) {
 					t.Errorf("got %v", err)
 				}

@@ -3,7 +3,7 @@
 //
 //   - setting.go reads whether and how a TrainJob uses groups; group.go derives the groups from a JobSet, and plan.go
 //     names their objects.
-//   - version.go is the interface to one version of the API; each version has a file of its own.
+//   - version.go has what distinguishes the versions of the API; to support another, add it to versions (discovery.go).
 //   - discovery.go finds the version that the API server serves, prober.go remembers it, and served.go caches the
 //     objects.
 //   - gangs.go decides and creates the groups at a start (create.go); keep.go restores and deletes them later,
@@ -17,12 +17,6 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/discovery"
-	kevents "k8s.io/client-go/tools/events"
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	jobsetac "sigs.k8s.io/jobset/client-go/applyconfiguration/jobset/v1alpha2"
 
@@ -31,68 +25,6 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
-
-// Reasons of the condition Blocked.
-const (
-	// ReasonUnavailable: gang scheduling is required, and the cluster doesn't serve the API for it, or not all that it
-	// needs.
-	ReasonUnavailable = "GangSchedulingUnavailable"
-	// ReasonInvalid: an annotation has an invalid value, or gang scheduling conflicts with another setting.
-	ReasonInvalid = "InvalidGangScheduling"
-)
-
-// Config is what NewGangs needs. All fields are required.
-type Config struct {
-	// Client is used for writes only.
-	Client client.Client
-	// Reader reads from the API server; it must not be a cache.
-	Reader client.Reader
-	// Discovery finds the version of the API that the API server serves.
-	Discovery discovery.DiscoveryInterface
-	// NewCache returns a cache of the objects that Selector selects. It is called when the API server serves the API,
-	// which may be long after the start of the process.
-	NewCache func() (cache.Cache, error)
-	// Recorder emits events about TrainJobs.
-	Recorder kevents.EventRecorder
-	// Clock is the time by which the age of cached results is measured.
-	Clock clock.PassiveClock
-	// Mode and Policy are for TrainJobs that have no setting of their own, and whose runtimes have none.
-	Mode   api.GangMode
-	Policy api.GangPolicy
-}
-
-// Gangs creates the PodGroups of TrainJobs that start, restores them while the TrainJobs run, and deletes them
-// afterwards.
-type Gangs struct {
-	config   Config
-	defaults Setting
-	recorder *events.Recorder
-	prober   *prober
-	*watcher
-}
-
-// NewGangs returns Gangs whose cache runs until ctx ends.
-func NewGangs(ctx context.Context, config Config) *Gangs {
-	g := &Gangs{
-		config: config,
-		defaults: Setting{
-			Mode: config.Mode, Policy: config.Policy, From: "the manager's configuration, trainer.gangScheduling.mode",
-		},
-		recorder: events.NewRecorder(config.Recorder),
-		watcher: &watcher{
-			newCache: config.NewCache, clock: config.Clock, lifetime: ctx, changed: make(chan event.GenericEvent),
-		},
-	}
-	g.prober = &prober{reader: config.Reader, discovery: config.Discovery, clock: config.Clock, watch: g.watch}
-	return g
-}
-
-func (g *Gangs) writer() writer {
-	return writer{client: g.config.Client, reader: g.config.Reader, created: &g.created, expire: g.prober.expire}
-}
-
-// Changed returns the channel of the TrainJobs whose groups have changed. It is never closed.
-func (g *Gangs) Changed() <-chan event.GenericEvent { return g.changed }
 
 // Startable returns an *admission.BlockedError if the TrainJob needs groups that can't be created. Any other error is
 // temporary.
@@ -111,7 +43,7 @@ type decision struct {
 	// plan is nil if the pods are placed one by one.
 	plan *plan
 	// version is set if plan is.
-	version version
+	version *version
 	// skipped is why a TrainJob that prefers groups starts without them; nil otherwise.
 	skipped error
 }
@@ -135,9 +67,9 @@ func (g *Gangs) decide(ctx context.Context, job *api.TrainJob, runtime *trainera
 	if err != nil {
 		return d.invalid(err)
 	}
-	found, err := g.prober.available(ctx, startMaxAge)
-	if err != nil {
-		return d, err
+	found := g.prober.result(ctx, startMaxAge)
+	if found.err != nil {
+		return d, found.err
 	}
 	if err := found.unavailable; err != nil {
 		return d.without(err, &admission.BlockedError{Reason: ReasonUnavailable, RetryAfter: retryEvery, Err: fmt.Errorf(
@@ -181,7 +113,7 @@ func (g *Gangs) Make(ctx context.Context, job *api.TrainJob, runtime *trainerapi
 	if d.plan == nil {
 		return d.skipped, nil
 	}
-	objects := &groupObjects{writer: g.writer(), version: d.version, job: job, plan: d.plan}
+	objects := &groupObjects{Gangs: g, version: d.version, job: job, plan: d.plan}
 	for n := range d.plan.groups {
 		err := objects.create(ctx, n, d.plan.policy)
 		if d.setting.Mode == api.GangPreferred && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {

@@ -36,11 +36,6 @@ type priority struct {
 	preemption corev1.PreemptionPolicy
 }
 
-func priorityOf(pod *corev1.PodSpec) priority {
-	return priority{class: pod.PriorityClassName,
-		preemption: ptr.Deref(pod.PreemptionPolicy, corev1.PreemptLowerPriority)}
-}
-
 // differs returns an error that names the fields in which a ReplicatedJob's priority differs from its group's; nil if
 // it doesn't.
 func (p priority) differs(rj string, g *Group) error {
@@ -57,7 +52,8 @@ func (p priority) differs(rj string, g *Group) error {
 
 // add adds the pods of a ReplicatedJob.
 func (g *Group) add(rj *jobset.ReplicatedJob) {
-	own := priorityOf(&rj.Template.Spec.Template.Spec)
+	pod := &rj.Template.Spec.Template.Spec
+	own := priority{pod.PriorityClassName, ptr.Deref(pod.PreemptionPolicy, corev1.PreemptLowerPriority)}
 	if len(g.ReplicatedJobs) == 0 {
 		g.priority = own
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,11 +18,7 @@ func (g *Groups) Outlook() Outlook {
 	if g == nil || g.plan == nil {
 		return Outlook{groups: g}
 	}
-	o := outlookOf(g.plan, seen{
-		states: g.states, pods: g.pods, done: doneOf(g.jobSet), now: g.now,
-		before: g.job.Status.Condition(api.ConditionGangScheduled),
-	})
-	o.groups, o.due = g, map[int]gangPods{}
+	o := outlookOf(g)
 	for n, group := range g.plan.groups {
 		name := g.plan.podGroup(group)
 		if counted, exists := g.counted[name]; exists {
@@ -50,11 +45,12 @@ func (g *Gangs) Keep(ctx context.Context, o Outlook) error {
 	for name := range seen.states {
 		g.unplaced.set(types.NamespacedName{Namespace: seen.job.Namespace, Name: name}, slices.Contains(o.refused, name))
 	}
-	objects := &groupObjects{writer: g.writer(), version: seen.version, job: seen.job, plan: seen.plan}
+	objects := &groupObjects{Gangs: g, version: seen.version, job: seen.job, plan: seen.plan}
 	for n, group := range seen.plan.groups {
-		state, found := seen.states[seen.plan.podGroup(group)]
+		name := seen.plan.podGroup(group)
+		state, found := seen.states[name]
 		if !found {
-			if err := objects.restore(ctx, n, seen.pods); err != nil {
+			if err := objects.restore(ctx, n, countPods(seen.pods[name], seen.now)); err != nil {
 				return err
 			}
 			continue
@@ -90,14 +86,14 @@ func (g *Gangs) deleteExcept(ctx context.Context, seen *Groups) error {
 }
 
 // restore creates the nth group's PodGroup unless this process has created it and the cache is stale.
-func (o *groupObjects) restore(ctx context.Context, n int, pods []corev1.Pod) error {
+func (o *groupObjects) restore(ctx context.Context, n int, pods gangPods) error {
 	group := o.plan.groups[n]
 	name := o.plan.podGroup(group)
 	if _, created := o.created.Load(types.NamespacedName{Namespace: o.job.Namespace, Name: name}); created {
 		return nil
 	}
 	policy := o.plan.policy
-	if policy == api.GangPolicyGang && wasPlaced(name, group, pods) {
+	if policy == api.GangPolicyGang && pods.wasPlaced(group.Pods) {
 		policy = api.GangPolicyBasic
 	}
 	ctrl.LoggerFrom(ctx).Info("Creating a PodGroup again that was deleted while its TrainJob runs",

@@ -18,17 +18,17 @@ import (
 // A release is interrupted at each of its writes, and at none; the end is the same.
 func TestReleaseSurvives(t *testing.T) {
 	for _, c := range []struct {
-		version  version
+		version  *version
 		at, want string
 	}{
-		{v1alpha2{}, "", "workload -a=basic -b=3"},
-		{v1alpha2{}, "patch", "workload -a=basic -b=3"},
-		{v1alpha2{}, "delete", "workload -a=basic -b=3"},
-		{v1alpha2{}, "create", "workload -a=basic -b=3"},
+		{v1alpha2, "", "workload -a=basic -b=3"},
+		{v1alpha2, "patch", "workload -a=basic -b=3"},
+		{v1alpha2, "delete", "workload -a=basic -b=3"},
+		{v1alpha2, "create", "workload -a=basic -b=3"},
 		{v1beta1, "", "workload -a=1 -b=3"},
 		{v1beta1, "patch", "workload -a=1 -b=3"},
 	} {
-		t.Run(c.version.groupVersion().Version+" interrupted at "+c.at, func(t *testing.T) {
+		t.Run(c.version.Version+" interrupted at "+c.at, func(t *testing.T) {
 			s := newClusterWith(t, c.version, api.GangRequired)
 			if _, err := s.start(t, twoPhases); err != nil {
 				t.Fatal(err)
@@ -87,7 +87,7 @@ func TestReleaseAfterAFailureFirst(t *testing.T) {
 			}
 		}
 		want := "workload -a=1 -b=3"
-		if s.version == (v1alpha2{}) { // no field of its PodGroups can change
+		if s.version == v1alpha2 { // no field of its PodGroups can change
 			want = "workload -a=basic -b=3"
 		}
 		if got := s.objects(t); got != want {

@@ -266,7 +266,7 @@ func TestKeepFails(t *testing.T) {
 }
 
 func TestDeleteOutdated(t *testing.T) {
-	s := newClusterWith(t, v1alpha2{}, api.GangRequired)
+	s := newClusterWith(t, v1alpha2, api.GangRequired)
 	if _, err := s.start(t, twoPhases); err != nil {
 		t.Fatal(err)
 	}

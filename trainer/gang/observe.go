@@ -1,14 +1,15 @@
 package gang
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
@@ -17,10 +18,9 @@ import (
 
 // Groups is what was read of a TrainJob's groups.
 type Groups struct {
-	version version
+	version *version
 	job     *api.TrainJob
 	jobSet  *jobset.JobSet
-	pods    []corev1.Pod
 	now     time.Time
 	// plan is that of the JobSet; nil if none of the groups is needed.
 	plan *plan
@@ -30,6 +30,8 @@ type Groups struct {
 	// states are those of the PodGroups, and counted the pods of those that are needed, by their names.
 	states  map[string]podGroupState
 	counted map[string]gangPods
+	// pods are those of the JobSet, by the names of their PodGroups.
+	pods map[string][]*corev1.Pod
 }
 
 // Observe reads the groups of a TrainJob, with its JobSet and the pods of that. It writes nothing. The result is nil if
@@ -42,7 +44,7 @@ func (g *Gangs) Observe(
 		return nil, err
 	}
 	seen := &Groups{
-		version: s.version, job: job, jobSet: js, pods: pods, now: g.config.Clock.Now(),
+		version: s.version, job: job, jobSet: js, pods: byPodGroup(pods), now: g.config.Clock.Now(),
 		states: map[string]podGroupState{}, counted: map[string]gangPods{},
 	}
 	if running {
@@ -51,18 +53,21 @@ func (g *Gangs) Observe(
 		}
 		seen.plan = planOf(js)
 	}
-	_, podGroups := s.version.emptyPodGroup()
-	if err := s.each(ctx, job, podGroups, func(o client.Object) {
-		seen.objects, seen.states[o.GetName()] = append(seen.objects, o), s.version.read(o)
-	}); err != nil {
+	podGroups, workloads := &unstructured.UnstructuredList{}, &metav1.PartialObjectMetadataList{}
+	podGroups.SetGroupVersionKind(s.version.WithKind("PodGroupList"))
+	workloads.SetGroupVersionKind(s.version.WithKind("WorkloadList"))
+	if err := cmp.Or(s.list(ctx, job, podGroups), s.list(ctx, job, workloads)); err != nil {
 		return nil, err
 	}
-	workloads := &metav1.PartialObjectMetadataList{}
-	workloads.SetGroupVersionKind(s.version.groupVersion().WithKind("WorkloadList"))
-	if err := s.each(ctx, job, workloads, func(o client.Object) {
-		seen.objects = append(seen.objects, o)
-	}); err != nil || seen.plan == nil {
-		return seen, err
+	for i := range podGroups.Items {
+		podGroup := &podGroups.Items[i]
+		seen.objects, seen.states[podGroup.GetName()] = append(seen.objects, podGroup), s.version.read(podGroup)
+	}
+	for i := range workloads.Items {
+		seen.objects = append(seen.objects, &workloads.Items[i])
+	}
+	if seen.plan == nil {
+		return seen, nil
 	}
 	return seen, g.count(ctx, seen)
 }
@@ -75,13 +80,13 @@ func (g *Gangs) count(ctx context.Context, seen *Groups) error {
 		if !found {
 			continue
 		}
-		counted := countPods(name, seen.pods, seen.now)
+		counted := countPods(seen.pods[name], seen.now)
 		if counted.lacks(state, group.Pods) {
-			succeeded, err := succeededOf(ctx, g.config.Reader, seen.jobSet, group)
+			jobs, err := g.config.JobsOf(ctx, seen.jobSet)
 			if err != nil {
 				return err
 			}
-			counted.succeeded = max(counted.succeeded, succeeded)
+			counted.succeeded = max(counted.succeeded, succeededOf(jobs, group))
 		}
 		seen.counted[name] = counted
 	}
@@ -90,20 +95,12 @@ func (g *Gangs) count(ctx context.Context, seen *Groups) error {
 
 // succeededOf returns how many pods of a group have succeeded, by the status of its Jobs: a succeeded pod is deleted
 // with its node. A Job that is being deleted is one of the JobSet's last attempt.
-func succeededOf(
-	ctx context.Context, live client.Reader, js *jobset.JobSet, group Group,
-) (count int32, err error) {
-	var jobs batchv1.JobList
-	if err := live.List(ctx, &jobs, client.InNamespace(js.Namespace),
-		client.MatchingLabels{jobset.JobSetNameKey: js.Name}); err != nil {
-		return 0, fmt.Errorf("listing the Jobs of JobSet %s: %w", js.Name, err)
-	}
-	for i := range jobs.Items {
-		job := &jobs.Items[i]
-		if metav1.IsControlledBy(job, js) && job.DeletionTimestamp.IsZero() &&
-			slices.Contains(group.ReplicatedJobs, job.Labels[jobset.ReplicatedJobNameKey]) {
-			count += job.Status.Succeeded
+func succeededOf(jobs []batchv1.Job, group Group) (count int32) {
+	for i := range jobs {
+		if jobs[i].DeletionTimestamp.IsZero() &&
+			slices.Contains(group.ReplicatedJobs, jobs[i].Labels[jobset.ReplicatedJobNameKey]) {
+			count += jobs[i].Status.Succeeded
 		}
 	}
-	return count, nil
+	return count
 }

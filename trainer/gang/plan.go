@@ -90,7 +90,6 @@ func planOf(js *jobset.JobSet) *plan {
 		return nil
 	}
 	p := &plan{policy: api.GangPolicy(js.Annotations[api.GangPolicyAnnotation]), base: base}
-	byName := map[string]int{}
 	for i := range js.Spec.ReplicatedJobs {
 		rj := &js.Spec.ReplicatedJobs[i]
 		g := rj.Template.Spec.Template.Spec.SchedulingGroup
@@ -98,10 +97,9 @@ func planOf(js *jobset.JobSet) *plan {
 			continue
 		}
 		name := strings.TrimPrefix(ptr.Deref(g.PodGroupName, ""), base+"-")
-		n, found := byName[name]
-		if !found {
+		n := slices.IndexFunc(p.groups, func(g Group) bool { return g.Name == name })
+		if n < 0 {
 			n = len(p.groups)
-			byName[name] = n
 			p.groups = append(p.groups, Group{Name: name})
 		}
 		p.groups[n].add(rj)

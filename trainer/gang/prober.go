@@ -64,7 +64,7 @@ type prober struct {
 	discovery discovery.DiscoveryInterface
 	clock     clock.PassiveClock
 	// watch starts a cache of the objects in a version.
-	watch func(context.Context, version) (*served, error)
+	watch func(context.Context, *version) (*served, error)
 
 	// probing is held during a probe, and guards watched and jobSetChecked.
 	probing sync.Mutex
@@ -76,15 +76,6 @@ type prober struct {
 	// mu guards last.
 	mu   sync.Mutex
 	last probeResult
-}
-
-// available returns whether TrainJobs can have groups, by a probe not older than maxAge. The error is temporary.
-func (p *prober) available(ctx context.Context, maxAge time.Duration) (availability, error) {
-	r := p.result(ctx, maxAge)
-	if r.err != nil {
-		return availability{}, r.err
-	}
-	return r.availability, nil
 }
 
 // existing returns the API for the upkeep of existing groups; nil if the API server doesn't serve it. A failed probe is
@@ -135,7 +126,7 @@ func (p *prober) expire() {
 func (p *prober) probe(ctx context.Context, last probeResult) probeResult {
 	now := p.clock.Now()
 	failed := now.Add(failureMaxAge)
-	var inUse version
+	var inUse *version
 	if p.watched != nil {
 		inUse = p.watched.version
 	}
@@ -172,7 +163,7 @@ func (p *prober) checkJobSet(ctx context.Context, now time.Time) error {
 
 // follow returns the API in a version, with a cache that has synced; nil for no version. It stops the cache of another
 // version. The caller must hold probing.
-func (p *prober) follow(ctx context.Context, v version) (*served, error) {
+func (p *prober) follow(ctx context.Context, v *version) (*served, error) {
 	if p.watched != nil && p.watched.version != v {
 		p.watched.stop()
 		p.watched = nil
@@ -192,7 +183,7 @@ func (p *prober) follow(ctx context.Context, v version) (*served, error) {
 	if p.clock.Since(p.watched.since) > listTimeout {
 		return nil, &unavailableError{fmt.Sprintf("Workloads and PodGroups of %s can't be listed; the manager's log says "+
 			"why "+
-			"(its ClusterRole may be an earlier release's)", v.groupVersion())}
+			"(its ClusterRole may be an earlier release's)", v)}
 	}
-	return nil, fmt.Errorf("Workloads and PodGroups of %s are still being listed", v.groupVersion())
+	return nil, fmt.Errorf("Workloads and PodGroups of %s are still being listed", v)
 }

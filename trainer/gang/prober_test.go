@@ -67,7 +67,7 @@ func newAPIServer(t *testing.T) *apiServer {
 		},
 	}).Build()
 	s.prober = &prober{reader: reader, discovery: &fakediscovery.FakeDiscovery{Fake: s.fake}, clock: s.clock}
-	s.watch = func(_ context.Context, v version) (*served, error) {
+	s.watch = func(_ context.Context, v *version) (*served, error) {
 		s.watches++
 		return &served{
 			version: v, since: s.clock.Now(), stop: func() { s.stops++ },
@@ -75,6 +75,15 @@ func newAPIServer(t *testing.T) *apiServer {
 		}, s.watchErr
 	}
 	return s
+}
+
+// available returns whether TrainJobs can have groups, as their start finds it.
+func (s *apiServer) available(ctx context.Context, maxAge time.Duration) (availability, error) {
+	found := s.result(ctx, maxAge)
+	if found.err != nil {
+		return availability{}, found.err
+	}
+	return found.availability, nil
 }
 
 func TestProbeIsCached(t *testing.T) {
@@ -214,7 +223,7 @@ func TestCacheFollowsVersion(t *testing.T) {
 		s.fake.Resources = serving(served)
 		s.expire()
 		found, err := s.existing(t.Context())
-		if err != nil || found == nil || found.version.groupVersion().Version != served || s.watches != n+2 {
+		if err != nil || found == nil || found.version.Version != served || s.watches != n+2 {
 			t.Errorf("a new one is started: got %v, %v, %d caches", found, err, s.watches)
 		}
 	}

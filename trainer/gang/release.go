@@ -2,13 +2,13 @@ package gang
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -16,29 +16,19 @@ import (
 // protection is the finalizer that the API server adds to PodGroups (Kubernetes 1.36, plugin/pkg/admission/scheduling).
 const protection = "scheduling.k8s.io/podgroup-protection"
 
-// release lets the pods that are left of the nth group's gang be placed without those that have succeeded; left is how
-// many they are.
+// release lets the pods that are left of the nth group's gang be placed without those that have succeeded, which
+// kube-scheduler doesn't count; left is how many they are. A PodGroup that was replaced meanwhile stays as it is.
 func (o *groupObjects) release(ctx context.Context, n int, state podGroupState, left int32) error {
-	if o.version.resizable() {
-		return o.lower(ctx, state, left)
+	podGroup := o.version.object("PodGroup", types.NamespacedName{Namespace: o.job.Namespace, Name: state.name})
+	podGroup.SetUID(state.uid)
+	if !o.version.resizable {
+		podGroup.SetFinalizers(state.finalizers)
+		return o.replace(ctx, n, podGroup)
 	}
-	return o.replace(ctx, n, state)
-}
-
-// lower sets minCount to the number of pods that are left, so that replacements of failed pods are placed without those
-// that have succeeded, which kube-scheduler doesn't count. A PodGroup that was replaced meanwhile stays as it is.
-func (o *groupObjects) lower(ctx context.Context, state podGroupState, left int32) error {
-	podGroup, _ := o.version.emptyPodGroup()
-	podGroup.SetNamespace(o.job.Namespace)
-	podGroup.SetName(state.name)
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": state.uid},
-		"spec":     map[string]any{"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": left}}},
-	})
-	if err != nil {
-		return err
+	podGroup.Object["spec"] = map[string]any{
+		"schedulingPolicy": map[string]any{"gang": map[string]any{"minCount": int64(left)}},
 	}
-	err = o.client.Patch(ctx, podGroup, client.RawPatch(types.MergePatchType, patch))
+	err := o.config.Client.Patch(ctx, podGroup, client.Merge)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("lowering minCount of PodGroup %s to %d: %w", state.name, left, err)
 	}
@@ -46,29 +36,26 @@ func (o *groupObjects) lower(ctx context.Context, state podGroupState, left int3
 }
 
 // replace replaces the nth group's PodGroup by one of policy basic with the same name. A replacement of a failed pod is
-// then placed separately. kube-scheduler doesn't count the gang's succeeded pods, so it would wait forever for minCount
-// pods. No field of a PodGroup can change (Kubernetes 1.36). The finalizer is removed first, because it protects the
-// PodGroup as long as the waiting pod exists. If the release is interrupted, restore creates the PodGroup with the same
-// policy (wasPlaced), or the next Keep releases it once more.
-func (o *groupObjects) replace(ctx context.Context, n int, state podGroupState) error {
-	podGroup, _ := o.version.emptyPodGroup()
-	podGroup.SetNamespace(o.job.Namespace)
-	podGroup.SetName(state.name)
-	others := slices.DeleteFunc(slices.Clone(state.finalizers), func(f string) bool { return f == protection })
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": state.uid, "finalizers": others}})
-	if err != nil {
-		return err
+// then placed separately. The finalizer is removed first, because it protects the PodGroup as long as the waiting pod
+// exists. If the release is interrupted, restore creates the PodGroup with the same policy (wasPlaced), or the next
+// Keep releases it once more.
+func (o *groupObjects) replace(ctx context.Context, n int, podGroup *unstructured.Unstructured) error {
+	name, uid := podGroup.GetName(), podGroup.GetUID()
+	if err := unprotect(ctx, o.config.Client, podGroup); err != nil {
+		return fmt.Errorf("releasing PodGroup %s: %w", name, err)
 	}
-	c := o.client
-	err = c.Patch(ctx, podGroup, client.RawPatch(types.MergePatchType, patch))
+	err := o.config.Client.Delete(ctx, podGroup, client.Preconditions{UID: &uid})
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("releasing PodGroup %s: %w", state.name, err)
-	}
-	err = c.Delete(ctx, podGroup, client.Preconditions{UID: &state.uid})
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("deleting PodGroup %s: %w", state.name, err)
+		return fmt.Errorf("deleting PodGroup %s: %w", name, err)
 	}
 	return o.create(ctx, n, api.GangPolicyBasic)
+}
+
+// unprotect removes the finalizer that protects a PodGroup while its pods run. podGroup has nothing but its name, its
+// UID and its finalizers.
+func unprotect(ctx context.Context, c client.Client, podGroup *unstructured.Unstructured) error {
+	controllerutil.RemoveFinalizer(podGroup, protection)
+	return client.IgnoreNotFound(c.Patch(ctx, podGroup, client.Merge))
 }
 
 // releaseDue reports whether a pod of a gang waits for others that have succeeded and won't be created again. Their

@@ -59,14 +59,14 @@ func TestReleaseDue(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			late, wait := releaseDue(podGroupState{name: "g", minCount: 3, scheduled: &metav1.Condition{Status: c.status}},
-				3, countPods("g", c.pods, now))
+				3, countPods(byPodGroup(c.pods)["g"], now))
 			if late != c.late || wait != c.wait {
 				t.Errorf("%s: got %t, %s; want %t, %s", c.reason, late, wait, c.late, c.wait)
 			}
 		})
 	}
 	if late, _ := releaseDue(podGroupState{name: "g", scheduled: &metav1.Condition{Status: metav1.ConditionTrue}},
-		2, countPods("g", []corev1.Pod{done, waits}, now)); late {
+		2, countPods(byPodGroup([]corev1.Pod{done, waits})["g"], now)); late {
 		t.Error("a group that is no gang is never released")
 	}
 }

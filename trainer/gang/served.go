@@ -8,11 +8,11 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -40,7 +40,7 @@ func Selector() labels.Selector {
 
 // served is one version of the API that the API server serves, and a cache of the objects that Selector selects.
 type served struct {
-	version version
+	version *version
 	objects client.Reader
 	// synced waits up to syncWait for the first list, and reports whether it is complete.
 	synced func(context.Context) bool
@@ -65,7 +65,7 @@ type watcher struct {
 }
 
 // watch starts a cache of the objects in a version. Its events update the metrics and are sent to changed.
-func (w *watcher) watch(ctx context.Context, v version) (*served, error) {
+func (w *watcher) watch(ctx context.Context, v *version) (*served, error) {
 	objects, err := w.newCache()
 	if err != nil {
 		return nil, fmt.Errorf("creating a cache of PodGroups: %w", err)
@@ -83,7 +83,7 @@ func (w *watcher) watch(ctx context.Context, v version) (*served, error) {
 	}
 	if err := w.register(ctx, running, s, objects); err != nil {
 		stop()
-		return nil, fmt.Errorf("watching PodGroups of %s: %w", v.groupVersion(), err)
+		return nil, fmt.Errorf("watching PodGroups of %s: %w", v, err)
 	}
 	w.created.Clear() // the new cache shows all that exists
 	w.deleted.Clear()
@@ -92,40 +92,31 @@ func (w *watcher) watch(ctx context.Context, v version) (*served, error) {
 			ctrl.LoggerFrom(running).Error(err, "Caching PodGroups")
 		}
 	}()
-	ctrl.LoggerFrom(ctx).Info("Workloads and PodGroups are served", "version", v.groupVersion().String())
+	ctrl.LoggerFrom(ctx).Info("Workloads and PodGroups are served", "version", v.String())
 	return s, nil
 }
 
 // register adds the index and the event handlers to a cache. running is the context in which the cache runs.
 func (w *watcher) register(ctx, running context.Context, s *served, objects cache.Cache) error {
-	podGroup, _ := s.version.emptyPodGroup()
-	for _, kind := range []client.Object{podGroup, s.emptyWorkload()} {
-		if err := objects.IndexField(ctx, kind, ownerIndex, byOwner); err != nil {
+	for _, watched := range []struct {
+		kind    client.Object
+		handler toolscache.ResourceEventHandler
+	}{
+		{s.version.object("PodGroup", types.NamespacedName{}), w.podGroupHandler(running, s.version)},
+		{s.emptyWorkload(), w.workloadHandler(running)},
+	} {
+		if err := objects.IndexField(ctx, watched.kind, ownerIndex, byOwner); err != nil {
+			return err
+		}
+		informer, err := objects.GetInformer(ctx, watched.kind, cache.BlockUntilSynced(false))
+		if err != nil {
+			return err
+		}
+		if _, err := informer.AddEventHandler(watched.handler); err != nil {
 			return err
 		}
 	}
-	podGroups, err := objects.GetInformer(ctx, podGroup, cache.BlockUntilSynced(false))
-	if err != nil {
-		return err
-	}
-	handler := &podGroupHandler{watcher: w, running: running, version: s.version}
-	if _, err := podGroups.AddEventHandler(handler); err != nil {
-		return err
-	}
-	workloads, err := objects.GetInformer(ctx, s.emptyWorkload(), cache.BlockUntilSynced(false))
-	if err != nil {
-		return err
-	}
-	_, err = workloads.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		// An interrupted start may leave a Workload without PodGroups; its TrainJob is reconciled to delete it.
-		AddFunc: func(o any) { w.notify(running, o) },
-		DeleteFunc: func(o any) {
-			if workload := lastState(o); workload != nil {
-				w.deleted.Delete(workload.GetUID())
-			}
-		},
-	})
-	return err
+	return nil
 }
 
 func byOwner(o client.Object) []string {
@@ -138,30 +129,21 @@ func byOwner(o client.Object) []string {
 // emptyWorkload returns an empty Workload; only its metadata is read.
 func (s *served) emptyWorkload() *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{}
-	o.SetGroupVersionKind(s.version.groupVersion().WithKind("Workload"))
+	o.SetGroupVersionKind(s.version.WithKind("Workload"))
 	return o
 }
 
-// each reads the TrainJob's objects of one kind from the cache into list, and calls visit for each.
-func (s *served) each(
-	ctx context.Context, job *api.TrainJob, list client.ObjectList, visit func(client.Object),
-) error {
+// list reads the TrainJob's objects of one kind from the cache.
+func (s *served) list(ctx context.Context, job *api.TrainJob, list client.ObjectList) error {
 	owned := client.MatchingFields{ownerIndex: string(job.UID)}
 	if err := s.objects.List(ctx, list, client.InNamespace(job.Namespace), owned); err != nil {
 		return fmt.Errorf("listing the TrainJob's groups: %w", err)
 	}
-	return apimeta.EachListItem(list, func(o runtime.Object) error {
-		visit(o.(client.Object))
-		return nil
-	})
+	return nil
 }
 
 // notify sends the TrainJob that controls an object to changed. It blocks until the TrainJob is received or ctx ends.
-func (w *watcher) notify(ctx context.Context, o any) {
-	object, ok := o.(client.Object)
-	if !ok {
-		return
-	}
+func (w *watcher) notify(ctx context.Context, object client.Object) {
 	owner := metav1.GetControllerOf(object)
 	if owner == nil || owner.Kind != trainerapi.TrainJobKind || owner.APIVersion != trainerapi.GroupVersion.String() {
 		return // another user's object with the same label
@@ -174,45 +156,47 @@ func (w *watcher) notify(ctx context.Context, o any) {
 }
 
 // podGroupHandler sends the TrainJobs of changed PodGroups to changed, and forgets what was known of deleted ones.
-type podGroupHandler struct {
-	*watcher
-	running context.Context
-	version version
+func (w *watcher) podGroupHandler(running context.Context, v *version) toolscache.ResourceEventHandlerFuncs {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			podGroup := o.(client.Object)
+			w.created.Delete(client.ObjectKeyFromObject(podGroup))
+			w.unplaced.add(client.ObjectKeyFromObject(podGroup))
+			w.notify(running, podGroup)
+		},
+		UpdateFunc: func(before, after any) {
+			podGroup := after.(*unstructured.Unstructured)
+			was, is := v.read(before.(*unstructured.Unstructured)), v.read(podGroup)
+			if reflect.DeepEqual(was, is) {
+				return // it doesn't affect its TrainJob
+			}
+			if !was.placed() && is.placed() && !is.later { // it isn't known how long the pods of a later group have waited
+				gangWait.Observe(is.scheduled.LastTransitionTime.Sub(is.created.Time).Seconds())
+			}
+			w.notify(running, podGroup)
+		},
+		DeleteFunc: func(o any) {
+			if podGroup := lastState(o); podGroup != nil {
+				w.created.Delete(client.ObjectKeyFromObject(podGroup))
+				w.deleted.Delete(podGroup.GetUID())
+				w.unplaced.remove(client.ObjectKeyFromObject(podGroup))
+				w.notify(running, podGroup)
+			}
+		},
+	}
 }
 
-var _ toolscache.ResourceEventHandler = &podGroupHandler{}
-
-// OnAdd handles a PodGroup that is new to the cache.
-func (h *podGroupHandler) OnAdd(o any, _ bool) {
-	podGroup := o.(client.Object)
-	h.created.Delete(client.ObjectKeyFromObject(podGroup))
-	h.unplaced.add(client.ObjectKeyFromObject(podGroup))
-	h.notify(h.running, podGroup)
-}
-
-// OnUpdate handles a PodGroup that has changed. Changes that don't affect its TrainJob are ignored.
-func (h *podGroupHandler) OnUpdate(before, after any) {
-	podGroup := after.(client.Object)
-	was, is := h.version.read(before.(client.Object)), h.version.read(podGroup)
-	if reflect.DeepEqual(was, is) {
-		return
+// workloadHandler forgets deleted Workloads. An interrupted start may leave a Workload without PodGroups; its TrainJob
+// is reconciled to delete it.
+func (w *watcher) workloadHandler(running context.Context) toolscache.ResourceEventHandlerFuncs {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { w.notify(running, o.(client.Object)) },
+		DeleteFunc: func(o any) {
+			if workload := lastState(o); workload != nil {
+				w.deleted.Delete(workload.GetUID())
+			}
+		},
 	}
-	if !was.placed() && is.placed() && !is.later { // it isn't known how long the pods of a later group have waited
-		gangWait.Observe(is.scheduled.LastTransitionTime.Sub(is.created.Time).Seconds())
-	}
-	h.notify(h.running, podGroup)
-}
-
-// OnDelete handles a PodGroup that was deleted.
-func (h *podGroupHandler) OnDelete(o any) {
-	podGroup := lastState(o)
-	if podGroup == nil {
-		return
-	}
-	h.created.Delete(client.ObjectKeyFromObject(podGroup))
-	h.deleted.Delete(podGroup.GetUID())
-	h.unplaced.remove(client.ObjectKeyFromObject(podGroup))
-	h.notify(h.running, podGroup)
 }
 
 // lastState returns the last known state of a deleted object; nil if it isn't known.

@@ -11,7 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1alpha2 "k8s.io/api/scheduling/v1alpha2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -29,7 +31,8 @@ func TestSelector(t *testing.T) {
 }
 
 // ownedPodGroup returns a PodGroup that TrainJob train controls. status is that of its condition; "" for none.
-func ownedPodGroup(name string, status metav1.ConditionStatus) *schedulingv1alpha2.PodGroup {
+func ownedPodGroup(t *testing.T, name string, status metav1.ConditionStatus) *unstructured.Unstructured {
+	t.Helper()
 	pg := &schedulingv1alpha2.PodGroup{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "team", Name: name, UID: types.UID(name), Labels: map[string]string{partLabel: partFirst},
 		OwnerReferences: []metav1.OwnerReference{{
@@ -41,7 +44,11 @@ func ownedPodGroup(name string, status metav1.ConditionStatus) *schedulingv1alph
 			Type: schedulingv1alpha2.PodGroupScheduled, Status: status, LastTransitionTime: metav1.Now(),
 		}}
 	}
-	return pg
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &unstructured.Unstructured{Object: content}
 }
 
 // received returns the TrainJobs that were sent to Changed, as "namespace/name"s.
@@ -60,11 +67,11 @@ func received(g *Gangs) string {
 func TestPodGroupHandler(t *testing.T) {
 	c := newCluster(t, api.GangRequired)
 	c.changed = make(chan event.GenericEvent, 10)
-	h := &podGroupHandler{watcher: c.watcher, running: t.Context(), version: v1alpha2{}}
+	h := c.podGroupHandler(t.Context(), v1alpha2)
 	key := types.NamespacedName{Namespace: "team", Name: "a"}
-	refused, placed := ownedPodGroup("a", metav1.ConditionFalse), ownedPodGroup("a", metav1.ConditionTrue)
-	stranger := ownedPodGroup("b", "")
-	stranger.OwnerReferences = nil
+	refused, placed := ownedPodGroup(t, "a", metav1.ConditionFalse), ownedPodGroup(t, "a", metav1.ConditionTrue)
+	stranger := ownedPodGroup(t, "b", "")
+	stranger.SetOwnerReferences(nil)
 
 	c.created.Store(key, nil)
 	h.OnAdd(refused, false)
@@ -95,7 +102,6 @@ func TestPodGroupHandler(t *testing.T) {
 		t.Errorf("a deleted PodGroup is not counted: got %v", got)
 	}
 	h.OnDelete(toolscache.DeletedFinalStateUnknown{})
-	c.notify(t.Context(), "no object")
 	if got := received(c.Gangs); got != "" {
 		t.Errorf("an unknown state is ignored: got %s", got)
 	}
@@ -105,7 +111,7 @@ func TestNotifyEnds(t *testing.T) {
 	c := newCluster(t, api.GangRequired)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	c.notify(ctx, ownedPodGroup("a", "")) // without a receiver
+	c.notify(ctx, ownedPodGroup(t, "a", "")) // without a receiver
 }
 
 func TestWatch(t *testing.T) {
@@ -114,7 +120,7 @@ func TestWatch(t *testing.T) {
 	c.newCache = func() (cache.Cache, error) { return informers, nil }
 	c.created.Store("a", nil)
 	c.changed = make(chan event.GenericEvent, 10)
-	s, err := c.watch(t.Context(), v1alpha2{})
+	s, err := c.watch(t.Context(), v1alpha2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,18 +133,19 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	workload := s.emptyWorkload()
-	workload.ObjectMeta = ownedPodGroup("w", "").ObjectMeta
+	workload.Namespace, workload.UID = "team", "w"
+	workload.OwnerReferences = ownedPodGroup(t, "w", "").GetOwnerReferences()
 	workloads.Add(workload)
 	c.deleted.Store(workload.UID, nil)
 	workloads.Delete(workload)
 	if _, deleted := c.deleted.Load(workload.UID); deleted || received(c.Gangs) != "team/train" {
 		t.Error("a Workload without PodGroups is reconciled, and forgotten after its deletion")
 	}
-	podGroups, err := informers.FakeInformerFor(t.Context(), &schedulingv1alpha2.PodGroup{})
+	podGroups, err := informers.FakeInformerFor(t.Context(), v1alpha2.object("PodGroup", types.NamespacedName{}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	podGroups.Add(ownedPodGroup("a", ""))
+	podGroups.Add(ownedPodGroup(t, "a", ""))
 	if got := received(c.Gangs); got != "team/train" {
 		t.Errorf("PodGroups are followed: got %q", got)
 	}
@@ -178,13 +185,13 @@ func TestWatchFails(t *testing.T) {
 		c.newCache = func() (cache.Cache, error) {
 			return newFakeCache(at), nil
 		}
-		_, err := c.watch(t.Context(), v1alpha2{})
+		_, err := c.watch(t.Context(), v1alpha2)
 		if err == nil || err.Error() != "watching PodGroups of scheduling.k8s.io/v1alpha2: broken" {
 			t.Errorf("got %v", err)
 		}
 	}
 	c.newCache = func() (cache.Cache, error) { return nil, errors.New("no mapper") }
-	if _, err := c.watch(t.Context(), v1alpha2{}); err == nil ||
+	if _, err := c.watch(t.Context(), v1alpha2); err == nil ||
 		err.Error() != "creating a cache of PodGroups: no mapper" {
 		t.Errorf("got %v", err)
 	}

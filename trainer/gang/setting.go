@@ -7,8 +7,18 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
+)
+
+// Reasons of the condition Blocked.
+const (
+	// ReasonUnavailable: gang scheduling is required, and the cluster doesn't serve the API for it, or not all that it
+	// needs.
+	ReasonUnavailable = "GangSchedulingUnavailable"
+	// ReasonInvalid: an annotation has an invalid value, or gang scheduling conflicts with another setting.
+	ReasonInvalid = "InvalidGangScheduling"
 )
 
 // Setting is how the pods of a TrainJob are to be placed.
@@ -65,3 +75,21 @@ func CheckAnnotations(path *field.Path, annotations map[string]string) field.Err
 
 // request returns the mode and where it is from, for messages.
 func (s Setting) request() string { return fmt.Sprintf("gang scheduling is %s (%s)", s.Mode, s.From) }
+
+// Unsupported refuses gang scheduling beside an installed Kubeflow Trainer. A pod's group can't be set once its JobSet
+// exists, and Kubeflow Trainer creates the JobSet before the TrainJob is admitted. It returns an
+// *admission.BlockedError if the TrainJob requires groups or its annotations are invalid; one that prefers groups
+// starts without them.
+func Unsupported(job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec) error {
+	setting, err := SettingOf(job, runtime, Setting{Mode: api.GangOff})
+	if err != nil {
+		return &admission.BlockedError{Reason: ReasonInvalid, Err: err}
+	}
+	if setting.Mode != api.GangRequired {
+		return nil
+	}
+	return &admission.BlockedError{Reason: ReasonUnavailable, Err: fmt.Errorf(
+		"%s, but the JobSets of an installed Kubeflow Trainer are not Signalbox's to build, so that their pods can't be "+
+			"put into groups; use the bundled Trainer, or set it to %s or %s",
+		setting.request(), api.GangPreferred, api.GangOff)}
+}

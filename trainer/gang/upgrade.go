@@ -2,15 +2,12 @@ package gang
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
 // DeleteOutdated deletes the Workloads and PodGroups of scheduling.k8s.io/v1alpha2 that Signalbox has made, in all
@@ -44,11 +41,11 @@ func DeleteOutdated(ctx context.Context, c client.Client, deleted func(*metav1.P
 func outdated(ctx context.Context, c client.Client, kind string, options ...client.ListOption) (
 	[]metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(v1alpha2{}.groupVersion().WithKind(kind + "List"))
+	list.SetGroupVersionKind(v1alpha2.WithKind(kind + "List"))
 	if err := c.List(ctx, list, options...); apimeta.IsNoMatchError(err) {
 		return nil, nil
 	} else if err != nil {
-		return nil, fmt.Errorf("listing each %s of %s: %w", kind, v1alpha2{}.groupVersion(), err)
+		return nil, fmt.Errorf("listing each %s of %s: %w", kind, v1alpha2, err)
 	}
 	return list.Items, nil
 }
@@ -59,11 +56,11 @@ func deleteUnprotected(ctx context.Context, c client.Client, o *metav1.PartialOb
 	if client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	others := slices.DeleteFunc(slices.Clone(o.Finalizers), func(f string) bool { return f == protection })
-	if len(others) == len(o.Finalizers) {
+	if !controllerutil.ContainsFinalizer(o, protection) {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.UID, "finalizers": others}})
-	return errors.Join(err, client.IgnoreNotFound(
-		c.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))))
+	protected := v1alpha2.object("PodGroup", client.ObjectKeyFromObject(o))
+	protected.SetUID(o.UID)
+	protected.SetFinalizers(o.Finalizers)
+	return unprotect(ctx, c, protected)
 }

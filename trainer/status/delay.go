@@ -12,9 +12,12 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// urgent reports whether a change of status is worth a write of its own at once: an end, or the reason of a stop.
+// urgent reports whether a change of status is worth a write of its own at once: an end, or the reason of a stop, which
+// a stall may be.
 func urgent(before, after *api.TrainJobStatus) bool {
-	for _, name := range []string{trainerapi.TrainJobComplete, trainerapi.TrainJobFailed, api.ConditionEvicted} {
+	for _, name := range []string{
+		trainerapi.TrainJobComplete, trainerapi.TrainJobFailed, api.ConditionEvicted, api.ConditionStalled,
+	} {
 		if isTrue(after.Condition(name)) && !isTrue(before.Condition(name)) {
 			return true
 		}
@@ -46,7 +49,7 @@ func Delay(before, after *api.TrainJobStatus, others int) time.Duration {
 	delay, state := stateDelay, api.StateOf(&after.TrainJobStatus)
 	countsAlone := api.StateOf(&before.TrainJobStatus) == state &&
 		equality.Semantic.DeepEqual(before.Conditions, after.Conditions) &&
-		equality.Semantic.DeepEqual(exceptPlaced(before), exceptPlaced(after))
+		equality.Semantic.DeepEqual(exceptQuiet(before), exceptQuiet(after))
 	saved := !equality.Semantic.DeepEqual(before.Checkpoint, after.Checkpoint)
 	if saved && isTrue(after.Condition(trainerapi.TrainJobSuspended)) {
 		return 0 // which metric it is may be known by the JobSet alone, which is about to go
@@ -73,14 +76,15 @@ func delayOfCounts(state api.TrainJobState, before, after int32) time.Duration {
 	return countsDelay
 }
 
-// exceptPlaced returns the queue's conditions except GangScheduled=True. It isn't worth a write of its own: the pods of
-// a gang that is placed are ready soon.
-func exceptPlaced(status *api.TrainJobStatus) []metav1.Condition {
+// exceptQuiet returns the queue's conditions except GangScheduled=True and Stalled=False. They aren't worth a write of
+// their own: the pods of a gang that is placed are ready soon, and pods may be ready and not ready in turns.
+func exceptQuiet(status *api.TrainJobStatus) []metav1.Condition {
 	if status.Queue == nil {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(status.Queue.Conditions), func(c metav1.Condition) bool {
-		return c.Type == api.ConditionGangScheduled && c.Status == metav1.ConditionTrue
+		return c.Type == api.ConditionGangScheduled && c.Status == metav1.ConditionTrue ||
+			c.Type == api.ConditionStalled && c.Status == metav1.ConditionFalse
 	})
 }
 

@@ -56,6 +56,11 @@ func TestDelayOf(t *testing.T) {
 		s.Queue = &api.QueueStatus{Conditions: status("Admitted=True", "GangScheduled="+string(placed)).Conditions}
 		return s
 	}
+	stalled := func(is metav1.ConditionStatus) *api.TrainJobStatus {
+		s := pods(1)
+		s.Queue = &api.QueueStatus{Conditions: status("Stalled=" + string(is)).Conditions}
+		return s
+	}
 	admitted := pods(0)
 	admitted.Queue = &api.QueueStatus{Conditions: status("Admitted=True").Conditions}
 	ready := trainerapi.JobStatus{Name: "launcher", Active: ptr.To[int32](1), Ready: ptr.To[int32](1)}
@@ -114,7 +119,11 @@ func TestDelayOf(t *testing.T) {
 		"gang placed":       {"its pods count soon", admitted, gang(metav1.ConditionTrue), 0, 2 * time.Minute},
 		"gang not placed":   {"nothing runs", admitted, gang(metav1.ConditionFalse), 0, 4 * time.Second},
 		"gang placed later": {"it was not", gang(metav1.ConditionFalse), gang(metav1.ConditionTrue), 0, 4 * time.Second},
-		"running":           {"its user waits for it", pods(0), pods(1), 0, 2 * time.Second},
+		"has stalled":       {"its user is to look", stalled(metav1.ConditionFalse), stalled(metav1.ConditionTrue), 10000, 0},
+		"reports again": {"its user waits for it", stalled(metav1.ConditionTrue), stalled(metav1.ConditionFalse), 0,
+			2 * time.Second},
+		"a pod is ready in turns": {"as counts", pods(1), stalled(metav1.ConditionFalse), 0, 30 * time.Second},
+		"running":                 {"its user waits for it", pods(0), pods(1), 0, 2 * time.Second},
 		"end": {
 			"an end doesn't wait for anybody",
 			status("Suspended=False"),

@@ -18,7 +18,7 @@ import (
 // if what it was admitted for isn't what it would run any more, it is queued again. What was lost is in the status, so
 // that a manager that is killed goes on where it was.
 
-// MaxRestarts returns how often a TrainJob may be restarted after a loss. The webhook rejects other values.
+// MaxRestarts returns how often a TrainJob may be restarted after a loss or a stall. The webhook rejects other values.
 func MaxRestarts(job *api.TrainJob) int32 {
 	n, err := strconv.ParseUint(job.Annotations[api.RestartsAnnotation], 10, 31)
 	if err != nil {

@@ -27,11 +27,14 @@ import (
 // mirrored are the conditions of a Workload that its TrainJob carries.
 var mirrored = []string{api.ConditionQuotaReserved, api.ConditionAdmitted, api.ConditionEvicted}
 
+// Running are the conditions that only a running TrainJob has; nil for none.
+type Running struct{ Gangs, Stalled *metav1.Condition }
+
 // Of returns the status that a TrainJob should have: Kubeflow Trainer's conditions and job counts, from its
-// JobSet, and Kueue's conditions, from its Workload. Both may be nil. gangs is the condition of its gangs, nil if it
-// has none. An end that was written stays, whatever happens to the children afterwards.
+// JobSet, and Kueue's conditions, from its Workload. Both may be nil. An end that was written stays, whatever happens
+// to the children afterwards.
 func Of(
-	job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, gangs *metav1.Condition, now time.Time,
+	job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload, running Running, now time.Time,
 ) *api.TrainJobStatus {
 	status := job.Status.DeepCopy()
 	if trainjobutil.IsTrainJobFinished(job.Upstream()) {
@@ -56,19 +59,28 @@ func Of(
 			LastTransitionTime: metav1.NewTime(now),
 		})
 	}
-	if gangs != nil {
-		setCondition(status, *gangs)
-	} else {
-		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionGangScheduled)
-	}
+	setRunning(status, running)
 	markGeneration(status, job)
 	status.Flavor, status.Nodes = strings.Join(podsets.Flavors(wl), ","), nodesOf(job, wl)
 	condense(status, job)
 	return status
 }
 
+// setRunning sets the conditions that only a running TrainJob has. One that ends hasn't stalled.
+func setRunning(status *api.TrainJobStatus, running Running) {
+	if running.Gangs != nil {
+		setCondition(status, *running.Gangs)
+	} else {
+		apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionGangScheduled)
+	}
+	apimeta.RemoveStatusCondition(&status.Conditions, api.ConditionStalled) // its time may change while it stays False
+	if running.Stalled != nil && !Finished(status) {
+		status.Conditions = append(status.Conditions, *running.Stalled)
+	}
+}
+
 // queueConditions are the conditions of status.queue.
-var queueConditions = append(slices.Clone(mirrored), api.ConditionGangScheduled)
+var queueConditions = append(slices.Clone(mirrored), api.ConditionGangScheduled, api.ConditionStalled)
 
 // expand brings all conditions of a TrainJob together that condense has written.
 func expand(status *api.TrainJobStatus) {

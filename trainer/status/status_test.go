@@ -240,7 +240,7 @@ func TestStatusOf(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			status := Of(job, set, load, nil, now)
+			status := Of(job, set, load, Running{}, now)
 			if got := describeStatus(status); got != c.want {
 				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
 			}
@@ -254,7 +254,7 @@ func TestStatusOf(t *testing.T) {
 			}
 			again := job.DeepCopy()
 			again.Status = *status
-			if got := Of(again, set, load, nil, now.Add(time.Millisecond)); describeStatus(got) != describeStatus(status) {
+			if got := Of(again, set, load, Running{}, now.Add(time.Millisecond)); describeStatus(got) != describeStatus(status) {
 				t.Errorf("a second look changes %q to %q", describeStatus(status), describeStatus(got))
 			}
 		})
@@ -336,7 +336,7 @@ func TestNodesOf(t *testing.T) {
 			if got := nodesOf(job, c.workload); got != c.want {
 				t.Errorf("%s: got %q, want %q", c.reason, got, c.want)
 			}
-			status := Of(job, nil, c.workload, nil, time.Now())
+			status := Of(job, nil, c.workload, Running{}, time.Now())
 			said := status.Condition(api.ConditionAdmitted)
 			if said != nil && strings.HasSuffix(said.Message, ", with "+c.want+" nodes") != (c.want != "") {
 				t.Errorf("%s: the condition says %q", c.reason, said.Message)

@@ -9,6 +9,7 @@ import (
 	"weak"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	apimachineryvalidation "k8s.io/apimachinery/pkg/api/validation"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -21,7 +22,7 @@ import (
 func (t *Trial) Startable(
 	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
 ) error {
-	own, err := t.trainer.Startable(ctx, job, runtime, effective)
+	own, needsOf, err := t.trainer.Startable(ctx, job, runtime, effective)
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func (t *Trial) Startable(
 		return []any{runtime, effective.ReplicatedJobs, effective.Annotations, job.Spec.RuntimeRef.Name, usersPatches(job)}
 	}
 	answer, err := t.answer(key, patience, of, func() (verdict, error) {
-		needs, err := t.trainer.Needs(ctx, job, runtime, effective, own)
+		needs, err := needsOf()
 		if err != nil {
 			return verdict{}, err
 		}
@@ -46,7 +47,7 @@ func (t *Trial) Startable(
 	case err != nil:
 		return err
 	case answer.reason == "":
-		return t.trainer.Room(job, answer.pin)
+		return checkRoom(job, answer.pin)
 	case answer.reason == ReasonInvalidJobSet:
 		err = fmt.Errorf("what is built of %s and the TrainJob is refused, so that the TrainJob would never have pods: %w; "+
 			"change one of the two", store.Describe(job), answer.refused)
@@ -58,6 +59,24 @@ func (t *Trial) Startable(
 		}
 	}
 	return &admission.BlockedError{Reason: answer.reason, RetryAfter: refusedRetry, Err: err}
+}
+
+// checkRoom rejects a TrainJob whose annotations have no room for a pinned runtime of that many bytes; 0 for none.
+func checkRoom(job *api.TrainJob, pin int) error {
+	total := pin + len(store.PinAnnotation)
+	for key, value := range job.Annotations {
+		if key != store.PinAnnotation {
+			total += len(key) + len(value)
+		}
+	}
+	const limit = apimachineryvalidation.TotalAnnotationSizeLimitB - 4<<10 // a bit is for kubectl and others
+	if pin > 0 && total > limit {
+		return &admission.BlockedError{Reason: ReasonTooLarge, Err: fmt.Errorf(
+			"%s takes %d bytes, compressed, in annotation %s, and the TrainJob's annotations together may have %d; make the "+
+				"runtime smaller, or take annotations away",
+			store.Describe(job), pin, store.PinAnnotation, limit)}
+	}
+	return nil
 }
 
 // usersPatches returns what the users change of the runtime, in whatever field: beside pods, the labels of the JobSet,

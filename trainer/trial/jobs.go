@@ -3,13 +3,13 @@ package trial
 import (
 	"context"
 	"fmt"
-	"maps"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
@@ -18,9 +18,9 @@ import (
 )
 
 // ofJobSet is the owner of what JobSet creates.
-func ofJobSet(job *api.TrainJob) metav1.OwnerReference {
+func ofJobSet(job *api.TrainJob, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: jobset.SchemeGroupVersion.String(), Kind: "JobSet", Name: job.Name,
-		UID: checkUID, Controller: ptr.To(true)}
+		UID: uid, Controller: ptr.To(true)}
 }
 
 // tryJob creates a Job of a ReplicatedJob as JobSet does, suspended, and keeps nothing. The TrainJob controls it:
@@ -39,13 +39,11 @@ func (t *Trial) tryJob(ctx context.Context, job *api.TrainJob, needs *Needs, ind
 		return nil
 	}
 	rj := &js.Spec.ReplicatedJobs[index]
-	owner := metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
-	owner.BlockOwnerDeletion = nil // it would need the right to change finalizers
-	err := t.client.Create(ctx, jobOf(job, rj, *owner), client.DryRunAll)
+	err := t.client.Create(ctx, jobOf(job, rj, ofTrainJob(job)), client.DryRunAll)
 	if !byPolicy(err) {
 		return err
 	}
-	if t.client.Create(ctx, jobOf(job, rj, ofJobSet(job)), client.DryRunAll) == nil {
+	if t.client.Create(ctx, jobOf(job, rj, ofJobSet(job, checkUID)), client.DryRunAll) == nil {
 		return nil
 	}
 	return err
@@ -54,14 +52,8 @@ func (t *Trial) tryJob(ctx context.Context, job *api.TrainJob, needs *Needs, ind
 // jobOf returns a Job of a ReplicatedJob.
 func jobOf(job *api.TrainJob, rj *jobset.ReplicatedJob, owner metav1.OwnerReference) *batchv1.Job {
 	template := rj.Template.DeepCopy()
-	o := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{
-		Namespace: job.Namespace, Name: "check", Labels: foreign(template.Labels),
-		Annotations: foreign(template.Annotations), OwnerReferences: []metav1.OwnerReference{owner},
-	}, Spec: template.Spec}
-	if o.Labels == nil {
-		o.Labels = map[string]string{}
-	}
-	maps.Copy(o.Labels, labelsOf(job, rj))
+	o := &batchv1.Job{ObjectMeta: tried(job, template.ObjectMeta, owner), Spec: template.Spec}
+	o.Labels = labels.Merge(o.Labels, labelsOf(job, rj))
 	o.Spec.Suspend = ptr.To(true)
 	return o
 }
@@ -69,8 +61,7 @@ func jobOf(job *api.TrainJob, rj *jobset.ReplicatedJob, owner metav1.OwnerRefere
 // serviceOf returns the Service by which the pods of a JobSet have names.
 func serviceOf(job *api.TrainJob) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: "check",
-			OwnerReferences: []metav1.OwnerReference{ofJobSet(job)}},
+		ObjectMeta: tried(job, metav1.ObjectMeta{}, ofJobSet(job, checkUID)),
 		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: true,
 			Selector: map[string]string{jobset.JobSetNameKey: job.Name}},
 	}

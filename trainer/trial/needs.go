@@ -16,16 +16,11 @@ import (
 // Trainer is what makes the objects of a TrainJob.
 type Trainer interface {
 	// Startable rejects, with an *admission.BlockedError or an *admission.PendingError, what no trial is needed for. Of
-	// other TrainJobs it returns what distinguishes them from those that run the same in their namespace.
+	// other TrainJobs it returns what distinguishes them from those that run the same in their namespace, and what
+	// returns their needs when they are admitted.
 	Startable(
 		context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
-	) (Own, error)
-	// Needs returns what a TrainJob needs when it is admitted.
-	Needs(
-		context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective, Own,
-	) (*Needs, error)
-	// Room rejects a TrainJob whose annotations have no room for a pinned runtime of that many bytes.
-	Room(job *api.TrainJob, pin int) error
+	) (Own, func() (*Needs, error), error)
 	// CreatesJobSets reports whether Signalbox creates the JobSets, so that it may try what JobSet creates of them.
 	CreatesJobSets() bool
 }
@@ -50,7 +45,7 @@ type Needs struct {
 	// Objects are the JobSet, the last of them, and what is created before it; none where the Trainer creates them with
 	// the TrainJob.
 	Objects []Object
-	// Pin is the size of the pinned runtime in bytes.
+	// Pin is the size of the pinned runtime in bytes; 0 for none.
 	Pin int
 }
 
@@ -67,27 +62,18 @@ type Object struct {
 // TrainJob.
 type Installed struct {
 	// Unsupported rejects what only the bundled Trainer has.
-	Unsupported interface {
-		Startable(context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective) error
-	}
+	Unsupported func(*api.TrainJob, *trainerapi.TrainingRuntimeSpec) error
 }
 
 // Startable implements Trainer.
 func (i Installed) Startable(
-	ctx context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
-) (Own, error) {
-	return Own{}, i.Unsupported.Startable(ctx, job, runtime, effective)
+	_ context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective,
+) (Own, func() (*Needs, error), error) {
+	needs := func() (*Needs, error) {
+		return &Needs{ReplicatedJobs: effective.Built, Fewest: fewest(job, runtime, effective)}, nil
+	}
+	return Own{}, needs, i.Unsupported(job, runtime)
 }
-
-// Needs implements Trainer.
-func (Installed) Needs(
-	_ context.Context, job *api.TrainJob, runtime *trainerapi.TrainingRuntimeSpec, effective *overrides.Effective, _ Own,
-) (*Needs, error) {
-	return &Needs{ReplicatedJobs: effective.Built, Fewest: fewest(job, runtime, effective)}, nil
-}
-
-// Room implements Trainer.
-func (Installed) Room(*api.TrainJob, int) error { return nil }
 
 // CreatesJobSets implements Trainer.
 func (Installed) CreatesJobSets() bool { return false }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	resourcehelpers "k8s.io/component-helpers/resource"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -79,10 +80,7 @@ func (t *Trial) candidates(
 // placed returns a pod on the nodes of a flavor.
 func placed(pod *corev1.Pod, flavor *kueue.ResourceFlavorSpec) *corev1.Pod {
 	pod = pod.DeepCopy()
-	if pod.Spec.NodeSelector == nil {
-		pod.Spec.NodeSelector = map[string]string{}
-	}
-	maps.Copy(pod.Spec.NodeSelector, flavor.NodeLabels)
+	pod.Spec.NodeSelector = labels.Merge(pod.Spec.NodeSelector, flavor.NodeLabels)
 	pod.Spec.Tolerations = append(slices.Clone(pod.Spec.Tolerations), flavor.Tolerations...)
 	return pod
 }
@@ -90,17 +88,28 @@ func placed(pod *corev1.Pod, flavor *kueue.ResourceFlavorSpec) *corev1.Pod {
 // checkUID is the UID of the Job that a pod is tried for. There is none: it is created with the start.
 const checkUID = "00000000-0000-0000-0000-000000000000"
 
-// podOf returns a pod of a ReplicatedJob, without what JobSet and Kueue act on: their webhooks look for its Job and its
-// JobSet. The TrainJob controls it, because there are policies against pods that nothing controls. Its name is always
-// the same, so that a message about it is; that there is such a pod is found after all else.
-func podOf(job *api.TrainJob, rj *jobset.ReplicatedJob) *corev1.Pod {
-	template := rj.Template.Spec.Template.DeepCopy()
-	pod := &corev1.Pod{Spec: template.Spec}
-	pod.Namespace, pod.Name = job.Namespace, "check"
+// ofTrainJob is the owner of what is tried before there is a JobSet.
+func ofTrainJob(job *api.TrainJob) metav1.OwnerReference {
 	owner := metav1.NewControllerRef(job, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind))
 	owner.BlockOwnerDeletion = nil // it would need the right to change finalizers
-	pod.OwnerReferences = []metav1.OwnerReference{*owner}
-	pod.Labels, pod.Annotations = foreign(template.Labels), foreign(template.Annotations)
+	return *owner
+}
+
+// tried returns the metadata of an object of a template, without what JobSet and Kueue act on: their webhooks look for
+// its Job and its JobSet. Its name is always the same, so that a message about it is; that there is such an object is
+// found after all else.
+func tried(job *api.TrainJob, template metav1.ObjectMeta, owner metav1.OwnerReference) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: job.Namespace, Name: "check", Labels: foreign(template.Labels),
+		Annotations: foreign(template.Annotations), OwnerReferences: []metav1.OwnerReference{owner},
+	}
+}
+
+// podOf returns a pod of a ReplicatedJob. The TrainJob controls it, because there are policies against pods that
+// nothing controls.
+func podOf(job *api.TrainJob, rj *jobset.ReplicatedJob) *corev1.Pod {
+	template := rj.Template.Spec.Template.DeepCopy()
+	pod := &corev1.Pod{ObjectMeta: tried(job, template.ObjectMeta, ofTrainJob(job)), Spec: template.Spec}
 	if pod.Spec.RestartPolicy == "" {
 		pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure // JobSet's default
 	}
@@ -114,23 +123,19 @@ func ofJob(pod *corev1.Pod, job *api.TrainJob, rj *jobset.ReplicatedJob) *corev1
 	pod.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Name: name, UID: checkUID, Controller: ptr.To(true),
 	}}
-	for key, value := range map[string]string{
+	pod.Labels = labels.Merge(pod.Labels, map[string]string{
 		batchv1.JobNameLabel: name, "job-name": name, batchv1.ControllerUidLabel: checkUID, "controller-uid": checkUID,
 		batchv1.JobCompletionIndexAnnotation: "0",
-	} {
-		metav1.SetMetaDataLabel(&pod.ObjectMeta, key, value)
-	}
+	})
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, batchv1.JobCompletionIndexAnnotation, "0")
 	return pod
 }
 
 // foreign returns the labels or annotations that are neither JobSet's nor Kueue's.
 func foreign(all map[string]string) map[string]string {
-	for key := range all {
-		if strings.Contains(key, "jobset.sigs.k8s.io/") || strings.HasPrefix(key, kueue.SchemeGroupVersion.Group+"/") {
-			delete(all, key)
-		}
-	}
+	maps.DeleteFunc(all, func(key, _ string) bool {
+		return strings.Contains(key, "jobset.sigs.k8s.io/") || strings.HasPrefix(key, kueue.SchemeGroupVersion.Group+"/")
+	})
 	return all
 }
 

@@ -40,11 +40,8 @@ type reply struct {
 
 // TakesPods implements integration.Placement: it creates, by dry run, a pod of a started TrainJob's ReplicatedJob.
 func (t *Trial) TakesPods(ctx context.Context, job *api.TrainJob, rj *jobset.ReplicatedJob) error {
-	asked, err := questionOf(job, ofJob(podOf(job, rj), job, rj))
-	if err != nil {
-		return err
-	}
-	return t.presently(asked, func() error {
+	objects := []client.Object{ofJob(podOf(job, rj), job, rj)}
+	return t.presently(job, objects, func() error {
 		_, err := t.tryPod(ctx, job, rj)
 		return t.says(ctx, job, "a pod of its ReplicatedJob "+rj.Name, err)
 	})
@@ -56,19 +53,14 @@ func (t *Trial) TakesJobs(ctx context.Context, job *api.TrainJob, js *jobset.Job
 	if !t.trainer.CreatesJobSets() {
 		return nil
 	}
-	objects := []client.Object{jobOf(job, rj, ofJobSet(job))}
+	objects := []client.Object{jobOf(job, rj, ofJobSet(job, checkUID))}
 	if rj.Name == js.Spec.ReplicatedJobs[0].Name && (js.Spec.Network == nil ||
 		ptr.Deref(js.Spec.Network.EnableDNSHostnames, true)) {
 		objects = append(objects, serviceOf(job))
 	}
-	asked, err := questionOf(job, objects...)
-	if err != nil {
-		return err
-	}
-	return t.presently(asked, func() error {
+	return t.presently(job, objects, func() error {
 		for _, o := range objects {
-			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: jobset.SchemeGroupVersion.String(), Kind: "JobSet",
-				Name: js.Name, UID: js.UID, Controller: ptr.To(true)}})
+			o.SetOwnerReferences([]metav1.OwnerReference{ofJobSet(job, js.UID)})
 			err := t.client.Create(ctx, o, client.DryRunAll)
 			what := "its Service"
 			if _, isJob := o.(*batchv1.Job); isJob {
@@ -82,46 +74,48 @@ func (t *Trial) TakesJobs(ctx context.Context, job *api.TrainJob, js *jobset.Job
 	})
 }
 
-// presently returns the answer to a question, and asks it if there is none. That nobody answers is an answer: it isn't
-// asked again at once.
-func (t *Trial) presently(asked question, ask func() error) error {
-	if known, found := t.present.answers.Get(asked); found && t.clock.Since(known.(reply).at) < presentFor {
+// presently returns the answer to the question whether a TrainJob's namespace takes objects, and asks it if there is
+// none. That nobody answers is an answer: it isn't asked again at once.
+func (t *Trial) presently(job *api.TrainJob, objects []client.Object, ask func() error) error {
+	asked, err := questionOf(job, objects)
+	if err != nil {
+		return err
+	}
+	if known, found := t.replies.Get(asked); found && t.clock.Since(known.(reply).at) < presentFor {
 		return known.(reply).err
 	}
-	if !t.present.busy.TryLock() {
+	if !t.busy.TryLock() {
 		return &admission.PendingError{RetryAfter: busyRetry, Err: errors.New("another question is being asked")}
 	}
-	defer t.present.busy.Unlock()
-	err := ask()
-	t.present.answers.Add(asked, reply{err, t.clock.Now()})
+	defer t.busy.Unlock()
+	err = ask()
+	t.replies.Add(asked, reply{err, t.clock.Now()})
 	return err
 }
 
 // says returns what the error of a dry run says about a started TrainJob.
 func (t *Trial) says(ctx context.Context, job *api.TrainJob, what string, err error) error {
 	const fix = "%s can't be created: %w; %s" + admission.Retried
-	tells := err != nil && refuses(err) && !store.SkipsDryRuns(err) && !mayNot(err)
-	if tells && !isFull(err) {
-		byUser, unread := t.byItsUser(ctx, err)
-		tells = !byUser && unread == nil
-	}
-	switch {
-	case err == nil || apierrors.IsAlreadyExists(err):
+	if err == nil || apierrors.IsAlreadyExists(err) {
 		return nil
-	case isFull(err) && tells:
-		return &admission.BlockedError{Reason: admission.ReasonQuotaExceeded, Err: fmt.Errorf(fix, what, err,
-			"raise the ResourceQuota, or end what uses it up")}
-	case !tells:
-		ctrl.LoggerFrom(ctx).V(1).Info("A dry run doesn't say why a started TrainJob has no pods", "what", what,
-			"error", err.Error())
-		return &admission.PendingError{RetryAfter: presentFor, Err: err}
 	}
-	return &admission.BlockedError{Reason: admission.ReasonPodsRefused, Err: fmt.Errorf(fix, what, err,
-		"change what namespace "+job.Namespace+" allows")}
+	if refuses(err) && !store.SkipsDryRuns(err) && !mayNot(err) {
+		if isFull(err) {
+			return &admission.BlockedError{Reason: admission.ReasonQuotaExceeded, Err: fmt.Errorf(fix, what, err,
+				"raise the ResourceQuota, or end what uses it up")}
+		}
+		if byUser, unread := t.byItsUser(ctx, err); !byUser && unread == nil {
+			return &admission.BlockedError{Reason: admission.ReasonPodsRefused, Err: fmt.Errorf(fix, what, err,
+				"change what namespace "+job.Namespace+" allows")}
+		}
+	}
+	ctrl.LoggerFrom(ctx).V(1).Info("A dry run doesn't say why a started TrainJob has no pods", "what", what,
+		"error", err.Error())
+	return &admission.PendingError{RetryAfter: presentFor, Err: err}
 }
 
 // questionOf returns the question whether a TrainJob's namespace takes objects.
-func questionOf(job *api.TrainJob, objects ...client.Object) (question, error) {
+func questionOf(job *api.TrainJob, objects []client.Object) (question, error) {
 	content, err := json.Marshal(objects)
 	if err != nil {
 		return question{}, fmt.Errorf("encoding what the TrainJob lacks: %w", err)

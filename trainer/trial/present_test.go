@@ -112,11 +112,11 @@ func TestTakesPodsAsked(t *testing.T) {
 		})
 	}
 	g := newGround(nil)
-	g.present.busy.Lock()
+	g.busy.Lock()
 	if err := g.takes("team", "job"); !errors.As(err, new(*admission.PendingError)) || len(g.asked) > 0 {
 		t.Errorf("another question is being asked: got %v", err)
 	}
-	g.present.busy.Unlock()
+	g.busy.Unlock()
 	if err := g.takes("team", "job"); err != nil || len(g.asked) != 1 {
 		t.Errorf("and then no more: got %v", err)
 	}

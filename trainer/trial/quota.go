@@ -9,7 +9,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	quota "k8s.io/apiserver/pkg/quota/v1"
@@ -48,15 +47,16 @@ func (t *Trial) exceeds(
 		for _, together := range phases(needs.Fewest) {
 			total := objects
 			for j := range needs.Fewest {
-				used, err := usage(evaluator, q, pods[j])
+				rj, pod := &needs.Fewest[j], pods[j].DeepCopy()
+				corev1defaults.SetObjectDefaults_Pod(pod) // a refused dry run has returned nothing
+				used, err := usageOf(evaluator, q, pod)
 				if err != nil {
-					return nil, fmt.Errorf("counting a pod of ReplicatedJob %s for ResourceQuota %s: %w", needs.Fewest[j].Name,
-						q.Name, err)
+					return nil, fmt.Errorf("counting a pod of ReplicatedJob %s for ResourceQuota %s: %w", rj.Name, q.Name, err)
 				}
 				if !slices.Contains(together, j) {
 					used = quota.Mask(used, []corev1.ResourceName{podObjects}) // those that have ended stay
 				}
-				total = quota.Add(total, times(used, podsOf(&needs.Fewest[j])))
+				total = quota.Add(total, times(used, int64(rj.Replicas)*int64(overrides.PodsPerJob(rj))))
 			}
 			total = quota.Mask(total, quota.ResourceNames(q.Status.Hard))
 			if fits, over := quota.LessThanOrEqual(total, q.Status.Hard); !fits {
@@ -69,10 +69,6 @@ func (t *Trial) exceeds(
 }
 
 var podObjects = generic.ObjectCountQuotaResourceNameFor(corev1.Resource("pods"))
-
-func podsOf(rj *jobset.ReplicatedJob) int64 {
-	return int64(rj.Replicas) * int64(overrides.PodsPerJob(rj))
-}
 
 // usageOfObjects returns what a quota counts of the objects of a TrainJob, its Jobs and its Service among them. Jobs
 // that have ended stay.
@@ -89,23 +85,17 @@ func usageOfObjects(q *corev1.ResourceQuota, needs *Needs) (corev1.ResourceList,
 		}
 		total = quota.Add(total, used)
 	}
-	if len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil {
-		return total, nil // only pods and claims have scopes
-	}
 	jobs := int64(0)
 	for i := range needs.Fewest {
 		jobs += int64(needs.Fewest[i].Replicas)
 	}
-	total = quota.Add(total, corev1.ResourceList{
-		generic.ObjectCountQuotaResourceNameFor(batchv1.Resource("jobs")): *resource.NewQuantity(jobs, resource.DecimalSI),
-	})
-	if !needs.service() {
-		return total, nil
+	used, err := usageOf(generic.NewObjectCountEvaluator(batchv1.Resource("jobs"), nil, ""), q, nil)
+	total = quota.Add(total, times(used, jobs))
+	if err != nil || !needs.service() {
+		return total, err
 	}
-	service, err := core.NewServiceEvaluator(nil).Usage(&corev1.Service{
-		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Type: corev1.ServiceTypeClusterIP},
-	})
-	return quota.Add(total, service), err
+	used, err = usageOf(core.NewServiceEvaluator(nil), q, &corev1.Service{}) // it has no ports and no load balancer
+	return quota.Add(total, used), err
 }
 
 // service reports whether JobSet creates a Service for the pods' names.
@@ -117,49 +107,35 @@ func (n *Needs) service() bool {
 
 // usageOfObject returns what a quota counts of an object.
 func usageOfObject(q *corev1.ResourceQuota, o *unstructured.Unstructured) (corev1.ResourceList, error) {
-	if o.GroupVersionKind().GroupKind() == corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim").GroupKind() {
+	plural, _ := apimeta.UnsafeGuessKindToResource(o.GroupVersionKind())
+	if plural.GroupResource() == corev1.Resource("persistentvolumeclaims") {
 		claim := &corev1.PersistentVolumeClaim{}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, claim); err != nil {
 			return nil, err
 		}
-		evaluator := core.NewPersistentVolumeClaimEvaluator(nil)
-		if matches, err := evaluator.Matches(q, claim); err != nil || !matches {
-			return nil, err
-		}
-		return evaluator.Usage(claim)
+		return usageOf(core.NewPersistentVolumeClaimEvaluator(nil), q, claim)
 	}
-	if len(q.Spec.Scopes) > 0 || q.Spec.ScopeSelector != nil {
-		return nil, nil
-	}
-	plural, _ := apimeta.UnsafeGuessKindToResource(o.GroupVersionKind())
-	one := *resource.NewQuantity(1, resource.DecimalSI)
-	used := corev1.ResourceList{generic.ObjectCountQuotaResourceNameFor(plural.GroupResource()): one}
+	alias := ""
 	if plural.Group == "" {
-		used[corev1.ResourceName(plural.Resource)] = one
+		alias = plural.Resource
 	}
-	return used, nil
+	return usageOf(generic.NewObjectCountEvaluator(plural.GroupResource(), nil, corev1.ResourceName(alias)), q, o)
 }
 
-// usage returns what a quota counts of a pod.
-func usage(evaluator quota.Evaluator, q *corev1.ResourceQuota, pod *corev1.Pod) (corev1.ResourceList, error) {
-	pod = pod.DeepCopy()
-	corev1defaults.SetObjectDefaults_Pod(pod) // a refused dry run has returned nothing
-	if matches, err := evaluator.Matches(q, pod); err != nil || !matches {
+// usageOf returns what a quota counts of an object, by Kubernetes' own evaluator of its kind.
+func usageOf(evaluator quota.Evaluator, q *corev1.ResourceQuota, o runtime.Object) (corev1.ResourceList, error) {
+	if matches, err := evaluator.Matches(q, o); err != nil || !matches {
 		return nil, err
 	}
-	return evaluator.Usage(pod)
+	return evaluator.Usage(o)
 }
 
 // times returns a multiple of a list.
 func times(list corev1.ResourceList, n int64) corev1.ResourceList {
 	product := corev1.ResourceList{}
 	for name, q := range list {
-		if n == 0 {
-			q = resource.Quantity{}
-		} else if n > 1 {
-			q = q.DeepCopy()
-			q.Mul(n)
-		}
+		q = q.DeepCopy()
+		q.Mul(n)
 		product[name] = q
 	}
 	return product

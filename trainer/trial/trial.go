@@ -22,6 +22,9 @@ const (
 	// ReasonInvalidJobSet: the JobSet that the TrainJob needs is rejected, or what its pods mount. The message has the
 	// reason and who rejects it; change the TrainJob or the runtime.
 	ReasonInvalidJobSet = "InvalidJobSet"
+	// ReasonTooLarge: the runtime doesn't fit into the TrainJob's annotations, where the start pins it. Remove
+	// annotations, or make the runtime smaller.
+	ReasonTooLarge = "TooLarge"
 
 	// fieldManager is the bundled Trainer's.
 	fieldManager = "signalbox-trainer"
@@ -49,21 +52,18 @@ type Trial struct {
 	// verdicts are the answers, by namespace and by what TrainJobs run. Of a burst of them, one asks.
 	verdicts *lru.Cache
 	asking   singleflight.Group
-	present  present
+	// replies are what namespaces take at present of started TrainJobs, by a question about it.
+	replies *lru.Cache
+	// busy is held while such a question is asked. There is one at a time: an API server that answers late, or a webhook
+	// of one namespace, keeps one worker, and the others come back.
+	busy sync.Mutex
 }
 
 // New returns a Trial of what a Trainer makes. It asks with a client, and reads ResourceQuotas without a cache.
 func New(c client.Client, live client.Reader, clk clock.Clock, trainer Trainer) *Trial {
-	return &Trial{client: c, live: live, clock: clk, trainer: trainer, verdicts: lru.New(verdicts),
-		present: present{answers: lru.New(verdicts)}}
-}
-
-// present is what namespaces take at present of started TrainJobs.
-type present struct {
-	answers *lru.Cache // by what is asked for
-	// busy is held while something is asked for. There is one question at a time: an API server that answers late, or a
-	// webhook of one namespace, keeps one worker, and the others come back.
-	busy sync.Mutex
+	return &Trial{
+		client: c, live: live, clock: clk, trainer: trainer, verdicts: lru.New(verdicts), replies: lru.New(verdicts),
+	}
 }
 
 // verdict is an answer; reason is "" where the namespace would take what a TrainJob needs.

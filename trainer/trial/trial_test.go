@@ -39,19 +39,15 @@ type maker struct {
 }
 
 func (m maker) Startable(
-	context.Context, *api.TrainJob, *trainerapi.TrainingRuntimeSpec, *overrides.Effective,
-) (Own, error) {
-	return Own{}, m.err
+	_ context.Context, job *api.TrainJob, rt *trainerapi.TrainingRuntimeSpec, e *overrides.Effective,
+) (Own, func() (*Needs, error), error) {
+	needs := func() (*Needs, error) {
+		return &Needs{ReplicatedJobs: e.Built, Fewest: fewest(job, rt, e), Objects: slices.Clone(m.objects)}, nil
+	}
+	return Own{}, needs, m.err
 }
 
-func (m maker) Needs(
-	_ context.Context, job *api.TrainJob, rt *trainerapi.TrainingRuntimeSpec, e *overrides.Effective, _ Own,
-) (*Needs, error) {
-	return &Needs{ReplicatedJobs: e.Built, Fewest: fewest(job, rt, e), Objects: slices.Clone(m.objects)}, nil
-}
-
-func (maker) Room(*api.TrainJob, int) error { return nil }
-func (maker) CreatesJobSets() bool          { return true }
+func (maker) CreatesJobSets() bool { return true }
 
 // ground is an API server that answers each dry run with an error, nil for none.
 type ground struct {

@@ -12,6 +12,7 @@ import (
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
+	"github.com/signalbox-dev/signalbox/admission/stalled"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
@@ -37,7 +38,8 @@ func (u unlessDisabled[T]) ValidateCreate(ctx context.Context, created T) (webho
 // checkRuntime refuses values of our own annotations that don't exist.
 func checkRuntime(rt client.Object) error {
 	path, annotations := field.NewPath("metadata", "annotations"), rt.GetAnnotations()
-	return append(gang.CheckAnnotations(path, annotations), checkpoint.CheckRuntime(annotations, path)...).ToAggregate()
+	errs := append(gang.CheckAnnotations(path, annotations), checkpoint.CheckRuntime(annotations, path)...)
+	return append(errs, stalled.Check(annotations, path)...).ToAggregate()
 }
 
 // ValidateUpdate implements admission.Validator.

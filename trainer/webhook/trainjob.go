@@ -14,9 +14,9 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/kubeflow/trainer/v2/pkg/constants"
 	trainingruntimeutil "github.com/kubeflow/trainer/v2/pkg/util/trainingruntime"
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	"github.com/kubeflow/trainer/v2/pkg/webhooks"
 	"gomodules.xyz/jsonpatch/v2"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -26,9 +26,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
-	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
+	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
@@ -53,6 +53,8 @@ type Webhook struct {
 	Reader  review.Reader
 	Clock   clock.PassiveClock
 	Limits  overrides.Limits
+	// Reports is set if training processes can report.
+	Reports bool
 }
 
 // Builder validates by Trainer's plugins.
@@ -66,13 +68,10 @@ type Builder interface {
 // Register serves the webhooks at the paths of Kubeflow Trainer's.
 func (w *Webhook) Register(mgr ctrl.Manager) error {
 	server := mgr.GetWebhookServer()
-	handlers := map[string]webhookadmission.HandlerFunc{
-		"/mutate-trainer-kubeflow-org-v1alpha1-trainjob":   w.mutate,
-		"/validate-trainer-kubeflow-org-v1alpha1-trainjob": w.validate,
-	}
-	for path, handler := range handlers {
-		server.Register(path, &webhook.Admission{Handler: handler})
-	}
+	server.Register("/mutate-trainer-kubeflow-org-v1alpha1-trainjob",
+		&webhook.Admission{Handler: webhookadmission.HandlerFunc(w.mutate)})
+	server.Register("/validate-trainer-kubeflow-org-v1alpha1-trainjob",
+		&webhook.Admission{Handler: webhookadmission.HandlerFunc(w.validate)})
 	scheme := runtime.NewScheme() // Trainer's validators take its own types
 	if err := trainerapi.AddToScheme(scheme); err != nil {
 		return err
@@ -130,19 +129,24 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 	}
 	errs := checkAnnotations(rq)
 	if len(errs) == 0 && !rq.Created() {
-		errs = append(checkFrozen(rq), overrides.CheckHistories(rq.Old, rq.New)...)
+		frozen, _ := overrides.CheckFrozen(rq.Old, rq.New)
+		errs = append(frozen, overrides.CheckHistories(rq.Old, rq.New)...)
 	}
 	if len(errs) > 0 {
 		return review.Reject(rq.New, errs)
 	}
+	var unheard webhookadmission.Warnings
+	if !w.Reports {
+		unheard = stalled.Unheard(rq.Old, rq.New)
+	}
 	if !rq.Created() && !concerned(rq) {
-		return webhookadmission.Allowed("") // above all, a stop needs no runtime
+		return webhookadmission.Allowed("").WithWarnings(unheard...) // above all, a stop needs no runtime
 	}
 	warnings, errs, err := w.check(ctx, rq)
 	if err != nil {
 		return webhookadmission.Errored(http.StatusInternalServerError, err)
 	}
-	if len(errs) > 0 {
+	if warnings = append(unheard, warnings...); len(errs) > 0 {
 		return review.Reject(rq.New, errs, warnings...)
 	}
 	return webhookadmission.Allowed("").WithWarnings(warnings...)
@@ -162,12 +166,8 @@ func checkAnnotations(rq *review.Request) field.ErrorList {
 	})
 	errs := gang.CheckAnnotations(annotations, changed)
 	errs = append(errs, status.CheckRestarts(annotations, changed)...)
-	return append(errs, checkpoint.Check(changed, annotations)...)
-}
-
-func checkFrozen(rq *review.Request) field.ErrorList {
-	errs, _ := overrides.CheckFrozen(rq.Old, rq.New)
-	return errs
+	errs = append(errs, checkpoint.Check(changed, annotations)...)
+	return append(errs, stalled.Check(changed, annotations)...)
 }
 
 // changedEntries returns the field of the entries that an update changes, the first of several; nil if there is none.
@@ -185,9 +185,12 @@ func concerned(rq *review.Request) bool {
 // is wrong.
 func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmission.Warnings, field.ErrorList, error) {
 	if !rq.Created() {
-		js, err := w.jobSetOf(ctx, rq.New)
+		js, err := store.JobSetNamed(ctx, w.Client, client.ObjectKeyFromObject(rq.New))
 		if err != nil {
 			return nil, nil, err
+		}
+		if js != nil && !metav1.IsControlledBy(js, rq.New) {
+			js = nil
 		}
 		errs := append(overrides.CheckTransition(changedEntries(rq), rq.Old, rq.New, js),
 			overrides.CheckResize(rq.Old, rq.New, js)...)
@@ -218,16 +221,6 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (webhookadmissi
 	}
 	more, errs := w.Builder.Validate(ctx, rq.Old, rq.New, spec)
 	return append(warnings, more...), errs, nil
-}
-
-// jobSetOf returns the TrainJob's JobSet; nil if there is none.
-func (w *Webhook) jobSetOf(ctx context.Context, job *api.TrainJob) (*jobset.JobSet, error) {
-	var js jobset.JobSet
-	err := w.Client.Get(ctx, client.ObjectKeyFromObject(job), &js)
-	if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(&js, job) {
-		return nil, nil
-	}
-	return &js, err
 }
 
 // runtimeOf returns the runtime that a TrainJob is compared with, and warnings about it. An unusable one is a
@@ -261,10 +254,20 @@ func (w *Webhook) runtimeOf(
 		return nil, nil, field.Invalid(path, job.Spec.RuntimeRef.Name, fmt.Sprintf(
 			"there is no %s; create it before the TrainJob, or refer to another", store.Describe(job)))
 	}
-	if !trainingruntimeutil.IsSupportDeprecated(live.Labels) {
-		return &live.Spec, nil, nil
+	return &live.Spec, w.runtimeWarnings(job, live), nil
+}
+
+// runtimeWarnings returns the warnings about the runtime that a TrainJob refers to.
+func (w *Webhook) runtimeWarnings(job *api.TrainJob, live *store.Runtime) (warnings webhookadmission.Warnings) {
+	_, own := job.Annotations[api.StalledAfterAnnotation]
+	elsewhere := trainjobutil.IsManagedByExternalController(job.Upstream())
+	if _, set := live.Annotations[api.StalledAfterAnnotation]; set && !own && !elsewhere && !w.Reports {
+		warnings = append(warnings, fmt.Sprintf("%s: %s", store.Describe(job), stalled.NoEffect))
 	}
-	return &live.Spec, webhookadmission.Warnings{fmt.Sprintf(
-		"%s is deprecated and will be removed in a future release of Kubeflow Trainer; its policy for runtimes: %s",
-		store.Describe(job), constants.RuntimeDeprecationPolicyURL)}, nil
+	if trainingruntimeutil.IsSupportDeprecated(live.Labels) {
+		warnings = append(warnings, fmt.Sprintf(
+			"%s is deprecated and will be removed in a future release of Kubeflow Trainer; its policy for runtimes: %s",
+			store.Describe(job), constants.RuntimeDeprecationPolicyURL))
+	}
+	return warnings
 }

@@ -313,7 +313,8 @@ func TestManagedByAnotherIsValidated(t *testing.T) {
 // TestStoredAnnotations holds that an annotation that was stored under other rules keeps nobody from a stop.
 func TestStoredAnnotations(t *testing.T) {
 	for _, stored := range []string{
-		api.CheckpointWithinAnnotation + ": soon", api.RestartsAnnotation + ": many", api.GangModeAnnotation + ": always",
+		api.CheckpointWithinAnnotation + ": soon", api.StalledAfterAnnotation + ": soon", api.RestartsAnnotation + ": many",
+		api.GangModeAnnotation + ": always",
 	} {
 		h := newHarness(t)
 		before := h.trainJob("torch", "metadata: {annotations: {"+stored+"}}\n"+started)

@@ -14,12 +14,11 @@ import (
 
 // Default returns the configuration of a file that sets no field.
 func Default() *Configuration {
-	enabled := true
 	return &Configuration{
 		Health:           Endpoint{BindAddress: ":8081"},
 		Metrics:          Metrics{BindAddress: ":8080", Secure: true},
 		Webhook:          Webhook{Port: 9443, CertDir: "/tmp/k8s-webhook-server/serving-certs"},
-		LeaderElection:   LeaderElection{Enabled: &enabled},
+		LeaderElection:   LeaderElection{Enabled: new(true)},
 		ClientConnection: ClientConnection{QPS: 300, Burst: 500},
 		Concurrency:      16,
 		Limits: Limits{
@@ -47,25 +46,22 @@ func Default() *Configuration {
 // Parse returns the configuration of a file with this content; fields that it doesn't set have their defaults. An
 // unknown field and an invalid value are errors that name the field.
 func Parse(content []byte) (*Configuration, error) {
-	var head metav1.TypeMeta
-	if err := yaml.Unmarshal(content, &head); err != nil {
+	var given struct {
+		metav1.TypeMeta `json:",inline"`
+		Kueue           map[string]any `json:"kueue"`
+	}
+	if err := yaml.Unmarshal(content, &given); err != nil {
 		return nil, err
 	}
-	if head.APIVersion != APIVersion || head.Kind != Kind {
+	if given.APIVersion != APIVersion || given.Kind != Kind {
 		return nil, fmt.Errorf("it is apiVersion %q, kind %q; this version of Signalbox reads apiVersion %q, kind %q",
-			head.APIVersion, head.Kind, APIVersion, Kind)
+			given.APIVersion, given.Kind, APIVersion, Kind)
 	}
 	data, err := yaml.YAMLToJSONStrict(content)
 	if err != nil {
 		return nil, err
 	}
 	c := Default()
-	var given struct {
-		Kueue map[string]any `json:"kueue"`
-	}
-	if err := yaml.Unmarshal(content, &given); err != nil {
-		return nil, err
-	}
 	if _, has := given.Kueue["managedJobsNamespaceSelector"]; has {
 		c.Kueue.ManagedJobsNamespaceSelector = nil // a selector replaces the default; decoding would merge the two
 	}

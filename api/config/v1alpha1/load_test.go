@@ -70,6 +70,17 @@ func TestParse(t *testing.T) {
 			`usage.teamLabel: Invalid value: "my team"`},
 		"usage": {"the retention has a default", head + "usage: {enabled: true, teamLabel: example.com/team}\n",
 			""},
+		"a minimum runtime that is too long": {"its name is part of the path",
+			head + "preemption: {minimumRuntime: {default: 24h, clusterQueues: {vision: 25h}}}\n",
+			`preemption.minimumRuntime.clusterQueues[vision]: Invalid value: "25h0m0s": must be 0s to 24h0m0s`},
+		"a minimum runtime that is negative": {"its name is part of the path",
+			head + "preemption: {minimumRuntime: {priorityClasses: {low: -1s}}}\n",
+			`preemption.minimumRuntime.priorityClasses[low]: Invalid value: "-1s": must be 0s to 24h0m0s`},
+		"a default that is too long": {"the bound is named", head + "preemption: {minimumRuntime: {default: 48h}}\n",
+			`preemption.minimumRuntime.default: Invalid value: "48h0m0s"`},
+		"the cheapest, of those that report nothing": {"what has to be set is named",
+			head + "preemption: {cheapestVictim: true}\n",
+			"preemption.cheapestVictim: Invalid value: true: needs trainer.enabled and trainer.progress.enabled"},
 		"a negative time": {"the path is named", head + "kueue: {afterDeactivated: -1s}\n", "kueue.afterDeactivated"},
 	}
 	for content, want := range map[string]string{

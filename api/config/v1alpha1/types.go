@@ -2,6 +2,8 @@
 package v1alpha1
 
 import (
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 
@@ -62,6 +64,50 @@ type Preemption struct {
 	// time (signalbox.dev/checkpoint-within). Every other eviction stops it at once. It needs trainer.progress. Default 0s,
 	// which stops it at once, at most 1h.
 	CheckpointWithin metav1.Duration `json:"checkpointWithin"`
+	// MinimumRuntime is for how long after its admission Kueue doesn't preempt a TrainJob for an equal: one of the same
+	// priority. It needs Kueue's feature gate PriorityBoost.
+	MinimumRuntime MinimumRuntime `json:"minimumRuntime"`
+	// CheapestVictim makes Kueue preempt, of equals, the TrainJob that loses least: by the GPU minutes since its last
+	// checkpoint, in steps. It is looked at every five minutes, while others wait. It needs Kueue's feature gate
+	// PriorityBoost and trainer.progress. Default false.
+	CheapestVictim bool `json:"cheapestVictim"`
+}
+
+// MinimumRuntime is for how long a TrainJob isn't preempted for an equal: by its ClusterQueue if that is named, or else
+// by its WorkloadPriorityClass if that is, or else the default. Each is at most 24h.
+type MinimumRuntime struct {
+	// Default is for TrainJobs of other ClusterQueues and classes. Default 0s, which is not at all.
+	Default metav1.Duration `json:"default"`
+	// PriorityClasses is by the name of the WorkloadPriorityClass.
+	PriorityClasses map[string]metav1.Duration `json:"priorityClasses,omitempty"`
+	// ClusterQueues is by the name of the ClusterQueue that has admitted the TrainJob.
+	ClusterQueues map[string]metav1.Duration `json:"clusterQueues,omitempty"`
+}
+
+// MaxMinimumRuntime is the longest minimum runtime.
+const MaxMinimumRuntime = 24 * time.Hour
+
+// Set reports whether a TrainJob may have a minimum runtime.
+func (m MinimumRuntime) Set() bool {
+	for _, durations := range []map[string]metav1.Duration{{"": m.Default}, m.PriorityClasses, m.ClusterQueues} {
+		for _, d := range durations {
+			if d.Duration > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Boosts reports whether a setting needs Kueue's feature gate PriorityBoost, and its path; "" if none does.
+func (p Preemption) Boosts() (path string) {
+	switch {
+	case p.MinimumRuntime.Set():
+		return "preemption.minimumRuntime"
+	case p.CheapestVictim:
+		return "preemption.cheapestVictim"
+	}
+	return ""
 }
 
 // Limits bound what one TrainJob may request, so that none exhausts the manager or holds quota forever. A TrainJob that
@@ -194,8 +240,8 @@ type Kueue struct {
 	// Resources are what Kueue excludes from quota and transforms (Kueue: resources). Default Kueue's setting.
 	Resources *kueueconfig.Resources `json:"resources,omitempty"`
 	// FeatureGates are Kueue's gates that differ from its defaults, by name. Signalbox uses TopologyAwareScheduling,
-	// TASMultiLayerTopology and AssignQueueLabelsForPods; Kueue's library uses the others. Default Kueue's gates: from
-	// its configuration, the command line of its Deployment kueue-controller-manager, and its release.
+	// TASMultiLayerTopology, AssignQueueLabelsForPods and PriorityBoost; Kueue's library uses the others. Default Kueue's
+	// gates: from its configuration, the command line of its Deployment kueue-controller-manager, and its release.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 }
 

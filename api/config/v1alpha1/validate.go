@@ -3,10 +3,12 @@ package v1alpha1
 import (
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -20,13 +22,14 @@ func (c *Configuration) validate() field.ErrorList {
 	return slices.Concat(
 		c.validateAddresses(),
 		c.Webhook.validate(field.NewPath("webhook")),
-		c.validateThroughput(),
+		c.validateNumbers(),
 		c.validateSwitches(),
 		validatePort(field.NewPath("trainer", "progress", "port"), int(c.Trainer.Progress.Port)),
 		c.Limits.validate(field.NewPath("limits")),
 		c.Trainer.validateGangScheduling(field.NewPath("trainer", "gangScheduling")),
 		c.Kueue.validate(field.NewPath("kueue")),
 		c.validatePreemption(field.NewPath("preemption", "checkpointWithin")),
+		c.validateVictims(field.NewPath("preemption")),
 		c.Usage.validate(field.NewPath("usage")),
 	)
 }
@@ -39,6 +42,36 @@ func (c *Configuration) validatePreemption(path *field.Path) field.ErrorList {
 	case within > 0 && !c.Trainer.takesReports():
 		return field.ErrorList{field.Invalid(path, within.String(), "needs trainer.enabled and trainer.progress.enabled, by "+
 			"which training processes report their checkpoints; set both to true, or this to 0s")}
+	}
+	return nil
+}
+
+// validateVictims checks what decides who is preempted.
+func (c *Configuration) validateVictims(path *field.Path) field.ErrorList {
+	minimum := path.Child("minimumRuntime")
+	errs := validateMinimum(minimum.Child("default"), c.Preemption.MinimumRuntime.Default)
+	for _, by := range []struct {
+		name      string
+		durations map[string]metav1.Duration
+	}{
+		{"priorityClasses", c.Preemption.MinimumRuntime.PriorityClasses},
+		{"clusterQueues", c.Preemption.MinimumRuntime.ClusterQueues},
+	} {
+		for _, name := range slices.Sorted(maps.Keys(by.durations)) {
+			errs = append(errs, validateMinimum(minimum.Child(by.name).Key(name), by.durations[name])...)
+		}
+	}
+	if c.Preemption.CheapestVictim && !c.Trainer.takesReports() {
+		errs = append(errs, field.Invalid(path.Child("cheapestVictim"), true, "needs trainer.enabled and "+
+			"trainer.progress.enabled, by which training processes report their checkpoints; set both to true, or this to "+
+			"false"))
+	}
+	return errs
+}
+
+func validateMinimum(path *field.Path, d metav1.Duration) field.ErrorList {
+	if d.Duration < 0 || d.Duration > MaxMinimumRuntime {
+		return field.ErrorList{field.Invalid(path, d.Duration.String(), "must be 0s to "+MaxMinimumRuntime.String())}
 	}
 	return nil
 }
@@ -103,17 +136,26 @@ func (w *Webhook) validate(path *field.Path) field.ErrorList {
 	return errs
 }
 
-func (c *Configuration) validateThroughput() field.ErrorList {
+func (c *Configuration) validateNumbers() field.ErrorList {
+	client, limits := field.NewPath("clientConnection"), field.NewPath("limits")
 	var errs field.ErrorList
-	if c.Concurrency < 1 {
-		errs = append(errs, field.Invalid(field.NewPath("concurrency"), c.Concurrency, "must be 1 or more"))
-	}
-	path := field.NewPath("clientConnection")
 	if qps := c.ClientConnection.QPS; qps <= 0 {
-		errs = append(errs, field.Invalid(path.Child("qps"), qps, "must be more than 0"))
+		errs = append(errs, field.Invalid(client.Child("qps"), qps, "must be more than 0"))
 	}
-	if burst := c.ClientConnection.Burst; burst < 1 {
-		errs = append(errs, field.Invalid(path.Child("burst"), burst, "must be 1 or more"))
+	for _, number := range []struct {
+		path  *field.Path
+		value int64
+	}{
+		{field.NewPath("concurrency"), int64(c.Concurrency)},
+		{client.Child("burst"), int64(c.ClientConnection.Burst)},
+		{limits.Child("pods"), int64(c.Limits.Pods)},
+		{limits.Child("specBytes"), int64(c.Limits.SpecBytes)},
+		{limits.Child("elements"), int64(c.Limits.Elements)},
+		{limits.Child("terminationGracePeriodSeconds"), c.Limits.TerminationGracePeriodSeconds},
+	} {
+		if number.value < 1 {
+			errs = append(errs, field.Invalid(number.path, number.value, "must be 1 or more"))
+		}
 	}
 	return errs
 }
@@ -139,17 +181,6 @@ const maxElements = 32 << 10
 
 func (l *Limits) validate(path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for _, limit := range []struct {
-		name  string
-		value int64
-	}{
-		{"pods", int64(l.Pods)}, {"specBytes", int64(l.SpecBytes)}, {"elements", int64(l.Elements)},
-		{"terminationGracePeriodSeconds", l.TerminationGracePeriodSeconds},
-	} {
-		if limit.value < 1 {
-			errs = append(errs, field.Invalid(path.Child(limit.name), limit.value, "must be 1 or more"))
-		}
-	}
 	if l.Elements > maxElements {
 		errs = append(errs, field.Invalid(path.Child("elements"), l.Elements, fmt.Sprintf("must be at most %d", maxElements)))
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 // Conditions of a TrainJob beside Kubeflow Trainer's own. The first three are its Workload's, with the reason and the
-// message that Kueue gives. They and GangScheduled are in status.queue.conditions, and in status.conditions too while
-// the TrainJob doesn't run.
+// message that Kueue gives. They, GangScheduled and Stalled are in status.queue.conditions, and in status.conditions too
+// while the TrainJob doesn't run.
 const (
 	// ConditionQuotaReserved is True when the TrainJob has quota. While it is False, the message has the reason.
 	ConditionQuotaReserved = "QuotaReserved"
@@ -27,6 +27,10 @@ const (
 	// ConditionGangScheduled is True when the gangs of a running TrainJob are placed. While it is False, the message
 	// has the gang, the reason and the time. A TrainJob without gangs doesn't have it.
 	ConditionGangScheduled = "GangScheduled"
+	// ConditionStalled is True when a running TrainJob has reported nothing for as long as annotation
+	// signalbox.dev/stalled-after says; its time is that of the last report, and the message has what follows. It is False
+	// while the TrainJob reports. Only a TrainJob with the annotation has it, while its pods are ready.
+	ConditionStalled = "Stalled"
 )
 
 // Condition returns a condition of the status, wherever it is; nil if there is none of the type.

@@ -26,6 +26,7 @@ import (
 // +kubebuilder:printcolumn:name="Flavor",type=string,JSONPath=`.status.flavor`
 // +kubebuilder:printcolumn:name="Nodes",type=string,JSONPath=`.status.nodes`,priority=1
 // +kubebuilder:printcolumn:name="Checkpoint",type=date,JSONPath=`.status.checkpoint.time`,priority=1
+// +kubebuilder:printcolumn:name="Stalled",type=string,JSONPath=`.status.queue.conditions[?(@.type=="Stalled")].status`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')", message="metadata.name must match RFC 1035 DNS label format"
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63", message="metadata.name must be no more than 63 characters"
@@ -84,7 +85,7 @@ type TrainJobStatus struct {
 	// +optional
 	Initializers map[string]string `json:"initializers,omitempty"`
 
-	// lost is about pods that were lost with their nodes.
+	// lost is about pods that were lost with their nodes, and about restarts.
 	// +optional
 	Lost *Loss `json:"lost,omitempty"`
 
@@ -135,26 +136,27 @@ type Checkpoint struct {
 // QueueStatus is what Kueue and the gangs say about a TrainJob.
 type QueueStatus struct {
 	// conditions are QuotaReserved, Admitted and Evicted, with the reasons and messages of the TrainJob's Workload, and
-	// GangScheduled.
+	// GangScheduled and Stalled.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Loss says which run of a TrainJob has lost pods with their nodes, and how often the TrainJob was restarted for it.
+// Loss says which run of a TrainJob has lost pods with their nodes, or has stalled and is restarted, and how often the
+// TrainJob was restarted for either.
 type Loss struct {
 	// jobSet is the UID of the JobSet whose pods were lost last.
 	JobSet types.UID `json:"jobSet"`
 
-	// pod is the first that it has lost.
+	// pod is the first that it has lost; "" if it has stalled.
 	Pod string `json:"pod"`
 
-	// restarts is how often the TrainJob was restarted after a loss.
+	// restarts is how often the TrainJob was restarted after a loss or a stall.
 	Restarts int32 `json:"restarts"`
 
-	// restarting is set if the JobSet has failed and the TrainJob is restarted. It isn't omitted where it is false:
-	// status is written by merge patches, which would leave it as it was. +optional
+	// restarting is set if the JobSet has failed or stalled and the TrainJob is restarted. It isn't omitted where it is
+	// false: status is written by merge patches, which would leave it as it was. +optional
 	Restarting bool `json:"restarting"`
 }
 
@@ -163,7 +165,8 @@ const (
 	// on hold until the annotation is removed. It is for users who may change TrainJobs and not Workloads.
 	StopAnnotation = "signalbox.dev/stop"
 	// RestartsAnnotation on a TrainJob limits how often it is restarted after its JobSet has failed and pods were lost
-	// with their nodes: a whole number, 0 for never. Other failures don't count. Default DefaultRestarts.
+	// with their nodes, or after it has stalled: a whole number, 0 for never. Other failures don't count. Default
+	// DefaultRestarts.
 	RestartsAnnotation = "signalbox.dev/restarts-after-loss"
 	// DefaultRestarts is the default of RestartsAnnotation.
 	DefaultRestarts = 3
@@ -176,6 +179,10 @@ const (
 	// CheckpointWithinAnnotation on a TrainJob is for how long it runs on after a preemption until its next checkpoint, at
 	// most preemption.checkpointWithin: a duration such as 90s; 0s stops it at once. Default preemption.checkpointWithin.
 	CheckpointWithinAnnotation = "signalbox.dev/checkpoint-within"
+	// StalledAfterAnnotation on a TrainJob, or on its runtime, is for how long a running TrainJob may report nothing: a
+	// duration from 1m to 168h, then condition Stalled is True. With ",stop" or ",restart" after it, as in 30m,restart,
+	// the TrainJob is stopped or restarted then. It needs trainer.progress. Default none.
+	StalledAfterAnnotation = "signalbox.dev/stalled-after"
 	// MaxCheckpointWithin bounds preemption.checkpointWithin, as limits.terminationGracePeriodSeconds is bounded by
 	// default: a victim keeps its quota meanwhile.
 	MaxCheckpointWithin = time.Hour

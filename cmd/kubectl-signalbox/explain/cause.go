@@ -1,14 +1,17 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilpod "sigs.k8s.io/kueue/pkg/util/pod"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 
@@ -19,9 +22,9 @@ import (
 // is right, because what comes later can't have happened yet.
 func (f *Facts) cause() Cause {
 	for _, rule := range []func(*Facts) *Cause{
-		(*Facts).ended, (*Facts).deleted, (*Facts).stopping, (*Facts).blocked, (*Facts).elsewhere, (*Facts).running,
-		(*Facts).unmanaged, (*Facts).unreachable, (*Facts).stopped, (*Facts).queue, (*Facts).noWorkload, (*Facts).deactivated,
-		(*Facts).checks, (*Facts).admittedWaits, (*Facts).silent, (*Facts).backoff,
+		(*Facts).ended, (*Facts).deleted, (*Facts).stopping, (*Facts).blocked, (*Facts).stalled, (*Facts).elsewhere,
+		(*Facts).running, (*Facts).unmanaged, (*Facts).unreachable, (*Facts).stopped, (*Facts).queue, (*Facts).noWorkload,
+		(*Facts).deactivated, (*Facts).checks, (*Facts).admittedWaits, (*Facts).silent, (*Facts).backoff,
 	} {
 		if c := rule(f); c != nil {
 			return *c
@@ -31,15 +34,12 @@ func (f *Facts) cause() Cause {
 }
 
 func (f *Facts) ended() *Cause {
-	for name, code := range map[string]Code{"Complete": CodeComplete, "Failed": CodeFailed} {
-		c := apimeta.FindStatusCondition(f.Job.Status.Conditions, name)
-		if c == nil || c.Status != metav1.ConditionTrue {
-			continue
-		}
-		cause := &Cause{Code: code, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime)}
-		if code == CodeFailed {
-			cause.Do = []string{"kubectl signalbox logs " + f.Job.Name + " shows what its processes said"}
-		}
+	if c := f.Job.Status.Condition(trainerapi.TrainJobComplete); isTrue(c) {
+		return said(CodeComplete, c)
+	}
+	if c := f.Job.Status.Condition(trainerapi.TrainJobFailed); isTrue(c) {
+		cause := said(CodeFailed, c)
+		cause.Do = []string{"kubectl signalbox logs " + f.Job.Name + " shows what its processes said"}
 		return cause
 	}
 	return nil
@@ -51,8 +51,8 @@ func (f *Facts) deleted() *Cause {
 		return nil
 	}
 	text := "it is being deleted"
-	if names := f.unended(); len(names) > 0 {
-		text += fmt.Sprintf("; %s (%s) hold its quota until they have ended", count(len(names), "pod"), list(names))
+	if pods := f.unended(); pods != "" {
+		text += "; " + pods
 	}
 	if len(f.Job.Finalizers) > 0 {
 		text += "; it stays as long as it has finalizer " + list(f.Job.Finalizers)
@@ -60,53 +60,47 @@ func (f *Facts) deleted() *Cause {
 	return &Cause{Code: CodeStopping, Text: text, Since: since(*f.Job.DeletionTimestamp)}
 }
 
-// unended returns the names of the pods that have not ended.
-func (f *Facts) unended() (names []string) {
+// unended says which pods have not ended; "" for none.
+func (f *Facts) unended() string {
+	var names []string
 	for i := range f.Pods {
-		if p := &f.Pods[i]; !terminal(p) {
+		if p := &f.Pods[i]; !utilpod.IsTerminated(p) {
 			names = append(names, p.Name)
 		}
 	}
-	return names
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s (%s) hold its quota until they have ended", count(len(names), "pod"), list(names))
 }
 
 // stopping is about pods that hold quota although the TrainJob is suspended.
 func (f *Facts) stopping() *Cause {
-	if c := apimeta.FindStatusCondition(f.Job.Status.Conditions, api.ConditionStopOverdue); c != nil {
-		return &Cause{Code: CodeOverdue, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime), Do: []string{
-			"see whether the node's kubelet answers; if the node is gone for good, delete the Node object",
-		}}
+	if c := f.Job.Status.Condition(api.ConditionStopOverdue); c != nil {
+		cause := said(CodeOverdue, c)
+		cause.Do = []string{"see whether the node's kubelet answers; if the node is gone for good, delete the Node object"}
+		return cause
 	}
-	if f.state() != api.StateStopping {
+	if f.State() != api.StateStopping {
 		return nil
 	}
-	names := f.unended()
-	text := "its pods have not ended, and hold its quota until they have"
-	if len(names) > 0 {
-		text = fmt.Sprintf("%s (%s) hold its quota until they have ended", count(len(names), "pod"), list(names))
-	}
-	if c := f.condition(kueue.WorkloadEvicted); c != nil && c.Status == metav1.ConditionTrue {
+	text := cmp.Or(f.unended(), "its pods have not ended, and hold its quota until they have")
+	if c := f.condition(kueue.WorkloadEvicted); isTrue(c) {
 		text = "it was evicted (" + c.Message + "); " + text
 	}
 	return &Cause{Code: CodeStopping, Text: text, Do: []string{"wait for their grace period, " +
 		"terminationGracePeriodSeconds of the pods"}}
 }
 
-func terminal(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-}
-
 func (f *Facts) blocked() *Cause {
-	c := apimeta.FindStatusCondition(f.Job.Status.Conditions, api.ConditionBlocked)
-	if c == nil || c.Status != metav1.ConditionTrue {
-		return nil
+	if c := f.Job.Status.Condition(api.ConditionBlocked); isTrue(c) {
+		return said(CodeBlocked, c)
 	}
-	return &Cause{Code: CodeBlocked, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime)}
+	return nil
 }
 
 func (f *Facts) elsewhere() *Cause {
-	if ptr.Deref(f.Job.Spec.ManagedBy, "") != kueue.MultiKueueControllerName || f.Workload == nil ||
-		!f.is(kueue.WorkloadAdmitted) {
+	if ptr.Deref(f.Job.Spec.ManagedBy, "") != kueue.MultiKueueControllerName || !f.is(kueue.WorkloadAdmitted) {
 		return nil
 	}
 	return &Cause{Code: CodeElsewhere, Text: "it runs in cluster " + ptr.Deref(f.Workload.Status.ClusterName, "unknown") +
@@ -137,7 +131,6 @@ func (f *Facts) unreachable() *Cause {
 		Do:   []string{"kubectl -n kueue-system get pods", "kubectl signalbox doctor"}}
 }
 
-// queue is about the LocalQueue and the ClusterQueue.
 func (f *Facts) queue() *Cause {
 	if f.is(kueue.WorkloadQuotaReserved) || !f.QueuesRead {
 		return nil
@@ -160,7 +153,6 @@ func (f *Facts) queue() *Cause {
 	return f.clusterQueueCause(lq)
 }
 
-// clusterQueueCause is about the ClusterQueue of a LocalQueue.
 func (f *Facts) clusterQueueCause(lq *kueue.LocalQueue) *Cause {
 	cq := f.clusterQueue()
 	active := apimeta.FindStatusCondition(lq.Status.Conditions, kueue.LocalQueueActive)
@@ -179,8 +171,9 @@ func (f *Facts) clusterQueueCause(lq *kueue.LocalQueue) *Cause {
 	}
 	c := apimeta.FindStatusCondition(cq.Status.Conditions, kueue.ClusterQueueActive)
 	if c != nil && c.Status == metav1.ConditionFalse {
-		return &Cause{Code: CodeCQInactive, Reason: c.Reason, Text: fmt.Sprintf("ClusterQueue %s: %s", cq.Name, c.Message),
-			Since: since(c.LastTransitionTime), Do: []string{"ask your batch admin"}}
+		cause := said(CodeCQInactive, c)
+		cause.Text, cause.Do = fmt.Sprintf("ClusterQueue %s: %s", cq.Name, c.Message), []string{"ask your batch admin"}
+		return cause
 	}
 	return nil
 }
@@ -198,7 +191,7 @@ func (f *Facts) noWorkload() *Cause {
 	var do []string
 	if age > silence {
 		text = fmt.Sprintf("it has no Workload %s after it was submitted: Signalbox doesn't run, or doesn't manage "+
-			"namespace %s", durationText(age), f.Job.Namespace)
+			"namespace %s", duration.HumanDuration(age), f.Job.Namespace)
 		do = []string{"kubectl signalbox doctor"}
 	}
 	return &Cause{Code: CodeNoWorkload, Text: text, Since: since(f.Job.CreationTimestamp), Do: do}
@@ -207,14 +200,15 @@ func (f *Facts) noWorkload() *Cause {
 // stopped is about a TrainJob that its user has stopped, maybe on creation: before it has a Workload. What an admin or
 // Kueue has deactivated stays so when it is resumed. A Signalbox before v0.2 deactivated the Workload for a stop.
 func (f *Facts) stopped() *Cause {
-	_, stopped := f.Job.Annotations[api.StopAnnotation]
+	why, stopped := f.Job.Annotations[api.StopAnnotation]
 	if wl := f.Workload; wl != nil && !workload.IsActive(wl) {
 		stopped = wl.Annotations[api.StopAnnotation] != ""
 	}
 	if !stopped || f.is(kueue.WorkloadQuotaReserved) {
 		return nil
 	}
-	return &Cause{Code: CodeStopped, Reason: "StoppedByUser", Text: "it was stopped with kubectl signalbox stop",
+	reason, text := stoppedText(why)
+	return &Cause{Code: CodeStopped, Reason: reason, Text: text,
 		Do: []string{"kubectl signalbox resume " + f.Job.Name}}
 }
 
@@ -225,7 +219,7 @@ func (f *Facts) deactivated() *Cause {
 	cause := &Cause{Code: CodeStopped, Text: "its Workload is deactivated (spec.active is false)", Do: []string{
 		"an admin may set spec.active of Workload " + f.Workload.Name + " to true; or submit the TrainJob again",
 	}}
-	if c := f.condition(kueue.WorkloadEvicted); c != nil && c.Status == metav1.ConditionTrue {
+	if c := f.condition(kueue.WorkloadEvicted); isTrue(c) {
 		cause.Reason, cause.Since = c.Reason, since(c.LastTransitionTime)
 		if c.Message != "" {
 			cause.Text += ": " + c.Message
@@ -237,28 +231,22 @@ func (f *Facts) deactivated() *Cause {
 	return cause
 }
 
-// checks is about admission checks.
 func (f *Facts) checks() *Cause {
 	for _, state := range []kueue.CheckState{kueue.CheckStateRejected, kueue.CheckStateRetry, kueue.CheckStatePending} {
 		for _, check := range f.Workload.Status.AdmissionChecks {
 			if check.State != state || state == kueue.CheckStatePending && !f.is(kueue.WorkloadQuotaReserved) {
 				continue
 			}
-			cause := &Cause{Since: since(check.LastTransitionTime), Reason: string(check.Name)}
-			text := check.Message
-			if text == "" {
-				text = "it has no message"
-			}
+			code, text := CodeCheck, "it has quota and waits for admission check %s: %s"
 			switch state {
 			case kueue.CheckStateRejected:
-				cause.Code, cause.Text = CodeRejected, fmt.Sprintf("admission check %s has rejected it: %s", check.Name, text)
+				code, text = CodeRejected, "admission check %s has rejected it: %s"
 			case kueue.CheckStateRetry:
-				cause.Code, cause.Text = CodeRetry, fmt.Sprintf("admission check %s tries again: %s", check.Name, text)
-			case kueue.CheckStatePending, kueue.CheckStateReady:
-				cause.Code = CodeCheck
-				cause.Text = fmt.Sprintf("it has quota and waits for admission check %s: %s", check.Name, text)
+				code, text = CodeRetry, "admission check %s tries again: %s"
+			default: // it is pending
 			}
-			return cause
+			return &Cause{Code: code, Since: since(check.LastTransitionTime), Reason: string(check.Name),
+				Text: fmt.Sprintf(text, check.Name, cmp.Or(check.Message, "it has no message"))}
 		}
 	}
 	return nil
@@ -273,7 +261,8 @@ func (f *Facts) admittedWaits() *Cause {
 	cause := &Cause{Code: CodeStarting, Text: "it is admitted and about to start", Since: since(c.LastTransitionTime)}
 	if age := f.Now.Sub(c.LastTransitionTime.Time); age > silence {
 		cause.Code = CodeNoWorkload
-		cause.Text = fmt.Sprintf("it was admitted %s ago and hasn't started: Signalbox doesn't run", durationText(age))
+		cause.Text = fmt.Sprintf("it was admitted %s ago and hasn't started: Signalbox doesn't run",
+			duration.HumanDuration(age))
 		cause.Do = []string{"kubectl signalbox doctor"}
 	}
 	return cause
@@ -286,9 +275,9 @@ func (f *Facts) silent() *Cause {
 	if !unseen && (f.condition(kueue.WorkloadQuotaReserved) != nil || age < silence || !f.next()) {
 		return nil
 	}
-	text := fmt.Sprintf("Kueue has written no status of Workload %s in %s", f.Workload.Name, durationText(age))
+	text := fmt.Sprintf("Kueue has written no status of Workload %s in %s", f.Workload.Name, duration.HumanDuration(age))
 	if unseen {
-		text = fmt.Sprintf("Kueue's controller was last seen %s ago", durationText(f.Now.Sub(*f.KueueSeen)))
+		text = fmt.Sprintf("Kueue's controller was last seen %s ago", duration.HumanDuration(f.Now.Sub(*f.KueueSeen)))
 	}
 	return &Cause{Code: CodeKueueDown, Text: text, Do: []string{
 		"kubectl -n kueue-system get pods; kubectl signalbox doctor",
@@ -311,7 +300,7 @@ func (f *Facts) backoff() *Cause {
 		return nil
 	}
 	text := fmt.Sprintf("it was evicted %d times and is queued again in %s", ptr.Deref(s.Count, 1),
-		durationText(s.RequeueAt.Sub(f.Now)))
+		duration.HumanDuration(s.RequeueAt.Sub(f.Now)))
 	if c, timeout := workloadevict.IsEvictedByPodsReadyTimeout(f.Workload); timeout {
 		text += ": " + c.Message
 	}

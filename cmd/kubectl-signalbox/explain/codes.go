@@ -6,8 +6,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/utils/ptr"
 )
 
 // Code names the cause of a TrainJob's state. Scripts may rely on it.
@@ -16,6 +14,7 @@ type Code string
 // The causes.
 const (
 	CodeRunning    Code = "Running"
+	CodeStalled    Code = "Stalled" // it runs, and has reported nothing for too long
 	CodeComplete   Code = "Complete"
 	CodeFailed     Code = "Failed"
 	CodeUnmanaged  Code = "NotManaged"      // it has no queue: nobody queues it
@@ -82,11 +81,16 @@ type Cause struct {
 // silence is after how long it is strange that a controller has done nothing.
 const silence = 30 * time.Second
 
+// said returns a cause that a condition names.
+func said(code Code, c *metav1.Condition) *Cause {
+	return &Cause{Code: code, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime)}
+}
+
 func since(t metav1.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}
-	return ptr.To(t.Time)
+	return &t.Time
 }
 
 func count(n int, what string) string {
@@ -104,5 +108,3 @@ func list(names []string) string {
 	}
 	return strings.Join(names, ", ")
 }
-
-func durationText(d time.Duration) string { return duration.HumanDuration(d) }

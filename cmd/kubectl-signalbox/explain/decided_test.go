@@ -90,6 +90,10 @@ type decidedCase struct {
 var decidedCases = map[string]decidedCase{
 	"quota used": {func(f *Facts) { holds(f, "other", "queue", 6, 0) }, CodeShort,
 		"6 of nvidia.com/gpu are missing in flavor a100: it asks for 8, and 2 are free; held by team/other (6)"},
+	"by an equal within its minimum runtime": {func(f *Facts) {
+		holds(f, "other", "queue", 6, 0)
+		withinMinimum(f, &f.Queues.Workloads[0])
+	}, CodeShort, "held by team/other (6, within its minimum runtime until "},
 	"too large": {func(f *Facts) {
 		f.Workload.Spec.PodSets[0].Count = 3
 	}, CodeTooLarge, "asks for 24 of nvidia.com/gpu, and its queue never has more than 8"},

@@ -5,6 +5,8 @@ package explain
 import (
 	"slices"
 
+	utilpriority "sigs.k8s.io/kueue/pkg/util/priority"
+
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
 
@@ -40,11 +42,11 @@ type Standing struct {
 // Brief explains the state of a TrainJob without what others do: for lists.
 func Brief(f *Facts) *Explanation {
 	e := &Explanation{
-		Namespace: f.Job.Namespace, Name: f.Job.Name, State: string(f.state()),
+		Namespace: f.Job.Namespace, Name: f.Job.Name, State: f.shown(),
 		Standing: Standing{Queue: f.queueName(), ClusterQueue: f.clusterQueueName()},
 	}
-	if f.Workload != nil && f.Workload.Spec.Priority != nil {
-		e.Priority = *f.Workload.Spec.Priority
+	if f.Workload != nil {
+		e.Priority = utilpriority.Priority(f.Workload)
 	}
 	if e.Cause = f.cause(); waits[e.Cause.Code] {
 		e.Place, e.Waiting = f.Position()
@@ -52,7 +54,6 @@ func Brief(f *Facts) *Explanation {
 	return e
 }
 
-// mostAhead bounds how many Workloads are listed that are ahead.
 const mostAhead = 100
 
 // Explain explains the state of a TrainJob.

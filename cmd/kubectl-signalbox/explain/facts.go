@@ -11,6 +11,8 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
+	utilpriority "sigs.k8s.io/kueue/pkg/util/priority"
+	utilqueue "sigs.k8s.io/kueue/pkg/util/queue"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
@@ -63,7 +65,9 @@ func (f *Facts) queueName() string {
 }
 
 // localQueue returns the TrainJob's LocalQueue; nil if there is none.
-func (f *Facts) localQueue() *kueue.LocalQueue { return f.Queues.local(f.Job.Namespace, f.queueName()) }
+func (f *Facts) localQueue() *kueue.LocalQueue {
+	return f.Queues.locals[utilqueue.NewLocalQueueReference(f.Job.Namespace, kueue.LocalQueueName(f.queueName()))]
+}
 
 // clusterQueueName returns the ClusterQueue that holds the TrainJob's quota, or else that it waits in; "" if it isn't
 // known. A LocalQueue may lead to another one meanwhile.
@@ -88,13 +92,12 @@ func (f *Facts) condition(name string) *metav1.Condition {
 	return apimeta.FindStatusCondition(f.Workload.Status.Conditions, name)
 }
 
-func (f *Facts) is(name string) bool {
-	c := f.condition(name)
-	return c != nil && c.Status == metav1.ConditionTrue
-}
+func (f *Facts) is(name string) bool { return isTrue(f.condition(name)) }
 
-// state returns the TrainJob's state. Kubeflow Trainer's CRD has none: it follows from the Workload then.
-func (f *Facts) state() api.TrainJobState {
+func isTrue(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionTrue }
+
+// State returns the TrainJob's state. Kubeflow Trainer's CRD has none: it follows from the Workload then.
+func (f *Facts) State() api.TrainJobState {
 	if f.Job.Status.State != "" {
 		return f.Job.Status.State
 	}
@@ -116,5 +119,38 @@ func (f *Facts) state() api.TrainJobState {
 
 func (f *Facts) suspended() bool { return ptr.Deref(f.Job.Spec.Suspend, false) }
 
-// State returns the state of a TrainJob by the facts that are known of it.
-func (f *Facts) State() api.TrainJobState { return f.state() }
+// Waiting is a Workload that waits in the same ClusterQueue.
+type Waiting struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Priority  int32     `json:"priority"`
+	Since     time.Time `json:"since"`
+}
+
+// Position returns the TrainJob's place in its ClusterQueue, from 1, and how many wait there; 0 if it isn't known.
+func (f *Facts) Position() (place, waiting int) {
+	lq := f.localQueue()
+	if !f.OthersRead || f.Workload == nil || lq == nil {
+		return 0, 0
+	}
+	line := f.Queues.lines[string(lq.Spec.ClusterQueue)]
+	if at, waits := f.Queues.places[f.Workload.UID]; waits {
+		return at + 1, len(line)
+	}
+	return 0, 0
+}
+
+// ahead returns the first Workloads that Kueue considers before the TrainJob's.
+func (f *Facts) ahead(most int) []Waiting {
+	place, _ := f.Position()
+	if place < 2 {
+		return nil
+	}
+	var ahead []Waiting
+	by := f.Queues.Ordering()
+	for _, wl := range f.Queues.lines[string(f.localQueue().Spec.ClusterQueue)][:min(most, place-1)] {
+		ahead = append(ahead, Waiting{wl.Namespace, simulate.Owner(wl), utilpriority.Priority(wl),
+			by.GetQueueOrderTimestamp(wl).Time})
+	}
+	return ahead
+}

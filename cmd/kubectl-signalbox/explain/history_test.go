@@ -13,6 +13,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
@@ -53,6 +54,14 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
+// stalls starts a TrainJob whose condition Stalled has a status.
+func stalls(f *Facts, status metav1.ConditionStatus) {
+	runs(f)
+	f.Job.Status.State = api.StateRunning
+	f.Job.Status.Queue = &api.QueueStatus{Conditions: []metav1.Condition{{Type: api.ConditionStalled, Status: status,
+		Reason: "NoReport", Message: "it has reported nothing since noon", LastTransitionTime: ago(time.Hour)}}}
+}
+
 // savesFirst preempts a TrainJob that runs on until its next checkpoint.
 func savesFirst(f *Facts, wl *kueue.Workload) {
 	apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
@@ -62,6 +71,15 @@ func savesFirst(f *Facts, wl *kueue.Workload) {
 	wl.OwnerReferences = []metav1.OwnerReference{owner}
 	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, checkpoint.UntilAnnotation,
 		f.Now.Add(time.Minute).UTC().Format(time.RFC3339))
+}
+
+// withinMinimum puts a Workload within its minimum runtime.
+func withinMinimum(f *Facts, wl *kueue.Workload) {
+	apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{
+		Type: kueue.WorkloadAdmitted, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(f.Now)})
+	mark := boost.Mark{Value: boost.Highest, Written: f.Now, Until: f.Now.Add(time.Minute)}
+	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, boost.Annotation, mark.Text())
+	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, boost.MarkAnnotation, mark.String())
 }
 
 // TestMoreCauses holds the rest of causes' texts.
@@ -77,6 +95,29 @@ func TestMoreCauses(t *testing.T) {
 			f.Job.Status.State = api.StateRunning
 			f.Job.Status.Checkpoint = &api.Checkpoint{Time: metav1.NewTime(f.Now.Add(-3 * time.Minute)), Value: "4200"}
 		}, CodeRunning, "it runs on a100; its last checkpoint, 4200, was saved 3m ago"},
+		"it has stalled": {func(f *Facts) { stalls(f, metav1.ConditionTrue) }, CodeStalled,
+			"it has reported nothing since noon"},
+		"it has stalled, and saved": {func(f *Facts) {
+			stalls(f, metav1.ConditionTrue)
+			f.Job.Status.Checkpoint = &api.Checkpoint{Time: metav1.NewTime(f.Now.Add(-3 * time.Minute)), Value: "4200"}
+		}, CodeStalled, "since noon; its last checkpoint, 4200, was saved 3m ago"},
+		"it has stalled in another cluster": {func(f *Facts) {
+			stalls(f, metav1.ConditionTrue)
+			f.Job.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
+		}, CodeStalled, "since noon"},
+		"it reports": {func(f *Facts) { stalls(f, metav1.ConditionFalse) }, CodeRunning, "it runs on a100"},
+		"it had stalled, and starts": {func(f *Facts) {
+			stalls(f, metav1.ConditionTrue)
+			f.Job.Status.State = api.StateStarting
+		}, CodeStarting, "its pods are starting"},
+		"it was stopped for it": {func(f *Facts) {
+			f.Job.Annotations = map[string]string{api.StopAnnotation: "stalled: it has reported nothing since noon"}
+		}, CodeStopped, "it had stalled: its training process had reported nothing since noon"},
+		"it is within its minimum runtime": {func(f *Facts) {
+			runs(f)
+			f.Job.Status.State = api.StateRunning
+			withinMinimum(f, f.Workload)
+		}, CodeRunning, "it runs on a100; within its minimum runtime, no equal preempts it until "},
 		"it is being deleted": {func(f *Facts) {
 			runs(f)
 			f.Job.DeletionTimestamp, f.Job.Finalizers = ptr.To(metav1.NewTime(f.Now)), []string{"example.com/keep"}
@@ -126,8 +167,12 @@ func TestMoreCauses(t *testing.T) {
 			if e := Explain(f); e.Cause.Code != c.code || !strings.Contains(e.Cause.Text, c.text) {
 				t.Errorf("got %s: %s, want %s: …%s…", e.Cause.Code, e.Cause.Text, c.code, c.text)
 			}
-			if string(f.State()) != Brief(f).State {
-				t.Errorf("got %s", f.State())
+			shown := string(f.State())
+			if c.code == CodeStalled {
+				shown = "Stalled"
+			}
+			if got := Brief(f).State; got != shown {
+				t.Errorf("got %s, want %s", got, shown)
 			}
 		})
 	}

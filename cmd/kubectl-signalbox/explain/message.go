@@ -1,13 +1,16 @@
 package explain
 
 import (
+	"cmp"
 	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilpodset "sigs.k8s.io/kueue/pkg/util/podset"
 )
 
 // reading is what a message of Kueue's scheduler means.
@@ -33,11 +36,8 @@ var messages = []struct {
 	code Code
 	do   []string
 }{
-	{
-		"Pending the preemption of",
-		CodePreempting,
-		[]string{"wait until the pods of those that are preempted have ended"},
-	},
+	{"Pending the preemption of", CodePreempting, []string{
+		"wait until the pods of those that are preempted have ended"}},
 	{"overlapping preemption targets", CodePreempting, nil},
 	{"doesn't match ClusterQueue selector", CodeNamespace, []string{
 		"your batch admin has to allow the namespace in the ClusterQueue's namespaceSelector"}},
@@ -110,73 +110,68 @@ func read(message string, wl *kueue.Workload) reading {
 
 // least returns which part of a PodSet's pods is enough: its minCount of its count.
 func least(wl *kueue.Workload, podSet string) float64 {
-	if wl != nil {
-		for i := range wl.Spec.PodSets {
-			if p := &wl.Spec.PodSets[i]; string(p.Name) == podSet && p.Count > 0 {
-				return float64(ptr.Deref(p.MinCount, p.Count)) / float64(p.Count)
-			}
-		}
+	if wl == nil {
+		return 1
 	}
-	return 1
+	p := utilpodset.FindPodSetByName(wl.Spec.PodSets, kueue.PodSetReference(podSet))
+	if p == nil || p.Count == 0 {
+		return 1
+	}
+	return float64(ptr.Deref(p.MinCount, p.Count)) / float64(p.Count)
 }
 
 // largest returns the flavors that can never have enough for all pods, and what the one lacks that comes nearest; nil
 // if one has enough for the part of the pods that is enough.
-func largest(reasons string, enough float64) (flavors map[string]bool, worst *lack) {
+func largest(reasons string, enough float64) (flavors map[string]bool, least *lack) {
 	flavors = map[string]bool{}
-	by := map[string]*lack{}
+	var lacks []*lack
 	fits := false
 	for _, m := range tooLarge.FindAllStringSubmatch(reasons, -1) {
-		l := lack{resource: m[1], flavor: m[2], most: quantity(m[5])}
+		l := &lack{resource: m[1], flavor: m[2], most: quantity(m[5])}
 		before, current := quantity(m[3]), quantity(m[4])
 		if l.asked = current.DeepCopy(); current.Cmp(l.most) <= 0 { // what PodSets before have taken counts
 			l.asked.Add(before)
 		}
-		l.missing = minus(l.asked, l.most)
+		l.missing = l.asked.DeepCopy()
+		l.missing.Sub(l.most)
 		flavors[l.flavor] = true
-		least := before.AsApproximateFloat64() + current.AsApproximateFloat64()*enough
-		if least <= l.most.AsApproximateFloat64() && enough < 1 {
-			fits = true
-		}
-		if is := by[l.flavor]; is == nil || is.part() < l.part() {
-			by[l.flavor] = &l
-		}
-	}
-	for _, m := range tooLarge.FindAllStringSubmatch(reasons, -1) { // in the order of the message
-		if l := by[m[2]]; worst == nil || l.part() < worst.part() {
-			worst = l
-		}
+		lacks = append(lacks, l)
+		fewest := before.AsApproximateFloat64() + current.AsApproximateFloat64()*enough
+		fits = fits || enough < 1 && fewest <= l.most.AsApproximateFloat64()
 	}
 	if fits {
 		return flavors, nil
 	}
-	return flavors, worst
+	return flavors, nearest(lacks, func(a, b *lack) int { return cmp.Compare(a.part(), b.part()) })
 }
 
-// leastLack returns what the flavor lacks that lacks least; nil if none has enough when nobody uses any. All resources
-// of one flavor have to fit, so that of each flavor the resource counts that lacks most.
+// leastLack returns what the flavor lacks that lacks least; nil if none has enough when nobody uses any.
 func leastLack(reasons string, never map[string]bool) *lack {
-	by := map[string]*lack{}
-	var names []string
+	var lacks []*lack
 	for _, m := range short.FindAllStringSubmatch(reasons, -1) {
-		l := &lack{resource: m[1], flavor: m[2], missing: quantity(m[3])}
-		if never[l.flavor] {
-			continue
-		}
-		if by[l.flavor] == nil {
-			names = append(names, l.flavor)
-		}
-		if is := by[l.flavor]; is == nil || is.missing.Cmp(l.missing) < 0 {
-			by[l.flavor] = l
+		if !never[m[2]] {
+			lacks = append(lacks, &lack{resource: m[1], flavor: m[2], missing: quantity(m[3])})
 		}
 	}
-	var best *lack
-	for _, name := range names {
-		if best == nil || by[name].missing.Cmp(best.missing) < 0 {
-			best = by[name]
+	return nearest(lacks, func(a, b *lack) int { return a.missing.Cmp(b.missing) })
+}
+
+// nearest returns what the flavor lacks that lacks least, the first one of several; nil for none. All resources of one
+// flavor have to fit, so that of each flavor the resource counts that lacks most.
+func nearest(lacks []*lack, compare func(a, b *lack) int) *lack {
+	var most []*lack
+	for _, l := range lacks {
+		i := slices.IndexFunc(most, func(other *lack) bool { return other.flavor == l.flavor })
+		if i < 0 {
+			most = append(most, l)
+		} else if compare(most[i], l) < 0 {
+			most[i] = l
 		}
 	}
-	return best
+	if len(most) == 0 {
+		return nil
+	}
+	return slices.MinFunc(most, compare)
 }
 
 // part returns which part of the request is missing. Resources differ in their units.
@@ -186,15 +181,6 @@ func (l *lack) part() float64 {
 
 // quantity reads an amount of Kueue's messages; zero if it is none, such as "<unlimited>".
 func quantity(text string) resource.Quantity {
-	q, err := resource.ParseQuantity(text)
-	if err != nil {
-		return resource.Quantity{}
-	}
+	q, _ := resource.ParseQuantity(text)
 	return q
-}
-
-func minus(a, b resource.Quantity) resource.Quantity {
-	a = a.DeepCopy()
-	a.Sub(b)
-	return a
 }

@@ -1,15 +1,18 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
@@ -56,26 +59,20 @@ func (f *Facts) unsaid(cause *Cause) {
 	}
 }
 
-// decided is about what the simulation says.
 func (f *Facts) decided(cause *Cause, c *metav1.Condition) {
 	d := f.Decision
+	r := read(d.Message, nil)
 	switch d.Verdict {
 	case simulate.Preempts:
-		var victims []types.NamespacedName
-		for _, v := range d.Victims {
-			victims = append(victims, v.Victim)
-		}
-		cause.Code, cause.Text = CodePreempting, f.owners(victims)+" are preempted for it"+f.awaited(victims)
+		cause.Code, cause.Text = CodePreempting, f.owners(d.Victims)+" are preempted for it"+f.awaited(d.Victims)
 		cause.Do = messages[0].do
 	case simulate.Never:
-		r := read(d.Message, nil)
 		cause.Text = tidy(d.Message)
 		if r.Code == CodeShort {
 			r.Code = CodeTooLarge
 		}
 		f.reads(cause, r)
 	case simulate.Waits:
-		r := read(d.Message, nil)
 		if d.Behind {
 			f.behind(cause)
 			return
@@ -145,23 +142,16 @@ func (f *Facts) row(l lack) *simulate.Quota {
 	if f.Decision == nil {
 		return nil
 	}
-	var best *simulate.Quota
-	for i := range f.Decision.Quota {
-		q := &f.Decision.Quota[i]
-		if q.Short.Sign() <= 0 || q.Unsuitable != "" {
-			continue
-		}
-		if q.Flavor == l.flavor && q.Resource == l.resource {
-			return q
-		}
-		if best == nil || q.Short.AsApproximateFloat64() < best.Short.AsApproximateFloat64() {
-			best = q
-		}
-	}
-	if l.flavor != "" {
+	rows := utilslices.Pick(f.Decision.Quota, func(q *simulate.Quota) bool {
+		named := q.Flavor == l.flavor && q.Resource == l.resource
+		return q.Short.Sign() > 0 && q.Unsuitable == "" && (named || l.flavor == "")
+	})
+	if len(rows) == 0 {
 		return nil
 	}
-	return best
+	return ptr.To(slices.MinFunc(rows, func(a, b simulate.Quota) int {
+		return cmp.Compare(a.Short.AsApproximateFloat64(), b.Short.AsApproximateFloat64())
+	}))
 }
 
 // shortOf says why the quota of a flavor is short.
@@ -184,21 +174,13 @@ func (f *Facts) shortOf(cause *Cause, q *simulate.Quota) {
 		cause.Text = lack
 	}
 	if len(q.Holders) > 0 {
-		cause.Text += "; held by " + holdersText(q.Holders)
+		cause.Text += "; held by " + list(utilslices.Map(q.Holders, f.holderText))
 	}
 }
 
 // owners returns the names of Workloads' jobs.
 func (f *Facts) owners(keys []types.NamespacedName) string {
-	var names []string
-	for _, key := range keys {
-		name := key.Name
-		if wl := f.Queues.Workload(key); wl != nil {
-			name = simulate.Owner(wl)
-		}
-		names = append(names, key.Namespace+"/"+name)
-	}
-	return list(slices.Compact(names))
+	return list(slices.Compact(f.Queues.Owners(keys)))
 }
 
 // awaited says which of the preempted run on until their next checkpoint, and until when at the latest; "" for none.
@@ -224,10 +206,13 @@ func (f *Facts) awaited(preempted []types.NamespacedName) string {
 		f.owners(waiting))
 }
 
-func holdersText(holders []simulate.Holder) string {
-	var parts []string
-	for _, h := range holders {
-		parts = append(parts, fmt.Sprintf("%s/%s (%s)", h.Namespace, h.Name, h.Amount.String()))
+// holderText says what one holds, and until when no equal preempts it.
+func (f *Facts) holderText(h *simulate.Holder) string {
+	text := fmt.Sprintf("%s/%s (%s", h.Namespace, h.Name, h.Amount.String())
+	if wl := f.Queues.Workload(types.NamespacedName{Namespace: h.Namespace, Name: h.Workload}); wl != nil {
+		if until := boost.ProtectedUntil(wl, f.Now); !until.IsZero() {
+			text += ", within its minimum runtime until " + until.Local().Format(time.TimeOnly)
+		}
 	}
-	return strings.TrimSpace(list(parts))
+	return text + ")"
 }

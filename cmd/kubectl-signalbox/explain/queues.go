@@ -7,6 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilpriority "sigs.k8s.io/kueue/pkg/util/priority"
+	utilqueue "sigs.k8s.io/kueue/pkg/util/queue"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
@@ -17,7 +20,7 @@ import (
 // Queues is a cluster's queues and Workloads with an index, which is computed once for all TrainJobs.
 type Queues struct {
 	simulate.Cluster
-	locals   map[types.NamespacedName]*kueue.LocalQueue
+	locals   map[utilqueue.LocalQueueReference]*kueue.LocalQueue
 	names    map[string][]string // LocalQueues by namespace
 	clusters map[string]*kueue.ClusterQueue
 	owned    map[owner]*kueue.Workload
@@ -34,16 +37,12 @@ type owner struct {
 // NewQueues returns the index of a cluster.
 func NewQueues(cluster simulate.Cluster) *Queues {
 	q := &Queues{
-		Cluster: cluster, locals: map[types.NamespacedName]*kueue.LocalQueue{}, names: map[string][]string{},
-		clusters: map[string]*kueue.ClusterQueue{}, owned: map[owner]*kueue.Workload{},
-		lines: map[string][]*kueue.Workload{}, places: map[types.UID]int{},
-	}
-	for i := range cluster.ClusterQueues {
-		q.clusters[cluster.ClusterQueues[i].Name] = &cluster.ClusterQueues[i]
+		Cluster: cluster, locals: utilslices.ToRefMap(cluster.LocalQueues, utilqueue.Key), names: map[string][]string{},
+		clusters: utilslices.ToRefMap(cluster.ClusterQueues, func(cq *kueue.ClusterQueue) string { return cq.Name }),
+		owned:    map[owner]*kueue.Workload{}, lines: map[string][]*kueue.Workload{}, places: map[types.UID]int{},
 	}
 	for i := range cluster.LocalQueues {
 		lq := &cluster.LocalQueues[i]
-		q.locals[types.NamespacedName{Namespace: lq.Namespace, Name: lq.Name}] = lq
 		q.names[lq.Namespace] = append(q.names[lq.Namespace], lq.Name)
 	}
 	for i := range cluster.Workloads {
@@ -53,7 +52,7 @@ func NewQueues(cluster simulate.Cluster) *Queues {
 	for _, line := range q.lines {
 		slices.SortStableFunc(line, func(a, b *kueue.Workload) int {
 			// As Kueue v0.19.2, pkg/cache/queue/cluster_queue.go, baseCompareFunc.
-			return cmp.Or(cmp.Compare(ptr.Deref(b.Spec.Priority, 0), ptr.Deref(a.Spec.Priority, 0)),
+			return cmp.Or(cmp.Compare(utilpriority.Priority(b), utilpriority.Priority(a)),
 				by.GetQueueOrderTimestamp(a).Compare(by.GetQueueOrderTimestamp(b).Time))
 		})
 		for place, wl := range line {
@@ -63,7 +62,6 @@ func NewQueues(cluster simulate.Cluster) *Queues {
 	return q
 }
 
-// add indexes a Workload.
 func (q *Queues) add(wl *kueue.Workload) {
 	for _, ref := range wl.OwnerReferences {
 		by := owner{wl.Namespace, ref.UID}
@@ -71,7 +69,7 @@ func (q *Queues) add(wl *kueue.Workload) {
 			q.owned[by] = wl
 		}
 	}
-	lq := q.local(wl.Namespace, string(wl.Spec.QueueName))
+	lq := q.locals[utilqueue.KeyFromWorkload(wl)]
 	if lq != nil && ptr.Deref(lq.Spec.StopPolicy, kueue.None) == kueue.None && workload.IsAdmissible(wl) {
 		name := string(lq.Spec.ClusterQueue)
 		q.lines[name] = append(q.lines[name], wl)
@@ -84,11 +82,6 @@ func follows(wl, other *kueue.Workload) bool {
 		return !finished
 	}
 	return other.CreationTimestamp.Before(&wl.CreationTimestamp)
-}
-
-// local returns a LocalQueue; nil if there is none of the name.
-func (q *Queues) local(namespace, name string) *kueue.LocalQueue {
-	return q.locals[types.NamespacedName{Namespace: namespace, Name: name}]
 }
 
 // WorkloadOf returns a TrainJob's Workload: the one that isn't finished, or else the last; nil if there is none.

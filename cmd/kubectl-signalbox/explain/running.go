@@ -8,9 +8,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/jobset/pkg/constants"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
+	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
@@ -18,16 +21,19 @@ import (
 // podCreationFailed is the reason of a Job's event that a pod can't be created (k8s.io/kubernetes, pkg/controller).
 const podCreationFailed = "FailedCreate"
 
+// stopReleases is what helps while a TrainJob that can't run holds quota.
+const stopReleases = "the TrainJob holds its quota meanwhile: kubectl signalbox stop releases it"
+
 // running is about a TrainJob that was started.
 func (f *Facts) running() *Cause {
 	if f.suspended() {
 		return nil
 	}
 	if c := f.Job.Status.Condition(api.ConditionGangScheduled); c != nil && c.Status == metav1.ConditionFalse {
-		return &Cause{Code: CodeGang, Reason: c.Reason, Text: c.Message, Since: since(c.LastTransitionTime), Do: []string{
-			"nodes of the admitted flavor must have room for the whole gang at once; ask your batch admin if quota is above " +
-				"what the nodes have (kubectl signalbox doctor)",
-		}}
+		cause := said(CodeGang, c)
+		cause.Do = []string{"nodes of the admitted flavor must have room for the whole gang at once; ask your batch admin " +
+			"if quota is above what the nodes have (kubectl signalbox doctor)"}
+		return cause
 	}
 	for _, rule := range []func(*corev1.Pod) *Cause{imagePull, crashing, unschedulable} {
 		for i := range f.Pods {
@@ -36,18 +42,16 @@ func (f *Facts) running() *Cause {
 			}
 		}
 	}
-	start := f.Job.Status.StartTime
 	cause := &Cause{Code: CodeRunning, Text: "it runs"}
-	if f.state() == api.StateStarting {
+	if f.State() == api.StateStarting {
 		cause.Code, cause.Text = CodeStarting, "its pods are starting"
 		if e := f.notCreated(); e != nil {
 			return &Cause{Code: CodeStarting, Reason: e.Reason, Text: fmt.Sprintf("%s %s doesn't have all it creates: %s",
 				e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message), Since: since(lastSeen(e)), Do: []string{
-				"correct what the message names; its controller tries again by itself", "the TrainJob holds its quota " +
-					"meanwhile: kubectl signalbox stop releases it"}}
+				"correct what the message names; its controller tries again by itself", stopReleases}}
 		}
 	}
-	if start != nil {
+	if start := f.Job.Status.StartTime; start != nil {
 		cause.Since = since(*start)
 	}
 	if f.Workload != nil && f.Workload.Status.Admission != nil {
@@ -63,7 +67,7 @@ func (f *Facts) running() *Cause {
 func (f *Facts) saved() (text string) {
 	if saved := f.Job.Status.Checkpoint; saved != nil {
 		text = fmt.Sprintf("; its last checkpoint, %s, was saved %s ago", saved.Value,
-			durationText(max(f.Now.Sub(saved.Time.Time), 0)))
+			duration.HumanDuration(max(f.Now.Sub(saved.Time.Time), 0)))
 	}
 	if f.Workload == nil {
 		return text
@@ -71,6 +75,9 @@ func (f *Facts) saved() (text string) {
 	if until := checkpoint.Announced(f.Workload, f.Now); !until.IsZero() {
 		text += fmt.Sprintf("; it was preempted, and runs on until its next checkpoint, until %s at the latest",
 			until.Local().Format(time.TimeOnly))
+	}
+	if until := boost.ProtectedUntil(f.Workload, f.Now); !until.IsZero() {
+		text += "; within its minimum runtime, no equal preempts it until " + until.Local().Format(time.TimeOnly)
 	}
 	return text
 }
@@ -92,35 +99,38 @@ func (f *Facts) notCreated() *corev1.Event {
 	return last
 }
 
-func imagePull(p *corev1.Pod) *Cause {
+// waitingFor returns the first container of a pod that waits for one of the reasons; nil for none.
+func waitingFor(p *corev1.Pod, reasons ...string) *corev1.ContainerStatus {
 	for _, s := range statuses(p) {
-		if w := s.State.Waiting; w != nil && slices.Contains([]string{
-			"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
-		}, w.Reason) {
-			return &Cause{Code: CodeImage, Reason: w.Reason, Text: fmt.Sprintf("pod %s: image %s of container %s can't be "+
-				"pulled: %s", p.Name, s.Image, s.Name, w.Message), Do: []string{"correct the image of the runtime or of " +
-				"spec.trainer.image, or give the pods an imagePullSecret", "the TrainJob holds its quota meanwhile: kubectl " +
-				"signalbox stop releases it"}}
+		if w := s.State.Waiting; w != nil && slices.Contains(reasons, w.Reason) {
+			return &s
 		}
 	}
 	return nil
 }
 
-func crashing(p *corev1.Pod) *Cause {
-	for _, s := range statuses(p) {
-		w, last := s.State.Waiting, s.LastTerminationState.Terminated
-		if w == nil || !slices.Contains([]string{
-			"CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
-		}, w.Reason) {
-			continue
-		}
-		text := fmt.Sprintf("pod %s: container %s doesn't start: %s %s", p.Name, s.Name, w.Reason, w.Message)
-		if last != nil {
-			text += fmt.Sprintf(" (exit code %d, %s)", last.ExitCode, last.Reason)
-		}
-		return &Cause{Code: CodeCrash, Reason: w.Reason, Text: text}
+func imagePull(p *corev1.Pod) *Cause {
+	s := waitingFor(p, "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+	if s == nil {
+		return nil
 	}
-	return nil
+	w := s.State.Waiting
+	return &Cause{Code: CodeImage, Reason: w.Reason, Text: fmt.Sprintf("pod %s: image %s of container %s can't be "+
+		"pulled: %s", p.Name, s.Image, s.Name, w.Message), Do: []string{"correct the image of the runtime or of " +
+		"spec.trainer.image, or give the pods an imagePullSecret", stopReleases}}
+}
+
+func crashing(p *corev1.Pod) *Cause {
+	s := waitingFor(p, "CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+	if s == nil {
+		return nil
+	}
+	w := s.State.Waiting
+	text := fmt.Sprintf("pod %s: container %s doesn't start: %s %s", p.Name, s.Name, w.Reason, w.Message)
+	if last := s.LastTerminationState.Terminated; last != nil {
+		text += fmt.Sprintf(" (exit code %d, %s)", last.ExitCode, last.Reason)
+	}
+	return &Cause{Code: CodeCrash, Reason: w.Reason, Text: text}
 }
 
 func unschedulable(p *corev1.Pod) *Cause {
@@ -132,4 +142,47 @@ func unschedulable(p *corev1.Pod) *Cause {
 		}
 	}
 	return nil
+}
+
+// stateStalled is shown of a running TrainJob that has stalled. Its status says Running: its pods are ready.
+const stateStalled = "Stalled"
+
+// hasStalled returns condition Stalled of a running TrainJob that has stalled; nil for any other.
+func (f *Facts) hasStalled() *metav1.Condition {
+	c := f.Job.Status.Condition(api.ConditionStalled)
+	if c == nil || c.Status != metav1.ConditionTrue || f.State() != api.StateRunning {
+		return nil
+	}
+	return c
+}
+
+// shown returns the state for people.
+func (f *Facts) shown() string {
+	if f.hasStalled() != nil {
+		return stateStalled
+	}
+	return string(f.State())
+}
+
+// stalled is about a TrainJob that runs, here or in another cluster, and reports nothing.
+func (f *Facts) stalled() *Cause {
+	c := f.hasStalled()
+	if c == nil {
+		return nil
+	}
+	return &Cause{Code: CodeStalled, Reason: c.Reason, Text: c.Message + f.saved(), Since: since(c.LastTransitionTime),
+		Do: []string{
+			"kubectl signalbox logs " + f.Job.Name + " shows what its processes do",
+			"kubectl signalbox restart " + f.Job.Name + " starts it again, and kubectl signalbox stop " + f.Job.Name +
+				" releases its quota",
+			"if it does work, let it report more often, or raise annotation " + api.StalledAfterAnnotation,
+		}}
+}
+
+// stoppedText says who has stopped a TrainJob, by the value of the annotation.
+func stoppedText(why string) (reason, text string) {
+	if since, by := stalled.StoppedSince(why); by {
+		return stateStalled, "it was stopped because it had stalled: its training process had reported nothing since " + since
+	}
+	return "StoppedByUser", "it was stopped with kubectl signalbox stop"
 }

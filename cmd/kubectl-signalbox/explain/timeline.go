@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 )
 
 // Moment is something that has happened to a TrainJob.
@@ -84,7 +85,6 @@ func (f *Facts) workloadMoments(add adding) {
 	}
 }
 
-// eventMoments adds the events.
 func (f *Facts) eventMoments(add adding) {
 	for i := range f.Events {
 		e := &f.Events[i]
@@ -106,15 +106,8 @@ func lastSeen(e *corev1.Event) metav1.Time {
 
 // podMoments adds the first and the last start of a pod, and the ends.
 func (f *Facts) podMoments(add adding) {
-	var first, last *corev1.Pod
 	for i := range f.Pods {
 		p := &f.Pods[i]
-		if p.Status.StartTime != nil && (first == nil || p.Status.StartTime.Before(first.Status.StartTime)) {
-			first = p
-		}
-		if p.Status.StartTime != nil && (last == nil || last.Status.StartTime.Before(p.Status.StartTime)) {
-			last = p
-		}
 		for _, s := range statuses(p) {
 			if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
 				add(t.FinishedAt, "Pod", fmt.Sprintf("%s: container %s ended with exit code %d %s", p.Name, s.Name, t.ExitCode,
@@ -122,10 +115,14 @@ func (f *Facts) podMoments(add adding) {
 			}
 		}
 	}
-	if first != nil {
-		add(*first.Status.StartTime, "Pod", first.Name+" is on its node, the first of "+count(len(f.Pods), "pod"))
+	started := utilslices.Pick(f.Pods, func(p *corev1.Pod) bool { return p.Status.StartTime != nil })
+	if len(started) == 0 {
+		return
 	}
-	if last != nil && last != first {
+	byStart := func(a, b corev1.Pod) int { return a.Status.StartTime.Compare(b.Status.StartTime.Time) }
+	first, last := slices.MinFunc(started, byStart), slices.MaxFunc(started, byStart)
+	add(*first.Status.StartTime, "Pod", first.Name+" is on its node, the first of "+count(len(f.Pods), "pod"))
+	if last.Name != first.Name {
 		add(*last.Status.StartTime, "Pod", last.Name+" is on its node, the last")
 	}
 }
@@ -145,5 +142,5 @@ func conditionText(c metav1.Condition) string {
 }
 
 func statuses(p *corev1.Pod) []corev1.ContainerStatus {
-	return append(slices.Clone(p.Status.InitContainerStatuses), p.Status.ContainerStatuses...)
+	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
 }

@@ -31,7 +31,7 @@ type Answer struct {
 	// Admission is what it gets, now or later; nil for Never.
 	Admission *kueue.Admission
 	// Victims are those that it preempts.
-	Victims []Preemption
+	Victims []types.NamespacedName
 	// After are those that have to end before, in the order in which they are expected to.
 	After []types.NamespacedName
 	// Ahead are those that wait, and are admitted before it; for Stuck, those that wait in front of it forever.
@@ -44,9 +44,8 @@ type Answer struct {
 
 // Change is a change of a Workload with which Kueue would admit it.
 type Change struct {
-	// Nodes is a smaller number of pods of PodSet; 0 for no change of it.
-	Nodes  int32
-	PodSet kueue.PodSetReference
+	// Nodes is a smaller number of pods of the largest PodSet; 0 for no change of it.
+	Nodes int32
 	// Queue is another LocalQueue; "" for no change of it.
 	Queue string
 	// Selector are node labels to take out of the pods' node selector.
@@ -55,8 +54,5 @@ type Change struct {
 	Admission *kueue.Admission
 }
 
-// Lengths says when Workloads are expected to end.
-type Lengths interface {
-	// End returns when a Workload ends that has had quota since a time.
-	End(wl *kueue.Workload, since time.Time) time.Time
-}
+// Lengths returns when a Workload is expected to end that has had quota since a time.
+type Lengths func(wl *kueue.Workload, since time.Time) time.Time

@@ -7,15 +7,12 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
 
 // inTurn has Workloads end one after the other, in the order in which they got their quota.
-type inTurn struct{}
-
-func (inTurn) End(_ *kueue.Workload, since time.Time) time.Time { return since.Add(1000 * time.Hour) }
+func inTurn(_ *kueue.Workload, since time.Time) time.Time { return since.Add(1000 * time.Hour) }
 
 // Ask returns what Kueue would do with one of the cluster's Workloads. lengths may be nil: then those that run are
 // expected to end in the order in which they have started.
@@ -56,7 +53,7 @@ func Ask(
 	if holdsQuota(alone) {
 		answer.Message = cmp.Or(unqueued, message(is))
 		if lengths == nil {
-			lengths = inTurn{}
+			lengths = inTurn
 		}
 		if err := answer.waits(ctx, cluster, key, lengths, now); err != nil {
 			return nil, err
@@ -105,22 +102,4 @@ func necessary(
 		}
 	}
 	return needed, nil
-}
-
-// Flavors returns the flavors that an admission gives a resource, without repetitions; those of every resource if it
-// is "".
-func Flavors(admission *kueue.Admission, resource corev1.ResourceName) []string {
-	var names []string
-	if admission == nil {
-		return nil
-	}
-	for _, a := range admission.PodSetAssignments {
-		for name, flavor := range a.Flavors {
-			if resource == "" || name == resource {
-				names = append(names, string(flavor))
-			}
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }

@@ -15,14 +15,26 @@ import (
 	"sigs.k8s.io/kueue/pkg/features"
 )
 
+// flavorsOn returns the flavors that an admission gives a resource, without repetitions.
+func flavorsOn(admission *kueue.Admission, resource corev1.ResourceName) []string {
+	var names []string
+	for _, a := range ptr.Deref(admission, kueue.Admission{}).PodSetAssignments {
+		if flavor := a.Flavors[resource]; flavor != "" {
+			names = append(names, string(flavor))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // describe puts an answer into one line.
 func describe(a *Answer) string {
 	parts := []string{string(a.Verdict)}
-	if flavors := Flavors(a.Admission, gpu); len(flavors) > 0 {
+	if flavors := flavorsOn(a.Admission, gpu); len(flavors) > 0 {
 		parts = append(parts, "on "+strings.Join(flavors, ","))
 	}
 	for _, v := range a.Victims {
-		parts = append(parts, "preempts "+v.Victim.Name)
+		parts = append(parts, "preempts "+v.Name)
 	}
 	for _, k := range a.After {
 		parts = append(parts, "after "+k.Name)
@@ -208,7 +220,7 @@ func TestTopologyOfOthers(t *testing.T) {
 // fixed are lengths by name.
 type fixed map[string]time.Duration
 
-func (f fixed) End(wl *kueue.Workload, since time.Time) time.Time { return since.Add(f[wl.Name]) }
+func (f fixed) end(wl *kueue.Workload, since time.Time) time.Time { return since.Add(f[wl.Name]) }
 
 func TestUntil(t *testing.T) {
 	cluster := newCluster()
@@ -218,7 +230,7 @@ func TestUntil(t *testing.T) {
 	cluster.waits("next", "q", 0, 1, 4)
 	cluster.waits("x", "q", 0, 2, 4)
 	f, err := Until(t.Context(), cluster, named("x"),
-		fixed{"long": 90 * time.Minute, "short": time.Hour, "next": 20 * time.Minute}, noon.Add(30*time.Minute))
+		fixed{"long": 90 * time.Minute, "short": time.Hour, "next": 20 * time.Minute}.end, noon.Add(30*time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +260,7 @@ func TestUntilReadmitted(t *testing.T) {
 	cluster.runs("moved", "q", "a", 0, 1, 4)
 	on(cluster.waits("urgent", "q", 5, 1, 4), "a")
 	on(cluster.waits("x", "q", 0, 1, 4), "b")
-	f, err := Until(t.Context(), cluster, named("x"), fixed{"moved": time.Hour, "urgent": 9 * time.Hour},
+	f, err := Until(t.Context(), cluster, named("x"), fixed{"moved": time.Hour, "urgent": 9 * time.Hour}.end,
 		noon.Add(30*time.Minute))
 	if err != nil {
 		t.Fatal(err)
@@ -292,7 +304,7 @@ func TestDecide(t *testing.T) {
 	} {
 		changed := x.DeepCopy()
 		change(changed)
-		d, err := Decide(t.Context(), cluster.with(changed), named("x"), noon)
+		d, err := Decide(t.Context(), cluster.Put(changed), named("x"), noon)
 		if err != nil || d.Verdict != Never || d.Message != message {
 			t.Errorf("got %+v, %v, want %q", d, err, message)
 		}

@@ -2,9 +2,9 @@ package simulate
 
 import (
 	"context"
-	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
 
@@ -14,22 +14,13 @@ func changes(ctx context.Context, cluster *Cluster, wl *kueue.Workload, alone bo
 		cluster = cluster.With([]kueue.Workload{*wl})
 	}
 	try := func(change func(*kueue.Workload)) (*kueue.Admission, error) {
-		changed := cluster.With(slices.Clone(cluster.Workloads))
 		other := wl.DeepCopy()
 		change(other)
-		for i := range changed.Workloads {
-			if keyOf(&changed.Workloads[i]) == keyOf(wl) {
-				changed.Workloads[i] = *other
-			}
-		}
-		settled, err := Settle(ctx, changed, now)
-		if err != nil {
+		is, err := settleOne(ctx, cluster.Put(other), other, now)
+		if err != nil || !holdsQuota(is) {
 			return nil, err
 		}
-		if is := settled.Workload(keyOf(wl)); holdsQuota(is) {
-			return is.Status.Admission, nil
-		}
-		return nil, nil
+		return is.Status.Admission, nil
 	}
 	var found []Change
 	type search = func(*kueue.Workload, *Cluster, trial) ([]Change, error)
@@ -67,20 +58,14 @@ func otherQueues(wl *kueue.Workload, cluster *Cluster, try trial) ([]Change, err
 
 // withoutSelector returns the node labels that no flavor with room has.
 func withoutSelector(wl *kueue.Workload, cluster *Cluster, try trial) ([]Change, error) {
-	labels := map[string]bool{}
+	labels, selected := sets.New[string](), sets.New[string]()
 	for i := range cluster.Flavors {
-		for key := range cluster.Flavors[i].Spec.NodeLabels {
-			labels[key] = true
-		}
+		labels = labels.Union(sets.KeySet(cluster.Flavors[i].Spec.NodeLabels))
 	}
-	selected := map[string]bool{}
 	for i := range wl.Spec.PodSets {
-		for key := range wl.Spec.PodSets[i].Template.Spec.NodeSelector {
-			if labels[key] {
-				selected[key] = true
-			}
-		}
+		selected = selected.Union(sets.KeySet(wl.Spec.PodSets[i].Template.Spec.NodeSelector))
 	}
+	selected = selected.Intersection(labels)
 	if len(selected) == 0 {
 		return nil, nil
 	}
@@ -94,12 +79,7 @@ func withoutSelector(wl *kueue.Workload, cluster *Cluster, try trial) ([]Change,
 	if err != nil || admission == nil {
 		return nil, err
 	}
-	change := Change{Admission: admission}
-	for key := range selected {
-		change.Selector = append(change.Selector, key)
-	}
-	slices.Sort(change.Selector)
-	return []Change{change}, nil
+	return []Change{{Selector: sets.List(selected), Admission: admission}}, nil
 }
 
 // fewerNodes returns the largest number of pods of the largest PodSet that is admitted. More pods never fit where fewer
@@ -111,7 +91,7 @@ func fewerNodes(wl *kueue.Workload, _ *Cluster, try trial) ([]Change, error) {
 			largest = i
 		}
 	}
-	best := Change{PodSet: wl.Spec.PodSets[largest].Name}
+	var best Change
 	low, high := int32(0), wl.Spec.PodSets[largest].Count-1
 	for low < high {
 		middle := (low + high + 1) / 2

@@ -2,6 +2,8 @@ package simulate
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -10,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/core/indexer"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 )
 
 // indexed registers Kueue's indexes with a fake client.
@@ -24,24 +27,21 @@ func (i indexed) IndexField(_ context.Context, o client.Object, field string, f 
 // client returns what Kueue reads the cluster from. It keeps what Kueue writes about Workloads.
 func (r *round) client(ctx context.Context, cluster *Cluster) (client.Client, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, kueue.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), kueue.AddToScheme(scheme)); err != nil {
+		return nil, err
 	}
 	builder := fake.NewClientBuilder().WithScheme(scheme)
 	if err := indexer.Setup(ctx, indexed{builder}); err != nil {
 		return nil, err
 	}
 	builder.WithObjects(objects(cluster)...)
-	write := func(
-		_ context.Context, _ client.Client, _ string, o client.Object, _ ...client.SubResourceUpdateOption,
-	) error {
-		r.keep(o)
-		return nil
-	}
 	return builder.WithInterceptorFuncs(interceptor.Funcs{
-		SubResourceUpdate: write,
+		SubResourceUpdate: func(
+			_ context.Context, _ client.Client, _ string, o client.Object, _ ...client.SubResourceUpdateOption,
+		) error {
+			r.keep(o)
+			return nil
+		},
 		SubResourcePatch: func(
 			_ context.Context, _ client.Client, _ string, o client.Object, _ client.Patch, _ ...client.SubResourcePatchOption,
 		) error {
@@ -62,25 +62,18 @@ func (r *round) keep(o client.Object) {
 
 // objects returns copies of all that Kueue reads with its client.
 func objects(c *Cluster) []client.Object {
-	var all []client.Object
-	all = appendCopies(all, c.Namespaces)
-	all = appendCopies(all, c.LimitRanges)
-	all = appendCopies(all, c.RuntimeClasses)
-	all = appendCopies(all, c.ClusterQueues)
-	all = appendCopies(all, c.LocalQueues)
-	all = appendCopies(all, c.Topologies)
-	return appendCopies(all, c.Workloads)
+	return slices.Concat(copies(c.Namespaces), copies(c.LimitRanges), copies(c.RuntimeClasses), copies(c.ClusterQueues),
+		copies(c.LocalQueues), copies(c.Topologies), copies(c.Workloads))
 }
 
-func appendCopies[T any, P interface {
+func copies[T any, P interface {
 	*T
 	client.Object
-}](all []client.Object, items []T) []client.Object {
-	for i := range items {
-		item, _ := P(&items[i]).DeepCopyObject().(client.Object)
-		item.SetResourceVersion("")
-		item.SetDeletionTimestamp(nil) // the fake client takes none without a finalizer, such as a namespace's
-		all = append(all, item)
-	}
-	return all
+}](items []T) []client.Object {
+	return utilslices.Map(items, func(item *T) client.Object {
+		o, _ := P(item).DeepCopyObject().(client.Object)
+		o.SetResourceVersion("")
+		o.SetDeletionTimestamp(nil) // the fake client takes none without a finalizer, such as a namespace's
+		return o
+	})
 }

@@ -8,11 +8,14 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/dra"
+	utilqueue "sigs.k8s.io/kueue/pkg/util/queue"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
@@ -45,15 +48,15 @@ type Surroundings struct {
 // keyOf returns the name of an object.
 func keyOf(o client.Object) types.NamespacedName { return client.ObjectKeyFromObject(o) }
 
-// live returns the Workloads that hold quota or wait for it.
-func (c *Cluster) live() []*kueue.Workload {
-	var live []*kueue.Workload
+// holders returns the names of the Workloads that hold quota.
+func (c *Cluster) holders() []types.NamespacedName {
+	var names []types.NamespacedName
 	for i := range c.Workloads {
-		if wl := &c.Workloads[i]; !workloadfinish.IsFinished(wl) {
-			live = append(live, wl)
+		if wl := &c.Workloads[i]; holdsQuota(wl) {
+			names = append(names, keyOf(wl))
 		}
 	}
-	return live
+	return names
 }
 
 // Workload returns a Workload of the cluster; nil if there is none of the name.
@@ -98,13 +101,9 @@ func message(wl *kueue.Workload) string {
 
 // without returns the cluster when some Workloads have ended.
 func (c *Cluster) without(ended []types.NamespacedName) *Cluster {
-	var left []kueue.Workload
-	for i := range c.Workloads {
-		if !slices.Contains(ended, keyOf(&c.Workloads[i])) {
-			left = append(left, c.Workloads[i])
-		}
-	}
-	return c.With(left)
+	return c.With(utilslices.Pick(c.Workloads, func(wl *kueue.Workload) bool {
+		return !slices.Contains(ended, keyOf(wl))
+	}))
 }
 
 // stopped reports whether a LocalQueue takes no Workloads.
@@ -114,32 +113,22 @@ func stopped(lq *kueue.LocalQueue) bool {
 
 // unqueued returns why a Workload isn't considered at all; "" if it is.
 func (c *Cluster) unqueued(wl *kueue.Workload) string {
-	lq := slices.IndexFunc(c.LocalQueues, func(lq kueue.LocalQueue) bool {
-		return lq.Namespace == wl.Namespace && lq.Name == string(wl.Spec.QueueName)
-	})
-	if lq < 0 {
+	lq, cq := c.localQueueOf(wl), c.clusterQueueOf(wl)
+	switch {
+	case lq == nil:
 		return fmt.Sprintf("LocalQueue %s doesn't exist", wl.Spec.QueueName)
-	}
-	if stopped(&c.LocalQueues[lq]) {
-		return fmt.Sprintf("LocalQueue %s is stopped (spec.stopPolicy: %s)", wl.Spec.QueueName,
-			*c.LocalQueues[lq].Spec.StopPolicy)
-	}
-	cq := c.clusterQueueOf(wl)
-	if cq == nil {
-		return fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist", c.LocalQueues[lq].Spec.ClusterQueue,
-			wl.Spec.QueueName)
-	}
-	if c.circular(cq.Spec.CohortName) {
+	case stopped(lq):
+		return fmt.Sprintf("LocalQueue %s is stopped (spec.stopPolicy: %s)", lq.Name, *lq.Spec.StopPolicy)
+	case cq == nil:
+		return fmt.Sprintf("ClusterQueue %s of LocalQueue %s doesn't exist", lq.Spec.ClusterQueue, lq.Name)
+	case c.circular(cq.Spec.CohortName):
 		return fmt.Sprintf("ClusterQueue %s is inactive: the parents of Cohort %s form a circle", cq.Name,
 			cq.Spec.CohortName)
-	}
-	if !workload.IsActive(wl) {
+	case !workload.IsActive(wl):
 		return fmt.Sprintf("Workload %s is deactivated (spec.active: false)", wl.Name)
-	}
-	if workload.IsOnHold(wl) {
+	case workload.IsOnHold(wl):
 		return fmt.Sprintf("Workload %s is on hold: %s", wl.Name, message(wl))
-	}
-	if dra.NeedsDRAReconcile(wl, nil) {
+	case dra.NeedsDRAReconcile(wl, nil):
 		return "What its resource claims count isn't simulated"
 	}
 	return ""
@@ -149,78 +138,67 @@ func (c *Cluster) unqueued(wl *kueue.Workload) string {
 // LocalQueues, which it could use instead of its own. To them belong those of their cohort trees, and those that place
 // pods on the same nodes by a topology.
 func (c *Cluster) Concerning(wl *kueue.Workload) *Cluster {
-	names := map[kueue.ClusterQueueReference]bool{}
+	names := sets.New[kueue.ClusterQueueReference]()
 	for i := range c.LocalQueues {
 		if lq := &c.LocalQueues[i]; lq.Namespace == wl.Namespace {
-			names[lq.Spec.ClusterQueue] = true
+			names.Insert(lq.Spec.ClusterQueue)
 		}
 	}
 	return c.partOf(wl, names)
 }
 
 // partOf returns the part of the cluster that decides about a Workload, if it is in one of the ClusterQueues.
-func (c *Cluster) partOf(wl *kueue.Workload, names map[kueue.ClusterQueueReference]bool) *Cluster {
+func (c *Cluster) partOf(wl *kueue.Workload, names sets.Set[kueue.ClusterQueueReference]) *Cluster {
 	for before := -1; before != len(names); {
 		before = len(names)
 		c.addRelated(names)
 	}
 	part := *c
-	part.ClusterQueues = slices.DeleteFunc(slices.Clone(c.ClusterQueues), func(cq kueue.ClusterQueue) bool {
-		return !names[kueue.ClusterQueueReference(cq.Name)]
+	part.ClusterQueues = utilslices.Pick(c.ClusterQueues, func(cq *kueue.ClusterQueue) bool {
+		return names.Has(kueue.ClusterQueueReference(cq.Name))
 	})
-	part.LocalQueues = slices.DeleteFunc(slices.Clone(c.LocalQueues), func(lq kueue.LocalQueue) bool {
-		return !names[lq.Spec.ClusterQueue]
+	part.LocalQueues = utilslices.Pick(c.LocalQueues, func(lq *kueue.LocalQueue) bool {
+		return names.Has(lq.Spec.ClusterQueue)
 	})
-	queues := map[types.NamespacedName]bool{}
-	for i := range part.LocalQueues {
-		queues[keyOf(&part.LocalQueues[i])] = true
-	}
-	part.Workloads = slices.DeleteFunc(slices.Clone(c.Workloads), func(other kueue.Workload) bool {
-		if other.Status.Admission != nil && names[other.Status.Admission.ClusterQueue] {
-			return false // it holds quota there, wherever its LocalQueue leads now
+	queues := utilslices.ToRefMap(part.LocalQueues, utilqueue.Key)
+	part.Workloads = utilslices.Pick(c.Workloads, func(other *kueue.Workload) bool {
+		if other.Status.Admission != nil && names.Has(other.Status.Admission.ClusterQueue) {
+			return true // it holds quota there, wherever its LocalQueue leads now
 		}
-		return !queues[types.NamespacedName{Namespace: other.Namespace, Name: string(other.Spec.QueueName)}] &&
-			keyOf(&other) != keyOf(wl)
+		return queues[utilqueue.KeyFromWorkload(other)] != nil || keyOf(other) == keyOf(wl)
 	})
 	return &part
 }
 
 // addRelated adds the ClusterQueues that share a cohort tree, or a flavor with a topology, with those of the names.
-func (c *Cluster) addRelated(names map[kueue.ClusterQueueReference]bool) {
-	topologies := map[kueue.ResourceFlavorReference]bool{}
+func (c *Cluster) addRelated(names sets.Set[kueue.ClusterQueueReference]) {
+	topologies := sets.New[kueue.ResourceFlavorReference]()
 	for i := range c.Flavors {
 		if c.Flavors[i].Spec.TopologyName != nil {
-			topologies[kueue.ResourceFlavorReference(c.Flavors[i].Name)] = true
+			topologies.Insert(kueue.ResourceFlavorReference(c.Flavors[i].Name))
 		}
 	}
-	shared := map[string]bool{}
+	shared := sets.New[string]()
 	for i := range c.ClusterQueues {
-		if cq := &c.ClusterQueues[i]; names[kueue.ClusterQueueReference(cq.Name)] {
-			for _, with := range c.sharedBy(cq, topologies) {
-				shared[with] = true
-			}
+		if cq := &c.ClusterQueues[i]; names.Has(kueue.ClusterQueueReference(cq.Name)) {
+			shared.Insert(c.sharedBy(cq, topologies)...)
 		}
 	}
 	for i := range c.ClusterQueues {
-		cq := &c.ClusterQueues[i]
-		if slices.ContainsFunc(c.sharedBy(cq, topologies), func(with string) bool { return shared[with] }) {
-			names[kueue.ClusterQueueReference(cq.Name)] = true
+		if cq := &c.ClusterQueues[i]; shared.HasAny(c.sharedBy(cq, topologies)...) {
+			names.Insert(kueue.ClusterQueueReference(cq.Name))
 		}
 	}
 }
 
 // sharedBy returns what a ClusterQueue may have in common with others: its cohort tree, and its flavors of those.
-func (c *Cluster) sharedBy(cq *kueue.ClusterQueue, flavors map[kueue.ResourceFlavorReference]bool) []string {
+func (c *Cluster) sharedBy(cq *kueue.ClusterQueue, flavors sets.Set[kueue.ResourceFlavorReference]) []string {
 	var with []string
 	if cq.Spec.CohortName != "" {
 		with = append(with, "Cohort/"+string(c.Root(cq.Spec.CohortName)))
 	}
-	for _, group := range cq.Spec.ResourceGroups {
-		for _, fq := range group.Flavors {
-			if flavors[fq.Name] {
-				with = append(with, "ResourceFlavor/"+string(fq.Name))
-			}
-		}
+	for flavor := range utilqueue.AllFlavors(cq.Spec.ResourceGroups).Intersection(flavors) {
+		with = append(with, "ResourceFlavor/"+string(flavor))
 	}
 	return with
 }
@@ -250,38 +228,37 @@ func (c *Cluster) parent(name kueue.CohortReference) kueue.CohortReference {
 	return ""
 }
 
-// with returns the cluster with one Workload in the place of that of its name.
-func (c *Cluster) with(wl *kueue.Workload) *Cluster {
-	var all []kueue.Workload
-	for i := range c.Workloads {
-		if other := &c.Workloads[i]; keyOf(other) != keyOf(wl) {
-			all = append(all, *other)
-		}
-	}
-	return c.With(append(all, *wl))
+// Put returns the cluster with one Workload in the place of that of its name.
+func (c *Cluster) Put(wl *kueue.Workload) *Cluster {
+	others := c.without([]types.NamespacedName{keyOf(wl)})
+	return c.With(append(others.Workloads, *wl))
 }
 
 // holding returns the cluster with a Workload and those that hold quota. evicted says whether these include evicted
 // Workloads, whose pods are ending.
 func (c *Cluster) holding(wl *kueue.Workload, evicted bool) *Cluster {
-	all := []kueue.Workload{*wl}
-	for i := range c.Workloads {
-		if other := &c.Workloads[i]; holdsQuota(other) && (evicted || !workloadevict.IsEvicted(other)) {
-			all = append(all, *other)
+	others := utilslices.Pick(c.Workloads, func(other *kueue.Workload) bool {
+		return holdsQuota(other) && (evicted || !workloadevict.IsEvicted(other))
+	})
+	return c.With(append(others, *wl))
+}
+
+// localQueueOf returns the LocalQueue that a Workload names; nil if there is none.
+func (c *Cluster) localQueueOf(wl *kueue.Workload) *kueue.LocalQueue {
+	for i := range c.LocalQueues {
+		if lq := &c.LocalQueues[i]; utilqueue.Key(lq) == utilqueue.KeyFromWorkload(wl) {
+			return lq
 		}
 	}
-	return c.With(all)
+	return nil
 }
 
 // clusterQueueOf returns the ClusterQueue that a Workload waits in; nil if there is none.
 func (c *Cluster) clusterQueueOf(wl *kueue.Workload) *kueue.ClusterQueue {
-	for i := range c.LocalQueues {
-		if lq := &c.LocalQueues[i]; lq.Namespace == wl.Namespace && lq.Name == string(wl.Spec.QueueName) {
-			for j := range c.ClusterQueues {
-				if c.ClusterQueues[j].Name == string(lq.Spec.ClusterQueue) {
-					return &c.ClusterQueues[j]
-				}
-			}
+	lq := c.localQueueOf(wl)
+	for i := range c.ClusterQueues {
+		if cq := &c.ClusterQueues[i]; lq != nil && cq.Name == string(lq.Spec.ClusterQueue) {
+			return cq
 		}
 	}
 	return nil

@@ -3,10 +3,13 @@ package simulate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 )
@@ -22,7 +25,7 @@ type Decision struct {
 	// Behind is set for Waits if only Workloads that wait ahead of it prevent the admission.
 	Behind bool
 	// Victims are those that it preempts.
-	Victims []Preemption
+	Victims []types.NamespacedName
 	// Lower are those that it would preempt if its ClusterQueue preempted Workloads of lower priority, which it doesn't.
 	Lower []types.NamespacedName
 	// Ending are the evicted Workloads that still hold quota.
@@ -44,7 +47,7 @@ func Decide(ctx context.Context, cluster *Cluster, key types.NamespacedName, now
 		return &Decision{Verdict: Never, Message: message}, nil
 	}
 	own := kueue.ClusterQueueReference(cluster.clusterQueueOf(wl).Name)
-	cluster = cluster.partOf(wl, map[kueue.ClusterQueueReference]bool{own: true})
+	cluster = cluster.partOf(wl, sets.New(own))
 	if message, err := cluster.inactive(ctx, own, now); err != nil || message != "" {
 		return &Decision{Verdict: Never, Message: message}, err
 	}
@@ -56,7 +59,7 @@ func Decide(ctx context.Context, cluster *Cluster, key types.NamespacedName, now
 	}
 	asked := wl.DeepCopy() // without what Kueue said before, so that a message is of this decision
 	apimeta.RemoveStatusCondition(&asked.Status.Conditions, kueue.WorkloadQuotaReserved)
-	settled, err := Settle(ctx, cluster.with(asked), now)
+	settled, err := Settle(ctx, cluster.Put(asked), now)
 	if err != nil {
 		return nil, err
 	}
@@ -96,28 +99,27 @@ func (d *Decision) missing(
 		d.Message = ""
 		return nil
 	}
-	preempting := *running
-	preempting.ClusterQueues = nil
-	for i := range running.ClusterQueues {
-		other := running.ClusterQueues[i].DeepCopy()
-		if other.Name == cq.Name {
-			if other.Spec.Preemption == nil {
-				other.Spec.Preemption = &kueue.ClusterQueuePreemption{}
-			}
-			if p := &other.Spec.Preemption.WithinClusterQueue; *p == "" || *p == kueue.PreemptionPolicyNever {
-				*p = kueue.PreemptionPolicyLowerPriority
-			}
-		}
-		preempting.ClusterQueues = append(preempting.ClusterQueues, *other)
-	}
-	settled, err := Settle(ctx, &preempting, now)
+	settled, err := Settle(ctx, running.preempting(cq.Name), now)
 	if err != nil {
 		return err
 	}
-	for _, victim := range settled.victimsOf(asked.UID) {
-		d.Lower = append(d.Lower, victim.Victim)
-	}
+	d.Lower = settled.victimsOf(asked.UID)
 	return nil
+}
+
+// preempting returns the cluster with a ClusterQueue that preempts Workloads of lower priority, if it preempts none.
+func (c *Cluster) preempting(clusterQueue string) *Cluster {
+	other := *c
+	other.ClusterQueues = slices.Clone(c.ClusterQueues)
+	for i := range other.ClusterQueues {
+		if cq := &other.ClusterQueues[i]; cq.Name == clusterQueue {
+			cq.Spec.Preemption = ptr.To(ptr.Deref(cq.Spec.Preemption, kueue.ClusterQueuePreemption{}))
+			if p := &cq.Spec.Preemption.WithinClusterQueue; *p == "" || *p == kueue.PreemptionPolicyNever {
+				*p = kueue.PreemptionPolicyLowerPriority
+			}
+		}
+	}
+	return &other
 }
 
 // settleOne returns a Workload as Kueue leaves it.

@@ -4,12 +4,16 @@ package simulate
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,6 +26,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/scheduler/preemption/fairsharing"
 	"sigs.k8s.io/kueue/pkg/util/expectations"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 )
 
 // maxRounds bounds how often Workloads may preempt each other. Kueue's rules let no two do so forever; a fault in them
@@ -31,9 +36,12 @@ const maxRounds = 1000
 // Settle returns what Kueue decides about a cluster until nothing changes any more. It assumes that a preempted
 // Workload gives its quota back at once. now is the time that Kueue reads.
 func Settle(ctx context.Context, cluster *Cluster, now time.Time) (*Outcome, error) {
-	outcome := &Outcome{}
-	for _, wl := range cluster.live() {
-		wl = wl.DeepCopy()
+	outcome := &Outcome{Cluster: cluster.With(nil)}
+	for i := range cluster.Workloads {
+		if workloadfinish.IsFinished(&cluster.Workloads[i]) {
+			continue
+		}
+		wl := cluster.Workloads[i].DeepCopy()
 		if holdsQuota(wl) && workloadevict.IsEvicted(wl) {
 			release(wl, wl.Status.Conditions, now) // its pods are ending
 		}
@@ -42,9 +50,9 @@ func Settle(ctx context.Context, cluster *Cluster, now time.Time) (*Outcome, err
 	if len(cluster.ClusterQueues) == 0 {
 		return outcome, nil
 	}
-	before := holders(outcome.Workloads)
+	before := sets.New(outcome.holders()...)
 	for range maxRounds {
-		r, err := newRound(ctx, cluster.With(outcome.Workloads), now)
+		r, err := newRound(ctx, outcome.Cluster, now)
 		if err != nil {
 			return nil, err
 		}
@@ -56,7 +64,7 @@ func Settle(ctx context.Context, cluster *Cluster, now time.Time) (*Outcome, err
 			return nil, err
 		}
 		if !evicted {
-			outcome.Admitted = admittedSince(before, outcome.Workloads)
+			outcome.Admitted = slices.DeleteFunc(outcome.holders(), before.Has)
 			return outcome, nil
 		}
 	}
@@ -70,58 +78,33 @@ func newRound(ctx context.Context, cluster *Cluster, now time.Time) (*round, err
 	if err != nil {
 		return nil, err
 	}
-	config := cluster.Config
-	if config == nil {
-		config = &kueueconfig.Configuration{}
-	}
+	config := ptr.Deref(cluster.Config, kueueconfig.Configuration{})
+	counted := ptr.Deref(config.Resources, kueueconfig.Resources{})
+	ordering := cluster.Ordering().PodsReadyRequeuingTimestamp
 	// Preempted Workloads are taken out of the caches at once, so that no expectation stays open.
 	expected := expectations.NewStore("simulated")
 	requeuer := qcache.NewRequeuer(qcache.WithBatchPeriod(time.Hour))
 	r.requeuer = requeuer
-	r.cache = schdcache.New(c, cacheOptions(config)...)
+	r.cache = schdcache.New(c,
+		schdcache.WithFairSharing(fairsharing.Enabled(config.FairSharing)),
+		schdcache.WithAdmissionFairSharing(config.AdmissionFairSharing),
+		schdcache.WithExcludedResourcePrefixes(counted.ExcludeResourcePrefixes),
+		schdcache.WithResourceTransformations(counted.Transformations))
 	r.gate.active = r.cache.ClusterQueueActive
-	r.queues = qcache.NewManager(c, r.gate, requeuer, append(queueOptions(config, expected),
-		qcache.WithPodsReadyRequeuingTimestamp(cluster.Ordering().PodsReadyRequeuingTimestamp))...)
+	r.queues = qcache.NewManager(c, r.gate, requeuer,
+		qcache.WithAdmissionFairSharing(config.AdmissionFairSharing), qcache.WithPreemptionExpectations(expected),
+		qcache.WithExcludedResourcePrefixes(counted.ExcludeResourcePrefixes),
+		qcache.WithResourceTransformations(counted.Transformations),
+		qcache.WithPodsReadyRequeuingTimestamp(ordering))
 	// Kueue's controller would ask the API server what the claims of these Workloads count. Nobody takes them here.
 	r.queues.SetDRAReconcileChannel(make(chan event.TypedGenericEvent[*kueue.Workload], len(cluster.Workloads)))
 	r.scheduler = scheduler.New(r.queues, r.cache, c, r,
 		scheduler.WithFairSharing(config.FairSharing), scheduler.WithAdmissionFairSharing(config.AdmissionFairSharing),
 		scheduler.WithPreemptionExpectations(expected), scheduler.WithClock(nil, clocktesting.NewFakeClock(now)),
-		scheduler.WithPodsReadyRequeuingTimestamp(cluster.Ordering().PodsReadyRequeuingTimestamp),
-		scheduler.WithQuotaCheckStrategy(quotaCheck(config)))
+		scheduler.WithPodsReadyRequeuingTimestamp(ordering),
+		// What becomes of resources that a ClusterQueue doesn't cover depends on a feature gate, too.
+		scheduler.WithQuotaCheckStrategy(ptr.Deref(counted.QuotaCheckStrategy, "")))
 	return r, r.load(quiet(ctx), cluster)
-}
-
-func cacheOptions(config *kueueconfig.Configuration) []schdcache.Option {
-	options := []schdcache.Option{
-		schdcache.WithFairSharing(fairsharing.Enabled(config.FairSharing)),
-		schdcache.WithAdmissionFairSharing(config.AdmissionFairSharing),
-	}
-	if config.Resources != nil {
-		options = append(options, schdcache.WithExcludedResourcePrefixes(config.Resources.ExcludeResourcePrefixes),
-			schdcache.WithResourceTransformations(config.Resources.Transformations))
-	}
-	return options
-}
-
-// quotaCheck returns what becomes of resources that a ClusterQueue doesn't cover. It depends on a feature gate, which
-// Kueue's scheduler reads.
-func quotaCheck(config *kueueconfig.Configuration) kueueconfig.QuotaCheckStrategy {
-	if config.Resources == nil {
-		return ""
-	}
-	return ptr.Deref(config.Resources.QuotaCheckStrategy, "")
-}
-
-func queueOptions(config *kueueconfig.Configuration, expected *expectations.Store) []qcache.Option {
-	options := []qcache.Option{
-		qcache.WithAdmissionFairSharing(config.AdmissionFairSharing), qcache.WithPreemptionExpectations(expected),
-	}
-	if config.Resources != nil {
-		options = append(options, qcache.WithExcludedResourcePrefixes(config.Resources.ExcludeResourcePrefixes),
-			qcache.WithResourceTransformations(config.Resources.Transformations))
-	}
-	return options
 }
 
 // quiet returns a context whose logger drops what Kueue logs.
@@ -157,17 +140,13 @@ func (r *round) load(ctx context.Context, c *Cluster) error {
 	return r.loadQueues(ctx, c)
 }
 
-// loadQueues fills the caches with the queues.
 func (r *round) loadQueues(ctx context.Context, c *Cluster) error {
 	for i := range c.ClusterQueues {
 		cq := &c.ClusterQueues[i]
 		if c.circular(cq.Spec.CohortName) {
 			continue
 		}
-		if err := r.cache.AddClusterQueue(ctx, cq); err != nil {
-			return fmt.Errorf("ClusterQueue %s: %w", cq.Name, err)
-		}
-		if err := r.queues.AddClusterQueue(ctx, cq); err != nil {
+		if err := errors.Join(r.cache.AddClusterQueue(ctx, cq), r.queues.AddClusterQueue(ctx, cq)); err != nil {
 			return fmt.Errorf("ClusterQueue %s: %w", cq.Name, err)
 		}
 	}
@@ -184,7 +163,7 @@ func (r *round) loadQueues(ctx context.Context, c *Cluster) error {
 
 // run lets the scheduler go through cycles until it has nothing to decide, or has evicted a Workload.
 func (r *round) run(ctx context.Context) error {
-	ctx, stop := context.WithCancel(r.gate.listen(ctx))
+	ctx, stop := context.WithCancel(ctrl.LoggerInto(ctx, logr.New(ear{r.gate})))
 	defer stop()
 	go r.queues.CleanUpOnContext(ctx)
 	go func() { _ = r.requeuer.Start(ctx) }() // it only ends its own goroutines
@@ -288,7 +267,8 @@ func (r *round) apply(outcome *Outcome) (evicted bool, err error) {
 		written := r.written[key]
 		switch {
 		case written != nil && workloadevict.IsEvicted(written) && holdsQuota(wl):
-			outcome.Preempted = append(outcome.Preempted, preemptionOf(wl, written))
+			why := apimeta.FindStatusCondition(written.Status.Conditions, kueue.WorkloadEvicted)
+			outcome.Preempted = append(outcome.Preempted, Preemption{Victim: key, By: Preemptor(why.Message)})
 			release(wl, written.Status.Conditions, r.now)
 			evicted = true
 		case admitted[key] != nil && !holdsQuota(wl):

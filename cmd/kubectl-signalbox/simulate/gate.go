@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	qcache "sigs.k8s.io/kueue/pkg/cache/queue"
 )
@@ -59,7 +58,6 @@ func (g *gate) cycle(ctx context.Context, queues *qcache.Manager) (found bool, e
 	}
 }
 
-// pass is called at the end of each pass.
 func (g *gate) pass(found bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,12 +71,7 @@ func (g *gate) pass(found bool) {
 	}
 }
 
-// listen returns a context in which Kueue logs to the gate alone.
-func (g *gate) listen(ctx context.Context) context.Context {
-	return ctrl.LoggerInto(ctx, logr.New(ear{g}))
-}
-
-// ear is the gate's log.
+// ear is a log that nobody but the gate reads.
 type ear struct{ *gate }
 
 func (ear) Init(logr.RuntimeInfo)            {}

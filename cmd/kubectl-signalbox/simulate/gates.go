@@ -8,6 +8,7 @@ import (
 
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/featuregate"
+	"sigs.k8s.io/kueue/pkg/features"
 )
 
 // UseGates sets Kueue's feature gates for all simulations of this process: Kueue's scheduler reads them from a variable
@@ -29,3 +30,6 @@ func UseGates(gates map[string]bool) (unknown []string, err error) {
 	}
 	return unknown, errors.Join(err, utilfeature.DefaultMutableFeatureGate.SetFromMap(known))
 }
+
+// CountsBoosts reports whether Kueue adds annotation kueue.x-k8s.io/priority-boost to priorities.
+func CountsBoosts() bool { return features.Enabled(features.PriorityBoost) }

@@ -6,10 +6,12 @@ import (
 	"time"
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -20,8 +22,6 @@ type Length struct {
 	Low, Mid, High time.Duration
 	// Source is how it is known: Progress, Similar, Runtime, Limit, All or Unknown.
 	Source Source
-	// Runs is how many finished runs it is from; 0 if it is from none.
-	Runs int
 }
 
 // Source is how the length of a run is known.
@@ -43,55 +43,42 @@ const (
 	Unknown Source = "Unknown"
 )
 
-// unknownLength is the length of a run of which nothing is known.
 var unknownLength = Length{Low: 5 * time.Minute, Mid: time.Hour, High: 24 * time.Hour, Source: Unknown}
 
-// kind is what runs are compared by.
+// kind is what runs are compared by: Similar by both, Runtime by the runtime alone, and All by nothing.
 type kind struct {
+	Source
 	runtime string
 	pods    int32
 }
 
 // Estimates are the lengths of runs, from what has finished and from what runs say of themselves.
 type Estimates struct {
-	now      time.Time
-	jobs     map[types.UID]*api.TrainJob
-	similar  map[kind][]time.Duration
-	runtimes map[string][]time.Duration
-	all      []time.Duration
+	now  time.Time
+	jobs map[types.UID]*api.TrainJob
+	runs map[kind][]time.Duration // that have finished, the shortest first
 }
 
 // NewEstimates returns the estimates that follow from Workloads, of which those that have finished count, and from
 // TrainJobs.
 func NewEstimates(workloads []kueue.Workload, jobs []api.TrainJob, now time.Time) *Estimates {
 	e := &Estimates{
-		now: now, jobs: map[types.UID]*api.TrainJob{}, similar: map[kind][]time.Duration{},
-		runtimes: map[string][]time.Duration{},
-	}
-	for i := range jobs {
-		e.jobs[jobs[i].UID] = &jobs[i]
+		now: now, runs: map[kind][]time.Duration{},
+		jobs: utilslices.ToRefMap(jobs, func(job *api.TrainJob) types.UID { return job.UID }),
 	}
 	for i := range workloads {
 		wl := &workloads[i]
-		finished := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
-		admitted := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved)
-		if finished == nil || finished.Status != metav1.ConditionTrue || admitted == nil ||
-			admitted.Status != metav1.ConditionTrue {
+		if !workloadfinish.IsFinished(wl) || !workload.HasQuotaReservation(wl) {
 			continue
 		}
-		took := finished.LastTransitionTime.Sub(admitted.LastTransitionTime.Time)
-		k := e.kindOf(wl)
-		e.similar[k] = append(e.similar[k], took)
-		e.runtimes[k.runtime] = append(e.runtimes[k.runtime], took)
-		e.all = append(e.all, took)
+		finished := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
+		for _, k := range e.kindsOf(wl) {
+			e.runs[k] = append(e.runs[k], finished.LastTransitionTime.Sub(quotaSince(wl, now)))
+		}
 	}
-	for _, runs := range e.similar {
+	for _, runs := range e.runs {
 		slices.Sort(runs)
 	}
-	for _, runs := range e.runtimes {
-		slices.Sort(runs)
-	}
-	slices.Sort(e.all)
 	return e
 }
 
@@ -105,18 +92,18 @@ func (e *Estimates) trainJob(wl *kueue.Workload) *api.TrainJob {
 	return nil
 }
 
-// kindOf returns what a Workload is compared by. One without a TrainJob is compared by its image.
-func (e *Estimates) kindOf(wl *kueue.Workload) kind {
-	k := kind{}
+// kindsOf returns what a Workload is compared by, the closest first. One without a TrainJob is compared by its image.
+func (e *Estimates) kindsOf(wl *kueue.Workload) [3]kind {
+	pods, runtime := int32(0), ""
 	for i := range wl.Spec.PodSets {
-		k.pods += wl.Spec.PodSets[i].Count
+		pods += wl.Spec.PodSets[i].Count
 	}
 	if job := e.trainJob(wl); job != nil {
-		k.runtime = ptr.Deref(job.Spec.RuntimeRef.Kind, "") + "/" + job.Spec.RuntimeRef.Name
+		runtime = ptr.Deref(job.Spec.RuntimeRef.Kind, "") + "/" + job.Spec.RuntimeRef.Name
 	} else if len(wl.Spec.PodSets) > 0 && len(wl.Spec.PodSets[0].Template.Spec.Containers) > 0 {
-		k.runtime = wl.Spec.PodSets[0].Template.Spec.Containers[0].Image
+		runtime = wl.Spec.PodSets[0].Template.Spec.Containers[0].Image
 	}
-	return k
+	return [3]kind{{Similar, runtime, pods}, {Runtime, runtime, 0}, {All, "", 0}}
 }
 
 // enough is how many runs count more than a limit that a user has set.
@@ -129,17 +116,18 @@ func (e *Estimates) Of(wl *kueue.Workload, since time.Time) Length {
 		return length
 	}
 	limit := time.Duration(ptr.Deref(wl.Spec.MaximumExecutionTimeSeconds, 0)) * time.Second
-	k := e.kindOf(wl)
+	kinds := e.kindsOf(wl)
+	similar, runtime, all := kinds[0], kinds[1], kinds[2]
 	length := unknownLength
 	switch {
-	case len(e.similar[k]) > 0:
-		length = quantiles(e.similar[k], elapsed, Similar)
-	case len(e.runtimes[k.runtime]) >= enough:
-		length = quantiles(e.runtimes[k.runtime], elapsed, Runtime)
+	case len(e.runs[similar]) > 0:
+		length = e.quantiles(similar, elapsed)
+	case len(e.runs[runtime]) >= enough:
+		length = e.quantiles(runtime, elapsed)
 	case limit > 0:
 		length = Length{Low: limit / 5, Mid: limit * 3 / 4, High: limit, Source: Limit}
-	case len(e.all) >= enough:
-		length = quantiles(e.all, elapsed, All)
+	case len(e.runs[all]) >= enough:
+		length = e.quantiles(all, elapsed)
 	}
 	if limit > 0 {
 		length.Low, length.Mid, length.High = min(length.Low, limit), min(length.Mid, limit), min(length.High, limit)
@@ -158,8 +146,9 @@ func (l Length) atLeast(elapsed time.Duration) Length {
 	return l
 }
 
-// quantiles returns the length by runs in the order of their lengths. Those that were over by now don't count.
-func quantiles(runs []time.Duration, elapsed time.Duration, source Source) Length {
+// quantiles returns the length by the runs of a kind. Those that were over by now don't count.
+func (e *Estimates) quantiles(k kind, elapsed time.Duration) Length {
+	runs := e.runs[k]
 	longer := runs
 	for len(longer) > 0 && longer[0] <= elapsed {
 		longer = longer[1:]
@@ -168,7 +157,7 @@ func quantiles(runs []time.Duration, elapsed time.Duration, source Source) Lengt
 		longer = runs[len(runs)-1:]
 	}
 	at := func(percent int) time.Duration { return longer[(len(longer)-1)*percent/100] }
-	length := Length{Low: at(10), Mid: at(50), High: at(90), Source: source, Runs: len(runs)}
+	length := Length{Low: at(10), Mid: at(50), High: at(90), Source: k.Source}
 	if len(longer) < enough { // one run shows little of how they differ
 		length.Low, length.High = length.Low*7/10, length.High*14/10
 	}
@@ -203,25 +192,20 @@ func (e *Estimates) progress(wl *kueue.Workload, since time.Time) (Length, bool)
 	return length.atLeast(max(e.now.Sub(since), 0)), true
 }
 
-// view is one of the three lengths of each run.
-type view struct {
-	*Estimates
-	pick func(Length) time.Duration
-}
-
-// End implements Lengths.
-func (v view) End(wl *kueue.Workload, since time.Time) time.Time {
-	return since.Add(v.pick(v.Of(wl, since)))
-}
-
 // Low returns the lengths by which runs end early.
-func (e *Estimates) Low() Lengths { return view{e, func(l Length) time.Duration { return l.Low }} }
+func (e *Estimates) Low() Lengths {
+	return func(wl *kueue.Workload, since time.Time) time.Time { return since.Add(e.Of(wl, since).Low) }
+}
 
 // Mid returns the lengths by which runs end as expected.
-func (e *Estimates) Mid() Lengths { return view{e, func(l Length) time.Duration { return l.Mid }} }
+func (e *Estimates) Mid() Lengths {
+	return func(wl *kueue.Workload, since time.Time) time.Time { return since.Add(e.Of(wl, since).Mid) }
+}
 
 // High returns the lengths by which runs end late.
-func (e *Estimates) High() Lengths { return view{e, func(l Length) time.Duration { return l.High }} }
+func (e *Estimates) High() Lengths {
+	return func(wl *kueue.Workload, since time.Time) time.Time { return since.Add(e.Of(wl, since).High) }
+}
 
 // Sure says how sure a forecast is, from what the lengths of the runs that it waits for are known by.
 func (e *Estimates) Sure(cluster *Cluster, ended []types.NamespacedName) string {

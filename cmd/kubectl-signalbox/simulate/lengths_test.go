@@ -119,7 +119,7 @@ func TestSure(t *testing.T) {
 		t.Errorf("it waits for nobody: got %q", got)
 	}
 	wl := cluster.Workload(named("it"))
-	low, mid, high := e.Low().End(wl, noon), e.Mid().End(wl, noon), e.High().End(wl, noon)
+	low, mid, high := e.Low()(wl, noon), e.Mid()(wl, noon), e.High()(wl, noon)
 	if low.After(mid) || mid.After(high) {
 		t.Errorf("got %v, %v, %v", low, mid, high)
 	}

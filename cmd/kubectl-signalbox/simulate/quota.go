@@ -11,16 +11,19 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
+	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	schdcache "sigs.k8s.io/kueue/pkg/cache/scheduler"
 	"sigs.k8s.io/kueue/pkg/resources"
 	"sigs.k8s.io/kueue/pkg/scheduler/flavorassigner"
 	preemptioncommon "sigs.k8s.io/kueue/pkg/scheduler/preemption/common"
+	utilpriority "sigs.k8s.io/kueue/pkg/util/priority"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -64,16 +67,28 @@ type Holder struct {
 	Amount       resource.Quantity `json:"amount"`
 	Priority     int32             `json:"priority"`
 	Since        time.Time         `json:"since"`
+	// Workload is its name, which users don't know it by.
+	Workload string `json:"-"`
 }
 
 // Owner returns the name by which users know a Workload: that of the job that it is for.
 func Owner(wl *kueue.Workload) string {
-	for _, ref := range wl.OwnerReferences {
-		if ptr.Deref(ref.Controller, false) {
-			return ref.Name
-		}
+	if owner := metav1.GetControllerOfNoCopy(wl); owner != nil {
+		return owner.Name
 	}
 	return wl.Name
+}
+
+// Owners returns the jobs of Workloads, as NAMESPACE/NAME. A Workload that isn't known is named itself.
+func (c *Cluster) Owners(keys []types.NamespacedName) []string {
+	var names []string
+	for _, key := range keys {
+		if wl := c.Workload(key); wl != nil {
+			key.Name = Owner(wl)
+		}
+		names = append(names, key.String())
+	}
+	return names
 }
 
 // formatter has Kueue's format of quantities.
@@ -128,16 +143,13 @@ func (c *Cluster) inactive(ctx context.Context, name kueue.ClusterQueueReference
 
 // Counting returns how Kueue counts the pods of a namespace's Workloads.
 func (c *Cluster) Counting(namespace string) podsets.Counting {
-	counting := podsets.Counting{RuntimeClasses: c.RuntimeClasses}
-	if c.Config != nil {
-		counting.Resources = c.Config.Resources
+	return podsets.Counting{
+		RuntimeClasses: c.RuntimeClasses,
+		Resources:      ptr.Deref(c.Config, kueueconfig.Configuration{}).Resources,
+		LimitRanges: utilslices.Pick(c.LimitRanges, func(limits *corev1.LimitRange) bool {
+			return limits.Namespace == namespace
+		}),
 	}
-	for i := range c.LimitRanges {
-		if c.LimitRanges[i].Namespace == namespace {
-			counting.LimitRanges = append(counting.LimitRanges, c.LimitRanges[i])
-		}
-	}
-	return counting
 }
 
 // need returns what the PodSets request that the flavor suits. If it suits none, it returns what all request, and sets
@@ -166,7 +178,6 @@ func (q *Quota) need(
 	return all
 }
 
-// fill computes the amounts.
 func (q *Quota) fill(cq *schdcache.ClusterQueueSnapshot, fr resources.FlavorResource, needed resources.Amount) {
 	quantity := func(a resources.Amount) resource.Quantity { return formatter.ResourceQuantity(fr.Resource, a.Int64()) }
 	zero := resources.NewAmount(0)
@@ -193,22 +204,18 @@ func (q *Quota) fill(cq *schdcache.ClusterQueueSnapshot, fr resources.FlavorReso
 	})
 }
 
-// hold adds the holders in a ClusterQueue.
 func (q *Quota) hold(cq *schdcache.ClusterQueueSnapshot, fr resources.FlavorResource) {
 	for _, info := range cq.Workloads {
 		amount := info.FlavorResourceUsage()[fr]
 		if amount.CmpInt64(0) <= 0 {
 			continue
 		}
-		h := Holder{
+		q.Holders = append(q.Holders, Holder{
 			Namespace: info.Obj.Namespace, Name: Owner(info.Obj), ClusterQueue: string(cq.Name),
-			Priority: ptr.Deref(info.Obj.Spec.Priority, 0),
+			Workload: info.Obj.Name,
 			Amount:   formatter.ResourceQuantity(fr.Resource, amount.Int64()),
-		}
-		if at := apimeta.FindStatusCondition(info.Obj.Status.Conditions, kueue.WorkloadQuotaReserved); at != nil {
-			h.Since = at.LastTransitionTime.Time
-		}
-		q.Holders = append(q.Holders, h)
+			Priority: utilpriority.Priority(info.Obj), Since: quotaSince(info.Obj, time.Time{}),
+		})
 	}
 }
 

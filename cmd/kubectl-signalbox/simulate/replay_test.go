@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 )
 
 var replayed = flag.Int("replay", 60, "how many TrainJobs TestReplay replays")
@@ -72,12 +73,12 @@ func TestReplay(t *testing.T) {
 // submit adds a TrainJob, and guesses when it starts.
 func (r *replay) submit(t *testing.T, n int) {
 	t.Helper()
-	kind := r.IntN(len(runtimes))
+	runtime := r.IntN(len(runtimes))
 	wl := r.cluster.waits(fmt.Sprintf("job-%d", n), "q", 0, int32(1+r.IntN(4)), 2)
 	wl.CreationTimestamp = metav1.NewTime(r.now)
-	wl.Spec.PodSets[0].Template.Spec.Containers[0].Image = fmt.Sprintf("runtime-%d", kind)
+	wl.Spec.PodSets[0].Template.Spec.Containers[0].Image = fmt.Sprintf("runtime-%d", runtime)
 	key := keyOf(wl)
-	r.lengths[key] = time.Duration(float64(runtimes[kind]) * math.Exp(r.NormFloat64()/2))
+	r.lengths[key] = time.Duration(float64(runtimes[runtime]) * math.Exp(r.NormFloat64()/2))
 	estimates := NewEstimates(r.cluster.Workloads, nil, r.now)
 	f, err := Until(t.Context(), r.cluster, key, estimates.Mid(), r.now)
 	if err != nil {
@@ -85,15 +86,15 @@ func (r *replay) submit(t *testing.T, n int) {
 	}
 	if len(f.Ended) > 0 {
 		waiting, mean := 0, time.Hour
-		for _, other := range r.cluster.live() {
-			if !holdsQuota(other) {
+		for i := range r.cluster.Workloads {
+			if other := &r.cluster.Workloads[i]; !workloadfinish.IsFinished(other) && !holdsQuota(other) {
 				waiting++
 			}
 		}
-		if len(estimates.all) > 0 {
+		if all := estimates.runs[kind{Source: All}]; len(all) > 0 {
 			mean = 0
-			for _, d := range estimates.all {
-				mean += d / time.Duration(len(estimates.all))
+			for _, d := range all {
+				mean += d / time.Duration(len(all))
 			}
 		}
 		r.guesses[key] = guess{f.At, r.now.Add(time.Duration(waiting) * mean)}
@@ -120,7 +121,8 @@ func (r *replay) until(t *testing.T, end time.Time) {
 	for {
 		var next *kueue.Workload
 		var at time.Time
-		for _, wl := range r.cluster.live() {
+		for i := range r.cluster.Workloads {
+			wl := &r.cluster.Workloads[i]
 			if ends := r.since[keyOf(wl)].Add(r.lengths[keyOf(wl)]); holdsQuota(wl) && (next == nil || ends.Before(at)) {
 				next, at = wl, ends
 			}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 )
 
 // Forecast is when a Workload gets quota, if others end when they are expected to.
@@ -61,24 +63,14 @@ func Until(
 		}
 		next, end := nextEnd(settled.Workloads, since, lengths, f.At)
 		if next == nil {
-			f.Stuck = others(settled.Workloads, key)
+			others := settled.without([]types.NamespacedName{key})
+			f.Stuck = utilslices.Map(others.Workloads, func(wl *kueue.Workload) types.NamespacedName { return keyOf(wl) })
 			return f, nil
 		}
 		f.At, f.Ended = end, append(f.Ended, *next)
-		cluster = cluster.With(settled.Workloads).without([]types.NamespacedName{*next})
+		cluster = settled.without([]types.NamespacedName{*next})
 	}
 	return nil, fmt.Errorf("%s has no quota after %d others have ended", key, maxEvents)
-}
-
-// others returns the names of all Workloads but one.
-func others(workloads []kueue.Workload, key types.NamespacedName) []types.NamespacedName {
-	var names []types.NamespacedName
-	for i := range workloads {
-		if name := keyOf(&workloads[i]); name != key {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // nextEnd returns the Workload that ends first of those that have quota; nil if none has.
@@ -91,7 +83,7 @@ func nextEnd(
 			continue
 		}
 		key := keyOf(wl)
-		end := lengths.End(wl, since[key])
+		end := lengths(wl, since[key])
 		if end.Before(now) {
 			end = now // it has taken longer than was expected
 		}
@@ -102,12 +94,10 @@ func nextEnd(
 	return next, at
 }
 
-// quotaSince returns since when a Workload has had its quota.
+// quotaSince returns since when a Workload has had its quota, or else now.
 func quotaSince(wl *kueue.Workload, now time.Time) time.Time {
-	for _, c := range wl.Status.Conditions {
-		if c.Type == kueue.WorkloadQuotaReserved {
-			return c.LastTransitionTime.Time
-		}
+	if c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved); c != nil {
+		return c.LastTransitionTime.Time
 	}
 	return now
 }

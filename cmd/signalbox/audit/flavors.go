@@ -7,37 +7,33 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 )
 
-// nodeLabels returns the node labels of all flavors that a PodSet was assigned, sorted by key. A flavor that doesn't
+// nodeLabels returns the flavors that a PodSet was assigned by the node labels that they require, sorted by name.
+// Flavors of different resources may require different values; then no node is of all of them. A flavor that doesn't
 // exist any more requires nothing.
-func (s *snapshot) nodeLabels(p podSetOf) []requiredLabel {
+func (s *snapshot) nodeLabels(p podSetOf) map[string][]*kueue.ResourceFlavor {
 	if labels, known := s.required[p]; known {
 		return labels
 	}
-	assigned := map[kueue.ResourceFlavorReference]bool{}
-	if admission := p.workload.Status.Admission; admission != nil {
-		for _, a := range admission.PodSetAssignments {
-			if a.Name != p.podSet {
-				continue
-			}
+	assigned := sets.New[string]()
+	for _, a := range ptr.Deref(p.workload.Status.Admission, kueue.Admission{}).PodSetAssignments {
+		if a.Name == p.podSet {
 			for _, flavor := range a.Flavors {
-				assigned[flavor] = true
+				assigned.Insert(string(flavor))
 			}
 		}
 	}
-	by := map[string][]flavorValue{}
-	for _, flavor := range slices.Sorted(maps.Keys(assigned)) {
-		if f := s.flavors[flavor]; f != nil {
-			for key, value := range f.Spec.NodeLabels {
-				by[key] = append(by[key], flavorValue{flavor, value})
+	labels := map[string][]*kueue.ResourceFlavor{}
+	for _, name := range sets.List(assigned) {
+		if flavor := s.flavors[name]; flavor != nil {
+			for key := range flavor.Spec.NodeLabels {
+				labels[key] = append(labels[key], flavor)
 			}
 		}
-	}
-	var labels []requiredLabel
-	for _, key := range slices.Sorted(maps.Keys(by)) {
-		labels = append(labels, requiredLabel{key, by[key]})
 	}
 	s.required[p] = labels
 	return labels
@@ -51,9 +47,11 @@ func (s *snapshot) otherFlavor(pod *corev1.Pod, p podSetOf) string {
 		return ""
 	}
 	var differences []string
-	for _, label := range s.nodeLabels(p) {
-		value, found := node.Labels[label.key]
-		if !slices.ContainsFunc(label.by, func(f flavorValue) bool { return !found || f.value != value }) {
+	required := s.nodeLabels(p)
+	for _, key := range slices.Sorted(maps.Keys(required)) {
+		value, found := node.Labels[key]
+		differs := func(f *kueue.ResourceFlavor) bool { return !found || f.Spec.NodeLabels[key] != value }
+		if !slices.ContainsFunc(required[key], differs) {
 			continue
 		}
 		has := "missing"
@@ -61,10 +59,10 @@ func (s *snapshot) otherFlavor(pod *corev1.Pod, p podSetOf) string {
 			has = fmt.Sprintf("%q", value)
 		}
 		var all []string
-		for _, f := range label.by {
-			all = append(all, fmt.Sprintf("ResourceFlavor %s requires %q", f.flavor, f.value))
+		for _, flavor := range required[key] {
+			all = append(all, fmt.Sprintf("ResourceFlavor %s requires %q", flavor.Name, flavor.Spec.NodeLabels[key]))
 		}
-		differences = append(differences, fmt.Sprintf("label %s is %s, and %s", label.key, has, strings.Join(all, ", ")))
+		differences = append(differences, fmt.Sprintf("label %s is %s, and %s", key, has, strings.Join(all, ", ")))
 	}
 	if len(differences) == 0 {
 		return ""

@@ -11,9 +11,13 @@ type Lasting struct {
 	Idle, Other time.Duration
 
 	mu    sync.Mutex
-	since map[Finding]time.Time
-	// reported are the findings that Next has returned and that still last.
-	reported map[Finding]bool
+	lasts map[Finding]lasts
+}
+
+// lasts is since when a finding lasts, and whether Next has returned it.
+type lasts struct {
+	since    time.Time
+	reported bool
 }
 
 // SetPatience sets how long findings must have lasted. A Watcher may be running.
@@ -28,24 +32,24 @@ func (l *Lasting) SetPatience(other, idle time.Duration) {
 func (l *Lasting) Next(findings []Finding, now time.Time) []Finding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	since, reported := map[Finding]time.Time{}, map[Finding]bool{}
+	all := map[Finding]lasts{}
 	var lasting []Finding
 	for _, f := range findings {
-		first, known := l.since[f]
+		is, known := l.lasts[f]
 		if !known {
-			first = now
+			is.since = now
 		}
-		since[f], reported[f] = first, l.reported[f]
 		patience := l.Other
 		if f.Rule == Idle {
 			patience = l.Idle
 		}
-		if now.Sub(first) >= patience && !reported[f] {
-			reported[f] = true
+		if now.Sub(is.since) >= patience && !is.reported {
+			is.reported = true
 			lasting = append(lasting, f)
 		}
+		all[f] = is
 	}
-	l.since, l.reported = since, reported
+	l.lasts = all
 	return lasting
 }
 
@@ -54,8 +58,7 @@ func (l *Lasting) restart(findings []Finding, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range findings {
-		l.since[f] = now
-		delete(l.reported, f)
+		l.lasts[f] = lasts{since: now}
 	}
 }
 
@@ -64,9 +67,9 @@ func (l *Lasting) Pending() map[Finding]time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	pending := map[Finding]time.Time{}
-	for f, since := range l.since {
-		if !l.reported[f] {
-			pending[f] = since
+	for f, is := range l.lasts {
+		if !is.reported {
+			pending[f] = is.since
 		}
 	}
 	return pending

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/resources"
+	utilresource "sigs.k8s.io/kueue/pkg/util/resource"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -26,17 +28,6 @@ import (
 
 // usage is what the running pods of each PodSet request.
 type usage map[podSetOf]corev1.ResourceList
-
-func (u usage) add(p podSetOf, pod *corev1.Pod) {
-	if u[p] == nil {
-		u[p] = corev1.ResourceList{}
-	}
-	for resourceName, quantity := range resourcehelpers.PodRequests(pod, resourcehelpers.PodResourcesOptions{}) {
-		sum := u[p][resourceName]
-		sum.Add(quantity)
-		u[p][resourceName] = sum
-	}
-}
 
 // auditPods finds pods that run without quota or on nodes of another flavor, and PodSets that use more than their
 // quota.
@@ -65,7 +56,8 @@ func (s *snapshot) auditPods() []Finding {
 			continue
 		}
 		podSet := podSetOf{s.quota[uid][0], kueue.NewPodSetReference(pod.Labels[jobset.ReplicatedJobNameKey])}
-		used.add(podSet, pod)
+		requests := resourcehelpers.PodRequests(pod, resourcehelpers.PodResourcesOptions{})
+		used[podSet] = utilresource.MergeResourceListKeepSum(used[podSet], requests)
 		if differs := s.otherFlavor(pod, podSet); differs != "" {
 			findings = append(findings, Finding{OtherFlavor, name("Pod", pod), differs})
 		}
@@ -230,8 +222,5 @@ func text(list corev1.ResourceList) string {
 		quantity := list[name]
 		all = append(all, fmt.Sprintf("%s of %s", quantity.String(), name))
 	}
-	if len(all) == 0 {
-		return "nothing"
-	}
-	return strings.Join(all, ", ")
+	return cmp.Or(strings.Join(all, ", "), "nothing")
 }

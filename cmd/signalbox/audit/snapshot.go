@@ -15,8 +15,8 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/constants"
 	controllerconstants "sigs.k8s.io/kueue/pkg/controller/constants"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 	"sigs.k8s.io/kueue/pkg/workload"
-	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -33,33 +33,22 @@ type snapshot struct {
 	quota map[types.UID][]*kueue.Workload
 	// everQueued has the TrainJobs that have a Workload, even if the TrainJob was deleted.
 	everQueued map[types.UID]bool
-	flavors    map[kueue.ResourceFlavorReference]*kueue.ResourceFlavor
+	flavors    map[string]*kueue.ResourceFlavor
 	nodes      map[string]*metav1.PartialObjectMetadata
 	// required caches what nodeLabels returns.
-	required map[podSetOf][]requiredLabel
+	required map[podSetOf]map[string][]*kueue.ResourceFlavor
 }
 
 func newSnapshot(o Objects) *snapshot {
 	s := &snapshot{
-		Objects: o, jobSets: map[types.UID]*jobset.JobSet{}, jobs: map[types.UID]*batchv1.Job{},
-		trainJobs: map[types.UID]*api.TrainJob{}, quota: map[types.UID][]*kueue.Workload{}, everQueued: map[types.UID]bool{},
-		flavors: map[kueue.ResourceFlavorReference]*kueue.ResourceFlavor{}, required: map[podSetOf][]requiredLabel{},
-		nodes: make(map[string]*metav1.PartialObjectMetadata, len(o.Nodes)),
-	}
-	for i := range o.JobSets {
-		s.jobSets[o.JobSets[i].UID] = &o.JobSets[i]
-	}
-	for i := range o.Jobs {
-		s.jobs[o.Jobs[i].UID] = &o.Jobs[i]
-	}
-	for i := range o.TrainJobs {
-		s.trainJobs[o.TrainJobs[i].UID] = &o.TrainJobs[i]
-	}
-	for i := range o.Flavors {
-		s.flavors[kueue.ResourceFlavorReference(o.Flavors[i].Name)] = &o.Flavors[i]
-	}
-	for i := range o.Nodes {
-		s.nodes[o.Nodes[i].Name] = &o.Nodes[i]
+		Objects:   o,
+		jobSets:   utilslices.ToRefMap(o.JobSets, func(js *jobset.JobSet) types.UID { return js.UID }),
+		jobs:      utilslices.ToRefMap(o.Jobs, func(job *batchv1.Job) types.UID { return job.UID }),
+		trainJobs: utilslices.ToRefMap(o.TrainJobs, func(tj *api.TrainJob) types.UID { return tj.UID }),
+		flavors:   utilslices.ToRefMap(o.Flavors, func(f *kueue.ResourceFlavor) string { return f.Name }),
+		nodes:     utilslices.ToRefMap(o.Nodes, func(n *metav1.PartialObjectMetadata) string { return n.Name }),
+		quota:     map[types.UID][]*kueue.Workload{}, everQueued: map[types.UID]bool{},
+		required: map[podSetOf]map[string][]*kueue.ResourceFlavor{},
 	}
 	for i := range o.Workloads {
 		wl := &o.Workloads[i]
@@ -68,7 +57,7 @@ func newSnapshot(o Objects) *snapshot {
 			continue
 		}
 		s.everQueued[owner] = true
-		if holdsQuota(wl) {
+		if workload.HasActiveQuotaReservation(wl) {
 			s.quota[owner] = append(s.quota[owner], wl)
 		}
 	}
@@ -76,11 +65,6 @@ func newSnapshot(o Objects) *snapshot {
 		slices.SortFunc(workloads, func(a, b *kueue.Workload) int { return cmp.Compare(a.Name, b.Name) })
 	}
 	return s
-}
-
-// holdsQuota reports whether Kueue counts quota for a Workload. It counts none if the Workload is inactive or finished.
-func holdsQuota(wl *kueue.Workload) bool {
-	return workload.HasQuotaReservation(wl) && workload.IsActive(wl) && !workloadfinish.IsFinished(wl)
 }
 
 // controller returns the UID of an object's controller if it is of a kind, else "".
@@ -139,22 +123,7 @@ func gated(pod *corev1.Pod) bool {
 	})
 }
 
-// podSetOf is a PodSet of a Workload.
 type podSetOf struct {
 	workload *kueue.Workload
 	podSet   kueue.PodSetReference
-}
-
-// requiredLabel is a node label that flavors of a PodSet require.
-type requiredLabel struct {
-	key string
-	// by are the flavors that require the label, sorted by name. Flavors of different resources may require different
-	// values; then no node is of all of them.
-	by []flavorValue
-}
-
-// flavorValue is the value of a node label of a ResourceFlavor.
-type flavorValue struct {
-	flavor kueue.ResourceFlavorReference
-	value  string
 }

@@ -12,12 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -40,11 +40,10 @@ const answersWithin = 5 * time.Minute
 // NewWatcher returns a Watcher of the pods and Jobs of JobSets, and of all TrainJobs, Workloads, JobSets,
 // ResourceFlavors and nodes. The scheme must have their kinds.
 func NewWatcher(config *rest.Config, scheme *runtime.Scheme) (*Watcher, error) {
-	named, err := labels.NewRequirement(jobset.JobSetNameKey, selection.Exists, nil)
+	ofJobSets, err := labels.Parse(jobset.JobSetNameKey) // it exists
 	if err != nil {
 		return nil, err
 	}
-	ofJobSets := labels.NewSelector().Add(*named)
 	only := cache.ByObject{Label: ofJobSets}
 	// The cache's requests have no timeout, because watches are among them. Discovery has one, so that an API server
 	// that doesn't respond doesn't block it forever.
@@ -83,47 +82,36 @@ func onlyLabels(object any) (any, error) {
 }
 
 // Objects returns the objects in the cache. It is an error if Run has not been called.
-func (w *Watcher) Objects(ctx context.Context) (Objects, error) { return w.objects(ctx, w.reader) }
-
-// lists are the lists of all that is compared.
-type lists struct {
-	pods      corev1.PodList
-	jobs      batchv1.JobList
-	jobSets   jobset.JobSetList
-	workloads kueue.WorkloadList
-	trainJobs api.TrainJobList
-	flavors   kueue.ResourceFlavorList
-	nodes     metav1.PartialObjectMetadataList
-}
+func (w *Watcher) Objects(ctx context.Context) (Objects, error) { return w.read(ctx, w.reader) }
 
 // read lists every kind. Pods are read first, because quota is reserved before they are created.
-func (w *Watcher) read(ctx context.Context, reader client.Reader, options ...client.ListOption) (*lists, error) {
-	var l lists
-	l.nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+func (w *Watcher) read(ctx context.Context, reader client.Reader, options ...client.ListOption) (Objects, error) {
+	var (
+		pods      corev1.PodList
+		jobs      batchv1.JobList
+		jobSets   jobset.JobSetList
+		workloads kueue.WorkloadList
+		trainJobs api.TrainJobList
+		flavors   kueue.ResourceFlavorList
+		nodes     metav1.PartialObjectMetadataList
+	)
+	nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
 	for _, kind := range []struct {
 		name string
 		list client.ObjectList
 		of   labels.Selector
 	}{
-		{"pods", &l.pods, w.ofJobSets}, {"Jobs", &l.jobs, w.ofJobSets}, {"JobSets", &l.jobSets, labels.Everything()},
-		{"Workloads", &l.workloads, labels.Everything()}, {"TrainJobs", &l.trainJobs, labels.Everything()},
-		{"ResourceFlavors", &l.flavors, labels.Everything()}, {"nodes", &l.nodes, labels.Everything()},
+		{"pods", &pods, w.ofJobSets}, {"Jobs", &jobs, w.ofJobSets}, {"JobSets", &jobSets, labels.Everything()},
+		{"Workloads", &workloads, labels.Everything()}, {"TrainJobs", &trainJobs, labels.Everything()},
+		{"ResourceFlavors", &flavors, labels.Everything()}, {"nodes", &nodes, labels.Everything()},
 	} {
 		all := append(slices.Clip(options), client.MatchingLabelsSelector{Selector: kind.of})
 		if err := reader.List(ctx, kind.list, all...); err != nil {
-			return nil, fmt.Errorf("listing %s: %w", kind.name, err)
+			return Objects{}, fmt.Errorf("listing %s: %w", kind.name, err)
 		}
 	}
-	return &l, nil
-}
-
-func (w *Watcher) objects(ctx context.Context, reader client.Reader) (Objects, error) {
-	l, err := w.read(ctx, reader)
-	if err != nil {
-		return Objects{}, err
-	}
-	return Objects{l.trainJobs.Items, l.workloads.Items, l.jobSets.Items, l.jobs.Items, l.pods.Items, l.flavors.Items,
-		l.nodes.Items}, nil
+	return Objects{trainJobs.Items, workloads.Items, jobSets.Items, jobs.Items, pods.Items, flavors.Items,
+		nodes.Items}, nil
 }
 
 // confirmed returns the findings that the API server confirms now. The others, all of them if it doesn't answer, must
@@ -134,22 +122,15 @@ func (w *Watcher) confirmed(ctx context.Context, lasting *Lasting, findings []Fi
 	}
 	ctx, cancel := context.WithTimeout(ctx, w.answersWithin)
 	defer cancel()
-	objects, err := w.objects(ctx, w.live)
+	objects, err := w.read(ctx, w.live)
 	if err != nil {
 		lasting.restart(findings, time.Now())
 		return nil
 	}
 	now := Look(objects)
-	var confirmed, others []Finding
-	for _, f := range findings {
-		if slices.Contains(now, f) {
-			confirmed = append(confirmed, f)
-		} else {
-			others = append(others, f)
-		}
-	}
-	lasting.restart(others, time.Now())
-	return confirmed
+	confirmed := func(f *Finding) bool { return slices.Contains(now, *f) }
+	lasting.restart(utilslices.Pick(findings, func(f *Finding) bool { return !confirmed(f) }), time.Now())
+	return utilslices.Pick(findings, confirmed)
 }
 
 // start starts the watches, and returns when the cache has all objects. The channel gets the error that ends them.

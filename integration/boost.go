@@ -1,0 +1,150 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
+	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	"github.com/signalbox-dev/signalbox/admission/boost"
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
+	"github.com/signalbox-dev/signalbox/store/events"
+)
+
+// PodPriorityIndex finds Workloads whose priority is that of a PriorityClass of pods.
+const PodPriorityIndex = "signalbox.podPriority"
+
+// PodPriorityIndexOf returns the value of PodPriorityIndex of a Workload.
+func PodPriorityIndexOf(o client.Object) []string {
+	if ref := o.(*kueue.Workload).Spec.PriorityClassRef; ref != nil && ref.Kind == kueue.PodPriorityClassKind {
+		return []string{string(kueue.PodPriorityClassKind)}
+	}
+	return nil
+}
+
+// resolveBoost decides the boost of a TrainJob that runs on its quota, or may start. What can't be read changes
+// nothing: nobody waits for it.
+func (r *resolver) resolveBoost(ctx context.Context, o *situation) {
+	wl, policy := o.match(), r.policy.Boost
+	if wl == nil || !runsOnQuota(o, wl) {
+		return
+	}
+	in := boost.Input{Workload: wl, Saved: checkpoint.Saved(o.job, o.jobSet, o.now), Now: o.now}
+	mark, _ := boost.Of(wl)
+	switch {
+	case !policy.On() && mark == (boost.Mark{}):
+		return
+	case policy.On():
+		inUse, err := r.priorities(ctx)
+		if err != nil {
+			ctrl.LoggerFrom(ctx).Info("The priorities in use aren't known; a boost stays as it is", "reason", err.Error())
+			return
+		}
+		in.Room = boost.Room(wl, inUse)
+	}
+	often := o.now.Sub(o.memory.queueRead) < boost.Every && mark.Value < boost.Highest
+	if policy.AsksWhoWaits(wl, in.Saved, o.now) && !often {
+		o.memory.queueRead = o.now
+		in.Waits = r.othersWait(ctx, wl)
+	}
+	o.queue.boost = ptr.To(policy.Decide(in))
+}
+
+// priorities returns the priorities in use: those of WorkloadPriorityClasses, that of Workloads without a class and, if
+// a TrainJob has such a priority, those of PriorityClasses of pods.
+func (r reads) priorities(ctx context.Context) ([]int32, error) {
+	var classes kueue.WorkloadPriorityClassList
+	var byPods kueue.WorkloadList
+	withPods := client.MatchingFields{PodPriorityIndex: string(kueue.PodPriorityClassKind)}
+	err := errors.Join(r.client.List(ctx, &classes, client.UnsafeDisableDeepCopy),
+		r.client.List(ctx, &byPods, withPods, client.Limit(1), client.UnsafeDisableDeepCopy))
+	inUse := []int32{0}
+	for i := range classes.Items {
+		inUse = append(inUse, classes.Items[i].Value)
+	}
+	if err != nil || len(byPods.Items) == 0 {
+		return inUse, err
+	}
+	var ofPods schedulingv1.PriorityClassList
+	err = r.client.List(ctx, &ofPods, client.UnsafeDisableDeepCopy)
+	for i := range ofPods.Items {
+		inUse = append(inUse, ofPods.Items[i].Value)
+	}
+	return inUse, err
+}
+
+// othersWait reports whether others wait for the quota of a Workload, and may preempt it for that: in its ClusterQueue
+// or, if that borrows from its cohort, maybe in another. It returns nil if that isn't known.
+func (r reads) othersWait(ctx context.Context, wl *kueue.Workload) *bool {
+	var cq kueue.ClusterQueue
+	name := string(wl.Status.Admission.ClusterQueue)
+	if err := r.live.Get(ctx, client.ObjectKey{Name: name}, &cq); err != nil {
+		ctrl.LoggerFrom(ctx).Info("It isn't known whether others wait for the quota of a TrainJob", "clusterQueue", name,
+			"reason", err.Error())
+		return nil
+	}
+	within := kueue.PreemptionPolicyNever
+	if cq.Spec.Preemption != nil {
+		within = cq.Spec.Preemption.WithinClusterQueue
+	}
+	return ptr.To(cq.Status.PendingWorkloads > 0 && within != kueue.PreemptionPolicyNever || borrows(&cq))
+}
+
+func borrows(cq *kueue.ClusterQueue) bool {
+	return slices.ContainsFunc(cq.Status.FlavorsUsage, func(f kueue.FlavorUsage) bool {
+		return slices.ContainsFunc(f.Resources, func(u kueue.ResourceUsage) bool { return u.Borrowed.Sign() > 0 })
+	})
+}
+
+// runsOnQuota reports whether a Workload is one on whose quota its TrainJob runs, or is about to start, here. One that
+// was evicted, or is to stop, does no more: without quota, a boost would have it jump its queue.
+func runsOnQuota(o *situation, wl *kueue.Workload) bool {
+	switch {
+	case o.stage != stageRunning && o.stage != stageSuspended || wl != o.match() || elsewhere(o.job):
+		return false
+	case o.queue.blocked != nil || stoppedByUser(o.job) || deactivating(o.observed) || overdueEnd(o.observed):
+		return false
+	}
+	return workload.IsAdmitted(wl) && wl.Status.Admission != nil && workload.IsActive(wl) &&
+		!workloadevict.IsEvicted(wl) && !workloadfinish.IsFinished(wl) && wl.DeletionTimestamp.IsZero()
+}
+
+// unboost takes the boost from Workloads on whose quota nothing runs, or is to run. Those of deleted TrainJobs go with
+// them.
+func (p *plan) unboost(o *situation) {
+	for _, wl := range o.workloads.own {
+		if wl.Annotations[boost.MarkAnnotation] != "" && !runsOnQuota(o, wl) && wl.DeletionTimestamp.IsZero() {
+			p.Do(unboost{wl})
+			p.Later(recheckDelay)
+		}
+	}
+}
+
+// boostRetry is after how long a boost is written again that could not be; usually an event comes first.
+const boostRetry = time.Minute
+
+// boost adds what is done with the boost of a TrainJob. One that starts gets it before that.
+func (p *plan) boost(o *situation, a *asked) {
+	decided := o.queue.boost
+	if decided == nil || a.stop != nil || o.stage != stageRunning && a.start == nil {
+		return
+	}
+	wl := o.match()
+	if decided.Narrow && (decided.Write || a.start != nil) {
+		p.Do(tell{events.NoBoost.Of(boost.Highest)})
+	}
+	p.Later(decided.Again)
+	if decided.Write {
+		p.Do(setBoost{wl, decided.Mark})
+		p.Later(boostRetry)
+	}
+}

@@ -1,0 +1,186 @@
+package integration_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workload"
+
+	"github.com/signalbox-dev/signalbox/admission/boost"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// losesRight are the ways by which a TrainJob loses its right to a boost.
+func losesRight() map[string]func(*harness) {
+	ways := map[string]func(*harness){
+		"its user stops it": func(h *harness) {
+			job := h.trainJob("job")
+			metav1.SetMetaDataAnnotation(&job.ObjectMeta, api.StopAnnotation, "")
+			h.update(job)
+		},
+		"an admin deactivates it": func(h *harness) { h.sets(integration.DeactivateAnnotation, "admin") },
+		"it is deactivated at once": func(h *harness) {
+			wl := h.workload()
+			wl.Spec.Active = ptr.To(false)
+			h.update(wl)
+		},
+		"it succeeds": func(h *harness) { h.end("job", trainerapi.TrainJobComplete) },
+		"it fails":    func(h *harness) { h.end("job", trainerapi.TrainJobFailed) },
+		"Kueue takes its quota": func(h *harness) {
+			wl := h.workload()
+			workload.UnsetQuotaReservationWithCondition(wl, "Pending", "gone", h.clock.Now())
+			h.updateStatus(wl)
+		},
+	}
+	for _, reason := range []string{kueue.WorkloadEvictedByPreemption, kueue.WorkloadEvictedByPodsReadyTimeout,
+		kueue.WorkloadDeactivated, kueue.WorkloadEvictedByClusterQueueStopped} {
+		ways["it is evicted as "+reason] = func(h *harness) { h.evict(reason) }
+	}
+	return ways
+}
+
+// gone is the end of a JobSet with its pods.
+func (h *harness) gone(js *jobset.JobSet) {
+	h.t.Helper()
+	h.must(h.store.DeleteAllOf(h.t.Context(), &corev1.Pod{}, client.InNamespace(team)))
+	h.collect(js)
+}
+
+// settleUnboosted reconciles a TrainJob until nothing follows, while its pods end. After each, a
+// Workload that waits has no boost.
+func (h *harness) settleUnboosted(js *jobset.JobSet) {
+	h.t.Helper()
+	for range 6 {
+		for range 6 {
+			_, _ = h.reconcile("job") // a write that conflicts is tried again
+			for _, wl := range h.workloads() {
+				if mark, ours := boost.Of(&wl); ours && mark.Value != 0 && !workload.HasQuotaReservation(&wl) {
+					h.t.Fatalf("it has boost %d and no quota; the last requests are %v", mark.Value, h.sent)
+				}
+			}
+		}
+		if js != nil {
+			h.gone(js)
+			js = nil
+		}
+		h.clock.Step(time.Minute)
+	}
+}
+
+// TestUnboosted holds that a boost goes with the right to it, before the quota does, also if the manager starts again.
+func TestUnboosted(t *testing.T) {
+	for name, lose := range losesRight() {
+		for _, restarts := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				h, js := runningBoosted(t)
+				lose(h)
+				if restarts {
+					h.start(overrides.Bundled, tenMinutes)
+				}
+				if name == "Kueue takes its quota" {
+					_, _ = h.reconcile("job") // it is the first that may have a look
+				}
+				h.settleUnboosted(js)
+				if value, mark := h.boosted(); value+mark != "" {
+					t.Errorf("got %q, %q", value, mark)
+				}
+			})
+		}
+	}
+}
+
+// TestUnboostedLate holds the same where the removal has failed, or was rejected, or the manager was killed before it:
+// it delays no stop, and what is only rejected delays no release.
+func TestUnboostedLate(t *testing.T) {
+	down := errors.New("the webhook is down")
+	h, js := runningBoosted(t)
+	h.evict(kueue.WorkloadEvictedByPreemption)
+	h.fail["patch Workload"] = down
+	if _, err := h.reconcile("job"); err != nil || !h.suspended("job") {
+		t.Fatalf("it is stopped: got %v, %v", h.sent, err)
+	}
+	h.gone(js)
+	if _, err := h.reconcile("job"); !errors.Is(err, down) || !workload.HasQuotaReservation(h.workload()) {
+		t.Errorf("it keeps its quota until the boost is gone: got %v, %v", h.sent, err)
+	}
+	h.wantBoost("4")
+	delete(h.fail, "patch Workload")
+	h.settleUnboosted(nil)
+	if value, mark := h.boosted(); value+mark != "" || workload.HasQuotaReservation(h.workload()) {
+		t.Errorf("got %q, %q", value, mark)
+	}
+
+	h, js = runningBoosted(t)
+	h.evict(kueue.WorkloadEvictedByPreemption)
+	h.fail["patch Workload"] = invalid
+	h.settleN(3)
+	h.gone(js)
+	h.settleN(3)
+	if !h.suspended("job") || workload.HasQuotaReservation(h.workload()) {
+		t.Error("who rejects the removal doesn't keep the quota")
+	}
+	delete(h.fail, "patch Workload")
+	h.settleN(3)
+	if value, mark := h.boosted(); value+mark != "" {
+		t.Errorf("it is removed when that isn't rejected any more: got %q, %q", value, mark)
+	}
+}
+
+// settleN reconciles a TrainJob a few times, whatever comes of it.
+func (h *harness) settleN(times int) {
+	for range times {
+		_, _ = h.reconcile("job")
+		h.clock.Step(2 * time.Second)
+	}
+}
+
+// TestBoostedAgain holds that a TrainJob that is admitted again has its minimum runtime again.
+func TestBoostedAgain(t *testing.T) {
+	h, js := runningBoosted(t)
+	h.evict(kueue.WorkloadEvictedByPreemption)
+	h.settleUnboosted(js)
+	h.wantBoost("")
+	wl := h.workload()
+	wl.Status.Conditions = slices.DeleteFunc(wl.Status.Conditions, func(c metav1.Condition) bool {
+		return c.Type == kueue.WorkloadEvicted // as Kueue's admission does
+	})
+	h.updateStatus(wl)
+	h.admit()
+	h.clock.Step(11 * time.Second)
+	h.settle("job")
+	if h.suspended("job") {
+		t.Fatalf("it is started again: %v, %v, %v", h.workload().Status, h.trainJob("job").Status.Conditions,
+			h.workload().Spec)
+	}
+	h.wantBoost("4")
+}
+
+// TestStopsBeforeUnboost holds that a stop waits for no other write.
+func TestStopsBeforeUnboost(t *testing.T) {
+	for _, name := range []string{"its user stops it", "an admin deactivates it", "it is evicted as Preempted"} {
+		t.Run(name, func(t *testing.T) {
+			h, _ := runningBoosted(t)
+			losesRight()[name](h)
+			if _, err := h.reconcile("job"); err != nil {
+				t.Fatal(err)
+			}
+			stops := slices.Index(h.sent, "patch TrainJob job")
+			unboosts := slices.IndexFunc(h.sent, func(s string) bool { return strings.HasPrefix(s, "patch Workload ") })
+			if stops < 0 || unboosts < stops {
+				t.Errorf("got %v", h.sent)
+			}
+		})
+	}
+}
