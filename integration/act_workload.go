@@ -19,6 +19,7 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
+	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -60,6 +61,18 @@ func (s announce) do(ctx context.Context, a *actor, o *situation) error {
 	a.memory.keep(o.key(), o.job.UID, func(r *record) { r.announced = s.until })
 	c := apimeta.FindStatusCondition(s.workload.Status.Conditions, kueue.WorkloadEvicted)
 	a.recorder.Send(o.job, events.AwaitsCheckpoint.Of(strings.TrimSuffix(c.Message, "."), says))
+	return nil
+}
+
+// do notes it; that it can't be noted changes nothing of what happens. The version isn't checked: others write the rest
+// of the Workload meanwhile.
+func (s noteBegin) do(ctx context.Context, a *actor, _ *situation) error {
+	after := s.workload.DeepCopy()
+	metav1.SetMetaDataAnnotation(&after.ObjectMeta, usage.Annotation, s.note.String())
+	if err := a.client.Patch(ctx, after, client.MergeFrom(s.workload)); client.IgnoreNotFound(err) != nil {
+		ctrl.LoggerFrom(ctx).Info("The API server rejects what is noted of a Workload's use of quota; trying again",
+			"workload", s.workload.Name, "reason", err.Error())
+	}
 	return nil
 }
 

@@ -102,6 +102,14 @@ func (m *meter) trainJobOf(ctx context.Context, wl *kueue.Workload) (*api.TrainJ
 	return job, nil
 }
 
+// before records what a Workload has held before it is written, if it loses quota by that.
+func (m *meter) before(ctx context.Context, o client.Object, loses func(*kueue.Workload) bool) error {
+	if wl, is := o.(*kueue.Workload); is && loses(wl) {
+		return m.account(ctx, wl)
+	}
+	return nil
+}
+
 // account records what a Workload has held until now, if it holds quota. sent is what is about to be written, by which
 // it may lose it. What is recorded twice, or goes on to hold quota, counts once.
 func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
@@ -212,4 +220,83 @@ func (m *meter) held(ctx context.Context, namespace string) sets.Set[string] {
 		}
 	}
 	return held
+}
+
+// metered is the client of all that is written to Workloads, by jobframework too. What releases quota passes through
+// it, so that no way to do so is forgotten: a run is in the ledger before its quota is given to others.
+type metered struct {
+	client.Client
+	meter *meter
+}
+
+// metering returns a client that records what quota was held for, or the same one if nobody asks for that.
+func metering(c client.Client, m *meter) client.Client {
+	if m == nil {
+		return c
+	}
+	return metered{c, m}
+}
+
+// Create implements client.Writer. A new Workload says whose it is: its TrainJob may be gone when its quota is
+// released.
+func (m metered) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	if wl, is := o.(*kueue.Workload); is {
+		if err := m.meter.sign(ctx, wl); err != nil {
+			return err
+		}
+	}
+	return m.Client.Create(ctx, o, options...)
+}
+
+// Update implements client.Writer. What has the finalizer keeps its quota.
+func (m metered) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
+	if err := m.meter.before(ctx, o, unfinalized); err != nil {
+		return err
+	}
+	return m.Client.Update(ctx, o, options...)
+}
+
+// Patch implements client.Writer.
+func (m metered) Patch(ctx context.Context, o client.Object, p client.Patch, options ...client.PatchOption) error {
+	if err := m.meter.before(ctx, o, unfinalized); err != nil {
+		return err
+	}
+	return m.Client.Patch(ctx, o, p, options...)
+}
+
+// Delete implements client.Writer.
+func (m metered) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
+	if err := m.meter.before(ctx, o, unfinalized); err != nil {
+		return err
+	}
+	return m.Client.Delete(ctx, o, options...)
+}
+
+func unfinalized(wl *kueue.Workload) bool { return !podsets.Finalized(wl) }
+
+// Status implements client.Client.
+func (m metered) Status() client.SubResourceWriter { return meteredStatus{m.Client.Status(), m.meter} }
+
+// meteredStatus is what writes the status of Workloads.
+type meteredStatus struct {
+	client.SubResourceWriter
+	meter *meter
+}
+
+// Update implements client.SubResourceWriter.
+func (m meteredStatus) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
+	if err := m.meter.before(ctx, o, usage.Releases); err != nil {
+		return err
+	}
+	return m.SubResourceWriter.Update(ctx, o, options...)
+}
+
+// Patch implements client.SubResourceWriter.
+func (m meteredStatus) Patch(
+	ctx context.Context, o client.Object, p client.Patch, options ...client.SubResourcePatchOption,
+) error {
+	if err := m.meter.before(ctx, o, usage.Releases); err != nil {
+		return err
+	}
+	return m.SubResourceWriter.Patch(ctx, o, p, options...)
 }

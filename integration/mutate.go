@@ -87,6 +87,19 @@ func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
 	return slices.Concat(patch, given, queued, keepSuspend(rq)), nil
 }
 
+// keepUser returns the patch that writes who creates a TrainJob, if that is recorded, and that restores it later. Kueue
+// copies a TrainJob to another cluster with the user whom the first one has seen.
+func (w *Webhook) keepUser(rq *review.Request) []jsonpatch.Operation {
+	_, copied := rq.New.Annotations[api.UserAnnotation]
+	switch {
+	case !w.signs || rq.Created() && rq.Trusted && copied:
+		return nil
+	case rq.Created():
+		return rq.Annotate(api.UserAnnotation, &rq.User)
+	}
+	return keepAnnotations(rq, []string{api.UserAnnotation})
+}
+
 // keepSuspend returns the patch that keeps suspend as the integration wants it: only the integration starts a TrainJob.
 // A running one is stopped by its Workload; a manifest with "suspend: true" that is applied again doesn't stop it,
 // unless it changes the queue.

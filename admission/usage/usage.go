@@ -6,13 +6,24 @@
 package usage
 
 import (
+	"cmp"
 	"encoding/json"
+	"math"
+	"slices"
+	"strings"
 	"time"
 
+	"gopkg.in/inf.v0"
+	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
+
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 )
 
 // Annotation of a TrainJob's Workload has whose it is, and when pods of the present run were first seen to run.
@@ -131,6 +142,157 @@ func (r *Run) bounded() *Run {
 	}
 	r.Saved = earlier(later(r.Saved, r.Running), r.Ended)
 	return r
+}
+
+// Day is a day in UTC, such as 2026-11-28.
+type Day string
+
+// DayOf returns the day of a time.
+func DayOf(t time.Time) Day { return Day(t.UTC().Format(time.DateOnly)) }
+
+// Span is a part of a run on one day.
+type Span struct {
+	Day         Day
+	From, Until time.Time
+}
+
+// Spans returns the parts of a run on each of its days, as far back as a record may be kept. The first is also returned
+// if it is empty: a run of no time is one, too.
+func (r *Run) Spans() []Span {
+	from := later(r.From, r.Until.Add(-configapi.MaxRetention))
+	var spans []Span
+	for {
+		next := from.Truncate(24 * time.Hour).Add(24 * time.Hour) // the zero time is a midnight in UTC
+		until := earlier(r.Until, next)
+		spans = append(spans, Span{DayOf(from), from, until})
+		if !until.Before(r.Until) {
+			return spans
+		}
+		from = until
+	}
+}
+
+// Split returns what a run has held from one time to another, by flavor and resource. Of each, what is returned for
+// adjacent times adds up to what is returned for both together.
+func (r *Run) Split(from, until time.Time) []usageapi.Row {
+	from, until = later(from, r.From), earlier(until, r.Until)
+	rows := make([]usageapi.Row, 0, len(r.Amounts))
+	for _, a := range r.Amounts {
+		between := func(begin, end time.Time) int64 {
+			begin, end = later(begin, from), earlier(end, until)
+			if !begin.Before(end) {
+				return 0
+			}
+			return a.heldFor(end.Sub(r.From)) - a.heldFor(begin.Sub(r.From))
+		}
+		row := usageapi.Row{
+			Team: r.Team, User: r.User, ClusterQueue: r.ClusterQueue, Flavor: a.Flavor, Resource: a.Resource,
+		}
+		row.Idle = add(between(r.From, r.Running), between(r.Ended, r.Until))
+		row.Useful = between(r.Running, r.Saved)
+		if rest := between(r.Saved, r.Ended); r.Reports || r.Succeeded {
+			row.Lost = rest
+		} else {
+			row.Unknown = rest
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// Amount is how much of a resource of a flavor a run holds.
+type Amount struct {
+	Flavor, Resource string
+	Quantity         resource.Quantity
+}
+
+// heldFor returns what is held in a time, in thousandths of a unit and a second, or the most that fits. Bytes are
+// counted in GiB, and all else in its own unit. It grows with the time, so that a difference of two is never negative.
+func (a Amount) heldFor(d time.Duration) int64 {
+	quantity, per := a.Quantity.DeepCopy(), int64(1)
+	if inBytes(a.Resource) {
+		per = 1 << 30
+	}
+	held := new(inf.Dec).Mul(quantity.AsDec(), inf.NewDec(d.Milliseconds(), 0))
+	if whole := held.QuoRound(held, inf.NewDec(per, 0), 0, inf.RoundDown).UnscaledBig(); whole.IsInt64() {
+		return max(whole.Int64(), 0)
+	}
+	return math.MaxInt64
+}
+
+// inBytes reports whether a resource is counted in bytes.
+func inBytes(name string) bool {
+	return name == string(corev1.ResourceMemory) || name == string(corev1.ResourceEphemeralStorage) ||
+		strings.HasPrefix(name, corev1.ResourceHugePagesPrefix)
+}
+
+// amountsOf returns what Kueue has counted of an admission, by flavor and resource, in their order.
+func amountsOf(admitted *kueue.Admission) []Amount {
+	var all []Amount
+	for i := range admitted.PodSetAssignments {
+		a := &admitted.PodSetAssignments[i]
+		for name, quantity := range a.ResourceUsage {
+			flavor, counted := a.Flavors[name]
+			if !counted || quantity.IsZero() {
+				continue // the ClusterQueue has no quota of it
+			}
+			at := slices.IndexFunc(all, func(o Amount) bool { return o.Flavor == string(flavor) && o.Resource == string(name) })
+			if at < 0 {
+				all = append(all, Amount{string(flavor), string(name), quantity.DeepCopy()})
+			} else {
+				all[at].Quantity.Add(quantity)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Amount) int {
+		return cmp.Or(cmp.Compare(a.Flavor, b.Flavor), cmp.Compare(a.Resource, b.Resource))
+	})
+	return all
+}
+
+// Count returns what a TrainJob has held with a run, which may be counted already in part. before may be nil.
+func Count(before *api.Usage, r *Run) *api.Usage {
+	after, from := &api.Usage{}, r.From
+	if before != nil {
+		after = before.DeepCopy()
+	}
+	until := r.Until.Truncate(time.Microsecond)
+	if after.Run == r.Key {
+		if from = after.Until.Time; !from.Before(until) {
+			return after
+		}
+	} else {
+		after.Runs++
+	}
+	after.Run, after.Until = r.Key, metav1.NewMicroTime(until)
+	for _, row := range r.Split(from, until) {
+		at := slices.IndexFunc(after.Resources, func(u api.UsedResource) bool { return u.Resource == row.Resource })
+		if at < 0 {
+			at = len(after.Resources)
+			after.Resources = append(after.Resources, api.UsedResource{Resource: row.Resource})
+		}
+		after.Resources[at].Held = Plus(after.Resources[at].Held, row.Held)
+	}
+	return after
+}
+
+// Plus returns the sums of two.
+func Plus(a, b usageapi.Held) usageapi.Held {
+	return usageapi.Held{
+		Useful: add(a.Useful, b.Useful), Lost: add(a.Lost, b.Lost), Idle: add(a.Idle, b.Idle),
+		Unknown: add(a.Unknown, b.Unknown),
+	}
+}
+
+// Total returns the sum of the parts.
+func Total(h usageapi.Held) int64 { return add(add(h.Useful, h.Lost), add(h.Idle, h.Unknown)) }
+
+// add returns the sum of two amounts, neither of which is negative, or the most that fits.
+func add(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 func later(a, b time.Time) time.Time {

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 )
 
 var from = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
@@ -53,42 +55,44 @@ func TestSplit(t *testing.T) {
 		reason string
 		wl     *kueue.Workload
 		facts  Facts
-		want   Parts // in seconds of two GPUs
+		want   usageapi.Held // in seconds of two GPUs
 	}{
-		"no pod ran": {"it only held quota", holding(), Facts{}, Parts{Idle: 100}},
+		"no pod ran": {"it only held quota", holding(), Facts{}, usageapi.Held{Idle: 100}},
 		"nothing reported": {"nobody knows what was saved", holding(noted(at(10))), Facts{},
-			Parts{Idle: 10, Unknown: 90}},
+			usageapi.Held{Idle: 10, Unknown: 90}},
 		"succeeded": {"all was useful", holding(noted(at(10))), Facts{Succeeded: true},
-			Parts{Idle: 10, Useful: 90}},
-		"succeeded before its pods were seen": {"they have run", holding(), Facts{Succeeded: true}, Parts{Useful: 100}},
+			usageapi.Held{Idle: 10, Useful: 90}},
+		"succeeded before its pods were seen": {"they have run", holding(), Facts{Succeeded: true}, usageapi.Held{Useful: 100}},
 		"succeeded, and released later": {"no pod ran at the end", holding(noted(at(10))),
-			Facts{Succeeded: true, Ended: at(80)}, Parts{Idle: 30, Useful: 70}},
-		"saved": {"what follows is lost", holding(noted(at(10))), saved(60), Parts{Idle: 10, Useful: 50, Lost: 40}},
+			Facts{Succeeded: true, Ended: at(80)}, usageapi.Held{Idle: 30, Useful: 70}},
+		"saved": {"what follows is lost", holding(noted(at(10))), saved(60),
+			usageapi.Held{Idle: 10, Useful: 50, Lost: 40}},
 		"saved, and failed": {"no pod ran at the end", holding(noted(at(10))),
-			Facts{Reports: true, Saved: at(60), Ended: at(90)}, Parts{Idle: 20, Useful: 50, Lost: 30}},
-		"saved before its pods were seen": {"they have run", holding(), saved(60), Parts{Useful: 60, Lost: 40}},
+			Facts{Reports: true, Saved: at(60), Ended: at(90)}, usageapi.Held{Idle: 20, Useful: 50, Lost: 30}},
+		"saved before its pods were seen": {"they have run", holding(), saved(60), usageapi.Held{Useful: 60, Lost: 40}},
 		"saved in an earlier run": {"nothing of this one is", holding(noted(at(10))), saved(-50),
-			Parts{Idle: 10, Lost: 90}},
-		"saved after the end":     {"clocks differ", holding(noted(at(10))), saved(500), Parts{Idle: 10, Useful: 90}},
-		"ran before it had quota": {"clocks differ", holding(noted(at(-10))), saved(60), Parts{Useful: 60, Lost: 40}},
-		"ran after the end":       {"clocks differ", holding(noted(at(200))), Facts{}, Parts{Idle: 100}},
-		"ended before it ran":     {"clocks differ", holding(noted(at(50))), Facts{Ended: at(20)}, Parts{Idle: 100}},
+			usageapi.Held{Idle: 10, Lost: 90}},
+		"saved after the end":     {"clocks differ", holding(noted(at(10))), saved(500), usageapi.Held{Idle: 10, Useful: 90}},
+		"ran before it had quota": {"clocks differ", holding(noted(at(-10))), saved(60), usageapi.Held{Useful: 60, Lost: 40}},
+		"ran after the end":       {"clocks differ", holding(noted(at(200))), Facts{}, usageapi.Held{Idle: 100}},
+		"ended before it ran":     {"clocks differ", holding(noted(at(50))), Facts{Ended: at(20)}, usageapi.Held{Idle: 100}},
 		"noted of an earlier run": {"the note isn't of this one", holding(noted(at(-10), at(-20))), Facts{},
-			Parts{Idle: 100}},
+			usageapi.Held{Idle: 100}},
 		"a note that isn't one": {"it says nothing", holding(func(wl *kueue.Workload) {
 			wl.Annotations = map[string]string{Annotation: "{"}
-		}), Facts{}, Parts{Idle: 100}},
+		}), Facts{}, usageapi.Held{Idle: 100}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := c.wl.DeepCopy()
 			r := RunOf(c.wl, c.facts, at(100))
-			shares := r.Split(r.From, r.Until)
-			if len(shares) != 1 || shares[0].Flavor != "a100" || shares[0].Resource != "nvidia.com/gpu" {
-				t.Fatalf("got %v", shares)
+			rows := r.Split(r.From, r.Until)
+			if len(rows) != 1 || rows[0].Flavor != "a100" || rows[0].Resource != "nvidia.com/gpu" {
+				t.Fatalf("got %v", rows)
 			}
-			want := Parts{c.want.Useful * 2000, c.want.Lost * 2000, c.want.Idle * 2000, c.want.Unknown * 2000}
-			if shares[0].Parts != want {
-				t.Errorf("%s: got %+v, want %+v", c.reason, shares[0].Parts, want)
+			want := usageapi.Held{Useful: c.want.Useful * 2000, Lost: c.want.Lost * 2000, Idle: c.want.Idle * 2000,
+				Unknown: c.want.Unknown * 2000}
+			if rows[0].Held != want {
+				t.Errorf("%s: got %+v, want %+v", c.reason, rows[0].Held, want)
 			}
 			if !equality.Semantic.DeepEqual(before, c.wl) {
 				t.Error("the Workload has changed")
@@ -190,8 +194,8 @@ func TestAmounts(t *testing.T) {
 			t.Errorf("%s: got %+v, want %d", name, got, c.want)
 		}
 	}
-	most := Parts{math.MaxInt64, math.MaxInt64, 1, 1}
-	if sum := most.Plus(most); sum.Useful != math.MaxInt64 || sum.Idle != 2 || sum.Total() != math.MaxInt64 {
+	most := usageapi.Held{Useful: math.MaxInt64, Lost: math.MaxInt64, Idle: 1, Unknown: 1}
+	if sum := Plus(most, most); sum.Useful != math.MaxInt64 || sum.Idle != 2 || Total(sum) != math.MaxInt64 {
 		t.Errorf("got %+v", sum)
 	}
 }
@@ -210,7 +214,7 @@ func TestSumsHold(t *testing.T) {
 		})
 		facts := Facts{Reports: random.IntN(2) == 0, Succeeded: random.IntN(2) == 0, Saved: any(), Ended: any()}
 		r := RunOf(wl, facts, any())
-		var sum Parts
+		var sum usageapi.Held
 		last := r.From
 		for _, span := range r.Spans() {
 			cut := span.From.Add(time.Duration(random.Int64N(int64(span.Until.Sub(span.From)) + 1)))
@@ -222,15 +226,15 @@ func TestSumsHold(t *testing.T) {
 				if s.Useful < 0 || s.Lost < 0 || s.Idle < 0 || s.Unknown < 0 {
 					t.Fatalf("negative: %+v of %+v", s, r)
 				}
-				sum = sum.Plus(s.Parts)
+				sum = Plus(sum, s.Held)
 			}
 		}
 		want := quantity.MilliValue() * r.Until.Sub(r.From).Milliseconds() / 1000
-		if !last.Equal(r.Until) || sum.Total() != want {
-			t.Fatalf("got %d, want %d of %+v", sum.Total(), want, r)
+		if !last.Equal(r.Until) || Total(sum) != want {
+			t.Fatalf("got %d, want %d of %+v", Total(sum), want, r)
 		}
-		if whole := r.Split(r.From, r.Until); len(whole) > 0 && whole[0].Parts != sum {
-			t.Fatalf("the pieces are %+v, and the whole %+v", sum, whole[0].Parts)
+		if whole := r.Split(r.From, r.Until); len(whole) > 0 && whole[0].Held != sum {
+			t.Fatalf("the pieces are %+v, and the whole %+v", sum, whole[0].Held)
 		}
 	}
 }

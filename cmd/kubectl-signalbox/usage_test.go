@@ -62,24 +62,26 @@ bob,h100,nvidia.com/gpu,0.000,0.000,0.000,1800.000,1800.000
 		"of all, as JSON": {"with the namespace", usageOptions{all: true, since: "0d", by: []string{"queue", "day"},
 			output: "json"}, `[
     {
+        "day": "2026-11-24",
+        "idle": 0,
+        "lost": 0,
         "namespace": "another",
         "queue": "queue",
-        "day": "2026-11-24",
         "resource": "nvidia.com/gpu",
-        "useful": 1,
-        "lost": 0,
-        "idle": 0,
-        "unknown": 0
+        "total": 1,
+        "unknown": 0,
+        "useful": 1
     },
     {
+        "day": "2026-11-24",
+        "idle": 28800,
+        "lost": 0,
         "namespace": "team",
         "queue": "queue",
-        "day": "2026-11-24",
         "resource": "nvidia.com/gpu",
-        "useful": 3600,
-        "lost": 0,
-        "idle": 28800,
-        "unknown": 0
+        "total": 32400,
+        "unknown": 0,
+        "useful": 3600
     }
 ]
 `},

@@ -6,17 +6,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -33,33 +38,21 @@ type Ledger struct {
 	keep   time.Duration
 
 	mu sync.Mutex
-	// waiting are the parts of runs that wait until the record is written, by the record.
-	waiting map[types.NamespacedName]*line
+	// waiting are the parts of runs that wait until the record is written, by the records that are being written. Each is
+	// written for all together, so that runs that end at once don't conflict.
+	waiting map[types.NamespacedName][]waiting
 	outage  outage
 	// owed are runs whose quota was released before they could be written.
 	owed []owed
 }
 
-// owed is a run that is to be written as soon as that is possible.
-type owed struct {
-	run   *usage.Run
-	inUse func() sets.Set[string]
+type waiting struct {
+	entry
+	done chan error
 }
 
 // outage is since when nothing can be written, and when that was last tried; zero if it can.
 type outage struct{ since, last time.Time }
-
-// line is what waits for one record. It is written for all together, so that runs that end at once don't conflict.
-type line struct {
-	entries []waiting
-	busy    bool
-}
-
-type waiting struct {
-	entry
-	inUse func() sets.Set[string]
-	done  chan error
-}
 
 // New returns a Ledger; nil if the configuration asks for none. c must not read from a cache.
 func New(c client.Client, config configapi.Usage, clk clock.Clock) *Ledger {
@@ -67,7 +60,7 @@ func New(c client.Client, config configapi.Usage, clk clock.Clock) *Ledger {
 		return nil
 	}
 	return &Ledger{TeamLabel: config.TeamLabel, client: c, clock: clk, keep: config.Retention.Duration,
-		waiting: map[types.NamespacedName]*line{}}
+		waiting: map[types.NamespacedName][]waiting{}}
 }
 
 // Check refuses a cluster that has no records, if the configuration asks for them.
@@ -100,8 +93,9 @@ const (
 // returns the runs of the namespace that hold quota, nil if that isn't known. If nothing could be written for a while,
 // the run is written later: it doesn't hold quota for a record.
 func (l *Ledger) Add(ctx context.Context, run *usage.Run, inUse func() sets.Set[string]) error {
-	if err := l.add(ctx, owed{run, inUse}); err != nil {
-		return l.orOwe(ctx, owed{run, inUse}, err)
+	o := owed{run, inUse}
+	if err := l.add(ctx, o); err != nil {
+		return l.orOwe(ctx, o, err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,7 +110,7 @@ func (l *Ledger) add(ctx context.Context, o owed) error {
 		if usage.DayOf(l.oldest()) > span.Day {
 			continue // it would be deleted at once
 		}
-		if err := l.write(ctx, entry{o.run, span}, o.inUse); err != nil {
+		if err := l.write(ctx, entry{o, span}); err != nil {
 			return err
 		}
 	}
@@ -125,24 +119,19 @@ func (l *Ledger) add(ctx context.Context, o owed) error {
 
 // Settle writes what is owed, until something can't be written. That comes last the next time.
 func (l *Ledger) Settle(ctx context.Context) error {
-	for {
-		l.mu.Lock()
-		if len(l.owed) == 0 {
-			l.mu.Unlock()
-			return nil
-		}
-		next := l.owed[0]
-		l.mu.Unlock()
-		err := l.add(ctx, next)
-		l.mu.Lock()
-		l.owed = l.owed[1:]
-		if err != nil && !isEnding(err) {
-			l.owed = append(l.owed, next)
-			l.mu.Unlock()
+	l.mu.Lock()
+	owed := l.owed
+	l.owed = nil
+	l.mu.Unlock()
+	for i, next := range owed {
+		if err := l.add(ctx, next); err != nil && !isEnding(err) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.owed = slices.Concat(owed[i+1:], l.owed, owed[i:i+1])
 			return err
 		}
-		l.mu.Unlock()
 	}
+	return nil
 }
 
 // isEnding reports whether a namespace is being deleted, with its records, or is gone.
@@ -186,21 +175,15 @@ func (l *Ledger) failed() time.Duration {
 }
 
 // write adds a part of a run to its record, with all that others are adding to it.
-func (l *Ledger) write(ctx context.Context, e entry, inUse func() sets.Set[string]) error {
+func (l *Ledger) write(ctx context.Context, e entry) error {
 	key := types.NamespacedName{Namespace: e.run.Namespace, Name: nameOf(e.run.Queue, e.span.Day)}
-	w := waiting{e, inUse, make(chan error, 1)}
+	w := waiting{e, make(chan error, 1)}
 	l.mu.Lock()
-	of := l.waiting[key]
-	if of == nil {
-		of = &line{}
-		l.waiting[key] = of
-	}
-	of.entries = append(of.entries, w)
-	first := !of.busy
-	of.busy = true
+	others, busy := l.waiting[key]
+	l.waiting[key] = append(others, w)
 	l.mu.Unlock()
-	if first {
-		go l.writeAll(context.WithoutCancel(ctx), key, of) // for others too: that holds up no reconcile
+	if !busy {
+		go l.writeAll(context.WithoutCancel(ctx), key) // for others too: that holds up no reconcile
 	}
 	select {
 	case err := <-w.done:
@@ -211,16 +194,16 @@ func (l *Ledger) write(ctx context.Context, e entry, inUse func() sets.Set[strin
 }
 
 // writeAll writes what waits for a record, until nothing does.
-func (l *Ledger) writeAll(ctx context.Context, key types.NamespacedName, of *line) {
+func (l *Ledger) writeAll(ctx context.Context, key types.NamespacedName) {
 	for {
 		l.mu.Lock()
-		entries := of.entries
-		of.entries = nil
+		entries := l.waiting[key]
 		if len(entries) == 0 {
 			delete(l.waiting, key)
 			l.mu.Unlock()
 			return
 		}
+		l.waiting[key] = nil
 		l.mu.Unlock()
 		writing, cancel := context.WithTimeout(ctx, writeTime)
 		err := l.update(writing, key, entries)
@@ -231,42 +214,81 @@ func (l *Ledger) writeAll(ctx context.Context, key types.NamespacedName, of *lin
 	}
 }
 
-// attempts is how often a record is read again after a conflict: only a manager that has lost its lead conflicts.
-const attempts = 5
-
-func (l *Ledger) update(ctx context.Context, key types.NamespacedName, entries []waiting) (err error) {
-	for range attempts {
-		record := &usageapi.QuotaUsage{}
-		if err = l.client.Get(ctx, key, record); client.IgnoreNotFound(err) != nil {
-			return err
-		}
-		created := err != nil
-		record.Namespace, record.Name = key.Namespace, key.Name
-		record.Queue, record.Day = entries[0].run.Queue, string(entries[0].span.Day)
-		var added []func()
-		for _, w := range entries {
-			if shares := add(record, w.entry, w.inUse); shares != nil {
-				added = append(added, func() { countShares(w.run, shares) })
+// update adds runs to a record. It reads the record again after a conflict: only a manager that has lost its lead
+// conflicts.
+func (l *Ledger) update(ctx context.Context, key types.NamespacedName, entries []waiting) error {
+	conflicts := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	return retry.OnError(retry.DefaultRetry, conflicts, func() error {
+		var added []usageapi.Row
+		record := &usageapi.QuotaUsage{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		_, err := controllerutil.CreateOrUpdate(ctx, l.client, record, func() error {
+			record.Queue, record.Day = entries[0].run.Queue, string(entries[0].span.Day)
+			for _, w := range entries {
+				added = append(added, add(record, w.entry)...)
 			}
-		}
-		if len(added) == 0 {
+			sorted(record)
 			return nil
-		}
-		sorted(record)
-		if created {
-			err = l.client.Create(ctx, record)
-		} else {
-			err = l.client.Update(ctx, record)
-		}
+		})
 		if err == nil {
-			for _, count := range added {
-				count()
-			}
-			return nil
+			count(added)
 		}
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
-			return err
+		return err
+	})
+}
+
+const (
+	// settleEvery is how often what is owed is written, and pruneEvery how often old records are deleted.
+	settleEvery = time.Minute
+	pruneEvery  = 24 * time.Hour
+	// page is how many records are read at once.
+	page = 500
+)
+
+var _ manager.LeaderElectionRunnable = (*Ledger)(nil)
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: one process writes records.
+func (*Ledger) NeedLeaderElection() bool { return true }
+
+// Start implements manager.Runnable: it writes what is owed, and deletes records that are older than they are kept, now
+// and once a day.
+func (l *Ledger) Start(ctx context.Context) error {
+	for pruned := (time.Time{}); ; {
+		if err := l.Settle(ctx); err != nil {
+			ctrl.LoggerFrom(ctx).Info("What is owed to the records of used quota can't be written yet", "reason", err.Error())
+		}
+		if l.clock.Since(pruned) >= pruneEvery {
+			pruned = l.clock.Now()
+			if err := l.Prune(ctx); err != nil && ctx.Err() == nil {
+				ctrl.LoggerFrom(ctx).Error(err, "Deleting old records of used quota; trying again in a day")
+			}
+		}
+		select {
+		case <-l.clock.After(settleEvery):
+		case <-ctx.Done():
+			return nil
 		}
 	}
-	return err
+}
+
+// Prune deletes the records of days before the retention.
+func (l *Ledger) Prune(ctx context.Context) error {
+	oldest := usage.DayOf(l.oldest())
+	for next := ""; ; {
+		var records usageapi.QuotaUsageList
+		if err := l.client.List(ctx, &records, client.Limit(page), client.Continue(next)); err != nil {
+			return fmt.Errorf("listing the records of used quota: %w", err)
+		}
+		for i := range records.Items {
+			record := &records.Items[i]
+			if usage.Day(record.Day) >= oldest {
+				continue
+			}
+			if err := l.client.Delete(ctx, record, client.Preconditions{UID: &record.UID}); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("deleting the record %s/%s of used quota: %w", record.Namespace, record.Name, err)
+			}
+		}
+		if next = records.Continue; next == "" {
+			return nil
+		}
+	}
 }

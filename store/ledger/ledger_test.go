@@ -174,7 +174,7 @@ func TestAdd(t *testing.T) {
 // TestAddAtOnce holds that many runs that end at once are written together, by one process and by two.
 func TestAddAtOnce(t *testing.T) {
 	l, f, inner, _ := newLedger(t)
-	other := &Ledger{client: l.client, clock: l.clock, keep: l.keep, waiting: map[types.NamespacedName]*line{}}
+	other := &Ledger{client: l.client, clock: l.clock, keep: l.keep, waiting: map[types.NamespacedName][]waiting{}}
 	var adding sync.WaitGroup
 	for i := range 100 {
 		to := l

@@ -8,9 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
@@ -34,25 +36,34 @@ const Other = "other"
 
 // nameOf returns the name of the record of a queue's day.
 func nameOf(queue string, day usage.Day) string {
-	name := queue + "-" + string(day)
-	if len(name) <= validation.DNS1123SubdomainMaxLength {
-		return name
+	return fitting(queue, validation.DNS1123SubdomainMaxLength-len(day)-1) + "-" + string(day)
+}
+
+// fitting returns a text, or one of at most so many bytes that differs for others.
+func fitting(s string, most int) string {
+	if len(s) <= most {
+		return s
 	}
-	sum := sha256.Sum256([]byte(queue))
+	sum := sha256.Sum256([]byte(s))
 	hash := hex.EncodeToString(sum[:8])
-	kept := validation.DNS1123SubdomainMaxLength - len(hash) - len(day) - 2
-	return strings.TrimRight(queue[:kept], "-.") + "-" + hash + "-" + string(day)
+	return strings.TrimRight(strings.ToValidUTF8(s[:most-len(hash)-1], ""), "-.") + "-" + hash
+}
+
+// owed is a run that is to be written as soon as that is possible.
+type owed struct {
+	run *usage.Run
+	// inUse returns the runs of the namespace that hold quota, which may be added again; nil if that isn't known.
+	inUse func() sets.Set[string]
 }
 
 // entry is a part of a run that is to be in a record.
 type entry struct {
-	run  *usage.Run
+	owed
 	span usage.Span
 }
 
-// add adds to a record what it doesn't have of a part of a run, and returns that; nil if it has all. inUse returns the
-// runs that hold quota, which may be added again. It returns nil if that isn't known.
-func add(record *usageapi.QuotaUsage, e entry, inUse func() sets.Set[string]) []usage.Share {
+// add adds to a record what it doesn't have of a part of a run, and returns that.
+func add(record *usageapi.QuotaUsage, e entry) []usageapi.Row {
 	at := slices.IndexFunc(record.Recent, func(r usageapi.Recorded) bool { return r.Run == e.run.Key })
 	from, until := e.span.From, e.span.Until.Truncate(time.Microsecond)
 	if at >= 0 {
@@ -64,27 +75,15 @@ func add(record *usageapi.QuotaUsage, e entry, inUse func() sets.Set[string]) []
 		record.Runs++
 	}
 	record.Recent = append(record.Recent, usageapi.Recorded{Run: e.run.Key, Until: metav1.NewMicroTime(until)})
-	record.Recent = forget(record.Recent, inUse)
-	shares := e.run.Split(from, until)
-	for _, s := range shares {
-		row := rowFor(record, usageapi.Row{
-			Team: text(e.run.Team), User: text(e.run.User), ClusterQueue: e.run.ClusterQueue, Flavor: s.Flavor,
-			Resource: s.Resource,
-		})
-		row.Useful, row.Lost = usage.Add(row.Useful, s.Useful), usage.Add(row.Lost, s.Lost)
-		row.Idle, row.Unknown = usage.Add(row.Idle, s.Idle), usage.Add(row.Unknown, s.Unknown)
+	record.Recent = forget(record.Recent, e.inUse)
+	rows := e.run.Split(from, until)
+	for _, r := range rows {
+		held := r.Held
+		r.Held, r.Team, r.User = usageapi.Held{}, fitting(r.Team, maxText), fitting(r.User, maxText)
+		row := rowFor(record, r)
+		row.Held = usage.Plus(row.Held, held)
 	}
-	return shares
-}
-
-// text returns a text that fits into a row, and differs for others.
-func text(s string) string {
-	if len(s) <= maxText {
-		return s
-	}
-	sum := sha256.Sum256([]byte(s))
-	hash := hex.EncodeToString(sum[:8])
-	return strings.ToValidUTF8(s[:maxText-len(hash)-1], "") + "-" + hash
+	return rows
 }
 
 // rowFor returns the row that has the given one's names, or one of Other if there is no room.
@@ -146,4 +145,32 @@ func sorted(record *usageapi.QuotaUsage) {
 		return cmp.Or(cmp.Compare(a.Team, b.Team), cmp.Compare(a.User, b.User),
 			cmp.Compare(a.ClusterQueue, b.ClusterQueue), cmp.Compare(a.Flavor, b.Flavor), cmp.Compare(a.Resource, b.Resource))
 	})
+}
+
+var (
+	resourceSeconds = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "signalbox_resource_seconds_total",
+		Help: "What TrainJobs have held of quota, by runs that have ended: GPUs, cores or GiB, multiplied by seconds. " +
+			"Label kind is useful (until the last checkpoint, or the end of a TrainJob that has succeeded), lost (after the " +
+			"last checkpoint of a run that was stopped or has failed), idle or unknown. Idle is while no pod ran, and unknown " +
+			"if no checkpoints are reported. It is counted if usage.enabled is set.",
+	}, []string{"cluster_queue", "flavor", "resource", "kind"})
+	unrecorded = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "signalbox_usage_unrecorded_total",
+		Help: "Runs of TrainJobs that could not be recorded for a minute, so that their quota was released before. They " +
+			"are recorded later, unless the manager ends before or their namespace is being deleted. The log has the reason.",
+	})
+)
+
+func init() { metrics.Registry.MustRegister(resourceSeconds, unrecorded) }
+
+// count counts what was added to records.
+func count(rows []usageapi.Row) {
+	for _, r := range rows {
+		for kind, amount := range map[string]int64{
+			"useful": r.Useful, "lost": r.Lost, "idle": r.Idle, "unknown": r.Unknown,
+		} {
+			resourceSeconds.WithLabelValues(r.ClusterQueue, r.Flavor, r.Resource, kind).Add(float64(amount) / 1000)
+		}
+	}
 }

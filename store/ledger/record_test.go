@@ -56,7 +56,7 @@ func TestRows(t *testing.T) {
 		r.Team, r.User = fmt.Sprint("team-", i), strings.Repeat("ü", 1000)+fmt.Sprint(i)
 		r.ClusterQueue = fmt.Sprint("cq-", i)
 		r.Amounts[0].Resource = fmt.Sprint("r", i%5)
-		add(record, entry{r, r.Spans()[0]}, none)
+		add(record, entry{owed{r, none}, r.Spans()[0]})
 	}
 	sum, users := int64(0), sets.New[string]()
 	for _, row := range record.Rows {
@@ -72,7 +72,7 @@ func TestRows(t *testing.T) {
 	for i := range maxRows {
 		r := runOf(fmt.Sprint("more", i), 1)
 		r.Amounts[0].Resource = fmt.Sprint("more", i)
-		add(record, entry{r, r.Spans()[0]}, none)
+		add(record, entry{owed{r, none}, r.Spans()[0]})
 	}
 	if len(record.Rows) > maxRows {
 		t.Errorf("got %d rows", len(record.Rows))

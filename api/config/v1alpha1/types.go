@@ -57,6 +57,9 @@ type Usage struct {
 	Retention metav1.Duration `json:"retention"`
 }
 
+// MaxRetention is the longest retention: 366 days.
+const MaxRetention = 366 * 24 * time.Hour
+
 // Preemption is what a preempted TrainJob gets to lose less of its work. All is off by default.
 type Preemption struct {
 	// CheckpointWithin is for how long a TrainJob that Kueue preempts may run on until its next checkpoint. It holds its

@@ -76,15 +76,12 @@ func validateMinimum(path *field.Path, d metav1.Duration) field.ErrorList {
 	return nil
 }
 
-// The bounds on how long a day is kept: a record is written until its day is over.
-const minRetention, maxRetention = 24 * time.Hour, 366 * 24 * time.Hour
-
 func (u *Usage) validate(path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if u.TeamLabel != "" {
 		errs = validation.ValidateLabelName(u.TeamLabel, path.Child("teamLabel"))
 	}
-	if d := u.Retention.Duration; d < minRetention || d > maxRetention {
+	if d := u.Retention.Duration; d < 24*time.Hour || d > MaxRetention { // a record is written until its day is over
 		errs = append(errs, field.Invalid(path.Child("retention"), d.String(), "must be 24h to 8784h"))
 	}
 	return errs

@@ -7,7 +7,19 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
+
+// GroupVersion is that of the kinds of this package.
+var GroupVersion = schema.GroupVersion{Group: "usage.signalbox.dev", Version: "v1alpha1"}
+
+// AddToScheme registers the kinds of this package. It always returns nil.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &QuotaUsage{}, &QuotaUsageList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}
 
 // QuotaUsage is what the TrainJobs of a LocalQueue held of its quota on one day in UTC, by runs that have ended. A run
 // is one time that a TrainJob holds quota. Amounts are in thousandths of a unit and a second: of GPUs and cores, or of
