@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -52,13 +52,10 @@ func (w *Writer) Usage(ctx context.Context, job *api.TrainJob, used *api.Usage) 
 		return nil
 	}
 	if w.Behind(job) {
-		trainJobs := trainerapi.GroupVersion.WithResource("trainjobs").GroupResource()
-		return apierrors.NewConflict(trainJobs, job.Name, errBehind)
+		return apierrors.NewConflict(schema.GroupResource{Resource: "trainjobs"}, job.Name,
+			errors.New("the cache doesn't have its last version yet"))
 	}
 	status := job.Status.DeepCopy()
 	status.Usage = used
 	return w.Status(ctx, job, status)
 }
-
-// errBehind is about a TrainJob of which a cache has an older version than was written.
-var errBehind = errors.New("the cache doesn't have its last version yet")

@@ -120,14 +120,14 @@ func (l *Ledger) add(ctx context.Context, o owed) error {
 // Settle writes what is owed, until something can't be written. That comes last the next time.
 func (l *Ledger) Settle(ctx context.Context) error {
 	l.mu.Lock()
-	owed := l.owed
+	due := l.owed
 	l.owed = nil
 	l.mu.Unlock()
-	for i, next := range owed {
+	for i, next := range due {
 		if err := l.add(ctx, next); err != nil && !isEnding(err) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.owed = slices.Concat(owed[i+1:], l.owed, owed[i:i+1])
+			l.owed = slices.Concat(due[i+1:], l.owed, due[i:i+1])
 			return err
 		}
 	}
