@@ -12,6 +12,7 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -163,4 +164,30 @@ func TestRecordedBesideEachTrainer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRecordedWithBoosts holds that a boost, written to the same Workload, changes nothing of what is recorded.
+func TestRecordedWithBoosts(t *testing.T) {
+	for name, c := range lives {
+		h := newHarness(t, overrides.Bundled, recording, tenMinutes)
+		boosted := false
+		var l life
+		for _, happens := range c.life {
+			l = append(l, happens, func(h *harness) { boosted = boosted || h.anyBoost() })
+		}
+		h.live(l)
+		if sum, runs := h.recorded(); sum != c.want || runs != c.runs || !boosted {
+			t.Errorf("%s: got %d runs of %+v, want %d of %+v; boosted: %t", name, runs, sum, c.runs, c.want, boosted)
+		}
+		h.told(c.want, c.runs)
+	}
+}
+
+// anyBoost reports whether a Workload has a boost.
+func (h *harness) anyBoost() bool {
+	var list kueue.WorkloadList
+	h.must(h.store.List(h.t.Context(), &list))
+	return slices.ContainsFunc(list.Items, func(wl kueue.Workload) bool {
+		return wl.Annotations[boost.Annotation] != ""
+	})
 }

@@ -71,7 +71,8 @@ func TestInterleavings(t *testing.T) {
 		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15, features{}},
 		{"boosted", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 11, features{minimum: time.Hour}},
 		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24, features{}},
-		{"recorded", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 15, features{records: true}},
+		{"recorded", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 15,
+			features{minimum: time.Hour, records: true}},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			w := newWorldOf(s.features)
