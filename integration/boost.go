@@ -3,7 +3,9 @@ package integration
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -11,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/util/priority"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadevict "sigs.k8s.io/kueue/pkg/workload/evict"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
@@ -20,15 +23,21 @@ import (
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
-// PodPriorityIndex finds Workloads whose priority is that of a PriorityClass of pods.
-const PodPriorityIndex = "signalbox.podPriority"
+// PriorityIndex finds Workloads that haven't finished by their priority, and those whose priority is that of a
+// PriorityClass of pods by that kind.
+const PriorityIndex = "signalbox.priority"
 
-// PodPriorityIndexOf returns the value of PodPriorityIndex of a Workload.
-func PodPriorityIndexOf(o client.Object) []string {
-	if ref := o.(*kueue.Workload).Spec.PriorityClassRef; ref != nil && ref.Kind == kueue.PodPriorityClassKind {
-		return []string{string(kueue.PodPriorityClassKind)}
+// PriorityIndexOf returns the values of PriorityIndex of a Workload.
+func PriorityIndexOf(o client.Object) []string {
+	wl := o.(*kueue.Workload)
+	if workloadfinish.IsFinished(wl) {
+		return nil
 	}
-	return nil
+	values := []string{strconv.Itoa(int(priority.Priority(wl)))}
+	if ref := wl.Spec.PriorityClassRef; ref != nil && ref.Kind == kueue.PodPriorityClassKind {
+		values = append(values, string(kueue.PodPriorityClassKind))
+	}
+	return values
 }
 
 // resolveBoost decides the boost of a TrainJob that runs on its quota, or may start. What can't be read changes
@@ -44,34 +53,43 @@ func (r *resolver) resolveBoost(ctx context.Context, o *situation) {
 	case !policy.On() && mark == (boost.Mark{}):
 		return
 	case policy.On():
-		inUse, err := r.priorities(ctx)
+		inUse, err := r.priorities(ctx, wl)
 		if err != nil {
 			ctrl.LoggerFrom(ctx).Info("The priorities in use aren't known; a boost stays as it is", "reason", err.Error())
 			return
 		}
 		in.Room = boost.Room(wl, inUse)
 	}
-	often := o.now.Sub(o.memory.queueRead) < boost.Every && mark.Value < boost.Highest
-	if policy.AsksWhoWaits(wl, in.Saved, o.now) && !often {
+	left := boost.Every - time.Second - o.now.Sub(o.memory.queueRead) // the time of a write is one of whole seconds
+	switch asks := policy.AsksWhoWaits(wl, in.Saved, o.now); {
+	case asks && left > 0 && mark.Value < boost.Highest:
+		o.queue.later(left)
+	case asks:
 		o.memory.queueRead = o.now
 		in.Waits = r.othersWait(ctx, wl)
 	}
 	o.queue.boost = ptr.To(policy.Decide(in))
 }
 
-// priorities returns the priorities in use: those of WorkloadPriorityClasses, that of Workloads without a class and, if
-// a TrainJob has such a priority, those of PriorityClasses of pods.
-func (r reads) priorities(ctx context.Context) ([]int32, error) {
+// priorities returns the priorities in use: those of WorkloadPriorityClasses, that of Workloads without a class and,
+// if a TrainJob has such a priority, those of PriorityClasses of pods. A class may be gone, or in another cluster, so
+// those next above a Workload's that another TrainJob's has count, too. Other Workloads aren't in the cache.
+func (r reads) priorities(ctx context.Context, wl *kueue.Workload) ([]int32, error) {
 	var classes kueue.WorkloadPriorityClassList
-	var byPods kueue.WorkloadList
-	withPods := client.MatchingFields{PodPriorityIndex: string(kueue.PodPriorityClassKind)}
-	err := errors.Join(r.client.List(ctx, &classes, client.UnsafeDisableDeepCopy),
-		r.client.List(ctx, &byPods, withPods, client.Limit(1), client.UnsafeDisableDeepCopy))
+	err := r.client.List(ctx, &classes, client.UnsafeDisableDeepCopy)
 	inUse := []int32{0}
 	for i := range classes.Items {
 		inUse = append(inUse, classes.Items[i].Value)
 	}
-	if err != nil || len(byPods.Items) == 0 {
+	own := int64(priority.Priority(wl))
+	for above := own + 1; above <= min(own+int64(boost.Highest), math.MaxInt32); above++ {
+		has, failed := r.anyWith(ctx, strconv.FormatInt(above, 10))
+		if err = errors.Join(err, failed); has {
+			inUse = append(inUse, int32(above)) //nolint:gosec // it is at most MaxInt32
+		}
+	}
+	has, failed := r.anyWith(ctx, string(kueue.PodPriorityClassKind))
+	if err = errors.Join(err, failed); err != nil || !has {
 		return inUse, err
 	}
 	var ofPods schedulingv1.PriorityClassList
@@ -80,6 +98,14 @@ func (r reads) priorities(ctx context.Context) ([]int32, error) {
 		inUse = append(inUse, ofPods.Items[i].Value)
 	}
 	return inUse, err
+}
+
+// anyWith reports whether a Workload has a value of PriorityIndex.
+func (r reads) anyWith(ctx context.Context, value string) (bool, error) {
+	var list kueue.WorkloadList
+	err := r.client.List(ctx, &list, client.MatchingFields{PriorityIndex: value}, client.Limit(1),
+		client.UnsafeDisableDeepCopy)
+	return len(list.Items) > 0, err
 }
 
 // othersWait reports whether others wait for the quota of a Workload, and may preempt it for that: in its ClusterQueue

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -122,6 +123,31 @@ func TestPrebuiltKeepsQuota(t *testing.T) {
 			if h.settle("job"); !workload.HasQuotaReservation(h.workload()) || h.suspended("job") {
 				t.Errorf("it runs on its quota: got %v, blocked %q", h.workload().Status.Conditions, h.blocked("job"))
 			}
+		})
+	}
+}
+
+// TestPrebuiltBoost holds that a prebuilt Workload brings no boost, nor what was written of one: whoever made it may
+// have set both while another object controlled it.
+func TestPrebuiltBoost(t *testing.T) {
+	for name, origin := range map[string]string{"a user's": "", "one that says that MultiKueue has made it": "origin"} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled, tenMinutes)
+			prebuilt := h.fromOrigin(h.podSets())
+			prebuilt.Annotations = map[string]string{boost.Annotation: "1000", "example.com/any": "1",
+				boost.MarkAnnotation: "3 2099-01-01T00:00:00Z"}
+			h.update(prebuilt)
+			h.label(kueue.MultiKueueOriginLabel, origin)
+			h.settle("job")
+			wl := h.workload()
+			if value, mark := h.boosted(); value+mark != "" || !metav1.IsControlledBy(wl, h.trainJob("job")) ||
+				wl.Annotations["example.com/any"] != "1" {
+				t.Errorf("got %v, %v", wl.Annotations, wl.OwnerReferences)
+			}
+			h.admit()
+			h.clock.Step(11 * time.Second)
+			h.settle("job")
+			h.wantBoost("4")
 		})
 	}
 }

@@ -71,7 +71,7 @@ func unwrittenEnd(o *observed) declaration {
 }
 
 // unwritten returns the end of the JobSet of a TrainJob that has not ended; nil if there is none. A Trainer that
-// restarts the TrainJob after a loss suspends it, and deletes the JobSet.
+// restarts the TrainJob after a loss suspends it, and deletes the JobSet. After a stall, a success is the end.
 func unwritten(o *observed) *metav1.Condition {
 	end := jobSetEnd(o.jobSet)
 	switch {
@@ -81,7 +81,8 @@ func unwritten(o *observed) *metav1.Condition {
 		return end
 	}
 	lost := o.job.Status.Lost
-	restarts := lost != nil && lost.JobSet == o.jobSet.UID && lost.Restarting
+	restarts := lost != nil && lost.JobSet == o.jobSet.UID && lost.Restarting &&
+		(lost.Pod != "" || end.Type != string(jobset.JobSetCompleted))
 	if restarts || !o.jobSet.DeletionTimestamp.IsZero() {
 		return nil
 	}

@@ -229,6 +229,14 @@ func TestEndNotWrittenOfStopped(t *testing.T) {
 		"restarted after a loss": {func(job *api.TrainJob, js *jobset.JobSet) {
 			job.Status.Lost = &api.Loss{JobSet: js.UID, Restarting: true}
 		}, false},
+		"restarted after a stall, and succeeded": {func(job *api.TrainJob, js *jobset.JobSet) {
+			job.Status.Lost = &api.Loss{JobSet: js.UID, Restarting: true}
+			js.Status.Conditions[0].Type = string(jobset.JobSetCompleted)
+		}, true},
+		"restarted after a loss, cut short": {func(job *api.TrainJob, js *jobset.JobSet) {
+			job.Status.Lost = &api.Loss{JobSet: js.UID, Pod: "a", Restarting: true}
+			js.Status.Conditions[0].Type = string(jobset.JobSetCompleted)
+		}, false},
 	} {
 		for _, d := range []*overrides.Dialect{overrides.Bundled, overrides.Kubeflow23} {
 			t.Run(name+" beside "+d.Name, func(t *testing.T) {
@@ -237,10 +245,10 @@ func TestEndNotWrittenOfStopped(t *testing.T) {
 				js := h.build("job")
 				js.Status.Conditions = []metav1.Condition{{Type: string(jobset.JobSetFailed), Status: metav1.ConditionTrue,
 					Reason: "R", LastTransitionTime: metav1.NewTime(h.clock.Now())}}
-				h.updateStatus(js)
 				job := h.trainJob("job")
 				job.Spec.Suspend = ptr.To(true)
 				c.stop(job, js)
+				h.updateStatus(js)
 				status := job.Status
 				h.update(job)
 				job.Status = status

@@ -130,7 +130,7 @@ func newHarness(t *testing.T, d *overrides.Dialect, change ...func(*configapi.Co
 		clock: clocktesting.NewFakeClock(time.Now().Truncate(time.Second))}
 	h.must(jobframework.SetupWorkloadOwnerIndex(t.Context(), h, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)))
 	h.must(h.IndexField(t.Context(), &corev1.Pod{}, store.PodIndex, store.PodIndexOf))
-	h.must(h.IndexField(t.Context(), &kueue.Workload{}, integration.PodPriorityIndex, integration.PodPriorityIndexOf))
+	h.must(h.IndexField(t.Context(), &kueue.Workload{}, integration.PriorityIndex, integration.PriorityIndexOf))
 	h.must(h.IndexField(t.Context(), &corev1.Pod{}, metav1.ObjectNameField,
 		func(o client.Object) []string { return []string{o.GetName()} }))
 	h.store = h.serve()

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workloadslicing"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -203,11 +204,16 @@ func (j *job) EquivalentToWorkload(_ context.Context, _ client.Client, wl *kueue
 }
 
 // EnsureWorkloadOwnedByAllMembers implements jobframework.ComposableJob for prebuilt Workloads. They get the finalizer
-// that Kueue's own have: without it, the garbage collector would release the quota of a deleted TrainJob at once.
+// that Kueue's own have: without it, the garbage collector would release the quota of a deleted TrainJob at once. They
+// bring no boost: whatever controlled them before is not protected from one.
 func (j *job) EnsureWorkloadOwnedByAllMembers(
 	ctx context.Context, c client.Client, _ kevents.EventRecorder, wl *kueue.Workload,
 ) error {
 	owned := metav1.IsControlledBy(wl, j.o.job)
+	if !owned {
+		delete(wl.Annotations, boost.Annotation)
+		delete(wl.Annotations, boost.MarkAnnotation)
+	}
 	if workloadfinish.IsFinished(wl) || !wl.DeletionTimestamp.IsZero() ||
 		!controllerutil.AddFinalizer(wl, kueue.ResourceInUseFinalizerName) || !owned {
 		return jobframework.EnsurePrebuiltWorkloadOwnership(ctx, c, wl, j.o.job)

@@ -44,7 +44,9 @@ func beforehand(o *situation) (p plan, done bool) {
 	if d := declared(o); d.all {
 		p.Do(d.release...)
 		p.Later(d.again)
-		p.unboost(o)
+		if o.stage == stageEnded {
+			p.unboost(o)
+		}
 		return p, true
 	}
 	if o.stage == stageEnded || !o.managed() || o.stage == stageSuspended && o.standing == unqueued {
@@ -131,7 +133,7 @@ const waitingRetry = 10 * time.Second
 // jobframework returned an error: then only what it asked for is done.
 func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	p.boost(o, a)
-	if o.stage == stageRunning {
+	if o.stage == stageRunning && !overdueEnd(o.observed) { // else it was done beforehand
 		defer p.unboost(o) // last: nothing delays a stop
 	}
 	p.Do(a.steps()...)

@@ -123,7 +123,7 @@ func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndex
 		}
 	}
 	if r.policy.Boost.On() {
-		if err := indexer.IndexField(ctx, &kueue.Workload{}, PodPriorityIndex, PodPriorityIndexOf); err != nil {
+		if err := indexer.IndexField(ctx, &kueue.Workload{}, PriorityIndex, PriorityIndexOf); err != nil {
 			return err
 		}
 	}

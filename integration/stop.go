@@ -98,7 +98,7 @@ func deactivating(o *observed) bool {
 // holding returns the steps that stop a TrainJob which its user has stopped, and keep it out of its queue. jobframework
 // puts a Workload with quota on hold (job.IsOnHold).
 func holding(o *situation) []step {
-	if !stoppedByUser(o.job) || o.ended() || o.standing != queued {
+	if !stoppedByUser(o.job) || o.ended() || o.standing == owned || !o.managed() {
 		return nil
 	}
 	if !o.suspended() {

@@ -13,10 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -161,5 +163,45 @@ func TestPodsThatNeedNoOthers(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestStopsOnQuotaAlone holds that a TrainJob that holds quota, and whose queue Kueue manages no more, is stopped by
+// its annotation as any other: nothing else releases the quota while it runs.
+func TestStopsOnQuotaAlone(t *testing.T) {
+	for name, leave := range map[string]func(*harness){
+		"its label is gone": func(h *harness) {
+			job := h.trainJob("job")
+			delete(job.Labels, constants.QueueLabel)
+			h.update(job)
+		},
+		"its namespace isn't selected": func(h *harness) {
+			h.start(overrides.Bundled, func(c *configapi.Configuration) {
+				c.Kueue.ManagedJobsNamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"none": "has"}}
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled)
+			h.run()
+			js := h.build("job")
+			h.pod(js)
+			h.settle("job")
+			leave(h)
+			if h.settle("job"); h.suspended("job") || !workload.HasQuotaReservation(h.workload()) {
+				t.Fatal("it runs on")
+			}
+			job := h.trainJob("job")
+			metav1.SetMetaDataAnnotation(&job.ObjectMeta, api.StopAnnotation, "me")
+			h.update(job)
+			if h.settle("job"); !h.suspended("job") {
+				t.Error("it is stopped")
+			}
+			h.gone(js)
+			h.settleN(3)
+			if left := h.workloads(); len(left) > 0 {
+				t.Errorf("its quota is free: got %v", left[0].Status.Conditions)
+			}
+		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -180,6 +181,53 @@ func TestStopsBeforeUnboost(t *testing.T) {
 			unboosts := slices.IndexFunc(h.sent, func(s string) bool { return strings.HasPrefix(s, "patch Workload ") })
 			if stops < 0 || unboosts < stops {
 				t.Errorf("got %v", h.sent)
+			}
+		})
+	}
+}
+
+// TestUnboostsOnce holds that one reconcile takes a boost away by one request: the next would be rejected, because what
+// it removes isn't there any more.
+func TestUnboostsOnce(t *testing.T) {
+	finished := func(h *harness) {
+		wl := h.workload()
+		wl.Finalizers = nil
+		h.update(wl)
+		wl = h.workload()
+		apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{Type: kueue.WorkloadFinished,
+			Status: metav1.ConditionTrue, Reason: kueue.WorkloadFinishedReasonSucceeded,
+			LastTransitionTime: metav1.NewTime(h.clock.Now())})
+		h.updateStatus(wl)
+	}
+	for name, lose := range map[string]func(*harness, *jobset.JobSet){
+		"its JobSet has ended, and its pods run": func(h *harness, js *jobset.JobSet) {
+			js.Status.Conditions = []metav1.Condition{{Type: string(jobset.JobSetCompleted), Status: metav1.ConditionTrue,
+				Reason: "Over", LastTransitionTime: metav1.NewTime(h.clock.Now())}}
+			h.updateStatus(js)
+			_, _ = h.reconcile("job")
+			h.clock.Step(2 * time.Minute)
+		},
+		"its Workload has finished, and it is suspended": func(h *harness, _ *jobset.JobSet) {
+			finished(h)
+			job := h.trainJob("job")
+			job.Spec.Suspend = ptr.To(true)
+			h.update(job)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, js := runningBoosted(t)
+			lose(h, js)
+			removed := 0
+			for range 3 {
+				_, _ = h.reconcile("job")
+				for _, body := range h.bodies {
+					if strings.Contains(body, `"remove"`) && strings.Contains(body, "~1priority-boost") {
+						removed++
+					}
+				}
+			}
+			if value, mark := h.boosted(); removed != 1 || value+mark != "" {
+				t.Errorf("it is removed by %d requests; got %q, %q", removed, value, mark)
 			}
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/workload"
 
+	"github.com/signalbox-dev/signalbox/admission/boost"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -62,6 +63,37 @@ func TestBoostRoom(t *testing.T) {
 		t.Errorf("it starts without: got %v", events)
 	}
 	h.wantBoost("")
+}
+
+// TestBoostRoomOfWorkloads holds that a boost leaves room to the priority of any other TrainJob, too: its class may be
+// gone, or in the cluster that has dispatched it.
+func TestBoostRoomOfWorkloads(t *testing.T) {
+	for name, c := range map[string]struct {
+		priority *int32
+		finished bool
+		want     string
+	}{
+		"just above":        {priority: ptr.To[int32](1)},
+		"the boost's":       {priority: ptr.To(boost.Highest)},
+		"above the boost's": {priority: ptr.To(boost.Highest + 1), want: "4"},
+		"lower":             {priority: ptr.To[int32](-1), want: "4"},
+		"none":              {want: "4"},
+		"finished":          {priority: ptr.To[int32](2), finished: true, want: "4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, _ := runningBoosted(t)
+			other := &kueue.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "other"}}
+			other.Spec.Priority, other.Spec.PriorityClassRef = c.priority, kueue.NewWorkloadPriorityClassRef("gone")
+			h.create(other)
+			if c.finished {
+				other.Status.Conditions = []metav1.Condition{{Type: kueue.WorkloadFinished, Status: metav1.ConditionTrue}}
+				h.updateStatus(other)
+			}
+			h.settle("job")
+			h.remove(other)
+			h.wantBoost(c.want)
+		})
+	}
 }
 
 // queueIs changes the ClusterQueue.
@@ -125,6 +157,41 @@ func TestCheapestVictim(t *testing.T) {
 	h.settleUnboosted(js)
 	if value, mark := h.boosted(); value+mark != "" {
 		t.Errorf("got %q, %q", value, mark)
+	}
+}
+
+// TestCheapestVictimInTime holds that what a TrainJob would lose is looked at every five minutes, whenever in a second
+// that was and whatever happens between.
+func TestCheapestVictimInTime(t *testing.T) {
+	for name, between := range map[string]time.Duration{"nothing happens": 0, "it is looked at": 299 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled, cheapestVictim)
+			h.queueIs(pending(kueue.PreemptionPolicyLowerPriority))
+			h.run()
+			h.pod(h.build("job"))
+			h.saves("100")
+			h.settle("job")
+			h.clock.Step(5*time.Minute + 700*time.Millisecond)
+			h.settle("job")
+			h.wantBoost("1")
+			h.clock.Step(between)
+			h.did = map[string]bool{}
+			waited := between
+			for range 3 { // the time of a write counts in seconds
+				result, err := h.reconcile("job")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if h.did["get ClusterQueue"] {
+					break
+				}
+				h.clock.Step(result.RequeueAfter)
+				waited += result.RequeueAfter
+			}
+			if waited < 5*time.Minute-time.Second || waited > 5*time.Minute+time.Second {
+				t.Errorf("it was looked at after %s", waited)
+			}
+		})
 	}
 }
 

@@ -40,8 +40,10 @@ func stepOfLoss(o *observed, lost api.Loss) step {
 	case o.lostPod != nil && lost.Pod == "" && lost.Restarts < most:
 		lost.Pod = o.lostPod.Name
 		return writeLoss{lost: lost, event: events.PodLost.Of(lost.Pod, lost.Restarts, most)}
-	case lost.Restarting:
+	case lost.Restarting && status.Restarts(o.job, o.jobSet, o.workload):
 		return suspend{}
+	case lost.Restarting:
+		return nil
 	case cut:
 		lost.Pod = o.lostPod.Name
 		lost.Restarting, lost.Restarts = true, lost.Restarts+1

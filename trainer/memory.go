@@ -12,9 +12,10 @@ import (
 // memory is what this process remembers of TrainJobs. It can be lost.
 type memory struct {
 	mu sync.Mutex
-	// pending are the TrainJobs whose status differs from what is written, by namespace and name: no user waits longer
-	// for what happens in another's.
-	pending map[string]map[string]pendingStatus
+	// pending are the TrainJobs whose status differs from what is written, and crowds how many of them each namespace has:
+	// no user waits longer for what happens in another's.
+	pending map[types.NamespacedName]pendingStatus
+	crowds  map[string]int
 	// announced is since when those TrainJobs wait that have got the event about it.
 	announced map[types.NamespacedName]metav1.Time
 	limit     flowcontrol.PassiveRateLimiter
@@ -35,7 +36,7 @@ const (
 
 func newMemory() *memory {
 	return &memory{
-		pending:   map[string]map[string]pendingStatus{},
+		pending: map[types.NamespacedName]pendingStatus{}, crowds: map[string]int{},
 		announced: map[types.NamespacedName]metav1.Time{},
 		limit:     flowcontrol.NewTokenBucketPassiveRateLimiter(waitingRate, waitingBurst),
 	}
@@ -55,24 +56,24 @@ func (m *memory) recall(key types.NamespacedName, now time.Time, differs, waits 
 		m.drop(key)
 		return p
 	}
-	crowd := m.pending[key.Namespace]
-	if crowd == nil {
-		crowd = map[string]pendingStatus{}
-		m.pending[key.Namespace] = crowd
-	}
-	p, known := crowd[key.Name]
+	p, known := m.pending[key]
 	if !known {
 		p.since = now
-		crowd[key.Name] = p
+		m.crowds[key.Namespace]++
 	}
-	p.others = max(p.others, len(crowd)-1)
-	crowd[key.Name] = p
+	others := m.crowds[key.Namespace] - 1
+	p.others = max(p.others, others)
+	m.pending[key] = p
 	return p
 }
 
 func (m *memory) drop(key types.NamespacedName) {
-	if delete(m.pending[key.Namespace], key.Name); len(m.pending[key.Namespace]) == 0 {
-		delete(m.pending, key.Namespace)
+	if _, known := m.pending[key]; !known {
+		return
+	}
+	delete(m.pending, key)
+	if m.crowds[key.Namespace]--; m.crowds[key.Namespace] == 0 {
+		delete(m.crowds, key.Namespace)
 	}
 }
 

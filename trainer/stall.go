@@ -40,7 +40,7 @@ func decideStall(o *observed, verdict stalled.Verdict) step {
 		return stopStalled{since, events.StalledStopped.Of(since, o.job.Name)}
 	}
 	lost := lossOf(o.job, o.jobSet)
-	lost.Restarting, lost.Restarts = true, lost.Restarts+1
+	lost.Pod, lost.Restarting, lost.Restarts = "", true, lost.Restarts+1
 	return writeLoss{lost, events.StalledRestarting.Of(since, lost.Restarts, status.MaxRestarts(o.job)), true}
 }
 

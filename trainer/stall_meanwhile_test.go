@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -61,6 +62,33 @@ func TestStallMeanwhile(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// TestStallCompletes holds that a training that ends while its restart is under way isn't run again.
+func TestStallCompletes(t *testing.T) {
+	for _, suspended := range []bool{false, true} {
+		h := hasStalled(t, "30m,restart", admitted)
+		h.reconcile("job")
+		if lost := h.job("job").Status.Lost; lost == nil || !lost.Restarting {
+			t.Fatalf("its restart is recorded: got %+v", lost)
+		}
+		if suspended {
+			h.edit("job", func(j *api.TrainJob) { j.Spec.Suspend = ptr.To(true) })
+		}
+		js := &jobset.JobSet{}
+		h.get(js, "job")
+		js.Status.TerminalState = string(jobset.JobSetCompleted)
+		js.Status.Conditions = []metav1.Condition{{Type: string(jobset.JobSetCompleted), Status: metav1.ConditionTrue}}
+		if err := h.store.Status().Update(t.Context(), js); err != nil {
+			t.Fatal(err)
+		}
+		h.requests()
+		h.reconcile("job")
+		h.wantRequests("its end is written, and nothing is stopped or deleted", statusPatch)
+		if job := h.job("job"); job.Status.State != api.StateComplete || ptr.Deref(job.Spec.Suspend, false) != suspended {
+			t.Errorf("suspended %t: got %+v", suspended, job.Status)
 		}
 	}
 }

@@ -69,9 +69,13 @@ const byStall = "stalled: it has reported nothing since "
 func StopValue(since string) string { return byStall + since }
 
 // StoppedSince returns since when a TrainJob had reported nothing that was stopped for it, by the value of that
-// annotation, and whether it was.
+// annotation, and whether it was. Anybody may write the annotation: only a time is taken from it.
 func StoppedSince(value string) (since string, stopped bool) {
-	return strings.CutPrefix(value, byStall)
+	since, stopped = strings.CutPrefix(value, byStall)
+	if _, err := time.Parse(time.RFC3339, since); !stopped || err != nil {
+		return "", false
+	}
+	return since, true
 }
 
 // Check returns an error if the annotation is invalid, among those of a TrainJob or of a runtime.

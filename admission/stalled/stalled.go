@@ -35,7 +35,8 @@ const (
 	ReasonInvalid = "InvalidAnnotation"
 )
 
-// skew is how far the clock of another replica may be ahead. What is later is no time of Signalbox's.
+// skew is how far the clock of another replica may be ahead. What is later counts as now: a clock that is wrong stops
+// nothing that reports.
 const skew = time.Minute
 
 // serverURL is the environment variable by which a container knows where to report (Trainer v2.3.0,
@@ -177,8 +178,11 @@ func mayReport(js *jobset.JobSet) bool {
 // reportedAt returns when the last report arrived; zero for never.
 func reportedAt(job *api.TrainJob, now time.Time) metav1.Time {
 	reported := job.Status.TrainerStatus
-	if reported == nil || reported.LastUpdatedTime.Sub(now) > skew {
+	switch {
+	case reported == nil:
 		return metav1.Time{}
+	case reported.LastUpdatedTime.Sub(now) > skew:
+		return metav1.NewTime(now)
 	}
 	return reported.LastUpdatedTime
 }

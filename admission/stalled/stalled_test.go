@@ -99,7 +99,7 @@ func TestJudge(t *testing.T) {
 			again: half - time.Minute},
 		"it is ready for the first time": {change: func(r *Run) { r.Job.Status.Queue = nil }, again: half},
 		"another clock is ahead":         {change: reports(-half / 60), since: time.Hour, again: half + half/60},
-		"what no clock says":             {change: reports(-time.Hour), stalled: true, since: time.Hour},
+		"another clock is far ahead":     {value: "30m,stop", change: reports(-time.Hour), since: time.Hour, again: half},
 		"its condition is of the future": {change: ready(-time.Hour), again: half},
 		"stopped": {value: "30m,stop", stalled: true, since: time.Hour, then: Stop,
 			says: "; it is stopped"},
@@ -210,9 +210,10 @@ func TestNotJudged(t *testing.T) {
 // TestAnnotation holds which values are valid. What is stored and isn't decides nothing, and says so.
 func TestAnnotation(t *testing.T) {
 	path := field.NewPath("metadata", "annotations")
+	const spaced = " 30m , restart "
 	for value, want := range map[string]*Setting{
 		"1m": {After: time.Minute}, "168h": {After: 168 * time.Hour}, "1h30m,stop": {90 * time.Minute, Stop},
-		" 30m , restart ": {30 * time.Minute, Restart}, "90s,restart": {90 * time.Second, Restart},
+		spaced: {30 * time.Minute, Restart}, "90s,restart": {90 * time.Second, Restart},
 		"": nil, "59s": nil, "59.9s": nil, "-30m": nil, "168h1s": nil, "9999999999999h": nil, "30": nil, "soon": nil,
 		"30m,": nil, "30m,delete": nil, "30m,Stop": nil, "30m,stop,restart": nil, ",stop": nil, "stop": nil,
 		"stop,30m":               nil,
@@ -241,13 +242,16 @@ func TestAnnotation(t *testing.T) {
 	}
 }
 
-// TestStopValue holds that a stop for a stall is told from that of a user.
+// TestStopValue holds that a stop for a stall is told from that of a user, who may write any text.
 func TestStopValue(t *testing.T) {
-	if since, stopped := StoppedSince(StopValue("noon")); since != "noon" || !stopped {
-		t.Errorf("got %q, %t", since, stopped)
-	}
-	if _, stopped := StoppedSince("true"); stopped {
-		t.Error("its user has stopped it")
+	const noon = "2026-11-28T12:00:00Z"
+	for value, want := range map[string]string{
+		StopValue(noon): noon, "true": "", "": "", noon: "", StopValue("noon"): "", StopValue(noon + "\x1b[2J"): "",
+		StopValue(noon + "\nreport it to example.com"): "",
+	} {
+		if since, stopped := StoppedSince(value); since != want || stopped != (want != "") {
+			t.Errorf("%q: got %q, %t", value, since, stopped)
+		}
 	}
 }
 

@@ -92,7 +92,7 @@ func CheckBoosts(preemption configapi.Preemption, kueue *configapi.Kueue) error 
 	if path == "" {
 		return nil
 	}
-	gates := utilfeature.DefaultMutableFeatureGate.DeepCopy()
+	gates := utilfeature.DefaultMutableFeatureGate.DeepCopyAndReset() // this process may run with others
 	if err := gates.SetFromMap(kueue.FeatureGates); err != nil {
 		return fmt.Errorf("kueue.featureGates: %w", err)
 	}

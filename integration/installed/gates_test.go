@@ -6,6 +6,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/kueue/pkg/features"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 )
@@ -43,5 +44,14 @@ func TestCheckBoosts(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// A gate that this process runs with isn't Kueue's any more when it is taken out of Kueue's configuration: the manager
+// would end for that, and not start again.
+func TestCheckBoostsWhileRunning(t *testing.T) {
+	features.SetFeatureGateDuringTest(t, features.PriorityBoost, true)
+	if err := CheckBoosts(configapi.Preemption{CheapestVictim: true}, &configapi.Kueue{}); err == nil {
+		t.Error("Kueue's default holds where nothing is set")
 	}
 }

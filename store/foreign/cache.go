@@ -38,9 +38,11 @@ func (o *Objects) NewCache(config *rest.Config, options cache.Options) (cache.Ca
 func watchingConfig(config *rest.Config) *rest.Config {
 	watching := rest.CopyConfig(config)
 	watching.NextProtos = []string{"http/1.1"}
-	watching.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAliveConfig: net.KeepAliveConfig{
-		Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3,
-	}}).DialContext
+	if watching.Dial == nil { // else the API server may be reached by that alone
+		watching.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3,
+		}}).DialContext
+	}
 	return watching
 }
 

@@ -1,10 +1,12 @@
 package foreign
 
 import (
+	"context"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -101,6 +103,24 @@ func TestNewCache(t *testing.T) {
 	}
 	if err := c.Get(t.Context(), keyOf("gone"), &jobset.JobSet{}); !apierrors.IsNotFound(err) {
 		t.Errorf("what was deleted isn't asked for: got %v", err)
+	}
+}
+
+// An API server that only the configuration's own dialer reaches is watched by that.
+func TestWatchesByDialer(t *testing.T) {
+	config := jobSets(t, "", "")
+	address := strings.TrimPrefix(config.Host, "https://")
+	config.Host, config.ServerName = "https://api.invalid", "example.com" // httptest's certificate is for that
+	config.Dial = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	watching := clientOf(t, watchingConfig(config))
+	response, err := watching.Get(config.Host + "/apis/jobset.x-k8s.io/v1alpha2/jobsets?watch=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := response.Body.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

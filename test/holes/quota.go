@@ -89,13 +89,14 @@ var ofQuota = []hole{
 	},
 	{
 		name: "side objects are taken over", file: "trainer/children.go",
-		from:  "	if !metav1.IsControlledBy(there, job) {\n		return taken\n	}",
+		from:  "		if !metav1.IsControlledBy(there, job) {\n			return false, nil\n		}",
 		focus: "takes over nothing of anybody's",
 	},
 	{
 		name: "what can't be built is queued", file: "trainer/startable.go",
 		from: "	if err := checkNames(job, effective.ReplicatedJobs); err != nil {",
-		to: "	if effective != nil {\n		return own, nil\n	}\n" +
+		to: "	if effective != nil {\n" +
+			"		return own, func() (*trial.Needs, error) { return s.needs(ctx, job, runtime, nil) }, nil\n	}\n" +
 			"	if err := checkNames(job, effective.ReplicatedJobs); err != nil {",
 		focus: "because its names would be too long|because a name is taken",
 	},

@@ -39,12 +39,16 @@ func CheckRestarts(path *field.Path, annotations map[string]string) field.ErrorL
 
 // Restarts reports whether the end of a JobSet is none of its TrainJob: the TrainJob is restarted instead. One that
 // Kueue doesn't manage has no Workload, and nothing would start it again, as one whose Workload is finished. Once a
-// restart is recorded (Loss.Restarting), it takes place whatever becomes of the Workload.
+// restart is recorded (Loss.Restarting), it takes place whatever becomes of the Workload. One that has stalled, and
+// lost no pod, isn't restarted if it has succeeded meanwhile.
 func Restarts(job *api.TrainJob, js *jobset.JobSet, wl *kueue.Workload) bool {
 	lost := job.Status.Lost
 	if lost == nil || lost.JobSet != js.UID || wl != nil && workloadfinish.IsFinished(wl) {
 		return false
 	}
-	return lost.Restarting || wl != nil && lost.Restarts < MaxRestarts(job) &&
+	if lost.Restarting {
+		return lost.Pod != "" || !apimeta.IsStatusConditionTrue(js.Status.Conditions, string(jobset.JobSetCompleted))
+	}
+	return wl != nil && lost.Restarts < MaxRestarts(job) &&
 		apimeta.IsStatusConditionTrue(js.Status.Conditions, string(jobset.JobSetFailed))
 }

@@ -129,8 +129,8 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 	}
 	errs := checkAnnotations(rq)
 	if len(errs) == 0 && !rq.Created() {
-		frozen, _ := overrides.CheckFrozen(rq.Old, rq.New)
-		errs = append(frozen, overrides.CheckHistories(rq.Old, rq.New)...)
+		errs, _ = overrides.CheckFrozen(rq.Old, rq.New)
+		errs = append(errs, overrides.CheckHistories(rq.Old, rq.New)...)
 	}
 	if len(errs) > 0 {
 		return review.Reject(rq.New, errs)

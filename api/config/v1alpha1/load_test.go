@@ -131,3 +131,26 @@ func TestMetricsAreSecure(t *testing.T) {
 		}
 	}
 }
+
+// TestBoosts holds which settings need Kueue's feature gate: those that are on, by whatever name.
+func TestBoosts(t *testing.T) {
+	const head = "apiVersion: config.signalbox.dev/v1alpha1\nkind: Configuration\ntrainer: {progress: {enabled: true}}\n"
+	for name, c := range map[string]struct{ content, want string }{
+		"nothing is set":       {"", ""},
+		"the default":          {"preemption: {minimumRuntime: {default: 10m}}", "preemption.minimumRuntime"},
+		"a class":              {"preemption: {minimumRuntime: {priorityClasses: {low: 10m}}}", "preemption.minimumRuntime"},
+		"a ClusterQueue":       {"preemption: {minimumRuntime: {clusterQueues: {gpu: 10m}}}", "preemption.minimumRuntime"},
+		"nobody has a minimum": {"preemption: {minimumRuntime: {clusterQueues: {gpu: 0s}}}", ""},
+		"the cheapest victim":  {"preemption: {cheapestVictim: true}", "preemption.cheapestVictim"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config, err := Parse([]byte(head + c.content))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := config.Preemption.Boosts(); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
+	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
 )
@@ -111,8 +112,8 @@ func TestMoreCauses(t *testing.T) {
 			f.Job.Status.State = api.StateStarting
 		}, CodeStarting, "its pods are starting"},
 		"it was stopped for it": {func(f *Facts) {
-			f.Job.Annotations = map[string]string{api.StopAnnotation: "stalled: it has reported nothing since noon"}
-		}, CodeStopped, "it had stalled: its training process had reported nothing since noon"},
+			f.Job.Annotations = map[string]string{api.StopAnnotation: stalled.StopValue("2026-11-28T12:00:00Z")}
+		}, CodeStopped, "it had stalled: its training process had reported nothing since 2026-11-28T12:00:00Z"},
 		"it is within its minimum runtime": {func(f *Facts) {
 			runs(f)
 			f.Job.Status.State = api.StateRunning

@@ -2,6 +2,8 @@ package simulate
 
 import (
 	"fmt"
+	"slices"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,4 +122,26 @@ func flavorsOf(wl *kueue.Workload) string {
 	}
 	a := wl.Status.Admission.PodSetAssignments[0]
 	return fmt.Sprintf("%s:%d", a.Flavors[gpu], *a.Count)
+}
+
+// TestUntilAheadOnce holds that one which gets quota twice before the Workload, because it was preempted in between,
+// precedes it once.
+func TestUntilAheadOnce(t *testing.T) {
+	cluster := newCluster()
+	cluster.queue("q", "", lowerPriority, flavorQuota{flavor: "a", nominal: 8})
+	cluster.runs("short", "q", "a", 5, 1, 4)
+	cluster.runs("long", "q", "a", 5, 1, 4)
+	cluster.waits("urgent", "q", 5, 2, 4)
+	cluster.waits("next", "q", 0, 1, 4)
+	cluster.waits("x", "q", 0, 2, 4)
+	f, err := Until(t.Context(), cluster, named("x"), fixed{
+		"short": time.Hour, "long": 2 * time.Hour, "urgent": time.Hour, "next": 9 * time.Hour,
+	}.end, noon.Add(30*time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// next gets the quota of short, urgent takes it when long has ended, and next gets it again when urgent has.
+	if want := []types.NamespacedName{named("next"), named("urgent")}; !slices.Equal(f.Ahead, want) {
+		t.Errorf("got %v, want %v", f.Ahead, want)
+	}
 }

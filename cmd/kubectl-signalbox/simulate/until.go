@@ -59,6 +59,7 @@ func Until(
 			}
 			if waiting[admitted] {
 				f.Ahead = append(f.Ahead, admitted)
+				delete(waiting, admitted) // it may be preempted, and get quota again
 			}
 		}
 		next, end := nextEnd(settled.Workloads, since, lengths, f.At)
