@@ -69,13 +69,13 @@ func (s unboost) do(ctx context.Context, a *actor, o *situation) error {
 		return err
 	}
 	err = a.client.Patch(ctx, wl.DeepCopy(), client.RawPatch(types.JSONPatchType, patch), boostManager)
-	switch {
-	case client.IgnoreNotFound(err) == nil:
-		return nil
-	case o.stage == stageRunning || store.Rejected(err):
+	if store.Rejected(err) { // it has changed, or a policy rejects it: nothing waits for that
 		ctrl.LoggerFrom(ctx).Info("The boost of a Workload isn't removed; trying again",
-			"workload", wl.Name, "reason", err.Error())
+			"workload", wl.Name, "after", boostRetry.String(), "reason", err.Error())
 		return nil
 	}
-	return fmt.Errorf("removing the boost of Workload %s: %w", wl.Name, err)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the boost of Workload %s: %w", wl.Name, err)
+	}
+	return nil
 }

@@ -150,12 +150,12 @@ func (p *plan) unboost(o *situation) {
 	for _, wl := range o.workloads.own {
 		if wl.Annotations[boost.MarkAnnotation] != "" && !runsOnQuota(o, wl) && wl.DeletionTimestamp.IsZero() {
 			p.Do(unboost{wl})
-			p.Later(recheckDelay)
+			p.Later(boostRetry)
 		}
 	}
 }
 
-// boostRetry is after how long a boost is written again that could not be; usually an event comes first.
+// boostRetry is after how long a boost is written or removed again that could not be; usually an event comes first.
 const boostRetry = time.Minute
 
 // boost adds what is done with the boost of a TrainJob. One that starts gets it before that.

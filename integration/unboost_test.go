@@ -59,8 +59,8 @@ func (h *harness) gone(js *jobset.JobSet) {
 	h.collect(js)
 }
 
-// settleUnboosted reconciles a TrainJob until nothing follows, while its pods end. After each, a
-// Workload that waits has no boost.
+// settleUnboosted reconciles a TrainJob until nothing follows, while its pods end. After each, a Workload that waits
+// has no boost.
 func (h *harness) settleUnboosted(js *jobset.JobSet) {
 	h.t.Helper()
 	for range 6 {
@@ -109,8 +109,8 @@ func TestUnboostedLate(t *testing.T) {
 	h, js := runningBoosted(t)
 	h.evict(kueue.WorkloadEvictedByPreemption)
 	h.fail["patch Workload"] = down
-	if _, err := h.reconcile("job"); err != nil || !h.suspended("job") {
-		t.Fatalf("it is stopped: got %v, %v", h.sent, err)
+	if _, err := h.reconcile("job"); !errors.Is(err, down) || !h.suspended("job") {
+		t.Fatalf("it is stopped, and the failure is told: got %v, %v", h.sent, err)
 	}
 	h.gone(js)
 	if _, err := h.reconcile("job"); !errors.Is(err, down) || !workload.HasQuotaReservation(h.workload()) {
@@ -131,6 +131,9 @@ func TestUnboostedLate(t *testing.T) {
 	h.settleN(3)
 	if !h.suspended("job") || workload.HasQuotaReservation(h.workload()) {
 		t.Error("who rejects the removal doesn't keep the quota")
+	}
+	if again, err := h.reconcile("job"); err != nil || again.RequeueAfter < time.Minute {
+		t.Errorf("what is rejected would be again: tried after %s, %v", again.RequeueAfter, err)
 	}
 	delete(h.fail, "patch Workload")
 	h.settleN(3)

@@ -89,7 +89,9 @@ func (p Policy) Decide(in Input) Decision {
 	}
 	// When it was written is remembered as long as the next time depends on it.
 	remembers := p.CheapestVictim && !d.Narrow
-	if d.Write = value != mark.Value || !remembers && value == 0 && mark != (Mark{}); !d.Write {
+	d.Write = value != mark.Value || !remembers && value == 0 && mark != (Mark{}) ||
+		value == Highest && !mark.Until.Equal(until) // the configuration has changed, or it is admitted again
+	if !d.Write {
 		return d
 	}
 	d.Mark = Mark{}
@@ -142,7 +144,7 @@ func (p Policy) protected(wl *kueue.Workload, now time.Time) time.Time {
 	if at.IsZero() || at.Sub(now) > skew {
 		return time.Time{}
 	}
-	return at.Add(p.minimumRuntime(wl))
+	return at.Add(p.minimumRuntime(wl)).Truncate(time.Second) // as the mark has it
 }
 
 // minimumRuntime returns that of a Workload: its ClusterQueue's, or else its WorkloadPriorityClass's, or the default.

@@ -36,9 +36,12 @@ func admitted(ago float64, gpus int64) *kueue.Workload {
 	return wl
 }
 
-// boosted is one that Signalbox gave a boost so many minutes ago.
+// boosted is one that Signalbox gave a boost so many minutes ago; the highest is for a minimum runtime of ten minutes.
 func boosted(wl *kueue.Workload, value int32, ago float64) *kueue.Workload {
 	mark := Mark{Value: value, Written: now.Add(-minutes(ago).Duration)}
+	if value == Highest {
+		mark.Until = admittedAt(wl).Add(minutes(10).Duration)
+	}
 	wl.Annotations[MarkAnnotation] = mark.String()
 	if value > 0 {
 		wl.Annotations[Annotation] = mark.Text()
@@ -85,6 +88,14 @@ func TestDecide(t *testing.T) {
 		"the admin has shortened it": {
 			policy: Policy{MinimumRuntime: configapi.MinimumRuntime{Default: minutes(1)}},
 			wl:     boosted(admitted(2, 8), 4, 2), write: true,
+		},
+		"the admin has lengthened it": {
+			policy: Policy{MinimumRuntime: configapi.MinimumRuntime{Default: minutes(20)}},
+			wl:     boosted(admitted(2, 8), 4, 2), write: true, want: 4, again: Every,
+		},
+		"by a part of a second": {
+			policy: Policy{MinimumRuntime: configapi.MinimumRuntime{Default: minutes(10.001)}},
+			wl:     boosted(admitted(9, 8), 4, 9), want: 4, again: time.Minute,
 		},
 		"there is just room": {policy: tenMinutes, wl: admitted(0, 8), room: 5, write: true, want: 4, again: Every},
 		"there is no room":   {policy: tenMinutes, wl: admitted(0, 8), room: 4, narrow: true, again: Every},

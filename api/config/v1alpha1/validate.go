@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -58,6 +59,9 @@ func (c *Configuration) validateVictims(path *field.Path) field.ErrorList {
 		{"clusterQueues", c.Preemption.MinimumRuntime.ClusterQueues},
 	} {
 		for _, name := range slices.Sorted(maps.Keys(by.durations)) {
+			for _, message := range apivalidation.NameIsDNSSubdomain(name, false) {
+				errs = append(errs, field.Invalid(minimum.Child(by.name), name, "is no name of an object: "+message))
+			}
 			errs = append(errs, validateMinimum(minimum.Child(by.name).Key(name), by.durations[name])...)
 		}
 	}

@@ -45,6 +45,7 @@ func Settle(ctx context.Context, cluster *Cluster, now time.Time) (*Outcome, err
 		if holdsQuota(wl) && workloadevict.IsEvicted(wl) {
 			release(wl, wl.Status.Conditions, now) // its pods are ending
 		}
+		unboost(wl, now)
 		outcome.Workloads = append(outcome.Workloads, *wl)
 	}
 	if len(cluster.ClusterQueues) == 0 {

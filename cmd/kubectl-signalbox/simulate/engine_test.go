@@ -3,6 +3,7 @@ package simulate
 import (
 	"slices"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -11,6 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/features"
+
+	"github.com/signalbox-dev/signalbox/admission/boost"
 )
 
 func named(name string) types.NamespacedName {
@@ -106,6 +109,65 @@ func TestSettle(t *testing.T) {
 			}
 			if len(victims) != len(c.victims) || len(victims) > 0 && victims[0] != c.victims[0] {
 				t.Errorf("%s: preempted %v, want %v", c.reason, victims, c.victims)
+			}
+		})
+	}
+}
+
+// TestBoosts holds that a boost of Signalbox's ends in a simulation where Signalbox ends it: with the quota, and with
+// the minimum runtime. One of others stays.
+func TestBoosts(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.PriorityBoost, true)
+	boosted := func(wl *kueue.Workload, until time.Time) {
+		mark := boost.Mark{Value: boost.Highest, Written: noon, Until: until}
+		wl.Annotations = map[string]string{boost.Annotation: mark.Text(), boost.MarkAnnotation: mark.String()}
+	}
+	for name, c := range map[string]struct {
+		cluster func(*Cluster)
+		victims []string
+	}{
+		"one that is preempted doesn't preempt its equal": {cluster: func(c *Cluster) {
+			c.queue("q", "", lowerPriority, flavorQuota{flavor: "a", nominal: 4}, flavorQuota{flavor: "b", nominal: 4})
+			c.runs("peer", "q", "b", 10, 1, 4)
+			boosted(c.runs("victim", "q", "a", 10, 1, 4), noon.Add(time.Hour))
+			urgent := c.waits("urgent", "q", 100, 1, 4)
+			urgent.Spec.PodSets[0].Template.Spec.NodeSelector = map[string]string{"gpu": "a"}
+		}, victims: []string{"victim"}},
+		"one that a change queues again doesn't preempt its equal": {cluster: func(c *Cluster) {
+			c.queue("q", "", lowerPriority, flavorQuota{flavor: "a", nominal: 4})
+			c.runs("peer", "q", "a", 10, 1, 4)
+			boosted(c.waits("x", "q", 10, 1, 4), noon.Add(time.Hour))
+		}},
+		"one within its minimum runtime isn't preempted for an equal": {cluster: func(c *Cluster) {
+			c.queue("q", "", lowerPriority, flavorQuota{flavor: "a", nominal: 4})
+			boosted(c.runs("first", "q", "a", 10, 1, 4), noon.Add(time.Hour))
+			c.waits("x", "q", 12, 1, 4)
+		}},
+		"one whose minimum runtime is over is": {cluster: func(c *Cluster) {
+			c.queue("q", "", lowerPriority, flavorQuota{flavor: "a", nominal: 4})
+			boosted(c.runs("first", "q", "a", 10, 1, 4), noon)
+			c.waits("x", "q", 12, 1, 4)
+		}, victims: []string{"first"}},
+		"others' stays": {cluster: func(c *Cluster) {
+			c.queue("q", "", lowerPriority, flavorQuota{flavor: "a", nominal: 4})
+			c.runs("first", "q", "a", 10, 1, 4)
+			c.waits("x", "q", 10, 1, 4).Annotations = map[string]string{boost.Annotation: "1"}
+		}, victims: []string{"first"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := newCluster()
+			c.cluster(cluster)
+			outcome, err := Settle(t.Context(), cluster, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var victims []string
+			for _, p := range outcome.Preempted {
+				victims = append(victims, p.Victim.Name)
+			}
+			slices.Sort(victims)
+			if !slices.Equal(victims, c.victims) {
+				t.Errorf("preempted %v, want %v", victims, c.victims)
 			}
 		})
 	}

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
+
+	"github.com/signalbox-dev/signalbox/admission/boost"
 )
 
 // Outcome is what Kueue decides, when nothing starts or ends meanwhile: the cluster with all Workloads that have not
@@ -45,6 +47,18 @@ func release(wl *kueue.Workload, conditions []metav1.Condition, now time.Time) {
 		LastTransitionTime: metav1.NewTime(now),
 	})
 	wl.Status.AdmissionChecks, wl.Status.RequeueState = nil, nil
+	unboost(wl, now)
+}
+
+// unboost takes from a Workload the boost that Signalbox takes from it, too: it has no quota, or its minimum runtime is
+// over.
+func unboost(wl *kueue.Workload, now time.Time) {
+	mark, ours := boost.Of(wl)
+	over := mark.Value == boost.Highest && boost.ProtectedUntil(wl, now).IsZero()
+	if ours && (over || !holdsQuota(wl)) {
+		delete(wl.Annotations, boost.Annotation)
+		delete(wl.Annotations, boost.MarkAnnotation)
+	}
 }
 
 // victimsOf returns those that a Workload has preempted.
