@@ -67,6 +67,11 @@ func (s announce) do(ctx context.Context, a *actor, o *situation) error {
 // do notes it; that it can't be noted changes nothing of what happens. The version isn't checked: others write the rest
 // of the Workload meanwhile.
 func (s noteBegin) do(ctx context.Context, a *actor, _ *situation) error {
+	if usage.Began(s.workload) {
+		if err := a.meter.part(ctx, s.workload, s.note.Attempt); err != nil {
+			return err
+		}
+	}
 	after := s.workload.DeepCopy()
 	metav1.SetMetaDataAnnotation(&after.ObjectMeta, usage.Annotation, s.note.String())
 	if err := a.client.Patch(ctx, after, client.MergeFrom(s.workload)); client.IgnoreNotFound(err) != nil {

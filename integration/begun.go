@@ -2,10 +2,12 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,23 +17,38 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// begun returns what to note of a started TrainJob whose pods run, and of which that isn't noted yet; nil for nothing.
+// begun returns what to note of a started TrainJob: that its pods run, or that they were made anew since. It is nil if
+// that is noted, and for the pods made anew of one that reports no checkpoints: nobody knows what it has lost.
 func (r *observer) begun(ctx context.Context, o *situation) (*usage.Note, error) {
 	holder := holderOf(o.workloads.own)
-	if r.meter == nil || o.jobSet == nil || holder == nil || usage.Began(holder) || elsewhere(o.job) {
+	if r.meter == nil || o.jobSet == nil || holder == nil || elsewhere(o.job) {
 		return nil, nil
+	}
+	note := r.meter.noteOf(o.job)
+	note.Run, note.Running, note.Attempt = usage.Reserved(holder), o.now, attemptOf(o.jobSet)
+	if usage.Began(holder) {
+		noted := usage.NoteOf(holder)
+		if noted.Attempt == note.Attempt || checkpoint.Metric(o.job, o.jobSet) == "" {
+			return nil, nil
+		}
+		note.Running = noted.Running
+		return &note, nil
 	}
 	pods, err := r.store.Pods.Named(ctx, o.jobSet)
 	if err != nil || !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return hasBegun(&pod) }) {
 		return nil, err
 	}
-	note := r.meter.noteOf(o.job)
-	note.Run, note.Running = usage.Reserved(holder), o.now
 	return &note, nil
+}
+
+// attemptOf returns what is another for other pods of a TrainJob: its JobSet, and how often that has restarted.
+func attemptOf(js *jobset.JobSet) string {
+	return fmt.Sprintf("%s/%d", js.UID, js.Status.Restarts+ptr.Deref(js.Status.CurrentInPlaceRestartAttempt, 0))
 }
 
 // hasBegun reports whether a pod runs, or has run.
@@ -39,12 +56,11 @@ func hasBegun(pod *corev1.Pod) bool {
 	return pod.Status.Phase != corev1.PodPending && pod.Status.Phase != ""
 }
 
-// begins returns the step that notes when the pods of a TrainJob began to run.
-func begins(o *situation) []step {
-	if o.queue.begun == nil {
-		return nil
+// begins adds the step that notes when the pods of a TrainJob began to run.
+func (p *plan) begins(o *situation) {
+	if o.queue.begun != nil {
+		p.Do(noteBegin{holderOf(o.workloads.own), *o.queue.begun})
 	}
-	return []step{noteBegin{holderOf(o.workloads.own), *o.queue.begun}}
 }
 
 // watchBegins has TrainJobs reconciled when the first of their pods begins to run, if that is noted.

@@ -36,6 +36,8 @@ type meter struct {
 	saved *lru.Cache
 	// accounted is which version of a Workload was accounted last, and when: the cache may not have its release yet.
 	accounted *lru.Cache
+	// parted is the attempt before which what a Workload has held was accounted last.
+	parted *lru.Cache
 }
 
 // accountedAt is when a version of a Workload was accounted.
@@ -55,7 +57,7 @@ func newMeter(cache, live client.Reader, kept *store.Store, clk clock.PassiveClo
 		return nil
 	}
 	return &meter{cache: cache, live: live, ledger: kept.Ledger, clock: clk, writer: kept.Writer,
-		saved: lru.New(savedOf), accounted: lru.New(savedOf)}
+		saved: lru.New(savedOf), accounted: lru.New(savedOf), parted: lru.New(savedOf)}
 }
 
 // saw remembers what a TrainJob has saved, one of whose Workloads may hold quota.
@@ -142,6 +144,19 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 		return err
 	}
 	m.accounted.Add(wl.UID, accountedAt{wl.ResourceVersion, now})
+	return nil
+}
+
+// part records what a run has held before its pods were made anew, once for each attempt, even if that can't be noted:
+// what it saves later doesn't make useful what was lost.
+func (m *meter) part(ctx context.Context, wl *kueue.Workload, attempt string) error {
+	if last, known := m.parted.Get(wl.UID); known && last == attempt {
+		return nil
+	}
+	if err := m.account(ctx, wl); err != nil {
+		return err
+	}
+	m.parted.Add(wl.UID, attempt)
 	return nil
 }
 

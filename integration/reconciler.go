@@ -61,7 +61,7 @@ func NewReconciler(config Config) (*Reconciler, error) {
 	return &Reconciler{
 		observer:   observer{reads: from, trainer: trainer, clock: config.Clock, memory: known, meter: meter},
 		resolver:   resolver{from, overrides.NewMemo(memoized)},
-		act:        actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock},
+		act:        actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock, meter},
 		plain:      jobframework.NewReconciler(config.Client, sink, options(config, p)...),
 		podsReady:  jobframework.NewReconciler(config.Client, sink, append(options(config, p), waits)...),
 		namespaces: workqueue.NewNamespaces(),

@@ -51,6 +51,22 @@ func jobSetRuns(h *harness) {
 
 func savesNow(h *harness) { h.saves("100") }
 
+func savesAgain(h *harness) { h.saves("200") }
+
+// restarts is JobSet's restart after a failure.
+func restarts(h *harness) {
+	js := &jobset.JobSet{}
+	h.must(h.store.Get(h.t.Context(), client.ObjectKey{Namespace: team, Name: "job"}, js))
+	js.Status.Restarts++
+	h.updateStatus(js)
+}
+
+// remade is a TrainJob that has lost its JobSet, and has another on the same quota.
+func remade(h *harness) {
+	podsEnd(h)
+	jobSetRuns(h)
+}
+
 // podsEnd is the end of the pods of a TrainJob that was stopped or deleted, with the JobSet.
 func podsEnd(h *harness) {
 	js := &jobset.JobSet{}
@@ -145,6 +161,17 @@ var lives = map[string]struct {
 		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
 	"changes its queue before it starts": {
 		life{submitted, admitted, pass(time.Second), userStops, leavesQueue}, usageapi.Held{Idle: 1}, 1},
+	"restarts, saves again and completes": {
+		after(starts, restarts, pass(30*time.Second), savesAgain, pass(10*time.Second), completes),
+		usageapi.Held{Idle: 10, Useful: 70, Lost: 30}, 1},
+	"restarts twice, and saves once more": {
+		after(starts, restarts, pass(20*time.Second), remade, pass(30*time.Second), savesAgain, pass(10*time.Second), evicted,
+			podsEnd),
+		usageapi.Held{Idle: 10, Useful: 60, Lost: 60}, 1},
+	"reports nothing, restarts and completes": {
+		life{submitted, admitted, pass(10 * time.Second), jobSetRuns, pass(time.Minute), restarts, pass(30 * time.Second),
+			completes},
+		usageapi.Held{Idle: 10, Useful: 90}, 1},
 	"leaves its queue": {after(starts, evicted, unqueued, pass(5*time.Second), podsEnd),
 		usageapi.Held{Idle: 10, Useful: 30, Lost: 35}, 1},
 }
