@@ -35,6 +35,7 @@ func usageSpecs() {
 			tj.Annotations = map[string]string{api.UserAnnotation: "somebody-else"}
 		}))
 		gomega.Expect(saves.Annotations).To(gomega.HaveKeyWithValue(api.UserAnnotation, "user"))
+		g.cannotForge(ctx, g.submit(ctx, g.trainJob("unqueued", "torch", 1, func(tj *api.TrainJob) { tj.Labels = nil })))
 
 		began, reserved := g.runs(ctx, saves), reservedAt(ctx, saves)
 		g.lasts(began, 3*time.Second)
@@ -94,6 +95,22 @@ func usageSpecs() {
 		shown := g.plugin(ctx, "", "usage", "--by", "team,user", "-o", "csv").out
 		gomega.Expect(shown).To(gomega.ContainSubstring("vision,user,nvidia.com/gpu,"))
 	})
+}
+
+// cannotForge holds that the user can't have another name in a TrainJob, nor none, however that is sent.
+func (g *ground) cannotForge(ctx context.Context, tj *api.TrainJob) {
+	ginkgo.GinkgoHelper()
+	for way, send := range ways {
+		for _, forged := range []map[string]string{{api.UserAnnotation: "somebody-else"}, nil} {
+			gomega.Eventually(func() error {
+				before := raw(ctx, tj)
+				after := before.DeepCopy()
+				after.SetAnnotations(forged)
+				return send(ctx, user, before, after)
+			}).Should(gomega.Succeed(), way)
+			gomega.Expect(get(ctx, tj).Annotations).To(gomega.HaveKeyWithValue(api.UserAnnotation, "user"), way)
+		}
+	}
 }
 
 // runs waits until the pod of a TrainJob runs, and returns since when.
