@@ -22,8 +22,8 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// begun returns what to note of a started TrainJob: that its pods run, or that they were made anew since. It is nil if
-// that is noted, and for the pods made anew of one that reports no checkpoints: nobody knows what it has lost.
+// begun returns what to note of a started TrainJob: that its pods run, or that they were made again since. It is nil if
+// that is noted. What one that names no metric of its checkpoints has lost by a restart isn't known.
 func (r *observer) begun(ctx context.Context, o *situation) (*usage.Note, error) {
 	holder := holderOf(o.workloads.own)
 	if r.meter == nil || o.jobSet == nil || holder == nil || elsewhere(o.job) {

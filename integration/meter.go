@@ -147,7 +147,7 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 	return nil
 }
 
-// part records what a run has held before its pods were made anew, once for each attempt, even if that can't be noted:
+// part records what a run has held before its pods were made again, once for each attempt, even if that can't be noted:
 // what it saves later doesn't make useful what was lost.
 func (m *meter) part(ctx context.Context, wl *kueue.Workload, attempt string) error {
 	if last, known := m.parted.Get(wl.UID); known && last == attempt {

@@ -49,7 +49,7 @@ type announce struct {
 	saved    string    // before
 }
 
-// noteBegin notes when the pods of a run began, or that they were made anew, on its Workload: what is recorded of it
+// noteBegin notes when the pods of a run began, or that they were made again, on its Workload: what is recorded of it
 // depends on that.
 type noteBegin struct {
 	workload *kueue.Workload

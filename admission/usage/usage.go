@@ -36,7 +36,7 @@ type Note struct {
 	// Run is when the quota was reserved of the run whose pods were seen, and Running when they were.
 	Run     time.Time `json:"run,omitzero"`
 	Running time.Time `json:"running,omitzero"`
-	// Attempt is another one when the pods of the run were made anew: what wasn't saved before is lost.
+	// Attempt is another one when the pods of the run were made again: what wasn't saved before is lost.
 	Attempt string `json:"attempt,omitempty"`
 }
 
