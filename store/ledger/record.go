@@ -152,8 +152,8 @@ var (
 		Name: "signalbox_resource_seconds_total",
 		Help: "What TrainJobs have held of quota, by runs that have ended: GPUs, cores or GiB, multiplied by seconds. " +
 			"Label kind is useful (until the last checkpoint, or the end of a TrainJob that has succeeded), lost (after the " +
-			"last checkpoint of a run that was stopped or has failed), idle or unknown. Idle is while no pod ran, and unknown " +
-			"if no checkpoints are reported. It is counted if usage.enabled is set.",
+			"last checkpoint of a run that was stopped, restarted or has failed), idle or unknown. Idle is while no pod ran, " +
+			"and unknown if no checkpoints are reported. It is counted if usage.enabled is set.",
 	}, []string{"cluster_queue", "flavor", "resource", "kind"})
 	unrecorded = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "signalbox_usage_unrecorded_total",

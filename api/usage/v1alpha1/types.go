@@ -89,7 +89,7 @@ type Held struct {
 	// +optional
 	Useful int64 `json:"useful,omitempty"`
 
-	// lost is after the last checkpoint, if the run was stopped or has failed.
+	// lost is after the last checkpoint, if the run was stopped, restarted or has failed.
 	// +optional
 	Lost int64 `json:"lost,omitempty"`
 
