@@ -58,6 +58,20 @@ func TestNoteRejected(t *testing.T) {
 	}
 }
 
+// TestRestartRejected holds that a restart that can't be noted counts once, and not at each look at the TrainJob.
+func TestRestartRejected(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	h.live(starts)
+	h.fail["patch Workload"] = invalid
+	h.live(life{restarts, pass(30 * time.Second), savesAgain, pass(10 * time.Second)})
+	delete(h.fail, "patch Workload")
+	h.live(life{pass(time.Second), completes})
+	want := usageapi.Held{Idle: 10, Useful: 71, Lost: 30}
+	if sum, runs := h.recorded(); runs != 1 || sum != want {
+		t.Errorf("got %d runs of %+v, want %+v", runs, sum, want)
+	}
+}
+
 // TestDispatchedElsewhere holds that the cluster that dispatches a TrainJob counts nothing for it.
 func TestDispatchedElsewhere(t *testing.T) {
 	for _, gone := range []bool{true, false} {
