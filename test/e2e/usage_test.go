@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"context"
-	"os"
-	"strings"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -16,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
@@ -158,16 +155,14 @@ func (g *ground) rowOf(ctx context.Context, as client.Client, team string) (sum 
 	return sum
 }
 
-// viewer may edit the namespace, and has what the chart adds to that.
+// viewer may edit the namespace, and has what the chart adds to that (templates/aggregate.yaml).
 func (g *ground) viewer(ctx context.Context) client.Client {
 	ginkgo.GinkgoHelper()
-	rendered, err := os.ReadFile("test/chart/testdata/watched.yaml") // make runs it at the root of the tree
-	gomega.Expect(err).NotTo(gomega.HaveOccurred())
-	role := &rbacv1.ClusterRole{}
-	for _, text := range strings.Split(string(rendered), "\n---\n") {
-		if strings.Contains(text, "name: signalbox-usage-viewer") {
-			gomega.Expect(yaml.Unmarshal([]byte(text), role)).To(gomega.Succeed())
-		}
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "signalbox-usage-viewer",
+			Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{usageapi.GroupVersion.Group}, Resources: []string{"quotausages"},
+			Verbs: []string{"get", "list", "watch"}}},
 	}
 	gomega.Expect(admin.Create(ctx, role)).To(gomega.Succeed())
 	ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, role)).To(gomega.Succeed()) })
