@@ -130,7 +130,7 @@ CHART_TEST := $(BIN)/chart.test -test.v -test.timeout 8m -test.run
 test-chart: chart-tool kubectl
 	$(call state,chart) $(RUN) chart -- $(call up,bare) $(CHART_TEST) 'TestDocumentation|TestChart'
 
-# Before the last commit that changes what is installed: tests and documents alone would be compared with themselves.
+# Before the last commit that changes what is installed: tests alone would be compared with themselves.
 BEFORE ?= $(shell git log -1 --format=%H -- $(addsuffix /**.go',$(addprefix ',cmd integration trainer admission store overrides podsets api)) config charts ':!*_test.go')~1
 test-skew: chart-tool
 	@rm -rf .before && mkdir .before && git archive $(BEFORE) | tar -x -C .before
@@ -189,7 +189,7 @@ fuzz: go ## Run every fuzz target for FUZZTIME (10m); findings go to testdata/fu
 vulncheck: go ## Compare what is linked with Go's vulnerability database, or a copy of it: VULNDB=URL
 	@hack/vulncheck.sh $(VULNDB)
 
-bench: $(if $(filter compare trace micro replay,$(WHAT)),go,cluster-tool) ## Measure WHAT=load (default; QUICK=1), profile, churn, storm, large, gangs, hostile, micro, …
+bench: $(if $(filter compare trace micro replay,$(WHAT)),go,cluster-tool) ## Measure WHAT=load (default; QUICK=1), churn, storm, lost, …
 	@RELEASES='$(RELEASES)' bench/run.sh
 
 bench-%: ; @$(MAKE) bench WHAT=$*
@@ -221,9 +221,10 @@ docs: go ## Check links and prose, build the site into dist/site (needs npm); EX
 
 GENERATED := config api charts docs/reference.md docs/api.md
 CONTROLLER_GEN := go tool $(TOOLS) controller-gen
-generate: go ## Write what is generated: CRDs, deep copies, RBAC, webhooks, the chart's copies, the reference
+generate: go ## Write what is generated: CRDs, RBAC, the chart's copies, the reference, …
 	go run $(TOOLS) config/crdgen/main.go config/crd
 	$(CONTROLLER_GEN) object paths=./api/trainer/...
+	$(CONTROLLER_GEN) object crd paths=./api/usage/... output:crd:dir=config/crd
 	$(CONTROLLER_GEN) rbac:roleName=signalbox-manager webhook paths=./integration output:rbac:dir=config/rbac output:webhook:dir=config/webhook
 	$(CONTROLLER_GEN) rbac:roleName=signalbox-trainer paths=./trainer output:rbac:dir=config/rbac/trainer
 	$(CONTROLLER_GEN) webhook paths=./trainer/webhook output:webhook:dir=config/webhook/trainer

@@ -26,6 +26,7 @@ type actor struct {
 	recorder *events.Recorder
 	memory   *memory
 	clock    clock.Clock
+	meter    *meter
 }
 
 // act is a step that can be carried out: each is.
@@ -39,6 +40,7 @@ var _ = []act{
 	suspend{},
 	stop{},
 	announce{},
+	noteBegin{},
 	setBoost{},
 	unboost{},
 	failStart{},

@@ -19,12 +19,16 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
+	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
-func (s finishWorkload) do(ctx context.Context, a *actor, _ *situation) error {
+func (s finishWorkload) do(ctx context.Context, a *actor, o *situation) error {
 	err := workloadfinish.Finish(ctx, a.client, s.workload.DeepCopy(), s.reason, s.message, a.clock)
+	if client.IgnoreNotFound(err) != nil && o.job.UID != "" {
+		a.memory.keep(o.key(), o.job.UID, func(r *record) { r.finished = time.Time{} }) // it is to be tried again
+	}
 	return unlessGone(err, "finishing Workload "+s.workload.Name)
 }
 
@@ -57,6 +61,23 @@ func (s announce) do(ctx context.Context, a *actor, o *situation) error {
 	a.memory.keep(o.key(), o.job.UID, func(r *record) { r.announced = s.until })
 	c := apimeta.FindStatusCondition(s.workload.Status.Conditions, kueue.WorkloadEvicted)
 	a.recorder.Send(o.job, events.AwaitsCheckpoint.Of(strings.TrimSuffix(c.Message, "."), says))
+	return nil
+}
+
+// do notes it; that it can't be noted changes nothing of what happens. The version isn't checked: others write the rest
+// of the Workload meanwhile.
+func (s noteBegin) do(ctx context.Context, a *actor, _ *situation) error {
+	if usage.Began(s.workload) {
+		if err := a.meter.part(ctx, s.workload, s.note.Attempt); err != nil {
+			return err
+		}
+	}
+	after := s.workload.DeepCopy()
+	metav1.SetMetaDataAnnotation(&after.ObjectMeta, usage.Annotation, s.note.String())
+	if err := a.client.Patch(ctx, after, client.MergeFrom(s.workload)); client.IgnoreNotFound(err) != nil {
+		ctrl.LoggerFrom(ctx).Info("The API server rejects what is noted of a Workload's use of quota; trying again",
+			"workload", s.workload.Name, "reason", err.Error())
+	}
 	return nil
 }
 

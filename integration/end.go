@@ -27,7 +27,7 @@ func release(o *observed) []step {
 		switch end := endOf(o.job); {
 		case workloadfinish.IsFinished(wl):
 		case end != nil:
-			steps = append(steps, declareEnd(wl, end), remember{finished: o.now},
+			steps = append(steps, remember{finished: o.now}, declareEnd(wl, end),
 				tell{events.FinishedWorkload.Of(workload.Key(wl))})
 		case wl.DeletionTimestamp.IsZero():
 			steps = append(steps, deleteWorkload{workload: wl})

@@ -51,6 +51,11 @@ func (h *harness) client(cached bool) client.Client {
 			return nil
 		}
 		what := verb + " " + kindOf(o) + sub
+		if h.dies != nil {
+			if err := h.dies(); err != nil {
+				return err
+			}
+		}
 		h.sent = append(h.sent, what+" "+o.GetName())
 		if patch != nil {
 			body, err := patch.Data(o)

@@ -30,10 +30,12 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/ledger"
 )
 
 const (
@@ -45,7 +47,7 @@ const (
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
+		clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme, kueue.AddToScheme, usageapi.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(err)
@@ -76,6 +78,7 @@ type harness struct {
 	shown   map[string]client.Client
 	refusal error // of the placement
 	pods    pods
+	dies    func() error // before each write; nil for never
 }
 
 // pods is what the placement says of the pods of started TrainJobs, and how often it was asked.
@@ -148,6 +151,7 @@ func (h *harness) start(d *overrides.Dialect, change ...func(*configapi.Configur
 	cached, live := h.client(true), h.client(false)
 	kept := store.New(cached, live, h.clock, d == overrides.Bundled)
 	h.jobSets = kept.JobSets
+	kept.Ledger = ledger.New(live, config.Usage, h.clock)
 	l := config.Limits
 	limits := overrides.Limits{Pods: l.Pods, SpecBytes: l.SpecBytes, Elements: l.Elements,
 		GracePeriodSeconds: l.TerminationGracePeriodSeconds}

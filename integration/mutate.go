@@ -65,6 +65,7 @@ func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
 	} else if rq.HasSpec() {
 		patch, err = w.trainer.keep(rq)
 	}
+	patch = append(patch, w.keepUser(rq)...)
 	if err != nil || !rq.HasSpec() { // the validating webhook rejects one without
 		return patch, err
 	}
@@ -84,6 +85,19 @@ func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
 		return nil, err
 	}
 	return slices.Concat(patch, given, queued, keepSuspend(rq)), nil
+}
+
+// keepUser returns the patch that writes who creates a TrainJob, if that is recorded, and that restores it later. Kueue
+// copies a TrainJob to another cluster with the user whom the first one has seen.
+func (w *Webhook) keepUser(rq *review.Request) []jsonpatch.Operation {
+	_, copied := rq.New.Annotations[api.UserAnnotation]
+	switch {
+	case !w.signs || rq.Created() && rq.Trusted && copied:
+		return nil
+	case rq.Created():
+		return rq.Annotate(api.UserAnnotation, &rq.User)
+	}
+	return keepAnnotations(rq, []string{api.UserAnnotation})
 }
 
 // keepSuspend returns the patch that keeps suspend as the integration wants it: only the integration starts a TrainJob.

@@ -50,7 +50,8 @@ func (r *observer) observeManaged(ctx context.Context, o *situation) (err error)
 	}
 	switch {
 	case o.stage == stageRunning:
-		return r.observeRunning(ctx, o)
+		o.queue.begun, err = r.begun(ctx, o)
+		return errors.Join(err, r.observeRunning(ctx, o))
 	case o.standing == queued && keptBack(o.observed) == nil:
 		return r.observeRuntime(ctx, o)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/admission/boost"
+	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -116,6 +117,8 @@ type queueing struct {
 	again time.Duration
 	// drained is set if the queue of a preempted TrainJob that might run on is drained, or isn't known.
 	drained bool
+	// begun is what to note of it because its pods have begun to run; nil for nothing.
+	begun *usage.Note
 	// pods is what is known of the pods that a started TrainJob lacks.
 	pods podsAnswer
 	// boost is what its Workload's boost is to be while it runs; nil if that stays as it is.

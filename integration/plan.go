@@ -133,6 +133,7 @@ const waitingRetry = 10 * time.Second
 // jobframework returned an error: then only what it asked for is done.
 func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	p.boost(o, a)
+	defer p.begins(o)
 	if o.stage == stageRunning && !overdueEnd(o.observed) { // else it was done beforehand
 		defer p.unboost(o) // last: nothing delays a stop
 	}

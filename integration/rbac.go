@@ -21,6 +21,7 @@ package integration
 // +kubebuilder:rbac:groups=kueue.x-k8s.io,resources=resourceflavors;workloadpriorityclasses;localqueues;admissionchecks,verbs=get;list;watch
 // +kubebuilder:rbac:groups=kueue.x-k8s.io,resources=clusterqueues,verbs=get
 // +kubebuilder:rbac:groups=kueue.x-k8s.io,resources=multikueueclusters,verbs=list
+// +kubebuilder:rbac:groups=usage.signalbox.dev,resources=quotausages,verbs=get;list;create;update;delete
 // +kubebuilder:rbac:groups=scheduling.k8s.io,resources=priorityclasses,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,resourceNames=trainjobs.trainer.kubeflow.org;workloads.kueue.x-k8s.io;jobsets.jobset.x-k8s.io,verbs=get;list;watch

@@ -56,10 +56,12 @@ func NewReconciler(config Config) (*Reconciler, error) {
 	waits := jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{})
 	known := newMemory()
 	from := reads{queues{config.Client, config.Reader, p}, config.Store, config.Placement}
+	meter := newMeter(config.Client, config.Reader, config.Store, config.Clock)
+	config.Client = metering(config.Client, meter)
 	return &Reconciler{
-		observer:   observer{reads: from, trainer: trainer, clock: config.Clock, memory: known},
+		observer:   observer{reads: from, trainer: trainer, clock: config.Clock, memory: known, meter: meter},
 		resolver:   resolver{from, overrides.NewMemo(memoized)},
-		act:        actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock},
+		act:        actor{config.Client, config.Store, events.NewRecorder(sink), known, config.Clock, meter},
 		plain:      jobframework.NewReconciler(config.Client, sink, options(config, p)...),
 		podsReady:  jobframework.NewReconciler(config.Client, sink, append(options(config, p), waits)...),
 		namespaces: workqueue.NewNamespaces(),
@@ -76,6 +78,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	if o != nil {
 		r.remember(o) // also what was seen before a request failed
+		r.meter.saw(o.job, o.workloads.own)
 	}
 	if err != nil {
 		return r.conclude(ctx, plan{}, reconcile.Result{}, err)

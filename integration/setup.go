@@ -34,6 +34,7 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/workqueue"
 )
@@ -103,7 +104,7 @@ func watchRead(ctx context.Context, informers cache.Informers) error {
 // Uncached returns objects of the kinds that are read from the API server each time: few TrainJobs concern them, and
 // whether they are served at all may change. The manager's client must not cache them.
 func Uncached(config *configapi.Kueue) []client.Object {
-	objects := []client.Object{&kueue.AdmissionCheck{}, &appsv1.ReplicaSet{}}
+	objects := []client.Object{&kueue.AdmissionCheck{}, &appsv1.ReplicaSet{}, &usageapi.QuotaUsage{}}
 	for _, kind := range config.OwnerKinds {
 		if parsed, _ := schema.ParseKindArg(kind); parsed != nil {
 			o := &metav1.PartialObjectMetadata{}
@@ -145,6 +146,7 @@ func (r *Reconciler) watch(b *builder.Builder, mgr ctrl.Manager) *builder.Builde
 	owner := inOrder(handler.EnqueueRequestForOwner(
 		mgr.GetScheme(), mgr.GetRESTMapper(), &api.TrainJob{}, handler.OnlyControllerOwner()))
 	pods := inOrder(asItIs(r.jobOf))
+	b = r.watchBegins(b, func(of handler.MapFunc) handler.EventHandler { return inOrder(asItIs(of)) })
 	return b.
 		Watches(&api.TrainJob{}, inOrder(&handler.EnqueueRequestForObject{})).
 		Watches(&kueue.Workload{}, owner).

@@ -37,4 +37,5 @@ type observer struct {
 	trainer Trainer
 	clock   clock.Clock
 	memory  *memory
+	meter   *meter
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/admission/boost"
+	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -46,6 +47,13 @@ type announce struct {
 	workload *kueue.Workload
 	until    time.Time // zero if it is stopped
 	saved    string    // before
+}
+
+// noteBegin notes when the pods of a run began, or that they were made again, on its Workload: what is recorded of it
+// depends on that.
+type noteBegin struct {
+	workload *kueue.Workload
+	note     usage.Note
 }
 
 // setBoost writes the boost of a Workload whose TrainJob runs or starts.
@@ -137,6 +145,7 @@ type unhold struct{ workload *kueue.Workload }
 func (start) isStep()           {}
 func (suspend) isStep()         {}
 func (announce) isStep()        {}
+func (noteBegin) isStep()       {}
 func (setBoost) isStep()        {}
 func (unboost) isStep()         {}
 func (failStart) isStep()       {}

@@ -17,6 +17,10 @@ import (
 
 var gvk = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
 
+func isTrainJob(owner *metav1.OwnerReference) bool {
+	return owner != nil && owner.Kind == gvk.Kind && owner.APIVersion == gvk.GroupVersion().String()
+}
+
 // endOf returns the condition by which a Trainer declares the end of a TrainJob; nil if it has not ended.
 func endOf(job *api.TrainJob) *metav1.Condition {
 	return trueCondition(job.Status.Conditions, trainerapi.TrainJobComplete, trainerapi.TrainJobFailed)

@@ -35,12 +35,14 @@ type Webhook struct {
 	trainer Trainer
 	// manager is the user that the manager itself writes as.
 	manager string
+	// signs is set if TrainJobs say who created them.
+	signs bool
 }
 
 // NewWebhook returns the webhook of the reconciler. The reader trusts the users that the integration writes as, the
 // manager's own first, and Kueue's.
 func NewWebhook(r *Reconciler, reader review.Reader) *Webhook {
-	w := &Webhook{queues: r.queues, pods: r.store.Pods, reader: reader, trainer: r.trainer}
+	w := &Webhook{queues: r.queues, pods: r.store.Pods, reader: reader, trainer: r.trainer, signs: r.meter != nil}
 	if len(reader.Trusted) > 0 {
 		w.manager = reader.Trusted[0]
 	}
@@ -144,8 +146,4 @@ func (w *Webhook) readWorkload(text []byte) (*kueue.Workload, error) {
 		}
 	}
 	return wl, nil
-}
-
-func isTrainJob(owner *metav1.OwnerReference) bool {
-	return owner != nil && owner.Kind == gvk.Kind && owner.APIVersion == gvk.GroupVersion().String()
 }

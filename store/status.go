@@ -2,7 +2,10 @@ package store
 
 import (
 	"context"
+	"errors"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -40,4 +43,19 @@ func (w *Writer) status(
 	}
 	w.wrote(after)
 	return nil
+}
+
+// Usage writes what a TrainJob has held of quota into its status, where that has a place for it. A version older than
+// what was written last may lack what was counted last: it is a conflict.
+func (w *Writer) Usage(ctx context.Context, job *api.TrainJob, used *api.Usage) error {
+	if !w.extended {
+		return nil
+	}
+	if w.Behind(job) {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "trainjobs"}, job.Name,
+			errors.New("the cache doesn't have its last version yet"))
+	}
+	status := job.Status.DeepCopy()
+	status.Usage = used
+	return w.Status(ctx, job, status)
 }

@@ -6,6 +6,8 @@ package store
 import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/signalbox-dev/signalbox/store/ledger"
 )
 
 // Store is all that Signalbox reads and writes of TrainJobs, shared by the integration and the bundled Trainer.
@@ -14,6 +16,8 @@ type Store struct {
 	JobSets  *JobSets
 	Pods     *Pods
 	Runtimes *Runtimes
+	// Ledger records who used what; nil if nobody asks for that.
+	Ledger *ledger.Ledger
 }
 
 // New returns a Store. live reads from the API server; it must not be a cache. extended is set if the TrainJobs' CRD is

@@ -24,6 +24,7 @@ import (
 	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -77,7 +78,7 @@ func newSession(
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme), kueue.AddToScheme(scheme),
-		jobset.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme))
+		jobset.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), usageapi.AddToScheme(scheme))
 }
 
 // cli is what all commands share.

@@ -15,6 +15,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/store/ledger"
 	"github.com/signalbox-dev/signalbox/trainer"
 )
 
@@ -78,7 +79,7 @@ func checkCluster(ctx context.Context, cluster *connection, config *configapi.Co
 	} else {
 		is.dialect, missing = installed.FindTrainer(ctx, cluster.reader)
 	}
-	if err := errors.Join(err, missing); err != nil {
+	if err := errors.Join(err, missing, ledger.Check(ctx, cluster.reader, config.Usage)); err != nil {
 		return found{}, fmt.Errorf("this cluster is not ready for Signalbox: %w", err)
 	}
 	return is, nil

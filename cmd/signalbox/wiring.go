@@ -23,6 +23,7 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
+	"github.com/signalbox-dev/signalbox/store/ledger"
 	"github.com/signalbox-dev/signalbox/trainer"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 	"github.com/signalbox-dev/signalbox/trainer/trial"
@@ -49,6 +50,7 @@ func newAssembly(
 	recorder := newRecorder(ctx, mgr, clients)
 	kept := store.New(mgr.GetClient(), mgr.GetAPIReader(), clock.RealClock{}, *config.Trainer.Enabled)
 	kept.Pods.MaxGraceSeconds = config.Limits.TerminationGracePeriodSeconds
+	kept.Ledger = ledger.New(mgr.GetClient(), config.Usage, clock.RealClock{})
 	a := &assembly{
 		mgr: mgr, clients: clients, config: config, recorder: recorder,
 		store:      kept,
@@ -84,6 +86,11 @@ func (a *assembly) add(ctx context.Context, found found) error {
 		return followTrainer(ctx, a.mgr.GetCache(), found.dialect)
 	}}); err != nil {
 		return err
+	}
+	if a.store.Ledger != nil {
+		if err := a.mgr.Add(a.store.Ledger); err != nil {
+			return err
+		}
 	}
 	limits := a.limits
 	limits.ReplicatedJobs = found.releases.MaxPodSets

@@ -22,8 +22,9 @@ const depth = 4
 
 const head = `# API reference
 
-The kinds that Signalbox's chart installs with the bundled Trainer. ` + "`make generate`" + ` writes this page from the CRDs.
-It has the fields of the first four levels; ` + "`kubectl explain trainjob.spec --recursive`" + ` has all. Labels,
+The kinds that Signalbox's chart installs: those of the bundled Trainer, and QuotaUsage if usage is recorded.
+` + "`make generate`" + ` writes this page from the CRDs. It has the fields of the first four levels;
+` + "`kubectl explain trainjob.spec --recursive`" + ` has all. Labels,
 annotations, conditions, reasons and events are in [reference.md](reference.md).
 `
 
@@ -40,6 +41,11 @@ func run(crds, path string) error {
 		return err
 	}
 	slices.Reverse(files) // TrainJob, which most look for, first
+	own, err := filepath.Glob(filepath.Join(crds, "*.signalbox.dev_*.yaml"))
+	if err != nil {
+		return err
+	}
+	files = append(files, own...)
 	out := bytes.NewBufferString(head)
 	for _, file := range files {
 		content, err := os.ReadFile(file)
@@ -60,6 +66,12 @@ func run(crds, path string) error {
 					fields(out, part, name, 1)
 				}
 			}
+			if _, ok := schema.Properties["spec"]; !ok { // a record
+				for _, name := range []string{"apiVersion", "kind", "metadata"} {
+					delete(schema.Properties, name)
+				}
+				fields(out, *schema, "", 1)
+			}
 		}
 	}
 	return os.WriteFile(path, out.Bytes(), 0o644)
@@ -77,9 +89,10 @@ func fields(out *bytes.Buffer, schema apiextensions.JSONSchemaProps, path string
 		if slices.Contains(schema.Required, name) {
 			kind += ", required"
 		}
-		fmt.Fprintf(out, "| `%s.%s` | %s | %s |\n", path, name, kind, text(field.Description))
+		at := strings.TrimPrefix(path+"."+name, ".")
+		fmt.Fprintf(out, "| `%s` | %s | %s |\n", at, kind, text(field.Description))
 		if level < depth {
-			fields(out, field, path+"."+name, level+1)
+			fields(out, field, at, level+1)
 		}
 	}
 }

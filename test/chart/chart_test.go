@@ -55,7 +55,8 @@ var sets = map[string]string{
 		"true}, dashboard: {enabled: true, annotations: {grafana_folder: Batch}}}\nreload: true\n" +
 		"trainer: {progress: {enabled: true}, gangScheduling: {mode: preferred}}\n" +
 		"multiKueue: {workerSubjects: [{kind: User, name: manager}]}\n" +
-		"config: {concurrency: 9, clientConnection: {qps: 50}, pprof: {bindAddress: \"127.0.0.1:6060\"}}",
+		"config: {concurrency: 9, clientConnection: {qps: 50}, pprof: {bindAddress: \"127.0.0.1:6060\"}, " +
+		"usage: {enabled: true, teamLabel: team}}",
 }
 
 // clientCA is of no API server.

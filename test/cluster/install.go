@@ -45,7 +45,8 @@ func (x *plan) installEarly(ctx context.Context) error {
 		patterns = append(patterns, filepath.Join(dirs.trainer, "manifests/base/crds/trainer*.yaml"))
 	}
 	if x.profile.bundled() {
-		patterns = append(patterns, filepath.Join(x.layout.repo, "config/crd/trainer*.yaml"))
+		patterns = append(patterns, filepath.Join(x.layout.repo, "config/crd/*.dev_*.yaml"),
+			filepath.Join(x.layout.repo, "config/crd/trainer*.yaml"))
 	}
 	for _, pattern := range patterns {
 		read, err := readManifests(pattern)

@@ -79,7 +79,7 @@ var _ = ginkgo.Describe("A TrainJob within its minimum runtime", func() {
 
 func victimSpecs() {
 	ginkgo.It("is preempted only if no equal loses less", func(ctx context.Context) {
-		r := newReporter(ctx, boosting, map[string]any{"cheapestVictim": true})
+		r := newReporter(ctx, boosting, map[string]any{"preemption": map[string]any{"cheapestVictim": true}})
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 64}, amongEquals)
 		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {

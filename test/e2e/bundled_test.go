@@ -24,6 +24,7 @@ func init() {
 		ginkgo.Describe("The bundled Trainer", func() {
 			bundledSpecs()
 			progressSpecs()
+			usageSpecs()
 			stallSpecs()
 			victimSpecs()
 		})

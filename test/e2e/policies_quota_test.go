@@ -19,6 +19,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
+	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
@@ -55,6 +56,9 @@ var _ = ginkgo.Describe("The Workload of a TrainJob", func() {
 		for what, change := range map[string]func(*kueue.Workload){
 			"a second one": of(ofTrainJob(tj)), "one that it owns": of(shared), "one of a former TrainJob": of(former),
 			"one with a finalizer": func(wl *kueue.Workload) { wl.Finalizers = []string{"example.com/mine"} },
+			"one that says whose it is": func(other *kueue.Workload) {
+				other.Annotations = map[string]string{usage.Annotation: usage.Note{User: "another"}.String()}
+			},
 			"one that replaces it": func(other *kueue.Workload) {
 				other.Annotations = map[string]string{sliceAnnotation: wl.Namespace + "/" + wl.Name}
 			},

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -59,7 +60,7 @@ func progressSpecs() {
 	})
 
 	ginkgo.It("lets a preempted TrainJob save its work first, in time", func(ctx context.Context) {
-		r := newReporter(ctx, unchanged, map[string]any{"checkpointWithin": "15s"})
+		r := newReporter(ctx, unchanged, map[string]any{"preemption": map[string]any{"checkpointWithin": "15s"}})
 		low, high := makePriorities(ctx)
 		g := newGround(ctx, map[string]int64{"a100": 8})
 		g.runtime(ctx, "torch", "forever", func(rt *api.TrainingRuntime) {
@@ -158,8 +159,8 @@ type reporter struct {
 // unchanged changes nothing of a configuration.
 func unchanged(map[string]any) {}
 
-// newReporter starts the manager with the status server and with settings of preemption for the running spec.
-func newReporter(ctx context.Context, ofKueue change, preemption map[string]any) reporter {
+// newReporter starts the manager with the status server and with further settings for the running spec.
+func newReporter(ctx context.Context, ofKueue change, settings map[string]any) reporter {
 	ginkgo.GinkgoHelper()
 	r := reporter{"kubeflow-system", freePort()} // the namespace of a manager that runs in no cluster
 	gomega.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.namespace}})).To(
@@ -172,7 +173,7 @@ func newReporter(ctx context.Context, ofKueue change, preemption map[string]any)
 	ginkgo.DeferCleanup(func(ctx context.Context) { gomega.Expect(admin.Delete(ctx, secret)).To(gomega.Succeed()) })
 	cluster.configure(ofKueue, func(c map[string]any) {
 		c["trainer"] = map[string]any{"enabled": true, "progress": map[string]any{"enabled": true, "port": r.port}}
-		c["preemption"] = preemption
+		maps.Copy(c, settings)
 	})
 	return r
 }

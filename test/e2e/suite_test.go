@@ -33,6 +33,7 @@ import (
 	volcano "volcano.sh/apis/pkg/apis/scheduling/v1beta1"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	detect "github.com/signalbox-dev/signalbox/integration/installed"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -60,7 +61,7 @@ var _ = ginkgo.BeforeSuite(func(ctx context.Context) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, api.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
-		coscheduling.AddToScheme, volcano.AddToScheme,
+		coscheduling.AddToScheme, volcano.AddToScheme, usageapi.AddToScheme,
 	} {
 		utilruntime.Must(add(scheme))
 	}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission/usage"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -166,6 +167,7 @@ func (w *world) admit(wl *kueue.Workload) {
 	workload.SyncAdmittedCondition(wl, w.clock.Now())
 	w.updateStatus(wl)
 	w.ledger.Admissions[owner]++
+	w.ledger.Runs[usage.Key(wl)] = true
 }
 
 func (w *world) evict(wl *kueue.Workload, reason string) {

@@ -27,6 +27,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 )
 
 // apiServer is the API server's storage.
@@ -50,6 +51,7 @@ var stored = map[string]func() client.ObjectList{
 	"Node":                   func() client.ObjectList { return &corev1.NodeList{} },
 	"ClusterTrainingRuntime": func() client.ObjectList { return &api.ClusterTrainingRuntimeList{} },
 	"ResourceFlavor":         func() client.ObjectList { return &kueue.ResourceFlavorList{} },
+	"QuotaUsage":             func() client.ObjectList { return &usageapi.QuotaUsageList{} },
 }
 
 // newAPIServer returns an API server with the objects. Its tracker knows no field managers: nothing here depends on

@@ -16,7 +16,9 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission/boost"
+	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/signalbox/audit"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -52,6 +54,9 @@ func (w *world) wrong() string {
 			return "two pods of one TrainJob run"
 		}
 	}
+	if says := w.unrecorded(); says != "" {
+		return says
+	}
 	for uid, starts := range w.ledger.Starts {
 		if starts > w.ledger.Admissions[uid] {
 			return fmt.Sprintf("a TrainJob was started %d times on %d admissions", starts, w.ledger.Admissions[uid])
@@ -60,6 +65,32 @@ func (w *world) wrong() string {
 	for _, f := range w.audit() {
 		if f.Rule != audit.Idle { // which is normal in passing
 			return f.String()
+		}
+	}
+	return ""
+}
+
+// unrecorded describes a run that holds no quota any more and isn't in a record, or is in one twice; "" if there is
+// none. What users do to the Workloads themselves isn't the manager's.
+func (w *world) unrecorded() string {
+	if !w.records || w.ledger.Hostile || w.ledger.Harmed {
+		return ""
+	}
+	held, recorded := map[string]bool{}, map[string]int{}
+	for _, wl := range list[*kueue.Workload](w, "Workload") {
+		held[usage.Key(wl)] = true
+	}
+	for _, record := range list[*usageapi.QuotaUsage](w, "QuotaUsage") {
+		for _, r := range record.Recent {
+			recorded[r.Run]++
+		}
+		if int(record.Runs) != len(record.Recent) {
+			return fmt.Sprintf("%d runs are recorded as %d", len(record.Recent), record.Runs)
+		}
+	}
+	for run := range w.ledger.Runs {
+		if n := recorded[run]; n > 1 || n == 0 && !held[run] {
+			return fmt.Sprintf("run %s is over, and recorded %d times", run, n)
 		}
 	}
 	return ""

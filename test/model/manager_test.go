@@ -33,6 +33,7 @@ import (
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
+	records "github.com/signalbox-dev/signalbox/store/ledger"
 	"github.com/signalbox-dev/signalbox/trainer"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 	"github.com/signalbox-dev/signalbox/trainer/trial"
@@ -68,6 +69,8 @@ func (w *world) start() {
 	must(m.indexes.IndexField(ctx, nil, integration.PriorityIndex, integration.PriorityIndexOf))
 	kept, recorder := store.New(cached, live, w.clock, true), &events.FakeRecorder{}
 	kept.Pods.MaxGraceSeconds = config.Limits.TerminationGracePeriodSeconds
+	config.Usage.Enabled = w.records
+	kept.Ledger = records.New(w.counted(), config.Usage, w.clock)
 	m.writer, m.jobSets = kept.Writer, kept.JobSets
 	builder, err := trainer.NewBuilder(ctx, live, &trainerconfig.Configuration{})
 	must(err)

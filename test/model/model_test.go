@@ -61,20 +61,21 @@ func TestInterleavings(t *testing.T) {
 		name   string
 		budget budget
 		lead   int // steps taken in order before the search starts
-		// minimum is TrainJobs' minimum runtime.
-		minimum time.Duration
+		features
 	}{
-		{"submitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 0, 0},
-		{"queued", budget{Faults: 1, Preemptions: 1, Deactivations: 1}, 4, 0},
-		{"admitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 8, 0},
-		{"started", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 11, 0},
-		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15, 0},
-		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15, 0},
-		{"boosted", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 11, time.Hour},
-		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24, 0},
+		{"submitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 0, features{}},
+		{"queued", budget{Faults: 1, Preemptions: 1, Deactivations: 1}, 4, features{}},
+		{"admitted", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 8, features{}},
+		{"started", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 11, features{}},
+		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15, features{}},
+		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15, features{}},
+		{"boosted", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 11, features{minimum: time.Hour}},
+		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24, features{}},
+		{"recorded", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 15,
+			features{minimum: time.Hour, records: true}},
 	} {
 		t.Run(s.name, func(t *testing.T) {
-			w := newWorldOf(s.minimum)
+			w := newWorldOf(s.features)
 			first := state{world: w}
 			for range s.lead {
 				first.step(t, next(w))

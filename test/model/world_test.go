@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -44,7 +45,7 @@ var watched = []string{"TrainJob", "Workload", "JobSet", "Pod"}
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme,
-		kueue.AddToScheme} {
+		kueue.AddToScheme, usageapi.AddToScheme} {
 		if err := add(s); err != nil {
 			panic(err)
 		}
@@ -69,11 +70,16 @@ type world struct {
 	failed             error // of the last reconcile
 
 	budget budget
-	// minimum is TrainJobs' minimum runtime; 0 for none.
-	minimum time.Duration
+	features
 	// rejects is which writes of the first TrainJob the API server rejects.
 	rejects rejects
 	ledger  ledger
+}
+
+// features are what the manager is asked for.
+type features struct {
+	minimum time.Duration // TrainJobs' minimum runtime; 0 for none
+	records bool          // what quota was held for
 }
 
 // budget bounds the events that don't have to happen.
@@ -85,25 +91,26 @@ type ledger struct {
 	Starts     map[types.UID]int       //
 	Owner      map[types.UID]types.UID // of a JobSet: its TrainJob
 	Pods       map[types.UID]types.UID // of a pod that a JobSet's Job was given: its TrainJob
+	Runs       map[string]bool         // the runs that have held quota, by their keys
 	// Hostile is set if a hostile step was taken, and Harmed if it concerns TrainJobs of all names.
 	Hostile, Harmed bool
 }
 
 func (l ledger) clone() ledger {
 	return ledger{maps.Clone(l.Admissions), maps.Clone(l.Starts), maps.Clone(l.Owner), maps.Clone(l.Pods),
-		l.Hostile, l.Harmed}
+		maps.Clone(l.Runs), l.Hostile, l.Harmed}
 }
 
-func newWorld() *world { return newWorldOf(0) }
+func newWorld() *world { return newWorldOf(features{}) }
 
-// newWorldOf returns a world whose TrainJobs have a minimum runtime.
-func newWorldOf(minimum time.Duration) *world {
+// newWorldOf returns a world whose manager has the features.
+func newWorldOf(f features) *world {
 	w := &world{
-		minimum: minimum,
-		clock:   clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
-		cache:   map[string][]client.Object{}, queue: map[string]bool{}, again: map[string]time.Time{}, left: -1,
+		features: f,
+		clock:    clocktesting.NewFakeClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
+		cache:    map[string][]client.Object{}, queue: map[string]bool{}, again: map[string]time.Time{}, left: -1,
 		ledger: ledger{Admissions: map[types.UID]int{}, Starts: map[types.UID]int{}, Owner: map[types.UID]types.UID{},
-			Pods: map[types.UID]types.UID{}},
+			Pods: map[types.UID]types.UID{}, Runs: map[string]bool{}},
 	}
 	w.store = newAPIServer(fixed())
 	for _, name := range names {
@@ -274,7 +281,7 @@ func (w *world) clone() *world {
 	c := &world{
 		clock: clocktesting.NewFakeClock(w.clock.Now()), uids: w.uids, cache: maps.Clone(w.cache), queue: maps.Clone(w.queue),
 		again: maps.Clone(w.again),
-		left:  -1, budget: w.budget, minimum: w.minimum, rejects: w.rejects, ledger: w.ledger.clone(),
+		left:  -1, budget: w.budget, features: w.features, rejects: w.rejects, ledger: w.ledger.clone(),
 	}
 	c.store = newAPIServer(w.store.everything())
 	c.start()

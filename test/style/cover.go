@@ -15,7 +15,8 @@ import (
 // others'.
 var pure = []string{
 	"overrides", "overrides/pipeline", "podsets", "admission", "admission/checkpoint", "admission/stalled",
-	"admission/boost", "store/events", "store/steps", "review", "trainer/status", "cmd/signalbox/audit",
+	"admission/boost", "admission/usage", "store/events", "store/steps", "review", "trainer/status",
+	"cmd/signalbox/audit",
 }
 
 // modulePath is the product's import path.

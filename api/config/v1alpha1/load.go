@@ -29,6 +29,7 @@ func Default() *Configuration {
 			Enabled: new(true), Progress: Progress{Port: 10443, Service: "signalbox-webhook", Secret: "signalbox-webhook-cert"},
 			GangScheduling: GangScheduling{Mode: api.GangOff, Policy: api.GangPolicyGang},
 		},
+		Usage: Usage{Retention: metav1.Duration{Duration: 90 * 24 * time.Hour}},
 		Kueue: Kueue{
 			ConfigMap: NamespacedName{Namespace: "kueue-system", Name: "kueue-manager-config"},
 			ManagedJobsNamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{

@@ -43,7 +43,22 @@ type Configuration struct {
 	Limits Limits `json:"limits"`
 	// Preemption is what a preempted TrainJob gets to lose less.
 	Preemption Preemption `json:"preemption"`
+	// Usage is the record of who used what.
+	Usage Usage `json:"usage"`
 }
+
+// Usage is the record of what TrainJobs held of quota, by queue, team and user: useful, lost, idle or unknown.
+type Usage struct {
+	// Enabled enables it. It needs the CRD quotausages.usage.signalbox.dev. Default false.
+	Enabled bool `json:"enabled"`
+	// TeamLabel is the label of TrainJobs that names the team. Default "": no team is recorded.
+	TeamLabel string `json:"teamLabel,omitempty"`
+	// Retention is for how long a day is kept. Default 2160h (90 days), at most 8784h.
+	Retention metav1.Duration `json:"retention"`
+}
+
+// MaxRetention is the longest retention: 366 days.
+const MaxRetention = 366 * 24 * time.Hour
 
 // Preemption is what a preempted TrainJob gets to lose less of its work. All is off by default.
 type Preemption struct {

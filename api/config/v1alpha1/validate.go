@@ -31,6 +31,7 @@ func (c *Configuration) validate() field.ErrorList {
 		c.Kueue.validate(field.NewPath("kueue")),
 		c.validatePreemption(field.NewPath("preemption", "checkpointWithin")),
 		c.validateVictims(field.NewPath("preemption")),
+		c.Usage.validate(field.NewPath("usage")),
 	)
 }
 
@@ -77,6 +78,17 @@ func validateMinimum(path *field.Path, d metav1.Duration) field.ErrorList {
 		return field.ErrorList{field.Invalid(path, d.Duration.String(), "must be 0s to "+MaxMinimumRuntime.String())}
 	}
 	return nil
+}
+
+func (u *Usage) validate(path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if u.TeamLabel != "" {
+		errs = validation.ValidateLabelName(u.TeamLabel, path.Child("teamLabel"))
+	}
+	if d := u.Retention.Duration; d < 24*time.Hour || d > MaxRetention { // a record is written until its day is over
+		errs = append(errs, field.Invalid(path.Child("retention"), d.String(), "must be 24h to 8784h"))
+	}
+	return errs
 }
 
 func (c *Configuration) validateAddresses() field.ErrorList {

@@ -12,6 +12,8 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 )
 
 // TrainJob represents configuration of a training job.
@@ -90,6 +92,35 @@ type TrainJobStatus struct {
 	// checkpoint is what the training process has last reported as saved. It is empty for one that reports none.
 	// +optional
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+
+	// usage is what the TrainJob has held of quota, by runs that have ended. It is empty if usage isn't recorded.
+	// +optional
+	Usage *Usage `json:"usage,omitempty"`
+}
+
+// Usage is what a TrainJob has held of quota. A run is one time that it holds quota.
+type Usage struct {
+	// runs is how often it has held quota.
+	Runs int64 `json:"runs"`
+
+	// run is the last run: the UID of its Workload, and when its quota was reserved.
+	Run string `json:"run"`
+
+	// until is up to when the last run is counted.
+	Until metav1.MicroTime `json:"until"`
+
+	// resources are in thousandths of a unit and a second: of GPUs and cores, or of GiB.
+	// +listType=atomic
+	// +optional
+	Resources []UsedResource `json:"resources,omitempty"`
+}
+
+// UsedResource is what was held of a resource.
+type UsedResource struct {
+	// resource, such as nvidia.com/gpu.
+	Resource string `json:"resource"`
+
+	usageapi.Held `json:",inline"`
 }
 
 // Checkpoint is work that a training process has saved.
@@ -139,6 +170,9 @@ const (
 	RestartsAnnotation = "signalbox.dev/restarts-after-loss"
 	// DefaultRestarts is the default of RestartsAnnotation.
 	DefaultRestarts = 3
+	// UserAnnotation on a TrainJob is the user who created it, as Signalbox's webhook writes it if usage.enabled is set.
+	// What users write there themselves doesn't count.
+	UserAnnotation = "signalbox.dev/user"
 	// CheckpointMetricAnnotation on a TrainJob, or on its runtime, names the metric (status.trainerStatus.metrics) that
 	// says what the training process has saved. When its value changes, status.checkpoint has it. Default none.
 	CheckpointMetricAnnotation = "signalbox.dev/checkpoint-metric"

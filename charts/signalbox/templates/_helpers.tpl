@@ -91,6 +91,11 @@ matchExpressions:
 {{- end }}
 {{- end }}
 
+{{/* Whether who used what is recorded: "true" or nothing. */}}
+{{- define "signalbox.usage" -}}
+{{- if ((.Values.config).usage).enabled }}true{{ end }}
+{{- end }}
+
 {{/* The configuration file: what the values make of it, and .Values.config over it. */}}
 {{- define "signalbox.config" -}}
 {{- $config := dict
@@ -129,8 +134,8 @@ matchExpressions:
 {{- end }}
 {{- $more := .Values.config | default dict }}
 {{- range $key, $_ := $more }}
-{{- if not (has $key (list "concurrency" "clientConnection" "limits" "preemption" "kueue" "pprof")) }}
-{{- fail (printf "\n\nconfig.%s: the chart makes this field of its other values; set those. config takes concurrency, clientConnection, limits, preemption, pprof, and of kueue labelKeysToCopy, afterDeactivated, ownerKinds and ownerIdentities." $key) }}
+{{- if not (has $key (list "concurrency" "clientConnection" "limits" "preemption" "usage" "kueue" "pprof")) }}
+{{- fail (printf "\n\nconfig.%s: the chart makes this field of its other values; set those. config takes concurrency, clientConnection, limits, preemption, usage, pprof, and of kueue labelKeysToCopy, afterDeactivated, ownerKinds and ownerIdentities." $key) }}
 {{- end }}
 {{- end }}
 {{- range $key, $_ := $more.kueue }}

@@ -110,7 +110,11 @@ func crds(from, to string) error {
 	if err := write(filepath.Join(from, "kustomization.yaml"), base); err != nil {
 		return err
 	}
-	for _, path := range paths {
+	own, err := filepath.Glob(filepath.Join(from, "*.signalbox.dev_*.yaml")) // for those who ask for them
+	if err != nil {
+		return err
+	}
+	for _, path := range append(paths, own...) {
 		content, err := os.ReadFile(path)
 		if err != nil {
 			return err

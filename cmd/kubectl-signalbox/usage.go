@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/admission/usage"
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
+)
+
+// usageOptions are the flags of usage.
+type usageOptions struct {
+	all    bool
+	since  string
+	by     []string
+	output string
+}
+
+// dimensions are what usage can be added up by, besides the resource.
+var dimensions = []string{"queue", "team", "user", "day", "flavor"}
+
+func usageCommand(c *cli) *cobra.Command {
+	var o usageOptions
+	cmd := &cobra.Command{
+		Use: "usage", Short: "Show who used what, and what of it was lost", Args: cobra.NoArgs,
+		Long: "Show what TrainJobs have held of quota, multiplied by the time for which they held it.\n\nUSEFUL is until " +
+			"the last checkpoint of a run, or until the end of a TrainJob that has succeeded. LOST is after the last " +
+			"checkpoint of a run that was stopped, restarted or has failed. IDLE is while no pod ran. UNKNOWN is if no " +
+			"checkpoints are reported, or if the run goes on.\n\nThe table has hours of a GPU or core, or of a GiB; " +
+			"csv and json have seconds. Days are in UTC. The cluster has to record usage (usage.enabled of Signalbox's " +
+			"configuration).",
+		Example: "  kubectl signalbox usage -n vision\n  kubectl signalbox usage -A --since 30d --by team,user -o csv",
+		RunE: connected(c, func(ctx context.Context, s *session, _ []string) error {
+			return showUsage(ctx, s, o, time.Now())
+		}),
+	}
+	cmd.Flags().BoolVarP(&o.all, "all-namespaces", "A", false, "show the usage of all namespaces")
+	cmd.Flags().StringVar(&o.since, "since", "7d",
+		"how far to look back, such as 7d or 36h: from the beginning of that day on")
+	cmd.Flags().StringSliceVar(&o.by, "by", []string{"queue", "team"}, "what to add up by: "+strings.Join(dimensions, ","))
+	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(dimensions, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"1d", "7d", "30d", "90d"},
+		cobra.ShellCompDirectiveNoFileComp))
+	outputFlag(cmd, &o.output, "table", "csv", "json")
+	return cmd
+}
+
+func showUsage(ctx context.Context, s *session, o usageOptions, now time.Time) error {
+	since, err := lookBack(o.since)
+	if err != nil {
+		return err
+	}
+	for i, d := range o.by {
+		if !slices.Contains(dimensions, d) || slices.Contains(o.by[:i], d) {
+			return fmt.Errorf("--by has %q; it can have each of %s once", d, strings.Join(dimensions, ", "))
+		}
+	}
+	namespace := s.namespace
+	if o.all {
+		namespace = ""
+	}
+	records, err := s.usageRecords(ctx, namespace)
+	if err != nil {
+		return err
+	}
+	var workloads kueue.WorkloadList
+	if _, err := s.list(ctx, &workloads, "workloads.kueue.x-k8s.io", client.InNamespace(namespace)); err != nil {
+		return err
+	}
+	sums := newSums(o, usage.DayOf(now.Add(-since)))
+	for i := range records {
+		sums.add(records[i].Namespace, records[i].Queue, usage.Day(records[i].Day), records[i].Rows)
+	}
+	sums.addRunning(workloads.Items, records, now)
+	defer s.tellMissing()
+	return sums.print(s, o.output)
+}
+
+// lookBack returns how far to look back: a number of days, or a duration.
+func lookBack(text string) (time.Duration, error) {
+	since, err := time.ParseDuration(text)
+	if days, found := strings.CutSuffix(text, "d"); found {
+		var n int
+		n, err = strconv.Atoi(days)
+		since = time.Duration(min(max(n, -1), int(configapi.MaxRetention/24/time.Hour))) * 24 * time.Hour
+	}
+	if err != nil || since < 0 {
+		return 0, fmt.Errorf("--since is %q; it must be a number of days or a duration, such as 7d or 36h", text)
+	}
+	return since, nil
+}
+
+// usageRecords reads the records of a namespace, of all if it is "".
+func (s *session) usageRecords(ctx context.Context, namespace string) ([]usageapi.QuotaUsage, error) {
+	var records usageapi.QuotaUsageList
+	err := s.pages(ctx, &records, client.InNamespace(namespace))
+	switch {
+	case apimeta.IsNoMatchError(err) || apierrors.IsNotFound(err):
+		return nil, errors.New("this cluster doesn't record who used what; its admin can set usage.enabled in Signalbox's " +
+			"configuration")
+	case apierrors.IsForbidden(err) && namespace == "":
+		return nil, errors.New("you may not list quotausages.usage.signalbox.dev of all namespaces; name one by -n")
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("you may not list quotausages.usage.signalbox.dev in namespace %s; whoever may view the "+
+			"namespace may", namespace)
+	case err != nil:
+		return nil, fmt.Errorf("listing what was used: %w", err)
+	}
+	return records.Items, nil
+}
+
+// sums adds up what was used since a day.
+type sums struct {
+	columns []string // what it is added up by, and the resource
+	first   usage.Day
+	of      map[string]usageapi.Held // by the values of the columns, one after the other
+}
+
+// between separates the values of columns. None of them has it.
+const between = "\x00"
+
+func newSums(o usageOptions, first usage.Day) *sums {
+	columns := append(slices.Clone(o.by), "resource")
+	if o.all && slices.Contains(o.by, "queue") { // one queue's name may be in each namespace
+		columns = slices.Insert(columns, 0, "namespace")
+	}
+	return &sums{columns, first, map[string]usageapi.Held{}}
+}
+
+// add adds what was held on a day, if it isn't an earlier one.
+func (s *sums) add(namespace, queue string, day usage.Day, rows []usageapi.Row) {
+	for _, row := range rows {
+		if day < s.first || row.Held == (usageapi.Held{}) {
+			continue
+		}
+		values := map[string]string{"namespace": namespace, "queue": queue, "day": string(day), "team": row.Team,
+			"user": row.User, "flavor": row.Flavor, "resource": row.Resource}
+		cells := make([]string, 0, len(s.columns))
+		for _, column := range s.columns {
+			cells = append(cells, values[column])
+		}
+		key := strings.Join(cells, between)
+		s.of[key] = usage.Plus(s.of[key], row.Held)
+	}
+}
+
+// addRunning adds what runs now and isn't in the records: what of it is useful isn't decided yet.
+func (s *sums) addRunning(workloads []kueue.Workload, records []usageapi.QuotaUsage, now time.Time) {
+	recorded := map[string]time.Time{}
+	for i := range records {
+		for _, r := range records[i].Recent {
+			if r.Until.After(recorded[r.Run]) {
+				recorded[r.Run] = r.Until.Time
+			}
+		}
+	}
+	for i := range workloads {
+		wl := &workloads[i]
+		owner := metav1.GetControllerOfNoCopy(wl)
+		if owner == nil || owner.Kind != trainerapi.TrainJobKind || wl.Status.ClusterName != nil {
+			continue // no TrainJob's, or counted where it runs
+		}
+		run := usage.RunOf(wl, usage.Facts{}, now)
+		if run == nil {
+			continue
+		}
+		for _, span := range run.Spans() {
+			from := span.From
+			if until := recorded[run.Key]; until.After(from) {
+				from = until
+			}
+			s.add(run.Namespace, run.Queue, span.Day, run.Split(from, span.Until))
+		}
+	}
+}
+
+// print writes the sums in a format: the table in hours, and others in seconds.
+func (s *sums) print(to *session, format string) error {
+	show := func(amount int64) string { return strconv.FormatFloat(float64(amount)/1000, 'f', 3, 64) }
+	none := func(text string) string { return text }
+	if format == "table" || format == "" {
+		show = func(amount int64) string { return strconv.FormatFloat(float64(amount)/3_600_000, 'f', 1, 64) }
+		none = orNone
+	}
+	titles := slices.Concat(s.columns, []string{"useful", "lost", "idle", "unknown", "total"})
+	rows, objects := make([][]string, 0, len(s.of)), make([]map[string]any, 0, len(s.of))
+	for _, key := range slices.Sorted(maps.Keys(s.of)) {
+		row, object, held := strings.Split(key, between), map[string]any{}, s.of[key]
+		for i, name := range s.columns {
+			object[name], row[i] = row[i], none(row[i])
+		}
+		for i, amount := range []int64{held.Useful, held.Lost, held.Idle, held.Unknown, usage.Total(held)} {
+			object[titles[len(s.columns)+i]] = float64(amount) / 1000
+			row = append(row, show(amount))
+		}
+		rows, objects = append(rows, row), append(objects, object)
+	}
+	switch {
+	case format == "json":
+		return printAs(to.streams.Out, format, objects)
+	case format == "csv":
+		return csv.NewWriter(to.streams.Out).WriteAll(append([][]string{titles}, rows...))
+	case len(rows) == 0:
+		_, err := fmt.Fprintln(to.streams.ErrOut, "Nothing was used since "+string(s.first)+".")
+		return err
+	}
+	for i := range titles {
+		titles[i] = strings.ToUpper(titles[i])
+	}
+	return table(to.streams.Out, titles, rows)
+}

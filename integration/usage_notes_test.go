@@ -1,0 +1,207 @@
+package integration_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+
+	"github.com/signalbox-dev/signalbox/admission/boost"
+	"github.com/signalbox-dev/signalbox/admission/usage"
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// TestNotes holds what is written to a Workload, and that nothing is where nobody asks for it.
+func TestNotes(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		h := newHarness(t, overrides.Bundled, func(c *configapi.Configuration) {
+			if on {
+				recording(c)
+			}
+		})
+		h.live(starts)
+		n := usage.NoteOf(h.workload())
+		want := usage.Note{Team: "vision", User: "ann", Run: usage.Reserved(h.workload()), Running: h.clock.Now().UTC()}
+		want.Running = want.Running.Add(-time.Minute)
+		if !on {
+			want = usage.Note{}
+		}
+		if !n.Run.Equal(want.Run) || !n.Running.Equal(want.Running) || n.Team != want.Team || n.User != want.User {
+			t.Errorf("recorded: %t; got %+v, want %+v", on, n, want)
+		}
+		if h.live(life{completes}); on != h.did["create QuotaUsage"] {
+			t.Errorf("recorded: %t; got %v", on, h.did)
+		}
+	}
+}
+
+// TestNoteRejected holds that what can't be noted keeps no TrainJob from running, and is noted later.
+func TestNoteRejected(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	h.live(life{submitted, admitted, pass(10 * time.Second)})
+	h.fail["patch Workload"] = invalid
+	if h.live(life{jobSetRuns}); h.suspended("job") || usage.Began(h.workload()) {
+		t.Fatal("it runs")
+	}
+	delete(h.fail, "patch Workload")
+	if h.live(life{pass(time.Second)}); !usage.Began(h.workload()) {
+		t.Error("it is noted when it can be")
+	}
+}
+
+// TestRestartRejected holds that a restart that can't be noted counts once, and not at each look at the TrainJob.
+func TestRestartRejected(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	h.live(starts)
+	h.fail["patch Workload"] = invalid
+	h.live(life{restarts, pass(30 * time.Second), savesAgain, pass(10 * time.Second)})
+	delete(h.fail, "patch Workload")
+	h.live(life{pass(time.Second), completes})
+	want := usageapi.Held{Idle: 10, Useful: 71, Lost: 30}
+	if sum, runs := h.recorded(); runs != 1 || sum != want {
+		t.Errorf("got %d runs of %+v, want %+v", runs, sum, want)
+	}
+}
+
+// TestDispatchedElsewhere holds that the cluster that dispatches a TrainJob counts nothing for it.
+func TestDispatchedElsewhere(t *testing.T) {
+	for _, gone := range []bool{true, false} {
+		h := newHarness(t, overrides.Bundled, recording)
+		job := newTrainJob("job")
+		h.create(job)
+		h.settle("job")
+		h.admit()
+		wl := h.workload()
+		wl.Status.ClusterName = ptr.To("worker")
+		h.updateStatus(wl)
+		if gone {
+			h.live(life{pass(time.Second), jobGone})
+		} else {
+			job = h.trainJob("job")
+			job.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
+			h.update(job)
+			h.live(life{pass(time.Second), workloadDeleted, pass(time.Minute)})
+		}
+		if sum, runs := h.recorded(); runs > 0 || sum != (usageapi.Held{}) {
+			t.Errorf("gone: %t; got %d runs of %+v", gone, runs, sum)
+		}
+	}
+}
+
+// TestUser holds that a TrainJob says who created it, whatever is sent, and that nobody changes that.
+func TestUser(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	mine, forged := newTrainJob("job"), newTrainJob("job")
+	forged.Annotations = map[string]string{api.UserAnnotation: "another"}
+	owned := forged.DeepCopy()
+	owned.Annotations[api.UserAnnotation] = "ann"
+	const path = "/metadata/annotations"
+	const key = path + "/signalbox.dev~1user"
+	for name, c := range map[string]struct {
+		user      string
+		old, sent *api.TrainJob
+		want      string
+	}{
+		"created":             {"ann", nil, mine, `add ` + path + ` {"signalbox.dev/user":"ann"}`},
+		"created with a name": {"ann", nil, forged, `add ` + key + ` "ann"`},
+		"copied by Kueue":     {self, nil, forged, ""},
+		"created by Kueue":    {self, nil, mine, `add ` + path + ` {"signalbox.dev/user":"` + self + `"}`},
+		"changed":             {"ann", owned, forged, `add ` + key + ` "ann"`},
+		"removed":             {"ann", owned, mine, `add ` + path + ` {"signalbox.dev/user":"ann"}`},
+		"added":               {"ann", mine, forged, `remove ` + key},
+		"left":                {"ann", owned, owned, ""},
+	} {
+		old := ""
+		if c.old != nil {
+			old = encoded(t, c.old)
+		}
+		answer := h.ask("/mutate-trainjob", c.user, old, encoded(t, c.sent))
+		got := slices.DeleteFunc(patches(t, answer), func(p string) bool { return !strings.Contains(p, "annotations") })
+		if !answer.Allowed || c.want == "" && len(got) > 0 || c.want != "" && !slices.Equal(got, []string{c.want}) {
+			t.Errorf("%s: got %v, want %q", name, got, c.want)
+		}
+		off := newHarness(t, overrides.Bundled)
+		got = slices.DeleteFunc(patches(t, off.ask("/mutate-trainjob", c.user, old, encoded(t, c.sent))),
+			func(p string) bool { return !strings.Contains(p, "annotations") })
+		if len(got) > 0 {
+			t.Errorf("%s: where nobody asks for it, nothing is written: got %v", name, got)
+		}
+	}
+}
+
+// TestStaleCache holds that a cache that doesn't have the end of a run counts nothing twice.
+func TestStaleCache(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	h.live(starts)
+	h.live(life{evicted})
+	podsEnd(h)
+	h.freeze("Workload", &kueue.WorkloadList{})
+	for range 5 {
+		h.reconcile("job") // each decides on a Workload that holds quota
+	}
+	h.thaw("Workload")
+	h.live(life{pass(time.Second)})
+	want := usageapi.Held{Idle: 10, Useful: 30, Lost: 30}
+	if sum, runs := h.recorded(); runs != 1 || sum != want {
+		t.Errorf("got %d runs of %+v, want %+v", runs, sum, want)
+	}
+}
+
+// TestRecordedBesideEachTrainer holds that what a TrainJob held is recorded whichever Trainer runs it.
+func TestRecordedBesideEachTrainer(t *testing.T) {
+	for name, d := range trainers {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, d, recording)
+			h.run()
+			js := h.build("job")
+			pod := h.pod(js)
+			h.settle("job")
+			h.clock.Step(time.Minute)
+			h.end("job", trainerapi.TrainJobComplete)
+			h.remove(pod)
+			h.must(h.store.DeleteAllOf(t.Context(), jobOf(), client.InNamespace(team)))
+			h.settle("job")
+			var list usageapi.QuotaUsageList
+			h.must(h.store.List(t.Context(), &list))
+			if len(list.Items) != 1 || list.Items[0].Runs != 1 || len(list.Items[0].Rows) != 1 ||
+				list.Items[0].Rows[0].Useful != 60_000 {
+				t.Errorf("got %+v", list.Items)
+			}
+		})
+	}
+}
+
+// TestRecordedWithBoosts holds that a boost, written to the same Workload, changes nothing of what is recorded.
+func TestRecordedWithBoosts(t *testing.T) {
+	for name, c := range lives {
+		h := newHarness(t, overrides.Bundled, recording, tenMinutes)
+		boosted := false
+		var l life
+		for _, happens := range c.life {
+			l = append(l, happens, func(h *harness) { boosted = boosted || h.anyBoost() })
+		}
+		h.live(l)
+		if sum, runs := h.recorded(); sum != c.want || runs != c.runs || !boosted {
+			t.Errorf("%s: got %d runs of %+v, want %d of %+v; boosted: %t", name, runs, sum, c.runs, c.want, boosted)
+		}
+		h.told(c.want, c.runs)
+	}
+}
+
+// anyBoost reports whether a Workload has a boost.
+func (h *harness) anyBoost() bool {
+	var list kueue.WorkloadList
+	h.must(h.store.List(h.t.Context(), &list))
+	return slices.ContainsFunc(list.Items, func(wl kueue.Workload) bool {
+		return wl.Annotations[boost.Annotation] != ""
+	})
+}

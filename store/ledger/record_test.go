@@ -1,0 +1,162 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/signalbox-dev/signalbox/admission/usage"
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
+)
+
+// TestForgets holds which runs a record keeps in mind: those that may be added again, and the last 200 others.
+func TestForgets(t *testing.T) {
+	l, _, inner, _ := newLedger(t)
+	held := func() sets.Set[string] { return sets.New("0", "1") }
+	for i := range 300 {
+		if err := l.Add(t.Context(), runOf(fmt.Sprint(i), 1), held); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var record usageapi.QuotaUsage
+	key := client.ObjectKey{Namespace: "team", Name: "queue-2026-11-28"}
+	if err := inner.Get(t.Context(), key, &record); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(record.Recent); n != 202 || record.Recent[0].Run != "0" || record.Recent[2].Run != "100" {
+		t.Errorf("got %d: %v", n, record.Recent[:3])
+	}
+	if err := l.Add(t.Context(), runOf("0", 1), held); err != nil {
+		t.Fatal(err)
+	}
+	if runs, _ := idle(t, inner); runs != 300 {
+		t.Errorf("got %d runs", runs)
+	}
+	unknown := make([]usageapi.Recorded, maxRuns+5)
+	if got := forget(unknown, func() sets.Set[string] { return nil }); len(got) != maxRuns {
+		t.Errorf("got %d", len(got))
+	}
+}
+
+// TestRows holds that whoever chooses labels and names can't let a record grow, and that nothing is lost of the sums.
+func TestRows(t *testing.T) {
+	record := &usageapi.QuotaUsage{}
+	for i := range 3000 {
+		r := runOf(fmt.Sprint(i), 1)
+		r.Team, r.User = fmt.Sprint("team-", i), strings.Repeat("ü", 1000)+fmt.Sprint(i)
+		r.ClusterQueue = fmt.Sprint("cq-", i)
+		r.Amounts[0].Resource = fmt.Sprint("r", i%5)
+		add(record, entry{owed{r, none}, r.Spans()[0]})
+	}
+	sum, users := int64(0), sets.New[string]()
+	for _, row := range record.Rows {
+		sum += row.Idle
+		users.Insert(row.User)
+		if len(row.User) > maxText {
+			t.Errorf("a user of %d bytes", len(row.User))
+		}
+	}
+	if len(record.Rows) > maxRows || sum != 3000*1000 || len(users) != ownRows+1 || !users.Has(Other) {
+		t.Errorf("got %d rows of %d users, %d", len(record.Rows), len(users), sum)
+	}
+	for i := range maxRows {
+		r := runOf(fmt.Sprint("more", i), 1)
+		r.Amounts[0].Resource = fmt.Sprint("more", i)
+		add(record, entry{owed{r, none}, r.Spans()[0]})
+	}
+	if len(record.Rows) > maxRows {
+		t.Errorf("got %d rows", len(record.Rows))
+	}
+}
+
+// TestNames holds that each queue and day has a name of its own that the API server takes.
+func TestNames(t *testing.T) {
+	long := strings.Repeat("a", 253)
+	seen := sets.New[string]()
+	for _, queue := range []string{"a", "a.b", long, long[:252] + "b", strings.Repeat("a.", 126) + "a"} {
+		for _, day := range []usage.Day{"2026-11-28", "2026-11-29"} {
+			name := nameOf(queue, day)
+			if seen.Has(name) || len(name) > 253 || strings.Contains(name, ".-") || !strings.HasSuffix(name, string(day)) {
+				t.Errorf("%s: got %s", queue, name)
+			}
+			seen.Insert(name)
+		}
+	}
+}
+
+// TestStart holds that old records are deleted at once and once a day, by the leader.
+func TestStart(t *testing.T) {
+	l, _, inner, clk := newLedger(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	old := func(name string, age int) {
+		record := &usageapi.QuotaUsage{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name},
+			Day: string(usage.DayOf(clk.Now().AddDate(0, 0, -age)))}
+		if err := inner.Create(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() int {
+		var list usageapi.QuotaUsageList
+		if err := inner.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		return len(list.Items)
+	}
+	old("old", 91)
+	old("kept", 90)
+	ended := make(chan error)
+	go func() { ended <- l.Start(ctx) }()
+	for !clk.HasWaiters() { // it has looked
+		time.Sleep(time.Millisecond)
+	}
+	if left() != 1 {
+		t.Errorf("%d records are left", left())
+	}
+	l.mu.Lock()
+	l.owed = append(l.owed, owed{runOf("a", 1), none})
+	l.mu.Unlock()
+	clk.Step(settleEvery)
+	for left() < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	for !clk.HasWaiters() {
+		time.Sleep(time.Millisecond)
+	}
+	clk.Step(pruneEvery)
+	for left() > 1 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; err != nil || !l.NeedLeaderElection() {
+		t.Error(err)
+	}
+}
+
+// TestCheck holds that a cluster without the kind is refused where it is needed.
+func TestCheck(t *testing.T) {
+	l, _, inner, _ := newLedger(t)
+	on := configapi.Usage{Enabled: true}
+	missing := interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return &apimeta.NoKindMatchError{}
+		}})
+	if err := Check(t.Context(), missing, on); err == nil || !strings.Contains(err.Error(), "usage.enabled to false") {
+		t.Errorf("got %v", err)
+	}
+	if err := errors.Join(Check(t.Context(), missing, configapi.Usage{}), Check(t.Context(), inner, on)); err != nil {
+		t.Error(err)
+	}
+	if l == nil || New(inner, configapi.Usage{}, nil) != nil {
+		t.Error("where nobody asks for it, there is none")
+	}
+}
