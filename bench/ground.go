@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	"github.com/signalbox-dev/signalbox/test/audit"
 )
 
@@ -102,7 +103,7 @@ func connect(dir string) (*ground, error) {
 	config.QPS, config.Burst = 500, 1000
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme, kueue.AddToScheme,
+		clientgoscheme.AddToScheme, api.AddToScheme, jobset.AddToScheme, kueue.AddToScheme, usageapi.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, err

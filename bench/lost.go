@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -63,6 +64,8 @@ type lostRun struct {
 	UrgentWaits []float64 `json:"urgentWaitSeconds"`
 	// Findings are the number of findings of `signalbox audit`, by rule.
 	Findings map[string]int `json:"findings"`
+	// Ledger is what Signalbox has recorded; nil for others.
+	Ledger *ledgerSums `json:"ledger,omitempty"`
 }
 
 func (o lostOptions) validate() error {
@@ -105,7 +108,7 @@ func lost(ctx context.Context, o lostOptions) error {
 	if o.profile == "bundled" {
 		r.Within = o.within.String()
 	}
-	p := &trainings{all: map[string]*training{}, every: savesEvery, saves: saves}
+	p := &trainings{all: map[string]*training{}, every: savesEvery, saves: saves, leaving: map[types.UID]leaving{}}
 	if err := w.preempt(ctx, o, r, p); err != nil {
 		return err
 	}
@@ -132,6 +135,7 @@ func (w *waiters) preempt(ctx context.Context, o lostOptions, r *lostRun, p *tra
 	for i, size := range sizes {
 		job := loadJob(fmt.Sprintf("train-%05d", i), lostQueue)
 		job.Annotations = map[string]string{api.CheckpointMetricAnnotation: metricSaved}
+		job.Labels[teamLabel] = trainingTeam
 		job.Spec.RuntimeRef.Name = long
 		job.Spec.Trainer.ResourcesPerNode = gpus(size)
 		if err := w.client.Create(ctx, job); err != nil {
@@ -140,16 +144,18 @@ func (w *waiters) preempt(ctx context.Context, o lostOptions, r *lostRun, p *tra
 	}
 	limited, stop := context.WithTimeout(ctx, o.over)
 	defer stop()
+	following, end := context.WithCancel(ctx)
+	defer end()
 	var all errgroup.Group
 	all.Go(func() error {
-		watched(limited, w.client, &corev1.PodList{}, func(kind watch.EventType, o client.Object, now time.Time) {
+		watched(following, w.client, &corev1.PodList{}, func(kind watch.EventType, o client.Object, now time.Time) {
 			if pod, is := o.(*corev1.Pod); is {
 				p.see(kind, pod, now)
 			}
 		})
 		return nil
 	})
-	all.Go(func() error { return p.run(limited, w.client) })
+	all.Go(func() error { return p.run(following, w.client) })
 	all.Go(func() error {
 		for {
 			select {
@@ -167,8 +173,14 @@ func (w *waiters) preempt(ctx context.Context, o lostOptions, r *lostRun, p *tra
 			r.Urgent++
 		}
 	})
-	err := all.Wait()
-	r.Seconds, r.spent = time.Since(began).Seconds(), p.spent
+	<-limited.Done()
+	r.Seconds, r.spent = time.Since(began).Seconds(), p.total()
+	var err error
+	if o.profile == "bundled" {
+		r.Ledger, err = w.settleLedger(ctx, p)
+	}
+	end()
+	err = errors.Join(err, all.Wait())
 	for _, name := range w.seen.those("urgent-", bound, "") {
 		r.UrgentWaits = append(r.UrgentWaits, w.seen.at(name, bound).Sub(w.seen.at(name, submitted)).Seconds())
 	}
@@ -216,7 +228,7 @@ func (r *lostRun) markdown() string {
 		"| findings of `signalbox audit` | %d |\n",
 		r.Profile, r.Machine, r.Jobs, leastWork, leastWork+moreWork, lostGPUs, r.Seconds, r.Seed, savesEvery, urgentGPUs,
 		urgentEvery, urgentRuns, orOff(r.Within), r.Useful, r.Lost, r.Stops, r.Ended, r.Urgent,
-		quantile(r.UrgentWaits, 0.5), quantile(r.UrgentWaits, 0.99), findings)
+		quantile(r.UrgentWaits, 0.5), quantile(r.UrgentWaits, 0.99), findings) + r.Ledger.markdown()
 }
 
 func orOff(s string) string {

@@ -69,6 +69,7 @@ func withCheckpoints(ctx context.Context, g *ground, dir string, within time.Dur
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	config["trainer"] = map[string]any{"enabled": true, "progress": map[string]any{"enabled": true, "port": port}}
+	config["usage"] = map[string]any{"enabled": true, "teamLabel": teamLabel}
 	config["preemption"] = map[string]any{"checkpointWithin": within.String()}
 	if content, err = yaml.Marshal(config); err != nil {
 		return nil, err

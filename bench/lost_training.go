@@ -40,6 +40,9 @@ type trainings struct {
 	// saves is called when one has saved, with how much, outside of the lock.
 	saves func(ctx context.Context, name string, saved time.Duration) error
 	spent spent
+	// heldLost is what is lost of the time of GPUs until the pods are gone, and leaving are those that aren't yet.
+	heldLost float64
+	leaving  map[types.UID]leaving
 }
 
 // spent is what became of the time of GPUs, in GPU seconds, and how often a process was stopped.
@@ -48,6 +51,13 @@ type spent struct {
 	Lost   float64 `json:"lostGPUSeconds"`
 	Stops  int     `json:"stops"`
 	Ended  int     `json:"ended"`
+}
+
+// total returns what was spent until now.
+func (p *trainings) total() spent {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.spent
 }
 
 // see follows a pod.
@@ -62,8 +72,14 @@ func (p *trainings) see(kind watch.EventType, pod *corev1.Pod, now time.Time) {
 		one.pod, one.since, one.at = pod.UID, now, one.saved
 	case !runs && one.pod == pod.UID:
 		p.spent.Stops++
-		p.spent.Lost += (one.progress(now) - one.saved).Seconds() * float64(one.gpus)
+		unsaved := one.progress(now) - one.saved
+		p.spent.Lost += unsaved.Seconds() * float64(one.gpus)
 		one.pod = ""
+		p.leaving[pod.UID] = leaving{one.gpus, now.Add(-unsaved)}
+	}
+	if left, is := p.leaving[pod.UID]; is && (kind == watch.Deleted || gone(pod)) {
+		p.heldLost += now.Sub(left.saved).Seconds() * float64(left.gpus)
+		delete(p.leaving, pod.UID)
 	}
 }
 

@@ -168,7 +168,10 @@ func TestTrainings(t *testing.T) {
 			UID: types.UID(uid), Labels: map[string]string{jobset.JobSetNameKey: "train"},
 		}, Status: corev1.PodStatus{Phase: phase}}
 	}
-	p := &trainings{every: 20 * time.Second, all: map[string]*training{"train": {gpus: 4, work: 50 * time.Second}}}
+	p := &trainings{
+		every: 20 * time.Second, all: map[string]*training{"train": {gpus: 4, work: 50 * time.Second}},
+		leaving: map[types.UID]leaving{},
+	}
 	p.see(watch.Added, pod("1", corev1.PodPending), after(0))
 	p.see(watch.Modified, pod("1", corev1.PodRunning), after(5))
 	if saved, _ := p.step(after(20)); len(saved) > 0 {
@@ -177,8 +180,13 @@ func TestTrainings(t *testing.T) {
 	if saved, _ := p.step(after(25)); saved["train"] != 20*time.Second {
 		t.Errorf("saved %v, want 20 s", saved)
 	}
-	p.see(watch.Deleted, pod("1", corev1.PodRunning), after(35))
-	p.see(watch.Deleted, pod("1", corev1.PodRunning), after(36))
+	told := pod("1", corev1.PodRunning)
+	told.DeletionTimestamp = &metav1.Time{Time: after(35)}
+	p.see(watch.Modified, told, after(35))
+	p.see(watch.Deleted, told, after(36))
+	if p.heldLost != 44 {
+		t.Errorf("%.0f GPU seconds were lost until the pod was gone, want 44", p.heldLost)
+	}
 	if want := (spent{Useful: 80, Lost: 40, Stops: 1}); p.spent != want {
 		t.Errorf("after the stop %+v, want %+v", p.spent, want)
 	}
