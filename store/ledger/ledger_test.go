@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -174,7 +173,7 @@ func TestAdd(t *testing.T) {
 // TestAddAtOnce holds that many runs that end at once are written together, by one process and by two.
 func TestAddAtOnce(t *testing.T) {
 	l, f, inner, _ := newLedger(t)
-	other := &Ledger{client: l.client, clock: l.clock, keep: l.keep, waiting: map[types.NamespacedName][]waiting{}}
+	other := New(l.client, configapi.Usage{Enabled: true, Retention: metav1.Duration{Duration: l.keep}}, l.clock)
 	var adding sync.WaitGroup
 	for i := range 100 {
 		to := l
@@ -258,15 +257,15 @@ func TestOwes(t *testing.T) {
 	if err := l.Add(t.Context(), runOf("a", 1), none); err != nil {
 		t.Errorf("the namespace goes: got %v", err)
 	}
-	if got := testutil.ToFloat64(unrecorded) - before; got != 3 {
-		t.Errorf("%v are unrecorded, want 3", got)
+	if got := testutil.ToFloat64(unrecorded) - before; got != 1 {
+		t.Errorf("%v are unrecorded, want 1", got)
 	}
 	terminating = apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "team")
 	if err := l.Add(t.Context(), runOf("a", 1), none); err != nil {
 		t.Errorf("the namespace is gone: got %v", err)
 	}
 	f.fail = func(string) error { return errors.New("no connection") }
-	if err := l.Settle(t.Context()); err == nil || len(l.owed) != 2 {
+	if err := l.Settle(t.Context()); err == nil || len(l.owed) != 1 {
 		t.Errorf("it is owed: got %v, %d", err, len(l.owed))
 	}
 	f.fail = nil
@@ -282,5 +281,60 @@ func TestOwes(t *testing.T) {
 	clk.Step(2 * patience)
 	if err := errors.Join(l.Add(ctx, runOf("c", 1), none), l.Add(ctx, runOf("c", 1), none)); err == nil {
 		t.Error("a reconcile that is over gives nothing up")
+	}
+}
+
+// TestOneRecordFails holds that a queue whose record can't be written doesn't hold its quota, although others' can: a
+// namespace may have a quota of records, or a record may be too large.
+func TestOneRecordFails(t *testing.T) {
+	l, f, _, clk := newLedger(t)
+	var err error
+	for range 8 {
+		f.fail = func(verb string) error {
+			return map[string]error{"create": errors.New("exceeded quota: count/quotausages")}[verb]
+		}
+		err = l.Add(t.Context(), runOf("a", 1), none)
+		f.fail = nil
+		r := runOf("b", 1)
+		r.Namespace = "another"
+		if err := l.Add(t.Context(), r, none); err != nil {
+			t.Fatal(err)
+		}
+		clk.Step(10 * time.Second)
+	}
+	if err != nil || len(l.owed) != 1 {
+		t.Errorf("after 70 s: got %v, %d are owed", err, len(l.owed))
+	}
+}
+
+// TestOwesOnce holds that a run whose release is tried again is owed once, up to when it was tried last, and what it
+// held before a restart apart from that.
+func TestOwesOnce(t *testing.T) {
+	l, f, inner, clk := newLedger(t)
+	f.fail = func(string) error { return errors.New("no connection") }
+	if err := l.Add(t.Context(), runOf("a", 1), none); err == nil {
+		t.Fatal("it is tried again")
+	}
+	clk.Step(2 * patience)
+	before := testutil.ToFloat64(unrecorded)
+	for i := range 5 {
+		if err := l.Add(t.Context(), runOf("a", 1+i), none); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := runOf("a", 9)
+	again.Attempt = "2"
+	if err := l.Add(t.Context(), again, none); err != nil {
+		t.Fatal(err)
+	}
+	if got := testutil.ToFloat64(unrecorded) - before; len(l.owed) != 2 || got != 2 {
+		t.Errorf("%d are owed, %v counted", len(l.owed), got)
+	}
+	f.fail = nil
+	if err := l.Settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if runs, seconds := idle(t, inner); runs != 1 || seconds != 9 {
+		t.Errorf("got %d runs of %d s", runs, seconds)
 	}
 }
