@@ -36,6 +36,8 @@ type meter struct {
 	saved *lru.Cache
 	// accounted is which version of a Workload was accounted last, and when: the cache may not have its release yet.
 	accounted *lru.Cache
+	// untold is since when a run can't be told to its TrainJob.
+	untold *lru.Cache
 	// parted is the attempt before which what a Workload has held was accounted last.
 	parted *lru.Cache
 }
@@ -57,7 +59,8 @@ func newMeter(cache, live client.Reader, kept *store.Store, clk clock.PassiveClo
 		return nil
 	}
 	return &meter{cache: cache, live: live, ledger: kept.Ledger, clock: clk, writer: kept.Writer,
-		saved: lru.New(savedOf), accounted: lru.New(savedOf), parted: lru.New(savedOf)}
+		saved: lru.New(savedOf), accounted: lru.New(savedOf), parted: lru.New(savedOf),
+		untold: lru.New(savedOf)}
 }
 
 // saw remembers what a TrainJob has saved, one of whose Workloads may hold quota.
@@ -160,8 +163,11 @@ func (m *meter) part(ctx context.Context, wl *kueue.Workload, attempt string) er
 	return nil
 }
 
-// tell adds a run to the status of its TrainJob, unless that is gone. That it is rejected changes nothing of what
-// happens.
+// tellFor is for how long a run that can't be told to its TrainJob holds its quota.
+const tellFor = time.Minute
+
+// tell adds a run to the status of its TrainJob, unless that is gone. That it is rejected, or fails for long, changes
+// nothing of what happens.
 func (m *meter) tell(ctx context.Context, job *api.TrainJob, run *usage.Run) error {
 	if job == nil {
 		return nil
@@ -171,8 +177,17 @@ func (m *meter) tell(ctx context.Context, job *api.TrainJob, run *usage.Run) err
 		return nil
 	}
 	err := client.IgnoreNotFound(m.writer.Usage(ctx, job, used))
-	if store.Rejected(err) {
-		ctrl.LoggerFrom(ctx).Info("The API server rejects what a TrainJob has used in its status", "reason", err.Error())
+	if err == nil {
+		m.untold.Remove(run.Key)
+		return nil
+	}
+	since, known := m.untold.Get(run.Key)
+	if !known {
+		since = run.Until
+		m.untold.Add(run.Key, since)
+	}
+	if store.Rejected(err) || run.Until.Sub(since.(time.Time)) >= tellFor {
+		ctrl.LoggerFrom(ctx).Info("What a TrainJob has used can't be written into its status", "reason", err.Error())
 		return nil
 	}
 	return err
