@@ -244,6 +244,7 @@ func (l *Ledger) update(ctx context.Context, key types.NamespacedName, entries [
 			for _, w := range entries {
 				added = append(added, add(record, w.entry)...)
 			}
+			record.Recent = forget(record.Recent, entries[0].inUse) // once: that lists the Workloads of the namespace
 			sorted(record)
 			return nil
 		})

@@ -75,7 +75,6 @@ func add(record *usageapi.QuotaUsage, e entry) []usageapi.Row {
 		record.Runs++
 	}
 	record.Recent = append(record.Recent, usageapi.Recorded{Run: e.run.Key, Until: metav1.NewMicroTime(until)})
-	record.Recent = forget(record.Recent, e.inUse)
 	rows := e.run.Split(from, until)
 	for _, r := range rows {
 		held := r.Held

@@ -160,3 +160,23 @@ func TestCheck(t *testing.T) {
 		t.Error("where nobody asks for it, there is none")
 	}
 }
+
+// TestForgetsOnce holds that for runs that are written together it is looked up once which hold quota: that lists all
+// Workloads of the namespace.
+func TestForgetsOnce(t *testing.T) {
+	l, _, inner, _ := newLedger(t)
+	looked := 0
+	held := func() sets.Set[string] { looked++; return nil }
+	var entries []waiting
+	for i := range 500 {
+		r := runOf(fmt.Sprint(i), 1)
+		entries = append(entries, waiting{entry{owed{r, held}, r.Spans()[0]}, nil})
+	}
+	key := client.ObjectKey{Namespace: "team", Name: "queue-2026-11-28"}
+	if err := l.update(t.Context(), key, entries); err != nil || looked != 1 {
+		t.Errorf("got %v; looked up %d times", err, looked)
+	}
+	if runs, seconds := idle(t, inner); runs != 500 || seconds != 500 {
+		t.Errorf("got %d runs of %d s", runs, seconds)
+	}
+}
