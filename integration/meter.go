@@ -131,16 +131,11 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 	if err != nil || countedElsewhere(job, wl) {
 		return err
 	}
-	run := usage.RunOf(wl, m.facts(job, wl, sent), now)
+	run := m.runOf(job, wl, sent, now)
 	if run == nil {
 		return nil
 	}
-	if job != nil {
-		note := m.noteOf(job)
-		run.Team, run.User = note.Team, note.User
-	}
-	held := func() sets.Set[string] { return m.held(context.WithoutCancel(ctx), wl.Namespace) }
-	if err := m.ledger.Add(ctx, run, held); err != nil {
+	if err := m.ledger.Add(ctx, run, m.holding(ctx, wl.Namespace)); err != nil {
 		return err
 	}
 	if err := m.tell(ctx, job, run); err != nil {
@@ -148,6 +143,16 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 	}
 	m.accounted.Add(wl.UID, accountedAt{wl.ResourceVersion, now})
 	return nil
+}
+
+// runOf returns the present run of a Workload until now; nil if it holds no quota.
+func (m *meter) runOf(job *api.TrainJob, wl, sent *kueue.Workload, now time.Time) *usage.Run {
+	run := usage.RunOf(wl, m.facts(job, wl, sent), now)
+	if run != nil && job != nil {
+		note := m.noteOf(job)
+		run.Team, run.User = note.Team, note.User
+	}
+	return run
 }
 
 // part records what a run has held before its pods were made again, once for each attempt, even if that can't be noted:
@@ -160,6 +165,7 @@ func (m *meter) part(ctx context.Context, wl *kueue.Workload, attempt string) er
 		return err
 	}
 	m.parted.Add(wl.UID, attempt)
+	m.accounted.Remove(wl.UID) // it isn't released
 	return nil
 }
 
@@ -237,19 +243,22 @@ func (m *meter) facts(job *api.TrainJob, wl, sent *kueue.Workload) (f usage.Fact
 	return f
 }
 
-// held returns the runs of a namespace that hold quota; nil if that isn't known.
-func (m *meter) held(ctx context.Context, namespace string) sets.Set[string] {
-	held := sets.New[string]()
-	var list kueue.WorkloadList
-	if err := m.cache.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil
-	}
-	for i := range list.Items {
-		if podsets.HoldsQuota(&list.Items[i]) {
-			held.Insert(usage.Key(&list.Items[i]))
+// holding returns what looks up the runs of a namespace that hold quota; nil if that isn't known.
+func (m *meter) holding(ctx context.Context, namespace string) func() sets.Set[string] {
+	ctx = context.WithoutCancel(ctx)
+	return func() sets.Set[string] {
+		held := sets.New[string]()
+		var list kueue.WorkloadList
+		if err := m.cache.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+			return nil
 		}
+		for i := range list.Items {
+			if podsets.HoldsQuota(&list.Items[i]) {
+				held.Insert(usage.Key(&list.Items[i]))
+			}
+		}
+		return held
 	}
-	return held
 }
 
 // metered is the client of all that is written to Workloads, by jobframework too. What releases quota passes through

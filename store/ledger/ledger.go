@@ -152,24 +152,35 @@ func (l *Ledger) orOwe(ctx context.Context, o owed, failed types.NamespacedName,
 	if !ending && (ctx.Err() != nil || l.failed(failed) < patience) {
 		return fmt.Errorf("recording what was used in queue %s: %w", o.run.Queue, err)
 	}
+	known, owes := l.owe(o, ending)
+	if known {
+		return nil
+	}
+	unrecorded.Inc()
+	ctrl.LoggerFrom(ctx).Error(err, "Quota was released before its use is recorded; trying again later",
+		"queue", o.run.Queue, "run", o.run.Key, "namespaceEnds", ending, "owed", owes)
+	return nil
+}
+
+// owe has a run written later, unless its records go with their namespace. It reports whether it is owed already, and
+// how many are. The release of one may be tried for long. What it held before a restart is owed apart from the rest.
+func (l *Ledger) owe(o owed, ending bool) (known bool, owes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Its release may be tried for long. What it held before a restart is owed apart from what it has held since.
 	at := slices.IndexFunc(l.owed, func(known owed) bool {
 		return known.run.Key == o.run.Key && known.run.Attempt == o.run.Attempt
 	})
 	switch {
 	case at >= 0:
 		l.owed[at] = o
-		return nil
 	case !ending && len(l.owed) < mostOwed:
 		l.owed = append(l.owed, o)
 	}
-	unrecorded.Inc()
-	ctrl.LoggerFrom(ctx).Error(err, "Quota was released before its use is recorded; trying again later",
-		"queue", o.run.Queue, "run", o.run.Key, "namespaceEnds", ending, "owed", len(l.owed))
-	return nil
+	return at >= 0, len(l.owed)
 }
+
+// Later adds a run whose quota is released already, when what is owed is written next.
+func (l *Ledger) Later(run *usage.Run, inUse func() sets.Set[string]) { l.owe(owed{run, inUse}, false) }
 
 // failed notes that a record couldn't be written, and returns for how long that has been so.
 func (l *Ledger) failed(key types.NamespacedName) time.Duration {
