@@ -15,8 +15,8 @@ import (
 	"github.com/signalbox-dev/signalbox/store/workqueue"
 )
 
-// watchReleases has runs recorded whose quota others release, if runs are recorded: Kueue does, of a Workload that isn't
-// admitted yet when its queue is stopped, and of one that the manager cluster of MultiKueue takes back.
+// watchReleases has runs recorded whose quota others release, if runs are recorded. Kueue does, of a Workload that
+// isn't admitted yet when its queue is stopped, and of one that the manager cluster of MultiKueue takes back.
 func (r *Reconciler) watchReleases(b *builder.Builder) *builder.Builder {
 	if r.meter == nil {
 		return b

@@ -209,6 +209,19 @@ func (h *harness) anyBoost() bool {
 	})
 }
 
+// TestRelabelled holds that a run is its team's at the beginning: nobody has another pay for what has been used.
+func TestRelabelled(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	h.live(after(starts, func(h *harness) {
+		job := h.trainJob("job")
+		job.Labels["team"] = "another"
+		h.update(job)
+	}, completes))
+	if sum, runs := h.recorded(); runs != 1 || sum.Useful != 60 { // for team vision
+		t.Errorf("got %d runs of %+v", runs, sum)
+	}
+}
+
 // TestStatusFails holds that quota doesn't wait for long until a TrainJob's status says what it has used: a webhook may
 // take part in that write, and be down.
 func TestStatusFails(t *testing.T) {

@@ -44,7 +44,8 @@ func usageCommand(c *cli) *cobra.Command {
 			"the last checkpoint of a run, or until the end of a TrainJob that has succeeded. LOST is after the last " +
 			"checkpoint of a run that was stopped, restarted or has failed. IDLE is while no pod ran. UNKNOWN is if no " +
 			"checkpoints are reported, or if the run goes on.\n\nThe table has hours of a GPU or core, or of a GiB; " +
-			"csv and json have seconds. Days are in UTC. The cluster has to record usage (usage.enabled of Signalbox's configuration).",
+			"csv and json have seconds. Days are in UTC. The cluster has to record usage (usage.enabled of Signalbox's " +
+			"configuration).",
 		Example: "  kubectl signalbox usage -n vision\n  kubectl signalbox usage -A --since 30d --by team,user -o csv",
 		RunE: connected(c, func(ctx context.Context, s *session, _ []string) error {
 			return showUsage(ctx, s, o, time.Now())
