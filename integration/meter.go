@@ -145,12 +145,13 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 	return nil
 }
 
-// runOf returns the present run of a Workload until now; nil if it holds no quota.
+// runOf returns the present run of a Workload until now; nil if it holds no quota. It is of the team whose the TrainJob
+// was when the run began: users may change the label at the end.
 func (m *meter) runOf(job *api.TrainJob, wl, sent *kueue.Workload, now time.Time) *usage.Run {
 	run := usage.RunOf(wl, m.facts(job, wl, sent), now)
 	if run != nil && job != nil {
 		note := m.noteOf(job)
-		run.Team, run.User = note.Team, note.User
+		run.Team, run.User = cmp.Or(run.Team, note.Team), note.User
 	}
 	return run
 }
