@@ -3,6 +3,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,21 +119,31 @@ func (l *Ledger) add(ctx context.Context, o owed) (types.NamespacedName, error) 
 	return types.NamespacedName{}, nil
 }
 
-// Settle writes what is owed, until something can't be written. That comes last the next time.
+// Settle writes what is owed. Of a queue for which something can't be written, it leaves the rest for the next time.
 func (l *Ledger) Settle(ctx context.Context) error {
 	l.mu.Lock()
 	due := l.owed
 	l.owed = nil
 	l.mu.Unlock()
-	for i, next := range due {
-		if _, err := l.add(ctx, next); err != nil && !isEnding(err) {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.owed = slices.Concat(due[i+1:], l.owed, due[i:i+1])
-			return err
+	var failed error
+	var left []owed
+	failing := sets.New[types.NamespacedName]()
+	for _, next := range due {
+		queue := types.NamespacedName{Namespace: next.run.Namespace, Name: next.run.Queue}
+		if !failing.Has(queue) && ctx.Err() == nil {
+			_, err := l.add(ctx, next)
+			if err == nil || isEnding(err) {
+				continue
+			}
+			failed = err
 		}
+		failing.Insert(queue)
+		left = append(left, next)
 	}
-	return nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.owed = slices.Concat(left, l.owed)
+	return cmp.Or(failed, ctx.Err())
 }
 
 // isEnding reports whether a namespace is being deleted, with its records, or is gone.

@@ -338,3 +338,31 @@ func TestOwesOnce(t *testing.T) {
 		t.Errorf("got %d runs of %d s", runs, seconds)
 	}
 }
+
+// TestSettlesOthers holds that what can't be written to one queue's records keeps no other from being written, and is
+// tried once.
+func TestSettlesOthers(t *testing.T) {
+	l, f, inner, _ := newLedger(t)
+	for i := range 3 {
+		l.Later(runOf(fmt.Sprint(i), 1), none)
+	}
+	r := runOf("other", 1)
+	r.Queue = "other"
+	l.Later(r, none)
+	requests := 0
+	f.fail = func(verb string) error {
+		if requests++; verb == "create" && requests == 2 { // the first, after its read
+			return errors.New("exceeded quota")
+		}
+		return nil
+	}
+	if err := l.Settle(t.Context()); err == nil || len(l.owed) != 3 {
+		t.Errorf("got %v, %d are owed", err, len(l.owed))
+	}
+	if runs, _ := idle(t, inner); runs != 1 {
+		t.Errorf("%d runs are recorded", runs)
+	}
+	if err := l.Settle(t.Context()); err != nil || len(l.owed) > 0 {
+		t.Errorf("got %v, %d are owed", err, len(l.owed))
+	}
+}
