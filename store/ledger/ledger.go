@@ -315,13 +315,14 @@ func (l *Ledger) Start(ctx context.Context) error {
 func (l *Ledger) Prune(ctx context.Context) error {
 	oldest := usage.DayOf(l.oldest())
 	for next := ""; ; {
-		var records usageapi.QuotaUsageList
+		var records metav1.PartialObjectMetadataList // not the rows: those of all are too much memory
+		records.SetGroupVersionKind(usageapi.GroupVersion.WithKind("QuotaUsageList"))
 		if err := l.client.List(ctx, &records, client.Limit(page), client.Continue(next)); err != nil {
 			return fmt.Errorf("listing the records of used quota: %w", err)
 		}
 		for i := range records.Items {
 			record := &records.Items[i]
-			if usage.Day(record.Day) >= oldest {
+			if dayOf(record.Name) >= oldest {
 				continue
 			}
 			if err := l.client.Delete(ctx, record, client.Preconditions{UID: &record.UID}); client.IgnoreNotFound(err) != nil {

@@ -76,6 +76,12 @@ func newLedger(t *testing.T) (*Ledger, *faults, client.Client, *clocktesting.Fak
 	f := &faults{}
 	inner := fake.NewClientBuilder().WithScheme(scheme).Build()
 	c := interceptor.NewClient(inner, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, l client.ObjectList, o ...client.ListOption) error {
+			if _, whole := l.(*usageapi.QuotaUsageList); whole {
+				t.Error("each record may have a megabyte: only their names are to be listed")
+			}
+			return c.List(ctx, l, o...)
+		},
 		Get: func(ctx context.Context, c client.WithWatch, k client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 			if err := f.before("get"); err != nil {
 				return err

@@ -39,6 +39,9 @@ func nameOf(queue string, day usage.Day) string {
 	return fitting(queue, validation.DNS1123SubdomainMaxLength-len(day)-1) + "-" + string(day)
 }
 
+// dayOf returns the day of a record, by its name.
+func dayOf(name string) usage.Day { return usage.Day(name[max(len(name)-len(time.DateOnly), 0):]) }
+
 // fitting returns a text, or one of at most so many bytes that differs for others.
 func fitting(s string, most int) string {
 	if len(s) <= most {

@@ -99,8 +99,9 @@ func TestStart(t *testing.T) {
 	l, _, inner, clk := newLedger(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	old := func(name string, age int) {
-		record := &usageapi.QuotaUsage{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name},
-			Day: string(usage.DayOf(clk.Now().AddDate(0, 0, -age)))}
+		day := usage.DayOf(clk.Now().AddDate(0, 0, -age))
+		record := &usageapi.QuotaUsage{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: nameOf(name, day)},
+			Day: string(day)}
 		if err := inner.Create(t.Context(), record); err != nil {
 			t.Fatal(err)
 		}
