@@ -36,6 +36,8 @@ type meter struct {
 	saved *lru.Cache
 	// accounted is which version of a Workload was accounted last, and when: the cache may not have its release yet.
 	accounted *lru.Cache
+	// untold is since when a run can't be told to its TrainJob.
+	untold *lru.Cache
 	// parted is the attempt before which what a Workload has held was accounted last.
 	parted *lru.Cache
 }
@@ -57,7 +59,8 @@ func newMeter(cache, live client.Reader, kept *store.Store, clk clock.PassiveClo
 		return nil
 	}
 	return &meter{cache: cache, live: live, ledger: kept.Ledger, clock: clk, writer: kept.Writer,
-		saved: lru.New(savedOf), accounted: lru.New(savedOf), parted: lru.New(savedOf)}
+		saved: lru.New(savedOf), accounted: lru.New(savedOf), parted: lru.New(savedOf),
+		untold: lru.New(savedOf)}
 }
 
 // saw remembers what a TrainJob has saved, one of whose Workloads may hold quota.
@@ -128,16 +131,11 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 	if err != nil || countedElsewhere(job, wl) {
 		return err
 	}
-	run := usage.RunOf(wl, m.facts(job, wl, sent), now)
+	run := m.runOf(job, wl, sent, now)
 	if run == nil {
 		return nil
 	}
-	if job != nil {
-		note := m.noteOf(job)
-		run.Team, run.User = note.Team, note.User
-	}
-	held := func() sets.Set[string] { return m.held(context.WithoutCancel(ctx), wl.Namespace) }
-	if err := m.ledger.Add(ctx, run, held); err != nil {
+	if err := m.ledger.Add(ctx, run, m.holding(ctx, wl.Namespace)); err != nil {
 		return err
 	}
 	if err := m.tell(ctx, job, run); err != nil {
@@ -145,6 +143,17 @@ func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 	}
 	m.accounted.Add(wl.UID, accountedAt{wl.ResourceVersion, now})
 	return nil
+}
+
+// runOf returns the present run of a Workload until now; nil if it holds no quota. It is of the team whose the TrainJob
+// was when the run began: users may change the label at the end.
+func (m *meter) runOf(job *api.TrainJob, wl, sent *kueue.Workload, now time.Time) *usage.Run {
+	run := usage.RunOf(wl, m.facts(job, wl, sent), now)
+	if run != nil && job != nil {
+		note := m.noteOf(job)
+		run.Team, run.User = cmp.Or(run.Team, note.Team), note.User
+	}
+	return run
 }
 
 // part records what a run has held before its pods were made again, once for each attempt, even if that can't be noted:
@@ -157,11 +166,15 @@ func (m *meter) part(ctx context.Context, wl *kueue.Workload, attempt string) er
 		return err
 	}
 	m.parted.Add(wl.UID, attempt)
+	m.accounted.Remove(wl.UID) // it isn't released
 	return nil
 }
 
-// tell adds a run to the status of its TrainJob, unless that is gone. That it is rejected changes nothing of what
-// happens.
+// tellFor is for how long a run that can't be told to its TrainJob holds its quota.
+const tellFor = time.Minute
+
+// tell adds a run to the status of its TrainJob, unless that is gone. That it is rejected, or fails for long, changes
+// nothing of what happens.
 func (m *meter) tell(ctx context.Context, job *api.TrainJob, run *usage.Run) error {
 	if job == nil {
 		return nil
@@ -171,8 +184,17 @@ func (m *meter) tell(ctx context.Context, job *api.TrainJob, run *usage.Run) err
 		return nil
 	}
 	err := client.IgnoreNotFound(m.writer.Usage(ctx, job, used))
-	if store.Rejected(err) {
-		ctrl.LoggerFrom(ctx).Info("The API server rejects what a TrainJob has used in its status", "reason", err.Error())
+	if err == nil {
+		m.untold.Remove(run.Key)
+		return nil
+	}
+	since, known := m.untold.Get(run.Key)
+	if !known {
+		since = run.Until
+		m.untold.Add(run.Key, since)
+	}
+	if store.Rejected(err) || run.Until.Sub(since.(time.Time)) >= tellFor {
+		ctrl.LoggerFrom(ctx).Info("What a TrainJob has used can't be written into its status", "reason", err.Error())
 		return nil
 	}
 	return err
@@ -222,19 +244,22 @@ func (m *meter) facts(job *api.TrainJob, wl, sent *kueue.Workload) (f usage.Fact
 	return f
 }
 
-// held returns the runs of a namespace that hold quota; nil if that isn't known.
-func (m *meter) held(ctx context.Context, namespace string) sets.Set[string] {
-	held := sets.New[string]()
-	var list kueue.WorkloadList
-	if err := m.cache.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil
-	}
-	for i := range list.Items {
-		if podsets.HoldsQuota(&list.Items[i]) {
-			held.Insert(usage.Key(&list.Items[i]))
+// holding returns what looks up the runs of a namespace that hold quota; nil if that isn't known.
+func (m *meter) holding(ctx context.Context, namespace string) func() sets.Set[string] {
+	ctx = context.WithoutCancel(ctx)
+	return func() sets.Set[string] {
+		held := sets.New[string]()
+		var list kueue.WorkloadList
+		if err := m.cache.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+			return nil
 		}
+		for i := range list.Items {
+			if podsets.HoldsQuota(&list.Items[i]) {
+				held.Insert(usage.Key(&list.Items[i]))
+			}
+		}
+		return held
 	}
-	return held
 }
 
 // metered is the client of all that is written to Workloads, by jobframework too. What releases quota passes through

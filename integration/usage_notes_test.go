@@ -1,11 +1,13 @@
 package integration_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -18,6 +20,7 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // TestNotes holds what is written to a Workload, and that nothing is where nobody asks for it.
@@ -204,4 +207,36 @@ func (h *harness) anyBoost() bool {
 	return slices.ContainsFunc(list.Items, func(wl kueue.Workload) bool {
 		return wl.Annotations[boost.Annotation] != ""
 	})
+}
+
+// TestRelabelled holds that a run is its team's at the beginning: nobody has another pay for what has been used.
+func TestRelabelled(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	h.live(after(starts, func(h *harness) {
+		job := h.trainJob("job")
+		job.Labels["team"] = "another"
+		h.update(job)
+	}, completes))
+	if sum, runs := h.recorded(); runs != 1 || sum.Useful != 60 { // for team vision
+		t.Errorf("got %d runs of %+v", runs, sum)
+	}
+}
+
+// TestStatusFails holds that quota doesn't wait for long until a TrainJob's status says what it has used: a webhook may
+// take part in that write, and be down.
+func TestStatusFails(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	h.live(starts)
+	h.fail["patch TrainJob/status"] = apierrors.NewInternalError(errors.New("failed calling webhook"))
+	h.live(life{completes})
+	if !podsets.HoldsQuota(h.workload()) {
+		t.Fatal("it is tried again")
+	}
+	h.live(life{pass(30 * time.Second), pass(30 * time.Second)})
+	if podsets.HoldsQuota(h.workload()) {
+		t.Error("it holds quota for a status")
+	}
+	if sum, runs := h.recorded(); runs != 1 || sum.Useful != 60 {
+		t.Errorf("got %d runs of %+v", runs, sum)
+	}
 }

@@ -45,8 +45,8 @@ func (w *Writer) status(
 	return nil
 }
 
-// Usage writes what a TrainJob has held of quota into its status, where that has a place for it. A version older than
-// what was written last may lack what was counted last: it is a conflict.
+// Usage writes what a TrainJob has held of quota into its status, where that has a place for it. An older version may
+// lack what was counted last, by this process or another: it is a conflict.
 func (w *Writer) Usage(ctx context.Context, job *api.TrainJob, used *api.Usage) error {
 	if !w.extended {
 		return nil
@@ -57,5 +57,5 @@ func (w *Writer) Usage(ctx context.Context, job *api.TrainJob, used *api.Usage) 
 	}
 	status := job.Status.DeepCopy()
 	status.Usage = used
-	return w.Status(ctx, job, status)
+	return w.StatusAsRead(ctx, job, status)
 }

@@ -198,7 +198,8 @@ func TestStartAtomically(t *testing.T) {
 	}
 }
 
-// TestWriterAsRead holds that a TrainJob is stopped or restarted for a stall only in the version that was judged.
+// TestWriterAsRead holds that a TrainJob is stopped or restarted for a stall only in the version that was judged, and
+// that what it has used is added to the version that was read.
 func TestWriterAsRead(t *testing.T) {
 	for name, c := range map[string]struct {
 		write func(*testing.T, *Writer, *api.TrainJob) error
@@ -215,6 +216,11 @@ func TestWriterAsRead(t *testing.T) {
 			return w.StatusAsRead(t.Context(), job, status)
 		}, `status {"metadata":{"resourceVersion":"7","uid":"uid"},"status":{"lost":{"jobSet":"js","pod":"","restarting":` +
 			`true,"restarts":1},"state":"Starting"}}`},
+		"what it has used, by a manager that may have lost its lead": {
+			func(t *testing.T, w *Writer, job *api.TrainJob) error {
+				return w.Usage(t.Context(), job, &api.Usage{Runs: 1, Run: "a"})
+			}, `status {"metadata":{"resourceVersion":"7","uid":"uid"},"status":{"state":"Starting","usage":{"run":"a",` +
+				`"runs":1,"until":null}}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := storedJob(t, "spec: {suspend: false}")

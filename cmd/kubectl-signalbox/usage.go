@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/spf13/cobra"
@@ -153,11 +154,29 @@ func (s *sums) add(namespace, queue string, day usage.Day, rows []usageapi.Row) 
 			"user": row.User, "flavor": row.Flavor, "resource": row.Resource}
 		cells := make([]string, 0, len(s.columns))
 		for _, column := range s.columns {
-			cells = append(cells, values[column])
+			cells = append(cells, printable(values[column]))
 		}
 		key := strings.Join(cells, between)
 		s.of[key] = usage.Plus(s.of[key], row.Held)
 	}
+}
+
+// printable returns a text without control characters: those of a user's name would be carried out by a terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+}
+
+// noFormula returns a text that a spreadsheet doesn't take for a formula.
+func noFormula(text string) string {
+	if strings.IndexAny(text, "=+-@") == 0 {
+		return "'" + text
+	}
+	return text
 }
 
 // addRunning adds what runs now and isn't in the records: what of it is useful isn't decided yet.
@@ -173,7 +192,8 @@ func (s *sums) addRunning(workloads []kueue.Workload, records []usageapi.QuotaUs
 	for i := range workloads {
 		wl := &workloads[i]
 		owner := metav1.GetControllerOfNoCopy(wl)
-		if owner == nil || owner.Kind != trainerapi.TrainJobKind || wl.Status.ClusterName != nil {
+		if owner == nil || owner.Kind != trainerapi.TrainJobKind || wl.Status.ClusterName != nil ||
+			len(wl.Status.NominatedClusterNames) > 0 {
 			continue // no TrainJob's, or counted where it runs
 		}
 		run := usage.RunOf(wl, usage.Facts{}, now)
@@ -193,17 +213,17 @@ func (s *sums) addRunning(workloads []kueue.Workload, records []usageapi.QuotaUs
 // print writes the sums in a format: the table in hours, and others in seconds.
 func (s *sums) print(to *session, format string) error {
 	show := func(amount int64) string { return strconv.FormatFloat(float64(amount)/1000, 'f', 3, 64) }
-	none := func(text string) string { return text }
+	named := noFormula
 	if format == "table" || format == "" {
 		show = func(amount int64) string { return strconv.FormatFloat(float64(amount)/3_600_000, 'f', 1, 64) }
-		none = orNone
+		named = orNone
 	}
 	titles := slices.Concat(s.columns, []string{"useful", "lost", "idle", "unknown", "total"})
 	rows, objects := make([][]string, 0, len(s.of)), make([]map[string]any, 0, len(s.of))
 	for _, key := range slices.Sorted(maps.Keys(s.of)) {
 		row, object, held := strings.Split(key, between), map[string]any{}, s.of[key]
 		for i, name := range s.columns {
-			object[name], row[i] = row[i], none(row[i])
+			object[name], row[i] = row[i], named(row[i])
 		}
 		for i, amount := range []int64{held.Useful, held.Lost, held.Idle, held.Unknown, usage.Total(held)} {
 			object[titles[len(s.columns)+i]] = float64(amount) / 1000

@@ -6,10 +6,17 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 )
 
 // usageOfTwoDays is what two teams have used, of which job "first" is in the records for its first hour.
@@ -157,4 +164,48 @@ func unserved(kind string) interceptor.Funcs {
 		}
 		return c.List(ctx, list, opts...)
 	}}
+}
+
+// TestUsageNames holds that whoever chooses a name can write neither into other columns, nor to the terminal, nor a
+// formula into a spreadsheet.
+func TestUsageNames(t *testing.T) {
+	for format, want := range map[string]string{
+		"csv": "user,resource,useful,lost,idle,unknown,total\n'=HYPERLINK(1),r,1.000,0.000,0.000,0.000,1.000\n" +
+			"eve\ufffdadmin\ufffd[2J\ufffd,r,1.000,0.000,0.000,0.000,1.000\n",
+		"table": "USER                  RESOURCE   USEFUL   LOST   IDLE   UNKNOWN   TOTAL\n" +
+			"=HYPERLINK(1)         r          0.0      0.0    0.0    0.0       0.0\n" +
+			"eve\ufffdadmin\ufffd[2J\ufffd       r          0.0      0.0    0.0    0.0       0.0\n",
+	} {
+		tr := newTrial(t, interceptor.Funcs{})
+		s := &session{streams: genericiooptions.IOStreams{Out: &tr.out, ErrOut: &tr.errs}}
+		sum := newSums(usageOptions{by: []string{"user"}}, "2026-11-24")
+		for _, user := range []string{"=HYPERLINK(1)", "eve\x00admin\x1b[2J\n"} {
+			sum.add("team", "queue", "2026-11-24",
+				[]usageapi.Row{{User: user, Resource: "r", Held: usageapi.Held{Useful: 1000}}})
+		}
+		if err := sum.print(s, format); err != nil {
+			t.Fatal(err)
+		}
+		if got := tr.out.String(); strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
+			t.Errorf("%s: got\n%q\nwant\n%q", format, got, want)
+		}
+	}
+}
+
+// TestUsageElsewhere holds that what waits for another cluster, or runs there, isn't shown: it isn't recorded either.
+func TestUsageElsewhere(t *testing.T) {
+	wl := kueue.Workload{Status: kueue.WorkloadStatus{
+		NominatedClusterNames: []string{"worker"},
+		Conditions: []metav1.Condition{{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC))}},
+		Admission: &kueue.Admission{PodSetAssignments: []kueue.PodSetAssignment{{
+			Flavors:       map[corev1.ResourceName]kueue.ResourceFlavorReference{"cpu": "a"},
+			ResourceUsage: corev1.ResourceList{"cpu": resource.MustParse("1")}}}},
+	}}
+	wl.OwnerReferences = []metav1.OwnerReference{{Kind: "TrainJob", Name: "job", Controller: ptr.To(true)}}
+	sum := newSums(usageOptions{}, "2026-11-24")
+	sum.addRunning([]kueue.Workload{wl}, nil, time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC))
+	if len(sum.of) > 0 {
+		t.Errorf("got %v", sum.of)
+	}
 }

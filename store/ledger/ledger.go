@@ -3,9 +3,11 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -41,7 +43,8 @@ type Ledger struct {
 	// waiting are the parts of runs that wait until the record is written, by the records that are being written. Each is
 	// written for all together, so that runs that end at once don't conflict.
 	waiting map[types.NamespacedName][]waiting
-	outage  outage
+	// outages are of the records that can't be written. One that can't holds up no other's, and the other way round.
+	outages map[types.NamespacedName]outage
 	// owed are runs whose quota was released before they could be written.
 	owed []owed
 }
@@ -51,7 +54,7 @@ type waiting struct {
 	done chan error
 }
 
-// outage is since when nothing can be written, and when that was last tried; zero if it can.
+// outage is since when a record can't be written, and when that was last tried.
 type outage struct{ since, last time.Time }
 
 // New returns a Ledger; nil if the configuration asks for none. c must not read from a cache.
@@ -60,7 +63,7 @@ func New(c client.Client, config configapi.Usage, clk clock.Clock) *Ledger {
 		return nil
 	}
 	return &Ledger{TeamLabel: config.TeamLabel, client: c, clock: clk, keep: config.Retention.Duration,
-		waiting: map[types.NamespacedName][]waiting{}}
+		waiting: map[types.NamespacedName][]waiting{}, outages: map[types.NamespacedName]outage{}}
 }
 
 // Check refuses a cluster that has no records, if the configuration asks for them.
@@ -90,48 +93,57 @@ const (
 )
 
 // Add adds a run to the records of its days. It may be added again, with a later end: then the rest is added. inUse
-// returns the runs of the namespace that hold quota, nil if that isn't known. If nothing could be written for a while,
-// the run is written later: it doesn't hold quota for a record.
+// returns the runs of the namespace that hold quota, nil if that isn't known. If a record couldn't be written for a
+// while, the run is written later: it doesn't hold quota for a record.
 func (l *Ledger) Add(ctx context.Context, run *usage.Run, inUse func() sets.Set[string]) error {
 	o := owed{run, inUse}
-	if err := l.add(ctx, o); err != nil {
-		return l.orOwe(ctx, o, err)
+	if failed, err := l.add(ctx, o); err != nil {
+		return l.orOwe(ctx, o, failed, err)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.outage = outage{}
 	return nil
 }
 
-func (l *Ledger) add(ctx context.Context, o owed) error {
+// add returns the record that can't be written, and why.
+func (l *Ledger) add(ctx context.Context, o owed) (types.NamespacedName, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
 	for _, span := range o.run.Spans() {
 		if usage.DayOf(l.oldest()) > span.Day {
 			continue // it would be deleted at once
 		}
-		if err := l.write(ctx, entry{o, span}); err != nil {
-			return err
+		key := types.NamespacedName{Namespace: o.run.Namespace, Name: nameOf(o.run.Queue, span.Day)}
+		if err := l.write(ctx, key, entry{o, span}); err != nil {
+			return key, err
 		}
 	}
-	return nil
+	return types.NamespacedName{}, nil
 }
 
-// Settle writes what is owed, until something can't be written. That comes last the next time.
+// Settle writes what is owed. Of a queue for which something can't be written, it leaves the rest for the next time.
 func (l *Ledger) Settle(ctx context.Context) error {
 	l.mu.Lock()
 	due := l.owed
 	l.owed = nil
 	l.mu.Unlock()
-	for i, next := range due {
-		if err := l.add(ctx, next); err != nil && !isEnding(err) {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.owed = slices.Concat(due[i+1:], l.owed, due[i:i+1])
-			return err
+	var failed error
+	var left []owed
+	failing := sets.New[types.NamespacedName]()
+	for _, next := range due {
+		queue := types.NamespacedName{Namespace: next.run.Namespace, Name: next.run.Queue}
+		if !failing.Has(queue) && ctx.Err() == nil {
+			_, err := l.add(ctx, next)
+			if err == nil || isEnding(err) {
+				continue
+			}
+			failed = err
 		}
+		failing.Insert(queue)
+		left = append(left, next)
 	}
-	return nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.owed = slices.Concat(left, l.owed)
+	return cmp.Or(failed, ctx.Err())
 }
 
 // isEnding reports whether a namespace is being deleted, with its records, or is gone.
@@ -146,37 +158,60 @@ func isEnding(err error) bool {
 func (l *Ledger) oldest() time.Time { return l.clock.Now().Add(-l.keep) }
 
 // orOwe returns the error of a run that wasn't written, or nil if it is owed, or goes with its namespace.
-func (l *Ledger) orOwe(ctx context.Context, o owed, err error) error {
+func (l *Ledger) orOwe(ctx context.Context, o owed, failed types.NamespacedName, err error) error {
 	ending := isEnding(err)
-	if !ending && (ctx.Err() != nil || l.failed() < patience) {
+	if !ending && (ctx.Err() != nil || l.failed(failed) < patience) {
 		return fmt.Errorf("recording what was used in queue %s: %w", o.run.Queue, err)
 	}
-	unrecorded.Inc()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !ending && len(l.owed) < mostOwed {
-		l.owed = append(l.owed, o)
+	known, owes := l.owe(o, ending)
+	if known {
+		return nil
 	}
+	unrecorded.Inc()
 	ctrl.LoggerFrom(ctx).Error(err, "Quota was released before its use is recorded; trying again later",
-		"queue", o.run.Queue, "run", o.run.Key, "namespaceEnds", ending, "owed", len(l.owed))
+		"queue", o.run.Queue, "run", o.run.Key, "namespaceEnds", ending, "owed", owes)
 	return nil
 }
 
-// failed notes that something couldn't be written, and returns for how long that has been so.
-func (l *Ledger) failed() time.Duration {
+// owe has a run written later, unless its records go with their namespace. It reports whether it is owed already, and
+// how many are. The release of one may be tried for long. What it held before a restart is owed apart from the rest.
+func (l *Ledger) owe(o owed, ending bool) (known bool, owes int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := slices.IndexFunc(l.owed, func(known owed) bool {
+		return known.run.Key == o.run.Key && known.run.Attempt == o.run.Attempt
+	})
+	switch {
+	case at >= 0:
+		l.owed[at] = o
+	case !ending && len(l.owed) < mostOwed:
+		l.owed = append(l.owed, o)
+	}
+	return at >= 0, len(l.owed)
+}
+
+// Later adds a run whose quota is released already, when what is owed is written next.
+func (l *Ledger) Later(run *usage.Run, inUse func() sets.Set[string]) { l.owe(owed{run, inUse}, false) }
+
+// failed notes that a record couldn't be written, and returns for how long that has been so.
+func (l *Ledger) failed(key types.NamespacedName) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.clock.Now()
-	if l.outage.since.IsZero() || now.Sub(l.outage.last) > 10*patience { // nobody has tried for long
-		l.outage.since = now
+	maps.DeleteFunc(l.outages, func(_ types.NamespacedName, o outage) bool {
+		return now.Sub(o.last) > 10*patience // nobody has tried for long
+	})
+	o, known := l.outages[key]
+	if !known {
+		o.since = now
 	}
-	l.outage.last = now
-	return now.Sub(l.outage.since)
+	o.last = now
+	l.outages[key] = o
+	return now.Sub(o.since)
 }
 
 // write adds a part of a run to its record, with all that others are adding to it.
-func (l *Ledger) write(ctx context.Context, e entry) error {
-	key := types.NamespacedName{Namespace: e.run.Namespace, Name: nameOf(e.run.Queue, e.span.Day)}
+func (l *Ledger) write(ctx context.Context, key types.NamespacedName, e entry) error {
 	w := waiting{e, make(chan error, 1)}
 	l.mu.Lock()
 	others, busy := l.waiting[key]
@@ -208,6 +243,11 @@ func (l *Ledger) writeAll(ctx context.Context, key types.NamespacedName) {
 		writing, cancel := context.WithTimeout(ctx, writeTime)
 		err := l.update(writing, key, entries)
 		cancel()
+		if err == nil {
+			l.mu.Lock()
+			delete(l.outages, key)
+			l.mu.Unlock()
+		}
 		for _, w := range entries {
 			w.done <- err
 		}
@@ -226,6 +266,7 @@ func (l *Ledger) update(ctx context.Context, key types.NamespacedName, entries [
 			for _, w := range entries {
 				added = append(added, add(record, w.entry)...)
 			}
+			record.Recent = forget(record.Recent, entries[0].inUse) // once: that lists the Workloads of the namespace
 			sorted(record)
 			return nil
 		})
@@ -274,13 +315,14 @@ func (l *Ledger) Start(ctx context.Context) error {
 func (l *Ledger) Prune(ctx context.Context) error {
 	oldest := usage.DayOf(l.oldest())
 	for next := ""; ; {
-		var records usageapi.QuotaUsageList
+		var records metav1.PartialObjectMetadataList // not the rows: those of all are too much memory
+		records.SetGroupVersionKind(usageapi.GroupVersion.WithKind("QuotaUsageList"))
 		if err := l.client.List(ctx, &records, client.Limit(page), client.Continue(next)); err != nil {
 			return fmt.Errorf("listing the records of used quota: %w", err)
 		}
 		for i := range records.Items {
 			record := &records.Items[i]
-			if usage.Day(record.Day) >= oldest {
+			if dayOf(record.Name) >= oldest {
 				continue
 			}
 			if err := l.client.Delete(ctx, record, client.Preconditions{UID: &record.UID}); client.IgnoreNotFound(err) != nil {

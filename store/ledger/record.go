@@ -39,6 +39,9 @@ func nameOf(queue string, day usage.Day) string {
 	return fitting(queue, validation.DNS1123SubdomainMaxLength-len(day)-1) + "-" + string(day)
 }
 
+// dayOf returns the day of a record, by its name.
+func dayOf(name string) usage.Day { return usage.Day(name[max(len(name)-len(time.DateOnly), 0):]) }
+
 // fitting returns a text, or one of at most so many bytes that differs for others.
 func fitting(s string, most int) string {
 	if len(s) <= most {
@@ -75,7 +78,6 @@ func add(record *usageapi.QuotaUsage, e entry) []usageapi.Row {
 		record.Runs++
 	}
 	record.Recent = append(record.Recent, usageapi.Recorded{Run: e.run.Key, Until: metav1.NewMicroTime(until)})
-	record.Recent = forget(record.Recent, e.inUse)
 	rows := e.run.Split(from, until)
 	for _, r := range rows {
 		held := r.Held

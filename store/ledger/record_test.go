@@ -99,8 +99,9 @@ func TestStart(t *testing.T) {
 	l, _, inner, clk := newLedger(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	old := func(name string, age int) {
-		record := &usageapi.QuotaUsage{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name},
-			Day: string(usage.DayOf(clk.Now().AddDate(0, 0, -age)))}
+		day := usage.DayOf(clk.Now().AddDate(0, 0, -age))
+		record := &usageapi.QuotaUsage{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: nameOf(name, day)},
+			Day: string(day)}
 		if err := inner.Create(t.Context(), record); err != nil {
 			t.Fatal(err)
 		}
@@ -158,5 +159,25 @@ func TestCheck(t *testing.T) {
 	}
 	if l == nil || New(inner, configapi.Usage{}, nil) != nil {
 		t.Error("where nobody asks for it, there is none")
+	}
+}
+
+// TestForgetsOnce holds that for runs that are written together it is looked up once which hold quota: that lists all
+// Workloads of the namespace.
+func TestForgetsOnce(t *testing.T) {
+	l, _, inner, _ := newLedger(t)
+	looked := 0
+	held := func() sets.Set[string] { looked++; return nil }
+	var entries []waiting
+	for i := range 500 {
+		r := runOf(fmt.Sprint(i), 1)
+		entries = append(entries, waiting{entry{owed{r, held}, r.Spans()[0]}, nil})
+	}
+	key := client.ObjectKey{Namespace: "team", Name: "queue-2026-11-28"}
+	if err := l.update(t.Context(), key, entries); err != nil || looked != 1 {
+		t.Errorf("got %v; looked up %d times", err, looked)
+	}
+	if runs, seconds := idle(t, inner); runs != 500 || seconds != 500 {
+		t.Errorf("got %d runs of %d s", runs, seconds)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
@@ -231,14 +232,29 @@ func TestPodGroups(t *testing.T) {
 	}
 }
 
+// TestCRDsStay holds that all CRDs outlive the release, as Helm reads them: of two keys of the same name, the last.
 func TestCRDsStay(t *testing.T) {
-	got, err := Render(repository, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if crds, kept := strings.Count(got, "\nkind: CustomResourceDefinition\n"), strings.Count(got,
-		"helm.sh/resource-policy: keep"); crds != 3 || kept != 3 {
-		t.Errorf("got %d CRDs, of which %d outlive the release; want 3 and 3", crds, kept)
+	for values, want := range map[string]int{"": 3, "config: {usage: {enabled: true}}": 4} {
+		got, err := Render(repository, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		crds, kept := 0, 0
+		for document := range strings.SplitSeq(got, "\n---\n") {
+			if !strings.Contains(document, "\nkind: CustomResourceDefinition\n") {
+				continue
+			}
+			var crd metav1.PartialObjectMetadata
+			if err := yaml.Unmarshal([]byte(document), &crd); err != nil {
+				t.Fatal(err)
+			}
+			if crds++; crd.Annotations["helm.sh/resource-policy"] == "keep" {
+				kept++
+			}
+		}
+		if crds != want || kept != want {
+			t.Errorf("%q: got %d CRDs, of which %d outlive the release; want all %d", values, crds, kept, want)
+		}
 	}
 }
 

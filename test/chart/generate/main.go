@@ -123,7 +123,9 @@ func crds(from, to string) error {
 		if !bytes.Contains(content, []byte(at)) {
 			return fmt.Errorf("%s has no metadata", path)
 		}
-		kept := strings.Replace(string(content), at, at+"  annotations:\n    helm.sh/resource-policy: keep\n", 1)
+		const annotations = at + "  annotations:\n" // of those that controller-gen writes
+		kept := strings.Replace(strings.Replace(string(content), annotations, at, 1), at,
+			annotations+"    helm.sh/resource-policy: keep\n", 1)
 		var crd yaml.Node
 		if err := yaml.Unmarshal([]byte(kept), &crd); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
