@@ -3,11 +3,13 @@ package integration
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -73,7 +75,7 @@ func (m *meter) saw(job *api.TrainJob, workloads []*kueue.Workload) {
 
 // noteOf returns whose a TrainJob is.
 func (m *meter) noteOf(job *api.TrainJob) usage.Note {
-	n := usage.Note{User: job.Annotations[api.UserAnnotation]}
+	n := usage.Note{User: usage.Fitting(job.Annotations[api.UserAnnotation], usage.MaxText)}
 	if m.ledger.TeamLabel != "" {
 		n.Team = job.Labels[m.ledger.TeamLabel]
 	}
@@ -110,9 +112,18 @@ func (m *meter) trainJobOf(ctx context.Context, wl *kueue.Workload) (*api.TrainJ
 // before records what a Workload has held before it is written, if it loses quota by that.
 func (m *meter) before(ctx context.Context, o client.Object, loses func(*kueue.Workload) bool) error {
 	if wl, is := o.(*kueue.Workload); is && loses(wl) {
-		return m.account(ctx, wl)
+		return ofRecord(m.account(ctx, wl))
 	}
 	return nil
+}
+
+// ofRecord returns an error whose kind is nobody's: that a record, its kind or its namespace isn't found isn't to be
+// taken for a Workload that isn't. It is tried again.
+func ofRecord(err error) error {
+	if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsConflict(err) {
+		return err
+	}
+	return errors.New(err.Error())
 }
 
 // account records what a Workload has held until now, if it holds quota. sent is what is about to be written, by which
@@ -233,9 +244,9 @@ func (m *meter) facts(job *api.TrainJob, wl, sent *kueue.Workload) (f usage.Fact
 	f.Succeeded = c != nil && c.Status == metav1.ConditionTrue && c.Reason == kueue.WorkloadFinishedReasonSucceeded
 	if job != nil {
 		saved = cmp.Or(job.Status.Checkpoint, saved)
-		if end := endOf(job); end != nil {
-			f.Succeeded = f.Succeeded || end.Type == trainerapi.TrainJobComplete
-			f.Ended = end.LastTransitionTime.Time
+		// The other pods of one that has failed may run on for a while.
+		if end := endOf(job); end != nil && end.Type == trainerapi.TrainJobComplete {
+			f.Succeeded, f.Ended = true, end.LastTransitionTime.Time
 		}
 	}
 	if saved != nil {
@@ -260,83 +271,4 @@ func (m *meter) holding(ctx context.Context, namespace string) func() sets.Set[s
 		}
 		return held
 	}
-}
-
-// metered is the client of all that is written to Workloads, by jobframework too. What releases quota passes through
-// it, so that no way to do so is forgotten: a run is in the ledger before its quota is given to others.
-type metered struct {
-	client.Client
-	meter *meter
-}
-
-// metering returns a client that records what quota was held for, or the same one if nobody asks for that.
-func metering(c client.Client, m *meter) client.Client {
-	if m == nil {
-		return c
-	}
-	return metered{c, m}
-}
-
-// Create implements client.Writer. A new Workload says whose it is: its TrainJob may be gone when its quota is
-// released.
-func (m metered) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
-	if wl, is := o.(*kueue.Workload); is {
-		if err := m.meter.sign(ctx, wl); err != nil {
-			return err
-		}
-	}
-	return m.Client.Create(ctx, o, options...)
-}
-
-// Update implements client.Writer. What has the finalizer keeps its quota.
-func (m metered) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
-	if err := m.meter.before(ctx, o, unfinalized); err != nil {
-		return err
-	}
-	return m.Client.Update(ctx, o, options...)
-}
-
-// Patch implements client.Writer.
-func (m metered) Patch(ctx context.Context, o client.Object, p client.Patch, options ...client.PatchOption) error {
-	if err := m.meter.before(ctx, o, unfinalized); err != nil {
-		return err
-	}
-	return m.Client.Patch(ctx, o, p, options...)
-}
-
-// Delete implements client.Writer.
-func (m metered) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
-	if err := m.meter.before(ctx, o, unfinalized); err != nil {
-		return err
-	}
-	return m.Client.Delete(ctx, o, options...)
-}
-
-func unfinalized(wl *kueue.Workload) bool { return !podsets.Finalized(wl) }
-
-// Status implements client.Client.
-func (m metered) Status() client.SubResourceWriter { return meteredStatus{m.Client.Status(), m.meter} }
-
-// meteredStatus is what writes the status of Workloads.
-type meteredStatus struct {
-	client.SubResourceWriter
-	meter *meter
-}
-
-// Update implements client.SubResourceWriter.
-func (m meteredStatus) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
-	if err := m.meter.before(ctx, o, usage.Releases); err != nil {
-		return err
-	}
-	return m.SubResourceWriter.Update(ctx, o, options...)
-}
-
-// Patch implements client.SubResourceWriter.
-func (m meteredStatus) Patch(
-	ctx context.Context, o client.Object, p client.Patch, options ...client.SubResourcePatchOption,
-) error {
-	if err := m.meter.before(ctx, o, usage.Releases); err != nil {
-		return err
-	}
-	return m.SubResourceWriter.Patch(ctx, o, p, options...)
 }

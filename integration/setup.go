@@ -147,7 +147,7 @@ func (r *Reconciler) watch(b *builder.Builder, mgr ctrl.Manager) *builder.Builde
 		mgr.GetScheme(), mgr.GetRESTMapper(), &api.TrainJob{}, handler.OnlyControllerOwner()))
 	pods := inOrder(asItIs(r.jobOf))
 	b = r.watchBegins(b, func(of handler.MapFunc) handler.EventHandler { return inOrder(asItIs(of)) })
-	b = r.watchReleases(b)
+	b = r.meter.watchReleases(b)
 	return b.
 		Watches(&api.TrainJob{}, inOrder(&handler.EnqueueRequestForObject{})).
 		Watches(&kueue.Workload{}, owner).

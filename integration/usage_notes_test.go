@@ -8,6 +8,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -238,5 +240,53 @@ func TestStatusFails(t *testing.T) {
 	}
 	if sum, runs := h.recorded(); runs != 1 || sum.Useful != 60 {
 		t.Errorf("got %d runs of %+v", runs, sum)
+	}
+}
+
+// TestRecordMissing holds that a record that can't be found keeps quota for a minute, and isn't taken for a Workload
+// that is gone.
+func TestRecordMissing(t *testing.T) {
+	for name, fails := range map[string]error{
+		"its kind":      apierrors.NewNotFound(schema.GroupResource{Resource: "quotausages"}, ""),
+		"not permitted": apierrors.NewForbidden(schema.GroupResource{Resource: "quotausages"}, "", errors.New("quota")),
+	} {
+		h := newHarness(t, overrides.Bundled, recording)
+		h.live(starts)
+		h.fail["create QuotaUsage"], h.fail["get QuotaUsage"] = fails, fails
+		if h.live(life{completes}); !podsets.HoldsQuota(h.workload()) {
+			t.Errorf("%s: it is tried for a minute", name)
+		}
+		if _, err := h.reconcile("job"); err == nil {
+			t.Errorf("%s: nothing has it tried again", name)
+		}
+		if h.live(life{pass(time.Minute)}); podsets.HoldsQuota(h.workload()) {
+			t.Errorf("%s: it holds quota for a record", name)
+		}
+	}
+}
+
+// TestPrebuiltSigned holds that a prebuilt Workload says whose it is as soon as a TrainJob has it.
+func TestPrebuiltSigned(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	h.fromOrigin(h.podSets())
+	h.label(kueue.MultiKueueOriginLabel, "")
+	job := h.trainJob("job")
+	metav1.SetMetaDataAnnotation(&job.ObjectMeta, api.UserAnnotation, "ann")
+	h.update(job)
+	h.settle("job")
+	if n := usage.NoteOf(h.workload()); n.User != "ann" {
+		t.Errorf("got %+v", n)
+	}
+}
+
+// TestLongName holds that a name of any length is noted, in as little as a record has room for.
+func TestLongName(t *testing.T) {
+	h := newHarness(t, overrides.Bundled, recording)
+	job := newTrainJob("job")
+	job.Annotations = map[string]string{api.UserAnnotation: strings.Repeat("<", 60_000)}
+	h.create(job)
+	h.settle("job")
+	if n := usage.NoteOf(h.workload()); len(n.User) != usage.MaxText {
+		t.Errorf("%d bytes of a name", len(n.User))
 	}
 }

@@ -139,6 +139,9 @@ var lives = map[string]struct {
 }{
 	"completes": {after(starts, completes), usageapi.Held{Idle: 10, Useful: 60}, 1},
 	"fails":     {after(starts, fails), usageapi.Held{Idle: 10, Useful: 30, Lost: 30}, 1},
+	"fails, and its other pods take long": {
+		after(starts, func(h *harness) { h.end("job", trainerapi.TrainJobFailed) }, pass(20*time.Second), podsEnd),
+		usageapi.Held{Idle: 10, Useful: 30, Lost: 50}, 1},
 	"is preempted, and its pods take long": {after(starts, evicted, pass(20*time.Second), podsEnd),
 		usageapi.Held{Idle: 10, Useful: 30, Lost: 50}, 1},
 	"is preempted, and completes": {

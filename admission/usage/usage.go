@@ -7,6 +7,8 @@ package usage
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"math"
 	"slices"
@@ -45,6 +47,19 @@ func (n Note) String() string {
 	n.Run, n.Running = n.Run.UTC(), n.Running.UTC()
 	text, _ := json.Marshal(n) // neither a string nor a time of Kubernetes' fails
 	return string(text)
+}
+
+// MaxText is the longest name of a team or user, in bytes: a user may be named by as much as a token holds.
+const MaxText = 253
+
+// Fitting returns a text, or one of at most so many bytes that differs for others.
+func Fitting(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	sum := sha256.Sum256([]byte(s))
+	hash := hex.EncodeToString(sum[:8])
+	return strings.TrimRight(strings.ToValidUTF8(s[:most-len(hash)-1], ""), "-.") + "-" + hash
 }
 
 // NoteOf returns what a Workload's annotation says; nothing if it can't be read.

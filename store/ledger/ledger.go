@@ -168,7 +168,7 @@ func (l *Ledger) orOwe(ctx context.Context, o owed, failed types.NamespacedName,
 		return nil
 	}
 	unrecorded.Inc()
-	ctrl.LoggerFrom(ctx).Error(err, "Quota was released before its use is recorded; trying again later",
+	ctrl.LoggerFrom(ctx).Info("Quota was released before its use is recorded; trying again later", "reason", err.Error(),
 		"queue", o.run.Queue, "run", o.run.Key, "namespaceEnds", ending, "owed", owes)
 	return nil
 }

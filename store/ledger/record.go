@@ -2,10 +2,7 @@ package ledger
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,8 +24,6 @@ const (
 	// keptRuns is how many runs are kept that have released their quota, and maxRuns how many are at the most.
 	keptRuns = 200
 	maxRuns  = 2000
-	// maxText is the longest text of a row: a user may be named by as much as a token holds.
-	maxText = 253
 )
 
 // Other is the user of rows that are of several.
@@ -36,21 +31,11 @@ const Other = "other"
 
 // nameOf returns the name of the record of a queue's day.
 func nameOf(queue string, day usage.Day) string {
-	return fitting(queue, validation.DNS1123SubdomainMaxLength-len(day)-1) + "-" + string(day)
+	return usage.Fitting(queue, validation.DNS1123SubdomainMaxLength-len(day)-1) + "-" + string(day)
 }
 
 // dayOf returns the day of a record, by its name.
 func dayOf(name string) usage.Day { return usage.Day(name[max(len(name)-len(time.DateOnly), 0):]) }
-
-// fitting returns a text, or one of at most so many bytes that differs for others.
-func fitting(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	sum := sha256.Sum256([]byte(s))
-	hash := hex.EncodeToString(sum[:8])
-	return strings.TrimRight(strings.ToValidUTF8(s[:most-len(hash)-1], ""), "-.") + "-" + hash
-}
 
 // owed is a run that is to be written as soon as that is possible.
 type owed struct {
@@ -81,7 +66,7 @@ func add(record *usageapi.QuotaUsage, e entry) []usageapi.Row {
 	rows := e.run.Split(from, until)
 	for _, r := range rows {
 		held := r.Held
-		r.Held, r.Team, r.User = usageapi.Held{}, fitting(r.Team, maxText), fitting(r.User, maxText)
+		r.Held, r.Team, r.User = usageapi.Held{}, usage.Fitting(r.Team, usage.MaxText), usage.Fitting(r.User, usage.MaxText)
 		row := rowFor(record, r)
 		row.Held = usage.Plus(row.Held, held)
 	}

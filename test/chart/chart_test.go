@@ -1,17 +1,12 @@
 package chart
 
 import (
-	"flag"
-	"maps"
-	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/pmezard/go-difflib/difflib"
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/lint/support"
 	appsv1 "k8s.io/api/apps/v1"
@@ -25,8 +20,6 @@ import (
 )
 
 const repository = "../.."
-
-var update = flag.Bool("update", false, "write the golden files anew; look at what changes")
 
 // sets are what the chart is rendered with.
 var sets = map[string]string{
@@ -73,52 +66,6 @@ WKRlq+TJlJm7qhFfE3ai7U+dZKF/33jqDXGoj8U9C0ll1PZ5WQM=
 `
 
 const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-
-// TestGolden holds what the chart renders to: by default, and for each other set what differs from that.
-func TestGolden(t *testing.T) {
-	rendered := map[string]string{}
-	for name, values := range sets {
-		got, err := Render(repository, values+"\ncrds: {install: false}")
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		rendered[name] = got
-	}
-	var variants strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(sets)) {
-		variants.WriteString(differences(t, name, rendered["default"], rendered[name]))
-	}
-	for name, got := range map[string]string{"default.yaml": rendered["default"], "variants.diff": variants.String()} {
-		path := filepath.Join("testdata", name)
-		if *update {
-			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != string(want) {
-			t.Errorf("%s differs from what the chart renders; go test -C test/chart . -update writes it anew: then look at "+
-				"git diff", path)
-		}
-	}
-}
-
-// hunk is the head of a hunk: its line numbers change with each change of what is before it.
-var hunk = regexp.MustCompile(`(?m)^@@ .* @@$`)
-
-// differences returns what a set renders to otherwise than the default; "" for the default.
-func differences(t *testing.T, set, of, got string) string {
-	diff, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
-		A: difflib.SplitLines(of), B: difflib.SplitLines(got), FromFile: "default", ToFile: set, Context: 2,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return hunk.ReplaceAllString(diff, "@@")
-}
 
 // TestNetworkPolicy holds that the policy lets each port of the managers be reached, that of the webhooks from anywhere
 // unless the values say otherwise, and that there is none where it would have no effect.
