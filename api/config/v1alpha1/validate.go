@@ -31,6 +31,7 @@ func (c *Configuration) validate() field.ErrorList {
 		c.Kueue.validate(field.NewPath("kueue")),
 		c.validatePreemption(field.NewPath("preemption", "checkpointWithin")),
 		c.validateVictims(field.NewPath("preemption")),
+		c.validateNodes(field.NewPath("nodes")),
 	)
 }
 

@@ -90,6 +90,37 @@ type TrainJobStatus struct {
 	// checkpoint is what the training process has last reported as saved. It is empty for one that reports none.
 	// +optional
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+
+	// avoided are nodes on which pods of the TrainJob were lost, didn't start, or failed at once. It keeps off them for
+	// nodes.avoidFor of the configuration, which is off by default.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=100
+	// +optional
+	Avoided []AvoidedNode `json:"avoided,omitempty"`
+}
+
+// AvoidedNode is a node that a TrainJob keeps off.
+type AvoidedNode struct {
+	// name of the node.
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// reason is Lost, Rejected, NotStarted, NotStartedAlone or FailedEarly.
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason"`
+
+	// message is the reason of the pod: ImagePullBackOff for example.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// pod is the last one for which the node is remembered.
+	// +kubebuilder:validation:MaxLength=253
+	Pod string `json:"pod"`
+
+	// time is when Signalbox saw that.
+	Time metav1.Time `json:"time"`
 }
 
 // Checkpoint is work that a training process has saved.

@@ -1,0 +1,143 @@
+package avoid
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The reasons for which a node is remembered.
+const (
+	// Lost: the node is gone, isn't ready, or was restarted.
+	Lost = "Lost"
+	// Rejected: its kubelet has rejected the pod, for a device for example.
+	Rejected = "Rejected"
+	// NotStarted: a container doesn't start, for its image for example, while another pod of the TrainJob has started.
+	NotStarted = "NotStarted"
+	// NotStartedAlone: the same of a TrainJob without another pod. It may be the program's image.
+	NotStartedAlone = "NotStartedAlone"
+	// FailedEarly: the pod failed soon after its start, while another pod of the TrainJob ran. It may be the program.
+	FailedEarly = "FailedEarly"
+)
+
+// Condition is on a pod in the cache that shows a broken node. Its reason is Lost, Rejected, NotStarted or FailedEarly,
+// its message the pod's.
+const Condition corev1.PodConditionType = "signalbox.dev/BrokenNode"
+
+// notStarting are the reasons of containers that wait and that another node may start. InvalidImageName and
+// CreateContainerConfigError, which names a Secret for example, are the TrainJob's own on any node.
+var notStarting = []string{
+	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable",
+	"CreateContainerError", "RunContainerError", "StartError", "PreCreateHookError", "PreStartHookError",
+	"PostStartHookError", "CreatePodSandboxError", "KillPodSandboxError", "ConfigPodSandboxError", "SetupNetworkError",
+}
+
+// Mark adds to what a cache keeps of a pod what the pod shows of its node.
+func (p Policy) Mark(kept, pod *corev1.Pod) {
+	if reason, message := p.cause(pod); reason != "" {
+		kept.Status.Conditions = append(kept.Status.Conditions, corev1.PodCondition{
+			Type: Condition, Status: corev1.ConditionTrue, Reason: reason, Message: short(message),
+		})
+	}
+}
+
+// MarkOf returns the reason and the message that Mark has left; "" for none.
+func MarkOf(kept *corev1.Pod) (reason, message string) {
+	for i := range kept.Status.Conditions {
+		if c := &kept.Status.Conditions[i]; c.Type == Condition {
+			return c.Reason, c.Message
+		}
+	}
+	return "", ""
+}
+
+// cause returns what a pod shows of its node, and the pod's own reason.
+func (p Policy) cause(pod *corev1.Pod) (reason, message string) {
+	if !p.On() || pod.Spec.NodeName == "" {
+		return "", ""
+	}
+	if message = lost(pod); message != "" {
+		return Lost, message
+	}
+	if !pod.DeletionTimestamp.IsZero() {
+		return "", "" // it was told to end
+	}
+	switch pod.Status.Phase {
+	case corev1.PodFailed:
+		return p.failed(pod)
+	case corev1.PodPending, corev1.PodRunning:
+		if message = waits(pod); message != "" {
+			return NotStarted, message
+		}
+	}
+	return "", ""
+}
+
+// lost returns by what a pod was lost with its node; "" if it wasn't. A drain and a preemption are no fault of a node.
+func lost(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+			(c.Reason == "DeletionByTaintManager" || c.Reason == "DeletionByPodGC") {
+			return c.Reason
+		}
+	}
+	const unknown = "ContainerStatusUnknown"
+	vanished := func(c corev1.ContainerStatus) bool {
+		return c.State.Terminated != nil && (c.State.Terminated.Reason == unknown || c.State.Terminated.Reason == "Unknown")
+	}
+	if pod.Status.Phase == corev1.PodFailed && slices.ContainsFunc(pod.Status.ContainerStatuses, vanished) {
+		return unknown
+	}
+	return ""
+}
+
+// waits returns why a container doesn't start; "" if none waits for that. One that has run before waits for a restart.
+func waits(pod *corev1.Pod) string {
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if c.State.Waiting != nil && c.LastTerminationState.Terminated == nil &&
+			slices.Contains(notStarting, c.State.Waiting.Reason) {
+			return c.State.Waiting.Reason
+		}
+	}
+	return ""
+}
+
+// failed returns what a failed pod shows. Its own deadline, and a kubelet that makes room for a critical pod, are no
+// fault of the node.
+func (p Policy) failed(pod *corev1.Pod) (reason, message string) {
+	all := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+	first, last := time.Time{}, time.Time{}
+	failed, memory := "", false
+	for _, c := range all {
+		ended := c.State.Terminated
+		if ended == nil || ended.StartedAt.IsZero() {
+			continue
+		}
+		if first.IsZero() || ended.StartedAt.Time.Before(first) {
+			first = ended.StartedAt.Time
+		}
+		if ended.FinishedAt.After(last) {
+			last = ended.FinishedAt.Time
+		}
+		if ended.ExitCode != 0 {
+			failed = ended.Reason
+			memory = memory || ended.Reason == "OOMKilled"
+		}
+	}
+	switch {
+	case pod.Status.Reason == "DeadlineExceeded" || pod.Status.Reason == "Preempting" || memory:
+		return "", ""
+	case first.IsZero() && pod.Status.Reason != "":
+		return Rejected, pod.Status.Reason
+	case pod.Status.Reason == "" && failed != "" && last.Sub(first) < p.FailedWithin:
+		return FailedEarly, failed
+	}
+	return "", ""
+}
+
+// short bounds what is kept of a reason.
+func short(reason string) string {
+	const most = 64
+	return reason[:min(len(reason), most)]
+}

@@ -1,0 +1,57 @@
+package avoid
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// Tainted is the key of the taint of a node that TrainJobs of several namespaces avoid.
+const Tainted = "signalbox.dev/avoided"
+
+// Count is who avoids a node.
+type Count struct {
+	// Namespaces are those of the TrainJobs that avoid it.
+	Namespaces sets.Set[string]
+	TrainJobs  int
+	// Last is the latest of what is remembered of it.
+	Last api.AvoidedNode
+}
+
+// Tally counts who avoids a node, by its name. What a TrainJob without another pod says of an image counts only with
+// alone: two users with the same mistake would blame a node.
+func (p Policy) Tally(jobs []api.TrainJob, alone bool, now time.Time) map[string]Count {
+	counts := map[string]Count{}
+	for i := range jobs {
+		for _, n := range p.Counted(jobs[i].Status.Avoided, now) {
+			if n.Reason == NotStartedAlone && !alone {
+				continue
+			}
+			c := counts[n.Name]
+			if c.Namespaces == nil {
+				c.Namespaces = sets.New[string]()
+			}
+			c.Namespaces.Insert(jobs[i].Namespace)
+			c.TrainJobs++
+			if c.Last.Time.Before(&n.Time) {
+				c.Last = n
+			}
+			counts[n.Name] = c
+		}
+	}
+	return counts
+}
+
+// Shared returns the names of the nodes that TrainJobs of so many namespaces avoid, in order.
+func Shared(counts map[string]Count, namespaces int) (names []string) {
+	for name, c := range counts {
+		if c.Namespaces.Len() >= namespaces {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
