@@ -32,6 +32,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
@@ -186,14 +187,19 @@ func sooner(a, b reconcile.Result) reconcile.Result {
 	return a
 }
 
-// podEnds passes what can end a stop, and what a failure may be due to: a pod that is gone, at its end, or lost.
+// podEnds passes what can end a stop, and what a failure may be due to: a pod that is gone, at its end, or lost, or
+// that shows a broken node.
 func podEnds() predicate.Funcs {
+	marked := func(o client.Object) bool {
+		reason, _ := avoid.MarkOf(o.(*corev1.Pod))
+		return reason != ""
+	}
 	ended := func(o client.Object) bool { return store.PodEnded(o.(*corev1.Pod)) || store.PodLost(o.(*corev1.Pod)) }
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return ended(e.ObjectNew) && !ended(e.ObjectOld) || store.PodCutShort(e.ObjectNew.(*corev1.Pod)) &&
-				!store.PodCutShort(e.ObjectOld.(*corev1.Pod))
+				!store.PodCutShort(e.ObjectOld.(*corev1.Pod)) || marked(e.ObjectNew) && !marked(e.ObjectOld)
 		},
 		DeleteFunc:  func(event.DeleteEvent) bool { return true },
 		GenericFunc: func(event.GenericEvent) bool { return false },
@@ -220,6 +226,9 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 	request := []reconcile.Request{{NamespacedName: key}}
 	if store.PodLost(pod) {
 		r.store.Pods.SawLost(pod)
+		return request
+	}
+	if reason, _ := avoid.MarkOf(pod); reason != "" {
 		return request
 	}
 	if pod.Spec.SchedulingGroup != nil && pod.Status.Phase != corev1.PodSucceeded {

@@ -33,6 +33,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -204,6 +205,11 @@ func TestPodEnds(t *testing.T) {
 		p.Update(event.UpdateEvent{ObjectOld: ended, ObjectNew: ended}) ||
 		p.Update(event.UpdateEvent{ObjectOld: alive, ObjectNew: alive}) {
 		t.Error("so does one that ends, once")
+	}
+	waits := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: avoid.Condition, Reason: "x"}}}}
+	if !p.Update(event.UpdateEvent{ObjectOld: alive, ObjectNew: waits}) ||
+		p.Update(event.UpdateEvent{ObjectOld: waits, ObjectNew: waits}) {
+		t.Error("so does one that shows a broken node, once")
 	}
 }
 

@@ -1,10 +1,13 @@
 package avoid
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
 // The reasons for which a node is remembered.
@@ -20,6 +23,23 @@ const (
 	// FailedEarly: the pod failed soon after its start, while another pod of the TrainJob ran. It may be the program.
 	FailedEarly = "FailedEarly"
 )
+
+// Says returns in words what a pod showed of a node.
+func Says(n api.AvoidedNode) string {
+	switch n.Reason {
+	case Lost:
+		return "was lost with it"
+	case Rejected:
+		return "was rejected by its kubelet"
+	case NotStarted:
+		return "doesn't start there, and others do elsewhere"
+	case NotStartedAlone:
+		return "doesn't start there"
+	case FailedEarly:
+		return "failed there soon after its start, while others ran"
+	}
+	return "failed there"
+}
 
 // Condition is on a pod in the cache that shows a broken node. Its reason is Lost, Rejected, NotStarted or FailedEarly,
 // its message the pod's.
@@ -103,15 +123,36 @@ func waits(pod *corev1.Pod) string {
 	return ""
 }
 
-// failed returns what a failed pod shows. Its own deadline, and a kubelet that makes room for a critical pod, are no
-// fault of the node.
+// failed returns what a failed pod shows. Its own deadline or memory, and a kubelet that makes room for a critical pod,
+// are no fault of the node.
 func (p Policy) failed(pod *corev1.Pod) (reason, message string) {
-	all := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
-	first, last := time.Time{}, time.Time{}
-	failed, memory := "", false
-	for _, c := range all {
+	ran, failure := endsOf(pod)
+	switch told := pod.Status.Reason; {
+	case told == "DeadlineExceeded" || told == "Preempting":
+		return "", ""
+	case ran < 0 && failure != "":
+		return NotStarted, failure
+	case ran < 0 && told != "":
+		return Rejected, told
+	case ran >= 0 && ran < p.FailedWithin && told == "" && failure != "" && failure != "OOMKilled":
+		return FailedEarly, failure
+	}
+	return "", ""
+}
+
+// endsOf returns for how long a pod's containers ran, less than 0 if one couldn't start or none did, and why one failed;
+// "" if none has. What the kernel killed for its memory comes first.
+func endsOf(pod *corev1.Pod) (ran time.Duration, failure string) {
+	var first, last time.Time
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		ended := c.State.Terminated
-		if ended == nil || ended.StartedAt.IsZero() {
+		if ended == nil {
+			continue
+		}
+		if ended.Reason == "StartError" || ended.Reason == "ContainerCannotRun" { // the time of its start is that of 1970
+			return -1, ended.Reason
+		}
+		if ended.StartedAt.IsZero() {
 			continue
 		}
 		if first.IsZero() || ended.StartedAt.Time.Before(first) {
@@ -120,20 +161,14 @@ func (p Policy) failed(pod *corev1.Pod) (reason, message string) {
 		if ended.FinishedAt.After(last) {
 			last = ended.FinishedAt.Time
 		}
-		if ended.ExitCode != 0 {
-			failed = ended.Reason
-			memory = memory || ended.Reason == "OOMKilled"
+		if ended.ExitCode != 0 && failure != "OOMKilled" {
+			failure = cmp.Or(ended.Reason, "Error")
 		}
 	}
-	switch {
-	case pod.Status.Reason == "DeadlineExceeded" || pod.Status.Reason == "Preempting" || memory:
-		return "", ""
-	case first.IsZero() && pod.Status.Reason != "":
-		return Rejected, pod.Status.Reason
-	case pod.Status.Reason == "" && failed != "" && last.Sub(first) < p.FailedWithin:
-		return FailedEarly, failed
+	if first.IsZero() {
+		return -1, ""
 	}
-	return "", ""
+	return last.Sub(first), failure
 }
 
 // short bounds what is kept of a reason.

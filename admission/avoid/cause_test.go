@@ -87,6 +87,8 @@ func TestMark(t *testing.T) {
 		"it fails after a minute": {status: failed("", ended(1, "Error", time.Minute))},
 		"one of two fails at once": {status: failed("", ended(0, "Completed", 5*time.Second),
 			ended(1, "Error", 9*time.Second)), reason: FailedEarly, message: "Error"},
+		"it can't start": {status: failed("", ended(128, "StartError", 500000*time.Hour)), reason: NotStarted,
+			message: "StartError"},
 		"its memory": {status: failed("", ended(137, "OOMKilled", time.Second))},
 		"it fails at once, and is told": {status: failed("", ended(1, "Error", 0)),
 			change: func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }},

@@ -18,6 +18,7 @@ import (
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -122,6 +123,7 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 	reconciler := trainer.NewReconciler(trainer.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Builder: builder, Gangs: a.gangs,
 		Recorder: a.recorder, Clock: clock.RealClock{}, Limits: a.limits, Reports: a.config.Trainer.Progress.Enabled,
+		Avoid: avoid.PolicyOf(a.config.Nodes),
 	})
 	startable := &trainer.Startable{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Builder: builder, Gangs: a.gangs,

@@ -64,6 +64,15 @@ var (
 		corev1.EventTypeWarning, "Restarting", "Restarting",
 		"Its JobSet has failed after pod %s was lost with its node; restart %d of %d",
 	}
+	// NodeAvoided is about a node that a TrainJob keeps off, and NodeRestarting about a restart for one.
+	NodeAvoided = Event{
+		corev1.EventTypeWarning, "NodeAvoided", "Running",
+		"It keeps off node %s for %s, from its next start on: pod %s %s (%s)",
+	}
+	NodeRestarting = Event{
+		corev1.EventTypeWarning, "Restarting", "Restarting",
+		"Pod %s can't run on node %s; restart %d of %d, on other nodes if there are",
+	}
 	ClaimLost = Event{
 		corev1.EventTypeWarning, "ClaimLost", "Restarting",
 		"PersistentVolumeClaim %s is gone; the initializers that had finished run again",
