@@ -62,7 +62,11 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if err := r.setupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	if err := watchRead(ctx, mgr.GetCache()); err != nil {
+	read := watchedReads
+	if r.policy.Avoid.On() {
+		read = append(slices.Clone(read), &corev1.Node{})
+	}
+	if err := watchRead(ctx, mgr.GetCache(), read); err != nil {
 		return err
 	}
 	for _, counted := range []prometheus.Collector{
@@ -86,14 +90,17 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	return b.Complete(workers.bounded(r.both(next)))
 }
 
-// watchRead watches what is read from the cache and triggers no reconcile, or is read by the webhooks too: those of a
-// replica that doesn't lead. The manager's cache reads nothing that isn't watched.
-func watchRead(ctx context.Context, informers cache.Informers) error {
-	for _, o := range []client.Object{
-		&corev1.Namespace{}, &kueue.LocalQueue{}, &kueue.ResourceFlavor{}, &kueue.WorkloadPriorityClass{},
-		&schedulingv1.PriorityClass{}, &corev1.LimitRange{}, &api.TrainingRuntime{}, &api.ClusterTrainingRuntime{},
-		&jobset.JobSet{},
-	} {
+// watchedReads are what is read from the cache and triggers no reconcile, or is read by the webhooks too: those of a
+// replica that doesn't lead.
+var watchedReads = []client.Object{
+	&corev1.Namespace{}, &kueue.LocalQueue{}, &kueue.ResourceFlavor{}, &kueue.WorkloadPriorityClass{},
+	&schedulingv1.PriorityClass{}, &corev1.LimitRange{}, &api.TrainingRuntime{}, &api.ClusterTrainingRuntime{},
+	&jobset.JobSet{},
+}
+
+// watchRead watches kinds. The manager's cache reads nothing that isn't watched.
+func watchRead(ctx context.Context, informers cache.Informers, kinds []client.Object) error {
+	for _, o := range kinds {
 		if _, err := informers.GetInformer(ctx, o, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watching %T: %w", o, err)
 		}

@@ -9,6 +9,7 @@ package avoid
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -56,6 +57,15 @@ func (p Policy) Counted(known []api.AvoidedNode, now time.Time) []api.AvoidedNod
 
 func (p Policy) counts(n api.AvoidedNode, now time.Time) bool {
 	return n.Time.Sub(now) <= skew && now.Before(n.Time.Add(p.For))
+}
+
+// Names returns the names of nodes, as text.
+func Names(nodes []api.AvoidedNode) string {
+	names := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		names = append(names, n.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Left returns after which time one of some nodes isn't avoided any more; 0 for never.

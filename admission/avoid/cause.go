@@ -149,7 +149,7 @@ func endsOf(pod *corev1.Pod) (ran time.Duration, failure string) {
 		if ended == nil {
 			continue
 		}
-		if ended.Reason == "StartError" || ended.Reason == "ContainerCannotRun" { // the time of its start is that of 1970
+		if ended.Reason == "StartError" || ended.Reason == "ContainerCannotRun" { // its start is in 1970
 			return -1, ended.Reason
 		}
 		if ended.StartedAt.IsZero() {

@@ -73,6 +73,14 @@ var (
 		corev1.EventTypeWarning, "Restarting", "Restarting",
 		"Pod %s can't run on node %s; restart %d of %d, on other nodes if there are",
 	}
+	KeepsOff = Event{
+		corev1.EventTypeNormal, "KeepsOff", "Starting", "Its pods keep off nodes on which others of it couldn't run: %s",
+	}
+	NodesTaken = Event{
+		corev1.EventTypeWarning, "NodesTaken", "Starting",
+		"Its pods may run on nodes on which others of it couldn't, because half of those that fit are kept off, or no " +
+			"other fits: %s; it keeps off: %s",
+	}
 	ClaimLost = Event{
 		corev1.EventTypeWarning, "ClaimLost", "Restarting",
 		"PersistentVolumeClaim %s is gone; the initializers that had finished run again",
