@@ -140,8 +140,8 @@ func (p Policy) failed(pod *corev1.Pod) (reason, message string) {
 	return "", ""
 }
 
-// endsOf returns for how long a pod's containers ran, less than 0 if one couldn't start or none did, and why one failed;
-// "" if none has. What the kernel killed for its memory comes first.
+// endsOf returns for how long a pod's containers ran, less than 0 if one couldn't start or none did, and why one
+// failed; "" if none has. What the kernel killed for its memory comes first.
 func endsOf(pod *corev1.Pod) (ran time.Duration, failure string) {
 	var first, last time.Time
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {

@@ -9,9 +9,6 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// Tainted is the key of the taint of a node that TrainJobs of several namespaces avoid.
-const Tainted = "signalbox.dev/avoided"
-
 // Count is who avoids a node.
 type Count struct {
 	// Namespaces are those of the TrainJobs that avoid it.

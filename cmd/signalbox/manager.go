@@ -23,6 +23,7 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/foreign"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/nodes"
 )
 
 const leaderElectionID = "signalbox.signalbox.dev"
@@ -77,7 +78,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 }
 
 // cacheOptions returns what the manager's cache keeps of each kind.
-func cacheOptions(nodes avoid.Policy) (cache.Options, error) {
+func cacheOptions(avoided avoid.Policy) (cache.Options, error) {
 	ofJobSets, err := labels.Parse(jobset.JobSetNameKey)
 	return cache.Options{
 		// A read of a kind that isn't watched would begin a watch, and wait for it: forever, where the API server
@@ -85,7 +86,8 @@ func cacheOptions(nodes avoid.Policy) (cache.Options, error) {
 		ReaderFailOnMissingInformer: true,
 		DefaultTransform:            cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:                 {Label: ofJobSets, Transform: cachedPods(nodes)},
+			&corev1.Pod{}:                 {Label: ofJobSets, Transform: cachedPods(avoided)},
+			&corev1.Node{}:                {Transform: nodes.Retain},
 			&api.TrainJob{}:               {Transform: withoutManifests},
 			&api.TrainingRuntime{}:        {Transform: withoutManifests},
 			&api.ClusterTrainingRuntime{}: {Transform: withoutManifests},
@@ -108,14 +110,14 @@ func withoutManifests(object any) (any, error) {
 
 // cachedPods returns of a pod only what shows whether it has ended, what it shows of its node if nodes are avoided, and
 // where it is in a group, how that is placed.
-func cachedPods(nodes avoid.Policy) toolscache.TransformFunc {
+func cachedPods(avoided avoid.Policy) toolscache.TransformFunc {
 	return func(object any) (any, error) {
 		pod, ok := object.(*corev1.Pod)
 		if !ok {
 			return object, nil
 		}
 		kept := store.RetainPod(pod)
-		nodes.Mark(kept, pod)
+		avoided.Mark(kept, pod)
 		if pod.Spec.SchedulingGroup != nil {
 			gang.Retain(kept, pod)
 		}

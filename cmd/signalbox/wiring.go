@@ -26,6 +26,7 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/trainer"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/nodes"
 	"github.com/signalbox-dev/signalbox/trainer/trial"
 	"github.com/signalbox-dev/signalbox/trainer/webhook"
 )
@@ -131,6 +132,11 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 	hooks := &webhook.Webhook{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,
 		Reader: a.reader(), Clock: clock.RealClock{}, Limits: a.limits, Reports: a.config.Trainer.Progress.Enabled,
+	}
+	if a.config.Nodes.AvoidFor.Duration > 0 {
+		if err := a.mgr.Add(nodes.New(a.mgr.GetClient(), a.recorder, clock.RealClock{}, a.config.Nodes)); err != nil {
+			return nil, nil, err
+		}
 	}
 	return reconciler, startable, hooks.Register(a.mgr)
 }

@@ -70,7 +70,7 @@ var (
 		"It keeps off node %s for %s, from its next start on: pod %s %s (%s)",
 	}
 	NodeRestarting = Event{
-		corev1.EventTypeWarning, "Restarting", "Restarting",
+		corev1.EventTypeWarning, "NodeRestarting", "Restarting",
 		"Pod %s can't run on node %s; restart %d of %d, on other nodes if there are",
 	}
 	KeepsOff = Event{
@@ -80,6 +80,11 @@ var (
 		corev1.EventTypeWarning, "NodesTaken", "Starting",
 		"Its pods may run on nodes on which others of it couldn't, because half of those that fit are kept off, or no " +
 			"other fits: %s; it keeps off: %s",
+	}
+	// NodeShared is an event of a node.
+	NodeShared = Event{
+		corev1.EventTypeWarning, "AvoidedByTrainJobs", "Scheduling",
+		"%d TrainJobs of %d namespaces keep off this node; of the last, a pod %s (%s)",
 	}
 	ClaimLost = Event{
 		corev1.EventTypeWarning, "ClaimLost", "Restarting",

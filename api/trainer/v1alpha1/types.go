@@ -180,6 +180,9 @@ const (
 	// duration from 1m to 168h, then condition Stalled is True. With ",stop" or ",restart" after it, as in 30m,restart,
 	// the TrainJob is stopped or restarted then. It needs trainer.progress. Default none.
 	StalledAfterAnnotation = "signalbox.dev/stalled-after"
+	// AvoidedTaint is the key of the taint of a node that TrainJobs of several namespaces avoid, if nodes.taint of the
+	// configuration is true.
+	AvoidedTaint = "signalbox.dev/avoided"
 	// MaxCheckpointWithin bounds preemption.checkpointWithin, as limits.terminationGracePeriodSeconds is bounded by
 	// default: a victim keeps its quota meanwhile.
 	MaxCheckpointWithin = time.Hour
