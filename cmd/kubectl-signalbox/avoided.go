@@ -76,7 +76,7 @@ func nodes(ctx context.Context, s *session, since time.Duration, output string) 
 	return err
 }
 
-// avoidedRows returns the nodes that TrainJobs keep off, those of most namespaces first. alone is for avoid.Tally.
+// avoidedRows returns the nodes that TrainJobs keep off, those of most namespaces first. alone is for Tally.
 func avoidedRows(ctx context.Context, s *session, since time.Duration, alone bool) ([]avoidedRow, error) {
 	var jobs api.TrainJobList
 	if _, err := s.listWide(ctx, &jobs, "trainjobs.trainer.kubeflow.org", s.namespace); err != nil {

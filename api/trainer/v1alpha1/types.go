@@ -164,9 +164,9 @@ const (
 	// StopAnnotation on a TrainJob, with any value, stops it: its pods end, its quota is released, and its Workload is
 	// on hold until the annotation is removed. It is for users who may change TrainJobs and not Workloads.
 	StopAnnotation = "signalbox.dev/stop"
-	// RestartsAnnotation on a TrainJob limits how often it is restarted after its JobSet has failed and pods were lost
-	// with their nodes, or after it has stalled: a whole number, 0 for never. Other failures don't count. Default
-	// DefaultRestarts.
+	// RestartsAnnotation on a TrainJob limits how often it is restarted: after its JobSet has failed and pods were lost
+	// with their nodes, after it has stalled, and for a node that it then keeps off. It is a whole number, 0 for never.
+	// Other failures don't count. Default DefaultRestarts.
 	RestartsAnnotation = "signalbox.dev/restarts-after-loss"
 	// DefaultRestarts is the default of RestartsAnnotation.
 	DefaultRestarts = 3
