@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -149,6 +151,9 @@ func TestTally(t *testing.T) {
 		job("b", remembered("n1", Rejected, 0), remembered("n3", NotStartedAlone, 0)),
 		job("c", remembered("n3", NotStartedAlone, 0), remembered("n1", Lost, 2*time.Hour)),
 	}
+	away := job("d", remembered("n2", Rejected, 0))
+	away.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
+	jobs = append(jobs, away)
 	counts := policy.Tally(jobs, false, now)
 	if got := Shared(counts, 2); !slices.Equal(got, []string{"n1"}) || counts["n1"].TrainJobs != 2 ||
 		counts["n1"].Last.Reason != Rejected {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -23,6 +25,9 @@ type Count struct {
 func (p Policy) Tally(jobs []api.TrainJob, alone bool, now time.Time) map[string]Count {
 	counts := map[string]Count{}
 	for i := range jobs {
+		if ptr.Deref(jobs[i].Spec.ManagedBy, "") == kueue.MultiKueueControllerName {
+			continue // its nodes are another cluster's
+		}
 		for _, n := range p.Counted(jobs[i].Status.Avoided, now) {
 			if n.Reason == NotStartedAlone && !alone {
 				continue
