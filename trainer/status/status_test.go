@@ -58,18 +58,6 @@ func TestStatusOf(t *testing.T) {
 			api.StateQueued,
 			"Suspended=True/Suspended QuotaReserved=False/Inadmissible(too big)",
 		},
-		"it keeps off nodes": {
-			"they may be all that would fit",
-			"spec: {suspend: true}\nstatus: {avoided: [{name: n1, reason: Lost, pod: p, time: '2026-11-20T11:00:00Z'}]}",
-			"",
-			"metadata: {name: wl}\nspec: {podSets: [{name: node, template: {spec: {affinity: {nodeAffinity: " +
-				"{requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [" +
-				"{key: kubernetes.io/hostname, operator: NotIn, values: [n1]}]}]}}}}}}]}\nstatus: {conditions: [" +
-				"{type: QuotaReserved, status: 'False', reason: Inadmissible, message: no topology fits}]}",
-			api.StateQueued,
-			"Suspended=True/Suspended QuotaReserved=False/Inadmissible(no topology fits; until their time in status.avoided is " +
-				"over, it keeps off nodes n1)",
-		},
 		"quota reserved": {
 			"it waits for admission checks",
 			"spec: {suspend: true}",
