@@ -16,11 +16,11 @@ const (
 	Lost = "Lost"
 	// Rejected: its kubelet has rejected the pod, for a device for example.
 	Rejected = "Rejected"
-	// NotStarted: a container doesn't start, for its image for example, while another pod of the TrainJob has started.
+	// NotStarted: a container doesn't start, for its image for example, while another pod of its step has started.
 	NotStarted = "NotStarted"
-	// NotStartedAlone: the same of a TrainJob without another pod. It may be the program's image.
+	// NotStartedAlone: the same of a step without another pod. It may be the program's image.
 	NotStartedAlone = "NotStartedAlone"
-	// FailedEarly: the pod failed soon after its start, while another pod of the TrainJob ran. It may be the program.
+	// FailedEarly: the pod failed soon after its start, while another pod of its step ran. It may be the program.
 	FailedEarly = "FailedEarly"
 )
 

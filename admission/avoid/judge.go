@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -38,12 +39,13 @@ func (p Policy) Blame(marked, all []corev1.Pod, known []api.AvoidedNode, now tim
 	return blamed
 }
 
-// others reports whether another pod of the JobSet has started, and whether there is none.
+// others reports whether another pod of the step has started, and whether there is none. Another step, an initializer
+// for example, has another program and another image.
 func others(pod *corev1.Pod, all []corev1.Pod) (ran, alone bool) {
 	alone = true
 	for i := range all {
 		other := &all[i]
-		if other.UID == pod.UID {
+		if other.UID == pod.UID || other.Labels[jobset.ReplicatedJobNameKey] != pod.Labels[jobset.ReplicatedJobNameKey] {
 			continue
 		}
 		alone = false

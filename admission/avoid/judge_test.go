@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -44,6 +45,8 @@ func show(nodes []api.AvoidedNode) string {
 func TestBlame(t *testing.T) {
 	const running, failed, pending = corev1.PodRunning, corev1.PodFailed, corev1.PodPending
 	runs := podOf("other", "n9", running, "")
+	initialized := podOf("init", "n8", corev1.PodSucceeded, "")
+	initialized.Labels = map[string]string{jobset.ReplicatedJobNameKey: "dataset-initializer"}
 	for name, c := range map[string]struct {
 		marked []corev1.Pod
 		others []corev1.Pod
@@ -70,6 +73,10 @@ func TestBlame(t *testing.T) {
 			want: "n1:FailedEarly"},
 		"it fails, others ended": {marked: []corev1.Pod{podOf("a", "n1", failed, FailedEarly)},
 			others: []corev1.Pod{podOf("b", "n2", corev1.PodSucceeded, "")}, want: "n1:FailedEarly"},
+		"an image, after an initializer": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted)},
+			others: []corev1.Pod{initialized}, want: "n1:NotStartedAlone"},
+		"it fails after an initializer": {marked: []corev1.Pod{podOf("a", "n1", failed, FailedEarly)},
+			others: []corev1.Pod{initialized}},
 		"it fails alone": {marked: []corev1.Pod{podOf("a", "n1", failed, FailedEarly)}},
 		"all fail": {marked: []corev1.Pod{podOf("a", "n1", failed, FailedEarly), podOf("b", "n2", failed,
 			FailedEarly)}},

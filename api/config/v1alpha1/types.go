@@ -55,8 +55,8 @@ type Nodes struct {
 	AvoidFor metav1.Duration `json:"avoidFor"`
 	// AtMost is how many nodes a TrainJob keeps off, and never more than half of those that fit it. Default 8, at most 64.
 	AtMost int `json:"atMost"`
-	// FailedWithin is how soon after its start a pod has to fail, while another pod of the TrainJob runs, so that its node
-	// is avoided. Default 1m, at most 1h; 0s for never.
+	// FailedWithin is how soon after its start a pod has to fail, while another pod of its step runs, so that its node is
+	// avoided. Default 1m, at most 1h; 0s for never.
 	FailedWithin metav1.Duration `json:"failedWithin"`
 	// Namespaces is of how many namespaces the TrainJobs have to avoid a node so that the node gets an event, and the
 	// taint. Default 2, which is the least. Set it above the number of namespaces that one user may have.
