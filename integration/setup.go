@@ -62,11 +62,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if err := r.setupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	read := watchedReads
-	if r.policy.Avoid.On() {
-		read = append(slices.Clone(read), &corev1.Node{})
-	}
-	if err := watchRead(ctx, mgr.GetCache(), read); err != nil {
+	if err := watchRead(ctx, mgr.GetCache(), r.policy.readWatched()); err != nil {
 		return err
 	}
 	for _, counted := range []prometheus.Collector{
@@ -90,12 +86,18 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	return b.Complete(workers.bounded(r.both(next)))
 }
 
-// watchedReads are what is read from the cache and triggers no reconcile, or is read by the webhooks too: those of a
+// readWatched returns what is read from the cache and triggers no reconcile, or is read by the webhooks too: those of a
 // replica that doesn't lead.
-var watchedReads = []client.Object{
-	&corev1.Namespace{}, &kueue.LocalQueue{}, &kueue.ResourceFlavor{}, &kueue.WorkloadPriorityClass{},
-	&schedulingv1.PriorityClass{}, &corev1.LimitRange{}, &api.TrainingRuntime{}, &api.ClusterTrainingRuntime{},
-	&jobset.JobSet{},
+func (p policy) readWatched() []client.Object {
+	kinds := []client.Object{
+		&corev1.Namespace{}, &kueue.LocalQueue{}, &kueue.ResourceFlavor{}, &kueue.WorkloadPriorityClass{},
+		&schedulingv1.PriorityClass{}, &corev1.LimitRange{}, &api.TrainingRuntime{}, &api.ClusterTrainingRuntime{},
+		&jobset.JobSet{},
+	}
+	if p.Avoid.On() {
+		kinds = append(kinds, &corev1.Node{})
+	}
+	return kinds
 }
 
 // watchRead watches kinds. The manager's cache reads nothing that isn't watched.

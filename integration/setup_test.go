@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -210,6 +211,20 @@ func TestPodEnds(t *testing.T) {
 	if !p.Update(event.UpdateEvent{ObjectOld: alive, ObjectNew: waits}) ||
 		p.Update(event.UpdateEvent{ObjectOld: waits, ObjectNew: waits}) {
 		t.Error("so does one that shows a broken node, once")
+	}
+}
+
+// TestReadWatched holds that nobody watches nodes who doesn't avoid any.
+func TestReadWatched(t *testing.T) {
+	for avoidFor, want := range map[time.Duration]bool{0: false, time.Hour: true} {
+		p := policy{Patience: Patience{Avoid: avoid.Policy{For: avoidFor}}}
+		watched := slices.ContainsFunc(p.readWatched(), func(o client.Object) bool {
+			_, node := o.(*corev1.Node)
+			return node
+		})
+		if watched != want {
+			t.Errorf("%s: nodes are watched: %t, want %t", avoidFor, watched, want)
+		}
 	}
 }
 
