@@ -66,6 +66,18 @@ func TestDecideConflicts(t *testing.T) {
 			path: "spec.runtimePatches[example.com/late].trainingRuntimeSpec.template.spec.replicatedJobs[node]." +
 				"template.spec.template.spec.tolerations",
 		},
+		"a later entry's affinity": {
+			reason: "the list of terms after ours replaces it, and the broken node would be taken again",
+			change: []func(*Input){
+				func(in *Input) { in.KeepsOff = []string{"n1"} },
+				withEntry(t, overrides.Manager, `{spec: {}}`),
+				withEntry(t, "example.com/late", `{spec: {affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution:
+					{nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: Exists}]}]}}}}}`),
+			},
+			path: "spec.runtimePatches[example.com/late].trainingRuntimeSpec.template.spec.replicatedJobs[node]." +
+				"template.spec.template.spec.affinity",
+			says: "another", needs: "NotIn n1", source: "what its pods showed of nodes",
+		},
 		"an admission check against a flavor": {
 			reason: "both can't be",
 			change: []func(*Input){

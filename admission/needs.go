@@ -24,6 +24,7 @@ type needs struct {
 	labels, annotations, nodeSelector map[string]string
 	tolerations                       []corev1.Toleration
 	gates                             []corev1.PodSchedulingGate
+	keepsOff                          []string
 	// metadata names what can't do without the labels or annotations; "" where they only inform.
 	metadata string
 	// source names what asked for a key of nodeSelector: a flavor or an admission check.
@@ -133,6 +134,7 @@ func forPodSet(in Input, assignment kueue.PodSetAssignment, podSet *kueue.PodSet
 		annotations:  map[string]string{},
 		nodeSelector: map[string]string{},
 		source:       map[string]string{},
+		keepsOff:     in.KeepsOff,
 	}
 	// Flavors are taken in the order of their names: a map's order must not show in what is written.
 	for _, name := range slices.Sorted(maps.Values(assignment.Flavors)) {

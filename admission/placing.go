@@ -6,12 +6,14 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -34,6 +36,9 @@ func (p placing) complete(pod *corev1.PodTemplateSpec) (patch trainerapi.Replica
 		return patch, err
 	}
 	spec := &trainerapi.PodSpecPatch{NodeSelector: selector}
+	if len(n.keepsOff) > 0 {
+		spec.Affinity = avoid.With(pod.Spec.Affinity, n.keepsOff)
+	}
 	if len(n.tolerations) > 0 {
 		spec.Tolerations = tolerate(slices.Clone(pod.Spec.Tolerations), n.tolerations)
 	}
@@ -142,6 +147,10 @@ func (p placing) verify(pod *corev1.PodTemplateSpec) error {
 				return p.conflict(m.field, key, m.have[key], ConflictError{Needs: m.want[key], Source: n.origin(key)})
 			}
 		}
+	}
+	if len(n.keepsOff) > 0 && !avoid.Has(pod.Spec.Affinity, n.keepsOff) {
+		return p.conflict(overrides.Affinity, "", "another",
+			ConflictError{Needs: "NotIn " + strings.Join(n.keepsOff, ", "), Source: "what its pods showed of nodes"})
 	}
 	have := pod.Spec.Tolerations
 	if len(tolerate(slices.Clone(have), n.tolerations)) != len(have) {

@@ -22,6 +22,7 @@ import (
 	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -56,13 +57,15 @@ type Patience struct {
 	CheckpointWithin time.Duration
 	// Boost is what keeps a running TrainJob from being preempted by its equals.
 	Boost boost.Policy
+	// Avoid is which nodes a TrainJob keeps off that have broken it.
+	Avoid avoid.Policy
 }
 
 // PatienceOf returns what the configuration says.
 func PatienceOf(config *configapi.Configuration) Patience {
 	p := config.Preemption
 	return Patience{config.Limits.PodsWithin.Duration, p.CheckpointWithin.Duration,
-		boost.Policy{MinimumRuntime: p.MinimumRuntime, CheapestVictim: p.CheapestVictim}}
+		boost.Policy{MinimumRuntime: p.MinimumRuntime, CheapestVictim: p.CheapestVictim}, avoid.PolicyOf(config.Nodes)}
 }
 
 // Placement knows what keeps a TrainJob from having pods once it is admitted.

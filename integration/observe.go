@@ -93,7 +93,7 @@ func (r *observer) observeRuntime(ctx context.Context, o *situation) error {
 	if errors.As(err, &o.queue.unusable) {
 		return nil
 	}
-	return err
+	return errors.Join(err, r.observeNodes(ctx, o))
 }
 
 // observeTrainJob reads the TrainJob, and what this process remembers of it.

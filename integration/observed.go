@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -100,6 +101,15 @@ type wouldRun struct {
 	foreign   *overrides.Record
 	effective *overrides.Effective // shared: it must not be changed
 	podSets   []kueue.PodSet
+	avoiding  avoiding
+}
+
+// avoiding is what a suspended TrainJob remembers of nodes.
+type avoiding struct {
+	counted []api.AvoidedNode
+	cluster avoid.Cluster
+	// choice is what its start keeps off.
+	choice avoid.Choice
 }
 
 // queueing is what is decided of a TrainJob that is queued, or that goes on, and what was asked for it.

@@ -68,7 +68,6 @@ func (r *resolver) compute(o *situation) (err error) {
 	if err != nil {
 		return blocked(ReasonInvalidRuntime, err)
 	}
-	o.queue.effective = effective
 	errs = limits.CheckBuilt(o.job.Namespace, runtime, entries, effective, r.policy.features.claimsCounted)
 	if len(errs) > 0 {
 		return blocked(ReasonLimitExceeded, fmt.Errorf("%s: %w", store.Describe(o.job), errs.ToAggregate()))
@@ -76,6 +75,8 @@ func (r *resolver) compute(o *situation) (err error) {
 	if err := r.checkSteps(o.job, effective.ReplicatedJobs); err != nil {
 		return err
 	}
+	effective = keepOff(o.observed, effective)
+	o.queue.effective = effective
 	if o.queue.podSets, err = podsets.Of(effective, r.policy.features.podSets); err != nil {
 		return blocked(ReasonInvalidRuntime, err)
 	}

@@ -32,6 +32,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
@@ -62,7 +63,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	if err := r.setupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	if err := watchRead(ctx, mgr.GetCache()); err != nil {
+	if err := watchRead(ctx, mgr.GetCache(), r.policy.readWatched()); err != nil {
 		return err
 	}
 	for _, counted := range []prometheus.Collector{
@@ -86,14 +87,23 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, con
 	return b.Complete(workers.bounded(r.both(next)))
 }
 
-// watchRead watches what is read from the cache and triggers no reconcile, or is read by the webhooks too: those of a
-// replica that doesn't lead. The manager's cache reads nothing that isn't watched.
-func watchRead(ctx context.Context, informers cache.Informers) error {
-	for _, o := range []client.Object{
+// readWatched returns what is read from the cache and triggers no reconcile, or is read by the webhooks too: those of a
+// replica that doesn't lead.
+func (p policy) readWatched() []client.Object {
+	kinds := []client.Object{
 		&corev1.Namespace{}, &kueue.LocalQueue{}, &kueue.ResourceFlavor{}, &kueue.WorkloadPriorityClass{},
 		&schedulingv1.PriorityClass{}, &corev1.LimitRange{}, &api.TrainingRuntime{}, &api.ClusterTrainingRuntime{},
 		&jobset.JobSet{},
-	} {
+	}
+	if p.Avoid.On() {
+		kinds = append(kinds, &corev1.Node{})
+	}
+	return kinds
+}
+
+// watchRead watches kinds. The manager's cache reads nothing that isn't watched.
+func watchRead(ctx context.Context, informers cache.Informers, kinds []client.Object) error {
+	for _, o := range kinds {
 		if _, err := informers.GetInformer(ctx, o, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watching %T: %w", o, err)
 		}
@@ -189,14 +199,19 @@ func sooner(a, b reconcile.Result) reconcile.Result {
 	return a
 }
 
-// podEnds passes what can end a stop, and what a failure may be due to: a pod that is gone, at its end, or lost.
+// podEnds passes what can end a stop, and what a failure may be due to: a pod that is gone, at its end, or lost, or
+// that shows a broken node.
 func podEnds() predicate.Funcs {
+	marked := func(o client.Object) bool {
+		reason, _ := avoid.MarkOf(o.(*corev1.Pod))
+		return reason != ""
+	}
 	ended := func(o client.Object) bool { return store.PodEnded(o.(*corev1.Pod)) || store.PodLost(o.(*corev1.Pod)) }
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return ended(e.ObjectNew) && !ended(e.ObjectOld) || store.PodCutShort(e.ObjectNew.(*corev1.Pod)) &&
-				!store.PodCutShort(e.ObjectOld.(*corev1.Pod))
+				!store.PodCutShort(e.ObjectOld.(*corev1.Pod)) || marked(e.ObjectNew) && !marked(e.ObjectOld)
 		},
 		DeleteFunc:  func(event.DeleteEvent) bool { return true },
 		GenericFunc: func(event.GenericEvent) bool { return false },
@@ -223,6 +238,9 @@ func (r *Reconciler) jobOf(ctx context.Context, o client.Object) []reconcile.Req
 	request := []reconcile.Request{{NamespacedName: key}}
 	if store.PodLost(pod) {
 		r.store.Pods.SawLost(pod)
+		return request
+	}
+	if reason, _ := avoid.MarkOf(pod); reason != "" {
 		return request
 	}
 	if pod.Spec.SchedulingGroup != nil && pod.Status.Phase != corev1.PodSucceeded {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -204,6 +206,25 @@ func TestPodEnds(t *testing.T) {
 		p.Update(event.UpdateEvent{ObjectOld: ended, ObjectNew: ended}) ||
 		p.Update(event.UpdateEvent{ObjectOld: alive, ObjectNew: alive}) {
 		t.Error("so does one that ends, once")
+	}
+	waits := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: avoid.Condition, Reason: "x"}}}}
+	if !p.Update(event.UpdateEvent{ObjectOld: alive, ObjectNew: waits}) ||
+		p.Update(event.UpdateEvent{ObjectOld: waits, ObjectNew: waits}) {
+		t.Error("so does one that shows a broken node, once")
+	}
+}
+
+// TestReadWatched holds that nobody watches nodes who doesn't avoid any.
+func TestReadWatched(t *testing.T) {
+	for avoidFor, want := range map[time.Duration]bool{0: false, time.Hour: true} {
+		p := policy{Patience: Patience{Avoid: avoid.Policy{For: avoidFor}}}
+		watched := slices.ContainsFunc(p.readWatched(), func(o client.Object) bool {
+			_, node := o.(*corev1.Node)
+			return node
+		})
+		if watched != want {
+			t.Errorf("%s: nodes are watched: %t, want %t", avoidFor, watched, want)
+		}
 	}
 }
 

@@ -59,7 +59,8 @@ func decideStart(o *situation, a *asked, wl *kueue.Workload, message string, fea
 	if err != nil {
 		return fmt.Errorf("deciding the start: %w", err)
 	}
-	a.start = &start{start: decided, workload: match, message: message, events: settled.events}
+	a.start = &start{start: decided, workload: match, message: message,
+		events: append(settled.events, o.queue.avoiding.tells()...)}
 	return nil
 }
 
@@ -82,6 +83,7 @@ func decide(o *situation, wl *kueue.Workload, features admission.Features) (*adm
 	decided, err := admission.Decide(admission.Input{
 		Job: o.job, Runtime: o.queue.choice.Spec, Effective: o.queue.effective, Dialect: o.trainer.Dialect,
 		Workload: wl, Flavors: o.queue.start.flavors, Features: features, Now: metav1.NewTime(o.now),
+		KeepsOff: o.queue.avoiding.choice.Hosts,
 	})
 	if err != nil {
 		return nil, err

@@ -19,10 +19,11 @@ const (
 	NodeSelector    Field = "spec.nodeSelector"
 	Tolerations     Field = "spec.tolerations"
 	SchedulingGates Field = "spec.schedulingGates"
+	Affinity        Field = "spec.affinity"
 )
 
 // Setter returns the last entry but the integration's that sets the key of the field for the ReplicatedJob; nil where
-// none does and the value is the runtime's. Tolerations have no key.
+// none does and the value is the runtime's. Tolerations and the affinity have no key.
 func Setter(entries []Entry, replicatedJob string, field Field, key string) *Entry {
 	for i := range slices.Backward(entries) {
 		if entries[i].Manager == Manager {
@@ -47,6 +48,8 @@ func setsField(meta *metav1.ObjectMeta, spec *trainerapi.PodSpecPatch, field Fie
 		_, found = spec.NodeSelector[key]
 	case Tolerations:
 		found = len(spec.Tolerations) > 0
+	case Affinity:
+		found = spec.Affinity != nil
 	case SchedulingGates:
 		found = slices.Contains(spec.SchedulingGates, corev1.PodSchedulingGate{Name: key})
 	}

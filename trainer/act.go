@@ -59,6 +59,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, o *observed, status *api.T
 	if told := stallEvent(&o.job.Status, status); told != nil {
 		r.recorder.Send(o.job, *told)
 	}
+	r.tellBlamed(o)
 	return nil
 }
 
@@ -67,6 +68,7 @@ func isFalse(c *metav1.Condition) bool { return c != nil && c.Status == metav1.C
 func (r *Reconciler) writeLoss(ctx context.Context, o *observed, s writeLoss) error {
 	status := o.job.Status.DeepCopy()
 	status.Lost = &s.lost
+	status.Avoided = r.Avoid.Remember(status.Avoided, o.blamed, o.now)
 	write := r.Store.Writer.Status
 	if s.asRead {
 		write = r.Store.Writer.StatusAsRead
@@ -74,6 +76,7 @@ func (r *Reconciler) writeLoss(ctx context.Context, o *observed, s writeLoss) er
 	if err := write(ctx, o.job, status); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing that a TrainJob is to be restarted: %w", err))
 	}
+	r.tellBlamed(o)
 	r.recorder.Send(o.job, s.event)
 	return nil
 }

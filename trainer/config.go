@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -29,6 +30,8 @@ type Config struct {
 	Recorder kevents.EventRecorder
 	Clock    clock.Clock
 	Limits   overrides.Limits
+	// Avoid is which nodes are remembered as broken.
+	Avoid avoid.Policy
 	// Reports is set if this process serves the server to which training processes report (Progress).
 	Reports bool
 }

@@ -34,6 +34,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	kueueindexer "sigs.k8s.io/kueue/pkg/controller/core/indexer"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
@@ -107,6 +108,7 @@ type options struct {
 	limits      overrides.Limits
 	plugins     trainerconfig.Configuration // what Trainer's plugins take of its configuration
 	reports     bool                        // training processes can report
+	nodes       avoid.Policy                // which nodes are remembered
 }
 
 func newHarness(t testing.TB, change ...func(*options)) *harness {
@@ -151,7 +153,7 @@ func (h *harness) construct(o options) {
 	})
 	reconciler := NewReconciler(Config{
 		Client: cached, Reader: live, Store: kept, Builder: builder, Gangs: gangs,
-		Recorder: h.recorder, Clock: h.clock, Limits: o.limits, Reports: o.reports,
+		Recorder: h.recorder, Clock: h.clock, Limits: o.limits, Reports: o.reports, Avoid: o.nodes,
 	})
 	indexer := indexerFunc(func(field string, of client.IndexerFunc) { h.indexes[field] = of })
 	err = errors.Join(

@@ -34,6 +34,9 @@ func lossOf(job *api.TrainJob, js *jobset.JobSet) api.Loss {
 }
 
 func stepOfLoss(o *observed, lost api.Loss) step {
+	if again := restartForNode(o, lost); again != nil {
+		return again
+	}
 	most := status.MaxRestarts(o.job)
 	cut := o.lostPod != nil && store.PodCutShort(o.lostPod) && lost.Restarts < most
 	switch {

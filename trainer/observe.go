@@ -31,14 +31,21 @@ type observed struct {
 	// jobSet and workload are the cache's own and must not be changed; nil if there is none.
 	jobSet   *jobset.JobSet
 	workload *kueue.Workload
-	// lostPod is a pod that the JobSet of a TrainJob that runs has lost; nil for none, or if it is restarted for one.
-	lostPod *corev1.Pod
+	shownByPods
 	// groups of pods; nil if there are none to keep.
 	groups *gang.Groups
 	// unread is why lostPod or groups aren't known; nil if they are. It delays no stop and no end.
 	unread error
 	// failed is set if the integration's reconcile before this one failed.
 	failed bool
+}
+
+// shownByPods is what the pods of a TrainJob that runs show.
+type shownByPods struct {
+	// lostPod is a pod that its JobSet has lost; nil for none, or if it is restarted for one.
+	lostPod *corev1.Pod
+	// blamed are nodes that its pods show to be broken, and that it is to keep off from now on.
+	blamed []api.AvoidedNode
 }
 
 // stage is where a TrainJob is in its life.
@@ -90,7 +97,7 @@ func (r *Reconciler) observe(ctx context.Context, key types.NamespacedName) (*ob
 	if o.jobSet, err = r.Store.JobSets.Of(ctx, o.job); err != nil || o.stage == stageDeleting {
 		return o, err
 	}
-	o.unread = errors.Join(r.observeLoss(ctx, o), r.observeGroups(ctx, o))
+	o.unread = errors.Join(r.observeLoss(ctx, o), r.observeBroken(ctx, o), r.observeGroups(ctx, o))
 	o.workload, err = r.workloadOf(ctx, o.job)
 	return o, err
 }
@@ -101,6 +108,18 @@ func (r *Reconciler) observeLoss(ctx context.Context, o *observed) (err error) {
 	restarts := o.jobSet != nil && lost != nil && lost.JobSet == o.jobSet.UID && lost.Restarting
 	if o.running() && o.jobSet != nil && !restarts {
 		o.lostPod, err = r.Store.Pods.Lost(ctx, o.jobSet)
+	}
+	return err
+}
+
+// observeBroken reads which nodes the pods of a TrainJob that runs show to be broken.
+func (r *Reconciler) observeBroken(ctx context.Context, o *observed) error {
+	if !r.Avoid.On() || !o.running() || o.jobSet == nil {
+		return nil
+	}
+	broken, all, err := r.Store.Pods.Broken(ctx, o.jobSet)
+	if err == nil && len(broken) > 0 {
+		o.blamed = r.Avoid.Blame(broken, all, o.job.Status.Avoided, o.now)
 	}
 	return err
 }

@@ -53,6 +53,7 @@ func (r *Reconciler) ReconcileAfter(
 	outlook := o.groups.Outlook()
 	running := status.Running{Gangs: gangCondition(o, outlook), Stalled: verdict.Condition}
 	want := status.Of(o.job, o.jobSet, o.workload, running, o.now)
+	want.Avoided = r.Avoid.Remember(want.Avoided, o.blamed, o.now)
 	pending := r.memory.recall(o.key, o.now, status.Differs(&o.job.Status, want), waits(want) != nil)
 	p := decide(o, want, outlook, pending)
 	p.Later(verdict.Again)

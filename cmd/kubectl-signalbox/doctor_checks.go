@@ -31,7 +31,8 @@ var checks = []struct {
 }{
 	{"versions", checkVersions}, {"Kueue's configuration", checkConfig}, {"webhooks", checkWebhooks},
 	{"leaders", checkLeaders}, {"queues", checkQueues}, {"priorities", checkPriorities},
-	{"flavors and nodes", checkNodes}, {"runtimes", checkRuntimes}, {"TrainJobs", checkTrainJobs},
+	{"flavors and nodes", checkNodes}, {"avoided nodes", checkAvoided}, {"runtimes", checkRuntimes},
+	{"TrainJobs", checkTrainJobs},
 }
 
 // checkVersions compares the releases of Kubernetes, Kueue and JobSet with those that Signalbox supports.

@@ -46,7 +46,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 // commands returns the commands that work with TrainJobs of a cluster.
 func (c *cli) commands() []*cobra.Command {
 	all := []*cobra.Command{
-		listCommand(c), topCommand(c), explainCommand(c), simulateCommand(c), logsCommand(c), waitCommand(c),
+		listCommand(c), topCommand(c), nodesCommand(c), explainCommand(c), simulateCommand(c), logsCommand(c), waitCommand(c),
 		usageCommand(c), doctorCommand(c), versionCommand(c),
 	}
 	for _, v := range verbs {

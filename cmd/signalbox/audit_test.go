@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/signalbox/audit"
 )
@@ -124,12 +125,12 @@ func TestPods(t *testing.T) {
 	pod.Name = "a"
 	pod.Spec.Containers = []corev1.Container{{Name: "c"}}
 	pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("g")}
-	kept, err := cachedPod(pod)
+	kept, err := cachedPods(avoid.Policy{})(pod)
 	if p, ok := kept.(*corev1.Pod); err != nil || !ok || p.Name != "a" || p.Spec.Containers != nil ||
 		p.Spec.SchedulingGroup == nil {
 		t.Errorf("got %+v, %v", kept, err)
 	}
-	if kept, err := cachedPod("a mark"); err != nil || kept != "a mark" {
+	if kept, err := cachedPods(avoid.Policy{})("a mark"); err != nil || kept != "a mark" {
 		t.Errorf("what is no pod is passed on: got %v, %v", kept, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -14,6 +15,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
@@ -21,6 +23,7 @@ import (
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/foreign"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/nodes"
 )
 
 const leaderElectionID = "signalbox.signalbox.dev"
@@ -30,7 +33,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 	if err != nil {
 		return nil, err
 	}
-	cached, err := cacheOptions()
+	cached, err := cacheOptions(avoid.PolicyOf(config.Nodes))
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +78,7 @@ func newManager(restConfig *rest.Config, config *configapi.Configuration) (ctrl.
 }
 
 // cacheOptions returns what the manager's cache keeps of each kind.
-func cacheOptions() (cache.Options, error) {
+func cacheOptions(avoided avoid.Policy) (cache.Options, error) {
 	ofJobSets, err := labels.Parse(jobset.JobSetNameKey)
 	return cache.Options{
 		// A read of a kind that isn't watched would begin a watch, and wait for it: forever, where the API server
@@ -83,7 +86,8 @@ func cacheOptions() (cache.Options, error) {
 		ReaderFailOnMissingInformer: true,
 		DefaultTransform:            cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:                 {Label: ofJobSets, Transform: cachedPod},
+			&corev1.Pod{}:                 {Label: ofJobSets, Transform: cachedPods(avoided)},
+			&corev1.Node{}:                {Transform: nodes.Retain},
 			&api.TrainJob{}:               {Transform: withoutManifests},
 			&api.TrainingRuntime{}:        {Transform: withoutManifests},
 			&api.ClusterTrainingRuntime{}: {Transform: withoutManifests},
@@ -104,15 +108,19 @@ func withoutManifests(object any) (any, error) {
 	return object, nil
 }
 
-// cachedPod returns of a pod only what shows whether it has ended, and where it is in a group, how that is placed.
-func cachedPod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
+// cachedPods returns of a pod only what shows whether it has ended, what it shows of its node if nodes are avoided, and
+// where it is in a group, how that is placed.
+func cachedPods(avoided avoid.Policy) toolscache.TransformFunc {
+	return func(object any) (any, error) {
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
+			return object, nil
+		}
+		kept := store.RetainPod(pod)
+		avoided.Mark(kept, pod)
+		if pod.Spec.SchedulingGroup != nil {
+			gang.Retain(kept, pod)
+		}
+		return kept, nil
 	}
-	kept := store.RetainPod(pod)
-	if pod.Spec.SchedulingGroup != nil {
-		gang.Retain(kept, pod)
-	}
-	return kept, nil
 }

@@ -18,6 +18,7 @@ import (
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -26,6 +27,7 @@ import (
 	"github.com/signalbox-dev/signalbox/store/ledger"
 	"github.com/signalbox-dev/signalbox/trainer"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
+	"github.com/signalbox-dev/signalbox/trainer/nodes"
 	"github.com/signalbox-dev/signalbox/trainer/trial"
 	"github.com/signalbox-dev/signalbox/trainer/webhook"
 )
@@ -129,6 +131,7 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 	reconciler := trainer.NewReconciler(trainer.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Builder: builder, Gangs: a.gangs,
 		Recorder: a.recorder, Clock: clock.RealClock{}, Limits: a.limits, Reports: a.config.Trainer.Progress.Enabled,
+		Avoid: avoid.PolicyOf(a.config.Nodes),
 	})
 	startable := &trainer.Startable{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Builder: builder, Gangs: a.gangs,
@@ -136,6 +139,11 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 	hooks := &webhook.Webhook{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,
 		Reader: a.reader(), Clock: clock.RealClock{}, Limits: a.limits, Reports: a.config.Trainer.Progress.Enabled,
+	}
+	if a.config.Nodes.AvoidFor.Duration > 0 {
+		if err := a.mgr.Add(nodes.New(a.mgr.GetClient(), a.recorder, clock.RealClock{}, a.config.Nodes)); err != nil {
+			return nil, nil, err
+		}
 	}
 	return reconciler, startable, hooks.Register(a.mgr)
 }

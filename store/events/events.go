@@ -64,6 +64,28 @@ var (
 		corev1.EventTypeWarning, "Restarting", "Restarting",
 		"Its JobSet has failed after pod %s was lost with its node; restart %d of %d",
 	}
+	// NodeAvoided is about a node that a TrainJob keeps off, and NodeRestarting about a restart for one.
+	NodeAvoided = Event{
+		corev1.EventTypeWarning, "NodeAvoided", "Running",
+		"It keeps off node %s for %s, from its next start on: pod %s %s (%s)",
+	}
+	NodeRestarting = Event{
+		corev1.EventTypeWarning, "NodeRestarting", "Restarting",
+		"Pod %s can't run on node %s; restart %d of %d, on other nodes if there are",
+	}
+	KeepsOff = Event{
+		corev1.EventTypeNormal, "KeepsOff", "Starting", "Its pods keep off nodes on which others of it couldn't run: %s",
+	}
+	NodesTaken = Event{
+		corev1.EventTypeWarning, "NodesTaken", "Starting",
+		"Its pods may run on nodes on which others of it couldn't, because half of those that fit are kept off, or no " +
+			"other fits: %s; it keeps off: %s",
+	}
+	// NodeShared is an event of a node.
+	NodeShared = Event{
+		corev1.EventTypeWarning, "AvoidedByTrainJobs", "Scheduling",
+		"%d TrainJobs of %d namespaces keep off this node; of the last, a pod %s (%s)",
+	}
 	ClaimLost = Event{
 		corev1.EventTypeWarning, "ClaimLost", "Restarting",
 		"PersistentVolumeClaim %s is gone; the initializers that had finished run again",

@@ -12,9 +12,12 @@ import (
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
 
-// urgent reports whether a change of status is worth a write of its own at once: an end, or the reason of a stop, which
-// a stall may be.
+// urgent reports whether a change of status is worth a write of its own at once: an end, the reason of a stop, which a
+// stall may be, or a node that is avoided, which nothing but the pods shows.
 func urgent(before, after *api.TrainJobStatus) bool {
+	if !equality.Semantic.DeepEqual(before.Avoided, after.Avoided) {
+		return true
+	}
 	for _, name := range []string{
 		trainerapi.TrainJobComplete, trainerapi.TrainJobFailed, api.ConditionEvicted, api.ConditionStalled,
 	} {

@@ -18,6 +18,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -227,6 +228,9 @@ func mirror(status *api.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
 			if nodes := nodesOf(job, wl); nodes != "" && name == api.ConditionAdmitted && c.Status == metav1.ConditionTrue {
 				message += ", with " + nodes + " nodes"
 			}
+			if name == api.ConditionQuotaReserved && c.Status == metav1.ConditionFalse {
+				message += keepsOff(job, wl)
+			}
 			setCondition(status, metav1.Condition{
 				Type: name, Status: c.Status, Reason: c.Reason, Message: message, LastTransitionTime: c.LastTransitionTime,
 			})
@@ -240,6 +244,15 @@ func mirror(status *api.TrainJobStatus, job *api.TrainJob, wl *kueue.Workload) {
 			apimeta.RemoveStatusCondition(&status.Conditions, name)
 		}
 	}
+}
+
+// keepsOff says which nodes a TrainJob that waits keeps off: they may be all that would fit.
+func keepsOff(job *api.TrainJob, wl *kueue.Workload) string {
+	hosts := avoid.Written(wl.Spec.PodSets)
+	if len(job.Status.Avoided) == 0 || len(hosts) == 0 {
+		return ""
+	}
+	return "; until their time in status.avoided is over, it keeps off nodes " + strings.Join(hosts, ", ")
 }
 
 // markGeneration gives the conditions a generation. Kubeflow Trainer's have none, so that a status that it has written

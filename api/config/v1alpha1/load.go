@@ -25,6 +25,7 @@ func Default() *Configuration {
 			Pods: 5000, SpecBytes: 256 << 10, Elements: 1000, TerminationGracePeriodSeconds: 3600, Secrets: true,
 			PodsWithin: metav1.Duration{Duration: 5 * time.Minute},
 		},
+		Nodes: Nodes{AtMost: 8, FailedWithin: metav1.Duration{Duration: time.Minute}, Namespaces: 2},
 		Trainer: Trainer{
 			Enabled: new(true), Progress: Progress{Port: 10443, Service: "signalbox-webhook", Secret: "signalbox-webhook-cert"},
 			GangScheduling: GangScheduling{Mode: api.GangOff, Policy: api.GangPolicyGang},

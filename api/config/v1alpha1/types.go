@@ -45,6 +45,8 @@ type Configuration struct {
 	Preemption Preemption `json:"preemption"`
 	// Usage is the record of who used what.
 	Usage Usage `json:"usage"`
+	// Nodes is what follows where a node is broken.
+	Nodes Nodes `json:"nodes"`
 }
 
 // Usage is the record of what TrainJobs held of quota, by queue, team and user: useful, lost, idle or unknown.
@@ -59,6 +61,31 @@ type Usage struct {
 
 // MaxRetention is the longest retention: 366 days.
 const MaxRetention = 366 * 24 * time.Hour
+
+// Nodes is what follows where a node loses pods of TrainJobs, rejects them, can't start them, or fails them at once. All
+// is off by default.
+type Nodes struct {
+	// AvoidFor is for how long a TrainJob keeps off such a node, from its next start on. It needs trainer.enabled: beside
+	// an installed Kubeflow Trainer nothing can be remembered. Default 0s, which is not at all, at most 168h.
+	AvoidFor metav1.Duration `json:"avoidFor"`
+	// AtMost is how many nodes a TrainJob keeps off, and never more than half of those that fit it. Default 8, at most 64.
+	AtMost int `json:"atMost"`
+	// FailedWithin is how soon after its start a pod has to fail, while another pod of its step runs, so that its node is
+	// avoided. Default 1m, at most 1h; 0s for never.
+	FailedWithin metav1.Duration `json:"failedWithin"`
+	// Namespaces is of how many namespaces the TrainJobs have to avoid a node so that the node gets an event, and the
+	// taint. Default 2, which is the least. Set it above the number of namespaces that one user may have.
+	Namespaces int `json:"namespaces"`
+	// Taint sets taint signalbox.dev/avoided=:NoSchedule on such a node, until its TrainJobs avoid it no more. It needs
+	// AvoidFor, and the right to patch nodes. Default false.
+	Taint bool `json:"taint"`
+}
+
+// MaxAvoidFor is the longest time for which a node is avoided, and MaxAvoided the most nodes.
+const (
+	MaxAvoidFor = 168 * time.Hour
+	MaxAvoided  = 64
+)
 
 // Preemption is what a preempted TrainJob gets to lose less of its work. All is off by default.
 type Preemption struct {

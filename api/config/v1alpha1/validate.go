@@ -32,6 +32,7 @@ func (c *Configuration) validate() field.ErrorList {
 		c.validatePreemption(field.NewPath("preemption", "checkpointWithin")),
 		c.validateVictims(field.NewPath("preemption")),
 		c.Usage.validate(field.NewPath("usage")),
+		c.validateNodes(field.NewPath("nodes")),
 	)
 }
 

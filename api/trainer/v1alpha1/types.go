@@ -96,6 +96,14 @@ type TrainJobStatus struct {
 	// usage is what the TrainJob has held of quota, by runs that have ended. It is empty if usage isn't recorded.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
+
+	// avoided are nodes on which pods of the TrainJob were lost, didn't start, or failed at once. It keeps off them for
+	// nodes.avoidFor of the configuration, which is off by default.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=100
+	// +optional
+	Avoided []AvoidedNode `json:"avoided,omitempty"`
 }
 
 // Usage is what a TrainJob has held of quota. A run is one time that it holds quota.
@@ -121,6 +129,29 @@ type UsedResource struct {
 	Resource string `json:"resource"`
 
 	usageapi.Held `json:",inline"`
+}
+
+// AvoidedNode is a node that a TrainJob keeps off.
+type AvoidedNode struct {
+	// name of the node.
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// reason is Lost, Rejected, NotStarted, NotStartedAlone or FailedEarly.
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason"`
+
+	// message is the reason of the pod: ImagePullBackOff for example.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// pod is the last one for which the node is remembered.
+	// +kubebuilder:validation:MaxLength=253
+	Pod string `json:"pod"`
+
+	// time is when Signalbox saw that.
+	Time metav1.Time `json:"time"`
 }
 
 // Checkpoint is work that a training process has saved.
@@ -164,9 +195,9 @@ const (
 	// StopAnnotation on a TrainJob, with any value, stops it: its pods end, its quota is released, and its Workload is
 	// on hold until the annotation is removed. It is for users who may change TrainJobs and not Workloads.
 	StopAnnotation = "signalbox.dev/stop"
-	// RestartsAnnotation on a TrainJob limits how often it is restarted after its JobSet has failed and pods were lost
-	// with their nodes, or after it has stalled: a whole number, 0 for never. Other failures don't count. Default
-	// DefaultRestarts.
+	// RestartsAnnotation on a TrainJob limits how often it is restarted: after its JobSet has failed and pods were lost
+	// with their nodes, after it has stalled, and for a node that it then keeps off. It is a whole number, 0 for never.
+	// Other failures don't count. Default DefaultRestarts.
 	RestartsAnnotation = "signalbox.dev/restarts-after-loss"
 	// DefaultRestarts is the default of RestartsAnnotation.
 	DefaultRestarts = 3
@@ -183,6 +214,9 @@ const (
 	// duration from 1m to 168h, then condition Stalled is True. With ",stop" or ",restart" after it, as in 30m,restart,
 	// the TrainJob is stopped or restarted then. It needs trainer.progress. Default none.
 	StalledAfterAnnotation = "signalbox.dev/stalled-after"
+	// AvoidedTaint is the key of the taint of a node that TrainJobs of several namespaces avoid, if nodes.taint of the
+	// configuration is true.
+	AvoidedTaint = "signalbox.dev/avoided"
 	// MaxCheckpointWithin bounds preemption.checkpointWithin, as limits.terminationGracePeriodSeconds is bounded by
 	// default: a victim keeps its quota meanwhile.
 	MaxCheckpointWithin = time.Hour

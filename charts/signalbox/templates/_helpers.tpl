@@ -134,8 +134,8 @@ matchExpressions:
 {{- end }}
 {{- $more := .Values.config | default dict }}
 {{- range $key, $_ := $more }}
-{{- if not (has $key (list "concurrency" "clientConnection" "limits" "preemption" "usage" "kueue" "pprof")) }}
-{{- fail (printf "\n\nconfig.%s: the chart makes this field of its other values; set those. config takes concurrency, clientConnection, limits, preemption, usage, pprof, and of kueue labelKeysToCopy, afterDeactivated, ownerKinds and ownerIdentities." $key) }}
+{{- if not (has $key (list "concurrency" "clientConnection" "limits" "preemption" "nodes" "usage" "kueue" "pprof")) }}
+{{- fail (printf "\n\nconfig.%s: the chart makes this field of its other values; set those. config takes concurrency, clientConnection, limits, preemption, nodes, usage, pprof, and of kueue labelKeysToCopy, afterDeactivated, ownerKinds and ownerIdentities." $key) }}
 {{- end }}
 {{- end }}
 {{- range $key, $_ := $more.kueue }}

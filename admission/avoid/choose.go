@@ -1,0 +1,125 @@
+package avoid
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	resourcehelper "k8s.io/component-helpers/resource"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// Cluster is what a choice depends on: the nodes, and the flavors that the TrainJob's ClusterQueue may assign. Without
+// flavors, the TrainJob's own pods say which nodes fit.
+type Cluster struct {
+	Nodes   []corev1.Node
+	Flavors []kueue.ResourceFlavorSpec
+}
+
+// Choice is which of the nodes that are remembered a TrainJob keeps off.
+type Choice struct {
+	// Hosts are the values of label kubernetes.io/hostname of the nodes that are kept off, in order.
+	Hosts []string
+	// Avoided are these nodes. Tolerated are those that are not kept off, because half of those that fit are, or because
+	// no other fits.
+	Avoided, Tolerated []api.AvoidedNode
+}
+
+// Choose returns which of the nodes that count a TrainJob keeps off; the first have precedence. kept are hosts that it
+// keeps off whatever the nodes are, because it is admitted so. Of the nodes that fit the pods of a ReplicatedJob on a
+// flavor, no more than half are kept off.
+func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept []string) Choice {
+	choice := Choice{Hosts: kept}
+	if len(counted) == 0 {
+		return choice
+	}
+	off, fitting := sets.New(kept...), c.fitting(e)
+	for _, n := range counted {
+		host := c.hostOf(n.Name)
+		next := off.Clone().Insert(host)
+		crowded := slices.ContainsFunc(fitting, func(hosts sets.Set[string]) bool {
+			return hosts.Has(host) && 2*hosts.Intersection(next).Len() > hosts.Len()
+		})
+		if crowded && !off.Has(host) {
+			choice.Tolerated = append(choice.Tolerated, n)
+			continue
+		}
+		off = next
+		choice.Avoided = append(choice.Avoided, n)
+	}
+	if off.Len() > len(kept) {
+		choice.Hosts = sets.List(off)
+	}
+	return choice
+}
+
+// hostOf returns the hostname of a node. One that is gone may come back.
+func (c Cluster) hostOf(name string) string {
+	if i := slices.IndexFunc(c.Nodes, func(n corev1.Node) bool { return n.Name == name }); i >= 0 {
+		return hostname(&c.Nodes[i])
+	}
+	return name
+}
+
+// hostname returns the value of a node's label, which may differ from its name.
+func hostname(node *corev1.Node) string { return cmp.Or(node.Labels[corev1.LabelHostname], node.Name) }
+
+// fitting returns, for each ReplicatedJob and each flavor, the hosts that its pods fit.
+func (c Cluster) fitting(e *overrides.Effective) (all []sets.Set[string]) {
+	flavors := c.Flavors
+	if len(flavors) == 0 {
+		flavors = []kueue.ResourceFlavorSpec{{}}
+	}
+	for i := range e.ReplicatedJobs {
+		for _, flavor := range flavors {
+			pod := podOn(&e.ReplicatedJobs[i].Template.Spec.Template.Spec, flavor)
+			affinity, requests := nodeaffinity.GetRequiredNodeAffinity(pod), resourcehelper.PodRequests(pod,
+				resourcehelper.PodResourcesOptions{})
+			hosts := sets.New[string]()
+			for j := range c.Nodes {
+				node := &c.Nodes[j]
+				if matches, err := affinity.Match(node); err == nil && matches && takes(node, pod, requests) {
+					hosts.Insert(hostname(node))
+				}
+			}
+			all = append(all, hosts)
+		}
+	}
+	return all
+}
+
+// podOn returns a pod as a flavor places it.
+func podOn(spec *corev1.PodSpec, flavor kueue.ResourceFlavorSpec) *corev1.Pod {
+	pod := &corev1.Pod{Spec: *spec.DeepCopy()}
+	selector := maps.Clone(flavor.NodeLabels)
+	if selector == nil {
+		selector = map[string]string{}
+	}
+	maps.Copy(selector, pod.Spec.NodeSelector)
+	pod.Spec.NodeSelector = selector
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, flavor.Tolerations...)
+	return pod
+}
+
+// takes reports whether a node takes a pod when nothing else runs there. One that isn't ready has a taint.
+func takes(node *corev1.Node, pod *corev1.Pod, requests corev1.ResourceList) bool {
+	_, tainted := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations,
+		func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }, false)
+	if tainted {
+		return false
+	}
+	for name, need := range requests {
+		if has := node.Status.Allocatable[name]; has.Cmp(need) < 0 {
+			return false
+		}
+	}
+	return true
+}

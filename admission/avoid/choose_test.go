@@ -1,0 +1,198 @@
+package avoid
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
+)
+
+// nodeOf is a node with a label pool, so many GPUs, and maybe a taint.
+func nodeOf(name, pool string, gpus int64, taints ...corev1.Taint) corev1.Node {
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": pool,
+			corev1.LabelHostname: name + ".host"}},
+		Spec: corev1.NodeSpec{Taints: taints},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			"nvidia.com/gpu": *resource.NewQuantity(gpus, resource.DecimalSI)}},
+	}
+}
+
+// jobsOf is what a TrainJob runs: one ReplicatedJob for each pod spec.
+func jobsOf(specs ...corev1.PodSpec) *overrides.Effective {
+	e := &overrides.Effective{}
+	for i, spec := range specs {
+		rj := jobset.ReplicatedJob{Name: fmt.Sprintf("rj%d", i)}
+		rj.Template.Spec.Template.Spec = spec
+		e.ReplicatedJobs = append(e.ReplicatedJobs, rj)
+	}
+	return e
+}
+
+func gpu(n int64) corev1.PodSpec {
+	requests := corev1.ResourceList{"nvidia.com/gpu": *resource.NewQuantity(n, resource.DecimalSI)}
+	return corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests}}}}
+}
+
+// TestChoose holds that never more than half of the nodes that fit are avoided, whatever else there is.
+func TestChoose(t *testing.T) {
+	broken := corev1.Taint{Key: "node.kubernetes.io/not-ready", Effect: corev1.TaintEffectNoSchedule}
+	selects := gpu(1)
+	selects.NodeSelector = map[string]string{"pool": "a"}
+	ofPool := func(pool string) kueue.ResourceFlavorSpec {
+		return kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"pool": pool}}
+	}
+	nodes := func(n int, pool string) (all []corev1.Node) {
+		for i := range n {
+			all = append(all, nodeOf(fmt.Sprintf("%s%d", pool, i), pool, 8))
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		nodes   []corev1.Node
+		flavors []kueue.ResourceFlavorSpec
+		runs    *overrides.Effective
+		counted []string
+		kept    []string
+		want    []string
+		left    int
+	}{
+		"none is remembered": {nodes: nodes(4, "a"), runs: jobsOf(gpu(1)), kept: []string{"z"}, want: []string{"z"}},
+		"one of four": {nodes: nodes(4, "a"), runs: jobsOf(gpu(1)), counted: []string{"a1"},
+			want: []string{"a1.host"}},
+		"three of four": {nodes: nodes(4, "a"), runs: jobsOf(gpu(1)), counted: []string{"a3", "a1", "a2"},
+			want: []string{"a1.host", "a3.host"}, left: 1},
+		"of two, one": {nodes: nodes(2, "a"), runs: jobsOf(gpu(1)), counted: []string{"a1", "a0"},
+			want: []string{"a1.host"}, left: 1},
+		"the only one": {nodes: nodes(1, "a"), runs: jobsOf(gpu(1)), counted: []string{"a0"}, left: 1},
+		"one that is gone": {nodes: nodes(1, "a"), runs: jobsOf(gpu(1)), counted: []string{"gone"},
+			want: []string{"gone"}},
+		"one that isn't ready": {nodes: append(nodes(1, "a"), nodeOf("b", "b", 8, broken)), runs: jobsOf(gpu(1)),
+			counted: []string{"b"}, want: []string{"b.host"}},
+		"others have no GPU": {nodes: append(nodes(2, "a"), nodeOf("c", "c", 0), nodeOf("d", "d", 0)),
+			runs: jobsOf(gpu(1)), counted: []string{"a1", "a0"}, want: []string{"a1.host"}, left: 1},
+		"others aren't ready": {nodes: append(nodes(2, "a"), nodeOf("c", "c", 8, broken)), runs: jobsOf(gpu(1)),
+			counted: []string{"a1", "a0"}, want: []string{"a1.host"}, left: 1},
+		"others aren't selected": {nodes: append(nodes(2, "a"), nodes(9, "b")...), runs: jobsOf(selects),
+			counted: []string{"a1", "a0"}, want: []string{"a1.host"}, left: 1},
+		"of another flavor": {nodes: append(nodes(2, "a"), nodes(9, "b")...),
+			flavors: []kueue.ResourceFlavorSpec{ofPool("a"), ofPool("b")}, runs: jobsOf(gpu(1)),
+			counted: []string{"a1", "a0", "b0"}, want: []string{"a1.host", "b0.host"}, left: 1},
+		"another step needs it": {nodes: append(nodes(2, "a"), nodes(9, "b")...), runs: jobsOf(gpu(1), selects),
+			counted: []string{"a1", "a0"}, want: []string{"a1.host"}, left: 1},
+		"one is kept off": {nodes: nodes(4, "a"), runs: jobsOf(gpu(1)), counted: []string{"a2", "a1"},
+			kept: []string{"a0.host"}, want: []string{"a0.host", "a2.host"}, left: 1},
+		"it is kept off already": {nodes: nodes(2, "a"), runs: jobsOf(gpu(1)), counted: []string{"a0"},
+			kept: []string{"a0.host"}, want: []string{"a0.host"}},
+		"more than half are kept": {nodes: nodes(2, "a"), runs: jobsOf(gpu(1)), counted: []string{"a1", "a0"},
+			kept: []string{"a0.host", "a1.host"}, want: []string{"a0.host", "a1.host"}},
+		"kept, in whatever order": {nodes: nodes(4, "a"), runs: jobsOf(gpu(1)), counted: []string{"a0"},
+			kept: []string{"z", "a0.host"}, want: []string{"z", "a0.host"}},
+		"a tolerated taint": {nodes: []corev1.Node{nodeOf("a", "a", 8, broken), nodeOf("b", "a", 8, broken)},
+			flavors: []kueue.ResourceFlavorSpec{{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}},
+			runs:    jobsOf(gpu(1)), counted: []string{"a", "b"}, want: []string{"a.host"}, left: 1},
+		"a flavor without any node": {nodes: nodes(2, "a"), flavors: []kueue.ResourceFlavorSpec{ofPool("z")},
+			runs: jobsOf(gpu(1)), counted: []string{"a0"}, want: []string{"a0.host"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var counted []api.AvoidedNode
+			for _, n := range c.counted {
+				counted = append(counted, remembered(n, Lost, 0))
+			}
+			got := Cluster{Nodes: c.nodes, Flavors: c.flavors}.Choose(c.runs, counted, c.kept)
+			if !slices.Equal(got.Hosts, c.want) || len(got.Tolerated) != c.left || len(got.Avoided) != len(counted)-c.left {
+				t.Errorf("got %v, %d are tolerated; want %v, %d", got.Hosts, len(got.Tolerated), c.want, c.left)
+			}
+		})
+	}
+}
+
+// TestTerm holds that each term that can match a node keeps off the hosts, that adding them twice changes nothing, and
+// that what is in PodSets is found again.
+func TestTerm(t *testing.T) {
+	in := func(key string, values ...string) corev1.NodeSelectorRequirement {
+		return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}
+	}
+	notIn := keepsOff
+	required := func(terms ...corev1.NodeSelectorTerm) *corev1.Affinity {
+		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
+	}
+	term := func(all ...corev1.NodeSelectorRequirement) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchExpressions: all}
+	}
+	fields := corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{in("metadata.name", "n7")}}
+	withFields := fields
+	withFields.MatchExpressions = []corev1.NodeSelectorRequirement{notIn([]string{"a", "b"})}
+	preferred := &corev1.Affinity{
+
+		NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{
+			{Weight: 1, Preference: term(in("zone", "x"))}}},
+		PodAntiAffinity: &corev1.PodAntiAffinity{},
+	}
+	both := preferred.DeepCopy()
+	both.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{term(notIn([]string{"a", "b"}))}}
+	hosts := []string{"a", "b"}
+	for name, c := range map[string]struct {
+		affinity, want *corev1.Affinity
+	}{
+		"none":            {nil, required(term(notIn(hosts)))},
+		"others are kept": {preferred, both},
+		"two terms": {required(term(in("zone", "x")), term(in("zone", "y"))),
+			required(term(in("zone", "x"), notIn(hosts)), term(in("zone", "y"), notIn(hosts)))},
+		"a term of fields": {required(fields), required(withFields)},
+		"a term that is empty": {required(term(), term(in("zone", "x"))),
+			required(term(), term(in("zone", "x"), notIn(hosts)))},
+		"the runtime's own": {required(term(notIn([]string{"c"}))), required(term(notIn([]string{"c"}), notIn(hosts)))},
+		"the same":          {required(term(notIn(hosts))), required(term(notIn(hosts)))},
+		"the same in one": {required(term(notIn(hosts)), term(in("zone", "x"))),
+			required(term(notIn(hosts)), term(in("zone", "x"), notIn(hosts)))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runs := jobsOf(corev1.PodSpec{Affinity: c.affinity}, corev1.PodSpec{})
+			before := jobsOf(corev1.PodSpec{Affinity: c.affinity.DeepCopy()}, corev1.PodSpec{})
+			got := Apply(runs, hosts)
+			first := got.ReplicatedJobs[0].Template.Spec.Template.Spec.Affinity
+			if !reflect.DeepEqual(first, c.want) || !reflect.DeepEqual(runs, before) {
+				t.Errorf("got %+v, want %+v; what it is made of is %+v", first, c.want, runs)
+			}
+			if again := Apply(got, hosts); !reflect.DeepEqual(again, got) || !Has(first, hosts) {
+				t.Errorf("again: got %+v", again)
+			}
+			written := Written([]kueue.PodSet{{Template: got.ReplicatedJobs[0].Template.Spec.Template},
+				{Template: got.ReplicatedJobs[1].Template.Spec.Template}})
+			if !slices.Equal(written, hosts) {
+				t.Errorf("written: got %v", written)
+			}
+		})
+	}
+	if Has(nil, hosts) || Has(required(term(in("zone", "x"))), hosts) {
+		t.Error("it has none")
+	}
+	of := func(all ...*corev1.Affinity) (podSets []kueue.PodSet) {
+		for _, a := range all {
+			podSets = append(podSets, kueue.PodSet{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{Affinity: a}}})
+		}
+		return podSets
+	}
+	for name, podSets := range map[string][]kueue.PodSet{
+		"nothing": of(nil), "one of two": of(required(term(notIn(hosts))), nil),
+		"others":          of(required(term(in("zone", "x")))),
+		"two that differ": of(required(term(notIn(hosts))), required(term(notIn([]string{"c"})))),
+		"fields":          of(required(fields)),
+	} {
+		if got := Written(podSets); got != nil {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}

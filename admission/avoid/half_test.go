@@ -1,0 +1,62 @@
+package avoid
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// TestHalf holds, for clusters of any shape, that at least half of the nodes that fit a step on a flavor are left, that
+// nothing is kept off that isn't remembered, and that what is tolerated had to be.
+func TestHalf(t *testing.T) {
+	random := rand.New(rand.NewPCG(44, 1))
+	for round := range 2000 {
+		var cluster Cluster
+		var counted []api.AvoidedNode
+		pools := 1 + random.IntN(4)
+		for i := range random.IntN(12) {
+			node := nodeOf(fmt.Sprintf("n%d", i), fmt.Sprint(random.IntN(pools)), int64(random.IntN(3)*4))
+			if cluster.Nodes = append(cluster.Nodes, node); random.IntN(2) == 0 {
+				counted = append(counted, remembered(node.Name, Lost, 0))
+			}
+		}
+		for pool := range random.IntN(pools + 1) {
+			cluster.Flavors = append(cluster.Flavors,
+				kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"pool": fmt.Sprint(pool)}})
+		}
+		steps := make([]corev1.PodSpec, 1+random.IntN(3))
+		for i := range steps {
+			if steps[i] = gpu(int64(random.IntN(9))); random.IntN(3) == 0 {
+				steps[i].NodeSelector = map[string]string{"pool": fmt.Sprint(random.IntN(pools))}
+			}
+		}
+		runs := jobsOf(steps...)
+		choice := cluster.Choose(runs, counted, nil)
+		off := sets.New(choice.Hosts...)
+		if off.Len() != len(choice.Avoided) || len(choice.Avoided)+len(choice.Tolerated) != len(counted) {
+			t.Fatalf("round %d: %d hosts of %d nodes, %d tolerated", round, off.Len(), len(choice.Avoided),
+				len(choice.Tolerated))
+		}
+		full := sets.New[string]()
+		for _, fits := range cluster.fitting(runs) {
+			taken := fits.Intersection(off).Len()
+			if 2*taken > fits.Len() {
+				t.Fatalf("round %d: %d of %d nodes that fit are kept off", round, taken, fits.Len())
+			}
+			if 2*(taken+1) > fits.Len() {
+				full = full.Union(fits)
+			}
+		}
+		for _, n := range choice.Tolerated {
+			if !full.Has(cluster.hostOf(n.Name)) {
+				t.Fatalf("round %d: %s could be kept off", round, n.Name)
+			}
+		}
+	}
+}

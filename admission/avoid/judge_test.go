@@ -1,0 +1,172 @@
+package avoid
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// podOf is a pod as the cache has it; reason is its mark, "" for none.
+func podOf(name, node string, phase corev1.PodPhase, reason string) corev1.Pod {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+	pod.Spec.NodeName, pod.Status.Phase = node, phase
+	if reason != "" {
+		pod.Status.Conditions = []corev1.PodCondition{{Type: Condition, Reason: reason, Message: "why"}}
+	}
+	return pod
+}
+
+func remembered(name, reason string, since time.Duration) api.AvoidedNode {
+	return api.AvoidedNode{Name: name, Reason: reason, Pod: "of " + name, Time: ago(since)}
+}
+
+func show(nodes []api.AvoidedNode) string {
+	var all []string
+	for _, n := range nodes {
+		all = append(all, n.Name+":"+n.Reason)
+	}
+	return strings.Join(all, " ")
+}
+
+// TestBlame holds which nodes are remembered: those whose fault it is, and what may be the program's only with a
+// reason.
+func TestBlame(t *testing.T) {
+	const running, failed, pending = corev1.PodRunning, corev1.PodFailed, corev1.PodPending
+	runs := podOf("other", "n9", running, "")
+	initialized := podOf("init", "n8", corev1.PodSucceeded, "")
+	initialized.Labels = map[string]string{jobset.ReplicatedJobNameKey: "dataset-initializer"}
+	for name, c := range map[string]struct {
+		marked []corev1.Pod
+		others []corev1.Pod
+		known  []api.AvoidedNode
+		want   string
+	}{
+		"nothing":  {others: []corev1.Pod{runs}},
+		"lost":     {marked: []corev1.Pod{podOf("a", "n1", running, Lost)}, want: "n1:Lost"},
+		"rejected": {marked: []corev1.Pod{podOf("a", "n1", failed, Rejected)}, want: "n1:Rejected"},
+		"two nodes": {marked: []corev1.Pod{podOf("a", "n1", failed, Rejected), podOf("b", "n2", running, Lost)},
+			want: "n1:Rejected n2:Lost"},
+		"two pods of a node": {marked: []corev1.Pod{podOf("a", "n1", failed, Rejected),
+			podOf("b", "n1", failed, Rejected)}, want: "n1:Rejected"},
+		"an image, others run": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted)}, others: []corev1.Pod{runs},
+			want: "n1:NotStarted"},
+		"an image, others wait": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted)},
+			others: []corev1.Pod{podOf("b", "n2", pending, "")}},
+		"an image, all have it": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted),
+			podOf("b", "n2", pending, NotStarted)}},
+		"an image, alone": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted)}, want: "n1:NotStartedAlone"},
+		"an image, on a third": {marked: []corev1.Pod{podOf("a", "n3", pending, NotStarted)},
+			known: []api.AvoidedNode{remembered("n1", NotStartedAlone, 2*time.Hour), remembered("n2", NotStartedAlone, 0)}},
+		"it fails, others run": {marked: []corev1.Pod{podOf("a", "n1", failed, FailedEarly)}, others: []corev1.Pod{runs},
+			want: "n1:FailedEarly"},
+		"it fails, others ended": {marked: []corev1.Pod{podOf("a", "n1", failed, FailedEarly)},
+			others: []corev1.Pod{podOf("b", "n2", corev1.PodSucceeded, "")}, want: "n1:FailedEarly"},
+		"an image, after an initializer": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted)},
+			others: []corev1.Pod{initialized}, want: "n1:NotStartedAlone"},
+		"it fails after an initializer": {marked: []corev1.Pod{podOf("a", "n1", failed, FailedEarly)},
+			others: []corev1.Pod{initialized}},
+		"it fails alone": {marked: []corev1.Pod{podOf("a", "n1", failed, FailedEarly)}},
+		"all fail": {marked: []corev1.Pod{podOf("a", "n1", failed, FailedEarly), podOf("b", "n2", failed,
+			FailedEarly)}},
+		"two of three fail": {marked: []corev1.Pod{podOf("a", "n1", failed, FailedEarly),
+			podOf("b", "n2", failed, FailedEarly)}, others: []corev1.Pod{runs}, want: "n1:FailedEarly n2:FailedEarly"},
+		"three of four fail": {marked: []corev1.Pod{podOf("a", "n1", failed, FailedEarly),
+			podOf("b", "n2", failed, FailedEarly), podOf("c", "n3", failed, FailedEarly)}, others: []corev1.Pod{runs},
+			want: "n1:FailedEarly n2:FailedEarly"},
+		"it fails wherever it is": {marked: []corev1.Pod{podOf("a", "n3", failed, FailedEarly)},
+			others: []corev1.Pod{runs}, known: []api.AvoidedNode{remembered("n1", FailedEarly, 0),
+				remembered("n2", FailedEarly, 0)}},
+		"avoided already": {marked: []corev1.Pod{podOf("a", "n1", failed, Rejected)},
+			known: []api.AvoidedNode{remembered("n1", Lost, 29*time.Minute)}},
+		"avoided for not long": {marked: []corev1.Pod{podOf("a", "n1", failed, Rejected)},
+			known: []api.AvoidedNode{remembered("n1", Lost, 31*time.Minute)}, want: "n1:Rejected"},
+		"the pod is known": {marked: []corev1.Pod{podOf("of n1", "n1", failed, Rejected)},
+			known: []api.AvoidedNode{remembered("n1", Rejected, 5*time.Hour)}},
+		"its time is forged": {marked: []corev1.Pod{podOf("a", "n1", failed, Rejected)},
+			known: []api.AvoidedNode{remembered("n1", Lost, -5*time.Hour)}, want: "n1:Rejected"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := slices.Clone(c.known)
+			got := policy.Blame(c.marked, slices.Concat(c.marked, c.others), c.known, now)
+			if show(got) != c.want || !reflect.DeepEqual(before, c.known) {
+				t.Errorf("got %s, want %s", show(got), c.want)
+			}
+		})
+	}
+}
+
+// TestRemember holds that what is remembered is bounded, and that nothing is written for what has expired alone.
+func TestRemember(t *testing.T) {
+	var known []api.AvoidedNode
+	for i := range 200 {
+		known = policy.Remember(known, []api.AvoidedNode{remembered(fmt.Sprintf("n%d", i), Lost, 0)}, now)
+	}
+	if got := show(known); got != "n197:Lost n198:Lost n199:Lost" {
+		t.Errorf("the latest are kept: got %s", got)
+	}
+	old := []api.AvoidedNode{remembered("old", Lost, time.Hour), remembered("n1", Lost, time.Minute)}
+	if got := policy.Remember(old, nil, now); show(got) != "old:Lost n1:Lost" {
+		t.Errorf("nothing is new: got %s", show(got))
+	}
+	if got := policy.Remember(old, []api.AvoidedNode{remembered("n1", Rejected, 0)}, now); show(got) != "n1:Rejected" {
+		t.Errorf("each once, and none that has expired: got %s", show(got))
+	}
+}
+
+// TestCounted holds which of what is remembered counts: status may have been written by anybody who may.
+func TestCounted(t *testing.T) {
+	known := []api.AvoidedNode{
+		remembered("n1", Lost, 50*time.Minute), remembered("expired", Lost, time.Hour),
+		remembered("future", Lost, -time.Hour),
+		remembered("not a name", Lost, 0), remembered("n2", Lost, 0), remembered("n3", Lost, 10*time.Minute),
+		remembered("n4", Lost, 59*time.Minute),
+	}
+	got := policy.Counted(known, now)
+	if show(got) != "n2:Lost n3:Lost n1:Lost" {
+		t.Errorf("got %s", show(got))
+	}
+	if left := policy.Left(got, now); left != 10*time.Minute {
+		t.Errorf("got %s", left)
+	}
+	if got := (Policy{AtMost: 3}).Counted(known, now); got != nil {
+		t.Errorf("it is off: got %v", got)
+	}
+}
+
+// TestTally holds that a node is shared by namespaces and not by TrainJobs, and that no image alone counts.
+func TestTally(t *testing.T) {
+	job := func(namespace string, nodes ...api.AvoidedNode) api.TrainJob {
+		j := api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}
+		j.Status.Avoided = nodes
+		return j
+	}
+	jobs := []api.TrainJob{
+		job("a", remembered("n1", Lost, time.Minute), remembered("n2", Rejected, 0)),
+		job("a", remembered("n2", Rejected, 0)),
+		job("b", remembered("n1", Rejected, 0), remembered("n3", NotStartedAlone, 0)),
+		job("c", remembered("n3", NotStartedAlone, 0), remembered("n1", Lost, 2*time.Hour)),
+	}
+	away := job("d", remembered("n2", Rejected, 0))
+	away.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
+	jobs = append(jobs, away)
+	counts := policy.Tally(jobs, false, now)
+	if got := Shared(counts, 2); !slices.Equal(got, []string{"n1"}) || counts["n1"].TrainJobs != 2 ||
+		counts["n1"].Last.Reason != Rejected {
+		t.Errorf("got %v of %+v", got, counts)
+	}
+	if got := Shared(policy.Tally(jobs, true, now), 2); !slices.Equal(got, []string{"n1", "n3"}) {
+		t.Errorf("with images: got %v", got)
+	}
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	utilslices "sigs.k8s.io/kueue/pkg/util/slices"
+
+	"github.com/signalbox-dev/signalbox/admission/avoid"
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// lately is for how long back nodes are looked for that TrainJobs avoid.
+const lately = time.Hour
+
+func nodesCommand(c *cli) *cobra.Command {
+	var output string
+	since := lately
+	cmd := &cobra.Command{
+		Use: "nodes", Short: "Show nodes that TrainJobs keep off", Args: cobra.NoArgs,
+		Long: "Show the nodes on which pods of TrainJobs were lost, rejected, not started or failed at once, so that the " +
+			"TrainJobs keep off them (nodes.avoidFor of the configuration): of how many namespaces and TrainJobs, and what " +
+			"the last pod showed.\n\nIt shows the TrainJobs that you may list.",
+		Example: "  kubectl signalbox nodes --since 24h",
+		RunE: connected(c, func(ctx context.Context, s *session, _ []string) error {
+			return nodes(ctx, s, since, output)
+		}),
+	}
+	cmd.Flags().DurationVar(&since, "since", since, "how long ago the last pod may be")
+	outputFlag(cmd, &output, "json", "yaml")
+	return cmd
+}
+
+// avoidedRow is a node that TrainJobs keep off.
+type avoidedRow struct {
+	Node       string    `json:"node"`
+	Namespaces []string  `json:"namespaces"`
+	TrainJobs  int       `json:"trainJobs"`
+	Reason     string    `json:"reason"`
+	Message    string    `json:"message,omitempty"`
+	Pod        string    `json:"pod"`
+	Time       time.Time `json:"time"`
+	Tainted    bool      `json:"tainted"`
+}
+
+func nodes(ctx context.Context, s *session, since time.Duration, output string) error {
+	rows, err := avoidedRows(ctx, s, since, true)
+	if err != nil {
+		return err
+	}
+	if output != "" {
+		return printAs(s.streams.Out, output, struct {
+			Nodes   []avoidedRow `json:"nodes"`
+			Missing []string     `json:"missingRights,omitempty"`
+		}{rows, s.missing})
+	}
+	if len(rows) == 0 {
+		fmt.Fprintf(s.streams.Out, "No TrainJob keeps off a node since %s ago.\n", since)
+		s.tellMissing()
+		return nil
+	}
+	err = table(s.streams.Out, []string{"NODE", "NAMESPACES", "TRAINJOBS", "REASON", "MESSAGE", "AGE", "TAINTED"},
+		utilslices.Map(rows, func(r *avoidedRow) []string {
+			return []string{r.Node, fmt.Sprint(len(r.Namespaces)), fmt.Sprint(r.TrainJobs), r.Reason, orNone(r.Message),
+				age(r.Time), map[bool]string{true: "yes", false: "no"}[r.Tainted]}
+		}))
+	s.tellMissing()
+	return err
+}
+
+// avoidedRows returns the nodes that TrainJobs keep off, those of most namespaces first. alone is for Tally.
+func avoidedRows(ctx context.Context, s *session, since time.Duration, alone bool) ([]avoidedRow, error) {
+	var jobs api.TrainJobList
+	if _, err := s.listWide(ctx, &jobs, "trainjobs.trainer.kubeflow.org", s.namespace); err != nil {
+		return nil, err
+	}
+	counts := avoid.Policy{For: since, AtMost: configapi.MaxAvoided}.Tally(jobs.Items, alone, time.Now())
+	rows := []avoidedRow{}
+	if len(counts) == 0 {
+		return rows, nil
+	}
+	var list corev1.NodeList
+	if _, err := s.list(ctx, &list, "nodes"); err != nil {
+		return nil, err
+	}
+	tainted := sets.New[string]()
+	for i := range list.Items {
+		if slices.ContainsFunc(list.Items[i].Spec.Taints, func(t corev1.Taint) bool { return t.Key == api.AvoidedTaint }) {
+			tainted.Insert(list.Items[i].Name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		c := counts[name]
+		rows = append(rows, avoidedRow{Node: name, Namespaces: sets.List(c.Namespaces), TrainJobs: c.TrainJobs,
+			Reason: c.Last.Reason, Message: c.Last.Message, Pod: c.Last.Pod, Time: c.Last.Time.Time, Tainted: tainted.Has(name)})
+	}
+	slices.SortStableFunc(rows, func(a, b avoidedRow) int { return cmp.Compare(len(b.Namespaces), len(a.Namespaces)) })
+	return rows, nil
+}
+
+// checkAvoided looks for nodes that TrainJobs of several namespaces keep off.
+func checkAvoided(ctx context.Context, s *session, r *report) error {
+	rows, err := avoidedRows(ctx, s, lately, false)
+	for _, row := range rows {
+		if len(row.Namespaces) > 1 {
+			r.add(poor, "Node "+row.Node, fmt.Sprintf("TrainJobs of %d namespaces keep off it: of the last, a pod %s (%s)",
+				len(row.Namespaces), avoid.Says(api.AvoidedNode{Reason: row.Reason}), orNone(row.Message)),
+				"kubectl describe node "+row.Node)
+		}
+	}
+	return err
+}

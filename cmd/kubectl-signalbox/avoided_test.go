@@ -1,0 +1,69 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+// avoiding is a TrainJob that keeps off nodes; each is "NODE REASON".
+func avoiding(namespace, name string, since time.Duration, nodes ...string) string {
+	var all []string
+	for _, n := range nodes {
+		node, reason, _ := strings.Cut(n, " ")
+		all = append(all, fmt.Sprintf("{name: %s, reason: %s, message: Why, pod: p, time: %q}", node, reason,
+			time.Now().Add(-since).UTC().Format(time.RFC3339)))
+	}
+	return fmt.Sprintf(`apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata: {name: %s, namespace: %s, uid: %s, labels: {kueue.x-k8s.io/queue-name: queue}}
+spec: {suspend: true, runtimeRef: {name: torch}}
+status: {avoided: [%s]}`, name, namespace, name, strings.Join(all, ", "))
+}
+
+const taintedNode = `apiVersion: v1
+kind: Node
+metadata: {name: n1}
+spec: {taints: [{key: signalbox.dev/avoided, effect: NoSchedule}]}`
+
+func TestNodes(t *testing.T) {
+	tr := newTrial(t, interceptor.Funcs{}, taintedNode, avoiding("a", "one", time.Minute, "n1 Rejected", "n2 Lost"),
+		avoiding("b", "two", time.Second, "n1 Lost", "n3 NotStartedAlone"), avoiding("c", "old", 2*time.Hour, "n4 Lost"),
+		avoiding("c", "three", time.Second, "n3 NotStartedAlone"))
+	if err := tr.try("nodes", "-o", "json"); err != nil {
+		t.Fatal(err)
+	}
+	var got struct{ Nodes []avoidedRow }
+	if err := json.Unmarshal([]byte(tr.out.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, r := range got.Nodes {
+		rows = append(rows, fmt.Sprintf("%s %v %d %s %t", r.Node, r.Namespaces, r.TrainJobs, r.Reason, r.Tainted))
+	}
+	const want = "n1 [a b] 2 Lost true; n3 [b c] 2 NotStartedAlone false; n2 [a] 1 Lost false"
+	if all := strings.Join(rows, "; "); all != want {
+		t.Errorf("got %s, want %s", all, want)
+	}
+	if err := tr.try("nodes", "--since", "3h"); err != nil || !strings.Contains(tr.out.String(), "n4") ||
+		!strings.Contains(tr.out.String(), "TAINTED") {
+		t.Errorf("got %v, %s", err, tr.out.String())
+	}
+	_ = tr.try("doctor") // other findings are errors
+	if out := tr.out.String(); !strings.Contains(out, "Node n1: TrainJobs of 2 namespaces keep off it") ||
+		strings.Contains(out, "Node n2") || strings.Contains(out, "Node n3") {
+		t.Errorf("one namespace, and images of theirs, are no finding: got %s", out)
+	}
+	tr = newTrial(t, interceptor.Funcs{})
+	if err := tr.try("nodes"); err != nil || !strings.Contains(tr.out.String(), "No TrainJob keeps off a node") {
+		t.Errorf("got %v, %s", err, tr.out.String())
+	}
+	tr = newTrial(t, forbids("NodeList"), avoiding("a", "one", time.Minute, "n1 Rejected"))
+	if err := tr.try("nodes"); err != nil || !strings.Contains(tr.out.String(), "n1") {
+		t.Errorf("a user sees the nodes of their TrainJobs: got %v, %s", err, tr.out.String())
+	}
+}
