@@ -149,6 +149,10 @@ const (
 	// duration from 1m to 168h, then condition Stalled is True. With ",stop" or ",restart" after it, as in 30m,restart,
 	// the TrainJob is stopped or restarted then. It needs trainer.progress. Default none.
 	StalledAfterAnnotation = "signalbox.dev/stalled-after"
+	// GrowAnnotation "true" on a TrainJob lets it grow while it runs: one that was admitted with fewer nodes than it asks
+	// for (kueue.x-k8s.io/job-min-parallelism) is restarted with more when its ClusterQueue has room. It needs grow.enabled.
+	// Default false.
+	GrowAnnotation = "signalbox.dev/grow"
 	// MaxCheckpointWithin bounds preemption.checkpointWithin, as limits.terminationGracePeriodSeconds is bounded by
 	// default: a victim keeps its quota meanwhile.
 	MaxCheckpointWithin = time.Hour
