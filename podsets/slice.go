@@ -46,7 +46,8 @@ func SliceOf(wl *kueue.Workload) *Slice {
 
 // Counts divides the Workloads of one TrainJob, in their order, into those that stand for it and those that are aside.
 // A slice stands for it from the moment that it holds quota, alone; before that, the Workload that it is to replace
-// does. Kueue finishes what was replaced, and a slice that has lost its quota is worth nothing any more.
+// does. Kueue finishes what was replaced, and a slice that has lost its quota is worth nothing any more, unless it is
+// deactivated: what takes its place would be active.
 func Counts(all []*kueue.Workload) (counts, aside []*kueue.Workload) {
 	if !slices.ContainsFunc(all, func(wl *kueue.Workload) bool { return SliceOf(wl) != nil || replaced(wl) }) {
 		return all, nil
@@ -60,7 +61,14 @@ func Counts(all []*kueue.Workload) (counts, aside []*kueue.Workload) {
 			aside = append(aside, wl)
 		}
 	}
+	if i := slices.IndexFunc(aside, deactivated); i >= 0 && len(counts) == 0 {
+		counts, aside = aside[i:i+1:i+1], slices.Concat(aside[:i], aside[i+1:])
+	}
 	return counts, aside
+}
+
+func deactivated(wl *kueue.Workload) bool {
+	return !workload.IsActive(wl) && !workloadfinish.IsFinished(wl)
 }
 
 // sliceWithQuota returns the slice that holds quota and is replaced by no other that does; nil if there is none.
@@ -93,6 +101,11 @@ func AsPartial(wl *kueue.Workload, computed []kueue.PodSet) *kueue.Workload {
 	}
 	wl = wl.DeepCopy()
 	setCount(wl.Spec.PodSets, slice.PodSet, whole.Count, whole.MinCount)
+	for i := range wl.Status.ReclaimablePods { // Kueue subtracts them from the slice's pods
+		if r := &wl.Status.ReclaimablePods[i]; r.Name == slice.PodSet && r.Count > 0 {
+			r.Count += whole.Count - own.Count
+		}
+	}
 	return wl
 }
 

@@ -34,6 +34,11 @@ func slicedFrom(old string, count int32, wl *kueue.Workload) *kueue.Workload {
 	return wl
 }
 
+func stopped(wl *kueue.Workload) *kueue.Workload {
+	wl.Spec.Active = ptr.To(false)
+	return wl
+}
+
 // TestCounts holds which Workloads of a TrainJob stand for it: of two that hold quota, one.
 func TestCounts(t *testing.T) {
 	const holds, ended = kueue.WorkloadQuotaReserved, kueue.WorkloadFinished
@@ -53,6 +58,10 @@ func TestCounts(t *testing.T) {
 			plain("a", ended, kueue.WorkloadSliceReplaced), slicedFrom("a", 8, of("b", holds, ""))}, []string{"b"}},
 		"the slice has lost its quota": {"the TrainJob queues with its minimum again", []*kueue.Workload{
 			plain("a", ended, kueue.WorkloadSliceReplaced), slicedFrom("a", 8, of("b", "", ""))}, nil},
+		"the slice is deactivated": {"another would be active", []*kueue.Workload{
+			plain("a", ended, kueue.WorkloadSliceReplaced), stopped(slicedFrom("a", 8, of("b", "", "")))}, []string{"b"}},
+		"the slice is deactivated while it waits": {"it stands for nothing", []*kueue.Workload{
+			plain("a", holds, ""), stopped(slicedFrom("a", 8, of("b", "", "")))}, []string{"a"}},
 		"the slice is gone": {"nothing stands for it", []*kueue.Workload{
 			plain("a", ended, kueue.WorkloadSliceReplaced)}, nil},
 		"the old one has lost its quota": {"the slice would be admitted as a whole", []*kueue.Workload{
@@ -122,6 +131,12 @@ func TestAsPartial(t *testing.T) {
 			}
 			if !Equal(before.Spec.PodSets, c.wl.Spec.PodSets) {
 				t.Error("the slice is changed")
+			}
+			c.wl.Status.ReclaimablePods = []kueue.ReclaimablePod{{Name: "node", Count: 1}}
+			// Of what Kueue counts, one pod is missing: of the PodSet, all that were never admitted are missing, too.
+			missing := 9 - c.wl.Spec.PodSets[0].Count
+			if got := AsPartial(c.wl, c.computed); got != c.wl && got.Status.ReclaimablePods[0].Count != missing {
+				t.Errorf("got %v", got.Status.ReclaimablePods)
 			}
 		})
 	}
