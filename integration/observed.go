@@ -79,6 +79,7 @@ type leftover struct {
 // claims are the Workloads of TrainJobs of the name. They are the cache's own: they must not be changed.
 type claims struct {
 	own     []*kueue.Workload
+	aside   []*kueue.Workload // of the TrainJob, that don't stand for it: podsets.Counts
 	earlier []*kueue.Workload // of deleted TrainJobs of the same name
 	// earlierRuns is set if pods of an earlier TrainJob have not ended.
 	earlierRuns bool
@@ -120,6 +121,7 @@ type queueing struct {
 	pods podsAnswer
 	// boost is what its Workload's boost is to be while it runs; nil if that stays as it is.
 	boost *boost.Decision
+	growth
 }
 
 // later brings the time of the next reconcile forward.
@@ -193,7 +195,12 @@ func (o *observed) hasPodSets(wl *kueue.Workload) bool {
 	if slices.Contains(o.workloads.own, wl) {
 		return slices.Contains(o.queue.current, wl)
 	}
-	return podsets.Equal(o.queue.podSets, wl.Spec.PodSets)
+	return podsets.Equal(o.queue.podSets, o.asPartial(wl).Spec.PodSets)
+}
+
+// asPartial returns a slice as a partial admission of what the TrainJob is queued for, and any other Workload as it is.
+func (o *observed) asPartial(wl *kueue.Workload) *kueue.Workload {
+	return podsets.AsPartial(wl, o.queue.podSets)
 }
 
 // compare finds the Workloads that have the PodSets which the TrainJob is queued for. It is done once: comparing pod
@@ -201,7 +208,7 @@ func (o *observed) hasPodSets(wl *kueue.Workload) bool {
 func (o *observed) compare() {
 	o.queue.current = nil
 	for _, wl := range o.workloads.own {
-		if podsets.Equal(o.queue.podSets, wl.Spec.PodSets) {
+		if podsets.Equal(o.queue.podSets, o.asPartial(wl).Spec.PodSets) {
 			o.queue.current = append(o.queue.current, wl)
 		}
 	}

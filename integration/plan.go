@@ -33,6 +33,7 @@ func beforehand(o *situation) (p plan, done bool) {
 		p.unboost(o)
 	}
 	p.Do(releaseEarlier(o)...)
+	p.setAside(o)
 	if o.workloads.earlierRuns || o.workloads.deleted {
 		p.Later(recheckDelay) // a watch that missed a creation has no event for the deletion
 	}
@@ -133,6 +134,7 @@ const waitingRetry = 10 * time.Second
 // jobframework returned an error: then only what it asked for is done.
 func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	p.boost(o, a)
+	p.grow(o, a)
 	if o.stage == stageRunning && !overdueEnd(o.observed) { // else it was done beforehand
 		defer p.unboost(o) // last: nothing delays a stop
 	}

@@ -100,6 +100,7 @@ func AsPartial(wl *kueue.Workload, computed []kueue.PodSet) *kueue.Workload {
 		return wl
 	}
 	wl = wl.DeepCopy()
+	delete(wl.Annotations, SliceAnnotation)
 	setCount(wl.Spec.PodSets, slice.PodSet, whole.Count, whole.MinCount)
 	for i := range wl.Status.ReclaimablePods { // Kueue subtracts them from the slice's pods
 		if r := &wl.Status.ReclaimablePods[i]; r.Name == slice.PodSet && r.Count > 0 {

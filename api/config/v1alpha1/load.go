@@ -25,6 +25,7 @@ func Default() *Configuration {
 			Pods: 5000, SpecBytes: 256 << 10, Elements: 1000, TerminationGracePeriodSeconds: 3600, Secrets: true,
 			PodsWithin: metav1.Duration{Duration: 5 * time.Minute},
 		},
+		Grow: Grow{Every: metav1.Duration{Duration: 30 * time.Minute}},
 		Trainer: Trainer{
 			Enabled: new(true), Progress: Progress{Port: 10443, Service: "signalbox-webhook", Secret: "signalbox-webhook-cert"},
 			GangScheduling: GangScheduling{Mode: api.GangOff, Policy: api.GangPolicyGang},
