@@ -54,7 +54,7 @@ type Grow struct {
 	// Enabled enables it. It needs Kueue's feature gate ElasticJobsViaWorkloadSlices. Default false.
 	Enabled bool `json:"enabled"`
 	// Every is the least time between an admission of a TrainJob and its growth. It grows only if the further nodes give
-	// more in this time than the restart loses. 1m to 24h, default 30m.
+	// more in this time than the restart loses. 10s to 24h, default 30m.
 	Every metav1.Duration `json:"every"`
 	// Policy is the name of the ValidatingAdmissionPolicy that rejects preemptions for TrainJobs that grow. The chart
 	// installs it, and sets the name. Without it, nothing grows.

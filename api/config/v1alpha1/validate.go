@@ -75,8 +75,8 @@ func (c *Configuration) validateVictims(path *field.Path) field.ErrorList {
 
 func (g *Grow) validate(path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if d := g.Every.Duration; d < time.Minute || d > 24*time.Hour {
-		errs = append(errs, field.Invalid(path.Child("every"), d.String(), "must be 1m to 24h"))
+	if d := g.Every.Duration; d < 10*time.Second || d > 24*time.Hour {
+		errs = append(errs, field.Invalid(path.Child("every"), d.String(), "must be 10s to 24h"))
 	}
 	if g.Enabled && g.Policy == "" {
 		errs = append(errs, field.Required(path.Child("policy"), "name the ValidatingAdmissionPolicy that rejects "+

@@ -1,11 +1,18 @@
 package simulate
 
 import (
+	"os"
+	"strings"
 	"testing"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 	"sigs.k8s.io/kueue/pkg/workloadslicing"
+
+	"github.com/signalbox-dev/signalbox/admission/grow"
 )
 
 // slice is one that would replace "old", with so many pods of four GPUs each.
@@ -96,5 +103,31 @@ func TestSliceInCohort(t *testing.T) {
 	}
 	if !holdsQuota(settled.Workload(named("new"))) || !holdsQuota(settled.Workload(named("x"))) {
 		t.Error("sixteen are there, and Kueue gives out no more")
+	}
+}
+
+// TestSlicePreempts holds by what the chart's policy "grow" recognizes a preemption for a slice: its message.
+func TestSlicePreempts(t *testing.T) {
+	cluster := newCluster()
+	cluster.queue("q", "", lowerPriority, flavorQuota{flavor: "a", nominal: 32})
+	cluster.runs("old", "q", "a", 1, 2, 4)
+	cluster.runs("x", "q", "a", 0, 6, 4)
+	old := cluster.Workload(named("old"))
+	old.OwnerReferences = []metav1.OwnerReference{{Kind: "TrainJob", Name: "job", UID: "job", Controller: ptr.To(true)}}
+	slice := grow.Want{PodSet: "node", Have: 2, Least: 3, Most: 8}.Slice(old, 8, 2)
+	slice.Name, slice.UID = "new", "new"
+	settled, err := Settle(t.Context(), cluster.Put(slice), noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := apimeta.FindStatusCondition(settled.Workload(named("x")).Status.Conditions, kueue.WorkloadEvicted)
+	policy, err := os.ReadFile("../../../charts/signalbox/templates/policies.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const mark = ", JobUID: grows-"
+	if c == nil || c.Reason != kueue.WorkloadEvictedByPreemption || !strings.Contains(c.Message, mark+"job)") ||
+		!strings.Contains(string(policy), "c.reason == 'Preempted' && c.message.contains('"+mark+"')") {
+		t.Errorf("Kueue writes %+v", c)
 	}
 }
