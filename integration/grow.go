@@ -24,16 +24,6 @@ import (
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
-// growth is what follows for a running TrainJob that grows, or may. It is zero for any other.
-type growth struct {
-	slice *kueue.Workload // that it is to have; nil for none
-	never string          // why it doesn't grow, where nobody was told; "" for nothing
-	// restarts is set if it is to be started again with the nodes of its slice, and awaits is until when it waits for a
-	// checkpoint before that.
-	restarts bool
-	awaits   time.Time
-}
-
 // resolveGrowth decides whether a running TrainJob grows. What can't be read changes nothing: nobody waits for it.
 func (r *resolver) resolveGrowth(ctx context.Context, o *situation) {
 	wl := o.match()
@@ -103,8 +93,8 @@ func (r *resolver) findRoom(ctx context.Context, o *situation, wl *kueue.Workloa
 	if most < want.Least {
 		return nil
 	}
-	guard := r.policy.Grow.Guard
-	if err := r.live.Get(ctx, client.ObjectKey{Name: guard}, &admissionregistrationv1.ValidatingAdmissionPolicy{}); err != nil {
+	guard, policy := r.policy.Grow.Guard, &admissionregistrationv1.ValidatingAdmissionPolicy{}
+	if err := r.live.Get(ctx, client.ObjectKey{Name: guard}, policy); err != nil {
 		return fmt.Errorf("reading ValidatingAdmissionPolicy %s, without which others might be preempted: %w", guard, err)
 	}
 	slice := want.Slice(wl, most, overrides.AdmittedNodes(o.entry))

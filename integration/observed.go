@@ -124,6 +124,16 @@ type queueing struct {
 	growth
 }
 
+// growth is what follows for a running TrainJob that grows, or may. It is zero for any other.
+type growth struct {
+	slice *kueue.Workload // that it is to have; nil for none
+	never string          // why it doesn't grow, where nobody was told; "" for nothing
+	// restarts is set if it is to be started again with the nodes of its slice, and awaits is until when it waits for a
+	// checkpoint before that.
+	restarts bool
+	awaits   time.Time
+}
+
 // later brings the time of the next reconcile forward.
 func (q *queueing) later(after time.Duration) {
 	if after > 0 && (q.again == 0 || after < q.again) {

@@ -21,8 +21,8 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// room asks a simulation of Kueue's scheduler with how many pods a slice would be admitted. One runs at a time: it reads
-// all Workloads from the API server, because the manager's cache has those of TrainJobs alone.
+// room asks a simulation of Kueue's scheduler with how many pods a slice would be admitted. One runs at a time. It
+// reads all Workloads from the API server, because the manager's cache has those of TrainJobs alone.
 type room struct {
 	cached, live client.Reader
 	resources    *kueueconfig.Resources // of Kueue's configuration

@@ -31,8 +31,8 @@ func TestRoom(t *testing.T) {
 		wl.Spec.QueueName, wl.Spec.Active = "queue", ptr.To(true)
 		wl.Spec.PodSets = []kueue.PodSet{{Name: "node", Count: 8, MinCount: ptr.To[int32](2)}}
 		wl.Spec.PodSets[0].Template.Spec.RuntimeClassName = ptr.To("kata")
-		wl.Spec.PodSets[0].Template.Spec.Containers = []corev1.Container{{Name: "node", Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{gpu: resource.MustParse("1")}}}}
+		one := corev1.ResourceRequirements{Requests: corev1.ResourceList{gpu: resource.MustParse("1")}}
+		wl.Spec.PodSets[0].Template.Spec.Containers = []corev1.Container{{Name: "node", Resources: one}}
 		workload.SetQuotaReservation(wl, &kueue.Admission{ClusterQueue: "cluster",
 			PodSetAssignments: []kueue.PodSetAssignment{{Name: "node", Count: &count,
 				Flavors:       map[corev1.ResourceName]kueue.ResourceFlavorReference{gpu: "a"},

@@ -91,8 +91,8 @@ func CheckBoosts(preemption configapi.Preemption, kueue *configapi.Kueue) error 
 	return checkGate(preemption.Boosts(), features.PriorityBoost, kueue)
 }
 
-// CheckGrowth returns an error if TrainJobs are to grow, and Kueue with these settings would take the Workload with more
-// nodes for another one: its feature gate ElasticJobsViaWorkloadSlices is off.
+// CheckGrowth returns an error if TrainJobs are to grow, and Kueue with these settings would take the Workload with
+// more nodes for another one: its feature gate ElasticJobsViaWorkloadSlices is off.
 func CheckGrowth(growth configapi.Grow, kueue *configapi.Kueue) error {
 	path := ""
 	if growth.Enabled {
@@ -101,7 +101,8 @@ func CheckGrowth(growth configapi.Grow, kueue *configapi.Kueue) error {
 	return checkGate(path, features.ElasticJobsViaWorkloadSlices, kueue)
 }
 
-// checkGate returns an error if Kueue doesn't have the feature gate on that a setting needs. path is "" if it isn't set.
+// checkGate returns an error if Kueue doesn't have the feature gate on that a setting needs. path is "" if it isn't
+// set.
 func checkGate(path string, gate featuregate.Feature, kueue *configapi.Kueue) error {
 	if path == "" {
 		return nil

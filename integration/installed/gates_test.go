@@ -60,7 +60,8 @@ func TestCheckGrowth(t *testing.T) {
 		"the gate is off": {true, map[string]bool{gate: false}, true}, "Kueue 0.17": {true, defaultGates("0.17"), true},
 	} {
 		err := CheckGrowth(configapi.Grow{Enabled: c.enabled}, &configapi.Kueue{FeatureGates: c.gates})
-		if (err != nil) != c.refused || err != nil && !strings.Contains(err.Error(), "grow.enabled needs Kueue's feature gate "+gate) {
+		says := "grow.enabled needs Kueue's feature gate " + gate
+		if (err != nil) != c.refused || err != nil && !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}

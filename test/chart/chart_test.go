@@ -292,7 +292,8 @@ func TestSchema(t *testing.T) {
 			t.Errorf("%s: got %v, want it to say %q", values, err, want)
 		}
 	}
-	for _, values := range []string{"config: null", "config: {grow: null}", "resources: null", "resources: {limits: null}", "env: null",
+	for _, values := range []string{"config: null", "config: {grow: null}", "resources: null",
+		"resources: {limits: null}", "env: null",
 		"resources: {limits: {memory: 1G}}"} {
 		if _, err := Render(repository, values); err != nil {
 			t.Errorf("%s: %v", values, err)

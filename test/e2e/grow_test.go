@@ -8,6 +8,7 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,7 +32,7 @@ func init() {
 func growing() {
 	ginkgo.GinkgoHelper()
 	const policy = "signalbox-grow"
-	rendered, err := os.ReadFile("../chart/testdata/watched.yaml")
+	rendered, err := os.ReadFile("test/chart/testdata/watched.yaml")
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	for _, document := range bytes.Split(rendered, []byte("\n---\n")) {
 		meta := metav1.PartialObjectMetadata{}
@@ -100,7 +101,11 @@ func growSpecs() {
 		gomega.Eventually(func() bool {
 			return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(slice), slice))
 		}, "20s").Should(gomega.BeTrue(), "it is withdrawn as soon as Kueue can't admit it")
-		gomega.Expect(slice.Status.Conditions).To(gomega.ContainElement(gomega.HaveField("Message",
+		gomega.Eventually(func() []corev1.Event {
+			var events corev1.EventList
+			gomega.Expect(admin.List(ctx, &events, client.InNamespace(g.namespace))).To(gomega.Succeed())
+			return events.Items
+		}).Should(gomega.ContainElement(gomega.HaveField("Message",
 			gomega.ContainSubstring("Preempting 1 workload(s) failed"))), "Kueue has tried")
 		evicted := apimeta.FindStatusCondition(workloadOf(ctx, other).Status.Conditions, kueue.WorkloadEvicted)
 		gomega.Expect(evicted).To(gomega.BeNil())

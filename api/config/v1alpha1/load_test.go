@@ -116,7 +116,8 @@ func TestGrow(t *testing.T) {
 	const head = "apiVersion: config.signalbox.dev/v1alpha1\nkind: Configuration\n"
 	for content, want := range map[string]string{
 		"": "", "grow: {policy: p}": "", "grow: {enabled: true, policy: p}": "", "grow: {enabled: true}": "grow.policy",
-		"grow: {every: 10s, enabled: true, policy: p}": "", "grow: {every: 9s}": "grow.every", "grow: {every: 25h}": "grow.every",
+		"grow: {every: 10s, enabled: true, policy: p}": "", "grow: {every: 9s}": "grow.every",
+		"grow: {every: 25h}": "grow.every",
 	} {
 		config, err := Parse([]byte(head + content))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
