@@ -29,7 +29,9 @@ func (w *world) wrong() string {
 			return "Workload " + wl.Name + " has no quota, and would jump its queue by a boost"
 		}
 		if counts(wl) {
-			used++
+			if !w.replacing(wl) {
+				used++
+			}
 			if owner := metav1.GetControllerOf(wl); owner != nil {
 				held[owner.UID] = true
 			}
@@ -58,11 +60,12 @@ func (w *world) wrong() string {
 		}
 	}
 	for _, f := range w.audit() {
-		if f.Rule != audit.Idle { // which is normal in passing
+		// Both are normal in passing; which Workloads may hold quota at a time is above.
+		if f.Rule != audit.Idle && f.Rule != audit.Doubled {
 			return f.String()
 		}
 	}
-	return ""
+	return w.oversized()
 }
 
 // waits reports whether a Workload has no quota and may get some.

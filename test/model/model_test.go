@@ -71,11 +71,15 @@ func TestInterleavings(t *testing.T) {
 		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15, 0},
 		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15, 0},
 		{"boosted", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 11, time.Hour},
+		{"growing", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Slices: 1}, 15, 0},
 		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24, 0},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			w := newWorldOf(s.minimum)
 			first := state{world: w}
+			if s.budget.Slices > 0 {
+				w.grows()
+			}
 			for range s.lead {
 				first.step(t, next(w))
 			}
