@@ -84,7 +84,8 @@ func (w *world) replacing(wl *kueue.Workload) bool {
 func (w *world) oversized() string {
 	for _, js := range list[*jobset.JobSet](w, "JobSet") {
 		owner := metav1.GetControllerOf(js)
-		if owner == nil || w.ledger.Owner[js.UID] != owner.UID || ptr.Deref(js.Spec.Suspend, false) {
+		if owner == nil || w.ledger.Owner[js.UID] != owner.UID || ptr.Deref(js.Spec.Suspend, false) ||
+			js.Status.TerminalState != "" { // its TrainJob's end is declared next, on both
 			continue
 		}
 		var own []*kueue.Workload
