@@ -45,7 +45,7 @@ func (r *room) Most(
 	waits.UID, waits.CreationTimestamp = types.UID(slice.Name), metav1.NewTime(now)
 	replaced, _ := strings.CutPrefix(string(*workloadslicing.ReplacementForKey(slice)), slice.Namespace+"/")
 	stays := types.NamespacedName{Namespace: slice.Namespace, Name: replaced}
-	return simulate.Most(ctx, cluster, waits, podSet, least, stays, now)
+	return simulate.Most(ctx, cluster, simulate.Growth{Workload: waits, PodSet: podSet, Least: least, Stays: stays}, now)
 }
 
 // cluster reads what decides about a slice. Its ClusterQueue has neither a cohort nor a topology.

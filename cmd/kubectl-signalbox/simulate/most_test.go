@@ -80,7 +80,7 @@ func TestMost(t *testing.T) {
 			cluster := newCluster()
 			c.cluster(cluster)
 			slice := cluster.slice(c.priority, 8)
-			got, err := Most(t.Context(), cluster, slice, "node", c.least, named("old"), noon)
+			got, err := Most(t.Context(), cluster, Growth{slice, "node", c.least, named("old")}, noon)
 			if err != nil || got != c.want {
 				t.Errorf("%s: got %d, %v; want %d", c.reason, got, err, c.want)
 			}
