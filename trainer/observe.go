@@ -122,8 +122,8 @@ func (r *Reconciler) observeGroups(ctx context.Context, o *observed) (err error)
 // trainJobKind is the kind by which Kueue indexes Workloads.
 var trainJobKind = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
 
-// workloadOf returns the Workload that stands for the TrainJob as the cache has it; it must not be changed. It is nil if
-// there is none.
+// workloadOf returns the Workload that stands for the TrainJob as the cache has it; it must not be changed. It is nil
+// if there is none.
 func (r *Reconciler) workloadOf(ctx context.Context, job *api.TrainJob) (*kueue.Workload, error) {
 	var list kueue.WorkloadList
 	err := r.Client.List(ctx, &list, client.InNamespace(job.Namespace),

@@ -100,7 +100,8 @@ func (w *world) oversized() string {
 		}
 		pods := ptr.Deref(js.Spec.ReplicatedJobs[0].Template.Spec.Parallelism, 1)
 		if most := ptr.Deref(stands[0].Status.Admission.PodSetAssignments[0].Count, 0); pods > most {
-			return fmt.Sprintf("JobSet %s has %d pods, and Workload %s was admitted with %d", js.Name, pods, stands[0].Name, most)
+			return fmt.Sprintf("JobSet %s has %d pods, and Workload %s was admitted with %d", js.Name, pods, stands[0].Name,
+				most)
 		}
 	}
 	return ""

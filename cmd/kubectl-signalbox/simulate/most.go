@@ -21,8 +21,8 @@ type Growth struct {
 	Stays types.NamespacedName
 }
 
-// Most returns the most pods of the PodSet with which Kueue would admit a Workload now, beside all that wait. It is 0 if
-// the least are too many, or if anybody would be preempted for them.
+// Most returns the most pods of the PodSet with which Kueue would admit a Workload now, beside all that wait. It is 0
+// if the least are too many, or if anybody would be preempted for them.
 func Most(ctx context.Context, cluster *Cluster, growth Growth, now time.Time) (int32, error) {
 	wl, name := growth.Workload, growth.PodSet
 	whole := podset.FindPodSetByName(wl.Spec.PodSets, name)
