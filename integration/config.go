@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	schdcache "sigs.k8s.io/kueue/pkg/cache/scheduler"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/features"
@@ -24,6 +25,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/admission/boost"
+	"github.com/signalbox-dev/signalbox/admission/grow"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
@@ -59,13 +61,36 @@ type Patience struct {
 	Boost boost.Policy
 	// Avoid is which nodes a TrainJob keeps off that have broken it.
 	Avoid avoid.Policy
+	// Grow is whether a partially admitted TrainJob gets more nodes while it runs.
+	Grow Growing
+}
+
+// Growing is how TrainJobs grow, and who knows how far.
+type Growing struct {
+	grow.Policy
+	Room Room
+}
+
+// Room knows how many pods Kueue would admit.
+type Room interface {
+	// Most returns the most pods of a PodSet with which Kueue would admit a slice now, in its ClusterQueue, without a
+	// preemption: at least so many, and as many as it has at most; 0 if with none.
+	Most(ctx context.Context, slice *kueue.Workload, podSet kueue.PodSetReference, least int32) (int32, error)
 }
 
 // PatienceOf returns what the configuration says.
 func PatienceOf(config *configapi.Configuration) Patience {
 	p := config.Preemption
 	return Patience{config.Limits.PodsWithin.Duration, p.CheckpointWithin.Duration,
-		boost.Policy{MinimumRuntime: p.MinimumRuntime, CheapestVictim: p.CheapestVictim}, avoid.PolicyOf(config.Nodes)}
+		boost.Policy{MinimumRuntime: p.MinimumRuntime, CheapestVictim: p.CheapestVictim},
+		avoid.PolicyOf(config.Nodes), Growing{Policy: growOf(config.Grow)}}
+}
+
+func growOf(config configapi.Grow) grow.Policy {
+	if !config.Enabled {
+		return grow.Policy{}
+	}
+	return grow.Policy{Every: config.Every.Duration, Guard: config.Policy}
 }
 
 // Placement knows what keeps a TrainJob from having pods once it is admitted.

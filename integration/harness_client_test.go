@@ -33,6 +33,9 @@ func (h *harness) serve(objects ...client.Object) client.WithWatch {
 	return b.Build()
 }
 
+// errDead is the answer to a write of a process that doesn't exist any more.
+var errDead = errors.New("the process is dead")
+
 func kindOf(o runtime.Object) string {
 	if kind := o.GetObjectKind().GroupVersionKind().Kind; kind != "" {
 		return strings.TrimSuffix(kind, "List")
@@ -49,6 +52,12 @@ func (h *harness) client(cached bool) client.Client {
 	write := func(verb, sub string, o client.Object, dry []string, patch client.Patch) error {
 		if len(dry) > 0 {
 			return nil
+		}
+		if h.lives != nil {
+			if *h.lives == 0 {
+				return errDead
+			}
+			*h.lives--
 		}
 		what := verb + " " + kindOf(o) + sub
 		if h.dies != nil {

@@ -79,6 +79,8 @@ type harness struct {
 	refusal error // of the placement
 	pods    pods
 	dies    func() error // before each write; nil for never
+	room    int32        // how many pods Kueue would admit; 0 for no more than there are
+	lives   *int         // how many writes are left until the process dies; nil for any number
 }
 
 // pods is what the placement says of the pods of started TrainJobs, and how often it was asked.
@@ -155,10 +157,12 @@ func (h *harness) start(d *overrides.Dialect, change ...func(*configapi.Configur
 	l := config.Limits
 	limits := overrides.Limits{Pods: l.Pods, SpecBytes: l.SpecBytes, Elements: l.Elements,
 		GracePeriodSeconds: l.TerminationGracePeriodSeconds}
+	patience := integration.PatienceOf(config)
+	patience.Grow.Room = h
 	var err error
 	h.reconciler, err = integration.NewReconciler(integration.Config{
 		Client: cached, Reader: live, Store: kept, Recorder: h, Kueue: &config.Kueue, Limits: limits,
-		Patience: integration.PatienceOf(config), Trainer: d, Placement: h, Clock: h.clock,
+		Patience: patience, Trainer: d, Placement: h, Clock: h.clock,
 	})
 	h.must(err)
 	h.handlers = map[string]*webhookadmission.Webhook{}

@@ -55,6 +55,13 @@ type rejections struct {
 	announced time.Time
 	// queueRead is when it was last read whether others wait for its quota.
 	queueRead time.Time
+	growing
+}
+
+// growing is when room for more nodes was last looked for, and why none is, as was told.
+type growing struct {
+	roomAsked time.Time
+	neverTold string
 }
 
 func newMemory() *memory { return &memory{jobs: map[types.NamespacedName]record{}} }

@@ -13,6 +13,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -156,6 +157,7 @@ func (r *observer) observeWorkloads(ctx context.Context, o *situation) error {
 		}
 	}
 	byAuthor(o.job, o.workloads.own)
+	o.workloads.own, o.workloads.aside = podsets.Counts(o.workloads.own)
 	if !holdQuota(o.workloads.earlier) {
 		return nil
 	}

@@ -81,6 +81,7 @@ type leftover struct {
 // claims are the Workloads of TrainJobs of the name. They are the cache's own: they must not be changed.
 type claims struct {
 	own     []*kueue.Workload
+	aside   []*kueue.Workload // of the TrainJob, that don't stand for it: podsets.Counts
 	earlier []*kueue.Workload // of deleted TrainJobs of the same name
 	// earlierRuns is set if pods of an earlier TrainJob have not ended.
 	earlierRuns bool
@@ -133,6 +134,17 @@ type queueing struct {
 	pods podsAnswer
 	// boost is what its Workload's boost is to be while it runs; nil if that stays as it is.
 	boost *boost.Decision
+	growth
+}
+
+// growth is what follows for a running TrainJob that grows, or may. It is zero for any other.
+type growth struct {
+	slice *kueue.Workload // that it is to have; nil for none
+	never string          // why it doesn't grow, where nobody was told; "" for nothing
+	// restarts is set if it is to be started again with the nodes of its slice, and awaits is until when it waits for a
+	// checkpoint before that.
+	restarts bool
+	awaits   time.Time
 }
 
 // later brings the time of the next reconcile forward.
@@ -206,7 +218,12 @@ func (o *observed) hasPodSets(wl *kueue.Workload) bool {
 	if slices.Contains(o.workloads.own, wl) {
 		return slices.Contains(o.queue.current, wl)
 	}
-	return podsets.Equal(o.queue.podSets, wl.Spec.PodSets)
+	return podsets.Equal(o.queue.podSets, o.asPartial(wl).Spec.PodSets)
+}
+
+// asPartial returns a slice as a partial admission of what the TrainJob is queued for, and any other Workload as it is.
+func (o *observed) asPartial(wl *kueue.Workload) *kueue.Workload {
+	return podsets.AsPartial(wl, o.queue.podSets)
 }
 
 // compare finds the Workloads that have the PodSets which the TrainJob is queued for. It is done once: comparing pod
@@ -214,7 +231,7 @@ func (o *observed) hasPodSets(wl *kueue.Workload) bool {
 func (o *observed) compare() {
 	o.queue.current = nil
 	for _, wl := range o.workloads.own {
-		if podsets.Equal(o.queue.podSets, wl.Spec.PodSets) {
+		if podsets.Equal(o.queue.podSets, o.asPartial(wl).Spec.PodSets) {
 			o.queue.current = append(o.queue.current, wl)
 		}
 	}

@@ -33,6 +33,7 @@ func beforehand(o *situation) (p plan, done bool) {
 		p.unboost(o)
 	}
 	p.Do(releaseEarlier(o)...)
+	p.setAside(o)
 	if o.workloads.earlierRuns || o.workloads.deleted {
 		p.Later(recheckDelay) // a watch that missed a creation has no event for the deletion
 	}
@@ -134,6 +135,7 @@ const waitingRetry = 10 * time.Second
 func afterwards(o *situation, a *asked, frameworkFailed bool) (p plan) {
 	p.boost(o, a)
 	defer p.begins(o)
+	p.grow(o, a)
 	if o.stage == stageRunning && !overdueEnd(o.observed) { // else it was done beforehand
 		defer p.unboost(o) // last: nothing delays a stop
 	}

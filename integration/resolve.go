@@ -24,6 +24,7 @@ func (r *resolver) resolve(ctx context.Context, o *situation) error {
 		return err
 	}
 	r.resolveBoost(ctx, o)
+	r.resolveGrowth(ctx, o)
 	return nil
 }
 
@@ -88,7 +89,7 @@ func (r *resolver) probeStart(ctx context.Context, o *situation, wl *kueue.Workl
 	if err != nil {
 		return err
 	}
-	uncounted, err := admission.Covers(wl, o.queue.podSets, o.reclaimable(), counting)
+	uncounted, err := admission.Covers(o.asPartial(wl), o.queue.podSets, o.reclaimable(), counting)
 	if errors.As(err, &facts.mismatch) {
 		return nil
 	}

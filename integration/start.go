@@ -82,7 +82,7 @@ func (a *asked) mismatched(o *situation, wl *kueue.Workload, mismatch *admission
 func decide(o *situation, wl *kueue.Workload, features admission.Features) (*admission.Start, error) {
 	decided, err := admission.Decide(admission.Input{
 		Job: o.job, Runtime: o.queue.choice.Spec, Effective: o.queue.effective, Dialect: o.trainer.Dialect,
-		Workload: wl, Flavors: o.queue.start.flavors, Features: features, Now: metav1.NewTime(o.now),
+		Workload: o.asPartial(wl), Flavors: o.queue.start.flavors, Features: features, Now: metav1.NewTime(o.now),
 		KeepsOff: o.queue.avoiding.choice.Hosts,
 	})
 	if err != nil {

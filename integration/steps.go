@@ -65,6 +65,15 @@ type setBoost struct {
 // unboost takes the boost from a Workload, if it is still Signalbox's.
 type unboost struct{ workload *kueue.Workload }
 
+// createSlice creates the Workload by which a TrainJob grows.
+type createSlice struct{ slice *kueue.Workload }
+
+// withdraw deletes a Workload that doesn't stand for its TrainJob, unless Kueue has admitted it meanwhile.
+type withdraw struct{ workload *kueue.Workload }
+
+// finalize gives a slice back the finalizer that keeps its quota.
+type finalize struct{ workload *kueue.Workload }
+
 // failStart reports a start that has failed for good.
 type failStart struct{ event events.Event }
 
@@ -148,6 +157,9 @@ func (announce) isStep()        {}
 func (noteBegin) isStep()       {}
 func (setBoost) isStep()        {}
 func (unboost) isStep()         {}
+func (createSlice) isStep()     {}
+func (withdraw) isStep()        {}
+func (finalize) isStep()        {}
 func (failStart) isStep()       {}
 func (tell) isStep()            {}
 func (count) isStep()           {}

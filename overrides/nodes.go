@@ -95,13 +95,29 @@ func admittedNodes(entries []Entry) int32 {
 		if !e.isOwn() || e.Field != RuntimePatches {
 			continue
 		}
-		for _, rj := range replicatedJobsOf(e.Patch) {
-			if rj.Template == nil || rj.Template.Metadata == nil {
-				continue
-			}
-			if n, err := parseNodes(nil, rj.Template.Metadata.Annotations[NodesAnnotation]); err == nil {
-				return n
-			}
+		if n := nodesIn(e.Patch); n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// AdmittedNodes returns the number of nodes that the integration's entry says; 0 if it says none, as that of a TrainJob
+// that isn't partially admitted.
+func AdmittedNodes(own *trainerapi.RuntimePatch) int32 {
+	if own == nil {
+		return 0
+	}
+	return nodesIn(own.TrainingRuntimeSpec)
+}
+
+func nodesIn(patch *trainerapi.TrainingRuntimeSpecPatch) int32 {
+	for _, rj := range replicatedJobsOf(patch) {
+		if rj.Template == nil || rj.Template.Metadata == nil {
+			continue
+		}
+		if n, err := parseNodes(nil, rj.Template.Metadata.Annotations[NodesAnnotation]); err == nil {
+			return n
 		}
 	}
 	return 0

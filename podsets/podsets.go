@@ -14,7 +14,6 @@ import (
 	corev1defaults "k8s.io/kubernetes/pkg/apis/core/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/util/podset"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -81,21 +80,6 @@ func SetMinCount(podSets []kueue.PodSet, least *overrides.Effective) error {
 		shrinks, podSet.MinCount = podSet, &count
 	}
 	return nil
-}
-
-// PartiallyAdmitted returns the PodSet that was admitted with fewer pods than it has, and how many fewer; nil if
-// there is none. A PodSet without minCount has fewer pods because some were reclaimed.
-func PartiallyAdmitted(wl *kueue.Workload) (podSet *kueue.PodSet, fewer int32) {
-	if wl == nil || wl.Status.Admission == nil {
-		return nil, 0
-	}
-	for _, assignment := range wl.Status.Admission.PodSetAssignments {
-		p := podset.FindPodSetByName(wl.Spec.PodSets, assignment.Name)
-		if p != nil && p.MinCount != nil && ptr.Deref(assignment.Count, p.Count) < p.Count {
-			return p, p.Count - *assignment.Count
-		}
-	}
-	return nil, 0
 }
 
 // Flavors returns the ResourceFlavors that the Workload is admitted on, each once and in order; nil if it is not

@@ -8,11 +8,8 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/workload"
-	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/overrides"
 )
@@ -93,7 +90,7 @@ func AtLeast(computed, stored []kueue.ReclaimablePod) []kueue.ReclaimablePod {
 // reclaimable pods from all pods of a PodSet (workload.podSetsCountsAfterReclaim), not from the admitted ones.
 func AddNotAdmitted(pods []kueue.ReclaimablePod, wl *kueue.Workload) []kueue.ReclaimablePod {
 	podSet, fewer := PartiallyAdmitted(wl)
-	if podSet == nil {
+	if podSet == nil || SliceOf(wl) != nil { // a slice has no pods that weren't admitted
 		return pods
 	}
 	all := slices.Clone(pods)
@@ -241,14 +238,4 @@ func statusOf(status []trainerapi.JobStatus, name string) trainerapi.JobStatus {
 		return status[i]
 	}
 	return trainerapi.JobStatus{}
-}
-
-// HoldsQuota reports whether a Workload holds quota.
-func HoldsQuota(wl *kueue.Workload) bool {
-	return !workloadfinish.IsFinished(wl) && workload.HasQuotaReservation(wl)
-}
-
-// Finalized reports whether a Workload has the finalizer that keeps its quota.
-func Finalized(wl *kueue.Workload) bool {
-	return controllerutil.ContainsFinalizer(wl, kueue.ResourceInUseFinalizerName)
 }

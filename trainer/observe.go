@@ -19,6 +19,7 @@ import (
 	kueueindexer "sigs.k8s.io/kueue/pkg/controller/core/indexer"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
 )
 
@@ -140,7 +141,8 @@ func (r *Reconciler) observeGroups(ctx context.Context, o *observed) (err error)
 // trainJobKind is the kind by which Kueue indexes Workloads.
 var trainJobKind = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
 
-// workloadOf returns the TrainJob's Workload as the cache has it; it must not be changed. It is nil if there is none.
+// workloadOf returns the Workload that stands for the TrainJob as the cache has it; it must not be changed. It is nil
+// if there is none.
 func (r *Reconciler) workloadOf(ctx context.Context, job *api.TrainJob) (*kueue.Workload, error) {
 	var list kueue.WorkloadList
 	err := r.Client.List(ctx, &list, client.InNamespace(job.Namespace),
@@ -148,10 +150,14 @@ func (r *Reconciler) workloadOf(ctx context.Context, job *api.TrainJob) (*kueue.
 	if err != nil {
 		return nil, fmt.Errorf("listing the TrainJob's Workloads: %w", err)
 	}
+	var own []*kueue.Workload
 	for i := range list.Items {
 		if wl := &list.Items[i]; metav1.IsControlledBy(wl, job) && wl.DeletionTimestamp.IsZero() {
-			return wl, nil
+			own = append(own, wl)
 		}
 	}
-	return nil, nil
+	if own, _ = podsets.Counts(own); len(own) == 0 {
+		return nil, nil
+	}
+	return own[0], nil
 }

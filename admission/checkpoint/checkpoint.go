@@ -77,7 +77,7 @@ func Preempted(wl *kueue.Workload) bool {
 func Awaited(
 	job *api.TrainJob, wl *kueue.Workload, saved *api.Checkpoint, within time.Duration, now time.Time,
 ) time.Time {
-	within = shortened(job, within)
+	within = Within(job, within)
 	if saved == nil || !Preempted(wl) {
 		return time.Time{}
 	}
@@ -102,8 +102,8 @@ func Awaited(
 	return until
 }
 
-// shortened returns the time, or that of the TrainJob's user if it is shorter.
-func shortened(job *api.TrainJob, within time.Duration) time.Duration {
+// Within returns for how long a TrainJob may wait for a checkpoint: what the admin says, or its user if that is less.
+func Within(job *api.TrainJob, within time.Duration) time.Duration {
 	own, set := job.Annotations[api.CheckpointWithinAnnotation]
 	if !set {
 		return within

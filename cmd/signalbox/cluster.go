@@ -65,7 +65,8 @@ func findKueue(
 	}
 	settings, differs := installed.Adopt(ctx, cluster.reader, &given.Kueue, releases.Kueue)
 	if differs == nil {
-		differs = installed.CheckBoosts(given.Preemption, settings)
+		differs = errors.Join(installed.CheckBoosts(given.Preemption, settings),
+			installed.CheckGrowth(given.Grow, settings))
 	}
 	return found{kueue: settings, releases: releases}, errors.Join(err, differs)
 }

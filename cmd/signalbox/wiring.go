@@ -96,9 +96,12 @@ func (a *assembly) add(ctx context.Context, found found) error {
 	}
 	limits := a.limits
 	limits.ReplicatedJobs = found.releases.MaxPodSets
+	patience := integration.PatienceOf(a.config)
+	patience.Grow.Room = &room{cached: a.mgr.GetClient(), live: a.mgr.GetAPIReader(),
+		resources: a.config.Kueue.Resources, clock: clock.RealClock{}}
 	reconciler, err := integration.NewReconciler(integration.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Recorder: a.recorder,
-		Kueue: &a.config.Kueue, Limits: limits, Patience: integration.PatienceOf(a.config),
+		Kueue: &a.config.Kueue, Limits: limits, Patience: patience,
 		Trainer: found.dialect, Clock: clock.RealClock{},
 		Placement: trial.New(a.mgr.GetClient(), a.mgr.GetAPIReader(), clock.RealClock{}, placement),
 	})

@@ -88,7 +88,22 @@ func CheckGates(config *configapi.Kueue) error {
 // CheckBoosts returns an error for a setting of preemption that Kueue, with these settings, would ignore: its feature
 // gate PriorityBoost is off.
 func CheckBoosts(preemption configapi.Preemption, kueue *configapi.Kueue) error {
-	path := preemption.Boosts()
+	return checkGate(preemption.Boosts(), features.PriorityBoost, kueue)
+}
+
+// CheckGrowth returns an error if TrainJobs are to grow, and Kueue with these settings would take the Workload with
+// more nodes for another one: its feature gate ElasticJobsViaWorkloadSlices is off.
+func CheckGrowth(growth configapi.Grow, kueue *configapi.Kueue) error {
+	path := ""
+	if growth.Enabled {
+		path = "grow.enabled"
+	}
+	return checkGate(path, features.ElasticJobsViaWorkloadSlices, kueue)
+}
+
+// checkGate returns an error if Kueue doesn't have the feature gate on that a setting needs. path is "" if it isn't
+// set.
+func checkGate(path string, gate featuregate.Feature, kueue *configapi.Kueue) error {
 	if path == "" {
 		return nil
 	}
@@ -96,13 +111,13 @@ func CheckBoosts(preemption configapi.Preemption, kueue *configapi.Kueue) error 
 	if err := gates.SetFromMap(kueue.FeatureGates); err != nil {
 		return fmt.Errorf("kueue.featureGates: %w", err)
 	}
-	if gates.Enabled(features.PriorityBoost) {
+	if gates.Enabled(gate) {
 		return nil
 	}
 	return fmt.Errorf("%s needs Kueue's feature gate %s, which is off. Turn it on in Kueue (its chart's value "+
 		"controllerManager.featureGates, or featureGates of its configuration), and restart Kueue. If Kueue's configuration "+
 		"can't be read here, set kueue.featureGates.%[2]s, too",
-		path, features.PriorityBoost)
+		path, gate)
 }
 
 // UseGates sets the feature gates of this process. It is to be called once, before anything reads one.

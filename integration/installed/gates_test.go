@@ -47,6 +47,26 @@ func TestCheckBoosts(t *testing.T) {
 	}
 }
 
+// TestCheckGrowth holds that TrainJobs grow only where Kueue replaces Workloads, which releases before 0.18 don't by
+// default.
+func TestCheckGrowth(t *testing.T) {
+	const gate = "ElasticJobsViaWorkloadSlices"
+	for name, c := range map[string]struct {
+		enabled bool
+		gates   map[string]bool
+		refused bool
+	}{
+		"off": {false, map[string]bool{gate: false}, false}, "on": {true, nil, false},
+		"the gate is off": {true, map[string]bool{gate: false}, true}, "Kueue 0.17": {true, defaultGates("0.17"), true},
+	} {
+		err := CheckGrowth(configapi.Grow{Enabled: c.enabled}, &configapi.Kueue{FeatureGates: c.gates})
+		says := "grow.enabled needs Kueue's feature gate " + gate
+		if (err != nil) != c.refused || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
 // A gate that this process runs with isn't Kueue's any more when it is taken out of Kueue's configuration: the manager
 // would end for that, and not start again.
 func TestCheckBoostsWhileRunning(t *testing.T) {

@@ -109,6 +109,11 @@ var (
 		"Equals may preempt it at any time: a priority in use is at most %d above its own, which leaves no room for a " +
 			"boost; set the values of WorkloadPriorityClasses further apart",
 	}
+	// Grows is of one that is stopped to be started with more nodes, and NotGrown of one that isn't.
+	Grows    = Event{corev1.EventTypeNormal, "Grows", "Restarting", "It is started again with %s"}
+	NotGrown = Event{
+		corev1.EventTypeWarning, "NotGrown", "Running", "It gets no more nodes while it runs, because %s",
+	}
 	StopOverdue = Event{corev1.EventTypeWarning, "StopOverdue", "Stopping", "%s"}
 
 	FinishedWorkload = Event{

@@ -50,7 +50,7 @@ var sets = map[string]string{
 		"trainer: {progress: {enabled: true}, gangScheduling: {mode: preferred}}\n" +
 		"multiKueue: {workerSubjects: [{kind: User, name: manager}]}\n" +
 		"config: {concurrency: 9, clientConnection: {qps: 50}, pprof: {bindAddress: \"127.0.0.1:6060\"}, " +
-		"usage: {enabled: true, teamLabel: team}}",
+		"usage: {enabled: true, teamLabel: team}, grow: {enabled: true}}",
 }
 
 // clientCA is of no API server.
@@ -269,6 +269,7 @@ func TestSchema(t *testing.T) {
 		"config: {kueue: {waitForPodsReady: true}}": "config.kueue.waitForPodsReady: the chart makes this " +
 			"field of kueue.waitForPodsReady",
 		"webhook: {url: \"https://10.0.0.1:9443\"}":                    "webhook.url names an address",
+		"policies: {enabled: false}\nconfig: {grow: {enabled: true}}":  "config.grow.enabled needs policies.enabled",
 		"webhook: {port: 8081}":                                        "can't have the same port",
 		"webhook: {port: 8080}":                                        "can't have the same port",
 		"webhook: {port: 10443}\ntrainer: {progress: {enabled: true}}": "can't have the same port",
@@ -277,7 +278,8 @@ func TestSchema(t *testing.T) {
 			t.Errorf("%s: got %v, want it to say %q", values, err, want)
 		}
 	}
-	for _, values := range []string{"config: null", "resources: null", "resources: {limits: null}", "env: null",
+	for _, values := range []string{"config: null", "config: {grow: null}", "resources: null",
+		"resources: {limits: null}", "env: null",
 		"resources: {limits: {memory: 1G}}"} {
 		if _, err := Render(repository, values); err != nil {
 			t.Errorf("%s: %v", values, err)

@@ -42,7 +42,7 @@ var background = context.Background()
 
 // actions returns all enabled steps, in an order that depends on the state alone.
 func (w *world) actions() []action {
-	return slices.Concat(w.managerActions(), w.watchActions(), w.kueueActions(), w.jobSetActions(),
+	return slices.Concat(w.managerActions(), w.watchActions(), w.kueueActions(), w.growActions(), w.jobSetActions(),
 		w.collectorActions(), w.userActions(), w.hostileActions(), w.dueActions())
 }
 
@@ -157,10 +157,14 @@ func (w *world) kueueActions() []action {
 func (w *world) admit(wl *kueue.Workload) {
 	owner := metav1.GetControllerOf(wl).UID
 	flavor := flavors[w.ledger.Admissions[owner]%len(flavors)]
+	if old := w.replacedBy(wl); old != nil && counts(old) {
+		flavor = old.Status.Admission.PodSetAssignments[0].Flavors[gpu]
+	}
 	wl = wl.DeepCopy()
-	assignment := kueue.PodSetAssignment{Name: wl.Spec.PodSets[0].Name, Count: ptr.To(wl.Spec.PodSets[0].Count),
+	count := ptr.Deref(wl.Spec.PodSets[0].MinCount, wl.Spec.PodSets[0].Count)
+	assignment := kueue.PodSetAssignment{Name: wl.Spec.PodSets[0].Name, Count: &count,
 		Flavors:       map[corev1.ResourceName]kueue.ResourceFlavorReference{gpu: flavor},
-		ResourceUsage: corev1.ResourceList{gpu: *resource.NewQuantity(int64(wl.Spec.PodSets[0].Count), resource.DecimalSI)}}
+		ResourceUsage: corev1.ResourceList{gpu: *resource.NewQuantity(int64(count), resource.DecimalSI)}}
 	workload.SetQuotaReservation(wl, &kueue.Admission{
 		ClusterQueue: "queue", PodSetAssignments: []kueue.PodSetAssignment{assignment},
 	}, w.clock)

@@ -31,7 +31,9 @@ func (w *world) wrong() string {
 			return "Workload " + wl.Name + " has no quota, and would jump its queue by a boost"
 		}
 		if counts(wl) {
-			used++
+			if !w.replacing(wl) {
+				used++
+			}
 			if owner := metav1.GetControllerOf(wl); owner != nil {
 				held[owner.UID] = true
 			}
@@ -63,11 +65,12 @@ func (w *world) wrong() string {
 		}
 	}
 	for _, f := range w.audit() {
-		if f.Rule != audit.Idle { // which is normal in passing
+		// Both are normal in passing; which Workloads may hold quota at a time is above.
+		if f.Rule != audit.Idle && f.Rule != audit.Doubled {
 			return f.String()
 		}
 	}
-	return ""
+	return w.oversized()
 }
 
 // unrecorded describes a run that holds no quota any more and isn't in a record, or is in one twice; "" if there is

@@ -70,6 +70,7 @@ func TestInterleavings(t *testing.T) {
 		{"running", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Creations: 1}, 15, features{}},
 		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15, features{}},
 		{"boosted", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 11, features{minimum: time.Hour}},
+		{"growing", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Slices: 1}, 15, features{}},
 		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24, features{}},
 		{"recorded", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 15,
 			features{minimum: time.Hour, records: true}},
@@ -77,6 +78,9 @@ func TestInterleavings(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			w := newWorldOf(s.features)
 			first := state{world: w}
+			if s.budget.Slices > 0 {
+				w.grows()
+			}
 			for range s.lead {
 				first.step(t, next(w))
 			}

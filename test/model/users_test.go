@@ -40,7 +40,7 @@ func (w *world) userActions() []action {
 				w.budget.Deactivations--
 				wl := wl.DeepCopy()
 				if workload.HasQuotaReservation(wl) { // as the webhook does
-					wl.Annotations = map[string]string{integration.DeactivateAnnotation: "user"}
+					metav1.SetMetaDataAnnotation(&wl.ObjectMeta, integration.DeactivateAnnotation, "user")
 				} else {
 					wl.Spec.Active = ptr.To(false)
 				}

@@ -26,6 +26,7 @@ func Default() *Configuration {
 			PodsWithin: metav1.Duration{Duration: 5 * time.Minute},
 		},
 		Nodes: Nodes{AtMost: 8, FailedWithin: metav1.Duration{Duration: time.Minute}, Namespaces: 2},
+		Grow:  Grow{Every: metav1.Duration{Duration: 30 * time.Minute}},
 		Trainer: Trainer{
 			Enabled: new(true), Progress: Progress{Port: 10443, Service: "signalbox-webhook", Secret: "signalbox-webhook-cert"},
 			GangScheduling: GangScheduling{Mode: api.GangOff, Policy: api.GangPolicyGang},

@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -128,6 +129,24 @@ func TestParse(t *testing.T) {
 				t.Errorf("%s: got %v, want it to say %q", c.reason, err, c.want)
 			}
 		})
+	}
+}
+
+// TestGrow holds which settings of growth are refused.
+func TestGrow(t *testing.T) {
+	const head = "apiVersion: config.signalbox.dev/v1alpha1\nkind: Configuration\n"
+	for content, want := range map[string]string{
+		"": "", "grow: {policy: p}": "", "grow: {enabled: true, policy: p}": "", "grow: {enabled: true}": "grow.policy",
+		"grow: {every: 10s, enabled: true, policy: p}": "", "grow: {every: 9s}": "grow.every",
+		"grow: {every: 25h}": "grow.every",
+	} {
+		config, err := Parse([]byte(head + content))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", content, err, want)
+		}
+		if content == "" && (config.Grow.Enabled || config.Grow.Every.Duration != 30*time.Minute) {
+			t.Errorf("the defaults are %+v", config.Grow)
+		}
 	}
 }
 

@@ -47,6 +47,22 @@ type Configuration struct {
 	Usage Usage `json:"usage"`
 	// Nodes is what follows where a node is broken.
 	Nodes Nodes `json:"nodes"`
+	// Grow is how a partially admitted TrainJob gets more nodes while it runs.
+	Grow Grow `json:"grow"`
+}
+
+// Grow is how a TrainJob that was admitted with fewer nodes than it asks for, and that has annotation signalbox.dev/grow,
+// gets more of them: by a larger Workload, on the same flavors, and a restart at its next checkpoint. Nobody is preempted
+// for it. It grows in a ClusterQueue without a cohort and without admission checks only.
+type Grow struct {
+	// Enabled enables it. It needs Kueue's feature gate ElasticJobsViaWorkloadSlices. Default false.
+	Enabled bool `json:"enabled"`
+	// Every is the least time between an admission of a TrainJob and its growth. It grows only if the further nodes give
+	// more in this time than the restart loses. 10s to 24h, default 30m.
+	Every metav1.Duration `json:"every"`
+	// Policy is the name of the ValidatingAdmissionPolicy that rejects preemptions for TrainJobs that grow. The chart
+	// installs it, and sets the name. Without it, nothing grows.
+	Policy string `json:"policy,omitempty"`
 }
 
 // Usage is the record of what TrainJobs held of quota, by queue, team and user: useful, lost, idle or unknown.

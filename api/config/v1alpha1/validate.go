@@ -33,6 +33,7 @@ func (c *Configuration) validate() field.ErrorList {
 		c.validateVictims(field.NewPath("preemption")),
 		c.Usage.validate(field.NewPath("usage")),
 		c.validateNodes(field.NewPath("nodes")),
+		c.Grow.validate(field.NewPath("grow")),
 	)
 }
 
@@ -70,6 +71,19 @@ func (c *Configuration) validateVictims(path *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(path.Child("cheapestVictim"), true, "needs trainer.enabled and "+
 			"trainer.progress.enabled, by which training processes report their checkpoints; set both to true, or this to "+
 			"false"))
+	}
+	return errs
+}
+
+func (g *Grow) validate(path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if d := g.Every.Duration; d < 10*time.Second || d > 24*time.Hour {
+		errs = append(errs, field.Invalid(path.Child("every"), d.String(), "must be 10s to 24h"))
+	}
+	if g.Enabled && g.Policy == "" {
+		errs = append(errs, field.Required(path.Child("policy"), "name the ValidatingAdmissionPolicy that rejects "+
+			"preemptions for TrainJobs that grow; the chart installs it, and sets this, with config.grow.enabled and "+
+			"policies.enabled"))
 	}
 	return errs
 }

@@ -217,6 +217,11 @@ const (
 	// AvoidedTaint is the key of the taint of a node that TrainJobs of several namespaces avoid, if nodes.taint of the
 	// configuration is true.
 	AvoidedTaint = "signalbox.dev/avoided"
+
+	// GrowAnnotation "true" on a TrainJob lets it grow while it runs: one that was admitted with fewer nodes than it asks
+	// for (kueue.x-k8s.io/job-min-parallelism) is restarted with more when its ClusterQueue has room. It needs grow.enabled.
+	// Default false.
+	GrowAnnotation = "signalbox.dev/grow"
 	// MaxCheckpointWithin bounds preemption.checkpointWithin, as limits.terminationGracePeriodSeconds is bounded by
 	// default: a victim keeps its quota meanwhile.
 	MaxCheckpointWithin = time.Hour

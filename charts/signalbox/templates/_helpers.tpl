@@ -96,6 +96,11 @@ matchExpressions:
 {{- if ((.Values.config).usage).enabled }}true{{ end }}
 {{- end }}
 
+{{/* Whether TrainJobs may grow. */}}
+{{- define "signalbox.grows" -}}
+{{- ((.Values.config | default dict).grow | default dict).enabled | default false }}
+{{- end }}
+
 {{/* The configuration file: what the values make of it, and .Values.config over it. */}}
 {{- define "signalbox.config" -}}
 {{- $config := dict
@@ -134,14 +139,20 @@ matchExpressions:
 {{- end }}
 {{- $more := .Values.config | default dict }}
 {{- range $key, $_ := $more }}
-{{- if not (has $key (list "concurrency" "clientConnection" "limits" "preemption" "nodes" "usage" "kueue" "pprof")) }}
-{{- fail (printf "\n\nconfig.%s: the chart makes this field of its other values; set those. config takes concurrency, clientConnection, limits, preemption, nodes, usage, pprof, and of kueue labelKeysToCopy, afterDeactivated, ownerKinds and ownerIdentities." $key) }}
+{{- if not (has $key (list "concurrency" "clientConnection" "limits" "preemption" "grow" "nodes" "usage" "kueue" "pprof")) }}
+{{- fail (printf "\n\nconfig.%s: the chart makes this field of its other values; set those. config takes concurrency, clientConnection, limits, preemption, grow, nodes, usage, pprof, and of kueue labelKeysToCopy, afterDeactivated, ownerKinds and ownerIdentities." $key) }}
 {{- end }}
 {{- end }}
 {{- range $key, $_ := $more.kueue }}
 {{- if not (has $key (list "labelKeysToCopy" "afterDeactivated" "ownerKinds" "ownerIdentities")) }}
 {{- fail (printf "\n\nconfig.kueue.%s: the chart makes this field of kueue.%s; set that. config.kueue takes labelKeysToCopy, afterDeactivated, ownerKinds and ownerIdentities." $key $key) }}
 {{- end }}
+{{- end }}
+{{- if eq (include "signalbox.grows" .) "true" }}
+{{- if not (or .Values.policies.enabled $more.grow.policy) }}
+{{- fail "\n\nconfig.grow.enabled needs policies.enabled: one of the policies keeps TrainJobs that grow from preempting others. Without the chart's policies, install it yourself, and name it in config.grow.policy." }}
+{{- end }}
+{{- $_ := set $config "grow" (dict "policy" (printf "%s-grow" (include "signalbox.fullname" .))) }}
 {{- end }}
 {{- mergeOverwrite $config (deepCopy $more) | toYaml }}
 {{- end }}

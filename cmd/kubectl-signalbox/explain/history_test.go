@@ -12,12 +12,14 @@ import (
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/workloadslicing"
 
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // TestTimeline holds what each object adds to a timeline, in its order.
@@ -196,9 +198,18 @@ func TestWorkloadOf(t *testing.T) {
 	old, ended := workload("old", "team", 9*time.Hour, true), workload("ended", "team", 2*time.Hour, true)
 	before, now := workload("before", "team", 8*time.Hour, false), workload("now", "team", 7*time.Hour, false)
 	forged := workload("forged", "other", time.Hour, false)
+	slice := func() kueue.Workload { // a later one, that has replaced "now"
+		wl := workload("slice", "team", time.Hour, false)
+		wl.Annotations = map[string]string{
+			workloadslicing.WorkloadSliceReplacementFor: "team/now", podsets.SliceAnnotation: "node 2 4",
+		}
+		wl.Status.Conditions = []metav1.Condition{{Type: kueue.WorkloadQuotaReserved, Status: metav1.ConditionTrue}}
+		return wl
+	}
 	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", UID: "job"}}
 	for want, all := range map[string][]kueue.Workload{
 		"ended": {old, ended, forged}, "now": {old, ended, before, now, forged}, "before": {ended, before, forged},
+		"slice": {now, slice()},
 	} {
 		for range len(all) {
 			all = append(all[1:], all[0])
@@ -207,6 +218,22 @@ func TestWorkloadOf(t *testing.T) {
 					t.Errorf("got %+v, want %s", got, want)
 				}
 			}
+		}
+	}
+}
+
+// TestWaitingSlice holds that a slice that waits isn't its TrainJob's Workload.
+func TestWaitingSlice(t *testing.T) {
+	owned := []metav1.OwnerReference{{UID: "job"}}
+	runs := kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "runs", Namespace: "team", OwnerReferences: owned}}
+	slice := kueue.Workload{ObjectMeta: metav1.ObjectMeta{Name: "slice", Namespace: "team", OwnerReferences: owned,
+		CreationTimestamp: ago(time.Second), Annotations: map[string]string{
+			workloadslicing.WorkloadSliceReplacementFor: "team/runs", podsets.SliceAnnotation: "node 2 4",
+		}}}
+	job := &api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: "team", UID: "job"}}
+	for _, listed := range [][]kueue.Workload{{runs, slice}, {slice, runs}} {
+		if got := NewQueues(simulate.Cluster{Workloads: listed}).WorkloadOf(job); got.Name != "runs" {
+			t.Errorf("got %s", got.Name)
 		}
 	}
 }

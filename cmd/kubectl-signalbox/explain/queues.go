@@ -15,6 +15,7 @@ import (
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/cmd/kubectl-signalbox/simulate"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // Queues is a cluster's queues and Workloads with an index, which is computed once for all TrainJobs.
@@ -76,8 +77,12 @@ func (q *Queues) add(wl *kueue.Workload) {
 	}
 }
 
-// follows reports whether a Workload is a job's rather than another one: it isn't finished, or was made later.
+// follows reports whether a Workload is a job's rather than another one: it stands for it (podsets.Counts), isn't
+// finished, or was made later.
 func follows(wl, other *kueue.Workload) bool {
+	if counts, _ := podsets.Counts([]*kueue.Workload{other, wl}); len(counts) == 1 {
+		return counts[0] == wl
+	}
 	if finished := workloadfinish.IsFinished(wl); finished != workloadfinish.IsFinished(other) {
 		return !finished
 	}

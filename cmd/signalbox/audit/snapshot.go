@@ -29,7 +29,7 @@ type snapshot struct {
 	jobSets   map[types.UID]*jobset.JobSet
 	jobs      map[types.UID]*batchv1.Job
 	trainJobs map[types.UID]*api.TrainJob
-	// quota has the Workloads that hold quota by the UID of their TrainJob, sorted by name.
+	// quota has the Workloads that hold quota by the UID of their TrainJob: the one that stands for it, and others.
 	quota map[types.UID][]*kueue.Workload
 	// everQueued has the TrainJobs that have a Workload, even if the TrainJob was deleted.
 	everQueued map[types.UID]bool
@@ -61,8 +61,10 @@ func newSnapshot(o Objects) *snapshot {
 			s.quota[owner] = append(s.quota[owner], wl)
 		}
 	}
-	for _, workloads := range s.quota { // a cache lists objects in random order
+	for uid, workloads := range s.quota { // a cache lists objects in random order
 		slices.SortFunc(workloads, func(a, b *kueue.Workload) int { return cmp.Compare(a.Name, b.Name) })
+		counts, aside := podsets.Counts(workloads)
+		s.quota[uid] = slices.Concat(counts, aside)
 	}
 	return s
 }

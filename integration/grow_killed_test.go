@@ -1,0 +1,72 @@
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+
+	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
+)
+
+// TestGrowsKilled has a manager die after each of its writes while a TrainJob grows, and Kueue, or not, between its
+// two.
+func TestGrowsKilled(t *testing.T) {
+	for name, kueueDies := range map[string]bool{"Kueue finishes the old one": false, "Kueue dies in between": true} {
+		t.Run(name, func(t *testing.T) {
+			h := growing(t, grows)
+			for range 60 {
+				h.start(overrides.Bundled, grows)
+				h.lives = ptr.To(1)
+				_, _ = h.reconcile("job")
+				h.lives = nil
+				h.wantQuota()
+				h.othersAct(kueueDies)
+				h.clock.Step(2 * time.Second)
+				if h.nodes() == 8 && len(h.workloads()) == 1 {
+					return
+				}
+			}
+			t.Fatalf("it has not grown: %d nodes, Workloads %v", h.nodes(), h.workloads())
+		})
+	}
+}
+
+// wantQuota holds that pods run on quota: no more than one Workload that counts was admitted with.
+func (h *harness) wantQuota() {
+	h.t.Helper()
+	var all []*kueue.Workload
+	for _, wl := range h.workloads() {
+		all = append(all, &wl)
+	}
+	counts, _ := podsets.Counts(all)
+	if len(counts) != 1 || !podsets.HoldsQuota(counts[0]) {
+		h.t.Fatalf("%d Workloads count", len(counts))
+	}
+	if most := *counts[0].Status.Admission.PodSetAssignments[0].Count; h.nodes() > most {
+		h.t.Fatalf("%d nodes run on quota for %d", h.nodes(), most)
+	}
+}
+
+// othersAct is what Kueue, JobSet and the Trainer do next.
+func (h *harness) othersAct(kueueDies bool) {
+	h.t.Helper()
+	slice, old := h.slice(), h.old()
+	js := &jobset.JobSet{}
+	err := h.store.Get(h.t.Context(), client.ObjectKey{Namespace: team, Name: "job"}, js)
+	switch {
+	case slice != nil && !podsets.HoldsQuota(slice):
+		h.admitSlice()
+		if !kueueDies && old != nil {
+			h.finishOld()
+		}
+	case h.suspended("job") && err == nil:
+		h.stopsPods()
+	case !h.suspended("job") && err != nil:
+		h.runsPods()
+	}
+}
