@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -21,9 +20,15 @@ func TestGrowsKilled(t *testing.T) {
 			h := growing(t, grows)
 			for range 60 {
 				h.start(overrides.Bundled, grows)
-				h.lives = ptr.To(1)
+				writes := 0
+				h.dies = func() error {
+					if writes++; writes > 1 {
+						return errDead
+					}
+					return nil
+				}
 				_, _ = h.reconcile("job")
-				h.lives = nil
+				h.dies = nil
 				h.wantQuota()
 				h.othersAct(kueueDies)
 				h.clock.Step(2 * time.Second)

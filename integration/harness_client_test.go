@@ -53,12 +53,6 @@ func (h *harness) client(cached bool) client.Client {
 		if len(dry) > 0 {
 			return nil
 		}
-		if h.lives != nil {
-			if *h.lives == 0 {
-				return errDead
-			}
-			*h.lives--
-		}
 		what := verb + " " + kindOf(o) + sub
 		if h.dies != nil {
 			if err := h.dies(); err != nil {

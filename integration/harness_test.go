@@ -80,7 +80,6 @@ type harness struct {
 	pods    pods
 	dies    func() error // before each write; nil for never
 	room    int32        // how many pods Kueue would admit; 0 for no more than there are
-	lives   *int         // how many writes are left until the process dies; nil for any number
 }
 
 // pods is what the placement says of the pods of started TrainJobs, and how often it was asked.

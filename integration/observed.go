@@ -128,11 +128,16 @@ type queueing struct {
 	again time.Duration
 	// drained is set if the queue of a preempted TrainJob that might run on is drained, or isn't known.
 	drained bool
-	// begun is what to note of it because its pods have begun to run; nil for nothing.
-	begun *usage.Note
 	// pods is what is known of the pods that a started TrainJob lacks.
 	pods podsAnswer
-	// boost is what its Workload's boost is to be while it runs; nil if that stays as it is.
+	whileItRuns
+}
+
+// whileItRuns is what is written for a TrainJob that runs on its quota.
+type whileItRuns struct {
+	// begun is what to note of it because its pods have begun to run; nil for nothing.
+	begun *usage.Note
+	// boost is what its Workload's boost is to be; nil if that stays as it is.
 	boost *boost.Decision
 	growth
 }
