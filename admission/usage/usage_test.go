@@ -282,8 +282,7 @@ func TestFitting(t *testing.T) {
 	}
 }
 
-// TestCopies holds that what is changed in a copy of a record, or of a list of them, isn't changed in the record: caches
-// share them.
+// TestCopies holds that a change of a copied record, or of a list of them, doesn't change the record: caches share it.
 func TestCopies(t *testing.T) {
 	record := usageapi.QuotaUsage{
 		Queue: "queue", Rows: []usageapi.Row{{User: "ann", Held: usageapi.Held{Useful: 1}}},
