@@ -121,26 +121,34 @@ func lost(ctx context.Context, o lostOptions) error {
 	return write(o.out, r, text)
 }
 
-// preempt runs everything, until the time is over.
-func (w *waiters) preempt(ctx context.Context, o lostOptions, r *lostRun, p *trainings) error {
-	dice := rand.New(rand.NewPCG(o.seed, 0))
-	sizes := make([]int64, o.jobs)
-	for i := range sizes {
-		sizes[i] = 1 << dice.IntN(4)
-		p.all[fmt.Sprintf("train-%05d", i)] = &training{
-			gpus: sizes[i], work: leastWork + time.Duration(dice.Int64N(int64(moreWork))),
+// submitTraining creates those that train, whose sizes and work the dice decide.
+func (w *waiters) submitTraining(ctx context.Context, jobs int, dice *rand.Rand, p *trainings) error {
+	names := make([]string, jobs)
+	for i := range names {
+		names[i] = fmt.Sprintf("train-%05d", i)
+		p.all[names[i]] = &training{
+			gpus: 1 << dice.IntN(4), work: leastWork + time.Duration(dice.Int64N(int64(moreWork))),
 		}
 	}
-	began := time.Now()
-	for i, size := range sizes {
-		job := loadJob(fmt.Sprintf("train-%05d", i), lostQueue)
+	for _, name := range names {
+		job := loadJob(name, lostQueue)
 		job.Annotations = map[string]string{api.CheckpointMetricAnnotation: metricSaved}
 		job.Labels[teamLabel] = trainingTeam
 		job.Spec.RuntimeRef.Name = long
-		job.Spec.Trainer.ResourcesPerNode = gpus(size)
+		job.Spec.Trainer.ResourcesPerNode = gpus(p.all[name].gpus)
 		if err := w.client.Create(ctx, job); err != nil {
 			return fmt.Errorf("submitting: %w", err)
 		}
+	}
+	return nil
+}
+
+// preempt runs everything, until the time is over.
+func (w *waiters) preempt(ctx context.Context, o lostOptions, r *lostRun, p *trainings) error {
+	dice := rand.New(rand.NewPCG(o.seed, 0))
+	began := time.Now()
+	if err := w.submitTraining(ctx, o.jobs, dice, p); err != nil {
+		return err
 	}
 	limited, stop := context.WithTimeout(ctx, o.over)
 	defer stop()

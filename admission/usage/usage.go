@@ -52,7 +52,7 @@ func (n Note) String() string {
 // MaxText is the longest name of a team or user, in bytes: a user may be named by as much as a token holds.
 const MaxText = 253
 
-// Fitting returns a text, or one of at most so many bytes that differs for others.
+// Fitting returns a text, or one of at most so many bytes, of 18 or more, that differs for others.
 func Fitting(s string, most int) string {
 	if len(s) <= most {
 		return s

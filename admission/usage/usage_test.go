@@ -3,8 +3,10 @@ package usage
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -256,5 +258,50 @@ func TestCount(t *testing.T) {
 	}
 	if u.Runs != 2 || len(u.Resources) != 1 || u.Resources[0].Idle != 30_000 || u.Run != next.Key {
 		t.Errorf("two runs: got %+v", u)
+	}
+}
+
+// TestFitting holds that a long text is cut to what fits, and stays another than others that begin alike.
+func TestFitting(t *testing.T) {
+	long := strings.Repeat("ü", 200)
+	for name, c := range map[string]struct {
+		text string
+		most int
+		same bool
+	}{
+		"short":          {"ann", 38, true},
+		"as long as may": {strings.Repeat("a", 38), 38, true},
+		"long":           {long, MaxText, false},
+		"cut at a dash":  {strings.Repeat("a", 20) + "-" + long, 38, false},
+	} {
+		got, other := Fitting(c.text, c.most), Fitting(c.text+"x", c.most)
+		if len(got) > c.most || !utf8.ValidString(got) || (got == c.text) != c.same || !c.same && got == other ||
+			strings.Contains(got, "--") {
+			t.Errorf("%s: got %q, and %q for another", name, got, other)
+		}
+	}
+}
+
+// TestCopies holds that a change of a copied record, or of a list of them, doesn't change the record: caches share it.
+func TestCopies(t *testing.T) {
+	record := usageapi.QuotaUsage{
+		Queue: "queue", Rows: []usageapi.Row{{User: "ann", Held: usageapi.Held{Useful: 1}}},
+		Recent: []usageapi.Recorded{{Run: "uid"}},
+	}
+	list := &usageapi.QuotaUsageList{Items: []usageapi.QuotaUsage{record}}
+	copied := list.DeepCopyObject().(*usageapi.QuotaUsageList)
+	for _, c := range []*usageapi.QuotaUsage{&copied.Items[0], record.DeepCopyObject().(*usageapi.QuotaUsage)} {
+		if !equality.Semantic.DeepEqual(c, &record) {
+			t.Errorf("got %+v, want %+v", c, record)
+		}
+		c.Rows[0], c.Recent[0] = *c.Rows[0].DeepCopy(), *c.Recent[0].DeepCopy()
+		c.Rows[0].Held = *c.Rows[0].Held.DeepCopy()
+		c.Rows[0].Useful, c.Recent[0].Run = 2, "another"
+	}
+	if (*usageapi.QuotaUsage)(nil).DeepCopyObject() != nil || (*usageapi.QuotaUsageList)(nil).DeepCopyObject() != nil {
+		t.Error("a copy of nothing is something")
+	}
+	if record.Rows[0].Useful != 1 || record.Recent[0].Run != "uid" || list.Items[0].Rows[0].Useful != 1 {
+		t.Errorf("the record has changed: %+v", record)
 	}
 }

@@ -237,7 +237,7 @@ func (s *sums) print(to *session, format string) error {
 	case format == "csv":
 		return csv.NewWriter(to.streams.Out).WriteAll(append([][]string{titles}, rows...))
 	case len(rows) == 0:
-		_, err := fmt.Fprintln(to.streams.ErrOut, "Nothing was used since "+string(s.first)+".")
+		_, err := fmt.Fprintf(to.streams.ErrOut, "Nothing was recorded since %s; usage.enabled turns it on.\n", s.first)
 		return err
 	}
 	for i := range titles {

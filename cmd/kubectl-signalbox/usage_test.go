@@ -131,7 +131,7 @@ func TestUsageRefused(t *testing.T) {
 		"a bad dimension":   {args: []string{"--by", "node"}, err: `--by has "node"; it can have each of queue, team, user`},
 		"one twice":         {args: []string{"--by", "team,team"}, err: "once"},
 		"a bad format":      {args: []string{"-o", "yaml"}, err: `--output is "yaml"; it can be table, csv, json`},
-		"no records":        {args: []string{"--since", "100000d"}, says: "Nothing was used since 2025-"},
+		"no records":        {args: []string{"--since", "100000d"}, says: "Nothing was recorded since 2025-"},
 		"may not read":      {funcs: forbids("QuotaUsage"), err: "in namespace team; whoever may view the namespace may"},
 		"may not read all":  {funcs: forbids("QuotaUsage"), args: []string{"-A"}, err: "of all namespaces; name one by -n"},
 		"nothing answers":   {funcs: broken(), err: "listing what was used: connection refused"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -95,53 +96,43 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestStart holds that old records are deleted at once and once a day, by the leader.
+// TestStart holds that old records are deleted at once and once a day, by the leader, and that what is owed is written.
 func TestStart(t *testing.T) {
-	l, _, inner, clk := newLedger(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	old := func(name string, age int) {
-		day := usage.DayOf(clk.Now().AddDate(0, 0, -age))
-		record := &usageapi.QuotaUsage{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: nameOf(name, day)},
-			Day: string(day)}
-		if err := inner.Create(t.Context(), record); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		l, _, inner, clk := newLedger(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		for name, age := range map[string]int{"old": 91, "kept": 90} {
+			day := usage.DayOf(clk.Now().AddDate(0, 0, -age))
+			record := &usageapi.QuotaUsage{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: nameOf(name, day)}, Day: string(day),
+			}
+			if err := inner.Create(ctx, record); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	left := func() int {
-		var list usageapi.QuotaUsageList
-		if err := inner.List(t.Context(), &list); err != nil {
-			t.Fatal(err)
+		ended := make(chan error, 1)
+		go func() { ended <- l.Start(ctx) }()
+		left := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			var list usageapi.QuotaUsageList
+			if err := inner.List(ctx, &list); err != nil || len(list.Items) != want {
+				t.Errorf("%s: %d records are left, want %d; error %v", when, len(list.Items), want, err)
+			}
 		}
-		return len(list.Items)
-	}
-	old("old", 91)
-	old("kept", 90)
-	ended := make(chan error)
-	go func() { ended <- l.Start(ctx) }()
-	for !clk.HasWaiters() { // it has looked
-		time.Sleep(time.Millisecond)
-	}
-	if left() != 1 {
-		t.Errorf("%d records are left", left())
-	}
-	l.mu.Lock()
-	l.owed = append(l.owed, owed{runOf("a", 1), none})
-	l.mu.Unlock()
-	clk.Step(settleEvery)
-	for left() < 2 {
-		time.Sleep(time.Millisecond)
-	}
-	for !clk.HasWaiters() {
-		time.Sleep(time.Millisecond)
-	}
-	clk.Step(pruneEvery)
-	for left() > 1 {
-		time.Sleep(time.Millisecond)
-	}
-	cancel()
-	if err := <-ended; err != nil || !l.NeedLeaderElection() {
-		t.Error(err)
-	}
+		left("at once", 1)
+		l.mu.Lock()
+		l.owed = append(l.owed, owed{runOf("a", 1), none})
+		l.mu.Unlock()
+		clk.Step(settleEvery)
+		left("what was owed is written", 2)
+		clk.Step(pruneEvery)
+		left("a day later", 1)
+		cancel()
+		if err := <-ended; err != nil || !l.NeedLeaderElection() {
+			t.Error(err)
+		}
+	})
 }
 
 // TestCheck holds that a cluster without the kind is refused where it is needed.
