@@ -225,7 +225,7 @@ generate: go ## Write what is generated: CRDs, RBAC, the reference, …
 	go run $(TOOLS) config/crdgen/main.go config/crd
 	$(CONTROLLER_GEN) object paths=./api/trainer/...
 	$(CONTROLLER_GEN) object crd paths=./api/usage/... output:crd:dir=config/crd
-	$(CONTROLLER_GEN) rbac:roleName=signalbox-manager webhook paths=./integration output:rbac:dir=config/rbac output:webhook:dir=config/webhook
+	$(CONTROLLER_GEN) rbac:roleName=signalbox-manager webhook paths=./integration/... output:rbac:dir=config/rbac output:webhook:dir=config/webhook
 	$(CONTROLLER_GEN) rbac:roleName=signalbox-trainer paths=./trainer output:rbac:dir=config/rbac/trainer
 	$(CONTROLLER_GEN) webhook paths=./trainer/webhook output:webhook:dir=config/webhook/trainer
 	go run -C test/chart ./generate $(CURDIR)

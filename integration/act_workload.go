@@ -104,11 +104,11 @@ func (s releaseWorkload) do(ctx context.Context, a *actor, _ *situation) error {
 
 func (s deactivate) do(ctx context.Context, a *actor, _ *situation) error {
 	wl := s.workload
-	if err := a.setActive(ctx, wl, false, map[string]any{DeactivateAnnotation: nil}); err != nil {
+	if err := a.setActive(ctx, wl, false, map[string]any{api.DeactivateAnnotation: nil}); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("deactivating Workload %s: %w", wl.Name, err))
 	}
 	ctrl.LoggerFrom(ctx).Info("Deactivated a Workload whose pods have ended",
-		"workload", wl.Name, "for", wl.Annotations[DeactivateAnnotation])
+		"workload", wl.Name, "for", wl.Annotations[api.DeactivateAnnotation])
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -28,7 +29,7 @@ import (
 func (r *observer) observeNodes(ctx context.Context, o *situation) error {
 	known := &o.queue.avoiding
 	known.counted = r.policy.Avoid.Counted(o.job.Status.Avoided, o.now)
-	if len(known.counted) == 0 || elsewhere(o.job) {
+	if len(known.counted) == 0 || managed.Elsewhere(o.job) {
 		known.counted = nil
 		return nil
 	}

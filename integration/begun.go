@@ -19,6 +19,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/admission/usage"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -26,7 +27,7 @@ import (
 // that is noted. What one that names no metric of its checkpoints has lost by a restart isn't known.
 func (r *observer) begun(ctx context.Context, o *situation) (*usage.Note, error) {
 	holder := holderOf(o.workloads.own)
-	if r.meter == nil || o.jobSet == nil || holder == nil || elsewhere(o.job) {
+	if r.meter == nil || o.jobSet == nil || holder == nil || managed.Elsewhere(o.job) {
 		return nil, nil
 	}
 	note := r.meter.noteOf(o.job)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
@@ -135,7 +136,7 @@ func borrows(cq *kueue.ClusterQueue) bool {
 // was evicted, or is to stop, does no more: without quota, a boost would have it jump its queue.
 func runsOnQuota(o *situation, wl *kueue.Workload) bool {
 	switch {
-	case o.stage != stageRunning && o.stage != stageSuspended || wl != o.match() || elsewhere(o.job):
+	case o.stage != stageRunning && o.stage != stageSuspended || wl != o.match() || managed.Elsewhere(o.job):
 		return false
 	case o.queue.blocked != nil || stoppedByUser(o.job) || deactivating(o.observed) || overdueEnd(o.observed):
 		return false

@@ -5,21 +5,16 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
 // bundledTrainer is Signalbox's own Trainer. It creates nothing before a TrainJob starts, and deletes the JobSet of one
 // that was stopped.
-type bundledTrainer struct {
-	here
-	keyedReviews
-}
+type bundledTrainer struct{ here }
 
 func (bundledTrainer) runtime(ctx context.Context, r reads, o *observed) (*store.Choice, error) {
 	return r.store.Runtimes.Of(ctx, o.job)
@@ -125,8 +120,3 @@ func (bundledTrainer) write(
 ) (way string, err error) {
 	return oneWrite, writer.Start(ctx, start)
 }
-
-// Its own webhook has the rest.
-
-func (bundledTrainer) checkSize(*review.Request) field.ErrorList { return nil }
-func (bundledTrainer) warnings(*review.Request) []string         { return nil }

@@ -2,8 +2,6 @@ package integration_test
 
 import (
 	"fmt"
-	"maps"
-	"strings"
 	"testing"
 	"time"
 
@@ -159,7 +157,7 @@ func TestOtherQueueWhileDeactivated(t *testing.T) {
 	js := h.build("job")
 	pod := h.pod(js)
 	wl := h.workload()
-	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, integration.DeactivateAnnotation, "admin")
+	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, api.DeactivateAnnotation, "admin")
 	h.update(wl)
 	h.settle("job")
 	h.label(constants.QueueLabel, "other")
@@ -170,39 +168,6 @@ func TestOtherQueueWhileDeactivated(t *testing.T) {
 	h.reconcile("job")
 	if h.settle("job"); workload.IsActive(h.workload()) || !h.suspended("job") {
 		t.Errorf("it stays stopped: got %v", h.workload().Spec)
-	}
-}
-
-// TestChangedLabels holds what a user may change of a TrainJob in a queue.
-func TestChangedLabels(t *testing.T) {
-	prebuilt := map[string]string{constants.PrebuiltWorkloadLabel: "prebuilt"}
-	for name, c := range map[string]struct {
-		reason, label, value string
-		allowed              bool
-		has                  map[string]string
-	}{
-		"a priority class":       {"it exists", constants.WorkloadPriorityClassLabel, "high", true, nil},
-		"no such priority class": {"nothing would be evicted", constants.WorkloadPriorityClassLabel, "typo", false, nil},
-		"a prebuilt Workload":    {"its own would hold quota", constants.PrebuiltWorkloadLabel, "other", false, nil},
-		"a queue":                {"it leaves the first", constants.QueueLabel, "other", true, nil},
-		"a queue, prebuilt":      {"its Workload doesn't follow", constants.QueueLabel, "other", false, prebuilt},
-		"a queue of no name":     {"creation refuses it", constants.QueueLabel, "Team_A", false, nil},
-		"of such a queue": {"it was created", constants.WorkloadPriorityClassLabel, "high", true,
-			map[string]string{constants.QueueLabel: "Team_A"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, overrides.Bundled)
-			h.create(&kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 100})
-			h.queue()
-			job := h.trainJob("job")
-			maps.Copy(job.Labels, c.has)
-			before := encoded(t, job)
-			job.Labels[c.label] = c.value
-			answer := h.ask("/validate-trainjob", "user", before, encoded(t, job))
-			if answer.Allowed != c.allowed || !c.allowed && !strings.Contains(answer.Result.Message, c.label) {
-				t.Errorf("%s: got %v", c.reason, answer.Result)
-			}
-		})
 	}
 }
 

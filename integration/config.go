@@ -6,13 +6,10 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	kevents "k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueueconfig "sigs.k8s.io/kueue/apis/config/v1beta2"
@@ -29,6 +26,7 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
@@ -111,40 +109,21 @@ type Placement interface {
 // policy is the configuration that decisions depend on.
 type policy struct {
 	Patience
-	kueue      *configapi.Kueue
-	features   gates
-	limits     overrides.Limits
-	manageAll  bool
-	selector   labels.Selector
-	ownerKinds []schema.GroupVersionKind // that may own TrainJobs
-	multiKueue bool                      // Kueue dispatches TrainJobs: its configuration lists them for MultiKueue
+	kueue    *configapi.Kueue
+	features gates
+	limits   overrides.Limits
+	managed  managed.Policy
 }
 
 func policyOf(config Config) (policy, error) {
-	p := policy{
-		features: readGates(), limits: config.Limits, Patience: config.Patience, kueue: config.Kueue,
-		manageAll: config.Kueue.ManageJobsWithoutQueueName,
-		multiKueue: ptr.Deref(config.Kueue.MultiKueue, false) && features.Enabled(features.MultiKueue) &&
-			features.Enabled(features.MultiKueueAdaptersForCustomJobs),
-	}
-	var err error
-	if p.selector, err = metav1.LabelSelectorAsSelector(config.Kueue.ManagedJobsNamespaceSelector); err != nil {
-		return p, fmt.Errorf("kueue.managedJobsNamespaceSelector: %w", err)
-	}
-	for i, kind := range config.Kueue.OwnerKinds {
-		parsed, _ := schema.ParseKindArg(kind)
-		if parsed == nil {
-			return p, fmt.Errorf("kueue.ownerKinds[%d] is %q; write Kind.version.group", i, kind)
-		}
-		p.ownerKinds = append(p.ownerKinds, *parsed)
-	}
-	return p, nil
+	of, err := managed.PolicyOf(config.Kueue)
+	return policy{config.Patience, config.Kueue, readGates(), config.Limits, of}, err
 }
 
 // options returns what jobframework is told.
 func options(config Config, p policy) []jobframework.Option {
 	options := []jobframework.Option{
-		jobframework.WithManageJobsWithoutQueueName(p.manageAll),
+		jobframework.WithManageJobsWithoutQueueName(p.managed.All),
 		// It is asked only about TrainJobs that Kueue manages, or that hold quota.
 		jobframework.WithManagedJobsNamespaceSelector(labels.Everything()),
 		jobframework.WithLabelKeysToCopy(sets.New(config.Kueue.LabelKeysToCopy...)),

@@ -18,7 +18,6 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -66,7 +65,7 @@ func TestEndFreesQuota(t *testing.T) {
 		},
 		"a deactivated Workload": func(h *harness) {
 			wl := h.workload()
-			wl.Annotations = map[string]string{integration.DeactivateAnnotation: "admin"}
+			wl.Annotations = map[string]string{api.DeactivateAnnotation: "admin"}
 			h.update(wl)
 		},
 	}

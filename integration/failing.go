@@ -15,6 +15,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
@@ -78,7 +79,7 @@ func (r *Reconciler) tellFailure(ctx context.Context, job *api.TrainJob, failure
 		r.act.recorder.Send(job, events.Blocked(blocked.Reason).Of(blocked.Error()))
 	}
 	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
-	if hasEnded(job) || elsewhere(job) && runsElsewhere(job) || c != nil && !saysFailure(c) {
+	if hasEnded(job) || managed.Elsewhere(job) && runsElsewhere(job) || c != nil && !saysFailure(c) {
 		return nil
 	}
 	status := job.Status.DeepCopy()
@@ -95,7 +96,7 @@ func (r *Reconciler) tellFailure(ctx context.Context, job *api.TrainJob, failure
 // when a worker has admitted it.
 func (r *Reconciler) untell(ctx context.Context, job *api.TrainJob) error {
 	c := apimeta.FindStatusCondition(job.Status.Conditions, api.ConditionBlocked)
-	if !elsewhere(job) || c == nil || !saysFailure(c) {
+	if !managed.Elsewhere(job) || c == nil || !saysFailure(c) {
 		return nil
 	}
 	status := job.Status.DeepCopy()

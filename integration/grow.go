@@ -19,6 +19,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	"github.com/signalbox-dev/signalbox/admission/grow"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -67,7 +68,7 @@ func (r *resolver) mayGrow(ctx context.Context, o *situation, wl *kueue.Workload
 // growsHere reports whether a TrainJob asks to grow, and may by what it is. One of two clusters may not: Kueue compares
 // the Workloads of both. Nor may one with a Workload of others.
 func growsHere(o *situation) bool {
-	return o.job.Annotations[api.GrowAnnotation] == "true" && !elsewhere(o.job) &&
+	return o.job.Annotations[api.GrowAnnotation] == "true" && !managed.Elsewhere(o.job) &&
 		o.job.Labels[kueue.MultiKueueOriginLabel] == "" && jobframework.PrebuiltWorkloadNameFor(o.job) == ""
 }
 
@@ -99,7 +100,7 @@ func (r *resolver) findRoom(ctx context.Context, o *situation, wl *kueue.Workloa
 	}
 	slice := want.Slice(wl, most, overrides.AdmittedNodes(o.entry))
 	// There is one name for what replaces a Workload, so that there is one slice.
-	slice.Name = jobframework.GenerateWorkloadNameWithExtra(o.job.Name, o.job.UID, gvk, wl.Name)
+	slice.Name = jobframework.GenerateWorkloadNameWithExtra(o.job.Name, o.job.UID, managed.Kind, wl.Name)
 	count, err := r.policy.Grow.Room.Most(ctx, slice, want.PodSet, want.Least)
 	if err != nil || count == 0 {
 		return err

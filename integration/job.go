@@ -27,6 +27,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -69,7 +70,7 @@ func shownOf(o *observed) *api.TrainJob {
 			metav1.SetMetaDataLabel(&shown.ObjectMeta, constants.WorkloadPriorityClassLabel, class)
 		}
 	}
-	if holder := holderOf(own); holder != nil && o.standing == unqueued {
+	if holder := holderOf(own); holder != nil && o.standing == managed.Unqueued {
 		shown = shown.DeepCopy()
 		metav1.SetMetaDataLabel(&shown.ObjectMeta, constants.QueueLabel, string(holder.Spec.QueueName))
 	}
@@ -81,10 +82,10 @@ func shownOf(o *observed) *api.TrainJob {
 }
 
 // IsTopLevel implements jobframework.TopLevelJob: whose quota the TrainJob runs on was found out before.
-func (j *job) IsTopLevel() bool { return j.o.standing != owned }
+func (j *job) IsTopLevel() bool { return j.o.standing != managed.Owned }
 
 // GVK implements jobframework.GenericJob.
-func (j *job) GVK() schema.GroupVersionKind { return gvk }
+func (j *job) GVK() schema.GroupVersionKind { return managed.Kind }
 
 // IsSuspended implements jobframework.GenericJob.
 func (j *job) IsSuspended() bool { return j.o.suspended() }

@@ -10,16 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
-	"github.com/signalbox-dev/signalbox/admission/stalled"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -212,25 +208,8 @@ func (kubeflowTrainer) stuck(o *observed) []step {
 	return []step{deleteJobSet{jobSet: o.jobSet}}
 }
 
-// checkSize rejects a minimum for partial admission that a request sets on a queued TrainJob.
-func (kubeflowTrainer) checkSize(rq *review.Request) field.ErrorList {
-	value, found := rq.New.Annotations[overrides.MinParallelismAnnotation]
-	if !found || jobframework.QueueNameForObject(rq.New) == "" ||
-		!rq.AnnotationChanged(overrides.MinParallelismAnnotation) {
-		return nil
-	}
-	path := field.NewPath("metadata", "annotations").Key(overrides.MinParallelismAnnotation)
-	return field.ErrorList{field.Invalid(path, value, errNoPartialAdmission.Error())}
-}
-
-// warnings says that nothing can report, and so nothing stalls.
-func (kubeflowTrainer) warnings(rq *review.Request) []string { return stalled.Unheard(rq.Old, rq.New) }
-
 // keyedTrainer is a Kubeflow Trainer whose entries are keyed by manager: v2.2 and later.
-type keyedTrainer struct {
-	kubeflowTrainer
-	keyedReviews
-}
+type keyedTrainer struct{ kubeflowTrainer }
 
 // write writes a start in one request, or in two for v2.2.0, which is found out by trying.
 func (keyedTrainer) write(
@@ -241,14 +220,4 @@ func (keyedTrainer) write(
 		return oneWrite, err
 	}
 	return twoWrites, err
-}
-
-// checkSize also rejects a resize, which the CRD of Kubeflow Trainer from v2.2 on rejects without saying what to do.
-func (t keyedTrainer) checkSize(rq *review.Request) field.ErrorList {
-	errs := t.kubeflowTrainer.checkSize(rq)
-	if rq.Created() || !overrides.Resized(rq.Old, rq.New) {
-		return errs
-	}
-	return append(errs, field.Forbidden(field.NewPath("spec", "trainer"), "it is immutable with "+t.Name+
-		"; create another TrainJob. The Trainer that Signalbox bundles supports resizing a queued TrainJob"))
 }

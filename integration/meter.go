@@ -21,6 +21,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/ledger"
@@ -85,7 +86,7 @@ func (m *meter) noteOf(job *api.TrainJob) usage.Note {
 // sign has a new Workload of a TrainJob say whose it is.
 func (m *meter) sign(ctx context.Context, wl *kueue.Workload) error {
 	job, err := m.trainJobOf(ctx, wl)
-	if err != nil || job == nil || elsewhere(job) {
+	if err != nil || job == nil || managed.Elsewhere(job) {
 		return err
 	}
 	metav1.SetMetaDataAnnotation(&wl.ObjectMeta, usage.Annotation, m.noteOf(job).String())
@@ -95,7 +96,7 @@ func (m *meter) sign(ctx context.Context, wl *kueue.Workload) error {
 // trainJobOf returns the TrainJob that controls a Workload; nil if it is gone, or if nothing of that kind controls it.
 func (m *meter) trainJobOf(ctx context.Context, wl *kueue.Workload) (*api.TrainJob, error) {
 	owner := metav1.GetControllerOfNoCopy(wl)
-	if !isTrainJob(owner) {
+	if !managed.IsTrainJob(owner) {
 		return nil, nil
 	}
 	job := &api.TrainJob{}
@@ -130,7 +131,7 @@ func ofRecord(err error) error {
 // it may lose it. What is recorded twice, or goes on to hold quota, counts once.
 func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 	wl, err := m.stored(ctx, sent)
-	if err != nil || wl == nil || !podsets.HoldsQuota(wl) || !isTrainJob(metav1.GetControllerOfNoCopy(wl)) {
+	if err != nil || wl == nil || !podsets.HoldsQuota(wl) || !managed.IsTrainJob(metav1.GetControllerOfNoCopy(wl)) {
 		return err
 	}
 	now := m.clock.Now()
@@ -229,7 +230,7 @@ func (m *meter) stored(ctx context.Context, sent *kueue.Workload) (*kueue.Worklo
 // countedElsewhere reports whether another cluster counts what a Workload holds, because the TrainJob runs there.
 func countedElsewhere(job *api.TrainJob, wl *kueue.Workload) bool {
 	if job != nil {
-		return elsewhere(job)
+		return managed.Elsewhere(job)
 	}
 	return wl.Status.ClusterName != nil || len(wl.Status.NominatedClusterNames) > 0
 }

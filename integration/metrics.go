@@ -55,11 +55,6 @@ var (
 		Help: "TrainJobs that were not started because another entry of their overrides conflicts with the admission. " +
 			"Their event names both.",
 	})
-	refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "signalbox_ownership_refusals_total",
-		Help: "Requests of users that would have changed a field of the integration. what: its entry, its annotation or " +
-			"suspend. answer: refused, or restored if the rest of the request was accepted.",
-	}, []string{"what", "answer"})
 	evictions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "signalbox_trainjob_evictions_total",
 		Help: "TrainJobs that were stopped. reason: Kueue's reason of the Workload's eviction, or StoppedByUser, " +
@@ -79,7 +74,7 @@ var (
 
 func init() {
 	metrics.Registry.MustRegister(
-		starts, admissionToStart, startToReady, entryConflicts, refusals, evictions, endsNotWritten, snapshotsDropped)
+		starts, admissionToStart, startToReady, entryConflicts, evictions, endsNotWritten, snapshotsDropped)
 	// A rate sees the first of a kind only where there was a zero before.
 	for _, reason := range []string{
 		kueue.WorkloadEvictedByPreemption, kueue.WorkloadEvictedByPodsReadyTimeout,
@@ -88,11 +83,6 @@ func init() {
 	} {
 		evictions.WithLabelValues(reason)
 	}
-	for _, what := range []string{"entry", "annotation"} {
-		refusals.WithLabelValues(what, "refused")
-		refusals.WithLabelValues(what, "restored")
-	}
-	refusals.WithLabelValues("suspend", "restored")
 }
 
 // countFromZero creates the counters of a Trainer's starts, so that a rate sees the first of each.

@@ -8,7 +8,6 @@ import (
 
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 	"sigs.k8s.io/kueue/pkg/workload"
@@ -18,42 +17,11 @@ import (
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
-// leadsAway reports whether the ClusterQueue of a LocalQueue has an admission check of MultiKueue, so that its jobs
-// run in other clusters (Kueue v0.19.2, jobframework.ApplyDefaultForManagedBy, which needs Kueue's own caches). It
-// reads nothing where Kueue doesn't dispatch TrainJobs. ClusterQueues are not cached.
-func (q queues) leadsAway(ctx context.Context, namespace, queue string) (bool, error) {
-	if !q.policy.multiKueue || queue == "" {
-		return false, nil
-	}
-	var lq kueue.LocalQueue
-	if err := q.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: queue}, &lq); err != nil {
-		return false, unlessGone(err, "reading LocalQueue "+namespace+"/"+queue)
-	}
-	var cq kueue.ClusterQueue
-	if err := q.live.Get(ctx, client.ObjectKey{Name: string(lq.Spec.ClusterQueue)}, &cq); err != nil {
-		return false, unlessGone(err, "reading ClusterQueue "+string(lq.Spec.ClusterQueue))
-	}
-	if cq.Spec.AdmissionChecksStrategy == nil {
-		return false, nil
-	}
-	for _, rule := range cq.Spec.AdmissionChecksStrategy.AdmissionChecks {
-		var check kueue.AdmissionCheck
-		err := q.client.Get(ctx, client.ObjectKey{Name: string(rule.Name)}, &check)
-		if err := unlessGone(err, "reading AdmissionCheck "+string(rule.Name)); err != nil {
-			return false, err
-		}
-		if err == nil && check.Spec.ControllerName == kueue.MultiKueueControllerName {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
 // unreachable describes the clusters of MultiKueue that can't be reached. Which of them an evicted Workload has run in
 // is not known any more.
-func (q queues) unreachable(ctx context.Context) ([]string, error) {
+func (r reads) unreachable(ctx context.Context) ([]string, error) {
 	var clusters kueue.MultiKueueClusterList
-	if err := q.live.List(ctx, &clusters); err != nil {
+	if err := r.live.List(ctx, &clusters); err != nil {
 		return nil, fmt.Errorf("listing the MultiKueueClusters: %w", err)
 	}
 	var lost []string
@@ -88,7 +56,7 @@ func (dispatchedTrainer) startable(ctx context.Context, r reads, o *observed) er
 		return nil
 	}
 	queue := string(jobframework.QueueNameForObject(o.job))
-	away, err := r.leadsAway(ctx, o.job.Namespace, queue)
+	away, err := r.LeadsAway(ctx, o.job.Namespace, queue)
 	if err != nil || away {
 		return err
 	}

@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -51,43 +50,6 @@ func withMultiKueue(t *testing.T, listed bool) *harness {
 		h.create(cq)
 	}
 	return h
-}
-
-func TestDefaultManagedBy(t *testing.T) {
-	const theirs = `,"managedBy":"trainer.kubeflow.org/trainjob-controller"`
-	at := func(queue string) string {
-		return manifest(strings.ReplaceAll(queued, `"queue"`, `"`+queue+`"`), waiting+theirs)
-	}
-	cases := map[string]struct {
-		reason, old, sent string
-		unlisted, given   bool
-	}{
-		"a queue that leads away": {reason: "MultiKueue runs it", sent: at("away"), given: true},
-		"its queue has no checks": {reason: "it runs here", sent: at("queue")},
-		"another check":           {reason: "it runs here", sent: at("checked")},
-		"no ClusterQueue":         {reason: "it isn't known yet", sent: at("broken")},
-		"no LocalQueue":           {reason: "it isn't known yet", sent: at("unknown")},
-		"not listed":              {reason: "Kueue would reject it", sent: at("away"), unlisted: true},
-		"updated":                 {reason: "the field is immutable", old: at("away"), sent: at("away")},
-		"from another cluster": {reason: "it has been dispatched once", sent: strings.Replace(at("away"),
-			`"labels":{`, `"labels":{"kueue.x-k8s.io/multikueue-origin":"o",`, 1)},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			answer := withMultiKueue(t, !c.unlisted).ask("/mutate-trainjob", "user", c.old, c.sent)
-			given := slices.Contains(patches(t, answer), `add /spec/managedBy "kueue.x-k8s.io/multikueue"`)
-			if !answer.Allowed || given != c.given {
-				t.Errorf("%s: got %v, %v", c.reason, patches(t, answer), answer.Result)
-			}
-		})
-	}
-	for _, kind := range []string{"LocalQueue", "ClusterQueue", "AdmissionCheck"} {
-		h := withMultiKueue(t, true)
-		h.fail["get "+kind] = errors.New("down")
-		if answer := h.ask("/mutate-trainjob", "user", "", at("away")); answer.Allowed {
-			t.Errorf("without the %s it isn't known where it runs", kind)
-		}
-	}
 }
 
 // away is a TrainJob of MultiKueue.

@@ -9,10 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -46,14 +48,14 @@ func (r *observer) observe(ctx context.Context, key types.NamespacedName) (*situ
 
 // observeManaged finds out whether Kueue manages the TrainJob, and what that depends on.
 func (r *observer) observeManaged(ctx context.Context, o *situation) (err error) {
-	if o.standing, err = r.standing(ctx, o.job); err != nil || o.standing == owned {
+	if o.standing, err = r.Standing(ctx, o.job); err != nil || o.standing == managed.Owned {
 		return err
 	}
 	switch {
 	case o.stage == stageRunning:
 		o.queue.begun, err = r.begun(ctx, o)
 		return errors.Join(err, r.observeRunning(ctx, o))
-	case o.standing == queued && keptBack(o.observed) == nil:
+	case o.standing == managed.Queued && keptBack(o.observed) == nil:
 		return r.observeRuntime(ctx, o)
 	}
 	return nil
@@ -81,11 +83,20 @@ func (r *observer) observeRunning(ctx context.Context, o *situation) (err error)
 	return err
 }
 
+// partOf rejects a TrainJob with quota of its own that is a part of a Job or JobSet in a queue.
+func partOf(owner *metav1.OwnerReference) *admission.BlockedError {
+	return &admission.BlockedError{Reason: ReasonPartOfAnother, RetryAfter: setbackLook, Err: fmt.Errorf(
+		"%s %s controls it and is in a queue itself, so that Kueue suspends its JobSet as a part of that; take "+
+			"controller: true out of its ownerReferences, or the label %s from the %s", owner.Kind, owner.Name,
+		constants.QueueLabel, owner.Kind)}
+}
+
 // observeRuntime reads the runtime of a suspended TrainJob, and whether another job stands for it. That either keeps it
 // from being queued is a fact.
 func (r *observer) observeRuntime(ctx context.Context, o *situation) error {
-	err := r.partOfAnother(ctx, o.job)
-	if errors.As(err, &o.queue.part) {
+	owner, err := r.PartOf(ctx, o.job)
+	if owner != nil {
+		o.queue.part = partOf(owner)
 		return nil
 	}
 	if err == nil && resolveRecord(o) == nil { // what can't be migrated is reported whatever the runtime is
@@ -109,7 +120,7 @@ func (r *observer) observeTrainJob(ctx context.Context, key types.NamespacedName
 		o.origin = originOf(o.job)
 		return o, nil
 	}
-	if o.origin = originOf(o.job); elsewhere(o.job) {
+	if o.origin = originOf(o.job); managed.Elsewhere(o.job) {
 		o.trainer = o.trainer.dispatching()
 	}
 	o.entry = o.trainer.Own(o.job)
@@ -201,7 +212,7 @@ func (r *observer) observeChildren(ctx context.Context, o *situation) error {
 // deactivated; the worker holds its own quota until the pods have ended.
 func originOf(job *api.TrainJob) origin {
 	switch {
-	case elsewhere(job):
+	case managed.Elsewhere(job):
 		return origin{originQueues: dispatched{}, originReports: dispatched{}}
 	case job.Labels[kueue.MultiKueueOriginLabel] != "":
 		return origin{awaitsEnd: true, originQueues: received{}, originReports: received{}}
@@ -249,7 +260,7 @@ func endsWithJobSet(o *situation) bool {
 func hasRun(o *observed) bool {
 	_, pinned := o.job.Annotations[store.PinAnnotation]
 	return pinned || o.entry != nil || o.job.Status.StartTime != nil || len(o.job.Status.JobsStatus) > 0 || o.ended() ||
-		elsewhere(o.job)
+		managed.Elsewhere(o.job)
 }
 
 // observeEnd finds out whether the TrainJob has no pods and gets no more.

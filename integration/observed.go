@@ -22,6 +22,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
@@ -34,7 +35,7 @@ type observed struct {
 	now   time.Time
 	stage stage
 	// standing is on whose quota it runs. It is not known of one that is deleted or has ended.
-	standing  standing
+	standing  managed.Standing
 	memory    recollection
 	jobSet    *jobset.JobSet // nil if there is none
 	left      leftover
@@ -176,7 +177,9 @@ func (o *observed) ended() bool { return hasEnded(o.job) }
 
 // managed reports whether Kueue manages the TrainJob. One that holds quota is managed until that is free, whatever has
 // become of its queue label and its namespace's labels.
-func (o *observed) managed() bool { return o.standing != unqueued || holdQuota(o.workloads.own) }
+func (o *observed) managed() bool {
+	return o.standing != managed.Unqueued || holdQuota(o.workloads.own)
+}
 
 // match returns the Workload that stands for the TrainJob; nil if there is none.
 func (o *observed) match() *kueue.Workload {
@@ -198,7 +201,7 @@ func (o *observed) fits(wl *kueue.Workload) bool {
 		return false
 	case workload.HasQuotaReservation(wl) && o.left.active:
 		return true // whatever has changed, its quota is in use
-	case !workload.IsActive(wl) || wl.Annotations[DeactivateAnnotation] != "":
+	case !workload.IsActive(wl) || wl.Annotations[api.DeactivateAnnotation] != "":
 		return true // another Workload in its place would be active and start what was stopped
 	case o.leftQueue(wl):
 		return false

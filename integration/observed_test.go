@@ -5,20 +5,16 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
-	admissionv1 "k8s.io/api/admission/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/review"
 )
 
 // now is the time of every observation in these tests.
@@ -50,7 +46,7 @@ func observation(d *overrides.Dialect, change ...func(*observed)) *situation {
 		job:       job,
 		now:       now,
 		stage:     stageSuspended,
-		standing:  queued,
+		standing:  managed.Queued,
 		memory:    recollection{since: now.Add(-time.Hour)},
 		workloads: claims{own: []*kueue.Workload{wl}},
 		queue:     queueing{wouldRun: wouldRun{podSets: podSets}},
@@ -68,31 +64,6 @@ func weighed(o *observed, trainer Trainer) *situation {
 	o.entry = trainer.Own(o.job)
 	s.weigh()
 	return s
-}
-
-// requestOf returns a request of the integration (trusted) or of another client; before is "" on creation.
-func requestOf(t *testing.T, trusted bool, before, sent string) *review.Request {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := api.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	reader := review.Reader{Decoder: webhookadmission.NewDecoder(scheme), Trusted: []string{"signalbox"},
-		Limits: review.LimitsFor(256<<10, 1000)}
-	request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-		Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: []byte(sent)},
-		UserInfo: authenticationv1.UserInfo{Username: "user"}}}
-	if before != "" {
-		request.Operation, request.OldObject = admissionv1.Update, runtime.RawExtension{Raw: []byte(before)}
-	}
-	if trusted {
-		request.UserInfo.Username = "signalbox"
-	}
-	rq, err := reader.Read(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return rq
 }
 
 func TestFits(t *testing.T) {

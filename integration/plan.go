@@ -12,6 +12,7 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -50,7 +51,7 @@ func beforehand(o *situation) (p plan, done bool) {
 		}
 		return p, true
 	}
-	if o.stage == stageEnded || !o.managed() || o.stage == stageSuspended && o.standing == unqueued {
+	if o.stage == stageEnded || !o.managed() || o.stage == stageSuspended && o.standing == managed.Unqueued {
 		p.Do(release(o.observed)...)
 		p.Later(o.queue.again)
 		p.Do(report(o, &p)...)
@@ -182,7 +183,7 @@ func (p *plan) tryAgain(o *situation, wl *kueue.Workload) {
 	if known.workload != wl.UID {
 		finished := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished)
 		known = known.certain(finished.Reason, finished.Message, inputs, o.now).of(wl)
-		if elsewhere(o.job) {
+		if managed.Elsewhere(o.job) {
 			p.Do(tell{events.FailedToStart.Of(finished.Message, wl.Name)}) // another cluster has tried
 		}
 		p.Do(remember{setback: &known})

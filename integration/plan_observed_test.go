@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -106,7 +107,7 @@ func earlier(o *observed) {
 }
 
 func toDeactivate(o *observed) {
-	o.workloads.own[0].Annotations = map[string]string{DeactivateAnnotation: "user"}
+	o.workloads.own[0].Annotations = map[string]string{api.DeactivateAnnotation: "user"}
 }
 
 // dispatches gives the TrainJob to another cluster.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -65,7 +66,7 @@ func TestHolding(t *testing.T) {
 	wantSteps(t, "it is", holding(observation(d, stopped, reserved(metav1.ConditionFalse, kueue.WorkloadOnHold))))
 	wantSteps(t, "it has ended", holding(observation(d, ends, stopped)))
 	wantSteps(t, "Kueue doesn't manage it", holding(observation(d, runs, stopped, func(o *observed) {
-		o.standing = unqueued
+		o.standing = managed.Unqueued
 	})))
 	held := reserved(metav1.ConditionFalse, kueue.WorkloadOnHold)
 	wantSteps(t, "it stays stopped", preparations(observation(d, withChoice, stopped, held)))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -57,7 +58,7 @@ func TestBeforehand(t *testing.T) {
 			func(*observed) []step { return []step{suspend{reason: "it was started for another Trainer"}} },
 			true, 0, recheckDelay},
 		"recalled, not managed": {"it isn't Kueue's",
-			observation(d, foreign, func(o *observed) { o.standing = unqueued }),
+			observation(d, foreign, func(o *observed) { o.standing = managed.Unqueued }),
 			func(o *observed) []step { return nil }, true, 0, 0},
 	}
 	for name, c := range cases {

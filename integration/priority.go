@@ -21,11 +21,6 @@ import (
 // priorityClassRetry is when a TrainJob is looked at again whose priority class doesn't exist: nothing watches these.
 const priorityClassRetry = time.Minute
 
-func (q queues) priorityClassExists(ctx context.Context, name string) (bool, error) {
-	err := q.get(ctx, name, &kueue.WorkloadPriorityClass{})
-	return err == nil, unlessGone(err, "looking for WorkloadPriorityClass "+name)
-}
-
 // observePriority finds out whether the TrainJob's priority class exists, where jobframework would read it: if the
 // TrainJob has a Workload of another class, or may get a new one. A prebuilt Workload has its own.
 func (r *observer) observePriority(ctx context.Context, o *situation) error {
@@ -38,7 +33,7 @@ func (r *observer) observePriority(ctx context.Context, o *situation) error {
 	if !another && (o.stage != stageSuspended || holdQuota(own)) {
 		return nil
 	}
-	exists, err := r.priorityClassExists(ctx, name)
+	exists, err := r.PriorityClassExists(ctx, name)
 	o.workloads.noClass = err == nil && !exists
 	return err
 }

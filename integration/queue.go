@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/webhook"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
@@ -141,7 +142,7 @@ func (r *resolver) setMinCount(o *situation) error {
 	}
 	dialect := o.trainer.Dialect
 	if !dialect.PartialAdmission {
-		return errNoPartialAdmission
+		return webhook.ErrNoPartialAdmission
 	}
 	effective, err := r.memo.Compute(
 		dialect, overrides.WithNodes(o.job, least), o.queue.choice.Spec, dialect.Others(o.job))

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
@@ -23,7 +24,10 @@ import (
 
 // reads are what is asked about a TrainJob, of caches and of the API server.
 type reads struct {
-	queues
+	managed.Queues
+	client    client.Client // reads from the cache; only jobframework gets it as more than a client.Reader
+	live      client.Reader // the API server
+	policy    policy
 	store     *store.Store
 	placement Placement
 }
@@ -46,7 +50,7 @@ func unlessGone(err error, doing string) error {
 func (r reads) workloadsOf(ctx context.Context, key types.NamespacedName) ([]*kueue.Workload, error) {
 	var list kueue.WorkloadList
 	err := r.client.List(ctx, &list, client.InNamespace(key.Namespace),
-		jobframework.OwnerReferenceIndexFieldMatcher(gvk, key.Name), client.UnsafeDisableDeepCopy)
+		jobframework.OwnerReferenceIndexFieldMatcher(managed.Kind, key.Name), client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing the Workloads of TrainJob %s: %w", key, err)
 	}

@@ -291,7 +291,7 @@ func TestNotStarted(t *testing.T) {
 		"to be deactivated": {"its quota is about to go", func(h *harness) {
 			h.admit()
 			wl := h.workload()
-			wl.Annotations = map[string]string{integration.DeactivateAnnotation: "user"}
+			wl.Annotations = map[string]string{api.DeactivateAnnotation: "user"}
 			h.update(wl)
 		}, ""},
 		"JobSet of the last run": {"its pods may run still", func(h *harness) { h.build("job"); h.admit() }, ""},

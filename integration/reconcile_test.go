@@ -9,7 +9,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 
-	"github.com/signalbox-dev/signalbox/integration"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -125,7 +125,7 @@ func TestDeactivated(t *testing.T) {
 	js := h.build("job")
 	h.settle("job")
 	wl := h.workload()
-	wl.Annotations = map[string]string{integration.DeactivateAnnotation: "user"}
+	wl.Annotations = map[string]string{api.DeactivateAnnotation: "user"}
 	h.update(wl)
 	h.settle("job")
 	if !h.suspended("job") || !workload.IsActive(h.workload()) {
@@ -133,7 +133,7 @@ func TestDeactivated(t *testing.T) {
 	}
 	h.remove(js)
 	h.settle("job")
-	if wl := h.workload(); workload.IsActive(wl) || wl.Annotations[integration.DeactivateAnnotation] != "" {
+	if wl := h.workload(); workload.IsActive(wl) || wl.Annotations[api.DeactivateAnnotation] != "" {
 		t.Error("and its Workload deactivated at the end")
 	}
 }

@@ -20,7 +20,10 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
+	"github.com/signalbox-dev/signalbox/integration/webhook"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
 	"github.com/signalbox-dev/signalbox/store/workqueue"
@@ -55,7 +58,8 @@ func NewReconciler(config Config) (*Reconciler, error) {
 	}
 	waits := jobframework.WithWaitForPodsReady(&kueueconfig.WaitForPodsReady{})
 	known := newMemory()
-	from := reads{queues{config.Client, config.Reader, p}, config.Store, config.Placement}
+	from := reads{managed.New(config.Client, config.Reader, p.managed), config.Client, config.Reader, p, config.Store,
+		config.Placement}
 	meter := newMeter(config.Client, config.Reader, config.Store, config.Clock)
 	config.Client = metering(config.Client, meter)
 	return &Reconciler{
@@ -175,17 +179,25 @@ func (r *Reconciler) countReady(o *situation) {
 func trainerOf(dialect *overrides.Dialect) Trainer {
 	if dialect == overrides.Bundled {
 		t := bundledTrainer{here: here{dialect}}
-		return Trainer{dialect, traits{ways: []string{oneWrite}, states: api.States, deletesJobSet: true, quiet: true,
-			guarded: ownAnnotations}, t, t, t, t}
+		facts := traits{ways: []string{oneWrite}, states: api.States, deletesJobSet: true, quiet: true}
+		return Trainer{dialect, facts, t, t, t, webhook.Bundled()}
 	}
 	kubeflow := kubeflowTrainer{here{dialect}}
-	facts := traits{ways: []string{oneWrite, twoWrites}, guarded: ownAnnotations}
+	facts := traits{ways: []string{oneWrite, twoWrites}}
 	if dialect.Keyed() {
-		keyed := keyedTrainer{kubeflowTrainer: kubeflow}
-		return Trainer{dialect, facts, kubeflow, kubeflow, keyed, keyed}
+		return Trainer{dialect, facts, kubeflow, kubeflow, keyedTrainer{kubeflow}, webhook.Keyed(dialect)}
 	}
-	facts.guarded = []string{store.PinAnnotation}
-	return Trainer{dialect, facts, kubeflow, kubeflow, listTrainer{kubeflow}, listTrainer{kubeflow}}
+	return Trainer{dialect, facts, kubeflow, kubeflow, listTrainer{kubeflow}, webhook.Lists(dialect)}
+}
+
+// NewWebhook returns the webhook of the reconciler. The reader trusts the users that the integration writes as, the
+// manager's own first, and Kueue's.
+func NewWebhook(r *Reconciler, reader review.Reader) *webhook.Webhook {
+	return webhook.New(webhook.Config{
+		Queues: r.Queues, Policy: r.policy.managed, OwnerIdentities: r.policy.kueue.OwnerIdentities,
+		Pods: r.store.Pods, Reader: reader, Limits: r.policy.limits, Reviews: r.trainer.reviews,
+		Defaults: r.client, Signs: r.meter != nil,
+	})
 }
 
 // podsReadyAfter is how long after its admission a Workload has condition PodsReady if Kueue waits for pods by default

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -26,7 +27,7 @@ import (
 // preempt others.
 func setbackTold(o *observed) setback {
 	c := blockedCondition(o.job)
-	if c == nil || o.stage != stageSuspended || elsewhere(o.job) ||
+	if c == nil || o.stage != stageSuspended || managed.Elsewhere(o.job) ||
 		c.Reason != ReasonStartRejected && c.Reason != ReasonAdmissionMismatch ||
 		!slices.ContainsFunc(o.workloads.own, workload.IsOnHold) { // else it was being tried again
 		return setback{}

@@ -12,6 +12,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission/usage"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store/workqueue"
 )
@@ -37,7 +38,7 @@ func (m *meter) watchReleases(b *builder.Builder) *builder.Builder {
 // for one that is gone. Nothing holds quota for it: the records have it a while later.
 func (m *meter) released(ctx context.Context, before, after *kueue.Workload) {
 	goesOn := after != before && podsets.HoldsQuota(after) && usage.Key(after) == usage.Key(before)
-	if goesOn || !podsets.HoldsQuota(before) || !isTrainJob(metav1.GetControllerOfNoCopy(before)) {
+	if goesOn || !podsets.HoldsQuota(before) || !managed.IsTrainJob(metav1.GetControllerOfNoCopy(before)) {
 		return
 	}
 	last, known := m.accounted.Get(before.UID)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 )
 
 // resolve decides what an observed TrainJob is queued for, and whether a started one goes on. What depends on such a
@@ -30,11 +31,11 @@ func (r *resolver) resolve(ctx context.Context, o *situation) error {
 
 func (r *resolver) resolveStage(ctx context.Context, o *situation) error {
 	switch {
-	case o.standing == owned:
+	case o.standing == managed.Owned:
 		return nil
 	case o.stage == stageRunning:
 		return r.goesOn(ctx, o)
-	case o.stage == stageSuspended && o.standing == queued:
+	case o.stage == stageSuspended && o.standing == managed.Queued:
 		return r.queue(ctx, o)
 	}
 	return nil

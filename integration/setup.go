@@ -36,6 +36,7 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/workqueue"
 )
@@ -127,7 +128,7 @@ func Uncached(config *configapi.Kueue) []client.Object {
 
 func (r *Reconciler) setupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	// jobframework lists the Workloads of a TrainJob's owner, too.
-	for _, kind := range append(slices.Clone(r.policy.ownerKinds), gvk) {
+	for _, kind := range append(slices.Clone(r.policy.managed.OwnerKinds), managed.Kind) {
 		if err := jobframework.SetupWorkloadOwnerIndex(ctx, indexer, kind); err != nil {
 			return err
 		}
@@ -169,12 +170,13 @@ func (r *Reconciler) watch(b *builder.Builder, mgr ctrl.Manager) *builder.Builde
 }
 
 func logConstructor(log logr.Logger) func(*reconcile.Request) logr.Logger {
-	log = log.WithValues("controller", controllerName, "controllerGroup", gvk.Group, "controllerKind", gvk.Kind)
+	log = log.WithValues("controller", controllerName, "controllerGroup", managed.Kind.Group,
+		"controllerKind", managed.Kind.Kind)
 	return func(request *reconcile.Request) logr.Logger {
 		if request == nil {
 			return log
 		}
-		return log.WithValues(gvk.Kind, klog.KRef(request.Namespace, request.Name),
+		return log.WithValues(managed.Kind.Kind, klog.KRef(request.Namespace, request.Name),
 			"namespace", request.Namespace, "name", request.Name)
 	}
 }
@@ -285,7 +287,7 @@ func (r *Reconciler) jobsIn(ctx context.Context, namespace client.Object) []reco
 // selection passes namespaces that Kueue manages from now on, or doesn't any more: their TrainJobs are queued, or leave
 // their queues.
 func (p policy) selection() predicate.Funcs {
-	selected := func(o client.Object) bool { return p.selector.Matches(labels.Set(o.GetLabels())) }
+	selected := func(o client.Object) bool { return p.managed.Selector.Matches(labels.Set(o.GetLabels())) }
 	passed := predicate.NewPredicateFuncs(func(client.Object) bool { return false })
 	passed.UpdateFunc = func(e event.UpdateEvent) bool { return selected(e.ObjectOld) != selected(e.ObjectNew) }
 	return passed

@@ -37,6 +37,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -66,7 +67,7 @@ func cluster(t *testing.T, down string, objects ...client.Object) client.WithWat
 		return nil
 	}
 	return fake.NewClientBuilder().WithScheme(kinds(t)).WithObjects(objects...).
-		WithIndex(&kueue.Workload{}, jobframework.OwnerReferenceIndexKey(gvk), func(o client.Object) []string {
+		WithIndex(&kueue.Workload{}, jobframework.OwnerReferenceIndexKey(managed.Kind), func(o client.Object) []string {
 			return []string{o.GetOwnerReferences()[0].Name}
 		}).
 		WithIndex(&api.TrainJob{}, runtimeIndex, func(o client.Object) []string {
@@ -139,7 +140,7 @@ func TestJobOf(t *testing.T) {
 			if c.gang {
 				pod.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{}
 			}
-			r := &Reconciler{observer: observer{reads: reads{queues: queues{client: cluster(t, c.down, c.objects...)}}}}
+			r := &Reconciler{observer: observer{reads: reads{client: cluster(t, c.down, c.objects...)}}}
 			got := r.jobOf(t.Context(), pod)
 			key := types.NamespacedName{Namespace: "ns", Name: "job"}
 			if len(got) > 0 != c.want || c.want && got[0].NamespacedName != key {
@@ -153,7 +154,7 @@ func TestJobOf(t *testing.T) {
 // may have thousands.
 func TestAsItIs(t *testing.T) {
 	stored := cluster(t, "", trainJobIn("ns", "job", runningJob))
-	r := &Reconciler{observer: observer{reads: reads{queues: queues{client: stored}}}}
+	r := &Reconciler{observer: observer{reads: reads{client: stored}}}
 	pods := asItIs(r.jobOf)
 	in := func(phase corev1.PodPhase) *corev1.Pod {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod",
@@ -175,7 +176,7 @@ func TestWaitingJobsOf(t *testing.T) {
 	other := func(job *api.TrainJob) { job.Spec.RuntimeRef.Name = "other" }
 	stored := cluster(t, "", trainJobIn("a", "waits"), trainJobIn("b", "waits"), trainJobIn("a", "runs", runningJob),
 		trainJobIn("a", "other", other))
-	r := &Reconciler{observer: observer{reads: reads{queues: queues{client: stored}}}}
+	r := &Reconciler{observer: observer{reads: reads{client: stored}}}
 	torch := &api.ClusterTrainingRuntime{ObjectMeta: metav1.ObjectMeta{Name: "torch"}}
 	got := r.waitingJobsOf(trainerapi.ClusterTrainingRuntimeKind)(t.Context(), torch)
 	want := []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: "a", Name: "waits"}},
@@ -298,9 +299,9 @@ func TestNewReconciler(t *testing.T) {
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
-		if err == nil && !reflect.DeepEqual(r.policy.ownerKinds, []schema.GroupVersionKind{
+		if err == nil && !reflect.DeepEqual(r.policy.managed.OwnerKinds, []schema.GroupVersionKind{
 			{Group: "batch", Version: "v1", Kind: "Job"}}) {
-			t.Errorf("got %v", r.policy.ownerKinds)
+			t.Errorf("got %v", r.policy.managed.OwnerKinds)
 		}
 	}
 }

@@ -118,39 +118,6 @@ func TestResized(t *testing.T) {
 	}
 }
 
-func TestCheckSize(t *testing.T) {
-	const least = overrides.MinParallelismAnnotation
-	nodes := func(n string) string { return `,"trainer":{"numNodes":` + n + `}` }
-	few := annotated(queued, overrides.MinParallelismAnnotation, "2")
-	cases := map[string]struct {
-		reason, old, sent string
-		refused           map[string]string // by Trainer
-	}{
-		"resized": {"Kubeflow Trainer's CRD takes it for immutable since v2.2", manifest(queued, waiting+nodes("8")),
-			manifest(queued, waiting+nodes("2")), map[string]string{
-				"v2.2": "spec.trainer: Forbidden: it is immutable with Kubeflow Trainer v2.2",
-				"v2.3": "spec.trainer: Forbidden: it is immutable with Kubeflow Trainer v2.3"}},
-		"a minimum": {"only the bundled Trainer runs fewer nodes", "", manifest(few, waiting+nodes("8")),
-			map[string]string{"v2.0": least, "v2.1": least, "v2.2": least, "v2.3": least}},
-		"a minimum, not queued": {"it means nothing", "", manifest(annotated(meta, overrides.MinParallelismAnnotation, "2"),
-			waiting+nodes("8")), nil},
-		"a minimum that was there": {"it is blocked, and may be edited", manifest(few, waiting+nodes("8")),
-			manifest(few+`,"generation":2`, waiting+nodes("8")), nil},
-		"the same": {"nothing changes", manifest(queued, waiting+nodes("8")), manifest(queued, waiting+nodes("8")), nil},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			for trainer, d := range trainers {
-				answer := newHarness(t, d).ask("/mutate-trainjob", "user", c.old, c.sent)
-				want := c.refused[trainer]
-				if answer.Allowed != (want == "") || want != "" && !strings.Contains(answer.Result.Message, want) {
-					t.Errorf("%s: %s: got %t, %v", c.reason, trainer, answer.Allowed, answer.Result)
-				}
-			}
-		})
-	}
-}
-
 func TestMinimumBesideKubeflow(t *testing.T) {
 	h := newHarness(t, overrides.Kubeflow23)
 	h.create(sized(8, "2"))

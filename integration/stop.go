@@ -11,6 +11,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 )
 
 // suspendsDeleted reports whether a TrainJob that is being deleted, and that a finalizer keeps, has to be suspended so
@@ -84,21 +85,21 @@ func awaits(o *situation, within time.Duration) (r respite) {
 // concerned it may not: Kueue passes on what happens in one of them only when it has stopped in the other.
 func mayRunOn(o *situation) bool {
 	return o.stage == stageRunning && o.ready() && !o.queue.drained && o.queue.blocked == nil && !stoppedByUser(o.job) &&
-		!deactivating(o.observed) && !elsewhere(o.job) && o.job.Labels[kueue.MultiKueueOriginLabel] == ""
+		!deactivating(o.observed) && !managed.Elsewhere(o.job) && o.job.Labels[kueue.MultiKueueOriginLabel] == ""
 }
 
 // deactivating reports whether the Workload is to be deactivated when the last pod has ended, as an admin has asked
 // for.
 func deactivating(o *observed) bool {
 	wl := o.match()
-	return wl != nil && wl.Annotations[DeactivateAnnotation] != "" && workload.IsActive(wl) &&
+	return wl != nil && wl.Annotations[api.DeactivateAnnotation] != "" && workload.IsActive(wl) &&
 		!workloadfinish.IsFinished(wl)
 }
 
 // holding returns the steps that stop a TrainJob which its user has stopped, and keep it out of its queue. jobframework
 // puts a Workload with quota on hold (job.IsOnHold).
 func holding(o *situation) []step {
-	if !stoppedByUser(o.job) || o.ended() || o.standing == owned || !o.managed() {
+	if !stoppedByUser(o.job) || o.ended() || o.standing == managed.Owned || !o.managed() {
 		return nil
 	}
 	if !o.suspended() {

@@ -82,7 +82,7 @@ func TestStopRejected(t *testing.T) {
 
 func deactivate(h *harness) {
 	wl := h.workload()
-	wl.Annotations = map[string]string{integration.DeactivateAnnotation: "admin"}
+	wl.Annotations = map[string]string{api.DeactivateAnnotation: "admin"}
 	h.update(wl)
 }
 

@@ -2,20 +2,17 @@ package integration
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"gomodules.xyz/jsonpatch/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/webhook"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
-	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
@@ -28,7 +25,7 @@ type Trainer struct {
 	trainerReads
 	trainerRuns
 	trainerStarts
-	trainerReviews
+	reviews webhook.Reviews
 }
 
 // traits are facts about a Trainer.
@@ -42,8 +39,6 @@ type traits struct {
 	deletesJobSet bool
 	// quiet is set if users get no event for what the TrainJob's status says.
 	quiet bool
-	// guarded are the annotations that nobody else may bring.
-	guarded []string
 }
 
 // trainerReads is what a Trainer adds to an observation.
@@ -95,23 +90,6 @@ type settlement struct {
 	events  []events.Event
 }
 
-// trainerReviews are the parts of the webhook that depend on how the Trainer takes overrides.
-type trainerReviews interface {
-	// completeOwn returns the patch of the integration's own update.
-	completeOwn(rq *review.Request) ([]jsonpatch.Operation, error)
-	// keep returns the patch of another's update that restores the integration's entry and annotations.
-	keep(rq *review.Request) ([]jsonpatch.Operation, error)
-	// unqueued returns the further patch of a TrainJob that Kueue doesn't manage.
-	unqueued(rq *review.Request) []jsonpatch.Operation
-	// queued returns the further patch of a TrainJob that Kueue manages.
-	queued(rq *review.Request) ([]jsonpatch.Operation, error)
-	// checkSize returns errors about the size of a TrainJob in a request that the Trainer itself rejects without saying
-	// what to do.
-	checkSize(rq *review.Request) field.ErrorList
-	// warnings returns what a request asks for that the Trainer doesn't do.
-	warnings(rq *review.Request) []string
-}
-
 // here is what all Trainers have in common for the TrainJobs that they run in this cluster.
 type here struct{ *overrides.Dialect }
 
@@ -136,9 +114,6 @@ func outlived(o *observed) []kueue.ReclaimablePod {
 	spec.ReplicatedJobs = o.queue.effective.ReplicatedJobs
 	return podsets.Outlived(&spec, overrides.Done(o.job, o.queue.choice.Spec))
 }
-
-var errNoPartialAdmission = errors.New("only the Trainer that Signalbox bundles supports partial admission; request " +
-	"fewer nodes, or remove annotation " + overrides.MinParallelismAnnotation)
 
 // migration returns the steps that move what a TrainJob said to a previous Trainer into the present one's fields. They
 // are taken while nothing runs: only then may entries change. The present Trainer can't stop a JobSet that the previous

@@ -12,6 +12,7 @@ import (
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/integration/webhook"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 	"github.com/signalbox-dev/signalbox/store/events"
@@ -227,18 +228,18 @@ func TestTrainers(t *testing.T) {
 	for d, want := range map[*overrides.Dialect]struct {
 		ways           []string
 		state, deletes bool
-		guarded        []string
+		reviews        webhook.Reviews
 	}{
-		overrides.Bundled:    {[]string{oneWrite}, true, true, ownAnnotations},
-		overrides.Kubeflow23: {[]string{oneWrite, twoWrites}, false, false, ownAnnotations},
-		overrides.Kubeflow22: {[]string{oneWrite, twoWrites}, false, false, ownAnnotations},
-		overrides.Kubeflow21: {[]string{oneWrite, twoWrites}, false, false, []string{store.PinAnnotation}},
-		overrides.Kubeflow20: {[]string{oneWrite, twoWrites}, false, false, []string{store.PinAnnotation}},
+		overrides.Bundled:    {[]string{oneWrite}, true, true, webhook.Bundled()},
+		overrides.Kubeflow23: {[]string{oneWrite, twoWrites}, false, false, webhook.Keyed(overrides.Kubeflow23)},
+		overrides.Kubeflow22: {[]string{oneWrite, twoWrites}, false, false, webhook.Keyed(overrides.Kubeflow22)},
+		overrides.Kubeflow21: {[]string{oneWrite, twoWrites}, false, false, webhook.Lists(overrides.Kubeflow21)},
+		overrides.Kubeflow20: {[]string{oneWrite, twoWrites}, false, false, webhook.Lists(overrides.Kubeflow20)},
 	} {
 		tr := trainerOf(d)
 		if !reflect.DeepEqual(tr.ways, want.ways) || (len(tr.states) > 0) != want.state || tr.deletesJobSet != want.deletes ||
-			!reflect.DeepEqual(tr.guarded, want.guarded) {
-			t.Errorf("%s: got %v, %v, %t, %v", d.Name, tr.ways, tr.states, tr.deletesJobSet, tr.guarded)
+			tr.reviews != want.reviews {
+			t.Errorf("%s: got %v, %v, %t, %T", d.Name, tr.ways, tr.states, tr.deletesJobSet, tr.reviews)
 		}
 	}
 }

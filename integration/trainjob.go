@@ -8,18 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
-	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/overrides"
-	"github.com/signalbox-dev/signalbox/store"
 )
-
-var gvk = trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)
-
-func isTrainJob(owner *metav1.OwnerReference) bool {
-	return owner != nil && owner.Kind == gvk.Kind && owner.APIVersion == gvk.GroupVersion().String()
-}
 
 // endOf returns the condition by which a Trainer declares the end of a TrainJob; nil if it has not ended.
 func endOf(job *api.TrainJob) *metav1.Condition {
@@ -43,11 +34,6 @@ func trueCondition(conditions []metav1.Condition, types ...string) *metav1.Condi
 
 func hasEnded(job *api.TrainJob) bool { return endOf(job) != nil }
 
-// elsewhere reports whether a TrainJob is managed by MultiKueue: it runs in another cluster.
-func elsewhere(job *api.TrainJob) bool {
-	return ptr.Deref(job.Spec.ManagedBy, "") == kueue.MultiKueueControllerName
-}
-
 // runsElsewhere reports whether something of a TrainJob may run in another cluster, by the status that was copied from
 // there.
 func runsElsewhere(job *api.TrainJob) bool {
@@ -63,17 +49,10 @@ func stoppedByUser(job *api.TrainJob) bool {
 	return stopped
 }
 
-// DeactivateAnnotation on a Workload names the user who deactivates it. Signalbox stops its TrainJob, and sets
-// spec.active to false when the last of its pods has ended. If the annotation is removed, the TrainJob starts again.
-const DeactivateAnnotation = "signalbox.dev/deactivate"
-
 // DispatchAnnotation on a Workload is the time, in RFC 3339, of the last change by which Signalbox made Kueue reconcile
 // it again. Kueue v0.19.2 never dispatches a Workload that gets its quota before a restarted Kueue has connected to the
 // workers (multikueue/workload.go, nominateAndSynchronizeWorkers: no event follows the connection).
 const DispatchAnnotation = "signalbox.dev/dispatch"
-
-// ownAnnotations are the integration's. Nobody else may add, change or remove them.
-var ownAnnotations = []string{store.PinAnnotation, overrides.RecordAnnotation}
 
 // saysFailure reports whether a condition is about requests that fail.
 func saysFailure(c *metav1.Condition) bool {

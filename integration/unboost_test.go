@@ -19,7 +19,6 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
 )
 
@@ -31,7 +30,7 @@ func losesRight() map[string]func(*harness) {
 			metav1.SetMetaDataAnnotation(&job.ObjectMeta, api.StopAnnotation, "")
 			h.update(job)
 		},
-		"an admin deactivates it": func(h *harness) { h.sets(integration.DeactivateAnnotation, "admin") },
+		"an admin deactivates it": func(h *harness) { h.sets(api.DeactivateAnnotation, "admin") },
 		"it is deactivated at once": func(h *harness) {
 			wl := h.workload()
 			wl.Spec.Active = ptr.To(false)

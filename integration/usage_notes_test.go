@@ -7,14 +7,13 @@ import (
 	"testing"
 	"time"
 
+	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-
-	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
@@ -98,47 +97,6 @@ func TestDispatchedElsewhere(t *testing.T) {
 		}
 		if sum, runs := h.recorded(); runs > 0 || sum != (usageapi.Held{}) {
 			t.Errorf("gone: %t; got %d runs of %+v", gone, runs, sum)
-		}
-	}
-}
-
-// TestUser holds that a TrainJob says who created it, whatever is sent, and that nobody changes that.
-func TestUser(t *testing.T) {
-	h := newHarness(t, overrides.Bundled, recording)
-	mine, forged := newTrainJob("job"), newTrainJob("job")
-	forged.Annotations = map[string]string{api.UserAnnotation: "another"}
-	owned := forged.DeepCopy()
-	owned.Annotations[api.UserAnnotation] = "ann"
-	const path = "/metadata/annotations"
-	const key = path + "/signalbox.dev~1user"
-	for name, c := range map[string]struct {
-		user      string
-		old, sent *api.TrainJob
-		want      string
-	}{
-		"created":             {"ann", nil, mine, `add ` + path + ` {"signalbox.dev/user":"ann"}`},
-		"created with a name": {"ann", nil, forged, `add ` + key + ` "ann"`},
-		"copied by Kueue":     {self, nil, forged, ""},
-		"created by Kueue":    {self, nil, mine, `add ` + path + ` {"signalbox.dev/user":"` + self + `"}`},
-		"changed":             {"ann", owned, forged, `add ` + key + ` "ann"`},
-		"removed":             {"ann", owned, mine, `add ` + path + ` {"signalbox.dev/user":"ann"}`},
-		"added":               {"ann", mine, forged, `remove ` + key},
-		"left":                {"ann", owned, owned, ""},
-	} {
-		old := ""
-		if c.old != nil {
-			old = encoded(t, c.old)
-		}
-		answer := h.ask("/mutate-trainjob", c.user, old, encoded(t, c.sent))
-		got := slices.DeleteFunc(patches(t, answer), func(p string) bool { return !strings.Contains(p, "annotations") })
-		if !answer.Allowed || c.want == "" && len(got) > 0 || c.want != "" && !slices.Equal(got, []string{c.want}) {
-			t.Errorf("%s: got %v, want %q", name, got, c.want)
-		}
-		off := newHarness(t, overrides.Bundled)
-		got = slices.DeleteFunc(patches(t, off.ask("/mutate-trainjob", c.user, old, encoded(t, c.sent))),
-			func(p string) bool { return !strings.Contains(p, "annotations") })
-		if len(got) > 0 {
-			t.Errorf("%s: where nobody asks for it, nothing is written: got %v", name, got)
 		}
 	}
 }

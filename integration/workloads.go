@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
@@ -39,7 +40,7 @@ func byAuthor(job *api.TrainJob, own []*kueue.Workload) {
 	if len(own) < 2 {
 		return // the name is a hash, and nearly every TrainJob has one Workload
 	}
-	made := jobframework.GetWorkloadNameForOwnerWithGVK(job.Name, job.UID, gvk)
+	made := jobframework.GetWorkloadNameForOwnerWithGVK(job.Name, job.UID, managed.Kind)
 	slices.SortStableFunc(own, func(a, b *kueue.Workload) int {
 		switch made {
 		case a.Name:

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	podconstants "sigs.k8s.io/kueue/pkg/controller/jobs/pod/constants"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
 )
 
@@ -52,7 +53,7 @@ var readKeys = []string{
 	constants.SafeToForcefullyDeleteAnnotationKey, constants.JobOwnerGVKAnnotation, constants.JobOwnerNameAnnotation,
 	constants.PriorityBoostAnnotationKey, constants.WorkloadAllowedResourceFlavorAnnotation,
 	constants.ConcurrentAdmissionParentLabelKey, podconstants.SuspendedByParentAnnotation,
-	podconstants.IsGroupWorkloadAnnotationKey, integration.DeactivateAnnotation, integration.DispatchAnnotation,
+	podconstants.IsGroupWorkloadAnnotationKey, api.DeactivateAnnotation, integration.DispatchAnnotation,
 	"trainer.kubeflow.org/trainjob-ancestor-step", "scheduling.x-k8s.io/pod-group", "scheduling.k8s.io/group-name",
 }
 

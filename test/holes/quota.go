@@ -20,9 +20,9 @@ var ofQuota = []hole{
 		focus: "exceeds its deadline|success policy ends it", finds: "no-quota",
 	},
 	{
-		name: "a deactivated Workload counts for nothing", file: "integration/webhook.go",
-		from:  "!isTrainJob(owner) || !podsets.HoldsQuota(before)",
-		to:    "!isTrainJob(owner) || true || !podsets.HoldsQuota(before)",
+		name: "a deactivated Workload counts for nothing", file: "integration/webhook/webhook.go",
+		from:  "!managed.IsTrainJob(owner) || !podsets.HoldsQuota(before)",
+		to:    "!managed.IsTrainJob(owner) || true || !podsets.HoldsQuota(before)",
 		focus: "whose Workload is deactivated", finds: "no-quota",
 	},
 	{
@@ -51,7 +51,7 @@ var ofQuota = []hole{
 		focus: "for a TrainJob that is yet to come",
 	},
 	{
-		name: "users evict pods", file: "integration/webhook.go",
+		name: "users evict pods", file: "integration/webhook/webhook.go",
 		from:  "	if trainJob == \"\" {",
 		to:    "	if true {",
 		focus: "those alone who drain nodes", finds: "exceeds-admission", also: "a pod that terminates is replaced",
@@ -76,7 +76,7 @@ var ofQuota = []hole{
 		focus: "where a started TrainJob has no pods|where a scheduling gate", finds: "quota-for-nothing",
 	},
 	{
-		name: "a TrainJob takes another as its owner", file: "integration/validate.go",
+		name: "a TrainJob takes another as its owner", file: "integration/webhook/validate.go",
 		from:  "	if after == nil || before != nil && before.UID == after.UID",
 		to:    "	if true || after == nil || before != nil && before.UID == after.UID",
 		focus: "is decided when it is created",

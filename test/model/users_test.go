@@ -18,7 +18,6 @@ import (
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
 )
 
 func (w *world) userActions() []action {
@@ -35,12 +34,12 @@ func (w *world) userActions() []action {
 	}
 	for _, wl := range list[*kueue.Workload](w, "Workload") {
 		if w.budget.Deactivations > 0 && workload.IsActive(wl) && !workloadfinish.IsFinished(wl) &&
-			wl.Annotations[integration.DeactivateAnnotation] == "" {
+			wl.Annotations[api.DeactivateAnnotation] == "" {
 			all = append(all, action{"a user deactivates " + wl.Name, maybe, func(w *world) {
 				w.budget.Deactivations--
 				wl := wl.DeepCopy()
 				if workload.HasQuotaReservation(wl) { // as the webhook does
-					metav1.SetMetaDataAnnotation(&wl.ObjectMeta, integration.DeactivateAnnotation, "user")
+					metav1.SetMetaDataAnnotation(&wl.ObjectMeta, api.DeactivateAnnotation, "user")
 				} else {
 					wl.Spec.Active = ptr.To(false)
 				}

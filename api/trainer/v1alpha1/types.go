@@ -195,6 +195,9 @@ const (
 	// StopAnnotation on a TrainJob, with any value, stops it: its pods end, its quota is released, and its Workload is
 	// on hold until the annotation is removed. It is for users who may change TrainJobs and not Workloads.
 	StopAnnotation = "signalbox.dev/stop"
+	// DeactivateAnnotation on a Workload names the user who deactivates it. Signalbox stops its TrainJob, and sets
+	// spec.active to false when the last of its pods has ended. If the annotation is removed, the TrainJob starts again.
+	DeactivateAnnotation = "signalbox.dev/deactivate"
 	// RestartsAnnotation on a TrainJob limits how often it is restarted: after its JobSet has failed and pods were lost
 	// with their nodes, after it has stalled, and for a node that it then keeps off. It is a whole number, 0 for never.
 	// Other failures don't count. Default DefaultRestarts.

@@ -1,4 +1,4 @@
-package integration
+package webhook
 
 import (
 	"context"
@@ -7,24 +7,28 @@ import (
 	"net/http"
 	"slices"
 
+	trainjobutil "github.com/kubeflow/trainer/v2/pkg/util/trainjob"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 )
 
 func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
-	if w.reader.Trusts(request) && request.Operation == admissionv1.Update {
+	if w.Reader.Trusts(request) && request.Operation == admissionv1.Update {
 		return webhookadmission.Allowed("") // it never removes the spec
 	}
-	rq, err := w.reader.Read(request)
+	rq, err := w.Reader.Read(request)
 	if err != nil {
 		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
@@ -45,19 +49,19 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 	if len(errs) > 0 {
 		return review.Reject(rq.New, errs)
 	}
-	return webhookadmission.Allowed("").WithWarnings(w.trainer.warnings(rq)...)
+	return webhookadmission.Allowed("").WithWarnings(w.Reviews.Warnings(rq)...)
 }
 
 // check returns what is wrong with a create or an update by another client. An error means that it isn't known.
 func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
 	if rq.Created() {
-		errs := append(jobframework.ValidateJobOnCreate(asJob(rq.New)), refuseOwn(w.trainer, rq.New)...)
+		errs := append(jobframework.ValidateJobOnCreate(sentJob{sent: rq.New}), refuseOwn(w.Reviews.Guarded(), rq.New)...)
 		return append(errs, w.refuseOwned(rq.New, rq.User)...), nil
 	}
 	var lookup error
-	errs := jobframework.ValidateJobOnUpdate(asJob(rq.Old), asJob(rq.New), w.hasDefaultQueue(ctx, &lookup))
+	errs := jobframework.ValidateJobOnUpdate(sentJob{sent: rq.Old}, sentJob{sent: rq.New}, w.hasDefaultQueue(ctx, &lookup))
 	errs = append(errs, refuseAdopted(rq)...)
-	if hasEnded(rq.Old) {
+	if trainjobutil.IsTrainJobFinished(rq.Old.Upstream()) {
 		return errs, lookup
 	}
 	errs = append(errs, refuseBrought(rq)...)
@@ -70,22 +74,32 @@ func (w *Webhook) check(ctx context.Context, rq *review.Request) (field.ErrorLis
 // refuseBrought rejects an update that makes the TrainJob one that would not be created. What it was created with,
 // under other rules, stays.
 func refuseBrought(rq *review.Request) field.ErrorList {
-	before := jobframework.ValidateJobOnCreate(asJob(rq.Old))
-	return slices.DeleteFunc(jobframework.ValidateJobOnCreate(asJob(rq.New)), func(e *field.Error) bool {
+	before := jobframework.ValidateJobOnCreate(sentJob{sent: rq.Old})
+	return slices.DeleteFunc(jobframework.ValidateJobOnCreate(sentJob{sent: rq.New}), func(e *field.Error) bool {
 		return slices.ContainsFunc(before, func(b *field.Error) bool { return b.Error() == e.Error() })
 	})
 }
 
-// asJob returns a TrainJob for jobframework's validation, which reads its metadata and spec.suspend.
-func asJob(trainJob *api.TrainJob) *job {
-	return &job{o: &situation{observed: &observed{job: trainJob}}, shown: trainJob}
+// sentJob is a TrainJob as a request has it. Of a job, it is only what jobframework's validation asks for.
+type sentJob struct {
+	jobframework.GenericJob
+	sent *api.TrainJob
 }
+
+// Object implements jobframework.GenericJob.
+func (j sentJob) Object() client.Object { return j.sent }
+
+// GVK implements jobframework.GenericJob.
+func (sentJob) GVK() schema.GroupVersionKind { return managed.Kind }
+
+// IsSuspended implements jobframework.GenericJob.
+func (j sentJob) IsSuspended() bool { return ptr.Deref(j.sent.Spec.Suspend, false) }
 
 // refuseUnqueued rejects an update that takes a TrainJob out of its queue before its end: its Workload would keep its
 // quota, and nobody would release it.
 func (w *Webhook) refuseUnqueued(rq *review.Request) field.ErrorList {
 	before, after := jobframework.QueueNameForObject(rq.Old), jobframework.QueueNameForObject(rq.New)
-	if w.policy.manageAll || before == "" || after != "" {
+	if w.All || before == "" || after != "" {
 		return nil
 	}
 	return field.ErrorList{field.Invalid(field.NewPath("metadata", "labels").Key(constants.QueueLabel), "", fmt.Sprintf(
@@ -115,7 +129,7 @@ var ownersPath = field.NewPath("metadata", "ownerReferences")
 // controller: its quota would be the owner's, whose Workload doesn't stand for it.
 func (w *Webhook) refuseOwned(trainJob *api.TrainJob, user string) field.ErrorList {
 	owner := metav1.GetControllerOf(trainJob)
-	if owner == nil || slices.Contains(w.policy.kueue.OwnerIdentities, user) || !w.policy.mayOwn(owner) {
+	if owner == nil || slices.Contains(w.OwnerIdentities, user) || !w.MayOwn(owner) {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(ownersPath, fmt.Sprintf(
@@ -145,9 +159,9 @@ func refuseAdopted(rq *review.Request) field.ErrorList {
 }
 
 // refuseOwn rejects a new TrainJob that has what is the integration's: its entry, or its annotations.
-func refuseOwn(trainer Trainer, trainJob *api.TrainJob) field.ErrorList {
+func refuseOwn(guarded []string, trainJob *api.TrainJob) field.ErrorList {
 	var errs field.ErrorList
-	for _, name := range trainer.guarded {
+	for _, name := range guarded {
 		if _, found := trainJob.Annotations[name]; found {
 			refusals.WithLabelValues("annotation", "refused").Inc()
 			errs = append(errs, field.Forbidden(field.NewPath("metadata", "annotations").Key(name),
@@ -171,10 +185,10 @@ func refuseOwn(trainer Trainer, trainJob *api.TrainJob) field.ErrorList {
 func (w *Webhook) refuseNoClass(ctx context.Context, rq *review.Request) (field.ErrorList, error) {
 	name := jobframework.WorkloadPriorityClassName(rq.New)
 	if name == "" || name == jobframework.WorkloadPriorityClassName(rq.Old) ||
-		jobframework.QueueNameForObject(rq.New) == "" && !w.policy.manageAll {
+		jobframework.QueueNameForObject(rq.New) == "" && !w.All {
 		return nil, nil
 	}
-	exists, err := w.priorityClassExists(ctx, name)
+	exists, err := w.PriorityClassExists(ctx, name)
 	if err != nil || exists {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package integration
+package webhook
 
 import (
 	"fmt"
@@ -10,21 +10,25 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 )
 
-// keyedReviews is the review of Trainers whose entries are keyed by manager.
-type keyedReviews struct{}
+// keyed is the review of Trainers whose entries are keyed by manager.
+type keyed struct{}
 
-func (keyedReviews) completeOwn(*review.Request) ([]jsonpatch.Operation, error) { return nil, nil }
+func (keyed) CompleteOwn(*review.Request) ([]jsonpatch.Operation, error) { return nil, nil }
 
-func (keyedReviews) unqueued(*review.Request) []jsonpatch.Operation { return nil }
+func (keyed) Unqueued(*review.Request) []jsonpatch.Operation { return nil }
 
-// queued brings the quantities of a new TrainJob, or of one that is resized, into Trainer's form.
-func (keyedReviews) queued(rq *review.Request) ([]jsonpatch.Operation, error) {
+// Guarded implements Reviews.
+func (keyed) Guarded() []string { return own }
+
+// Queued brings the quantities of a new TrainJob, or of one that is resized, into Trainer's form.
+func (keyed) Queued(rq *review.Request) ([]jsonpatch.Operation, error) {
 	if !rq.Created() && !overrides.Resized(rq.Old, rq.New) {
 		return nil, nil
 	}
@@ -35,9 +39,9 @@ func (keyedReviews) queued(rq *review.Request) ([]jsonpatch.Operation, error) {
 	return canonical(sent, rq.New)
 }
 
-// keep restores the integration's entry and annotations, and the stored form of immutable fields, in an update by
+// Keep restores the integration's entry and annotations, and the stored form of immutable fields, in an update by
 // another client.
-func (keyedReviews) keep(rq *review.Request) ([]jsonpatch.Operation, error) {
+func (keyed) Keep(rq *review.Request) ([]jsonpatch.Operation, error) {
 	var patch []jsonpatch.Operation
 	entries, err := keepOwn(rq)
 	if err != nil {
@@ -51,7 +55,7 @@ func (keyedReviews) keep(rq *review.Request) ([]jsonpatch.Operation, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(append(patch, same...), keepAnnotations(rq, ownAnnotations)...), nil
+	return append(append(patch, same...), keepAnnotations(rq, own)...), nil
 }
 
 func keepAnnotations(rq *review.Request, names []string) []jsonpatch.Operation {
@@ -178,3 +182,30 @@ func replacements(path string, sent, written any) []jsonpatch.Operation {
 	}
 	return operations
 }
+
+// Keyed returns the reviews for a Kubeflow Trainer whose entries are keyed by manager: v2.2 and later.
+func Keyed(dialect *overrides.Dialect) Reviews { return keyedKubeflow{Dialect: dialect} }
+
+type keyedKubeflow struct {
+	keyed
+	ofKubeflow
+	*overrides.Dialect
+}
+
+// CheckSize also rejects a resize, which the CRD of Kubeflow Trainer from v2.2 on rejects without saying what to do.
+func (t keyedKubeflow) CheckSize(rq *review.Request) field.ErrorList {
+	errs := t.ofKubeflow.CheckSize(rq)
+	if rq.Created() || !overrides.Resized(rq.Old, rq.New) {
+		return errs
+	}
+	return append(errs, field.Forbidden(field.NewPath("spec", "trainer"), "it is immutable with "+t.Name+
+		"; create another TrainJob. The Trainer that Signalbox bundles supports resizing a queued TrainJob"))
+}
+
+// Bundled returns the reviews for the bundled Trainer. Its own webhook has the rest.
+func Bundled() Reviews { return bundled{} }
+
+type bundled struct{ keyed }
+
+func (bundled) CheckSize(*review.Request) field.ErrorList { return nil }
+func (bundled) Warnings(*review.Request) []string         { return nil }

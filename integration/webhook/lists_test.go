@@ -1,4 +1,4 @@
-package integration
+package webhook
 
 import (
 	"encoding/json"
@@ -15,7 +15,7 @@ import (
 // TestRender holds that a list of overrides has the users' elements as they were sent, and after them the
 // integration's.
 func TestRender(t *testing.T) {
-	list := trainerOf(overrides.Kubeflow21).trainerReviews.(listTrainer)
+	list := Lists(overrides.Kubeflow21).(lists)
 	const own = `{"targetJobs":[{"name":"node"}],"spec":{"nodeSelector":{"gpu":"a"}}}`
 	const users = `{"targetJobs":[{"name":"node"}],"spec":{"serviceAccountName":"sa"},"future":1.5}`
 	record := func(own, users string) string {
@@ -136,8 +136,8 @@ func TestRender(t *testing.T) {
 	if err != nil || len(operations) != 1 || operations[0].Path != "/metadata/annotations" {
 		t.Errorf("another Trainer's record waits to be migrated, whatever is sent: %v %v", operations, err)
 	}
-	keyed := trainerOf(overrides.Kubeflow23)
-	if operations, err := keyed.completeOwn(requestOf(t, true, foreign, foreign)); err != nil || operations != nil {
+	keyed := Keyed(overrides.Kubeflow23)
+	if operations, err := keyed.CompleteOwn(requestOf(t, true, foreign, foreign)); err != nil || operations != nil {
 		t.Errorf("a list by manager is not rendered: %v %v", operations, err)
 	}
 }

@@ -1,17 +1,27 @@
-package integration_test
+package webhook
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admission/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
+	kueueconstants "sigs.k8s.io/kueue/pkg/constants"
+	"sigs.k8s.io/kueue/pkg/controller/constants"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
-	"github.com/signalbox-dev/signalbox/integration"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 )
@@ -203,7 +213,7 @@ func TestMutateWorkload(t *testing.T) {
 			answer := newHarness(t, overrides.Bundled).ask("/mutate-workload", c.user, c.old, c.sent)
 			got := strings.Join(patches(t, answer), "\n")
 			if !answer.Allowed || len(answer.Patches) != c.want || c.want > 0 && !strings.Contains(got,
-				integration.DeactivateAnnotation) {
+				api.DeactivateAnnotation) {
 				t.Errorf("%s: got %s", c.reason, got)
 			}
 		})
@@ -227,5 +237,107 @@ func TestDefaultQueue(t *testing.T) {
 	answer := h.ask("/mutate-trainjob", "user", "", manifest(meta, basic))
 	if answer.Allowed || answer.Result.Code != http.StatusInternalServerError {
 		t.Errorf("what can't be looked up is refused: got %v", answer.Result)
+	}
+}
+
+func TestCheckSize(t *testing.T) {
+	const least = overrides.MinParallelismAnnotation
+	nodes := func(n string) string { return `,"trainer":{"numNodes":` + n + `}` }
+	few := annotated(queued, overrides.MinParallelismAnnotation, "2")
+	cases := map[string]struct {
+		reason, old, sent string
+		refused           map[string]string // by Trainer
+	}{
+		"resized": {"Kubeflow Trainer's CRD takes it for immutable since v2.2", manifest(queued, waiting+nodes("8")),
+			manifest(queued, waiting+nodes("2")), map[string]string{
+				"v2.2": "spec.trainer: Forbidden: it is immutable with Kubeflow Trainer v2.2",
+				"v2.3": "spec.trainer: Forbidden: it is immutable with Kubeflow Trainer v2.3"}},
+		"a minimum": {"only the bundled Trainer runs fewer nodes", "", manifest(few, waiting+nodes("8")),
+			map[string]string{"v2.0": least, "v2.1": least, "v2.2": least, "v2.3": least}},
+		"a minimum, not queued": {"it means nothing", "", manifest(annotated(meta, overrides.MinParallelismAnnotation, "2"),
+			waiting+nodes("8")), nil},
+		"a minimum that was there": {"it is blocked, and may be edited", manifest(few, waiting+nodes("8")),
+			manifest(few+`,"generation":2`, waiting+nodes("8")), nil},
+		"the same": {"nothing changes", manifest(queued, waiting+nodes("8")), manifest(queued, waiting+nodes("8")), nil},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			for trainer, d := range trainers {
+				answer := newHarness(t, d).ask("/mutate-trainjob", "user", c.old, c.sent)
+				want := c.refused[trainer]
+				if answer.Allowed != (want == "") || want != "" && !strings.Contains(answer.Result.Message, want) {
+					t.Errorf("%s: %s: got %t, %v", c.reason, trainer, answer.Allowed, answer.Result)
+				}
+			}
+		})
+	}
+}
+
+// TestChangedLabels holds what a user may change of a TrainJob in a queue.
+func TestChangedLabels(t *testing.T) {
+	prebuilt := map[string]string{constants.PrebuiltWorkloadLabel: "prebuilt"}
+	for name, c := range map[string]struct {
+		reason, label, value string
+		allowed              bool
+		has                  map[string]string
+	}{
+		"a priority class":       {"it exists", constants.WorkloadPriorityClassLabel, "high", true, nil},
+		"no such priority class": {"nothing would be evicted", constants.WorkloadPriorityClassLabel, "typo", false, nil},
+		"a prebuilt Workload":    {"its own would hold quota", constants.PrebuiltWorkloadLabel, "other", false, nil},
+		"a queue":                {"it leaves the first", constants.QueueLabel, "other", true, nil},
+		"a queue, prebuilt":      {"its Workload doesn't follow", constants.QueueLabel, "other", false, prebuilt},
+		"a queue of no name":     {"creation refuses it", constants.QueueLabel, "Team_A", false, nil},
+		"of such a queue": {"it was created", constants.WorkloadPriorityClassLabel, "high", true,
+			map[string]string{constants.QueueLabel: "Team_A"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, overrides.Bundled)
+			h.create(&kueue.WorkloadPriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 100})
+			job := newTrainJob()
+			maps.Copy(job.Labels, c.has)
+			before := encoded(t, job)
+			job.Labels[c.label] = c.value
+			answer := h.ask("/validate-trainjob", "user", before, encoded(t, job))
+			if answer.Allowed != c.allowed || !c.allowed && !strings.Contains(answer.Result.Message, c.label) {
+				t.Errorf("%s: got %v", c.reason, answer.Result)
+			}
+		})
+	}
+}
+
+func TestEviction(t *testing.T) {
+	h := newHarness(t, overrides.Bundled)
+	job := newTrainJob()
+	job.UID = "job"
+	js := &jobset.JobSet{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "job", UID: "set",
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, managed.Kind)}}}
+	labels := map[string]string{jobset.JobSetNameKey: "job", jobset.JobSetUIDKey: "set"}
+	child := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "job-node-0", UID: "child", Labels: labels,
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(js, jobset.SchemeGroupVersion.WithKind("JobSet"))}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "job-node-0-0", Labels: labels,
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(child,
+			batchv1.SchemeGroupVersion.WithKind("Job"))}}}
+	for _, o := range []client.Object{js, child, pod} {
+		h.create(o)
+	}
+	evict := func() webhookadmission.Response {
+		request := webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{UID: "request",
+			Operation: admissionv1.Create, SubResource: "eviction", Namespace: team, Name: pod.Name}}
+		return h.handlers["/validate-eviction"].Handler.Handle(t.Context(), request)
+	}
+	if answer := evict(); !answer.Allowed {
+		t.Errorf("a pod on no quota may be evicted: got %v", answer.Result)
+	}
+	pod.Labels[kueueconstants.PodSetLabel] = "node"
+	if err := h.store.Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if answer := evict(); answer.Allowed || answer.Result.Code != http.StatusForbidden ||
+		!strings.Contains(answer.Result.Message, "the quota of TrainJob job") {
+		t.Errorf("it would be replaced while it runs: got %v", answer.Result)
+	}
+	h.fail["list Pod"] = errors.New("down")
+	if answer := evict(); answer.Allowed || answer.Result.Code != http.StatusInternalServerError {
+		t.Errorf("whose it is isn't known: got %v", answer.Result)
 	}
 }

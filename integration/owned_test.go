@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"encoding/json"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -26,90 +25,6 @@ import (
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/store"
 )
-
-func TestKeepOwn(t *testing.T) {
-	const own = `{"manager":"kueue.x-k8s.io/manager","future":"kept","trainingRuntimeSpec":{"template":{"spec":{}}}}`
-	const theirs = `{"manager":"a.com/a","zero":false}`
-	const other = `{"manager":"kueue.x-k8s.io/manager"}`
-	cases := map[string]struct {
-		reason, old, sent, want string
-	}{
-		"removed":              {"a manifest without it leaves it as it stands, unknown fields included", own, "", own},
-		"removed, others sent": {"the others are as sent, ours is last", own, theirs, theirs + "," + own},
-		"changed":              {"nobody else changes it", own, other, own},
-		"unchanged":            {"nothing is to be done", own, own, ""},
-		"others added after":   {"ours stays the last word", own, own + "," + theirs, theirs + "," + own},
-		"not last before": {"an update of something else leaves the order alone", own + "," + theirs, own + "," + theirs,
-			""},
-		"none before": {"there is nothing to keep", theirs, "", ""},
-		"forged":      {"nobody else makes one", theirs, theirs + "," + other, theirs},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			object := func(entries string) string {
-				return `{"metadata":{"name":"a"},"spec":{"runtimePatches":[` + entries + `]}}`
-			}
-			rq := requestOf(t, false, object(c.old), object(c.sent))
-			got, err := keepOwn(rq)
-			if err != nil {
-				t.Fatal(err)
-			}
-			text := ""
-			if got != nil {
-				var want []any
-				if err := json.Unmarshal([]byte("["+c.want+"]"), &want); err != nil {
-					t.Fatal(err)
-				}
-				a, _ := json.Marshal(got)
-				b, _ := json.Marshal(want)
-				if text = string(a); text == string(b) {
-					return
-				}
-			}
-			if text != "" || c.want != "" {
-				t.Errorf("%s: got %s, want [%s]", c.reason, text, c.want)
-			}
-		})
-	}
-}
-
-func TestCanonical(t *testing.T) {
-	raw := `{"spec":{"runtimeRef":{"name":"torch"},"trainer":{"numNodes":2,"resourcesPerNode":
-		{"requests":{"cpu":4,"nvidia.com/gpu":"8","a~b/c":"1000m"}}},
-		"runtimePatches":[{"manager":"a.com/a","future":1,"trainingRuntimeSpec":{"template":{"spec":{"replicatedJobs":[
-		{"name":"node","template":{"spec":{"template":{"spec":{"volumes":[{"name":"v","emptyDir":{"sizeLimit":"1024Mi"}}],
-		"containers":[{"name":"c","volumeMounts":[{"name":"v","mountPath":"/v","readOnly":false}]}]}}}}}]}}}}]}}`
-	rq := requestOf(t, false, "", raw)
-	sent, err := rq.Sent()
-	if err != nil {
-		t.Fatal(err)
-	}
-	operations, err := canonical(sent, rq.New)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]any{}
-	for _, o := range operations {
-		if o.Operation != "replace" {
-			t.Errorf("nothing is added or removed, but there is %v", o)
-		}
-		got[o.Path] = o.Value
-	}
-	want := map[string]any{
-		"/spec/trainer/resourcesPerNode/requests/cpu":     "4",
-		"/spec/trainer/resourcesPerNode/requests/a~0b~1c": "1",
-		"/spec/runtimePatches/0/trainingRuntimeSpec/template/spec/replicatedJobs/0/template/spec/template/spec/" +
-			"volumes/0/emptyDir/sizeLimit": "1Gi",
-	}
-	if len(got) != len(want) {
-		t.Errorf("got %v", got)
-	}
-	for path, value := range want {
-		if got[path] != value {
-			t.Errorf("%s: got %v, want %v", path, got[path], value)
-		}
-	}
-}
 
 func TestStale(t *testing.T) {
 	js := &jobset.JobSet{Spec: jobset.JobSetSpec{ReplicatedJobs: []jobset.ReplicatedJob{{Name: "node"}}}}

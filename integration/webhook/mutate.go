@@ -1,4 +1,4 @@
-package integration
+package webhook
 
 import (
 	"cmp"
@@ -16,12 +16,13 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 )
 
 func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) webhookadmission.Response {
-	rq, err := w.reader.Read(request)
+	rq, err := w.Reader.Read(request)
 	if err != nil {
 		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
@@ -29,10 +30,10 @@ func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) 
 		return webhookadmission.Allowed("")
 	}
 	if rq.Trusted && !rq.Created() {
-		return patched(w.trainer.completeOwn(rq))
+		return patched(w.Reviews.CompleteOwn(rq))
 	}
 	if !rq.Trusted && rq.SpecChanged() { // before anything is computed of it: mutating webhooks are called first
-		if errs := w.policy.limits.CheckSize(rq.New, overrides.EveryEntry(rq.New)); len(errs) > 0 {
+		if errs := w.Limits.CheckSize(rq.New, overrides.EveryEntry(rq.New)); len(errs) > 0 {
 			return review.Reject(rq.New, errs)
 		}
 	}
@@ -42,7 +43,7 @@ func (w *Webhook) mutate(ctx context.Context, request webhookadmission.Request) 
 		}
 	}
 	if !rq.Trusted {
-		if errs := w.trainer.checkSize(rq); len(errs) > 0 {
+		if errs := w.Reviews.CheckSize(rq); len(errs) > 0 {
 			return review.Reject(rq.New, errs)
 		}
 	}
@@ -63,28 +64,28 @@ func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
 	if rq.Created() {
 		patch, err = w.defaultLabels(ctx, rq.New)
 	} else if rq.HasSpec() {
-		patch, err = w.trainer.keep(rq)
+		patch, err = w.Reviews.Keep(rq)
 	}
 	patch = append(patch, w.keepUser(rq)...)
 	if err != nil || !rq.HasSpec() { // the validating webhook rejects one without
 		return patch, err
 	}
-	managed, err := w.suspends(ctx, rq.New)
+	queued, err := w.Suspends(ctx, rq.New)
 	if err != nil {
 		return nil, err
 	}
-	if !managed {
-		return append(patch, w.trainer.unqueued(rq)...), nil
+	if !queued {
+		return append(patch, w.Reviews.Unqueued(rq)...), nil
 	}
 	given, err := w.defaultManagedBy(ctx, rq)
 	if err != nil {
 		return nil, err
 	}
-	queued, err := w.trainer.queued(rq)
+	further, err := w.Reviews.Queued(rq)
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(patch, given, queued, keepSuspend(rq)), nil
+	return slices.Concat(patch, given, further, keepSuspend(rq)), nil
 }
 
 // keepUser returns the patch that writes who creates a TrainJob, if that is recorded, and that restores it later. Kueue
@@ -92,7 +93,7 @@ func (w *Webhook) defaults(ctx context.Context, rq *review.Request) (
 func (w *Webhook) keepUser(rq *review.Request) []jsonpatch.Operation {
 	_, copied := rq.New.Annotations[api.UserAnnotation]
 	switch {
-	case !w.signs || rq.Created() && rq.Trusted && copied:
+	case !w.Signs || rq.Created() && rq.Trusted && copied:
 		return nil
 	case rq.Created():
 		return rq.Annotate(api.UserAnnotation, &rq.User)
@@ -125,12 +126,12 @@ func (w *Webhook) defaultLabels(ctx context.Context, trainJob *api.TrainJob) ([]
 	defaulted := trainJob.DeepCopy()
 	var lookup error
 	err := jobframework.ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector(
-		ctx, w.client, defaulted, w.hasDefaultQueue(ctx, &lookup), w.policy.selector)
+		ctx, w.Defaults, defaulted, w.hasDefaultQueue(ctx, &lookup), w.Selector)
 	if err := cmp.Or(err, lookup); err != nil {
 		return nil, err
 	}
 	if jobframework.QueueNameForObject(defaulted) != "" {
-		jobframework.ApplyDefaultWorkloadPriorityClass(ctx, w.client, defaulted)
+		jobframework.ApplyDefaultWorkloadPriorityClass(ctx, w.Defaults, defaulted)
 	}
 	trainJob.Labels = defaulted.Labels
 	if len(defaulted.Labels) == len(before) {
@@ -151,10 +152,10 @@ func (w *Webhook) defaultLabels(ctx context.Context, trainJob *api.TrainJob) ([]
 // defaultManagedBy returns the patch that gives a new TrainJob to MultiKueue if its queue leads to other clusters. The
 // CRD has set managedBy to Trainer's name by then where the user sets none.
 func (w *Webhook) defaultManagedBy(ctx context.Context, rq *review.Request) ([]jsonpatch.Operation, error) {
-	if !rq.Created() || elsewhere(rq.New) || rq.New.Labels[kueue.MultiKueueOriginLabel] != "" {
+	if !rq.Created() || managed.Elsewhere(rq.New) || rq.New.Labels[kueue.MultiKueueOriginLabel] != "" {
 		return nil, nil
 	}
-	away, err := w.leadsAway(ctx, rq.New.Namespace, string(jobframework.QueueNameForObject(rq.New)))
+	away, err := w.LeadsAway(ctx, rq.New.Namespace, string(jobframework.QueueNameForObject(rq.New)))
 	if err != nil || !away {
 		return nil, err
 	}

@@ -1,4 +1,6 @@
-package integration
+// Package webhook reviews the requests of TrainJobs' users: it queues TrainJobs, keeps what is the integration's, and
+// holds quota until pods have ended.
+package webhook
 
 import (
 	"cmp"
@@ -14,9 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/controller/constants"
 	"sigs.k8s.io/kueue/pkg/workload"
 
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
+	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
@@ -28,37 +32,42 @@ import (
 // Webhook queues TrainJobs: it suspends them on creation, reverts other users' changes of suspend and of the
 // integration's entry, and validates Kueue's labels. It answers with patches of single fields, so that nothing else of
 // a TrainJob changes.
-type Webhook struct {
-	queues
-	pods    *store.Pods
-	reader  review.Reader
-	trainer Trainer
-	// manager is the user that the manager itself writes as.
-	manager string
-	// signs is set if TrainJobs say who created them.
-	signs bool
+type Webhook struct{ Config }
+
+// Config is what a Webhook is made of.
+type Config struct {
+	managed.Queues
+	managed.Policy
+	// OwnerIdentities are the users that may create TrainJobs with an owner of the Policy's kinds.
+	OwnerIdentities []string
+	Pods            *store.Pods
+	// Reader trusts the users that the integration writes as, the manager's own first, and Kueue's.
+	Reader  review.Reader
+	Limits  overrides.Limits
+	Reviews Reviews
+	// Defaults reads and writes what jobframework defaults.
+	Defaults client.Client
+	// Signs is set if TrainJobs say who created them.
+	Signs bool
 }
 
-// NewWebhook returns the webhook of the reconciler. The reader trusts the users that the integration writes as, the
-// manager's own first, and Kueue's.
-func NewWebhook(r *Reconciler, reader review.Reader) *Webhook {
-	w := &Webhook{queues: r.queues, pods: r.store.Pods, reader: reader, trainer: r.trainer, signs: r.meter != nil}
-	if len(reader.Trusted) > 0 {
-		w.manager = reader.Trusted[0]
-	}
-	return w
+// New returns a Webhook.
+func New(config Config) *Webhook { return &Webhook{config} }
+
+// itself reports whether a user is the manager.
+func (w *Webhook) itself(user string) bool {
+	return len(w.Reader.Trusted) > 0 && user == w.Reader.Trusted[0]
 }
 
 // hasDefaultQueue returns how jobframework asks whether a namespace has a default LocalQueue. failed is set if that
 // can't be found out.
 func (w *Webhook) hasDefaultQueue(ctx context.Context, failed *error) func(namespace string) bool {
 	return func(namespace string) bool {
-		key := types.NamespacedName{Namespace: namespace, Name: string(constants.DefaultLocalQueueName)}
-		err := w.client.Get(ctx, key, &kueue.LocalQueue{})
-		if client.IgnoreNotFound(err) != nil {
-			*failed = fmt.Errorf("looking for LocalQueue %s: %w", key, err)
+		has, err := w.HasDefaultQueue(ctx, namespace)
+		if err != nil {
+			*failed = err
 		}
-		return err == nil
+		return has
 	}
 }
 
@@ -72,7 +81,7 @@ func (w *Webhook) hasDefaultQueue(ctx context.Context, failed *error) func(names
 func (w *Webhook) validateEviction(
 	ctx context.Context, request webhookadmission.Request,
 ) webhookadmission.Response {
-	trainJob, err := w.pods.OnQuota(ctx, types.NamespacedName{Namespace: request.Namespace, Name: request.Name})
+	trainJob, err := w.Pods.OnQuota(ctx, types.NamespacedName{Namespace: request.Namespace, Name: request.Name})
 	if err != nil {
 		return webhookadmission.Errored(http.StatusInternalServerError, err)
 	}
@@ -100,17 +109,17 @@ func (w *Webhook) mutateWorkload(_ context.Context, request webhookadmission.Req
 		return webhookadmission.Errored(http.StatusBadRequest, err)
 	}
 	owner := metav1.GetControllerOfNoCopy(before)
-	if request.UserInfo.Username == w.manager || !workload.IsActive(before) || workload.IsActive(after) ||
-		!isTrainJob(owner) || !podsets.HoldsQuota(before) {
+	if w.itself(request.UserInfo.Username) || !workload.IsActive(before) || workload.IsActive(after) ||
+		!managed.IsTrainJob(owner) || !podsets.HoldsQuota(before) {
 		return webhookadmission.Allowed("")
 	}
 	const annotations = "/metadata/annotations"
 	user := request.UserInfo.Username
 	patch := []jsonpatch.Operation{jsonpatch.NewOperation("replace", "/spec/active", true)}
 	if after.Annotations == nil {
-		patch = append(patch, jsonpatch.NewOperation("add", annotations, map[string]string{DeactivateAnnotation: user}))
-	} else if after.Annotations[DeactivateAnnotation] == "" {
-		patch = append(patch, jsonpatch.NewOperation("add", annotations+"/"+review.Escape(DeactivateAnnotation), user))
+		patch = append(patch, jsonpatch.NewOperation("add", annotations, map[string]string{api.DeactivateAnnotation: user}))
+	} else if after.Annotations[api.DeactivateAnnotation] == "" {
+		patch = append(patch, jsonpatch.NewOperation("add", annotations+"/"+review.Escape(api.DeactivateAnnotation), user))
 	}
 	return webhookadmission.Patched("", patch...).WithWarnings(fmt.Sprintf(
 		"the Workload is deactivated when the last pod of TrainJob %s has ended, so that its quota is not given away before",
@@ -137,7 +146,7 @@ func (w *Webhook) readWorkload(text []byte) (*kueue.Workload, error) {
 		if member == nil {
 			continue
 		}
-		err := w.reader.Limits.CheckElements(member)
+		err := w.Reader.Limits.CheckElements(member)
 		if err == nil {
 			err = json.Unmarshal(member, part.into)
 		}

@@ -1,4 +1,4 @@
-package integration
+package webhook
 
 import (
 	"bytes"
@@ -42,7 +42,7 @@ func FuzzWebhook(f *testing.F) {
 	}
 	limits := review.LimitsFor(256<<10, 1000)
 	reader := review.Reader{Decoder: webhookadmission.NewDecoder(scheme), Limits: limits}
-	trainer := trainerOf(overrides.Kubeflow23)
+	reviews := Keyed(overrides.Kubeflow23)
 	f.Fuzz(func(t *testing.T, before, sent []byte) {
 		rq, err := reader.Read(webhookadmission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
 			Operation: admissionv1.Update,
@@ -61,8 +61,8 @@ func FuzzWebhook(f *testing.F) {
 		if _, err := canonical(fields, rq.New); err != nil {
 			return
 		}
-		refuseOwn(trainer, rq.New)
-		operations, err := trainer.keep(rq)
+		refuseOwn(reviews.Guarded(), rq.New)
+		operations, err := reviews.Keep(rq)
 		if err != nil {
 			return
 		}
