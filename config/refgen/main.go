@@ -41,9 +41,8 @@ type reference struct {
 func run(path string) error {
 	config := &packages.Config{Mode: packages.NeedName | packages.NeedSyntax | packages.NeedTypes |
 		packages.NeedTypesInfo | packages.NeedImports | packages.NeedDeps}
-	all, err := packages.Load(config, "./api/...", "./overrides", "./podsets", "./admission", "./admission/usage",
-		"./store", "./store/events", "./store/ledger",
-		"./integration", "./trainer/...", "./cmd/signalbox")
+	all, err := packages.Load(config, "./api/...", "./overrides/...", "./podsets", "./admission", "./admission/usage",
+		"./store", "./store/events", "./store/ledger", "./integration/...", "./trainer/...", "./cmd/signalbox")
 	if err != nil {
 		return err
 	}
