@@ -32,7 +32,7 @@ func init() {
 func growing() {
 	ginkgo.GinkgoHelper()
 	const policy = "signalbox-grow"
-	rendered, err := os.ReadFile("test/chart/testdata/watched.yaml")
+	rendered, err := os.ReadFile("config/grow/policy.yaml")
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
 	for _, document := range bytes.Split(rendered, []byte("\n---\n")) {
 		meta := metav1.PartialObjectMetadata{}
@@ -40,9 +40,6 @@ func growing() {
 		var o client.Object = &admissionregistrationv1.ValidatingAdmissionPolicy{}
 		if meta.Kind == "ValidatingAdmissionPolicyBinding" {
 			o = &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
-		}
-		if meta.Name != policy {
-			continue
 		}
 		gomega.Expect(yaml.UnmarshalStrict(document, o)).To(gomega.Succeed())
 		gomega.Expect(admin.Create(context.Background(), o)).To(gomega.Succeed())

@@ -62,6 +62,9 @@ var _ = ginkgo.Describe("The Workload of a TrainJob", func() {
 			"one that replaces it": func(other *kueue.Workload) {
 				other.Annotations = map[string]string{sliceAnnotation: wl.Namespace + "/" + wl.Name}
 			},
+			"one that is taken for a slice": func(other *kueue.Workload) {
+				other.Labels = map[string]string{constants.JobUIDLabel: "grows-" + string(tj.UID)}
+			},
 			"one that preempts it": func(other *kueue.Workload) { other.Annotations = map[string]string{boostAnnotation: "1"} },
 		} {
 			gomega.Expect(editor.Create(ctx, second("second", change))).To(refusedBy("workloads"), what)
@@ -71,6 +74,7 @@ var _ = ginkgo.Describe("The Workload of a TrainJob", func() {
 		for what, patch := range map[string]string{
 			"that is given to it":   ownedBy(ofTrainJob(tj)),
 			"with a finalizer":      `{"metadata":{"finalizers":["example.com/mine"]}}`,
+			"taken for a slice":     `{"metadata":{"labels":{"kueue.x-k8s.io/job-uid":"grows-x"}}}`,
 			"that is to preempt it": fmt.Sprintf(`{"metadata":{"annotations":{%q:"1"}}}`, boostAnnotation),
 			"that is to replace it": fmt.Sprintf(`{"metadata":{"annotations":{%q:"%s/%s"}}}`, sliceAnnotation, wl.Namespace, wl.Name),
 		} {

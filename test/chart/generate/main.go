@@ -234,26 +234,32 @@ func bases(repository string) error {
 			return err
 		}
 	}
-	text, err := chart.Plain(c,
-		"multiKueue: {workerSubjects: [{kind: ServiceAccount, namespace: kueue-system, name: multikueue}]}")
-	if err != nil {
-		return err
-	}
-	return worker(repository, text)
-}
-
-// worker writes, of the rendered chart, the rights that Kueue of a manager cluster needs in a worker cluster of
-// MultiKueue.
-func worker(repository, text string) error {
-	var kept []string
-	for document := range strings.SplitSeq(text, "\n---\n") {
-		if strings.Contains(document, "-multikueue-worker") {
-			kept = append(kept, strings.TrimSpace(document))
+	for _, p := range parts {
+		text, err := chart.Plain(c, p.values)
+		if err != nil {
+			return err
+		}
+		var kept []string
+		for document := range strings.SplitSeq(text, "\n---\n") {
+			if strings.Contains(document, p.named) {
+				kept = append(kept, strings.TrimSpace(document))
+			}
+		}
+		if err := write(filepath.Join(repository, "config", filepath.FromSlash(p.file)),
+			"# Made from charts/signalbox by make generate: "+p.says+".\n"+strings.Join(kept, "\n---\n")+"\n"); err != nil {
+			return err
 		}
 	}
-	return write(filepath.Join(repository, "config", "multikueue", "worker.yaml"),
-		"# Made from charts/signalbox by make generate: rights of ServiceAccount kueue-system/multikueue in a worker.\n"+
-			strings.Join(kept, "\n---\n")+"\n")
+	return nil
+}
+
+// parts are those of the rendered chart that are needed beside its default, and what their names contain.
+var parts = []struct{ file, says, values, named string }{
+	{"multikueue/worker.yaml", "rights of ServiceAccount kueue-system/multikueue in a worker",
+		"multiKueue: {workerSubjects: [{kind: ServiceAccount, namespace: kueue-system, name: multikueue}]}",
+		"-multikueue-worker"},
+	{"grow/policy.yaml", "the policy by which nobody is preempted for a TrainJob that grows",
+		"config: {grow: {enabled: true}}", "name: signalbox-grow\n"},
 }
 
 // readme writes the chart's README from the comments of its values.
