@@ -25,7 +25,8 @@ func (h *harness) podOn(name, node string, phase corev1.PodPhase, reason string)
 		Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: phase},
 	}
 	if reason != "" {
-		pod.Status.Conditions = []corev1.PodCondition{{Type: avoid.Condition, Reason: reason, Message: "ItsReason"}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: avoid.Condition, Reason: reason, Message: "ItsReason",
+			LastTransitionTime: metav1.NewTime(h.clock.Now())}}
 	}
 	h.put(pod)
 }

@@ -2,6 +2,7 @@ package avoid
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -23,8 +24,15 @@ func podOf(name, node string, phase corev1.PodPhase, reason string) corev1.Pod {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 	pod.Spec.NodeName, pod.Status.Phase = node, phase
 	if reason != "" {
-		pod.Status.Conditions = []corev1.PodCondition{{Type: Condition, Reason: reason, Message: "why"}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: Condition, Reason: reason, Message: "why",
+			LastTransitionTime: ago(0)}}
 	}
+	return pod
+}
+
+// before is a pod that shows what it shows since so long.
+func before(pod corev1.Pod, since time.Duration) corev1.Pod {
+	pod.Status.Conditions[0].LastTransitionTime = ago(since)
 	return pod
 }
 
@@ -94,6 +102,14 @@ func TestBlame(t *testing.T) {
 			known: []api.AvoidedNode{remembered("n1", Lost, 31*time.Minute)}, want: "n1:Rejected"},
 		"the pod is known": {marked: []corev1.Pod{podOf("of n1", "n1", failed, Rejected)},
 			known: []api.AvoidedNode{remembered("n1", Rejected, 5*time.Hour)}},
+		"another pod of that time": {marked: []corev1.Pod{before(podOf("a", "n1", failed, Rejected), 40*time.Minute)},
+			known: []api.AvoidedNode{remembered("n1", Rejected, 40*time.Minute)}},
+		"lost long ago": {marked: []corev1.Pod{before(podOf("a", "n1", failed, Lost), time.Hour)}},
+		"it still waits": {marked: []corev1.Pod{before(podOf("a", "n1", pending, NotStarted), 2*time.Hour)},
+			others: []corev1.Pod{runs}, want: "n1:NotStarted"},
+		"five, and three are kept": {marked: []corev1.Pod{before(podOf("a", "n1", failed, Lost), time.Minute), podOf("b", "n2", failed, Lost),
+			before(podOf("c", "n3", failed, Lost), time.Second), podOf("d", "n4", failed, Lost),
+			podOf("e", "n5", failed, Lost)}, want: "n2:Lost n4:Lost n5:Lost"},
 		"its time is forged": {marked: []corev1.Pod{podOf("a", "n1", failed, Rejected)},
 			known: []api.AvoidedNode{remembered("n1", Lost, -5*time.Hour)}, want: "n1:Rejected"},
 	} {
@@ -104,6 +120,42 @@ func TestBlame(t *testing.T) {
 				t.Errorf("got %s, want %s", show(got), c.want)
 			}
 		})
+	}
+}
+
+// TestBlameRests holds that, whatever its pods show, a TrainJob that goes on writes what it remembers once for it, and
+// not again when some of it has expired.
+func TestBlameRests(t *testing.T) {
+	random := rand.New(rand.NewPCG(44, 2))
+	for round := range 2000 {
+		p := Policy{For: time.Hour, AtMost: 1 + random.IntN(4)}
+		var marked []corev1.Pod
+		for i := range random.IntN(8) {
+			reason := []string{Lost, Rejected, NotStarted, FailedEarly}[random.IntN(4)]
+			pod := podOf(fmt.Sprintf("p%d", i), fmt.Sprintf("n%d", random.IntN(6)), corev1.PodFailed, reason)
+			marked = append(marked, before(pod, time.Duration(random.IntN(100))*time.Minute))
+		}
+		all := append(slices.Clone(marked), podOf("runs", "n9", corev1.PodRunning, ""))
+		var known []api.AvoidedNode
+		for i := range random.IntN(p.AtMost + 1) {
+			known = append(known, remembered(fmt.Sprintf("n%d", i+3), Lost, time.Duration(random.IntN(100))*time.Minute))
+		}
+		writes := 0
+		for minute := range 200 {
+			at := now.Add(time.Duration(minute) * time.Minute)
+			for range 3 {
+				if blamed := p.Blame(marked, all, known, at); len(blamed) > 0 {
+					known = p.Remember(known, blamed, at)
+					writes++
+				}
+			}
+			if len(known) > p.AtMost {
+				t.Fatalf("round %d: it remembers %s", round, show(known))
+			}
+		}
+		if writes > 2 {
+			t.Fatalf("round %d: %d writes for pods that don't change, %s", round, writes, show(known))
+		}
 	}
 }
 
