@@ -136,6 +136,7 @@ func Retain(object any) (any, error) {
 	}
 	kept := &corev1.Node{}
 	kept.Name, kept.UID, kept.ResourceVersion, kept.Labels = node.Name, node.UID, node.ResourceVersion, node.Labels
+	kept.CreationTimestamp = node.CreationTimestamp
 	kept.Spec.Taints, kept.Spec.Unschedulable = node.Spec.Taints, node.Spec.Unschedulable
 	kept.Status.Allocatable = node.Status.Allocatable
 	return kept, nil

@@ -181,13 +181,14 @@ func TestKeepBounds(t *testing.T) {
 func TestRetain(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"a": "b"},
 		ResourceVersion: "7", Annotations: map[string]string{"large": ""}}}
-	node.Spec.Taints = []corev1.Taint{{Key: "other"}}
+	node.Spec.Taints, node.Spec.Unschedulable = []corev1.Taint{{Key: "other"}}, true
+	node.CreationTimestamp = metav1.Now()
 	node.Status.Images = []corev1.ContainerImage{{}}
 	node.Status.Allocatable = corev1.ResourceList{"cpu": {}}
 	got, err := Retain(node)
 	kept := got.(*corev1.Node)
 	if err != nil || kept.Labels["a"] != "b" || kept.ResourceVersion != "7" || len(kept.Spec.Taints) != 1 ||
-		len(kept.Status.Allocatable) != 1 || kept.Status.Images != nil || kept.Annotations != nil {
+		!kept.Spec.Unschedulable || kept.CreationTimestamp.IsZero() || len(kept.Status.Allocatable) != 1 || kept.Status.Images != nil || kept.Annotations != nil {
 		t.Errorf("got %+v, %v", kept, err)
 	}
 	if got, err := Retain("deleted"); got != "deleted" || err != nil {
