@@ -179,6 +179,9 @@ func TestTerm(t *testing.T) {
 			required(term(), term(in("zone", "x"), notIn(hosts)))},
 		"the runtime's own": {required(term(notIn([]string{"c"}))), required(term(notIn([]string{"c"}), notIn(hosts)))},
 		"the same":          {required(term(notIn(hosts))), required(term(notIn(hosts)))},
+		"the same, and not last": {required(term(notIn(hosts), in("zone", "x"))),
+			required(term(notIn(hosts), in("zone", "x"), notIn(hosts)))},
+		"no term": {required(), required()},
 		"the same in one": {required(term(notIn(hosts)), term(in("zone", "x"))),
 			required(term(notIn(hosts)), term(in("zone", "x"), notIn(hosts)))},
 	} {
@@ -193,10 +196,13 @@ func TestTerm(t *testing.T) {
 			if again := Apply(got, hosts); !reflect.DeepEqual(again, got) || !Has(first, hosts) {
 				t.Errorf("again: got %+v", again)
 			}
-			written := Written([]kueue.PodSet{{Template: got.ReplicatedJobs[0].Template.Spec.Template},
-				{Template: got.ReplicatedJobs[1].Template.Spec.Template}})
-			if !slices.Equal(written, hosts) {
+			podSets := []kueue.PodSet{{Template: got.ReplicatedJobs[0].Template.Spec.Template},
+				{Template: got.ReplicatedJobs[1].Template.Spec.Template}}
+			if written := Written(podSets); !slices.Equal(written, hosts) {
 				t.Errorf("written: got %v", written)
+			}
+			if kept := Kept(runs, podSets); !slices.Equal(kept, hosts) || Kept(got, podSets) != nil {
+				t.Errorf("kept: got %v; and what it does by itself isn't", kept)
 			}
 		})
 	}
