@@ -51,6 +51,16 @@ func (p Policy) held(marked []corev1.Pod, known []api.AvoidedNode, now time.Time
 	return held
 }
 
+// Undecided reports whether it depends on other pods, which haven't started yet, whether a node is blamed because a
+// container doesn't start there. Nothing else may tell when they have: the JobSet's status counts Jobs.
+func Undecided(marked, all []corev1.Pod) bool {
+	return slices.ContainsFunc(marked, func(pod corev1.Pod) bool {
+		reason, _ := MarkOf(&pod)
+		ran, alone := others(&pod, all)
+		return reason == NotStarted && !ran && !alone
+	})
+}
+
 // latest returns pods in the order of what they showed last.
 func latest(marked []corev1.Pod) []*corev1.Pod {
 	pods := make([]*corev1.Pod, len(marked))

@@ -60,6 +60,7 @@ func TestBlame(t *testing.T) {
 		others []corev1.Pod
 		known  []api.AvoidedNode
 		want   string
+		open   bool
 	}{
 		"nothing":  {others: []corev1.Pod{runs}},
 		"lost":     {marked: []corev1.Pod{podOf("a", "n1", running, Lost)}, want: "n1:Lost"},
@@ -71,9 +72,9 @@ func TestBlame(t *testing.T) {
 		"an image, others run": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted)}, others: []corev1.Pod{runs},
 			want: "n1:NotStarted"},
 		"an image, others wait": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted)},
-			others: []corev1.Pod{podOf("b", "n2", pending, "")}},
+			others: []corev1.Pod{podOf("b", "n2", pending, "")}, open: true},
 		"an image, all have it": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted),
-			podOf("b", "n2", pending, NotStarted)}},
+			podOf("b", "n2", pending, NotStarted)}, open: true},
 		"an image, alone": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted)}, want: "n1:NotStartedAlone"},
 		"an image, on a third": {marked: []corev1.Pod{podOf("a", "n3", pending, NotStarted)},
 			known: []api.AvoidedNode{remembered("n1", NotStartedAlone, 2*time.Hour), remembered("n2", NotStartedAlone, 0)}},
@@ -118,6 +119,9 @@ func TestBlame(t *testing.T) {
 			got := policy.Blame(c.marked, slices.Concat(c.marked, c.others), c.known, now)
 			if show(got) != c.want || !reflect.DeepEqual(before, c.known) {
 				t.Errorf("got %s, want %s", show(got), c.want)
+			}
+			if open := Undecided(c.marked, slices.Concat(c.marked, c.others)); open != c.open {
+				t.Errorf("it depends on the others: %t", open)
 			}
 		})
 	}
