@@ -2,6 +2,7 @@ package avoid
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -201,7 +202,8 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// TestTally holds that a node is shared by namespaces and not by TrainJobs, and that no image alone counts.
+// TestTally holds that a node is shared by namespaces and not by TrainJobs, and that no image alone counts, nor a node
+// that isn't there, or is a new one.
 func TestTally(t *testing.T) {
 	job := func(namespace string, nodes ...api.AvoidedNode) api.TrainJob {
 		j := api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}
@@ -209,20 +211,30 @@ func TestTally(t *testing.T) {
 		return j
 	}
 	jobs := []api.TrainJob{
-		job("a", remembered("n1", Lost, time.Minute), remembered("n2", Rejected, 0)),
+		job("a", remembered("n1", Lost, time.Minute), remembered("n2", Rejected, 0), remembered("new", Lost, time.Minute)),
 		job("a", remembered("n2", Rejected, 0)),
-		job("b", remembered("n1", Rejected, 0), remembered("n3", NotStartedAlone, 0)),
+		job("b", remembered("n1", Rejected, 0), remembered("n3", NotStartedAlone, 0), remembered("gone", Lost, 0)),
 		job("c", remembered("n3", NotStartedAlone, 0), remembered("n1", Lost, 2*time.Hour)),
 	}
 	away := job("d", remembered("n2", Rejected, 0))
 	away.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
 	jobs = append(jobs, away)
-	counts := policy.Tally(jobs, false, now)
-	if got := Shared(counts, 2); !slices.Equal(got, []string{"n1"}) || counts["n1"].TrainJobs != 2 ||
-		counts["n1"].Last.Reason != Rejected {
-		t.Errorf("got %v of %+v", got, counts)
+	var nodes []corev1.Node
+	for _, name := range []string{"n1", "n2", "n3", "new"} {
+		nodes = append(nodes, nodeOf(name, "a", 8))
 	}
-	if got := Shared(policy.Tally(jobs, true, now), 2); !slices.Equal(got, []string{"n1", "n3"}) {
-		t.Errorf("with images: got %v", got)
+	nodes[3].CreationTimestamp = ago(0)
+	every := func(api.AvoidedNode) bool { return true }
+	for want, is := range map[string]func(api.AvoidedNode) bool{
+		"n1:2 n2:1": Present(nodes), "gone:1 n1:2 n2:1 n3:2 new:1": every,
+	} {
+		counts := policy.Tally(jobs, is, now)
+		var got []string
+		for _, name := range slices.Sorted(maps.Keys(counts)) {
+			got = append(got, fmt.Sprintf("%s:%d", name, counts[name].Namespaces.Len()))
+		}
+		if all := strings.Join(got, " "); all != want || counts["n1"].TrainJobs != 2 || counts["n1"].Last.Reason != Rejected {
+			t.Errorf("got %s, want %s; %+v", all, want, counts["n1"])
+		}
 	}
 }

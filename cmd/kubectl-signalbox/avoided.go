@@ -76,15 +76,22 @@ func nodes(ctx context.Context, s *session, since time.Duration, output string) 
 	return err
 }
 
-// avoidedRows returns the nodes that TrainJobs keep off, those of most namespaces first. alone is for Tally.
+// avoidedRows returns the nodes that TrainJobs keep off, those of most namespaces first. alone is whether what a TrainJob
+// without another pod says of an image counts.
 func avoidedRows(ctx context.Context, s *session, since time.Duration, alone bool) ([]avoidedRow, error) {
 	var jobs api.TrainJobList
 	if _, err := s.listWide(ctx, &jobs, "trainjobs.trainer.kubeflow.org", s.namespace); err != nil {
 		return nil, err
 	}
-	counts := avoid.Policy{For: since, AtMost: configapi.MaxAvoided}.Tally(jobs.Items, alone, time.Now())
+	nodes := map[string]*corev1.Node{}
+	tally := func() map[string]avoid.Count {
+		return avoid.Policy{For: since, AtMost: configapi.MaxAvoided}.Tally(jobs.Items, func(n api.AvoidedNode) bool {
+			node := nodes[n.Name]
+			return (alone || n.Reason != avoid.NotStartedAlone) && (node == nil || !avoid.Replaced(n, node))
+		}, time.Now())
+	}
 	rows := []avoidedRow{}
-	if len(counts) == 0 {
+	if len(tally()) == 0 {
 		return rows, nil
 	}
 	var list corev1.NodeList
@@ -93,10 +100,13 @@ func avoidedRows(ctx context.Context, s *session, since time.Duration, alone boo
 	}
 	tainted := sets.New[string]()
 	for i := range list.Items {
-		if slices.ContainsFunc(list.Items[i].Spec.Taints, func(t corev1.Taint) bool { return t.Key == api.AvoidedTaint }) {
-			tainted.Insert(list.Items[i].Name)
+		node := &list.Items[i]
+		nodes[node.Name] = node
+		if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == api.AvoidedTaint }) {
+			tainted.Insert(node.Name)
 		}
 	}
+	counts := tally()
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		c := counts[name]
 		rows = append(rows, avoidedRow{Node: name, Namespaces: sets.List(c.Namespaces), TrainJobs: c.TrainJobs,
