@@ -69,8 +69,8 @@ func nodes(ctx context.Context, s *session, since time.Duration, output string) 
 	}
 	err = table(s.streams.Out, []string{"NODE", "NAMESPACES", "TRAINJOBS", "REASON", "MESSAGE", "AGE", "TAINTED"},
 		utilslices.Map(rows, func(r *avoidedRow) []string {
-			return []string{r.Node, fmt.Sprint(len(r.Namespaces)), fmt.Sprint(r.TrainJobs), r.Reason, orNone(r.Message),
-				age(r.Time), map[bool]string{true: "yes", false: "no"}[r.Tainted]}
+			return []string{r.Node, fmt.Sprint(len(r.Namespaces)), fmt.Sprint(r.TrainJobs), printable(r.Reason),
+				orNone(printable(r.Message)), age(r.Time), map[bool]string{true: "yes", false: "no"}[r.Tainted]}
 		}))
 	s.tellMissing()
 	return err
@@ -122,7 +122,7 @@ func checkAvoided(ctx context.Context, s *session, r *report) error {
 	for _, row := range rows {
 		if len(row.Namespaces) > 1 {
 			r.add(poor, "Node "+row.Node, fmt.Sprintf("TrainJobs of %d namespaces keep off it: of the last, a pod %s (%s)",
-				len(row.Namespaces), avoid.Says(api.AvoidedNode{Reason: row.Reason}), orNone(row.Message)),
+				len(row.Namespaces), avoid.Says(api.AvoidedNode{Reason: row.Reason}), orNone(printable(row.Message))),
 				"kubectl describe node "+row.Node)
 		}
 	}

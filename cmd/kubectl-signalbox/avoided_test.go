@@ -67,6 +67,13 @@ func TestNodes(t *testing.T) {
 	if err := tr.try("nodes"); err != nil || !strings.Contains(tr.out.String(), "No TrainJob keeps off a node") {
 		t.Errorf("got %v, %s", err, tr.out.String())
 	}
+	forged := strings.ReplaceAll(avoiding("a", "one", time.Minute, "n1 Rejected"), "message: Why", `message: "a\tb\e[2J"`)
+	tr = newTrial(t, interceptor.Funcs{}, forged, strings.ReplaceAll(forged, "namespace: a", "namespace: b"))
+	_ = tr.try("doctor")
+	shown := tr.out.String()
+	if err := tr.try("nodes"); err != nil || strings.ContainsAny(shown+tr.out.String(), "\t\x1b") {
+		t.Errorf("a status is no command of a terminal: got %v, %q", err, shown+tr.out.String())
+	}
 	tr = newTrial(t, forbids("NodeList"), avoiding("a", "one", time.Minute, "n1 Rejected"))
 	if err := tr.try("nodes"); err != nil || !strings.Contains(tr.out.String(), "n1") {
 		t.Errorf("a user sees the nodes of their TrainJobs: got %v, %s", err, tr.out.String())
