@@ -75,8 +75,8 @@ func MarkOf(kept *corev1.Pod) (reason, message string) {
 	return "", ""
 }
 
-// lastChange returns when a pod last changed what it shows. Conditions are asked, because a container that was lost with
-// its node has no end.
+// lastChange returns when a pod last changed what it shows. Conditions are asked, because a container that was lost
+// with its node has no end.
 func lastChange(pod *corev1.Pod) metav1.Time {
 	last := pod.CreationTimestamp
 	later := func(t metav1.Time) {

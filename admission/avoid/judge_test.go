@@ -109,7 +109,8 @@ func TestBlame(t *testing.T) {
 		"lost long ago": {marked: []corev1.Pod{before(podOf("a", "n1", failed, Lost), time.Hour)}},
 		"it still waits": {marked: []corev1.Pod{before(podOf("a", "n1", pending, NotStarted), 2*time.Hour)},
 			others: []corev1.Pod{runs}, want: "n1:NotStarted"},
-		"five, and three are kept": {marked: []corev1.Pod{before(podOf("a", "n1", failed, Lost), time.Minute), podOf("b", "n2", failed, Lost),
+		"five, and three are kept": {marked: []corev1.Pod{
+			before(podOf("a", "n1", failed, Lost), time.Minute), podOf("b", "n2", failed, Lost),
 			before(podOf("c", "n3", failed, Lost), time.Second), podOf("d", "n4", failed, Lost),
 			podOf("e", "n5", failed, Lost)}, want: "n2:Lost n4:Lost n5:Lost"},
 		"its time is forged": {marked: []corev1.Pod{podOf("a", "n1", failed, Rejected)},

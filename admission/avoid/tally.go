@@ -21,7 +21,8 @@ type Count struct {
 }
 
 // Present returns which of what is remembered counts for all: what isn't the users' own mistake, of nodes that there
-// are. What a TrainJob without another pod says of an image doesn't: two users with the same mistake would blame a node.
+// are. What a TrainJob without another pod says of an image doesn't: two users with the same mistake would blame a
+// node.
 func Present(nodes []corev1.Node) func(api.AvoidedNode) bool {
 	byName := map[string]*corev1.Node{}
 	for i := range nodes {

@@ -76,8 +76,8 @@ func nodes(ctx context.Context, s *session, since time.Duration, output string) 
 	return err
 }
 
-// avoidedRows returns the nodes that TrainJobs keep off, those of most namespaces first. alone is whether what a TrainJob
-// without another pod says of an image counts.
+// avoidedRows returns the nodes that TrainJobs keep off, those of most namespaces first. alone is whether what a
+// TrainJob without another pod says of an image counts.
 func avoidedRows(ctx context.Context, s *session, since time.Duration, alone bool) ([]avoidedRow, error) {
 	var jobs api.TrainJobList
 	if _, err := s.listWide(ctx, &jobs, "trainjobs.trainer.kubeflow.org", s.namespace); err != nil {

@@ -42,8 +42,8 @@ var background = context.Background()
 
 // actions returns all enabled steps, in an order that depends on the state alone.
 func (w *world) actions() []action {
-	return slices.Concat(w.managerActions(), w.watchActions(), w.kueueActions(), w.growActions(), w.avoidActions(), w.jobSetActions(),
-		w.collectorActions(), w.userActions(), w.hostileActions(), w.dueActions())
+	return slices.Concat(w.managerActions(), w.watchActions(), w.kueueActions(), w.growActions(), w.avoidActions(),
+		w.jobSetActions(), w.collectorActions(), w.userActions(), w.hostileActions(), w.dueActions())
 }
 
 func (w *world) managerActions() []action {

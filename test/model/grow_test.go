@@ -81,10 +81,11 @@ func (w *world) replacing(wl *kueue.Workload) bool {
 	})
 }
 
-// replaced reports whether a finding is of two Workloads with quota of which one replaces the other: until Kueue, or the
-// manager, has finished that.
+// replaced reports whether a finding is of two Workloads with quota of which one replaces the other: until Kueue, or
+// the manager, has finished that.
 func (w *world) replaced(f audit.Finding) bool {
-	return strings.HasPrefix(f.Object, "Workload ") && slices.ContainsFunc(list[*kueue.Workload](w, "Workload"), w.replacing)
+	return strings.HasPrefix(f.Object, "Workload ") &&
+		slices.ContainsFunc(list[*kueue.Workload](w, "Workload"), w.replacing)
 }
 
 // oversized describes a JobSet with more pods than the Workload was admitted with that stands for its TrainJob; "" if

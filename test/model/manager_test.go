@@ -214,8 +214,8 @@ func kindOf(o runtime.Object) string {
 	case *corev1.Pod, *corev1.PodList:
 		return "Pod"
 	case *corev1.Namespace, *corev1.NodeList, *kueue.ResourceFlavor, *kueue.ResourceFlavorList, *kueue.LocalQueue,
-		*kueue.WorkloadPriorityClass, *kueue.WorkloadPriorityClassList, *schedulingv1.PriorityClass, *schedulingv1.PriorityClassList, *corev1.LimitRange,
-		*corev1.LimitRangeList,
+		*kueue.WorkloadPriorityClass, *kueue.WorkloadPriorityClassList, *schedulingv1.PriorityClass,
+		*schedulingv1.PriorityClassList, *corev1.LimitRange, *corev1.LimitRangeList,
 		*api.TrainingRuntime, *api.ClusterTrainingRuntime:
 		return ""
 	}

@@ -85,7 +85,9 @@ type features struct {
 }
 
 // budget bounds the events that don't have to happen.
-type budget struct{ Faults, Preemptions, Deletions, Deactivations, Creations, Hostile, Checkpoints, Slices, Expiries int }
+type budget struct {
+	Faults, Preemptions, Deletions, Deactivations, Creations, Hostile, Checkpoints, Slices, Expiries int
+}
 
 // ledger records what no single state shows. UIDs identify: names and labels may be anybody's.
 type ledger struct {

@@ -270,7 +270,8 @@ func TestRetain(t *testing.T) {
 	got, err := Retain(node)
 	kept := got.(*corev1.Node)
 	if err != nil || kept.Labels["a"] != "b" || kept.ResourceVersion != "7" || len(kept.Spec.Taints) != 1 ||
-		!kept.Spec.Unschedulable || kept.CreationTimestamp.IsZero() || len(kept.Status.Allocatable) != 1 || kept.Status.Images != nil || kept.Annotations != nil {
+		!kept.Spec.Unschedulable || kept.CreationTimestamp.IsZero() || len(kept.Status.Allocatable) != 1 ||
+		kept.Status.Images != nil || kept.Annotations != nil {
 		t.Errorf("got %+v, %v", kept, err)
 	}
 	if got, err := Retain("deleted"); got != "deleted" || err != nil {
