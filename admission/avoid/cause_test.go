@@ -66,7 +66,7 @@ func TestMark(t *testing.T) {
 			reason: Rejected, message: "OutOfnvidia.com/gpu"},
 		"rejected, without a policy": {status: failed("UnexpectedAdmissionError"), policy: &Policy{}},
 		"the node shuts down, and it hasn't started": {status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Terminated",
-			Conditions:        []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: "True",
+			Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: "True",
 				Reason: "TerminationByKubelet"}},
 			ContainerStatuses: []corev1.ContainerStatus{waiting("PodInitializing")}}},
 		"the node shuts down, and takes none": {status: failed("NodeShutdown"), reason: Rejected, message: "NodeShutdown"},
