@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -19,10 +21,10 @@ const doubts = 2
 // are those of its pods with a Mark, all are all that the JobSet has. What they showed last has precedence: no more are
 // returned than are remembered beside the nodes of other marked pods, so that none takes turns with another.
 func (p Policy) Blame(marked, all []corev1.Pod, known []api.AvoidedNode, now time.Time) (blamed []api.AvoidedNode) {
-	room := p.AtMost - p.held(marked, known, now)
+	room, peers := p.AtMost-p.held(marked, known, now), peersOf(all)
 	for _, pod := range latest(marked) {
 		reason, message := MarkOf(pod)
-		ran, alone := others(pod, all)
+		ran, alone := peers.of(pod)
 		switch {
 		case reason == NotStarted && alone:
 			reason = NotStartedAlone
@@ -54,9 +56,10 @@ func (p Policy) held(marked []corev1.Pod, known []api.AvoidedNode, now time.Time
 // Undecided reports whether it depends on other pods, which haven't started yet, whether a node is blamed because a
 // container doesn't start there. Nothing else may tell when they have: the JobSet's status counts Jobs.
 func Undecided(marked, all []corev1.Pod) bool {
+	peers := peersOf(all)
 	return slices.ContainsFunc(marked, func(pod corev1.Pod) bool {
 		reason, _ := MarkOf(&pod)
-		ran, alone := others(&pod, all)
+		ran, alone := peers.of(&pod)
 		return reason == NotStarted && !ran && !alone
 	})
 }
@@ -71,22 +74,42 @@ func latest(marked []corev1.Pod) []*corev1.Pod {
 	return pods
 }
 
-// others reports whether another pod of the step has started, and whether there is none. Another step, an initializer
-// for example, has another program and another image.
-func others(pod *corev1.Pod, all []corev1.Pod) (ran, alone bool) {
-	alone = true
+// peers are the pods of a JobSet by their step. Another step, an initializer for example, has another program and
+// another image.
+type peers struct {
+	steps map[string]stepOfPods
+	uids  sets.Set[types.UID]
+}
+
+// stepOfPods is how many pods a step has, and whether one has started and shows no broken node.
+type stepOfPods struct {
+	pods int
+	ran  bool
+}
+
+// peersOf counts once: all pods of a large TrainJob may wait for an image.
+func peersOf(all []corev1.Pod) peers {
+	p := peers{map[string]stepOfPods{}, sets.New[types.UID]()}
 	for i := range all {
-		other := &all[i]
-		if other.UID == pod.UID || other.Labels[jobset.ReplicatedJobNameKey] != pod.Labels[jobset.ReplicatedJobNameKey] {
-			continue
-		}
-		alone = false
-		if reason, _ := MarkOf(other); reason == "" &&
-			(other.Status.Phase == corev1.PodRunning || other.Status.Phase == corev1.PodSucceeded) {
-			return true, false
-		}
+		pod := &all[i]
+		step := p.steps[pod.Labels[jobset.ReplicatedJobNameKey]]
+		reason, _ := MarkOf(pod)
+		step.pods++
+		step.ran = step.ran || reason == "" &&
+			(pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodSucceeded)
+		p.steps[pod.Labels[jobset.ReplicatedJobNameKey]] = step
+		p.uids.Insert(pod.UID)
 	}
-	return false, alone
+	return p
+}
+
+// of reports whether another pod of the step of a marked one has started, and whether there is none.
+func (p peers) of(pod *corev1.Pod) (ran, alone bool) {
+	step := p.steps[pod.Labels[jobset.ReplicatedJobNameKey]]
+	if p.uids.Has(pod.UID) {
+		step.pods--
+	}
+	return step.ran, step.pods == 0
 }
 
 // over reports whether what a pod shows is so long ago that its node wouldn't be avoided any more. A container that
