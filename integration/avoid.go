@@ -78,7 +78,8 @@ func (r reads) clusterQueueOf(ctx context.Context, job *api.TrainJob) (*kueue.Cl
 }
 
 // keepOff returns what a TrainJob is queued for that would run e: it keeps off the nodes that it remembers. What a
-// start keeps off is noted.
+// start keeps off is noted. One with a Workload of others, as MultiKueue makes it, can't be queued for anything else: it
+// takes the place that it has.
 func keepOff(o *observed, e *overrides.Effective) *overrides.Effective {
 	known, counted := &o.queue.avoiding, o.queue.avoiding.counted
 	wl := holderOf(o.workloads.own)
@@ -92,8 +93,10 @@ func keepOff(o *observed, e *overrides.Effective) *overrides.Effective {
 	}
 	kept := avoid.Kept(e, wl.Spec.PodSets)
 	known.choice = known.cluster.Choose(e, counted, kept)
-	if len(known.choice.Hosts) > len(kept) && !prebuilt && !workloadevict.IsEvicted(wl) &&
-		placedOn(wl, known.choice.Hosts) {
+	switch placed := len(known.choice.Hosts) > len(kept) && placedOn(wl, known.choice.Hosts); {
+	case placed && prebuilt: // its pods would wait for its place, and hold quota
+		known.choice = avoid.Choice{Hosts: kept, Tolerated: counted}
+	case placed && !workloadevict.IsEvicted(wl):
 		return avoid.Apply(e, known.choice.Hosts) // it is queued again
 	}
 	return avoid.Apply(e, kept)

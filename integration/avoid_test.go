@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
-	"sigs.k8s.io/kueue/pkg/util/tas"
 
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -206,11 +205,7 @@ func TestEvictedKeepsOff(t *testing.T) {
 func TestPlacedKeepsOff(t *testing.T) {
 	h := avoiding(t)
 	h.settle("job")
-	place := func(a *kueue.PodSetAssignment) {
-		a.TopologyAssignment = tas.V1Beta2From(&tas.TopologyAssignment{Levels: []string{corev1.LabelHostname},
-			Domains: []tas.TopologyDomainAssignment{{Values: []string{"a1.host"}, Count: 1}}})
-	}
-	h.starts(place)
+	h.starts(onA1)
 	uid := h.workload().UID
 	for _, other := range []string{"", "b1"} {
 		h.clock.Step(time.Minute)
