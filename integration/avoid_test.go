@@ -201,21 +201,23 @@ func TestEvictedKeepsOff(t *testing.T) {
 	h.wantOff("it runs", "a1.host", "a1.host")
 }
 
-// TestPlacedKeepsOff holds that a TrainJob with a topology assignment is queued again: its place may be the node.
+// TestPlacedKeepsOff holds that a TrainJob with a topology assignment is queued again if its place is the node.
 func TestPlacedKeepsOff(t *testing.T) {
 	h := avoiding(t)
 	h.settle("job")
-	place := func(a *kueue.PodSetAssignment) {
-		a.TopologyAssignment = &kueue.TopologyAssignment{Levels: []string{corev1.LabelHostname}}
-	}
-	h.starts(place)
+	h.starts(onA1)
 	uid := h.workload().UID
-	h.clock.Step(time.Minute)
-	h.restarts()
-	h.clock.Step(11 * time.Second)
-	h.settle("job")
-	if h.suspended("job") || h.workload().UID != uid {
-		t.Fatal("a restart for another reason keeps its place")
+	for _, other := range []string{"", "b1"} {
+		h.clock.Step(time.Minute)
+		if other != "" {
+			h.remembers(other)
+		}
+		h.restarts()
+		h.clock.Step(11 * time.Second)
+		h.settle("job")
+		if h.suspended("job") || h.workload().UID != uid {
+			t.Fatalf("a restart for another reason, or another node (%s), keeps its place", other)
+		}
 	}
 	h.remembers("a1")
 	job := h.trainJob("job")
@@ -227,9 +229,61 @@ func TestPlacedKeepsOff(t *testing.T) {
 			t.Fatal(err) // jobframework says so of a Workload that it has deleted
 		}
 	}
-	if h.wantOff("it is queued again", "a1.host", ""); h.workload().UID == uid || !h.suspended("job") {
+	if h.wantOff("it is queued again", "a1.host b1.host", ""); h.workload().UID == uid || !h.suspended("job") {
 		t.Error("it waits for another place")
 	}
+}
+
+// TestAdmittedBefore holds that a TrainJob keeps off a node from its next start on, although Kueue admitted it, or what
+// it grows by, before it could be queued for that.
+func TestAdmittedBefore(t *testing.T) {
+	h := avoiding(t)
+	h.settle("job")
+	h.remembers("a1")
+	h.clock.Step(time.Second)
+	h.starts()
+	h.wantOff("admitted meanwhile", "", "a1.host")
+
+	h = growing(t, func(c *configapi.Configuration) { grows(c); avoidsForAnHour(c) })
+	h.remembers("a1")
+	h.clock.Step(time.Second)
+	h.settle("job")
+	h.admitSlice()
+	h.finishOld()
+	h.settle("job")
+	h.stopsPods()
+	h.clock.Step(11 * time.Second)
+	h.settle("job")
+	if h.wantOff("it grows", "", "a1"); h.nodes() != 8 {
+		t.Errorf("it runs with %d nodes", h.nodes())
+	}
+}
+
+// TestOwnTerms holds that what a runtime keeps off by itself is none of Signalbox's: it isn't in the entry.
+func TestOwnTerms(t *testing.T) {
+	h := avoiding(t)
+	rt := &api.ClusterTrainingRuntime{}
+	h.must(h.store.Get(t.Context(), client.ObjectKey{Name: "torch"}, rt))
+	rt.Spec.Template.Spec.ReplicatedJobs[0].Template.Spec.Template.Spec.Affinity = avoid.With(nil, []string{"a4.host"})
+	h.update(rt)
+	for _, config := range []func(*configapi.Configuration){func(*configapi.Configuration) {}, avoidsForAnHour} {
+		h.start(overrides.Bundled, config)
+		h.settle("job")
+		h.starts()
+		_, spec := overrides.PodPatch(overrides.Bundled.Own(h.trainJob("job")).TrainingRuntimeSpec, "node")
+		if spec.Affinity != nil {
+			t.Errorf("nobody needs it: got %+v", spec.Affinity)
+		}
+		h.evict(kueue.WorkloadEvictedByPreemption)
+		for range 5 {
+			h.clock.Step(11 * time.Second)
+			h.settle("job")
+		}
+	}
+	h.remembers("a1")
+	h.settle("job")
+	h.starts()
+	h.wantOff("beside it", "a1.host", "a1.host")
 }
 
 // TestAvoidOff holds that without the setting nothing is read of nodes, whatever a status says, and that turning it off
@@ -280,4 +334,12 @@ func TestKeepsOffBeside(t *testing.T) {
 		spec.Affinity.PodAntiAffinity == nil {
 		t.Errorf("the entry has the whole: got %+v", spec.Affinity)
 	}
+}
+
+// TestUnreadableQueue holds that half of each flavor is left if it isn't known which ones the queue has.
+func TestUnreadableQueue(t *testing.T) {
+	h := avoiding(t, "b1", "b2")
+	h.fail["get ClusterQueue"] = context.DeadlineExceeded
+	h.settle("job")
+	h.wantOff("the queue can't be read", "b1.host", "")
 }

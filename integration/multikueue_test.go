@@ -7,11 +7,14 @@ import (
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
+	"sigs.k8s.io/kueue/pkg/util/tas"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -192,6 +195,34 @@ func (h *harness) podSets() []kueue.PodSet {
 	h.remove(h.workload())
 	h.settle("model")
 	return podSets
+}
+
+// onA1 places a Workload's pods on a node.
+func onA1(a *kueue.PodSetAssignment) {
+	a.TopologyAssignment = tas.V1Beta2From(&tas.TopologyAssignment{Levels: []string{corev1.LabelHostname},
+		Domains: []tas.TopologyDomainAssignment{{Values: []string{"a1.host"}, Count: 1}}})
+}
+
+// TestReceivedKeepsOff holds that what MultiKueue has sent keeps off a node by its start alone, and not off the place
+// that its Workload has: its pods would wait there, and hold quota.
+func TestReceivedKeepsOff(t *testing.T) {
+	for want, place := range map[string]func(*kueue.PodSetAssignment){
+		"a1.host": func(*kueue.PodSetAssignment) {}, "": onA1,
+	} {
+		h := newHarness(t, overrides.Bundled, avoidsForAnHour)
+		h.fromOrigin(h.podSets())
+		h.settle("job")
+		for _, name := range []string{"a1", "a2"} {
+			h.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+				"pool": "a", corev1.LabelHostname: name + ".host"}},
+				Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{gpu: resource.MustParse("8")}}})
+		}
+		h.remembers("a1")
+		h.starts(place)
+		if got := h.startedOff(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
 }
 
 func TestRuntimesDiffer(t *testing.T) {

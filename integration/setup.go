@@ -210,7 +210,7 @@ func podEnds() predicate.Funcs {
 	}
 	ended := func(o client.Object) bool { return store.PodEnded(o.(*corev1.Pod)) || store.PodLost(o.(*corev1.Pod)) }
 	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
+		CreateFunc: func(e event.CreateEvent) bool { return marked(e.Object) }, // the watch may have missed its beginning
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return ended(e.ObjectNew) && !ended(e.ObjectOld) || store.PodCutShort(e.ObjectNew.(*corev1.Pod)) &&
 				!store.PodCutShort(e.ObjectOld.(*corev1.Pod)) || marked(e.ObjectNew) && !marked(e.ObjectOld)

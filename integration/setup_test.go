@@ -209,7 +209,7 @@ func TestPodEnds(t *testing.T) {
 		t.Error("so does one that ends, once")
 	}
 	waits := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: avoid.Condition, Reason: "x"}}}}
-	if !p.Update(event.UpdateEvent{ObjectOld: alive, ObjectNew: waits}) ||
+	if !p.Create(event.CreateEvent{Object: waits}) || !p.Update(event.UpdateEvent{ObjectOld: alive, ObjectNew: waits}) ||
 		p.Update(event.UpdateEvent{ObjectOld: waits, ObjectNew: waits}) {
 		t.Error("so does one that shows a broken node, once")
 	}

@@ -25,7 +25,8 @@ func (h *harness) podOn(name, node string, phase corev1.PodPhase, reason string)
 		Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: phase},
 	}
 	if reason != "" {
-		pod.Status.Conditions = []corev1.PodCondition{{Type: avoid.Condition, Reason: reason, Message: "ItsReason"}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: avoid.Condition, Reason: reason, Message: "ItsReason",
+			LastTransitionTime: metav1.NewTime(h.clock.Now())}}
 	}
 	h.put(pod)
 }
@@ -173,5 +174,28 @@ func TestBrokenTwice(t *testing.T) {
 	h.reconcile("job")
 	if got := h.job("job").Status; len(got.Avoided) != 2 || got.Avoided[1].Name != "n2" || got.Lost.Restarts != 2 {
 		t.Errorf("got %+v, %+v", got.Avoided, got.Lost)
+	}
+}
+
+// TestBrokenLater holds that a TrainJob is looked at again while a container doesn't start and the others may: no watch
+// tells when they do.
+func TestBrokenLater(t *testing.T) {
+	h := newHarness(t, func(o *options) { o.nodes = avoiding })
+	job := h.pinned(h.trainJob("torch", started))
+	h.put(job, jobSetOf(t, job, "{}"), workloadOf(t, job, admitted))
+	h.reconcileQuietly()
+	if result := h.reconcile("job"); result.RequeueAfter > 0 {
+		t.Fatalf("nothing is to be looked at: got %s", result.RequeueAfter)
+	}
+	h.podOn("a", "n1", corev1.PodPending, avoid.NotStarted)
+	h.podOn("b", "n2", corev1.PodPending, "")
+	if result := h.reconcile("job"); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
+		t.Errorf("got %s", result.RequeueAfter)
+	}
+	h.remove(&corev1.Pod{}, "b")
+	h.podOn("b", "n2", corev1.PodRunning, "")
+	h.reconcile("job")
+	if got := h.job("job").Status.Avoided; len(got) != 1 || got[0].Name != "n1" {
+		t.Errorf("got %+v", got)
 	}
 }

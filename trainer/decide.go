@@ -73,11 +73,18 @@ func decide(o *observed, want *api.TrainJobStatus, outlook gang.Outlook, pending
 	if end, limited := status.Deadline(o.job, want); limited && !ended {
 		p.Later(max(end.Sub(o.now), 0) + time.Millisecond)
 	}
+	if o.undecided {
+		p.Later(undecidedRecheck)
+	}
 	if c := waits(want); c != nil {
 		p.announce(c, o.now)
 	}
 	return p
 }
+
+// undecidedRecheck is how often a TrainJob is looked at while a container doesn't start, and it isn't known yet whether
+// the others do. It reads caches alone.
+const undecidedRecheck = 20 * time.Second
 
 // children returns the steps that create or delete the TrainJob's children.
 func children(o *observed, want *api.TrainJobStatus, stopping bool) []step {

@@ -18,6 +18,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	kueueindexer "sigs.k8s.io/kueue/pkg/controller/core/indexer"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/trainer/gang"
@@ -47,6 +48,8 @@ type shownByPods struct {
 	lostPod *corev1.Pod
 	// blamed are nodes that its pods show to be broken, and that it is to keep off from now on.
 	blamed []api.AvoidedNode
+	// undecided is set if that depends on pods that haven't started yet.
+	undecided bool
 }
 
 // stage is where a TrainJob is in its life.
@@ -121,6 +124,7 @@ func (r *Reconciler) observeBroken(ctx context.Context, o *observed) error {
 	broken, all, err := r.Store.Pods.Broken(ctx, o.jobSet)
 	if err == nil && len(broken) > 0 {
 		o.blamed = r.Avoid.Blame(broken, all, o.job.Status.Avoided, o.now)
+		o.undecided = avoid.Undecided(broken, all)
 	}
 	return err
 }

@@ -11,15 +11,22 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 )
 
 // theirWebhooks is how the names of Kubeflow Trainer's webhooks end.
 const theirWebhooks = ".trainer.kubeflow.org"
 
 // Check refuses a cluster on which the bundled Trainer can't work, with what to change: one where another Trainer
-// serves the same kinds, or that has another's CRDs.
-func Check(ctx context.Context, reader client.Reader) error {
-	return errors.Join(checkAlone(ctx, reader), checkCRDs(ctx, reader))
+// serves the same kinds, or that has another's CRDs. Of a release before nodes were avoided, the CRD of TrainJobs would
+// drop what is remembered: each reconcile would write it again.
+func Check(ctx context.Context, reader client.Reader, avoided avoid.Policy) error {
+	fields := []string{"state"}
+	if avoided.On() {
+		fields = append(fields, "avoided")
+	}
+	return errors.Join(checkAlone(ctx, reader), checkCRDs(ctx, reader, fields))
 }
 
 func checkAlone(ctx context.Context, reader client.Reader) error {
@@ -52,7 +59,8 @@ func checkAlone(ctx context.Context, reader client.Reader) error {
 		"would delete all TrainJobs) to use the bundled one; found %s", strings.Join(theirs, ", "))
 }
 
-func checkCRDs(ctx context.Context, reader client.Reader) error {
+// checkCRDs refuses CRDs that are missing, or that of TrainJobs without some fields of status.
+func checkCRDs(ctx context.Context, reader client.Reader, fields []string) error {
 	for _, plural := range []string{"trainjobs", "trainingruntimes", "clustertrainingruntimes"} {
 		name := plural + "." + trainerapi.GroupVersion.Group
 		var crd apiextensionsv1.CustomResourceDefinition
@@ -61,18 +69,20 @@ func checkCRDs(ctx context.Context, reader client.Reader) error {
 		} else if err != nil {
 			return fmt.Errorf("reading CRD %s: %w", name, err)
 		}
-		if plural == "trainjobs" && !hasState(&crd) {
-			return fmt.Errorf("CRD %s has no status.state: it is Kubeflow Trainer's, or of an earlier release; apply "+
-				"config/crd of this release over it (TrainJobs stay as they are)", name)
+		for _, field := range fields {
+			if plural == "trainjobs" && !hasStatus(&crd, field) {
+				return fmt.Errorf("CRD %s has no status.%s: it is Kubeflow Trainer's, or of an earlier release; apply "+
+					"config/crd of this release over it (TrainJobs stay as they are)", name, field)
+			}
 		}
 	}
 	return nil
 }
 
-func hasState(crd *apiextensionsv1.CustomResourceDefinition) bool {
+func hasStatus(crd *apiextensionsv1.CustomResourceDefinition, field string) bool {
 	for _, version := range crd.Spec.Versions {
 		if version.Name == trainerapi.GroupVersion.Version && version.Schema != nil && version.Schema.OpenAPIV3Schema != nil {
-			_, found := version.Schema.OpenAPIV3Schema.Properties["status"].Properties["state"]
+			_, found := version.Schema.OpenAPIV3Schema.Properties["status"].Properties[field]
 			return found
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 )
 
 // trainerCRD is a CRD of Trainer's; properties are those of status.
@@ -43,6 +45,7 @@ func TestPreflight(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		there  []client.Object
+		nodes  avoid.Policy
 		down   string // the kind that isn't answered for
 		want   []string
 	}{
@@ -58,6 +61,10 @@ func TestPreflight(t *testing.T) {
 		"Kubeflow's": {reason: "it would drop the " +
 			"state", there: append([]client.Object{trainerCRD("trainjobs", "v1alpha1", "conditions")}, ours[1:]...),
 			want: []string{"CRD trainjobs.trainer.kubeflow.org has no status.state"}},
+		"an earlier release, and nodes are avoided": {reason: "it would drop what is remembered", there: ours,
+			nodes: avoiding, want: []string{"CRD trainjobs.trainer.kubeflow.org has no status.avoided"}},
+		"nodes are avoided": {reason: "it has both fields", nodes: avoiding, there: append([]client.Object{
+			trainerCRD("trainjobs", "v1alpha1", "state", "avoided")}, ours[1:]...)},
 		"another version": {reason: "it isn't ours", there: append([]client.Object{trainerCRD("trainjobs", "v1", "state")},
 			ours[1:]...), want: []string{"has no status.state"}},
 		"both": {reason: "all is said at once", there: []client.Object{validating},
@@ -86,7 +93,7 @@ func TestPreflight(t *testing.T) {
 					return w.List(ctx, list, options...)
 				},
 			})
-			err := Check(t.Context(), reader)
+			err := Check(t.Context(), reader, c.nodes)
 			if len(c.want) == 0 && err != nil {
 				t.Errorf("%s: got %v", c.reason, err)
 			}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 )
@@ -42,7 +44,7 @@ func Says(n api.AvoidedNode) string {
 }
 
 // Condition is on a pod in the cache that shows a broken node. Its reason is Lost, Rejected, NotStarted or FailedEarly,
-// its message the pod's.
+// its message the pod's, and its time since when the pod shows that.
 const Condition corev1.PodConditionType = "signalbox.dev/BrokenNode"
 
 // notStarting are the reasons of containers that wait and that another node may start. InvalidImageName and
@@ -50,7 +52,7 @@ const Condition corev1.PodConditionType = "signalbox.dev/BrokenNode"
 var notStarting = []string{
 	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable",
 	"CreateContainerError", "RunContainerError", "StartError", "PreCreateHookError", "PreStartHookError",
-	"PostStartHookError", "CreatePodSandboxError", "KillPodSandboxError", "ConfigPodSandboxError", "SetupNetworkError",
+	"CreatePodSandboxError", "KillPodSandboxError", "ConfigPodSandboxError", "SetupNetworkError",
 }
 
 // Mark adds to what a cache keeps of a pod what the pod shows of its node.
@@ -58,6 +60,7 @@ func (p Policy) Mark(kept, pod *corev1.Pod) {
 	if reason, message := p.cause(pod); reason != "" {
 		kept.Status.Conditions = append(kept.Status.Conditions, corev1.PodCondition{
 			Type: Condition, Status: corev1.ConditionTrue, Reason: reason, Message: short(message),
+			LastTransitionTime: lastChange(pod),
 		})
 	}
 }
@@ -70,6 +73,37 @@ func MarkOf(kept *corev1.Pod) (reason, message string) {
 		}
 	}
 	return "", ""
+}
+
+// lastChange returns when a pod last changed what it shows. Conditions are asked, because a container that was lost
+// with its node has no end.
+func lastChange(pod *corev1.Pod) metav1.Time {
+	last := pod.CreationTimestamp
+	later := func(t metav1.Time) {
+		if last.Before(&t) {
+			last = t
+		}
+	}
+	later(ptr.Deref(pod.Status.StartTime, metav1.Time{}))
+	for _, c := range pod.Status.Conditions {
+		later(c.LastTransitionTime)
+	}
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if c.State.Terminated != nil {
+			later(c.State.Terminated.FinishedAt)
+		}
+	}
+	return last
+}
+
+// markedAt returns since when a pod shows what Mark has left.
+func markedAt(kept *corev1.Pod) time.Time {
+	for i := range kept.Status.Conditions {
+		if c := &kept.Status.Conditions[i]; c.Type == Condition {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
 }
 
 // cause returns what a pod shows of its node, and the pod's own reason.
@@ -124,7 +158,7 @@ func waits(pod *corev1.Pod) string {
 }
 
 // failed returns what a failed pod shows. Its own deadline or memory, and a kubelet that makes room for a critical pod,
-// are no fault of the node.
+// are no fault of the node. Nor is a drain, a preemption or a shutdown of the node that ends it before it has started.
 func (p Policy) failed(pod *corev1.Pod) (reason, message string) {
 	ran, failure := endsOf(pod)
 	switch told := pod.Status.Reason; {
@@ -132,12 +166,18 @@ func (p Policy) failed(pod *corev1.Pod) (reason, message string) {
 		return "", ""
 	case ran < 0 && failure != "":
 		return NotStarted, failure
-	case ran < 0 && told != "":
+	case ran < 0 && told != "" && !disrupted(pod):
 		return Rejected, told
 	case ran >= 0 && ran < p.FailedWithin && told == "" && failure != "" && failure != "OOMKilled":
 		return FailedEarly, failure
 	}
 	return "", ""
+}
+
+func disrupted(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue
+	})
 }
 
 // endsOf returns for how long a pod's containers ran, less than 0 if one couldn't start or none did, and why one

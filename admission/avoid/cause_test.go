@@ -65,9 +65,14 @@ func TestMark(t *testing.T) {
 		"rejected, containers listed": {status: failed("OutOfnvidia.com/gpu", waiting("ContainerCreating")),
 			reason: Rejected, message: "OutOfnvidia.com/gpu"},
 		"rejected, without a policy": {status: failed("UnexpectedAdmissionError"), policy: &Policy{}},
-		"its deadline":               {status: failed("DeadlineExceeded")},
-		"room for a critical pod":    {status: failed("Preempting")},
-		"evicted after it ran":       {status: failed("Evicted", ended(137, "Error", time.Second))},
+		"the node shuts down, and it hasn't started": {status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Terminated",
+			Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: "True",
+				Reason: "TerminationByKubelet"}},
+			ContainerStatuses: []corev1.ContainerStatus{waiting("PodInitializing")}}},
+		"the node shuts down, and takes none": {status: failed("NodeShutdown"), reason: Rejected, message: "NodeShutdown"},
+		"its deadline":                        {status: failed("DeadlineExceeded")},
+		"room for a critical pod":             {status: failed("Preempting")},
+		"evicted after it ran":                {status: failed("Evicted", ended(137, "Error", time.Second))},
 		"the image": {status: pending(waiting("ImagePullBackOff")), reason: NotStarted,
 			message: "ImagePullBackOff"},
 		"an initializer's image": {status: corev1.PodStatus{Phase: corev1.PodPending,
@@ -80,6 +85,7 @@ func TestMark(t *testing.T) {
 		"the image's name is wrong":  {status: pending(waiting("InvalidImageName"))},
 		"a Secret is missing":        {status: pending(waiting("CreateContainerConfigError"))},
 		"it starts":                  {status: pending(waiting("ContainerCreating"))},
+		"the program's own hook":     {status: pending(waiting("PostStartHookError"))},
 		"it has run before":          {status: pending(again)},
 		"it crashes again and again": {status: pending(waiting("CrashLoopBackOff"))},
 		"it fails at once": {status: failed("", ended(1, "Error", 59*time.Second)), reason: FailedEarly,
@@ -112,5 +118,33 @@ func TestMark(t *testing.T) {
 				t.Errorf("got %q, %q; want %q, %q", reason, message, c.reason, c.message)
 			}
 		})
+	}
+}
+
+// TestMarkedAt holds since when a pod shows what it shows: by its condition, the end of a container, or its start.
+func TestMarkedAt(t *testing.T) {
+	created := ago(5 * time.Hour)
+	for name, c := range map[string]struct {
+		status corev1.PodStatus
+		want   metav1.Time
+	}{
+		"lost": {corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: "True",
+			Reason: "DeletionByPodGC", LastTransitionTime: ago(time.Minute)}}}, ago(time.Minute)},
+		"restarted": {corev1.PodStatus{Phase: corev1.PodFailed,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, LastTransitionTime: ago(time.Minute)}},
+			ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{Reason: "ContainerStatusUnknown"}}}}}, ago(time.Minute)},
+		"failed": {corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{
+			ended(1, "Error", time.Second)}}, ago(0)},
+		"rejected": {corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu", StartTime: &metav1.Time{
+			Time: now.Add(-time.Hour)}}, ago(time.Hour)},
+		"nothing else is known": {corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu"}, created},
+	} {
+		pod, kept := &corev1.Pod{Status: c.status}, &corev1.Pod{}
+		pod.Spec.NodeName, pod.CreationTimestamp = "n1", created
+		policy.Mark(kept, pod)
+		if got := kept.Status.Conditions[0].LastTransitionTime; !got.Equal(&c.want) {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -29,7 +30,7 @@ type Choice struct {
 	// Hosts are the values of label kubernetes.io/hostname of the nodes that are kept off, in order.
 	Hosts []string
 	// Avoided are these nodes. Tolerated are those that are not kept off, because half of those that fit are, or because
-	// no other fits.
+	// no other fits. One that is a new node, or can't be named, is neither.
 	Avoided, Tolerated []api.AvoidedNode
 }
 
@@ -43,11 +44,12 @@ func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept 
 	}
 	off, fitting := sets.New(kept...), c.fitting(e)
 	for _, n := range counted {
-		host := c.hostOf(n.Name)
+		host, found := c.hostOf(n)
+		if !found {
+			continue
+		}
 		next := off.Clone().Insert(host)
-		crowded := slices.ContainsFunc(fitting, func(hosts sets.Set[string]) bool {
-			return hosts.Has(host) && 2*hosts.Intersection(next).Len() > hosts.Len()
-		})
+		crowded := slices.ContainsFunc(fitting, func(f fits) bool { return f[host] > 0 && 2*f.of(next) > f.of(nil) })
 		if crowded && !off.Has(host) {
 			choice.Tolerated = append(choice.Tolerated, n)
 			continue
@@ -61,19 +63,39 @@ func (c Cluster) Choose(e *overrides.Effective, counted []api.AvoidedNode, kept 
 	return choice
 }
 
-// hostOf returns the hostname of a node. One that is gone may come back.
-func (c Cluster) hostOf(name string) string {
-	if i := slices.IndexFunc(c.Nodes, func(n corev1.Node) bool { return n.Name == name }); i >= 0 {
-		return hostname(&c.Nodes[i])
+// hostOf returns the hostname of a node that is remembered. One that is gone may come back, with its name for a
+// hostname; the API server rejects pods with a hostname that no label can have. A node that was created later than what
+// is remembered is another one.
+func (c Cluster) hostOf(n api.AvoidedNode) (host string, found bool) {
+	if i := slices.IndexFunc(c.Nodes, func(node corev1.Node) bool { return node.Name == n.Name }); i >= 0 {
+		return hostname(&c.Nodes[i]), !Replaced(n, &c.Nodes[i])
 	}
-	return name
+	return n.Name, len(validation.IsValidLabelValue(n.Name)) == 0
+}
+
+// Replaced reports whether a node was created later than what is remembered of one of its name.
+func Replaced(n api.AvoidedNode, node *corev1.Node) bool {
+	return n.Time.Before(&node.CreationTimestamp)
 }
 
 // hostname returns the value of a node's label, which may differ from its name.
 func hostname(node *corev1.Node) string { return cmp.Or(node.Labels[corev1.LabelHostname], node.Name) }
 
-// fitting returns, for each ReplicatedJob and each flavor, the hosts that its pods fit.
-func (c Cluster) fitting(e *overrides.Effective) (all []sets.Set[string]) {
+// fits are the nodes that some pods fit, by their hostnames: several may have the same.
+type fits map[string]int
+
+// of returns the number of nodes with some hostnames; nil are all.
+func (f fits) of(hosts sets.Set[string]) (nodes int) {
+	for host, n := range f {
+		if hosts == nil || hosts.Has(host) {
+			nodes += n
+		}
+	}
+	return nodes
+}
+
+// fitting returns, for each ReplicatedJob and each flavor, the nodes that its pods fit.
+func (c Cluster) fitting(e *overrides.Effective) (all []fits) {
 	flavors := c.Flavors
 	if len(flavors) == 0 {
 		flavors = []kueue.ResourceFlavorSpec{{}}
@@ -83,11 +105,11 @@ func (c Cluster) fitting(e *overrides.Effective) (all []sets.Set[string]) {
 			pod := podOn(&e.ReplicatedJobs[i].Template.Spec.Template.Spec, flavor)
 			affinity, requests := nodeaffinity.GetRequiredNodeAffinity(pod), resourcehelper.PodRequests(pod,
 				resourcehelper.PodResourcesOptions{})
-			hosts := sets.New[string]()
+			hosts := fits{}
 			for j := range c.Nodes {
 				node := &c.Nodes[j]
 				if matches, err := affinity.Match(node); err == nil && matches && takes(node, pod, requests) {
-					hosts.Insert(hostname(node))
+					hosts[hostname(node)]++
 				}
 			}
 			all = append(all, hosts)
@@ -109,11 +131,17 @@ func podOn(spec *corev1.PodSpec, flavor kueue.ResourceFlavorSpec) *corev1.Pod {
 	return pod
 }
 
-// takes reports whether a node takes a pod when nothing else runs there. One that isn't ready has a taint.
+// takes reports whether a node takes a pod when nothing else runs there. One that isn't ready, which a taint shows,
+// takes none, whatever the pod tolerates: nothing would start there.
 func takes(node *corev1.Node, pod *corev1.Pod, requests corev1.ResourceList) bool {
-	_, tainted := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations,
+	taints := node.Spec.Taints
+	if node.Spec.Unschedulable { // as the scheduler does, also before the node has this taint
+		taints = append(slices.Clone(taints),
+			corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	}
+	_, tainted := corev1helpers.FindMatchingUntoleratedTaint(klog.Background(), taints, pod.Spec.Tolerations,
 		func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }, false)
-	if tainted {
+	if tainted || !Ready(node) {
 		return false
 	}
 	for name, need := range requests {
@@ -122,4 +150,11 @@ func takes(node *corev1.Node, pod *corev1.Pod, requests corev1.ResourceList) boo
 		}
 	}
 	return true
+}
+
+// Ready reports whether a node has no taint of one that isn't.
+func Ready(node *corev1.Node) bool {
+	return !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
+	})
 }

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -46,6 +48,14 @@ func gpu(n int64) corev1.PodSpec {
 // TestChoose holds that never more than half of the nodes that fit are avoided, whatever else there is.
 func TestChoose(t *testing.T) {
 	broken := corev1.Taint{Key: "node.kubernetes.io/not-ready", Effect: corev1.TaintEffectNoSchedule}
+	slow := corev1.Taint{Key: "example.com/slow", Effect: corev1.TaintEffectNoSchedule}
+	cordoned, anywhere, recent := nodeOf("c", "c", 8), gpu(1), nodeOf("a1", "a", 8)
+	cordoned.Spec.Unschedulable = true
+	anywhere.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	recent.CreationTimestamp = metav1.NewTime(now.Add(time.Second))
+	twin := nodeOf("twin", "a", 8)
+	twin.Labels[corev1.LabelHostname] = "a0.host"
+	long := strings.Repeat("n", 64)
 	selects := gpu(1)
 	selects.NodeSelector = map[string]string{"pool": "a"}
 	ofPool := func(pool string) kueue.ResourceFlavorSpec {
@@ -65,6 +75,7 @@ func TestChoose(t *testing.T) {
 		kept    []string
 		want    []string
 		left    int
+		fresh   int // those that are neither kept off nor tolerated
 	}{
 		"none is remembered": {nodes: nodes(4, "a"), runs: jobsOf(gpu(1)), kept: []string{"z"}, want: []string{"z"}},
 		"one of four": {nodes: nodes(4, "a"), runs: jobsOf(gpu(1)), counted: []string{"a1"},
@@ -82,6 +93,18 @@ func TestChoose(t *testing.T) {
 			runs: jobsOf(gpu(1)), counted: []string{"a1", "a0"}, want: []string{"a1.host"}, left: 1},
 		"others aren't ready": {nodes: append(nodes(2, "a"), nodeOf("c", "c", 8, broken)), runs: jobsOf(gpu(1)),
 			counted: []string{"a1", "a0"}, want: []string{"a1.host"}, left: 1},
+		"others are cordoned": {nodes: append(nodes(2, "a"), cordoned), runs: jobsOf(gpu(1)),
+			counted: []string{"a1", "a0"}, want: []string{"a1.host"}, left: 1},
+		"others aren't ready, and pods tolerate all": {nodes: append(nodes(2, "a"), nodeOf("c", "c", 8, broken)),
+			runs: jobsOf(anywhere), counted: []string{"a1", "a0"}, want: []string{"a1.host"}, left: 1},
+		"one that isn't ready, and pods tolerate all": {nodes: append(nodes(2, "a"), nodeOf("c", "c", 8, broken)),
+			runs: jobsOf(anywhere), counted: []string{"c", "a0"}, want: []string{"a0.host", "c.host"}},
+		"one that was created since": {nodes: append(nodes(1, "a"), recent), runs: jobsOf(gpu(1)),
+			counted: []string{"a1"}, fresh: 1},
+		"one that is gone, and no label can name": {nodes: nodes(2, "a"), runs: jobsOf(gpu(1)), counted: []string{long},
+			fresh: 1},
+		"two nodes with one hostname": {nodes: append(nodes(2, "a"), twin), runs: jobsOf(gpu(1)),
+			counted: []string{"a0"}, left: 1},
 		"others aren't selected": {nodes: append(nodes(2, "a"), nodes(9, "b")...), runs: jobsOf(selects),
 			counted: []string{"a1", "a0"}, want: []string{"a1.host"}, left: 1},
 		"of another flavor": {nodes: append(nodes(2, "a"), nodes(9, "b")...),
@@ -97,7 +120,7 @@ func TestChoose(t *testing.T) {
 			kept: []string{"a0.host", "a1.host"}, want: []string{"a0.host", "a1.host"}},
 		"kept, in whatever order": {nodes: nodes(4, "a"), runs: jobsOf(gpu(1)), counted: []string{"a0"},
 			kept: []string{"z", "a0.host"}, want: []string{"z", "a0.host"}},
-		"a tolerated taint": {nodes: []corev1.Node{nodeOf("a", "a", 8, broken), nodeOf("b", "a", 8, broken)},
+		"a tolerated taint": {nodes: []corev1.Node{nodeOf("a", "a", 8, slow), nodeOf("b", "a", 8, slow)},
 			flavors: []kueue.ResourceFlavorSpec{{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}},
 			runs:    jobsOf(gpu(1)), counted: []string{"a", "b"}, want: []string{"a.host"}, left: 1},
 		"a flavor without any node": {nodes: nodes(2, "a"), flavors: []kueue.ResourceFlavorSpec{ofPool("z")},
@@ -109,7 +132,8 @@ func TestChoose(t *testing.T) {
 				counted = append(counted, remembered(n, Lost, 0))
 			}
 			got := Cluster{Nodes: c.nodes, Flavors: c.flavors}.Choose(c.runs, counted, c.kept)
-			if !slices.Equal(got.Hosts, c.want) || len(got.Tolerated) != c.left || len(got.Avoided) != len(counted)-c.left {
+			if !slices.Equal(got.Hosts, c.want) || len(got.Tolerated) != c.left ||
+				len(got.Avoided) != len(counted)-c.left-c.fresh {
 				t.Errorf("got %v, %d are tolerated; want %v, %d", got.Hosts, len(got.Tolerated), c.want, c.left)
 			}
 		})
@@ -155,6 +179,9 @@ func TestTerm(t *testing.T) {
 			required(term(), term(in("zone", "x"), notIn(hosts)))},
 		"the runtime's own": {required(term(notIn([]string{"c"}))), required(term(notIn([]string{"c"}), notIn(hosts)))},
 		"the same":          {required(term(notIn(hosts))), required(term(notIn(hosts)))},
+		"the same, and not last": {required(term(notIn(hosts), in("zone", "x"))),
+			required(term(notIn(hosts), in("zone", "x"), notIn(hosts)))},
+		"no term": {required(), required()},
 		"the same in one": {required(term(notIn(hosts)), term(in("zone", "x"))),
 			required(term(notIn(hosts)), term(in("zone", "x"), notIn(hosts)))},
 	} {
@@ -169,10 +196,13 @@ func TestTerm(t *testing.T) {
 			if again := Apply(got, hosts); !reflect.DeepEqual(again, got) || !Has(first, hosts) {
 				t.Errorf("again: got %+v", again)
 			}
-			written := Written([]kueue.PodSet{{Template: got.ReplicatedJobs[0].Template.Spec.Template},
-				{Template: got.ReplicatedJobs[1].Template.Spec.Template}})
-			if !slices.Equal(written, hosts) {
+			podSets := []kueue.PodSet{{Template: got.ReplicatedJobs[0].Template.Spec.Template},
+				{Template: got.ReplicatedJobs[1].Template.Spec.Template}}
+			if written := Written(podSets); !slices.Equal(written, hosts) {
 				t.Errorf("written: got %v", written)
+			}
+			if kept := Kept(runs, podSets); !slices.Equal(kept, hosts) || Kept(got, podSets) != nil {
+				t.Errorf("kept: got %v; and what it does by itself isn't", kept)
 			}
 		})
 	}

@@ -2,6 +2,8 @@ package avoid
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -23,8 +25,15 @@ func podOf(name, node string, phase corev1.PodPhase, reason string) corev1.Pod {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 	pod.Spec.NodeName, pod.Status.Phase = node, phase
 	if reason != "" {
-		pod.Status.Conditions = []corev1.PodCondition{{Type: Condition, Reason: reason, Message: "why"}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: Condition, Reason: reason, Message: "why",
+			LastTransitionTime: ago(0)}}
 	}
+	return pod
+}
+
+// before is a pod that shows what it shows since so long.
+func before(pod corev1.Pod, since time.Duration) corev1.Pod {
+	pod.Status.Conditions[0].LastTransitionTime = ago(since)
 	return pod
 }
 
@@ -52,6 +61,7 @@ func TestBlame(t *testing.T) {
 		others []corev1.Pod
 		known  []api.AvoidedNode
 		want   string
+		open   bool
 	}{
 		"nothing":  {others: []corev1.Pod{runs}},
 		"lost":     {marked: []corev1.Pod{podOf("a", "n1", running, Lost)}, want: "n1:Lost"},
@@ -63,9 +73,9 @@ func TestBlame(t *testing.T) {
 		"an image, others run": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted)}, others: []corev1.Pod{runs},
 			want: "n1:NotStarted"},
 		"an image, others wait": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted)},
-			others: []corev1.Pod{podOf("b", "n2", pending, "")}},
+			others: []corev1.Pod{podOf("b", "n2", pending, "")}, open: true},
 		"an image, all have it": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted),
-			podOf("b", "n2", pending, NotStarted)}},
+			podOf("b", "n2", pending, NotStarted)}, open: true},
 		"an image, alone": {marked: []corev1.Pod{podOf("a", "n1", pending, NotStarted)}, want: "n1:NotStartedAlone"},
 		"an image, on a third": {marked: []corev1.Pod{podOf("a", "n3", pending, NotStarted)},
 			known: []api.AvoidedNode{remembered("n1", NotStartedAlone, 2*time.Hour), remembered("n2", NotStartedAlone, 0)}},
@@ -94,6 +104,15 @@ func TestBlame(t *testing.T) {
 			known: []api.AvoidedNode{remembered("n1", Lost, 31*time.Minute)}, want: "n1:Rejected"},
 		"the pod is known": {marked: []corev1.Pod{podOf("of n1", "n1", failed, Rejected)},
 			known: []api.AvoidedNode{remembered("n1", Rejected, 5*time.Hour)}},
+		"another pod of that time": {marked: []corev1.Pod{before(podOf("a", "n1", failed, Rejected), 40*time.Minute)},
+			known: []api.AvoidedNode{remembered("n1", Rejected, 40*time.Minute)}},
+		"lost long ago": {marked: []corev1.Pod{before(podOf("a", "n1", failed, Lost), time.Hour)}},
+		"it still waits": {marked: []corev1.Pod{before(podOf("a", "n1", pending, NotStarted), 2*time.Hour)},
+			others: []corev1.Pod{runs}, want: "n1:NotStarted"},
+		"five, and three are kept": {marked: []corev1.Pod{
+			before(podOf("a", "n1", failed, Lost), time.Minute), podOf("b", "n2", failed, Lost),
+			before(podOf("c", "n3", failed, Lost), time.Second), podOf("d", "n4", failed, Lost),
+			podOf("e", "n5", failed, Lost)}, want: "n2:Lost n4:Lost n5:Lost"},
 		"its time is forged": {marked: []corev1.Pod{podOf("a", "n1", failed, Rejected)},
 			known: []api.AvoidedNode{remembered("n1", Lost, -5*time.Hour)}, want: "n1:Rejected"},
 	} {
@@ -103,7 +122,46 @@ func TestBlame(t *testing.T) {
 			if show(got) != c.want || !reflect.DeepEqual(before, c.known) {
 				t.Errorf("got %s, want %s", show(got), c.want)
 			}
+			if open := Undecided(c.marked, slices.Concat(c.marked, c.others)); open != c.open {
+				t.Errorf("it depends on the others: %t", open)
+			}
 		})
+	}
+}
+
+// TestBlameRests holds that, whatever its pods show, a TrainJob that goes on writes what it remembers once for it, and
+// not again when some of it has expired.
+func TestBlameRests(t *testing.T) {
+	random := rand.New(rand.NewPCG(44, 2))
+	for round := range 2000 {
+		p := Policy{For: time.Hour, AtMost: 1 + random.IntN(4)}
+		var marked []corev1.Pod
+		for i := range random.IntN(8) {
+			reason := []string{Lost, Rejected, NotStarted, FailedEarly}[random.IntN(4)]
+			pod := podOf(fmt.Sprintf("p%d", i), fmt.Sprintf("n%d", random.IntN(6)), corev1.PodFailed, reason)
+			marked = append(marked, before(pod, time.Duration(random.IntN(100))*time.Minute))
+		}
+		all := append(slices.Clone(marked), podOf("runs", "n9", corev1.PodRunning, ""))
+		var known []api.AvoidedNode
+		for i := range random.IntN(p.AtMost + 1) {
+			known = append(known, remembered(fmt.Sprintf("n%d", i+3), Lost, time.Duration(random.IntN(100))*time.Minute))
+		}
+		writes := 0
+		for minute := range 200 {
+			at := now.Add(time.Duration(minute) * time.Minute)
+			for range 3 {
+				if blamed := p.Blame(marked, all, known, at); len(blamed) > 0 {
+					known = p.Remember(known, blamed, at)
+					writes++
+				}
+			}
+			if len(known) > p.AtMost {
+				t.Fatalf("round %d: it remembers %s", round, show(known))
+			}
+		}
+		if writes > 2 {
+			t.Fatalf("round %d: %d writes for pods that don't change, %s", round, writes, show(known))
+		}
 	}
 }
 
@@ -145,7 +203,8 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// TestTally holds that a node is shared by namespaces and not by TrainJobs, and that no image alone counts.
+// TestTally holds that a node is shared by namespaces and not by TrainJobs, and that no image alone counts, nor a node
+// that isn't there, or is a new one.
 func TestTally(t *testing.T) {
 	job := func(namespace string, nodes ...api.AvoidedNode) api.TrainJob {
 		j := api.TrainJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}
@@ -153,20 +212,30 @@ func TestTally(t *testing.T) {
 		return j
 	}
 	jobs := []api.TrainJob{
-		job("a", remembered("n1", Lost, time.Minute), remembered("n2", Rejected, 0)),
+		job("a", remembered("n1", Lost, time.Minute), remembered("n2", Rejected, 0), remembered("new", Lost, time.Minute)),
 		job("a", remembered("n2", Rejected, 0)),
-		job("b", remembered("n1", Rejected, 0), remembered("n3", NotStartedAlone, 0)),
+		job("b", remembered("n1", Rejected, 0), remembered("n3", NotStartedAlone, 0), remembered("gone", Lost, 0)),
 		job("c", remembered("n3", NotStartedAlone, 0), remembered("n1", Lost, 2*time.Hour)),
 	}
 	away := job("d", remembered("n2", Rejected, 0))
 	away.Spec.ManagedBy = ptr.To(kueue.MultiKueueControllerName)
 	jobs = append(jobs, away)
-	counts := policy.Tally(jobs, false, now)
-	if got := Shared(counts, 2); !slices.Equal(got, []string{"n1"}) || counts["n1"].TrainJobs != 2 ||
-		counts["n1"].Last.Reason != Rejected {
-		t.Errorf("got %v of %+v", got, counts)
+	var nodes []corev1.Node
+	for _, name := range []string{"n1", "n2", "n3", "new"} {
+		nodes = append(nodes, nodeOf(name, "a", 8))
 	}
-	if got := Shared(policy.Tally(jobs, true, now), 2); !slices.Equal(got, []string{"n1", "n3"}) {
-		t.Errorf("with images: got %v", got)
+	nodes[3].CreationTimestamp = ago(0)
+	every := func(api.AvoidedNode) bool { return true }
+	for want, is := range map[string]func(api.AvoidedNode) bool{
+		"n1:2 n2:1": Present(nodes), "gone:1 n1:2 n2:1 n3:2 new:1": every,
+	} {
+		counts := policy.Tally(jobs, is, now)
+		var got []string
+		for _, name := range slices.Sorted(maps.Keys(counts)) {
+			got = append(got, fmt.Sprintf("%s:%d", name, counts[name].Namespaces.Len()))
+		}
+		if all := strings.Join(got, " "); all != want || counts["n1"].TrainJobs != 2 || counts["n1"].Last.Reason != Rejected {
+			t.Errorf("got %s, want %s; %+v", all, want, counts["n1"])
+		}
 	}
 }

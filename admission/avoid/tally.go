@@ -1,9 +1,9 @@
 package avoid
 
 import (
-	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
@@ -20,16 +20,29 @@ type Count struct {
 	Last api.AvoidedNode
 }
 
-// Tally counts who avoids a node, by its name. What a TrainJob without another pod says of an image counts only with
-// alone: two users with the same mistake would blame a node.
-func (p Policy) Tally(jobs []api.TrainJob, alone bool, now time.Time) map[string]Count {
+// Present returns which of what is remembered counts for all: what isn't the users' own mistake, of nodes that there
+// are. What a TrainJob without another pod says of an image doesn't: two users with the same mistake would blame a
+// node.
+func Present(nodes []corev1.Node) func(api.AvoidedNode) bool {
+	byName := map[string]*corev1.Node{}
+	for i := range nodes {
+		byName[nodes[i].Name] = &nodes[i]
+	}
+	return func(n api.AvoidedNode) bool {
+		node := byName[n.Name]
+		return n.Reason != NotStartedAlone && node != nil && !Replaced(n, node)
+	}
+}
+
+// Tally counts who avoids a node, by its name, of what is remembered as asked.
+func (p Policy) Tally(jobs []api.TrainJob, is func(api.AvoidedNode) bool, now time.Time) map[string]Count {
 	counts := map[string]Count{}
 	for i := range jobs {
 		if ptr.Deref(jobs[i].Spec.ManagedBy, "") == kueue.MultiKueueControllerName {
 			continue // its nodes are another cluster's
 		}
 		for _, n := range p.Counted(jobs[i].Status.Avoided, now) {
-			if n.Reason == NotStartedAlone && !alone {
+			if !is(n) {
 				continue
 			}
 			c := counts[n.Name]
@@ -45,15 +58,4 @@ func (p Policy) Tally(jobs []api.TrainJob, alone bool, now time.Time) map[string
 		}
 	}
 	return counts
-}
-
-// Shared returns the names of the nodes that TrainJobs of so many namespaces avoid, in order.
-func Shared(counts map[string]Count, namespaces int) (names []string) {
-	for name, c := range counts {
-		if c.Namespaces.Len() >= namespaces {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }

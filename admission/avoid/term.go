@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -19,9 +20,9 @@ func keepsOff(hosts []string) corev1.NodeSelectorRequirement {
 	}
 }
 
-// With returns an affinity, which may be nil, that also keeps off hosts.
+// With returns an affinity, which may be nil, that also keeps off hosts, by the last requirement of each term.
 func With(affinity *corev1.Affinity, hosts []string) *corev1.Affinity {
-	if len(hosts) == 0 || Has(affinity, hosts) {
+	if len(hosts) == 0 || ends(affinity, hosts) {
 		return affinity
 	}
 	affinity = affinity.DeepCopy()
@@ -40,7 +41,7 @@ func With(affinity *corev1.Affinity, hosts []string) *corev1.Affinity {
 		return affinity
 	}
 	for i := range required.NodeSelectorTerms {
-		if term := &required.NodeSelectorTerms[i]; !matchesNothing(term) && !keeps(term, hosts) {
+		if term := &required.NodeSelectorTerms[i]; !matchesNothing(term) && !slices.Equal(lastOf(term), hosts) {
 			term.MatchExpressions = append(term.MatchExpressions, keepsOff(hosts))
 		}
 	}
@@ -49,18 +50,31 @@ func With(affinity *corev1.Affinity, hosts []string) *corev1.Affinity {
 
 // Has reports whether an affinity keeps off hosts.
 func Has(affinity *corev1.Affinity, hosts []string) bool {
-	terms := termsOf(affinity)
-	return len(terms) > 0 && !slices.ContainsFunc(terms, func(term corev1.NodeSelectorTerm) bool {
-		return !matchesNothing(&term) && !keeps(&term, hosts)
+	return everyTerm(affinity, func(term *corev1.NodeSelectorTerm) bool {
+		return slices.ContainsFunc(term.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
+			return slices.Equal(hostsOf(r), hosts)
+		})
 	})
 }
 
-func termsOf(affinity *corev1.Affinity) []corev1.NodeSelectorTerm {
-	if affinity == nil || affinity.NodeAffinity == nil ||
-		affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+// ends reports whether With has nothing to add.
+func ends(affinity *corev1.Affinity, hosts []string) bool {
+	return everyTerm(affinity, func(term *corev1.NodeSelectorTerm) bool { return slices.Equal(lastOf(term), hosts) })
+}
+
+// everyTerm reports whether an affinity requires nodes, each by a term that is as asked.
+func everyTerm(affinity *corev1.Affinity, is func(*corev1.NodeSelectorTerm) bool) bool {
+	required := requiredOf(affinity)
+	return required != nil && !slices.ContainsFunc(required.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
+		return !matchesNothing(&term) && !is(&term)
+	})
+}
+
+func requiredOf(affinity *corev1.Affinity) *corev1.NodeSelector {
+	if affinity == nil || affinity.NodeAffinity == nil {
 		return nil
 	}
-	return affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
 // matchesNothing reports whether a term is empty: no node matches it (k8s.io/api/core/v1).
@@ -68,10 +82,20 @@ func matchesNothing(term *corev1.NodeSelectorTerm) bool {
 	return len(term.MatchExpressions)+len(term.MatchFields) == 0
 }
 
-func keeps(term *corev1.NodeSelectorTerm, hosts []string) bool {
-	return slices.ContainsFunc(term.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
-		return r.Key == corev1.LabelHostname && r.Operator == corev1.NodeSelectorOpNotIn && slices.Equal(r.Values, hosts)
-	})
+// hostsOf returns the hosts that a requirement keeps off; nil for none.
+func hostsOf(r corev1.NodeSelectorRequirement) []string {
+	if r.Key != corev1.LabelHostname || r.Operator != corev1.NodeSelectorOpNotIn {
+		return nil
+	}
+	return r.Values
+}
+
+// lastOf returns the hosts that the last requirement of a term keeps off; nil for none.
+func lastOf(term *corev1.NodeSelectorTerm) []string {
+	if n := len(term.MatchExpressions); n > 0 {
+		return hostsOf(term.MatchExpressions[n-1])
+	}
+	return nil
 }
 
 // Apply returns what a TrainJob runs that keeps off hosts. What it is given is shared and isn't changed.
@@ -88,28 +112,35 @@ func Apply(e *overrides.Effective, hosts []string) *overrides.Effective {
 	return &applied
 }
 
-// Written returns the hosts that all PodSets of a Workload keep off by the requirement that Apply adds last; nil for
-// none. They may be those of a runtime, which Apply then doesn't add again.
+// Kept returns the hosts that the PodSets of a Workload keep off beyond what the TrainJob does by itself; nil for none.
+func Kept(e *overrides.Effective, podSets []kueue.PodSet) []string {
+	hosts := Written(podSets)
+	if !slices.ContainsFunc(e.ReplicatedJobs, func(rj jobset.ReplicatedJob) bool {
+		return !ends(rj.Template.Spec.Template.Spec.Affinity, hosts)
+	}) {
+		return nil
+	}
+	return hosts
+}
+
+// Written returns the hosts that all PodSets of a Workload keep off by the last requirement of each term, as Apply
+// writes it; nil for none. They may be those of a runtime.
 func Written(podSets []kueue.PodSet) (hosts []string) {
 	for i := range podSets {
-		terms := termsOf(podSets[i].Template.Spec.Affinity)
-		if len(terms) == 0 {
+		required := requiredOf(podSets[i].Template.Spec.Affinity)
+		if required == nil {
 			return nil
 		}
-		for j := range terms {
-			expressions := terms[j].MatchExpressions
-			if matchesNothing(&terms[j]) {
+		for j := range required.NodeSelectorTerms {
+			term := &required.NodeSelectorTerms[j]
+			if matchesNothing(term) {
 				continue
 			}
-			if len(expressions) == 0 {
+			last := lastOf(term)
+			if last == nil || hosts != nil && !slices.Equal(hosts, last) {
 				return nil
 			}
-			last := expressions[len(expressions)-1]
-			if last.Key != corev1.LabelHostname || last.Operator != corev1.NodeSelectorOpNotIn ||
-				hosts != nil && !slices.Equal(hosts, last.Values) {
-				return nil
-			}
-			hosts = last.Values
+			hosts = last
 		}
 	}
 	return hosts

@@ -69,22 +69,29 @@ func nodes(ctx context.Context, s *session, since time.Duration, output string) 
 	}
 	err = table(s.streams.Out, []string{"NODE", "NAMESPACES", "TRAINJOBS", "REASON", "MESSAGE", "AGE", "TAINTED"},
 		utilslices.Map(rows, func(r *avoidedRow) []string {
-			return []string{r.Node, fmt.Sprint(len(r.Namespaces)), fmt.Sprint(r.TrainJobs), r.Reason, orNone(r.Message),
-				age(r.Time), map[bool]string{true: "yes", false: "no"}[r.Tainted]}
+			return []string{r.Node, fmt.Sprint(len(r.Namespaces)), fmt.Sprint(r.TrainJobs), printable(r.Reason),
+				orNone(printable(r.Message)), age(r.Time), map[bool]string{true: "yes", false: "no"}[r.Tainted]}
 		}))
 	s.tellMissing()
 	return err
 }
 
-// avoidedRows returns the nodes that TrainJobs keep off, those of most namespaces first. alone is for Tally.
+// avoidedRows returns the nodes that TrainJobs keep off, those of most namespaces first. alone is whether what a
+// TrainJob without another pod says of an image counts.
 func avoidedRows(ctx context.Context, s *session, since time.Duration, alone bool) ([]avoidedRow, error) {
 	var jobs api.TrainJobList
 	if _, err := s.listWide(ctx, &jobs, "trainjobs.trainer.kubeflow.org", s.namespace); err != nil {
 		return nil, err
 	}
-	counts := avoid.Policy{For: since, AtMost: configapi.MaxAvoided}.Tally(jobs.Items, alone, time.Now())
+	nodes := map[string]*corev1.Node{}
+	tally := func() map[string]avoid.Count {
+		return avoid.Policy{For: since, AtMost: configapi.MaxAvoided}.Tally(jobs.Items, func(n api.AvoidedNode) bool {
+			node := nodes[n.Name]
+			return (alone || n.Reason != avoid.NotStartedAlone) && (node == nil || !avoid.Replaced(n, node))
+		}, time.Now())
+	}
 	rows := []avoidedRow{}
-	if len(counts) == 0 {
+	if len(tally()) == 0 {
 		return rows, nil
 	}
 	var list corev1.NodeList
@@ -93,10 +100,13 @@ func avoidedRows(ctx context.Context, s *session, since time.Duration, alone boo
 	}
 	tainted := sets.New[string]()
 	for i := range list.Items {
-		if slices.ContainsFunc(list.Items[i].Spec.Taints, func(t corev1.Taint) bool { return t.Key == api.AvoidedTaint }) {
-			tainted.Insert(list.Items[i].Name)
+		node := &list.Items[i]
+		nodes[node.Name] = node
+		if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == api.AvoidedTaint }) {
+			tainted.Insert(node.Name)
 		}
 	}
+	counts := tally()
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		c := counts[name]
 		rows = append(rows, avoidedRow{Node: name, Namespaces: sets.List(c.Namespaces), TrainJobs: c.TrainJobs,
@@ -112,7 +122,7 @@ func checkAvoided(ctx context.Context, s *session, r *report) error {
 	for _, row := range rows {
 		if len(row.Namespaces) > 1 {
 			r.add(poor, "Node "+row.Node, fmt.Sprintf("TrainJobs of %d namespaces keep off it: of the last, a pod %s (%s)",
-				len(row.Namespaces), avoid.Says(api.AvoidedNode{Reason: row.Reason}), orNone(row.Message)),
+				len(row.Namespaces), avoid.Says(api.AvoidedNode{Reason: row.Reason}), orNone(printable(row.Message))),
 				"kubectl describe node "+row.Node)
 		}
 	}

@@ -30,8 +30,13 @@ kind: Node
 metadata: {name: n1}
 spec: {taints: [{key: signalbox.dev/avoided, effect: NoSchedule}]}`
 
+// newNode was created after what is remembered of one of its name.
+var newNode = fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: n5, creationTimestamp: %q}",
+	time.Now().UTC().Format(time.RFC3339))
+
 func TestNodes(t *testing.T) {
-	tr := newTrial(t, interceptor.Funcs{}, taintedNode, avoiding("a", "one", time.Minute, "n1 Rejected", "n2 Lost"),
+	tr := newTrial(t, interceptor.Funcs{}, taintedNode, newNode,
+		avoiding("a", "one", time.Minute, "n1 Rejected", "n2 Lost", "n5 Lost"),
 		avoiding("b", "two", time.Second, "n1 Lost", "n3 NotStartedAlone"), avoiding("c", "old", 2*time.Hour, "n4 Lost"),
 		avoiding("c", "three", time.Second, "n3 NotStartedAlone"))
 	if err := tr.try("nodes", "-o", "json"); err != nil {
@@ -61,6 +66,13 @@ func TestNodes(t *testing.T) {
 	tr = newTrial(t, interceptor.Funcs{})
 	if err := tr.try("nodes"); err != nil || !strings.Contains(tr.out.String(), "No TrainJob keeps off a node") {
 		t.Errorf("got %v, %s", err, tr.out.String())
+	}
+	forged := strings.ReplaceAll(avoiding("a", "one", time.Minute, "n1 Rejected"), "message: Why", `message: "a\tb\e[2J"`)
+	tr = newTrial(t, interceptor.Funcs{}, forged, strings.ReplaceAll(forged, "namespace: a", "namespace: b"))
+	_ = tr.try("doctor")
+	shown := tr.out.String()
+	if err := tr.try("nodes"); err != nil || strings.ContainsAny(shown+tr.out.String(), "\t\x1b") {
+		t.Errorf("a status is no command of a terminal: got %v, %q", err, shown+tr.out.String())
 	}
 	tr = newTrial(t, forbids("NodeList"), avoiding("a", "one", time.Minute, "n1 Rejected"))
 	if err := tr.try("nodes"); err != nil || !strings.Contains(tr.out.String(), "n1") {

@@ -11,6 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/installed"
@@ -76,7 +77,7 @@ func checkCluster(ctx context.Context, cluster *connection, config *configapi.Co
 	is, err := findKueue(ctx, cluster, config, installed.Newest())
 	var missing error
 	if *config.Trainer.Enabled {
-		is.dialect, missing = overrides.Bundled, trainer.Check(ctx, cluster.reader)
+		is.dialect, missing = overrides.Bundled, trainer.Check(ctx, cluster.reader, avoid.PolicyOf(config.Nodes))
 	} else {
 		is.dialect, missing = installed.FindTrainer(ctx, cluster.reader)
 	}

@@ -155,17 +155,22 @@ func (e Event) Of(args ...any) Event {
 			args[i] = cut(a)
 		}
 	}
-	e.Note = fmt.Sprintf(e.Note, args...)
+	e.Note = cutTo(fmt.Sprintf(e.Note, args...), maxNote)
 	return e
 }
 
-// cut keeps a message within an event's limit of 1,024 bytes, with room for the text around it.
-func cut(message string) string {
-	const limit = 850
+// maxNote is an event's limit in bytes.
+const maxNote = 1024
+
+// cut keeps a message within an event's limit, with room for the text around it.
+func cut(message string) string { return cutTo(message, 850) }
+
+func cutTo(message string, limit int) string {
+	const more = "…"
 	if len(message) <= limit {
 		return message
 	}
-	return strings.ToValidUTF8(message[:limit], "") + "…" // the cut may be within a character
+	return strings.ToValidUTF8(message[:limit-len(more)], "") + more // the cut may be within a character
 }
 
 // Recorder sends events of the table.

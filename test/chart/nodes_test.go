@@ -13,9 +13,10 @@ import (
 func TestNodes(t *testing.T) {
 	for values, want := range map[string]string{
 		"":                                "",
-		"config: {nodes: {avoidFor: 0s}}": "",
-		"config: {nodes: {atMost: 4}}":    "",
-		"config: {nodes: {avoidFor: 1h}}": "list watch",
+		"config: {nodes: {avoidFor: 0s}}": "", "config: {nodes: {avoidFor: 0}}": "", "config: {nodes: {avoidFor: null}}": "",
+		"config: {nodes: {avoidFor: 0h0m}}": "", "config: {nodes: null}": "",
+		"config: {nodes: {atMost: 4}}":                                             "",
+		"config: {nodes: {avoidFor: 1h}}":                                          "list watch",
 		"config: {nodes: {avoidFor: 1h, taint: true}}":                             "list patch watch",
 		"{trainer: {enabled: false, podGroups: []}, config: {nodes: {atMost: 4}}}": "",
 	} {

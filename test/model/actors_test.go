@@ -42,8 +42,8 @@ var background = context.Background()
 
 // actions returns all enabled steps, in an order that depends on the state alone.
 func (w *world) actions() []action {
-	return slices.Concat(w.managerActions(), w.watchActions(), w.kueueActions(), w.growActions(), w.jobSetActions(),
-		w.collectorActions(), w.userActions(), w.hostileActions(), w.dueActions())
+	return slices.Concat(w.managerActions(), w.watchActions(), w.kueueActions(), w.growActions(), w.avoidActions(),
+		w.jobSetActions(), w.collectorActions(), w.userActions(), w.hostileActions(), w.dueActions())
 }
 
 func (w *world) managerActions() []action {
@@ -180,6 +180,17 @@ func (w *world) evict(wl *kueue.Workload, reason string) {
 		Type: kueue.WorkloadEvicted, Status: metav1.ConditionTrue, Reason: reason, Message: "evicted",
 		LastTransitionTime: metav1.NewTime(w.clock.Now())})
 	w.updateStatus(wl)
+}
+
+// avoidActions end the time of what is remembered.
+func (w *world) avoidActions() []action {
+	if w.budget.Expiries == 0 {
+		return nil
+	}
+	return []action{{"the time of what is avoided is over", maybe, func(w *world) {
+		w.budget.Expiries--
+		w.clock.Step(remains)
+	}}}
 }
 
 // jobSetActions are the steps of JobSet, the Job controller, the scheduler and the kubelet for JobSets of one pod.

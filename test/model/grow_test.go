@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/signalbox-dev/signalbox/admission/grow"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/cmd/signalbox/audit"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
@@ -77,6 +79,13 @@ func (w *world) replacing(wl *kueue.Workload) bool {
 		old := w.replacedBy(slice)
 		return old != nil && old.UID == wl.UID && counts(slice)
 	})
+}
+
+// replaced reports whether a finding is of two Workloads with quota of which one replaces the other: until Kueue, or
+// the manager, has finished that.
+func (w *world) replaced(f audit.Finding) bool {
+	return strings.HasPrefix(f.Object, "Workload ") &&
+		slices.ContainsFunc(list[*kueue.Workload](w, "Workload"), w.replacing)
 }
 
 // oversized describes a JobSet with more pods than the Workload was admitted with that stands for its TrainJob; "" if

@@ -1,8 +1,10 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +17,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/workload"
 	workloadfinish "sigs.k8s.io/kueue/pkg/workload/finish"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	"github.com/signalbox-dev/signalbox/admission/boost"
 	"github.com/signalbox-dev/signalbox/admission/usage"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
@@ -65,12 +68,34 @@ func (w *world) wrong() string {
 		}
 	}
 	for _, f := range w.audit() {
-		// Both are normal in passing; which Workloads may hold quota at a time is above.
-		if f.Rule != audit.Idle && f.Rule != audit.Doubled {
+		// Both are normal in passing.
+		if f.Rule != audit.Idle && (f.Rule != audit.Doubled || !w.replaced(f)) {
 			return f.String()
 		}
 	}
-	return w.oversized()
+	return cmp.Or(w.oversized(), w.unfrozen())
+}
+
+// unfrozen describes a TrainJob that was admitted twice, although nobody has evicted it: what it was admitted for
+// didn't stay what it would run. It is "" if there is none. That none is started twice on an admission is above.
+func (w *world) unfrozen() string {
+	for uid, n := range w.ledger.Admissions {
+		if w.avoids && n > 1 {
+			return fmt.Sprintf("TrainJob %s was admitted %d times, and nobody has evicted it", uid, n)
+		}
+	}
+	return ""
+}
+
+// keepsOff fails the test if the first TrainJob isn't admitted so that it keeps off the node.
+func (w *world) keepsOff(t *testing.T) {
+	t.Helper()
+	for _, wl := range list[*kueue.Workload](w, "Workload") {
+		if counts(wl) && slices.Equal(avoid.Written(wl.Spec.PodSets), []string{"gone"}) {
+			return
+		}
+	}
+	t.Fatal("nothing is admitted that keeps off the node")
 }
 
 // unrecorded describes a run that holds no quota any more and isn't in a record, or is in one twice; "" if there is

@@ -28,6 +28,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration"
@@ -62,6 +63,9 @@ func (w *world) start() {
 	config := configapi.Default()
 	config.Preemption.CheckpointWithin.Duration = 5 * time.Minute
 	config.Preemption.MinimumRuntime.Default.Duration = w.minimum
+	if w.avoids {
+		config.Nodes.AvoidFor.Duration = avoidFor
+	}
 	cached, live := &cachedClient{Client: w.counted(), w: w}, w.api()
 	m := &manager{indexes: indexes{}}
 	must(jobframework.SetupWorkloadOwnerIndex(ctx, m.indexes, trainerapi.GroupVersion.WithKind(trainerapi.TrainJobKind)))
@@ -88,7 +92,7 @@ func (w *world) start() {
 	must(err)
 	m.trainer = trainer.NewReconciler(trainer.Config{
 		Client: cached, Reader: live, Store: kept, Builder: builder, Gangs: gangs, Recorder: recorder, Clock: w.clock,
-		Limits: limits(),
+		Limits: limits(), Avoid: avoid.PolicyOf(config.Nodes),
 	})
 	w.manager = m
 }
@@ -209,9 +213,9 @@ func kindOf(o runtime.Object) string {
 		return "JobSet"
 	case *corev1.Pod, *corev1.PodList:
 		return "Pod"
-	case *corev1.Namespace, *kueue.ResourceFlavor, *kueue.LocalQueue, *kueue.WorkloadPriorityClass,
-		*kueue.WorkloadPriorityClassList, *schedulingv1.PriorityClass, *schedulingv1.PriorityClassList, *corev1.LimitRange,
-		*corev1.LimitRangeList,
+	case *corev1.Namespace, *corev1.NodeList, *kueue.ResourceFlavor, *kueue.ResourceFlavorList, *kueue.LocalQueue,
+		*kueue.WorkloadPriorityClass, *kueue.WorkloadPriorityClassList, *schedulingv1.PriorityClass,
+		*schedulingv1.PriorityClassList, *corev1.LimitRange, *corev1.LimitRangeList,
 		*api.TrainingRuntime, *api.ClusterTrainingRuntime:
 		return ""
 	}

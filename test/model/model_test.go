@@ -71,6 +71,7 @@ func TestInterleavings(t *testing.T) {
 		{"saving", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Checkpoints: 1}, 15, features{}},
 		{"boosted", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 11, features{minimum: time.Hour}},
 		{"growing", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1, Slices: 1}, 15, features{}},
+		{"avoiding", budget{Faults: 1, Expiries: 1}, 6, features{avoids: true}},
 		{"finishing", budget{Faults: 1, Preemptions: 1, Deletions: 1, Creations: 1}, 24, features{}},
 		{"recorded", budget{Faults: 1, Preemptions: 1, Deactivations: 1, Deletions: 1}, 15,
 			features{minimum: time.Hour, records: true}},
@@ -85,6 +86,9 @@ func TestInterleavings(t *testing.T) {
 				first.step(t, next(w))
 			}
 			w.budget = s.budget
+			if w.avoids {
+				w.keepsOff(t)
+			}
 			if s.budget.Checkpoints > 0 {
 				w.saved(t)
 			}

@@ -22,6 +22,7 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/controller/constants"
 
+	"github.com/signalbox-dev/signalbox/admission/avoid"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
 	"github.com/signalbox-dev/signalbox/store"
@@ -80,10 +81,13 @@ type world struct {
 type features struct {
 	minimum time.Duration // TrainJobs' minimum runtime; 0 for none
 	records bool          // what quota was held for
+	avoids  bool          // nodes are avoided, and the first TrainJob remembers one
 }
 
 // budget bounds the events that don't have to happen.
-type budget struct{ Faults, Preemptions, Deletions, Deactivations, Creations, Hostile, Checkpoints, Slices int }
+type budget struct {
+	Faults, Preemptions, Deletions, Deactivations, Creations, Hostile, Checkpoints, Slices, Expiries int
+}
 
 // ledger records what no single state shows. UIDs identify: names and labels may be anybody's.
 type ledger struct {
@@ -116,8 +120,25 @@ func newWorldOf(f features) *world {
 	for _, name := range names {
 		must(w.api().Create(context.Background(), trainJob(name)))
 	}
+	if f.avoids {
+		w.avoided()
+	}
 	w.restart()
 	return w
+}
+
+// avoidFor is for how long a node is avoided, and remains what is left of that when the world begins.
+const (
+	avoidFor = time.Hour
+	remains  = time.Minute
+)
+
+// avoided has the first TrainJob remember a node that is gone: it is kept off whatever the others are.
+func (w *world) avoided() {
+	tj := list[*api.TrainJob](w, "TrainJob")[0].DeepCopy()
+	tj.Status.Avoided = []api.AvoidedNode{{Name: "gone", Reason: avoid.Lost, Pod: "p",
+		Time: metav1.NewTime(w.clock.Now().Add(remains - avoidFor))}}
+	w.updateStatus(tj)
 }
 
 func init() { ctrl.SetLogger(logr.Discard()) }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
@@ -37,9 +38,11 @@ type ground struct {
 
 func newGround(t *testing.T, change func(*configapi.Nodes)) *ground {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), api.AddToScheme(scheme),
+		kueue.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
+	avoided.Reset()
 	g := &ground{t: t, recorder: events.NewFakeRecorder(100),
 		clock: clocktesting.NewFakeClock(time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC))}
 	g.WithWatch = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&api.TrainJob{}).Build()
@@ -177,17 +180,98 @@ func TestKeepBounds(t *testing.T) {
 	g.want("tried again", "n1", 1)
 }
 
+// TestKeepSpares holds that half of the nodes of each flavor, and of the cluster, stay without the taint, and without
+// another reason to take no pods: two namespaces would take the only node from all others.
+func TestKeepSpares(t *testing.T) {
+	gpus := func(g *ground, names ...string) {
+		g.must(g.Create(t.Context(), &kueue.ResourceFlavor{ObjectMeta: metav1.ObjectMeta{Name: "gpus"},
+			Spec: kueue.ResourceFlavorSpec{NodeLabels: map[string]string{"gpus": "true"}}}))
+		for _, name := range names {
+			node := &corev1.Node{}
+			g.must(g.Get(t.Context(), client.ObjectKey{Name: name}, node))
+			node.Labels = map[string]string{"gpus": "true"}
+			g.must(g.Update(t.Context(), node))
+		}
+	}
+	is := func(g *ground, name string, change func(*corev1.Node)) {
+		node := &corev1.Node{}
+		g.must(g.Get(t.Context(), client.ObjectKey{Name: name}, node))
+		change(node)
+		g.must(g.Update(t.Context(), node))
+	}
+	for name, c := range map[string]struct {
+		set  func(*ground)
+		want string
+	}{
+		"the only one of a flavor": {func(g *ground) { gpus(g, "n1") }, "n0"},
+		"of two, one":              {func(g *ground) { gpus(g, "n0", "n1") }, "n0"},
+		"of two, the other is cordoned": {func(g *ground) {
+			gpus(g, "n0", "n5")
+			is(g, "n5", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+		}, "n1"},
+		"of two, the other isn't ready": {func(g *ground) {
+			gpus(g, "n0", "n5")
+			is(g, "n5", func(n *corev1.Node) {
+				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: "NoSchedule"})
+			})
+		}, "n1"},
+		"the only one": {func(g *ground) {
+			g.must(g.DeleteAllOf(t.Context(), &corev1.Node{}))
+			g.must(g.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"},
+				Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "other"}}}}))
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGround(t, taints)
+			c.set(g)
+			for _, node := range []string{"n0", "n1"} {
+				g.avoids("a", node, avoid.Rejected)
+				g.avoids("b", node, avoid.Rejected)
+			}
+			for range 2 {
+				if got, _ := g.keeps(); got != c.want {
+					t.Errorf("got %q, want %q", got, c.want)
+				}
+			}
+		})
+	}
+}
+
+// TestKeepAgain holds that a node that was deleted and created again is another one, and that nothing is remembered of
+// one that is gone.
+func TestKeepAgain(t *testing.T) {
+	g := newGround(t, taints)
+	for range 3 {
+		g.avoids("a", "n1", avoid.Rejected)
+		g.avoids("b", "n1", avoid.Rejected)
+		g.want("two namespaces", "n1", 1)
+		g.must(g.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}))
+		g.want("it is gone", "", 0)
+		if len(g.keeper.told) > 0 || testutil.CollectAndCount(avoided) > 0 {
+			t.Errorf("it is remembered: got %v", g.keeper.told)
+		}
+		g.clock.Step(time.Minute)
+		g.must(g.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1",
+			CreationTimestamp: metav1.NewTime(g.clock.Now())},
+			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "other"}}}}))
+		g.want("it is back, as a new one", "", 0)
+		g.clock.Step(time.Minute)
+	}
+}
+
 // TestRetain holds what a choice depends on, and a taint's write.
 func TestRetain(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"a": "b"},
 		ResourceVersion: "7", Annotations: map[string]string{"large": ""}}}
-	node.Spec.Taints = []corev1.Taint{{Key: "other"}}
+	node.Spec.Taints, node.Spec.Unschedulable = []corev1.Taint{{Key: "other"}}, true
+	node.CreationTimestamp = metav1.Now()
 	node.Status.Images = []corev1.ContainerImage{{}}
 	node.Status.Allocatable = corev1.ResourceList{"cpu": {}}
 	got, err := Retain(node)
 	kept := got.(*corev1.Node)
 	if err != nil || kept.Labels["a"] != "b" || kept.ResourceVersion != "7" || len(kept.Spec.Taints) != 1 ||
-		len(kept.Status.Allocatable) != 1 || kept.Status.Images != nil || kept.Annotations != nil {
+		!kept.Spec.Unschedulable || kept.CreationTimestamp.IsZero() || len(kept.Status.Allocatable) != 1 ||
+		kept.Status.Images != nil || kept.Annotations != nil {
 		t.Errorf("got %+v, %v", kept, err)
 	}
 	if got, err := Retain("deleted"); got != "deleted" || err != nil {
