@@ -146,11 +146,15 @@ func (p *plan) setAside(o *situation) {
 		p.Do(finalize{holder}) // it was to be withdrawn when Kueue admitted it
 	}
 	for _, wl := range o.workloads.aside {
+		if podsets.Replaced(wl) && o.now.Before(o.queue.awaits) {
+			continue // its use is recorded before it is deleted, and what is saved next is of it, too
+		}
 		if !podsets.HoldsQuota(wl) {
 			if left := mayBeAdmitted(o, holder, wl); left > 0 {
 				p.Later(left)
 			} else {
 				p.Do(withdraw{wl})
+				p.Later(recheckDelay)
 			}
 			continue
 		}

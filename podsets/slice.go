@@ -49,13 +49,13 @@ func SliceOf(wl *kueue.Workload) *Slice {
 // does. Kueue finishes what was replaced, and a slice that has lost its quota is worth nothing any more, unless it is
 // deactivated: what takes its place would be active.
 func Counts(all []*kueue.Workload) (counts, aside []*kueue.Workload) {
-	if !slices.ContainsFunc(all, func(wl *kueue.Workload) bool { return SliceOf(wl) != nil || replaced(wl) }) {
+	if !slices.ContainsFunc(all, func(wl *kueue.Workload) bool { return SliceOf(wl) != nil || Replaced(wl) }) {
 		return all, nil
 	}
 	holder := sliceWithQuota(all)
 	for _, wl := range all {
 		waits := SliceOf(wl) != nil && !workloadfinish.IsFinished(wl)
-		if wl == holder || holder == nil && !waits && !replaced(wl) {
+		if wl == holder || holder == nil && !waits && !Replaced(wl) {
 			counts = append(counts, wl)
 		} else {
 			aside = append(aside, wl)
@@ -85,8 +85,8 @@ func sliceWithQuota(all []*kueue.Workload) *kueue.Workload {
 	return nil
 }
 
-// replaced reports whether a Workload was finished because a slice has replaced it.
-func replaced(wl *kueue.Workload) bool { return workloadslicing.IsReplaced(wl.Status) }
+// Replaced reports whether a Workload was finished because a slice has replaced it.
+func Replaced(wl *kueue.Workload) bool { return workloadslicing.IsReplaced(wl.Status) }
 
 // AsPartial returns a slice as if its TrainJob had been partially admitted with so many pods: with the PodSets that are
 // computed for the TrainJob, if they differ in nothing else. It returns any other Workload as it is.
