@@ -16,6 +16,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/avoid"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store/events"
 )
 
@@ -83,7 +84,9 @@ func keepOff(o *observed, e *overrides.Effective) *overrides.Effective {
 		return avoid.Apply(e, known.choice.Hosts)
 	}
 	kept := avoid.Written(wl.Spec.PodSets)
-	if c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved); c != nil {
+	// A slice has the PodSets of the Workload that it has replaced, which was queued before.
+	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved)
+	if c != nil && podsets.SliceOf(wl) == nil {
 		counted = slices.DeleteFunc(slices.Clone(counted), func(n api.AvoidedNode) bool {
 			return n.Time.Before(&c.LastTransitionTime)
 		})

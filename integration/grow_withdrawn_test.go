@@ -178,3 +178,26 @@ func TestGrowthIsRecorded(t *testing.T) {
 		})
 	}
 }
+
+// TestGrownKeepsOff holds that a TrainJob which is started on its slice keeps off the nodes that it has met on the quota
+// before: the slice has the PodSets of the Workload that it replaces.
+func TestGrownKeepsOff(t *testing.T) {
+	h := growing(t, func(config *configapi.Configuration) {
+		grows(config)
+		avoidsForAnHour(config)
+	})
+	h.remembers("gone")
+	h.clock.Step(time.Minute)
+	h.settle("job")
+	h.admitSlice()
+	h.finishOld()
+	h.settle("job")
+	h.stopsPods()
+	h.clock.Step(11 * time.Second)
+	if h.settle("job"); h.nodes() != 8 || len(h.workloads()) != 1 {
+		t.Fatalf("it runs with %d nodes", h.nodes())
+	}
+	if got := h.startedOff(); got != "gone" {
+		t.Errorf("it runs off %q", got)
+	}
+}

@@ -165,7 +165,7 @@ func TestReleases(t *testing.T) {
 		sent *kueue.Workload
 		want bool
 	}{
-		"replaced": {replaced, false}, // it is recorded before it is deleted
+		"replaced":          {replaced, false}, // it is recorded before it is deleted
 		"another condition": {condition(kueue.WorkloadPodsReady, metav1.ConditionTrue), false},
 		"still reserved":    {condition(kueue.WorkloadQuotaReserved, metav1.ConditionTrue), false},
 		"not any more":      {condition(kueue.WorkloadQuotaReserved, metav1.ConditionFalse), true},
