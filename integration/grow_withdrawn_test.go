@@ -179,8 +179,8 @@ func TestGrowthIsRecorded(t *testing.T) {
 	}
 }
 
-// TestGrownKeepsOff holds that a TrainJob which is started on its slice keeps off the nodes that it has met on the quota
-// before: the slice has the PodSets of the Workload that it replaces.
+// TestGrownKeepsOff holds that a TrainJob which is started on its slice keeps off the nodes that it has met before: the
+// slice has the PodSets of the Workload that it replaces.
 func TestGrownKeepsOff(t *testing.T) {
 	h := growing(t, func(config *configapi.Configuration) {
 		grows(config)

@@ -17,7 +17,9 @@ import (
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
 	"github.com/signalbox-dev/signalbox/admission"
+	"github.com/signalbox-dev/signalbox/admission/grow"
 	"github.com/signalbox-dev/signalbox/admission/stalled"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
@@ -223,8 +225,14 @@ func (kubeflowTrainer) checkSize(rq *review.Request) field.ErrorList {
 	return field.ErrorList{field.Invalid(path, value, errNoPartialAdmission.Error())}
 }
 
-// warnings says that nothing can report, and so nothing stalls.
-func (kubeflowTrainer) warnings(rq *review.Request) []string { return stalled.Unheard(rq.Old, rq.New) }
+// warnings says that nothing can report, and so nothing stalls, and that nothing grows.
+func (kubeflowTrainer) warnings(rq *review.Request) []string {
+	warnings := stalled.Unheard(rq.Old, rq.New)
+	if rq.New.Annotations[api.GrowAnnotation] == "true" && rq.AnnotationChanged(api.GrowAnnotation) && !elsewhere(rq.New) {
+		warnings = append(warnings, grow.NoEffect+"it needs the Trainer that Signalbox bundles; remove the annotation")
+	}
+	return warnings
+}
 
 // keyedTrainer is a Kubeflow Trainer whose entries are keyed by manager: v2.2 and later.
 type keyedTrainer struct {

@@ -142,6 +142,7 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 	hooks := &webhook.Webhook{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,
 		Reader: a.reader(), Clock: clock.RealClock{}, Limits: a.limits, Reports: a.config.Trainer.Progress.Enabled,
+		Grows: a.config.Grow.Enabled,
 	}
 	if a.config.Nodes.AvoidFor.Duration > 0 {
 		if err := a.mgr.Add(nodes.New(a.mgr.GetClient(), a.recorder, clock.RealClock{}, a.config.Nodes)); err != nil {
