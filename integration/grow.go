@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -58,11 +59,20 @@ func (r *resolver) mayGrow(ctx context.Context, o *situation, wl *kueue.Workload
 	default:
 		o.memory.roomAsked = o.now
 		o.queue.later(answer.Again)
-		if err := r.findRoom(ctx, o, wl, answer.Want); err != nil {
+		err := r.findRoom(ctx, o, wl, answer.Want)
+		if errors.Is(err, ErrRoomBusy) {
+			o.memory.roomAsked = o.now.Add(busyFor - r.policy.Grow.Asks())
+			o.queue.later(busyFor)
+			return
+		}
+		if err != nil {
 			ctrl.LoggerFrom(ctx).Info("It isn't known whether there is room for more nodes", "reason", err.Error())
 		}
 	}
 }
+
+// busyFor is after how long a Room is asked again that answers another TrainJob.
+const busyFor = 5 * time.Second
 
 // growsHere reports whether a TrainJob asks to grow, and may by what it is. One of two clusters may not: Kueue compares
 // the Workloads of both. Nor may one with a Workload of others.
