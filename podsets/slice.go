@@ -1,6 +1,7 @@
 package podsets
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -71,18 +72,22 @@ func deactivated(wl *kueue.Workload) bool {
 	return !workload.IsActive(wl) && !workloadfinish.IsFinished(wl)
 }
 
-// sliceWithQuota returns the slice that holds quota and is replaced by no other that does; nil if there is none.
-func sliceWithQuota(all []*kueue.Workload) *kueue.Workload {
+// sliceWithQuota returns the slice that holds quota and is replaced by no other that does, or the first of those that
+// replace each other; nil if none holds quota.
+func sliceWithQuota(all []*kueue.Workload) (first *kueue.Workload) {
 	for _, wl := range all {
-		key := workload.Key(wl)
-		if SliceOf(wl) != nil && HoldsQuota(wl) && !slices.ContainsFunc(all, func(other *kueue.Workload) bool {
+		if SliceOf(wl) == nil || !HoldsQuota(wl) {
+			continue
+		}
+		first = cmp.Or(first, wl)
+		if !slices.ContainsFunc(all, func(other *kueue.Workload) bool {
 			replaces := workloadslicing.ReplacementForKey(other)
-			return other != wl && SliceOf(other) != nil && HoldsQuota(other) && replaces != nil && *replaces == key
+			return other != wl && SliceOf(other) != nil && HoldsQuota(other) && *replaces == workload.Key(wl)
 		}) {
 			return wl
 		}
 	}
-	return nil
+	return first
 }
 
 // Replaced reports whether a Workload was finished because a slice has replaced it.
