@@ -38,7 +38,8 @@ func TestSliceIsWithdrawn(t *testing.T) {
 			delete(job.Annotations, api.GrowAnnotation)
 			h.update(job)
 		}, false},
-		"its TrainJob ends": {func(h *harness) { h.end("job", "Complete") }, false},
+		"its TrainJob is deleted": {func(h *harness) { h.remove(h.trainJob("job")) }, false},
+		"its TrainJob ends":       {func(h *harness) { h.end("job", "Complete") }, false},
 		"the manager starts again": {func(h *harness) {
 			h.start(overrides.Bundled, grows)
 		}, true},

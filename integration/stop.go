@@ -11,6 +11,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission"
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // suspendsDeleted reports whether a TrainJob that is being deleted, and that a finalizer keeps, has to be suspended so
@@ -23,6 +24,11 @@ func suspendsDeleted(o *situation) bool {
 // afterDeletion returns the steps for a TrainJob that is deleted: they stop it, and free what others keep.
 func afterDeletion(o *situation) []step {
 	var steps []step
+	for _, wl := range o.workloads.own { // all of them
+		if podsets.SliceOf(wl) != nil && !podsets.HoldsQuota(wl) && !workloadfinish.IsFinished(wl) {
+			steps = append(steps, withdraw{wl}) // Kueue would admit it, for pods that are ending
+		}
+	}
 	if !o.left.over && suspendsDeleted(o) {
 		steps = append(steps, suspend{reason: "the TrainJob is being deleted"})
 	}
