@@ -25,7 +25,7 @@ import (
 )
 
 // room asks a simulation of Kueue's scheduler with how many pods a slice would be admitted. One runs at a time. It
-// reads the Workloads of its ClusterQueue from the API server, because the manager's cache has those of TrainJobs alone.
+// reads the Workloads of its ClusterQueue from the API server: the manager's cache has those of TrainJobs alone.
 type room struct {
 	cached, live client.Reader
 	resources    *kueueconfig.Resources // of Kueue's configuration
