@@ -156,7 +156,7 @@ func (p *plan) setAside(o *situation) {
 		p.Do(finalize{holder}) // it was to be withdrawn when Kueue admitted it
 	}
 	for _, wl := range o.workloads.aside {
-		if podsets.Replaced(wl) && o.now.Before(o.queue.awaits) {
+		if podsets.Replaced(wl) && (o.now.Before(o.queue.awaits) || deactivating(o.observed)) {
 			continue // its use is recorded before it is deleted, and what is saved next is of it, too
 		}
 		if !podsets.HoldsQuota(wl) {

@@ -121,6 +121,37 @@ func TestReplacedDelaysNothing(t *testing.T) {
 	}
 }
 
+// TestDeactivatedMeanwhile holds that a TrainJob is deactivated whose first Workload an admin has deactivated before it
+// was replaced.
+func TestDeactivatedMeanwhile(t *testing.T) {
+	for name, kueueDies := range map[string]bool{"Kueue finishes the old one": false, "Kueue dies in between": true} {
+		t.Run(name, func(t *testing.T) {
+			h := growing(t, grows)
+			h.settle("job")
+			h.admitSlice()
+			old := h.old()
+			metav1.SetMetaDataAnnotation(&old.ObjectMeta, "signalbox.dev/deactivate", "admin") // as the webhook does
+			h.update(old)
+			if !kueueDies {
+				h.finishOld()
+			}
+			for range 2 {
+				h.clock.Step(3 * time.Second)
+				h.settle("job")
+			}
+			if !h.suspended("job") {
+				t.Fatal("it is stopped")
+			}
+			h.stopsPods()
+			h.clock.Step(11 * time.Second)
+			h.settle("job")
+			if wl := h.slice(); !h.suspended("job") || wl == nil || workload.IsActive(wl) || h.old() != nil {
+				t.Errorf("it is deactivated: got %v", wl)
+			}
+		})
+	}
+}
+
 // TestGrowthIsRecorded holds that what both Workloads of a TrainJob that grows have held is recorded once, whoever
 // finishes the first, and although the manager dies before it sees that. What it saves before it is started again isn't
 // lost.

@@ -97,8 +97,15 @@ func mayRunOn(o *situation) bool {
 // for.
 func deactivating(o *observed) bool {
 	wl := o.match()
-	return wl != nil && wl.Annotations[DeactivateAnnotation] != "" && workload.IsActive(wl) &&
-		!workloadfinish.IsFinished(wl)
+	return wl != nil && workload.IsActive(wl) && !workloadfinish.IsFinished(wl) &&
+		(wl.Annotations[DeactivateAnnotation] != "" || slices.ContainsFunc(o.workloads.aside, asksInVain))
+}
+
+// asksInVain reports whether an admin has deactivated a Workload that a slice has replaced meanwhile, or is about to. It
+// stays until the slice is deactivated.
+func asksInVain(wl *kueue.Workload) bool {
+	return (wl.Annotations[DeactivateAnnotation] != "" || !workload.IsActive(wl)) &&
+		(podsets.Replaced(wl) || podsets.HoldsQuota(wl))
 }
 
 // holding returns the steps that stop a TrainJob which its user has stopped, and keep it out of its queue. jobframework
