@@ -101,8 +101,8 @@ func deactivating(o *observed) bool {
 		(wl.Annotations[DeactivateAnnotation] != "" || slices.ContainsFunc(o.workloads.aside, asksInVain))
 }
 
-// asksInVain reports whether an admin has deactivated a Workload that a slice has replaced meanwhile, or is about to. It
-// stays until the slice is deactivated.
+// asksInVain reports whether an admin has deactivated a Workload that a slice has replaced meanwhile, or is about to.
+// It stays until the slice is deactivated.
 func asksInVain(wl *kueue.Workload) bool {
 	return (wl.Annotations[DeactivateAnnotation] != "" || !workload.IsActive(wl)) &&
 		(podsets.Replaced(wl) || podsets.HoldsQuota(wl))
