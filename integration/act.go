@@ -229,8 +229,8 @@ func (a *actor) countStart(o *situation, way string, wl *kueue.Workload, err err
 		return
 	}
 	now := a.clock.Now()
-	if c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted); c != nil {
-		admissionToStart.Observe(max(now.Sub(c.LastTransitionTime.Time), 0).Seconds())
+	if apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadAdmitted) != nil {
+		admissionToStart.Observe(max(o.waited(wl)+now.Sub(o.now), 0).Seconds())
 	}
 	a.memory.keep(o.key(), o.job.UID, func(rec *record) { rec.started = now })
 }

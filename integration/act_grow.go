@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
+	"github.com/signalbox-dev/signalbox/podsets"
 	"github.com/signalbox-dev/signalbox/store"
 )
 
@@ -27,9 +28,20 @@ func (s createSlice) do(ctx context.Context, a *actor, _ *situation) error {
 	return nil
 }
 
-// do removes its finalizer, and then deletes it, both in the version that was read: Kueue may admit it at any moment,
-// and could still do so if it were kept while it is being deleted.
+// do withdraws it. That one which was replaced, whose quota is free, can't be recorded or deleted yet holds up nothing.
 func (s withdraw) do(ctx context.Context, a *actor, _ *situation) error {
+	err := s.delete(ctx, a)
+	if err != nil && podsets.Replaced(s.workload) {
+		ctrl.LoggerFrom(ctx).Info("A Workload that was replaced isn't deleted; trying again", "workload", s.workload.Name,
+			"reason", err.Error())
+		return nil
+	}
+	return err
+}
+
+// delete removes its finalizer, and then deletes it, both in the version that was read: Kueue may admit it at any
+// moment, and could still do so if it were kept while it is being deleted.
+func (s withdraw) delete(ctx context.Context, a *actor) error {
 	after := s.workload.DeepCopy()
 	if controllerutil.RemoveFinalizer(after, kueue.ResourceInUseFinalizerName) {
 		asRead := client.MergeFromWithOptions(s.workload, client.MergeFromWithOptimisticLock{})

@@ -33,6 +33,9 @@ func (r *observer) begun(ctx context.Context, o *situation) (*usage.Note, error)
 	note := r.meter.noteOf(o.job)
 	note.Run, note.Running, note.Attempt = usage.Reserved(holder), o.now, attemptOf(o.jobSet)
 	if usage.Began(holder) {
+		if slices.ContainsFunc(o.workloads.aside, podsets.Replaced) {
+			return nil, nil // what that has held is recorded first
+		}
 		noted := usage.NoteOf(holder)
 		if noted.Attempt == note.Attempt || checkpoint.Metric(o.job, o.jobSet) == "" {
 			return nil, nil

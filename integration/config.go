@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -68,6 +69,9 @@ type Growing struct {
 	grow.Policy
 	Room Room
 }
+
+// ErrRoomBusy is of a Room that answers another one. It is to be asked again soon.
+var ErrRoomBusy = errors.New("another TrainJob's growth is being decided")
 
 // Room knows how many pods Kueue would admit.
 type Room interface {

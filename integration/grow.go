@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -59,11 +60,20 @@ func (r *resolver) mayGrow(ctx context.Context, o *situation, wl *kueue.Workload
 	default:
 		o.memory.roomAsked = o.now
 		o.queue.later(answer.Again)
-		if err := r.findRoom(ctx, o, wl, answer.Want); err != nil {
+		err := r.findRoom(ctx, o, wl, answer.Want)
+		if errors.Is(err, ErrRoomBusy) {
+			o.memory.roomAsked = o.now.Add(busyFor - r.policy.Grow.Asks())
+			o.queue.later(busyFor)
+			return
+		}
+		if err != nil {
 			ctrl.LoggerFrom(ctx).Info("It isn't known whether there is room for more nodes", "reason", err.Error())
 		}
 	}
 }
+
+// busyFor is after how long a Room is asked again that answers another TrainJob.
+const busyFor = 5 * time.Second
 
 // growsHere reports whether a TrainJob asks to grow, and may by what it is. One of two clusters may not: Kueue compares
 // the Workloads of both. Nor may one with a Workload of others.
@@ -147,11 +157,15 @@ func (p *plan) setAside(o *situation) {
 		p.Do(finalize{holder}) // it was to be withdrawn when Kueue admitted it
 	}
 	for _, wl := range o.workloads.aside {
+		if podsets.Replaced(wl) && (o.now.Before(o.queue.awaits) || deactivating(o.observed)) {
+			continue // its use is recorded before it is deleted, and what is saved next is of it, too
+		}
 		if !podsets.HoldsQuota(wl) {
 			if left := mayBeAdmitted(o, holder, wl); left > 0 {
 				p.Later(left)
 			} else {
 				p.Do(withdraw{wl})
+				p.Later(recheckDelay)
 			}
 			continue
 		}

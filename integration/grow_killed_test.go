@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
@@ -73,5 +74,39 @@ func (h *harness) othersAct(kueueDies bool) {
 		h.stopsPods()
 	case !h.suspended("job") && err != nil:
 		h.runsPods()
+	}
+}
+
+// TestGrowthIsNoSlowStart holds that the time for which a TrainJob that has grown runs on until its checkpoint isn't
+// measured as time until its start.
+func TestGrowthIsNoSlowStart(t *testing.T) {
+	measured := func() float64 {
+		families, err := metrics.Registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "signalbox_admission_to_start_seconds" {
+				return f.GetMetric()[0].GetHistogram().GetSampleSum()
+			}
+		}
+		return 0
+	}
+	h := growing(t, growsAtCheckpoint)
+	h.settle("job")
+	h.admitSlice()
+	h.finishOld()
+	h.settle("job")
+	h.clock.Step(30 * time.Minute)
+	h.saves("200")
+	h.settle("job")
+	before := measured()
+	h.stopsPods()
+	h.clock.Step(11 * time.Second)
+	if h.settle("job"); h.nodes() != 8 {
+		t.Fatalf("it runs with %d nodes", h.nodes())
+	}
+	if got := measured() - before; got < 0 || got > 60 {
+		t.Errorf("its start has taken %f s", got)
 	}
 }

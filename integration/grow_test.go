@@ -22,12 +22,16 @@ import (
 
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // Most implements integration.Room.
 func (h *harness) Most(_ context.Context, _ *kueue.Workload, _ kueue.PodSetReference, least int32) (int32, error) {
+	if h.room < 0 {
+		return 0, integration.ErrRoomBusy
+	}
 	if h.room < least {
 		return 0, nil
 	}
@@ -264,6 +268,21 @@ func TestShrinks(t *testing.T) {
 	if podsets.SliceOf(wl) != nil || wl.Spec.PodSets[0].Count != 8 || ptr.Deref(wl.Spec.PodSets[0].MinCount, 0) != 2 ||
 		podsets.HoldsQuota(wl) {
 		t.Errorf("it queues with its minimum: got %+v", wl)
+	}
+}
+
+// TestGrowsWhenNotBusy holds that a TrainJob asks soon again if another one's growth is being decided.
+func TestGrowsWhenNotBusy(t *testing.T) {
+	h := growing(t, grows)
+	h.room = -1
+	result, err := h.reconcile("job")
+	if err != nil || h.slice() != nil || result.RequeueAfter == 0 || result.RequeueAfter > 5*time.Second {
+		t.Fatalf("got %+v, %v", result, err)
+	}
+	h.room = 8
+	h.clock.Step(result.RequeueAfter)
+	if h.settle("job"); h.slice() == nil {
+		t.Error("it gets its slice")
 	}
 }
 

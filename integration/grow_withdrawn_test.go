@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -9,6 +10,8 @@ import (
 	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 	"sigs.k8s.io/kueue/pkg/workload"
 
+	"github.com/signalbox-dev/signalbox/admission/usage"
+	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/podsets"
@@ -28,14 +31,15 @@ func TestSliceIsWithdrawn(t *testing.T) {
 			h.updateStatus(wl)
 		}, false},
 		"Kueue doesn't decide":      {func(h *harness) { h.clock.Step(time.Minute) }, false},
-		"its TrainJob is preempted": {func(h *harness) { h.evictOld() }, false},
+		"its TrainJob is preempted": {func(h *harness) { h.preempt(h.old()) }, false},
 		"its user stops it":         {func(h *harness) { stopped(h, nil) }, false},
 		"its user wants no more": {func(h *harness) {
 			job := h.trainJob("job")
 			delete(job.Annotations, api.GrowAnnotation)
 			h.update(job)
 		}, false},
-		"its TrainJob ends": {func(h *harness) { h.end("job", "Complete") }, false},
+		"its TrainJob is deleted": {func(h *harness) { h.remove(h.trainJob("job")) }, false},
+		"its TrainJob ends":       {func(h *harness) { h.end("job", "Complete") }, false},
 		"the manager starts again": {func(h *harness) {
 			h.start(overrides.Bundled, grows)
 		}, true},
@@ -64,9 +68,8 @@ func TestSliceIsWithdrawn(t *testing.T) {
 	}
 }
 
-func (h *harness) evictOld() {
+func (h *harness) preempt(wl *kueue.Workload) {
 	h.t.Helper()
-	wl := h.old()
 	apimeta.SetStatusCondition(&wl.Status.Conditions, metav1.Condition{Type: kueue.WorkloadEvicted,
 		Status: metav1.ConditionTrue, Reason: kueue.WorkloadEvictedByPreemption, Message: "evicted",
 		LastTransitionTime: metav1.NewTime(h.clock.Now())})
@@ -91,5 +94,142 @@ func TestWithdrawnMeanwhile(t *testing.T) {
 	h.settle("job")
 	if wl := h.slice(); !podsets.Finalized(wl) || !podsets.HoldsQuota(wl) {
 		t.Error("it could be deleted with the TrainJob's pods running")
+	}
+}
+
+// TestReplacedDelaysNothing holds that a TrainJob which has grown is stopped for a preemption although what its first
+// Workload has held can't be recorded.
+func TestReplacedDelaysNothing(t *testing.T) {
+	h := growing(t, func(config *configapi.Configuration) {
+		growsAtCheckpoint(config)
+		recording(config)
+	})
+	h.settle("job")
+	h.admitSlice()
+	h.finishOld()
+	h.fail["create QuotaUsage"] = errors.New("no answer")
+	h.preempt(h.slice())
+	if _, err := h.reconcile("job"); err != nil {
+		t.Fatal(err)
+	}
+	if !h.suspended("job") || h.old() == nil {
+		t.Errorf("suspended: %t, and %v is kept until it is recorded", h.suspended("job"), h.old())
+	}
+	delete(h.fail, "create QuotaUsage")
+	if h.settle("job"); h.old() != nil {
+		t.Error("it is recorded, and deleted")
+	}
+}
+
+// TestDeactivatedMeanwhile holds that a TrainJob is deactivated whose first Workload an admin has deactivated before it
+// was replaced.
+func TestDeactivatedMeanwhile(t *testing.T) {
+	for name, kueueDies := range map[string]bool{"Kueue finishes the old one": false, "Kueue dies in between": true} {
+		t.Run(name, func(t *testing.T) {
+			h := growing(t, grows)
+			h.settle("job")
+			h.admitSlice()
+			old := h.old()
+			metav1.SetMetaDataAnnotation(&old.ObjectMeta, "signalbox.dev/deactivate", "admin") // as the webhook does
+			h.update(old)
+			if !kueueDies {
+				h.finishOld()
+			}
+			for range 2 {
+				h.clock.Step(3 * time.Second)
+				h.settle("job")
+			}
+			if !h.suspended("job") {
+				t.Fatal("it is stopped")
+			}
+			h.stopsPods()
+			h.clock.Step(11 * time.Second)
+			h.settle("job")
+			if wl := h.slice(); !h.suspended("job") || wl == nil || workload.IsActive(wl) || h.old() != nil {
+				t.Errorf("it is deactivated: got %v", wl)
+			}
+		})
+	}
+}
+
+// TestGrowthIsRecorded holds that what both Workloads of a TrainJob that grows have held is recorded once, whoever
+// finishes the first, and although the manager dies before it sees that. What it saves before it is started again isn't
+// lost.
+func TestGrowthIsRecorded(t *testing.T) {
+	for name, c := range map[string]struct {
+		then func(h *harness) // when Kueue has admitted the slice
+		more int64            // seconds for which both hold quota
+	}{
+		"Kueue finishes it": {then: (*harness).finishOld},
+		"the manager dies": {then: func(h *harness) {
+			h.finishOld()
+			h.start(overrides.Bundled, growsAtCheckpoint, recording)
+		}},
+		"Kueue dies": {then: func(h *harness) { h.clock.Step(3 * time.Second) }, more: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := growing(t, func(config *configapi.Configuration) {
+				growsAtCheckpoint(config)
+				recording(config)
+			}, func(job *api.TrainJob) {
+				job.Labels["team"] = "vision"
+				metav1.SetMetaDataAnnotation(&job.ObjectMeta, api.UserAnnotation, "ann")
+			})
+			reserved := h.old().Status.Conditions[0].LastTransitionTime.Time
+			h.settle("job")
+			h.clock.Step(time.Minute)
+			h.admitSlice()
+			grown := h.clock.Now()
+			c.then(h)
+			h.settle("job")
+			h.clock.Step(time.Minute)
+			h.saves("200")
+			h.settle("job")
+			if !h.suspended("job") {
+				t.Fatal("it saves, and is started again")
+			}
+			h.stopsPods()
+			h.clock.Step(11 * time.Second)
+			h.settle("job")
+			h.runsPods()
+			h.settle("job")
+			h.clock.Step(time.Minute)
+			h.end("job", "Complete")
+			h.stopsPods()
+			h.settle("job")
+			sum, runs := h.recorded()
+			held := int64(grown.Sub(reserved).Seconds())*3 + c.more*3 + int64(h.clock.Now().Sub(grown).Seconds())*8
+			if got := usage.Total(sum); got != held || runs != 2 || sum.Unknown > 0 {
+				t.Errorf("got %d of %d runs: %+v; want %d", got, runs, sum, held)
+			}
+			// It saves a minute after its growth, and no pod runs for 11 s.
+			if sum.Lost > 11*8 {
+				t.Errorf("what was saved is lost: %+v", sum)
+			}
+			h.told(sum, 2)
+		})
+	}
+}
+
+// TestGrownKeepsOff holds that a TrainJob which is started on its slice keeps off the nodes that it has met before: the
+// slice has the PodSets of the Workload that it replaces.
+func TestGrownKeepsOff(t *testing.T) {
+	h := growing(t, func(config *configapi.Configuration) {
+		grows(config)
+		avoidsForAnHour(config)
+	})
+	h.remembers("gone")
+	h.clock.Step(time.Minute)
+	h.settle("job")
+	h.admitSlice()
+	h.finishOld()
+	h.settle("job")
+	h.stopsPods()
+	h.clock.Step(11 * time.Second)
+	if h.settle("job"); h.nodes() != 8 || len(h.workloads()) != 1 {
+		t.Fatalf("it runs with %d nodes", h.nodes())
+	}
+	if got := h.startedOff(); got != "gone" {
+		t.Errorf("it runs off %q", got)
 	}
 }

@@ -127,11 +127,11 @@ func ofRecord(err error) error {
 	return errors.New(err.Error())
 }
 
-// account records what a Workload has held until now, if it holds quota. sent is what is about to be written, by which
-// it may lose it. What is recorded twice, or goes on to hold quota, counts once.
+// account records what a Workload has held until now, if it holds quota, or until another one has replaced it. sent is
+// what is about to be written, by which it may lose it. What is recorded twice, or goes on to hold quota, counts once.
 func (m *meter) account(ctx context.Context, sent *kueue.Workload) error {
 	wl, err := m.stored(ctx, sent)
-	if err != nil || wl == nil || !podsets.HoldsQuota(wl) || !managed.IsTrainJob(metav1.GetControllerOfNoCopy(wl)) {
+	if err != nil || wl == nil || usage.Reserved(wl).IsZero() || !managed.IsTrainJob(metav1.GetControllerOfNoCopy(wl)) {
 		return err
 	}
 	now := m.clock.Now()

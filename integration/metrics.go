@@ -40,8 +40,8 @@ var (
 	}, []string{"way", "field", "result"})
 	admissionToStart = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "signalbox_admission_to_start_seconds",
-		Help: "Seconds from the admission of a TrainJob's Workload to the write that starts the TrainJob. Kueue records " +
-			"the time of admissions in whole seconds.",
+		Help: "Seconds from the admission of a TrainJob's Workload, or from when the last of its pods had ended if it is " +
+			"started again, to the write that starts the TrainJob. Kueue records the time of admissions in whole seconds.",
 		Buckets: seconds,
 	})
 	startToReady = prometheus.NewHistogram(prometheus.HistogramOpts{

@@ -35,8 +35,12 @@ func (m *meter) watchReleases(b *builder.Builder) *builder.Builder {
 }
 
 // released records the run of a Workload that has lost its quota, unless that passed through metered. after is before
-// for one that is gone. Nothing holds quota for it: the records have it a while later.
+// for one that is gone. Nothing holds quota for it: the records have it a while later. One that another has replaced is
+// recorded before it is deleted, which passes through metered.
 func (m *meter) released(ctx context.Context, before, after *kueue.Workload) {
+	if podsets.Replaced(after) {
+		return
+	}
 	goesOn := after != before && podsets.HoldsQuota(after) && usage.Key(after) == usage.Key(before)
 	if goesOn || !podsets.HoldsQuota(before) || !managed.IsTrainJob(metav1.GetControllerOfNoCopy(before)) {
 		return

@@ -12,6 +12,7 @@ import (
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/integration/managed"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // suspendsDeleted reports whether a TrainJob that is being deleted, and that a finalizer keeps, has to be suspended so
@@ -24,6 +25,11 @@ func suspendsDeleted(o *situation) bool {
 // afterDeletion returns the steps for a TrainJob that is deleted: they stop it, and free what others keep.
 func afterDeletion(o *situation) []step {
 	var steps []step
+	for _, wl := range o.workloads.own { // all of them
+		if podsets.SliceOf(wl) != nil && !podsets.HoldsQuota(wl) && !workloadfinish.IsFinished(wl) {
+			steps = append(steps, withdraw{wl}) // Kueue would admit it, for pods that are ending
+		}
+	}
 	if !o.left.over && suspendsDeleted(o) {
 		steps = append(steps, suspend{reason: "the TrainJob is being deleted"})
 	}
@@ -92,8 +98,15 @@ func mayRunOn(o *situation) bool {
 // for.
 func deactivating(o *observed) bool {
 	wl := o.match()
-	return wl != nil && wl.Annotations[api.DeactivateAnnotation] != "" && workload.IsActive(wl) &&
-		!workloadfinish.IsFinished(wl)
+	return wl != nil && workload.IsActive(wl) && !workloadfinish.IsFinished(wl) &&
+		(wl.Annotations[api.DeactivateAnnotation] != "" || slices.ContainsFunc(o.workloads.aside, asksInVain))
+}
+
+// asksInVain reports whether an admin has deactivated a Workload that a slice has replaced meanwhile, or is about to.
+// It stays until the slice is deactivated.
+func asksInVain(wl *kueue.Workload) bool {
+	return (wl.Annotations[api.DeactivateAnnotation] != "" || !workload.IsActive(wl)) &&
+		(podsets.Replaced(wl) || podsets.HoldsQuota(wl))
 }
 
 // holding returns the steps that stop a TrainJob which its user has stopped, and keep it out of its queue. jobframework

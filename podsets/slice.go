@@ -1,6 +1,7 @@
 package podsets
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -49,13 +50,13 @@ func SliceOf(wl *kueue.Workload) *Slice {
 // does. Kueue finishes what was replaced, and a slice that has lost its quota is worth nothing any more, unless it is
 // deactivated: what takes its place would be active.
 func Counts(all []*kueue.Workload) (counts, aside []*kueue.Workload) {
-	if !slices.ContainsFunc(all, func(wl *kueue.Workload) bool { return SliceOf(wl) != nil || replaced(wl) }) {
+	if !slices.ContainsFunc(all, func(wl *kueue.Workload) bool { return SliceOf(wl) != nil || Replaced(wl) }) {
 		return all, nil
 	}
 	holder := sliceWithQuota(all)
 	for _, wl := range all {
 		waits := SliceOf(wl) != nil && !workloadfinish.IsFinished(wl)
-		if wl == holder || holder == nil && !waits && !replaced(wl) {
+		if wl == holder || holder == nil && !waits && !Replaced(wl) {
 			counts = append(counts, wl)
 		} else {
 			aside = append(aside, wl)
@@ -71,22 +72,26 @@ func deactivated(wl *kueue.Workload) bool {
 	return !workload.IsActive(wl) && !workloadfinish.IsFinished(wl)
 }
 
-// sliceWithQuota returns the slice that holds quota and is replaced by no other that does; nil if there is none.
-func sliceWithQuota(all []*kueue.Workload) *kueue.Workload {
+// sliceWithQuota returns the slice that holds quota and is replaced by no other that does, or the first of those that
+// replace each other; nil if none holds quota.
+func sliceWithQuota(all []*kueue.Workload) (first *kueue.Workload) {
 	for _, wl := range all {
-		key := workload.Key(wl)
-		if SliceOf(wl) != nil && HoldsQuota(wl) && !slices.ContainsFunc(all, func(other *kueue.Workload) bool {
+		if SliceOf(wl) == nil || !HoldsQuota(wl) {
+			continue
+		}
+		first = cmp.Or(first, wl)
+		if !slices.ContainsFunc(all, func(other *kueue.Workload) bool {
 			replaces := workloadslicing.ReplacementForKey(other)
-			return other != wl && SliceOf(other) != nil && HoldsQuota(other) && replaces != nil && *replaces == key
+			return other != wl && SliceOf(other) != nil && HoldsQuota(other) && *replaces == workload.Key(wl)
 		}) {
 			return wl
 		}
 	}
-	return nil
+	return first
 }
 
-// replaced reports whether a Workload was finished because a slice has replaced it.
-func replaced(wl *kueue.Workload) bool { return workloadslicing.IsReplaced(wl.Status) }
+// Replaced reports whether a Workload was finished because a slice has replaced it.
+func Replaced(wl *kueue.Workload) bool { return workloadslicing.IsReplaced(wl.Status) }
 
 // AsPartial returns a slice as if its TrainJob had been partially admitted with so many pods: with the PodSets that are
 // computed for the TrainJob, if they differ in nothing else. It returns any other Workload as it is.

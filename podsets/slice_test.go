@@ -73,6 +73,8 @@ func TestCounts(t *testing.T) {
 			slicedFrom("b", 8, of("c", "", ""))}, []string{"b"}},
 		"has grown again": {"the second replaces the first, in whatever order", []*kueue.Workload{
 			slicedFrom("b", 8, of("c", holds, "")), slicedFrom("a", 6, of("b", holds, ""))}, []string{"c"}},
+		"replace each other": {"one of them stands for it, whatever they say", []*kueue.Workload{
+			slicedFrom("b", 8, of("a", holds, "")), slicedFrom("a", 6, of("b", holds, ""))}, []string{"a"}},
 		"no slice of ours": {"Kueue's annotation alone says nothing", []*kueue.Workload{
 			plain("a", holds, ""), func() *kueue.Workload {
 				wl := slicedFrom("a", 8, of("b", "", ""))

@@ -72,13 +72,13 @@ func TestMay(t *testing.T) {
 		never  string
 		again  time.Duration
 	}{
-		"off":            {reason: "nothing grows", policy: Policy{Guard: "guard"}},
-		"doesn't ask":    {reason: "no annotation", change: func(in *Input) { in.Job.Annotations = nil }},
+		"off":         {reason: "nothing grows", policy: Policy{Guard: "guard"}},
+		"doesn't ask": {reason: "no annotation", change: func(in *Input) { in.Job.Annotations = nil }},
 		"asks otherwise": {reason: "true alone counts", change: func(in *Input) {
 			in.Job.Annotations[api.GrowAnnotation] = "yes"
 		}},
-		"has all":        {reason: "nothing is missing", change: func(in *Input) { in.Workload = partial(16) }},
-		"has no pods":    {reason: "it isn't started", change: func(in *Input) { in.Started = time.Time{} }},
+		"has all":     {reason: "nothing is missing", change: func(in *Input) { in.Workload = partial(16) }},
+		"has no pods": {reason: "it isn't started", change: func(in *Input) { in.Started = time.Time{} }},
 		"just saved": {reason: "it loses nothing", change: func(in *Input) { in.Saved = savedAgo(0) },
 			want: &Want{"node", 8, 9, 16}, again: 5 * time.Minute},
 		"saved a while ago": {reason: "eight pods lose fifteen minutes, which four further ones give in half an hour",

@@ -26,6 +26,7 @@ import (
 	configapi "github.com/signalbox-dev/signalbox/api/config/v1alpha1"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	usageapi "github.com/signalbox-dev/signalbox/api/usage/v1alpha1"
+	"github.com/signalbox-dev/signalbox/podsets"
 )
 
 // Annotation of a TrainJob's Workload has whose it is, and when pods of the present run were first seen to run.
@@ -71,13 +72,22 @@ func NoteOf(wl *kueue.Workload) Note {
 	return n
 }
 
-// Reserved returns since when a Workload holds quota; zero if it doesn't.
+// Reserved returns since when a Workload holds quota, or has held it until another one has replaced it; zero for any
+// other.
 func Reserved(wl *kueue.Workload) time.Time {
 	c := apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadQuotaReserved)
-	if c == nil || c.Status != metav1.ConditionTrue || workloadfinish.IsFinished(wl) {
+	if c == nil || c.Status != metav1.ConditionTrue || workloadfinish.IsFinished(wl) && !podsets.Replaced(wl) {
 		return time.Time{}
 	}
 	return c.LastTransitionTime.UTC()
+}
+
+// heldUntil returns until when a Workload with quota has held it: until now, or until another one has replaced it.
+func heldUntil(wl *kueue.Workload, now time.Time) time.Time {
+	if podsets.Replaced(wl) {
+		return apimeta.FindStatusCondition(wl.Status.Conditions, kueue.WorkloadFinished).LastTransitionTime.UTC()
+	}
+	return now.UTC()
 }
 
 // Began reports whether it is noted when pods of a Workload's present run were first seen to run.
@@ -87,10 +97,11 @@ func Began(wl *kueue.Workload) bool {
 }
 
 // Releases reports whether a Workload is about to lose its quota, by what is written to it: a condition, or that
-// nothing keeps it any more. What isn't sent of a Workload stays.
+// nothing keeps it any more. What isn't sent of a Workload stays. One that another has replaced is recorded later: its
+// pods run on.
 func Releases(sent *kueue.Workload) bool {
 	c := apimeta.FindStatusCondition(sent.Status.Conditions, kueue.WorkloadQuotaReserved)
-	return c != nil && c.Status != metav1.ConditionTrue || workloadfinish.IsFinished(sent)
+	return c != nil && c.Status != metav1.ConditionTrue || workloadfinish.IsFinished(sent) && !podsets.Replaced(sent)
 }
 
 // Facts are what a Workload doesn't say of its run.
@@ -116,7 +127,8 @@ type Run struct {
 	Amounts     []Amount
 }
 
-// RunOf returns the present run of a Workload, until now; nil if it holds no quota.
+// RunOf returns the present run of a Workload until now, or the last one of a Workload that another has replaced; nil
+// if it holds no quota.
 func RunOf(wl *kueue.Workload, facts Facts, now time.Time) *Run {
 	from := Reserved(wl)
 	if from.IsZero() || wl.Status.Admission == nil {
@@ -124,7 +136,7 @@ func RunOf(wl *kueue.Workload, facts Facts, now time.Time) *Run {
 	}
 	r := &Run{
 		Facts: facts, Note: NoteOf(wl), Namespace: wl.Namespace, Queue: string(wl.Spec.QueueName),
-		ClusterQueue: string(wl.Status.Admission.ClusterQueue), Key: Key(wl), From: from, Until: now.UTC(),
+		ClusterQueue: string(wl.Status.Admission.ClusterQueue), Key: Key(wl), From: from, Until: heldUntil(wl, now),
 		Amounts: amountsOf(wl.Status.Admission),
 	}
 	if !r.Run.Equal(from) {
@@ -267,7 +279,8 @@ func amountsOf(admitted *kueue.Admission) []Amount {
 	return all
 }
 
-// Count returns what a TrainJob has held with a run, which may be counted already in part. before may be nil.
+// Count returns what a TrainJob has held with a run, which may be counted already in part. before may be nil. A run
+// that was over before what is counted was counted then.
 func Count(before *api.Usage, r *Run) *api.Usage {
 	after, from := &api.Usage{}, r.From
 	if before != nil {
@@ -278,6 +291,8 @@ func Count(before *api.Usage, r *Run) *api.Usage {
 		if from = after.Until.Time; !from.Before(until) {
 			return after
 		}
+	} else if until.Before(after.Until.Time) {
+		return after
 	} else {
 		after.Runs++
 	}

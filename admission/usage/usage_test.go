@@ -129,6 +129,29 @@ func TestRunOf(t *testing.T) {
 	}
 }
 
+// TestReplaced holds that a Workload which another has replaced has held quota until then, whenever that is recorded,
+// and that it isn't counted once more after the other.
+func TestReplaced(t *testing.T) {
+	wl := holding(noted(at(10)))
+	before := Key(wl)
+	wl.Status.Conditions = append(wl.Status.Conditions, metav1.Condition{Type: kueue.WorkloadFinished,
+		Status: metav1.ConditionTrue, Reason: kueue.WorkloadSliceReplaced, LastTransitionTime: metav1.NewTime(at(60))})
+	r := RunOf(wl, Facts{Reports: true, Saved: at(90)}, at(100))
+	if r == nil || r.Key != before || !r.Until.Equal(at(60)) || !r.Saved.Equal(at(60)) || !Reserved(wl).Equal(from) {
+		t.Fatalf("got %+v", r)
+	}
+	slice := holding(func(wl *kueue.Workload) { wl.UID = "slice" })
+	slice.Status.Conditions[0].LastTransitionTime = metav1.NewTime(at(60))
+	first := Count(nil, r)
+	both := Count(first, RunOf(slice, Facts{}, at(100)))
+	if first.Runs != 1 || both.Runs != 2 {
+		t.Errorf("got %+v, then %+v", first, both)
+	}
+	if again := Count(both, r); !equality.Semantic.DeepEqual(again, both) {
+		t.Errorf("it counts again: %+v", again)
+	}
+}
+
 // TestReleases holds that a write which says nothing of the quota releases none.
 func TestReleases(t *testing.T) {
 	condition := func(name string, status metav1.ConditionStatus) *kueue.Workload {
@@ -136,10 +159,13 @@ func TestReleases(t *testing.T) {
 		wl.Status.Conditions = []metav1.Condition{{Type: name, Status: status}}
 		return wl
 	}
+	replaced := condition(kueue.WorkloadFinished, metav1.ConditionTrue)
+	replaced.Status.Conditions[0].Reason = kueue.WorkloadSliceReplaced
 	for name, c := range map[string]struct {
 		sent *kueue.Workload
 		want bool
 	}{
+		"replaced":          {replaced, false}, // it is recorded before it is deleted
 		"another condition": {condition(kueue.WorkloadPodsReady, metav1.ConditionTrue), false},
 		"still reserved":    {condition(kueue.WorkloadQuotaReserved, metav1.ConditionTrue), false},
 		"not any more":      {condition(kueue.WorkloadQuotaReserved, metav1.ConditionFalse), true},

@@ -6,6 +6,7 @@ import (
 
 	trainerconfig "github.com/kubeflow/trainer/v2/pkg/apis/config/v1alpha1"
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -15,7 +16,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	"sigs.k8s.io/kueue/pkg/features"
 	kueuemetrics "sigs.k8s.io/kueue/pkg/metrics"
 
 	"github.com/signalbox-dev/signalbox/admission/avoid"
@@ -98,7 +101,7 @@ func (a *assembly) add(ctx context.Context, found found) error {
 	limits.ReplicatedJobs = found.releases.MaxPodSets
 	patience := integration.PatienceOf(a.config)
 	patience.Grow.Room = &room{cached: a.mgr.GetClient(), live: a.mgr.GetAPIReader(),
-		resources: a.config.Kueue.Resources, clock: clock.RealClock{}}
+		resources: a.config.Kueue.Resources, clock: clock.RealClock{}, within: askTime}
 	reconciler, err := integration.NewReconciler(integration.Config{
 		Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Store: a.store, Recorder: a.recorder,
 		Kueue: &a.config.Kueue, Limits: limits, Patience: patience,
@@ -112,8 +115,17 @@ func (a *assembly) add(ctx context.Context, found found) error {
 		return err
 	}
 	integration.NewWebhook(reconciler, a.reader()).Register(a.mgr)
-	kueuemetrics.Register()
+	registerKueueMetrics(metrics.Registry)
 	return nil
+}
+
+// registerKueueMetrics registers what jobframework measures. Kueue's scheduler, which simulations run, and its caches
+// write other metrics of the library: of Workloads that are admitted in a simulation only.
+func registerKueueMetrics(registry prometheus.Registerer) {
+	registry.MustRegister(kueuemetrics.QueuedUntilReadyWaitTime, kueuemetrics.AdmittedUntilReadyWaitTime)
+	if features.Enabled(features.MetricForWorkloadCreationLatency) {
+		registry.MustRegister(kueuemetrics.WorkloadCreationLatency)
+	}
 }
 
 // addTrainer adds the bundled Trainer. It returns what is run for each TrainJob after the integration, and what knows
@@ -142,6 +154,7 @@ func (a *assembly) addTrainer(ctx context.Context) (*trainer.Reconciler, *traine
 	hooks := &webhook.Webhook{
 		Client: a.mgr.GetClient(), Live: a.mgr.GetAPIReader(), Builder: builder,
 		Reader: a.reader(), Clock: clock.RealClock{}, Limits: a.limits, Reports: a.config.Trainer.Progress.Enabled,
+		Grows: a.config.Grow.Enabled,
 	}
 	if a.config.Nodes.AvoidFor.Duration > 0 {
 		if err := a.mgr.Add(nodes.New(a.mgr.GetClient(), a.recorder, clock.RealClock{}, a.config.Nodes)); err != nil {

@@ -124,19 +124,27 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// TestStalledBesideKubeflow holds that a TrainJob is warned of that is to be watched where no process can report. With
-// the bundled Trainer, its own webhook knows whether they can.
-func TestStalledBesideKubeflow(t *testing.T) {
+// TestWarnedBesideKubeflow holds that a TrainJob is warned of that is to be watched where no process can report, or to
+// grow where none does. With the bundled Trainer, its own webhook knows that.
+func TestWarnedBesideKubeflow(t *testing.T) {
 	for _, c := range []struct {
-		trainer *overrides.Dialect
-		warns   int
-	}{{overrides.Bundled, 0}, {overrides.Kubeflow23, 1}} {
+		trainer           *overrides.Dialect
+		annotation, value string
+		warns             int
+		says              string
+	}{
+		{overrides.Bundled, api.StalledAfterAnnotation, "30m", 0, ""},
+		{overrides.Kubeflow23, api.StalledAfterAnnotation, "30m", 1, "needs the bundled Trainer with trainer.progress"},
+		{overrides.Bundled, api.GrowAnnotation, "true", 0, ""},
+		{overrides.Kubeflow23, api.GrowAnnotation, "true", 1, "it needs the Trainer that Signalbox bundles"},
+		{overrides.Kubeflow23, api.GrowAnnotation, "false", 0, ""},
+	} {
 		h := newHarness(t, c.trainer)
 		job := newTrainJob()
-		metav1.SetMetaDataAnnotation(&job.ObjectMeta, api.StalledAfterAnnotation, "30m")
+		metav1.SetMetaDataAnnotation(&job.ObjectMeta, c.annotation, c.value)
 		answer := h.ask("/validate-trainjob", "user", "", encoded(t, job))
 		if !answer.Allowed || len(answer.Warnings) != c.warns ||
-			c.warns > 0 && !strings.Contains(answer.Warnings[0], "needs the bundled Trainer with trainer.progress") {
+			c.warns > 0 && !strings.Contains(answer.Warnings[0], c.says) {
 			t.Errorf("%s: got %+v", c.trainer.Name, answer)
 		}
 		if answer = h.ask("/validate-trainjob", "user", encoded(t, job), encoded(t, job)); len(answer.Warnings) > 0 {

@@ -9,7 +9,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/kueue/pkg/controller/jobframework"
 
+	"github.com/signalbox-dev/signalbox/admission/grow"
 	"github.com/signalbox-dev/signalbox/admission/stalled"
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/integration/managed"
 	"github.com/signalbox-dev/signalbox/overrides"
 	"github.com/signalbox-dev/signalbox/review"
 	"github.com/signalbox-dev/signalbox/store"
@@ -67,8 +70,15 @@ func (ofKubeflow) CheckSize(rq *review.Request) field.ErrorList {
 	return field.ErrorList{field.Invalid(path, value, ErrNoPartialAdmission.Error())}
 }
 
-// Warnings says that nothing can report, and so nothing stalls.
-func (ofKubeflow) Warnings(rq *review.Request) []string { return stalled.Unheard(rq.Old, rq.New) }
+// Warnings says that nothing can report, and so nothing stalls, and that nothing grows.
+func (ofKubeflow) Warnings(rq *review.Request) []string {
+	warnings := stalled.Unheard(rq.Old, rq.New)
+	if rq.New.Annotations[api.GrowAnnotation] == "true" && rq.AnnotationChanged(api.GrowAnnotation) &&
+		!managed.Elsewhere(rq.New) {
+		warnings = append(warnings, grow.NoEffect+"it needs the Trainer that Signalbox bundles; remove the annotation")
+	}
+	return warnings
+}
 
 // ErrNoPartialAdmission is why a TrainJob can't have a minimum.
 var ErrNoPartialAdmission = errors.New("only the Trainer that Signalbox bundles supports partial admission; request " +

@@ -28,6 +28,7 @@ import (
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/signalbox-dev/signalbox/admission/checkpoint"
+	"github.com/signalbox-dev/signalbox/admission/grow"
 	"github.com/signalbox-dev/signalbox/admission/stalled"
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
 	"github.com/signalbox-dev/signalbox/overrides"
@@ -55,6 +56,8 @@ type Webhook struct {
 	Limits  overrides.Limits
 	// Reports is set if training processes can report.
 	Reports bool
+	// Grows is set if TrainJobs may grow.
+	Grows bool
 }
 
 // Builder validates by Trainer's plugins.
@@ -139,6 +142,7 @@ func (w *Webhook) validate(ctx context.Context, request webhookadmission.Request
 	if !w.Reports {
 		unheard = stalled.Unheard(rq.Old, rq.New)
 	}
+	unheard = append(unheard, w.growthWarnings(ctx, rq)...)
 	if !rq.Created() && !concerned(rq) {
 		return webhookadmission.Allowed("").WithWarnings(unheard...) // above all, a stop needs no runtime
 	}
@@ -167,7 +171,26 @@ func checkAnnotations(rq *review.Request) field.ErrorList {
 	errs := gang.CheckAnnotations(annotations, changed)
 	errs = append(errs, status.CheckRestarts(annotations, changed)...)
 	errs = append(errs, checkpoint.Check(changed, annotations)...)
+	errs = append(errs, grow.Check(changed, annotations)...)
 	return append(errs, stalled.Check(changed, annotations)...)
+}
+
+// growthWarnings returns why a TrainJob that gets the annotation doesn't grow. What isn't known of its runtime is no
+// reason to refuse it.
+func (w *Webhook) growthWarnings(ctx context.Context, rq *review.Request) []string {
+	if rq.New.Annotations[api.GrowAnnotation] != "true" || trainjobutil.IsManagedByExternalController(rq.New.Upstream()) ||
+		!rq.AnnotationChanged(api.GrowAnnotation) && !rq.AnnotationChanged(overrides.MinParallelismAnnotation) {
+		return nil
+	}
+	spec, _, err := w.runtimeOf(ctx, rq.New)
+	if err != nil {
+		return nil
+	}
+	least, err := overrides.MinNodes(rq.New, spec)
+	if err != nil {
+		return nil // it is rejected
+	}
+	return grow.Warnings(w.Grows, least, overrides.Nodes(rq.New, spec))
 }
 
 // changedEntries returns the field of the entries that an update changes, the first of several; nil if there is none.

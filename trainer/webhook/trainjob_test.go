@@ -16,6 +16,7 @@ import (
 	webhookadmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 func TestWebhookOnRequests(t *testing.T) {
@@ -215,5 +216,56 @@ func TestStalledAfter(t *testing.T) {
 	rt.Annotations = map[string]string{api.StalledAfterAnnotation: "soon"}
 	if answer := h.ask(runtimePath, user, nil, rt); answer.Allowed {
 		t.Error("a runtime may say what a TrainJob may, and no more")
+	}
+}
+
+// TestGrow holds that a value which says nothing is rejected with path, value and what is valid, and that a TrainJob
+// which can't grow is warned of when it asks.
+func TestGrow(t *testing.T) {
+	const invalid = `metadata.annotations[signalbox.dev/grow]: Invalid value: "yes": must be "true"`
+	const all, off = "admitted with all its nodes (2) or not at all; set annotation kueue.x-k8s.io/job-min-parallelism",
+		"grow.enabled is false"
+	for name, c := range map[string]struct {
+		before, after map[string]string // annotations; nil before for a new TrainJob
+		off           bool
+		want, warns   string
+	}{
+		"without it":        {after: map[string]string{"a": "b"}},
+		"created":           {after: map[string]string{api.GrowAnnotation: "true", overrides.MinParallelismAnnotation: "1"}},
+		"without a minimum": {after: map[string]string{api.GrowAnnotation: "true"}, warns: all},
+		"doesn't want to":   {after: map[string]string{api.GrowAnnotation: "false"}},
+		"nothing grows":     {off: true, after: map[string]string{api.GrowAnnotation: "true"}, warns: off},
+		"is added":          {before: map[string]string{}, after: map[string]string{api.GrowAnnotation: "true"}, warns: all},
+		"was there": {before: map[string]string{api.GrowAnnotation: "true"}, after: map[string]string{
+			api.GrowAnnotation: "true", "a": "b"}},
+		"the minimum is removed": {before: map[string]string{api.GrowAnnotation: "true",
+			overrides.MinParallelismAnnotation: "1"}, after: map[string]string{api.GrowAnnotation: "true"}, warns: all},
+		"invalid":         {after: map[string]string{api.GrowAnnotation: "yes"}, want: invalid},
+		"becomes invalid": {before: map[string]string{}, after: map[string]string{api.GrowAnnotation: "yes"}, want: invalid},
+		"empty":           {after: map[string]string{api.GrowAnnotation: ""}, want: `Invalid value: ""`},
+		"stored, and another": {before: map[string]string{api.GrowAnnotation: "yes"}, after: map[string]string{
+			api.GrowAnnotation: "yes", "a": "b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t)
+			h.hook.Grows = !c.off
+			of := func(annotations map[string]string) *api.TrainJob {
+				job := h.trainJob("torch", stopped)
+				job.Annotations = annotations
+				return job
+			}
+			var before any
+			if c.before != nil {
+				before = of(c.before)
+			}
+			answer := h.ask(validatePath, user, before, of(c.after))
+			if answer.Allowed != (c.want == "") || !answer.Allowed && !strings.Contains(answer.Result.Message, c.want) {
+				t.Errorf("got allowed %t, %+v; want %q", answer.Allowed, answer.Result, c.want)
+			}
+			warns := strings.Join(answer.Warnings, "; ")
+			if (warns == "") != (c.warns == "") || !strings.Contains(warns, c.warns) || len(answer.Warnings) > 1 {
+				t.Errorf("warns %q, want %q", warns, c.warns)
+			}
+		})
 	}
 }
