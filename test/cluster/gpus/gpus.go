@@ -4,6 +4,7 @@ package gpus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -20,6 +21,9 @@ const Resource = "nvidia.com/gpu"
 
 // Visible is the variable by which a container learns which GPUs it was given.
 const Visible = "NVIDIA_VISIBLE_DEVICES"
+
+// Broken is a file of the node. While it exists, the plugin rejects every pod, as one does whose GPUs don't answer.
+const Broken = "/var/lib/gpus.broken"
 
 // socket is the plugin's own in the kubelet's folder.
 const socket = deviceplugin.DevicePluginPath + "signalbox-gpu.sock"
@@ -122,6 +126,9 @@ func (p *plugin) ListAndWatch(_ *deviceplugin.Empty, stream deviceplugin.DeviceP
 func (p *plugin) Allocate(
 	_ context.Context, request *deviceplugin.AllocateRequest,
 ) (*deviceplugin.AllocateResponse, error) {
+	if _, err := os.Stat(Broken); err == nil {
+		return nil, errors.New("the GPUs don't answer")
+	}
 	response := &deviceplugin.AllocateResponse{}
 	for _, c := range request.ContainerRequests {
 		response.ContainerResponses = append(response.ContainerResponses, &deviceplugin.ContainerAllocateResponse{
