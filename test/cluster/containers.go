@@ -72,8 +72,8 @@ func (g real) importer(archives []string) func(context.Context, worker) error {
 	}
 }
 
-// damage breaks or repairs a part of a real node: gpus-1 is the device plugin of node-1, which then rejects every pod, and
-// images-1 is peerImage in its containerd.
+// damage breaks or repairs a part of a real node: gpus-1 is the device plugin of node-1, which then rejects every pod,
+// and images-1 is peerImage in its containerd.
 func (x *plan) damage(ctx context.Context, part string, broken bool) error {
 	for _, w := range x.profile.workers() {
 		switch part {

@@ -147,9 +147,7 @@ var _ = ginkgo.Describe("Operations", func() {
 
 	ginkgo.It("a node that is drained in a burst loses no TrainJob, and webhooks are served all the time",
 		func(ctx context.Context) {
-			kueue := pods(ctx, client.InNamespace("kueue-system")) // one alone, whose webhooks are missed where it goes
-			gomega.Expect(kueue).To(gomega.HaveLen(1))
-			drained := map[string]string{"node-1": "node-2", "node-2": "node-1"}[kueue[0].Spec.NodeName]
+			drained, _ := withoutKueue(ctx)
 			ginkgo.DeferCleanup(func() { kubectl("uncordon", drained) })
 			burst(ctx, 20, peer("--steps", "10"), func() func() {
 				done := make(chan error, 1)
@@ -299,6 +297,15 @@ var _ = ginkgo.Describe("Operations", func() {
 		})
 	})
 })
+
+// withoutKueue is the node that Kueue's only pod doesn't run on, whose webhooks would be missed, and the other one.
+func withoutKueue(ctx context.Context) (node, other string) {
+	ginkgo.GinkgoHelper()
+	kueue := pods(ctx, client.InNamespace("kueue-system"))
+	gomega.Expect(kueue).To(gomega.HaveLen(1))
+	other = kueue[0].Spec.NodeName
+	return map[string]string{"node-1": "node-2", "node-2": "node-1"}[other], other
+}
 
 // awaitNode waits until a node is ready, or nobody knows whether it is.
 func awaitNode(ctx context.Context, name string, status corev1.ConditionStatus) {
