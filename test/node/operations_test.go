@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -34,6 +35,19 @@ func managers(ctx context.Context) []corev1.Pod {
 		}
 	}
 	return some
+}
+
+// leader is the name of that one of some managers which leads; "" for none.
+func leader(managers []corev1.Pod) string {
+	ginkgo.GinkgoHelper()
+	holder := kubectl("-n", "signalbox-system", "get", "lease", "signalbox.signalbox.dev",
+		"-o", "jsonpath={.spec.holderIdentity}")
+	for _, p := range managers {
+		if strings.HasPrefix(holder, p.Name+"_") {
+			return p.Name
+		}
+	}
+	return ""
 }
 
 // awaitManagers waits until both managers answer.
@@ -134,10 +148,8 @@ var _ = ginkgo.Describe("Operations", func() {
 
 	ginkgo.It("a manager's pod killed in a burst is replaced, and webhooks stay served", func(ctx context.Context) {
 		burst(ctx, 20, peer("--steps", "5"), func() func() {
-			leader := kubectl("-n", "signalbox-system", "get", "lease", "signalbox.signalbox.dev",
-				"-o", "jsonpath={.spec.holderIdentity}")
 			for _, p := range managers(ctx) {
-				if len(leader) > len(p.Name) && leader[:len(p.Name)] == p.Name {
+				if p.Name == leader([]corev1.Pod{p}) {
 					gomega.Expect(admin.Delete(ctx, &p, client.GracePeriodSeconds(0))).To(gomega.Succeed())
 				}
 			}

@@ -31,9 +31,9 @@ const socket = deviceplugin.DevicePluginPath + "signalbox-gpu.sock"
 // Serve registers so many GPUs with the node's kubelet, and again whenever the kubelet starts again, until ctx is done.
 func Serve(ctx context.Context, count int) error {
 	for ctx.Err() == nil {
-		kubelet, err := os.Stat(deviceplugin.KubeletSocket)
+		_, err := os.Stat(deviceplugin.KubeletSocket)
 		if err == nil {
-			err = serveKubelet(ctx, kubelet, count)
+			err = serveKubelet(ctx, count)
 		}
 		if err != nil && !os.IsNotExist(err) { // it has not started yet
 			fmt.Fprintln(os.Stderr, "gpus:", err)
@@ -50,8 +50,9 @@ func pause(ctx context.Context) {
 	}
 }
 
-// serveKubelet serves one kubelet, known by its socket. A starting kubelet removes all sockets and makes its own again.
-func serveKubelet(ctx context.Context, kubelet os.FileInfo, count int) error {
+// serveKubelet serves one kubelet until the plugin's own socket is gone: a starting kubelet removes all sockets. Its own,
+// which it makes again, may be the same file by its number.
+func serveKubelet(ctx context.Context, count int) error {
 	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
 		return err
 	}
@@ -74,7 +75,7 @@ func serveKubelet(ctx context.Context, kubelet os.FileInfo, count int) error {
 		case err := <-served:
 			return err
 		case <-time.After(200 * time.Millisecond):
-			if now, err := os.Stat(deviceplugin.KubeletSocket); err != nil || !os.SameFile(now, kubelet) {
+			if _, err := os.Stat(socket); err != nil {
 				return nil
 			}
 		}
