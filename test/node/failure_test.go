@@ -90,7 +90,7 @@ var _ = ginkgo.Describe("A broken node", ginkgo.Ordered, ginkgo.ContinueOnFailur
 			ginkgo.GinkgoHelper()
 			_, err := command("helm", append(args, "--namespace", "signalbox-system", "--wait", "--timeout", "2m")...)
 			gomega.Expect(err).NotTo(gomega.HaveOccurred())
-			// A manager that is ending leads for some seconds, with the configuration of before.
+			// A manager that is ending leads for some seconds, with the previous configuration.
 			gomega.Eventually(func() string { return leader(managers(ctx)) }).ShouldNot(gomega.BeEmpty())
 		}
 		awaitManagers()
