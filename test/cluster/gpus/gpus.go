@@ -50,8 +50,8 @@ func pause(ctx context.Context) {
 	}
 }
 
-// serveKubelet serves one kubelet until the plugin's own socket is gone: a starting kubelet removes all sockets. Its own
-// shows less: the next kubelet's may have the same number of the file.
+// serveKubelet serves one kubelet until the plugin's own socket is gone: a starting kubelet removes all sockets. The
+// kubelet's socket shows less: that of the next may have the same inode.
 func serveKubelet(ctx context.Context, count int) error {
 	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
 		return err
