@@ -98,9 +98,10 @@ func (g real) installCharts(ctx context.Context) error {
 			return err
 		}
 	}
-	within := "0s"
-	if g.profile.bundled() {
-		within = "30s" // for those who report their checkpoints
+	further := map[string]any{}
+	if g.profile.bundled() { // for those who report their checkpoints, and for those who ask to grow
+		further["preemption"] = map[string]any{"checkpointWithin": "30s"}
+		further["grow"] = map[string]any{"enabled": true, "every": "20s"}
 	}
 	repository, tag := nameAndTag(signalboxImages[0])
 	if err := g.install(ctx, release{name: "signalbox", namespace: "signalbox-system",
@@ -109,7 +110,7 @@ func (g real) installCharts(ctx context.Context) error {
 			"image": map[string]any{"repository": repository, "tag": tag, "pullPolicy": "Never"},
 			"trainer": map[string]any{"enabled": g.profile.bundled(),
 				"progress": map[string]any{"enabled": g.profile.bundled()}},
-			"config": map[string]any{"preemption": map[string]any{"checkpointWithin": within}},
+			"config": further,
 		}}); err != nil {
 		return err
 	}

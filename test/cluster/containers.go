@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/signalbox-dev/signalbox/test/cluster/gpus"
 )
 
 func (g real) startContainerd(ctx context.Context, w worker) error {
@@ -68,4 +70,27 @@ func (g real) importer(archives []string) func(context.Context, worker) error {
 		}
 		return nil
 	}
+}
+
+// damage breaks or repairs a part of a real node: gpus-1 is the device plugin of node-1, which then rejects every pod,
+// and images-1 is peerImage in its containerd.
+func (x *plan) damage(ctx context.Context, part string, broken bool) error {
+	for _, w := range x.profile.workers() {
+		switch part {
+		case w.of("gpus"):
+			// The node's /var/lib is this folder.
+			file := filepath.Join(x.layout.node(w.name), strings.TrimPrefix(gpus.Broken, "/var/"))
+			if broken {
+				return os.WriteFile(file, nil, 0o644)
+			}
+			return removeIfThere(file)
+		case w.of("images"):
+			args := importArgs(x.layout.image(peerImage))
+			if broken {
+				args = []string{"--address", containerdSocket, "--namespace", "k8s.io", "images", "remove", "--sync", peerImage}
+			}
+			return x.s.run(ctx, w.name, x.binaries["ctr"], args...)
+		}
+	}
+	return fmt.Errorf("no part %q of a real node; there are gpus and images of each, such as gpus-1", part)
 }

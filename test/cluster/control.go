@@ -50,6 +50,8 @@ func act(ctx context.Context, x *plan, action, component string) error {
 		return x.relayed(action, component)
 	}
 	switch action {
+	case "break", "repair":
+		return x.damage(ctx, component, action == "break")
 	case "isolate":
 		return machine.Isolate(component, true)
 	case "reconnect":
@@ -68,8 +70,8 @@ func act(ctx context.Context, x *plan, action, component string) error {
 		return x.serveGangs(ctx, action == "enable")
 	}
 	return fmt.Errorf("no action %q of %s; there are kill, stop, start, restart, cut, stall, flow, upgrade of trainer "+
-		"and kubernetes, disable and enable of gangs, fill and empty of etcd, isolate and reconnect of a pod's address",
-		action, component)
+		"and kubernetes, disable and enable of gangs, fill and empty of etcd, isolate and reconnect of a pod's address, "+
+		"break and repair of a real node's gpus and images", action, component)
 }
 
 // alarmEtcd raises or ends the alarm by which etcd takes no more writes: the one that it raises when its disk, or its

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // layout says where everything is: the repository, what a control plane leaves, and the build cache.
@@ -35,6 +36,11 @@ func newLayout(repo string) (layout, error) {
 
 func (l layout) node(name string) string { return filepath.Join(l.state, "nodes", name) }
 func (l layout) volumes() string         { return filepath.Join(l.state, "volumes") }
+
+// image is the file of an image of this repository's programs.
+func (l layout) image(name string) string {
+	return filepath.Join(l.state, "images", strings.NewReplacer("/", "-", ":", "-").Replace(name)+".tar")
+}
 
 // group is the control group of the machine that real nodes run in; a name of this repository's folder alone.
 func (l layout) group() string {

@@ -29,6 +29,10 @@ const usage = `cluster runs a real control plane on loopback.
   cluster upgrade trainer|kubernetes         put the next Kubeflow Trainer, or that of --next-kubernetes, in the place of
                                              the one that runs
   cluster disable|enable gangs               restart Kubernetes without or with the Workload and PodGroup API
+  cluster isolate|reconnect ADDRESS          on real nodes: drop what the control plane sends to a pod
+  cluster fill|empty etcd                    raise and clear the alarm of a full disk
+  cluster break|repair gpus-1|images-1       on real nodes: have the device plugin of node-1 reject every pod; remove the
+                                             image signalbox.test/peer:1 from it
 
 Profiles: ` + "%s" + `
 Flags:
@@ -138,7 +142,8 @@ func run(ctx context.Context, args []string) error {
 		err = down(l)
 	case "run":
 		err = runCommand(ctx, l, p, flags.Args())
-	case "restart", "stop", "start", "kill", "cut", "stall", "flow", "upgrade", "disable", "enable":
+	case "restart", "stop", "start", "kill", "cut", "stall", "flow", "upgrade", "disable", "enable", "isolate",
+		"reconnect", "fill", "empty", "break", "repair":
 		if flags.NArg() != 1 {
 			return fmt.Errorf("%s takes the name of one component", command)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/signalbox-dev/signalbox/hack/image"
 )
@@ -42,14 +41,13 @@ func buildOwn(ctx context.Context, l layout, binaries map[string]string) error {
 
 // ownImages makes the images of this repository's programs as files.
 func (x *plan) ownImages() ([]string, error) {
-	folder := filepath.Join(x.layout.state, "images")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(x.layout.image("")), 0o755); err != nil {
 		return nil, err
 	}
 	var files []string
 	for _, p := range ownPrograms {
 		for _, name := range p.images {
-			file := filepath.Join(folder, strings.NewReplacer("/", "-", ":", "-").Replace(name)+".tar")
+			file := x.layout.image(name)
 			if err := archive(file, name, image.Program{File: x.binaries[p.name], Path: p.path,
 				Labels: map[string]string{"org.opencontainers.image.title": name}}); err != nil {
 				return nil, err

@@ -198,15 +198,34 @@ func of(ctx context.Context, tj *api.TrainJob, step string) []corev1.Pod {
 
 // running is how many pods of the TrainJob run.
 func running(ctx context.Context, tj *api.TrainJob) func() int {
-	return func() int {
+	return func() int { return len(places(ctx, tj)()) }
+}
+
+// places are the nodes of the pods of the TrainJob that run, one for each pod.
+func places(ctx context.Context, tj *api.TrainJob) func() []string {
+	return func() (nodes []string) {
 		ginkgo.GinkgoHelper()
-		n := 0
 		for _, p := range of(ctx, tj, "") {
 			if p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp.IsZero() {
-				n++
+				nodes = append(nodes, p.Spec.NodeName)
 			}
 		}
-		return n
+		return nodes
+	}
+}
+
+// eventsOf are what events say of an object.
+func eventsOf(ctx context.Context, o client.Object) func() []string {
+	return func() (texts []string) {
+		ginkgo.GinkgoHelper()
+		var list corev1.EventList
+		gomega.Expect(admin.List(ctx, &list, client.InNamespace(o.GetNamespace()))).To(gomega.Succeed())
+		for _, e := range list.Items {
+			if e.InvolvedObject.UID == o.GetUID() {
+				texts = append(texts, e.Reason+": "+e.Message)
+			}
+		}
+		return texts
 	}
 }
 

@@ -45,9 +45,7 @@ var _ = ginkgo.Describe("An installation by Helm", ginkgo.Label("trainers"), fun
 			gomega.Expect(admin.List(ctx, list, client.InNamespace("signalbox-system"))).To(gomega.Succeed())
 			gomega.Expect(list).To(gomega.HaveField("Items", gomega.HaveLen(1)))
 		}
-		leader := kubectl("-n", "signalbox-system", "get", "lease", "signalbox.signalbox.dev",
-			"-o", "jsonpath={.spec.holderIdentity}")
-		gomega.Expect(leader).To(gomega.HavePrefix("signalbox-"))
+		gomega.Expect(leader(managers(ctx))).NotTo(gomega.BeEmpty())
 	})
 
 	ginkgo.It("has simulated nodes beside the real ones, where more are needed", func(ctx context.Context) {

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
@@ -34,6 +35,19 @@ func managers(ctx context.Context) []corev1.Pod {
 		}
 	}
 	return some
+}
+
+// leader is the name of that one of some managers which leads; "" for none.
+func leader(managers []corev1.Pod) string {
+	ginkgo.GinkgoHelper()
+	holder := kubectl("-n", "signalbox-system", "get", "lease", "signalbox.signalbox.dev",
+		"-o", "jsonpath={.spec.holderIdentity}")
+	for _, p := range managers {
+		if strings.HasPrefix(holder, p.Name+"_") {
+			return p.Name
+		}
+	}
+	return ""
 }
 
 // awaitManagers waits until both managers answer.
@@ -134,10 +148,8 @@ var _ = ginkgo.Describe("Operations", func() {
 
 	ginkgo.It("a manager's pod killed in a burst is replaced, and webhooks stay served", func(ctx context.Context) {
 		burst(ctx, 20, peer("--steps", "5"), func() func() {
-			leader := kubectl("-n", "signalbox-system", "get", "lease", "signalbox.signalbox.dev",
-				"-o", "jsonpath={.spec.holderIdentity}")
 			for _, p := range managers(ctx) {
-				if len(leader) > len(p.Name) && leader[:len(p.Name)] == p.Name {
+				if p.Name == leader([]corev1.Pod{p}) {
 					gomega.Expect(admin.Delete(ctx, &p, client.GracePeriodSeconds(0))).To(gomega.Succeed())
 				}
 			}
@@ -147,9 +159,7 @@ var _ = ginkgo.Describe("Operations", func() {
 
 	ginkgo.It("a node that is drained in a burst loses no TrainJob, and webhooks are served all the time",
 		func(ctx context.Context) {
-			kueue := pods(ctx, client.InNamespace("kueue-system")) // one alone, whose webhooks are missed where it goes
-			gomega.Expect(kueue).To(gomega.HaveLen(1))
-			drained := map[string]string{"node-1": "node-2", "node-2": "node-1"}[kueue[0].Spec.NodeName]
+			drained, _ := withoutKueue(ctx)
 			ginkgo.DeferCleanup(func() { kubectl("uncordon", drained) })
 			burst(ctx, 20, peer("--steps", "10"), func() func() {
 				done := make(chan error, 1)
@@ -299,6 +309,15 @@ var _ = ginkgo.Describe("Operations", func() {
 		})
 	})
 })
+
+// withoutKueue is the node that Kueue's only pod doesn't run on, whose webhooks would be missed, and the other one.
+func withoutKueue(ctx context.Context) (node, other string) {
+	ginkgo.GinkgoHelper()
+	kueue := pods(ctx, client.InNamespace("kueue-system"))
+	gomega.Expect(kueue).To(gomega.HaveLen(1))
+	other = kueue[0].Spec.NodeName
+	return map[string]string{"node-1": "node-2", "node-2": "node-1"}[other], other
+}
 
 // awaitNode waits until a node is ready, or nobody knows whether it is.
 func awaitNode(ctx context.Context, name string, status corev1.ConditionStatus) {

@@ -12,20 +12,24 @@ import (
 	trainerapi "github.com/kubeflow/trainer/v2/pkg/apis/trainer/v1alpha1"
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/gomega"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	jobset "sigs.k8s.io/jobset/api/jobset/v1alpha2"
+	kueue "sigs.k8s.io/kueue/apis/kueue/v1beta2"
 
 	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+	"github.com/signalbox-dev/signalbox/overrides"
 )
 
 // script is what users find in examples/training.
 const script = "examples/training/train.py"
 
-// torch makes the runtime "torch" with the script of the examples, and a volume at /checkpoints.
-func (g *ground) torch(ctx context.Context) {
+// torch makes the runtime "torch" with the script of the examples, and a volume at /checkpoints. Its pods have so many
+// seconds to end.
+func (g *ground) torch(ctx context.Context, grace int64) {
 	ginkgo.GinkgoHelper()
 	content, err := os.ReadFile(script)
 	gomega.Expect(err).NotTo(gomega.HaveOccurred())
@@ -37,7 +41,7 @@ func (g *ground) torch(ctx context.Context) {
 		pod.Volumes = []corev1.Volume{{Name: "code", VolumeSource: corev1.VolumeSource{
 			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "code"}}}}}
 		pod.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "code", MountPath: "/code"}}
-		pod.TerminationGracePeriodSeconds = ptr.To[int64](20)
+		pod.TerminationGracePeriodSeconds = &grace
 		mount(pod, "checkpoints", "/checkpoints")
 	})
 }
@@ -68,7 +72,7 @@ func losses(text string) []float64 {
 var _ = ginkgo.Describe("Training", func() {
 	ginkgo.It("PyTorch trains on two nodes, and the loss falls", ginkgo.Label("trainers"), func(ctx context.Context) {
 		g := newGround(ctx, 4)
-		g.torch(ctx)
+		g.torch(ctx, 20)
 		tj := g.submit(ctx, "regression", "torch", 2, 2, train)
 		gomega.Eventually(is(ctx, tj, trainerapi.TrainJobComplete)).Should(gomega.BeTrue())
 		nodes := map[string]bool{}
@@ -90,7 +94,7 @@ var _ = ginkgo.Describe("Training", func() {
 	ginkgo.It("a preempted training saves, holds its quota until it has ended, and continues where it was",
 		ginkgo.Label("trainers"), func(ctx context.Context) {
 			g := newGround(ctx, 4)
-			g.torch(ctx)
+			g.torch(ctx, 20)
 			g.runtime(ctx, "urgent", peerImage)
 			tj := g.submit(ctx, "long", "torch", 2, 2, train, priority("low"),
 				env("CHECKPOINT", "/checkpoints/long.pt", "STEPS", "100", "EVERY", "5", "PAUSE", "0.1"))
@@ -126,27 +130,15 @@ var _ = ginkgo.Describe("Training", func() {
 	ginkgo.It("a preempted training that doesn't listen repeats little: it is stopped after its next checkpoint",
 		func(ctx context.Context) {
 			g := newGround(ctx, 4)
-			g.torch(ctx)
 			const grace = 3
-			runtime := &api.TrainingRuntime{}
-			gomega.Expect(admin.Get(ctx, client.ObjectKey{Namespace: g.namespace, Name: "torch"}, runtime)).To(gomega.Succeed())
-			trainerPod(&runtime.Spec).TerminationGracePeriodSeconds = ptr.To[int64](grace)
-			gomega.Expect(admin.Update(ctx, runtime)).To(gomega.Succeed())
+			g.torch(ctx, grace)
 			g.runtime(ctx, "urgent", peerImage)
 			const every, pause = 30, 100 * time.Millisecond
 			tj := g.submit(ctx, "deaf", "torch", 2, 2, train, priority("low"), env("CHECKPOINT", "/checkpoints/deaf.pt",
 				"STEPS", "240", "EVERY", "1", "PAUSE", "0.1", "SAVE", strconv.Itoa(every)), func(tj *api.TrainJob) {
 				tj.Annotations = map[string]string{api.CheckpointMetricAnnotation: "saved"}
 			})
-			saved := func() int {
-				c := get(ctx, tj).Status.Checkpoint
-				if c == nil {
-					return 0
-				}
-				step, err := strconv.Atoi(c.Value)
-				gomega.Expect(err).NotTo(gomega.HaveOccurred())
-				return step
-			}
+			saved := saves(ctx, tj)
 			gomega.Eventually(saved).Should(gomega.BeNumerically(">", 0))
 			before, first := saved(), rank(ctx, tj, 0)
 			gomega.Eventually(logs(first)).Should(gomega.ContainSubstring(fmt.Sprintf("step %d loss", before+every/2)))
@@ -162,17 +154,59 @@ var _ = ginkgo.Describe("Training", func() {
 				return is(ctx, urgent, trainerapi.TrainJobComplete)()
 			}, "60s", "50ms").Should(gomega.BeTrue())
 			gomega.Eventually(running(ctx, tj)).Should(gomega.Equal(2))
-			continues := regexp.MustCompile(`continues after step (\d+)`)
-			again := rank(ctx, tj, 0)
-			gomega.Eventually(logs(again)).Should(gomega.MatchRegexp(continues.String()))
-			from, err := strconv.Atoi(continues.FindStringSubmatch(logs(again)())[1])
-			gomega.Expect(err).NotTo(gomega.HaveOccurred())
+			from := continues(ctx, tj, 2)
 			gomega.Expect(from).To(gomega.BeNumerically(">=", atStop))
 			ginkgo.AddReportEntry(fmt.Sprintf("checkpoint: step %d was saved at the stop, step %d was the last, "+
 				"and it continued after step %d", atStop, done, from))
 			most := int(time.Duration(grace+5) * time.Second / pause) // from the report to the end of the grace period
 			gomega.Expect(done-from).To(gomega.BeNumerically("<=", most), "steps are repeated")
 			gomega.Eventually(is(ctx, tj, trainerapi.TrainJobComplete)).Should(gomega.BeTrue())
+		})
+
+	ginkgo.It("a training that was admitted with fewer nodes gets the others when there is room, and gives them back",
+		func(ctx context.Context) {
+			g := newGround(ctx, 6)
+			g.torch(ctx, 3)
+			g.runtime(ctx, "peer", peerImage)
+			other := g.submit(ctx, "other", "peer", 1, 2, peer("--steps", "1000"), priority("high"))
+			gomega.Eventually(running(ctx, other)).Should(gomega.Equal(1))
+			tj := g.submit(ctx, "grows", "torch", 3, 2, train, priority("low"), env("CHECKPOINT", "/checkpoints/grows.pt",
+				"STEPS", "10000", "EVERY", "1", "PAUSE", "0.1", "SAVE", "10"), func(tj *api.TrainJob) {
+				tj.Annotations = map[string]string{api.CheckpointMetricAnnotation: "saved", api.GrowAnnotation: "true",
+					overrides.MinParallelismAnnotation: "2"}
+			})
+			// It returns after which step the training continues with so many processes.
+			runs := func(world int, nodes string) (from int) {
+				ginkgo.GinkgoHelper()
+				from = continues(ctx, tj, world)
+				gomega.Eventually(running(ctx, tj)).Should(gomega.Equal(world))
+				gomega.Eventually(func() string { return get(ctx, tj).Status.Nodes }).Should(gomega.Equal(nodes))
+				gomega.Eventually(saves(ctx, tj)).Should(gomega.BeNumerically(">", from))
+				return from
+			}
+			gomega.Eventually(running(ctx, tj)).Should(gomega.Equal(2))
+			gomega.Expect(get(ctx, tj).Status.Nodes).To(gomega.Equal("2 of 3"))
+			// It grows when it has saved. Room is looked for at its first checkpoint, and not again for a minute.
+			gomega.Expect(user.Delete(ctx, other)).To(gomega.Succeed())
+			grown := runs(3, "")
+			gomega.Expect(grown).To(gomega.BeNumerically(">=", 10), "it is stopped when it has saved")
+			gomega.Expect(eventsOf(ctx, tj)()).To(gomega.ContainElement(
+				"Grows: It is started again with 3 of 3 pods of node"))
+			gomega.Expect(g.used(ctx)()).To(gomega.BeEquivalentTo(6))
+
+			urgent := g.submit(ctx, "urgent", "peer", 1, 2, peer("--steps", "1000"), priority("high"))
+			shrunk := runs(2, "2 of 3")
+			gomega.Expect(shrunk).To(gomega.BeNumerically(">", grown))
+			ginkgo.AddReportEntry(fmt.Sprintf("growth: 3 processes continued after step %d, 2 after step %d", grown, shrunk))
+			gomega.Eventually(running(ctx, urgent)).Should(gomega.Equal(1))
+			gomega.Expect(g.used(ctx)()).To(gomega.BeEquivalentTo(6))
+			var workloads kueue.WorkloadList
+			gomega.Expect(admin.List(ctx, &workloads, client.InNamespace(g.namespace))).To(gomega.Succeed())
+			gomega.Expect(workloads.Items).To(gomega.ConsistOf(gomega.HaveField("Spec.PodSets", gomega.ConsistOf(gomega.And(
+				gomega.HaveField("Count", gomega.BeEquivalentTo(3)),
+				gomega.HaveField("MinCount", gomega.HaveValue(gomega.BeEquivalentTo(2)))))),
+				gomega.HaveField("Spec.PodSets", gomega.ConsistOf(gomega.HaveField("MinCount", gomega.BeNil())))),
+				"its own has the minimum again, and the other is that of the urgent one")
 		})
 
 	ginkgo.It("MPI's launcher reaches every worker by SSH", func(ctx context.Context) {
@@ -237,6 +271,42 @@ var _ = ginkgo.Describe("Training", func() {
 		gomega.Eventually(is(ctx, tj, trainerapi.TrainJobComplete)).Should(gomega.BeTrue())
 	})
 })
+
+// saves is the last checkpoint that a TrainJob has reported; 0 for none.
+func saves(ctx context.Context, tj *api.TrainJob) func() int {
+	return func() int {
+		ginkgo.GinkgoHelper()
+		c := get(ctx, tj).Status.Checkpoint
+		if c == nil {
+			return 0
+		}
+		step, err := strconv.Atoi(c.Value)
+		gomega.Expect(err).NotTo(gomega.HaveOccurred())
+		return step
+	}
+}
+
+// continues waits until a training runs with so many processes, and returns after which step it continues; 0 if it
+// begins.
+func continues(ctx context.Context, tj *api.TrainJob, world int) int {
+	ginkgo.GinkgoHelper()
+	first := regexp.MustCompile(fmt.Sprintf(`^rank 0 of %d,.*\n(?:continues after step (\d+)\n)?step `, world))
+	var found []string
+	gomega.Eventually(func() []string {
+		for _, p := range of(ctx, tj, "node") {
+			if p.Annotations[batchv1.JobCompletionIndexAnnotation] == "0" && p.DeletionTimestamp.IsZero() {
+				found = first.FindStringSubmatch(logs(p)())
+			}
+		}
+		return found
+	}, "2m").ShouldNot(gomega.BeEmpty())
+	if found[1] == "" {
+		return 0
+	}
+	step, err := strconv.Atoi(found[1])
+	gomega.Expect(err).NotTo(gomega.HaveOccurred())
+	return step
+}
 
 // placed is how many pods have a node.
 func placed(all []corev1.Pod) int {

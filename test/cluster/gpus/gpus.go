@@ -4,6 +4,7 @@ package gpus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -21,15 +22,18 @@ const Resource = "nvidia.com/gpu"
 // Visible is the variable by which a container learns which GPUs it was given.
 const Visible = "NVIDIA_VISIBLE_DEVICES"
 
+// Broken is a file of the node. While it exists, the plugin rejects every pod, as one does whose GPUs don't answer.
+const Broken = "/var/lib/gpus.broken"
+
 // socket is the plugin's own in the kubelet's folder.
 const socket = deviceplugin.DevicePluginPath + "signalbox-gpu.sock"
 
 // Serve registers so many GPUs with the node's kubelet, and again whenever the kubelet starts again, until ctx is done.
 func Serve(ctx context.Context, count int) error {
 	for ctx.Err() == nil {
-		kubelet, err := os.Stat(deviceplugin.KubeletSocket)
+		_, err := os.Stat(deviceplugin.KubeletSocket)
 		if err == nil {
-			err = serveKubelet(ctx, kubelet, count)
+			err = serveKubelet(ctx, count)
 		}
 		if err != nil && !os.IsNotExist(err) { // it has not started yet
 			fmt.Fprintln(os.Stderr, "gpus:", err)
@@ -46,8 +50,9 @@ func pause(ctx context.Context) {
 	}
 }
 
-// serveKubelet serves one kubelet, known by its socket. A starting kubelet removes all sockets and makes its own again.
-func serveKubelet(ctx context.Context, kubelet os.FileInfo, count int) error {
+// serveKubelet serves one kubelet until the plugin's own socket is gone: a starting kubelet removes all sockets. The
+// kubelet's socket shows less: that of the next may have the same inode.
+func serveKubelet(ctx context.Context, count int) error {
 	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
 		return err
 	}
@@ -70,7 +75,7 @@ func serveKubelet(ctx context.Context, kubelet os.FileInfo, count int) error {
 		case err := <-served:
 			return err
 		case <-time.After(200 * time.Millisecond):
-			if now, err := os.Stat(deviceplugin.KubeletSocket); err != nil || !os.SameFile(now, kubelet) {
+			if _, err := os.Stat(socket); err != nil {
 				return nil
 			}
 		}
@@ -122,6 +127,9 @@ func (p *plugin) ListAndWatch(_ *deviceplugin.Empty, stream deviceplugin.DeviceP
 func (p *plugin) Allocate(
 	_ context.Context, request *deviceplugin.AllocateRequest,
 ) (*deviceplugin.AllocateResponse, error) {
+	if _, err := os.Stat(Broken); err == nil {
+		return nil, errors.New("the GPUs don't answer")
+	}
 	response := &deviceplugin.AllocateResponse{}
 	for _, c := range request.ContainerRequests {
 		response.ContainerResponses = append(response.ContainerResponses, &deviceplugin.ContainerAllocateResponse{
