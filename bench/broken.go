@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/signalbox-dev/signalbox/api/trainer/v1alpha1"
+)
+
+// brokenOptions are what is measured where nodes are broken.
+type brokenOptions struct {
+	trainOptions
+	// nodes are of one kind, and broken of them reject each pod.
+	nodes, broken int
+}
+
+const (
+	// avoidFor is Signalbox's nodes.avoidFor.
+	avoidFor = "1h"
+	// readyAfter is how long a pod takes to run, in which a broken node rejects it.
+	readyAfter = "5s"
+	// slow is the runtime of pods that take so long.
+	slow = "slow"
+	// A TrainJob has work for a minute to two, in one pod.
+	leastBrief, moreBrief = time.Minute, time.Minute
+	// mostGoal is how many tries a TrainJob may lose that meets a broken node.
+	mostGoal = 2
+)
+
+// broken measures how many tries TrainJobs lose to nodes that reject each pod.
+func broken(ctx context.Context, o brokenOptions) error {
+	if o.broken < 0 || o.broken > o.nodes {
+		return fmt.Errorf("--broken is %d; it must be 0 to the %d of --nodes", o.broken, o.nodes)
+	}
+	g, err := o.ground(ctx, o.nodes, 8*o.nodes, urgentRuns)
+	if err != nil {
+		return err
+	}
+	if err := g.apply(ctx, runtimeFor(slow, "24h, sim.signalbox.dev/ready-after: "+readyAfter)); err != nil {
+		return err
+	}
+	if o.profile == "bundled" {
+		if err := configure(o.cluster, sections{"nodes": {"avoidFor": avoidFor}}); err != nil {
+			return err
+		}
+	}
+	p := newTrainings()
+	p.broken = sets.New[string]()
+	for _, i := range rand.New(rand.NewPCG(o.seed, 1)).Perm(o.nodes)[:o.broken] {
+		p.broken.Insert(nodeOf("a100", i))
+	}
+	t, err := o.begin(ctx, g, p, &trainRun{
+		Title: "Broken nodes", Columns: []string{"bundled", "builtin"}, Column: o.profile,
+		Says: fmt.Sprintf("%d TrainJobs of one pod with work of %s to %s and 1 to 8 GPUs are submitted at once. Of %d nodes of "+
+			"8 GPUs, %d reject each pod (UnexpectedAdmissionError) within %s; the quota is that of all (seed %d). A lost try is "+
+			"a pod that a broken node rejects. Signalbox's nodes.avoidFor is %s; nothing is tainted.",
+			o.jobs, leastBrief, leastBrief+moreBrief, o.nodes, o.broken, readyAfter, o.seed, avoidFor),
+	})
+	if err != nil {
+		return err
+	}
+	defer t.end()
+	began := time.Now()
+	if err := t.train(ctx, func(dice *rand.Rand) *training {
+		one := shortWork(dice)
+		one.work = leastBrief + one.work%moreBrief
+		return one
+	}, func(job *api.TrainJob) { job.Spec.RuntimeRef.Name = slow }); err != nil {
+		return err
+	}
+	limited, stop := context.WithTimeout(ctx, o.over)
+	defer stop()
+	err = t.untilEvery(limited, time.Second, "all have ended", func() (bool, error) {
+		return t.seen.countOf(trainee, finished) == o.jobs, nil
+	})
+	if err != nil && limited.Err() == nil {
+		return err
+	}
+	if err := t.addTries(ctx, time.Since(began)); err != nil {
+		return err
+	}
+	return t.write(ctx)
+}
+
+// lostTries are what a TrainJob has lost to broken nodes.
+type lostTries struct {
+	tries sets.Set[types.UID] // the pods
+	// met is when the first was lost, and again when the pods ran after that; zero if they haven't.
+	met, again time.Time
+}
+
+// reject counts a pod that is on a broken node, and reports whether the node has to reject it.
+func (l *lostTries) reject(pod *corev1.Pod, now time.Time) bool {
+	if l.tries.Has(pod.UID) || gone(pod) || !pod.DeletionTimestamp.IsZero() {
+		return false
+	}
+	if l.tries.Len() == 0 {
+		l.met = now
+	}
+	l.tries = l.tries.Union(sets.New(pod.UID))
+	return true
+}
+
+// ran notes that all pods run.
+func (l *lostTries) ran(now time.Time) {
+	if l.tries.Len() > 0 && l.again.IsZero() {
+		l.again = now
+	}
+}
+
+// writeRejections writes what the kubelets of broken nodes do.
+func (p *trainings) writeRejections(ctx context.Context, c client.Client) (err error) {
+	p.mu.Lock()
+	pods := p.rejected
+	p.rejected = nil
+	p.mu.Unlock()
+	for _, pod := range pods {
+		err = errors.Join(err, writeStatus(ctx, c, pod, corev1.PodStatus{
+			Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError",
+			Message: "Allocate failed due to no healthy devices present",
+		}))
+	}
+	return err
+}
+
+// addTries adds to the page what was lost to broken nodes.
+func (t *trial) addTries(ctx context.Context, took time.Duration) error {
+	lost, again := t.trainings.lostTries()
+	p, sum := t.page, 0
+	counts := map[int]int{}
+	for _, n := range lost {
+		sum += n
+		counts[n]++
+	}
+	p.add("TrainJobs that met a broken node", float64(len(lost)))
+	p.add("tries that these lost, all", float64(sum))
+	p.add("… mean", float64(sum)/float64(max(len(lost), 1)))
+	p.add("… the most", float64(slices.Max(append(lost, 0))))
+	most := mostGoal + 6
+	for n := 1; n <= most; n++ {
+		p.add(fmt.Sprintf("TrainJobs that lost %d", n), float64(counts[n]))
+		delete(counts, n)
+	}
+	more := 0
+	for n := range maps.Values(counts) {
+		more += n
+	}
+	p.add(fmt.Sprintf("TrainJobs that lost more than %d", most), float64(more))
+	p.addQuantiles("from the first that was lost until it ran", again)
+	p.add("TrainJobs that failed for good", float64(t.seen.takeFaults()[endedInFailure]))
+	p.add("TrainJobs that had not ended", float64(t.jobs-t.seen.countOf(trainee, finished)))
+	p.add("time, s", took.Seconds())
+	return t.addAvoided(ctx)
+}
+
+// lostTries returns how many tries each TrainJob lost that lost any, and the seconds after which they ran, sorted.
+func (p *trainings) lostTries() (lost []int, again []float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, one := range p.all {
+		if one.tries.Len() == 0 {
+			continue
+		}
+		lost = append(lost, one.tries.Len())
+		if !one.again.IsZero() {
+			again = append(again, one.again.Sub(one.met).Seconds())
+		}
+	}
+	slices.Sort(again)
+	return lost, again
+}
+
+// addAvoided adds to the page which nodes TrainJobs avoid.
+func (t *trial) addAvoided(ctx context.Context) error {
+	var jobs api.TrainJobList
+	if err := t.client.List(ctx, &jobs, client.InNamespace(namespace)); err != nil {
+		return err
+	}
+	avoided := sets.New[string]()
+	for i := range jobs.Items {
+		for _, n := range jobs.Items[i].Status.Avoided {
+			avoided.Insert(n.Name)
+		}
+	}
+	t.page.add("broken nodes that a TrainJob avoids", float64(avoided.Intersection(t.trainings.broken).Len()))
+	t.page.add("other nodes that one avoids", float64(avoided.Difference(t.trainings.broken).Len()))
+	return nil
+}
