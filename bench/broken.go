@@ -61,9 +61,9 @@ func broken(ctx context.Context, o brokenOptions) error {
 	}
 	t, err := o.begin(ctx, g, p, &trainRun{
 		Title: "Broken nodes", Columns: []string{"bundled", "builtin"}, Column: o.profile,
-		Says: fmt.Sprintf("%d TrainJobs of one pod with work of %s to %s and 1 to 8 GPUs are submitted at once. Of %d nodes of "+
-			"8 GPUs, %d reject each pod (UnexpectedAdmissionError) within %s; the quota is that of all (seed %d). A lost try is "+
-			"a pod that a broken node rejects. Signalbox's nodes.avoidFor is %s; nothing is tainted.",
+		Says: fmt.Sprintf("%d TrainJobs of one pod with work of %s to %s and 1 to 8 GPUs are submitted at once. Of %d "+
+			"nodes of 8 GPUs, %d reject each pod (UnexpectedAdmissionError) within %s; the quota is that of all (seed %d). A "+
+			"lost try is a pod that a broken node rejects. Signalbox's nodes.avoidFor is %s; nothing is tainted.",
 			o.jobs, leastBrief, leastBrief+moreBrief, o.nodes, o.broken, readyAfter, o.seed, avoidFor),
 	})
 	if err != nil {
@@ -80,9 +80,7 @@ func broken(ctx context.Context, o brokenOptions) error {
 	}
 	limited, stop := context.WithTimeout(ctx, o.over)
 	defer stop()
-	err = t.untilEvery(limited, time.Second, "all have ended", func() (bool, error) {
-		return t.seen.countOf(trainee, finished) == o.jobs, nil
-	})
+	err = t.untilEvery(limited, time.Second, "all have ended", t.have(o.jobs, finished))
 	if err != nil && limited.Err() == nil {
 		return err
 	}

@@ -33,7 +33,7 @@ const (
 	growNodes = 4
 	// growQuota is the quota for each TrainJob, when all have started with one node.
 	growQuota = 3
-	// urgentThird is how often, on average, an urgent TrainJob takes a third of the quota, and thirdRuns for how long.
+	// thirdEvery is how often, on average, an urgent TrainJob takes a third of the quota, and thirdRuns for how long.
 	thirdEvery = 2 * time.Minute
 	thirdRuns  = "1m"
 )
@@ -62,9 +62,9 @@ func growing(ctx context.Context, o growOptions) error {
 	p.saves = reports.send
 	t, err := o.begin(ctx, g, p, &trainRun{
 		Title: "TrainJobs that grow", Columns: []string{"growing", "not growing"}, Column: column,
-		Says: fmt.Sprintf("%d TrainJobs of %d nodes of one GPU are admitted with one node each. Then they share %d GPUs for %s "+
-			"(seed %d), of which an urgent TrainJob takes a third for %s, every %s on average. Each saves its work every %s. "+
-			"Signalbox's checkpointWithin is %s.",
+		Says: fmt.Sprintf("%d TrainJobs of %d nodes of one GPU are admitted with one node each. Then they share %d GPUs for "+
+			"%s (seed %d), of which an urgent TrainJob takes a third for %s, every %s on average. Each saves its work every "+
+			"%s. Signalbox's checkpointWithin is %s.",
 			o.jobs, growNodes, quota, o.over, o.seed, thirdRuns, thirdEvery, savesEvery, o.within),
 	})
 	if err != nil {
@@ -116,13 +116,13 @@ func (t *trial) trainInPart(ctx context.Context, all int) error {
 	})
 	for n := 1; err == nil && n <= t.jobs; n++ {
 		if err = t.resize(ctx, n); err == nil {
-			err = t.until(ctx, "one more is admitted", func() (bool, error) { return t.seen.countOf(trainee, admitted) >= n, nil })
+			err = t.until(ctx, "one more is admitted", t.have(n, admitted))
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if err := t.until(ctx, "all run", func() (bool, error) { return t.seen.countOf(trainee, runs) == t.jobs, nil }); err != nil {
+	if err := t.until(ctx, "all run", t.have(t.jobs, runs)); err != nil {
 		return err
 	}
 	t.trainings.mu.Lock()
@@ -141,13 +141,11 @@ func (t *trial) resize(ctx context.Context, gpus int) error {
 // addGrown adds to the page how often TrainJobs have grown.
 func (t *trial) addGrown(ctx context.Context) error {
 	var all corev1.EventList
-	if err := t.client.List(ctx, &all, client.InNamespace(namespace), client.MatchingFields{"reason": "Grows"}); err != nil {
-		return err
-	}
+	err := t.client.List(ctx, &all, client.InNamespace(namespace), client.MatchingFields{"reason": "Grows"})
 	grown := 0
 	for i := range all.Items {
 		grown += max(1, int(all.Items[i].Count))
 	}
 	t.page.add("times a TrainJob grew", float64(grown))
-	return nil
+	return err
 }

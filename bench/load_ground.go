@@ -83,7 +83,8 @@ func nodeOf(pool string, i int) string { return fmt.Sprintf("%s-%d", pool, i) }
 
 // runtimeFor returns the manifest of a runtime whose pods run for a time. What follows the time is further annotations.
 func runtimeFor(name, runFor string) string {
-	return strings.NewReplacer("name: torch,", "name: "+name+",", "run-for: 1s", "run-for: "+runFor).Replace(runtimeManifest)
+	return strings.NewReplacer("name: torch,", "name: "+name+",", "run-for: 1s", "run-for: "+runFor).
+		Replace(runtimeManifest)
 }
 
 // loadJob returns a TrainJob of one pod of one GPU, in a LocalQueue.

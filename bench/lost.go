@@ -96,9 +96,9 @@ func lost(ctx context.Context, o trainOptions) error {
 	t, err := o.begin(ctx, g, p, &trainRun{
 		Title: "Work lost to preemptions", Columns: []string{"bundled", "builtin"}, Column: o.profile,
 		Says: fmt.Sprintf("%d TrainJobs with work of %s to %s and 1 to 8 GPUs share %d GPUs for %s (seed %d). Each saves its "+
-			"work every %s. An urgent one of %d GPUs comes every %s on average, runs for %s and preempts them. Signalbox's "+
-			"checkpointWithin is %s.", o.jobs, leastWork, leastWork+moreWork, lostGPUs, o.over, o.seed, savesEvery, urgentGPUs,
-			urgentEvery, urgentRuns, o.within),
+			"work every %s. An urgent one of %d GPUs comes every %s on average, runs for %s and preempts them. "+
+			"Signalbox's checkpointWithin is %s.", o.jobs, leastWork, leastWork+moreWork, lostGPUs, o.over, o.seed, savesEvery,
+			urgentGPUs, urgentEvery, urgentRuns, o.within),
 	})
 	if err != nil {
 		return err
@@ -181,6 +181,11 @@ func (t *trial) end() error {
 // shortWork is a training of one pod, as the dice decide.
 func shortWork(dice *rand.Rand) *training {
 	return &training{gpus: 1 << dice.IntN(4), work: leastWork + time.Duration(dice.Int64N(int64(moreWork)))}
+}
+
+// have returns a condition: as many of those that train have come to a moment.
+func (t *trial) have(n int, m moment) func() (bool, error) {
+	return func() (bool, error) { return t.seen.countOf(trainee, m) >= n, nil }
 }
 
 // singleNode leaves a TrainJob as it is.

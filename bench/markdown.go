@@ -183,6 +183,29 @@ func (r *trainRun) write(path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
+// runsIn reads the runs in a folder.
+func runsIn[R any](folder string) (runs []*R, err error) {
+	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		r := new(R)
+		if err := json.Unmarshal(data, r); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		runs = append(runs, r)
+	}
+	if len(runs) == 0 {
+		return nil, fmt.Errorf("no runs in %s; make bench makes them", folder)
+	}
+	return runs, nil
+}
+
 // beside compares measurements of trainings, and returns their page.
 func beside(runs []*trainRun) (*comparison, string) {
 	first, c := runs[0], &comparison{Machine: runs[0].Machine}

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 )
@@ -53,29 +51,6 @@ func report(folder, base string) error {
 		return err
 	}
 	return c.draw(base)
-}
-
-// runsIn reads the runs in a folder.
-func runsIn[R any](folder string) (runs []*R, err error) {
-	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		r := new(R)
-		if err := json.Unmarshal(data, r); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		runs = append(runs, r)
-	}
-	if len(runs) == 0 {
-		return nil, fmt.Errorf("no runs in %s; make bench makes them", folder)
-	}
-	return runs, nil
 }
 
 // add adds a figure: value is asked of every run that has it.

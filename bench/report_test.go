@@ -278,7 +278,9 @@ func TestBeside(t *testing.T) {
 		}
 		return r
 	}
-	_, page := beside([]*trainRun{run("builtin", 10, 0), run("bundled", 30, 1), run("bundled", 50, 1), run("builtin", 30, 0)})
+	_, page := beside([]*trainRun{
+		run("builtin", 10, 0), run("bundled", 30, 1), run("bundled", 50, 1), run("builtin", 30, 0),
+	})
 	for _, want := range []string{
 		"# Work\n", "Runs: 2 of bundled, 2 of builtin.", "| | bundled | builtin | bundled / builtin |",
 		"| useful | 40.00 (30.00–50.00) | 20.00 (10.00–30.00) | 2.00 |", "| more | 1.00 |  |  |",

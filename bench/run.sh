@@ -102,7 +102,8 @@ lost | broken) trainings $(only bundled builtin | sed s/$/:/) ;;
 grow)
 	go build -C test/chart -o "$PWD/bin/" helm.sh/helm/v3/cmd/helm
 	mkdir -p bench/.raw
-	bin/helm template signalbox charts/signalbox --set config.grow.enabled=true,policies.enabled=true \
+	bin/helm template signalbox charts/signalbox --kube-version 1.36 \
+		--set config.grow.enabled=true,policies.enabled=true \
 		--show-only templates/policies.yaml >bench/.raw/policies.yaml
 	trainings bundled: 'bundled:--every 0s'
 	;;
